@@ -1,0 +1,41 @@
+# Third-party packages (all in Debian 12), options and compiler flags.
+
+option(DSV4_TESTS "Build tests and benchmarks" ON)
+option(DSV4_FUZZ "Build libFuzzer targets (clang)" OFF)
+set(DSV4_SANITIZE "" CACHE STRING "Sanitizers of this build: address,undefined or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+find_package(fmt REQUIRED)
+find_package(hwy REQUIRED)
+find_package(OpenMP REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+if(DSV4_TESTS)
+  find_package(GTest REQUIRED)
+  find_package(benchmark REQUIRED)
+endif()
+
+add_library(dsv4_flags INTERFACE)
+target_include_directories(dsv4_flags INTERFACE ${CMAKE_SOURCE_DIR})
+# Contraction stays off so that the bits are those of the source; fused multiply-add is called by name.
+target_compile_options(dsv4_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Werror -ffp-contract=off)
+# SSE2 runs everywhere; AVX2 and AVX-512 are what counts. Fewer targets keep compile time down.
+target_compile_definitions(dsv4_flags INTERFACE
+  "HWY_DISABLED_TARGETS=(HWY_SSE4|HWY_SSSE3)")
+if(DSV4_SANITIZE)
+  target_compile_options(dsv4_flags INTERFACE
+    -fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
+  target_link_options(dsv4_flags INTERFACE -fsanitize=${DSV4_SANITIZE})
+endif()

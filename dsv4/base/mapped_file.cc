@@ -1,0 +1,69 @@
+#include "dsv4/base/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+struct Descriptor {
+  int fd;
+  explicit Descriptor(int value) : fd(value) {}
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) fail(ErrorCode::kIo, "cannot open {}: {}", path, std::strerror(errno));
+  struct stat info {};
+  if (fstat(file.fd, &info) != 0)
+    fail(ErrorCode::kIo, "cannot stat {}: {}", path, std::strerror(errno));
+  if (!S_ISREG(info.st_mode)) fail(ErrorCode::kIo, "cannot read {}: not a regular file", path);
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;  // mmap refuses length 0; an empty span says the same
+  void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) fail(ErrorCode::kIo, "cannot map {}: {}", path, std::strerror(errno));
+  data_ = static_cast<const std::byte*>(data);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {
+}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+std::string read_text_file(const std::string& path, size_t max_bytes) {
+  const MappedFile file(path);
+  if (file.bytes().size() > max_bytes) {
+    fail(ErrorCode::kBadInput, "{} has {} bytes, more than the limit of {}", path,
+         file.bytes().size(), max_bytes);
+  }
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+}  // namespace dsv4

@@ -1,0 +1,32 @@
+// A whole file mapped read-only. Errors name the path and what the system said.
+
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace dsv4 {
+
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Whole small file (config, ids, prompts) as a string; kBadInput above `max_bytes`.
+std::string read_text_file(const std::string& path, size_t max_bytes = size_t{256} << 20);
+
+}  // namespace dsv4

@@ -1,0 +1,89 @@
+// Byte layout of one page of indexer keys (spec dsv4.md 12.3), B keys of `width` dims (128 in the
+// released models):
+//
+//   FP4   B x width/2 e2m1 pairs (low nibble = even c), then B x width/32 UE8M0 scales      68
+//   bytes a key FP8   B x width e4m3, then B x one f32 scale 132 bytes a key
+//
+// FP4 after Hadamard is what the reference computes with; FP8 is the layout of other engines'
+// caches.
+
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/formats/quant_group.h"
+
+namespace dsv4 {
+
+struct IndexLayoutFp4 {
+  int width = 128;  // a multiple of 32
+
+  static constexpr int kGroup = 32;
+
+  DSV4_HD constexpr int64_t code_bytes() const { return width / 2; }
+  DSV4_HD constexpr int64_t scale_bytes() const { return width / kGroup; }
+  DSV4_HD constexpr int64_t page_bytes(int64_t keys) const {
+    return keys * (code_bytes() + scale_bytes());
+  }
+  DSV4_HD constexpr int64_t code_offset(int64_t i) const { return i * code_bytes(); }
+  DSV4_HD constexpr int64_t scale_offset(int64_t keys, int64_t i) const {
+    return keys * code_bytes() + i * scale_bytes();
+  }
+};
+static_assert(IndexLayoutFp4{}.page_bytes(1) == 68);
+
+// x: [width] f32 -> key i of a page of `keys`: S4 over groups of 32.
+DSV4_HD inline void pack_index_key(const IndexLayoutFp4& layout, const float* x, uint8_t* page,
+                                   int64_t keys, int64_t i) {
+  constexpr int kGroup = IndexLayoutFp4::kGroup;
+  uint8_t* pairs = page + layout.code_offset(i);
+  uint8_t* scales = page + layout.scale_offset(keys, i);
+  for (int g = 0; g < layout.width / kGroup; ++g) {
+    scales[g] = quantize_q4(x + g * kGroup, kGroup, pairs + g * kGroup / 2);
+  }
+}
+
+DSV4_HD inline void unpack_index_key(const IndexLayoutFp4& layout, const uint8_t* page,
+                                     int64_t keys, int64_t i, float* x) {
+  const uint8_t* pairs = page + layout.code_offset(i);
+  const uint8_t* scales = page + layout.scale_offset(keys, i);
+  for (int c = 0; c < layout.width; ++c) {
+    x[c] =
+        e2m1_to_f32(e2m1_code(pairs[c / 2], c)) * ue8m0_to_f32(scales[c / IndexLayoutFp4::kGroup]);
+  }
+}
+
+struct IndexLayoutFp8 {
+  int width = 128;
+
+  DSV4_HD constexpr int64_t page_bytes(int64_t keys) const { return keys * (width + 4); }
+  DSV4_HD constexpr int64_t code_offset(int64_t i) const { return i * width; }
+  DSV4_HD constexpr int64_t scale_offset(int64_t keys, int64_t i) const {
+    return keys * width + 4 * i;
+  }
+};
+static_assert(IndexLayoutFp8{}.page_bytes(1) == 132);
+
+// One power-of-two scale for the whole key, stored as f32.
+DSV4_HD inline void pack_index_key(const IndexLayoutFp8& layout, const float* x, uint8_t* page,
+                                   int64_t keys, int64_t i) {
+  const uint8_t scale = quantize_q8(x, layout.width, page + layout.code_offset(i));
+  const auto bits = std::bit_cast<uint32_t>(ue8m0_to_f32(scale));
+  for (int b = 0; b < 4; ++b) {
+    page[layout.scale_offset(keys, i) + b] = static_cast<uint8_t>(bits >> (8 * b));
+  }
+}
+
+DSV4_HD inline void unpack_index_key(const IndexLayoutFp8& layout, const uint8_t* page,
+                                     int64_t keys, int64_t i, float* x) {
+  uint32_t bits = 0;
+  for (int b = 0; b < 4; ++b) {
+    bits |= static_cast<uint32_t>(page[layout.scale_offset(keys, i) + b]) << (8 * b);
+  }
+  const uint8_t* codes = page + layout.code_offset(i);
+  for (int c = 0; c < layout.width; ++c) x[c] = e4m3_to_f32(codes[c]) * std::bit_cast<float>(bits);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,56 @@
+// How a stored weight matrix [n, k] is encoded: the format decides the meaning of `data` and
+// `scale`.
+//
+//   format    data                       scale                                  value of (row n,
+//   column k) kF32      [n, k] F32                 -                                      data
+//   kBF16     [n, k] BF16                -                                      data
+//   kF16      [n, k] F16                 -                                      data
+//   kFp8Block [n, k] E4M3                [n/128, k/128] E8M0 or F32 (ceil)      data * scale[n/128,
+//   k/128] kMxfp4    [n, k/2] bytes (e2m1 x 2)  [n, k/32] E8M0                         e2m1 *
+//   scale[n, k/32] kNvfp4    [n, k/2] bytes (e2m1 x 2)  [n, k/16] E4M3, scale2 = F32 scalar    e2m1
+//   * scale[n, k/16] * scale2
+//
+// In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6.
+
+#pragma once
+
+#include <cstdint>
+
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+enum class WeightFormat : uint8_t { kF32, kBF16, kF16, kFp8Block, kMxfp4, kNvfp4 };
+
+inline constexpr int kFp8BlockSize = 128;
+inline constexpr int kMxfp4Group = 32;
+inline constexpr int kNvfp4Group = 16;
+
+const char* name(WeightFormat format);
+
+struct WeightView {
+  WeightFormat format = WeightFormat::kF32;
+  int64_t n = 0, k = 0;   // logical shape: y[n] = sum_k w[n, k] x[k]
+  ConstTensorView data;   // see the table above
+  ConstTensorView scale;  // empty for kF32, kBF16, kF16
+  float scale2 = 1.f;     // kNvfp4 only
+
+  bool empty() const { return data.empty(); }
+  // Rows [begin, end); for kFp8Block `begin` must be a multiple of 128 unless it lies in one block
+  // row together with `end`.
+  WeightView rows(int64_t begin, int64_t end) const;
+  int64_t bytes() const { return data.bytes() + (scale.empty() ? 0 : scale.bytes()); }
+  // True where the official engine quantises the activations before the product (spec 7.5).
+  bool quantised_activations() const {
+    return format == WeightFormat::kFp8Block || format == WeightFormat::kMxfp4 ||
+           format == WeightFormat::kNvfp4;
+  }
+};
+
+// Throws with want/got when shapes or dtypes do not fit the format.
+void check(const char* what, const WeightView& weight);
+
+// One value, slow and obvious: what the formats mean. Oracles and tests use it.
+double weight_value(const WeightView& weight, int64_t n, int64_t k);
+
+}  // namespace dsv4

@@ -1,0 +1,45 @@
+// KV compressor: pools r tokens into one entry, channel by channel (spec dsv4.md 5).
+//
+//   g_t = gate_t + ape[t mod r]
+//   p_w[c] = sum_rows softmax_rows(g[c]) * a[c]
+//     rows of HCA (no overlap): tokens w*r .. w*r + r - 1
+//     rows of CSA (r = 4):      tokens of block w-1 with dims [0, d_c), then of block w with [d_c,
+//     2 d_c);
+//                               block -1 is absent: value 0, gate -inf
+//
+// The batch is ragged: sequence i brings tokens cu_tokens[i] .. cu_tokens[i+1]-1, the first of them
+// at position start[i]. Its open block lives in state slot state_slots[i] before and after the
+// call, so any chunking gives the same entries, bit for bit. Closed blocks come out in order,
+// sequence after sequence: num_closed_entries(start, count, r) of each. Not here: the projections
+// before, norm, RoPE and quantisation after.
+
+#pragma once
+
+#include "dsv4/formats/state_layout.h"
+#include "dsv4/ops/op.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct CompressorArgs {
+  StateLayout layout;           // r and d_c
+  ConstTensorView kv;           // [t, layout.columns()] f32
+  ConstTensorView gate;         // [t, layout.columns()] f32, without ape
+  ConstTensorView ape;          // [r, layout.columns()] f32
+  ConstTensorView cu_tokens;    // [b + 1] I32
+  ConstTensorView start;        // [b] I32
+  ConstTensorView state_slots;  // [b] I32
+  TensorView state;             // [slots, layout.floats()] f32, updated
+  TensorView out;               // [entries, d_c] f32|bf16: the pooled p_w
+};
+
+// Blocks that close when `count` tokens are appended at position `start`.
+constexpr int64_t num_closed_entries(int64_t start, int64_t count, int64_t ratio) {
+  return (start + count) / ratio - start / ratio;
+}
+
+Table<CompressorArgs> compressor_rows();
+Cost compressor_cost(const CompressorArgs& args);
+void compressor(const Context& context, const CompressorArgs& args);
+
+}  // namespace dsv4

@@ -1,0 +1,22 @@
+// Token embedding, copied into every hyper-connection stream (spec dsv4.md 3).
+//
+//   out[t, m, :] = table[ids[t], :]
+
+#pragma once
+
+#include "dsv4/ops/op.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct EmbedArgs {
+  ConstTensorView ids;    // [t] I32, each in [0, v); checked
+  ConstTensorView table;  // [v, d] f32|bf16|f16
+  TensorView out;         // [t, m, d] f32|bf16
+};
+
+Table<EmbedArgs> embed_rows();
+Cost embed_cost(const EmbedArgs& args);
+void embed(const Context& context, const EmbedArgs& args);
+
+}  // namespace dsv4

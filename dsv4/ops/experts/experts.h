@@ -1,0 +1,40 @@
+// Expert feed-forward with clamped SwiGLU and ordered combine (spec dsv4.md 7.2 - 7.4).
+//
+//   g = w1 x, u = w3 x                                  kOfficial: both rounded to bf16
+//   u = clamp(u, -limit, limit), g = min(g, limit)
+//   h = weight * (silu(g) * u)                          f32; kOfficial: rounded to bf16
+//   acc[t] += w2 h                                      kOfficial: w2 h rounded to bf16 first
+//
+// Under kOfficial x and h pass through Q8 (groups of 128) wherever the weight format is quantised.
+// Experts add in ascending expert id whatever the order of `experts`, so acc does not depend on the
+// router's order. A shared expert is a call with one expert, all ids 0 and all weights 1.
+
+#pragma once
+
+#include <span>
+
+#include "dsv4/formats/weight.h"
+#include "dsv4/ops/op.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct ExpertWeights {
+  WeightView w1, w3;  // [i, d] gate and up
+  WeightView w2;      // [d, i] down
+};
+
+struct ExpertsArgs {
+  ConstTensorView x;                     // [t, d] f32|bf16
+  std::span<const ExpertWeights> table;  // e experts of equal shape
+  ConstTensorView experts;               // [t, k] I32 in [0, e), distinct or not
+  ConstTensorView weights;               // [t, k] f32
+  float swiglu_limit = 0.f;              // 0: no clamp
+  TensorView acc;                        // [t, d] f32, added to
+};
+
+Table<ExpertsArgs> experts_rows();
+Cost experts_cost(const ExpertsArgs& args);
+void experts(const Context& context, const ExpertsArgs& args);
+
+}  // namespace dsv4

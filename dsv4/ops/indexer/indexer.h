@@ -1,0 +1,43 @@
+// Lightning indexer: which compressed entries a query attends to (spec dsv4.md 6).
+//
+//   score[t, s] = sum_h relu(q[t, h] . key[s]) * weight[t, h]      s < visible[t], otherwise -inf
+//   top_k:        the k best s of each t, ties to the lowest s, written in ascending s, -1 where
+//   fewer
+//
+// kOfficial rounds the dot product, its product with the weight and the final sum to bf16 and adds
+// heads in f32, ascending h; kExact keeps f32.
+
+#pragma once
+
+#include "dsv4/ops/op.h"
+#include "dsv4/ops/pools.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct IndexScoresArgs {
+  ConstTensorView q;        // [t, h, d] f32|bf16, after RoPE, Hadamard and S4
+  ConstTensorView weights;  // [t, h] f32|bf16, with the factor d^-1/2 h^-1/2 in it
+  IndexPool keys;
+  ConstTensorView
+      pages;  // [b, max_pages] I32: page of logical entry s is pages[seq, s / page_entries]
+  ConstTensorView sequence;  // [t] I32: row of `pages` of each token
+  ConstTensorView visible;   // [t] I32: entries 0 .. visible-1 are seen
+  TensorView scores;         // [t, n] f32, n >= max(visible); -inf from visible[t] on
+};
+
+struct TopKArgs {
+  ConstTensorView scores;   // [t, n] f32; -inf and NaN are never chosen
+  ConstTensorView visible;  // [t] I32, <= n
+  TensorView indices;       // [t, k] I32, ascending, -1 padded at the end
+};
+
+Table<IndexScoresArgs> index_scores_rows();
+Cost index_scores_cost(const IndexScoresArgs& args);
+void index_scores(const Context& context, const IndexScoresArgs& args);
+
+Table<TopKArgs> top_k_rows();
+Cost top_k_cost(const TopKArgs& args);
+void top_k(const Context& context, const TopKArgs& args);
+
+}  // namespace dsv4

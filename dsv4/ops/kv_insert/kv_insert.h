@@ -1,0 +1,34 @@
+// Writes cache rows: attention entries and indexer keys (spec dsv4.md 4.1 step 7, 5.4, 12).
+//
+// A packed pool quantises on the way in (S8 over groups of 64 nope dims; S4 over groups of 32 index
+// dims); that is the official rounding point, there is no second one. A plain pool stores f32.
+
+#pragma once
+
+#include "dsv4/ops/op.h"
+#include "dsv4/ops/pools.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct KvInsertArgs {
+  ConstTensorView x;     // [n, width] f32|bf16
+  ConstTensorView rows;  // [n] I32 row ids, distinct; negative: skip
+  KvPool pool;
+};
+
+struct IndexInsertArgs {
+  ConstTensorView x;     // [n, width] f32|bf16
+  ConstTensorView rows;  // [n] I32 row ids, distinct; negative: skip
+  IndexPool pool;
+};
+
+Table<KvInsertArgs> kv_insert_rows();
+Cost kv_insert_cost(const KvInsertArgs& args);
+void kv_insert(const Context& context, const KvInsertArgs& args);
+
+Table<IndexInsertArgs> index_insert_rows();
+Cost index_insert_cost(const IndexInsertArgs& args);
+void index_insert(const Context& context, const IndexInsertArgs& args);
+
+}  // namespace dsv4

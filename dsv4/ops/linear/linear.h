@@ -1,0 +1,30 @@
+// Linear layer over a weight in any stored format (spec dsv4.md 7.5, formats/weight.h).
+//
+//   out[t, n] = sum_k x[t, k] * w[n, k]
+//
+// f32 accumulation; the only rounding is the store. Activations come as floats, or as Q8 codes with
+// one UE8M0 scale per 128 columns, which is what the official engine feeds to quantised weights.
+// All those scales are powers of two, so scaling operands or partial sums gives the same bits. Not
+// here: bias (the model has none), activation functions, splitting over devices.
+
+#pragma once
+
+#include "dsv4/formats/weight.h"
+#include "dsv4/ops/op.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct LinearArgs {
+  ConstTensorView x;        // [t, k] f32|bf16|E4M3; rows may be strided
+  ConstTensorView x_scale;  // [t, ceil(k / 128)] E8M0, only with E4M3
+  WeightView weight;        // [n, k]
+  TensorView out;           // [t, n] f32|bf16; rows may be strided
+};
+
+Table<LinearArgs> linear_rows();
+Cost linear_cost(const LinearArgs& args);
+void linear_check(const LinearArgs& args);
+void linear(const Context& context, const LinearArgs& args);
+
+}  // namespace dsv4

@@ -1,0 +1,62 @@
+// Manifold-constrained hyper-connections: m parallel residual streams (spec dsv4.md 8).
+//
+//   rho   = rsqrt(mean(X_t^2) + norm_eps)              over all m * d values of a token
+//   mix_i = (flatten(X_t) . fn_i) * rho                i = 0 .. m*(2+m)-1: pre | post | comb
+//   (row-major) pre_j  = sigmoid(mix_j * scale[0] + base_j) + hc_eps post_j = 2 sigmoid(mix_{m+j} *
+//   scale[1] + base_{m+j}) comb   = Sinkhorn(mix_{2m+mj+k} * scale[2] + base_{2m+mj+k})
+//            row softmax + eps, column step, then (iters - 1) x (row step, column step); a step
+//            divides by (sum + eps)
+//   hc_pre:   x = sum_j pre_j X_j
+//   hc_post:  X'_k = post_k y + sum_j comb[j][k] X_j   the sum runs over the FIRST index
+//   hc_head:  x = sum_j pre_j X_j with its own fn [m, m*d], base [m], scale [1]; no post, no comb
+//
+// f32 throughout, one rounding at each store.
+
+#pragma once
+
+#include "dsv4/ops/op.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct HcPreArgs {
+  ConstTensorView streams;  // X [t, m, d] f32|bf16
+  ConstTensorView fn;       // [m*(2+m), m*d] f32
+  ConstTensorView base;     // [m*(2+m)] f32
+  ConstTensorView scale;    // [3] f32
+  float norm_eps = 1e-6f, hc_eps = 1e-6f;
+  int sinkhorn_iters = 20;
+  TensorView out;   // [t, d] f32|bf16
+  TensorView post;  // [t, m] f32
+  TensorView comb;  // [t, m, m] f32
+};
+
+struct HcPostArgs {
+  ConstTensorView y;     // [t, d] f32|bf16
+  ConstTensorView post;  // [t, m] f32
+  ConstTensorView comb;  // [t, m, m] f32
+  TensorView streams;    // X [t, m, d] f32|bf16, updated in place
+};
+
+struct HcHeadArgs {
+  ConstTensorView streams;  // X [t, m, d] f32|bf16
+  ConstTensorView fn;       // [m, m*d] f32
+  ConstTensorView base;     // [m] f32
+  ConstTensorView scale;    // [1] f32
+  float norm_eps = 1e-6f, hc_eps = 1e-6f;
+  TensorView out;  // [t, d] f32|bf16
+};
+
+Table<HcPreArgs> hc_pre_rows();
+Cost hc_pre_cost(const HcPreArgs& args);
+void hc_pre(const Context& context, const HcPreArgs& args);
+
+Table<HcPostArgs> hc_post_rows();
+Cost hc_post_cost(const HcPostArgs& args);
+void hc_post(const Context& context, const HcPostArgs& args);
+
+Table<HcHeadArgs> hc_head_rows();
+Cost hc_head_cost(const HcHeadArgs& args);
+void hc_head(const Context& context, const HcHeadArgs& args);
+
+}  // namespace dsv4

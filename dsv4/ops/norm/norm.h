@@ -1,0 +1,37 @@
+// RMS normalisation, two forms (spec dsv4.md 0.4).
+//
+//   rms_norm:   y = g * (x * rsqrt(mean(x^2) + eps))          f32 inside, one rounding at the store
+//   head_norm:  the same without weight over each head of q; under kOfficial every step rounds to
+//   bf16:
+//               a = bf16(x*x); m = bf16(mean(a)); b = bf16(m + eps); c = bf16(rsqrt(b)); y =
+//               bf16(x*c)
+
+#pragma once
+
+#include "dsv4/ops/op.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct RmsNormArgs {
+  ConstTensorView x;       // [t, d] f32|bf16
+  ConstTensorView weight;  // [d] f32|bf16
+  TensorView out;          // [t, d] f32|bf16, may be x
+  float eps = 1e-6f;
+};
+
+struct HeadNormArgs {
+  ConstTensorView x;  // [rows, d] f32|bf16, one row per token and head
+  TensorView out;     // [rows, d] f32|bf16, may be x
+  float eps = 1e-6f;
+};
+
+Table<RmsNormArgs> rms_norm_rows();
+Cost rms_norm_cost(const RmsNormArgs& args);
+void rms_norm(const Context& context, const RmsNormArgs& args);
+
+Table<HeadNormArgs> head_norm_rows();
+Cost head_norm_cost(const HeadNormArgs& args);
+void head_norm(const Context& context, const HeadNormArgs& args);
+
+}  // namespace dsv4

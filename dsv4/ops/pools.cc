@@ -1,0 +1,56 @@
+#include "dsv4/ops/pools.h"
+
+#include <cstring>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+
+void check(const char* what, const KvPool& pool) {
+  DSV4_CHECK(pool.page_entries > 0, "{}: page_entries={}", what, pool.page_entries);
+  if (!pool.packed()) {
+    return expect(what, pool.pages, {DType::kF32},
+                  {pool.pages.dim(0), int64_t{pool.page_entries} * pool.layout.width()});
+  }
+  DSV4_CHECK(pool.layout.nope % KvLayout::kGroup == 0,
+             "{}: packed rows need nope % {} == 0, got {}", what, KvLayout::kGroup,
+             pool.layout.nope);
+  expect(what, pool.pages, {DType::kU8},
+         {pool.pages.dim(0), pool.layout.page_bytes(pool.page_entries)});
+}
+
+void check(const char* what, const IndexPool& pool) {
+  DSV4_CHECK(pool.page_entries > 0, "{}: page_entries={}", what, pool.page_entries);
+  if (!pool.packed()) {
+    return expect(what, pool.pages, {DType::kF32},
+                  {pool.pages.dim(0), int64_t{pool.page_entries} * pool.layout.width});
+  }
+  DSV4_CHECK(pool.layout.width % IndexLayoutFp4::kGroup == 0,
+             "{}: packed keys need width % {} == 0, got {}", what, IndexLayoutFp4::kGroup,
+             pool.layout.width);
+  expect(what, pool.pages, {DType::kU8},
+         {pool.pages.dim(0), pool.layout.page_bytes(pool.page_entries)});
+}
+
+void load_row(const KvPool& pool, int64_t row, float* x) {
+  const int64_t page = row / pool.page_entries, entry = row % pool.page_entries;
+  if (pool.packed()) {
+    return unpack_kv_entry(pool.layout, pool.pages.row<uint8_t>(page), pool.page_entries, entry, x);
+  }
+  const int64_t width = pool.layout.width();
+  std::memcpy(x, pool.pages.row<float>(page) + entry * width,
+              static_cast<size_t>(width) * sizeof(float));
+}
+
+void load_row(const IndexPool& pool, int64_t row, float* x) {
+  const int64_t page = row / pool.page_entries, entry = row % pool.page_entries;
+  if (pool.packed()) {
+    return unpack_index_key(pool.layout, pool.pages.row<uint8_t>(page), pool.page_entries, entry,
+                            x);
+  }
+  const int64_t width = pool.layout.width;
+  std::memcpy(x, pool.pages.row<float>(page) + entry * width,
+              static_cast<size_t>(width) * sizeof(float));
+}
+
+}  // namespace dsv4

@@ -1,0 +1,44 @@
+// Paged pools of cache rows as ops see them: base, page size, layout. cache/ owns the pages; a row
+// id is page * page_entries + entry, so one int32 names a row wherever its page lies. Negative = no
+// row.
+
+#pragma once
+
+#include <cstdint>
+
+#include "dsv4/formats/index_layout.h"
+#include "dsv4/formats/kv_layout.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+// Attention entries, each both key and value.
+struct KvPool {
+  TensorView pages;  // packed: [num_pages, layout.page_bytes(page_entries)] U8
+                     // plain:  [num_pages, page_entries * layout.width()] F32
+  KvLayout layout;
+  int page_entries = 0;
+
+  bool empty() const { return pages.empty(); }
+  bool packed() const { return pages.dtype == DType::kU8; }
+};
+
+// Indexer keys.
+struct IndexPool {
+  TensorView pages;  // packed: [num_pages, layout.page_bytes(page_entries)] U8 (68 bytes a key)
+                     // plain:  [num_pages, page_entries * layout.width] F32
+  IndexLayoutFp4 layout;
+  int page_entries = 0;
+
+  bool empty() const { return pages.empty(); }
+  bool packed() const { return pages.dtype == DType::kU8; }
+};
+
+void check(const char* what, const KvPool& pool);
+void check(const char* what, const IndexPool& pool);
+
+// Reads one row into f32; `row` must be valid. x: [width]
+void load_row(const KvPool& pool, int64_t row, float* x);
+void load_row(const IndexPool& pool, int64_t row, float* x);
+
+}  // namespace dsv4

@@ -1,0 +1,140 @@
+#include "tests/harness/arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "dsv4/base/error.h"
+#include "dsv4/formats/e4m3.h"
+#include "dsv4/formats/float16.h"
+#include "dsv4/formats/ue8m0.h"
+
+namespace dsv4::test {
+namespace {
+
+constexpr size_t kCanaryBytes = 64;
+constexpr auto kCanary = std::byte{0xa5};
+constexpr auto kPoison = std::byte{0xff};
+
+}  // namespace
+
+Arena::~Arena() {
+  for (const Block& block : blocks_) munmap(block.map, block.map_bytes);
+}
+
+TensorView Arena::make(Role role, DType dtype, std::initializer_list<int64_t> shape) {
+  const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto bytes = static_cast<size_t>(meta.bytes());
+  const auto body = static_cast<size_t>(
+      align_up(static_cast<int64_t>(bytes + kCanaryBytes), static_cast<int64_t>(page)));
+  void* map =
+      mmap(nullptr, body + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  DSV4_CHECK(map != MAP_FAILED, "mmap of {} bytes", body + page);
+  auto* base = static_cast<std::byte*>(map);
+  DSV4_CHECK(mprotect(base + body, page, PROT_NONE) == 0, "mprotect");
+  std::byte* data = base + body - bytes;
+  std::fill(data - kCanaryBytes, data, kCanary);
+  blocks_.push_back({role, TensorView(meta, data), base, body + page, data - kCanaryBytes, {}});
+  return blocks_.back().view;
+}
+
+void Arena::freeze() {
+  for (Block& block : blocks_)
+    block.frozen.assign(block.view.data, block.view.data + block.view.bytes());
+}
+
+void Arena::prepare() {
+  for (const Block& block : blocks_) {
+    if (block.role == Role::kOutput) std::fill_n(block.view.data, block.view.bytes(), kPoison);
+    if (block.role == Role::kInOut)
+      std::copy(block.frozen.begin(), block.frozen.end(), block.view.data);
+  }
+}
+
+void Arena::verify() const {
+  for (const Block& block : blocks_) {
+    EXPECT_TRUE(
+        std::all_of(block.canary, block.view.data, [](std::byte b) { return b == kCanary; }))
+        << "bytes before a tensor were written: " << to_string(block.view);
+    if (block.role != Role::kInput) continue;
+    EXPECT_TRUE(std::equal(block.frozen.begin(), block.frozen.end(), block.view.data))
+        << "an input was changed: " << to_string(block.view);
+  }
+}
+
+std::vector<std::byte> Arena::written() const {
+  std::vector<std::byte> bytes;
+  for (const Block& block : blocks_) {
+    if (block.role == Role::kInput) continue;
+    bytes.insert(bytes.end(), block.view.data, block.view.data + block.view.bytes());
+  }
+  return bytes;
+}
+
+double value_at(const ConstTensorView& view, int64_t i) {
+  switch (view.dtype) {
+    case DType::kF64:
+      return view.as<double>()[i];
+    case DType::kF32:
+      return static_cast<double>(view.as<float>()[i]);
+    case DType::kBF16:
+      return static_cast<double>(bf16_to_f32(view.as<uint16_t>()[i]));
+    case DType::kF16:
+      return static_cast<double>(f16_to_f32(view.as<uint16_t>()[i]));
+    case DType::kE4M3:
+      return static_cast<double>(e4m3_to_f32(view.as<uint8_t>()[i]));
+    case DType::kE8M0:
+      return static_cast<double>(ue8m0_to_f32(view.as<uint8_t>()[i]));
+    case DType::kI64:
+      return static_cast<double>(view.as<int64_t>()[i]);
+    case DType::kI32:
+      return static_cast<double>(view.as<int32_t>()[i]);
+    case DType::kI16:
+      return static_cast<double>(view.as<int16_t>()[i]);
+    case DType::kI8:
+      return static_cast<double>(view.as<int8_t>()[i]);
+    case DType::kU8:
+    case DType::kBool:
+      return static_cast<double>(view.as<uint8_t>()[i]);
+  }
+  return 0;
+}
+
+void set_value(const TensorView& view, int64_t i, double value) {
+  switch (view.dtype) {
+    case DType::kF32:
+      view.as<float>()[i] = static_cast<float>(value);
+      return;
+    case DType::kBF16:
+      view.as<uint16_t>()[i] = f32_to_bf16(static_cast<float>(value));
+      return;
+    case DType::kE4M3:
+      view.as<uint8_t>()[i] = f32_to_e4m3(static_cast<float>(value));
+      return;
+    case DType::kI64:
+      view.as<int64_t>()[i] = static_cast<int64_t>(value);
+      return;
+    case DType::kI32:
+      view.as<int32_t>()[i] = static_cast<int32_t>(value);
+      return;
+    default:
+      fail(ErrorCode::kUnsupported, "set_value on {}", name(view.dtype));
+  }
+}
+
+void fill_normal(const TensorView& view, Rng& rng, double sigma, double mean) {
+  for (int64_t i = 0; i < view.numel(); ++i) set_value(view, i, mean + sigma * rng.normal());
+}
+void fill_uniform(const TensorView& view, Rng& rng, double low, double high) {
+  for (int64_t i = 0; i < view.numel(); ++i) set_value(view, i, rng.uniform(low, high));
+}
+void fill_ints(const TensorView& view, Rng& rng, int64_t low, int64_t high) {
+  for (int64_t i = 0; i < view.numel(); ++i)
+    set_value(view, i, static_cast<double>(low + rng.below(high - low)));
+}
+
+}  // namespace dsv4::test

@@ -1,0 +1,67 @@
+// Memory for op tests. Every tensor ends exactly at an unreadable page, so one element too far
+// crashes in the test that did it, and has a canary in front. Inputs are watched: a row that
+// changes one fails.
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <vector>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4::test {
+
+enum class Role { kInput, kOutput, kInOut };
+
+class Arena {
+ public:
+  Arena() = default;
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  TensorView input(DType dtype, std::initializer_list<int64_t> shape) {
+    return make(Role::kInput, dtype, shape);
+  }
+  TensorView output(DType dtype, std::initializer_list<int64_t> shape) {
+    return make(Role::kOutput, dtype, shape);
+  }
+  // Read and written: restored to its value at freeze() before each run.
+  TensorView inout(DType dtype, std::initializer_list<int64_t> shape) {
+    return make(Role::kInOut, dtype, shape);
+  }
+
+  void freeze();        // remembers the contents of inputs and inouts
+  void prepare();       // outputs filled with 0xff bytes (NaN in every float type), inouts restored
+  void verify() const;  // EXPECTs that inputs and canaries are as they were
+  std::vector<std::byte> written()
+      const;  // bytes of outputs and inouts, to compare runs bit by bit
+
+ private:
+  struct Block {
+    Role role;
+    TensorView view;
+    std::byte* map;
+    size_t map_bytes;
+    std::byte* canary;
+    std::vector<std::byte> frozen;
+  };
+  TensorView make(Role role, DType dtype, std::initializer_list<int64_t> shape);
+
+  std::deque<Block> blocks_;
+};
+
+// Fills with independent draws, rounded to the dtype (F32, BF16, F16).
+void fill_normal(const TensorView& view, Rng& rng, double sigma = 1.0, double mean = 0.0);
+void fill_uniform(const TensorView& view, Rng& rng, double low, double high);
+void fill_ints(const TensorView& view, Rng& rng, int64_t low,
+               int64_t high);  // I32|I64 in [low, high)
+
+// Element i of a contiguous tensor of any numeric dtype as a double.
+double value_at(const ConstTensorView& view, int64_t i);
+void set_value(const TensorView& view, int64_t i, double value);  // rounds to the dtype
+
+}  // namespace dsv4::test
