@@ -1,6 +1,6 @@
 // A draw rarely looks past the likeliest hundred tokens, so the vocabulary is never sorted as a
-// whole: candidates come band by band (how far a logit lies below the largest), and only a band
-// that is reached gets sorted.
+// whole: candidates come band by band (how far a logit lies below the largest), and of a band only
+// as much gets sorted as is looked at.
 
 #include "dsv4/ops/sample/sample_cpu.h"
 
@@ -33,35 +33,46 @@ class Descending {
   Descending(const Logits& logits, double temperature)
       : logits_(logits), temperature_(temperature) {}
 
-  // Candidate i, or null past the last one. References last until the next call.
+  // Candidate i, or null past the last one. The pointer lasts until the next call.
   const Candidate* at(size_t i) {
     while (i >= found_.size() && above_ > kBottom) find_next_band();
-    return i < found_.size() ? &found_[i] : nullptr;
+    if (i >= found_.size()) return nullptr;
+    while (i >= sorted_) sort_more();
+    return &found_[i];
   }
 
  private:
   static constexpr float kBottom = -std::numeric_limits<float>::infinity();
-  static constexpr double kFirstBand =
-      4;  // in units of the temperature; each band doubles the depth
+  static constexpr double kFirstBand = 4;  // in temperatures; each band doubles the depth
+  static constexpr size_t kFirstRun =
+      64;  // candidates sorted at first; each run doubles their count
 
-  // Adds the logits in [floor, above_).
+  // Adds the logits in [floor, above_), all below those found before.
   void find_next_band() {
     const double depth = static_cast<double>(logits_.largest) - depth_ * temperature_;
     // Past exp's underflow the rest is one band; so is anything below the range of floats.
     const bool last = depth_ > 800 || !(depth > std::numeric_limits<float>::lowest());
     const float floor = last ? std::numeric_limits<float>::lowest() : static_cast<float>(depth);
-    const auto begin = static_cast<std::ptrdiff_t>(found_.size());
     for (int64_t i = 0; i < logits_.size; ++i) {
       const float logit = logits_.data[i];
-      if (logit >= floor && logit < above_) {
-        found_.push_back({logit, static_cast<int32_t>(i), weight(logit)});
-      }
+      if (logit >= floor && logit < above_) found_.push_back({logit, static_cast<int32_t>(i), 0});
     }
-    std::sort(found_.begin() + begin, found_.end(), [](const Candidate& a, const Candidate& b) {
-      return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-    });
     above_ = last ? kBottom : floor;
     depth_ *= 2;
+  }
+
+  // Puts the next run of found candidates in order and weighs it.
+  void sort_more() {
+    const auto before = [](const Candidate& a, const Candidate& b) {
+      return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+    };
+    const size_t end = std::min(found_.size(), sorted_ + std::max(sorted_, kFirstRun));
+    const auto first = found_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+    const auto last = found_.begin() + static_cast<std::ptrdiff_t>(end);
+    if (last != found_.end()) std::nth_element(first, last, found_.end(), before);
+    std::sort(first, last, before);
+    for (size_t i = sorted_; i < end; ++i) found_[i].weight = weight(found_[i].logit);
+    sorted_ = end;
   }
 
   double weight(float logit) const {
@@ -71,7 +82,8 @@ class Descending {
 
   const Logits& logits_;
   double temperature_;
-  std::vector<Candidate> found_;
+  std::vector<Candidate> found_;  // the first sorted_ are final
+  size_t sorted_ = 0;
   float above_ = std::numeric_limits<float>::infinity();  // all at or above it are found
   double depth_ = kFirstBand;
 };
