@@ -1,12 +1,15 @@
 // Token choice from logits.
 //
 //   temperature 0: the largest logit, ties to the lowest id
-//   otherwise:     p = softmax(logits / temperature); keep the top_k largest (0: all), then the
-//   smallest
-//                  set whose mass reaches top_p, ties to the lowest id; draw by inverse CDF with
-//                  the uniform random_uniform(seed, step), candidates in descending p
+//   otherwise:     p = softmax(logits / temperature) over the top_k largest (0: all); of these the
+//                  smallest set whose mass reaches top_p of theirs, ties to the lowest id; draw by
+//                  inverse CDF with the uniform random_uniform(seed, step), candidates in
+//                  descending
+//                  p
 //   logprob:       log softmax of the raw logits at the chosen id (temperature and cuts not
 //   applied)
+//
+// -inf bans a token: it is never chosen. Everything is f64 after the logits.
 
 #pragma once
 
@@ -26,7 +29,7 @@ struct SamplingParams {
 };
 
 struct SampleArgs {
-  ConstTensorView logits;  // [b, v] f32; a row with a NaN or without a finite value throws
+  ConstTensorView logits;  // [b, v] f32; a row with NaN or +inf, or all -inf, throws
   std::span<const SamplingParams> params;  // [b]
   std::span<const uint64_t> steps;  // [b] position of the draw in the request's random stream
   TensorView ids;                   // [b] I32

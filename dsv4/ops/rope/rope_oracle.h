@@ -1,0 +1,15 @@
+// fp64 oracle of rope.h. Linked by tests and benchmarks only.
+
+#pragma once
+
+#include <vector>
+
+#include "dsv4/ops/rope/rope.h"
+
+namespace dsv4 {
+
+// [t, h, d], from the values that args.x holds now (contiguous); the op writes in place, so this
+// comes first.
+std::vector<double> rope_oracle(const RopeArgs& args);
+
+}  // namespace dsv4

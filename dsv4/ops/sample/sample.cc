@@ -1,0 +1,49 @@
+#include "dsv4/ops/sample/sample.h"
+
+#include <cmath>
+#include <limits>
+
+#include "dsv4/ops/sample/sample_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Row<SampleArgs> kSample[] = {
+    {"cpu", Arch::kCpu, true, accept_all<SampleArgs>, sample_cpu},
+};
+
+void check(const SampleArgs& args) {
+  Dim b("b"), v("v");
+  expect("logits", args.logits, {DType::kF32}, {b, v});
+  expect("ids", args.ids, {DType::kI32}, {b});
+  expect("logprobs", args.logprobs, {DType::kF32}, {b});
+  DSV4_CHECK(*v <= std::numeric_limits<int32_t>::max(), "v={}", *v);
+  DSV4_CHECK(static_cast<int64_t>(args.params.size()) == *b, "{} params for {} rows",
+             args.params.size(), *b);
+  DSV4_CHECK(static_cast<int64_t>(args.steps.size()) == *b, "{} steps for {} rows",
+             args.steps.size(), *b);
+  for (const SamplingParams& p : args.params) {
+    DSV4_CHECK(p.temperature >= 0 && std::isfinite(p.temperature), "temperature={}", p.temperature);
+    DSV4_CHECK(p.top_p > 0 && p.top_p <= 1, "top_p={}", p.top_p);
+    DSV4_CHECK(p.top_k >= 0, "top_k={}", p.top_k);
+  }
+}
+
+}  // namespace
+
+Table<SampleArgs> sample_rows() {
+  return kSample;
+}
+
+Cost sample_cost(const SampleArgs& args) {
+  // The logits are read once; an exponential per logit counts as 20 flops.
+  return {.bytes = static_cast<double>(args.logits.bytes()),
+          .flops = 20.0 * static_cast<double>(args.logits.numel())};
+}
+
+void sample(const Context& context, const SampleArgs& args) {
+  check(args);
+  choose(sample_rows(), context, args).run(context, args);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,47 @@
+#include <vector>
+
+#include "bench/op_bench.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/ops/sample/sample.h"
+#include "dsv4/tensor/buffer.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kVocabulary = 129280;
+
+// Independent normal logits. sigma 4 is as peaked as text is; 0.1 is nearly flat, the worst case: a
+// draw then needs half of the vocabulary in order.
+struct Case {
+  Buffer logits{DType::kF32, {1, kVocabulary}}, ids{DType::kI32, {1}}, logprobs{DType::kF32, {1}};
+  std::vector<SamplingParams> params;
+  std::vector<uint64_t> steps{17};
+  SampleArgs args;
+
+  Case(double sigma, const SamplingParams& how) : params{how} {
+    Rng rng(1);
+    for (int64_t i = 0; i < kVocabulary; ++i) {
+      logits.as<float>()[i] = static_cast<float>(sigma * rng.normal());
+    }
+    args = {.logits = logits, .params = params, .steps = steps, .ids = ids, .logprobs = logprobs};
+  }
+};
+
+void add(const char* what, double sigma, const SamplingParams& params) {
+  bench::register_rows<SampleArgs>(fmt::format("sample/{} sigma {}", what, sigma), sample_rows(),
+                                   sample_cost,
+                                   [=] { return std::make_shared<Case>(sigma, params); });
+}
+
+const bool kRegistered = [] {
+  for (const double sigma : {4.0, 0.1}) {
+    add("greedy", sigma, {.temperature = 0});
+    add("plain", sigma, {});
+    add("top_p .95", sigma, {.top_p = 0.95f});
+    add("top_k 40", sigma, {.top_k = 40});
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,22 @@
+// fp64 oracle of sample.h. Linked by tests and benchmarks only.
+
+#pragma once
+
+#include <vector>
+
+#include "dsv4/ops/sample/sample.h"
+
+namespace dsv4 {
+
+struct SampleWant {
+  std::vector<double> ids;       // [b]
+  std::vector<double> logprobs;  // [b]
+};
+
+SampleWant sample_oracle(const SampleArgs& args);
+
+// Probability of every id after temperature and cuts. [v]
+std::vector<double> sample_distribution(const SamplingParams& params, const float* logits,
+                                        int64_t v);
+
+}  // namespace dsv4
