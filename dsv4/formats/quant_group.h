@@ -6,8 +6,9 @@
 //   Q4: a = max(max|x|, 6*2^-126);  s = pow2ceil(a * fp32(1/6));
 //       code = e2m1(clamp(x/s, -6, 6))
 //
-// For finite x the scale bytes stay within 105..247 (Q8) and 1..253 (Q4), so 1/s is a normal float. NaN
-// has no say in the scale. Values above 3.5 * 2^126 may round to 2^128, which decodes to infinity.
+// For finite x the scale bytes stay within 105..247 (Q8) and 1..253 (Q4), so 1/s is a normal float.
+// NaN has no say in the scale. Values above 3.5 * 2^126 may round to 2^128, which decodes to
+// infinity.
 
 #pragma once
 
