@@ -13,6 +13,7 @@
 #include "dsv4/cpu/matmul.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
+#include "dsv4/formats/float16.h"
 
 namespace dsv4 {
 namespace {
@@ -154,6 +155,9 @@ void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t c
   const float* comb = args.comb.as<float>() + token * args.comb.stride[0];
   float *y = scratch, *out = y + kColumnTile, *x = out + kColumnTile;
   cpu::load(args.y, token * args.y.row_stride() + begin, count, y);
+  if (args.streams.dtype == DType::kBF16 && args.y.dtype == DType::kF32) {
+    for (int64_t i = 0; i < count; ++i) y[i] = round_to_bf16(y[i]);
+  }
   for (int64_t j = 0; j < m; ++j) {
     cpu::load(args.streams, stream_offset(args.streams, token, j) + begin, count,
               x + j * kColumnTile);
