@@ -146,6 +146,7 @@ TEST_F(Cli, MissingFiles) {
   expect_error("run demo -f " + path("none.txt"), "none.txt");
   const std::string model = copy_model();
   fs::remove(model + "/model.safetensors");
+  fs::remove(model + "/logits.safetensors");
   expect_error("inspect " + model, "safetensors");
   expect_error("run " + copy_model(), "tokenizer.json");
 }
@@ -207,9 +208,12 @@ TEST_F(Cli, FullDisk) {
       "no/such/folder");
 }
 
-TEST_F(Cli, ClosedStandardOutput) {
-  const Result result = dsv4("run demo -n 4 --seed 1 >/dev/full");
-  EXPECT_GT(result.exit_code, 0);
+TEST_F(Cli, FullStandardOutput) {
+  const std::string error = path("error");
+  const std::string command =
+      fmt::format("{} run demo -n 4 --seed 1 >/dev/full 2>{}", DSV4_BINARY, error);
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
+  EXPECT_EQ(read(error), "dsv4: cannot write to standard output\n");
 }
 
 }  // namespace
