@@ -39,3 +39,7 @@ if(DSV4_SANITIZE)
     -fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   target_link_options(dsv4_flags INTERFACE -fsanitize=${DSV4_SANITIZE})
 endif()
+if(DSV4_FUZZ)
+  # Coverage feedback; the fuzzers themselves link libFuzzer (fuzz/CMakeLists.txt).
+  target_compile_options(dsv4_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
