@@ -45,7 +45,8 @@ class MixTile {
         d_(args.streams.dim(2)),
         mixes_(args.fn.dim(0)),
         x_(static_cast<size_t>(kTokenTile * m_ * d_)),
-        mix_(static_cast<size_t>(kTokenTile * mixes_)) {}
+        mix_(static_cast<size_t>(kTokenTile * mixes_)),
+        mixed_(static_cast<size_t>(d_)) {}
 
   void load(int64_t begin, int64_t count) {
     begin_ = begin;
@@ -75,23 +76,19 @@ class MixTile {
 
   // out = sum_j (sigmoid(mix_j * scale + base_j) + eps) X_j
   void store_mixed(int64_t i, float scale, const float* base, float eps) {
-    float* x = x_.data() + i * m_ * d_;
-    for (int64_t j = 0; j < m_; ++j) {
-      const float pre = sigmoid(mix(i)[j] * scale + base[j]) + eps;
-      if (j == 0) {
-        cpu::scale(pre, x, x, d_);
-      } else {
-        cpu::axpy(pre, x + j * d_, x, d_);
-      }
-    }
-    cpu::store(args_.out, (begin_ + i) * args_.out.row_stride(), d_, x);
+    float pre[kMaxStreams];
+    for (int64_t j = 0; j < m_; ++j) pre[j] = sigmoid(mix(i)[j] * scale + base[j]) + eps;
+    cpu::matmul_ab({pre, 1, m_, m_}, {x_.data() + i * m_ * d_, m_, d_, d_},
+                   {mixed_.data(), 1, d_, d_});
+    cpu::store(args_.out, (begin_ + i) * args_.out.row_stride(), d_, mixed_.data());
   }
 
  private:
   const MixArgs args_;
   const int64_t m_, d_, mixes_;
-  std::vector<float> x_;    // [kTokenTile, m, d]
-  std::vector<float> mix_;  // [kTokenTile, fn rows]
+  std::vector<float> x_;      // [kTokenTile, m, d]
+  std::vector<float> mix_;    // [kTokenTile, fn rows]
+  std::vector<float> mixed_;  // [d]
   int64_t begin_ = 0;
 };
 
@@ -146,22 +143,29 @@ void finish_pre(const HcPreArgs& args, const float* mix, int64_t token) {
   sinkhorn(comb, m, args.sinkhorn_iters, args.hc_eps);
 }
 
-// Columns [begin, begin + count) of one token. scratch: [m + 2, kColumnTile]
+// Columns [begin, begin + count) of one token, as the product of (post | comb^T) [m, 1 + m] and
+// (y | X) [1 + m, count]. scratch: [1 + 2m, kColumnTile]
 void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t count,
                  float* scratch) {
   const int64_t m = args.streams.dim(1);
   const float* post = args.post.row<float>(token);
   const float* comb = args.comb.as<float>() + token * args.comb.stride[0];
-  float *y = scratch, *out = y + kColumnTile, *x = out + kColumnTile;
-  cpu::load(args.y, token * args.y.row_stride() + begin, count, y);
+  float weights[kMaxStreams * (1 + kMaxStreams)];
+  for (int64_t k = 0; k < m; ++k) {
+    weights[k * (1 + m)] = post[k];
+    for (int64_t j = 0; j < m; ++j) weights[k * (1 + m) + 1 + j] = comb[j * m + k];
+  }
+  cpu::load(args.y, token * args.y.row_stride() + begin, count, scratch);
   for (int64_t j = 0; j < m; ++j) {
     cpu::load(args.streams, stream_offset(args.streams, token, j) + begin, count,
-              x + j * kColumnTile);
+              scratch + (1 + j) * kColumnTile);
   }
+  float* out = scratch + (1 + m) * kColumnTile;
+  cpu::matmul_ab({weights, m, 1 + m, 1 + m}, {scratch, 1 + m, count, kColumnTile},
+                 {out, m, count, kColumnTile});
   for (int64_t k = 0; k < m; ++k) {
-    cpu::scale(post[k], y, out, count);
-    for (int64_t j = 0; j < m; ++j) cpu::axpy(comb[j * m + k], x + j * kColumnTile, out, count);
-    cpu::store(args.streams, stream_offset(args.streams, token, k) + begin, count, out);
+    cpu::store(args.streams, stream_offset(args.streams, token, k) + begin, count,
+               out + k * kColumnTile);
   }
 }
 
@@ -188,7 +192,7 @@ void hc_post_cpu(const Context&, const HcPostArgs& args) {
   const int64_t tiles = ceil_div(d, kColumnTile);
 #pragma omp parallel if (t * tiles > 1)
   {
-    std::vector<float> scratch(static_cast<size_t>((m + 2) * kColumnTile));
+    std::vector<float> scratch(static_cast<size_t>((1 + 2 * m) * kColumnTile));
 #pragma omp for
     for (int64_t i = 0; i < t * tiles; ++i) {
       const int64_t begin = i % tiles * kColumnTile;
