@@ -1,6 +1,6 @@
 #include "dsv4/cpu/rows.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "dsv4/base/error.h"
 #include "dsv4/cpu/vec.h"
@@ -11,7 +11,7 @@ namespace dsv4::cpu {
 void load(const ConstTensorView& view, int64_t offset, int64_t n, float* out) {
   switch (view.dtype) {
     case DType::kF32:
-      std::memcpy(out, view.as<float>() + offset, static_cast<size_t>(n) * sizeof(float));
+      std::copy_n(view.as<float>() + offset, n, out);
       return;
     case DType::kBF16:
       return widen_bf16(view.as<uint16_t>() + offset, out, n);
@@ -26,7 +26,7 @@ void load(const ConstTensorView& view, int64_t offset, int64_t n, float* out) {
 void store(const TensorView& view, int64_t offset, int64_t n, const float* values) {
   switch (view.dtype) {
     case DType::kF32:
-      std::memcpy(view.as<float>() + offset, values, static_cast<size_t>(n) * sizeof(float));
+      std::copy_n(values, n, view.as<float>() + offset);
       return;
     case DType::kBF16:
       return narrow_bf16(values, view.as<uint16_t>() + offset, n);

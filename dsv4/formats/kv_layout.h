@@ -3,8 +3,8 @@
 //
 // Packed (spec dsv4.md 12.2; with nope 448 and rope 64 an entry takes 584 bytes):
 //
-//   |<------ B x (nope + 2 rope) ------>|<---- B x scale_bytes ---->| pad to a multiple of the
-//   entry | e0 | e1 | ...          | e(B-1)   | s0 | s1 | ...   | s(B-1)  |
+//   |<-- B x (nope + 2 rope) -->|<-- B x scale_bytes -->|
+//   | e0 | e1 | ..   | e(B-1)   | s0 | s1 | .. | s(B-1) | pad to a multiple of the entry
 //
 //   e = nope x e4m3, then rope x bf16      s = nope/64 UE8M0 scales, zero padded to 8 bytes
 //

@@ -1,9 +1,14 @@
 // The activation quantisers of spec 0.4 for one group of values: Q8 (e4m3 codes) and Q4 (e2m1
 // codes), each with one UE8M0 scale per group. S8/S4 are Q8/Q4 followed by decode.
 //
-//   Q8: a = max(max|x|, 1e-4);     s = pow2ceil(a * fp32(1/448));  code = e4m3(clamp(x/s, -448,
-//   448)) Q4: a = max(max|x|, 6*2^-126); s = pow2ceil(a * fp32(1/6));    code = e2m1(clamp(x/s, -6,
-//   6))
+//   Q8: a = max(max|x|, 1e-4);      s = pow2ceil(a * fp32(1/448));
+//       code = e4m3(clamp(x/s, -448, 448))
+//   Q4: a = max(max|x|, 6*2^-126);  s = pow2ceil(a * fp32(1/6));
+//       code = e2m1(clamp(x/s, -6, 6))
+//
+// For finite x the scale bytes stay within 105..247 (Q8) and 1..253 (Q4), so 1/s is a normal float.
+// NaN has no say in the scale. Values above 3.5 * 2^126 may round to 2^128, which decodes to
+// infinity.
 
 #pragma once
 

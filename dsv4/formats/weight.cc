@@ -33,7 +33,7 @@ WeightView WeightView::rows(int64_t begin, int64_t end) const {
   part.data = data.slice(0, begin, end);
   if (format == WeightFormat::kFp8Block) {
     const int64_t first = begin / kFp8BlockSize;
-    const int64_t last = ceil_div(end, kFp8BlockSize);
+    const int64_t last = begin == end ? first : ceil_div(end, kFp8BlockSize);
     DSV4_CHECK(begin % kFp8BlockSize == 0 || last - first <= 1,
                "rows [{}, {}) cut {}-row scale blocks", begin, end, kFp8BlockSize);
     part.scale = scale.slice(0, first, last);

@@ -1,14 +1,15 @@
 // How a stored weight matrix [n, k] is encoded: the format decides the meaning of `data` and
 // `scale`.
 //
-//   format    data                       scale                                  value of (row n,
-//   column k) kF32      [n, k] F32                 -                                      data
-//   kBF16     [n, k] BF16                -                                      data
-//   kF16      [n, k] F16                 -                                      data
-//   kFp8Block [n, k] E4M3                [n/128, k/128] E8M0 or F32 (ceil)      data * scale[n/128,
-//   k/128] kMxfp4    [n, k/2] bytes (e2m1 x 2)  [n, k/32] E8M0                         e2m1 *
-//   scale[n, k/32] kNvfp4    [n, k/2] bytes (e2m1 x 2)  [n, k/16] E4M3, scale2 = F32 scalar    e2m1
-//   * scale[n, k/16] * scale2
+//   format     data                       scale                        value of (row n, column k)
+//   kF32       [n, k] F32                 -                            data
+//   kBF16      [n, k] BF16                -                            data
+//   kF16       [n, k] F16                 -                            data
+//   kFp8Block  [n, k] E4M3                [n/128, k/128] E8M0 or F32   data * scale[n/128, k/128]
+//                                         (rounded up)
+//   kMxfp4     [n, k/2] bytes (2 e2m1)    [n, k/32] E8M0               e2m1 * scale[n, k/32]
+//   kNvfp4     [n, k/2] bytes (2 e2m1)    [n, k/16] E4M3, and          e2m1 * scale[n, k/16] * scale2
+//                                         scale2 = F32 scalar
 //
 // In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6.
 

@@ -160,6 +160,10 @@ class Scorer {
       cpu::load(args_.q, query * stride[0] + h * stride[1], d_, q_.data() + h * d_);
     }
     cpu::load(args_.weights, query * args_.weights.row_stride(), h_, weights_.data());
+    for (float& w : weights_) {
+      w *= args_.weight_scale;
+      if (round_) w = round_to_bf16(w);
+    }
   }
 
   void load_keys(int64_t sequence, int64_t begin, int64_t count) {

@@ -16,7 +16,8 @@ double score(const Context& context, const IndexScoresArgs& args, int64_t query,
   const bool official = context.numerics == Numerics::kOfficial;
   const auto round = [&](double v) { return official ? oracle::bf16(v) : v; };
   const int64_t heads = args.q.dim(1);
-  const std::vector<double> weights = oracle::row(args.weights, query);
+  std::vector<double> weights = oracle::row(args.weights, query);
+  for (double& w : weights) w = round(w * static_cast<double>(args.weight_scale));
   double sum = 0;
   for (int64_t h = 0; h < heads; ++h) {
     const std::vector<double> q = oracle::row(args.q, query * heads + h);

@@ -72,6 +72,7 @@ IndexScoresArgs make_args(Arena& arena, Rng& rng, const Shape& shape) {
   }
   return {.q = q,
           .weights = weights,
+          .weight_scale = shape.exact_sums ? 0.5f : 0.088388346f,
           .keys = keys,
           .pages = pages,
           .sequence = sequence,
