@@ -19,7 +19,7 @@ void check_distinct(const ConstTensorView& rows) {
   DSV4_CHECK(twin == ids.end(), "row {} is written twice", *twin);
 }
 
-// pack_kv_entry() of formats/, vectorised.
+// pack_kv_entry() and pack_index_key() of formats/, vectorised.
 void pack_row(const KvPool& pool, uint8_t* page, int64_t entry, const float* x) {
   const KvLayout& layout = pool.layout;
   uint8_t* codes = page + layout.entry_offset(entry);
@@ -30,7 +30,9 @@ void pack_row(const KvPool& pool, uint8_t* page, int64_t entry, const float* x) 
 }
 
 void pack_row(const IndexPool& pool, uint8_t* page, int64_t entry, const float* x) {
-  pack_index_key(pool.layout, x, page, pool.page_entries, entry);
+  const IndexLayoutFp4& layout = pool.layout;
+  cpu::quantize_q4_row(x, layout.width, IndexLayoutFp4::kGroup, page + layout.code_offset(entry),
+                       page + layout.scale_offset(pool.page_entries, entry));
 }
 
 template <class Pool>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <vector>
 
 #include "dsv4/ops/kv_insert/kv_insert_oracle.h"
 #include "tests/harness/op_check.h"
@@ -162,6 +163,24 @@ TEST(IndexInsert, WritesWhatTheOracleSays) {
       }
     }
   }
+}
+
+// Broken activations must not break the codec: the vector packers give the bytes of the scalar
+// ones.
+TEST(KvInsert, NanAndInfinityPackLikeTheFormats) {
+  const double odd[] = {std::nan(""), -std::nan(""), HUGE_VAL, -HUGE_VAL, -0.0, 3e38, 1e-44};
+  Arena arena;
+  const auto kv = make_args<KvInsertArgs>(arena, kv_pool(arena, {}, 1, 64, true), 9, DType::kF32);
+  const auto index =
+      make_args<IndexInsertArgs>(arena, index_pool(arena, 128, 1, 64, true), 9, DType::kF32);
+  for (const ConstTensorView& x : {kv.x, index.x}) {
+    const TensorView values(x, const_cast<std::byte*>(x.data));
+    for (int64_t i = 0; i < values.numel(); i += 19) test::set_value(values, i, odd[i % 7]);
+  }
+  kv_insert(Context{}, kv);
+  index_insert(Context{}, index);
+  EXPECT_EQ(test::compare(kv.pool.pages, pool_after(kv), {.ulps = 0}), "");
+  EXPECT_EQ(test::compare(index.pool.pages, pool_after(index), {.ulps = 0}), "");
 }
 
 TEST(KvInsert, PadByteOfThePackedEntryIsZero) {
