@@ -93,6 +93,7 @@ HWY_AFTER_NAMESPACE();
 #include <limits>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
 namespace dsv4 {
@@ -202,7 +203,7 @@ void index_scores_cpu(const Context& context, const IndexScoresArgs& args) {
   const int64_t queries = args.q.dim(0), n = args.scores.dim(1);
   const int64_t tiles = queries == 0 ? 0 : ceil_div(n, kKeyTile);
   const int64_t share = std::min<int64_t>(queries, 8);  // enough to reuse a decoded tile
-#pragma omp parallel
+#pragma omp parallel if (cpu::worth_sharing(args.q.numel() * n))
   {
     Scorer scorer(context, args);
 #pragma omp for schedule(dynamic, share)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
@@ -51,7 +52,7 @@ void insert(const Args& args) {
   check_distinct(args.rows);
   const int64_t n = args.x.dim(0), width = args.x.dim(1);
   const int32_t* rows = args.rows.template as<int32_t>();
-#pragma omp parallel if (n > 1)
+#pragma omp parallel if (n > 1 && cpu::worth_sharing(10 * n * width))
   {
     std::vector<float> x(static_cast<size_t>(width));
 #pragma omp for

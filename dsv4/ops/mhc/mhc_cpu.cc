@@ -11,6 +11,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/cpu/matmul.h"
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 
@@ -57,7 +58,7 @@ class MixTile {
     }
     const float* fn = args_.fn.as<float>();
     const int64_t fn_stride = args_.fn.row_stride();
-#pragma omp parallel for if (mixes_ * width > 32768)
+#pragma omp parallel for if (cpu::worth_sharing(mixes_ * width))
     for (int64_t row = 0; row < mixes_; row += kFnTile) {
       const int64_t rows = std::min(kFnTile, mixes_ - row);
       cpu::matmul_abt({x_.data(), count, width, width},
@@ -95,8 +96,8 @@ class MixTile {
 // Calls finish(tile, i, token) for every token, with its mixes ready.
 template <class Finish>
 void for_each_mixed_token(const MixArgs& args, const Finish& finish) {
-  const int64_t t = args.streams.dim(0);
-#pragma omp parallel if (t > kTokenTile)
+  const int64_t t = args.streams.dim(0), mixes = args.fn.dim(0);
+#pragma omp parallel if (t > kTokenTile && cpu::worth_sharing(args.streams.numel() * mixes))
   {
     MixTile tile(args);
 #pragma omp for
@@ -190,7 +191,7 @@ void hc_head_cpu(const Context&, const HcHeadArgs& args) {
 void hc_post_cpu(const Context&, const HcPostArgs& args) {
   const int64_t t = args.streams.dim(0), m = args.streams.dim(1), d = args.streams.dim(2);
   const int64_t tiles = ceil_div(d, kColumnTile);
-#pragma omp parallel if (t * tiles > 1)
+#pragma omp parallel if (cpu::worth_sharing(args.streams.numel() * (1 + m)))
   {
     std::vector<float> scratch(static_cast<size_t>((1 + 2 * m) * kColumnTile));
 #pragma omp for

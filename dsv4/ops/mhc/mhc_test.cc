@@ -106,7 +106,7 @@ TEST(Mhc, AgreesWithOracle) {
       }
     }
     check_hc_pre(9, 4, 1200, dtype);
-    check_hc_post(2, 4, 1200, dtype);
+    check_hc_post(9, 4, 1200, dtype);
   }
 }
 
