@@ -15,16 +15,51 @@ using F32Vec = hn::Vec<F32Tag>;
 using In = Matrix<const float>;
 using Out = Matrix<float>;
 
-// kM x kN dots, one vector accumulator each: lanes first, then the lanes, then the tail.
+// The lane sums of four vectors at once, total[i] from v[i]: halves the shuffles of four
+// reductions.
+HWY_INLINE void SumLanes(const F32Vec (&v)[4], float* total) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < 4; ++i) total[i] = hn::GetLane(v[i]);
+#else
+  const F32Tag f32;
+  const hn::Repartition<uint64_t, F32Tag> u64;
+  const hn::CappedTag<float, 4> quad;
+  // In every block of four lanes: v0 v1 v0 v1 | v2 v3 v2 v3, then v0 v1 v2 v3, then the blocks.
+  const auto v01 =
+      hn::Add(hn::InterleaveLower(f32, v[0], v[1]), hn::InterleaveUpper(f32, v[0], v[1]));
+  const auto v23 =
+      hn::Add(hn::InterleaveLower(f32, v[2], v[3]), hn::InterleaveUpper(f32, v[2], v[3]));
+  const auto low = hn::InterleaveLower(u64, hn::BitCast(u64, v01), hn::BitCast(u64, v23));
+  const auto high = hn::InterleaveUpper(u64, hn::BitCast(u64, v01), hn::BitCast(u64, v23));
+  HWY_ALIGN float blocks[hn::MaxLanes(F32Tag())];
+  hn::Store(hn::Add(hn::BitCast(f32, low), hn::BitCast(f32, high)), f32, blocks);
+  auto sum = hn::Load(quad, blocks);
+  for (size_t i = 4; i < hn::Lanes(f32); i += 4) sum = hn::Add(sum, hn::Load(quad, blocks + i));
+  hn::StoreU(sum, quad, total);
+#endif
+}
+
+// Adds the terms from c on to m x n dots. Apart, so that its registers are not the tile's.
+HWY_NOINLINE void AddTails(const In& a, int64_t row, int m, const In& b, int64_t column, int n,
+                           int64_t c, const Out& out) {
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      float& total = out.row(row + i)[column + j];
+      for (int64_t r = c; r < a.columns; ++r) total += a.row(row + i)[r] * b.row(column + j)[r];
+    }
+  }
+}
+
+// kM x kN dots, one vector accumulator each: lanes first, then the lanes, then the tail. kN <= 4
 template <int kM, int kN>
 HWY_INLINE void DotTile(const In& a, int64_t row, const In& b, int64_t column, const Out& out) {
   const F32Tag f32;
   const auto step = static_cast<int64_t>(hn::Lanes(f32));
   const float* x = a.row(row);
   const float* y = b.row(column);
-  F32Vec sum[kM][kN];
+  F32Vec sum[kM][4];
   for (int i = 0; i < kM; ++i) {
-    for (int j = 0; j < kN; ++j) sum[i][j] = hn::Zero(f32);
+    for (int j = 0; j < 4; ++j) sum[i][j] = hn::Zero(f32);
   }
   int64_t c = 0;
   for (; c + step <= a.columns; c += step) {
@@ -36,12 +71,11 @@ HWY_INLINE void DotTile(const In& a, int64_t row, const In& b, int64_t column, c
     }
   }
   for (int i = 0; i < kM; ++i) {
-    for (int j = 0; j < kN; ++j) {
-      float total = hn::GetLane(hn::SumOfLanes(f32, sum[i][j]));
-      for (int64_t r = c; r < a.columns; ++r) total += x[i * a.stride + r] * y[j * b.stride + r];
-      out.row(row + i)[column + j] = total;
-    }
+    float total[4];
+    SumLanes(sum[i], total);
+    for (int j = 0; j < kN; ++j) out.row(row + i)[column + j] = total[j];
   }
+  if (c < a.columns) AddTails(a, row, kM, b, column, kN, c, out);
 }
 
 // kN rows of b against all of a: the rows of b stay in the first-level cache meanwhile.

@@ -97,6 +97,34 @@ void QuantizeQ8Group(const float* x, int64_t n, uint8_t* codes, uint8_t* scale) 
   for (; i < n; ++i) codes[i] = f32_to_e4m3(x[i] * inverse);
 }
 
+// Codes of values that lie on the e2m1 grid: 2^(e-1) (1 + m/2) has the code's fields from bit 22
+// on; 0 and 0.5 read as the fields of 0.5 and 0.75, as the code of a subnormal wants.
+U32Vec EncodeE2m1(F32Vec value) {
+  const F32Vec a = hn::Abs(value), half = hn::Set(kF32, 0.5f);
+  const F32Vec normal = hn::IfThenElse(hn::Lt(a, hn::Set(kF32, 1.f)), hn::MulAdd(a, half, half), a);
+  const auto fields = hn::Sub(hn::BitCast(kU32, normal), hn::Set(kU32, 126u << 23));
+  const auto sign = hn::And(hn::ShiftRight<28>(hn::BitCast(kU32, value)), hn::Set(kU32, 8));
+  return hn::Or(hn::ShiftRight<22>(fields), sign);
+}
+
+void QuantizeQ4Group(const float* x, int64_t n, uint8_t* pairs, uint8_t* scale) {
+  const int64_t step = lanes();
+  *scale = q4_scale(AbsMax(x, n));
+  const float inverse = inverse_scale(*scale);
+  const F32Vec factor = hn::Set(kF32, inverse);
+  int64_t i = 0;
+  for (; i + 2 * step <= n; i += 2 * step) {
+    F32Vec even, odd;
+    hn::LoadInterleaved2(kF32, x + i, even, odd);
+    const auto low = EncodeE2m1(RoundE2m1(hn::Mul(even, factor)));
+    const auto high = EncodeE2m1(RoundE2m1(hn::Mul(odd, factor)));
+    hn::StoreU(hn::TruncateTo(kU8, hn::Or(low, hn::ShiftLeft<4>(high))), kU8, pairs + i / 2);
+  }
+  for (; i < n; i += 2) {
+    pairs[i / 2] = e2m1_pair(f32_to_e2m1(x[i] * inverse), f32_to_e2m1(x[i + 1] * inverse));
+  }
+}
+
 void FakeQ8Group(const float* x, int64_t n, float* out) {
   const int64_t step = lanes();
   const uint8_t scale = q8_scale(AbsMax(x, n));
@@ -126,6 +154,11 @@ void FakeQ4Group(const float* x, int64_t n, float* out) {
 void QuantizeQ8Row(const float* x, int64_t k, int64_t group, uint8_t* codes, uint8_t* scales) {
   for (int64_t i = 0; i < k; i += group) {
     QuantizeQ8Group(x + i, std::min(group, k - i), codes + i, scales++);
+  }
+}
+void QuantizeQ4Row(const float* x, int64_t k, int64_t group, uint8_t* pairs, uint8_t* scales) {
+  for (int64_t i = 0; i < k; i += group) {
+    QuantizeQ4Group(x + i, std::min(group, k - i), pairs + i / 2, scales++);
   }
 }
 void FakeQ8Row(const float* x, int64_t k, int64_t group, float* out) {
@@ -191,12 +224,16 @@ HWY_AFTER_NAMESPACE();
 namespace dsv4::cpu {
 
 HWY_EXPORT(QuantizeQ8Row);
+HWY_EXPORT(QuantizeQ4Row);
 HWY_EXPORT(FakeQ8Row);
 HWY_EXPORT(FakeQ4Row);
 HWY_EXPORT(HadamardRow);
 
 void quantize_q8_row(const float* x, int64_t k, int64_t group, uint8_t* codes, uint8_t* scales) {
   HWY_DYNAMIC_DISPATCH(QuantizeQ8Row)(x, k, group, codes, scales);
+}
+void quantize_q4_row(const float* x, int64_t k, int64_t group, uint8_t* pairs, uint8_t* scales) {
+  HWY_DYNAMIC_DISPATCH(QuantizeQ4Row)(x, k, group, pairs, scales);
 }
 void fake_q8_row(const float* x, int64_t k, int64_t group, float* out) {
   HWY_DYNAMIC_DISPATCH(FakeQ8Row)(x, k, group, out);

@@ -12,6 +12,10 @@ namespace dsv4::cpu {
 // x: [k]   codes: [k] e4m3   scales: [ceil(k / group)] UE8M0
 void quantize_q8_row(const float* x, int64_t k, int64_t group, uint8_t* codes, uint8_t* scales);
 
+// Q4 over groups of `group`, even; k is a multiple of 2.
+// x: [k]   pairs: [k / 2], low nibble first   scales: [ceil(k / group)] UE8M0
+void quantize_q4_row(const float* x, int64_t k, int64_t group, uint8_t* pairs, uint8_t* scales);
+
 // S8 and S4: quantised and decoded again, code * scale in f32. `out` may be x.
 // x, out: [k]
 void fake_q8_row(const float* x, int64_t k, int64_t group, float* out);

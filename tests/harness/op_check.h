@@ -1,13 +1,14 @@
 // check_op: what every row of every op goes through.
 //
 // For each row of the table that accepts the case: outputs poisoned, run, inputs and canaries
-// unchanged, output compared with the fp64 oracle; run again with another thread count, bits must
-// match. Rows that claim batch invariance run each token alone, bits must match
-// (OpCase::one_token).
+// unchanged, output compared with the fp64 oracle, on every instruction set of this machine; run
+// again with another thread count, bits must match. Rows that claim batch invariance run each token
+// alone, bits must match (OpCase::one_token).
 
 #pragma once
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 #include <omp.h>
 
 #include <cstring>
@@ -49,6 +50,21 @@ class ThreadCount {
   int before_;
 };
 
+// Narrows Highway's dispatch to one instruction set while it lives.
+class InstructionSet {
+ public:
+  explicit InstructionSet(int64_t target) { choose(target); }
+  ~InstructionSet() { choose(0); }
+  InstructionSet(const InstructionSet&) = delete;
+  InstructionSet& operator=(const InstructionSet&) = delete;
+
+ private:
+  static void choose(int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);  // 0: all again
+    hwy::GetChosenTarget().DeInit();
+  }
+};
+
 template <class Args>
 void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase<Args>& test) {
   arena.freeze();
@@ -64,10 +80,15 @@ void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase
       arena.verify();
       return arena.written();
     };
-    const auto first = run(2, [&] { row.run(base, test.args); });
-    for (const OpOutput& output : test.outputs) {
-      EXPECT_EQ(compare(output.view, output.want, output.tolerance), "") << output.name;
+    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+      const InstructionSet scope(target);
+      run(2, [&] { row.run(base, test.args); });
+      for (const OpOutput& output : test.outputs) {
+        EXPECT_EQ(compare(output.view, output.want, output.tolerance), "")
+            << output.name << " on " << hwy::TargetName(target);
+      }
     }
+    const auto first = run(2, [&] { row.run(base, test.args); });
     const auto again = run(1, [&] { row.run(base, test.args); });
     EXPECT_TRUE(first == again) << "bits changed with the number of threads";
     if (row.batch_invariant && test.one_token && test.num_tokens > 0) {

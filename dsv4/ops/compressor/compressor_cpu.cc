@@ -69,6 +69,7 @@ HWY_AFTER_NAMESPACE();
 #include <limits>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
 namespace dsv4 {
@@ -214,7 +215,8 @@ void Pooling::update_state(int64_t index) const {
 
 void compressor_cpu(const Context&, const CompressorArgs& args) {
   const Pooling pooling(args);
-#pragma omp parallel
+  constexpr int64_t kOperations = 20;  // per value: two passes and an exponential
+#pragma omp parallel if (cpu::worth_sharing(kOperations * args.kv.numel()))
   {
     std::vector<float> scratch(static_cast<size_t>(3 * args.layout.width));
 #pragma omp for

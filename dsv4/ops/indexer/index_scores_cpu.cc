@@ -1,5 +1,6 @@
 // Scores go tile by tile: 128 keys of one sequence are decoded into f32, multiplied with the heads
-// of one query, and the heads are summed in ascending order. Every (query, tile) is independent.
+// of one query, and the heads are summed in ascending order. Every (query, tile) is independent;
+// consecutive queries of a sequence find their tile already decoded.
 
 #include "dsv4/ops/indexer/indexer_cpu.h"
 
@@ -10,12 +11,43 @@
 
 #include "dsv4/cpu/math-inl.h"
 #include "dsv4/cpu/matmul.h"
+#include "dsv4/formats/index_layout.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using cpu::HWY_NAMESPACE::RoundToBf16;
+
+// Values of e2m1 codes in the low nibbles. Three bits s.t. x = 2^(e-1) (1 + m/2) are the fields of
+// a float; the subnormal pair 0.5, 0.75 has to read 0, 0.5 instead.
+template <class D>
+HWY_INLINE hn::Vec<D> E2m1Values(D f32, hn::VFromD<hn::RebindToUnsigned<D>> codes) {
+  const hn::RebindToUnsigned<D> u32;
+  const auto fields = hn::ShiftLeft<22>(hn::And(codes, hn::Set(u32, 7)));
+  const auto x = hn::BitCast(f32, hn::Add(fields, hn::Set(u32, 126u << 23)));
+  const auto one = hn::Set(f32, 1.f);
+  const auto magnitude = hn::IfThenElse(hn::Lt(x, one), hn::Sub(hn::Add(x, x), one), x);
+  const auto sign = hn::ShiftLeft<28>(hn::And(codes, hn::Set(u32, 8)));
+  return hn::Or(magnitude, hn::BitCast(f32, sign));
+}
+
+// unpack_index_key() of formats/, vectorised.
+// pairs: [width / 2], scales: [width / 32], key: [width]
+void DecodeKey(const uint8_t* pairs, const uint8_t* scales, float* key, int64_t width) {
+  constexpr int64_t kGroup = IndexLayoutFp4::kGroup;
+  const hn::CappedTag<float, kGroup / 2> f32;
+  const hn::RebindToUnsigned<decltype(f32)> u32;
+  const hn::Rebind<uint8_t, decltype(f32)> u8;
+  const auto step = static_cast<int64_t>(hn::Lanes(f32));
+  for (int64_t c = 0; c < width; c += 2 * step) {
+    const auto scale = hn::Set(f32, ue8m0_to_f32(scales[c / kGroup]));
+    const auto bytes = hn::PromoteTo(u32, hn::LoadU(u8, pairs + c / 2));
+    const auto even = hn::Mul(scale, E2m1Values(f32, bytes));
+    const auto odd = hn::Mul(scale, E2m1Values(f32, hn::ShiftRight<4>(bytes)));
+    hn::StoreInterleaved2(even, odd, f32, key + c);
+  }
+}
 
 // sum_h relu(dots[h]) w[h] at one vector of keys; NaN passes through.
 template <bool kRound, class D>
@@ -61,10 +93,12 @@ HWY_AFTER_NAMESPACE();
 #include <limits>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
 namespace dsv4 {
 
+HWY_EXPORT(DecodeKey);
 HWY_EXPORT(ScoreKeys);
 
 namespace {
@@ -112,16 +146,16 @@ class Scorer {
     if (seen == 0) return;
     load_query(query);
     load_keys(args_.sequence.as<int32_t>()[query], begin, seen);
-    cpu::matmul_abt({q_.data(), h_, d_, d_}, {keys_.data(), seen, d_, d_},
-                    {dots_.data(), h_, seen, kKeyTile});
+    const cpu::Matrix<float> dots{dots_.data(), h_, seen, kKeyTile};
+    cpu::matmul_abt({q_.data(), h_, d_, d_}, {keys_.data(), seen, d_, d_}, dots);
     HWY_DYNAMIC_DISPATCH(ScoreKeys)
     ({dots_.data(), h_, seen, kKeyTile}, weights_.data(), round_, scores + begin);
   }
 
  private:
   void load_query(int64_t query) {
-    if (query == loaded_query_) return;
-    loaded_query_ = query;
+    if (query == query_) return;
+    query_ = query;
     const auto& stride = args_.q.stride;
     for (int64_t h = 0; h < h_; ++h) {
       cpu::load(args_.q, query * stride[0] + h * stride[1], d_, q_.data() + h * d_);
@@ -134,19 +168,32 @@ class Scorer {
   }
 
   void load_keys(int64_t sequence, int64_t begin, int64_t count) {
+    if (sequence != sequence_ || begin != tile_) num_keys_ = 0;
+    sequence_ = sequence;
+    tile_ = begin;
     const int32_t* pages = args_.pages.row<int32_t>(sequence);
     const int64_t entries = args_.keys.page_entries;
-    for (int64_t s = begin; s < begin + count; ++s) {
-      const int64_t row = pages[s / entries] * entries + s % entries;
-      load_row(args_.keys, row, keys_.data() + (s - begin) * d_);
+    for (; num_keys_ < count; ++num_keys_) {
+      const int64_t s = begin + num_keys_;
+      load_key(pages[s / entries], s % entries, keys_.data() + num_keys_ * d_);
     }
+  }
+
+  void load_key(int64_t page, int64_t entry, float* key) const {
+    const IndexPool& pool = args_.keys;
+    if (!pool.packed()) return load_row(pool, page * pool.page_entries + entry, key);
+    const uint8_t* base = pool.pages.row<uint8_t>(page);
+    HWY_DYNAMIC_DISPATCH(DecodeKey)
+    (base + pool.layout.code_offset(entry),
+     base + pool.layout.scale_offset(pool.page_entries, entry), key, d_);
   }
 
   const IndexScoresArgs& args_;
   const bool round_;
   const int64_t h_, d_;
   std::vector<float> q_, weights_, keys_, dots_;
-  int64_t loaded_query_ = -1;
+  // What q_ and keys_ hold.
+  int64_t query_ = -1, sequence_ = -1, tile_ = -1, num_keys_ = 0;
 };
 
 }  // namespace
@@ -154,14 +201,15 @@ class Scorer {
 void index_scores_cpu(const Context& context, const IndexScoresArgs& args) {
   check_contents(args);
   const int64_t queries = args.q.dim(0), n = args.scores.dim(1);
-  const int64_t tiles = ceil_div(n, kKeyTile);
-#pragma omp parallel
+  const int64_t tiles = queries == 0 ? 0 : ceil_div(n, kKeyTile);
+  const int64_t share = std::min<int64_t>(queries, 8);  // enough to reuse a decoded tile
+#pragma omp parallel if (cpu::worth_sharing(args.q.numel() * n))
   {
     Scorer scorer(context, args);
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < queries * tiles; ++i) {
-      const int64_t begin = i % tiles * kKeyTile;
-      scorer.score(i / tiles, begin, std::min(begin + kKeyTile, n));
+#pragma omp for schedule(dynamic, share)
+    for (int64_t i = 0; i < tiles * queries; ++i) {
+      const int64_t begin = i / queries * kKeyTile;
+      scorer.score(i % queries, begin, std::min(begin + kKeyTile, n));
     }
   }
 }

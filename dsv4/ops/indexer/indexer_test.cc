@@ -185,8 +185,8 @@ TEST(TopK, AgreesWithSorting) {
     const double u = rng.uniform();
     return u < 0.3 ? -kInfinity : u < 0.5 ? std::nan("") : u < 0.52 ? kInfinity : rng.normal();
   };
-  for (const int64_t n : {0, 1, 2, 63, 64, 65, 1000, 5000}) {
-    for (const int64_t k : {0, 1, 2, 64, 512}) {
+  for (const int64_t n : {0, 1, 2, 65, 700}) {
+    for (const int64_t k : {0, 1, 64, 512}) {
       check_top_k(3, n, k, normal);
       check_top_k(3, n, k, wide);
       check_top_k(3, n, k, bf16);
@@ -197,6 +197,7 @@ TEST(TopK, AgreesWithSorting) {
     }
   }
   check_top_k(0, 10, 3, normal);
+  check_top_k(2, 20000, 512, bf16);
 }
 
 TEST(TopK, SaysWhatIsWrong) {

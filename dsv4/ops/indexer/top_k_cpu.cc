@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/ops/indexer/indexer_cpu.h"
 
 namespace dsv4 {
@@ -62,7 +63,7 @@ void top_k_cpu(const Context&, const TopKArgs& args) {
   for (int64_t i = 0; i < queries; ++i) {
     DSV4_CHECK(0 <= visible[i] && visible[i] <= n, "visible[{}]={} of {} scores", i, visible[i], n);
   }
-#pragma omp parallel
+#pragma omp parallel if (queries > 1 && cpu::worth_sharing(10 * queries * n))
   {
     std::vector<uint32_t> keys;
 #pragma omp for schedule(dynamic)

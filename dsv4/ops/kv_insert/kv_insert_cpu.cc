@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
+#include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"
+#include "dsv4/cpu/vec.h"
 
 namespace dsv4 {
 namespace {
@@ -17,23 +20,29 @@ void check_distinct(const ConstTensorView& rows) {
   DSV4_CHECK(twin == ids.end(), "row {} is written twice", *twin);
 }
 
-void write_row(const KvPool& pool, int64_t row, const float* x) {
-  const int64_t page = row / pool.page_entries, entry = row % pool.page_entries;
-  if (pool.packed()) {
-    pack_kv_entry(pool.layout, x, pool.pages.row<uint8_t>(page), pool.page_entries, entry);
-  } else {
-    const int64_t width = pool.layout.width();
-    std::copy_n(x, width, pool.pages.row<float>(page) + entry * width);
-  }
+// pack_kv_entry() and pack_index_key() of formats/, vectorised.
+void pack_row(const KvPool& pool, uint8_t* page, int64_t entry, const float* x) {
+  const KvLayout& layout = pool.layout;
+  uint8_t* codes = page + layout.entry_offset(entry);
+  uint8_t* scales = page + layout.scale_offset(pool.page_entries, entry);
+  cpu::quantize_q8_row(x, layout.nope, KvLayout::kGroup, codes, scales);
+  std::fill(scales + layout.num_scales(), scales + layout.scale_bytes(), uint8_t{0});
+  cpu::narrow_bf16(x + layout.nope, reinterpret_cast<uint16_t*>(codes + layout.nope), layout.rope);
 }
 
-void write_row(const IndexPool& pool, int64_t row, const float* x) {
+void pack_row(const IndexPool& pool, uint8_t* page, int64_t entry, const float* x) {
+  const IndexLayoutFp4& layout = pool.layout;
+  cpu::quantize_q4_row(x, layout.width, IndexLayoutFp4::kGroup, page + layout.code_offset(entry),
+                       page + layout.scale_offset(pool.page_entries, entry));
+}
+
+template <class Pool>
+void write_row(const Pool& pool, int64_t row, const float* x, int64_t width) {
   const int64_t page = row / pool.page_entries, entry = row % pool.page_entries;
   if (pool.packed()) {
-    pack_index_key(pool.layout, x, pool.pages.row<uint8_t>(page), pool.page_entries, entry);
+    pack_row(pool, pool.pages.template row<uint8_t>(page), entry, x);
   } else {
-    const int64_t width = pool.layout.width;
-    std::copy_n(x, width, pool.pages.row<float>(page) + entry * width);
+    std::copy_n(x, width, pool.pages.template row<float>(page) + entry * width);
   }
 }
 
@@ -43,14 +52,14 @@ void insert(const Args& args) {
   check_distinct(args.rows);
   const int64_t n = args.x.dim(0), width = args.x.dim(1);
   const int32_t* rows = args.rows.template as<int32_t>();
-#pragma omp parallel if (n > 1)
+#pragma omp parallel if (n > 1 && cpu::worth_sharing(10 * n * width))
   {
     std::vector<float> x(static_cast<size_t>(width));
 #pragma omp for
     for (int64_t i = 0; i < n; ++i) {
       if (rows[i] < 0) continue;
       cpu::load(args.x, i * args.x.row_stride(), width, x.data());
-      write_row(args.pool, rows[i], x.data());
+      write_row(args.pool, rows[i], x.data(), width);
     }
   }
 }

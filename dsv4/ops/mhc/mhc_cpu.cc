@@ -11,6 +11,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/cpu/matmul.h"
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/float16.h"
@@ -46,7 +47,8 @@ class MixTile {
         d_(args.streams.dim(2)),
         mixes_(args.fn.dim(0)),
         x_(static_cast<size_t>(kTokenTile * m_ * d_)),
-        mix_(static_cast<size_t>(kTokenTile * mixes_)) {}
+        mix_(static_cast<size_t>(kTokenTile * mixes_)),
+        mixed_(static_cast<size_t>(d_)) {}
 
   void load(int64_t begin, int64_t count) {
     begin_ = begin;
@@ -57,7 +59,7 @@ class MixTile {
     }
     const float* fn = args_.fn.as<float>();
     const int64_t fn_stride = args_.fn.row_stride();
-#pragma omp parallel for if (mixes_ * width > 32768)
+#pragma omp parallel for if (cpu::worth_sharing(mixes_ * width))
     for (int64_t row = 0; row < mixes_; row += kFnTile) {
       const int64_t rows = std::min(kFnTile, mixes_ - row);
       cpu::matmul_abt({x_.data(), count, width, width},
@@ -76,31 +78,27 @@ class MixTile {
 
   // out = sum_j (sigmoid(mix_j * scale + base_j) + eps) X_j
   void store_mixed(int64_t i, float scale, const float* base, float eps) {
-    float* x = x_.data() + i * m_ * d_;
-    for (int64_t j = 0; j < m_; ++j) {
-      const float pre = sigmoid(mix(i)[j] * scale + base[j]) + eps;
-      if (j == 0) {
-        cpu::scale(pre, x, x, d_);
-      } else {
-        cpu::axpy(pre, x + j * d_, x, d_);
-      }
-    }
-    cpu::store(args_.out, (begin_ + i) * args_.out.row_stride(), d_, x);
+    float pre[kMaxStreams];
+    for (int64_t j = 0; j < m_; ++j) pre[j] = sigmoid(mix(i)[j] * scale + base[j]) + eps;
+    cpu::matmul_ab({pre, 1, m_, m_}, {x_.data() + i * m_ * d_, m_, d_, d_},
+                   {mixed_.data(), 1, d_, d_});
+    cpu::store(args_.out, (begin_ + i) * args_.out.row_stride(), d_, mixed_.data());
   }
 
  private:
   const MixArgs args_;
   const int64_t m_, d_, mixes_;
-  std::vector<float> x_;    // [kTokenTile, m, d]
-  std::vector<float> mix_;  // [kTokenTile, fn rows]
+  std::vector<float> x_;      // [kTokenTile, m, d]
+  std::vector<float> mix_;    // [kTokenTile, fn rows]
+  std::vector<float> mixed_;  // [d]
   int64_t begin_ = 0;
 };
 
 // Calls finish(tile, i, token) for every token, with its mixes ready.
 template <class Finish>
 void for_each_mixed_token(const MixArgs& args, const Finish& finish) {
-  const int64_t t = args.streams.dim(0);
-#pragma omp parallel if (t > kTokenTile)
+  const int64_t t = args.streams.dim(0), mixes = args.fn.dim(0);
+#pragma omp parallel if (t > kTokenTile && cpu::worth_sharing(args.streams.numel() * mixes))
   {
     MixTile tile(args);
 #pragma omp for
@@ -147,25 +145,37 @@ void finish_pre(const HcPreArgs& args, const float* mix, int64_t token) {
   sinkhorn(comb, m, args.sinkhorn_iters, args.hc_eps);
 }
 
-// Columns [begin, begin + count) of one token. scratch: [m + 2, kColumnTile]
+// Columns [begin, begin + count) of one token, as the product of (post | comb^T) [m, 1 + m] and
+// (y | X) [1 + m, count]. scratch: [1 + 2m, kColumnTile]
 void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t count,
                  float* scratch) {
   const int64_t m = args.streams.dim(1);
   const float* post = args.post.row<float>(token);
   const float* comb = args.comb.as<float>() + token * args.comb.stride[0];
+<<<<<<< HEAD
   float *y = scratch, *out = y + kColumnTile, *x = out + kColumnTile;
   cpu::load(args.y, token * args.y.row_stride() + begin, count, y);
   if (args.streams.dtype == DType::kBF16 && args.y.dtype == DType::kF32) {
     for (int64_t i = 0; i < count; ++i) y[i] = round_to_bf16(y[i]);
   }
+=======
+  float weights[kMaxStreams * (1 + kMaxStreams)];
+  for (int64_t k = 0; k < m; ++k) {
+    weights[k * (1 + m)] = post[k];
+    for (int64_t j = 0; j < m; ++j) weights[k * (1 + m) + 1 + j] = comb[j * m + k];
+  }
+  cpu::load(args.y, token * args.y.row_stride() + begin, count, scratch);
+>>>>>>> w-attention
   for (int64_t j = 0; j < m; ++j) {
     cpu::load(args.streams, stream_offset(args.streams, token, j) + begin, count,
-              x + j * kColumnTile);
+              scratch + (1 + j) * kColumnTile);
   }
+  float* out = scratch + (1 + m) * kColumnTile;
+  cpu::matmul_ab({weights, m, 1 + m, 1 + m}, {scratch, 1 + m, count, kColumnTile},
+                 {out, m, count, kColumnTile});
   for (int64_t k = 0; k < m; ++k) {
-    cpu::scale(post[k], y, out, count);
-    for (int64_t j = 0; j < m; ++j) cpu::axpy(comb[j * m + k], x + j * kColumnTile, out, count);
-    cpu::store(args.streams, stream_offset(args.streams, token, k) + begin, count, out);
+    cpu::store(args.streams, stream_offset(args.streams, token, k) + begin, count,
+               out + k * kColumnTile);
   }
 }
 
@@ -190,9 +200,9 @@ void hc_head_cpu(const Context&, const HcHeadArgs& args) {
 void hc_post_cpu(const Context&, const HcPostArgs& args) {
   const int64_t t = args.streams.dim(0), m = args.streams.dim(1), d = args.streams.dim(2);
   const int64_t tiles = ceil_div(d, kColumnTile);
-#pragma omp parallel if (t * tiles > 1)
+#pragma omp parallel if (cpu::worth_sharing(args.streams.numel() * (1 + m)))
   {
-    std::vector<float> scratch(static_cast<size_t>((m + 2) * kColumnTile));
+    std::vector<float> scratch(static_cast<size_t>((1 + 2 * m) * kColumnTile));
 #pragma omp for
     for (int64_t i = 0; i < t * tiles; ++i) {
       const int64_t begin = i % tiles * kColumnTile;

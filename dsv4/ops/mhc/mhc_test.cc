@@ -97,8 +97,8 @@ void check_hc_head(int64_t t, int64_t m, int64_t d, DType dtype) {
 TEST(Mhc, AgreesWithOracle) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t m : {2, 3, 4, 8}) {
-      for (const int64_t t : {0, 1, 4, 7}) {
-        for (const int64_t d : {1, 37, 256}) {
+      for (const int64_t t : {0, 1, 6}) {
+        for (const int64_t d : {1, 133}) {
           check_hc_pre(t, m, d, dtype);
           check_hc_post(t, m, d, dtype, dtype);
           check_hc_post(t, m, d, DType::kF32, dtype);
@@ -107,7 +107,7 @@ TEST(Mhc, AgreesWithOracle) {
       }
     }
     check_hc_pre(9, 4, 1200, dtype);
-    check_hc_post(2, 4, 1200, DType::kF32, dtype);
+    check_hc_post(9, 4, 1200, DType::kF32, dtype);
   }
 }
 

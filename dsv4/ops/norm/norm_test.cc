@@ -1,5 +1,7 @@
 #include "dsv4/ops/norm/norm.h"
 
+#include <cmath>
+
 #include "dsv4/ops/norm/norm_oracle.h"
 #include "tests/harness/op_check.h"
 
@@ -17,9 +19,10 @@ void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DTy
   const RmsNormArgs args{.x = x, .weight = weight, .out = arena.output(out_dtype, {t, d})};
   test::OpCase<RmsNormArgs> test{
       .name = fmt::format("rms_norm {}x{}", t, d), .args = args, .num_tokens = t};
-  // f32: the sum of squares of d terms carries up to log2(d) + 3 roundings, the products two more.
-  test.outputs = {
-      {"out", args.out, rms_norm_oracle(args), {.ulps = out_dtype == DType::kF32 ? 8.0 : 0.51}}};
+  // f32: vector sums of squares carry a few roundings, the scalar instruction set up to d / 4 of
+  // them (some sqrt(d / 4) ulps); the products two more.
+  const double ulps = out_dtype == DType::kF32 ? 8.0 + std::sqrt(static_cast<double>(d)) : 0.51;
+  test.outputs = {{"out", args.out, rms_norm_oracle(args), {.ulps = ulps}}};
   test.one_token = [](const RmsNormArgs& a, int64_t i) {
     RmsNormArgs one = a;
     one.x = a.x.slice(0, i, i + 1);

@@ -67,6 +67,7 @@ HWY_AFTER_NAMESPACE();
 #include <vector>
 
 #include "dsv4/cpu/matmul.h"
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 
@@ -77,7 +78,7 @@ HWY_EXPORT(SoftmaxWeights);
 
 namespace {
 
-constexpr int64_t kHeadTile = 8;
+constexpr int64_t kMaxHeadTile = 8;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct KvRow {
@@ -131,7 +132,7 @@ void load_keys(const SparseMlaArgs& args, int64_t query, Keys& keys) {
   const auto n = static_cast<int64_t>(keys.rows.size());
   keys.values.resize(static_cast<size_t>(n * d));
   float* values = keys.values.data();
-#pragma omp parallel for if (n * d > 32768)
+#pragma omp parallel for if (cpu::worth_sharing(4 * n * d))
   for (int64_t j = 0; j < n; ++j) {
     const KvRow& row = keys.rows[static_cast<size_t>(j)];
     decode_row(*row.pool, row.row, values + j * d);
@@ -158,7 +159,7 @@ int64_t head_offset(const TensorMeta& meta, int64_t query, int64_t head) {
   return query * meta.stride[0] + head * meta.stride[1];
 }
 
-// Heads [begin, end) of one query, at most kHeadTile.
+// Heads [begin, end) of one query, at most kMaxHeadTile.
 void attend(const Context& context, const SparseMlaArgs& args, int64_t query, int64_t begin,
             int64_t end, const Keys& keys) {
   const auto n = static_cast<int64_t>(keys.rows.size());
@@ -174,7 +175,7 @@ void attend(const Context& context, const SparseMlaArgs& args, int64_t query, in
   }
   const cpu::Matrix<const float> k{keys.values.data(), n, d, d};
   cpu::matmul_abt({q.data(), heads, d, d}, k, {z.data(), heads, n, n});
-  float factor[kHeadTile];
+  float factor[kMaxHeadTile];
   for (int64_t i = 0; i < heads; ++i) {
     factor[i] = finish_head(context, args, query, begin + i, z.data() + i * n, n);
   }
@@ -195,16 +196,20 @@ void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args) {
     check_row_ids(list == &args.window ? "window" : "compressed", list->rows,
                   list->pool.num_rows());
   }
+  const int64_t listed = length(args.window) + length(args.compressed);
+  const int64_t operations = 2 * heads * args.q.dim(2) * listed;  // of one query
+  const int threads = omp_get_max_threads();
+  const int64_t tile = heads < threads * kMaxHeadTile ? kMaxHeadTile / 2 : kMaxHeadTile;
   // With few queries the outer region has one thread and the inner ones have them all.
-#pragma omp parallel if (queries >= omp_get_max_threads())
+#pragma omp parallel if (queries >= threads && cpu::worth_sharing(queries * operations))
   {
     Keys keys;
 #pragma omp for schedule(dynamic)
     for (int64_t query = 0; query < queries; ++query) {
       load_keys(args, query, keys);
-#pragma omp parallel for schedule(dynamic) if (heads > kHeadTile)
-      for (int64_t begin = 0; begin < heads; begin += kHeadTile) {
-        attend(context, args, query, begin, std::min(begin + kHeadTile, heads), keys);
+#pragma omp parallel for schedule(dynamic) if (heads > tile && cpu::worth_sharing(operations))
+      for (int64_t begin = 0; begin < heads; begin += tile) {
+        attend(context, args, query, begin, std::min(begin + tile, heads), keys);
       }
     }
   }
