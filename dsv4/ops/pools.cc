@@ -32,6 +32,17 @@ void check(const char* what, const IndexPool& pool) {
          {pool.pages.dim(0), pool.layout.page_bytes(pool.page_entries)});
 }
 
+void check_row_ids(const char* what, const ConstTensorView& ids, int64_t num_rows) {
+  const int64_t n = ids.dim(-1), lists = n == 0 ? 0 : ids.numel() / n;
+  for (int64_t i = 0; i < lists; ++i) {
+    const int32_t* list = ids.row<int32_t>(i);
+    for (int64_t j = 0; j < n; ++j) {
+      DSV4_CHECK(list[j] < num_rows, "{}[{}, {}] is row {} of a pool of {}", what, i, j, list[j],
+                 num_rows);
+    }
+  }
+}
+
 void load_row(const KvPool& pool, int64_t row, float* x) {
   const int64_t page = row / pool.page_entries, entry = row % pool.page_entries;
   if (pool.packed()) {

@@ -21,6 +21,7 @@ struct KvPool {
 
   bool empty() const { return pages.empty(); }
   bool packed() const { return pages.dtype == DType::kU8; }
+  int64_t num_rows() const { return pages.dim(0) * page_entries; }
 };
 
 // Indexer keys.
@@ -32,10 +33,14 @@ struct IndexPool {
 
   bool empty() const { return pages.empty(); }
   bool packed() const { return pages.dtype == DType::kU8; }
+  int64_t num_rows() const { return pages.dim(0) * page_entries; }
 };
 
 void check(const char* what, const KvPool& pool);
 void check(const char* what, const IndexPool& pool);
+
+// Host memory only, so it is the CPU rows that call it: every id is negative or below num_rows.
+void check_row_ids(const char* what, const ConstTensorView& ids, int64_t num_rows);
 
 // Reads one row into f32; `row` must be valid. x: [width]
 void load_row(const KvPool& pool, int64_t row, float* x);

@@ -5,6 +5,10 @@
 namespace dsv4 {
 
 TensorMeta TensorMeta::contiguous(DType dtype, std::initializer_list<int64_t> shape) {
+  return contiguous(dtype, std::span(shape.begin(), shape.size()));
+}
+
+TensorMeta TensorMeta::contiguous(DType dtype, std::span<const int64_t> shape) {
   DSV4_CHECK(shape.size() <= kMaxRank, "rank {} exceeds {}", shape.size(), kMaxRank);
   TensorMeta meta;
   meta.dtype = dtype;

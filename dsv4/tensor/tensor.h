@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <type_traits>
 
@@ -26,6 +27,7 @@ struct TensorMeta {
   std::array<int64_t, kMaxRank> stride{};  // in elements
 
   static TensorMeta contiguous(DType dtype, std::initializer_list<int64_t> shape);
+  static TensorMeta contiguous(DType dtype, std::span<const int64_t> shape);  // rank at run time
 
   int64_t dim(int axis) const { return shape[static_cast<size_t>(axis < 0 ? axis + rank : axis)]; }
   int64_t row_stride() const { return rank < 2 ? 0 : stride[static_cast<size_t>(rank - 2)]; }

@@ -1,11 +1,12 @@
 // Lightning indexer: which compressed entries a query attends to (spec dsv4.md 6).
 //
-//   score[t, s] = sum_h relu(q[t, h] . key[s]) * weight[t, h]      s < visible[t], otherwise -inf
+//   score[t, s] = sum_h relu(q[t, h] . key[s]) * (weight[t, h] * weight_scale)
+//                                                                  s < visible[t], otherwise -inf
 //   top_k:        the k best s of each t, ties to the lowest s, written in ascending s, -1 where
 //   fewer
 //
-// kOfficial rounds the dot product, its product with the weight and the final sum to bf16 and adds
-// heads in f32, ascending h; kExact keeps f32.
+// kOfficial rounds the scaled weight, the dot product, their product and the final sum to bf16 and
+// adds heads in f32, ascending h; kExact keeps f32.
 
 #pragma once
 
@@ -16,8 +17,9 @@
 namespace dsv4 {
 
 struct IndexScoresArgs {
-  ConstTensorView q;        // [t, h, d] f32|bf16, after RoPE, Hadamard and S4
-  ConstTensorView weights;  // [t, h] f32|bf16, with the factor d^-1/2 h^-1/2 in it
+  ConstTensorView q;         // [t, h, d] f32|bf16, after RoPE, Hadamard and S4
+  ConstTensorView weights;   // [t, h] f32|bf16
+  float weight_scale = 1.f;  // d^-1/2 h^-1/2 in the model
   IndexPool keys;
   ConstTensorView
       pages;  // [b, max_pages] I32: page of logical entry s is pages[seq, s / page_entries]

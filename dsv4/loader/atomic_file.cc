@@ -1,0 +1,76 @@
+#include "dsv4/loader/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+// The rename itself lasts only once its folder is on the disk.
+bool flush_folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder =
+      slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  // Some file systems cannot flush folders and say EINVAL; there is nothing more to do then.
+  const bool flushed = fsync(fd) == 0 || errno == EINVAL;
+  const int reason = errno;
+  close(fd);
+  errno = reason;
+  return flushed;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+  // A rename would replace a device such as /dev/null by a file.
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
+    fail(ErrorCode::kIo, "cannot write {}: not a regular file", path);
+  static std::atomic<int> counter = 0;
+  do {  // a name that a killed process left behind is skipped
+    temporary_ = fmt::format("{}.{}-{}.tmp", path, getpid(), counter++);
+    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd_ < 0 && errno == EEXIST);
+  if (fd_ < 0) fail_with_errno();
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail_with_errno() const {
+  fail(ErrorCode::kIo, "cannot write {}: {}", path_, std::strerror(errno));
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd_, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_with_errno();
+    bytes = bytes.subspan(static_cast<size_t>(done));
+  }
+}
+
+void AtomicFile::commit() {
+  if (fsync(fd_) != 0) fail_with_errno();
+  const int fd = fd_;
+  fd_ = -1;
+  if (close(fd) != 0) fail_with_errno();
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
+  temporary_.clear();
+  if (!flush_folder_of(path_)) fail_with_errno();
+}
+
+}  // namespace dsv4

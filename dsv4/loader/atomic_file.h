@@ -1,0 +1,30 @@
+// A file that appears complete or not at all: bytes go to a temporary file beside the target, which
+// commit() flushes to the disk and renames. Destroyed without commit, it removes the temporary.
+// Every failure is one kIo error with the target's path and the system's reason.
+
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace dsv4 {
+
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail_with_errno() const;
+
+  std::string path_, temporary_;
+  int fd_ = -1;
+};
+
+}  // namespace dsv4

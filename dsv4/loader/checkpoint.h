@@ -1,0 +1,84 @@
+// A checkpoint folder as one table of tensors with official names (spec dsv4.md section 10).
+//
+// Read is what lies there, in this order: the shards of model.safetensors.index.json,
+// model.safetensors, or the only other *.safetensors. A tensor keeps the dtype it is stored in, and
+// the stored dtype decides the format of a weight. Data stays in the mapped files: opening reads
+// headers only. NaN codes are not looked for. Everything wrong is one kBadInput or kIo error that
+// names tensor and file.
+//
+// The index says which file a tensor lies in. A tensor that the index does not list belongs to the
+// checkpoint too (other engines read it as well), but two tensors with one official name do not.
+//
+// Not for use from several threads at a time: the table remembers which names were asked for.
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsv4/formats/weight.h"
+#include "dsv4/loader/safetensors.h"
+
+namespace dsv4 {
+
+struct StoredTensor {
+  ConstTensorView view;
+  std::string_view file;  // path; lives as long as the checkpoint
+  bool half = false;      // one of the two halves of a stacked gate_up_proj (names.h)
+};
+
+class Checkpoint {
+ public:
+  static Checkpoint open(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  std::string config_path() const { return folder_ + "/config.json"; }
+
+  bool has(const std::string& name) const { return tensors_.count(name) != 0; }
+
+  // Throws kBadInput: "layers.0.attn.attn_sink is missing from FOLDER",
+  // "layers.0.attn.attn_sink: want [64] F32, got [32] F32 (FILE)".
+  ConstTensorView tensor(const std::string& name, std::initializer_list<DType> dtypes,
+                         std::initializer_list<int64_t> shape) const;
+
+  // The weight [n, k] at prefix + ".weight" in the format that its dtype says (formats/weight.h):
+  //
+  //   F32, BF16, F16   plain
+  //   F8_E4M3          kFp8Block with .scale F8_E8M0 or F32
+  //   I8, U8           kNvfp4 where .weight_scale exists, with .weight_scale_2 F32 scalar;
+  //                    otherwise kMxfp4 with .scale F8_E8M0
+  //
+  // U8 scales are taken as F8_E8M0, the dtype that older writers lack. .input_scale is not used.
+  WeightView weight(const std::string& prefix, int64_t n, int64_t k) const;
+
+  // Names that neither tensor() nor weight() was asked for, sorted.
+  std::vector<std::string> unused() const;
+
+  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+
+ private:
+  Checkpoint() = default;
+  void add_file(const std::string& path, const std::map<std::string, std::string>& weight_map);
+  void add_shards(const std::string& index_path);
+  const StoredTensor& find(const std::string& name) const;
+  const StoredTensor& find(const std::string& name, std::initializer_list<DType> dtypes,
+                           std::initializer_list<int64_t> shape) const;
+  ConstTensorView e8m0_scale(const std::string& name, std::initializer_list<DType> dtypes,
+                             std::initializer_list<int64_t> shape) const;
+  float scalar(const std::string& name) const;
+  WeightView fp8_weight(const std::string& prefix, WeightView weight) const;
+  WeightView fp4_weight(const std::string& prefix, WeightView weight) const;
+
+  std::string folder_;
+  std::deque<SafetensorsFile> files_;  // a deque: views and paths point into it
+  std::map<std::string, StoredTensor> tensors_;
+  mutable std::set<std::string> asked_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,16 @@
+// model.safetensors.index.json: {"metadata": anything, "weight_map": {NAME: FILE}}.
+
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace dsv4 {
+
+// Stored tensor name -> file name inside the folder. Throws kBadInput, prefixed with `what`, for
+// anything else, for a name that is there twice, and for a file name that would leave the folder.
+std::map<std::string, std::string> parse_shard_index(std::string_view text,
+                                                     const std::string& what);
+
+}  // namespace dsv4

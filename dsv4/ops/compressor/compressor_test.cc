@@ -1,0 +1,243 @@
+#include "dsv4/ops/compressor/compressor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "dsv4/ops/compressor/compressor_oracle.h"
+#include "dsv4/tensor/buffer.h"
+#include "tests/harness/op_check.h"
+
+namespace dsv4 {
+namespace {
+
+using test::Arena;
+using Ints = std::vector<int64_t>;
+
+TensorView int_input(Arena& arena, const Ints& values) {
+  const TensorView view = arena.input(DType::kI32, {static_cast<int64_t>(values.size())});
+  for (size_t i = 0; i < values.size(); ++i)
+    view.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
+  return view;
+}
+
+Ints prefix_sum(const Ints& counts) {
+  Ints sums{0};
+  for (const int64_t n : counts) sums.push_back(sums.back() + n);
+  return sums;
+}
+
+// Sequence i appends counts[i] tokens at position start[i] and lives in slot n - 1 - i. Sequences
+// that start at 0 get a fresh state, the others one full of finite rows.
+void check_case(const StateLayout& layout, const Ints& start, const Ints& counts, DType out_dtype) {
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(layout.ratio * 7 + layout.width + counts.front()));
+  const auto b = static_cast<int64_t>(start.size()), tokens = prefix_sum(counts).back();
+  Ints slots;
+  int64_t entries = 0;
+  const TensorView state = arena.inout(DType::kF32, {b, layout.floats()});
+  test::fill_normal(state, rng);
+  for (int64_t i = 0; i < b; ++i) {
+    const auto at = static_cast<size_t>(i);
+    slots.push_back(b - 1 - i);
+    entries += num_closed_entries(start[at], counts[at], layout.ratio);
+    if (start[at] == 0) reset_state(layout, state.row<float>(b - 1 - i));
+  }
+  const TensorView kv = arena.input(DType::kF32, {tokens, layout.columns()});
+  const TensorView gate = arena.input(DType::kF32, {tokens, layout.columns()});
+  const TensorView ape = arena.input(DType::kF32, {layout.ratio, layout.columns()});
+  test::fill_normal(kv, rng);
+  test::fill_normal(gate, rng, 3.0);
+  test::fill_normal(ape, rng);
+  const CompressorArgs args{.layout = layout,
+                            .kv = kv,
+                            .gate = gate,
+                            .ape = ape,
+                            .cu_tokens = int_input(arena, prefix_sum(counts)),
+                            .start = int_input(arena, start),
+                            .state_slots = int_input(arena, slots),
+                            .state = state,
+                            .out = arena.output(out_dtype, {entries, layout.width})};
+  const CompressorWant want = compressor_oracle(args);
+  test::OpCase<CompressorArgs> test{
+      .name = fmt::format("compressor r={} d_c={} t={}", layout.ratio, layout.width, tokens),
+      .args = args};
+  // A shifted logit is off by an ulp of |g| < 16 (2^-20), so is a weight, relatively; sums of up to
+  // 128 weights add their own 2^-24 each. Outputs are convex mixes of values below max|a|, whose
+  // scale `rel` takes from the largest output. The state adds one rounding (ape).
+  test.outputs = {{"out",
+                   args.out,
+                   want.out,
+                   {.ulps = out_dtype == DType::kF32 ? 4.0 : 0.51, .abs = 1e-5, .rel = 1e-5}},
+                  {"state", args.state, want.state, {.ulps = 0.51}}};
+  check_op(compressor_rows(), Context{}, arena, test);
+}
+
+TEST(Compressor, AgreesWithOracle) {
+  for (const StateLayout layout : {StateLayout{4, 512}, StateLayout{4, 19}, StateLayout{128, 64},
+                                   StateLayout{3, 16}, StateLayout{1, 5}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      check_case(layout, {0}, {0}, dtype);
+      check_case(layout, {0}, {1}, dtype);
+      check_case(layout, {0}, {int64_t{3} * layout.ratio + 1}, dtype);
+      check_case(layout, {0, 6, 3, 127, 0, 256}, {9, 2, 1, 130, 0, 128}, dtype);
+    }
+  }
+}
+
+// One sequence through the op in pieces of the given lengths, in slot 1 of 3.
+struct Stream {
+  StateLayout layout;
+  Buffer kv, gate, ape, state, out;
+
+  Stream(const StateLayout& l, int64_t tokens, uint64_t seed)
+      : layout(l),
+        kv(DType::kF32, {tokens, l.columns()}),
+        gate(DType::kF32, {tokens, l.columns()}),
+        ape(DType::kF32, {l.ratio, l.columns()}),
+        state(DType::kF32, {3, l.floats()}),
+        out(DType::kF32, {tokens / l.ratio, l.width}) {
+    Rng rng(seed);
+    for (const Buffer* buffer : {&kv, &gate, &ape}) test::fill_normal(buffer->view(), rng);
+    reset_state(layout, state.view().row<float>(1));
+  }
+
+  void append(int64_t position, int64_t count) {
+    Buffer cu(DType::kI32, {2}), start(DType::kI32, {1}), slot(DType::kI32, {1});
+    cu.as<int32_t>()[1] = static_cast<int32_t>(count);
+    start.as<int32_t>()[0] = static_cast<int32_t>(position);
+    slot.as<int32_t>()[0] = 1;
+    const int64_t first = position / layout.ratio, last = (position + count) / layout.ratio;
+    compressor(Context{}, {.layout = layout,
+                           .kv = kv.view().slice(0, position, position + count),
+                           .gate = gate.view().slice(0, position, position + count),
+                           .ape = ape,
+                           .cu_tokens = cu,
+                           .start = start,
+                           .state_slots = slot,
+                           .state = state,
+                           .out = out.view().slice(0, first, last)});
+  }
+};
+
+bool same_bytes(const TensorView& a, const TensorView& b) {
+  return a.bytes() == b.bytes() && std::equal(a.data, a.data + a.bytes(), b.data);
+}
+
+TEST(Compressor, AnyChunkingGivesTheSameBits) {
+  for (const StateLayout layout : {StateLayout{4, 32}, StateLayout{128, 48}, StateLayout{5, 7}}) {
+    const int64_t tokens = 2 * 128 + 67;
+    Stream whole(layout, tokens, 11);
+    whole.append(0, tokens);
+    for (const int64_t chunk : {1, 3, 7, 64, -1}) {  // -1: random lengths, 0 among them
+      Stream parts(layout, tokens, 11);
+      Rng rng(99);
+      for (int64_t position = 0; position < tokens;) {
+        const int64_t wish = chunk > 0 ? chunk : rng.below(200);
+        const int64_t count = std::min(wish, tokens - position);
+        parts.append(position, count);
+        position += count;
+      }
+      EXPECT_TRUE(same_bytes(whole.out, parts.out)) << layout.ratio << " in chunks of " << chunk;
+      EXPECT_TRUE(same_bytes(whole.state, parts.state)) << layout.ratio << " state, " << chunk;
+    }
+  }
+}
+
+// Neighbours in the batch and their order leave no trace either.
+TEST(Compressor, BatchGivesTheBitsOfSingleSequences) {
+  const StateLayout layout{4, 24};
+  const Ints counts{13, 4, 1, 30};
+  const int64_t tokens = prefix_sum(counts).back();
+  Arena arena;
+  Rng rng(4);
+  Buffer state(DType::kF32, {4, layout.floats()}), state_alone(DType::kF32, {4, layout.floats()});
+  for (int64_t i = 0; i < 4; ++i) {
+    reset_state(layout, state.view().row<float>(i));
+    reset_state(layout, state_alone.view().row<float>(i));
+  }
+  const TensorView kv = arena.input(DType::kF32, {tokens, layout.columns()});
+  const TensorView gate = arena.input(DType::kF32, {tokens, layout.columns()});
+  const TensorView ape = arena.input(DType::kF32, {layout.ratio, layout.columns()});
+  for (const TensorView& view : {kv, gate, ape}) test::fill_normal(view, rng);
+  CompressorArgs args{.layout = layout,
+                      .kv = kv,
+                      .gate = gate,
+                      .ape = ape,
+                      .cu_tokens = int_input(arena, prefix_sum(counts)),
+                      .start = int_input(arena, {0, 0, 0, 0}),
+                      .state_slots = int_input(arena, {2, 0, 3, 1}),
+                      .state = state,
+                      .out = arena.output(DType::kF32, {3 + 1 + 0 + 7, layout.width})};
+  compressor(Context{}, args);
+  int64_t entry = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const int64_t begin = prefix_sum(counts)[i], n = counts[i] / 4;
+    CompressorArgs one = args;
+    one.kv = kv.slice(0, begin, begin + counts[i]);
+    one.gate = gate.slice(0, begin, begin + counts[i]);
+    one.cu_tokens = int_input(arena, {0, counts[i]});
+    one.start = int_input(arena, {0});
+    one.state_slots =
+        args.state_slots.slice(0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1);
+    one.state = state_alone;
+    one.out = arena.output(DType::kF32, {n, layout.width});
+    compressor(Context{}, one);
+    EXPECT_TRUE(same_bytes(one.out, args.out.slice(0, entry, entry + n))) << i;
+    entry += n;
+  }
+  EXPECT_TRUE(same_bytes(state, state_alone));
+}
+
+// The first CSA block borrows nothing: with equal gates it is the mean of its own four tokens'
+// current halves.
+TEST(Compressor, FirstBlockIgnoresTheAbsentOne) {
+  Stream stream({4, 2}, 4, 1);
+  std::fill_n(stream.gate.as<float>(), 16, 1.f);
+  std::fill_n(stream.ape.as<float>(), 16, 0.f);
+  stream.append(0, 4);
+  const float* kv = stream.kv.as<float>();
+  for (int c = 0; c < 2; ++c) {
+    double mean = 0;
+    for (int t = 0; t < 4; ++t) mean += static_cast<double>(kv[4 * t + 2 + c]) / 4;
+    EXPECT_NEAR(stream.out.as<float>()[c], mean, 1e-6);
+  }
+}
+
+TEST(Compressor, CountsClosedBlocks) {
+  EXPECT_EQ(num_closed_entries(0, 3, 4), 0);
+  EXPECT_EQ(num_closed_entries(3, 1, 4), 1);
+  EXPECT_EQ(num_closed_entries(0, 256, 128), 2);
+}
+
+TEST(Compressor, SaysWhatIsWrong) {
+  Stream stream({4, 8}, 8, 1);
+  const auto contains = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  Arena arena;
+  CompressorArgs args{.layout = stream.layout,
+                      .kv = stream.kv,
+                      .gate = stream.gate,
+                      .ape = stream.ape,
+                      .cu_tokens = int_input(arena, {0, 4, 8}),
+                      .start = int_input(arena, {0, 0}),
+                      .state_slots = int_input(arena, {1, 1}),
+                      .state = stream.state,
+                      .out = stream.out};
+  const auto message = [&] { return test::error_of([&] { compressor(Context{}, args); }); };
+  EXPECT_TRUE(contains(message(), "state_slots[1]=1 is taken twice"));
+  args.state_slots = int_input(arena, {1, 3});
+  EXPECT_TRUE(contains(message(), "state_slots[1]=3 of 3"));
+  args.state_slots = int_input(arena, {1, 0});
+  args.cu_tokens = int_input(arena, {0, 4, 9});
+  EXPECT_TRUE(contains(message(), "cu_tokens[1]=4 .. 9 of 8"));
+  args.cu_tokens = int_input(arena, {0, 4, 7});
+  EXPECT_TRUE(contains(message(), "out has 2 rows, 1 blocks close"));
+  args.start = int_input(arena, {-1, 0});
+  EXPECT_TRUE(contains(message(), "start[0]=-1"));
+}
+
+}  // namespace
+}  // namespace dsv4

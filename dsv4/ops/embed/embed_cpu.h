@@ -1,0 +1,11 @@
+// CPU row of embed.h.
+
+#pragma once
+
+#include "dsv4/ops/embed/embed.h"
+
+namespace dsv4 {
+
+void embed_cpu(const Context& context, const EmbedArgs& args);
+
+}  // namespace dsv4

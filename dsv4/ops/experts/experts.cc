@@ -1,0 +1,64 @@
+#include "dsv4/ops/experts/experts.h"
+
+#include <vector>
+
+#include "dsv4/ops/experts/experts_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Row<ExpertsArgs> kExperts[] = {
+    {"cpu", Arch::kCpu, true, accept_all<ExpertsArgs>, experts_cpu},
+};
+
+void check_shape(const char* what, const WeightView& w, int64_t n, int64_t k) {
+  check(what, w);
+  DSV4_CHECK(w.n == n && w.k == k, "{}: want [{}, {}], got [{}, {}]", what, n, k, w.n, w.k);
+}
+
+void check(const ExpertsArgs& args) {
+  Dim t("t"), d("d"), k("k");
+  expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
+  expect("experts", args.experts, {DType::kI32}, {t, k});
+  expect("weights", args.weights, {DType::kF32}, {t, k});
+  expect("acc", args.acc, {DType::kF32}, {t, d});
+  DSV4_CHECK(args.swiglu_limit >= 0, "swiglu_limit is {}", args.swiglu_limit);
+  for (const ExpertWeights& expert : args.table) {
+    const int64_t inner = args.table.front().w1.n;
+    check_shape("w1", expert.w1, inner, *d);
+    check_shape("w3", expert.w3, inner, *d);
+    check_shape("w2", expert.w2, *d, inner);
+  }
+}
+
+}  // namespace
+
+Table<ExpertsArgs> experts_rows() {
+  return kExperts;
+}
+
+// Weights of an expert move once however many tokens chose it.
+Cost experts_cost(const ExpertsArgs& args) {
+  const int64_t t = args.experts.dim(0), k = args.experts.dim(1);
+  Cost cost{.bytes = static_cast<double>(args.x.bytes() + args.experts.bytes() +
+                                         args.weights.bytes() + 2 * args.acc.bytes())};
+  std::vector<bool> active(args.table.size());
+  for (int64_t i = 0; i < t; ++i) {
+    for (int64_t j = 0; j < k; ++j) {
+      const auto e = static_cast<size_t>(args.experts.row<int32_t>(i)[j]);
+      const ExpertWeights& expert = args.table[e];
+      cost.flops += 6.0 * static_cast<double>(expert.w1.n * expert.w1.k);
+      if (active[e]) continue;
+      active[e] = true;
+      cost.bytes += static_cast<double>(expert.w1.bytes() + expert.w2.bytes() + expert.w3.bytes());
+    }
+  }
+  return cost;
+}
+
+void experts(const Context& context, const ExpertsArgs& args) {
+  check(args);
+  choose(experts_rows(), context, args).run(context, args);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,180 @@
+#include "dsv4/ops/experts/experts.h"
+
+#include <cmath>
+
+#include "dsv4/ops/experts/experts_oracle.h"
+#include "tests/harness/op_check.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4 {
+namespace {
+
+using test::Arena;
+
+struct Shape {
+  int64_t t, k, e, d, inner;
+};
+
+struct Case {
+  Arena arena;
+  std::vector<ExpertWeights> table;
+  ExpertsArgs args;
+};
+
+void fill_case(Case& c, const Shape& s, WeightFormat format, DType x_dtype) {
+  Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner));
+  for (int64_t i = 0; i < s.e; ++i) {
+    ExpertWeights& w = c.table.emplace_back();
+    w.w1 = test::random_weight(c.arena, rng, format, s.inner, s.d);
+    w.w3 = test::random_weight(c.arena, rng, format, s.inner, s.d);
+    w.w2 = test::random_weight(c.arena, rng, format, s.d, s.inner);
+  }
+  const TensorView x = c.arena.input(x_dtype, {s.t, s.d});
+  const TensorView ids = c.arena.input(DType::kI32, {s.t, s.k});
+  const TensorView weights = c.arena.input(DType::kF32, {s.t, s.k});
+  const TensorView acc = c.arena.inout(DType::kF32, {s.t, s.d});
+  test::fill_normal(x, rng);
+  test::fill_ints(ids, rng, 0, s.e);  // with repeats, which count twice
+  test::fill_uniform(weights, rng, 0.05, 0.6);
+  test::fill_normal(acc, rng);
+  c.args = {.x = x,
+            .table = c.table,
+            .experts = ids,
+            .weights = weights,
+            .swiglu_limit = 1.5f,
+            .acc = acc};
+}
+
+ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
+  ExpertsArgs one = a;
+  one.x = a.x.slice(0, i, i + 1);
+  one.experts = a.experts.slice(0, i, i + 1);
+  one.weights = a.weights.slice(0, i, i + 1);
+  one.acc = a.acc.slice(0, i, i + 1);
+  return one;
+}
+
+void check_experts(const Shape& shape, WeightFormat format, DType x_dtype, Numerics numerics,
+                   const test::Tolerance& tolerance) {
+  Case c;
+  fill_case(c, shape, format, x_dtype);
+  const Context context{.numerics = numerics};
+  const test::OpCase<ExpertsArgs> test{
+      .name = fmt::format("{} {} t={} k={} d={} i={}", name(format), name(numerics), shape.t,
+                          shape.k, shape.d, shape.inner),
+      .args = c.args,
+      .outputs = {{"acc", c.args.acc, experts_oracle(context, c.args), tolerance}},
+      .one_token = one_token,
+      .num_tokens = shape.t};
+  check_op(experts_rows(), context, c.arena, test);
+}
+
+// f32 all the way: three sums of at most 300 terms, each a random walk of 2^-24 steps, and exp.
+TEST(Experts, ExactAgreesWithOracle) {
+  for (const WeightFormat format : test::kAllWeightFormats) {
+    for (const Shape& s : {Shape{0, 2, 3, 64, 32}, {1, 6, 8, 96, 160}, {9, 3, 4, 288, 64}}) {
+      check_experts(s, format, DType::kF32, Numerics::kExact, {.ulps = 4, .rel = 4e-6});
+    }
+  }
+  check_experts({3, 2, 4, 37, 19}, WeightFormat::kBF16, DType::kF32, Numerics::kExact,
+                {.ulps = 4, .rel = 4e-6});
+}
+
+// The sums before each rounding differ from the oracle's by some 2^-22, so of all values rounded to
+// bf16 (steps of 2^-8) about one in 10^4 falls on the other side of a tie, moves by a step, and may
+// take a Q8 code (steps of 2^-3) with it: one h moves by up to 1/8 of itself and y by about
+// 1/8 / sqrt(inner) of its size, below 2 % here. A missing Q8 would move every h by 2 % and the
+// cosine by 1e-4.
+TEST(Experts, OfficialAgreesWithOracle) {
+  for (const WeightFormat format : test::kAllWeightFormats) {
+    for (const Shape& s : {Shape{0, 2, 3, 64, 32}, {1, 6, 8, 96, 160}, {9, 3, 4, 288, 64}}) {
+      check_experts(s, format, DType::kBF16, Numerics::kOfficial, {.rel = 0.02, .cosine = 5e-6});
+    }
+  }
+}
+
+// Sums of 600 pairs span two waves, 1100 tokens two chunks.
+TEST(Experts, BitsDoNotDependOnWavesAndChunks) {
+  Case c;
+  fill_case(c, {1100, 2, 5, 64, 32}, WeightFormat::kMxfp4, DType::kBF16);
+  c.arena.freeze();
+  const auto run = [&](int64_t chunk) {
+    c.arena.prepare();
+    for (int64_t t = 0; t < 1100; t += chunk) {
+      const int64_t end = std::min<int64_t>(1100, t + chunk);
+      ExpertsArgs part = c.args;
+      part.x = c.args.x.slice(0, t, end);
+      part.experts = c.args.experts.slice(0, t, end);
+      part.weights = c.args.weights.slice(0, t, end);
+      part.acc = c.args.acc.slice(0, t, end);
+      experts(Context{}, part);
+    }
+    c.arena.verify();
+    return c.arena.written();
+  };
+  const auto whole = run(1100);
+  for (const int64_t chunk : {1, 7, 300}) EXPECT_TRUE(whole == run(chunk)) << chunk;
+}
+
+// Formats may differ between the matrices of one expert; each decides for itself about Q8.
+TEST(Experts, MixedFormats) {
+  Case c;
+  fill_case(c, {3, 2, 2, 128, 64}, WeightFormat::kMxfp4, DType::kBF16);
+  Rng rng(4);
+  c.table[0].w3 = test::random_weight(c.arena, rng, WeightFormat::kBF16, 64, 128);
+  c.table[1].w2 = test::random_weight(c.arena, rng, WeightFormat::kF32, 128, 64);
+  const test::OpCase<ExpertsArgs> test{.name = "mixed",
+                                       .args = c.args,
+                                       .outputs = {{"acc",
+                                                    c.args.acc,
+                                                    experts_oracle(Context{}, c.args),
+                                                    {.rel = 0.02, .cosine = 5e-6}}},
+                                       .one_token = one_token,
+                                       .num_tokens = 3};
+  check_op(experts_rows(), Context{}, c.arena, test);
+}
+
+// Scalars by hand: d = inner = 1, w1 = w2 = w3 = 1.
+TEST(Experts, ClampAndOrderOfSteps) {
+  Arena arena;
+  const TensorView one = arena.input(DType::kF32, {1, 1});
+  test::set_value(one, 0, 1);
+  const WeightView w{.format = WeightFormat::kF32, .n = 1, .k = 1, .data = one};
+  const std::vector<ExpertWeights> table{{w, w, w}};
+  const TensorView x = arena.input(DType::kF32, {3, 1}), ids = arena.input(DType::kI32, {3, 1});
+  const TensorView weights = arena.input(DType::kF32, {3, 1});
+  const TensorView acc = arena.inout(DType::kF32, {3, 1});
+  for (int i = 0; i < 3; ++i) test::set_value(weights, i, 0.5);
+  test::set_value(x, 0, 2);
+  test::set_value(x, 1, 50);   // both clamped to 10
+  test::set_value(x, 2, -50);  // up clamped to -10, gate not
+  test::set_value(acc, 0, 100);
+  experts({.numerics = Numerics::kExact}, {.x = x,
+                                           .table = table,
+                                           .experts = ids,
+                                           .weights = weights,
+                                           .swiglu_limit = 10.f,
+                                           .acc = acc});
+  EXPECT_FLOAT_EQ(acc.as<float>()[0], static_cast<float>(100 + 0.5 * 4 / (1 + std::exp(-2.))));
+  EXPECT_FLOAT_EQ(acc.as<float>()[1], static_cast<float>(0.5 * 100 / (1 + std::exp(-10.))));
+  EXPECT_NEAR(static_cast<double>(acc.as<float>()[2]), 0.5 * 500 * std::exp(-50.), 1e-25);
+}
+
+TEST(Experts, SaysWhatIsWrong) {
+  Case c;
+  fill_case(c, {2, 2, 3, 32, 64}, WeightFormat::kBF16, DType::kF32);
+  const auto error = [&] { return test::error_of([&] { experts(Context{}, c.args); }); };
+  int32_t& id = const_cast<int32_t&>(c.args.experts.row<int32_t>(1)[0]);
+  const int32_t before = id;
+  for (const int32_t wrong : {3, -1}) {
+    id = wrong;
+    EXPECT_NE(error().find(fmt::format("experts[1, 0] is {}, there are 3 experts", wrong)),
+              std::string::npos);
+  }
+  id = before;
+  c.table[1].w2 = c.table[1].w1;
+  EXPECT_NE(error().find("w2: want [32, 64], got [64, 32]"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4

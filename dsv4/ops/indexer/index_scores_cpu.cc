@@ -1,0 +1,170 @@
+// Scores go tile by tile: 128 keys of one sequence are decoded into f32, multiplied with the heads
+// of one query, and the heads are summed in ascending order. Every (query, tile) is independent.
+
+#include "dsv4/ops/indexer/indexer_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "dsv4/ops/indexer/index_scores_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "dsv4/cpu/math-inl.h"
+#include "dsv4/cpu/matmul.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dsv4::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using cpu::HWY_NAMESPACE::RoundToBf16;
+
+// sum_h relu(dots[h]) w[h] at one vector of keys; NaN passes through.
+template <bool kRound, class D>
+HWY_INLINE hn::Vec<D> HeadSum(D d, const cpu::Matrix<const float>& dots, const float* weights,
+                              int64_t column) {
+  auto sum = hn::Zero(d);
+  for (int64_t h = 0; h < dots.rows; ++h) {
+    auto dot = hn::LoadU(d, dots.row(h) + column);
+    if (kRound) dot = RoundToBf16(d, dot);
+    dot = hn::IfThenZeroElse(hn::Lt(dot, hn::Zero(d)), dot);
+    const auto product = hn::Mul(dot, hn::Set(d, weights[h]));
+    sum = hn::Add(sum, kRound ? RoundToBf16(d, product) : product);
+  }
+  return kRound ? RoundToBf16(d, sum) : sum;
+}
+
+template <bool kRound>
+HWY_INLINE void HeadSums(const cpu::Matrix<const float>& dots, const float* weights,
+                         float* scores) {
+  const hn::ScalableTag<float> f32;
+  const hn::CappedTag<float, 1> one;
+  const auto step = static_cast<int64_t>(hn::Lanes(f32));
+  int64_t s = 0;
+  for (; s + step <= dots.columns; s += step) {
+    hn::StoreU(HeadSum<kRound>(f32, dots, weights, s), f32, scores + s);
+  }
+  for (; s < dots.columns; ++s) {
+    hn::StoreU(HeadSum<kRound>(one, dots, weights, s), one, scores + s);
+  }
+}
+
+void ScoreKeys(const cpu::Matrix<const float>& dots, const float* weights, bool round,
+               float* scores) {
+  round ? HeadSums<true>(dots, weights, scores) : HeadSums<false>(dots, weights, scores);
+}
+
+}  // namespace dsv4::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "dsv4/cpu/rows.h"
+
+namespace dsv4 {
+
+HWY_EXPORT(ScoreKeys);
+
+namespace {
+
+constexpr int64_t kKeyTile = 128;
+
+void check_contents(const IndexScoresArgs& args) {
+  const int64_t entries = args.keys.page_entries, n = args.scores.dim(1);
+  for (int64_t i = 0; i < args.q.dim(0); ++i) {
+    const int64_t sequence = args.sequence.as<int32_t>()[i],
+                  visible = args.visible.as<int32_t>()[i];
+    DSV4_CHECK(0 <= visible && visible <= n, "visible[{}]={} of {} scores", i, visible, n);
+    DSV4_CHECK(0 <= sequence && sequence < args.pages.dim(0), "sequence[{}]={} of {}", i, sequence,
+               args.pages.dim(0));
+    const int64_t used = ceil_div(visible, entries), num_pages = args.keys.pages.dim(0);
+    DSV4_CHECK(used <= args.pages.dim(1), "visible[{}]={} needs {} pages of {}", i, visible, used,
+               args.pages.dim(1));
+    const int32_t* pages = args.pages.row<int32_t>(sequence);
+    for (int64_t p = 0; p < used; ++p) {
+      DSV4_CHECK(0 <= pages[p] && pages[p] < num_pages, "pages[{}, {}]={} of a pool of {}",
+                 sequence, p, pages[p], num_pages);
+    }
+  }
+}
+
+// What a thread keeps from tile to tile.
+class Scorer {
+ public:
+  Scorer(const Context& context, const IndexScoresArgs& args)
+      : args_(args),
+        round_(context.numerics == Numerics::kOfficial),
+        h_(args.q.dim(1)),
+        d_(args.q.dim(2)),
+        q_(static_cast<size_t>(h_ * d_)),
+        weights_(static_cast<size_t>(h_)),
+        keys_(static_cast<size_t>(kKeyTile * d_)),
+        dots_(static_cast<size_t>(kKeyTile * h_)) {}
+
+  // Entries [begin, end) of one query.
+  void score(int64_t query, int64_t begin, int64_t end) {
+    float* scores = args_.scores.row<float>(query);
+    const int64_t seen =
+        std::clamp(int64_t{args_.visible.as<int32_t>()[query]}, begin, end) - begin;
+    std::fill(scores + begin + seen, scores + end, -std::numeric_limits<float>::infinity());
+    if (seen == 0) return;
+    load_query(query);
+    load_keys(args_.sequence.as<int32_t>()[query], begin, seen);
+    cpu::matmul_abt({q_.data(), h_, d_, d_}, {keys_.data(), seen, d_, d_},
+                    {dots_.data(), h_, seen, kKeyTile});
+    HWY_DYNAMIC_DISPATCH(ScoreKeys)
+    ({dots_.data(), h_, seen, kKeyTile}, weights_.data(), round_, scores + begin);
+  }
+
+ private:
+  void load_query(int64_t query) {
+    if (query == loaded_query_) return;
+    loaded_query_ = query;
+    const auto& stride = args_.q.stride;
+    for (int64_t h = 0; h < h_; ++h) {
+      cpu::load(args_.q, query * stride[0] + h * stride[1], d_, q_.data() + h * d_);
+    }
+    cpu::load(args_.weights, query * args_.weights.row_stride(), h_, weights_.data());
+    for (float& w : weights_) {
+      w *= args_.weight_scale;
+      if (round_) w = round_to_bf16(w);
+    }
+  }
+
+  void load_keys(int64_t sequence, int64_t begin, int64_t count) {
+    const int32_t* pages = args_.pages.row<int32_t>(sequence);
+    const int64_t entries = args_.keys.page_entries;
+    for (int64_t s = begin; s < begin + count; ++s) {
+      const int64_t row = pages[s / entries] * entries + s % entries;
+      load_row(args_.keys, row, keys_.data() + (s - begin) * d_);
+    }
+  }
+
+  const IndexScoresArgs& args_;
+  const bool round_;
+  const int64_t h_, d_;
+  std::vector<float> q_, weights_, keys_, dots_;
+  int64_t loaded_query_ = -1;
+};
+
+}  // namespace
+
+void index_scores_cpu(const Context& context, const IndexScoresArgs& args) {
+  check_contents(args);
+  const int64_t queries = args.q.dim(0), n = args.scores.dim(1);
+  const int64_t tiles = ceil_div(n, kKeyTile);
+#pragma omp parallel
+  {
+    Scorer scorer(context, args);
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < queries * tiles; ++i) {
+      const int64_t begin = i % tiles * kKeyTile;
+      scorer.score(i / tiles, begin, std::min(begin + kKeyTile, n));
+    }
+  }
+}
+
+}  // namespace dsv4
+#endif  // HWY_ONCE

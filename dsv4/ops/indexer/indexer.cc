@@ -1,0 +1,68 @@
+#include "dsv4/ops/indexer/indexer.h"
+
+#include "dsv4/ops/indexer/indexer_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Row<IndexScoresArgs> kIndexScores[] = {
+    {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, index_scores_cpu},
+};
+
+constexpr Row<TopKArgs> kTopK[] = {
+    {"cpu", Arch::kCpu, true, accept_all<TopKArgs>, top_k_cpu},
+};
+
+void check(const IndexScoresArgs& args) {
+  Dim t("t"), h("h"), d("d"), b("b"), max_pages("max_pages"), n("n");
+  expect("q", args.q, {DType::kF32, DType::kBF16}, {t, h, d});
+  expect("weights", args.weights, {DType::kF32, DType::kBF16}, {t, h});
+  expect("pages", args.pages, {DType::kI32}, {b, max_pages});
+  expect("sequence", args.sequence, {DType::kI32}, {t});
+  expect("visible", args.visible, {DType::kI32}, {t});
+  expect("scores", args.scores, {DType::kF32}, {t, n});
+  check("keys", args.keys);
+  DSV4_CHECK(args.keys.layout.width == *d, "keys of {} values for queries of {}",
+             args.keys.layout.width, *d);
+}
+
+void check(const TopKArgs& args) {
+  Dim t("t"), n("n"), k("k");
+  expect("scores", args.scores, {DType::kF32}, {t, n});
+  expect("visible", args.visible, {DType::kI32}, {t});
+  expect("indices", args.indices, {DType::kI32}, {t, k});
+}
+
+}  // namespace
+
+Table<IndexScoresArgs> index_scores_rows() {
+  return kIndexScores;
+}
+Table<TopKArgs> top_k_rows() {
+  return kTopK;
+}
+
+// As if every query saw all n entries and read each key once.
+Cost index_scores_cost(const IndexScoresArgs& args) {
+  const IndexLayoutFp4& layout = args.keys.layout;
+  const int64_t key_bytes = args.keys.packed() ? layout.page_bytes(1) : 4 * int64_t{layout.width};
+  const auto pairs = static_cast<double>(args.scores.numel());
+  return {.bytes = pairs * static_cast<double>(key_bytes) +
+                   static_cast<double>(args.q.bytes() + args.weights.bytes() + args.scores.bytes()),
+          .flops = pairs * static_cast<double>(args.q.dim(1)) * (2.0 * layout.width + 3)};
+}
+Cost top_k_cost(const TopKArgs& args) {
+  return {.bytes = static_cast<double>(args.scores.bytes() + args.indices.bytes()), .flops = 0};
+}
+
+void index_scores(const Context& context, const IndexScoresArgs& args) {
+  check(args);
+  choose(index_scores_rows(), context, args).run(context, args);
+}
+
+void top_k(const Context& context, const TopKArgs& args) {
+  check(args);
+  choose(top_k_rows(), context, args).run(context, args);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,84 @@
+#include "bench/op_bench.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/ops/indexer/indexer.h"
+#include "dsv4/ops/kv_insert/kv_insert.h"
+#include "dsv4/tensor/buffer.h"
+
+namespace dsv4 {
+namespace {
+
+void fill_normal_bf16(const Buffer& buffer, Rng& rng, float sigma) {
+  for (int64_t i = 0; i < buffer.view().numel(); ++i) {
+    buffer.as<uint16_t>()[i] = f32_to_bf16(sigma * static_cast<float>(rng.normal()));
+  }
+}
+
+struct IndexScoresCase {
+  static constexpr int kPageEntries = 64, kWidth = 128;
+
+  Buffer q, weights, key_pages, pages, sequence, visible, scores;
+  IndexScoresArgs args;
+
+  IndexScoresCase(int64_t t, int64_t h, int64_t n)
+      : q(DType::kBF16, {t, h, kWidth}),
+        weights(DType::kBF16, {t, h}),
+        key_pages(DType::kU8, {n / kPageEntries, IndexLayoutFp4{}.page_bytes(kPageEntries)}),
+        pages(DType::kI32, {1, n / kPageEntries}),
+        sequence(DType::kI32, {t}),
+        visible(DType::kI32, {t}),
+        scores(DType::kF32, {t, n}) {
+    Rng rng(1);
+    fill_normal_bf16(q, rng, 1.f);
+    fill_normal_bf16(weights, rng, 0.01f);
+    const IndexPool pool{.pages = key_pages, .page_entries = kPageEntries};
+    Buffer x(DType::kF32, {n, kWidth}), rows(DType::kI32, {n});
+    for (int64_t i = 0; i < x.view().numel(); ++i)
+      x.as<float>()[i] = static_cast<float>(rng.normal());
+    for (int i = 0; i < n; ++i) rows.as<int32_t>()[i] = i;
+    index_insert(Context{}, {.x = x, .rows = rows, .pool = pool});
+    for (int i = 0; i < n / kPageEntries; ++i) pages.as<int32_t>()[i] = i;
+    for (int64_t i = 0; i < t; ++i) visible.as<int32_t>()[i] = static_cast<int32_t>(n);
+    args = {.q = q,
+            .weights = weights,
+            .keys = pool,
+            .pages = pages,
+            .sequence = sequence,
+            .visible = visible,
+            .scores = scores};
+  }
+};
+
+// bf16 scores, as the reference has them: ties are common.
+struct TopKCase {
+  Buffer scores, visible, indices;
+  TopKArgs args;
+
+  TopKCase(int64_t t, int64_t n, int64_t k)
+      : scores(DType::kF32, {t, n}), visible(DType::kI32, {t}), indices(DType::kI32, {t, k}) {
+    Rng rng(1);
+    for (int64_t i = 0; i < t * n; ++i) {
+      scores.as<float>()[i] = round_to_bf16(static_cast<float>(rng.normal()));
+    }
+    for (int64_t i = 0; i < t; ++i) visible.as<int32_t>()[i] = static_cast<int32_t>(n);
+    args = {.scores = scores, .visible = visible, .indices = indices};
+  }
+};
+
+const bool kRegistered = [] {
+  for (const int64_t t : {1, 16}) {
+    for (const int64_t h : {4, 64}) {
+      bench::register_rows<IndexScoresArgs>(
+          fmt::format("index_scores/t{} h{} {} keys", t, h, 4096), index_scores_rows(),
+          index_scores_cost, [=] { return std::make_shared<IndexScoresCase>(t, h, 4096); });
+    }
+    for (const int64_t n : {4096, 262144}) {
+      bench::register_rows<TopKArgs>(fmt::format("top_k/t{} 512 of {}", t, n), top_k_rows(),
+                                     top_k_cost,
+                                     [=] { return std::make_shared<TopKCase>(t, n, 512); });
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,75 @@
+// Top k in three linear passes: order-preserving keys, radix selection of the k-th largest, and a
+// sweep in ascending index that takes all above it and the first of those equal to it.
+
+#include <bit>
+#include <limits>
+#include <vector>
+
+#include "dsv4/ops/indexer/indexer_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+// Unsigned order of the keys = order of the floats, with -0 = +0. `score` is not NaN.
+uint32_t order_key(float score) {
+  const auto bits = std::bit_cast<uint32_t>(score + 0.f);
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+bool can_be_chosen(float score) {
+  return score > -std::numeric_limits<float>::infinity();  // false for NaN
+}
+
+// The k-th largest of `keys` (k from 1), digit by digit; `keys` shrinks to those equal to it.
+// `k` becomes how many of the equal ones belong to the k largest.
+uint32_t select(std::vector<uint32_t>& keys, int64_t& k) {
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    int64_t count[256] = {};
+    const auto digit = [shift](uint32_t key) { return (key >> shift) & 255u; };
+    for (const uint32_t key : keys) ++count[digit(key)];
+    uint32_t chosen = 255;
+    while (count[chosen] < k) k -= count[chosen--];
+    std::erase_if(keys, [&](uint32_t key) { return digit(key) != chosen; });
+  }
+  return keys.front();
+}
+
+// scores: [n], indices: [k]
+void top_k_of_row(const float* scores, int64_t n, int32_t* indices, int64_t k,
+                  std::vector<uint32_t>& keys) {
+  keys.clear();
+  for (int64_t s = 0; s < n; ++s) {
+    if (can_be_chosen(scores[s])) keys.push_back(order_key(scores[s]));
+  }
+  const bool all = static_cast<int64_t>(keys.size()) <= k;
+  int64_t equal_left = k;
+  const uint32_t bound = all || k == 0 ? 0 : select(keys, equal_left);
+  int64_t written = 0;
+  for (int64_t s = 0; s < n && written < k; ++s) {
+    if (!can_be_chosen(scores[s])) continue;
+    const uint32_t key = order_key(scores[s]);
+    const bool take = all || key > bound || (key == bound && equal_left-- > 0);
+    if (take) indices[written++] = static_cast<int32_t>(s);
+  }
+  while (written < k) indices[written++] = -1;
+}
+
+}  // namespace
+
+void top_k_cpu(const Context&, const TopKArgs& args) {
+  const int64_t queries = args.scores.dim(0), n = args.scores.dim(1), k = args.indices.dim(1);
+  const int32_t* visible = args.visible.as<int32_t>();
+  for (int64_t i = 0; i < queries; ++i) {
+    DSV4_CHECK(0 <= visible[i] && visible[i] <= n, "visible[{}]={} of {} scores", i, visible[i], n);
+  }
+#pragma omp parallel
+  {
+    std::vector<uint32_t> keys;
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < queries; ++i) {
+      top_k_of_row(args.scores.row<float>(i), visible[i], args.indices.row<int32_t>(i), k, keys);
+    }
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,12 @@
+// CPU rows of kv_insert.h.
+
+#pragma once
+
+#include "dsv4/ops/kv_insert/kv_insert.h"
+
+namespace dsv4 {
+
+void kv_insert_cpu(const Context& context, const KvInsertArgs& args);
+void index_insert_cpu(const Context& context, const IndexInsertArgs& args);
+
+}  // namespace dsv4

@@ -1,0 +1,43 @@
+#include "dsv4/ops/linear/linear.h"
+
+#include "dsv4/base/bits.h"
+#include "dsv4/ops/linear/linear_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Row<LinearArgs> kLinear[] = {
+    {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},
+};
+
+}  // namespace
+
+Table<LinearArgs> linear_rows() {
+  return kLinear;
+}
+
+void linear_check(const LinearArgs& args) {
+  check("weight", args.weight);
+  Dim t("t"), n("n", args.weight.n), k("k", args.weight.k);
+  expect("x", args.x, {DType::kF32, DType::kBF16, DType::kE4M3}, {t, k});
+  if (args.x.dtype == DType::kE4M3) {
+    expect("x_scale", args.x_scale, {DType::kE8M0}, {t, ceil_div(*k, kActivationGroup)});
+  }
+  expect("out", args.out, {DType::kF32, DType::kBF16}, {t, n});
+}
+
+Cost linear_cost(const LinearArgs& args) {
+  const int64_t t = args.x.dim(0);
+  const int64_t scales = args.x_scale.empty() ? 0 : args.x_scale.bytes();
+  return {
+      .bytes =
+          static_cast<double>(args.weight.bytes() + args.x.bytes() + scales + args.out.bytes()),
+      .flops = 2.0 * static_cast<double>(t) * static_cast<double>(args.weight.n * args.weight.k)};
+}
+
+void linear(const Context& context, const LinearArgs& args) {
+  linear_check(args);
+  choose(linear_rows(), context, args).run(context, args);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,168 @@
+#include "dsv4/ops/linear/linear_cpu.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/cpu/rows.h"
+#include "dsv4/cpu/vec.h"
+#include "dsv4/formats/ue8m0.h"
+#include "dsv4/ops/linear/linear_kernel.h"
+#include "dsv4/tensor/buffer.h"
+
+namespace dsv4 {
+namespace {
+
+using linear_kernel::Block;
+using linear_kernel::kPad;
+using linear_kernel::Weights;
+
+// Work units. Few tokens: enough rows to make a unit worth its dispatch. Many tokens: decoded rows,
+// packed activations and waiting sums of a unit fit the L2 cache together.
+constexpr int64_t kFusedUnitRows = 64;
+constexpr int64_t kTiledUnitRows = 32;
+constexpr int64_t kTiledUnitTokens = 192;  // a multiple of every panel size
+// Packed activations of a call stay below this many tokens.
+constexpr int64_t kCallTokens = 1536;
+
+struct Unit {
+  int job;
+  int64_t row, rows, token, tokens;
+};
+
+int64_t num_tokens(const LinearJob& job) {
+  return job.args.out.dim(0);
+}
+
+// Row t of the product's left side as f32. out: [k]
+void load_row(const LinearJob& job, int64_t t, float* out) {
+  const LinearArgs& a = job.args;
+  const int64_t k = a.weight.k, row = job.gather == nullptr ? t : job.gather[t];
+  if (a.x.dtype != DType::kE4M3) return cpu::load(a.x, row * a.x.row_stride(), k, out);
+  const uint8_t* codes = a.x.row<uint8_t>(row);
+  const uint8_t* scales = a.x_scale.row<uint8_t>(row);
+  for (int64_t g = 0; g * kActivationGroup < k; ++g) {
+    const int64_t start = g * kActivationGroup, count = std::min(kActivationGroup, k - start);
+    cpu::decode_e4m3(codes + start, ue8m0_to_f32(scales[g]), out + start, count);
+  }
+}
+
+// A call of linear_jobs: where everything lies, and the two phases.
+class Call {
+ public:
+  explicit Call(std::span<const LinearJob> jobs)
+      : jobs_(jobs), panel_(linear_kernel::panel_tokens()) {
+    int64_t floats = 0, widest = 0;
+    for (const LinearJob& job : jobs) {
+      weights_.emplace_back(job.args.weight);
+      start_.push_back(floats);
+      first_token_.push_back(total_tokens_);
+      floats += num_tokens(job) * padded(job);
+      total_tokens_ += num_tokens(job);
+      widest = std::max(widest, padded(job));
+    }
+    first_token_.push_back(total_tokens_);
+    packed_ = Buffer(DType::kF32, {floats});
+    thread_floats_ = widest;
+    for (int j = 0; j < static_cast<int>(jobs.size()); ++j) add_units(j);
+    thread_floats_ = align_up(thread_floats_, kPad);
+    scratch_ = Buffer(DType::kF32, {omp_get_max_threads(), thread_floats_});
+  }
+
+  void run() {
+#pragma omp parallel
+    {
+      float* scratch = scratch_.as<float>() + omp_get_thread_num() * thread_floats_;
+#pragma omp for
+      for (int64_t t = 0; t < total_tokens_; ++t) pack(t, scratch);
+#pragma omp for schedule(dynamic)
+      for (size_t u = 0; u < units_.size(); ++u) multiply(units_[u], scratch);
+    }
+  }
+
+ private:
+  static int64_t padded(const LinearJob& job) {
+    return align_up(job.args.weight.k, kPad);
+  }
+
+  void add_units(int j) {
+    const LinearJob& job = jobs_[static_cast<size_t>(j)];
+    const Weights& w = weights_[static_cast<size_t>(j)];
+    const int64_t tokens = num_tokens(job);
+    int64_t rows = tokens <= panel_ ? kFusedUnitRows : kTiledUnitRows;
+    while (rows > linear_kernel::kRowAlign && w.n < 4 * rows * omp_get_max_threads()) rows /= 2;
+    for (int64_t t = 0; t < tokens; t += kTiledUnitTokens) {
+      for (int64_t row = 0; row < w.n; row += rows) {
+        units_.push_back(
+            {j, row, std::min(rows, w.n - row), t, std::min(kTiledUnitTokens, tokens - t)});
+      }
+    }
+    const int64_t block = std::min(tokens, kTiledUnitTokens);
+    thread_floats_ = std::max(thread_floats_, align_up(block * rows, kPad) +
+                                                  linear_kernel::scratch_floats(w, rows, block));
+  }
+
+  // Token t counted over all jobs. row: scratch of k floats
+  void pack(int64_t t, float* row) {
+    const auto next = std::upper_bound(first_token_.begin(), first_token_.end(), t);
+    const auto j = static_cast<size_t>(next - first_token_.begin()) - 1;
+    const LinearJob& job = jobs_[j];
+    const int64_t token = t - first_token_[j], first = token / panel_ * panel_;
+    load_row(job, token, row);
+    std::fill(row + job.args.weight.k, row + padded(job), 0.f);
+    linear_kernel::pack(job.args.weight.format, row, padded(job),
+                        {.data = packed_.as<float>() + start_[j] + first * padded(job),
+                         .width = std::min(panel_, num_tokens(job) - first)},
+                        token - first);
+  }
+
+  void multiply(const Unit& unit, float* scratch) {
+    const auto j = static_cast<size_t>(unit.job);
+    const LinearJob& job = jobs_[j];
+    float* out = scratch;
+    linear_kernel::multiply({.weights = &weights_[j],
+                             .row = unit.row,
+                             .rows = unit.rows,
+                             .panels = packed_.as<float>() + start_[j] + unit.token * padded(job),
+                             .tokens = unit.tokens,
+                             .scratch = scratch + align_up(unit.tokens * unit.rows, kPad),
+                             .out = out});
+    const TensorView& y = job.args.out;
+    for (int64_t t = 0; t < unit.tokens; ++t) {
+      cpu::store(y, (unit.token + t) * y.row_stride() + unit.row, unit.rows, out + t * unit.rows);
+    }
+  }
+
+  std::span<const LinearJob> jobs_;
+  int64_t panel_;
+  std::vector<Weights> weights_;
+  std::vector<int64_t> start_;        // of each job in packed_, in floats
+  std::vector<int64_t> first_token_;  // of each job, counted over all jobs; and the total
+  int64_t total_tokens_ = 0;
+  std::vector<Unit> units_;
+  Buffer packed_, scratch_;
+  int64_t thread_floats_ = 0;
+};
+
+}  // namespace
+
+void linear_jobs(std::span<const LinearJob> jobs) {
+  Call(jobs).run();
+}
+
+void linear_cpu(const Context&, const LinearArgs& args) {
+  const int64_t tokens = args.x.dim(0);
+  for (int64_t t = 0; t < tokens; t += kCallTokens) {
+    const int64_t end = std::min(tokens, t + kCallTokens);
+    LinearArgs part = args;
+    part.x = args.x.slice(0, t, end);
+    if (!args.x_scale.empty()) part.x_scale = args.x_scale.slice(0, t, end);
+    part.out = args.out.slice(0, t, end);
+    const LinearJob job{.args = part};
+    linear_jobs({&job, 1});
+  }
+}
+
+}  // namespace dsv4

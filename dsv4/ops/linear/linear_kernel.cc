@@ -1,0 +1,379 @@
+#include "dsv4/ops/linear/linear_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "dsv4/ops/linear/linear_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "dsv4/ops/linear/weight_decode-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dsv4::linear_kernel::HWY_NAMESPACE {
+
+// Rows that run side by side. Fused: enough chains of fused multiply-adds to hide their latency.
+// Tiled: with kPanelTokens tokens as many accumulators as the register file holds.
+constexpr int kFusedRows = 4;
+constexpr int kTileRows = kLanes >= 16 ? 8 : 4;
+constexpr int kPanelTokens = 3;
+// Columns between two visits of a row: a tile of kTileRows x kChunk floats stays in the L1 cache.
+constexpr int64_t kChunk = 1024;
+
+// A row group: pointers to the first byte of R rows; rows past the end repeat the last one.
+template <class F, int R>
+struct RowGroup {
+  static constexpr int64_t kStep = F::kVectors * kLanes;  // columns decoded at once
+  static constexpr int64_t kStepBytes = kStep * F::kBits / 8;
+  static constexpr int64_t kNumScales = F::kGroup == 0 ? 1 : kChunk / std::max(F::kGroup, 1) + 1;
+  // The scales of an fp8 block serve all rows of an aligned group.
+  static constexpr int kScaleRows = F::kGroup == kFp8BlockSize ? 1 : R;
+
+  const Weights& w;
+  int64_t n[R];
+  const uint8_t* data[R];
+  float scales[kScaleRows][kNumScales] = {};
+  typename F::Watch watch;
+
+  RowGroup(const Weights& weights, int64_t row, int64_t end) : w(weights) {
+    for (int r = 0; r < R; ++r) {
+      n[r] = std::min(row + r, end - 1);
+      data[r] = w.row(n[r]);
+    }
+  }
+
+  // Calls step(s, row pointers, scale offset) for the steps of columns [k0, k0 + columns).
+  template <class Step>
+  HWY_INLINE void for_each_step(int64_t k0, int64_t columns, const Step& step) {
+    load_scales(k0, columns);
+    const uint8_t* at[R];
+    for (int r = 0; r < R; ++r) at[r] = data[r] + k0 * F::kBits / 8;
+    int64_t s = 0;
+    for (; (s + 1) * kStep <= columns; ++s) {
+      step(s, at);
+      for (int r = 0; r < R; ++r) at[r] += kStepBytes;
+    }
+    const auto ragged = static_cast<size_t>(columns) % kStep;
+    if (ragged == 0) return;
+    // The ragged end: zero codes are zero weights in every format.
+    uint8_t tail[R][kStepBytes] = {};
+    for (int r = 0; r < R; ++r) {
+      std::memcpy(tail[r], at[r], ragged * F::kBits / 8);
+      at[r] = tail[r];
+    }
+    step(s, at);
+  }
+
+  HWY_INLINE void decode(int r, int64_t s, const uint8_t* at, F32Vec* out) {
+    if constexpr (F::kGroup == 0) {
+      F::Decode(at, nullptr, watch, out);
+    } else {
+      F::Decode(at, scales[std::min(r, kScaleRows - 1)] + s * kStep / F::kGroup, watch, out);
+    }
+  }
+
+  bool is_nan(int r) const {
+    const auto nan_code = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
+    return watch.Seen() && std::any_of(data[r], data[r] + w.k, nan_code);
+  }
+
+ private:
+  void load_scales(int64_t k0, int64_t columns) {
+    if constexpr (F::kGroup != 0) {
+      const int64_t count = (columns + F::kGroup - 1) / F::kGroup;
+      for (int r = 0; r < kScaleRows; ++r) {
+        F::Scales(w, n[r], k0 / F::kGroup, count, scales[r]);
+        scales[r][count] = 0;  // the second half of a ragged step
+      }
+    }
+  }
+};
+
+float Finish(F32Vec sum, float scale2) {
+  const float y = hn::GetLane(hn::SumOfLanes(kF32, sum)) * scale2;
+  return std::isnan(y) ? e4m3_to_f32(0x7f) : y;
+}
+
+template <int R, int T>
+struct Sums {
+  F32Vec v[R][T];
+
+  HWY_INLINE Sums() {
+    for (int r = 0; r < R; ++r) {
+      for (int t = 0; t < T; ++t) v[r][t] = hn::Zero(kF32);
+    }
+  }
+};
+
+// T tokens against rows [row, end): weights go from memory to registers to the sums.
+template <class F, int T>
+void FusedRows(const Block& block, int64_t row, int64_t end) {
+  const Weights& w = *block.weights;
+  RowGroup<F, kFusedRows> group(w, row, end);
+  Sums<kFusedRows, T> sums;
+  for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
+    const float* x = block.panels + k0 * T;
+    group.for_each_step(
+        k0, std::min(kChunk, w.k - k0), [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
+          const float* xs = x + s * F::kVectors * kLanes * T;
+          for (int r = 0; r < kFusedRows; ++r) {
+            F32Vec values[F::kVectors];
+            group.decode(r, s, at[r], values);
+            for (int v = 0; v < F::kVectors; ++v) {
+              for (int t = 0; t < T; ++t) {
+                sums.v[r][t] =
+                    hn::MulAdd(hn::Load(kF32, xs + (v * T + t) * kLanes), values[v], sums.v[r][t]);
+              }
+            }
+          }
+        });
+  }
+  for (int64_t r = 0; r < std::min<int64_t>(kFusedRows, end - row); ++r) {
+    const bool nan = group.is_nan(static_cast<int>(r));
+    for (int t = 0; t < T; ++t) {
+      block.out[t * block.rows + (row - block.row) + r] =
+          nan ? e4m3_to_f32(0x7f) : Finish(sums.v[r][t], w.scale2);
+    }
+  }
+}
+
+template <class F, int T>
+void Fused(const Block& block) {
+  const int64_t end = block.row + block.rows;
+  for (int64_t row = block.row; row < end; row += kFusedRows) FusedRows<F, T>(block, row, end);
+}
+
+// Decodes kTileRows rows x a chunk into tile[vector][row][lane].
+template <class F>
+void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, float* tile) {
+  group.for_each_step(k0, columns, [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
+    float* out = tile + s * F::kVectors * kTileRows * kLanes;
+    for (int r = 0; r < kTileRows; ++r) {
+      F32Vec values[F::kVectors];
+      group.decode(r, s, at[r], values);
+      for (int v = 0; v < F::kVectors; ++v) {
+        hn::Store(values[v], kF32, out + (v * kTileRows + r) * kLanes);
+      }
+    }
+  });
+}
+
+// What one tile does to one panel. The sums of unfinished products wait in `sums` between chunks.
+struct TileStep {
+  const float* tile;
+  const float* x;
+  int64_t vectors;
+  float* sums;  // [kTileRows, T, kLanes]
+  bool first, last;
+  float* out;  // [T, out_stride], the rows of the tile
+  int64_t out_stride, rows;
+  float scale2;
+};
+
+template <int T>
+void TileTimesPanel(const TileStep& step) {
+  Sums<kTileRows, T> sums;
+  if (!step.first) {
+    for (int r = 0; r < kTileRows; ++r) {
+      for (int t = 0; t < T; ++t) sums.v[r][t] = hn::Load(kF32, step.sums + (r * T + t) * kLanes);
+    }
+  }
+  const float *tile = step.tile, *x = step.x;
+  for (int64_t p = 0; p < step.vectors; ++p, tile += kTileRows * kLanes, x += T * kLanes) {
+    F32Vec column[T];
+    for (int t = 0; t < T; ++t) column[t] = hn::Load(kF32, x + t * kLanes);
+    for (int r = 0; r < kTileRows; ++r) {
+      const F32Vec value = hn::Load(kF32, tile + r * kLanes);
+      for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(column[t], value, sums.v[r][t]);
+    }
+  }
+  if (!step.last) {
+    for (int r = 0; r < kTileRows; ++r) {
+      for (int t = 0; t < T; ++t) hn::Store(sums.v[r][t], kF32, step.sums + (r * T + t) * kLanes);
+    }
+    return;
+  }
+  float* out = step.out;
+  for (int t = 0; t < T; ++t, out += step.out_stride) {
+    float y[kTileRows];
+    for (int r = 0; r < kTileRows; ++r) y[r] = Finish(sums.v[r][t], step.scale2);
+    std::copy_n(y, step.rows, out);
+  }
+}
+
+// NaN codes of fp8 decode to numbers in a tile; rows that hold one are overwritten at the end.
+void PatchNanRows(const Block& block) {
+  const Weights& w = *block.weights;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const uint8_t* data = w.row(block.row + r);
+    if (std::none_of(data, data + w.k, [](uint8_t c) { return (c & 0x7f) == 0x7f; })) continue;
+    for (int64_t t = 0; t < block.tokens; ++t) block.out[t * block.rows + r] = e4m3_to_f32(0x7f);
+  }
+}
+
+template <class F>
+void Tiled(const Block& block) {
+  const Weights& w = *block.weights;
+  const int64_t padded = (w.k + kPad - 1) / kPad * kPad, end = block.row + block.rows;
+  const int64_t num_panels = (block.tokens + kPanelTokens - 1) / kPanelTokens;
+  constexpr int64_t kSumFloats = int64_t{kTileRows} * kPanelTokens * kLanes;
+  float* const tile = block.scratch;
+  bool has_nan = false;
+  for (int64_t k0 = 0; k0 == 0 || k0 < w.k; k0 += kChunk) {
+    const int64_t columns = std::min(kChunk, w.k - k0);
+    float* sums = tile + kTileRows * kChunk;
+    for (int64_t row = block.row; row < end; row += kTileRows) {
+      RowGroup<F, kTileRows> group(w, row, end);
+      DecodeTile(group, k0, columns, tile);
+      has_nan |= group.watch.Seen();
+      const int64_t steps = (columns + group.kStep - 1) / group.kStep;
+      TileStep step{.tile = tile,
+                    .vectors = steps * F::kVectors,
+                    .first = k0 == 0,
+                    .last = k0 + kChunk >= w.k,
+                    .out_stride = block.rows,
+                    .rows = std::min<int64_t>(kTileRows, end - row),
+                    .scale2 = w.scale2};
+      for (int64_t p = 0; p < num_panels; ++p, sums += kSumFloats) {
+        const int64_t token = p * kPanelTokens,
+                      width = std::min<int64_t>(kPanelTokens, block.tokens - token);
+        step.x = block.panels + token * padded + k0 * width;
+        step.sums = sums;
+        step.out = block.out + token * block.rows + (row - block.row);
+        const auto run = width == 3   ? TileTimesPanel<3>
+                         : width == 2 ? TileTimesPanel<2>
+                                      : TileTimesPanel<1>;
+        run(step);
+      }
+    }
+  }
+  if (has_nan) PatchNanRows(block);
+}
+
+template <class F>
+void MultiplyFormat(const Block& block) {
+  switch (block.tokens) {
+    case 1:
+      return Fused<F, 1>(block);
+    case 2:
+      return Fused<F, 2>(block);
+    case 3:
+      return Fused<F, 3>(block);
+    default:
+      return Tiled<F>(block);
+  }
+}
+
+void Multiply(const Block& block) {
+  switch (block.weights->format) {
+    case WeightFormat::kF32:
+      return MultiplyFormat<DecodeF32>(block);
+    case WeightFormat::kBF16:
+      return MultiplyFormat<DecodeBf16>(block);
+    case WeightFormat::kF16:
+      return MultiplyFormat<DecodeF16>(block);
+    case WeightFormat::kFp8Block:
+      return MultiplyFormat<DecodeFp8>(block);
+    case WeightFormat::kMxfp4:
+      return MultiplyFormat<DecodeMxfp4>(block);
+    case WeightFormat::kNvfp4:
+      return MultiplyFormat<DecodeNvfp4>(block);
+  }
+}
+
+int64_t PanelTokens() {
+  return kPanelTokens;
+}
+
+int64_t ScratchFloats(const Weights& w, int64_t rows, int64_t tokens) {
+  if (tokens <= kPanelTokens) return 0;
+  const int64_t groups = (rows + kTileRows - 1) / kTileRows;
+  const int64_t panels = (tokens + kPanelTokens - 1) / kPanelTokens;
+  const int64_t sums = w.k > kChunk ? groups * panels * kTileRows * kPanelTokens * kLanes : 0;
+  return kTileRows * kChunk + sums;
+}
+
+// x[first], x[first + 2], ...
+template <int first>
+F32Vec Every2nd(const float* x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(kF32, x[first]);
+#else
+  const F32Vec low = hn::LoadU(kF32, x), high = hn::LoadU(kF32, x + kLanes);
+  return first == 0 ? hn::ConcatEven(kF32, high, low) : hn::ConcatOdd(kF32, high, low);
+#endif
+}
+
+// Even columns of each block before the odd ones; see the decoders.
+template <class F>
+void PackFormat(const float* x, int64_t padded, const Panel& panel, int64_t slot) {
+  float* out = panel.data + slot * kLanes;
+  const auto put = [&](F32Vec v) HWY_ATTR {
+    hn::Store(v, kF32, out);
+    out += panel.width * kLanes;
+  };
+  constexpr int kPairs = F::kBlock / (2 * kLanes);  // pairs of vectors in a block
+  if constexpr (kPairs == 0 || kLanes == 1) {
+    for (int64_t i = 0; i < padded; i += kLanes) put(hn::LoadU(kF32, x + i));
+  } else {
+    for (int64_t i = 0; i < padded; i += F::kBlock) {
+      for (int p = 0; p < kPairs; ++p) put(Every2nd<0>(x + i + 2 * p * kLanes));
+      for (int p = 0; p < kPairs; ++p) put(Every2nd<1>(x + i + 2 * p * kLanes));
+    }
+  }
+}
+
+void Pack(WeightFormat format, const float* x, int64_t padded, const Panel& panel, int64_t slot) {
+  switch (format) {
+    case WeightFormat::kF32:
+    case WeightFormat::kF16:
+      return PackFormat<DecodeF32>(x, padded, panel, slot);
+    case WeightFormat::kBF16:
+    case WeightFormat::kMxfp4:
+    case WeightFormat::kNvfp4:
+      return PackFormat<DecodeBf16>(x, padded, panel, slot);
+    case WeightFormat::kFp8Block:
+      return PackFormat<DecodeFp8>(x, padded, panel, slot);
+  }
+}
+
+}  // namespace dsv4::linear_kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dsv4::linear_kernel {
+
+HWY_EXPORT(PanelTokens);
+HWY_EXPORT(ScratchFloats);
+HWY_EXPORT(Pack);
+HWY_EXPORT(Multiply);
+
+Weights::Weights(const WeightView& view)
+    : format(view.format),
+      n(view.n),
+      k(view.k),
+      data(reinterpret_cast<const uint8_t*>(view.data.data)),
+      row_bytes(view.data.row_stride() * item_bytes(view.data.dtype)),
+      scale(reinterpret_cast<const uint8_t*>(view.scale.data)),
+      scale_row_bytes(view.scale.row_stride() * item_bytes(view.scale.dtype)),
+      scale_is_f32(view.scale.dtype == DType::kF32),
+      scale2(view.format == WeightFormat::kNvfp4 ? view.scale2 : 1.f) {
+}
+
+int64_t panel_tokens() {
+  return HWY_DYNAMIC_DISPATCH(PanelTokens)();
+}
+int64_t scratch_floats(const Weights& weights, int64_t rows, int64_t tokens) {
+  return HWY_DYNAMIC_DISPATCH(ScratchFloats)(weights, rows, tokens);
+}
+void pack(WeightFormat format, const float* x, int64_t padded, const Panel& panel, int64_t slot) {
+  HWY_DYNAMIC_DISPATCH(Pack)(format, x, padded, panel, slot);
+}
+void multiply(const Block& block) {
+  HWY_DYNAMIC_DISPATCH(Multiply)(block);
+}
+
+}  // namespace dsv4::linear_kernel
+#endif  // HWY_ONCE

@@ -1,0 +1,51 @@
+#include "dsv4/ops/linear/linear_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dsv4/ops/oracle.h"
+
+namespace dsv4 {
+namespace {
+
+// [k] values of token t
+std::vector<double> activations(const LinearArgs& args, int64_t t) {
+  std::vector<double> x = oracle::row(args.x, t);
+  if (args.x.dtype != DType::kE4M3) return x;
+  const std::vector<double> scale = oracle::row(args.x_scale, t);
+  for (size_t k = 0; k < x.size(); ++k) x[k] *= scale[k / 128];
+  return x;
+}
+
+template <class Term>
+std::vector<double> sums(const LinearArgs& args, const Term& term) {
+  const int64_t tokens = args.x.dim(0), n = args.weight.n, k = args.weight.k;
+  std::vector<double> out(static_cast<size_t>(tokens * n)), w(static_cast<size_t>(k));
+  std::vector<std::vector<double>> x;
+  for (int64_t t = 0; t < tokens; ++t) x.push_back(activations(args, t));
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t c = 0; c < k; ++c) w[static_cast<size_t>(c)] = weight_value(args.weight, i, c);
+    for (int64_t t = 0; t < tokens; ++t) {
+      double sum = 0;
+      for (size_t c = 0; c < w.size(); ++c) sum += term(x[static_cast<size_t>(t)][c] * w[c]);
+      out[static_cast<size_t>(t * n + i)] = sum;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<double> linear_oracle(const LinearArgs& args) {
+  return sums(args, [](double product) { return product; });
+}
+
+double linear_magnitude(const LinearArgs& args) {
+  double largest = 0;
+  for (const double s : sums(args, [](double product) { return std::abs(product); })) {
+    largest = std::max(largest, s);
+  }
+  return largest;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,16 @@
+// fp64 oracle of linear.h. Linked by tests and benchmarks only.
+
+#pragma once
+
+#include <vector>
+
+#include "dsv4/ops/linear/linear.h"
+
+namespace dsv4 {
+
+std::vector<double> linear_oracle(const LinearArgs& args);  // [t, n]
+
+// max over outputs of sum_k |x[t, k] * w[n, k]|: what the rounding errors of an output scale with.
+double linear_magnitude(const LinearArgs& args);
+
+}  // namespace dsv4

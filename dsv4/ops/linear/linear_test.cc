@@ -1,0 +1,238 @@
+#include "dsv4/ops/linear/linear.h"
+
+#include <cmath>
+
+#include "dsv4/formats/float16.h"
+#include "dsv4/ops/linear/linear_oracle.h"
+#include "hwy/targets.h"
+#include "tests/harness/op_check.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4 {
+namespace {
+
+using test::Arena;
+
+struct Shape {
+  int64_t t, n, k;
+};
+
+struct Dtypes {
+  DType x = DType::kF32, out = DType::kF32, fp8_scale = DType::kE8M0;
+};
+
+LinearArgs random_args(Arena& arena, Rng& rng, WeightFormat format, const Shape& shape,
+                       const Dtypes& dtypes) {
+  LinearArgs args;
+  const TensorView x = arena.input(dtypes.x, {shape.t, shape.k});
+  test::fill_normal(x, rng);
+  args.x = x;
+  if (dtypes.x == DType::kE4M3) {
+    const TensorView scale = arena.input(DType::kE8M0, {shape.t, ceil_div(shape.k, 128)});
+    for (int64_t i = 0; i < scale.numel(); ++i) {
+      scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
+    }
+    args.x_scale = scale;
+  }
+  args.weight = test::random_weight(arena, rng, format, shape.n, shape.k, dtypes.fp8_scale);
+  args.out = arena.output(dtypes.out, {shape.t, shape.n});
+  return args;
+}
+
+LinearArgs tokens(const LinearArgs& args, int64_t begin, int64_t end) {
+  LinearArgs part = args;
+  part.x = args.x.slice(0, begin, end);
+  if (!args.x_scale.empty()) part.x_scale = args.x_scale.slice(0, begin, end);
+  part.out = args.out.slice(0, begin, end);
+  return part;
+}
+
+// A sum of k products in f32 is off by a random walk over its k roundings, each at most 2^-24 of
+// the sum of magnitudes; a single wrong weight is off by about 1/k of it, which is far more.
+test::Tolerance tolerance(const LinearArgs& args) {
+  const double walk = 4 + std::sqrt(static_cast<double>(args.weight.k));
+  return {.ulps = args.out.dtype == DType::kF32 ? 2.0 : 0.51,
+          .abs = 0x1p-24 * walk * linear_magnitude(args)};
+}
+
+void check_linear(WeightFormat format, const Shape& shape, const Dtypes& dtypes) {
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(shape.t * 1000003 + shape.n * 1009 + shape.k));
+  const LinearArgs args = random_args(arena, rng, format, shape, dtypes);
+  linear_check(args);
+  test::OpCase<LinearArgs> test{
+      .name = fmt::format("{} t={} n={} k={} x {}", name(format), shape.t, shape.n, shape.k,
+                          name(dtypes.x)),
+      .args = args,
+      .outputs = {{"out", args.out, linear_oracle(args), tolerance(args)}},
+      .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
+      .num_tokens = shape.t};
+  check_op(linear_rows(), Context{}, arena, test);
+}
+
+// Every instruction set that this machine can run, not only the best.
+class Linear : public testing::TestWithParam<int64_t> {
+ protected:
+  Linear() {
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  ~Linear() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Isa, Linear, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& isa) { return std::string(hwy::TargetName(isa.param)); });
+
+TEST_P(Linear, AgreesWithOracleOnAnyShape) {
+  for (const WeightFormat format : test::kAllWeightFormats) {
+    const int64_t m = test::column_multiple(format);
+    for (const Shape& s : {Shape{0, 3, 64},
+                           {1, 1, 1},
+                           {2, 5, 3},
+                           {3, 130, 40},
+                           {5, 17, 127},
+                           {9, 66, 200},
+                           {1, 257, 1300},
+                           {4, 9, 2100},
+                           {7, 0, 32}}) {
+      check_linear(format, {s.t, s.n, align_up(s.k, m)}, {});
+    }
+  }
+}
+
+TEST_P(Linear, AgreesWithOracleOnAnyDtype) {
+  for (const WeightFormat format : test::kAllWeightFormats) {
+    for (const DType x : {DType::kF32, DType::kBF16, DType::kE4M3}) {
+      for (const DType out : {DType::kF32, DType::kBF16}) {
+        check_linear(format, {4, 20, 352}, {.x = x, .out = out});
+      }
+    }
+  }
+  check_linear(WeightFormat::kFp8Block, {5, 140, 1200}, {.fp8_scale = DType::kF32});
+}
+
+// Any chunking of a prompt gives the bits of one call. 400 tokens span several work units.
+TEST_P(Linear, BitsDoNotDependOnTheChunk) {
+  for (const WeightFormat format : test::kAllWeightFormats) {
+    Arena arena;
+    Rng rng(77);
+    const LinearArgs args = random_args(arena, rng, format, {400, 19, 1104 + 16}, {});
+    arena.freeze();
+    const auto run = [&](int64_t chunk) {
+      arena.prepare();
+      for (int64_t t = 0; t < 400; t += chunk) {
+        linear(Context{}, tokens(args, t, std::min<int64_t>(400, t + chunk)));
+      }
+      arena.verify();
+      return arena.written();
+    };
+    const auto whole = run(400);
+    for (const int64_t chunk : {1, 2, 3, 5, 8, 17, 64, 193}) {
+      EXPECT_TRUE(whole == run(chunk)) << name(format) << " in chunks of " << chunk;
+    }
+  }
+}
+
+// wo_a reads and writes columns of wider rows, one group of heads at a time.
+TEST_P(Linear, RowsMayBeStrided) {
+  Arena arena;
+  Rng rng(5);
+  const LinearArgs args = random_args(arena, rng, WeightFormat::kBF16, {6, 24, 96}, {});
+  const TensorView wide_x = arena.input(DType::kF32, {6, 200});
+  const TensorView wide_out = arena.output(DType::kF32, {6, 72});
+  for (int64_t t = 0; t < 6; ++t) {
+    std::copy_n(args.x.row<float>(t), 96, wide_x.row<float>(t) + 100);
+  }
+  LinearArgs strided = args;
+  strided.x = wide_x.slice(1, 100, 196);
+  strided.out = wide_out.slice(1, 30, 54);
+  arena.freeze();
+  arena.prepare();
+  linear(Context{}, args);
+  linear(Context{}, strided);
+  arena.verify();
+  for (int64_t t = 0; t < 6; ++t) {
+    for (int64_t i = 0; i < 72; ++i) {
+      const float got = wide_out.row<float>(t)[i];
+      if (i >= 30 && i < 54) {
+        EXPECT_EQ(got, args.out.row<float>(t)[i - 30]);
+      } else {
+        EXPECT_TRUE(std::isnan(got)) << "wrote outside its columns";  // still poisoned
+      }
+    }
+  }
+}
+
+TEST_P(Linear, TakesRowsOfALargerWeight) {
+  Arena arena;
+  Rng rng(6);
+  for (const WeightFormat format : test::kAllWeightFormats) {
+    LinearArgs args = random_args(arena, rng, format, {2, 300, 160}, {});
+    linear(Context{}, args);
+    LinearArgs part = args;
+    part.weight = args.weight.rows(128, 256);
+    part.out = arena.output(DType::kF32, {2, 128});
+    linear(Context{}, part);
+    for (int64_t t = 0; t < 2; ++t) {
+      for (int64_t i = 0; i < 128; ++i) {
+        EXPECT_EQ(part.out.row<float>(t)[i], args.out.row<float>(t)[128 + i]) << name(format);
+      }
+    }
+  }
+}
+
+// A NaN weight or scale makes its outputs NaN, and no others; so does a NaN activation.
+TEST_P(Linear, NanStaysWhereItBelongs) {
+  for (const WeightFormat format : test::kAllWeightFormats) {
+    for (const int64_t t : {1, 6}) {
+      Arena arena;
+      Rng rng(8);
+      const LinearArgs args = random_args(arena, rng, format, {t, 21, 1184}, {});
+      const WeightView& w = args.weight;
+      const auto byte = [](const ConstTensorView& view, int64_t row, int64_t i) {
+        return const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(view.data)) +
+               row * view.row_stride() * item_bytes(view.dtype) + i;
+      };
+      const bool fp4 = format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4;
+      const ConstTensorView& poisoned = fp4 ? w.scale : w.data;
+      for (const int64_t row : {3, 20}) {  // low and high bytes: 0xff7f, 0xffff are NaNs all over
+        const int64_t last = poisoned.dim(1) * item_bytes(poisoned.dtype) - 1;
+        for (int64_t i = std::max<int64_t>(0, last - 3); i <= last; ++i) {
+          *byte(poisoned, row, i) = row == 3 && format == WeightFormat::kFp8Block ? 0x7f : 0xff;
+        }
+      }
+      if (t > 2) const_cast<float*>(args.x.row<float>(2))[7] = NAN;
+      arena.freeze();
+      test::OpCase<LinearArgs> test{
+          .name = name(format),
+          .args = args,
+          .outputs = {{"out", args.out, linear_oracle(args), {.abs = 1e-3}}},
+          .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
+          .num_tokens = t};
+      check_op(linear_rows(), Context{}, arena, test);
+    }
+  }
+}
+
+TEST(LinearCheck, SaysWhatIsWrong) {
+  Arena arena;
+  Rng rng(1);
+  LinearArgs args = random_args(arena, rng, WeightFormat::kMxfp4, {2, 8, 64}, {});
+  args.out = arena.output(DType::kF32, {2, 9});
+  EXPECT_EQ(test::error_of([&] { linear(Context{}, args); }),
+            "out: want [t=2, n=8] F32|BF16, got [2, 9] F32");
+  args = random_args(arena, rng, WeightFormat::kF32, {2, 8, 64}, {.x = DType::kE4M3});
+  args.x_scale = args.x_scale.slice(0, 0, 1);
+  EXPECT_EQ(test::error_of([&] { linear(Context{}, args); }),
+            "x_scale: want [t=2, 1] F8_E8M0, got [1, 1] F8_E8M0");
+  args = random_args(arena, rng, WeightFormat::kMxfp4, {2, 8, 64}, {});
+  args.weight.k = 48;
+  EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("multiple of 32"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4

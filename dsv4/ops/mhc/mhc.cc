@@ -1,0 +1,104 @@
+#include "dsv4/ops/mhc/mhc.h"
+
+#include "dsv4/ops/mhc/mhc_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Row<HcPreArgs> kHcPre[] = {
+    {"cpu", Arch::kCpu, true, accept_all<HcPreArgs>, hc_pre_cpu},
+};
+
+constexpr Row<HcPostArgs> kHcPost[] = {
+    {"cpu", Arch::kCpu, true, accept_all<HcPostArgs>, hc_post_cpu},
+};
+
+constexpr Row<HcHeadArgs> kHcHead[] = {
+    {"cpu", Arch::kCpu, true, accept_all<HcHeadArgs>, hc_head_cpu},
+};
+
+void check_streams(int64_t m) {
+  DSV4_CHECK(m >= 1 && m <= kMaxStreams, "{} streams, at most {}", m, kMaxStreams);
+}
+
+void check(const HcPreArgs& args) {
+  Dim t("t"), m("m"), d("d");
+  expect("streams", args.streams, {DType::kF32, DType::kBF16}, {t, m, d});
+  check_streams(*m);
+  expect("fn", args.fn, {DType::kF32}, {*m * (2 + *m), *m * *d});
+  expect("base", args.base, {DType::kF32}, {*m * (2 + *m)});
+  expect("scale", args.scale, {DType::kF32}, {3});
+  DSV4_CHECK(args.sinkhorn_iters >= 1, "sinkhorn_iters={}", args.sinkhorn_iters);
+  expect("out", args.out, {DType::kF32, DType::kBF16}, {t, d});
+  expect("post", args.post, {DType::kF32}, {t, m});
+  expect("comb", args.comb, {DType::kF32}, {t, m, m});
+}
+
+void check(const HcPostArgs& args) {
+  Dim t("t"), m("m"), d("d");
+  expect("streams", args.streams, {DType::kF32, DType::kBF16}, {t, m, d});
+  check_streams(*m);
+  expect("y", args.y, {DType::kF32, DType::kBF16}, {t, d});
+  expect("post", args.post, {DType::kF32}, {t, m});
+  expect("comb", args.comb, {DType::kF32}, {t, m, m});
+}
+
+void check(const HcHeadArgs& args) {
+  Dim t("t"), m("m"), d("d");
+  expect("streams", args.streams, {DType::kF32, DType::kBF16}, {t, m, d});
+  check_streams(*m);
+  expect("fn", args.fn, {DType::kF32}, {m, *m * *d});
+  expect("base", args.base, {DType::kF32}, {m});
+  expect("scale", args.scale, {DType::kF32}, {1});
+  expect("out", args.out, {DType::kF32, DType::kBF16}, {t, d});
+}
+
+// Dots with the rows of fn, sum of squares, weighted sum of the streams.
+double mix_flops(const ConstTensorView& streams, const ConstTensorView& fn) {
+  return static_cast<double>(streams.numel()) * (2.0 * static_cast<double>(fn.dim(0)) + 4.0);
+}
+
+}  // namespace
+
+Table<HcPreArgs> hc_pre_rows() {
+  return kHcPre;
+}
+Table<HcPostArgs> hc_post_rows() {
+  return kHcPost;
+}
+Table<HcHeadArgs> hc_head_rows() {
+  return kHcHead;
+}
+
+Cost hc_pre_cost(const HcPreArgs& args) {
+  return {.bytes = static_cast<double>(args.streams.bytes() + args.fn.bytes() + args.out.bytes() +
+                                       args.post.bytes() + args.comb.bytes()),
+          .flops = mix_flops(args.streams, args.fn)};
+}
+Cost hc_post_cost(const HcPostArgs& args) {
+  const auto m = static_cast<double>(args.streams.dim(1));
+  return {.bytes = static_cast<double>(2 * args.streams.bytes() + args.y.bytes() +
+                                       args.post.bytes() + args.comb.bytes()),
+          .flops = static_cast<double>(args.streams.numel()) * (2.0 * m + 1.0)};
+}
+Cost hc_head_cost(const HcHeadArgs& args) {
+  return {.bytes = static_cast<double>(args.streams.bytes() + args.fn.bytes() + args.out.bytes()),
+          .flops = mix_flops(args.streams, args.fn)};
+}
+
+void hc_pre(const Context& context, const HcPreArgs& args) {
+  check(args);
+  choose(hc_pre_rows(), context, args).run(context, args);
+}
+
+void hc_post(const Context& context, const HcPostArgs& args) {
+  check(args);
+  choose(hc_post_rows(), context, args).run(context, args);
+}
+
+void hc_head(const Context& context, const HcHeadArgs& args) {
+  check(args);
+  choose(hc_head_rows(), context, args).run(context, args);
+}
+
+}  // namespace dsv4

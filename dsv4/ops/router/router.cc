@@ -1,0 +1,43 @@
+#include "dsv4/ops/router/router.h"
+
+#include "dsv4/ops/router/router_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Row<RouterArgs> kRouter[] = {
+    {"cpu", Arch::kCpu, true, accept_all<RouterArgs>, router_cpu},
+};
+
+void check(const RouterArgs& args) {
+  Dim t("t"), e("e"), k("k"), v("v");
+  expect("logits", args.logits, {DType::kF32}, {t, e});
+  if (!args.bias.empty()) expect("bias", args.bias, {DType::kF32}, {e});
+  expect("experts", args.experts, {DType::kI32}, {t, k});
+  expect("weights", args.weights, {DType::kF32}, {t, k});
+  if (args.tid2eid.empty()) {
+    DSV4_CHECK(*k <= *e, "top-{} of {} experts", *k, *e);
+    return;
+  }
+  expect("tid2eid", args.tid2eid, {DType::kI32, DType::kI64}, {v, k});
+  expect("ids", args.ids, {DType::kI32}, {t});
+}
+
+}  // namespace
+
+Table<RouterArgs> router_rows() {
+  return kRouter;
+}
+
+Cost router_cost(const RouterArgs& args) {
+  return {.bytes = static_cast<double>(args.logits.bytes() + args.experts.bytes() +
+                                       args.weights.bytes()),
+          .flops = 4.0 * static_cast<double>(args.logits.numel())};
+}
+
+void router(const Context& context, const RouterArgs& args) {
+  check(args);
+  choose(router_rows(), context, args).run(context, args);
+}
+
+}  // namespace dsv4

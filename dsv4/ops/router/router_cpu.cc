@@ -1,0 +1,96 @@
+#include "dsv4/ops/router/router_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace dsv4 {
+namespace {
+
+// Below -20, ln(1 + e^v) is e^v to f32 precision, and its root keeps its precision where e^v itself
+// would underflow.
+float score(float logit) {
+  if (logit < -20.f) return std::exp(0.5f * logit);
+  const float softplus = logit > 20.f ? logit : std::log1p(std::exp(logit));
+  return std::sqrt(softplus);
+}
+
+struct Scratch {
+  std::vector<float> scores, keys;  // [e] unbiased, biased
+  std::vector<int32_t> order;       // [e]
+};
+
+// The k best keys, best first; equal keys in ascending order of expert. NaN is worse than all.
+void choose_top(Scratch& s, int64_t k, int32_t* chosen) {
+  std::iota(s.order.begin(), s.order.end(), 0);
+  const auto better = [&](int32_t a, int32_t b) {
+    const float x = s.keys[static_cast<size_t>(a)], y = s.keys[static_cast<size_t>(b)];
+    if (std::isnan(x) || std::isnan(y))
+      return std::isnan(x) == std::isnan(y) ? a < b : std::isnan(y);
+    return x != y ? x > y : a < b;
+  };
+  std::partial_sort(s.order.begin(), s.order.begin() + k, s.order.end(), better);
+  std::copy_n(s.order.begin(), k, chosen);
+}
+
+int64_t table_entry(const ConstTensorView& table, int64_t row, int64_t i) {
+  return table.dtype == DType::kI64 ? table.row<int64_t>(row)[i] : table.row<int32_t>(row)[i];
+}
+
+// Token ids and table values come from outside: both are checked before anything is written.
+void check_hash(const RouterArgs& args) {
+  const int64_t vocabulary = args.tid2eid.dim(0), num_experts = args.logits.dim(1);
+  for (int64_t t = 0; t < args.ids.dim(0); ++t) {
+    const int32_t id = args.ids.as<int32_t>()[t];
+    DSV4_CHECK(id >= 0 && id < vocabulary, "ids[{}] is {}, the table has {} rows", t, id,
+               vocabulary);
+    for (int64_t j = 0; j < args.tid2eid.dim(1); ++j) {
+      const int64_t expert = table_entry(args.tid2eid, id, j);
+      DSV4_CHECK(expert >= 0 && expert < num_experts, "tid2eid[{}, {}] is {}, there are {} experts",
+                 id, j, expert, num_experts);
+    }
+  }
+}
+
+void route_token(const RouterArgs& args, int64_t t, Scratch& s) {
+  const int64_t k = args.experts.dim(1);
+  const float* logits = args.logits.row<float>(t);
+  int32_t* chosen = args.experts.row<int32_t>(t);
+  float* weights = args.weights.row<float>(t);
+  std::transform(logits, logits + s.scores.size(), s.scores.begin(), score);
+  if (args.tid2eid.empty()) {
+    s.keys = s.scores;
+    if (!args.bias.empty()) {
+      for (size_t e = 0; e < s.keys.size(); ++e) s.keys[e] += args.bias.as<float>()[e];
+    }
+    choose_top(s, k, chosen);
+  } else {
+    const int32_t id = args.ids.as<int32_t>()[t];
+    for (int64_t j = 0; j < k; ++j) {
+      chosen[j] = static_cast<int32_t>(table_entry(args.tid2eid, id, j));
+    }
+  }
+  float sum = 0;
+  for (int64_t j = 0; j < k; ++j) sum += s.scores[static_cast<size_t>(chosen[j])];
+  for (int64_t j = 0; j < k; ++j) {
+    const float own = s.scores[static_cast<size_t>(chosen[j])];
+    weights[j] = (args.normalise ? own / sum : own) * args.route_scale;
+  }
+}
+
+}  // namespace
+
+void router_cpu(const Context&, const RouterArgs& args) {
+  if (!args.tid2eid.empty()) check_hash(args);
+  const auto num_experts = static_cast<size_t>(args.logits.dim(1));
+#pragma omp parallel
+  {
+    Scratch scratch{std::vector<float>(num_experts), std::vector<float>(num_experts),
+                    std::vector<int32_t>(num_experts)};
+#pragma omp for
+    for (int64_t t = 0; t < args.logits.dim(0); ++t) route_token(args, t, scratch);
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,11 @@
+// CPU row of router.h.
+
+#pragma once
+
+#include "dsv4/ops/router/router.h"
+
+namespace dsv4 {
+
+void router_cpu(const Context& context, const RouterArgs& args);
+
+}  // namespace dsv4

@@ -1,0 +1,45 @@
+// Added tokens: texts such as <｜User｜> that stand for one id and are found before anything else
+// is done.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dsv4 {
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;  // not empty, valid UTF-8
+  bool special = false;
+  bool normalized = false;  // searched for in a second pass, in what the first left over
+};
+
+// Finds a fixed set of texts: leftmost first, the longest of those that start there.
+class AddedTokenFinder {
+ public:
+  struct Match {
+    size_t begin, end;  // byte offsets
+    int32_t id;
+  };
+
+  AddedTokenFinder() = default;
+  explicit AddedTokenFinder(std::vector<AddedToken> tokens);
+
+  // The first match at or behind `from`.
+  std::optional<Match> find(std::string_view text, size_t from) const;
+  // The token whose content is exactly `content`.
+  std::optional<int32_t> id(std::string_view content) const;
+
+ private:
+  std::optional<Match> longest_at(std::string_view text, size_t begin) const;
+
+  std::vector<AddedToken> tokens_;      // by content
+  std::array<bool, 256> first_byte_{};  // does any content start with this byte?
+};
+
+}  // namespace dsv4

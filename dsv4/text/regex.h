@@ -1,0 +1,57 @@
+// A compiled regular expression (PCRE2: UTF-8, Unicode properties, JIT where the machine allows
+// it).
+//
+// Constant after construction, so one Regex serves many threads; each thread brings its own
+// Scratch.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+struct pcre2_real_code_8;
+struct pcre2_real_match_data_8;
+struct pcre2_real_match_context_8;
+
+namespace dsv4 {
+
+struct RegexMatch {
+  size_t begin, end;  // byte offsets, begin < end
+};
+
+class Regex {
+ public:
+  class Scratch {
+   public:
+    Scratch();
+
+   private:
+    friend class Regex;
+    struct Free {
+      void operator()(pcre2_real_match_data_8* data) const;
+      void operator()(pcre2_real_match_context_8* context) const;
+    };
+    std::unique_ptr<pcre2_real_match_data_8, Free> data_;
+    std::unique_ptr<pcre2_real_match_context_8, Free> context_;
+  };
+
+  // `pattern` as tokenizer.json writes it (pattern.h). kBadInput if it does not compile,
+  // kUnsupported if it means something that PCRE2 would read otherwise, or can match nothing at
+  // all.
+  explicit Regex(const std::string& pattern);
+
+  // The leftmost match at or behind `from`. `text` is valid UTF-8. A pattern that needs
+  // unreasonably many steps for the text is an Error (kBadInput), never a missed match.
+  std::optional<RegexMatch> find(std::string_view text, size_t from, Scratch& scratch) const;
+
+ private:
+  struct Free {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+  std::string pattern_;
+  std::unique_ptr<pcre2_real_code_8, Free> code_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,30 @@
+// Token ids, one at a time, to text that is always valid UTF-8.
+//
+// A character may be spread over several tokens, so bytes that could still become one are held back
+// (at most three). Bytes that cannot are replaced by U+FFFD as utf8_lossy() does: all that push()
+// and finish() return, joined, is utf8_lossy(tokenizer.decode(ids)).
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dsv4/text/tokenizer.h"
+
+namespace dsv4 {
+
+class StreamDecoder {
+ public:
+  // The tokenizer must outlive the decoder.
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+  std::string push(int32_t id);
+  // What is held back, as U+FFFD or nothing; the decoder can then start a new text.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string pending_;  // an incomplete sequence
+};
+
+}  // namespace dsv4
