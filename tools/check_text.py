@@ -2,10 +2,10 @@
 """Checks the text of every tracked file: what a formatter does not see.
 
   every file     no absolute path of a build machine
-  but data       no trailing blanks, one newline at the end (data: a folder data/, golden/ or corpus/)
+  but data       no trailing blanks, one newline at the end (data: .json; data/, golden/, corpus/)
   code           no tabs; at most 500 lines (see LONG)
-  C++            a header has #pragma once and opens with a comment that says what it is; a source
-                 opens with a comment or, beside its header, with an include
+  C++            a header has #pragma once (X-inl.h: Highway's toggle guard) and opens with a comment
+                 that says what it is; a source opens with a comment or, beside its header, an include
 
 Usage: check_text.py [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
 """
@@ -20,7 +20,7 @@ CODE = HEADERS | SOURCES | {".py", ".cmake"}
 MACHINE_PATH = re.compile(r'(?<![\w.$}/<-])/(?:work|tmp|root|home|mnt)/[\w.]')
 MAX_LINES = 500
 LONG = {}  # path: why it is longer
-DATA = re.compile(r"(^|/)(data|golden|corpus)/")
+DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/")
 
 
 def tracked(root):
@@ -54,8 +54,9 @@ def check_file(path, data):
         yield len(lines) - 1, "blank line at the end"
     if suffix in CODE and len(lines) - 1 > MAX_LINES and path not in LONG:
         yield len(lines) - 1, f"longer than {MAX_LINES} lines"
-    if suffix in HEADERS and "\n#pragma once\n" not in text:
-        yield 1, "no #pragma once"
+    guard = "defined(HWY_TARGET_TOGGLE)" if path.endswith("-inl.h") else "\n#pragma once\n"
+    if suffix in HEADERS and guard not in text:
+        yield 1, f"no {guard.strip()}"
     if suffix in HEADERS and not text.startswith("//"):
         yield 1, "a header opens with a comment"
     if suffix in SOURCES and not text.startswith(("//", "#include")):

@@ -14,6 +14,9 @@ class CheckTextTest(unittest.TestCase):
     def test_good_files(self):
         self.assertEqual(self.problems("a.h", HEADER), [])
         self.assertEqual(self.problems("a.cc", '#include "a.h"\n'), [])
+        self.assertEqual(self.problems("a.json", "{} "), [])
+        toggle = "// What.\n#if defined(A) == defined(HWY_TARGET_TOGGLE)\n"
+        self.assertEqual(self.problems("a-inl.h", toggle), [])
         self.assertEqual(self.problems("a.md", "see https://example.org/home/x and ./tmp/y\n"), [])
         self.assertEqual(self.problems("empty", ""), [])
         self.assertEqual(list(check_text.check_file("model.bin", b"\xff\xfe \n")), [])
@@ -37,6 +40,7 @@ class CheckTextTest(unittest.TestCase):
 
     def test_openings(self):
         self.assertEqual(self.problems("a.h", "// What.\n"), ["1: no #pragma once"])
+        self.assertEqual(self.problems("a-inl.h", HEADER), ["1: no defined(HWY_TARGET_TOGGLE)"])
         self.assertEqual(self.problems("a.cuh", "\n#pragma once\n"), ["1: a header opens with a comment"])
         self.assertEqual(self.problems("a.cc", "int x;\n"), ["1: a source opens with a comment or an include"])
 
