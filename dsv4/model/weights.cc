@@ -1,7 +1,7 @@
 #include "dsv4/model/weights.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/cpu/rows.h"
+#include "dsv4/formats/float16.h"
 #include "dsv4/formats/state_layout.h"
 
 namespace dsv4 {
@@ -37,7 +37,10 @@ class WeightLoader {
     const ConstTensorView stored = floats(name, shape);
     if (stored.dtype == DType::kF32) return stored;
     const Buffer& copy = weights_.widened.emplace_back(DType::kF32, shape);
-    cpu::load(stored, 0, stored.numel(), copy.as<float>());
+    for (int64_t i = 0; i < stored.numel(); ++i) {
+      const uint16_t code = stored.as<uint16_t>()[i];
+      copy.as<float>()[i] = stored.dtype == DType::kBF16 ? bf16_to_f32(code) : f16_to_f32(code);
+    }
     return copy;
   }
 

@@ -152,20 +152,15 @@ void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t c
   const int64_t m = args.streams.dim(1);
   const float* post = args.post.row<float>(token);
   const float* comb = args.comb.as<float>() + token * args.comb.stride[0];
-<<<<<<< HEAD
-  float *y = scratch, *out = y + kColumnTile, *x = out + kColumnTile;
-  cpu::load(args.y, token * args.y.row_stride() + begin, count, y);
-  if (args.streams.dtype == DType::kBF16 && args.y.dtype == DType::kF32) {
-    for (int64_t i = 0; i < count; ++i) y[i] = round_to_bf16(y[i]);
-  }
-=======
   float weights[kMaxStreams * (1 + kMaxStreams)];
   for (int64_t k = 0; k < m; ++k) {
     weights[k * (1 + m)] = post[k];
     for (int64_t j = 0; j < m; ++j) weights[k * (1 + m) + 1 + j] = comb[j * m + k];
   }
   cpu::load(args.y, token * args.y.row_stride() + begin, count, scratch);
->>>>>>> w-attention
+  if (args.streams.dtype == DType::kBF16 && args.y.dtype == DType::kF32) {
+    for (int64_t i = 0; i < count; ++i) scratch[i] = round_to_bf16(scratch[i]);
+  }
   for (int64_t j = 0; j < m; ++j) {
     cpu::load(args.streams, stream_offset(args.streams, token, j) + begin, count,
               scratch + (1 + j) * kColumnTile);
