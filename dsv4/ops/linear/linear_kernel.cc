@@ -19,18 +19,21 @@ namespace dsv4::linear_kernel::HWY_NAMESPACE {
 constexpr int kFusedRows = 4;
 constexpr int kTileRows = kLanes >= 16 ? 8 : 4;
 constexpr int kPanelTokens = 3;
-// Columns of a row group that are worked on before its next scales are read (fused), or before the
-// next row group (tiled: kTileRows x kTileChunk floats and a panel share the L1 cache).
-constexpr int64_t kFusedChunk = 1024;
-constexpr int64_t kTileChunk = 512;
+// Columns between two visits of a row group. A tile of kTileRows x kChunk floats fills most of the
+// L1 cache; shorter chunks fit better but carry the sums through the L2 cache more often, which
+// costs more.
+constexpr int64_t kChunk = 1024;
+
+inline bool IsNanCode(uint8_t e4m3) {
+  return (e4m3 & 0x7f) == 0x7f;
+}
 
 // A row group: pointers to the first byte of R rows; rows past the end repeat the last one.
 template <class F, int R>
 struct RowGroup {
   static constexpr int64_t kStep = F::kVectors * kLanes;  // columns decoded at once
   static constexpr int64_t kStepBytes = kStep * F::kBits / 8;
-  static constexpr int64_t kNumScales =
-      F::kGroup == 0 ? 1 : kFusedChunk / std::max(F::kGroup, 1) + 1;
+  static constexpr int64_t kNumScales = F::kGroup == 0 ? 1 : kChunk / std::max(F::kGroup, 1) + 1;
   // The scales of an fp8 block serve all rows of an aligned group.
   static constexpr int kScaleRows = F::kGroup == kFp8BlockSize ? 1 : R;
 
@@ -81,9 +84,14 @@ struct RowGroup {
     }
   }
 
-  bool is_nan(int r) const {
-    const auto nan_code = [](uint8_t code) { return (code & 0x7f) == 0x7f; };
-    return watch.Seen() && std::any_of(data[r], data[r] + w.k, nan_code);
+  // The same columns of the next row group: rows are too short for the hardware to find its stride,
+  // and a group lasts about as long as memory takes.
+  static HWY_INLINE void prefetch(const uint8_t* p) {
+    __builtin_prefetch(p);
+  }
+
+  bool has_nan_code(int r) const {
+    return std::any_of(data[r], data[r] + w.k, IsNanCode);
   }
 
  private:
@@ -91,7 +99,7 @@ struct RowGroup {
     if constexpr (F::kGroup != 0) {
       const int64_t count = (columns + F::kGroup - 1) / F::kGroup;
       for (int r = 0; r < kScaleRows; ++r) {
-        __builtin_prefetch(w.scale + (n[r] + R) * w.scale_row_bytes + k0 / F::kGroup);
+        prefetch(w.scale + (n[r] + R) * w.scale_row_bytes + k0 / F::kGroup);
         F::Scales(w, n[r], k0 / F::kGroup, count, scales[r]);
         scales[r][count] = 0;  // the second half of a ragged step
       }
@@ -162,16 +170,15 @@ void FusedRows(const Block& block, int64_t row, int64_t end) {
   const Weights& w = *block.weights;
   RowGroup<F, kFusedRows> group(w, row, end);
   Sums<kFusedRows, T> sums;
-  const int64_t ahead = kFusedRows * w.row_bytes;
-  for (int64_t k0 = 0; k0 < w.k; k0 += kFusedChunk) {
+  for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
     const float* x = block.panels + k0 * T;
     group.for_each_step(
-        k0, std::min(kFusedChunk, w.k - k0), [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
+        k0, std::min(kChunk, w.k - k0), [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
           const float* xs = x + s * F::kVectors * kLanes * T;
 #pragma GCC unroll 8
           for (int r = 0; r < kFusedRows; ++r) {
             F32Vec values[F::kVectors];
-            __builtin_prefetch(at[r] + ahead, 0, 3);
+            group.prefetch(at[r] + kFusedRows * w.row_bytes);
             group.decode(r, s, at[r], values);
 #pragma GCC unroll 8
             for (int v = 0; v < F::kVectors; ++v) {
@@ -184,12 +191,13 @@ void FusedRows(const Block& block, int64_t row, int64_t end) {
           }
         });
   }
+  const bool seen_nan = group.watch.Seen();
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
     float y[kFusedRows];
     Finish(sums.v[0][t], sums.v[1][t], sums.v[2][t], sums.v[3][t], w.scale2, y);
     for (int r = 0; r < kFusedRows; ++r) {
-      if (group.is_nan(r)) y[r] = e4m3_to_f32(0x7f);
+      if (seen_nan && group.has_nan_code(r)) y[r] = e4m3_to_f32(0x7f);
     }
     std::copy_n(y, std::min<int64_t>(kFusedRows, end - row),
                 block.out + t * block.rows + (row - block.row));
@@ -210,6 +218,7 @@ void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, floa
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       F32Vec values[F::kVectors];
+      group.prefetch(at[r] + kTileRows * group.w.row_bytes);
       group.decode(r, s, at[r], values);
 #pragma GCC unroll 8
       for (int v = 0; v < F::kVectors; ++v) {
@@ -284,7 +293,7 @@ void PatchNanRows(const Block& block) {
   const Weights& w = *block.weights;
   for (int64_t r = 0; r < block.rows; ++r) {
     const uint8_t* data = w.row(block.row + r);
-    if (std::none_of(data, data + w.k, [](uint8_t c) { return (c & 0x7f) == 0x7f; })) continue;
+    if (std::none_of(data, data + w.k, IsNanCode)) continue;
     for (int64_t t = 0; t < block.tokens; ++t) block.out[t * block.rows + r] = e4m3_to_f32(0x7f);
   }
 }
@@ -297,9 +306,9 @@ void Tiled(const Block& block) {
   constexpr int64_t kSumFloats = int64_t{kTileRows} * kPanelTokens * kLanes;
   float* const tile = block.scratch;
   bool has_nan = false;
-  for (int64_t k0 = 0; k0 == 0 || k0 < w.k; k0 += kTileChunk) {
-    const int64_t columns = std::min(kTileChunk, w.k - k0);
-    float* sums = tile + kTileRows * kTileChunk;
+  for (int64_t k0 = 0; k0 == 0 || k0 < w.k; k0 += kChunk) {
+    const int64_t columns = std::min(kChunk, w.k - k0);
+    float* sums = tile + kTileRows * kChunk;
     for (int64_t row = block.row; row < end; row += kTileRows) {
       RowGroup<F, kTileRows> group(w, row, end);
       DecodeTile(group, k0, columns, tile);
@@ -308,7 +317,7 @@ void Tiled(const Block& block) {
       TileStep step{.tile = tile,
                     .vectors = steps * F::kVectors,
                     .first = k0 == 0,
-                    .last = k0 + kTileChunk >= w.k,
+                    .last = k0 + kChunk >= w.k,
                     .out_stride = block.rows,
                     .rows = std::min<int64_t>(kTileRows, end - row),
                     .scale2 = w.scale2};
@@ -367,8 +376,8 @@ int64_t ScratchFloats(const Weights& w, int64_t rows, int64_t tokens) {
   if (tokens <= kPanelTokens) return 0;
   const int64_t groups = (rows + kTileRows - 1) / kTileRows;
   const int64_t panels = (tokens + kPanelTokens - 1) / kPanelTokens;
-  const int64_t sums = w.k > kTileChunk ? groups * panels * kTileRows * kPanelTokens * kLanes : 0;
-  return kTileRows * kTileChunk + sums;
+  const int64_t sums = w.k > kChunk ? groups * panels * kTileRows * kPanelTokens * kLanes : 0;
+  return kTileRows * kChunk + sums;
 }
 
 // x[first], x[first + 2], ...
