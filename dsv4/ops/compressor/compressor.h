@@ -2,16 +2,16 @@
 //
 //   g_t = gate_t + ape[t mod r]
 //   p_w[c] = sum_rows softmax_rows(g[c]) * a[c]
-//     rows of HCA (no overlap): tokens w*r .. w*r + r - 1
-//     rows of CSA (r = 4):      tokens of block w-1 with dims [0, d_c), then of block w with [d_c,
-//     2 d_c);
-//                               block -1 is absent: value 0, gate -inf
+//
+// Rows of HCA (no overlap): tokens w*r .. w*r + r - 1. Rows of CSA (r = 4): tokens of block w - 1
+// with dims [0, d_c), then those of block w with dims [d_c, 2 d_c); block -1 is absent, value 0 and
+// gate -inf.
 //
 // The batch is ragged: sequence i brings tokens cu_tokens[i] .. cu_tokens[i+1]-1, the first of them
 // at position start[i]. Its open block lives in state slot state_slots[i] before and after the
-// call, so any chunking gives the same entries, bit for bit. Closed blocks come out in order,
-// sequence after sequence: num_closed_entries(start, count, r) of each. Not here: the projections
-// before, norm, RoPE and quantisation after.
+// call, so any chunking gives the same entries and the same state, bit for bit. Closed blocks come
+// out in order, sequence after sequence: num_closed_entries(start, count, r) of each. Not here: the
+// projections before, norm, RoPE and quantisation after.
 
 #pragma once
 

@@ -2,8 +2,7 @@
 //
 //   score[t, s] = sum_h relu(q[t, h] . key[s]) * (weight[t, h] * weight_scale)
 //                                                                  s < visible[t], otherwise -inf
-//   top_k:        the k best s of each t, ties to the lowest s, written in ascending s, -1 where
-//   fewer
+//   top_k:        the k best s of each t, ties to the lowest s, in ascending s, then -1
 //
 // kOfficial rounds the scaled weight, the dot product, their product and the final sum to bf16 and
 // adds heads in f32, ascending h; kExact keeps f32.

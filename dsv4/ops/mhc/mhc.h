@@ -1,11 +1,14 @@
 // Manifold-constrained hyper-connections: m parallel residual streams (spec dsv4.md 8).
 //
-//   rho   = rsqrt(mean(X_t^2) + norm_eps)              over all m * d values of a token
-//   mix_i = (flatten(X_t) . fn_i) * rho                i = 0 .. m*(2+m)-1: pre | post | comb
-//   (row-major) pre_j  = sigmoid(mix_j * scale[0] + base_j) + hc_eps post_j = 2 sigmoid(mix_{m+j} *
-//   scale[1] + base_{m+j}) comb   = Sinkhorn(mix_{2m+mj+k} * scale[2] + base_{2m+mj+k})
-//            row softmax + eps, column step, then (iters - 1) x (row step, column step); a step
-//            divides by (sum + eps)
+//   rho    = rsqrt(mean(X_t^2) + norm_eps)      over all m * d values of a token
+//   mix_i  = (flatten(X_t) . fn_i) * rho        i: pre [m] | post [m] | comb [m, m], row-major
+//   pre_j  = sigmoid(mix_j * scale[0] + base_j) + hc_eps
+//   post_j = 2 sigmoid(mix_{m+j} * scale[1] + base_{m+j})
+//   comb   = Sinkhorn(B), B_jk = mix_i * scale[2] + base_i at i = 2m + mj + k
+//
+// Sinkhorn: row softmax + eps, column step, then (iters - 1) times a row step and a column step; a
+// step divides by (sum + eps).
+//
 //   hc_pre:   x = sum_j pre_j X_j
 //   hc_post:  X'_k = post_k y + sum_j comb[j][k] X_j   the sum runs over the FIRST index
 //   hc_head:  x = sum_j pre_j X_j with its own fn [m, m*d], base [m], scale [1]; no post, no comb
