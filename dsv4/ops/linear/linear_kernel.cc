@@ -23,6 +23,7 @@ constexpr int kPanelTokens = 3;
 // L1 cache; shorter chunks fit better but carry the sums through the L2 cache more often, which
 // costs more.
 constexpr int64_t kChunk = 1024;
+constexpr int64_t kPrefetchBytes = 8192;
 
 inline bool IsNanCode(uint8_t e4m3) {
   return (e4m3 & 0x7f) == 0x7f;
@@ -38,12 +39,16 @@ struct RowGroup {
   static constexpr int kScaleRows = F::kGroup == kFp8BlockSize ? 1 : R;
 
   const Weights& w;
+  const int64_t ahead_rows, ahead_bytes;
   int64_t n[R];
   const uint8_t* data[R];
   float scales[kScaleRows][kNumScales] = {};
   typename F::Watch watch;
 
-  RowGroup(const Weights& weights, int64_t row, int64_t end) : w(weights) {
+  RowGroup(const Weights& weights, int64_t row, int64_t end)
+      : w(weights),
+        ahead_rows(R * (1 + kPrefetchBytes / (1 + R * weights.row_bytes))),
+        ahead_bytes(ahead_rows * weights.row_bytes) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       n[r] = std::min(row + r, end - 1);
@@ -84,10 +89,10 @@ struct RowGroup {
     }
   }
 
-  // The same columns of the next row group: rows are too short for the hardware to find its stride,
-  // and a group lasts about as long as memory takes.
-  static HWY_INLINE void prefetch(const uint8_t* p) {
-    __builtin_prefetch(p);
+  // The same columns of a later row group, kPrefetchBytes ahead or a little more: rows are too
+  // short for the hardware to find their stride.
+  HWY_INLINE void prefetch(const uint8_t* at) const {
+    __builtin_prefetch(at + ahead_bytes);
   }
 
   bool has_nan_code(int r) const {
@@ -99,7 +104,7 @@ struct RowGroup {
     if constexpr (F::kGroup != 0) {
       const int64_t count = (columns + F::kGroup - 1) / F::kGroup;
       for (int r = 0; r < kScaleRows; ++r) {
-        prefetch(w.scale + (n[r] + R) * w.scale_row_bytes + k0 / F::kGroup);
+        __builtin_prefetch(w.scale + (n[r] + ahead_rows) * w.scale_row_bytes + k0 / F::kGroup);
         F::Scales(w, n[r], k0 / F::kGroup, count, scales[r]);
         scales[r][count] = 0;  // the second half of a ragged step
       }
@@ -178,7 +183,7 @@ void FusedRows(const Block& block, int64_t row, int64_t end) {
 #pragma GCC unroll 8
           for (int r = 0; r < kFusedRows; ++r) {
             F32Vec values[F::kVectors];
-            group.prefetch(at[r] + kFusedRows * w.row_bytes);
+            group.prefetch(at[r]);
             group.decode(r, s, at[r], values);
 #pragma GCC unroll 8
             for (int v = 0; v < F::kVectors; ++v) {
@@ -218,7 +223,7 @@ void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, floa
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       F32Vec values[F::kVectors];
-      group.prefetch(at[r] + kTileRows * group.w.row_bytes);
+      group.prefetch(at[r]);
       group.decode(r, s, at[r], values);
 #pragma GCC unroll 8
       for (int v = 0; v < F::kVectors; ++v) {
