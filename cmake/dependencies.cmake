@@ -31,11 +31,16 @@ add_library(dsv4_flags INTERFACE)
 target_include_directories(dsv4_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # Contraction stays off so that the bits are those of the source; fused multiply-add is called by name.
 target_compile_options(dsv4_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Werror -ffp-contract=off)
-# SSE2 runs everywhere; AVX2 and AVX-512 are what counts. Fewer targets keep compile time down.
+# AVX2 and AVX-512 are what counts; an older processor runs Highway's one-lane target. Fewer targets keep
+# compile time down.
 target_compile_definitions(dsv4_flags INTERFACE
   "HWY_DISABLED_TARGETS=(HWY_SSE4|HWY_SSSE3)")
 if(DSV4_SANITIZE)
   target_compile_options(dsv4_flags INTERFACE
     -fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   target_link_options(dsv4_flags INTERFACE -fsanitize=${DSV4_SANITIZE})
+endif()
+if(DSV4_FUZZ)
+  # Coverage feedback; the fuzzers themselves link libFuzzer (fuzz/CMakeLists.txt).
+  target_compile_options(dsv4_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()

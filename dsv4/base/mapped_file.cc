@@ -27,7 +27,8 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: the open of a pipe would wait for its writer.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) fail(ErrorCode::kIo, "cannot open {}: {}", path, std::strerror(errno));
   struct stat info {};
   if (fstat(file.fd, &info) != 0)

@@ -8,8 +8,8 @@
 //   kFp8Block  [n, k] E4M3                [n/128, k/128] E8M0 or F32   data * scale[n/128, k/128]
 //                                         (rounded up)
 //   kMxfp4     [n, k/2] bytes (2 e2m1)    [n, k/32] E8M0               e2m1 * scale[n, k/32]
-//   kNvfp4     [n, k/2] bytes (2 e2m1)    [n, k/16] E4M3, and          e2m1 * scale[n, k/16] * scale2
-//                                         scale2 = F32 scalar
+//   kNvfp4     [n, k/2] bytes (2 e2m1)    [n, k/16] E4M3,              e2m1 * scale[n, k/16] * s2
+//                                         s2 = scale2: one F32
 //
 // In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6.
 

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <iterator>
 
-#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/loader/names.h"
 #include "dsv4/loader/shard_index.h"
@@ -129,78 +128,6 @@ const StoredTensor& Checkpoint::find(const std::string& name, std::initializer_l
 ConstTensorView Checkpoint::tensor(const std::string& name, std::initializer_list<DType> dtypes,
                                    std::initializer_list<int64_t> shape) const {
   return find(name, dtypes, shape).view;
-}
-
-WeightView Checkpoint::weight(const std::string& prefix, int64_t n, int64_t k) const {
-  const std::string name = prefix + ".weight";
-  const StoredTensor& stored = find(name);
-  WeightView weight{.n = n, .k = k, .data = stored.view};
-  switch (stored.view.dtype) {
-    case DType::kE4M3:
-      return fp8_weight(prefix, weight);
-    case DType::kI8:
-    case DType::kU8:
-      return fp4_weight(prefix, weight);
-    case DType::kBF16:
-      weight.format = WeightFormat::kBF16;
-      break;
-    case DType::kF16:
-      weight.format = WeightFormat::kF16;
-      break;
-    default:
-      weight.format = WeightFormat::kF32;
-  }
-  find(name, {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3, DType::kI8, DType::kU8},
-       {n, k});
-  return weight;
-}
-
-WeightView Checkpoint::fp8_weight(const std::string& prefix, WeightView weight) const {
-  const auto [n, k] = std::pair(weight.n, weight.k);
-  weight.format = WeightFormat::kFp8Block;
-  find(prefix + ".weight", {DType::kE4M3}, {n, k});
-  const std::string scale = prefix + ".scale";
-  weight.scale = e8m0_scale(scale, {DType::kE8M0, DType::kF32, DType::kU8},
-                            {ceil_div(n, kFp8BlockSize), ceil_div(k, kFp8BlockSize)});
-  // The last scale row of w1 would then also hold for the first rows of w3.
-  if (const StoredTensor& stored = find(scale); stored.half && n % kFp8BlockSize != 0)
-    fail(ErrorCode::kBadInput, "{}: {} rows of stacked experts cut the {}-row scale blocks ({})",
-         scale, n, kFp8BlockSize, stored.file);
-  return weight;
-}
-
-WeightView Checkpoint::fp4_weight(const std::string& prefix, WeightView weight) const {
-  const bool nvfp4 = has(prefix + ".weight_scale");
-  const int64_t group = nvfp4 ? kNvfp4Group : kMxfp4Group;
-  weight.format = nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kMxfp4;
-  const StoredTensor& stored =
-      find(prefix + ".weight", {DType::kI8, DType::kU8}, {weight.n, weight.k / 2});
-  if (weight.k % group != 0)
-    fail(ErrorCode::kBadInput, "{}.weight: {} needs k to be a multiple of {}, k is {} ({})", prefix,
-         name(weight.format), group, weight.k, stored.file);
-  if (!nvfp4) {
-    weight.scale =
-        e8m0_scale(prefix + ".scale", {DType::kE8M0, DType::kU8}, {weight.n, weight.k / group});
-    return weight;
-  }
-  weight.scale = tensor(prefix + ".weight_scale", {DType::kE4M3}, {weight.n, weight.k / group});
-  weight.scale2 = scalar(prefix + ".weight_scale_2");
-  asked_.insert(prefix + ".input_scale");
-  return weight;
-}
-
-ConstTensorView Checkpoint::e8m0_scale(const std::string& name, std::initializer_list<DType> dtypes,
-                                       std::initializer_list<int64_t> shape) const {
-  ConstTensorView scale = tensor(name, dtypes, shape);
-  if (scale.dtype == DType::kU8) scale.dtype = DType::kE8M0;
-  return scale;
-}
-
-float Checkpoint::scalar(const std::string& name) const {
-  const StoredTensor& stored = find(name);
-  return *(stored.view.rank == 0 ? tensor(name, {DType::kF32}, {})
-                                 : tensor(name, {DType::kF32}, {1}))
-              .as<float>();
 }
 
 std::vector<std::string> Checkpoint::unused() const {

@@ -210,7 +210,8 @@ TEST(ParseSafetensors, ReadsLargeHeaders) {
     members.push_back(tensor_json(fmt::format("layers.7.ffn.experts.{}.w1.weight", i), "[1,1,1]",
                                   fmt::format("[{},{}]", i, i + 1), "I8"));
   }
-  const SafetensorsIndex index = parse(file_with(members, kTensors));
+  const std::string file = file_with(members, kTensors);
+  const SafetensorsIndex index = parse(file);
   EXPECT_EQ(index.tensors.size(), static_cast<size_t>(kTensors));
   EXPECT_EQ(*index.tensors.at("layers.7.ffn.experts.300.w1.weight").as<int8_t>(), 300 - 256);
 }

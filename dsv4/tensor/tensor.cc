@@ -19,10 +19,13 @@ TensorMeta TensorMeta::contiguous(DType dtype, std::span<const int64_t> shape) {
     meta.shape[axis++] = extent;
   }
   int64_t step = 1;
+  bool overflow = false;
   for (size_t i = shape.size(); i-- > 0;) {
     meta.stride[i] = step;
-    step *= meta.shape[i];
+    overflow = overflow || __builtin_mul_overflow(step, meta.shape[i], &step);
   }
+  overflow = overflow || __builtin_mul_overflow(step, item_bytes(dtype), &step);
+  DSV4_CHECK(!overflow, "{} has more bytes than 63 bits count", to_string(meta));
   return meta;
 }
 

@@ -186,6 +186,7 @@ void Reader::read_vocab() {
   size_t count = vocab.size();
   for (const AddedToken& token : file_.added) count += vocab.contains(token.content) ? 0 : 1;
 
+  ids_.reserve(vocab.size());
   file_.tokens.resize(count);
   std::vector<bool> taken(count);
   const auto take = [&](const Node& node, int32_t id, std::string bytes) {
@@ -239,7 +240,7 @@ void Reader::read_merges() {
   const Node list = root_.at("model").at("merges");
   const size_t count = list.array();
   file_.merges.reserve(count);
-  std::unordered_set<uint64_t> pairs;
+  std::unordered_set<uint64_t> pairs(count);
   for (size_t i = 0; i < count; ++i) {
     const Node node = list.at(i);
     const Merge merge = file_.merges.emplace_back(read_merge(node));

@@ -25,16 +25,16 @@ std::string block_text(char32_t block) {
     if (c >= 0xd800 && c < 0xe000) continue;
     std::string one;
     append_utf8(one, c);
-    text += "a" + one + "b " + one + one + "1" + one + "\n";
+    text += "a" + one + "b " + one + one + "1" + one + "!" + one + "\n";
   }
   return text;
 }
 
-std::string fnv1a(const std::vector<int32_t>& ids) {
+std::string fnv1a(const std::vector<int32_t>& numbers) {
   uint64_t hash = 0xcbf29ce484222325ull;
-  for (const int32_t id : ids) {
+  for (const int32_t number : numbers) {
     for (int shift = 0; shift < 32; shift += 8) {
-      hash = (hash ^ ((static_cast<uint32_t>(id) >> shift) & 0xff)) * 0x100000001b3ull;
+      hash = (hash ^ ((static_cast<uint32_t>(number) >> shift) & 0xff)) * 0x100000001b3ull;
     }
   }
   return fmt::format("{:016x}", hash);
@@ -44,15 +44,14 @@ TEST(TokenizerGolden, EveryCodePoint) {
   const auto& hashes = goldens().at("block_hashes");
   ASSERT_EQ(hashes.size(), 0x110000u / kBlock);
   for (char32_t block = 0; block < hashes.size(); ++block) {
-    EXPECT_EQ(fnv1a(golden_tokenizer().encode(block_text(block))),
-              hashes.at(block).get<std::string>())
+    EXPECT_EQ(fnv1a(test::piece_sizes(block_text(block))), hashes.at(block).get<std::string>())
         << fmt::format("code points from U+{:04X}", static_cast<uint32_t>(block * kBlock));
   }
 }
 
 // Each of these takes well under a second; a quadratic step in patterns or merges would take hours.
 TEST(Tokenizer, LongRunsStayLinear) {
-  constexpr size_t kBytes = 2 << 20;
+  constexpr size_t kBytes = 1 << 20;
   const std::vector<std::string> units = {
       " ",    "\n",       "\r\n",   " \n", "\t",  "a",       "Z",        "é",
       "漢",   "あ",       "1",      "!",   "!\n", "😀",       "\xcc\x81", std::string(1, '\0'),

@@ -27,14 +27,21 @@ TEST(TokenizerGolden, EncodesAsThePackage) {
   }
 }
 
-// The third entry, where present, is what the package decodes with special tokens skipped.
+// The fourth entry, where present, is what the package decodes with special tokens skipped.
 TEST(TokenizerGolden, DecodesAsThePackage) {
   for (const auto& golden : goldens().at("cases")) {
     const auto text = golden.at(0).get<std::string>();
     const auto ids = golden.at(1).get<Ids>();
     ASSERT_EQ(golden_tokenizer().decode(ids), text);
-    const std::string skipped = golden.size() == 3 ? golden.at(2).get<std::string>() : text;
+    const std::string skipped = golden.size() == 4 ? golden.at(3).get<std::string>() : text;
     ASSERT_EQ(golden_tokenizer().decode(ids, true), skipped) << golden.dump();
+  }
+}
+
+TEST(TokenizerGolden, CutsPiecesAsThePackage) {
+  for (const auto& golden : goldens().at("cases")) {
+    ASSERT_EQ(test::piece_sizes(golden.at(0).get<std::string>()), golden.at(2).get<Ids>())
+        << golden.dump();
   }
 }
 

@@ -9,7 +9,9 @@
 
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/text/byte_alphabet.h"
+#include "dsv4/text/pre_tokenizer.h"
 #include "dsv4/text/tokenizer.h"
+#include "dsv4/text/tokenizer_json.h"
 
 namespace dsv4::test {
 
@@ -23,6 +25,18 @@ inline const Tokenizer& golden_tokenizer() {
 inline const nlohmann::json& goldens() {
   static const auto json = nlohmann::json::parse(read_text_file("tests/tokenizer/goldens.json"));
   return json;
+}
+
+// Bytes of each piece that the golden tokenizer's patterns cut `text` into, added tokens ignored.
+inline std::vector<int32_t> piece_sizes(std::string_view text) {
+  static const PreTokenizer pre_tokenizer(
+      parse_tokenizer_json(read_text_file(kTokenizerPath), kTokenizerPath).patterns);
+  Regex::Scratch scratch;
+  std::vector<std::string_view> pieces;
+  pre_tokenizer.split(text, scratch, pieces);
+  std::vector<int32_t> sizes;
+  for (const std::string_view piece : pieces) sizes.push_back(static_cast<int32_t>(piece.size()));
+  return sizes;
 }
 
 // A tokenizer.json of the 256 byte tokens (ids 0..255, by the code points of the byte alphabet),

@@ -10,7 +10,7 @@
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/linear/linear_kernel.h"
-#include "dsv4/tensor/buffer.h"
+#include "hwy/aligned_allocator.h"
 
 namespace dsv4 {
 namespace {
@@ -49,6 +49,15 @@ void load_row(const LinearJob& job, int64_t t, float* out) {
   }
 }
 
+// Uninitialised: a call writes what it reads, and zeroing would cost as much as a small product.
+using Floats = hwy::AlignedFreeUniquePtr<float[]>;
+
+Floats allocate(int64_t count) {
+  Floats memory = hwy::AllocateAligned<float>(static_cast<size_t>(std::max<int64_t>(count, 1)));
+  if (memory == nullptr) fail(ErrorCode::kResource, "cannot allocate {} floats of scratch", count);
+  return memory;
+}
+
 // A call of linear_jobs: where everything lies, and the two phases.
 class Call {
  public:
@@ -64,17 +73,17 @@ class Call {
       widest = std::max(widest, padded(job));
     }
     first_token_.push_back(total_tokens_);
-    packed_ = Buffer(DType::kF32, {floats});
+    packed_ = allocate(floats);
     thread_floats_ = widest;
     for (int j = 0; j < static_cast<int>(jobs.size()); ++j) add_units(j);
     thread_floats_ = align_up(thread_floats_, kPad);
-    scratch_ = Buffer(DType::kF32, {omp_get_max_threads(), thread_floats_});
+    scratch_ = allocate(omp_get_max_threads() * thread_floats_);
   }
 
   void run() {
 #pragma omp parallel
     {
-      float* scratch = scratch_.as<float>() + omp_get_thread_num() * thread_floats_;
+      float* scratch = scratch_.get() + omp_get_thread_num() * thread_floats_;
 #pragma omp for
       for (int64_t t = 0; t < total_tokens_; ++t) pack(t, scratch);
 #pragma omp for schedule(dynamic)
@@ -113,7 +122,7 @@ class Call {
     load_row(job, token, row);
     std::fill(row + job.args.weight.k, row + padded(job), 0.f);
     linear_kernel::pack(job.args.weight.format, row, padded(job),
-                        {.data = packed_.as<float>() + start_[j] + first * padded(job),
+                        {.data = packed_.get() + start_[j] + first * padded(job),
                          .width = std::min(panel_, num_tokens(job) - first)},
                         token - first);
   }
@@ -125,7 +134,7 @@ class Call {
     linear_kernel::multiply({.weights = &weights_[j],
                              .row = unit.row,
                              .rows = unit.rows,
-                             .panels = packed_.as<float>() + start_[j] + unit.token * padded(job),
+                             .panels = packed_.get() + start_[j] + unit.token * padded(job),
                              .tokens = unit.tokens,
                              .scratch = scratch + align_up(unit.tokens * unit.rows, kPad),
                              .out = out});
@@ -142,7 +151,7 @@ class Call {
   std::vector<int64_t> first_token_;  // of each job, counted over all jobs; and the total
   int64_t total_tokens_ = 0;
   std::vector<Unit> units_;
-  Buffer packed_, scratch_;
+  Floats packed_, scratch_;
   int64_t thread_floats_ = 0;
 };
 

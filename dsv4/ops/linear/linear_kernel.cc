@@ -19,15 +19,18 @@ namespace dsv4::linear_kernel::HWY_NAMESPACE {
 constexpr int kFusedRows = 4;
 constexpr int kTileRows = kLanes >= 16 ? 8 : 4;
 constexpr int kPanelTokens = 3;
-// Columns between two visits of a row: a tile of kTileRows x kChunk floats stays in the L1 cache.
-constexpr int64_t kChunk = 1024;
+// Columns of a row group that are worked on before its next scales are read (fused), or before the
+// next row group (tiled: kTileRows x kTileChunk floats and a panel share the L1 cache).
+constexpr int64_t kFusedChunk = 1024;
+constexpr int64_t kTileChunk = 512;
 
 // A row group: pointers to the first byte of R rows; rows past the end repeat the last one.
 template <class F, int R>
 struct RowGroup {
   static constexpr int64_t kStep = F::kVectors * kLanes;  // columns decoded at once
   static constexpr int64_t kStepBytes = kStep * F::kBits / 8;
-  static constexpr int64_t kNumScales = F::kGroup == 0 ? 1 : kChunk / std::max(F::kGroup, 1) + 1;
+  static constexpr int64_t kNumScales =
+      F::kGroup == 0 ? 1 : kFusedChunk / std::max(F::kGroup, 1) + 1;
   // The scales of an fp8 block serve all rows of an aligned group.
   static constexpr int kScaleRows = F::kGroup == kFp8BlockSize ? 1 : R;
 
@@ -38,6 +41,7 @@ struct RowGroup {
   typename F::Watch watch;
 
   RowGroup(const Weights& weights, int64_t row, int64_t end) : w(weights) {
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       n[r] = std::min(row + r, end - 1);
       data[r] = w.row(n[r]);
@@ -49,16 +53,19 @@ struct RowGroup {
   HWY_INLINE void for_each_step(int64_t k0, int64_t columns, const Step& step) {
     load_scales(k0, columns);
     const uint8_t* at[R];
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) at[r] = data[r] + k0 * F::kBits / 8;
     int64_t s = 0;
     for (; (s + 1) * kStep <= columns; ++s) {
       step(s, at);
+#pragma GCC unroll 8
       for (int r = 0; r < R; ++r) at[r] += kStepBytes;
     }
     const auto ragged = static_cast<size_t>(columns) % kStep;
     if (ragged == 0) return;
     // The ragged end: zero codes are zero weights in every format.
     uint8_t tail[R][kStepBytes] = {};
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       std::memcpy(tail[r], at[r], ragged * F::kBits / 8);
       at[r] = tail[r];
@@ -84,6 +91,7 @@ struct RowGroup {
     if constexpr (F::kGroup != 0) {
       const int64_t count = (columns + F::kGroup - 1) / F::kGroup;
       for (int r = 0; r < kScaleRows; ++r) {
+        __builtin_prefetch(w.scale + (n[r] + R) * w.scale_row_bytes + k0 / F::kGroup);
         F::Scales(w, n[r], k0 / F::kGroup, count, scales[r]);
         scales[r][count] = 0;  // the second half of a ragged step
       }
@@ -91,9 +99,48 @@ struct RowGroup {
   }
 };
 
-float Finish(F32Vec sum, float scale2) {
-  const float y = hn::GetLane(hn::SumOfLanes(kF32, sum)) * scale2;
-  return std::isnan(y) ? e4m3_to_f32(0x7f) : y;
+#if HWY_TARGET != HWY_SCALAR
+const hn::Simd<float, 4, 0> kF32x4;
+using Quad = hn::Vec<decltype(kF32x4)>;
+
+// Adds halves until four lanes are left.
+template <class V>
+HWY_INLINE Quad ToQuad(V v) {
+  if constexpr (hn::MaxLanes(hn::DFromV<V>()) == 4) {
+    return v;
+  } else {
+    const hn::Half<hn::DFromV<V>> half;
+    return ToQuad(hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+#endif
+
+// The results of four rows: lanes added by halves, the same tree for each row. y: [4]
+HWY_INLINE void Finish(F32Vec a, F32Vec b, F32Vec c, F32Vec d, float scale2, float* y) {
+#if HWY_TARGET == HWY_SCALAR
+  const F32Vec sums[4] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) {
+    const float value = hn::GetLane(sums[i]) * scale2;
+    y[i] = std::isnan(value) ? e4m3_to_f32(0x7f) : value;
+  }
+#else
+  const Quad p = ToQuad(a), q = ToQuad(b), r = ToQuad(c), s = ToQuad(d);
+  // [p0 + p2, q0 + q2, p1 + p3, q1 + q3]
+  const Quad pq = hn::Add(hn::InterleaveLower(kF32x4, p, q), hn::InterleaveUpper(kF32x4, p, q));
+  const Quad rs = hn::Add(hn::InterleaveLower(kF32x4, r, s), hn::InterleaveUpper(kF32x4, r, s));
+  const Quad sums =
+      hn::Add(hn::ConcatLowerLower(kF32x4, rs, pq), hn::ConcatUpperUpper(kF32x4, rs, pq));
+  const Quad values = hn::Mul(sums, hn::Set(kF32x4, scale2));
+  const Quad nan = hn::Set(kF32x4, e4m3_to_f32(0x7f));
+  hn::StoreU(hn::IfThenElse(hn::IsNaN(values), nan, values), kF32x4, y);
+#endif
+}
+
+// GCC would rather repeat a load as the memory operand of every use, which makes loads the limit.
+HWY_INLINE void KeepInRegister([[maybe_unused]] F32Vec& v) {
+#if HWY_COMPILER_GCC_ACTUAL && HWY_ARCH_X86
+  asm("" : "+v"(v.raw));
+#endif
 }
 
 template <int R, int T>
@@ -101,7 +148,9 @@ struct Sums {
   F32Vec v[R][T];
 
   HWY_INLINE Sums() {
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
       for (int t = 0; t < T; ++t) v[r][t] = hn::Zero(kF32);
     }
   }
@@ -113,15 +162,20 @@ void FusedRows(const Block& block, int64_t row, int64_t end) {
   const Weights& w = *block.weights;
   RowGroup<F, kFusedRows> group(w, row, end);
   Sums<kFusedRows, T> sums;
-  for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
+  const int64_t ahead = kFusedRows * w.row_bytes;
+  for (int64_t k0 = 0; k0 < w.k; k0 += kFusedChunk) {
     const float* x = block.panels + k0 * T;
     group.for_each_step(
-        k0, std::min(kChunk, w.k - k0), [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
+        k0, std::min(kFusedChunk, w.k - k0), [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
           const float* xs = x + s * F::kVectors * kLanes * T;
+#pragma GCC unroll 8
           for (int r = 0; r < kFusedRows; ++r) {
             F32Vec values[F::kVectors];
+            __builtin_prefetch(at[r] + ahead, 0, 3);
             group.decode(r, s, at[r], values);
+#pragma GCC unroll 8
             for (int v = 0; v < F::kVectors; ++v) {
+#pragma GCC unroll 8
               for (int t = 0; t < T; ++t) {
                 sums.v[r][t] =
                     hn::MulAdd(hn::Load(kF32, xs + (v * T + t) * kLanes), values[v], sums.v[r][t]);
@@ -130,12 +184,15 @@ void FusedRows(const Block& block, int64_t row, int64_t end) {
           }
         });
   }
-  for (int64_t r = 0; r < std::min<int64_t>(kFusedRows, end - row); ++r) {
-    const bool nan = group.is_nan(static_cast<int>(r));
-    for (int t = 0; t < T; ++t) {
-      block.out[t * block.rows + (row - block.row) + r] =
-          nan ? e4m3_to_f32(0x7f) : Finish(sums.v[r][t], w.scale2);
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    float y[kFusedRows];
+    Finish(sums.v[0][t], sums.v[1][t], sums.v[2][t], sums.v[3][t], w.scale2, y);
+    for (int r = 0; r < kFusedRows; ++r) {
+      if (group.is_nan(r)) y[r] = e4m3_to_f32(0x7f);
     }
+    std::copy_n(y, std::min<int64_t>(kFusedRows, end - row),
+                block.out + t * block.rows + (row - block.row));
   }
 }
 
@@ -150,9 +207,11 @@ template <class F>
 void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, float* tile) {
   group.for_each_step(k0, columns, [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
     float* out = tile + s * F::kVectors * kTileRows * kLanes;
+#pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       F32Vec values[F::kVectors];
       group.decode(r, s, at[r], values);
+#pragma GCC unroll 8
       for (int v = 0; v < F::kVectors; ++v) {
         hn::Store(values[v], kF32, out + (v * kTileRows + r) * kLanes);
       }
@@ -176,30 +235,47 @@ template <int T>
 void TileTimesPanel(const TileStep& step) {
   Sums<kTileRows, T> sums;
   if (!step.first) {
+#pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 8
       for (int t = 0; t < T; ++t) sums.v[r][t] = hn::Load(kF32, step.sums + (r * T + t) * kLanes);
     }
   }
   const float *tile = step.tile, *x = step.x;
   for (int64_t p = 0; p < step.vectors; ++p, tile += kTileRows * kLanes, x += T * kLanes) {
     F32Vec column[T];
+#pragma GCC unroll 8
     for (int t = 0; t < T; ++t) column[t] = hn::Load(kF32, x + t * kLanes);
+#pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      const F32Vec value = hn::Load(kF32, tile + r * kLanes);
+      F32Vec value = hn::Load(kF32, tile + r * kLanes);
+      KeepInRegister(value);
+#pragma GCC unroll 8
       for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(column[t], value, sums.v[r][t]);
     }
   }
   if (!step.last) {
+#pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 8
       for (int t = 0; t < T; ++t) hn::Store(sums.v[r][t], kF32, step.sums + (r * T + t) * kLanes);
     }
     return;
   }
-  float* out = step.out;
-  for (int t = 0; t < T; ++t, out += step.out_stride) {
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
     float y[kTileRows];
-    for (int r = 0; r < kTileRows; ++r) y[r] = Finish(sums.v[r][t], step.scale2);
-    std::copy_n(y, step.rows, out);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; r += 4) {
+      Finish(sums.v[r][t], sums.v[r + 1][t], sums.v[r + 2][t], sums.v[r + 3][t], step.scale2,
+             y + r);
+    }
+    float* out = step.out + t * step.out_stride;
+    if (step.rows == kTileRows) {
+      std::copy_n(y, kTileRows, out);
+    } else {
+      for (int64_t r = 0; r < step.rows; ++r) out[r] = y[r];
+    }
   }
 }
 
@@ -221,9 +297,9 @@ void Tiled(const Block& block) {
   constexpr int64_t kSumFloats = int64_t{kTileRows} * kPanelTokens * kLanes;
   float* const tile = block.scratch;
   bool has_nan = false;
-  for (int64_t k0 = 0; k0 == 0 || k0 < w.k; k0 += kChunk) {
-    const int64_t columns = std::min(kChunk, w.k - k0);
-    float* sums = tile + kTileRows * kChunk;
+  for (int64_t k0 = 0; k0 == 0 || k0 < w.k; k0 += kTileChunk) {
+    const int64_t columns = std::min(kTileChunk, w.k - k0);
+    float* sums = tile + kTileRows * kTileChunk;
     for (int64_t row = block.row; row < end; row += kTileRows) {
       RowGroup<F, kTileRows> group(w, row, end);
       DecodeTile(group, k0, columns, tile);
@@ -232,7 +308,7 @@ void Tiled(const Block& block) {
       TileStep step{.tile = tile,
                     .vectors = steps * F::kVectors,
                     .first = k0 == 0,
-                    .last = k0 + kChunk >= w.k,
+                    .last = k0 + kTileChunk >= w.k,
                     .out_stride = block.rows,
                     .rows = std::min<int64_t>(kTileRows, end - row),
                     .scale2 = w.scale2};
@@ -291,8 +367,8 @@ int64_t ScratchFloats(const Weights& w, int64_t rows, int64_t tokens) {
   if (tokens <= kPanelTokens) return 0;
   const int64_t groups = (rows + kTileRows - 1) / kTileRows;
   const int64_t panels = (tokens + kPanelTokens - 1) / kPanelTokens;
-  const int64_t sums = w.k > kChunk ? groups * panels * kTileRows * kPanelTokens * kLanes : 0;
-  return kTileRows * kChunk + sums;
+  const int64_t sums = w.k > kTileChunk ? groups * panels * kTileRows * kPanelTokens * kLanes : 0;
+  return kTileRows * kTileChunk + sums;
 }
 
 // x[first], x[first + 2], ...

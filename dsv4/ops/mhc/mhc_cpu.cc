@@ -14,6 +14,7 @@
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
+#include "dsv4/formats/float16.h"
 
 namespace dsv4 {
 namespace {
@@ -157,6 +158,9 @@ void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t c
     for (int64_t j = 0; j < m; ++j) weights[k * (1 + m) + 1 + j] = comb[j * m + k];
   }
   cpu::load(args.y, token * args.y.row_stride() + begin, count, scratch);
+  if (args.streams.dtype == DType::kBF16 && args.y.dtype == DType::kF32) {
+    for (int64_t i = 0; i < count; ++i) scratch[i] = round_to_bf16(scratch[i]);
+  }
   for (int64_t j = 0; j < m; ++j) {
     cpu::load(args.streams, stream_offset(args.streams, token, j) + begin, count,
               scratch + (1 + j) * kColumnTile);

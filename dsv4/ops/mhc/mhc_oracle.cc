@@ -111,7 +111,9 @@ std::vector<double> hc_post_oracle(const HcPostArgs& args) {
   const int64_t m = args.streams.dim(1), d = args.streams.dim(2);
   Vector out;
   for (int64_t t = 0; t < args.streams.dim(0); ++t) {
-    const Vector x = token_streams(args.streams, t), y = oracle::row(args.y, t);
+    const Vector x = token_streams(args.streams, t);
+    Vector y = oracle::row(args.y, t);
+    for (double& v : y) v = args.streams.dtype == DType::kBF16 ? oracle::bf16(v) : v;
     for (int64_t k = 0; k < m; ++k) {
       for (int64_t c = 0; c < d; ++c) {
         double sum = oracle::value(args.post, t * m + k) * y[static_cast<size_t>(c)];

@@ -52,12 +52,12 @@ void check_hc_pre(int64_t t, int64_t m, int64_t d, DType dtype) {
   check_op(hc_pre_rows(), Context{}, arena, test);
 }
 
-void check_hc_post(int64_t t, int64_t m, int64_t d, DType dtype) {
+void check_hc_post(int64_t t, int64_t m, int64_t d, DType y_dtype, DType dtype) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
   const TensorView streams = arena.inout(dtype, {t, m, d});
   test::fill_normal(streams, rng, 2.0);
-  const HcPostArgs args{.y = normal_input(arena, rng, dtype, {t, d}),
+  const HcPostArgs args{.y = normal_input(arena, rng, y_dtype, {t, d}),
                         .post = normal_input(arena, rng, DType::kF32, {t, m}),
                         .comb = normal_input(arena, rng, DType::kF32, {t, m, m}),
                         .streams = streams};
@@ -100,13 +100,14 @@ TEST(Mhc, AgreesWithOracle) {
       for (const int64_t t : {0, 1, 6}) {
         for (const int64_t d : {1, 133}) {
           check_hc_pre(t, m, d, dtype);
-          check_hc_post(t, m, d, dtype);
+          check_hc_post(t, m, d, dtype, dtype);
+          check_hc_post(t, m, d, DType::kF32, dtype);
           check_hc_head(t, m, d, dtype);
         }
       }
     }
     check_hc_pre(9, 4, 1200, dtype);
-    check_hc_post(9, 4, 1200, dtype);
+    check_hc_post(9, 4, 1200, DType::kF32, dtype);
   }
 }
 

@@ -52,6 +52,17 @@ TEST(RopeFrequencies, YarnKeepsFastAndStretchesSlowWaves) {
   for (size_t i = 25; i < 32; ++i) EXPECT_EQ(yarn[i], plain[i] / 16) << i;
 }
 
+TEST(RopeFrequencies, RampEndsAtWholePairsOutward) {
+  // The ends lie at 16.58 and 25.84: down to 16, up to 26.
+  const std::vector<float> plain = rope_frequencies(64, 160000, {});
+  const std::vector<float> yarn =
+      rope_frequencies(64, 160000, {.on = true, .original_positions = 100'000});
+  EXPECT_EQ(yarn[16], plain[16]);
+  EXPECT_NEAR(yarn[17] / plain[17], 1 - 0.1 * 15 / 16, 1e-6);
+  EXPECT_NEAR(yarn[25] / plain[25], 1 - 0.9 * 15 / 16, 1e-6);
+  EXPECT_EQ(yarn[26], plain[26] / 16);
+}
+
 TEST(RopeFrequencies, SmallModelsAndEmptyRamps) {
   EXPECT_TRUE(rope_frequencies(0, 10000, {.on = true}).empty());
   EXPECT_EQ(rope_frequencies(2, 10000, {}), std::vector<float>{1.f});

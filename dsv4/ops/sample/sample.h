@@ -2,12 +2,9 @@
 //
 //   temperature 0: the largest logit, ties to the lowest id
 //   otherwise:     p = softmax(logits / temperature) over the top_k largest (0: all); of these the
-//                  smallest set whose mass reaches top_p of theirs, ties to the lowest id; draw by
-//                  inverse CDF with the uniform random_uniform(seed, step), candidates in
-//                  descending
-//                  p
-//   logprob:       log softmax of the raw logits at the chosen id (temperature and cuts not
-//   applied)
+//                  smallest set whose mass reaches top_p of theirs, ties to the lowest id; draw
+//                  by inverse CDF with random_uniform(seed, step), candidates in descending p
+//   logprob:       log softmax of the raw logits at the chosen id: no temperature, no cuts
 //
 // -inf bans a token: it is never chosen. Everything is f64 after the logits.
 

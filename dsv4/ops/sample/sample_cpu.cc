@@ -110,10 +110,11 @@ int32_t draw(const Logits& logits, const SamplingParams& params, uint64_t step) 
   const auto top_p = static_cast<double>(params.top_p);
   Descending candidates(logits, temperature);
 
-  auto kept = static_cast<size_t>(params.top_k > 0 ? params.top_k : logits.size);
+  const bool cut = params.top_k > 0 && params.top_k < logits.size;
+  auto kept = static_cast<size_t>(cut ? params.top_k : logits.size);
   double mass =
       cpu::sum_exp(logits.data, logits.size, static_cast<double>(logits.largest), 1 / temperature);
-  if (params.top_k > 0) kept = prefix(candidates, kept, kNever, false, &mass);
+  if (cut) kept = prefix(candidates, kept, kNever, false, &mass);
   if (top_p < 1) kept = prefix(candidates, kept, top_p * mass, true, &mass);
 
   const double target = random_uniform(params.seed, step) * mass;

@@ -1,0 +1,17 @@
+// The commands of the dsv4 program. Each adds itself to the command line and sets what to run.
+
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace dsv4::apps {
+
+using Action = std::function<void()>;
+
+// `action` receives what the chosen command does; main() calls it after parsing.
+void add_run(CLI::App& app, Action& action);
+void add_eval(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
+
+}  // namespace dsv4::apps

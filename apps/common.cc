@@ -1,0 +1,115 @@
+#include "apps/common.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+
+#include "dsv4/base/env.h"
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+
+namespace dsv4::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where bundled models may lie, in order. The binary of a preset is build/PRESET/bin/dsv4; an
+// installed one is PREFIX/bin/dsv4.
+std::vector<fs::path> model_folders() {
+  std::vector<fs::path> folders;
+  if (const std::string folder = env("DSV4_MODELS"); !folder.empty()) folders.emplace_back(folder);
+  std::error_code error;
+  const fs::path bin = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return folders;
+  folders.push_back(bin.parent_path().parent_path().parent_path() / "models");
+  folders.push_back(bin.parent_path() / "share" / "dsv4" / "models");
+  return folders;
+}
+
+}  // namespace
+
+std::string find_model(const std::string& model) {
+  if (fs::is_directory(model)) return model;
+  if (model != "demo") {
+    fail(ErrorCode::kBadInput,
+         "no model folder {}: want a folder with config.json and safetensors, or demo", model);
+  }
+  std::string looked;
+  for (const fs::path& folder : model_folders()) {
+    if (fs::is_directory(folder / model)) return (folder / model).string();
+    looked += fmt::format("{}{}", looked.empty() ? "" : ", ", (folder / model).string());
+  }
+  fail(ErrorCode::kBadInput,
+       "the bundled model demo is not in {}; set DSV4_MODELS to its parent folder", looked);
+}
+
+void add_numerics(CLI::App& command, Numerics& numerics) {
+  const std::map<std::string, Numerics> names = {{"official", Numerics::kOfficial},
+                                                 {"exact", Numerics::kExact}};
+  command
+      .add_option("--numerics", numerics,
+                  "official: every rounding point of the released model; exact: f32")
+      ->transform(CLI::CheckedTransformer(names))
+      ->option_text("official|exact");
+}
+
+void add_device(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "where to run")->option_text("cpu")->capture_default_str();
+}
+
+void check_device(const std::string& device) {
+  if (device != "cpu")
+    fail(ErrorCode::kUnsupported, "--device {}: this build runs on cpu only", device);
+}
+
+std::vector<int32_t> parse_ids(const std::string& text) {
+  const bool from_file = !text.empty() && text[0] == '@';
+  const std::string list = from_file ? read_text_file(text.substr(1)) : text;
+  const std::string where = from_file ? text.substr(1) : "--ids";
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < list.size();) {
+    const size_t begin = list.find_first_not_of(", \t\r\n", i);
+    if (begin == std::string::npos) break;
+    const size_t end = std::min(list.find_first_of(", \t\r\n", begin), list.size());
+    int32_t id = 0;
+    const auto [stop, error] = std::from_chars(list.data() + begin, list.data() + end, id);
+    if (error != std::errc() || stop != list.data() + end) {
+      fail(ErrorCode::kBadInput, "{}: \"{}\" is not a token id", where,
+           list.substr(begin, std::min<size_t>(end - begin, 20)));
+    }
+    ids.push_back(id);
+    i = end;
+  }
+  if (ids.empty()) fail(ErrorCode::kBadInput, "{}: no token ids", where);
+  return ids;
+}
+
+Progress::Progress(std::string what, int64_t total)
+    : what_(std::move(what)),
+      total_(total),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      begin_(std::chrono::steady_clock::now()) {
+}
+
+Progress::~Progress() {
+  if (drawn_) std::fprintf(stderr, "\r\033[K");
+}
+
+void Progress::update(int64_t done) {
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
+  if (!terminal_ || spent.count() < 2.0 || done <= 0) return;
+  constexpr int kWidth = 30;
+  const double share =
+      static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1));
+  const auto filled = static_cast<size_t>(share * kWidth);
+  const double rate = static_cast<double>(done) / spent.count();
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%%  %.0f tok/s  %.0f s left", what_.c_str(),
+               std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(),
+               share * 100, rate, static_cast<double>(total_ - done) / rate);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+}  // namespace dsv4::apps

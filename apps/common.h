@@ -1,0 +1,44 @@
+// What several commands share: finding a model, options, reading ids, progress.
+
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dsv4/ops/op.h"
+
+namespace dsv4::apps {
+
+// A folder is itself; `demo` is the bundled model: under $DSV4_MODELS, beside the build tree, or in
+// the installation. Throws kBadInput saying where it looked.
+std::string find_model(const std::string& model);
+
+// --numerics official|exact
+void add_numerics(CLI::App& command, Numerics& numerics);
+// --device cpu; anything else is refused by name in this build.
+void add_device(CLI::App& command, std::string& device);
+void check_device(const std::string& device);
+
+// "1,2,3" or "@file" (white space or commas). Throws kBadInput naming the word that is no id.
+std::vector<int32_t> parse_ids(const std::string& text);
+
+// A bar on stderr, only when stderr is a terminal and the work lasts over two seconds.
+class Progress {
+ public:
+  Progress(std::string what, int64_t total);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void update(int64_t done);
+
+ private:
+  std::string what_;
+  int64_t total_;
+  bool terminal_, drawn_ = false;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+}  // namespace dsv4::apps

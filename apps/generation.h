@@ -1,0 +1,15 @@
+// Sampling defaults of a model folder: generation_config.json (spec dsv4.md 15).
+
+#pragma once
+
+#include <string>
+
+#include "dsv4/ops/sample/sample.h"
+
+namespace dsv4::apps {
+
+// temperature, top_p, top_k as the file says; 1, 1, off where it is silent or absent; greedy when
+// do_sample is false. Throws kBadInput on a value that is no number or out of range.
+SamplingParams load_sampling_defaults(const std::string& folder);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,45 @@
+// dsv4: run, measure and look into DeepSeek-V4 models. Commands live in cmd_*.cc; this file parses,
+// and is the one place where an Error becomes a line on stderr and an exit code.
+
+#include <cstdio>
+#include <new>
+
+#include "apps/commands.h"
+#include "dsv4/base/error.h"
+
+namespace {
+
+constexpr int kExitError = 1, kExitUsage = 2;
+
+std::string usage_error(const CLI::App* app, const CLI::Error& error) {
+  return fmt::format("dsv4: {} (see {} --help)\n", error.what(), app->get_display_name());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("dsv4: DeepSeek-V4 inference", "dsv4");
+  app.require_subcommand(1);
+  app.failure_message(usage_error);
+  dsv4::apps::Action action;
+  dsv4::apps::add_run(app, action);
+  dsv4::apps::add_eval(app, action);
+  dsv4::apps::add_inspect(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  try {
+    action();
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      dsv4::fail(dsv4::ErrorCode::kIo, "cannot write to standard output");
+    }
+    return 0;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "dsv4: out of memory\n");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "dsv4: %s\n", error.what());
+  }
+  return kExitError;
+}

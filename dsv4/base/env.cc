@@ -1,0 +1,32 @@
+#include "dsv4/base/env.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr EnvVar kTable[] = {
+    {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",
+     "folder that holds the bundled models (demo)"},
+    {"OMP_NUM_THREADS", "all cores", "threads of the CPU rows (read by OpenMP)"},
+};
+
+}  // namespace
+
+std::span<const EnvVar> env_table() {
+  return kTable;
+}
+
+std::string env(const char* name) {
+  for (const EnvVar& variable : kTable) {
+    if (std::strcmp(variable.name, name) != 0) continue;
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+  }
+  fail(ErrorCode::kInvalidArgument, "environment variable {} is not in the table", name);
+}
+
+}  // namespace dsv4

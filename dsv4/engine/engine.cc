@@ -1,0 +1,163 @@
+#include "dsv4/engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+
+const char* name(Finish finish) {
+  switch (finish) {
+    case Finish::kStop:
+      return "stop";
+    case Finish::kLength:
+      return "length";
+    case Finish::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+Engine::Engine(const Model& model, const EngineOptions& options)
+    : model_(model),
+      options_(options),
+      executor_(
+          model,
+          Context{.numerics = options.numerics, .need_batch_invariant = options.deterministic},
+          CacheLimits{.max_tokens = options.max_tokens,
+                      .max_sequences = options.max_sequences,
+                      .max_batch_tokens = options.max_batch_tokens}) {
+  DSV4_CHECK(options.max_batch_tokens >= options.max_sequences,
+             "max_batch_tokens={} below max_sequences={}", options.max_batch_tokens,
+             options.max_sequences);
+  if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
+}
+
+RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& params,
+                         TokenSink& sink) {
+  const int64_t vocab = model_.config().vocab_size;
+  if (prompt.empty()) fail(ErrorCode::kBadInput, "the prompt is empty");
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= vocab) {
+      fail(ErrorCode::kBadInput, "token id {} at position {} is outside [0, {})", prompt[i], i,
+           vocab);
+    }
+  }
+  const int64_t need = static_cast<int64_t>(prompt.size()) + params.max_new_tokens;
+  if (need > options_.max_tokens) {
+    fail(ErrorCode::kBadInput,
+         "prompt of {} tokens and answer of up to {} do not fit the cache of {} tokens",
+         prompt.size(), params.max_new_tokens, options_.max_tokens);
+  }
+  const auto id = static_cast<RequestId>(next_id_++);
+  waiting_.push_back(
+      {.id = id, .prompt = {prompt.begin(), prompt.end()}, .params = params, .sink = &sink});
+  return id;
+}
+
+void Engine::cancel(RequestId id) {
+  for (Request& request : waiting_) request.cancelled |= request.id == id;
+  for (Request& request : running_) request.cancelled |= request.id == id;
+}
+
+void Engine::drop_cancelled() {
+  const auto drop = [](const Request& request) {
+    if (request.cancelled) request.sink->on_finish(request.id, Finish::kCancelled);
+    return request.cancelled;
+  };
+  waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), drop), waiting_.end());
+  running_.remove_if([&](const Request& request) {
+    if (request.cancelled) executor_.cache().close(request.seq);
+    return drop(request);
+  });
+}
+
+void Engine::admit() {
+  while (!waiting_.empty() && executor_.cache().num_open() < options_.max_sequences) {
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    running_.back().seq = executor_.cache().open();
+  }
+}
+
+Engine::Batch Engine::schedule() {
+  Batch batch;
+  int64_t budget = options_.max_batch_tokens;
+  for (Request& request : running_) {
+    if (!request.decoding()) continue;
+    batch.work.push_back({request.seq, {&request.last, 1}, Work::Logits::kLast});
+    batch.sampled.push_back(&request);
+    --budget;
+  }
+  for (Request& request : running_) {
+    if (request.decoding() || budget <= 0) continue;
+    const std::span<const int32_t> rest =
+        std::span<const int32_t>(request.prompt).subspan(static_cast<size_t>(request.prefilled));
+    const auto count = std::min(static_cast<int64_t>(rest.size()), budget);
+    request.prefilled += count;
+    const bool last = request.decoding();
+    batch.work.push_back({request.seq, rest.first(static_cast<size_t>(count)),
+                          last ? Work::Logits::kLast : Work::Logits::kNone});
+    if (last) batch.sampled.push_back(&request);
+    batch.prompt_tokens += count;
+    budget -= count;
+  }
+  return batch;
+}
+
+bool Engine::accept(Request& request, int32_t token, float logprob) {
+  const std::vector<int32_t>& stop = request.params.stop;
+  if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
+    request.sink->on_finish(request.id, Finish::kStop);
+    return false;
+  }
+  request.last = token;
+  ++request.generated;
+  request.sink->on_token(request.id, token, logprob);
+  if (request.generated < request.params.max_new_tokens) return true;
+  request.sink->on_finish(request.id, Finish::kLength);
+  return false;
+}
+
+void Engine::deliver(const Batch& batch, const ConstTensorView& logits) {
+  const auto n = static_cast<int64_t>(batch.sampled.size());
+  if (n == 0) return;
+  const Buffer ids(DType::kI32, {n}), logprobs(DType::kF32, {n});
+  std::vector<SamplingParams> params;
+  std::vector<uint64_t> steps;
+  for (const Request* request : batch.sampled) {
+    params.push_back(request->params.sampling);
+    steps.push_back(static_cast<uint64_t>(request->generated));
+  }
+  sample(Context{.numerics = options_.numerics},
+         {.logits = logits, .params = params, .steps = steps, .ids = ids, .logprobs = logprobs});
+  for (int64_t i = 0; i < n; ++i) {
+    Request& request = *batch.sampled[static_cast<size_t>(i)];
+    if (accept(request, ids.as<int32_t>()[i], logprobs.as<float>()[i])) continue;
+    executor_.cache().close(request.seq);
+    running_.remove_if([id = request.id](const Request& other) { return other.id == id; });
+  }
+}
+
+bool Engine::step() {
+  drop_cancelled();
+  admit();
+  if (running_.empty()) return false;
+  const Batch batch = schedule();
+  const auto begin = std::chrono::steady_clock::now();
+  const ConstTensorView logits = executor_.run(batch.work);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  ++stats_.steps;
+  if (batch.prompt_tokens > 0) {
+    stats_.prefill_tokens += batch.prompt_tokens;
+    stats_.prefill_seconds += spent.count();
+  } else {
+    stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
+    stats_.decode_seconds += spent.count();
+  }
+  deliver(batch, logits);
+  return true;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,101 @@
+// The public engine: token ids in, token ids out, one step() at a time. Text and threads live
+// above.
+//
+//   submit --> waiting --(a slot is free)--> prefill, in chunks --> decode --> finished
+//
+// Every step first advances all decoding requests by one token, then spends what is left of the
+// batch on prompts, oldest request first. A slot's cache holds `max_tokens`, checked at submit, so
+// an admitted request never runs out of room.
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dsv4/engine/executor.h"
+#include "dsv4/ops/sample/sample.h"
+
+namespace dsv4 {
+
+struct EngineOptions {
+  Numerics numerics = Numerics::kOfficial;
+  bool deterministic = false;  // use batch invariant rows only
+  int64_t max_tokens = 4096;   // cache of one sequence: prompt and answer
+  int max_sequences = 1;
+  int64_t max_batch_tokens = 512;  // tokens of one step
+};
+
+struct GenerateParams {
+  SamplingParams sampling;
+  int64_t max_new_tokens = 256;
+  std::vector<int32_t> stop;  // ending the answer; not delivered
+};
+
+enum class Finish : uint8_t { kStop, kLength, kCancelled };
+const char* name(Finish finish);
+
+enum class RequestId : uint64_t {};
+
+// Called from step(), on the thread that called it.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual void on_token(RequestId id, int32_t token, float logprob) = 0;
+  virtual void on_finish(RequestId id, Finish why) = 0;
+};
+
+struct EngineStats {
+  int64_t prefill_tokens = 0, decode_tokens = 0;   // tokens that went through the network
+  double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
+  int64_t steps = 0;
+};
+
+class Engine {
+ public:
+  Engine(const Model& model, const EngineOptions& options);
+
+  // Throws kBadInput when the prompt is empty, holds an id outside the vocabulary, or does not fit.
+  RequestId submit(std::span<const int32_t> prompt, const GenerateParams& params, TokenSink& sink);
+  // Takes effect at the next step(), so a sink may call it. Unknown or finished ids are ignored.
+  void cancel(RequestId id);
+  bool step();  // false: nothing to do
+  const EngineStats& stats() const { return stats_; }
+
+ private:
+  struct Request {
+    RequestId id{};
+    std::vector<int32_t> prompt;
+    GenerateParams params;
+    TokenSink* sink = nullptr;
+    SeqId seq{};
+    int64_t prefilled = 0;  // prompt tokens in the cache
+    int64_t generated = 0;
+    int32_t last = 0;  // newest token, not yet in the cache
+    bool cancelled = false;
+    bool decoding() const { return prefilled == static_cast<int64_t>(prompt.size()); }
+  };
+  struct Batch {
+    std::vector<Work> work;
+    std::vector<Request*> sampled;  // who gets logits, in the order of the rows
+    int64_t prompt_tokens = 0;
+  };
+  void drop_cancelled();
+  void admit();
+  Batch schedule();
+  void deliver(const Batch& batch, const ConstTensorView& logits);
+  bool accept(Request& request, int32_t token, float logprob);  // false: it finished
+
+  const Model& model_;
+  EngineOptions options_;
+  Executor executor_;
+  std::deque<Request> waiting_;
+  std::list<Request> running_;
+  uint64_t next_id_ = 1;
+  EngineStats stats_;
+};
+
+}  // namespace dsv4

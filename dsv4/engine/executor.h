@@ -1,0 +1,39 @@
+// Runs a list of token runs through the model: reserves cache room, builds the batch, commits.
+
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "dsv4/engine/model_cache.h"
+#include "dsv4/model/model.h"
+
+namespace dsv4 {
+
+struct Work {
+  SeqId seq{};
+  std::span<const int32_t> ids;  // the next tokens of the sequence
+  enum class Logits { kNone, kLast, kAll } logits = Logits::kNone;
+};
+
+class Executor {
+ public:
+  Executor(const Model& model, const Context& context, const CacheLimits& limits)
+      : model_(model), context_(context), cache_(model.config(), context.numerics, limits) {}
+
+  KvCache& cache() { return cache_.pages(); }
+  const CacheLimits& limits() const { return cache_.limits(); }
+
+  // Logits of the wanted tokens in the order of `work`: [rows, V] f32, valid until the next call.
+  // Throws kResource, with nothing changed, when the cache has no room for all of it.
+  ConstTensorView run(std::span<const Work> work);
+
+ private:
+  const Model& model_;
+  Context context_;
+  ModelCache cache_;
+  Scratch scratch_;
+  Buffer logits_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,23 @@
+// The attention block of one layer: projections, caches, compressor, indexer, sparse MQA, output
+// path (spec dsv4.md 4, 5, 6).
+
+#pragma once
+
+#include "dsv4/model/schedule.h"
+#include "dsv4/model/step.h"
+#include "dsv4/model/weights.h"
+
+namespace dsv4 {
+
+// RoPE frequencies of a layer: one table for q, raw keys, entries, indexer and output (spec 4.2).
+struct RopeTables {
+  Buffer raw;         // [rope_dim / 2] f32, SWA layers
+  Buffer compressed;  // CSA and HCA layers
+};
+RopeTables make_rope_tables(const ModelConfig& config);
+
+// x: [T, D] after attn_norm -> [T, D], in scratch. Appends this step's tokens to the caches.
+TensorView attention(Step& step, const LayerSpec& spec, const AttentionWeights& weights,
+                     const RopeTables& rope, const LayerCache& cache, const ConstTensorView& x);
+
+}  // namespace dsv4

@@ -1,0 +1,39 @@
+// What one forward step works on: tokens of several sequences, and where their cache rows lie.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv4/ops/pools.h"
+
+namespace dsv4 {
+
+// Consecutive tokens of one sequence inside the batch.
+struct SequenceRun {
+  int64_t first = 0;     // index of its first token in ForwardBatch::ids
+  int64_t count = 0;     // number of tokens, >= 1
+  int64_t position = 0;  // absolute position of the first
+  int32_t slot = 0;      // row of the state tensors
+  // Page tables: page of logical entry e is table[e / page_entries]. Room for the new tokens is
+  // there.
+  std::span<const int32_t> window_pages, csa_pages, hca_pages;
+};
+
+struct ForwardBatch {
+  std::vector<int32_t> ids;          // [T], each in [0, V)
+  std::vector<SequenceRun> runs;     // cover ids in order, without gaps
+  std::vector<int32_t> logits_rows;  // indices into ids whose logits are wanted, in output order
+};
+
+// One layer's cache, shared by all sequences; pages and slots tell them apart.
+struct LayerCache {
+  KvPool window;           // one row per token of the last W
+  KvPool entries;          // CSA, HCA: one row per compressed entry
+  IndexPool keys;          // CSA: same page table as entries
+  TensorView state;        // [slots, StateLayout.floats()] f32; CSA, HCA
+  TensorView index_state;  // CSA
+};
+
+}  // namespace dsv4

@@ -1,0 +1,59 @@
+// config.json of a DeepSeek-V4 checkpoint, in the official or the transformers spelling (spec
+// dsv4.md 1; tests/golden/hf/README.md lists where the two differ). Every dimension of the model
+// comes from here.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsv4/ops/rope/rope.h"
+
+namespace dsv4 {
+
+struct ModelConfig {
+  int64_t hidden_size = 0;        // D
+  int64_t num_layers = 0;         // L
+  int64_t vocab_size = 0;         // V
+  int64_t num_heads = 0;          // H
+  int64_t head_dim = 0;           // d
+  int64_t rope_dim = 0;           // rd, the last dims of a head
+  int64_t q_lora_rank = 0;        // Q
+  int64_t o_groups = 0;           // G
+  int64_t o_lora_rank = 0;        // R
+  int64_t window = 0;             // W, raw tokens seen by a query, itself included
+  int64_t index_heads = 0;        // indexer query heads
+  int64_t index_dim = 0;          // indexer head dim
+  int64_t index_topk = 0;         // entries a CSA query attends to
+  int64_t num_experts = 0;        // E
+  int64_t experts_per_token = 0;  // k
+  int64_t expert_dim = 0;         // I
+  int64_t shared_experts = 0;
+  bool normalise_weights = true;  // norm_topk_prob
+  float route_scale = 1.f;
+  float swiglu_limit = 0.f;  // 0: no clamp
+  int64_t hc_mult = 0;       // M
+  int sinkhorn_iters = 0;
+  float hc_eps = 0.f;
+  float norm_eps = 0.f;
+  double rope_theta = 0;           // layers without compression, never YaRN
+  double compress_rope_theta = 0;  // layers with compression
+  YarnParams yarn;                 // of the compressed layers
+  int64_t max_positions = 0;
+  int64_t mtp_layers = 0;  // announced drafter blocks; recognised, not run
+  int32_t bos = 0;
+  std::vector<int32_t> eos;
+
+  std::vector<int> ratios;        // [L] tokens per compressed entry: 0 SWA, 4 CSA, 128 HCA
+  std::vector<bool> hash_layers;  // [L] routed by tid2eid
+  std::vector<std::string>
+      unknown;  // keys of the file that nothing here reads or knows to be harmless
+};
+
+// Throws kBadInput with the file, the key and what is wrong.
+ModelConfig parse_config(std::string_view json, const std::string& file);
+ModelConfig load_config(const std::string& file);
+
+}  // namespace dsv4

@@ -1,0 +1,76 @@
+// The tensors of a model as structs of views, under the official names (spec dsv4.md 10.2). The
+// bytes stay in the checkpoint's mapping; only small vectors that are not stored as f32 are
+// widened.
+
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "dsv4/formats/weight.h"
+#include "dsv4/loader/checkpoint.h"
+#include "dsv4/model/config.h"
+#include "dsv4/model/schedule.h"
+#include "dsv4/ops/experts/experts.h"
+#include "dsv4/tensor/buffer.h"
+
+namespace dsv4 {
+
+struct HyperWeights {
+  ConstTensorView fn;     // [m*(2+m), m*D] f32; hc_head: [m, m*D]
+  ConstTensorView base;   // [m*(2+m)] f32;      hc_head: [m]
+  ConstTensorView scale;  // [3] f32;            hc_head: [1]
+};
+
+struct CompressorWeights {
+  WeightView wkv, wgate;  // [c, D], c = 2 d_c with overlap (r = 4), else d_c
+  ConstTensorView ape;    // [r, c] f32
+  ConstTensorView norm;   // [d_c]
+};
+
+struct IndexerWeights {
+  WeightView wq_b;          // [index_heads * index_dim, Q]
+  WeightView weights_proj;  // [index_heads, D]
+  CompressorWeights compressor;
+};
+
+struct AttentionWeights {
+  WeightView wq_a, wq_b, wkv;       // [Q, D], [H*d, Q], [d, D]
+  WeightView wo_a, wo_b;            // [G*R, H*d/G], [D, G*R]
+  ConstTensorView q_norm, kv_norm;  // [Q], [d]
+  ConstTensorView sink;             // [H] f32
+  CompressorWeights compressor;     // CSA, HCA
+  IndexerWeights indexer;           // CSA
+};
+
+struct MoeWeights {
+  WeightView gate;                    // [E, D]
+  ConstTensorView bias;               // [E] f32, learned routing
+  ConstTensorView tid2eid;            // [V, k] I64|I32, hash routing
+  std::vector<ExpertWeights> routed;  // [E]
+  std::vector<ExpertWeights> shared;  // one entry of width shared_experts * I
+};
+
+struct LayerWeights {
+  HyperWeights hc_attn, hc_ffn;
+  ConstTensorView attn_norm, ffn_norm;  // [D]
+  AttentionWeights attn;
+  MoeWeights moe;
+};
+
+struct ModelWeights {
+  ConstTensorView embed;  // [V, D]
+  WeightView head;        // [V, D]
+  ConstTensorView norm;   // [D]
+  HyperWeights hc_head;
+  std::vector<LayerWeights> layers;
+  std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognised and not loaded
+  std::vector<std::string> unused;   // tensors nobody asked for
+  std::deque<Buffer> widened;        // f32 copies behind some of the views above
+};
+
+// Throws kBadInput naming the tensor that is missing or has another shape than the config says.
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);
+
+}  // namespace dsv4

@@ -1,0 +1,220 @@
+// The dsv4 program as a user meets it: exit codes, one clear line for bad input, output formats.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "dsv4/base/error.h"
+#include "dsv4/loader/safetensors.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Result {
+  int exit_code = -1;
+  std::string out, err;
+};
+
+class Cli : public testing::Test {
+ protected:
+  Cli() {
+    folder_ =
+        fs::temp_directory_path() /
+        fmt::format("dsv4_cli_{}", testing::UnitTest::GetInstance()->random_seed() + getpid());
+    fs::create_directories(folder_);
+  }
+  ~Cli() override { fs::remove_all(folder_); }
+
+  static std::string read(const fs::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  }
+  // `before` goes in front of the command, e.g. a ulimit.
+  Result dsv4(const std::string& arguments, const std::string& before = "") const {
+    const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
+    const std::string command = fmt::format("{} {} {} >{} 2>{} </dev/null", before, DSV4_BINARY,
+                                            arguments, out.string(), err.string());
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
+  }
+  // A failing command: exit code not 0, nothing on stdout, exactly one line on stderr that says
+  // `what`.
+  void expect_error(const std::string& arguments, const std::string& what,
+                    const std::string& before = "") const {
+    const Result result = dsv4(arguments, before);
+    EXPECT_GT(result.exit_code, 0) << arguments;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << arguments << "\n"
+                                                                         << result.err;
+    EXPECT_NE(result.err.find(what), std::string::npos) << arguments << "\n" << result.err;
+  }
+  std::string path(const std::string& file) const { return (folder_ / file).string(); }
+  void write(const std::string& file, const std::string& text) const {
+    std::ofstream(path(file), std::ios::binary) << text;
+  }
+  // A copy of a golden model that a test may damage.
+  std::string copy_model() const {
+    const fs::path model = folder_ / "model";
+    fs::remove_all(model);
+    fs::copy("tests/golden/hf/mixed", model);
+    return model.string();
+  }
+  void patch_config(const std::string& model, const std::string& from,
+                    const std::string& to) const {
+    std::string text = read(model + "/config.json");
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos);
+    std::ofstream(model + "/config.json") << text.replace(at, from.size(), to);
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(Cli, RunWritesAStory) {
+  const Result result = dsv4("run demo -n 40 --seed 1 --stats json");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(result.out.size(), 40u);
+  const auto stats = nlohmann::json::parse(result.err);
+  EXPECT_EQ(stats.at("seed"), 1);
+  EXPECT_GE(stats.at("generated_tokens").get<int>(), 1);
+  EXPECT_EQ(dsv4("run demo -n 40 --seed 1").out, result.out)
+      << "the same seed must tell the same story";
+}
+
+TEST_F(Cli, RunReadsPromptsFromFiles) {
+  write("prompt.txt", "Once upon a time");
+  const Result file = dsv4("run demo -n 8 --temp 0 -f " + path("prompt.txt"));
+  const Result text = dsv4("run demo -n 8 --temp 0 -p 'Once upon a time'");
+  EXPECT_EQ(file.exit_code, 0) << file.err;
+  EXPECT_EQ(file.out, text.out);
+}
+
+TEST_F(Cli, EvalLogitsWritesSafetensors) {
+  const std::string out = path("logits.safetensors");
+  const Result result =
+      dsv4("eval logits tests/golden/hf/mixed --ids 1,2,3 --numerics exact --json -o " + out);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out).at("tokens"), 3);
+  const SafetensorsFile file(out);
+  EXPECT_EQ(to_string(file.tensors().at("logits")), "[3, 97] F32");
+  EXPECT_EQ(to_string(file.tensors().at("ids")), "[3] I32");
+  write("ids.txt", "1 2\n3\n");
+  EXPECT_EQ(dsv4("eval logits tests/golden/hf/mixed --numerics exact --chunk 1 --ids @" +
+                 path("ids.txt") + " -o " + path("b"))
+                .exit_code,
+            0);
+  EXPECT_EQ(read(out), read(path("b"))) << "chunks of one token must give the same file";
+}
+
+TEST_F(Cli, InspectPrintsOneObject) {
+  for (const char* what : {"demo", "ops", "env", "tests/golden/hf/mixed_hf"}) {
+    const Result result = dsv4(fmt::format("inspect {} --json", what));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_TRUE(nlohmann::json::parse(result.out).is_object());
+    EXPECT_EQ(dsv4(fmt::format("inspect {}", what)).exit_code, 0);
+  }
+}
+
+TEST_F(Cli, HelpHasAnExample) {
+  for (const char* command : {"run", "eval logits", "inspect"}) {
+    const Result result = dsv4(fmt::format("{} --help", command));
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_NE(result.out.find("Example: dsv4 "), std::string::npos) << command;
+  }
+}
+
+TEST_F(Cli, UsageErrors) {
+  expect_error("", "subcommand");
+  expect_error("frobnicate", "subcommand");
+  expect_error("run", "model");
+  expect_error("run demo --temp hot", "--temp");
+  expect_error("run demo --numerics sloppy", "--numerics");
+  expect_error("run demo --device cuda", "cpu only");
+  expect_error("run demo -n 0", "--max-tokens");
+}
+
+TEST_F(Cli, MissingFiles) {
+  expect_error("run " + path("nowhere"), "no model folder");
+  expect_error("inspect " + folder_.string(), "config.json");
+  expect_error("eval logits demo --ids @" + path("none.txt") + " -o " + path("o"), "none.txt");
+  expect_error("run demo -f " + path("none.txt"), "none.txt");
+  const std::string model = copy_model();
+  fs::remove(model + "/model.safetensors");
+  fs::remove(model + "/logits.safetensors");
+  expect_error("inspect " + model, "safetensors");
+  expect_error("run " + copy_model(), "tokenizer.json");
+}
+
+TEST_F(Cli, BadIds) {
+  const std::string to = " --numerics exact -o " + path("o");
+  expect_error("eval logits tests/golden/hf/mixed --ids 1,x,3" + to, "\"x\" is not a token id");
+  expect_error("eval logits tests/golden/hf/mixed --ids 1,97" + to,
+               "token id 97 at position 1 is outside [0, 97)");
+  expect_error("eval logits tests/golden/hf/mixed --ids 99999999999" + to, "is not a token id");
+  expect_error("eval logits tests/golden/hf/mixed --ids ,," + to, "no token ids");
+}
+
+TEST_F(Cli, PromptLongerThanTheModel) {
+  expect_error("run demo -p hello -n 100000000", "positions");
+}
+
+TEST_F(Cli, BadConfig) {
+  const std::string model = copy_model();
+  write("model/config.json", "{\"hidden_size\": ");
+  expect_error("inspect " + model, "not valid JSON");
+  const std::string typed = copy_model();
+  patch_config(typed, "\"hidden_size\": 64", "\"hidden_size\": \"wide\"");
+  expect_error("inspect " + typed, "hidden_size must be an integer");
+  const std::string ratio = copy_model();
+  patch_config(ratio, "128", "64");
+  expect_error("inspect " + ratio, "compress_ratios must be 0, 4 or 128, got 64");
+  const std::string wide = copy_model();
+  patch_config(wide, "\"hidden_size\": 64", "\"hidden_size\": 128");
+  expect_error("inspect " + wide, "embed.weight: want [97, 128]");
+}
+
+TEST_F(Cli, BadWeights) {
+  const std::string model = copy_model();
+  fs::resize_file(model + "/model.safetensors", 100000);
+  expect_error("inspect " + model, "model.safetensors");
+  const std::string lying = copy_model();
+  std::string bytes = read(lying + "/model.safetensors");
+  const size_t at = bytes.find("\"F32\"");
+  bytes.replace(at, 5, "\"I32\"");
+  std::ofstream(lying + "/model.safetensors", std::ios::binary) << bytes;
+  expect_error("inspect " + lying, "I32");
+}
+
+TEST_F(Cli, FullDisk) {
+  // 8 blocks of 512 bytes is less than the logits take; the file must not be left half-written.
+  const std::string out = path("logits.safetensors");
+  write("logits.safetensors", "old");
+  expect_error(
+      "eval logits tests/golden/hf/mixed --numerics exact --ids "
+      "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16 -o " +
+          out,
+      "logits.safetensors", "ulimit -f 8; trap '' XFSZ;");
+  EXPECT_EQ(read(out), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3)
+      << "a temporary file was left";
+  expect_error(
+      "eval logits tests/golden/hf/mixed --numerics exact --ids 1 -o " + path("no/such/folder/x"),
+      "no/such/folder");
+}
+
+TEST_F(Cli, FullStandardOutput) {
+  const std::string error = path("error");
+  const std::string command =
+      fmt::format("{} run demo -n 4 --seed 1 >/dev/full 2>{}", DSV4_BINARY, error);
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
+  EXPECT_EQ(read(error), "dsv4: cannot write to standard output\n");
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,158 @@
+#include "dsv4/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "dsv4/base/rng.h"
+#include "tests/model/golden_files.h"
+
+namespace dsv4 {
+namespace {
+
+// Collects answers; may cancel a request after so many of its tokens.
+class Collector : public TokenSink {
+ public:
+  void on_token(RequestId id, int32_t token, float logprob) override {
+    EXPECT_LE(logprob, 0.f);
+    tokens[id].push_back(token);
+    if (cancel_after > 0 && static_cast<int>(tokens[id].size()) == cancel_after) engine->cancel(id);
+  }
+  void on_finish(RequestId id, Finish why) override {
+    EXPECT_EQ(finished.count(id), 0u) << "finished twice";
+    finished[id] = why;
+  }
+
+  std::map<RequestId, std::vector<int32_t>> tokens;
+  std::map<RequestId, Finish> finished;
+  Engine* engine = nullptr;
+  int cancel_after = 0;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  static constexpr int64_t kVocab = 97;
+
+  std::vector<int32_t> prompt(int64_t n, uint64_t seed) const {
+    Rng rng(seed);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(kVocab)));
+    return ids;
+  }
+  static GenerateParams greedy(int64_t n) {
+    return {.sampling = {.temperature = 0}, .max_new_tokens = n};
+  }
+  static GenerateParams sampled(int64_t n, uint64_t seed) {
+    return {.sampling = {.temperature = 0.9f, .top_p = 0.95f, .seed = seed}, .max_new_tokens = n};
+  }
+  std::vector<int32_t> alone(const std::vector<int32_t>& ids, const GenerateParams& params) const {
+    Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 1000});
+    Collector sink;
+    const RequestId id = engine.submit(ids, params, sink);
+    while (engine.step()) {
+    }
+    return sink.tokens[id];
+  }
+
+  Model model = Model::load("tests/golden/hf/mixed");
+};
+
+TEST_F(EngineTest, GreedyFollowsTheLargestLogit) {
+  std::vector<int32_t> ids = prompt(140, 1);
+  const std::vector<int32_t> answer = alone(ids, greedy(12));
+  ASSERT_EQ(answer.size(), 12u);
+  for (const int32_t token : answer) {
+    const Buffer logits = test::all_logits(model, Numerics::kExact, ids, 512);
+    const float* last = logits.view().row<float>(static_cast<int64_t>(ids.size()) - 1);
+    EXPECT_EQ(token, std::max_element(last, last + kVocab) - last);
+    ids.push_back(token);
+  }
+}
+
+// Nine requests of different lengths share four slots and a small batch; each gets what it gets
+// alone.
+TEST_F(EngineTest, AnswersDoNotDependOnNeighbours) {
+  Engine engine(model, {.numerics = Numerics::kExact,
+                        .deterministic = true,
+                        .max_tokens = 400,
+                        .max_sequences = 4,
+                        .max_batch_tokens = 48});
+  Collector sink;
+  std::map<RequestId, std::pair<std::vector<int32_t>, GenerateParams>> requests;
+  for (uint64_t i = 0; i < 9; ++i) {
+    const std::vector<int32_t> ids = prompt(1 + static_cast<int64_t>(i * 37 % 211), i);
+    const GenerateParams params = sampled(5 + static_cast<int64_t>(i * 7 % 30), i);
+    requests[engine.submit(ids, params, sink)] = {ids, params};
+  }
+  while (engine.step()) {
+  }
+  ASSERT_EQ(sink.finished.size(), requests.size());
+  for (const auto& [id, request] : requests) {
+    EXPECT_EQ(sink.finished[id], Finish::kLength);
+    EXPECT_EQ(sink.tokens[id], alone(request.first, request.second));
+  }
+}
+
+TEST_F(EngineTest, StopTokenEndsTheAnswerAndIsNotDelivered) {
+  const std::vector<int32_t> ids = prompt(50, 3);
+  const std::vector<int32_t> full = alone(ids, greedy(10));
+  GenerateParams params = greedy(10);
+  params.stop = {full[4]};
+  const auto end = std::find(full.begin(), full.end(), full[4]);
+  EXPECT_EQ(alone(ids, params), std::vector<int32_t>(full.begin(), end));
+}
+
+TEST_F(EngineTest, CancelFromASink) {
+  Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 200, .max_sequences = 2});
+  Collector sink;
+  sink.engine = &engine;
+  sink.cancel_after = 3;
+  const RequestId first = engine.submit(prompt(20, 1), greedy(50), sink);
+  const RequestId second = engine.submit(prompt(20, 2), greedy(50), sink);
+  const RequestId waiting = engine.submit(prompt(20, 3), greedy(50), sink);
+  while (engine.step()) {
+  }
+  for (const RequestId id : {first, second, waiting}) {
+    EXPECT_EQ(sink.finished[id], Finish::kCancelled);
+    EXPECT_EQ(sink.tokens[id].size(), 3u);
+  }
+  engine.cancel(first);  // finished: ignored
+  EXPECT_FALSE(engine.step());
+}
+
+TEST_F(EngineTest, RefusesWhatDoesNotFit) {
+  Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 64});
+  Collector sink;
+  const auto error = [&](const std::vector<int32_t>& ids, int64_t n) -> std::string {
+    try {
+      engine.submit(ids, greedy(n), sink);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(error({}, 1), "the prompt is empty");
+  EXPECT_EQ(error({5, 97}, 1), "token id 97 at position 1 is outside [0, 97)");
+  EXPECT_EQ(error({-1}, 1), "token id -1 at position 0 is outside [0, 97)");
+  EXPECT_EQ(error(prompt(60, 1), 5),
+            "prompt of 60 tokens and answer of up to 5 do not fit the cache of 64 tokens");
+  EXPECT_EQ(error(prompt(59, 1), 5), "accepted");
+  while (engine.step()) {
+  }
+  EXPECT_EQ(sink.finished.size(), 1u);
+}
+
+TEST_F(EngineTest, OfficialNumericsNamesTheDimThatDoesNotFit) {
+  try {
+    Engine engine(model, {.numerics = Numerics::kOfficial, .max_tokens = 64});
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()),
+              "official numerics quantises keys in groups of 64, but head_dim - qk_rope_head_dim = "
+              "24; use --numerics exact");
+  }
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,137 @@
+// The harness has to notice rows that misbehave: each test here plants one fault.
+
+#include "tests/harness/op_check.h"
+
+#include <gtest/gtest-spi.h>
+
+namespace dsv4::test {
+namespace {
+
+struct DoubleArgs {
+  TensorView x;    // [t, d]; a faulty row writes to it
+  TensorView out;  // [t, d]
+};
+using Run = void (*)(const Context&, const DoubleArgs&);
+
+// out = 2 x
+void correct(const Context&, const DoubleArgs& args) {
+  for (int64_t i = 0; i < args.x.numel(); ++i) args.out.as<float>()[i] = 2 * args.x.as<float>()[i];
+}
+
+void first_element_wrong(const Context& context, const DoubleArgs& args) {
+  correct(context, args);
+  args.out.as<float>()[0] += 1;
+}
+void last_element_not_written(const Context&, const DoubleArgs& args) {
+  for (int64_t i = 0; i + 1 < args.x.numel(); ++i) {
+    args.out.as<float>()[i] = 2 * args.x.as<float>()[i];
+  }
+}
+void writes_its_input(const Context& context, const DoubleArgs& args) {
+  correct(context, args);
+  args.x.as<float>()[1] = 5;
+}
+void writes_before_its_output(const Context& context, const DoubleArgs& args) {
+  correct(context, args);
+  args.out.as<float>()[-1] = 5;
+}
+// Within the tolerance of the oracle, but not the same bits.
+void depends_on_threads(const Context& context, const DoubleArgs& args) {
+  correct(context, args);
+  if (omp_get_max_threads() == 1) args.out.as<uint32_t>()[0] += 1;
+}
+void depends_on_neighbours(const Context& context, const DoubleArgs& args) {
+  correct(context, args);
+  if (args.x.dim(0) > 1) args.out.as<uint32_t>()[0] += 1;
+}
+void writes_past_its_output(const Context&, const DoubleArgs& args) {
+  args.out.as<float>()[args.out.numel()] = 5;
+}
+
+void run_checks(Run run, const char* (*reject)(const Context&, const DoubleArgs&)) {
+  const Row<DoubleArgs> table[] = {{"row", Arch::kCpu, true, reject, run}};
+  Arena arena;
+  Rng rng(1);
+  const DoubleArgs args{.x = arena.input(DType::kF32, {3, 4}),
+                        .out = arena.output(DType::kF32, {3, 4})};
+  fill_normal(args.x, rng);
+  std::vector<double> want;
+  for (int64_t i = 0; i < 12; ++i) want.push_back(2 * value_at(args.x, i));
+  OpCase<DoubleArgs> test{.name = "double", .args = args, .num_tokens = 3};
+  test.outputs = {{"out", args.out, want, {.ulps = 2}}};
+  test.one_token = [](const DoubleArgs& a, int64_t i) {
+    return DoubleArgs{.x = a.x.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1)};
+  };
+  check_op(Table<DoubleArgs>(table), Context{}, arena, test);
+}
+
+// What check_op complained about, all in one text; "" if nothing.
+std::string complaints(Run run, const char* (*reject)(const Context&,
+                                                      const DoubleArgs&) = accept_all<DoubleArgs>) {
+  testing::TestPartResultArray results;
+  {
+    const testing::ScopedFakeTestPartResultReporter reporter(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
+    run_checks(run, reject);
+  }
+  std::string text;
+  for (int i = 0; i < results.size(); ++i) text += results.GetTestPartResult(i).message();
+  return text;
+}
+
+bool complains(Run run, const char* about) {
+  return complaints(run).find(about) != std::string::npos;
+}
+
+TEST(CheckOp, AcceptsACorrectRow) {
+  EXPECT_EQ(complaints(correct), "");
+}
+
+TEST(CheckOp, NoticesEveryFault) {
+  EXPECT_TRUE(complains(first_element_wrong, "1 of 12 elements of [3, 4] F32 differ"));
+  EXPECT_TRUE(complains(last_element_not_written, "[11] got -nan want"));
+  EXPECT_TRUE(complains(writes_its_input, "an input was changed: [3, 4] F32"));
+  EXPECT_TRUE(complains(writes_before_its_output, "bytes before a tensor were written"));
+  EXPECT_TRUE(complains(depends_on_threads, "bits changed with the number of threads"));
+  EXPECT_TRUE(complains(depends_on_neighbours, "bits of a token depend on its neighbours"));
+}
+
+TEST(CheckOpDeathTest, OneElementTooFarCrashes) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(run_checks(writes_past_its_output, accept_all<DoubleArgs>), "");
+}
+
+TEST(CheckOp, NoticesThatNothingRan) {
+  const auto reject = [](const Context&, const DoubleArgs&) -> const char* { return "never"; };
+  EXPECT_NE(complaints(correct, reject).find("no row accepted the case"), std::string::npos);
+}
+
+TEST(Arena, InOutTensorsStartEachRunAlike) {
+  Arena arena;
+  const TensorView x = arena.inout(DType::kI32, {3}), out = arena.output(DType::kF32, {2});
+  x.as<int32_t>()[1] = 7;
+  arena.freeze();
+  x.as<int32_t>()[1] = 8;
+  arena.prepare();
+  EXPECT_EQ(x.as<int32_t>()[1], 7);
+  EXPECT_TRUE(std::isnan(out.as<float>()[1])) << "outputs are poisoned";
+  EXPECT_EQ(arena.written().size(), 20u);
+}
+
+TEST(Choose, TakesTheFirstRowThatFits) {
+  const auto reject = [](const Context&, const DoubleArgs&) -> const char* { return "too small"; };
+  const Row<DoubleArgs> rows[] = {{"fast", Arch::kCpu, false, reject, correct},
+                                  {"any", Arch::kCpu, false, accept_all<DoubleArgs>, correct},
+                                  {"slow", Arch::kCpu, true, accept_all<DoubleArgs>, correct}};
+  const Table<DoubleArgs> table(rows);
+  EXPECT_EQ(choose(table, Context{}, {}).name, "any");
+  EXPECT_EQ(choose(table, Context{.force_row = "slow"}, {}).name, "slow");
+  EXPECT_EQ(choose(table, Context{.need_batch_invariant = true}, {}).name, "slow");
+  EXPECT_EQ(
+      error_of([&] { choose(table, Context{.force_row = "fast"}, {}); }),
+      "no implementation fits (fast: too small; any: not the forced row; slow: not the forced "
+      "row)");
+}
+
+}  // namespace
+}  // namespace dsv4::test

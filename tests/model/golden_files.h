@@ -1,0 +1,38 @@
+// Reads the golden folders of tests/golden (each has a README: source, command, date, licence).
+
+#pragma once
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "dsv4/engine/score.h"
+#include "dsv4/loader/safetensors.h"
+#include "dsv4/model/model.h"
+
+namespace dsv4::test {
+
+inline const std::string kGoldenFolder = "tests/golden/";  // tests run in the repository's root
+
+inline std::vector<int32_t> read_ids(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istream_iterator<int32_t>(in), std::istream_iterator<int32_t>()};
+}
+
+// Logits of every position, [T, V].
+inline Buffer all_logits(const Model& model, Numerics numerics, std::span<const int32_t> ids,
+                         int64_t chunk) {
+  Buffer logits(DType::kF32, {static_cast<int64_t>(ids.size()), model.config().vocab_size});
+  score(model, Context{.numerics = numerics}, ids, chunk,
+        [&](int64_t first, const ConstTensorView& part) {
+          std::copy_n(part.as<float>(), part.numel(), logits.view().row<float>(first));
+        });
+  return logits;
+}
+
+inline bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {
+  return a.bytes() == b.bytes() && std::equal(a.data, a.data + a.bytes(), b.data);
+}
+
+}  // namespace dsv4::test

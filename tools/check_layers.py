@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Checks every include of the project against layers.txt.
+
+  dsv4/LAYER/..               may include dsv4/LAYER/ and the layers that its line of layers.txt names
+  apps/..                     may include apps/ and what the line "apps" names
+  X_oracle.h, ops/oracle.h    only oracles, tests and benchmarks may include them
+  tests/ bench/ fuzz/, X_test.cc, X_bench.cc    may include anything, and nothing else includes them
+
+Usage: check_layers.py [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
+"""
+
+import pathlib
+import re
+import sys
+
+SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]((?:dsv4|apps|tests|bench|fuzz)/[^">]+)[">]')
+HELPERS = ("tests/", "bench/", "fuzz/")
+
+
+def read_layers(root):
+    """{layer: layers it may include}; a layer may only name layers above it."""
+    layers = {}
+    for number, line in enumerate((root / "layers.txt").read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        layer, _, below = line.partition(":")
+        for name in below.split():
+            if name not in layers:
+                sys.exit(f"layers.txt:{number}: {layer} names {name}, which does not stand above it")
+        layers[layer.strip()] = set(below.split())
+    return layers
+
+
+def layer_of(path):
+    parts = path.split("/")
+    return parts[1] if parts[0] == "dsv4" else parts[0]
+
+
+def is_oracle(path):
+    return re.search(r"(^|/|_)oracle\.(h|cc)$", path) is not None
+
+
+def is_check(path):
+    """Tests and benchmarks: nothing links them, so they may include anything."""
+    return path.startswith(HELPERS) or re.search(r"_(test|bench)\.(cc|cu|h)$", path) is not None
+
+
+def violation(layers, path, target):
+    """What is wrong with `path` including `target`, or None."""
+    if is_check(path):
+        return None
+    if is_oracle(target) and not is_oracle(path):
+        return f"{target} is an oracle: only oracles, tests and benchmarks include it"
+    if target.startswith(HELPERS):
+        return f"{target}: only tests and benchmarks include it"
+    layer, below = layer_of(path), layer_of(target)
+    if below == layer or below in layers.get(layer, ()):
+        return None
+    return f"{layer} may not include {below} ({target})"
+
+
+def check(root):
+    layers = read_layers(root)
+    problems = []
+    folders = sorted(p for p in (root / "dsv4").iterdir() if p.is_dir())
+    for folder in folders:
+        if folder.name not in layers:
+            problems.append(f"dsv4/{folder.name}: not in layers.txt")
+    for top in ("dsv4", "apps"):
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix not in SUFFIXES:
+                continue
+            path = file.relative_to(root).as_posix()
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                match = INCLUDE.match(line)
+                problem = match and violation(layers, path, match.group(1))
+                if problem:
+                    problems.append(f"{path}:{number}: {problem}")
+    return problems
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
+    problems = check(root)
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

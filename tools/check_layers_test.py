@@ -1,0 +1,69 @@
+"""Plants violations in a small tree and looks for what check_layers.py says. Run: python3 FILE."""
+
+import pathlib
+import tempfile
+import unittest
+
+import check_layers
+
+LAYERS = "# order\nbase:\ncpu: base\nops: base cpu\napps: base ops\n"
+
+
+class CheckLayersTest(unittest.TestCase):
+    def problems(self, files, layers=LAYERS):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for top in ("dsv4/base", "apps"):
+                (root / top).mkdir(parents=True)
+            (root / "layers.txt").write_text(layers)
+            for path, text in files.items():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(text)
+            return check_layers.check(root)
+
+    def test_allowed_arrows(self):
+        self.assertEqual(self.problems({
+            "dsv4/ops/x/x.h": '#include "dsv4/base/a.h"\n#include "dsv4/ops/op.h"\n#include <vector>\n',
+            "apps/main.cc": '#include "dsv4/ops/x/x.h"\n#include "apps/args.h"\n',
+            "dsv4/ops/x/x_oracle.cc": '#include "dsv4/ops/oracle.h"\n',
+            "dsv4/ops/x/x_test.cc": '#include "dsv4/ops/x/x_oracle.h"\n#include "tests/harness/a.h"\n',
+            "dsv4/cpu/vec_test.cc": '#include "dsv4/ops/op.h"\n',
+            "dsv4/ops/x/x_bench.cc": '#include "bench/op_bench.h"\n',
+        }), [])
+
+    def test_upward_include(self):
+        self.assertEqual(self.problems({"dsv4/cpu/vec.cc": '\n#include "dsv4/ops/op.h"\n'}),
+                         ["dsv4/cpu/vec.cc:2: cpu may not include ops (dsv4/ops/op.h)"])
+
+    def test_include_spelled_differently(self):
+        for line in ("#include <dsv4/ops/op.h>", '  #  include "dsv4/ops/op.h"  // why'):
+            self.assertEqual(len(self.problems({"dsv4/base/a.h": line + "\n"})), 1, line)
+
+    def test_cuda_files_count(self):
+        self.assertEqual(len(self.problems({"dsv4/base/a.cuh": '#include "dsv4/cpu/vec.h"\n'})), 1)
+
+    def test_app_that_reaches_too_deep(self):
+        self.assertEqual(self.problems({"apps/main.cc": '#include "dsv4/cpu/vec.h"\n'}),
+                         ["apps/main.cc:1: apps may not include cpu (dsv4/cpu/vec.h)"])
+
+    def test_oracles_are_for_tests(self):
+        for header in ("dsv4/ops/oracle.h", "dsv4/ops/x/x_oracle.h"):
+            self.assertEqual(self.problems({"dsv4/ops/x/x_cpu.cc": f'#include "{header}"\n'}), [
+                f"dsv4/ops/x/x_cpu.cc:1: {header} is an oracle: only oracles, tests and benchmarks include it"])
+
+    def test_library_that_includes_the_harness(self):
+        self.assertEqual(self.problems({"dsv4/ops/x/x.cc": '#include "tests/harness/arena.h"\n'}), [
+            "dsv4/ops/x/x.cc:1: tests/harness/arena.h: only tests and benchmarks include it"])
+
+    def test_unknown_folder(self):
+        self.assertIn("dsv4/extra: not in layers.txt", self.problems({"dsv4/extra/a.h": ""}))
+
+    def test_layer_below_itself(self):
+        with self.assertRaises(SystemExit) as error:
+            self.problems({}, "base: cpu\ncpu:\n")
+        self.assertEqual(str(error.exception),
+                         "layers.txt:1: base names cpu, which does not stand above it")
+
+
+if __name__ == "__main__":
+    unittest.main()

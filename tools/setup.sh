@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that dsv4 needs, only those that are missing.
+#
+#   tools/setup.sh          what building and running needs
+#   tools/setup.sh check    also what ./check needs
+#   tools/setup.sh fuzz     also what ./check --fuzz needs
+
+set -euo pipefail
+
+build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev)
+check=(libgtest-dev libbenchmark-dev clang-format-14 python3 git)
+fuzz=(clang-14 libclang-rt-14-dev libomp-14-dev)
+
+case "${1:-build}" in
+  build) want=("${build[@]}") ;;
+  check) want=("${build[@]}" "${check[@]}") ;;
+  fuzz) want=("${build[@]}" "${check[@]}" "${fuzz[@]}") ;;
+  *) echo "usage: tools/setup.sh [build|check|fuzz]" >&2; exit 2 ;;
+esac
+
+missing=()
+for package in "${want[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -eq 0 ]; then
+  as_root=()
+elif command -v sudo >/dev/null; then
+  as_root=(sudo)
+else
+  echo "setup: missing packages, and neither root nor sudo to install them: ${missing[*]}" >&2
+  exit 1
+fi
+echo "setup: installing ${missing[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
