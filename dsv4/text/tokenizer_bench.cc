@@ -55,5 +55,3 @@ BENCHMARK(load);
 
 }  // namespace
 }  // namespace dsv4
-
-BENCHMARK_MAIN();

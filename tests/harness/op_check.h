@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/ops/op.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"
@@ -39,15 +40,23 @@ struct OpCase {
   int64_t num_tokens = 0;
 };
 
+// n threads that share even the smallest region.
 class ThreadCount {
  public:
-  explicit ThreadCount(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
-  ~ThreadCount() { omp_set_num_threads(before_); }
+  explicit ThreadCount(int n) : before_(omp_get_max_threads()), threshold_(cpu::sharing_threshold) {
+    omp_set_num_threads(n);
+    cpu::sharing_threshold = 0;
+  }
+  ~ThreadCount() {
+    omp_set_num_threads(before_);
+    cpu::sharing_threshold = threshold_;
+  }
   ThreadCount(const ThreadCount&) = delete;
   ThreadCount& operator=(const ThreadCount&) = delete;
 
  private:
   int before_;
+  int64_t threshold_;
 };
 
 // Narrows Highway's dispatch to one instruction set while it lives.

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
 namespace dsv4 {
@@ -14,7 +15,7 @@ void embed_cpu(const Context&, const EmbedArgs& args) {
     DSV4_CHECK(ids[t] >= 0 && ids[t] < vocabulary, "ids[{}] is {}, the table has {} rows", t,
                ids[t], vocabulary);
   }
-#pragma omp parallel
+#pragma omp parallel if (cpu::worth_sharing(2 * args.out.numel()))
   {
     std::vector<float> row(static_cast<size_t>(d));
 #pragma omp for

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/quant_group.h"
@@ -103,7 +104,7 @@ class Chunk {
     if (std::none_of(args_.table.begin(), args_.table.end(), quantised)) return;
     const int64_t t = args_.x.dim(0);
     quantised_x_ = Buffer(DType::kF32, {t, d_});
-#pragma omp parallel for
+#pragma omp parallel for if (cpu::worth_sharing(10 * t * d_))
     for (int64_t i = 0; i < t; ++i) {
       float* row = quantised_x_.as<float>() + i * d_;
       cpu::load(args_.x, i * args_.x.row_stride(), d_, row);
@@ -155,7 +156,7 @@ class Chunk {
     const float limit =
         args_.swiglu_limit > 0 ? args_.swiglu_limit : std::numeric_limits<float>::infinity();
     const auto padded = static_cast<size_t>(align_up(inner_, kSwigluPad));
-#pragma omp parallel
+#pragma omp parallel if (cpu::worth_sharing(30 * gate.numel()))
     {
       std::vector<float> g(padded), u(padded);
       std::vector<uint16_t> rounded(padded);
@@ -177,7 +178,7 @@ class Chunk {
 
   // Pairs lie in ascending order of expert, so every thread adds its columns in that order.
   void combine(int64_t base, const TensorView& y) const {
-#pragma omp parallel for
+#pragma omp parallel for if (cpu::worth_sharing(2 * y.numel()))
     for (int64_t c = 0; c < d_; c += kCombineColumns) {
       std::array<float, kCombineColumns> part;
       const int64_t count = std::min(kCombineColumns, d_ - c);

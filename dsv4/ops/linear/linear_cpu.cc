@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/ue8m0.h"
@@ -70,6 +71,7 @@ class Call {
       first_token_.push_back(total_tokens_);
       floats += num_tokens(job) * padded(job);
       total_tokens_ += num_tokens(job);
+      products_ += num_tokens(job) * job.args.weight.n * job.args.weight.k;
       widest = std::max(widest, padded(job));
     }
     first_token_.push_back(total_tokens_);
@@ -81,7 +83,7 @@ class Call {
   }
 
   void run() {
-#pragma omp parallel
+#pragma omp parallel if (cpu::worth_sharing(products_))
     {
       float* scratch = scratch_.get() + omp_get_thread_num() * thread_floats_;
 #pragma omp for
@@ -149,7 +151,7 @@ class Call {
   std::vector<Weights> weights_;
   std::vector<int64_t> start_;        // of each job in packed_, in floats
   std::vector<int64_t> first_token_;  // of each job, counted over all jobs; and the total
-  int64_t total_tokens_ = 0;
+  int64_t total_tokens_ = 0, products_ = 0;
   std::vector<Unit> units_;
   Floats packed_, scratch_;
   int64_t thread_floats_ = 0;

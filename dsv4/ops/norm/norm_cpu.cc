@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/float16.h"
@@ -30,7 +31,7 @@ void rms_norm_cpu(const Context&, const RmsNormArgs& args) {
   const int64_t rows = args.x.dim(0), d = args.x.dim(1);
   std::vector<float> weight(static_cast<size_t>(d));
   cpu::load(args.weight, 0, d, weight.data());
-#pragma omp parallel
+#pragma omp parallel if (cpu::worth_sharing(4 * rows * d))
   {
     std::vector<float> x(static_cast<size_t>(d));
 #pragma omp for
@@ -46,7 +47,7 @@ void rms_norm_cpu(const Context&, const RmsNormArgs& args) {
 void head_norm_cpu(const Context& context, const HeadNormArgs& args) {
   const int64_t rows = args.x.dim(0), d = args.x.dim(1);
   const auto norm = context.numerics == Numerics::kOfficial ? stepped_norm : plain_norm;
-#pragma omp parallel
+#pragma omp parallel if (cpu::worth_sharing(4 * rows * d))
   {
     std::vector<float> x(static_cast<size_t>(d));
 #pragma omp for

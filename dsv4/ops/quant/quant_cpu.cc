@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"
 
@@ -13,7 +14,7 @@ namespace {
 template <class Body>
 void for_rows(const ConstTensorView& x, const Body& body) {
   const int64_t rows = x.dim(0), n = x.dim(1);
-#pragma omp parallel if (rows > 1)
+#pragma omp parallel if (rows > 1 && cpu::worth_sharing(10 * rows * n))
   {
     std::vector<float> values(static_cast<size_t>(n));
 #pragma omp for

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
 namespace dsv4 {
@@ -40,7 +41,7 @@ void rope_cpu(const Context&, const RopeArgs& args) {
   const int64_t tokens = args.x.dim(0), heads = args.x.dim(1);
   const int64_t width = 2 * args.freqs.dim(0), skip = args.x.dim(2) - width;
   const auto* positions = args.positions.as<int32_t>();
-#pragma omp parallel if (tokens > 1)
+#pragma omp parallel if (tokens > 1 && cpu::worth_sharing((40 + 8 * heads) * tokens * width))
   {
     Turn turn(static_cast<size_t>(width / 2));
     std::vector<float> x(static_cast<size_t>(width));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <vector>
+#include "dsv4/cpu/parallel.h"
 
 namespace dsv4 {
 namespace {
@@ -84,7 +85,7 @@ void route_token(const RouterArgs& args, int64_t t, Scratch& s) {
 void router_cpu(const Context&, const RouterArgs& args) {
   if (!args.tid2eid.empty()) check_hash(args);
   const auto num_experts = static_cast<size_t>(args.logits.dim(1));
-#pragma omp parallel
+#pragma omp parallel if (cpu::worth_sharing(30 * args.logits.numel()))
   {
     Scratch scratch{std::vector<float>(num_experts), std::vector<float>(num_experts),
                     std::vector<int32_t>(num_experts)};

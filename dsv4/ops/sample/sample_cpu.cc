@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dsv4/base/rng.h"
+#include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/reduce.h"
 
 namespace dsv4 {
@@ -146,7 +147,7 @@ void sample_cpu(const Context&, const SampleArgs& args) {
     }
     largest[static_cast<size_t>(r)] = value;
   }
-#pragma omp parallel for if (rows > 1)
+#pragma omp parallel for if (rows > 1 && cpu::worth_sharing(10 * rows * vocabulary))
   for (int64_t r = 0; r < rows; ++r) {
     const auto i = static_cast<size_t>(r);
     const Logits logits{args.logits.row<float>(r), vocabulary, largest[i]};
