@@ -28,7 +28,7 @@ function(dsv4_test name)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
     TEST_PREFIX ${name}/ PROPERTIES LABELS "${TEST_LABELS}" TIMEOUT 600
     # Tests run side by side: threads that spin at barriers would starve each other.
-    ENVIRONMENT "OMP_WAIT_POLICY=passive")
+    ENVIRONMENT "OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=1")
 endfunction()
 
 # Tests of a folder: slow ones (X_slow_test.cc) get their own label.
