@@ -33,7 +33,7 @@ struct RowGroup {
   static constexpr int64_t kStep = F::kVectors * kLanes;  // columns decoded at once
   static constexpr int64_t kStepBytes = kStep * F::kBits / 8;
   static constexpr int64_t kNumScales = F::kGroup == 0 ? 1 : kChunk / std::max(F::kGroup, 1) + 1;
-  // The scales of an fp8 block serve all rows of an aligned group.
+  // The scales of an fp8 block serve all rows of a group (see Block).
   static constexpr int kScaleRows = F::kGroup == kFp8BlockSize ? 1 : R;
 
   const Weights& w;
@@ -52,7 +52,7 @@ struct RowGroup {
     }
   }
 
-  // Calls step(s, row pointers, scale offset) for the steps of columns [k0, k0 + columns).
+  // Calls step(s, row pointers) for steps s = 0, 1, ... of columns [k0, k0 + columns).
   template <class Step>
   HWY_INLINE void for_each_step(int64_t k0, int64_t columns, const Step& step) {
     load_scales(k0, columns);
