@@ -34,11 +34,14 @@ uint32_t ReadAll(const uint32_t* words, int64_t n) {
   return hn::GetLane(hn::SumOfLanes(u32, hn::Add(hn::Add(a, b), hn::Add(c, d))));
 }
 
-// Ten chains of multiply-adds keep two units of latency four or five busy. Returns the flops run.
+// Ten chains of multiply-adds keep two units of latency four or five busy; equal chains would be
+// merged by the compiler. Returns the flops run.
 double MultiplyAdd(int64_t rounds, float* sink) {
   const hn::ScalableTag<float> f32;
   const auto m = hn::Set(f32, 0.999f);
-  auto a = hn::Iota(f32, 0), b = a, c = a, d = a, e = a, f = a, g = a, h = a, i = a, j = a;
+  auto a = hn::Iota(f32, 0), b = hn::Iota(f32, 1), c = hn::Iota(f32, 2), d = hn::Iota(f32, 3);
+  auto e = hn::Iota(f32, 4), f = hn::Iota(f32, 5), g = hn::Iota(f32, 6), h = hn::Iota(f32, 7);
+  auto i = hn::Iota(f32, 8), j = hn::Iota(f32, 9);
   for (int64_t r = 0; r < rounds; ++r) {
     a = hn::MulAdd(a, m, m), b = hn::MulAdd(b, m, m), c = hn::MulAdd(c, m, m);
     d = hn::MulAdd(d, m, m), e = hn::MulAdd(e, m, m), f = hn::MulAdd(f, m, m);
@@ -61,14 +64,14 @@ namespace {
 HWY_EXPORT(ReadAll);
 HWY_EXPORT(MultiplyAdd);
 
-constexpr int kRepeats = 8;
-
+// Pieces of work of about a millisecond, shorter than a time slice, so that the best of many is
+// undisturbed even on a machine with other load.
 template <class Work>
-double best_seconds(const Work& work) {
+double best_seconds(int repeats, const Work& work) {
   double best = 1e30;
-  for (int i = 0; i < kRepeats; ++i) {
+  for (int i = 0; i < repeats; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    work();
+    work(i);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     best = std::min(best, took.count());
   }
@@ -76,32 +79,33 @@ double best_seconds(const Work& work) {
 }
 
 double read_bytes_per_s() {
-  constexpr int64_t kBlock = 65536, kBlocks = 16384;  // 1 GiB in blocks of 64 KiB
-  const Buffer memory(DType::kU8, {kBlocks * kBlock});
+  constexpr int64_t kBlock = 65536, kPieceBlocks = 256, kPieces = 64;  // 16 MiB of 1 GiB at a time
+  const Buffer memory(DType::kU8, {kPieces * kPieceBlocks * kBlock});
+  const auto block = [&](int64_t b) { return memory.as<uint8_t>() + b * kBlock; };
 #pragma omp parallel for
-  for (int64_t b = 0; b < kBlocks; ++b) {
-    std::memset(memory.as<uint8_t>() + b * kBlock, static_cast<int>(b), kBlock);
+  for (int64_t b = 0; b < kPieces * kPieceBlocks; ++b) {
+    std::memset(block(b), static_cast<int>(b), kBlock);
   }
   uint32_t sum = 0;
-  const double seconds = best_seconds([&] {
+  const double seconds = best_seconds(3 * kPieces, [&](int64_t i) {
 #pragma omp parallel for reduction(+ : sum)
-    for (int64_t b = 0; b < kBlocks; ++b) {
-      const auto* words = reinterpret_cast<const uint32_t*>(memory.as<uint8_t>() + b * kBlock);
+    for (int64_t b = 0; b < kPieceBlocks; ++b) {
+      const auto* words = reinterpret_cast<const uint32_t*>(block(i % kPieces * kPieceBlocks + b));
       sum += HWY_DYNAMIC_DISPATCH(ReadAll)(words, kBlock / 4);
     }
   });
   benchmark::DoNotOptimize(sum);
-  return static_cast<double>(kBlocks * kBlock) / seconds;
+  return static_cast<double>(kPieceBlocks * kBlock) / seconds;
 }
 
 double fma_flops_per_s() {
   double flops = 0;
-  const double seconds = best_seconds([&] {
+  const double seconds = best_seconds(200, [&](int64_t) {
     flops = 0;
 #pragma omp parallel reduction(+ : flops)
     {
       float sink = 0;
-      flops += HWY_DYNAMIC_DISPATCH(MultiplyAdd)(10'000'000, &sink);
+      flops += HWY_DYNAMIC_DISPATCH(MultiplyAdd)(500'000, &sink);
       benchmark::DoNotOptimize(sink);
     }
   });

@@ -14,7 +14,8 @@ struct Roofline {
   double fma_flops_per_s = 0;
 };
 
-// Best of several passes over 1 GiB and over register-only arithmetic. Takes about two seconds.
+// The best of many short pieces: reading 1 GiB in turn, and register-only arithmetic. Takes about a
+// second.
 Roofline measure_roofline();
 
 // The roofs of this run. main() sets them before any benchmark starts.

@@ -22,7 +22,7 @@ using linear_kernel::Weights;
 
 // Work units. Few tokens: enough rows to make a unit worth its dispatch. Many tokens: decoded rows,
 // packed activations and waiting sums of a unit fit the L2 cache together.
-constexpr int64_t kFusedUnitRows = 64;
+constexpr int64_t kFusedUnitRows = linear_kernel::kMaxBlockRows;
 constexpr int64_t kTiledUnitRows = 32;
 constexpr int64_t kTiledUnitTokens = 192;  // a multiple of every panel size
 // Packed activations of a call stay below this many tokens.

@@ -17,6 +17,8 @@ namespace dsv4::linear_kernel::HWY_NAMESPACE {
 constexpr int kFusedRows = 4;
 constexpr int kTileRows = kLanes >= 16 ? 8 : 4;
 constexpr int kPanelTokens = 3;
+// Bytes between a load and the prefetch that runs ahead of it in the same stream.
+constexpr int64_t kStreamAhead = 1024;
 // GCC would rather repeat a load as the memory operand of every use, which makes loads the limit.
 HWY_INLINE void KeepInRegister([[maybe_unused]] F32Vec& v) {
 #if HWY_COMPILER_GCC_ACTUAL && HWY_ARCH_X86
@@ -37,11 +39,12 @@ struct Sums {
   }
 };
 
-// T tokens against rows [row, end): weights go from memory to registers to the sums.
+// T tokens against rows first, first + stride, ...: weights go from memory to registers to the
+// sums.
 template <class F, int T>
-void FusedRows(const Block& block, int64_t row, int64_t end) {
+void FusedRows(const Block& block, int64_t first, int64_t stride) {
   const Weights& w = *block.weights;
-  RowGroup<F, kFusedRows> group(w, row, end);
+  RowGroup<F, kFusedRows> group(w, block.row + first, stride, block.row + block.rows, kStreamAhead);
   Sums<kFusedRows, T> sums;
   for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
     const float* x = block.panels + k0 * T;
@@ -51,7 +54,6 @@ void FusedRows(const Block& block, int64_t row, int64_t end) {
 #pragma GCC unroll 8
           for (int r = 0; r < kFusedRows; ++r) {
             F32Vec values[F::kVectors];
-            group.prefetch(at[r]);
             group.decode(r, s, at[r], values);
 #pragma GCC unroll 8
             for (int v = 0; v < F::kVectors; ++v) {
@@ -69,18 +71,20 @@ void FusedRows(const Block& block, int64_t row, int64_t end) {
   for (int t = 0; t < T; ++t) {
     float y[kFusedRows];
     Finish(sums.v[0][t], sums.v[1][t], sums.v[2][t], sums.v[3][t], w.scale2, y);
-    for (int r = 0; r < kFusedRows; ++r) {
-      if (seen_nan && group.has_nan_code(r)) y[r] = e4m3_to_f32(0x7f);
+    for (int r = 0; r < kFusedRows && first + r * stride < block.rows; ++r) {
+      const bool nan = seen_nan && group.has_nan_code(r);
+      block.out[t * block.rows + first + r * stride] = nan ? e4m3_to_f32(0x7f) : y[r];
     }
-    std::copy_n(y, std::min<int64_t>(kFusedRows, end - row),
-                block.out + t * block.rows + (row - block.row));
   }
 }
 
+// The block is cut into kFusedRows runs of rows, and one row of each run goes together: every run
+// is one long stream through memory. Neighbouring rows side by side would share a page, and the
+// hardware prefetcher follows one stream a page.
 template <class F, int T>
 void Fused(const Block& block) {
-  const int64_t end = block.row + block.rows;
-  for (int64_t row = block.row; row < end; row += kFusedRows) FusedRows<F, T>(block, row, end);
+  const int64_t stride = (block.rows + kFusedRows - 1) / kFusedRows;
+  for (int64_t first = 0; first < stride; ++first) FusedRows<F, T>(block, first, stride);
 }
 
 // Decodes kTileRows rows x a chunk into tile[vector][row][lane].
@@ -91,7 +95,6 @@ void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, floa
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       F32Vec values[F::kVectors];
-      group.prefetch(at[r]);
       group.decode(r, s, at[r], values);
 #pragma GCC unroll 8
       for (int v = 0; v < F::kVectors; ++v) {
@@ -183,7 +186,7 @@ void Tiled(const Block& block) {
     const int64_t columns = std::min(kChunk, w.k - k0);
     float* sums = tile + kTileRows * kChunk;
     for (int64_t row = block.row; row < end; row += kTileRows) {
-      RowGroup<F, kTileRows> group(w, row, end);
+      RowGroup<F, kTileRows> group(w, row, 1, end, kTileRows * w.row_bytes);
       DecodeTile(group, k0, columns, tile);
       has_nan |= group.watch.Seen();
       const int64_t steps = (columns + group.kStep - 1) / group.kStep;

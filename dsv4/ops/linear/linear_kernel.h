@@ -48,7 +48,8 @@ int64_t panel_tokens();
 // x: [padded] f32, k rounded up to kPad, zero from k on -> column `slot` of the panel
 void pack(WeightFormat format, const float* x, int64_t padded, const Panel& panel, int64_t slot);
 
-// Rows [row, row + rows) of w times `tokens` tokens. row is a multiple of kRowAlign.
+// Rows [row, row + rows) of w times `tokens` tokens. Blocks start at multiples of kRowAlign and do
+// not cross a multiple of kMaxBlockRows, so that the rows of an fp8 block share their scales.
 struct Block {
   const Weights* weights;
   int64_t row, rows;
@@ -58,6 +59,7 @@ struct Block {
   float* out;      // [tokens, rows]
 };
 inline constexpr int64_t kRowAlign = 8;
+inline constexpr int64_t kMaxBlockRows = kFp8BlockSize;
 int64_t scratch_floats(const Weights& weights, int64_t rows, int64_t tokens);
 void multiply(const Block& block);
 

@@ -97,7 +97,9 @@ TEST_P(Linear, AgreesWithOracleOnAnyShape) {
                            {9, 66, 200},
                            {1, 257, 1300},
                            {4, 9, 2100},
-                           {7, 0, 32}}) {
+                           {7, 0, 32},
+                           {1, 1100, 200},
+                           {5, 300, 256}}) {
       check_linear(format, {s.t, s.n, align_up(s.k, m)}, {});
     }
   }

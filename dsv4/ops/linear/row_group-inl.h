@@ -21,40 +21,38 @@ namespace dsv4::linear_kernel::HWY_NAMESPACE {
 // L1 cache; shorter chunks fit better but carry the sums through the L2 cache more often, which
 // costs more.
 constexpr int64_t kChunk = 1024;
-constexpr int64_t kPrefetchBytes = 8192;
+constexpr int64_t kScalesAhead = 512;  // bytes
 
 inline bool IsNanCode(uint8_t e4m3) {
   return (e4m3 & 0x7f) == 0x7f;
 }
 
-// A row group: pointers to the first byte of R rows; rows past the end repeat the last one.
+// Rows first, first + stride, ... of a weight; those past the end repeat the last one.
 template <class F, int R>
 struct RowGroup {
   static constexpr int64_t kStep = F::kVectors * kLanes;  // columns decoded at once
   static constexpr int64_t kStepBytes = kStep * F::kBits / 8;
   static constexpr int64_t kNumScales = F::kGroup == 0 ? 1 : kChunk / std::max(F::kGroup, 1) + 1;
-  // The scales of an fp8 block serve all rows of an aligned group.
+  // The scales of an fp8 block serve all rows of a group (see Block).
   static constexpr int kScaleRows = F::kGroup == kFp8BlockSize ? 1 : R;
 
   const Weights& w;
-  const int64_t ahead_rows, ahead_bytes;
+  const int64_t ahead_bytes;  // distance of prefetches
   int64_t n[R];
   const uint8_t* data[R];
   float scales[kScaleRows][kNumScales] = {};
   typename F::Watch watch;
 
-  RowGroup(const Weights& weights, int64_t row, int64_t end)
-      : w(weights),
-        ahead_rows(R * (1 + kPrefetchBytes / (1 + R * weights.row_bytes))),
-        ahead_bytes(ahead_rows * weights.row_bytes) {
+  RowGroup(const Weights& weights, int64_t first, int64_t stride, int64_t end, int64_t ahead)
+      : w(weights), ahead_bytes(ahead) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      n[r] = std::min(row + r, end - 1);
+      n[r] = std::min(first + r * stride, end - 1);
       data[r] = w.row(n[r]);
     }
   }
 
-  // Calls step(s, row pointers, scale offset) for the steps of columns [k0, k0 + columns).
+  // Calls step(s, row pointers) for steps s = 0, 1, ... of columns [k0, k0 + columns).
   template <class Step>
   HWY_INLINE void for_each_step(int64_t k0, int64_t columns, const Step& step) {
     load_scales(k0, columns);
@@ -63,6 +61,8 @@ struct RowGroup {
     for (int r = 0; r < R; ++r) at[r] = data[r] + k0 * F::kBits / 8;
     int64_t s = 0;
     for (; (s + 1) * kStep <= columns; ++s) {
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) __builtin_prefetch(at[r] + ahead_bytes);
       step(s, at);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) at[r] += kStepBytes;
@@ -87,12 +87,6 @@ struct RowGroup {
     }
   }
 
-  // The same columns of a later row group, kPrefetchBytes ahead or a little more: rows are too
-  // short for the hardware to find their stride.
-  HWY_INLINE void prefetch(const uint8_t* at) const {
-    __builtin_prefetch(at + ahead_bytes);
-  }
-
   bool has_nan_code(int r) const {
     return std::any_of(data[r], data[r] + w.k, IsNanCode);
   }
@@ -102,7 +96,7 @@ struct RowGroup {
     if constexpr (F::kGroup != 0) {
       const int64_t count = (columns + F::kGroup - 1) / F::kGroup;
       for (int r = 0; r < kScaleRows; ++r) {
-        __builtin_prefetch(w.scale + (n[r] + ahead_rows) * w.scale_row_bytes + k0 / F::kGroup);
+        __builtin_prefetch(w.scale + n[r] * w.scale_row_bytes + k0 / F::kGroup + kScalesAhead);
         F::Scales(w, n[r], k0 / F::kGroup, count, scales[r]);
         scales[r][count] = 0;  // the second half of a ragged step
       }
