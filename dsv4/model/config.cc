@@ -107,6 +107,7 @@ class Reader {
 };
 
 constexpr int64_t kMaxDim = int64_t{1} << 20;
+constexpr int kMaxDepth = 64;
 
 void read_dims(Reader& in, ModelConfig& c) {
   c.hidden_size = in.integer("hidden_size", 1, kMaxDim);
@@ -289,7 +290,13 @@ void validate(const ModelConfig& c, const std::string& file) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view json, const std::string& file) {
-  const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  // Error texts print values by recursion: no config nests deeper than a few levels.
+  const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth)
+      fail(ErrorCode::kBadInput, "{}: nested deeper than {} levels", file, kMaxDepth);
+    return true;
+  };
+  const Json root = Json::parse(json, shallow, /*allow_exceptions=*/false);
   if (root.is_discarded()) fail(ErrorCode::kBadInput, "{}: not valid JSON", file);
   if (!root.is_object()) fail(ErrorCode::kBadInput, "{}: want a JSON object", file);
   Reader in(root, file);

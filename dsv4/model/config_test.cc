@@ -154,6 +154,8 @@ TEST(Config, RefusesWhatIsNoObject) {
     EXPECT_THROW(parse_config(text, "config.json"), Error) << text;
   }
   EXPECT_THROW(load_config("no/such/config.json"), Error);
+  const std::string deep = "{\"hidden_size\":" + std::string(1000000, '[');
+  EXPECT_THROW(parse_config(deep, "config.json"), Error);
 }
 
 }  // namespace
