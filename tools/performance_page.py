@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""docs/performance.md and the table of README.md from bench/results/*.json. Numbers are never typed by hand.
+
+    tools/performance_page.py            rewrites both
+    tools/performance_page.py --check    exit 1 when they are not up to date
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LABELS = {"fp8_block": "FP8 128x128", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "bf16": "BF16", "f16": "F16", "f32": "F32"}
+
+
+def shape(name):
+    return {key: int(value) for key, value in re.findall(r"([a-z]+):(\d+)", name)}
+
+
+def label(name):
+    op, fmt = name.split("/")[:2]
+    s = shape(name)
+    size = f", {s['n']} x {s['k']}" if "n" in s else ", Flash shapes"
+    kind = "matrix-vector" if s["t"] == 1 else f"{s['t']} tokens"
+    return f"{op.replace('_bench', '')} {LABELS[fmt]}, {kind}{size}"
+
+
+def machine_section(result):
+    roofs, demo = result["roofs"], result["demo"]
+    lines = [f"## {result['machine']}", "",
+             f"{result['cpu']}, {roofs['threads']} threads, {result['date']}, commit {result['commit']}. Roofs of the same run: "
+             f"read {roofs['read_gb_per_s']:.1f} GB/s, f32 FMA {roofs['fma_gflop_per_s']:.0f} GFLOP/s.", "",
+             "```", result["command"], "```", "",
+             "| op | time | GB/s | of read roof | GFLOP/s | of FMA roof |", "|---|---|---|---|---|---|"]
+    for row in result["ops"]:
+        lines.append(f"| {label(row['name'])} | {row['us'] / 1000:.2f} ms | {row['gb_per_s']:.1f} | {row['percent_read']:.0f} % "
+                     f"| {row['gflop_per_s']:.0f} | {row['percent_fma']:.0f} % |")
+    lines += ["", "| demo model, official numerics | |", "|---|---|",
+              f"| decode, one sequence | {demo['decode_tokens_per_s']:.0f} tokens/s |",
+              f"| prefill, {demo['prompt_tokens']} tokens | {demo['prefill_tokens_per_s']:.0f} tokens/s |",
+              f"| process start to end of the first token | {demo['process_to_first_token_s'] * 1000:.0f} ms |", ""]
+    return lines
+
+
+def page(results):
+    lines = ["# Performance", "",
+             "Made by `tools/performance_page.py` from `bench/results/*.json`. Weights come from a pool larger than the caches; a share is "
+             "of the roof measured in the same run.", ""]
+    for result in results:
+        lines += machine_section(result)
+    return "\n".join(lines)
+
+
+def readme_table(results):
+    lines = []
+    for result in results:
+        demo, ops = result["demo"], {row["name"]: row for row in result["ops"]}
+        lines += [f"{result['machine']} ({result['cpu']}), {result['date']}, `{result['command'].split()[0]}`:", "",
+                  "| what | measured | share of the measured roof |", "|---|---|---|"]
+        for fmt in ("fp8_block", "mxfp4"):
+            row = ops[f"linear_bench/{fmt}/t:1/n:16384/k:16384"]
+            lines.append(f"| {label(row['name'])} | {row['gb_per_s']:.1f} GB/s | {row['percent_read']:.0f} % of read bandwidth |")
+        row = ops["linear_bench/fp8_block/t:256/n:4096/k:4096"]
+        lines.append(f"| {label(row['name'])} | {row['gflop_per_s']:.0f} GFLOP/s | {row['percent_fma']:.0f} % of f32 FMA |")
+        lines += [f"| demo: decode / prefill of {demo['prompt_tokens']} tokens | {demo['decode_tokens_per_s']:.0f} / "
+                  f"{demo['prefill_tokens_per_s']:.0f} tokens/s | |",
+                  f"| demo: process start to first token | {demo['process_to_first_token_s'] * 1000:.0f} ms | |"]
+    return "\n".join(lines)
+
+
+def main():
+    results = [json.loads(path.read_text()) for path in sorted((ROOT / "bench/results").glob("*.json"))]
+    readme = (ROOT / "README.md").read_text()
+    table = f"<!-- measured -->\n{readme_table(results)}\n<!-- /measured -->"
+    wanted = {"docs/performance.md": page(results),
+              "README.md": re.sub(r"<!-- measured -->.*<!-- /measured -->", lambda _: table, readme, flags=re.S)}
+    stale = [name for name, text in wanted.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != text]
+    if "--check" in sys.argv[1:]:
+        for name in stale:
+            print(f"{name} is not what tools/performance_page.py makes of bench/results", file=sys.stderr)
+        sys.exit(1 if stale else 0)
+    for name in stale:
+        (ROOT / name).write_text(wanted[name])
+
+
+if __name__ == "__main__":
+    main()
