@@ -3,11 +3,13 @@
 // Writes `logits` F32 [T, V] and `ids` I32 [T].
 
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "dsv4/base/error.h"
 #include "dsv4/engine/score.h"
 #include "dsv4/loader/safetensors.h"
 
@@ -23,6 +25,9 @@ struct LogitsOptions {
 
 void eval_logits(const LogitsOptions& options) {
   check_device(options.device);
+  const std::filesystem::path folder = std::filesystem::absolute(options.out).parent_path();
+  if (!std::filesystem::is_directory(folder))
+    fail(ErrorCode::kIo, "cannot write {}: no folder {}", options.out, folder.string());
   const std::vector<int32_t> ids = parse_ids(options.ids);
   const Model model = Model::load(find_model(options.model));
   const auto total = static_cast<int64_t>(ids.size()), vocab = model.config().vocab_size;
@@ -44,7 +49,7 @@ void eval_logits(const LogitsOptions& options) {
   const nlohmann::json report = {{"tokens", total},          {"vocab", vocab},
                                  {"chunk", options.chunk},   {"out", options.out},
                                  {"seconds", spent.count()}, {"numerics", name(options.numerics)}};
-  fmt::print("{}\n", report.dump());
+  fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace

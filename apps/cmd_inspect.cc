@@ -84,7 +84,8 @@ Json describe(const Model& model) {
           {"weights_bytes", all.bytes},
           {"dtypes", dtypes},
           {"unknown_config_keys", c.unknown},
-          {"skipped_drafter_tensors", model.weights().skipped.size()},
+          {"shared_experts", c.shared_experts},
+          {"skipped_drafter_tensors", model.weights().skipped},
           {"unused_tensors", model.weights().unused}};
 }
 
@@ -101,11 +102,32 @@ std::string schedule_line(const Json& layers) {
   return line;
 }
 
+// The drafter's tensors (mtp.*), experts counted, the others by name.
+void print_skipped(const Json& tensors) {
+  if (tensors.empty()) return;
+  fmt::print("skipped    {} drafter tensors: speculation is not built in\n", tensors.size());
+  int64_t experts = 0;
+  for (const Json& tensor : tensors) {
+    const auto name = tensor.get<std::string>();
+    if (name.find(".experts.") != std::string::npos) {
+      ++experts;
+    } else {
+      fmt::print("  {}\n", name);
+    }
+  }
+  if (experts > 0) fmt::print("  and {} of its experts\n", experts);
+}
+
+// File and tensor names may hold any bytes; JSON may not.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 void inspect_model(const std::string& name_or_folder, bool json) {
   const Model model = Model::load(find_model(name_or_folder));
   const Json info = describe(model);
   if (json) {
-    fmt::print("{}\n", info.dump());
+    fmt::print("{}\n", dump(info));
     return;
   }
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
@@ -113,8 +135,8 @@ void inspect_model(const std::string& name_or_folder, bool json) {
   fmt::print("layers     {}\n", schedule_line(info["layers"]));
   fmt::print("width      hidden {}, {} heads of {}, vocabulary {}\n", info["hidden_size"].dump(),
              info["heads"].dump(), info["head_dim"].dump(), info["vocab"].dump());
-  fmt::print("experts    {}, {} per token, one shared\n", info["experts"].dump(),
-             info["experts_per_token"].dump());
+  fmt::print("experts    {}, {} per token, {} shared\n", info["experts"].dump(),
+             info["experts_per_token"].dump(), info["shared_experts"].dump());
   fmt::print("attention  window {}, indexer top {}, up to {} positions\n", info["window"].dump(),
              info["index_topk"].dump(), info["max_positions"].dump());
   fmt::print("tensors    {} in {:.1f} MiB\n", info["tensors"].dump(),
@@ -125,10 +147,7 @@ void inspect_model(const std::string& name_or_folder, bool json) {
   }
   for (const Json& key : info["unknown_config_keys"])
     fmt::print("unknown config key: {}\n", key.get<std::string>());
-  if (info["skipped_drafter_tensors"] != 0) {
-    fmt::print("skipped    {} drafter tensors (mtp.*): speculation is not built in\n",
-               info["skipped_drafter_tensors"].dump());
-  }
+  print_skipped(info["skipped_drafter_tensors"]);
   for (const Json& tensor : info["unused_tensors"])
     fmt::print("unused tensor: {}\n", tensor.get<std::string>());
 }

@@ -1,5 +1,6 @@
 // dsv4 run MODEL [-p TEXT | -f FILE]: continue a text, token by token on stdout.
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,9 +21,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int64_t kDefaultNewTokens = 512;
+
 struct RunOptions {
   std::string model, prompt, file, device = "cpu", stats;
-  int64_t max_new_tokens = 512;
+  std::optional<int64_t> max_new_tokens;
+  bool deterministic = false;
   std::optional<float> temperature, top_p;
   std::optional<uint64_t> seed;
   Numerics numerics = Numerics::kOfficial;
@@ -31,10 +35,14 @@ struct RunOptions {
 // Prints pieces of valid UTF-8 as tokens come.
 class Printer : public TokenSink {
  public:
-  explicit Printer(const Tokenizer& tokenizer) : decoder_(tokenizer) {}
+  Printer(const Tokenizer& tokenizer, Progress& progress)
+      : decoder_(tokenizer), progress_(progress) {}
 
   void on_token(RequestId, int32_t token, float) override {
-    if (tokens_++ == 0) first_ = Clock::now();
+    if (tokens_++ == 0) {
+      first_ = Clock::now();
+      progress_.finish();  // the bar must be gone before text comes
+    }
     print(decoder_.push(token));
   }
   void on_finish(RequestId, Finish why) override {
@@ -54,6 +62,7 @@ class Printer : public TokenSink {
   }
 
   StreamDecoder decoder_;
+  Progress& progress_;
   int64_t tokens_ = 0;
   Clock::time_point first_;
   Finish finish_ = Finish::kLength;
@@ -64,7 +73,7 @@ class Printer : public TokenSink {
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, int32_t bos,
                                    const std::string& text) {
   std::vector<int32_t> ids = tokenizer.encode(text);
-  if (ids.empty() || ids.front() != bos) ids.insert(ids.begin(), bos);
+  if (bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
   return ids;
 }
 
@@ -88,6 +97,25 @@ void print_stats(const EngineStats& stats, const Printer& printer, Clock::time_p
   fmt::print(stderr, "{}\n", report.dump());
 }
 
+// A tokenizer of another model would fail in the middle of an answer.
+void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {
+  if (tokenizer.vocab_size() > model.config().vocab_size) {
+    fail(ErrorCode::kBadInput, "tokenizer.json has {} tokens, the model only {}",
+         tokenizer.vocab_size(), model.config().vocab_size);
+  }
+}
+
+GenerateParams generate_params(const RunOptions& options, const std::string& folder,
+                               const ModelConfig& config, int64_t prompt_tokens) {
+  GenerateParams params{.sampling = load_sampling_defaults(folder), .stop = config.eos};
+  if (options.temperature) params.sampling.temperature = *options.temperature;
+  if (options.top_p) params.sampling.top_p = *options.top_p;
+  params.sampling.seed = options.seed ? *options.seed : std::random_device{}();
+  const int64_t room = std::max<int64_t>(config.max_positions - prompt_tokens, 1);
+  params.max_new_tokens = options.max_new_tokens.value_or(std::min(kDefaultNewTokens, room));
+  return params;
+}
+
 void run(const RunOptions& options) {
   const auto begin = Clock::now();
   check_device(options.device);
@@ -95,31 +123,23 @@ void run(const RunOptions& options) {
   const std::string text = options.file.empty() ? options.prompt : read_text_file(options.file);
   const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
   const Model model = Model::load(folder);
+  check_vocabulary(tokenizer, model);
   const std::vector<int32_t> prompt = encode_prompt(tokenizer, model.config().bos, text);
-
-  GenerateParams params{.sampling = load_sampling_defaults(folder),
-                        .max_new_tokens = options.max_new_tokens,
-                        .stop = model.config().eos};
-  if (options.temperature) params.sampling.temperature = *options.temperature;
-  if (options.top_p) params.sampling.top_p = *options.top_p;
-  params.sampling.seed = options.seed ? *options.seed : std::random_device{}();
-
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-  if (prompt_tokens + options.max_new_tokens > model.config().max_positions) {
-    fail(ErrorCode::kBadInput, "prompt of {} tokens and -n {} exceed the model's {} positions",
-         prompt_tokens, options.max_new_tokens, model.config().max_positions);
-  }
-  Engine engine(
-      model, {.numerics = options.numerics, .max_tokens = prompt_tokens + options.max_new_tokens});
-  Printer printer(tokenizer);
+  const GenerateParams params = generate_params(options, folder, model.config(), prompt_tokens);
+
+  // The cache is reserved for what was asked for and no more than the model can use.
+  const int64_t cache_tokens =
+      prompt_tokens + std::min(params.max_new_tokens,
+                               std::max<int64_t>(model.config().max_positions - prompt_tokens, 1));
+  Engine engine(model, {.numerics = options.numerics,
+                        .deterministic = options.deterministic,
+                        .max_tokens = cache_tokens});
+  Progress progress("reading the prompt", prompt_tokens);
+  Printer printer(tokenizer, progress);
   engine.submit(prompt, params, printer);
-  {
-    Progress progress("reading the prompt", prompt_tokens);
-    while (engine.stats().prefill_tokens < prompt_tokens && engine.step()) {
-      progress.update(engine.stats().prefill_tokens);
-    }
-  }
   while (engine.step()) {
+    if (printer.tokens() == 0) progress.update(engine.stats().prefill_tokens);
   }
   if (options.stats == "json") print_stats(engine.stats(), printer, begin, params.sampling.seed);
 }
@@ -136,15 +156,17 @@ void add_run(CLI::App& app, Action& action) {
       ->excludes(prompt);
   command->add_option("-n,--max-tokens", options->max_new_tokens, "most tokens to write")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->capture_default_str();
+      ->option_text(fmt::format("N ({})", kDefaultNewTokens));
   command
       ->add_option("--temp", options->temperature,
                    "temperature; 0 is greedy (default: the model's)")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_in(0.0, 100.0));
   command->add_option("--top-p", options->top_p, "nucleus mass (default: the model's)")
-      ->check(CLI::Range(1e-6, 1.0));
+      ->check(number_in(1e-6, 1.0));
   command->add_option("--seed", options->seed, "random seed (default: a new one each run)");
   add_numerics(*command, options->numerics);
+  command->add_flag("--deterministic", options->deterministic,
+                    "use only rows whose bits do not depend on the batch");
   add_device(*command, options->device);
   command->add_option("--stats", options->stats, "print speeds on stderr")
       ->check(CLI::IsMember({"json"}));

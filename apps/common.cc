@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "dsv4/base/env.h"
@@ -31,14 +33,15 @@ std::vector<fs::path> model_folders() {
 }  // namespace
 
 std::string find_model(const std::string& model) {
-  if (fs::is_directory(model)) return model;
+  std::error_code error;
+  if (fs::is_directory(model, error)) return model;
   if (model != "demo") {
     fail(ErrorCode::kBadInput,
          "no model folder {}: want a folder with config.json and safetensors, or demo", model);
   }
   std::string looked;
   for (const fs::path& folder : model_folders()) {
-    if (fs::is_directory(folder / model)) return (folder / model).string();
+    if (fs::is_directory(folder / model, error)) return (folder / model).string();
     looked += fmt::format("{}{}", looked.empty() ? "" : ", ", (folder / model).string());
   }
   fail(ErrorCode::kBadInput,
@@ -46,12 +49,13 @@ std::string find_model(const std::string& model) {
 }
 
 void add_numerics(CLI::App& command, Numerics& numerics) {
-  const std::map<std::string, Numerics> names = {{"official", Numerics::kOfficial},
-                                                 {"exact", Numerics::kExact}};
+  const auto set = [&numerics](const std::string& mode) {
+    numerics = mode == "exact" ? Numerics::kExact : Numerics::kOfficial;
+  };
   command
-      .add_option("--numerics", numerics,
-                  "official: every rounding point of the released model; exact: f32")
-      ->transform(CLI::CheckedTransformer(names))
+      .add_option_function<std::string>(
+          "--numerics", set, "official: every rounding point of the released model; exact: f32")
+      ->check(CLI::IsMember({"official", "exact"}))
       ->option_text("official|exact");
 }
 
@@ -62,6 +66,18 @@ void add_device(CLI::App& command, std::string& device) {
 void check_device(const std::string& device) {
   if (device != "cpu")
     fail(ErrorCode::kUnsupported, "--device {}: this build runs on cpu only", device);
+}
+
+CLI::Validator number_in(double low, double high) {
+  const auto check = [low, high](const std::string& text) -> std::string {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool whole = !text.empty() && *end == '\0';
+    return whole && value >= low && value <= high
+               ? ""
+               : fmt::format("{} is not a number in [{}, {}]", text, low, high);
+  };
+  return CLI::Validator(check, fmt::format("[{}, {}]", low, high));
 }
 
 std::vector<int32_t> parse_ids(const std::string& text) {
@@ -94,7 +110,13 @@ Progress::Progress(std::string what, int64_t total)
 }
 
 Progress::~Progress() {
+  finish();
+}
+
+void Progress::finish() {
   if (drawn_) std::fprintf(stderr, "\r\033[K");
+  drawn_ = false;
+  terminal_ = false;
 }
 
 void Progress::update(int64_t done) {

@@ -22,6 +22,9 @@ void add_numerics(CLI::App& command, Numerics& numerics);
 void add_device(CLI::App& command, std::string& device);
 void check_device(const std::string& device);
 
+// A finite number in [low, high]; CLI::Range lets NaN through.
+CLI::Validator number_in(double low, double high);
+
 // "1,2,3" or "@file" (white space or commas). Throws kBadInput naming the word that is no id.
 std::vector<int32_t> parse_ids(const std::string& text);
 
@@ -33,6 +36,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void update(int64_t done);
+  void finish();  // wipes the bar; nothing is drawn afterwards
 
  private:
   std::string what_;

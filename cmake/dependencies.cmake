@@ -1,9 +1,13 @@
 # Third-party packages (all in Debian 12), options and compiler flags.
 
+option(DSV4_WERROR "Warnings are errors; off in ./start, whose user may have another compiler" ON)
 option(DSV4_TESTS "Build tests and benchmarks" ON)
 option(DSV4_FUZZ "Build libFuzzer targets (clang)" OFF)
 set(DSV4_SANITIZE "" CACHE STRING "Sanitizers of this build: address,undefined or thread")
 
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -30,7 +34,10 @@ endif()
 add_library(dsv4_flags INTERFACE)
 target_include_directories(dsv4_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # Contraction stays off so that the bits are those of the source; fused multiply-add is called by name.
-target_compile_options(dsv4_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Werror -ffp-contract=off)
+target_compile_options(dsv4_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -ffp-contract=off)
+if(DSV4_WERROR)
+  target_compile_options(dsv4_flags INTERFACE -Werror)
+endif()
 # AVX2 and AVX-512 are what counts; an older processor runs Highway's one-lane target. Fewer targets keep
 # compile time down.
 target_compile_definitions(dsv4_flags INTERFACE

@@ -3,19 +3,19 @@
 #
 #   tools/setup.sh          what building and running needs
 #   tools/setup.sh check    also what ./check needs
-#   tools/setup.sh fuzz     also what ./check --fuzz needs
+#   tools/setup.sh clang    also what ./check --sanitize, --fuzz and --tidy need
 
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev)
 check=(libgtest-dev libbenchmark-dev clang-format-14 python3 git)
-fuzz=(clang-14 libclang-rt-14-dev libomp-14-dev)
+clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
 case "${1:-build}" in
   build) want=("${build[@]}") ;;
   check) want=("${build[@]}" "${check[@]}") ;;
-  fuzz) want=("${build[@]}" "${check[@]}" "${fuzz[@]}") ;;
-  *) echo "usage: tools/setup.sh [build|check|fuzz]" >&2; exit 2 ;;
+  clang) want=("${build[@]}" "${check[@]}" "${clang[@]}") ;;
+  *) echo "usage: tools/setup.sh [build|check|clang]" >&2; exit 2 ;;
 esac
 
 missing=()

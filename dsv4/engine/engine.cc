@@ -19,19 +19,29 @@ const char* name(Finish finish) {
   return "unknown";
 }
 
+namespace {
+
+const EngineOptions& checked(const Model& model, const EngineOptions& options) {
+  DSV4_CHECK(options.max_tokens >= 1 && options.max_sequences >= 1,
+             "max_tokens={} max_sequences={}", options.max_tokens, options.max_sequences);
+  DSV4_CHECK(options.max_batch_tokens >= options.max_sequences,
+             "max_batch_tokens={} below max_sequences={}", options.max_batch_tokens,
+             options.max_sequences);
+  if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
+  return options;
+}
+
+}  // namespace
+
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
-      options_(options),
+      options_(checked(model, options)),
       executor_(
           model,
           Context{.numerics = options.numerics, .need_batch_invariant = options.deterministic},
           CacheLimits{.max_tokens = options.max_tokens,
                       .max_sequences = options.max_sequences,
                       .max_batch_tokens = options.max_batch_tokens}) {
-  DSV4_CHECK(options.max_batch_tokens >= options.max_sequences,
-             "max_batch_tokens={} below max_sequences={}", options.max_batch_tokens,
-             options.max_sequences);
-  if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
 }
 
 RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& params,
@@ -44,11 +54,21 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
            vocab);
     }
   }
-  const int64_t need = static_cast<int64_t>(prompt.size()) + params.max_new_tokens;
-  if (need > options_.max_tokens) {
+  if (params.max_new_tokens < 1)
+    fail(ErrorCode::kBadInput, "max_new_tokens must be at least 1, got {}", params.max_new_tokens);
+  const auto length = static_cast<int64_t>(prompt.size());
+  const auto fits = [&](int64_t room) {
+    return length < room && params.max_new_tokens <= room - length;
+  };
+  if (!fits(model_.config().max_positions)) {
     fail(ErrorCode::kBadInput,
-         "prompt of {} tokens and answer of up to {} do not fit the cache of {} tokens",
-         prompt.size(), params.max_new_tokens, options_.max_tokens);
+         "prompt of {} tokens and answer of up to {} exceed the model's {} positions", length,
+         params.max_new_tokens, model_.config().max_positions);
+  }
+  if (!fits(options_.max_tokens)) {
+    fail(ErrorCode::kBadInput,
+         "prompt of {} tokens and answer of up to {} do not fit the cache of {} tokens", length,
+         params.max_new_tokens, options_.max_tokens);
   }
   const auto id = static_cast<RequestId>(next_id_++);
   waiting_.push_back(
@@ -61,10 +81,12 @@ void Engine::cancel(RequestId id) {
   for (Request& request : running_) request.cancelled |= request.id == id;
 }
 
-void Engine::drop_cancelled() {
-  const auto drop = [](const Request& request) {
-    if (request.cancelled) request.sink->on_finish(request.id, Finish::kCancelled);
-    return request.cancelled;
+void Engine::drop_cancelled(std::vector<Event>& events) {
+  const auto drop = [&](const Request& request) {
+    if (!request.cancelled) return false;
+    events.push_back(
+        {.sink = request.sink, .id = request.id, .finished = true, .why = Finish::kCancelled});
+    return true;
   };
   waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), drop), waiting_.end());
   running_.remove_if([&](const Request& request) {
@@ -95,32 +117,36 @@ Engine::Batch Engine::schedule() {
     const std::span<const int32_t> rest =
         std::span<const int32_t>(request.prompt).subspan(static_cast<size_t>(request.prefilled));
     const auto count = std::min(static_cast<int64_t>(rest.size()), budget);
-    request.prefilled += count;
-    const bool last = request.decoding();
+    const bool last = count == static_cast<int64_t>(rest.size());
     batch.work.push_back({request.seq, rest.first(static_cast<size_t>(count)),
                           last ? Work::Logits::kLast : Work::Logits::kNone});
     if (last) batch.sampled.push_back(&request);
-    batch.prompt_tokens += count;
+    batch.chunks.push_back({&request, count});
     budget -= count;
   }
   return batch;
 }
 
-bool Engine::accept(Request& request, int32_t token, float logprob) {
+Engine::Event Engine::accept(Request& request, int32_t token, float logprob) {
+  Event event{.sink = request.sink, .id = request.id};
   const std::vector<int32_t>& stop = request.params.stop;
   if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
-    request.sink->on_finish(request.id, Finish::kStop);
-    return false;
+    event.finished = true;
+    event.why = Finish::kStop;
+    return event;
   }
   request.last = token;
   ++request.generated;
-  request.sink->on_token(request.id, token, logprob);
-  if (request.generated < request.params.max_new_tokens) return true;
-  request.sink->on_finish(request.id, Finish::kLength);
-  return false;
+  event.has_token = true;
+  event.token = token;
+  event.logprob = logprob;
+  event.finished = request.generated == request.params.max_new_tokens;
+  event.why = Finish::kLength;
+  return event;
 }
 
-void Engine::deliver(const Batch& batch, const ConstTensorView& logits) {
+void Engine::sample_tokens(const Batch& batch, const ConstTensorView& logits,
+                           std::vector<Event>& events) {
   const auto n = static_cast<int64_t>(batch.sampled.size());
   if (n == 0) return;
   const Buffer ids(DType::kI32, {n}), logprobs(DType::kF32, {n});
@@ -134,30 +160,45 @@ void Engine::deliver(const Batch& batch, const ConstTensorView& logits) {
          {.logits = logits, .params = params, .steps = steps, .ids = ids, .logprobs = logprobs});
   for (int64_t i = 0; i < n; ++i) {
     Request& request = *batch.sampled[static_cast<size_t>(i)];
-    if (accept(request, ids.as<int32_t>()[i], logprobs.as<float>()[i])) continue;
+    events.push_back(accept(request, ids.as<int32_t>()[i], logprobs.as<float>()[i]));
+    if (!events.back().finished) continue;
     executor_.cache().close(request.seq);
     running_.remove_if([id = request.id](const Request& other) { return other.id == id; });
   }
 }
 
 bool Engine::step() {
-  drop_cancelled();
+  if (broken_)
+    fail(ErrorCode::kUnsupported,
+         "an earlier step failed and left the caches half-written: start a new engine");
+  std::vector<Event> events;
+  drop_cancelled(events);
   admit();
-  if (running_.empty()) return false;
+  const bool busy = !running_.empty();
+  if (busy) run_batch(events);
+  for (const Event& event : events) {
+    if (event.has_token) event.sink->on_token(event.id, event.token, event.logprob);
+    if (event.finished) event.sink->on_finish(event.id, event.why);
+  }
+  return busy || !running_.empty() || !waiting_.empty();
+}
+
+void Engine::run_batch(std::vector<Event>& events) {
   const Batch batch = schedule();
   const auto begin = std::chrono::steady_clock::now();
+  broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
+                   // half-written
   const ConstTensorView logits = executor_.run(batch.work);
+  broken_ = false;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   ++stats_.steps;
-  if (batch.prompt_tokens > 0) {
-    stats_.prefill_tokens += batch.prompt_tokens;
-    stats_.prefill_seconds += spent.count();
-  } else {
-    stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
-    stats_.decode_seconds += spent.count();
+  for (const Batch::Chunk& chunk : batch.chunks) {
+    chunk.request->prefilled += chunk.count;
+    stats_.prefill_tokens += chunk.count;
   }
-  deliver(batch, logits);
-  return true;
+  if (batch.chunks.empty()) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
+  (batch.chunks.empty() ? stats_.decode_seconds : stats_.prefill_seconds) += spent.count();
+  sample_tokens(batch, logits, events);
 }
 
 }  // namespace dsv4

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -40,7 +39,9 @@ const char* name(Finish finish);
 
 enum class RequestId : uint64_t {};
 
-// Called from step(), on the thread that called it.
+// Called at the end of step(), on the thread that called it, when the engine's own state is
+// settled: a sink may submit and cancel. What it throws leaves step(); the tokens of the other
+// sinks of that step are lost to them, the engine goes on.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -49,7 +50,8 @@ class TokenSink {
 };
 
 struct EngineStats {
-  int64_t prefill_tokens = 0, decode_tokens = 0;   // tokens that went through the network
+  int64_t prefill_tokens = 0;  // prompt tokens that went through the network
+  int64_t decode_tokens = 0;   // generated tokens that did, in steps without prompt tokens
   double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
   int64_t steps = 0;
 };
@@ -58,11 +60,14 @@ class Engine {
  public:
   Engine(const Model& model, const EngineOptions& options);
 
-  // Throws kBadInput when the prompt is empty, holds an id outside the vocabulary, or does not fit.
+  // Throws kBadInput when the prompt is empty, holds an id outside the vocabulary, or does not fit
+  // the cache or the model's positions together with max_new_tokens (>= 1).
   RequestId submit(std::span<const int32_t> prompt, const GenerateParams& params, TokenSink& sink);
   // Takes effect at the next step(), so a sink may call it. Unknown or finished ids are ignored.
   void cancel(RequestId id);
-  bool step();  // false: nothing to do
+  // One batch. False: nothing is left to do. After a step that threw from inside the network every
+  // further one throws: the caches can no longer be trusted.
+  bool step();
   const EngineStats& stats() const { return stats_; }
 
  private:
@@ -79,15 +84,31 @@ class Engine {
     bool decoding() const { return prefilled == static_cast<int64_t>(prompt.size()); }
   };
   struct Batch {
+    struct Chunk {
+      Request* request;
+      int64_t count;
+    };
     std::vector<Work> work;
+    std::vector<Chunk> chunks;      // prompt tokens, counted as prefilled once the step has run
     std::vector<Request*> sampled;  // who gets logits, in the order of the rows
-    int64_t prompt_tokens = 0;
   };
-  void drop_cancelled();
+  // What a sink will hear at the end of the step.
+  struct Event {
+    TokenSink* sink;
+    RequestId id;
+    bool has_token;
+    int32_t token;
+    float logprob;
+    bool finished;
+    Finish why;
+  };
+  void drop_cancelled(std::vector<Event>& events);
   void admit();
   Batch schedule();
-  void deliver(const Batch& batch, const ConstTensorView& logits);
-  bool accept(Request& request, int32_t token, float logprob);  // false: it finished
+  void run_batch(std::vector<Event>& events);
+  void sample_tokens(const Batch& batch, const ConstTensorView& logits, std::vector<Event>& events);
+  // Takes the token into the request and says what the sink will hear.
+  static Event accept(Request& request, int32_t token, float logprob);
 
   const Model& model_;
   EngineOptions options_;
@@ -95,6 +116,7 @@ class Engine {
   std::deque<Request> waiting_;
   std::list<Request> running_;
   uint64_t next_id_ = 1;
+  bool broken_ = false;
   EngineStats stats_;
 };
 

@@ -1,15 +1,19 @@
 #include "dsv4/engine/executor.h"
 
+#include <set>
+
 #include "dsv4/base/error.h"
 
 namespace dsv4 {
 
 ConstTensorView Executor::run(std::span<const Work> work) {
   KvCache& pages = cache_.pages();
+  std::set<SeqId> seen;
   for (const Work& item : work) {
     const auto count = static_cast<int64_t>(item.ids.size());
     DSV4_CHECK(count > 0, "sequence {} brings no token", static_cast<int>(item.seq));
-    // Room taken for earlier items stays with their sequences, unused; nothing is lost.
+    DSV4_CHECK(seen.insert(item.seq).second, "sequence {} appears twice",
+               static_cast<int>(item.seq));
     if (!pages.reserve(item.seq, count)) {
       fail(ErrorCode::kResource, "no cache room for {} tokens after {}", count,
            pages.length(item.seq));

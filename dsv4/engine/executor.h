@@ -25,7 +25,8 @@ class Executor {
   const CacheLimits& limits() const { return cache_.limits(); }
 
   // Logits of the wanted tokens in the order of `work`: [rows, V] f32, valid until the next call.
-  // Throws kResource, with nothing changed, when the cache has no room for all of it.
+  // Throws kResource when the cache has no room for all of it: no token was taken in, and pages
+  // that were reserved meanwhile stay with their sequences. A sequence may appear once.
   ConstTensorView run(std::span<const Work> work);
 
  private:

@@ -17,6 +17,10 @@ void score(const Model& model, const Context& context, std::span<const int32_t> 
            model.config().vocab_size);
     }
   }
+  if (total > model.config().max_positions) {
+    fail(ErrorCode::kBadInput, "{} tokens exceed the model's {} positions", total,
+         model.config().max_positions);
+  }
   const int64_t step = std::min(chunk, total);
   Executor executor(model, context,
                     {.max_tokens = total, .max_sequences = 1, .max_batch_tokens = step});

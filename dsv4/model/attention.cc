@@ -177,8 +177,7 @@ KvList seen_entries(const Layer& layer, Projection& x, Projection& c) {
   const EntryLists& lists = layer.entries();
   if (layer.spec.kind == LayerKind::kSwa || lists.max_visible == 0) return {};
   // With no more entries than the indexer may pick, it picks all of them whatever their scores.
-  const bool all =
-      layer.spec.kind == LayerKind::kHca || lists.max_visible <= layer.step.config.index_topk;
+  const bool all = !lists.all_rows.empty();
   return {.pool = layer.cache.entries,
           .rows = all ? lists.all_rows : ConstTensorView(select_entries(layer, x, c))};
 }

@@ -82,12 +82,11 @@ class Reader {
 
   void ignore(std::initializer_list<const char*> keys) { seen_.insert(keys.begin(), keys.end()); }
 
-  std::vector<std::string> unseen() const {
-    std::vector<std::string> keys;
+  // Adds the keys that nobody looked at, with `prefix` in front.
+  void unseen(std::vector<std::string>& keys, const std::string& prefix = "") const {
     for (const auto& [key, value] : object_.items()) {
-      if (seen_.count(key) == 0) keys.push_back(key);
+      if (seen_.count(key) == 0) keys.push_back(prefix + key);
     }
-    return keys;
   }
 
   [[noreturn]] void missing(const std::string& key) const {
@@ -108,6 +107,7 @@ class Reader {
 
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int kMaxDepth = 64;
+constexpr double kMinTheta = 1.0001, kMaxTheta = 1e12;  // a base of 1 would not turn at all
 
 void read_dims(Reader& in, ModelConfig& c) {
   c.hidden_size = in.integer("hidden_size", 1, kMaxDim);
@@ -134,11 +134,11 @@ void read_dims(Reader& in, ModelConfig& c) {
 
 void read_scalars(Reader& in, ModelConfig& c) {
   c.normalise_weights = in.boolean("norm_topk_prob", true);
-  c.route_scale = static_cast<float>(in.number("routed_scaling_factor", 0, 1e6, 1.0));
-  c.swiglu_limit = static_cast<float>(in.number("swiglu_limit", 0, 1e6, 0.0));
-  c.hc_eps = static_cast<float>(in.number("hc_eps", 0, 1, 1e-6));
-  c.norm_eps = static_cast<float>(in.number("rms_norm_eps", 0, 1, 1e-6));
-  c.bos = static_cast<int32_t>(in.integer("bos_token_id", 0, c.vocab_size - 1, 0));
+  c.route_scale = static_cast<float>(in.number("routed_scaling_factor", 0, 1e6));
+  c.swiglu_limit = static_cast<float>(in.number("swiglu_limit", 0, 1e6));
+  c.hc_eps = static_cast<float>(in.number("hc_eps", 0, 1));
+  c.norm_eps = static_cast<float>(in.number("rms_norm_eps", 0, 1));
+  c.bos = static_cast<int32_t>(in.integer("bos_token_id", 0, c.vocab_size - 1, -1));
   const Json* eos = in.find("eos_token_id");
   if (eos != nullptr) {
     for (const Json& id : eos->is_array() ? *eos : Json::array({*eos})) {
@@ -173,9 +173,13 @@ void read_rope_dim(Reader& in, ModelConfig& c) {
 
 YarnParams read_yarn(Reader& in, const ModelConfig& c) {
   YarnParams yarn;
-  std::string type = in.text("type", "default");
+  std::string type = in.text("type", "");
   type = in.text("rope_type", type);
-  if (type == "default") return yarn;
+  if (type.empty() &&
+      (in.find("factor") != nullptr || in.find("original_max_position_embeddings") != nullptr)) {
+    in.missing("type");
+  }
+  if (type.empty() || type == "default") return yarn;
   if (type != "yarn") in.wrong("type", "\"yarn\" or \"default\"", type);
   yarn.on = true;
   yarn.original_positions =
@@ -185,24 +189,33 @@ YarnParams read_yarn(Reader& in, const ModelConfig& c) {
   yarn.beta_fast = in.number("beta_fast", 1e-6, 1e9, 32.0);
   yarn.beta_slow = in.number("beta_slow", 1e-6, 1e9, 1.0);
   // The model scales neither cos/sin nor the softmax (spec 4.2).
-  in.only("attention_factor", 1.0);
+  for (const char* key : {"attention_factor", "attn_factor", "mscale", "mscale_all_dim"})
+    in.only(key, 1.0);
+  in.ignore({"partial_rotary_factor", "rope_theta", "truncate"});
   return yarn;
 }
 
 void read_rope(Reader& in, ModelConfig& c) {
-  c.rope_theta = in.number("rope_theta", 1, 1e12, 10000.0);
-  c.compress_rope_theta = in.number("compress_rope_theta", 1, 1e12, 160000.0);
-  if (auto scaling = in.object("rope_scaling")) c.yarn = read_yarn(*scaling, c);
+  c.rope_theta = in.number("rope_theta", kMinTheta, kMaxTheta, 10000.0);
+  c.compress_rope_theta = in.number("compress_rope_theta", kMinTheta, kMaxTheta, 160000.0);
+  if (auto scaling = in.object("rope_scaling")) {
+    c.yarn = read_yarn(*scaling, c);
+    scaling->unseen(c.unknown, "rope_scaling.");
+  }
   auto parameters = in.object("rope_parameters");
   if (!parameters) return;
   // transformers: nested values win over the top-level ones.
   if (auto main = parameters->object("main")) {
-    c.rope_theta = main->number("rope_theta", 1, 1e12, c.rope_theta);
+    c.rope_theta = main->number("rope_theta", kMinTheta, kMaxTheta, c.rope_theta);
     main->only("rope_type", "default");
+    main->ignore({"partial_rotary_factor", "type"});
+    main->unseen(c.unknown, "rope_parameters.main.");
   }
   if (auto compress = parameters->object("compress")) {
-    c.compress_rope_theta = compress->number("rope_theta", 1, 1e12, c.compress_rope_theta);
+    c.compress_rope_theta =
+        compress->number("rope_theta", kMinTheta, kMaxTheta, c.compress_rope_theta);
     c.yarn = read_yarn(*compress, c);
+    compress->unseen(c.unknown, "rope_parameters.compress.");
   }
 }
 
@@ -237,6 +250,7 @@ void read_ratios(Reader& in, ModelConfig& c) {
   if (types != nullptr) {
     if (!types->is_array()) in.wrong("layer_types", "a list", *types);
     c.ratios = ratios_from_types(in, *types);
+    if (ratios != nullptr) in.wrong("compress_ratios", "absent when layer_types is given", *ratios);
   } else {
     if (ratios == nullptr) in.missing("compress_ratios (or layer_types)");
     if (!ratios->is_array()) in.wrong("compress_ratios", "a list", *ratios);
@@ -313,7 +327,7 @@ ModelConfig parse_config(std::string_view json, const std::string& file) {
              "initializer_range", "quantization_config", "transformers_version", "use_cache",
              "pad_token_id", "output_router_logits", "router_aux_loss_coef",
              "router_jitter_noise"});
-  config.unknown = in.unseen();
+  in.unseen(config.unknown);
   return config;
 }
 

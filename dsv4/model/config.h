@@ -43,7 +43,7 @@ struct ModelConfig {
   YarnParams yarn;                 // of the compressed layers
   int64_t max_positions = 0;
   int64_t mtp_layers = 0;  // announced drafter blocks; recognised, not run
-  int32_t bos = 0;
+  int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 
   std::vector<int> ratios;        // [L] tokens per compressed entry: 0 SWA, 4 CSA, 128 HCA

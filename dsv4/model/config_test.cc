@@ -107,6 +107,13 @@ TEST(Config, ListsUnknownKeys) {
             std::vector<std::string>{"flux_capacitor"});
 }
 
+TEST(Config, ListsUnknownRopeKeys) {
+  Json config = flash();
+  config["rope_scaling"]["stretch"] = 2;
+  EXPECT_EQ(parse_config(config.dump(), "config.json").unknown,
+            std::vector<std::string>{"rope_scaling.stretch"});
+}
+
 TEST(Config, SaysWhatIsWrong) {
   const auto with = [](const char* key, const Json& value) {
     Json config = flash();
@@ -145,6 +152,10 @@ TEST(Config, SaysWhatIsWrong) {
   EXPECT_EQ(with("rope_scaling", {{"type", "yarn"}, {"attention_factor", 1.2}}),
             "config.json: rope_scaling: attention_factor must be 1.0 (nothing else is supported), "
             "got 1.2");
+  EXPECT_EQ(with("rope_scaling", {{"factor", 16}}), "config.json: rope_scaling: type is missing");
+  EXPECT_EQ(without("swiglu_limit"), "config.json: swiglu_limit is missing");
+  EXPECT_EQ(with("rope_theta", 1),
+            "config.json: rope_theta must be between 1.0001 and 1000000000000, got 1");
   EXPECT_EQ(with("index_head_dim", 32),
             "config.json: index_head_dim = 32 is smaller than qk_rope_head_dim = 64");
 }

@@ -17,7 +17,8 @@ namespace dsv4 {
 
 class Model {
  public:
-  // A folder with config.json and safetensors. Maps the weights, reads none of them.
+  // A folder with config.json and safetensors. Maps the weights; reads only vectors to widen and
+  // the hash tables to check.
   static Model load(const std::string& folder);
 
   const ModelConfig& config() const { return config_; }

@@ -12,12 +12,18 @@ namespace dsv4 {
 
 class Projection {
  public:
-  Projection(Step& step, const ConstTensorView& x) : step_(step), x_(x) {}  // x: [t, k] f32|bf16
+  // x: [t, k] f32|bf16. Room for the codes is taken here, so that they live as long as this object
+  // may, whichever scope first asks for them.
+  Projection(Step& step, const ConstTensorView& x) : step_(step), x_(x) {
+    if (!step.official()) return;
+    codes_ = step.scratch.take(DType::kE4M3, {x.dim(0), x.dim(1)});
+    scales_ = step.scratch.take(DType::kE8M0, {x.dim(0), ceil_div(x.dim(1), kActivationColumns)});
+  }
 
   // out = x w^T, with Q8 activations where mode and weight format ask for them.
   void into(const WeightView& weight, const TensorView& out) {
     if (!step_.official() || !weight.quantised_activations()) return plain(weight, out);
-    if (codes_.empty()) quantise();
+    if (!quantised_) quantise();
     linear(step_.context, {.x = codes_, .x_scale = scales_, .weight = weight, .out = out});
   }
 
@@ -27,16 +33,18 @@ class Projection {
   }
 
  private:
+  static constexpr int kActivationColumns = 128;  // share one scale (spec 7.5)
+
   void quantise() {
-    const int64_t t = x_.dim(0), k = x_.dim(1);
-    codes_ = step_.scratch.take(DType::kE4M3, {t, k});
-    scales_ = step_.scratch.take(DType::kE8M0, {t, ceil_div(k, 128)});
-    quantize_q8(step_.context, {.x = x_, .codes = codes_, .scales = scales_, .group = 128});
+    quantize_q8(step_.context,
+                {.x = x_, .codes = codes_, .scales = scales_, .group = kActivationColumns});
+    quantised_ = true;
   }
 
   Step& step_;
   ConstTensorView x_;
   TensorView codes_, scales_;
+  bool quantised_ = false;
 };
 
 }  // namespace dsv4

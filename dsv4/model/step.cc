@@ -1,6 +1,7 @@
 #include "dsv4/model/step.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
@@ -60,9 +61,29 @@ void fill_window(Step& step, int page_entries) {
   step.window_seen = seen;
 }
 
-// `pages_of` picks the page table of a run: the CSA or the HCA group.
+// Rows of every visible entry, [T, max_visible], -1 padded.
 template <class PagesOf>
-EntryLists make_entries(Step& step, int ratio, int page_entries, const PagesOf& pages_of) {
+ConstTensorView list_all(Step& step, const EntryLists& lists, int page_entries,
+                         const PagesOf& pages_of) {
+  const TensorView all = step.scratch.take(DType::kI32, {step.num_tokens, lists.max_visible});
+  for (const SequenceRun& run : step.batch.runs) {
+    const std::span<const int32_t> table = pages_of(run);
+    for (int64_t i = 0; i < run.count; ++i) {
+      const int64_t sees = (run.position + i + 1) / lists.ratio;
+      int32_t* list = all.row<int32_t>(run.first + i);
+      for (int64_t w = 0; w < lists.max_visible; ++w) {
+        list[w] = w < sees ? row_of(table, w, page_entries) : -1;
+      }
+    }
+  }
+  return all;
+}
+
+// `pages_of` picks the page table of a run: the CSA or the HCA group. `most` entries or fewer are
+// all attended to and listed; beyond that the indexer chooses.
+template <class PagesOf>
+EntryLists make_entries(Step& step, int ratio, int64_t most, int page_entries,
+                        const PagesOf& pages_of) {
   EntryLists lists{.ratio = ratio};
   const auto& runs = step.batch.runs;
   int64_t closed = 0, max_pages = 1;
@@ -76,7 +97,6 @@ EntryLists make_entries(Step& step, int ratio, int page_entries, const PagesOf& 
   const TensorView visible = step.scratch.take(DType::kI32, {step.num_tokens});
   const TensorView pages =
       step.scratch.take(DType::kI32, {static_cast<int64_t>(runs.size()), max_pages});
-  const TensorView all = step.scratch.take(DType::kI32, {step.num_tokens, lists.max_visible});
   int64_t n = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     const SequenceRun& run = runs[r];
@@ -88,18 +108,14 @@ EntryLists make_entries(Step& step, int ratio, int page_entries, const PagesOf& 
       positions.as<int32_t>()[n] = static_cast<int32_t>(w * ratio);
     }
     for (int64_t i = 0; i < run.count; ++i) {
-      const int64_t sees = (run.position + i + 1) / ratio;
-      visible.as<int32_t>()[run.first + i] = static_cast<int32_t>(sees);
-      int32_t* list = all.row<int32_t>(run.first + i);
-      for (int64_t w = 0; w < lists.max_visible; ++w)
-        list[w] = w < sees ? row_of(table, w, page_entries) : -1;
+      visible.as<int32_t>()[run.first + i] = static_cast<int32_t>((run.position + i + 1) / ratio);
     }
   }
   lists.closed_rows = rows;
   lists.closed_positions = positions;
   lists.visible = visible;
   lists.pages = pages;
-  lists.all_rows = all;
+  if (lists.max_visible <= most) lists.all_rows = list_all(step, lists, page_entries, pages_of);
   return lists;
 }
 
@@ -140,11 +156,11 @@ Step make_step(const Context& context, const ModelConfig& config, const ForwardB
   for (size_t l = 0; l < caches.size(); ++l) {
     const int ratio = config.ratios[l], page_entries = caches[l].entries.page_entries;
     if (ratio == 4 && step.csa.ratio == 0) {
-      step.csa =
-          make_entries(step, ratio, page_entries, [](const SequenceRun& r) { return r.csa_pages; });
+      step.csa = make_entries(step, ratio, config.index_topk, page_entries,
+                              [](const SequenceRun& r) { return r.csa_pages; });
     } else if (ratio == 128 && step.hca.ratio == 0) {
-      step.hca =
-          make_entries(step, ratio, page_entries, [](const SequenceRun& r) { return r.hca_pages; });
+      step.hca = make_entries(step, ratio, std::numeric_limits<int64_t>::max(), page_entries,
+                              [](const SequenceRun& r) { return r.hca_pages; });
     }
   }
   return step;

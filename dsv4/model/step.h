@@ -19,7 +19,7 @@ struct EntryLists {
   ConstTensorView closed_positions;  // [n] I32 w * r, where RoPE places an entry
   ConstTensorView visible;           // [T] I32
   ConstTensorView pages;             // [runs, max_pages] I32
-  ConstTensorView all_rows;          // [T, max_visible] I32, -1 padded
+  ConstTensorView all_rows;  // [T, max_visible] I32, -1 padded; empty where the indexer chooses
   int64_t max_visible = 0;
 };
 

@@ -69,7 +69,7 @@ class WeightLoader {
     w.wkv = checkpoint_.weight(at + "wkv", c_.head_dim, c_.hidden_size);
     w.kv_norm = floats(at + "kv_norm.weight", {c_.head_dim});
     w.sink = f32(at + "attn_sink", {c_.num_heads});
-    w.wo_a = checkpoint_.weight(at + "wo_a", lora, heads_out / c_.o_groups);
+    w.wo_a = output_weight(at + "wo_a", heads_out / c_.o_groups);
     w.wo_b = checkpoint_.weight(at + "wo_b", c_.hidden_size, lora);
     if (spec.kind != LayerKind::kSwa)
       w.compressor = compressor(at + "compressor.", spec.ratio, c_.head_dim);
@@ -95,8 +95,7 @@ class WeightLoader {
     MoeWeights w;
     w.gate = checkpoint_.weight(at + "gate", c_.num_experts, c_.hidden_size);
     if (spec.hash_routing) {
-      w.tid2eid = checkpoint_.tensor(at + "gate.tid2eid", {DType::kI64, DType::kI32},
-                                     {c_.vocab_size, c_.experts_per_token});
+      w.tid2eid = hash_table(at + "gate.tid2eid");
     } else {
       w.bias = f32(at + "gate.bias", {c_.num_experts});
     }
@@ -104,6 +103,31 @@ class WeightLoader {
       w.routed.push_back(expert(fmt::format("{}experts.{}.", at, e), c_.expert_dim));
     }
     w.shared.push_back(expert(at + "shared_experts.", c_.expert_dim * c_.shared_experts));
+    return w;
+  }
+
+  // Checked here, once: a bad id would otherwise stop an answer half-way.
+  ConstTensorView hash_table(const std::string& name) {
+    const ConstTensorView table =
+        checkpoint_.tensor(name, {DType::kI64, DType::kI32}, {c_.vocab_size, c_.experts_per_token});
+    for (int64_t i = 0; i < table.numel(); ++i) {
+      const int64_t expert =
+          table.dtype == DType::kI64 ? table.as<int64_t>()[i] : table.as<int32_t>()[i];
+      if (expert >= 0 && expert < c_.num_experts) continue;
+      fail(ErrorCode::kBadInput, "{}: token {} is routed to expert {} of {}", name,
+           i / c_.experts_per_token, expert, c_.num_experts);
+    }
+    return table;
+  }
+
+  // wo_a is applied group by group, so its scale blocks may not straddle two groups.
+  WeightView output_weight(const std::string& name, int64_t inner) {
+    const WeightView w = checkpoint_.weight(name, c_.o_groups * c_.o_lora_rank, inner);
+    if (w.format == WeightFormat::kFp8Block && c_.o_groups > 1 &&
+        c_.o_lora_rank % kFp8BlockSize != 0) {
+      fail(ErrorCode::kUnsupported, "{}: FP8 blocks of {} rows do not fit groups of {} rows", name,
+           kFp8BlockSize, c_.o_lora_rank);
+    }
     return w;
   }
 

@@ -6,14 +6,13 @@ namespace {
 struct Row {
   DType dtype;
   std::string_view name;
-  int64_t bytes;
 };
 
 constexpr Row kTable[] = {
-    {DType::kF64, "F64", 8}, {DType::kF32, "F32", 4},      {DType::kBF16, "BF16", 2},
-    {DType::kF16, "F16", 2}, {DType::kE4M3, "F8_E4M3", 1}, {DType::kE8M0, "F8_E8M0", 1},
-    {DType::kI64, "I64", 8}, {DType::kI32, "I32", 4},      {DType::kI16, "I16", 2},
-    {DType::kI8, "I8", 1},   {DType::kU8, "U8", 1},        {DType::kBool, "BOOL", 1},
+    {DType::kF64, "F64"}, {DType::kF32, "F32"},      {DType::kBF16, "BF16"},
+    {DType::kF16, "F16"}, {DType::kE4M3, "F8_E4M3"}, {DType::kE8M0, "F8_E8M0"},
+    {DType::kI64, "I64"}, {DType::kI32, "I32"},      {DType::kI16, "I16"},
+    {DType::kI8, "I8"},   {DType::kU8, "U8"},        {DType::kBool, "BOOL"},
 };
 
 const Row& row(DType dtype) {
@@ -22,9 +21,6 @@ const Row& row(DType dtype) {
 
 }  // namespace
 
-int64_t item_bytes(DType dtype) {
-  return row(dtype).bytes;
-}
 std::string_view name(DType dtype) {
   return row(dtype).name;
 }

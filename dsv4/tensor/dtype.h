@@ -22,7 +22,11 @@ enum class DType : uint8_t {
   kBool
 };
 
-int64_t item_bytes(DType dtype);     // bytes of one element
+// Bytes of one element. Inline: every typed access checks it.
+constexpr int64_t item_bytes(DType dtype) {
+  constexpr int64_t kBytes[] = {8, 4, 2, 2, 1, 1, 8, 4, 2, 1, 1, 1};
+  return kBytes[static_cast<int>(dtype)];
+}
 std::string_view name(DType dtype);  // safetensors spelling: "F32", "BF16", "F8_E4M3", ...
 bool parse_dtype(std::string_view safetensors_name, DType* out);  // false: unknown name
 

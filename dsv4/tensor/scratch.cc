@@ -15,16 +15,27 @@ constexpr int64_t kChunkBytes = int64_t{8} << 20;
 TensorView Scratch::take(DType dtype, std::initializer_list<int64_t> shape) {
   const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
   const int64_t bytes = align_up(std::max<int64_t>(meta.bytes(), 1), kAlign);
-  while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].view().numel()) {
-    ++chunk_;
-    used_ = 0;
-  }
-  if (chunk_ == chunks_.size()) {
-    chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{std::max(bytes, kChunkBytes)});
-  }
+  if (chunks_.empty() || used_ + bytes > chunk_bytes(chunk_)) next_chunk(bytes);
   const TensorView view(meta, chunks_[chunk_].view().data + used_);
   used_ += bytes;
   return view;
+}
+
+// Moves on to a chunk that holds `bytes`. Chunks behind the current one hold no live view, so one
+// that is too small is replaced, at least doubled: needs that grow by a little every step cost
+// little.
+void Scratch::next_chunk(int64_t bytes) {
+  const size_t next = chunks_.empty() ? 0 : chunk_ + 1;
+  int64_t want = std::max(bytes, kChunkBytes);
+  if (next == chunks_.size()) {
+    chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{want});
+  } else if (chunk_bytes(next) < bytes) {
+    want = std::max(want, 2 * chunk_bytes(next));
+    chunks_[next] = Buffer();  // before the larger one is taken
+    chunks_[next] = Buffer(DType::kU8, {want});
+  }
+  chunk_ = next;
+  used_ = 0;
 }
 
 int64_t Scratch::reserved_bytes() const {

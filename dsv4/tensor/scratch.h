@@ -31,6 +31,9 @@ class Scratch {
   };
 
  private:
+  void next_chunk(int64_t bytes);
+  int64_t chunk_bytes(size_t chunk) const { return chunks_[chunk].view().numel(); }
+
   std::deque<Buffer> chunks_;  // each [bytes] U8; a full one is left and the next is used
   size_t chunk_ = 0;           // the one in use
   int64_t used_ = 0;           // bytes of it

@@ -51,9 +51,8 @@ std::string to_string(const TensorMeta& meta) {
 }
 
 template <class Byte>
-void BasicTensorView<Byte>::check_width(size_t bytes) const {
-  DSV4_CHECK(static_cast<int64_t>(bytes) == item_bytes(dtype), "{} read as {}-byte items",
-             to_string(*this), bytes);
+void BasicTensorView<Byte>::wrong_width(size_t bytes) const {
+  fail(ErrorCode::kInvalidArgument, "{} read as {}-byte items", to_string(*this), bytes);
 }
 
 template <class Byte>

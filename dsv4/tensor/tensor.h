@@ -55,7 +55,7 @@ struct BasicTensorView : TensorMeta {
   // Typed pointer to the first element; T must have the width of the dtype (checked).
   template <class T>
   auto* as() const {
-    check_width(sizeof(T));
+    if (static_cast<int64_t>(sizeof(T)) != item_bytes(dtype)) wrong_width(sizeof(T));
     using Typed = std::conditional_t<std::is_const_v<Byte>, const T, T>;
     return reinterpret_cast<Typed*>(data);
   }
@@ -69,7 +69,7 @@ struct BasicTensorView : TensorMeta {
   BasicTensorView reshape(std::initializer_list<int64_t> to) const;  // contiguous views only
 
  private:
-  void check_width(size_t bytes) const;
+  [[noreturn]] void wrong_width(size_t bytes) const;
 };
 
 using TensorView = BasicTensorView<std::byte>;

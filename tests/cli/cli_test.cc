@@ -10,6 +10,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/loader/safetensors.h"
+#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
@@ -135,6 +136,8 @@ TEST_F(Cli, UsageErrors) {
   expect_error("run", "model");
   expect_error("run demo --temp hot", "--temp");
   expect_error("run demo --numerics sloppy", "--numerics");
+  expect_error("run demo --numerics 1", "--numerics");
+  expect_error("run demo --temp nan", "--temp");
   expect_error("run demo --device cuda", "cpu only");
   expect_error("run demo -n 0", "--max-tokens");
 }
@@ -177,6 +180,36 @@ TEST_F(Cli, BadConfig) {
   const std::string wide = copy_model();
   patch_config(wide, "\"hidden_size\": 64", "\"hidden_size\": 128");
   expect_error("inspect " + wide, "embed.weight: want [97, 128]");
+}
+
+TEST_F(Cli, DrafterTensorsAreListed) {
+  const std::string model = copy_model();
+  const SafetensorsFile file(model + "/model.safetensors");
+  std::vector<std::pair<std::string, ConstTensorView>> tensors(file.tensors().begin(),
+                                                               file.tensors().end());
+  tensors.emplace_back("mtp.0.norm.weight", file.tensors().at("norm.weight"));
+  write_safetensors(path("with_mtp"), tensors);
+  fs::rename(path("with_mtp"), model + "/model.safetensors");
+  EXPECT_NE(dsv4("inspect " + model).out.find("mtp.0.norm.weight"), std::string::npos);
+  const auto info = nlohmann::json::parse(dsv4("inspect " + model + " --json").out);
+  EXPECT_EQ(info.at("skipped_drafter_tensors"), nlohmann::json::array({"mtp.0.norm.weight"}));
+  EXPECT_TRUE(info.at("unused_tensors").empty());
+}
+
+TEST_F(Cli, BadHashTable) {
+  const std::string model = copy_model();
+  const SafetensorsFile file(model + "/model.safetensors");
+  std::vector<std::pair<std::string, ConstTensorView>> tensors(file.tensors().begin(),
+                                                               file.tensors().end());
+  Buffer table(DType::kI64, {97, 2});
+  table.as<int64_t>()[7] = 77;
+  for (auto& [name, view] : tensors) {
+    if (name == "layers.0.ffn.gate.tid2eid") view = table;
+  }
+  write_safetensors(path("bad"), tensors);
+  fs::rename(path("bad"), model + "/model.safetensors");
+  expect_error("inspect " + model,
+               "layers.0.ffn.gate.tid2eid: token 3 is routed to expert 77 of 6");
 }
 
 TEST_F(Cli, BadWeights) {

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <stdexcept>
+#include <utility>
 
 #include "dsv4/base/rng.h"
 #include "tests/model/golden_files.h"
@@ -138,9 +141,68 @@ TEST_F(EngineTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error(prompt(60, 1), 5),
             "prompt of 60 tokens and answer of up to 5 do not fit the cache of 64 tokens");
   EXPECT_EQ(error(prompt(59, 1), 5), "accepted");
+  EXPECT_EQ(error(prompt(5, 1), 0), "max_new_tokens must be at least 1, got 0");
+  EXPECT_NE(error(prompt(5, 1), std::numeric_limits<int64_t>::max()), "accepted");
   while (engine.step()) {
   }
   EXPECT_EQ(sink.finished.size(), 1u);
+}
+
+// A sink that throws once, or submits a new request when one finishes.
+class Troublemaker : public Collector {
+ public:
+  void on_token(RequestId id, int32_t token, float logprob) override {
+    Collector::on_token(id, token, logprob);
+    if (throw_at > 0 && static_cast<int>(tokens[id].size()) == throw_at)
+      throw std::runtime_error("sink");
+  }
+  void on_finish(RequestId id, Finish why) override {
+    Collector::on_finish(id, why);
+    if (!next.empty())
+      engine->submit(std::exchange(next, {}), {.sampling = {.temperature = 0}, .max_new_tokens = 3},
+                     *this);
+  }
+  int throw_at = 0;
+  std::vector<int32_t> next;
+};
+
+TEST_F(EngineTest, AThrowingSinkDoesNotChangeItsNeighbours) {
+  const std::vector<int32_t> ids = prompt(30, 8);
+  Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 100, .max_sequences = 2});
+  Troublemaker trouble;
+  trouble.throw_at = 3;
+  Collector neighbour;
+  const RequestId bad = engine.submit(prompt(20, 7), greedy(8), trouble);
+  const RequestId good = engine.submit(ids, greedy(8), neighbour);
+  int thrown = 0;
+  for (bool more = true; more;) {
+    try {
+      more = engine.step();
+    } catch (const std::runtime_error&) {
+      ++thrown;
+    }
+  }
+  EXPECT_EQ(thrown, 1);
+  EXPECT_EQ(trouble.tokens[bad].size(), 8u);
+  // The neighbour misses the token of the step that threw, and nothing else.
+  std::vector<int32_t> want = alone(ids, greedy(8));
+  want.erase(want.begin() + 2);
+  EXPECT_EQ(neighbour.tokens[good], want);
+  EXPECT_EQ(neighbour.finished[good], Finish::kLength);
+}
+
+TEST_F(EngineTest, ASinkMaySubmit) {
+  Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 100});
+  Troublemaker sink;
+  sink.engine = &engine;
+  sink.next = prompt(12, 9);
+  const RequestId first = engine.submit(prompt(20, 7), greedy(4), sink);
+  engine.cancel(first);
+  while (engine.step()) {
+  }
+  EXPECT_EQ(sink.finished[first], Finish::kCancelled);
+  ASSERT_EQ(sink.finished.size(), 2u);
+  EXPECT_EQ(sink.tokens.rbegin()->second, alone(prompt(12, 9), greedy(3)));
 }
 
 TEST_F(EngineTest, OfficialNumericsNamesTheDimThatDoesNotFit) {

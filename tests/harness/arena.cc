@@ -10,7 +10,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/float16.h"
-#include "dsv4/formats/ue8m0.h"
+#include "dsv4/ops/oracle.h"
 
 namespace dsv4::test {
 namespace {
@@ -79,20 +79,6 @@ double value_at(const ConstTensorView& view, int64_t i) {
   switch (view.dtype) {
     case DType::kF64:
       return view.as<double>()[i];
-    case DType::kF32:
-      return static_cast<double>(view.as<float>()[i]);
-    case DType::kBF16:
-      return static_cast<double>(bf16_to_f32(view.as<uint16_t>()[i]));
-    case DType::kF16:
-      return static_cast<double>(f16_to_f32(view.as<uint16_t>()[i]));
-    case DType::kE4M3:
-      return static_cast<double>(e4m3_to_f32(view.as<uint8_t>()[i]));
-    case DType::kE8M0:
-      return static_cast<double>(ue8m0_to_f32(view.as<uint8_t>()[i]));
-    case DType::kI64:
-      return static_cast<double>(view.as<int64_t>()[i]);
-    case DType::kI32:
-      return static_cast<double>(view.as<int32_t>()[i]);
     case DType::kI16:
       return static_cast<double>(view.as<int16_t>()[i]);
     case DType::kI8:
@@ -100,8 +86,9 @@ double value_at(const ConstTensorView& view, int64_t i) {
     case DType::kU8:
     case DType::kBool:
       return static_cast<double>(view.as<uint8_t>()[i]);
+    default:
+      return oracle::value(view, i);
   }
-  return 0;
 }
 
 void set_value(const TensorView& view, int64_t i, double value) {

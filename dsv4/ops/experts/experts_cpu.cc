@@ -9,9 +9,9 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/cpu/parallel.h"
+#include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
-#include "dsv4/formats/quant_group.h"
 #include "dsv4/ops/experts/swiglu.h"
 #include "dsv4/ops/linear/linear_cpu.h"
 #include "dsv4/tensor/buffer.h"
@@ -25,16 +25,6 @@ constexpr int64_t kChunkTokens = 1024;
 constexpr int64_t kWavePairs = 512;
 // Columns of acc that one thread adds up.
 constexpr int64_t kCombineColumns = 256;
-
-// x -> what Q8 over groups of 128 keeps of it, in place
-void round_q8(float* x, int64_t n) {
-  std::array<uint8_t, kActivationGroup> codes;
-  for (int64_t i = 0; i < n; i += kActivationGroup) {
-    const int64_t count = std::min(kActivationGroup, n - i);
-    const uint8_t scale = quantize_q8(x + i, static_cast<int>(count), codes.data());
-    cpu::decode_e4m3(codes.data(), ue8m0_to_f32(scale), x + i, count);
-  }
-}
 
 // The (token, slot) pairs of a chunk in order of expert, then token, then slot.
 struct Plan {
@@ -108,7 +98,7 @@ class Chunk {
     for (int64_t i = 0; i < t; ++i) {
       float* row = quantised_x_.as<float>() + i * d_;
       cpu::load(args_.x, i * args_.x.row_stride(), d_, row);
-      round_q8(row, d_);
+      cpu::fake_q8_row(row, d_, kActivationGroup, row);
     }
   }
 
@@ -170,7 +160,9 @@ class Chunk {
           cpu::narrow_bf16(g.data(), rounded.data(), inner_);
           cpu::widen_bf16(rounded.data(), g.data(), inner_);
         }
-        if (quantise[static_cast<size_t>(p)]) round_q8(g.data(), inner_);
+        if (quantise[static_cast<size_t>(p)]) {
+          cpu::fake_q8_row(g.data(), inner_, kActivationGroup, g.data());
+        }
         cpu::store(hidden, p * inner_, inner_, g.data());
       }
     }

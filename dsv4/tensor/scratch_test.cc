@@ -1,0 +1,52 @@
+#include "dsv4/tensor/scratch.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace dsv4 {
+namespace {
+
+TEST(Scratch, ScopesGiveBackAndViewsStayApart) {
+  Scratch scratch;
+  const TensorView a = scratch.take(DType::kF32, {100});
+  std::memset(a.data, 1, 400);
+  const std::byte* inner = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    const Scratch::Scope scope(scratch);
+    const TensorView b = scratch.take(DType::kU8, {1000});
+    EXPECT_TRUE(inner == nullptr || inner == b.data) << "the same bytes are used again";
+    inner = b.data;
+    std::memset(b.data, 2, 1000);
+  }
+  for (int i = 0; i < 400; ++i) ASSERT_EQ(a.data[i], std::byte{1});
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(inner) % 64, 0u);
+}
+
+TEST(Scratch, LargeAndEmptyTensors) {
+  Scratch scratch;
+  EXPECT_FALSE(scratch.take(DType::kF32, {0, 5}).empty());
+  const TensorView large = scratch.take(DType::kU8, {int64_t{20} << 20});
+  large.data[large.numel() - 1] = std::byte{7};
+  const TensorView after = scratch.take(DType::kU8, {10});
+  EXPECT_TRUE(after.data + 10 <= large.data || after.data >= large.data + large.numel());
+}
+
+// A long prefill: every step needs a little more than the one before, beside a tensor that stays.
+TEST(Scratch, GrowingNeedsDoNotPileUp) {
+  Scratch scratch;
+  const TensorView kept = scratch.take(DType::kU8, {int64_t{7} << 20});
+  std::memset(kept.data, 3, 1000);
+  int64_t largest = 0;
+  for (int64_t step = 1; step <= 200; ++step) {
+    const Scratch::Scope scope(scratch);
+    largest = step * 300000;
+    scratch.take(DType::kU8, {largest});
+    scratch.take(DType::kU8, {largest / 2});
+  }
+  EXPECT_LT(scratch.reserved_bytes(), 5 * largest);
+  EXPECT_EQ(kept.data[999], std::byte{3});
+}
+
+}  // namespace
+}  // namespace dsv4
