@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "dsv4/base/rng.h"
+#include "tests/harness/op_check.h"
 #include "tests/model/golden_files.h"
 
 namespace dsv4 {
@@ -40,6 +41,15 @@ TEST_P(Chunking, AnyChunkGivesTheSameBits) {
     const Buffer parts = test::all_logits(model_, GetParam().numerics, ids, chunk);
     EXPECT_TRUE(test::same_bits(whole, parts)) << "chunk " << chunk;
   }
+}
+
+TEST_P(Chunking, ThreadsDoNotMatter) {
+  const std::vector<int32_t> ids = random_ids(200, model_.config().vocab_size, 6);
+  const auto with = [&](int threads) {
+    const test::ThreadCount scope(threads);
+    return test::all_logits(model_, GetParam().numerics, ids, 150);
+  };
+  EXPECT_TRUE(test::same_bits(with(1), with(3)));
 }
 
 // Three sequences advance together by random amounts, prefill and decode mixed, one starting late.
