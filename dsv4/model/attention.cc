@@ -127,19 +127,6 @@ TensorView index_queries(const Layer& layer, Projection& c) {
   return q;
 }
 
-// Logical entries -> cache rows, in place. indices: [t, k] I32 of queries [first, first + t)
-void to_rows(const Step& step, const EntryLists& lists, int page_entries, int64_t first,
-             const TensorView& indices) {
-  for (int64_t t = 0; t < indices.dim(0); ++t) {
-    const int32_t* pages = lists.pages.row<int32_t>(step.sequence.as<int32_t>()[first + t]);
-    int32_t* index = indices.row<int32_t>(t);
-    for (int64_t j = 0; j < indices.dim(1); ++j) {
-      if (index[j] >= 0)
-        index[j] = pages[index[j] / page_entries] * page_entries + index[j] % page_entries;
-    }
-  }
-}
-
 // The top-k entries of each query by indexer score -> [T, k] rows (spec 6).
 TensorView select_entries(const Layer& layer, Projection& x, Projection& c) {
   Step& step = layer.step;
@@ -157,16 +144,21 @@ TensorView select_entries(const Layer& layer, Projection& x, Projection& c) {
     const TensorView scores = step.scratch.take(DType::kF32, {last - first, lists.max_visible});
     const TensorView picks = chosen.slice(0, first, last);
     const ConstTensorView visible = lists.visible.slice(0, first, last);
+    const ConstTensorView sequence = step.sequence.slice(0, first, last);
     index_scores(step.context, {.q = q.slice(0, first, last),
                                 .weights = weights.slice(0, first, last),
                                 .weight_scale = factor,
                                 .keys = layer.cache.keys,
                                 .pages = lists.pages,
-                                .sequence = step.sequence.slice(0, first, last),
+                                .sequence = sequence,
                                 .visible = visible,
                                 .scores = scores});
-    top_k(step.context, {.scores = scores, .visible = visible, .indices = picks});
-    to_rows(step, lists, layer.cache.keys.page_entries, first, picks);
+    top_k(step.context, {.scores = scores,
+                         .visible = visible,
+                         .pages = lists.pages,
+                         .sequence = sequence,
+                         .page_entries = layer.cache.keys.page_entries,
+                         .indices = picks});
   }
   return chosen;
 }

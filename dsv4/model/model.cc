@@ -75,24 +75,29 @@ void Model::run_layer(Step& step, size_t l, const LayerCache& cache,
                   [&](const TensorView& x) { return moe(step, layer.moe, x); });
 }
 
+// Only the rows whose logits are wanted go through the head.
 void Model::run_head(Step& step, const TensorView& streams, const TensorView& logits) const {
   const auto n = static_cast<int64_t>(step.batch.logits_rows.size());
   if (n == 0) return;
   const ModelConfig& m = config_;
+  const int64_t width = m.hc_mult * m.hidden_size;
+  const TensorView rows = step.scratch.take(DType::kI32, {n});
+  std::copy(step.batch.logits_rows.begin(), step.batch.logits_rows.end(), rows.as<int32_t>());
+  const TensorView chosen = step.activation({n, m.hc_mult, m.hidden_size});
+  // A gather of rows is what an embedding does.
+  embed(step.context, {.ids = rows,
+                       .table = streams.reshape({step.num_tokens, width}),
+                       .out = chosen.reshape({n, 1, width})});
+
   const HyperWeights& hc = weights_.hc_head;
-  const TensorView all = step.activation({step.num_tokens, m.hidden_size});
-  hc_head(step.context, {.streams = streams,
+  const TensorView h = step.activation({n, m.hidden_size});
+  hc_head(step.context, {.streams = chosen,
                          .fn = hc.fn,
                          .base = hc.base,
                          .scale = hc.scale,
                          .norm_eps = m.norm_eps,
                          .hc_eps = m.hc_eps,
-                         .out = all});
-  const TensorView rows = step.scratch.take(DType::kI32, {n});
-  std::copy(step.batch.logits_rows.begin(), step.batch.logits_rows.end(), rows.as<int32_t>());
-  const TensorView h = step.activation({n, m.hidden_size});
-  embed(step.context,
-        {.ids = rows, .table = all, .out = h.reshape({n, 1, m.hidden_size})});  // a row gather
+                         .out = h});
   rms_norm(step.context, {.x = h, .weight = weights_.norm, .out = h, .eps = m.norm_eps});
   Projection(step, h).plain(weights_.head, logits);
 }

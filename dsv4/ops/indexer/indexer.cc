@@ -31,6 +31,11 @@ void check(const TopKArgs& args) {
   expect("scores", args.scores, {DType::kF32}, {t, n});
   expect("visible", args.visible, {DType::kI32}, {t});
   expect("indices", args.indices, {DType::kI32}, {t, k});
+  if (args.pages.empty()) return;
+  Dim b("b"), max_pages("max_pages");
+  expect("pages", args.pages, {DType::kI32}, {b, max_pages});
+  expect("sequence", args.sequence, {DType::kI32}, {t});
+  DSV4_CHECK(args.page_entries > 0, "page_entries={}", args.page_entries);
 }
 
 }  // namespace

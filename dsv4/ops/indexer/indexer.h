@@ -28,9 +28,13 @@ struct IndexScoresArgs {
 };
 
 struct TopKArgs {
-  ConstTensorView scores;   // [t, n] f32; -inf and NaN are never chosen
-  ConstTensorView visible;  // [t] I32, <= n
-  TensorView indices;       // [t, k] I32, ascending, -1 padded at the end
+  ConstTensorView scores;    // [t, n] f32; -inf and NaN are never chosen
+  ConstTensorView visible;   // [t] I32, <= n
+  ConstTensorView pages;     // [b, max_pages] I32 as above; empty: no translation
+  ConstTensorView sequence;  // [t] I32, with pages
+  int page_entries = 0;      // with pages
+  TensorView indices;        // [t, k] I32: chosen entries, ascending, -1 padded at the end; with
+                             // `pages` each one's cache row
 };
 
 Table<IndexScoresArgs> index_scores_rows();

@@ -59,7 +59,14 @@ std::vector<double> top_k_oracle(const TopKArgs& args) {
                      [&](size_t a, size_t b) { return scores[a] > scores[b]; });
     order.resize(std::min(order.size(), k));
     std::sort(order.begin(), order.end());
-    for (const size_t s : order) out.push_back(static_cast<double>(s));
+    for (const size_t s : order) {
+      const auto entry = static_cast<int64_t>(s),
+                 per_page = static_cast<int64_t>(args.page_entries);
+      const int32_t* pages =
+          args.pages.empty() ? nullptr : args.pages.row<int32_t>(args.sequence.as<int32_t>()[i]);
+      out.push_back(static_cast<double>(
+          pages == nullptr ? entry : pages[entry / per_page] * per_page + entry % per_page));
+    }
     out.resize(out.size() + k - order.size(), -1.0);
   }
   return out;

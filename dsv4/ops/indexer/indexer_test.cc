@@ -152,7 +152,7 @@ TEST(IndexScores, SaysWhatIsWrong) {
 
 // Scores drawn by `draw`; visible runs over the row.
 template <class Draw>
-void check_top_k(int64_t t, int64_t n, int64_t k, const Draw& draw) {
+void check_top_k(int64_t t, int64_t n, int64_t k, const Draw& draw, int page_entries = 0) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(n * 1000 + k));
   const TensorView scores = arena.input(DType::kF32, {t, n}),
@@ -161,15 +161,26 @@ void check_top_k(int64_t t, int64_t n, int64_t k, const Draw& draw) {
     scores.as<float>()[i] = static_cast<float>(draw(rng));
   for (int64_t i = 0; i < t; ++i)
     visible.as<int32_t>()[i] = static_cast<int32_t>(n - (n * i) / (2 * t));
-  const TopKArgs args{
-      .scores = scores, .visible = visible, .indices = arena.output(DType::kI32, {t, k})};
+  TopKArgs args{.scores = scores, .visible = visible, .indices = arena.output(DType::kI32, {t, k})};
+  if (page_entries > 0) {
+    const TensorView pages = arena.input(DType::kI32, {2, ceil_div(n, page_entries)}),
+                     sequence = arena.input(DType::kI32, {t});
+    test::fill_ints(pages, rng, 0, 1000);
+    test::fill_ints(sequence, rng, 0, 2);
+    args.pages = pages;
+    args.sequence = sequence;
+    args.page_entries = page_entries;
+  }
   test::OpCase<TopKArgs> test{
       .name = fmt::format("top_k {} of {}", k, n), .args = args, .num_tokens = t};
   test.outputs = {{"indices", args.indices, top_k_oracle(args), {.ulps = 0}}};
   test.one_token = [](const TopKArgs& a, int64_t i) {
-    return TopKArgs{.scores = a.scores.slice(0, i, i + 1),
-                    .visible = a.visible.slice(0, i, i + 1),
-                    .indices = a.indices.slice(0, i, i + 1)};
+    TopKArgs one = a;
+    one.scores = a.scores.slice(0, i, i + 1);
+    one.visible = a.visible.slice(0, i, i + 1);
+    one.indices = a.indices.slice(0, i, i + 1);
+    if (!a.pages.empty()) one.sequence = a.sequence.slice(0, i, i + 1);
+    return one;
   };
   check_op(top_k_rows(), Context{}, arena, test);
 }
@@ -198,6 +209,7 @@ TEST(TopK, AgreesWithSorting) {
   }
   check_top_k(0, 10, 3, normal);
   check_top_k(2, 20000, 512, bf16);
+  for (const int page_entries : {1, 7, 64}) check_top_k(5, 700, 64, bf16, page_entries);
 }
 
 TEST(TopK, SaysWhatIsWrong) {

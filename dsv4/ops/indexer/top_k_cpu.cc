@@ -55,20 +55,43 @@ void top_k_of_row(const float* scores, int64_t n, int32_t* indices, int64_t k,
   while (written < k) indices[written++] = -1;
 }
 
+// Entries -> cache rows, in place. indices: [k]
+void to_rows(const int32_t* pages, int page_entries, int32_t* indices, int64_t k) {
+  for (int64_t j = 0; j < k && indices[j] >= 0; ++j) {
+    indices[j] = pages[indices[j] / page_entries] * page_entries + indices[j] % page_entries;
+  }
+}
+
+void check_contents(const TopKArgs& args) {
+  const int64_t n = args.scores.dim(1);
+  for (int64_t i = 0; i < args.scores.dim(0); ++i) {
+    const int64_t visible = args.visible.as<int32_t>()[i];
+    DSV4_CHECK(0 <= visible && visible <= n, "visible[{}]={} of {} scores", i, visible, n);
+    if (args.pages.empty()) continue;
+    const int64_t sequence = args.sequence.as<int32_t>()[i];
+    DSV4_CHECK(0 <= sequence && sequence < args.pages.dim(0), "sequence[{}]={} of {}", i, sequence,
+               args.pages.dim(0));
+    DSV4_CHECK(visible <= args.pages.dim(1) * args.page_entries, "visible[{}]={} on {} pages of {}",
+               i, visible, args.pages.dim(1), args.page_entries);
+  }
+}
+
 }  // namespace
 
 void top_k_cpu(const Context&, const TopKArgs& args) {
   const int64_t queries = args.scores.dim(0), n = args.scores.dim(1), k = args.indices.dim(1);
   const int32_t* visible = args.visible.as<int32_t>();
-  for (int64_t i = 0; i < queries; ++i) {
-    DSV4_CHECK(0 <= visible[i] && visible[i] <= n, "visible[{}]={} of {} scores", i, visible[i], n);
-  }
+  check_contents(args);
 #pragma omp parallel if (queries > 1 && cpu::worth_sharing(10 * queries * n))
   {
     std::vector<uint32_t> keys;
 #pragma omp for schedule(dynamic)
     for (int64_t i = 0; i < queries; ++i) {
-      top_k_of_row(args.scores.row<float>(i), visible[i], args.indices.row<int32_t>(i), k, keys);
+      int32_t* indices = args.indices.row<int32_t>(i);
+      top_k_of_row(args.scores.row<float>(i), visible[i], indices, k, keys);
+      if (args.pages.empty()) continue;
+      to_rows(args.pages.row<int32_t>(args.sequence.as<int32_t>()[i]), args.page_entries, indices,
+              k);
     }
   }
 }
