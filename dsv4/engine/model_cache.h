@@ -1,9 +1,9 @@
 // The cache of one model: plans pages from the config, owns the KvCache and hands out per-layer
 // views.
 //
-//   group 0  window    1 token an entry, the last W tokens of a sequence
-//   group 1  CSA       4 tokens an entry; attention entries and indexer keys share the pages'
-//   numbers group 2  HCA       128 tokens an entry
+//   group 0  window  1 token an entry, the last W tokens of a sequence
+//   group 1  CSA     4 tokens an entry; attention entries and indexer keys share page numbers
+//   group 2  HCA     128 tokens an entry
 //
 // Official numerics stores packed rows (584 bytes an entry and 68 an indexer key at the released
 // dims), exact numerics plain f32.

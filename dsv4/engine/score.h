@@ -9,10 +9,10 @@
 
 namespace dsv4 {
 
-// Feeds `ids` in chunks and hands out logits chunk by chunk.
-//   on_chunk(first, logits): logits [n, V] f32 of positions first .. first + n - 1, valid in the
+// Feeds `ids` in chunks of `chunk` >= 1 tokens and hands out logits chunk by chunk:
+//   on_chunk(first, logits)   logits: [n, V] f32 of positions first .. first + n - 1, valid in the
 //   call
-// chunk: tokens per step, >= 1. Any chunking gives the same bits on batch invariant rows.
+// Any chunking gives the same bits on batch invariant rows.
 void score(const Model& model, const Context& context, std::span<const int32_t> ids, int64_t chunk,
            const std::function<void(int64_t, const ConstTensorView&)>& on_chunk);
 

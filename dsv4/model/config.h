@@ -1,6 +1,5 @@
 // config.json of a DeepSeek-V4 checkpoint, in the official or the transformers spelling (spec
-// dsv4.md 1; tests/golden/hf/README.md lists where the two differ). Every dimension of the model
-// comes from here.
+// dsv4.md 1; docs/checkpoints.md says where the two differ). Every dimension comes from here.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // Clamped SwiGLU of one row, vectorised; also what the fp64 oracle restates in two lines.
 //
-//   h[i] = weight * (silu(min(g[i], limit)) * clamp(u[i], -limit, limit)),  silu(v) = v / (1 +
-//   e^-v)
+//   h[i] = weight * (silu(min(g[i], limit)) * clamp(u[i], -limit, limit))
+//   silu(v) = v / (1 + e^-v)
 
 #pragma once
 

@@ -1,10 +1,9 @@
 // RMS normalisation, two forms (spec dsv4.md 0.4).
 //
-//   rms_norm:   y = g * (x * rsqrt(mean(x^2) + eps))          f32 inside, one rounding at the store
-//   head_norm:  the same without weight over each head of q; under kOfficial every step rounds to
-//   bf16:
-//               a = bf16(x*x); m = bf16(mean(a)); b = bf16(m + eps); c = bf16(rsqrt(b)); y =
-//               bf16(x*c)
+//   rms_norm:   y = g * (x * rsqrt(mean(x^2) + eps)); f32 inside, one rounding at the store
+//   head_norm:  the same without weight over each head of q; kOfficial rounds every step to bf16:
+//               a = bf16(x * x), m = bf16(mean(a)), b = bf16(m + eps), c = bf16(rsqrt(b)),
+//               y = bf16(x * c)
 
 #pragma once
 
