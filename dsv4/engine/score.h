@@ -10,8 +10,7 @@
 namespace dsv4 {
 
 // Feeds `ids` in chunks of `chunk` >= 1 tokens and hands out logits chunk by chunk:
-//   on_chunk(first, logits)   logits: [n, V] f32 of positions first .. first + n - 1, valid in the
-//   call
+//   on_chunk(first, logits)   [n, V] f32 of positions first .. first + n - 1, valid in the call
 // Any chunking gives the same bits on batch invariant rows.
 void score(const Model& model, const Context& context, std::span<const int32_t> ids, int64_t chunk,
            const std::function<void(int64_t, const ConstTensorView&)>& on_chunk);
