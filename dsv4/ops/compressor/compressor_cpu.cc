@@ -164,13 +164,13 @@ TokenRow Pooling::token_row(const Sequence& sequence, int64_t position) const {
 }
 
 void Pooling::pool(int64_t index, float* scratch) const {
-  const auto [sequence, block] = entries_[static_cast<size_t>(index)];
-  const int64_t width = layout_.width, own = block * layout_.ratio;
+  const Entry& entry = entries_[static_cast<size_t>(index)];
+  const int64_t width = layout_.width, own = entry.block * layout_.ratio;
   const int64_t begin = layout_.overlap() ? own - layout_.ratio : own, end = own + layout_.ratio;
   // Half of the columns speak to the next block, half to their own (spec 5.3).
   const auto half = [&](int64_t position) {
     const int64_t at = layout_.overlap() && position >= own ? width : 0;
-    const TokenRow row = token_row(*sequence, position);
+    const TokenRow row = token_row(*entry.sequence, position);
     return TokenRow{row.kv + at, row.gate + at, row.ape + at};
   };
   float *largest = scratch, *sum = scratch + width, *pooled = scratch + 2 * width;

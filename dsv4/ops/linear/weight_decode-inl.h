@@ -70,10 +70,15 @@ struct DecodeF16 {
   using Watch = NoWatch;
 
   static HWY_INLINE void Decode(const uint8_t* row, const float*, Watch&, F32Vec* w) {
-#if HWY_TARGET == HWY_SCALAR  // Highway's own conversion there knows no infinity and no NaN
-    uint16_t code = 0;
-    std::memcpy(&code, row, sizeof(code));
-    w[0] = hn::Set(kF32, f16_to_f32(code));
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+    // Highway's own conversion knows no infinity and no NaN on its emulated targets.
+    HWY_ALIGN float values[kLanes];
+    for (size_t l = 0; l < static_cast<size_t>(kLanes); ++l) {
+      uint16_t code = 0;
+      std::memcpy(&code, row + l * sizeof(code), sizeof(code));
+      values[l] = f16_to_f32(code);
+    }
+    w[0] = hn::Load(kF32, values);
 #else
     const hn::Rebind<hwy::float16_t, decltype(kF32)> f16;
     w[0] = hn::PromoteTo(kF32, hn::LoadU(f16, reinterpret_cast<const hwy::float16_t*>(row)));
