@@ -5,6 +5,7 @@
 #include "dsv4/formats/e2m1.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/float16.h"
+#include "dsv4/formats/kbit.h"
 #include "dsv4/formats/ue8m0.h"
 
 namespace dsv4 {
@@ -23,6 +24,8 @@ const char* name(WeightFormat format) {
       return "mxfp4";
     case WeightFormat::kNvfp4:
       return "nvfp4";
+    case WeightFormat::kKbit:
+      return "kbit";
   }
   return "unknown";
 }
@@ -67,6 +70,15 @@ void check(const char* what, const WeightView& weight) {
     case WeightFormat::kNvfp4:
       grouped(kNvfp4Group);
       return expect(what, weight.scale, {DType::kE4M3}, {rows, weight.k / kNvfp4Group});
+    case WeightFormat::kKbit: {
+      DSV4_CHECK(is_kbit(weight.bits), "{}: want 2 to 5 bits, got {}", what, weight.bits);
+      DSV4_CHECK(weight.k % kKbitBlock == 0, "{}: k={} is not a multiple of {}", what, weight.k,
+                 kKbitBlock);
+      const int64_t blocks = weight.k / kKbitBlock;
+      expect(what, weight.data, {DType::kI32}, {rows, blocks * weight.bits});
+      expect(what, weight.codebook, {DType::kF32}, {int64_t{1} << weight.bits});
+      return expect(what, weight.scale, {DType::kU8}, {rows, blocks});
+    }
   }
 }
 
@@ -81,6 +93,15 @@ double fp8_scale(const WeightView& w, int64_t n, int64_t k) {
 double e2m1_at(const WeightView& w, int64_t n, int64_t k) {
   const uint8_t pair = w.data.row<uint8_t>(n)[k / 2];
   return static_cast<double>(e2m1_to_f32(e2m1_code(pair, static_cast<int>(k & 1))));
+}
+
+double kbit_value(const WeightView& w, int64_t n, int64_t k) {
+  const int64_t block = k / kKbitBlock;
+  const uint32_t* planes = w.data.row<uint32_t>(n) + block * w.bits;
+  const uint8_t code = kbit_code(planes, w.bits, static_cast<int>(k % kKbitBlock));
+  return static_cast<double>(w.codebook.as<float>()[code]) *
+         static_cast<double>(e4m4_to_f32(w.scale.row<uint8_t>(n)[block])) *
+         static_cast<double>(w.scale2);
 }
 
 }  // namespace
@@ -102,6 +123,8 @@ double weight_value(const WeightView& w, int64_t n, int64_t k) {
       return e2m1_at(w, n, k) *
              static_cast<double>(e4m3_to_f32(w.scale.row<uint8_t>(n)[k / kNvfp4Group])) *
              static_cast<double>(w.scale2);
+    case WeightFormat::kKbit:
+      return kbit_value(w, n, k);
   }
   return 0;
 }

@@ -10,8 +10,11 @@
 //   kMxfp4     [n, k/2] bytes (2 e2m1)    [n, k/32] E8M0               e2m1 * scale[n, k/32]
 //   kNvfp4     [n, k/2] bytes (2 e2m1)    [n, k/16] E4M3,              e2m1 * scale[n, k/16] * s2
 //                                         s2 = scale2: one F32
+//   kKbit      [n, k/32 * K] I32,         [n, k/32] U8 (E4M4)          codebook[code] * scale * s2
+//              K planes a block (kbit.h)  s2 = scale2: a power of two
 //
-// In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6.
+// In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6;
+// lowbit.md 1.2.
 
 #pragma once
 
@@ -21,7 +24,7 @@
 
 namespace dsv4 {
 
-enum class WeightFormat : uint8_t { kF32, kBF16, kF16, kFp8Block, kMxfp4, kNvfp4 };
+enum class WeightFormat : uint8_t { kF32, kBF16, kF16, kFp8Block, kMxfp4, kNvfp4, kKbit };
 
 inline constexpr int kFp8BlockSize = 128;
 inline constexpr int kMxfp4Group = 32;
@@ -31,20 +34,24 @@ const char* name(WeightFormat format);
 
 struct WeightView {
   WeightFormat format = WeightFormat::kF32;
-  int64_t n = 0, k = 0;   // logical shape: y[n] = sum_k w[n, k] x[k]
-  ConstTensorView data;   // see the table above
-  ConstTensorView scale;  // empty for kF32, kBF16, kF16
-  float scale2 = 1.f;     // kNvfp4 only
+  int64_t n = 0, k = 0;        // logical shape: y[n] = sum_k w[n, k] x[k]
+  ConstTensorView data;        // see the table above
+  ConstTensorView scale;       // empty for kF32, kBF16, kF16
+  float scale2 = 1.f;          // kNvfp4, kKbit
+  int bits = 0;                // kKbit: K
+  ConstTensorView codebook{};  // kKbit: [2^K] F32
 
   bool empty() const { return data.empty(); }
   // Rows [begin, end); for kFp8Block `begin` must be a multiple of 128 unless it lies in one block
   // row together with `end`.
   WeightView rows(int64_t begin, int64_t end) const;
   int64_t bytes() const { return data.bytes() + (scale.empty() ? 0 : scale.bytes()); }
-  // True where the official engine quantises the activations before the product (spec 7.5).
+  // True where the official engine quantises the activations before the product (spec 7.5). k-bit
+  // weights take the place of such weights, so that an MXFP4 weight and its lossless k-bit image
+  // give the same answer.
   bool quantised_activations() const {
     return format == WeightFormat::kFp8Block || format == WeightFormat::kMxfp4 ||
-           format == WeightFormat::kNvfp4;
+           format == WeightFormat::kNvfp4 || format == WeightFormat::kKbit;
   }
 };
 

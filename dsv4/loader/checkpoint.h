@@ -53,8 +53,12 @@ class Checkpoint {
   //   F8_E4M3          kFp8Block with .scale F8_E8M0 or F32
   //   I8, U8           kNvfp4 where .weight_scale exists, with .weight_scale_2 F32 scalar;
   //                    otherwise kMxfp4 with .scale F8_E8M0
+  //   I32              kKbit: planes [n, k/32, K], with .scale U8 [n, k/32], .codebook F32 [2^K]
+  //   and,
+  //                    where present, .scale_2 F32 scalar
   //
-  // U8 scales are taken as F8_E8M0, the dtype that older writers lack. .input_scale is not used.
+  // U8 scales of FP8 and MXFP4 are taken as F8_E8M0, the dtype that older writers lack.
+  // .input_scale is not used.
   WeightView weight(const std::string& prefix, int64_t n, int64_t k) const;
 
   // Names that neither tensor() nor weight() was asked for, sorted.
@@ -74,6 +78,7 @@ class Checkpoint {
   float scalar(const std::string& name) const;
   WeightView fp8_weight(const std::string& prefix, WeightView weight) const;
   WeightView fp4_weight(const std::string& prefix, WeightView weight) const;
+  WeightView kbit_weight(const std::string& prefix, WeightView weight) const;
 
   std::string folder_;
   std::deque<SafetensorsFile> files_;  // a deque: views and paths point into it

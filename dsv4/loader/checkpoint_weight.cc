@@ -1,7 +1,10 @@
 // How stored dtypes become weights: the lower half of checkpoint.h.
 
+#include <cmath>
+
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/formats/kbit.h"
 #include "dsv4/loader/checkpoint.h"
 
 namespace dsv4 {
@@ -16,6 +19,8 @@ WeightView Checkpoint::weight(const std::string& prefix, int64_t n, int64_t k) c
     case DType::kI8:
     case DType::kU8:
       return fp4_weight(prefix, weight);
+    case DType::kI32:
+      return kbit_weight(prefix, weight);
     case DType::kBF16:
       weight.format = WeightFormat::kBF16;
       break;
@@ -25,7 +30,8 @@ WeightView Checkpoint::weight(const std::string& prefix, int64_t n, int64_t k) c
     default:
       weight.format = WeightFormat::kF32;
   }
-  find(name, {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3, DType::kI8, DType::kU8},
+  find(name,
+       {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3, DType::kI8, DType::kU8, DType::kI32},
        {n, k});
   return weight;
 }
@@ -61,6 +67,32 @@ WeightView Checkpoint::fp4_weight(const std::string& prefix, WeightView weight) 
   weight.scale = tensor(prefix + ".weight_scale", {DType::kE4M3}, {weight.n, weight.k / group});
   weight.scale2 = scalar(prefix + ".weight_scale_2");
   asked_.insert(prefix + ".input_scale");
+  return weight;
+}
+
+WeightView Checkpoint::kbit_weight(const std::string& prefix, WeightView weight) const {
+  const auto [n, k] = std::pair(weight.n, weight.k);
+  const StoredTensor& stored = find(prefix + ".weight");
+  const ConstTensorView& planes = stored.view;
+  if (k % kKbitBlock != 0 || planes.rank != 3 || !is_kbit(planes.dim(2)) || planes.dim(0) != n ||
+      planes.dim(1) != k / kKbitBlock)
+    fail(ErrorCode::kBadInput, "{}.weight: want k-bit planes [{}, {} / {}, 2..5] I32, got {} ({})",
+         prefix, n, k, kKbitBlock, to_string(planes), stored.file);
+  weight.format = WeightFormat::kKbit;
+  weight.bits = static_cast<int>(planes.dim(2));
+  weight.data = planes.reshape({n, k / kKbitBlock * weight.bits});
+  weight.scale = tensor(prefix + ".scale", {DType::kU8}, {n, k / kKbitBlock});
+  weight.codebook = tensor(prefix + ".codebook", {DType::kF32}, {int64_t{1} << weight.bits});
+  for (int64_t i = 0; i < weight.codebook.numel(); ++i) {
+    if (!std::isfinite(weight.codebook.as<float>()[i]))
+      fail(ErrorCode::kBadInput, "{}.codebook: value {} is not finite ({})", prefix, i,
+           stored.file);
+  }
+  if (!has(prefix + ".scale_2")) return weight;
+  weight.scale2 = scalar(prefix + ".scale_2");
+  if (!(weight.scale2 > 0) || !std::isfinite(weight.scale2))
+    fail(ErrorCode::kBadInput, "{}.scale_2 is {}: want a positive number ({})", prefix,
+         weight.scale2, stored.file);
   return weight;
 }
 

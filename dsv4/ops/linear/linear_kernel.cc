@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dsv4/base/error.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/linear/linear_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -241,6 +243,8 @@ void Multiply(const Block& block) {
       return MultiplyFormat<DecodeMxfp4>(block);
     case WeightFormat::kNvfp4:
       return MultiplyFormat<DecodeNvfp4>(block);
+    case WeightFormat::kKbit:
+      fail(ErrorCode::kUnsupported, "k-bit weights have no CPU kernel yet");
   }
 }
 
@@ -294,6 +298,7 @@ void Pack(WeightFormat format, const float* x, int64_t padded, const Panel& pane
     case WeightFormat::kBF16:
     case WeightFormat::kMxfp4:
     case WeightFormat::kNvfp4:
+    case WeightFormat::kKbit:
       return PackFormat<DecodeBf16>(x, padded, panel, slot);
     case WeightFormat::kFp8Block:
       return PackFormat<DecodeFp8>(x, padded, panel, slot);

@@ -1,0 +1,47 @@
+// Codebooks of k-bit weights: the 2^K values that a code stands for, before the block's scale.
+//
+//   nf    quantiles of a Gaussian at the midpoints of 2^K equal bins, ends at -1 and 1, no zero:
+//         c_i = fl32(fl32(Q((i + .5)/n)) / fl32(Q((n - .5)/n))), Q the normal quantile
+//   bnf   Lloyd-Max levels of a Gaussian divided by its block-of-32 absmax, ends free
+//   e2m1  the FP4 values over 8, K = 4 only: MXFP4 fits without loss (spec lowbit.md 7.1)
+//
+// These three are antisymmetric bit for bit and sorted: codes i and 2^K - 1 - i are negatives
+// (e2m1 has a -0 and a 0). A user's own may be any 2^K finite ascending numbers.
+// Source: spec lowbit.md 1.2.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace dsv4 {
+
+inline constexpr int kMinKbit = 2, kMaxKbit = 5;
+inline constexpr bool is_kbit(int64_t bits) {
+  return bits >= kMinKbit && bits <= kMaxKbit;
+}
+
+struct Codebook {
+  int bits = 0;
+  std::array<float, 1 << kMaxKbit> value{};  // [2^bits] ascending
+
+  int size() const { return 1 << bits; }
+  std::span<const float> values() const { return {value.data(), static_cast<size_t>(size())}; }
+  float largest() const;  // the largest magnitude
+  // Codes i and 2^K - 1 - i are negatives of each other, sign of zero included.
+  bool antisymmetric() const;
+};
+
+// Throw kInvalidArgument when `bits` is not 2..5.
+Codebook nf_codebook(int bits);
+Codebook bnf_codebook(int bits);
+Codebook e2m1_codebook();
+
+// 2^K finite values in ascending order, not all zero. Throws kBadInput naming the first that is
+// not.
+Codebook user_codebook(std::span<const float> values);
+
+}  // namespace dsv4
