@@ -1,8 +1,11 @@
 #include "bench/weight_pool.h"
 
+#include <array>
+
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/kbit.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4::bench {
@@ -23,6 +26,17 @@ const std::byte* pool() {
   return bytes.view().data;
 }
 
+ConstTensorView codebook(int bits) {
+  static const std::array<Codebook, kMaxKbit + 1> books = [] {
+    std::array<Codebook, kMaxKbit + 1> all;
+    for (int b = kMinKbit; b <= kMaxKbit; ++b) all[static_cast<size_t>(b)] = bnf_codebook(b);
+    return all;
+  }();
+  const Codebook& book = books.at(static_cast<size_t>(bits));
+  return {TensorMeta::contiguous(DType::kF32, {book.size()}),
+          reinterpret_cast<const std::byte*>(book.value.data())};
+}
+
 }  // namespace
 
 ConstTensorView WeightPool::take(DType dtype, int64_t rows, int64_t columns) {
@@ -34,8 +48,8 @@ ConstTensorView WeightPool::take(DType dtype, int64_t rows, int64_t columns) {
   return view;
 }
 
-WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k) {
-  WeightView w{.format = format, .n = n, .k = k};
+WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k, int bits) {
+  WeightView w{.format = format, .n = n, .k = k, .bits = bits};
   switch (format) {
     case WeightFormat::kF32:
       w.data = take(DType::kF32, n, k);
@@ -57,6 +71,11 @@ WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k) {
     case WeightFormat::kNvfp4:
       w.data = take(DType::kU8, n, k / 2);
       w.scale = take(DType::kE4M3, n, k / kNvfp4Group);
+      break;
+    case WeightFormat::kKbit:
+      w.data = take(DType::kI32, n, k / kKbitBlock * bits);
+      w.scale = take(DType::kU8, n, k / kKbitBlock);
+      w.codebook = codebook(bits);
       break;
   }
   return w;
