@@ -2,21 +2,40 @@
 
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
 #include "dsv4/base/bits.h"
 #include "dsv4/formats/float16.h"
+#include "dsv4/formats/kbit.h"
 #include "dsv4/formats/weight.h"
 #include "tests/harness/arena.h"
 
 namespace dsv4::test {
 
-inline constexpr WeightFormat kAllWeightFormats[] = {WeightFormat::kF32,   WeightFormat::kBF16,
-                                                     WeightFormat::kF16,   WeightFormat::kFp8Block,
-                                                     WeightFormat::kMxfp4, WeightFormat::kNvfp4};
+// What a weight is stored as.
+struct StoredAs {
+  WeightFormat format;
+  int bits = 0;  // of a k-bit weight
+};
+
+inline constexpr StoredAs kAllStored[] = {{WeightFormat::kF32},     {WeightFormat::kBF16},
+                                          {WeightFormat::kF16},     {WeightFormat::kFp8Block},
+                                          {WeightFormat::kMxfp4},   {WeightFormat::kNvfp4},
+                                          {WeightFormat::kKbit, 2}, {WeightFormat::kKbit, 3},
+                                          {WeightFormat::kKbit, 4}, {WeightFormat::kKbit, 5}};
+
+inline std::string name(const StoredAs& stored) {
+  return stored.bits == 0 ? name(stored.format) : fmt::format("k{}", stored.bits);
+}
 
 // k of a weight must be a multiple of this.
 inline int64_t column_multiple(WeightFormat format) {
   return format == WeightFormat::kMxfp4   ? kMxfp4Group
          : format == WeightFormat::kNvfp4 ? kNvfp4Group
+         : format == WeightFormat::kKbit  ? kKbitBlock
                                           : 1;
 }
 
@@ -28,10 +47,42 @@ inline void fill_e4m3_codes(const TensorView& view, Rng& rng) {
   }
 }
 
+// One of nf, bnf and an asymmetric user's codebook with a value above 1. out: [2^bits]
+inline void fill_codebook(const TensorView& out, int bits, Rng& rng) {
+  const int64_t kind = rng.below(3);
+  if (kind < 2) {
+    const Codebook book = kind == 0 ? nf_codebook(bits) : bnf_codebook(bits);
+    std::copy(book.values().begin(), book.values().end(), out.as<float>());
+    return;
+  }
+  fill_uniform(out, rng, -0.6, 1.4);
+  std::sort(out.as<float>(), out.as<float>() + out.numel());
+}
+
+// Planes of random codes; scales between 1/16 and 1/2 with a few zeros and subnormals.
+inline void fill_kbit(Arena& arena, Rng& rng, int bits, WeightView& w) {
+  const int64_t blocks = w.k / kKbitBlock;
+  const TensorView planes = arena.input(DType::kI32, {w.n, blocks * bits});
+  for (int64_t i = 0; i < planes.numel(); ++i) {
+    planes.as<uint32_t>()[i] = static_cast<uint32_t>(rng.bits());
+  }
+  const TensorView scale = arena.input(DType::kU8, {w.n, blocks});
+  for (int64_t i = 0; i < scale.numel(); ++i) {
+    scale.as<uint8_t>()[i] =
+        static_cast<uint8_t>(rng.below(10) == 0 ? rng.below(20) : 0x70 + rng.below(0x30));
+  }
+  const TensorView codebook = arena.input(DType::kF32, {int64_t{1} << bits});
+  fill_codebook(codebook, bits, rng);
+  w.bits = bits;
+  w.data = planes, w.scale = scale, w.codebook = codebook;
+  w.scale2 = rng.below(2) == 0 ? 1.f : 0.5f;
+}
+
 // Codes are uniform over the format's codes, scales vary by row and group, values are about 1/8.
 // `fp8_scale` is E8M0 or F32.
-inline WeightView random_weight(Arena& arena, Rng& rng, WeightFormat format, int64_t n, int64_t k,
-                                DType fp8_scale = DType::kE8M0) {
+inline WeightView random_weight(Arena& arena, Rng& rng, const StoredAs& stored, int64_t n,
+                                int64_t k, DType fp8_scale = DType::kE8M0) {
+  const WeightFormat format = stored.format;
   WeightView w{.format = format, .n = n, .k = k};
   const auto bytes = [&](const TensorView& view, int64_t low, int64_t high) {
     for (int64_t i = 0; i < view.numel(); ++i)
@@ -60,6 +111,8 @@ inline WeightView random_weight(Arena& arena, Rng& rng, WeightFormat format, int
       bytes(scale, 116, 120);
     }
     w.data = data, w.scale = scale;
+  } else if (format == WeightFormat::kKbit) {
+    fill_kbit(arena, rng, stored.bits, w);
   } else {
     w.data = bytes(arena.input(DType::kU8, {n, k / 2}), 0, 256);
     if (format == WeightFormat::kMxfp4) {

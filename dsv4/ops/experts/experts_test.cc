@@ -21,13 +21,13 @@ struct Case {
   ExpertsArgs args;
 };
 
-void fill_case(Case& c, const Shape& s, WeightFormat format, DType x_dtype) {
+void fill_case(Case& c, const Shape& s, const test::StoredAs& stored, DType x_dtype) {
   Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner));
   for (int64_t i = 0; i < s.e; ++i) {
     ExpertWeights& w = c.table.emplace_back();
-    w.w1 = test::random_weight(c.arena, rng, format, s.inner, s.d);
-    w.w3 = test::random_weight(c.arena, rng, format, s.inner, s.d);
-    w.w2 = test::random_weight(c.arena, rng, format, s.d, s.inner);
+    w.w1 = test::random_weight(c.arena, rng, stored, s.inner, s.d);
+    w.w3 = test::random_weight(c.arena, rng, stored, s.inner, s.d);
+    w.w2 = test::random_weight(c.arena, rng, stored, s.d, s.inner);
   }
   const TensorView x = c.arena.input(x_dtype, {s.t, s.d});
   const TensorView ids = c.arena.input(DType::kI32, {s.t, s.k});
@@ -54,13 +54,13 @@ ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
   return one;
 }
 
-void check_experts(const Shape& shape, WeightFormat format, DType x_dtype, Numerics numerics,
-                   const test::Tolerance& tolerance) {
+void check_experts(const Shape& shape, const test::StoredAs& stored, DType x_dtype,
+                   Numerics numerics, const test::Tolerance& tolerance) {
   Case c;
-  fill_case(c, shape, format, x_dtype);
+  fill_case(c, shape, stored, x_dtype);
   const Context context{.numerics = numerics};
   const test::OpCase<ExpertsArgs> test{
-      .name = fmt::format("{} {} t={} k={} d={} i={}", name(format), name(numerics), shape.t,
+      .name = fmt::format("{} {} t={} k={} d={} i={}", name(stored), name(numerics), shape.t,
                           shape.k, shape.d, shape.inner),
       .args = c.args,
       .outputs = {{"acc", c.args.acc, experts_oracle(context, c.args), tolerance}},
@@ -71,12 +71,12 @@ void check_experts(const Shape& shape, WeightFormat format, DType x_dtype, Numer
 
 // f32 all the way: three sums of at most 300 terms, each a random walk of 2^-24 steps, and exp.
 TEST(Experts, ExactAgreesWithOracle) {
-  for (const WeightFormat format : test::kAllWeightFormats) {
+  for (const test::StoredAs& stored : test::kAllStored) {
     for (const Shape& s : {Shape{0, 2, 3, 64, 32}, {1, 6, 8, 96, 160}, {9, 3, 4, 288, 64}}) {
-      check_experts(s, format, DType::kF32, Numerics::kExact, {.ulps = 4, .rel = 4e-6});
+      check_experts(s, stored, DType::kF32, Numerics::kExact, {.ulps = 4, .rel = 4e-6});
     }
   }
-  check_experts({3, 2, 4, 37, 19}, WeightFormat::kBF16, DType::kF32, Numerics::kExact,
+  check_experts({3, 2, 4, 37, 19}, {WeightFormat::kBF16}, DType::kF32, Numerics::kExact,
                 {.ulps = 4, .rel = 4e-6});
 }
 
@@ -86,9 +86,9 @@ TEST(Experts, ExactAgreesWithOracle) {
 // 1/8 / sqrt(inner) of its size, below 2 % here. A missing Q8 would move every h by 2 % and the
 // cosine by 1e-4.
 TEST(Experts, OfficialAgreesWithOracle) {
-  for (const WeightFormat format : test::kAllWeightFormats) {
+  for (const test::StoredAs& stored : test::kAllStored) {
     for (const Shape& s : {Shape{0, 2, 3, 64, 32}, {1, 6, 8, 96, 160}, {9, 3, 4, 288, 64}}) {
-      check_experts(s, format, DType::kBF16, Numerics::kOfficial, {.rel = 0.02, .cosine = 5e-6});
+      check_experts(s, stored, DType::kBF16, Numerics::kOfficial, {.rel = 0.02, .cosine = 5e-6});
     }
   }
 }
@@ -96,7 +96,7 @@ TEST(Experts, OfficialAgreesWithOracle) {
 // Sums of 600 pairs span two waves, 1100 tokens two chunks.
 TEST(Experts, BitsDoNotDependOnWavesAndChunks) {
   Case c;
-  fill_case(c, {1100, 2, 5, 64, 32}, WeightFormat::kMxfp4, DType::kBF16);
+  fill_case(c, {1100, 2, 5, 64, 32}, {WeightFormat::kMxfp4}, DType::kBF16);
   c.arena.freeze();
   const auto run = [&](int64_t chunk) {
     c.arena.prepare();
@@ -116,22 +116,46 @@ TEST(Experts, BitsDoNotDependOnWavesAndChunks) {
   for (const int64_t chunk : {1, 7, 300}) EXPECT_TRUE(whole == run(chunk)) << chunk;
 }
 
+void check_mixed(Case& c, const char* name, const test::Tolerance& tolerance,
+                 const Context& context) {
+  const test::OpCase<ExpertsArgs> test{
+      .name = name,
+      .args = c.args,
+      .outputs = {{"acc", c.args.acc, experts_oracle(context, c.args), tolerance}},
+      .one_token = one_token,
+      .num_tokens = c.args.x.dim(0)};
+  check_op(experts_rows(), context, c.arena, test);
+}
+
 // Formats may differ between the matrices of one expert; each decides for itself about Q8.
 TEST(Experts, MixedFormats) {
   Case c;
-  fill_case(c, {3, 2, 2, 128, 64}, WeightFormat::kMxfp4, DType::kBF16);
+  fill_case(c, {3, 2, 2, 128, 64}, {WeightFormat::kMxfp4}, DType::kBF16);
   Rng rng(4);
-  c.table[0].w3 = test::random_weight(c.arena, rng, WeightFormat::kBF16, 64, 128);
-  c.table[1].w2 = test::random_weight(c.arena, rng, WeightFormat::kF32, 128, 64);
-  const test::OpCase<ExpertsArgs> test{.name = "mixed",
-                                       .args = c.args,
-                                       .outputs = {{"acc",
-                                                    c.args.acc,
-                                                    experts_oracle(Context{}, c.args),
-                                                    {.rel = 0.02, .cosine = 5e-6}}},
-                                       .one_token = one_token,
-                                       .num_tokens = 3};
-  check_op(experts_rows(), Context{}, c.arena, test);
+  c.table[0].w3 = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, 64, 128);
+  c.table[1].w2 = test::random_weight(c.arena, rng, {WeightFormat::kF32}, 128, 64);
+  check_mixed(c, "mixed", {.rel = 0.02, .cosine = 5e-6}, {});
+}
+
+// A recipe: gate and up K = 2, down K = 3; one expert as it came, one with a K of its own.
+TEST(Experts, MixedBits) {
+  for (const Numerics numerics : {Numerics::kExact, Numerics::kOfficial}) {
+    const bool exact = numerics == Numerics::kExact;
+    Case c;
+    fill_case(c, {9, 3, 4, 288, 544}, {WeightFormat::kMxfp4}, exact ? DType::kF32 : DType::kBF16);
+    Rng rng(14);
+    for (const size_t e : {0, 2, 3}) {
+      const int more = e == 3 ? 2 : 0;
+      const test::StoredAs side{WeightFormat::kKbit, 2 + more}, down{WeightFormat::kKbit, 3 + more};
+      c.table[e] = {.w1 = test::random_weight(c.arena, rng, side, 544, 288),
+                    .w3 = test::random_weight(c.arena, rng, side, 544, 288),
+                    .w2 = test::random_weight(c.arena, rng, down, 288, 544)};
+    }
+    check_mixed(c, "mixed bits",
+                exact ? test::Tolerance{.ulps = 4, .rel = 4e-6}
+                      : test::Tolerance{.rel = 0.02, .cosine = 5e-6},
+                {.numerics = numerics});
+  }
 }
 
 // Scalars by hand: d = inner = 1, w1 = w2 = w3 = 1.
@@ -162,7 +186,7 @@ TEST(Experts, ClampAndOrderOfSteps) {
 
 TEST(Experts, SaysWhatIsWrong) {
   Case c;
-  fill_case(c, {2, 2, 3, 32, 64}, WeightFormat::kBF16, DType::kF32);
+  fill_case(c, {2, 2, 3, 32, 64}, {WeightFormat::kBF16}, DType::kF32);
   const auto error = [&] { return test::error_of([&] { experts(Context{}, c.args); }); };
   int32_t& id = const_cast<int32_t&>(c.args.experts.row<int32_t>(1)[0]);
   const int32_t before = id;

@@ -105,6 +105,12 @@ class Lookup {
     if constexpr (kLanes < 8) {
       const auto index = hn::BitCast(i32, hn::And(codes, hn::Set(kU32, kSize - 1)));
       return hn::GatherIndex(kF32, values_, index);
+#if HWY_ARCH_X86 && HWY_MAX_BYTES == 64
+    } else if constexpr (kTables == 2) {
+      // NOTE: Highway 1.0.3 has no lookup in two vectors. One instruction instead of four: K = 5
+      // takes three quarters of the time (2026-11-21).
+      return F32Vec{_mm512_permutex2var_ps(tables_[0].raw, codes.raw, tables_[1].raw)};
+#endif
     } else {
       U32Vec lane = codes;
 #if HWY_IS_DEBUG_BUILD  // Highway checks indices then; the instruction ignores the other bits
@@ -187,35 +193,37 @@ constexpr float kE2M1[16] = {0.f,  0.5f,  1.f,  1.5f,  2.f,  3.f,  4.f,  6.f,
                              -0.f, -0.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f};
 // clang-format on
 
-// e2m1: a word is 8 columns in order. A lane has kCount / 8 words.
-template <int kCount>
-struct E2m1Codes {
-  const Lookup<4>& table;
-  U32Vec word[kCount / 8];
-
-  HWY_INLINE F32Vec value(int v) {
-    U32Vec& codes = word[v / 8];
-    const F32Vec values = table(codes);
-    codes = hn::ShiftRight<4>(codes);
-    return values;
-  }
+// Words of every lane's block, the codes of the columns to come lowest.
+template <int kWords>
+struct CodeWords {
+  U32Vec word[kWords];
 };
 
+// e2m1: word m is columns 8 m, 8 m + 1, ... of the lane.
+template <int kMaxWords>
 struct E2m1Decoder : BlockDecoder {
   static constexpr int kBits = 4;
+  using Codes = CodeWords<kMaxWords>;
   Lookup<4> table;
 
   explicit HWY_INLINE E2m1Decoder(const Weights& w) : BlockDecoder(w), table(kE2M1) {}
 
   template <int kCount>
-  HWY_INLINE E2m1Codes<kCount> load(const uint8_t* at, int64_t) const {
-    E2m1Codes<kCount> codes{table, {}};
+  HWY_INLINE Codes load(const uint8_t* at, int64_t) const {
+    Codes codes;
     Deinterleave<kCount / 8>(kU32, at, codes.word);
     return codes;
   }
+
+  HWY_INLINE F32Vec value(Codes& codes, int v) const {
+    U32Vec& word = codes.word[v / 8];
+    const F32Vec values = table(word);
+    word = hn::ShiftRight<4>(word);
+    return values;
+  }
 };
 
-struct DecodeMxfp4 : E2m1Decoder {
+struct DecodeMxfp4 : E2m1Decoder<4> {
   static constexpr int kVectors = 32, kHalfVectors = kHalfSteps ? 16 : 0, kGroup = kMxfp4Group;
 
   explicit HWY_INLINE DecodeMxfp4(const Weights& w) : E2m1Decoder(w) {}
@@ -230,7 +238,7 @@ struct DecodeMxfp4 : E2m1Decoder {
   }
 };
 
-struct DecodeNvfp4 : E2m1Decoder {
+struct DecodeNvfp4 : E2m1Decoder<2> {
   static constexpr int kVectors = 16, kGroup = kNvfp4Group;
 
   explicit HWY_INLINE DecodeNvfp4(const Weights& w) : E2m1Decoder(w) {}
@@ -241,72 +249,72 @@ struct DecodeNvfp4 : E2m1Decoder {
   }
 };
 
+// Bit by bit: yes where the mask has a 1. (Below AVX-512 IfVecThenElse goes by sign bits.)
 HWY_INLINE U32Vec Select(uint32_t mask, U32Vec yes, U32Vec no) {
-  return hn::IfVecThenElse(hn::Set(kU32, mask), yes, no);
+  const U32Vec bits = hn::Set(kU32, mask);
+  return hn::Or(hn::And(bits, yes), hn::AndNot(bits, no));
 }
 
-// Column q * kWords + m of a lane is in field q (kWords bits wide) of word m, where kWords is 4 up
-// to K = 4 and 8 for K = 5. Only the low K bits of a field count.
+// Planes to words: column q * W + m of a lane is in field q (W bits wide) of word m, where W, the
+// number of words, is 4 up to K = 4 and 8 for K = 5. Only the low K bits of a field count.
 template <int K>
-struct KbitCodes {
-  static constexpr int kWords = K <= 4 ? 4 : 8;
-  const Lookup<K>& table;
-  U32Vec word[kWords];
-
-  HWY_INLINE KbitCodes(const Lookup<K>& values, const U32Vec* plane) : table(values) {
-    // Bits 0 and 1 of the codes of even columns and of odd columns, in fields of 2 bits.
-    const auto even = Select(0x55555555u, plane[0], hn::ShiftLeft<1>(plane[1]));
-    const auto odd = Select(0x55555555u, hn::ShiftRight<1>(plane[0]), plane[1]);
-    if constexpr (K == 2) {
-      word[0] = even, word[2] = hn::ShiftRight<2>(even);
-      word[1] = odd, word[3] = hn::ShiftRight<2>(odd);
-    } else {
-      auto high_even = plane[2], high_odd = hn::ShiftRight<1>(plane[2]);
-      if constexpr (K > 3) {
-        high_even = Select(0x55555555u, plane[2], hn::ShiftLeft<1>(plane[3]));
-        high_odd = Select(0x55555555u, high_odd, plane[3]);
-      }
-      word[0] = Select(0x33333333u, even, hn::ShiftLeft<2>(high_even));
-      word[1] = Select(0x33333333u, odd, hn::ShiftLeft<2>(high_odd));
-      word[2] = Select(0x33333333u, hn::ShiftRight<2>(even), high_even);
-      word[3] = Select(0x33333333u, hn::ShiftRight<2>(odd), high_odd);
+HWY_INLINE CodeWords<K <= 4 ? 4 : 8> WordsOfPlanes(const U32Vec* plane) {
+  CodeWords<K <= 4 ? 4 : 8> codes;
+  // Bits 0 and 1 of the codes of even columns and of odd columns, in fields of 2 bits.
+  const auto even = Select(0x55555555u, plane[0], hn::ShiftLeft<1>(plane[1]));
+  const auto odd = Select(0x55555555u, hn::ShiftRight<1>(plane[0]), plane[1]);
+  if constexpr (K == 2) {
+    codes.word[0] = even, codes.word[2] = hn::ShiftRight<2>(even);
+    codes.word[1] = odd, codes.word[3] = hn::ShiftRight<2>(odd);
+  } else {
+    auto high_even = plane[2], high_odd = hn::ShiftRight<1>(plane[2]);
+    if constexpr (K > 3) {
+      high_even = Select(0x55555555u, plane[2], hn::ShiftLeft<1>(plane[3]));
+      high_odd = Select(0x55555555u, high_odd, plane[3]);
     }
-    if constexpr (K == 5) {
-      const auto nibbles = [](U32Vec low, U32Vec bit4)
-                               HWY_ATTR { return Select(0x0f0f0f0fu, low, bit4); };
-      for (int m = 0; m < 4; ++m) word[m + 4] = hn::ShiftRight<4>(word[m]);
-      word[0] = nibbles(word[0], hn::ShiftLeft<4>(plane[4]));
-      word[1] = nibbles(word[1], hn::ShiftLeft<3>(plane[4]));
-      word[2] = nibbles(word[2], hn::ShiftLeft<2>(plane[4]));
-      word[3] = nibbles(word[3], hn::ShiftLeft<1>(plane[4]));
-      word[4] = nibbles(word[4], plane[4]);
-      word[5] = nibbles(word[5], hn::ShiftRight<1>(plane[4]));
-      word[6] = nibbles(word[6], hn::ShiftRight<2>(plane[4]));
-      word[7] = nibbles(word[7], hn::ShiftRight<3>(plane[4]));
-    }
+    codes.word[0] = Select(0x33333333u, even, hn::ShiftLeft<2>(high_even));
+    codes.word[1] = Select(0x33333333u, odd, hn::ShiftLeft<2>(high_odd));
+    codes.word[2] = Select(0x33333333u, hn::ShiftRight<2>(even), high_even);
+    codes.word[3] = Select(0x33333333u, hn::ShiftRight<2>(odd), high_odd);
   }
-
-  HWY_INLINE F32Vec value(int v) {
-    U32Vec& codes = word[v % kWords];
-    const F32Vec values = table(codes);
-    codes = hn::ShiftRight<kWords>(codes);
-    return values;
+  if constexpr (K == 5) {
+    const auto nibbles = [](U32Vec low, U32Vec bit4)
+                             HWY_ATTR { return Select(0x0f0f0f0fu, low, bit4); };
+    for (int m = 0; m < 4; ++m) codes.word[m + 4] = hn::ShiftRight<4>(codes.word[m]);
+    codes.word[0] = nibbles(codes.word[0], hn::ShiftLeft<4>(plane[4]));
+    codes.word[1] = nibbles(codes.word[1], hn::ShiftLeft<3>(plane[4]));
+    codes.word[2] = nibbles(codes.word[2], hn::ShiftLeft<2>(plane[4]));
+    codes.word[3] = nibbles(codes.word[3], hn::ShiftLeft<1>(plane[4]));
+    codes.word[4] = nibbles(codes.word[4], plane[4]);
+    codes.word[5] = nibbles(codes.word[5], hn::ShiftRight<1>(plane[4]));
+    codes.word[6] = nibbles(codes.word[6], hn::ShiftRight<2>(plane[4]));
+    codes.word[7] = nibbles(codes.word[7], hn::ShiftRight<3>(plane[4]));
   }
-};
+  return codes;
+}
 
 template <int K>
 struct DecodeKbit : BlockDecoder {
   static constexpr int kVectors = 32, kHalfVectors = kHalfSteps ? 16 : 0;
   static constexpr int kBits = K, kGroup = kKbitBlock;
+  static constexpr int kWords = K <= 4 ? 4 : 8;
+  using Codes = CodeWords<kWords>;
   Lookup<K> table;
 
   explicit HWY_INLINE DecodeKbit(const Weights& w) : BlockDecoder(w), table(w.codebook) {}
 
   template <int kCount>
-  HWY_INLINE KbitCodes<K> load(const uint8_t* at, int64_t) const {
+  HWY_INLINE Codes load(const uint8_t* at, int64_t) const {
     U32Vec plane[K];
     load_planes<kCount>(at, plane);
-    return KbitCodes<K>(table, plane);
+    return WordsOfPlanes<K>(plane);
+  }
+
+  HWY_INLINE F32Vec value(Codes& codes, int v) const {
+    U32Vec& word = codes.word[v % kWords];
+    const F32Vec values = table(word);
+    word = hn::ShiftRight<kWords>(word);
+    return values;
   }
 
   template <int kCount>

@@ -14,7 +14,7 @@ namespace dsv4::linear_kernel::HWY_NAMESPACE {
 
 // Rows that run side by side. Fused: enough chains of fused multiply-adds to hide their latency.
 // Tiled: with kPanelTokens tokens as many accumulators as the register file holds.
-constexpr int kFusedRows = 4, kStepRows = 2;
+constexpr int kFusedRows = 4;
 constexpr int kTileRows = kLanes >= 16 ? 8 : 4;
 constexpr int kPanelTokens = 3;
 // Bytes between a load and the prefetch that runs ahead of it in the same stream.
@@ -39,44 +39,43 @@ struct Sums {
   }
 };
 
-// sums += a step of kStepRows rows from row r on, in turns: one row's additions wait for each
-// other.
-template <class F, int T, int kCount>
+// sums += a step of kStepRows rows from row r on, in turns: the additions of one row have to wait
+// for each other.
+template <class F, int T, int kStepRows, int kCount>
 HWY_INLINE void AddRows(F& decoder, const StepOf<kFusedRows>& now, int r, const float* x,
                         Sums<kFusedRows, T>& sums) {
-  auto codes0 = decoder.template load<kCount>(now.at[r], now.column);
-  auto codes1 = decoder.template load<kCount>(now.at[r + 1], now.column);
+  typename F::Codes codes[kStepRows];
   F32Vec sum[kStepRows][T];
 #pragma GCC unroll 8
   for (int i = 0; i < kStepRows; ++i) {
+    codes[i] = decoder.template load<kCount>(now.at[r + i], now.column);
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) sum[i][t] = F::kScaleSums ? hn::Zero(kF32) : sums.v[r + i][t];
+    for (int t = 0; t < T; ++t) sum[i][t] = sums.v[r + i][t];
   }
 #pragma GCC unroll 32
   for (int v = 0; v < kCount; ++v) {
-    const F32Vec value0 = codes0.value(v), value1 = codes1.value(v);
+    F32Vec value[kStepRows];
+#pragma GCC unroll 8
+    for (int i = 0; i < kStepRows; ++i) value[i] = decoder.value(codes[i], v);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
       F32Vec column = hn::Load(kF32, x + (v * T + t) * kLanes);
-      KeepInRegister(column);
-      if (F::kScaleSums && v == 0) {
-        sum[0][t] = hn::Mul(column, value0);
-        sum[1][t] = hn::Mul(column, value1);
-      } else {
-        sum[0][t] = hn::MulAdd(column, value0, sum[0][t]);
-        sum[1][t] = hn::MulAdd(column, value1, sum[1][t]);
+      if (kStepRows > 1) KeepInRegister(column);
+#pragma GCC unroll 8
+      for (int i = 0; i < kStepRows; ++i) {
+        const bool first = F::kScaleSums && v == 0;
+        sum[i][t] = first ? hn::Mul(column, value[i]) : hn::MulAdd(column, value[i], sum[i][t]);
       }
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kStepRows; ++i) {
-    if constexpr (F::kScaleSums) {
-      const F32Vec scale = F::template scale<kCount>(now.scale[r + i]);
+    F32Vec scale = hn::Zero(kF32);
+    if constexpr (F::kScaleSums) scale = F::template scale<kCount>(now.scale[r + i]);
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) sums.v[r + i][t] = hn::MulAdd(sum[i][t], scale, sums.v[r + i][t]);
-    } else {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) sums.v[r + i][t] = sum[i][t];
+    for (int t = 0; t < T; ++t) {
+      F32Vec& total = sums.v[r + i][t];
+      total = F::kScaleSums ? hn::MulAdd(sum[i][t], scale, total) : sum[i][t];
     }
   }
 }
@@ -88,6 +87,7 @@ void FusedRows(const Block& block, const F& decoder, int64_t first, int64_t stri
   const Weights& w = *block.weights;
   RowGroup<F, kFusedRows> group(w, decoder, block.row + first, stride, block.row + block.rows,
                                 kStreamAhead);
+  constexpr int kStepRows = T > 1 ? 1 : sizeof(typename F::Codes) <= 4 * sizeof(F32Vec) ? 4 : 2;
   Sums<kFusedRows, T> sums;
   for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
     const float* x = block.panels + k0 * T;
@@ -96,7 +96,7 @@ void FusedRows(const Block& block, const F& decoder, int64_t first, int64_t stri
                           const float* xs = x + now.column * T;
 #pragma GCC unroll 8
                           for (int r = 0; r < kFusedRows; r += kStepRows) {
-                            AddRows<F, T, vectors()>(group.decoder, now, r, xs, sums);
+                            AddRows<F, T, kStepRows, vectors()>(group.decoder, now, r, xs, sums);
                           }
                         });
   }
@@ -133,10 +133,10 @@ void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, floa
     constexpr int kCount = vectors();
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      auto codes = group.decoder.template load<kCount>(now.at[r], now.column);
+      typename F::Codes codes = group.decoder.template load<kCount>(now.at[r], now.column);
 #pragma GCC unroll 32
       for (int v = 0; v < kCount; ++v) {
-        hn::Store(codes.value(v), kF32, out + (v * kTileRows + r) * kLanes);
+        hn::Store(group.decoder.value(codes, v), kF32, out + (v * kTileRows + r) * kLanes);
       }
       if constexpr (F::kScaleSums) {
         hn::Store(F::template scale<kCount>(now.scale[r]), kF32,
@@ -173,7 +173,8 @@ HWY_INLINE void AddProducts(const float* tile, const float* x, int64_t count,
       KeepInRegister(value);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) {
-        sums.v[r][t] = kFirst ? hn::Mul(column[t], value) : hn::MulAdd(column[t], value, sums.v[r][t]);
+        sums.v[r][t] =
+            kFirst ? hn::Mul(column[t], value) : hn::MulAdd(column[t], value, sums.v[r][t]);
       }
     }
   }

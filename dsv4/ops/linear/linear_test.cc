@@ -1,6 +1,7 @@
 #include "dsv4/ops/linear/linear.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "dsv4/formats/float16.h"
 #include "dsv4/ops/linear/linear_oracle.h"
@@ -21,7 +22,7 @@ struct Dtypes {
   DType x = DType::kF32, out = DType::kF32, fp8_scale = DType::kE8M0;
 };
 
-LinearArgs random_args(Arena& arena, Rng& rng, WeightFormat format, const Shape& shape,
+LinearArgs random_args(Arena& arena, Rng& rng, const test::StoredAs& stored, const Shape& shape,
                        const Dtypes& dtypes) {
   LinearArgs args;
   const TensorView x = arena.input(dtypes.x, {shape.t, shape.k});
@@ -34,7 +35,7 @@ LinearArgs random_args(Arena& arena, Rng& rng, WeightFormat format, const Shape&
     }
     args.x_scale = scale;
   }
-  args.weight = test::random_weight(arena, rng, format, shape.n, shape.k, dtypes.fp8_scale);
+  args.weight = test::random_weight(arena, rng, stored, shape.n, shape.k, dtypes.fp8_scale);
   args.out = arena.output(dtypes.out, {shape.t, shape.n});
   return args;
 }
@@ -55,13 +56,13 @@ test::Tolerance tolerance(const LinearArgs& args) {
           .abs = 0x1p-24 * walk * linear_magnitude(args)};
 }
 
-void check_linear(WeightFormat format, const Shape& shape, const Dtypes& dtypes) {
+void check_linear(const test::StoredAs& stored, const Shape& shape, const Dtypes& dtypes) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 1000003 + shape.n * 1009 + shape.k));
-  const LinearArgs args = random_args(arena, rng, format, shape, dtypes);
+  const LinearArgs args = random_args(arena, rng, stored, shape, dtypes);
   linear_check(args);
   test::OpCase<LinearArgs> test{
-      .name = fmt::format("{} t={} n={} k={} x {}", name(format), shape.t, shape.n, shape.k,
+      .name = fmt::format("{} t={} n={} k={} x {}", name(stored), shape.t, shape.n, shape.k,
                           name(dtypes.x)),
       .args = args,
       .outputs = {{"out", args.out, linear_oracle(args), tolerance(args)}},
@@ -87,8 +88,8 @@ INSTANTIATE_TEST_SUITE_P(Isa, Linear, testing::ValuesIn(hwy::SupportedAndGenerat
                          [](const auto& isa) { return std::string(hwy::TargetName(isa.param)); });
 
 TEST_P(Linear, AgreesWithOracleOnAnyShape) {
-  for (const WeightFormat format : test::kAllWeightFormats) {
-    const int64_t m = test::column_multiple(format);
+  for (const test::StoredAs& stored : test::kAllStored) {
+    const int64_t m = test::column_multiple(stored.format);
     for (const Shape& s : {Shape{0, 3, 64},
                            {1, 1, 1},
                            {2, 5, 3},
@@ -99,29 +100,31 @@ TEST_P(Linear, AgreesWithOracleOnAnyShape) {
                            {4, 9, 2100},
                            {7, 0, 32},
                            {1, 1100, 200},
-                           {5, 300, 256}}) {
-      check_linear(format, {s.t, s.n, align_up(s.k, m)}, {});
+                           {5, 300, 256},
+                           {3, 12, 768},
+                           {6, 10, 800}}) {
+      check_linear(stored, {s.t, s.n, align_up(s.k, m)}, {});
     }
   }
 }
 
 TEST_P(Linear, AgreesWithOracleOnAnyDtype) {
-  for (const WeightFormat format : test::kAllWeightFormats) {
+  for (const test::StoredAs& stored : test::kAllStored) {
     for (const DType x : {DType::kF32, DType::kBF16, DType::kE4M3}) {
       for (const DType out : {DType::kF32, DType::kBF16}) {
-        check_linear(format, {4, 20, 352}, {.x = x, .out = out});
+        check_linear(stored, {4, 20, 352}, {.x = x, .out = out});
       }
     }
   }
-  check_linear(WeightFormat::kFp8Block, {5, 140, 1200}, {.fp8_scale = DType::kF32});
+  check_linear({WeightFormat::kFp8Block}, {5, 140, 1200}, {.fp8_scale = DType::kF32});
 }
 
 // Any chunking of a prompt gives the bits of one call. 400 tokens span several work units.
 TEST_P(Linear, BitsDoNotDependOnTheChunk) {
-  for (const WeightFormat format : test::kAllWeightFormats) {
+  for (const test::StoredAs& stored : test::kAllStored) {
     Arena arena;
     Rng rng(77);
-    const LinearArgs args = random_args(arena, rng, format, {400, 19, 1104 + 16}, {});
+    const LinearArgs args = random_args(arena, rng, stored, {400, 19, 1120}, {});
     arena.freeze();
     const auto run = [&](int64_t chunk) {
       arena.prepare();
@@ -133,7 +136,7 @@ TEST_P(Linear, BitsDoNotDependOnTheChunk) {
     };
     const auto whole = run(400);
     for (const int64_t chunk : {1, 2, 3, 5, 8, 17, 64, 193}) {
-      EXPECT_TRUE(whole == run(chunk)) << name(format) << " in chunks of " << chunk;
+      EXPECT_TRUE(whole == run(chunk)) << name(stored) << " in chunks of " << chunk;
     }
   }
 }
@@ -142,7 +145,7 @@ TEST_P(Linear, BitsDoNotDependOnTheChunk) {
 TEST_P(Linear, RowsMayBeStrided) {
   Arena arena;
   Rng rng(5);
-  const LinearArgs args = random_args(arena, rng, WeightFormat::kBF16, {6, 24, 96}, {});
+  const LinearArgs args = random_args(arena, rng, {WeightFormat::kBF16}, {6, 24, 96}, {});
   const TensorView wide_x = arena.input(DType::kF32, {6, 200});
   const TensorView wide_out = arena.output(DType::kF32, {6, 72});
   for (int64_t t = 0; t < 6; ++t) {
@@ -171,8 +174,8 @@ TEST_P(Linear, RowsMayBeStrided) {
 TEST_P(Linear, TakesRowsOfALargerWeight) {
   Arena arena;
   Rng rng(6);
-  for (const WeightFormat format : test::kAllWeightFormats) {
-    LinearArgs args = random_args(arena, rng, format, {2, 300, 160}, {});
+  for (const test::StoredAs& stored : test::kAllStored) {
+    LinearArgs args = random_args(arena, rng, stored, {2, 300, 160}, {});
     linear(Context{}, args);
     LinearArgs part = args;
     part.weight = args.weight.rows(128, 256);
@@ -180,27 +183,31 @@ TEST_P(Linear, TakesRowsOfALargerWeight) {
     linear(Context{}, part);
     for (int64_t t = 0; t < 2; ++t) {
       for (int64_t i = 0; i < 128; ++i) {
-        EXPECT_EQ(part.out.row<float>(t)[i], args.out.row<float>(t)[128 + i]) << name(format);
+        EXPECT_EQ(part.out.row<float>(t)[i], args.out.row<float>(t)[128 + i]) << name(stored);
       }
     }
   }
 }
 
-// A NaN weight or scale makes its outputs NaN, and no others; so does a NaN activation.
+// A NaN weight or scale makes its outputs NaN, and no others; so does a NaN activation. A k-bit
+// weight has no NaN.
 TEST_P(Linear, NanStaysWhereItBelongs) {
-  for (const WeightFormat format : test::kAllWeightFormats) {
+  for (const test::StoredAs& stored : test::kAllStored) {
     for (const int64_t t : {1, 6}) {
       Arena arena;
       Rng rng(8);
-      const LinearArgs args = random_args(arena, rng, format, {t, 21, 1184}, {});
+      const LinearArgs args = random_args(arena, rng, stored, {t, 21, 1184}, {});
       const WeightView& w = args.weight;
       const auto byte = [](const ConstTensorView& view, int64_t row, int64_t i) {
         return const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(view.data)) +
                row * view.row_stride() * item_bytes(view.dtype) + i;
       };
+      const WeightFormat format = stored.format;
       const bool fp4 = format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4;
       const ConstTensorView& poisoned = fp4 ? w.scale : w.data;
-      for (const int64_t row : {3, 20}) {  // low and high bytes: 0xff7f, 0xffff are NaNs all over
+      for (const int64_t row : {3, 20}) {
+        if (format == WeightFormat::kKbit) break;
+        // low and high bytes: 0xff7f, 0xffff are NaNs all over
         const int64_t last = poisoned.dim(1) * item_bytes(poisoned.dtype) - 1;
         for (int64_t i = std::max<int64_t>(0, last - 3); i <= last; ++i) {
           *byte(poisoned, row, i) = row == 3 && format == WeightFormat::kFp8Block ? 0x7f : 0xff;
@@ -209,7 +216,7 @@ TEST_P(Linear, NanStaysWhereItBelongs) {
       if (t > 2) const_cast<float*>(args.x.row<float>(2))[7] = NAN;
       arena.freeze();
       test::OpCase<LinearArgs> test{
-          .name = name(format),
+          .name = name(stored),
           .args = args,
           .outputs = {{"out", args.out, linear_oracle(args), {.abs = 1e-3}}},
           .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
@@ -219,18 +226,68 @@ TEST_P(Linear, NanStaysWhereItBelongs) {
   }
 }
 
+// An MXFP4 weight as K = 4 with the e2m1/8 codebook: code 8 + m is the magnitude m, code 7 - m its
+// negative, and a scale of 2^(b - 127) becomes one of 2^(b - 124).
+WeightView kbit_image(Arena& arena, const WeightView& mxfp4) {
+  const int64_t blocks = mxfp4.k / kKbitBlock;
+  const TensorView planes = arena.input(DType::kI32, {mxfp4.n, blocks * 4});
+  const TensorView scale = arena.input(DType::kU8, {mxfp4.n, blocks});
+  const TensorView codebook = arena.input(DType::kF32, {16});
+  const Codebook book = e2m1_codebook();
+  std::copy(book.values().begin(), book.values().end(), codebook.as<float>());
+  for (int64_t b = 0; b < mxfp4.n * blocks; ++b) {
+    uint8_t codes[kKbitBlock];
+    for (int i = 0; i < kKbitBlock; ++i) {
+      const int code = mxfp4.data.as<uint8_t>()[b * 16 + i / 2] >> (i % 2 * 4) & 15;
+      codes[i] = static_cast<uint8_t>(code < 8 ? 8 + code : 15 - code);
+    }
+    pack_kbit_block(codes, 4, planes.as<uint32_t>() + b * 4);
+    const int exponent = mxfp4.scale.as<uint8_t>()[b] - 124;
+    scale.as<uint8_t>()[b] = f32_to_e4m4(std::ldexp(1.f, exponent));
+  }
+  WeightView kbit{.format = WeightFormat::kKbit, .n = mxfp4.n, .k = mxfp4.k, .bits = 4};
+  kbit.data = planes, kbit.scale = scale, kbit.codebook = codebook;
+  return kbit;
+}
+
+TEST_P(Linear, LosslessImageOfMxfp4GivesTheSameBits) {
+  for (const int64_t k : {32, 96, 256, 544, 1024, 1312}) {
+    for (const int64_t t : {1, 2, 3, 4, 7, 200}) {
+      Arena arena;
+      Rng rng(static_cast<uint64_t>(t * 10007 + k));
+      const LinearArgs mxfp4 = random_args(arena, rng, {WeightFormat::kMxfp4}, {t, 21, k}, {});
+      for (int64_t i = 0; i < mxfp4.weight.scale.numel(); ++i) {  // 2^-17 .. 2^1, subnormal as e4m4
+        const_cast<uint8_t*>(mxfp4.weight.scale.as<uint8_t>())[i] =
+            static_cast<uint8_t>(110 + rng.below(19));
+      }
+      LinearArgs kbit = mxfp4;
+      kbit.weight = kbit_image(arena, mxfp4.weight);
+      kbit.out = arena.output(DType::kF32, {t, 21});
+      for (int64_t i = 0; i < 21 * k; ++i) {
+        ASSERT_EQ(weight_value(mxfp4.weight, i / k, i % k),
+                  weight_value(kbit.weight, i / k, i % k));
+      }
+      linear(Context{}, mxfp4);
+      linear(Context{}, kbit);
+      EXPECT_EQ(std::memcmp(mxfp4.out.data, kbit.out.data, static_cast<size_t>(mxfp4.out.bytes())),
+                0)
+          << "t=" << t << " k=" << k;
+    }
+  }
+}
+
 TEST(LinearCheck, SaysWhatIsWrong) {
   Arena arena;
   Rng rng(1);
-  LinearArgs args = random_args(arena, rng, WeightFormat::kMxfp4, {2, 8, 64}, {});
+  LinearArgs args = random_args(arena, rng, {WeightFormat::kMxfp4}, {2, 8, 64}, {});
   args.out = arena.output(DType::kF32, {2, 9});
   EXPECT_EQ(test::error_of([&] { linear(Context{}, args); }),
             "out: want [t=2, n=8] F32|BF16, got [2, 9] F32");
-  args = random_args(arena, rng, WeightFormat::kF32, {2, 8, 64}, {.x = DType::kE4M3});
+  args = random_args(arena, rng, {WeightFormat::kF32}, {2, 8, 64}, {.x = DType::kE4M3});
   args.x_scale = args.x_scale.slice(0, 0, 1);
   EXPECT_EQ(test::error_of([&] { linear(Context{}, args); }),
             "x_scale: want [t=2, 1] F8_E8M0, got [1, 1] F8_E8M0");
-  args = random_args(arena, rng, WeightFormat::kMxfp4, {2, 8, 64}, {});
+  args = random_args(arena, rng, {WeightFormat::kMxfp4}, {2, 8, 64}, {});
   args.weight.k = 48;
   EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("multiple of 32"),
             std::string::npos);

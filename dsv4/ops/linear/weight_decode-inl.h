@@ -5,8 +5,8 @@
 // A decoder takes a row in steps of kVectors vectors. The vectors of a large step would not fit
 // into registers together, so a step first loads codes and then makes values on demand:
 //
-//   auto codes = decoder.template load<kCount>(at, column);
-//   codes.value(v)      for v = 0, 1, ..., kCount - 1, each once, in this order
+//   Codes codes = decoder.template load<kCount>(at, column);
+//   decoder.value(codes, v)      for v = 0, 1, ..., kCount - 1, each once, in this order
 //
 // Columns come in packed order (linear_kernel.h): here the even columns of kBlock columns, then the
 // odd ones (kBlock = 1: as stored). Included once per Highway target; fixed-size vectors only.
@@ -42,6 +42,12 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(kF32));
 // costs more.
 constexpr int64_t kChunk = 1024;
 
+// The vectors of a small step.
+template <int kCount>
+struct Values {
+  F32Vec vector[kCount];
+};
+
 // The decoder of a format that needs nothing but its codes.
 struct PlainDecoder {
   // 0: every step has kVectors vectors. Else the last one of a row may have this many.
@@ -53,34 +59,32 @@ struct PlainDecoder {
   explicit PlainDecoder(const Weights&) {}
   // Called before columns [k0, k0 + columns) of rows that share their scales with row n.
   HWY_INLINE void begin_chunk(const Weights&, int64_t, int64_t, int64_t) {}
+  template <int kCount>
+  static HWY_INLINE F32Vec value(const Values<kCount>& codes, int v) {
+    return codes.vector[v];
+  }
   // Whether a code was met that load() gets wrong.
   HWY_INLINE bool seen_nan() const { return false; }
 };
 
-// The vectors of a small step.
-template <int kCount>
-struct Values {
-  F32Vec vector[kCount];
-
-  HWY_INLINE F32Vec value(int v) const { return vector[v]; }
-};
-
 struct DecodeF32 : PlainDecoder {
   static constexpr int kVectors = 1, kBits = 32, kBlock = 1;
+  using Codes = Values<kVectors>;
   using PlainDecoder::PlainDecoder;
 
   template <int kCount>
-  HWY_INLINE Values<1> load(const uint8_t* at, int64_t) {
+  HWY_INLINE Codes load(const uint8_t* at, int64_t) {
     return {{hn::LoadU(kF32, reinterpret_cast<const float*>(at))}};
   }
 };
 
 struct DecodeF16 : PlainDecoder {
   static constexpr int kVectors = 1, kBits = 16, kBlock = 1;
+  using Codes = Values<kVectors>;
   using PlainDecoder::PlainDecoder;
 
   template <int kCount>
-  HWY_INLINE Values<1> load(const uint8_t* at, int64_t) {
+  HWY_INLINE Codes load(const uint8_t* at, int64_t) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
     // Highway's own conversion knows no infinity and no NaN on its emulated targets.
     HWY_ALIGN float values[kLanes];
@@ -100,10 +104,11 @@ struct DecodeF16 : PlainDecoder {
 // Two columns a word: the even one moves up, the odd one is there already.
 struct DecodeBf16 : PlainDecoder {
   static constexpr int kVectors = 2, kBits = 16, kBlock = 2 * kLanes;
+  using Codes = Values<kVectors>;
   using PlainDecoder::PlainDecoder;
 
   template <int kCount>
-  HWY_INLINE Values<2> load(const uint8_t* at, int64_t) {
+  HWY_INLINE Codes load(const uint8_t* at, int64_t) {
     const auto pairs = hn::LoadU(kU32, reinterpret_cast<const uint32_t*>(at));
     return {{hn::BitCast(kF32, hn::ShiftLeft<16>(pairs)),
              hn::BitCast(kF32, hn::And(pairs, hn::Set(kU32, 0xffff0000u)))}};
@@ -143,13 +148,15 @@ struct DecodeFp8 : PlainDecoder {
 
 #if HWY_TARGET == HWY_SCALAR
   static constexpr int kVectors = 1, kBlock = 1;
+  using Codes = Values<kVectors>;
 
   template <int kCount>
-  HWY_INLINE Values<1> load(const uint8_t* at, int64_t column) {
+  HWY_INLINE Codes load(const uint8_t* at, int64_t column) {
     return {{ hn::Set(kF32, e4m3_to_f32(*at) * 0x1p-8f * scales[column / kFp8BlockSize]) }};
   }
 #else
   static constexpr int kVectors = 4, kBlock = 4 * kLanes;
+  using Codes = Values<kVectors>;
   NanWatch watch;
 
   HWY_INLINE bool seen_nan() const {
@@ -157,7 +164,7 @@ struct DecodeFp8 : PlainDecoder {
   }
 
   template <int kCount>
-  HWY_INLINE Values<4> load(const uint8_t* at, int64_t column) {
+  HWY_INLINE Codes load(const uint8_t* at, int64_t column) {
     const hn::Repartition<int16_t, decltype(kF32)> i16;
     const hn::Half<decltype(i16)> i16_half;
     const hn::Rebind<hwy::float16_t, decltype(kF32)> f16;
