@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -60,7 +61,6 @@ const hn::Rebind<uint8_t, decltype(kF32)> kU8;
 const hn::CappedTag<uint8_t, kKbitBlock> kBytes;
 using F32Vec = hn::Vec<decltype(kF32)>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(kF32));
-constexpr int kVectors = kBatch / kLanes;  // of one batch of candidates
 
 // Largest magnitude of a block as bits, which order like the magnitudes and put NaN above all.
 uint32_t AbsMaxBits(const float* z) {
@@ -111,32 +111,75 @@ void EncodeBlock(const Codebook& book, const float* z, float divisor, uint32_t* 
   PackPlanes(codes, book.bits, planes);
 }
 
+// min_c (t - c)^2 over the levels, one by one.
+template <int kLevels>
+struct ByLevels {
+  F32Vec level[kLevels];
+
+  explicit HWY_INLINE ByLevels(const Quantizer& q) {
+#pragma GCC unroll 32
+    for (size_t i = 0; i < kLevels; ++i) level[i] = hn::Set(kF32, q.level[i]);
+  }
+  HWY_INLINE F32Vec operator()(F32Vec t) const {
+    F32Vec distance = hn::Sub(t, level[0]);
+    F32Vec least = hn::Mul(distance, distance);
+#pragma GCC unroll 32
+    for (int i = 1; i < kLevels; ++i) {
+      distance = hn::Sub(t, level[i]);
+      least = hn::Min(least, hn::Mul(distance, distance));
+    }
+    return least;
+  }
+};
+
+// The same bits from the two levels of t's cell: rounding is monotone, so the nearest level gives
+// the least rounded square.
+template <int kCells>
+struct ByCells {
+  static constexpr int kTables = kCells / kLanes;
+  using Indices = hn::Vec<decltype(kI32)>;
+  F32Vec below[kTables], above[kTables];
+
+  explicit HWY_INLINE ByCells(const Quantizer& q) {
+    for (size_t i = 0; i < kTables; ++i) {
+      below[i] = hn::LoadU(kF32, q.below.data() + i * kLanes);
+      above[i] = hn::LoadU(kF32, q.above.data() + i * kLanes);
+    }
+  }
+  HWY_INLINE F32Vec Lookup(const F32Vec* table, Indices cell) const {
+    const auto lane = hn::And(cell, hn::Set(kI32, kLanes - 1));
+    const auto indices = hn::IndicesFromVec(kF32, lane);
+    F32Vec found = hn::TableLookupLanes(table[0], indices);
+#pragma GCC unroll 4
+    for (int i = 1; i < kTables; ++i) {
+      const auto beyond = hn::Gt(cell, hn::Set(kI32, i * kLanes - 1));
+      found = hn::IfThenElse(hn::RebindMask(kF32, beyond), hn::TableLookupLanes(table[i], indices),
+                             found);
+    }
+    return found;
+  }
+  HWY_INLINE F32Vec operator()(F32Vec t) const {
+    const auto cell = hn::Min(hn::ConvertTo(kI32, t), hn::Set(kI32, kCells - 1));
+    const F32Vec under = hn::Sub(t, Lookup(below, cell)), over = hn::Sub(t, Lookup(above, cell));
+    return hn::Min(hn::Mul(under, under), hn::Mul(over, over));
+  }
+};
+
 // Squared errors over the block of the scale bytes base .. base + 15, one per lane. Products and
 // sums are apart, not fused, and elements go in order: the same bits on every instruction set.
-template <int kLevels, bool kWeighted>
+template <class Squares, bool kWeighted>
 void BatchErrors(const Quantizer& q, const SearchBlock& block, int base, float* errors) {
-  F32Vec level[kLevels], threshold[kLevels];
-#pragma GCC unroll 32
-  for (size_t i = 0; i < kLevels; ++i) {
-    level[i] = hn::Set(kF32, q.level[i]);
-    threshold[i] = hn::Set(kF32, q.threshold[i]);
-  }
+  const Squares squares(q);
+  const F32Vec unit = hn::Set(kF32, q.unit), per_unit = hn::Set(kF32, 1 / q.unit);
   for (int v = 0; v < kBatch; v += kLanes) {
-    const F32Vec inverse = hn::LoadU(kF32, kScales.inverse + base + v);
+    const F32Vec inverse = hn::Mul(hn::LoadU(kF32, kScales.inverse + base + v), unit);
     F32Vec sum = hn::Zero(kF32);
     for (int i = 0; i < block.count; ++i) {
-      const F32Vec t = hn::Mul(hn::Set(kF32, block.z[i]), inverse);
-      F32Vec nearest = level[0];
-#pragma GCC unroll 32
-      for (int c = 1; c < kLevels; ++c) {
-        nearest = hn::IfThenElse(hn::Gt(t, threshold[c - 1]), level[c], nearest);
-      }
-      const F32Vec distance = hn::Sub(t, nearest);
-      F32Vec square = hn::Mul(distance, distance);
+      F32Vec square = squares(hn::Mul(hn::Set(kF32, block.z[i]), inverse));
       if constexpr (kWeighted) square = hn::Mul(square, hn::Set(kF32, block.weights[i]));
       sum = hn::Add(sum, square);
     }
-    const F32Vec scale = hn::LoadU(kF32, kScales.scale + base + v);
+    const F32Vec scale = hn::Mul(hn::LoadU(kF32, kScales.scale + base + v), per_unit);
     hn::StoreU(hn::Mul(sum, hn::Mul(scale, scale)), kF32, errors + v);
   }
 }
@@ -166,10 +209,10 @@ float ErrorOfZeros(const SearchBlock& block) {
 }
 
 // The best of bytes base .. base + 15 and what is best so far; equal errors: the smaller byte.
-template <int kLevels, bool kWeighted>
+template <class Squares, bool kWeighted>
 void TryBatch(const Quantizer& q, const SearchBlock& block, int base, Best& best) {
   HWY_ALIGN float errors[kBatch];
-  BatchErrors<kLevels, kWeighted>(q, block, base, errors);
+  BatchErrors<Squares, kWeighted>(q, block, base, errors);
   if (base == 0) errors[0] = ErrorOfZeros(block);
   F32Vec least = hn::Load(kF32, errors);
   for (int v = kLanes; v < kBatch; v += kLanes) least = hn::Min(least, hn::Load(kF32, errors + v));
@@ -179,7 +222,7 @@ void TryBatch(const Quantizer& q, const SearchBlock& block, int base, Best& best
   if (error < best.error || byte < best.byte) best = {error, byte};
 }
 
-template <int kLevels, bool kWeighted>
+template <class Squares, bool kWeighted>
 uint8_t SearchBytes(const Quantizer& q, const SearchBlock& block, float absmax) {
   const float largest = q.codebook.largest();
   const int full = f32_to_e4m4(std::min(absmax / largest, kE4M4Max));
@@ -192,24 +235,28 @@ uint8_t SearchBytes(const Quantizer& q, const SearchBlock& block, float absmax) 
   for (int base = last + 1; base > 0;) {
     if (base <= full - kReachDown && !may_win(base - 1)) break;
     base = std::max(base - kBatch, 0);
-    TryBatch<kLevels, kWeighted>(q, block, base, best);
+    TryBatch<Squares, kWeighted>(q, block, base, best);
   }
   return static_cast<uint8_t>(best.byte);
 }
 
 template <bool kWeighted>
 uint8_t SearchScale(const Quantizer& q, const SearchBlock& block, float absmax) {
+  if constexpr (kLanes >= 8) {
+    if (q.num_cells == 16) return SearchBytes<ByCells<16>, kWeighted>(q, block, absmax);
+    if (q.num_cells == 32) return SearchBytes<ByCells<32>, kWeighted>(q, block, absmax);
+  }
   switch (q.num_levels) {
     case 2:
-      return SearchBytes<2, kWeighted>(q, block, absmax);
+      return SearchBytes<ByLevels<2>, kWeighted>(q, block, absmax);
     case 4:
-      return SearchBytes<4, kWeighted>(q, block, absmax);
+      return SearchBytes<ByLevels<4>, kWeighted>(q, block, absmax);
     case 8:
-      return SearchBytes<8, kWeighted>(q, block, absmax);
+      return SearchBytes<ByLevels<8>, kWeighted>(q, block, absmax);
     case 16:
-      return SearchBytes<16, kWeighted>(q, block, absmax);
+      return SearchBytes<ByLevels<16>, kWeighted>(q, block, absmax);
     default:
-      return SearchBytes<32, kWeighted>(q, block, absmax);
+      return SearchBytes<ByLevels<32>, kWeighted>(q, block, absmax);
   }
 }
 
@@ -261,6 +308,32 @@ namespace dsv4::kbit_kernel {
 
 HWY_EXPORT(QuantizeRow);
 
+namespace {
+
+size_t nearest_level(const Quantizer& q, float t) {
+  const float* first = q.level.data();
+  const float* nearest = std::min_element(first, first + q.num_levels, [&](float a, float b) {
+    return std::abs(t - a) < std::abs(t - b);
+  });
+  return static_cast<size_t>(nearest - first);
+}
+
+// Fills the cells; false when one of them would need more than two levels.
+bool fill_cells(Quantizer& q, int cells) {
+  for (size_t i = 0; i < static_cast<size_t>(cells); ++i) {
+    const bool last = i + 1 == static_cast<size_t>(cells);
+    const size_t below = nearest_level(q, static_cast<float>(i));
+    const size_t above =
+        last ? static_cast<size_t>(q.num_levels) - 1 : nearest_level(q, static_cast<float>(i + 1));
+    if (above > below + 1) return false;
+    q.below[i] = q.level[below];
+    q.above[i] = q.level[above];
+  }
+  return true;
+}
+
+}  // namespace
+
 Quantizer::Quantizer(const Codebook& book, ScaleChoice scale_choice)
     : codebook(book),
       choice(scale_choice),
@@ -268,10 +341,13 @@ Quantizer::Quantizer(const Codebook& book, ScaleChoice scale_choice)
                                               : kE4M4Max * std::min(1.f, book.largest())),
       magnitudes(book.antisymmetric()),
       num_levels(magnitudes ? book.size() / 2 : book.size()) {
+  const int cells = num_levels > 8 ? 32 : 16;
+  // The largest value lies in (cells / 2, cells] units.
+  unit = static_cast<float>(cells) * std::exp2(-std::ceil(std::log2(book.largest())));
   const size_t first = magnitudes ? static_cast<size_t>(num_levels) : 0;
-  for (size_t i = 0; i < static_cast<size_t>(num_levels); ++i) level[i] = book.value[first + i];
-  for (size_t i = 0; i + 1 < static_cast<size_t>(num_levels); ++i)
-    threshold[i] = 0.5f * level[i] + 0.5f * level[i + 1];
+  for (size_t i = 0; i < static_cast<size_t>(num_levels); ++i)
+    level[i] = unit * book.value[first + i];
+  if (magnitudes && num_levels > 2 && fill_cells(*this, cells)) num_cells = cells;
 }
 
 int64_t quantize_row(const Quantizer& quantizer, const float* z, int64_t k, const float* weights,

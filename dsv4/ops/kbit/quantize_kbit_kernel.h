@@ -23,6 +23,8 @@
 
 namespace dsv4::kbit_kernel {
 
+inline constexpr int kMaxLevels = 1 << kMaxKbit;
+
 struct Quantizer {
   Quantizer(const Codebook& book, ScaleChoice scale_choice);
 
@@ -32,10 +34,15 @@ struct Quantizer {
   // kE4M4Max; a searched one must also reach it with the largest codebook value.
   float limit;
   // What the search measures distances to: the values >= 0 against |z| when the codebook is
-  // antisymmetric (half the work), else all values against z.
+  // antisymmetric (half the work), else all values against z. Both times `unit`, a power of two.
   bool magnitudes;
   int num_levels;
-  std::array<float, 1 << kMaxKbit> level{}, threshold{};  // threshold[i]: between levels i, i + 1
+  float unit;
+  std::array<float, kMaxLevels> level{};
+  // One lookup instead of all distances: the nearest level of a |z| in [i, i + 1) units is below[i]
+  // or above[i], and from the last cell on the same. No cells when some would need a third level.
+  int num_cells = 0;
+  std::array<float, kMaxLevels> below{}, above{};
 };
 
 // z: [blocks * 32], zero from k on
