@@ -36,6 +36,8 @@ class Table {
     namespace hn = hwy::HWY_NAMESPACE;
     if constexpr (!kPermutes) {
       return hn::GatherIndex(d, values_, index);
+    } else if constexpr (kVectors == 1) {
+      return hn::TableLookupLanes(vectors_[0], hn::IndicesFromVec(d, index));
     } else {
       const auto lane = hn::IndicesFromVec(d, hn::And(index, hn::Set(di, kLanes - 1)));
       Vec found = hn::TableLookupLanes(vectors_[0], lane);

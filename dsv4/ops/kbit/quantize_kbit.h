@@ -9,7 +9,7 @@
 //
 // kSearched, the same format with a better scale byte: the one that minimises
 // sum_i importance_i (value_i - z_i)^2 over the bytes in reach (quantize_kbit_kernel.h says which,
-// and that the other bytes of the 256 would gain less than 0.01 dB), then the nearest code for that
+// and that the other bytes of the 256 would gain less than 0.02 dB), then the nearest code for that
 // decoded scale, ties to the lower index. Equal errors: the smaller byte. A block of zeros has byte
 // 0. Importance counts relative to the other columns of its block; a block without any counts all
 // columns alike.

@@ -19,7 +19,9 @@ namespace dsv4::kbit_kernel {
 
 // Candidates of the search are tried this many at a time, one per lane.
 constexpr int kBatch = 16;
-constexpr int kReachUp = 23, kReachDown = 8;
+constexpr int reach_up(int bits) {
+  return bits > 3 ? 23 : 15;
+}
 
 struct ScaleTable {
   float scale[256], inverse[256];  // inverse of 0: 0
@@ -142,7 +144,10 @@ struct ByCells {
 
   explicit HWY_INLINE ByCells(const Quantizer& q) : below(q.below.data()), above(q.above.data()) {}
   HWY_INLINE F32Vec operator()(F32Vec t) const {
-    const auto cell = hn::Min(hn::ConvertTo(kI32, t), hn::Set(kI32, kCells - 1));
+    // Adding 2^23 leaves the rounded number in the low bits.
+    const F32Vec inside = hn::Min(t, hn::Set(kF32, kCells - 1));
+    const auto bits = hn::BitCast(kI32, hn::Add(inside, hn::Set(kF32, 0x1p23f)));
+    const auto cell = hn::And(bits, hn::Set(kI32, kCells - 1));
     const F32Vec under = hn::Sub(t, below(cell)), over = hn::Sub(t, above(cell));
     return hn::Min(hn::Mul(under, under), hn::Mul(over, over));
   }
@@ -209,14 +214,14 @@ template <class Squares, bool kWeighted>
 uint8_t SearchBytes(const Quantizer& q, const SearchBlock& block, float absmax) {
   const float largest = q.codebook.largest();
   const int full = f32_to_e4m4(std::min(absmax / q.reach, kE4M4Max));
-  const int last = std::min(full + kReachUp, 255);
+  const int last = std::min(full + reach_up(q.codebook.bits), 255);
   Best best{std::numeric_limits<float>::infinity(), 0};
   // Errors carry up to 4e-6 of rounding; the slack keeps the bound honest.
   const auto may_win = [&](int byte) {
     return 0.9999f * ClippingError<kWeighted>(block, kScales.scale[byte] * largest) <= best.error;
   };
   for (int base = last + 1; base > 0;) {
-    if (base <= full - kReachDown && !may_win(base - 1)) break;
+    if (base <= full && !may_win(base - 1)) break;
     base = std::max(base - kBatch, 0);
     TryBatch<Squares, kWeighted>(q, block, base, best);
   }
@@ -308,14 +313,14 @@ float nearer_end(const Codebook& book) {
 
 // Fills the cells; false when one of them would need more than two levels.
 bool fill_cells(Quantizer& q, int cells) {
-  for (size_t i = 0; i < static_cast<size_t>(cells); ++i) {
-    const bool last = i + 1 == static_cast<size_t>(cells);
-    const size_t below = nearest_level(q, static_cast<float>(i));
+  for (int i = 0; i < cells; ++i) {
+    const auto middle = static_cast<float>(i);
+    const size_t below = nearest_level(q, std::max(middle - 0.5f, 0.f));
     const size_t above =
-        last ? static_cast<size_t>(q.num_levels) - 1 : nearest_level(q, static_cast<float>(i + 1));
+        i + 1 < cells ? nearest_level(q, middle + 0.5f) : static_cast<size_t>(q.num_levels) - 1;
     if (above > below + 1) return false;
-    q.below[i] = q.level[below];
-    q.above[i] = q.level[above];
+    q.below[static_cast<size_t>(i)] = q.level[below];
+    q.above[static_cast<size_t>(i)] = q.level[above];
   }
   return true;
 }
