@@ -11,8 +11,8 @@
 namespace dsv4 {
 
 struct ShardPlan {
-  std::string file;             // "model-00002-of-00020.safetensors", or model.safetensors if alone
-  size_t begin = 0, end = 0;    // items of the list
+  std::string file;           // "model-00002-of-00020.safetensors", or model.safetensors if alone
+  size_t begin = 0, end = 0;  // items of the list
 };
 
 // Consecutive items up to `shard_bytes` of data a file; a larger item has one for itself.

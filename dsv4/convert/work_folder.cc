@@ -71,7 +71,8 @@ WorkFolder::WorkFolder(const std::string& out, const Job& job, bool restart)
     fail(ErrorCode::kBadInput, "{} exists already: remove it, or choose another folder", out_);
   const std::string job_file = partial_ + "/job.json";
   const bool there = fs::exists(partial_, ignored), ours = fs::exists(job_file, ignored);
-  if (there && !ours && !fs::is_empty(partial_, ignored) && !fs::exists(partial_ + "/lock", ignored))
+  if (there && !ours && !fs::is_empty(partial_, ignored) &&
+      !fs::exists(partial_ + "/lock", ignored))
     fail(ErrorCode::kBadInput, "{} is not an unfinished conversion: move it away", partial_);
   io("create", partial_, [&](std::error_code& e) { fs::create_directories(partial_, e); });
   lock();
@@ -81,10 +82,12 @@ WorkFolder::WorkFolder(const std::string& out, const Job& job, bool restart)
     // The job comes last: without it the folder counts as empty.
     io("remove", partial_, [&](std::error_code& e) { fs::remove(job_file, e); });
     for (const char* part : {"/model", "/shards"})
-      io("remove", partial_ + part, [&](std::error_code& e) { fs::remove_all(partial_ + part, e); });
+      io("remove", partial_ + part,
+         [&](std::error_code& e) { fs::remove_all(partial_ + part, e); });
   }
   for (const char* part : {"/model", "/shards"})
-    io("create", partial_ + part, [&](std::error_code& e) { fs::create_directories(partial_ + part, e); });
+    io("create", partial_ + part,
+       [&](std::error_code& e) { fs::create_directories(partial_ + part, e); });
   for (const char* part : {"", "/model", "/shards"}) remove_temporaries(partial_ + part);
   if (!ours || restart) write_file(job_file, Json(job).dump(1) + "\n");
 }

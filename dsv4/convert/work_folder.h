@@ -2,8 +2,8 @@
 //
 //   OUT.partial/job.json        what is being made: one line per property, to recognise it again
 //   OUT.partial/lock            held while a process works here
-//   OUT.partial/shards/X.json   X is finished; its length, a hash of its header, its part of the ledger
-//   OUT.partial/model/          becomes OUT in one rename when everything is there
+//   OUT.partial/shards/X.json   X is finished; its length, a hash of its header, its part of the
+//   ledger OUT.partial/model/          becomes OUT in one rename when everything is there
 //
 // A shard's file appears by rename after its bytes are on the disk; its X.json comes after it. Of a
 // finished shard length and header are looked at again, its data is not.
@@ -25,7 +25,8 @@ class WorkFolder {
   using Job = std::map<std::string, std::string>;  // property -> what it must be to continue
 
   // Begins, or continues what an earlier process left. Throws kBadInput when OUT exists, when
-  // OUT.partial was begun with another job or is not of this kind, and when a living process has it.
+  // OUT.partial was begun with another job or is not of this kind, and when a living process has
+  // it.
   WorkFolder(const std::string& out, const Job& job, bool restart);
   ~WorkFolder();
   WorkFolder(const WorkFolder&) = delete;
