@@ -1,34 +1,23 @@
 #include "dsv4/quality/reference_file.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
-#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/score.h"
+#include "dsv4/loader/safetensors_layout.h"
 
 namespace dsv4 {
 namespace {
 
-// The whole header of the file: length, then JSON padded with blanks so that the data is aligned.
-std::string header_of(int64_t rows, int64_t vocab, int64_t num_ids, const WindowOptions& options,
-                      const std::string& numerics) {
-  const int64_t logits_bytes = rows * vocab * 4;
-  const nlohmann::json header = {
-      {"__metadata__",
-       {{"context", std::to_string(options.context)},
-        {"stride", std::to_string(stride_of(options))},
-        {"bos", std::to_string(options.bos)},
-        {"numerics", numerics}}},
-      {"logits", {{"dtype", "F32"}, {"shape", {rows, vocab}}, {"data_offsets", {0, logits_bytes}}}},
-      {"ids",
-       {{"dtype", "I32"},
-        {"shape", {num_ids}},
-        {"data_offsets", {logits_bytes, logits_bytes + 4 * num_ids}}}}};
-  std::string text = header.dump();
-  text.resize(static_cast<size_t>(align_up(static_cast<int64_t>(text.size()), 8)), ' ');
-  const uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+SafetensorsLayout layout_of(int64_t rows, int64_t vocab, int64_t num_ids,
+                            const WindowOptions& options, const std::string& numerics) {
+  const std::pair<std::string, TensorMeta> tensors[] = {
+      {"logits", TensorMeta::contiguous(DType::kF32, {rows, vocab})},
+      {"ids", TensorMeta::contiguous(DType::kI32, {num_ids})}};
+  return layout_safetensors(tensors, {{"context", std::to_string(options.context)},
+                                      {"stride", std::to_string(stride_of(options))},
+                                      {"bos", std::to_string(options.bos)},
+                                      {"numerics", numerics}});
 }
 
 ConstTensorView tensor_of(const SafetensorsFile& file, const std::string& name, DType dtype,
@@ -59,22 +48,24 @@ int64_t number_of(const SafetensorsFile& file, const std::string& key) {
 ReferenceWriter::ReferenceWriter(const std::string& path, std::span<const int32_t> ids,
                                  const WindowOptions& options, int64_t rows, int64_t vocab,
                                  const std::string& numerics)
-    : file_(path), rows_left_(rows), vocab_(vocab), ids_(ids.begin(), ids.end()) {
-  const std::string header =
-      header_of(rows, vocab, static_cast<int64_t>(ids.size()), options, numerics);
-  file_.write(std::as_bytes(std::span(header)));
+    : file_(path), rows_left_(rows), vocab_(vocab) {
+  const auto num_ids = static_cast<int64_t>(ids.size());
+  const SafetensorsLayout layout = layout_of(rows, vocab, num_ids, options, numerics);
+  next_ = layout.offset[0];
+  file_.write_at(0, std::as_bytes(std::span(layout.header)));
+  file_.write_at(layout.offset[1], std::as_bytes(ids));
 }
 
 void ReferenceWriter::add(const ConstTensorView& logits) {
   expect("logits", logits, {DType::kF32}, {logits.dim(0), vocab_});
   rows_left_ -= logits.dim(0);
   DSV4_CHECK(rows_left_ >= 0 && logits.is_contiguous(), "{} rows too many", -rows_left_);
-  file_.write({logits.data, static_cast<size_t>(logits.bytes())});
+  file_.write_at(next_, {logits.data, static_cast<size_t>(logits.bytes())});
+  next_ += logits.bytes();
 }
 
 void ReferenceWriter::finish() {
   DSV4_CHECK(rows_left_ == 0, "{} rows are missing", rows_left_);
-  file_.write(std::as_bytes(std::span(ids_)));
   file_.commit();
 }
 
@@ -112,6 +103,7 @@ ConstTensorView ReferenceFile::next(const Piece& piece) {
   const auto count = static_cast<int64_t>(piece.targets.size());
   DSV4_CHECK(row_ + count <= logits_.dim(0), "row {} of {}", row_ + count, logits_.dim(0));
   row_ += count;
+  file_.release_pages();  // of the pieces before
   return logits_.slice(0, row_ - count, row_);
 }
 

@@ -33,7 +33,7 @@ class ReferenceWriter {
  private:
   AtomicFile file_;
   int64_t rows_left_, vocab_;
-  std::vector<int32_t> ids_;
+  int64_t next_ = 0;  // where in the file the next row goes
 };
 
 class ReferenceFile : public LogitsSource {
