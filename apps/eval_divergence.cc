@@ -9,6 +9,8 @@
 #include "apps/commands.h"
 #include "apps/eval_input.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/convert/ledger.h"
 #include "dsv4/quality/divergence.h"
 #include "dsv4/quality/reference_file.h"
 
@@ -134,6 +136,13 @@ void compare(const DivergenceOptions& options, const Model& model) {
                  {"stride", stride_of(reading.how)},
                  {"numerics", name(options.numerics)},
                  {"seconds", spent.count()}});
+  if (read_ledger(model.checkpoint().folder())) {
+    nlohmann::json entry = report;
+    entry.erase("seconds");  // of the day and the machine, as the ledger is not
+    entry["kind"] = "kld";
+    entry["text"] = reading.text.what;
+    append_eval(model.checkpoint().folder(), entry);
+  }
   if (options.json) return print_json(report);
   print(result);
   fmt::print("tokens         {} in {} windows of up to {}, stride {}, {} numerics, {:.1f} s\n",

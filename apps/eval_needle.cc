@@ -51,12 +51,14 @@ struct Score {
 // --template, or what the model's folder brings, or the built-in one; says which.
 NeedleTemplate load_template(const NeedleOptions& options, const std::string& folder,
                              std::string& source) {
-  source = options.form.empty() ? folder + "/needle.json" : options.form;
-  if (options.form.empty() && !std::filesystem::exists(source)) {
+  const bool own = options.form.empty();
+  const std::string file = own ? folder + "/needle.json" : options.form;
+  source = own ? options.model + "/needle.json" : options.form;
+  if (own && !std::filesystem::exists(file)) {
     source = "built-in";
     return default_needle_template();
   }
-  return parse_needle_template(read_text_file(source, kMaxTemplateBytes), source);
+  return parse_needle_template(read_text_file(file, kMaxTemplateBytes), source);
 }
 
 std::vector<Question> make_questions(const NeedleOptions& options, const NeedleTemplate& form,
