@@ -29,6 +29,13 @@ struct Reading {
   WindowOptions how;
 };
 
+void check_vocab(const DivergenceOptions& options, const Model& model, int64_t reference) {
+  if (reference != model.config().vocab_size) {
+    fail(ErrorCode::kBadInput, "{} has {} tokens in its vocabulary, the reference {} has {}",
+         options.model, model.config().vocab_size, options.reference, reference);
+  }
+}
+
 // A file says what was read and how; options may repeat it but not contradict.
 void check_same(const EvalOptions& options, const ReferenceFile& file, const Model& model) {
   const auto refuse = [&](const std::string& what) {
@@ -48,6 +55,7 @@ void check_same(const EvalOptions& options, const ReferenceFile& file, const Mod
 Reading open_file(const DivergenceOptions& options, const Model& model) {
   Reading reading;
   auto file = std::make_unique<ReferenceFile>(options.reference);
+  check_vocab(options, model, file->vocab());
   check_same(options, *file, model);
   if (!file->numerics().empty() && file->numerics() != name(options.numerics)) {
     fmt::print(stderr, "dsv4: note: the reference ran in {} numerics, the model runs in {}\n",
@@ -73,6 +81,7 @@ Reading open_model(const DivergenceOptions& options, const Model& model) {
   Reading reading;
   reading.reference_model.emplace(Model::load(find_model(options.reference)));
   const Model& reference = *reading.reference_model;
+  check_vocab(options, model, reference.config().vocab_size);
   reading.text = read_eval_text(options, model);
   check_tokenizer(reading.text, options, reference);
   const Model* const models[] = {&model, &reference};
@@ -116,10 +125,6 @@ void compare(const DivergenceOptions& options, const Model& model) {
   const Reading reading = std::filesystem::is_regular_file(options.reference, error)
                               ? open_file(options, model)
                               : open_model(options, model);
-  if (reading.reference->vocab() != model.config().vocab_size) {
-    fail(ErrorCode::kBadInput, "{} has {} tokens in its vocabulary, the reference {} has {}",
-         options.model, model.config().vocab_size, options.reference, reading.reference->vocab());
-  }
   const std::vector<Window> windows = eval_windows(reading.text, reading.how);
   ModelLogits logits(model, Context{.numerics = options.numerics}, reading.how, options.chunk);
   DivergenceMeter meter(options.reference, options.model);
