@@ -7,10 +7,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/model/model.h"
+#include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
@@ -100,6 +103,17 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   }
   if (ids.empty()) fail(ErrorCode::kBadInput, "{}: no token ids", where);
   return ids;
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {
+  if (tokenizer.vocab_size() > model.config().vocab_size) {
+    fail(ErrorCode::kBadInput, "tokenizer.json has {} tokens, the model only {}",
+         tokenizer.vocab_size(), model.config().vocab_size);
+  }
+}
+
+void print_json(const nlohmann::json& report) {
+  fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 Progress::Progress(std::string what, int64_t total, std::string unit)
