@@ -13,5 +13,6 @@ using Action = std::function<void()>;
 void add_run(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_quantize(CLI::App& app, Action& action);
 
 }  // namespace dsv4::apps

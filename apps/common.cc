@@ -102,8 +102,9 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-Progress::Progress(std::string what, int64_t total)
+Progress::Progress(std::string what, int64_t total, std::string unit)
     : what_(std::move(what)),
+      unit_(std::move(unit)),
       total_(total),
       terminal_(isatty(STDERR_FILENO) != 0),
       begin_(std::chrono::steady_clock::now()) {
@@ -119,17 +120,36 @@ void Progress::finish() {
   terminal_ = false;
 }
 
-void Progress::update(int64_t done) {
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
-  if (!terminal_ || spent.count() < 2.0 || done <= 0) return;
+void Progress::skip(int64_t done) {
+  skipped_ = done;
+}
+
+namespace {
+
+std::string duration_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+}  // namespace
+
+void Progress::update(int64_t done, const std::string& rates) {
+  if (!terminal_) return;
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> spent = now - begin_, since = now - latest_;
+  if (spent.count() < 2.0 || since.count() < 0.1 || done <= skipped_) return;
+  latest_ = now;
   constexpr int kWidth = 30;
-  const double share =
-      static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1));
+  const double share = std::clamp(
+      static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1)), 0., 1.);
   const auto filled = static_cast<size_t>(share * kWidth);
-  const double rate = static_cast<double>(done) / spent.count();
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%%  %.0f tok/s  %.0f s left", what_.c_str(),
+  const double rate = static_cast<double>(done - skipped_) / spent.count();
+  const std::string shown = rates.empty() ? fmt::format("{:.0f} {}/s", rate, unit_) : rates;
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%%  %s  %s left", what_.c_str(),
                std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(),
-               share * 100, rate, static_cast<double>(total_ - done) / rate);
+               share * 100, shown.c_str(),
+               duration_text(static_cast<double>(total_ - done) / rate).c_str());
   std::fflush(stderr);
   drawn_ = true;
 }

@@ -31,18 +31,21 @@ std::vector<int32_t> parse_ids(const std::string& text);
 // A bar on stderr, only when stderr is a terminal and the work lasts over two seconds.
 class Progress {
  public:
-  Progress(std::string what, int64_t total);
+  // `unit` of what is counted, for the rate.
+  Progress(std::string what, int64_t total, std::string unit = "tok");
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(int64_t done);
+  void skip(int64_t done);  // so much was there before: no part of the rate
+  // `rates` stands in place of the rate of what is counted.
+  void update(int64_t done, const std::string& rates = "");
   void finish();  // wipes the bar; nothing is drawn afterwards
 
  private:
-  std::string what_;
-  int64_t total_;
+  std::string what_, unit_;
+  int64_t total_, skipped_ = 0;
   bool terminal_, drawn_ = false;
-  std::chrono::steady_clock::time_point begin_;
+  std::chrono::steady_clock::time_point begin_, latest_;
 };
 
 }  // namespace dsv4::apps

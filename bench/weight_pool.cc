@@ -1,8 +1,11 @@
 #include "bench/weight_pool.h"
 
+#include <array>
+
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/kbit.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4::bench {
@@ -23,6 +26,14 @@ const std::byte* pool() {
   return bytes.view().data;
 }
 
+ConstTensorView nf_values(int bits) {
+  static const std::array<Codebook, 4> books = {nf_codebook(2), nf_codebook(3), nf_codebook(4),
+                                                nf_codebook(5)};
+  const Codebook& book = books.at(static_cast<size_t>(bits - kMinKbit));
+  return {TensorMeta::contiguous(DType::kF32, {book.size()}),
+          reinterpret_cast<const std::byte*>(book.value.data())};
+}
+
 }  // namespace
 
 ConstTensorView WeightPool::take(DType dtype, int64_t rows, int64_t columns) {
@@ -34,7 +45,7 @@ ConstTensorView WeightPool::take(DType dtype, int64_t rows, int64_t columns) {
   return view;
 }
 
-WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k) {
+WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k, int bits) {
   WeightView w{.format = format, .n = n, .k = k};
   switch (format) {
     case WeightFormat::kF32:
@@ -57,6 +68,12 @@ WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k) {
     case WeightFormat::kNvfp4:
       w.data = take(DType::kU8, n, k / 2);
       w.scale = take(DType::kE4M3, n, k / kNvfp4Group);
+      break;
+    case WeightFormat::kKbit:
+      w.data = take(DType::kI32, n, k / kKbitBlock * bits);
+      w.scale = take(DType::kU8, n, k / kKbitBlock);
+      w.bits = bits;
+      w.codebook = nf_values(bits);
       break;
   }
   return w;

@@ -15,8 +15,8 @@ namespace dsv4::bench {
 
 class WeightPool {
  public:
-  // The next matrix. Larger ones than the pool are refused.
-  WeightView next(WeightFormat format, int64_t n, int64_t k);
+  // The next matrix. Larger ones than the pool are refused. `bits`: of kKbit, with an NF codebook.
+  WeightView next(WeightFormat format, int64_t n, int64_t k, int bits = 4);
 
  private:
   ConstTensorView take(DType dtype, int64_t rows, int64_t columns);
