@@ -8,9 +8,11 @@
 // scale byte f32_to_e4m4(a). A block of zeros has scale 0 and the last code below the middle.
 //
 // kSearched, the same format with a better scale byte: the one that minimises
-// sum_i importance_i (value_i - z_i)^2 over the bytes in reach (quantize_kbit_kernel.h says which;
-// 2^-10 dB from the best of all 256), then the nearest code for that decoded scale, ties to the
-// lower index. Equal errors: the smaller byte. A block of zeros has byte 0.
+// sum_i importance_i (value_i - z_i)^2 over the bytes in reach (quantize_kbit_kernel.h says which,
+// and that the other bytes of the 256 would gain less than 0.01 dB), then the nearest code for that
+// decoded scale, ties to the lower index. Equal errors: the smaller byte. A block of zeros has byte
+// 0. Importance counts relative to the other columns of its block; a block without any counts all
+// columns alike.
 //
 // E4M4 ends at 31, and nothing is wrapped or clipped for that: see `tensor_scale`. A tensor that is
 // not a matrix is quantised as [1, numel]. Files hold rows of whole blocks; k need not be a
@@ -40,8 +42,9 @@ struct QuantizeKbitArgs {
 };
 
 // Throws kBadInput naming row, block and value when x or importance holds a NaN or an infinity,
-// importance a negative number, or when a block's largest |x| / tensor_scale exceeds kE4M4Max (the
-// sentence says which tensor_scale to use). Planes and scales hold nothing useful then.
+// importance a negative number, or when a block's largest |x| / tensor_scale exceeds kE4M4Max
+// (searched: times the nearer end of a codebook that ends below 1; the sentence says which
+// tensor_scale to use). Planes and scales hold nothing useful then.
 Table<QuantizeKbitArgs> quantize_kbit_rows();
 Cost quantize_kbit_cost(const QuantizeKbitArgs& args);
 void quantize_kbit(const Context& context, const QuantizeKbitArgs& args);

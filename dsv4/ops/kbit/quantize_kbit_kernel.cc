@@ -11,6 +11,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "dsv4/cpu/table-inl.h"
+
 #ifndef DSV4_OPS_KBIT_QUANTIZE_KBIT_KERNEL_ONCE
 #define DSV4_OPS_KBIT_QUANTIZE_KBIT_KERNEL_ONCE
 namespace dsv4::kbit_kernel {
@@ -136,31 +138,12 @@ struct ByLevels {
 // the least rounded square.
 template <int kCells>
 struct ByCells {
-  static constexpr int kTables = kCells / kLanes;
-  using Indices = hn::Vec<decltype(kI32)>;
-  F32Vec below[kTables], above[kTables];
+  const cpu::HWY_NAMESPACE::Table<decltype(kF32), kCells> below, above;
 
-  explicit HWY_INLINE ByCells(const Quantizer& q) {
-    for (size_t i = 0; i < kTables; ++i) {
-      below[i] = hn::LoadU(kF32, q.below.data() + i * kLanes);
-      above[i] = hn::LoadU(kF32, q.above.data() + i * kLanes);
-    }
-  }
-  HWY_INLINE F32Vec Lookup(const F32Vec* table, Indices cell) const {
-    const auto lane = hn::And(cell, hn::Set(kI32, kLanes - 1));
-    const auto indices = hn::IndicesFromVec(kF32, lane);
-    F32Vec found = hn::TableLookupLanes(table[0], indices);
-#pragma GCC unroll 4
-    for (int i = 1; i < kTables; ++i) {
-      const auto beyond = hn::Gt(cell, hn::Set(kI32, i * kLanes - 1));
-      found = hn::IfThenElse(hn::RebindMask(kF32, beyond), hn::TableLookupLanes(table[i], indices),
-                             found);
-    }
-    return found;
-  }
+  explicit HWY_INLINE ByCells(const Quantizer& q) : below(q.below.data()), above(q.above.data()) {}
   HWY_INLINE F32Vec operator()(F32Vec t) const {
     const auto cell = hn::Min(hn::ConvertTo(kI32, t), hn::Set(kI32, kCells - 1));
-    const F32Vec under = hn::Sub(t, Lookup(below, cell)), over = hn::Sub(t, Lookup(above, cell));
+    const F32Vec under = hn::Sub(t, below(cell)), over = hn::Sub(t, above(cell));
     return hn::Min(hn::Mul(under, under), hn::Mul(over, over));
   }
 };
@@ -225,7 +208,7 @@ void TryBatch(const Quantizer& q, const SearchBlock& block, int base, Best& best
 template <class Squares, bool kWeighted>
 uint8_t SearchBytes(const Quantizer& q, const SearchBlock& block, float absmax) {
   const float largest = q.codebook.largest();
-  const int full = f32_to_e4m4(std::min(absmax / largest, kE4M4Max));
+  const int full = f32_to_e4m4(std::min(absmax / q.reach, kE4M4Max));
   const int last = std::min(full + kReachUp, 255);
   Best best{std::numeric_limits<float>::infinity(), 0};
   // Errors carry up to 4e-6 of rounding; the slack keeps the bound honest.
@@ -318,6 +301,11 @@ size_t nearest_level(const Quantizer& q, float t) {
   return static_cast<size_t>(nearest - first);
 }
 
+float nearer_end(const Codebook& book) {
+  const float low = -book.values().front(), high = book.values().back();
+  return low > 0 && high > 0 ? std::min(low, high) : book.largest();
+}
+
 // Fills the cells; false when one of them would need more than two levels.
 bool fill_cells(Quantizer& q, int cells) {
   for (size_t i = 0; i < static_cast<size_t>(cells); ++i) {
@@ -337,8 +325,8 @@ bool fill_cells(Quantizer& q, int cells) {
 Quantizer::Quantizer(const Codebook& book, ScaleChoice scale_choice)
     : codebook(book),
       choice(scale_choice),
-      limit(choice == ScaleChoice::kReference ? kE4M4Max
-                                              : kE4M4Max * std::min(1.f, book.largest())),
+      reach(nearer_end(book)),
+      limit(kE4M4Max * (choice == ScaleChoice::kReference ? 1.f : std::min(1.f, reach))),
       magnitudes(book.antisymmetric()),
       num_levels(magnitudes ? book.size() / 2 : book.size()) {
   const int cells = num_levels > 8 ? 32 : 16;

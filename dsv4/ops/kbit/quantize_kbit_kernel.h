@@ -1,17 +1,20 @@
 // The SIMD kernel under quantize_kbit_cpu.cc: one row of blocks. The same bits on every instruction
 // set.
 //
-// The search of a scale byte. Let b be the byte of absmax / largest codebook value, the smallest
-// scale that clips nothing.
+// The search of a scale byte. Let b be the byte of absmax / `reach`, the smallest scale that clips
+// nothing, where `reach` is the largest codebook value (the nearer end of a lopsided codebook).
 //
 //   up     bytes to b + 23 (1.4 octaves), always. Above b the outermost levels lie idle, which pays
-//          only while the levels inside fall better: NF5, with its wide gap below 1, likes b + 4,
-//          and over all codebooks and distributions tried the best byte was never above b + 22.
+//          only while the levels inside fall better: NF5, with its wide gap below 1, likes b + 4.
 //   down   to b - 8 always, then in steps of 16 bytes while the clipping error
 //          sum w (|z| - s largest)^2 of the next scale s is not yet worse than the best error: it
 //          only grows further down, so no byte is lost.
 //
-// Errors are f32 sums of at most 32 terms: 4e-6 of the error at most, 2e-5 dB.
+// What the bytes above lose: less than 0.01 dB of a tensor's SQNR against all 256 bytes, for
+// Gaussian, Student-t, uniform and sparse weights, with and without importance, any codebook of
+// ours; up to 0.3 dB where all magnitudes of a block are the same within 5 percent, because any
+// level will do for these (quantize_kbit_test.cc measures all that). Errors are f32 sums of at most
+// 32 terms: 4e-6 of the error at most, 2e-5 dB.
 
 #pragma once
 
@@ -30,8 +33,9 @@ struct Quantizer {
 
   Codebook codebook;
   ScaleChoice choice;
+  float reach;  // the nearer end of the codebook when it has values on both sides of zero
   // The largest magnitude that a block may have. What a reference scale cannot say is beyond
-  // kE4M4Max; a searched one must also reach it with the largest codebook value.
+  // kE4M4Max; a searched one must also reach it with both ends of the codebook.
   float limit;
   // What the search measures distances to: the values >= 0 against |z| when the codebook is
   // antisymmetric (half the work), else all values against z. Both times `unit`, a power of two.
