@@ -14,5 +14,6 @@ void add_run(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Action& action);
 
 }  // namespace dsv4::apps

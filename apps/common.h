@@ -28,6 +28,9 @@ CLI::Validator number_in(double low, double high);
 // "1,2,3" or "@file" (white space or commas). Throws kBadInput naming the word that is no id.
 std::vector<int32_t> parse_ids(const std::string& text);
 
+// "113.1 GiB", "18.4 MiB", "584 B"
+std::string size_text(int64_t bytes);
+
 // A bar on stderr, only when stderr is a terminal and the work lasts over two seconds.
 class Progress {
  public:
