@@ -1,12 +1,12 @@
 // dsv4 plan MODEL|--synthetic flash|pro: what a model takes, and which machines hold it.
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/engine/plan.h"
@@ -80,17 +80,6 @@ std::vector<MachineFit> fits_of(const PlanOptions& options, const MemoryPlan& pl
   return fits;
 }
 
-Json amounts(const std::map<std::string, Amount>& table) {
-  Json json = Json::object();
-  for (const auto& [name, amount] : table) {
-    json[name] = {{"tensors", amount.tensors},
-                  {"bytes", amount.bytes},
-                  {"weights", amount.values},
-                  {"bits_per_weight", amount.bits_per_value()}};
-  }
-  return json;
-}
-
 Json fit_json(const MachineFit& item) {
   const auto& [machine, fit] = item;
   return {{"machine", machine.name},
@@ -119,8 +108,8 @@ void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& pl
       {"batch_tokens", request.batch_tokens},
       {"tensors", plan.weights.total.tensors},
       {"weights_bytes", plan.weights.total.bytes},
-      {"parts", amounts(plan.weights.parts)},
-      {"formats", amounts(plan.weights.formats)},
+      {"parts", amounts_json(plan.weights.parts)},
+      {"formats", amounts_json(plan.weights.formats)},
       {"unconverted_weights", plan.weights.kept},
       {"idle_rules", plan.weights.idle},
       {"kv_bytes_per_token", plan.kv_rate.total()},
@@ -142,7 +131,7 @@ void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& pl
       {"max_context_tokens", asked.max_context},
       {"max_sequences", asked.max_sequences},
       {"machines", machines}};
-  fmt::print("{}\n", report.dump(-1, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}\n", dump(report));
 }
 
 void print_weights(const WeightSummary& weights) {
@@ -192,7 +181,7 @@ std::string reserves_text(const std::vector<MachineFit>& fits) {
 
 void print_machines(const MemoryPlan& plan, const std::vector<MachineFit>& fits) {
   fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", "machine", "room", "need",
-             "left", "fits", "longest context", fmt::format("x {}", plan.request.context));
+             "left", "fits", "longest context", "max batch");
   for (const auto& [machine, fit] : fits) {
     const int64_t left = fit.room_bytes - fit.need_bytes;
     fmt::print("{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", machine.name,
@@ -201,8 +190,10 @@ void print_machines(const MemoryPlan& plan, const std::vector<MachineFit>& fits)
                fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
                fit.max_sequences);
   }
-  fmt::print("weights and cache spread evenly over the GPUs; kept free on each: {}\n",
-             reserves_text(fits));
+  fmt::print(
+      "weights and cache spread evenly over the GPUs; kept free on each, for the "
+      "workspace too: {}\n",
+      reserves_text(fits));
 }
 
 void plan_model(const PlanOptions& options) {

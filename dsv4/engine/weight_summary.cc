@@ -33,14 +33,14 @@ std::string format_of(const OutputItem& item) {
     case Target::Kind::kBF16:
       return name(WeightFormat::kBF16);
     case Target::Kind::kFp8:
-      return name(WeightFormat::kFp8Block);
+      return "fp8";
     case Target::Kind::kKbit:
       return fmt::format("k{}", item.target.bits);
     case Target::Kind::kKeep:
       break;
   }
-  return item.source == WeightFormat::kKbit ? fmt::format("k{}", item.source_bits)
-                                            : name(item.source);
+  if (item.source == WeightFormat::kKbit) return fmt::format("k{}", item.source_bits);
+  return item.source == WeightFormat::kFp8Block ? "fp8" : name(item.source);
 }
 
 void add(Amount& sum, const Amount& more) {
