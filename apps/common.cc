@@ -7,10 +7,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/model/model.h"
+#include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
@@ -112,6 +115,17 @@ std::string size_text(int64_t bytes) {
     if (value < 1024) break;
   }
   return fmt::format("{:.1f} {}", value, unit);
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {
+  if (tokenizer.vocab_size() > model.config().vocab_size) {
+    fail(ErrorCode::kBadInput, "tokenizer.json has {} tokens, the model only {}",
+         tokenizer.vocab_size(), model.config().vocab_size);
+  }
+}
+
+void print_json(const nlohmann::json& report) {
+  fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 Progress::Progress(std::string what, int64_t total, std::string unit)

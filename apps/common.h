@@ -5,10 +5,16 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "dsv4/ops/op.h"
+
+namespace dsv4 {
+class Model;
+class Tokenizer;
+}  // namespace dsv4
 
 namespace dsv4::apps {
 
@@ -30,6 +36,12 @@ std::vector<int32_t> parse_ids(const std::string& text);
 
 // "113.1 GiB", "18.4 MiB", "584 B"
 std::string size_text(int64_t bytes);
+
+// A tokenizer of another model would fail in the middle of the work.
+void check_vocabulary(const Tokenizer& tokenizer, const Model& model);
+
+// One line on stdout; numbers that are not finite become null.
+void print_json(const nlohmann::json& report);
 
 // A bar on stderr, only when stderr is a terminal and the work lasts over two seconds.
 class Progress {

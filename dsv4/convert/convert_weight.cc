@@ -65,6 +65,7 @@ TensorView WeightConverter::scratch(Buffer* buffer, DType dtype,
 // The rows as f32. A weight of one piece is asked for twice and widened once.
 ConstTensorView WeightConverter::floats(const WeightView& source, Rows rows) {
   const int64_t n = rows.end - rows.begin;
+  first_row_ = rows.begin;
   const WeightView part = source.rows(rows.begin, rows.end);
   const TensorView x = scratch(&x_, DType::kF32, {n, source.k});
   if (loaded_ == part.data.data && loaded_rows_ == n) return x;
@@ -132,22 +133,17 @@ WeightError WeightConverter::quantise(const WeightView& source, const OutputItem
   int64_t data_bytes = 0, scale_bytes = 0;
   for (int64_t row = 0; row < source.n; row += step) {
     const Rows rows{row, std::min(row + step, source.n)};
-    try {
-      const ConstTensorView x = floats(source, rows);
-      const WeightView y = is_kbit                                  ? kbit(item, x, choice, scale2)
-                           : item.target.kind == Target::Kind::kFp8 ? fp8(x)
-                                                                    : bf16(x);
-      const TensorView seen = scratch(&y_, DType::kF32, {y.n, y.k});
-      dequantize({}, {.weight = y, .out = seen});
-      error.add(x, seen);
-      sink.write(0, data_bytes, bytes_of(y.data));
-      data_bytes += y.data.bytes();
-      if (!y.scale.empty()) sink.write(1, scale_bytes, bytes_of(y.scale));
-      scale_bytes += y.scale.empty() ? 0 : y.scale.bytes();
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::kBadInput) throw;
-      fail(e.code(), "{}, in rows from {}: {}", item.name, row, e.what());
-    }
+    const ConstTensorView x = floats(source, rows);
+    const WeightView y = is_kbit                                  ? kbit(item, x, choice, scale2)
+                         : item.target.kind == Target::Kind::kFp8 ? fp8(x)
+                                                                  : bf16(x);
+    const TensorView seen = scratch(&y_, DType::kF32, {y.n, y.k});
+    dequantize({}, {.weight = y, .out = seen});
+    error.add(x, seen);
+    sink.write(0, data_bytes, bytes_of(y.data));
+    data_bytes += y.data.bytes();
+    if (!y.scale.empty()) sink.write(1, scale_bytes, bytes_of(y.scale));
+    scale_bytes += y.scale.empty() ? 0 : y.scale.bytes();
     sink.consumed(item.source_bytes * rows.end / source.n - item.source_bytes * row / source.n);
   }
   if (is_kbit) write_tables(choice.codebook, scale2, sink);
@@ -173,7 +169,13 @@ WeightError WeightConverter::convert(const WeightView& source, const OutputItem&
                                      const ConvertChoice& choice, const PieceSink& sink) {
   DSV4_CHECK(item.converted(), "{} is kept", item.name);
   loaded_ = nullptr;
-  return item.lossless_import() ? import(source, item, sink) : quantise(source, item, choice, sink);
+  try {
+    if (item.lossless_import()) return import(source, item, sink);
+    return quantise(source, item, choice, sink);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kBadInput) throw;
+    fail(e.code(), "{}, in the rows from {}: {}", item.name, first_row_, e.what());
+  }
 }
 
 std::string WeightConverter::misfit(const WeightView& source) {

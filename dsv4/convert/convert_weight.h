@@ -36,8 +36,8 @@ class WeightConverter {
   explicit WeightConverter(int64_t piece_elements = int64_t{16} << 20)
       : piece_elements_(piece_elements) {}
 
-  // `item` is converted(). Errors about values name the row inside the weight's piece and are
-  // prefixed with the weight's name.
+  // `item` is converted(). Errors about values count rows from the start of the piece; weight and
+  // piece are named in front.
   WeightError convert(const WeightView& source, const OutputItem& item, const ConvertChoice& choice,
                       const PieceSink& sink);
 
@@ -63,8 +63,8 @@ class WeightConverter {
 
   int64_t piece_elements_;
   Buffer x_, y_, codes_, scales_;
-  const std::byte* loaded_ = nullptr;  // the source rows that lie in x_
-  int64_t loaded_rows_ = 0;
+  const std::byte* loaded_ = nullptr;        // the source rows that lie in x_
+  int64_t loaded_rows_ = 0, first_row_ = 0;  // first_row_ of the piece at hand
 };
 
 // A tensor as it is, in pieces.

@@ -92,18 +92,16 @@ WorkFolder::WorkFolder(const std::string& out, const Job& job, bool restart)
   if (!ours || restart) write_file(job_file, Json(job).dump(1) + "\n");
 }
 
-WorkFolder::~WorkFolder() {
-  if (lock_ >= 0) close(lock_);
+WorkFolder::Lock::~Lock() {
+  if (fd >= 0) close(fd);
 }
 
 void WorkFolder::lock() {
   const std::string path = partial_ + "/lock";
-  lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (lock_ < 0) fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
+  lock_.fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_.fd < 0) fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
   // A file system without locks leaves it to its user.
-  if (flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-  close(lock_);
-  lock_ = -1;
+  if (flock(lock_.fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   fail(ErrorCode::kBadInput, "another process is writing {}", partial_);
 }
 

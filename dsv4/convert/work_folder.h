@@ -28,9 +28,6 @@ class WorkFolder {
   // OUT.partial was begun with another job or is not of this kind, and when a living process has
   // it.
   WorkFolder(const std::string& out, const Job& job, bool restart);
-  ~WorkFolder();
-  WorkFolder(const WorkFolder&) = delete;
-  WorkFolder& operator=(const WorkFolder&) = delete;
 
   const std::string& model() const { return model_; }  // OUT.partial/model
   std::string file(const std::string& name) const { return model_ + "/" + name; }
@@ -44,12 +41,19 @@ class WorkFolder {
   void publish();
 
  private:
+  struct Lock {
+    int fd = -1;
+    Lock() = default;
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+  };
   void lock();
   void check_job(const Job& job) const;
   std::string record_path(const std::string& shard) const;
 
   std::string out_, partial_, model_;
-  int lock_ = -1;
+  Lock lock_;
 };
 
 }  // namespace dsv4

@@ -105,8 +105,8 @@ WeightView weight_of(const QuantizeKbitArgs& args) {
 
 TEST(QuantizeKbit, ReferenceHasTheBitsOfTheSpec) {
   for (const Codebook& book : codebooks()) {
-    for (const int64_t k : {1, 31, 32, 33, 200, 2100}) {
-      for (const int64_t n : {0, 1, 5}) {
+    for (const int64_t k : {1, 33, 2100}) {
+      for (const int64_t n : {0, 3}) {
         Case c(n, k, book, ScaleChoice::kReference);
         check_op(quantize_kbit_rows(), {}, c.arena,
                  c.op_case(quantize_kbit_reference_oracle(c.args)));

@@ -17,7 +17,6 @@ namespace dsv4 {
 namespace {
 
 using linear_kernel::Block;
-using linear_kernel::kPad;
 using linear_kernel::Weights;
 
 // Work units. Few tokens: enough rows to make a unit worth its dispatch. Many tokens: decoded rows,
@@ -25,6 +24,8 @@ using linear_kernel::Weights;
 constexpr int64_t kFusedUnitRows = linear_kernel::kMaxBlockRows;
 constexpr int64_t kTiledUnitRows = 32;
 constexpr int64_t kTiledUnitTokens = 192;  // a multiple of every panel size
+// Areas of scratch start at multiples of a cache line.
+constexpr int64_t kAlignFloats = 16;
 // Packed activations of a call stay below this many tokens.
 constexpr int64_t kCallTokens = 1536;
 
@@ -66,19 +67,20 @@ class Call {
       : jobs_(jobs), panel_(linear_kernel::panel_tokens()) {
     int64_t floats = 0, widest = 0;
     for (const LinearJob& job : jobs) {
-      weights_.emplace_back(job.args.weight);
+      const Weights& w = weights_.emplace_back(job.args.weight);
+      padded_.push_back(linear_kernel::padded_columns(w));
       start_.push_back(floats);
       first_token_.push_back(total_tokens_);
-      floats += num_tokens(job) * padded(job);
+      floats += num_tokens(job) * padded_.back();
       total_tokens_ += num_tokens(job);
       products_ += num_tokens(job) * job.args.weight.n * job.args.weight.k;
-      widest = std::max(widest, padded(job));
+      widest = std::max(widest, padded_.back());
     }
     first_token_.push_back(total_tokens_);
     packed_ = allocate(floats);
     thread_floats_ = widest;
     for (int j = 0; j < static_cast<int>(jobs.size()); ++j) add_units(j);
-    thread_floats_ = align_up(thread_floats_, kPad);
+    thread_floats_ = align_up(thread_floats_, kAlignFloats);
     scratch_ = allocate(omp_get_max_threads() * thread_floats_);
   }
 
@@ -94,10 +96,6 @@ class Call {
   }
 
  private:
-  static int64_t padded(const LinearJob& job) {
-    return align_up(job.args.weight.k, kPad);
-  }
-
   void add_units(int j) {
     const LinearJob& job = jobs_[static_cast<size_t>(j)];
     const Weights& w = weights_[static_cast<size_t>(j)];
@@ -111,7 +109,7 @@ class Call {
       }
     }
     const int64_t block = std::min(tokens, kTiledUnitTokens);
-    thread_floats_ = std::max(thread_floats_, align_up(block * rows, kPad) +
+    thread_floats_ = std::max(thread_floats_, align_up(block * rows, kAlignFloats) +
                                                   linear_kernel::scratch_floats(w, rows, block));
   }
 
@@ -122,9 +120,9 @@ class Call {
     const LinearJob& job = jobs_[j];
     const int64_t token = t - first_token_[j], first = token / panel_ * panel_;
     load_row(job, token, row);
-    std::fill(row + job.args.weight.k, row + padded(job), 0.f);
-    linear_kernel::pack(job.args.weight.format, row, padded(job),
-                        {.data = packed_.get() + start_[j] + first * padded(job),
+    std::fill(row + job.args.weight.k, row + padded_[j], 0.f);
+    linear_kernel::pack(weights_[j], row,
+                        {.data = packed_.get() + start_[j] + first * padded_[j],
                          .width = std::min(panel_, num_tokens(job) - first)},
                         token - first);
   }
@@ -136,9 +134,9 @@ class Call {
     linear_kernel::multiply({.weights = &weights_[j],
                              .row = unit.row,
                              .rows = unit.rows,
-                             .panels = packed_.get() + start_[j] + unit.token * padded(job),
+                             .panels = packed_.get() + start_[j] + unit.token * padded_[j],
                              .tokens = unit.tokens,
-                             .scratch = scratch + align_up(unit.tokens * unit.rows, kPad),
+                             .scratch = scratch + align_up(unit.tokens * unit.rows, kAlignFloats),
                              .out = out});
     const TensorView& y = job.args.out;
     for (int64_t t = 0; t < unit.tokens; ++t) {
@@ -149,6 +147,7 @@ class Call {
   std::span<const LinearJob> jobs_;
   int64_t panel_;
   std::vector<Weights> weights_;
+  std::vector<int64_t> padded_;       // packed columns of each job
   std::vector<int64_t> start_;        // of each job in packed_, in floats
   std::vector<int64_t> first_token_;  // of each job, counted over all jobs; and the total
   int64_t total_tokens_ = 0, products_ = 0;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "dsv4/base/error.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/linear/linear_kernel.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -44,31 +42,40 @@ struct Sums {
 // T tokens against rows first, first + stride, ...: weights go from memory to registers to the
 // sums.
 template <class F, int T>
-void FusedRows(const Block& block, int64_t first, int64_t stride) {
+void FusedRows(const Block& block, const F& decoder, int64_t first, int64_t stride) {
   const Weights& w = *block.weights;
-  RowGroup<F, kFusedRows> group(w, block.row + first, stride, block.row + block.rows, kStreamAhead);
+  RowGroup<F, kFusedRows> group(w, decoder, block.row + first, stride, block.row + block.rows,
+                                kStreamAhead);
   Sums<kFusedRows, T> sums;
   for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
     const float* x = block.panels + k0 * T;
     group.for_each_step(
-        k0, std::min(kChunk, w.k - k0), [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
-          const float* xs = x + s * F::kVectors * kLanes * T;
+        k0, std::min(kChunk, w.k - k0), [&](auto vectors, const StepOf<kFusedRows>& now) HWY_ATTR {
+          const float* xs = x + now.column * T;
 #pragma GCC unroll 8
           for (int r = 0; r < kFusedRows; ++r) {
-            F32Vec values[F::kVectors];
-            group.decode(r, s, at[r], values);
+            F32Vec sum[T];
 #pragma GCC unroll 8
-            for (int v = 0; v < F::kVectors; ++v) {
+            for (int t = 0; t < T; ++t) sum[t] = F::kScaleSums ? hn::Zero(kF32) : sums.v[r][t];
+            group.decoder.template decode<vectors()>(
+                now.at[r], now.column, [&](int v, F32Vec value) HWY_ATTR {
 #pragma GCC unroll 8
-              for (int t = 0; t < T; ++t) {
-                sums.v[r][t] =
-                    hn::MulAdd(hn::Load(kF32, xs + (v * T + t) * kLanes), values[v], sums.v[r][t]);
-              }
+                  for (int t = 0; t < T; ++t) {
+                    sum[t] = hn::MulAdd(hn::Load(kF32, xs + (v * T + t) * kLanes), value, sum[t]);
+                  }
+                });
+            if constexpr (F::kScaleSums) {
+              const F32Vec scale = F::template scale<vectors()>(now.scale[r]);
+#pragma GCC unroll 8
+              for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(sum[t], scale, sums.v[r][t]);
+            } else {
+#pragma GCC unroll 8
+              for (int t = 0; t < T; ++t) sums.v[r][t] = sum[t];
             }
           }
         });
   }
-  const bool seen_nan = group.watch.Seen();
+  const bool seen_nan = group.decoder.seen_nan();
 #pragma GCC unroll 8
   for (int t = 0; t < T; ++t) {
     float y[kFusedRows];
@@ -85,24 +92,31 @@ void FusedRows(const Block& block, int64_t first, int64_t stride) {
 // hardware prefetcher follows one stream a page.
 template <class F, int T>
 void Fused(const Block& block) {
+  const F decoder(*block.weights);
   const int64_t stride = (block.rows + kFusedRows - 1) / kFusedRows;
-  for (int64_t first = 0; first < stride; ++first) FusedRows<F, T>(block, first, stride);
+  for (int64_t first = 0; first < stride; ++first) FusedRows<F, T>(block, decoder, first, stride);
 }
 
-// Decodes kTileRows rows x a chunk into tile[vector][row][lane].
+// A tile: kTileRows rows x a chunk, decoded. One step after the other: [vector][row][lane], and
+// then, if they are not in the values, the scales [row][lane].
+constexpr int64_t kTileFloats = kTileRows * (kChunk + kChunk / 16);  // a step is >= 16 vectors then
+
 template <class F>
 void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, float* tile) {
-  group.for_each_step(k0, columns, [&](int64_t s, const uint8_t* const* at) HWY_ATTR {
-    float* out = tile + s * F::kVectors * kTileRows * kLanes;
+  float* out = tile;
+  group.for_each_step(k0, columns, [&](auto vectors, const StepOf<kTileRows>& now) HWY_ATTR {
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      F32Vec values[F::kVectors];
-      group.decode(r, s, at[r], values);
-#pragma GCC unroll 8
-      for (int v = 0; v < F::kVectors; ++v) {
-        hn::Store(values[v], kF32, out + (v * kTileRows + r) * kLanes);
+      group.decoder.template decode<vectors()>(
+          now.at[r], now.column, [&](int v, F32Vec value) HWY_ATTR {
+            hn::Store(value, kF32, out + (v * kTileRows + r) * kLanes);
+          });
+      if constexpr (F::kScaleSums) {
+        hn::Store(F::template scale<vectors()>(now.scale[r]), kF32,
+                  out + (vectors() * kTileRows + r) * kLanes);
       }
     }
+    out += (vectors() + F::kScaleSums) * kTileRows * kLanes;
   });
 }
 
@@ -118,18 +132,11 @@ struct TileStep {
   float scale2;
 };
 
+// sums += vectors [p, p + count) of the tile times the panel
 template <int T>
-void TileTimesPanel(const TileStep& step) {
-  Sums<kTileRows, T> sums;
-  if (!step.first) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kTileRows; ++r) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) sums.v[r][t] = hn::Load(kF32, step.sums + (r * T + t) * kLanes);
-    }
-  }
-  const float *tile = step.tile, *x = step.x;
-  for (int64_t p = 0; p < step.vectors; ++p, tile += kTileRows * kLanes, x += T * kLanes) {
+HWY_INLINE void AddProducts(const float* tile, const float* x, int64_t count,
+                            Sums<kTileRows, T>& sums) {
+  for (int64_t p = 0; p < count; ++p, tile += kTileRows * kLanes, x += T * kLanes) {
     F32Vec column[T];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) column[t] = hn::Load(kF32, x + t * kLanes);
@@ -140,6 +147,42 @@ void TileTimesPanel(const TileStep& step) {
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(column[t], value, sums.v[r][t]);
     }
+  }
+}
+
+// Each step's sums by themselves, times their scales.
+template <int T>
+HWY_INLINE void AddScaledProducts(const float* tile, const float* x, int64_t vectors,
+                                  int64_t step_vectors, Sums<kTileRows, T>& sums) {
+  for (int64_t p = 0; p < vectors; p += step_vectors) {
+    const int64_t count = std::min(step_vectors, vectors - p);
+    Sums<kTileRows, T> part;
+    AddProducts<T>(tile, x + p * T * kLanes, count, part);
+    tile += count * kTileRows * kLanes;
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      const F32Vec scale = hn::Load(kF32, tile + r * kLanes);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(part.v[r][t], scale, sums.v[r][t]);
+    }
+    tile += kTileRows * kLanes;
+  }
+}
+
+template <class F, int T>
+void TileTimesPanel(const TileStep& step) {
+  Sums<kTileRows, T> sums;
+  if (!step.first) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) sums.v[r][t] = hn::Load(kF32, step.sums + (r * T + t) * kLanes);
+    }
+  }
+  if constexpr (F::kScaleSums) {
+    AddScaledProducts<T>(step.tile, step.x, step.vectors, F::kVectors, sums);
+  } else {
+    AddProducts<T>(step.tile, step.x, step.vectors, sums);
   }
   if (!step.last) {
 #pragma GCC unroll 8
@@ -179,21 +222,21 @@ void PatchNanRows(const Block& block) {
 template <class F>
 void Tiled(const Block& block) {
   const Weights& w = *block.weights;
-  const int64_t padded = (w.k + kPad - 1) / kPad * kPad, end = block.row + block.rows;
+  const F decoder(w);
+  const int64_t padded = PaddedColumns<F>(w.k), end = block.row + block.rows;
   const int64_t num_panels = (block.tokens + kPanelTokens - 1) / kPanelTokens;
   constexpr int64_t kSumFloats = int64_t{kTileRows} * kPanelTokens * kLanes;
   float* const tile = block.scratch;
   bool has_nan = false;
   for (int64_t k0 = 0; k0 == 0 || k0 < w.k; k0 += kChunk) {
     const int64_t columns = std::min(kChunk, w.k - k0);
-    float* sums = tile + kTileRows * kChunk;
+    float* sums = tile + kTileFloats;
     for (int64_t row = block.row; row < end; row += kTileRows) {
-      RowGroup<F, kTileRows> group(w, row, 1, end, kTileRows * w.row_bytes);
+      RowGroup<F, kTileRows> group(w, decoder, row, 1, end, kTileRows * w.row_bytes);
       DecodeTile(group, k0, columns, tile);
-      has_nan |= group.watch.Seen();
-      const int64_t steps = (columns + group.kStep - 1) / group.kStep;
+      has_nan |= group.decoder.seen_nan();
       TileStep step{.tile = tile,
-                    .vectors = steps * F::kVectors,
+                    .vectors = PaddedColumns<F>(columns) / kLanes,
                     .first = k0 == 0,
                     .last = k0 + kChunk >= w.k,
                     .out_stride = block.rows,
@@ -205,9 +248,9 @@ void Tiled(const Block& block) {
         step.x = block.panels + token * padded + k0 * width;
         step.sums = sums;
         step.out = block.out + token * block.rows + (row - block.row);
-        const auto run = width == 3   ? TileTimesPanel<3>
-                         : width == 2 ? TileTimesPanel<2>
-                                      : TileTimesPanel<1>;
+        const auto run = width == 3   ? TileTimesPanel<F, 3>
+                         : width == 2 ? TileTimesPanel<F, 2>
+                                      : TileTimesPanel<F, 1>;
         run(step);
       }
     }
@@ -229,23 +272,49 @@ void MultiplyFormat(const Block& block) {
   }
 }
 
-void Multiply(const Block& block) {
-  switch (block.weights->format) {
+// Calls run(Decoder<F>) with the decoder of the weights.
+template <class F>
+struct Decoder {
+  using Type = F;
+};
+template <class Run>
+auto WithDecoder(const Weights& w, const Run& run) {
+  switch (w.format) {
     case WeightFormat::kF32:
-      return MultiplyFormat<DecodeF32>(block);
+      return run(Decoder<DecodeF32>());
     case WeightFormat::kBF16:
-      return MultiplyFormat<DecodeBf16>(block);
+      return run(Decoder<DecodeBf16>());
     case WeightFormat::kF16:
-      return MultiplyFormat<DecodeF16>(block);
+      return run(Decoder<DecodeF16>());
     case WeightFormat::kFp8Block:
-      return MultiplyFormat<DecodeFp8>(block);
+      return run(Decoder<DecodeFp8>());
     case WeightFormat::kMxfp4:
-      return MultiplyFormat<DecodeMxfp4>(block);
+      return run(Decoder<DecodeMxfp4>());
     case WeightFormat::kNvfp4:
-      return MultiplyFormat<DecodeNvfp4>(block);
+      return run(Decoder<DecodeNvfp4>());
     case WeightFormat::kKbit:
-      fail(ErrorCode::kUnsupported, "k-bit weights have no CPU kernel yet");
+      break;
   }
+  switch (w.bits) {
+    case 2:
+      return run(Decoder<DecodeKbit<2>>());
+    case 3:
+      return run(Decoder<DecodeKbit<3>>());
+    case 4:
+      return run(Decoder<DecodeKbit<4>>());
+    default:
+      return run(Decoder<DecodeKbit<5>>());
+  }
+}
+
+void Multiply(const Block& block) {
+  WithDecoder(*block.weights,
+              [&](auto decoder) { MultiplyFormat<typename decltype(decoder)::Type>(block); });
+}
+
+int64_t Padded(const Weights& w) {
+  return WithDecoder(
+      w, [&](auto decoder) { return PaddedColumns<typename decltype(decoder)::Type>(w.k); });
 }
 
 int64_t PanelTokens() {
@@ -257,7 +326,7 @@ int64_t ScratchFloats(const Weights& w, int64_t rows, int64_t tokens) {
   const int64_t groups = (rows + kTileRows - 1) / kTileRows;
   const int64_t panels = (tokens + kPanelTokens - 1) / kPanelTokens;
   const int64_t sums = w.k > kChunk ? groups * panels * kTileRows * kPanelTokens * kLanes : 0;
-  return kTileRows * kChunk + sums;
+  return kTileFloats + sums;
 }
 
 // x[first], x[first + 2], ...
@@ -271,18 +340,21 @@ F32Vec Every2nd(const float* x) {
 #endif
 }
 
-// Even columns of each block before the odd ones; see the decoders.
-template <class F>
-void PackFormat(const float* x, int64_t padded, const Panel& panel, int64_t slot) {
-  float* out = panel.data + slot * kLanes;
-  const auto put = [&](F32Vec v) HWY_ATTR {
-    hn::Store(v, kF32, out);
-    out += panel.width * kLanes;
-  };
-  constexpr int kPairs = F::kBlock / (2 * kLanes);  // pairs of vectors in a block
-  if constexpr (kPairs == 0 || kLanes == 1) {
+// The order of one decoder's vectors. put(F32Vec) takes them in turn.
+template <class F, class Put>
+void PackRow(const float* x, int64_t padded, const Put& put) {
+  if constexpr (F::kScaleSums) {  // lane l of vector v: column count * l + v of a step
+    const auto lane = hn::Iota(hn::RebindToSigned<decltype(kF32)>(), 0);
+    for (int64_t i = 0; i < padded;) {
+      const int count = static_cast<int>(std::min<int64_t>(F::kVectors, (padded - i) / kLanes));
+      const auto index = hn::Mul(lane, hn::Set(hn::DFromV<decltype(lane)>(), count));
+      for (int v = 0; v < count; ++v) put(hn::GatherIndex(kF32, x + i + v, index));
+      i += int64_t{count} * kLanes;
+    }
+  } else if constexpr (F::kBlock == 1 || kLanes == 1) {
     for (int64_t i = 0; i < padded; i += kLanes) put(hn::LoadU(kF32, x + i));
   } else {
+    constexpr int kPairs = F::kBlock / (2 * kLanes);  // pairs of vectors in a block
     for (int64_t i = 0; i < padded; i += F::kBlock) {
       for (int p = 0; p < kPairs; ++p) put(Every2nd<0>(x + i + 2 * p * kLanes));
       for (int p = 0; p < kPairs; ++p) put(Every2nd<1>(x + i + 2 * p * kLanes));
@@ -290,19 +362,15 @@ void PackFormat(const float* x, int64_t padded, const Panel& panel, int64_t slot
   }
 }
 
-void Pack(WeightFormat format, const float* x, int64_t padded, const Panel& panel, int64_t slot) {
-  switch (format) {
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-      return PackFormat<DecodeF32>(x, padded, panel, slot);
-    case WeightFormat::kBF16:
-    case WeightFormat::kMxfp4:
-    case WeightFormat::kNvfp4:
-    case WeightFormat::kKbit:
-      return PackFormat<DecodeBf16>(x, padded, panel, slot);
-    case WeightFormat::kFp8Block:
-      return PackFormat<DecodeFp8>(x, padded, panel, slot);
-  }
+void Pack(const Weights& w, const float* x, const Panel& panel, int64_t slot) {
+  float* out = panel.data + slot * kLanes;
+  WithDecoder(w, [&](auto decoder) HWY_ATTR {
+    using F = typename decltype(decoder)::Type;
+    PackRow<F>(x, PaddedColumns<F>(w.k), [&](F32Vec v) HWY_ATTR {
+      hn::Store(v, kF32, out);
+      out += panel.width * kLanes;
+    });
+  });
 }
 
 }  // namespace dsv4::linear_kernel::HWY_NAMESPACE
@@ -312,6 +380,7 @@ HWY_AFTER_NAMESPACE();
 namespace dsv4::linear_kernel {
 
 HWY_EXPORT(PanelTokens);
+HWY_EXPORT(Padded);
 HWY_EXPORT(ScratchFloats);
 HWY_EXPORT(Pack);
 HWY_EXPORT(Multiply);
@@ -325,17 +394,23 @@ Weights::Weights(const WeightView& view)
       scale(reinterpret_cast<const uint8_t*>(view.scale.data)),
       scale_row_bytes(view.scale.row_stride() * item_bytes(view.scale.dtype)),
       scale_is_f32(view.scale.dtype == DType::kF32),
-      scale2(view.format == WeightFormat::kNvfp4 ? view.scale2 : 1.f) {
+      scale2(view.format == WeightFormat::kNvfp4 || view.format == WeightFormat::kKbit ? view.scale2
+                                                                                       : 1.f),
+      bits(view.bits),
+      codebook(reinterpret_cast<const float*>(view.codebook.data)) {
 }
 
 int64_t panel_tokens() {
   return HWY_DYNAMIC_DISPATCH(PanelTokens)();
 }
+int64_t padded_columns(const Weights& weights) {
+  return HWY_DYNAMIC_DISPATCH(Padded)(weights);
+}
 int64_t scratch_floats(const Weights& weights, int64_t rows, int64_t tokens) {
   return HWY_DYNAMIC_DISPATCH(ScratchFloats)(weights, rows, tokens);
 }
-void pack(WeightFormat format, const float* x, int64_t padded, const Panel& panel, int64_t slot) {
-  HWY_DYNAMIC_DISPATCH(Pack)(format, x, padded, panel, slot);
+void pack(const Weights& weights, const float* x, const Panel& panel, int64_t slot) {
+  HWY_DYNAMIC_DISPATCH(Pack)(weights, x, panel, slot);
 }
 void multiply(const Block& block) {
   HWY_DYNAMIC_DISPATCH(Multiply)(block);

@@ -1,14 +1,22 @@
 // The SIMD kernels under linear_cpu.cc: packing of activations and one block of a product.
 //
-// Every output element is computed in one order, whatever the number of tokens:
+// Every output element is computed in one order, whatever the number of tokens (V = lanes of a
+// vector, p counts columns in packed order):
 //
-//   w[p]   = the stored weight as f32, scale included, columns in packed order p
-//   acc[l] = fma(x[p], w[p], acc[l])   for p = l, l + V, l + 2V, ...   (V = lanes of a vector)
-//   y      = scale2 * (sum of acc's lanes)
+//   f32, bf16, f16, fp8      w[p]   = the stored weight as f32, scale included
+//                            acc[l] = fma(x[p], w[p], acc[l])         for p = l, l + V, l + 2V, ...
+//   mxfp4, nvfp4, k-bit      c[p]   = the code's value as f32
+//                            s      = 0, then fma(x[p], c[p], s)      over the p of a step
+//                            acc[l] = fma(s, scale[l], acc[l])        for each step
+//   all                      y      = scale2 * (sum of acc's lanes)
+//
+// A lane's part of a step lies within one block of the weight and so has one scale: one product
+// with a scale a block and not one a weight. An MXFP4 weight and its k-bit image (e2m1/8 codebook,
+// scales 8 times as large) differ by powers of two in c and scale, hence give the same bits.
 //
 // Fused (few tokens: decode in registers, memory bound) and tiled (many tokens: decode once into a
-// cache-resident tile, FMA bound) follow it alike, hence equal bits. Packed order puts the even
-// columns of a block before the odd ones, because that is how two codes of a word come apart.
+// cache-resident tile, FMA bound) follow this order alike, hence equal bits. Packed order is the
+// order in which codes come out of their words: see the decoders.
 // A NaN result is always the same quiet NaN, so that its bits do not depend on operand order.
 
 #pragma once
@@ -18,9 +26,6 @@
 #include "dsv4/formats/weight.h"
 
 namespace dsv4::linear_kernel {
-
-// Columns of packed activations come in multiples of this; the rest is zero.
-inline constexpr int64_t kPad = 64;
 
 // A WeightView as the kernels read it. Rows may start at any address.
 struct Weights {
@@ -36,7 +41,12 @@ struct Weights {
   int64_t scale_row_bytes;
   bool scale_is_f32;
   float scale2;
+  int bits;               // kKbit: K
+  const float* codebook;  // kKbit: [2^K]
 };
+
+// Columns of packed activations: k rounded up to what the decoder takes at once.
+int64_t padded_columns(const Weights& weights);
 
 // Activations are packed as panels of up to panel_tokens() tokens, vectors of the tokens side by
 // side: panel[p / V][token][p % V]. All but the last panel of a product are full.
@@ -45,8 +55,8 @@ struct Panel {
   int64_t width;  // tokens in this panel
 };
 int64_t panel_tokens();
-// x: [padded] f32, k rounded up to kPad, zero from k on -> column `slot` of the panel
-void pack(WeightFormat format, const float* x, int64_t padded, const Panel& panel, int64_t slot);
+// x: [padded_columns()] f32, zero from k on -> column `slot` of the panel
+void pack(const Weights& weights, const float* x, const Panel& panel, int64_t slot);
 
 // Rows [row, row + rows) of w times `tokens` tokens. Blocks start at multiples of kRowAlign and do
 // not cross a multiple of kMaxBlockRows, so that the rows of an fp8 block share their scales.

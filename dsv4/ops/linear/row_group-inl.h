@@ -12,39 +12,53 @@
 #include <cmath>
 #include <cstring>
 
-#include "dsv4/ops/linear/weight_decode-inl.h"
+#include "dsv4/ops/linear/block_decode-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4::linear_kernel::HWY_NAMESPACE {
 
-// Columns between two visits of a row group. A tile of kTileRows x kChunk floats fills most of the
-// L1 cache; shorter chunks fit better but carry the sums through the L2 cache more often, which
-// costs more.
-constexpr int64_t kChunk = 1024;
 constexpr int64_t kScalesAhead = 512;  // bytes
 
 inline bool IsNanCode(uint8_t e4m3) {
   return (e4m3 & 0x7f) == 0x7f;
 }
 
+// Columns of packed activations for k columns of a weight.
+template <class F>
+constexpr int64_t PaddedColumns(int64_t k) {
+  constexpr int64_t kStep = F::kVectors * kLanes, kHalfStep = F::kHalfVectors * kLanes;
+  const int64_t left = k % kStep;
+  return k - left + (left == 0 ? 0 : left <= kHalfStep ? kHalfStep : kStep);
+}
+
+// Where one step of a group lies.
+template <int R>
+struct StepOf {
+  int64_t column;  // in packed order, from the start of the chunk
+  const uint8_t* at[R];
+  const uint8_t* scale[R];
+};
+
+template <int kCount>
+using Vectors = std::integral_constant<int, kCount>;
+
 // Rows first, first + stride, ... of a weight; those past the end repeat the last one.
 template <class F, int R>
 struct RowGroup {
   static constexpr int64_t kStep = F::kVectors * kLanes;  // columns decoded at once
+  static constexpr int64_t kHalfStep = F::kHalfVectors * kLanes;
   static constexpr int64_t kStepBytes = kStep * F::kBits / 8;
-  static constexpr int64_t kNumScales = F::kGroup == 0 ? 1 : kChunk / std::max(F::kGroup, 1) + 1;
-  // The scales of an fp8 block serve all rows of a group (see Block).
-  static constexpr int kScaleRows = F::kGroup == kFp8BlockSize ? 1 : R;
+  static constexpr int64_t kStepScales = F::kScaleSums ? kStep / F::kGroup : 0;
 
   const Weights& w;
+  F decoder;
   const int64_t ahead_bytes;  // distance of prefetches
   int64_t n[R];
   const uint8_t* data[R];
-  float scales[kScaleRows][kNumScales] = {};
-  typename F::Watch watch;
 
-  RowGroup(const Weights& weights, int64_t first, int64_t stride, int64_t end, int64_t ahead)
-      : w(weights), ahead_bytes(ahead) {
+  RowGroup(const Weights& weights, const F& f, int64_t first, int64_t stride, int64_t end,
+           int64_t ahead)
+      : w(weights), decoder(f), ahead_bytes(ahead) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       n[r] = std::min(first + r * stride, end - 1);
@@ -52,39 +66,33 @@ struct RowGroup {
     }
   }
 
-  // Calls step(s, row pointers) for steps s = 0, 1, ... of columns [k0, k0 + columns).
+  // Calls step(Vectors<c>, StepOf<R>) for the steps of columns [k0, k0 + columns): c is
+  // F::kVectors, or F::kHalfVectors for the rest if it is no longer than that.
   template <class Step>
   HWY_INLINE void for_each_step(int64_t k0, int64_t columns, const Step& step) {
-    load_scales(k0, columns);
-    const uint8_t* at[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) at[r] = data[r] + k0 * F::kBits / 8;
-    int64_t s = 0;
-    for (; (s + 1) * kStep <= columns; ++s) {
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) __builtin_prefetch(at[r] + ahead_bytes);
-      step(s, at);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) at[r] += kStepBytes;
-    }
-    const auto ragged = static_cast<size_t>(columns) % kStep;
-    if (ragged == 0) return;
-    // The ragged end: zero codes are zero weights in every format.
-    uint8_t tail[R][kStepBytes] = {};
+    decoder.begin_chunk(w, n[0], k0, columns);
+    StepOf<R> now{};
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      std::memcpy(tail[r], at[r], ragged * F::kBits / 8);
-      at[r] = tail[r];
+      now.at[r] = data[r] + k0 * F::kBits / 8;
+      if constexpr (F::kScaleSums) {
+        now.scale[r] = w.scale + n[r] * w.scale_row_bytes + k0 / F::kGroup;
+      }
     }
-    step(s, at);
-  }
-
-  HWY_INLINE void decode(int r, int64_t s, const uint8_t* at, F32Vec* out) {
-    if constexpr (F::kGroup == 0) {
-      F::Decode(at, nullptr, watch, out);
-    } else {
-      F::Decode(at, scales[std::min(r, kScaleRows - 1)] + s * kStep / F::kGroup, watch, out);
+    for (; now.column + kStep <= columns; now.column += kStep) {
+      prefetch(now);
+      step(Vectors<F::kVectors>(), now);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) now.at[r] += kStepBytes, now.scale[r] += kStepScales;
     }
+    const auto left = static_cast<size_t>(columns) % kStep;
+    if (left == 0) return;
+    Tail tail;
+    if (left != kHalfStep) tail.take(now, left);
+    if constexpr (kHalfStep > 0) {
+      if (left <= kHalfStep) return step(Vectors<F::kHalfVectors>(), now);
+    }
+    step(Vectors<F::kVectors>(), now);
   }
 
   bool has_nan_code(int r) const {
@@ -92,14 +100,32 @@ struct RowGroup {
   }
 
  private:
-  void load_scales(int64_t k0, int64_t columns) {
-    if constexpr (F::kGroup != 0) {
-      const int64_t count = (columns + F::kGroup - 1) / F::kGroup;
-      for (int r = 0; r < kScaleRows; ++r) {
-        __builtin_prefetch(w.scale + n[r] * w.scale_row_bytes + k0 / F::kGroup + kScalesAhead);
-        F::Scales(w, n[r], k0 / F::kGroup, count, scales[r]);
-        scales[r][count] = 0;  // the second half of a ragged step
+  // The ragged end of the rows, filled up with zeros. They meet the zeros of the activations.
+  struct Tail {
+    uint8_t bytes[R][kStepBytes];
+    uint8_t scales[R][kStepScales + 1];
+
+    void take(StepOf<R>& now, size_t columns) {
+      std::memset(this, 0, sizeof(*this));
+      for (int r = 0; r < R; ++r) {
+        std::memcpy(bytes[r], now.at[r], columns * F::kBits / 8);
+        now.at[r] = bytes[r];
+        if constexpr (F::kScaleSums) {
+          std::memcpy(scales[r], now.scale[r], columns / F::kGroup);
+          now.scale[r] = scales[r];
+        }
       }
+    }
+  };
+
+  HWY_INLINE void prefetch(const StepOf<R>& now) const {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int64_t line = 0; line < kStepBytes; line += 64) {
+        __builtin_prefetch(now.at[r] + ahead_bytes + line);
+      }
+      if constexpr (F::kScaleSums) __builtin_prefetch(now.scale[r] + kScalesAhead);
     }
   }
 };
