@@ -34,6 +34,9 @@ CLI::Validator number_in(double low, double high);
 // "1,2,3" or "@file" (white space or commas). Throws kBadInput naming the word that is no id.
 std::vector<int32_t> parse_ids(const std::string& text);
 
+// "113.1 GiB", "18.4 MiB", "584 B"
+std::string size_text(int64_t bytes);
+
 // A tokenizer of another model would fail in the middle of the work.
 void check_vocabulary(const Tokenizer& tokenizer, const Model& model);
 
