@@ -179,7 +179,7 @@ std::string reserves_text(const std::vector<MachineFit>& fits) {
   return text;
 }
 
-void print_machines(const MemoryPlan& plan, const std::vector<MachineFit>& fits) {
+void print_machines(const std::vector<MachineFit>& fits) {
   fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", "machine", "room", "need",
              "left", "fits", "longest context", "max batch");
   for (const auto& [machine, fit] : fits) {
@@ -213,7 +213,7 @@ void plan_model(const PlanOptions& options) {
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", after the recipe");
   print_weights(plan.weights);
   print_memory(plan);
-  print_machines(plan, fits);
+  print_machines(fits);
 }
 
 }  // namespace
