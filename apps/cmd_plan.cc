@@ -9,6 +9,7 @@
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/convert/stored_tensors.h"
 #include "dsv4/engine/plan.h"
 #include "dsv4/model/model.h"
 #include "dsv4/model/released.h"
@@ -47,9 +48,11 @@ Source source_of(const PlanOptions& options) {
             .tensors = stored_tensors(official_tensor_list(config, options.mtp))};
   }
   const Model model = Model::load(find_model(options.model));
+  StoredTensors tensors = stored_tensors(model.checkpoint());
+  if (!options.mtp) drop_drafter(tensors);
   return {.title = model.checkpoint().folder(),
           .config = model.config(),
-          .tensors = stored_tensors(model.checkpoint(), options.mtp)};
+          .tensors = std::move(tensors)};
 }
 
 Recipe recipe_of(const PlanOptions& options) {
@@ -167,19 +170,15 @@ void print_memory(const MemoryPlan& plan) {
              size_text(plan.workspace.kernels));
 }
 
-// "1.0 GiB of cpu, 6.0 GiB of others".
+// "6.0 GiB of a GPU, 1.0 GiB of the cpu"
 std::string reserves_text(const std::vector<MachineFit>& fits) {
-  const int64_t first = fits[0].machine.reserve_bytes;
-  std::string text = size_text(first);
-  for (const auto& [machine, fit] : fits) {
-    if (machine.reserve_bytes == first) continue;
-    return fmt::format("{} ({} of {})", size_text(machine.reserve_bytes), text,
-                       fits[0].machine.name);
-  }
-  return text;
+  std::string gpu, host;
+  for (const auto& [machine, fit] : fits)
+    (machine.host ? host : gpu) = size_text(machine.reserve_bytes);
+  return fmt::format("{} of a GPU, {} of the cpu", gpu, host);
 }
 
-void print_machines(const MemoryPlan& plan, const std::vector<MachineFit>& fits) {
+void print_machines(const std::vector<MachineFit>& fits) {
   fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", "machine", "room", "need",
              "left", "fits", "longest context", "max batch");
   for (const auto& [machine, fit] : fits) {
@@ -190,10 +189,7 @@ void print_machines(const MemoryPlan& plan, const std::vector<MachineFit>& fits)
                fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
                fit.max_sequences);
   }
-  fmt::print(
-      "weights and cache spread evenly over the GPUs; kept free on each, for the "
-      "workspace too: {}\n",
-      reserves_text(fits));
+  fmt::print("weights and cache spread evenly over the GPUs; kept free: {}\n", reserves_text(fits));
 }
 
 void plan_model(const PlanOptions& options) {
@@ -213,7 +209,7 @@ void plan_model(const PlanOptions& options) {
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", after the recipe");
   print_weights(plan.weights);
   print_memory(plan);
-  print_machines(plan, fits);
+  print_machines(fits);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "dsv4/engine/weight_summary.h"
 
-#include "dsv4/loader/checkpoint.h"
+#include <iterator>
 
 namespace dsv4 {
 namespace {
@@ -77,12 +77,9 @@ StoredTensors stored_tensors(const std::vector<NamedTensor>& list) {
   return stored;
 }
 
-StoredTensors stored_tensors(const Checkpoint& checkpoint, bool mtp) {
-  StoredTensors stored;
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (mtp || !is_drafter(name)) stored.emplace_hint(stored.end(), name, tensor.view);
-  }
-  return stored;
+void drop_drafter(StoredTensors& tensors) {
+  for (auto at = tensors.begin(); at != tensors.end();)
+    at = is_drafter(at->first) ? tensors.erase(at) : std::next(at);
 }
 
 }  // namespace dsv4

@@ -12,8 +12,6 @@
 
 namespace dsv4 {
 
-class Checkpoint;
-
 struct Amount {
   int64_t tensors = 0, bytes = 0;
   int64_t values = 0;  // weights, whatever a byte holds of them; scales and codebooks do not count
@@ -36,7 +34,7 @@ struct WeightSummary {
 WeightSummary summarise(const ConvertList& list);
 
 StoredTensors stored_tensors(const std::vector<NamedTensor>& list);
-// What the engine loads of a checkpoint: without `mtp`, its drafter tensors are left out.
-StoredTensors stored_tensors(const Checkpoint& checkpoint, bool mtp);
+// Leaves what the engine loads today.
+void drop_drafter(StoredTensors& tensors);
 
 }  // namespace dsv4

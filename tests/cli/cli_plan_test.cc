@@ -1,6 +1,5 @@
 // dsv4 plan and dsv4 inspect at full size: what they say of the released layouts.
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/cli.h"
