@@ -8,7 +8,6 @@
 #include "apps/common.h"
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/mapped_file.h"
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/engine/plan.h"
 #include "dsv4/model/model.h"
@@ -53,13 +52,6 @@ Source source_of(const PlanOptions& options) {
   return {.title = model.checkpoint().folder(),
           .config = model.config(),
           .tensors = std::move(tensors)};
-}
-
-Recipe recipe_of(const PlanOptions& options) {
-  Recipe recipe = recipe_of_flags(options.experts, options.dense);
-  if (!options.recipe.empty())
-    recipe.append(parse_recipe(read_text_file(options.recipe, size_t{2} << 20), options.recipe));
-  return recipe;
 }
 
 struct MachineFit {
@@ -194,7 +186,7 @@ void print_machines(const std::vector<MachineFit>& fits) {
 
 void plan_model(const PlanOptions& options) {
   const Source source = source_of(options);
-  const Recipe recipe = recipe_of(options);
+  const Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
   const ConvertList list = convert_list(source.tensors, recipe, source.config.o_groups);
   const int64_t positions = source.config.max_positions;
   const MemoryPlan plan =
