@@ -6,7 +6,6 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/mapped_file.h"
 #include "dsv4/convert/quantize.h"
 
 namespace dsv4::apps {
@@ -25,9 +24,7 @@ double gib(int64_t bytes) {
 }
 
 Recipe recipe_of(const Options& options) {
-  Recipe recipe = recipe_of_flags(options.experts, options.dense);
-  if (!options.recipe.empty())
-    recipe.append(parse_recipe(read_text_file(options.recipe, size_t{2} << 20), options.recipe));
+  Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
   if (recipe.rules.empty())
     fail(ErrorCode::kBadInput, "nothing to do: say --experts k3, --dense k4 or --recipe FILE");
   return recipe;

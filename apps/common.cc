@@ -105,6 +105,24 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
+Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file) {
+  Recipe recipe = recipe_of_flags(experts, dense);
+  if (!file.empty()) recipe.append(parse_recipe(read_text_file(file, size_t{2} << 20), file));
+  return recipe;
+}
+
+std::string size_text(int64_t bytes) {
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  const char* unit = "";
+  for (const char* larger : {"KiB", "MiB", "GiB"}) {
+    value /= 1024;
+    unit = larger;
+    if (value < 1024) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
 void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {
   if (tokenizer.vocab_size() > model.config().vocab_size) {
     fail(ErrorCode::kBadInput, "tokenizer.json has {} tokens, the model only {}",

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/convert/recipe.h"
 #include "dsv4/ops/op.h"
 
 namespace dsv4 {
@@ -33,6 +34,12 @@ CLI::Validator number_in(double low, double high);
 
 // "1,2,3" or "@file" (white space or commas). Throws kBadInput naming the word that is no id.
 std::vector<int32_t> parse_ids(const std::string& text);
+
+// What --experts, --dense and --recipe ask for, each may be empty; the file has the last word.
+Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file);
+
+// "113.1 GiB", "18.4 MiB", "584 B"
+std::string size_text(int64_t bytes);
 
 // A tokenizer of another model would fail in the middle of the work.
 void check_vocabulary(const Tokenizer& tokenizer, const Model& model);

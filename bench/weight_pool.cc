@@ -26,10 +26,13 @@ const std::byte* pool() {
   return bytes.view().data;
 }
 
-ConstTensorView nf_values(int bits) {
-  static const std::array<Codebook, 4> books = {nf_codebook(2), nf_codebook(3), nf_codebook(4),
-                                                nf_codebook(5)};
-  const Codebook& book = books.at(static_cast<size_t>(bits - kMinKbit));
+ConstTensorView codebook(int bits) {
+  static const std::array<Codebook, kMaxKbit + 1> books = [] {
+    std::array<Codebook, kMaxKbit + 1> all;
+    for (int b = kMinKbit; b <= kMaxKbit; ++b) all[static_cast<size_t>(b)] = bnf_codebook(b);
+    return all;
+  }();
+  const Codebook& book = books.at(static_cast<size_t>(bits));
   return {TensorMeta::contiguous(DType::kF32, {book.size()}),
           reinterpret_cast<const std::byte*>(book.value.data())};
 }
@@ -46,7 +49,7 @@ ConstTensorView WeightPool::take(DType dtype, int64_t rows, int64_t columns) {
 }
 
 WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k, int bits) {
-  WeightView w{.format = format, .n = n, .k = k};
+  WeightView w{.format = format, .n = n, .k = k, .bits = bits};
   switch (format) {
     case WeightFormat::kF32:
       w.data = take(DType::kF32, n, k);
@@ -72,8 +75,7 @@ WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k, int bits)
     case WeightFormat::kKbit:
       w.data = take(DType::kI32, n, k / kKbitBlock * bits);
       w.scale = take(DType::kU8, n, k / kKbitBlock);
-      w.bits = bits;
-      w.codebook = nf_values(bits);
+      w.codebook = codebook(bits);
       break;
   }
   return w;

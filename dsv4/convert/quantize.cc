@@ -11,6 +11,7 @@
 #include "dsv4/convert/imatrix.h"
 #include "dsv4/convert/shards.h"
 #include "dsv4/convert/side_files.h"
+#include "dsv4/convert/stored_tensors.h"
 #include "dsv4/convert/work_folder.h"
 #include "dsv4/loader/atomic_file.h"
 #include "dsv4/loader/checkpoint.h"
@@ -26,12 +27,6 @@ using Json = nlohmann::json;
 constexpr const char* kTool = "dsv4 " DSV4_VERSION;
 // Pages of the source that may be in memory at a time.
 constexpr int64_t kReleaseBytes = int64_t{256} << 20;
-
-StoredTensors stored_tensors(const Checkpoint& checkpoint) {
-  StoredTensors tensors;
-  for (const auto& [name, stored] : checkpoint.tensors()) tensors.emplace(name, stored.view);
-  return tensors;
-}
 
 // Changes when a file is replaced, without reading its data.
 std::string file_stamp(const std::string& path) {

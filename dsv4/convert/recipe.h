@@ -3,12 +3,12 @@
 //
 //   PATTERN  [LAYERS]  FORMAT
 //
-//   experts            k3          all routed experts
-//   experts.down       k4          w2 of them (gate = w1, up = w3, down = w2)
-//   experts  40-42,mtp k4-nf       those of some layers, and of the drafter's blocks
-//   dense              fp8         what official checkpoints store as FP8 (weight_name.h)
-//   attn.wq_b          k5          one projection
-//   head               keep        as the source stores it, which is also what no rule names
+//   experts            k3          # all routed experts
+//   experts.down       k4          # w2 of them (gate = w1, up = w3, down = w2)
+//   experts  40-42,mtp k4-nf       # those of some layers, and of the drafter's blocks
+//   dense              fp8         # what official checkpoints store as FP8 (weight_name.h)
+//   attn.wq_b          k5          # one projection
+//   head               keep        # as the source stores it, which is also what no rule names
 //
 // PATTERN  dense, or a part with or without one of its leaves: experts, shared_experts, attn,
 //          indexer, compressor, gate, mtp, head, embed

@@ -24,8 +24,9 @@ void score(const Model& model, const Context& context, std::span<const int32_t> 
          model.config().max_positions);
   }
   const int64_t step = std::min(chunk, total);
-  Executor executor(model, context,
-                    {.max_tokens = total, .max_sequences = 1, .max_batch_tokens = step});
+  Executor executor(
+      model, context,
+      {.max_tokens = total, .max_sequences = 1, .max_batch_tokens = step, .max_logits_rows = step});
   const SeqId seq = executor.cache().open();
   for (int64_t first = 0; first < total; first += step) {
     const int64_t count = std::min(step, total - first);
