@@ -12,9 +12,11 @@ CacheLimits limits(const Model& model, const WindowOptions& options, int64_t chu
     fail(ErrorCode::kBadInput, "a context of {} tokens exceeds the {} positions of {}",
          options.context, model.config().max_positions, model.checkpoint().folder());
   }
+  const int64_t step = std::min(chunk, options.context);
   return {.max_tokens = options.context,
           .max_sequences = 1,
-          .max_batch_tokens = std::min(chunk, options.context)};
+          .max_batch_tokens = step,
+          .max_logits_rows = step};
 }
 
 }  // namespace

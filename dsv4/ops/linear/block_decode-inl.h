@@ -188,25 +188,30 @@ constexpr float kE2M1[16] = {0.f,  0.5f,  1.f,  1.5f,  2.f,  3.f,  4.f,  6.f,
 // clang-format on
 
 // e2m1: a word is 8 columns in order. A lane has kCount / 8 words.
+template <int kCount>
+struct E2m1Codes {
+  const Lookup<4>& table;
+  U32Vec word[kCount / 8];
+
+  HWY_INLINE F32Vec value(int v) {
+    U32Vec& codes = word[v / 8];
+    const F32Vec values = table(codes);
+    codes = hn::ShiftRight<4>(codes);
+    return values;
+  }
+};
+
 struct E2m1Decoder : BlockDecoder {
   static constexpr int kBits = 4;
-  Lookup<4> value;
+  Lookup<4> table;
 
-  explicit HWY_INLINE E2m1Decoder(const Weights& w) : BlockDecoder(w), value(kE2M1) {}
+  explicit HWY_INLINE E2m1Decoder(const Weights& w) : BlockDecoder(w), table(kE2M1) {}
 
-  template <int kCount, class Emit>
-  HWY_INLINE void decode(const uint8_t* at, int64_t, const Emit& emit) const {
-    constexpr int kWords = kCount / 8;
-    U32Vec word[kWords];
-    Deinterleave<kWords>(kU32, at, word);
-#pragma GCC unroll 8
-    for (int m = 0; m < kWords; ++m) {
-#pragma GCC unroll 8
-      for (int q = 0; q < 8; ++q) {
-        emit(8 * m + q, value(word[m]));
-        word[m] = hn::ShiftRight<4>(word[m]);
-      }
-    }
+  template <int kCount>
+  HWY_INLINE E2m1Codes<kCount> load(const uint8_t* at, int64_t) const {
+    E2m1Codes<kCount> codes{table, {}};
+    Deinterleave<kCount / 8>(kU32, at, codes.word);
+    return codes;
   }
 };
 
@@ -240,14 +245,15 @@ HWY_INLINE U32Vec Select(uint32_t mask, U32Vec yes, U32Vec no) {
   return hn::IfVecThenElse(hn::Set(kU32, mask), yes, no);
 }
 
-// Planes to words of codes: column q * kWords + m of a lane is in field q (kWords bits wide) of
-// word m, where kWords is 4 up to K = 4 and 8 for K = 5. Only the low K bits of a field count.
+// Column q * kWords + m of a lane is in field q (kWords bits wide) of word m, where kWords is 4 up
+// to K = 4 and 8 for K = 5. Only the low K bits of a field count.
 template <int K>
-struct CodeWords {
+struct KbitCodes {
   static constexpr int kWords = K <= 4 ? 4 : 8;
+  const Lookup<K>& table;
   U32Vec word[kWords];
 
-  explicit HWY_INLINE CodeWords(const U32Vec* plane) {
+  HWY_INLINE KbitCodes(const Lookup<K>& values, const U32Vec* plane) : table(values) {
     // Bits 0 and 1 of the codes of even columns and of odd columns, in fields of 2 bits.
     const auto even = Select(0x55555555u, plane[0], hn::ShiftLeft<1>(plane[1]));
     const auto odd = Select(0x55555555u, hn::ShiftRight<1>(plane[0]), plane[1]);
@@ -279,30 +285,28 @@ struct CodeWords {
       word[7] = nibbles(word[7], hn::ShiftRight<3>(plane[4]));
     }
   }
+
+  HWY_INLINE F32Vec value(int v) {
+    U32Vec& codes = word[v % kWords];
+    const F32Vec values = table(codes);
+    codes = hn::ShiftRight<kWords>(codes);
+    return values;
+  }
 };
 
 template <int K>
 struct DecodeKbit : BlockDecoder {
   static constexpr int kVectors = 32, kHalfVectors = kHalfSteps ? 16 : 0;
   static constexpr int kBits = K, kGroup = kKbitBlock;
-  Lookup<K> value;
+  Lookup<K> table;
 
-  explicit HWY_INLINE DecodeKbit(const Weights& w) : BlockDecoder(w), value(w.codebook) {}
+  explicit HWY_INLINE DecodeKbit(const Weights& w) : BlockDecoder(w), table(w.codebook) {}
 
-  template <int kCount, class Emit>
-  HWY_INLINE void decode(const uint8_t* at, int64_t, const Emit& emit) const {
+  template <int kCount>
+  HWY_INLINE KbitCodes<K> load(const uint8_t* at, int64_t) const {
     U32Vec plane[K];
     load_planes<kCount>(at, plane);
-    CodeWords<K> codes(plane);
-    constexpr int kWords = CodeWords<K>::kWords;
-#pragma GCC unroll 8
-    for (int q = 0; q < kCount / kWords; ++q) {
-#pragma GCC unroll 8
-      for (int m = 0; m < kWords; ++m) {
-        emit(kWords * q + m, value(codes.word[m]));
-        codes.word[m] = hn::ShiftRight<kWords>(codes.word[m]);
-      }
-    }
+    return KbitCodes<K>(table, plane);
   }
 
   template <int kCount>

@@ -14,7 +14,7 @@ namespace dsv4::linear_kernel::HWY_NAMESPACE {
 
 // Rows that run side by side. Fused: enough chains of fused multiply-adds to hide their latency.
 // Tiled: with kPanelTokens tokens as many accumulators as the register file holds.
-constexpr int kFusedRows = 4;
+constexpr int kFusedRows = 4, kStepRows = 2;
 constexpr int kTileRows = kLanes >= 16 ? 8 : 4;
 constexpr int kPanelTokens = 3;
 // Bytes between a load and the prefetch that runs ahead of it in the same stream.
@@ -39,6 +39,48 @@ struct Sums {
   }
 };
 
+// sums += a step of kStepRows rows from row r on, in turns: one row's additions wait for each
+// other.
+template <class F, int T, int kCount>
+HWY_INLINE void AddRows(F& decoder, const StepOf<kFusedRows>& now, int r, const float* x,
+                        Sums<kFusedRows, T>& sums) {
+  auto codes0 = decoder.template load<kCount>(now.at[r], now.column);
+  auto codes1 = decoder.template load<kCount>(now.at[r + 1], now.column);
+  F32Vec sum[kStepRows][T];
+#pragma GCC unroll 8
+  for (int i = 0; i < kStepRows; ++i) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) sum[i][t] = F::kScaleSums ? hn::Zero(kF32) : sums.v[r + i][t];
+  }
+#pragma GCC unroll 32
+  for (int v = 0; v < kCount; ++v) {
+    const F32Vec value0 = codes0.value(v), value1 = codes1.value(v);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      F32Vec column = hn::Load(kF32, x + (v * T + t) * kLanes);
+      KeepInRegister(column);
+      if (F::kScaleSums && v == 0) {
+        sum[0][t] = hn::Mul(column, value0);
+        sum[1][t] = hn::Mul(column, value1);
+      } else {
+        sum[0][t] = hn::MulAdd(column, value0, sum[0][t]);
+        sum[1][t] = hn::MulAdd(column, value1, sum[1][t]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kStepRows; ++i) {
+    if constexpr (F::kScaleSums) {
+      const F32Vec scale = F::template scale<kCount>(now.scale[r + i]);
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) sums.v[r + i][t] = hn::MulAdd(sum[i][t], scale, sums.v[r + i][t]);
+    } else {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) sums.v[r + i][t] = sum[i][t];
+    }
+  }
+}
+
 // T tokens against rows first, first + stride, ...: weights go from memory to registers to the
 // sums.
 template <class F, int T>
@@ -49,31 +91,14 @@ void FusedRows(const Block& block, const F& decoder, int64_t first, int64_t stri
   Sums<kFusedRows, T> sums;
   for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
     const float* x = block.panels + k0 * T;
-    group.for_each_step(
-        k0, std::min(kChunk, w.k - k0), [&](auto vectors, const StepOf<kFusedRows>& now) HWY_ATTR {
-          const float* xs = x + now.column * T;
+    group.for_each_step(k0, std::min(kChunk, w.k - k0),
+                        [&](auto vectors, const StepOf<kFusedRows>& now) HWY_ATTR {
+                          const float* xs = x + now.column * T;
 #pragma GCC unroll 8
-          for (int r = 0; r < kFusedRows; ++r) {
-            F32Vec sum[T];
-#pragma GCC unroll 8
-            for (int t = 0; t < T; ++t) sum[t] = F::kScaleSums ? hn::Zero(kF32) : sums.v[r][t];
-            group.decoder.template decode<vectors()>(
-                now.at[r], now.column, [&](int v, F32Vec value) HWY_ATTR {
-#pragma GCC unroll 8
-                  for (int t = 0; t < T; ++t) {
-                    sum[t] = hn::MulAdd(hn::Load(kF32, xs + (v * T + t) * kLanes), value, sum[t]);
-                  }
-                });
-            if constexpr (F::kScaleSums) {
-              const F32Vec scale = F::template scale<vectors()>(now.scale[r]);
-#pragma GCC unroll 8
-              for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(sum[t], scale, sums.v[r][t]);
-            } else {
-#pragma GCC unroll 8
-              for (int t = 0; t < T; ++t) sums.v[r][t] = sum[t];
-            }
-          }
-        });
+                          for (int r = 0; r < kFusedRows; r += kStepRows) {
+                            AddRows<F, T, vectors()>(group.decoder, now, r, xs, sums);
+                          }
+                        });
   }
   const bool seen_nan = group.decoder.seen_nan();
 #pragma GCC unroll 8
@@ -105,18 +130,20 @@ template <class F>
 void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, float* tile) {
   float* out = tile;
   group.for_each_step(k0, columns, [&](auto vectors, const StepOf<kTileRows>& now) HWY_ATTR {
+    constexpr int kCount = vectors();
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      group.decoder.template decode<vectors()>(
-          now.at[r], now.column, [&](int v, F32Vec value) HWY_ATTR {
-            hn::Store(value, kF32, out + (v * kTileRows + r) * kLanes);
-          });
+      auto codes = group.decoder.template load<kCount>(now.at[r], now.column);
+#pragma GCC unroll 32
+      for (int v = 0; v < kCount; ++v) {
+        hn::Store(codes.value(v), kF32, out + (v * kTileRows + r) * kLanes);
+      }
       if constexpr (F::kScaleSums) {
-        hn::Store(F::template scale<vectors()>(now.scale[r]), kF32,
-                  out + (vectors() * kTileRows + r) * kLanes);
+        hn::Store(F::template scale<kCount>(now.scale[r]), kF32,
+                  out + (kCount * kTileRows + r) * kLanes);
       }
     }
-    out += (vectors() + F::kScaleSums) * kTileRows * kLanes;
+    out += (kCount + F::kScaleSums) * kTileRows * kLanes;
   });
 }
 
@@ -133,7 +160,7 @@ struct TileStep {
 };
 
 // sums += vectors [p, p + count) of the tile times the panel
-template <int T>
+template <int T, bool kFirst = false>
 HWY_INLINE void AddProducts(const float* tile, const float* x, int64_t count,
                             Sums<kTileRows, T>& sums) {
   for (int64_t p = 0; p < count; ++p, tile += kTileRows * kLanes, x += T * kLanes) {
@@ -145,7 +172,9 @@ HWY_INLINE void AddProducts(const float* tile, const float* x, int64_t count,
       F32Vec value = hn::Load(kF32, tile + r * kLanes);
       KeepInRegister(value);
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(column[t], value, sums.v[r][t]);
+      for (int t = 0; t < T; ++t) {
+        sums.v[r][t] = kFirst ? hn::Mul(column[t], value) : hn::MulAdd(column[t], value, sums.v[r][t]);
+      }
     }
   }
 }
@@ -157,11 +186,13 @@ HWY_INLINE void AddScaledProducts(const float* tile, const float* x, int64_t vec
   for (int64_t p = 0; p < vectors; p += step_vectors) {
     const int64_t count = std::min(step_vectors, vectors - p);
     Sums<kTileRows, T> part;
-    AddProducts<T>(tile, x + p * T * kLanes, count, part);
+    AddProducts<T, true>(tile, x + p * T * kLanes, 1, part);
+    AddProducts<T>(tile + kTileRows * kLanes, x + (p + 1) * T * kLanes, count - 1, part);
     tile += count * kTileRows * kLanes;
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      const F32Vec scale = hn::Load(kF32, tile + r * kLanes);
+      F32Vec scale = hn::Load(kF32, tile + r * kLanes);
+      KeepInRegister(scale);
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) sums.v[r][t] = hn::MulAdd(part.v[r][t], scale, sums.v[r][t]);
     }

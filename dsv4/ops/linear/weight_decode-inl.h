@@ -2,10 +2,11 @@
 // has what all of them share and the formats of one value a code; block_decode-inl.h has the
 // formats of 2 to 5 bits.
 //
-// A decoder takes steps of kVectors vectors of one row and hands each vector to a callback as soon
-// as it is there, because the vectors of a large step would not fit into registers together:
+// A decoder takes a row in steps of kVectors vectors. The vectors of a large step would not fit
+// into registers together, so a step first loads codes and then makes values on demand:
 //
-//   decode<kCount>(at, column, [&](int v, F32Vec values) {...})     v = 0, 1, ..., kCount - 1
+//   auto codes = decoder.template load<kCount>(at, column);
+//   codes.value(v)      for v = 0, 1, ..., kCount - 1, each once, in this order
 //
 // Columns come in packed order (linear_kernel.h): here the even columns of kBlock columns, then the
 // odd ones (kBlock = 1: as stored). Included once per Highway target; fixed-size vectors only.
@@ -45,24 +46,32 @@ constexpr int64_t kChunk = 1024;
 struct PlainDecoder {
   // 0: every step has kVectors vectors. Else the last one of a row may have this many.
   static constexpr int kHalfVectors = 0;
-  // True: decode() leaves the scales out, and a step's sums are multiplied by scale() instead.
+  // True: load() leaves the scales out, and a step's sums are multiplied by scale() instead.
   static constexpr bool kScaleSums = false;
   static constexpr int kGroup = 0;  // columns that share a scale
 
   explicit PlainDecoder(const Weights&) {}
   // Called before columns [k0, k0 + columns) of rows that share their scales with row n.
   HWY_INLINE void begin_chunk(const Weights&, int64_t, int64_t, int64_t) {}
-  // Whether a code was met that decode() gets wrong.
+  // Whether a code was met that load() gets wrong.
   HWY_INLINE bool seen_nan() const { return false; }
+};
+
+// The vectors of a small step.
+template <int kCount>
+struct Values {
+  F32Vec vector[kCount];
+
+  HWY_INLINE F32Vec value(int v) const { return vector[v]; }
 };
 
 struct DecodeF32 : PlainDecoder {
   static constexpr int kVectors = 1, kBits = 32, kBlock = 1;
   using PlainDecoder::PlainDecoder;
 
-  template <int kCount, class Emit>
-  HWY_INLINE void decode(const uint8_t* at, int64_t, const Emit& emit) {
-    emit(0, hn::LoadU(kF32, reinterpret_cast<const float*>(at)));
+  template <int kCount>
+  HWY_INLINE Values<1> load(const uint8_t* at, int64_t) {
+    return {{hn::LoadU(kF32, reinterpret_cast<const float*>(at))}};
   }
 };
 
@@ -70,8 +79,8 @@ struct DecodeF16 : PlainDecoder {
   static constexpr int kVectors = 1, kBits = 16, kBlock = 1;
   using PlainDecoder::PlainDecoder;
 
-  template <int kCount, class Emit>
-  HWY_INLINE void decode(const uint8_t* at, int64_t, const Emit& emit) {
+  template <int kCount>
+  HWY_INLINE Values<1> load(const uint8_t* at, int64_t) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
     // Highway's own conversion knows no infinity and no NaN on its emulated targets.
     HWY_ALIGN float values[kLanes];
@@ -80,10 +89,10 @@ struct DecodeF16 : PlainDecoder {
       std::memcpy(&code, at + l * sizeof(code), sizeof(code));
       values[l] = f16_to_f32(code);
     }
-    emit(0, hn::Load(kF32, values));
+    return {{ hn::Load(kF32, values) }};
 #else
     const hn::Rebind<hwy::float16_t, decltype(kF32)> f16;
-    emit(0, hn::PromoteTo(kF32, hn::LoadU(f16, reinterpret_cast<const hwy::float16_t*>(at))));
+    return {{hn::PromoteTo(kF32, hn::LoadU(f16, reinterpret_cast<const hwy::float16_t*>(at)))}};
 #endif
   }
 };
@@ -93,11 +102,11 @@ struct DecodeBf16 : PlainDecoder {
   static constexpr int kVectors = 2, kBits = 16, kBlock = 2 * kLanes;
   using PlainDecoder::PlainDecoder;
 
-  template <int kCount, class Emit>
-  HWY_INLINE void decode(const uint8_t* at, int64_t, const Emit& emit) {
+  template <int kCount>
+  HWY_INLINE Values<2> load(const uint8_t* at, int64_t) {
     const auto pairs = hn::LoadU(kU32, reinterpret_cast<const uint32_t*>(at));
-    emit(0, hn::BitCast(kF32, hn::ShiftLeft<16>(pairs)));
-    emit(1, hn::BitCast(kF32, hn::And(pairs, hn::Set(kU32, 0xffff0000u))));
+    return {{hn::BitCast(kF32, hn::ShiftLeft<16>(pairs)),
+             hn::BitCast(kF32, hn::And(pairs, hn::Set(kU32, 0xffff0000u)))}};
   }
 };
 
@@ -135,9 +144,9 @@ struct DecodeFp8 : PlainDecoder {
 #if HWY_TARGET == HWY_SCALAR
   static constexpr int kVectors = 1, kBlock = 1;
 
-  template <int kCount, class Emit>
-  HWY_INLINE void decode(const uint8_t* at, int64_t column, const Emit& emit) {
-    emit(0, hn::Set(kF32, e4m3_to_f32(*at) * 0x1p-8f * scales[column / kFp8BlockSize]));
+  template <int kCount>
+  HWY_INLINE Values<1> load(const uint8_t* at, int64_t column) {
+    return {{ hn::Set(kF32, e4m3_to_f32(*at) * 0x1p-8f * scales[column / kFp8BlockSize]) }};
   }
 #else
   static constexpr int kVectors = 4, kBlock = 4 * kLanes;
@@ -147,8 +156,8 @@ struct DecodeFp8 : PlainDecoder {
     return watch.Seen();
   }
 
-  template <int kCount, class Emit>
-  HWY_INLINE void decode(const uint8_t* at, int64_t column, const Emit& emit) {
+  template <int kCount>
+  HWY_INLINE Values<4> load(const uint8_t* at, int64_t column) {
     const hn::Repartition<int16_t, decltype(kF32)> i16;
     const hn::Half<decltype(i16)> i16_half;
     const hn::Rebind<hwy::float16_t, decltype(kF32)> f16;
@@ -161,10 +170,8 @@ struct DecodeFp8 : PlainDecoder {
     const auto widen = [&](auto half) HWY_ATTR {
       return hn::Mul(hn::PromoteTo(kF32, hn::BitCast(f16, half)), factor);
     };
-    emit(0, widen(hn::LowerHalf(i16_half, even)));
-    emit(1, widen(hn::UpperHalf(i16_half, even)));
-    emit(2, widen(hn::LowerHalf(i16_half, odd)));
-    emit(3, widen(hn::UpperHalf(i16_half, odd)));
+    return {{widen(hn::LowerHalf(i16_half, even)), widen(hn::UpperHalf(i16_half, even)),
+             widen(hn::LowerHalf(i16_half, odd)), widen(hn::UpperHalf(i16_half, odd))}};
   }
 #endif
 
