@@ -1,4 +1,4 @@
-// dsv4 eval logits MODEL --ids 1,2,3|@file -o OUT.safetensors
+// dsv4 eval logits MODEL --ids 1,2,3|@file -o OUT.safetensors, and the table of eval commands.
 //
 // Writes `logits` F32 [T, V] and `ids` I32 [T].
 
@@ -46,10 +46,12 @@ void eval_logits(const LogitsOptions& options) {
   write_safetensors(options.out, {{"logits", logits}, {"ids", stored_ids}},
                     {{"numerics", name(options.numerics)}});
   if (!options.json) return;
-  const nlohmann::json report = {{"tokens", total},          {"vocab", vocab},
-                                 {"chunk", options.chunk},   {"out", options.out},
-                                 {"seconds", spent.count()}, {"numerics", name(options.numerics)}};
-  fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_json({{"tokens", total},
+              {"vocab", vocab},
+              {"chunk", options.chunk},
+              {"out", options.out},
+              {"seconds", spent.count()},
+              {"numerics", name(options.numerics)}});
 }
 
 }  // namespace
@@ -71,6 +73,9 @@ void add_eval(CLI::App& app, Action& action) {
   add_device(*logits, options->device);
   logits->add_flag("--json", options->json, "print a report on stdout");
   logits->callback([options, &action] { action = [options] { eval_logits(*options); }; });
+  add_eval_perplexity(*eval, action);
+  add_eval_divergence(*eval, action);
+  add_eval_needle(*eval, action);
 }
 
 }  // namespace dsv4::apps

@@ -97,14 +97,6 @@ void print_stats(const EngineStats& stats, const Printer& printer, Clock::time_p
   fmt::print(stderr, "{}\n", report.dump());
 }
 
-// A tokenizer of another model would fail in the middle of an answer.
-void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {
-  if (tokenizer.vocab_size() > model.config().vocab_size) {
-    fail(ErrorCode::kBadInput, "tokenizer.json has {} tokens, the model only {}",
-         tokenizer.vocab_size(), model.config().vocab_size);
-  }
-}
-
 GenerateParams generate_params(const RunOptions& options, const std::string& folder,
                                const ModelConfig& config, int64_t prompt_tokens) {
   GenerateParams params{.sampling = load_sampling_defaults(folder), .stop = config.eos};

@@ -13,5 +13,12 @@ using Action = std::function<void()>;
 void add_run(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_quantize(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Action& action);
+
+// Below `dsv4 eval`.
+void add_eval_perplexity(CLI::App& eval, Action& action);
+void add_eval_divergence(CLI::App& eval, Action& action);
+void add_eval_needle(CLI::App& eval, Action& action);
 
 }  // namespace dsv4::apps

@@ -7,10 +7,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/model/model.h"
+#include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
@@ -102,8 +105,38 @@ std::vector<int32_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-Progress::Progress(std::string what, int64_t total)
+Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file) {
+  Recipe recipe = recipe_of_flags(experts, dense);
+  if (!file.empty()) recipe.append(parse_recipe(read_text_file(file, size_t{2} << 20), file));
+  return recipe;
+}
+
+std::string size_text(int64_t bytes) {
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes);
+  const char* unit = "";
+  for (const char* larger : {"KiB", "MiB", "GiB"}) {
+    value /= 1024;
+    unit = larger;
+    if (value < 1024) break;
+  }
+  return fmt::format("{:.1f} {}", value, unit);
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {
+  if (tokenizer.vocab_size() > model.config().vocab_size) {
+    fail(ErrorCode::kBadInput, "tokenizer.json has {} tokens, the model only {}",
+         tokenizer.vocab_size(), model.config().vocab_size);
+  }
+}
+
+void print_json(const nlohmann::json& report) {
+  fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+Progress::Progress(std::string what, int64_t total, std::string unit)
     : what_(std::move(what)),
+      unit_(std::move(unit)),
       total_(total),
       terminal_(isatty(STDERR_FILENO) != 0),
       begin_(std::chrono::steady_clock::now()) {
@@ -119,17 +152,36 @@ void Progress::finish() {
   terminal_ = false;
 }
 
-void Progress::update(int64_t done) {
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
-  if (!terminal_ || spent.count() < 2.0 || done <= 0) return;
+void Progress::skip(int64_t done) {
+  skipped_ = done;
+}
+
+namespace {
+
+std::string duration_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+}  // namespace
+
+void Progress::update(int64_t done, const std::string& rates) {
+  if (!terminal_) return;
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> spent = now - begin_, since = now - latest_;
+  if (spent.count() < 2.0 || since.count() < 0.1 || done <= skipped_) return;
+  latest_ = now;
   constexpr int kWidth = 30;
-  const double share =
-      static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1));
+  const double share = std::clamp(
+      static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1)), 0., 1.);
   const auto filled = static_cast<size_t>(share * kWidth);
-  const double rate = static_cast<double>(done) / spent.count();
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%%  %.0f tok/s  %.0f s left", what_.c_str(),
+  const double rate = static_cast<double>(done - skipped_) / spent.count();
+  const std::string shown = rates.empty() ? fmt::format("{:.0f} {}/s", rate, unit_) : rates;
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%%  %s  %s left", what_.c_str(),
                std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(),
-               share * 100, rate, static_cast<double>(total_ - done) / rate);
+               share * 100, shown.c_str(),
+               duration_text(static_cast<double>(total_ - done) / rate).c_str());
   std::fflush(stderr);
   drawn_ = true;
 }

@@ -5,10 +5,17 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "dsv4/convert/recipe.h"
 #include "dsv4/ops/op.h"
+
+namespace dsv4 {
+class Model;
+class Tokenizer;
+}  // namespace dsv4
 
 namespace dsv4::apps {
 
@@ -28,21 +35,36 @@ CLI::Validator number_in(double low, double high);
 // "1,2,3" or "@file" (white space or commas). Throws kBadInput naming the word that is no id.
 std::vector<int32_t> parse_ids(const std::string& text);
 
+// What --experts, --dense and --recipe ask for, each may be empty; the file has the last word.
+Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file);
+
+// "113.1 GiB", "18.4 MiB", "584 B"
+std::string size_text(int64_t bytes);
+
+// A tokenizer of another model would fail in the middle of the work.
+void check_vocabulary(const Tokenizer& tokenizer, const Model& model);
+
+// One line on stdout; numbers that are not finite become null.
+void print_json(const nlohmann::json& report);
+
 // A bar on stderr, only when stderr is a terminal and the work lasts over two seconds.
 class Progress {
  public:
-  Progress(std::string what, int64_t total);
+  // `unit` of what is counted, for the rate.
+  Progress(std::string what, int64_t total, std::string unit = "tok");
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(int64_t done);
+  void skip(int64_t done);  // so much was there before: no part of the rate
+  // `rates` stands in place of the rate of what is counted.
+  void update(int64_t done, const std::string& rates = "");
   void finish();  // wipes the bar; nothing is drawn afterwards
 
  private:
-  std::string what_;
-  int64_t total_;
+  std::string what_, unit_;
+  int64_t total_, skipped_ = 0;
   bool terminal_, drawn_ = false;
-  std::chrono::steady_clock::time_point begin_;
+  std::chrono::steady_clock::time_point begin_, latest_;
 };
 
 }  // namespace dsv4::apps

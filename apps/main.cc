@@ -25,6 +25,8 @@ int main(int argc, char** argv) {
   dsv4::apps::add_run(app, action);
   dsv4::apps::add_eval(app, action);
   dsv4::apps::add_inspect(app, action);
+  dsv4::apps::add_quantize(app, action);
+  dsv4::apps::add_plan(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

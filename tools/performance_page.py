@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/performance.md and the table of README.md from bench/results/*.json. Numbers are never typed by hand.
+"""docs/performance.md and the table of README.md from bench/results/cpu-*.json. Numbers are never typed by hand.
 
     tools/performance_page.py            rewrites both
     tools/performance_page.py --check    exit 1 when they are not up to date
@@ -8,9 +8,9 @@
 import json
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from generated import ROOT, between_marks, settle
+
 LABELS = {"fp8_block": "FP8 128x128", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "bf16": "BF16", "f16": "F16", "f32": "F32"}
 
 
@@ -70,18 +70,10 @@ def readme_table(results):
 
 
 def main():
-    results = [json.loads(path.read_text()) for path in sorted((ROOT / "bench/results").glob("*.json"))]
-    readme = (ROOT / "README.md").read_text()
-    table = f"<!-- measured -->\n{readme_table(results)}\n<!-- /measured -->"
+    results = [json.loads(path.read_text()) for path in sorted((ROOT / "bench/results").glob("cpu-*.json"))]
     wanted = {"docs/performance.md": page(results),
-              "README.md": re.sub(r"<!-- measured -->.*<!-- /measured -->", lambda _: table, readme, flags=re.S)}
-    stale = [name for name, text in wanted.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != text]
-    if "--check" in sys.argv[1:]:
-        for name in stale:
-            print(f"{name} is not what tools/performance_page.py makes of bench/results", file=sys.stderr)
-        sys.exit(1 if stale else 0)
-    for name in stale:
-        (ROOT / name).write_text(wanted[name])
+              "README.md": between_marks("README.md", "measured", readme_table(results))}
+    sys.exit(settle(wanted, "tools/performance_page.py"))
 
 
 if __name__ == "__main__":

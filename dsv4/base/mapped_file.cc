@@ -58,6 +58,11 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+void MappedFile::release_pages() const {
+  // The mapping is private and never written, so nothing is lost. A refusal costs memory only.
+  if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 std::string read_text_file(const std::string& path, size_t max_bytes) {
   const MappedFile file(path);
   if (file.bytes().size() > max_bytes) {

@@ -19,6 +19,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Takes the pages that were read out of this process's memory; they are read again when needed.
+  void release_pages() const;
 
  private:
   std::string path_;

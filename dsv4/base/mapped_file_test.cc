@@ -42,6 +42,15 @@ TEST_F(MappedFileTest, HoldsTheBytes) {
   EXPECT_EQ(read_text_file(file.path()), content);
 }
 
+TEST_F(MappedFileTest, ReleasedPagesAreReadAgain) {
+  const std::string content(100000, 'x');
+  const MappedFile file(write("x", content));
+  EXPECT_EQ(text(file), content);
+  file.release_pages();
+  EXPECT_EQ(text(file), content);
+  MappedFile(write("empty", "")).release_pages();
+}
+
 TEST_F(MappedFileTest, EmptyFileIsAnEmptySpan) {
   const std::string path = write("empty", "");
   EXPECT_TRUE(MappedFile(path).bytes().empty());

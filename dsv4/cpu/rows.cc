@@ -30,6 +30,8 @@ void store(const TensorView& view, int64_t offset, int64_t n, const float* value
       return;
     case DType::kBF16:
       return narrow_bf16(values, view.as<uint16_t>() + offset, n);
+    case DType::kF16:
+      return narrow_f16(values, view.as<uint16_t>() + offset, n);
     default:
       fail(ErrorCode::kUnsupported, "store of {} values", name(view.dtype));
   }

@@ -97,6 +97,31 @@ void NarrowBf16(const float* x, uint16_t* y, int64_t n) {
   for (; i < n; ++i) y[i] = f32_to_bf16(x[i]);
 }
 
+// The steps of f32_to_f16 in formats/float16.h: Highway's own conversion knows no infinity and no
+// NaN on its emulated targets.
+void NarrowF16(const float* x, uint16_t* y, int64_t n) {
+  const int64_t step = lanes();
+  const auto u32 = [](uint32_t v) HWY_ATTR { return hn::Set(kU32, v); };
+  int64_t i = 0;
+  for (; i + step <= n; i += step) {
+    const auto bits = hn::BitCast(kU32, hn::LoadU(kF32, x + i));
+    const auto sign = hn::And(hn::ShiftRight<16>(bits), u32(0x8000u));
+    const auto magnitude = hn::And(bits, u32(0x7fffffffu));
+    const F32Vec value = hn::BitCast(kF32, magnitude);
+    const auto tiny =
+        hn::Sub(hn::BitCast(kU32, hn::Add(value, hn::Set(kF32, 0.5f))), u32(0x3f000000u));
+    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), u32(1));
+    const auto rounded = hn::ShiftRight<13>(hn::Add(magnitude, hn::Add(u32(0xfffu), odd)));
+    const auto normal = hn::Min(hn::Sub(rounded, u32(112u << 10)), u32(0x7c00u));
+    const auto is_tiny = hn::RebindMask(kU32, hn::Lt(value, hn::Set(kF32, 0x1p-14f)));
+    const auto is_nan = hn::RebindMask(kU32, hn::IsNaN(value));
+    const auto number = hn::IfThenElse(is_tiny, tiny, normal);
+    const auto code = hn::Or(sign, hn::IfThenElse(is_nan, u32(0x7e00u), number));
+    hn::StoreU(hn::TruncateTo(kU16, code), kU16, y + i);
+  }
+  for (; i < n; ++i) y[i] = f32_to_f16(x[i]);
+}
+
 // An e4m3 code placed in the f16 fields (sign at 15, exponent and mantissa from bit 7) reads as
 // value * 2^-8, subnormals included, so one shift, one mask and one conversion decode it. NaN codes
 // would read as 480 and are patched.
@@ -131,6 +156,7 @@ HWY_EXPORT(Scale);
 HWY_EXPORT(Multiply);
 HWY_EXPORT(WidenBf16);
 HWY_EXPORT(NarrowBf16);
+HWY_EXPORT(NarrowF16);
 HWY_EXPORT(DecodeE4m3);
 
 float dot(const float* a, const float* b, int64_t n) {
@@ -153,6 +179,9 @@ void widen_bf16(const uint16_t* x, float* y, int64_t n) {
 }
 void narrow_bf16(const float* x, uint16_t* y, int64_t n) {
   HWY_DYNAMIC_DISPATCH(NarrowBf16)(x, y, n);
+}
+void narrow_f16(const float* x, uint16_t* y, int64_t n) {
+  HWY_DYNAMIC_DISPATCH(NarrowF16)(x, y, n);
 }
 void decode_e4m3(const uint8_t* codes, float scale, float* y, int64_t n) {
   HWY_DYNAMIC_DISPATCH(DecodeE4m3)(codes, scale, y, n);

@@ -15,6 +15,7 @@ void scale(float alpha, const float* x, float* y, int64_t n);                   
 void multiply(float alpha, const float* x, const float* w, float* y, int64_t n);  // y = w (alpha x)
 void widen_bf16(const uint16_t* x, float* y, int64_t n);
 void narrow_bf16(const float* x, uint16_t* y, int64_t n);                  // round to nearest even
+void narrow_f16(const float* x, uint16_t* y, int64_t n);                   // the same
 void decode_e4m3(const uint8_t* codes, float scale, float* y, int64_t n);  // y = scale * code
 
 }  // namespace dsv4::cpu

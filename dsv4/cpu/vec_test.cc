@@ -99,13 +99,16 @@ TEST(Vec, WidenEveryBf16) {
   });
 }
 
-// Bit for bit f32_to_bf16: around every bf16 value and midpoint, NaN with any payload, random
-// patterns.
-TEST(Vec, NarrowToBf16) {
+// Bit for bit f32_to_bf16 and f32_to_f16: around every bf16 value and midpoint, around f16's
+// midpoints, NaN with any payload, random patterns.
+TEST(Vec, NarrowTo16Bits) {
   std::vector<float> values;
   for (uint32_t high = 0; high < 65536; ++high) {
     for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
       values.push_back(std::bit_cast<float>(high << 16 | low));
+    }
+    for (const float factor : {0x1.ffep-1f, 1.f, 0x1.002p0f}) {
+      values.push_back(f16_to_f32(static_cast<uint16_t>(high)) * factor);
     }
   }
   Rng rng(9);
@@ -117,6 +120,10 @@ TEST(Vec, NarrowToBf16) {
     narrow_bf16(values.data(), codes.data(), static_cast<int64_t>(values.size()));
     for (size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(codes[i], f32_to_bf16(values[i])) << std::bit_cast<uint32_t>(values[i]);
+    }
+    narrow_f16(values.data(), codes.data(), static_cast<int64_t>(values.size()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(codes[i], f32_to_f16(values[i])) << std::bit_cast<uint32_t>(values[i]);
     }
   });
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "dsv4/base/error.h"
+#include "dsv4/engine/score.h"
 
 namespace dsv4 {
 
@@ -46,14 +47,8 @@ Engine::Engine(const Model& model, const EngineOptions& options)
 
 RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& params,
                          TokenSink& sink) {
-  const int64_t vocab = model_.config().vocab_size;
   if (prompt.empty()) fail(ErrorCode::kBadInput, "the prompt is empty");
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    if (prompt[i] < 0 || prompt[i] >= vocab) {
-      fail(ErrorCode::kBadInput, "token id {} at position {} is outside [0, {})", prompt[i], i,
-           vocab);
-    }
-  }
+  check_token_ids(prompt, model_.config().vocab_size);
   if (params.max_new_tokens < 1)
     fail(ErrorCode::kBadInput, "max_new_tokens must be at least 1, got {}", params.max_new_tokens);
   const auto length = static_cast<int64_t>(prompt.size());

@@ -3,8 +3,17 @@
 #include <set>
 
 #include "dsv4/base/error.h"
+#include "dsv4/engine/workspace.h"
 
 namespace dsv4 {
+
+Executor::Executor(const Model& model, const Context& context, const CacheLimits& limits)
+    : model_(model), context_(context), cache_(model.config(), context.numerics, limits) {
+  const Workspace plan = plan_workspace(model.config(), context.numerics, limits, 0);
+  const int64_t vocab = model.config().vocab_size;
+  scratch_.reserve(plan.scratch);
+  logits_ = Buffer(DType::kF32, {plan.logits / vocab / item_bytes(DType::kF32), vocab});
+}
 
 ConstTensorView Executor::run(std::span<const Work> work) {
   KvCache& pages = cache_.pages();
@@ -33,7 +42,7 @@ ConstTensorView Executor::run(std::span<const Work> work) {
   }
   const auto rows = static_cast<int64_t>(batch.logits_rows.size()),
              vocab = model_.config().vocab_size;
-  if (logits_.empty() || logits_.view().dim(0) < rows) logits_ = Buffer(DType::kF32, {rows, vocab});
+  if (logits_.view().dim(0) < rows) logits_ = Buffer(DType::kF32, {rows, vocab});
   const TensorView logits = logits_.view().slice(0, 0, rows);
   model_.forward(context_, batch, cache_.layers(), scratch_, logits);
   for (const Work& item : work) pages.commit(item.seq, static_cast<int64_t>(item.ids.size()));

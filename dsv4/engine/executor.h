@@ -18,11 +18,12 @@ struct Work {
 
 class Executor {
  public:
-  Executor(const Model& model, const Context& context, const CacheLimits& limits)
-      : model_(model), context_(context), cache_(model.config(), context.numerics, limits) {}
+  // Reserves the cache and the workspace that the limits ask for (cache_plan.h, workspace.h).
+  Executor(const Model& model, const Context& context, const CacheLimits& limits);
 
   KvCache& cache() { return cache_.pages(); }
   const CacheLimits& limits() const { return cache_.limits(); }
+  const Scratch& scratch() const { return scratch_; }
 
   // Logits of the wanted tokens in the order of `work`: [rows, V] f32, valid until the next call.
   // Throws kResource when the cache has no room for all of it: no token was taken in, and pages

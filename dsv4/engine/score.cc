@@ -6,24 +6,27 @@
 
 namespace dsv4 {
 
+void check_token_ids(std::span<const int32_t> ids, int64_t vocab) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab)
+      fail(ErrorCode::kBadInput, "token id {} at position {} is outside [0, {})", ids[i], i, vocab);
+  }
+}
+
 void score(const Model& model, const Context& context, std::span<const int32_t> ids, int64_t chunk,
            const std::function<void(int64_t, const ConstTensorView&)>& on_chunk) {
   const auto total = static_cast<int64_t>(ids.size());
   if (total == 0) fail(ErrorCode::kBadInput, "no token ids to score");
   DSV4_CHECK(chunk >= 1, "chunk of {} tokens", chunk);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= model.config().vocab_size) {
-      fail(ErrorCode::kBadInput, "token id {} at position {} is outside [0, {})", ids[i], i,
-           model.config().vocab_size);
-    }
-  }
+  check_token_ids(ids, model.config().vocab_size);
   if (total > model.config().max_positions) {
     fail(ErrorCode::kBadInput, "{} tokens exceed the model's {} positions", total,
          model.config().max_positions);
   }
   const int64_t step = std::min(chunk, total);
-  Executor executor(model, context,
-                    {.max_tokens = total, .max_sequences = 1, .max_batch_tokens = step});
+  Executor executor(
+      model, context,
+      {.max_tokens = total, .max_sequences = 1, .max_batch_tokens = step, .max_logits_rows = step});
   const SeqId seq = executor.cache().open();
   for (int64_t first = 0; first < total; first += step) {
     const int64_t count = std::min(step, total - first);

@@ -36,4 +36,20 @@ DSV4_HD constexpr float f16_to_f32(uint16_t code) {
   return sign != 0 ? -magnitude : magnitude;
 }
 
+// As f32_to_bf16: NaN stays NaN, overflow (from 65520 on) rounds to infinity.
+DSV4_HD constexpr uint16_t f32_to_f16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
+  if (magnitude < std::bit_cast<uint32_t>(0x1p-14f)) {
+    // Subnormal: count of 2^-24 steps, which is the last place of 0.5: the float adder rounds.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
+  }
+  const uint32_t rounded = (magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const uint32_t code = rounded - (112u << 10);
+  return sign | static_cast<uint16_t>(code > 0x7c00u ? 0x7c00u : code);
+}
+
 }  // namespace dsv4

@@ -89,5 +89,36 @@ TEST(BF16, KeepsNanWhosePayloadIsInTheLowBits) {
   }
 }
 
+const test::NearestCode& nearest_f16() {
+  static const test::NearestCode nearest(0x7c00, [](uint32_t c) { return formula(c, 5, 10); });
+  return nearest;
+}
+
+void check_f16_encoder(float v) {
+  const uint16_t code = f32_to_f16(v);
+  ASSERT_EQ(code >= 0x8000, std::signbit(v)) << v;
+  if (std::isnan(v)) {
+    ASSERT_TRUE(std::isnan(f16_to_f32(code)));
+  } else {
+    ASSERT_EQ(code & 0x7fffu, nearest_f16()(std::abs(static_cast<double>(v)))) << v;
+  }
+}
+
+TEST(F16, EveryCodeComesBack) {
+  for (uint32_t code = 0; code < 65536; ++code) {
+    const float value = f16_to_f32(static_cast<uint16_t>(code));
+    // NaN comes back without its payload.
+    ASSERT_EQ(f32_to_f16(value), std::isnan(value) ? (code & 0x8000) | 0x7e00 : code);
+  }
+}
+
+TEST(F16, EncodesEdgesAndRandomFloats) {
+  for (const float v : nearest_f16().edges()) {
+    check_f16_encoder(v);
+    check_f16_encoder(-v);
+  }
+  test::for_random_floats(2'000'000, 4, check_f16_encoder);
+}
+
 }  // namespace
 }  // namespace dsv4

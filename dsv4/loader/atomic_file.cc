@@ -54,12 +54,13 @@ void AtomicFile::fail_with_errno() const {
   fail(ErrorCode::kIo, "cannot write {}: {}", path_, std::strerror(errno));
 }
 
-void AtomicFile::write(std::span<const std::byte> bytes) {
+void AtomicFile::write_at(int64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t done = ::write(fd_, bytes.data(), bytes.size());
+    const ssize_t done = pwrite(fd_, bytes.data(), bytes.size(), offset);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail_with_errno();
     bytes = bytes.subspan(static_cast<size_t>(done));
+    offset += done;
   }
 }
 
@@ -71,6 +72,12 @@ void AtomicFile::commit() {
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
   temporary_.clear();
   if (!flush_folder_of(path_)) fail_with_errno();
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write_at(0, std::as_bytes(std::span(text)));
+  file.commit();
 }
 
 }  // namespace dsv4

@@ -1,12 +1,15 @@
 // A file that appears complete or not at all: bytes go to a temporary file beside the target, which
-// commit() flushes to the disk and renames. Destroyed without commit, it removes the temporary.
+// commit() flushes to the disk and renames. Parts may be written
+// in any order. Destroyed without commit, it removes the temporary.
 // Every failure is one kIo error with the target's path and the system's reason.
 
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace dsv4 {
 
@@ -17,7 +20,7 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void write(std::span<const std::byte> bytes);
+  void write_at(int64_t offset, std::span<const std::byte> bytes);
   void commit();
 
  private:
@@ -26,5 +29,8 @@ class AtomicFile {
   std::string path_, temporary_;
   int fd_ = -1;
 };
+
+// A whole small file in one go.
+void write_file(const std::string& path, std::string_view text);
 
 }  // namespace dsv4

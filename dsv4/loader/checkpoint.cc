@@ -138,4 +138,8 @@ std::vector<std::string> Checkpoint::unused() const {
   return names;
 }
 
+void Checkpoint::release_pages() const {
+  for (const SafetensorsFile& file : files_) file.release_pages();
+}
+
 }  // namespace dsv4

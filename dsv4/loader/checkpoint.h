@@ -66,6 +66,10 @@ class Checkpoint {
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
 
+  // For whoever reads a checkpoint once from end to end: pages read so far leave the memory of this
+  // process and are read again when needed.
+  void release_pages() const;
+
  private:
   Checkpoint() = default;
   void add_file(const std::string& path, const std::map<std::string, std::string>& weight_map);

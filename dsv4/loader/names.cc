@@ -77,14 +77,33 @@ bool ends_with(std::string_view text, std::string_view tail) {
 
 constexpr std::string_view kStackedPair = ".experts.w1w3.", kStackedDown = ".experts.w2.";
 
+// Of a letter, or of anything else taken for one.
+uint32_t letter_bit(char c) {
+  return uint32_t{1} << (static_cast<unsigned char>(c) & 31);
+}
+
+// The letters that the components of a name begin with. Most rules do not apply to most names, and
+// a checkpoint has 10^5 of them: this tells without a search.
+uint32_t initials(std::string_view name) {
+  uint32_t bits = 0;
+  for (size_t at = 0; at + 1 < name.size(); ++at) {
+    if (name[at] == '.') bits |= letter_bit(name[at + 1]);
+  }
+  return bits;
+}
+
 }  // namespace
 
 std::string official_name(std::string_view stored) {
   // The dots at both ends let every rule match whole components.
   std::string name = fmt::format(".{}.", without_prefix(stored, "model."));
+  uint32_t there = initials(name);
   for (const Rule& rule : kRules) {
+    if ((there & letter_bit(rule.from[1])) == 0) continue;
     const size_t at = name.find(rule.from);
-    if (at != std::string::npos) name.replace(at, rule.from.size(), rule.to);
+    if (at == std::string::npos) continue;
+    name.replace(at, rule.from.size(), rule.to);
+    there = initials(name);
   }
   if (ends_with(name, kStackedPair) || ends_with(name, kStackedDown)) name += "weight.";
   return name.substr(1, name.size() - 2);

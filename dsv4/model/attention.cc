@@ -14,9 +14,6 @@
 namespace dsv4 {
 namespace {
 
-// Indexer scores are made for this many queries at a time: [64, visible] f32 stays in cache.
-constexpr int64_t kScoreTile = 64;
-
 struct Layer {
   Step& step;
   const LayerSpec& spec;

@@ -9,6 +9,9 @@
 
 namespace dsv4 {
 
+// Indexer scores are made for this many queries at a time: [64, visible] f32 stays in cache.
+inline constexpr int64_t kScoreTile = 64;
+
 // RoPE frequencies of a layer: one table for q, raw keys, entries, indexer and output (spec 4.2).
 struct RopeTables {
   Buffer raw;         // [rope_dim / 2] f32, SWA layers

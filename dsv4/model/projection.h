@@ -12,6 +12,8 @@ namespace dsv4 {
 
 class Projection {
  public:
+  static constexpr int kActivationColumns = 128;  // share one scale (spec 7.5)
+
   // x: [t, k] f32|bf16. Room for the codes is taken here, so that they live as long as this object
   // may, whichever scope first asks for them.
   Projection(Step& step, const ConstTensorView& x) : step_(step), x_(x) {
@@ -33,8 +35,6 @@ class Projection {
   }
 
  private:
-  static constexpr int kActivationColumns = 128;  // share one scale (spec 7.5)
-
   void quantise() {
     quantize_q8(step_.context,
                 {.x = x_, .codes = codes_, .scales = scales_, .group = kActivationColumns});

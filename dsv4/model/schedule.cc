@@ -1,5 +1,7 @@
 #include "dsv4/model/schedule.h"
 
+#include <algorithm>
+
 #include "dsv4/base/error.h"
 #include "dsv4/formats/index_layout.h"
 #include "dsv4/formats/kv_layout.h"
@@ -28,6 +30,31 @@ std::vector<LayerSpec> layer_schedule(const ModelConfig& config) {
     layers.push_back({kind, ratio, config.hash_layers[l]});
   }
   return layers;
+}
+
+std::string schedule_text(const std::vector<LayerSpec>& layers) {
+  constexpr size_t kMaxPeriod = 4;
+  const size_t n = layers.size();
+  std::string text;
+  for (size_t begin = 0; begin < n;) {
+    // The period that covers most from here on; the shortest of equals.
+    size_t period = 1, repeats = 1;
+    for (size_t p = 1; p <= std::min(kMaxPeriod, n - begin); ++p) {
+      size_t end = begin + p;
+      while (end < n && layers[end] == layers[end - p]) ++end;
+      const size_t times = (end - begin) / p;
+      if (times > 1 && p * times > period * repeats) period = p, repeats = times;
+    }
+    std::string unit;
+    for (size_t l = begin; l < begin + period; ++l)
+      unit += fmt::format("{}{}{}", l > begin ? ", " : "", name(layers[l].kind),
+                          layers[l].hash_routing ? "+hash" : "");
+    if (period > 1) unit = "(" + unit + ")";
+    if (!text.empty()) text += ", ";
+    text += repeats > 1 ? fmt::format("{} x {}", repeats, unit) : unit;
+    begin += period * repeats;
+  }
+  return text;
 }
 
 void check_official_numerics(const ModelConfig& config) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "dsv4/model/config.h"
@@ -21,9 +22,13 @@ struct LayerSpec {
   LayerKind kind = LayerKind::kSwa;
   int ratio = 0;              // tokens per compressed entry; 0: none
   bool hash_routing = false;  // experts from tid2eid instead of the learned router
+  bool operator==(const LayerSpec&) const = default;
 };
 
 std::vector<LayerSpec> layer_schedule(const ModelConfig& config);
+
+// On one line, with what repeats in front of it: "2 x SWA+hash, CSA+hash, 20 x (HCA, CSA)".
+std::string schedule_text(const std::vector<LayerSpec>& layers);
 
 // Cache widths do not fit every config in packed form: throws kUnsupported naming the dimension
 // when the official numerics cannot run this config.

@@ -1,9 +1,12 @@
 #include "dsv4/ops/inspect.h"
 
 #include "dsv4/ops/compressor/compressor.h"
+#include "dsv4/ops/dequantize/dequantize.h"
 #include "dsv4/ops/embed/embed.h"
 #include "dsv4/ops/experts/experts.h"
 #include "dsv4/ops/indexer/indexer.h"
+#include "dsv4/ops/kbit/quantize_kbit.h"
+#include "dsv4/ops/kbit/repack_kbit.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
 #include "dsv4/ops/linear/linear.h"
 #include "dsv4/ops/mhc/mhc.h"
@@ -28,6 +31,9 @@ std::vector<OpRow> all_op_rows() {
   add("quantize_q8", quantize_q8_rows());
   add("fake_quant", fake_quant_rows());
   add("hadamard", hadamard_rows());
+  add("quantize_kbit", quantize_kbit_rows());
+  add("dequantize", dequantize_rows());
+  add("repack_kbit", repack_kbit_rows());
   add("linear", linear_rows());
   add("hc_pre", hc_pre_rows());
   add("hc_post", hc_post_rows());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
 
 namespace dsv4 {
 namespace {
@@ -12,9 +13,23 @@ constexpr int64_t kChunkBytes = int64_t{8} << 20;
 
 }  // namespace
 
+Scratch Scratch::counting() {
+  Scratch scratch;
+  scratch.counting_ = true;
+  return scratch;
+}
+
+void Scratch::reserve(int64_t bytes) {
+  DSV4_CHECK(chunks_.empty() && !counting_, "{} bytes are there already", reserved_bytes());
+  if (bytes > 0) chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{bytes});
+}
+
 TensorView Scratch::take(DType dtype, std::initializer_list<int64_t> shape) {
   const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
   const int64_t bytes = align_up(std::max<int64_t>(meta.bytes(), 1), kAlign);
+  live_ += bytes;
+  peak_ = std::max(peak_, live_);
+  if (counting_) return {meta, nullptr};
   if (chunks_.empty() || used_ + bytes > chunk_bytes(chunk_)) next_chunk(bytes);
   const TensorView view(meta, chunks_[chunk_].view().data + used_);
   used_ += bytes;

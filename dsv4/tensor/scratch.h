@@ -1,5 +1,8 @@
 // Bump allocator for the temporaries of one forward step. Memory is kept between steps; a Scope
 // gives back what was taken inside it, so blocks of layers reuse the same bytes.
+//
+// A counting Scratch owns nothing and hands out views without data: who walks through the same
+// takes and scopes as a forward step reads off peak_bytes() what the step needs.
 
 #pragma once
 
@@ -12,22 +15,28 @@ namespace dsv4 {
 
 class Scratch {
  public:
+  Scratch() = default;
+  static Scratch counting();
+
+  // One chunk for all that follows, which then has no gaps. Before the first take().
+  void reserve(int64_t bytes);
   // Uninitialised memory that lives until the enclosing Scope ends.
   TensorView take(DType dtype, std::initializer_list<int64_t> shape);
   int64_t reserved_bytes() const;
+  int64_t peak_bytes() const { return peak_; }  // the most that was taken at a time
 
   class Scope {
    public:
     explicit Scope(Scratch& scratch)
-        : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_) {}
-    ~Scope() { scratch_.chunk_ = chunk_, scratch_.used_ = used_; }
+        : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_), live_(scratch.live_) {}
+    ~Scope() { scratch_.chunk_ = chunk_, scratch_.used_ = used_, scratch_.live_ = live_; }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Scratch& scratch_;
     size_t chunk_;
-    int64_t used_;
+    int64_t used_, live_;
   };
 
  private:
@@ -37,6 +46,8 @@ class Scratch {
   std::deque<Buffer> chunks_;  // each [bytes] U8; a full one is left and the next is used
   size_t chunk_ = 0;           // the one in use
   int64_t used_ = 0;           // bytes of it
+  int64_t live_ = 0, peak_ = 0;
+  bool counting_ = false;
 };
 
 }  // namespace dsv4

@@ -48,5 +48,33 @@ TEST(Scratch, GrowingNeedsDoNotPileUp) {
   EXPECT_EQ(kept.data[999], std::byte{3});
 }
 
+// The same takes, counted and real: a reservation of the peak is enough for them, without a second
+// chunk, and one of less is not.
+TEST(Scratch, CountingSaysWhatARealOneNeeds) {
+  const auto walk = [](Scratch& scratch) {
+    scratch.take(DType::kF32, {1000});
+    for (const int64_t n : {int64_t{1} << 20, int64_t{9} << 20, int64_t{3}}) {
+      const Scratch::Scope scope(scratch);
+      scratch.take(DType::kU8, {n});
+      scratch.take(DType::kU8, {1});
+    }
+    scratch.take(DType::kBF16, {7, 11});
+  };
+  Scratch counted = Scratch::counting();
+  walk(counted);
+  EXPECT_EQ(counted.peak_bytes(), 4032 + (int64_t{9} << 20) + 64);
+  EXPECT_EQ(counted.reserved_bytes(), 0);
+  for (const int64_t less : {0, 64}) {
+    Scratch real;
+    real.reserve(counted.peak_bytes() - less);
+    for (int step = 0; step < 2; ++step) {
+      const Scratch::Scope scope(real);
+      walk(real);
+    }
+    EXPECT_EQ(real.peak_bytes(), counted.peak_bytes());
+    EXPECT_EQ(real.reserved_bytes() == counted.peak_bytes(), less == 0);
+  }
+}
+
 }  // namespace
 }  // namespace dsv4

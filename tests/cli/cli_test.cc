@@ -1,14 +1,9 @@
 // The dsv4 program as a user meets it: exit codes, one clear line for bad input, output formats.
 
-#include <gtest/gtest.h>
-#include <sys/wait.h>
+#include "tests/cli/cli.h"
 
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "dsv4/base/error.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -16,66 +11,8 @@ namespace dsv4 {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Result {
-  int exit_code = -1;
-  std::string out, err;
-};
-
-class Cli : public testing::Test {
- protected:
-  Cli() {
-    folder_ =
-        fs::temp_directory_path() /
-        fmt::format("dsv4_cli_{}", testing::UnitTest::GetInstance()->random_seed() + getpid());
-    fs::create_directories(folder_);
-  }
-  ~Cli() override { fs::remove_all(folder_); }
-
-  static std::string read(const fs::path& file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  }
-  // `before` goes in front of the command, e.g. a ulimit.
-  Result dsv4(const std::string& arguments, const std::string& before = "") const {
-    const fs::path out = folder_ / "stdout", err = folder_ / "stderr";
-    const std::string command = fmt::format("{} {} {} >{} 2>{} </dev/null", before, DSV4_BINARY,
-                                            arguments, out.string(), err.string());
-    const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
-  }
-  // A failing command: exit code not 0, nothing on stdout, exactly one line on stderr that says
-  // `what`.
-  void expect_error(const std::string& arguments, const std::string& what,
-                    const std::string& before = "") const {
-    const Result result = dsv4(arguments, before);
-    EXPECT_GT(result.exit_code, 0) << arguments;
-    EXPECT_EQ(result.out, "") << arguments;
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << arguments << "\n"
-                                                                         << result.err;
-    EXPECT_NE(result.err.find(what), std::string::npos) << arguments << "\n" << result.err;
-  }
-  std::string path(const std::string& file) const { return (folder_ / file).string(); }
-  void write(const std::string& file, const std::string& text) const {
-    std::ofstream(path(file), std::ios::binary) << text;
-  }
-  // A copy of a golden model that a test may damage.
-  std::string copy_model() const {
-    const fs::path model = folder_ / "model";
-    fs::remove_all(model);
-    fs::copy("tests/golden/hf/mixed", model);
-    return model.string();
-  }
-  void patch_config(const std::string& model, const std::string& from,
-                    const std::string& to) const {
-    std::string text = read(model + "/config.json");
-    const size_t at = text.find(from);
-    ASSERT_NE(at, std::string::npos);
-    std::ofstream(model + "/config.json") << text.replace(at, from.size(), to);
-  }
-
-  fs::path folder_;
-};
+using Result = test::CliResult;
+using Cli = test::Cli;
 
 TEST_F(Cli, RunWritesAStory) {
   const Result result = dsv4("run demo -n 40 --seed 1 --stats json");

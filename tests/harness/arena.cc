@@ -99,6 +99,9 @@ void set_value(const TensorView& view, int64_t i, double value) {
     case DType::kBF16:
       view.as<uint16_t>()[i] = f32_to_bf16(static_cast<float>(value));
       return;
+    case DType::kF16:
+      view.as<uint16_t>()[i] = f32_to_f16(static_cast<float>(value));
+      return;
     case DType::kE4M3:
       view.as<uint8_t>()[i] = f32_to_e4m3(static_cast<float>(value));
       return;

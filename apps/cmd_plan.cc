@@ -1,0 +1,244 @@
+// dsv4 plan MODEL|--synthetic flash|pro: what a model takes, and which machines hold it.
+
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "apps/commands.h"
+#include "apps/common.h"
+#include "apps/json_report.h"
+#include "dsv4/base/error.h"
+#include "dsv4/convert/stored_tensors.h"
+#include "dsv4/engine/plan.h"
+#include "dsv4/model/model.h"
+#include "dsv4/model/released.h"
+
+namespace dsv4::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kDefaultContext = 131072;
+
+struct PlanOptions {
+  std::string model, synthetic, experts, dense, recipe, machine = "cpu";
+  std::optional<int64_t> context;
+  int sequences = 1;
+  int64_t batch_tokens = 512;
+  std::optional<double> reserve_gib;
+  Numerics numerics = Numerics::kOfficial;
+  bool mtp = false, json = false;
+};
+
+struct Source {
+  std::string title;
+  ModelConfig config;
+  StoredTensors tensors;
+};
+
+// A checkpoint is checked as if it was to be run, short of reading its weights.
+Source source_of(const PlanOptions& options) {
+  if (options.model.empty() == options.synthetic.empty())
+    fail(ErrorCode::kBadInput, "plan wants either a model or --synthetic flash|pro");
+  if (!options.synthetic.empty()) {
+    const ModelConfig config = released_config(options.synthetic);
+    return {.title = "official " + options.synthetic,
+            .config = config,
+            .tensors = stored_tensors(official_tensor_list(config, options.mtp))};
+  }
+  const Model model = Model::load(find_model(options.model));
+  StoredTensors tensors = stored_tensors(model.checkpoint());
+  if (!options.mtp) drop_drafter(tensors);
+  return {.title = model.checkpoint().folder(),
+          .config = model.config(),
+          .tensors = std::move(tensors)};
+}
+
+struct MachineFit {
+  Machine machine;
+  Fit fit;
+};
+
+// The asked machine first, then the others of the table.
+std::vector<MachineFit> fits_of(const PlanOptions& options, const MemoryPlan& plan) {
+  std::vector<Machine> machines = {parse_machine(options.machine)};
+  for (Machine& machine : known_machines()) {
+    if (machine.name != machines[0].name) machines.push_back(std::move(machine));
+  }
+  std::vector<MachineFit> fits;
+  for (Machine& machine : machines) {
+    if (options.reserve_gib)
+      machine.reserve_bytes =
+          static_cast<int64_t>(*options.reserve_gib * static_cast<double>(kGiB));
+    fits.push_back({machine, fit(plan, machine)});
+  }
+  return fits;
+}
+
+Json fit_json(const MachineFit& item) {
+  const auto& [machine, fit] = item;
+  return {{"machine", machine.name},
+          {"devices", machine.devices},
+          {"device_bytes", machine.device_bytes},
+          {"reserve_bytes", machine.reserve_bytes},
+          {"room_bytes", fit.room_bytes},
+          {"need_bytes", fit.need_bytes},
+          {"fits", fit.fits},
+          {"max_context_tokens", fit.max_context},
+          {"max_sequences", fit.max_sequences}};
+}
+
+void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
+                const std::vector<MachineFit>& fits) {
+  const PlanRequest& request = plan.request;
+  const Fit& asked = fits[0].fit;
+  Json machines = Json::array();
+  for (const MachineFit& item : fits) machines.push_back(fit_json(item));
+  const Json report = {
+      {"model", source.title},
+      {"recipe", recipe.text},
+      {"numerics", name(request.numerics)},
+      {"context", request.context},
+      {"batch", request.sequences},
+      {"batch_tokens", request.batch_tokens},
+      {"tensors", plan.weights.total.tensors},
+      {"weights_bytes", plan.weights.total.bytes},
+      {"parts", amounts_json(plan.weights.parts)},
+      {"formats", amounts_json(plan.weights.formats)},
+      {"unconverted_weights", plan.weights.kept},
+      {"idle_rules", plan.weights.idle},
+      {"kv_bytes_per_token", plan.kv_rate.total()},
+      {"kv_parts",
+       {{"csa_entries", plan.kv_rate.csa_entries},
+        {"index_keys", plan.kv_rate.index_keys},
+        {"hca_entries", plan.kv_rate.hca_entries}}},
+      {"bytes_per_sequence", plan.sequence.total()},
+      {"sequence_parts", {{"window", plan.sequence.window}, {"states", plan.sequence.states}}},
+      {"cache_bytes", plan.cache_bytes},
+      {"prefix_checkpoint_bytes", plan.checkpoint_bytes},
+      {"workspace_bytes", plan.workspace.total()},
+      {"workspace_parts",
+       {{"scratch", plan.workspace.scratch},
+        {"logits", plan.workspace.logits},
+        {"cpu_rows", plan.workspace.kernels}}},
+      {"machine", fits[0].machine.name},
+      {"fits", asked.fits},
+      {"max_context_tokens", asked.max_context},
+      {"max_sequences", asked.max_sequences},
+      {"machines", machines}};
+  fmt::print("{}\n", dump(report));
+}
+
+void print_weights(const WeightSummary& weights) {
+  fmt::print("weights    {:>11}  {} tensors\n", size_text(weights.total.bytes),
+             weights.total.tensors);
+  for (const auto& [part, amount] : weights.parts) {
+    fmt::print("  {:<15} {:>10} {:>7.2f} bits/weight\n", part, size_text(amount.bytes),
+               amount.bits_per_value());
+  }
+  if (weights.kept > 0)
+    fmt::print("  {} weights stay as they are against the recipe, such as {}\n", weights.kept,
+               weights.kept_example);
+  for (const std::string& rule : weights.idle)
+    fmt::print("  rule {}: no weight follows it\n", rule);
+}
+
+void print_memory(const MemoryPlan& plan) {
+  const PlanRequest& request = plan.request;
+  fmt::print("cache      {:>11}  {} x {} tokens, {} numerics\n", size_text(plan.cache_bytes),
+             request.sequences, request.context, name(request.numerics));
+  fmt::print(
+      "  a token    {:>8.2f} B   CSA entries {:.2f}, indexer keys {:.2f}, HCA entries {:.2f}\n",
+      plan.kv_rate.total(), plan.kv_rate.csa_entries, plan.kv_rate.index_keys,
+      plan.kv_rate.hca_entries);
+  fmt::print("  a sequence {:>10}   window {}, compressor states {}\n",
+             size_text(plan.sequence.total()), size_text(plan.sequence.window),
+             size_text(plan.sequence.states));
+  fmt::print("  a prefix checkpoint at a multiple of 128 tokens {}\n",
+             size_text(plan.checkpoint_bytes));
+  fmt::print("workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, CPU rows at most {}\n",
+             size_text(plan.workspace.total()), request.batch_tokens,
+             size_text(plan.workspace.scratch), size_text(plan.workspace.logits),
+             size_text(plan.workspace.kernels));
+}
+
+// "6.0 GiB of a GPU, 1.0 GiB of the cpu"
+std::string reserves_text(const std::vector<MachineFit>& fits) {
+  std::string gpu, host;
+  for (const auto& [machine, fit] : fits)
+    (machine.host ? host : gpu) = size_text(machine.reserve_bytes);
+  return fmt::format("{} of a GPU, {} of the cpu", gpu, host);
+}
+
+void print_machines(const std::vector<MachineFit>& fits) {
+  fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", "machine", "room", "need",
+             "left", "fits", "longest context", "max batch");
+  for (const auto& [machine, fit] : fits) {
+    const int64_t left = fit.room_bytes - fit.need_bytes;
+    fmt::print("{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", machine.name,
+               size_text(fit.room_bytes), size_text(fit.need_bytes),
+               left < 0 ? "-" + size_text(-left) : size_text(left), fit.fits ? "yes" : "no",
+               fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
+               fit.max_sequences);
+  }
+  fmt::print("weights and cache spread evenly over the GPUs; kept free: {}\n", reserves_text(fits));
+}
+
+void plan_model(const PlanOptions& options) {
+  const Source source = source_of(options);
+  const Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
+  const ConvertList list = convert_list(source.tensors, recipe, source.config.o_groups);
+  const int64_t positions = source.config.max_positions;
+  const MemoryPlan plan =
+      plan_memory(source.config, list,
+                  {.numerics = options.numerics,
+                   .context = options.context.value_or(std::min(kDefaultContext, positions)),
+                   .sequences = options.sequences,
+                   .batch_tokens = options.batch_tokens,
+                   .threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))});
+  const std::vector<MachineFit> fits = fits_of(options, plan);
+  if (options.json) return print_json(source, recipe, plan, fits);
+  fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", after the recipe");
+  print_weights(plan.weights);
+  print_memory(plan);
+  print_machines(fits);
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Action& action) {
+  CLI::App* command =
+      app.add_subcommand("plan", "What a model takes in memory, and which machines hold it");
+  command->footer(
+      "Example: dsv4 plan --synthetic flash --experts k3 --gpus 1xh200\n"
+      "         dsv4 plan demo --context 4096 --batch 8 --json\n"
+      "Weights and cache count as spread evenly over several GPUs. docs/memory.md has the "
+      "formulas.");
+  auto options = std::make_shared<PlanOptions>();
+  command->add_option("model", options->model, "model folder, or demo");
+  command->add_option("--synthetic", options->synthetic, "an official release instead of a folder")
+      ->check(CLI::IsMember({"flash", "pro"}))
+      ->option_text("flash|pro");
+  command->add_option("--experts", options->experts, "as if quantized: format of routed experts");
+  command->add_option("--dense", options->dense, "as if quantized: format of the FP8 weights");
+  command->add_option("--recipe", options->recipe, "as if quantized: recipe file");
+  command->add_option("--gpus", options->machine, "cpu, or so many h100 or h200, such as 2xh200")
+      ->option_text("NxGPU")
+      ->capture_default_str();
+  command->add_option("--context", options->context, "tokens of a sequence")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  command->add_option("--batch", options->sequences, "sequences at a time")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--batch-tokens", options->batch_tokens, "tokens of one step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command->add_option("--reserve", options->reserve_gib, "GiB kept free on each device")
+      ->check(number_in(0, 1 << 20));
+  command->add_flag("--mtp", options->mtp, "count the drafter, which is not loaded today");
+  add_numerics(*command, options->numerics);
+  command->add_flag("--json", options->json, "print one JSON object");
+  command->callback([options, &action] { action = [options] { plan_model(*options); }; });
+}
+
+}  // namespace dsv4::apps

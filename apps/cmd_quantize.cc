@@ -1,0 +1,168 @@
+// dsv4 quantize MODEL -o OUT: a checkpoint into a low-bit one, by flags or a recipe.
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/common.h"
+#include "dsv4/base/error.h"
+#include "dsv4/convert/quantize.h"
+
+namespace dsv4::apps {
+namespace {
+
+struct Options {
+  std::string model, out, experts, dense, recipe, imatrix, scales = "search";
+  double shard_gib = 4;
+  bool restart = false, json = false;
+};
+
+using Clock = std::chrono::steady_clock;
+
+double gib(int64_t bytes) {
+  return static_cast<double>(bytes) / (int64_t{1} << 30);
+}
+
+Recipe recipe_of(const Options& options) {
+  Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
+  if (recipe.rules.empty())
+    fail(ErrorCode::kBadInput, "nothing to do: say --experts k3, --dense k4 or --recipe FILE");
+  return recipe;
+}
+
+// Draws the bar; its total is known with the first call.
+class Bar {
+ public:
+  void update(const QuantizeProgress& now) {
+    const std::chrono::duration<double> spent = Clock::now() - begin_;
+    if (bar_ == nullptr) bar_ = std::make_unique<Progress>("quantizing", now.total_bytes, "B");
+    bar_->skip(now.bytes - now.fresh_bytes);
+    weights_ = now.weights;
+    fresh_bytes_ = now.fresh_bytes;
+    bar_->update(now.bytes,
+                 fmt::format("{}/{} tensors  {:.1f}/{:.1f} GiB  {:.1f} M weights/s  {:.2f} GB/s",
+                             now.tensors, now.total_tensors, gib(now.bytes), gib(now.total_bytes),
+                             static_cast<double>(now.weights) / spent.count() / 1e6,
+                             static_cast<double>(now.fresh_bytes) / spent.count() / 1e9));
+  }
+  void finish() {
+    spent_ = std::chrono::duration<double>(Clock::now() - begin_).count();
+    bar_.reset();
+  }
+  double seconds() const { return spent_; }
+  int64_t weights() const { return weights_; }
+  int64_t fresh_bytes() const { return fresh_bytes_; }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+  std::unique_ptr<Progress> bar_;
+  double spent_ = 0;
+  int64_t weights_ = 0, fresh_bytes_ = 0;
+};
+
+void print_json(const Options& options, const QuantizeResult& result, const Bar& bar) {
+  using Json = nlohmann::ordered_json;
+  Json totals = Json::object();
+  for (const auto& [part, total] : result.ledger.totals()) {
+    totals[part] = {{"weights", total.weights},
+                    {"bytes", total.bytes},
+                    {"bits", total.bits()},
+                    {"exact", total.exact},
+                    {"mean_sqnr_db", total.mean_sqnr_db ? Json(*total.mean_sqnr_db) : Json()}};
+  }
+  const Json report = {{"out", options.out},
+                       {"source_bytes", result.source_bytes},
+                       {"bytes", result.bytes},
+                       {"shards", result.shards},
+                       {"resumed_shards", result.resumed_shards},
+                       {"largest_tensor_bytes", result.largest_tensor},
+                       {"seconds", bar.seconds()},
+                       {"converted_weights", bar.weights()},
+                       {"read_bytes", bar.fresh_bytes()},
+                       {"totals", totals},
+                       {"exceptions", result.ledger.exceptions.size()},
+                       {"imatrix_used", result.imatrix_used},
+                       {"imatrix_missing", result.imatrix_missing},
+                       {"imatrix_unknown", result.imatrix_unknown.size()},
+                       {"idle_rules", result.idle_rules}};
+  fmt::print("{}\n", report.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// Several lines of one kind, the first by name.
+void print_first(size_t count, const std::string& what, const std::string& first) {
+  if (count > 0) fmt::print("{} {}, such as {}\n", count, what, first);
+}
+
+void print_summary(const Options& options, const QuantizeResult& result, const Bar& bar) {
+  fmt::print("{}: {:.3f} GiB from {:.3f} GiB in {:.0f} s", options.out, gib(result.bytes),
+             gib(result.source_bytes), bar.seconds());
+  if (result.resumed_shards > 0)
+    fmt::print(", {} of {} files were there already", result.resumed_shards, result.shards);
+  fmt::print("\n");
+  for (const auto& [part, total] : result.ledger.totals()) {
+    fmt::print("  {:<15} {:>6} weights {:>9.3f} GiB {:>6.2f} bits  {}\n", part, total.weights,
+               gib(total.bytes), total.bits(),
+               total.mean_sqnr_db ? fmt::format("{:.2f} dB", *total.mean_sqnr_db) : "exact");
+  }
+  const auto& exceptions = result.ledger.exceptions;
+  if (!exceptions.empty())
+    print_first(exceptions.size(), "weights stayed as they were against the recipe",
+                fmt::format("{}: {}", exceptions[0].name, exceptions[0].why));
+  if (!options.imatrix.empty())
+    fmt::print("imatrix: {} weights used it, {} are missing from it\n", result.imatrix_used,
+               result.imatrix_missing);
+  if (!result.imatrix_unknown.empty())
+    print_first(result.imatrix_unknown.size(), "entries of the imatrix name no weight",
+                result.imatrix_unknown[0]);
+  for (const std::string& rule : result.idle_rules)
+    fmt::print("rule {}: no weight follows it\n", rule);
+}
+
+void run_quantize(const Options& options) {
+  const QuantizeOptions job = {
+      .source = find_model(options.model),
+      .out = options.out,
+      .recipe = recipe_of(options),
+      .imatrix = options.imatrix,
+      .scales = options.scales == "search" ? ScaleChoice::kSearched : ScaleChoice::kReference,
+      .shard_bytes = static_cast<int64_t>(options.shard_gib * (int64_t{1} << 30)),
+      .restart = options.restart};
+  Bar bar;
+  const QuantizeResult result =
+      quantize(job, [&](const QuantizeProgress& now) { bar.update(now); });
+  bar.finish();
+  options.json ? print_json(options, result, bar) : print_summary(options, result, bar);
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("quantize", "Turn a checkpoint into a low-bit one");
+  command->footer(
+      "A recipe holds lines PATTERN [LAYERS] FORMAT, the last match wins; see docs/quantize.md.\n"
+      "An interrupted conversion goes on when the same command is given again.\n\n"
+      "Example: dsv4 quantize DeepSeek-V4-Flash -o flash-k3 --experts k3\n"
+      "         dsv4 quantize demo -o demo-k2 --experts k2 --dense k4");
+  auto options = std::make_shared<Options>();
+  command->add_option("model", options->model, "model folder, or demo")->required();
+  command->add_option("-o,--out", options->out, "folder to make")->required();
+  command->add_option("--experts", options->experts, "format of the routed experts")
+      ->option_text("k2..k5[-nf|-bnf|-@FILE]|fp8|bf16|keep");
+  command->add_option("--dense", options->dense,
+                      "format of attention projections, indexer and shared experts");
+  command->add_option("--recipe", options->recipe, "file of rules, after those of the flags");
+  command->add_option("--imatrix", options->imatrix,
+                      "safetensors with the importance of columns, F32 [k] per weight");
+  command->add_option("--scales", options->scales, "search: least error; reference: absmax")
+      ->check(CLI::IsMember({"search", "reference"}))
+      ->option_text("search|reference")
+      ->capture_default_str();
+  command->add_option("--shard-size", options->shard_gib, "GiB of a file, about")
+      ->check(number_in(1e-6, 1e6))
+      ->capture_default_str();
+  command->add_flag("--restart", options->restart, "throw away an unfinished conversion");
+  command->add_flag("--json", options->json, "print one JSON object");
+  command->callback([options, &action] { action = [options] { run_quantize(*options); }; });
+}
+
+}  // namespace dsv4::apps

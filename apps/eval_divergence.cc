@@ -1,0 +1,209 @@
+// dsv4 eval kld MODEL --reference REF: how far a model's predictions are from a reference's.
+//
+// REF is a model folder, which runs side by side, or a file of logits (quality/reference_file.h).
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/eval_input.h"
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/convert/ledger.h"
+#include "dsv4/quality/divergence.h"
+#include "dsv4/quality/reference_file.h"
+
+namespace dsv4::apps {
+namespace {
+
+struct DivergenceOptions : EvalOptions {
+  std::string reference, save_reference;
+};
+
+// The reference and what both are to read.
+struct Reading {
+  std::optional<Model> reference_model;
+  std::unique_ptr<LogitsSource> reference;
+  EvalText text;
+  WindowOptions how;
+};
+
+void check_vocab(const DivergenceOptions& options, const Model& model, int64_t reference) {
+  if (reference != model.config().vocab_size) {
+    fail(ErrorCode::kBadInput, "{} has {} tokens in its vocabulary, the reference {} has {}",
+         options.model, model.config().vocab_size, options.reference, reference);
+  }
+}
+
+// A file says what was read and how; options may repeat it but not contradict.
+void check_same(const EvalOptions& options, const ReferenceFile& file, const Model& model) {
+  const auto refuse = [&](const std::string& what) {
+    fail(ErrorCode::kBadInput, "{}: the reference was made with {}", options.file, what);
+  };
+  const WindowOptions& how = file.options();
+  if (options.context.value_or(how.context) != how.context)
+    refuse(fmt::format("--context {}", how.context));
+  if (options.stride.value_or(stride_of(how)) != stride_of(how))
+    refuse(fmt::format("--stride {}", stride_of(how)));
+  if (options.file.empty() && options.ids.empty()) return;
+  const EvalText text = read_eval_text(options, model);
+  if (!std::equal(text.ids.begin(), text.ids.end(), file.ids().begin(), file.ids().end()))
+    refuse("another text, or another tokenizer");
+}
+
+Reading open_file(const DivergenceOptions& options, const Model& model) {
+  Reading reading;
+  auto file = std::make_unique<ReferenceFile>(options.reference);
+  check_vocab(options, model, file->vocab());
+  check_same(options, *file, model);
+  if (!file->numerics().empty() && file->numerics() != name(options.numerics)) {
+    fmt::print(stderr, "dsv4: note: the reference ran in {} numerics, the model runs in {}\n",
+               file->numerics(), name(options.numerics));
+  }
+  reading.how = file->options();
+  reading.text = {.what = options.reference, .ids = {file->ids().begin(), file->ids().end()}};
+  reading.reference = std::move(file);
+  return reading;
+}
+
+// Two models must read the text alike: the same ids.
+void check_tokenizer(const EvalText& text, const EvalOptions& options, const Model& reference) {
+  const std::string path = reference.checkpoint().folder() + "/tokenizer.json";
+  if (!text.tokenizer || !std::filesystem::exists(path)) return;
+  if (Tokenizer::load(path).encode(read_text_file(options.file)) != text.ids) {
+    fail(ErrorCode::kBadInput, "{}: the tokenizer of the reference {} gives other tokens",
+         options.file, reference.checkpoint().folder());
+  }
+}
+
+Reading open_model(const DivergenceOptions& options, const Model& model) {
+  Reading reading;
+  reading.reference_model.emplace(Model::load(find_model(options.reference)));
+  const Model& reference = *reading.reference_model;
+  check_vocab(options, model, reference.config().vocab_size);
+  reading.text = read_eval_text(options, model);
+  check_tokenizer(reading.text, options, reference);
+  const Model* const models[] = {&model, &reference};
+  reading.how = window_options(options, models);
+  reading.reference = std::make_unique<ModelLogits>(
+      reference, Context{.numerics = options.numerics}, reading.how, options.chunk);
+  return reading;
+}
+
+nlohmann::json report_of(const Divergence& d) {
+  return {{"tokens", d.tokens},
+          {"kld",
+           {{"mean", d.mean},
+            {"mean_error", d.mean_error},
+            {"median", d.median},
+            {"p99", d.q99},
+            {"p99_9", d.q999},
+            {"max", d.max}}},
+          {"top1", d.top1},
+          {"perplexity", d.model.value},
+          {"perplexity_error", d.model.error},
+          {"reference_perplexity", d.reference.value},
+          {"reference_perplexity_error", d.reference.error},
+          {"perplexity_ratio", d.ratio},
+          {"perplexity_ratio_error", d.ratio_error}};
+}
+
+void print(const Divergence& d) {
+  fmt::print("KL divergence  mean {:.6g} +- {:.2g} nats per token\n", d.mean, d.mean_error);
+  fmt::print("               median {:.4g}, 99 % {:.4g}, 99.9 % {:.4g}, max {:.4g}\n", d.median,
+             d.q99, d.q999, d.max);
+  fmt::print("same top-1     {:.3f} %\n", 100 * d.top1);
+  fmt::print("perplexity     {:.5g} +- {:.2g}, reference {:.5g} +- {:.2g}\n", d.model.value,
+             d.model.error, d.reference.value, d.reference.error);
+  fmt::print("ratio          {:.6f} +- {:.2g}\n", d.ratio, d.ratio_error);
+}
+
+void compare(const DivergenceOptions& options, const Model& model) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::error_code error;
+  const Reading reading = std::filesystem::is_regular_file(options.reference, error)
+                              ? open_file(options, model)
+                              : open_model(options, model);
+  const std::vector<Window> windows = eval_windows(reading.text, reading.how);
+  ModelLogits logits(model, Context{.numerics = options.numerics}, reading.how, options.chunk);
+  DivergenceMeter meter(options.reference, options.model);
+  read_pieces(windows, reading.how.bos, options.chunk, [&](const Piece& piece) {
+    const ConstTensorView reference = reading.reference->next(piece);
+    meter.add(reference, logits.next(piece), piece);
+  });
+  const Divergence result = meter.result();
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  nlohmann::json report = report_of(result);
+  report.update({{"reference", options.reference},
+                 {"windows", windows.size()},
+                 {"context", reading.how.context},
+                 {"stride", stride_of(reading.how)},
+                 {"numerics", name(options.numerics)},
+                 {"seconds", spent.count()}});
+  if (read_ledger(model.checkpoint().folder())) {
+    nlohmann::json entry = report;
+    entry.erase("seconds");  // of the day and the machine, as the ledger is not
+    entry["kind"] = "kld";
+    entry["text"] = reading.text.what;
+    append_eval(model.checkpoint().folder(), entry);
+  }
+  if (options.json) return print_json(report);
+  print(result);
+  fmt::print("tokens         {} in {} windows of up to {}, stride {}, {} numerics, {:.1f} s\n",
+             result.tokens, windows.size(), reading.how.context, stride_of(reading.how),
+             name(options.numerics), spent.count());
+}
+
+void save_reference(const DivergenceOptions& options, const Model& model) {
+  const EvalText text = read_eval_text(options, model);
+  const Model* const models[] = {&model};
+  const WindowOptions how = window_options(options, models);
+  const std::vector<Window> windows = eval_windows(text, how);
+  const int64_t rows = num_counted(windows), vocab = model.config().vocab_size;
+  ReferenceWriter writer(options.save_reference, text.ids, how, rows, vocab,
+                         name(options.numerics));
+  ModelLogits logits(model, Context{.numerics = options.numerics}, how, options.chunk);
+  PerplexityMeter meter(options.model);  // also refuses logits that are no numbers
+  read_pieces(windows, how.bos, options.chunk, [&](const Piece& piece) {
+    const ConstTensorView rows_of_piece = logits.next(piece);
+    meter.add(rows_of_piece, piece);
+    if (!piece.targets.empty()) writer.add(rows_of_piece);
+  });
+  writer.finish();
+  const Perplexity result = meter.result();
+  const nlohmann::json report = {
+      {"saved", options.save_reference},  {"tokens", rows},
+      {"bytes_per_token", 4 * vocab},     {"perplexity", result.value},
+      {"perplexity_error", result.error}, {"numerics", name(options.numerics)}};
+  if (options.json) return print_json(report);
+  fmt::print("saved          {}: {} tokens of {} bytes, perplexity {:.5g} +- {:.2g}\n",
+             options.save_reference, rows, 4 * vocab, result.value, result.error);
+}
+
+void eval_divergence(const DivergenceOptions& options) {
+  check_device(options.device);
+  const Model model = Model::load(find_model(options.model));
+  options.save_reference.empty() ? compare(options, model) : save_reference(options, model);
+}
+
+}  // namespace
+
+void add_eval_divergence(CLI::App& eval, Action& action) {
+  CLI::App* command = eval.add_subcommand("kld", "KL divergence from a reference model");
+  command->footer(
+      "Example: dsv4 eval kld k3/ --reference demo -f text.txt\n"
+      "         dsv4 eval kld big/ --save-reference big.logits -f text.txt\n"
+      "         dsv4 eval kld k3/ --reference big.logits");
+  auto options = std::make_shared<DivergenceOptions>();
+  add_eval_options(*command, *options);
+  CLI::Option_group* how = command->add_option_group("reference");
+  how->add_option("--reference", options->reference,
+                  "model folder, or a file of logits (then -f and --ids may be left out)");
+  how->add_option("--save-reference", options->save_reference,
+                  "write MODEL's own logits to a file, 4 bytes times vocabulary a token");
+  how->require_option(1);
+  command->callback([options, &action] { action = [options] { eval_divergence(*options); }; });
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,92 @@
+#include "apps/eval_input.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/engine/score.h"
+
+namespace dsv4::apps {
+namespace {
+
+constexpr int64_t kDefaultContext = 4096;
+
+}  // namespace
+
+void add_eval_options(CLI::App& command, EvalOptions& options) {
+  command.add_option("model", options.model, "model folder, or demo")->required();
+  CLI::Option* file = command.add_option("-f,--file", options.file, "text to read");
+  command.add_option("--ids", options.ids, "token ids to read: 1,2,3 or @file")->excludes(file);
+  command
+      .add_option("--context", options.context, "tokens of a window, each a sequence of its own")
+      ->check(CLI::Range(2, 1 << 30))
+      ->option_text(fmt::format("N ({} or the model's positions)", kDefaultContext));
+  command
+      .add_option("--stride", options.stride,
+                  "tokens from window to window; what overlaps is context and not counted again")
+      ->check(CLI::Range(1, 1 << 30))
+      ->option_text("N (no overlap)");
+  command.add_option("--chunk", options.chunk, "tokens per step")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  add_numerics(command, options.numerics);
+  add_device(command, options.device);
+  command.add_flag("--json", options.json, "print a report on stdout");
+}
+
+EvalText read_eval_text(const EvalOptions& options, const Model& model) {
+  EvalText text;
+  if (!options.file.empty()) {
+    text.what = options.file;
+    const std::string content = read_text_file(options.file);
+    if (content.empty()) fail(ErrorCode::kBadInput, "{}: the text is empty", text.what);
+    text.tokenizer.emplace(Tokenizer::load(model.checkpoint().folder() + "/tokenizer.json"));
+    check_vocabulary(*text.tokenizer, model);
+    text.ids = text.tokenizer->encode(content);
+  } else if (!options.ids.empty()) {
+    text.what = "--ids";
+    text.ids = parse_ids(options.ids);
+  } else {
+    fail(ErrorCode::kBadInput, "nothing to read: give a text with -f FILE or token ids with --ids");
+  }
+  check_token_ids(text.ids, model.config().vocab_size);
+  return text;
+}
+
+int64_t counted_bytes(const Tokenizer& tokenizer, std::span<const Window> windows) {
+  int64_t bytes = 0;
+  for (const Window& window : windows) {
+    for (const int32_t id : window.text.subspan(static_cast<size_t>(window.skip)))
+      bytes += static_cast<int64_t>(tokenizer.token_bytes(id).size());
+  }
+  return bytes;
+}
+
+WindowOptions window_options(const EvalOptions& options, std::span<const Model* const> models) {
+  int64_t context = kDefaultContext;
+  for (const Model* model : models) context = std::min(context, model->config().max_positions);
+  return {.context = options.context.value_or(context),
+          .stride = options.stride.value_or(0),
+          .bos = models.front()->config().bos};
+}
+
+std::vector<Window> eval_windows(const EvalText& text, const WindowOptions& options) {
+  std::vector<Window> windows = split_windows(text.ids, options);
+  if (windows.empty()) {
+    fail(ErrorCode::kBadInput, "{}: no token to predict in a text of {}: want at least {}",
+         text.what, text.ids.size(), options.bos >= 0 ? "one besides BOS" : "two");
+  }
+  return windows;
+}
+
+void read_pieces(std::span<const Window> windows, int32_t bos, int64_t chunk,
+                 const std::function<void(const Piece&)>& on_piece) {
+  int64_t total = 0, done = 0;
+  for (const Window& window : windows)
+    total += static_cast<int64_t>(window.text.size()) - (bos >= 0 ? 0 : 1);
+  Progress progress("reading", total);
+  for_each_piece(windows, bos, chunk, [&](const Piece& piece) {
+    on_piece(piece);
+    progress.update(done += static_cast<int64_t>(piece.ids.size()));
+  });
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,49 @@
+// What the eval commands share: the model and the text to read, and how it is cut into windows.
+
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/common.h"
+#include "dsv4/model/model.h"
+#include "dsv4/quality/windows.h"
+#include "dsv4/text/tokenizer.h"
+
+namespace dsv4::apps {
+
+struct EvalOptions {
+  std::string model, file, ids, device = "cpu";
+  std::optional<int64_t> context, stride;
+  int64_t chunk = 512;
+  Numerics numerics = Numerics::kOfficial;
+  bool json = false;
+};
+
+void add_eval_options(CLI::App& command, EvalOptions& options);
+
+// A text as tokens: of -f (through the tokenizer of the model's folder) or of --ids as they are.
+struct EvalText {
+  std::string what;  // names the text in errors
+  std::vector<int32_t> ids;
+  std::optional<Tokenizer> tokenizer;  // of -f
+};
+EvalText read_eval_text(const EvalOptions& options, const Model& model);
+
+// Bytes of text that the counted tokens stand for.
+int64_t counted_bytes(const Tokenizer& tokenizer, std::span<const Window> windows);
+
+// context: what was asked for, or 4096 and no more than any of the models has positions.
+WindowOptions window_options(const EvalOptions& options, std::span<const Model* const> models);
+
+// As split_windows(); throws kBadInput naming the text when nothing is left to count.
+std::vector<Window> eval_windows(const EvalText& text, const WindowOptions& options);
+
+// for_each_piece with a progress bar.
+void read_pieces(std::span<const Window> windows, int32_t bos, int64_t chunk,
+                 const std::function<void(const Piece&)>& on_piece);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,158 @@
+// dsv4 eval needle MODEL: facts asked for again, by distance. Greedy answers, whole prompts.
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/common.h"
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/engine/engine.h"
+#include "dsv4/quality/needle.h"
+
+namespace dsv4::apps {
+namespace {
+
+// The model may need a token or two of white space in front of the answer.
+constexpr int64_t kSpareTokens = 4;
+constexpr size_t kMaxTemplateBytes = size_t{16} << 20;
+
+struct NeedleOptions {
+  std::string model, form, device = "cpu";
+  std::vector<int64_t> distances = {64, 256, 1000, 3000};
+  int64_t prompts = 20;
+  uint64_t seed = 0;
+  Numerics numerics = Numerics::kOfficial;
+  bool json = false;
+};
+
+struct Question {
+  int64_t distance;
+  NeedlePrompt prompt;
+};
+
+class Answers : public TokenSink {
+ public:
+  void on_token(RequestId id, int32_t token, float) override { tokens_[id].push_back(token); }
+  void on_finish(RequestId, Finish) override {}
+  const std::vector<int32_t>& of(RequestId id) { return tokens_[id]; }
+
+ private:
+  std::map<RequestId, std::vector<int32_t>> tokens_;
+};
+
+struct Score {
+  int64_t right = 0, total = 0;
+};
+
+// --template, or what the model's folder brings, or the built-in one; says which.
+NeedleTemplate load_template(const NeedleOptions& options, const std::string& folder,
+                             std::string& source) {
+  const bool own = options.form.empty();
+  const std::string file = own ? folder + "/needle.json" : options.form;
+  source = own ? options.model + "/needle.json" : options.form;
+  if (own && !std::filesystem::exists(file)) {
+    source = "built-in";
+    return default_needle_template();
+  }
+  return parse_needle_template(read_text_file(file, kMaxTemplateBytes), source);
+}
+
+std::vector<Question> make_questions(const NeedleOptions& options, const NeedleTemplate& form,
+                                     const Tokenizer& tokenizer, int32_t bos) {
+  std::vector<Question> questions;
+  for (const int64_t distance : options.distances) {
+    const uint64_t seed = random_bits(options.seed, static_cast<uint64_t>(distance));
+    for (int64_t i = 0; i < options.prompts; ++i) {
+      questions.push_back({distance, make_needle(form, tokenizer, bos, distance,
+                                                 random_bits(seed, static_cast<uint64_t>(i)))});
+    }
+  }
+  return questions;
+}
+
+std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer, Numerics numerics,
+                             const std::vector<Question>& questions) {
+  int64_t longest = 0, total = 0;
+  for (const auto& [distance, prompt] : questions) {
+    const auto tokens = static_cast<int64_t>(prompt.ids.size());
+    total += tokens;
+    longest = std::max(longest, tokens + prompt.answer_tokens + kSpareTokens);
+  }
+  if (longest > model.config().max_positions) {
+    fail(ErrorCode::kBadInput, "prompts of up to {} tokens exceed the model's {} positions",
+         longest, model.config().max_positions);
+  }
+  Engine engine(model, {.numerics = numerics, .max_tokens = longest});
+  Answers answers;
+  Progress progress("asking", total);
+  std::map<int64_t, Score> scores;
+  for (const auto& [distance, prompt] : questions) {
+    const RequestId id = engine.submit(prompt.ids,
+                                       {.sampling = {.temperature = 0},
+                                        .max_new_tokens = prompt.answer_tokens + kSpareTokens,
+                                        .stop = model.config().eos},
+                                       answers);
+    while (engine.step()) progress.update(engine.stats().prefill_tokens);
+    Score& score = scores[distance];
+    score.right += is_right(tokenizer.decode(answers.of(id)), prompt.answer) ? 1 : 0;
+    ++score.total;
+  }
+  return scores;
+}
+
+void eval_needle(const NeedleOptions& options) {
+  check_device(options.device);
+  const std::string folder = find_model(options.model);
+  std::string source;
+  const NeedleTemplate form = load_template(options, folder, source);
+  const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
+  const Model model = Model::load(folder);
+  check_vocabulary(tokenizer, model);
+  const std::vector<Question> questions =
+      make_questions(options, form, tokenizer, model.config().bos);
+  const std::map<int64_t, Score> scores = ask(model, tokenizer, options.numerics, questions);
+
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& [distance, score] : scores)
+    rows.push_back({{"distance", distance}, {"right", score.right}, {"total", score.total}});
+  if (options.json) {
+    return print_json({{"recall", rows},
+                       {"template", source},
+                       {"seed", options.seed},
+                       {"numerics", name(options.numerics)}});
+  }
+  fmt::print("distance   right\n");
+  for (const auto& [distance, score] : scores) {
+    fmt::print("{:8}   {} of {}  ({:.1f} %)\n", distance, score.right, score.total,
+               100.0 * static_cast<double>(score.right) / static_cast<double>(score.total));
+  }
+}
+
+}  // namespace
+
+void add_eval_needle(CLI::App& eval, Action& action) {
+  CLI::App* command = eval.add_subcommand("needle", "Recall of a fact by distance");
+  command->footer("Example: dsv4 eval needle demo --distances 1000,3000 --prompts 100");
+  auto options = std::make_shared<NeedleOptions>();
+  command->add_option("model", options->model, "model folder, or demo")->required();
+  command->add_option("--distances", options->distances, "tokens between a fact and its answer")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->option_text("N,N,... (64,256,1000,3000)");
+  command->add_option("--prompts", options->prompts, "prompts per distance")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "of the prompts")->capture_default_str();
+  command->add_option("--template", options->form,
+                      "what prompts look like (default: the model's needle.json, or built in)");
+  add_numerics(*command, options->numerics);
+  add_device(*command, options->device);
+  command->add_flag("--json", options->json, "print a report on stdout");
+  command->callback([options, &action] { action = [options] { eval_needle(*options); }; });
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,64 @@
+// What a recipe makes of a checkpoint, tensor by tensor, from names, dtypes and shapes alone. The
+// quantizer writes this list and the memory plan adds it up, so the two cannot disagree.
+//
+//   f32, bf16, f16   P.weight [n, k]
+//   fp8              P.weight [n, k] F8_E4M3, P.scale [ceil(n/128), ceil(k/128)] F8_E8M0
+//   k-bit            P.weight [n, k/32, K] I32, P.scale [n, k/32] U8, P.codebook [2^K] F32,
+//                    P.scale_2 [] F32
+//
+// Nothing is dropped silently: a weight whose rule cannot be followed stays as it is and says why.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dsv4/convert/recipe.h"
+#include "dsv4/formats/weight.h"
+
+namespace dsv4 {
+
+using StoredTensors = std::map<std::string, TensorMeta>;  // under official names
+
+struct OutputTensor {
+  std::string name;
+  TensorMeta meta;
+};
+
+// One weight with all that belongs to it, or one other tensor. It is written into one file.
+struct OutputItem {
+  std::string name;  // the prefix of a weight ("layers.0.attn.wq_a"), or a tensor's name
+  bool is_weight = false;
+  WeightName id;  // part kOther unless it is a weight that recipes can name
+  WeightFormat source = WeightFormat::kF32;  // of a weight
+  int source_bits = 0;                       // kKbit
+  int64_t n = 0, k = 0;                      // of a weight: its logical shape
+  Target target;     // what will be done; kKeep copies; kKbit has its codebook resolved
+  std::string kept;  // why the recipe's wish was not followed; empty: it was
+  int64_t source_bytes = 0;
+  std::vector<OutputTensor> tensors;
+
+  int64_t bytes() const;
+  bool converted() const { return target.kind != Target::Kind::kKeep; }
+  // MXFP4 -> k4-e2m1, value by value.
+  bool lossless_import() const {
+    return source == WeightFormat::kMxfp4 && target.book == Target::Book::kE2m1;
+  }
+};
+
+struct ConvertList {
+  std::vector<OutputItem> items;  // names in natural order: layers.2 before layers.10
+  int64_t source_bytes = 0, bytes = 0;
+  std::vector<std::string> idle;  // `where` of the rules that no weight followed
+};
+
+// `o_groups` is the config's: the groups of wo_a must hold whole blocks of fp8 scales.
+ConvertList convert_list(const StoredTensors& stored, const Recipe& recipe, int64_t o_groups = 1);
+
+// The same item without conversion: the tensors of the source. For a lossless import whose scales
+// turn out not to fit.
+OutputItem kept_item(const StoredTensors& stored, const OutputItem& item, std::string why);
+
+}  // namespace dsv4

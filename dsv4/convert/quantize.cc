@@ -1,0 +1,322 @@
+#include "dsv4/convert/quantize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/convert/convert_weight.h"
+#include "dsv4/convert/imatrix.h"
+#include "dsv4/convert/shards.h"
+#include "dsv4/convert/side_files.h"
+#include "dsv4/convert/stored_tensors.h"
+#include "dsv4/convert/work_folder.h"
+#include "dsv4/loader/atomic_file.h"
+#include "dsv4/loader/checkpoint.h"
+#include "dsv4/loader/safetensors_layout.h"
+#include "dsv4/model/config.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kTool = "dsv4 " DSV4_VERSION;
+// Pages of the source that may be in memory at a time.
+constexpr int64_t kReleaseBytes = int64_t{256} << 20;
+
+// Changes when a file is replaced, without reading its data.
+std::string file_stamp(const std::string& path) {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  const auto time = fs::last_write_time(path, error).time_since_epoch().count();
+  if (error) fail(ErrorCode::kIo, "cannot stat {}: {}", path, error.message());
+  return fmt::format("{} bytes, written {}", bytes, time);
+}
+
+std::string source_stamp(const Checkpoint& checkpoint) {
+  uint64_t hash = 0;
+  std::map<std::string_view, int> files;
+  for (const auto& [name, stored] : checkpoint.tensors()) {
+    ++files[stored.file];
+    hash = hash_text(fmt::format("{} {}\n", name, to_string(stored.view)), hash);
+  }
+  for (const auto& [path, count] : files)
+    hash = hash_text(fmt::format("{} {}\n", count, file_stamp(std::string(path))), hash);
+  return fmt::format("{} tensors in {} files, {:016x}", checkpoint.tensors().size(), files.size(),
+                     hash);
+}
+
+Codebook codebook_of(const Target& target, const std::map<std::string, Codebook>& files) {
+  switch (target.book) {
+    case Target::Book::kNf:
+      return nf_codebook(target.bits);
+    case Target::Book::kE2m1:
+      return e2m1_codebook();
+    case Target::Book::kFile:
+      return files.at(target.file);
+    default:
+      return bnf_codebook(target.bits);
+  }
+}
+
+// User codebooks by their name in the recipe; the same file may not serve two K.
+std::map<std::string, Codebook> read_codebooks(const Recipe& recipe) {
+  std::map<std::string, Codebook> books;
+  for (const Rule& rule : recipe.rules) {
+    if (rule.target.book != Target::Book::kFile) continue;
+    const std::string& file = rule.target.file;
+    books[file] = parse_codebook(read_text_file(file, size_t{1} << 20), rule.target.bits, file);
+  }
+  return books;
+}
+
+class Quantizer {
+ public:
+  Quantizer(const QuantizeOptions& options,
+            const std::function<void(const QuantizeProgress&)>& progress)
+      : options_(options),
+        progress_(progress),
+        checkpoint_(Checkpoint::open(options.source)),
+        stored_(stored_tensors(checkpoint_)),
+        list_(
+            convert_list(stored_, options.recipe, load_config(checkpoint_.config_path()).o_groups)),
+        shards_(plan_shards(list_, options.shard_bytes)),
+        codebooks_(read_codebooks(options.recipe)) {}
+
+  QuantizeResult run() {
+    if (!options_.imatrix.empty()) open_imatrix();
+    count_totals();
+    WorkFolder folder(options_.out, job(), options_.restart);
+    check_room(folder);
+    for (const ShardPlan& shard : shards_) {
+      Json record;
+      if (folder.finished(shard.file, &record)) {
+        ++result_.resumed_shards;
+      } else {
+        record = write_shard(shard, folder.file(shard.file));
+        folder.finish(shard.file, record);
+      }
+      add_record(record);
+      // Pieces counted about; whole shards count exactly.
+      reached_bytes_ += source_bytes(shard);
+      now_.bytes = reached_bytes_;
+      now_.tensors += num_tensors(shard);
+      progress_(now_);
+    }
+    write_shard_index(folder.model(), shards_);
+    write_file(folder.file("config.json"),
+               converted_config(read_text_file(checkpoint_.config_path()), options_.recipe,
+                                checkpoint_.config_path()));
+    copy_side_files(options_.source, folder.model());
+    finish_ledger();
+    write_file(folder.file(kLedgerFile), to_text(result_.ledger));
+    folder.publish();
+    return std::move(result_);
+  }
+
+ private:
+  int64_t source_bytes(const ShardPlan& shard) const {
+    int64_t bytes = 0;
+    for (size_t i = shard.begin; i < shard.end; ++i) bytes += list_.items[i].source_bytes;
+    return bytes;
+  }
+  int64_t num_tensors(const ShardPlan& shard) const {
+    int64_t count = 0;
+    for (size_t i = shard.begin; i < shard.end; ++i)
+      count += static_cast<int64_t>(list_.items[i].tensors.size());
+    return count;
+  }
+
+  void open_imatrix() {
+    imatrix_ = std::make_unique<SafetensorsFile>(options_.imatrix);
+    ImatrixUse use = check_imatrix(imatrix_->tensors(), list_, options_.imatrix);
+    imatrix_->release_pages();
+    result_.imatrix_used = use.used;
+    result_.imatrix_missing = use.missing;
+    result_.imatrix_unknown = std::move(use.unknown);
+  }
+
+  void count_totals() {
+    now_.total_bytes = list_.source_bytes;
+    for (const ShardPlan& shard : shards_) now_.total_tensors += num_tensors(shard);
+    for (const OutputItem& item : list_.items) {
+      for (const OutputTensor& tensor : item.tensors)
+        result_.largest_tensor = std::max(result_.largest_tensor, tensor.meta.bytes());
+    }
+    for (const auto& [name, meta] : stored_)
+      result_.largest_tensor = std::max(result_.largest_tensor, meta.bytes());
+    result_.shards = static_cast<int64_t>(shards_.size());
+    result_.source_bytes = list_.source_bytes;
+    result_.idle_rules = list_.idle;
+  }
+
+  // What must be the same for a finished shard to be of use.
+  WorkFolder::Job job() const {
+    std::string books;
+    for (const auto& [file, book] : codebooks_) {
+      for (const float value : book.values()) books += fmt::format("{} ", value);
+    }
+    return {{"tool", kTool},
+            {"source", source_stamp(checkpoint_)},
+            {"recipe", options_.recipe.text},
+            {"codebook", books},
+            {"choice of scales", name(options_.scales)},
+            {"imatrix", options_.imatrix.empty() ? "none" : file_stamp(options_.imatrix)},
+            {"shard size", fmt::format("{}", options_.shard_bytes)}};
+  }
+
+  // Better now than after an hour. What finished shards take is there already.
+  void check_room(const WorkFolder& folder) const {
+    int64_t need = list_.bytes;
+    Json ignored;
+    for (const ShardPlan& shard : shards_) {
+      if (!folder.finished(shard.file, &ignored)) continue;
+      for (size_t i = shard.begin; i < shard.end; ++i) need -= list_.items[i].bytes();
+    }
+    std::error_code error;
+    const fs::space_info space = fs::space(folder.model(), error);
+    if (!error && static_cast<int64_t>(space.available) >= 0 &&
+        static_cast<int64_t>(space.available) < need)
+      fail(ErrorCode::kIo, "{} needs {:.1f} GiB more, but {:.1f} GiB are free", folder.model(),
+           static_cast<double>(need) / (1 << 30), static_cast<double>(space.available) / (1 << 30));
+  }
+
+  // The items of a shard, after a look at what only the data can say: scales of lossless imports
+  // that no E4M4 holds.
+  std::vector<OutputItem> settled_items(const ShardPlan& shard) {
+    std::vector<OutputItem> items(list_.items.begin() + static_cast<ptrdiff_t>(shard.begin),
+                                  list_.items.begin() + static_cast<ptrdiff_t>(shard.end));
+    for (OutputItem& item : items) {
+      if (!item.lossless_import()) continue;
+      std::string why = converter_.misfit(checkpoint_.weight(item.name, item.n, item.k));
+      note_read(item.source_bytes);
+      if (!why.empty()) item = kept_item(stored_, item, std::move(why));
+    }
+    return items;
+  }
+
+  Json write_shard(const ShardPlan& shard, const std::string& path) {
+    const std::vector<OutputItem> items = settled_items(shard);
+    std::vector<std::pair<std::string, TensorMeta>> tensors;
+    for (const OutputItem& item : items) {
+      for (const OutputTensor& tensor : item.tensors)
+        tensors.emplace_back(tensor.name, tensor.meta);
+    }
+    const SafetensorsLayout layout = layout_safetensors(tensors, {{"format", "pt"}});
+    AtomicFile file(path);
+    file.write_at(0, std::as_bytes(std::span(layout.header)));
+    Json record = {{"weights", Json::array()}, {"exceptions", Json::array()}};
+    size_t first = 0;  // tensor of the item at hand
+    for (const OutputItem& item : items) {
+      const PieceSink sink = {
+          .write =
+              [&](size_t tensor, int64_t offset, std::span<const std::byte> bytes) {
+                file.write_at(layout.offset[first + tensor] + offset, bytes);
+              },
+          .consumed = [&](int64_t bytes) { consumed(bytes); }};
+      write_item(item, sink, &record);
+      first += item.tensors.size();
+    }
+    file.commit();
+    return record;
+  }
+
+  void write_item(const OutputItem& item, const PieceSink& sink, Json* record) {
+    LedgerWeight entry{.name = item.name, .elements = item.n * item.k, .bytes = item.bytes()};
+    if (item.converted()) {
+      const WeightView source = checkpoint_.weight(item.name, item.n, item.k);
+      const WeightError error = converter_.convert(source, item, choice(item), sink);
+      entry.format = to_string(item.target);
+      entry.sqnr_db = error.sqnr_db();
+      entry.max_abs_error = error.largest;
+      now_.weights += entry.elements;
+    } else {
+      for (size_t i = 0; i < item.tensors.size(); ++i)
+        copy_tensor(checkpoint_.tensors().at(item.tensors[i].name).view, i, sink);
+      entry.format = item.source == WeightFormat::kKbit ? fmt::format("k{}", item.source_bits)
+                                                        : name(item.source);
+    }
+    if (item.is_weight) (*record)["weights"].push_back(to_json(entry));
+    if (!item.kept.empty())
+      (*record)["exceptions"].push_back({{"name", item.name}, {"why", item.kept}});
+  }
+
+  ConvertChoice choice(const OutputItem& item) const {
+    ConvertChoice choice{.scales = options_.scales};
+    if (item.target.kind != Target::Kind::kKbit) return choice;
+    choice.codebook = codebook_of(item.target, codebooks_);
+    if (imatrix_ == nullptr) return choice;
+    const auto at = imatrix_->tensors().find(item.name);
+    if (at != imatrix_->tensors().end()) choice.importance = at->second;
+    return choice;
+  }
+
+  void consumed(int64_t bytes) {
+    now_.bytes += bytes;
+    now_.fresh_bytes += bytes;
+    note_read(bytes);
+    progress_(now_);
+  }
+
+  void note_read(int64_t bytes) {
+    unreleased_ += bytes;
+    if (unreleased_ < kReleaseBytes) return;
+    checkpoint_.release_pages();
+    if (imatrix_ != nullptr) imatrix_->release_pages();
+    unreleased_ = 0;
+  }
+
+  void add_record(const Json& record) {
+    for (const Json& row : record.at("weights"))
+      result_.ledger.weights.push_back(ledger_weight(row));
+    for (const Json& exception : record.at("exceptions"))
+      result_.ledger.exceptions.push_back(
+          {exception.at("name").get<std::string>(), exception.at("why").get<std::string>()});
+  }
+
+  void finish_ledger() {
+    const auto file_name = [](const std::string& path) {
+      return fs::path(path).lexically_normal().filename().string();
+    };
+    Ledger& ledger = result_.ledger;
+    result_.bytes = list_.bytes;
+    ledger.tool = kTool;
+    ledger.source = {{"name", file_name(fs::absolute(options_.source).string())},
+                     {"tensors", stored_.size()},
+                     {"bytes", list_.source_bytes}};
+    ledger.output = {{"tensors", now_.total_tensors}, {"bytes", list_.bytes}};
+    ledger.options = {
+        {"recipe", options_.recipe.text},
+        {"scales", name(options_.scales)},
+        {"imatrix", options_.imatrix.empty() ? Json() : Json(file_name(options_.imatrix))},
+        {"imatrix_missing", result_.imatrix_missing}};
+  }
+
+  const QuantizeOptions& options_;
+  const std::function<void(const QuantizeProgress&)>& progress_;
+  Checkpoint checkpoint_;
+  StoredTensors stored_;
+  ConvertList list_;
+  std::vector<ShardPlan> shards_;
+  std::map<std::string, Codebook> codebooks_;
+  std::unique_ptr<SafetensorsFile> imatrix_;
+  WeightConverter converter_;
+  QuantizeResult result_;
+  QuantizeProgress now_;
+  int64_t reached_bytes_ = 0, unreleased_ = 0;
+};
+
+}  // namespace
+
+QuantizeResult quantize(const QuantizeOptions& options,
+                        const std::function<void(const QuantizeProgress&)>& progress) {
+  if (options.scales == ScaleChoice::kReference && !options.imatrix.empty())
+    fail(ErrorCode::kBadInput, "an imatrix serves the search for scales: --scales search");
+  return Quantizer(options, progress).run();
+}
+
+}  // namespace dsv4

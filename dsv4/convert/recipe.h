@@ -1,0 +1,80 @@
+// A recipe says what becomes of which weight. Text, one rule a line, the last match wins, `#` opens
+// a comment:
+//
+//   PATTERN  [LAYERS]  FORMAT
+//
+//   experts            k3          # all routed experts
+//   experts.down       k4          # w2 of them (gate = w1, up = w3, down = w2)
+//   experts  40-42,mtp k4-nf       # those of some layers, and of the drafter's blocks
+//   dense              fp8         # what official checkpoints store as FP8 (weight_name.h)
+//   attn.wq_b          k5          # one projection
+//   head               keep        # as the source stores it, which is also what no rule names
+//
+// PATTERN  dense, or a part with or without one of its leaves: experts, shared_experts, attn,
+//          indexer, compressor, gate, mtp, head, embed
+// LAYERS   numbers and ranges between commas; `mtp` for the drafter. Without it: everywhere
+// FORMAT   keep | bf16 | fp8 | k2..k5 with an optional codebook: -nf, -bnf (the default),
+//          -e2m1 (k4), -@FILE (2^K numbers). fp8 is E4M3 with UE8M0 scales of 128 x 128 blocks.
+//          On an MXFP4 weight plain k4 means k4-e2m1, the import without loss.
+//
+// Parsing reads no files and bounds what it builds; errors are kBadInput with file, line and word.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dsv4/convert/weight_name.h"
+#include "dsv4/formats/codebook.h"
+
+namespace dsv4 {
+
+struct Target {
+  enum class Kind : uint8_t { kKeep, kBF16, kFp8, kKbit };
+  enum class Book : uint8_t { kDefault, kNf, kBnf, kE2m1, kFile };
+
+  Kind kind = Kind::kKeep;
+  int bits = 0;  // kKbit: K
+  Book book = Book::kDefault;
+  std::string file;  // Book::kFile
+
+  bool operator==(const Target&) const = default;
+};
+
+std::string to_string(const Target& target);  // as a recipe spells it
+
+struct Rule {
+  bool dense = false;  // the pattern `dense`; else:
+  WeightPart part = WeightPart::kOther;
+  std::string_view leaf;                    // empty: all of the part
+  std::vector<std::pair<int, int>> layers;  // first and last of each range
+  bool everywhere = true, drafter = false;  // no LAYERS; `mtp` among them
+  Target target;
+  std::string where;  // "recipe.txt:3"
+
+  bool matches(const WeightName& weight) const;
+};
+
+struct Recipe {
+  std::vector<Rule> rules;
+  std::string text;  // what was parsed
+
+  // The last rule that names the weight, or nullptr: keep.
+  const Rule* rule_for(const WeightName& weight) const;
+  void append(const Recipe& later);
+};
+
+// `what` names the text in errors.
+Recipe parse_recipe(std::string_view text, const std::string& what);
+
+// The rules of --experts and --dense, either may be empty.
+Recipe recipe_of_flags(std::string_view experts, std::string_view dense);
+
+// 2^bits numbers between blanks or commas, `#` comments.
+Codebook parse_codebook(std::string_view text, int bits, const std::string& what);
+
+}  // namespace dsv4

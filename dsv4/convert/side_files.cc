@@ -1,0 +1,68 @@
+#include "dsv4/convert/side_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "dsv4/base/error.h"
+#include "dsv4/convert/ledger.h"
+#include "dsv4/formats/kbit.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr uintmax_t kLargest = uintmax_t{64} << 20;
+constexpr std::string_view kLeftOut[] = {"config.json", "model.safetensors.index.json",
+                                         "hf_quant_config.json", kLedgerFile};
+constexpr std::string_view kWeightFiles[] = {".safetensors", ".bin", ".pt",  ".pth",
+                                             ".gguf",        ".npz", ".tmp", ".incomplete"};
+
+bool is_side_file(const fs::directory_entry& entry) {
+  std::error_code error;
+  const std::string file = entry.path().filename().string();
+  const std::string extension = entry.path().extension().string();
+  return entry.is_regular_file(error) && entry.file_size(error) <= kLargest && file[0] != '.' &&
+         std::count(std::begin(kLeftOut), std::end(kLeftOut), file) == 0 &&
+         std::count(std::begin(kWeightFiles), std::end(kWeightFiles), extension) == 0;
+}
+
+}  // namespace
+
+std::string converted_config(const std::string& source_config, const Recipe& recipe,
+                             const std::string& what) {
+  Json config;
+  try {
+    config = Json::parse(source_config);
+  } catch (const Json::exception&) {
+    fail(ErrorCode::kBadInput, "{}: not valid JSON", what);
+  }
+  if (!config.is_object()) fail(ErrorCode::kBadInput, "{}: not an object", what);
+  const Json source =
+      config.contains("quantization_config") ? config["quantization_config"] : Json();
+  config["quantization_config"] = {{"quant_method", "kbit"},
+                                   {"block_size", kKbitBlock},
+                                   {"scale_format", "e4m4"},
+                                   {"recipe", recipe.text},
+                                   {"source", source}};
+  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void copy_side_files(const std::string& source, const std::string& target) {
+  std::error_code error;
+  fs::directory_iterator entry(source, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (!is_side_file(*entry)) continue;
+    const fs::path to = fs::path(target) / entry->path().filename();
+    std::error_code copied;
+    fs::copy_file(entry->path(), to, fs::copy_options::overwrite_existing, copied);
+    if (copied)
+      fail(ErrorCode::kIo, "cannot copy {} to {}: {}", entry->path().string(), to.string(),
+           copied.message());
+  }
+  if (error) fail(ErrorCode::kIo, "cannot read folder {}: {}", source, error.message());
+}
+
+}  // namespace dsv4

@@ -1,0 +1,22 @@
+// What stands beside the tensors of a converted checkpoint.
+
+#pragma once
+
+#include <string>
+
+#include "dsv4/convert/recipe.h"
+
+namespace dsv4 {
+
+// The source's config.json with
+//   "quantization_config": {"quant_method": "kbit", "block_size": 32, "scale_format": "e4m4",
+//                           "recipe": TEXT, "source": the source's own quantization_config or null}
+std::string converted_config(const std::string& source_config, const Recipe& recipe,
+                             const std::string& what);
+
+// Tokenizer, generation_config, README and other small files of the top folder. Left out are
+// weights, their index, config.json, hidden files, files above 64 MiB, and what describes the
+// source's quantisation (hf_quant_config.json, an older ledger).
+void copy_side_files(const std::string& source, const std::string& target);
+
+}  // namespace dsv4

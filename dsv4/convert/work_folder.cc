@@ -1,0 +1,154 @@
+#include "dsv4/convert/work_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/loader/atomic_file.h"
+#include "dsv4/loader/safetensors.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr size_t kMaxRecord = size_t{64} << 20;
+
+template <class Action>
+void io(const char* doing, const std::string& path, const Action& action) {
+  std::error_code error;
+  action(error);
+  if (error) fail(ErrorCode::kIo, "cannot {} {}: {}", doing, path, error.message());
+}
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// Length and header, as a text to compare.
+std::string seal(const std::string& path) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  uint64_t header = 0;
+  if (bytes.size() >= sizeof header) std::memcpy(&header, bytes.data(), sizeof header);
+  header = std::min<uint64_t>(header, std::min(bytes.size(), kMaxSafetensorsHeader));
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()),
+                              static_cast<size_t>(header));
+  return fmt::format("{}-{:016x}", bytes.size(), hash_text(text));
+}
+
+// What a killed process left half-written.
+void remove_temporaries(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().extension() == ".tmp") fs::remove(entry.path(), ignored);
+  }
+}
+
+}  // namespace
+
+uint64_t hash_text(std::string_view text, uint64_t seed) {
+  uint64_t hash = 0xcbf29ce484222325ull ^ seed;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+WorkFolder::WorkFolder(const std::string& out, const Job& job, bool restart)
+    : out_(without_slashes(out)), partial_(out_ + ".partial"), model_(partial_ + "/model") {
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(out_, ignored)))
+    fail(ErrorCode::kBadInput, "{} exists already: remove it, or choose another folder", out_);
+  const std::string job_file = partial_ + "/job.json";
+  const bool there = fs::exists(partial_, ignored), ours = fs::exists(job_file, ignored);
+  if (there && !ours && !fs::is_empty(partial_, ignored) &&
+      !fs::exists(partial_ + "/lock", ignored))
+    fail(ErrorCode::kBadInput, "{} is not an unfinished conversion: move it away", partial_);
+  io("create", partial_, [&](std::error_code& e) { fs::create_directories(partial_, e); });
+  lock();
+  if (ours && !restart) {
+    check_job(job);
+  } else {
+    // The job comes last: without it the folder counts as empty.
+    io("remove", partial_, [&](std::error_code& e) { fs::remove(job_file, e); });
+    for (const char* part : {"/model", "/shards"})
+      io("remove", partial_ + part,
+         [&](std::error_code& e) { fs::remove_all(partial_ + part, e); });
+  }
+  for (const char* part : {"/model", "/shards"})
+    io("create", partial_ + part,
+       [&](std::error_code& e) { fs::create_directories(partial_ + part, e); });
+  for (const char* part : {"", "/model", "/shards"}) remove_temporaries(partial_ + part);
+  if (!ours || restart) write_file(job_file, Json(job).dump(1) + "\n");
+}
+
+WorkFolder::Lock::~Lock() {
+  if (fd >= 0) close(fd);
+}
+
+void WorkFolder::lock() {
+  const std::string path = partial_ + "/lock";
+  lock_.fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (lock_.fd < 0) fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
+  // A file system without locks leaves it to its user.
+  if (flock(lock_.fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  fail(ErrorCode::kBadInput, "another process is writing {}", partial_);
+}
+
+void WorkFolder::check_job(const Job& job) const {
+  const std::string path = partial_ + "/job.json";
+  Job begun;
+  try {
+    begun = Json::parse(read_text_file(path, kMaxRecord)).get<Job>();
+  } catch (const Json::exception&) {
+    fail(ErrorCode::kBadInput, "{} is damaged: --restart begins again", path);
+  }
+  for (const auto& [property, value] : job) {
+    if (const auto at = begun.find(property); at == begun.end() || at->second != value)
+      fail(ErrorCode::kBadInput,
+           "{} was begun with another {}: give the command it was begun with to continue, or "
+           "--restart to begin again",
+           partial_, property);
+  }
+}
+
+std::string WorkFolder::record_path(const std::string& shard) const {
+  return fmt::format("{}/shards/{}.json", partial_, shard);
+}
+
+bool WorkFolder::finished(const std::string& shard, Json* record) const {
+  std::error_code ignored;
+  if (!fs::exists(record_path(shard), ignored) || !fs::exists(file(shard), ignored)) return false;
+  try {
+    const Json stored = Json::parse(read_text_file(record_path(shard), kMaxRecord));
+    if (stored.at("seal") != seal(file(shard))) return false;
+    *record = stored.at("record");
+    return true;
+  } catch (const Json::exception&) {
+    return false;  // a damaged record: the shard is written again
+  }
+}
+
+void WorkFolder::finish(const std::string& shard, const Json& record) const {
+  const Json stored = {{"seal", seal(file(shard))}, {"record", record}};
+  write_file(record_path(shard),
+             stored.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void WorkFolder::publish() {
+  io("create", out_, [&](std::error_code& e) { fs::rename(model_, out_, e); });
+  std::error_code ignored;  // OUT is complete; what stays behind is of no use and no harm
+  fs::remove_all(partial_, ignored);
+}
+
+}  // namespace dsv4

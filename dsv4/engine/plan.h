@@ -1,0 +1,56 @@
+// The memory plan: what a model takes, before it is loaded, and which machines hold it.
+//
+//   need = weights + cache(context, sequences) + workspace
+//   cache = sequences x (window pages + compressor states + entry pages of the context)
+//           + window pages of a step's tokens
+//
+// Weights come from tensor shapes (a checkpoint's, or the list of an official one, after a recipe),
+// cache and workspace from the functions that the engine allocates from (cache_plan.h,
+// workspace.h). On several devices weights and cache are taken as spread evenly, without copies;
+// what a parallel scheme replicates comes on top. Source of the method: docs/memory.md.
+
+#pragma once
+
+#include "dsv4/engine/machine.h"
+#include "dsv4/engine/weight_summary.h"
+#include "dsv4/engine/workspace.h"
+
+namespace dsv4 {
+
+struct PlanRequest {
+  Numerics numerics = Numerics::kOfficial;
+  int64_t context = 0;  // tokens of a sequence
+  int sequences = 1;
+  int64_t batch_tokens = 512;  // of one step; at least one a sequence
+  int threads = 1;             // of the CPU rows
+};
+
+struct MemoryPlan {
+  ModelConfig config;
+  PlanRequest request;
+  WeightSummary weights;
+  KvRate kv_rate;
+  SequenceBytes sequence;
+  int64_t cache_bytes = 0;  // what the engine allocates for the request
+  Workspace workspace;
+  int64_t checkpoint_bytes = 0;
+};
+
+// Throws kBadInput when the context exceeds the model's positions, kUnsupported when the numerics
+// do not fit the config.
+MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
+                       const PlanRequest& request);
+
+struct Fit {
+  bool fits = false;           // the request
+  int64_t room_bytes = 0;      // of all devices, without what is kept free
+  int64_t need_bytes = 0;      // of the request, beside what is kept free
+  int64_t max_context = 0;     // tokens of one sequence alone; 0: not even one
+  int64_t max_sequences = 0;   // of the asked context
+  bool all_positions = false;  // max_context is the model's limit, not the machine's
+};
+
+// On a GPU the workspace lives in the reserve, which grows where it does not suffice.
+Fit fit(const MemoryPlan& plan, const Machine& machine);
+
+}  // namespace dsv4

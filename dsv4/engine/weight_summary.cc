@@ -1,0 +1,85 @@
+#include "dsv4/engine/weight_summary.h"
+
+#include <iterator>
+
+namespace dsv4 {
+namespace {
+
+bool is_drafter(const std::string& name) {
+  return name.rfind("mtp.", 0) == 0;
+}
+
+bool holds(const std::string& name, const char* text) {
+  return name.find(text) != std::string::npos;
+}
+
+// Where tensors belong that recipes cannot name.
+std::string small_part(const std::string& name) {
+  if (holds(name, "hc_")) return "hc";
+  if (holds(name, ".ffn.gate.")) return dsv4::name(WeightPart::kRouter);
+  if (holds(name, ".compressor.")) return dsv4::name(WeightPart::kCompressor);
+  if (holds(name, "norm")) return "norms";
+  return dsv4::name(holds(name, ".attn.") ? WeightPart::kAttention : WeightPart::kOther);
+}
+
+std::string part_of(const OutputItem& item) {
+  if (is_drafter(item.name)) return name(WeightPart::kDrafter);
+  return item.id.part == WeightPart::kOther ? small_part(item.name) : name(item.id.part);
+}
+
+std::string format_of(const OutputItem& item) {
+  if (!item.is_weight) return "other";
+  switch (item.target.kind) {
+    case Target::Kind::kBF16:
+      return name(WeightFormat::kBF16);
+    case Target::Kind::kFp8:
+      return "fp8";
+    case Target::Kind::kKbit:
+      return fmt::format("k{}", item.target.bits);
+    case Target::Kind::kKeep:
+      break;
+  }
+  if (item.source == WeightFormat::kKbit) return fmt::format("k{}", item.source_bits);
+  return item.source == WeightFormat::kFp8Block ? "fp8" : name(item.source);
+}
+
+void add(Amount& sum, const Amount& more) {
+  sum.tensors += more.tensors;
+  sum.bytes += more.bytes;
+  sum.values += more.values;
+}
+
+}  // namespace
+
+WeightSummary summarise(const ConvertList& list) {
+  WeightSummary summary{.idle = list.idle};
+  for (const OutputItem& item : list.items) {
+    Amount amount{.values = item.n * item.k};
+    for (const OutputTensor& tensor : item.tensors) {
+      ++amount.tensors;
+      amount.bytes += tensor.meta.bytes();
+      if (!item.is_weight) amount.values += tensor.meta.numel();
+      add(summary.dtypes[std::string(name(tensor.meta.dtype))],
+          {.tensors = 1, .bytes = tensor.meta.bytes(), .values = tensor.meta.numel()});
+    }
+    for (Amount* sum :
+         {&summary.total, &summary.parts[part_of(item)], &summary.formats[format_of(item)]})
+      add(*sum, amount);
+    if (item.kept.empty()) continue;
+    if (summary.kept++ == 0) summary.kept_example = fmt::format("{}: {}", item.name, item.kept);
+  }
+  return summary;
+}
+
+StoredTensors stored_tensors(const std::vector<NamedTensor>& list) {
+  StoredTensors stored;
+  for (const NamedTensor& tensor : list) stored.emplace(tensor.name, tensor.meta);
+  return stored;
+}
+
+void drop_drafter(StoredTensors& tensors) {
+  for (auto at = tensors.begin(); at != tensors.end();)
+    at = is_drafter(at->first) ? tensors.erase(at) : std::next(at);
+}
+
+}  // namespace dsv4

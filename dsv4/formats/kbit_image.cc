@@ -1,0 +1,207 @@
+#include "dsv4/formats/kbit_image.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kUnitBlocks = KbitImage::kUnitColumns / kKbitBlock;
+
+// Row `row` of the image is row `row` of the only weight, or one of gate's or up's in groups of 8.
+struct SourceRow {
+  size_t weight;
+  int64_t row;
+};
+SourceRow source_row(int64_t row, size_t num_weights) {
+  if (num_weights == 1) return {0, row};
+  return {static_cast<size_t>(row % 16 / 8), row / 16 * 8 + row % 8};
+}
+
+// The codes and scales of one unit, rows and columns in natural order; zero where padded.
+struct Unit {
+  uint8_t codes[KbitImage::kUnitRows][KbitImage::kUnitColumns] = {};
+  uint8_t scales[KbitImage::kUnitRows][kUnitBlocks] = {};
+};
+
+void load_row(const KbitImage& image, const WeightView& w, int64_t row, int64_t column,
+              uint8_t* codes, uint8_t* scales) {
+  const int64_t first = column / kKbitBlock;
+  const int64_t blocks = std::min<int64_t>(kUnitBlocks, image.k / kKbitBlock - first);
+  std::copy_n(w.scale.row<uint8_t>(row) + first, blocks, scales);
+  const uint32_t* planes = w.data.row<uint32_t>(row) + first * image.bits;
+  for (int64_t b = 0; b < blocks; ++b, planes += image.bits) {
+    for (int i = 0; i < kKbitBlock; ++i) {
+      const uint8_t code = kbit_code(planes, image.bits, i);
+      codes[b * kKbitBlock + i] =
+          image.sign_magnitude ? kbit_to_sign_magnitude(code, image.bits) : code;
+    }
+  }
+}
+
+void store_row(const KbitImage& image, const KbitTensors& w, int64_t row, int64_t column,
+               const uint8_t* codes, const uint8_t* scales) {
+  const int64_t first = column / kKbitBlock;
+  const int64_t blocks = std::min<int64_t>(kUnitBlocks, image.k / kKbitBlock - first);
+  std::copy_n(scales, blocks, w.scale.row<uint8_t>(row) + first);
+  uint32_t* planes = w.planes.row<uint32_t>(row) + first * image.bits;
+  for (int64_t b = 0; b < blocks; ++b, planes += image.bits) {
+    uint8_t block[kKbitBlock];
+    for (int i = 0; i < kKbitBlock; ++i) {
+      const uint8_t code = codes[b * kKbitBlock + i];
+      block[i] = image.sign_magnitude ? kbit_from_sign_magnitude(code, image.bits) : code;
+    }
+    pack_kbit_block(block, image.bits, planes);
+  }
+}
+
+void write_unit(const KbitImage& image, const Unit& unit, uint8_t* bytes) {
+  for (int step = 0; step < KbitImage::kSteps; ++step) {
+    for (int lane = 0; lane < KbitImage::kLanes; ++lane) {
+      uint8_t codes[KbitImage::kLaneCodes];
+      for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+        const KbitFragment at = kbit_fragment(lane, e);
+        codes[e] = unit.codes[at.row][step * KbitImage::kStepColumns + at.column];
+      }
+      uint32_t words[kMaxKbit];
+      pack_kbit_lane(codes, image.bits, words);
+      for (int i = 0; i < image.bits; ++i)
+        std::memcpy(bytes + KbitImage::word_offset(lane, step * image.bits + i), &words[i], 4);
+    }
+  }
+  for (int row = 0; row < KbitImage::kUnitRows; ++row) {
+    for (int b = 0; b < kUnitBlocks; ++b) bytes[image.scale_offset(row, b)] = unit.scales[row][b];
+  }
+}
+
+void read_unit(const KbitImage& image, const uint8_t* bytes, Unit& unit) {
+  for (int step = 0; step < KbitImage::kSteps; ++step) {
+    for (int lane = 0; lane < KbitImage::kLanes; ++lane) {
+      uint32_t words[kMaxKbit];
+      for (int i = 0; i < image.bits; ++i)
+        std::memcpy(&words[i], bytes + KbitImage::word_offset(lane, step * image.bits + i), 4);
+      uint8_t codes[KbitImage::kLaneCodes];
+      unpack_kbit_lane(words, image.bits, codes);
+      for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+        const KbitFragment at = kbit_fragment(lane, e);
+        unit.codes[at.row][step * KbitImage::kStepColumns + at.column] = codes[e];
+      }
+    }
+  }
+  for (int row = 0; row < KbitImage::kUnitRows; ++row) {
+    for (int b = 0; b < kUnitBlocks; ++b) unit.scales[row][b] = bytes[image.scale_offset(row, b)];
+  }
+}
+
+// Calls visit(unit bytes offset in the strip, first row, first column) for the units of a strip.
+template <class Visit>
+void for_each_unit(const KbitImage& image, int64_t strip, const Visit& visit) {
+  for (int64_t c = 0; c < image.units_along_k(); ++c) {
+    for (int64_t u = strip * 4; u < strip * 4 + 4; ++u) {
+      visit(image.unit_offset(u, c) - strip * image.strip_bytes(), u * KbitImage::kUnitRows,
+            c * KbitImage::kUnitColumns);
+    }
+  }
+}
+
+void check_strip(const KbitImage& image, size_t num_weights, int64_t strip, size_t bytes) {
+  DSV4_CHECK(is_kbit(image.bits) && image.k % kKbitBlock == 0, "image of {} bits, k={}", image.bits,
+             image.k);
+  DSV4_CHECK(num_weights == 1 || (num_weights == 2 && image.n % 16 == 0),
+             "{} weights of {} rows together", num_weights, image.n);
+  DSV4_CHECK(strip >= 0 && strip < image.num_strips(), "strip {} of {}", strip, image.num_strips());
+  DSV4_CHECK(static_cast<int64_t>(bytes) == image.strip_bytes(), "want {} bytes, got {}",
+             image.strip_bytes(), bytes);
+}
+
+Codebook codebook_of(const WeightView& weight) {
+  Codebook book{.bits = weight.bits};
+  std::copy_n(weight.codebook.as<float>(), book.size(), book.value.begin());
+  return book;
+}
+
+}  // namespace
+
+void pack_kbit_lane(const uint8_t* codes, int bits, uint32_t* words) {
+  std::fill_n(words, bits, 0u);
+  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+    const int i = e / 8, q = e % 8;
+    const uint32_t code = codes[e];
+    if (bits == 2) {
+      words[i / 2] |= code << (4 * q + 2 * (i % 2));
+    } else if (bits == 3 && i == 3) {
+      for (int b = 0; b < 3; ++b) words[b] |= ((code >> b) & 1u) << (4 * q + 3);
+    } else {
+      words[i] |= (code & 15u) << (4 * q);
+    }
+    if (bits == 5) words[4] |= (code >> 4) << (4 * i + q / 2 + 16 * (q % 2));
+  }
+}
+
+void unpack_kbit_lane(const uint32_t* words, int bits, uint8_t* codes) {
+  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+    const int i = e / 8, q = e % 8;
+    uint32_t code = 0;
+    if (bits == 2) {
+      code = (words[i / 2] >> (4 * q + 2 * (i % 2))) & 3u;
+    } else if (bits == 3 && i == 3) {
+      for (int b = 0; b < 3; ++b) code |= ((words[b] >> (4 * q + 3)) & 1u) << b;
+    } else {
+      code = (words[i] >> (4 * q)) & (bits == 3 ? 7u : 15u);
+    }
+    if (bits == 5) code |= ((words[4] >> (4 * i + q / 2 + 16 * (q % 2))) & 1u) << 4;
+    codes[e] = static_cast<uint8_t>(code);
+  }
+}
+
+KbitImage kbit_image(const WeightView& weight) {
+  check("weight", weight);
+  DSV4_CHECK(weight.format == WeightFormat::kKbit, "an image of {} weights", name(weight.format));
+  return {.n = weight.n,
+          .k = weight.k,
+          .bits = weight.bits,
+          .sign_magnitude = codebook_of(weight).antisymmetric()};
+}
+
+KbitImage kbit_image(const WeightView& gate, const WeightView& up) {
+  KbitImage image = kbit_image(gate);
+  check("up", up);
+  DSV4_CHECK(up.format == gate.format && up.n == gate.n && up.k == gate.k && up.bits == gate.bits &&
+                 codebook_of(up).value == codebook_of(gate).value && up.scale2 == gate.scale2,
+             "gate [{}, {}] of {} bits and up [{}, {}] of {} bits differ in shape, bits, codebook "
+             "or scale2",
+             gate.n, gate.k, gate.bits, up.n, up.k, up.bits);
+  DSV4_CHECK(gate.n % 8 == 0, "{} rows are not groups of 8", gate.n);
+  image.n = 2 * gate.n;
+  return image;
+}
+
+void pack_kbit_strip(const KbitImage& image, std::span<const WeightView> weights, int64_t strip,
+                     std::span<uint8_t> bytes) {
+  check_strip(image, weights.size(), strip, bytes.size());
+  for_each_unit(image, strip, [&](int64_t offset, int64_t row, int64_t column) {
+    Unit unit;
+    for (int64_t r = 0; r < KbitImage::kUnitRows && row + r < image.n; ++r) {
+      const SourceRow source = source_row(row + r, weights.size());
+      load_row(image, weights[source.weight], source.row, column, unit.codes[r], unit.scales[r]);
+    }
+    write_unit(image, unit, bytes.data() + offset);
+  });
+}
+
+void unpack_kbit_strip(const KbitImage& image, std::span<const uint8_t> bytes, int64_t strip,
+                       std::span<const KbitTensors> weights) {
+  check_strip(image, weights.size(), strip, bytes.size());
+  for_each_unit(image, strip, [&](int64_t offset, int64_t row, int64_t column) {
+    Unit unit;
+    read_unit(image, bytes.data() + offset, unit);
+    for (int64_t r = 0; r < KbitImage::kUnitRows && row + r < image.n; ++r) {
+      const SourceRow source = source_row(row + r, weights.size());
+      store_row(image, weights[source.weight], source.row, column, unit.codes[r], unit.scales[r]);
+    }
+  });
+}
+
+}  // namespace dsv4

@@ -1,0 +1,107 @@
+// The kernel image of a k-bit weight: the same codes and scales as the flat layout (kbit.h) in the
+// order in which tensor cores read them. A reversible permutation, made once at load; the picture
+// is in docs/kernels/kbit_image.md.
+//
+//   unit    16 rows x 256 columns: K 16-byte vectors for each of 32 lanes, then 128 bytes of scales
+//             codes    [K][32 lanes][16 bytes]
+//             scales   [8 g][8 blocks][2 h]     row g + 8h, block of 32 columns
+//   image   [strips of 64 rows][k/256][4 warps] units: a strip's units follow each other along k,
+//           so a slice of k is one run of bytes; n is padded to 64 rows, k to 256, with zero bytes
+//
+// Lane l = 4g + t holds what mma.sync m16n8k16 and wgmma m64nNk16 (A in registers; warp w has rows
+// 16w .. 16w+15 of the strip) expect of it, k in natural order. Its 4K words, in vectors of four,
+// serve four steps of 64 columns; step j takes words Kj .. Kj+K-1. A step is four groups i (k16
+// each) of eight codes; code q = 2r + p is half p of A register r:
+//
+//   row g + 8 (r % 2),  column 64 j + 16 i + 2t + 8 (r / 2) + p
+//
+// and sits in nibble q of a word, so that neighbouring nibbles make one register:
+//
+//   K = 2   word i/2, bits 0-1 (even i) or 2-3 (odd i) of the nibble
+//   K = 3   words 0-2: bits 0-2 of the nibble, group i = word; group 3: bit b in bit 3 of word b
+//   K = 4   word i
+//   K = 5   word i holds bits 0-3; bit 4 of half p of register r is bit 4i + r + 16p of word 4
+//
+// Codes of an antisymmetric codebook are stored as sign (top bit) and magnitude index, others as
+// they are. With two weights (gate, up) rows 0-7 of a unit are gate's and 8-15 up's: row 8u + g of
+// both lands in one lane, and SwiGLU needs no exchange. Source: spec lowbit.md 4.2, 4.5; PTX ISA,
+// "Matrix fragments for mma.m16n8k16".
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dsv4/formats/kbit.h"
+#include "dsv4/formats/weight.h"
+
+namespace dsv4 {
+
+struct KbitImage {
+  static constexpr int kUnitRows = 16, kUnitColumns = 256, kStripRows = 64, kLanes = 32;
+  static constexpr int kStepColumns = 64, kSteps = kUnitColumns / kStepColumns;
+  static constexpr int kLaneCodes = 32;  // of one lane in one step: 4 groups of 8
+  static constexpr int kScaleBytes = kUnitRows * kUnitColumns / kKbitBlock;
+
+  int64_t n = 0, k = 0;  // rows (of gate and up together where interleaved), columns
+  int bits = 0;
+  bool sign_magnitude = false;
+
+  DSV4_HD constexpr int64_t unit_bytes() const { return int64_t{16} * kLanes * bits + kScaleBytes; }
+  DSV4_HD constexpr int64_t num_strips() const { return ceil_div(n, kStripRows); }
+  DSV4_HD constexpr int64_t units_along_k() const { return ceil_div(k, kUnitColumns); }
+  DSV4_HD constexpr int64_t strip_bytes() const { return 4 * units_along_k() * unit_bytes(); }
+  DSV4_HD constexpr int64_t bytes() const { return num_strips() * strip_bytes(); }
+  // The unit of rows 16 u .. 16 u + 15 and columns 256 c .. 256 c + 255.
+  DSV4_HD constexpr int64_t unit_offset(int64_t u, int64_t c) const {
+    return u / 4 * strip_bytes() + (c * 4 + u % 4) * unit_bytes();
+  }
+  // Word `i` (0 .. 4K-1) of a lane, from the start of the unit.
+  DSV4_HD static constexpr int64_t word_offset(int lane, int i) {
+    return (int64_t{i / 4} * kLanes + lane) * 16 + i % 4 * 4;
+  }
+  DSV4_HD constexpr int64_t scale_offset(int row, int block) const {
+    return int64_t{16} * kLanes * bits + (row % 8) * 16 + block * 2 + row / 8;
+  }
+};
+static_assert(KbitImage{64, 256, 4}.bytes() == 64 * 256 / 2 + 64 * 8);  // the flat layout's size
+
+// Where code e = 8i + q of lane l in a step lies in the unit's 16 rows and the step's 64 columns.
+struct KbitFragment {
+  int row, column;
+};
+DSV4_HD constexpr KbitFragment kbit_fragment(int lane, int e) {
+  const int i = e / 8, r = e % 8 / 2, p = e % 2;
+  return {lane / 4 + 8 * (r % 2), 16 * i + 2 * (lane % 4) + 8 * (r / 2) + p};
+}
+
+// Sorted code <-> sign and magnitude index of an antisymmetric codebook; its own inverse up to the
+// inverted top bit: 1m -> 0m, 0m -> 1(~m).
+DSV4_HD constexpr uint8_t kbit_to_sign_magnitude(uint8_t code, int bits) {
+  const int top = 1 << (bits - 1);
+  return static_cast<uint8_t>((code & top) != 0 ? code - top : 2 * top - 1 - code);
+}
+DSV4_HD constexpr uint8_t kbit_from_sign_magnitude(uint8_t code, int bits) {
+  const int top = 1 << (bits - 1);
+  return static_cast<uint8_t>((code & top) != 0 ? 2 * top - 1 - code : code + top);
+}
+
+// codes: [32] of one lane and step, e = 8i + q -> words: [bits]; and back.
+void pack_kbit_lane(const uint8_t* codes, int bits, uint32_t* words);
+void unpack_kbit_lane(const uint32_t* words, int bits, uint8_t* codes);
+
+// The image of one weight, or of gate and up interleaved (equal shape, bits, codebook and scale2;
+// checked). Codebook and scale2 are not in it.
+KbitImage kbit_image(const WeightView& weight);
+KbitImage kbit_image(const WeightView& gate, const WeightView& up);
+// Strips are independent: `strip` is the strip-th of image.num_strips(). bytes: [strip_bytes()]
+void pack_kbit_strip(const KbitImage& image, std::span<const WeightView> weights, int64_t strip,
+                     std::span<uint8_t> bytes);
+// The inverse into flat tensors [n, k/32 * K] I32 and [n, k/32] U8, one pair for each weight.
+struct KbitTensors {
+  TensorView planes, scale;
+};
+void unpack_kbit_strip(const KbitImage& image, std::span<const uint8_t> bytes, int64_t strip,
+                       std::span<const KbitTensors> weights);
+
+}  // namespace dsv4

@@ -1,0 +1,216 @@
+#include "dsv4/formats/kbit_image.h"
+
+#include <bit>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "dsv4/tensor/buffer.h"
+#include "tests/harness/op_check.h"
+
+namespace dsv4 {
+namespace {
+
+// Owns a random flat weight.
+struct Flat {
+  Flat(int64_t n, int64_t k, const Codebook& book, Rng& rng)
+      : planes(DType::kI32, {n, k / kKbitBlock * book.bits}),
+        scale(DType::kU8, {n, k / kKbitBlock}),
+        codebook(DType::kF32, {book.size()}),
+        view{.format = WeightFormat::kKbit,
+             .n = n,
+             .k = k,
+             .data = planes,
+             .scale = scale,
+             .bits = book.bits,
+             .codebook = codebook} {
+    for (int64_t i = 0; i < planes.view().numel(); ++i)
+      planes.as<uint32_t>()[i] = static_cast<uint32_t>(rng.bits());
+    for (int64_t i = 0; i < scale.view().numel(); ++i)
+      scale.as<uint8_t>()[i] = static_cast<uint8_t>(rng.bits());
+    std::copy_n(book.value.data(), book.size(), codebook.as<float>());
+  }
+  KbitTensors tensors() const { return {planes, scale}; }
+
+  Buffer planes, scale, codebook;
+  WeightView view;
+};
+
+Codebook lopsided(int bits) {
+  std::vector<float> values;
+  for (int i = 0; i < 1 << bits; ++i) values.push_back(static_cast<float>(i) - 1.25f);
+  return user_codebook(values);
+}
+
+std::vector<uint8_t> pack(const KbitImage& image, std::span<const WeightView> weights) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(image.bytes()), 0xee);
+  for (int64_t s = 0; s < image.num_strips(); ++s) {
+    pack_kbit_strip(image, weights, s,
+                    std::span(bytes).subspan(static_cast<size_t>(s * image.strip_bytes()),
+                                             static_cast<size_t>(image.strip_bytes())));
+  }
+  return bytes;
+}
+
+void unpack(const KbitImage& image, std::span<const uint8_t> bytes,
+            std::span<const KbitTensors> weights) {
+  for (int64_t s = 0; s < image.num_strips(); ++s) {
+    unpack_kbit_strip(image,
+                      bytes.subspan(static_cast<size_t>(s * image.strip_bytes()),
+                                    static_cast<size_t>(image.strip_bytes())),
+                      s, weights);
+  }
+}
+
+void expect_same(const Flat& a, const Flat& b) {
+  const auto bytes = [](const Buffer& x) { return static_cast<size_t>(x.view().bytes()); };
+  EXPECT_EQ(std::memcmp(a.planes.view().data, b.planes.view().data, bytes(a.planes)), 0);
+  EXPECT_EQ(std::memcmp(a.scale.view().data, b.scale.view().data, bytes(a.scale)), 0);
+}
+
+class KbitImageBits : public testing::TestWithParam<int> {};
+
+TEST_P(KbitImageBits, EveryShapeComesBack) {
+  const int bits = GetParam();
+  Rng rng(static_cast<uint64_t>(bits));
+  for (const Codebook& book : {nf_codebook(bits), bnf_codebook(bits), lopsided(bits)}) {
+    for (const int64_t n : {1, 16, 63, 64, 65, 200}) {
+      for (const int64_t k : {32, 96, 256, 512, 544}) {
+        const Flat weight(n, k, book, rng), back(n, k, book, rng);
+        const KbitImage image = kbit_image(weight.view);
+        EXPECT_EQ(image.sign_magnitude, book.antisymmetric());
+        const KbitTensors out = back.tensors();
+        unpack(image, pack(image, {&weight.view, 1}), {&out, 1});
+        expect_same(weight, back);
+      }
+    }
+  }
+}
+
+TEST_P(KbitImageBits, GateAndUpComeBack) {
+  const int bits = GetParam();
+  Rng rng(static_cast<uint64_t>(10 + bits));
+  for (const int64_t n : {8, 32, 40, 128}) {
+    const Codebook book = bnf_codebook(bits);
+    const Flat gate(n, 288, book, rng), up(n, 288, book, rng);
+    const Flat gate_back(n, 288, book, rng), up_back(n, 288, book, rng);
+    const KbitImage image = kbit_image(gate.view, up.view);
+    EXPECT_EQ(image.n, 2 * n);
+    const WeightView both[] = {gate.view, up.view};
+    const KbitTensors out[] = {gate_back.tensors(), up_back.tensors()};
+    unpack(image, pack(image, both), out);
+    expect_same(gate, gate_back);
+    expect_same(up, up_back);
+  }
+}
+
+TEST_P(KbitImageBits, NoByteMoreThanTheFlatLayout) {
+  Rng rng(1);
+  const Flat weight(192, 1024, nf_codebook(GetParam()), rng);
+  EXPECT_EQ(kbit_image(weight.view).bytes(), weight.view.bytes());
+}
+
+TEST_P(KbitImageBits, EveryBitOfALaneIsUsedOnce) {
+  const int bits = GetParam();
+  std::set<std::pair<int, int>> used;
+  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+    for (int b = 0; b < bits; ++b) {
+      uint8_t codes[KbitImage::kLaneCodes] = {}, back[KbitImage::kLaneCodes];
+      codes[e] = static_cast<uint8_t>(1 << b);
+      uint32_t words[kMaxKbit];
+      pack_kbit_lane(codes, bits, words);
+      unpack_kbit_lane(words, bits, back);
+      EXPECT_TRUE(std::equal(codes, codes + KbitImage::kLaneCodes, back));
+      int total = 0;
+      for (int w = 0; w < bits; ++w) {
+        total += std::popcount(words[w]);
+        if (words[w] != 0) used.insert({w, std::countr_zero(words[w])});
+      }
+      EXPECT_EQ(total, 1);
+    }
+  }
+  EXPECT_EQ(static_cast<int>(used.size()), 32 * bits);
+}
+
+TEST_P(KbitImageBits, SignMagnitudeKeepsTheValue) {
+  const int bits = GetParam(), top = 1 << (bits - 1);
+  const Codebook book = nf_codebook(bits);
+  for (int c = 0; c < book.size(); ++c) {
+    const auto code = static_cast<uint8_t>(c);
+    const uint8_t sm = kbit_to_sign_magnitude(code, bits);
+    EXPECT_EQ(kbit_from_sign_magnitude(sm, bits), code);
+    const float magnitude = book.value[static_cast<size_t>(top + (sm & (top - 1)))];
+    EXPECT_EQ(book.value[code], (sm & top) != 0 ? -magnitude : magnitude);
+  }
+}
+
+// mma.sync m16n8k16 by the words of the PTX ISA: which lane holds which element of A (registers
+// a0-a7 as halves), and which lane's accumulators are which elements of C.
+struct MmaA {
+  static int row(int lane, int i) { return lane / 4 + (i % 4 < 2 ? 0 : 8); }
+  static int column(int lane, int i) { return lane % 4 * 2 + i % 2 + (i < 4 ? 0 : 8); }
+};
+
+// A product of 16 rows by 8 tokens made only of what the lanes hold.
+TEST_P(KbitImageBits, FeedsTheTensorCoreFragments) {
+  const int bits = GetParam();
+  constexpr int64_t kRows = 128, kColumns = 512;
+  Rng rng(static_cast<uint64_t>(20 + bits));
+  const Codebook book = nf_codebook(bits);
+  const Flat gate(kRows, kColumns, book, rng), up(kRows, kColumns, book, rng);
+  const WeightView both[] = {gate.view, up.view};
+  const KbitImage image = kbit_image(gate.view, up.view);
+  const std::vector<uint8_t> bytes = pack(image, both);
+  for (const int64_t u : {0, 5, 15}) {
+    for (int64_t column = 0; column < kColumns; column += 16) {
+      const int64_t unit = column / 256, step = column % 256 / 64, group = column % 64 / 16;
+      const uint8_t* at = bytes.data() + image.unit_offset(u, unit);
+      for (int lane = 0; lane < 32; ++lane) {
+        uint32_t words[kMaxKbit];
+        for (int i = 0; i < bits; ++i) {
+          std::memcpy(&words[i],
+                      at + KbitImage::word_offset(lane, static_cast<int>(step) * bits + i), 4);
+        }
+        uint8_t codes[KbitImage::kLaneCodes];
+        unpack_kbit_lane(words, bits, codes);
+        for (int i = 0; i < 8; ++i) {
+          const int row = MmaA::row(lane, i);
+          const int64_t k = column + MmaA::column(lane, i);
+          const uint8_t scale = at[image.scale_offset(row, static_cast<int>(k % 256 / 32))];
+          const float value =
+              book.value[kbit_from_sign_magnitude(codes[group * 8 + i], bits)] * e4m4_to_f32(scale);
+          // Rows 0-7 of a unit are gate's, 8-15 up's.
+          const double want = weight_value(row < 8 ? gate.view : up.view, u * 8 + row % 8, k);
+          ASSERT_EQ(value, static_cast<float>(want)) << u << ' ' << column << ' ' << lane;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(K, KbitImageBits, testing::Range(kMinKbit, kMaxKbit + 1));
+
+TEST(KbitImage, SaysWhatDoesNotFit) {
+  Rng rng(1);
+  const Flat a(16, 64, nf_codebook(3), rng), b(16, 64, bnf_codebook(3), rng),
+      c(12, 64, nf_codebook(3), rng);
+  EXPECT_NE(test::error_of([&] { kbit_image(a.view, b.view); }).find("differ in shape"),
+            std::string::npos);
+  EXPECT_NE(test::error_of([&] { kbit_image(c.view, c.view); }).find("groups of 8"),
+            std::string::npos);
+  EXPECT_NE(test::error_of([&] { kbit_image({.format = WeightFormat::kF32}); }), "");
+  const KbitImage image = kbit_image(a.view);
+  std::vector<uint8_t> bytes(static_cast<size_t>(image.strip_bytes() - 1));
+  EXPECT_NE(test::error_of([&] {
+              pack_kbit_strip(image, {&a.view, 1}, 0, bytes);
+            }).find("bytes"),
+            std::string::npos);
+  bytes.push_back(0);
+  EXPECT_NE(test::error_of([&] {
+              pack_kbit_strip(image, {&a.view, 1}, 1, bytes);
+            }).find("strip 1"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,25 @@
+// How much scratch memory a forward step takes, known before there are weights or a batch.
+//
+// The same takes and scopes as in make_step(), attention(), moe() and Model::forward(), walked with
+// a counting Scratch for the largest step that the limits allow. Whoever changes a take there
+// changes it here: tests/engine/workspace_test.cc runs both.
+
+#pragma once
+
+#include "dsv4/model/config.h"
+#include "dsv4/ops/op.h"
+
+namespace dsv4 {
+
+struct StepLimits {
+  int64_t tokens = 0;       // of one step, over all its sequences
+  int64_t sequences = 0;    // in one step
+  int64_t context = 0;      // tokens of a sequence, with those of the step
+  int64_t logits_rows = 0;  // of one step
+  int csa_page_entries = 0, hca_page_entries = 0;
+};
+
+int64_t forward_scratch_bytes(const ModelConfig& config, Numerics numerics,
+                              const StepLimits& limits);
+
+}  // namespace dsv4

@@ -1,0 +1,132 @@
+#include "dsv4/model/tensor_list.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <utility>
+
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/model/released.h"
+#include "dsv4/model/weights.h"
+#include "tests/harness/errors.h"
+#include "tests/harness/tiny_model.h"
+
+namespace dsv4 {
+namespace {
+
+std::map<std::string, TensorMeta> by_name(const std::vector<NamedTensor>& list) {
+  std::map<std::string, TensorMeta> map;
+  for (const NamedTensor& tensor : list) {
+    EXPECT_TRUE(map.emplace(tensor.name, tensor.meta).second) << tensor.name << " is there twice";
+  }
+  return map;
+}
+
+// Spec dsv4.md 10.1: the totals of the published indices.
+TEST(TensorList, TotalsOfTheReleases) {
+  struct {
+    const char* release;
+    size_t tensors;
+    int64_t bytes;
+  } const releases[] = {{"flash", 69187, 159609485896}, {"pro", 145116, 864704792696}};
+  for (const auto& want : releases) {
+    const auto list = official_tensor_list(released_config(want.release), true);
+    EXPECT_EQ(by_name(list).size(), want.tensors);
+    EXPECT_EQ(total_bytes(list), want.bytes);
+  }
+}
+
+TEST(TensorList, TheDrafterIsTheDifference) {
+  const ModelConfig flash = released_config("flash");
+  auto with = by_name(official_tensor_list(flash, true));
+  for (const NamedTensor& tensor : official_tensor_list(flash, false))
+    EXPECT_EQ(with.erase(tensor.name), 1u) << tensor.name;
+  EXPECT_EQ(with.size(), 1575u);
+  for (const auto& [name, meta] : with) EXPECT_EQ(name.rfind("mtp.0.", 0), 0u) << name;
+}
+
+// Rows of the table in spec 10.2.
+TEST(TensorList, ShapesOfTheReleases) {
+  struct {
+    const char *release, *name, *meta;
+  } const rows[] = {
+      {"flash", "layers.2.attn.compressor.ape", "[4, 1024] F32"},
+      {"flash", "layers.3.attn.compressor.wgate.weight", "[512, 4096] BF16"},
+      {"flash", "layers.2.ffn.gate.tid2eid", "[129280, 6] I64"},
+      {"flash", "layers.42.attn.indexer.compressor.ape", "[4, 256] F32"},
+      {"flash", "mtp.0.ffn.gate.bias", "[256] F32"},
+      {"pro", "layers.0.attn.compressor.ape", "[128, 512] F32"},
+      {"pro", "layers.60.attn.indexer.wq_b.scale", "[64, 12] F8_E8M0"},
+      {"pro", "layers.0.attn.wo_a.weight", "[16384, 4096] F8_E4M3"},
+      {"pro", "layers.7.ffn.experts.383.w2.scale", "[7168, 96] F8_E8M0"},
+      {"pro", "layers.7.ffn.experts.383.w1.weight", "[3072, 3584] I8"},
+      {"pro", "mtp.0.h_proj.scale", "[56, 56] F8_E8M0"},
+  };
+  for (const auto& row : rows) {
+    const auto list = by_name(official_tensor_list(released_config(row.release), true));
+    ASSERT_EQ(list.count(row.name), 1u) << row.name;
+    EXPECT_EQ(to_string(list.at(row.name)), row.meta) << row.name;
+  }
+}
+
+TEST(Released, Configs) {
+  const ModelConfig flash = released_config("flash"), pro = released_config("pro");
+  EXPECT_TRUE(flash.unknown.empty());
+  const auto count = [](const ModelConfig& c, int ratio) {
+    return std::count(c.ratios.begin(), c.ratios.end(), ratio);
+  };
+  EXPECT_EQ(count(flash, 0), 2);
+  EXPECT_EQ(count(flash, 4), 21);
+  EXPECT_EQ(count(flash, 128), 20);
+  EXPECT_EQ(count(pro, 0), 0);
+  EXPECT_EQ(count(pro, 4), 30);
+  EXPECT_EQ(count(pro, 128), 31);
+  EXPECT_TRUE(test::says(test::error_of(ErrorCode::kBadInput, [] { released_config("mini"); }),
+                         "want flash or pro"));
+}
+
+// load_weights() asks for these tensors in these shapes, and for no others.
+TEST(TensorList, IsWhatTheLoaderAsksFor) {
+  const ModelConfig config = test::tiny_config();
+  const test::TempFolder folder;
+  test::write_zero_model(folder, official_tensor_list(config, true));
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
+  const ModelWeights weights = load_weights(checkpoint, config);
+  EXPECT_TRUE(weights.unused.empty()) << weights.unused.front();
+  const size_t drafter =
+      official_tensor_list(config, true).size() - official_tensor_list(config, false).size();
+  EXPECT_EQ(weights.skipped.size(), drafter);
+  EXPECT_EQ(weights.layers[1].moe.routed[2].w1.format, WeightFormat::kMxfp4);
+  EXPECT_EQ(weights.layers[1].attn.wq_a.format, WeightFormat::kFp8Block);
+}
+
+// The other direction: without any one of them (here under another name) it complains.
+TEST(TensorList, EveryTensorIsNeeded) {
+  const ModelConfig config = test::tiny_config();
+  const std::vector<NamedTensor> list = official_tensor_list(config, false);
+  const test::TempFolder folder;
+  test::write_zero_model(folder, list);
+  std::string bytes = read_text_file(folder.file("model.safetensors"));
+  for (const NamedTensor& tensor : list) {
+    const size_t at = bytes.find('"' + tensor.name + '"') + 1;
+    const char first = std::exchange(bytes[at], '_');
+    folder.write("model.safetensors", bytes);
+    bytes[at] = first;
+    const Checkpoint checkpoint = Checkpoint::open(folder.path());
+    EXPECT_TRUE(
+        test::says(test::error_of(ErrorCode::kBadInput, [&] { load_weights(checkpoint, config); }),
+                   tensor.name + " is missing from"));
+  }
+}
+
+TEST(TensorList, ColumnsThatNoGroupFits) {
+  ModelConfig config = test::tiny_config();
+  config.expert_dim = 100;
+  EXPECT_TRUE(test::says(
+      test::error_of(ErrorCode::kUnsupported, [&] { official_tensor_list(config, false); }),
+      "layers.0.ffn.experts.0.w2: MXFP4 needs k to be a multiple of 32, k is 100"));
+}
+
+}  // namespace
+}  // namespace dsv4

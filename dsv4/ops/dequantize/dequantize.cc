@@ -1,0 +1,34 @@
+#include "dsv4/ops/dequantize/dequantize.h"
+
+#include "dsv4/ops/dequantize/dequantize_cpu.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Row<DequantizeArgs> kDequantize[] = {
+    {"cpu", Arch::kCpu, true, accept_all<DequantizeArgs>, dequantize_cpu},
+};
+
+void check(const DequantizeArgs& args) {
+  check("weight", args.weight);
+  Dim n("n", args.weight.n), k("k", args.weight.k);
+  expect("out", args.out, {DType::kF32, DType::kBF16, DType::kF16}, {n, k});
+}
+
+}  // namespace
+
+Table<DequantizeArgs> dequantize_rows() {
+  return kDequantize;
+}
+
+Cost dequantize_cost(const DequantizeArgs& args) {
+  return {.bytes = static_cast<double>(args.weight.bytes() + args.out.bytes()),
+          .flops = 2.0 * static_cast<double>(args.out.numel())};
+}
+
+void dequantize(const Context& context, const DequantizeArgs& args) {
+  check(args);
+  choose(dequantize_rows(), context, args).run(context, args);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,49 @@
+#include "dsv4/ops/kbit/repack_kbit_cpu.h"
+
+#include <algorithm>
+
+#include "dsv4/cpu/parallel.h"
+#include "dsv4/formats/kbit.h"
+
+namespace dsv4 {
+namespace {
+
+// A thread moves this many rows at a time: that many runs of the flat side stay in its cache.
+constexpr int64_t kRows = 64;
+
+// Two blocks of a row are neighbours in both layouts, so an item is two blocks: `width` words (or
+// scales) each. An odd number of blocks leaves the last item half empty.
+//   flat: [n, blocks * width]      tiled: [ceil(blocks / 2), n, 2 * width]
+template <class T>
+void repack(Repack direction, const ConstTensorView& in, const TensorView& out, int64_t n,
+            int64_t blocks, int64_t width) {
+  const int64_t tiles = ceil_div(blocks, 2);
+#pragma omp parallel for if (cpu::worth_sharing(n * blocks * width))
+  for (int64_t first = 0; first < n; first += kRows) {
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t words = std::min<int64_t>(2, blocks - 2 * tile) * width;
+      for (int64_t row = first; row < std::min(n, first + kRows); ++row) {
+        const int64_t item = (tile * n + row) * 2 * width;
+        if (direction == Repack::kToTiled) {
+          T* to = out.as<T>() + item;
+          std::copy_n(in.row<T>(row) + tile * 2 * width, words, to);
+          std::fill(to + words, to + 2 * width, T{0});
+        } else {
+          std::copy_n(in.as<T>() + item, words, out.row<T>(row) + tile * 2 * width);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void repack_kbit_cpu(const Context&, const RepackKbitArgs& args) {
+  const ConstTensorView flat =
+      args.direction == Repack::kToTiled ? args.scales_in : ConstTensorView(args.scales_out);
+  const int64_t n = flat.dim(0), blocks = flat.dim(1);
+  repack<uint32_t>(args.direction, args.planes_in, args.planes_out, n, blocks, args.bits);
+  repack<uint8_t>(args.direction, args.scales_in, args.scales_out, n, blocks, 1);
+}
+
+}  // namespace dsv4

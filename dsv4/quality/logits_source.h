@@ -1,0 +1,36 @@
+// Where logits come from: a model that is run, or a file made earlier. A measurement asks for
+// pieces in order and never holds more than one piece's logits.
+
+#pragma once
+
+#include <optional>
+
+#include "dsv4/engine/executor.h"
+#include "dsv4/quality/windows.h"
+
+namespace dsv4 {
+
+class LogitsSource {
+ public:
+  virtual ~LogitsSource() = default;
+  virtual int64_t vocab() const = 0;
+  // Logits that predict piece.targets: [n, V] f32, valid until the next call; not to be read when
+  // the piece has no targets. Pieces come in the order of for_each_piece.
+  virtual ConstTensorView next(const Piece& piece) = 0;
+};
+
+class ModelLogits : public LogitsSource {
+ public:
+  // Throws kBadInput when the model has fewer positions than `options.context`.
+  ModelLogits(const Model& model, const Context& context, const WindowOptions& options,
+              int64_t chunk);
+  int64_t vocab() const override { return vocab_; }
+  ConstTensorView next(const Piece& piece) override;
+
+ private:
+  int64_t vocab_;
+  Executor executor_;
+  std::optional<SeqId> seq_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,119 @@
+// dsv4 plan and dsv4 inspect at full size: what they say of the released layouts.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cli.h"
+#include "tests/harness/sparse_checkpoint.h"
+
+namespace dsv4 {
+namespace {
+
+using Json = nlohmann::json;
+
+class CliPlan : public test::Cli {
+ protected:
+  Json json_of(const std::string& arguments) const {
+    const test::CliResult result = dsv4(arguments + " --json");
+    EXPECT_EQ(result.exit_code, 0) << arguments << "\n" << result.err;
+    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << "one object, no more";
+    return Json::parse(result.out);
+  }
+};
+
+TEST_F(CliPlan, SyntheticFlash) {
+  const Json plan = json_of("plan --synthetic flash --experts k3 --gpus 1xh200 --context 1048576");
+  EXPECT_NEAR(plan.at("weights_bytes").get<double>() / (1 << 30), 113.1, 0.5);
+  EXPECT_EQ(plan.at("kv_bytes_per_token"), 3514.25);
+  EXPECT_EQ(plan.at("bytes_per_sequence"), 12206080 + 43 * 4 * 37440);
+  EXPECT_GT(plan.at("workspace_bytes"), 100 << 20);
+  EXPECT_EQ(plan.at("fits"), true);
+  EXPECT_EQ(plan.at("max_context_tokens"), 1048576);
+  EXPECT_EQ(plan.at("max_sequences"), 5);
+  EXPECT_EQ(plan.at("machine"), "1xh200");
+  EXPECT_EQ(plan.at("machines").size(), 9u);
+  EXPECT_NEAR(plan.at("formats").at("k3").at("bits_per_weight"), 3.25, 0.001);
+}
+
+TEST_F(CliPlan, OptionsReachThePlan) {
+  const Json official = json_of("plan --synthetic flash --gpus 2xh100");
+  EXPECT_EQ(official.at("fits"), false);
+  EXPECT_EQ(official.at("max_context_tokens"), 0);
+  EXPECT_EQ(json_of("plan --synthetic flash --gpus 2xh100 --reserve 4").at("fits"), true);
+  const Json mtp = json_of("plan --synthetic flash --mtp");
+  EXPECT_EQ(mtp.at("weights_bytes"), 159609485896);
+  EXPECT_EQ(mtp.at("tensors"), 69187);
+  write("recipe.txt", "experts k2\nexperts.down k3\nshared_experts k4\n");
+  const Json recipe = json_of("plan --synthetic flash --dense k5 --recipe " + path("recipe.txt"));
+  for (const char* format : {"k2", "k3", "k4", "k5"})
+    EXPECT_TRUE(recipe.at("formats").contains(format)) << format;
+  EXPECT_GT(json_of("plan demo --batch 4").at("cache_bytes"),
+            3 * json_of("plan demo").at("cache_bytes").get<int64_t>());
+  EXPECT_GT(json_of("plan demo --numerics exact").at("kv_bytes_per_token"),
+            json_of("plan demo").at("kv_bytes_per_token").get<double>() * 3);
+}
+
+// The bundled model runs on any machine that can run this test.
+TEST_F(CliPlan, DemoFitsHere) {
+  const Json plan = json_of("plan demo");
+  EXPECT_EQ(plan.at("machine"), "cpu");
+  EXPECT_EQ(plan.at("fits"), true);
+  EXPECT_EQ(plan.at("max_context_tokens"), 65536);
+  EXPECT_EQ(plan.at("weights_bytes"), json_of("inspect demo").at("weights_bytes"));
+}
+
+TEST_F(CliPlan, OneScreen) {
+  for (const char* command : {"plan --synthetic pro --experts k2", "plan demo", "inspect demo"}) {
+    const test::CliResult result = dsv4(command);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_LE(std::count(result.out.begin(), result.out.end(), '\n'), 50) << result.out;
+  }
+}
+
+TEST_F(CliPlan, Errors) {
+  expect_error("plan", "either a model or --synthetic");
+  expect_error("plan demo --synthetic flash", "either a model or --synthetic");
+  expect_error("plan --synthetic mini", "flash");
+  expect_error("plan nowhere", "no model folder nowhere");
+  expect_error("plan demo --gpus 3xb200", "no machine '3xb200': want cpu, or 1 to 64 of h100");
+  expect_error("plan demo --context 65537", "exceeds the model's 65536 positions");
+  expect_error("plan demo --context 0", "--context");
+  expect_error("plan demo --reserve nan", "--reserve");
+  expect_error("plan demo --experts k9", "k9");
+  expect_error("plan demo --recipe " + path("none.txt"), "none.txt");
+}
+
+TEST_F(CliPlan, InspectReadsTheFullFlashLayout) {
+  const std::string folder = path("flash");
+  std::filesystem::create_directory(folder);
+  test::write_sparse_checkpoint("flash", folder);
+  const Json info = json_of("inspect " + folder);
+  EXPECT_EQ(info.at("tensors"), 69187);
+  EXPECT_EQ(info.at("weights_bytes"), 159609485896);
+  EXPECT_EQ(info.at("schedule"), "2 x SWA+hash, CSA+hash, 20 x (HCA, CSA)");
+  EXPECT_EQ(info.at("skipped_drafter_tensors").size(), 1575u);
+  EXPECT_TRUE(info.at("unused_tensors").empty());
+  EXPECT_TRUE(info.at("ledger").is_null());
+  EXPECT_EQ(info.at("formats").at("mxfp4").at("tensors"), 2 * 3 * 256 * 44);
+  EXPECT_EQ(info.at("formats").at("mxfp4").at("bits_per_weight"), 4.25);
+  EXPECT_EQ(info.at("parts").at("experts").at("weights"), 277025390592);
+  EXPECT_EQ(info.at("dtypes").at("I64").at("bytes"), 3 * 129280 * 6 * 8);
+  EXPECT_NE(dsv4("inspect " + folder).out.find("1575 drafter tensors"), std::string::npos);
+  // What is planned for the release is what is planned for its checkpoint.
+  EXPECT_EQ(json_of("plan " + folder + " --experts k3").at("weights_bytes"),
+            json_of("plan --synthetic flash --experts k3").at("weights_bytes"));
+}
+
+TEST_F(CliPlan, InspectShowsTheLedger) {
+  ASSERT_EQ(dsv4("quantize demo -o " + path("k3") + " --experts k3 --scales reference").exit_code,
+            0);
+  const Json info = json_of("inspect " + path("k3"));
+  EXPECT_EQ(info.at("ledger").at("totals").at("experts").at("exact"), 0);
+  EXPECT_NEAR(info.at("formats").at("k3").at("bits_per_weight"), 3.25, 0.02);
+  EXPECT_NE(dsv4("inspect " + path("k3")).out.find("ledger"), std::string::npos);
+  // The plan of the recipe, made before, is what came out.
+  EXPECT_EQ(json_of("plan demo --experts k3").at("weights_bytes"), info.at("weights_bytes"));
+  EXPECT_EQ(json_of("plan " + path("k3")).at("weights_bytes"), info.at("weights_bytes"));
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,139 @@
+// dsv4 quantize as a user meets it.
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cli.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CliQuantize : public test::Cli {
+ protected:
+  std::string partial() const { return path("out.partial"); }
+  static std::string folder_bytes(const std::string& folder) {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    std::string bytes;
+    for (const fs::path& file : files) bytes += file.filename().string() + "\n" + read(file);
+    return bytes;
+  }
+};
+
+TEST_F(CliQuantize, TheDemoModelTellsStoriesFromEveryWidth) {
+  for (int bits = 2; bits <= 5; ++bits) {
+    const std::string out = path(fmt::format("k{}", bits));
+    const auto made =
+        dsv4(fmt::format("quantize demo -o {} --experts k{} --dense k{}", out, bits, bits));
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    EXPECT_NE(made.out.find("experts"), std::string::npos);
+    const auto story = dsv4(fmt::format("run {} -n 24 --temp 0 -p 'Once upon a time'", out));
+    EXPECT_EQ(story.exit_code, 0) << story.err;
+    EXPECT_GT(story.out.size(), 30u);
+  }
+  // The import without loss: the same words as from MXFP4.
+  ASSERT_EQ(dsv4("quantize demo --experts k4 -o " + path("lossless")).exit_code, 0);
+  EXPECT_EQ(dsv4("run " + path("lossless") + " -n 40 --temp 0 -p Once").out,
+            dsv4("run demo -n 40 --temp 0 -p Once").out);
+}
+
+TEST_F(CliQuantize, RecipeAndReport) {
+  write("recipe.txt", "# down has more\nexperts.down k4-bnf\nhead k5\nexperts 99 k2\n");
+  const auto made = dsv4("quantize demo --json --experts k3 --recipe " + path("recipe.txt") +
+                         " --shard-size 0.002 -o " + path("out"));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto report = nlohmann::json::parse(made.out);
+  EXPECT_GT(report.at("shards"), 4);
+  EXPECT_EQ(report.at("idle_rules"), nlohmann::json::array({path("recipe.txt") + ":4"}));
+  EXPECT_EQ(report.at("totals").at("experts").at("exact"), 0);
+  EXPECT_TRUE(fs::exists(path("out/model.safetensors.index.json")));
+  const auto info = dsv4("inspect " + path("out") + " --json");
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+}
+
+TEST_F(CliQuantize, UsageErrors) {
+  const std::string to = " -o " + path("out");
+  expect_error("quantize demo --experts k3", "--out");
+  expect_error("quantize demo" + to, "nothing to do: say --experts k3");
+  expect_error("quantize demo --experts k7" + to, "--experts: \"k7\": want keep, bf16, fp8, or k2");
+  expect_error("quantize demo --dense k3-e2m1" + to, "--dense: \"k3-e2m1\"");
+  expect_error("quantize demo --experts k3 --scales best" + to, "--scales");
+  expect_error("quantize demo --experts k3 --shard-size 0" + to, "--shard-size");
+  expect_error("quantize demo --experts k2-@" + path("none.txt") + to, "none.txt");
+  expect_error("quantize demo --recipe " + path("none.txt") + to, "none.txt");
+  expect_error("quantize " + path("nowhere") + " --experts k3" + to, "no model folder");
+  write("recipe.txt", "experts k3\nexpert k2\n");
+  expect_error("quantize demo --recipe " + path("recipe.txt") + to,
+               "recipe.txt:2: \"expert\": want dense, experts");
+  write("imatrix", "no safetensors");
+  expect_error("quantize demo --experts k3 --imatrix " + path("imatrix") + to, "imatrix");
+  expect_error("quantize demo --experts k3 --scales reference --imatrix " + path("imatrix") + to,
+               "--scales search");
+  EXPECT_FALSE(fs::exists(path("out")));
+  EXPECT_FALSE(fs::exists(partial()));
+}
+
+TEST_F(CliQuantize, OutputThatCannotBe) {
+  fs::create_directories(path("taken"));
+  expect_error("quantize demo --experts k3 -o " + path("taken"), "exists already");
+  write("file", "x");
+  expect_error("quantize demo --experts k3 -o " + path("file") + "/out", "cannot create");
+  expect_error("quantize demo --experts k3 -o /proc/dsv4", "cannot create /proc/dsv4.partial");
+}
+
+TEST_F(CliQuantize, ADamagedSource) {
+  const std::string model = copy_model();
+  fs::resize_file(model + "/model.safetensors", 100000);
+  expect_error("quantize " + model + " --experts k3 -o " + path("out"), "model.safetensors");
+  const std::string config = copy_model();
+  write("model/config.json", "{");
+  expect_error("quantize " + config + " --experts k3 -o " + path("out"), "not valid JSON");
+}
+
+// A file may not grow beyond 600 blocks of 512 bytes: like a disk that is full.
+TEST_F(CliQuantize, AFullDiskLosesNothing) {
+  const std::string command = "quantize demo --experts k3 --shard-size 0.0009 -o ";
+  expect_error(command + path("out"), "cannot write", "ulimit -f 600; trap '' XFSZ;");
+  EXPECT_TRUE(fs::exists(partial()));
+  EXPECT_EQ(dsv4(command + path("out")).exit_code, 0);
+  EXPECT_FALSE(fs::exists(partial()));
+  ASSERT_EQ(dsv4(command + path("whole")).exit_code, 0);
+  EXPECT_EQ(folder_bytes(path("out")), folder_bytes(path("whole")));
+}
+
+TEST_F(CliQuantize, AKilledProcessGoesOn) {
+  const std::string command = "quantize demo --experts k5 --dense k5 --shard-size 0.001 -o ";
+  ASSERT_EQ(dsv4(command + path("whole")).exit_code, 0);
+  // Killed after ever longer: at the start, in the middle, after the end.
+  for (int i = 0; i < 8; ++i) {
+    fs::remove_all(path("out"));
+    const auto killed =
+        dsv4(command + path("out"), fmt::format("timeout -s KILL {:.3f}", 0.02 + 0.04 * i));
+    if (killed.exit_code == 0) continue;
+    const auto again = dsv4(command + path("out") + " --json");
+    ASSERT_EQ(again.exit_code, 0) << again.err;
+    EXPECT_EQ(folder_bytes(path("out")), folder_bytes(path("whole"))) << "killed at " << i;
+    EXPECT_FALSE(fs::exists(partial()));
+  }
+}
+
+TEST_F(CliQuantize, AnotherRecipeSaysWhatToDo) {
+  const std::string to = " --shard-size 0.0009 -o " + path("out");
+  expect_error("quantize demo --experts k3" + to, "cannot write", "ulimit -f 600; trap '' XFSZ;");
+  expect_error("quantize demo --experts k2" + to,
+               "was begun with another recipe: give the command it was begun with to continue, or "
+               "--restart to begin again");
+  EXPECT_EQ(dsv4("quantize demo --restart --experts k2" + to).exit_code, 0);
+}
+
+TEST_F(CliQuantize, HelpHasAnExample) {
+  const auto result = dsv4("quantize --help");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.out.find("Example: dsv4 quantize "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4

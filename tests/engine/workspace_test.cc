@@ -1,0 +1,156 @@
+// The planned workspace against what real forward steps take: never more, and just as much when a
+// step is as large as the limits allow.
+
+#include "dsv4/engine/workspace.h"
+
+#include <gtest/gtest.h>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/engine/executor.h"
+#include "tests/harness/tiny_model.h"
+
+namespace dsv4 {
+namespace {
+
+struct Case {
+  Numerics numerics;
+  CacheLimits limits;
+};
+
+// Feeds sequences of one executor.
+class Feeder {
+ public:
+  Feeder(const Model& model, const Case& c)
+      : model_(model),
+        executor_(model_, Context{.numerics = c.numerics}, c.limits),
+        plan_(plan_workspace(model_.config(), c.numerics, c.limits, 1)) {
+    for (int i = 0; i < c.limits.max_sequences; ++i) sequences_.push_back(executor_.cache().open());
+  }
+
+  // One step: counts[i] further tokens of sequence i.
+  void step(const std::vector<int64_t>& counts) {
+    std::vector<std::vector<int32_t>> ids(counts.size());
+    std::vector<Work> work;
+    const bool all = executor_.limits().max_logits_rows > 0;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      for (int64_t j = 0; j < counts[i]; ++j)
+        ids[i].push_back(static_cast<int32_t>(rng_.below(model_.config().vocab_size)));
+      if (counts[i] > 0)
+        work.push_back({sequences_[i], ids[i], all ? Work::Logits::kAll : Work::Logits::kLast});
+    }
+    executor_.run(work);
+    ASSERT_EQ(executor_.scratch().reserved_bytes(), plan_.scratch) << "a step took more";
+  }
+
+  int64_t peak() const { return executor_.scratch().peak_bytes(); }
+  const Workspace& plan() const { return plan_; }
+  Rng& rng() { return rng_; }
+
+ private:
+  const Model& model_;
+  Executor executor_;
+  Workspace plan_;
+  std::vector<SeqId> sequences_;
+  Rng rng_{11};
+};
+
+std::string label(const Case& c) {
+  return fmt::format("{} tokens={} sequences={} batch={} rows={}", name(c.numerics),
+                     c.limits.max_tokens, c.limits.max_sequences, c.limits.max_batch_tokens,
+                     c.limits.max_logits_rows);
+}
+
+class WorkspacePlan : public testing::Test {
+ protected:
+  static Model make(const test::TempFolder& folder) {
+    test::write_zero_model(folder, official_tensor_list(test::tiny_config(), false));
+    return Model::load(folder.path());
+  }
+  test::TempFolder folder_;
+  Model model_ = make(folder_);
+};
+
+// Brings all sequences to `context` tokens, the last of them in one step as large as can be: one
+// sequence with what the others leave it, the others with a token each.
+void reach(Feeder& feeder, const CacheLimits& limits, int64_t context,
+           std::vector<int64_t>& lengths) {
+  std::vector<int64_t> last(lengths.size(), 1);
+  last[0] = std::min(limits.max_batch_tokens - limits.max_sequences + 1, context - lengths[0]);
+  for (size_t i = 0; i < last.size(); ++i) {
+    while (lengths[i] < context - last[i]) {
+      std::vector<int64_t> counts(last.size(), 0);
+      counts[i] = std::min(context - last[i] - lengths[i], limits.max_batch_tokens);
+      feeder.step(counts);
+      lengths[i] += counts[i];
+    }
+    lengths[i] += last[i];
+  }
+  feeder.step(last);
+}
+
+// Steps that are as large as the limits say in every respect: contexts end on a block of 128, and
+// the long run is one token more than whole blocks, so that it closes an entry more than its length
+// says. A context of 128 tokens has as many entries as the indexer of this model may pick, one of
+// 512 has more.
+TEST_F(WorkspacePlan, IsReachedByTheLargestStep) {
+  for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+    for (const int64_t context : {128, 512}) {
+      for (const CacheLimits& limits :
+           {CacheLimits{context, 1, 1}, CacheLimits{context, 1, 65},
+            CacheLimits{context, 3, 67, 67}, CacheLimits{context, 5, 5}}) {
+        const Case c{numerics, limits};
+        SCOPED_TRACE(label(c));
+        Feeder feeder(model_, c);
+        std::vector<int64_t> lengths(static_cast<size_t>(limits.max_sequences), 0);
+        reach(feeder, limits, 4 * model_.config().index_topk, lengths);
+        if (context > lengths[0]) reach(feeder, limits, context, lengths);
+        EXPECT_EQ(feeder.peak(), feeder.plan().scratch);
+      }
+    }
+  }
+}
+
+// Batches as an engine makes them, of any mixture.
+TEST_F(WorkspacePlan, IsNeverExceeded) {
+  Rng pick(20261121);
+  for (int round = 0; round < 12; ++round) {
+    Case c{.numerics = pick.below(2) == 0 ? Numerics::kOfficial : Numerics::kExact};
+    c.limits.max_tokens = 1 + pick.below(700);
+    c.limits.max_sequences = static_cast<int>(1 + pick.below(4));
+    c.limits.max_batch_tokens = c.limits.max_sequences + pick.below(200);
+    c.limits.max_logits_rows = pick.below(2) * c.limits.max_batch_tokens;
+    SCOPED_TRACE(label(c));
+    Feeder feeder(model_, c);
+    std::vector<int64_t> left(static_cast<size_t>(c.limits.max_sequences), c.limits.max_tokens);
+    while (*std::max_element(left.begin(), left.end()) > 0) {
+      int64_t budget = c.limits.max_batch_tokens;
+      std::vector<int64_t> counts;
+      for (int64_t& rest : left) {
+        counts.push_back(std::min(rest, pick.below(budget + 1)));
+        budget -= counts.back();
+        rest -= counts.back();
+      }
+      if (budget < c.limits.max_batch_tokens) feeder.step(counts);
+    }
+    EXPECT_LE(feeder.peak(), feeder.plan().scratch);
+  }
+}
+
+// Released dims need no weights: the plan is there before them.
+TEST_F(WorkspacePlan, GrowsWithEveryLimit) {
+  const ModelConfig config = released_config("flash");
+  const CacheLimits base{.max_tokens = 4096, .max_sequences = 4, .max_batch_tokens = 256};
+  const int64_t least = plan_workspace(config, Numerics::kOfficial, base, 2).total();
+  const auto total = [&](int64_t tokens, int sequences, int64_t batch, int64_t rows, int threads) {
+    return plan_workspace(config, Numerics::kOfficial, {tokens, sequences, batch, rows}, threads)
+        .total();
+  };
+  EXPECT_GT(total(1 << 20, 4, 256, 0, 2), least);
+  EXPECT_GT(total(4096, 8, 256, 0, 2), least);
+  EXPECT_GT(total(4096, 4, 512, 0, 2), least);
+  EXPECT_GT(total(4096, 4, 256, 256, 2), least);
+  EXPECT_GT(total(4096, 4, 256, 0, 4), least);
+}
+
+}  // namespace
+}  // namespace dsv4
