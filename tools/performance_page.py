@@ -11,7 +11,8 @@ import sys
 
 from generated import ROOT, between_marks, settle
 
-LABELS = {"fp8_block": "FP8 128x128", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "bf16": "BF16", "f16": "F16", "f32": "F32"}
+LABELS = {"fp8_block": "FP8 128x128", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "bf16": "BF16", "f16": "F16", "f32": "F32",
+          "k2": "K=2", "k3": "K=3", "k4": "K=4", "k5": "K=5"}
 
 
 def shape(name):
@@ -26,16 +27,23 @@ def label(name):
     return f"{op.replace('_bench', '')} {LABELS[fmt]}, {kind}{size}"
 
 
+def weight_rate(row, threads):
+    """Weights multiplied per second and core; for many tokens a weight is decoded once, and the number says nothing."""
+    if shape(row["name"])["t"] != 1:
+        return ""
+    return f"{row['gflop_per_s'] / 2 / threads:.1f}e9"
+
+
 def machine_section(result):
     roofs, demo = result["roofs"], result["demo"]
     lines = [f"## {result['machine']}", "",
              f"{result['cpu']}, {roofs['threads']} threads, {result['date']}, commit {result['commit']}. Roofs of the same run: "
              f"read {roofs['read_gb_per_s']:.1f} GB/s, f32 FMA {roofs['fma_gflop_per_s']:.0f} GFLOP/s.", "",
              "```", result["command"], "```", "",
-             "| op | time | GB/s | of read roof | GFLOP/s | of FMA roof |", "|---|---|---|---|---|---|"]
+             "| op | time | GB/s | of read roof | GFLOP/s | of FMA roof | weights/s and core |", "|---|---|---|---|---|---|---|"]
     for row in result["ops"]:
         lines.append(f"| {label(row['name'])} | {row['us'] / 1000:.2f} ms | {row['gb_per_s']:.1f} | {row['percent_read']:.0f} % "
-                     f"| {row['gflop_per_s']:.0f} | {row['percent_fma']:.0f} % |")
+                     f"| {row['gflop_per_s']:.0f} | {row['percent_fma']:.0f} % | {weight_rate(row, roofs['threads'])} |")
     lines += ["", "| demo model, official numerics | |", "|---|---|",
               f"| decode, one sequence | {demo['decode_tokens_per_s']:.0f} tokens/s |",
               f"| prefill, {demo['prompt_tokens']} tokens | {demo['prefill_tokens_per_s']:.0f} tokens/s |",

@@ -1,6 +1,7 @@
 #include "dsv4/formats/weight.h"
 
 #include <cmath>
+#include <functional>
 
 #include "dsv4/formats/e2m1.h"
 #include "dsv4/formats/e4m3.h"
@@ -98,6 +99,72 @@ TEST(Weight, Nvfp4HasTwoScales) {
   EXPECT_EQ(weight_value(w, 0, 14), 0.125);
   EXPECT_EQ(weight_value(w, 0, 15), 0.375);
   EXPECT_EQ(weight_value(w, 0, 17), -672);
+}
+
+// By hand: codes i mod 2^K in row 0, the largest code in row 1; scales 1 and 0.75, s2 = 1/4.
+TEST(Weight, KbitPlanesScalesAndCodebook) {
+  for (int bits = 2; bits <= 5; ++bits) {
+    const int64_t size = int64_t{1} << bits;
+    const Buffer planes(DType::kI32, {2, 2 * bits}), scales(DType::kU8, {2, 2});
+    const Buffer codebook(DType::kF32, {size});
+    for (int64_t c = 0; c < size; ++c) codebook.as<float>()[c] = static_cast<float>(c * c) - 3;
+    constexpr uint32_t kCounting[] = {0xaaaaaaaa, 0xcccccccc, 0xf0f0f0f0, 0xff00ff00, 0xffff0000};
+    for (int j = 0; j < bits; ++j) {
+      planes.as<uint32_t>()[j] = planes.as<uint32_t>()[bits + j] = kCounting[j];
+      planes.as<uint32_t>()[2 * bits + j] = planes.as<uint32_t>()[3 * bits + j] = ~uint32_t{0};
+    }
+    const uint8_t bytes[] = {0xb0, 0xa8, 0xb0, 0x00};
+    std::copy_n(bytes, 4, scales.as<uint8_t>());
+    WeightView w{.format = WeightFormat::kKbit,
+                 .n = 2,
+                 .k = 64,
+                 .data = planes,
+                 .scale = scales,
+                 .scale2 = 0.25f,
+                 .bits = bits,
+                 .codebook = codebook};
+    check("w", w);
+    EXPECT_TRUE(w.quantised_activations());
+    for (int64_t k = 0; k < 64; ++k) {
+      const int64_t c = k % size;
+      EXPECT_EQ(weight_value(w, 0, k), static_cast<double>(c * c - 3) * (k < 32 ? 1 : 0.75) * 0.25);
+    }
+    const auto largest = static_cast<double>((size - 1) * (size - 1) - 3);
+    EXPECT_EQ(weight_value(w, 1, 31), largest * 0.25);
+    EXPECT_EQ(weight_value(w, 1, 32), 0);
+    EXPECT_EQ(weight_value(w.rows(1, 2), 0, 5), largest * 0.25);
+    EXPECT_EQ(w.bytes(), 2 * 2 * bits * 4 + 4);
+  }
+}
+
+TEST(Weight, KbitSaysWhatIsWrong) {
+  const Buffer planes(DType::kI32, {3, 6}), scales(DType::kU8, {3, 2}), codebook(DType::kF32, {8});
+  const WeightView good{.format = WeightFormat::kKbit,
+                        .n = 3,
+                        .k = 64,
+                        .data = planes,
+                        .scale = scales,
+                        .bits = 3,
+                        .codebook = codebook};
+  check("w", good);
+  const auto error = [&](const std::function<void(WeightView&)>& spoil) {
+    WeightView w = good;
+    spoil(w);
+    return test::error_of([&] { check("w", w); });
+  };
+  const Buffer floats(DType::kF32, {3, 2});
+  EXPECT_NE(error([](WeightView& w) { w.bits = 6; }).find("w: want 2 to 5 bits, got 6"),
+            std::string::npos);
+  EXPECT_NE(error([](WeightView& w) { w.k = 48; }).find("k=48 is not a multiple of 32"),
+            std::string::npos);
+  EXPECT_NE(error([](WeightView& w) { w.bits = 2; }).find("want [n=3, 4] I32, got [3, 6] I32"),
+            std::string::npos);
+  EXPECT_NE(error([](WeightView& w) {
+              w.codebook = w.codebook.slice(0, 0, 4);
+            }).find("want [8] F32, got [4] F32"),
+            std::string::npos);
+  EXPECT_NE(error([&](WeightView& w) { w.scale = floats; }).find("want [n=3, 2] U8, got [3, 2]"),
+            std::string::npos);
 }
 
 TEST(Weight, RowsAreAViewOfTheSameValues) {

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/kbit.h"
 #include "dsv4/loader/shard_index.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/temp_folder.h"
@@ -32,6 +34,17 @@ class Shard {
   template <class T>
   Shard& set(T value) {  // the first element of the latest tensor
     *buffers_.back().as<T>() = value;
+    return *this;
+  }
+  // A good k-bit weight.
+  Shard& add_kbit(const std::string& prefix, int64_t n, int64_t k, int bits) {
+    add(prefix + ".weight", DType::kI32, {n, k / 32, bits});
+    add(prefix + ".scale", DType::kU8, {n, k / 32});
+    return add_codebook(prefix, int64_t{1} << bits);
+  }
+  Shard& add_codebook(const std::string& prefix, int64_t size) {
+    add(prefix + ".codebook", DType::kF32, {size});
+    for (int64_t i = 0; i < size; ++i) buffers_.back().as<float>()[i] = static_cast<float>(i);
     return *this;
   }
   void write(const std::string& path) const { write_safetensors(path, tensors_); }
@@ -219,6 +232,88 @@ TEST(Checkpoint, WeightSaysWhatIsWrong) {
   EXPECT_TRUE(says(weight("mxf", 5, 64), "mxf.scale: want [5, 2] F8_E8M0|U8, got [5, 2] F32"));
   EXPECT_TRUE(
       says(weight("odd", 5, 40), "odd.weight: mxfp4 needs k to be a multiple of 32, k is 40"));
+}
+
+TEST(Checkpoint, KbitWeights) {
+  const TempFolder folder;
+  Shard()
+      .add_kbit("k2", 5, 64, 2)
+      .add_kbit("k3", 1, 32, 3)
+      .add_kbit("k4", 3, 96, 4)
+      .add_kbit("k5", 3, 96, 5)
+      .add("k5.scale_2", DType::kF32, {})
+      .set(0.5f)
+      .write(folder.file("model.safetensors"));
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
+  for (const auto& [bits, n, k] : {std::tuple{2, 5, 64}, {3, 1, 32}, {4, 3, 96}, {5, 3, 96}}) {
+    SCOPED_TRACE(bits);
+    const WeightView weight = checkpoint.weight(fmt::format("k{}", bits), n, k);
+    EXPECT_EQ(weight.format, WeightFormat::kKbit);
+    EXPECT_EQ(weight.bits, bits);
+    EXPECT_EQ(weight.scale2, bits == 5 ? 0.5f : 1.f);
+    EXPECT_NO_THROW(check("w", weight));
+    // Block b of row r is words [r, b, 0 .. K) of the file.
+    const uint32_t* words = weight.data.row<uint32_t>(n - 1) + (k / 32 - 1) * bits;
+    const double want =
+        static_cast<double>(kbit_code(words, bits, 31)) *
+        static_cast<double>(e4m4_to_f32(weight.scale.row<uint8_t>(n - 1)[k / 32 - 1]));
+    EXPECT_EQ(weight_value(weight, n - 1, k - 1), want * (bits == 5 ? 0.5 : 1));
+  }
+  EXPECT_TRUE(checkpoint.unused().empty());
+}
+
+TEST(Checkpoint, KbitSaysWhatIsWrong) {
+  const TempFolder folder;
+  const std::string path = folder.file("model.safetensors");
+  Shard shard;
+  shard.add_kbit("good", 3, 64, 3);
+  shard.add("six.weight", DType::kI32, {3, 2, 6}).add("one.weight", DType::kI32, {3, 2, 1});
+  shard.add("flat.weight", DType::kI32, {3, 6}).add("bare.weight", DType::kI32, {3, 2, 3});
+  const auto planes = [&](const std::string& prefix) -> Shard& {
+    return shard.add(prefix + ".weight", DType::kI32, {3, 2, 3});
+  };
+  const auto scaled = [&](const std::string& prefix) -> Shard& {
+    return planes(prefix).add(prefix + ".scale", DType::kU8, {3, 2});
+  };
+  planes("shape").add("shape.scale", DType::kU8, {3, 3});
+  planes("dtype").add("dtype.scale", DType::kE8M0, {3, 2});
+  scaled("nobook");
+  scaled("wide").add_codebook("wide", 16);
+  scaled("inf").add_codebook("inf", 8).set(INFINITY);
+  scaled("nan").add_codebook("nan", 8).set(NAN);
+  for (const auto& [prefix, value] :
+       {std::pair{"zero", 0.f}, {"minus", -1.f}, {"nan2", NAN}, {"inf2", INFINITY}}) {
+    scaled(prefix).add_codebook(prefix, 8).add(fmt::format("{}.scale_2", prefix), DType::kF32, {});
+    shard.set(value);
+  }
+  scaled("many").add_codebook("many", 8).add("many.scale_2", DType::kF32, {2});
+  shard.write(path);
+  const Checkpoint checkpoint = Checkpoint::open(folder.path());
+  const auto weight = [&](const char* prefix, int64_t n = 3, int64_t k = 64) {
+    return bad([&] { checkpoint.weight(prefix, n, k); });
+  };
+  const auto planes_error = [&](const char* got, int64_t n = 3, int64_t k = 64) {
+    return fmt::format(".weight: want k-bit planes [{}, {} / 32, 2..5] I32, got {} ({})", n, k, got,
+                       path);
+  };
+  EXPECT_EQ(weight("six"), "six" + planes_error("[3, 2, 6] I32"));
+  EXPECT_EQ(weight("one"), "one" + planes_error("[3, 2, 1] I32"));
+  EXPECT_EQ(weight("flat"), "flat" + planes_error("[3, 6] I32"));
+  EXPECT_EQ(weight("good", 4, 64), "good" + planes_error("[3, 2, 3] I32", 4, 64));
+  EXPECT_EQ(weight("good", 3, 96), "good" + planes_error("[3, 2, 3] I32", 3, 96));
+  EXPECT_EQ(weight("good", 3, 65), "good" + planes_error("[3, 2, 3] I32", 3, 65));
+  EXPECT_EQ(weight("bare"), fmt::format("bare.scale is missing from {}", folder.path()));
+  EXPECT_TRUE(says(weight("shape"), "shape.scale: want [3, 2] U8, got [3, 3] U8"));
+  EXPECT_TRUE(says(weight("dtype"), "dtype.scale: want [3, 2] U8, got [3, 2] F8_E8M0"));
+  EXPECT_EQ(weight("nobook"), fmt::format("nobook.codebook is missing from {}", folder.path()));
+  EXPECT_TRUE(says(weight("wide"), "wide.codebook: want [8] F32, got [16] F32"));
+  EXPECT_TRUE(says(weight("inf"), "inf.codebook: value 0 is not finite"));
+  EXPECT_TRUE(says(weight("nan"), "nan.codebook: value 0 is not finite"));
+  EXPECT_TRUE(says(weight("zero"), "zero.scale_2 is 0: want a positive number"));
+  EXPECT_TRUE(says(weight("minus"), "minus.scale_2 is -1: want a positive number"));
+  EXPECT_TRUE(says(weight("nan2"), "nan2.scale_2 is nan: want a positive number"));
+  EXPECT_TRUE(says(weight("inf2"), "inf2.scale_2 is inf: want a positive number"));
+  EXPECT_TRUE(says(weight("many"), "many.scale_2: want [1] F32, got [2] F32"));
 }
 
 TEST(Checkpoint, StackedExpertsBecomeSlices) {

@@ -13,14 +13,14 @@ namespace {
 
 constexpr int64_t kWidth = 4096, kInner = 2048, kChosen = 6, kExperts = 64;
 
-void experts_bench(benchmark::State& state, WeightFormat format) {
+void experts_bench(benchmark::State& state, WeightFormat format, int bits = 0) {
   const int64_t t = state.range(0);
   bench::WeightPool pool;
   std::vector<ExpertWeights> table(kExperts);
   for (ExpertWeights& expert : table) {
-    expert = {.w1 = pool.next(format, kInner, kWidth),
-              .w3 = pool.next(format, kInner, kWidth),
-              .w2 = pool.next(format, kWidth, kInner)};
+    expert = {.w1 = pool.next(format, kInner, kWidth, bits),
+              .w3 = pool.next(format, kInner, kWidth, bits),
+              .w2 = pool.next(format, kWidth, kInner, bits)};
   }
   const Buffer x(DType::kBF16, {t, kWidth}), acc(DType::kF32, {t, kWidth});
   const Buffer ids(DType::kI32, {t, kChosen}), weights(DType::kF32, {t, kChosen});
@@ -50,6 +50,10 @@ void tokens(benchmark::internal::Benchmark* b) {
 
 BENCHMARK_CAPTURE(experts_bench, mxfp4, WeightFormat::kMxfp4)->Apply(tokens);
 BENCHMARK_CAPTURE(experts_bench, nvfp4, WeightFormat::kNvfp4)->Apply(tokens);
+BENCHMARK_CAPTURE(experts_bench, k2, WeightFormat::kKbit, 2)->Apply(tokens);
+BENCHMARK_CAPTURE(experts_bench, k3, WeightFormat::kKbit, 3)->Apply(tokens);
+BENCHMARK_CAPTURE(experts_bench, k4, WeightFormat::kKbit, 4)->Apply(tokens);
+BENCHMARK_CAPTURE(experts_bench, k5, WeightFormat::kKbit, 5)->Apply(tokens);
 
 }  // namespace
 }  // namespace dsv4
