@@ -69,14 +69,17 @@ class Call {
     for (const LinearJob& job : jobs) {
       const Weights& w = weights_.emplace_back(job.args.weight);
       padded_.push_back(linear_kernel::padded_columns(w));
-      start_.push_back(floats);
-      first_token_.push_back(total_tokens_);
-      floats += num_tokens(job) * padded_.back();
-      total_tokens_ += num_tokens(job);
+      if (packed_before(weights_.size() - 1)) {
+        start_.push_back(start_.back());
+      } else {
+        start_.push_back(floats);
+        floats += num_tokens(job) * padded_.back();
+        total_tokens_ += num_tokens(job);
+      }
+      end_token_.push_back(total_tokens_);
       products_ += num_tokens(job) * job.args.weight.n * job.args.weight.k;
       widest = std::max(widest, padded_.back());
     }
-    first_token_.push_back(total_tokens_);
     packed_ = allocate(floats);
     thread_floats_ = widest;
     for (int j = 0; j < static_cast<int>(jobs.size()); ++j) add_units(j);
@@ -96,6 +99,19 @@ class Call {
   }
 
  private:
+  // Whether job j takes the packed activations of the job before it, as an expert's up does.
+  bool packed_before(size_t j) const {
+    if (j == 0) return false;
+    const LinearJob &job = jobs_[j], &before = jobs_[j - 1];
+    const auto same = [](const ConstTensorView& a, const ConstTensorView& b) {
+      return a.data == b.data && a.dtype == b.dtype && a.row_stride() == b.row_stride();
+    };
+    return weights_[j].format == weights_[j - 1].format && padded_[j] == padded_[j - 1] &&
+           weights_[j].k == weights_[j - 1].k && num_tokens(job) == num_tokens(before) &&
+           job.gather == before.gather && same(job.args.x, before.args.x) &&
+           same(job.args.x_scale, before.args.x_scale);
+  }
+
   void add_units(int j) {
     const LinearJob& job = jobs_[static_cast<size_t>(j)];
     const Weights& w = weights_[static_cast<size_t>(j)];
@@ -113,12 +129,12 @@ class Call {
                                                   linear_kernel::scratch_floats(w, rows, block));
   }
 
-  // Token t counted over all jobs. row: scratch of k floats
+  // Token t of all that are packed. row: scratch of k floats
   void pack(int64_t t, float* row) {
-    const auto next = std::upper_bound(first_token_.begin(), first_token_.end(), t);
-    const auto j = static_cast<size_t>(next - first_token_.begin()) - 1;
+    const auto j = static_cast<size_t>(std::upper_bound(end_token_.begin(), end_token_.end(), t) -
+                                       end_token_.begin());
     const LinearJob& job = jobs_[j];
-    const int64_t token = t - first_token_[j], first = token / panel_ * panel_;
+    const int64_t token = t - (end_token_[j] - num_tokens(job)), first = token / panel_ * panel_;
     load_row(job, token, row);
     std::fill(row + job.args.weight.k, row + padded_[j], 0.f);
     linear_kernel::pack(weights_[j], row,
@@ -147,9 +163,9 @@ class Call {
   std::span<const LinearJob> jobs_;
   int64_t panel_;
   std::vector<Weights> weights_;
-  std::vector<int64_t> padded_;       // packed columns of each job
-  std::vector<int64_t> start_;        // of each job in packed_, in floats
-  std::vector<int64_t> first_token_;  // of each job, counted over all jobs; and the total
+  std::vector<int64_t> padded_;     // packed columns of each job
+  std::vector<int64_t> start_;      // of each job in packed_, in floats
+  std::vector<int64_t> end_token_;  // of each job, counted over the tokens to pack
   int64_t total_tokens_ = 0, products_ = 0;
   std::vector<Unit> units_;
   Floats packed_, scratch_;
