@@ -21,9 +21,10 @@ import quality_page
 
 TEXT = "tests/golden/demo/heldout.txt"
 DISTANCES = (1000, 3000)
-# (experts, dense, scales)
+# (experts, dense, scales). The rows with nf show the other codebook.
 ROWS = [("keep", "keep", "search"), ("k4-e2m1", "keep", "search"),
         *((experts, "keep", scales) for experts in ("k5-bnf", "k4-bnf", "k3-bnf", "k2-bnf") for scales in ("reference", "search")),
+        *((experts, "keep", "search") for experts in ("k5-nf", "k4-nf", "k3-nf", "k2-nf")),
         *(("keep", dense, "search") for dense in ("k5-bnf", "k4-bnf"))]
 
 

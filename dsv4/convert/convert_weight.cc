@@ -146,7 +146,9 @@ WeightError WeightConverter::quantise(const WeightView& source, const OutputItem
     scale_bytes += y.scale.empty() ? 0 : y.scale.bytes();
     sink.consumed(item.source_bytes * rows.end / source.n - item.source_bytes * row / source.n);
   }
-  if (is_kbit) write_tables(choice.codebook, scale2, sink);
+  if (choice.scales == ScaleChoice::kSearched && is_kbit) error.correct_gain();
+  const auto gained = static_cast<float>(static_cast<double>(scale2) * error.gain);
+  if (is_kbit) write_tables(choice.codebook, gained, sink);
   return error;
 }
 

@@ -1,4 +1,4 @@
-// Pieces: a weight that takes many gives the bytes of one that takes one.
+// Pieces: a weight that takes many gives the bytes of one that takes one. Errors and the gain.
 
 #include "dsv4/convert/convert_weight.h"
 
@@ -24,13 +24,14 @@ struct Result {
   int64_t consumed = 0, calls = 0;
 };
 
-Result convert(const WeightView& source, const std::string& format, int64_t piece_elements) {
+Result convert(const WeightView& source, const std::string& format, int64_t piece_elements,
+               ScaleChoice scales = ScaleChoice::kSearched) {
   const std::string prefix = "layers.0.attn.wkv";
   OutputItem item{.name = prefix, .is_weight = true, .source = source.format};
   item.n = source.n, item.k = source.k;
   item.target = parse_recipe("attn " + format, "r").rules.at(0).target;
   item.source_bytes = source.bytes();
-  ConvertChoice choice;
+  ConvertChoice choice{.scales = scales};
   if (item.target.kind == Target::Kind::kKbit) choice.codebook = bnf_codebook(item.target.bits);
   Result result;
   const PieceSink sink = {.write =
@@ -52,10 +53,10 @@ Result convert(const WeightView& source, const std::string& format, int64_t piec
 TEST(ConvertWeight, PiecesDoNotShow) {
   Arena arena;
   Rng rng(11);
-  for (const WeightFormat format : test::kAllWeightFormats) {
-    const WeightView source = test::random_weight(arena, rng, format, kRows, kColumns);
+  for (const test::StoredAs& stored : test::kAllStored) {
+    const WeightView source = test::random_weight(arena, rng, stored, kRows, kColumns);
     for (const char* target : {"k2", "k3", "k4-bnf", "k5", "fp8", "bf16"}) {
-      SCOPED_TRACE(fmt::format("{} to {}", name(format), target));
+      SCOPED_TRACE(fmt::format("{} to {}", name(stored), target));
       const Result one = convert(source, target, int64_t{1} << 20);
       const Result many = convert(source, target, 1);
       EXPECT_EQ(one.calls, 1);
@@ -65,7 +66,7 @@ TEST(ConvertWeight, PiecesDoNotShow) {
       EXPECT_EQ(one.tensors, many.tensors);
       // Sums of the same numbers in another grouping.
       EXPECT_NEAR(one.error.noise, many.error.noise, 1e-12 * one.error.noise);
-      EXPECT_EQ(one.error.largest, many.error.largest);
+      EXPECT_EQ(one.error.gain, many.error.gain);
     }
   }
 }
@@ -84,8 +85,68 @@ TEST(WeightErrors, SumsAreThoseOfTheDefinition) {
   error.add(x, y);
   EXPECT_EQ(error.signal, 30);
   EXPECT_EQ(error.noise, 1.25);
-  EXPECT_EQ(error.largest, 1);
+  EXPECT_EQ(error.dot, 1 + 2 + 9 + 16);
   EXPECT_DOUBLE_EQ(error.sqnr_db().value(), 10 * std::log10(30 / 1.25));
+  error.correct_gain();
+  EXPECT_EQ(error.gain, 30. / 28);
+  double left = 0;
+  for (size_t i = 0; i < 6; ++i) left += std::pow(30. / 28 * double{ys[i]} - double{xs[i]}, 2);
+  EXPECT_NEAR(error.sqnr_db().value(), 10 * std::log10(30 / left), 1e-12);
+}
+
+TEST(WeightErrors, NoGainWithoutASignal) {
+  Arena arena;
+  const TensorView x = arena.input(DType::kF32, {1, 2}), zero = arena.input(DType::kF32, {1, 2});
+  std::fill_n(x.as<float>(), 2, 1.f);
+  std::fill_n(zero.as<float>(), 2, 0.f);
+  WeightError lost, made_up;
+  lost.add(x, zero);
+  lost.correct_gain();
+  EXPECT_EQ(lost.gain, 1);
+  made_up.add(zero, x);
+  made_up.correct_gain();
+  EXPECT_EQ(made_up.gain, 1);
+}
+
+ConstTensorView view_of(const std::string& bytes, DType dtype,
+                        std::initializer_list<int64_t> shape) {
+  return {TensorMeta::contiguous(dtype, shape), reinterpret_cast<const std::byte*>(bytes.data())};
+}
+
+// What a reader gets keeps the length of the source along the source, with searched scales; with
+// the reference's it is what the reference makes of it.
+TEST(ConvertWeight, SearchedScalesDoNotShrinkTheWeight) {
+  Arena arena;
+  Rng rng(12);
+  const WeightView source = test::random_weight(arena, rng, {WeightFormat::kF32}, kRows, kColumns);
+  for (const ScaleChoice scales : {ScaleChoice::kSearched, ScaleChoice::kReference}) {
+    const Result result = convert(source, "k2", int64_t{1} << 20, scales);
+    float scale2 = 0;
+    std::memcpy(&scale2, result.tensors.at(3).data(), sizeof scale2);
+    const WeightView stored{
+        .format = WeightFormat::kKbit,
+        .n = kRows,
+        .k = kColumns,
+        .data = view_of(result.tensors.at(0), DType::kI32, {kRows, kColumns / 16}),
+        .scale = view_of(result.tensors.at(1), DType::kU8, {kRows, kColumns / 32}),
+        .scale2 = scale2,
+        .bits = 2,
+        .codebook = view_of(result.tensors.at(2), DType::kF32, {4})};
+    double dot = 0, signal = 0, noise = 0;
+    for (int64_t n = 0; n < kRows; ++n) {
+      for (int64_t k = 0; k < kColumns; ++k) {
+        const double x = weight_value(source, n, k), y = weight_value(stored, n, k);
+        dot += x * y, signal += x * x, noise += (y - x) * (y - x);
+      }
+    }
+    EXPECT_NEAR(result.error.sqnr_db().value(), 10 * std::log10(signal / noise), 1e-4);
+    if (scales == ScaleChoice::kSearched) {
+      EXPECT_NEAR(dot / signal, 1, 1e-6);
+    } else {
+      EXPECT_EQ(scale2, 1.f);
+      EXPECT_LT(dot / signal, 0.95);
+    }
+  }
 }
 
 }  // namespace

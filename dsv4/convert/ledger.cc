@@ -95,12 +95,8 @@ std::map<std::string, LedgerTotal> Ledger::totals() const {
 }
 
 Json to_json(const LedgerWeight& weight) {
-  return {weight.name,
-          weight.format,
-          weight.elements,
-          weight.bytes,
-          weight.sqnr_db ? Json(rounded(*weight.sqnr_db, 1e4)) : Json(nullptr),
-          static_cast<float>(weight.max_abs_error)};
+  return {weight.name, weight.format, weight.elements, weight.bytes,
+          weight.sqnr_db ? Json(rounded(*weight.sqnr_db, 1e4)) : Json(nullptr)};
 }
 
 LedgerWeight ledger_weight(const Json& row) {
@@ -108,7 +104,6 @@ LedgerWeight ledger_weight(const Json& row) {
   weight.elements = size_of(row.at(2), weight.name);
   weight.bytes = size_of(row.at(3), weight.name);
   if (!row.at(4).is_null()) weight.sqnr_db = row.at(4).get<double>();
-  weight.max_abs_error = row.at(5).get<double>();
   return weight;
 }
 

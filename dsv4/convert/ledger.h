@@ -7,7 +7,7 @@
 //    "options": {"recipe": TEXT, "scales": "search", "imatrix": FILE or null, ...},
 //    "totals": {PART: {"weights", "elements", "bytes", "bits", "exact", "mean_sqnr_db"}},
 //    "exceptions": [{"name": WEIGHT, "why": TEXT}],
-//    "weights": [[PREFIX, FORMAT, ELEMENTS, BYTES, SQNR_DB or null, MAX_ABS_ERROR]],
+//    "weights": [[PREFIX, FORMAT, ELEMENTS, BYTES, SQNR_DB or null]],
 //    "evals": [anything]}
 //
 // bits: stored bits per weight, scales and codebooks included. sqnr_db is null where nothing was
@@ -31,7 +31,6 @@ struct LedgerWeight {
   std::string name, format;  // "layers.0.attn.wq_a"; "k3-bnf", or the source's format when kept
   int64_t elements = 0, bytes = 0;
   std::optional<double> sqnr_db;
-  double max_abs_error = 0;
 
   double bits() const {
     return elements == 0 ? 0 : 8. * static_cast<double>(bytes) / static_cast<double>(elements);

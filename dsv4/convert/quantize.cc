@@ -232,7 +232,6 @@ class Quantizer {
       const WeightError error = converter_.convert(source, item, choice(item), sink);
       entry.format = to_string(item.target);
       entry.sqnr_db = error.sqnr_db();
-      entry.max_abs_error = error.largest;
       now_.weights += entry.elements;
     } else {
       for (size_t i = 0; i < item.tensors.size(); ++i)

@@ -1,6 +1,5 @@
 #include "dsv4/convert/weight_error.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -15,7 +14,7 @@ WeightError error_of_row(const float* x, const float* y, int64_t k) {
     const double value = static_cast<double>(x[i]), off = static_cast<double>(y[i]) - value;
     error.signal += value * value;
     error.noise += off * off;
-    error.largest = std::max(error.largest, std::abs(off));
+    error.dot += value * static_cast<double>(y[i]);
   }
   return error;
 }
@@ -33,15 +32,22 @@ void WeightError::add(const ConstTensorView& x, const ConstTensorView& y) {
   for (const WeightError& row : rows) {
     signal += row.signal;
     noise += row.noise;
-    largest = std::max(largest, row.largest);
+    dot += row.dot;
   }
+}
+
+void WeightError::correct_gain() {
+  if (signal > 0 && dot > 0) gain = signal / dot;
 }
 
 std::optional<double> WeightError::sqnr_db() const {
   if (noise == 0) return std::nullopt;
+  // sum (g y - x)^2 = noise + (g - 1) (2 sum (y - x) y + (g - 1) sum y^2)
+  const double y_squared = noise - signal + 2 * dot, more = gain - 1;
+  const double left = noise + more * (2 * (y_squared - dot) + more * y_squared);
   // A source of zeros that came back as anything else has no signal: the smallest number JSON
   // keeps.
-  return signal == 0 ? -1e3 : 10 * std::log10(signal / noise);
+  return signal == 0 ? -1e3 : 10 * std::log10(signal / left);
 }
 
 }  // namespace dsv4

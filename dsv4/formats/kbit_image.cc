@@ -168,11 +168,11 @@ KbitImage kbit_image(const WeightView& weight) {
 KbitImage kbit_image(const WeightView& gate, const WeightView& up) {
   KbitImage image = kbit_image(gate);
   check("up", up);
-  DSV4_CHECK(up.format == gate.format && up.n == gate.n && up.k == gate.k && up.bits == gate.bits &&
-                 codebook_of(up).value == codebook_of(gate).value && up.scale2 == gate.scale2,
-             "gate [{}, {}] of {} bits and up [{}, {}] of {} bits differ in shape, bits, codebook "
-             "or scale2",
-             gate.n, gate.k, gate.bits, up.n, up.k, up.bits);
+  DSV4_CHECK(
+      up.format == gate.format && up.n == gate.n && up.k == gate.k && up.bits == gate.bits &&
+          codebook_of(up).value == codebook_of(gate).value,
+      "gate [{}, {}] of {} bits and up [{}, {}] of {} bits differ in shape, bits or codebook",
+      gate.n, gate.k, gate.bits, up.n, up.k, up.bits);
   DSV4_CHECK(gate.n % 8 == 0, "{} rows are not groups of 8", gate.n);
   image.n = 2 * gate.n;
   return image;

@@ -90,8 +90,8 @@ DSV4_HD constexpr uint8_t kbit_from_sign_magnitude(uint8_t code, int bits) {
 void pack_kbit_lane(const uint8_t* codes, int bits, uint32_t* words);
 void unpack_kbit_lane(const uint32_t* words, int bits, uint8_t* codes);
 
-// The image of one weight, or of gate and up interleaved (equal shape, bits, codebook and scale2;
-// checked). Codebook and scale2 are not in it.
+// The image of one weight, or of gate and up interleaved (equal shape, bits and codebook; checked).
+// Codebook and scale2 are not in it: the epilogue of a product applies scale2, to each its own.
 KbitImage kbit_image(const WeightView& weight);
 KbitImage kbit_image(const WeightView& gate, const WeightView& up);
 // Strips are independent: `strip` is the strip-th of image.num_strips(). bytes: [strip_bytes()]

@@ -11,7 +11,7 @@
 //   kNvfp4     [n, k/2] bytes (2 e2m1)    [n, k/16] E4M3,              e2m1 * scale[n, k/16] * s2
 //                                         s2 = scale2: one F32
 //   kKbit      [n, k/32 * K] I32,         [n, k/32] U8 (E4M4)          codebook[code] * scale * s2
-//              K planes a block (kbit.h)  s2 = scale2: a power of two
+//              K planes a block (kbit.h)  s2 = scale2: one F32
 //
 // In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6;
 // lowbit.md 1.2.

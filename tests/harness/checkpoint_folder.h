@@ -24,7 +24,7 @@ class TestSource {
   // A weight in a stored format; F32 scales with `fp8_scale`.
   TestSource& weight(const std::string& prefix, WeightFormat format, int64_t n, int64_t k,
                      DType fp8_scale = DType::kE8M0) {
-    const WeightView w = random_weight(arena_, rng_, format, n, k, fp8_scale);
+    const WeightView w = random_weight(arena_, rng_, {format}, n, k, fp8_scale);
     tensor(prefix + ".weight", w.data);
     const bool nvfp4 = format == WeightFormat::kNvfp4;
     if (!w.scale.empty()) tensor(prefix + (nvfp4 ? ".weight_scale" : ".scale"), w.scale);

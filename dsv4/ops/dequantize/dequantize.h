@@ -3,7 +3,7 @@
 //   out[n, k] = value of (row n, column k)
 //
 // f32 inside: code value * scale, both exact in f32, rounded once; then * scale2 where there is one
-// (a power of two for k-bit; NVFP4's first product is exact); the store rounds to the dtype of
+// (NVFP4's first product is exact); the store rounds to the dtype of
 // `out`. NaN scales and codes give NaN.
 
 #pragma once

@@ -20,7 +20,7 @@ struct KbitWeight {
   ConstTensorView planes;    // [n, k/32 * K] or [n, k/32, K] I32
   ConstTensorView scales;    // [n, k/32] U8, E4M4
   ConstTensorView codebook;  // [2^K] f32
-  float scale2 = 1.f;        // the tensor's scale, a power of two
+  float scale2 = 1.f;        // the tensor's scale
 
   WeightView view() const;  // checked
 };
