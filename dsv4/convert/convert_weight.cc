@@ -139,7 +139,7 @@ WeightError WeightConverter::quantise(const WeightView& source, const OutputItem
                                                                   : bf16(x);
     const TensorView seen = scratch(&y_, DType::kF32, {y.n, y.k});
     dequantize({}, {.weight = y, .out = seen});
-    error.add(x, seen);
+    error.add(x, seen, choice.importance);
     sink.write(0, data_bytes, bytes_of(y.data));
     data_bytes += y.data.bytes();
     if (!y.scale.empty()) sink.write(1, scale_bytes, bytes_of(y.scale));
