@@ -39,8 +39,8 @@ struct Sums {
   }
 };
 
-// sums += a step of kStepRows rows from row r on, in turns: the additions of one row have to wait
-// for each other.
+// sums += a step of kStepRows rows from row r on, in turns: the additions of one row and token have
+// to wait for each other. All in registers, hence the unrolling.
 template <class F, int T, int kStepRows, int kCount>
 HWY_INLINE void AddRows(F& decoder, const StepOf<kFusedRows>& now, int r, const float* x,
                         Sums<kFusedRows, T>& sums) {
@@ -87,18 +87,18 @@ void FusedRows(const Block& block, const F& decoder, int64_t first, int64_t stri
   const Weights& w = *block.weights;
   RowGroup<F, kFusedRows> group(w, decoder, block.row + first, stride, block.row + block.rows,
                                 kStreamAhead);
+  // As many rows in turns as have their codes in registers; several tokens are turns enough.
   constexpr int kStepRows = T > 1 ? 1 : sizeof(typename F::Codes) <= 4 * sizeof(F32Vec) ? 4 : 2;
   Sums<kFusedRows, T> sums;
   for (int64_t k0 = 0; k0 < w.k; k0 += kChunk) {
     const float* x = block.panels + k0 * T;
-    group.for_each_step(k0, std::min(kChunk, w.k - k0),
-                        [&](auto vectors, const StepOf<kFusedRows>& now) HWY_ATTR {
-                          const float* xs = x + now.column * T;
+    const auto add = [&](auto vectors, const StepOf<kFusedRows>& now) HWY_ATTR {
 #pragma GCC unroll 8
-                          for (int r = 0; r < kFusedRows; r += kStepRows) {
-                            AddRows<F, T, kStepRows, vectors()>(group.decoder, now, r, xs, sums);
-                          }
-                        });
+      for (int r = 0; r < kFusedRows; r += kStepRows) {
+        AddRows<F, T, kStepRows, vectors()>(group.decoder, now, r, x + now.column * T, sums);
+      }
+    };
+    group.for_each_step(k0, std::min(kChunk, w.k - k0), add);
   }
   const bool seen_nan = group.decoder.seen_nan();
 #pragma GCC unroll 8
@@ -124,7 +124,7 @@ void Fused(const Block& block) {
 
 // A tile: kTileRows rows x a chunk, decoded. One step after the other: [vector][row][lane], and
 // then, if they are not in the values, the scales [row][lane].
-constexpr int64_t kTileFloats = kTileRows * (kChunk + kChunk / 16);  // a step is >= 16 vectors then
+constexpr int64_t kTileFloats = kTileRows * (kChunk + kChunk / 16);  // such steps: >= 16 vectors
 
 template <class F>
 void DecodeTile(RowGroup<F, kTileRows>& group, int64_t k0, int64_t columns, float* tile) {
@@ -159,7 +159,7 @@ struct TileStep {
   float scale2;
 };
 
-// sums += vectors [p, p + count) of the tile times the panel
+// sums += `count` vectors of the tile times the panel; with kFirst the sums begin here.
 template <int T, bool kFirst = false>
 HWY_INLINE void AddProducts(const float* tile, const float* x, int64_t count,
                             Sums<kTileRows, T>& sums) {

@@ -6,7 +6,7 @@
 //   f32, bf16, f16, fp8      w[p]   = the stored weight as f32, scale included
 //                            acc[l] = fma(x[p], w[p], acc[l])         for p = l, l + V, l + 2V, ...
 //   mxfp4, nvfp4, k-bit      c[p]   = the code's value as f32
-//                            s      = 0, then fma(x[p], c[p], s)      over the p of a step
+//                            s      = x[p] * c[p], then fma(x[p], c[p], s)   over a step
 //                            acc[l] = fma(s, scale[l], acc[l])        for each step
 //   all                      y      = scale2 * (sum of acc's lanes)
 //
