@@ -37,8 +37,8 @@ void check_weight(Arena& arena, const WeightView& weight, DType dtype) {
       .name = fmt::format("dequantize {} K={} {}x{} to {}", name(weight.format), weight.bits,
                           weight.n, weight.k, name(dtype)),
       .args = args};
-  // One product rounds to f32, to what a cast makes of the oracle's (infinity too); the store rounds
-  // that to 16 bits, half an ulp.
+  // One product rounds to f32, to what a cast makes of the oracle's (infinity too); the store
+  // rounds that to 16 bits, half an ulp.
   std::vector<double> want = dequantize_oracle(args);
   for (double& v : want) v = static_cast<double>(static_cast<float>(v));
   test.outputs = {{"out", args.out, want, {.ulps = dtype == DType::kF32 ? 0 : 0.5}}};
