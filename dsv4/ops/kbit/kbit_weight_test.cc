@@ -1,5 +1,7 @@
 #include "dsv4/ops/kbit/kbit_weight.h"
 
+#include <cmath>
+
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/quantize_kbit.h"
 #include "tests/harness/errors.h"
@@ -55,6 +57,33 @@ TEST(KbitWeight, PlanesMayHaveTwoAxesOrThree) {
   EXPECT_EQ(two.view().data.data, w.weight().view().data.data);
   EXPECT_EQ(to_string(two.view().data), to_string(w.weight().view().data));
   EXPECT_EQ(two.view().k, 64);
+}
+
+TEST(KbitWeight, LinearIsTheProductWithWhatIsReadBack) {
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
+    for (const int64_t t : {0, 1, 6}) {
+      const Weight w(9, 5, bits);
+      Arena arena;
+      Rng rng(9);
+      const TensorView x = arena.input(DType::kF32, {t, 160});
+      const TensorView values = arena.output(DType::kF32, {9, 160});
+      const TensorView out = arena.output(DType::kF32, {t, 9});
+      test::fill_normal(x, rng);
+      dequantize_kbit(w.weight(), values);
+      kbit_linear(w.weight(), x, out);
+      for (int64_t i = 0; i < out.numel(); ++i) {
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < 160; ++k) {
+          const double product = static_cast<double>(x.row<float>(i / 9)[k]) *
+                                 static_cast<double>(values.row<float>(i % 9)[k]);
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        // 160 f32 additions and a product or two each, half an ulp of what is summed.
+        EXPECT_NEAR(static_cast<double>(out.as<float>()[i]), sum, 164 * 0x1p-24 * magnitude);
+      }
+    }
+  }
 }
 
 TEST(KbitWeight, SaysWhatIsWrong) {

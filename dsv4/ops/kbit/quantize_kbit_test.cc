@@ -290,6 +290,23 @@ TEST(QuantizeKbit, AZeroBlockHasScaleZero) {
   }
 }
 
+// Scales 1 and 2 (K = 4, tried in different batches), 0.75 and 1 (K = 2, in one) say the same.
+TEST(QuantizeKbit, OfEqualScalesTheSmallerByteWins) {
+  const float sixteen[] = {-1.f, -.5f, -.25f, -.2f, -.15f, -.1f, -.05f, -.01f,
+                           .01f, .05f, .1f,   .15f, .2f,   .25f, .5f,   1.f};
+  const float four[] = {-1.f, -.75f, .75f, 1.f};
+  const auto byte_of = [](const Codebook& book, float magnitude) {
+    Case c(1, 32, book, ScaleChoice::kSearched);
+    const TensorView x = c.arena.inout(DType::kF32, {1, 32});
+    for (int i = 0; i < 32; ++i) x.as<float>()[i] = i % 3 == 0 ? -magnitude : magnitude;
+    c.args.x = x;
+    quantize_kbit({}, c.args);
+    return c.args.scales.as<uint8_t>()[0];
+  };
+  EXPECT_EQ(byte_of(user_codebook(sixteen), 1.f), 0xB0);
+  EXPECT_EQ(byte_of(user_codebook(four), .75f), 0xA8);
+}
+
 TEST(QuantizeKbit, ImportanceIsRelativeWithinABlock) {
   Case c(2, 96, bnf_codebook(2), ScaleChoice::kSearched);
   const TensorView importance = c.arena.inout(DType::kF32, {96});
