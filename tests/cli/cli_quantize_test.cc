@@ -113,8 +113,10 @@ TEST_F(CliQuantize, AKilledProcessGoesOn) {
     const auto killed =
         dsv4(command + path("out"), fmt::format("timeout -s KILL {:.3f}", 0.02 + 0.04 * i));
     if (killed.exit_code == 0) continue;
-    const auto again = dsv4(command + path("out") + " --json");
-    ASSERT_EQ(again.exit_code, 0) << again.err;
+    if (!fs::exists(path("out"))) {  // else it was killed between the rename and its exit
+      const auto again = dsv4(command + path("out") + " --json");
+      ASSERT_EQ(again.exit_code, 0) << again.err;
+    }
     EXPECT_EQ(folder_bytes(path("out")), folder_bytes(path("whole"))) << "killed at " << i;
     EXPECT_FALSE(fs::exists(partial()));
   }
