@@ -3,6 +3,7 @@
 option(DSV4_WERROR "Warnings are errors; off in ./start, whose user may have another compiler" ON)
 option(DSV4_TESTS "Build tests and benchmarks" ON)
 option(DSV4_FUZZ "Build libFuzzer targets (clang)" OFF)
+option(DSV4_CUDA "Build the CUDA rows and the GPU engine (nvcc)" OFF)
 set(DSV4_SANITIZE "" CACHE STRING "Sanitizers of this build: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE)
@@ -19,6 +20,10 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+if(DSV4_CUDA)
+  include(cuda)
+endif()
+
 find_package(fmt REQUIRED)
 find_package(hwy REQUIRED)
 find_package(OpenMP REQUIRED)
@@ -31,12 +36,35 @@ if(DSV4_TESTS)
   find_package(benchmark REQUIRED)
 endif()
 
+# What the layers link. The CUDA build wants one program that runs where nothing but a driver is installed,
+# and Debian has fmt and Highway as shared libraries only: fmt is used header-only there, and Highway with
+# the one instruction set that every GPU host has, which needs nothing of its library.
+add_library(dsv4_fmt INTERFACE)
+add_library(dsv4_hwy INTERFACE)
+add_library(dsv4_pcre2 INTERFACE)
+if(DSV4_CUDA)
+  # Under nvcc fmt takes constexpr for unsupported, which its C++20 half contradicts.
+  target_compile_definitions(dsv4_fmt INTERFACE
+    $<IF:$<COMPILE_LANGUAGE:CXX>,FMT_HEADER_ONLY=1,FMT_USE_CONSTEXPR=1>)
+  target_compile_definitions(dsv4_hwy INTERFACE HWY_COMPILE_ONLY_STATIC)
+  find_library(PCRE2_STATIC libpcre2-8.a REQUIRED)
+  target_link_libraries(dsv4_pcre2 INTERFACE ${PCRE2_STATIC})
+else()
+  target_link_libraries(dsv4_fmt INTERFACE fmt::fmt)
+  target_link_libraries(dsv4_hwy INTERFACE hwy::hwy)
+  target_link_libraries(dsv4_pcre2 INTERFACE PkgConfig::PCRE2)
+endif()
+
 add_library(dsv4_flags INTERFACE)
 target_include_directories(dsv4_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # Contraction stays off so that the bits are those of the source; fused multiply-add is called by name.
-target_compile_options(dsv4_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers -ffp-contract=off)
+target_compile_options(dsv4_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wno-missing-field-initializers;-ffp-contract=off>")
 if(DSV4_WERROR)
-  target_compile_options(dsv4_flags INTERFACE -Werror)
+  target_compile_options(dsv4_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>")
+endif()
+if(DSV4_CUDA)
+  target_link_libraries(dsv4_flags INTERFACE dsv4_cuda_flags)
 endif()
 # AVX2 and AVX-512 are what counts; an older processor runs Highway's one-lane target. Fewer targets keep
 # compile time down.

@@ -3,7 +3,8 @@
 # dsv4_test(NAME SOURCES ... LIBS ... [LABELS ...])
 #
 # By file name: X_test.cc is a test, X_bench.cc a benchmark, X_oracle.cc an fp64 oracle. Oracles go to
-# dsv4_oracles, which nothing but tests and benchmarks links.
+# dsv4_oracles, which nothing but tests and benchmarks links. X_cuda.cc and X.cu, and the whole device layer,
+# are in the CUDA build only.
 
 include(GoogleTest)
 
@@ -44,9 +45,18 @@ function(dsv4_folder_tests folder prefix)
   endforeach()
 endfunction()
 
+# Sources of a folder that this build has.
+function(dsv4_sources folder out)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/${folder}/*.cc ${CMAKE_SOURCE_DIR}/dsv4/${folder}/*.cu)
+  if(NOT DSV4_CUDA)
+    list(FILTER sources EXCLUDE REGEX "(_cuda\\.cc|\\.cu|/device/[^/]*)$")
+  endif()
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
 function(dsv4_layer layer)
   cmake_parse_arguments(LAYER "" "" "LIBS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/${layer}/*.cc)
+  dsv4_sources(${layer} sources)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|oracle)\\.cc$")
   if(NOT sources)
     add_library(dsv4_${layer} INTERFACE)
@@ -54,15 +64,15 @@ function(dsv4_layer layer)
   endif()
   add_library(dsv4_${layer} STATIC ${sources})
   dsv4_allowed_layers(${layer} below)
-  target_link_libraries(dsv4_${layer} PUBLIC ${below} ${LAYER_LIBS} fmt::fmt PRIVATE dsv4_flags)
+  target_link_libraries(dsv4_${layer} PUBLIC ${below} ${LAYER_LIBS} dsv4_fmt PRIVATE dsv4_flags)
   target_include_directories(dsv4_${layer} PUBLIC ${CMAKE_SOURCE_DIR})
   dsv4_folder_tests(${layer} "" dsv4_${layer} dsv4_harness)
 endfunction()
 
 function(dsv4_ops)
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/ops/*.cc)
+  dsv4_sources(ops sources)
   foreach(op ${ARGN})
-    file(GLOB op_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/ops/${op}/*.cc)
+    dsv4_sources(ops/${op} op_sources)
     list(APPEND sources ${op_sources})
   endforeach()
   set(oracles ${sources})
@@ -70,7 +80,7 @@ function(dsv4_ops)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|oracle)\\.cc$")
   add_library(dsv4_ops STATIC ${sources})
   dsv4_allowed_layers(ops below)
-  target_link_libraries(dsv4_ops PUBLIC ${below} fmt::fmt OpenMP::OpenMP_CXX hwy::hwy PRIVATE dsv4_flags)
+  target_link_libraries(dsv4_ops PUBLIC ${below} dsv4_fmt OpenMP::OpenMP_CXX dsv4_hwy PRIVATE dsv4_flags)
   if(NOT DSV4_TESTS)
     return()
   endif()

@@ -89,9 +89,7 @@ void check_ab(int64_t m, int64_t n, int64_t k) {
 }
 
 TEST(Matmul, AgreesWithDoubleOnEveryInstructionSet) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    const test::InstructionSet scope(target);
+  test::for_each_target([] {
     for (const int64_t m : {0, 1, 3, 4, 9, 13}) {
       for (const int64_t n : {0, 1, 4, 7}) {
         for (const int64_t k : {0, 1, 5, 16, 33, 200}) {
@@ -100,7 +98,7 @@ TEST(Matmul, AgreesWithDoubleOnEveryInstructionSet) {
         }
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -24,10 +24,16 @@ enum class Arch : uint8_t { kCpu, kCuda, kSm90 };  // kCuda: a row for every CUD
 const char* name(Numerics numerics);
 const char* name(Arch arch);
 
+class Device;
+
 struct Context {
   Numerics numerics = Numerics::kOfficial;
   bool need_batch_invariant = false;  // --deterministic
   std::string_view force_row{};       // tests and benchmarks pin one row of the table
+  // Null: tensors are in host memory and CPU rows run. Otherwise tensors are in memory that this
+  // device reads, and device rows enqueue work on its stream and return; they cannot look into
+  // tensors, so contents that a CPU row would refuse are the caller's promise.
+  Device* device = nullptr;
 };
 
 template <class Args>
@@ -37,6 +43,9 @@ struct Row {
   bool batch_invariant;  // a token's bits do not depend on its neighbours; the harness proves it
   const char* (*reject)(const Context&, const Args&);  // nullptr: can run; else the reason
   void (*run)(const Context&, const Args&);
+  // Rows that feed tensor cores round operands first: the largest relative error of one operand.
+  // 0: products of the operands as they are, in f32.
+  double operand_rounding = 0;
 };
 
 template <class Args>
@@ -47,12 +56,22 @@ const char* accept_all(const Context&, const Args&) {
   return nullptr;
 }
 
+// Whether rows of this architecture work in the memory of the context.
+inline bool reaches(Arch arch, const Context& context) {
+  return (arch == Arch::kCpu) == (context.device == nullptr);
+}
+
 // First row that fits. Throws kUnsupported with "row: reason" of every row.
 template <class Args>
 const Row<Args>& choose(Table<Args> table, const Context& context, const Args& args) {
   std::string reasons;
   for (const Row<Args>& row : table) {
-    const char* reason = row.reject(context, args);
+    const char* reason = nullptr;
+    if (!reaches(row.arch, context)) {
+      reason = row.arch == Arch::kCpu ? "tensors are on a device" : "tensors are in host memory";
+    } else {
+      reason = row.reject(context, args);
+    }
     if (!context.force_row.empty() && row.name != context.force_row) reason = "not the forced row";
     if (context.need_batch_invariant && !row.batch_invariant) reason = "not batch invariant";
     if (reason == nullptr) return row;

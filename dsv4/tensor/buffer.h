@@ -1,21 +1,26 @@
-// Owning, 64-byte aligned host memory for one tensor.
+// Owning memory for one tensor, on the host unless another Memory is named.
 
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <initializer_list>
 #include <memory>
 
+#include "dsv4/tensor/memory.h"
 #include "dsv4/tensor/tensor.h"
 
 namespace dsv4 {
 
-// Zero pages come lazily from the system, so a large reservation costs nothing until it is touched.
+struct ReleaseMemory {
+  Memory* memory = nullptr;
+  void operator()(std::byte* p) const { memory->release(p); }
+};
+
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(DType dtype, std::initializer_list<int64_t> shape);  // zero-filled
+  Buffer(DType dtype, std::initializer_list<int64_t> shape,
+         Memory& memory = host_memory());  // zero-filled
 
   const TensorView& view() const { return view_; }
   operator TensorView() const { return view_; }       // NOLINT: a buffer is used as its view
@@ -27,10 +32,7 @@ class Buffer {
   bool empty() const { return view_.empty(); }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<std::byte, ReleaseMemory> memory_;
   TensorView view_;
 };
 

@@ -8,7 +8,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kAlign = 64;
+constexpr int64_t kAlign = 256;
 constexpr int64_t kChunkBytes = int64_t{8} << 20;
 
 }  // namespace
@@ -21,7 +21,7 @@ Scratch Scratch::counting() {
 
 void Scratch::reserve(int64_t bytes) {
   DSV4_CHECK(chunks_.empty() && !counting_, "{} bytes are there already", reserved_bytes());
-  if (bytes > 0) chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{bytes});
+  if (bytes > 0) chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{bytes}, *memory_);
 }
 
 TensorView Scratch::take(DType dtype, std::initializer_list<int64_t> shape) {
@@ -43,11 +43,11 @@ void Scratch::next_chunk(int64_t bytes) {
   const size_t next = chunks_.empty() ? 0 : chunk_ + 1;
   int64_t want = std::max(bytes, kChunkBytes);
   if (next == chunks_.size()) {
-    chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{want});
+    chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{want}, *memory_);
   } else if (chunk_bytes(next) < bytes) {
     want = std::max(want, 2 * chunk_bytes(next));
     chunks_[next] = Buffer();  // before the larger one is taken
-    chunks_[next] = Buffer(DType::kU8, {want});
+    chunks_[next] = Buffer(DType::kU8, {want}, *memory_);
   }
   chunk_ = next;
   used_ = 0;

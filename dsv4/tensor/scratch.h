@@ -15,7 +15,7 @@ namespace dsv4 {
 
 class Scratch {
  public:
-  Scratch() = default;
+  explicit Scratch(Memory& memory = host_memory()) : memory_(&memory) {}
   static Scratch counting();
 
   // One chunk for all that follows, which then has no gaps. Before the first take().
@@ -43,6 +43,7 @@ class Scratch {
   void next_chunk(int64_t bytes);
   int64_t chunk_bytes(size_t chunk) const { return chunks_[chunk].view().numel(); }
 
+  Memory* memory_;
   std::deque<Buffer> chunks_;  // each [bytes] U8; a full one is left and the next is used
   size_t chunk_ = 0;           // the one in use
   int64_t used_ = 0;           // bytes of it

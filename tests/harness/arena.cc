@@ -11,6 +11,7 @@
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/ops/oracle.h"
+#include "tests/harness/gpu.h"
 
 namespace dsv4::test {
 namespace {
@@ -22,7 +23,10 @@ constexpr auto kPoison = std::byte{0xff};
 }  // namespace
 
 Arena::~Arena() {
-  for (const Block& block : blocks_) munmap(block.map, block.map_bytes);
+  for (const Block& block : blocks_) {
+    if (gpu() != nullptr) forget_pages(block.map);
+    munmap(block.map, block.map_bytes);
+  }
 }
 
 TensorView Arena::make(Role role, DType dtype, std::initializer_list<int64_t> shape) {
@@ -36,6 +40,7 @@ TensorView Arena::make(Role role, DType dtype, std::initializer_list<int64_t> sh
   DSV4_CHECK(map != MAP_FAILED, "mmap of {} bytes", body + page);
   auto* base = static_cast<std::byte*>(map);
   DSV4_CHECK(mprotect(base + body, page, PROT_NONE) == 0, "mprotect");
+  if (gpu() != nullptr) let_gpu_address(map, body);
   std::byte* data = base + body - bytes;
   std::fill(data - kCanaryBytes, data, kCanary);
   blocks_.push_back({role, TensorView(meta, data), base, body + page, data - kCanaryBytes, {}});

@@ -1,14 +1,13 @@
 // check_op: what every row of every op goes through.
 //
 // For each row of the table that accepts the case: outputs poisoned, run, inputs and canaries
-// unchanged, output compared with the fp64 oracle, on every instruction set of this machine; run
-// again with another thread count, bits must match. Rows that claim batch invariance run each token
-// alone, bits must match (OpCase::one_token).
+// unchanged, output compared with the fp64 oracle; run again, bits must match. CPU rows run on every
+// instruction set of this machine and with another number of threads, CUDA rows where there is a
+// GPU. Rows that claim batch invariance run each token alone, bits must match (OpCase::one_token).
 
 #pragma once
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 #include <omp.h>
 
 #include <cstring>
@@ -20,6 +19,8 @@
 #include "dsv4/ops/op.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"
+#include "tests/harness/gpu.h"
+#include "tests/harness/targets.h"
 
 namespace dsv4::test {
 
@@ -28,6 +29,9 @@ struct OpOutput {
   TensorView view;           // contiguous
   std::vector<double> want;  // from the oracle
   Tolerance tolerance;
+  // Largest absolute error per unit of Row::operand_rounding: for a sum of products, the sum of
+  // their magnitudes. 0 for ops without such rows.
+  double operand_scale = 0;
 };
 
 template <class Args>
@@ -59,19 +63,67 @@ class ThreadCount {
   int64_t threshold_;
 };
 
-// Narrows Highway's dispatch to one instruction set while it lives.
-class InstructionSet {
+// What the rows of a table are put through: one case, any row.
+template <class Args>
+class RowCheck {
  public:
-  explicit InstructionSet(int64_t target) { choose(target); }
-  ~InstructionSet() { choose(0); }
-  InstructionSet(const InstructionSet&) = delete;
-  InstructionSet& operator=(const InstructionSet&) = delete;
+  RowCheck(const Row<Args>& row, const Context& context, Arena& arena, const OpCase<Args>& test)
+      : row_(row), context_(context), arena_(arena), test_(test) {}
+
+  void on_cpu() {
+    for_each_target([&] {
+      run(2, whole());
+      compare_outputs();
+    });
+    const auto first = run(2, whole());
+    EXPECT_TRUE(first == run(1, whole())) << "bits changed with the number of threads";
+    check_tokens_alone(first);
+  }
+
+  void on_gpu() {
+    const auto first = run(1, whole());
+    compare_outputs();
+    EXPECT_TRUE(first == run(1, whole())) << "bits changed from run to run";
+    check_tokens_alone(first);
+  }
 
  private:
-  static void choose(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);  // 0: all again
-    hwy::GetChosenTarget().DeInit();
+  using Call = std::function<void()>;
+
+  Call whole() {
+    return [this] { row_.run(context_, test_.args); };
   }
+
+  std::vector<std::byte> run(int threads, const Call& call) {
+    const ThreadCount scope(threads);
+    arena_.prepare();
+    call();
+    if (context_.device != nullptr) wait(*context_.device);
+    arena_.verify();
+    return arena_.written();
+  }
+
+  void compare_outputs() {
+    for (const OpOutput& output : test_.outputs) {
+      Tolerance tolerance = output.tolerance;
+      tolerance.abs += row_.operand_rounding * output.operand_scale;
+      EXPECT_EQ(compare(output.view, output.want, tolerance), "") << output.name;
+    }
+  }
+
+  void check_tokens_alone(const std::vector<std::byte>& together) {
+    if (!row_.batch_invariant || !test_.one_token || test_.num_tokens == 0) return;
+    const auto alone = run(2, [this] {
+      for (int64_t i = 0; i < test_.num_tokens; ++i)
+        row_.run(context_, test_.one_token(test_.args, i));
+    });
+    EXPECT_TRUE(together == alone) << "bits of a token depend on its neighbours";
+  }
+
+  const Row<Args>& row_;
+  const Context context_;
+  Arena& arena_;
+  const OpCase<Args>& test_;
 };
 
 template <class Args>
@@ -79,33 +131,13 @@ void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase
   arena.freeze();
   int accepted = 0;
   for (const Row<Args>& row : table) {
-    if (row.arch != Arch::kCpu || row.reject(base, test.args) != nullptr) continue;
+    Context context = base;
+    if (row.arch != Arch::kCpu) context.device = gpu();
+    if (!reaches(row.arch, context) || row.reject(context, test.args) != nullptr) continue;
     ++accepted;
     SCOPED_TRACE(test.name + " row " + std::string(row.name));
-    const auto run = [&](int threads, const auto& call) {
-      const ThreadCount scope(threads);
-      arena.prepare();
-      call();
-      arena.verify();
-      return arena.written();
-    };
-    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-      const InstructionSet scope(target);
-      run(2, [&] { row.run(base, test.args); });
-      for (const OpOutput& output : test.outputs) {
-        EXPECT_EQ(compare(output.view, output.want, output.tolerance), "")
-            << output.name << " on " << hwy::TargetName(target);
-      }
-    }
-    const auto first = run(2, [&] { row.run(base, test.args); });
-    const auto again = run(1, [&] { row.run(base, test.args); });
-    EXPECT_TRUE(first == again) << "bits changed with the number of threads";
-    if (row.batch_invariant && test.one_token && test.num_tokens > 0) {
-      const auto alone = run(2, [&] {
-        for (int64_t i = 0; i < test.num_tokens; ++i) row.run(base, test.one_token(test.args, i));
-      });
-      EXPECT_TRUE(first == alone) << "bits of a token depend on its neighbours";
-    }
+    RowCheck<Args> check(row, context, arena, test);
+    row.arch == Arch::kCpu ? check.on_cpu() : check.on_gpu();
   }
   EXPECT_GT(accepted, 0) << test.name << ": no row accepted the case";
 }

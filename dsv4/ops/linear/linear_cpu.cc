@@ -3,6 +3,8 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "dsv4/base/bits.h"
@@ -11,7 +13,6 @@
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/linear/linear_kernel.h"
-#include "hwy/aligned_allocator.h"
 
 namespace dsv4 {
 namespace {
@@ -51,11 +52,17 @@ void load_row(const LinearJob& job, int64_t t, float* out) {
   }
 }
 
+struct FreeFloats {
+  void operator()(float* p) const { std::free(p); }
+};
 // Uninitialised: a call writes what it reads, and zeroing would cost as much as a small product.
-using Floats = hwy::AlignedFreeUniquePtr<float[]>;
+using Floats = std::unique_ptr<float[], FreeFloats>;
 
 Floats allocate(int64_t count) {
-  Floats memory = hwy::AllocateAligned<float>(static_cast<size_t>(std::max<int64_t>(count, 1)));
+  constexpr size_t kCacheLine = kAlignFloats * sizeof(float);
+  const auto bytes = static_cast<size_t>(align_up(std::max<int64_t>(count, 1), kAlignFloats)) *
+                     sizeof(float);
+  Floats memory(static_cast<float*>(std::aligned_alloc(kCacheLine, bytes)));
   if (memory == nullptr) fail(ErrorCode::kResource, "cannot allocate {} floats of scratch", count);
   return memory;
 }

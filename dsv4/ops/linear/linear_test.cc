@@ -5,7 +5,6 @@
 
 #include "dsv4/formats/float16.h"
 #include "dsv4/ops/linear/linear_oracle.h"
-#include "hwy/targets.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
@@ -71,23 +70,7 @@ void check_linear(const test::StoredAs& stored, const Shape& shape, const Dtypes
   check_op(linear_rows(), Context{}, arena, test);
 }
 
-// Every instruction set that this machine can run, not only the best.
-class Linear : public testing::TestWithParam<int64_t> {
- protected:
-  Linear() {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-  ~Linear() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Isa, Linear, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& isa) { return std::string(hwy::TargetName(isa.param)); });
-
-TEST_P(Linear, AgreesWithOracleOnAnyShape) {
+TEST(Linear, AgreesWithOracleOnAnyShape) {
   for (const test::StoredAs& stored : test::kAllStored) {
     const int64_t m = test::column_multiple(stored.format);
     for (const Shape& s : {Shape{0, 3, 64},
@@ -108,7 +91,7 @@ TEST_P(Linear, AgreesWithOracleOnAnyShape) {
   }
 }
 
-TEST_P(Linear, AgreesWithOracleOnAnyDtype) {
+TEST(Linear, AgreesWithOracleOnAnyDtype) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const DType x : {DType::kF32, DType::kBF16, DType::kE4M3}) {
       for (const DType out : {DType::kF32, DType::kBF16}) {
@@ -120,7 +103,7 @@ TEST_P(Linear, AgreesWithOracleOnAnyDtype) {
 }
 
 // Any chunking of a prompt gives the bits of one call. 400 tokens span several work units.
-TEST_P(Linear, BitsDoNotDependOnTheChunk) {
+TEST(Linear, BitsDoNotDependOnTheChunk) {
   for (const test::StoredAs& stored : test::kAllStored) {
     Arena arena;
     Rng rng(77);
@@ -142,7 +125,7 @@ TEST_P(Linear, BitsDoNotDependOnTheChunk) {
 }
 
 // wo_a reads and writes columns of wider rows, one group of heads at a time.
-TEST_P(Linear, RowsMayBeStrided) {
+TEST(Linear, RowsMayBeStrided) {
   Arena arena;
   Rng rng(5);
   const LinearArgs args = random_args(arena, rng, {WeightFormat::kBF16}, {6, 24, 96}, {});
@@ -171,7 +154,7 @@ TEST_P(Linear, RowsMayBeStrided) {
   }
 }
 
-TEST_P(Linear, TakesRowsOfALargerWeight) {
+TEST(Linear, TakesRowsOfALargerWeight) {
   Arena arena;
   Rng rng(6);
   for (const test::StoredAs& stored : test::kAllStored) {
@@ -191,7 +174,7 @@ TEST_P(Linear, TakesRowsOfALargerWeight) {
 
 // A NaN weight or scale makes its outputs NaN, and no others; so does a NaN activation. A k-bit
 // weight has no NaN.
-TEST_P(Linear, NanStaysWhereItBelongs) {
+TEST(Linear, NanStaysWhereItBelongs) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const int64_t t : {1, 6}) {
       Arena arena;
@@ -250,7 +233,7 @@ WeightView kbit_image(Arena& arena, const WeightView& mxfp4) {
   return kbit;
 }
 
-TEST_P(Linear, LosslessImageOfMxfp4GivesTheSameBits) {
+TEST(Linear, LosslessImageOfMxfp4GivesTheSameBits) {
   for (const int64_t k : {32, 96, 256, 544, 1024, 1312}) {
     for (const int64_t t : {1, 2, 3, 4, 7, 200}) {
       Arena arena;

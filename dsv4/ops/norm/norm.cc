@@ -1,15 +1,24 @@
 #include "dsv4/ops/norm/norm.h"
 
 #include "dsv4/ops/norm/norm_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/norm/norm_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<RmsNormArgs> kRmsNorm[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<RmsNormArgs>, rms_norm_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<RmsNormArgs>, rms_norm_cpu},
 };
 
 constexpr Row<HeadNormArgs> kHeadNorm[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<HeadNormArgs>, head_norm_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<HeadNormArgs>, head_norm_cpu},
 };
 

@@ -1,0 +1,90 @@
+#include "dsv4/device/device.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/device/error.h"
+#include "dsv4/device/memory.h"
+
+namespace dsv4 {
+namespace {
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+DeviceInfo describe(int ordinal) {
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  return {.ordinal = ordinal,
+          .name = properties.name,
+          .major = properties.major,
+          .minor = properties.minor,
+          .processors = properties.multiProcessorCount,
+          .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+          .l2_bytes = properties.l2CacheSize,
+          .shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin)};
+}
+
+DeviceInfo chosen(int ordinal) {
+  const std::vector<DeviceInfo> devices = list_devices();
+  if (devices.empty())
+    fail(ErrorCode::kUnsupported, "no CUDA GPU here (driver: {}): use --device cpu",
+         driver_version());
+  if (ordinal < 0 || ordinal >= static_cast<int>(devices.size()))
+    fail(ErrorCode::kUnsupported, "no GPU cuda:{}: this machine has cuda:0 to cuda:{}", ordinal,
+         devices.size() - 1);
+  const DeviceInfo& info = devices[static_cast<size_t>(ordinal)];
+  if (info.major * 10 + info.minor < kMinMajor * 10 + kMinMinor)
+    fail(ErrorCode::kUnsupported,
+         "cuda:{} ({}) has compute capability {}.{}, the kernels need {}.{} or newer", ordinal,
+         info.name, info.major, info.minor, kMinMajor, kMinMinor);
+  return info;
+}
+
+}  // namespace
+
+std::string driver_version() {
+  int version = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return "none";
+  return "CUDA " + version_text(version);
+}
+
+std::vector<DeviceInfo> list_devices() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  // Without a driver library the runtime calls any driver "insufficient".
+  if (status == cudaErrorNoDevice || driver_version() == "none") return {};
+  if (status == cudaErrorInsufficientDriver)
+    fail(ErrorCode::kUnsupported,
+         "the driver supports {}, this program needs CUDA {}: install a newer driver",
+         driver_version(), version_text(CUDART_VERSION));
+  cuda_check(status, "cudaGetDeviceCount");
+  std::vector<DeviceInfo> devices;
+  for (int i = 0; i < count; ++i) devices.push_back(describe(i));
+  return devices;
+}
+
+Device::Device(int ordinal) : info_(chosen(ordinal)) {
+  cuda_check(cudaSetDevice(ordinal), "cudaSetDevice");
+  cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  memory_ = std::make_unique<DeviceMemory>(stream_);
+  pinned_ = std::make_unique<PinnedMemory>();
+  workspace_ = std::make_unique<Scratch>(*memory_);
+  info_.free_bytes = free_bytes();
+}
+
+Device::~Device() {
+  workspace_.reset();
+  cudaStreamDestroy(stream_);  // nothing can be done about a failure here
+}
+
+void Device::wait() {
+  cuda_check(cudaStreamSynchronize(stream_), "waiting for the GPU");
+}
+
+int64_t Device::free_bytes() const {
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<int64_t>(free);
+}
+
+}  // namespace dsv4

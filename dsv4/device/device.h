@@ -1,0 +1,66 @@
+// One CUDA device: what it is, its memory, its stream, and workspace for the calls on that stream.
+//
+// Everything that an engine enqueues goes to one stream, in order. A failed kernel leaves the CUDA
+// context unusable ("sticky" errors): from then on wait() and everything else throws.
+
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsv4/tensor/scratch.h"
+
+namespace dsv4 {
+
+struct DeviceInfo {
+  int ordinal = 0;
+  std::string name;         // "NVIDIA H100 80GB HBM3"
+  int major = 0, minor = 0;  // compute capability
+  int processors = 0;       // streaming multiprocessors
+  int64_t total_bytes = 0, free_bytes = 0, l2_bytes = 0;
+  int shared_bytes = 0;  // of a block, at most
+};
+
+// Oldest compute capability that the kernels are compiled for.
+inline constexpr int kMinMajor = 8, kMinMinor = 0;
+
+// "580.159.04 (CUDA 13.0)"-like; "none" without a driver.
+std::string driver_version();
+// Empty without a GPU. Throws kUnsupported when there is a driver that does not work, or an older
+// one than this program's CUDA runtime wants: the sentence names both versions.
+std::vector<DeviceInfo> list_devices();
+
+class Device {
+ public:
+  // Throws kUnsupported naming the GPUs that are there when `ordinal` is none of them, or when it
+  // is older than kMinMajor.kMinMinor.
+  explicit Device(int ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const DeviceInfo& info() const { return info_; }
+  cudaStream_t stream() const { return stream_; }
+  Memory& memory() { return *memory_; }  // of the device
+  Memory& pinned() { return *pinned_; }  // page-locked host memory, also readable by kernels
+
+  // Temporaries of one op call: take inside a Scope; the next call may get the same bytes, which
+  // is in order because both are on the stream.
+  Scratch& workspace() { return *workspace_; }
+
+  // Blocks until the stream is idle; throws what any kernel on it died of.
+  void wait();
+  // Free memory now, of the whole card.
+  int64_t free_bytes() const;
+
+ private:
+  DeviceInfo info_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Memory> memory_, pinned_;
+  std::unique_ptr<Scratch> workspace_;
+};
+
+}  // namespace dsv4

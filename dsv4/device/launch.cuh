@@ -1,0 +1,48 @@
+// Launching a kernel on a device's stream, checked, with its shared memory allowed.
+//
+//   launch(device, "rms_norm", rms_norm_kernel<T>, {.grid = rows, .block = 256, .shared = bytes}, args...);
+//
+// An empty grid is no launch: ops are called with zero tokens. The name is what an error says and
+// what a profiler shows (NVTX).
+
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <cstdint>
+
+#include "dsv4/device/device.h"
+#include "dsv4/device/error.h"
+
+namespace dsv4 {
+
+struct LaunchShape {
+  int64_t grid = 1;  // blocks along x
+  int block = 256;   // threads
+  int64_t grid_y = 1, grid_z = 1;
+  int64_t shared = 0;  // bytes of dynamic shared memory
+};
+
+// More than this a kernel must ask for.
+inline constexpr int64_t kDefaultShared = 48 << 10;
+
+template <class... Params, class... Args>
+void launch(Device& device, const char* name, void (*kernel)(Params...), const LaunchShape& shape,
+            Args&&... args) {
+  if (shape.grid == 0 || shape.grid_y == 0 || shape.grid_z == 0) return;
+  nvtxRangePushA(name);
+  if (shape.shared > kDefaultShared) {
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shape.shared)),
+               name);
+  }
+  const dim3 grid(static_cast<unsigned>(shape.grid), static_cast<unsigned>(shape.grid_y),
+                  static_cast<unsigned>(shape.grid_z));
+  kernel<<<grid, static_cast<unsigned>(shape.block), static_cast<size_t>(shape.shared),
+           device.stream()>>>(static_cast<Params>(args)...);
+  nvtxRangePop();
+  cuda_check_launch(name);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,34 @@
+// The two kinds of memory that the CUDA runtime hands out, behind tensor/memory.h.
+
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "dsv4/tensor/memory.h"
+
+namespace dsv4 {
+
+// Plain cudaMalloc: engines allocate once, at the start. Zeroing and copies are ordered with the
+// stream, so a buffer may be released and its successor used without waiting in between.
+class DeviceMemory : public Memory {
+ public:
+  explicit DeviceMemory(cudaStream_t stream) : stream_(stream) {}
+  std::byte* allocate(int64_t bytes) override;
+  void release(std::byte* data) noexcept override;
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override;
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override;
+
+ private:
+  cudaStream_t stream_;
+};
+
+// Page-locked host memory: copies to and from the device run at full speed and without a detour.
+class PinnedMemory : public Memory {
+ public:
+  std::byte* allocate(int64_t bytes) override;
+  void release(std::byte* data) noexcept override;
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override;
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,80 @@
+// One block a row: a sum over the block, then the row once more. The row is read twice; the second
+// time it comes from L1.
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/math.cuh"
+#include "dsv4/ops/norm/norm_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class X, class W, class Out>
+__global__ void rms_norm_kernel(const X* x, int64_t x_stride, const W* weight, Out* out,
+                                int64_t out_stride, int d, float eps) {
+  __shared__ float sums[kWarp];
+  x += blockIdx.x * x_stride;
+  out += blockIdx.x * out_stride;
+  float sum = 0;
+  for (int i = threadIdx.x; i < d; i += kThreads) sum += to_float(x[i]) * to_float(x[i]);
+  const float root = 1.f / sqrtf(block_sum(sum, sums) / static_cast<float>(d) + eps);
+  for (int i = threadIdx.x; i < d; i += kThreads)
+    out[i] = from_float<Out>(to_float(x[i]) * root * to_float(weight[i]));
+}
+
+__device__ float bf16_step(float x) {
+  return round_to_bf16(x);
+}
+
+// kStepped: every step in bf16 (RMS0_bf16 of spec 0.4).
+template <bool kStepped, class X, class Out>
+__global__ void head_norm_kernel(const X* x, int64_t x_stride, Out* out, int64_t out_stride, int d,
+                                 float eps) {
+  __shared__ float sums[kWarp];
+  x += blockIdx.x * x_stride;
+  out += blockIdx.x * out_stride;
+  float sum = 0;
+  for (int i = threadIdx.x; i < d; i += kThreads) {
+    const float square = to_float(x[i]) * to_float(x[i]);
+    sum += kStepped ? bf16_step(square) : square;
+  }
+  const float mean = block_sum(sum, sums) / static_cast<float>(d);
+  const float root = kStepped ? bf16_step(1.f / sqrtf(bf16_step(bf16_step(mean) + eps)))
+                              : 1.f / sqrtf(mean + eps);
+  for (int i = threadIdx.x; i < d; i += kThreads) out[i] = from_float<Out>(to_float(x[i]) * root);
+}
+
+}  // namespace
+
+void rms_norm_cuda(const Context& context, const RmsNormArgs& args) {
+  with_float_type(args.x.dtype, [&](auto x) {
+    with_float_type(args.weight.dtype, [&](auto w) {
+      with_float_type(args.out.dtype, [&](auto out) {
+        using X = decltype(x);
+        using W = decltype(w);
+        using Out = decltype(out);
+        launch(*context.device, "rms_norm", rms_norm_kernel<X, W, Out>,
+               {.grid = args.x.dim(0), .block = kThreads}, args.x.as<X>(), args.x.row_stride(),
+               args.weight.as<W>(), args.out.as<Out>(), args.out.row_stride(), args.x.dim(1),
+               args.eps);
+      });
+    });
+  });
+}
+
+void head_norm_cuda(const Context& context, const HeadNormArgs& args) {
+  with_float_type(args.x.dtype, [&](auto x) {
+    with_float_type(args.out.dtype, [&](auto out) {
+      using X = decltype(x);
+      using Out = decltype(out);
+      const bool stepped = context.numerics == Numerics::kOfficial;
+      launch(*context.device, "head_norm",
+             stepped ? head_norm_kernel<true, X, Out> : head_norm_kernel<false, X, Out>,
+             {.grid = args.x.dim(0), .block = kThreads}, args.x.as<X>(), args.x.row_stride(),
+             args.out.as<Out>(), args.out.row_stride(), args.x.dim(1), args.eps);
+    });
+  });
+}
+
+}  // namespace dsv4

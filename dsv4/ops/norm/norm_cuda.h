@@ -1,0 +1,12 @@
+// CUDA rows of norm.h.
+
+#pragma once
+
+#include "dsv4/ops/norm/norm.h"
+
+namespace dsv4 {
+
+void rms_norm_cuda(const Context& context, const RmsNormArgs& args);
+void head_norm_cuda(const Context& context, const HeadNormArgs& args);
+
+}  // namespace dsv4

@@ -1,0 +1,25 @@
+// The GPU of the tests, if this build and this machine have one.
+//
+// Tensors of an Arena are host pages that the GPU is allowed to address (registered with the
+// driver), under the same pointers. So CUDA rows take the very arguments that CPU rows take, and the
+// unreadable page behind a tensor stops a kernel that reads or writes past its end.
+
+#pragma once
+
+#include <cstddef>
+
+namespace dsv4 {
+class Device;
+}
+
+namespace dsv4::test {
+
+// Null: no CUDA build, or no GPU. Made at the first call; lives to the end of the program.
+Device* gpu();
+void wait(Device& device);  // until the rows that were run have finished
+
+// Whole pages. Only with a GPU.
+void let_gpu_address(void* pages, size_t bytes);
+void forget_pages(void* pages);
+
+}  // namespace dsv4::test

@@ -1,0 +1,24 @@
+#include "dsv4/device/device.h"
+#include "dsv4/device/error.h"
+#include "tests/harness/gpu.h"
+
+namespace dsv4::test {
+
+Device* gpu() {
+  static Device* const device = list_devices().empty() ? nullptr : new Device(0);
+  return device;
+}
+
+void wait(Device& device) {
+  device.wait();
+}
+
+void let_gpu_address(void* pages, size_t bytes) {
+  cuda_check(cudaHostRegister(pages, bytes, cudaHostRegisterMapped), "cudaHostRegister");
+}
+
+void forget_pages(void* pages) {
+  cuda_check(cudaHostUnregister(pages), "cudaHostUnregister");
+}
+
+}  // namespace dsv4::test
