@@ -1,6 +1,9 @@
 #include "dsv4/ops/indexer/indexer.h"
 
 #include "dsv4/ops/indexer/indexer_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/indexer/indexer_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -10,6 +13,9 @@ constexpr Row<IndexScoresArgs> kIndexScores[] = {
 };
 
 constexpr Row<TopKArgs> kTopK[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<TopKArgs>, top_k_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<TopKArgs>, top_k_cpu},
 };
 

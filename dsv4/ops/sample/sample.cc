@@ -3,11 +3,17 @@
 #include <limits>
 
 #include "dsv4/ops/sample/sample_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/sample/sample_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<SampleArgs> kSample[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<SampleArgs>, sample_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<SampleArgs>, sample_cpu},
 };
 
