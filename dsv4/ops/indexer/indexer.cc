@@ -9,6 +9,9 @@ namespace dsv4 {
 namespace {
 
 constexpr Row<IndexScoresArgs> kIndexScores[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, index_scores_cuda_reject, index_scores_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, index_scores_cpu},
 };
 
