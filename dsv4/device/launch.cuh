@@ -24,8 +24,8 @@ struct LaunchShape {
   int64_t shared = 0;  // bytes of dynamic shared memory
 };
 
-// More than this a kernel must ask for.
-inline constexpr int64_t kDefaultShared = 48 << 10;
+// More than 48 KiB, with what it declares statically, a kernel must ask for; asking early is free.
+inline constexpr int64_t kDefaultShared = 32 << 10;
 
 // Names what is enqueued while it lives: to profilers (NVTX), and to the device's kernel times.
 class LaunchMark {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -13,14 +14,18 @@ namespace dsv4 {
 
 inline constexpr int kWarp = 32;
 
-// Element types as kernels are instantiated with them: float, bf16.
+// Element types as kernels are instantiated with them: float, bf16, and f16 for stored weights.
 using bf16 = __nv_bfloat16;
+using f16 = __half;
 
 __device__ inline float to_float(float x) {
   return x;
 }
 __device__ inline float to_float(bf16 x) {
   return __bfloat162float(x);
+}
+__device__ inline float to_float(f16 x) {
+  return __half2float(x);
 }
 // The one rounding of a store (round to nearest even).
 template <class T>
@@ -33,6 +38,10 @@ template <>
 __device__ inline bf16 from_float<bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
+template <>
+__device__ inline f16 from_float<f16>(float x) {
+  return __float2half_rn(x);
+}
 
 // Calls body with a value of the element type that `dtype` names (F32 or BF16): the host side of
 // kernels that are templates over it.
@@ -42,6 +51,16 @@ void with_float_type(DType dtype, const Body& body) {
     body(float{});
   } else {
     body(bf16{});
+  }
+}
+
+// The same for tensors that may also be F16.
+template <class Body>
+void with_stored_type(DType dtype, const Body& body) {
+  if (dtype == DType::kF16) {
+    body(f16{});
+  } else {
+    with_float_type(dtype, body);
   }
 }
 

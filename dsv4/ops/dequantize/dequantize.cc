@@ -1,11 +1,17 @@
 #include "dsv4/ops/dequantize/dequantize.h"
 
 #include "dsv4/ops/dequantize/dequantize_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/dequantize/dequantize_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<DequantizeArgs> kDequantize[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<DequantizeArgs>, dequantize_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<DequantizeArgs>, dequantize_cpu},
 };
 

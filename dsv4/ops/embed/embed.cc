@@ -1,11 +1,17 @@
 #include "dsv4/ops/embed/embed.h"
 
 #include "dsv4/ops/embed/embed_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/embed/embed_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<EmbedArgs> kEmbed[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<EmbedArgs>, embed_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<EmbedArgs>, embed_cpu},
 };
 

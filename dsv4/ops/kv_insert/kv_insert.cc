@@ -1,15 +1,24 @@
 #include "dsv4/ops/kv_insert/kv_insert.h"
 
 #include "dsv4/ops/kv_insert/kv_insert_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/kv_insert/kv_insert_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<KvInsertArgs> kKvInsert[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<KvInsertArgs>, kv_insert_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<KvInsertArgs>, kv_insert_cpu},
 };
 
 constexpr Row<IndexInsertArgs> kIndexInsert[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<IndexInsertArgs>, index_insert_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<IndexInsertArgs>, index_insert_cpu},
 };
 

@@ -1,19 +1,31 @@
 #include "dsv4/ops/mhc/mhc.h"
 
 #include "dsv4/ops/mhc/mhc_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/mhc/mhc_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<HcPreArgs> kHcPre[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<HcPreArgs>, hc_pre_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<HcPreArgs>, hc_pre_cpu},
 };
 
 constexpr Row<HcPostArgs> kHcPost[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<HcPostArgs>, hc_post_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<HcPostArgs>, hc_post_cpu},
 };
 
 constexpr Row<HcHeadArgs> kHcHead[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<HcHeadArgs>, hc_head_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<HcHeadArgs>, hc_head_cpu},
 };
 

@@ -2,17 +2,29 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/quant/quant_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/quant/quant_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<QuantizeQ8Args> kQuantizeQ8[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<QuantizeQ8Args>, quantize_q8_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<QuantizeQ8Args>, quantize_q8_cpu},
 };
 constexpr Row<FakeQuantArgs> kFakeQuant[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<FakeQuantArgs>, fake_quant_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<FakeQuantArgs>, fake_quant_cpu},
 };
 constexpr Row<HadamardArgs> kHadamard[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, hadamard_cuda_reject, hadamard_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<HadamardArgs>, hadamard_cpu},
 };
 

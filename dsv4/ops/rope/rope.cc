@@ -4,11 +4,17 @@
 #include <cmath>
 
 #include "dsv4/ops/rope/rope_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/rope/rope_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<RopeArgs> kRope[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<RopeArgs>, rope_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<RopeArgs>, rope_cpu},
 };
 

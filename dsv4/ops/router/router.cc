@@ -1,11 +1,17 @@
 #include "dsv4/ops/router/router.h"
 
 #include "dsv4/ops/router/router_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/router/router_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<RouterArgs> kRouter[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<RouterArgs>, router_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<RouterArgs>, router_cpu},
 };
 

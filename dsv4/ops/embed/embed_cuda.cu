@@ -1,0 +1,47 @@
+// A thread copies one run of a row into all streams: the table is read once.
+
+#include "dsv4/base/bits.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/pack.cuh"
+#include "dsv4/ops/embed/embed_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWide = 8;  // elements of a run, where rows are aligned to it
+
+// grid: [t, columns / (kThreads * kRun)]
+template <int kRun, class In, class Out>
+__global__ void embed_kernel(const int32_t* ids, const In* table, int64_t table_stride, Out* out,
+                             int streams, int d) {
+  const int column =
+      (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kRun;
+  if (column >= d) return;
+  float x[kRun];
+  load<kRun>(table + ids[blockIdx.x] * table_stride + column, x);
+  out += static_cast<int64_t>(blockIdx.x) * streams * d + column;
+  for (int m = 0; m < streams; ++m) store<kRun>(out + static_cast<int64_t>(m) * d, x);
+}
+
+}  // namespace
+
+void embed_cuda(const Context& context, const EmbedArgs& args) {
+  const int64_t d = args.out.dim(2);
+  const bool wide = packs(args.table, kWide) && packs(args.out, kWide);
+  with_stored_type(args.table.dtype, [&](auto in) {
+    with_float_type(args.out.dtype, [&](auto out) {
+      using In = decltype(in);
+      using Out = decltype(out);
+      launch(*context.device, "embed",
+             wide ? embed_kernel<kWide, In, Out> : embed_kernel<1, In, Out>,
+             {.grid = args.ids.dim(0),
+              .block = kThreads,
+              .grid_y = ceil_div(d, kThreads * (wide ? kWide : 1))},
+             args.ids.as<int32_t>(), args.table.as<In>(), args.table.row_stride(),
+             args.out.as<Out>(), args.out.dim(1), d);
+    });
+  });
+}
+
+}  // namespace dsv4

@@ -1,0 +1,12 @@
+// CUDA rows of kv_insert.h.
+
+#pragma once
+
+#include "dsv4/ops/kv_insert/kv_insert.h"
+
+namespace dsv4 {
+
+void kv_insert_cuda(const Context& context, const KvInsertArgs& args);
+void index_insert_cuda(const Context& context, const IndexInsertArgs& args);
+
+}  // namespace dsv4

@@ -1,0 +1,415 @@
+// Two launches for hc_pre and hc_head, one for hc_post.
+//
+// mix_kernel: dots of X_t with the rows of fn. Columns of fn are cut into pieces of 64; a warp
+// keeps one piece of 32 rows in registers, a row a lane, and lets tokens pass by. Four pieces make
+// a slice, which is what a block sums and writes: partial sums [t, slices, rows + 1], the last
+// being the sum of squares. How columns are cut depends on m * d alone, so a token's bits do not
+// depend on t, and one token already uses m * d / 256 blocks.
+//
+// finish_kernel: a block a token. All warps sum the slices; then one does the gates and
+// Sinkhorn while the others mix the streams.
+
+#include <algorithm>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/pack.cuh"
+#include "dsv4/ops/mhc/mhc_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kMaxStreams = 8;  // as checked by mhc.cc
+constexpr int kMaxMixes = kMaxStreams * (2 + kMaxStreams);
+
+constexpr int kPiece = 64;  // columns of a warp
+constexpr int kPieces = 4;  // warps of a block
+constexpr int kSlice = kPiece * kPieces;
+constexpr int kPass = 8;      // tokens that a block has in shared memory
+constexpr int kMaxTile = 64;  // tokens of a block
+// Partial sums are kept for so many tokens: 13 MB at 24 mixes of 16384 columns.
+constexpr int64_t kMaxTokens = 2048;
+
+constexpr int kFinishWarps = 9;  // one for Sinkhorn, eight for the streams
+constexpr int kSumParts = 8;     // threads that share the sum of one mix over the slices
+constexpr int kPostThreads = 128;
+constexpr int kRun = 4;  // columns of a thread where rows are aligned to them
+
+// X [t, m, d] seen as [t, m * d].
+template <class T>
+struct Streams {
+  const T* data;
+  int64_t token_stride, stream_stride;
+  int m, d;
+
+  explicit Streams(const ConstTensorView& x)
+      : data(x.as<T>()),
+        token_stride(x.stride[0]),
+        stream_stride(x.stride[1]),
+        m(static_cast<int>(x.dim(1))),
+        d(static_cast<int>(x.dim(2))) {}
+  __device__ int width() const { return m * d; }
+  __device__ int64_t offset(int column) const { return column / d * stream_stride + column % d; }
+};
+
+// w: columns [begin, begin + kPiece) of one row of fn, zero behind its end
+template <int kWide>
+__device__ void load_piece(const float* row, int begin, int width, float (&w)[kPiece]) {
+#pragma unroll
+  for (int c = 0; c < kPiece; c += kWide) {
+    if (begin + c < width) {
+      load<kWide>(row + begin + c, w + c);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) w[c + j] = 0;
+    }
+  }
+}
+
+struct MixSums {
+  float dot[kPieces][kPass][kWarp];  // of a row a lane
+  float square[kPieces][kPass];
+};
+
+// Sums the pieces of a slice in order and stores them. out: [tokens, rows + 1] at token_stride
+__device__ void store_slice(const MixSums& sums, int tokens, int first_row, int rows, float* out,
+                            int64_t token_stride) {
+  const int count = min(kWarp, rows - first_row);
+  for (int i = threadIdx.x; i < tokens * kWarp; i += kPieces * kWarp) {
+    const int token = i / kWarp, row = i % kWarp;
+    if (row >= count) continue;
+    float sum = 0;
+    for (int p = 0; p < kPieces; ++p) sum += sums.dot[p][token][row];
+    out[token * token_stride + first_row + row] = sum;
+  }
+  if (first_row == 0 && static_cast<int>(threadIdx.x) < tokens) {
+    float sum = 0;
+    for (int p = 0; p < kPieces; ++p) sum += sums.square[p][threadIdx.x];
+    out[threadIdx.x * token_stride + rows] = sum;
+  }
+}
+
+// grid: [slices, tokens / tile, rows / 32]. partial: [t, slices, rows + 1]
+template <int kWide, class T>
+__global__ void __launch_bounds__(kPieces* kWarp)
+    mix_kernel(Streams<T> x, int t, int tile, const float* fn, int64_t fn_stride, int rows,
+               float* partial) {
+  __shared__ alignas(16) float columns[kPieces][kPass][kPiece];
+  __shared__ MixSums sums;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int slices = static_cast<int>(gridDim.x), first_row = static_cast<int>(blockIdx.z) * kWarp;
+  const int begin = static_cast<int>(blockIdx.x) * kSlice + warp * kPiece, width = x.width();
+  const int row = min(first_row + lane, rows - 1);  // lanes without a row repeat the last one
+  float w[kPiece];
+  load_piece<kWide>(fn + row * fn_stride, begin, width, w);
+
+  const bool has[2] = {begin + lane < width, begin + lane + kWarp < width};
+  const int64_t from[2] = {x.offset(begin + lane), x.offset(begin + lane + kWarp)};
+  const int64_t token_stride = int64_t{slices} * (rows + 1);
+  const int end = min(t, (static_cast<int>(blockIdx.y) + 1) * tile);
+  for (int token = static_cast<int>(blockIdx.y) * tile; token < end; token += kPass) {
+    const int count = min(kPass, end - token);
+    for (int i = 0; i < count; ++i) {
+      const T* at = x.data + (token + i) * x.token_stride;
+      float square = 0;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float value = has[j] ? to_float(at[from[j]]) : 0.f;
+        columns[warp][i][lane + j * kWarp] = value;
+        square = __fmaf_rn(value, value, square);
+      }
+      square = warp_sum(square);
+      if (lane == 0) sums.square[warp][i] = square;
+    }
+    __syncwarp();
+    for (int i = 0; i < count; ++i) {
+      float dot = 0;
+#pragma unroll
+      for (int c = 0; c < kPiece; c += 4) {
+        float v[4];
+        load<4>(&columns[warp][i][c], v);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) dot = __fmaf_rn(v[j], w[c + j], dot);
+      }
+      sums.dot[warp][i][lane] = dot;
+    }
+    __syncthreads();
+    store_slice(sums, count, first_row, rows,
+                partial + token * token_stride + blockIdx.x * int64_t{rows + 1}, token_stride);
+    __syncthreads();
+  }
+}
+
+__device__ float sigmoid(float x) {
+  return 1.f / (1.f + expf(-x));
+}
+
+// Spec 8.2 by eight lanes, each with a row of b in registers; what lies beyond m is zero and stays
+// zero.
+__device__ void sinkhorn(float (&b)[kMaxStreams], int row, int m, int iters, float eps) {
+  const auto row_step = [&](float extra) {
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < kMaxStreams; ++k) sum += b[k];
+    const float inverse = row < m ? 1.f / (sum + extra) : 0.f;
+#pragma unroll
+    for (int k = 0; k < kMaxStreams; ++k) b[k] *= inverse;
+  };
+  const auto column_step = [&] {
+#pragma unroll
+    for (int k = 0; k < kMaxStreams; ++k) {
+      if (k >= m) continue;
+      float sum = b[k];
+      for (int step = kMaxStreams / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      b[k] /= sum + eps;
+    }
+  };
+  row_step(0);
+#pragma unroll
+  for (int k = 0; k < kMaxStreams; ++k) b[k] += row < m && k < m ? eps : 0.f;
+  column_step();
+  for (int i = 1; i < iters; ++i) {
+    row_step(eps);
+    column_step();
+  }
+}
+
+// What a token's mixes become.
+struct Gates {
+  const float *base, *scale;
+  float norm_eps, hc_eps;
+  int sinkhorn_iters;
+  float *post, *comb;  // [t, m], [t, m, m]; null in hc_head
+  int64_t post_stride, comb_stride, comb_row_stride;
+};
+
+// One warp. mix: [m * (2 + m)]
+__device__ void post_and_comb(const Gates& gates, const float* mix, int m, int64_t token) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % kMaxStreams;
+  if (lane < m) {
+    gates.post[token * gates.post_stride + lane] =
+        2.f * sigmoid(mix[m + lane] * gates.scale[1] + gates.base[m + lane]);
+  }
+  float b[kMaxStreams], largest = -INFINITY;
+#pragma unroll
+  for (int k = 0; k < kMaxStreams; ++k) {
+    const int i = 2 * m + m * row + k;
+    b[k] = row < m && k < m ? mix[i] * gates.scale[2] + gates.base[i] : -INFINITY;
+    largest = fmaxf(largest, b[k]);
+  }
+#pragma unroll
+  for (int k = 0; k < kMaxStreams; ++k) b[k] = row < m && k < m ? expf(b[k] - largest) : 0.f;
+  sinkhorn(b, row, m, gates.sinkhorn_iters, gates.hc_eps);
+  if (lane >= m) return;
+  float* comb = gates.comb + token * gates.comb_stride + lane * gates.comb_row_stride;
+#pragma unroll
+  for (int k = 0; k < kMaxStreams; ++k) {
+    if (k < m) comb[k] = b[k];
+  }
+}
+
+// sums: [n] over all slices of partial: [slices, n]. Each part takes every kSumParts-th slice.
+__device__ void sum_slices(const float* partial, int slices, int n,
+                           float (&parts)[kSumParts][kMaxMixes + 1], float* sums) {
+  constexpr int kThreads = kFinishWarps * kWarp;
+  for (int i = threadIdx.x; i < kSumParts * n; i += kThreads) {
+    const int part = i / n, column = i % n;
+    float sum = 0;
+#pragma unroll 8
+    for (int s = part; s < slices; s += kSumParts) sum += partial[s * n + column];
+    parts[part][column] = sum;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < n; i += kThreads) {
+    float sum = 0;
+    for (int part = 0; part < kSumParts; ++part) sum += parts[part][i];
+    sums[i] = sum;
+  }
+}
+
+// partial: [t, slices, rows + 1]. grid: [t]
+template <int kWide, class T, class Out>
+__global__ void __launch_bounds__(kFinishWarps* kWarp)
+    finish_kernel(Streams<T> x, const float* partial, int slices, int rows, Gates gates, Out* out,
+                  int64_t out_stride) {
+  __shared__ float parts[kSumParts][kMaxMixes + 1], mix[kMaxMixes + 1], pre[kMaxStreams];
+  const int64_t token = blockIdx.x;
+  sum_slices(partial + token * slices * (rows + 1), slices, rows + 1, parts, mix);
+  __syncthreads();
+  const float mean = mix[rows] / static_cast<float>(x.width());
+  const float rho = 1.f / sqrtf(mean + gates.norm_eps);
+  __syncthreads();
+  for (int i = threadIdx.x; i < rows; i += kFinishWarps * kWarp) {
+    mix[i] *= rho;
+    if (i < x.m) pre[i] = sigmoid(mix[i] * gates.scale[0] + gates.base[i]) + gates.hc_eps;
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarp) {
+    if (gates.post != nullptr) post_and_comb(gates, mix, x.m, token);
+    return;
+  }
+  const T* from = x.data + token * x.token_stride;
+  constexpr int kThreads = (kFinishWarps - 1) * kWarp;
+  for (int c = (static_cast<int>(threadIdx.x) - kWarp) * kWide; c < x.d; c += kThreads * kWide) {
+    float sum[kWide] = {};
+    for (int j = 0; j < x.m; ++j) {
+      float v[kWide];
+      load<kWide>(from + j * x.stream_stride + c, v);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) sum[i] = __fmaf_rn(pre[j], v[i], sum[i]);
+    }
+    store<kWide>(out + token * out_stride + c, sum);
+  }
+}
+
+// What hc_pre and hc_head share; tokens of one call to the kernels.
+struct MixArgs {
+  ConstTensorView streams, fn;
+  TensorView out;
+  Gates gates;
+};
+
+void mix(Device& device, const MixArgs& args) {
+  const int64_t t = args.streams.dim(0), rows = args.fn.dim(0), width = args.fn.dim(1);
+  const int64_t slices = ceil_div(width, kSlice);
+  const Scratch::Scope scope(device.workspace());
+  const TensorView partial = device.workspace().take(DType::kF32, {t, slices, rows + 1});
+  // Few tokens: many blocks. Many tokens: fn is read once a tile.
+  const int64_t tile = std::clamp<int64_t>(t / 16, 1, kMaxTile);
+  with_float_type(args.streams.dtype, [&](auto element) {
+    using T = decltype(element);
+    const Streams<T> x(args.streams);
+    launch(device, "hc_mix", packs(args.fn, kRun) ? mix_kernel<kRun, T> : mix_kernel<1, T>,
+           {.grid = slices,
+            .block = kPieces * kWarp,
+            .grid_y = ceil_div(t, tile),
+            .grid_z = ceil_div(rows, kWarp)},
+           x, t, tile, args.fn.as<float>(), args.fn.row_stride(), rows, partial.as<float>());
+    with_float_type(args.out.dtype, [&](auto out) {
+      using Out = decltype(out);
+      const bool wide = packs(args.streams, kRun) && packs(args.out, kRun);
+      launch(device, "hc_finish", wide ? finish_kernel<kRun, T, Out> : finish_kernel<1, T, Out>,
+             {.grid = t, .block = kFinishWarps * kWarp}, x, partial.as<float>(), slices, rows,
+             args.gates, args.out.as<Out>(), args.out.row_stride());
+    });
+  });
+}
+
+// y counts in the streams' dtype.
+template <class T>
+__device__ float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
+
+struct PostWeights {
+  const float *post, *comb;  // [t, m], [t, m, m]
+  int64_t post_stride, comb_stride, comb_row_stride;
+};
+
+// A thread holds a run of columns of all streams. kMax: most streams. grid: [t, d / (threads *
+// run)]
+template <int kMax, int kWide, class Y, class T>
+__global__ void hc_post_kernel(const Y* y, int64_t y_stride, PostWeights weights, T* streams,
+                               int64_t token_stride, int64_t stream_stride, int m, int d) {
+  __shared__ float post[kMax], comb[kMax][kMax];
+  const int64_t token = blockIdx.x;
+  for (int i = threadIdx.x; i < kMax * kMax; i += kPostThreads) {
+    const int j = i / kMax, k = i % kMax;
+    const bool inside = j < m && k < m;
+    comb[j][k] =
+        inside ? weights.comb[token * weights.comb_stride + j * weights.comb_row_stride + k] : 0.f;
+    if (j == 0) post[k] = inside ? weights.post[token * weights.post_stride + k] : 0.f;
+  }
+  __syncthreads();
+  const int column =
+      (static_cast<int>(blockIdx.y) * kPostThreads + static_cast<int>(threadIdx.x)) * kWide;
+  if (column >= d) return;
+  streams += token * token_stride + column;
+  float own[kWide], x[kMax][kWide];
+  load<kWide>(y + token * y_stride + column, own);
+#pragma unroll
+  for (int j = 0; j < kMax; ++j) {
+    if (j < m) load<kWide>(streams + j * stream_stride, x[j]);
+  }
+#pragma unroll
+  for (int k = 0; k < kMax; ++k) {
+    if (k >= m) continue;
+    float sum[kWide];
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      sum[i] = post[k] * rounded<T>(own[i]);
+#pragma unroll
+      for (int j = 0; j < kMax; ++j) {
+        if (j < m) sum[i] = __fmaf_rn(comb[j][k], x[j][i], sum[i]);
+      }
+    }
+    store<kWide>(streams + k * stream_stride, sum);
+  }
+}
+
+template <int kMax, int kWide>
+void hc_post_of(Device& device, const HcPostArgs& args) {
+  const TensorView& x = args.streams;
+  const PostWeights weights{args.post.as<float>(), args.comb.as<float>(), args.post.row_stride(),
+                            args.comb.stride[0], args.comb.stride[1]};
+  with_float_type(args.y.dtype, [&](auto y) {
+    with_float_type(x.dtype, [&](auto element) {
+      using Y = decltype(y);
+      using T = decltype(element);
+      launch(device, "hc_post", hc_post_kernel<kMax, kWide, Y, T>,
+             {.grid = x.dim(0),
+              .block = kPostThreads,
+              .grid_y = ceil_div(x.dim(2), kPostThreads * kWide)},
+             args.y.as<Y>(), args.y.row_stride(), weights, x.as<T>(), x.stride[0], x.stride[1],
+             x.dim(1), x.dim(2));
+    });
+  });
+}
+
+}  // namespace
+
+void hc_pre_cuda(const Context& context, const HcPreArgs& args) {
+  const int64_t t = args.streams.dim(0);
+  for (int64_t begin = 0; begin < t; begin += kMaxTokens) {
+    const int64_t end = std::min(t, begin + kMaxTokens);
+    const TensorView post = args.post.slice(0, begin, end), comb = args.comb.slice(0, begin, end);
+    mix(*context.device, {.streams = args.streams.slice(0, begin, end),
+                          .fn = args.fn,
+                          .out = args.out.slice(0, begin, end),
+                          .gates = {.base = args.base.as<float>(),
+                                    .scale = args.scale.as<float>(),
+                                    .norm_eps = args.norm_eps,
+                                    .hc_eps = args.hc_eps,
+                                    .sinkhorn_iters = args.sinkhorn_iters,
+                                    .post = post.as<float>(),
+                                    .comb = comb.as<float>(),
+                                    .post_stride = post.row_stride(),
+                                    .comb_stride = comb.stride[0],
+                                    .comb_row_stride = comb.stride[1]}});
+  }
+}
+
+void hc_post_cuda(const Context& context, const HcPostArgs& args) {
+  const bool wide = packs(args.streams, kRun) && packs(args.y, kRun);
+  const bool few = args.streams.dim(1) <= kMaxStreams / 2;
+  const auto run = wide ? (few ? hc_post_of<kMaxStreams / 2, kRun> : hc_post_of<kMaxStreams, kRun>)
+                        : (few ? hc_post_of<kMaxStreams / 2, 1> : hc_post_of<kMaxStreams, 1>);
+  run(*context.device, args);
+}
+
+void hc_head_cuda(const Context& context, const HcHeadArgs& args) {
+  const int64_t t = args.streams.dim(0);
+  for (int64_t begin = 0; begin < t; begin += kMaxTokens) {
+    const int64_t end = std::min(t, begin + kMaxTokens);
+    mix(*context.device, {.streams = args.streams.slice(0, begin, end),
+                          .fn = args.fn,
+                          .out = args.out.slice(0, begin, end),
+                          .gates = {.base = args.base.as<float>(),
+                                    .scale = args.scale.as<float>(),
+                                    .norm_eps = args.norm_eps,
+                                    .hc_eps = args.hc_eps}});
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,201 @@
+// Quantisers: a warp a group. Hadamard: a warp a row, which it holds in registers.
+
+#include <cmath>
+#include <type_traits>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/quantize.cuh"
+#include "dsv4/ops/quant/quant_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kWarps = 4;  // of a block
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kMaxPerLane = 32;  // elements of a row of the Hadamard transform
+
+__device__ int64_t global_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+}
+__device__ int lane_id() {
+  return static_cast<int>(threadIdx.x) % kWarp;
+}
+
+// [t, k] in groups: one warp each.
+struct Groups {
+  int64_t count;  // t * per_row
+  int per_row, k, group;
+
+  Groups(const ConstTensorView& x, int size)
+      : count(x.dim(0) * ceil_div(x.dim(1), size)),
+        per_row(static_cast<int>(ceil_div(x.dim(1), size))),
+        k(static_cast<int>(x.dim(1))),
+        group(size) {}
+  __device__ int64_t row(int64_t g) const { return g / per_row; }
+  __device__ int begin(int64_t g) const { return static_cast<int>(g % per_row) * group; }
+  __device__ int size(int64_t g) const { return min(group, k - begin(g)); }
+};
+
+template <int kRun, class T>
+__global__ void quantize_q8_kernel(Groups groups, const T* x, int64_t x_stride, uint8_t* codes,
+                                   int64_t codes_stride, uint8_t* scales, int64_t scales_stride) {
+  const int64_t g = global_warp();
+  if (g >= groups.count) return;
+  const int64_t row = groups.row(g);
+  const int begin = groups.begin(g);
+  const uint8_t scale = warp_quantize_q8<kRun>(x + row * x_stride + begin, groups.size(g),
+                                               codes + row * codes_stride + begin);
+  if (lane_id() == 0) scales[row * scales_stride + begin / groups.group] = scale;
+}
+
+struct S8 {
+  static __device__ uint8_t scale(float largest) { return q8_scale(largest); }
+  static __device__ float round(float x) { return e4m3_to_f32(f32_to_e4m3(x)); }
+};
+struct S4 {
+  static __device__ uint8_t scale(float largest) { return q4_scale(largest); }
+  static __device__ float round(float x) { return e2m1_to_f32(f32_to_e2m1(x)); }
+};
+
+// x may be out: a lane writes only what no other lane reads again.
+template <class Format, int kRun, class T, class Out>
+__global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, Out* out,
+                                  int64_t out_stride) {
+  const int64_t g = global_warp();
+  if (g >= groups.count) return;
+  x += groups.row(g) * x_stride + groups.begin(g);
+  out += groups.row(g) * out_stride + groups.begin(g);
+  const int n = groups.size(g);
+  const uint8_t code = Format::scale(warp_absmax<kRun>(x, n));
+  const float scale = ue8m0_to_f32(code), inverse = inverse_scale(code);
+  for (int i = lane_id() * kRun; i < n; i += kWarp * kRun) {
+    float v[kRun];
+    load<kRun>(x + i, v);
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) v[j] = Format::round(scaled_for_code(v[j], inverse)) * scale;
+    store<kRun>(out + i, v);
+  }
+}
+
+// Lane l holds elements l * kPer ... Butterflies at distance 1, 2, 4, .. as on the CPU: the same
+// sums of the same terms, so the same bits. Rows shorter than a warp leave lanes idle.
+template <int kPer, int kRun, class T, class Out>
+__global__ void hadamard_kernel(const T* x, int64_t x_stride, Out* out, int64_t out_stride,
+                                int64_t rows, int n, float factor) {
+  const int64_t row = global_warp();
+  if (row >= rows) return;
+  const int lane = lane_id(), begin = lane * kPer;
+  const bool mine = begin < n;
+  float v[kPer] = {};
+  if (mine) {
+    for (int j = 0; j < kPer; j += kRun) load<kRun>(x + row * x_stride + begin + j, v + j);
+  }
+#pragma unroll
+  for (int step = 1; step < kPer; step *= 2) {
+#pragma unroll
+    for (int j = 0; j < kPer; ++j) {
+      if ((j & step) != 0) continue;
+      const float a = v[j], b = v[j + step];
+      v[j] = a + b;
+      v[j + step] = a - b;
+    }
+  }
+  for (int step = 1; step * kPer < n; step *= 2) {
+#pragma unroll
+    for (int j = 0; j < kPer; ++j) {
+      const float other = __shfl_xor_sync(~0u, v[j], step);
+      v[j] = (lane & step) != 0 ? other - v[j] : v[j] + other;
+    }
+  }
+  if (!mine) return;
+#pragma unroll
+  for (int j = 0; j < kPer; ++j) v[j] *= factor;
+  for (int j = 0; j < kPer; j += kRun) store<kRun>(out + row * out_stride + begin + j, v + j);
+}
+
+// Calls body with the elements of a lane's run: 4, 2 or 1, the most that gives every lane one and
+// that both tensors are aligned to.
+template <class Body>
+void with_run(int group, const ConstTensorView& a, const ConstTensorView& b, const Body& body) {
+  const auto fits = [&](int run) {
+    return group % (run * kWarp) == 0 && packs(a, run) && packs(b, run);
+  };
+  if (fits(4)) {
+    body(std::integral_constant<int, 4>{});
+  } else if (fits(2)) {
+    body(std::integral_constant<int, 2>{});
+  } else {
+    body(std::integral_constant<int, 1>{});
+  }
+}
+
+template <class Format>
+void fake_quant(const Context& context, const FakeQuantArgs& args) {
+  const Groups groups(args.x, args.group);
+  with_run(args.group, args.x, args.out, [&](auto run) {
+    with_float_type(args.x.dtype, [&](auto in) {
+      with_float_type(args.out.dtype, [&](auto out) {
+        using T = decltype(in);
+        using Out = decltype(out);
+        launch(*context.device, "fake_quant", fake_quant_kernel<Format, run(), T, Out>,
+               {.grid = ceil_div(groups.count, kWarps), .block = kThreads}, groups, args.x.as<T>(),
+               args.x.row_stride(), args.out.as<Out>(), args.out.row_stride());
+      });
+    });
+  });
+}
+
+template <int kPer>
+void hadamard_of(const Context& context, const HadamardArgs& args) {
+  const int64_t rows = args.x.dim(0), n = args.x.dim(1);
+  const bool wide = packs(args.x, kPer) && packs(args.out, kPer);
+  const auto factor = static_cast<float>(1 / std::sqrt(static_cast<double>(n)));
+  with_float_type(args.x.dtype, [&](auto in) {
+    with_float_type(args.out.dtype, [&](auto out) {
+      using T = decltype(in);
+      using Out = decltype(out);
+      launch(*context.device, "hadamard",
+             wide ? hadamard_kernel<kPer, kPer, T, Out> : hadamard_kernel<kPer, 1, T, Out>,
+             {.grid = ceil_div(rows, kWarps), .block = kThreads}, args.x.as<T>(),
+             args.x.row_stride(), args.out.as<Out>(), args.out.row_stride(), rows, n, factor);
+    });
+  });
+}
+
+}  // namespace
+
+void quantize_q8_cuda(const Context& context, const QuantizeQ8Args& args) {
+  const Groups groups(args.x, args.group);
+  with_run(args.group, args.x, args.codes, [&](auto run) {
+    with_float_type(args.x.dtype, [&](auto in) {
+      using T = decltype(in);
+      launch(*context.device, "quantize_q8", quantize_q8_kernel<run(), T>,
+             {.grid = ceil_div(groups.count, kWarps), .block = kThreads}, groups, args.x.as<T>(),
+             args.x.row_stride(), args.codes.as<uint8_t>(), args.codes.row_stride(),
+             args.scales.as<uint8_t>(), args.scales.row_stride());
+    });
+  });
+}
+
+void fake_quant_cuda(const Context& context, const FakeQuantArgs& args) {
+  args.format == FakeQuantFormat::kS8 ? fake_quant<S8>(context, args)
+                                      : fake_quant<S4>(context, args);
+}
+
+const char* hadamard_cuda_reject(const Context&, const HadamardArgs& args) {
+  return args.x.dim(1) > kWarp * kMaxPerLane ? "rows are longer than a warp holds" : nullptr;
+}
+
+void hadamard_cuda(const Context& context, const HadamardArgs& args) {
+  const int64_t n = args.x.dim(1);
+  const auto run = n <= kWarp        ? hadamard_of<1>
+                   : n <= 2 * kWarp  ? hadamard_of<2>
+                   : n <= 4 * kWarp  ? hadamard_of<4>
+                   : n <= 8 * kWarp  ? hadamard_of<8>
+                   : n <= 16 * kWarp ? hadamard_of<16>
+                                     : hadamard_of<kMaxPerLane>;
+  run(context, args);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,14 @@
+// CUDA rows of quant.h.
+
+#pragma once
+
+#include "dsv4/ops/quant/quant.h"
+
+namespace dsv4 {
+
+void quantize_q8_cuda(const Context& context, const QuantizeQ8Args& args);
+void fake_quant_cuda(const Context& context, const FakeQuantArgs& args);
+const char* hadamard_cuda_reject(const Context& context, const HadamardArgs& args);
+void hadamard_cuda(const Context& context, const HadamardArgs& args);
+
+}  // namespace dsv4

@@ -1,0 +1,64 @@
+// A block turns some heads of one token: it computes the token's angles once, into shared memory.
+
+#include "dsv4/base/bits.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/pack.cuh"
+#include "dsv4/ops/rope/rope_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kHeads = 16;  // of a block: few enough that one token of 64 heads uses several blocks
+
+// The angle is an f32; its functions come from f64, where the range reduction is exact at any
+// angle, and are rounded once.
+__device__ float2 turn(float angle, bool inverse) {
+  double sine, cosine;
+  sincos(static_cast<double>(angle), &sine, &cosine);
+  return {static_cast<float>(cosine), static_cast<float>(inverse ? -sine : sine)};
+}
+
+// x points at the first rotated dim. kRun: 2 where pairs are aligned. grid: [t, h / kHeads]
+template <int kRun, class T>
+__global__ void rope_kernel(T* x, int64_t token_stride, int64_t head_stride, int heads,
+                            const int32_t* positions, const float* freqs, int num_pairs,
+                            bool inverse) {
+  extern __shared__ float2 turns[];  // [num_pairs] cos, sin
+  const auto position = static_cast<float>(positions[blockIdx.x]);
+  for (int i = threadIdx.x; i < num_pairs; i += kThreads)
+    turns[i] = turn(__fmul_rn(position, freqs[i]), inverse);
+  __syncthreads();
+  const int first = static_cast<int>(blockIdx.y) * kHeads;
+  const int count = min(kHeads, heads - first) * num_pairs;
+  x += blockIdx.x * token_stride + first * head_stride;
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const int head = i / num_pairs, pair = i % num_pairs;
+    T* at = x + head * head_stride + 2 * pair;
+    float v[2];
+    for (int j = 0; j < 2; j += kRun) load<kRun>(at + j, v + j);
+    const float2 cs = turns[pair];
+    const float turned[2] = {v[0] * cs.x - v[1] * cs.y, v[0] * cs.y + v[1] * cs.x};
+    for (int j = 0; j < 2; j += kRun) store<kRun>(at + j, turned + j);
+  }
+}
+
+}  // namespace
+
+void rope_cuda(const Context& context, const RopeArgs& args) {
+  const int64_t heads = args.x.dim(1), d = args.x.dim(2), num_pairs = args.freqs.dim(0);
+  const TensorView rotated = args.x.slice(2, d - 2 * num_pairs, d);
+  if (rotated.numel() == 0) return;
+  with_float_type(args.x.dtype, [&](auto element) {
+    using T = decltype(element);
+    launch(*context.device, "rope", packs(rotated, 2) ? rope_kernel<2, T> : rope_kernel<1, T>,
+           {.grid = args.x.dim(0),
+            .block = kThreads,
+            .grid_y = ceil_div(heads, kHeads),
+            .shared = num_pairs * static_cast<int64_t>(sizeof(float2))},
+           rotated.as<T>(), rotated.stride[0], rotated.stride[1], heads,
+           args.positions.as<int32_t>(), args.freqs.as<float>(), num_pairs, args.inverse);
+  });
+}
+
+}  // namespace dsv4
