@@ -36,4 +36,11 @@ std::shared_ptr<Device> open_device(const std::string& name) {
 #endif
 }
 
+#if !DSV4_CUDA
+void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&) {
+  fail(ErrorCode::kUnsupported, "{} cannot move: this program was built without CUDA",
+       model.checkpoint().folder());
+}
+#endif
+
 }  // namespace dsv4
