@@ -19,8 +19,14 @@ void check_shape(const char* what, const WeightView& w, int64_t n, int64_t k) {
 void check(const ExpertsArgs& args) {
   Dim t("t"), d("d"), k("k");
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
-  expect("experts", args.experts, {DType::kI32}, {t, k});
-  expect("weights", args.weights, {DType::kF32}, {t, k});
+  if (args.experts.empty()) {
+    DSV4_CHECK(args.weights.empty() && args.table.size() == 1,
+               "no expert ids: want no weights and one expert, got {} weights and {} experts",
+               args.weights.empty() ? "no" : "some", args.table.size());
+  } else {
+    expect("experts", args.experts, {DType::kI32}, {t, k});
+    expect("weights", args.weights, {DType::kF32}, {t, k});
+  }
   expect("acc", args.acc, {DType::kF32}, {t, d});
   DSV4_CHECK(args.swiglu_limit >= 0, "swiglu_limit is {}", args.swiglu_limit);
   for (const ExpertWeights& expert : args.table) {
@@ -39,13 +45,15 @@ Table<ExpertsArgs> experts_rows() {
 
 // Weights of an expert move once however many tokens chose it.
 Cost experts_cost(const ExpertsArgs& args) {
-  const int64_t t = args.experts.dim(0), k = args.experts.dim(1);
-  Cost cost{.bytes = static_cast<double>(args.x.bytes() + args.experts.bytes() +
-                                         args.weights.bytes() + 2 * args.acc.bytes())};
+  const int64_t t = args.x.dim(0), k = slots(args);
+  const int64_t ids = args.experts.empty() ? 0 : args.experts.bytes() + args.weights.bytes();
+  Cost cost{.bytes =
+                static_cast<double>(args.x.bytes() + ids + (args.add ? 2 : 1) * args.acc.bytes())};
   std::vector<bool> active(args.table.size());
   for (int64_t i = 0; i < t; ++i) {
     for (int64_t j = 0; j < k; ++j) {
-      const auto e = static_cast<size_t>(args.experts.row<int32_t>(i)[j]);
+      const auto e =
+          args.experts.empty() ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(i)[j]);
       const ExpertWeights& expert = args.table[e];
       cost.flops += 6.0 * static_cast<double>(expert.w1.n * expert.w1.k);
       if (active[e]) continue;

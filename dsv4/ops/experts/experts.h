@@ -7,7 +7,7 @@
 //
 // Under kOfficial x and h pass through Q8 (groups of 128) wherever the weight format is quantised.
 // Experts add in ascending expert id whatever the order of `experts`, so acc does not depend on the
-// router's order. A shared expert is a call with one expert, all ids 0 and all weights 1.
+// router's order. A shared expert is a call without ids and weights: one expert, weight 1.
 
 #pragma once
 
@@ -27,11 +27,18 @@ struct ExpertWeights {
 struct ExpertsArgs {
   ConstTensorView x;                     // [t, d] f32|bf16
   std::span<const ExpertWeights> table;  // e experts of equal shape
-  ConstTensorView experts;               // [t, k] I32 in [0, e), distinct or not
-  ConstTensorView weights;               // [t, k] f32
-  float swiglu_limit = 0.f;              // 0: no clamp
-  TensorView acc;                        // [t, d] f32, added to
+  // Both empty: every token goes to the only expert of the table, with weight 1.
+  ConstTensorView experts;   // [t, k] I32 in [0, e), distinct or not
+  ConstTensorView weights;   // [t, k] f32
+  float swiglu_limit = 0.f;  // 0: no clamp
+  TensorView acc;            // [t, d] f32
+  bool add = true;           // false: acc is overwritten
 };
+
+// Experts of one token: k, or 1 without ids.
+inline int64_t slots(const ExpertsArgs& args) {
+  return args.experts.empty() ? 1 : args.experts.dim(1);
+}
 
 Table<ExpertsArgs> experts_rows();
 Cost experts_cost(const ExpertsArgs& args);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "dsv4/base/bits.h"
@@ -34,8 +35,15 @@ struct Plan {
 };
 
 Plan make_plan(const ExpertsArgs& args) {
-  const int64_t t = args.experts.dim(0), k = args.experts.dim(1);
+  const int64_t t = args.x.dim(0), k = slots(args);
   Plan plan{.first = std::vector<int64_t>(args.table.size() + 1)};
+  if (args.experts.empty()) {
+    plan.first[1] = t;
+    plan.token.resize(static_cast<size_t>(t));
+    std::iota(plan.token.begin(), plan.token.end(), 0);
+    plan.weight.assign(static_cast<size_t>(t), 1.f);
+    return plan;
+  }
   for (int64_t i = 0; i < t; ++i) {
     for (int64_t j = 0; j < k; ++j) {
       ++plan.first[static_cast<size_t>(args.experts.row<int32_t>(i)[j]) + 1];
@@ -192,6 +200,7 @@ class Chunk {
 
 // Before anything is written.
 void check_ids(const ExpertsArgs& args) {
+  if (args.experts.empty()) return;
   const auto num_experts = static_cast<int32_t>(args.table.size());
   for (int64_t t = 0; t < args.experts.dim(0); ++t) {
     for (int64_t j = 0; j < args.experts.dim(1); ++j) {
@@ -207,13 +216,18 @@ void check_ids(const ExpertsArgs& args) {
 void experts_cpu(const Context& context, const ExpertsArgs& args) {
   check_ids(args);
   const int64_t t = args.x.dim(0);
+  if (!args.add) {
+    for (int64_t i = 0; i < t; ++i) std::fill_n(args.acc.row<float>(i), args.acc.dim(1), 0.f);
+  }
   if (args.table.empty()) return;
   for (int64_t begin = 0; begin < t; begin += kChunkTokens) {
     const int64_t end = std::min(t, begin + kChunkTokens);
     ExpertsArgs part = args;
     part.x = args.x.slice(0, begin, end);
-    part.experts = args.experts.slice(0, begin, end);
-    part.weights = args.weights.slice(0, begin, end);
+    if (!args.experts.empty()) {
+      part.experts = args.experts.slice(0, begin, end);
+      part.weights = args.weights.slice(0, begin, end);
+    }
     part.acc = args.acc.slice(0, begin, end);
     Chunk(context, part).run();
   }

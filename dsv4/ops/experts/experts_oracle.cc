@@ -61,9 +61,11 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     const Vector x = oracle::row(args.x, t);
     Vector acc = oracle::row(args.acc, t);
-    for (int64_t j = 0; j < args.experts.dim(1); ++j) {  // fp64: the order does not matter
-      const auto e = static_cast<size_t>(args.experts.row<int32_t>(t)[j]);
-      const auto weight = static_cast<double>(args.weights.row<float>(t)[j]);
+    if (!args.add) acc.assign(acc.size(), 0.0);
+    const bool shared = args.experts.empty();
+    for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order does not matter
+      const auto e = shared ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(t)[j]);
+      const double weight = shared ? 1.0 : static_cast<double>(args.weights.row<float>(t)[j]);
       const Vector y = feed_forward(args.table[e], x, weight, limit, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }

@@ -48,8 +48,10 @@ void fill_case(Case& c, const Shape& s, const test::StoredAs& stored, DType x_dt
 ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
   ExpertsArgs one = a;
   one.x = a.x.slice(0, i, i + 1);
-  one.experts = a.experts.slice(0, i, i + 1);
-  one.weights = a.weights.slice(0, i, i + 1);
+  if (!a.experts.empty()) {
+    one.experts = a.experts.slice(0, i, i + 1);
+    one.weights = a.weights.slice(0, i, i + 1);
+  }
   one.acc = a.acc.slice(0, i, i + 1);
   return one;
 }
@@ -158,6 +160,17 @@ TEST(Experts, MixedBits) {
   }
 }
 
+// One expert for every token; acc is written whatever it held.
+TEST(Experts, SharedExpertOverwrites) {
+  for (const test::StoredAs& stored : test::kAllStored) {
+    Case c;
+    fill_case(c, {9, 1, 1, 96, 160}, stored, DType::kBF16);
+    c.args.experts = {}, c.args.weights = {}, c.args.add = false;
+    test::set_value(c.args.acc, 5, NAN);
+    check_mixed(c, "shared", {.rel = 0.02, .cosine = 5e-6}, {});
+  }
+}
+
 // Scalars by hand: d = inner = 1, w1 = w2 = w3 = 1.
 TEST(Experts, ClampAndOrderOfSteps) {
   Arena arena;
@@ -196,6 +209,11 @@ TEST(Experts, SaysWhatIsWrong) {
               std::string::npos);
   }
   id = before;
+  const ConstTensorView ids = c.args.experts;
+  c.args.experts = {};
+  EXPECT_NE(error().find("want no weights and one expert, got some weights and 3"),
+            std::string::npos);
+  c.args.experts = ids;
   c.table[1].w2 = c.table[1].w1;
   EXPECT_NE(error().find("w2: want [32, 64], got [64, 32]"), std::string::npos);
 }

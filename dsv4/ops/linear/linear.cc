@@ -18,10 +18,18 @@ Table<LinearArgs> linear_rows() {
 
 void linear_check(const LinearArgs& args) {
   check("weight", args.weight);
-  Dim t("t"), n("n", args.weight.n), k("k", args.weight.k);
+  const int64_t groups = args.groups;
+  DSV4_CHECK(groups >= 1 && args.weight.n % groups == 0, "weight: {} rows in {} groups",
+             args.weight.n, groups);
+  DSV4_CHECK(groups == 1 || args.weight.format != WeightFormat::kFp8Block ||
+                 args.weight.n / groups % kFp8BlockSize == 0,
+             "weight: {} rows a group cut {}-row scale blocks", args.weight.n / groups,
+             kFp8BlockSize);
+  Dim t("t"), n("n", args.weight.n), k("k", groups * args.weight.k);
   expect("x", args.x, {DType::kF32, DType::kBF16, DType::kE4M3}, {t, k});
   if (args.x.dtype == DType::kE4M3) {
-    expect("x_scale", args.x_scale, {DType::kE8M0}, {t, ceil_div(*k, kActivationGroup)});
+    expect("x_scale", args.x_scale, {DType::kE8M0},
+           {t, groups * ceil_div(args.weight.k, kActivationGroup)});
   }
   expect("out", args.out, {DType::kF32, DType::kBF16}, {t, n});
 }

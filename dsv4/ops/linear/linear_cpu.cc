@@ -60,8 +60,8 @@ using Floats = std::unique_ptr<float[], FreeFloats>;
 
 Floats allocate(int64_t count) {
   constexpr size_t kCacheLine = kAlignFloats * sizeof(float);
-  const auto bytes = static_cast<size_t>(align_up(std::max<int64_t>(count, 1), kAlignFloats)) *
-                     sizeof(float);
+  const auto bytes =
+      static_cast<size_t>(align_up(std::max<int64_t>(count, 1), kAlignFloats)) * sizeof(float);
   Floats memory(static_cast<float*>(std::aligned_alloc(kCacheLine, bytes)));
   if (memory == nullptr) fail(ErrorCode::kResource, "cannot allocate {} floats of scratch", count);
   return memory;
@@ -185,16 +185,31 @@ void linear_jobs(std::span<const LinearJob> jobs) {
   Call(jobs).run();
 }
 
+namespace {
+
+// Group g of a call, tokens [begin, end).
+LinearArgs part(const LinearArgs& args, int64_t g, int64_t begin, int64_t end) {
+  const auto cut = [&](const auto& view) {
+    const int64_t columns = view.dim(1) / args.groups;
+    return view.slice(0, begin, end).slice(1, g * columns, (g + 1) * columns);
+  };
+  const int64_t rows = args.weight.n / args.groups;
+  LinearArgs part{
+      .x = cut(args.x), .weight = args.weight.rows(g * rows, (g + 1) * rows), .out = cut(args.out)};
+  if (!args.x_scale.empty()) part.x_scale = cut(args.x_scale);
+  return part;
+}
+
+}  // namespace
+
 void linear_cpu(const Context&, const LinearArgs& args) {
   const int64_t tokens = args.x.dim(0);
-  for (int64_t t = 0; t < tokens; t += kCallTokens) {
-    const int64_t end = std::min(tokens, t + kCallTokens);
-    LinearArgs part = args;
-    part.x = args.x.slice(0, t, end);
-    if (!args.x_scale.empty()) part.x_scale = args.x_scale.slice(0, t, end);
-    part.out = args.out.slice(0, t, end);
-    const LinearJob job{.args = part};
-    linear_jobs({&job, 1});
+  const int64_t step = std::max<int64_t>(1, kCallTokens / args.groups);
+  for (int64_t t = 0; t < tokens; t += step) {
+    std::vector<LinearJob> jobs;
+    for (int64_t g = 0; g < args.groups; ++g)
+      jobs.push_back({.args = part(args, g, t, std::min(tokens, t + step))});
+    linear_jobs(jobs);
   }
 }
 

@@ -8,9 +8,6 @@
 
 namespace dsv4 {
 
-// Columns that share one scale in x_scale.
-inline constexpr int64_t kActivationGroup = 128;
-
 // out = x w^T. With `gather`, row t of the product reads row gather[t] of x, and t counts out rows.
 struct LinearJob {
   LinearArgs args;

@@ -8,12 +8,14 @@
 namespace dsv4 {
 namespace {
 
-// [k] values of token t
+// [groups * k] values of token t
 std::vector<double> activations(const LinearArgs& args, int64_t t) {
   std::vector<double> x = oracle::row(args.x, t);
   if (args.x.dtype != DType::kE4M3) return x;
   const std::vector<double> scale = oracle::row(args.x_scale, t);
-  for (size_t k = 0; k < x.size(); ++k) x[k] *= scale[k / 128];
+  const auto k = static_cast<size_t>(args.weight.k),
+             scales = scale.size() / static_cast<size_t>(args.groups);
+  for (size_t c = 0; c < x.size(); ++c) x[c] *= scale[c / k * scales + c % k / 128];
   return x;
 }
 
@@ -24,10 +26,12 @@ std::vector<double> sums(const LinearArgs& args, const Term& term) {
   std::vector<std::vector<double>> x;
   for (int64_t t = 0; t < tokens; ++t) x.push_back(activations(args, t));
   for (int64_t i = 0; i < n; ++i) {
+    const auto first = static_cast<size_t>(i / (n / args.groups) * k);  // column of x
     for (int64_t c = 0; c < k; ++c) w[static_cast<size_t>(c)] = weight_value(args.weight, i, c);
     for (int64_t t = 0; t < tokens; ++t) {
       double sum = 0;
-      for (size_t c = 0; c < w.size(); ++c) sum += term(x[static_cast<size_t>(t)][c] * w[c]);
+      for (size_t c = 0; c < w.size(); ++c)
+        sum += term(x[static_cast<size_t>(t)][first + c] * w[c]);
       out[static_cast<size_t>(t * n + i)] = sum;
     }
   }

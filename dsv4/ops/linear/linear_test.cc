@@ -19,23 +19,26 @@ struct Shape {
 
 struct Dtypes {
   DType x = DType::kF32, out = DType::kF32, fp8_scale = DType::kE8M0;
+  int64_t groups = 1;  // n and k of the shape are those of one group
 };
 
 LinearArgs random_args(Arena& arena, Rng& rng, const test::StoredAs& stored, const Shape& shape,
                        const Dtypes& dtypes) {
-  LinearArgs args;
-  const TensorView x = arena.input(dtypes.x, {shape.t, shape.k});
+  LinearArgs args{.groups = dtypes.groups};
+  const TensorView x = arena.input(dtypes.x, {shape.t, args.groups * shape.k});
   test::fill_normal(x, rng);
   args.x = x;
   if (dtypes.x == DType::kE4M3) {
-    const TensorView scale = arena.input(DType::kE8M0, {shape.t, ceil_div(shape.k, 128)});
+    const TensorView scale =
+        arena.input(DType::kE8M0, {shape.t, args.groups * ceil_div(shape.k, 128)});
     for (int64_t i = 0; i < scale.numel(); ++i) {
       scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
     }
     args.x_scale = scale;
   }
-  args.weight = test::random_weight(arena, rng, stored, shape.n, shape.k, dtypes.fp8_scale);
-  args.out = arena.output(dtypes.out, {shape.t, shape.n});
+  args.weight =
+      test::random_weight(arena, rng, stored, args.groups * shape.n, shape.k, dtypes.fp8_scale);
+  args.out = arena.output(dtypes.out, {shape.t, args.weight.n});
   return args;
 }
 
@@ -100,6 +103,16 @@ TEST(Linear, AgreesWithOracleOnAnyDtype) {
     }
   }
   check_linear({WeightFormat::kFp8Block}, {5, 140, 1200}, {.fp8_scale = DType::kF32});
+}
+
+// Column block g of x and out, row block g of the weight.
+TEST(Linear, GroupsAgreeWithOracle) {
+  for (const test::StoredAs& stored : test::kAllStored) {
+    for (const DType x : {DType::kF32, DType::kBF16, DType::kE4M3}) {
+      check_linear(stored, {3, 128, 160}, {.x = x, .out = DType::kBF16, .groups = 3});
+    }
+    if (stored.format != WeightFormat::kFp8Block) check_linear(stored, {9, 5, 32}, {.groups = 4});
+  }
 }
 
 // Any chunking of a prompt gives the bits of one call. 400 tokens span several work units.
@@ -273,6 +286,13 @@ TEST(LinearCheck, SaysWhatIsWrong) {
   args = random_args(arena, rng, {WeightFormat::kMxfp4}, {2, 8, 64}, {});
   args.weight.k = 48;
   EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("multiple of 32"),
+            std::string::npos);
+  args = random_args(arena, rng, {WeightFormat::kFp8Block}, {2, 64, 64}, {.groups = 2});
+  EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("64 rows a group cut"),
+            std::string::npos);
+  args = random_args(arena, rng, {WeightFormat::kBF16}, {2, 8, 64}, {.groups = 2});
+  args.groups = 3;
+  EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("weight: 16 rows in 3 groups"),
             std::string::npos);
 }
 
