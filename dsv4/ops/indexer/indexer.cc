@@ -10,6 +10,7 @@ namespace {
 
 constexpr Row<IndexScoresArgs> kIndexScores[] = {
 #if DSV4_CUDA
+    {"cuda_mma", Arch::kCuda, true, index_scores_mma_reject, index_scores_mma},
     {"cuda", Arch::kCuda, true, index_scores_cuda_reject, index_scores_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, index_scores_cpu},

@@ -10,6 +10,7 @@ namespace {
 
 constexpr Row<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
+    {"cuda_mma", Arch::kCuda, true, sparse_mla_mma_reject, sparse_mla_mma},
     {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 #include "tests/harness/op_check.h"
@@ -121,6 +122,37 @@ TEST(SparseMla, PackedRowsOfTheReleasedModels) {
   check_shape({.t = 3, .h = 128, .window = 17, .compressed = 5, .dtype = DType::kBF16});
   check_shape({.t = 1, .h = 7, .window = 0, .compressed = 33});
   check_shape({.t = 5, .h = 1, .window = 31, .compressed = 0, .dtype = DType::kBF16});
+}
+
+// Enough of each for another shape of launch: queries, heads in a last block, listed rows.
+TEST(SparseMla, ManyQueriesAndLongLists) {
+  check_shape({.t = 140, .h = 20, .window = 70, .compressed = 3, .dtype = DType::kBF16});
+  check_shape({.t = 2, .h = 16, .window = 128, .compressed = 1400, .dtype = DType::kBF16});
+}
+
+// -1s behind a list are not even a rounding: a graph keeps room for the longest list.
+TEST(SparseMla, TrailingInvalidIdsChangeNothing) {
+  constexpr int64_t kShort = 40, kLong = 3000;
+  Arena arena;
+  Rng rng(8);
+  const Shape shape{.t = 1, .h = 16, .window = 30, .compressed = kShort, .dtype = DType::kBF16};
+  const SparseMlaArgs args = make_args(arena, rng, shape);
+  const TensorView rows = arena.input(DType::kI32, {1, kLong});
+  std::fill_n(rows.as<int32_t>(), kLong, -1);
+  std::copy_n(args.compressed.rows.as<int32_t>(), kShort, rows.as<int32_t>());
+  SparseMlaArgs padded = args;
+  padded.compressed.rows = rows;
+  padded.out = arena.output(shape.dtype, {1, shape.h, 512});
+  for (const Row<SparseMlaArgs>& row : sparse_mla_rows()) {
+    const Context context{.device = row.arch == Arch::kCpu ? nullptr : test::gpu()};
+    if (!reaches(row.arch, context) || row.reject(context, args) != nullptr) continue;
+    for (const SparseMlaArgs* each : {&std::as_const(args), &std::as_const(padded)}) {
+      row.run(context, *each);
+      if (context.device != nullptr) test::wait(*context.device);
+    }
+    EXPECT_TRUE(std::equal(args.out.data, args.out.data + args.out.bytes(), padded.out.data))
+        << row.name;
+  }
 }
 
 TEST(SparseMla, PlainRowsOfAnyWidth) {

@@ -1,0 +1,539 @@
+// Tensor cores, kOfficial, packed rows of 448 + 64 values. Operands are exact: a cache row is e4m3
+// times a power of two, or bf16; q is bf16; weights are bf16 by the contract.
+//
+// A block is one query, 64 or 16 heads, and one segment of its list. It walks over tiles of 64
+// valid rows: the packed bytes of the next tile arrive in the background while this one is decoded
+// to bf16 in shared memory and multiplied twice:
+//
+//   Z [heads, 64] = Q K^T     a warp: 16 heads x 8 or 32 keys
+//   O [heads, 512] += P K     a warp: all heads x 64 columns, in registers
+//
+// The softmax is online: a weight is rounded relative to the largest logit of its tile and those
+// before, not of the whole list. Either rounding is off by 2^-9 of the weight at most and the
+// largest weight is exactly 1 when it is met, so an output moves by less than 2^-8 of the share of
+// the other weights: the tolerance of the contract's rounding.
+//
+// Batch invariance: a row's arithmetic depends on nothing but its list. Segments have a fixed
+// length, blocks of 16 heads (few queries) and of 64 (many) add in the same order, and lists of
+// several segments are combined in order by a second kernel.
+
+#include <cuda_fp8.h>
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/mma.cuh"
+#include "dsv4/ops/sparse_mla/row_lists.cuh"
+#include "dsv4/ops/sparse_mla/sparse_mla_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr KvLayout kLayout{};  // of the released models
+constexpr int kWidth = kLayout.width(), kEntryBytes = kLayout.entry_bytes();
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kTile = 64;       // keys
+constexpr int kSegment = 1280;  // list positions of a block
+constexpr int kSteps = kWidth / 16;
+constexpr int kColumns = kWidth / kWarps;       // of the output that a warp owns
+constexpr int kStride = kWidth + 8;             // of rows in shared memory: ldmatrix without
+constexpr int kWeightStride = kTile + 8;        // bank conflicts
+constexpr int64_t kPartialBytes = 256ll << 20;  // workspace for segments of a launch, about
+static_assert(kTile * 4 == kThreads && kTile == 8 * kWarps);
+
+template <int kHeads>
+struct Shared {
+  bf16 q[kHeads][kStride];
+  bf16 keys[kTile][kStride];
+  bf16 weights[kHeads][kWeightStride];
+  uint8_t packed[kTile][kEntryBytes];  // of the next tile
+  uint8_t scales[kTile][8];
+  int32_t rows[kSegment];
+  float maxima[kWarps][kHeads];  // of a tile, by part of its keys
+  float sums[kWarps][kHeads];    // of weights, by keys mod 64 / 8
+  int counts[kWarps];
+};
+
+struct Inputs {
+  RowLists lists;
+  const bf16* q;
+  int64_t q_stride, q_head_stride, out_stride, out_head_stride, lse_stride;
+  int heads, segments;
+  float scale;
+  const float* sink;  // or null
+  float* lse;         // or null
+  // Several segments: sums of weighed rows and what they are relative to.
+  float* partial;   // [t, heads, segments, 512]
+  float2* summary;  // [t, heads, segments]: largest dot, -inf for none; sum of weights
+};
+
+// exp(scale (dot - largest)).
+__device__ float weight_of(float dot, float largest, float scale) {
+  return exp2f((dot - largest) * (scale * 1.4426950408889634f));
+}
+
+// --- cache rows -------------------------------------------------------------------------------
+// Thread t has key t / 4 of a tile and every fourth 16 bytes of it, from t % 4 on. It decodes what
+// it fetched itself.
+
+constexpr int kChunks = kEntryBytes / 16 / 4;        // of a thread
+constexpr int kCodeChunks = kLayout.nope / 16 / 4;   // those of codes come first,
+static_assert(kCodeChunks == kLayout.num_scales());  // one per scale group
+
+template <int kHeads>
+__device__ void fetch_tile(const RowLists& lists, int tile, int count, Shared<kHeads>& shared) {
+  const int key = threadIdx.x / 4, part = threadIdx.x % 4, index = tile * kTile + key;
+  if (index >= count) return;
+  const int32_t row = shared.rows[index];
+  const PoolPointer pool = pool_of(lists, row);
+  const Place at = find_row(pool, row);
+  const uint8_t* entry = at.page + KvLayout{}.entry_offset(at.entry);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int offset = 16 * (4 * i + part);
+    ptx::cp_async<16>(shared.packed[key] + offset, entry + offset);
+  }
+  if (part == 0) {
+    ptx::cp_async<8>(shared.scales[key],
+                     at.page + KvLayout{}.scale_offset(pool.page_entries, at.entry));
+  }
+}
+
+// Two e4m3 codes times scale, exactly.
+__device__ uint32_t decode_pair(uint32_t codes, __nv_bfloat162 scale) {
+  const __half2 values =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffff), __NV_E4M3);
+  return ptx::as_bits(__hmul2(__float22bfloat162_rn(__half22float2(values)), scale));
+}
+
+__device__ uint4 decode_eight(uint32_t low, uint32_t high, __nv_bfloat162 scale) {
+  return {decode_pair(low, scale), decode_pair(low >> 16, scale), decode_pair(high, scale),
+          decode_pair(high >> 16, scale)};
+}
+
+// The fetched tile to bf16; zeros past the end of the list.
+template <int kHeads>
+__device__ void decode_tile(int tile, int count, Shared<kHeads>& shared) {
+  const int key = threadIdx.x / 4, part = threadIdx.x % 4;
+  const bool exists = tile * kTile + key < count;
+  const uint8_t* packed = shared.packed[key];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int chunk = 4 * i + part;
+    const uint4 bytes =
+        exists ? *reinterpret_cast<const uint4*>(packed + 16 * chunk) : uint4{0, 0, 0, 0};
+    if (i < kCodeChunks) {
+      const float scale = exists ? ue8m0_to_f32(shared.scales[key][i]) : 0.f;
+      const __nv_bfloat162 both = __float2bfloat162_rn(scale);
+      auto* to = reinterpret_cast<uint4*>(shared.keys[key] + 16 * chunk);
+      to[0] = decode_eight(bytes.x, bytes.y, both);
+      to[1] = decode_eight(bytes.z, bytes.w, both);
+    } else {
+      const int column = kLayout.nope + 8 * (chunk - 4 * kCodeChunks);
+      *reinterpret_cast<uint4*>(shared.keys[key] + column) = bytes;
+    }
+  }
+}
+
+// --- products ---------------------------------------------------------------------------------
+// Fragments as in ptx/mma.cuh: lane 4 g + j holds rows g and g + 8 of 16 heads, columns 2j, 2j + 1.
+
+// A block of kMTiles x 16 heads. In Z a warp has 16 heads and kNTiles groups of 8 keys.
+template <int kMTiles>
+struct Split {
+  static constexpr int kHeads = 16 * kMTiles;
+  static constexpr int kParts = kWarps / kMTiles;  // of the keys
+  static constexpr int kNTiles = kTile / 8 / kParts;
+  __device__ static int m_tile() { return static_cast<int>(threadIdx.x) / kWarp / kParts; }
+  __device__ static int part() { return static_cast<int>(threadIdx.x) / kWarp % kParts; }
+};
+
+// Even and odd steps add up apart: half the latency of one chain.
+template <int kMTiles>
+__device__ void multiply_keys(const Shared<16 * kMTiles>& shared,
+                              float (&z)[Split<kMTiles>::kNTiles][4]) {
+  using S = Split<kMTiles>;
+  const int lane = threadIdx.x % kWarp;
+  const bf16* q = shared.q[16 * S::m_tile() + lane % 16] + lane / 16 * 8;
+  const bf16* k = shared.keys[8 * S::kNTiles * S::part() + lane % 8] + lane / 8 * 8;
+  float odd[S::kNTiles][4] = {};
+#pragma unroll 4
+  for (int step = 0; step < kSteps; step += 2) {
+    uint32_t a[2][4];
+    ptx::ldmatrix_x4(a[0], q + 16 * step);
+    ptx::ldmatrix_x4(a[1], q + 16 * step + 16);
+#pragma unroll
+    for (int n = 0; n < S::kNTiles; ++n) {
+      uint32_t b[4];  // 8 keys, 32 dims
+      ptx::ldmatrix_x4(b, k + 8 * n * kStride + 16 * step);
+      ptx::mma_bf16(z[n], a[0], b[0], b[1]);
+      ptx::mma_bf16(odd[n], a[1], b[2], b[3]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < S::kNTiles; ++n) {
+    for (int i = 0; i < 4; ++i) z[n][i] += odd[n][i];
+  }
+}
+
+constexpr int kOutTiles = kColumns / 8;
+
+template <int kMTiles>
+__device__ void multiply_values(const Shared<16 * kMTiles>& shared,
+                                float (&out)[kMTiles][kOutTiles][4]) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const bf16* p = shared.weights[lane % 16] + lane / 16 * 8;
+  const bf16* k = shared.keys[lane % 16] + warp * kColumns + lane / 16 * 8;
+#pragma unroll
+  for (int step = 0; step < kTile / 16; ++step) {
+    uint32_t a[kMTiles][4];
+#pragma unroll
+    for (int m = 0; m < kMTiles; ++m) {
+      ptx::ldmatrix_x4(a[m], p + 16 * m * kWeightStride + 16 * step);
+    }
+#pragma unroll
+    for (int n = 0; n < kOutTiles; n += 2) {
+      uint32_t b[4];  // 16 keys, 16 columns
+      ptx::ldmatrix_x4_transposed(b, k + 16 * step * kStride + 8 * n);
+#pragma unroll
+      for (int m = 0; m < kMTiles; ++m) {
+        ptx::mma_bf16(out[m][n], a[m], b[0], b[1]);
+        ptx::mma_bf16(out[m][n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// --- softmax ----------------------------------------------------------------------------------
+
+// Largest of a tile's dots of one head, over the parts of its keys.
+template <int kMTiles>
+__device__ float tile_maximum(const Shared<16 * kMTiles>& shared, int head) {
+  float largest = shared.maxima[0][head];
+  for (int part = 1; part < Split<kMTiles>::kParts; ++part) {
+    largest = fmaxf(largest, shared.maxima[part][head]);
+  }
+  return largest;
+}
+
+// What a warp knows of its 16 heads of Z: rows g and g + 8.
+template <int kMTiles>
+struct Weights {
+  using S = Split<kMTiles>;
+  float largest[2] = {-INFINITY, -INFINITY};
+  float sums[S::kNTiles][2] = {};  // of this lane's two columns of each group of keys
+
+  // Dots of keys past the end become -inf; the maxima of this part go to shared memory.
+  __device__ void mask_and_share(float (&z)[S::kNTiles][4], int keys_left,
+                                 Shared<S::kHeads>& shared) const {
+    const int g = threadIdx.x % kWarp / 4, j = threadIdx.x % 4;
+    float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < S::kNTiles; ++n) {
+      for (int i = 0; i < 4; ++i) {
+        const int key = 8 * (S::part() * S::kNTiles + n) + 2 * j + i % 2;
+        if (key >= keys_left) z[n][i] = -INFINITY;
+        top[i / 2] = fmaxf(top[i / 2], z[n][i]);
+      }
+    }
+    for (int r = 0; r < 2; ++r) {
+      top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+      top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
+      if (j == 0) shared.maxima[S::part()][16 * S::m_tile() + 8 * r + g] = top[r];
+    }
+  }
+
+  // Dots to weights, rounded, in shared memory; the sums keep them unrounded.
+  __device__ void weigh(const float (&z)[S::kNTiles][4], float scale, Shared<S::kHeads>& shared) {
+    const int g = threadIdx.x % kWarp / 4, j = threadIdx.x % 4;
+    for (int r = 0; r < 2; ++r) {
+      const int head = 16 * S::m_tile() + 8 * r + g;
+      const float now = fmaxf(largest[r], tile_maximum<kMTiles>(shared, head));
+      const float shrink = weight_of(largest[r], now, scale);
+      largest[r] = now;
+#pragma unroll
+      for (int n = 0; n < S::kNTiles; ++n) {
+        const float e0 = weight_of(z[n][2 * r], now, scale);
+        const float e1 = weight_of(z[n][2 * r + 1], now, scale);
+        sums[n][r] = fmaf(sums[n][r], shrink, __fadd_rn(e0, e1));
+        const int column = 8 * (S::part() * S::kNTiles + n) + 2 * j;
+        *reinterpret_cast<__nv_bfloat162*>(&shared.weights[head][column]) =
+            __floats2bfloat162_rn(e0, e1);
+      }
+    }
+  }
+
+  __device__ void share_sums(Shared<S::kHeads>& shared) const {
+    const int g = threadIdx.x % kWarp / 4, j = threadIdx.x % 4;
+    for (int n = 0; n < S::kNTiles; ++n) {
+      for (int r = 0; r < 2; ++r) {
+        float sum = sums[n][r];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (j != 0) continue;
+        shared.sums[S::part() * S::kNTiles + n][16 * S::m_tile() + 8 * r + g] = sum;
+      }
+    }
+  }
+};
+
+// The output of all heads of the block, this warp's columns, relative to `largest`.
+template <int kMTiles>
+struct Output {
+  float values[kMTiles][kOutTiles][4] = {};
+  float largest[kMTiles][2];
+
+  __device__ Output() {
+    for (int m = 0; m < kMTiles; ++m) largest[m][0] = largest[m][1] = -INFINITY;
+  }
+
+  __device__ void rescale(float scale, const Shared<16 * kMTiles>& shared) {
+    const int g = threadIdx.x % kWarp / 4;
+#pragma unroll
+    for (int m = 0; m < kMTiles; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float now = fmaxf(largest[m][r], tile_maximum<kMTiles>(shared, 16 * m + 8 * r + g));
+        const float shrink = weight_of(largest[m][r], now, scale);
+        largest[m][r] = now;
+        for (int n = 0; n < kOutTiles; ++n) {
+          values[m][n][2 * r] *= shrink;
+          values[m][n][2 * r + 1] *= shrink;
+        }
+      }
+    }
+  }
+};
+
+// What finishes one head: 1 / (sum + sink), and the lse. No valid row: largest is -inf.
+__device__ float finish_head(const Inputs& in, int64_t query, int head, float largest, float sum,
+                             bool writes_lse) {
+  const bool any = largest > -INFINITY;
+  const float top = in.scale * largest;
+  if (writes_lse && in.lse != nullptr) {
+    in.lse[query * in.lse_stride + head] = any ? top + logf(sum) : INFINITY;
+  }
+  if (!any) return 0.f;
+  return 1.f / (in.sink == nullptr ? sum : sum + expf(in.sink[head] - top));
+}
+
+__device__ void store_pair(bf16* to, float a, float b) {
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(a, b);
+}
+__device__ void store_pair(float* to, float a, float b) {
+  to[0] = a;
+  to[1] = b;
+}
+
+// One segment: the output itself. Several: its part.
+template <int kMTiles, class Out>
+__device__ void store(const Inputs& in, const Output<kMTiles>& output, int first_head, Out* out,
+                      const Shared<16 * kMTiles>& shared) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, j = lane % 4, warp = threadIdx.x / kWarp;
+  const int64_t query = blockIdx.x;
+  const bool writes_summary = warp == 0 && j == 0;
+#pragma unroll
+  for (int m = 0; m < kMTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int local = 16 * m + 8 * r + g, head = first_head + local;
+      if (head >= in.heads) continue;
+      float sum = 0.f;
+      for (int w = 0; w < kWarps; ++w) sum += shared.sums[w][local];
+      const float largest = output.largest[m][r];
+      const int column = warp * kColumns + 2 * j;
+      if (in.segments > 1) {
+        const int64_t at = (query * in.heads + head) * in.segments + blockIdx.z;
+        if (writes_summary) in.summary[at] = {largest, sum};
+        if (largest == -INFINITY) continue;
+        float* to = in.partial + at * kWidth + column;
+        for (int n = 0; n < kOutTiles; ++n) {
+          const float* pair = output.values[m][n] + 2 * r;
+          *reinterpret_cast<float2*>(to + 8 * n) = {pair[0], pair[1]};
+        }
+        continue;
+      }
+      const float factor = finish_head(in, query, head, largest, sum, writes_summary);
+      Out* to = out + query * in.out_stride + head * in.out_head_stride + column;
+      for (int n = 0; n < kOutTiles; ++n) {
+        const float* pair = output.values[m][n] + 2 * r;
+        store_pair(to + 8 * n, pair[0] * factor, pair[1] * factor);
+      }
+    }
+  }
+}
+
+template <int kHeads>
+__device__ void load_queries(const Inputs& in, int first_head, Shared<kHeads>& shared) {
+  constexpr int kRowChunks = kWidth / 8;
+  for (int i = threadIdx.x; i < kHeads * kRowChunks; i += kThreads) {
+    const int head = i / kRowChunks, column = i % kRowChunks * 8;
+    const int64_t from = blockIdx.x * in.q_stride + (first_head + head) * in.q_head_stride;
+    *reinterpret_cast<uint4*>(shared.q[head] + column) =
+        first_head + head < in.heads ? *reinterpret_cast<const uint4*>(in.q + from + column)
+                                     : uint4{0, 0, 0, 0};
+  }
+}
+
+// Block (i, y, s): query i, heads y * 16 kMTiles ..., list positions s * kSegment ...
+template <int kMTiles, class Out>
+__global__ void __launch_bounds__(kThreads, 1) sparse_mla_mma_kernel(Inputs in, Out* out) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<16 * kMTiles>*>(memory);
+  const int first_head = static_cast<int>(blockIdx.y) * 16 * kMTiles;
+  const int begin = static_cast<int>(blockIdx.z) * kSegment;
+  const int end = min(begin + kSegment, in.lists.length());
+  int count = 0;
+  for (int at = begin; at < end; at += kThreads) {
+    count = append_rows<kThreads>(in.lists, blockIdx.x, at, end, shared.rows, count, shared.counts);
+  }
+  __syncthreads();
+  fetch_tile(in.lists, 0, count, shared);
+  load_queries(in, first_head, shared);
+
+  Output<kMTiles> output;
+  Weights<kMTiles> weights;
+  for (int tile = 0; tile * kTile < count; ++tile) {
+    ptx::cp_async_wait();
+    __syncthreads();  // the last tile has been used; other lanes' scales are there
+    decode_tile(tile, count, shared);
+    __syncthreads();
+    fetch_tile(in.lists, tile + 1, count, shared);
+    float z[Split<kMTiles>::kNTiles][4] = {};
+    multiply_keys<kMTiles>(shared, z);
+    weights.mask_and_share(z, count - tile * kTile, shared);
+    __syncthreads();
+    weights.weigh(z, in.scale, shared);
+    output.rescale(in.scale, shared);
+    __syncthreads();
+    multiply_values<kMTiles>(shared, output.values);
+  }
+  weights.share_sums(shared);
+  __syncthreads();
+  store(in, output, first_head, out, shared);
+}
+
+constexpr int kCombineThreads = kWidth / 4;
+
+// Block (i, h): query i, head h. Segments in order.
+template <class Out>
+__global__ void __launch_bounds__(kCombineThreads) combine_kernel(Inputs in, Out* out) {
+  const int64_t query = blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y), column = 4 * static_cast<int>(threadIdx.x);
+  const int64_t at = (query * in.heads + head) * in.segments;
+  float largest = -INFINITY;
+  for (int s = 0; s < in.segments; ++s) largest = fmaxf(largest, in.summary[at + s].x);
+  float sum = 0.f;
+  float4 values{0.f, 0.f, 0.f, 0.f};
+  for (int s = 0; s < in.segments; ++s) {
+    const float2 summary = in.summary[at + s];
+    if (summary.x == -INFINITY) continue;
+    const float share = weight_of(summary.x, largest, in.scale);
+    const float4 part = *reinterpret_cast<const float4*>(in.partial + (at + s) * kWidth + column);
+    sum = fmaf(share, summary.y, sum);
+    values.x = fmaf(share, part.x, values.x);
+    values.y = fmaf(share, part.y, values.y);
+    values.z = fmaf(share, part.z, values.z);
+    values.w = fmaf(share, part.w, values.w);
+  }
+  const float factor = finish_head(in, query, head, largest, sum, threadIdx.x == 0);
+  Out* to = out + query * in.out_stride + head * in.out_head_stride + column;
+  store_pair(to, values.x * factor, values.y * factor);
+  store_pair(to + 2, values.z * factor, values.w * factor);
+}
+
+template <int kMTiles, class Out>
+void attend(Device& device, const Inputs& in, int64_t queries, Out* out) {
+  launch(device, "sparse_mla", sparse_mla_mma_kernel<kMTiles, Out>,
+         {.grid = queries,
+          .block = kThreads,
+          .grid_y = ceil_div(in.heads, 16 * kMTiles),
+          .grid_z = in.segments,
+          .shared = sizeof(Shared<16 * kMTiles>)},
+         in, out);
+}
+
+// Queries in runs whose parts fit the workspace.
+template <class Out>
+void attend_in_runs(const Context& context, Inputs in, int64_t queries, Out* out) {
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const int64_t query_bytes = int64_t{in.heads} * in.segments * (kWidth + 2) * 4;
+  const int64_t run =
+      in.segments == 1 ? queries : std::max<int64_t>(1, kPartialBytes / query_bytes);
+  if (in.segments > 1) {
+    const int64_t parts = std::min(run, queries) * in.heads * in.segments;
+    in.partial = device.workspace().take(DType::kF32, {parts, kWidth}).template as<float>();
+    in.summary = reinterpret_cast<float2*>(device.workspace().take(DType::kF32, {parts, 2}).data);
+  }
+  const bool few = queries * ceil_div(in.heads, 64) * in.segments < device.info().processors;
+  const bool wide = !few && device.info().shared_bytes >= static_cast<int>(sizeof(Shared<64>));
+  for (int64_t first = 0; first < queries; first += run) {
+    const int64_t n = std::min(run, queries - first);
+    wide ? attend<4>(device, in, n, out) : attend<1>(device, in, n, out);
+    if (in.segments > 1) {
+      launch(device, "sparse_mla combine", combine_kernel<Out>,
+             {.grid = n, .block = kCombineThreads, .grid_y = in.heads}, in, out);
+    }
+    in.q += n * in.q_stride;
+    out += n * in.out_stride;
+    if (in.lse != nullptr) in.lse += n * in.lse_stride;
+    if (in.lists.window_rows != nullptr) in.lists.window_rows += n * in.lists.window_stride;
+    if (in.lists.compressed_rows != nullptr) {
+      in.lists.compressed_rows += n * in.lists.compressed_stride;
+    }
+  }
+}
+
+bool aligned16(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+const char* reject_list(const KvList& list) {
+  if (list.rows.rank == 0 || list.rows.numel() == 0) return nullptr;
+  const KvPool& pool = list.pool;
+  if (!pool.packed() || pool.layout.nope != kLayout.nope || pool.layout.rope != kLayout.rope)
+    return "wants packed rows of 448 + 64 values";
+  if (!aligned16(pool.pages.data) || pool.pages.row_stride() % 16 != 0)
+    return "pages are not on 16 bytes";
+  return nullptr;
+}
+
+bool on_16_bytes(const ConstTensorView& view) {
+  return aligned16(view.data) && view.stride[0] % 8 == 0 && view.stride[1] % 8 == 0;
+}
+
+}  // namespace
+
+const char* sparse_mla_mma_reject(const Context& context, const SparseMlaArgs& args) {
+  if (context.numerics != Numerics::kOfficial) return "bf16 inside";
+  if (args.q.dtype != DType::kBF16 || args.q.dim(2) != kWidth) return "wants bf16 q of 512 values";
+  if (args.q.dim(1) < 16) return "fewer than 16 heads";
+  if (!on_16_bytes(args.q) || !on_16_bytes(args.out)) return "q or out is not on 16 bytes";
+  if (context.device->info().shared_bytes < static_cast<int>(sizeof(Shared<16>)))
+    return "wants 130 KiB of shared memory";
+  if (const char* reason = reject_list(args.window)) return reason;
+  return reject_list(args.compressed);
+}
+
+void sparse_mla_mma(const Context& context, const SparseMlaArgs& args) {
+  Inputs in{.lists = row_lists(args),
+            .q = args.q.as<bf16>(),
+            .q_stride = args.q.stride[0],
+            .q_head_stride = args.q.stride[1],
+            .out_stride = args.out.stride[0],
+            .out_head_stride = args.out.stride[1],
+            .lse_stride = args.lse.empty() ? 0 : args.lse.row_stride(),
+            .heads = static_cast<int>(args.q.dim(1)),
+            .segments = 1,
+            .scale = args.scale,
+            .sink = args.sink.empty() ? nullptr : args.sink.as<float>(),
+            .lse = args.lse.empty() ? nullptr : args.lse.as<float>(),
+            .partial = nullptr,
+            .summary = nullptr};
+  in.segments = static_cast<int>(std::max<int64_t>(1, ceil_div(in.lists.length(), kSegment)));
+  with_float_type(args.out.dtype, [&](auto out) {
+    using Out = decltype(out);
+    attend_in_runs(context, in, args.q.dim(0), args.out.as<Out>());
+  });
+}
+
+}  // namespace dsv4
