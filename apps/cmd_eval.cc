@@ -24,12 +24,11 @@ struct LogitsOptions {
 };
 
 void eval_logits(const LogitsOptions& options) {
-  check_device(options.device);
   const std::filesystem::path folder = std::filesystem::absolute(options.out).parent_path();
   if (!std::filesystem::is_directory(folder))
     fail(ErrorCode::kIo, "cannot write {}: no folder {}", options.out, folder.string());
   const std::vector<int32_t> ids = parse_ids(options.ids);
-  const Model model = Model::load(find_model(options.model));
+  const Model model = load_model(find_model(options.model), options.device);
   const auto total = static_cast<int64_t>(ids.size()), vocab = model.config().vocab_size;
   const Buffer logits(DType::kF32, {total, vocab}), stored_ids(DType::kI32, {total});
   std::copy(ids.begin(), ids.end(), stored_ids.as<int32_t>());

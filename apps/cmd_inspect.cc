@@ -1,9 +1,11 @@
-// dsv4 inspect MODEL|ops|env: what a checkpoint holds, which rows exist, which variables are read.
+// dsv4 inspect MODEL|ops|env|device: what a checkpoint holds, which rows exist, which variables are
+// read, which GPUs there are.
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/inspect_device.h"
 #include "apps/inspect_model.h"
 
 #include "dsv4/base/env.h"
@@ -51,19 +53,20 @@ void inspect_env(bool json) {
 
 void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command =
-      app.add_subcommand("inspect", "Look into a model, the op table or the environment");
+      app.add_subcommand("inspect", "Look into a model, the op table, the environment or the GPUs");
   command->footer("Example: dsv4 inspect demo    dsv4 inspect ops --json");
   struct Options {
     std::string what;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  command->add_option("what", options->what, "model folder, demo, ops or env")->required();
+  command->add_option("what", options->what, "model folder, demo, ops, env or device")->required();
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &action] {
     action = [options] {
       if (options->what == "ops") return inspect_ops(options->json);
       if (options->what == "env") return inspect_env(options->json);
+      if (options->what == "device") return inspect_device(options->json);
       inspect_model(options->what, options->json);
     };
   });

@@ -110,11 +110,10 @@ GenerateParams generate_params(const RunOptions& options, const std::string& fol
 
 void run(const RunOptions& options) {
   const auto begin = Clock::now();
-  check_device(options.device);
   const std::string folder = find_model(options.model);
   const std::string text = options.file.empty() ? options.prompt : read_text_file(options.file);
   const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
-  const Model model = Model::load(folder);
+  const Model model = load_model(folder, options.device);
   check_vocabulary(tokenizer, model);
   const std::vector<int32_t> prompt = encode_prompt(tokenizer, model.config().bos, text);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());

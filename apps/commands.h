@@ -15,6 +15,7 @@ void add_eval(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
 
 // Below `dsv4 eval`.
 void add_eval_perplexity(CLI::App& eval, Action& action);

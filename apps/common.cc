@@ -12,6 +12,7 @@
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"
 #include "dsv4/text/tokenizer.h"
 
@@ -63,12 +64,22 @@ void add_numerics(CLI::App& command, Numerics& numerics) {
 }
 
 void add_device(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "where to run")->option_text("cpu")->capture_default_str();
+  command.add_option("--device", device, "where to run")
+      ->option_text("cpu|cuda[:N]")
+      ->capture_default_str();
 }
 
-void check_device(const std::string& device) {
-  if (device != "cpu")
-    fail(ErrorCode::kUnsupported, "--device {}: this build runs on cpu only", device);
+Model load_model(const std::string& folder, const std::string& device_name) {
+  std::shared_ptr<Device> device = open_device(device_name);
+  Model model = Model::load(folder);
+  if (device == nullptr) return model;
+  Progress progress("loading weights", 0, "B");
+  move_to_device(model, std::move(device), [&](int64_t done, int64_t total) {
+    progress.set_total(total);
+    progress.update(done);
+  });
+  progress.finish();
+  return model;
 }
 
 CLI::Validator number_in(double low, double high) {

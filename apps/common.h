@@ -25,9 +25,11 @@ std::string find_model(const std::string& model);
 
 // --numerics official|exact
 void add_numerics(CLI::App& command, Numerics& numerics);
-// --device cpu; anything else is refused by name in this build.
+// --device cpu|cuda[:N]
 void add_device(CLI::App& command, std::string& device);
-void check_device(const std::string& device);
+// The model of a folder where it is to run. A device that cannot be used is refused before anything
+// is read; weights travel behind a progress bar.
+Model load_model(const std::string& folder, const std::string& device);
 
 // A finite number in [low, high]; CLI::Range lets NaN through.
 CLI::Validator number_in(double low, double high);
@@ -55,6 +57,7 @@ class Progress {
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
+  void set_total(int64_t total) { total_ = total; }
   void skip(int64_t done);  // so much was there before: no part of the rate
   // `rates` stands in place of the rate of what is counted.
   void update(int64_t done, const std::string& rates = "");

@@ -79,7 +79,7 @@ void check_tokenizer(const EvalText& text, const EvalOptions& options, const Mod
 
 Reading open_model(const DivergenceOptions& options, const Model& model) {
   Reading reading;
-  reading.reference_model.emplace(Model::load(find_model(options.reference)));
+  reading.reference_model.emplace(load_model(find_model(options.reference), options.device));
   const Model& reference = *reading.reference_model;
   check_vocab(options, model, reference.config().vocab_size);
   reading.text = read_eval_text(options, model);
@@ -182,8 +182,7 @@ void save_reference(const DivergenceOptions& options, const Model& model) {
 }
 
 void eval_divergence(const DivergenceOptions& options) {
-  check_device(options.device);
-  const Model model = Model::load(find_model(options.model));
+  const Model model = load_model(find_model(options.model), options.device);
   options.save_reference.empty() ? compare(options, model) : save_reference(options, model);
 }
 

@@ -105,12 +105,11 @@ std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer, Num
 }
 
 void eval_needle(const NeedleOptions& options) {
-  check_device(options.device);
   const std::string folder = find_model(options.model);
   std::string source;
   const NeedleTemplate form = load_template(options, folder, source);
   const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
-  const Model model = Model::load(folder);
+  const Model model = load_model(folder, options.device);
   check_vocabulary(tokenizer, model);
   const std::vector<Question> questions =
       make_questions(options, form, tokenizer, model.config().bos);

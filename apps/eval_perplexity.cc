@@ -13,9 +13,8 @@ namespace dsv4::apps {
 namespace {
 
 void eval_perplexity(const EvalOptions& options) {
-  check_device(options.device);
   const auto begin = std::chrono::steady_clock::now();
-  const Model model = Model::load(find_model(options.model));
+  const Model model = load_model(find_model(options.model), options.device);
   const EvalText text = read_eval_text(options, model);
   const Model* const models[] = {&model};
   const WindowOptions how = window_options(options, models);

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   dsv4::apps::add_inspect(app, action);
   dsv4::apps::add_quantize(app, action);
   dsv4::apps::add_plan(app, action);
+  dsv4::apps::add_bench(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

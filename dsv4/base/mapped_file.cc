@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -61,6 +62,29 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 void MappedFile::release_pages() const {
   // The mapping is private and never written, so nothing is lost. A refusal costs memory only.
   if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
+ZeroPages::ZeroPages(int64_t bytes) : size_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+  void* data = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED)
+    fail(ErrorCode::kResource, "cannot reserve {} bytes of address space: {}", bytes,
+         std::strerror(errno));
+  data_ = static_cast<std::byte*>(data);
+}
+
+ZeroPages::~ZeroPages() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+ZeroPages::ZeroPages(ZeroPages&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {
+}
+
+ZeroPages& ZeroPages::operator=(ZeroPages&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
 }
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -25,6 +26,23 @@ class MappedFile {
  private:
   std::string path_;
   const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Address space that reads as zero and takes memory only where it is written.
+class ZeroPages {
+ public:
+  explicit ZeroPages(int64_t bytes);
+  ~ZeroPages();
+  ZeroPages(ZeroPages&& other) noexcept;
+  ZeroPages& operator=(ZeroPages&& other) noexcept;
+  ZeroPages(const ZeroPages&) = delete;
+  ZeroPages& operator=(const ZeroPages&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
 

@@ -19,16 +19,21 @@ int64_t CachePlan::bytes() const {
   return total;
 }
 
-KvCache::KvCache(const CachePlan& plan)
-    : plan_(plan), sequences_(static_cast<size_t>(plan.max_sequences)) {
+KvCache::KvCache(const CachePlan& plan, Memory& memory)
+    : plan_(plan), memory_(memory), sequences_(static_cast<size_t>(plan.max_sequences)) {
   for (const CachePlan::Group& group : plan_.groups) free_.emplace_back(group.num_pages);
   for (const CachePlan::Pool& pool : plan_.pools) {
     const int64_t num_pages = plan_.groups[static_cast<size_t>(pool.group)].num_pages;
-    pools_.emplace_back(pool.dtype, std::initializer_list<int64_t>{num_pages, pool.page_items});
+    pools_.emplace_back(pool.dtype, std::initializer_list<int64_t>{num_pages, pool.page_items},
+                        memory);
   }
   for (const StateLayout& state : plan_.states) {
     states_.emplace_back(DType::kF32,
-                         std::initializer_list<int64_t>{plan_.max_sequences, state.floats()});
+                         std::initializer_list<int64_t>{plan_.max_sequences, state.floats()},
+                         memory);
+    const Buffer& fresh =
+        fresh_states_.emplace_back(DType::kF32, std::initializer_list<int64_t>{state.floats()});
+    reset_state(state, fresh.as<float>());
   }
 }
 
@@ -50,8 +55,11 @@ SeqId KvCache::open() {
   *slot = {
       .open = true, .length = 0, .tables = std::vector<std::vector<int32_t>>(plan_.groups.size())};
   const auto index = slot - sequences_.begin();
-  for (size_t i = 0; i < states_.size(); ++i)
-    reset_state(plan_.states[i], states_[i].view().row<float>(index));
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const TensorView& fresh = fresh_states_[i].view();
+    memory_.upload(reinterpret_cast<std::byte*>(states_[i].view().row<float>(index)), fresh.data,
+                   fresh.bytes());
+  }
   return static_cast<SeqId>(index);
 }
 

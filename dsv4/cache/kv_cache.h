@@ -46,7 +46,8 @@ enum class SeqId : int32_t {};  // also the state slot
 
 class KvCache {
  public:
-  explicit KvCache(const CachePlan& plan);
+  // Pools and states lie in `memory`, page tables on the host.
+  explicit KvCache(const CachePlan& plan, Memory& memory = host_memory());
 
   const CachePlan& plan() const { return plan_; }
   SeqId open();           // fresh states; throws kResource when all slots are in use
@@ -76,6 +77,8 @@ class KvCache {
   int64_t pages_for(const CachePlan::Group& group, int64_t tokens) const;
 
   CachePlan plan_;
+  Memory& memory_;
+  std::vector<Buffer> fresh_states_;  // [floats] each, on the host: what open() starts from
   std::vector<PagePool> free_;  // [group]
   std::vector<Buffer> pools_;
   std::vector<Buffer> states_;  // [max_sequences, floats] each

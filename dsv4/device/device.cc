@@ -77,6 +77,10 @@ Device::~Device() {
   cudaStreamDestroy(stream_);  // nothing can be done about a failure here
 }
 
+void Device::time_kernels(bool on) {
+  times_ = on ? std::make_unique<KernelTimes>() : nullptr;
+}
+
 void Device::wait() {
   cuda_check(cudaStreamSynchronize(stream_), "waiting for the GPU");
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/device/kernel_times.h"
 #include "dsv4/tensor/scratch.h"
 
 namespace dsv4 {
@@ -51,6 +52,10 @@ class Device {
   // is in order because both are on the stream.
   Scratch& workspace() { return *workspace_; }
 
+  // Non-null: every launch is timed (and no graph may be captured).
+  KernelTimes* times() { return times_.get(); }
+  void time_kernels(bool on);
+
   // Blocks until the stream is idle; throws what any kernel on it died of.
   void wait();
   // Free memory now, of the whole card.
@@ -61,6 +66,7 @@ class Device {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Memory> memory_, pinned_;
   std::unique_ptr<Scratch> workspace_;
+  std::unique_ptr<KernelTimes> times_;
 };
 
 }  // namespace dsv4

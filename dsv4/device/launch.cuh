@@ -24,14 +24,32 @@ struct LaunchShape {
   int64_t shared = 0;  // bytes of dynamic shared memory
 };
 
-// More than this a kernel must ask for.
-inline constexpr int64_t kDefaultShared = 48 << 10;
+// More than 48 KiB, with what it declares statically, a kernel must ask for; asking early is free.
+inline constexpr int64_t kDefaultShared = 32 << 10;
+
+// Names what is enqueued while it lives: to profilers (NVTX), and to the device's kernel times.
+class LaunchMark {
+ public:
+  LaunchMark(Device& device, const char* name) : device_(device) {
+    nvtxRangePushA(name);
+    if (device.times() != nullptr) device.times()->begin(name, device.stream());
+  }
+  ~LaunchMark() {
+    if (device_.times() != nullptr) device_.times()->end(device_.stream());
+    nvtxRangePop();
+  }
+  LaunchMark(const LaunchMark&) = delete;
+  LaunchMark& operator=(const LaunchMark&) = delete;
+
+ private:
+  Device& device_;
+};
 
 template <class... Params, class... Args>
 void launch(Device& device, const char* name, void (*kernel)(Params...), const LaunchShape& shape,
             Args&&... args) {
   if (shape.grid == 0 || shape.grid_y == 0 || shape.grid_z == 0) return;
-  nvtxRangePushA(name);
+  const LaunchMark mark(device, name);
   if (shape.shared > kDefaultShared) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shape.shared)),
@@ -41,7 +59,6 @@ void launch(Device& device, const char* name, void (*kernel)(Params...), const L
                   static_cast<unsigned>(shape.grid_z));
   kernel<<<grid, static_cast<unsigned>(shape.block), static_cast<size_t>(shape.shared),
            device.stream()>>>(static_cast<Params>(args)...);
-  nvtxRangePop();
   cuda_check_launch(name);
 }
 

@@ -140,22 +140,22 @@ Engine::Event Engine::accept(Request& request, int32_t token, float logprob) {
   return event;
 }
 
-void Engine::sample_tokens(const Batch& batch, const ConstTensorView& logits,
-                           std::vector<Event>& events) {
-  const auto n = static_cast<int64_t>(batch.sampled.size());
-  if (n == 0) return;
-  const Buffer ids(DType::kI32, {n}), logprobs(DType::kF32, {n});
+std::vector<Sampled> Engine::sample(const Batch& batch) {
+  if (batch.sampled.empty()) return {};
   std::vector<SamplingParams> params;
   std::vector<uint64_t> steps;
   for (const Request* request : batch.sampled) {
     params.push_back(request->params.sampling);
     steps.push_back(static_cast<uint64_t>(request->generated));
   }
-  sample(Context{.numerics = options_.numerics},
-         {.logits = logits, .params = params, .steps = steps, .ids = ids, .logprobs = logprobs});
-  for (int64_t i = 0; i < n; ++i) {
-    Request& request = *batch.sampled[static_cast<size_t>(i)];
-    events.push_back(accept(request, ids.as<int32_t>()[i], logprobs.as<float>()[i]));
+  return executor_.sample(params, steps);
+}
+
+void Engine::deliver(const Batch& batch, std::span<const Sampled> tokens,
+                     std::vector<Event>& events) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    Request& request = *batch.sampled[i];
+    events.push_back(accept(request, tokens[i].id, tokens[i].logprob));
     if (!events.back().finished) continue;
     executor_.cache().close(request.seq);
     running_.remove_if([id = request.id](const Request& other) { return other.id == id; });
@@ -183,7 +183,8 @@ void Engine::run_batch(std::vector<Event>& events) {
   const auto begin = std::chrono::steady_clock::now();
   broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
                    // half-written
-  const ConstTensorView logits = executor_.run(batch.work);
+  executor_.start(batch.work);
+  const std::vector<Sampled> tokens = sample(batch);
   broken_ = false;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   ++stats_.steps;
@@ -193,7 +194,7 @@ void Engine::run_batch(std::vector<Event>& events) {
   }
   if (batch.chunks.empty()) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
   (batch.chunks.empty() ? stats_.decode_seconds : stats_.prefill_seconds) += spent.count();
-  sample_tokens(batch, logits, events);
+  deliver(batch, tokens, events);
 }
 
 }  // namespace dsv4

@@ -106,7 +106,9 @@ class Engine {
   void admit();
   Batch schedule();
   void run_batch(std::vector<Event>& events);
-  void sample_tokens(const Batch& batch, const ConstTensorView& logits, std::vector<Event>& events);
+  std::vector<Sampled> sample(const Batch& batch);
+  // Tokens to their requests; finished requests leave.
+  void deliver(const Batch& batch, std::span<const Sampled> tokens, std::vector<Event>& events);
   // Takes the token into the request and says what the sink will hear.
   static Event accept(Request& request, int32_t token, float logprob);
 

@@ -6,28 +6,26 @@
 #include "dsv4/engine/workspace.h"
 
 namespace dsv4 {
+namespace {
 
-Executor::Executor(const Model& model, const Context& context, const CacheLimits& limits)
-    : model_(model), context_(context), cache_(model.config(), context.numerics, limits) {
-  const Workspace plan = plan_workspace(model.config(), context.numerics, limits, 0);
-  const int64_t vocab = model.config().vocab_size;
-  scratch_.reserve(plan.scratch);
-  logits_ = Buffer(DType::kF32, {plan.logits / vocab / item_bytes(DType::kF32), vocab});
+Context placed(Context context, const Model& model) {
+  context.device = model.device();
+  return context;
 }
 
-ConstTensorView Executor::run(std::span<const Work> work) {
-  KvCache& pages = cache_.pages();
-  std::set<SeqId> seen;
-  for (const Work& item : work) {
-    const auto count = static_cast<int64_t>(item.ids.size());
-    DSV4_CHECK(count > 0, "sequence {} brings no token", static_cast<int>(item.seq));
-    DSV4_CHECK(seen.insert(item.seq).second, "sequence {} appears twice",
-               static_cast<int>(item.seq));
-    if (!pages.reserve(item.seq, count)) {
-      fail(ErrorCode::kResource, "no cache room for {} tokens after {}", count,
-           pages.length(item.seq));
-    }
-  }
+}  // namespace
+
+Executor::Executor(const Model& model, const Context& context, const CacheLimits& limits)
+    : model_(model),
+      runner_(make_runner(model, placed(context, model), limits)),
+      cache_(model.config(), context.numerics, limits, runner_->memory()) {
+  const Workspace plan = plan_workspace(model.config(), context.numerics, limits, 0);
+  const int64_t vocab = model.config().vocab_size;
+  logits_ = Buffer(DType::kF32, {plan.logits / vocab / item_bytes(DType::kF32), vocab},
+                   runner_->memory());
+}
+
+ForwardBatch Executor::make_batch(std::span<const Work> work) const {
   ForwardBatch batch;
   for (const Work& item : work) {
     const auto first = static_cast<int64_t>(batch.ids.size()),
@@ -40,13 +38,49 @@ ConstTensorView Executor::run(std::span<const Work> work) {
     for (int64_t row = from; row < first + count; ++row)
       batch.logits_rows.push_back(static_cast<int32_t>(row));
   }
-  const auto rows = static_cast<int64_t>(batch.logits_rows.size()),
-             vocab = model_.config().vocab_size;
-  if (logits_.view().dim(0) < rows) logits_ = Buffer(DType::kF32, {rows, vocab});
-  const TensorView logits = logits_.view().slice(0, 0, rows);
-  model_.forward(context_, batch, cache_.layers(), scratch_, logits);
+  return batch;
+}
+
+void Executor::start(std::span<const Work> work) {
+  rows_ = 0;
+  if (work.empty()) return;
+  KvCache& pages = cache_.pages();
+  std::set<SeqId> seen;
+  for (const Work& item : work) {
+    const auto count = static_cast<int64_t>(item.ids.size());
+    DSV4_CHECK(count > 0, "sequence {} brings no token", static_cast<int>(item.seq));
+    DSV4_CHECK(seen.insert(item.seq).second, "sequence {} appears twice",
+               static_cast<int>(item.seq));
+    if (!pages.reserve(item.seq, count)) {
+      fail(ErrorCode::kResource, "no cache room for {} tokens after {}", count,
+           pages.length(item.seq));
+    }
+  }
+  const ForwardBatch batch = make_batch(work);
+  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  if (logits_.view().dim(0) < rows)
+    logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->memory());
+  runner_->forward(batch, cache_.layers(), logits_);
   for (const Work& item : work) pages.commit(item.seq, static_cast<int64_t>(item.ids.size()));
-  return logits;
+  rows_ = rows;
+}
+
+std::vector<Sampled> Executor::sample(std::span<const SamplingParams> params,
+                                      std::span<const uint64_t> steps) {
+  DSV4_CHECK(static_cast<int64_t>(params.size()) == rows_ && params.size() == steps.size(),
+             "{} parameters and {} steps for {} rows of logits", params.size(), steps.size(),
+             rows_);
+  return runner_->sample(logits(), params, steps);
+}
+
+ConstTensorView Executor::run(std::span<const Work> work) {
+  start(work);
+  if (&runner_->memory() == &host_memory()) return logits();
+  const ConstTensorView there = logits();
+  if (host_logits_.empty() || host_logits_.view().dim(0) < rows_)
+    host_logits_ = Buffer(DType::kF32, {rows_, there.dim(1)});
+  runner_->memory().download(host_logits_.view().data, there.data, there.bytes());
+  return host_logits_.view().slice(0, 0, rows_);
 }
 
 }  // namespace dsv4

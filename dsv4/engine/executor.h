@@ -2,10 +2,12 @@
 
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "dsv4/engine/model_cache.h"
+#include "dsv4/engine/runner.h"
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
@@ -18,24 +20,39 @@ struct Work {
 
 class Executor {
  public:
-  // Reserves the cache and the workspace that the limits ask for (cache_plan.h, workspace.h).
+  // Where the model lies. Reserves the cache and the workspace that the limits ask for
+  // (cache_plan.h, workspace.h).
   Executor(const Model& model, const Context& context, const CacheLimits& limits);
 
   KvCache& cache() { return cache_.pages(); }
+  std::span<const LayerCache> layers() const { return cache_.layers(); }
   const CacheLimits& limits() const { return cache_.limits(); }
-  const Scratch& scratch() const { return scratch_; }
+  const Scratch& scratch() const { return runner_->scratch(); }
 
-  // Logits of the wanted tokens in the order of `work`: [rows, V] f32, valid until the next call.
-  // Throws kResource when the cache has no room for all of it: no token was taken in, and pages
-  // that were reserved meanwhile stay with their sequences. A sequence may appear once.
+  // Takes the tokens in; on a device this may still be going on when it returns. Throws kResource
+  // when the cache has no room for all of it: no token was taken in, and pages that were reserved
+  // meanwhile stay with their sequences. A sequence may appear once.
+  void start(std::span<const Work> work);
+  // A token for each row of logits of the last start(), in the order of its work. params, steps:
+  // [rows]
+  std::vector<Sampled> sample(std::span<const SamplingParams> params,
+                              std::span<const uint64_t> steps);
+  void wait() { runner_->wait(); }
+
+  // start(), and the logits of the wanted tokens on the host: [rows, V] f32, valid until the next
+  // call.
   ConstTensorView run(std::span<const Work> work);
 
  private:
+  ForwardBatch make_batch(std::span<const Work> work) const;
+  ConstTensorView logits() const { return logits_.view().slice(0, 0, rows_); }
+
   const Model& model_;
-  Context context_;
+  std::unique_ptr<Runner> runner_;
   ModelCache cache_;
-  Scratch scratch_;
-  Buffer logits_;
+  Buffer logits_;       // [>= rows, V] f32, in the runner's memory
+  Buffer host_logits_;  // a copy, where that memory is not the host's
+  int64_t rows_ = 0;    // of the last start()
 };
 
 }  // namespace dsv4

@@ -13,7 +13,8 @@ namespace dsv4 {
 
 class ModelCache {
  public:
-  ModelCache(const ModelConfig& config, Numerics numerics, const CacheLimits& limits);
+  ModelCache(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,
+             Memory& memory);
 
   KvCache& pages() { return cache_; }
   const KvCache& pages() const { return cache_; }

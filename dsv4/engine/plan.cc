@@ -47,7 +47,7 @@ Balance balance(const MemoryPlan& plan, const Machine& machine, int64_t context,
   if (machine.host) {
     need += work.total();
   } else {
-    kept = std::max(kept, work.scratch + work.logits);
+    kept = std::max(kept, work.scratch.total() + work.logits);
   }
   return {.room = machine.devices * (machine.device_bytes - kept), .need = need};
 }

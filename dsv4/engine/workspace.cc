@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/model/scratch_plan.h"
 
 namespace dsv4 {
 namespace {
@@ -58,7 +57,7 @@ Workspace plan_workspace(const ModelConfig& config, Numerics numerics, const Cac
                         .logits_rows = logits_rows(limits),
                         .csa_page_entries = kCsaPageEntries,
                         .hca_page_entries = kHcaPageEntries};
-  return {.scratch = forward_scratch_bytes(config, numerics, step),
+  return {.scratch = forward_scratch(config, numerics, step),
           .logits = logits_rows(limits) * config.vocab_size * kFloatBytes,
           .kernels = std::max(linear_bytes(config, tokens), experts_bytes(config, tokens)) +
                      threads * thread_bytes(config, limits.max_tokens)};

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/loader/names.h"
 #include "dsv4/loader/shard_index.h"
@@ -69,6 +70,32 @@ Checkpoint Checkpoint::open(const std::string& folder) {
     checkpoint.add_file(exists(single) ? single : only_safetensors(folder), {});
   }
   return checkpoint;
+}
+
+Checkpoint Checkpoint::blank(const std::string& what,
+                             const std::map<std::string, TensorMeta>& tensors,
+                             const Fill& fill) {
+  constexpr int64_t kAlign = 64;
+  int64_t bytes = 0;
+  for (const auto& [name, meta] : tensors) bytes += align_up(meta.bytes(), kAlign);
+  Checkpoint checkpoint;
+  checkpoint.folder_ = what;
+  std::byte* at = checkpoint.blank_.emplace(bytes).data();
+  for (const auto& [name, meta] : tensors) {
+    fill(name, {meta, at});
+    checkpoint.tensors_.emplace(name, StoredTensor{.view = {meta, at}, .file = "nowhere"});
+    at += align_up(meta.bytes(), kAlign);
+  }
+  return checkpoint;
+}
+
+std::optional<Checkpoint::FilePlace> Checkpoint::place(const std::byte* data) const {
+  for (const SafetensorsFile& file : files_) {
+    const std::span<const std::byte> bytes = file.bytes();
+    if (data >= bytes.data() && data < bytes.data() + bytes.size())
+      return FilePlace{file.path(), data - bytes.data()};
+  }
+  return std::nullopt;
 }
 
 void Checkpoint::add_shards(const std::string& index_path) {

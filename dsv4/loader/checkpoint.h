@@ -15,8 +15,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -36,6 +38,11 @@ struct StoredTensor {
 class Checkpoint {
  public:
   static Checkpoint open(const std::string& folder);
+  // Tensors without a file, for models whose weights somebody makes: they read as zero and cost no
+  // memory where `fill` does not write. `what` stands for the folder in errors.
+  using Fill = std::function<void(const std::string& name, const TensorView& tensor)>;
+  static Checkpoint blank(const std::string& what, const std::map<std::string, TensorMeta>& tensors,
+                          const Fill& fill);
 
   const std::string& folder() const { return folder_; }
   std::string config_path() const { return folder_ + "/config.json"; }
@@ -66,6 +73,14 @@ class Checkpoint {
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
 
+  // Where in which file bytes of a view lie, for who reads files rather than mappings. Null: in
+  // none (a misaligned tensor was copied; or the pointer is not this checkpoint's).
+  struct FilePlace {
+    std::string_view path;
+    int64_t offset = 0;
+  };
+  std::optional<FilePlace> place(const std::byte* data) const;
+
   // For whoever reads a checkpoint once from end to end: pages read so far leave the memory of this
   // process and are read again when needed.
   void release_pages() const;
@@ -85,6 +100,7 @@ class Checkpoint {
   WeightView kbit_weight(const std::string& prefix, WeightView weight) const;
 
   std::string folder_;
+  std::optional<ZeroPages> blank_;
   std::deque<SafetensorsFile> files_;  // a deque: views and paths point into it
   std::map<std::string, StoredTensor> tensors_;
   mutable std::set<std::string> asked_;

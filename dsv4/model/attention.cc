@@ -176,24 +176,20 @@ KvList seen_entries(const Layer& layer, Projection& x, Projection& c) {
 void project_output(const Layer& layer, const TensorView& o, const TensorView& out) {
   Step& step = layer.step;
   const ModelConfig& m = step.config;
-  const int64_t width = m.num_heads * m.head_dim / m.o_groups, rank = m.o_lora_rank;
   const TensorView flat = o.reshape({step.num_tokens, m.num_heads * m.head_dim});
-  const TensorView u = step.activation({step.num_tokens, m.o_groups * rank});
-  for (int64_t g = 0; g < m.o_groups; ++g) {
-    linear(step.context, {.x = flat.slice(1, g * width, (g + 1) * width),
-                          .weight = layer.w.wo_a.rows(g * rank, (g + 1) * rank),
-                          .out = u.slice(1, g * rank, (g + 1) * rank)});
-  }
+  const TensorView u = step.activation({step.num_tokens, m.o_groups * m.o_lora_rank});
+  linear(step.context, {.x = flat, .weight = layer.w.wo_a, .out = u, .groups = m.o_groups});
   Projection(step, u).into(layer.w.wo_b, out);
 }
 
 }  // namespace
 
-RopeTables make_rope_tables(const ModelConfig& config) {
-  const auto table = [&](double base, const YarnParams& yarn) {
+RopeTables make_rope_tables(const ModelConfig& config, std::deque<Buffer>& owner) {
+  const auto table = [&](double base, const YarnParams& yarn) -> ConstTensorView {
     const std::vector<float> freqs =
         rope_frequencies(static_cast<int>(config.rope_dim), base, yarn);
-    Buffer buffer(DType::kF32, {static_cast<int64_t>(freqs.size())});
+    const Buffer& buffer = owner.emplace_back(
+        DType::kF32, std::initializer_list<int64_t>{static_cast<int64_t>(freqs.size())});
     std::copy(freqs.begin(), freqs.end(), buffer.as<float>());
     return buffer;
   };

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <deque>
+
 #include "dsv4/model/schedule.h"
 #include "dsv4/model/step.h"
 #include "dsv4/model/weights.h"
@@ -14,10 +16,11 @@ inline constexpr int64_t kScoreTile = 64;
 
 // RoPE frequencies of a layer: one table for q, raw keys, entries, indexer and output (spec 4.2).
 struct RopeTables {
-  Buffer raw;         // [rope_dim / 2] f32, SWA layers
-  Buffer compressed;  // CSA and HCA layers
+  ConstTensorView raw;         // [rope_dim / 2] f32, SWA layers
+  ConstTensorView compressed;  // CSA and HCA layers
 };
-RopeTables make_rope_tables(const ModelConfig& config);
+// The tables' memory is appended to `owner`.
+RopeTables make_rope_tables(const ModelConfig& config, std::deque<Buffer>& owner);
 
 // x: [T, D] after attn_norm -> [T, D], in scratch. Appends this step's tokens to the caches.
 TensorView attention(Step& step, const LayerSpec& spec, const AttentionWeights& weights,

@@ -1,7 +1,5 @@
 #include "dsv4/model/model.h"
 
-#include <algorithm>
-
 #include "dsv4/base/error.h"
 #include "dsv4/model/moe.h"
 #include "dsv4/model/projection.h"
@@ -11,30 +9,47 @@
 
 namespace dsv4 {
 
-Model Model::load(const std::string& folder) {
-  Model model;
-  model.config_ = load_config(folder + "/config.json");
-  model.schedule_ = layer_schedule(model.config_);
-  model.checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(folder));
-  model.weights_ = load_weights(*model.checkpoint_, model.config_);
-  model.rope_ = make_rope_tables(model.config_);
-  return model;
+Model::Model(ModelConfig config, Checkpoint checkpoint)
+    : checkpoint_(std::make_unique<Checkpoint>(std::move(checkpoint))),
+      config_(std::move(config)),
+      schedule_(layer_schedule(config_)),
+      weights_(load_weights(*checkpoint_, config_)),
+      rope_(make_rope_tables(config_, weights_.widened)) {
 }
 
-void Model::forward(const Context& context, const ForwardBatch& batch,
-                    std::span<const LayerCache> caches, Scratch& scratch,
+Model Model::load(const std::string& folder) {
+  ModelConfig config = load_config(folder + "/config.json");
+  return {std::move(config), Checkpoint::open(folder)};
+}
+
+Model Model::blank(const std::string& what, const ModelConfig& config,
+                   const std::map<std::string, TensorMeta>& tensors,
+                   const Checkpoint::Fill& fill) {
+  return {config, Checkpoint::blank(what, tensors, fill)};
+}
+
+void Model::forward(Step& step, std::span<const LayerCache> caches,
                     const TensorView& logits) const {
-  if (context.numerics == Numerics::kOfficial) check_official_numerics(config_);
+  if (step.official()) check_official_numerics(config_);
   DSV4_CHECK(caches.size() == schedule_.size(), "{} caches for {} layers", caches.size(),
              schedule_.size());
-  if (batch.ids.empty()) return;
-  const Scratch::Scope scope(scratch);
-  Step step = make_step(context, config_, batch, caches, scratch);
+  const Scratch::Scope scope(step.scratch);
   const TensorView streams =
       step.activation({step.num_tokens, config_.hc_mult, config_.hidden_size});
-  embed(context, {.ids = step.ids, .table = weights_.embed, .out = streams});
+  embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = streams});
   for (size_t l = 0; l < schedule_.size(); ++l) run_layer(step, l, caches[l], streams);
   run_head(step, streams, logits);
+}
+
+void Model::place(std::shared_ptr<Device> device, Buffer memory) {
+  device_ = std::move(device);
+  device_memory_ = std::move(memory);
+}
+
+void Model::for_each_tensor(const std::function<void(ConstTensorView&)>& visit) {
+  visit(rope_.raw);
+  visit(rope_.compressed);
+  dsv4::for_each_tensor(weights_, visit);
 }
 
 namespace {
@@ -77,15 +92,13 @@ void Model::run_layer(Step& step, size_t l, const LayerCache& cache,
 
 // Only the rows whose logits are wanted go through the head.
 void Model::run_head(Step& step, const TensorView& streams, const TensorView& logits) const {
-  const auto n = static_cast<int64_t>(step.batch.logits_rows.size());
+  const int64_t n = step.logits_rows.dim(0);
   if (n == 0) return;
   const ModelConfig& m = config_;
   const int64_t width = m.hc_mult * m.hidden_size;
-  const TensorView rows = step.scratch.take(DType::kI32, {n});
-  std::copy(step.batch.logits_rows.begin(), step.batch.logits_rows.end(), rows.as<int32_t>());
   const TensorView chosen = step.activation({n, m.hc_mult, m.hidden_size});
   // A gather of rows is what an embedding does.
-  embed(step.context, {.ids = rows,
+  embed(step.context, {.ids = step.logits_rows,
                        .table = streams.reshape({step.num_tokens, width}),
                        .out = chosen.reshape({n, 1, width})});
 
@@ -99,7 +112,7 @@ void Model::run_head(Step& step, const TensorView& streams, const TensorView& lo
                          .hc_eps = m.hc_eps,
                          .out = h});
   rms_norm(step.context, {.x = h, .weight = weights_.norm, .out = h, .eps = m.norm_eps});
-  Projection(step, h).plain(weights_.head, logits);
+  Projection(step, h).plain(weights_.head, logits.slice(0, 0, n));
 }
 
 }  // namespace dsv4

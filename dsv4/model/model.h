@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,23 +22,36 @@ class Model {
   // A folder with config.json and safetensors. Maps the weights; reads only vectors to widen and
   // the hash tables to check.
   static Model load(const std::string& folder);
+  // A model without files (Checkpoint::blank).
+  static Model blank(const std::string& what, const ModelConfig& config,
+                     const std::map<std::string, TensorMeta>& tensors, const Checkpoint::Fill& fill);
 
   const ModelConfig& config() const { return config_; }
   const std::vector<LayerSpec>& schedule() const { return schedule_; }
   const ModelWeights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
-  // Runs every token of the batch through the network, appending to the caches (one per layer).
-  // logits: [batch.logits_rows.size(), V] f32
-  void forward(const Context& context, const ForwardBatch& batch,
-               std::span<const LayerCache> caches, Scratch& scratch,
-               const TensorView& logits) const;
+  // Runs every token of the step through the network, appending to the caches (one per layer).
+  // Everything must lie where step.context works. logits: [n, V] f32, of which the first rows are
+  // written, one for each of step.logits_rows.
+  void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits) const;
+
+  // Where the tensors are that forward() reads; null: on the host.
+  Device* device() const { return device_.get(); }
+  // After for_each_tensor() has pointed all of them into `memory`, which the model keeps.
+  void place(std::shared_ptr<Device> device, Buffer memory);
+
+  // Every tensor that forward() reads, in the order in which it does; `visit` may point the view
+  // somewhere else. Moving a model to a device is that: copy what each view shows, and change it.
+  void for_each_tensor(const std::function<void(ConstTensorView&)>& visit);
 
  private:
-  Model() = default;
+  Model(ModelConfig config, Checkpoint checkpoint);
   void run_layer(Step& step, size_t l, const LayerCache& cache, const TensorView& streams) const;
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
 
+  std::shared_ptr<Device> device_;          // outlives device_memory_
+  Buffer device_memory_;
   std::unique_ptr<Checkpoint> checkpoint_;  // stays at one address: the weights point into it
   ModelConfig config_;
   std::vector<LayerSpec> schedule_;

@@ -1,7 +1,5 @@
 #include "dsv4/model/moe.h"
 
-#include <algorithm>
-
 #include "dsv4/model/projection.h"
 #include "dsv4/ops/router/router.h"
 
@@ -11,7 +9,6 @@ TensorView moe(Step& step, const MoeWeights& weights, const ConstTensorView& x) 
   const ModelConfig& m = step.config;
   const int64_t t = step.num_tokens;
   const TensorView acc = step.scratch.take(DType::kF32, {t, m.hidden_size});
-  std::fill_n(acc.as<float>(), acc.numel(), 0.f);
 
   const Scratch::Scope scope(step.scratch);
   const TensorView logits = step.scratch.take(DType::kF32, {t, m.num_experts});
@@ -31,17 +28,11 @@ TensorView moe(Step& step, const MoeWeights& weights, const ConstTensorView& x) 
                          .experts = chosen,
                          .weights = share,
                          .swiglu_limit = m.swiglu_limit,
-                         .acc = acc});
-
+                         .acc = acc,
+                         .add = false});
   // The shared expert sees every token with weight 1.
-  const TensorView only = step.scratch.take(DType::kI32, {t, 1});
-  const TensorView one = step.scratch.take(DType::kF32, {t, 1});
-  std::fill_n(only.as<int32_t>(), t, 0);
-  std::fill_n(one.as<float>(), t, 1.f);
   experts(step.context, {.x = x,
                          .table = weights.shared,
-                         .experts = only,
-                         .weights = one,
                          .swiglu_limit = m.swiglu_limit,
                          .acc = acc});
   return acc;

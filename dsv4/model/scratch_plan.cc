@@ -23,7 +23,7 @@ class Walk {
     rows_ = std::min(limits.logits_rows, t_);
   }
 
-  int64_t forward() {
+  ScratchPlan forward() {
     step();
     activation({t_, m_.hc_mult, m_.hidden_size});  // streams
     for (const LayerSpec& spec : layer_schedule(m_)) {
@@ -31,7 +31,7 @@ class Walk {
       hyper_connected([&] { moe(); });
     }
     head();
-    return scratch_.peak_bytes();
+    return {.lists = lists_.peak_bytes(), .activations = scratch_.peak_bytes()};
   }
 
  private:
@@ -54,22 +54,23 @@ class Walk {
     return std::min(runs_ + (t_ - runs_) / ratio, runs_ * visible(ratio));
   }
 
+  void list(std::initializer_list<int64_t> shape) { lists_.take(DType::kI32, shape); }
+
   void step() {
-    take(DType::kI32, {t_});                                                   // ids
-    for (const int64_t n : {runs_, runs_, runs_ + 1}) take(DType::kI32, {n});  // start, slots, cu
-    for (int i = 0; i < 3; ++i) take(DType::kI32, {t_});  // positions, sequence, window_new
-    take(DType::kI32, {t_, std::min(m_.window, limits_.context)});  // window_seen
+    for (const int64_t n : {t_, runs_, runs_, runs_ + 1}) list({n});  // ids, start, slots, cu
+    for (const int64_t n : {t_, t_, rows_}) list({n});  // positions, sequence, logits_rows
+    list({t_});                                         // window_new
+    list({t_, std::min(m_.window, limits_.context)});   // window_seen
     if (has(4)) entries(4, limits_.csa_page_entries, m_.index_topk);
     if (has(128)) entries(128, limits_.hca_page_entries, std::numeric_limits<int64_t>::max());
   }
 
   void entries(int ratio, int page_entries, int64_t most) {
-    take(DType::kI32, {closed(ratio)});  // rows
-    take(DType::kI32, {closed(ratio)});  // positions
-    take(DType::kI32, {t_});             // visible
-    take(DType::kI32,
-         {runs_, std::max<int64_t>(1, ceil_div(visible(ratio), page_entries))});  // pages
-    if (visible(ratio) <= most) take(DType::kI32, {t_, visible(ratio)});          // all
+    list({closed(ratio)});  // rows
+    list({closed(ratio)});  // positions
+    list({t_});             // visible
+    list({runs_, std::max<int64_t>(1, ceil_div(visible(ratio), page_entries))});  // pages
+    if (visible(ratio) <= most) list({t_, visible(ratio)});                       // all
   }
 
   template <class Block>
@@ -125,13 +126,10 @@ class Walk {
     take(DType::kI32, {t_, m_.experts_per_token});  // chosen
     take(DType::kF32, {t_, m_.experts_per_token});  // share
     projection(t_, m_.hidden_size);
-    take(DType::kI32, {t_, 1});  // only
-    take(DType::kF32, {t_, 1});  // one
   }
 
   void head() {
     if (rows_ == 0) return;
-    take(DType::kI32, {rows_});                       // rows
     activation({rows_, m_.hc_mult, m_.hidden_size});  // chosen
     activation({rows_, m_.hidden_size});              // h
     projection(rows_, m_.hidden_size);
@@ -141,21 +139,22 @@ class Walk {
   const bool official_;
   const StepLimits limits_;
   int64_t t_ = 0, runs_ = 0, rows_ = 0;
-  Scratch scratch_ = Scratch::counting();
+  Scratch lists_ = Scratch::counting(), scratch_ = Scratch::counting();
 };
 
 }  // namespace
 
-int64_t forward_scratch_bytes(const ModelConfig& config, Numerics numerics,
-                              const StepLimits& limits) {
-  int64_t bytes = Walk(config, numerics, limits).forward();
+ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics,
+                            const StepLimits& limits) {
+  const ScratchPlan plan = Walk(config, numerics, limits).forward();
   // While the indexer may pick every entry they are all listed instead, which can take more than
   // the longest context does.
   StepLimits listed = limits;
   listed.context = std::min(limits.context, 4 * config.index_topk + 3);
-  if (listed.context < limits.context)
-    bytes = std::max(bytes, Walk(config, numerics, listed).forward());
-  return bytes;
+  if (listed.context == limits.context) return plan;
+  const ScratchPlan all = Walk(config, numerics, listed).forward();
+  return {.lists = std::max(plan.lists, all.lists),
+          .activations = std::max(plan.activations, all.activations)};
 }
 
 }  // namespace dsv4

@@ -1,7 +1,7 @@
 // How much scratch memory a forward step takes, known before there are weights or a batch.
 //
 // The same takes and scopes as in make_step(), attention(), moe() and Model::forward(), walked with
-// a counting Scratch for the largest step that the limits allow. Whoever changes a take there
+// counting Scratches for the largest step that the limits allow. Whoever changes a take there
 // changes it here: tests/engine/workspace_test.cc runs both.
 
 #pragma once
@@ -19,7 +19,12 @@ struct StepLimits {
   int csa_page_entries = 0, hca_page_entries = 0;
 };
 
-int64_t forward_scratch_bytes(const ModelConfig& config, Numerics numerics,
-                              const StepLimits& limits);
+struct ScratchPlan {
+  int64_t lists = 0;        // of make_step(); on a device twice: where written, where read
+  int64_t activations = 0;  // of Model::forward()
+  int64_t total() const { return lists + activations; }
+};
+
+ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics, const StepLimits& limits);
 
 }  // namespace dsv4

@@ -1,7 +1,6 @@
 #include "dsv4/model/step.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
@@ -10,17 +9,12 @@
 namespace dsv4 {
 namespace {
 
+constexpr int32_t kNoRow = -1;
+
 // Cache row of logical entry `e` of a sequence.
 int32_t row_of(std::span<const int32_t> pages, int64_t e, int page_entries) {
   return pages[static_cast<size_t>(e / page_entries)] * page_entries +
          static_cast<int32_t>(e % page_entries);
-}
-
-template <class Value>
-ConstTensorView take_i32(Scratch& scratch, int64_t n, const Value& value) {
-  const TensorView view = scratch.take(DType::kI32, {n});
-  for (int64_t i = 0; i < n; ++i) view.as<int32_t>()[i] = static_cast<int32_t>(value(i));
-  return view;
 }
 
 void check_batch(const ForwardBatch& batch, const ModelConfig& config) {
@@ -38,130 +32,185 @@ void check_batch(const ForwardBatch& batch, const ModelConfig& config) {
   }
 }
 
-void fill_window(Step& step, int page_entries) {
-  const int64_t window = step.config.window;
-  int64_t longest = 0;
-  for (const SequenceRun& run : step.batch.runs) {
-    longest = std::max(longest, std::min(window, run.position + run.count));
-  }
-  const TensorView fresh = step.scratch.take(DType::kI32, {step.num_tokens});
-  const TensorView seen = step.scratch.take(DType::kI32, {step.num_tokens, longest});
-  for (const SequenceRun& run : step.batch.runs) {
-    for (int64_t i = 0; i < run.count; ++i) {
-      const int64_t t = run.position + i;
-      fresh.as<int32_t>()[run.first + i] = row_of(run.window_pages, t, page_entries);
-      int32_t* list = seen.row<int32_t>(run.first + i);
-      const int64_t oldest = std::max<int64_t>(0, t - window + 1);
-      for (int64_t j = 0; j < longest; ++j) {
-        list[j] = oldest + j <= t ? row_of(run.window_pages, oldest + j, page_entries) : -1;
-      }
-    }
-  }
-  step.window_new = fresh;
-  step.window_seen = seen;
+std::span<const int32_t> page_table(const SequenceRun& run, int ratio) {
+  return ratio == 4 ? run.csa_pages : run.hca_pages;
 }
 
-// Rows of every visible entry, [T, max_visible], -1 padded.
-template <class PagesOf>
-ConstTensorView list_all(Step& step, const EntryLists& lists, int page_entries,
-                         const PagesOf& pages_of) {
-  const TensorView all = step.scratch.take(DType::kI32, {step.num_tokens, lists.max_visible});
-  for (const SequenceRun& run : step.batch.runs) {
-    const std::span<const int32_t> table = pages_of(run);
-    for (int64_t i = 0; i < run.count; ++i) {
-      const int64_t sees = (run.position + i + 1) / lists.ratio;
-      int32_t* list = all.row<int32_t>(run.first + i);
-      for (int64_t w = 0; w < lists.max_visible; ++w) {
-        list[w] = w < sees ? row_of(table, w, page_entries) : -1;
-      }
-    }
+StepExtents::Entries entry_extents(const ForwardBatch& batch, int ratio) {
+  StepExtents::Entries most;
+  for (const SequenceRun& run : batch.runs) {
+    most.closed += num_closed_entries(run.position, run.count, ratio);
+    most.visible = std::max(most.visible, (run.position + run.count) / ratio);
+    most.pages = std::max(most.pages, static_cast<int64_t>(page_table(run, ratio).size()));
   }
-  return all;
+  return most;
 }
 
-// `pages_of` picks the page table of a run: the CSA or the HCA group. `most` entries or fewer are
-// all attended to and listed; beyond that the indexer chooses.
-template <class PagesOf>
-EntryLists make_entries(Step& step, int ratio, int64_t most, int page_entries,
-                        const PagesOf& pages_of) {
-  EntryLists lists{.ratio = ratio};
-  const auto& runs = step.batch.runs;
-  int64_t closed = 0, max_pages = 1;
-  for (const SequenceRun& run : runs) {
-    closed += num_closed_entries(run.position, run.count, ratio);
-    lists.max_visible = std::max(lists.max_visible, (run.position + run.count) / ratio);
-    max_pages = std::max(max_pages, static_cast<int64_t>(pages_of(run).size()));
+// Writes the lists of one step.
+class ListWriter {
+ public:
+  ListWriter(Step& step, const ForwardBatch& batch, const StepExtents& extents, StepLists lists)
+      : step_(step), batch_(batch), extents_(extents), lists_(lists) {}
+
+  void tokens();
+  void window(int page_entries);
+  // `most` entries or fewer are all attended to and listed; beyond that the indexer chooses.
+  EntryLists entries(int ratio, const StepExtents::Entries& extents, int64_t most,
+                     int page_entries);
+
+ private:
+  // n values, then `padding` up to the extent.
+  template <class Value>
+  ConstTensorView list(int64_t extent, int64_t n, int32_t padding, const Value& value) {
+    const TensorView view = lists_.take(DType::kI32, {extent});
+    int32_t* out = view.as<int32_t>();
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(value(i));
+    std::fill(out + n, out + extent, padding);
+    return lists_.read(view);
   }
-  const TensorView rows = step.scratch.take(DType::kI32, {closed});
-  const TensorView positions = step.scratch.take(DType::kI32, {closed});
-  const TensorView visible = step.scratch.take(DType::kI32, {step.num_tokens});
-  const TensorView pages =
-      step.scratch.take(DType::kI32, {static_cast<int64_t>(runs.size()), max_pages});
+  // One value per token of every run: value(run, index of the token in it).
+  template <class Value>
+  ConstTensorView token_list(int32_t padding, const Value& value) {
+    const TensorView view = lists_.take(DType::kI32, {extents_.tokens});
+    int32_t* out = view.as<int32_t>();
+    std::fill_n(out, extents_.tokens, padding);
+    for (const SequenceRun& run : batch_.runs) {
+      for (int64_t i = 0; i < run.count; ++i)
+        out[run.first + i] = static_cast<int32_t>(value(run, i));
+    }
+    return lists_.read(view);
+  }
+  // One row of cache rows per token: `fill` writes the first ones, -1 follows.
+  template <class Fill>
+  ConstTensorView row_lists(int64_t columns, const Fill& fill) {
+    const TensorView view = lists_.take(DType::kI32, {extents_.tokens, columns});
+    std::fill_n(view.as<int32_t>(), view.numel(), kNoRow);
+    for (const SequenceRun& run : batch_.runs) {
+      for (int64_t i = 0; i < run.count; ++i)
+        fill(run, run.position + i, view.row<int32_t>(run.first + i));
+    }
+    return lists_.read(view);
+  }
+  void closed(int ratio, int64_t extent, int page_entries, EntryLists& lists);
+  ConstTensorView pages(int ratio, int64_t columns);
+
+  Step& step_;
+  const ForwardBatch& batch_;
+  const StepExtents& extents_;
+  StepLists lists_;
+};
+
+void ListWriter::tokens() {
+  const auto runs = static_cast<int64_t>(batch_.runs.size());
+  const auto total = static_cast<int64_t>(batch_.ids.size());
+  const auto run = [&](int64_t i) -> const SequenceRun& {
+    return batch_.runs[static_cast<size_t>(i)];
+  };
+  step_.ids = list(extents_.tokens, total, 0,
+                   [&](int64_t i) { return batch_.ids[static_cast<size_t>(i)]; });
+  step_.start = list(extents_.runs, runs, 0, [&](int64_t i) { return run(i).position; });
+  step_.state_slots = list(extents_.runs, runs, -1, [&](int64_t i) { return run(i).slot; });
+  step_.cu_tokens = list(extents_.runs + 1, runs, static_cast<int32_t>(total),
+                         [&](int64_t i) { return run(i).first; });
+  step_.positions =
+      token_list(0, [](const SequenceRun& r, int64_t i) { return r.position + i; });
+  step_.sequence = token_list(
+      0, [&](const SequenceRun& r, int64_t) { return &r - batch_.runs.data(); });
+  step_.logits_rows =
+      list(extents_.logits_rows, static_cast<int64_t>(batch_.logits_rows.size()), 0,
+           [&](int64_t i) { return batch_.logits_rows[static_cast<size_t>(i)]; });
+}
+
+void ListWriter::window(int page_entries) {
+  step_.window_new = token_list(kNoRow, [&](const SequenceRun& r, int64_t i) {
+    return row_of(r.window_pages, r.position + i, page_entries);
+  });
+  const int64_t width = step_.config.window;
+  step_.window_seen =
+      row_lists(extents_.window, [&](const SequenceRun& r, int64_t t, int32_t* list) {
+        const int64_t oldest = std::max<int64_t>(0, t - width + 1);
+        for (int64_t e = oldest; e <= t; ++e)
+          list[e - oldest] = row_of(r.window_pages, e, page_entries);
+      });
+}
+
+void ListWriter::closed(int ratio, int64_t extent, int page_entries, EntryLists& lists) {
+  const TensorView rows = lists_.take(DType::kI32, {extent});
+  const TensorView positions = lists_.take(DType::kI32, {extent});
+  std::fill_n(rows.as<int32_t>(), extent, kNoRow);
+  std::fill_n(positions.as<int32_t>(), extent, 0);
   int64_t n = 0;
-  for (size_t r = 0; r < runs.size(); ++r) {
-    const SequenceRun& run = runs[r];
-    const std::span<const int32_t> table = pages_of(run);
-    int32_t* copy = pages.row<int32_t>(static_cast<int64_t>(r));
-    std::fill(std::copy(table.begin(), table.end(), copy), copy + max_pages, -1);
+  for (const SequenceRun& run : batch_.runs) {
     for (int64_t w = run.position / ratio; w < (run.position + run.count) / ratio; ++w, ++n) {
-      rows.as<int32_t>()[n] = row_of(table, w, page_entries);
+      rows.as<int32_t>()[n] = row_of(page_table(run, ratio), w, page_entries);
       positions.as<int32_t>()[n] = static_cast<int32_t>(w * ratio);
     }
-    for (int64_t i = 0; i < run.count; ++i) {
-      visible.as<int32_t>()[run.first + i] = static_cast<int32_t>((run.position + i + 1) / ratio);
-    }
   }
-  lists.closed_rows = rows;
-  lists.closed_positions = positions;
-  lists.visible = visible;
-  lists.pages = pages;
-  if (lists.max_visible <= most) lists.all_rows = list_all(step, lists, page_entries, pages_of);
+  lists.closed_rows = lists_.read(rows);
+  lists.closed_positions = lists_.read(positions);
+}
+
+ConstTensorView ListWriter::pages(int ratio, int64_t columns) {
+  const TensorView view = lists_.take(DType::kI32, {extents_.runs, columns});
+  std::fill_n(view.as<int32_t>(), view.numel(), -1);
+  int64_t row = 0;
+  for (const SequenceRun& run : batch_.runs) {
+    const std::span<const int32_t> table = page_table(run, ratio);
+    std::copy(table.begin(), table.end(), view.row<int32_t>(row++));
+  }
+  return lists_.read(view);
+}
+
+EntryLists ListWriter::entries(int ratio, const StepExtents::Entries& extents, int64_t most,
+                               int page_entries) {
+  EntryLists lists{.ratio = ratio, .max_visible = extents.visible};
+  closed(ratio, extents.closed, page_entries, lists);
+  lists.visible = token_list(0, [&](const SequenceRun& r, int64_t i) {
+    return (r.position + i + 1) / ratio;
+  });
+  lists.pages = pages(ratio, extents.pages);
+  if (lists.max_visible > most) return lists;
+  lists.all_rows =
+      row_lists(lists.max_visible, [&](const SequenceRun& r, int64_t t, int32_t* list) {
+        for (int64_t w = 0; w < (t + 1) / ratio; ++w)
+          list[w] = row_of(page_table(r, ratio), w, page_entries);
+      });
   return lists;
 }
 
 }  // namespace
 
+StepExtents step_extents(const ModelConfig& config, const ForwardBatch& batch) {
+  StepExtents extents{.tokens = static_cast<int64_t>(batch.ids.size()),
+                      .runs = static_cast<int64_t>(batch.runs.size()),
+                      .logits_rows = static_cast<int64_t>(batch.logits_rows.size()),
+                      .csa = entry_extents(batch, 4),
+                      .hca = entry_extents(batch, 128)};
+  for (const SequenceRun& run : batch.runs) {
+    const int64_t seen = std::min(config.window, run.position + run.count);
+    extents.window = std::max(extents.window, seen);
+  }
+  return extents;
+}
+
 Step make_step(const Context& context, const ModelConfig& config, const ForwardBatch& batch,
-               std::span<const LayerCache> caches, Scratch& scratch) {
+               const StepExtents& extents, std::span<const LayerCache> caches, StepLists lists,
+               Scratch& scratch) {
   check_batch(batch, config);
-  const auto num_runs = static_cast<int64_t>(batch.runs.size());
-  const auto run = [&](int64_t i) -> const SequenceRun& {
-    return batch.runs[static_cast<size_t>(i)];
-  };
   Step step{.context = context,
             .config = config,
-            .batch = batch,
             .scratch = scratch,
             .act = context.numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32,
-            .num_tokens = static_cast<int64_t>(batch.ids.size())};
-  step.ids = take_i32(scratch, step.num_tokens,
-                      [&](int64_t i) { return batch.ids[static_cast<size_t>(i)]; });
-  step.start = take_i32(scratch, num_runs, [&](int64_t i) { return run(i).position; });
-  step.state_slots = take_i32(scratch, num_runs, [&](int64_t i) { return run(i).slot; });
-  step.cu_tokens = take_i32(scratch, num_runs + 1, [&](int64_t i) {
-    return i < num_runs ? run(i).first : step.num_tokens;
-  });
-  const TensorView positions = scratch.take(DType::kI32, {step.num_tokens});
-  const TensorView sequence = scratch.take(DType::kI32, {step.num_tokens});
-  for (int64_t r = 0; r < num_runs; ++r) {
-    for (int64_t i = 0; i < run(r).count; ++i) {
-      positions.as<int32_t>()[run(r).first + i] = static_cast<int32_t>(run(r).position + i);
-      sequence.as<int32_t>()[run(r).first + i] = static_cast<int32_t>(r);
-    }
-  }
-  step.positions = positions;
-  step.sequence = sequence;
-
-  fill_window(step, caches.front().window.page_entries);
+            .num_tokens = extents.tokens};
+  ListWriter writer(step, batch, extents, lists);
+  writer.tokens();
+  writer.window(caches.front().window.page_entries);
   for (size_t l = 0; l < caches.size(); ++l) {
     const int ratio = config.ratios[l], page_entries = caches[l].entries.page_entries;
-    if (ratio == 4 && step.csa.ratio == 0) {
-      step.csa = make_entries(step, ratio, config.index_topk, page_entries,
-                              [](const SequenceRun& r) { return r.csa_pages; });
-    } else if (ratio == 128 && step.hca.ratio == 0) {
-      step.hca = make_entries(step, ratio, std::numeric_limits<int64_t>::max(), page_entries,
-                              [](const SequenceRun& r) { return r.hca_pages; });
-    }
+    if (ratio == 4 && step.csa.ratio == 0)
+      step.csa = writer.entries(ratio, extents.csa, config.index_topk, page_entries);
+    if (ratio == 128 && step.hca.ratio == 0)
+      step.hca = writer.entries(ratio, extents.hca, INT64_MAX, page_entries);
   }
   return step;
 }

@@ -6,10 +6,28 @@
 
 #include "dsv4/model/batch.h"
 #include "dsv4/model/config.h"
+#include "dsv4/model/step_lists.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/scratch.h"
 
 namespace dsv4 {
+
+// Sizes of the lists. A step may be made larger than its batch: what is too much is filled so that
+// ops pass over it (rows -1, nothing visible, empty runs). Steps of equal extents differ in
+// contents only, so one captured graph serves them all.
+struct StepExtents {
+  struct Entries {
+    int64_t closed = 0;   // entries that close
+    int64_t visible = 0;  // entries that a query sees, at most
+    int64_t pages = 1;    // of a sequence's table
+    bool operator==(const Entries&) const = default;
+  };
+  int64_t tokens = 0, runs = 0;
+  int64_t window = 0;  // keys of the window that a query sees, at most
+  int64_t logits_rows = 0;
+  Entries csa, hca;
+  bool operator==(const StepExtents&) const = default;
+};
 
 // Compressed entries of one ratio, as this batch closes and sees them (spec 4.3: a query at t sees
 // entry w iff w < floor((t + 1) / r)).
@@ -26,7 +44,6 @@ struct EntryLists {
 struct Step {
   const Context& context;
   const ModelConfig& config;
-  const ForwardBatch& batch;
   Scratch& scratch;
   DType act;  // activations: BF16 under official numerics, F32 under exact
 
@@ -39,15 +56,19 @@ struct Step {
   ConstTensorView state_slots;  // [runs] I32
   ConstTensorView window_new;   // [T] I32: cache row that each token's key goes to
   ConstTensorView window_seen;  // [T, n <= W] I32: rows of the window, oldest first, -1 padded
+  ConstTensorView logits_rows;  // [n] I32: tokens whose logits are wanted
   EntryLists csa, hca;          // empty when the model has no such layer
 
   bool official() const { return context.numerics == Numerics::kOfficial; }
   TensorView activation(std::initializer_list<int64_t> shape) { return scratch.take(act, shape); }
 };
 
-// Tables are taken from `scratch` and live as long as the caller's scope. Page sizes come from the
-// caches, so `caches` must hold one LayerCache per layer.
+// What the batch needs and no more. Page sizes come from the caches, one LayerCache per layer.
+StepExtents step_extents(const ModelConfig& config, const ForwardBatch& batch);
+
+// Lists live as long as the caller's scope on their scratch. `extents` are step_extents() or larger.
 Step make_step(const Context& context, const ModelConfig& config, const ForwardBatch& batch,
-               std::span<const LayerCache> caches, Scratch& scratch);
+               const StepExtents& extents, std::span<const LayerCache> caches, StepLists lists,
+               Scratch& scratch);
 
 }  // namespace dsv4

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -67,8 +68,12 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognised and not loaded
   std::vector<std::string> unused;   // tensors nobody asked for
-  std::deque<Buffer> widened;        // f32 copies behind some of the views above
+  std::deque<Buffer> widened;        // f32 copies behind some of the views above, RoPE tables
 };
+
+// Every tensor of the weights that is there, in the order in which a forward step reads them.
+void for_each_tensor(ModelWeights& weights, const std::function<void(ConstTensorView&)>& visit);
+
 
 // Throws kBadInput naming the tensor that is missing or has another shape than the config says.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);

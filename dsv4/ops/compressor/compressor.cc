@@ -1,11 +1,17 @@
 #include "dsv4/ops/compressor/compressor.h"
 
 #include "dsv4/ops/compressor/compressor_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/compressor/compressor_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<CompressorArgs> kCompressor[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<CompressorArgs>, compressor_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<CompressorArgs>, compressor_cpu},
 };
 

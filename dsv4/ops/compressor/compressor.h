@@ -12,6 +12,10 @@
 // call, so any chunking gives the same entries and the same state, bit for bit. Closed blocks come
 // out in order, sequence after sequence: num_closed_entries(start, count, r) of each. Not here: the
 // projections before, norm, RoPE and quantisation after.
+//
+// So that a CUDA graph can be replayed with other contents, shapes may be larger than what they
+// hold: rows of `out` past the last entry are written as zeros, tokens past the last run are not
+// read, and an empty run (cu_tokens[i] == cu_tokens[i+1]) needs no state slot: it may be negative.
 
 #pragma once
 
@@ -28,9 +32,9 @@ struct CompressorArgs {
   ConstTensorView ape;          // [r, layout.columns()] f32
   ConstTensorView cu_tokens;    // [b + 1] I32
   ConstTensorView start;        // [b] I32
-  ConstTensorView state_slots;  // [b] I32
+  ConstTensorView state_slots;  // [b] I32, distinct; negative: none, for an empty run
   TensorView state;             // [slots, layout.floats()] f32, updated
-  TensorView out;               // [entries, d_c] f32|bf16: the pooled p_w
+  TensorView out;               // [entries or more, d_c] f32|bf16: the pooled p_w, then zeros
 };
 
 // Blocks that close when `count` tokens are appended at position `start`.

@@ -106,6 +106,7 @@ std::vector<Sequence> read_sequences(const CompressorArgs& args) {
     DSV4_CHECK(0 <= cu[0] && cu[0] <= cu[1] && cu[1] <= tokens, "cu_tokens[{}]={} .. {} of {}", i,
                cu[0], cu[1], tokens);
     DSV4_CHECK(start >= 0, "start[{}]={}", i, start);
+    if (slot < 0 && cu[0] == cu[1]) continue;
     DSV4_CHECK(0 <= slot && slot < slots, "state_slots[{}]={} of {}", i, slot, slots);
     DSV4_CHECK(!taken[static_cast<size_t>(slot)], "state_slots[{}]={} is taken twice", i, slot);
     taken[static_cast<size_t>(slot)] = true;
@@ -123,7 +124,7 @@ class Pooling {
       const int64_t first = sequence.start / layout_.ratio, last = sequence.end / layout_.ratio;
       for (int64_t block = first; block < last; ++block) entries_.push_back({&sequence, block});
     }
-    DSV4_CHECK(args.out.dim(0) == num_entries(), "out has {} rows, {} blocks close",
+    DSV4_CHECK(args.out.dim(0) >= num_entries(), "out has {} rows, {} blocks close",
                args.out.dim(0), num_entries());
   }
 
@@ -132,6 +133,7 @@ class Pooling {
 
   // scratch: [3, width]
   void pool(int64_t index, float* scratch) const;
+  void clear_rest() const;  // rows of out past the entries
   void update_state(int64_t index) const;
 
  private:
@@ -188,6 +190,13 @@ void Pooling::pool(int64_t index, float* scratch) const {
   cpu::store(args_.out, index * args_.out.row_stride(), width, pooled);
 }
 
+void Pooling::clear_rest() const {
+  const std::vector<float> zeros(static_cast<size_t>(layout_.width), 0.f);
+  for (int64_t i = num_entries(); i < args_.out.dim(0); ++i) {
+    cpu::store(args_.out, i * args_.out.row_stride(), layout_.width, zeros.data());
+  }
+}
+
 void Pooling::keep(const Sequence& sequence, const TokenRow& token, int row) const {
   float* kv = sequence.state + int64_t{row} * layout_.columns();
   float* gate = kv + layout_.plane();
@@ -215,6 +224,7 @@ void Pooling::update_state(int64_t index) const {
 
 void compressor_cpu(const Context&, const CompressorArgs& args) {
   const Pooling pooling(args);
+  pooling.clear_rest();
   constexpr int64_t kOperations = 20;  // per value: two passes and an exponential
 #pragma omp parallel if (cpu::worth_sharing(kOperations * args.kv.numel()))
   {

@@ -36,6 +36,7 @@ CompressorWant compressor_oracle(const CompressorArgs& args) {
     want.state.push_back(oracle::value(args.state, i));
   }
   for (int64_t i = 0; i < args.start.numel(); ++i) {
+    if (args.cu_tokens.as<int32_t>()[i] == args.cu_tokens.as<int32_t>()[i + 1]) continue;
     double* state = want.state.data() +
                     args.state_slots.as<int32_t>()[i] * static_cast<int64_t>(layout.floats());
     int64_t position = args.start.as<int32_t>()[i];
@@ -57,6 +58,7 @@ CompressorWant compressor_oracle(const CompressorArgs& args) {
       }
     }
   }
+  want.out.resize(static_cast<size_t>(args.out.numel()), 0.0);
   return want;
 }
 

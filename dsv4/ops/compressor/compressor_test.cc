@@ -28,19 +28,21 @@ Ints prefix_sum(const Ints& counts) {
   return sums;
 }
 
-// Sequence i appends counts[i] tokens at position start[i] and lives in slot n - 1 - i. Sequences
-// that start at 0 get a fresh state, the others one full of finite rows.
-void check_case(const StateLayout& layout, const Ints& start, const Ints& counts, DType out_dtype) {
+// Sequence i appends counts[i] tokens at position start[i] and lives in slot n - 1 - i, or in none
+// if it is empty. Sequences that start at 0 get a fresh state, the others one full of finite rows.
+// `spare`: rows of tokens and of the output that no sequence fills.
+void check_case(const StateLayout& layout, const Ints& start, const Ints& counts, DType out_dtype,
+                int64_t spare = 0) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(layout.ratio * 7 + layout.width + counts.front()));
-  const auto b = static_cast<int64_t>(start.size()), tokens = prefix_sum(counts).back();
+  const auto b = static_cast<int64_t>(start.size()), tokens = prefix_sum(counts).back() + spare;
   Ints slots;
-  int64_t entries = 0;
+  int64_t entries = spare;
   const TensorView state = arena.inout(DType::kF32, {b, layout.floats()});
   test::fill_normal(state, rng);
   for (int64_t i = 0; i < b; ++i) {
     const auto at = static_cast<size_t>(i);
-    slots.push_back(b - 1 - i);
+    slots.push_back(counts[at] > 0 ? b - 1 - i : -1);
     entries += num_closed_entries(start[at], counts[at], layout.ratio);
     if (start[at] == 0) reset_state(layout, state.row<float>(b - 1 - i));
   }
@@ -82,6 +84,7 @@ TEST(Compressor, AgreesWithOracle) {
       check_case(layout, {0}, {1}, dtype);
       check_case(layout, {0}, {int64_t{3} * layout.ratio + 1}, dtype);
       check_case(layout, {0, 6, 3, 127, 0, 256}, {9, 2, 1, 130, 0, 128}, dtype);
+      check_case(layout, {0, 7, 3, 0}, {0, 0, 1, 0}, dtype, 3);
     }
   }
 }
@@ -234,7 +237,10 @@ TEST(Compressor, SaysWhatIsWrong) {
   args.cu_tokens = int_input(arena, {0, 4, 9});
   EXPECT_TRUE(contains(message(), "cu_tokens[1]=4 .. 9 of 8"));
   args.cu_tokens = int_input(arena, {0, 4, 7});
-  EXPECT_TRUE(contains(message(), "out has 2 rows, 1 blocks close"));
+  args.out = stream.out.view().slice(0, 0, 0);
+  EXPECT_TRUE(contains(message(), "out has 0 rows, 1 blocks close"));
+  args.state_slots = int_input(arena, {1, -1});
+  EXPECT_TRUE(contains(message(), "state_slots[1]=-1 of 3"));
   args.start = int_input(arena, {-1, 0});
   EXPECT_TRUE(contains(message(), "start[0]=-1"));
 }

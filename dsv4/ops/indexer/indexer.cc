@@ -1,15 +1,24 @@
 #include "dsv4/ops/indexer/indexer.h"
 
 #include "dsv4/ops/indexer/indexer_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/indexer/indexer_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<IndexScoresArgs> kIndexScores[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, index_scores_cuda_reject, index_scores_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, index_scores_cpu},
 };
 
 constexpr Row<TopKArgs> kTopK[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<TopKArgs>, top_k_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<TopKArgs>, top_k_cpu},
 };
 

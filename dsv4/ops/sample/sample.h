@@ -7,6 +7,9 @@
 //   logprob:       log softmax of the raw logits at the chosen id: no temperature, no cuts
 //
 // -inf bans a token: it is never chosen. Everything is f64 after the logits.
+//
+// A row of logits with NaN or +inf, or all -inf, throws in host memory. On a device nobody can
+// throw: such a row gives id -1 and logprob NaN, and valid parameters are the caller's promise.
 
 #pragma once
 
@@ -26,7 +29,8 @@ struct SamplingParams {
 };
 
 struct SampleArgs {
-  ConstTensorView logits;  // [b, v] f32; a row with NaN or +inf, or all -inf, throws
+  ConstTensorView logits;  // [b, v] f32
+  // Both in the memory that the tensors are in: device rows read them when they run.
   std::span<const SamplingParams> params;  // [b]
   std::span<const uint64_t> steps;  // [b] position of the draw in the request's random stream
   TensorView ids;                   // [b] I32

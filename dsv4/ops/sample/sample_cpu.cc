@@ -105,6 +105,12 @@ size_t prefix(Descending& candidates, size_t limit, double target, bool reached_
   return n;
 }
 
+void check(const SamplingParams& p) {
+  DSV4_CHECK(p.temperature >= 0 && std::isfinite(p.temperature), "temperature={}", p.temperature);
+  DSV4_CHECK(p.top_p > 0 && p.top_p <= 1, "top_p={}", p.top_p);
+  DSV4_CHECK(p.top_k >= 0, "top_k={}", p.top_k);
+}
+
 int32_t draw(const Logits& logits, const SamplingParams& params, uint64_t step) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const auto temperature = static_cast<double>(params.temperature);
@@ -138,6 +144,7 @@ int32_t largest_id(const Logits& logits) {
 
 void sample_cpu(const Context&, const SampleArgs& args) {
   const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
+  for (const SamplingParams& params : args.params) check(params);
   std::vector<float> largest(static_cast<size_t>(rows));
   for (int64_t r = 0; r < rows; ++r) {
     const float value = cpu::max_value(args.logits.row<float>(r), vocabulary);

@@ -33,26 +33,38 @@ Choice sample_one(const std::vector<float>& logits, const SamplingParams& params
   return {ids.as<int32_t>()[0], logprobs.as<float>()[0]};
 }
 
+// Parameters and steps in memory that a row of any kind can read.
+struct Draws {
+  std::span<SamplingParams> params;
+  std::span<uint64_t> steps;
+
+  Draws(Arena& arena, int64_t b) {
+    const auto n = static_cast<size_t>(b);
+    const auto bytes = b * static_cast<int64_t>(sizeof(SamplingParams));
+    params = {reinterpret_cast<SamplingParams*>(arena.input(DType::kU8, {bytes}).data), n};
+    steps = {arena.input(DType::kI64, {b}).as<uint64_t>(), n};
+  }
+};
+
 void check_sample(int64_t b, int64_t v, double sigma, uint64_t seed) {
   Arena arena;
   Rng rng(seed);
   const TensorView logits = arena.input(DType::kF32, {b, v});
   test::fill_normal(logits, rng, sigma);
-  std::vector<SamplingParams> params;
-  std::vector<uint64_t> steps;
-  for (int64_t r = 0; r < b; ++r) {
+  const Draws draws(arena, b);
+  for (size_t r = 0; r < draws.params.size(); ++r) {
     constexpr std::array kTemperatures{0.f, 0.3f, 1.f, 5.f};
     constexpr std::array kTopP{1.f, 0.95f, 0.3f};
     constexpr std::array kTopK{0, 1, 5, 1'000'000};
-    params.push_back({.temperature = kTemperatures[static_cast<size_t>(rng.below(4))],
-                      .top_p = kTopP[static_cast<size_t>(rng.below(3))],
-                      .top_k = kTopK[static_cast<size_t>(rng.below(4))],
-                      .seed = rng.bits()});
-    steps.push_back(rng.bits());
+    draws.params[r] = {.temperature = kTemperatures[static_cast<size_t>(rng.below(4))],
+                       .top_p = kTopP[static_cast<size_t>(rng.below(3))],
+                       .top_k = kTopK[static_cast<size_t>(rng.below(4))],
+                       .seed = rng.bits()};
+    draws.steps[r] = rng.bits();
   }
   const SampleArgs args{.logits = logits,
-                        .params = params,
-                        .steps = steps,
+                        .params = draws.params,
+                        .steps = draws.steps,
                         .ids = arena.output(DType::kI32, {b}),
                         .logprobs = arena.output(DType::kF32, {b})};
   const SampleWant want = sample_oracle(args);
@@ -80,6 +92,39 @@ TEST(Sample, AgreesWithOracle) {
     }
   }
   check_sample(4, 129280, 3.0, seed++);
+  check_sample(2, 20'000, 0.01, seed++);  // flat: a draw looks far down
+}
+
+// Device rows cannot throw: a row without a finite largest logit says so in its outputs.
+TEST(Sample, DeviceRowsMarkBadLogits) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr int64_t kRows = 8, kVocabulary = 1500;
+  Arena arena;
+  const TensorView logits = arena.input(DType::kF32, {kRows, kVocabulary});
+  const Draws draws(arena, kRows);
+  for (int64_t r = 0; r < kRows; ++r) {
+    float* row = logits.row<float>(r);
+    std::fill_n(row, kVocabulary, r % 4 == 3 ? -kInf : 1.f);
+    if (r % 4 == 1) row[1499] = kNan;
+    if (r % 4 == 2) row[7] = kInf;
+    draws.params[static_cast<size_t>(r)] = {.temperature = r < 4 ? 0.f : 1.f};
+  }
+  const SampleArgs args{.logits = logits,
+                        .params = draws.params,
+                        .steps = draws.steps,
+                        .ids = arena.output(DType::kI32, {kRows}),
+                        .logprobs = arena.output(DType::kF32, {kRows})};
+  for (const Row<SampleArgs>& row : sample_rows()) {
+    if (row.arch == Arch::kCpu) continue;
+    arena.prepare();
+    row.run(Context{.device = test::gpu()}, args);
+    test::wait(*test::gpu());
+    for (int64_t r = 0; r < kRows; ++r) {
+      EXPECT_EQ(args.ids.as<int32_t>()[r] == -1, r % 4 != 0) << row.name << " row " << r;
+      EXPECT_EQ(std::isnan(args.logprobs.as<float>()[r]), r % 4 != 0) << row.name << " row " << r;
+    }
+  }
 }
 
 TEST(Sample, GreedyTakesTheLowestIdOfTheLargest) {

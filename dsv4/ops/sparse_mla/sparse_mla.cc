@@ -1,11 +1,17 @@
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
 
 #include "dsv4/ops/sparse_mla/sparse_mla_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/sparse_mla/sparse_mla_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<SparseMlaArgs> kSparseMla[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu},
 };
 

@@ -1,0 +1,149 @@
+#include "apps/bench_model.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+
+#include "apps/common.h"
+#include "dsv4/base/error.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/engine/device_model.h"
+#include "dsv4/engine/device_workspace.h"
+#include "dsv4/engine/synthetic.h"
+#include "dsv4/engine/workspace.h"
+
+namespace dsv4::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+int64_t weight_bytes(Model& model) {
+  int64_t bytes = 0;
+  model.for_each_tensor([&](ConstTensorView& view) { bytes += view.bytes(); });
+  return bytes;
+}
+
+}  // namespace
+
+void add_bench_options(CLI::App& command, BenchOptions& options) {
+  command.add_option("model", options.model, "model folder, or demo");
+  command
+      .add_option("--synthetic", options.synthetic,
+                  "a full-size model with random weights, made on the device")
+      ->check(CLI::IsMember({"flash", "pro"}))
+      ->option_text("flash|pro");
+  command.add_option("--experts", options.experts, "synthetic: format of routed experts");
+  command.add_option("--dense", options.dense, "synthetic: format of the FP8 weights");
+  command.add_option("--recipe", options.recipe, "synthetic: recipe file");
+  command.add_option("--layers", options.layers, "synthetic: only the first so many layers")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command.add_option("--seed", options.seed, "of random weights and prompts")
+      ->capture_default_str();
+  command.add_flag("--deterministic", options.deterministic,
+                   "use only rows whose bits do not depend on the batch");
+  command.add_flag("--ops", options.ops, "also time every kernel (device)");
+  command.add_flag("--json", options.json, "print one JSON object");
+  add_numerics(command, options.numerics);
+  add_device(command, options.device);
+}
+
+BenchModel::BenchModel(const BenchOptions& options) : options_(options) {
+  if (options.model.empty() == options.synthetic.empty())
+    fail(ErrorCode::kBadInput, "bench wants either a model or --synthetic flash|pro");
+  auto begin = Clock::now();
+  const auto phase = [&](const char* name) {
+    phases_[name] = seconds_since(begin);
+    begin = Clock::now();
+  };
+  std::shared_ptr<Device> device = open_device(options.device);
+  if (!options.synthetic.empty() && device == nullptr)
+    fail(ErrorCode::kUnsupported, "--synthetic makes its weights on a GPU: add --device cuda");
+  probe_ = make_probe(device.get());
+  free_before_ = probe_->free_bytes();
+  phase("open_device");
+  roofs_ = probe_->measure_roofs();
+  phase("measure_roofs");
+  if (options.synthetic.empty()) {
+    model_.emplace(load_model(find_model(options.model), options.device));
+    phase("load_weights");
+    return;
+  }
+  const Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
+  model_.emplace(synthetic_model(options.synthetic, recipe, options.layers, options.seed));
+  phase("list_tensors");
+#if DSV4_CUDA
+  make_on_device(*model_, std::move(device), options.seed);
+#endif
+  phase("make_weights");
+}
+
+Context BenchModel::context() const {
+  return {.numerics = options_.numerics, .need_batch_invariant = options_.deterministic};
+}
+
+Json BenchModel::header() const {
+  const ModelConfig& config = model_->config();
+  return {{"model", model_->checkpoint().folder()},
+          {"experts", options_.experts},
+          {"dense", options_.dense},
+          {"layers", config.num_layers},
+          {"numerics", name(options_.numerics)},
+          {"device", probe_->name()},
+          {"driver", probe_->driver()},
+          {"device_bytes", probe_->total_bytes()},
+          {"copy_bytes_per_s", roofs_.copy_bytes_per_s},
+          {"matrix_flops_per_s", roofs_.matrix_flops_per_s},
+          {"seconds", phases_}};
+}
+
+Json BenchModel::memory(const CacheLimits& limits) const {
+  if (model_->device() == nullptr) return nullptr;
+  const ModelConfig& config = model_->config();
+  const int64_t weights = weight_bytes(const_cast<Model&>(*model_));
+  const int64_t cache = plan_cache(config, options_.numerics, limits).plan.bytes();
+  const int64_t work = plan_device_workspace(config, options_.numerics, limits).total();
+  const int64_t planned = weights + cache + work, taken = free_before_ - probe_->free_bytes();
+  return {{"weights_bytes", weights}, {"cache_bytes", cache},   {"workspace_bytes", work},
+          {"planned_bytes", planned}, {"measured_bytes", taken}};
+}
+
+Json BenchModel::kernel_table() {
+  std::vector<std::pair<std::string, KernelTotal>> rows;
+  for (const auto& row : probe_->take_times()) rows.push_back(row);
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  Json table = Json::array();
+  for (const auto& [kernel, total] : rows)
+    table.push_back({{"kernel", kernel}, {"launches", total.launches}, {"us", 1e6 * total.seconds}});
+  return table;
+}
+
+std::vector<int32_t> random_tokens(const Model& model, int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(model.config().vocab_size));
+  return ids;
+}
+
+std::vector<int64_t> parse_numbers(const char* what, const std::string& text) {
+  std::vector<int64_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int64_t number = 0;
+    const auto [stop, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || number < 1 || (stop != end && *stop != ','))
+      fail(ErrorCode::kBadInput, "{} {}: want positive numbers with commas between them", what,
+           text);
+    numbers.push_back(number);
+    if (stop == end) return numbers;
+    at = stop + 1;
+  }
+}
+
+}  // namespace dsv4::apps

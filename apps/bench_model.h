@@ -1,0 +1,66 @@
+// What `dsv4 bench decode` and `bench prefill` share: the model to measure, and what getting it
+// ready took.
+
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "dsv4/engine/executor.h"
+#include "dsv4/engine/probe.h"
+
+namespace dsv4::apps {
+
+struct BenchOptions {
+  std::string model, synthetic, experts, dense, recipe, device = "cpu";
+  int64_t layers = 0;
+  uint64_t seed = 1;
+  Numerics numerics = Numerics::kOfficial;
+  bool deterministic = false, ops = false, json = false;
+};
+
+void add_bench_options(CLI::App& command, BenchOptions& options);
+
+class BenchModel {
+ public:
+  explicit BenchModel(const BenchOptions& options);
+
+  const Model& model() const { return *model_; }
+  Probe& probe() { return *probe_; }
+  const Roofs& roofs() const { return roofs_; }
+  Context context() const;
+  // What stands above the results: model, device, roofs, seconds of each phase, memory.
+  nlohmann::ordered_json header() const;
+  // Device memory taken since before the weights came, against the plan for it.
+  nlohmann::ordered_json memory(const CacheLimits& limits) const;
+  // Kernels of one call, by falling time; empty unless --ops was given and there is a device.
+  template <class Call>
+  nlohmann::ordered_json kernels(const Call& call) {
+    if (!options_.ops) return nullptr;
+    probe_->time_kernels(true);
+    call();
+    auto times = kernel_table();
+    probe_->time_kernels(false);
+    return times;
+  }
+
+ private:
+  nlohmann::ordered_json kernel_table();
+
+  const BenchOptions options_;
+  std::optional<Model> model_;
+  std::unique_ptr<Probe> probe_;
+  Roofs roofs_;
+  int64_t free_before_ = 0;
+  nlohmann::ordered_json phases_;
+};
+
+// Random token ids of the model.
+std::vector<int32_t> random_tokens(const Model& model, int64_t n, uint64_t seed);
+
+// "8" or "1,8,32"
+std::vector<int64_t> parse_numbers(const char* what, const std::string& text);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,255 @@
+// dsv4 bench decode|prefill: tokens per second of a whole model, beside the floor of its bytes and
+// flops.
+
+#include <chrono>
+#include <memory>
+
+#include "apps/bench_model.h"
+#include "apps/commands.h"
+#include "apps/common.h"
+#include "apps/json_report.h"
+#include "dsv4/base/error.h"
+#include "dsv4/engine/step_cost.h"
+#include "dsv4/engine/synthetic.h"
+
+namespace dsv4::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmSteps = 4;  // the second one captures the graph
+
+struct DecodeOptions : BenchOptions {
+  std::string batch = "1", context = "4096";
+  int64_t steps = 32;
+};
+struct PrefillOptions : BenchOptions {
+  std::string tokens = "8192";
+  int64_t chunk = 4096;
+};
+
+double seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Rates against the floor, null where there is no roof.
+void add_shares(const StepCost& cost, double time, const Roofs& roofs, Json& row) {
+  row["weight_bytes"] = cost.weight_bytes;
+  row["cache_bytes"] = cost.cache_bytes;
+  row["flops"] = cost.flops;
+  if (roofs.copy_bytes_per_s > 0)
+    row["share_of_memory_roof"] = cost.bytes() / time / roofs.copy_bytes_per_s;
+  if (roofs.matrix_flops_per_s > 0)
+    row["share_of_matrix_roof"] = cost.flops / time / roofs.matrix_flops_per_s;
+}
+
+// Sequences that are `context` tokens long without having been read: their cache rows are random.
+std::vector<SeqId> open_sequences(Executor& executor, int64_t batch, int64_t context) {
+  std::vector<SeqId> sequences;
+  for (int64_t i = 0; i < batch; ++i) {
+    const SeqId seq = executor.cache().open();
+    for (int64_t have = 0; have < context;) {
+      const int64_t count = std::min(context - have, executor.limits().max_batch_tokens);
+      if (!executor.cache().reserve(seq, count))
+        fail(ErrorCode::kResource, "no cache room for {} tokens", context);
+      executor.cache().commit(seq, count);
+      have += count;
+    }
+    sequences.push_back(seq);
+  }
+  return sequences;
+}
+
+// Decoding sequences, one greedy token each a step.
+class Decoding {
+ public:
+  Decoding(Executor& executor, std::vector<SeqId> sequences, std::vector<int32_t> tokens)
+      : executor_(executor), sequences_(std::move(sequences)), tokens_(std::move(tokens)) {}
+
+  void step() {
+    std::vector<Work> work;
+    for (size_t i = 0; i < sequences_.size(); ++i)
+      work.push_back({sequences_[i], {&tokens_[i], 1}, Work::Logits::kLast});
+    executor_.start(work);
+    const std::vector<SamplingParams> greedy(tokens_.size(), SamplingParams{.temperature = 0});
+    const std::vector<uint64_t> steps(tokens_.size(), 0);
+    const std::vector<Sampled> chosen = executor_.sample(greedy, steps);
+    for (size_t i = 0; i < chosen.size(); ++i) tokens_[i] = chosen[i].id;
+  }
+
+ private:
+  Executor& executor_;
+  std::vector<SeqId> sequences_;
+  std::vector<int32_t> tokens_;
+};
+
+Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, int64_t context) {
+  const Model& model = bench.model();
+  const int64_t timed = kWarmSteps + options.steps + 1;
+  const CacheLimits limits{.max_tokens = context + timed,
+                           .max_sequences = static_cast<int>(batch),
+                           .max_batch_tokens = std::max<int64_t>(batch, 64)};
+  Executor executor(model, bench.context(), limits);
+#if DSV4_CUDA
+  if (model.device() != nullptr) fill_caches(*model.device(), executor.layers(), options.seed);
+#endif
+  Decoding decoding(executor, open_sequences(executor, batch, context),
+                    random_tokens(model, batch, options.seed));
+  const auto begin = Clock::now();
+  for (int i = 0; i < kWarmSteps; ++i) decoding.step();
+  const double warm = seconds(begin, Clock::now());
+  std::vector<double> steps;
+  for (int64_t i = 0; i < options.steps; ++i) {
+    const auto from = Clock::now();
+    decoding.step();
+    steps.push_back(seconds(from, Clock::now()));
+  }
+  const double time = median(steps);
+  Json row = {{"batch", batch},
+              {"context", context},
+              {"ms_per_step", 1e3 * time},
+              {"tokens_per_second", static_cast<double>(batch) / time},
+              {"warm_up_seconds", warm}};
+  add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
+  row["memory"] = bench.memory(limits);
+  row["kernels"] = bench.kernels([&] { decoding.step(); });
+  return row;
+}
+
+Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t tokens) {
+  const Model& model = bench.model();
+  const CacheLimits limits{.max_tokens = tokens,
+                           .max_sequences = 1,
+                           .max_batch_tokens = std::min(options.chunk, tokens)};
+  Executor executor(model, bench.context(), limits);
+  const std::vector<int32_t> ids = random_tokens(model, tokens, options.seed);
+  const auto read = [&](SeqId seq, int64_t count) {
+    for (int64_t first = 0; first < count; first += limits.max_batch_tokens) {
+      const int64_t n = std::min(limits.max_batch_tokens, count - first);
+      const bool last = first + n == count;
+      const Work work{
+          seq, std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
+          last ? Work::Logits::kLast : Work::Logits::kNone};
+      executor.start({&work, 1});
+    }
+    executor.wait();
+  };
+  const auto timed = [&](int64_t count) {
+    const SeqId seq = executor.cache().open();
+    const auto begin = Clock::now();
+    read(seq, count);
+    const double time = seconds(begin, Clock::now());
+    executor.cache().close(seq);
+    return time;
+  };
+  const double warm = timed(limits.max_batch_tokens);  // workspaces, library start
+  const double time = timed(tokens);
+  Json row = {{"tokens", tokens},
+              {"chunk", limits.max_batch_tokens},
+              {"seconds", time},
+              {"tokens_per_second", static_cast<double>(tokens) / time},
+              {"warm_up_seconds", warm}};
+  add_shares(prefill_cost(model, options.numerics, tokens, limits.max_batch_tokens), time,
+             bench.roofs(), row);
+  row["memory"] = bench.memory(limits);
+  row["kernels"] = bench.kernels([&] { timed(tokens); });
+  return row;
+}
+
+void print_text(const Json& report) {
+  fmt::print("{}, {} layers, {} numerics, on {}\n", report["model"].get<std::string>(),
+             report["layers"].get<int64_t>(), report["numerics"].get<std::string>(),
+             report["device"].get<std::string>());
+  for (const auto& [phase, time] : report["seconds"].items())
+    fmt::print("  {:<14} {:7.2f} s\n", phase, time.get<double>());
+  for (const Json& row : report["results"]) {
+    const bool decode = row.contains("batch");
+    if (decode) {
+      fmt::print("batch {:>3}, context {:>7}: {:8.2f} ms a step, {:8.1f} tokens/s",
+                 row["batch"].get<int64_t>(), row["context"].get<int64_t>(),
+                 row["ms_per_step"].get<double>(), row["tokens_per_second"].get<double>());
+    } else {
+      fmt::print("prompt of {:>7} in chunks of {}: {:7.2f} s, {:8.1f} tokens/s",
+                 row["tokens"].get<int64_t>(), row["chunk"].get<int64_t>(),
+                 row["seconds"].get<double>(), row["tokens_per_second"].get<double>());
+    }
+    const char* share = decode ? "share_of_memory_roof" : "share_of_matrix_roof";
+    if (row.contains(share))
+      fmt::print(", {:.0f} % of the {} roof", 100 * row[share].get<double>(),
+                 decode ? "memory" : "matrix");
+    fmt::print("\n");
+    if (row["kernels"].is_null()) continue;
+    for (const Json& kernel : row["kernels"])
+      fmt::print("    {:<24} {:>6} x {:>12.1f} us\n", kernel["kernel"].get<std::string>(),
+                 kernel["launches"].get<int64_t>(), kernel["us"].get<double>());
+  }
+}
+
+void report(const BenchOptions& options, Json header, Json results) {
+  header["results"] = std::move(results);
+  if (options.json) {
+    fmt::print("{}\n", dump(header));
+  } else {
+    print_text(header);
+  }
+}
+
+void bench_decode(const DecodeOptions& options) {
+  const std::vector<int64_t> batches = parse_numbers("--batch", options.batch),
+                             contexts = parse_numbers("--context", options.context);
+  BenchModel bench(options);
+  Json results = Json::array();
+  for (const int64_t context : contexts) {
+    for (const int64_t batch : batches)
+      results.push_back(decode_row(bench, options, batch, context));
+  }
+  report(options, bench.header(), std::move(results));
+}
+
+void bench_prefill(const PrefillOptions& options) {
+  const std::vector<int64_t> lengths = parse_numbers("--tokens", options.tokens);
+  BenchModel bench(options);
+  Json results = Json::array();
+  for (const int64_t tokens : lengths) results.push_back(prefill_row(bench, options, tokens));
+  report(options, bench.header(), std::move(results));
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("bench", "Measure decode and prefill of a whole model");
+  command->require_subcommand(1);
+  CLI::App* decode = command->add_subcommand("decode", "Tokens per second, one a sequence and step");
+  decode->footer(
+      "Example: dsv4 bench decode --synthetic flash --experts k3 --device cuda --batch 1,8,32 "
+      "--context 4096,65536 --json\n"
+      "Contexts are not read: cache rows are random (on the CPU: zero).");
+  auto d = std::make_shared<DecodeOptions>();
+  add_bench_options(*decode, *d);
+  decode->add_option("--batch", d->batch, "sequences at a time, a list")->capture_default_str();
+  decode->add_option("--context", d->context, "tokens of each, a list")->capture_default_str();
+  decode->add_option("--steps", d->steps, "steps, of which the median counts")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  decode->callback([d, &action] { action = [d] { bench_decode(*d); }; });
+
+  CLI::App* prefill = command->add_subcommand("prefill", "Tokens per second of reading a prompt");
+  prefill->footer(
+      "Example: dsv4 bench prefill --synthetic flash --experts k3 --device cuda --tokens 8192,65536");
+  auto p = std::make_shared<PrefillOptions>();
+  add_bench_options(*prefill, *p);
+  prefill->add_option("--tokens", p->tokens, "prompt lengths, a list")->capture_default_str();
+  prefill->add_option("--chunk", p->chunk, "tokens of a step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  prefill->callback([p, &action] { action = [p] { bench_prefill(*p); }; });
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,149 @@
+// The k largest of n unsigned keys, exactly, by one block: radix selection of the k-th largest,
+// then a visit of the chosen in ascending index. Of keys equal to the k-th the lowest indices are
+// taken.
+//
+// Keys are not stored: they come from a function of the index, called in each of the five passes.
+// Key 0 is never chosen.
+
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "dsv4/device/math.cuh"
+
+namespace dsv4 {
+
+inline constexpr int kSelectThreads = 1024;  // of the block, for everything here
+inline constexpr int kSelectWarps = kSelectThreads / kWarp;
+inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
+static_assert(kBins == 2 * kSelectThreads, "a thread looks at two bins");
+
+// Unsigned order of the keys = order of the floats, -0 = +0; 0 for -inf and NaN.
+__device__ inline uint32_t order_key(float x) {
+  if (!(x > -INFINITY)) return 0;
+  const auto bits = std::bit_cast<uint32_t>(__fadd_rn(x, 0.f));
+  return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ inline float from_order_key(uint32_t key) {
+  return std::bit_cast<float>((key >> 31) != 0 ? key & 0x7fffffffu : ~key);
+}
+
+struct SelectShared {
+  int bins[kBins];
+  int warps[kSelectWarps];
+  int above[kSelectWarps], equal[kSelectWarps];
+  uint32_t digit;
+  int left, total;
+};
+
+// All keys above `bound`, and the first `equal` of those equal to it.
+struct Selection {
+  uint32_t bound;
+  int equal;
+};
+
+// Sum of x over the threads before this one.
+__device__ inline int block_sum_before(int x, SelectShared& shared) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int inclusive = x;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(~0u, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  if (lane == kWarp - 1) shared.warps[warp] = inclusive;
+  __syncthreads();
+  int before = 0;
+  for (int w = 0; w < warp; ++w) before += shared.warps[w];
+  return before + inclusive - x;
+}
+
+// One digit of the k-th largest among the keys that agree with `bound` under `mask`: its bin goes
+// to shared.digit, and how many of the k lie in it to shared.left. An empty mask: all keys, and
+// shared.total counts them.
+template <class KeyAt>
+__device__ void select_digit(const KeyAt& key_at, int n, int k, uint32_t bound, uint32_t mask,
+                             int shift, SelectShared& shared) {
+  for (int i = threadIdx.x; i < kBins; i += kSelectThreads) shared.bins[i] = 0;
+  __syncthreads();
+#pragma unroll 4
+  for (int i = threadIdx.x; i < n; i += kSelectThreads) {
+    const uint32_t key = key_at(i);
+    if (key != 0 && (key & mask) == bound) {
+      atomicAdd(&shared.bins[(key >> shift) & (kBins - 1)], 1);
+    }
+  }
+  __syncthreads();
+  const int high = kBins - 1 - 2 * static_cast<int>(threadIdx.x), low = high - 1;  // descending
+  const int in_high = shared.bins[high], in_low = shared.bins[low];
+  const int before = block_sum_before(in_high + in_low, shared);
+  const int to_high = before + in_high, to_low = to_high + in_low;
+  if (before < k && k <= to_high) shared.digit = high, shared.left = k - before;
+  if (to_high < k && k <= to_low) shared.digit = low, shared.left = k - to_high;
+  if (mask == 0 && threadIdx.x == kSelectThreads - 1) shared.total = to_low;
+  __syncthreads();
+}
+
+// The same answer in every thread. Afterwards shared.total is the number of keys that can be
+// chosen. k > 0.
+template <class KeyAt>
+__device__ Selection select_largest(const KeyAt& key_at, int n, int k, SelectShared& shared) {
+  uint32_t bound = 0, mask = 0;
+  // 3 x 11 bits of 32: the last two digits share a bit, which is settled when the last one comes.
+  for (const int shift : {21, 10, 0}) {
+    select_digit(key_at, n, k, bound, mask, shift, shared);
+    if (mask == 0 && shared.total <= k) return {.bound = 0, .equal = 0};
+    bound |= shared.digit << shift;
+    mask |= static_cast<uint32_t>(kBins - 1) << shift;
+    k = shared.left;
+  }
+  return {.bound = bound, .equal = k};
+}
+
+// Calls take(rank, i, key) for every chosen i, rank counting them in ascending i. Returns their
+// number. Warps own consecutive stretches of the indices.
+template <class KeyAt, class Take>
+__device__ int visit_selected(const KeyAt& key_at, int n, const Selection& selection,
+                              SelectShared& shared, const Take& take) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int stretch = static_cast<int>(align_up(ceil_div(n, kSelectWarps), kWarp));
+  const int begin = warp * stretch, end = min(begin + stretch, n);
+  const auto key_or_none = [&](int i) { return i < end ? key_at(i) : 0; };
+  const auto above = [&](uint32_t key) { return __ballot_sync(~0u, key > selection.bound); };
+  const auto equal = [&](uint32_t key) {
+    return __ballot_sync(~0u, key == selection.bound && key != 0);
+  };
+  int num_above = 0, num_equal = 0;
+#pragma unroll 4
+  for (int i = begin + lane; i - lane < end; i += kWarp) {
+    const uint32_t key = key_or_none(i);
+    num_above += __popc(above(key));
+    num_equal += __popc(equal(key));
+  }
+  if (lane == 0) shared.above[warp] = num_above, shared.equal[warp] = num_equal;
+  __syncthreads();
+  int above_before = 0, equal_before = 0, all_above = 0, all_equal = 0;
+  for (int w = 0; w < kSelectWarps; ++w) {
+    if (w == warp) above_before = all_above, equal_before = all_equal;
+    all_above += shared.above[w];
+    all_equal += shared.equal[w];
+  }
+  const unsigned lanes_before = (1u << lane) - 1;
+  for (int i = begin + lane; i - lane < end; i += kWarp) {
+    const uint32_t key = key_or_none(i);
+    const unsigned is_above = above(key), is_equal = equal(key);
+    const int equal_rank = equal_before + __popc(is_equal & lanes_before);
+    const bool mine_above = (is_above >> lane & 1) != 0;
+    const bool mine_equal = (is_equal >> lane & 1) != 0 && equal_rank < selection.equal;
+    if (mine_above || mine_equal) {
+      take(above_before + __popc(is_above & lanes_before) + min(equal_rank, selection.equal), i,
+           key);
+    }
+    above_before += __popc(is_above);
+    equal_before += __popc(is_equal);
+  }
+  __syncthreads();  // `shared` may be used again
+  return all_above + min(all_equal, selection.equal);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,24 @@
+// Bringing a model to a device.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "dsv4/model/model.h"
+
+namespace dsv4 {
+
+// "cpu" (null), "cuda" or "cuda:1". Throws kBadInput for other names and kUnsupported when this
+// build, this machine or this GPU cannot do it.
+std::shared_ptr<Device> open_device(const std::string& name);
+
+using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+// Copies every tensor that a forward step reads into one allocation on the device, in the order in
+// which they are read: files are read by several threads, straight into page-locked memory. Throws
+// kResource before anything is allocated when the card has no room for the weights.
+void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress);
+
+}  // namespace dsv4

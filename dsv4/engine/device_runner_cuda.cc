@@ -1,0 +1,212 @@
+// The runner of a device.
+//
+//   lists     built in page-locked memory, brought over in one copy (model/step_lists.h)
+//   decode    steps of one token per sequence are padded to a few sizes and captured: the first step
+//             of a size runs kernel by kernel (which also makes every workspace as large as it gets),
+//             the second is recorded, and all further ones are one graph launch
+//   prefill   kernel by kernel; the host is ahead of the device all the time
+//   sample    on the device; the one wait of a step is for the chosen ids
+
+#include <array>
+#include <bit>
+#include <map>
+#include <optional>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
+#include "dsv4/device/device.h"
+#include "dsv4/device/error.h"
+#include "dsv4/device/event.h"
+#include "dsv4/device/graph.h"
+#include "dsv4/engine/device_workspace.h"
+#include "dsv4/engine/runner.h"
+#include "dsv4/engine/workspace.h"
+
+namespace dsv4 {
+namespace {
+
+int64_t pow2_at_least(int64_t n) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+}
+
+// Page-locked memory and its mirror on the device, of equal size.
+struct Mirrored {
+  Buffer host, device;
+
+  Mirrored(Device& where, int64_t bytes)
+      : host(DType::kU8, {bytes}, where.pinned()), device(DType::kU8, {bytes}, where.memory()) {}
+
+  void copy_to_device(int64_t begin, int64_t end, cudaStream_t stream) {
+    cuda_check(cudaMemcpyAsync(device.view().data + begin, host.view().data + begin,
+                               static_cast<size_t>(end - begin), cudaMemcpyHostToDevice, stream),
+               "copy of the step's lists");
+  }
+  void copy_to_host(int64_t begin, int64_t end, cudaStream_t stream) {
+    cuda_check(cudaMemcpyAsync(host.view().data + begin, device.view().data + begin,
+                               static_cast<size_t>(end - begin), cudaMemcpyDeviceToHost, stream),
+               "copy of the chosen tokens");
+  }
+};
+
+class DeviceRunner : public Runner {
+ public:
+  DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits);
+  ~DeviceRunner() override;
+
+  Memory& memory() override { return device_.memory(); }
+  const Scratch& scratch() const override { return scratch_; }
+  void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
+               const TensorView& logits) override;
+  std::vector<Sampled> sample(const ConstTensorView& logits,
+                              std::span<const SamplingParams> params,
+                              std::span<const uint64_t> steps) override;
+  void wait() override { device_.wait(); }
+
+ private:
+  // A decode step of one size: seen once, then captured.
+  struct Captured {
+    std::optional<Graph> graph;
+    int64_t workspace = 0;  // bytes of all scratch when it was captured: its addresses hold so long
+  };
+
+  StepExtents padded(const StepExtents& exact) const;
+  StepExtents::Entries padded(const StepExtents::Entries& exact, int64_t tokens, int ratio,
+                              int page_entries, int64_t least) const;
+  void run_captured(const StepExtents& extents, const std::function<void()>& enqueue);
+  int64_t scratch_bytes() const {
+    return scratch_.reserved_bytes() + device_.workspace().reserved_bytes();
+  }
+
+  Device& device_;
+  const Model& model_;
+  const Context context_;
+  const CacheLimits limits_;
+  Scratch scratch_;
+  Scratch list_scratch_;  // one chunk of page-locked memory
+  Buffer list_mirror_;
+  Event lists_copied_;
+  Mirrored sampling_;  // params, steps | ids, logprobs
+  struct ByExtents {
+    bool operator()(const StepExtents& a, const StepExtents& b) const;
+  };
+  std::map<StepExtents, Captured, ByExtents> captured_;
+};
+
+DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits)
+    : device_(*context.device),
+      model_(model),
+      context_(context),
+      limits_(limits),
+      scratch_(device_.memory()),
+      list_scratch_(device_.pinned()),
+      list_mirror_(DType::kU8, {device_list_bytes(model.config(), context.numerics, limits)},
+                   device_.memory()),
+      sampling_(device_, limits.max_sequences * 64 + 4096) {
+  list_scratch_.reserve(list_mirror_.view().numel());
+  scratch_.reserve(
+      plan_workspace(model.config(), context.numerics, limits, 0).scratch.activations);
+}
+
+DeviceRunner::~DeviceRunner() {
+  cudaStreamSynchronize(device_.stream());  // kernels may still use what goes away now
+}
+
+bool DeviceRunner::ByExtents::operator()(const StepExtents& a, const StepExtents& b) const {
+  const auto key = [](const StepExtents& e) {
+    return std::array{e.tokens, e.csa.visible, e.hca.visible};
+  };
+  return key(a) < key(b);
+}
+
+// A power of two of visible entries, from `least` up to what a sequence can have.
+StepExtents::Entries DeviceRunner::padded(const StepExtents::Entries& exact, int64_t tokens,
+                                          int ratio, int page_entries, int64_t least) const {
+  const int64_t most = std::max<int64_t>(1, limits_.max_tokens / ratio);
+  const int64_t visible = std::min(most, pow2_at_least(std::max(exact.visible, least)));
+  return {.closed = tokens, .visible = visible, .pages = ceil_div(visible, page_entries)};
+}
+
+StepExtents DeviceRunner::padded(const StepExtents& exact) const {
+  constexpr int64_t kLeastHca = 64;  // 8192 tokens
+  const int64_t tokens = std::min<int64_t>(pow2_at_least(exact.tokens), limits_.max_sequences);
+  return {.tokens = tokens,
+          .runs = tokens,
+          .window = std::min(model_.config().window, limits_.max_tokens),
+          .logits_rows = tokens,
+          .csa = padded(exact.csa, tokens, 4, kCsaPageEntries, model_.config().index_topk),
+          .hca = padded(exact.hca, tokens, 128, kHcaPageEntries, kLeastHca)};
+}
+
+void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
+                           const TensorView& logits) {
+  lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
+  const Scratch::Scope scope(list_scratch_);
+  const std::byte* const lists = list_scratch_.take(DType::kU8, {0}).data;
+  const StepExtents exact = step_extents(model_.config(), batch);
+  const bool decode = exact.tokens == exact.runs && exact.logits_rows == exact.runs &&
+                      device_.times() == nullptr;
+  const StepExtents extents = decode ? padded(exact) : exact;
+  Step step = make_step(context_, model_.config(), batch, extents, caches,
+                        StepLists(list_scratch_, list_mirror_.view().data - lists), scratch_);
+  const std::byte* const end = list_scratch_.take(DType::kU8, {0}).data;
+  DSV4_CHECK(list_scratch_.reserved_bytes() == list_mirror_.view().numel(),
+             "the step's lists exceed the {} bytes planned for them", list_mirror_.view().numel());
+  cuda_check(cudaMemcpyAsync(list_mirror_.view().data, lists, static_cast<size_t>(end - lists),
+                             cudaMemcpyHostToDevice, device_.stream()),
+             "copy of the step's lists");
+  lists_copied_.record(device_.stream());
+  const auto enqueue = [&] { model_.forward(step, caches, logits); };
+  decode ? run_captured(extents, enqueue) : enqueue();
+}
+
+void DeviceRunner::run_captured(const StepExtents& extents, const std::function<void()>& enqueue) {
+  const auto [at, fresh] = captured_.try_emplace(extents);
+  Captured& captured = at->second;
+  if (fresh) return enqueue();
+  if (!captured.graph || captured.workspace != scratch_bytes()) {
+    captured.graph = Graph::capture(device_, enqueue);
+    captured.workspace = scratch_bytes();
+  }
+  captured.graph->launch(device_);
+}
+
+std::vector<Sampled> DeviceRunner::sample(const ConstTensorView& logits,
+                                          std::span<const SamplingParams> params,
+                                          std::span<const uint64_t> steps) {
+  const auto n = static_cast<int64_t>(params.size());
+  const int64_t steps_at = align_up(n * static_cast<int64_t>(sizeof(SamplingParams)), 64);
+  const int64_t ids_at = align_up(steps_at + 8 * n, 64), logprobs_at = ids_at + 4 * n;
+  std::byte* const host = sampling_.host.view().data;
+  std::byte* const there = sampling_.device.view().data;
+  std::copy(params.begin(), params.end(), reinterpret_cast<SamplingParams*>(host));
+  std::copy(steps.begin(), steps.end(), reinterpret_cast<uint64_t*>(host + steps_at));
+  sampling_.copy_to_device(0, ids_at, device_.stream());
+  const auto list = [&](DType dtype, int64_t at) {
+    return TensorView(TensorMeta::contiguous(dtype, {n}), there + at);
+  };
+  const auto count = static_cast<size_t>(n);
+  dsv4::sample(context_,
+               {.logits = logits,
+                .params = {reinterpret_cast<const SamplingParams*>(there), count},
+                .steps = {reinterpret_cast<const uint64_t*>(there + steps_at), count},
+                .ids = list(DType::kI32, ids_at),
+                .logprobs = list(DType::kF32, logprobs_at)});
+  sampling_.copy_to_host(ids_at, logprobs_at + 4 * n, device_.stream());
+  device_.wait();
+  std::vector<Sampled> tokens(count);
+  for (size_t i = 0; i < count; ++i) {
+    tokens[i].id = reinterpret_cast<const int32_t*>(host + ids_at)[i];
+    tokens[i].logprob = reinterpret_cast<const float*>(host + logprobs_at)[i];
+    DSV4_CHECK(tokens[i].id >= 0, "logits of row {} are not numbers to choose from", i);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& context,
+                                           const CacheLimits& limits) {
+  return std::make_unique<DeviceRunner>(model, context, limits);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,40 @@
+#include "dsv4/engine/device_weights.h"
+
+#include <unordered_map>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+constexpr int64_t kAlign = 256;
+}
+
+std::vector<TensorPlace> place_tensors(Model& model) {
+  std::vector<TensorPlace> places;
+  std::unordered_map<const std::byte*, int64_t> seen;  // -> bytes
+  int64_t offset = 0;
+  model.for_each_tensor([&](ConstTensorView& view) {
+    const auto [at, fresh] = seen.emplace(view.data, view.bytes());
+    DSV4_CHECK(fresh || at->second == view.bytes(), "{} shares memory with {} bytes",
+               to_string(view), at->second);
+    if (!fresh) return;
+    places.push_back({view, offset});
+    offset += align_up(view.bytes(), kAlign);
+  });
+  return places;
+}
+
+int64_t placed_bytes(const std::vector<TensorPlace>& places) {
+  if (places.empty()) return 0;
+  return places.back().offset + align_up(places.back().from.bytes(), kAlign);
+}
+
+void redirect_tensors(Model& model, const std::vector<TensorPlace>& places,
+                      const std::byte* block) {
+  std::unordered_map<const std::byte*, int64_t> offsets;
+  for (const TensorPlace& place : places) offsets.emplace(place.from.data, place.offset);
+  model.for_each_tensor([&](ConstTensorView& view) { view.data = block + offsets.at(view.data); });
+}
+
+}  // namespace dsv4

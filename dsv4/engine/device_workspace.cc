@@ -1,0 +1,44 @@
+#include "dsv4/engine/device_workspace.h"
+
+#include <algorithm>
+
+#include "dsv4/engine/workspace.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+
+// ops/experts keeps gate, up, hidden and output of every (token, expert) pair of a call, and the
+// quantised input.
+int64_t experts_bytes(const ModelConfig& m, int64_t tokens) {
+  const int64_t inner = m.expert_dim * std::max<int64_t>(1, m.shared_experts);
+  const int64_t pairs = tokens * m.experts_per_token;
+  return pairs * (3 * inner + m.hidden_size) * kFloatBytes + 2 * tokens * m.hidden_size;
+}
+
+}  // namespace
+
+// A decode step is padded to at most twice its sequences and twice its context.
+int64_t device_list_bytes(const ModelConfig& config, Numerics numerics,
+                          const CacheLimits& limits) {
+  CacheLimits decode = limits;
+  decode.max_batch_tokens = 2 * limits.max_sequences;
+  decode.max_sequences = 2 * limits.max_sequences;
+  decode.max_tokens = 2 * std::max(limits.max_tokens, 4 * config.index_topk);
+  const auto lists = [&](const CacheLimits& l) {
+    return plan_workspace(config, numerics, l, 0).scratch.lists;
+  };
+  return std::max(lists(limits), lists(decode));
+}
+
+DeviceWorkspace plan_device_workspace(const ModelConfig& config, Numerics numerics,
+                                      const CacheLimits& limits) {
+  const Workspace host = plan_workspace(config, numerics, limits, 0);
+  return {.lists = device_list_bytes(config, numerics, limits),
+          .activations = host.scratch.activations,
+          .logits = host.logits,
+          .kernels = experts_bytes(config, limits.max_batch_tokens)};
+}
+
+}  // namespace dsv4

@@ -1,0 +1,39 @@
+#include <charconv>
+
+#include "dsv4/base/error.h"
+#include "dsv4/engine/device_model.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
+
+namespace dsv4 {
+namespace {
+
+// "cuda" -> 0, "cuda:3" -> 3, anything else -> -1
+int cuda_ordinal(const std::string& name) {
+  if (name == "cuda") return 0;
+  const std::string prefix = "cuda:";
+  int ordinal = -1;
+  if (name.rfind(prefix, 0) != 0) return -1;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, ordinal);
+  return error == std::errc() && stop == end ? ordinal : -1;
+}
+
+}  // namespace
+
+std::shared_ptr<Device> open_device(const std::string& name) {
+  if (name == "cpu") return nullptr;
+  const int ordinal = cuda_ordinal(name);
+  if (ordinal < 0)
+    fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", name);
+#if DSV4_CUDA
+  return std::make_shared<Device>(ordinal);
+#else
+  fail(ErrorCode::kUnsupported,
+       "--device {}: this program was built without CUDA (build it with `cmake --preset cuda`)",
+       name);
+#endif
+}
+
+}  // namespace dsv4

@@ -1,0 +1,41 @@
+// What a benchmark wants to know of the machine that a model runs on: its name and roofs, its free
+// memory, and where the time of a step goes.
+
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+namespace dsv4 {
+
+class Device;
+
+struct Roofs {
+  double copy_bytes_per_s = 0;    // device to device, bytes read plus bytes written
+  double matrix_flops_per_s = 0;  // bf16, 8192^3, random data; 0: not measured
+};
+
+struct KernelTotal {
+  int64_t launches = 0;
+  double seconds = 0;
+};
+
+class Probe {
+ public:
+  virtual ~Probe() = default;
+  virtual std::string name() const = 0;    // "NVIDIA H200", "cpu"
+  virtual std::string driver() const = 0;  // "CUDA 13.0"; empty on the host
+  virtual int64_t total_bytes() const = 0;
+  virtual int64_t free_bytes() const = 0;
+  virtual Roofs measure_roofs() = 0;
+  // While on, every launch is timed and takes longer, and no graph is used.
+  virtual void time_kernels(bool on) = 0;
+  virtual std::map<std::string, KernelTotal> take_times() = 0;  // since the last call
+};
+
+// Null: the host.
+std::unique_ptr<Probe> make_probe(Device* device);
+std::unique_ptr<Probe> make_device_probe(Device& device);  // CUDA builds
+
+}  // namespace dsv4

@@ -1,0 +1,156 @@
+#include "dsv4/engine/synthetic.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dsv4/base/error.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/convert/convert_list.h"
+#include "dsv4/engine/weight_summary.h"
+#include "dsv4/formats/codebook.h"
+#include "dsv4/formats/e4m4.h"
+#include "dsv4/formats/float16.h"
+#include "dsv4/formats/kbit.h"
+#include "dsv4/model/released.h"
+#include "dsv4/model/tensor_list.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr float kE2M1Deviation = 2.93f;  // of uniform codes
+constexpr double kBiasDeviation = 0.02, kApeDeviation = 0.1;
+constexpr int kScaleBias = 127;  // of E8M0
+
+bool ends_with(const std::string& name, const char* end) {
+  const std::string tail = end;
+  return name.size() >= tail.size() && name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
+}
+
+// Columns of the matrix that a weight tensor stores.
+int64_t columns(const TensorMeta& weight) {
+  if (weight.dtype == DType::kI32) return weight.dim(1) * kKbitBlock;
+  const bool pairs = weight.dtype == DType::kI8 || weight.dtype == DType::kU8;
+  return pairs ? 2 * weight.dim(1) : weight.dim(1);
+}
+
+float root_mean_square(const Codebook& book) {
+  float sum = 0;
+  for (const float value : book.values()) sum += value * value;
+  return std::sqrt(sum / static_cast<float>(book.size()));
+}
+
+uint8_t e8m0_near(float value) {
+  return static_cast<uint8_t>(kScaleBias + std::lround(std::log2(value)));
+}
+
+// The block scale with which codes of the weight have deviation 1/sqrt(k).
+uint8_t scale_byte(const TensorMeta& weight) {
+  const float wanted = 1.f / std::sqrt(static_cast<float>(columns(weight)));
+  if (weight.dtype == DType::kE4M3) return e8m0_near(wanted / kE4M3Deviation);
+  if (weight.dtype == DType::kI32)
+    return f32_to_e4m4(wanted / root_mean_square(nf_codebook(static_cast<int>(weight.dim(2)))));
+  return e8m0_near(wanted / kE2M1Deviation);
+}
+
+// Distinct experts for every token.
+void fill_hash_table(const TensorView& table, int64_t num_experts, Rng& rng) {
+  const int64_t k = table.dim(1);
+  for (int64_t t = 0; t < table.dim(0); ++t) {
+    int64_t* row = table.row<int64_t>(t);
+    for (int64_t j = 0; j < k;) {
+      row[j] = rng.below(num_experts);
+      if (std::find(row, row + j, row[j]) == row + j) ++j;
+    }
+  }
+}
+
+// near_identity: large diagonal of the stream-mixing matrix behind the pre and post weights.
+void fill_hyper_base(const TensorView& base, int64_t m) {
+  constexpr float kDiagonal = 4.f;
+  if (base.numel() != m * (2 + m)) return;  // hc_head has pre weights only
+  for (int64_t j = 0; j < m; ++j) base.as<float>()[2 * m + j * m + j] = kDiagonal;
+}
+
+void fill_ones(const TensorView& view) {
+  for (int64_t i = 0; i < view.numel(); ++i) {
+    if (view.dtype == DType::kF32) {
+      view.as<float>()[i] = 1.f;
+    } else {
+      view.as<uint16_t>()[i] = f32_to_bf16(1.f);
+    }
+  }
+}
+
+void fill_normal(const TensorView& view, double deviation, Rng& rng) {
+  for (int64_t i = 0; i < view.numel(); ++i)
+    view.as<float>()[i] = static_cast<float>(deviation * rng.normal());
+}
+
+// What synthetic_rule() leaves to the host.
+void fill_small(const ModelConfig& config, const std::string& name, const TensorView& view,
+                Rng& rng) {
+  if (ends_with(name, "norm.weight") || ends_with(name, ".scale_2") || ends_with(name, "_scale"))
+    return fill_ones(view);
+  if (ends_with(name, ".codebook")) {
+    const Codebook book = nf_codebook(static_cast<int>(std::log2(view.numel())));
+    std::copy(book.values().begin(), book.values().end(), view.as<float>());
+  }
+  if (ends_with(name, "tid2eid")) fill_hash_table(view, config.num_experts, rng);
+  if (ends_with(name, "_base")) fill_hyper_base(view, config.hc_mult);
+  if (ends_with(name, "gate.bias")) fill_normal(view, kBiasDeviation, rng);
+  if (ends_with(name, ".ape")) fill_normal(view, kApeDeviation, rng);
+}
+
+ModelConfig cut_config(ModelConfig config, int64_t layers) {
+  if (layers == 0 || layers == config.num_layers) return config;
+  if (layers < 0 || layers > config.num_layers)
+    fail(ErrorCode::kBadInput, "{} layers of a model of {}", layers, config.num_layers);
+  config.num_layers = layers;
+  config.ratios.resize(static_cast<size_t>(layers));
+  config.hash_layers.resize(static_cast<size_t>(layers));
+  return config;
+}
+
+}  // namespace
+
+SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
+                             const TensorMeta* weight) {
+  if (ends_with(name, ".scale") && weight != nullptr)
+    return {.kind = SyntheticKind::kBytes, .byte = scale_byte(*weight)};
+  if (ends_with(name, "_fn"))
+    return {.kind = SyntheticKind::kNormal,
+            .deviation = 0.1f / std::sqrt(static_cast<float>(meta.dim(1)))};
+  if (!ends_with(name, ".weight") || meta.rank < 2) return {};
+  switch (meta.dtype) {
+    case DType::kE4M3:
+      return {.kind = SyntheticKind::kE4M3, .deviation = kE4M3Deviation};
+    case DType::kI8:
+    case DType::kU8:
+    case DType::kI32:
+      return {.kind = SyntheticKind::kBits};
+    default:
+      break;
+  }
+  // Tokens are of deviation 1, whatever their width.
+  const float deviation =
+      name == "embed.weight" ? 1.f : 1.f / std::sqrt(static_cast<float>(meta.dim(1)));
+  return {.kind = SyntheticKind::kNormal, .deviation = deviation};
+}
+
+Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
+                      uint64_t seed) {
+  const ModelConfig config = cut_config(released_config(release), layers);
+  const ConvertList list =
+      convert_list(stored_tensors(official_tensor_list(config, false)), recipe, config.o_groups);
+  std::map<std::string, TensorMeta> tensors;
+  for (const OutputItem& item : list.items) {
+    for (const OutputTensor& tensor : item.tensors) tensors.emplace(tensor.name, tensor.meta);
+  }
+  Rng rng(seed);
+  return Model::blank("synthetic " + release, config, tensors,
+                      [&](const std::string& name, const TensorView& view) {
+                        fill_small(config, name, view, rng);
+                      });
+}
+
+}  // namespace dsv4

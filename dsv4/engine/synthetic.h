@@ -1,0 +1,50 @@
+// Full-size models with random weights, made where they are needed: for benchmarks and plans without
+// a download.
+//
+// The statistics are those of a network that works: every matrix has weights of standard deviation
+// 1/sqrt(k), so activations stay near 1; norms are 1, the residual mix is near the identity, router
+// logits have standard deviation 1, so tokens spread over experts; hash layers route each token to
+// distinct random experts. What it says means nothing.
+
+#pragma once
+
+#include <memory>
+
+#include "dsv4/convert/recipe.h"
+#include "dsv4/model/model.h"
+
+namespace dsv4 {
+
+// Config and tensors of "flash" or "pro" as the recipe stores them; the first `layers` layers (0:
+// all). Small tensors get their contents here, large ones on the device.
+Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
+                      uint64_t seed);
+
+// Makes the large tensors on the device and places the model there. CUDA builds.
+void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed);
+
+// Fills every row of the caches with what a forward pass could have written: a context of any
+// length for decode benchmarks, without the prefill. CUDA builds.
+void fill_caches(Device& device, std::span<const LayerCache> caches, uint64_t seed);
+
+// How a large tensor is made.
+enum class SyntheticKind : uint8_t {
+  kHostCopy,  // it has its contents already
+  kNormal,    // F32, BF16: normal with this deviation
+  kE4M3,      // normal codes of deviation kE4M3Deviation
+  kBits,      // uniform bits: e2m1 pairs, k-bit planes
+  kBytes      // one byte for all: block scales
+};
+struct SyntheticRule {
+  SyntheticKind kind = SyntheticKind::kHostCopy;
+  float deviation = 0;
+  uint8_t byte = 0;
+};
+inline constexpr float kE4M3Deviation = 56.f;  // the largest code is 8 deviations away
+
+// For a tensor of a checkpoint, by its official name. `weight` is the one that a ".scale" belongs
+// to.
+SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
+                             const TensorMeta* weight);
+
+}  // namespace dsv4

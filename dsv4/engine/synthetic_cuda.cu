@@ -1,0 +1,183 @@
+// Random tensors and cache rows, one element or row a thread; element i of a tensor depends on seed,
+// tensor and i alone.
+
+#include <map>
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/math.cuh"
+#include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/synthetic.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/formats/e4m3.h"
+#include "dsv4/formats/index_layout.h"
+#include "dsv4/formats/kv_layout.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kBlocks = 2048;  // grid-stride loops
+
+__device__ int64_t first_index() {
+  return blockIdx.x * int64_t{kThreads} + threadIdx.x;
+}
+__device__ int64_t index_step() {
+  return gridDim.x * int64_t{kThreads};
+}
+
+// Two independent normals from 64 random bits (Box-Muller).
+__device__ float2 normal_pair(uint64_t seed, uint64_t counter) {
+  const uint64_t bits = random_bits(seed, counter);
+  const float u = (static_cast<float>(bits >> 40) + 1.f) * 0x1p-24f;  // (0, 1]
+  const float angle = static_cast<float>(bits & 0xffffffu) * (6.2831853f * 0x1p-24f);
+  const float radius = sqrtf(-2.f * logf(u));
+  return {radius * cosf(angle), radius * sinf(angle)};
+}
+
+template <class T>
+__device__ T encode(float x) {
+  return from_float<T>(x);
+}
+template <>
+__device__ uint8_t encode<uint8_t>(float x) {
+  return f32_to_e4m3(x);
+}
+
+template <class T>
+__global__ void normal_kernel(T* out, int64_t n, float deviation, uint64_t seed) {
+  for (int64_t i = first_index(); 2 * i < n; i += index_step()) {
+    const float2 pair = normal_pair(seed, i);
+    out[2 * i] = encode<T>(deviation * pair.x);
+    if (2 * i + 1 < n) out[2 * i + 1] = encode<T>(deviation * pair.y);
+  }
+}
+
+__global__ void bits_kernel(uint8_t* out, int64_t bytes, uint64_t seed) {
+  const int64_t words = bytes / 8;
+  for (int64_t i = first_index(); i < words; i += index_step())
+    reinterpret_cast<uint64_t*>(out)[i] = random_bits(seed, i);
+  for (int64_t i = 8 * words + first_index(); i < bytes; i += index_step())
+    out[i] = static_cast<uint8_t>(random_bits(seed, i));
+}
+
+__global__ void bytes_kernel(uint8_t* out, int64_t bytes, uint8_t value) {
+  for (int64_t i = first_index(); i < bytes; i += index_step()) out[i] = value;
+}
+
+// Packs entry `i` of its page from `width` normals.
+template <class Layout>
+__device__ void pack(const Layout& layout, const float* x, uint8_t* page, int64_t entries,
+                     int64_t i);
+template <>
+__device__ void pack(const KvLayout& layout, const float* x, uint8_t* page, int64_t entries,
+                     int64_t i) {
+  pack_kv_entry(layout, x, page, entries, i);
+}
+template <>
+__device__ void pack(const IndexLayoutFp4& layout, const float* x, uint8_t* page, int64_t entries,
+                     int64_t i) {
+  pack_index_key(layout, x, page, entries, i);
+}
+
+constexpr int kMaxWidth = 1024;  // dims of a cache row
+
+template <class Layout>
+__global__ void packed_rows_kernel(Layout layout, int width, uint8_t* pages, int64_t page_stride,
+                                   int64_t rows, int page_entries, uint64_t seed) {
+  float x[kMaxWidth];
+  for (int64_t row = first_index(); row < rows; row += index_step()) {
+    for (int c = 0; c < width; c += 2) {
+      const float2 pair = normal_pair(seed, row * kMaxWidth + c);
+      x[c] = pair.x, x[c + 1] = pair.y;
+    }
+    pack(layout, x, pages + row / page_entries * page_stride, page_entries, row % page_entries);
+  }
+}
+
+void fill(Device& device, const SyntheticRule& rule, const TensorMeta& meta, std::byte* to,
+          uint64_t seed) {
+  auto* bytes = reinterpret_cast<uint8_t*>(to);
+  const LaunchShape shape{.grid = kBlocks, .block = kThreads};
+  const int64_t n = meta.numel();
+  switch (rule.kind) {
+    case SyntheticKind::kE4M3:
+      return launch(device, "make_e4m3", normal_kernel<uint8_t>, shape, bytes, n, rule.deviation,
+                    seed);
+    case SyntheticKind::kBits:
+      return launch(device, "make_bits", bits_kernel, shape, bytes, meta.bytes(), seed);
+    case SyntheticKind::kBytes:
+      return launch(device, "make_bytes", bytes_kernel, shape, bytes, meta.bytes(), rule.byte);
+    case SyntheticKind::kNormal:
+      with_float_type(meta.dtype, [&](auto type) {
+        using T = decltype(type);
+        launch(device, "make_normal", normal_kernel<T>, shape, reinterpret_cast<T*>(to), n,
+               rule.deviation, seed);
+      });
+      return;
+    case SyntheticKind::kHostCopy:
+      return;
+  }
+}
+
+struct Named {
+  std::string name;
+  TensorMeta meta;
+};
+
+// "layers.0.attn.wq_a.scale" -> "layers.0.attn.wq_a.weight"
+std::string weight_of(const std::string& scale) {
+  return scale.substr(0, scale.rfind('.')) + ".weight";
+}
+
+template <class Pool>
+void fill_pool(Device& device, const Pool& pool, int width, uint64_t seed) {
+  if (pool.empty()) return;
+  const LaunchShape shape{.grid = kBlocks, .block = kThreads};
+  if (!pool.packed()) {
+    return launch(device, "make_rows", normal_kernel<float>, shape, pool.pages.template as<float>(),
+                  pool.pages.numel(), 1.f, seed);
+  }
+  launch(device, "make_rows", packed_rows_kernel<decltype(pool.layout)>, shape, pool.layout, width,
+         pool.pages.template as<uint8_t>(), pool.pages.row_stride(), pool.num_rows(),
+         pool.page_entries, seed);
+}
+
+}  // namespace
+
+void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed) {
+  const std::vector<TensorPlace> places = place_tensors(model);
+  std::map<const std::byte*, Named> names;
+  for (const auto& [name, stored] : model.checkpoint().tensors())
+    names.emplace(stored.view.data, Named{name, stored.view});
+  Buffer block = allocate_weights(*device, placed_bytes(places));
+  const auto& tensors = model.checkpoint().tensors();
+  for (const TensorPlace& place : places) {
+    std::byte* const to = block.view().data + place.offset;
+    const auto named = names.find(place.from.data);
+    SyntheticRule rule;
+    if (named != names.end()) {
+      const auto weight = tensors.find(weight_of(named->second.name));
+      rule = synthetic_rule(named->second.name, named->second.meta,
+                            weight == tensors.end() ? nullptr : &weight->second.view);
+    }
+    if (rule.kind == SyntheticKind::kHostCopy) {
+      device->memory().upload(to, place.from.data, place.from.bytes());
+    } else {
+      fill(*device, rule, place.from, to, mix64(seed + static_cast<uint64_t>(place.offset)));
+    }
+  }
+  device->wait();
+  redirect_tensors(model, places, block.view().data);
+  model.place(std::move(device), std::move(block));
+}
+
+void fill_caches(Device& device, std::span<const LayerCache> caches, uint64_t seed) {
+  for (const LayerCache& cache : caches) {
+    fill_pool(device, cache.window, cache.window.layout.width(), ++seed);
+    fill_pool(device, cache.entries, cache.entries.layout.width(), ++seed);
+    fill_pool(device, cache.keys, cache.keys.layout.width, ++seed);
+  }
+  device.wait();
+}
+
+}  // namespace dsv4

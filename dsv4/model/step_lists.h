@@ -1,0 +1,34 @@
+// Where the lists of a forward step are written, and where the ops read them.
+//
+// The host builds the lists (step.cc). On the CPU the ops read them in place. On a device they are
+// built in page-locked memory and read from a mirror in device memory, at the same offsets: one copy
+// per step brings them over, and steps of equal extents find their lists at equal addresses, which
+// is what a captured graph needs.
+
+#pragma once
+
+#include "dsv4/tensor/scratch.h"
+
+namespace dsv4 {
+
+class StepLists {
+ public:
+  // Read in place.
+  explicit StepLists(Scratch& scratch) : scratch_(scratch) {}
+  // Read `shift` bytes from where they are written.
+  StepLists(Scratch& scratch, std::ptrdiff_t shift) : scratch_(scratch), shift_(shift) {}
+
+  TensorView take(DType dtype, std::initializer_list<int64_t> shape) {
+    return scratch_.take(dtype, shape);
+  }
+  // The same tensor as ops see it.
+  ConstTensorView read(const TensorView& written) const {
+    return {written, written.data + shift_};
+  }
+
+ private:
+  Scratch& scratch_;
+  std::ptrdiff_t shift_ = 0;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,281 @@
+// Two kernels. The first reduces slices of each row: largest logit, lowest id of it, sums of
+// exponentials in f64. The second, one block a row, finishes greedy rows at once; for the others it
+// walks down the candidates in order, a window of the 2048 next ones at a time: radix selection
+// finds them, a sort in shared memory orders them, a prefix sum gives their masses. Nearly all
+// draws end in the first window.
+
+#include <cub/block/block_radix_sort.cuh>
+#include <cub/block/block_scan.cuh>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/select.cuh"
+#include "dsv4/ops/sample/sample_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kSlices = 16;  // of a row in the first kernel
+constexpr int kSliceThreads = 256;
+
+// What one slice of a row, or all of it, comes to.
+struct Stats {
+  float largest;  // -inf: every token is banned; +inf: there is a NaN or +inf
+  int32_t id;     // the lowest with the largest logit
+  double sum;     // of exp(logit - largest)
+  double mass;    // of exp((logit - largest) / temperature); 0 for temperature 0
+};
+
+// f(a, b) over the block, in an order that depends on nothing; f is commutative. The same in every
+// thread.
+template <int kThreads, class T, class F>
+__device__ T block_reduce(T x, T* shared, const F& f) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  for (int step = kWarp / 2; step > 0; step /= 2) x = f(x, __shfl_xor_sync(~0u, x, step));
+  __syncthreads();  // the previous use of `shared` is over
+  if (lane == 0) shared[warp] = x;
+  __syncthreads();
+  T result = shared[0];
+  for (int w = 1; w < kThreads / kWarp; ++w) result = f(result, shared[w]);
+  return result;
+}
+
+// Orders by logit, then by lower id; 0: nothing.
+__device__ unsigned long long ranked(float logit, int id) {
+  const uint32_t key = order_key(logit);
+  return key == 0 ? 0 : (static_cast<unsigned long long>(key) << 32) | ~static_cast<uint32_t>(id);
+}
+
+// Block (r, s): slice s of row r. stats: [b, kSlices]
+__global__ void __launch_bounds__(kSliceThreads)
+    slice_kernel(const float* logits, int64_t stride, int v, const SamplingParams* params,
+                 Stats* stats) {
+  __shared__ unsigned long long best_of_warps[kSliceThreads / kWarp];
+  __shared__ double sums[kSliceThreads / kWarp];
+  logits += blockIdx.x * stride;
+  const int length = static_cast<int>(ceil_div(v, kSlices));
+  const int begin = min(static_cast<int>(blockIdx.y) * length, v), end = min(begin + length, v);
+  const auto add = [](double a, double b) { return a + b; };
+
+  unsigned long long best = 0;
+  bool bad = false;
+  for (int i = begin + threadIdx.x; i < end; i += kSliceThreads) {
+    const float logit = logits[i];
+    bad |= !(logit < INFINITY);
+    best = max(best, ranked(logit, i));
+  }
+  bad = __syncthreads_or(bad) != 0;
+  best = block_reduce<kSliceThreads>(best, best_of_warps, [](auto a, auto b) { return max(a, b); });
+
+  Stats mine{.largest = bad ? INFINITY : -INFINITY, .id = -1, .sum = 0, .mass = 0};
+  if (!bad && best != 0) {
+    mine.largest = from_order_key(static_cast<uint32_t>(best >> 32));
+    mine.id = static_cast<int32_t>(~static_cast<uint32_t>(best));
+    const double temperature = params[blockIdx.x].temperature;
+    for (int i = begin + threadIdx.x; i < end; i += kSliceThreads) {
+      const double below = static_cast<double>(logits[i]) - static_cast<double>(mine.largest);
+      mine.sum += exp(below);
+      if (temperature > 0) mine.mass += exp(below / temperature);
+    }
+    mine.sum = block_reduce<kSliceThreads>(mine.sum, sums, add);
+    mine.mass = block_reduce<kSliceThreads>(mine.mass, sums, add);
+  }
+  if (threadIdx.x == 0) stats[int64_t{blockIdx.x} * kSlices + blockIdx.y] = mine;
+}
+
+// slices: [kSlices]
+__device__ Stats combine(const Stats* slices, double temperature) {
+  Stats all{.largest = -INFINITY, .id = -1, .sum = 0, .mass = 0};
+  for (int s = 0; s < kSlices; ++s) {
+    if (slices[s].largest > all.largest) all.largest = slices[s].largest, all.id = slices[s].id;
+  }
+  if (!isfinite(all.largest)) return all;
+  for (int s = 0; s < kSlices; ++s) {
+    const Stats& slice = slices[s];
+    if (slice.id < 0) continue;
+    const double below = static_cast<double>(slice.largest) - static_cast<double>(all.largest);
+    all.sum += slice.sum * exp(below);
+    if (temperature > 0) all.mass += slice.mass * exp(below / temperature);
+  }
+  return all;
+}
+
+constexpr int kPerThread = 2, kWindow = kPerThread * kSelectThreads;
+
+using Sort = cub::BlockRadixSort<uint32_t, kSelectThreads, kPerThread, int32_t>;
+using Scan = cub::BlockScan<double, kSelectThreads>;
+
+struct Shared {
+  uint32_t keys[kWindow];
+  int32_t ids[kWindow];
+  double masses[kWindow];  // of all candidates up to this one
+  union {
+    SelectShared select;
+    Sort::TempStorage sort;
+    Scan::TempStorage scan;
+  };
+  int stop;
+};
+
+// The candidates in order: larger logit first, ties to the lowest id, banned ones left out. All
+// threads of the block do the same.
+class Descending {
+ public:
+  __device__ Descending(const float* logits, int v, float largest, double temperature,
+                        Shared& shared)
+      : logits_(logits), v_(v), largest_(largest), temperature_(temperature), shared_(shared) {
+    load(0, 0.0);
+  }
+
+  struct Prefix {
+    int64_t count;
+    double mass;
+    int32_t last;  // id
+  };
+
+  // The least number of candidates, at most `limit` > 0, whose weights sum past `target`, or reach
+  // it if `reached_is_enough`; all of them if none do.
+  __device__ Prefix prefix(int64_t limit, double target, bool reached_is_enough) {
+    if (first_ != 0) {
+      above_ = ~0u;
+      load(0, 0.0);
+    }
+    for (;; load(first_ + count_, shared_.masses[count_ - 1])) {
+      const int inside = static_cast<int>(min(limit - first_, static_cast<int64_t>(count_)));
+      const int stop = first_past(inside, target, reached_is_enough);
+      const int n = min(stop + 1, inside);
+      if (stop == inside && first_ + inside < limit && more_) continue;
+      return {first_ + n, shared_.masses[n - 1], shared_.ids[n - 1]};
+    }
+  }
+
+ private:
+  // Of those not looked at yet, 0 for the others.
+  __device__ uint32_t key_at(int i) const {
+    const uint32_t key = order_key(__ldg(logits_ + i));
+    return key > above_ || (key == above_ && i <= above_id_) ? 0 : key;
+  }
+
+  // The window that follows `first` candidates with mass `before`; there is one at least.
+  __device__ void load(int64_t first, double before) {
+    __syncthreads();  // the last window has been read
+    if (first != 0) above_ = shared_.keys[count_ - 1], above_id_ = shared_.ids[count_ - 1];
+    const auto keys = [this](int i) { return key_at(i); };
+    const Selection chosen = select_largest(keys, v_, kWindow, shared_.select);
+    const int total = shared_.select.total;
+    __syncthreads();
+    count_ = visit_selected(keys, v_, chosen, shared_.select, [&](int rank, int i, uint32_t key) {
+      shared_.keys[rank] = key;
+      shared_.ids[rank] = i;
+    });
+    first_ = first;
+    more_ = total > count_;
+    sort_and_weigh(before);
+  }
+
+  __device__ void sort_and_weigh(double before) {
+    uint32_t keys[kPerThread];
+    int32_t ids[kPerThread];
+    double masses[kPerThread];
+    const int mine = kPerThread * static_cast<int>(threadIdx.x);
+    for (int j = 0; j < kPerThread; ++j) {
+      keys[j] = mine + j < count_ ? shared_.keys[mine + j] : 0;
+      ids[j] = mine + j < count_ ? shared_.ids[mine + j] : -1;
+    }
+    Sort(shared_.sort).SortDescending(keys, ids);  // stable: equal keys stay in ascending id
+    __syncthreads();
+    for (int j = 0; j < kPerThread; ++j) {
+      const double below =
+          static_cast<double>(from_order_key(keys[j])) - static_cast<double>(largest_);
+      masses[j] = mine + j < count_ ? exp(below / temperature_) : 0;
+    }
+    Scan(shared_.scan).InclusiveSum(masses, masses);
+    for (int j = 0; j < kPerThread; ++j) {
+      shared_.keys[mine + j] = keys[j];
+      shared_.ids[mine + j] = ids[j];
+      shared_.masses[mine + j] = before + masses[j];
+    }
+    __syncthreads();
+  }
+
+  __device__ int first_past(int inside, double target, bool reached_is_enough) {
+    if (threadIdx.x == 0) shared_.stop = inside;
+    __syncthreads();
+    for (int i = threadIdx.x; i < inside; i += kSelectThreads) {
+      const double mass = shared_.masses[i];
+      if (mass > target || (reached_is_enough && mass == target)) atomicMin(&shared_.stop, i);
+    }
+    __syncthreads();
+    const int stop = shared_.stop;
+    __syncthreads();
+    return stop;
+  }
+
+  const float* logits_;
+  const int v_;
+  const float largest_;
+  const double temperature_;
+  Shared& shared_;
+  uint32_t above_ = ~0u;  // the last candidate looked at
+  int above_id_ = -1;
+  int64_t first_ = 0;  // candidates before the window
+  int count_ = 0;      // in it
+  bool more_ = false;  // after it
+};
+
+__device__ int32_t draw(const float* logits, int v, const Stats& stats,
+                        const SamplingParams& params, uint64_t step, Shared& shared) {
+  Descending candidates(logits, v, stats.largest, params.temperature, shared);
+  const double top_p = params.top_p;
+  int64_t kept = v;
+  double mass = stats.mass;
+  if (params.top_k > 0 && params.top_k < v) {
+    const auto cut = candidates.prefix(params.top_k, INFINITY, false);
+    kept = cut.count, mass = cut.mass;
+  }
+  if (top_p < 1) {
+    const auto cut = candidates.prefix(kept, top_p * mass, true);
+    kept = cut.count, mass = cut.mass;
+  }
+  const double target = random_uniform(params.seed, step) * mass;
+  return candidates.prefix(kept, target, false).last;
+}
+
+// Block r: row r. stats: [b, kSlices]
+__global__ void __launch_bounds__(kSelectThreads)
+    choose_kernel(const float* logits, int64_t stride, int v, const SamplingParams* params,
+                  const uint64_t* steps, const Stats* stats, int32_t* ids, float* logprobs) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  const int64_t row = blockIdx.x;
+  logits += row * stride;
+  const SamplingParams how = params[row];
+  const Stats all = combine(stats + row * kSlices, how.temperature);
+  int32_t id = isfinite(all.largest) ? all.id : -1;
+  if (id >= 0 && how.temperature > 0) id = draw(logits, v, all, how, steps[row], shared);
+  if (threadIdx.x != 0) return;
+  ids[row] = id;
+  logprobs[row] = id < 0 ? NAN
+                         : static_cast<float>(static_cast<double>(logits[id]) -
+                                              static_cast<double>(all.largest) - log(all.sum));
+}
+
+}  // namespace
+
+void sample_cuda(const Context& context, const SampleArgs& args) {
+  Device& device = *context.device;
+  const int64_t rows = args.logits.dim(0), v = args.logits.dim(1);
+  const Scratch::Scope scope(device.workspace());
+  const TensorView stats =
+      device.workspace().take(DType::kU8, {rows, kSlices * static_cast<int64_t>(sizeof(Stats))});
+  auto* slices = reinterpret_cast<Stats*>(stats.data);
+  launch(device, "sample slices", slice_kernel,
+         {.grid = rows, .block = kSliceThreads, .grid_y = kSlices}, args.logits.as<float>(),
+         args.logits.row_stride(), v, args.params.data(), slices);
+  launch(device, "sample", choose_kernel,
+         {.grid = rows, .block = kSelectThreads, .shared = static_cast<int64_t>(sizeof(Shared))},
+         args.logits.as<float>(), args.logits.row_stride(), v, args.params.data(),
+         args.steps.data(), slices, args.ids.as<int32_t>(), args.logprobs.as<float>());
+}
+
+}  // namespace dsv4
