@@ -2,11 +2,19 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/linear/linear_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/linear/linear_cublaslt_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<LinearArgs> kLinear[] = {
+#if DSV4_CUDA
+    {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8_cuda,
+     kLtFp8Rounding},
+    {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt_cuda, kLtBf16Rounding},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},
 };
 
