@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# The whole GPU check in one call, on a machine with a GPU and nothing of this project but the
+# programs of the cuda preset: op tests, model tests, compute-sanitizer, benchmarks.
+#
+#   tools/gpu_check.sh [OUT] [STEP ...]     OUT: folder for logs and JSON (default gpu-check)
+#
+# Steps, in this order unless named: ops model memcheck racecheck bench. The exit status counts what
+# failed; the last line says "N passed, N failed".
+
+set -uo pipefail
+cd "$(dirname "$0")/.."
+bin=${DSV4_BIN:-build/cuda/bin}
+out=${1:-gpu-check}
+shift $(($# > 0 ? 1 : 0))
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=(ops model memcheck racecheck bench)
+mkdir -p "$out"
+passed=0 failed=0
+
+count() { # count NAME STATUS LOG
+  if [ "$2" -eq 0 ]; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $1, see $3"
+    grep -E 'Failure|error|ERROR|FAILED|=====.*(Invalid|Race|hazard)' -A6 "$3" | head -n 40
+  fi
+}
+
+# Several programs at a time: each leaves most of the GPU idle.
+run_all() { # run_all LOG-SUFFIX COMMAND PROGRAM ...
+  local suffix=$1 command=$2 program
+  shift 2
+  local jobs=()
+  for program in "$@"; do
+    local name
+    name=$(basename "$program")
+    # shellcheck disable=SC2086
+    (timeout 540 $command "$program" >"$out/$name.$suffix.log" 2>&1; echo $? >"$out/$name.$suffix.status") &
+    jobs+=("$name")
+    while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
+  done
+  wait
+  for name in "${jobs[@]}"; do
+    count "$name ($suffix)" "$(cat "$out/$name.$suffix.status")" "$out/$name.$suffix.log"
+    rm -f "$out/$name.$suffix.status"
+  done
+}
+
+bench() { # bench NAME ARGUMENTS ...
+  local name=$1
+  shift
+  "$bin/dsv4" bench "$@" --device cuda --json >"$out/$name.json" 2>"$out/$name.log"
+  count "bench $name" $? "$out/$name.log"
+}
+
+for step in "${steps[@]}"; do
+  case "$step" in
+    ops) run_all ops "" "$bin"/op_*_test ;;
+    model) run_all model "" "$bin/device_test" ;;
+    memcheck) run_all memcheck "compute-sanitizer --tool memcheck --error-exitcode 9" "$bin"/op_*_test ;;
+    racecheck) run_all racecheck "compute-sanitizer --tool racecheck --error-exitcode 9" "$bin"/op_*_test ;;
+    bench)
+      bench decode_demo decode demo --context 1024 --batch 1,8 --ops
+      bench prefill_demo prefill demo --tokens 3000
+      ;;
+    *) echo "gpu_check: no step $step" >&2; exit 2 ;;
+  esac
+done
+echo "$passed passed, $failed failed"
+exit $((failed > 0))
