@@ -2,11 +2,17 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/linear/linear_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/linear/linear_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<LinearArgs> kLinear[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<LinearArgs>, linear_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},
 };
 
