@@ -4,6 +4,7 @@
 #include "dsv4/ops/linear/linear_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/linear/linear_cublaslt_cuda.h"
+#include "dsv4/ops/linear/linear_cuda.h"
 #endif
 
 namespace dsv4 {
@@ -14,6 +15,7 @@ constexpr Row<LinearArgs> kLinear[] = {
     {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8_cuda,
      kLtFp8Rounding},
     {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt_cuda, kLtBf16Rounding},
+    {"cuda", Arch::kCuda, true, accept_all<LinearArgs>, linear_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},
 };

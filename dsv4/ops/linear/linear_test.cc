@@ -105,6 +105,24 @@ TEST(Linear, AgreesWithOracleOnAnyDtype) {
   check_linear({WeightFormat::kFp8Block}, {5, 140, 1200}, {.fp8_scale = DType::kF32});
 }
 
+// Shapes that the fast kernels take: every tile size, several chunks of columns, few and many rows.
+TEST(Linear, AgreesWithOracleOnAlignedShapes) {
+  for (const test::StoredAs& stored : test::kAllStored) {
+    for (const Shape& s : {Shape{1, 256, 1024},
+                           {2, 36, 4608},
+                           {3, 130, 512},
+                           {8, 64, 4224},
+                           {9, 128, 256},
+                           {17, 132, 512},
+                           {64, 128, 384},
+                           {130, 160, 320}}) {
+      check_linear(stored, s, {.x = DType::kE4M3, .out = DType::kBF16});
+      check_linear(stored, s, {.x = DType::kBF16});
+      if (s.t <= 9) check_linear(stored, s, {});
+    }
+  }
+}
+
 // Column block g of x and out, row block g of the weight.
 TEST(Linear, GroupsAgreeWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {
