@@ -8,10 +8,53 @@
 #include <cstdio>
 #include <string>
 
+#include "bench/op_bench.h"
 #include "bench/roofline.h"
 #include "dsv4/base/error.h"
 
+namespace dsv4::bench {
+
+Memory& memory() {
+  return host_memory();
+}
+
+std::vector<int64_t> token_counts() {
+  return {1, 32, 256};
+}
+
+namespace {
+
+void run(benchmark::State& state, const Entry& entry) {
+  const auto session = entry.open();
+  if (const char* reason = session->reject(Context{})) {
+    state.SkipWithError(reason);
+    return;
+  }
+  session->run(Context{});  // pools and threads exist now
+  const Cost cost = mean_cost(*session);
+  for (auto _ : state) {
+    session->next();
+    session->run(Context{});
+    benchmark::ClobberMemory();
+  }
+  report(state, cost);
+}
+
+void register_entries() {
+  for (const Entry& entry : entries()) {
+    if (entry.arch != Arch::kCpu) continue;
+    benchmark::RegisterBenchmark((entry.name + "/" + std::string(entry.row)).c_str(),
+                                 [&entry](benchmark::State& state) { run(state, entry); })
+        ->UseRealTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::bench
+
 int main(int argc, char** argv) try {
+  dsv4::bench::register_entries();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   using dsv4::bench::roofline;

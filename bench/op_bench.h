@@ -1,41 +1,92 @@
-// Benchmarks of ops: one per row of the table and shape, named op/shape/row, with the bytes and
-// flops of the op's cost as rates.
+// Benchmarks of ops: one per row of the table and shape, named op/shape/row.
+//
+// One X_bench.cc serves two programs: dsv4_bench_cpu times the CPU rows under Google Benchmark,
+// dsv4_bench_cuda the CUDA rows in graphs. Each defines memory() and token_counts() its way.
 
 #pragma once
 
-#include <benchmark/benchmark.h>
-
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "dsv4/ops/op.h"
+#include "dsv4/tensor/buffer.h"
 
 namespace dsv4::bench {
 
-// `make()` returns a shared pointer to whatever owns the buffers and has the member `args`; it is
-// called when the benchmark starts, so that unselected shapes cost nothing.
+// Host memory, or memory that host and GPU both address.
+Memory& memory();
+// A token, a batch of requests, a chunk of a prompt.
+std::vector<int64_t> token_counts();
+
+class Tensor : public Buffer {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, std::initializer_list<int64_t> shape) : Buffer(dtype, shape, memory()) {}
+};
+
+// Independent values, uniform with variance scale^2; F32 or BF16.
+void fill(const Tensor& tensor, float scale = 1);
+// 0, 1, 2, .. from `first` on; I32.
+void fill_ascending(const Tensor& tensor, int first = 0);
+
+// One row with the tensors it works on.
+class Session {
+ public:
+  virtual ~Session() = default;
+  virtual const char* reject(const Context& context) const = 0;
+  virtual void next() = 0;  // other weights for the next call, where the case has them
+  virtual void run(const Context& context) = 0;
+  virtual Cost cost() const = 0;  // of the call that run() would make now
+};
+
+struct Entry {
+  std::string name;  // op/shape
+  std::string_view row;
+  Arch arch;
+  std::function<std::unique_ptr<Session>()> open;
+};
+
+// Everything that was registered, in no particular order of ops.
+std::vector<Entry>& entries();
+
+// Mean of successive calls: what a call costs may depend on the weights it meets.
+Cost mean_cost(Session& session);
+
+template <class Args, class Owner>
+class RowSession : public Session {
+ public:
+  RowSession(const Row<Args>& row, Cost (*cost_of)(const Args&), std::shared_ptr<Owner> owner)
+      : row_(row), cost_of_(cost_of), owner_(std::move(owner)) {}
+  const char* reject(const Context& context) const override {
+    return row_.reject(context, owner_->args);
+  }
+  void next() override {
+    if constexpr (requires(Owner & owner) { owner.next(); }) owner_->next();
+  }
+  void run(const Context& context) override { row_.run(context, owner_->args); }
+  Cost cost() const override { return cost_of_(owner_->args); }
+
+ private:
+  const Row<Args>& row_;
+  Cost (*cost_of_)(const Args&);
+  std::shared_ptr<Owner> owner_;
+};
+
+// `make()` returns a shared pointer to whatever owns the tensors and has the member `args`, and
+// where weights are read a method next() that puts others in; it is called when the benchmark
+// starts, so that unselected shapes cost nothing.
 template <class Args, class Make>
 void register_rows(const std::string& name, Table<Args> table, Cost (*cost)(const Args&),
                    const Make& make) {
+  using Owner = typename decltype(make())::element_type;
   for (const Row<Args>& row : table) {
-    if (row.arch != Arch::kCpu) continue;
-    const auto run = [&row, cost, make](benchmark::State& state) {
-      const auto owner = make();
-      const Context context{};
-      if (const char* reason = row.reject(context, owner->args)) {
-        state.SkipWithError(reason);
-        return;
-      }
-      for (auto _ : state) {
-        row.run(context, owner->args);
-        benchmark::ClobberMemory();
-      }
-      const Cost each = cost(owner->args);
-      const auto rate = benchmark::Counter::kIsIterationInvariantRate;
-      state.counters["bytes/s"] = benchmark::Counter(each.bytes, rate);
-      state.counters["flops/s"] = benchmark::Counter(each.flops, rate);
-    };
-    benchmark::RegisterBenchmark((name + "/" + std::string(row.name)).c_str(), run)->UseRealTime();
+    entries().push_back({name, row.name, row.arch, [&row, cost, make] {
+                           return std::make_unique<RowSession<Args, Owner>>(row, cost, make());
+                         }});
   }
 }
 

@@ -1,12 +1,13 @@
 #include "bench/weight_pool.h"
 
+#include <algorithm>
 #include <array>
 
+#include "bench/op_bench.h"
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4::bench {
 namespace {
@@ -14,8 +15,8 @@ namespace {
 constexpr int64_t kPoolBytes = int64_t{1} << 30;
 
 const std::byte* pool() {
-  static const Buffer bytes = [] {
-    Buffer words(DType::kI64, {kPoolBytes / 8});
+  static const Tensor bytes = [] {
+    Tensor words(DType::kI64, {kPoolBytes / 8});
 #pragma omp parallel for
     for (int64_t i = 0; i < kPoolBytes / 8; ++i) {
       const uint64_t random = random_bits(1, static_cast<uint64_t>(i));
@@ -27,14 +28,17 @@ const std::byte* pool() {
 }
 
 ConstTensorView codebook(int bits) {
-  static const std::array<Codebook, kMaxKbit + 1> books = [] {
-    std::array<Codebook, kMaxKbit + 1> all;
-    for (int b = kMinKbit; b <= kMaxKbit; ++b) all[static_cast<size_t>(b)] = bnf_codebook(b);
+  static const std::array<Tensor, kMaxKbit + 1> books = [] {
+    std::array<Tensor, kMaxKbit + 1> all;
+    for (int b = kMinKbit; b <= kMaxKbit; ++b) {
+      const Codebook book = bnf_codebook(b);
+      Tensor& values = all[static_cast<size_t>(b)];
+      values = Tensor(DType::kF32, {book.size()});
+      std::copy(book.values().begin(), book.values().end(), values.as<float>());
+    }
     return all;
   }();
-  const Codebook& book = books.at(static_cast<size_t>(bits));
-  return {TensorMeta::contiguous(DType::kF32, {book.size()}),
-          reinterpret_cast<const std::byte*>(book.value.data())};
+  return books.at(static_cast<size_t>(bits));
 }
 
 }  // namespace

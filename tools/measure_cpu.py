@@ -38,7 +38,7 @@ def ops(binary, folder):
          f"--benchmark_out={out}", "--benchmark_out_format=json"])
     report = json.loads(out.read_text())
     context = report["context"]
-    rows = [{"name": b["name"].replace("/real_time", ""), "us": b["real_time"],
+    rows = [{"name": b["name"].replace("/cpu/real_time", ""), "us": b["real_time"],
              "gb_per_s": b["GB/s"], "gflop_per_s": b["GFLOP/s"],
              "percent_read": b["percent_read"], "percent_fma": b["percent_fma"]}
             for b in report["benchmarks"]]

@@ -1,14 +1,12 @@
 #include "bench/op_bench.h"
-#include "dsv4/base/rng.h"
 #include "dsv4/ops/compressor/compressor.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
 // One sequence that brings `t` tokens and has seen `start`.
 struct CompressorCase {
-  Buffer kv, gate, ape, cu_tokens, starts, slots, state, out;
+  bench::Tensor kv, gate, ape, cu_tokens, starts, slots, state, out;
   CompressorArgs args;
 
   CompressorCase(StateLayout layout, int64_t start, int64_t t)
@@ -20,12 +18,7 @@ struct CompressorCase {
         slots(DType::kI32, {1}),
         state(DType::kF32, {1, layout.floats()}),
         out(DType::kBF16, {num_closed_entries(start, t, layout.ratio), layout.width}) {
-    Rng rng(1);
-    for (const Buffer* buffer : {&kv, &gate, &ape}) {
-      for (int64_t i = 0; i < buffer->view().numel(); ++i) {
-        buffer->as<float>()[i] = static_cast<float>(rng.normal());
-      }
-    }
+    for (const bench::Tensor* tensor : {&kv, &gate, &ape}) bench::fill(*tensor);
     cu_tokens.as<int32_t>()[1] = static_cast<int32_t>(t);
     starts.as<int32_t>()[0] = static_cast<int32_t>(start);
     reset_state(layout, state.as<float>());

@@ -1,59 +1,76 @@
 // experts: FORMAT/t with the shapes of V4-Flash (d 4096, inner 2048, 6 of 256 experts; 64 of them
-// here, 860 MB in 4 bits). Each token chooses its experts at random, anew each iteration.
+// here, 860 MB in 4 bits). Each token chooses its experts at random, anew each call.
 
 #include "dsv4/ops/experts/experts.h"
 
-#include "bench/roofline.h"
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/rng.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int64_t kWidth = 4096, kInner = 2048, kChosen = 6, kExperts = 64;
+constexpr int64_t kDraws = 16;  // different choices, in turn
 
-void experts_bench(benchmark::State& state, WeightFormat format, int bits = 0) {
-  const int64_t t = state.range(0);
+struct Case {
   bench::WeightPool pool;
-  std::vector<ExpertWeights> table(kExperts);
-  for (ExpertWeights& expert : table) {
-    expert = {.w1 = pool.next(format, kInner, kWidth, bits),
-              .w3 = pool.next(format, kInner, kWidth, bits),
-              .w2 = pool.next(format, kWidth, kInner, bits)};
-  }
-  const Buffer x(DType::kBF16, {t, kWidth}), acc(DType::kF32, {t, kWidth});
-  const Buffer ids(DType::kI32, {t, kChosen}), weights(DType::kF32, {t, kChosen});
-  std::fill_n(x.as<uint16_t>(), t * kWidth, uint16_t{0x3c00});
-  std::fill_n(weights.as<float>(), t * kChosen, 0.25f);
-  const ExpertsArgs args{
-      .x = x, .table = table, .experts = ids, .weights = weights, .swiglu_limit = 10.f, .acc = acc};
-  Rng rng(1);
-  Cost total;
-  experts({}, args);
-  for (auto _ : state) {
-    for (int64_t i = 0; i < t * kChosen; ++i) {
-      ids.as<int32_t>()[i] = static_cast<int32_t>(rng.below(kExperts));
+  std::vector<ExpertWeights> table{kExperts};
+  bench::Tensor x, acc, ids, weights;
+  ExpertsArgs args;
+  int64_t call = 0;
+
+  Case(WeightFormat format, int bits, int64_t t)
+      : x(DType::kBF16, {t, kWidth}),
+        acc(DType::kF32, {t, kWidth}),
+        ids(DType::kI32, {kDraws * t, kChosen}),
+        weights(DType::kF32, {t, kChosen}) {
+    for (ExpertWeights& expert : table) {
+      expert = {.w1 = pool.next(format, kInner, kWidth, bits),
+                .w3 = pool.next(format, kInner, kWidth, bits),
+                .w2 = pool.next(format, kWidth, kInner, bits)};
     }
-    experts({}, args);
-    const Cost cost = experts_cost(args);
-    total.bytes += cost.bytes, total.flops += cost.flops;
+    bench::fill(x, 0.01f);
+    std::fill_n(weights.as<float>(), t * kChosen, 0.25f);
+    Rng rng(1);
+    for (int64_t i = 0; i < kDraws * t * kChosen; ++i)
+      ids.as<int32_t>()[i] = static_cast<int32_t>(rng.below(kExperts));
+    args.x = x;
+    args.table = table;
+    args.weights = weights;
+    args.swiglu_limit = 10.f;
+    args.acc = acc;
+    next();
   }
-  const auto iterations = static_cast<double>(state.iterations());
-  bench::report(state, {.bytes = total.bytes / iterations, .flops = total.flops / iterations});
+  void next() {
+    const int64_t t = args.x.dim(0), draw = call++ % kDraws;
+    args.experts = ids.view().slice(0, draw * t, (draw + 1) * t);
+  }
+};
+
+void add(const char* stored, WeightFormat format, int bits = 0) {
+  std::set<int64_t> counts{4, 64, 512};
+  for (const int64_t t : bench::token_counts()) counts.insert(t);
+  for (const int64_t t : counts) {
+    bench::register_rows<ExpertsArgs>(fmt::format("experts_bench/{}/t:{}", stored, t),
+                                      experts_rows(), experts_cost,
+                                      [=] { return std::make_shared<Case>(format, bits, t); });
+  }
 }
 
-void tokens(benchmark::internal::Benchmark* b) {
-  b->Arg(1)->Arg(4)->Arg(64)->Arg(512);
-  b->ArgName("t")->UseRealTime()->Unit(benchmark::kMicrosecond);
-}
-
-BENCHMARK_CAPTURE(experts_bench, mxfp4, WeightFormat::kMxfp4)->Apply(tokens);
-BENCHMARK_CAPTURE(experts_bench, nvfp4, WeightFormat::kNvfp4)->Apply(tokens);
-BENCHMARK_CAPTURE(experts_bench, k2, WeightFormat::kKbit, 2)->Apply(tokens);
-BENCHMARK_CAPTURE(experts_bench, k3, WeightFormat::kKbit, 3)->Apply(tokens);
-BENCHMARK_CAPTURE(experts_bench, k4, WeightFormat::kKbit, 4)->Apply(tokens);
-BENCHMARK_CAPTURE(experts_bench, k5, WeightFormat::kKbit, 5)->Apply(tokens);
+const bool kRegistered = [] {
+  add("mxfp4", WeightFormat::kMxfp4);
+  add("nvfp4", WeightFormat::kNvfp4);
+  add("k2", WeightFormat::kKbit, 2);
+  add("k3", WeightFormat::kKbit, 3);
+  add("k4", WeightFormat::kKbit, 4);
+  add("k5", WeightFormat::kKbit, 5);
+  return true;
+}();
 
 }  // namespace
 }  // namespace dsv4

@@ -2,21 +2,14 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/indexer/indexer.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
-void fill_normal_bf16(const Buffer& buffer, Rng& rng, float sigma) {
-  for (int64_t i = 0; i < buffer.view().numel(); ++i) {
-    buffer.as<uint16_t>()[i] = f32_to_bf16(sigma * static_cast<float>(rng.normal()));
-  }
-}
-
 struct IndexScoresCase {
   static constexpr int kPageEntries = 64, kWidth = 128;
 
-  Buffer q, weights, key_pages, pages, sequence, visible, scores;
+  bench::Tensor q, weights, key_pages, pages, sequence, visible, scores;
   IndexScoresArgs args;
 
   IndexScoresCase(int64_t t, int64_t h, int64_t n)
@@ -27,16 +20,14 @@ struct IndexScoresCase {
         sequence(DType::kI32, {t}),
         visible(DType::kI32, {t}),
         scores(DType::kF32, {t, n}) {
-    Rng rng(1);
-    fill_normal_bf16(q, rng, 1.f);
-    fill_normal_bf16(weights, rng, 0.01f);
+    bench::fill(q);
+    bench::fill(weights, 0.01f);
     const IndexPool pool{.pages = key_pages, .page_entries = kPageEntries};
-    Buffer x(DType::kF32, {n, kWidth}), rows(DType::kI32, {n});
-    for (int64_t i = 0; i < x.view().numel(); ++i)
-      x.as<float>()[i] = static_cast<float>(rng.normal());
-    for (int i = 0; i < n; ++i) rows.as<int32_t>()[i] = i;
+    const bench::Tensor x(DType::kF32, {n, kWidth}), rows(DType::kI32, {n});
+    bench::fill(x);
+    bench::fill_ascending(rows);
     index_insert(Context{}, {.x = x, .rows = rows, .pool = pool});
-    for (int i = 0; i < n / kPageEntries; ++i) pages.as<int32_t>()[i] = i;
+    bench::fill_ascending(pages);
     for (int64_t i = 0; i < t; ++i) visible.as<int32_t>()[i] = static_cast<int32_t>(n);
     args = {.q = q,
             .weights = weights,
@@ -50,7 +41,7 @@ struct IndexScoresCase {
 
 // bf16 scores, as the reference has them: ties are common.
 struct TopKCase {
-  Buffer scores, visible, indices;
+  bench::Tensor scores, visible, indices;
   TopKArgs args;
 
   TopKCase(int64_t t, int64_t n, int64_t k)
@@ -65,13 +56,14 @@ struct TopKCase {
 };
 
 const bool kRegistered = [] {
-  for (const int64_t t : {1, 16}) {
+  for (const int64_t t : bench::token_counts()) {
     for (const int64_t h : {4, 64}) {
       bench::register_rows<IndexScoresArgs>(
           fmt::format("index_scores/t{} h{} {} keys", t, h, 4096), index_scores_rows(),
           index_scores_cost, [=] { return std::make_shared<IndexScoresCase>(t, h, 4096); });
     }
     for (const int64_t n : {4096, 262144}) {
+      if (t * n > int64_t{1} << 26) continue;  // 256 MB of scores
       bench::register_rows<TopKArgs>(fmt::format("top_k/t{} 512 of {}", t, n), top_k_rows(),
                                      top_k_cost,
                                      [=] { return std::make_shared<TopKCase>(t, n, 512); });

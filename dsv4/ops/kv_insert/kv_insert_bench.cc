@@ -1,7 +1,5 @@
 #include "bench/op_bench.h"
-#include "dsv4/base/rng.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
@@ -11,7 +9,7 @@ template <class Args>
 struct InsertCase {
   static constexpr int kPageEntries = 64;
 
-  Buffer x, rows, pages;
+  bench::Tensor x, rows, pages;
   Args args;
 
   template <class Layout>
@@ -19,11 +17,8 @@ struct InsertCase {
       : x(DType::kBF16, {n, width}),
         rows(DType::kI32, {n}),
         pages(DType::kU8, {ceil_div(n, kPageEntries), layout.page_bytes(kPageEntries)}) {
-    Rng rng(1);
-    for (int64_t i = 0; i < n * width; ++i) {
-      x.as<uint16_t>()[i] = f32_to_bf16(static_cast<float>(rng.normal()));
-    }
-    for (int i = 0; i < n; ++i) rows.as<int32_t>()[i] = i;
+    bench::fill(x);
+    bench::fill_ascending(rows);
     args = {.x = x,
             .rows = rows,
             .pool = {.pages = pages, .layout = layout, .page_entries = kPageEntries}};
@@ -31,7 +26,7 @@ struct InsertCase {
 };
 
 const bool kRegistered = [] {
-  for (const int64_t n : {1, 1024}) {
+  for (const int64_t n : bench::token_counts()) {
     bench::register_rows<KvInsertArgs>(
         fmt::format("kv_insert/{} rows", n), kv_insert_rows(), kv_insert_cost,
         [=] { return std::make_shared<InsertCase<KvInsertArgs>>(KvLayout{}, 512, n); });

@@ -1,46 +1,91 @@
-// linear: FORMAT/t/n/k. A new matrix each iteration, so weights come from memory.
+// linear: FORMAT/t/n/k. A new matrix each call, so weights come from memory. q8: activations come
+// as codes with scales, as the official engine has them for quantised weights.
 
 #include "dsv4/ops/linear/linear.h"
 
-#include "bench/roofline.h"
+#include <algorithm>
+
+#include "bench/op_bench.h"
 #include "bench/weight_pool.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
-void linear_bench(benchmark::State& state, WeightFormat format, int bits = 0) {
-  const int64_t t = state.range(0), n = state.range(1), k = state.range(2);
+struct Shape {
+  int64_t t, n, k;
+};
+
+struct Stored {
+  const char* name;
+  WeightFormat format;
+  int bits = 0;
+  bool q8 = false;
+};
+
+struct Case {
+  Stored stored;
+  Shape shape;
   bench::WeightPool pool;
-  const Buffer x(DType::kBF16, {t, k}), out(DType::kBF16, {t, n});
-  std::fill_n(x.as<uint16_t>(), t * k, uint16_t{0x3f80});
-  LinearArgs args{.x = x, .weight = pool.next(format, n, k, bits), .out = out};
-  linear({}, args);  // the pool and the threads exist now
-  for (auto _ : state) {
-    args.weight = pool.next(format, n, k, bits);
-    linear({}, args);
+  bench::Tensor x, x_scale, out;
+  LinearArgs args;
+
+  Case(const Stored& how, const Shape& size)
+      : stored(how),
+        shape(size),
+        x(how.q8 ? DType::kE4M3 : DType::kBF16, {size.t, size.k}),
+        x_scale(DType::kE8M0, {size.t, size.k / 128}),
+        out(DType::kBF16, {size.t, size.n}) {
+    if (stored.q8) {
+      std::fill_n(x.as<uint8_t>(), x.view().numel(), uint8_t{0x38});  // 1
+      std::fill_n(x_scale.as<uint8_t>(), x_scale.view().numel(), uint8_t{127});
+      args.x_scale = x_scale;
+    } else {
+      bench::fill(x);
+    }
+    args.x = x, args.out = out;
+    next();
   }
-  bench::report(state, linear_cost(args));
+  void next() { args.weight = pool.next(stored.format, shape.n, shape.k, stored.bits); }
+};
+
+void add(const Stored& stored, const Shape& shape) {
+  bench::register_rows<LinearArgs>(
+      fmt::format("linear_bench/{}/t:{}/n:{}/k:{}", stored.name, shape.t, shape.n, shape.k),
+      linear_rows(), linear_cost, [=] { return std::make_shared<Case>(stored, shape); });
 }
 
-// Decode, a small batch, and prefill.
-void shapes(benchmark::internal::Benchmark* b) {
-  for (const int t : {1, 2, 4, 16}) b->Args({t, 16384, 16384});
-  for (const int t : {1, 64, 256}) b->Args({t, 1024, 1024});
-  b->Args({256, 4096, 4096});
-  b->ArgNames({"t", "n", "k"})->UseRealTime()->Unit(benchmark::kMicrosecond);
-}
+constexpr Stored kAll[] = {{"fp8_block", WeightFormat::kFp8Block},
+                           {"mxfp4", WeightFormat::kMxfp4},
+                           {"nvfp4", WeightFormat::kNvfp4},
+                           {"k2", WeightFormat::kKbit, 2},
+                           {"k3", WeightFormat::kKbit, 3},
+                           {"k4", WeightFormat::kKbit, 4},
+                           {"k5", WeightFormat::kKbit, 5},
+                           {"bf16", WeightFormat::kBF16},
+                           {"f16", WeightFormat::kF16},
+                           {"f32", WeightFormat::kF32}};
 
-BENCHMARK_CAPTURE(linear_bench, fp8_block, WeightFormat::kFp8Block)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, mxfp4, WeightFormat::kMxfp4)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, nvfp4, WeightFormat::kNvfp4)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, k2, WeightFormat::kKbit, 2)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, k3, WeightFormat::kKbit, 3)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, k4, WeightFormat::kKbit, 4)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, k5, WeightFormat::kKbit, 5)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, bf16, WeightFormat::kBF16)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, f16, WeightFormat::kF16)->Apply(shapes);
-BENCHMARK_CAPTURE(linear_bench, f32, WeightFormat::kF32)->Apply(shapes);
+// What the layers of V4-Flash are stored in.
+constexpr Stored kFlash[] = {{"fp8_block q8", WeightFormat::kFp8Block, 0, true},
+                             {"k3 q8", WeightFormat::kKbit, 3, true},
+                             {"bf16", WeightFormat::kBF16}};
+
+const bool kRegistered = [] {
+  for (const Stored& stored : kAll) {  // a token, a small batch, a prompt
+    for (const int64_t t : {1, 2, 4, 16}) add(stored, {t, 16384, 16384});
+    for (const int64_t t : {1, 64, 256}) add(stored, {t, 1024, 1024});
+    add(stored, {256, 4096, 4096});
+  }
+  for (const int64_t t : bench::token_counts()) {
+    for (const Stored& stored : kFlash) {
+      add(stored, {t, 32768, 1024});  // wq_b
+      add(stored, {t, 4096, 8192});   // wo_b
+      add(stored, {t, 2048, 4096});   // gate of the shared expert
+    }
+  }
+  for (const int64_t t : {1, 32}) add(kFlash[2], {t, 129280, 4096});  // logits
+  return true;
+}();
 
 }  // namespace
 }  // namespace dsv4

@@ -94,6 +94,7 @@ const char* linear_cublaslt_reject(const Context& context, const LinearArgs& arg
 
 void linear_cublaslt_cuda(const Context& context, const LinearArgs& args) {
   const LtShape shape = shape_of(args);
+  const LaunchMark mark(*context.device, "linear_cublaslt");
   for (int64_t g = 0; g < num_groups(args); ++g)
     lt_matmul(*context.device, shape, pointers_of(args, shape, g));
 }
@@ -119,6 +120,7 @@ void linear_cublaslt_fp8_cuda(const Context& context, const LinearArgs& args) {
          {.grid = ceil_div(x_scale.numel() + weight_scale.numel(), kThreads), .block = kThreads},
          Scales(args.x_scale), shape.t, groups * blocks, x_scale.as<float>(),
          Scales(args.weight.scale), rows, blocks, stride, weight_scale.as<float>());
+  const LaunchMark mark(device, "linear_cublaslt_fp8");
   for (int64_t g = 0; g < groups; ++g) {
     LtPointers pointers = pointers_of(args, shape, g);
     pointers.x_scale = x_scale.row<float>(g * blocks);

@@ -1,51 +1,59 @@
+// fn is read by every call: successive calls take successive ones, as layers do.
+
+#include <vector>
+
 #include "bench/op_bench.h"
-#include "dsv4/base/rng.h"
-#include "dsv4/formats/float16.h"
 #include "dsv4/ops/mhc/mhc.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int64_t kStreams = 4, kMixes = 24;
+constexpr size_t kLayers = 64;  // of 1.5 MB: more than a cache holds
 
-void fill_normal(const Buffer& buffer, Rng& rng) {
-  for (int64_t i = 0; i < buffer.view().numel(); ++i) {
-    const auto value = static_cast<float>(rng.normal());
-    if (buffer.view().dtype == DType::kF32) {
-      buffer.as<float>()[i] = 0.01f * value;
-    } else {
-      buffer.as<uint16_t>()[i] = f32_to_bf16(value);
+// [kLayers] of [rows, columns], and which is next.
+class Layers {
+ public:
+  Layers(int64_t rows, int64_t columns) {
+    for (size_t i = 0; i < kLayers; ++i) {
+      fn_.emplace_back(DType::kF32, std::initializer_list<int64_t>{rows, columns});
+      bench::fill(fn_.back(), 0.01f);
     }
   }
-}
+  ConstTensorView next() { return fn_[layer_++ % kLayers]; }
+
+ private:
+  std::vector<bench::Tensor> fn_;
+  size_t layer_ = 0;
+};
 
 struct HcPreCase {
-  Buffer streams, fn, base, scale, out, post, comb;
+  Layers layers;
+  bench::Tensor streams, base, scale, out, post, comb;
   HcPreArgs args;
 
   HcPreCase(int64_t t, int64_t d)
-      : streams(DType::kBF16, {t, kStreams, d}),
-        fn(DType::kF32, {kMixes, kStreams * d}),
+      : layers(kMixes, kStreams * d),
+        streams(DType::kBF16, {t, kStreams, d}),
         base(DType::kF32, {kMixes}),
         scale(DType::kF32, {3}),
         out(DType::kBF16, {t, d}),
         post(DType::kF32, {t, kStreams}),
         comb(DType::kF32, {t, kStreams, kStreams}) {
-    Rng rng(1);
-    for (const Buffer* buffer : {&streams, &fn, &base, &scale}) fill_normal(*buffer, rng);
+    for (const bench::Tensor* tensor : {&streams, &base, &scale}) bench::fill(*tensor);
     args = {.streams = streams,
-            .fn = fn,
+            .fn = layers.next(),
             .base = base,
             .scale = scale,
             .out = out,
             .post = post,
             .comb = comb};
   }
+  void next() { args.fn = layers.next(); }
 };
 
 struct HcPostCase {
-  Buffer y, post, comb, streams;
+  bench::Tensor y, post, comb, streams;
   HcPostArgs args;
 
   HcPostCase(int64_t t, int64_t d)
@@ -53,19 +61,38 @@ struct HcPostCase {
         post(DType::kF32, {t, kStreams}),
         comb(DType::kF32, {t, kStreams, kStreams}),
         streams(DType::kBF16, {t, kStreams, d}) {
-    Rng rng(1);
-    for (const Buffer* buffer : {&y, &post, &comb, &streams}) fill_normal(*buffer, rng);
+    // Repeated calls on the same streams must not grow without end.
+    for (const bench::Tensor* tensor : {&y, &post, &comb, &streams}) bench::fill(*tensor, 0.25f);
     args = {.y = y, .post = post, .comb = comb, .streams = streams};
   }
 };
 
+struct HcHeadCase {
+  Layers layers;
+  bench::Tensor streams, base, scale, out;
+  HcHeadArgs args;
+
+  HcHeadCase(int64_t t, int64_t d)
+      : layers(kStreams, kStreams * d),
+        streams(DType::kBF16, {t, kStreams, d}),
+        base(DType::kF32, {kStreams}),
+        scale(DType::kF32, {1}),
+        out(DType::kBF16, {t, d}) {
+    for (const bench::Tensor* tensor : {&streams, &base, &scale}) bench::fill(*tensor);
+    args = {.streams = streams, .fn = layers.next(), .base = base, .scale = scale, .out = out};
+  }
+  void next() { args.fn = layers.next(); }
+};
+
 const bool kRegistered = [] {
-  for (const int64_t t : {1, 256}) {
-    bench::register_rows<HcPreArgs>(fmt::format("hc_pre/{}x4x4096", t), hc_pre_rows(), hc_pre_cost,
+  for (const int64_t t : bench::token_counts()) {
+    const std::string shape = fmt::format("{}x4x4096", t);
+    bench::register_rows<HcPreArgs>("hc_pre/" + shape, hc_pre_rows(), hc_pre_cost,
                                     [=] { return std::make_shared<HcPreCase>(t, 4096); });
-    bench::register_rows<HcPostArgs>(fmt::format("hc_post/{}x4x4096", t), hc_post_rows(),
-                                     hc_post_cost,
+    bench::register_rows<HcPostArgs>("hc_post/" + shape, hc_post_rows(), hc_post_cost,
                                      [=] { return std::make_shared<HcPostCase>(t, 4096); });
+    bench::register_rows<HcHeadArgs>("hc_head/" + shape, hc_head_rows(), hc_head_cost,
+                                     [=] { return std::make_shared<HcHeadCase>(t, 4096); });
   }
   return true;
 }();

@@ -1,53 +1,43 @@
 #include "bench/op_bench.h"
-#include "dsv4/base/rng.h"
-#include "dsv4/formats/float16.h"
 #include "dsv4/ops/quant/quant.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
-Buffer normal(DType dtype, int64_t t, int64_t k) {
-  Buffer x(dtype, {t, k});
-  Rng rng(1);
-  for (int64_t i = 0; i < t * k; ++i) {
-    const auto value = static_cast<float>(rng.normal());
-    if (dtype == DType::kF32) x.as<float>()[i] = value;
-    if (dtype == DType::kBF16) x.as<uint16_t>()[i] = f32_to_bf16(value);
-  }
-  return x;
-}
-
 struct QuantizeCase {
-  Buffer x, codes, scales;
+  bench::Tensor x, codes, scales;
   QuantizeQ8Args args;
 
   QuantizeCase(int64_t t, int64_t k, DType dtype)
-      : x(normal(dtype, t, k)), codes(DType::kE4M3, {t, k}), scales(DType::kE8M0, {t, k / 128}) {
+      : x(dtype, {t, k}), codes(DType::kE4M3, {t, k}), scales(DType::kE8M0, {t, k / 128}) {
+    bench::fill(x);
     args = {.x = x, .codes = codes, .scales = scales};
   }
 };
 
 struct FakeCase {
-  Buffer x, out;
+  bench::Tensor x, out;
   FakeQuantArgs args;
 
   FakeCase(int64_t t, int64_t k, FakeQuantFormat format, int group)
-      : x(normal(DType::kBF16, t, k)), out(DType::kBF16, {t, k}) {
+      : x(DType::kBF16, {t, k}), out(DType::kBF16, {t, k}) {
+    bench::fill(x);
     args = {.x = x, .out = out, .format = format, .group = group};
   }
 };
 
 struct HadamardCase {
-  Buffer x, out;
+  bench::Tensor x, out;
   HadamardArgs args;
 
-  HadamardCase(int64_t t, int64_t n)
-      : x(normal(DType::kBF16, t, n)), out(DType::kBF16, {t, n}), args{.x = x, .out = out} {}
+  HadamardCase(int64_t t, int64_t n) : x(DType::kBF16, {t, n}), out(DType::kBF16, {t, n}) {
+    bench::fill(x);
+    args = {.x = x, .out = out};
+  }
 };
 
 const bool kRegistered = [] {
-  for (const int64_t t : {1, 256}) {
+  for (const int64_t t : bench::token_counts()) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       bench::register_rows<QuantizeQ8Args>(
           fmt::format("quantize_q8/{}x4096 {}", t, name(dtype)), quantize_q8_rows(),
@@ -56,9 +46,10 @@ const bool kRegistered = [] {
     bench::register_rows<FakeQuantArgs>(
         fmt::format("fake_quant s8/{}x448", t), fake_quant_rows(), fake_quant_cost,
         [=] { return std::make_shared<FakeCase>(t, 448, FakeQuantFormat::kS8, 64); });
+    // The queries of the indexer: 64 heads.
     bench::register_rows<FakeQuantArgs>(
-        fmt::format("fake_quant s4/{}x128", t), fake_quant_rows(), fake_quant_cost,
-        [=] { return std::make_shared<FakeCase>(t, 128, FakeQuantFormat::kS4, 32); });
+        fmt::format("fake_quant s4/{}x128", 64 * t), fake_quant_rows(), fake_quant_cost,
+        [=] { return std::make_shared<FakeCase>(64 * t, 128, FakeQuantFormat::kS4, 32); });
     bench::register_rows<HadamardArgs>(fmt::format("hadamard/{}x128", 64 * t), hadamard_rows(),
                                        hadamard_cost,
                                        [=] { return std::make_shared<HadamardCase>(64 * t, 128); });

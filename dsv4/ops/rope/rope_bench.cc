@@ -2,26 +2,25 @@
 
 #include "bench/op_bench.h"
 #include "dsv4/ops/rope/rope.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
 
 struct Case {
-  Buffer x, positions, freqs;
+  bench::Tensor x, positions, freqs;
   RopeArgs args;
 
   Case(int64_t t, int64_t h, DType dtype)
       : x(dtype, {t, h, 512}), positions(DType::kI32, {t}), freqs(DType::kF32, {32}) {
     const std::vector<float> table = rope_frequencies(64, 160000, {.on = true});
     std::copy(table.begin(), table.end(), freqs.as<float>());
-    for (int64_t i = 0; i < t; ++i) positions.as<int32_t>()[i] = static_cast<int32_t>(i + 100'000);
+    bench::fill_ascending(positions, 100'000);
     args = {.x = x, .positions = positions, .freqs = freqs};
   }
 };
 
 const bool kRegistered = [] {
-  for (const int64_t t : {1, 128}) {
+  for (const int64_t t : bench::token_counts()) {
     for (const int64_t h : {1, 64}) {
       for (const DType dtype : {DType::kBF16, DType::kF32}) {
         bench::register_rows<RopeArgs>(fmt::format("rope/{}x{}x512 {}", t, h, name(dtype)),

@@ -1,9 +1,6 @@
-#include <vector>
-
 #include "bench/op_bench.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/sample/sample.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
@@ -13,17 +10,24 @@ constexpr int64_t kVocabulary = 129280;
 // Independent normal logits. sigma 4 is as peaked as text is; 0.1 is nearly flat, the worst case: a
 // draw then needs half of the vocabulary in order.
 struct Case {
-  Buffer logits{DType::kF32, {1, kVocabulary}}, ids{DType::kI32, {1}}, logprobs{DType::kF32, {1}};
-  std::vector<SamplingParams> params;
-  std::vector<uint64_t> steps{17};
+  bench::Tensor logits{DType::kF32, {1, kVocabulary}}, ids{DType::kI32, {1}};
+  bench::Tensor logprobs{DType::kF32, {1}}, steps{DType::kI64, {1}};
+  bench::Tensor params{DType::kU8, {sizeof(SamplingParams)}};
   SampleArgs args;
 
-  Case(double sigma, const SamplingParams& how) : params{how} {
+  Case(double sigma, const SamplingParams& how) {
+    auto* chosen = reinterpret_cast<SamplingParams*>(params.view().data);
+    *chosen = how;
+    steps.as<uint64_t>()[0] = 17;
     Rng rng(1);
     for (int64_t i = 0; i < kVocabulary; ++i) {
       logits.as<float>()[i] = static_cast<float>(sigma * rng.normal());
     }
-    args = {.logits = logits, .params = params, .steps = steps, .ids = ids, .logprobs = logprobs};
+    args = {.logits = logits,
+            .params = {chosen, 1},
+            .steps = {steps.as<uint64_t>(), 1},
+            .ids = ids,
+            .logprobs = logprobs};
   }
 };
 

@@ -4,7 +4,6 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
-#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 namespace {
@@ -13,7 +12,7 @@ namespace {
 // choice from a pool four times as large, as the indexer makes it, slowly changing from query to
 // query.
 struct SparseMlaCase {
-  Buffer q, sink, window_pages, compressed_pages, window_rows, compressed_rows, out, lse;
+  bench::Tensor q, sink, window_pages, compressed_pages, window_rows, compressed_rows, out, lse;
   SparseMlaArgs args;
 
   SparseMlaCase(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layout)
@@ -26,9 +25,7 @@ struct SparseMlaCase {
         out(DType::kBF16, {t, h, layout.width()}),
         lse(DType::kF32, {t, h}) {
     Rng rng(1);
-    for (int64_t i = 0; i < q.view().numel(); ++i) {
-      q.as<uint16_t>()[i] = f32_to_bf16(static_cast<float>(rng.normal()));
-    }
+    bench::fill(q);
     for (int64_t i = 0; i < t; ++i) {
       for (int64_t j = 0; j < window; ++j) {
         window_rows.view().row<int32_t>(i)[j] = static_cast<int32_t>(i + j);
@@ -51,17 +48,17 @@ struct SparseMlaCase {
 
   static constexpr int kPageEntries = 64;
 
-  static Buffer pages(const KvLayout& layout, int64_t rows) {
-    return Buffer(DType::kU8, {ceil_div(rows, kPageEntries), layout.page_bytes(kPageEntries)});
+  static bench::Tensor pages(const KvLayout& layout, int64_t rows) {
+    return bench::Tensor(DType::kU8,
+                         {ceil_div(rows, kPageEntries), layout.page_bytes(kPageEntries)});
   }
 
-  static KvPool filled(const Buffer& pages, const KvLayout& layout) {
+  static KvPool filled(const bench::Tensor& pages, const KvLayout& layout) {
     const KvPool pool{.pages = pages, .layout = layout, .page_entries = kPageEntries};
-    Buffer x(DType::kF32, {pool.num_rows(), layout.width()}), rows(DType::kI32, {pool.num_rows()});
-    Rng rng(2);
-    for (int64_t i = 0; i < x.view().numel(); ++i)
-      x.as<float>()[i] = static_cast<float>(rng.normal());
-    for (int i = 0; i < pool.num_rows(); ++i) rows.as<int32_t>()[i] = i;
+    const bench::Tensor x(DType::kF32, {pool.num_rows(), layout.width()});
+    const bench::Tensor rows(DType::kI32, {pool.num_rows()});
+    bench::fill(x);
+    bench::fill_ascending(rows);
     kv_insert(Context{}, {.x = x, .rows = rows, .pool = pool});
     return pool;
   }
@@ -75,7 +72,7 @@ void add(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layo
 }
 
 const bool kRegistered = [] {
-  for (const int64_t t : {1, 2, 64}) {
+  for (const int64_t t : bench::token_counts()) {
     add(t, 64, 128, 512, {});
     add(t, 4, 128, 64, {});
     add(t, 4, 128, 64, {.nope = 64, .rope = 32});

@@ -1,0 +1,144 @@
+// dsv4_bench_cuda [--filter REGEX] [-o FILE]
+//
+// Times every CUDA row of every X_bench.cc in graphs, after the roofs of the card, and writes one
+// JSON object: device, roofs, and per row and shape the time of a call and its shares of the roofs.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "bench/gpu_roofs.h"
+#include "bench/managed_memory.h"
+#include "bench/op_bench.h"
+#include "dsv4/base/error.h"
+#include "dsv4/device/error.h"
+
+namespace dsv4::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ManagedMemory& managed() {
+  static ManagedMemory memory;
+  return memory;
+}
+
+double megahertz(int ordinal, cudaDeviceAttr attribute) {
+  int kilohertz = 0;
+  cuda_check(cudaDeviceGetAttribute(&kilohertz, attribute, ordinal), "cudaDeviceGetAttribute");
+  return kilohertz * 1e-3;
+}
+
+Json describe(const Device& device, const GpuRoofs& roofs) {
+  const DeviceInfo& info = device.info();
+  return {{"device", info.name},
+          {"compute_capability", fmt::format("{}.{}", info.major, info.minor)},
+          {"driver", driver_version()},
+          {"max_clock_mhz", megahertz(info.ordinal, cudaDevAttrClockRate)},
+          {"memory_clock_mhz", megahertz(info.ordinal, cudaDevAttrMemoryClockRate)},
+          {"copy_gb_per_s", roofs.copy_bytes_per_s * 1e-9},
+          {"matrix_tflop_per_s", roofs.matrix_flops_per_s * 1e-12}};
+}
+
+// How the tensors of the last session came to the GPU must not be timed with this one's calls.
+Json time_entry(Device& device, const Entry& entry, const GpuRoofs& roofs) {
+  const size_t slash = entry.name.find('/');
+  Json result{{"op", entry.name.substr(0, slash)},
+              {"row", entry.row},
+              {"shape", entry.name.substr(slash + 1)}};
+  const auto session = entry.open();
+  const Context context{.device = &device};
+  if (const char* reason = session->reject(context)) {
+    result["skipped"] = reason;
+    return result;
+  }
+  const Cost cost = mean_cost(*session);  // may look into tensors, so before they move
+  managed().to_device(device.info().ordinal, device.stream());
+  device.wait();
+  const Timing timing = time_calls(device, [&] {
+    session->next();
+    session->run(context);
+  });
+  result["us"] = timing.median_s * 1e6;
+  result["fastest_us"] = timing.fastest_s * 1e6;
+  result["calls"] = timing.calls;
+  result["replays"] = timing.replays;
+  result["bytes"] = cost.bytes;
+  result["flops"] = cost.flops;
+  result["percent_copy"] = 100 * cost.bytes / timing.median_s / roofs.copy_bytes_per_s;
+  if (roofs.matrix_flops_per_s > 0)
+    result["percent_matrix"] = 100 * cost.flops / timing.median_s / roofs.matrix_flops_per_s;
+  return result;
+}
+
+void print(const Json& result) {
+  const std::string what =
+      fmt::format("{}/{}/{}", result["op"].get<std::string>(), result["shape"].get<std::string>(),
+                  result["row"].get<std::string>());
+  if (!result.contains("us")) {
+    const char* why = result.contains("error") ? "error" : "skipped";
+    fmt::print(stderr, "{:<60} {}: {}\n", what, why, result[why].get<std::string>());
+    return;
+  }
+  fmt::print(stderr, "{:<60} {:>10.2f} us {:>6.1f} % copy {:>6.1f} % matrix\n", what,
+             result["us"].get<double>(), result["percent_copy"].get<double>(),
+             result.value("percent_matrix", 0.0));
+}
+
+Json run_all(Device& device, const std::regex& filter) {
+  const GpuRoofs roofs = measure_roofs(device);
+  Json report = describe(device, roofs);
+  fmt::print(stderr, "{}: copy {:.0f} GB/s, bf16 matrix {:.0f} TFLOP/s\n", device.info().name,
+             roofs.copy_bytes_per_s * 1e-9, roofs.matrix_flops_per_s * 1e-12);
+  Json& results = report["results"] = Json::array();
+  for (const Entry& entry : entries()) {
+    if (entry.arch == Arch::kCpu) continue;
+    if (!std::regex_search(entry.name + "/" + std::string(entry.row), filter)) continue;
+    try {
+      results.push_back(time_entry(device, entry, roofs));
+    } catch (const Error& error) {
+      // A failed kernel leaves nothing to go on with; what has been measured is still good.
+      results.push_back(
+          {{"op", entry.name}, {"row", entry.row}, {"shape", ""}, {"error", error.what()}});
+      print(results.back());
+      return report;
+    }
+    print(results.back());
+  }
+  return report;
+}
+
+}  // namespace
+
+Memory& memory() {
+  return managed();
+}
+
+std::vector<int64_t> token_counts() {
+  return {1, 32, 4096};
+}
+
+}  // namespace dsv4::bench
+
+int main(int argc, char** argv) try {
+  CLI::App app("Times the CUDA rows of all ops; progress on stderr");
+  std::string filter, out;
+  app.add_option("--filter", filter, "Only op/shape/row that match this regular expression");
+  app.add_option("-o,--out", out, "JSON file; otherwise stdout");
+  CLI11_PARSE(app, argc, argv);
+  dsv4::Device device(0);
+  const std::string text = dsv4::bench::run_all(device, std::regex(filter)).dump(1) + "\n";
+  if (out.empty()) {
+    fmt::print("{}", text);
+  } else {
+    std::ofstream(out) << text;
+  }
+  return 0;
+} catch (const dsv4::Error& error) {
+  fmt::print(stderr, "dsv4_bench_cuda: {}\n", error.what());
+  return 1;
+}
