@@ -20,6 +20,7 @@
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"
 #include "tests/harness/gpu.h"
+#include "tests/harness/row_count.h"
 #include "tests/harness/targets.h"
 
 namespace dsv4::test {
@@ -135,6 +136,7 @@ void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase
     if (row.arch != Arch::kCpu) context.device = gpu();
     if (!reaches(row.arch, context) || row.reject(context, test.args) != nullptr) continue;
     ++accepted;
+    count_row(std::string(row.name));
     SCOPED_TRACE(test.name + " row " + std::string(row.name));
     RowCheck<Args> check(row, context, arena, test);
     row.arch == Arch::kCpu ? check.on_cpu() : check.on_gpu();
