@@ -61,8 +61,17 @@ for step in "${steps[@]}"; do
     memcheck) run_all memcheck "compute-sanitizer --tool memcheck --error-exitcode 9" "$bin"/op_*_test ;;
     racecheck) run_all racecheck "compute-sanitizer --tool racecheck --error-exitcode 9" "$bin"/op_*_test ;;
     bench)
-      bench decode_demo decode demo --context 1024 --batch 1,8 --ops
+      bench decode_demo decode demo --context 1024 --batch 1,8
       bench prefill_demo prefill demo --tokens 3000
+      # All 43 layers with 3-bit experts take 113 GiB; 24 of them fit an 80 GB card.
+      memory=$("$bin/dsv4" inspect device --json | grep -o '"memory_bytes":[0-9]*' | head -n 1 | cut -d: -f2)
+      layers=()
+      [ "${memory:-0}" -gt 130000000000 ] || layers=(--layers 24)
+      flash=(--synthetic flash --experts k3 "${layers[@]}")
+      bench decode_flash decode "${flash[@]}" --batch 1,8,32 --context 4096,65536 --ops
+      bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
+      "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1
+      count "bench ops" $? "$out/ops.log"
       ;;
     *) echo "gpu_check: no step $step" >&2; exit 2 ;;
   esac
