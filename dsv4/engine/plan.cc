@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#include "dsv4/engine/device_workspace.h"
 #include "dsv4/model/schedule.h"
 
 namespace dsv4 {
@@ -47,7 +48,7 @@ Balance balance(const MemoryPlan& plan, const Machine& machine, int64_t context,
   if (machine.host) {
     need += work.total();
   } else {
-    kept = std::max(kept, work.scratch.total() + work.logits);
+    kept = std::max(kept, plan_device_workspace(plan.config, request.numerics, limits).total());
   }
   return {.room = machine.devices * (machine.device_bytes - kept), .need = need};
 }
