@@ -36,7 +36,7 @@ Product product_of(const LinearArgs& args) {
 
 void linear_cuda(const Context& context, const LinearArgs& args) {
   Product p = product_of(args);
-  p.tile_pairs = vector_tile(p.num_pairs, 1, p.x_dtype);
+  p.tile_pairs = vector_tile(*context.device, p, 1);
   run_vector_product(*context.device, p);
 }
 

@@ -30,6 +30,13 @@ Unit unit_of(const WeightStack& w) {
   return {1, 1};
 }
 
+// At most what a block of the vector kernels needs: x padded by a half, and a few fixed arrays.
+int64_t shared_bytes(const Product& p, int tile) {
+  constexpr int64_t kFixed = 8 << 10;
+  const int64_t x = int64_t{tile} * p.k * (p.x_dtype == DType::kF32 ? 4 : 2);
+  return kFixed + (tile == 2 ? x + x / 2 : x + x / 4);
+}
+
 }  // namespace
 
 bool in_whole_units(const Product& p) {
@@ -56,18 +63,24 @@ WeightStack single(const WeightView& w) {
               w.format == WeightFormat::kNvfp4 || w.format == WeightFormat::kKbit ? w.scale2 : 1.f};
 }
 
-int vector_tile(int64_t pairs, int64_t matrices, DType x_dtype) {
-  const double each =
-      static_cast<double>(pairs) / static_cast<double>(std::max<int64_t>(1, matrices));
-  if (x_dtype == DType::kF32) return each <= 1 ? 1 : 4;
-  // A random choice of matrices leaves most with one pair up to a quarter each, with two up to one.
-  if (matrices == 1) return each <= 1 ? 1 : each <= 2 ? 2 : each <= 4 ? 4 : 8;
-  return each <= 0.25 ? 1 : each <= 1 ? 2 : each <= 4 ? 4 : 8;
+int vector_tile(const Device& device, const Product& p, int64_t matrices) {
+  const double each = static_cast<double>(p.num_pairs) / static_cast<double>(matrices);
+  // A random choice of many matrices leaves most with one pair up to a quarter each, and so on.
+  const double most = matrices == 1 ? each : 4 * each;
+  int tile = p.x_dtype == DType::kF32 ? (most <= 1 ? 1 : 4)
+             : most <= 1              ? 1
+             : most <= 2              ? 2
+             : most <= 4              ? 4
+                                      : 8;
+  while (tile > 1 && shared_bytes(p, tile) > device.info().shared_bytes) tile /= 2;
+  if (p.x_dtype == DType::kF32 && tile == 2) tile = 1;
+  return tile;
 }
 
 void run_vector_product(Device& device, const Product& p) {
   if (p.n == 0) return;
-  if (!in_whole_units(p)) return product::vector_any(device, p);
+  if (!in_whole_units(p) || shared_bytes(p, p.tile_pairs) > device.info().shared_bytes)
+    return product::vector_any(device, p);
   switch (p.weight[0].format) {
     case WeightFormat::kF32:
     case WeightFormat::kBF16:

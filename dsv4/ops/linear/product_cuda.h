@@ -75,8 +75,8 @@ inline int64_t tile_slots(const Product& p) {
 // Whether rows start and end where the decoders of weight_decode.cuh want them.
 bool in_whole_units(const Product& product);
 
-// The tile that wastes least, for this many pairs over this many matrices.
-int vector_tile(int64_t pairs, int64_t matrices, DType x_dtype);
+// The tile that wastes least with the pairs of a product spread over this many matrices.
+int vector_tile(const Device& device, const Product& product, int64_t matrices);
 void run_vector_product(Device& device, const Product& product);
 
 int mma_tile(int64_t pairs, int64_t matrices);

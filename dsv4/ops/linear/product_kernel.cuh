@@ -1,15 +1,18 @@
 // The vector kernels of product_cuda.h: decoding in registers, f32 FMA, for 1 to 8 pairs a tile.
 //
-// A block takes a tile and some rows of its matrix; a warp takes kRows rows at a time, and each
-// lane every 32nd unit of columns. x lies in shared memory, a chunk of columns at a time. Few rows
-// are not enough work for the device: then `split` warps share the rows of one warp, each with
-// every split-th step of 32 units, and add their sums in the end.
+// A block takes a tile, keeps its rows of x in shared memory, and goes through rows of the matrix
+// in passes. In a pass each warp has kRows rows, and each lane every 32nd unit of columns: a step.
+// The units of the next step are on their way while those of this one are multiplied.
+//
+// Few rows are not enough work for the device: then `split` warps share kRows rows, each with every
+// split-th step, and add their sums in the end.
 //
 // The order of additions of one output is fixed by the format, k and split: units of a lane in
-// ascending order, lanes as a butterfly, splits in ascending order. Neither the tile nor the chunk
-// has a part in it.
+// ascending order, lanes as a butterfly, splits in ascending order. The tile has no part in it.
 
 #pragma once
+
+#include <algorithm>
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/linear/product_cuda.h"
@@ -17,77 +20,78 @@
 
 namespace dsv4::product {
 
-inline constexpr int kWarps = 8;
-inline constexpr int kThreads = kWarps * kWarp;
-inline constexpr int kRows = 4;  // of a warp
-// Columns of x in shared memory: a multiple of every step, 16 to 64 KB.
-template <class X, int kTile>
-inline constexpr int kChunkColumns = kTile * sizeof(X) <= 4 ? 8192 : 4096;
-// Blocks per 8 warps of rows that a call should have (132 processors, several blocks each).
-inline constexpr int64_t kWantedBlocks = 384;
+inline constexpr int kRows = 4;  // of a warp in a pass
+inline constexpr int kMaxSplit = 8;
+// Large tiles fill the registers and shared memory of a processor with one block.
+template <int kTile>
+inline constexpr int kWarps = kTile == 8 ? 16 : 8;
+template <int kTile>
+inline constexpr int kBlocksPerProcessor = kTile == 8 ? 1 : 2;
 
-// 8 values of x, as they lie in shared memory: 16-byte quads, each in a plane of its own so that
-// the lanes of a warp, on neighbouring units, read neighbouring quads.
+// 8 values of x as they lie in shared memory: one or two 16-byte quads.
 template <class X>
 struct Piece {
   static constexpr int kQuads = static_cast<int>(sizeof(X)) / 2;
 
-  static __device__ void store(uint4* at, int plane, const float (&v)[8]) {
-    if constexpr (sizeof(X) == 2) {
+  static __device__ void store(uint4* at, const float (&v)[8]) {
+    if constexpr (kQuads == 1) {
       __nv_bfloat162 pairs[4];
       for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
       *at = *reinterpret_cast<const uint4*>(pairs);
     } else {
-      at[0] = *reinterpret_cast<const uint4*>(v);
-      at[plane] = *reinterpret_cast<const uint4*>(v + 4);
+      for (int q = 0; q < 2; ++q)
+        reinterpret_cast<float4*>(at)[q] =
+            make_float4(v[4 * q], v[4 * q + 1], v[4 * q + 2], v[4 * q + 3]);
     }
   }
-  static __device__ void load(const uint4* at, int plane, float (&v)[8]) {
-    const uint4 quad = *at;
-    if constexpr (sizeof(X) == 2) {
-      widen_bf16x2(quad.x, v), widen_bf16x2(quad.y, v + 2);
-      widen_bf16x2(quad.z, v + 4), widen_bf16x2(quad.w, v + 6);
+  static __device__ void load(const uint4* at, float (&v)[8]) {
+    if constexpr (kQuads == 1) {
+      const uint4 quad = *at;
+      for (int i = 0; i < 4; ++i) widen_bf16x2(word_of(quad, i), v + 2 * i);
     } else {
-      *reinterpret_cast<uint4*>(v) = quad;
-      *reinterpret_cast<uint4*>(v + 4) = at[plane];
+      for (int q = 0; q < 2; ++q) {
+        const float4 quad = reinterpret_cast<const float4*>(at)[q];
+        v[4 * q] = quad.x, v[4 * q + 1] = quad.y, v[4 * q + 2] = quad.z, v[4 * q + 3] = quad.w;
+      }
     }
   }
 };
 
-// x of a chunk: value (pair, unit, piece) at ((pair * pieces + piece) * quads) planes of one quad
-// for each unit.
+// x of a tile: [unit][pair][piece] quads. The distance between units is odd, so that the lanes of a
+// warp, on neighbouring units, meet in no bank.
 template <class Decode, class X, int kTile>
 struct Staged {
   static constexpr int kPieces = Decode::kColumns / 8;
-  static constexpr int kColumns = kChunkColumns<X, kTile>;
-  static constexpr int kPlane = kColumns / Decode::kColumns;  // quads
-  static constexpr int kBytes = kTile * kColumns * static_cast<int>(sizeof(X));
+  static constexpr int kUnit = (kTile * kPieces * Piece<X>::kQuads) | 1;  // quads
 
-  static __device__ int at(int pair, int piece, int unit) {
-    return (pair * kPieces + piece) * Piece<X>::kQuads * kPlane + unit;
+  static constexpr int64_t bytes(int64_t k) { return k / Decode::kColumns * kUnit * 16; }
+  static __device__ int at(int unit, int pair, int piece) {
+    return unit * kUnit + (pair * kPieces + piece) * Piece<X>::kQuads;
   }
-  // Columns [first, first + columns) of the tile's rows; the rows that a short tile lacks are zero.
-  static __device__ void fill(const Product& p, const Tile& tile, int first, int columns,
-                              uint4* x) {
-    const int pieces = columns / 8;
-    for (int i = threadIdx.x; i < kTile * pieces; i += kThreads) {
-      const int pair = i / pieces, piece = i % pieces;
-      float v[8] = {};
-      if (pair < tile.count)
-        load_x8(p, x_row(p, tile.first + pair), tile.part, first + piece * 8, v);
-      Piece<X>::store(x + at(pair, piece % kPieces, piece / kPieces), kPlane, v);
+  // Rows that a short tile lacks are zero.
+  static __device__ void fill(const Product& p, const Tile& tile, uint4* x) {
+    const int pieces = p.k / 8;
+    for (int pair = 0; pair < kTile; ++pair) {
+      const bool there = pair < tile.count;
+      const int64_t row = there ? x_row(p, tile.first + pair) : 0;
+      for (int i = threadIdx.x; i < pieces; i += kWarps<kTile> * kWarp) {
+        float v[8] = {};
+        if (there) load_x8(p, row, tile.part, i * 8, v);
+        Piece<X>::store(x + at(i / kPieces, pair, i % kPieces), v);
+      }
     }
   }
 };
 
 // acc[r][t] += columns of one unit of each row times x
 template <class Decode, class X, int kTile>
-__device__ inline void multiply_unit(const typename Decode::Loaded (&loaded)[kRows], const uint4* x,
-                                     int unit, const float* table, float (&acc)[kRows][kTile]) {
+__device__ inline void multiply_unit(const Matrix& matrix,
+                                     const typename Decode::Loaded (&loaded)[kRows], const uint4* x,
+                                     const float* table, float (&acc)[kRows][kTile]) {
   using Stage = Staged<Decode, X, kTile>;
   typename Decode::Codes codes[kRows];
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) codes[r] = Decode::codes(loaded[r]);
+  for (int r = 0; r < kRows; ++r) codes[r] = Decode::codes(loaded[r], matrix);
 #pragma unroll
   for (int piece = 0; piece < Stage::kPieces; ++piece) {
     float w[kRows][8];
@@ -96,7 +100,7 @@ __device__ inline void multiply_unit(const typename Decode::Loaded (&loaded)[kRo
 #pragma unroll
     for (int t = 0; t < kTile; ++t) {
       float v[8];
-      Piece<X>::load(x + Stage::at(t, piece, unit), Stage::kPlane, v);
+      Piece<X>::load(x + Stage::at(0, t, piece), v);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
@@ -107,7 +111,7 @@ __device__ inline void multiply_unit(const typename Decode::Loaded (&loaded)[kRo
 }
 
 // The sums over lanes and then over splits; lane r * kTile + t of the first split gets row r, pair
-// t.
+// t. shared: a float for each thread, not used again before the next barrier but one
 template <int kTile>
 __device__ inline float reduce(const float (&acc)[kRows][kTile], int split, float* shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -125,65 +129,86 @@ __device__ inline float reduce(const float (&acc)[kRows][kTile], int split, floa
   return mine;
 }
 
-// grid: x tiles, y blocks of kWarps / split * kRows rows, z parts
+// grid: x tiles, y blocks that share the passes, z parts
 template <class Decode, class X, int kTile>
-__global__ void __launch_bounds__(kThreads)
-    product_kernel(const __grid_constant__ Product p, int split) {
+__global__ void __launch_bounds__(kWarps<kTile>* kWarp, kBlocksPerProcessor<kTile>)
+    product_kernel(const __grid_constant__ Product p, int split, int passes) {
   using Stage = Staged<Decode, X, kTile>;
+  constexpr int kThreads = kWarps<kTile> * kWarp;
   extern __shared__ uint4 staged_x[];
-  __shared__ float table[Decode::kTable + 1], sums[kThreads];
+  __shared__ float table[Decode::kTable + 1], sums[2][kThreads];
   const Tile tile = this_tile(p);
   if (tile.count == 0) return;
   const Matrix matrix = matrix_of(p, tile);
-  for (int i = threadIdx.x; i < Decode::kTable; i += kThreads) table[i] = matrix.codebook[i];
-
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int first_row = (static_cast<int>(blockIdx.y) * (kWarps / split) + warp / split) * kRows;
-  const int units = p.k / Decode::kColumns;
-  float acc[kRows][kTile] = {};
-  for (int first = 0; first < p.k; first += Stage::kColumns) {
-    const int columns = min(Stage::kColumns, p.k - first), unit0 = first / Decode::kColumns;
-    __syncthreads();  // nobody reads the previous chunk any more
-    Stage::fill(p, tile, first, columns, staged_x);
-    __syncthreads();
-    // Steps of this warp in this chunk: those whose number is warp modulo split.
-    const int step0 = unit0 / kWarp, skip = (warp % split - step0 % split + split) % split;
-    const int end = min(units, unit0 + Stage::kPlane);
-    for (int unit = unit0 + skip * kWarp + lane; unit < end; unit += split * kWarp) {
+  const int units = p.k / Decode::kColumns, steps = (units + kWarp - 1) / kWarp;
+  const auto first_row = [&](int pass) {
+    return (pass * (kWarps<kTile> / split) + warp / split) * kRows;
+  };
+  typename Decode::Loaded next[kRows];
+  const auto fetch = [&](int pass, int step) {
+    const int unit = step * kWarp + lane;
+    if (pass >= passes || unit >= units) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      next[r] = Decode::load(matrix, min(first_row(pass) + r, p.n - 1), unit);
+  };
+
+  int pass = static_cast<int>(blockIdx.y);
+  fetch(pass, warp % split);
+  for (int i = threadIdx.x; i < Decode::kTable; i += kThreads) table[i] = matrix.codebook[i];
+  Stage::fill(p, tile, staged_x);
+  __syncthreads();
+  for (int turn = 0; pass < passes; pass += gridDim.y, turn ^= 1) {
+    float acc[kRows][kTile] = {};
+    for (int step = warp % split; step < steps; step += split) {
       typename Decode::Loaded loaded[kRows];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        loaded[r] = Decode::load(matrix, min(first_row + r, p.n - 1), unit);
-      multiply_unit<Decode, X, kTile>(loaded, staged_x, unit - unit0, table, acc);
+      for (int r = 0; r < kRows; ++r) loaded[r] = next[r];
+      const bool last = step + split >= steps;
+      fetch(last ? pass + static_cast<int>(gridDim.y) : pass, last ? warp % split : step + split);
+      const int unit = step * kWarp + lane;
+      if (unit < units)
+        multiply_unit<Decode, X, kTile>(matrix, loaded, staged_x + Stage::at(unit, 0, 0), table,
+                                        acc);
     }
+    const float sum = reduce<kTile>(acc, split, sums[turn]);
+    const int row = first_row(pass) + lane / kTile, pair = lane % kTile;
+    if (warp % split == 0 && lane < kRows * kTile && row < p.n && pair < tile.count)
+      store_out(p, tile, pair, row, sum * matrix.scale2);
   }
-  const float sum = reduce<kTile>(acc, split, sums);
-  const int row = first_row + lane / kTile, pair = lane % kTile;
-  if (warp % split == 0 && lane < kRows * kTile && row < p.n && pair < tile.count)
-    store_out(p, tile, pair, row, sum * matrix.scale2);
 }
 
-// How many warps share a row: fixed by the shape, never by the number of tokens.
+// How many warps share their rows: fixed by the shape, never by the number of tokens. Enough for
+// two blocks of 8 warps on each of some 100 processors.
 template <class Decode>
 int split_of(const Product& p) {
-  const int64_t steps = (p.k / Decode::kColumns + kWarp - 1) / kWarp;
-  const int64_t blocks = (p.rows_per_token + kWarps * kRows - 1) / (kWarps * kRows);
+  constexpr int kWantedBlocks = 200;
+  const int steps = (p.k / Decode::kColumns + kWarp - 1) / kWarp;
+  const int blocks = (p.rows_per_token + 8 * kRows - 1) / (8 * kRows);
   int split = 1;
-  while (split < kWarps && 2 * split <= steps && blocks * split < kWantedBlocks) split *= 2;
+  while (split < kMaxSplit && 2 * split <= steps && blocks * split < kWantedBlocks) split *= 2;
   return split;
 }
 
 template <class Decode, class X, int kTile>
 void launch_product(Device& device, const Product& p) {
   const int split = split_of<Decode>(p);
-  const int rows = kWarps / split * kRows;
+  const int rows = kWarps<kTile> / split * kRows;
+  const int64_t passes = (p.n + rows - 1) / rows, columns = tile_slots(p) * p.parts;
+  if (columns == 0) return;
+  // As many blocks as run at a time, and then equal numbers of passes; tiles of a list may be empty
+  // or short, so that finer portions even out.
+  const int64_t blocks =
+      (p.tiles == nullptr ? 1 : 4) * device.info().processors * kBlocksPerProcessor<kTile>;
+  const int64_t turns = (passes * columns + blocks - 1) / blocks;
   launch(device, "product", product_kernel<Decode, X, kTile>,
          {.grid = tile_slots(p),
-          .block = kThreads,
-          .grid_y = (p.n + rows - 1) / rows,
+          .block = kWarps<kTile> * kWarp,
+          .grid_y = (passes + turns - 1) / turns,
           .grid_z = p.parts,
-          .shared = Staged<Decode, X, kTile>::kBytes},
-         p, split);
+          .shared = Staged<Decode, X, kTile>::bytes(p.k)},
+         p, split, passes);
 }
 
 // f32 activations are for kExact, where speed matters less: two tile sizes.

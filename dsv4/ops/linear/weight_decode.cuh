@@ -59,7 +59,7 @@ struct Direct {
   using Loaded = Unit;
   using Codes = Unit;
   static constexpr int kTable = 0;  // entries of the codebook
-  static __device__ Codes codes(const Loaded& loaded) { return loaded; }
+  static __device__ Codes codes(const Loaded& loaded, const Matrix&) { return loaded; }
 };
 
 struct F32Unit {
@@ -97,18 +97,29 @@ struct DecodeHalf : Direct<Unit16> {
 using DecodeBF16 = DecodeHalf<true>;
 using DecodeF16 = DecodeHalf<false>;
 
-struct ScaledUnit16 {
+// 16 bytes and the bits of what scales them; conversions wait until the values are used.
+struct ScaledUnit {
+  uint4 words;
+  uint32_t scale;
+};
+struct ScaledCodes {
   uint4 words;
   float scale;
 };
-struct DecodeFp8 : Direct<ScaledUnit16> {
-  static constexpr int kColumns = 16, kAlign = 16;
+struct DecodeFp8 {
+  static constexpr int kColumns = 16, kAlign = 16, kTable = 0;
+  using Loaded = ScaledUnit;
+  using Codes = ScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
     const std::byte* scales = w.scale + row / kFp8BlockSize * w.scale_row_bytes;
     const int64_t block = unit / (kFp8BlockSize / kColumns);
-    return {load_as<uint4>(w.data + row * w.row_bytes + unit * 16),
-            w.scale_is_f32 ? load_as<float>(scales + block * 4)
-                           : ue8m0_to_f32(load_as<uint8_t>(scales + block))};
+    return {
+        load_as<uint4>(w.data + row * w.row_bytes + unit * 16),
+        w.scale_is_f32 ? load_as<uint32_t>(scales + block * 4) : load_as<uint8_t>(scales + block)};
+  }
+  static __device__ Codes codes(const Loaded& u, const Matrix& w) {
+    return {u.words, w.scale_is_f32 ? __uint_as_float(u.scale)
+                                    : ue8m0_to_f32(static_cast<uint8_t>(u.scale))};
   }
   static __device__ void piece(const Codes& c, int p, const float*, float (&w)[8]) {
     const uint32_t words[2] = {p == 0 ? c.words.x : c.words.z, p == 0 ? c.words.y : c.words.w};
@@ -136,11 +147,16 @@ __device__ inline uint32_t word_of(const uint4& words, int i) {
   return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-struct DecodeMxfp4 : Direct<ScaledUnit16> {
-  static constexpr int kColumns = 32, kAlign = 16;
+struct DecodeMxfp4 {
+  static constexpr int kColumns = 32, kAlign = 16, kTable = 0;
+  using Loaded = ScaledUnit;
+  using Codes = ScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
     return {load_as<uint4>(w.data + row * w.row_bytes + unit * 16),
-            ue8m0_to_f32(load_as<uint8_t>(w.scale + row * w.scale_row_bytes + unit))};
+            load_as<uint8_t>(w.scale + row * w.scale_row_bytes + unit)};
+  }
+  static __device__ Codes codes(const Loaded& u, const Matrix&) {
+    return {u.words, ue8m0_to_f32(static_cast<uint8_t>(u.scale))};
   }
   static __device__ void piece(const Codes& c, int p, const float*, float (&w)[8]) {
     widen_e2m1x8(word_of(c.words, p), w);
@@ -148,16 +164,23 @@ struct DecodeMxfp4 : Direct<ScaledUnit16> {
   }
 };
 
-struct TwiceScaledUnit16 {
+struct TwiceScaledCodes {
   uint4 words;
   float scale[2];  // of columns 0 - 15 and 16 - 31
 };
-struct DecodeNvfp4 : Direct<TwiceScaledUnit16> {
-  static constexpr int kColumns = 32, kAlign = 16;
+struct DecodeNvfp4 {
+  static constexpr int kColumns = 32, kAlign = 16, kTable = 0;
+  using Loaded = ScaledUnit;
+  using Codes = TwiceScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
     const std::byte* scales = w.scale + row * w.scale_row_bytes + unit * 2;
     return {load_as<uint4>(w.data + row * w.row_bytes + unit * 16),
-            {e4m3_to_f32(load_as<uint8_t>(scales)), e4m3_to_f32(load_as<uint8_t>(scales + 1))}};
+            load_as<uint8_t>(scales) | uint32_t{load_as<uint8_t>(scales + 1)} << 8};
+  }
+  static __device__ Codes codes(const Loaded& u, const Matrix&) {
+    Codes c{u.words, {}};
+    widen_e4m3x2(u.scale, c.scale);
+    return c;
   }
   static __device__ void piece(const Codes& c, int p, const float*, float (&w)[8]) {
     widen_e2m1x8(word_of(c.words, p), w);
@@ -204,7 +227,7 @@ struct DecodeKbit {
   }
 
   // Planes become fields in steps of doubling width: 2 bits, 4 bits, then bytes.
-  static __device__ Codes codes(const Loaded& u) {
+  static __device__ Codes codes(const Loaded& u, const Matrix&) {
     // Bits 0 and 1 of even and of odd columns; then bits 2 and 3.
     const uint32_t even = select_bits(0x55555555u, u.plane[0], u.plane[1] << 1);
     const uint32_t odd = select_bits(0x55555555u, u.plane[0] >> 1, u.plane[1]);
