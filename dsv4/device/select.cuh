@@ -43,19 +43,34 @@ struct Selection {
   int equal;
 };
 
+// Sum of x over the lanes up to this one.
+__device__ inline int warp_sum_through(int x) {
+  const int lane = threadIdx.x % kWarp;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const int other = __shfl_up_sync(~0u, x, step);
+    if (lane >= step) x += other;
+  }
+  return x;
+}
+
+// Sum of x over the warps before this one, and over all of them; x: one a warp, in shared memory.
+struct WarpSums {
+  int before, all;
+};
+__device__ inline WarpSums sum_warps(const int* x) {
+  static_assert(kSelectWarps == kWarp, "a lane for each");
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int mine = x[lane], through = warp_sum_through(mine);
+  return {__shfl_sync(~0u, through - mine, warp), __shfl_sync(~0u, through, kWarp - 1)};
+}
+
 // Sum of x over the threads before this one.
 __device__ inline int block_sum_before(int x, SelectShared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  int inclusive = x;
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int other = __shfl_up_sync(~0u, inclusive, step);
-    if (lane >= step) inclusive += other;
-  }
+  const int inclusive = warp_sum_through(x);
   if (lane == kWarp - 1) shared.warps[warp] = inclusive;
   __syncthreads();
-  int before = 0;
-  for (int w = 0; w < warp; ++w) before += shared.warps[w];
-  return before + inclusive - x;
+  return sum_warps(shared.warps).before + inclusive - x;
 }
 
 // One digit of the k-th largest among the keys that agree with `bound` under `mask`: its bin goes
@@ -122,12 +137,8 @@ __device__ int visit_selected(const KeyAt& key_at, int n, const Selection& selec
   }
   if (lane == 0) shared.above[warp] = num_above, shared.equal[warp] = num_equal;
   __syncthreads();
-  int above_before = 0, equal_before = 0, all_above = 0, all_equal = 0;
-  for (int w = 0; w < kSelectWarps; ++w) {
-    if (w == warp) above_before = all_above, equal_before = all_equal;
-    all_above += shared.above[w];
-    all_equal += shared.equal[w];
-  }
+  const WarpSums sum_above = sum_warps(shared.above), sum_equal = sum_warps(shared.equal);
+  int above_before = sum_above.before, equal_before = sum_equal.before;
   const unsigned lanes_before = (1u << lane) - 1;
   for (int i = begin + lane; i - lane < end; i += kWarp) {
     const uint32_t key = key_or_none(i);
@@ -143,7 +154,7 @@ __device__ int visit_selected(const KeyAt& key_at, int n, const Selection& selec
     equal_before += __popc(is_equal);
   }
   __syncthreads();  // `shared` may be used again
-  return all_above + min(all_equal, selection.equal);
+  return sum_above.all + min(sum_equal.all, selection.equal);
 }
 
 }  // namespace dsv4

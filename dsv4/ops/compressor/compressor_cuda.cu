@@ -1,5 +1,6 @@
-// Two kernels: entries read the states and pool, then the states are rewritten. A thread owns a
-// column and walks over rows of tokens, so nothing is shared between threads.
+// Two kernels: entries read the states and pool, then the states are rewritten. In the first one
+// the eight warps of a block share the rows of an entry and a lane has four columns; in the second
+// a thread has one column of a few rows.
 //
 // Which sequence an output row belongs to is in device memory: each block finds its own by a prefix
 // sum over the sequences' closed blocks.
@@ -11,8 +12,10 @@
 namespace dsv4 {
 namespace {
 
-constexpr int kThreads = 128;  // columns of a block
-constexpr int kStateRows = 8;  // rows of a state that a block of the second kernel rewrites
+constexpr int kPoolWarps = 8, kPoolThreads = kPoolWarps * kWarp;
+constexpr int kLaneColumns = 4, kPoolColumns = kLaneColumns * kWarp;
+constexpr int kStateThreads = 128;  // columns of a block of the second kernel
+constexpr int kStateRows = 8;       // rows of a state that it rewrites
 
 struct Inputs {
   StateLayout layout;
@@ -25,55 +28,57 @@ struct Inputs {
 };
 
 struct Sequence {
-  int64_t first_token, start, end;  // positions [start, end) are input rows first_token ...
+  int first_token, start, end;  // positions [start, end) are input rows first_token ...
   float* state;
 };
 
 __device__ Sequence sequence_at(const Inputs& in, int i) {
-  const int64_t first = in.cu_tokens[i], count = in.cu_tokens[i + 1] - first;
+  const int first = in.cu_tokens[i], count = in.cu_tokens[i + 1] - first;
   return {first, in.start[i], in.start[i] + count,
           count > 0 ? in.state + in.slots[i] * in.state_stride : nullptr};
 }
 
-// One column of one token: the value, and the gate with ape.
-struct Token {
-  float kv, gate;
+// One token: its values, its gates, and what is still to be added to them (null: nothing).
+struct TokenRow {
+  const float *kv, *gate, *ape;
+
+  __device__ float logit(int column) const {
+    return __fadd_rn(gate[column], ape != nullptr ? ape[column] : 0.f);
+  }
 };
 
 // A token before this call is in the open block or, with overlap, in the block before it; its gate
 // has ape already. Both places give the same float.
-__device__ Token load_token(const Inputs& in, const Sequence& sequence, int64_t position,
-                            int64_t column) {
+__device__ TokenRow token_row(const Inputs& in, const Sequence& sequence, int position) {
   const StateLayout& layout = in.layout;
   if (position >= sequence.start) {
     const int64_t token = sequence.first_token + position - sequence.start;
     const int64_t phase = position % layout.ratio;
-    return {in.kv[token * in.kv_stride + column],
-            __fadd_rn(in.gate[token * in.gate_stride + column],
-                      in.ape[phase * in.ape_stride + column])};
+    return {in.kv + token * in.kv_stride, in.gate + token * in.gate_stride,
+            in.ape + phase * in.ape_stride};
   }
-  const int64_t open_begin = sequence.start / layout.ratio * layout.ratio;
+  const int open_begin = sequence.start / layout.ratio * layout.ratio;
   const int row = layout.row_of(position + layout.ratio);  // position may be -ratio .. -1
   const int from = position >= open_begin ? row : row - layout.ratio;
-  const float* kv = sequence.state + int64_t{from} * layout.columns() + column;
-  return {kv[0], kv[layout.plane()]};
+  const float* kv = sequence.state + int64_t{from} * layout.columns();
+  return {kv, kv + layout.plane(), nullptr};
 }
 
 // The sequence in which closed block `index` of the call lies, and the block's number there; -1
 // past the last one. Called by one warp.
-__device__ int find_entry(const Inputs& in, int64_t index, int64_t* block) {
+__device__ int find_entry(const Inputs& in, int index, int* block) {
   const int lane = threadIdx.x % kWarp, ratio = in.layout.ratio;
-  int64_t before = 0;
+  int before = 0;
   for (int base = 0; base < in.num_sequences; base += kWarp) {
-    int64_t first = 0, count = 0;
+    int first = 0, count = 0;
     if (base + lane < in.num_sequences) {
       const Sequence sequence = sequence_at(in, base + lane);
       first = sequence.start / ratio;
       count = sequence.end / ratio - first;
     }
-    int64_t end = count;
+    int end = count;
     for (int step = 1; step < kWarp; step *= 2) {
-      const int64_t other = __shfl_up_sync(~0u, end, step);
+      const int other = __shfl_up_sync(~0u, end, step);
       if (lane >= step) end += other;
     }
     const unsigned past = __ballot_sync(~0u, index < before + end);
@@ -87,70 +92,117 @@ __device__ int find_entry(const Inputs& in, int64_t index, int64_t* block) {
   return -1;
 }
 
-// Block (i, j): output row i, columns j * kThreads ...
-template <class Out>
-__global__ void pool_kernel(Inputs in, Out* out, int64_t out_stride) {
-  __shared__ int64_t block_number;
-  __shared__ int owner;
-  if (threadIdx.x < kWarp) {
-    int64_t block = 0;
-    const int found = find_entry(in, blockIdx.x, &block);
-    if (threadIdx.x == 0) owner = found, block_number = block;
+// What a warp found in its rows, per column; added over the warps in ascending order, so that where
+// a chunk of tokens ends leaves no trace.
+struct PoolShared {
+  float largest[kPoolWarps][kPoolColumns];
+  float sum[kPoolWarps][kPoolColumns], pooled[kPoolWarps][kPoolColumns];
+  int owner, block;
+};
+
+// This warp's tokens of one entry: visit(i, row, column) for each of the lane's columns.
+template <class Visit>
+__device__ void for_each_token(const Inputs& in, const Sequence& sequence, int block,
+                               int first_column, const Visit& visit) {
+  const StateLayout& layout = in.layout;
+  const int own = block * layout.ratio, end = own + layout.ratio;
+  const int begin = (layout.overlap() ? own - layout.ratio : own) + threadIdx.x / kWarp;
+#pragma unroll 2
+  for (int position = begin; position < end; position += kPoolWarps) {
+    const TokenRow row = token_row(in, sequence, position);
+    // Half of the columns speak to the next block, half to their own (spec 5.3).
+    const int half = layout.overlap() && position >= own ? layout.width : 0;
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) {
+      const int column = first_column + i * kWarp;
+      if (column < layout.width) visit(i, row, half + column);
+    }
+  }
+}
+
+// largest, sum, pooled of one entry for kPoolColumns columns; a column a thread in the end.
+__device__ float pool_entry(const Inputs& in, const Sequence& sequence, PoolShared& shared) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int first_column = static_cast<int>(blockIdx.y) * kPoolColumns + lane;
+  float largest[kLaneColumns], sum[kLaneColumns] = {}, pooled[kLaneColumns] = {};
+  for (float& value : largest) value = -INFINITY;
+  const auto raise = [&](int i, const TokenRow& row, int column) {
+    largest[i] = fmaxf(largest[i], row.logit(column));
+  };
+  for_each_token(in, sequence, shared.block, first_column, raise);
+  for (int i = 0; i < kLaneColumns; ++i) shared.largest[warp][i * kWarp + lane] = largest[i];
+  __syncthreads();
+  for (int i = 0; i < kLaneColumns; ++i) {
+    for (int w = 0; w < kPoolWarps; ++w) {
+      largest[i] = fmaxf(largest[i], shared.largest[w][i * kWarp + lane]);
+    }
+  }
+  const auto add = [&](int i, const TokenRow& row, int column) {
+    const float weight = expf(row.logit(column) - largest[i]);
+    sum[i] += weight;
+    pooled[i] = fmaf(weight, row.kv[column], pooled[i]);
+  };
+  for_each_token(in, sequence, shared.block, first_column, add);
+  for (int i = 0; i < kLaneColumns; ++i) {
+    shared.sum[warp][i * kWarp + lane] = sum[i];
+    shared.pooled[warp][i * kWarp + lane] = pooled[i];
   }
   __syncthreads();
-  const StateLayout& layout = in.layout;
-  const int64_t column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
-  if (column >= layout.width) return;
-  float pooled = 0.f;
-  if (owner >= 0) {
-    const Sequence sequence = sequence_at(in, owner);
-    const int64_t own = block_number * layout.ratio, end = own + layout.ratio;
-    const int64_t begin = layout.overlap() ? own - layout.ratio : own;
-    // Half of the columns speak to the next block, half to their own (spec 5.3).
-    const auto load = [&](int64_t position) {
-      const bool second = layout.overlap() && position >= own;
-      return load_token(in, sequence, position, column + (second ? layout.width : 0));
-    };
-    float largest = -INFINITY, sum = 0.f;
-    for (int64_t p = begin; p < end; ++p) largest = fmaxf(largest, load(p).gate);
-    for (int64_t p = begin; p < end; ++p) {
-      const Token token = load(p);
-      const float weight = expf(token.gate - largest);
-      sum += weight;
-      pooled = fmaf(weight, token.kv, pooled);
-    }
-    pooled /= sum;
+  if (threadIdx.x >= kPoolColumns) return 0.f;
+  float all = 0.f, value = 0.f;
+  for (int w = 0; w < kPoolWarps; ++w) {
+    all += shared.sum[w][threadIdx.x];
+    value += shared.pooled[w][threadIdx.x];
   }
-  out[blockIdx.x * out_stride + column] = from_float<Out>(pooled);
+  return value / all;
 }
 
-__device__ void keep(const Inputs& in, const Sequence& sequence, const Token& token, int row,
-                     int64_t column) {
+// Block (i, j): output row i, columns j * kPoolColumns ...
+template <class Out>
+__global__ void __launch_bounds__(kPoolThreads)
+    pool_kernel(Inputs in, Out* out, int64_t out_stride) {
+  __shared__ PoolShared shared;
+  if (threadIdx.x < kWarp) {
+    int block = 0;
+    const int found = find_entry(in, static_cast<int>(blockIdx.x), &block);
+    if (threadIdx.x == 0) shared.owner = found, shared.block = block;
+  }
+  __syncthreads();
+  float value = 0.f;
+  if (shared.owner >= 0) value = pool_entry(in, sequence_at(in, shared.owner), shared);
+  const int column = static_cast<int>(blockIdx.y * kPoolColumns + threadIdx.x);
+  if (threadIdx.x < kPoolColumns && column < in.layout.width) {
+    out[blockIdx.x * out_stride + column] = from_float<Out>(value);
+  }
+}
+
+__device__ void keep(const Inputs& in, const Sequence& sequence, const TokenRow& token, int row,
+                     int column) {
   float* kv = sequence.state + int64_t{row} * in.layout.columns() + column;
-  kv[0] = token.kv;
-  kv[in.layout.plane()] = token.gate;
+  kv[0] = token.kv[column];
+  kv[in.layout.plane()] = token.logit(column);
 }
 
-// Block (i, j, k): sequence i, columns j * kThreads ..., rows of a block of tokens k * kStateRows
+// Block (i, j, k): sequence i, columns j * kStateThreads ..., rows of a block of tokens k *
+// kStateRows
 // ... As if each token had been written in turn and each closed block copied over the previous one.
 // The previous block goes first: it may come from the row that the new token overwrites.
 __global__ void state_kernel(Inputs in) {
   const StateLayout& layout = in.layout;
   const Sequence sequence = sequence_at(in, blockIdx.x);
-  const int64_t column = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  const int column = static_cast<int>(blockIdx.y * kStateThreads + threadIdx.x);
   if (column >= layout.columns() || sequence.start == sequence.end) return;
-  const int64_t ratio = layout.ratio, closed = sequence.end / ratio;
+  const int ratio = layout.ratio, closed = sequence.end / ratio;
   const bool closes = closed > sequence.start / ratio;
-  const int64_t first = int64_t{blockIdx.z} * kStateRows;
-  for (int64_t phase = first; phase < min(first + kStateRows, ratio); ++phase) {
+  const int first = static_cast<int>(blockIdx.z) * kStateRows;
+  for (int phase = first; phase < min(first + kStateRows, ratio); ++phase) {
     if (layout.overlap() && closes) {
-      const Token token = load_token(in, sequence, (closed - 1) * ratio + phase, column);
-      keep(in, sequence, token, static_cast<int>(phase), column);
+      keep(in, sequence, token_row(in, sequence, (closed - 1) * ratio + phase), phase, column);
     }
     // The newest token of this phase.
-    const int64_t newest = sequence.end - 1 - (sequence.end - 1 - phase + ratio) % ratio;
+    const int newest = sequence.end - 1 - (sequence.end - 1 - phase + ratio) % ratio;
     if (newest < sequence.start) continue;
-    keep(in, sequence, load_token(in, sequence, newest, column), layout.row_of(newest), column);
+    keep(in, sequence, token_row(in, sequence, newest), layout.row_of(newest), column);
   }
 }
 
@@ -178,14 +230,14 @@ void compressor_cuda(const Context& context, const CompressorArgs& args) {
     using Out = decltype(out);
     launch(*context.device, "compressor", pool_kernel<Out>,
            {.grid = args.out.dim(0),
-            .block = kThreads,
-            .grid_y = ceil_div(args.layout.width, kThreads)},
+            .block = kPoolThreads,
+            .grid_y = ceil_div(args.layout.width, kPoolColumns)},
            in, args.out.as<Out>(), args.out.row_stride());
   });
   launch(*context.device, "compressor state", state_kernel,
          {.grid = in.num_sequences,
-          .block = kThreads,
-          .grid_y = ceil_div(args.layout.columns(), kThreads),
+          .block = kStateThreads,
+          .grid_y = ceil_div(args.layout.columns(), kStateThreads),
           .grid_z = ceil_div(args.layout.ratio, kStateRows)},
          in);
 }

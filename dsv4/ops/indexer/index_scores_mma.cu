@@ -8,6 +8,8 @@
 // 32j .. 32j+31, one scale group, straight from the page, and q is laid out in shared memory to
 // match. A block keeps its keys in registers over the queries that share them.
 
+#include <algorithm>
+
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mma.cuh"
@@ -20,7 +22,7 @@ constexpr int kWidth = 128, kCodeBytes = kWidth / 2, kScaleBytes = kWidth / 32;
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kTiles = 2, kWarpKeys = 16 * kTiles;  // 16 keys a tile of a warp
 constexpr int kBlockKeys = kWarps * kWarpKeys;
-constexpr int kQueries = 8;          // of a block
+constexpr int kMaxQueries = 8;       // of a block
 constexpr int kSteps = kWidth / 16;  // of a dot product
 constexpr int kMaxHeads = 128;
 
@@ -29,6 +31,7 @@ struct Inputs {
   int64_t q_stride, q_head_stride, weight_stride, pages_stride, page_bytes, scores_stride;
   const uint8_t* key_pages;
   int page_entries, heads, num_queries;
+  int block_queries;
   float weight_scale;
   const int32_t *pages, *sequence, *visible;
   float* scores;
@@ -160,8 +163,8 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
   }
 }
 
-// Block (i, j): keys i * kBlockKeys ..., queries j * kQueries ... Dynamic shared memory: the heads
-// of one query and their weights.
+// Block (i, j): keys i * kBlockKeys ..., queries j * block_queries ... Dynamic shared memory: the
+// heads of one query and their weights.
 template <class W>
 __global__ void __launch_bounds__(kThreads, 2)
     index_scores_mma_kernel(Inputs in, const W* weights) {
@@ -170,10 +173,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   auto* pairs = reinterpret_cast<uint32_t*>(b + groups * (kSteps / 2) * kWarp);
   const int begin = static_cast<int>(blockIdx.x) * kBlockKeys, end = min(begin + kBlockKeys, in.n);
   const int mine = begin + static_cast<int>(threadIdx.x) / kWarp * kWarpKeys;
-  const int last = min((static_cast<int>(blockIdx.y) + 1) * kQueries, in.num_queries);
+  const int first = static_cast<int>(blockIdx.y) * in.block_queries;
+  const int last = min(first + in.block_queries, in.num_queries);
   int held_sequence = -1, held_end = 0;
   KeyTile tiles[kTiles];
-  for (int query = static_cast<int>(blockIdx.y) * kQueries; query < last; ++query) {
+  for (int query = first; query < last; ++query) {
     float* scores = in.scores + query * in.scores_stride;
     const int seen = min(in.visible[query], end);
     if (seen <= begin) {
@@ -218,6 +222,7 @@ Inputs inputs_of(const IndexScoresArgs& args) {
           .page_entries = args.keys.page_entries,
           .heads = static_cast<int>(args.q.dim(1)),
           .num_queries = static_cast<int>(args.q.dim(0)),
+          .block_queries = 1,
           .weight_scale = args.weight_scale,
           .pages = args.pages.as<int32_t>(),
           .sequence = args.sequence.as<int32_t>(),
@@ -241,14 +246,17 @@ const char* index_scores_mma_reject(const Context& context, const IndexScoresArg
 }
 
 void index_scores_mma(const Context& context, const IndexScoresArgs& args) {
-  const Inputs in = inputs_of(args);
-  const int64_t groups = ceil_div(in.heads, 8);
+  Inputs in = inputs_of(args);
+  const int64_t groups = ceil_div(in.heads, 8), key_blocks = ceil_div(in.n, kBlockKeys);
+  // As many as still leave two blocks to each processor.
+  const int64_t share = in.num_queries * key_blocks / (2 * context.device->info().processors);
+  in.block_queries = static_cast<int>(std::clamp<int64_t>(share, 1, kMaxQueries));
   with_float_type(args.weights.dtype, [&](auto w) {
     using W = decltype(w);
     launch(*context.device, "index_scores", index_scores_mma_kernel<W>,
-           {.grid = in.num_queries == 0 ? 0 : ceil_div(in.n, kBlockKeys),
+           {.grid = key_blocks,
             .block = kThreads,
-            .grid_y = ceil_div(in.num_queries, kQueries),
+            .grid_y = ceil_div(in.num_queries, in.block_queries),
             .shared = groups * (kSteps / 2 * kWarp * 16 + 4 * 4)},
            in, args.weights.as<W>());
   });

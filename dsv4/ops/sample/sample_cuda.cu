@@ -15,7 +15,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr int kSlices = 16;  // of a row in the first kernel
+constexpr int kSlices = kWarp;  // of a row in the first kernel
 constexpr int kSliceThreads = 256;
 
 // What one slice of a row, or all of it, comes to.
@@ -83,19 +83,23 @@ __global__ void __launch_bounds__(kSliceThreads)
   if (threadIdx.x == 0) stats[int64_t{blockIdx.x} * kSlices + blockIdx.y] = mine;
 }
 
-// slices: [kSlices]
+// The row's, the same in every lane; called by whole warps. slices: [kSlices], one a lane.
 __device__ Stats combine(const Stats* slices, double temperature) {
-  Stats all{.largest = -INFINITY, .id = -1, .sum = 0, .mass = 0};
-  for (int s = 0; s < kSlices; ++s) {
-    if (slices[s].largest > all.largest) all.largest = slices[s].largest, all.id = slices[s].id;
+  const Stats mine = slices[threadIdx.x % kWarp];
+  Stats all = mine;
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const float largest = __shfl_xor_sync(~0u, all.largest, step);
+    const int32_t id = __shfl_xor_sync(~0u, all.id, step);
+    const bool better = largest > all.largest || (largest == all.largest && id < all.id);
+    if (better) all.largest = largest, all.id = id;
   }
-  if (!isfinite(all.largest)) return all;
-  for (int s = 0; s < kSlices; ++s) {
-    const Stats& slice = slices[s];
-    if (slice.id < 0) continue;
-    const double below = static_cast<double>(slice.largest) - static_cast<double>(all.largest);
-    all.sum += slice.sum * exp(below);
-    if (temperature > 0) all.mass += slice.mass * exp(below / temperature);
+  const bool counts = mine.id >= 0 && isfinite(all.largest);
+  const double below = static_cast<double>(mine.largest) - static_cast<double>(all.largest);
+  all.sum = counts ? mine.sum * exp(below) : 0;
+  all.mass = counts && temperature > 0 ? mine.mass * exp(below / temperature) : 0;
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    all.sum += __shfl_xor_sync(~0u, all.sum, step);
+    all.mass += __shfl_xor_sync(~0u, all.mass, step);
   }
   return all;
 }
@@ -135,7 +139,7 @@ class Descending {
 
   // The least number of candidates, at most `limit` > 0, whose weights sum past `target`, or reach
   // it if `reached_is_enough`; all of them if none do.
-  __device__ Prefix prefix(int64_t limit, double target, bool reached_is_enough) {
+  __device__ __noinline__ Prefix prefix(int64_t limit, double target, bool reached_is_enough) {
     if (first_ != 0) {
       above_ = ~0u;
       load(0, 0.0);
@@ -157,7 +161,7 @@ class Descending {
   }
 
   // The window that follows `first` candidates with mass `before`; there is one at least.
-  __device__ void load(int64_t first, double before) {
+  __device__ __noinline__ void load(int64_t first, double before) {
     __syncthreads();  // the last window has been read
     if (first != 0) above_ = shared_.keys[count_ - 1], above_id_ = shared_.ids[count_ - 1];
     const auto keys = [this](int i) { return key_at(i); };

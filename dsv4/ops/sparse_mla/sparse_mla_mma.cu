@@ -80,9 +80,10 @@ static_assert(kCodeChunks == kLayout.num_scales());  // one per scale group
 
 template <int kHeads>
 __device__ void fetch_tile(const RowLists& lists, int tile, int count, Shared<kHeads>& shared) {
-  const int key = threadIdx.x / 4, part = threadIdx.x % 4, index = tile * kTile + key;
-  if (index >= count) return;
-  const int32_t row = shared.rows[index];
+  if (tile * kTile >= count) return;
+  // Past the end the last row comes again, for no weight: not bytes that nobody wrote.
+  const int key = threadIdx.x / 4, part = threadIdx.x % 4;
+  const int32_t row = shared.rows[min(tile * kTile + key, count - 1)];
   const PoolPointer pool = pool_of(lists, row);
   const Place at = find_row(pool, row);
   const uint8_t* entry = at.page + KvLayout{}.entry_offset(at.entry);
@@ -109,23 +110,27 @@ __device__ uint4 decode_eight(uint32_t low, uint32_t high, __nv_bfloat162 scale)
           decode_pair(high >> 16, scale)};
 }
 
-// The fetched tile to bf16; zeros past the end of the list.
+// 2^(code - 127) in bf16, twice.
+__device__ __nv_bfloat162 decode_scale(uint32_t code) {
+  const uint32_t bits = code == 255 ? 0x7fc0 : code == 0 ? 0x0040 : code << 7;
+  return ptx::as_bf162(bits | bits << 16);
+}
+
+// The fetched tile to bf16.
 template <int kHeads>
-__device__ void decode_tile(int tile, int count, Shared<kHeads>& shared) {
+__device__ void decode_tile(Shared<kHeads>& shared) {
   const int key = threadIdx.x / 4, part = threadIdx.x % 4;
-  const bool exists = tile * kTile + key < count;
-  const uint8_t* packed = shared.packed[key];
+  const uint2 scales = *reinterpret_cast<const uint2*>(shared.scales[key]);
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     const int chunk = 4 * i + part;
-    const uint4 bytes =
-        exists ? *reinterpret_cast<const uint4*>(packed + 16 * chunk) : uint4{0, 0, 0, 0};
+    const uint4 bytes = *reinterpret_cast<const uint4*>(shared.packed[key] + 16 * chunk);
     if (i < kCodeChunks) {
-      const float scale = exists ? ue8m0_to_f32(shared.scales[key][i]) : 0.f;
-      const __nv_bfloat162 both = __float2bfloat162_rn(scale);
+      const uint32_t code = (i < 4 ? scales.x : scales.y) >> (i % 4 * 8) & 0xff;
+      const __nv_bfloat162 scale = decode_scale(code);
       auto* to = reinterpret_cast<uint4*>(shared.keys[key] + 16 * chunk);
-      to[0] = decode_eight(bytes.x, bytes.y, both);
-      to[1] = decode_eight(bytes.z, bytes.w, both);
+      to[0] = decode_eight(bytes.x, bytes.y, scale);
+      to[1] = decode_eight(bytes.z, bytes.w, scale);
     } else {
       const int column = kLayout.nope + 8 * (chunk - 4 * kCodeChunks);
       *reinterpret_cast<uint4*>(shared.keys[key] + column) = bytes;
@@ -146,20 +151,46 @@ struct Split {
   __device__ static int part() { return static_cast<int>(threadIdx.x) / kWarp % kParts; }
 };
 
+// A of Z. With 16 heads there is room to keep it in registers: shared memory is what limits the
+// product, and all warps would read the same.
+template <int kMTiles>
+struct Queries {
+  static constexpr bool kHeld = kMTiles == 1;
+  uint32_t held[kHeld ? kSteps : 1][4];
+  const bf16* rows;
+
+  __device__ explicit Queries(const Shared<16 * kMTiles>& shared) {
+    const int lane = threadIdx.x % kWarp;
+    rows = shared.q[16 * Split<kMTiles>::m_tile() + lane % 16] + lane / 16 * 8;
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) ptx::ldmatrix_x4(held[step], rows + 16 * step);
+    }
+  }
+
+  __device__ void fragment(int step, uint32_t (&a)[4]) const {
+    if constexpr (kHeld) {
+      for (int i = 0; i < 4; ++i) a[i] = held[step][i];
+    } else {
+      ptx::ldmatrix_x4(a, rows + 16 * step);
+    }
+  }
+};
+
 // Even and odd steps add up apart: half the latency of one chain.
 template <int kMTiles>
-__device__ void multiply_keys(const Shared<16 * kMTiles>& shared,
+__device__ void multiply_keys(const Shared<16 * kMTiles>& shared, const Queries<kMTiles>& queries,
                               float (&z)[Split<kMTiles>::kNTiles][4]) {
   using S = Split<kMTiles>;
+  constexpr int kUnroll = Queries<kMTiles>::kHeld ? kSteps / 2 : 4;
   const int lane = threadIdx.x % kWarp;
-  const bf16* q = shared.q[16 * S::m_tile() + lane % 16] + lane / 16 * 8;
   const bf16* k = shared.keys[8 * S::kNTiles * S::part() + lane % 8] + lane / 8 * 8;
   float odd[S::kNTiles][4] = {};
-#pragma unroll 4
+#pragma unroll kUnroll
   for (int step = 0; step < kSteps; step += 2) {
     uint32_t a[2][4];
-    ptx::ldmatrix_x4(a[0], q + 16 * step);
-    ptx::ldmatrix_x4(a[1], q + 16 * step + 16);
+    queries.fragment(step, a[0]);
+    queries.fragment(step + 1, a[1]);
 #pragma unroll
     for (int n = 0; n < S::kNTiles; ++n) {
       uint32_t b[4];  // 8 keys, 32 dims
@@ -388,17 +419,19 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_mla_mma_kernel(Inputs in, 
   __syncthreads();
   fetch_tile(in.lists, 0, count, shared);
   load_queries(in, first_head, shared);
+  __syncthreads();
+  const Queries<kMTiles> queries(shared);
 
   Output<kMTiles> output;
   Weights<kMTiles> weights;
   for (int tile = 0; tile * kTile < count; ++tile) {
     ptx::cp_async_wait();
     __syncthreads();  // the last tile has been used; other lanes' scales are there
-    decode_tile(tile, count, shared);
+    decode_tile(shared);
     __syncthreads();
     fetch_tile(in.lists, tile + 1, count, shared);
     float z[Split<kMTiles>::kNTiles][4] = {};
-    multiply_keys<kMTiles>(shared, z);
+    multiply_keys<kMTiles>(shared, queries, z);
     weights.mask_and_share(z, count - tile * kTile, shared);
     __syncthreads();
     weights.weigh(z, in.scale, shared);
@@ -464,7 +497,7 @@ void attend_in_runs(const Context& context, Inputs in, int64_t queries, Out* out
     in.partial = device.workspace().take(DType::kF32, {parts, kWidth}).template as<float>();
     in.summary = reinterpret_cast<float2*>(device.workspace().take(DType::kF32, {parts, 2}).data);
   }
-  const bool few = queries * ceil_div(in.heads, 64) * in.segments < device.info().processors;
+  const bool few = queries * ceil_div(in.heads, 16) * in.segments <= device.info().processors;
   const bool wide = !few && device.info().shared_bytes >= static_cast<int>(sizeof(Shared<64>));
   for (int64_t first = 0; first < queries; first += run) {
     const int64_t n = std::min(run, queries - first);
