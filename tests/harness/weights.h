@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/formats/float16.h"
@@ -125,6 +126,22 @@ inline WeightView random_weight(Arena& arena, Rng& rng, const StoredAs& stored, 
     }
   }
   return w;
+}
+
+// `count` weights [n, k] in one allocation, at equal distances, as a loader lays out the experts of
+// a layer. Codebooks are shared; scale2 differs.
+inline std::vector<WeightView> random_stack(Arena& arena, Rng& rng, const StoredAs& stored,
+                                            int64_t count, int64_t n, int64_t k) {
+  // Scale blocks of one matrix hold no rows of the next.
+  const int64_t rows = stored.format == WeightFormat::kFp8Block ? align_up(n, kFp8BlockSize) : n;
+  const WeightView all = random_weight(arena, rng, stored, count * rows, k);
+  std::vector<WeightView> stack;
+  for (int64_t i = 0; i < count; ++i) {
+    WeightView& w = stack.emplace_back(all.rows(i * rows, i * rows + n));
+    if (stored.format == WeightFormat::kNvfp4 || stored.format == WeightFormat::kKbit)
+      w.scale2 *= static_cast<float>(rng.uniform(0.5, 1.5));
+  }
+  return stack;
 }
 
 }  // namespace dsv4::test

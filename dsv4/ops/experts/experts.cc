@@ -3,11 +3,17 @@
 #include <vector>
 
 #include "dsv4/ops/experts/experts_cpu.h"
+#if DSV4_CUDA
+#include "dsv4/ops/experts/experts_cuda.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
 constexpr Row<ExpertsArgs> kExperts[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, reject_experts_cuda, experts_cuda},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<ExpertsArgs>, experts_cpu},
 };
 

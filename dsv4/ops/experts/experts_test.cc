@@ -23,12 +23,10 @@ struct Case {
 
 void fill_case(Case& c, const Shape& s, const test::StoredAs& stored, DType x_dtype) {
   Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner));
-  for (int64_t i = 0; i < s.e; ++i) {
-    ExpertWeights& w = c.table.emplace_back();
-    w.w1 = test::random_weight(c.arena, rng, stored, s.inner, s.d);
-    w.w3 = test::random_weight(c.arena, rng, stored, s.inner, s.d);
-    w.w2 = test::random_weight(c.arena, rng, stored, s.d, s.inner);
-  }
+  const auto w1 = test::random_stack(c.arena, rng, stored, s.e, s.inner, s.d);
+  const auto w3 = test::random_stack(c.arena, rng, stored, s.e, s.inner, s.d);
+  const auto w2 = test::random_stack(c.arena, rng, stored, s.e, s.d, s.inner);
+  for (size_t i = 0; i < w1.size(); ++i) c.table.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
   const TensorView x = c.arena.input(x_dtype, {s.t, s.d});
   const TensorView ids = c.arena.input(DType::kI32, {s.t, s.k});
   const TensorView weights = c.arena.input(DType::kF32, {s.t, s.k});
@@ -93,6 +91,19 @@ TEST(Experts, OfficialAgreesWithOracle) {
       check_experts(s, stored, DType::kBF16, Numerics::kOfficial, {.rel = 0.02, .cosine = 5e-6});
     }
   }
+}
+
+// Shapes that the fast kernels of a device take; few and many tokens for each expert.
+TEST(Experts, AlignedShapesAgreeWithOracle) {
+  for (const test::StoredAs& stored : test::kAllStored) {
+    for (const Shape& s : {Shape{1, 6, 40, 256, 128}, {8, 3, 9, 128, 256}, {130, 2, 3, 128, 192}}) {
+      check_experts(s, stored, DType::kBF16, Numerics::kOfficial, {.rel = 0.02, .cosine = 5e-6});
+      check_experts(s, stored, DType::kBF16, Numerics::kExact, {.ulps = 4, .rel = 4e-6});
+    }
+  }
+  // More pairs than one block of the plan counts.
+  check_experts({600, 2, 40, 64, 32}, {WeightFormat::kBF16}, DType::kBF16, Numerics::kOfficial,
+                {.rel = 0.02, .cosine = 5e-6});
 }
 
 // Sums of 600 pairs span two waves, 1100 tokens two chunks.

@@ -1,0 +1,14 @@
+// CUDA rows of experts.h: plan, Q8 of x, gate and up, SwiGLU, down, combine; a launch each.
+
+#pragma once
+
+#include "dsv4/ops/experts/experts.h"
+
+namespace dsv4 {
+
+// The experts of a table must lie at equal distances and have equal formats, gate and up alike;
+// `reject_experts_cuda` says what is not so.
+const char* reject_experts_cuda(const Context& context, const ExpertsArgs& args);
+void experts_cuda(const Context& context, const ExpertsArgs& args);
+
+}  // namespace dsv4
