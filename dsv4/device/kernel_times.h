@@ -18,12 +18,14 @@ class KernelTimes {
     double seconds = 0;
   };
 
-  void begin(const char* name, cudaStream_t stream) {
+  // The number of the launch, for end(); launches may contain others.
+  size_t begin(const char* name, cudaStream_t stream) {
     if (used_ == marks_.size()) marks_.emplace_back();
     marks_[used_].name = name;
     marks_[used_].begin.record(stream);
+    return used_++;
   }
-  void end(cudaStream_t stream) { marks_[used_++].end.record(stream); }
+  void end(size_t launch, cudaStream_t stream) { marks_[launch].end.record(stream); }
 
   // Everything since the last call; the stream must be idle.
   std::map<std::string, Total> take() {

@@ -32,10 +32,10 @@ class LaunchMark {
  public:
   LaunchMark(Device& device, const char* name) : device_(device) {
     nvtxRangePushA(name);
-    if (device.times() != nullptr) device.times()->begin(name, device.stream());
+    if (device.times() != nullptr) launch_ = device.times()->begin(name, device.stream());
   }
   ~LaunchMark() {
-    if (device_.times() != nullptr) device_.times()->end(device_.stream());
+    if (device_.times() != nullptr) device_.times()->end(launch_, device_.stream());
     nvtxRangePop();
   }
   LaunchMark(const LaunchMark&) = delete;
@@ -43,6 +43,7 @@ class LaunchMark {
 
  private:
   Device& device_;
+  size_t launch_ = 0;
 };
 
 template <class... Params, class... Args>

@@ -141,18 +141,17 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
                            const TensorView& logits) {
   lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
   const Scratch::Scope scope(list_scratch_);
-  const std::byte* const lists = list_scratch_.take(DType::kU8, {0}).data;
+  const std::byte* const lists = list_scratch_.taken().data;
   const StepExtents exact = step_extents(model_.config(), batch);
   const bool decode = exact.tokens == exact.runs && exact.logits_rows == exact.runs &&
                       device_.times() == nullptr;
   const StepExtents extents = decode ? padded(exact) : exact;
   Step step = make_step(context_, model_.config(), batch, extents, caches,
                         StepLists(list_scratch_, list_mirror_.view().data - lists), scratch_);
-  const std::byte* const end = list_scratch_.take(DType::kU8, {0}).data;
-  DSV4_CHECK(list_scratch_.reserved_bytes() == list_mirror_.view().numel(),
-             "the step's lists exceed the {} bytes planned for them", list_mirror_.view().numel());
-  cuda_check(cudaMemcpyAsync(list_mirror_.view().data, lists, static_cast<size_t>(end - lists),
-                             cudaMemcpyHostToDevice, device_.stream()),
+  const TensorView written = list_scratch_.taken();
+  cuda_check(cudaMemcpyAsync(list_mirror_.view().data, written.data,
+                             static_cast<size_t>(written.bytes()), cudaMemcpyHostToDevice,
+                             device_.stream()),
              "copy of the step's lists");
   lists_copied_.record(device_.stream());
   const auto enqueue = [&] { model_.forward(step, caches, logits); };

@@ -53,6 +53,11 @@ void Scratch::next_chunk(int64_t bytes) {
   used_ = 0;
 }
 
+TensorView Scratch::taken() const {
+  DSV4_CHECK(chunks_.size() == 1, "{} bytes are in {} chunks", live_, chunks_.size());
+  return chunks_.front().view().slice(0, 0, used_);
+}
+
 int64_t Scratch::reserved_bytes() const {
   int64_t total = 0;
   for (const Buffer& chunk : chunks_) total += chunk.view().numel();

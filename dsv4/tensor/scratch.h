@@ -23,6 +23,8 @@ class Scratch {
   // Uninitialised memory that lives until the enclosing Scope ends.
   TensorView take(DType dtype, std::initializer_list<int64_t> shape);
   int64_t reserved_bytes() const;
+  // Everything that is taken now, as one view. Only while it fits what was reserved.
+  TensorView taken() const;
   int64_t peak_bytes() const { return peak_; }  // the most that was taken at a time
 
   class Scope {
