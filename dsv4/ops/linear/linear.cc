@@ -11,6 +11,8 @@ namespace {
 
 constexpr Row<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
+    {"cuda_mma", Arch::kCuda, false, reject_linear_mma, linear_mma},
+    {"cuda_mma_rounded", Arch::kCuda, false, reject_linear_mma_rounded, linear_mma, 0x1p-9},
     {"cuda", Arch::kCuda, true, accept_all<LinearArgs>, linear_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},
