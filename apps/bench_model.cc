@@ -69,7 +69,7 @@ BenchModel::BenchModel(const BenchOptions& options) : options_(options) {
   roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
   if (options.synthetic.empty()) {
-    model_.emplace(load_model(find_model(options.model), options.device));
+    model_.emplace(load_model(find_model(options.model), std::move(device)));
     phase("load_weights");
     return;
   }

@@ -69,8 +69,11 @@ void add_device(CLI::App& command, std::string& device) {
       ->capture_default_str();
 }
 
-Model load_model(const std::string& folder, const std::string& device_name) {
-  std::shared_ptr<Device> device = open_device(device_name);
+Model load_model(const std::string& folder, const std::string& device) {
+  return load_model(folder, open_device(device));
+}
+
+Model load_model(const std::string& folder, std::shared_ptr<Device> device) {
   Model model = Model::load(folder);
   if (device == nullptr) return model;
   Progress progress("loading weights", 0, "B");

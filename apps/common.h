@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "dsv4/ops/op.h"
 
 namespace dsv4 {
+class Device;
 class Model;
 class Tokenizer;
 }  // namespace dsv4
@@ -30,6 +32,7 @@ void add_device(CLI::App& command, std::string& device);
 // The model of a folder where it is to run. A device that cannot be used is refused before anything
 // is read; weights travel behind a progress bar.
 Model load_model(const std::string& folder, const std::string& device);
+Model load_model(const std::string& folder, std::shared_ptr<Device> device);  // null: on the host
 
 // A finite number in [low, high]; CLI::Range lets NaN through.
 CLI::Validator number_in(double low, double high);

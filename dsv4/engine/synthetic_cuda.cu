@@ -80,12 +80,17 @@ __device__ void pack(const IndexLayoutFp4& layout, const float* x, uint8_t* page
 }
 
 constexpr int kMaxWidth = 1024;  // dims of a cache row
+// Rows are put together in shared memory: arrays of a thread would make the driver set aside local
+// memory for every thread that the card can hold.
+constexpr int kRowThreads = 16;
 
 template <class Layout>
 __global__ void packed_rows_kernel(Layout layout, int width, uint8_t* pages, int64_t page_stride,
                                    int64_t rows, int page_entries, uint64_t seed) {
-  float x[kMaxWidth];
-  for (int64_t row = first_index(); row < rows; row += index_step()) {
+  extern __shared__ float shared_rows[];
+  float* const x = shared_rows + threadIdx.x * kMaxWidth;
+  for (int64_t row = blockIdx.x * int64_t{kRowThreads} + threadIdx.x; row < rows;
+       row += gridDim.x * int64_t{kRowThreads}) {
     for (int c = 0; c < width; c += 2) {
       const float2 pair = normal_pair(seed, row * kMaxWidth + c);
       x[c] = pair.x, x[c + 1] = pair.y;
@@ -137,7 +142,10 @@ void fill_pool(Device& device, const Pool& pool, int width, uint64_t seed) {
     return launch(device, "make_rows", normal_kernel<float>, shape, pool.pages.template as<float>(),
                   pool.pages.numel(), 1.f, seed);
   }
-  launch(device, "make_rows", packed_rows_kernel<decltype(pool.layout)>, shape, pool.layout, width,
+  const LaunchShape rows{.grid = kBlocks,
+                         .block = kRowThreads,
+                         .shared = kRowThreads * kMaxWidth * sizeof(float)};
+  launch(device, "make_rows", packed_rows_kernel<decltype(pool.layout)>, rows, pool.layout, width,
          pool.pages.template as<uint8_t>(), pool.pages.row_stride(), pool.num_rows(),
          pool.page_entries, seed);
 }

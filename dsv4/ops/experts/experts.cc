@@ -12,6 +12,8 @@ namespace {
 
 constexpr Row<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
+    {"cuda_mma", Arch::kCuda, false, reject_experts_mma, experts_mma},
+    {"cuda_mma_rounded", Arch::kCuda, false, reject_experts_mma_rounded, experts_mma, 0x1p-9},
     {"cuda", Arch::kCuda, true, reject_experts_cuda, experts_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<ExpertsArgs>, experts_cpu},

@@ -49,12 +49,15 @@ WeightStack stack_of(std::span<const ExpertWeights> table, Member member, const 
   return stack;
 }
 
+enum class Kernels { kVector, kMma };
+
 // One call: the products and what lies between them.
 class Call {
  public:
-  Call(const Context& context, const ExpertsArgs& args)
+  Call(const Context& context, const ExpertsArgs& args, Kernels kernels)
       : device_(*context.device),
         args_(args),
+        kernels_(kernels),
         official_(context.numerics == Numerics::kOfficial),
         middle_(official_ ? DType::kBF16 : DType::kF32),
         t_(args.x.dim(0)),
@@ -118,6 +121,7 @@ class Call {
 
   int choose_tile(const Product& sides, const Product& down) const {
     const auto e = static_cast<int64_t>(args_.table.size());
+    if (kernels_ == Kernels::kMma) return mma_tile(pairs_, e);
     return std::min(vector_tile(device_, sides, e), vector_tile(device_, down, e));
   }
 
@@ -135,11 +139,12 @@ class Call {
     p.tiles = plan_.tiles;
     p.num_tiles = plan_.num_tiles;
     p.max_tiles = plan_.max_tiles;
-    run_vector_product(device_, p);
+    kernels_ == Kernels::kMma ? run_mma_product(device_, p) : run_vector_product(device_, p);
   }
 
   Device& device_;
   const ExpertsArgs& args_;
+  const Kernels kernels_;
   const bool official_;
   const DType middle_;  // of gate, up and the experts' outputs
   const int64_t t_, pairs_, d_, inner_;
@@ -160,10 +165,49 @@ const char* reject_experts_cuda(const Context&, const ExpertsArgs& args) {
   return nullptr;
 }
 
-void experts_cuda(const Context& context, const ExpertsArgs& args) {
+namespace {
+
+const char* reject_mma_rows(const Context& context, const ExpertsArgs& args, bool rounded) {
+  if (const char* reason = reject_experts_cuda(context, args)) return reason;
+  if (context.numerics == Numerics::kExact) return "exact numerics";
+  constexpr int64_t kFewTokens = 8;
+  if (args.x.dim(0) <= kFewTokens && context.force_row.empty()) return "few tokens";
+  // Only what decides is filled in; hidden is ours, and aligned. Unquantised x is read as it is.
+  const ExpertWeights& first = args.table[0];
+  const bool copied = first.w1.quantised_activations();
+  Product sides{.x = copied ? nullptr : args.x.data,
+                .x_dtype = copied ? DType::kBF16 : args.x.dtype,
+                .x_stride = copied ? args.x.dim(1) : args.x.row_stride(),
+                .k = static_cast<int>(args.x.dim(1)),
+                .parts = 2};
+  Product down{.x_dtype = DType::kBF16, .x_stride = first.w2.k, .k = static_cast<int>(first.w2.k)};
+  sides.weight[0] = stack_of(args.table, &ExpertWeights::w1, nullptr);
+  sides.weight[1] = stack_of(args.table, &ExpertWeights::w3, nullptr);
+  down.weight[0] = stack_of(args.table, &ExpertWeights::w2, nullptr);
+  if (const char* reason = reject_mma(sides, rounded)) return reason;
+  return reject_mma(down, rounded);
+}
+
+void run(const Context& context, const ExpertsArgs& args, Kernels kernels) {
   if (args.x.dim(0) == 0) return;
   const Scratch::Scope scope(context.device->workspace());
-  Call(context, args).run();
+  Call(context, args, kernels).run();
+}
+
+}  // namespace
+
+const char* reject_experts_mma(const Context& context, const ExpertsArgs& args) {
+  return reject_mma_rows(context, args, false);
+}
+const char* reject_experts_mma_rounded(const Context& context, const ExpertsArgs& args) {
+  return reject_mma_rows(context, args, true);
+}
+
+void experts_cuda(const Context& context, const ExpertsArgs& args) {
+  run(context, args, Kernels::kVector);
+}
+void experts_mma(const Context& context, const ExpertsArgs& args) {
+  run(context, args, Kernels::kMma);
 }
 
 }  // namespace dsv4

@@ -11,4 +11,9 @@ namespace dsv4 {
 const char* reject_experts_cuda(const Context& context, const ExpertsArgs& args);
 void experts_cuda(const Context& context, const ExpertsArgs& args);
 
+// Tensor cores, for more than a few tokens under kOfficial; see linear_cuda.h.
+const char* reject_experts_mma(const Context& context, const ExpertsArgs& args);
+const char* reject_experts_mma_rounded(const Context& context, const ExpertsArgs& args);
+void experts_mma(const Context& context, const ExpertsArgs& args);
+
 }  // namespace dsv4

@@ -15,6 +15,8 @@ constexpr Row<LinearArgs> kLinear[] = {
     {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8_cuda,
      kLtFp8Rounding},
     {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt_cuda, kLtBf16Rounding},
+    {"cuda_mma", Arch::kCuda, false, reject_linear_mma, linear_mma},
+    {"cuda_mma_rounded", Arch::kCuda, false, reject_linear_mma_rounded, linear_mma, 0x1p-9},
     {"cuda", Arch::kCuda, true, accept_all<LinearArgs>, linear_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},

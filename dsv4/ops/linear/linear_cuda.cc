@@ -40,4 +40,31 @@ void linear_cuda(const Context& context, const LinearArgs& args) {
   run_vector_product(*context.device, p);
 }
 
+namespace {
+
+const char* reject(const Context& context, const LinearArgs& args, bool rounded) {
+  if (context.numerics == Numerics::kExact) return "exact numerics";
+  // Up to here the vector kernels read weights as fast.
+  constexpr int64_t kFewTokens = 8;
+  if (args.x.dim(0) <= kFewTokens && context.force_row.empty()) return "few tokens";
+  return reject_mma(product_of(args), rounded);
+}
+
+}  // namespace
+
+const char* reject_linear_mma(const Context& context, const LinearArgs& args) {
+  return reject(context, args, false);
+}
+const char* reject_linear_mma_rounded(const Context& context, const LinearArgs& args) {
+  return reject(context, args, true);
+}
+
+void linear_mma(const Context& context, const LinearArgs& args) {
+  Product p = product_of(args);
+  const Scratch::Scope scope(context.device->workspace());
+  if (p.x_dtype == DType::kE4M3) widen_activations(*context.device, p);
+  p.tile_pairs = mma_tile(p.num_pairs, 1);
+  run_mma_product(*context.device, p);
+}
+
 }  // namespace dsv4

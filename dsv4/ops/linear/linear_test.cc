@@ -67,7 +67,7 @@ void check_linear(const test::StoredAs& stored, const Shape& shape, const Dtypes
       .name = fmt::format("{} t={} n={} k={} x {}", name(stored), shape.t, shape.n, shape.k,
                           name(dtypes.x)),
       .args = args,
-      .outputs = {{"out", args.out, linear_oracle(args), tolerance(args)}},
+      .outputs = {{"out", args.out, linear_oracle(args), tolerance(args), linear_magnitude(args)}},
       .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
       .num_tokens = shape.t};
   check_op(linear_rows(), Context{}, arena, test);
@@ -232,7 +232,8 @@ TEST(Linear, NanStaysWhereItBelongs) {
       test::OpCase<LinearArgs> test{
           .name = name(stored),
           .args = args,
-          .outputs = {{"out", args.out, linear_oracle(args), {.abs = 1e-3}}},
+          .outputs =
+              {{"out", args.out, linear_oracle(args), {.abs = 1e-3}, linear_magnitude(args)}},
           .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
           .num_tokens = t};
       check_op(linear_rows(), Context{}, arena, test);

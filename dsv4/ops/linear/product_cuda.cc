@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dsv4/ops/linear/product_mma.h"
 #include "dsv4/ops/linear/product_vector.h"
 
 namespace dsv4 {
@@ -53,7 +54,7 @@ WeightStack single(const WeightView& w) {
   };
   return {.format = w.format,
           .bits = w.bits,
-          .scale_is_f32 = w.scale.dtype == DType::kF32,
+          .scale_is_f32 = !w.scale.empty() && w.scale.dtype == DType::kF32,
           .data = w.data.data,
           .scale = w.scale.data,
           .codebook = w.codebook.empty() ? nullptr : w.codebook.as<float>(),
@@ -94,6 +95,33 @@ void run_vector_product(Device& device, const Product& p) {
     case WeightFormat::kKbit:
       return product::vector_kbit(device, p);
   }
+}
+
+int mma_tile(int64_t pairs, int64_t matrices) {
+  const int64_t each = pairs / matrices;
+  return each <= 40 ? 32 : each <= 80 ? 64 : 128;
+}
+
+const char* reject_mma(const Product& p, bool rounded) {
+  if (!in_whole_units(p)) return "columns or addresses of the weight are odd";
+  if (p.x_dtype == DType::kF32) return "f32 activations";
+  const auto even = [](int64_t bytes) { return bytes % 16 == 0; };
+  if (p.x_dtype == DType::kBF16 &&
+      !(even(reinterpret_cast<intptr_t>(p.x)) && even(p.x_stride * 2) && even(p.x_part * 2)))
+    return "rows of x are not 16-byte aligned";
+  for (const WeightStack* w = p.weight; w < p.weight + (p.stack_is_part ? 1 : p.parts); ++w) {
+    if (w->format == WeightFormat::kF32 || w->format == WeightFormat::kF16)
+      return "f32 and f16 weights";
+    const bool exact = w->format != WeightFormat::kKbit && !w->scale_is_f32;
+    if (!exact && !rounded) return "weights are no bf16 numbers";
+  }
+  return nullptr;
+}
+
+void run_mma_product(Device& device, const Product& p) {
+  if (p.n == 0) return;
+  p.weight[0].format == WeightFormat::kKbit ? product::mma_kbit(device, p)
+                                            : product::mma_plain(device, p);
 }
 
 }  // namespace dsv4

@@ -1,0 +1,296 @@
+// The tensor core kernels of product_cuda.h: weights decoded to bf16 in shared memory, f32 sums.
+//
+// A block gives out[kTile pairs, kN rows of the matrix]. Each step takes kSlices slices of 64
+// columns: a thread decodes 32 columns of one row of one slice, and brings four 16-byte chunks of
+// x. Both operands of the next step arrive while the warps multiply this one (two buffers). Small
+// tiles take several slices a step, each the work of other warps, so that enough bytes are in
+// flight.
+//
+//   kTile   kN    kSlices   warps: pairs x rows x slices   a warp
+//   128     128   1         2 x 4 x 1                      64 x 32
+//   64      64    2         2 x 2 x 2                      32 x 32
+//   32      32    4         2 x 1 x 4                      16 x 32
+//
+// A slice of a row is 128 bytes in shared memory; its 16-byte chunk c lies at c ^ (row % 8), so
+// that ldmatrix, cp.async and the decoders' stores meet in no bank.
+//
+// Exact operands: an e4m3 code times a power of two has 4 significant bits, e2m1 times a power of
+// two 2, e2m1 times e4m3 6, bf16 is itself: all are bf16 numbers, and products of two are exact in
+// f32. k-bit values, and fp8 codes with f32 scales, are rounded: by 2^-9 at most.
+
+#pragma once
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/mma.cuh"
+#include "dsv4/ops/linear/product_parts.cuh"
+
+namespace dsv4::product {
+
+inline constexpr int kMmaThreads = 256;
+inline constexpr int kSliceColumns = 64, kSliceChunks = 8;  // a chunk: 8 columns, 16 bytes
+inline constexpr int kThreadColumns = 32;
+inline constexpr int kOperandBytes = 128 * kSliceColumns * 2;  // one operand of a step
+
+template <int kTile>
+struct MmaShape {
+  static constexpr int kN = kTile, kSlices = 128 / kN;
+  static constexpr int kWarpsT = 2, kWarpsN = 4 / kSlices;
+  static constexpr int kWarpT = kTile / kWarpsT, kWarpN = 32;  // of a warp
+  static constexpr int kMmaT = kWarpT / 16, kMmaN = kWarpN / 8;
+  static_assert(kWarpsT * kWarpsN * kSlices * kWarp == kMmaThreads && kN == kWarpsN * kWarpN);
+};
+
+// Byte offset of a chunk in an operand whose slices have kRows rows.
+template <int kRows>
+__device__ inline int chunk_at(int slice, int row, int chunk) {
+  return ((slice * kRows + row) * kSliceChunks + (chunk ^ (row % 8))) * 16;
+}
+
+// What a thread decodes of each step: 32 columns of one row.
+template <class Decode, int kTile>
+class WeightLoader {
+ public:
+  __device__ WeightLoader(const Product& p, const Matrix& matrix, int first_row)
+      : matrix_(matrix), units_(p.k / Decode::kColumns) {
+    constexpr int kN = MmaShape<kTile>::kN;
+    const int i = static_cast<int>(threadIdx.x);
+    slice_ = i / (2 * kN), row_ = i / 2 % kN, half_ = i % 2;
+    matrix_row_ = min(first_row + row_, p.n - 1);  // rows beyond the end are computed and dropped
+  }
+
+  // Columns beyond the end become zeros.
+  __device__ void load(int step) {
+    const int column =
+        (step * MmaShape<kTile>::kSlices + slice_) * kSliceColumns + half_ * kThreadColumns;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int unit = column / Decode::kColumns + u;
+      loaded_[u] =
+          unit < units_ ? Decode::load(matrix_, matrix_row_, unit) : typename Decode::Loaded{};
+    }
+  }
+
+  __device__ void store(std::byte* operand, const float* table) const {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const auto codes = Decode::codes(loaded_[u], matrix_);
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        float w[8];
+        Decode::piece(codes, piece, table, w);
+        uint4 chunk;
+        chunk.x = ptx::as_bits(__floats2bfloat162_rn(w[0], w[1]));
+        chunk.y = ptx::as_bits(__floats2bfloat162_rn(w[2], w[3]));
+        chunk.z = ptx::as_bits(__floats2bfloat162_rn(w[4], w[5]));
+        chunk.w = ptx::as_bits(__floats2bfloat162_rn(w[6], w[7]));
+        const int at = chunk_at<MmaShape<kTile>::kN>(slice_, row_, half_ * 4 + u * kPieces + piece);
+        *reinterpret_cast<uint4*>(operand + at) = chunk;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kUnits = kThreadColumns / Decode::kColumns, kPieces = Decode::kColumns / 8;
+
+  const Matrix& matrix_;
+  const int units_;
+  int slice_, row_, half_;
+  int64_t matrix_row_;
+  typename Decode::Loaded loaded_[kUnits];
+};
+
+// What a thread brings of x each step: one chunk of four rows.
+template <int kTile>
+class ActivationLoader {
+ public:
+  __device__ ActivationLoader(const Product& p, const Tile& tile) : k_(p.k) {
+    chunk_ = static_cast<int>(threadIdx.x) % kSliceChunks;
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+      // Pairs beyond the end are the last one again: computed and dropped.
+      const int pair = min(row(i) % kTile, tile.count - 1);
+      rows_[i] = reinterpret_cast<const bf16*>(p.x) +
+                 x_offset(p, x_row(p, tile.first + pair), tile.part, 0);
+    }
+  }
+
+  __device__ void load(int step, std::byte* operand) const {
+#pragma unroll
+    for (int i = 0; i < kRowsEach; ++i) {
+      const int slice = row(i) / kTile;
+      const int column = (step * MmaShape<kTile>::kSlices + slice) * kSliceColumns + chunk_ * 8;
+      std::byte* to = operand + chunk_at<kTile>(slice, row(i) % kTile, chunk_);
+      if (column < k_) {
+        ptx::cp_async<16>(to, rows_[i] + column);
+      } else {
+        *reinterpret_cast<uint4*>(to) = uint4{};
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRowsEach = 128 * kSliceChunks / kMmaThreads;
+  // Row i of this thread, counted over the slices.
+  static __device__ int row(int i) {
+    return static_cast<int>(threadIdx.x) / kSliceChunks + i * (kMmaThreads / kSliceChunks);
+  }
+
+  const int k_;
+  int chunk_;
+  const bf16* rows_[kRowsEach];
+};
+
+template <int kTile>
+using Sums = float[MmaShape<kTile>::kMmaT][MmaShape<kTile>::kMmaN][4];
+
+// Where a warp's part of the block's result begins.
+template <int kTile>
+struct WarpPlace {
+  int slice, pair, row;
+  __device__ WarpPlace() {
+    using Shape = MmaShape<kTile>;
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    slice = warp / (Shape::kWarpsT * Shape::kWarpsN);
+    pair = warp % Shape::kWarpsT * Shape::kWarpT;
+    row = warp / Shape::kWarpsT % Shape::kWarpsN * Shape::kWarpN;
+  }
+};
+
+template <int kTile>
+__device__ inline void multiply_step(const std::byte* x, const std::byte* w,
+                                     const WarpPlace<kTile>& place, Sums<kTile>& sums) {
+  using Shape = MmaShape<kTile>;
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int k16 = 0; k16 < kSliceColumns / 16; ++k16) {
+    uint32_t a[Shape::kMmaT][4], b[Shape::kMmaN / 2][4];
+#pragma unroll
+    for (int m = 0; m < Shape::kMmaT; ++m) {
+      const int row = place.pair + m * 16 + lane % 16, chunk = k16 * 2 + lane / 16;
+      ptx::ldmatrix_x4(a[m], x + chunk_at<kTile>(place.slice, row, chunk));
+    }
+#pragma unroll
+    for (int n = 0; n < Shape::kMmaN / 2; ++n) {
+      const int row = place.row + n * 16 + lane / 16 * 8 + lane % 8;
+      const int chunk = k16 * 2 + lane / 8 % 2;
+      ptx::ldmatrix_x4(b[n], w + chunk_at<Shape::kN>(place.slice, row, chunk));
+    }
+#pragma unroll
+    for (int m = 0; m < Shape::kMmaT; ++m) {
+#pragma unroll
+      for (int n = 0; n < Shape::kMmaN; ++n)
+        ptx::mma_bf16(sums[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+    }
+  }
+}
+
+// Slices add up in ascending order, in the first slice's warps. shared: [warps][values][lane]
+template <int kTile>
+__device__ inline void add_slices(Sums<kTile>& sums, int slice, float* shared) {
+  using Shape = MmaShape<kTile>;
+  if constexpr (Shape::kSlices > 1) {
+    constexpr int kValues = Shape::kMmaT * Shape::kMmaN * 4;
+    constexpr int kSliceWarps = Shape::kWarpsT * Shape::kWarpsN;
+    const int lane = threadIdx.x % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+    float* values = &sums[0][0][0];
+    const auto at = [&](int of_warp, int i) { return (of_warp * kValues + i) * kWarp + lane; };
+#pragma unroll
+    for (int i = 0; i < kValues; ++i)
+      if (slice > 0) shared[at(warp, i)] = values[i];
+    __syncthreads();
+    if (slice > 0) return;
+    for (int s = 1; s < Shape::kSlices; ++s) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) values[i] += shared[at(s * kSliceWarps + warp, i)];
+    }
+  }
+}
+
+template <int kTile>
+__device__ inline void store_sums(const Product& p, const Tile& tile, int first_row, float scale2,
+                                  const WarpPlace<kTile>& place, const Sums<kTile>& sums) {
+  using Shape = MmaShape<kTile>;
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int m = 0; m < Shape::kMmaT; ++m) {
+#pragma unroll
+    for (int n = 0; n < Shape::kMmaN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int pair = place.pair + m * 16 + lane / 4 + i / 2 * 8;
+        const int row = first_row + place.row + n * 8 + lane % 4 * 2 + i % 2;
+        if (pair < tile.count && row < p.n) store_out(p, tile, pair, row, sums[m][n][i] * scale2);
+      }
+    }
+  }
+}
+
+// grid: x tiles, y blocks of kN rows, z parts
+template <class Decode, int kTile>
+__global__ void __launch_bounds__(kMmaThreads, 2) mma_kernel(const __grid_constant__ Product p) {
+  using Shape = MmaShape<kTile>;
+  extern __shared__ uint4 operands[];  // x, w, x, w
+  __shared__ float table[Decode::kTable + 1];
+  const Tile tile = this_tile(p);
+  if (tile.count == 0) return;
+  const Matrix matrix = matrix_of(p, tile);
+  for (int i = threadIdx.x; i < Decode::kTable; i += kMmaThreads) table[i] = matrix.codebook[i];
+  const int first_row = static_cast<int>(blockIdx.y) * Shape::kN;
+  auto* bytes = reinterpret_cast<std::byte*>(operands);
+  const auto x = [&](int step) { return bytes + step % 2 * 2 * kOperandBytes; };
+  const auto w = [&](int step) { return x(step) + kOperandBytes; };
+  constexpr int kStepColumns = Shape::kSlices * kSliceColumns;
+  const int steps = (p.k + kStepColumns - 1) / kStepColumns;
+
+  WeightLoader<Decode, kTile> weights(p, matrix, first_row);
+  const ActivationLoader<kTile> activations(p, tile);
+  const WarpPlace<kTile> place;
+  Sums<kTile> sums = {};
+  weights.load(0);
+  activations.load(0, x(0));
+  __syncthreads();  // the table
+  weights.store(w(0), table);
+  ptx::cp_async_wait();
+  __syncthreads();
+  for (int step = 0; step < steps; ++step) {
+    const bool more = step + 1 < steps;
+    if (more) {
+      weights.load(step + 1);
+      activations.load(step + 1, x(step + 1));
+    }
+    multiply_step<kTile>(x(step), w(step), place, sums);
+    if (more) {
+      weights.store(w(step + 1), table);
+      ptx::cp_async_wait();
+    }
+    __syncthreads();  // this step was read, the next one is there
+  }
+  add_slices<kTile>(sums, place.slice, reinterpret_cast<float*>(operands));
+  if (place.slice == 0) store_sums<kTile>(p, tile, first_row, matrix.scale2, place, sums);
+}
+
+template <class Decode, int kTile>
+void launch_mma(Device& device, const Product& p) {
+  constexpr int kN = MmaShape<kTile>::kN;
+  launch(device, "product_mma", mma_kernel<Decode, kTile>,
+         {.grid = tile_slots(p),
+          .block = kMmaThreads,
+          .grid_y = (p.n + kN - 1) / kN,
+          .grid_z = p.parts,
+          .shared = 4 * kOperandBytes},
+         p);
+}
+
+template <class Decode>
+void launch_mma_decoder(Device& device, const Product& p) {
+  switch (p.tile_pairs) {
+    case 32:
+      return launch_mma<Decode, 32>(device, p);
+    case 64:
+      return launch_mma<Decode, 64>(device, p);
+    default:
+      return launch_mma<Decode, 128>(device, p);
+  }
+}
+
+}  // namespace dsv4::product
