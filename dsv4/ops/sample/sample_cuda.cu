@@ -1,8 +1,9 @@
 // Two kernels. The first reduces slices of each row: largest logit, lowest id of it, sums of
 // exponentials in f64. The second, one block a row, finishes greedy rows at once; for the others it
-// walks down the candidates in order, a window of the 2048 next ones at a time: radix selection
-// finds them, a sort in shared memory orders them, a prefix sum gives their masses. Nearly all
-// draws end in the first window.
+// walks down the candidates in order, a window of at most 2048 at a time: all that lie in a band
+// below the largest or, where those are too many or have been looked at, what radix selection
+// finds. A sort in shared memory orders them, a prefix sum gives their masses. Nearly all draws end
+// in the first window.
 
 #include <cub/block/block_radix_sort.cuh>
 #include <cub/block/block_scan.cuh>
@@ -104,6 +105,7 @@ __device__ Stats combine(const Stats* slices, double temperature) {
   return all;
 }
 
+constexpr double kBand = 8;  // temperatures below the largest logit
 constexpr int kPerThread = 2, kWindow = kPerThread * kSelectThreads;
 
 using Sort = cub::BlockRadixSort<uint32_t, kSelectThreads, kPerThread, int32_t>;
@@ -121,13 +123,29 @@ struct Shared {
   int stop;
 };
 
+// Keys of the candidates behind one of them; 0 for the others and for banned tokens.
+struct Remaining {
+  const float* logits;
+  uint32_t above = ~0u;  // key and id of the last one looked at
+  int above_id = -1;
+
+  __device__ uint32_t operator()(int i) const {
+    const uint32_t key = order_key(__ldg(logits + i));
+    return key > above || (key == above && i <= above_id) ? 0 : key;
+  }
+};
+
 // The candidates in order: larger logit first, ties to the lowest id, banned ones left out. All
 // threads of the block do the same.
 class Descending {
  public:
   __device__ Descending(const float* logits, int v, float largest, double temperature,
                         Shared& shared)
-      : logits_(logits), v_(v), largest_(largest), temperature_(temperature), shared_(shared) {
+      : remaining_{.logits = logits},
+        v_(v),
+        largest_(largest),
+        temperature_(temperature),
+        shared_(shared) {
     load(0, 0.0);
   }
 
@@ -137,11 +155,13 @@ class Descending {
     int32_t last;  // id
   };
 
+  // Like load() not inlined: one copy of each, or a thread's 64 registers are too few.
+  //
   // The least number of candidates, at most `limit` > 0, whose weights sum past `target`, or reach
   // it if `reached_is_enough`; all of them if none do.
   __device__ __noinline__ Prefix prefix(int64_t limit, double target, bool reached_is_enough) {
     if (first_ != 0) {
-      above_ = ~0u;
+      remaining_ = {.logits = remaining_.logits};
       load(0, 0.0);
     }
     for (;; load(first_ + count_, shared_.masses[count_ - 1])) {
@@ -154,23 +174,44 @@ class Descending {
   }
 
  private:
-  // Of those not looked at yet, 0 for the others.
-  __device__ uint32_t key_at(int i) const {
-    const uint32_t key = order_key(__ldg(logits_ + i));
-    return key > above_ || (key == above_ && i <= above_id_) ? 0 : key;
+  // How the next window is chosen; shared.select.total: how many are left for it and all after it.
+  __device__ Selection next_window() {
+    const Remaining keys = remaining_;
+    const double bottom = static_cast<double>(largest_) - kBand * temperature_;
+    const uint32_t floor = order_key(static_cast<float>(bottom));
+    int left = 0, in_band = 0;
+    for (int i = threadIdx.x; i < v_; i += kSelectThreads) {
+      const uint32_t key = keys(i);
+      left += key != 0;
+      in_band += key >= floor;
+    }
+    const auto add = [](int a, int b) { return a + b; };
+    left = block_reduce<kSelectThreads>(left, shared_.select.warps, add);
+    in_band = block_reduce<kSelectThreads>(in_band, shared_.select.warps, add);
+    if (floor == 0 || in_band == 0 || in_band > kWindow) {
+      __syncthreads();
+      return select_largest(keys, v_, kWindow, shared_.select);
+    }
+    if (threadIdx.x == 0) shared_.select.total = left;
+    __syncthreads();
+    return {.bound = floor - 1, .equal = 0};
   }
 
   // The window that follows `first` candidates with mass `before`; there is one at least.
   __device__ __noinline__ void load(int64_t first, double before) {
     __syncthreads();  // the last window has been read
-    if (first != 0) above_ = shared_.keys[count_ - 1], above_id_ = shared_.ids[count_ - 1];
-    const auto keys = [this](int i) { return key_at(i); };
-    const Selection chosen = select_largest(keys, v_, kWindow, shared_.select);
+    if (first != 0) {
+      remaining_.above = shared_.keys[count_ - 1];
+      remaining_.above_id = shared_.ids[count_ - 1];
+    }
+    const Remaining keys = remaining_;
+    const Selection chosen = next_window();
     const int total = shared_.select.total;
     __syncthreads();
-    count_ = visit_selected(keys, v_, chosen, shared_.select, [&](int rank, int i, uint32_t key) {
-      shared_.keys[rank] = key;
-      shared_.ids[rank] = i;
+    Shared& shared = shared_;
+    count_ = visit_selected(keys, v_, chosen, shared.select, [&](int rank, int i, uint32_t key) {
+      shared.keys[rank] = key;
+      shared.ids[rank] = i;
     });
     first_ = first;
     more_ = total > count_;
@@ -215,13 +256,11 @@ class Descending {
     return stop;
   }
 
-  const float* logits_;
+  Remaining remaining_;
   const int v_;
   const float largest_;
   const double temperature_;
   Shared& shared_;
-  uint32_t above_ = ~0u;  // the last candidate looked at
-  int above_id_ = -1;
   int64_t first_ = 0;  // candidates before the window
   int count_ = 0;      // in it
   bool more_ = false;  // after it

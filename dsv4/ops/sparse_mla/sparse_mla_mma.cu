@@ -37,7 +37,7 @@ constexpr int kColumns = kWidth / kWarps;       // of the output that a warp own
 constexpr int kStride = kWidth + 8;             // of rows in shared memory: ldmatrix without
 constexpr int kWeightStride = kTile + 8;        // bank conflicts
 constexpr int64_t kPartialBytes = 256ll << 20;  // workspace for segments of a launch, about
-static_assert(kTile * 4 == kThreads && kTile == 8 * kWarps);
+static_assert(kSegment % kThreads == 0 && kTile * 4 == kThreads && kTile == 8 * kWarps);
 
 template <int kHeads>
 struct Shared {
@@ -398,10 +398,32 @@ __device__ void load_queries(const Inputs& in, int first_head, Shared<kHeads>& s
   for (int i = threadIdx.x; i < kHeads * kRowChunks; i += kThreads) {
     const int head = i / kRowChunks, column = i % kRowChunks * 8;
     const int64_t from = blockIdx.x * in.q_stride + (first_head + head) * in.q_head_stride;
-    *reinterpret_cast<uint4*>(shared.q[head] + column) =
-        first_head + head < in.heads ? *reinterpret_cast<const uint4*>(in.q + from + column)
-                                     : uint4{0, 0, 0, 0};
+    auto* to = reinterpret_cast<uint4*>(shared.q[head] + column);
+    if (first_head + head < in.heads) {
+      ptx::cp_async<16>(to, in.q + from + column);
+    } else {
+      *to = {0, 0, 0, 0};
+    }
   }
+}
+
+// The valid rows of a segment; returns their number. All ids are on their way before one is used.
+template <int kHeads>
+__device__ int load_rows(const Inputs& in, int begin, Shared<kHeads>& shared) {
+  const int end = min(begin + kSegment, in.lists.length());
+  int32_t mine[kSegment / kThreads];
+#pragma unroll
+  for (int i = 0; i < kSegment / kThreads; ++i) {
+    const int position = begin + i * kThreads + static_cast<int>(threadIdx.x);
+    mine[i] = listed_row(in.lists, blockIdx.x, position, end);
+  }
+  int count = 0;
+#pragma unroll
+  for (int i = 0; i < kSegment / kThreads; ++i) {
+    if (begin + i * kThreads >= end) break;
+    count = append_rows<kThreads>(mine[i], shared.rows, count, shared.counts);
+  }
+  return count;
 }
 
 // Block (i, y, s): query i, heads y * 16 kMTiles ..., list positions s * kSegment ...
@@ -410,15 +432,11 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_mla_mma_kernel(Inputs in, 
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<16 * kMTiles>*>(memory);
   const int first_head = static_cast<int>(blockIdx.y) * 16 * kMTiles;
-  const int begin = static_cast<int>(blockIdx.z) * kSegment;
-  const int end = min(begin + kSegment, in.lists.length());
-  int count = 0;
-  for (int at = begin; at < end; at += kThreads) {
-    count = append_rows<kThreads>(in.lists, blockIdx.x, at, end, shared.rows, count, shared.counts);
-  }
+  load_queries(in, first_head, shared);
+  const int count = load_rows(in, static_cast<int>(blockIdx.z) * kSegment, shared);
   __syncthreads();
   fetch_tile(in.lists, 0, count, shared);
-  load_queries(in, first_head, shared);
+  ptx::cp_async_wait();
   __syncthreads();
   const Queries<kMTiles> queries(shared);
 
