@@ -1,9 +1,8 @@
 // Two kernels. The first reduces slices of each row: largest logit, lowest id of it, sums of
 // exponentials in f64. The second, one block a row, finishes greedy rows at once; for the others it
-// walks down the candidates in order, a window of at most 2048 at a time: all that lie in a band
-// below the largest or, where those are too many or have been looked at, what radix selection
-// finds. A sort in shared memory orders them, a prefix sum gives their masses. Nearly all draws end
-// in the first window.
+// walks down the candidates in order, a window of the 2048 next ones at a time: radix selection
+// finds them, a sort in shared memory orders them, a prefix sum gives their masses. Nearly all
+// draws end in the first window.
 
 #include <cub/block/block_radix_sort.cuh>
 #include <cub/block/block_scan.cuh>
@@ -105,7 +104,6 @@ __device__ Stats combine(const Stats* slices, double temperature) {
   return all;
 }
 
-constexpr double kBand = 8;  // temperatures below the largest logit
 constexpr int kPerThread = 2, kWindow = kPerThread * kSelectThreads;
 
 using Sort = cub::BlockRadixSort<uint32_t, kSelectThreads, kPerThread, int32_t>;
@@ -129,8 +127,9 @@ struct Remaining {
   uint32_t above = ~0u;  // key and id of the last one looked at
   int above_id = -1;
 
-  __device__ uint32_t operator()(int i) const {
-    const uint32_t key = order_key(__ldg(logits + i));
+  __device__ float load(int i) const { return __ldg(logits + i); }
+  __device__ uint32_t key(float logit, int i) const {
+    const uint32_t key = order_key(logit);
     return key > above || (key == above && i <= above_id) ? 0 : key;
   }
 };
@@ -174,29 +173,6 @@ class Descending {
   }
 
  private:
-  // How the next window is chosen; shared.select.total: how many are left for it and all after it.
-  __device__ Selection next_window() {
-    const Remaining keys = remaining_;
-    const double bottom = static_cast<double>(largest_) - kBand * temperature_;
-    const uint32_t floor = order_key(static_cast<float>(bottom));
-    int left = 0, in_band = 0;
-    for (int i = threadIdx.x; i < v_; i += kSelectThreads) {
-      const uint32_t key = keys(i);
-      left += key != 0;
-      in_band += key >= floor;
-    }
-    const auto add = [](int a, int b) { return a + b; };
-    left = block_reduce<kSelectThreads>(left, shared_.select.warps, add);
-    in_band = block_reduce<kSelectThreads>(in_band, shared_.select.warps, add);
-    if (floor == 0 || in_band == 0 || in_band > kWindow) {
-      __syncthreads();
-      return select_largest(keys, v_, kWindow, shared_.select);
-    }
-    if (threadIdx.x == 0) shared_.select.total = left;
-    __syncthreads();
-    return {.bound = floor - 1, .equal = 0};
-  }
-
   // The window that follows `first` candidates with mass `before`; there is one at least.
   __device__ __noinline__ void load(int64_t first, double before) {
     __syncthreads();  // the last window has been read
@@ -204,12 +180,12 @@ class Descending {
       remaining_.above = shared_.keys[count_ - 1];
       remaining_.above_id = shared_.ids[count_ - 1];
     }
-    const Remaining keys = remaining_;
-    const Selection chosen = next_window();
+    const Remaining source = remaining_;
+    const Selection chosen = select_largest(source, v_, kWindow, shared_.select);
     const int total = shared_.select.total;
     __syncthreads();
     Shared& shared = shared_;
-    count_ = visit_selected(keys, v_, chosen, shared.select, [&](int rank, int i, uint32_t key) {
+    count_ = visit_selected(source, v_, chosen, shared.select, [&](int rank, int i, uint32_t key) {
       shared.keys[rank] = key;
       shared.ids[rank] = i;
     });
