@@ -2,8 +2,10 @@
 // then a visit of the chosen in ascending index. Of keys equal to the k-th the lowest indices are
 // taken.
 //
-// Keys are not stored: they come from a function of the index, called in each of the five passes.
-// Key 0 is never chosen.
+// Keys are not stored: a source gives them in each of the five passes. Key 0 is never chosen.
+//
+//   float load(int i) const              reads value i, nothing else: eight are asked for at a time
+//   uint32_t key(float x, int i) const   its key
 
 #pragma once
 
@@ -73,19 +75,36 @@ __device__ inline int block_sum_before(int x, SelectShared& shared) {
   return sum_warps(shared.warps).before + inclusive - x;
 }
 
+// Keys first, first + step, ...; 0 from `end` on. One at a time would wait for memory by itself.
+inline constexpr int kBatch = 8;
+template <class Source>
+__device__ void load_batch(const Source& source, int first, int step, int end,
+                           uint32_t (&keys)[kBatch]) {
+  float values[kBatch];
+#pragma unroll
+  for (int u = 0; u < kBatch; ++u) values[u] = source.load(min(first + u * step, end - 1));
+#pragma unroll
+  for (int u = 0; u < kBatch; ++u) {
+    const int i = first + u * step;
+    keys[u] = i < end ? source.key(values[u], i) : 0;
+  }
+}
+
 // One digit of the k-th largest among the keys that agree with `bound` under `mask`: its bin goes
 // to shared.digit, and how many of the k lie in it to shared.left. An empty mask: all keys, and
 // shared.total counts them.
-template <class KeyAt>
-__device__ void select_digit(const KeyAt& key_at, int n, int k, uint32_t bound, uint32_t mask,
+template <class Source>
+__device__ void select_digit(const Source& source, int n, int k, uint32_t bound, uint32_t mask,
                              int shift, SelectShared& shared) {
   for (int i = threadIdx.x; i < kBins; i += kSelectThreads) shared.bins[i] = 0;
   __syncthreads();
-#pragma unroll 4
-  for (int i = threadIdx.x; i < n; i += kSelectThreads) {
-    const uint32_t key = key_at(i);
-    if (key != 0 && (key & mask) == bound) {
-      atomicAdd(&shared.bins[(key >> shift) & (kBins - 1)], 1);
+  for (int first = threadIdx.x; first < n; first += kBatch * kSelectThreads) {
+    uint32_t keys[kBatch];
+    load_batch(source, first, kSelectThreads, n, keys);
+    for (const uint32_t key : keys) {
+      if (key != 0 && (key & mask) == bound) {
+        atomicAdd(&shared.bins[(key >> shift) & (kBins - 1)], 1);
+      }
     }
   }
   __syncthreads();
@@ -101,12 +120,12 @@ __device__ void select_digit(const KeyAt& key_at, int n, int k, uint32_t bound, 
 
 // The same answer in every thread. Afterwards shared.total is the number of keys that can be
 // chosen. k > 0.
-template <class KeyAt>
-__device__ Selection select_largest(const KeyAt& key_at, int n, int k, SelectShared& shared) {
+template <class Source>
+__device__ Selection select_largest(const Source& source, int n, int k, SelectShared& shared) {
   uint32_t bound = 0, mask = 0;
   // 3 x 11 bits of 32: the last two digits share a bit, which is settled when the last one comes.
   for (const int shift : {21, 10, 0}) {
-    select_digit(key_at, n, k, bound, mask, shift, shared);
+    select_digit(source, n, k, bound, mask, shift, shared);
     if (mask == 0 && shared.total <= k) return {.bound = 0, .equal = 0};
     bound |= shared.digit << shift;
     mask |= static_cast<uint32_t>(kBins - 1) << shift;
@@ -117,41 +136,45 @@ __device__ Selection select_largest(const KeyAt& key_at, int n, int k, SelectSha
 
 // Calls take(rank, i, key) for every chosen i, rank counting them in ascending i. Returns their
 // number. Warps own consecutive stretches of the indices.
-template <class KeyAt, class Take>
-__device__ int visit_selected(const KeyAt& key_at, int n, const Selection& selection,
+template <class Source, class Take>
+__device__ int visit_selected(const Source& source, int n, const Selection& selection,
                               SelectShared& shared, const Take& take) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int stretch = static_cast<int>(align_up(ceil_div(n, kSelectWarps), kWarp));
   const int begin = warp * stretch, end = min(begin + stretch, n);
-  const auto key_or_none = [&](int i) { return i < end ? key_at(i) : 0; };
   const auto above = [&](uint32_t key) { return __ballot_sync(~0u, key > selection.bound); };
   const auto equal = [&](uint32_t key) {
     return __ballot_sync(~0u, key == selection.bound && key != 0);
   };
   int num_above = 0, num_equal = 0;
-#pragma unroll 4
-  for (int i = begin + lane; i - lane < end; i += kWarp) {
-    const uint32_t key = key_or_none(i);
-    num_above += __popc(above(key));
-    num_equal += __popc(equal(key));
+  uint32_t keys[kBatch];
+  for (int first = begin; first < end; first += kBatch * kWarp) {
+    load_batch(source, first + lane, kWarp, end, keys);
+    for (const uint32_t key : keys) {
+      num_above += __popc(above(key));
+      num_equal += __popc(equal(key));
+    }
   }
   if (lane == 0) shared.above[warp] = num_above, shared.equal[warp] = num_equal;
   __syncthreads();
   const WarpSums sum_above = sum_warps(shared.above), sum_equal = sum_warps(shared.equal);
   int above_before = sum_above.before, equal_before = sum_equal.before;
   const unsigned lanes_before = (1u << lane) - 1;
-  for (int i = begin + lane; i - lane < end; i += kWarp) {
-    const uint32_t key = key_or_none(i);
-    const unsigned is_above = above(key), is_equal = equal(key);
-    const int equal_rank = equal_before + __popc(is_equal & lanes_before);
-    const bool mine_above = (is_above >> lane & 1) != 0;
-    const bool mine_equal = (is_equal >> lane & 1) != 0 && equal_rank < selection.equal;
-    if (mine_above || mine_equal) {
-      take(above_before + __popc(is_above & lanes_before) + min(equal_rank, selection.equal), i,
-           key);
+  for (int first = begin; first < end; first += kBatch * kWarp) {
+    load_batch(source, first + lane, kWarp, end, keys);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const unsigned is_above = above(keys[u]), is_equal = equal(keys[u]);
+      const int equal_rank = equal_before + __popc(is_equal & lanes_before);
+      const bool mine_above = (is_above >> lane & 1) != 0;
+      const bool mine_equal = (is_equal >> lane & 1) != 0 && equal_rank < selection.equal;
+      if (mine_above || mine_equal) {
+        const int rank = above_before + __popc(is_above & lanes_before);
+        take(rank + min(equal_rank, selection.equal), first + u * kWarp + lane, keys[u]);
+      }
+      above_before += __popc(is_above);
+      equal_before += __popc(is_equal);
     }
-    above_before += __popc(is_above);
-    equal_before += __popc(is_equal);
   }
   __syncthreads();  // `shared` may be used again
   return sum_above.all + min(sum_equal.all, selection.equal);

@@ -42,8 +42,10 @@ __device__ Sequence sequence_at(const Inputs& in, int i) {
 struct TokenRow {
   const float *kv, *gate, *ape;
 
+  // Without a branch, so that loads of several columns and rows are in flight together.
   __device__ float logit(int column) const {
-    return __fadd_rn(gate[column], ape != nullptr ? ape[column] : 0.f);
+    const float more = (ape != nullptr ? ape : gate)[column];
+    return __fadd_rn(gate[column], ape != nullptr ? more : 0.f);
   }
 };
 
@@ -114,8 +116,8 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
     const int half = layout.overlap() && position >= own ? layout.width : 0;
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) {
-      const int column = first_column + i * kWarp;
-      if (column < layout.width) visit(i, row, half + column);
+      // Lanes past the width look at the last column, for nobody.
+      visit(i, row, half + min(first_column + i * kWarp, layout.width - 1));
     }
   }
 }

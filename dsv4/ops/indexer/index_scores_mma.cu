@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mma.cuh"
@@ -206,10 +207,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-bool aligned16(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
 Inputs inputs_of(const IndexScoresArgs& args) {
   return {.q = args.q.as<bf16>(),
           .q_stride = args.q.stride[0],
@@ -238,10 +235,8 @@ const char* index_scores_mma_reject(const Context& context, const IndexScoresArg
   if (!args.keys.packed() || args.q.dim(2) != kWidth) return "wants packed keys of 128 values";
   if (args.q.dtype != DType::kBF16) return "wants bf16 q";
   if (args.q.dim(1) > kMaxHeads) return "more than 128 heads";
-  if (!aligned16(args.keys.pages.data) || args.keys.pages.row_stride() % 16 != 0)
-    return "pages are not on 16 bytes";
-  if (!aligned16(args.q.data) || args.q.stride[0] % 8 != 0 || args.q.stride[1] % 8 != 0)
-    return "q is not on 16 bytes";
+  if (!rows_on(args.keys.pages, 16)) return "pages are not on 16 bytes";
+  if (!rows_on(args.q, 16)) return "q is not on 16 bytes";
   return nullptr;
 }
 

@@ -16,6 +16,13 @@ struct Translation {
   int page_entries;
 };
 
+struct Scores {
+  const float* scores;  // [n]
+
+  __device__ float load(int s) const { return __ldg(scores + s); }
+  __device__ uint32_t key(float score, int) const { return order_key(score); }
+};
+
 __global__ void __launch_bounds__(kSelectThreads)
     top_k_kernel(const float* scores, int64_t scores_stride, const int32_t* visible,
                  Translation translation, int32_t* indices, int64_t indices_stride, int k) {
@@ -27,13 +34,13 @@ __global__ void __launch_bounds__(kSelectThreads)
     pages = translation.pages + translation.sequence[blockIdx.x] * translation.stride;
   }
   const int n = visible[blockIdx.x];
-  const auto key_at = [&](int s) { return order_key(__ldg(scores + s)); };
+  const Scores source{scores};
   const auto row_of = [&](int s) {
     const int entries = translation.page_entries;
     return pages == nullptr ? s : pages[s / entries] * entries + s % entries;
   };
-  const Selection chosen = select_largest(key_at, n, k, shared);
-  const int count = visit_selected(key_at, n, chosen, shared,
+  const Selection chosen = select_largest(source, n, k, shared);
+  const int count = visit_selected(source, n, chosen, shared,
                                    [&](int rank, int s, uint32_t) { indices[rank] = row_of(s); });
   for (int rank = count + threadIdx.x; rank < k; rank += kSelectThreads) indices[rank] = -1;
 }

@@ -121,13 +121,30 @@ struct Shared {
   int stop;
 };
 
+// Keys of the candidates behind one of them; 0 for the others and for banned tokens.
+struct Remaining {
+  const float* logits;
+  uint32_t above = ~0u;  // key and id of the last one looked at
+  int above_id = -1;
+
+  __device__ float load(int i) const { return __ldg(logits + i); }
+  __device__ uint32_t key(float logit, int i) const {
+    const uint32_t key = order_key(logit);
+    return key > above || (key == above && i <= above_id) ? 0 : key;
+  }
+};
+
 // The candidates in order: larger logit first, ties to the lowest id, banned ones left out. All
 // threads of the block do the same.
 class Descending {
  public:
   __device__ Descending(const float* logits, int v, float largest, double temperature,
                         Shared& shared)
-      : logits_(logits), v_(v), largest_(largest), temperature_(temperature), shared_(shared) {
+      : remaining_{.logits = logits},
+        v_(v),
+        largest_(largest),
+        temperature_(temperature),
+        shared_(shared) {
     load(0, 0.0);
   }
 
@@ -137,11 +154,13 @@ class Descending {
     int32_t last;  // id
   };
 
+  // Like load() not inlined: one copy of each, or a thread's 64 registers are too few.
+  //
   // The least number of candidates, at most `limit` > 0, whose weights sum past `target`, or reach
   // it if `reached_is_enough`; all of them if none do.
   __device__ __noinline__ Prefix prefix(int64_t limit, double target, bool reached_is_enough) {
     if (first_ != 0) {
-      above_ = ~0u;
+      remaining_ = {.logits = remaining_.logits};
       load(0, 0.0);
     }
     for (;; load(first_ + count_, shared_.masses[count_ - 1])) {
@@ -154,23 +173,21 @@ class Descending {
   }
 
  private:
-  // Of those not looked at yet, 0 for the others.
-  __device__ uint32_t key_at(int i) const {
-    const uint32_t key = order_key(__ldg(logits_ + i));
-    return key > above_ || (key == above_ && i <= above_id_) ? 0 : key;
-  }
-
   // The window that follows `first` candidates with mass `before`; there is one at least.
   __device__ __noinline__ void load(int64_t first, double before) {
     __syncthreads();  // the last window has been read
-    if (first != 0) above_ = shared_.keys[count_ - 1], above_id_ = shared_.ids[count_ - 1];
-    const auto keys = [this](int i) { return key_at(i); };
-    const Selection chosen = select_largest(keys, v_, kWindow, shared_.select);
+    if (first != 0) {
+      remaining_.above = shared_.keys[count_ - 1];
+      remaining_.above_id = shared_.ids[count_ - 1];
+    }
+    const Remaining source = remaining_;
+    const Selection chosen = select_largest(source, v_, kWindow, shared_.select);
     const int total = shared_.select.total;
     __syncthreads();
-    count_ = visit_selected(keys, v_, chosen, shared_.select, [&](int rank, int i, uint32_t key) {
-      shared_.keys[rank] = key;
-      shared_.ids[rank] = i;
+    Shared& shared = shared_;
+    count_ = visit_selected(source, v_, chosen, shared.select, [&](int rank, int i, uint32_t key) {
+      shared.keys[rank] = key;
+      shared.ids[rank] = i;
     });
     first_ = first;
     more_ = total > count_;
@@ -215,13 +232,11 @@ class Descending {
     return stop;
   }
 
-  const float* logits_;
+  Remaining remaining_;
   const int v_;
   const float largest_;
   const double temperature_;
   Shared& shared_;
-  uint32_t above_ = ~0u;  // the last candidate looked at
-  int above_id_ = -1;
   int64_t first_ = 0;  // candidates before the window
   int count_ = 0;      // in it
   bool more_ = false;  // after it

@@ -70,22 +70,26 @@ __device__ inline Place find_row(const PoolPointer& pool, int32_t coded) {
   return {pool.pages + page * pool.page_bytes, row - page * pool.page_entries};
 }
 
-// Appends the valid rows at positions begin .. begin + kThreads - 1 of a query's list to
-// rows[count ...]; returns the new count. Called by the whole block; `sums`: a word per warp. The
-// rows may be read after the next barrier.
-template <int kThreads>
-__device__ int append_rows(const RowLists& lists, int64_t query, int begin, int end, int32_t* rows,
-                           int count, int* sums) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int position = begin + static_cast<int>(threadIdx.x);
-  int32_t id = -1;
+// No row: also what ~id would be of an id that no pool is large enough for.
+inline constexpr int32_t kNoRow = INT32_MIN;
+
+// Position `position` of a query's list; kNoRow for a negative id and from `end` on.
+__device__ inline int32_t listed_row(const RowLists& lists, int64_t query, int position, int end) {
+  if (position >= end) return kNoRow;
   const bool window = position < lists.window_length;
-  if (position < end) {
-    id = window ? lists.window_rows[query * lists.window_stride + position]
-                : lists.compressed_rows[query * lists.compressed_stride + position -
-                                        lists.window_length];
-  }
-  const unsigned valid = __ballot_sync(~0u, id >= 0);
+  const int32_t id =
+      window
+          ? lists.window_rows[query * lists.window_stride + position]
+          : lists.compressed_rows[query * lists.compressed_stride + position - lists.window_length];
+  return id < 0 ? kNoRow : window ? id : ~id;
+}
+
+// Appends the threads' rows, in their order, to rows[count ...]; returns the new count. Called by
+// the whole block; `sums`: a word per warp. The rows may be read after the next barrier.
+template <int kThreads>
+__device__ int append_rows(int32_t mine, int32_t* rows, int count, int* sums) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const unsigned valid = __ballot_sync(~0u, mine != kNoRow);
   __syncthreads();  // `sums` of the last call have been read
   if (lane == 0) sums[warp] = __popc(valid);
   __syncthreads();
@@ -94,7 +98,7 @@ __device__ int append_rows(const RowLists& lists, int64_t query, int begin, int 
     before += w < warp ? sums[w] : 0;
     all += sums[w];
   }
-  if (id >= 0) rows[count + before + __popc(valid & ((1u << lane) - 1))] = window ? id : ~id;
+  if (mine != kNoRow) rows[count + before + __popc(valid & ((1u << lane) - 1))] = mine;
   return count + all;
 }
 

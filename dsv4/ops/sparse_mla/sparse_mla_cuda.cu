@@ -63,8 +63,8 @@ __device__ void for_each_key(const RowLists& lists, int64_t query, int d, float*
                              Shared& shared, const Visit& visit) {
   const int length = lists.length();
   for (int begin = 0; begin < length; begin += kThreads) {
-    const int count =
-        append_rows<kThreads>(lists, query, begin, length, shared.rows, 0, shared.sums);
+    const int32_t mine = listed_row(lists, query, begin + static_cast<int>(threadIdx.x), length);
+    const int count = append_rows<kThreads>(mine, shared.rows, 0, shared.sums);
     for (int tile = 0; tile < count; tile += kTile) {
       const int n = min(kTile, count - tile);
       __syncthreads();  // rows are there, the last tile has been used

@@ -17,40 +17,17 @@
 // length, blocks of 16 heads (few queries) and of 64 (many) add in the same order, and lists of
 // several segments are combined in order by a second kernel.
 
-#include <cuda_fp8.h>
-
+#include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
-#include "dsv4/device/ptx/mma.cuh"
-#include "dsv4/ops/sparse_mla/row_lists.cuh"
+#include "dsv4/ops/sparse_mla/mma_products.cuh"
 #include "dsv4/ops/sparse_mla/sparse_mla_cuda.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr KvLayout kLayout{};  // of the released models
-constexpr int kWidth = kLayout.width(), kEntryBytes = kLayout.entry_bytes();
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kTile = 64;       // keys
-constexpr int kSegment = 1280;  // list positions of a block
-constexpr int kSteps = kWidth / 16;
-constexpr int kColumns = kWidth / kWarps;       // of the output that a warp owns
-constexpr int kStride = kWidth + 8;             // of rows in shared memory: ldmatrix without
-constexpr int kWeightStride = kTile + 8;        // bank conflicts
-constexpr int64_t kPartialBytes = 256ll << 20;  // workspace for segments of a launch, about
-static_assert(kTile * 4 == kThreads && kTile == 8 * kWarps);
+using namespace mla;  // NOLINT: the other half of this file
 
-template <int kHeads>
-struct Shared {
-  bf16 q[kHeads][kStride];
-  bf16 keys[kTile][kStride];
-  bf16 weights[kHeads][kWeightStride];
-  uint8_t packed[kTile][kEntryBytes];  // of the next tile
-  uint8_t scales[kTile][8];
-  int32_t rows[kSegment];
-  float maxima[kWarps][kHeads];  // of a tile, by part of its keys
-  float sums[kWarps][kHeads];    // of weights, by keys mod 64 / 8
-  int counts[kWarps];
-};
+constexpr int64_t kPartialBytes = 256ll << 20;  // workspace for segments of a launch, about
 
 struct Inputs {
   RowLists lists;
@@ -68,169 +45,6 @@ struct Inputs {
 // exp(scale (dot - largest)).
 __device__ float weight_of(float dot, float largest, float scale) {
   return exp2f((dot - largest) * (scale * 1.4426950408889634f));
-}
-
-// --- cache rows -------------------------------------------------------------------------------
-// Thread t has key t / 4 of a tile and every fourth 16 bytes of it, from t % 4 on. It decodes what
-// it fetched itself.
-
-constexpr int kChunks = kEntryBytes / 16 / 4;        // of a thread
-constexpr int kCodeChunks = kLayout.nope / 16 / 4;   // those of codes come first,
-static_assert(kCodeChunks == kLayout.num_scales());  // one per scale group
-
-template <int kHeads>
-__device__ void fetch_tile(const RowLists& lists, int tile, int count, Shared<kHeads>& shared) {
-  if (tile * kTile >= count) return;
-  // Past the end the last row comes again, for no weight: not bytes that nobody wrote.
-  const int key = threadIdx.x / 4, part = threadIdx.x % 4;
-  const int32_t row = shared.rows[min(tile * kTile + key, count - 1)];
-  const PoolPointer pool = pool_of(lists, row);
-  const Place at = find_row(pool, row);
-  const uint8_t* entry = at.page + KvLayout{}.entry_offset(at.entry);
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int offset = 16 * (4 * i + part);
-    ptx::cp_async<16>(shared.packed[key] + offset, entry + offset);
-  }
-  if (part == 0) {
-    ptx::cp_async<8>(shared.scales[key],
-                     at.page + KvLayout{}.scale_offset(pool.page_entries, at.entry));
-  }
-}
-
-// Two e4m3 codes times scale, exactly.
-__device__ uint32_t decode_pair(uint32_t codes, __nv_bfloat162 scale) {
-  const __half2 values =
-      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes & 0xffff), __NV_E4M3);
-  return ptx::as_bits(__hmul2(__float22bfloat162_rn(__half22float2(values)), scale));
-}
-
-__device__ uint4 decode_eight(uint32_t low, uint32_t high, __nv_bfloat162 scale) {
-  return {decode_pair(low, scale), decode_pair(low >> 16, scale), decode_pair(high, scale),
-          decode_pair(high >> 16, scale)};
-}
-
-// 2^(code - 127) in bf16, twice.
-__device__ __nv_bfloat162 decode_scale(uint32_t code) {
-  const uint32_t bits = code == 255 ? 0x7fc0 : code == 0 ? 0x0040 : code << 7;
-  return ptx::as_bf162(bits | bits << 16);
-}
-
-// The fetched tile to bf16.
-template <int kHeads>
-__device__ void decode_tile(Shared<kHeads>& shared) {
-  const int key = threadIdx.x / 4, part = threadIdx.x % 4;
-  const uint2 scales = *reinterpret_cast<const uint2*>(shared.scales[key]);
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int chunk = 4 * i + part;
-    const uint4 bytes = *reinterpret_cast<const uint4*>(shared.packed[key] + 16 * chunk);
-    if (i < kCodeChunks) {
-      const uint32_t code = (i < 4 ? scales.x : scales.y) >> (i % 4 * 8) & 0xff;
-      const __nv_bfloat162 scale = decode_scale(code);
-      auto* to = reinterpret_cast<uint4*>(shared.keys[key] + 16 * chunk);
-      to[0] = decode_eight(bytes.x, bytes.y, scale);
-      to[1] = decode_eight(bytes.z, bytes.w, scale);
-    } else {
-      const int column = kLayout.nope + 8 * (chunk - 4 * kCodeChunks);
-      *reinterpret_cast<uint4*>(shared.keys[key] + column) = bytes;
-    }
-  }
-}
-
-// --- products ---------------------------------------------------------------------------------
-// Fragments as in ptx/mma.cuh: lane 4 g + j holds rows g and g + 8 of 16 heads, columns 2j, 2j + 1.
-
-// A block of kMTiles x 16 heads. In Z a warp has 16 heads and kNTiles groups of 8 keys.
-template <int kMTiles>
-struct Split {
-  static constexpr int kHeads = 16 * kMTiles;
-  static constexpr int kParts = kWarps / kMTiles;  // of the keys
-  static constexpr int kNTiles = kTile / 8 / kParts;
-  __device__ static int m_tile() { return static_cast<int>(threadIdx.x) / kWarp / kParts; }
-  __device__ static int part() { return static_cast<int>(threadIdx.x) / kWarp % kParts; }
-};
-
-// A of Z. With 16 heads there is room to keep it in registers: shared memory is what limits the
-// product, and all warps would read the same.
-template <int kMTiles>
-struct Queries {
-  static constexpr bool kHeld = kMTiles == 1;
-  uint32_t held[kHeld ? kSteps : 1][4];
-  const bf16* rows;
-
-  __device__ explicit Queries(const Shared<16 * kMTiles>& shared) {
-    const int lane = threadIdx.x % kWarp;
-    rows = shared.q[16 * Split<kMTiles>::m_tile() + lane % 16] + lane / 16 * 8;
-    if constexpr (kHeld) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) ptx::ldmatrix_x4(held[step], rows + 16 * step);
-    }
-  }
-
-  __device__ void fragment(int step, uint32_t (&a)[4]) const {
-    if constexpr (kHeld) {
-      for (int i = 0; i < 4; ++i) a[i] = held[step][i];
-    } else {
-      ptx::ldmatrix_x4(a, rows + 16 * step);
-    }
-  }
-};
-
-// Even and odd steps add up apart: half the latency of one chain.
-template <int kMTiles>
-__device__ void multiply_keys(const Shared<16 * kMTiles>& shared, const Queries<kMTiles>& queries,
-                              float (&z)[Split<kMTiles>::kNTiles][4]) {
-  using S = Split<kMTiles>;
-  constexpr int kUnroll = Queries<kMTiles>::kHeld ? kSteps / 2 : 4;
-  const int lane = threadIdx.x % kWarp;
-  const bf16* k = shared.keys[8 * S::kNTiles * S::part() + lane % 8] + lane / 8 * 8;
-  float odd[S::kNTiles][4] = {};
-#pragma unroll kUnroll
-  for (int step = 0; step < kSteps; step += 2) {
-    uint32_t a[2][4];
-    queries.fragment(step, a[0]);
-    queries.fragment(step + 1, a[1]);
-#pragma unroll
-    for (int n = 0; n < S::kNTiles; ++n) {
-      uint32_t b[4];  // 8 keys, 32 dims
-      ptx::ldmatrix_x4(b, k + 8 * n * kStride + 16 * step);
-      ptx::mma_bf16(z[n], a[0], b[0], b[1]);
-      ptx::mma_bf16(odd[n], a[1], b[2], b[3]);
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < S::kNTiles; ++n) {
-    for (int i = 0; i < 4; ++i) z[n][i] += odd[n][i];
-  }
-}
-
-constexpr int kOutTiles = kColumns / 8;
-
-template <int kMTiles>
-__device__ void multiply_values(const Shared<16 * kMTiles>& shared,
-                                float (&out)[kMTiles][kOutTiles][4]) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const bf16* p = shared.weights[lane % 16] + lane / 16 * 8;
-  const bf16* k = shared.keys[lane % 16] + warp * kColumns + lane / 16 * 8;
-#pragma unroll
-  for (int step = 0; step < kTile / 16; ++step) {
-    uint32_t a[kMTiles][4];
-#pragma unroll
-    for (int m = 0; m < kMTiles; ++m) {
-      ptx::ldmatrix_x4(a[m], p + 16 * m * kWeightStride + 16 * step);
-    }
-#pragma unroll
-    for (int n = 0; n < kOutTiles; n += 2) {
-      uint32_t b[4];  // 16 keys, 16 columns
-      ptx::ldmatrix_x4_transposed(b, k + 16 * step * kStride + 8 * n);
-#pragma unroll
-      for (int m = 0; m < kMTiles; ++m) {
-        ptx::mma_bf16(out[m][n], a[m], b[0], b[1]);
-        ptx::mma_bf16(out[m][n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
 }
 
 // --- softmax ----------------------------------------------------------------------------------
@@ -398,10 +212,32 @@ __device__ void load_queries(const Inputs& in, int first_head, Shared<kHeads>& s
   for (int i = threadIdx.x; i < kHeads * kRowChunks; i += kThreads) {
     const int head = i / kRowChunks, column = i % kRowChunks * 8;
     const int64_t from = blockIdx.x * in.q_stride + (first_head + head) * in.q_head_stride;
-    *reinterpret_cast<uint4*>(shared.q[head] + column) =
-        first_head + head < in.heads ? *reinterpret_cast<const uint4*>(in.q + from + column)
-                                     : uint4{0, 0, 0, 0};
+    auto* to = reinterpret_cast<uint4*>(shared.q[head] + column);
+    if (first_head + head < in.heads) {
+      ptx::cp_async<16>(to, in.q + from + column);
+    } else {
+      *to = {0, 0, 0, 0};
+    }
   }
+}
+
+// The valid rows of a segment; returns their number. All ids are on their way before one is used.
+template <int kHeads>
+__device__ int load_rows(const Inputs& in, int begin, Shared<kHeads>& shared) {
+  const int end = min(begin + kSegment, in.lists.length());
+  int32_t mine[kSegment / kThreads];
+#pragma unroll
+  for (int i = 0; i < kSegment / kThreads; ++i) {
+    const int position = begin + i * kThreads + static_cast<int>(threadIdx.x);
+    mine[i] = listed_row(in.lists, blockIdx.x, position, end);
+  }
+  int count = 0;
+#pragma unroll
+  for (int i = 0; i < kSegment / kThreads; ++i) {
+    if (begin + i * kThreads >= end) break;
+    count = append_rows<kThreads>(mine[i], shared.rows, count, shared.counts);
+  }
+  return count;
 }
 
 // Block (i, y, s): query i, heads y * 16 kMTiles ..., list positions s * kSegment ...
@@ -410,29 +246,25 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_mla_mma_kernel(Inputs in, 
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<16 * kMTiles>*>(memory);
   const int first_head = static_cast<int>(blockIdx.y) * 16 * kMTiles;
-  const int begin = static_cast<int>(blockIdx.z) * kSegment;
-  const int end = min(begin + kSegment, in.lists.length());
-  int count = 0;
-  for (int at = begin; at < end; at += kThreads) {
-    count = append_rows<kThreads>(in.lists, blockIdx.x, at, end, shared.rows, count, shared.counts);
-  }
-  __syncthreads();
-  fetch_tile(in.lists, 0, count, shared);
   load_queries(in, first_head, shared);
+  const int count = load_rows(in, static_cast<int>(blockIdx.z) * kSegment, shared);
+  __syncthreads();
+  shared.tile.fetch(in.lists, shared.rows, 0, count);
+  ptx::cp_async_wait();
   __syncthreads();
   const Queries<kMTiles> queries(shared);
 
   Output<kMTiles> output;
   Weights<kMTiles> weights;
-  for (int tile = 0; tile * kTile < count; ++tile) {
+  for (int first = 0; first < count; first += kTile) {
     ptx::cp_async_wait();
     __syncthreads();  // the last tile has been used; other lanes' scales are there
-    decode_tile(shared);
+    shared.tile.decode();
     __syncthreads();
-    fetch_tile(in.lists, tile + 1, count, shared);
+    shared.tile.fetch(in.lists, shared.rows, first + kTile, count);
     float z[Split<kMTiles>::kNTiles][4] = {};
     multiply_keys<kMTiles>(shared, queries, z);
-    weights.mask_and_share(z, count - tile * kTile, shared);
+    weights.mask_and_share(z, count - first, shared);
     __syncthreads();
     weights.weigh(z, in.scale, shared);
     output.rescale(in.scale, shared);
@@ -516,22 +348,14 @@ void attend_in_runs(const Context& context, Inputs in, int64_t queries, Out* out
   }
 }
 
-bool aligned16(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
 const char* reject_list(const KvList& list) {
   if (list.rows.rank == 0 || list.rows.numel() == 0) return nullptr;
   const KvPool& pool = list.pool;
-  if (!pool.packed() || pool.layout.nope != kLayout.nope || pool.layout.rope != kLayout.rope)
+  if (!pool.packed() || pool.layout.nope != kPackedLayout.nope ||
+      pool.layout.rope != kPackedLayout.rope)
     return "wants packed rows of 448 + 64 values";
-  if (!aligned16(pool.pages.data) || pool.pages.row_stride() % 16 != 0)
-    return "pages are not on 16 bytes";
+  if (!rows_on(pool.pages, 16)) return "pages are not on 16 bytes";
   return nullptr;
-}
-
-bool on_16_bytes(const ConstTensorView& view) {
-  return aligned16(view.data) && view.stride[0] % 8 == 0 && view.stride[1] % 8 == 0;
 }
 
 }  // namespace
@@ -540,7 +364,7 @@ const char* sparse_mla_mma_reject(const Context& context, const SparseMlaArgs& a
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
   if (args.q.dtype != DType::kBF16 || args.q.dim(2) != kWidth) return "wants bf16 q of 512 values";
   if (args.q.dim(1) < 16) return "fewer than 16 heads";
-  if (!on_16_bytes(args.q) || !on_16_bytes(args.out)) return "q or out is not on 16 bytes";
+  if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
   if (context.device->info().shared_bytes < static_cast<int>(sizeof(Shared<16>)))
     return "wants 130 KiB of shared memory";
   if (const char* reason = reject_list(args.window)) return reason;
