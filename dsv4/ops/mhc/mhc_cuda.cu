@@ -70,36 +70,61 @@ __device__ void load_quarter(const float* row, int begin, int width, float (&w)[
   }
 }
 
-// One warp: the piece of `count` tokens, whose columns of this lane lie at from[..], zero where a
-// token or a column is missing. out: [kPass, kPiece]; square: [kPass] sums of squares
-template <class T>
-__device__ void load_pass(const T* x, int64_t token_stride, const int64_t (&from)[2],
-                          const bool (&has)[2], int count, float (*out)[kPiece], float* square) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float v[kPass][2];
+// The columns of one lane of a piece, of the tokens of a pass: loaded while the pass before is
+// summed.
+struct PassColumns {
+  float value[kPass][2];  // columns lane and lane + 32
+
+  // Zero where a token or a column is missing. from: where the two lie in a token
+  template <class T>
+  __device__ void load(const T* x, int64_t token_stride, const int64_t (&from)[2],
+                       const bool (&has)[2], int count) {
 #pragma unroll
-  for (int i = 0; i < kPass; ++i) {  // all loads are under way before the first is used
+    for (int i = 0; i < kPass; ++i) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
-      v[i][j] = i < count && has[j] ? to_float(x[i * token_stride + from[j]]) : 0.f;
+      for (int j = 0; j < 2; ++j)
+        value[i][j] = i < count && has[j] ? to_float(x[i * token_stride + from[j]]) : 0.f;
+    }
   }
+  __device__ void share(float (*out)[kPiece], int lane) const {
 #pragma unroll
-  for (int i = 0; i < kPass; ++i) {
-    if (i >= count) continue;
-    const float sum = warp_sum(__fmaf_rn(v[i][1], v[i][1], v[i][0] * v[i][0]));
-    if (lane == 0) square[i] = sum;
+    for (int i = 0; i < kPass; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) out[i][lane + j * kWarp] = value[i][j];
+    }
   }
-#pragma unroll
-  for (int i = 0; i < kPass; ++i) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) out[i][lane + j * kWarp] = v[i][j];
-  }
-}
+};
 
 struct MixSums {
   float dot[kPieces][kPass][kRows];
   float square[kPieces][kPass];
 };
+
+// One token: dots of a lane's quarter of the piece with its rows, and its sum of squares, summed
+// over the four quarters.
+__device__ void sum_token(const float* columns, const float (&w)[kLaneRows][kQuarter], int lane,
+                          float* dots, float* square) {
+  float sum[kLaneRows + 1] = {};
+#pragma unroll
+  for (int c = 0; c < kQuarter; c += 4) {
+    float v[4];
+    load<4>(columns + lane % 4 * kQuarter + c, v);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int r = 0; r < kLaneRows; ++r) sum[r] = __fmaf_rn(v[j], w[r][c + j], sum[r]);
+      sum[kLaneRows] = __fmaf_rn(v[j], v[j], sum[kLaneRows]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r <= kLaneRows; ++r) {
+    for (int step = 1; step < 4; step *= 2) sum[r] += __shfl_xor_sync(~0u, sum[r], step);
+  }
+  if (lane % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) dots[lane / 4 * kLaneRows + r] = sum[r];
+  if (lane == 0) *square = sum[kLaneRows];
+}
 
 // Sums the pieces of a slice in order and stores them. out: [tokens, rows + 1] at token_stride
 __device__ void store_slice(const MixSums& sums, int tokens, int first_row, int rows, float* out,
@@ -130,40 +155,33 @@ __global__ void __launch_bounds__(kPieces* kWarp)
             lane = static_cast<int>(threadIdx.x) % kWarp;
   const int slices = static_cast<int>(gridDim.x), first_row = static_cast<int>(blockIdx.z) * kRows;
   const int begin = static_cast<int>(blockIdx.x) * kSlice + warp * kPiece, width = x.width();
-  const int quarter = lane % 4 * kQuarter, lane_row = lane / 4 * kLaneRows;
   float w[kLaneRows][kQuarter];
 #pragma unroll
   for (int r = 0; r < kLaneRows; ++r) {  // lanes without a row repeat the last one
-    const int row = min(first_row + lane_row + r, rows - 1);
-    load_quarter<kWide>(fn + row * fn_stride, begin + quarter, width, w[r]);
+    const int row = min(first_row + lane / 4 * kLaneRows + r, rows - 1);
+    load_quarter<kWide>(fn + row * fn_stride, begin + lane % 4 * kQuarter, width, w[r]);
   }
 
   const bool has[2] = {begin + lane < width, begin + lane + kWarp < width};
   const int64_t from[2] = {x.offset(begin + lane), x.offset(begin + lane + kWarp)};
   const int64_t token_stride = int64_t{slices} * (rows + 1);
-  const int end = min(t, (static_cast<int>(blockIdx.y) + 1) * tile);
-  for (int token = static_cast<int>(blockIdx.y) * tile; token < end; token += kPass) {
+  const int first = static_cast<int>(blockIdx.y) * tile, end = min(t, first + tile);
+  PassColumns own;
+  own.load(x.data + first * x.token_stride, x.token_stride, from, has, end - first);
+  for (int token = first; token < end; token += kPass) {
     const int count = min(kPass, end - token);
-    load_pass(x.data + token * x.token_stride, x.token_stride, from, has, count, columns[warp],
-              sums.square[warp]);
+    own.share(columns[warp], lane);
     __syncwarp();
-    for (int i = 0; i < count; ++i) {
-      float dot[kLaneRows] = {};
+    own.load(x.data + (token + kPass) * x.token_stride, x.token_stride, from, has,
+             end - token - kPass);
+    const auto sum = [&](int i) {
+      sum_token(columns[warp][i], w, lane, sums.dot[warp][i], &sums.square[warp][i]);
+    };
+    if (count == kPass) {  // unrolled, so that tokens overlap
 #pragma unroll
-      for (int c = 0; c < kQuarter; c += 4) {
-        float v[4];
-        load<4>(&columns[warp][i][quarter + c], v);
-#pragma unroll
-        for (int r = 0; r < kLaneRows; ++r) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) dot[r] = __fmaf_rn(v[j], w[r][c + j], dot[r]);
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < kLaneRows; ++r) {
-        for (int step = 1; step < 4; step *= 2) dot[r] += __shfl_xor_sync(~0u, dot[r], step);
-        if (lane % 4 == 0) sums.dot[warp][i][lane_row + r] = dot[r];
-      }
+      for (int i = 0; i < kPass; ++i) sum(i);
+    } else {
+      for (int i = 0; i < count; ++i) sum(i);
     }
     __syncthreads();
     store_slice(sums, count, first_row, rows,
@@ -294,11 +312,16 @@ __global__ void __launch_bounds__(kFinishWarps* kWarp)
   constexpr int kThreads = (kFinishWarps - 1) * kWarp;
   for (int c = (static_cast<int>(threadIdx.x) - kWarp) * kWide; c < x.d; c += kThreads * kWide) {
     float sum[kWide] = {};
-    for (int j = 0; j < x.m; ++j) {
-      float v[kWide];
-      load<kWide>(from + j * x.stream_stride + c, v);
+    float v[kMax][kWide];
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) sum[i] = __fmaf_rn(pre[j], v[i], sum[i]);
+    for (int j = 0; j < kMax; ++j) {
+      if (j < x.m) load<kWide>(from + j * x.stream_stride + c, v[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kMax; ++j) {
+      if (j >= x.m) continue;
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) sum[i] = __fmaf_rn(pre[j], v[j][i], sum[i]);
     }
     store<kWide>(out + token * out_stride + c, sum);
   }

@@ -63,16 +63,18 @@ struct Lane {
   uint32_t keys[kPer];
 
   __device__ void load(const Routing& r, const float* logits, int lane) {
+    float bias[kPer];
 #pragma unroll
-    for (int i = 0; i < kPer; ++i)
-      scores[i] = i * kWarp + lane < r.experts ? logits[i * kWarp + lane] : 0;
+    for (int i = 0; i < kPer; ++i) {  // all loads are under way before the first is used
+      const int expert = i * kWarp + lane;
+      const bool inside = expert < r.experts;
+      scores[i] = inside ? logits[expert] : 0.f;
+      bias[i] = inside && r.bias != nullptr ? r.bias[expert] : 0.f;
+    }
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
-      const int expert = i * kWarp + lane;
       scores[i] = score(scores[i]);
-      keys[i] = kTaken;
-      if (expert < r.experts)
-        keys[i] = ordered(r.bias == nullptr ? scores[i] : scores[i] + r.bias[expert]);
+      keys[i] = i * kWarp + lane < r.experts ? ordered(scores[i] + bias[i]) : kTaken;
     }
   }
   // The first of the largest keys.
