@@ -71,26 +71,26 @@ __device__ void load_quarter(const float* row, int begin, int width, float (&w)[
 }
 
 // The columns of one lane of a piece, of the tokens of a pass: loaded while the pass before is
-// summed.
+// summed, and widened only when they are shared, so that nothing waits for them earlier.
+template <class T>
 struct PassColumns {
-  float value[kPass][2];  // columns lane and lane + 32
+  T value[kPass][2];  // columns lane and lane + 32
 
   // Zero where a token or a column is missing. from: where the two lie in a token
-  template <class T>
   __device__ void load(const T* x, int64_t token_stride, const int64_t (&from)[2],
                        const bool (&has)[2], int count) {
 #pragma unroll
     for (int i = 0; i < kPass; ++i) {
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        value[i][j] = i < count && has[j] ? to_float(x[i * token_stride + from[j]]) : 0.f;
+        value[i][j] = i < count && has[j] ? x[i * token_stride + from[j]] : from_float<T>(0.f);
     }
   }
   __device__ void share(float (*out)[kPiece], int lane) const {
 #pragma unroll
     for (int i = 0; i < kPass; ++i) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) out[i][lane + j * kWarp] = value[i][j];
+      for (int j = 0; j < 2; ++j) out[i][lane + j * kWarp] = to_float(value[i][j]);
     }
   }
 };
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kPieces* kWarp)
   const int64_t from[2] = {x.offset(begin + lane), x.offset(begin + lane + kWarp)};
   const int64_t token_stride = int64_t{slices} * (rows + 1);
   const int first = static_cast<int>(blockIdx.y) * tile, end = min(t, first + tile);
-  PassColumns own;
+  PassColumns<T> own;
   own.load(x.data + first * x.token_stride, x.token_stride, from, has, end - first);
   for (int token = first; token < end; token += kPass) {
     const int count = min(kPass, end - token);
