@@ -33,7 +33,7 @@ double matrix_flops_per_s(Device& device) {
                       .out_stride = kSize,
                       .out = DType::kBF16};
   if (lt_reject(device, shape) != nullptr) return 0;
-  // Zeros draw less power than weights do; 0x3c3c is a number of usual size.
+  // Equal numbers draw less power than weights do: this roof is a high one.
   const Buffer x(DType::kBF16, {kSize, kSize}, device.memory());
   const Buffer weight(DType::kBF16, {kSize, kSize}, device.memory());
   const Buffer out(DType::kBF16, {kSize, kSize}, device.memory());

@@ -44,7 +44,7 @@ Json describe(const Device& device, const GpuRoofs& roofs) {
           {"matrix_tflop_per_s", roofs.matrix_flops_per_s * 1e-12}};
 }
 
-// How the tensors of the last session came to the GPU must not be timed with this one's calls.
+// The tensors are on the GPU before anything is timed.
 Json time_entry(Device& device, const Entry& entry, const GpuRoofs& roofs) {
   const size_t slash = entry.name.find('/');
   Json result{{"op", entry.name.substr(0, slash)},

@@ -15,6 +15,9 @@ namespace {
 // What cuBLASLt may use beside its operands; the figure that NVIDIA names for Hopper.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
+// A pointer with the alignment of a buffer.
+const void* const kSomeAddress = reinterpret_cast<const void*>(uintptr_t{256});
+
 // The functions that are called, found by name.
 struct Library {
   decltype(&cublasLtCreate) create = nullptr;
@@ -95,6 +98,9 @@ struct Plan {
     if (shape.operands == DType::kE4M3) {
       set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
       set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+      // Without some address it finds no algorithm; it is not read, and every call sets its own.
+      set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, kSomeAddress);
+      set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, kSomeAddress);
     }
     a = layout(shape.operands, shape.k, shape.n, shape.weight_stride);
     b = layout(shape.operands, shape.k, shape.t, shape.x_stride);

@@ -3,8 +3,8 @@
 //   out[t, n] = sum_k x[t, k] * weight[n, k]
 //
 // BF16 operands, or E4M3 operands with f32 scales of blocks: one per 128 columns of a row of x, one
-// per 128 x 128 block of the weight. An algorithm is asked for once per shape and kept for the life
-// of the program. Not batch invariant: the algorithm depends on t.
+// per 128 x 128 block of the weight; then t is a multiple of 4. An algorithm is asked for once per
+// shape and kept for the life of the program. Not batch invariant: the algorithm depends on t.
 
 #pragma once
 

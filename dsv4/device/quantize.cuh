@@ -1,5 +1,5 @@
-// The group quantisers of formats/quant_group.h by one warp: every code and scale has the bits of
-// the scalar definition.
+// The group quantisers of formats/quant_group.h by a warp or a part of one: every code and scale
+// has the bits of the scalar definition.
 
 #pragma once
 
@@ -7,6 +7,14 @@
 #include "dsv4/formats/quant_group.h"
 
 namespace dsv4 {
+
+// The lanes that share a group: `count` neighbours of a warp, a power of two. All lanes of the warp
+// call together.
+struct GroupLanes {
+  int count = kWarp;
+
+  __device__ int own() const { return static_cast<int>(threadIdx.x) % count; }
+};
 
 // x * inverse of a finite scale, with the sign of x also where x is NaN: arithmetic of the GPU
 // makes one NaN of all.
@@ -16,24 +24,25 @@ __device__ inline float scaled_for_code(float x, float inverse) {
 
 // Largest magnitude of a group; NaN has no say. Runs of kRun elements; n is a multiple of it.
 template <int kRun, class T>
-__device__ float warp_absmax(const T* x, int n) {
+__device__ float group_absmax(GroupLanes lanes, const T* x, int n) {
   float largest = 0;
-  for (int i = static_cast<int>(threadIdx.x) % kWarp * kRun; i < n; i += kWarp * kRun) {
+  for (int i = lanes.own() * kRun; i < n; i += lanes.count * kRun) {
     float v[kRun];
     load<kRun>(x + i, v);
 #pragma unroll
     for (int j = 0; j < kRun; ++j) largest = fmaxf(largest, fabsf(v[j]));
   }
-  return warp_max(largest);
+  for (int step = lanes.count / 2; step > 0; step /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  return largest;
 }
 
-// Q8 of x: [n]. The codes go to codes: [n], which has the alignment of x; every lane returns the
-// scale.
+// Q8 of x: [n]. The codes go to codes: [n], which is aligned to kRun; every lane returns the scale.
 template <int kRun, class T>
-__device__ uint8_t warp_quantize_q8(const T* x, int n, uint8_t* codes) {
-  const uint8_t scale = q8_scale(warp_absmax<kRun>(x, n));
+__device__ uint8_t group_quantize_q8(GroupLanes lanes, const T* x, int n, uint8_t* codes) {
+  const uint8_t scale = q8_scale(group_absmax<kRun>(lanes, x, n));
   const float inverse = inverse_scale(scale);
-  for (int i = static_cast<int>(threadIdx.x) % kWarp * kRun; i < n; i += kWarp * kRun) {
+  for (int i = lanes.own() * kRun; i < n; i += lanes.count * kRun) {
     float v[kRun];
     load<kRun>(x + i, v);
     Pack<uint8_t, kRun> pack;

@@ -48,7 +48,7 @@ __global__ void kv_packed_kernel(const T* x, int64_t x_stride, const int32_t* ro
     const int begin = g * KvLayout::kGroup;
     uint8_t scale = 0;  // the padding
     if (g < layout.num_scales())
-      scale = warp_quantize_q8<1>(x + begin, KvLayout::kGroup, codes + begin);
+      scale = group_quantize_q8<1>(GroupLanes{}, x + begin, KvLayout::kGroup, codes + begin);
     if (lane == 0) scales[g] = scale;
   }
   // Entries have an even number of bytes, so that bf16 can be stored as such.

@@ -11,6 +11,7 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kMinTokens = 16;  // below, reading the weight once is all that counts
+constexpr int64_t kFp8Tokens = 4;   // cuBLASLt takes fp8 tokens in multiples
 constexpr int kThreads = 256;
 
 bool aligned(const ConstTensorView& view) {
@@ -105,6 +106,7 @@ const char* linear_cublaslt_fp8_reject(const Context& context, const LinearArgs&
   if (context.device->info().major != 9) return "block scales of 128 are Hopper's";
   if (args.weight.k % kLtScaleBlock != 0 || args.weight.n / num_groups(args) % kLtScaleBlock != 0)
     return "n and k must be multiples of 128";
+  if (args.x.dim(0) % kFp8Tokens != 0) return "tokens must be a multiple of 4";
   return reject_shape(context, args);
 }
 

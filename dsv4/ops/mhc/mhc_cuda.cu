@@ -20,8 +20,12 @@ namespace dsv4 {
 namespace {
 
 constexpr int kMaxStreams = 8;  // as checked by mhc.cc
+constexpr int kFewStreams = 4;  // the released models' number: half the registers
 constexpr int kMaxMixes = kMaxStreams * (2 + kMaxStreams);
 
+constexpr int kQuarter = 16;  // columns of a lane
+constexpr int kLaneRows = 3;  // rows of a lane
+constexpr int kRows = kWarp / 4 * kLaneRows;
 constexpr int kPiece = 64;  // columns of a warp
 constexpr int kPieces = 4;  // warps of a block
 constexpr int kSlice = kPiece * kPieces;
@@ -52,11 +56,11 @@ struct Streams {
   __device__ int64_t offset(int column) const { return column / d * stream_stride + column % d; }
 };
 
-// w: columns [begin, begin + kPiece) of one row of fn, zero behind its end
+// w: columns [begin, begin + kQuarter) of one row of fn, zero behind its end
 template <int kWide>
-__device__ void load_piece(const float* row, int begin, int width, float (&w)[kPiece]) {
+__device__ void load_quarter(const float* row, int begin, int width, float (&w)[kQuarter]) {
 #pragma unroll
-  for (int c = 0; c < kPiece; c += kWide) {
+  for (int c = 0; c < kQuarter; c += kWide) {
     if (begin + c < width) {
       load<kWide>(row + begin + c, w + c);
     } else {
@@ -66,17 +70,68 @@ __device__ void load_piece(const float* row, int begin, int width, float (&w)[kP
   }
 }
 
+// The columns of one lane of a piece, of the tokens of a pass: loaded while the pass before is
+// summed, and widened only when they are shared, so that nothing waits for them earlier.
+template <class T>
+struct PassColumns {
+  T value[kPass][2];  // columns lane and lane + 32
+
+  // Zero where a token or a column is missing. from: where the two lie in a token
+  __device__ void load(const T* x, int64_t token_stride, const int64_t (&from)[2],
+                       const bool (&has)[2], int count) {
+#pragma unroll
+    for (int i = 0; i < kPass; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        value[i][j] = i < count && has[j] ? x[i * token_stride + from[j]] : from_float<T>(0.f);
+    }
+  }
+  __device__ void share(float (*out)[kPiece], int lane) const {
+#pragma unroll
+    for (int i = 0; i < kPass; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) out[i][lane + j * kWarp] = to_float(value[i][j]);
+    }
+  }
+};
+
 struct MixSums {
-  float dot[kPieces][kPass][kWarp];  // of a row a lane
+  float dot[kPieces][kPass][kRows];
   float square[kPieces][kPass];
 };
+
+// One token: dots of a lane's quarter of the piece with its rows, and its sum of squares, summed
+// over the four quarters.
+__device__ void sum_token(const float* columns, const float (&w)[kLaneRows][kQuarter], int lane,
+                          float* dots, float* square) {
+  float sum[kLaneRows + 1] = {};
+#pragma unroll
+  for (int c = 0; c < kQuarter; c += 4) {
+    float v[4];
+    load<4>(columns + lane % 4 * kQuarter + c, v);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int r = 0; r < kLaneRows; ++r) sum[r] = __fmaf_rn(v[j], w[r][c + j], sum[r]);
+      sum[kLaneRows] = __fmaf_rn(v[j], v[j], sum[kLaneRows]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r <= kLaneRows; ++r) {
+    for (int step = 1; step < 4; step *= 2) sum[r] += __shfl_xor_sync(~0u, sum[r], step);
+  }
+  if (lane % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) dots[lane / 4 * kLaneRows + r] = sum[r];
+  if (lane == 0) *square = sum[kLaneRows];
+}
 
 // Sums the pieces of a slice in order and stores them. out: [tokens, rows + 1] at token_stride
 __device__ void store_slice(const MixSums& sums, int tokens, int first_row, int rows, float* out,
                             int64_t token_stride) {
-  const int count = min(kWarp, rows - first_row);
-  for (int i = threadIdx.x; i < tokens * kWarp; i += kPieces * kWarp) {
-    const int token = i / kWarp, row = i % kWarp;
+  const int count = min(kRows, rows - first_row);
+  for (int i = threadIdx.x; i < tokens * kRows; i += kPieces * kWarp) {
+    const int token = i / kRows, row = i % kRows;
     if (row >= count) continue;
     float sum = 0;
     for (int p = 0; p < kPieces; ++p) sum += sums.dot[p][token][row];
@@ -89,7 +144,7 @@ __device__ void store_slice(const MixSums& sums, int tokens, int first_row, int 
   }
 }
 
-// grid: [slices, tokens / tile, rows / 32]. partial: [t, slices, rows + 1]
+// grid: [slices, tokens / tile, rows / kRows]. partial: [t, slices, rows + 1]
 template <int kWide, class T>
 __global__ void __launch_bounds__(kPieces* kWarp)
     mix_kernel(Streams<T> x, int t, int tile, const float* fn, int64_t fn_stride, int rows,
@@ -98,41 +153,35 @@ __global__ void __launch_bounds__(kPieces* kWarp)
   __shared__ MixSums sums;
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int slices = static_cast<int>(gridDim.x), first_row = static_cast<int>(blockIdx.z) * kWarp;
+  const int slices = static_cast<int>(gridDim.x), first_row = static_cast<int>(blockIdx.z) * kRows;
   const int begin = static_cast<int>(blockIdx.x) * kSlice + warp * kPiece, width = x.width();
-  const int row = min(first_row + lane, rows - 1);  // lanes without a row repeat the last one
-  float w[kPiece];
-  load_piece<kWide>(fn + row * fn_stride, begin, width, w);
+  float w[kLaneRows][kQuarter];
+#pragma unroll
+  for (int r = 0; r < kLaneRows; ++r) {  // lanes without a row repeat the last one
+    const int row = min(first_row + lane / 4 * kLaneRows + r, rows - 1);
+    load_quarter<kWide>(fn + row * fn_stride, begin + lane % 4 * kQuarter, width, w[r]);
+  }
 
   const bool has[2] = {begin + lane < width, begin + lane + kWarp < width};
   const int64_t from[2] = {x.offset(begin + lane), x.offset(begin + lane + kWarp)};
   const int64_t token_stride = int64_t{slices} * (rows + 1);
-  const int end = min(t, (static_cast<int>(blockIdx.y) + 1) * tile);
-  for (int token = static_cast<int>(blockIdx.y) * tile; token < end; token += kPass) {
+  const int first = static_cast<int>(blockIdx.y) * tile, end = min(t, first + tile);
+  PassColumns<T> own;
+  own.load(x.data + first * x.token_stride, x.token_stride, from, has, end - first);
+  for (int token = first; token < end; token += kPass) {
     const int count = min(kPass, end - token);
-    for (int i = 0; i < count; ++i) {
-      const T* at = x.data + (token + i) * x.token_stride;
-      float square = 0;
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float value = has[j] ? to_float(at[from[j]]) : 0.f;
-        columns[warp][i][lane + j * kWarp] = value;
-        square = __fmaf_rn(value, value, square);
-      }
-      square = warp_sum(square);
-      if (lane == 0) sums.square[warp][i] = square;
-    }
+    own.share(columns[warp], lane);
     __syncwarp();
-    for (int i = 0; i < count; ++i) {
-      float dot = 0;
+    own.load(x.data + (token + kPass) * x.token_stride, x.token_stride, from, has,
+             end - token - kPass);
+    const auto sum = [&](int i) {
+      sum_token(columns[warp][i], w, lane, sums.dot[warp][i], &sums.square[warp][i]);
+    };
+    if (count == kPass) {  // unrolled, so that tokens overlap
 #pragma unroll
-      for (int c = 0; c < kPiece; c += 4) {
-        float v[4];
-        load<4>(&columns[warp][i][c], v);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) dot = __fmaf_rn(v[j], w[c + j], dot);
-      }
-      sums.dot[warp][i][lane] = dot;
+      for (int i = 0; i < kPass; ++i) sum(i);
+    } else {
+      for (int i = 0; i < count; ++i) sum(i);
     }
     __syncthreads();
     store_slice(sums, count, first_row, rows,
@@ -145,29 +194,38 @@ __device__ float sigmoid(float x) {
   return 1.f / (1.f + expf(-x));
 }
 
-// Spec 8.2 by eight lanes, each with a row of b in registers; what lies beyond m is zero and stays
+// 1/x within an ulp. The hardware's own division would take longer than all else in Sinkhorn.
+__device__ float reciprocal(float x) {
+  return __fdividef(1.f, x);
+}
+
+// Spec 8.2 by kMax lanes, each with a row of b in registers; what lies beyond m is zero and stays
 // zero.
-__device__ void sinkhorn(float (&b)[kMaxStreams], int row, int m, int iters, float eps) {
+template <int kMax>
+__device__ void sinkhorn(float (&b)[kMax], int row, int m, int iters, float eps) {
   const auto row_step = [&](float extra) {
-    float sum = 0;
+    float sum = extra;
 #pragma unroll
-    for (int k = 0; k < kMaxStreams; ++k) sum += b[k];
-    const float inverse = row < m ? 1.f / (sum + extra) : 0.f;
+    for (int k = 0; k < kMax; ++k) sum += b[k];
+    const float inverse = row < m ? reciprocal(sum) : 0.f;
 #pragma unroll
-    for (int k = 0; k < kMaxStreams; ++k) b[k] *= inverse;
+    for (int k = 0; k < kMax; ++k) b[k] *= inverse;
   };
   const auto column_step = [&] {
+    float sum[kMax];
 #pragma unroll
-    for (int k = 0; k < kMaxStreams; ++k) {
-      if (k >= m) continue;
-      float sum = b[k];
-      for (int step = kMaxStreams / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      b[k] /= sum + eps;
+    for (int k = 0; k < kMax; ++k) sum[k] = b[k];
+#pragma unroll
+    for (int step = kMax / 2; step > 0; step /= 2) {
+#pragma unroll
+      for (int k = 0; k < kMax; ++k) sum[k] += __shfl_xor_sync(~0u, sum[k], step);
     }
+#pragma unroll
+    for (int k = 0; k < kMax; ++k) b[k] *= k < m ? reciprocal(sum[k] + eps) : 0.f;
   };
   row_step(0);
 #pragma unroll
-  for (int k = 0; k < kMaxStreams; ++k) b[k] += row < m && k < m ? eps : 0.f;
+  for (int k = 0; k < kMax; ++k) b[k] += row < m && k < m ? eps : 0.f;
   column_step();
   for (int i = 1; i < iters; ++i) {
     row_step(eps);
@@ -185,26 +243,27 @@ struct Gates {
 };
 
 // One warp. mix: [m * (2 + m)]
+template <int kMax>
 __device__ void post_and_comb(const Gates& gates, const float* mix, int m, int64_t token) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % kMaxStreams;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % kMax;
   if (lane < m) {
     gates.post[token * gates.post_stride + lane] =
         2.f * sigmoid(mix[m + lane] * gates.scale[1] + gates.base[m + lane]);
   }
-  float b[kMaxStreams], largest = -INFINITY;
+  float b[kMax], largest = -INFINITY;
 #pragma unroll
-  for (int k = 0; k < kMaxStreams; ++k) {
+  for (int k = 0; k < kMax; ++k) {
     const int i = 2 * m + m * row + k;
     b[k] = row < m && k < m ? mix[i] * gates.scale[2] + gates.base[i] : -INFINITY;
     largest = fmaxf(largest, b[k]);
   }
 #pragma unroll
-  for (int k = 0; k < kMaxStreams; ++k) b[k] = row < m && k < m ? expf(b[k] - largest) : 0.f;
-  sinkhorn(b, row, m, gates.sinkhorn_iters, gates.hc_eps);
+  for (int k = 0; k < kMax; ++k) b[k] = row < m && k < m ? expf(b[k] - largest) : 0.f;
+  sinkhorn<kMax>(b, row, m, gates.sinkhorn_iters, gates.hc_eps);
   if (lane >= m) return;
   float* comb = gates.comb + token * gates.comb_stride + lane * gates.comb_row_stride;
 #pragma unroll
-  for (int k = 0; k < kMaxStreams; ++k) {
+  for (int k = 0; k < kMax; ++k) {
     if (k < m) comb[k] = b[k];
   }
 }
@@ -228,8 +287,8 @@ __device__ void sum_slices(const float* partial, int slices, int n,
   }
 }
 
-// partial: [t, slices, rows + 1]. grid: [t]
-template <int kWide, class T, class Out>
+// partial: [t, slices, rows + 1]. grid: [t]. kMax: most streams
+template <int kMax, int kWide, class T, class Out>
 __global__ void __launch_bounds__(kFinishWarps* kWarp)
     finish_kernel(Streams<T> x, const float* partial, int slices, int rows, Gates gates, Out* out,
                   int64_t out_stride) {
@@ -246,18 +305,23 @@ __global__ void __launch_bounds__(kFinishWarps* kWarp)
   }
   __syncthreads();
   if (threadIdx.x < kWarp) {
-    if (gates.post != nullptr) post_and_comb(gates, mix, x.m, token);
+    if (gates.post != nullptr) post_and_comb<kMax>(gates, mix, x.m, token);
     return;
   }
   const T* from = x.data + token * x.token_stride;
   constexpr int kThreads = (kFinishWarps - 1) * kWarp;
   for (int c = (static_cast<int>(threadIdx.x) - kWarp) * kWide; c < x.d; c += kThreads * kWide) {
     float sum[kWide] = {};
-    for (int j = 0; j < x.m; ++j) {
-      float v[kWide];
-      load<kWide>(from + j * x.stream_stride + c, v);
+    float v[kMax][kWide];
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) sum[i] = __fmaf_rn(pre[j], v[i], sum[i]);
+    for (int j = 0; j < kMax; ++j) {
+      if (j < x.m) load<kWide>(from + j * x.stream_stride + c, v[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kMax; ++j) {
+      if (j >= x.m) continue;
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) sum[i] = __fmaf_rn(pre[j], v[j][i], sum[i]);
     }
     store<kWide>(out + token * out_stride + c, sum);
   }
@@ -284,14 +348,18 @@ void mix(Device& device, const MixArgs& args) {
            {.grid = slices,
             .block = kPieces * kWarp,
             .grid_y = ceil_div(t, tile),
-            .grid_z = ceil_div(rows, kWarp)},
+            .grid_z = ceil_div(rows, kRows)},
            x, t, tile, args.fn.as<float>(), args.fn.row_stride(), rows, partial.as<float>());
     with_float_type(args.out.dtype, [&](auto out) {
       using Out = decltype(out);
       const bool wide = packs(args.streams, kRun) && packs(args.out, kRun);
-      launch(device, "hc_finish", wide ? finish_kernel<kRun, T, Out> : finish_kernel<1, T, Out>,
-             {.grid = t, .block = kFinishWarps * kWarp}, x, partial.as<float>(), slices, rows,
-             args.gates, args.out.as<Out>(), args.out.row_stride());
+      const auto finish = x.m <= kFewStreams ? (wide ? finish_kernel<kFewStreams, kRun, T, Out>
+                                                     : finish_kernel<kFewStreams, 1, T, Out>)
+                                             : (wide ? finish_kernel<kMaxStreams, kRun, T, Out>
+                                                     : finish_kernel<kMaxStreams, 1, T, Out>);
+      launch(device, "hc_finish", finish, {.grid = t, .block = kFinishWarps * kWarp}, x,
+             partial.as<float>(), slices, rows, args.gates, args.out.as<Out>(),
+             args.out.row_stride());
     });
   });
 }
@@ -392,9 +460,9 @@ void hc_pre_cuda(const Context& context, const HcPreArgs& args) {
 
 void hc_post_cuda(const Context& context, const HcPostArgs& args) {
   const bool wide = packs(args.streams, kRun) && packs(args.y, kRun);
-  const bool few = args.streams.dim(1) <= kMaxStreams / 2;
-  const auto run = wide ? (few ? hc_post_of<kMaxStreams / 2, kRun> : hc_post_of<kMaxStreams, kRun>)
-                        : (few ? hc_post_of<kMaxStreams / 2, 1> : hc_post_of<kMaxStreams, 1>);
+  const bool few = args.streams.dim(1) <= kFewStreams;
+  const auto run = wide ? (few ? hc_post_of<kFewStreams, kRun> : hc_post_of<kMaxStreams, kRun>)
+                        : (few ? hc_post_of<kFewStreams, 1> : hc_post_of<kMaxStreams, 1>);
   run(*context.device, args);
 }
 

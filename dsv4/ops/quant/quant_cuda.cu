@@ -1,4 +1,4 @@
-// Quantisers: a warp a group. Hadamard: a warp a row, which it holds in registers.
+// Quantisers: some lanes of a warp a group. Hadamard: a warp a row, which it holds in registers.
 
 #include <cmath>
 #include <type_traits>
@@ -22,31 +22,40 @@ __device__ int lane_id() {
   return static_cast<int>(threadIdx.x) % kWarp;
 }
 
-// [t, k] in groups: one warp each.
+// [t, k] in groups, each with its lanes. Threads beyond the last group get one of no elements.
+// Counted in 32 bits: a 64-bit division would take longer than the group.
 struct Groups {
-  int64_t count;  // t * per_row
-  int per_row, k, group;
+  uint32_t count;  // t * per_row
+  uint32_t per_row;
+  int k, group;
+  GroupLanes lanes;
 
-  Groups(const ConstTensorView& x, int size)
-      : count(x.dim(0) * ceil_div(x.dim(1), size)),
-        per_row(static_cast<int>(ceil_div(x.dim(1), size))),
+  // As many lanes as have a run of the group.
+  Groups(const ConstTensorView& x, int size, int run)
+      : count(static_cast<uint32_t>(x.dim(0) * ceil_div(x.dim(1), size))),
+        per_row(static_cast<uint32_t>(ceil_div(x.dim(1), size))),
         k(static_cast<int>(x.dim(1))),
-        group(size) {}
-  __device__ int64_t row(int64_t g) const { return g / per_row; }
-  __device__ int begin(int64_t g) const { return static_cast<int>(g % per_row) * group; }
-  __device__ int size(int64_t g) const { return min(group, k - begin(g)); }
+        group(size) {
+    while (lanes.count > 1 && lanes.count / 2 * run >= size) lanes.count /= 2;
+  }
+  int64_t blocks() const { return ceil_div(int64_t{count} * lanes.count, kThreads); }
+  __device__ uint32_t mine() const {
+    return blockIdx.x * (kThreads / lanes.count) + threadIdx.x / lanes.count;
+  }
+  __device__ int64_t row(uint32_t g) const { return g / per_row; }
+  __device__ int begin(uint32_t g) const { return static_cast<int>(g % per_row) * group; }
+  __device__ int size(uint32_t g) const { return g < count ? min(group, k - begin(g)) : 0; }
 };
 
 template <int kRun, class T>
 __global__ void quantize_q8_kernel(Groups groups, const T* x, int64_t x_stride, uint8_t* codes,
                                    int64_t codes_stride, uint8_t* scales, int64_t scales_stride) {
-  const int64_t g = global_warp();
-  if (g >= groups.count) return;
+  const uint32_t g = groups.mine();
   const int64_t row = groups.row(g);
-  const int begin = groups.begin(g);
-  const uint8_t scale = warp_quantize_q8<kRun>(x + row * x_stride + begin, groups.size(g),
-                                               codes + row * codes_stride + begin);
-  if (lane_id() == 0) scales[row * scales_stride + begin / groups.group] = scale;
+  const int begin = groups.begin(g), n = groups.size(g);
+  const uint8_t scale = group_quantize_q8<kRun>(groups.lanes, x + row * x_stride + begin, n,
+                                                codes + row * codes_stride + begin);
+  if (n > 0 && groups.lanes.own() == 0) scales[row * scales_stride + begin / groups.group] = scale;
 }
 
 struct S8 {
@@ -55,21 +64,26 @@ struct S8 {
 };
 struct S4 {
   static __device__ uint8_t scale(float largest) { return q4_scale(largest); }
-  static __device__ float round(float x) { return e2m1_to_f32(f32_to_e2m1(x)); }
+  // The code's bits are the upper bits of a float whose exponent is 126 too small, subnormals
+  // included; the table of e2m1_to_f32() would be read from memory.
+  static __device__ float round(float x) {
+    const uint8_t code = f32_to_e2m1(x);
+    const float magnitude = __uint_as_float((code & 7u) << 22) * 0x1p126f;
+    return (code & 8u) != 0 ? -magnitude : magnitude;
+  }
 };
 
 // x may be out: a lane writes only what no other lane reads again.
 template <class Format, int kRun, class T, class Out>
 __global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, Out* out,
                                   int64_t out_stride) {
-  const int64_t g = global_warp();
-  if (g >= groups.count) return;
+  const uint32_t g = groups.mine();
   x += groups.row(g) * x_stride + groups.begin(g);
   out += groups.row(g) * out_stride + groups.begin(g);
   const int n = groups.size(g);
-  const uint8_t code = Format::scale(warp_absmax<kRun>(x, n));
+  const uint8_t code = Format::scale(group_absmax<kRun>(groups.lanes, x, n));
   const float scale = ue8m0_to_f32(code), inverse = inverse_scale(code);
-  for (int i = lane_id() * kRun; i < n; i += kWarp * kRun) {
+  for (int i = groups.lanes.own() * kRun; i < n; i += groups.lanes.count * kRun) {
     float v[kRun];
     load<kRun>(x + i, v);
 #pragma unroll
@@ -114,14 +128,14 @@ __global__ void hadamard_kernel(const T* x, int64_t x_stride, Out* out, int64_t 
   for (int j = 0; j < kPer; j += kRun) store<kRun>(out + row * out_stride + begin + j, v + j);
 }
 
-// Calls body with the elements of a lane's run: 4, 2 or 1, the most that gives every lane one and
-// that both tensors are aligned to.
+// Calls body with the elements of a lane's run: 8, 4, 2 or 1, the most that groups and both tensors
+// are made of.
 template <class Body>
 void with_run(int group, const ConstTensorView& a, const ConstTensorView& b, const Body& body) {
-  const auto fits = [&](int run) {
-    return group % (run * kWarp) == 0 && packs(a, run) && packs(b, run);
-  };
-  if (fits(4)) {
+  const auto fits = [&](int run) { return group % run == 0 && packs(a, run) && packs(b, run); };
+  if (fits(8)) {
+    body(std::integral_constant<int, 8>{});
+  } else if (fits(4)) {
     body(std::integral_constant<int, 4>{});
   } else if (fits(2)) {
     body(std::integral_constant<int, 2>{});
@@ -132,14 +146,14 @@ void with_run(int group, const ConstTensorView& a, const ConstTensorView& b, con
 
 template <class Format>
 void fake_quant(const Context& context, const FakeQuantArgs& args) {
-  const Groups groups(args.x, args.group);
   with_run(args.group, args.x, args.out, [&](auto run) {
+    const Groups groups(args.x, args.group, run());
     with_float_type(args.x.dtype, [&](auto in) {
       with_float_type(args.out.dtype, [&](auto out) {
         using T = decltype(in);
         using Out = decltype(out);
         launch(*context.device, "fake_quant", fake_quant_kernel<Format, run(), T, Out>,
-               {.grid = ceil_div(groups.count, kWarps), .block = kThreads}, groups, args.x.as<T>(),
+               {.grid = groups.blocks(), .block = kThreads}, groups, args.x.as<T>(),
                args.x.row_stride(), args.out.as<Out>(), args.out.row_stride());
       });
     });
@@ -166,12 +180,12 @@ void hadamard_of(const Context& context, const HadamardArgs& args) {
 }  // namespace
 
 void quantize_q8_cuda(const Context& context, const QuantizeQ8Args& args) {
-  const Groups groups(args.x, args.group);
   with_run(args.group, args.x, args.codes, [&](auto run) {
+    const Groups groups(args.x, args.group, run());
     with_float_type(args.x.dtype, [&](auto in) {
       using T = decltype(in);
       launch(*context.device, "quantize_q8", quantize_q8_kernel<run(), T>,
-             {.grid = ceil_div(groups.count, kWarps), .block = kThreads}, groups, args.x.as<T>(),
+             {.grid = groups.blocks(), .block = kThreads}, groups, args.x.as<T>(),
              args.x.row_stride(), args.codes.as<uint8_t>(), args.codes.row_stride(),
              args.scales.as<uint8_t>(), args.scales.row_stride());
     });

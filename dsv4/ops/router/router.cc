@@ -10,7 +10,7 @@ namespace {
 
 constexpr Row<RouterArgs> kRouter[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<RouterArgs>, router_cuda},
+    {"cuda", Arch::kCuda, true, router_cuda_reject, router_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<RouterArgs>, router_cpu},
 };

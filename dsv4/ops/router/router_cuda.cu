@@ -1,4 +1,5 @@
-// A warp a token. Scores and keys lie in shared memory; the best of what is left is found k times.
+// A warp a token, everything in registers: lane l scores experts l, l + 32, .. and offers its best;
+// two reductions find the winner, k times.
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
@@ -9,6 +10,7 @@ namespace dsv4 {
 namespace {
 
 constexpr int kWarps = 4;  // of a block
+constexpr int kMaxPerLane = 32;
 
 // As on the CPU: below -20, ln(1 + e^v) is e^v to f32 precision.
 __device__ float score(float logit) {
@@ -16,7 +18,7 @@ __device__ float score(float logit) {
   return sqrtf(logit > 20.f ? logit : log1pf(expf(logit)));
 }
 
-// Integers in the order of the floats: NaN below all numbers, and -0 equal to 0.
+// Integers in the order of the floats: NaN below all numbers, -0 equal to 0, and none is kTaken.
 constexpr uint32_t kTaken = 0, kNaN = 1;
 __device__ uint32_t ordered(float key) {
   if (isnan(key)) return kNaN;
@@ -24,44 +26,11 @@ __device__ uint32_t ordered(float key) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// The largest key in the upper half, the lowest id in the lower: one maximum finds both.
-__device__ uint64_t candidate(uint32_t key, int expert) {
-  return (static_cast<uint64_t>(key) << 32) | ~static_cast<uint32_t>(expert);
-}
-__device__ int expert_of(uint64_t candidate) {
-  return static_cast<int>(~static_cast<uint32_t>(candidate));
-}
-
-__device__ uint64_t best_of_lane(const uint32_t* keys, int experts, int lane) {
-  uint64_t best = 0;
-  for (int e = lane; e < experts; e += kWarp) {
-    if (keys[e] != kTaken) best = max(best, candidate(keys[e], e));
-  }
-  return best;
-}
-
-// Calls found(j, expert) in every lane for the k best, best first.
-template <class Found>
-__device__ void choose_top(uint32_t* keys, int experts, int k, const Found& found) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  uint64_t own = best_of_lane(keys, experts, lane);
-  for (int j = 0; j < k; ++j) {
-    uint64_t best = own;
-    for (int step = kWarp / 2; step > 0; step /= 2)
-      best = max(best, __shfl_xor_sync(~0u, best, step));
-    const int expert = expert_of(best);
-    found(j, expert);
-    if (expert % kWarp != lane) continue;  // only this lane looks at it again
-    keys[expert] = kTaken;
-    own = best_of_lane(keys, experts, lane);
-  }
-}
-
 struct Routing {
   const float* logits;  // [t, e]
   int64_t logits_stride;
   const float* bias;  // [e] or null
-  const void* table;  // [v, k] I64|I32 or null
+  const void* table;  // [v, k] I64|I32, hash routing only
   int64_t table_stride;
   const int32_t* ids;  // [t]
   float route_scale;
@@ -73,40 +42,120 @@ struct Routing {
   int experts, k;
 };
 
+__device__ int64_t token_of_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+}
+
+// Lane j has the j-th choice and its score.
+__device__ void write_choice(const Routing& r, int64_t token, int expert, float own) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float sum = 0;
+  for (int j = 0; j < r.k; ++j) sum += __shfl_sync(~0u, own, j);
+  if (lane >= r.k) return;
+  r.chosen[token * r.chosen_stride + lane] = expert;
+  r.weights[token * r.weights_stride + lane] = (r.normalise ? own / sum : own) * r.route_scale;
+}
+
+// The experts of one lane that are not taken yet.
+template <int kPer>
+struct Lane {
+  float scores[kPer];
+  uint32_t keys[kPer];
+
+  __device__ void load(const Routing& r, const float* logits, int lane) {
+    float bias[kPer];
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {  // all loads are under way before the first is used
+      const int expert = i * kWarp + lane;
+      const bool inside = expert < r.experts;
+      scores[i] = inside ? logits[expert] : 0.f;
+      bias[i] = inside && r.bias != nullptr ? r.bias[expert] : 0.f;
+    }
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      scores[i] = score(scores[i]);
+      keys[i] = i * kWarp + lane < r.experts ? ordered(scores[i] + bias[i]) : kTaken;
+    }
+  }
+  // The first of the largest keys.
+  __device__ int best() const {
+    int at = 0;
+    uint32_t key = keys[0];
+#pragma unroll
+    for (int i = 1; i < kPer; ++i) {
+      if (keys[i] > key) key = keys[i], at = i;
+    }
+    return at;
+  }
+  __device__ uint32_t key(int at) const {
+    return pick(keys, at);
+  }
+  __device__ float score_of(int at) const {
+    return pick(scores, at);
+  }
+  __device__ void take(int at) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      if (i == at) keys[i] = kTaken;
+    }
+  }
+
+ private:
+  template <class T>
+  static __device__ T pick(const T (&values)[kPer], int at) {  // registers have no index
+    T value = values[0];
+#pragma unroll
+    for (int i = 1; i < kPer; ++i) {
+      if (i == at) value = values[i];
+    }
+    return value;
+  }
+};
+
+template <int kPer>
+__global__ void learned_kernel(Routing r) {
+  const int64_t token = token_of_warp();
+  if (token >= r.t) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  Lane<kPer> own;
+  own.load(r, r.logits + token * r.logits_stride, lane);
+  int chosen = 0;
+  float chosen_score = 0;
+  for (int j = 0; j < r.k; ++j) {
+    const int at = own.best();
+    const uint32_t key = own.key(at), largest = __reduce_max_sync(~0u, key);
+    const auto offer = static_cast<uint32_t>(at * kWarp + lane);
+    const uint32_t winner = __reduce_min_sync(~0u, key == largest ? offer : ~0u);
+    const float won = __shfl_sync(~0u, own.score_of(at), static_cast<int>(winner % kWarp));
+    if (lane == j) chosen = static_cast<int>(winner), chosen_score = won;
+    if (offer == winner) own.take(at);
+  }
+  write_choice(r, token, chosen, chosen_score);
+}
+
 // Entry: of the table.
 template <class Entry>
-__global__ void router_kernel(Routing r) {
-  extern __shared__ float memory[];  // [kWarps, 2, experts]
-  const int warp = static_cast<int>(threadIdx.x) / kWarp,
-            lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+__global__ void hash_kernel(Routing r) {
+  const int64_t token = token_of_warp();
   if (token >= r.t) return;
-  float* scores = memory + warp * 2 * r.experts;
-  auto* keys = reinterpret_cast<uint32_t*>(scores + r.experts);
-  for (int e = lane; e < r.experts; e += kWarp) {
-    scores[e] = score(r.logits[token * r.logits_stride + e]);
-    keys[e] = ordered(r.bias == nullptr ? scores[e] : scores[e] + r.bias[e]);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto* row = static_cast<const Entry*>(r.table) + r.ids[token] * r.table_stride;
+  int chosen = 0;
+  float own = 0;
+  if (lane < r.k) {
+    chosen = static_cast<int>(row[lane]);
+    own = score(r.logits[token * r.logits_stride + chosen]);
   }
-  __syncwarp();
-  int32_t* chosen = r.chosen + token * r.chosen_stride;
-  float* weights = r.weights + token * r.weights_stride;
-  float sum = 0;  // in the order of choice, the same in every lane
-  const auto take = [&](int j, int expert) {
-    sum += scores[expert];
-    if (lane == 0) chosen[j] = expert, weights[j] = scores[expert];
-  };
-  if (r.table == nullptr) {
-    choose_top(keys, r.experts, r.k, take);
-  } else {
-    const auto* row = static_cast<const Entry*>(r.table) + r.ids[token] * r.table_stride;
-    for (int j = 0; j < r.k; ++j) take(j, static_cast<int>(row[j]));
-  }
-  if (lane != 0) return;
-  for (int j = 0; j < r.k; ++j)
-    weights[j] = (r.normalise ? weights[j] / sum : weights[j]) * r.route_scale;
+  write_choice(r, token, chosen, own);
 }
 
 }  // namespace
+
+const char* router_cuda_reject(const Context&, const RouterArgs& args) {
+  if (args.experts.dim(1) > kWarp) return "more choices than lanes";
+  if (args.logits.dim(1) > kWarp * kMaxPerLane) return "more experts than a warp holds";
+  return nullptr;
+}
 
 void router_cuda(const Context& context, const RouterArgs& args) {
   const bool hash = !args.tid2eid.empty();
@@ -126,11 +175,13 @@ void router_cuda(const Context& context, const RouterArgs& args) {
                         .experts = static_cast<int>(args.logits.dim(1)),
                         .k = static_cast<int>(args.experts.dim(1))};
   const bool wide = hash && args.tid2eid.dtype == DType::kI64;
-  launch(*context.device, "router", wide ? router_kernel<int64_t> : router_kernel<int32_t>,
-         {.grid = ceil_div(routing.t, kWarps),
-          .block = kWarps * kWarp,
-          .shared = int64_t{kWarps} * 2 * routing.experts * static_cast<int64_t>(sizeof(float))},
-         routing);
+  const auto kernel = wide                            ? hash_kernel<int64_t>
+                      : hash                          ? hash_kernel<int32_t>
+                      : routing.experts <= 8 * kWarp  ? learned_kernel<8>
+                      : routing.experts <= 12 * kWarp ? learned_kernel<12>
+                                                      : learned_kernel<kMaxPerLane>;
+  launch(*context.device, "router", kernel,
+         {.grid = ceil_div(routing.t, kWarps), .block = kWarps * kWarp}, routing);
 }
 
 }  // namespace dsv4
