@@ -170,8 +170,11 @@ namespace {
 const char* reject_mma_rows(const Context& context, const ExpertsArgs& args, bool rounded) {
   if (const char* reason = reject_experts_cuda(context, args)) return reason;
   if (context.numerics == Numerics::kExact) return "exact numerics";
-  constexpr int64_t kFewTokens = 8;
-  if (args.x.dim(0) <= kFewTokens && context.force_row.empty()) return "few tokens";
+  // Below, the vector kernels are as fast (docs/lessons.md).
+  constexpr int64_t kFewPairs = 4;
+  const auto experts = static_cast<int64_t>(args.table.size());
+  if (args.x.dim(0) * slots(args) <= kFewPairs * experts && context.force_row.empty())
+    return "few tokens for each expert";
   // Only what decides is filled in; hidden is ours, and aligned. Unquantised x is read as it is.
   const ExpertWeights& first = args.table[0];
   const bool copied = first.w1.quantised_activations();
