@@ -121,7 +121,12 @@ class Call {
 
   int choose_tile(const Product& sides, const Product& down) const {
     const auto e = static_cast<int64_t>(args_.table.size());
-    if (kernels_ == Kernels::kMma) return mma_tile(pairs_, e);
+    if (kernels_ == Kernels::kMma) {
+      const int first = mma_tile(device_, sides, e), second = mma_tile(device_, down, e);
+      // Either may be too wide for tiles of few pairs.
+      return std::max(first, second) > kFewPairs ? std::max(first, second)
+                                                 : std::min(first, second);
+    }
     return std::min(vector_tile(device_, sides, e), vector_tile(device_, down, e));
   }
 
@@ -170,8 +175,10 @@ namespace {
 const char* reject_mma_rows(const Context& context, const ExpertsArgs& args, bool rounded) {
   if (const char* reason = reject_experts_cuda(context, args)) return reason;
   if (context.numerics == Numerics::kExact) return "exact numerics";
-  constexpr int64_t kFewTokens = 8;
-  if (args.x.dim(0) <= kFewTokens && context.force_row.empty()) return "few tokens";
+  // Where most experts have one pair, the vector kernels are as fast.
+  const auto experts = static_cast<int64_t>(args.table.size());
+  const bool few = args.x.dim(0) <= 1 || 4 * args.x.dim(0) * slots(args) <= experts;
+  if (few && context.force_row.empty()) return "few tokens for each expert";
   // Only what decides is filled in; hidden is ours, and aligned. Unquantised x is read as it is.
   const ExpertWeights& first = args.table[0];
   const bool copied = first.w1.quantised_activations();

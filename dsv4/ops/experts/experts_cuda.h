@@ -11,7 +11,7 @@ namespace dsv4 {
 const char* reject_experts_cuda(const Context& context, const ExpertsArgs& args);
 void experts_cuda(const Context& context, const ExpertsArgs& args);
 
-// Tensor cores, for more than a few tokens under kOfficial; see linear_cuda.h.
+// Tensor cores, where experts have more than a few tokens, under kOfficial; see linear_cuda.h.
 const char* reject_experts_mma(const Context& context, const ExpertsArgs& args);
 const char* reject_experts_mma_rounded(const Context& context, const ExpertsArgs& args);
 void experts_mma(const Context& context, const ExpertsArgs& args);

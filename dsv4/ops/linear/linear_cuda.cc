@@ -44,9 +44,7 @@ namespace {
 
 const char* reject(const Context& context, const LinearArgs& args, bool rounded) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
-  // Up to here the vector kernels read weights as fast.
-  constexpr int64_t kFewTokens = 8;
-  if (args.x.dim(0) <= kFewTokens && context.force_row.empty()) return "few tokens";
+  if (args.x.dim(0) <= 1 && context.force_row.empty()) return "one token";
   return reject_mma(product_of(args), rounded);
 }
 
@@ -62,8 +60,8 @@ const char* reject_linear_mma_rounded(const Context& context, const LinearArgs& 
 void linear_mma(const Context& context, const LinearArgs& args) {
   Product p = product_of(args);
   const Scratch::Scope scope(context.device->workspace());
-  if (p.x_dtype == DType::kE4M3) widen_activations(*context.device, p);
-  p.tile_pairs = mma_tile(p.num_pairs, 1);
+  p.tile_pairs = mma_tile(*context.device, p, 1);
+  if (p.x_dtype == DType::kE4M3 && p.tile_pairs > kFewPairs) widen_activations(*context.device, p);
   run_mma_product(*context.device, p);
 }
 

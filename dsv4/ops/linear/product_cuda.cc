@@ -97,9 +97,14 @@ void run_vector_product(Device& device, const Product& p) {
   }
 }
 
-int mma_tile(int64_t pairs, int64_t matrices) {
-  const int64_t each = pairs / matrices;
-  return each <= 40 ? 32 : each <= 80 ? 64 : 128;
+int mma_tile(const Device& device, const Product& p, int64_t matrices) {
+  const int64_t each = p.num_pairs / matrices;
+  const int tile = each <= (matrices == 1 ? 8 : 4) ? 8 : each <= 32 ? 16 : each <= 80 ? 64 : 128;
+  if (tile > kFewPairs) return tile;
+  // Tiles of few pairs keep x whole in shared memory, beside at most 20 KB.
+  const int64_t limit = device.info().shared_bytes - (20 << 10);
+  const auto bytes = [&](int pairs) { return int64_t{pairs} * (p.k * 2 + 32 * 32); };
+  return bytes(tile) <= limit ? tile : bytes(8) <= limit ? 8 : 32;
 }
 
 const char* reject_mma(const Product& p, bool rounded) {
@@ -120,8 +125,10 @@ const char* reject_mma(const Product& p, bool rounded) {
 
 void run_mma_product(Device& device, const Product& p) {
   if (p.n == 0) return;
-  p.weight[0].format == WeightFormat::kKbit ? product::mma_kbit(device, p)
-                                            : product::mma_plain(device, p);
+  const bool kbit = p.weight[0].format == WeightFormat::kKbit;
+  if (p.tile_pairs <= kFewPairs)
+    return kbit ? product::few_kbit(device, p) : product::few_plain(device, p);
+  kbit ? product::mma_kbit(device, p) : product::mma_plain(device, p);
 }
 
 }  // namespace dsv4

@@ -79,14 +79,15 @@ bool in_whole_units(const Product& product);
 int vector_tile(const Device& device, const Product& product, int64_t matrices);
 void run_vector_product(Device& device, const Product& product);
 
-int mma_tile(int64_t pairs, int64_t matrices);
+// Tiles up to this size take x in any dtype but f32; larger ones want bf16.
+inline constexpr int kFewPairs = 16;
+int mma_tile(const Device& device, const Product& product, int64_t matrices);
 // nullptr, or why the tensor core kernels cannot take this product. `rounded`: weights may be
 // rounded to bf16; otherwise their values are bf16 numbers. x is bf16 already, or will be widened.
 const char* reject_mma(const Product& product, bool rounded);
 // Puts a bf16 copy of x in its place: exact for E4M3 with power-of-two scales. The copy lives in
 // the workspace, as long as the caller's scope.
 void widen_activations(Device& device, Product& product);
-// x is bf16.
 void run_mma_product(Device& device, const Product& product);
 
 }  // namespace dsv4

@@ -8,7 +8,8 @@
 // split-th step, and add their sums in the end.
 //
 // The order of additions of one output is fixed by the format, k and split: units of a lane in
-// ascending order, lanes as a butterfly, splits in ascending order. The tile has no part in it.
+// ascending order (the columns under one scale first), lanes as a butterfly, splits in ascending
+// order. The tile has no part in it.
 
 #pragma once
 
@@ -20,7 +21,9 @@
 
 namespace dsv4::product {
 
-inline constexpr int kRows = 4;  // of a warp in a pass
+// Rows of a warp in a pass: what the registers hold.
+template <class Decode, int kTile>
+inline constexpr int kRows = kTile == 8 && Decode::kScaled > 0 ? 2 : 4;
 inline constexpr int kMaxSplit = 8;
 // Large tiles fill the registers and shared memory of a processor with one block.
 template <int kTile>
@@ -83,8 +86,9 @@ struct Staged {
   }
 };
 
-// acc[r][t] += columns of one unit of each row times x
-template <class Decode, class X, int kTile>
+// acc[r][t] += columns of one unit of each row times x; columns that share a scale are summed
+// first.
+template <class Decode, class X, int kTile, int kRows>
 __device__ inline void multiply_unit(const Matrix& matrix,
                                      const typename Decode::Loaded (&loaded)[kRows], const uint4* x,
                                      const float* table, float (&acc)[kRows][kTile]) {
@@ -92,6 +96,7 @@ __device__ inline void multiply_unit(const Matrix& matrix,
   typename Decode::Codes codes[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) codes[r] = Decode::codes(loaded[r], matrix);
+  float part[kRows][kTile];
 #pragma unroll
   for (int piece = 0; piece < Stage::kPieces; ++piece) {
     float w[kRows][8];
@@ -103,8 +108,17 @@ __device__ inline void multiply_unit(const Matrix& matrix,
       Piece<X>::load(x + Stage::at(0, t, piece), v);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
+        if constexpr (Decode::kScaled == 0) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) acc[r][t] = fmaf(v[j], w[r][j], acc[r][t]);
+          for (int j = 0; j < 8; ++j) acc[r][t] = fmaf(v[j], w[r][j], acc[r][t]);
+        } else {
+          float sum = piece % Decode::kScaled == 0 ? 0.f : part[r][t];
+#pragma unroll
+          for (int j = 0; j < 8; ++j) sum = fmaf(v[j], w[r][j], sum);
+          part[r][t] = sum;
+          if (piece % Decode::kScaled == Decode::kScaled - 1)
+            acc[r][t] = fmaf(sum, Decode::scale(codes[r], piece), acc[r][t]);
+        }
       }
     }
   }
@@ -112,7 +126,7 @@ __device__ inline void multiply_unit(const Matrix& matrix,
 
 // The sums over lanes and then over splits; lane r * kTile + t of the first split gets row r, pair
 // t. shared: a float for each thread, not used again before the next barrier but one
-template <int kTile>
+template <int kTile, int kRows>
 __device__ inline float reduce(const float (&acc)[kRows][kTile], int split, float* shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float mine = 0;
@@ -134,7 +148,7 @@ template <class Decode, class X, int kTile>
 __global__ void __launch_bounds__(kWarps<kTile>* kWarp, kBlocksPerProcessor<kTile>)
     product_kernel(const __grid_constant__ Product p, int split, int passes) {
   using Stage = Staged<Decode, X, kTile>;
-  constexpr int kThreads = kWarps<kTile> * kWarp;
+  constexpr int kThreads = kWarps<kTile> * kWarp, kRows = product::kRows<Decode, kTile>;
   extern __shared__ uint4 staged_x[];
   __shared__ float table[Decode::kTable + 1], sums[2][kThreads];
   const Tile tile = this_tile(p);
@@ -169,10 +183,10 @@ __global__ void __launch_bounds__(kWarps<kTile>* kWarp, kBlocksPerProcessor<kTil
       fetch(last ? pass + static_cast<int>(gridDim.y) : pass, last ? warp % split : step + split);
       const int unit = step * kWarp + lane;
       if (unit < units)
-        multiply_unit<Decode, X, kTile>(matrix, loaded, staged_x + Stage::at(unit, 0, 0), table,
-                                        acc);
+        multiply_unit<Decode, X, kTile, kRows>(matrix, loaded, staged_x + Stage::at(unit, 0, 0),
+                                               table, acc);
     }
-    const float sum = reduce<kTile>(acc, split, sums[turn]);
+    const float sum = reduce<kTile, kRows>(acc, split, sums[turn]);
     const int row = first_row(pass) + lane / kTile, pair = lane % kTile;
     if (warp % split == 0 && lane < kRows * kTile && row < p.n && pair < tile.count)
       store_out(p, tile, pair, row, sum * matrix.scale2);
@@ -185,7 +199,8 @@ template <class Decode>
 int split_of(const Product& p) {
   constexpr int kWantedBlocks = 200;
   const int steps = (p.k / Decode::kColumns + kWarp - 1) / kWarp;
-  const int blocks = (p.rows_per_token + 8 * kRows - 1) / (8 * kRows);
+  constexpr int kBlockRows = 32;
+  const int blocks = (p.rows_per_token + kBlockRows - 1) / kBlockRows;
   int split = 1;
   while (split < kMaxSplit && 2 * split <= steps && blocks * split < kWantedBlocks) split *= 2;
   return split;
@@ -194,7 +209,7 @@ int split_of(const Product& p) {
 template <class Decode, class X, int kTile>
 void launch_product(Device& device, const Product& p) {
   const int split = split_of<Decode>(p);
-  const int rows = kWarps<kTile> / split * kRows;
+  const int rows = kWarps<kTile> / split * kRows<Decode, kTile>;
   const int64_t passes = (p.n + rows - 1) / rows, columns = tile_slots(p) * p.parts;
   if (columns == 0) return;
   // As many blocks as run at a time, and then equal numbers of passes; tiles of a list may be empty

@@ -43,7 +43,7 @@ struct MmaShape {
 // Byte offset of a chunk in an operand whose slices have kRows rows.
 template <int kRows>
 __device__ inline int chunk_at(int slice, int row, int chunk) {
-  return ((slice * kRows + row) * kSliceChunks + (chunk ^ (row % 8))) * 16;
+  return ((slice * kRows + row) * kSliceChunks + (chunk ^ (row % 8) ^ slice)) * 16;
 }
 
 // What a thread decodes of each step: 32 columns of one row.
@@ -52,9 +52,9 @@ class WeightLoader {
  public:
   __device__ WeightLoader(const Product& p, const Matrix& matrix, int first_row)
       : matrix_(matrix), units_(p.k / Decode::kColumns) {
-    constexpr int kN = MmaShape<kTile>::kN;
+    constexpr int kSlices = MmaShape<kTile>::kSlices;
     const int i = static_cast<int>(threadIdx.x);
-    slice_ = i / (2 * kN), row_ = i / 2 % kN, half_ = i % 2;
+    half_ = i % 2, slice_ = i / 2 % kSlices, row_ = i / (2 * kSlices);
     matrix_row_ = min(first_row + row_, p.n - 1);  // rows beyond the end are computed and dropped
   }
 
@@ -78,6 +78,8 @@ class WeightLoader {
       for (int piece = 0; piece < kPieces; ++piece) {
         float w[8];
         Decode::piece(codes, piece, table, w);
+        if constexpr (Decode::kScaled > 0)
+          for (float& value : w) value *= Decode::scale(codes, piece);
         uint4 chunk;
         chunk.x = ptx::as_bits(__floats2bfloat162_rn(w[0], w[1]));
         chunk.y = ptx::as_bits(__floats2bfloat162_rn(w[2], w[3]));
@@ -107,8 +109,8 @@ class ActivationLoader {
     chunk_ = static_cast<int>(threadIdx.x) % kSliceChunks;
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
-      // Pairs beyond the end are the last one again: computed and dropped.
-      const int pair = min(row(i) % kTile, tile.count - 1);
+      const int pair = row(i) % kTile;
+      if (pair >= tile.count) continue;
       rows_[i] = reinterpret_cast<const bf16*>(p.x) +
                  x_offset(p, x_row(p, tile.first + pair), tile.part, 0);
     }
@@ -120,7 +122,7 @@ class ActivationLoader {
       const int slice = row(i) / kTile;
       const int column = (step * MmaShape<kTile>::kSlices + slice) * kSliceColumns + chunk_ * 8;
       std::byte* to = operand + chunk_at<kTile>(slice, row(i) % kTile, chunk_);
-      if (column < k_) {
+      if (column < k_ && rows_[i] != nullptr) {
         ptx::cp_async<16>(to, rows_[i] + column);
       } else {
         *reinterpret_cast<uint4*>(to) = uint4{};
@@ -137,7 +139,7 @@ class ActivationLoader {
 
   const int k_;
   int chunk_;
-  const bf16* rows_[kRowsEach];
+  const bf16* rows_[kRowsEach] = {};  // null: no such pair, zeros
 };
 
 template <int kTile>
@@ -227,7 +229,8 @@ __device__ inline void store_sums(const Product& p, const Tile& tile, int first_
 
 // grid: x tiles, y blocks of kN rows, z parts
 template <class Decode, int kTile>
-__global__ void __launch_bounds__(kMmaThreads, 2) mma_kernel(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
+    mma_kernel(const __grid_constant__ Product p) {
   using Shape = MmaShape<kTile>;
   extern __shared__ uint4 operands[];  // x, w, x, w
   __shared__ float table[Decode::kTable + 1];

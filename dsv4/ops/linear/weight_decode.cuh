@@ -3,7 +3,10 @@
 //
 //   Loaded   the unit as it lies in memory, with its scale; zero-initialised it decodes to zeros
 //   Codes    the same, prepared for piece()
-//   piece    8 columns as f32, scale included, scale2 not
+//   piece    8 columns as f32, without scales
+//   scale    of a piece; kScaled neighbouring pieces share one (0: the format has none)
+//
+// Sums are scaled rather than weights: one product in 16 or 32.
 //
 // Loads are 16 bytes wide where the format allows it: kAlign says what rows must start at.
 
@@ -58,8 +61,9 @@ template <class Unit>
 struct Direct {
   using Loaded = Unit;
   using Codes = Unit;
-  static constexpr int kTable = 0;  // entries of the codebook
+  static constexpr int kTable = 0, kScaled = 0;  // kTable: entries of the codebook
   static __device__ Codes codes(const Loaded& loaded, const Matrix&) { return loaded; }
+  static __device__ float scale(const Codes&, int) { return 1.f; }
 };
 
 struct F32Unit {
@@ -107,7 +111,7 @@ struct ScaledCodes {
   float scale;
 };
 struct DecodeFp8 {
-  static constexpr int kColumns = 16, kAlign = 16, kTable = 0;
+  static constexpr int kColumns = 16, kAlign = 16, kTable = 0, kScaled = 2;
   using Loaded = ScaledUnit;
   using Codes = ScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
@@ -127,8 +131,8 @@ struct DecodeFp8 {
       widen_e4m3x2(words[i] & 0xffffu, w + 4 * i);
       widen_e4m3x2(words[i] >> 16, w + 4 * i + 2);
     }
-    for (float& v : w) v *= c.scale;
   }
+  static __device__ float scale(const Codes& c, int) { return c.scale; }
 };
 
 // 8 nibbles of e2m1 as f32. In the fields of an f16 (3 bits from bit 9, sign in bit 15) an e2m1
@@ -148,7 +152,7 @@ __device__ inline uint32_t word_of(const uint4& words, int i) {
 }
 
 struct DecodeMxfp4 {
-  static constexpr int kColumns = 32, kAlign = 16, kTable = 0;
+  static constexpr int kColumns = 32, kAlign = 16, kTable = 0, kScaled = 4;
   using Loaded = ScaledUnit;
   using Codes = ScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
@@ -160,16 +164,16 @@ struct DecodeMxfp4 {
   }
   static __device__ void piece(const Codes& c, int p, const float*, float (&w)[8]) {
     widen_e2m1x8(word_of(c.words, p), w);
-    for (float& v : w) v *= c.scale;
   }
+  static __device__ float scale(const Codes& c, int) { return c.scale; }
 };
 
 struct TwiceScaledCodes {
   uint4 words;
-  float scale[2];  // of columns 0 - 15 and 16 - 31
+  float scale_of[2];  // of columns 0 - 15 and 16 - 31
 };
 struct DecodeNvfp4 {
-  static constexpr int kColumns = 32, kAlign = 16, kTable = 0;
+  static constexpr int kColumns = 32, kAlign = 16, kTable = 0, kScaled = 2;
   using Loaded = ScaledUnit;
   using Codes = TwiceScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
@@ -179,13 +183,13 @@ struct DecodeNvfp4 {
   }
   static __device__ Codes codes(const Loaded& u, const Matrix&) {
     Codes c{u.words, {}};
-    widen_e4m3x2(u.scale, c.scale);
+    widen_e4m3x2(u.scale, c.scale_of);
     return c;
   }
   static __device__ void piece(const Codes& c, int p, const float*, float (&w)[8]) {
     widen_e2m1x8(word_of(c.words, p), w);
-    for (float& v : w) v *= c.scale[p / 2];
   }
+  static __device__ float scale(const Codes& c, int p) { return c.scale_of[p / 2]; }
 };
 
 template <int K>
@@ -206,7 +210,8 @@ __device__ inline uint32_t select_bits(uint32_t mask, uint32_t yes, uint32_t no)
 
 template <int K>
 struct DecodeKbit {
-  static constexpr int kColumns = kKbitBlock, kAlign = K % 2 == 0 ? 4 * K : 4, kTable = 1 << K;
+  static constexpr int kColumns = kKbitBlock, kAlign = K % 2 == 0 ? 4 * K : 4, kTable = 1 << K,
+                       kScaled = 4;
   using Loaded = KbitUnit<K>;
   using Codes = KbitCodes;
 
@@ -264,9 +269,10 @@ struct DecodeKbit {
     const auto* bytes = reinterpret_cast<const std::byte*>(table);
     for (int j = 0; j < 8; ++j) {
       const uint32_t offset = __byte_perm(c.word[j], 0, 0x4440u + static_cast<uint32_t>(p));
-      w[j] = *reinterpret_cast<const float*>(bytes + offset) * c.scale;
+      w[j] = *reinterpret_cast<const float*>(bytes + offset);
     }
   }
+  static __device__ float scale(const Codes& c, int) { return c.scale; }
 };
 
 }  // namespace dsv4::product
