@@ -108,8 +108,11 @@ Json BenchModel::memory(const CacheLimits& limits) const {
   const int64_t cache = plan_cache(config, options_.numerics, limits).plan.bytes();
   const int64_t work = plan_device_workspace(config, options_.numerics, limits).total();
   const int64_t planned = weights + cache + work, taken = free_before_ - probe_->free_bytes();
-  return {{"weights_bytes", weights}, {"cache_bytes", cache},   {"workspace_bytes", work},
-          {"planned_bytes", planned}, {"measured_bytes", taken}};
+  return {{"weights_bytes", weights},
+          {"cache_bytes", cache},
+          {"workspace_bytes", work},
+          {"planned_bytes", planned},
+          {"measured_bytes", taken}};
 }
 
 Json BenchModel::kernel_table() {
@@ -119,7 +122,8 @@ Json BenchModel::kernel_table() {
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   Json table = Json::array();
   for (const auto& [kernel, total] : rows)
-    table.push_back({{"kernel", kernel}, {"launches", total.launches}, {"us", 1e6 * total.seconds}});
+    table.push_back(
+        {{"kernel", kernel}, {"launches", total.launches}, {"us", 1e6 * total.seconds}});
   return table;
 }
 

@@ -134,9 +134,9 @@ Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t token
     for (int64_t first = 0; first < count; first += limits.max_batch_tokens) {
       const int64_t n = std::min(limits.max_batch_tokens, count - first);
       const bool last = first + n == count;
-      const Work work{
-          seq, std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
-          last ? Work::Logits::kLast : Work::Logits::kNone};
+      const Work work{seq,
+                      std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
+                      last ? Work::Logits::kLast : Work::Logits::kNone};
       executor.start({&work, 1});
     }
     executor.wait();
@@ -226,7 +226,8 @@ void bench_prefill(const PrefillOptions& options) {
 void add_bench(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("bench", "Measure decode and prefill of a whole model");
   command->require_subcommand(1);
-  CLI::App* decode = command->add_subcommand("decode", "Tokens per second, one a sequence and step");
+  CLI::App* decode =
+      command->add_subcommand("decode", "Tokens per second, one a sequence and step");
   decode->footer(
       "Example: dsv4 bench decode --synthetic flash --experts k3 --device cuda --batch 1,8,32 "
       "--context 4096,65536 --json\n"
@@ -242,7 +243,8 @@ void add_bench(CLI::App& app, Action& action) {
 
   CLI::App* prefill = command->add_subcommand("prefill", "Tokens per second of reading a prompt");
   prefill->footer(
-      "Example: dsv4 bench prefill --synthetic flash --experts k3 --device cuda --tokens 8192,65536");
+      "Example: dsv4 bench prefill --synthetic flash --experts k3 --device cuda --tokens "
+      "8192,65536");
   auto p = std::make_shared<PrefillOptions>();
   add_bench_options(*prefill, *p);
   prefill->add_option("--tokens", p->tokens, "prompt lengths, a list")->capture_default_str();

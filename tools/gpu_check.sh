@@ -57,7 +57,7 @@ bench() { # bench NAME ARGUMENTS ...
 for step in "${steps[@]}"; do
   case "$step" in
     ops) run_all ops "" "$bin"/op_*_test ;;
-    model) run_all model "" "$bin/device_test" ;;
+    model) run_all model "" "$bin"/{device,sticky_error}_test ;;
     memcheck) run_all memcheck "compute-sanitizer --tool memcheck --error-exitcode 9" "$bin"/op_*_test ;;
     racecheck) run_all racecheck "compute-sanitizer --tool racecheck --error-exitcode 9" "$bin"/op_*_test ;;
     bench)

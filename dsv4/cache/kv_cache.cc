@@ -28,9 +28,8 @@ KvCache::KvCache(const CachePlan& plan, Memory& memory)
                         memory);
   }
   for (const StateLayout& state : plan_.states) {
-    states_.emplace_back(DType::kF32,
-                         std::initializer_list<int64_t>{plan_.max_sequences, state.floats()},
-                         memory);
+    states_.emplace_back(
+        DType::kF32, std::initializer_list<int64_t>{plan_.max_sequences, state.floats()}, memory);
     const Buffer& fresh =
         fresh_states_.emplace_back(DType::kF32, std::initializer_list<int64_t>{state.floats()});
     reset_state(state, fresh.as<float>());

@@ -79,7 +79,7 @@ class KvCache {
   CachePlan plan_;
   Memory& memory_;
   std::vector<Buffer> fresh_states_;  // [floats] each, on the host: what open() starts from
-  std::vector<PagePool> free_;  // [group]
+  std::vector<PagePool> free_;        // [group]
   std::vector<Buffer> pools_;
   std::vector<Buffer> states_;  // [max_sequences, floats] each
   std::vector<Sequence> sequences_;

@@ -6,8 +6,8 @@ namespace dsv4 {
 
 void cuda_check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  const auto code = status == cudaErrorMemoryAllocation ? ErrorCode::kResource
-                                                        : ErrorCode::kUnsupported;
+  const auto code =
+      status == cudaErrorMemoryAllocation ? ErrorCode::kResource : ErrorCode::kUnsupported;
   fail(code, "{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 

@@ -1,9 +1,10 @@
 // The runner of a device.
 //
 //   lists     built in page-locked memory, brought over in one copy (model/step_lists.h)
-//   decode    steps of one token per sequence are padded to a few sizes and captured: the first step
-//             of a size runs kernel by kernel (which also makes every workspace as large as it gets),
-//             the second is recorded, and all further ones are one graph launch
+//   decode    steps of one token per sequence are padded to a few sizes and captured: the first
+//   step
+//             of a size runs kernel by kernel (which also makes every workspace as large as it
+//             gets), the second is recorded, and all further ones are one graph launch
 //   prefill   kernel by kernel; the host is ahead of the device all the time
 //   sample    on the device; the one wait of a step is for the chosen ids
 
@@ -57,8 +58,7 @@ class DeviceRunner : public Runner {
   const Scratch& scratch() const override { return scratch_; }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override;
-  std::vector<Sampled> sample(const ConstTensorView& logits,
-                              std::span<const SamplingParams> params,
+  std::vector<Sampled> sample(const ConstTensorView& logits, std::span<const SamplingParams> params,
                               std::span<const uint64_t> steps) override;
   void wait() override { device_.wait(); }
 
@@ -103,8 +103,7 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
                    device_.memory()),
       sampling_(device_, limits.max_sequences * 64 + 4096) {
   list_scratch_.reserve(list_mirror_.view().numel());
-  scratch_.reserve(
-      plan_workspace(model.config(), context.numerics, limits, 0).scratch.activations);
+  scratch_.reserve(plan_workspace(model.config(), context.numerics, limits, 0).scratch.activations);
 }
 
 DeviceRunner::~DeviceRunner() {
@@ -143,16 +142,16 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   const Scratch::Scope scope(list_scratch_);
   const std::byte* const lists = list_scratch_.taken().data;
   const StepExtents exact = step_extents(model_.config(), batch);
-  const bool decode = exact.tokens == exact.runs && exact.logits_rows == exact.runs &&
-                      device_.times() == nullptr;
+  const bool decode =
+      exact.tokens == exact.runs && exact.logits_rows == exact.runs && device_.times() == nullptr;
   const StepExtents extents = decode ? padded(exact) : exact;
   Step step = make_step(context_, model_.config(), batch, extents, caches,
                         StepLists(list_scratch_, list_mirror_.view().data - lists), scratch_);
   const TensorView written = list_scratch_.taken();
-  cuda_check(cudaMemcpyAsync(list_mirror_.view().data, written.data,
-                             static_cast<size_t>(written.bytes()), cudaMemcpyHostToDevice,
-                             device_.stream()),
-             "copy of the step's lists");
+  cuda_check(
+      cudaMemcpyAsync(list_mirror_.view().data, written.data, static_cast<size_t>(written.bytes()),
+                      cudaMemcpyHostToDevice, device_.stream()),
+      "copy of the step's lists");
   lists_copied_.record(device_.stream());
   const auto enqueue = [&] { model_.forward(step, caches, logits); };
   decode ? run_captured(extents, enqueue) : enqueue();
@@ -184,12 +183,11 @@ std::vector<Sampled> DeviceRunner::sample(const ConstTensorView& logits,
     return TensorView(TensorMeta::contiguous(dtype, {n}), there + at);
   };
   const auto count = static_cast<size_t>(n);
-  dsv4::sample(context_,
-               {.logits = logits,
-                .params = {reinterpret_cast<const SamplingParams*>(there), count},
-                .steps = {reinterpret_cast<const uint64_t*>(there + steps_at), count},
-                .ids = list(DType::kI32, ids_at),
-                .logprobs = list(DType::kF32, logprobs_at)});
+  dsv4::sample(context_, {.logits = logits,
+                          .params = {reinterpret_cast<const SamplingParams*>(there), count},
+                          .steps = {reinterpret_cast<const uint64_t*>(there + steps_at), count},
+                          .ids = list(DType::kI32, ids_at),
+                          .logprobs = list(DType::kF32, logprobs_at)});
   sampling_.copy_to_host(ids_at, logprobs_at + 4 * n, device_.stream());
   device_.wait();
   std::vector<Sampled> tokens(count);

@@ -19,8 +19,7 @@ struct TensorPlace {
 std::vector<TensorPlace> place_tensors(Model& model);
 int64_t placed_bytes(const std::vector<TensorPlace>& places);
 // Points the model's views into the block.
-void redirect_tensors(Model& model, const std::vector<TensorPlace>& places,
-                      const std::byte* block);
+void redirect_tensors(Model& model, const std::vector<TensorPlace>& places, const std::byte* block);
 
 // Zeroed memory for them. Throws kResource, saying what there is, when the card has no room.
 Buffer allocate_weights(Device& device, int64_t bytes);  // CUDA builds

@@ -9,6 +9,10 @@ namespace {
 
 constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 
+// What cuBLASLt takes for a product. Beside the experts this is what counts: attention's parts of
+// long lists come and go in the same bytes.
+constexpr int64_t kLibraryBytes = int64_t{32} << 20;
+
 // ops/experts keeps gate, up, hidden and output of every (token, expert) pair of a call, and the
 // quantised input.
 int64_t experts_bytes(const ModelConfig& m, int64_t tokens) {
@@ -20,8 +24,7 @@ int64_t experts_bytes(const ModelConfig& m, int64_t tokens) {
 }  // namespace
 
 // A decode step is padded to at most twice its sequences and twice its context.
-int64_t device_list_bytes(const ModelConfig& config, Numerics numerics,
-                          const CacheLimits& limits) {
+int64_t device_list_bytes(const ModelConfig& config, Numerics numerics, const CacheLimits& limits) {
   CacheLimits decode = limits;
   decode.max_batch_tokens = 2 * limits.max_sequences;
   decode.max_sequences = 2 * limits.max_sequences;
@@ -38,7 +41,7 @@ DeviceWorkspace plan_device_workspace(const ModelConfig& config, Numerics numeri
   return {.lists = device_list_bytes(config, numerics, limits),
           .activations = host.scratch.activations,
           .logits = host.logits,
-          .kernels = experts_bytes(config, limits.max_batch_tokens)};
+          .kernels = experts_bytes(config, limits.max_batch_tokens) + kLibraryBytes};
 }
 
 }  // namespace dsv4

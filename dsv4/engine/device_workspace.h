@@ -7,7 +7,7 @@
 namespace dsv4 {
 
 struct DeviceWorkspace {
-  int64_t lists = 0;        // make_step()'s, on the device; as much again is page-locked on the host
+  int64_t lists = 0;  // make_step()'s, on the device; as much again is page-locked on the host
   int64_t activations = 0;  // Model::forward()'s
   int64_t logits = 0;       // [rows, V] f32
   int64_t kernels = 0;      // what the rows take inside a call, at most

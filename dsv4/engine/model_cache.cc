@@ -4,9 +4,7 @@ namespace dsv4 {
 
 ModelCache::ModelCache(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,
                        Memory& memory)
-    : limits_(limits),
-      layout_(plan_cache(config, numerics, limits)),
-      cache_(layout_.plan, memory) {
+    : limits_(limits), layout_(plan_cache(config, numerics, limits)), cache_(layout_.plan, memory) {
   for (size_t l = 0; l < layout_.layers.size(); ++l)
     layers_.push_back(view(config, config.ratios[l], layout_.layers[l]));
 }

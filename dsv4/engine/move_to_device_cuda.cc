@@ -38,8 +38,8 @@ std::vector<Piece> cut(const std::vector<TensorPlace>& places, std::byte* block)
   for (const TensorPlace& place : places) {
     const int64_t bytes = place.from.bytes();
     for (int64_t at = 0; at < bytes; at += kPieceBytes)
-      pieces.push_back({place.from.data + at, block + place.offset + at,
-                        std::min(kPieceBytes, bytes - at)});
+      pieces.push_back(
+          {place.from.data + at, block + place.offset + at, std::min(kPieceBytes, bytes - at)});
   }
   return pieces;
 }
@@ -62,8 +62,8 @@ class Reader {
     }
     const int fd = descriptor(place->path);
     for (int64_t done = 0; done < piece.bytes;) {
-      const ssize_t got = pread(fd, to + done, static_cast<size_t>(piece.bytes - done),
-                                place->offset + done);
+      const ssize_t got =
+          pread(fd, to + done, static_cast<size_t>(piece.bytes - done), place->offset + done);
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0)
         fail(ErrorCode::kIo, "cannot read {}: {}", place->path,
@@ -90,8 +90,7 @@ class Reader {
 // One stream of copies.
 class Lane {
  public:
-  explicit Lane(Device& device)
-      : buffers_(DType::kU8, {kBuffers, kPieceBytes}, device.pinned()) {
+  explicit Lane(Device& device) : buffers_(DType::kU8, {kBuffers, kPieceBytes}, device.pinned()) {
     cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }

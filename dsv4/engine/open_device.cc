@@ -25,8 +25,7 @@ int cuda_ordinal(const std::string& name) {
 std::shared_ptr<Device> open_device(const std::string& name) {
   if (name == "cpu") return nullptr;
   const int ordinal = cuda_ordinal(name);
-  if (ordinal < 0)
-    fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", name);
+  if (ordinal < 0) fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", name);
 #if DSV4_CUDA
   return std::make_shared<Device>(ordinal);
 #else

@@ -60,9 +60,9 @@ double matrix_rate(Device& device) {
   fill_moderate(device, w);
   const Context context{.device = &device};
   const double seconds = median_seconds(device, [&] {
-    linear(context, {.x = x,
-                     .weight = {.format = WeightFormat::kBF16, .n = n, .k = n, .data = w},
-                     .out = out});
+    linear(
+        context,
+        {.x = x, .weight = {.format = WeightFormat::kBF16, .n = n, .k = n, .data = w}, .out = out});
   });
   return 2.0 * n * n * n / seconds;
 }

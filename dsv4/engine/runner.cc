@@ -10,8 +10,7 @@ class HostRunner : public Runner {
  public:
   HostRunner(const Model& model, const Context& context, const CacheLimits& limits)
       : model_(model), context_(context) {
-    scratch_.reserve(
-        plan_workspace(model.config(), context.numerics, limits, 0).scratch.total());
+    scratch_.reserve(plan_workspace(model.config(), context.numerics, limits, 0).scratch.total());
   }
 
   Memory& memory() override { return host_memory(); }
@@ -25,16 +24,13 @@ class HostRunner : public Runner {
     model_.forward(step, caches, logits);
   }
 
-  std::vector<Sampled> sample(const ConstTensorView& logits,
-                              std::span<const SamplingParams> params,
+  std::vector<Sampled> sample(const ConstTensorView& logits, std::span<const SamplingParams> params,
                               std::span<const uint64_t> steps) override {
     const auto n = static_cast<int64_t>(params.size());
     const Buffer ids(DType::kI32, {n}), logprobs(DType::kF32, {n});
-    dsv4::sample(context_, {.logits = logits,
-                            .params = params,
-                            .steps = steps,
-                            .ids = ids,
-                            .logprobs = logprobs});
+    dsv4::sample(
+        context_,
+        {.logits = logits, .params = params, .steps = steps, .ids = ids, .logprobs = logprobs});
     std::vector<Sampled> tokens;
     for (int64_t i = 0; i < n; ++i)
       tokens.push_back({ids.as<int32_t>()[i], logprobs.as<float>()[i]});

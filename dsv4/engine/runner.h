@@ -1,7 +1,7 @@
 // Runs steps of the network where the model lies: on the host, or on a device.
 //
-// The executor above it reserves cache room and builds batches; what differs between host and device
-// is here: where lists and temporaries live, how a step is launched, how a token is chosen.
+// The executor above it reserves cache room and builds batches; what differs between host and
+// device is here: where lists and temporaries live, how a step is launched, how a token is chosen.
 
 #pragma once
 

@@ -46,7 +46,8 @@ Products mean_expert(const LayerWeights& layer) {
 
 // Experts that `tokens` tokens are expected to choose, if all are equally likely.
 double chosen_experts(const ModelConfig& m, double tokens) {
-  const double share = static_cast<double>(m.experts_per_token) / static_cast<double>(m.num_experts);
+  const double share =
+      static_cast<double>(m.experts_per_token) / static_cast<double>(m.num_experts);
   return static_cast<double>(m.num_experts) * (1 - std::pow(1 - share, tokens));
 }
 
@@ -70,8 +71,8 @@ StepCost layers_cost(const Model& model, double tokens) {
   for (const LayerWeights& layer : model.weights().layers) {
     const Products shared = shared_products(layer), expert = mean_expert(layer);
     cost.weight_bytes += shared.bytes + chosen_experts(m, tokens) * expert.bytes;
-    cost.flops += 2 * tokens *
-                  (shared.values + static_cast<double>(m.experts_per_token) * expert.values);
+    cost.flops +=
+        2 * tokens * (shared.values + static_cast<double>(m.experts_per_token) * expert.values);
   }
   return cost;
 }
@@ -90,8 +91,8 @@ void add_attention(const Model& model, Numerics numerics, double tokens, int64_t
   const ModelConfig& m = model.config();
   const KvLayout row = entry_layout(m);
   const bool packed = numerics == Numerics::kOfficial;
-  const double row_bytes = packed ? static_cast<double>(row.entry_bytes() + row.scale_bytes())
-                                  : 4.0 * row.width();
+  const double row_bytes =
+      packed ? static_cast<double>(row.entry_bytes() + row.scale_bytes()) : 4.0 * row.width();
   const double key_bytes = packed ? static_cast<double>(key_layout(m).page_bytes(1))
                                   : 4.0 * static_cast<double>(m.index_dim);
   for (const int ratio : m.ratios) {

@@ -23,7 +23,8 @@ constexpr int kScaleBias = 127;  // of E8M0
 
 bool ends_with(const std::string& name, const char* end) {
   const std::string tail = end;
-  return name.size() >= tail.size() && name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
+  return name.size() >= tail.size() &&
+         name.compare(name.size() - tail.size(), tail.size(), tail) == 0;
 }
 
 // Columns of the matrix that a weight tensor stores.

@@ -1,5 +1,5 @@
-// Full-size models with random weights, made where they are needed: for benchmarks and plans without
-// a download.
+// Full-size models with random weights, made where they are needed: for benchmarks and plans
+// without a download.
 //
 // The statistics are those of a network that works: every matrix has weights of standard deviation
 // 1/sqrt(k), so activations stay near 1; norms are 1, the residual mix is near the identity, router

@@ -1,13 +1,13 @@
-// Random tensors and cache rows, one element or row a thread; element i of a tensor depends on seed,
-// tensor and i alone.
+// Random tensors and cache rows, one element or row a thread; element i of a tensor depends on
+// seed, tensor and i alone.
 
 #include <map>
 
+#include "dsv4/base/rng.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/engine/device_weights.h"
 #include "dsv4/engine/synthetic.h"
-#include "dsv4/base/rng.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/index_layout.h"
 #include "dsv4/formats/kv_layout.h"
@@ -142,9 +142,8 @@ void fill_pool(Device& device, const Pool& pool, int width, uint64_t seed) {
     return launch(device, "make_rows", normal_kernel<float>, shape, pool.pages.template as<float>(),
                   pool.pages.numel(), 1.f, seed);
   }
-  const LaunchShape rows{.grid = kBlocks,
-                         .block = kRowThreads,
-                         .shared = kRowThreads * kMaxWidth * sizeof(float)};
+  const LaunchShape rows{
+      .grid = kBlocks, .block = kRowThreads, .shared = kRowThreads * kMaxWidth * sizeof(float)};
   launch(device, "make_rows", packed_rows_kernel<decltype(pool.layout)>, rows, pool.layout, width,
          pool.pages.template as<uint8_t>(), pool.pages.row_stride(), pool.num_rows(),
          pool.page_entries, seed);

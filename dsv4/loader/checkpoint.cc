@@ -73,8 +73,7 @@ Checkpoint Checkpoint::open(const std::string& folder) {
 }
 
 Checkpoint Checkpoint::blank(const std::string& what,
-                             const std::map<std::string, TensorMeta>& tensors,
-                             const Fill& fill) {
+                             const std::map<std::string, TensorMeta>& tensors, const Fill& fill) {
   constexpr int64_t kAlign = 64;
   int64_t bytes = 0;
   for (const auto& [name, meta] : tensors) bytes += align_up(meta.bytes(), kAlign);

@@ -46,7 +46,7 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return index_.metadata; }
   size_t num_copied() const { return copies_.size(); }
   std::span<const std::byte> bytes() const { return file_.bytes(); }  // the whole file
-  void release_pages() const { file_.release_pages(); }  // base/mapped_file.h
+  void release_pages() const { file_.release_pages(); }               // base/mapped_file.h
 
  private:
   MappedFile file_;

@@ -23,8 +23,7 @@ Model Model::load(const std::string& folder) {
 }
 
 Model Model::blank(const std::string& what, const ModelConfig& config,
-                   const std::map<std::string, TensorMeta>& tensors,
-                   const Checkpoint::Fill& fill) {
+                   const std::map<std::string, TensorMeta>& tensors, const Checkpoint::Fill& fill) {
   return {config, Checkpoint::blank(what, tensors, fill)};
 }
 

@@ -24,7 +24,8 @@ class Model {
   static Model load(const std::string& folder);
   // A model without files (Checkpoint::blank).
   static Model blank(const std::string& what, const ModelConfig& config,
-                     const std::map<std::string, TensorMeta>& tensors, const Checkpoint::Fill& fill);
+                     const std::map<std::string, TensorMeta>& tensors,
+                     const Checkpoint::Fill& fill);
 
   const ModelConfig& config() const { return config_; }
   const std::vector<LayerSpec>& schedule() const { return schedule_; }
@@ -50,7 +51,7 @@ class Model {
   void run_layer(Step& step, size_t l, const LayerCache& cache, const TensorView& streams) const;
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
 
-  std::shared_ptr<Device> device_;          // outlives device_memory_
+  std::shared_ptr<Device> device_;  // outlives device_memory_
   Buffer device_memory_;
   std::unique_ptr<Checkpoint> checkpoint_;  // stays at one address: the weights point into it
   ModelConfig config_;

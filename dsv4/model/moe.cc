@@ -31,10 +31,8 @@ TensorView moe(Step& step, const MoeWeights& weights, const ConstTensorView& x) 
                          .acc = acc,
                          .add = false});
   // The shared expert sees every token with weight 1.
-  experts(step.context, {.x = x,
-                         .table = weights.shared,
-                         .swiglu_limit = m.swiglu_limit,
-                         .acc = acc});
+  experts(step.context,
+          {.x = x, .table = weights.shared, .swiglu_limit = m.swiglu_limit, .acc = acc});
   return acc;
 }
 

@@ -66,9 +66,9 @@ class Walk {
   }
 
   void entries(int ratio, int page_entries, int64_t most) {
-    list({closed(ratio)});  // rows
-    list({closed(ratio)});  // positions
-    list({t_});             // visible
+    list({closed(ratio)});                                                        // rows
+    list({closed(ratio)});                                                        // positions
+    list({t_});                                                                   // visible
     list({runs_, std::max<int64_t>(1, ceil_div(visible(ratio), page_entries))});  // pages
     if (visible(ratio) <= most) list({t_, visible(ratio)});                       // all
   }

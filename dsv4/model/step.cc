@@ -112,13 +112,11 @@ void ListWriter::tokens() {
   step_.state_slots = list(extents_.runs, runs, -1, [&](int64_t i) { return run(i).slot; });
   step_.cu_tokens = list(extents_.runs + 1, runs, static_cast<int32_t>(total),
                          [&](int64_t i) { return run(i).first; });
-  step_.positions =
-      token_list(0, [](const SequenceRun& r, int64_t i) { return r.position + i; });
-  step_.sequence = token_list(
-      0, [&](const SequenceRun& r, int64_t) { return &r - batch_.runs.data(); });
-  step_.logits_rows =
-      list(extents_.logits_rows, static_cast<int64_t>(batch_.logits_rows.size()), 0,
-           [&](int64_t i) { return batch_.logits_rows[static_cast<size_t>(i)]; });
+  step_.positions = token_list(0, [](const SequenceRun& r, int64_t i) { return r.position + i; });
+  step_.sequence =
+      token_list(0, [&](const SequenceRun& r, int64_t) { return &r - batch_.runs.data(); });
+  step_.logits_rows = list(extents_.logits_rows, static_cast<int64_t>(batch_.logits_rows.size()), 0,
+                           [&](int64_t i) { return batch_.logits_rows[static_cast<size_t>(i)]; });
 }
 
 void ListWriter::window(int page_entries) {
@@ -165,9 +163,8 @@ EntryLists ListWriter::entries(int ratio, const StepExtents::Entries& extents, i
                                int page_entries) {
   EntryLists lists{.ratio = ratio, .max_visible = extents.visible};
   closed(ratio, extents.closed, page_entries, lists);
-  lists.visible = token_list(0, [&](const SequenceRun& r, int64_t i) {
-    return (r.position + i + 1) / ratio;
-  });
+  lists.visible =
+      token_list(0, [&](const SequenceRun& r, int64_t i) { return (r.position + i + 1) / ratio; });
   lists.pages = pages(ratio, extents.pages);
   if (lists.max_visible > most) return lists;
   lists.all_rows =

@@ -66,7 +66,8 @@ struct Step {
 // What the batch needs and no more. Page sizes come from the caches, one LayerCache per layer.
 StepExtents step_extents(const ModelConfig& config, const ForwardBatch& batch);
 
-// Lists live as long as the caller's scope on their scratch. `extents` are step_extents() or larger.
+// Lists live as long as the caller's scope on their scratch. `extents` are step_extents() or
+// larger.
 Step make_step(const Context& context, const ModelConfig& config, const ForwardBatch& batch,
                const StepExtents& extents, std::span<const LayerCache> caches, StepLists lists,
                Scratch& scratch);

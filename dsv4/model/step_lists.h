@@ -1,9 +1,9 @@
 // Where the lists of a forward step are written, and where the ops read them.
 //
 // The host builds the lists (step.cc). On the CPU the ops read them in place. On a device they are
-// built in page-locked memory and read from a mirror in device memory, at the same offsets: one copy
-// per step brings them over, and steps of equal extents find their lists at equal addresses, which
-// is what a captured graph needs.
+// built in page-locked memory and read from a mirror in device memory, at the same offsets: one
+// copy per step brings them over, and steps of equal extents find their lists at equal addresses,
+// which is what a captured graph needs.
 
 #pragma once
 
@@ -22,9 +22,7 @@ class StepLists {
     return scratch_.take(dtype, shape);
   }
   // The same tensor as ops see it.
-  ConstTensorView read(const TensorView& written) const {
-    return {written, written.data + shift_};
-  }
+  ConstTensorView read(const TensorView& written) const { return {written, written.data + shift_}; }
 
  private:
   Scratch& scratch_;

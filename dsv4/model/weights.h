@@ -74,7 +74,6 @@ struct ModelWeights {
 // Every tensor of the weights that is there, in the order in which a forward step reads them.
 void for_each_tensor(ModelWeights& weights, const std::function<void(ConstTensorView&)>& visit);
 
-
 // Throws kBadInput naming the tensor that is missing or has another shape than the config says.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 

@@ -1,8 +1,8 @@
 // The GPU of the tests, if this build and this machine have one.
 //
 // Tensors of an Arena are host pages that the GPU is allowed to address (registered with the
-// driver), under the same pointers. So CUDA rows take the very arguments that CPU rows take, and the
-// unreadable page behind a tensor stops a kernel that reads or writes past its end.
+// driver), under the same pointers. So CUDA rows take the very arguments that CPU rows take, and
+// the unreadable page behind a tensor stops a kernel that reads or writes past its end.
 
 #pragma once
 

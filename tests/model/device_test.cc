@@ -44,8 +44,8 @@ std::vector<int32_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
 double largest_difference(const Buffer& a, const Buffer& b) {
   double largest = 0;
   for (int64_t i = 0; i < a.view().numel(); ++i) {
-    const double off = std::abs(static_cast<double>(a.as<float>()[i]) -
-                                static_cast<double>(b.as<float>()[i]));
+    const double off =
+        std::abs(static_cast<double>(a.as<float>()[i]) - static_cast<double>(b.as<float>()[i]));
     if (!(off <= largest)) largest = off;  // NaN is large
   }
   return largest;

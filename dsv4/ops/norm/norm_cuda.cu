@@ -40,8 +40,8 @@ __global__ void head_norm_kernel(const X* x, int64_t x_stride, Out* out, int64_t
     sum += kStepped ? bf16_step(square) : square;
   }
   const float mean = block_sum(sum, sums) / static_cast<float>(d);
-  const float root = kStepped ? bf16_step(1.f / sqrtf(bf16_step(bf16_step(mean) + eps)))
-                              : 1.f / sqrtf(mean + eps);
+  const float root =
+      kStepped ? bf16_step(1.f / sqrtf(bf16_step(bf16_step(mean) + eps))) : 1.f / sqrtf(mean + eps);
   for (int i = threadIdx.x; i < d; i += kThreads) out[i] = from_float<Out>(to_float(x[i]) * root);
 }
 
