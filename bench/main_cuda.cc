@@ -11,11 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "bench/gpu_roofs.h"
+#include "bench/gpu_timing.h"
 #include "bench/managed_memory.h"
 #include "bench/op_bench.h"
 #include "dsv4/base/error.h"
 #include "dsv4/device/error.h"
+#include "dsv4/engine/probe.h"
 
 namespace dsv4::bench {
 namespace {
@@ -33,7 +34,7 @@ double megahertz(int ordinal, cudaDeviceAttr attribute) {
   return kilohertz * 1e-3;
 }
 
-Json describe(const Device& device, const GpuRoofs& roofs) {
+Json describe(const Device& device, const Roofs& roofs) {
   const DeviceInfo& info = device.info();
   return {{"device", info.name},
           {"compute_capability", fmt::format("{}.{}", info.major, info.minor)},
@@ -45,7 +46,7 @@ Json describe(const Device& device, const GpuRoofs& roofs) {
 }
 
 // The tensors are on the GPU before anything is timed.
-Json time_entry(Device& device, const Entry& entry, const GpuRoofs& roofs) {
+Json time_entry(Device& device, const Entry& entry, const Roofs& roofs) {
   const size_t slash = entry.name.find('/');
   Json result{{"op", entry.name.substr(0, slash)},
               {"row", entry.row},
@@ -90,7 +91,7 @@ void print(const Json& result) {
 }
 
 Json run_all(Device& device, const std::regex& filter) {
-  const GpuRoofs roofs = measure_roofs(device);
+  const Roofs roofs = make_device_probe(device)->measure_roofs();
   Json report = describe(device, roofs);
   fmt::print(stderr, "{}: copy {:.0f} GB/s, bf16 matrix {:.0f} TFLOP/s\n", device.info().name,
              roofs.copy_bytes_per_s * 1e-9, roofs.matrix_flops_per_s * 1e-12);

@@ -124,7 +124,7 @@ TEST(Plan, CacheIsWhatTheEngineAllocates) {
   // Reserved only, so the size does not matter.
   for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
     const CacheLimits limits{3000, 2, 64};
-    const ModelCache cache(c, numerics, limits);
+    const ModelCache cache(c, numerics, limits, host_memory());
     int64_t bytes = 0;
     for (const LayerCache& layer : cache.layers()) {
       for (const TensorView& view : {layer.window.pages, layer.entries.pages, layer.keys.pages,

@@ -75,7 +75,11 @@ TEST_F(Cli, UsageErrors) {
   expect_error("run demo --numerics sloppy", "--numerics");
   expect_error("run demo --numerics 1", "--numerics");
   expect_error("run demo --temp nan", "--temp");
-  expect_error("run demo --device cuda", "cpu only");
+  expect_error("run demo --device gpu", "no device 'gpu': want cpu, cuda or cuda:N");
+  expect_error("run demo --device cuda:x", "no device 'cuda:x'");
+#if !DSV4_CUDA
+  expect_error("run demo --device cuda", "this program was built without CUDA");
+#endif
   expect_error("run demo -n 0", "--max-tokens");
 }
 

@@ -1,4 +1,4 @@
-// What a GPU can do at best, measured in the same run as the benchmarks, and how calls are timed.
+// How calls of CUDA rows are timed.
 
 #pragma once
 
@@ -7,13 +7,6 @@
 #include "dsv4/device/device.h"
 
 namespace dsv4::bench {
-
-struct GpuRoofs {
-  double copy_bytes_per_s = 0;    // read and written, of a copy of 1 GiB in device memory
-  double matrix_flops_per_s = 0;  // bf16, cuBLASLt, 8192^3; 0 without the library
-};
-
-GpuRoofs measure_roofs(Device& device);
 
 struct Timing {
   double median_s = 0, fastest_s = 0;  // of one call

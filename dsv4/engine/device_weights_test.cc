@@ -1,0 +1,55 @@
+#include "dsv4/engine/device_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "dsv4/engine/synthetic.h"
+
+namespace dsv4 {
+namespace {
+
+Model small_synthetic(const char* experts) {
+  return synthetic_model("flash", recipe_of_flags(experts, ""), 3, 1);
+}
+
+// What ops/experts asks for: every tensor of expert e lies e times one distance behind expert 0's.
+TEST(DeviceWeights, ExpertsLieAtEqualDistances) {
+  Model model = small_synthetic("k3");
+  const std::vector<TensorPlace> places = place_tensors(model);
+  std::vector<std::byte> block(1);  // never read: only addresses count
+  redirect_tensors(model, places, block.data());
+  for (const LayerWeights& layer : model.weights().layers) {
+    const auto& experts = layer.moe.routed;
+    const std::ptrdiff_t distance = experts[1].w1.data.data - experts[0].w1.data.data;
+    for (size_t e = 0; e < experts.size(); ++e) {
+      const std::ptrdiff_t at = distance * static_cast<std::ptrdiff_t>(e);
+      EXPECT_EQ(experts[e].w1.data.data - experts[0].w1.data.data, at);
+      EXPECT_EQ(experts[e].w3.scale.data - experts[0].w3.scale.data, at);
+      EXPECT_EQ(experts[e].w2.codebook.data - experts[0].w2.codebook.data, at);
+    }
+  }
+}
+
+TEST(DeviceWeights, PlacesDoNotOverlapAndCoverEveryTensor) {
+  Model model = small_synthetic("");
+  const std::vector<TensorPlace> places = place_tensors(model);
+  int64_t end = 0, bytes = 0;
+  for (const TensorPlace& place : places) {
+    EXPECT_EQ(place.offset % 256, 0);
+    EXPECT_GE(place.offset, end);
+    end = place.offset + place.from.bytes();
+    bytes += place.from.bytes();
+  }
+  EXPECT_LE(end, placed_bytes(places));
+  EXPECT_LT(placed_bytes(places) - bytes, static_cast<int64_t>(places.size()) * 256);
+  int64_t seen = 0;
+  std::set<const std::byte*> distinct;
+  model.for_each_tensor([&](ConstTensorView& view) {
+    if (distinct.insert(view.data).second) seen += view.bytes();
+  });
+  EXPECT_EQ(seen, bytes);
+}
+
+}  // namespace
+}  // namespace dsv4

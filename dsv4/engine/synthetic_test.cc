@@ -1,0 +1,77 @@
+#include "dsv4/engine/synthetic.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "dsv4/base/error.h"
+#include "dsv4/formats/codebook.h"
+#include "dsv4/formats/e4m4.h"
+#include "dsv4/formats/ue8m0.h"
+
+namespace dsv4 {
+namespace {
+
+TensorMeta meta(DType dtype, std::initializer_list<int64_t> shape) {
+  return TensorMeta::contiguous(dtype, shape);
+}
+
+// The deviation of a weight's values is 1/sqrt(k), to the factor that a power of two can be off.
+TEST(SyntheticRule, ScalesGiveUnitActivations) {
+  const double wanted = 1 / std::sqrt(4096.0);
+  const TensorMeta fp8 = meta(DType::kE4M3, {256, 4096}), fp4 = meta(DType::kI8, {256, 2048});
+  const TensorMeta scale = meta(DType::kE8M0, {2, 32});
+  const double of_fp8 = kE4M3Deviation * ue8m0_to_f32(synthetic_rule("a.scale", scale, &fp8).byte);
+  const double of_fp4 = 2.93 * ue8m0_to_f32(synthetic_rule("a.scale", scale, &fp4).byte);
+  EXPECT_LE(std::abs(std::log2(of_fp8 / wanted)), 0.51);
+  EXPECT_LE(std::abs(std::log2(of_fp4 / wanted)), 0.51);
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
+    const TensorMeta planes = meta(DType::kI32, {256, 128, bits});
+    double squares = 0;
+    for (const float v : nf_codebook(bits).values()) squares += static_cast<double>(v * v);
+    const double of_kbit = std::sqrt(squares / (1 << bits)) *
+                           e4m4_to_f32(synthetic_rule("a.scale", scale, &planes).byte);
+    EXPECT_NEAR(of_kbit / wanted, 1, 0.04) << bits;  // a scale has four bits after the point
+  }
+}
+
+TEST(SyntheticRule, KnowsKindsByNameAndDtype) {
+  const auto kind = [](const char* name, const TensorMeta& m) {
+    return synthetic_rule(name, m, nullptr).kind;
+  };
+  EXPECT_EQ(kind("layers.0.attn.wq_a.weight", meta(DType::kE4M3, {8, 8})), SyntheticKind::kE4M3);
+  EXPECT_EQ(kind("layers.0.ffn.experts.1.w1.weight", meta(DType::kI32, {8, 1, 3})),
+            SyntheticKind::kBits);
+  EXPECT_EQ(kind("head.weight", meta(DType::kBF16, {8, 8})), SyntheticKind::kNormal);
+  EXPECT_EQ(kind("norm.weight", meta(DType::kBF16, {8})), SyntheticKind::kHostCopy);
+  EXPECT_EQ(kind("layers.0.ffn.gate.bias", meta(DType::kF32, {8})), SyntheticKind::kHostCopy);
+}
+
+TEST(SyntheticModel, HasTheLayersAndFormatsAskedFor) {
+  const Model model = synthetic_model("flash", recipe_of_flags("k3", ""), 5, 1);
+  EXPECT_EQ(model.config().num_layers, 5);
+  EXPECT_TRUE(model.weights().unused.empty());
+  const LayerWeights& layer = model.weights().layers[4];
+  EXPECT_EQ(layer.moe.routed[255].w1.bits, 3);
+  EXPECT_EQ(layer.moe.routed[255].w1.scale2, 1.f);
+  EXPECT_EQ(layer.attn.wq_b.format, WeightFormat::kFp8Block);
+  EXPECT_EQ(layer.moe.routed[7].w2.codebook.as<float>()[0], -1.f);
+}
+
+TEST(SyntheticModel, HashLayersRouteToDistinctExperts) {
+  const Model model = synthetic_model("flash", {}, 1, 1);
+  const ConstTensorView& table = model.weights().layers[0].moe.tid2eid;
+  for (const int64_t token : {0, 1, 77777, 129279}) {
+    const int64_t* row = table.row<int64_t>(token);
+    EXPECT_EQ(std::set<int64_t>(row, row + 6).size(), 6u);
+  }
+}
+
+TEST(SyntheticModel, RefusesMoreLayersThanThereAre) {
+  EXPECT_THROW(synthetic_model("flash", {}, 44, 1), Error);
+  EXPECT_THROW(synthetic_model("large", {}, 0, 1), Error);
+}
+
+}  // namespace
+}  // namespace dsv4

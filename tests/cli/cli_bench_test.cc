@@ -1,0 +1,73 @@
+// dsv4 bench and dsv4 inspect device, on a machine with or without a GPU.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cli.h"
+
+namespace dsv4 {
+namespace {
+
+using Json = nlohmann::json;
+using test::CliResult;
+
+class CliBench : public test::Cli {};
+
+TEST_F(CliBench, BenchDecodeReportsEveryPair) {
+  const CliResult result = dsv4("bench decode demo --batch 1,2 --context 64,300 --steps 2 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json report = Json::parse(result.out);
+  EXPECT_EQ(report.at("device"), "cpu");
+  ASSERT_EQ(report.at("results").size(), 4u);
+  for (const Json& row : report.at("results")) {
+    const double batch = row.at("batch"), time = row.at("ms_per_step");
+    EXPECT_GT(time, 0);
+    EXPECT_NEAR(row.at("tokens_per_second").get<double>() * time / (1000 * batch), 1, 1e-6);
+    EXPECT_TRUE(row.at("memory").is_null()) << "there is no device";
+  }
+  // Two tokens read at most twice the experts of one, and the rest of the weights once.
+  const double one = report["results"][0]["weight_bytes"],
+               two = report["results"][1]["weight_bytes"];
+  EXPECT_GT(two, one);
+  EXPECT_LT(two, 2 * one);
+}
+
+TEST_F(CliBench, BenchPrefillReadsInChunks) {
+  const CliResult result = dsv4("bench prefill demo --tokens 100,130 --chunk 64 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json report = Json::parse(result.out);
+  ASSERT_EQ(report.at("results").size(), 2u);
+  EXPECT_EQ(report["results"][1].at("tokens"), 130);
+  EXPECT_EQ(report["results"][1].at("chunk"), 64);
+  EXPECT_GT(report["results"][1].at("flops").get<double>(), 0);
+}
+
+TEST_F(CliBench, BenchPrintsALineForEachResult) {
+  const CliResult result = dsv4("bench decode demo --context 64 --steps 1");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("batch   1, context      64:"), std::string::npos) << result.out;
+}
+
+TEST_F(CliBench, BenchSaysWhatIsWrong) {
+  expect_error("bench decode", "either a model or --synthetic");
+  expect_error("bench decode demo --synthetic flash", "either a model or --synthetic");
+  expect_error("bench decode --synthetic flash", "add --device cuda");
+  expect_error("bench decode --synthetic small", "--synthetic");
+  expect_error("bench decode demo --batch 1,x", "--batch 1,x: want positive numbers");
+  expect_error("bench prefill demo --tokens 0", "--tokens 0: want positive numbers");
+  expect_error("bench prefill demo --tokens 5,", "--tokens 5,: want positive numbers");
+  expect_error("bench frobnicate demo", "subcommand");
+}
+
+TEST_F(CliBench, InspectDeviceListsGpus) {
+  const CliResult result = dsv4("inspect device --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json report = Json::parse(result.out);
+  for (const Json& device : report.at("devices")) {
+    EXPECT_GT(device.at("memory_bytes").get<int64_t>(), 0);
+    EXPECT_GT(device.at("processors").get<int>(), 0);
+  }
+  EXPECT_EQ(dsv4("inspect device").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace dsv4
