@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/performance.md and the table of README.md from bench/results/cpu-*.json. Numbers are never typed by hand.
+"""docs/performance.md and the tables of README.md from bench/results: cpu-*.json (tools/measure_cpu.py) and gpu-*/
+(tools/gpu_check.sh). Numbers are never typed by hand.
 
     tools/performance_page.py            rewrites both
     tools/performance_page.py --check    exit 1 when they are not up to date
@@ -51,16 +52,115 @@ def machine_section(result):
     return lines
 
 
-def page(results):
+def read_gpu(folder):
+    """{name: report} of one GPU's folder: decode_flash, prefill_flash, decode_demo, prefill_demo, ops."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def percent(value):
+    return f"{100 * value:.0f} %"
+
+
+def thousands(tokens):
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
+
+
+def kernel_table(title, row, columns=14):
+    """Where the time of a step goes, kernel by kernel. Events around each launch cost some microseconds of their own."""
+    kernels = row["kernels"]
+    total = sum(kernel["us"] for kernel in kernels)
+    lines = [f"{title}: {sum(k['launches'] for k in kernels)} launches, {total / 1000:.1f} ms one by one", "",
+             "| kernel | launches | time | share |", "|---|---|---|---|"]
+    for kernel in kernels[:columns]:
+        lines.append(f"| {kernel['kernel']} | {kernel['launches']} | {kernel['us'] / 1000:.2f} ms | {percent(kernel['us'] / total)} |")
+    rest = sum(kernel["us"] for kernel in kernels[columns:])
+    return lines + [f"| others | | {rest / 1000:.2f} ms | {percent(rest / total)} |", ""]
+
+
+def what_ran(report):
+    experts = f", experts {report['experts'].upper()}" if report["experts"] else ""
+    return f"{report['model'].split('/')[-1]}{experts}, {report['layers']} layers, {report['numerics']} numerics"
+
+
+def decode_rows(report):
+    return [f"| {r['batch']} | {thousands(r['context'])} | {r['ms_per_step']:.2f} ms | {r['tokens_per_second']:.0f} | "
+            f"{percent(r['share_of_memory_roof'])} |" for r in report["results"]]
+
+
+def prefill_rows(report):
+    return [f"| {thousands(r['tokens'])} | {thousands(r['chunk'])} | {r['seconds']:.2f} s | {r['tokens_per_second']:.0f} | "
+            f"{percent(r['share_of_matrix_roof'])} |" for r in report["results"]]
+
+
+def memory_rows(report):
+    lines = []
+    for r in report["results"]:
+        m = r["memory"]
+        what = f"{r['batch']} x {thousands(r['context'])}" if "batch" in r else f"prompt of {thousands(r['tokens'])}"
+        off = m["measured_bytes"] / m["planned_bytes"] - 1
+        lines.append(f"| {what} | {m['planned_bytes'] / 2**30:.2f} GiB | {m['measured_bytes'] / 2**30:.2f} GiB | {100 * off:+.2f} % |")
+    return lines
+
+
+def gpu_ops(report):
+    lines = [f"One op at a time (`dsv4_bench_cuda`), roofs of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
+             f"{report['matrix_tflop_per_s']:.0f} TFLOP/s:", "",
+             "| op | shape | row | time | of copy | of matrix |", "|---|---|---|---|---|---|"]
+    for r in report["results"]:
+        if "us" in r:
+            lines.append(f"| {r['op']} | {r['shape']} | {r['row']} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
+                         f"{r.get('percent_matrix', 0):.0f} % |")
+    return lines + [""]
+
+
+def gpu_section(gpu):
+    decode, prefill = gpu["decode_flash"], gpu["prefill_flash"]
+    lines = [f"## {decode['device']}", "",
+             f"`tools/gpu_check.sh`, driver for {decode['driver']}. Roofs of the same run: copy {decode['copy_bytes_per_s'] / 1e9:.0f} GB/s, bf16 "
+             f"{decode['matrix_flops_per_s'] / 1e12:.0f} TFLOP/s. Shares are of the bytes that a step must read and the flops that it must do "
+             "(`engine/step_cost.h`).", "", f"Decode, {what_ran(decode)}:", "",
+             "| batch | context | step | tokens/s | of memory roof |", "|---|---|---|---|---|", *decode_rows(decode), "",
+             f"Prefill, {what_ran(prefill)}:", "",
+             "| prompt | chunk | time | tokens/s | of matrix roof |", "|---|---|---|---|---|", *prefill_rows(prefill), ""]
+    for index, name in ((0, "Decode, batch 1"), (2, "Decode, batch 32")):
+        lines += kernel_table(f"{name}, context {thousands(decode['results'][index]['context'])}", decode["results"][index])
+    lines += kernel_table(f"Prefill, first chunk of {thousands(prefill['results'][0]['chunk'])}", prefill["results"][0])
+    phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f} s" for name, seconds in decode["seconds"].items())
+    lines += [f"Start, by phase: {phases}; first four steps {decode['results'][0]['warm_up_seconds']:.2f} s.", "",
+              "Memory beyond the CUDA context, planned before loading and measured:", "",
+              "| sequences | planned | measured | difference |", "|---|---|---|---|", *memory_rows(decode), *memory_rows(prefill), ""]
+    demo = gpu["decode_demo"]["results"]
+    lines += [f"Demo model: {', '.join('%.0f tokens/s at batch %d' % (r['tokens_per_second'], r['batch']) for r in demo)} (decode), "
+              f"{gpu['prefill_demo']['results'][0]['tokens_per_second']:.0f} tokens/s (prefill).", ""]
+    return lines + gpu_ops(gpu["ops"])
+
+
+def gpu_readme(gpus):
+    lines = ["", "V4-Flash with random weights, 3-bit experts, FP8 dense, `tools/gpu_check.sh`:", "",
+             "| GPU | layers | what | tokens/s | share of the measured roof |", "|---|---|---|---|---|"]
+    for gpu in gpus:
+        decode, prefill = gpu["decode_flash"], gpu["prefill_flash"]
+        for r in decode["results"]:
+            lines.append(f"| {decode['device']} | {decode['layers']} | decode, batch {r['batch']}, context {thousands(r['context'])} | "
+                         f"{r['tokens_per_second']:.0f} | {percent(r['share_of_memory_roof'])} of copy bandwidth |")
+        for r in prefill["results"]:
+            lines.append(f"| {prefill['device']} | {prefill['layers']} | prefill of {thousands(r['tokens'])} | "
+                         f"{r['tokens_per_second']:.0f} | {percent(r['share_of_matrix_roof'])} of bf16 |")
+    return lines
+
+
+def page(results, gpus):
     lines = ["# Performance", "",
              "Made by `tools/performance_page.py` from `bench/results/*.json`. Weights come from a pool larger than the caches; a share is "
              "of the roof measured in the same run.", ""]
     for result in results:
         lines += machine_section(result)
+    for gpu in gpus:
+        lines += gpu_section(gpu)
     return "\n".join(lines)
 
 
-def readme_table(results):
+def readme_table(results, gpus):
     lines = []
     for result in results:
         demo, ops = result["demo"], {row["name"]: row for row in result["ops"]}
@@ -74,13 +174,14 @@ def readme_table(results):
         lines += [f"| demo: decode / prefill of {demo['prompt_tokens']} tokens | {demo['decode_tokens_per_s']:.0f} / "
                   f"{demo['prefill_tokens_per_s']:.0f} tokens/s | |",
                   f"| demo: process start to first token | {demo['process_to_first_token_s'] * 1000:.0f} ms | |"]
-    return "\n".join(lines)
+    return "\n".join(lines + (gpu_readme(gpus) if gpus else []))
 
 
 def main():
     results = [json.loads(path.read_text()) for path in sorted((ROOT / "bench/results").glob("cpu-*.json"))]
-    wanted = {"docs/performance.md": page(results),
-              "README.md": between_marks("README.md", "measured", readme_table(results))}
+    gpus = [read_gpu(folder) for folder in sorted((ROOT / "bench/results").glob("gpu-*"), reverse=True)]
+    wanted = {"docs/performance.md": page(results, gpus),
+              "README.md": between_marks("README.md", "measured", readme_table(results, gpus))}
     sys.exit(settle(wanted, "tools/performance_page.py"))
 
 
