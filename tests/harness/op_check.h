@@ -108,9 +108,6 @@ class RowCheck {
     for (const OpOutput& output : test_.outputs) {
       Tolerance tolerance = output.tolerance;
       tolerance.abs += row_.operand_rounding * output.operand_scale;
-      // Independent roundings move a result by less than one of them; where a quantiser follows,
-      // some codes fall the other way, which is more.
-      tolerance.cosine += 8 * row_.operand_rounding * row_.operand_rounding;
       EXPECT_EQ(compare(output.view, output.want, tolerance), "") << output.name;
     }
   }
