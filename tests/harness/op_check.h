@@ -1,10 +1,9 @@
 // check_op: what every row of every op goes through.
 //
 // For each row of the table that accepts the case: outputs poisoned, run, inputs and canaries
-// unchanged, output compared with the fp64 oracle; run again, bits must match. CPU rows run on
-// every instruction set of this machine and with another number of threads, CUDA rows where there
-// is a GPU. Rows that claim batch invariance run each token alone, bits must match
-// (OpCase::one_token).
+// unchanged, output compared with the fp64 oracle; run again, bits must match. CPU rows run on every
+// instruction set of this machine and with another number of threads, CUDA rows where there is a
+// GPU. Rows that claim batch invariance run each token alone, bits must match (OpCase::one_token).
 
 #pragma once
 
@@ -109,9 +108,6 @@ class RowCheck {
     for (const OpOutput& output : test_.outputs) {
       Tolerance tolerance = output.tolerance;
       tolerance.abs += row_.operand_rounding * output.operand_scale;
-      // Independent roundings move a result by less than one of them; where a quantiser follows,
-      // some codes fall the other way, which is more.
-      tolerance.cosine += 8 * row_.operand_rounding * row_.operand_rounding;
       EXPECT_EQ(compare(output.view, output.want, tolerance), "") << output.name;
     }
   }

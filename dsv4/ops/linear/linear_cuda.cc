@@ -44,7 +44,8 @@ namespace {
 
 const char* reject(const Context& context, const LinearArgs& args, bool rounded) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
-  if (args.x.dim(0) <= 1 && context.force_row.empty()) return "one token";
+  constexpr int64_t kFewTokens = 4;  // as fast in the vector kernels
+  if (args.x.dim(0) <= kFewTokens && context.force_row.empty()) return "few tokens";
   return reject_mma(product_of(args), rounded);
 }
 

@@ -123,6 +123,18 @@ TEST(Linear, AgreesWithOracleOnAlignedShapes) {
   }
 }
 
+// Small, so that racecheck gets through: tiles of 8, 32, 64 and 128 tokens, the last step ragged.
+TEST(Linear, EveryTileOfTheTensorCores) {
+  for (const test::StoredAs& stored : {test::StoredAs{WeightFormat::kBF16},
+                                       {WeightFormat::kFp8Block},
+                                       {WeightFormat::kMxfp4},
+                                       {WeightFormat::kKbit, 3}}) {
+    for (const int64_t t : {6, 20, 50, 90}) {
+      check_linear(stored, {t, 36, 160}, {.x = DType::kE4M3, .out = DType::kBF16});
+    }
+  }
+}
+
 // Column block g of x and out, row block g of the weight.
 TEST(Linear, GroupsAgreeWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {

@@ -99,7 +99,10 @@ void run_vector_product(Device& device, const Product& p) {
 
 int mma_tile(const Device& device, const Product& p, int64_t matrices) {
   const int64_t each = p.num_pairs / matrices;
-  const int tile = each <= (matrices == 1 ? 8 : 4) ? 8 : each <= 32 ? 16 : each <= 80 ? 64 : 128;
+  int tile = each <= 40 ? 32 : each <= 80 ? 64 : 128;
+  if (matrices == 1 && each <= 8) tile = 8;
+  // Most of many matrices have less than twice their share.
+  if (matrices > 1 && each <= 14) tile = each <= 4 ? 8 : 16;
   if (tile > kFewPairs) return tile;
   // Tiles of few pairs keep x whole in shared memory, beside at most 20 KB.
   const int64_t limit = device.info().shared_bytes - (20 << 10);

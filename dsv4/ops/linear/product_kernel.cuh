@@ -23,7 +23,7 @@ namespace dsv4::product {
 
 // Rows of a warp in a pass: what the registers hold.
 template <class Decode, int kTile>
-inline constexpr int kRows = kTile == 8 && Decode::kScaled > 0 ? 2 : 4;
+inline constexpr int kRows = kTile >= 4 && Decode::kScaled > 0 ? 2 : 4;
 inline constexpr int kMaxSplit = 8;
 // Large tiles fill the registers and shared memory of a processor with one block.
 template <int kTile>
@@ -212,10 +212,11 @@ void launch_product(Device& device, const Product& p) {
   const int rows = kWarps<kTile> / split * kRows<Decode, kTile>;
   const int64_t passes = (p.n + rows - 1) / rows, columns = tile_slots(p) * p.parts;
   if (columns == 0) return;
-  // As many blocks as run at a time, and then equal numbers of passes; tiles of a list may be empty
-  // or short, so that finer portions even out.
-  const int64_t blocks =
-      (p.tiles == nullptr ? 1 : 4) * device.info().processors * kBlocksPerProcessor<kTile>;
+  // As many blocks as run at a time, with equal numbers of passes. Where that does not come out
+  // even, because tiles are many or may be missing, four times as many.
+  const int64_t at_a_time = device.info().processors * kBlocksPerProcessor<kTile>;
+  const bool even = 8 * columns <= at_a_time && (p.tiles == nullptr || p.tile_pairs == 1);
+  const int64_t blocks = even ? at_a_time : 4 * at_a_time;
   const int64_t turns = (passes * columns + blocks - 1) / blocks;
   launch(device, "product", product_kernel<Decode, X, kTile>,
          {.grid = tile_slots(p),

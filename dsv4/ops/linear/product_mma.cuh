@@ -20,6 +20,8 @@
 
 #pragma once
 
+#include <type_traits>
+
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/ops/linear/product_parts.cuh"
@@ -51,11 +53,13 @@ template <class Decode, int kTile>
 class WeightLoader {
  public:
   __device__ WeightLoader(const Product& p, const Matrix& matrix, int first_row)
-      : matrix_(matrix), units_(p.k / Decode::kColumns) {
+      : units_(p.k / Decode::kColumns) {
     constexpr int kSlices = MmaShape<kTile>::kSlices;
     const int i = static_cast<int>(threadIdx.x);
     half_ = i % 2, slice_ = i / 2 % kSlices, row_ = i / (2 * kSlices);
-    matrix_row_ = min(first_row + row_, p.n - 1);  // rows beyond the end are computed and dropped
+    // Rows beyond the end are computed and dropped.
+    constexpr int kScaleRows = std::is_same_v<Decode, DecodeFp8> ? kFp8BlockSize : 1;
+    matrix_ = from_row(matrix, min(first_row + row_, p.n - 1), kScaleRows);
   }
 
   // Columns beyond the end become zeros.
@@ -65,8 +69,7 @@ class WeightLoader {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       const int unit = column / Decode::kColumns + u;
-      loaded_[u] =
-          unit < units_ ? Decode::load(matrix_, matrix_row_, unit) : typename Decode::Loaded{};
+      loaded_[u] = unit < units_ ? Decode::load(matrix_, 0, unit) : typename Decode::Loaded{};
     }
   }
 
@@ -94,10 +97,9 @@ class WeightLoader {
  private:
   static constexpr int kUnits = kThreadColumns / Decode::kColumns, kPieces = Decode::kColumns / 8;
 
-  const Matrix& matrix_;
+  Matrix matrix_;  // from this thread's row on
   const int units_;
   int slice_, row_, half_;
-  int64_t matrix_row_;
   typename Decode::Loaded loaded_[kUnits];
 };
 
@@ -105,14 +107,17 @@ class WeightLoader {
 template <int kTile>
 class ActivationLoader {
  public:
-  __device__ ActivationLoader(const Product& p, const Tile& tile) : k_(p.k) {
-    chunk_ = static_cast<int>(threadIdx.x) % kSliceChunks;
+  __device__ ActivationLoader(const Product& p, const Tile& tile)
+      : x_(reinterpret_cast<const uint4*>(p.x)),
+        chunks_(p.k / 8),
+        chunk_(static_cast<int>(threadIdx.x) % kSliceChunks) {
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
       const int pair = row(i) % kTile;
+      rows_[i] = -1;
       if (pair >= tile.count) continue;
-      rows_[i] = reinterpret_cast<const bf16*>(p.x) +
-                 x_offset(p, x_row(p, tile.first + pair), tile.part, 0);
+      const int64_t first = x_offset(p, x_row(p, tile.first + pair), tile.part, 0);
+      rows_[i] = static_cast<int>(first / 8) + chunk_;
     }
   }
 
@@ -120,10 +125,10 @@ class ActivationLoader {
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
       const int slice = row(i) / kTile;
-      const int column = (step * MmaShape<kTile>::kSlices + slice) * kSliceColumns + chunk_ * 8;
+      const int chunk = (step * MmaShape<kTile>::kSlices + slice) * kSliceChunks;
       std::byte* to = operand + chunk_at<kTile>(slice, row(i) % kTile, chunk_);
-      if (column < k_ && rows_[i] != nullptr) {
-        ptx::cp_async<16>(to, rows_[i] + column);
+      if (chunk + chunk_ < chunks_ && rows_[i] >= 0) {
+        ptx::cp_async<16>(to, x_ + rows_[i] + chunk);
       } else {
         *reinterpret_cast<uint4*>(to) = uint4{};
       }
@@ -137,9 +142,9 @@ class ActivationLoader {
     return static_cast<int>(threadIdx.x) / kSliceChunks + i * (kMmaThreads / kSliceChunks);
   }
 
-  const int k_;
-  int chunk_;
-  const bf16* rows_[kRowsEach] = {};  // null: no such pair, zeros
+  const uint4* x_;
+  const int chunks_, chunk_;  // of a row; this thread's of a slice
+  int rows_[kRowsEach];       // its place in x, in chunks; -1: no such pair, zeros
 };
 
 template <int kTile>
@@ -163,25 +168,25 @@ __device__ inline void multiply_step(const std::byte* x, const std::byte* w,
                                      const WarpPlace<kTile>& place, Sums<kTile>& sums) {
   using Shape = MmaShape<kTile>;
   const int lane = threadIdx.x % kWarp;
-#pragma unroll
+#pragma unroll 1  // NOTE: unrolled, loads move up and the sums of 128 x 128 spill (2026-11-21)
   for (int k16 = 0; k16 < kSliceColumns / 16; ++k16) {
-    uint32_t a[Shape::kMmaT][4], b[Shape::kMmaN / 2][4];
+    uint32_t a[Shape::kMmaT][4];
 #pragma unroll
     for (int m = 0; m < Shape::kMmaT; ++m) {
       const int row = place.pair + m * 16 + lane % 16, chunk = k16 * 2 + lane / 16;
       ptx::ldmatrix_x4(a[m], x + chunk_at<kTile>(place.slice, row, chunk));
     }
 #pragma unroll
-    for (int n = 0; n < Shape::kMmaN / 2; ++n) {
-      const int row = place.row + n * 16 + lane / 16 * 8 + lane % 8;
+    for (int n = 0; n < Shape::kMmaN; n += 2) {
+      uint32_t b[4];
+      const int row = place.row + n * 8 + lane / 16 * 8 + lane % 8;
       const int chunk = k16 * 2 + lane / 8 % 2;
-      ptx::ldmatrix_x4(b[n], w + chunk_at<Shape::kN>(place.slice, row, chunk));
-    }
+      ptx::ldmatrix_x4(b, w + chunk_at<Shape::kN>(place.slice, row, chunk));
 #pragma unroll
-    for (int m = 0; m < Shape::kMmaT; ++m) {
-#pragma unroll
-      for (int n = 0; n < Shape::kMmaN; ++n)
-        ptx::mma_bf16(sums[m][n], a[m], b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+      for (int m = 0; m < Shape::kMmaT; ++m) {
+        ptx::mma_bf16(sums[m][n], a[m], b[0], b[1]);
+        ptx::mma_bf16(sums[m][n + 1], a[m], b[2], b[3]);
+      }
     }
   }
 }

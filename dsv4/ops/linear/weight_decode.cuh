@@ -36,6 +36,13 @@ struct Matrix {
   const float* codebook;
 };
 
+// The matrix that begins with this row; scale_rows: rows that share a row of scales, as row does.
+__device__ inline Matrix from_row(Matrix matrix, int64_t row, int scale_rows) {
+  matrix.data += row * matrix.row_bytes;
+  matrix.scale += row / scale_rows * matrix.scale_row_bytes;
+  return matrix;
+}
+
 template <class T>
 __device__ inline T load_as(const std::byte* at) {
   return __ldg(reinterpret_cast<const T*>(at));
