@@ -114,7 +114,7 @@ TEST(Experts, OfficialAgreesWithOracle) {
 // Shapes that the fast kernels of a device take; few and many tokens for each expert.
 TEST(Experts, AlignedShapesAgreeWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {
-    for (const Shape& s : {Shape{1, 6, 40, 256, 128}, {8, 3, 9, 128, 256}, {130, 2, 3, 128, 192}}) {
+    for (const Shape& s : {Shape{1, 6, 40, 256, 128}, {8, 3, 9, 128, 256}, {130, 2, 2, 64, 96}}) {
       check_experts(s, stored, DType::kBF16, Numerics::kOfficial, {.rel = 0.02, .cosine = 5e-6});
       check_experts(s, stored, DType::kBF16, Numerics::kExact, {.ulps = 4, .rel = 4e-6});
     }
@@ -225,6 +225,23 @@ TEST(Experts, ClampAndOrderOfSteps) {
   EXPECT_FLOAT_EQ(acc.as<float>()[0], static_cast<float>(100 + 0.5 * 4 / (1 + std::exp(-2.))));
   EXPECT_FLOAT_EQ(acc.as<float>()[1], static_cast<float>(0.5 * 100 / (1 + std::exp(-10.))));
   EXPECT_NEAR(static_cast<double>(acc.as<float>()[2]), 0.5 * 500 * std::exp(-50.), 1e-25);
+}
+
+// Rows of a device say so when the experts of a table are no stack.
+TEST(Experts, DeviceRowsWantStacks) {
+  Case c;
+  fill_case(c, {40, 2, 3, 64, 64}, {WeightFormat::kMxfp4}, DType::kBF16);
+  std::swap(c.table[0].w2.data, c.table[1].w2.data);
+  Rng rng(3);
+  std::vector<ExpertWeights> mixed(c.table);
+  mixed[2].w1 = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, 64, 64);
+  for (const Row<ExpertsArgs>& row : experts_rows()) {
+    if (row.arch == Arch::kCpu) continue;
+    EXPECT_STREQ(row.reject(Context{}, c.args), "experts are not evenly spaced") << row.name;
+    ExpertsArgs other = c.args;
+    other.table = mixed;
+    EXPECT_STREQ(row.reject(Context{}, other), "experts differ in format") << row.name;
+  }
 }
 
 TEST(Experts, SaysWhatIsWrong) {
