@@ -10,7 +10,7 @@ class HostRunner : public Runner {
  public:
   HostRunner(const Model& model, const Context& context, const CacheLimits& limits)
       : model_(model), context_(context) {
-    scratch_.reserve(plan_workspace(model.config(), context.numerics, limits, 0).scratch.total());
+    scratch_.reserve(plan_workspace(model.config(), context.numerics, limits, 0).scratch.together);
   }
 
   Memory& memory() override { return host_memory(); }

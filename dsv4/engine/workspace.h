@@ -14,7 +14,7 @@ struct Workspace {
   // Upper bound of what the CPU rows take from the system inside a call, by `threads` threads:
   // packed activations of a product, the pairs of an expert wave, decoded keys of a query.
   int64_t kernels = 0;
-  int64_t total() const { return scratch.total() + logits + kernels; }
+  int64_t total() const { return scratch.together + logits + kernels; }
 };
 
 Workspace plan_workspace(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,

@@ -31,7 +31,9 @@ class Walk {
       hyper_connected([&] { moe(); });
     }
     head();
-    return {.lists = lists_.peak_bytes(), .activations = scratch_.peak_bytes()};
+    return {.lists = lists_.peak_bytes(),
+            .activations = scratch_.peak_bytes(),
+            .together = lists_.peak_bytes() + scratch_.peak_bytes()};
   }
 
  private:
@@ -154,7 +156,8 @@ ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics,
   if (listed.context == limits.context) return plan;
   const ScratchPlan all = Walk(config, numerics, listed).forward();
   return {.lists = std::max(plan.lists, all.lists),
-          .activations = std::max(plan.activations, all.activations)};
+          .activations = std::max(plan.activations, all.activations),
+          .together = std::max(plan.together, all.together)};
 }
 
 }  // namespace dsv4

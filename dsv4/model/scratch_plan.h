@@ -19,10 +19,11 @@ struct StepLimits {
   int csa_page_entries = 0, hca_page_entries = 0;
 };
 
+// Each the most that any step takes; the largest lists and activations need not be one step's.
 struct ScratchPlan {
   int64_t lists = 0;        // of make_step(); on a device twice: where written, where read
   int64_t activations = 0;  // of Model::forward()
-  int64_t total() const { return lists + activations; }
+  int64_t together = 0;     // of both, where they share a scratch
 };
 
 ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics, const StepLimits& limits);

@@ -20,7 +20,7 @@ TEST(Scratch, ScopesGiveBackAndViewsStayApart) {
     std::memset(b.data, 2, 1000);
   }
   for (int i = 0; i < 400; ++i) ASSERT_EQ(a.data[i], std::byte{1});
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(inner) % 64, 0u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(inner) % 256, 0u);
 }
 
 TEST(Scratch, LargeAndEmptyTensors) {
@@ -62,9 +62,9 @@ TEST(Scratch, CountingSaysWhatARealOneNeeds) {
   };
   Scratch counted = Scratch::counting();
   walk(counted);
-  EXPECT_EQ(counted.peak_bytes(), 4032 + (int64_t{9} << 20) + 64);
+  EXPECT_EQ(counted.peak_bytes(), 4096 + (int64_t{9} << 20) + 256);
   EXPECT_EQ(counted.reserved_bytes(), 0);
-  for (const int64_t less : {0, 64}) {
+  for (const int64_t less : {0, 256}) {
     Scratch real;
     real.reserve(counted.peak_bytes() - less);
     for (int step = 0; step < 2; ++step) {

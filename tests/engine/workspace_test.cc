@@ -39,7 +39,7 @@ class Feeder {
         work.push_back({sequences_[i], ids[i], all ? Work::Logits::kAll : Work::Logits::kLast});
     }
     executor_.run(work);
-    ASSERT_EQ(executor_.scratch().reserved_bytes(), plan_.scratch.total()) << "a step took more";
+    ASSERT_EQ(executor_.scratch().reserved_bytes(), plan_.scratch.together) << "a step took more";
   }
 
   int64_t peak() const { return executor_.scratch().peak_bytes(); }
@@ -104,7 +104,7 @@ TEST_F(WorkspacePlan, IsReachedByTheLargestStep) {
         std::vector<int64_t> lengths(static_cast<size_t>(limits.max_sequences), 0);
         reach(feeder, limits, 4 * model_.config().index_topk, lengths);
         if (context > lengths[0]) reach(feeder, limits, context, lengths);
-        EXPECT_EQ(feeder.peak(), feeder.plan().scratch.total());
+        EXPECT_EQ(feeder.peak(), feeder.plan().scratch.together);
       }
     }
   }
@@ -132,7 +132,7 @@ TEST_F(WorkspacePlan, IsNeverExceeded) {
       }
       if (budget < c.limits.max_batch_tokens) feeder.step(counts);
     }
-    EXPECT_LE(feeder.peak(), feeder.plan().scratch.total());
+    EXPECT_LE(feeder.peak(), feeder.plan().scratch.together);
   }
 }
 
