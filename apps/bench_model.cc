@@ -88,7 +88,7 @@ Context BenchModel::context() const {
 
 Json BenchModel::header() const {
   const ModelConfig& config = model_->config();
-  return {{"model", model_->checkpoint().folder()},
+  return {{"model", options_.model.empty() ? model_->checkpoint().folder() : options_.model},
           {"experts", options_.experts},
           {"dense", options_.dense},
           {"layers", config.num_layers},
