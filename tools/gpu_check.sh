@@ -58,7 +58,7 @@ bench() { # bench NAME ARGUMENTS ...
 for step in "${steps[@]}"; do
   case "$step" in
     ops) run_all ops "" "$bin"/op_*_test ;;
-    model) run_all model "" "$bin"/{device,sticky_error}_test ;;
+    model) run_all model "" "$bin"/{graph,tma_map,device,sticky_error}_test ;;
     memcheck) run_all memcheck "compute-sanitizer --tool memcheck --error-exitcode 9" "$bin"/op_*_test ;;
     racecheck)
       # Left out: what takes many minutes there and reaches no other kernel (long lists, whole vocabularies, the

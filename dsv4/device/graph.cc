@@ -29,14 +29,25 @@ Template record(cudaStream_t stream, const std::function<void()>& enqueue) {
 }  // namespace
 
 Graph Graph::capture(Device& device, const std::function<void()>& enqueue) {
-  const Template recorded = record(device.stream(), enqueue);
   Graph graph;
-  cuda_check(cudaGraphGetNodes(recorded.get(), nullptr, &graph.kernels_), "cudaGraphGetNodes");
-  cudaGraphExec_t exec = nullptr;
-  cuda_check(cudaGraphInstantiate(&exec, recorded.get(), 0), "cudaGraphInstantiate");
-  graph.exec_.reset(exec);
-  cuda_check(cudaGraphUpload(exec, device.stream()), "cudaGraphUpload");
+  graph.instantiate(device, record(device.stream(), enqueue).get());
   return graph;
+}
+
+void Graph::update(Device& device, const std::function<void()>& enqueue) {
+  const Template recorded = record(device.stream(), enqueue);
+  cudaGraphExecUpdateResultInfo info{};
+  if (cudaGraphExecUpdate(exec_.get(), recorded.get(), &info) == cudaSuccess) return;
+  cudaGetLastError();  // "not the same graph" is an answer, not a failure
+  instantiate(device, recorded.get());
+}
+
+void Graph::instantiate(Device& device, cudaGraph_t recorded) {
+  cuda_check(cudaGraphGetNodes(recorded, nullptr, &kernels_), "cudaGraphGetNodes");
+  cudaGraphExec_t exec = nullptr;
+  cuda_check(cudaGraphInstantiate(&exec, recorded, 0), "cudaGraphInstantiate");
+  exec_.reset(exec);
+  cuda_check(cudaGraphUpload(exec, device.stream()), "cudaGraphUpload");
 }
 
 void Graph::launch(Device& device) const {

@@ -161,10 +161,12 @@ void DeviceRunner::run_captured(const StepExtents& extents, const std::function<
   const auto [at, fresh] = captured_.try_emplace(extents);
   Captured& captured = at->second;
   if (fresh) return enqueue();
-  if (!captured.graph || captured.workspace != scratch_bytes()) {
+  if (!captured.graph) {
     captured.graph = Graph::capture(device_, enqueue);
-    captured.workspace = scratch_bytes();
+  } else if (captured.workspace != scratch_bytes()) {
+    captured.graph->update(device_, enqueue);
   }
+  captured.workspace = scratch_bytes();
   captured.graph->launch(device_);
 }
 

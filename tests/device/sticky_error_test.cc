@@ -5,7 +5,7 @@
 
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
-#include "tests/device/kill_device.h"
+#include "tests/device/test_kernels.h"
 #include "tests/harness/errors.h"
 
 namespace dsv4 {
