@@ -1,9 +1,10 @@
 // check_op: what every row of every op goes through.
 //
 // For each row of the table that accepts the case: outputs poisoned, run, inputs and canaries
-// unchanged, output compared with the fp64 oracle; run again, bits must match. CPU rows run on every
-// instruction set of this machine and with another number of threads, CUDA rows where there is a
-// GPU. Rows that claim batch invariance run each token alone, bits must match (OpCase::one_token).
+// unchanged, output compared with the fp64 oracle; run again, bits must match. CPU rows run on
+// every instruction set of this machine and with another number of threads, CUDA rows where there
+// is a GPU. Rows that claim batch invariance run each token alone, bits must match
+// (OpCase::one_token).
 
 #pragma once
 
