@@ -69,7 +69,6 @@ Device::Device(int ordinal) : info_(chosen(ordinal)) {
   memory_ = std::make_unique<DeviceMemory>(stream_);
   pinned_ = std::make_unique<PinnedMemory>();
   workspace_ = std::make_unique<Scratch>(*memory_);
-  info_.free_bytes = free_bytes();
 }
 
 Device::~Device() {

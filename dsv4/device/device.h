@@ -21,7 +21,7 @@ struct DeviceInfo {
   std::string name;          // "NVIDIA H100 80GB HBM3"
   int major = 0, minor = 0;  // compute capability
   int processors = 0;        // streaming multiprocessors
-  int64_t total_bytes = 0, free_bytes = 0, l2_bytes = 0;
+  int64_t total_bytes = 0, l2_bytes = 0;
   int shared_bytes = 0;  // of a block, at most
 };
 
