@@ -10,7 +10,6 @@
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/device_workspace.h"
 #include "dsv4/engine/synthetic.h"
-#include "dsv4/engine/workspace.h"
 
 namespace dsv4::apps {
 namespace {
@@ -26,6 +25,11 @@ int64_t weight_bytes(Model& model) {
   int64_t bytes = 0;
   model.for_each_tensor([&](ConstTensorView& view) { bytes += view.bytes(); });
   return bytes;
+}
+
+bool has_recipe(const BenchOptions& options) {
+  return !options.experts.empty() || !options.dense.empty() || !options.recipe.empty() ||
+         options.layers != 0;
 }
 
 }  // namespace
@@ -55,6 +59,10 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
 BenchModel::BenchModel(const BenchOptions& options) : options_(options) {
   if (options.model.empty() == options.synthetic.empty())
     fail(ErrorCode::kBadInput, "bench wants either a model or --synthetic flash|pro");
+  if (options.synthetic.empty() && has_recipe(options))
+    fail(ErrorCode::kBadInput,
+         "--experts, --dense, --recipe and --layers are for --synthetic: {} is what it is",
+         options.model);
   auto begin = Clock::now();
   const auto phase = [&](const char* name) {
     phases_[name] = seconds_since(begin);

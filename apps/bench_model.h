@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,9 @@ class BenchModel {
   explicit BenchModel(const BenchOptions& options);
 
   const Model& model() const { return *model_; }
-  Probe& probe() { return *probe_; }
   const Roofs& roofs() const { return roofs_; }
   Context context() const;
-  // What stands above the results: model, device, roofs, seconds of each phase, memory.
+  // What stands above the results: model, device, roofs, seconds of each phase.
   nlohmann::ordered_json header() const;
   // Device memory taken since before the weights came, against the plan for it.
   nlohmann::ordered_json memory(const CacheLimits& limits) const;

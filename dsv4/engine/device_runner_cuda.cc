@@ -1,10 +1,9 @@
 // The runner of a device.
 //
 //   lists     built in page-locked memory, brought over in one copy (model/step_lists.h)
-//   decode    steps of one token per sequence are padded to a few sizes and captured: the first
-//   step
-//             of a size runs kernel by kernel (which also makes every workspace as large as it
-//             gets), the second is recorded, and all further ones are one graph launch
+//   decode    steps of one token per sequence are padded to a few sizes and captured: the first of
+//             a size runs kernel by kernel (which also makes every workspace as large as it gets),
+//             the second is recorded, and all further ones are one graph launch
 //   prefill   kernel by kernel; the host is ahead of the device all the time
 //   sample    on the device; the one wait of a step is for the chosen ids
 
@@ -40,7 +39,7 @@ struct Mirrored {
   void copy_to_device(int64_t begin, int64_t end, cudaStream_t stream) {
     cuda_check(cudaMemcpyAsync(device.view().data + begin, host.view().data + begin,
                                static_cast<size_t>(end - begin), cudaMemcpyHostToDevice, stream),
-               "copy of the step's lists");
+               "copy of the sampling parameters");
   }
   void copy_to_host(int64_t begin, int64_t end, cudaStream_t stream) {
     cuda_check(cudaMemcpyAsync(host.view().data + begin, device.view().data + begin,

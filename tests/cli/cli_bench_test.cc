@@ -55,6 +55,8 @@ TEST_F(CliBench, BenchSaysWhatIsWrong) {
   expect_error("bench decode demo --batch 1,x", "--batch 1,x: want positive numbers");
   expect_error("bench prefill demo --tokens 0", "--tokens 0: want positive numbers");
   expect_error("bench prefill demo --tokens 5,", "--tokens 5,: want positive numbers");
+  expect_error("bench decode demo --experts k3", "are for --synthetic: demo is what it is");
+  expect_error("bench prefill demo --layers 2", "are for --synthetic");
   expect_error("bench frobnicate demo", "subcommand");
 }
 
