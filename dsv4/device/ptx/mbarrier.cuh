@@ -1,0 +1,107 @@
+// Barriers of Hopper that copies and warps of different roles meet at, one function per
+// instruction.
+//
+// An mbarrier counts arrivals and flips its phase when all have come. A consumer that waits for
+// use number i of a buffer waits for phase parity i % 2; a producer that waits for a buffer to be
+// free for use number i waits for parity (i + 1) % 2, which a fresh barrier passes.
+
+#pragma once
+
+#include <cstdint>
+
+#include "dsv4/device/ptx/mma.cuh"
+
+namespace dsv4::ptx {
+
+struct alignas(8) Mbarrier {
+  uint64_t state;
+
+  __device__ void init(uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)),
+                 "r"(arrivals)
+                 : "memory");
+  }
+  __device__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
+  }
+  // This thread arrives when all cp.async that it has started are done, without waiting here.
+  __device__ void arrive_after_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this))
+                 : "memory");
+  }
+  __device__ void wait(uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\n"
+        "bra again;\n"
+        "over:\n"
+        "}" ::"r"(shared_address(this)),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+// Makes initialised mbarriers known to copies; then a block barrier.
+__device__ inline void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Shared memory written with ordinary stores is about to be read by wgmma or bulk copies; in every
+// writing thread, before the barrier.
+__device__ inline void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Named barriers 1 .. 15, for some of a block's warps.
+__device__ inline void barrier_sync(int id, int threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// The same, and whether any thread says yes.
+__device__ inline bool barrier_any(int id, int threads, bool yes) {
+  uint32_t any = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred in, out;\n"
+      "setp.ne.u32 in, %3, 0;\n"
+      "barrier.cta.red.or.pred out, %1, %2, in;\n"
+      "selp.u32 %0, 1, 0, out;\n"
+      "}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(yes))
+      : "memory");
+  return any != 0;
+}
+
+// Registers of this warpgroup from here on: all four warps, at the start of the role's branch.
+template <int kRegisters>
+__device__ void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Brings bytes (a multiple of 16, from an address on 16) to L2 in the background.
+__device__ inline void prefetch_l2(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// 16 or 8 bytes as cp_async; zeros, and no read, if !valid.
+template <int kBytes>
+__device__ void cp_async_or_zero(uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
+                 "r"(bytes)
+                 : "memory");
+  }
+}
+
+}  // namespace dsv4::ptx
