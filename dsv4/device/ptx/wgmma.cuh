@@ -24,7 +24,7 @@ namespace dsv4::ptx {
 // A tile of rows of 128 bytes in shared memory (on 1024 bytes) whose 16-byte pieces are swizzled:
 // piece c of row r lies at 128 r + 16 (c ^ (r % 8)). `next`: bytes from 8 rows to the next 8. Along
 // the rows, 16 values further are 32 bytes further.
-__device__ inline uint64_t swizzled_tile(uint32_t address, uint32_t next = 1024) {
+__device__ constexpr uint64_t swizzled_tile(uint32_t address, uint32_t next = 1024) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return kSwizzle128 | uint64_t{next >> 4} << 32 | uint64_t{1} << 16 | (address & 0x3ffff) >> 4;
 }

@@ -1,0 +1,126 @@
+// Raw rows in the ring -> A operands of wgmma in registers. Nothing is written back: this is where
+// the kernel saves its shared memory.
+//
+// e4m3 -> f16 is exact, times a power of two from 2^-15 to 2^7 too. With g = lane / 4, j = lane % 4:
+//
+// Keys (S^T = K Q^T, 16 keys a warp): ldmatrix gives lane (g, j) four consecutive dims 4j .. 4j + 3
+// of keys g and g + 8. They are taken as k indices 2j, 2j + 1, 2j + 8, 2j + 9, so q is stored in
+// that order: dims 16 i + {0 1 4 5 8 9 12 13 | 2 3 6 7 10 11 14 15}.
+//
+// Values (O^T = V^T P^T, 16 dims a warp): transposed ldmatrix gives dims 2g, 2g + 1 of keys 2j,
+// 2j + 1. Dim 2g is taken as row g of the product, 2g + 1 as row g + 8: neighbours in one lane.
+
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
+
+namespace dsv4::mla90 {
+
+// One ldmatrix: operands of two products, 16 k each.
+using Fragments = uint32_t[2][4];
+
+__device__ inline uint32_t bits_of(__half2 pair) {
+  return static_cast<uint32_t>(__half_as_ushort(pair.x)) |
+         static_cast<uint32_t>(__half_as_ushort(pair.y)) << 16;
+}
+__device__ inline __half2 half2_of(uint32_t bits) {
+  return {__ushort_as_half(static_cast<uint16_t>(bits & 0xffff)),
+          __ushort_as_half(static_cast<uint16_t>(bits >> 16))};
+}
+// Two codes in the low half of `codes`, times scale.
+__device__ inline uint32_t scaled_pair(uint32_t codes, __half2 scale) {
+  const __half2 values{__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)};
+  return bits_of(__hmul2(values, scale));
+}
+
+template <class Row>
+__device__ uint32_t piece_address(uint32_t slot, int row, int piece) {
+  return slot + row * Row::kRowBytes + 16 * (piece ^ Row::swizzle(row));
+}
+
+__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+using Raw = uint32_t[4];  // what one ldmatrix gives
+
+// Keys of the warp's 16 rows, from row `first` of a slot.
+template <class Row>
+struct KeyFragments {
+  uint32_t base;  // of this lane's ldmatrix row, piece 0 or 1
+
+  __device__ KeyFragments(uint32_t slot, int first) {
+    const int lane = threadIdx.x % kWarp;
+    base = piece_address<Row>(slot, first + lane % 16, lane / 16);
+  }
+  // Codes of dims 32 i ..
+  __device__ void load(int i, Raw& r) const { load_matrices(r, address(2 * i)); }
+  // scales: of keys g and g + 8, twice each.
+  __device__ static void decode(const Raw& r, const __half2 (&scales)[2], Fragments& a) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      a[n / 2][n % 2] = scaled_pair(r[n] & 0xffff, scales[n % 2]);
+      a[n / 2][n % 2 + 2] = scaled_pair(r[n] >> 16, scales[n % 2]);
+    }
+  }
+  // RoPE dims 16 i .. 16 i + 15: one product.
+  __device__ void rope(int i, Raw& a) const { load_matrices(a, address(Row::kCodes / 16 + 2 * i)); }
+
+ private:
+  __device__ uint32_t address(int piece) const {  // even
+    return (base ^ 16 * (piece % Row::kSwizzle)) + 16 * (piece - piece % Row::kSwizzle);
+  }
+};
+
+// Values of 32 keys, a whole slot; the warp's 16 dims of 64.
+template <class Row>
+struct ValueFragments {
+  uint32_t slot;
+
+  // Codes of dims 64 tile + 16 warp ..
+  __device__ void load(int tile, Raw& r) const {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
+    load_matrices_transposed(r, piece_address<Row>(slot, lane, 4 * tile + warp));
+  }
+  // scales: of keys 8 n + 2j, + 1.
+  __device__ static void decode(const Raw& r, const uint4& scales, Fragments& a) {
+    const uint32_t pairs_of[4] = {scales.x, scales.y, scales.z, scales.w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const uint32_t codes = __byte_perm(r[n], 0, 0x3120);
+      const __half2 scale = half2_of(pairs_of[n]);
+      a[n / 2][n % 2 * 2] = scaled_pair(codes & 0xffff, scale);
+      a[n / 2][n % 2 * 2 + 1] = scaled_pair(codes >> 16, scale);
+    }
+  }
+  // RoPE values, bf16 -> f16; here row g of the product is dim g, row g + 8 is dim g + 8. Exact from
+  // 2^-17 on; `largest` meets all of them: infinite if one is too large for f16.
+  __device__ void rope(Fragments& a, __half2& largest) const {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
+    const int piece = Row::kCodes / 16 + 2 * warp + lane / 8 % 2;
+    for (int half = 0; half < 2; ++half) {
+      const int key = 16 * half + lane / 16 * 8 + lane % 8;
+      load_matrices_transposed(a[half], piece_address<Row>(slot, key, piece));
+    }
+    for (int half = 0; half < 2; ++half) {
+      for (uint32_t& pair : a[half]) {
+        const __half2 values = __float22half2_rn(__bfloat1622float2(ptx::as_bf162(pair)));
+        largest = __hmax2(largest, __habs2(values));
+        pair = bits_of(values);
+      }
+    }
+  }
+};
+
+}  // namespace dsv4::mla90

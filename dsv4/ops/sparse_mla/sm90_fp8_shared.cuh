@@ -1,0 +1,96 @@
+// Row formats and the shared memory of a block of sm90_fp8.cu.
+
+#pragma once
+
+#include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/wgmma.cuh"
+#include "dsv4/formats/kv_layout.h"
+#include "dsv4/ops/sparse_mla/sm90_fp8_params.h"
+
+namespace dsv4::mla90 {
+
+constexpr int kMaxShared = 227 << 10;               // bytes of a block
+// Where a block's dynamic shared memory begins when it has no other: behind what the system keeps.
+constexpr uint32_t kSharedBase = 1024;
+constexpr int kWidthV = 512;                        // values of a row
+constexpr int kTile = 64;                           // keys that a warpgroup multiplies with q at a time
+constexpr int kSlotRows = 32;                       // a slot of the ring of raw rows
+constexpr int kGroupThreads = 128;                  // a warpgroup
+constexpr int kConsumers = 2 * kGroupThreads;       // two of them compute,
+constexpr int kThreads = kConsumers + kGroupThreads;  // the third gathers
+
+// 448 e4m3 | 64 bf16, all of it key and value; 7 UE8M0 scales at the end of the page.
+struct RowV4 {
+  static constexpr int kCodes = 448, kRope = 64, kGroup = 64;
+  static constexpr bool kRopeIsValue = true, kFloatScales = false;
+  static constexpr int kEntryBytes = 576, kScaleBytes = 8;
+  // In shared memory 16-byte piece c of row r lies at c ^ swizzle(r): eight rows' pieces then lie
+  // in different banks, for rows that are 64 bytes off from row to row.
+  static constexpr int kRowBytes = 576, kSwizzle = 4;
+  DSV4_HD static constexpr int swizzle(int row) { return row >> 1 & 3; }
+  DSV4_HD static constexpr int64_t entry_offset(int64_t entry) { return entry * kEntryBytes; }
+  DSV4_HD static constexpr int64_t scale_offset(int64_t entries, int64_t entry) {
+    return entries * kEntryBytes + entry * kScaleBytes;
+  }
+  DSV4_HD static constexpr int source_piece(int piece) { return piece; }
+};
+
+// 512 e4m3 | 4 f32 scales | 64 bf16, which are key only.
+struct RowV32 {
+  static constexpr int kCodes = 512, kRope = 64, kGroup = 128;
+  static constexpr bool kRopeIsValue = false, kFloatScales = true;
+  static constexpr int kEntryBytes = 656, kScaleBytes = 16;
+  static constexpr int kRowBytes = 640, kSwizzle = 8;
+  DSV4_HD static constexpr int swizzle(int row) { return row & 7; }
+  DSV4_HD static constexpr int64_t entry_offset(int64_t entry) { return entry * kEntryBytes; }
+  DSV4_HD static constexpr int64_t scale_offset(int64_t, int64_t entry) {
+    return entry * kEntryBytes + kCodes;
+  }
+  // The scales are not among the pieces.
+  DSV4_HD static constexpr int source_piece(int piece) { return piece < 32 ? piece : piece + 1; }
+};
+
+template <class Row, int kHeads>
+struct Shared {
+  static constexpr int kChunks = (Row::kCodes + Row::kRope) / 64;  // of q
+  static constexpr int kGroups = Row::kCodes / Row::kGroup;
+  static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, swizzled_tile
+  // As many as fit, and no more than hide the latency of memory.
+  static constexpr int kSlotBytes = kSlotRows * (Row::kRowBytes + Row::kScaleBytes + 1);
+  static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 9 * 1024;
+  static constexpr int kSlots = kFree / kSlotBytes < 10 ? kFree / kSlotBytes : 10;
+
+  // q by 64 dims: f16 where keys are codes, in the order of kPermutedDims; bf16 for RoPE.
+  alignas(1024) uint8_t q[kChunks][kTileBytes];
+  alignas(1024) uint8_t weights[2][kTileBytes];  // [heads, 64 keys] f16 of the two tiles
+  alignas(128) uint8_t ring[kSlots][kSlotRows * Row::kRowBytes];
+  alignas(16) uint8_t raw_scales[kSlots][kSlotRows * Row::kScaleBytes];
+  uint8_t valid[kSlots][kSlotRows];
+  // f16 scales by (iteration % 2, tile): in every 32 keys, key k is at place 8 (k % 8 / 2) + 2 (k /
+  // 8) + k % 2, so that a lane finds its four pairs together.
+  alignas(16) __half scales[2][2][kGroups][kTile];
+  float reference[kHeads];  // exponent that weights are relative to, log2
+  int largest[kHeads];      // ordered_int of the largest logit seen, log2
+  float sums[8][kHeads];
+  float factor[kHeads];
+  ptx::Mbarrier full[kSlots], empty[kSlots];
+  int too_large;  // something does not fit f16
+  int last;       // this block merges
+};
+
+// Integers in the order of the floats.
+__device__ inline int ordered_int(float x) {
+  const int bits = __float_as_int(x);
+  return bits >= 0 ? bits : bits ^ 0x7fffffff;
+}
+__device__ inline float from_ordered_int(int x) {
+  return __int_as_float(x >= 0 ? x : x ^ 0x7fffffff);
+}
+
+// Place of key k of 32 in Shared::scales.
+__device__ inline int scale_place(int k) {
+  return 8 * (k % 8 / 2) + 2 * (k / 8) + k % 2;
+}
+
+}  // namespace dsv4::mla90
