@@ -42,7 +42,56 @@ struct alignas(8) Mbarrier {
         "r"(parity)
         : "memory");
   }
+
+  // The same barrier of another block of the cluster; what this block wrote before is seen by who
+  // waits there with wait_in_cluster().
+  __device__ void arrive_in_cluster(uint32_t rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+        "}" ::"r"(shared_address(this)),
+        "r"(rank)
+        : "memory");
+  }
+  __device__ void wait_in_cluster(uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\n"
+        "bra again;\n"
+        "over:\n"
+        "}" ::"r"(shared_address(this)),
+        "r"(parity)
+        : "memory");
+  }
 };
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline uint32_t cluster_id() {  // along x
+  uint32_t id;
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+  return id;
+}
+__device__ inline uint32_t num_clusters() {
+  uint32_t count;
+  asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+  return count;
+}
+// Every thread of every block of the cluster.
+__device__ inline void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
 
 // Makes initialised mbarriers known to copies; then a block barrier.
 __device__ inline void fence_mbarrier_init() {

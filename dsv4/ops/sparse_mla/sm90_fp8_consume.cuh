@@ -15,8 +15,8 @@
 
 namespace dsv4::mla90 {
 
-constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgroup w
-constexpr float kHeadroom = 8.f;                  // weights up to 2^8, far below f16's 2^16
+constexpr int kBarrierBoth = 1;
+constexpr float kHeadroom = 8.f;  // weights up to 2^8, far below f16's 2^16
 
 __device__ inline float exp2_fast(float x) {
   float y;
@@ -36,6 +36,30 @@ __device__ void hold(float (&registers)[kCount]) {  // products may be writing t
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
 }
 
+// values[i]: of heads 8 (i / 2) + 2j + i % 2, for this lane's keys -> this lane has the result over
+// all keys of the warp of a few heads: for_each_head calls visit(head, value) for them. Lanes halve
+// what they keep at every exchange.
+template <int kBit = 4, int kKept = 0, int kCount, class Combine>
+__device__ void reduce_over_keys(float (&values)[kCount], const Combine& combine) {
+  constexpr int kBefore = kKept == 0 ? kCount : kKept, kAfter = kBefore > 2 ? kBefore / 2 : kBefore;
+  const bool upper = (threadIdx.x % kWarp / 4 & kBit) != 0;
+#pragma unroll
+  for (int i = 0; i < kAfter; ++i) {
+    // Of two halves the lane gives one away; the last two values it only adds to.
+    const float keep = kBefore > 2 && upper ? values[kBefore - kAfter + i] : values[i];
+    const float give = kBefore > 2 && !upper ? values[kBefore - kAfter + i] : values[i];
+    values[i] = combine(keep, __shfl_xor_sync(~0u, give, 4 * kBit));
+  }
+  if constexpr (kBit > 1) reduce_over_keys<kBit / 2, kAfter>(values, combine);
+}
+template <int kHeads, class Visit>
+__device__ void for_each_head(const float* values, const Visit& visit) {
+  constexpr int kSharing = 64 / kHeads;  // lanes with the same result
+  const int g = threadIdx.x % kWarp / 4, j = threadIdx.x % 4;
+  if (g % kSharing != 0) return;
+  for (int i = 0; i < 2; ++i) visit(8 * (g / kSharing) + 2 * j + i, values[i]);
+}
+
 template <class Row, int kHeads>
 struct Consumer {
   using S = Shared<Row, kHeads>;
@@ -50,9 +74,9 @@ struct Consumer {
   const float log2_scale;
   float out[kOutTiles][kHeads / 2];  // O^T; dims 256 wg + 64 t + 16 warp + ..
   __half2 largest_rope{};            // of the values in f16
-  float sums[kHeads / 4];            // of this lane's keys; heads 8 n + 2j, + 1
+  float sums[2];                     // of the warp's weights; heads as of for_each_head
   bool referenced;                   // a key has set the reference
-  int slots_used = 0, parity = 0;    // since the kernel began; of the iteration
+  int slots_used = 0;                // since the kernel began
 
   __device__ Consumer(const Params& params, S& memory)
       : p(params), shared(memory), log2_scale(params.scale * 1.44269504f) {}
@@ -74,8 +98,6 @@ struct Consumer {
     if (wg < tiles) {
       const int first = slots_used + 2 * wg;
       wait_full(first), wait_full(first + 1);
-      decode_scales(first);
-      ptx::barrier_sync(kBarrierOne + wg, kGroupThreads);
       multiply_keys(first, s);
       mask(first, s);
     } else {
@@ -87,38 +109,11 @@ struct Consumer {
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) multiply_values(i);
     slots_used += 2 * tiles;
-    parity ^= 1;
   }
 
  private:
-  __device__ void wait_full(int n) { shared.full[n % S::kSlots].wait(n / S::kSlots % 2); }
-
-  // Codes of the tile's scales -> f16. A half of the warpgroup, one key a thread.
-  __device__ void decode_scales(int first) {
-    const int key = static_cast<int>(threadIdx.x) % kGroupThreads;
-    if (key >= kTile) return;
-    const int slot = (first + key / kSlotRows) % S::kSlots, row = key % kSlotRows;
-    const uint8_t* raw = shared.raw_scales[slot] + row * Row::kScaleBytes;
-    __half* to = &shared.scales[parity][wg][0][key - row + scale_place(row)];
-    bool fits = true;
-    if constexpr (Row::kFloatScales) {
-      const float4 scales = *reinterpret_cast<const float4*>(raw);
-      const float each[4] = {scales.x, scales.y, scales.z, scales.w};
-      for (int i = 0; i < 4; ++i) {
-        fits &= fabsf(each[i]) <= 128.f;
-        to[i * kTile] = __float2half_rn(each[i]);
-      }
-    } else {
-      const uint2 codes = *reinterpret_cast<const uint2*>(raw);
-#pragma unroll
-      for (int i = 0; i < S::kGroups; ++i) {
-        const int code = (i < 4 ? codes.x >> 8 * i : codes.y >> 8 * (i - 4)) & 0xff;
-        fits &= code <= 127 + 7;
-        to[i * kTile] = __ushort_as_half(static_cast<uint16_t>(
-            code > 112 ? (code - 112) << 10 : code > 102 ? 1 << (code - 103) : 0));
-      }
-    }
-    if (!fits) shared.too_large = 1;
+  __device__ void wait_full(int n) {
+    shared.full[n % S::kSlots].wait(n / S::kSlots % 2);
   }
 
   // Codes of step i + 1 are on their way from shared memory while those of step i are decoded and
@@ -126,7 +121,7 @@ struct Consumer {
   __device__ void multiply_keys(int first, float (&s)[kHeads / 2]) {
     const int slot = (first + warp / 2) % S::kSlots;
     const KeyFragments<Row> keys(ptx::shared_address(shared.ring[slot]), 16 * (warp % 2));
-    const __half* scales = &shared.scales[parity][wg][0][warp / 2 * kSlotRows];
+    const __half* scales = shared.scales[slot][0];
     const int place[2] = {scale_place(16 * (warp % 2) + g), scale_place(16 * (warp % 2) + g + 8)};
     constexpr int kSteps = Row::kCodes / 32;
     Fragments a[2];
@@ -141,18 +136,20 @@ struct Consumer {
       }
       ptx::wgmma_commit();
     }
-    __half2 pair[2];
+    uint32_t pair[2];
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       constexpr int kStepsOfGroup = Row::kGroup / 32;
       if (i % kStepsOfGroup == 0) {
-        for (int r = 0; r < 2; ++r) pair[r] = __half2half2(scales[i / kStepsOfGroup * kTile + place[r]]);
+        for (int r = 0; r < 2; ++r)
+          pair[r] = bits_of(__half2half2(scales[i / kStepsOfGroup * kSlotRows + place[r]]));
       }
       if (i + 1 < kSteps) keys.load(i + 1, raw[(i + 1) % 2]);
       ptx::wgmma_wait<1>();
       keys.decode(raw[i % 2], pair, a[i % 2]);
       ptx::wgmma_fence();
-      for (int k = 0; k < 2; ++k) ptx::Wgmma<__half, kHeads>::run(s, a[i % 2][k], q_tile(2 * i + k), 1);
+      for (int k = 0; k < 2; ++k)
+        ptx::Wgmma<__half, kHeads>::run(s, a[i % 2][k], q_tile(2 * i + k), 1);
       ptx::wgmma_commit();
     }
     ptx::wgmma_wait<0>();
@@ -167,8 +164,10 @@ struct Consumer {
   // Dots of keys that do not exist become -inf.
   __device__ void mask(int first, float (&s)[kHeads / 2]) {
     const int slot = (first + warp / 2) % S::kSlots, row = 16 * (warp % 2) + g;
-    const bool low = shared.valid[slot][row] != 0, high = shared.valid[slot][row + 8] != 0;
-    if (__all_sync(~0u, low && high)) return;
+    const int states[2] = {shared.rows[slot][row], shared.rows[slot][row + 8]};
+    if (__all_sync(~0u, states[0] == kKey && states[1] == kKey)) return;
+    const bool low = states[0] != kNoKey, high = states[1] != kNoKey;
+    if (states[0] == kKeyTooLarge || states[1] == kKeyTooLarge) shared.too_large = 1;
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
       if (!low) s[4 * n] = s[4 * n + 1] = -INFINITY;
@@ -176,20 +175,31 @@ struct Consumer {
     }
   }
 
-  __device__ float2 reference_of(int n) const {  // of heads 8 n + 2j, + 1
-    return *reinterpret_cast<const float2*>(&shared.reference[8 * n + 2 * j]);
+  // m[i]: of head 8 (i / 2) + 2j + i % 2.
+  __device__ void read_reference(float (&m)[kHeads / 4]) const {
+    const float* from = shared.reference + kHeads / 4 * j;
+    if constexpr (kHeads == 8) {
+      m[0] = from[0], m[1] = from[1];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kHeads / 4; i += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(from + i);
+        m[i] = four.x, m[i + 1] = four.y, m[i + 2] = four.z, m[i + 3] = four.w;
+      }
+    }
   }
 
   // Dots -> exponents relative to the reference -> weights in shared memory.
   template <bool kTrackMaximum>
   __device__ void weigh(float (&s)[kHeads / 2], bool has_tile) {
     float top = -INFINITY;
+    {
+      float m[kHeads / 4];
+      read_reference(m);
 #pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-      const float2 m = reference_of(n);
-      for (int i = 0; i < 4; ++i) {
-        s[4 * n + i] = fmaf(s[4 * n + i], log2_scale, i % 2 == 0 ? -m.x : -m.y);
-        top = fmaxf(top, s[4 * n + i]);
+      for (int i = 0; i < kHeads / 2; ++i) {
+        s[i] = fmaf(s[i], log2_scale, -m[i / 4 * 2 + i % 2]);
+        top = fmaxf(top, s[i]);
       }
     }
     // Also: the values' products of the last iteration have read its weights.
@@ -202,12 +212,13 @@ struct Consumer {
 #pragma unroll
     for (int n = 0; n < kHeadTiles; n += 2) {
       for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = exp2_fast(s[i]);
-      for (int i = 2 * n; i < 2 * n + 4 && i < kHeads / 4; ++i) {
-        const int at = 4 * (i / 2) + i % 2;
-        sums[i] += s[at] + s[at + 2];
-      }
       store_weights(to + n * 1024, s, n);
     }
+    float both[kHeads / 4];  // keys
+#pragma unroll
+    for (int i = 0; i < kHeads / 4; ++i) both[i] = s[i / 2 * 4 + i % 2] + s[i / 2 * 4 + i % 2 + 2];
+    reduce_over_keys(both, [](float a, float b) { return a + b; });
+    for (int i = 0; i < 2; ++i) sums[i] += both[i];
   }
 
   // Head tiles n and n + 1 (there may be only one), keys g and g + 8 -> [heads, 64 keys] at `to`.
@@ -226,47 +237,66 @@ struct Consumer {
   // The reference becomes the largest logit of all keys so far; what was summed follows, and the
   // exponents s.
   __device__ void move_reference(float (&s)[kHeads / 2]) {
+    float m[kHeads / 4], top[kHeads / 4];
+    read_reference(m);
 #pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-      const float2 m = reference_of(n);
-      for (int i = 0; i < 2; ++i) {
-        float top = fmaxf(s[4 * n + i], s[4 * n + 2 + i]);
-        for (int lanes = 4; lanes < kWarp; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
-        if (g == n) atomicMax(&shared.largest[8 * n + 2 * j + i], ordered_int(top + (i == 0 ? m.x : m.y)));
+    for (int i = 0; i < kHeads / 4; ++i) {
+      top[i] = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + i % 2 + 2]) + m[i];
+    }
+    reduce_over_keys(top, [](float a, float b) { return fmaxf(a, b); });
+    for_each_head<kHeads>(
+        top, [&](int head, float x) { atomicMax(&shared.largest[head], ordered_int(x)); });
+    ptx::barrier_sync(kBarrierBoth, kConsumers);
+    const auto shrink = [&](float change) {
+      return referenced ? exp2_fast(change) : 1.f;
+    };  // of zeros
+#pragma unroll
+    for (int i = 0; i < kHeads / 4; ++i) {
+      const float change = m[i] - from_ordered_int(shared.largest[i / 2 * 8 + 2 * j + i % 2]);
+      const int at = i / 2 * 4 + i % 2;
+      s[at] += change;
+      s[at + 2] += change;
+      const float factor = shrink(change);
+      for (int t = 0; t < kOutTiles; ++t) {
+        out[t][at] *= factor;
+        out[t][at + 2] *= factor;
       }
     }
-    ptx::barrier_sync(kBarrierBoth, kConsumers);
-#pragma unroll
-    for (int n = 0; n < kHeadTiles; ++n) {
-      const float2 m = reference_of(n);
-      for (int i = 0; i < 2; ++i) {
-        const float change = (i == 0 ? m.x : m.y) - from_ordered_int(shared.largest[8 * n + 2 * j + i]);
-        const float shrink = referenced ? exp2_fast(change) : 1.f;  // of zeros
-        s[4 * n + i] += change;
-        s[4 * n + 2 + i] += change;
-        sums[2 * n + i] *= shrink;
-        for (int t = 0; t < kOutTiles; ++t) {
-          out[t][4 * n + i] *= shrink;
-          out[t][4 * n + 2 + i] *= shrink;
-        }
-      }
+    for (int i = 0; i < 2; ++i) {
+      const int head = g / (64 / kHeads) * 8 + 2 * j + i;
+      sums[i] *= shrink(shared.reference[reference_place<kHeads>(head)] -
+                        from_ordered_int(shared.largest[head]));
     }
     ptx::barrier_sync(kBarrierBoth, kConsumers);  // all have read `reference`
     if (static_cast<int>(threadIdx.x) < kHeads) {
-      shared.reference[threadIdx.x] = from_ordered_int(shared.largest[threadIdx.x]);
+      shared.reference[reference_place<kHeads>(static_cast<int>(threadIdx.x))] =
+          from_ordered_int(shared.largest[threadIdx.x]);
     }
     referenced = true;
+  }
+
+  static constexpr uint64_t kWeights =
+      ptx::swizzled_tile(kSharedBase + S::kChunks * S::kTileBytes);  // of tile 0
+  __device__ static uint64_t with_low(uint64_t descriptor, uint32_t low) {
+    return descriptor >> 32 << 32 | low;
+  }
+  __device__ ValueFragments<Row> slot_address(int n) const {
+    return ValueFragments<Row>(ptx::shared_address(shared.ring[n % S::kSlots]) +
+                               wg * kOutTiles * 64);
+  }
+  // Of this lane's keys in use number n of a slot, for the warpgroup's dims.
+  __device__ const uint4* scales_of(int n) const {
+    const __half* scales = &shared.scales[n % S::kSlots][wg * kOutTiles * 64 / Row::kGroup][8 * j];
+    return reinterpret_cast<const uint4*>(scales);
   }
 
   // One tile of the iteration: two slots of 32 keys.
   __device__ void multiply_values(int tile) {
     const int n = slots_used + 2 * tile;
     if (tile != wg) wait_full(n), wait_full(n + 1);  // the other warpgroup saw it; so must this one
-    const uint64_t weights =
-        ptx::swizzled_tile(ptx::shared_address(shared.weights[0]) + tile * S::kTileBytes);
-    const __half* scales = &shared.scales[parity][tile][wg * kOutTiles * 64 / Row::kGroup][8 * j];
-    const ValueFragments<Row> values[2] = {{ptx::shared_address(shared.ring[n % S::kSlots])},
-                                           {ptx::shared_address(shared.ring[(n + 1) % S::kSlots])}};
+    const uint32_t weights = static_cast<uint32_t>(kWeights) + tile * (S::kTileBytes >> 4);
+    const ValueFragments<Row> values[2] = {slot_address(n), slot_address(n + 1)};
+    const uint4* scales[2] = {scales_of(n), scales_of(n + 1)};
     constexpr int kSteps = 2 * kOutTiles;
     Fragments a[2];
     Raw raw[2];
@@ -274,8 +304,8 @@ struct Consumer {
     const auto load = [&](int step) {
       const int half = step / kOutTiles, t = step % kOutTiles;
       if (is_rope(t)) return;
-      values[half].load(wg * kOutTiles + t, raw[step % 2]);
-      scale[step % 2] = *reinterpret_cast<const uint4*>(scales + t * 64 / Row::kGroup * kTile + half * kSlotRows);
+      values[half].load(t, raw[step % 2]);
+      scale[step % 2] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
     };
     load(0);
 #pragma unroll
@@ -290,7 +320,8 @@ struct Consumer {
       }
       ptx::wgmma_fence();
       for (int k = 0; k < 2; ++k) {
-        ptx::Wgmma<__half, kHeads>::run(out[t], a[step % 2][k], weights + 4 * half + 2 * k, 1);
+        ptx::Wgmma<__half, kHeads>::run(out[t], a[step % 2][k],
+                                        with_low(kWeights, weights + 4 * half + 2 * k), 1);
       }
       ptx::wgmma_commit();
       if (t + 1 < kOutTiles) continue;

@@ -1,7 +1,8 @@
 // Raw rows in the ring -> A operands of wgmma in registers. Nothing is written back: this is where
 // the kernel saves its shared memory.
 //
-// e4m3 -> f16 is exact, times a power of two from 2^-15 to 2^7 too. With g = lane / 4, j = lane % 4:
+// e4m3 -> f16 is exact, times a power of two from 2^-15 to 2^7 too. With g = lane / 4, j = lane %
+// 4:
 //
 // Keys (S^T = K Q^T, 16 keys a warp): ldmatrix gives lane (g, j) four consecutive dims 4j .. 4j + 3
 // of keys g and g + 8. They are taken as k indices 2j, 2j + 1, 2j + 8, 2j + 9, so q is stored in
@@ -22,17 +23,22 @@ namespace dsv4::mla90 {
 using Fragments = uint32_t[2][4];
 
 __device__ inline uint32_t bits_of(__half2 pair) {
-  return static_cast<uint32_t>(__half_as_ushort(pair.x)) |
-         static_cast<uint32_t>(__half_as_ushort(pair.y)) << 16;
+  return reinterpret_cast<const uint32_t&>(pair);
 }
-__device__ inline __half2 half2_of(uint32_t bits) {
-  return {__ushort_as_half(static_cast<uint16_t>(bits & 0xffff)),
-          __ushort_as_half(static_cast<uint16_t>(bits >> 16))};
-}
-// Two codes in the low half of `codes`, times scale.
-__device__ inline uint32_t scaled_pair(uint32_t codes, __half2 scale) {
-  const __half2 values{__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)};
-  return bits_of(__hmul2(values, scale));
+// Four codes times a scale each pair: low and high half of `codes`.
+__device__ inline void scaled_pairs(uint32_t codes, uint32_t low_scale, uint32_t high_scale,
+                                    uint32_t& low, uint32_t& high) {
+  asm("{\n"
+      ".reg .b16 l, h;\n"
+      ".reg .b32 a, b;\n"
+      "mov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 a, l;\n"
+      "cvt.rn.f16x2.e4m3x2 b, h;\n"
+      "mul.rn.f16x2 %0, a, %3;\n"
+      "mul.rn.f16x2 %1, b, %4;\n"
+      "}"
+      : "=r"(low), "=r"(high)
+      : "r"(codes), "r"(low_scale), "r"(high_scale));
 }
 
 template <class Row>
@@ -67,15 +73,16 @@ struct KeyFragments {
   // Codes of dims 32 i ..
   __device__ void load(int i, Raw& r) const { load_matrices(r, address(2 * i)); }
   // scales: of keys g and g + 8, twice each.
-  __device__ static void decode(const Raw& r, const __half2 (&scales)[2], Fragments& a) {
+  __device__ static void decode(const Raw& r, const uint32_t (&scales)[2], Fragments& a) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      a[n / 2][n % 2] = scaled_pair(r[n] & 0xffff, scales[n % 2]);
-      a[n / 2][n % 2 + 2] = scaled_pair(r[n] >> 16, scales[n % 2]);
+      scaled_pairs(r[n], scales[n % 2], scales[n % 2], a[n / 2][n % 2], a[n / 2][n % 2 + 2]);
     }
   }
   // RoPE dims 16 i .. 16 i + 15: one product.
-  __device__ void rope(int i, Raw& a) const { load_matrices(a, address(Row::kCodes / 16 + 2 * i)); }
+  __device__ void rope(int i, Raw& a) const {
+    load_matrices(a, address(Row::kCodes / 16 + 2 * i));
+  }
 
  private:
   __device__ uint32_t address(int piece) const {  // even
@@ -83,35 +90,42 @@ struct KeyFragments {
   }
 };
 
-// Values of 32 keys, a whole slot; the warp's 16 dims of 64.
+// Values of 32 keys, a whole slot; the warp's 16 dims of every 64.
 template <class Row>
 struct ValueFragments {
-  uint32_t slot;
+  uint32_t base;  // of this lane's ldmatrix row in the warpgroup's first 64 dims
 
+  // slot: address of the warpgroup's first dim of key 0
+  __device__ explicit ValueFragments(uint32_t slot) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
+    base = piece_address<Row>(slot, lane, warp);
+    asm volatile("" : "+r"(base));  // not to be computed again at every use
+  }
   // Codes of dims 64 tile + 16 warp ..
   __device__ void load(int tile, Raw& r) const {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
-    load_matrices_transposed(r, piece_address<Row>(slot, lane, 4 * tile + warp));
+    const int piece = 4 * tile;
+    load_matrices_transposed(
+        r, (base ^ 16 * (piece % Row::kSwizzle)) + 16 * (piece - piece % Row::kSwizzle));
   }
   // scales: of keys 8 n + 2j, + 1.
   __device__ static void decode(const Raw& r, const uint4& scales, Fragments& a) {
-    const uint32_t pairs_of[4] = {scales.x, scales.y, scales.z, scales.w};
+    const uint32_t pairs[4] = {scales.x, scales.y, scales.z, scales.w};
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const uint32_t codes = __byte_perm(r[n], 0, 0x3120);
-      const __half2 scale = half2_of(pairs_of[n]);
-      a[n / 2][n % 2 * 2] = scaled_pair(codes & 0xffff, scale);
-      a[n / 2][n % 2 * 2 + 1] = scaled_pair(codes >> 16, scale);
+      scaled_pairs(codes, pairs[n], pairs[n], a[n / 2][n % 2 * 2], a[n / 2][n % 2 * 2 + 1]);
     }
   }
-  // RoPE values, bf16 -> f16; here row g of the product is dim g, row g + 8 is dim g + 8. Exact from
-  // 2^-17 on; `largest` meets all of them: infinite if one is too large for f16.
+  // RoPE values, bf16 -> f16; here row g of the product is dim g, row g + 8 is dim g + 8. Exact
+  // from 2^-17 on; `largest` meets all of them: infinite if one is too large for f16.
   __device__ void rope(Fragments& a, __half2& largest) const {
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
     const int piece = Row::kCodes / 16 + 2 * warp + lane / 8 % 2;
+    // `base` is of the upper half of the dims.
+    const uint32_t slot = base - piece_address<Row>(0, lane, warp) - kWidthV / 2;
     for (int half = 0; half < 2; ++half) {
       const int key = 16 * half + lane / 16 * 8 + lane % 8;
-      load_matrices_transposed(a[half], piece_address<Row>(slot, key, piece));
+      load_matrices_transposed(a[half], slot + piece_address<Row>(0, key, piece));
     }
     for (int half = 0; half < 2; ++half) {
       for (uint32_t& pair : a[half]) {

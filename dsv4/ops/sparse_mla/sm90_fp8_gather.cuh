@@ -1,10 +1,12 @@
 // The gathering warpgroup: list ids -> raw rows in the ring.
 //
-// Ids are read two batches before their rows are copied. A batch is what the consumers use in one
-// iteration: one or two tiles, two slots each. Four lanes share a row.
+// Ids are read one batch before their rows are copied. A batch is what the consumers use in one
+// iteration: one or two tiles, two slots each. Four lanes share a row. The
+// queries of the next item it brings to L2.
 
 #pragma once
 
+#include "dsv4/ops/sparse_mla/sm90_fp8_fragments.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
 
 namespace dsv4::mla90 {
@@ -17,18 +19,18 @@ struct Cursor {
   Work work;
   int position;  // of the next batch's first row
 
-  __device__ explicit Cursor(const Params& p) { seek(p, static_cast<int>(blockIdx.x)); }
+  __device__ explicit Cursor(const Params& p) { seek(p, first_item(p)); }
   __device__ bool done(const Params& p) const { return work.item >= num_items(p); }
   __device__ int slots() const { return min(kBatchSlots, 2 * tiles_of(work.end - position)); }
   __device__ void advance(const Params& p) {
     position += 2 * kTile;
-    if (position >= work.end) seek(p, work.item + static_cast<int>(gridDim.x));
+    if (position >= work.end) seek(p, next_item(p, work.item));
   }
 
  private:
   // The first item from `item` on that has rows.
   __device__ void seek(const Params& p, int item) {
-    for (; item < num_items(p); item += static_cast<int>(gridDim.x)) {
+    for (; item < num_items(p); item = next_item(p, item)) {
       work = find_work<kHeads>(p, item);
       position = work.begin;
       if (work.begin < work.end) return;
@@ -40,12 +42,13 @@ struct Cursor {
 template <class Row, int kHeads>
 struct Gather {
   using S = Shared<Row, kHeads>;
-  static constexpr int kArrivals = kGroupThreads + kSlotRows;  // at Shared::full
+  static constexpr int kArrivals = 2 * kGroupThreads;  // at Shared::full
 
   // This lane's row of every slot of a batch.
   struct Batch {
-    int ids[kBatchSlots];
     int slots = 0;  // 0: there is none
+    int window;     // the first so many rows are of the window
+    int ids[kBatchSlots];
   };
 
   const Params& p;
@@ -58,62 +61,114 @@ struct Gather {
 
   __device__ void run() {
     Cursor<kHeads> cursor(p);
-    Batch a, b, c;
-    read_ids(cursor, a);
-    read_ids(cursor, b);
-    // Three batches that change roles: a copy of ids would wait for their arrival.
-    for (;;) {
-      if (!step(cursor, a, c)) return;
-      if (!step(cursor, b, a)) return;
-      if (!step(cursor, c, b)) return;
+    Batch now, next;
+    for (read_ids(cursor, now); now.slots > 0; now = next) {
+      read_ids(cursor, next);
+      copy(now);
     }
   }
 
  private:
-  __device__ bool step(Cursor<kHeads>& cursor, const Batch& now, Batch& later) {
-    if (now.slots == 0) return false;
-    read_ids(cursor, later);
-#pragma unroll
-    for (int s = 0; s < kBatchSlots; ++s) {
-      if (s >= now.slots) break;
-      const int slot = slots_used % S::kSlots;
-      shared.empty[slot].wait((slots_used / S::kSlots + 1) % 2);
-      copy(slot, now.ids[s]);
-      ++slots_used;
-    }
-    return true;
-  }
-
   __device__ void read_ids(Cursor<kHeads>& at, Batch& batch) const {
     batch.slots = 0;
     if (at.done(p)) return;
     batch.slots = at.slots();
+    batch.window = at.work.window - at.position;
+    if (at.position == at.work.begin && slots_used > 0) prefetch_queries(at.work);
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
-      batch.ids[s] = listed_row(p, at.work, at.position + s * kSlotRows + row);
+      batch.ids[s] = listed_id(p, at.work, at.position + s * kSlotRows + row);
     }
     at.advance(p);
   }
 
-  __device__ void copy(int slot, int id) const {
-    const bool valid = id != kNoRow;
-    const auto* unread = static_cast<const uint8_t*>(p.q);  // any address that exists
-    RowPlace from{unread, unread};
-    if (valid) from = find_row<Row>(p, id);
+  __device__ const Segment& segment_of(const Batch& batch, int s) const {
+    return s * kSlotRows + row < batch.window ? p.window : p.compressed;
+  }
+
+  // Scales are read while rows are on their way, so they cost no time of their own.
+  __device__ void copy(const Batch& batch) {
+    uint32_t scales[kBatchSlots];
+    unsigned rows = 0;  // bit s: there is one
+#pragma unroll
+    for (int s = 0; s < kBatchSlots; ++s) {
+      scales[s] = 0;
+      const Segment& segment = segment_of(batch, s);
+      if (s >= batch.slots || !is_row(segment, batch.ids[s])) continue;
+      rows |= 1u << s;
+      scales[s] = read_scales(find_row<Row>(segment, batch.ids[s]).scales);
+    }
+#pragma unroll
+    for (int s = 0; s < kBatchSlots; ++s) {
+      if (s >= batch.slots) break;
+      const int n = slots_used + s, slot = n % S::kSlots;
+      const bool valid = (rows >> s & 1) != 0;
+      const auto* from = static_cast<const uint8_t*>(p.q);  // any address that exists
+      if (valid) from = find_row<Row>(segment_of(batch, s), batch.ids[s]).entry;
+      shared.empty[slot].wait((n / S::kSlots + 1) % 2);
+      copy_row(slot, from, valid);
+    }
+#pragma unroll
+    for (int s = 0; s < kBatchSlots; ++s) {
+      if (s >= batch.slots) break;
+      store_scales((slots_used + s) % S::kSlots, (rows >> s & 1) != 0, scales[s]);
+    }
+    slots_used += batch.slots;
+  }
+
+  // The codes of groups 2 part and 2 part + 1 (V4), or the scale of group part (V3.2).
+  __device__ uint32_t read_scales(const uint8_t* scales) const {
+    if constexpr (Row::kFloatScales) return __ldg(reinterpret_cast<const uint32_t*>(scales) + part);
+    return __ldg(reinterpret_cast<const uint16_t*>(scales) + part);
+  }
+
+  __device__ void copy_row(int slot, const uint8_t* from, bool valid) const {
     const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kRowBytes;
 #pragma unroll
     for (int i = 0; i < Row::kRowBytes / 64; ++i) {
       const int piece = 4 * i + part;
       ptx::cp_async_or_zero<16>(to + 16 * (piece ^ Row::swizzle(row)),
-                                from.entry + 16 * Row::source_piece(piece), valid);
-    }
-    if (part == 0) {
-      ptx::cp_async_or_zero<Row::kScaleBytes>(
-          ptx::shared_address(shared.raw_scales[slot]) + row * Row::kScaleBytes, from.scales, valid);
-      shared.valid[slot][row] = valid ? 1 : 0;
-      shared.full[slot].arrive();
+                                from + 16 * Row::source_piece(piece), valid);
     }
     shared.full[slot].arrive_after_copies();
+  }
+
+  __device__ void store_scales(int slot, bool valid, uint32_t scales) const {
+    const bool fits = store_scales(slot, scales);
+    const unsigned all_fit = __ballot_sync(~0u, fits) >> (threadIdx.x % kWarp / 4 * 4) & 0xf;
+    if (part == 0) shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
+    shared.full[slot].arrive();
+  }
+
+  // Scales to f16, exactly from 2^-24 on; what is too large for f16 says false.
+  __device__ bool store_scales(int slot, uint32_t scales) const {
+    __half* to = &shared.scales[slot][0][scale_place(row)];
+    if constexpr (Row::kFloatScales) {
+      const float scale = __uint_as_float(scales);
+      to[part * kSlotRows] = __float2half_rn(scale);
+      return fabsf(scale) <= 128.f;
+    } else {
+      bool fits = true;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int code = scales >> 8 * i & 0xff, group = 2 * part + i;
+        if (group >= S::kGroups) break;
+        fits &= code <= 127 + 7;
+        to[group * kSlotRows] =
+            __ushort_as_half(static_cast<uint16_t>(code > 112   ? (code - 112) << 10
+                                                   : code > 102 ? 1 << (code - 103)
+                                                                : 0));
+      }
+      return fits;
+    }
+  }
+
+  __device__ void prefetch_queries(const Work& work) const {
+    const int head = static_cast<int>(threadIdx.x) - kConsumers;
+    if (head >= kHeads || work.first_head + head >= p.heads) return;
+    constexpr int kBytes = (Row::kCodes + Row::kRope) * 2;
+    const auto* q = static_cast<const bf16*>(p.q) + query_offset(p, work, head);
+    ptx::prefetch_l2(q, kBytes);
   }
 };
 

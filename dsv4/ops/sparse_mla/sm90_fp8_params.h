@@ -1,8 +1,8 @@
 // What the kernel of sm90_fp8.cu is told, and how a call is cut into work items.
 //
-// A work item is one query, one group of heads and one chunk of the query's list: positions
-// chunk * i .. chunk * (i + 1) - 1 of its window slots followed by its compressed slots. Items that
-// share a query and heads are merged by whichever block finishes last, in chunk order.
+// A work item is one query and one group of heads. Its list (window slots, then compressed slots)
+// is cut into chunks, positions chunk * i .. chunk * (i + 1) - 1, one for each block of a cluster;
+// the blocks exchange their parts through memory and each merges some of the heads, in chunk order.
 
 #pragma once
 
@@ -20,8 +20,7 @@ struct Divisor {
   static Divisor of(uint32_t divisor) {
     int shift = 0;
     while (shift < 31 && (uint64_t{1} << shift) < divisor) ++shift;
-    const uint64_t magic =
-        (uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor) / divisor + 1;
+    const uint64_t magic = (uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor) / divisor + 1;
     return {static_cast<uint32_t>(magic), shift};
   }
 #ifdef __CUDACC__
@@ -58,9 +57,16 @@ struct Params {
 
   // How the work is cut.
   int head_groups = 1, chunks = 1, chunk = 0;  // chunk: list positions, a multiple of 64
-  float* partial = nullptr;                    // [items, heads of a group, 512], if chunks > 1 or out_f32
-  float2* summary = nullptr;                   // [items, heads of a group]: reference, sum
-  uint32_t* arrivals = nullptr;                // [queries * head_groups], zero between calls
+  Divisor by_head_groups{}, by_queries{}, by_chunk{};
+  float* partial = nullptr;   // [items, chunks, heads of a group, 512], if chunks > 1 or out_f32
+  float2* summary = nullptr;  // [items, chunks, heads of a group]: reference, sum
 };
+
+// Divisors of a call whose other numbers are set.
+inline void set_divisors(Params& p) {
+  p.by_head_groups = Divisor::of(static_cast<uint32_t>(p.head_groups));
+  p.by_queries = Divisor::of(static_cast<uint32_t>(p.queries_per_request));
+  p.by_chunk = Divisor::of(static_cast<uint32_t>(p.chunk));
+}
 
 }  // namespace dsv4::mla90

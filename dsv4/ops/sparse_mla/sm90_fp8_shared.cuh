@@ -10,14 +10,15 @@
 
 namespace dsv4::mla90 {
 
-constexpr int kMaxShared = 227 << 10;               // bytes of a block
+constexpr int kMaxShared = 227 << 10;  // bytes of a block
 // Where a block's dynamic shared memory begins when it has no other: behind what the system keeps.
 constexpr uint32_t kSharedBase = 1024;
-constexpr int kWidthV = 512;                        // values of a row
-constexpr int kTile = 64;                           // keys that a warpgroup multiplies with q at a time
-constexpr int kSlotRows = 32;                       // a slot of the ring of raw rows
-constexpr int kGroupThreads = 128;                  // a warpgroup
-constexpr int kConsumers = 2 * kGroupThreads;       // two of them compute,
+constexpr int kWidthV = 512;                   // values of a row
+constexpr int kTile = 64;                      // keys that a warpgroup multiplies with q at a time
+constexpr int kMaxChunks = 8;                  // blocks of a cluster
+constexpr int kSlotRows = 32;                  // a slot of the ring of raw rows
+constexpr int kGroupThreads = 128;             // a warpgroup
+constexpr int kConsumers = 2 * kGroupThreads;  // two of them compute,
 constexpr int kThreads = kConsumers + kGroupThreads;  // the third gathers
 
 // 448 e4m3 | 64 bf16, all of it key and value; 7 UE8M0 scales at the end of the page.
@@ -51,32 +52,33 @@ struct RowV32 {
   DSV4_HD static constexpr int source_piece(int piece) { return piece < 32 ? piece : piece + 1; }
 };
 
+enum RowState : uint8_t { kNoKey = 0, kKey = 1, kKeyTooLarge = 2 };
+
 template <class Row, int kHeads>
 struct Shared {
   static constexpr int kChunks = (Row::kCodes + Row::kRope) / 64;  // of q
   static constexpr int kGroups = Row::kCodes / Row::kGroup;
   static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, swizzled_tile
   // As many as fit, and no more than hide the latency of memory.
-  static constexpr int kSlotBytes = kSlotRows * (Row::kRowBytes + Row::kScaleBytes + 1);
-  static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 9 * 1024;
+  static constexpr int kSlotBytes = kSlotRows * (Row::kRowBytes + 2 * kGroups + 1);
+  static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 4 * 1024;
   static constexpr int kSlots = kFree / kSlotBytes < 10 ? kFree / kSlotBytes : 10;
 
   // q by 64 dims: f16 where keys are codes, in the order of kPermutedDims; bf16 for RoPE.
   alignas(1024) uint8_t q[kChunks][kTileBytes];
   alignas(1024) uint8_t weights[2][kTileBytes];  // [heads, 64 keys] f16 of the two tiles
   alignas(128) uint8_t ring[kSlots][kSlotRows * Row::kRowBytes];
-  alignas(16) uint8_t raw_scales[kSlots][kSlotRows * Row::kScaleBytes];
-  uint8_t valid[kSlots][kSlotRows];
-  // f16 scales by (iteration % 2, tile): in every 32 keys, key k is at place 8 (k % 8 / 2) + 2 (k /
-  // 8) + k % 2, so that a lane finds its four pairs together.
-  alignas(16) __half scales[2][2][kGroups][kTile];
-  float reference[kHeads];  // exponent that weights are relative to, log2
-  int largest[kHeads];      // ordered_int of the largest logit seen, log2
+  // f16 scales of the rows of a slot; row r is at place 8 (r % 8 / 2) + 2 (r / 8) + r % 2, so that
+  // a lane finds its four pairs together.
+  alignas(16) __half scales[kSlots][kGroups][kSlotRows];
+  uint8_t rows[kSlots][kSlotRows];  // RowState
+  // Exponent that weights are relative to, log2; head 8 n + 2j + i is at (kHeads / 4) j + 2 n + i.
+  alignas(16) float reference[kHeads];
+  int largest[kHeads];  // ordered_int of the largest logit seen, log2
   float sums[8][kHeads];
   float factor[kHeads];
-  ptx::Mbarrier full[kSlots], empty[kSlots];
-  int too_large;  // something does not fit f16
-  int last;       // this block merges
+  ptx::Mbarrier full[kSlots], empty[kSlots], parts;
+  int too_large;  // something of this item does not fit f16
 };
 
 // Integers in the order of the floats.
@@ -88,6 +90,11 @@ __device__ inline float from_ordered_int(int x) {
   return __int_as_float(x >= 0 ? x : x ^ 0x7fffffff);
 }
 
+// Place of a head in Shared::reference.
+template <int kHeads>
+__device__ int reference_place(int head) {
+  return kHeads / 4 * (head % 8 / 2) + head / 8 * 2 + head % 2;
+}
 // Place of key k of 32 in Shared::scales.
 __device__ inline int scale_place(int k) {
   return 8 * (k % 8 / 2) + 2 * (k / 8) + k % 2;
