@@ -1,7 +1,7 @@
 // The correctness grid that the peer holds its kernels to (spec attention-kernels.md 1.8), sparse
-// decode and sparse prefill, with its data (peer_scene.h) and its tolerances, for every device row;
-// then head counts and page sizes that the peer does not take. A machine without a GPU puts a few
-// of the small cases to the CPU row.
+// decode and sparse prefill, with its data (peer_scene_test.h) and its tolerances, for every device
+// row; then head counts and page sizes that the peer does not take. A machine without a GPU puts a
+// few of the small cases to the CPU row.
 //
 // The fp64 oracle would take hours for 321 requests of 128 heads and 2,048 rows. So each case is
 // compared with it at a random sample of (query, head) pairs, at least 64 where there are as many,
@@ -15,7 +15,7 @@
 #include <cmath>
 #include <set>
 
-#include "dsv4/ops/sparse_mla/peer_scene.h"
+#include "dsv4/ops/sparse_mla/peer_scene_test.h"
 #include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/row_count.h"
