@@ -76,5 +76,27 @@ TEST(Scratch, CountingSaysWhatARealOneNeeds) {
   }
 }
 
+// A caller's workspace: exactly the counted bytes are enough, one take less is refused by both
+// sizes, and a refused take leaves the next scope as it was.
+TEST(Scratch, BorrowsNoMoreThanItIsGiven) {
+  Buffer block(DType::kU8, {1024});
+  Scratch scratch = Scratch::borrowing(block);
+  EXPECT_EQ(scratch.reserved_bytes(), 1024);
+  for (int step = 0; step < 2; ++step) {
+    const Scratch::Scope scope(scratch);
+    EXPECT_EQ(scratch.take(DType::kF32, {10}).data, block.view().data);
+    EXPECT_EQ(scratch.take(DType::kU8, {768}).data, block.view().data + 256);
+    EXPECT_EQ(test::error_of([&] { scratch.take(DType::kU8, {1}); }),
+              "a workspace of 1024 bytes is too small: 1280 are wanted");
+  }
+  Scratch none = Scratch::borrowing({});
+  EXPECT_EQ(test::error_of([&] { none.take(DType::kU8, {1}); }),
+            "a workspace of 0 bytes is too small: 256 are wanted");
+  EXPECT_NE(test::error_of([&] {
+              Scratch::borrowing(block.view().slice(0, 8, 1024));
+            }).find("multiple of 256 bytes"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace dsv4
