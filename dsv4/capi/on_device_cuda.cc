@@ -69,7 +69,8 @@ struct dsv4_schedule::Blocks {
   std::map<int, std::deque<dsv4::Buffer>> of_device;
 };
 
-dsv4_schedule::dsv4_schedule() : blocks_(std::make_unique<Blocks>()) {}
+dsv4_schedule::dsv4_schedule() : blocks_(std::make_unique<Blocks>()) {
+}
 dsv4_schedule::~dsv4_schedule() = default;
 
 void* dsv4_schedule::workspace(const dsv4::capi::Place& place, size_t bytes) {
