@@ -80,6 +80,9 @@ void set_pages(const char* name, const View& cache, dsv4_kv_list* list) {
              cache.text());
     }
     list->format = width == 584 ? DSV4_ROWS_V4 : DSV4_ROWS_V32;
+  } else if (cache.kind != Kind::kF32 && cache.kind != Kind::kBF16) {
+    refuse(std::string(name) + ": want bytes (FP8, int8, uint8), bfloat16 or float32, got " +
+           cache.text());
   } else {
     list->format = float_type(name, cache) == DSV4_F32 ? DSV4_ROWS_F32 : DSV4_ROWS_BF16;
   }
@@ -186,7 +189,9 @@ void sparse_mla(nb::handle q, nb::handle window, nb::handle compressed, nb::hand
   void* workspace = nullptr;
   if (bytes > 0) {
     block = allocate(bytes);
-    workspace = view_of("workspace", block).data;
+    const View view = view_of("workspace", block);
+    workspace = view.data;
+    bytes = static_cast<size_t>(view.dim(0));
   }
   int status = DSV4_OK;
   {
