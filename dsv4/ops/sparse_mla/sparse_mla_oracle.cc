@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/sparse_mla/by_request.h"
@@ -71,25 +72,31 @@ Vector query_head(const ConstTensorView& q, int64_t request, int64_t slot, int64
 
 }  // namespace
 
-SparseMlaHeadWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& given,
-                                    int64_t request, int64_t slot, int64_t head) {
+std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& given,
+                                                 int64_t request, int64_t slot,
+                                                 std::span<const int64_t> heads) {
   const SparseMlaArgs args = by_request(given);
-  return attend(context, args, query_head(args.q, request, slot, head),
-                keys_of(args, request, slot), head);
+  const std::vector<Vector> keys = keys_of(args, request, slot);
+  std::vector<SparseMlaHeadWant> want;
+  for (const int64_t head : heads) {
+    want.push_back(attend(context, args, query_head(args.q, request, slot, head), keys, head));
+  }
+  return want;
 }
 
 SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   const int64_t b = args.q.dim(0), s_q = args.q.dim(1), h = args.q.dim(2);
+  std::vector<int64_t> heads(static_cast<size_t>(h));
+  std::iota(heads.begin(), heads.end(), 0);
   SparseMlaWant want;
   want.lse.resize(static_cast<size_t>(b * h * s_q));
   want.max_logits = want.lse;
   for (int64_t query = 0; query < b * s_q; ++query) {
     const int64_t request = query / s_q, slot = query % s_q;
-    const std::vector<Vector> keys = keys_of(args, request, slot);
+    const auto of_heads = sparse_mla_oracle(context, args, request, slot, heads);
     for (int64_t head = 0; head < h; ++head) {
-      const SparseMlaHeadWant one =
-          attend(context, args, query_head(args.q, request, slot, head), keys, head);
+      const SparseMlaHeadWant& one = of_heads[static_cast<size_t>(head)];
       want.out.insert(want.out.end(), one.out.begin(), one.out.end());
       const auto at = static_cast<size_t>((request * h + head) * s_q + slot);
       want.lse[at] = one.lse;

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
@@ -18,13 +19,14 @@ struct SparseMlaWant {
 
 SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& args);
 
-// Of one head of one query only.
 struct SparseMlaHeadWant {
   std::vector<double> out;  // [d_v]
   double lse = 0, max_logit = 0;
 };
 
-SparseMlaHeadWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& args,
-                                    int64_t request, int64_t slot, int64_t head);
+// Some heads of one query: where all of them would take too long.
+std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& args,
+                                                 int64_t request, int64_t slot,
+                                                 std::span<const int64_t> heads);
 
 }  // namespace dsv4
