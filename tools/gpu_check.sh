@@ -61,7 +61,9 @@ for step in "${steps[@]}"; do
     model) run_all model "" "$bin"/{graph,tma_map,device,sticky_error,capi_device}_test ;;
     python)
       tools/check_python.sh "$bin/../lib/libdsv4_kernels.so" "$out/python" >"$out/python.log" 2>&1
-      count python $? "$out/python.log"
+      status=$?
+      if [ $status -eq 77 ]; then echo "skipped: python ($(tail -n 1 "$out/python.log"))"
+      else count python $status "$out/python.log"; fi
       ;;
     memcheck)
       # The peer's grid runs 1,800 large cases of shapes that op_sparse_mla_test also has: hours in a sanitizer.
