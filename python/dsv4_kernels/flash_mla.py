@@ -5,7 +5,7 @@ number of heads and any top-k, topk_length with V3.2 rows, float32 queries, and 
 import dataclasses
 from typing import Optional
 
-from .sparse_mla import sparse_mla
+from .sparse_mla import attend
 
 
 @dataclasses.dataclass
@@ -75,10 +75,10 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
         "h_k": k_cache.shape[2], "topk": indices.shape[-1], "extra_page_block_size": _width(extra_k_cache, 1),
         "extra_topk": _width(extra_indices_in_kvcache, -1)})
     scale = q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale
-    out, lse, _ = sparse_mla(
-        q, k_cache, indices, scale, d_v=head_dim_v, topk_length=topk_length, extra_k_cache=extra_k_cache,
-        extra_indices_in_kvcache=extra_indices_in_kvcache, extra_topk_length=extra_topk_length, attn_sink=attn_sink,
-        batch_invariant=batch_invariant, numerics=numerics)
+    out, lse, _ = attend(
+        q, (k_cache, indices, topk_length), scale, d_v=head_dim_v,
+        extra=(extra_k_cache, extra_indices_in_kvcache, extra_topk_length), sink=attn_sink, numerics=numerics,
+        batch_invariant=batch_invariant, want_max_logits=False)
     return out, lse
 
 
@@ -93,7 +93,7 @@ def flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk
         raise ValueError("want q [s_q, h_q, d], kv [s_kv, 1, d] and indices [s_q, 1, topk], got "
                          f"{list(q.shape)}, {list(kv.shape)} and {list(indices.shape)}")
     # A request per query, a page per row.
-    out, lse, max_logits = sparse_mla(
-        q[:, None], kv[:, None], indices, sm_scale, d_v=d_v, topk_length=topk_length, attn_sink=attn_sink,
-        batch_invariant=batch_invariant, numerics=numerics)
+    out, lse, max_logits = attend(
+        q[:, None], (kv[:, None], indices, topk_length), sm_scale, d_v=d_v, extra=(None, None, None), sink=attn_sink,
+        numerics=numerics, batch_invariant=batch_invariant, want_max_logits=True)
     return out[:, 0], max_logits[:, :, 0], lse[:, :, 0]

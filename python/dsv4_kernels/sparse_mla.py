@@ -1,7 +1,7 @@
 """The whole of the library's attention as one function; FlashMLA's functions are cases of it."""
 
 from . import _core
-from ._arrays import dtype_name, library_of
+from ._arrays import library_of
 
 _NUMERICS = {"official": False, "exact": True}
 
@@ -29,22 +29,30 @@ def sparse_mla(q, k_cache, indices, scale, *, d_v=512, topk_length=None, extra_k
     [b, h, s_q] f32. A query without a valid row gets 0, +inf and -inf. Raises ValueError with one line for
     arguments that this text does not allow.
     """
+    return attend(q, (k_cache, indices, topk_length), scale, d_v=d_v,
+                  extra=(extra_k_cache, extra_indices_in_kvcache, extra_topk_length), sink=attn_sink,
+                  normalized=normalized, numerics=numerics, batch_invariant=batch_invariant,
+                  implementation=implementation, want_max_logits=True)
+
+
+def attend(q, first, scale, *, d_v, extra, sink, numerics, batch_invariant, want_max_logits, normalized=True,
+           implementation=None):
+    """sparse_mla() with each list as (cache, indices, lengths); max_logits is None unless it is wanted."""
     if numerics not in _NUMERICS:
         raise ValueError(f"numerics={numerics!r}: want 'official' or 'exact'")
     if len(q.shape) != 4:
         raise ValueError(f"q: want [b, s_q, h, d], got {list(q.shape)}")
     b, s_q, h, _ = q.shape
     library = library_of(q)
-    out = library.empty((b, s_q, h, d_v), dtype_name(q))
-    lse, max_logits = library.empty((b, h, s_q), "float32"), library.empty((b, h, s_q), "float32")
-    extra = None
-    if extra_k_cache is not None:
-        if extra_indices_in_kvcache is None:
-            raise ValueError("extra_k_cache without extra_indices_in_kvcache")
-        extra = (extra_k_cache, extra_indices_in_kvcache, extra_topk_length)
-    elif extra_indices_in_kvcache is not None or extra_topk_length is not None:
-        raise ValueError("extra_indices_in_kvcache or extra_topk_length without extra_k_cache")
-    _core.sparse_mla(q, (k_cache, indices, topk_length), extra, attn_sink, scale, out, lse, max_logits, normalized,
-                     _NUMERICS[numerics], batch_invariant, implementation, library.stream(),
+    if extra[0] is None:
+        if extra[1] is not None or extra[2] is not None:
+            raise ValueError("extra_indices_in_kvcache or extra_topk_length without extra_k_cache")
+        extra = None
+    elif extra[1] is None:
+        raise ValueError("extra_k_cache without extra_indices_in_kvcache")
+    out, lse = library.like((b, s_q, h, d_v)), library.empty((b, h, s_q), "float32")
+    max_logits = library.empty((b, h, s_q), "float32") if want_max_logits else None
+    _core.sparse_mla(q, first, extra, sink, scale, out, lse, max_logits, normalized, _NUMERICS[numerics],
+                     batch_invariant, implementation, library.stream(),
                      lambda size: library.empty((size,), "uint8"))
     return out, lse, max_logits
