@@ -9,8 +9,8 @@
 // (one list is enough; where a peer says "cache" and "extra cache", they are these two). Source:
 // the DeepSeek-V4 report, sparse attention with sinks; docs/kernels/sparse_mla_api.md.
 //
-// Every function that returns int returns a dsv4_status, never aborts and never prints. A call that
-// fails before it has enqueued anything leaves the outputs as they were.
+// Every function that returns int returns a dsv4_status, never aborts and never prints, and may be
+// called from any thread. Refused arguments leave the outputs as they were.
 //
 // What it does not do: dense attention through a block table, backward, a choice of rows.
 
@@ -69,7 +69,8 @@ typedef struct dsv4_kv_list {
   int64_t n;               // ids per query; 0: none
   int64_t rows_stride[2];  // of b, s_q; in elements
   const int32_t* lengths;  // [b] contiguous: queries of request i look at their first lengths[i]
-                           // ids, and what stands behind is not looked at; null: at all n
+                           // ids (below 0: none, above n: n), and what stands behind is not
+                           // looked at; null: at all n
 } dsv4_kv_list;
 
 // Keeps what calls of one shape can share; opaque. Today: workspace, allocated at need.
@@ -82,7 +83,7 @@ typedef struct dsv4_schedule dsv4_schedule;
 // implementations want), on the host all of it is host memory. Start from zeros:
 // dsv4_sparse_mla_params p = {sizeof p};
 typedef struct dsv4_sparse_mla_params {
-  size_t size;     // sizeof(dsv4_sparse_mla_params): which fields the caller knows
+  size_t size;     // sizeof(dsv4_sparse_mla_params); a library with another struct refuses
   int32_t device;  // CUDA ordinal, or DSV4_HOST: pointers are host memory, the CPU computes
 
   // What the result may depend on. exact: 0 rounds exp(z_j - m) to bf16 for the value product, as
@@ -102,8 +103,8 @@ typedef struct dsv4_sparse_mla_params {
 
   const float* sink;  // [h] natural logarithm, +-inf legal; null: none
   float scale;        // > 0
-  int32_t
-      unnormalized;  // 1: out = sum_j exp(z_j - m) v_j without sink, for merging; wants max_logits
+  // 1: out = sum_j exp(z_j - m) v_j, without sink, for merging; wants max_logits
+  int32_t unnormalized;
 
   void* out;  // [b, s_q, h, d_v]; without any valid row 0
   int32_t out_dtype;
@@ -132,10 +133,10 @@ DSV4_API int dsv4_sparse_mla_workspace_bytes(const dsv4_sparse_mla_params* param
 DSV4_API int dsv4_sparse_mla(const dsv4_sparse_mla_params* params, void* workspace,
                              size_t workspace_bytes, void* stream);
 
-// A schedule serves calls that come one after the other on one stream, and their graphs. It
-// allocates when a call wants more workspace than any before; while a stream is captured that is
-// refused (DSV4_OUT_OF_ROOM), so make the call once before the capture. What it has allocated
-// stays until it is destroyed, which waits for the device.
+// A schedule serves calls that come one after the other on one stream, and their graphs; threads
+// take turns. It allocates when a call wants more workspace than any before; while the stream is
+// captured that is refused (DSV4_OUT_OF_ROOM), so make the call once before the capture. What it
+// has allocated stays until it is destroyed, which waits for the device.
 DSV4_API int dsv4_schedule_create(dsv4_schedule** schedule);
 DSV4_API void dsv4_schedule_destroy(dsv4_schedule* schedule);  // null is legal
 

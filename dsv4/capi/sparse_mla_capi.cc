@@ -37,11 +37,11 @@ TensorView view(const TensorMeta& meta, Pointer* data) {
 
 // [b, 1, ...] is [t, ...]: implementations for requests of one query see the form that they expect.
 template <class View>
-View without_axis(const View& from, int axis) {
+View without_axis(const View& from, size_t axis) {
   View to = from;
-  for (int i = axis; i + 1 < from.rank; ++i) {
-    to.shape[static_cast<size_t>(i)] = from.shape[static_cast<size_t>(i + 1)];
-    to.stride[static_cast<size_t>(i)] = from.stride[static_cast<size_t>(i + 1)];
+  for (size_t i = axis; i + 1 < static_cast<size_t>(from.rank); ++i) {
+    to.shape[i] = from.shape[i + 1];
+    to.stride[i] = from.stride[i + 1];
   }
   --to.rank;
   return to;

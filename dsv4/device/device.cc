@@ -52,7 +52,8 @@ std::vector<DeviceInfo> list_devices() {
 DeviceInfo find_device(int ordinal) {
   const std::vector<DeviceInfo> devices = list_devices();
   if (devices.empty())
-    fail(ErrorCode::kUnsupported, "no CUDA GPU here (driver: {}): use --device cpu",
+    fail(ErrorCode::kUnsupported,
+         "no CUDA GPU here (driver: {}): choose the CPU (--device cpu; from C DSV4_HOST)",
          driver_version());
   if (ordinal < 0 || ordinal >= static_cast<int>(devices.size()))
     fail(ErrorCode::kUnsupported, "no GPU cuda:{}: this machine has cuda:0 to cuda:{}", ordinal,

@@ -250,6 +250,22 @@ def test_current_stream():
     assert torch.equal(out, want)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second GPU")
+def test_the_device_is_that_of_the_tensors():
+    """Whichever is current, and it stays current."""
+    call = Decode(b=3, **LONG)
+    want = call.run()[0]
+    first = call.lists[0]
+    there = dict(q=call.q.to("cuda:1"), indices=first.indices.to("cuda:1"), attn_sink=call.sink.to("cuda:1"),
+                 k_cache=first.k_cache.view(torch.uint8).to("cuda:1"))
+    for current in (0, 1):
+        with torch.cuda.device(current):
+            got = call.run(**there)[0]
+            assert got.device == torch.device("cuda:1") and torch.equal(got.cpu(), want.cpu())
+            assert torch.equal(call.run()[0], want)
+            assert torch.cuda.current_device() == current and torch.zeros(1, device="cuda").get_device() == current
+
+
 def test_workspace_is_what_was_asked_for():
     """A block of less than the asked bytes is refused by size, before anything is enqueued."""
     call = Decode(b=3, **LONG)
