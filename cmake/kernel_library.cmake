@@ -43,5 +43,6 @@ target_link_libraries(dsv4_kernels PRIVATE ${files} dsv4_fmt dsv4_flags gomp)
 target_link_options(dsv4_kernels PRIVATE -Wl,--version-script=${version_script} -Wl,--no-undefined)
 set_target_properties(dsv4_kernels PROPERTIES LINK_DEPENDS "${version_script};${files}"
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
-install(TARGETS dsv4_kernels LIBRARY DESTINATION lib)
-install(FILES ${CMAKE_SOURCE_DIR}/include/dsv4_sparse_mla.h DESTINATION include)
+# cmake --install build/cuda --component kernels --prefix DIR
+install(TARGETS dsv4_kernels LIBRARY DESTINATION lib COMPONENT kernels)
+install(FILES ${CMAKE_SOURCE_DIR}/include/dsv4_sparse_mla.h DESTINATION include COMPONENT kernels)
