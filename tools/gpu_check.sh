@@ -4,8 +4,8 @@
 #
 #   tools/gpu_check.sh [OUT] [STEP ...]     OUT: folder for logs and JSON (default gpu-check)
 #
-# Steps, in this order unless named: ops model memcheck racecheck bench. The exit status counts what
-# failed; the last line says "N passed, N failed".
+# Steps, in this order unless named: ops model python memcheck racecheck bench. The exit status counts
+# what failed; the last line says "N passed, N failed". python wants torch, nanobind, numpy and pytest.
 
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -13,7 +13,7 @@ bin=${DSV4_BIN:-build/cuda/bin}
 out=${1:-gpu-check}
 shift $(($# > 0 ? 1 : 0))
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(ops model memcheck racecheck bench)
+[ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench)
 mkdir -p "$out"
 passed=0 failed=0
 trap 'kill $(jobs -p) 2>/dev/null' EXIT  # a stopped check leaves nothing running on the GPU
@@ -58,10 +58,16 @@ bench() { # bench NAME ARGUMENTS ...
 for step in "${steps[@]}"; do
   case "$step" in
     ops) run_all ops "" "$bin"/op_*_test ;;
-    model) run_all model "" "$bin"/{graph,tma_map,device,sticky_error}_test ;;
+    model) run_all model "" "$bin"/{graph,tma_map,device,sticky_error,capi_device}_test ;;
+    python)
+      tools/check_python.sh "$bin/../lib/libdsv4_kernels.so" "$out/python" >"$out/python.log" 2>&1
+      status=$?
+      if [ $status -eq 77 ]; then echo "skipped: python ($(tail -n 1 "$out/python.log"))"
+      else count python $status "$out/python.log"; fi
+      ;;
     memcheck)
       # The peer's grid runs 1,800 large cases of shapes that op_sparse_mla_test also has: hours in a sanitizer.
-      programs=()
+      programs=("$bin/capi_device_test")
       for program in "$bin"/op_*_test; do
         case "$program" in *peer_grid*) ;; *) programs+=("$program") ;; esac
       done

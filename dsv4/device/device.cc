@@ -1,5 +1,7 @@
 #include "dsv4/device/device.h"
 
+#include <utility>
+
 #include "dsv4/base/error.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/memory.h"
@@ -22,22 +24,6 @@ DeviceInfo describe(int ordinal) {
           .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
           .l2_bytes = properties.l2CacheSize,
           .shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin)};
-}
-
-DeviceInfo chosen(int ordinal) {
-  const std::vector<DeviceInfo> devices = list_devices();
-  if (devices.empty())
-    fail(ErrorCode::kUnsupported, "no CUDA GPU here (driver: {}): use --device cpu",
-         driver_version());
-  if (ordinal < 0 || ordinal >= static_cast<int>(devices.size()))
-    fail(ErrorCode::kUnsupported, "no GPU cuda:{}: this machine has cuda:0 to cuda:{}", ordinal,
-         devices.size() - 1);
-  const DeviceInfo& info = devices[static_cast<size_t>(ordinal)];
-  if (info.major * 10 + info.minor < kMinMajor * 10 + kMinMinor)
-    fail(ErrorCode::kUnsupported,
-         "cuda:{} ({}) has compute capability {}.{}, the kernels need {}.{} or newer", ordinal,
-         info.name, info.major, info.minor, kMinMajor, kMinMinor);
-  return info;
 }
 
 }  // namespace
@@ -63,7 +49,24 @@ std::vector<DeviceInfo> list_devices() {
   return devices;
 }
 
-Device::Device(int ordinal) : info_(chosen(ordinal)) {
+DeviceInfo find_device(int ordinal) {
+  const std::vector<DeviceInfo> devices = list_devices();
+  if (devices.empty())
+    fail(ErrorCode::kUnsupported,
+         "no CUDA GPU here (driver: {}): choose the CPU (--device cpu; from C DSV4_HOST)",
+         driver_version());
+  if (ordinal < 0 || ordinal >= static_cast<int>(devices.size()))
+    fail(ErrorCode::kUnsupported, "no GPU cuda:{}: this machine has cuda:0 to cuda:{}", ordinal,
+         devices.size() - 1);
+  const DeviceInfo& info = devices[static_cast<size_t>(ordinal)];
+  if (info.major * 10 + info.minor < kMinMajor * 10 + kMinMinor)
+    fail(ErrorCode::kUnsupported,
+         "cuda:{} ({}) has compute capability {}.{}, the kernels need {}.{} or newer", ordinal,
+         info.name, info.major, info.minor, kMinMajor, kMinMinor);
+  return info;
+}
+
+Device::Device(int ordinal) : info_(find_device(ordinal)), owns_stream_(true) {
   cuda_check(cudaSetDevice(ordinal), "cudaSetDevice");
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   memory_ = std::make_unique<DeviceMemory>(stream_);
@@ -71,9 +74,17 @@ Device::Device(int ordinal) : info_(chosen(ordinal)) {
   workspace_ = std::make_unique<Scratch>(*memory_);
 }
 
+Device::Device(DeviceInfo info, cudaStream_t stream, const TensorView& workspace)
+    : info_(std::move(info)),
+      stream_(stream),
+      memory_(std::make_unique<DeviceMemory>(stream)),
+      pinned_(std::make_unique<PinnedMemory>()),
+      workspace_(std::make_unique<Scratch>(Scratch::borrowing(workspace))) {
+}
+
 Device::~Device() {
   workspace_.reset();
-  cudaStreamDestroy(stream_);  // nothing can be done about a failure here
+  if (owns_stream_) cudaStreamDestroy(stream_);  // nothing can be done about a failure here
 }
 
 void Device::time_kernels(bool on) {

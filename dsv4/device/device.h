@@ -34,11 +34,19 @@ std::string driver_version();
 // one than this program's CUDA runtime wants: the sentence names both versions.
 std::vector<DeviceInfo> list_devices();
 
+// Throws kUnsupported naming the GPUs that are there when `ordinal` is none of them, or when it is
+// older than kMinMajor.kMinMinor.
+DeviceInfo find_device(int ordinal);
+
 class Device {
  public:
-  // Throws kUnsupported naming the GPUs that are there when `ordinal` is none of them, or when it
-  // is older than kMinMajor.kMinMinor.
+  // Makes it the calling thread's current device, with a stream of its own and a workspace that
+  // grows. Throws what find_device() throws.
   explicit Device(int ordinal);
+  // For callers that have both: works on their stream, and takes temporaries from their workspace
+  // only (Scratch::borrowing). Both outlive it; `info.ordinal` is the current device. No driver
+  // call is made, so one may be made per op call, also while the stream is captured.
+  Device(DeviceInfo info, cudaStream_t stream, const TensorView& workspace);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -64,6 +72,7 @@ class Device {
  private:
   DeviceInfo info_;
   cudaStream_t stream_ = nullptr;
+  bool owns_stream_ = false;
   std::unique_ptr<Memory> memory_, pinned_;
   std::unique_ptr<Scratch> workspace_;
   std::unique_ptr<KernelTimes> times_;

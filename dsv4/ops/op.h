@@ -46,6 +46,9 @@ struct Row {
   // Rows that feed tensor cores round operands first: the largest relative error of one operand.
   // 0: products of the operands as they are, in f32.
   double operand_rounding = 0;
+  // Bytes that run() takes from the device's workspace at most: callers who bring their own ask
+  // (capi/). nullptr: none, or an op that no such caller has.
+  int64_t (*workspace)(const Context&, const Args&) = nullptr;
 };
 
 template <class Args>

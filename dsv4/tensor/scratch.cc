@@ -19,8 +19,30 @@ Scratch Scratch::counting() {
   return scratch;
 }
 
+Scratch Scratch::borrowing(const TensorView& bytes) {
+  Scratch scratch;
+  scratch.memory_ = nullptr;
+  if (bytes.empty()) return scratch;
+  expect("workspace", bytes, {DType::kU8}, {bytes.dim(0)});
+  DSV4_CHECK(reinterpret_cast<uintptr_t>(bytes.data) % kAlign == 0,
+             "the workspace is at {}, not at a multiple of {} bytes",
+             static_cast<const void*>(bytes.data), kAlign);
+  scratch.borrowed_ = bytes;
+  return scratch;
+}
+
+std::byte* Scratch::chunk_data() const {
+  return borrows() ? borrowed_.data : chunks_[chunk_].view().data;
+}
+
+int64_t Scratch::room() const {
+  if (borrows()) return borrowed_.empty() ? 0 : borrowed_.numel();
+  return chunks_.empty() ? 0 : chunk_bytes(chunk_);
+}
+
 void Scratch::reserve(int64_t bytes) {
-  DSV4_CHECK(chunks_.empty() && !counting_, "{} bytes are there already", reserved_bytes());
+  DSV4_CHECK(chunks_.empty() && !counting_ && !borrows(), "{} bytes are there already",
+             reserved_bytes());
   if (bytes > 0) chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{bytes}, *memory_);
 }
 
@@ -30,8 +52,8 @@ TensorView Scratch::take(DType dtype, std::initializer_list<int64_t> shape) {
   live_ += bytes;
   peak_ = std::max(peak_, live_);
   if (counting_) return {meta, nullptr};
-  if (chunks_.empty() || used_ + bytes > chunk_bytes(chunk_)) next_chunk(bytes);
-  const TensorView view(meta, chunks_[chunk_].view().data + used_);
+  if (used_ + bytes > room()) next_chunk(bytes);
+  const TensorView view(meta, chunk_data() + used_);
   used_ += bytes;
   return view;
 }
@@ -40,6 +62,9 @@ TensorView Scratch::take(DType dtype, std::initializer_list<int64_t> shape) {
 // that is too small is replaced, at least doubled: needs that grow by a little every step cost
 // little.
 void Scratch::next_chunk(int64_t bytes) {
+  if (borrows())
+    fail(ErrorCode::kResource, "a workspace of {} bytes is too small: {} are wanted", room(),
+         live_);
   const size_t next = chunks_.empty() ? 0 : chunk_ + 1;
   int64_t want = std::max(bytes, kChunkBytes);
   if (next == chunks_.size()) {
@@ -54,11 +79,12 @@ void Scratch::next_chunk(int64_t bytes) {
 }
 
 TensorView Scratch::taken() const {
-  DSV4_CHECK(chunks_.size() == 1, "{} bytes are in {} chunks", live_, chunks_.size());
+  DSV4_CHECK(!borrows() && chunks_.size() == 1, "{} bytes are in {} chunks", live_, chunks_.size());
   return chunks_.front().view().slice(0, 0, used_);
 }
 
 int64_t Scratch::reserved_bytes() const {
+  if (borrows()) return room();
   int64_t total = 0;
   for (const Buffer& chunk : chunks_) total += chunk.view().numel();
   return total;

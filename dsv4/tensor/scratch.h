@@ -2,7 +2,8 @@
 // gives back what was taken inside it, so blocks of layers reuse the same bytes.
 //
 // A counting Scratch owns nothing and hands out views without data: who walks through the same
-// takes and scopes as a forward step reads off peak_bytes() what the step needs.
+// takes and scopes as a forward step reads off peak_bytes() what the step needs. A borrowing
+// Scratch hands out memory that its caller owns, and never more than that.
 
 #pragma once
 
@@ -17,6 +18,9 @@ class Scratch {
  public:
   explicit Scratch(Memory& memory = host_memory()) : memory_(&memory) {}
   static Scratch counting();
+  // bytes: [n] U8, 256-byte aligned, for as long as this lives; empty: no byte. A take() that does
+  // not fit throws kResource with both sizes.
+  static Scratch borrowing(const TensorView& bytes);
 
   // One chunk for all that follows, which then has no gaps. Before the first take().
   void reserve(int64_t bytes);
@@ -43,9 +47,13 @@ class Scratch {
 
  private:
   void next_chunk(int64_t bytes);
+  bool borrows() const { return memory_ == nullptr; }
   int64_t chunk_bytes(size_t chunk) const { return chunks_[chunk].view().numel(); }
+  std::byte* chunk_data() const;  // of the one in use
+  int64_t room() const;           // bytes in it, used or not
 
-  Memory* memory_;
+  Memory* memory_;  // null: borrowed_ is all there is
+  TensorView borrowed_;
   std::deque<Buffer> chunks_;  // each [bytes] U8; a full one is left and the next is used
   size_t chunk_ = 0;           // the one in use
   int64_t used_ = 0;           // bytes of it

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "tests/harness/errors.h"
+
 namespace dsv4 {
 namespace {
 
@@ -74,6 +76,28 @@ TEST(Scratch, CountingSaysWhatARealOneNeeds) {
     EXPECT_EQ(real.peak_bytes(), counted.peak_bytes());
     EXPECT_EQ(real.reserved_bytes() == counted.peak_bytes(), less == 0);
   }
+}
+
+// A caller's workspace: exactly the counted bytes are enough, one take less is refused by both
+// sizes, and a refused take leaves the next scope as it was.
+TEST(Scratch, BorrowsNoMoreThanItIsGiven) {
+  Buffer block(DType::kU8, {1024});
+  Scratch scratch = Scratch::borrowing(block);
+  EXPECT_EQ(scratch.reserved_bytes(), 1024);
+  for (int step = 0; step < 2; ++step) {
+    const Scratch::Scope scope(scratch);
+    EXPECT_EQ(scratch.take(DType::kF32, {10}).data, block.view().data);
+    EXPECT_EQ(scratch.take(DType::kU8, {768}).data, block.view().data + 256);
+    EXPECT_EQ(test::error_of(ErrorCode::kResource, [&] { scratch.take(DType::kU8, {1}); }),
+              "a workspace of 1024 bytes is too small: 1280 are wanted");
+  }
+  Scratch none = Scratch::borrowing({});
+  EXPECT_EQ(test::error_of(ErrorCode::kResource, [&] { none.take(DType::kU8, {1}); }),
+            "a workspace of 0 bytes is too small: 256 are wanted");
+  const TensorView crooked = block.view().slice(0, 8, 1024);
+  EXPECT_TRUE(
+      test::says(test::error_of(ErrorCode::kInvalidArgument, [&] { Scratch::borrowing(crooked); }),
+                 "multiple of 256 bytes"));
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace {
 
 constexpr Row<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
-    {"cuda_mma", Arch::kCuda, true, sparse_mla_mma_reject, sparse_mla_mma},
+    {"cuda_mma", Arch::kCuda, true, sparse_mla_mma_reject, sparse_mla_mma, 0,
+     sparse_mla_mma_workspace},
     {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu},
@@ -96,6 +97,12 @@ Cost sparse_mla_cost(const SparseMlaArgs& args) {
 void sparse_mla(const Context& context, const SparseMlaArgs& args) {
   check(args);
   choose(sparse_mla_rows(), context, args).run(context, args);
+}
+
+int64_t sparse_mla_workspace(const Context& context, const SparseMlaArgs& args) {
+  check(args);
+  const Row<SparseMlaArgs>& row = choose(sparse_mla_rows(), context, args);
+  return row.workspace == nullptr ? 0 : row.workspace(context, args);
 }
 
 }  // namespace dsv4

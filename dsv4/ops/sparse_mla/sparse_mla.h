@@ -49,5 +49,7 @@ struct SparseMlaArgs {
 Table<SparseMlaArgs> sparse_mla_rows();
 Cost sparse_mla_cost(const SparseMlaArgs& args);
 void sparse_mla(const Context& context, const SparseMlaArgs& args);
+// What sparse_mla() takes from the device's workspace for these arguments. Throws what it throws.
+int64_t sparse_mla_workspace(const Context& context, const SparseMlaArgs& args);
 
 }  // namespace dsv4

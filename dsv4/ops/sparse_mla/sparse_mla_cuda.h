@@ -11,5 +11,6 @@ void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args);
 
 const char* sparse_mla_mma_reject(const Context& context, const SparseMlaArgs& args);
 void sparse_mla_mma(const Context& context, const SparseMlaArgs& args);
+int64_t sparse_mla_mma_workspace(const Context& context, const SparseMlaArgs& args);
 
 }  // namespace dsv4

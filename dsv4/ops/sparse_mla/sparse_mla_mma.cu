@@ -329,23 +329,42 @@ void attend(Device& device, const Inputs& in, int64_t queries, Out* out) {
          in, out);
 }
 
+int segments_of(int64_t listed_rows) {
+  return static_cast<int>(std::max<int64_t>(1, ceil_div(listed_rows, kSegment)));
+}
+
+// What a launch leaves for the second kernel, of the queries that fit kPartialBytes; one segment
+// leaves nothing.
+struct Parts {
+  int64_t run = 0;    // queries of a launch
+  TensorView values;  // [run * heads * segments, 512]
+  TensorView sums;    // [run * heads * segments, 2]
+};
+
+Parts take_parts(Scratch& workspace, int64_t queries, int64_t heads, int segments) {
+  if (segments == 1) return {.run = queries};
+  const int64_t query_bytes = heads * segments * (kWidth + 2) * 4;
+  const int64_t run = std::min(queries, std::max<int64_t>(1, kPartialBytes / query_bytes));
+  const int64_t parts = run * heads * segments;
+  return {.run = run,
+          .values = workspace.take(DType::kF32, {parts, kWidth}),
+          .sums = workspace.take(DType::kF32, {parts, 2})};
+}
+
 // Queries in runs whose parts fit the workspace.
 template <class Out>
 void attend_in_runs(const Context& context, Inputs in, int64_t queries, Out* out) {
   Device& device = *context.device;
   const Scratch::Scope scope(device.workspace());
-  const int64_t query_bytes = int64_t{in.heads} * in.segments * (kWidth + 2) * 4;
-  const int64_t run =
-      in.segments == 1 ? queries : std::max<int64_t>(1, kPartialBytes / query_bytes);
+  const Parts parts = take_parts(device.workspace(), queries, in.heads, in.segments);
   if (in.segments > 1) {
-    const int64_t parts = std::min(run, queries) * in.heads * in.segments;
-    in.partial = device.workspace().take(DType::kF32, {parts, kWidth}).template as<float>();
-    in.summary = reinterpret_cast<float2*>(device.workspace().take(DType::kF32, {parts, 2}).data);
+    in.partial = parts.values.as<float>();
+    in.summary = reinterpret_cast<float2*>(parts.sums.data);
   }
   const bool few = queries * ceil_div(in.heads, 16) * in.segments <= device.info().processors;
   const bool wide = !few && device.info().shared_bytes >= static_cast<int>(sizeof(Shared<64>));
-  for (int64_t first = 0; first < queries; first += run) {
-    const int64_t n = std::min(run, queries - first);
+  for (int64_t first = 0; first < queries; first += parts.run) {
+    const int64_t n = std::min(parts.run, queries - first);
     wide ? attend<4>(device, in, n, out) : attend<1>(device, in, n, out);
     if (in.segments > 1) {
       launch(device, "sparse_mla combine", combine_kernel<Out>,
@@ -397,11 +416,19 @@ void sparse_mla_mma(const Context& context, const SparseMlaArgs& given) {
             .max_logits = args.max_logits.empty() ? nullptr : args.max_logits.as<float>(),
             .partial = nullptr,
             .summary = nullptr};
-  in.segments = static_cast<int>(std::max<int64_t>(1, ceil_div(in.lists.length(), kSegment)));
+  in.segments = segments_of(in.lists.length());
   with_float_type(args.out.dtype, [&](auto out) {
     using Out = decltype(out);
     attend_in_runs(context, in, args.q.dim(0) * args.q.dim(1), args.out.as<Out>());
   });
+}
+
+int64_t sparse_mla_mma_workspace(const Context&, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  Scratch count = Scratch::counting();
+  take_parts(count, args.q.dim(0) * args.q.dim(1), args.q.dim(2),
+             segments_of(listed(args.window) + listed(args.compressed)));
+  return count.peak_bytes();
 }
 
 }  // namespace dsv4

@@ -1,0 +1,48 @@
+# lib/libdsv4_kernels.so: include/dsv4_sparse_mla.h for programs that are not ours. No symbol but the C ones is
+# visible, and nothing is needed but the C library, libgomp and a driver (Debian's static libgomp cannot be part
+# of a shared object).
+#
+# Its objects are position independent: whole layers up to device, and of ops the folders in DSV4_LIBRARY_OPS, since the
+# linker takes only what the C functions reach.
+
+set(DSV4_LIBRARY_OPS sparse_mla)
+
+set(archives)
+foreach(layer ops device cpu formats tensor base)
+  get_target_property(type dsv4_${layer} TYPE)
+  if(type STREQUAL STATIC_LIBRARY)
+    list(APPEND archives dsv4_${layer})
+  endif()
+endforeach()
+foreach(archive ${archives})
+  if(NOT archive STREQUAL dsv4_ops)
+    set_target_properties(${archive} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+endforeach()
+
+file(GLOB op_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/ops/*.cc)
+foreach(op ${DSV4_LIBRARY_OPS})
+  file(GLOB folder CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/ops/${op}/*.cc ${CMAKE_SOURCE_DIR}/dsv4/ops/${op}/*.cu)
+  list(APPEND op_sources ${folder})
+endforeach()
+set_property(SOURCE ${op_sources} APPEND PROPERTY COMPILE_OPTIONS
+             $<IF:$<COMPILE_LANGUAGE:CUDA>,-Xcompiler=-fPIC,-fPIC>)
+
+dsv4_sources(capi capi_sources)
+list(FILTER capi_sources EXCLUDE REGEX "_test\\.cc$")
+add_library(dsv4_kernels SHARED ${capi_sources})
+target_include_directories(dsv4_kernels PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR})
+target_compile_definitions(dsv4_kernels PRIVATE DSV4_VERSION="${PROJECT_VERSION}")
+# As files: their own dependencies name the static libgomp.
+foreach(archive ${archives})
+  add_dependencies(dsv4_kernels ${archive})
+  list(APPEND files $<TARGET_FILE:${archive}>)
+endforeach()
+set(version_script ${CMAKE_SOURCE_DIR}/cmake/kernel_library.map)
+target_link_libraries(dsv4_kernels PRIVATE ${files} dsv4_fmt dsv4_flags gomp)
+target_link_options(dsv4_kernels PRIVATE -Wl,--version-script=${version_script} -Wl,--no-undefined)
+set_target_properties(dsv4_kernels PROPERTIES LINK_DEPENDS "${version_script};${files}"
+                      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+# cmake --install build/cuda --component kernels --prefix DIR
+install(TARGETS dsv4_kernels LIBRARY DESTINATION lib COMPONENT kernels)
+install(FILES ${CMAKE_SOURCE_DIR}/include/dsv4_sparse_mla.h DESTINATION include COMPONENT kernels)

@@ -1,0 +1,51 @@
+"""What this package asks of an array library: new arrays beside q, and the stream that its work goes to."""
+
+import sys
+
+
+class _Torch:
+    def __init__(self, q):
+        import torch
+        self.torch, self.q = torch, q
+
+    def like(self, shape):
+        return self.q.new_empty(shape)
+
+    def empty(self, shape, dtype):
+        return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=self.q.device)
+
+    def stream(self):
+        return self.torch.cuda.current_stream(self.q.device).cuda_stream if self.q.is_cuda else 0
+
+
+class _NumPy:
+    """NumPy, and CuPy, which has its names."""
+
+    def __init__(self, q):
+        self.library, self.dtype = sys.modules[type(q).__module__.partition(".")[0]], q.dtype
+
+    def like(self, shape):
+        return self.library.empty(shape, dtype=self.dtype)
+
+    def empty(self, shape, dtype):
+        return self.library.empty(shape, dtype=dtype)
+
+    def stream(self):
+        cuda = getattr(self.library, "cuda", None)
+        return 0 if cuda is None else cuda.get_current_stream().ptr
+
+
+def _from_dlpack(q):
+    """Any other library: its arrays are read, the results are torch's."""
+    import torch
+    return _Torch(torch.from_dlpack(q))
+
+
+def library_of(q):
+    if hasattr(q, "data_ptr"):  # a torch.Tensor, or a subclass of it from anywhere
+        return _Torch(q)
+    if type(q).__module__.partition(".")[0] in ("numpy", "cupy"):
+        return _NumPy(q)
+    if hasattr(q, "__dlpack__"):
+        return _from_dlpack(q)
+    raise ValueError(f"q: want a tensor, got {type(q).__name__}")

@@ -1,0 +1,58 @@
+"""The whole of the library's attention as one function; FlashMLA's functions are cases of it."""
+
+from . import _core
+from ._arrays import library_of
+
+_NUMERICS = {"official": False, "exact": True}
+
+
+def sparse_mla(q, k_cache, indices, scale, *, d_v=512, topk_length=None, extra_k_cache=None,
+               extra_indices_in_kvcache=None, extra_topk_length=None, attn_sink=None, normalized=True,
+               numerics="official", batch_invariant=False, implementation=None):
+    """Attention of every query to the rows that it lists, in one softmax over one or two caches.
+
+    q               [b, s_q, h, d] bf16|f32, any strides with the last 1
+    k_cache         [num_pages, page, 1, 584|656] FP8, int8 or uint8: packed V4 or V3.2 rows, page stride free;
+                    or [num_pages, page, 1, d] bf16|f32: plain rows
+    indices         [b, s_q, n] int32: page * page_size + entry; negative, or beyond the cache on a GPU: skipped
+    scale           > 0
+    d_v             the first d_v values of a row are its value
+    topk_length     [b] int32: the queries of request i look at their first topk_length[i] indices only
+    extra_*         the second cache, alike
+    attn_sink       [h] f32, natural logarithm; scales out by exp(lse) / (exp(lse) + exp(sink)), and nothing else
+    normalized      False: out = sum_j exp(z_j - max_logits) v_j without sink, for merging parts
+    numerics        "official" rounds exp(z_j - max) to bf16 for the value product, "exact" keeps float32 (slow)
+    batch_invariant only implementations where the bits of a query depend on its own rows alone
+    implementation  the name of one; None: the fastest that fits
+
+    Returns out [b, s_q, h, d_v] of q's dtype, lse [b, h, s_q] f32 (natural, without the sink), max_logits
+    [b, h, s_q] f32. A query without a valid row gets 0, +inf and -inf. Raises ValueError with one line for
+    arguments that this text does not allow.
+    """
+    return attend(q, (k_cache, indices, topk_length), scale, d_v=d_v,
+                  extra=(extra_k_cache, extra_indices_in_kvcache, extra_topk_length), sink=attn_sink,
+                  normalized=normalized, numerics=numerics, batch_invariant=batch_invariant,
+                  implementation=implementation, want_max_logits=True)
+
+
+def attend(q, first, scale, *, d_v, extra, sink, numerics, batch_invariant, want_max_logits, normalized=True,
+           implementation=None):
+    """sparse_mla() with each list as (cache, indices, lengths); max_logits is None unless it is wanted."""
+    if numerics not in _NUMERICS:
+        raise ValueError(f"numerics={numerics!r}: want 'official' or 'exact'")
+    if len(q.shape) != 4:
+        raise ValueError(f"q: want [b, s_q, h, d], got {list(q.shape)}")
+    b, s_q, h, _ = q.shape
+    library = library_of(q)
+    if extra[0] is None:
+        if extra[1] is not None or extra[2] is not None:
+            raise ValueError("extra_indices_in_kvcache or extra_topk_length without extra_k_cache")
+        extra = None
+    elif extra[1] is None:
+        raise ValueError("extra_k_cache without extra_indices_in_kvcache")
+    out, lse = library.like((b, s_q, h, d_v)), library.empty((b, h, s_q), "float32")
+    max_logits = library.empty((b, h, s_q), "float32") if want_max_logits else None
+    _core.sparse_mla(q, first, extra, sink, scale, out, lse, max_logits, normalized, _NUMERICS[numerics],
+                     batch_invariant, implementation, library.stream(),
+                     lambda size: library.empty((size,), "uint8"))
+    return out, lse, max_logits
