@@ -19,6 +19,25 @@
 
 namespace dsv4::mla90 {
 
+// Which part of a fragment a thread has. Asked for again in every phase: what would be kept from one
+// to the next would be spilled, and there is hardly an L1 beside this much shared memory.
+struct Lane {
+  int lane, wg, warp, g, j;  // warp: of its warpgroup
+};
+__device__ inline int this_thread() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+__device__ inline Lane this_lane() {
+  const int thread = this_thread();
+  return {.lane = thread % kWarp,
+          .wg = thread / kGroupThreads,
+          .warp = thread / kWarp % 4,
+          .g = thread % kWarp / 4,
+          .j = thread % 4};
+}
+
 // One ldmatrix: operands of two products, 16 k each.
 using Fragments = uint32_t[2][4];
 
@@ -66,9 +85,8 @@ template <class Row>
 struct KeyFragments {
   uint32_t base;  // of this lane's ldmatrix row, piece 0 or 1
 
-  __device__ KeyFragments(uint32_t slot, int first) {
-    const int lane = threadIdx.x % kWarp;
-    base = piece_address<Row>(slot, first + lane % 16, lane / 16);
+  __device__ KeyFragments(const Lane& at, uint32_t slot, int first) {
+    base = piece_address<Row>(slot, first + at.lane % 16, at.lane / 16);
   }
   // Codes of dims 32 i ..
   __device__ void load(int i, Raw& r) const { load_matrices(r, address(2 * i)); }
@@ -96,9 +114,8 @@ struct ValueFragments {
   uint32_t base;  // of this lane's ldmatrix row in the warpgroup's first 64 dims
 
   // slot: address of the warpgroup's first dim of key 0
-  __device__ explicit ValueFragments(uint32_t slot) {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
-    base = piece_address<Row>(slot, lane, warp);
+  __device__ ValueFragments(const Lane& at, uint32_t slot) {
+    base = piece_address<Row>(slot, at.lane, at.warp);
     asm volatile("" : "+r"(base));  // not to be computed again at every use
   }
   // Codes of dims 64 tile + 16 warp ..
@@ -118,8 +135,8 @@ struct ValueFragments {
   }
   // RoPE values, bf16 -> f16; here row g of the product is dim g, row g + 8 is dim g + 8. Exact
   // from 2^-17 on; `largest` meets all of them: infinite if one is too large for f16.
-  __device__ void rope(Fragments& a, __half2& largest) const {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
+  __device__ void rope(const Lane& at, Fragments& a, __half2& largest) const {
+    const int lane = at.lane, warp = at.warp;
     const int piece = Row::kCodes / 16 + 2 * warp + lane / 8 % 2;
     // `base` is of the upper half of the dims.
     const uint32_t slot = base - piece_address<Row>(0, lane, warp) - kWidthV / 2;
@@ -129,7 +146,7 @@ struct ValueFragments {
     }
     for (int half = 0; half < 2; ++half) {
       for (uint32_t& pair : a[half]) {
-        const __half2 values = __float22half2_rn(__bfloat1622float2(ptx::as_bf162(pair)));
+        const __half2 values = __floats2half2_rn(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
         largest = __hmax2(largest, __habs2(values));
         pair = bits_of(values);
       }

@@ -7,6 +7,10 @@
 
 namespace dsv4::mla90 {
 
+__device__ inline __nv_bfloat162 bf162_of(uint32_t bits) {
+  return reinterpret_cast<const __nv_bfloat162&>(bits);
+}
+
 // 16 dims of a head -> Shared::q: to f16 what meets codes, in the order that KeyFragments wants.
 template <class Row, int kHeads>
 __device__ bool store_query(Shared<Row, kHeads>& shared, int head, int piece, uint4 low,
@@ -14,11 +18,12 @@ __device__ bool store_query(Shared<Row, kHeads>& shared, int head, int piece, ui
   bool fits = true;
   if (16 * piece < Row::kCodes) {
     uint32_t pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    __nv_bfloat162 largest = __habs2(bf162_of(pairs[0]));
     for (uint32_t& pair : pairs) {
-      const float2 values = __bfloat1622float2(ptx::as_bf162(pair));
-      fits &= fmaxf(fabsf(values.x), fabsf(values.y)) < 65504.f;
-      pair = pack_f16(values.x, values.y);
+      largest = __hmax2(largest, __habs2(bf162_of(pair)));
+      pair = pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
     }
+    fits = __hble2(largest, __float2bfloat162_rn(65280.f));  // the last before f16's end
     low = {pairs[0], pairs[2], pairs[4], pairs[6]};
     high = {pairs[1], pairs[3], pairs[5], pairs[7]};
   }
@@ -35,23 +40,23 @@ __device__ void load_queries(const Params& p, const Work& work, Shared<Row, kHea
   constexpr int kPieces = (Row::kCodes + Row::kRope) / 16, kAll = kHeads * kPieces;
   constexpr int kEach = (kAll + kConsumers - 1) / kConsumers;
   const auto* q = static_cast<const bf16*>(p.q) + query_offset(p, work, 0);
+  const int thread = this_thread();
   uint4 raw[kEach][2];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int at = i * kConsumers + static_cast<int>(threadIdx.x), head = at / kPieces,
-              piece = at % kPieces;
-    raw[i][0] = raw[i][1] = {0, 0, 0, 0};
-    if (at >= kAll || work.first_head + head >= p.heads) continue;
+    // Heads that do not exist repeat the last one: nobody looks at what comes of them.
+    const int at = i * kConsumers + thread;
+    const int head = min(at / kPieces, p.heads - work.first_head - 1), piece = at % kPieces;
     const auto* from = reinterpret_cast<const uint4*>(q + head * p.q_head_stride + 16 * piece);
     raw[i][0] = __ldg(from), raw[i][1] = __ldg(from + 1);
   }
   bool fits = true;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int at = i * kConsumers + static_cast<int>(threadIdx.x);
+    const int at = i * kConsumers + thread;
     if (at < kAll) fits &= store_query(shared, at / kPieces, at % kPieces, raw[i][0], raw[i][1]);
   }
-  if (!fits) shared.too_large = 1;
+  if (!fits) shared.too_large = work.item + 1;
 }
 
 // The same number, but the compiler does not know: what was made of it is made anew, instead of
@@ -86,11 +91,13 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
       left = work.tiles();
       if (left > 0) load_queries(p, work, shared);
     }
-    if (static_cast<int>(threadIdx.x) < kHeads) {
-      shared.reference[threadIdx.x] = 0.f;
-      shared.largest[threadIdx.x] = ordered_int(-INFINITY);
+    const int thread = this_thread();
+    if (thread < kHeads) {
+      shared.reference[thread] = 0.f;
+      shared.largest[thread] = ordered_int(-INFINITY);
     }
-    c.clear();
+    if (thread == 0) shared.item = item;
+    c.begin();
     ptx::fence_proxy_async();
     ptx::barrier_sync(kBarrierBoth, kConsumers);
     for (; left > 0; left -= 2) c.template iterate<kTrackMaximum>(min(left, 2));
@@ -109,6 +116,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (auto& barrier : shared.full) barrier.init(Gather<Row, kHeads>::kArrivals);
     for (auto& barrier : shared.empty) barrier.init(kConsumers / kWarp);
+    for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
+    for (auto& barrier : shared.weights_empty) barrier.init(kConsumers / kWarp);
     shared.parts.init(static_cast<uint32_t>(p.chunks));
     shared.too_large = 0;
     ptx::fence_mbarrier_init();

@@ -51,7 +51,7 @@ struct Params {
   float *lse = nullptr, *max_logits = nullptr;  // or null; strides of both:
   int64_t stat_batch_stride = 0, stat_query_stride = 0, stat_head_stride = 0;
   const float* sink = nullptr;  // [heads] or null
-  float scale = 0;
+  float log2_scale = 0;  // scale * log2(e)
   bool normalized = true, out_f32 = false;
   int queries = 0, queries_per_request = 1, heads = 0;
 

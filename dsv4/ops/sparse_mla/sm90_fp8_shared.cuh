@@ -74,11 +74,15 @@ struct Shared {
   uint8_t rows[kSlots][kSlotRows];  // RowState
   // Exponent that weights are relative to, log2; head 8 n + 2j + i is at (kHeads / 4) j + 2 n + i.
   alignas(16) float reference[kHeads];
+  // How what came before tile 0 or 1 of the pair shrinks, if it moved the reference.
+  alignas(16) float shrink[2][kHeads];
+  int moved[2];
   int largest[kHeads];  // ordered_int of the largest logit seen, log2
   float sums[8][kHeads];
   float factor[kHeads];
-  ptx::Mbarrier full[kSlots], empty[kSlots], parts;
-  int too_large;  // something of this item does not fit f16
+  ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2], parts;
+  int item;
+  int too_large;  // 1 + the last item that has something that does not fit f16
 };
 
 // Integers in the order of the floats.

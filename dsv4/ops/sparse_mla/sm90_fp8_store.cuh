@@ -42,8 +42,9 @@ __device__ inline void store_pair(const Params& p, int64_t at, float low, float 
 // and odd g swap one of them, and then have dims g, g + 1 or g + 7, g + 8.
 template <class Row, int kHeads>
 __device__ void pair_rope_dims(Consumer<Row, kHeads>& c) {
-  if (!Row::kRopeIsValue || c.wg == 0) return;
-  const bool odd = c.g % 2 != 0;
+  const Lane at = this_lane();
+  if (!Row::kRopeIsValue || at.wg == 0) return;
+  const bool odd = at.g % 2 != 0;
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) {
     float &a = c.out[c.kOutTiles - 1][i / 2 * 4 + i % 2],
@@ -56,12 +57,12 @@ __device__ void pair_rope_dims(Consumer<Row, kHeads>& c) {
 // Calls put(dim, low, high) for the pairs of neighbouring dims of one head in this lane's part of
 // O^T: registers i and i + 2 of every tile.
 template <class Row, int kHeads, class Put>
-__device__ void for_each_pair(const Consumer<Row, kHeads>& c, int i, const Put& put) {
-  const int first = 64 * c.kOutTiles * c.wg + 16 * c.warp;
-  const int dim = first + 2 * c.g, rope_dim = first + c.g + (c.g % 2 != 0 ? 7 : 0);
+__device__ void for_each_pair(const Consumer<Row, kHeads>& c, const Lane& at, int i, const Put& put) {
+  const int first = 64 * c.kOutTiles * at.wg + 16 * at.warp;
+  const int dim = first + 2 * at.g, rope_dim = first + at.g + (at.g % 2 != 0 ? 7 : 0);
 #pragma unroll
   for (int t = 0; t < c.kOutTiles; ++t) {
-    const bool rope = Row::kRopeIsValue && t == c.kOutTiles - 1 && c.wg == 1;
+    const bool rope = Row::kRopeIsValue && t == c.kOutTiles - 1 && at.wg == 1;
     put((rope ? rope_dim : dim) + 64 * t, c.out[t][i], c.out[t][i + 2]);
   }
 }
@@ -70,33 +71,36 @@ __device__ void for_each_pair(const Consumer<Row, kHeads>& c, int i, const Put& 
 // it is thread number `head` that has the sum.
 template <class Row, int kHeads>
 __device__ void add_sums(Consumer<Row, kHeads>& c) {
+  const Lane at = this_lane();
   for_each_head<kHeads>(c.sums,
-                        [&](int head, float sum) { c.shared.sums[4 * c.wg + c.warp][head] = sum; });
+                        [&](int head, float sum) { c.shared.sums[4 * at.wg + at.warp][head] = sum; });
   ptx::barrier_sync(kBarrierBoth, kConsumers);
-  if (static_cast<int>(threadIdx.x) < kHeads) {
+  const int thread = this_thread();
+  if (thread < kHeads) {
     float sum = 0.f;
-    for (int w = 0; w < 8; ++w) sum += c.shared.sums[w][threadIdx.x];
-    c.shared.factor[threadIdx.x] = sum;
+    for (int w = 0; w < 8; ++w) sum += c.shared.sums[w][thread];
+    c.shared.factor[thread] = sum;
   }
 }
 
 // The whole query was here; bf16 only. Eight lanes write 32 bytes of a head.
 template <class Row, int kHeads>
 __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
+  const Lane at = this_lane();
   const Params& p = c.p;
-  const int thread = static_cast<int>(threadIdx.x), heads = p.heads - work.first_head;
+  const int thread = this_thread(), heads = p.heads - work.first_head;
   if (thread < kHeads && thread < heads) {
     c.shared.factor[thread] =
         finish_head(p, work, thread, c.shared.reference[reference_place<kHeads>(thread)],
                     c.shared.factor[thread], from_ordered_int(c.shared.largest[thread]), true);
   }
   ptx::barrier_sync(kBarrierBoth, kConsumers);
-  auto* to = static_cast<bf16*>(p.out) + out_offset(p, work, 2 * c.j);
+  auto* to = static_cast<bf16*>(p.out) + out_offset(p, work, 2 * at.j);
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) {
-    const int head = 8 * (i / 2) + i % 2 + 2 * c.j;
+    const int head = 8 * (i / 2) + i % 2 + 2 * at.j;
     const float factor = c.shared.factor[head];
-    for_each_pair(c, 4 * (i / 2) + i % 2, [&](int dim, float low, float high) {
+    for_each_pair(c, at, 4 * (i / 2) + i % 2, [&](int dim, float low, float high) {
       if (head < heads)
         *reinterpret_cast<uint32_t*>(to + dim) = pack_bf16(low * factor, high * factor);
     });
@@ -107,18 +111,19 @@ __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
 // A part of a query: sums relative to the reference.
 template <class Row, int kHeads>
 __device__ void store_part(const Consumer<Row, kHeads>& c, const Work& work) {
+  const Lane at = this_lane();
   const Params& p = c.p;
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = this_thread();
   const int64_t part = int64_t{work.item} * p.chunks + chunk_of_block(p);
   if (thread < kHeads) {
     p.summary[part * kHeads + thread] = {c.shared.reference[reference_place<kHeads>(thread)],
                                          c.shared.factor[thread]};
   }
-  float* mine = p.partial + (part * kHeads + 2 * c.j) * kWidthV;
+  float* mine = p.partial + (part * kHeads + 2 * at.j) * kWidthV;
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) {
     const int h = 8 * (i / 2) + i % 2;  // + 2j
-    for_each_pair(c, 4 * (i / 2) + i % 2, [&](int dim, float low, float high) {
+    for_each_pair(c, at, 4 * (i / 2) + i % 2, [&](int dim, float low, float high) {
       *reinterpret_cast<float2*>(mine + h * kWidthV + dim) = {low, high};
     });
   }
@@ -128,7 +133,7 @@ __device__ void store_part(const Consumer<Row, kHeads>& c, const Work& work) {
 template <class Row, int kHeads>
 __device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int exchanges) {
   ptx::barrier_sync(kBarrierBoth, kConsumers);
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = this_thread();
   if (thread < p.chunks) shared.parts.arrive_in_cluster(static_cast<uint32_t>(thread));
   shared.parts.wait_in_cluster(exchanges % 2);
 }
@@ -136,8 +141,7 @@ __device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int
 // Adds up the parts of a query in order. A warp has a head and 128 dims at a time, a lane 4 dims.
 template <class Row, int kHeads>
 __device__ void merge(const Params& p, const Work& work) {
-  const int warp = static_cast<int>(threadIdx.x) / kWarp,
-            lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int thread = this_thread(), warp = thread / kWarp, lane = thread % kWarp;
   constexpr int kPieces = kWidthV / (4 * kWarp), kWarps = kConsumers / kWarp;
   for (int i = chunk_of_block(p) * kWarps + warp; i < kHeads * kPieces; i += p.chunks * kWarps) {
     const int head = i / kPieces, dim = 4 * kWarp * (i % kPieces) + 4 * lane;
