@@ -23,7 +23,8 @@ DeviceInfo describe(int ordinal) {
           .processors = properties.multiProcessorCount,
           .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
           .l2_bytes = properties.l2CacheSize,
-          .shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin)};
+          .shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin),
+          .reserved_shared_bytes = static_cast<int>(properties.reservedSharedMemPerBlock)};
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ struct DeviceInfo {
   int major = 0, minor = 0;  // compute capability
   int processors = 0;        // streaming multiprocessors
   int64_t total_bytes = 0, l2_bytes = 0;
-  int shared_bytes = 0;  // of a block, at most
+  int shared_bytes = 0;           // of a block, at most
+  int reserved_shared_bytes = 0;  // of every block, before its own begin
 };
 
 // Oldest compute capability that the kernels are compiled for.

@@ -23,6 +23,7 @@ struct LaunchShape {
   int block = 256;   // threads
   int64_t grid_y = 1, grid_z = 1;
   int64_t shared = 0;  // bytes of dynamic shared memory
+  int cluster = 1;     // blocks of a cluster along x (sm_90)
 };
 
 // More than 48 KiB, with what it declares statically, a kernel must ask for; asking early is free.
@@ -57,10 +58,18 @@ void launch(Device& device, const char* name, void (*kernel)(Params...), const L
                                     static_cast<int>(shape.shared)),
                name);
   }
-  const dim3 grid(static_cast<unsigned>(shape.grid), static_cast<unsigned>(shape.grid_y),
-                  static_cast<unsigned>(shape.grid_z));
-  kernel<<<grid, static_cast<unsigned>(shape.block), static_cast<size_t>(shape.shared),
-           device.stream()>>>(static_cast<Params>(args)...);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shape.grid), static_cast<unsigned>(shape.grid_y),
+                        static_cast<unsigned>(shape.grid_z));
+  config.blockDim = dim3(static_cast<unsigned>(shape.block));
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared);
+  config.stream = device.stream();
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
   cuda_check_launch(name);
 }
 

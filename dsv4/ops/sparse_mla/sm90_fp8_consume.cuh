@@ -19,7 +19,7 @@
 namespace dsv4::mla90 {
 
 constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgroup w
-constexpr int kDepth = 2;         // steps whose operands are in registers: decoded or multiplied
+constexpr int kDepth = 3;         // steps whose operands are in registers: decoded or multiplied
 constexpr float kHeadroom = 8.f;  // weights up to 2^8, far below f16's 2^16
 
 __device__ inline float exp2_fast(float x) {
@@ -89,6 +89,11 @@ struct Consumer {
     referenced = false;
   }
 
+  // Whether a RoPE value was too large for f16.
+  __device__ bool has_large_values() const {
+    return Row::kRopeIsValue && !__hble2(largest_rope, __float2half2_rn(65504.f));
+  }
+
   // One or two tiles.
   template <bool kTrackMaximum>
   __device__ void iterate(int tiles) {
@@ -103,10 +108,10 @@ struct Consumer {
     }
     if (at.wg == 1) follow(0);
     if (has_tile) weigh<kTrackMaximum>(s);
-#pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-      if (at.wg == 0 && tile == 1) follow(1);
-      multiply_values(tile);
+    multiply_values<0>();
+    if (tiles > 1) {
+      if (at.wg == 0) follow(1);
+      multiply_values<1>();
     }
     slots_used += 2 * tiles;
     ++first_tiles;
@@ -115,7 +120,9 @@ struct Consumer {
 
  private:
   // Of the barriers of tile 0 or 1 of the pair.
-  __device__ int phase(int tile) const { return (tile == 0 ? first_tiles : second_tiles) % 2; }
+  __device__ int phase(int tile) const {
+    return (tile == 0 ? first_tiles : second_tiles) % 2;
+  }
   __device__ void wait_full(int n) {
     shared.full[n % S::kSlots].wait(n / S::kSlots % 2);
   }
@@ -127,7 +134,8 @@ struct Consumer {
     const int slot = (first + at.warp / 2) % S::kSlots;
     const KeyFragments<Row> keys(at, ptx::shared_address(shared.ring[slot]), 16 * (at.warp % 2));
     const __half* scales = shared.scales[slot][0];
-    const int place[2] = {scale_place(16 * (at.warp % 2) + at.g), scale_place(16 * (at.warp % 2) + at.g + 8)};
+    const int place[2] = {scale_place(16 * (at.warp % 2) + at.g),
+                          scale_place(16 * (at.warp % 2) + at.g + 8)};
     constexpr int kSteps = Row::kCodes / 32;
     Fragments a[kDepth];
     Raw raw[2];
@@ -203,7 +211,8 @@ struct Consumer {
     if (shared.moved[tile] == 0) return;
     referenced = true;
     for (int i = 0; i < 2; ++i) {
-      sums[i] *= shared.shrink[tile][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
+      sums[i] *=
+          shared.shrink[tile][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
     }
   }
 
@@ -228,8 +237,8 @@ struct Consumer {
     if (moves) move_reference(s);
     if (at.warp == 0 && at.lane == 0) shared.moved[at.wg] = moves ? 1 : 0;
     const int key_piece = 2 * at.warp + at.lane / 8 % 2, head = at.lane % 8;
-    const uint32_t to = ptx::shared_address(shared.weights[at.wg]) + at.lane / 16 * 1024 + head * 128 +
-                        16 * (key_piece ^ head);
+    const uint32_t to = ptx::shared_address(shared.weights[at.wg]) + at.lane / 16 * 1024 +
+                        head * 128 + 16 * (key_piece ^ head);
 #pragma unroll
     for (int n = 0; n < kHeadTiles; n += 2) {
       for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = exp2_fast(s[i]);
@@ -282,28 +291,26 @@ struct Consumer {
     if (head < kHeads) {
       const int place = reference_place<kHeads>(head);
       const float now = from_ordered_int(shared.largest[head]);
-      shared.shrink[at.wg][place] = referenced ? exp2f(shared.reference[place] - now) : 1.f;  // of 0
+      shared.shrink[at.wg][place] =
+          referenced ? exp2f(shared.reference[place] - now) : 1.f;  // of 0
       shared.reference[place] = now;
     }
     ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
     for (int i = 0; i < 2; ++i) {
-      sums[i] *= shared.shrink[at.wg][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
+      sums[i] *=
+          shared.shrink[at.wg][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
     }
     referenced = true;
   }
 
-  static constexpr uint64_t kWeights =
-      ptx::swizzled_tile(kSharedBase + S::kChunks * S::kTileBytes);  // of tile 0
-  __device__ static uint64_t with_low(uint64_t descriptor, uint32_t low) {
-    return descriptor >> 32 << 32 | low;
-  }
   __device__ ValueFragments<Row> slot_address(const Lane& at, int n) const {
-    return ValueFragments<Row>(at, ptx::shared_address(shared.ring[n % S::kSlots]) +
-                                       at.wg * kOutTiles * 64);
+    return ValueFragments<Row>(
+        at, ptx::shared_address(shared.ring[n % S::kSlots]) + at.wg * kOutTiles * 64);
   }
   // Of this lane's keys in use number n of a slot, for the warpgroup's dims.
   __device__ const uint4* scales_of(const Lane& at, int n) const {
-    const __half* scales = &shared.scales[n % S::kSlots][at.wg * kOutTiles * 64 / Row::kGroup][8 * at.j];
+    const __half* scales =
+        &shared.scales[n % S::kSlots][at.wg * kOutTiles * 64 / Row::kGroup][8 * at.j];
     return reinterpret_cast<const uint4*>(scales);
   }
 
@@ -317,13 +324,17 @@ struct Consumer {
   }
 
   // One tile of the pair: two slots of 32 keys.
-  __device__ void multiply_values(int tile) {
+  template <int kPairTile>
+  __device__ void multiply_values() {
+    constexpr int tile = kPairTile;
     const Lane at = this_lane();
     const int n = slots_used + 2 * tile;
-    if (tile != at.wg) wait_full(n), wait_full(n + 1);  // the other warpgroup saw it; so must this one
+    if (tile != at.wg)
+      wait_full(n), wait_full(n + 1);  // the other warpgroup saw it; so must this one
     shared.weights_full[tile].wait(phase(tile));
     if (shared.moved[tile] != 0) shrink_output(tile);
-    const uint32_t weights = static_cast<uint32_t>(kWeights) + tile * (S::kTileBytes >> 4);
+    constexpr uint64_t kWeights =
+        ptx::swizzled_tile(kSharedBase + (S::kChunks + kPairTile) * S::kTileBytes);
     const ValueFragments<Row> values[2] = {slot_address(at, n), slot_address(at, n + 1)};
     const uint4* scales[2] = {scales_of(at, n), scales_of(at, n + 1)};
     constexpr int kSteps = 2 * kOutTiles;
@@ -349,8 +360,8 @@ struct Consumer {
       }
       ptx::wgmma_fence();
       for (int k = 0; k < 2; ++k) {
-        ptx::Wgmma<__half, kHeads>::run(out[t], a[step % kDepth][k],
-                                        with_low(kWeights, weights + 4 * half + 2 * k), 1);
+        ptx::Wgmma<__half, kHeads>::run(out[t], a[step % kDepth][k], kWeights + 4 * half + 2 * k,
+                                        1);
       }
       ptx::wgmma_commit();
       if (t + 1 < kOutTiles) continue;

@@ -19,8 +19,8 @@
 
 namespace dsv4::mla90 {
 
-// Which part of a fragment a thread has. Asked for again in every phase: what would be kept from one
-// to the next would be spilled, and there is hardly an L1 beside this much shared memory.
+// Which part of a fragment a thread has. Asked for again in every phase: what would be kept from
+// one to the next would be spilled, and there is hardly an L1 beside this much shared memory.
 struct Lane {
   int lane, wg, warp, g, j;  // warp: of its warpgroup
 };
@@ -146,7 +146,8 @@ struct ValueFragments {
     }
     for (int half = 0; half < 2; ++half) {
       for (uint32_t& pair : a[half]) {
-        const __half2 values = __floats2half2_rn(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
+        const __half2 values =
+            __floats2half2_rn(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
         largest = __hmax2(largest, __habs2(values));
         pair = bits_of(values);
       }

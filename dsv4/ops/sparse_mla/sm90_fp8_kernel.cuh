@@ -2,8 +2,8 @@
 
 #pragma once
 
+#include "dsv4/ops/sparse_mla/sm90_fp8_exact.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_gather.cuh"
-#include "dsv4/ops/sparse_mla/sm90_fp8_store.cuh"
 
 namespace dsv4::mla90 {
 
@@ -11,53 +11,56 @@ __device__ inline __nv_bfloat162 bf162_of(uint32_t bits) {
   return reinterpret_cast<const __nv_bfloat162&>(bits);
 }
 
-// 16 dims of a head -> Shared::q: to f16 what meets codes, in the order that KeyFragments wants.
+// q of an item on its way to Shared::q: fetched as it is while the item before is being stored,
+// then decoded in place by the threads that fetched it. A thread has 16 dims of a head at a time.
 template <class Row, int kHeads>
-__device__ bool store_query(Shared<Row, kHeads>& shared, int head, int piece, uint4 low,
-                            uint4 high) {
-  bool fits = true;
-  if (16 * piece < Row::kCodes) {
-    uint32_t pairs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    __nv_bfloat162 largest = __habs2(bf162_of(pairs[0]));
-    for (uint32_t& pair : pairs) {
-      largest = __hmax2(largest, __habs2(bf162_of(pair)));
-      pair = pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
-    }
-    fits = __hble2(largest, __float2bfloat162_rn(65280.f));  // the last before f16's end
-    low = {pairs[0], pairs[2], pairs[4], pairs[6]};
-    high = {pairs[1], pairs[3], pairs[5], pairs[7]};
-  }
-  auto* to = shared.q[piece / 4] + head * 128;
-  const int first = piece % 4 * 2;
-  *reinterpret_cast<uint4*>(to + 16 * (first ^ head % 8)) = low;
-  *reinterpret_cast<uint4*>(to + 16 * ((first + 1) ^ head % 8)) = high;
-  return fits;
-}
+struct Queries {
+  static constexpr int kPieces = (Row::kCodes + Row::kRope) / 16, kAll = kHeads * kPieces;
 
-// q of the item's heads -> Shared::q, all loads at once: nothing else is in registers yet.
-template <class Row, int kHeads>
-__device__ void load_queries(const Params& p, const Work& work, Shared<Row, kHeads>& shared) {
-  constexpr int kPieces = (Row::kCodes + Row::kRope) / 16, kAll = kHeads * kPieces;
-  constexpr int kEach = (kAll + kConsumers - 1) / kConsumers;
-  const auto* q = static_cast<const bf16*>(p.q) + query_offset(p, work, 0);
-  const int thread = this_thread();
-  uint4 raw[kEach][2];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    // Heads that do not exist repeat the last one: nobody looks at what comes of them.
-    const int at = i * kConsumers + thread;
-    const int head = min(at / kPieces, p.heads - work.first_head - 1), piece = at % kPieces;
-    const auto* from = reinterpret_cast<const uint4*>(q + head * p.q_head_stride + 16 * piece);
-    raw[i][0] = __ldg(from), raw[i][1] = __ldg(from + 1);
+  // Calls visit(head, piece, low, high) with the places of this thread's 16-byte halves.
+  template <class Visit>
+  __device__ static void for_each_piece(Shared<Row, kHeads>& shared, const Visit& visit) {
+#pragma unroll 4
+    for (int at = this_thread(); at < kAll; at += kConsumers) {
+      const int head = at / kPieces, piece = at % kPieces, first = piece % 4 * 2;
+      uint8_t* row = shared.q[piece / 4] + head * 128;
+      visit(head, piece, row + 16 * (first ^ head % 8), row + 16 * ((first + 1) ^ head % 8));
+    }
   }
-  bool fits = true;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = i * kConsumers + thread;
-    if (at < kAll) fits &= store_query(shared, at / kPieces, at % kPieces, raw[i][0], raw[i][1]);
+
+  // When nobody multiplies with Shared::q any more.
+  __device__ static void fetch(const Params& p, int item, Shared<Row, kHeads>& shared) {
+    if (item >= num_items(p)) return;
+    const Work work = find_work<kHeads>(p, item);
+    const auto* q = static_cast<const bf16*>(p.q) + query_offset(p, work, 0);
+    const int last = p.heads - work.first_head - 1;  // repeated: nobody looks at what comes of it
+    for_each_piece(shared, [&](int head, int piece, uint8_t* low, uint8_t* high) {
+      const bf16* from = q + min(head, last) * p.q_head_stride + 16 * piece;
+      ptx::cp_async<16>(low, from);
+      ptx::cp_async<16>(high, from + 8);
+    });
   }
-  if (!fits) shared.too_large = work.item + 1;
-}
+
+  // To f16 what meets codes, in the order that KeyFragments wants.
+  __device__ static void decode(int item, Shared<Row, kHeads>& shared) {
+    ptx::cp_async_wait();
+    bool fits = true;
+    for_each_piece(shared, [&](int, int piece, uint8_t* low, uint8_t* high) {
+      if (16 * piece >= Row::kCodes) return;
+      const uint4 a = *reinterpret_cast<uint4*>(low), b = *reinterpret_cast<uint4*>(high);
+      uint32_t pairs[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+      __nv_bfloat162 largest = __habs2(bf162_of(pairs[0]));
+      for (uint32_t& pair : pairs) {
+        largest = __hmax2(largest, __habs2(bf162_of(pair)));
+        pair = pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
+      }
+      fits &= __hble2(largest, __float2bfloat162_rn(65280.f));  // the last before f16's end
+      *reinterpret_cast<uint4*>(low) = {pairs[0], pairs[2], pairs[4], pairs[6]};
+      *reinterpret_cast<uint4*>(high) = {pairs[1], pairs[3], pairs[5], pairs[7]};
+    });
+    if (!fits) shared.too_large = item + 1;
+  }
+};
 
 // The same number, but the compiler does not know: what was made of it is made anew, instead of
 // being kept in registers that the products need.
@@ -66,31 +69,34 @@ __device__ inline int again(int item) {
   return item;
 }
 
+// O^T and the sums leave, whole or as a part.
 template <class Row, int kHeads>
 __device__ void finish(Consumer<Row, kHeads>& c, int item, int& exchanges) {
-  const Work work = find_work<kHeads>(c.p, item);
-  add_sums(c);
+  const Params& p = c.p;
+  const Work work = find_work<kHeads>(p, item);
+  const bool whole = work.parts == 1 && !p.out_f32, fits = c.shared.too_large != item + 1;
+  if (whole && chunk_of_block(p) > 0) return;
+  const int64_t parts = first_part(p, exchanges), mine = parts + chunk_of_block(p);
   pair_rope_dims(c);
-  if (work.parts == 1 && !c.p.out_f32) {
-    if (chunk_of_block(c.p) == 0) store_output(c, work);
-    return;
+  if (!fits) {
+    attend_exactly<Row, kHeads>(p, item, whole ? -1 : mine);
+  } else if (whole) {
+    store_output(c, work);
+  } else {
+    store_part(c, mine);
   }
-  store_part(c, work);
-  exchange_parts(c.p, c.shared, exchanges++);
-  merge<Row, kHeads>(c.p, work);
+  if (whole) return;
+  exchange_parts(p, c.shared, exchanges++);
+  merge<Row, kHeads>(p, work, parts);
 }
 
 template <class Row, int kHeads, bool kTrackMaximum>
 __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
   Consumer<Row, kHeads> c(p, shared);
-  int exchanges = 0;
-  for (int item = first_item(p); item < num_items(p); item = next_item(p, item)) {
-    int left = 0;
-    {
-      const Work work = find_work<kHeads>(p, item);
-      left = work.tiles();
-      if (left > 0) load_queries(p, work, shared);
-    }
+  int exchanges = 0, item = first_item(p);
+  Queries<Row, kHeads>::fetch(p, item, shared);
+  while (item < num_items(p)) {
+    Queries<Row, kHeads>::decode(item, shared);
     const int thread = this_thread();
     if (thread < kHeads) {
       shared.reference[thread] = 0.f;
@@ -100,8 +106,15 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
     c.begin();
     ptx::fence_proxy_async();
     ptx::barrier_sync(kBarrierBoth, kConsumers);
-    for (; left > 0; left -= 2) c.template iterate<kTrackMaximum>(min(left, 2));
-    finish(c, again(item), exchanges);
+    for (int left = find_work<kHeads>(p, item).tiles(); left > 0; left -= 2) {
+      c.template iterate<kTrackMaximum>(min(left, 2));
+    }
+    const int done = item;
+    item = next_item(p, item);
+    if (c.has_large_values()) shared.too_large = done + 1;
+    add_sums(c);  // both warpgroups meet there
+    Queries<Row, kHeads>::fetch(p, item, shared);
+    finish(c, again(done), exchanges);
     ptx::barrier_sync(kBarrierBoth, kConsumers);
   }
 }

@@ -51,14 +51,15 @@ struct Params {
   float *lse = nullptr, *max_logits = nullptr;  // or null; strides of both:
   int64_t stat_batch_stride = 0, stat_query_stride = 0, stat_head_stride = 0;
   const float* sink = nullptr;  // [heads] or null
-  float log2_scale = 0;  // scale * log2(e)
+  float log2_scale = 0;         // scale * log2(e)
   bool normalized = true, out_f32 = false;
   int queries = 0, queries_per_request = 1, heads = 0;
 
   // How the work is cut.
   int head_groups = 1, chunks = 1, chunk = 0;  // chunk: list positions, a multiple of 64
   Divisor by_head_groups{}, by_queries{}, by_chunk{};
-  float* partial = nullptr;   // [items, chunks, heads of a group, 512], if chunks > 1 or out_f32
+  float* partial = nullptr;   // [2 clusters, chunks, heads of a group, 512], if chunks > 1
+                              // or out_f32; clusters: blocks / chunks
   float2* summary = nullptr;  // [items, chunks, heads of a group]: reference, sum
 };
 

@@ -7,6 +7,7 @@
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/formats/kv_layout.h"
 #include "dsv4/ops/sparse_mla/sm90_fp8_params.h"
+#include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
 
 namespace dsv4::mla90 {
 
@@ -15,7 +16,6 @@ constexpr int kMaxShared = 227 << 10;  // bytes of a block
 constexpr uint32_t kSharedBase = 1024;
 constexpr int kWidthV = 512;                   // values of a row
 constexpr int kTile = 64;                      // keys that a warpgroup multiplies with q at a time
-constexpr int kMaxChunks = 8;                  // blocks of a cluster
 constexpr int kSlotRows = 32;                  // a slot of the ring of raw rows
 constexpr int kGroupThreads = 128;             // a warpgroup
 constexpr int kConsumers = 2 * kGroupThreads;  // two of them compute,

@@ -57,7 +57,8 @@ __device__ void pair_rope_dims(Consumer<Row, kHeads>& c) {
 // Calls put(dim, low, high) for the pairs of neighbouring dims of one head in this lane's part of
 // O^T: registers i and i + 2 of every tile.
 template <class Row, int kHeads, class Put>
-__device__ void for_each_pair(const Consumer<Row, kHeads>& c, const Lane& at, int i, const Put& put) {
+__device__ void for_each_pair(const Consumer<Row, kHeads>& c, const Lane& at, int i,
+                              const Put& put) {
   const int first = 64 * c.kOutTiles * at.wg + 16 * at.warp;
   const int dim = first + 2 * at.g, rope_dim = first + at.g + (at.g % 2 != 0 ? 7 : 0);
 #pragma unroll
@@ -72,8 +73,8 @@ __device__ void for_each_pair(const Consumer<Row, kHeads>& c, const Lane& at, in
 template <class Row, int kHeads>
 __device__ void add_sums(Consumer<Row, kHeads>& c) {
   const Lane at = this_lane();
-  for_each_head<kHeads>(c.sums,
-                        [&](int head, float sum) { c.shared.sums[4 * at.wg + at.warp][head] = sum; });
+  for_each_head<kHeads>(
+      c.sums, [&](int head, float sum) { c.shared.sums[4 * at.wg + at.warp][head] = sum; });
   ptx::barrier_sync(kBarrierBoth, kConsumers);
   const int thread = this_thread();
   if (thread < kHeads) {
@@ -110,11 +111,10 @@ __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
 
 // A part of a query: sums relative to the reference.
 template <class Row, int kHeads>
-__device__ void store_part(const Consumer<Row, kHeads>& c, const Work& work) {
+__device__ void store_part(const Consumer<Row, kHeads>& c, int64_t part) {
   const Lane at = this_lane();
   const Params& p = c.p;
   const int thread = this_thread();
-  const int64_t part = int64_t{work.item} * p.chunks + chunk_of_block(p);
   if (thread < kHeads) {
     p.summary[part * kHeads + thread] = {c.shared.reference[reference_place<kHeads>(thread)],
                                          c.shared.factor[thread]};
@@ -129,6 +129,13 @@ __device__ void store_part(const Consumer<Row, kHeads>& c, const Work& work) {
   }
 }
 
+// Where the parts of exchange number `exchanges` of this block's cluster begin. Two sets in turn:
+// who has everybody's parts of one exchange knows that everybody has read those of the exchange
+// before.
+__device__ inline int64_t first_part(const Params& p, int exchanges) {
+  return int64_t{2 * first_item(p) + exchanges % 2} * p.chunks;
+}
+
 // The parts of all blocks of the cluster are there, and can be read.
 template <class Row, int kHeads>
 __device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int exchanges) {
@@ -140,13 +147,13 @@ __device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int
 
 // Adds up the parts of a query in order. A warp has a head and 128 dims at a time, a lane 4 dims.
 template <class Row, int kHeads>
-__device__ void merge(const Params& p, const Work& work) {
+__device__ void merge(const Params& p, const Work& work, int64_t first_part) {
   const int thread = this_thread(), warp = thread / kWarp, lane = thread % kWarp;
   constexpr int kPieces = kWidthV / (4 * kWarp), kWarps = kConsumers / kWarp;
   for (int i = chunk_of_block(p) * kWarps + warp; i < kHeads * kPieces; i += p.chunks * kWarps) {
     const int head = i / kPieces, dim = 4 * kWarp * (i % kPieces) + 4 * lane;
     if (work.first_head + head >= p.heads) return;
-    const int64_t first = int64_t{work.item} * p.chunks * kHeads + head;
+    const int64_t first = first_part * kHeads + head;
     float2 summary[kMaxChunks];
     float4 part[kMaxChunks];
     float reference = -INFINITY;

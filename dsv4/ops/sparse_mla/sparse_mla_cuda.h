@@ -13,4 +13,13 @@ const char* sparse_mla_mma_reject(const Context& context, const SparseMlaArgs& a
 void sparse_mla_mma(const Context& context, const SparseMlaArgs& args);
 int64_t sparse_mla_mma_workspace(const Context& context, const SparseMlaArgs& args);
 
+// Packed rows on Hopper. The invariant one cuts every query the same way in any batch.
+const char* sparse_mla_sm90_reject(const Context& context, const SparseMlaArgs& args);
+void sparse_mla_sm90(const Context& context, const SparseMlaArgs& args);
+int64_t sparse_mla_sm90_workspace(const Context& context, const SparseMlaArgs& args);
+
+const char* sparse_mla_sm90_invariant_reject(const Context& context, const SparseMlaArgs& args);
+void sparse_mla_sm90_invariant(const Context& context, const SparseMlaArgs& args);
+int64_t sparse_mla_sm90_invariant_workspace(const Context& context, const SparseMlaArgs& args);
+
 }  // namespace dsv4

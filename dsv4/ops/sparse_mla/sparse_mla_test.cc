@@ -1,5 +1,8 @@
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
 
+#include <cstring>
+#include <utility>
+
 #include "dsv4/ops/sparse_mla/random_case_test.h"
 #include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 #include "tests/harness/op_check.h"
@@ -221,6 +224,76 @@ TEST(SparseMla, EitherListMayBeAbsent) {
     (drop_window ? args.window : args.compressed) = {};
     args.sink = {};
     check_case(arena, args, whole, Numerics::kExact);
+  }
+}
+
+// The first row that query `i` lists in the compressed pool: its page and place there.
+std::pair<uint8_t*, int64_t> first_row(const SparseMlaArgs& args, int64_t i) {
+  const KvList& list = args.compressed;
+  const int32_t* ids = list.rows.row<int32_t>(i);
+  const int32_t id = *std::find_if(ids, ids + list.rows.dim(-1), [](int32_t x) { return x >= 0; });
+  return {list.pool.pages.row<uint8_t>(id / list.pool.page_entries), id % list.pool.page_entries};
+}
+
+// Rows with f16 inside find another way for what f16 cannot hold, and only for the query that has
+// it. The small scale of logits keeps every key in the game.
+enum class Large { kScale, kRope, kQuery };
+void check_large(const KvLayout& layout, Large large) {
+  Arena arena;
+  Rng rng(21);
+  Outputs whole;
+  SparseMlaArgs args = test::make_args(arena, rng,
+                                       {.t = 3,
+                                        .h = 20,
+                                        .window = 40,
+                                        .compressed = 150,
+                                        .layout = layout,
+                                        .dtype = DType::kBF16,
+                                        .d_v = 512},
+                                       whole);
+  args.scale = 1e-7f;
+  const auto [page, entry] = first_row(args, 1);
+  uint8_t* scale = page + layout.scale_offset(args.compressed.pool.page_entries, entry);
+  uint8_t* rope = page + layout.rope_offset(entry);
+  const uint16_t large_bf16 = f32_to_bf16(3e5f);
+  if (large == Large::kScale && layout.v32()) {
+    const float value = 600.f;
+    std::memcpy(scale, &value, sizeof(value));
+  } else if (large == Large::kScale) {
+    scale[1] = 127 + 10;
+  } else if (large == Large::kRope) {
+    std::memcpy(rope, &large_bf16, sizeof(large_bf16));
+  } else {
+    auto* q = const_cast<std::byte*>(args.q.data) + args.q.stride[0] * int64_t{2};
+    std::memcpy(q, &large_bf16, sizeof(large_bf16));
+  }
+  check_case(arena, args, whole, Numerics::kOfficial);
+}
+
+TEST(SparseMla, ValuesThatF16CannotHold) {
+  for (const Large large : {Large::kScale, Large::kRope, Large::kQuery}) {
+    for (const KvLayout& layout : {KvLayout{}, kV32Layout}) check_large(layout, large);
+  }
+}
+
+// Scales below the normal numbers of f16 lose nothing that bf16 would show.
+TEST(SparseMla, SmallScales) {
+  for (const int exponent : {-13, -15, -17}) {
+    Arena arena;
+    Rng rng(22);
+    Outputs whole;
+    const SparseMlaArgs args = test::make_args(
+        arena, rng, {.t = 2, .h = 16, .compressed = 70, .dtype = DType::kBF16, .invalid = 0},
+        whole);
+    const KvPool& pool = args.compressed.pool;
+    for (int64_t page = 0; page < pool.pages.dim(0); ++page) {
+      for (int64_t entry = 0; entry < pool.page_entries; ++entry) {
+        uint8_t* scales =
+            pool.pages.row<uint8_t>(page) + pool.layout.scale_offset(pool.page_entries, entry);
+        std::fill_n(scales, pool.layout.num_scales(), static_cast<uint8_t>(127 + exponent));
+      }
+    }
+    check_case(arena, args, whole, Numerics::kOfficial);
   }
 }
 

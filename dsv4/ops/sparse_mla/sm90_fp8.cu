@@ -1,0 +1,203 @@
+// Hopper, kOfficial, packed rows of either format: wgmma over raw FP8 rows, both products
+// transposed (docs/kernels/sparse_mla.md). K and V are f16 inside, exact for scales 2^-15 .. 2^7
+// (below 2^-24 they are 0: an error of 2^-16 at most); what is larger than f16 sends its query
+// through f32. Weights are f16, 2^-11, where the contract says bf16.
+
+#include "dsv4/device/alignment.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/ops/sparse_mla/by_request.h"
+#include "dsv4/ops/sparse_mla/sm90_fp8_kernel.cuh"
+#include "dsv4/ops/sparse_mla/sparse_mla_cuda.h"
+
+namespace dsv4 {
+namespace {
+
+using mla90::Params;
+using mla90::Plan;
+
+bool has_rows(const KvList& list) {
+  return list.rows.rank != 0 && list.rows.numel() > 0;
+}
+bool is_v32(const SparseMlaArgs& args) {
+  return args.q.dim(-1) == kV32Layout.width();
+}
+int slots_of(const SparseMlaArgs& args) {
+  return static_cast<int>(listed(args.window) + listed(args.compressed));
+}
+
+const char* reject_list(const KvList& list, bool v32) {
+  if (!has_rows(list)) return nullptr;
+  const KvPool& pool = list.pool;
+  if (!pool.packed() || pool.layout.v32() != v32) return "wants packed rows of one format";
+  if (pool.layout.nope != (v32 ? kV32Layout.nope : KvLayout{}.nope))
+    return "wants rows of 448 + 64 or 512 + 64 values";
+  if (!rows_on(pool.pages, 16)) return "pages are not on 16 bytes";
+  return nullptr;
+}
+
+mla90::Segment segment(const KvList& list) {
+  if (!has_rows(list)) return {};
+  const KvPool& pool = list.pool;
+  return {.pages = reinterpret_cast<const uint8_t*>(pool.pages.data),
+          .page_bytes = pool.pages.row_stride(),
+          .page_entries = pool.page_entries,
+          .num_rows = static_cast<int>(pool.num_rows()),
+          .entries = mla90::Divisor::of(static_cast<uint32_t>(pool.page_entries)),
+          .rows = list.rows.as<int32_t>(),
+          .rows_batch_stride = list.rows.stride[0],
+          .rows_query_stride = list.rows.stride[1],
+          .slots = static_cast<int>(list.rows.dim(-1)),
+          .lengths = list.lengths.empty() ? nullptr : list.lengths.as<int32_t>()};
+}
+
+void set_statistics(const SparseMlaArgs& args, Params& p) {
+  const TensorView& like = args.lse.empty() ? args.max_logits : args.lse;
+  p.lse = args.lse.empty() ? nullptr : args.lse.as<float>();
+  p.max_logits = args.max_logits.empty() ? nullptr : args.max_logits.as<float>();
+  if (like.empty()) return;
+  p.stat_batch_stride = like.stride[0];
+  p.stat_head_stride = like.stride[1];
+  p.stat_query_stride = like.stride[2];
+}
+
+Params params(const SparseMlaArgs& args, const Plan& plan) {
+  Params p;
+  p.window = segment(args.window);
+  p.compressed = segment(args.compressed);
+  p.q = args.q.data;
+  p.q_batch_stride = args.q.stride[0];
+  p.q_query_stride = args.q.stride[1];
+  p.q_head_stride = args.q.stride[2];
+  p.out = args.out.data;
+  p.out_batch_stride = args.out.stride[0];
+  p.out_query_stride = args.out.stride[1];
+  p.out_head_stride = args.out.stride[2];
+  p.out_f32 = args.out.dtype == DType::kF32;
+  set_statistics(args, p);
+  p.sink = args.sink.empty() ? nullptr : args.sink.as<float>();
+  p.log2_scale = args.scale * mla90::kLog2E;
+  p.normalized = args.normalized;
+  p.queries_per_request = static_cast<int>(args.q.dim(1));
+  p.queries = static_cast<int>(args.q.dim(0) * args.q.dim(1));
+  p.heads = static_cast<int>(args.q.dim(2));
+  p.head_groups = static_cast<int>(ceil_div(p.heads, plan.heads));
+  p.chunk = plan.chunk;
+  p.chunks = plan.chunks;
+  mla90::set_divisors(p);
+  return p;
+}
+
+// Clusters of the grid: those that run at a time walk all items.
+int64_t num_clusters(const Params& p, int processors) {
+  return std::min<int64_t>(int64_t{p.queries} * p.head_groups, std::max(1, processors / p.chunks));
+}
+
+// Parts of a call in the workspace, if it has any.
+void take_parts(Scratch& workspace, const Plan& plan, int processors, Params& p) {
+  if (plan.chunks == 1 && !p.out_f32) return;
+  const int64_t parts = 2 * num_clusters(p, processors) * plan.chunks * plan.heads;
+  const TensorView values = workspace.take(DType::kF32, {parts, mla90::kWidthV});
+  const TensorView sums = workspace.take(DType::kF32, {parts, 2});
+  p.partial = reinterpret_cast<float*>(values.data);
+  p.summary = reinterpret_cast<float2*>(sums.data);
+}
+
+template <class Row, int kHeads, bool kTrackMaximum>
+void launch_kernel(Device& device, const Params& p) {
+  launch(device, "sparse_mla fp8", mla90::sparse_mla_fp8_kernel<Row, kHeads, kTrackMaximum>,
+         {.grid = num_clusters(p, device.info().processors) * p.chunks,
+          .block = mla90::kThreads,
+          .shared = sizeof(mla90::Shared<Row, kHeads>),
+          .cluster = p.chunks},
+         p);
+}
+
+template <class Row, int kHeads>
+void launch_heads(Device& device, const Params& p) {
+  const bool track = p.max_logits != nullptr || !p.normalized;
+  track ? launch_kernel<Row, kHeads, true>(device, p)
+        : launch_kernel<Row, kHeads, false>(device, p);
+}
+
+template <class Row>
+void launch_row(Device& device, const Params& p, int heads) {
+  switch (heads) {
+    case 8:
+      return launch_heads<Row, 8>(device, p);
+    case 16:
+      return launch_heads<Row, 16>(device, p);
+    case 32:
+      return launch_heads<Row, 32>(device, p);
+    default:
+      return launch_heads<Row, 64>(device, p);
+  }
+}
+
+void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
+  Device& device = *context.device;
+  Params p = params(args, plan);
+  if (p.queries == 0 || p.heads == 0) return;
+  const Scratch::Scope scope(device.workspace());
+  take_parts(device.workspace(), plan, device.info().processors, p);
+  is_v32(args) ? launch_row<mla90::RowV32>(device, p, plan.heads)
+               : launch_row<mla90::RowV4>(device, p, plan.heads);
+}
+
+int64_t workspace_bytes(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
+  Params p = params(args, plan);
+  Scratch count = Scratch::counting();
+  take_parts(count, plan, context.device->info().processors, p);
+  return count.peak_bytes();
+}
+
+Plan plan_of(const Context& context, const SparseMlaArgs& args) {
+  return mla90::plan_call(args.q.dim(0) * args.q.dim(1), static_cast<int>(args.q.dim(2)),
+                          slots_of(args), context.device->info().processors);
+}
+Plan invariant_plan_of(const SparseMlaArgs& args) {
+  return mla90::plan_invariant(static_cast<int>(args.q.dim(2)), slots_of(args));
+}
+
+}  // namespace
+
+const char* sparse_mla_sm90_reject(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  const DeviceInfo& device = context.device->info();
+  if (device.major != 9 || device.minor != 0) return "for Hopper";
+  if (device.shared_bytes < mla90::kMaxShared || device.reserved_shared_bytes != mla90::kSharedBase)
+    return "shared memory is laid out otherwise";
+  if (context.numerics != Numerics::kOfficial) return "f16 inside";
+  if (args.q.dtype != DType::kBF16) return "wants bf16 q";
+  const int64_t d = args.q.dim(-1);
+  if ((d != KvLayout{}.width() && d != kV32Layout.width()) || args.out.dim(-1) != mla90::kWidthV)
+    return "wants 512 or 576 dims, 512 of them values";
+  if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
+  if (!args.lse.empty() && !args.max_logits.empty() && args.lse.stride != args.max_logits.stride)
+    return "lse and max_logits have different strides";
+  if (const char* reason = reject_list(args.window, is_v32(args))) return reason;
+  return reject_list(args.compressed, is_v32(args));
+}
+
+void sparse_mla_sm90(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  run(context, args, plan_of(context, args));
+}
+int64_t sparse_mla_sm90_workspace(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  return workspace_bytes(context, args, plan_of(context, args));
+}
+
+const char* sparse_mla_sm90_invariant_reject(const Context& context, const SparseMlaArgs& args) {
+  if (slots_of(args) > mla90::kMaxChunks * mla90::kInvariantChunk) return "more than 16384 slots";
+  return sparse_mla_sm90_reject(context, args);
+}
+void sparse_mla_sm90_invariant(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  run(context, args, invariant_plan_of(args));
+}
+int64_t sparse_mla_sm90_invariant_workspace(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  return workspace_bytes(context, args, invariant_plan_of(args));
+}
+
+}  // namespace dsv4

@@ -1,0 +1,64 @@
+#include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
+
+#include <algorithm>
+
+#include "dsv4/base/bits.h"
+
+namespace dsv4::mla90 {
+namespace {
+
+// Microseconds on an H100 (docs/kernels/sparse_mla.md): a block of so many heads starts and ends in
+// `start`, takes `per_key` for a key, and merging its part takes `merge`.
+struct BlockCost {
+  int heads;
+  double start, per_key, merge;
+};
+constexpr BlockCost kBlockCosts[] = {
+    {8, 4.5, 0.0285, 1.7}, {16, 4.7, 0.0295, 2.6}, {32, 5.6, 0.0335, 5.0}, {64, 8.5, 0.0435, 8.5}};
+
+constexpr int kTileKeys = 64;
+
+Plan cut(int heads, int slots, int64_t chunks) {
+  const int64_t chunk = std::max<int64_t>(
+      kTileKeys, align_up(ceil_div(std::max(slots, 1), chunks), int64_t{kTileKeys}));
+  return {.heads = heads,
+          .chunk = static_cast<int>(chunk),
+          .chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, chunk)))};
+}
+
+double microseconds(const BlockCost& cost, const Plan& plan, int64_t queries, int heads, int slots,
+                    int processors) {
+  const int64_t blocks = queries * ceil_div(heads, plan.heads) * plan.chunks;
+  // Clusters do not use every processor.
+  const int64_t places = plan.chunks == 1 ? processors : processors * 7 / 8;
+  const auto waves = static_cast<double>(ceil_div(blocks, std::max<int64_t>(1, places)));
+  const double block = cost.start + std::min(plan.chunk, slots) * cost.per_key;
+  const double crowd = std::min(1.0, static_cast<double>(blocks) / processors);
+  return waves * block + (plan.chunks > 1 ? cost.merge * (1 + crowd) : 0);
+}
+
+}  // namespace
+
+Plan plan_call(int64_t queries, int heads, int slots, int processors) {
+  Plan best;
+  double least = 0;
+  for (const BlockCost& cost : kBlockCosts) {
+    if (cost.heads > 8 && cost.heads / 2 >= heads) continue;  // half of it would do
+    for (int chunks = 1; chunks <= kMaxChunks; ++chunks) {
+      const Plan plan = cut(cost.heads, slots, chunks);
+      const double time = microseconds(cost, plan, queries, heads, slots, processors);
+      if (best.chunk != 0 && time >= least) continue;
+      best = plan, least = time;
+    }
+  }
+  return best;
+}
+
+Plan plan_invariant(int heads, int slots) {
+  const int size = heads <= 8 ? 8 : heads <= 16 ? 16 : heads <= 32 ? 32 : 64;
+  return {.heads = size,
+          .chunk = kInvariantChunk,
+          .chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, kInvariantChunk)))};
+}
+
+}  // namespace dsv4::mla90

@@ -1,0 +1,31 @@
+// How a call of sm90_fp8.cu is cut into blocks: heads of a block, and chunks of the list.
+//
+// Few queries do not fill the GPU, so they are cut: by heads (every block reads all rows, from L2
+// after the first) or by chunks of the list (blocks of a cluster merge their parts through memory).
+// The choice is the least of a model of four measured numbers per size of block:
+//
+//   time = waves * (start + keys * per_key) + [chunks > 1] merge * (1 + blocks / processors)
+//
+// The plan that does not depend on the number of queries never looks at it: 64 heads, chunks of
+// kInvariantChunk. What it computes for a query is the same in any batch.
+
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4::mla90 {
+
+constexpr int kMaxChunks = 8;  // blocks of a cluster
+constexpr int kInvariantChunk = 2048;
+
+struct Plan {
+  int heads = 64;  // of a block: 8, 16, 32 or 64
+  int chunk = 0;   // list positions of a block, a multiple of 64
+  int chunks = 1;
+};
+
+// slots: of the longest list, both segments together.
+Plan plan_call(int64_t queries, int heads, int slots, int processors);
+Plan plan_invariant(int heads, int slots);
+
+}  // namespace dsv4::mla90

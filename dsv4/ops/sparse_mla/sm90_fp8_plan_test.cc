@@ -1,0 +1,60 @@
+#include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "dsv4/base/bits.h"
+
+namespace dsv4::mla90 {
+namespace {
+
+constexpr int kProcessors = 132;
+
+// Every slot is in exactly one chunk, every head in one block.
+void expect_whole(const Plan& plan, int slots) {
+  EXPECT_TRUE(plan.heads == 8 || plan.heads == 16 || plan.heads == 32 || plan.heads == 64);
+  EXPECT_GT(plan.chunk, 0);
+  EXPECT_EQ(plan.chunk % 64, 0);
+  EXPECT_GE(plan.chunks, 1);
+  EXPECT_LE(plan.chunks, kMaxChunks);
+  EXPECT_GE(int64_t{plan.chunk} * plan.chunks, slots);
+  EXPECT_LT(int64_t{plan.chunk} * (plan.chunks - 1), std::max(slots, 1)) << "an empty chunk";
+}
+
+TEST(Sm90Fp8Plan, CutsEveryCallWhole) {
+  for (const int64_t queries : {1, 2, 7, 32, 128, 133, 4096}) {
+    for (const int heads : {1, 8, 9, 20, 64, 100, 128}) {
+      for (const int slots : {0, 1, 64, 65, 640, 1152, 2048, 9000, 100000}) {
+        expect_whole(plan_call(queries, heads, slots, kProcessors), slots);
+      }
+    }
+  }
+}
+
+// Nothing is computed twice where the GPU is full, and it is not left empty where it is not.
+TEST(Sm90Fp8Plan, FillsTheGpu) {
+  const Plan full = plan_call(256, 64, 640, kProcessors), one = plan_call(1, 64, 640, kProcessors);
+  EXPECT_EQ(full.heads, 64);
+  EXPECT_EQ(full.chunks, 1);
+  EXPECT_GE(64 / one.heads * one.chunks, 20);
+}
+
+// Few heads do not pay for 64.
+TEST(Sm90Fp8Plan, BlocksOfFewHeads) {
+  EXPECT_EQ(plan_call(32, 8, 640, kProcessors).heads, 8);
+  EXPECT_LE(plan_call(32, 16, 640, kProcessors).heads, 16);
+  EXPECT_EQ(plan_invariant(5, 640).heads, 8);
+  EXPECT_EQ(plan_invariant(20, 640).heads, 32);
+  EXPECT_EQ(plan_invariant(128, 640).heads, 64);
+}
+
+// Chunks begin at the same positions for every length of the list.
+TEST(Sm90Fp8Plan, InvariantChunksDoNotMove) {
+  for (const int slots : {1, 640, 2048, 2049, 16384}) {
+    const Plan plan = plan_invariant(64, slots);
+    EXPECT_EQ(plan.chunk, kInvariantChunk);
+    EXPECT_EQ(plan.chunks, ceil_div(slots, kInvariantChunk));
+  }
+}
+
+}  // namespace
+}  // namespace dsv4::mla90
