@@ -22,6 +22,10 @@ std::vector<int64_t> token_counts() {
   return {1, 32, 256};
 }
 
+bool full_size() {
+  return false;
+}
+
 namespace {
 
 void run(benchmark::State& state, const Entry& entry) {

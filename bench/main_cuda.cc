@@ -70,6 +70,7 @@ Json time_entry(Device& device, const Entry& entry, const Roofs& roofs) {
   result["replays"] = timing.replays;
   result["bytes"] = cost.bytes;
   result["flops"] = cost.flops;
+  result["tflop_per_s"] = cost.flops / timing.median_s * 1e-12;
   result["percent_copy"] = 100 * cost.bytes / timing.median_s / roofs.copy_bytes_per_s;
   if (roofs.matrix_flops_per_s > 0)
     result["percent_matrix"] = 100 * cost.flops / timing.median_s / roofs.matrix_flops_per_s;
@@ -85,9 +86,9 @@ void print(const Json& result) {
     fmt::print(stderr, "{:<60} {}: {}\n", what, why, result[why].get<std::string>());
     return;
   }
-  fmt::print(stderr, "{:<60} {:>10.2f} us {:>6.1f} % copy {:>6.1f} % matrix\n", what,
-             result["us"].get<double>(), result["percent_copy"].get<double>(),
-             result.value("percent_matrix", 0.0));
+  fmt::print(stderr, "{:<60} {:>10.2f} us {:>7.1f} TFLOP/s {:>6.1f} % copy {:>6.1f} % matrix\n",
+             what, result["us"].get<double>(), result["tflop_per_s"].get<double>(),
+             result["percent_copy"].get<double>(), result.value("percent_matrix", 0.0));
 }
 
 Json run_all(Device& device, const std::regex& filter) {
@@ -121,6 +122,10 @@ Memory& memory() {
 
 std::vector<int64_t> token_counts() {
   return {1, 32, 4096};
+}
+
+bool full_size() {
+  return true;
 }
 
 }  // namespace dsv4::bench

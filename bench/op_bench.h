@@ -21,6 +21,8 @@ namespace dsv4::bench {
 Memory& memory();
 // A token, a batch of requests, a chunk of a prompt.
 std::vector<int64_t> token_counts();
+// Whether shapes of whole batches of large models are wanted too: too much for a CPU.
+bool full_size();
 
 class Tensor : public Buffer {
  public:

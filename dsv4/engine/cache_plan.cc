@@ -49,8 +49,7 @@ CachePlan::Group window_group(int64_t window, const CacheLimits& limits) {
 
 int64_t entry_bytes(const ModelConfig& c, Numerics numerics) {
   const KvLayout layout = entry_layout(c);
-  return numerics == Numerics::kExact ? layout.width() * kFloatBytes
-                                      : layout.entry_bytes() + layout.scale_bytes();
+  return numerics == Numerics::kExact ? layout.width() * kFloatBytes : layout.row_bytes();
 }
 
 int64_t key_bytes(const ModelConfig& c, Numerics numerics) {

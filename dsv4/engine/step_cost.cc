@@ -91,8 +91,7 @@ void add_attention(const Model& model, Numerics numerics, double tokens, int64_t
   const ModelConfig& m = model.config();
   const KvLayout row = entry_layout(m);
   const bool packed = numerics == Numerics::kOfficial;
-  const double row_bytes =
-      packed ? static_cast<double>(row.entry_bytes() + row.scale_bytes()) : 4.0 * row.width();
+  const double row_bytes = packed ? static_cast<double>(row.row_bytes()) : 4.0 * row.width();
   const double key_bytes = packed ? static_cast<double>(key_layout(m).page_bytes(1))
                                   : 4.0 * static_cast<double>(m.index_dim);
   for (const int ratio : m.ratios) {

@@ -59,11 +59,11 @@ std::string schedule_text(const std::vector<LayerSpec>& layers) {
 
 void check_official_numerics(const ModelConfig& config) {
   const int64_t nope = config.head_dim - config.rope_dim;
-  if (nope % KvLayout::kGroup != 0) {
+  if (nope % KvLayout{}.group() != 0) {
     fail(ErrorCode::kUnsupported,
          "official numerics quantises keys in groups of {}, but head_dim - qk_rope_head_dim = {}; "
          "use --numerics exact",
-         KvLayout::kGroup, nope);
+         KvLayout{}.group(), nope);
   }
   for (const LayerSpec& layer : layer_schedule(config)) {
     if (layer.kind != LayerKind::kCsa) continue;

@@ -9,11 +9,11 @@ namespace dsv4 {
 void check(const char* what, const KvPool& pool) {
   DSV4_CHECK(pool.page_entries > 0, "{}: page_entries={}", what, pool.page_entries);
   if (!pool.packed()) {
-    return expect(what, pool.pages, {DType::kF32},
+    return expect(what, pool.pages, {DType::kF32, DType::kBF16},
                   {pool.pages.dim(0), int64_t{pool.page_entries} * pool.layout.width()});
   }
-  DSV4_CHECK(pool.layout.nope % KvLayout::kGroup == 0,
-             "{}: packed rows need nope % {} == 0, got {}", what, KvLayout::kGroup,
+  DSV4_CHECK(pool.layout.nope % pool.layout.group() == 0,
+             "{}: packed rows need nope % {} == 0, got {}", what, pool.layout.group(),
              pool.layout.nope);
   expect(what, pool.pages, {DType::kU8},
          {pool.pages.dim(0), pool.layout.page_bytes(pool.page_entries)});
@@ -49,6 +49,11 @@ void load_row(const KvPool& pool, int64_t row, float* x) {
     return unpack_kv_entry(pool.layout, pool.pages.row<uint8_t>(page), pool.page_entries, entry, x);
   }
   const int64_t width = pool.layout.width();
+  if (pool.pages.dtype == DType::kBF16) {
+    const uint16_t* values = pool.pages.row<uint16_t>(page) + entry * width;
+    for (int64_t c = 0; c < width; ++c) x[c] = bf16_to_f32(values[c]);
+    return;
+  }
   std::memcpy(x, pool.pages.row<float>(page) + entry * width,
               static_cast<size_t>(width) * sizeof(float));
 }

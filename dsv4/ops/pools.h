@@ -12,16 +12,20 @@
 
 namespace dsv4 {
 
-// Attention entries, each both key and value.
+// Attention entries, each both key and value. The distance from page to page is free, so a bf16
+// tensor [n, d] with any row stride is a plain pool of page_entries = 1.
 struct KvPool {
   TensorView pages;  // packed: [num_pages, layout.page_bytes(page_entries)] U8
-                     // plain:  [num_pages, page_entries * layout.width()] F32
+                     // plain:  [num_pages, page_entries * layout.width()] F32|BF16
   KvLayout layout;
   int page_entries = 0;
 
   bool empty() const { return pages.empty(); }
   bool packed() const { return pages.dtype == DType::kU8; }
   int64_t num_rows() const { return pages.dim(0) * page_entries; }
+  int64_t row_bytes() const {
+    return packed() ? layout.row_bytes() : layout.width() * item_bytes(pages.dtype);
+  }
 };
 
 // Indexer keys.

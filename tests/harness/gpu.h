@@ -10,13 +10,17 @@
 
 namespace dsv4 {
 class Device;
-}
+class Memory;
+}  // namespace dsv4
 
 namespace dsv4::test {
 
 // Null: no CUDA build, or no GPU. Made at the first call; lives to the end of the program.
 Device* gpu();
 void wait(Device& device);  // until the rows that were run have finished
+
+// What rows on `device` read at full speed; host memory for null.
+Memory& memory_for(Device* device);
 
 // Whole pages. Only with a GPU.
 void let_gpu_address(void* pages, size_t bytes);

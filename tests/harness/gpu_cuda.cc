@@ -13,6 +13,10 @@ void wait(Device& device) {
   device.wait();
 }
 
+Memory& memory_for(Device* device) {
+  return device == nullptr ? host_memory() : device->memory();
+}
+
 void let_gpu_address(void* pages, size_t bytes) {
   cuda_check(cudaHostRegister(pages, bytes, cudaHostRegisterMapped), "cudaHostRegister");
 }

@@ -1,5 +1,7 @@
 #include "tests/harness/gpu.h"
 
+#include "dsv4/tensor/memory.h"
+
 // Builds without CUDA.
 namespace dsv4::test {
 
@@ -7,6 +9,9 @@ Device* gpu() {
   return nullptr;
 }
 void wait(Device&) {
+}
+Memory& memory_for(Device*) {
+  return host_memory();
 }
 void let_gpu_address(void*, size_t) {
 }

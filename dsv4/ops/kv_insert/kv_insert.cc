@@ -47,8 +47,7 @@ Table<IndexInsertArgs> index_insert_rows() {
 
 Cost kv_insert_cost(const KvInsertArgs& args) {
   const KvLayout& layout = args.pool.layout;
-  return insert_cost(args.x, args.pool.packed() ? layout.entry_bytes() + layout.scale_bytes()
-                                                : 4 * int64_t{layout.width()});
+  return insert_cost(args.x, args.pool.packed() ? layout.row_bytes() : 4 * int64_t{layout.width()});
 }
 Cost index_insert_cost(const IndexInsertArgs& args) {
   const IndexLayoutFp4& layout = args.pool.layout;
@@ -57,6 +56,9 @@ Cost index_insert_cost(const IndexInsertArgs& args) {
 
 void kv_insert(const Context& context, const KvInsertArgs& args) {
   check_insert(args, args.pool.layout.width());
+  DSV4_CHECK(args.pool.pages.dtype != DType::kBF16 && !args.pool.layout.v32(),
+             "pool: wants V4 rows or plain F32 rows, got {} {} pages", to_string(args.pool.pages),
+             args.pool.layout.v32() ? "V3.2" : "plain");
   choose(kv_insert_rows(), context, args).run(context, args);
 }
 

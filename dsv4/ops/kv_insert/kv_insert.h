@@ -2,6 +2,7 @@
 //
 // A packed pool quantises on the way in (S8 over groups of 64 nope dims; S4 over groups of 32 index
 // dims); that is the official rounding point, there is no second one. A plain pool stores f32.
+// V3.2 rows and plain bf16 rows are read by attention but not written here: an error.
 
 #pragma once
 

@@ -25,7 +25,7 @@ void pack_row(const KvPool& pool, uint8_t* page, int64_t entry, const float* x) 
   const KvLayout& layout = pool.layout;
   uint8_t* codes = page + layout.entry_offset(entry);
   uint8_t* scales = page + layout.scale_offset(pool.page_entries, entry);
-  cpu::quantize_q8_row(x, layout.nope, KvLayout::kGroup, codes, scales);
+  cpu::quantize_q8_row(x, layout.nope, layout.group(), codes, scales);
   std::fill(scales + layout.num_scales(), scales + layout.scale_bytes(), uint8_t{0});
   cpu::narrow_bf16(x + layout.nope, reinterpret_cast<uint16_t*>(codes + layout.nope), layout.rope);
 }

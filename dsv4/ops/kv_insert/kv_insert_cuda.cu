@@ -45,10 +45,10 @@ __global__ void kv_packed_kernel(const T* x, int64_t x_stride, const int32_t* ro
   uint8_t* codes = page + layout.entry_offset(pages.entry(row));
   uint8_t* scales = page + layout.scale_offset(pages.page_entries, pages.entry(row));
   for (int g = warp; g < layout.scale_bytes(); g += kWarps) {
-    const int begin = g * KvLayout::kGroup;
+    const int begin = g * layout.group();
     uint8_t scale = 0;  // the padding
     if (g < layout.num_scales())
-      scale = group_quantize_q8<1>(GroupLanes{}, x + begin, KvLayout::kGroup, codes + begin);
+      scale = group_quantize_q8<1>(GroupLanes{}, x + begin, layout.group(), codes + begin);
     if (lane == 0) scales[g] = scale;
   }
   // Entries have an even number of bytes, so that bf16 can be stored as such.

@@ -244,7 +244,12 @@ TEST(Pools, SayWhatIsWrong) {
   EXPECT_TRUE(has(message(bad), "packed rows need nope % 64 == 0, got 450"));
   bad = plain_kv;
   bad.layout.rope = 63;
-  EXPECT_TRUE(has(message(bad), "pool: want [3, 2044] F32, got [3, 2048] F32"));
+  EXPECT_TRUE(has(message(bad), "pool: want [3, 2044] F32|BF16, got [3, 2048] F32"));
+  KvPool v32{
+      .pages = arena.input(DType::kU8, {2, 3 * 656}), .layout = kV32Layout, .page_entries = 3};
+  check("pool", v32);
+  v32.layout.nope = 448;
+  EXPECT_TRUE(has(message(v32), "packed rows need nope % 128 == 0, got 448"));
 
   const IndexPool index = index_pool(arena, 128, 3, 64, true);
   check("pool", index);
@@ -255,6 +260,33 @@ TEST(Pools, SayWhatIsWrong) {
   bad_index = index;
   bad_index.page_entries = 32;
   EXPECT_TRUE(has(message(bad_index), "pool: want [3, 2176] U8, got [3, 4352] U8"));
+}
+
+// What attention reads and nobody here writes.
+TEST(Pools, ForeignRowsAreReadButNotWritten) {
+  Arena arena;
+  const TensorView latent = arena.input(DType::kBF16, {5, 700});  // rows of 576 values, apart
+  for (int64_t i = 0; i < latent.numel(); ++i)
+    test::set_value(latent, i, static_cast<double>(i % 251));
+  const KvPool bf16{.pages = latent.slice(1, 0, 576), .layout = kV32Layout, .page_entries = 1};
+  const KvPool v32{
+      .pages = arena.input(DType::kU8, {2, 3 * 656}), .layout = kV32Layout, .page_entries = 3};
+  check("pool", bf16);
+  std::vector<float> row(576);
+  load_row(bf16, 3, row.data());
+  for (size_t c = 0; c < 576; ++c) ASSERT_EQ(row[c], static_cast<float>((3 * 700 + c) % 251)) << c;
+
+  std::vector<float> x(576, 3.f);
+  pack_kv_entry(kV32Layout, x.data(), v32.pages.row<uint8_t>(1), 3, 1);
+  load_row(v32, 4, row.data());
+  EXPECT_EQ(row, x);
+
+  for (const KvPool& pool : {bf16, v32}) {
+    const auto args = make_args<KvInsertArgs>(arena, pool, 2, DType::kF32);
+    EXPECT_NE(
+        test::error_of([&] { kv_insert(Context{}, args); }).find("wants V4 rows or plain F32"),
+        std::string::npos);
+  }
 }
 
 TEST(Pools, RowIdsAreChecked) {

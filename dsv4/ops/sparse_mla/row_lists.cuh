@@ -1,64 +1,114 @@
 // The two row lists of a query as one list without gaps, for kernels.
 //
 // Ids are compacted in list order before anything else is read, so that neither -1s between ids nor
-// the long runs of them behind short lists cost more than their four bytes.
+// the long runs of them behind short lists cost more than their four bytes. Slots behind a list's
+// length are not read at all.
 
 #pragma once
 
+#include <algorithm>
+
 #include "dsv4/device/math.cuh"
-#include "dsv4/ops/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/sparse_mla/by_request.h"
 
 namespace dsv4 {
 
 struct PoolPointer {
-  const uint8_t* pages;  // floats if plain
-  int64_t page_bytes;
+  const uint8_t* pages;
+  int64_t page_bytes;  // from page to page
+  int32_t num_rows;
   int page_entries;
-  bool packed;
+  DType dtype;  // U8: packed
   KvLayout layout;
 };
 
-// Both lists of all queries; positions 0 .. window_length-1 are the window's.
-struct RowLists {
-  PoolPointer window, compressed;
-  const int32_t *window_rows, *compressed_rows;  // [t, length]
-  int64_t window_stride, compressed_stride;
-  int window_length, compressed_length;
+// One list of all queries.
+struct ListPointer {
+  PoolPointer pool;
+  const int32_t* rows;  // [b, s_q, slots]
+  int64_t request_stride, slot_stride;
+  const int32_t* lengths;  // [b], or null
+  int slots;               // 0: no such list
+};
 
-  DSV4_HD int length() const { return window_length + compressed_length; }
+struct RowLists {
+  ListPointer window, compressed;
+  int s_q;
+
+  // Of the longest list that a query can have.
+  DSV4_HD int length() const { return window.slots + compressed.slots; }
 };
 
 inline PoolPointer pool_pointer(const KvPool& pool) {
   return {.pages = reinterpret_cast<const uint8_t*>(pool.pages.data),
           .page_bytes = pool.pages.row_stride() * item_bytes(pool.pages.dtype),
+          .num_rows = static_cast<int32_t>(std::min<int64_t>(pool.num_rows(), INT32_MAX)),
           .page_entries = pool.page_entries,
-          .packed = pool.packed(),
+          .dtype = pool.pages.dtype,
           .layout = pool.layout};
 }
 
+inline ListPointer list_pointer(const KvList& list) {
+  if (listed(list) == 0) return {};
+  return {.pool = pool_pointer(list.pool),
+          .rows = list.rows.as<int32_t>(),
+          .request_stride = list.rows.stride[0],
+          .slot_stride = list.rows.stride[1],
+          .lengths = list.lengths.empty() ? nullptr : list.lengths.as<int32_t>(),
+          .slots = static_cast<int>(listed(list))};
+}
+
+// `args` as by_request() gives them.
 inline RowLists row_lists(const SparseMlaArgs& args) {
-  RowLists lists{};
-  const auto length = [](const KvList& list) {
-    return list.rows.rank == 0 ? 0 : static_cast<int>(list.rows.dim(1));
-  };
-  lists.window_length = length(args.window);
-  lists.compressed_length = length(args.compressed);
-  if (lists.window_length > 0) {
-    lists.window = pool_pointer(args.window.pool);
-    lists.window_rows = args.window.rows.as<int32_t>();
-    lists.window_stride = args.window.rows.row_stride();
+  return {.window = list_pointer(args.window),
+          .compressed = list_pointer(args.compressed),
+          .s_q = static_cast<int>(args.q.dim(1))};
+}
+
+// Distances, in elements, in q, out, lse or max_logits.
+struct QueryStrides {
+  int64_t request, slot, head;
+
+  __device__ int64_t at(int query, int s_q, int head_index) const {
+    return query / s_q * request + query % s_q * slot + head_index * head;
   }
-  if (lists.compressed_length > 0) {
-    lists.compressed = pool_pointer(args.compressed.pool);
-    lists.compressed_rows = args.compressed.rows.as<int32_t>();
-    lists.compressed_stride = args.compressed.rows.row_stride();
-  }
-  return lists;
+};
+// [b, s_q, h, d]
+inline QueryStrides row_strides(const TensorMeta& meta) {
+  return {meta.stride[0], meta.stride[1], meta.stride[2]};
+}
+// [b, h, s_q]
+inline QueryStrides sum_strides(const TensorMeta& meta) {
+  return {.request = meta.stride[0], .slot = meta.stride[2], .head = meta.stride[1]};
+}
+
+// The two lists of one query up to their lengths, one behind the other.
+struct QueryRows {
+  const int32_t *window, *compressed;
+  int window_length, compressed_length;
+  int32_t window_limit, compressed_limit;  // rows of the pools
+
+  __device__ int length() const { return window_length + compressed_length; }
+};
+
+__device__ inline int list_length(const ListPointer& list, int request) {
+  return list.lengths == nullptr ? list.slots : max(0, min(list.slots, list.lengths[request]));
+}
+
+__device__ inline QueryRows query_rows(const RowLists& lists, int query) {
+  const int request = query / lists.s_q, slot = query % lists.s_q;
+  const ListPointer &window = lists.window, &compressed = lists.compressed;
+  return {window.rows + request * window.request_stride + slot * window.slot_stride,
+          compressed.rows + request * compressed.request_stride + slot * compressed.slot_stride,
+          list_length(window, request),
+          list_length(compressed, request),
+          window.pool.num_rows,
+          compressed.pool.num_rows};
 }
 
 // A listed row in one int: id for the window, ~id for the compressed list. Its pool:
 __device__ inline PoolPointer pool_of(const RowLists& lists, int32_t coded) {
-  return coded >= 0 ? lists.window : lists.compressed;
+  return coded >= 0 ? lists.window.pool : lists.compressed.pool;
 }
 // Its place there.
 struct Place {
@@ -70,18 +120,18 @@ __device__ inline Place find_row(const PoolPointer& pool, int32_t coded) {
   return {pool.pages + page * pool.page_bytes, row - page * pool.page_entries};
 }
 
-// No row: also what ~id would be of an id that no pool is large enough for.
+// No row. No id is coded like this: ids are below INT32_MAX.
 inline constexpr int32_t kNoRow = INT32_MIN;
 
-// Position `position` of a query's list; kNoRow for a negative id and from `end` on.
-__device__ inline int32_t listed_row(const RowLists& lists, int64_t query, int position, int end) {
+// Position `position` of a query's lists; kNoRow for an id that its pool does not have, and from
+// `end` on.
+__device__ inline int32_t listed_row(const QueryRows& rows, int position, int end) {
   if (position >= end) return kNoRow;
-  const bool window = position < lists.window_length;
+  const bool window = position < rows.window_length;
   const int32_t id =
-      window
-          ? lists.window_rows[query * lists.window_stride + position]
-          : lists.compressed_rows[query * lists.compressed_stride + position - lists.window_length];
-  return id < 0 ? kNoRow : window ? id : ~id;
+      window ? rows.window[position] : rows.compressed[position - rows.window_length];
+  const int32_t limit = window ? rows.window_limit : rows.compressed_limit;
+  return id < 0 || id >= limit ? kNoRow : window ? id : ~id;
 }
 
 // Appends the threads' rows, in their order, to rows[count ...]; returns the new count. Called by

@@ -70,6 +70,7 @@ HWY_AFTER_NAMESPACE();
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
+#include "dsv4/ops/sparse_mla/by_request.h"
 
 namespace dsv4 {
 
@@ -92,13 +93,32 @@ struct Keys {
   std::vector<float> values;  // [rows, d]
 };
 
-int64_t length(const KvList& list) {
-  return list.rows.rank == 0 ? 0 : list.rows.dim(1);
+// Slots of the list that the queries of a request look at.
+int64_t length(const KvList& list, int64_t request) {
+  const int64_t n = listed(list);
+  if (list.lengths.empty()) return n;
+  return std::clamp<int64_t>(list.lengths.as<int32_t>()[request], 0, n);
 }
 
-void append_rows(const KvList& list, int64_t query, std::vector<KvRow>& rows) {
-  const int64_t n = length(list);
-  const int32_t* ids = n == 0 ? nullptr : list.rows.row<int32_t>(query);
+// Ids of one query: slot of a request, in the form of by_request().
+const int32_t* ids_of(const KvList& list, int64_t request, int64_t slot) {
+  return list.rows.as<int32_t>() + request * list.rows.stride[0] + slot * list.rows.stride[1];
+}
+
+void check_ids(const char* name, const KvList& list, int64_t requests, int64_t s_q) {
+  for (int64_t query = 0; query < requests * s_q; ++query) {
+    const int64_t n = length(list, query / s_q);
+    const int32_t* ids = n == 0 ? nullptr : ids_of(list, query / s_q, query % s_q);
+    for (int64_t j = 0; j < n; ++j) {
+      DSV4_CHECK(ids[j] < list.pool.num_rows(), "{}[{}, {}] is row {} of a pool of {}", name, query,
+                 j, ids[j], list.pool.num_rows());
+    }
+  }
+}
+
+void append_rows(const KvList& list, int64_t request, int64_t slot, std::vector<KvRow>& rows) {
+  const int64_t n = length(list, request);
+  const int32_t* ids = n == 0 ? nullptr : ids_of(list, request, slot);
   for (int64_t j = 0; j < n; ++j) {
     if (ids[j] >= 0) rows.push_back({&list.pool, ids[j]});
   }
@@ -109,26 +129,25 @@ void decode_row(const KvPool& pool, int64_t row, float* x) {
   const int64_t entries = pool.page_entries, page = row / entries, entry = row % entries;
   const KvLayout& layout = pool.layout;
   if (!pool.packed()) {
-    const float* values = pool.pages.row<float>(page) + entry * layout.width();
-    std::copy_n(values, layout.width(), x);
-    return;
+    const int64_t first = page * pool.pages.row_stride() + entry * layout.width();
+    return cpu::load(pool.pages, first, layout.width(), x);
   }
   const uint8_t* base = pool.pages.row<uint8_t>(page);
   const uint8_t* codes = base + layout.entry_offset(entry);
   const uint8_t* scales = base + layout.scale_offset(entries, entry);
+  const int group = layout.group();
   for (int g = 0; g < layout.num_scales(); ++g) {
-    const int first = g * KvLayout::kGroup;
-    cpu::decode_e4m3(codes + first, ue8m0_to_f32(scales[g]), x + first, KvLayout::kGroup);
+    cpu::decode_e4m3(codes + g * group, kv_scale(layout, scales, g), x + g * group, group);
   }
-  const auto* rope = reinterpret_cast<const uint16_t*>(codes + layout.nope);
+  const auto* rope = reinterpret_cast<const uint16_t*>(base + layout.rope_offset(entry));
   cpu::widen_bf16(rope, x + layout.nope, layout.rope);
 }
 
-void load_keys(const SparseMlaArgs& args, int64_t query, Keys& keys) {
-  const int64_t d = args.q.dim(2);
+void load_keys(const SparseMlaArgs& args, int64_t request, int64_t slot, Keys& keys) {
+  const int64_t d = args.q.dim(3);
   keys.rows.clear();
-  append_rows(args.window, query, keys.rows);
-  append_rows(args.compressed, query, keys.rows);
+  append_rows(args.window, request, slot, keys.rows);
+  append_rows(args.compressed, request, slot, keys.rows);
   const auto n = static_cast<int64_t>(keys.rows.size());
   keys.values.resize(static_cast<size_t>(n * d));
   float* values = keys.values.data();
@@ -139,8 +158,20 @@ void load_keys(const SparseMlaArgs& args, int64_t query, Keys& keys) {
   }
 }
 
+// A query and a range of its heads.
+struct Part {
+  int64_t request, slot, begin, end;
+};
+
+// lse or max_logits; the view may be empty.
+void put(const TensorView& view, const Part& part, int64_t head, float value) {
+  if (view.empty()) return;
+  view.as<float>()[part.request * view.stride[0] + head * view.stride[1] +
+                   part.slot * view.stride[2]] = value;
+}
+
 // Softmax of one head over its dots z [n], which become weights; the factor that finishes its sum.
-float finish_head(const Context& context, const SparseMlaArgs& args, int64_t query, int64_t head,
+float finish_head(const Context& context, const SparseMlaArgs& args, const Part& part, int64_t head,
                   float* z, int64_t n) {
   float largest = -kInfinity, sum = 0.f;
   if (n > 0) {
@@ -148,56 +179,54 @@ float finish_head(const Context& context, const SparseMlaArgs& args, int64_t que
     const bool round = context.numerics == Numerics::kOfficial;
     sum = HWY_DYNAMIC_DISPATCH(SoftmaxWeights)(args.scale, largest, round, z, n);
   }
-  if (!args.lse.empty()) {
-    args.lse.row<float>(query)[head] = n > 0 ? largest + std::log(sum) : kInfinity;
-  }
-  if (n > 0 && !args.sink.empty()) sum += std::exp(args.sink.as<float>()[head] - largest);
-  return n > 0 ? 1.f / sum : 0.f;
+  put(args.lse, part, head, n > 0 ? largest + std::log(sum) : kInfinity);
+  put(args.max_logits, part, head, largest);
+  if (n == 0) return 0.f;
+  if (!args.normalized) return 1.f;
+  if (!args.sink.empty()) sum += std::exp(args.sink.as<float>()[head] - largest);
+  return 1.f / sum;
 }
 
-int64_t head_offset(const TensorMeta& meta, int64_t query, int64_t head) {
-  return query * meta.stride[0] + head * meta.stride[1];
+int64_t head_offset(const TensorMeta& meta, const Part& part, int64_t head) {
+  return part.request * meta.stride[0] + part.slot * meta.stride[1] + head * meta.stride[2];
 }
 
-// Heads [begin, end) of one query, at most kMaxHeadTile.
-void attend(const Context& context, const SparseMlaArgs& args, int64_t query, int64_t begin,
-            int64_t end, const Keys& keys) {
+// At most kMaxHeadTile heads.
+void attend(const Context& context, const SparseMlaArgs& args, const Part& part, const Keys& keys) {
   const auto n = static_cast<int64_t>(keys.rows.size());
-  const int64_t d = args.q.dim(2), heads = end - begin;
+  const int64_t d = args.q.dim(3), d_v = args.out.dim(3), heads = part.end - part.begin;
   // Kept by the thread: a tile of a small model takes a few microseconds.
   thread_local std::vector<float> q, z, out;
   q.resize(static_cast<size_t>(heads * d));
   z.resize(static_cast<size_t>(heads * n));
-  out.resize(static_cast<size_t>(heads * d));
+  out.resize(static_cast<size_t>(heads * d_v));
 
   for (int64_t i = 0; i < heads; ++i) {
-    cpu::load(args.q, head_offset(args.q, query, begin + i), d, q.data() + i * d);
+    cpu::load(args.q, head_offset(args.q, part, part.begin + i), d, q.data() + i * d);
   }
-  const cpu::Matrix<const float> k{keys.values.data(), n, d, d};
-  cpu::matmul_abt({q.data(), heads, d, d}, k, {z.data(), heads, n, n});
+  const float* k = keys.values.data();
+  cpu::matmul_abt({q.data(), heads, d, d}, {k, n, d, d}, {z.data(), heads, n, n});
   float factor[kMaxHeadTile];
   for (int64_t i = 0; i < heads; ++i) {
-    factor[i] = finish_head(context, args, query, begin + i, z.data() + i * n, n);
+    factor[i] = finish_head(context, args, part, part.begin + i, z.data() + i * n, n);
   }
-  cpu::matmul_ab({z.data(), heads, n, n}, k, {out.data(), heads, d, d});
+  cpu::matmul_ab({z.data(), heads, n, n}, {k, n, d_v, d}, {out.data(), heads, d_v, d_v});
   for (int64_t i = 0; i < heads; ++i) {
-    float* head = out.data() + i * d;
-    cpu::scale(factor[i], head, head, d);
-    cpu::store(args.out, head_offset(args.out, query, begin + i), d, head);
+    float* head = out.data() + i * d_v;
+    cpu::scale(factor[i], head, head, d_v);
+    cpu::store(args.out, head_offset(args.out, part, part.begin + i), d_v, head);
   }
 }
 
 }  // namespace
 
-void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args) {
-  const int64_t queries = args.q.dim(0), heads = args.q.dim(1);
-  for (const KvList* list : {&args.window, &args.compressed}) {
-    if (queries == 0 || length(*list) == 0) continue;
-    check_row_ids(list == &args.window ? "window" : "compressed", list->rows,
-                  list->pool.num_rows());
-  }
-  const int64_t listed = length(args.window) + length(args.compressed);
-  const int64_t operations = 2 * heads * args.q.dim(2) * listed;  // of one query
+void sparse_mla_cpu(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  const int64_t s_q = args.q.dim(1), queries = args.q.dim(0) * s_q, heads = args.q.dim(2);
+  check_ids("window", args.window, args.q.dim(0), s_q);
+  check_ids("compressed", args.compressed, args.q.dim(0), s_q);
+  const int64_t slots = listed(args.window) + listed(args.compressed);
+  const int64_t operations = (args.q.dim(3) + args.out.dim(3)) * heads * slots;  // of one query
   const int threads = omp_get_max_threads();
   const int64_t tile = heads < threads * kMaxHeadTile ? kMaxHeadTile / 2 : kMaxHeadTile;
   // With few queries the outer region has one thread and the inner ones have them all.
@@ -206,10 +235,11 @@ void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args) {
     Keys keys;
 #pragma omp for schedule(dynamic)
     for (int64_t query = 0; query < queries; ++query) {
-      load_keys(args, query, keys);
+      const int64_t request = query / s_q, slot = query % s_q;
+      load_keys(args, request, slot, keys);
 #pragma omp parallel for schedule(dynamic) if (heads > tile && cpu::worth_sharing(operations))
       for (int64_t begin = 0; begin < heads; begin += tile) {
-        attend(context, args, query, begin, std::min(begin + tile, heads), keys);
+        attend(context, args, {request, slot, begin, std::min(begin + tile, heads)}, keys);
       }
     }
   }

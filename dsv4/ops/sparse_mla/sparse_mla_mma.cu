@@ -32,14 +32,22 @@ constexpr int64_t kPartialBytes = 256ll << 20;  // workspace for segments of a l
 struct Inputs {
   RowLists lists;
   const bf16* q;
-  int64_t q_stride, q_head_stride, out_stride, out_head_stride, lse_stride;
+  QueryStrides q_strides, out_strides, lse_strides, max_strides;
+  int first_query;  // of this launch
   int heads, segments;
   float scale;
-  const float* sink;  // or null
-  float* lse;         // or null
+  bool normalized;
+  const float* sink;        // or null
+  float *lse, *max_logits;  // or null
   // Several segments: sums of weighed rows and what they are relative to.
-  float* partial;   // [t, heads, segments, 512]
-  float2* summary;  // [t, heads, segments]: largest dot, -inf for none; sum of weights
+  float* partial;   // [queries of a launch, heads, segments, 512]
+  float2* summary;  // [queries of a launch, heads, segments]: largest dot, -inf for none; sum of
+                    // weights
+
+  // First element of a head of the launch's query `local`.
+  __device__ int64_t at(const QueryStrides& strides, int local, int head) const {
+    return strides.at(first_query + local, lists.s_q, head);
+  }
 };
 
 // exp(scale (dot - largest)).
@@ -148,15 +156,19 @@ struct Output {
   }
 };
 
-// What finishes one head: 1 / (sum + sink), and the lse. No valid row: largest is -inf.
-__device__ float finish_head(const Inputs& in, int64_t query, int head, float largest, float sum,
-                             bool writes_lse) {
+// What finishes one head: 1 / (sum + sink), lse and max_logits. No valid row: largest is -inf.
+__device__ float finish_head(const Inputs& in, int query, int head, float largest, float sum,
+                             bool writes_sums) {
   const bool any = largest > -INFINITY;
   const float top = in.scale * largest;
-  if (writes_lse && in.lse != nullptr) {
-    in.lse[query * in.lse_stride + head] = any ? top + logf(sum) : INFINITY;
+  if (writes_sums && in.lse != nullptr) {
+    in.lse[in.at(in.lse_strides, query, head)] = any ? top + logf(sum) : INFINITY;
+  }
+  if (writes_sums && in.max_logits != nullptr) {
+    in.max_logits[in.at(in.max_strides, query, head)] = top;
   }
   if (!any) return 0.f;
+  if (!in.normalized) return 1.f;
   return 1.f / (in.sink == nullptr ? sum : sum + expf(in.sink[head] - top));
 }
 
@@ -173,7 +185,7 @@ template <int kMTiles, class Out>
 __device__ void store(const Inputs& in, const Output<kMTiles>& output, int first_head, Out* out,
                       const Shared<16 * kMTiles>& shared) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, j = lane % 4, warp = threadIdx.x / kWarp;
-  const int64_t query = blockIdx.x;
+  const int query = static_cast<int>(blockIdx.x);
   const bool writes_summary = warp == 0 && j == 0;
 #pragma unroll
   for (int m = 0; m < kMTiles; ++m) {
@@ -186,7 +198,7 @@ __device__ void store(const Inputs& in, const Output<kMTiles>& output, int first
       const float largest = output.largest[m][r];
       const int column = warp * kColumns + 2 * j;
       if (in.segments > 1) {
-        const int64_t at = (query * in.heads + head) * in.segments + blockIdx.z;
+        const int64_t at = (int64_t{query} * in.heads + head) * in.segments + blockIdx.z;
         if (writes_summary) in.summary[at] = {largest, sum};
         if (largest == -INFINITY) continue;
         float* to = in.partial + at * kWidth + column;
@@ -197,7 +209,7 @@ __device__ void store(const Inputs& in, const Output<kMTiles>& output, int first
         continue;
       }
       const float factor = finish_head(in, query, head, largest, sum, writes_summary);
-      Out* to = out + query * in.out_stride + head * in.out_head_stride + column;
+      Out* to = out + in.at(in.out_strides, query, head) + column;
       for (int n = 0; n < kOutTiles; ++n) {
         const float* pair = output.values[m][n] + 2 * r;
         store_pair(to + 8 * n, pair[0] * factor, pair[1] * factor);
@@ -211,7 +223,7 @@ __device__ void load_queries(const Inputs& in, int first_head, Shared<kHeads>& s
   constexpr int kRowChunks = kWidth / 8;
   for (int i = threadIdx.x; i < kHeads * kRowChunks; i += kThreads) {
     const int head = i / kRowChunks, column = i % kRowChunks * 8;
-    const int64_t from = blockIdx.x * in.q_stride + (first_head + head) * in.q_head_stride;
+    const int64_t from = in.at(in.q_strides, static_cast<int>(blockIdx.x), first_head + head);
     auto* to = reinterpret_cast<uint4*>(shared.q[head] + column);
     if (first_head + head < in.heads) {
       ptx::cp_async<16>(to, in.q + from + column);
@@ -224,12 +236,13 @@ __device__ void load_queries(const Inputs& in, int first_head, Shared<kHeads>& s
 // The valid rows of a segment; returns their number. All ids are on their way before one is used.
 template <int kHeads>
 __device__ int load_rows(const Inputs& in, int begin, Shared<kHeads>& shared) {
-  const int end = min(begin + kSegment, in.lists.length());
+  const QueryRows lists = query_rows(in.lists, in.first_query + static_cast<int>(blockIdx.x));
+  const int end = min(begin + kSegment, lists.length());
   int32_t mine[kSegment / kThreads];
 #pragma unroll
   for (int i = 0; i < kSegment / kThreads; ++i) {
     const int position = begin + i * kThreads + static_cast<int>(threadIdx.x);
-    mine[i] = listed_row(in.lists, blockIdx.x, position, end);
+    mine[i] = listed_row(lists, position, end);
   }
   int count = 0;
 #pragma unroll
@@ -281,9 +294,9 @@ constexpr int kCombineThreads = kWidth / 4;
 // Block (i, h): query i, head h. Segments in order.
 template <class Out>
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(Inputs in, Out* out) {
-  const int64_t query = blockIdx.x;
+  const int query = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y), column = 4 * static_cast<int>(threadIdx.x);
-  const int64_t at = (query * in.heads + head) * in.segments;
+  const int64_t at = (int64_t{query} * in.heads + head) * in.segments;
   float largest = -INFINITY;
   for (int s = 0; s < in.segments; ++s) largest = fmaxf(largest, in.summary[at + s].x);
   float sum = 0.f;
@@ -300,7 +313,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(Inputs in, Out
     values.w = fmaf(share, part.w, values.w);
   }
   const float factor = finish_head(in, query, head, largest, sum, threadIdx.x == 0);
-  Out* to = out + query * in.out_stride + head * in.out_head_stride + column;
+  Out* to = out + in.at(in.out_strides, query, head) + column;
   store_pair(to, values.x * factor, values.y * factor);
   store_pair(to + 2, values.z * factor, values.w * factor);
 }
@@ -338,22 +351,16 @@ void attend_in_runs(const Context& context, Inputs in, int64_t queries, Out* out
       launch(device, "sparse_mla combine", combine_kernel<Out>,
              {.grid = n, .block = kCombineThreads, .grid_y = in.heads}, in, out);
     }
-    in.q += n * in.q_stride;
-    out += n * in.out_stride;
-    if (in.lse != nullptr) in.lse += n * in.lse_stride;
-    if (in.lists.window_rows != nullptr) in.lists.window_rows += n * in.lists.window_stride;
-    if (in.lists.compressed_rows != nullptr) {
-      in.lists.compressed_rows += n * in.lists.compressed_stride;
-    }
+    in.first_query += static_cast<int>(n);
   }
 }
 
 const char* reject_list(const KvList& list) {
   if (list.rows.rank == 0 || list.rows.numel() == 0) return nullptr;
   const KvPool& pool = list.pool;
-  if (!pool.packed() || pool.layout.nope != kPackedLayout.nope ||
+  if (!pool.packed() || pool.layout.v32() || pool.layout.nope != kPackedLayout.nope ||
       pool.layout.rope != kPackedLayout.rope)
-    return "wants packed rows of 448 + 64 values";
+    return "wants packed V4 rows of 448 + 64 values";
   if (!rows_on(pool.pages, 16)) return "pages are not on 16 bytes";
   return nullptr;
 }
@@ -362,8 +369,9 @@ const char* reject_list(const KvList& list) {
 
 const char* sparse_mla_mma_reject(const Context& context, const SparseMlaArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
-  if (args.q.dtype != DType::kBF16 || args.q.dim(2) != kWidth) return "wants bf16 q of 512 values";
-  if (args.q.dim(1) < 16) return "fewer than 16 heads";
+  if (args.q.dtype != DType::kBF16 || args.q.dim(-1) != kWidth) return "wants bf16 q of 512 values";
+  if (args.out.dim(-1) != kWidth) return "wants out of 512 values";
+  if (args.q.dim(-2) < 16) return "fewer than 16 heads";
   if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
   if (context.device->info().shared_bytes < static_cast<int>(sizeof(Shared<16>)))
     return "wants 130 KiB of shared memory";
@@ -371,25 +379,28 @@ const char* sparse_mla_mma_reject(const Context& context, const SparseMlaArgs& a
   return reject_list(args.compressed);
 }
 
-void sparse_mla_mma(const Context& context, const SparseMlaArgs& args) {
+void sparse_mla_mma(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
   Inputs in{.lists = row_lists(args),
             .q = args.q.as<bf16>(),
-            .q_stride = args.q.stride[0],
-            .q_head_stride = args.q.stride[1],
-            .out_stride = args.out.stride[0],
-            .out_head_stride = args.out.stride[1],
-            .lse_stride = args.lse.empty() ? 0 : args.lse.row_stride(),
-            .heads = static_cast<int>(args.q.dim(1)),
+            .q_strides = row_strides(args.q),
+            .out_strides = row_strides(args.out),
+            .lse_strides = sum_strides(args.lse),
+            .max_strides = sum_strides(args.max_logits),
+            .first_query = 0,
+            .heads = static_cast<int>(args.q.dim(2)),
             .segments = 1,
             .scale = args.scale,
+            .normalized = args.normalized,
             .sink = args.sink.empty() ? nullptr : args.sink.as<float>(),
             .lse = args.lse.empty() ? nullptr : args.lse.as<float>(),
+            .max_logits = args.max_logits.empty() ? nullptr : args.max_logits.as<float>(),
             .partial = nullptr,
             .summary = nullptr};
   in.segments = static_cast<int>(std::max<int64_t>(1, ceil_div(in.lists.length(), kSegment)));
   with_float_type(args.out.dtype, [&](auto out) {
     using Out = decltype(out);
-    attend_in_runs(context, in, args.q.dim(0), args.out.as<Out>());
+    attend_in_runs(context, in, args.q.dim(0) * args.q.dim(1), args.out.as<Out>());
   });
 }
 

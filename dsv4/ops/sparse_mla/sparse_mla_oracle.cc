@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "dsv4/ops/oracle.h"
+#include "dsv4/ops/sparse_mla/by_request.h"
 
 namespace dsv4 {
 namespace {
@@ -13,12 +15,18 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 using Vector = std::vector<double>;
 
 // The valid rows of one query, window first.
-std::vector<Vector> keys_of(const SparseMlaArgs& args, int64_t query) {
+std::vector<Vector> keys_of(const SparseMlaArgs& args, int64_t request, int64_t slot) {
   std::vector<Vector> keys;
   for (const KvList* list : {&args.window, &args.compressed}) {
-    for (int64_t j = 0; list->rows.rank != 0 && j < list->rows.dim(1); ++j) {
-      const int32_t id = list->rows.row<int32_t>(query)[j];
-      if (id < 0) continue;
+    const TensorMeta& rows = list->rows;
+    int64_t n = listed(*list);
+    if (!list->lengths.empty()) {
+      n = std::min(n, int64_t{list->lengths.as<int32_t>()[request]});
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      const int32_t id =
+          list->rows.as<int32_t>()[request * rows.stride[0] + slot * rows.stride[1] + j];
+      if (id < 0 || id >= list->pool.num_rows()) continue;
       std::vector<float> row(static_cast<size_t>(list->pool.layout.width()));
       load_row(list->pool, id, row.data());
       keys.emplace_back(row.begin(), row.end());
@@ -27,32 +35,73 @@ std::vector<Vector> keys_of(const SparseMlaArgs& args, int64_t query) {
   return keys;
 }
 
+SparseMlaHeadWant attend(const Context& context, const SparseMlaArgs& args, const Vector& q,
+                         const std::vector<Vector>& keys, int64_t head) {
+  SparseMlaHeadWant want{.out = Vector(static_cast<size_t>(args.out.dim(3))),
+                         .lse = kInfinity,
+                         .max_logit = -kInfinity};
+  if (keys.empty()) return want;
+  Vector z;
+  for (const Vector& k : keys) {
+    double dot = 0;
+    for (size_t c = 0; c < k.size(); ++c) dot += q[c] * k[c];
+    z.push_back(dot * static_cast<double>(args.scale));
+  }
+  const double m = *std::max_element(z.begin(), z.end());
+  double sum = 0;
+  for (size_t j = 0; j < keys.size(); ++j) {
+    const double e = std::exp(z[j] - m);
+    sum += e;
+    const double p = context.numerics == Numerics::kOfficial ? oracle::bf16(e) : e;
+    for (size_t c = 0; c < want.out.size(); ++c) want.out[c] += p * keys[j][c];
+  }
+  want.max_logit = m;
+  want.lse = m + std::log(sum);
+  if (!args.normalized) return want;
+  if (!args.sink.empty()) sum += std::exp(oracle::value(args.sink, head) - m);
+  for (double& v : want.out) v /= sum;
+  return want;
+}
+
+Vector query_head(const ConstTensorView& q, int64_t request, int64_t slot, int64_t head) {
+  Vector values;
+  const int64_t at = request * q.stride[0] + slot * q.stride[1] + head * q.stride[2];
+  for (int64_t c = 0; c < q.dim(3); ++c) values.push_back(oracle::value(q, at + c));
+  return values;
+}
+
 }  // namespace
 
-SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& args) {
-  const bool official = context.numerics == Numerics::kOfficial;
-  const int64_t t = args.q.dim(0), h = args.q.dim(1), d = args.q.dim(2);
+std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& given,
+                                                 int64_t request, int64_t slot,
+                                                 std::span<const int64_t> heads) {
+  const SparseMlaArgs args = by_request(given);
+  const std::vector<Vector> keys = keys_of(args, request, slot);
+  std::vector<SparseMlaHeadWant> want;
+  for (const int64_t head : heads) {
+    want.push_back(attend(context, args, query_head(args.q, request, slot, head), keys, head));
+  }
+  return want;
+}
+
+SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& given) {
+  const SparseMlaArgs args = by_request(given);
+  const int64_t b = args.q.dim(0), s_q = args.q.dim(1), h = args.q.dim(2);
+  std::vector<int64_t> heads(static_cast<size_t>(h));
+  std::iota(heads.begin(), heads.end(), 0);
   SparseMlaWant want;
-  for (int64_t i = 0; i < t * h; ++i) {
-    const std::vector<Vector> keys = keys_of(args, i / h);
-    const Vector q = oracle::row(args.q, i);
-    Vector z, out(static_cast<size_t>(d));
-    for (const Vector& k : keys) {
-      double dot = 0;
-      for (size_t c = 0; c < k.size(); ++c) dot += q[c] * k[c];
-      z.push_back(dot * static_cast<double>(args.scale));
+  want.lse.resize(static_cast<size_t>(b * h * s_q));
+  want.max_logits = want.lse;
+  for (int64_t query = 0; query < b * s_q; ++query) {
+    const int64_t request = query / s_q, slot = query % s_q;
+    const auto of_heads = sparse_mla_oracle(context, args, request, slot, heads);
+    for (int64_t head = 0; head < h; ++head) {
+      const SparseMlaHeadWant& one = of_heads[static_cast<size_t>(head)];
+      want.out.insert(want.out.end(), one.out.begin(), one.out.end());
+      const auto at = static_cast<size_t>((request * h + head) * s_q + slot);
+      want.lse[at] = one.lse;
+      want.max_logits[at] = one.max_logit;
     }
-    const double m = keys.empty() ? 0 : *std::max_element(z.begin(), z.end());
-    double sum = 0;
-    for (size_t j = 0; j < keys.size(); ++j) {
-      const double e = std::exp(z[j] - m);
-      sum += e;
-      const double p = official ? oracle::bf16(e) : e;
-      for (size_t c = 0; c < out.size(); ++c) out[c] += p * keys[j][c];
-    }
-    want.lse.push_back(keys.empty() ? kInfinity : m + std::log(sum));
-    if (!args.sink.empty()) sum += std::exp(oracle::value(args.sink, i % h) - m);
-    for (const double v : out) want.out.push_back(keys.empty() ? 0 : v / sum);
   }
   return want;
 }

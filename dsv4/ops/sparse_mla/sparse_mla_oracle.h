@@ -2,17 +2,31 @@
 
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
 
 namespace dsv4 {
 
+// In the shapes of the arguments' out and lse. Device rows skip ids that are not below their
+// pool's rows; so does the oracle.
 struct SparseMlaWant {
-  std::vector<double> out;  // [t, h, d]
-  std::vector<double> lse;  // [t, h]
+  std::vector<double> out;         // [t, h, d_v] | [b, s_q, h, d_v]
+  std::vector<double> lse;         // [t, h] | [b, h, s_q]
+  std::vector<double> max_logits;  // like lse
 };
 
 SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& args);
+
+struct SparseMlaHeadWant {
+  std::vector<double> out;  // [d_v]
+  double lse = 0, max_logit = 0;
+};
+
+// Some heads of one query: where all of them would take too long.
+std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& args,
+                                                 int64_t request, int64_t slot,
+                                                 std::span<const int64_t> heads);
 
 }  // namespace dsv4

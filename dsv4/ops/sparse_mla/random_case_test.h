@@ -1,0 +1,187 @@
+// Random arguments of sparse_mla.h in test memory: every byte of a pool that no list names is NaN,
+// gaps in views hold NaN or no row, slots behind a length hold anything.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "dsv4/ops/sparse_mla/sparse_mla.h"
+#include "tests/harness/arena.h"
+#include "tests/harness/compare.h"
+
+namespace dsv4::test {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+enum class Rows { kPacked, kF32, kBF16 };
+
+struct Shape {
+  int64_t t = 1, h = 1, window = 0, compressed = 0;  // t: requests
+  KvLayout layout{};
+  Rows rows = Rows::kPacked;
+  DType dtype = DType::kF32;
+  double invalid = 0.2;  // share of -1 in the lists
+  int64_t s_q = 0;       // queries of a request; 0: one, and views without that axis
+  int64_t d_v = 0;       // 0: d
+  bool lengths = false;  // lists with lengths, some 0, below 0 or beyond the list
+  bool strided = false;  // gaps in every view
+  bool normalized = true;
+
+  int64_t queries() const { return t * std::max<int64_t>(s_q, 1); }
+};
+
+// [.., n] with or without a gap behind each n, of which every byte is 0xff: NaN, or no row.
+inline TensorView with_gap(Arena& arena, DType dtype, const std::vector<int64_t>& shape, bool gap) {
+  const int64_t n = shape.back(), padded = n + (gap ? 16 : 0);
+  const auto make = [&](std::initializer_list<int64_t> dims) { return arena.input(dtype, dims); };
+  TensorView view;
+  if (shape.size() == 2) view = make({shape[0], padded});
+  if (shape.size() == 3) view = make({shape[0], shape[1], padded});
+  if (shape.size() == 4) view = make({shape[0], shape[1], shape[2], padded});
+  std::fill_n(view.data, view.bytes(), std::byte{0xff});
+  return view.slice(view.rank - 1, 0, n);
+}
+
+// The axes of queries, then the others.
+inline std::vector<int64_t> query_axes(const Shape& shape, std::initializer_list<int64_t> others) {
+  std::vector<int64_t> axes{shape.t};
+  if (shape.s_q > 0) axes.push_back(shape.s_q);
+  axes.insert(axes.end(), others);
+  return axes;
+}
+
+// Row `i` of a view seen as [numel / last, last], whatever its gaps.
+template <class T>
+T* row_of(const TensorView& view, int64_t i) {
+  T* row = view.as<T>();
+  for (int axis = view.rank - 2; axis >= 0; --axis) {
+    row += i % view.dim(axis) * view.stride[static_cast<size_t>(axis)];
+    i /= view.dim(axis);
+  }
+  return row;
+}
+
+// Every byte of the pool is NaN (0xff) until a row is filled.
+inline KvPool make_pool(Arena& arena, const Shape& shape, int64_t pages, int entries) {
+  const int64_t width = int64_t{entries} * shape.layout.width();
+  KvPool pool{.layout = shape.layout, .page_entries = entries};
+  if (shape.rows == Rows::kPacked) {
+    pool.pages =
+        with_gap(arena, DType::kU8, {pages, shape.layout.page_bytes(entries)}, shape.strided);
+  } else {
+    const DType dtype = shape.rows == Rows::kF32 ? DType::kF32 : DType::kBF16;
+    pool.pages = with_gap(arena, dtype, {pages, width}, shape.strided);
+  }
+  return pool;
+}
+
+inline void fill_row(const KvPool& pool, int64_t row, Rng& rng) {
+  const int64_t width = pool.layout.width();
+  std::vector<float> x(static_cast<size_t>(width));
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  const int64_t page = row / pool.page_entries, entry = row % pool.page_entries;
+  if (pool.packed()) {
+    pack_kv_entry(pool.layout, x.data(), pool.pages.row<uint8_t>(page), pool.page_entries, entry);
+  } else if (pool.pages.dtype == DType::kF32) {
+    std::copy(x.begin(), x.end(), pool.pages.row<float>(page) + entry * width);
+  } else {
+    std::transform(x.begin(), x.end(), pool.pages.row<uint16_t>(page) + entry * width, f32_to_bf16);
+  }
+}
+
+// Ids that nobody may look at.
+inline int32_t garbage(Rng& rng, int64_t num_rows) {
+  const int64_t choices[] = {rng.below(num_rows), num_rows, INT32_MAX, INT32_MIN, -1};
+  return static_cast<int32_t>(choices[rng.below(5)]);
+}
+
+// Lists `n` rows of a pool of which only the listed ones are not NaN.
+inline KvList make_list(Arena& arena, Rng& rng, const Shape& shape, int64_t n, int entries) {
+  const int64_t pages = ceil_div(2 * n + 3, entries);
+  KvList list{.pool = make_pool(arena, shape, pages, entries), .rows = {}};
+  TensorView lengths;
+  if (shape.lengths) {
+    lengths = arena.input(DType::kI32, {shape.t});
+    for (int64_t i = 0; i < shape.t; ++i) {
+      const int64_t choices[] = {rng.below(n + 1), rng.below(n + 1), 0, n + 5, -3};
+      lengths.as<int32_t>()[i] = static_cast<int32_t>(choices[i % 5]);
+    }
+    list.lengths = lengths;
+  }
+  const TensorView rows = with_gap(arena, DType::kI32, query_axes(shape, {n}), shape.strided);
+  for (int64_t i = 0; i < shape.queries(); ++i) {
+    const int64_t request = i / std::max<int64_t>(shape.s_q, 1);
+    const int64_t length = shape.lengths ? lengths.as<int32_t>()[request] : n;
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t row = rng.below(list.pool.num_rows());
+      int32_t& id = row_of<int32_t>(rows, i)[j];
+      if (j >= length) {
+        id = garbage(rng, list.pool.num_rows());
+      } else if (rng.uniform() < shape.invalid) {
+        id = rng.uniform() < 0.5 ? -1 : INT32_MIN;
+      } else {
+        id = static_cast<int32_t>(row);
+        fill_row(list.pool, row, rng);
+      }
+    }
+  }
+  list.rows = rows;
+  return list;
+}
+
+// Whole buffers; the arguments have the views in front of the gaps.
+struct Outputs {
+  TensorView out, lse, max_logits;
+};
+
+inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outputs& whole) {
+  const int64_t d = shape.layout.width(), d_v = shape.d_v > 0 ? shape.d_v : d;
+  const int64_t gap = shape.strided ? 16 : 0;
+  const TensorView q = with_gap(arena, shape.dtype, query_axes(shape, {shape.h, d}), shape.strided);
+  for (int64_t i = 0; i < shape.queries() * shape.h; ++i) {
+    const int64_t offset = shape.dtype == DType::kF32 ? row_of<float>(q, i) - q.as<float>()
+                                                      : row_of<uint16_t>(q, i) - q.as<uint16_t>();
+    for (int64_t c = 0; c < d; ++c) set_value(q, offset + c, 2.0 * rng.normal());
+  }
+  const TensorView sink = arena.input(DType::kF32, {shape.h});
+  fill_normal(sink, rng, 2.0);
+  sink.as<float>()[0] = -kInfinity;
+  if (shape.h > 2) sink.as<float>()[1] = kInfinity;
+  if (shape.s_q > 0) {
+    whole = {arena.output(shape.dtype, {shape.t, shape.s_q, shape.h, d_v + gap}),
+             arena.output(DType::kF32, {shape.t, shape.h, shape.s_q + gap}),
+             arena.output(DType::kF32, {shape.t, shape.h, shape.s_q + gap})};
+  } else {
+    whole = {arena.output(shape.dtype, {shape.t, shape.h, d_v + gap}),
+             arena.output(DType::kF32, {shape.t, shape.h + gap}),
+             arena.output(DType::kF32, {shape.t, shape.h + gap})};
+  }
+  const auto front = [&](const TensorView& view, int64_t n) {
+    return view.slice(view.rank - 1, 0, n);
+  };
+  const int64_t sums = shape.s_q > 0 ? shape.s_q : shape.h;
+  return {.q = q,
+          .window = make_list(arena, rng, shape, shape.window, 64),
+          .compressed = make_list(arena, rng, shape, shape.compressed, 3),
+          .sink = sink,
+          .scale = 1.f / std::sqrt(static_cast<float>(d)),
+          .normalized = shape.normalized,
+          .out = front(whole.out, d_v),
+          .lse = front(whole.lse, sums),
+          .max_logits = front(whole.max_logits, sums)};
+}
+
+// f32 logits are off by about 40 * 2^-24 * sum |q k| scale < 4e-5 (q of sigma 2, d = 512), and that
+// is the relative error of a weight. Under kOfficial it also moves, rarely, a weight over a
+// rounding boundary: by 2^-8 of itself at most, and only weights below the largest (which is
+// exactly 1).
+inline Tolerance tolerance(Numerics numerics, DType dtype) {
+  return {.ulps = dtype == DType::kF32 ? 4.0 : 0.51,
+          .rel = numerics == Numerics::kExact ? 4e-5 : 2e-3,
+          .cosine = 1e-5};
+}
+
+}  // namespace dsv4::test
