@@ -34,12 +34,12 @@ struct Attend {
 
   Shared<kPieces>& shared;
   int group, thread, warp, lane;
-  uint64_t q_tile, k_tile;              // descriptors of piece 0: q, this group's buffer
-  uint64_t own_v_tiles, other_v_tiles;  // this group's columns in its buffer and in the other
-  float scale;                          // of a dot, in powers of 2
-  float values[128];                    // [2 rows, 256 columns of this group]
-  float dots[32];                       // [2 rows, 64 keys]
-  float largest[2];                     // dot so far
+  uint64_t q_tile, k_tile;             // descriptors of piece 0: q, this group's buffer
+  uint64_t own_v_tile, other_v_tile;   // this group's columns in its buffer and in the other
+  float scale;                         // of a dot, in powers of 2
+  float values[kValuePieces / 2][32];  // [2 rows, 4 pieces of this group]
+  float dots[32];                      // [2 rows, 64 keys]
+  float largest[2];                    // dot so far
   float sums[2], others[2];  // of this thread's weights, in this group's tiles and in the other's
 
   __device__ Attend(Shared<kPieces>& memory, float dot_scale)
@@ -50,18 +50,21 @@ struct Attend {
         lane(thread % kWarp),
         q_tile(ptx::swizzled_tile(ptx::shared_address(memory.q))),
         k_tile(ptx::swizzled_tile(ptx::shared_address(memory.keys[group]))),
-        own_v_tiles(value_tiles(group)),
-        other_v_tiles(value_tiles(1 - group)),
+        own_v_tile(value_tile(group)),
+        other_v_tile(value_tile(1 - group)),
         scale(dot_scale * 1.4426950408889634f) {}
 
-  __device__ uint64_t value_tiles(int buffer) const {
+  __device__ uint64_t value_tile(int buffer) const {
     const Piece* first = &shared.keys[buffer][group * (kValuePieces / 2)];
-    return ptx::swizzled_tiles(ptx::shared_address(first), kPieceBytes);
+    return ptx::swizzled_tile(ptx::shared_address(first));
   }
 
   __device__ void start_query() {
 #pragma unroll
-    for (float& v : values) v = 0.f;
+    for (int p = 0; p < kValuePieces / 2; ++p) {
+#pragma unroll
+      for (float& v : values[p]) v = 0.f;
+    }
     for (int r = 0; r < 2; ++r) {
       largest[r] = -INFINITY;
       sums[r] = others[r] = 0.f;
@@ -76,24 +79,43 @@ struct Attend {
 
   // --- dots: z [64 heads, 64 keys] = q [64, d] k^T ---
 
+  __device__ void multiply_piece(int piece, bool accumulate) {
+#pragma unroll
+    for (int step = 0; step < kPieceWidth / 16; ++step) {
+      const uint32_t at = piece * kPieceBytes + 32 * step;
+      ptx::Wgmma<bf16, kKeys>::run(dots, ptx::further(q_tile, at), ptx::further(k_tile, at),
+                                   accumulate || step > 0);
+    }
+  }
+
+  __device__ void multiply_part(int part) {
+    // The copies were ordinary writes, by other threads.
+    ptx::fence_proxy_async();
+    ptx::wgmma_fence();
+    if (has_rope(kPieces, part)) multiply_piece(kValuePieces, false);
+    const int piece = first_piece(part, group);
+    multiply_piece(piece, has_rope(kPieces, part) || part > 0);
+    multiply_piece(piece + 1, true);
+  }
+
   // Parts kBegin .. kEnd - 1, as they come.
   template <int kBegin, int kEnd>
   __device__ void multiply_keys(uint32_t tile) {
 #pragma unroll
     for (int part = kBegin; part < kEnd; ++part) {
       shared.full[group][part].wait(phase(tile));
-      // The copies were ordinary writes, by other threads.
-      ptx::fence_proxy_async();
-      ptx::wgmma_fence();
+      multiply_part(part);
+    }
+    ptx::wgmma_commit();
+  }
+
+  // All parts of a query's first tile, as they and those of q come.
+  __device__ void multiply_first_keys(uint32_t tile, uint32_t use) {
 #pragma unroll
-      for (int i = first_of_part<kPieces>(part); i < first_of_part<kPieces>(part + 1); ++i) {
-#pragma unroll
-        for (int step = 0; step < kPieceWidth / 16; ++step) {
-          const uint32_t at = piece_in_order<kPieces>(i) * kPieceBytes + 32 * step;
-          ptx::Wgmma<bf16, kKeys>::run(dots, ptx::further(q_tile, at), ptx::further(k_tile, at),
-                                       i > 0 || step > 0);
-        }
-      }
+    for (int part = 0; part < kParts; ++part) {
+      shared.q_full[part].wait(use % 2);
+      shared.full[group][part].wait(phase(tile));
+      multiply_part(part);
     }
     ptx::wgmma_commit();
   }
@@ -113,15 +135,19 @@ struct Attend {
     return {shrink[0], shrink[1]};
   }
 
+  // Mostly there is nothing to do: the largest dot seldom changes.
   __device__ void shrink_values(const float2& shrink) {
+    if (!__any_sync(~0u, shrink.x != 1.f || shrink.y != 1.f)) return;
 #pragma unroll
-    for (int i = 0; i < 128; ++i) values[i] *= i / 2 % 2 == 0 ? shrink.x : shrink.y;
+    for (int p = 0; p < kValuePieces / 2; ++p) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) values[p][i] *= i / 2 % 2 == 0 ? shrink.x : shrink.y;
+    }
   }
 
-  __device__ void mask_dots() {
-    const uint64_t bits = *reinterpret_cast<const uint64_t*>(shared.valid[group]);
-    if (bits == ~uint64_t{0}) return;
-    const uint64_t mine = bits >> (2 * (lane % 4));
+  __device__ void mask_dots(uint64_t valid) {
+    if (valid == ~uint64_t{0}) return;
+    const uint64_t mine = valid >> (2 * (lane % 4));
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       if ((mine >> (8 * (i / 4) + i % 2) & 1) == 0) dots[i] = -INFINITY;
@@ -130,31 +156,39 @@ struct Attend {
 
   // Largest of the dots so far, over the four lanes of a row.
   __device__ void find_largest(float (&now)[2]) const {
+    float top[2][4];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      now[r] = largest[r];
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        now[r] = fmaxf(now[r], fmaxf(dots[4 * n + 2 * r], dots[4 * n + 2 * r + 1]));
+      for (int i = 0; i < 4; ++i) {
+        const float* four = dots + 8 * i + 2 * r;
+        top[r][i] = fmaxf(fmaxf(four[0], four[1]), fmaxf(four[4], four[5]));
       }
-      now[r] = fmaxf(now[r], __shfl_xor_sync(~0u, now[r], 1));
-      now[r] = fmaxf(now[r], __shfl_xor_sync(~0u, now[r], 2));
+      now[r] = fmaxf(fmaxf(fmaxf(top[r][0], top[r][1]), fmaxf(top[r][2], top[r][3])), largest[r]);
+    }
+#pragma unroll
+    for (int step = 1; step <= 2; ++step) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) now[r] = fmaxf(now[r], __shfl_xor_sync(~0u, now[r], step));
     }
   }
 
   // Dots to weights, rounded to bf16 for the product; the sums keep them unrounded.
   __device__ void weigh(Weights& weights) {
+    const float base[2] = {base_of(largest[0]) * scale, base_of(largest[1]) * scale};
+    float even[2] = {0.f, 0.f}, odd[2] = {0.f, 0.f};
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float base = base_of(largest[r]) * scale;
+    for (int n = 0; n < 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const float a = exp2_approximately(fmaf(dots[4 * n + 2 * r], scale, -base));
-        const float b = exp2_approximately(fmaf(dots[4 * n + 2 * r + 1], scale, -base));
-        sums[r] += a + b;
+      for (int r = 0; r < 2; ++r) {
+        const float a = exp2_approximately(fmaf(dots[4 * n + 2 * r], scale, -base[r]));
+        const float b = exp2_approximately(fmaf(dots[4 * n + 2 * r + 1], scale, -base[r]));
+        even[r] += a;
+        odd[r] += b;
         weights[n / 2][n % 2 * 2 + r] = ptx::as_bits(__floats2bfloat162_rn(a, b));
       }
     }
+    for (int r = 0; r < 2; ++r) sums[r] += even[r] + odd[r];
   }
 
   __device__ void share(const Weights& weights) {
@@ -168,13 +202,32 @@ struct Attend {
 
   // --- values: out [64 heads, 256 columns] += weights [64, 64 keys] v ---
 
-  __device__ void multiply_values(const Weights& weights, uint64_t v_tiles) {
-    ptx::wgmma_fence();
+  // A committed group per part.
+  __device__ void multiply_values(const Weights& weights, uint64_t v_tile) {
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      ptx::Wgmma<bf16, kHalf, 1>::run(values, weights[k], ptx::further(v_tiles, k * 16 * 128), 1);
+    for (int piece = 0; piece < kValuePieces / 2; ++piece) {
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kKeys / 16; ++k) {
+        ptx::Wgmma<bf16, kPieceWidth, 1>::run(
+            values[piece], weights[k],
+            ptx::further(v_tile, piece * kPieceBytes + k * 16 * kPieceRow), 1);
+      }
+      if (piece % 2 == 1) ptx::wgmma_commit();
     }
-    ptx::wgmma_commit();
+  }
+
+  // Parts of a buffer are free when they are multiplied; kLater groups of products have been
+  // committed since.
+  template <int kLater>
+  __device__ void release_values(int buffer) {
+    const int first = buffer == group ? 0 : kParts / 2;  // of this group's two parts
+    ptx::wgmma_wait<kLater + 1>();
+    arrive(shared.free[buffer][first]);
+    ptx::wgmma_wait<kLater>();
+    arrive(shared.free[buffer][first + 1]);
+#pragma unroll
+    for (int piece = 0; piece < kValuePieces / 2; ++piece) ptx::wgmma_results(values[piece]);
   }
 
   // Starts on a tile of the other group.
@@ -192,154 +245,151 @@ struct Attend {
       weights[k][0] = four.x, weights[k][1] = four.y, weights[k][2] = four.z,
       weights[k][3] = four.w;
     }
-    multiply_values(weights, other_v_tiles);
+    multiply_values(weights, other_v_tile);
   }
-
   // Weights and values of this group's tile, whose dots are there.
-  __device__ void add_own_tile() {
-    mask_dots();
+  __device__ void add_own_tile(uint64_t valid) {
+    mask_dots(valid);
     float now[2];
     find_largest(now);
     const float2 shrink = move_sums(now);
     Weights weights;
     weigh(weights);
     share(weights);
-    // Mostly there is nothing to do: the largest dot seldom changes.
-    if (__any_sync(~0u, shrink.x != 1.f || shrink.y != 1.f)) shrink_values(shrink);
-    multiply_values(weights, own_v_tiles);
-    ptx::wgmma_wait<0>();
-    ptx::wgmma_results(values);
-    arrive(shared.free[group][group]);
+    shrink_values(shrink);
+    multiply_values(weights, own_v_tile);
+    release_values<0>(group);
   }
 
-  // The dots of this group's tile are there.
-  __device__ void release_keys(bool last) {
+  // The dots of this group's tile are there; returns which keys count.
+  __device__ uint64_t release_keys(bool last) {
+    const uint64_t valid = *reinterpret_cast<const uint64_t*>(shared.valid[group]);
     ptx::wgmma_wait<0>();
     ptx::wgmma_results(dots);
-    if (Shared<kPieces>::kRope) arrive(shared.free[group][2]);
+    if (Shared<kPieces>::kRope) arrive(shared.rope_free[group]);
     if (last) arrive(shared.q_free);
-  }
-
-  // A tile of the other group is added.
-  __device__ void release_other_tile() {
-    ptx::wgmma_results(values);
-    arrive(shared.free[1 - group][group]);
+    return valid;
   }
 
   // All tiles of a query; the first is `first`.
   __device__ void attend(uint32_t first, int tiles, uint32_t use) {
     start_query();
     int i = static_cast<int>(first % 2) ^ group;
-    if (i < tiles) {
-      shared.q_full.wait(use % 2);
-    } else {
-      arrive(shared.q_free);
-    }
+    if (i >= tiles) arrive(shared.q_free);
     if (i == 0) {
-      multiply_keys<0, kParts>(first);
-      release_keys(tiles <= 2);
-      add_own_tile();
+      multiply_first_keys(first, use);
+      add_own_tile(release_keys(tiles <= 2));
       i = 2;
+    } else if (i < tiles) {
+      for (ptx::Mbarrier& part : shared.q_full) part.wait(use % 2);
     }
     for (; i < tiles; i += 2) {
       const uint32_t tile = first + i;
-      multiply_keys<0, 2>(tile);
+      multiply_keys<0, 3>(tile);
       add_other_tile(tile - 1);
-      multiply_keys<2, 3>(tile);
-      ptx::wgmma_wait<1>();
-      release_other_tile();
       multiply_keys<3, kParts>(tile);
-      release_keys(i + 2 >= tiles);
-      add_own_tile();
+      release_values<1>(1 - group);
+      add_own_tile(release_keys(i + 2 >= tiles));
     }
     if (i == tiles) {
       add_other_tile(first + tiles - 1);
-      ptx::wgmma_wait<0>();
-      release_other_tile();
+      release_values<0>(1 - group);
     }
   }
 
   // --- the end of a query ---
 
-  __device__ void store(const Inputs& in, const Item& item, float* out) const {
-    store_rows(in, item, out, [&](float* to, int r, float factor) {
-      if (to == nullptr) return;
+  template <class Out>
+  __device__ void finish_query(const Inputs& in, const Item& item) const {
+    float sum[2], factor[2];
 #pragma unroll
-      for (int n = 0; n < kHalf / 8; ++n) {
-        const float* pair = values + 4 * n + 2 * r;
-        *reinterpret_cast<float2*>(to + 8 * n + 2 * (lane % 4)) = {pair[0] * factor,
-                                                                   pair[1] * factor};
+    for (int r = 0; r < 2; ++r) {
+      sum[r] = sums[r] + others[r];
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      factor[r] = factor_of(in, item.first_head + row(r), largest[r], sum[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const bool exists = item.first_head + row(r) < in.heads;
+      const int64_t at = item.at(in.out_at, item.first_head + (exists ? row(r) : 0));
+      store_row(static_cast<Out*>(in.out) + at + group * kHalf, r, factor[r], exists);
+    }
+    if (group == 0 && lane % 4 == 0) {
+      for (int r = 0; r < 2; ++r) {
+        store_sums(in, item, item.first_head + row(r), largest[r], sum[r]);
       }
-    });
-  }
-
-  // Four lanes have 2 columns each of every 8; after a transposition each has all of every fourth.
-  __device__ void store(const Inputs& in, const Item& item, bf16* out) const {
-    store_rows(in, item, out, [&](bf16* to, int r, float factor) {
-#pragma unroll
-      for (int n = 0; n < kHalf / 8; n += 4) {
-        uint32_t four[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* pair = values + 4 * (n + i) + 2 * r;
-          four[i] = ptx::as_bits(__floats2bfloat162_rn(pair[0] * factor, pair[1] * factor));
-        }
-        swap_among_lanes(four, 1);
-        swap_among_lanes(four, 2);
-        if (to == nullptr) continue;
-        *reinterpret_cast<uint4*>(to + 8 * n + 8 * (lane % 4)) = {four[0], four[1], four[2],
-                                                                  four[3]};
-      }
-    });
+    }
   }
 
  private:
+  // Of the block's 64 heads.
+  __device__ int row(int r) const {
+    return 16 * warp + 8 * r + lane / 4;
+  }
+
+  // Columns 8 n + 2 j, + 1 of this group's half.
+  __device__ float2 pair(int n, int r, float factor) const {
+    const float* two = values[n / 8] + 4 * (n % 8) + 2 * r;
+    return {two[0] * factor, two[1] * factor};
+  }
+
+  // f32: four lanes write a sector.
+  __device__ void store_row(float* to, int r, float factor, bool exists) const {
+    if (!exists) return;
+#pragma unroll
+    for (int n = 0; n < kHalf / 8; ++n) {
+      *reinterpret_cast<float2*>(to + 8 * n + 2 * (lane % 4)) = pair(n, r, factor);
+    }
+  }
+
+  // bf16: four lanes have two columns each of every 8; after a transposition each has all of every
+  // fourth 8. Stores that touch 8 rows are slow, so they had better be wide.
+  __device__ void store_row(bf16* to, int r, float factor, bool exists) const {
+#pragma unroll
+    for (int n = 0; n < kHalf / 8; n += 4) {
+      uint32_t four[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 two = pair(n + i, r, factor);
+        four[i] = ptx::as_bits(__floats2bfloat162_rn(two.x, two.y));
+      }
+      swap_among_lanes<1>(four);
+      swap_among_lanes<2>(four);
+      if (!exists) continue;
+      *reinterpret_cast<uint4*>(to + 8 * (n + lane % 4)) = {four[0], four[1], four[2], four[3]};
+    }
+  }
+
   // One of the two rounds of a 4 x 4 transposition.
-  __device__ void swap_among_lanes(uint32_t (&four)[4], int step) const {
-    const bool high = (lane & step) != 0;
+  template <int kStep>
+  __device__ void swap_among_lanes(uint32_t (&four)[4]) const {
+    const bool high = (lane & kStep) != 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if ((i & step) != 0) continue;
-      const uint32_t got = __shfl_xor_sync(~0u, high ? four[i] : four[i + step], step);
-      (high ? four[i] : four[i + step]) = got;
+      if ((i & kStep) != 0) continue;
+      const uint32_t got = __shfl_xor_sync(~0u, high ? four[i] : four[i + kStep], kStep);
+      four[i] = high ? got : four[i];
+      four[i + kStep] = high ? four[i + kStep] : got;
     }
   }
 
-  // Calls row(where this group's columns go, or null, which of two rows, what to multiply with).
-  template <class Out, class Row>
-  __device__ void store_rows(const Inputs& in, const Item& item, Out* out, const Row& row) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int head = item.first_head + 16 * warp + 8 * r + lane / 4;
-      float sum = sums[r] + others[r];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      const bool exists = head < in.heads;
-      const bool writes = exists && group == 0 && lane % 4 == 0;
-      const float factor = finish(in, item, exists ? head : 0, largest[r], sum, writes);
-      Out* to = out + item.request * in.out_at.request + item.query * in.out_at.query +
-                head * in.out_at.head + group * kHalf;
-      row(exists ? to : nullptr, r, factor);
-    }
+  // What a head's values are multiplied with; no valid row: the largest dot is -inf.
+  __device__ float factor_of(const Inputs& in, int head, float top, float sum) const {
+    if (top == -INFINITY) return 0.f;
+    if (!in.normalized) return 1.f;
+    if (in.sink != nullptr && head < in.heads) sum += expf(in.sink[head] - in.scale * top);
+    return __frcp_rn(sum);
   }
 
-  __device__ static int64_t place(const Strides& at, const Item& item, int head) {
-    return item.request * at.request + item.query * at.query + head * at.head;
-  }
-
-  // What a head's values are multiplied with; no valid row: largest is -inf.
-  __device__ static float finish(const Inputs& in, const Item& item, int head, float largest,
-                                 float sum, bool writes) {
-    const bool any = largest > -INFINITY;
-    const float top = in.scale * largest;
-    if (writes && in.lse != nullptr) {
-      in.lse[place(in.lse_at, item, head)] = any ? top + logf(sum) : INFINITY;
+  __device__ void store_sums(const Inputs& in, const Item& item, int head, float top,
+                             float sum) const {
+    if (head >= in.heads) return;
+    const bool any = top > -INFINITY;
+    if (in.lse != nullptr) {
+      in.lse[item.at(in.lse_at, head)] = any ? in.scale * top + logf(sum) : INFINITY;
     }
-    if (writes && in.max_logits != nullptr) {
-      in.max_logits[place(in.max_at, item, head)] = any ? top : -INFINITY;
-    }
-    if (!any || !in.normalized) return any ? 1.f : 0.f;
-    return 1.f / (in.sink == nullptr ? sum : sum + expf(in.sink[head] - top));
+    if (in.max_logits != nullptr) in.max_logits[item.at(in.max_at, head)] = in.scale * top;
   }
 };
 
@@ -347,11 +397,12 @@ template <int kPieces, class Out>
 __device__ void consume(const Inputs& in, Shared<kPieces>& shared) {
   Attend<kPieces> attend(shared, in.scale);
   uint32_t tile = 0, use = 0;
-  for (int64_t index = blockIdx.x; index < in.num_items(); index += gridDim.x, ++use) {
+  for (int index = static_cast<int>(blockIdx.x); index < in.items;
+       index += static_cast<int>(gridDim.x), ++use) {
     const Item item(in, index);
     const int tiles = item.tiles();
     attend.attend(tile, tiles, use);
-    attend.store(in, item, static_cast<Out*>(in.out));
+    attend.template finish_query<Out>(in, item);
     tile += tiles;
   }
 }

@@ -15,12 +15,12 @@ constexpr int kLaneRows = 4;
 
 // Where a lane's bytes come from.
 struct Sources {
-  const bf16* rows[kLaneRows];
+  const uint8_t* rows[kLaneRows];
   bool valid[kLaneRows];
 };
 
 // A tile of a query.
-struct Place {
+struct TileOf {
   Item item;
   int tile;
 };
@@ -34,7 +34,7 @@ struct Gather {
         lane(static_cast<int>(threadIdx.x) % kWarp),
         first_row(static_cast<int>(threadIdx.x) % kGroup / 8 * kLaneRows) {}
 
-  __device__ int column() const { return lane % 8 * 8; }
+  __device__ int first_byte() const { return lane % 8 * 16; }
 
   // Starts the copies of one piece.
   __device__ void copy(const Sources& from, int piece, Piece& to) const {
@@ -42,25 +42,25 @@ struct Gather {
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       const int row = first_row + i;
-      const uint32_t at = 128 * row + 16 * (lane % 8 ^ row % 8);
-      ptx::cp_async_or_zero<16>(base + at, from.rows[i] + piece * kPieceWidth, from.valid[i]);
+      const uint32_t at = kPieceRow * row + 16 * (lane % 8 ^ row % 8);
+      ptx::cp_async_or_zero<16>(base + at, from.rows[i] + piece * kPieceRow, from.valid[i]);
     }
   }
 
   __device__ Sources queries(const Item& item) const {
     Sources from;
-    const bf16* q = in.q + item.request * in.q_at.request + item.query * in.q_at.query + column();
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       const int head = item.first_head + first_row + i;
       from.valid[i] = head < in.heads;
-      from.rows[i] = from.valid[i] ? q + head * in.q_at.head : q;
+      const bf16* row = in.q + item.at(in.q_at, from.valid[i] ? head : 0);
+      from.rows[i] = reinterpret_cast<const uint8_t*>(row) + first_byte();
     }
     return from;
   }
 
   // Ids of a tile's rows; -1 past the end.
-  __device__ void read_ids(const Place& place, int32_t (&ids)[kLaneRows]) const {
+  __device__ void read_ids(const TileOf& place, int32_t (&ids)[kLaneRows]) const {
     const Item& item = place.item;
     const int end = item.window + item.compressed;
 #pragma unroll
@@ -73,7 +73,7 @@ struct Gather {
   }
 
   template <int kWidth>
-  __device__ Sources keys(const Place& place, const int32_t (&ids)[kLaneRows]) const {
+  __device__ Sources keys(const TileOf& place, const int32_t (&ids)[kLaneRows]) const {
     const int begin = place.tile * kKeys, window = place.item.window;
     Sources from;
     if (begin >= window) {
@@ -105,40 +105,48 @@ struct Gather {
 
   template <int kWidth>
   __device__ void find(const Rows& rows, int32_t id, int i, Sources& from) const {
-    const uint32_t row = static_cast<uint32_t>(id);  // negative ids are above every row
-    from.valid[i] = row < rows.num_rows;
-    const uint32_t page = rows.page_of.divide(row), entry = row - page * rows.page_entries;
-    const int64_t at = page * rows.page_stride + entry * kWidth + column();
-    from.rows[i] = from.valid[i] ? rows.pages + at : in.q;
+    const PoolPointer& pool = rows.list.pool;
+    from.valid[i] = 0 <= id && id < pool.num_rows;
+    const uint32_t row = from.valid[i] ? id : 0;  // row 0 is there, even if nobody reads it
+    const uint32_t page = rows.page_entries.divide(row);
+    const uint32_t entry = row - page * rows.page_entries.divisor;
+    from.rows[i] = pool.pages + page * pool.page_bytes + entry * kWidth * 2 + first_byte();
   }
 };
 
+// In the order of the first tile's parts, whose owner multiplies them as they come.
 template <int kPieces>
-__device__ void gather_queries(const Gather& gather, const Item& item, uint32_t use,
+__device__ void gather_queries(const Gather& gather, const Item& item, uint32_t use, int owner,
                                Shared<kPieces>& shared) {
   const Sources from = gather.queries(item);
   shared.q_free.wait((use + 1) % 2);
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int piece = piece_in_order<kPieces>(i);
+  for (int part = 0; part < kParts; ++part) {
+    if (has_rope(kPieces, part)) gather.copy(from, kValuePieces, shared.q[kPieces - 1]);
+    const int piece = first_piece(part, owner);
     gather.copy(from, piece, shared.q[piece]);
+    gather.copy(from, piece + 1, shared.q[piece + 1]);
+    shared.q_full[part].arrive_after_copies();
   }
-  shared.q_full.arrive_after_copies();
 }
 
 template <int kPieces>
 __device__ void gather_tile(const Gather& gather, const Sources& from, uint32_t tile,
                             Shared<kPieces>& shared) {
-  const uint32_t buffer = tile % 2, was_free = phase(tile) ^ 1;
+  const int buffer = static_cast<int>(tile % 2);
+  const uint32_t was_free = phase(tile) ^ 1;
+  Piece* keys = shared.keys[buffer];
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int piece = piece_in_order<kPieces>(i);
-    if (piece % (kValuePieces / 2) == 0) {
-      shared.free[buffer][piece / (kValuePieces / 2)].wait(was_free);
+  for (int part = 0; part < kParts; ++part) {
+    if (has_rope(kPieces, part)) {
+      shared.rope_free[buffer].wait(was_free);
+      gather.copy(from, kValuePieces, keys[kPieces - 1]);
     }
-    gather.copy(from, piece, shared.keys[buffer][piece]);
-    const int part = piece % kValuePieces / 2;
-    if (i + 1 == first_of_part<kPieces>(part + 1)) shared.full[buffer][part].arrive_after_copies();
+    shared.free[buffer][part].wait(was_free);
+    const int piece = first_piece(part, buffer);
+    gather.copy(from, piece, keys[piece]);
+    gather.copy(from, piece + 1, keys[piece + 1]);
+    shared.full[buffer][part].arrive_after_copies();
   }
   const uint16_t valid = gather.valid_rows(from);
   if (gather.lane == 0) {
@@ -150,23 +158,21 @@ __device__ void gather_tile(const Gather& gather, const Sources& from, uint32_t 
 template <int kPieces>
 __device__ void produce(const Inputs& in, Shared<kPieces>& shared) {
   const Gather gather(in);
-  const int64_t items = in.num_items();
-  int64_t index = blockIdx.x;
-  if (index >= items) return;
-  Place place{Item(in, index), 0};
+  int index = static_cast<int>(blockIdx.x);
+  TileOf place{Item(in, index), 0};
   int32_t ids[kLaneRows];
   gather.read_ids(place, ids);
   for (uint32_t tile = 0, use = 0;; ++tile) {
-    const Place now = place;
+    const TileOf now = place;
     const Sources from = gather.keys<kPieces * kPieceWidth>(now, ids);
     if (++place.tile == now.item.tiles()) {
-      index += gridDim.x;
-      if (index < items) place = {Item(in, index), 0};
+      index += static_cast<int>(gridDim.x);
+      if (index < in.items) place = {Item(in, index), 0};
     }
-    if (index < items) gather.read_ids(place, ids);
+    if (index < in.items) gather.read_ids(place, ids);
     gather_tile(gather, from, tile, shared);
-    if (now.tile == 0) gather_queries(gather, now.item, use++, shared);
-    if (index >= items) return;
+    if (now.tile == 0) gather_queries(gather, now.item, use++, static_cast<int>(tile % 2), shared);
+    if (index >= in.items) return;
   }
 }
 

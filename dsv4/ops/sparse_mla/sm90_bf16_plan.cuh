@@ -14,14 +14,13 @@
 
 #include <cstdint>
 
-#include "dsv4/base/bits.h"
-#include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/ops/sparse_mla/row_lists.cuh"
 
 namespace dsv4::sm90_bf16 {
 
 constexpr int kHeads = 64, kKeys = 64;
-constexpr int kPieceWidth = 64, kPieceBytes = kKeys * kPieceWidth * 2;
+constexpr int kPieceWidth = 64, kPieceRow = 2 * kPieceWidth, kPieceBytes = kKeys * kPieceRow;
 constexpr int kValuePieces = 8;  // d_v = 512; a ninth piece (RoPE of V3.2) is key only
 constexpr int kParts = 4;
 constexpr int kValueWidth = kValuePieces * kPieceWidth;
@@ -32,37 +31,24 @@ constexpr int kThreads = 3 * kGroup;  // two groups of consumers, then the produ
 
 // n / divisor for n < 2^31 as one multiplication: with divisor <= 2^bits, the factor
 // 2^(31 + bits) / divisor + 1 is exact enough.
-class Divisor {
- public:
+struct Divisor {
+  uint32_t divisor = 1, factor = 0;
+  int bits = 0;
+
   Divisor() = default;
-  explicit Divisor(int divisor) {
-    while ((int64_t{1} << bits_) < divisor) ++bits_;
-    const uint64_t power = uint64_t{1} << (31 + bits_);
-    factor_ = static_cast<uint32_t>(power / static_cast<uint32_t>(divisor) + 1);
+  explicit Divisor(int64_t n) : divisor(static_cast<uint32_t>(n)) {
+    while (uint64_t{1} << bits < divisor) ++bits;
+    factor = static_cast<uint32_t>((uint64_t{1} << (31 + bits)) / divisor + 1);
   }
   __device__ uint32_t divide(uint32_t n) const {
-    return static_cast<uint32_t>(uint64_t{n} * factor_ >> (31 + bits_));
+    return static_cast<uint32_t>(uint64_t{n} * factor >> (31 + bits));
   }
-
- private:
-  uint32_t factor_ = 0;
-  int bits_ = 0;
 };
 
-// One list of rows of all queries; slots = 0: no such list.
+// A list over a pool of bf16 rows.
 struct Rows {
-  const bf16* pages;
-  int64_t page_stride;  // values
-  uint32_t page_entries, num_rows;
-  Divisor page_of;
-  const int32_t* ids;      // [b, s_q, slots]
-  int64_t request, query;  // strides of ids
-  const int32_t* lengths;  // [b] or null
-  int slots;
-};
-
-struct Strides {
-  int64_t request, query, head;
+  ListPointer list;
+  Divisor page_entries;
 };
 
 struct Inputs {
@@ -72,46 +58,42 @@ struct Inputs {
   float* lse;         // [b, h, s_q] or null
   float* max_logits;  // [b, h, s_q] or null
   const float* sink;  // [h] or null
-  Strides q_at, out_at, lse_at, max_at;
+  QueryStrides q_at, out_at, lse_at, max_at;
   float scale;
   bool normalized;
-  int heads, head_blocks, s_q;
-  int64_t queries;  // b * s_q
-
-  __device__ int64_t num_items() const { return queries * head_blocks; }
+  int heads;
+  int items;  // b * s_q * head_blocks
+  Divisor head_blocks, s_q;
 };
 
 // One block's share: a query and 64 of its heads. Blocks of one query are neighbours, so that the
 // second finds the rows in L2.
 struct Item {
-  int64_t request;
-  int query, first_head;
-  int window, compressed;  // slots that count
+  int request, slot, first_head;
+  int window, compressed;  // slots of the lists that count
   const int32_t *window_ids, *compressed_ids;
 
-  __device__ Item(const Inputs& in, int64_t index) {
-    const int64_t query_of_all = index / in.head_blocks;
-    first_head = static_cast<int>(index % in.head_blocks) * kHeads;
-    request = query_of_all / in.s_q;
-    query = static_cast<int>(query_of_all % in.s_q);
-    window = slots(in.window);
-    compressed = slots(in.compressed);
-    window_ids = ids(in.window);
-    compressed_ids = ids(in.compressed);
+  __device__ Item(const Inputs& in, int index) {
+    const uint32_t query = in.head_blocks.divide(index);
+    first_head = static_cast<int>(index - query * in.head_blocks.divisor) * kHeads;
+    request = static_cast<int>(in.s_q.divide(query));
+    slot = static_cast<int>(query - request * in.s_q.divisor);
+    window = list_length(in.window.list, request);
+    compressed = list_length(in.compressed.list, request);
+    window_ids = ids(in.window.list);
+    compressed_ids = ids(in.compressed.list);
   }
 
   // A query without slots has one tile without keys.
-  __device__ int tiles() const {
-    return max(1, static_cast<int>(ceil_div(window + compressed, kKeys)));
+  __device__ int tiles() const { return max(1, (window + compressed + kKeys - 1) / kKeys); }
+
+  __device__ int64_t at(const QueryStrides& strides, int head) const {
+    return request * strides.request + slot * strides.slot + head * strides.head;
   }
 
  private:
-  __device__ const int32_t* ids(const Rows& rows) const {
-    return rows.ids + request * rows.request + query * rows.query;
-  }
-  __device__ int slots(const Rows& rows) const {
-    if (rows.slots == 0 || rows.lengths == nullptr) return rows.slots;
-    return max(0, min(rows.slots, rows.lengths[request]));
+  __device__ const int32_t* ids(const ListPointer& list) const {
+    return list.rows + request * list.request_stride + slot * list.slot_stride;
   }
 };
 
@@ -130,36 +112,34 @@ struct Shared {
   uint4 weights[kKeys / 16][kGroup];
   float4 summary[kGroup];
   uint16_t valid[2][kGroupWarps];  // a bit per key of a buffer
-  ptx::Mbarrier q_full, q_free;
-  ptx::Mbarrier full[2][kPieces];       // of a buffer
-  ptx::Mbarrier free[2][2 + kRope];     // pieces 0-3, 4-7, the key-only piece
+  ptx::Mbarrier q_full[kParts], q_free;
+  ptx::Mbarrier full[2][kParts], free[2][kParts];  // of a buffer
+  ptx::Mbarrier rope_free[2];
   ptx::Mbarrier ready[2][kGroupWarps];  // weights and summary of a warp of a group
 
   __device__ void init() {
-    q_full.init(kGroup);
     q_free.init(2 * kGroupWarps);
+    for (ptx::Mbarrier& barrier : q_full) barrier.init(kGroup);
     for (int b = 0; b < 2; ++b) {
       // The last part to be filled also tells that `valid` is written.
       for (int p = 0; p < kParts; ++p)
         full[b][p].init(kGroup + (p == kParts - 1 ? kGroupWarps : 0));
       for (ptx::Mbarrier& barrier : free[b]) barrier.init(kGroupWarps);
+      rope_free[b].init(kGroupWarps);
       for (ptx::Mbarrier& barrier : ready[b]) barrier.init(1);
     }
     ptx::fence_mbarrier_init();
   }
 };
 
-// Pieces in the order in which they are filled and multiplied: the key-only piece is free first.
-template <int kPieces>
-__device__ constexpr int piece_in_order(int i) {
-  return (i + kValuePieces) % kPieces;
+// A tile is filled, multiplied and freed in parts of two value pieces, in the order in which they
+// get free: columns of the group that owns the tile, then those of the other. The key-only piece is
+// free first of all and comes with part 0.
+constexpr bool has_rope(int pieces, int part) {
+  return pieces > kValuePieces && part == 0;
 }
-
-// A tile arrives in kParts parts of two value pieces; the key-only piece comes with the first. The
-// place in the order of a part's first piece:
-template <int kPieces>
-__device__ constexpr int first_of_part(int part) {
-  return part == 0 ? 0 : 2 * part + kPieces - kValuePieces;
+__device__ constexpr int first_piece(int part, int owner) {
+  return (part < kParts / 2 ? owner : 1 - owner) * (kValuePieces / 2) + part % 2 * 2;
 }
 
 // Phase of use number tile / 2 of a buffer.

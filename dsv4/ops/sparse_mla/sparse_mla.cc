@@ -11,6 +11,7 @@ namespace {
 
 constexpr Row<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
+    {"sm90_bf16", Arch::kSm90, true, sparse_mla_sm90_bf16_reject, sparse_mla_sm90_bf16},
     {"cuda_mma", Arch::kCuda, true, sparse_mla_mma_reject, sparse_mla_mma},
     {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
 #endif
