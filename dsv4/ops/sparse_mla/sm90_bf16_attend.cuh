@@ -88,34 +88,19 @@ struct Attend {
     }
   }
 
-  __device__ void multiply_part(int part) {
-    // The copies were ordinary writes, by other threads.
-    ptx::fence_proxy_async();
-    ptx::wgmma_fence();
-    if (has_rope(kPieces, part)) multiply_piece(kValuePieces, false);
-    const int piece = first_piece(part, group);
-    multiply_piece(piece, has_rope(kPieces, part) || part > 0);
-    multiply_piece(piece + 1, true);
-  }
-
   // Parts kBegin .. kEnd - 1, as they come.
   template <int kBegin, int kEnd>
   __device__ void multiply_keys(uint32_t tile) {
 #pragma unroll
     for (int part = kBegin; part < kEnd; ++part) {
       shared.full[group][part].wait(phase(tile));
-      multiply_part(part);
-    }
-    ptx::wgmma_commit();
-  }
-
-  // All parts of a query's first tile, as they and those of q come.
-  __device__ void multiply_first_keys(uint32_t tile, uint32_t use) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      shared.q_full[part].wait(use % 2);
-      shared.full[group][part].wait(phase(tile));
-      multiply_part(part);
+      // The copies were ordinary writes, by other threads.
+      ptx::fence_proxy_async();
+      ptx::wgmma_fence();
+      if (has_rope(kPieces, part)) multiply_piece(kValuePieces, false);
+      const int piece = first_piece(part, group);
+      multiply_piece(piece, has_rope(kPieces, part) || part > 0);
+      multiply_piece(piece + 1, true);
     }
     ptx::wgmma_commit();
   }
@@ -275,13 +260,15 @@ struct Attend {
   __device__ void attend(uint32_t first, int tiles, uint32_t use) {
     start_query();
     int i = static_cast<int>(first % 2) ^ group;
-    if (i >= tiles) arrive(shared.q_free);
+    if (i < tiles) {
+      shared.q_full.wait(use % 2);
+    } else {
+      arrive(shared.q_free);
+    }
     if (i == 0) {
-      multiply_first_keys(first, use);
+      multiply_keys<0, kParts>(first);
       add_own_tile(release_keys(tiles <= 2));
       i = 2;
-    } else if (i < tiles) {
-      for (ptx::Mbarrier& part : shared.q_full) part.wait(use % 2);
     }
     for (; i < tiles; i += 2) {
       const uint32_t tile = first + i;
@@ -301,95 +288,66 @@ struct Attend {
 
   template <class Out>
   __device__ void finish_query(const Inputs& in, const Item& item) const {
-    float sum[2], factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sum[r] = sums[r] + others[r];
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-      factor[r] = factor_of(in, item.first_head + row(r), largest[r], sum[r]);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bool exists = item.first_head + row(r) < in.heads;
-      const int64_t at = item.at(in.out_at, item.first_head + (exists ? row(r) : 0));
-      store_row(static_cast<Out*>(in.out) + at + group * kHalf, r, factor[r], exists);
-    }
-    if (group == 0 && lane % 4 == 0) {
-      for (int r = 0; r < 2; ++r) {
-        store_sums(in, item, item.first_head + row(r), largest[r], sum[r]);
-      }
+      float sum = sums[r] + others[r];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const int head = item.first_head + 16 * warp + 8 * r + lane / 4;
+      const bool exists = head < in.heads;
+      if (exists && group == 0 && lane % 4 == 0) store_sums(in, item, head, largest[r], sum);
+      const float factor = exists ? factor_of(in, head, largest[r], sum) : 0.f;
+      Out* to = static_cast<Out*>(in.out) + item.at(in.out_at, exists ? head : 0) + group * kHalf;
+      store_row(r, factor, exists ? to : nullptr);
     }
   }
 
  private:
-  // Of the block's 64 heads.
-  __device__ int row(int r) const {
-    return 16 * warp + 8 * r + lane / 4;
+  __device__ static void store_sums(const Inputs& in, const Item& item, int head, float top,
+                                    float sum) {
+    const bool any = top > -INFINITY;
+    if (in.lse != nullptr) {
+      in.lse[item.at(in.lse_at, head)] = any ? in.scale * top + logf(sum) : INFINITY;
+    }
+    if (in.max_logits != nullptr) in.max_logits[item.at(in.max_at, head)] = in.scale * top;
   }
 
-  // Columns 8 n + 2 j, + 1 of this group's half.
+  // What a head's values are multiplied with; no valid row: the largest dot is -inf.
+  __device__ static float factor_of(const Inputs& in, int head, float top, float sum) {
+    if (top == -INFINITY) return 0.f;
+    if (!in.normalized) return 1.f;
+    return 1.f / (in.sink == nullptr ? sum : sum + expf(in.sink[head] - in.scale * top));
+  }
+
+  // Columns 8 n + 2 j, + 1.
   __device__ float2 pair(int n, int r, float factor) const {
     const float* two = values[n / 8] + 4 * (n % 8) + 2 * r;
     return {two[0] * factor, two[1] * factor};
   }
 
   // f32: four lanes write a sector.
-  __device__ void store_row(float* to, int r, float factor, bool exists) const {
-    if (!exists) return;
+  __device__ void store_row(int r, float factor, float* to) const {
+    if (to == nullptr) return;
 #pragma unroll
     for (int n = 0; n < kHalf / 8; ++n) {
       *reinterpret_cast<float2*>(to + 8 * n + 2 * (lane % 4)) = pair(n, r, factor);
     }
   }
 
-  // bf16: four lanes have two columns each of every 8; after a transposition each has all of every
-  // fourth 8. Stores that touch 8 rows are slow, so they had better be wide.
-  __device__ void store_row(bf16* to, int r, float factor, bool exists) const {
+  // bf16: neighbours swap a pair, so that each has four columns, of 8 n or of 8 (n + 1), and four
+  // lanes write a sector.
+  __device__ void store_row(int r, float factor, bf16* to) const {
+    const bool odd = lane % 2 != 0;
+    const int column = 8 * (lane % 2) + 4 * (lane % 4 / 2);
 #pragma unroll
-    for (int n = 0; n < kHalf / 8; n += 4) {
-      uint32_t four[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 two = pair(n + i, r, factor);
-        four[i] = ptx::as_bits(__floats2bfloat162_rn(two.x, two.y));
-      }
-      swap_among_lanes<1>(four);
-      swap_among_lanes<2>(four);
-      if (!exists) continue;
-      *reinterpret_cast<uint4*>(to + 8 * (n + lane % 4)) = {four[0], four[1], four[2], four[3]};
+    for (int n = 0; n < kHalf / 8; n += 2) {
+      const float2 a = pair(n, r, factor), b = pair(n + 1, r, factor);
+      const uint32_t low = ptx::as_bits(__floats2bfloat162_rn(a.x, a.y));
+      const uint32_t high = ptx::as_bits(__floats2bfloat162_rn(b.x, b.y));
+      const uint32_t got = __shfl_xor_sync(~0u, odd ? low : high, 1);
+      if (to == nullptr) continue;
+      *reinterpret_cast<uint2*>(to + 8 * n + column) = odd ? uint2{got, high} : uint2{low, got};
     }
-  }
-
-  // One of the two rounds of a 4 x 4 transposition.
-  template <int kStep>
-  __device__ void swap_among_lanes(uint32_t (&four)[4]) const {
-    const bool high = (lane & kStep) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((i & kStep) != 0) continue;
-      const uint32_t got = __shfl_xor_sync(~0u, high ? four[i] : four[i + kStep], kStep);
-      four[i] = high ? got : four[i];
-      four[i + kStep] = high ? four[i + kStep] : got;
-    }
-  }
-
-  // What a head's values are multiplied with; no valid row: the largest dot is -inf.
-  __device__ float factor_of(const Inputs& in, int head, float top, float sum) const {
-    if (top == -INFINITY) return 0.f;
-    if (!in.normalized) return 1.f;
-    if (in.sink != nullptr && head < in.heads) sum += expf(in.sink[head] - in.scale * top);
-    return __frcp_rn(sum);
-  }
-
-  __device__ void store_sums(const Inputs& in, const Item& item, int head, float top,
-                             float sum) const {
-    if (head >= in.heads) return;
-    const bool any = top > -INFINITY;
-    if (in.lse != nullptr) {
-      in.lse[item.at(in.lse_at, head)] = any ? in.scale * top + logf(sum) : INFINITY;
-    }
-    if (in.max_logits != nullptr) in.max_logits[item.at(in.max_at, head)] = in.scale * top;
   }
 };
 

@@ -114,20 +114,14 @@ struct Gather {
   }
 };
 
-// In the order of the first tile's parts, whose owner multiplies them as they come.
 template <int kPieces>
-__device__ void gather_queries(const Gather& gather, const Item& item, uint32_t use, int owner,
+__device__ void gather_queries(const Gather& gather, const Item& item, uint32_t use,
                                Shared<kPieces>& shared) {
   const Sources from = gather.queries(item);
   shared.q_free.wait((use + 1) % 2);
 #pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    if (has_rope(kPieces, part)) gather.copy(from, kValuePieces, shared.q[kPieces - 1]);
-    const int piece = first_piece(part, owner);
-    gather.copy(from, piece, shared.q[piece]);
-    gather.copy(from, piece + 1, shared.q[piece + 1]);
-    shared.q_full[part].arrive_after_copies();
-  }
+  for (int piece = 0; piece < kPieces; ++piece) gather.copy(from, piece, shared.q[piece]);
+  shared.q_full.arrive_after_copies();
 }
 
 template <int kPieces>
@@ -171,7 +165,7 @@ __device__ void produce(const Inputs& in, Shared<kPieces>& shared) {
     }
     if (index < in.items) gather.read_ids(place, ids);
     gather_tile(gather, from, tile, shared);
-    if (now.tile == 0) gather_queries(gather, now.item, use++, static_cast<int>(tile % 2), shared);
+    if (now.tile == 0) gather_queries(gather, now.item, use++, shared);
     if (index >= in.items) return;
   }
 }

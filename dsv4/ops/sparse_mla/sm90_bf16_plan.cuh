@@ -112,14 +112,14 @@ struct Shared {
   uint4 weights[kKeys / 16][kGroup];
   float4 summary[kGroup];
   uint16_t valid[2][kGroupWarps];  // a bit per key of a buffer
-  ptx::Mbarrier q_full[kParts], q_free;
+  ptx::Mbarrier q_full, q_free;
   ptx::Mbarrier full[2][kParts], free[2][kParts];  // of a buffer
   ptx::Mbarrier rope_free[2];
   ptx::Mbarrier ready[2][kGroupWarps];  // weights and summary of a warp of a group
 
   __device__ void init() {
     q_free.init(2 * kGroupWarps);
-    for (ptx::Mbarrier& barrier : q_full) barrier.init(kGroup);
+    q_full.init(kGroup);
     for (int b = 0; b < 2; ++b) {
       // The last part to be filled also tells that `valid` is written.
       for (int p = 0; p < kParts; ++p)
