@@ -33,21 +33,44 @@ struct Shape {
   int64_t queries() const { return t * std::max<int64_t>(s_q, 1); }
 };
 
-// [.., n] with or without a gap behind each n, of which every byte is 0xff: NaN, or no row.
-inline TensorView with_gap(Arena& arena, DType dtype, const std::vector<int64_t>& shape, bool gap) {
-  const int64_t n = shape.back(), padded = n + (gap ? 16 : 0);
-  const auto make = [&](std::initializer_list<int64_t> dims) { return arena.input(dtype, dims); };
-  TensorView view;
-  if (shape.size() == 2) view = make({shape[0], padded});
-  if (shape.size() == 3) view = make({shape[0], shape[1], padded});
-  if (shape.size() == 4) view = make({shape[0], shape[1], shape[2], padded});
-  std::fill_n(view.data, view.bytes(), std::byte{0xff});
-  return view.slice(view.rank - 1, 0, n);
+using Axes = std::vector<int64_t>;
+
+// With gaps: room behind the last axis and behind those in the middle, so that no stride follows
+// from another.
+inline Axes with_room(Axes shape, bool gaps) {
+  if (!gaps) return shape;
+  for (size_t axis = 1; axis + 1 < shape.size(); ++axis) ++shape[axis];
+  shape.back() += 16;
+  return shape;
+}
+
+inline TensorView make_whole(Arena& arena, bool output, DType dtype, const Axes& shape) {
+  const auto make = [&](std::initializer_list<int64_t> dims) {
+    return output ? arena.output(dtype, dims) : arena.input(dtype, dims);
+  };
+  if (shape.size() == 2) return make({shape[0], shape[1]});
+  if (shape.size() == 3) return make({shape[0], shape[1], shape[2]});
+  return make({shape[0], shape[1], shape[2], shape[3]});
+}
+
+// The view of `shape` at the start of a larger tensor.
+inline TensorView front(TensorView whole, const Axes& shape) {
+  for (int axis = 0; axis < whole.rank; ++axis) {
+    whole = whole.slice(axis, 0, shape[static_cast<size_t>(axis)]);
+  }
+  return whole;
+}
+
+// An input of which every byte is 0xff: NaN, or no row.
+inline TensorView make_input(Arena& arena, DType dtype, const Axes& shape, bool gaps) {
+  const TensorView whole = make_whole(arena, false, dtype, with_room(shape, gaps));
+  std::fill_n(whole.data, whole.bytes(), std::byte{0xff});
+  return front(whole, shape);
 }
 
 // The axes of queries, then the others.
-inline std::vector<int64_t> query_axes(const Shape& shape, std::initializer_list<int64_t> others) {
-  std::vector<int64_t> axes{shape.t};
+inline Axes query_axes(const Shape& shape, std::initializer_list<int64_t> others) {
+  Axes axes{shape.t};
   if (shape.s_q > 0) axes.push_back(shape.s_q);
   axes.insert(axes.end(), others);
   return axes;
@@ -70,10 +93,10 @@ inline KvPool make_pool(Arena& arena, const Shape& shape, int64_t pages, int ent
   KvPool pool{.layout = shape.layout, .page_entries = entries};
   if (shape.rows == Rows::kPacked) {
     pool.pages =
-        with_gap(arena, DType::kU8, {pages, shape.layout.page_bytes(entries)}, shape.strided);
+        make_input(arena, DType::kU8, {pages, shape.layout.page_bytes(entries)}, shape.strided);
   } else {
     const DType dtype = shape.rows == Rows::kF32 ? DType::kF32 : DType::kBF16;
-    pool.pages = with_gap(arena, dtype, {pages, width}, shape.strided);
+    pool.pages = make_input(arena, dtype, {pages, width}, shape.strided);
   }
   return pool;
 }
@@ -111,7 +134,7 @@ inline KvList make_list(Arena& arena, Rng& rng, const Shape& shape, int64_t n, i
     }
     list.lengths = lengths;
   }
-  const TensorView rows = with_gap(arena, DType::kI32, query_axes(shape, {n}), shape.strided);
+  const TensorView rows = make_input(arena, DType::kI32, query_axes(shape, {n}), shape.strided);
   for (int64_t i = 0; i < shape.queries(); ++i) {
     const int64_t request = i / std::max<int64_t>(shape.s_q, 1);
     const int64_t length = shape.lengths ? lengths.as<int32_t>()[request] : n;
@@ -139,8 +162,8 @@ struct Outputs {
 
 inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outputs& whole) {
   const int64_t d = shape.layout.width(), d_v = shape.d_v > 0 ? shape.d_v : d;
-  const int64_t gap = shape.strided ? 16 : 0;
-  const TensorView q = with_gap(arena, shape.dtype, query_axes(shape, {shape.h, d}), shape.strided);
+  const TensorView q =
+      make_input(arena, shape.dtype, query_axes(shape, {shape.h, d}), shape.strided);
   for (int64_t i = 0; i < shape.queries() * shape.h; ++i) {
     const int64_t offset = shape.dtype == DType::kF32 ? row_of<float>(q, i) - q.as<float>()
                                                       : row_of<uint16_t>(q, i) - q.as<uint16_t>();
@@ -150,26 +173,20 @@ inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outpu
   fill_normal(sink, rng, 2.0);
   sink.as<float>()[0] = -kInfinity;
   if (shape.h > 2) sink.as<float>()[1] = kInfinity;
-  if (shape.s_q > 0) {
-    whole = {arena.output(shape.dtype, {shape.t, shape.s_q, shape.h, d_v + gap}),
-             arena.output(DType::kF32, {shape.t, shape.h, shape.s_q + gap}),
-             arena.output(DType::kF32, {shape.t, shape.h, shape.s_q + gap})};
-  } else {
-    whole = {arena.output(shape.dtype, {shape.t, shape.h, d_v + gap}),
-             arena.output(DType::kF32, {shape.t, shape.h + gap}),
-             arena.output(DType::kF32, {shape.t, shape.h + gap})};
-  }
-  const auto front = [&](const TensorView& view, int64_t n) {
-    return view.slice(view.rank - 1, 0, n);
+  const Axes out = query_axes(shape, {shape.h, d_v});
+  const Axes sums = shape.s_q > 0 ? Axes{shape.t, shape.h, shape.s_q} : Axes{shape.t, shape.h};
+  const auto make_output = [&](DType dtype, const Axes& axes) {
+    return make_whole(arena, true, dtype, with_room(axes, shape.strided));
   };
-  const int64_t sums = shape.s_q > 0 ? shape.s_q : shape.h;
+  whole = {make_output(shape.dtype, out), make_output(DType::kF32, sums),
+           make_output(DType::kF32, sums)};
   return {.q = q,
           .window = make_list(arena, rng, shape, shape.window, 64),
           .compressed = make_list(arena, rng, shape, shape.compressed, 3),
           .sink = sink,
           .scale = 1.f / std::sqrt(static_cast<float>(d)),
           .normalized = shape.normalized,
-          .out = front(whole.out, d_v),
+          .out = front(whole.out, out),
           .lse = front(whole.lse, sums),
           .max_logits = front(whole.max_logits, sums)};
 }

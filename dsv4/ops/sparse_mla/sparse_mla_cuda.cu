@@ -53,8 +53,11 @@ __device__ void decode_row(const PoolPointer& pool, const Place& at, int d, floa
   const uint8_t* scales = at.page + layout.scale_offset(pool.page_entries, at.entry);
   const auto* rope = reinterpret_cast<const bf16*>(at.page + layout.rope_offset(at.entry));
   const int group = layout.group();
-  for (int c = lane; c < layout.nope; c += kWarp) {
-    key[c] = e4m3_to_f32(codes[c]) * kv_scale(layout, scales, c / group);
+  for (int g = 0; g < layout.num_scales(); ++g) {
+    const float scale = kv_scale(layout, scales, g);
+    for (int c = g * group + lane; c < (g + 1) * group; c += kWarp) {
+      key[c] = e4m3_to_f32(codes[c]) * scale;
+    }
   }
   for (int c = lane; c < layout.rope; c += kWarp) key[layout.nope + c] = to_float(rope[c]);
 }

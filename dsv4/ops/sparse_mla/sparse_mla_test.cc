@@ -33,13 +33,18 @@ SparseMlaArgs one_query(const SparseMlaArgs& args, int64_t i) {
   return one;
 }
 
-// What the oracle says, with the poison that has to stay in the gaps.
-std::vector<double> with_gaps(const std::vector<double>& want, int64_t n, int64_t padded) {
-  std::vector<double> all;
-  for (size_t i = 0; i < want.size(); i += static_cast<size_t>(n)) {
-    all.insert(all.end(), want.begin() + static_cast<int64_t>(i),
-               want.begin() + static_cast<int64_t>(i) + n);
-    all.resize(all.size() + static_cast<size_t>(padded - n), std::nan(""));
+// What the oracle says of a view at the start of `whole`, and around it the poison that has to
+// stay.
+std::vector<double> with_gaps(const std::vector<double>& want, const TensorMeta& view,
+                              const TensorMeta& whole) {
+  std::vector<double> all(static_cast<size_t>(whole.numel()), std::nan(""));
+  for (size_t i = 0; i < want.size(); ++i) {
+    auto rest = static_cast<int64_t>(i), at = int64_t{0};
+    for (int axis = view.rank - 1; axis >= 0; --axis) {
+      at += rest % view.dim(axis) * whole.stride[static_cast<size_t>(axis)];
+      rest /= view.dim(axis);
+    }
+    all[static_cast<size_t>(at)] = want[i];
   }
   return all;
 }
@@ -54,7 +59,7 @@ void check_case(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, N
       .num_tokens = args.q.rank == 4 ? args.q.dim(0) * args.q.dim(1) : args.q.dim(0)};
   const auto add = [&](const char* name, const TensorView& view, const TensorView& all,
                        const std::vector<double>& values, const test::Tolerance& tolerance) {
-    test.outputs.push_back({name, all, with_gaps(values, view.dim(-1), all.dim(-1)), tolerance});
+    test.outputs.push_back({name, all, with_gaps(values, view, all), tolerance});
   };
   const test::Tolerance logits{.ulps = 2, .abs = 1e-4};
   add("out", args.out, whole.out, want.out, test::tolerance(numerics, args.out.dtype));
