@@ -29,6 +29,13 @@ __device__ constexpr uint64_t swizzled_tile(uint32_t address, uint32_t next = 10
   return kSwizzle128 | uint64_t{next >> 4} << 32 | uint64_t{1} << 16 | (address & 0x3ffff) >> 4;
 }
 
+// The descriptor of what lies `bytes` (a multiple of 16) behind: one 32-bit addition, because
+// addresses have 18 bits.
+__device__ inline uint64_t further(uint64_t descriptor, uint32_t bytes) {
+  const uint32_t low = static_cast<uint32_t>(descriptor) + (bytes >> 4);
+  return (descriptor >> 32 << 32) | low;
+}
+
 __device__ inline void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -39,6 +46,13 @@ __device__ inline void wgmma_commit() {
 template <int kGroups>
 __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+}
+
+// Registers of a product that has been waited for: the compiler reads them here and not before.
+template <int kCount>
+__device__ void wgmma_results(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 template <class T, int kN, int kTransposeB = 0>

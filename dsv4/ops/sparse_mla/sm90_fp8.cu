@@ -160,7 +160,7 @@ Plan invariant_plan_of(const SparseMlaArgs& args) {
 
 }  // namespace
 
-const char* sparse_mla_sm90_reject(const Context& context, const SparseMlaArgs& given) {
+const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   const DeviceInfo& device = context.device->info();
   if (device.major != 9 || device.minor != 0) return "for Hopper";
@@ -178,24 +178,24 @@ const char* sparse_mla_sm90_reject(const Context& context, const SparseMlaArgs& 
   return reject_list(args.compressed, is_v32(args));
 }
 
-void sparse_mla_sm90(const Context& context, const SparseMlaArgs& given) {
+void sparse_mla_sm90_fp8(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   run(context, args, plan_of(context, args));
 }
-int64_t sparse_mla_sm90_workspace(const Context& context, const SparseMlaArgs& given) {
+int64_t sparse_mla_sm90_fp8_workspace(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   return workspace_bytes(context, args, plan_of(context, args));
 }
 
-const char* sparse_mla_sm90_invariant_reject(const Context& context, const SparseMlaArgs& args) {
+const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context, const SparseMlaArgs& args) {
   if (slots_of(args) > mla90::kMaxChunks * mla90::kInvariantChunk) return "more than 16384 slots";
-  return sparse_mla_sm90_reject(context, args);
+  return sparse_mla_sm90_fp8_reject(context, args);
 }
-void sparse_mla_sm90_invariant(const Context& context, const SparseMlaArgs& given) {
+void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   run(context, args, invariant_plan_of(args));
 }
-int64_t sparse_mla_sm90_invariant_workspace(const Context& context, const SparseMlaArgs& given) {
+int64_t sparse_mla_sm90_fp8_invariant_workspace(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   return workspace_bytes(context, args, invariant_plan_of(args));
 }
