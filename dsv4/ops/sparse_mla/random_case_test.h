@@ -29,6 +29,7 @@ struct Shape {
   bool lengths = false;  // lists with lengths, some 0, below 0 or beyond the list
   bool strided = false;  // gaps in every view
   bool normalized = true;
+  bool f32_out = false;  // whatever dtype q has
 
   int64_t queries() const { return t * std::max<int64_t>(s_q, 1); }
 };
@@ -178,8 +179,8 @@ inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outpu
   const auto make_output = [&](DType dtype, const Axes& axes) {
     return make_whole(arena, true, dtype, with_room(axes, shape.strided));
   };
-  whole = {make_output(shape.dtype, out), make_output(DType::kF32, sums),
-           make_output(DType::kF32, sums)};
+  whole = {make_output(shape.f32_out ? DType::kF32 : shape.dtype, out),
+           make_output(DType::kF32, sums), make_output(DType::kF32, sums)};
   return {.q = q,
           .window = make_list(arena, rng, shape, shape.window, 64),
           .compressed = make_list(arena, rng, shape, shape.compressed, 3),

@@ -6,6 +6,8 @@
 //
 // Rounds as kOfficial does, but the weights relative to the largest dot so far, not of all.
 
+#include <algorithm>
+
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/sparse_mla/sm90_bf16_attend.cuh"
@@ -15,9 +17,6 @@
 namespace dsv4 {
 namespace sm90_bf16 {
 namespace {
-
-// Registers of a thread: the block has 504 for three groups to share.
-constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 
 // Blocks walk over items blockIdx.x, + gridDim.x, ...
 template <int kPieces, class Out>

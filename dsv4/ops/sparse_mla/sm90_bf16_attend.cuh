@@ -1,12 +1,16 @@
 // The consumers of sm90_bf16.cu: two warpgroups that take turns at making the weights of a tile.
 //
-//   group 0   dots 0 | weights 0 | values 0 ......... values 1 | dots 2 | ...
-//   group 1   dots 1 ........... | values 0 | weights 1 | values 1 | ...
+//   group 0   dots 0 | weights 0 | values 0 | dots 2 ... values 1 ... dots 2 | weights 2 | ...
+//   group 1   dots 1 .... values 0 ... dots 1 | weights 1 | values 1 | dots 3 ....
 //
-// While one group is at its weights, the other's products keep the tensor cores busy. Fragments as
-// in ptx/wgmma.cuh: a thread has two rows (heads), g and g + 8 of its warp's 16. Both groups lay
-// out a tile's weights in the same way, so thread i of one group passes its registers to thread i
-// of the other and nobody else needs to know.
+// While one group is at its weights, the other's products keep the tensor cores busy. Three of four
+// parts of a tile's dots come before the values of the tile in front of it: with two the other
+// group's weights come too late for the tensor cores, with four the buffer is free too late for the
+// copies (2026-11-21: 3190, 3020 and 3160 clocks per tile of d 576).
+//
+// Fragments as in ptx/wgmma.cuh: a thread has two rows (heads), g and g + 8 of its warp's 16. Both
+// groups lay out a tile's weights in the same way, so thread i of one group passes its registers to
+// thread i of the other and nobody else needs to know.
 //
 // All exponentials are of base 2. Everything kept over tiles is relative to `largest`.
 
@@ -34,34 +38,35 @@ struct Attend {
 
   Shared<kPieces>& shared;
   int group, thread, warp, lane;
-  uint64_t q_tile, k_tile;             // descriptors of piece 0: q, this group's buffer
-  uint64_t own_v_tile, other_v_tile;   // this group's columns in its buffer and in the other
-  float scale;                         // of a dot, in powers of 2
-  float values[kValuePieces / 2][32];  // [2 rows, 4 pieces of this group]
-  float dots[32];                      // [2 rows, 64 keys]
-  float largest[2];                    // dot so far
+  uint64_t q_tile, k_tile;              // descriptors of piece 0: q, this group's buffer
+  uint64_t own_v_tiles, other_v_tiles;  // this group's columns in its buffer and in the other
+  float scale;                          // of a dot, in powers of 2
+  float values[kParts / 2][64];         // [2 rows, 2 parts of this group]
+  float dots[32];                       // [2 rows, 64 keys]
+  float largest[2];                     // dot so far
   float sums[2], others[2];  // of this thread's weights, in this group's tiles and in the other's
 
   __device__ Attend(Shared<kPieces>& memory, float dot_scale)
       : shared(memory),
+        // The shuffle tells the compiler that warps agree, or it serialises wgmma in branches.
         group(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup, 0)),
         thread(static_cast<int>(threadIdx.x) % kGroup),
         warp(thread / kWarp),
         lane(thread % kWarp),
         q_tile(ptx::swizzled_tile(ptx::shared_address(memory.q))),
         k_tile(ptx::swizzled_tile(ptx::shared_address(memory.keys[group]))),
-        own_v_tile(value_tile(group)),
-        other_v_tile(value_tile(1 - group)),
+        own_v_tiles(value_tiles(group)),
+        other_v_tiles(value_tiles(1 - group)),
         scale(dot_scale * 1.4426950408889634f) {}
 
-  __device__ uint64_t value_tile(int buffer) const {
+  __device__ uint64_t value_tiles(int buffer) const {
     const Piece* first = &shared.keys[buffer][group * (kValuePieces / 2)];
-    return ptx::swizzled_tile(ptx::shared_address(first));
+    return ptx::swizzled_tiles(ptx::shared_address(first), kPieceBytes);
   }
 
   __device__ void start_query() {
 #pragma unroll
-    for (int p = 0; p < kValuePieces / 2; ++p) {
+    for (int p = 0; p < kParts / 2; ++p) {
 #pragma unroll
       for (float& v : values[p]) v = 0.f;
     }
@@ -124,9 +129,9 @@ struct Attend {
   __device__ void shrink_values(const float2& shrink) {
     if (!__any_sync(~0u, shrink.x != 1.f || shrink.y != 1.f)) return;
 #pragma unroll
-    for (int p = 0; p < kValuePieces / 2; ++p) {
+    for (int p = 0; p < kParts / 2; ++p) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) values[p][i] *= i / 2 % 2 == 0 ? shrink.x : shrink.y;
+      for (int i = 0; i < 64; ++i) values[p][i] *= i / 2 % 2 == 0 ? shrink.x : shrink.y;
     }
   }
 
@@ -182,28 +187,28 @@ struct Attend {
       shared.weights[k][thread] = {weights[k][0], weights[k][1], weights[k][2], weights[k][3]};
     }
     shared.summary[thread] = {largest[0], largest[1], sums[0], sums[1]};
-    arrive(shared.ready[group][warp]);
+    shared.ready[group][warp].arrive();
   }
 
   // --- values: out [64 heads, 256 columns] += weights [64, 64 keys] v ---
 
   // A committed group per part.
-  __device__ void multiply_values(const Weights& weights, uint64_t v_tile) {
+  __device__ void multiply_values(const Weights& weights, uint64_t v_tiles) {
 #pragma unroll
-    for (int piece = 0; piece < kValuePieces / 2; ++piece) {
+    for (int part = 0; part < kParts / 2; ++part) {
       ptx::wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kKeys / 16; ++k) {
-        ptx::Wgmma<bf16, kPieceWidth, 1>::run(
-            values[piece], weights[k],
-            ptx::further(v_tile, piece * kPieceBytes + k * 16 * kPieceRow), 1);
+        const uint32_t at = 2 * part * kPieceBytes + 16 * k * kPieceRow;
+        ptx::Wgmma<bf16, 2 * kPieceWidth, 1>::run(values[part], weights[k],
+                                                  ptx::further(v_tiles, at), 1);
       }
-      if (piece % 2 == 1) ptx::wgmma_commit();
+      ptx::wgmma_commit();
     }
   }
 
-  // Parts of a buffer are free when they are multiplied; kLater groups of products have been
-  // committed since.
+  // Parts of a buffer are free as soon as they are multiplied; kLater groups of products have been
+  // committed since. (One product of 256 columns, and both parts free at its end, is slower.)
   template <int kLater>
   __device__ void release_values(int buffer) {
     const int first = buffer == group ? 0 : kParts / 2;  // of this group's two parts
@@ -212,7 +217,7 @@ struct Attend {
     ptx::wgmma_wait<kLater>();
     arrive(shared.free[buffer][first + 1]);
 #pragma unroll
-    for (int piece = 0; piece < kValuePieces / 2; ++piece) ptx::wgmma_results(values[piece]);
+    for (int part = 0; part < kParts / 2; ++part) ptx::wgmma_results(values[part]);
   }
 
   // Starts on a tile of the other group.
@@ -230,8 +235,9 @@ struct Attend {
       weights[k][0] = four.x, weights[k][1] = four.y, weights[k][2] = four.z,
       weights[k][3] = four.w;
     }
-    multiply_values(weights, other_v_tile);
+    multiply_values(weights, other_v_tiles);
   }
+
   // Weights and values of this group's tile, whose dots are there.
   __device__ void add_own_tile(uint64_t valid) {
     mask_dots(valid);
@@ -242,7 +248,7 @@ struct Attend {
     weigh(weights);
     share(weights);
     shrink_values(shrink);
-    multiply_values(weights, own_v_tile);
+    multiply_values(weights, own_v_tiles);
     release_values<0>(group);
   }
 
@@ -256,18 +262,14 @@ struct Attend {
     return valid;
   }
 
-  // All tiles of a query; the first is `first`.
+  // All tiles of a query, an even number; the first is `first`.
   __device__ void attend(uint32_t first, int tiles, uint32_t use) {
     start_query();
-    int i = static_cast<int>(first % 2) ^ group;
-    if (i < tiles) {
-      shared.q_full.wait(use % 2);
-    } else {
-      arrive(shared.q_free);
-    }
-    if (i == 0) {
+    shared.q_full.wait(use % 2);
+    int i = 1;
+    if (group == 0) {
       multiply_keys<0, kParts>(first);
-      add_own_tile(release_keys(tiles <= 2));
+      add_own_tile(release_keys(tiles == 2));
       i = 2;
     }
     for (; i < tiles; i += 2) {
@@ -278,7 +280,7 @@ struct Attend {
       release_values<1>(1 - group);
       add_own_tile(release_keys(i + 2 >= tiles));
     }
-    if (i == tiles) {
+    if (group == 0) {
       add_other_tile(first + tiles - 1);
       release_values<0>(1 - group);
     }
@@ -321,7 +323,7 @@ struct Attend {
 
   // Columns 8 n + 2 j, + 1.
   __device__ float2 pair(int n, int r, float factor) const {
-    const float* two = values[n / 8] + 4 * (n % 8) + 2 * r;
+    const float* two = values[n / 16] + 4 * (n % 16) + 2 * r;
     return {two[0] * factor, two[1] * factor};
   }
 

@@ -152,6 +152,24 @@ TEST(SparseMla, PlainRowsOfBf16) {
                .strided = true});
 }
 
+// Tiles of 64 keys and of 64 heads, whole and not; more queries than a device has processors, of
+// one tile and of several; a tile with both lists in it.
+TEST(SparseMla, Bf16RowsOfReleasedModels) {
+  const Shape shape{.rows = Rows::kBF16, .dtype = DType::kBF16};
+  const auto with = [&](Shape some, const KvLayout& layout) {
+    some.layout = layout, some.rows = shape.rows, some.dtype = shape.dtype, some.d_v = 512;
+    check_shape(some);
+  };
+  for (const KvLayout& layout : {KvLayout{}, kV32Layout}) {
+    with({.t = 3, .h = 100, .window = 70, .compressed = 150, .s_q = 2}, layout);
+    with({.t = 8, .h = 3, .window = 64, .compressed = 200, .lengths = true, .strided = true},
+         layout);
+    with({.t = 2, .h = 65, .compressed = 129, .normalized = false, .f32_out = true}, layout);
+    with({.t = 3, .h = 9, .window = 8, .compressed = 3, .invalid = 1.0}, layout);
+  }
+  with({.t = 150, .h = 1, .window = 70, .s_q = 3, .lengths = true}, KvLayout{});
+}
+
 TEST(SparseMla, ValuesMayBeTheFirstOfARow) {
   for (const int64_t d_v : {1, 31, 33, 448}) {
     check_shape({.t = 2, .h = 3, .window = 12, .compressed = 5, .d_v = d_v});
