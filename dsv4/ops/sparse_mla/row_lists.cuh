@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "dsv4/base/divisor.h"
 #include "dsv4/device/math.cuh"
 #include "dsv4/ops/sparse_mla/by_request.h"
 
@@ -56,6 +57,16 @@ inline ListPointer list_pointer(const KvList& list) {
           .slot_stride = list.rows.stride[1],
           .lengths = list.lengths.empty() ? nullptr : list.lengths.as<int32_t>(),
           .slots = static_cast<int>(listed(list))};
+}
+
+// A list with the divisor that finds an id's page.
+struct PagedList {
+  ListPointer list;
+  Divisor page_entries;
+};
+inline PagedList paged_list(const KvList& list) {
+  if (listed(list) == 0) return {};
+  return {.list = list_pointer(list), .page_entries = Divisor(list.pool.page_entries)};
 }
 
 // `args` as by_request() gives them.

@@ -47,16 +47,11 @@ void attend(Device& device, const Inputs& in) {
          in);
 }
 
-Rows rows_of(const KvList& list) {
-  if (listed(list) == 0) return {};
-  return {.list = list_pointer(list), .page_entries = Divisor(list.pool.page_entries)};
-}
-
 // `args` as by_request() gives them.
 Inputs inputs(const SparseMlaArgs& args) {
   const int64_t head_blocks = ceil_div(args.q.dim(2), kHeads);
-  Inputs in{.window = rows_of(args.window),
-            .compressed = rows_of(args.compressed),
+  Inputs in{.window = paged_list(args.window),
+            .compressed = paged_list(args.compressed),
             .q = args.q.as<bf16>(),
             .out = args.out.data,
             .lse = nullptr,

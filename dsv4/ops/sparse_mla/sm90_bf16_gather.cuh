@@ -104,7 +104,7 @@ struct Gather {
   }
 
   template <int kWidth>
-  __device__ void find(const Rows& rows, int32_t id, int i, Sources& from) const {
+  __device__ void find(const PagedList& rows, int32_t id, int i, Sources& from) const {
     const PoolPointer& pool = rows.list.pool;
     from.valid[i] = 0 <= id && id < pool.num_rows;
     const uint32_t row = from.valid[i] ? id : 0;  // row 0 is there, even if nobody reads it

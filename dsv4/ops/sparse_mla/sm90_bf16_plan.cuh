@@ -31,30 +31,8 @@ constexpr int kThreads = 3 * kGroup;  // two groups of consumers, then the produ
 // Registers of a thread: three threads of the groups have 504 to share.
 constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
 
-// n / divisor for n < 2^31 as one multiplication: with divisor <= 2^bits, the factor
-// 2^(31 + bits) / divisor + 1 is exact enough.
-struct Divisor {
-  uint32_t divisor = 1, factor = 0;
-  int bits = 0;
-
-  Divisor() = default;
-  explicit Divisor(int64_t n) : divisor(static_cast<uint32_t>(n)) {
-    while (uint64_t{1} << bits < divisor) ++bits;
-    factor = static_cast<uint32_t>((uint64_t{1} << (31 + bits)) / divisor + 1);
-  }
-  __device__ uint32_t divide(uint32_t n) const {
-    return static_cast<uint32_t>(uint64_t{n} * factor >> (31 + bits));
-  }
-};
-
-// A list over a pool of bf16 rows.
-struct Rows {
-  ListPointer list;
-  Divisor page_entries;
-};
-
 struct Inputs {
-  Rows window, compressed;
+  PagedList window, compressed;
   const bf16* q;      // [b, s_q, h, d]
   void* out;          // [b, s_q, h, 512]
   float* lse;         // [b, h, s_q] or null

@@ -12,12 +12,9 @@
 namespace dsv4 {
 namespace {
 
-using mla90::Params;
-using mla90::Plan;
+using sm90_fp8::Params;
+using sm90_fp8::Plan;
 
-bool has_rows(const KvList& list) {
-  return list.rows.rank != 0 && list.rows.numel() > 0;
-}
 bool is_v32(const SparseMlaArgs& args) {
   return args.q.dim(-1) == kV32Layout.width();
 }
@@ -26,7 +23,7 @@ int slots_of(const SparseMlaArgs& args) {
 }
 
 const char* reject_list(const KvList& list, bool v32) {
-  if (!has_rows(list)) return nullptr;
+  if (listed(list) == 0) return nullptr;
   const KvPool& pool = list.pool;
   if (!pool.packed() || pool.layout.v32() != v32) return "wants packed rows of one format";
   if (pool.layout.nope != (v32 ? kV32Layout.nope : KvLayout{}.nope))
@@ -35,68 +32,42 @@ const char* reject_list(const KvList& list, bool v32) {
   return nullptr;
 }
 
-mla90::Segment segment(const KvList& list) {
-  if (!has_rows(list)) return {};
-  const KvPool& pool = list.pool;
-  return {.pages = reinterpret_cast<const uint8_t*>(pool.pages.data),
-          .page_bytes = pool.pages.row_stride(),
-          .page_entries = pool.page_entries,
-          .num_rows = static_cast<int>(pool.num_rows()),
-          .entries = mla90::Divisor::of(static_cast<uint32_t>(pool.page_entries)),
-          .rows = list.rows.as<int32_t>(),
-          .rows_batch_stride = list.rows.stride[0],
-          .rows_query_stride = list.rows.stride[1],
-          .slots = static_cast<int>(list.rows.dim(-1)),
-          .lengths = list.lengths.empty() ? nullptr : list.lengths.as<int32_t>()};
-}
-
-void set_statistics(const SparseMlaArgs& args, Params& p) {
-  const TensorView& like = args.lse.empty() ? args.max_logits : args.lse;
-  p.lse = args.lse.empty() ? nullptr : args.lse.as<float>();
-  p.max_logits = args.max_logits.empty() ? nullptr : args.max_logits.as<float>();
-  if (like.empty()) return;
-  p.stat_batch_stride = like.stride[0];
-  p.stat_head_stride = like.stride[1];
-  p.stat_query_stride = like.stride[2];
-}
-
 Params params(const SparseMlaArgs& args, const Plan& plan) {
   Params p;
-  p.window = segment(args.window);
-  p.compressed = segment(args.compressed);
+  p.window = paged_list(args.window);
+  p.compressed = paged_list(args.compressed);
   p.q = args.q.data;
-  p.q_batch_stride = args.q.stride[0];
-  p.q_query_stride = args.q.stride[1];
-  p.q_head_stride = args.q.stride[2];
+  p.q_at = row_strides(args.q);
   p.out = args.out.data;
-  p.out_batch_stride = args.out.stride[0];
-  p.out_query_stride = args.out.stride[1];
-  p.out_head_stride = args.out.stride[2];
+  p.out_at = row_strides(args.out);
   p.out_f32 = args.out.dtype == DType::kF32;
-  set_statistics(args, p);
-  p.sink = args.sink.empty() ? nullptr : args.sink.as<float>();
-  p.log2_scale = args.scale * mla90::kLog2E;
+  if (!args.lse.empty()) p.lse = args.lse.as<float>(), p.lse_at = sum_strides(args.lse);
+  if (!args.max_logits.empty()) {
+    p.max_logits = args.max_logits.as<float>(), p.max_at = sum_strides(args.max_logits);
+  }
+  if (!args.sink.empty()) p.sink = args.sink.as<float>();
+  p.log2_scale = args.scale * sm90_fp8::kLog2E;
   p.normalized = args.normalized;
-  p.queries_per_request = static_cast<int>(args.q.dim(1));
+  p.s_q = Divisor(std::max<int64_t>(1, args.q.dim(1)));
   p.queries = static_cast<int>(args.q.dim(0) * args.q.dim(1));
   p.heads = static_cast<int>(args.q.dim(2));
-  p.head_groups = static_cast<int>(ceil_div(p.heads, plan.heads));
-  p.chunk = plan.chunk;
+  p.head_groups = Divisor(std::max<int64_t>(1, ceil_div(p.heads, plan.heads)));
+  p.chunk = Divisor(plan.chunk);
   p.chunks = plan.chunks;
-  mla90::set_divisors(p);
   return p;
 }
 
 // Clusters of the grid: those that run at a time walk all items.
 int64_t num_clusters(const Params& p, int processors) {
-  return std::min<int64_t>(int64_t{p.queries} * p.head_groups, std::max(1, processors / p.chunks));
+  return std::min<int64_t>(int64_t{p.queries} * p.head_groups.divisor,
+                           std::max(1, processors / p.chunks));
 }
 
 // Parts of a call in the workspace, if it has any.
 void take_parts(Scratch& workspace, const Plan& plan, int processors, Params& p) {
   if (plan.chunks == 1 && !p.out_f32) return;
   const int64_t parts = 2 * num_clusters(p, processors) * plan.chunks * plan.heads;
-  const TensorView values = workspace.take(DType::kF32, {parts, mla90::kWidthV});
+  const TensorView values = workspace.take(DType::kF32, {parts, sm90_fp8::kWidthV});
   const TensorView sums = workspace.take(DType::kF32, {parts, 2});
   p.partial = reinterpret_cast<float*>(values.data);
   p.summary = reinterpret_cast<float2*>(sums.data);
@@ -104,10 +75,11 @@ void take_parts(Scratch& workspace, const Plan& plan, int processors, Params& p)
 
 template <class Row, int kHeads, bool kTrackMaximum>
 void launch_kernel(Device& device, const Params& p) {
-  launch(device, "sparse_mla fp8", mla90::sparse_mla_fp8_kernel<Row, kHeads, kTrackMaximum>,
+  static_assert(sizeof(sm90_fp8::Shared<Row, kHeads>) <= sm90_fp8::kMaxShared);
+  launch(device, "sparse_mla fp8", sm90_fp8::sparse_mla_fp8_kernel<Row, kHeads, kTrackMaximum>,
          {.grid = num_clusters(p, device.info().processors) * p.chunks,
-          .block = mla90::kThreads,
-          .shared = sizeof(mla90::Shared<Row, kHeads>),
+          .block = sm90_fp8::kThreads,
+          .shared = sizeof(sm90_fp8::Shared<Row, kHeads>),
           .cluster = p.chunks},
          p);
 }
@@ -139,8 +111,8 @@ void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
   if (p.queries == 0 || p.heads == 0) return;
   const Scratch::Scope scope(device.workspace());
   take_parts(device.workspace(), plan, device.info().processors, p);
-  is_v32(args) ? launch_row<mla90::RowV32>(device, p, plan.heads)
-               : launch_row<mla90::RowV4>(device, p, plan.heads);
+  is_v32(args) ? launch_row<sm90_fp8::RowV32>(device, p, plan.heads)
+               : launch_row<sm90_fp8::RowV4>(device, p, plan.heads);
 }
 
 int64_t workspace_bytes(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
@@ -151,11 +123,11 @@ int64_t workspace_bytes(const Context& context, const SparseMlaArgs& args, const
 }
 
 Plan plan_of(const Context& context, const SparseMlaArgs& args) {
-  return mla90::plan_call(args.q.dim(0) * args.q.dim(1), static_cast<int>(args.q.dim(2)),
-                          slots_of(args), context.device->info().processors);
+  return sm90_fp8::plan_call(args.q.dim(0) * args.q.dim(1), static_cast<int>(args.q.dim(2)),
+                             slots_of(args), context.device->info().processors);
 }
 Plan invariant_plan_of(const SparseMlaArgs& args) {
-  return mla90::plan_invariant(static_cast<int>(args.q.dim(2)), slots_of(args));
+  return sm90_fp8::plan_invariant(static_cast<int>(args.q.dim(2)), slots_of(args));
 }
 
 }  // namespace
@@ -164,16 +136,15 @@ const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaAr
   const SparseMlaArgs args = by_request(given);
   const DeviceInfo& device = context.device->info();
   if (device.major != 9 || device.minor != 0) return "for Hopper";
-  if (device.shared_bytes < mla90::kMaxShared || device.reserved_shared_bytes != mla90::kSharedBase)
+  if (device.shared_bytes < sm90_fp8::kMaxShared ||
+      device.reserved_shared_bytes != sm90_fp8::kSharedBase)
     return "shared memory is laid out otherwise";
   if (context.numerics != Numerics::kOfficial) return "f16 inside";
   if (args.q.dtype != DType::kBF16) return "wants bf16 q";
   const int64_t d = args.q.dim(-1);
-  if ((d != KvLayout{}.width() && d != kV32Layout.width()) || args.out.dim(-1) != mla90::kWidthV)
+  if ((d != KvLayout{}.width() && d != kV32Layout.width()) || args.out.dim(-1) != sm90_fp8::kWidthV)
     return "wants 512 or 576 dims, 512 of them values";
   if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
-  if (!args.lse.empty() && !args.max_logits.empty() && args.lse.stride != args.max_logits.stride)
-    return "lse and max_logits have different strides";
   if (const char* reason = reject_list(args.window, is_v32(args))) return reason;
   return reject_list(args.compressed, is_v32(args));
 }
@@ -187,15 +158,18 @@ int64_t sparse_mla_sm90_fp8_workspace(const Context& context, const SparseMlaArg
   return workspace_bytes(context, args, plan_of(context, args));
 }
 
-const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context, const SparseMlaArgs& args) {
-  if (slots_of(args) > mla90::kMaxChunks * mla90::kInvariantChunk) return "more than 16384 slots";
+const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
+                                                 const SparseMlaArgs& args) {
+  if (slots_of(args) > sm90_fp8::kMaxChunks * sm90_fp8::kInvariantChunk)
+    return "more than 16384 slots";
   return sparse_mla_sm90_fp8_reject(context, args);
 }
 void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   run(context, args, invariant_plan_of(args));
 }
-int64_t sparse_mla_sm90_fp8_invariant_workspace(const Context& context, const SparseMlaArgs& given) {
+int64_t sparse_mla_sm90_fp8_invariant_workspace(const Context& context,
+                                                const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   return workspace_bytes(context, args, invariant_plan_of(args));
 }

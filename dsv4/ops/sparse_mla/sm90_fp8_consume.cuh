@@ -16,7 +16,7 @@
 #include "dsv4/ops/sparse_mla/sm90_fp8_fragments.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgroup w
 constexpr int kDepth = 3;         // steps whose operands are in registers: decoded or multiplied
@@ -380,4 +380,4 @@ struct Consumer {
   }
 };
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

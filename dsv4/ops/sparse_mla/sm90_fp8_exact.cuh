@@ -9,7 +9,7 @@
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/sparse_mla/sm90_fp8_store.cuh"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 template <class Row>
 struct ExactLane {
@@ -48,14 +48,14 @@ __device__ __noinline__ void attend_exactly(const Params& p, int item, int64_t p
   const L at{thread % kWarp};
   for (int head = thread / kWarp; head < kHeads; head += kConsumers / kWarp) {
     if (work.first_head + head >= p.heads) return;
-    const auto* q = static_cast<const bf16*>(p.q) + query_offset(p, work, head);
+    const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, head);
     float m = -INFINITY, sum = 0.f, out[L::kDims] = {};
     for (int position = work.begin; position < work.end; ++position) {
-      const Segment& segment = position < work.window ? p.window : p.compressed;
+      const PagedList& rows = position < work.window ? p.window : p.compressed;
       const int id = listed_id(p, work, position);
-      if (!is_row(segment, id)) continue;
+      if (!is_row(rows, id)) continue;
       float k[L::kDims + L::kKeyOnly], dot = 0.f;
-      at.load(find_row<Row>(segment, id), k);
+      at.load(find_row<Row>(rows, id), k);
       for (int i = 0; i < L::kDims + L::kKeyOnly; ++i)
         dot = fmaf(to_float(q[at.dim(i)]), k[i], dot);
       const float z = warp_sum(dot) * p.log2_scale, now = fmaxf(m, z);
@@ -72,9 +72,9 @@ __device__ __noinline__ void attend_exactly(const Params& p, int item, int64_t p
       continue;
     }
     const float factor = finish_head(p, work, head, reference, sum, reference, at.lane == 0);
-    auto* to = static_cast<bf16*>(p.out) + out_offset(p, work, head);
+    auto* to = static_cast<bf16*>(p.out) + offset_of(p.out_at, work, head);
     for (int i = 0; i < L::kDims; ++i) to[at.dim(i)] = __float2bfloat16_rn(out[i] * factor);
   }
 }
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

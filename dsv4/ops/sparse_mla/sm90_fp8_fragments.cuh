@@ -17,7 +17,7 @@
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 // Which part of a fragment a thread has. Asked for again in every phase: what would be kept from
 // one to the next would be spilled, and there is hardly an L1 beside this much shared memory.
@@ -155,4 +155,4 @@ struct ValueFragments {
   }
 };
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

@@ -9,7 +9,7 @@
 #include "dsv4/ops/sparse_mla/sm90_fp8_fragments.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 constexpr int kBatchSlots = 2 * kTile / kSlotRows;
 
@@ -82,36 +82,36 @@ struct Gather {
     at.advance(p);
   }
 
-  __device__ const Segment& segment_of(const Batch& batch, int s) const {
+  __device__ const PagedList& list_of(const Batch& batch, int s) const {
     return s * kSlotRows + row < batch.window ? p.window : p.compressed;
   }
 
   // Scales are read while rows are on their way, so they cost no time of their own.
   __device__ void copy(const Batch& batch) {
     uint32_t scales[kBatchSlots];
-    unsigned rows = 0;  // bit s: there is one
+    unsigned present = 0;  // bit s: there is one
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
       scales[s] = 0;
-      const Segment& segment = segment_of(batch, s);
-      if (s >= batch.slots || !is_row(segment, batch.ids[s])) continue;
-      rows |= 1u << s;
-      scales[s] = read_scales(find_row<Row>(segment, batch.ids[s]).scales);
+      const PagedList& rows = list_of(batch, s);
+      if (s >= batch.slots || !is_row(rows, batch.ids[s])) continue;
+      present |= 1u << s;
+      scales[s] = read_scales(find_row<Row>(rows, batch.ids[s]).scales);
     }
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
       if (s >= batch.slots) break;
       const int n = slots_used + s, slot = n % S::kSlots;
-      const bool valid = (rows >> s & 1) != 0;
+      const bool valid = (present >> s & 1) != 0;
       const auto* from = static_cast<const uint8_t*>(p.q);  // any address that exists
-      if (valid) from = find_row<Row>(segment_of(batch, s), batch.ids[s]).entry;
+      if (valid) from = find_row<Row>(list_of(batch, s), batch.ids[s]).entry;
       shared.empty[slot].wait((n / S::kSlots + 1) % 2);
       copy_row(slot, from, valid);
     }
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
       if (s >= batch.slots) break;
-      store_scales((slots_used + s) % S::kSlots, (rows >> s & 1) != 0, scales[s]);
+      store_scales((slots_used + s) % S::kSlots, (present >> s & 1) != 0, scales[s]);
     }
     slots_used += batch.slots;
   }
@@ -167,9 +167,9 @@ struct Gather {
     const int head = static_cast<int>(threadIdx.x) - kConsumers;
     if (head >= kHeads || work.first_head + head >= p.heads) return;
     constexpr int kBytes = (Row::kCodes + Row::kRope) * 2;
-    const auto* q = static_cast<const bf16*>(p.q) + query_offset(p, work, head);
+    const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, head);
     ptx::prefetch_l2(q, kBytes);
   }
 };
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

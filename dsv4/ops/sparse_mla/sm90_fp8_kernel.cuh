@@ -5,7 +5,7 @@
 #include "dsv4/ops/sparse_mla/sm90_fp8_exact.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_gather.cuh"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 __device__ inline __nv_bfloat162 bf162_of(uint32_t bits) {
   return reinterpret_cast<const __nv_bfloat162&>(bits);
@@ -32,10 +32,10 @@ struct Queries {
   __device__ static void fetch(const Params& p, int item, Shared<Row, kHeads>& shared) {
     if (item >= num_items(p)) return;
     const Work work = find_work<kHeads>(p, item);
-    const auto* q = static_cast<const bf16*>(p.q) + query_offset(p, work, 0);
+    const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, 0);
     const int last = p.heads - work.first_head - 1;  // repeated: nobody looks at what comes of it
     for_each_piece(shared, [&](int head, int piece, uint8_t* low, uint8_t* high) {
-      const bf16* from = q + min(head, last) * p.q_head_stride + 16 * piece;
+      const bf16* from = q + min(head, last) * p.q_at.head + 16 * piece;
       ptx::cp_async<16>(low, from);
       ptx::cp_async<16>(high, from + 8);
     });
@@ -147,4 +147,4 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

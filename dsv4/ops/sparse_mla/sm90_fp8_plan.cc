@@ -4,7 +4,7 @@
 
 #include "dsv4/base/bits.h"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 namespace {
 
 // Microseconds on an H100 (docs/kernels/sparse_mla.md): a block of so many heads starts and ends in
@@ -61,4 +61,4 @@ Plan plan_invariant(int heads, int slots) {
           .chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, kInvariantChunk)))};
 }
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

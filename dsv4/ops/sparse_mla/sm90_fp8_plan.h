@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 constexpr int kMaxChunks = 8;  // blocks of a cluster
 constexpr int kInvariantChunk = 2048;
@@ -28,4 +28,4 @@ struct Plan {
 Plan plan_call(int64_t queries, int heads, int slots, int processors);
 Plan plan_invariant(int heads, int slots);
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

@@ -4,7 +4,7 @@
 
 #include "dsv4/base/bits.h"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 namespace {
 
 constexpr int kProcessors = 132;
@@ -57,4 +57,4 @@ TEST(Sm90Fp8Plan, InvariantChunksDoNotMove) {
 }
 
 }  // namespace
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

@@ -6,10 +6,10 @@
 #include "dsv4/device/ptx/mbarrier.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/formats/kv_layout.h"
-#include "dsv4/ops/sparse_mla/sm90_fp8_params.h"
+#include "dsv4/ops/sparse_mla/sm90_fp8_params.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 constexpr int kMaxShared = 227 << 10;  // bytes of a block
 // Where a block's dynamic shared memory begins when it has no other: behind what the system keeps.
@@ -104,4 +104,4 @@ __device__ inline int scale_place(int k) {
   return 8 * (k % 8 / 2) + 2 * (k / 8) + k % 2;
 }
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

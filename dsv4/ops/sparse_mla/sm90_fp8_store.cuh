@@ -6,7 +6,7 @@
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_consume.cuh"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
@@ -15,19 +15,14 @@ constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 __device__ inline float finish_head(const Params& p, const Work& work, int head, float reference,
                                     float sum, float largest, bool writes) {
   const bool any = sum > 0.f || sum != sum;
-  const int64_t at = work.request * p.stat_batch_stride + work.query * p.stat_query_stride +
-                     (work.first_head + head) * p.stat_head_stride;
-  if (writes && p.lse != nullptr) p.lse[at] = any ? (reference + log2f(sum)) * kLn2 : INFINITY;
-  if (writes && p.max_logits != nullptr) p.max_logits[at] = any ? largest * kLn2 : -INFINITY;
+  if (writes && p.lse != nullptr)
+    p.lse[offset_of(p.lse_at, work, head)] = any ? (reference + log2f(sum)) * kLn2 : INFINITY;
+  if (writes && p.max_logits != nullptr)
+    p.max_logits[offset_of(p.max_at, work, head)] = any ? largest * kLn2 : -INFINITY;
   if (!any) return 0.f;
   if (!p.normalized) return exp2f(reference - largest);
   const float sink = p.sink == nullptr ? -INFINITY : p.sink[work.first_head + head];
   return 1.f / (sum + exp2f(sink * kLog2E - reference));
-}
-
-__device__ inline int64_t out_offset(const Params& p, const Work& work, int head) {
-  return work.request * p.out_batch_stride + work.query * p.out_query_stride +
-         (work.first_head + head) * p.out_head_stride;
 }
 
 __device__ inline void store_pair(const Params& p, int64_t at, float low, float high) {
@@ -96,7 +91,7 @@ __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
                     c.shared.factor[thread], from_ordered_int(c.shared.largest[thread]), true);
   }
   ptx::barrier_sync(kBarrierBoth, kConsumers);
-  auto* to = static_cast<bf16*>(p.out) + out_offset(p, work, 2 * at.j);
+  auto* to = static_cast<bf16*>(p.out) + offset_of(p.out_at, work, 2 * at.j);
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) {
     const int head = 8 * (i / 2) + i % 2 + 2 * at.j;
@@ -105,7 +100,7 @@ __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
       if (head < heads)
         *reinterpret_cast<uint32_t*>(to + dim) = pack_bf16(low * factor, high * factor);
     });
-    to += (i % 2 == 0 ? 1 : 7) * p.out_head_stride;
+    to += (i % 2 == 0 ? 1 : 7) * p.out_at.head;
   }
 }
 
@@ -185,10 +180,10 @@ __device__ void merge(const Params& p, const Work& work, int64_t first_part) {
     // Parts keep their largest logit as the reference where it is asked for.
     const float factor =
         finish_head(p, work, head, reference, sum, reference, i % kPieces == 0 && lane == 0);
-    const int64_t at = out_offset(p, work, head) + dim;
+    const int64_t at = offset_of(p.out_at, work, head) + dim;
     store_pair(p, at, values.x * factor, values.y * factor);
     store_pair(p, at + 2, values.z * factor, values.w * factor);
   }
 }
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

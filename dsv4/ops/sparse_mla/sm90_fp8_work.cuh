@@ -4,7 +4,7 @@
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
 
-namespace dsv4::mla90 {
+namespace dsv4::sm90_fp8 {
 
 __device__ inline int tiles_of(int keys) {
   return (keys + kTile - 1) / kTile;
@@ -32,28 +32,24 @@ __device__ inline int next_item(const Params& p, int item) {
   return item + static_cast<int>(p.chunks == 1 ? gridDim.x : ptx::num_clusters());
 }
 __device__ inline int num_items(const Params& p) {
-  return p.queries * p.head_groups;
-}
-
-__device__ inline int effective_slots(const Segment& segment, int request) {
-  if (segment.lengths == nullptr) return segment.slots;
-  return max(0, min(segment.slots, segment.lengths[request]));
+  return p.queries * static_cast<int>(p.head_groups.divisor);
 }
 
 // Heads of a group are fastest, so that blocks that run together share rows.
 template <int kHeads>
 __device__ Work find_work(const Params& p, int item) {
   Work work;
-  const int query = p.by_head_groups.divide(item), chunk = chunk_of_block(p);
+  const uint32_t query = p.head_groups.divide(item);
   work.item = item;
-  work.first_head = (item - query * p.head_groups) * kHeads;
-  work.request = p.by_queries.divide(query);
-  work.query = query - work.request * p.queries_per_request;
-  work.window = effective_slots(p.window, work.request);
-  const int length = work.window + effective_slots(p.compressed, work.request);
-  work.parts = max(1, p.by_chunk.divide(length + p.chunk - 1));
-  work.begin = min(length, chunk * p.chunk);
-  work.end = min(length, work.begin + p.chunk);
+  work.first_head = static_cast<int>(item - query * p.head_groups.divisor) * kHeads;
+  work.request = static_cast<int>(p.s_q.divide(query));
+  work.query = static_cast<int>(query - work.request * p.s_q.divisor);
+  work.window = list_length(p.window.list, work.request);
+  const int chunk = static_cast<int>(p.chunk.divisor);
+  const int length = work.window + list_length(p.compressed.list, work.request);
+  work.parts = max(1, static_cast<int>(p.chunk.divide(length + chunk - 1)));
+  work.begin = min(length, chunk_of_block(p) * chunk);
+  work.end = min(length, work.begin + chunk);
   return work;
 }
 
@@ -61,28 +57,28 @@ __device__ Work find_work(const Params& p, int item) {
 __device__ inline int listed_id(const Params& p, const Work& work, int position) {
   if (position >= work.end) return -1;
   const bool window = position < work.window;
-  const Segment& segment = window ? p.window : p.compressed;
+  const ListPointer& list = window ? p.window.list : p.compressed.list;
   const int slot = window ? position : position - work.window;
-  return segment.rows[work.request * segment.rows_batch_stride +
-                      work.query * segment.rows_query_stride + slot];
+  return list.rows[work.request * list.request_stride + work.query * list.slot_stride + slot];
 }
-__device__ inline bool is_row(const Segment& segment, int id) {
-  return static_cast<unsigned>(id) < static_cast<unsigned>(segment.num_rows);
+__device__ inline bool is_row(const PagedList& rows, int id) {
+  return static_cast<unsigned>(id) < static_cast<unsigned>(rows.list.pool.num_rows);
 }
 
-__device__ inline int64_t query_offset(const Params& p, const Work& work, int head) {
-  return work.request * p.q_batch_stride + work.query * p.q_query_stride +
-         (work.first_head + head) * p.q_head_stride;
+__device__ inline int64_t offset_of(const QueryStrides& strides, const Work& work, int head) {
+  return work.request * strides.request + work.query * strides.slot +
+         (work.first_head + head) * strides.head;
 }
 
 struct RowPlace {
   const uint8_t *entry, *scales;
 };
 template <class Row>
-__device__ RowPlace find_row(const Segment& segment, int id) {
-  const int page = segment.entries.divide(id), entry = id - page * segment.page_entries;
-  const uint8_t* base = segment.pages + page * segment.page_bytes;
-  return {base + Row::entry_offset(entry), base + Row::scale_offset(segment.page_entries, entry)};
+__device__ RowPlace find_row(const PagedList& rows, int id) {
+  const PoolPointer& pool = rows.list.pool;
+  const uint32_t page = rows.page_entries.divide(id), entry = id - page * rows.page_entries.divisor;
+  const uint8_t* base = pool.pages + page * pool.page_bytes;
+  return {base + Row::entry_offset(entry), base + Row::scale_offset(pool.page_entries, entry)};
 }
 
-}  // namespace dsv4::mla90
+}  // namespace dsv4::sm90_fp8

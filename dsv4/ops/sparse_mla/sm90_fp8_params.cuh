@@ -1,0 +1,35 @@
+// What the kernel of sm90_fp8.cu is told, and how a call is cut into work items.
+//
+// A work item is one query and one group of heads. Its list (window slots, then compressed slots)
+// is cut into chunks, positions chunk * i .. chunk * (i + 1) - 1, one for each block of a cluster;
+// the blocks exchange their parts through memory and each merges some of the heads, in chunk order.
+
+#pragma once
+
+#include "dsv4/ops/sparse_mla/row_lists.cuh"
+
+namespace dsv4::sm90_fp8 {
+
+struct Params {
+  PagedList window, compressed;
+  const void* q = nullptr;  // [b, s_q, heads, d] bf16
+  void* out = nullptr;      // [b, s_q, heads, 512] bf16 or f32
+  float* lse = nullptr;     // [b, heads, s_q] or null
+  float* max_logits = nullptr;
+  const float* sink = nullptr;  // [heads] or null
+  QueryStrides q_at{}, out_at{}, lse_at{}, max_at{};
+  float log2_scale = 0;  // scale * log2(e)
+  bool normalized = true, out_f32 = false;
+  int queries = 0, heads = 0;
+  Divisor s_q{};
+
+  // How the work is cut.
+  Divisor head_groups{};  // blocks of heads of a query
+  Divisor chunk{};        // list positions of a block, a multiple of 64
+  int chunks = 1;         // blocks of a cluster
+  float* partial =
+      nullptr;  // [2 clusters, chunks, heads of a block, 512], if chunks > 1 or out_f32
+  float2* summary = nullptr;  // [2 clusters, chunks, heads of a block]: reference, sum
+};
+
+}  // namespace dsv4::sm90_fp8
