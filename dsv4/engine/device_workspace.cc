@@ -9,8 +9,8 @@ namespace {
 
 constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 
-// What cuBLASLt takes for a product; attention's parts on Hopper (35 MB at most) take the same bytes
-// at another time. Not counted: those of cuda_mma for lists over 1280 rows (up to 256 MiB).
+// What cuBLASLt takes for a product; attention's parts on Hopper (35 MB at most) take the same
+// bytes at another time. Not counted: those of cuda_mma for lists over 1280 rows (up to 256 MiB).
 constexpr int64_t kLibraryBytes = int64_t{32} << 20;
 
 // ops/experts keeps gate, up, hidden and output of every (token, expert) pair of a call, and the

@@ -1,5 +1,5 @@
-// Barriers of Hopper that copies and warps of different roles meet at, one function per
-// instruction.
+// How copies and warps of different roles meet on Hopper, one function per instruction: mbarriers,
+// named barriers, clusters, proxies, and registers that move from one role to another.
 //
 // An mbarrier counts arrivals and flips its phase when all have come. A consumer that waits for
 // use number i of a buffer waits for phase parity i % 2; a producer that waits for a buffer to be

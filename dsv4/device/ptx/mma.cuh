@@ -20,12 +20,10 @@ namespace dsv4::ptx {
 
 // A pair of bf16 values and the register it travels in; low half first.
 __device__ inline __nv_bfloat162 as_bf162(uint32_t bits) {
-  return __nv_bfloat162_raw{static_cast<uint16_t>(bits & 0xffffu),
-                            static_cast<uint16_t>(bits >> 16)};
+  return reinterpret_cast<const __nv_bfloat162&>(bits);
 }
 __device__ inline uint32_t as_bits(__nv_bfloat162 pair) {
-  const __nv_bfloat162_raw raw = pair;
-  return raw.x | static_cast<uint32_t>(raw.y) << 16;
+  return reinterpret_cast<const uint32_t&>(pair);
 }
 
 __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -39,17 +37,23 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+__device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
+               : "r"(row)
+               : "memory");
+}
+__device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  ldmatrix_x4(r, shared_address(row));
+}
+__device__ inline void ldmatrix_x4_transposed(uint32_t (&r)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
                : "memory");
 }
 __device__ inline void ldmatrix_x4_transposed(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
-               : "memory");
+  ldmatrix_x4_transposed(r, shared_address(row));
 }
 
 // The inverse: 8 x 8 matrices of lanes' values [2j, 2j+1][g] to rows at an address of shared memory
@@ -65,7 +69,7 @@ __device__ inline void stmatrix_x4_transposed(uint32_t row, const uint32_t (&r)[
                : "memory");
 }
 
-// 16 or 8 bytes from global to shared memory in the background.
+// 16, 8 or 4 bytes from global to shared memory in the background.
 template <int kBytes>
 __device__ inline void cp_async(void* to, const void* from) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);

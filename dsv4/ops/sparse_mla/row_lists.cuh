@@ -65,7 +65,7 @@ struct PagedList {
   Divisor page_entries;
 };
 inline PagedList paged_list(const KvList& list) {
-  if (listed(list) == 0) return {};
+  if (list.rows.rank == 0 || list.rows.numel() == 0) return {};  // nobody has checked its pool
   return {.list = list_pointer(list), .page_entries = Divisor(list.pool.page_entries)};
 }
 

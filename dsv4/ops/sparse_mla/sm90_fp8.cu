@@ -1,7 +1,7 @@
 // Hopper, kOfficial, packed rows of either format: wgmma over raw FP8 rows, both products
-// transposed (docs/kernels/sparse_mla.md). K and V are f16 inside, exact for scales 2^-15 .. 2^7
-// (below 2^-24 they are 0: an error of 2^-16 at most); what is larger than f16 sends its query
-// through f32. Weights are f16, 2^-11, where the contract says bf16.
+// transposed (docs/kernels/sparse_mla.md). K and V are f16 inside: exact for scales that are powers
+// of two from 2^-15 to 2^7; others are off by 2^-11 (V3.2), smaller ones by 2^-16 at most in all.
+// What is larger than f16 is computed in f32 with its chunk and heads. Weights are f16.
 
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
@@ -18,12 +18,13 @@ using sm90_fp8::Plan;
 bool is_v32(const SparseMlaArgs& args) {
   return args.q.dim(-1) == kV32Layout.width();
 }
-int slots_of(const SparseMlaArgs& args) {
-  return static_cast<int>(listed(args.window) + listed(args.compressed));
+int64_t slots_of(const SparseMlaArgs& args) {
+  return listed(args.window) + listed(args.compressed);
 }
+constexpr int64_t kMost = int64_t{1} << 30;  // numbers of queries and slots are ints on the device
 
 const char* reject_list(const KvList& list, bool v32) {
-  if (listed(list) == 0) return nullptr;
+  if (list.rows.rank == 0 || list.rows.numel() == 0) return nullptr;
   const KvPool& pool = list.pool;
   if (!pool.packed() || pool.layout.v32() != v32) return "wants packed rows of one format";
   if (pool.layout.nope != (v32 ? kV32Layout.nope : KvLayout{}.nope))
@@ -124,10 +125,11 @@ int64_t workspace_bytes(const Context& context, const SparseMlaArgs& args, const
 
 Plan plan_of(const Context& context, const SparseMlaArgs& args) {
   return sm90_fp8::plan_call(args.q.dim(0) * args.q.dim(1), static_cast<int>(args.q.dim(2)),
-                             slots_of(args), context.device->info().processors);
+                             static_cast<int>(slots_of(args)), context.device->info().processors);
 }
 Plan invariant_plan_of(const SparseMlaArgs& args) {
-  return sm90_fp8::plan_invariant(static_cast<int>(args.q.dim(2)), slots_of(args));
+  return sm90_fp8::plan_invariant(static_cast<int>(args.q.dim(2)),
+                                  static_cast<int>(slots_of(args)));
 }
 
 }  // namespace
@@ -145,6 +147,8 @@ const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaAr
   if ((d != KvLayout{}.width() && d != kV32Layout.width()) || args.out.dim(-1) != sm90_fp8::kWidthV)
     return "wants 512 or 576 dims, 512 of them values";
   if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
+  if (args.q.dim(0) * args.q.dim(1) * args.q.dim(2) > kMost || slots_of(args) > kMost)
+    return "too many queries or slots";
   if (const char* reason = reject_list(args.window, is_v32(args))) return reason;
   return reject_list(args.compressed, is_v32(args));
 }

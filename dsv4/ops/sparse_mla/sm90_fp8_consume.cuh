@@ -34,12 +34,6 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
   return ptx::as_bits(__floats2bfloat162_rn(low, high));
 }
 
-template <int kCount>
-__device__ void hold(float (&registers)[kCount]) {  // products may be writing these
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(registers[i])::"memory");
-}
-
 // values[i]: of heads 8 (i / 2) + 2j + i % 2, for this lane's keys -> this lane has the result over
 // all keys of the warp of a few heads: for_each_head calls visit(head, value) for them. Lanes halve
 // what they keep at every exchange.
@@ -166,7 +160,7 @@ struct Consumer {
       ptx::wgmma_commit();
     }
     ptx::wgmma_wait<0>();
-    hold(s);
+    ptx::wgmma_results(s);
   }
 
   // Descriptor of dims 16 step .. of q. A constant: the compiler would otherwise keep all of them.
@@ -291,6 +285,8 @@ struct Consumer {
     if (head < kHeads) {
       const int place = reference_place<kHeads>(head);
       const float now = from_ordered_int(shared.largest[head]);
+      // From 2^28 on the rounding of a logit is more than the headroom of its weight.
+      if (!(fabsf(now) < 0x1p24f)) shared.too_large = shared.item + 1;
       shared.shrink[at.wg][place] =
           referenced ? exp2f(shared.reference[place] - now) : 1.f;  // of 0
       shared.reference[place] = now;
@@ -370,7 +366,7 @@ struct Consumer {
     }
     ptx::wgmma_wait<0>();
 #pragma unroll
-    for (int t = 0; t < kOutTiles; ++t) hold(out[t]);
+    for (int t = 0; t < kOutTiles; ++t) ptx::wgmma_results(out[t]);
     if (at.lane == 0) shared.weights_empty[tile].arrive();
   }
 

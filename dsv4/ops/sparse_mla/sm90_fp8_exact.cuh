@@ -59,7 +59,8 @@ __device__ __noinline__ void attend_exactly(const Params& p, int item, int64_t p
       for (int i = 0; i < L::kDims + L::kKeyOnly; ++i)
         dot = fmaf(to_float(q[at.dim(i)]), k[i], dot);
       const float z = warp_sum(dot) * p.log2_scale, now = fmaxf(m, z);
-      const float shrink = m == -INFINITY ? 0.f : exp2f(m - now), weight = exp2f(z - now);
+      const float shrink = m == -INFINITY ? 0.f : exp2f(m - now);
+      const float weight = z == -INFINITY ? 0.f : exp2f(z - now);
       m = now;
       sum = fmaf(sum, shrink, weight);
       for (int i = 0; i < L::kDims; ++i) out[i] = fmaf(out[i], shrink, weight * k[i]);

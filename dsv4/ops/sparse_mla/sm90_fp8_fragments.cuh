@@ -65,19 +65,6 @@ __device__ uint32_t piece_address(uint32_t slot, int row, int piece) {
   return slot + row * Row::kRowBytes + 16 * (piece ^ Row::swizzle(row));
 }
 
-__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-__device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
 using Raw = uint32_t[4];  // what one ldmatrix gives
 
 // Keys of the warp's 16 rows, from row `first` of a slot.
@@ -89,7 +76,7 @@ struct KeyFragments {
     base = piece_address<Row>(slot, first + at.lane % 16, at.lane / 16);
   }
   // Codes of dims 32 i ..
-  __device__ void load(int i, Raw& r) const { load_matrices(r, address(2 * i)); }
+  __device__ void load(int i, Raw& r) const { ptx::ldmatrix_x4(r, address(2 * i)); }
   // scales: of keys g and g + 8, twice each.
   __device__ static void decode(const Raw& r, const uint32_t (&scales)[2], Fragments& a) {
 #pragma unroll
@@ -99,7 +86,7 @@ struct KeyFragments {
   }
   // RoPE dims 16 i .. 16 i + 15: one product.
   __device__ void rope(int i, Raw& a) const {
-    load_matrices(a, address(Row::kCodes / 16 + 2 * i));
+    ptx::ldmatrix_x4(a, address(Row::kCodes / 16 + 2 * i));
   }
 
  private:
@@ -121,7 +108,7 @@ struct ValueFragments {
   // Codes of dims 64 tile + 16 warp ..
   __device__ void load(int tile, Raw& r) const {
     const int piece = 4 * tile;
-    load_matrices_transposed(
+    ptx::ldmatrix_x4_transposed(
         r, (base ^ 16 * (piece % Row::kSwizzle)) + 16 * (piece - piece % Row::kSwizzle));
   }
   // scales: of keys 8 n + 2j, + 1.
@@ -142,7 +129,7 @@ struct ValueFragments {
     const uint32_t slot = base - piece_address<Row>(0, lane, warp) - kWidthV / 2;
     for (int half = 0; half < 2; ++half) {
       const int key = 16 * half + lane / 16 * 8 + lane % 8;
-      load_matrices_transposed(a[half], slot + piece_address<Row>(0, key, piece));
+      ptx::ldmatrix_x4_transposed(a[half], slot + piece_address<Row>(0, key, piece));
     }
     for (int half = 0; half < 2; ++half) {
       for (uint32_t& pair : a[half]) {

@@ -42,6 +42,7 @@ struct Cursor {
 template <class Row, int kHeads>
 struct Gather {
   using S = Shared<Row, kHeads>;
+  static_assert(S::kSlots >= kBatchSlots, "a batch waits for slots of earlier batches only");
   static constexpr int kArrivals = 2 * kGroupThreads;  // at Shared::full
 
   // This lane's row of every slot of a batch.
@@ -111,7 +112,7 @@ struct Gather {
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
       if (s >= batch.slots) break;
-      store_scales((slots_used + s) % S::kSlots, (present >> s & 1) != 0, scales[s]);
+      finish_row((slots_used + s) % S::kSlots, (present >> s & 1) != 0, scales[s]);
     }
     slots_used += batch.slots;
   }
@@ -133,14 +134,15 @@ struct Gather {
     shared.full[slot].arrive_after_copies();
   }
 
-  __device__ void store_scales(int slot, bool valid, uint32_t scales) const {
+  // What is not copied of a row: its scales and whether there is one.
+  __device__ void finish_row(int slot, bool valid, uint32_t scales) const {
     const bool fits = store_scales(slot, scales);
     const unsigned all_fit = __ballot_sync(~0u, fits) >> (threadIdx.x % kWarp / 4 * 4) & 0xf;
     if (part == 0) shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
     shared.full[slot].arrive();
   }
 
-  // Scales to f16, exactly from 2^-24 on; what is too large for f16 says false.
+  // Scales to f16: powers of two exactly, from 2^-24 on; false for what is too large.
   __device__ bool store_scales(int slot, uint32_t scales) const {
     __half* to = &shared.scales[slot][0][scale_place(row)];
     if constexpr (Row::kFloatScales) {

@@ -7,10 +7,6 @@
 
 namespace dsv4::sm90_fp8 {
 
-__device__ inline __nv_bfloat162 bf162_of(uint32_t bits) {
-  return reinterpret_cast<const __nv_bfloat162&>(bits);
-}
-
 // q of an item on its way to Shared::q: fetched as it is while the item before is being stored,
 // then decoded in place by the threads that fetched it. A thread has 16 dims of a head at a time.
 template <class Row, int kHeads>
@@ -28,10 +24,11 @@ struct Queries {
     }
   }
 
-  // When nobody multiplies with Shared::q any more.
+  // When nobody multiplies with Shared::q any more; nothing for a block without keys.
   __device__ static void fetch(const Params& p, int item, Shared<Row, kHeads>& shared) {
     if (item >= num_items(p)) return;
     const Work work = find_work<kHeads>(p, item);
+    if (work.begin == work.end) return;
     const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, 0);
     const int last = p.heads - work.first_head - 1;  // repeated: nobody looks at what comes of it
     for_each_piece(shared, [&](int head, int piece, uint8_t* low, uint8_t* high) {
@@ -49,9 +46,9 @@ struct Queries {
       if (16 * piece >= Row::kCodes) return;
       const uint4 a = *reinterpret_cast<uint4*>(low), b = *reinterpret_cast<uint4*>(high);
       uint32_t pairs[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-      __nv_bfloat162 largest = __habs2(bf162_of(pairs[0]));
+      __nv_bfloat162 largest = __habs2(ptx::as_bf162(pairs[0]));
       for (uint32_t& pair : pairs) {
-        largest = __hmax2(largest, __habs2(bf162_of(pair)));
+        largest = __hmax2(largest, __habs2(ptx::as_bf162(pair)));
         pair = pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
       }
       fits &= __hble2(largest, __float2bfloat162_rn(65280.f));  // the last before f16's end
@@ -96,7 +93,8 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
   int exchanges = 0, item = first_item(p);
   Queries<Row, kHeads>::fetch(p, item, shared);
   while (item < num_items(p)) {
-    Queries<Row, kHeads>::decode(item, shared);
+    int left = find_work<kHeads>(p, item).tiles();
+    if (left > 0) Queries<Row, kHeads>::decode(item, shared);
     const int thread = this_thread();
     if (thread < kHeads) {
       shared.reference[thread] = 0.f;
@@ -106,7 +104,7 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
     c.begin();
     ptx::fence_proxy_async();
     ptx::barrier_sync(kBarrierBoth, kConsumers);
-    for (int left = find_work<kHeads>(p, item).tiles(); left > 0; left -= 2) {
+    for (; left > 0; left -= 2) {
       c.template iterate<kTrackMaximum>(min(left, 2));
     }
     const int done = item;
@@ -127,6 +125,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   using S = Shared<Row, kHeads>;
   auto& shared = *reinterpret_cast<S*>(memory);
   if (threadIdx.x == 0) {
+    if (ptx::shared_address(memory) != kSharedBase) __trap();  // descriptors are constants
     for (auto& barrier : shared.full) barrier.init(Gather<Row, kHeads>::kArrivals);
     for (auto& barrier : shared.empty) barrier.init(kConsumers / kWarp);
     for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
@@ -144,6 +143,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::raise_registers<224>();
     consume<Row, kHeads, kTrackMaximum>(p, shared);
   }
+#else
+  __trap();  // compiled for another architecture; the row rejects those
 #endif
 }
 

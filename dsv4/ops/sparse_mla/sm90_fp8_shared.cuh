@@ -79,7 +79,7 @@ struct Shared {
   int moved[2];
   int largest[kHeads];  // ordered_int of the largest logit seen, log2
   float sums[8][kHeads];
-  float factor[kHeads];
+  float factor[kHeads];  // the sum of a head, then what its values are multiplied with
   ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2], parts;
   int item;
   int too_large;  // 1 + the last item that has something that does not fit f16

@@ -63,8 +63,8 @@ __device__ void for_each_pair(const Consumer<Row, kHeads>& c, const Lane& at, in
   }
 }
 
-// sums of the warps -> Shared::factor[head] = the head's sum, over all keys. Both warpgroups meet;
-// it is thread number `head` that has the sum.
+// sums of the warps -> Shared::factor[head], for now the head's sum, over all keys. Both warpgroups
+// meet; it is thread number `head` that has the sum.
 template <class Row, int kHeads>
 __device__ void add_sums(Consumer<Row, kHeads>& c) {
   const Lane at = this_lane();
@@ -142,13 +142,13 @@ __device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int
 
 // Adds up the parts of a query in order. A warp has a head and 128 dims at a time, a lane 4 dims.
 template <class Row, int kHeads>
-__device__ void merge(const Params& p, const Work& work, int64_t first_part) {
+__device__ void merge(const Params& p, const Work& work, int64_t parts) {
   const int thread = this_thread(), warp = thread / kWarp, lane = thread % kWarp;
   constexpr int kPieces = kWidthV / (4 * kWarp), kWarps = kConsumers / kWarp;
   for (int i = chunk_of_block(p) * kWarps + warp; i < kHeads * kPieces; i += p.chunks * kWarps) {
     const int head = i / kPieces, dim = 4 * kWarp * (i % kPieces) + 4 * lane;
     if (work.first_head + head >= p.heads) return;
-    const int64_t first = first_part * kHeads + head;
+    const int64_t first = parts * kHeads + head;
     float2 summary[kMaxChunks];
     float4 part[kMaxChunks];
     float reference = -INFINITY;

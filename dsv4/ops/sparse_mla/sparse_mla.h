@@ -6,9 +6,10 @@
 //
 // j runs over two lists of row ids that share one softmax: the window, then the compressed entries.
 // A negative id is skipped. A row of d values is the key; its first d_v are the value. kOfficial
-// rounds exp(z_j - m) to bf16 for the value product while the denominator sums the unrounded f32;
-// keys add in list order. A query without any valid row gives out = 0, lse = +inf and max_logits =
-// -inf, whatever the sink; a sink of +inf gives out = 0, one of -inf changes nothing.
+// rounds exp(z_j - m) for the value product, to bf16 (Hopper's FP8 rows: f16), while the
+// denominator sums the unrounded f32; keys add in list order. A query without any valid row gives
+// out = 0, lse = +inf and max_logits = -inf, whatever the sink; a sink of +inf gives out = 0, one
+// of -inf changes nothing.
 //
 // Queries come as [t, ...]: t requests of one query, or as [b, s_q, ...]: s_q queries of each of b
 // requests. The last axis of every view has stride 1, all others have any stride.
