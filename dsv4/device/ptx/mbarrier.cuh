@@ -138,19 +138,11 @@ __device__ inline void prefetch_l2(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// 16 or 8 bytes as cp_async; zeros, and no read, if !valid.
-template <int kBytes>
-__device__ void cp_async_or_zero(uint32_t to, const void* from, bool valid) {
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(bytes)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
-                 "r"(bytes)
-                 : "memory");
-  }
+// 16 bytes as cp_async; zeros, and no read, if !valid.
+__device__ inline void cp_async_or_zero(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
 }
 
 }  // namespace dsv4::ptx

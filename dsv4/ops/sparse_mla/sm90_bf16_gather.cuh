@@ -43,7 +43,7 @@ struct Gather {
     for (int i = 0; i < kLaneRows; ++i) {
       const int row = first_row + i;
       const uint32_t at = kPieceRow * row + 16 * (lane % 8 ^ row % 8);
-      ptx::cp_async_or_zero<16>(base + at, from.rows[i] + piece * kPieceRow, from.valid[i]);
+      ptx::cp_async_or_zero(base + at, from.rows[i] + piece * kPieceRow, from.valid[i]);
     }
   }
 

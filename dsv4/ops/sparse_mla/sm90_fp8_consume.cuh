@@ -240,7 +240,7 @@ struct Consumer {
     }
     ptx::fence_proxy_async();
     shared.weights_full[at.wg].arrive();
-    float both[kHeads / 4];  // keys
+    float both[kHeads / 4];  // of keys g and g + 8
 #pragma unroll
     for (int i = 0; i < kHeads / 4; ++i) both[i] = s[i / 2 * 4 + i % 2] + s[i / 2 * 4 + i % 2 + 2];
     reduce_over_keys(both, [](float a, float b) { return a + b; });
@@ -285,7 +285,7 @@ struct Consumer {
     if (head < kHeads) {
       const int place = reference_place<kHeads>(head);
       const float now = from_ordered_int(shared.largest[head]);
-      // From 2^28 on the rounding of a logit is more than the headroom of its weight.
+      // Adding m to s and taking it away again costs s bits; from 2^28 on more than kHeadroom.
       if (!(fabsf(now) < 0x1p24f)) shared.too_large = shared.item + 1;
       shared.shrink[at.wg][place] =
           referenced ? exp2f(shared.reference[place] - now) : 1.f;  // of 0

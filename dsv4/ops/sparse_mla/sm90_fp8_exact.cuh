@@ -22,8 +22,8 @@ struct ExactLane {
   }
 
   __device__ void load(const RowPlace& row, float (&k)[kDims + kKeyOnly]) const {
-    const auto* rope = reinterpret_cast<const bf16*>(row.entry + Row::kCodes +
-                                                     (Row::kFloatScales ? Row::kScaleBytes : 0));
+    constexpr int64_t kRopeOffset = Row::kLayout.rope_offset(0);
+    const auto* rope = reinterpret_cast<const bf16*>(row.entry + kRopeOffset);
     for (int i = 0; i < kDims + kKeyOnly; ++i) {
       const int d = dim(i);
       k[i] = d < Row::kCodes ? e4m3_to_f32(row.entry[d]) * scale(row, d / Row::kGroup)

@@ -128,8 +128,8 @@ struct Gather {
 #pragma unroll
     for (int i = 0; i < Row::kRowBytes / 64; ++i) {
       const int piece = 4 * i + part;
-      ptx::cp_async_or_zero<16>(to + 16 * (piece ^ Row::swizzle(row)),
-                                from + 16 * Row::source_piece(piece), valid);
+      ptx::cp_async_or_zero(to + 16 * (piece ^ Row::swizzle(row)),
+                            from + 16 * Row::source_piece(piece), valid);
     }
     shared.full[slot].arrive_after_copies();
   }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "dsv4/base/bits.h"
 
 namespace dsv4::sm90_fp8 {

@@ -21,35 +21,32 @@ constexpr int kGroupThreads = 128;             // a warpgroup
 constexpr int kConsumers = 2 * kGroupThreads;  // two of them compute,
 constexpr int kThreads = kConsumers + kGroupThreads;  // the third gathers
 
-// 448 e4m3 | 64 bf16, all of it key and value; 7 UE8M0 scales at the end of the page.
+// What a row is in memory, its layout says. In shared memory its codes and RoPE values lie
+// together, 16-byte piece c of row r at c ^ swizzle(r): eight rows' pieces are then in different
+// banks.
+
+// Codes and RoPE are key and value; scales lie at the end of the page.
 struct RowV4 {
-  static constexpr int kCodes = 448, kRope = 64, kGroup = 64;
+  static constexpr KvLayout kLayout{};
+  static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = true, kFloatScales = false;
-  static constexpr int kEntryBytes = 576, kScaleBytes = 8;
-  // In shared memory 16-byte piece c of row r lies at c ^ swizzle(r): eight rows' pieces then lie
-  // in different banks, for rows that are 64 bytes off from row to row.
-  static constexpr int kRowBytes = 576, kSwizzle = 4;
+  static constexpr int kRowBytes = kCodes + 2 * kRope, kSwizzle = 4;
+  static_assert(kRowBytes % 128 == 64, "what the swizzle is for");
   DSV4_HD static constexpr int swizzle(int row) { return row >> 1 & 3; }
-  DSV4_HD static constexpr int64_t entry_offset(int64_t entry) { return entry * kEntryBytes; }
-  DSV4_HD static constexpr int64_t scale_offset(int64_t entries, int64_t entry) {
-    return entries * kEntryBytes + entry * kScaleBytes;
-  }
   DSV4_HD static constexpr int source_piece(int piece) { return piece; }
 };
 
-// 512 e4m3 | 4 f32 scales | 64 bf16, which are key only.
+// RoPE is key only; the scales lie between the codes and it, and are not among the pieces.
 struct RowV32 {
-  static constexpr int kCodes = 512, kRope = 64, kGroup = 128;
+  static constexpr KvLayout kLayout = kV32Layout;
+  static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = false, kFloatScales = true;
-  static constexpr int kEntryBytes = 656, kScaleBytes = 16;
-  static constexpr int kRowBytes = 640, kSwizzle = 8;
+  static constexpr int kRowBytes = kCodes + 2 * kRope, kSwizzle = 8;
+  static_assert(kRowBytes % 128 == 0, "what the swizzle is for");
   DSV4_HD static constexpr int swizzle(int row) { return row & 7; }
-  DSV4_HD static constexpr int64_t entry_offset(int64_t entry) { return entry * kEntryBytes; }
-  DSV4_HD static constexpr int64_t scale_offset(int64_t, int64_t entry) {
-    return entry * kEntryBytes + kCodes;
+  DSV4_HD static constexpr int source_piece(int piece) {
+    return piece < kCodes / 16 ? piece : piece + static_cast<int>(kLayout.scale_bytes()) / 16;
   }
-  // The scales are not among the pieces.
-  DSV4_HD static constexpr int source_piece(int piece) { return piece < 32 ? piece : piece + 1; }
 };
 
 enum RowState : uint8_t { kNoKey = 0, kKey = 1, kKeyTooLarge = 2 };
@@ -64,7 +61,7 @@ struct Shared {
   static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 4 * 1024;
   static constexpr int kSlots = kFree / kSlotBytes < 10 ? kFree / kSlotBytes : 10;
 
-  // q by 64 dims: f16 where keys are codes, in the order of kPermutedDims; bf16 for RoPE.
+  // q by 64 dims: f16 where keys are codes, in the order that KeyFragments wants; bf16 for RoPE.
   alignas(1024) uint8_t q[kChunks][kTileBytes];
   alignas(1024) uint8_t weights[2][kTileBytes];  // [heads, 64 keys] f16 of the two tiles
   alignas(128) uint8_t ring[kSlots][kSlotRows * Row::kRowBytes];

@@ -63,8 +63,8 @@ __device__ void for_each_pair(const Consumer<Row, kHeads>& c, const Lane& at, in
   }
 }
 
-// sums of the warps -> Shared::factor[head], for now the head's sum, over all keys. Both warpgroups
-// meet; it is thread number `head` that has the sum.
+// Sums of the warps -> Shared::factor[head], the sum over all keys: store_output() makes a factor
+// of it, store_part() passes it on. Both warpgroups meet; thread number `head` has it.
 template <class Row, int kHeads>
 __device__ void add_sums(Consumer<Row, kHeads>& c) {
   const Lane at = this_lane();

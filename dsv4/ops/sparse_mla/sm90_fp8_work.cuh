@@ -78,7 +78,9 @@ __device__ RowPlace find_row(const PagedList& rows, int id) {
   const PoolPointer& pool = rows.list.pool;
   const uint32_t page = rows.page_entries.divide(id), entry = id - page * rows.page_entries.divisor;
   const uint8_t* base = pool.pages + page * pool.page_bytes;
-  return {base + Row::entry_offset(entry), base + Row::scale_offset(pool.page_entries, entry)};
+  constexpr KvLayout kLayout = Row::kLayout;
+  return {base + kLayout.entry_offset(entry),
+          base + kLayout.scale_offset(pool.page_entries, entry)};
 }
 
 }  // namespace dsv4::sm90_fp8
