@@ -147,8 +147,11 @@ void WorkFolder::finish(const std::string& shard, const Json& record) const {
 
 void WorkFolder::publish() {
   io("create", out_, [&](std::error_code& e) { fs::rename(model_, out_, e); });
-  std::error_code ignored;  // OUT is complete; what stays behind is of no use and no harm
-  fs::remove_all(partial_, ignored);
+  // OUT is complete; what an interrupt leaves here is of no use and no harm. By the lock a later
+  // run recognises it as a conversion's, so that goes last.
+  std::error_code ignored;
+  for (const char* part : {"/shards", "/job.json", "/lock", ""})
+    fs::remove_all(partial_ + part, ignored);
 }
 
 }  // namespace dsv4

@@ -1,12 +1,13 @@
 // Where a conversion works until it is done, so that an interrupt at any point costs one shard:
 //
+//   OUT.partial/lock            held while a process works here; goes last
 //   OUT.partial/job.json        what is being made: one line per property, to recognise it again
-//   OUT.partial/lock            held while a process works here
-//   OUT.partial/shards/X.json   X is finished; its length, a hash of its header, its part of the
-//   ledger OUT.partial/model/          becomes OUT in one rename when everything is there
+//   OUT.partial/shards/X.json   shard X is finished: its seal, its part of the ledger
+//   OUT.partial/model/          becomes OUT in one rename when everything is there
 //
 // A shard's file appears by rename after its bytes are on the disk; its X.json comes after it. Of a
-// finished shard length and header are looked at again, its data is not.
+// finished shard the seal, its length and a hash of its header, is looked at again; its data is
+// not.
 
 #pragma once
 

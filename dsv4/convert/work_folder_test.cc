@@ -1,0 +1,100 @@
+// The order in which a conversion's folder goes away. quantize_test has what it does while it
+// works.
+
+#include "dsv4/convert/work_folder.h"
+
+#include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "dsv4/loader/atomic_file.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Names that were deleted from one folder, in the order of time.
+class Deletions {
+ public:
+  explicit Deletions(const std::string& folder) : fd_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    EXPECT_GE(inotify_add_watch(fd_, folder.c_str(), IN_DELETE), 0);
+  }
+  ~Deletions() { close(fd_); }
+  Deletions(const Deletions&) = delete;
+  Deletions& operator=(const Deletions&) = delete;
+
+  std::vector<std::string> names() const {
+    alignas(inotify_event) char buffer[4096];
+    std::vector<std::string> names;
+    const ssize_t bytes = read(fd_, buffer, sizeof buffer);
+    for (ssize_t at = 0; at < bytes;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      if (event->len > 0) names.emplace_back(event->name);
+      at += static_cast<ssize_t>(sizeof *event + event->len);
+    }
+    return names;
+  }
+
+ private:
+  int fd_;
+};
+
+class WorkFolderTest : public testing::Test {
+ protected:
+  WorkFolderTest() : root_(fs::temp_directory_path() / ("dsv4_work_" + std::to_string(getpid()))) {
+    fs::create_directories(root_);
+  }
+  ~WorkFolderTest() override { fs::remove_all(root_); }
+
+  std::string out() const { return (root_ / "out").string(); }
+  std::string partial() const { return out() + ".partial"; }
+  void write_shard(const WorkFolder& folder) const {
+    write_file(folder.file("a.safetensors"), "12345678");
+    folder.finish("a.safetensors", {{"weights", 1}});
+  }
+
+  fs::path root_;
+};
+
+// A process that dies while it removes the folder leaves a part of it. Without job and lock that
+// would be some folder of the user's, which nobody may touch.
+TEST_F(WorkFolderTest, TheLockGoesLast) {
+  WorkFolder folder(out(), {{"source", "x"}}, false);
+  write_shard(folder);
+  const Deletions deletions(partial());
+  folder.publish();
+  EXPECT_EQ(deletions.names(), (std::vector<std::string>{"shards", "job.json", "lock"}));
+  EXPECT_FALSE(fs::exists(partial()));
+  EXPECT_TRUE(fs::exists(out() + "/a.safetensors"));
+}
+
+TEST_F(WorkFolderTest, WhatAnInterruptedRemovalLeavesIsNotInTheWay) {
+  for (const std::string gone : {"model", "model shards", "model shards job.json"}) {
+    {
+      WorkFolder folder(out(), {{"source", "x"}}, false);
+      write_shard(folder);
+    }
+    for (const std::string part : {"model", "shards", "job.json"}) {
+      if (gone.find(part) != std::string::npos) fs::remove_all(partial() + "/" + part);
+    }
+    WorkFolder folder(out(), {{"source", "x"}}, false);
+    nlohmann::json record;
+    EXPECT_FALSE(folder.finished("a.safetensors", &record)) << gone;
+    write_shard(folder);
+    EXPECT_TRUE(folder.finished("a.safetensors", &record)) << gone;
+    folder.publish();
+    EXPECT_FALSE(fs::exists(partial())) << gone;
+    fs::remove_all(out());
+  }
+}
+
+}  // namespace
+}  // namespace dsv4
