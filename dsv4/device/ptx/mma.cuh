@@ -12,19 +12,11 @@
 
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
-namespace dsv4::ptx {
+#include "dsv4/device/ptx/operands.cuh"
 
-// A pair of bf16 values and the register it travels in; low half first.
-__device__ inline __nv_bfloat162 as_bf162(uint32_t bits) {
-  return reinterpret_cast<const __nv_bfloat162&>(bits);
-}
-__device__ inline uint32_t as_bits(__nv_bfloat162 pair) {
-  return reinterpret_cast<const uint32_t&>(pair);
-}
+namespace dsv4::ptx {
 
 __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

@@ -22,8 +22,7 @@ namespace {
 template <int kPieces, class Out>
 __global__ void __launch_bounds__(kThreads, 1) attend_kernel(const __grid_constant__ Inputs in) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<kPieces>*>(memory);
+  auto& shared = *reinterpret_cast<Shared<kPieces>*>(ptx::block_memory());
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
   if (threadIdx.x >= 2 * kGroup) {

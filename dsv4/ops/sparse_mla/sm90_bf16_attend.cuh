@@ -16,16 +16,11 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/sparse_mla/sm90_bf16_plan.cuh"
 
 namespace dsv4::sm90_bf16 {
-
-__device__ inline float exp2_approximately(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // What dots are relative to: their maximum, or anything finite if there is none.
 __device__ inline float base_of(float largest) {
@@ -117,7 +112,7 @@ struct Attend {
     float shrink[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      shrink[r] = exp2_approximately((largest[r] - base_of(now[r])) * scale);
+      shrink[r] = ptx::exp2_approximately((largest[r] - base_of(now[r])) * scale);
       largest[r] = now[r];
       sums[r] *= shrink[r];
       others[r] *= shrink[r];
@@ -171,8 +166,8 @@ struct Attend {
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float a = exp2_approximately(fmaf(dots[4 * n + 2 * r], scale, -base[r]));
-        const float b = exp2_approximately(fmaf(dots[4 * n + 2 * r + 1], scale, -base[r]));
+        const float a = ptx::exp2_approximately(fmaf(dots[4 * n + 2 * r], scale, -base[r]));
+        const float b = ptx::exp2_approximately(fmaf(dots[4 * n + 2 * r + 1], scale, -base[r]));
         even[r] += a;
         odd[r] += b;
         weights[n / 2][n % 2 * 2 + r] = ptx::as_bits(__floats2bfloat162_rn(a, b));

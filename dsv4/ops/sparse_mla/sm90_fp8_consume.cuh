@@ -22,11 +22,6 @@ constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgro
 constexpr int kDepth = 3;         // steps whose operands are in registers: decoded or multiplied
 constexpr float kHeadroom = 8.f;  // weights up to 2^8, far below f16's 2^16
 
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 __device__ inline uint32_t pack_f16(float low, float high) {
   return bits_of(__floats2half2_rn(low, high));
 }
@@ -235,7 +230,8 @@ struct Consumer {
                         head * 128 + 16 * (key_piece ^ head);
 #pragma unroll
     for (int n = 0; n < kHeadTiles; n += 2) {
-      for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = exp2_fast(s[i]);
+      for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i)
+        s[i] = ptx::exp2_approximately(s[i]);
       store_weights(to + n * 1024, s, n);
     }
     ptx::fence_proxy_async();

@@ -13,8 +13,7 @@
 
 #pragma once
 
-#include <cuda_fp8.h>
-
+#include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -24,11 +23,7 @@ namespace dsv4::sm90_fp8 {
 struct Lane {
   int lane, wg, warp, g, j;  // warp: of its warpgroup
 };
-__device__ inline int this_thread() {
-  int thread;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return thread;
-}
+using ptx::this_thread;
 __device__ inline Lane this_lane() {
   const int thread = this_thread();
   return {.lane = thread % kWarp,
@@ -43,21 +38,6 @@ using Fragments = uint32_t[2][4];
 
 __device__ inline uint32_t bits_of(__half2 pair) {
   return reinterpret_cast<const uint32_t&>(pair);
-}
-// Four codes times a scale each pair: low and high half of `codes`.
-__device__ inline void scaled_pairs(uint32_t codes, uint32_t low_scale, uint32_t high_scale,
-                                    uint32_t& low, uint32_t& high) {
-  asm("{\n"
-      ".reg .b16 l, h;\n"
-      ".reg .b32 a, b;\n"
-      "mov.b32 {l, h}, %2;\n"
-      "cvt.rn.f16x2.e4m3x2 a, l;\n"
-      "cvt.rn.f16x2.e4m3x2 b, h;\n"
-      "mul.rn.f16x2 %0, a, %3;\n"
-      "mul.rn.f16x2 %1, b, %4;\n"
-      "}"
-      : "=r"(low), "=r"(high)
-      : "r"(codes), "r"(low_scale), "r"(high_scale));
 }
 
 template <class Row>
@@ -81,7 +61,7 @@ struct KeyFragments {
   __device__ static void decode(const Raw& r, const uint32_t (&scales)[2], Fragments& a) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      scaled_pairs(r[n], scales[n % 2], scales[n % 2], a[n / 2][n % 2], a[n / 2][n % 2 + 2]);
+      ptx::scaled_pairs(r[n], scales[n % 2], scales[n % 2], a[n / 2][n % 2], a[n / 2][n % 2 + 2]);
     }
   }
   // RoPE dims 16 i .. 16 i + 15: one product.
@@ -102,8 +82,8 @@ struct ValueFragments {
 
   // slot: address of the warpgroup's first dim of key 0
   __device__ ValueFragments(const Lane& at, uint32_t slot) {
-    base = piece_address<Row>(slot, at.lane, at.warp);
-    asm volatile("" : "+r"(base));  // not to be computed again at every use
+    // Not to be computed again at every use.
+    base = ptx::opaque(piece_address<Row>(slot, at.lane, at.warp));
   }
   // Codes of dims 64 tile + 16 warp ..
   __device__ void load(int tile, Raw& r) const {
@@ -117,7 +97,7 @@ struct ValueFragments {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const uint32_t codes = __byte_perm(r[n], 0, 0x3120);
-      scaled_pairs(codes, pairs[n], pairs[n], a[n / 2][n % 2 * 2], a[n / 2][n % 2 * 2 + 1]);
+      ptx::scaled_pairs(codes, pairs[n], pairs[n], a[n / 2][n % 2 * 2], a[n / 2][n % 2 * 2 + 1]);
     }
   }
   // RoPE values, bf16 -> f16; here row g of the product is dim g, row g + 8 is dim g + 8. Exact

@@ -59,13 +59,6 @@ struct Queries {
   }
 };
 
-// The same number, but the compiler does not know: what was made of it is made anew, instead of
-// being kept in registers that the products need.
-__device__ inline int again(int item) {
-  asm volatile("" : "+r"(item));
-  return item;
-}
-
 // O^T and the sums leave, whole or as a part.
 template <class Row, int kHeads>
 __device__ void finish(Consumer<Row, kHeads>& c, int item, int& exchanges) {
@@ -112,7 +105,8 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
     if (c.has_large_values()) shared.too_large = done + 1;
     add_sums(c);  // both warpgroups meet there
     Queries<Row, kHeads>::fetch(p, item, shared);
-    finish(c, again(done), exchanges);
+    // Made anew of the item, instead of being kept in registers that the products need.
+    finish(c, ptx::opaque(done), exchanges);
     ptx::barrier_sync(kBarrierBoth, kConsumers);
   }
 }
@@ -121,11 +115,10 @@ template <class Row, int kHeads, bool kTrackMaximum>
 __global__ void __launch_bounds__(kThreads, 1)
     sparse_mla_fp8_kernel(const __grid_constant__ Params p) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ __align__(1024) unsigned char memory[];
   using S = Shared<Row, kHeads>;
-  auto& shared = *reinterpret_cast<S*>(memory);
+  auto& shared = *reinterpret_cast<S*>(ptx::block_memory());
   if (threadIdx.x == 0) {
-    if (ptx::shared_address(memory) != kSharedBase) __trap();  // descriptors are constants
+    if (ptx::shared_address(&shared) != kSharedBase) __trap();  // descriptors are constants
     for (auto& barrier : shared.full) barrier.init(Gather<Row, kHeads>::kArrivals);
     for (auto& barrier : shared.empty) barrier.init(kConsumers / kWarp);
     for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
