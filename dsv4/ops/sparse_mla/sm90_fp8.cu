@@ -66,12 +66,12 @@ int64_t num_clusters(const Params& p, int processors) {
 
 // Parts of a call in the workspace, if it has any.
 void take_parts(Scratch& workspace, const Plan& plan, int processors, Params& p) {
-  if (plan.chunks == 1 && !p.out_f32) return;
+  if (plan.chunks == 1) return;
   const int64_t parts = 2 * num_clusters(p, processors) * plan.chunks * plan.heads;
-  const TensorView values = workspace.take(DType::kF32, {parts, sm90_fp8::kWidthV});
-  const TensorView sums = workspace.take(DType::kF32, {parts, 2});
-  p.partial = reinterpret_cast<float*>(values.data);
-  p.summary = reinterpret_cast<float2*>(sums.data);
+  const TensorView values = workspace.take(DType::kF16, {parts, sm90_fp8::kWidthV});
+  const TensorView summary = workspace.take(DType::kF32, {parts, 4});
+  p.partial = reinterpret_cast<uint2*>(values.data);
+  p.summary = reinterpret_cast<float4*>(summary.data);
 }
 
 template <class Row, int kHeads, bool kTrackMaximum>

@@ -14,20 +14,12 @@
 #pragma once
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_fragments.cuh"
-#include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
 
 namespace dsv4::sm90_fp8 {
 
 constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgroup w
 constexpr int kDepth = 3;         // steps whose operands are in registers: decoded or multiplied
 constexpr float kHeadroom = 8.f;  // weights up to 2^8, far below f16's 2^16
-
-__device__ inline uint32_t pack_f16(float low, float high) {
-  return bits_of(__floats2half2_rn(low, high));
-}
-__device__ inline uint32_t pack_bf16(float low, float high) {
-  return ptx::as_bits(__floats2bfloat162_rn(low, high));
-}
 
 // values[i]: of heads 8 (i / 2) + 2j + i % 2, for this lane's keys -> this lane has the result over
 // all keys of the warp of a few heads: for_each_head calls visit(head, value) for them. Lanes halve
@@ -61,10 +53,9 @@ struct Consumer {
   const Params& p;
   S& shared;
   float out[kOutTiles][kHeads / 2];  // O^T; dims 256 wg + 64 t + 16 warp + ..
-  __half2 largest_rope{};            // of the values in f16
   float sums[2];                     // of the warp's weights; heads as of for_each_head
   bool referenced;                   // a key has set the reference
-  int slots_used = 0, first_tiles = 0, second_tiles = 0;  // since the kernel began
+  int items = 0, slots_used = 0, first_tiles = 0, second_tiles = 0;  // since the kernel began
 
   __device__ Consumer(const Params& params, S& memory) : p(params), shared(memory) {}
 
@@ -74,18 +65,40 @@ struct Consumer {
       for (int i = 0; i < kHeads / 2; ++i) out[t][i] = 0.f;
     }
     for (float& sum : sums) sum = 0.f;
-    largest_rope = {};
     referenced = false;
   }
 
-  // Whether a RoPE value was too large for f16.
-  __device__ bool has_large_values() const {
-    return Row::kRopeIsValue && !__hble2(largest_rope, __float2half2_rn(65504.f));
+  __device__ Item<kHeads>& item() const {
+    return shared.items[items % 2];
   }
 
-  // One or two tiles.
+  // Nobody multiplies with q of this item from here on.
+  __device__ void release_queries() const {
+    __syncwarp();
+    if (this_thread() % kWarp == 0) shared.item_empty.arrive();
+  }
+  // This warp's sums of the item are complete.
+  __device__ void publish_sums() const {
+    const Lane at = this_lane();
+    float* mine = item().sums[4 * at.wg + at.warp];
+    for_each_head<kHeads>(sums, [&](int head, float sum) { mine[head] = sum; });
+    __syncwarp();
+    if (at.lane == 0) shared.sums_full.arrive();
+  }
+
+  // An item without tiles.
+  __device__ void skip() const {
+    release_queries();
+    publish_sums();
+  }
+  // Everybody's sums and give_up()s of the item are there.
+  __device__ void wait_for_sums() const {
+    shared.sums_full.wait(items % 2);
+  }
+
+  // One or two tiles; last: of the item.
   template <bool kTrackMaximum>
-  __device__ void iterate(int tiles) {
+  __device__ void iterate(int tiles, bool last) {
     const Lane at = this_lane();
     float s[kHeads / 2] = {};
     const bool has_tile = at.wg < tiles;
@@ -95,11 +108,16 @@ struct Consumer {
       multiply_keys(first, s);
       mask(first, s);
     }
+    if (last) release_queries();
     if (at.wg == 1) follow(0);
     if (has_tile) weigh<kTrackMaximum>(s);
+    // Tile 1 may still shrink the sums of tile 0.
+    const bool follows = at.wg == 0 && tiles > 1;
+    if (last && !follows) publish_sums();
     multiply_values<0>();
     if (tiles > 1) {
-      if (at.wg == 0) follow(1);
+      if (follows) follow(1);
+      if (last && follows) publish_sums();
       multiply_values<1>();
     }
     slots_used += 2 * tiles;
@@ -129,9 +147,14 @@ struct Consumer {
     Fragments a[kDepth];
     Raw raw[2];
     keys.load(0, raw[0]);
+    __nv_bfloat162 largest{};  // of RoPE values, which are f16 in the other product
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      for (int k = 0; k < 2; ++k) keys.rope(2 * i + k, a[i][k]);
+      for (int k = 0; k < 2; ++k) {
+        keys.rope(2 * i + k, a[i][k]);
+        for (const uint32_t pair : a[i][k])
+          largest = __hmax2(largest, __habs2(ptx::as_bf162(pair)));
+      }
       ptx::wgmma_fence();
       for (int k = 0; k < 2; ++k) {
         ptx::Wgmma<__nv_bfloat16, kHeads>::run(s, a[i][k], q_tile(Row::kCodes / 16 + 2 * i + k), 1);
@@ -154,8 +177,14 @@ struct Consumer {
         ptx::Wgmma<__half, kHeads>::run(s, a[(i + 2) % kDepth][k], q_tile(2 * i + k), 1);
       ptx::wgmma_commit();
     }
+    if (Row::kRopeIsValue && !fits_f16(largest)) give_up();
     ptx::wgmma_wait<0>();
     ptx::wgmma_results(s);
+  }
+
+  // Something of this item does not fit f16.
+  __device__ void give_up() const {
+    item().too_large = item().work.item + 1;
   }
 
   // Descriptor of dims 16 step .. of q. A constant: the compiler would otherwise keep all of them.
@@ -170,7 +199,7 @@ struct Consumer {
     const int states[2] = {shared.rows[slot][row], shared.rows[slot][row + 8]};
     if (__all_sync(~0u, states[0] == kKey && states[1] == kKey)) return;
     const bool low = states[0] != kNoKey, high = states[1] != kNoKey;
-    if (states[0] == kKeyTooLarge || states[1] == kKeyTooLarge) shared.too_large = shared.item + 1;
+    if (states[0] == kKeyTooLarge || states[1] == kKeyTooLarge) give_up();
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
       if (!low) s[4 * n] = s[4 * n + 1] = -INFINITY;
@@ -212,7 +241,7 @@ struct Consumer {
     float top = -INFINITY;
     {
       float m[kHeads / 4];
-      read_heads(shared.reference, m);
+      read_heads(item().reference, m);
 #pragma unroll
       for (int i = 0; i < kHeads / 2; ++i) {
         s[i] = fmaf(s[i], p.log2_scale, -m[i / 4 * 2 + i % 2]);
@@ -261,18 +290,18 @@ struct Consumer {
   __device__ void move_reference(float (&s)[kHeads / 2]) {
     const Lane at = this_lane();
     float m[kHeads / 4], top[kHeads / 4];
-    read_heads(shared.reference, m);
+    read_heads(item().reference, m);
 #pragma unroll
     for (int i = 0; i < kHeads / 4; ++i) {
       top[i] = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + i % 2 + 2]) + m[i];
     }
     reduce_over_keys(top, [](float a, float b) { return fmaxf(a, b); });
     for_each_head<kHeads>(
-        top, [&](int head, float x) { atomicMax(&shared.largest[head], ordered_int(x)); });
+        top, [&](int head, float x) { atomicMax(&item().largest[head], ordered_int(x)); });
     ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
 #pragma unroll
     for (int i = 0; i < kHeads / 4; ++i) {
-      const float change = m[i] - from_ordered_int(shared.largest[i / 2 * 8 + 2 * at.j + i % 2]);
+      const float change = m[i] - from_ordered_int(item().largest[i / 2 * 8 + 2 * at.j + i % 2]);
       s[i / 2 * 4 + i % 2] += change;
       s[i / 2 * 4 + i % 2 + 2] += change;
     }
@@ -280,12 +309,12 @@ struct Consumer {
     const int head = at.warp * kWarp + at.lane;
     if (head < kHeads) {
       const int place = reference_place<kHeads>(head);
-      const float now = from_ordered_int(shared.largest[head]);
+      const float now = from_ordered_int(item().largest[head]);
       // Adding m to s and taking it away again costs s bits; from 2^28 on more than kHeadroom.
-      if (!(fabsf(now) < 0x1p24f)) shared.too_large = shared.item + 1;
+      if (!(fabsf(now) < 0x1p24f)) give_up();
       shared.shrink[at.wg][place] =
-          referenced ? exp2f(shared.reference[place] - now) : 1.f;  // of 0
-      shared.reference[place] = now;
+          referenced ? exp2f(item().reference[place] - now) : 1.f;  // of 0
+      item().reference[place] = now;
     }
     ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
     for (int i = 0; i < 2; ++i) {
@@ -346,7 +375,7 @@ struct Consumer {
       if (step + 1 < kSteps) load(step + 1);
       ptx::wgmma_wait<kDepth - 1>();
       if (is_rope(at, t)) {
-        values[half].rope(at, a[step % kDepth], largest_rope);
+        values[half].rope(at, a[step % kDepth]);
       } else {
         values[half].decode(raw[step % 2], scale[step % 2], a[step % kDepth]);
       }

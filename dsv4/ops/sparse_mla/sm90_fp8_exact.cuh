@@ -1,13 +1,14 @@
 // A work item in f32, without tensor cores: for rows or queries whose values do not fit f16 (scales
 // above 2^7, values above 65280). Latents are normalised, so this is for correctness only.
 //
-// A warp has a head, a lane 16 of its value dims (and 2 of RoPE, where that is key only).
+// A warp has a head, a lane 16 of its value dims (and 2 of RoPE, where that is key only). The
+// values of a part are divided by a power of two if f16 cannot hold them.
 
 #pragma once
 
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/ue8m0.h"
-#include "dsv4/ops/sparse_mla/sm90_fp8_store.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8_merge.cuh"
 
 namespace dsv4::sm90_fp8 {
 
@@ -38,12 +39,36 @@ struct ExactLane {
   }
 };
 
+// As store_part(); a lane's pair of dims goes where first_dim() would have it.
+template <class Row, int kHeads>
+__device__ void store_exact_part(const Params& p, int64_t part, int head, float reference,
+                                 float sum, const float (&out)[ExactLane<Row>::kDims]) {
+  constexpr int kDims = ExactLane<Row>::kDims;
+  const int lane = this_thread() % kWarp;
+  float largest = 0.f;
+  for (const float x : out) largest = fmaxf(largest, fabsf(x));
+  largest = warp_max(largest) / sum;
+  const float divisor =
+      largest > 32768.f && isfinite(largest) ? exp2f(ceilf(log2f(largest / 32768.f))) : 1.f;
+  if (lane == 0) p.summary[part * kHeads + head] = {reference, sum, divisor, 0.f};
+  const float factor = sum == 0.f ? 0.f : 1.f / sum / divisor;
+  auto* to = reinterpret_cast<uint32_t*>(part_values<kHeads>(p, part));
+  const int wg = lane / 16, t = lane / 4 % kOutTiles, warp = lane % 4;
+  const bool rope = Row::kRopeIsValue && lane >= kWarp - 4;
+  for (int i = 0; i < kDims; i += 2) {
+    const int g = !rope ? i / 2 : i < 8 ? i : i - 7;
+    const int thread = wg * kGroupThreads + warp * kWarp + 4 * g + head % 8 / 2;
+    const int unit = head / 8 * kOutTiles + t;
+    to[2 * (unit * kConsumers + thread) + head % 2] =
+        pack_f16(out[i] * factor, out[i + 1] * factor);
+  }
+}
+
 // The same as the products of all tiles, store_output() or store_part(). `part`: where a part goes;
 // negative: the whole query is here.
 template <class Row, int kHeads>
-__device__ __noinline__ void attend_exactly(const Params& p, int item, int64_t part) {
+__device__ __noinline__ void attend_exactly(const Params& p, const Work& work, int64_t part) {
   using L = ExactLane<Row>;
-  const Work work = find_work<kHeads>(p, item);
   const int thread = this_thread();
   const L at{thread % kWarp};
   for (int head = thread / kWarp; head < kHeads; head += kConsumers / kWarp) {
@@ -67,14 +92,13 @@ __device__ __noinline__ void attend_exactly(const Params& p, int item, int64_t p
     }
     const float reference = m == -INFINITY ? 0.f : m;
     if (part >= 0) {
-      if (at.lane == 0) p.summary[part * kHeads + head] = {reference, sum};
-      float* to = p.partial + (part * kHeads + head) * kWidthV;
-      for (int i = 0; i < L::kDims; ++i) to[at.dim(i)] = out[i];
+      store_exact_part<Row, kHeads>(p, part, head, reference, sum, out);
       continue;
     }
     const float factor = finish_head(p, work, head, reference, sum, reference, at.lane == 0);
-    auto* to = static_cast<bf16*>(p.out) + offset_of(p.out_at, work, head);
-    for (int i = 0; i < L::kDims; ++i) to[at.dim(i)] = __float2bfloat16_rn(out[i] * factor);
+    const int64_t to = offset_of(p.out_at, work, head);
+    for (int i = 0; i < L::kDims; i += 2)
+      store_pair(p, to + at.dim(i), out[i] * factor, out[i + 1] * factor);
   }
 }
 

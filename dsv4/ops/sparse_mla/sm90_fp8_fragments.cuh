@@ -39,6 +39,19 @@ using Fragments = uint32_t[2][4];
 __device__ inline uint32_t bits_of(__half2 pair) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
+__device__ inline __half2 as_half2(uint32_t bits) {
+  return reinterpret_cast<const __half2&>(bits);
+}
+__device__ inline uint32_t pack_f16(float low, float high) {
+  return bits_of(__floats2half2_rn(low, high));
+}
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  return ptx::as_bits(__floats2bfloat162_rn(low, high));
+}
+// Whether bf16s of this magnitude can be f16s: 65280 is the last one.
+__device__ inline bool fits_f16(__nv_bfloat162 magnitude) {
+  return __hble2(magnitude, __float2bfloat162_rn(65280.f));
+}
 
 template <class Row>
 __device__ uint32_t piece_address(uint32_t slot, int row, int piece) {
@@ -101,23 +114,17 @@ struct ValueFragments {
     }
   }
   // RoPE values, bf16 -> f16; here row g of the product is dim g, row g + 8 is dim g + 8. Exact
-  // from 2^-17 on; `largest` meets all of them: infinite if one is too large for f16.
-  __device__ void rope(const Lane& at, Fragments& a, __half2& largest) const {
+  // from 2^-17 on.
+  __device__ void rope(const Lane& at, Fragments& a) const {
     const int lane = at.lane, warp = at.warp;
     const int piece = Row::kCodes / 16 + 2 * warp + lane / 8 % 2;
-    // `base` is of the upper half of the dims.
-    const uint32_t slot = base - piece_address<Row>(0, lane, warp) - kWidthV / 2;
+    // `base` is of the upper half of the dims. Keys 16 further have the same swizzle.
+    const uint32_t first = base - piece_address<Row>(0, lane, warp) - kWidthV / 2 +
+                           piece_address<Row>(0, lane / 16 * 8 + lane % 8, piece);
     for (int half = 0; half < 2; ++half) {
-      const int key = 16 * half + lane / 16 * 8 + lane % 8;
-      ptx::ldmatrix_x4_transposed(a[half], slot + piece_address<Row>(0, key, piece));
-    }
-    for (int half = 0; half < 2; ++half) {
-      for (uint32_t& pair : a[half]) {
-        const __half2 values =
-            __floats2half2_rn(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
-        largest = __hmax2(largest, __habs2(values));
-        pair = bits_of(values);
-      }
+      ptx::ldmatrix_x4_transposed(a[half], first + half * 16 * Row::kRowBytes);
+      for (uint32_t& pair : a[half])
+        pair = pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
     }
   }
 };

@@ -1,19 +1,20 @@
-// The gathering warpgroup: list ids -> raw rows in the ring.
+// The gathering warpgroup: list ids -> raw rows in the ring, and everything that an item begins
+// with (but the block's first).
 //
 // Ids are read one batch before their rows are copied. A batch is what the consumers use in one
-// iteration: one or two tiles, two slots each. Four lanes share a row. The
-// queries of the next item it brings to L2.
+// iteration: one or two tiles, two slots each. Four lanes share a row. Of a new item's rows those
+// go first that find a free slot; then q, as soon as the item before has no use for its own; then
+// the rows that wait for the last values of the item before.
 
 #pragma once
 
-#include "dsv4/ops/sparse_mla/sm90_fp8_fragments.cuh"
-#include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8_queries.cuh"
 
 namespace dsv4::sm90_fp8 {
 
 constexpr int kBatchSlots = 2 * kTile / kSlotRows;
 
-// Where in its items a block is.
+// Where in its items a block is. An item without rows has one batch, of no slots.
 template <int kHeads>
 struct Cursor {
   Work work;
@@ -28,14 +29,10 @@ struct Cursor {
   }
 
  private:
-  // The first item from `item` on that has rows.
   __device__ void seek(const Params& p, int item) {
-    for (; item < num_items(p); item = next_item(p, item)) {
-      work = find_work<kHeads>(p, item);
-      position = work.begin;
-      if (work.begin < work.end) return;
-    }
     work.item = item;
+    if (item < num_items(p)) work = find_work<kHeads>(p, item);
+    position = work.begin;
   }
 };
 
@@ -44,11 +41,15 @@ struct Gather {
   using S = Shared<Row, kHeads>;
   static_assert(S::kSlots >= kBatchSlots, "a batch waits for slots of earlier batches only");
   static constexpr int kArrivals = 2 * kGroupThreads;  // at Shared::full
+  // Slots that are free although the batch before is still in use.
+  static constexpr int kFreeSlots =
+      S::kSlots < 2 * kBatchSlots ? S::kSlots - kBatchSlots : kBatchSlots;
 
   // This lane's row of every slot of a batch.
   struct Batch {
-    int slots = 0;  // 0: there is none
-    int window;     // the first so many rows are of the window
+    int item = 0;  // that begins with this batch; -1: none
+    int slots = 0;
+    int window;  // the first so many rows are of the window
     int ids[kBatchSlots];
   };
 
@@ -56,31 +57,34 @@ struct Gather {
   S& shared;
   const int row = static_cast<int>(threadIdx.x) % kGroupThreads / 4;
   const int part = static_cast<int>(threadIdx.x) % 4;
-  int slots_used = 0;
+  int slots_used = 0, items_opened = 0;
 
   __device__ Gather(const Params& params, S& memory) : p(params), shared(memory) {}
 
   __device__ void run() {
     Cursor<kHeads> cursor(p);
     Batch now, next;
-    for (read_ids(cursor, now); now.slots > 0; now = next) {
-      read_ids(cursor, next);
+    for (bool more = read_ids(cursor, now); more; now = next) {
+      more = read_ids(cursor, next);
       copy(now);
     }
   }
 
  private:
-  __device__ void read_ids(Cursor<kHeads>& at, Batch& batch) const {
-    batch.slots = 0;
-    if (at.done(p)) return;
+  // False: there is no batch left.
+  __device__ bool read_ids(Cursor<kHeads>& at, Batch& batch) const {
+    if (at.done(p)) return false;
+    const bool begins = at.position == at.work.begin;
+    batch.item = begins ? at.work.item : -1;
     batch.slots = at.slots();
     batch.window = at.work.window - at.position;
-    if (at.position == at.work.begin && slots_used > 0) prefetch_queries(at.work);
+    if (begins && at.work.item != first_item(p)) prefetch_queries(at.work);
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
       batch.ids[s] = listed_id(p, at.work, at.position + s * kSlotRows + row);
     }
     at.advance(p);
+    return true;
   }
 
   __device__ const PagedList& list_of(const Batch& batch, int s) const {
@@ -99,8 +103,21 @@ struct Gather {
       present |= 1u << s;
       scales[s] = read_scales(find_row<Row>(rows, batch.ids[s]).scales);
     }
+    copy_rows<0, kFreeSlots>(batch, present);
+    if (batch.item >= 0) open(batch.item);
+    copy_rows<kFreeSlots, kBatchSlots>(batch, present);
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
+      if (s >= batch.slots) break;
+      finish_row((slots_used + s) % S::kSlots, (present >> s & 1) != 0, scales[s]);
+    }
+    slots_used += batch.slots;
+  }
+
+  template <int kFirst, int kEnd>
+  __device__ void copy_rows(const Batch& batch, unsigned present) const {
+#pragma unroll
+    for (int s = kFirst; s < kEnd; ++s) {
       if (s >= batch.slots) break;
       const int n = slots_used + s, slot = n % S::kSlots;
       const bool valid = (present >> s & 1) != 0;
@@ -109,12 +126,17 @@ struct Gather {
       shared.empty[slot].wait((n / S::kSlots + 1) % 2);
       copy_row(slot, from, valid);
     }
-#pragma unroll
-    for (int s = 0; s < kBatchSlots; ++s) {
-      if (s >= batch.slots) break;
-      finish_row((slots_used + s) % S::kSlots, (present >> s & 1) != 0, scales[s]);
+  }
+
+  __device__ void open(int item) {
+    if (items_opened > 0) {  // the first is the consumers'
+      shared.item_empty.wait((items_opened + 1) % 2);
+      const int thread = static_cast<int>(threadIdx.x) - kConsumers;
+      Queries<Row, kHeads, kGroupThreads>{p, shared, thread}.open(find_work<kHeads>(p, item),
+                                                                  items_opened);
+      shared.item_full.arrive();
     }
-    slots_used += batch.slots;
+    ++items_opened;
   }
 
   // The codes of groups 2 part and 2 part + 1 (V4), or the scale of group part (V3.2).

@@ -24,12 +24,11 @@ struct Params {
   Divisor s_q{};
 
   // How the work is cut.
-  Divisor head_groups{};  // blocks of heads of a query
-  Divisor chunk{};        // list positions of a block, a multiple of 64
-  int chunks = 1;         // blocks of a cluster
-  float* partial =
-      nullptr;  // [2 clusters, chunks, heads of a block, 512], if chunks > 1 or out_f32
-  float2* summary = nullptr;  // [2 clusters, chunks, heads of a block]: reference, sum
+  Divisor head_groups{};      // blocks of heads of a query
+  Divisor chunk{};            // list positions of a block, a multiple of 64
+  int chunks = 1;             // blocks of a cluster
+  uint2* partial = nullptr;   // [2 clusters, chunks, units, 256] 4 x f16, if chunks > 1
+  float4* summary = nullptr;  // [2 clusters, chunks, heads of a block]: sm90_fp8_merge.cuh
 };
 
 }  // namespace dsv4::sm90_fp8

@@ -1,55 +1,21 @@
-// Row formats and the shared memory of a block of sm90_fp8.cu.
+// The shared memory of a block of sm90_fp8.cu.
 
 #pragma once
 
-#include "dsv4/device/math.cuh"
-#include "dsv4/device/ptx/mbarrier.cuh"
-#include "dsv4/device/ptx/wgmma.cuh"
-#include "dsv4/formats/kv_layout.h"
-#include "dsv4/ops/sparse_mla/sm90_fp8_params.cuh"
-#include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
+#include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
 
 namespace dsv4::sm90_fp8 {
 
-constexpr int kMaxShared = 227 << 10;  // bytes of a block
-// Where a block's dynamic shared memory begins when it has no other: behind what the system keeps.
-constexpr uint32_t kSharedBase = 1024;
-constexpr int kWidthV = 512;                   // values of a row
-constexpr int kTile = 64;                      // keys that a warpgroup multiplies with q at a time
-constexpr int kSlotRows = 32;                  // a slot of the ring of raw rows
-constexpr int kGroupThreads = 128;             // a warpgroup
-constexpr int kConsumers = 2 * kGroupThreads;  // two of them compute,
-constexpr int kThreads = kConsumers + kGroupThreads;  // the third gathers
-
-// What a row is in memory, its layout says. In shared memory its codes and RoPE values lie
-// together, 16-byte piece c of row r at c ^ swizzle(r): eight rows' pieces are then in different
-// banks.
-
-// Codes and RoPE are key and value; scales lie at the end of the page.
-struct RowV4 {
-  static constexpr KvLayout kLayout{};
-  static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
-  static constexpr bool kRopeIsValue = true, kFloatScales = false;
-  static constexpr int kRowBytes = kCodes + 2 * kRope, kSwizzle = 4;
-  static_assert(kRowBytes % 128 == 64, "what the swizzle is for");
-  DSV4_HD static constexpr int swizzle(int row) { return row >> 1 & 3; }
-  DSV4_HD static constexpr int source_piece(int piece) { return piece; }
+// What a block knows of a work item beside q.
+template <int kHeads>
+struct Item {
+  Work work;
+  int too_large;  // work.item + 1: something of it does not fit f16
+  // Exponent that weights are relative to, log2; head 8 n + 2j + i is at (kHeads / 4) j + 2 n + i.
+  alignas(16) float reference[kHeads];
+  int largest[kHeads];    // ordered_int of the largest logit seen, log2
+  float sums[8][kHeads];  // of the weights of a warp's keys
 };
-
-// RoPE is key only; the scales lie between the codes and it, and are not among the pieces.
-struct RowV32 {
-  static constexpr KvLayout kLayout = kV32Layout;
-  static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
-  static constexpr bool kRopeIsValue = false, kFloatScales = true;
-  static constexpr int kRowBytes = kCodes + 2 * kRope, kSwizzle = 8;
-  static_assert(kRowBytes % 128 == 0, "what the swizzle is for");
-  DSV4_HD static constexpr int swizzle(int row) { return row & 7; }
-  DSV4_HD static constexpr int source_piece(int piece) {
-    return piece < kCodes / 16 ? piece : piece + static_cast<int>(kLayout.scale_bytes()) / 16;
-  }
-};
-
-enum RowState : uint8_t { kNoKey = 0, kKey = 1, kKeyTooLarge = 2 };
 
 template <class Row, int kHeads>
 struct Shared {
@@ -58,7 +24,7 @@ struct Shared {
   static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, swizzled_tile
   // As many as fit, and no more than hide the latency of memory.
   static constexpr int kSlotBytes = kSlotRows * (Row::kRowBytes + 2 * kGroups + 1);
-  static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 4 * 1024;
+  static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 8 * 1024;
   static constexpr int kSlots = kFree / kSlotBytes < 10 ? kFree / kSlotBytes : 10;
 
   // q by 64 dims: f16 where keys are codes, in the order that KeyFragments wants; bf16 for RoPE.
@@ -69,17 +35,19 @@ struct Shared {
   // a lane finds its four pairs together.
   alignas(16) __half scales[kSlots][kGroups][kSlotRows];
   uint8_t rows[kSlots][kSlotRows];  // RowState
-  // Exponent that weights are relative to, log2; head 8 n + 2j + i is at (kHeads / 4) j + 2 n + i.
-  alignas(16) float reference[kHeads];
+  // Two in turn: one warpgroup may still store an item when the other begins the next. Who begins
+  // item i + 2 knows that both have q of item i + 1 behind them, and so all of item i.
+  Item<kHeads> items[2];
   // How what came before tile 0 or 1 of the pair shrinks, if it moved the reference.
   alignas(16) float shrink[2][kHeads];
   int moved[2];
-  int largest[kHeads];  // ordered_int of the largest logit seen, log2
-  float sums[8][kHeads];
-  float factor[kHeads];  // the sum of a head, then what its values are multiplied with
-  ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2], parts;
-  int item;
-  int too_large;  // 1 + the last item that has something that does not fit f16
+  // What a warpgroup multiplies the values of a head with; or, in merge(), those of a part.
+  float factor[2][kHeads], shares[kMaxChunks][kHeads];
+  ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2];
+  ptx::Mbarrier item_full;   // q and Item of an item that is not the block's first
+  ptx::Mbarrier item_empty;  // all products with q of an item are done
+  ptx::Mbarrier sums_full;   // Item::sums
+  ptx::Mbarrier parts;       // of the blocks of the cluster
 };
 
 // Integers in the order of the floats.
@@ -91,7 +59,7 @@ __device__ inline float from_ordered_int(int x) {
   return __int_as_float(x >= 0 ? x : x ^ 0x7fffffff);
 }
 
-// Place of a head in Shared::reference.
+// Place of a head in Item::reference.
 template <int kHeads>
 __device__ int reference_place(int head) {
   return kHeads / 4 * (head % 8 / 2) + head / 8 * 2 + head % 2;

@@ -1,8 +1,13 @@
-// What leaves a block: the end of a query's softmax, parts of a query and their merging.
+// What leaves a block: the end of a query's softmax. merge.cuh has queries of several blocks.
 //
 //   out = sum_j w_j k_j / (sum_j w_j + 2^(sink - m)),  lse = ln(sum_j w_j) + m,  w_j = 2^(z_j - m)
+//
+// The two warpgroups store their halves of the dims on their own; of the other one they need the
+// sums only.
 
 #pragma once
+
+#include <type_traits>
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_consume.cuh"
 
@@ -49,140 +54,71 @@ __device__ void pair_rope_dims(Consumer<Row, kHeads>& c) {
   }
 }
 
-// Calls put(dim, low, high) for the pairs of neighbouring dims of one head in this lane's part of
-// O^T: registers i and i + 2 of every tile.
-template <class Row, int kHeads, class Put>
-__device__ void for_each_pair(const Consumer<Row, kHeads>& c, const Lane& at, int i,
-                              const Put& put) {
-  const int first = 64 * c.kOutTiles * at.wg + 16 * at.warp;
-  const int dim = first + 2 * at.g, rope_dim = first + at.g + (at.g % 2 != 0 ? 7 : 0);
-#pragma unroll
-  for (int t = 0; t < c.kOutTiles; ++t) {
-    const bool rope = Row::kRopeIsValue && t == c.kOutTiles - 1 && at.wg == 1;
-    put((rope ? rope_dim : dim) + 64 * t, c.out[t][i], c.out[t][i + 2]);
-  }
+// The dim of registers i and its neighbour that of i + 2 in tile t of a lane's part of O^T, behind
+// pair_rope_dims().
+constexpr int kOutTiles = kWidthV / 64 / 2;
+template <class Row>
+__device__ int first_dim(const Lane& at, int t) {
+  const bool rope = Row::kRopeIsValue && t == kOutTiles - 1 && at.wg == 1;
+  const int pair = rope ? at.g + (at.g % 2 != 0 ? 7 : 0) : 2 * at.g;
+  return 64 * (kOutTiles * at.wg + t) + 16 * at.warp + pair;
 }
 
-// Sums of the warps -> Shared::factor[head], the sum over all keys: store_output() makes a factor
-// of it, store_part() passes it on. Both warpgroups meet; thread number `head` has it.
-template <class Row, int kHeads>
-__device__ void add_sums(Consumer<Row, kHeads>& c) {
+// Shared::factor of this warpgroup: what visit(head, reference, sum, largest) gives.
+template <class Row, int kHeads, class Visit>
+__device__ void finish_sums(const Consumer<Row, kHeads>& c, const Visit& visit) {
   const Lane at = this_lane();
-  for_each_head<kHeads>(
-      c.sums, [&](int head, float sum) { c.shared.sums[4 * at.wg + at.warp][head] = sum; });
-  ptx::barrier_sync(kBarrierBoth, kConsumers);
-  const int thread = this_thread();
-  if (thread < kHeads) {
+  const Item<kHeads>& item = c.item();
+  const int head = at.warp * kWarp + at.lane;
+  if (head < kHeads) {
     float sum = 0.f;
-    for (int w = 0; w < 8; ++w) sum += c.shared.sums[w][thread];
-    c.shared.factor[thread] = sum;
+    for (int w = 0; w < 8; ++w) sum += item.sums[w][head];
+    c.shared.factor[at.wg][head] = visit(head, item.reference[reference_place<kHeads>(head)], sum,
+                                         from_ordered_int(item.largest[head]));
   }
+  ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
 }
 
-// The whole query was here; bf16 only. Eight lanes write 32 bytes of a head.
-template <class Row, int kHeads>
-__device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
+// The whole query was here. Eight lanes write 32 bytes of a head (bf16).
+template <class Row, int kHeads, bool kF32>
+__device__ void store_values(const Consumer<Row, kHeads>& c, const Work& work) {
+  using T = std::conditional_t<kF32, float, bf16>;
   const Lane at = this_lane();
   const Params& p = c.p;
-  const int thread = this_thread(), heads = p.heads - work.first_head;
-  if (thread < kHeads && thread < heads) {
-    c.shared.factor[thread] =
-        finish_head(p, work, thread, c.shared.reference[reference_place<kHeads>(thread)],
-                    c.shared.factor[thread], from_ordered_int(c.shared.largest[thread]), true);
-  }
-  ptx::barrier_sync(kBarrierBoth, kConsumers);
-  auto* to = static_cast<bf16*>(p.out) + offset_of(p.out_at, work, 2 * at.j);
+  const int heads = p.heads - work.first_head;
+  auto* to = static_cast<T*>(p.out) + offset_of(p.out_at, work, 2 * at.j);
+  int dims[kOutTiles];
+  for (int t = 0; t < kOutTiles; ++t) dims[t] = first_dim<Row>(at, t);
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) {
-    const int head = 8 * (i / 2) + i % 2 + 2 * at.j;
-    const float factor = c.shared.factor[head];
-    for_each_pair(c, at, 4 * (i / 2) + i % 2, [&](int dim, float low, float high) {
-      if (head < heads)
-        *reinterpret_cast<uint32_t*>(to + dim) = pack_bf16(low * factor, high * factor);
-    });
+    const int head = 8 * (i / 2) + i % 2 + 2 * at.j, r = 4 * (i / 2) + i % 2;
+    const float factor = c.shared.factor[at.wg][head];
+    if (head < heads) {
+#pragma unroll
+      for (int t = 0; t < kOutTiles; ++t) {
+        const float low = c.out[t][r] * factor, high = c.out[t][r + 2] * factor;
+        if constexpr (kF32) {
+          *reinterpret_cast<float2*>(to + dims[t]) = {low, high};
+        } else {
+          *reinterpret_cast<uint32_t*>(to + dims[t]) = pack_bf16(low, high);
+        }
+      }
+    }
     to += (i % 2 == 0 ? 1 : 7) * p.out_at.head;
   }
 }
 
-// A part of a query: sums relative to the reference.
 template <class Row, int kHeads>
-__device__ void store_part(const Consumer<Row, kHeads>& c, int64_t part) {
-  const Lane at = this_lane();
+__device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
   const Params& p = c.p;
-  const int thread = this_thread();
-  if (thread < kHeads) {
-    p.summary[part * kHeads + thread] = {c.shared.reference[reference_place<kHeads>(thread)],
-                                         c.shared.factor[thread]};
-  }
-  float* mine = p.partial + (part * kHeads + 2 * at.j) * kWidthV;
-#pragma unroll
-  for (int i = 0; i < kHeads / 4; ++i) {
-    const int h = 8 * (i / 2) + i % 2;  // + 2j
-    for_each_pair(c, at, 4 * (i / 2) + i % 2, [&](int dim, float low, float high) {
-      *reinterpret_cast<float2*>(mine + h * kWidthV + dim) = {low, high};
-    });
-  }
-}
-
-// Where the parts of exchange number `exchanges` of this block's cluster begin. Two sets in turn:
-// who has everybody's parts of one exchange knows that everybody has read those of the exchange
-// before.
-__device__ inline int64_t first_part(const Params& p, int exchanges) {
-  return int64_t{2 * first_item(p) + exchanges % 2} * p.chunks;
-}
-
-// The parts of all blocks of the cluster are there, and can be read.
-template <class Row, int kHeads>
-__device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int exchanges) {
-  ptx::barrier_sync(kBarrierBoth, kConsumers);
-  const int thread = this_thread();
-  if (thread < p.chunks) shared.parts.arrive_in_cluster(static_cast<uint32_t>(thread));
-  shared.parts.wait_in_cluster(exchanges % 2);
-}
-
-// Adds up the parts of a query in order. A warp has a head and 128 dims at a time, a lane 4 dims.
-template <class Row, int kHeads>
-__device__ void merge(const Params& p, const Work& work, int64_t parts) {
-  const int thread = this_thread(), warp = thread / kWarp, lane = thread % kWarp;
-  constexpr int kPieces = kWidthV / (4 * kWarp), kWarps = kConsumers / kWarp;
-  for (int i = chunk_of_block(p) * kWarps + warp; i < kHeads * kPieces; i += p.chunks * kWarps) {
-    const int head = i / kPieces, dim = 4 * kWarp * (i % kPieces) + 4 * lane;
-    if (work.first_head + head >= p.heads) return;
-    const int64_t first = parts * kHeads + head;
-    float2 summary[kMaxChunks];
-    float4 part[kMaxChunks];
-    float reference = -INFINITY;
-#pragma unroll
-    for (int c = 0; c < kMaxChunks; ++c) {
-      summary[c] = {0.f, 0.f};
-      part[c] = {0.f, 0.f, 0.f, 0.f};
-      if (c < work.parts) {
-        summary[c] = __ldcg(&p.summary[first + c * kHeads]);
-        part[c] = __ldcg(
-            reinterpret_cast<const float4*>(p.partial + (first + c * kHeads) * kWidthV + dim));
-      }
-    }
-#pragma unroll
-    for (int c = 0; c < kMaxChunks; ++c) {
-      if (summary[c].y != 0.f) reference = fmaxf(reference, summary[c].x);
-    }
-    float sum = 0.f;
-    float4 values{};
-#pragma unroll
-    for (int c = 0; c < kMaxChunks; ++c) {
-      const float share = summary[c].y == 0.f ? 0.f : exp2f(summary[c].x - reference);
-      sum = fmaf(share, summary[c].y, sum);
-      values.x = fmaf(share, part[c].x, values.x);
-      values.y = fmaf(share, part[c].y, values.y);
-      values.z = fmaf(share, part[c].z, values.z);
-      values.w = fmaf(share, part[c].w, values.w);
-    }
-    // Parts keep their largest logit as the reference where it is asked for.
-    const float factor =
-        finish_head(p, work, head, reference, sum, reference, i % kPieces == 0 && lane == 0);
-    const int64_t at = offset_of(p.out_at, work, head) + dim;
-    store_pair(p, at, values.x * factor, values.y * factor);
-    store_pair(p, at + 2, values.z * factor, values.w * factor);
+  finish_sums(c, [&](int head, float reference, float sum, float largest) {
+    if (head >= p.heads - work.first_head) return 0.f;
+    return finish_head(p, work, head, reference, sum, largest, this_lane().wg == 0);
+  });
+  if (p.out_f32) {
+    store_values<Row, kHeads, true>(c, work);
+  } else {
+    store_values<Row, kHeads, false>(c, work);
   }
 }
 

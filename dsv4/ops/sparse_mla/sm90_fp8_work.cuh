@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8_rows.cuh"
 
 namespace dsv4::sm90_fp8 {
 

@@ -1,0 +1,154 @@
+// Queries whose list is cut among the blocks of a cluster: every block stores its part, all wait
+// for all, and each merges some of the values, over the parts in order.
+//
+//   out = factor sum_c 2^(m_c - m) s_c v_c      m = max_c m_c, v_c = O_c / s_c, s_c: its sum
+//
+// v_c is f16: as exact as the weights it is made of, and the way through L2 is what merging costs.
+// It travels as it lies in registers: the four values of a thread in unit u = kOutTiles (head / 8)
+// + t, two dims each of two heads, are 8 bytes, those of a warp 256.
+
+#pragma once
+
+#include <algorithm>
+
+#include "dsv4/ops/sparse_mla/sm90_fp8_store.cuh"
+
+namespace dsv4::sm90_fp8 {
+
+template <int kHeads>
+constexpr int kUnits = kHeads / 8 * kOutTiles;
+
+// Where the parts of exchange number `exchanges` of this block's cluster begin. Two sets in turn:
+// who has everybody's parts of one exchange knows that everybody has read those of the exchange
+// before.
+__device__ inline int64_t first_part(const Params& p, int exchanges) {
+  return int64_t{2 * first_item(p) + exchanges % 2} * p.chunks;
+}
+template <int kHeads>
+__device__ uint2* part_values(const Params& p, int64_t part) {
+  return p.partial + part * kUnits<kHeads> * kConsumers;
+}
+
+// What this block has of a query.
+template <class Row, int kHeads>
+__device__ void store_part(const Consumer<Row, kHeads>& c, int64_t part) {
+  const Params& p = c.p;
+  finish_sums(c, [&](int head, float reference, float sum, float) {
+    if (this_lane().wg == 0) p.summary[part * kHeads + head] = {reference, sum, 1.f, 0.f};
+    return sum == 0.f ? 0.f : 1.f / sum;
+  });
+  const Lane at = this_lane();
+  uint2* to = part_values<kHeads>(p, part) + this_thread();
+  const float* factors = c.shared.factor[at.wg] + 2 * at.j;
+#pragma unroll
+  for (int n = 0; n < kHeads / 8; ++n) {
+    const float2 f = *reinterpret_cast<const float2*>(factors + 8 * n);
+#pragma unroll
+    for (int t = 0; t < kOutTiles; ++t) {
+      const float* v = c.out[t] + 4 * n;
+      to[(n * kOutTiles + t) * kConsumers] = {pack_f16(v[0] * f.x, v[2] * f.x),
+                                              pack_f16(v[1] * f.y, v[3] * f.y)};
+    }
+  }
+}
+
+// The parts of all blocks of the cluster are there, and can be read.
+template <class Row, int kHeads>
+__device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int exchanges) {
+  ptx::barrier_sync(kBarrierBoth, kConsumers);
+  const int thread = this_thread();
+  if (thread < p.chunks) shared.parts.arrive_in_cluster(static_cast<uint32_t>(thread));
+  shared.parts.wait_in_cluster(exchanges % 2);
+}
+
+// Shared::shares: what the values of every part are multiplied with. Statistics are written by the
+// first block.
+template <class Row, int kHeads>
+__device__ void weigh_parts(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
+                            int64_t parts) {
+  const int head = this_thread();
+  if (head >= kHeads || work.first_head + head >= p.heads) return;
+  float4 summary[kMaxChunks];  // reference, sum, what v_c was divided by
+#pragma unroll
+  for (int c = 0; c < kMaxChunks; ++c) {
+    summary[c] = {0.f, 0.f, 0.f, 0.f};
+    if (c < work.parts) summary[c] = __ldcg(&p.summary[(parts + c) * kHeads + head]);
+  }
+  float reference = -INFINITY, sum = 0.f;
+#pragma unroll
+  for (int c = 0; c < kMaxChunks; ++c) {
+    if (summary[c].y != 0.f) reference = fmaxf(reference, summary[c].x);
+  }
+#pragma unroll
+  for (int c = 0; c < kMaxChunks; ++c) {
+    summary[c].y *= summary[c].y == 0.f ? 0.f : exp2f(summary[c].x - reference);
+    sum += summary[c].y;
+  }
+  // Parts keep their largest logit as the reference where it is asked for.
+  const float factor =
+      finish_head(p, work, head, reference, sum, reference, chunk_of_block(p) == 0);
+#pragma unroll
+  for (int c = 0; c < kMaxChunks; ++c)
+    shared.shares[c][head] = summary[c].y * summary[c].z * factor;
+}
+
+// A warp has the units i chunks + block, its own registers' places in them. kParts: at least as
+// many as there are; kAtOnce units are on their way at a time.
+template <class Row, int kHeads, int kParts>
+__device__ void add_parts(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
+                          int64_t parts) {
+  constexpr int kAtOnce = std::min(32 / kParts, kUnits<kHeads> / 2);
+  const uint2* from = part_values<kHeads>(p, parts) + this_thread();
+  bool weighed = false;
+  for (int first = chunk_of_block(p); first < kUnits<kHeads>; first += kAtOnce * p.chunks) {
+    uint2 values[kAtOnce][kParts];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int unit = first + i * p.chunks;
+#pragma unroll
+      for (int c = 0; c < kParts; ++c) {
+        values[i][c] = {0, 0};
+        if (unit < kUnits<kHeads> && c < work.parts)
+          values[i][c] = __ldcg(from + (c * kUnits<kHeads> + unit) * kConsumers);
+      }
+    }
+    if (!weighed) {  // while the first values are on their way
+      weigh_parts(p, shared, work, parts);
+      ptx::barrier_sync(kBarrierBoth, kConsumers);
+      weighed = true;
+    }
+    const Lane at = this_lane();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int unit = first + i * p.chunks, t = unit % kOutTiles;
+      const int head = unit / kOutTiles * 8 + 2 * at.j;
+      if (unit >= kUnits<kHeads>) break;
+      float4 sum{};
+#pragma unroll
+      for (int c = 0; c < kParts; ++c) {
+        const float2 share = *reinterpret_cast<const float2*>(&shared.shares[c][head]);
+        const float2 a = __half22float2(as_half2(values[i][c].x));
+        const float2 b = __half22float2(as_half2(values[i][c].y));
+        sum.x = fmaf(share.x, a.x, sum.x), sum.y = fmaf(share.x, a.y, sum.y);
+        sum.z = fmaf(share.y, b.x, sum.z), sum.w = fmaf(share.y, b.y, sum.w);
+      }
+      const int64_t to = offset_of(p.out_at, work, head) + first_dim<Row>(at, t);
+      if (work.first_head + head < p.heads) store_pair(p, to, sum.x, sum.y);
+      if (work.first_head + head + 1 < p.heads) store_pair(p, to + p.out_at.head, sum.z, sum.w);
+    }
+  }
+}
+
+template <class Row, int kHeads>
+__device__ void merge(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
+                      int64_t parts) {
+  if (p.chunks <= 2) {
+    add_parts<Row, kHeads, 2>(p, shared, work, parts);
+  } else if (p.chunks <= 4) {
+    add_parts<Row, kHeads, 4>(p, shared, work, parts);
+  } else {
+    add_parts<Row, kHeads, 8>(p, shared, work, parts);
+  }
+}
+
+}  // namespace dsv4::sm90_fp8
