@@ -45,6 +45,16 @@ __device__ void for_each_head(const float* values, const Visit& visit) {
   for (int i = 0; i < 2; ++i) visit(8 * (g / kSharing) + 2 * j + i, values[i]);
 }
 
+// Where a consumer is, in one register: bits that a barrier's phase follows, one for each tile of a
+// pair, the ring, items and exchanges; and whether a key of the item has set the reference.
+enum Flag : uint32_t {
+  kTurnOfTile = 1,
+  kTurnOfRing = 4,
+  kTurnOfItem = 8,
+  kTurnOfExchange = 16,
+  kReferenced = 32
+};
+
 template <class Row, int kHeads>
 struct Consumer {
   using S = Shared<Row, kHeads>;
@@ -54,8 +64,8 @@ struct Consumer {
   S& shared;
   float out[kOutTiles][kHeads / 2];  // O^T; dims 256 wg + 64 t + 16 warp + ..
   float sums[2];                     // of the warp's weights; heads as of for_each_head
-  bool referenced;                   // a key has set the reference
-  int items = 0, slots_used = 0, first_tiles = 0, second_tiles = 0;  // since the kernel began
+  uint32_t flags = 0;                // Flag
+  int first_slot = 0;                // of the pair
 
   __device__ Consumer(const Params& params, S& memory) : p(params), shared(memory) {}
 
@@ -65,11 +75,15 @@ struct Consumer {
       for (int i = 0; i < kHeads / 2; ++i) out[t][i] = 0.f;
     }
     for (float& sum : sums) sum = 0.f;
-    referenced = false;
+    flags &= ~kReferenced;
+  }
+
+  __device__ int turn(uint32_t flag) const {
+    return (flags & flag) != 0 ? 1 : 0;
   }
 
   __device__ Item<kHeads>& item() const {
-    return shared.items[items % 2];
+    return shared.items[turn(kTurnOfItem)];
   }
 
   // Nobody multiplies with q of this item from here on.
@@ -93,7 +107,7 @@ struct Consumer {
   }
   // Everybody's sums and give_up()s of the item are there.
   __device__ void wait_for_sums() const {
-    shared.sums_full.wait(items % 2);
+    shared.sums_full.wait(turn(kTurnOfItem));
   }
 
   // One or two tiles; last: of the item.
@@ -103,10 +117,10 @@ struct Consumer {
     float s[kHeads / 2] = {};
     const bool has_tile = at.wg < tiles;
     if (has_tile) {
-      const int first = slots_used + 2 * at.wg;
-      wait_full(first), wait_full(first + 1);
-      multiply_keys(first, s);
-      mask(first, s);
+      wait_full(2 * at.wg), wait_full(2 * at.wg + 1);
+      const int mine = slot(2 * at.wg + at.warp / 2);
+      multiply_keys(mine, s);
+      mask(mine, s);
     }
     if (last) release_queries();
     if (at.wg == 1) follow(0);
@@ -120,25 +134,31 @@ struct Consumer {
       if (last && follows) publish_sums();
       multiply_values<1>();
     }
-    slots_used += 2 * tiles;
-    ++first_tiles;
-    second_tiles += tiles - 1;
+    first_slot += 2 * tiles;
+    if (first_slot >= S::kSlots) first_slot -= S::kSlots, flags ^= kTurnOfRing;
+    flags ^= tiles > 1 ? 3 * kTurnOfTile : kTurnOfTile;
   }
 
  private:
   // Of the barriers of tile 0 or 1 of the pair.
   __device__ int phase(int tile) const {
-    return (tile == 0 ? first_tiles : second_tiles) % 2;
+    return turn(kTurnOfTile << tile);
   }
-  __device__ void wait_full(int n) {
-    shared.full[n % S::kSlots].wait(n / S::kSlots % 2);
+
+  // Slot i of the pair, from 0 to 3, in the ring.
+  __device__ int slot(int i) const {
+    const int slot = first_slot + i;
+    return slot < S::kSlots ? slot : slot - S::kSlots;
+  }
+  __device__ void wait_full(int i) {
+    const bool wraps = first_slot + i >= S::kSlots;
+    shared.full[slot(i)].wait(turn(kTurnOfRing) ^ (wraps ? 1 : 0));
   }
 
   // Codes of step i + 1 are on their way from shared memory while those of step i are decoded and
   // those of step i - 1 multiplied.
-  __device__ void multiply_keys(int first, float (&s)[kHeads / 2]) {
+  __device__ void multiply_keys(int slot, float (&s)[kHeads / 2]) {
     const Lane at = this_lane();
-    const int slot = (first + at.warp / 2) % S::kSlots;
     const KeyFragments<Row> keys(at, ptx::shared_address(shared.ring[slot]), 16 * (at.warp % 2));
     const __half* scales = shared.scales[slot][0];
     const int place[2] = {scale_place(16 * (at.warp % 2) + at.g),
@@ -147,19 +167,18 @@ struct Consumer {
     Fragments a[kDepth];
     Raw raw[2];
     keys.load(0, raw[0]);
-    __nv_bfloat162 largest{};  // of RoPE values, which are f16 in the other product
+    __nv_bfloat162 largest{};  // magnitude of the RoPE values
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      for (int k = 0; k < 2; ++k) {
-        keys.rope(2 * i + k, a[i][k]);
-        for (const uint32_t pair : a[i][k])
-          largest = __hmax2(largest, __habs2(ptx::as_bf162(pair)));
-      }
+      for (int k = 0; k < 2; ++k) keys.load_rope(2 * i + k, a[i][k]);
       ptx::wgmma_fence();
       for (int k = 0; k < 2; ++k) {
         ptx::Wgmma<__nv_bfloat16, kHeads>::run(s, a[i][k], q_tile(Row::kCodes / 16 + 2 * i + k), 1);
       }
       ptx::wgmma_commit();
+      if constexpr (Row::kRopeIsValue) {
+        for (int k = 0; k < 2; ++k) keys.convert_rope(2 * i + k, a[i][k], largest);
+      }
     }
     uint32_t pair[2];
 #pragma unroll
@@ -193,9 +212,9 @@ struct Consumer {
   }
 
   // Dots of keys that do not exist become -inf.
-  __device__ void mask(int first, float (&s)[kHeads / 2]) {
+  __device__ void mask(int slot, float (&s)[kHeads / 2]) {
     const Lane at = this_lane();
-    const int slot = (first + at.warp / 2) % S::kSlots, row = 16 * (at.warp % 2) + at.g;
+    const int row = 16 * (at.warp % 2) + at.g;
     const int states[2] = {shared.rows[slot][row], shared.rows[slot][row + 8]};
     if (__all_sync(~0u, states[0] == kKey && states[1] == kKey)) return;
     const bool low = states[0] != kNoKey, high = states[1] != kNoKey;
@@ -227,7 +246,7 @@ struct Consumer {
     const Lane at = this_lane();
     shared.weights_full[tile].wait(phase(tile));
     if (shared.moved[tile] == 0) return;
-    referenced = true;
+    flags |= kReferenced;
     for (int i = 0; i < 2; ++i) {
       sums[i] *=
           shared.shrink[tile][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
@@ -250,7 +269,7 @@ struct Consumer {
     }
     // Both warpgroups have used what is about to be overwritten.
     shared.weights_empty[at.wg].wait(phase(at.wg) ^ 1);
-    const bool exceeds = top > (referenced && !kTrackMaximum ? kHeadroom : -INFINITY);
+    const bool exceeds = top > (turn(kReferenced) && !kTrackMaximum ? kHeadroom : -INFINITY);
     const bool moves = ptx::barrier_any(kBarrierOne + at.wg, kGroupThreads, exceeds);
     if (moves) move_reference(s);
     if (at.warp == 0 && at.lane == 0) shared.moved[at.wg] = moves ? 1 : 0;
@@ -313,7 +332,7 @@ struct Consumer {
       // Adding m to s and taking it away again costs s bits; from 2^28 on more than kHeadroom.
       if (!(fabsf(now) < 0x1p24f)) give_up();
       shared.shrink[at.wg][place] =
-          referenced ? exp2f(item().reference[place] - now) : 1.f;  // of 0
+          turn(kReferenced) ? exp2f(item().reference[place] - now) : 1.f;  // of 0
       item().reference[place] = now;
     }
     ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
@@ -321,17 +340,15 @@ struct Consumer {
       sums[i] *=
           shared.shrink[at.wg][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
     }
-    referenced = true;
+    flags |= kReferenced;
   }
 
-  __device__ ValueFragments<Row> slot_address(const Lane& at, int n) const {
-    return ValueFragments<Row>(
-        at, ptx::shared_address(shared.ring[n % S::kSlots]) + at.wg * kOutTiles * 64);
+  // Of the warpgroup's dims in a slot.
+  __device__ ValueFragments<Row> values_of(const Lane& at, int slot) const {
+    return ValueFragments<Row>(at, ptx::shared_address(shared.ring[slot]) + at.wg * kOutTiles * 64);
   }
-  // Of this lane's keys in use number n of a slot, for the warpgroup's dims.
-  __device__ const uint4* scales_of(const Lane& at, int n) const {
-    const __half* scales =
-        &shared.scales[n % S::kSlots][at.wg * kOutTiles * 64 / Row::kGroup][8 * at.j];
+  __device__ const uint4* scales_of(const Lane& at, int slot) const {
+    const __half* scales = &shared.scales[slot][at.wg * kOutTiles * 64 / Row::kGroup][8 * at.j];
     return reinterpret_cast<const uint4*>(scales);
   }
 
@@ -344,55 +361,72 @@ struct Consumer {
     }
   }
 
-  // One tile of the pair: two slots of 32 keys.
-  template <int kPairTile>
-  __device__ void multiply_values() {
-    constexpr int tile = kPairTile;
-    const Lane at = this_lane();
-    const int n = slots_used + 2 * tile;
-    if (tile != at.wg)
-      wait_full(n), wait_full(n + 1);  // the other warpgroup saw it; so must this one
-    shared.weights_full[tile].wait(phase(tile));
-    if (shared.moved[tile] != 0) shrink_output(tile);
-    constexpr uint64_t kWeights =
-        ptx::swizzled_tile(kSharedBase + (S::kChunks + kPairTile) * S::kTileBytes);
-    const ValueFragments<Row> values[2] = {slot_address(at, n), slot_address(at, n + 1)};
-    const uint4* scales[2] = {scales_of(at, n), scales_of(at, n + 1)};
-    constexpr int kSteps = 2 * kOutTiles;
+  // What is between the ring and the products: steps of 32 keys and 64 dims.
+  struct ValueOperands {
     Fragments a[kDepth];
     Raw raw[2];
-    uint4 scale[2];
+    uint4 scales[2];
+  };
+
+  // One tile of the pair: two slots of 32 keys. Tile 1's products follow those of tile 0 that are
+  // under way.
+  template <int kPairTile>
+  __device__ void multiply_values() {
+    ValueOperands o;
+    const Lane at = this_lane();
+    constexpr int kFirst = 2 * kPairTile;
+    if (kPairTile != at.wg)
+      wait_full(kFirst), wait_full(kFirst + 1);  // the other warpgroup saw it; so must this one
+    shared.weights_full[kPairTile].wait(phase(kPairTile));
+    if (shared.moved[kPairTile] != 0) {
+      shrink_output(kPairTile);
+    }
+    constexpr uint64_t kWeights =
+        ptx::swizzled_tile(kSharedBase + (S::kChunks + kPairTile) * S::kTileBytes);
+    constexpr int kSteps = 2 * kOutTiles;
+    const int slots[2] = {slot(kFirst), slot(kFirst + 1)};
+    const ValueFragments<Row> values[2] = {values_of(at, slots[0]), values_of(at, slots[1])};
+    const uint4* scales[2] = {scales_of(at, slots[0]), scales_of(at, slots[1])};
     const auto load = [&](int step) {
       const int half = step / kOutTiles, t = step % kOutTiles;
       if (is_rope(at, t)) return;
-      values[half].load(t, raw[step % 2]);
-      scale[step % 2] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
+      values[half].load(t, o.raw[step % 2]);
+      o.scales[step % 2] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
     };
     load(0);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int half = step / kOutTiles, t = step % kOutTiles;
+      Fragments& a = o.a[step % kDepth];
       if (step + 1 < kSteps) load(step + 1);
       ptx::wgmma_wait<kDepth - 1>();
       if (is_rope(at, t)) {
-        values[half].rope(at, a[step % kDepth]);
+        values[half].load_rope(at, a);
       } else {
-        values[half].decode(raw[step % 2], scale[step % 2], a[step % kDepth]);
+        values[half].decode(o.raw[step % 2], o.scales[step % 2], a);
       }
       ptx::wgmma_fence();
-      for (int k = 0; k < 2; ++k) {
-        ptx::Wgmma<__half, kHeads>::run(out[t], a[step % kDepth][k], kWeights + 4 * half + 2 * k,
-                                        1);
-      }
+      for (int k = 0; k < 2; ++k)
+        ptx::Wgmma<__half, kHeads>::run(out[t], a[k], kWeights + 4 * half + 2 * k, 1);
       ptx::wgmma_commit();
       if (t + 1 < kOutTiles) continue;
       __syncwarp();
-      if (at.lane == 0) shared.empty[(n + half) % S::kSlots].arrive();
+      if (at.lane == 0) shared.empty[slots[half]].arrive();
     }
+    finish_values(kPairTile);
+  }
+
+  __device__ void wait_for_products() {
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int t = 0; t < kOutTiles; ++t) ptx::wgmma_results(out[t]);
-    if (at.lane == 0) shared.weights_empty[tile].arrive();
+  }
+  __device__ void release_weights(int tile) const {
+    if (this_thread() % kWarp == 0) shared.weights_empty[tile].arrive();
+  }
+  __device__ void finish_values(int tile) {
+    wait_for_products();
+    release_weights(tile);
   }
 
   // Whether the warpgroup's tile t of dims is RoPE.

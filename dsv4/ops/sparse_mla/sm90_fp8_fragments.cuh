@@ -78,13 +78,26 @@ struct KeyFragments {
     }
   }
   // RoPE dims 16 i .. 16 i + 15: one product.
-  __device__ void rope(int i, Raw& a) const {
-    ptx::ldmatrix_x4(a, address(Row::kCodes / 16 + 2 * i));
+  __device__ void load_rope(int i, Raw& a) const {
+    ptx::ldmatrix_x4(a, rope_address(i));
+  }
+  // The same in the ring becomes f16, for the product of the values: exact from 2^-17 on.
+  __device__ void convert_rope(int i, const Raw& a, __nv_bfloat162& largest) const {
+    Raw values;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      largest = __hmax2(largest, __habs2(ptx::as_bf162(a[n])));
+      values[n] = pack_f16(__uint_as_float(a[n] << 16), __uint_as_float(a[n] & 0xffff0000));
+    }
+    ptx::stmatrix_x4(rope_address(i), values);
   }
 
  private:
   __device__ uint32_t address(int piece) const {  // even
     return (base ^ 16 * (piece % Row::kSwizzle)) + 16 * (piece - piece % Row::kSwizzle);
+  }
+  __device__ uint32_t rope_address(int i) const {
+    return address(Row::kCodes / 16 + 2 * i);
   }
 };
 
@@ -113,19 +126,16 @@ struct ValueFragments {
       ptx::scaled_pairs(codes, pairs[n], pairs[n], a[n / 2][n % 2 * 2], a[n / 2][n % 2 * 2 + 1]);
     }
   }
-  // RoPE values, bf16 -> f16; here row g of the product is dim g, row g + 8 is dim g + 8. Exact
-  // from 2^-17 on.
-  __device__ void rope(const Lane& at, Fragments& a) const {
+  // RoPE values, f16 since the product of the keys; here row g of the product is dim g, row g + 8
+  // is dim g + 8.
+  __device__ void load_rope(const Lane& at, Fragments& a) const {
     const int lane = at.lane, warp = at.warp;
     const int piece = Row::kCodes / 16 + 2 * warp + lane / 8 % 2;
     // `base` is of the upper half of the dims. Keys 16 further have the same swizzle.
     const uint32_t first = base - piece_address<Row>(0, lane, warp) - kWidthV / 2 +
                            piece_address<Row>(0, lane / 16 * 8 + lane % 8, piece);
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < 2; ++half)
       ptx::ldmatrix_x4_transposed(a[half], first + half * 16 * Row::kRowBytes);
-      for (uint32_t& pair : a[half])
-        pair = pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
-    }
   }
 };
 

@@ -9,13 +9,14 @@ namespace dsv4::sm90_fp8 {
 
 // O^T and the sums leave, whole or as a part.
 template <class Row, int kHeads>
-__device__ void finish(Consumer<Row, kHeads>& c, int& exchanges) {
+__device__ void finish(Consumer<Row, kHeads>& c) {
   const Params& p = c.p;
   c.wait_for_sums();
   const Work work = c.item().work;
   const bool whole = work.parts == 1, fits = c.item().too_large != work.item + 1;
   if (whole && chunk_of_block(p) > 0) return;
-  const int64_t parts = first_part(p, exchanges), mine = parts + chunk_of_block(p);
+  const int turn = c.turn(kTurnOfExchange);
+  const int64_t parts = first_part(p, turn), mine = parts + chunk_of_block(p);
   pair_rope_dims(c);
   if (!fits) {
     attend_exactly<Row, kHeads>(p, c.item().work, whole ? -1 : mine);
@@ -25,27 +26,27 @@ __device__ void finish(Consumer<Row, kHeads>& c, int& exchanges) {
     store_part(c, mine);
   }
   if (whole) return;
-  exchange_parts(p, c.shared, exchanges++);
+  exchange_parts(p, c.shared, turn);
+  c.flags ^= kTurnOfExchange;
   merge<Row, kHeads>(p, c.shared, work, parts);
 }
 
 template <class Row, int kHeads, bool kTrackMaximum>
 __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
   Consumer<Row, kHeads> c(p, shared);
-  int exchanges = 0, item = first_item(p);
-  if (item >= num_items(p)) return;
-  Queries<Row, kHeads, kConsumers>{p, shared, this_thread()}.open(find_work<kHeads>(p, item), 0);
+  Queries<Row, kHeads, kConsumers>{p, shared, this_thread()}.open(
+      find_work<kHeads>(p, first_item(p)), 0);
   ptx::barrier_sync(kBarrierBoth, kConsumers);
   for (;;) {
     c.begin();
     int left = c.item().work.tiles();
     if (left == 0) c.skip();
     for (; left > 0; left -= 2) c.template iterate<kTrackMaximum>(min(left, 2), left <= 2);
-    finish(c, exchanges);
-    ++c.items;
-    item = next_item(p, item);
-    if (item >= num_items(p)) return;
-    shared.item_full.wait((c.items + 1) % 2);
+    finish(c);
+    const int turn = c.turn(kTurnOfItem);
+    if (next_item(p, c.item().work.item) >= num_items(p)) return;
+    c.flags ^= kTurnOfItem;
+    shared.item_full.wait(turn);
   }
 }
 

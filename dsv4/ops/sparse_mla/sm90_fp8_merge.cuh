@@ -18,11 +18,10 @@ namespace dsv4::sm90_fp8 {
 template <int kHeads>
 constexpr int kUnits = kHeads / 8 * kOutTiles;
 
-// Where the parts of exchange number `exchanges` of this block's cluster begin. Two sets in turn:
-// who has everybody's parts of one exchange knows that everybody has read those of the exchange
-// before.
-__device__ inline int64_t first_part(const Params& p, int exchanges) {
-  return int64_t{2 * first_item(p) + exchanges % 2} * p.chunks;
+// Where the parts of an exchange of this block's cluster begin. Two sets take turns: who has
+// everybody's parts of one exchange knows that everybody has read those of the exchange before.
+__device__ inline int64_t first_part(const Params& p, int turn) {
+  return int64_t{2 * first_item(p) + turn} * p.chunks;
 }
 template <int kHeads>
 __device__ uint2* part_values(const Params& p, int64_t part) {
@@ -54,11 +53,11 @@ __device__ void store_part(const Consumer<Row, kHeads>& c, int64_t part) {
 
 // The parts of all blocks of the cluster are there, and can be read.
 template <class Row, int kHeads>
-__device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int exchanges) {
+__device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int turn) {
   ptx::barrier_sync(kBarrierBoth, kConsumers);
   const int thread = this_thread();
   if (thread < p.chunks) shared.parts.arrive_in_cluster(static_cast<uint32_t>(thread));
-  shared.parts.wait_in_cluster(exchanges % 2);
+  shared.parts.wait_in_cluster(turn);
 }
 
 // Shared::shares: what the values of every part are multiplied with. Statistics are written by the
