@@ -49,7 +49,7 @@ __device__ void store_exact_part(const Params& p, int64_t part, int head, float 
   for (const float x : out) largest = fmaxf(largest, fabsf(x));
   largest = warp_max(largest) / sum;
   const float divisor =
-      largest > 32768.f && isfinite(largest) ? exp2f(ceilf(log2f(largest / 32768.f))) : 1.f;
+      largest > 32768.f && largest < INFINITY ? exp2f(ceilf(log2f(largest / 32768.f))) : 1.f;
   if (lane == 0) p.summary[part * kHeads + head] = {reference, sum, divisor, 0.f};
   const float factor = sum == 0.f ? 0.f : 1.f / sum / divisor;
   auto* to = reinterpret_cast<uint32_t*>(part_values<kHeads>(p, part));
