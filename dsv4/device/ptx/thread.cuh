@@ -11,6 +11,7 @@ namespace dsv4::ptx {
 __device__ inline int this_thread() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  __builtin_assume(thread >= 0 && thread < 1024);  // divisions are shifts
   return thread;
 }
 

@@ -46,13 +46,15 @@ __device__ void for_each_head(const float* values, const Visit& visit) {
 }
 
 // Where a consumer is, in one register: bits that a barrier's phase follows, one for each tile of a
-// pair, the ring, items and exchanges; and whether a key of the item has set the reference.
-enum Flag : uint32_t {
+// pair, the ring, items and exchanges; whether a key of the item has set the reference; and
+// from kTileLeft on how many tiles the item still has.
+enum State : uint32_t {
   kTurnOfTile = 1,
   kTurnOfRing = 4,
   kTurnOfItem = 8,
   kTurnOfExchange = 16,
-  kReferenced = 32
+  kReferenced = 32,
+  kTileLeft = 64
 };
 
 template <class Row, int kHeads>
@@ -64,7 +66,7 @@ struct Consumer {
   S& shared;
   float out[kOutTiles][kHeads / 2];  // O^T; dims 256 wg + 64 t + 16 warp + ..
   float sums[2];                     // of the warp's weights; heads as of for_each_head
-  uint32_t flags = 0;                // Flag
+  uint32_t state = 0;                // State
   int first_slot = 0;                // of the pair
 
   __device__ Consumer(const Params& params, S& memory) : p(params), shared(memory) {}
@@ -75,11 +77,11 @@ struct Consumer {
       for (int i = 0; i < kHeads / 2; ++i) out[t][i] = 0.f;
     }
     for (float& sum : sums) sum = 0.f;
-    flags &= ~kReferenced;
+    state = state % kReferenced + static_cast<uint32_t>(item().work.tiles()) * kTileLeft;
   }
 
   __device__ int turn(uint32_t flag) const {
-    return (flags & flag) != 0 ? 1 : 0;
+    return (state & flag) != 0 ? 1 : 0;
   }
 
   __device__ Item<kHeads>& item() const {
@@ -110,17 +112,25 @@ struct Consumer {
     shared.sums_full.wait(turn(kTurnOfItem));
   }
 
-  // One or two tiles; last: of the item.
+  __device__ int tiles_left() const {
+    return static_cast<int>(state / kTileLeft);
+  }
+
+  // The next pair of tiles, or the last tile.
   template <bool kTrackMaximum>
-  __device__ void iterate(int tiles, bool last) {
+  __device__ void iterate() {
     const Lane at = this_lane();
+    const int tiles = min(tiles_left(), 2);
+    state -= static_cast<uint32_t>(tiles) * kTileLeft;
+    const bool last = state < kTileLeft;  // of the item
     float s[kHeads / 2] = {};
     const bool has_tile = at.wg < tiles;
     if (has_tile) {
       wait_full(2 * at.wg), wait_full(2 * at.wg + 1);
       const int mine = slot(2 * at.wg + at.warp / 2);
-      multiply_keys(mine, s);
-      mask(mine, s);
+      RowState rows[2];  // of this lane's keys
+      multiply_keys(mine, s, rows);
+      mask(rows, s);
     }
     if (last) release_queries();
     if (at.wg == 1) follow(0);
@@ -135,8 +145,8 @@ struct Consumer {
       multiply_values<1>();
     }
     first_slot += 2 * tiles;
-    if (first_slot >= S::kSlots) first_slot -= S::kSlots, flags ^= kTurnOfRing;
-    flags ^= tiles > 1 ? 3 * kTurnOfTile : kTurnOfTile;
+    if (first_slot >= S::kSlots) first_slot -= S::kSlots, state ^= kTurnOfRing;
+    state ^= tiles > 1 ? 3 * kTurnOfTile : kTurnOfTile;
   }
 
  private:
@@ -157,7 +167,7 @@ struct Consumer {
 
   // Codes of step i + 1 are on their way from shared memory while those of step i are decoded and
   // those of step i - 1 multiplied.
-  __device__ void multiply_keys(int slot, float (&s)[kHeads / 2]) {
+  __device__ void multiply_keys(int slot, float (&s)[kHeads / 2], RowState (&rows)[2]) {
     const Lane at = this_lane();
     const KeyFragments<Row> keys(at, ptx::shared_address(shared.ring[slot]), 16 * (at.warp % 2));
     const __half* scales = shared.scales[slot][0];
@@ -197,6 +207,8 @@ struct Consumer {
       ptx::wgmma_commit();
     }
     if (Row::kRopeIsValue && !fits_f16(largest)) give_up();
+    for (int r = 0; r < 2; ++r)
+      rows[r] = static_cast<RowState>(shared.rows[slot][16 * (at.warp % 2) + at.g + 8 * r]);
     ptx::wgmma_wait<0>();
     ptx::wgmma_results(s);
   }
@@ -212,13 +224,10 @@ struct Consumer {
   }
 
   // Dots of keys that do not exist become -inf.
-  __device__ void mask(int slot, float (&s)[kHeads / 2]) {
-    const Lane at = this_lane();
-    const int row = 16 * (at.warp % 2) + at.g;
-    const int states[2] = {shared.rows[slot][row], shared.rows[slot][row + 8]};
-    if (__all_sync(~0u, states[0] == kKey && states[1] == kKey)) return;
-    const bool low = states[0] != kNoKey, high = states[1] != kNoKey;
-    if (states[0] == kKeyTooLarge || states[1] == kKeyTooLarge) give_up();
+  __device__ void mask(const RowState (&rows)[2], float (&s)[kHeads / 2]) {
+    if (__all_sync(~0u, rows[0] == kKey && rows[1] == kKey)) return;
+    const bool low = rows[0] != kNoKey, high = rows[1] != kNoKey;
+    if (rows[0] == kKeyTooLarge || rows[1] == kKeyTooLarge) give_up();
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
       if (!low) s[4 * n] = s[4 * n + 1] = -INFINITY;
@@ -246,7 +255,7 @@ struct Consumer {
     const Lane at = this_lane();
     shared.weights_full[tile].wait(phase(tile));
     if (shared.moved[tile] == 0) return;
-    flags |= kReferenced;
+    state |= kReferenced;
     for (int i = 0; i < 2; ++i) {
       sums[i] *=
           shared.shrink[tile][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
@@ -257,19 +266,20 @@ struct Consumer {
   template <bool kTrackMaximum>
   __device__ void weigh(float (&s)[kHeads / 2]) {
     const Lane at = this_lane();
-    float top = -INFINITY;
+    float top[4];  // of every fourth dot: shorter chains
     {
       float m[kHeads / 4];
       read_heads(item().reference, m);
 #pragma unroll
       for (int i = 0; i < kHeads / 2; ++i) {
         s[i] = fmaf(s[i], p.log2_scale, -m[i / 4 * 2 + i % 2]);
-        top = fmaxf(top, s[i]);
+        top[i % 4] = i < 4 ? s[i] : fmaxf(top[i % 4], s[i]);
       }
     }
+    const float largest = fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
     // Both warpgroups have used what is about to be overwritten.
     shared.weights_empty[at.wg].wait(phase(at.wg) ^ 1);
-    const bool exceeds = top > (turn(kReferenced) && !kTrackMaximum ? kHeadroom : -INFINITY);
+    const bool exceeds = largest > (turn(kReferenced) && !kTrackMaximum ? kHeadroom : -INFINITY);
     const bool moves = ptx::barrier_any(kBarrierOne + at.wg, kGroupThreads, exceeds);
     if (moves) move_reference(s);
     if (at.warp == 0 && at.lane == 0) shared.moved[at.wg] = moves ? 1 : 0;
@@ -340,7 +350,7 @@ struct Consumer {
       sums[i] *=
           shared.shrink[at.wg][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
     }
-    flags |= kReferenced;
+    state |= kReferenced;
   }
 
   // Of the warpgroup's dims in a slot.
@@ -375,8 +385,7 @@ struct Consumer {
     ValueOperands o;
     const Lane at = this_lane();
     constexpr int kFirst = 2 * kPairTile;
-    if (kPairTile != at.wg)
-      wait_full(kFirst), wait_full(kFirst + 1);  // the other warpgroup saw it; so must this one
+    // Who stored the weights has seen the rows; so has who sees the weights.
     shared.weights_full[kPairTile].wait(phase(kPairTile));
     if (shared.moved[kPairTile] != 0) {
       shrink_output(kPairTile);
@@ -389,7 +398,6 @@ struct Consumer {
     const uint4* scales[2] = {scales_of(at, slots[0]), scales_of(at, slots[1])};
     const auto load = [&](int step) {
       const int half = step / kOutTiles, t = step % kOutTiles;
-      if (is_rope(at, t)) return;
       values[half].load(t, o.raw[step % 2]);
       o.scales[step % 2] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
     };

@@ -55,7 +55,7 @@ __device__ inline bool fits_f16(__nv_bfloat162 magnitude) {
 
 template <class Row>
 __device__ uint32_t piece_address(uint32_t slot, int row, int piece) {
-  return slot + row * Row::kRowBytes + 16 * (piece ^ Row::swizzle(row));
+  return slot + row * Row::kStride + 16 * piece;
 }
 
 using Raw = uint32_t[4];  // what one ldmatrix gives
@@ -69,7 +69,7 @@ struct KeyFragments {
     base = piece_address<Row>(slot, first + at.lane % 16, at.lane / 16);
   }
   // Codes of dims 32 i ..
-  __device__ void load(int i, Raw& r) const { ptx::ldmatrix_x4(r, address(2 * i)); }
+  __device__ void load(int i, Raw& r) const { ptx::ldmatrix_x4(r, base + 32 * i); }
   // scales: of keys g and g + 8, twice each.
   __device__ static void decode(const Raw& r, const uint32_t (&scales)[2], Fragments& a) {
 #pragma unroll
@@ -93,11 +93,8 @@ struct KeyFragments {
   }
 
  private:
-  __device__ uint32_t address(int piece) const {  // even
-    return (base ^ 16 * (piece % Row::kSwizzle)) + 16 * (piece - piece % Row::kSwizzle);
-  }
   __device__ uint32_t rope_address(int i) const {
-    return address(Row::kCodes / 16 + 2 * i);
+    return base + Row::kCodes + 32 * i;
   }
 };
 
@@ -111,12 +108,8 @@ struct ValueFragments {
     // Not to be computed again at every use.
     base = ptx::opaque(piece_address<Row>(slot, at.lane, at.warp));
   }
-  // Codes of dims 64 tile + 16 warp ..
-  __device__ void load(int tile, Raw& r) const {
-    const int piece = 4 * tile;
-    ptx::ldmatrix_x4_transposed(
-        r, (base ^ 16 * (piece % Row::kSwizzle)) + 16 * (piece - piece % Row::kSwizzle));
-  }
+  // Codes of dims 64 tile + 16 warp .. Behind the last code this is RoPE, of no use.
+  __device__ void load(int tile, Raw& r) const { ptx::ldmatrix_x4_transposed(r, base + 64 * tile); }
   // scales: of keys 8 n + 2j, + 1.
   __device__ static void decode(const Raw& r, const uint4& scales, Fragments& a) {
     const uint32_t pairs[4] = {scales.x, scales.y, scales.z, scales.w};
@@ -129,13 +122,13 @@ struct ValueFragments {
   // RoPE values, f16 since the product of the keys; here row g of the product is dim g, row g + 8
   // is dim g + 8.
   __device__ void load_rope(const Lane& at, Fragments& a) const {
-    const int lane = at.lane, warp = at.warp;
-    const int piece = Row::kCodes / 16 + 2 * warp + lane / 8 % 2;
-    // `base` is of the upper half of the dims. Keys 16 further have the same swizzle.
-    const uint32_t first = base - piece_address<Row>(0, lane, warp) - kWidthV / 2 +
-                           piece_address<Row>(0, lane / 16 * 8 + lane % 8, piece);
+    // `base` is of the upper half of the dims, in this lane's row for codes.
+    const uint32_t codes = piece_address<Row>(0, at.lane, at.warp);
+    const uint32_t rope = piece_address<Row>(0, at.lane / 16 * 8 + at.lane % 8,
+                                             Row::kCodes / 16 + 2 * at.warp + at.lane / 8 % 2);
+    const uint32_t first = base + (rope - codes - kWidthV / 2);
     for (int half = 0; half < 2; ++half)
-      ptx::ldmatrix_x4_transposed(a[half], first + half * 16 * Row::kRowBytes);
+      ptx::ldmatrix_x4_transposed(a[half], first + half * 16 * Row::kStride);
   }
 };
 

@@ -5,6 +5,8 @@
 // iteration: one or two tiles, two slots each. Four lanes share a row. Of a new item's rows those
 // go first that find a free slot; then q, as soon as the item before has no use for its own; then
 // the rows that wait for the last values of the item before.
+//
+// Its instructions take issue slots from those that compute: what can be a constant offset is one.
 
 #pragma once
 
@@ -19,6 +21,8 @@ template <int kHeads>
 struct Cursor {
   Work work;
   int position;  // of the next batch's first row
+  // Ids at list positions, those of the window and those behind it.
+  const int32_t *window_ids, *compressed_ids;
 
   __device__ explicit Cursor(const Params& p) { seek(p, first_item(p)); }
   __device__ bool done(const Params& p) const { return work.item >= num_items(p); }
@@ -27,12 +31,18 @@ struct Cursor {
     position += 2 * kTile;
     if (position >= work.end) seek(p, next_item(p, work.item));
   }
+  __device__ int id(int at) const {
+    return at >= work.end ? -1 : (at < work.window ? window_ids : compressed_ids)[at];
+  }
 
  private:
   __device__ void seek(const Params& p, int item) {
     work.item = item;
-    if (item < num_items(p)) work = find_work<kHeads>(p, item);
+    if (item >= num_items(p)) return;
+    work = find_work<kHeads>(p, item);
     position = work.begin;
+    window_ids = first_id(p.window.list, work);
+    compressed_ids = first_id(p.compressed.list, work) - work.window;
   }
 };
 
@@ -40,24 +50,27 @@ template <class Row, int kHeads>
 struct Gather {
   using S = Shared<Row, kHeads>;
   static_assert(S::kSlots >= kBatchSlots, "a batch waits for slots of earlier batches only");
-  static constexpr int kArrivals = 2 * kGroupThreads;  // at Shared::full
+  static constexpr int kArrivals = kGroupThreads + kGroupThreads / kWarp;  // at Shared::full
   // Slots that are free although the batch before is still in use.
   static constexpr int kFreeSlots =
       S::kSlots < 2 * kBatchSlots ? S::kSlots - kBatchSlots : kBatchSlots;
 
   // This lane's row of every slot of a batch.
   struct Batch {
-    int item = 0;  // that begins with this batch; -1: none
-    int slots = 0;
+    int item;  // that begins with this batch; -1: none
+    int slots;
     int window;  // the first so many rows are of the window
     int ids[kBatchSlots];
   };
 
   const Params& p;
   S& shared;
-  const int row = static_cast<int>(threadIdx.x) % kGroupThreads / 4;
-  const int part = static_cast<int>(threadIdx.x) % 4;
-  int slots_used = 0, items_opened = 0;
+  // Eight lanes that write to shared memory together have rows r and r + 4: 64 bytes each, in
+  // different banks.
+  const int lane = this_thread() % kWarp, part = lane % 4;
+  const int row = this_thread() % kGroupThreads / kWarp * 8 + lane / 4 % 2 * 4 + lane / 8;
+  int first_slot = 0, ring_turn = 1;  // of the batch; ring_turn: the phase in which slots are empty
+  int items_opened = 0;
 
   __device__ Gather(const Params& params, S& memory) : p(params), shared(memory) {}
 
@@ -80,58 +93,70 @@ struct Gather {
     batch.window = at.work.window - at.position;
     if (begins && at.work.item != first_item(p)) prefetch_queries(at.work);
 #pragma unroll
-    for (int s = 0; s < kBatchSlots; ++s) {
-      batch.ids[s] = listed_id(p, at.work, at.position + s * kSlotRows + row);
-    }
+    for (int s = 0; s < kBatchSlots; ++s) batch.ids[s] = at.id(at.position + s * kSlotRows + row);
     at.advance(p);
     return true;
   }
 
-  __device__ const PagedList& list_of(const Batch& batch, int s) const {
-    return s * kSlotRows + row < batch.window ? p.window : p.compressed;
+  // Slot s of the batch in the ring.
+  __device__ int slot(int s) const {
+    return first_slot + s < S::kSlots ? first_slot + s : first_slot + s - S::kSlots;
+  }
+  __device__ void wait_empty(int s) const {
+    shared.empty[slot(s)].wait(ring_turn ^ (first_slot + s < S::kSlots ? 0 : 1));
   }
 
   // Scales are read while rows are on their way, so they cost no time of their own.
   __device__ void copy(const Batch& batch) {
+    const uint8_t* rows[kBatchSlots];  // null: there is none
     uint32_t scales[kBatchSlots];
-    unsigned present = 0;  // bit s: there is one
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
-      scales[s] = 0;
-      const PagedList& rows = list_of(batch, s);
-      if (s >= batch.slots || !is_row(rows, batch.ids[s])) continue;
-      present |= 1u << s;
-      scales[s] = read_scales(find_row<Row>(rows, batch.ids[s]).scales);
+      const PagedList& list = s * kSlotRows + row < batch.window ? p.window : p.compressed;
+      rows[s] = nullptr, scales[s] = 0;
+      if (s >= batch.slots || !is_row(list, batch.ids[s])) continue;
+      const RowPlace place = find_row<Row>(list, batch.ids[s]);
+      rows[s] = place.entry;
+      scales[s] = read_scales(place.scales);
     }
-    copy_rows<0, kFreeSlots>(batch, present);
+    copy_rows<0, kFreeSlots>(batch, rows);
     if (batch.item >= 0) open(batch.item);
-    copy_rows<kFreeSlots, kBatchSlots>(batch, present);
+    copy_rows<kFreeSlots, kBatchSlots>(batch, rows);
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
       if (s >= batch.slots) break;
-      finish_row((slots_used + s) % S::kSlots, (present >> s & 1) != 0, scales[s]);
+      finish_row(slot(s), rows[s] != nullptr, scales[s]);
     }
-    slots_used += batch.slots;
+    first_slot += batch.slots;
+    if (first_slot >= S::kSlots) first_slot -= S::kSlots, ring_turn ^= 1;
   }
 
   template <int kFirst, int kEnd>
-  __device__ void copy_rows(const Batch& batch, unsigned present) const {
+  __device__ void copy_rows(const Batch& batch, const uint8_t* (&rows)[kBatchSlots]) const {
 #pragma unroll
     for (int s = kFirst; s < kEnd; ++s) {
       if (s >= batch.slots) break;
-      const int n = slots_used + s, slot = n % S::kSlots;
-      const bool valid = (present >> s & 1) != 0;
-      const auto* from = static_cast<const uint8_t*>(p.q);  // any address that exists
-      if (valid) from = find_row<Row>(list_of(batch, s), batch.ids[s]).entry;
-      shared.empty[slot].wait((n / S::kSlots + 1) % 2);
-      copy_row(slot, from, valid);
+      wait_empty(s);
+      copy_row(slot(s), rows[s]);
     }
+  }
+
+  __device__ void copy_row(int slot, const uint8_t* from) const {
+    const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride + 16 * part;
+    const bool valid = from != nullptr;
+    // Any address that exists will do for what is not read.
+    const uint8_t* source = (valid ? from : static_cast<const uint8_t*>(p.q)) + 16 * part;
+#pragma unroll
+    for (int i = 0; i < Row::kRowBytes / 64; ++i) {
+      ptx::cp_async_or_zero(to + 64 * i, source + 16 * Row::source_piece(4 * i), valid);
+    }
+    shared.full[slot].arrive_after_copies();
   }
 
   __device__ void open(int item) {
     if (items_opened > 0) {  // the first is the consumers'
       shared.item_empty.wait((items_opened + 1) % 2);
-      const int thread = static_cast<int>(threadIdx.x) - kConsumers;
+      const int thread = this_thread() - kConsumers;
       Queries<Row, kHeads, kGroupThreads>{p, shared, thread}.open(find_work<kHeads>(p, item),
                                                                   items_opened);
       shared.item_full.arrive();
@@ -145,50 +170,34 @@ struct Gather {
     return __ldg(reinterpret_cast<const uint16_t*>(scales) + part);
   }
 
-  __device__ void copy_row(int slot, const uint8_t* from, bool valid) const {
-    const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kRowBytes;
-#pragma unroll
-    for (int i = 0; i < Row::kRowBytes / 64; ++i) {
-      const int piece = 4 * i + part;
-      ptx::cp_async_or_zero(to + 16 * (piece ^ Row::swizzle(row)),
-                            from + 16 * Row::source_piece(piece), valid);
-    }
-    shared.full[slot].arrive_after_copies();
-  }
-
   // What is not copied of a row: its scales and whether there is one.
   __device__ void finish_row(int slot, bool valid, uint32_t scales) const {
     const bool fits = store_scales(slot, scales);
-    const unsigned all_fit = __ballot_sync(~0u, fits) >> (threadIdx.x % kWarp / 4 * 4) & 0xf;
+    const unsigned all_fit = __ballot_sync(~0u, fits) >> (lane - part) & 0xf;
     if (part == 0) shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
-    shared.full[slot].arrive();
+    __syncwarp();
+    if (lane == 0) shared.full[slot].arrive();
   }
 
-  // Scales to f16: powers of two exactly, from 2^-24 on; false for what is too large.
+  // Scales to f16, exactly from 2^-24 on if they are powers of two; false for what is too large.
   __device__ bool store_scales(int slot, uint32_t scales) const {
     __half* to = &shared.scales[slot][0][scale_place(row)];
     if constexpr (Row::kFloatScales) {
       const float scale = __uint_as_float(scales);
       to[part * kSlotRows] = __float2half_rn(scale);
       return fabsf(scale) <= 128.f;
-    } else {
-      bool fits = true;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int code = scales >> 8 * i & 0xff, group = 2 * part + i;
-        if (group >= S::kGroups) break;
-        fits &= code <= 127 + 7;
-        to[group * kSlotRows] =
-            __ushort_as_half(static_cast<uint16_t>(code > 112   ? (code - 112) << 10
-                                                   : code > 102 ? 1 << (code - 103)
-                                                                : 0));
-      }
-      return fits;
+    } else {  // UE8M0 is the exponent of an f32
+      const float low = __uint_as_float((scales & 0xff) << 23);
+      const float high = __uint_as_float((scales & 0xff00) << 15);
+      const __half2 pair = __floats2half2_rn(low, high);
+      to[2 * part * kSlotRows] = __low2half(pair);
+      to[(2 * part + 1) * kSlotRows] = __high2half(pair);
+      return fmaxf(low, high) <= 128.f;
     }
   }
 
   __device__ void prefetch_queries(const Work& work) const {
-    const int head = static_cast<int>(threadIdx.x) - kConsumers;
+    const int head = this_thread() - kConsumers;
     if (head >= kHeads || work.first_head + head >= p.heads) return;
     constexpr int kBytes = (Row::kCodes + Row::kRope) * 2;
     const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, head);

@@ -27,7 +27,7 @@ __device__ void finish(Consumer<Row, kHeads>& c) {
   }
   if (whole) return;
   exchange_parts(p, c.shared, turn);
-  c.flags ^= kTurnOfExchange;
+  c.state ^= kTurnOfExchange;
   merge<Row, kHeads>(p, c.shared, work, parts);
 }
 
@@ -39,13 +39,12 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
   ptx::barrier_sync(kBarrierBoth, kConsumers);
   for (;;) {
     c.begin();
-    int left = c.item().work.tiles();
-    if (left == 0) c.skip();
-    for (; left > 0; left -= 2) c.template iterate<kTrackMaximum>(min(left, 2), left <= 2);
+    if (c.tiles_left() == 0) c.skip();
+    while (c.tiles_left() > 0) c.template iterate<kTrackMaximum>();
     finish(c);
     const int turn = c.turn(kTurnOfItem);
     if (next_item(p, c.item().work.item) >= num_items(p)) return;
-    c.flags ^= kTurnOfItem;
+    c.state ^= kTurnOfItem;
     shared.item_full.wait(turn);
   }
 }

@@ -22,17 +22,17 @@ constexpr int kConsumers = 2 * kGroupThreads;  // two of them compute,
 constexpr int kThreads = kConsumers + kGroupThreads;  // the third gathers
 
 // What a row is in memory, its layout says. In shared memory its codes and RoPE values lie
-// together, 16-byte piece c of row r at c ^ swizzle(r): eight rows' pieces are then in different
-// banks.
+// together, and the next row begins kStride bytes further: an odd number of 16-byte pieces, so that
+// the same piece of eight rows is in different banks.
+template <int kBytes>
+inline constexpr int kOddPieces = kBytes + (kBytes / 16 % 2 == 0 ? 16 : 0);
 
 // Codes and RoPE are key and value; scales lie at the end of the page.
 struct RowV4 {
   static constexpr KvLayout kLayout{};
   static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = true, kFloatScales = false;
-  static constexpr int kRowBytes = kCodes + 2 * kRope, kSwizzle = 4;
-  static_assert(kRowBytes % 128 == 64, "what the swizzle is for");
-  DSV4_HD static constexpr int swizzle(int row) { return row >> 1 & 3; }
+  static constexpr int kRowBytes = kCodes + 2 * kRope, kStride = kOddPieces<kRowBytes>;
   DSV4_HD static constexpr int source_piece(int piece) { return piece; }
 };
 
@@ -41,9 +41,7 @@ struct RowV32 {
   static constexpr KvLayout kLayout = kV32Layout;
   static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = false, kFloatScales = true;
-  static constexpr int kRowBytes = kCodes + 2 * kRope, kSwizzle = 8;
-  static_assert(kRowBytes % 128 == 0, "what the swizzle is for");
-  DSV4_HD static constexpr int swizzle(int row) { return row & 7; }
+  static constexpr int kRowBytes = kCodes + 2 * kRope, kStride = kOddPieces<kRowBytes>;
   DSV4_HD static constexpr int source_piece(int piece) {
     return piece < kCodes / 16 ? piece : piece + static_cast<int>(kLayout.scale_bytes()) / 16;
   }

@@ -20,17 +20,18 @@ struct Item {
 template <class Row, int kHeads>
 struct Shared {
   static constexpr int kChunks = (Row::kCodes + Row::kRope) / 64;  // of q
-  static constexpr int kGroups = Row::kCodes / Row::kGroup;
+  // Of scales; there is one more where the upper half of the dims ends with RoPE.
+  static constexpr int kGroups = kWidthV / Row::kGroup;
   static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, swizzled_tile
   // As many as fit, and no more than hide the latency of memory.
-  static constexpr int kSlotBytes = kSlotRows * (Row::kRowBytes + 2 * kGroups + 1);
+  static constexpr int kSlotBytes = kSlotRows * (Row::kStride + 2 * kGroups + 1);
   static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 8 * 1024;
   static constexpr int kSlots = kFree / kSlotBytes < 10 ? kFree / kSlotBytes : 10;
 
   // q by 64 dims: f16 where keys are codes, in the order that KeyFragments wants; bf16 for RoPE.
   alignas(1024) uint8_t q[kChunks][kTileBytes];
   alignas(1024) uint8_t weights[2][kTileBytes];  // [heads, 64 keys] f16 of the two tiles
-  alignas(128) uint8_t ring[kSlots][kSlotRows * Row::kRowBytes];
+  alignas(128) uint8_t ring[kSlots][kSlotRows * Row::kStride];
   // f16 scales of the rows of a slot; row r is at place 8 (r % 8 / 2) + 2 (r / 8) + r % 2, so that
   // a lane finds its four pairs together.
   alignas(16) __half scales[kSlots][kGroups][kSlotRows];

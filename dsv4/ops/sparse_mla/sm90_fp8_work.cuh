@@ -53,13 +53,14 @@ __device__ Work find_work(const Params& p, int item) {
   return work;
 }
 
+// The ids of a query in one of its lists.
+__device__ inline const int32_t* first_id(const ListPointer& list, const Work& work) {
+  return list.rows + work.request * list.request_stride + work.query * list.slot_stride;
+}
 // What a query's list has at a position; below work.window it is a row of the window's pool.
 __device__ inline int listed_id(const Params& p, const Work& work, int position) {
-  if (position >= work.end) return -1;
-  const bool window = position < work.window;
-  const ListPointer& list = window ? p.window.list : p.compressed.list;
-  const int slot = window ? position : position - work.window;
-  return list.rows[work.request * list.request_stride + work.query * list.slot_stride + slot];
+  if (position < work.window) return first_id(p.window.list, work)[position];
+  return first_id(p.compressed.list, work)[position - work.window];
 }
 __device__ inline bool is_row(const PagedList& rows, int id) {
   return static_cast<unsigned>(id) < static_cast<unsigned>(rows.list.pool.num_rows);
@@ -74,13 +75,12 @@ struct RowPlace {
   const uint8_t *entry, *scales;
 };
 template <class Row>
-__device__ RowPlace find_row(const PagedList& rows, int id) {
-  const PoolPointer& pool = rows.list.pool;
-  const uint32_t page = rows.page_entries.divide(id), entry = id - page * rows.page_entries.divisor;
-  const uint8_t* base = pool.pages + page * pool.page_bytes;
+__device__ RowPlace find_row(const PagedList& rows, uint32_t id) {
   constexpr KvLayout kLayout = Row::kLayout;
-  return {base + kLayout.entry_offset(entry),
-          base + kLayout.scale_offset(pool.page_entries, entry)};
+  const uint32_t entries = rows.page_entries.divisor, page = rows.page_entries.divide(id);
+  const uint8_t* base = rows.list.pool.pages + page * rows.list.pool.page_bytes;
+  const uint32_t entry = id - page * entries;
+  return {base + kLayout.entry_offset(entry), base + kLayout.scale_offset(entries, entry)};
 }
 
 }  // namespace dsv4::sm90_fp8
