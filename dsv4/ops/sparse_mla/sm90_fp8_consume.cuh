@@ -18,8 +18,7 @@
 namespace dsv4::sm90_fp8 {
 
 constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgroup w
-constexpr int kDepth = 3;         // steps whose operands are in registers: decoded or multiplied
-constexpr float kHeadroom = 8.f;  // weights up to 2^8, far below f16's 2^16
+constexpr float kHeadroom = 8.f;                  // weights up to 2^8, far below f16's 2^16
 
 // values[i]: of heads 8 (i / 2) + 2j + i % 2, for this lane's keys -> this lane has the result over
 // all keys of the warp of a few heads: for_each_head calls visit(head, value) for them. Lanes halve
@@ -61,6 +60,10 @@ template <class Row, int kHeads>
 struct Consumer {
   using S = Shared<Row, kHeads>;
   static constexpr int kHeadTiles = kHeads / 8, kOutTiles = kWidthV / 64 / 2;
+  // Steps whose operands are in registers, decoded or multiplied, and those that are on their way
+  // there from shared memory. One more of either is a spill.
+  static constexpr bool kTight = kHeads == 64 && Row::kRopeIsValue;
+  static constexpr int kDepth = kTight ? 2 : 3, kAhead = kTight ? 2 : 1;
 
   const Params& p;
   S& shared;
@@ -175,8 +178,9 @@ struct Consumer {
                           scale_place(16 * (at.warp % 2) + at.g + 8)};
     constexpr int kSteps = Row::kCodes / 32;
     Fragments a[kDepth];
-    Raw raw[2];
-    keys.load(0, raw[0]);
+    Raw raw[kAhead + 1];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) keys.load(i, raw[i]);
     __nv_bfloat162 largest{};  // magnitude of the RoPE values
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -198,9 +202,9 @@ struct Consumer {
         for (int r = 0; r < 2; ++r)
           pair[r] = bits_of(__half2half2(scales[i / kStepsOfGroup * kSlotRows + place[r]]));
       }
-      if (i + 1 < kSteps) keys.load(i + 1, raw[(i + 1) % 2]);
+      if (i + kAhead < kSteps) keys.load(i + kAhead, raw[(i + kAhead) % (kAhead + 1)]);
       ptx::wgmma_wait<kDepth - 1>();
-      keys.decode(raw[i % 2], pair, a[(i + 2) % kDepth]);
+      keys.decode(raw[i % (kAhead + 1)], pair, a[(i + 2) % kDepth]);
       ptx::wgmma_fence();
       for (int k = 0; k < 2; ++k)
         ptx::Wgmma<__half, kHeads>::run(s, a[(i + 2) % kDepth][k], q_tile(2 * i + k), 1);
@@ -374,8 +378,8 @@ struct Consumer {
   // What is between the ring and the products: steps of 32 keys and 64 dims.
   struct ValueOperands {
     Fragments a[kDepth];
-    Raw raw[2];
-    uint4 scales[2];
+    Raw raw[kAhead + 1];
+    uint4 scales[kAhead + 1];
   };
 
   // One tile of the pair: two slots of 32 keys. Tile 1's products follow those of tile 0 that are
@@ -398,20 +402,21 @@ struct Consumer {
     const uint4* scales[2] = {scales_of(at, slots[0]), scales_of(at, slots[1])};
     const auto load = [&](int step) {
       const int half = step / kOutTiles, t = step % kOutTiles;
-      values[half].load(t, o.raw[step % 2]);
-      o.scales[step % 2] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
+      values[half].load(t, o.raw[step % (kAhead + 1)]);
+      o.scales[step % (kAhead + 1)] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
     };
-    load(0);
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) load(step);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int half = step / kOutTiles, t = step % kOutTiles;
       Fragments& a = o.a[step % kDepth];
-      if (step + 1 < kSteps) load(step + 1);
+      if (step + kAhead < kSteps) load(step + kAhead);
       ptx::wgmma_wait<kDepth - 1>();
       if (is_rope(at, t)) {
         values[half].load_rope(at, a);
       } else {
-        values[half].decode(o.raw[step % 2], o.scales[step % 2], a);
+        values[half].decode(o.raw[step % (kAhead + 1)], o.scales[step % (kAhead + 1)], a);
       }
       ptx::wgmma_fence();
       for (int k = 0; k < 2; ++k)
