@@ -24,6 +24,9 @@ struct LaunchShape {
   int64_t grid_y = 1, grid_z = 1;
   int64_t shared = 0;  // bytes of dynamic shared memory
   int cluster = 1;     // blocks of a cluster along x (sm_90)
+  // It may start while the kernel before it ends, and waits by itself (sm_90,
+  // ptx::wait_for_previous_kernel).
+  bool early = false;
 };
 
 // More than 48 KiB, with what it declares statically, a kernel must ask for; asking early is free.
@@ -64,11 +67,18 @@ void launch(Device& device, const char* name, void (*kernel)(Params...), const L
   config.blockDim = dim3(static_cast<unsigned>(shape.block));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared);
   config.stream = device.stream();
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.early) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
   cuda_check_launch(name);
 }

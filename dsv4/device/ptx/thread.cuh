@@ -23,6 +23,17 @@ __device__ inline T opaque(T x) {
   return x;
 }
 
+// A kernel that was launched early (LaunchShape::early) waits here until the one before it in the
+// stream is done and what it wrote can be read; any other passes. Before that nothing may be read
+// or written that another kernel writes or reads.
+__device__ inline void wait_for_previous_kernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+// From here on, in all blocks, the next kernel may start where there is room, if it is an early one.
+__device__ inline void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // The block's dynamic shared memory; on 1024 bytes.
 __device__ inline unsigned char* block_memory() {
   extern __shared__ __align__(1024) unsigned char memory[];

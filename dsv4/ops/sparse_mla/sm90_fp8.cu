@@ -39,7 +39,12 @@ void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
   const int64_t grid = sm90_fp8::num_clusters(p, device.info().processors) * p.chunks;
   sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
     launch(device, "sparse_mla fp8", kernel,
-           {.grid = grid, .block = sm90_fp8::kThreads, .shared = shared, .cluster = p.chunks}, p);
+           {.grid = grid,
+            .block = sm90_fp8::kThreads,
+            .shared = shared,
+            .cluster = p.chunks,
+            .early = true},
+           p);
   });
 }
 

@@ -70,6 +70,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (p.chunks > 1) ptx::cluster_sync();  // others may arrive here from now on
+  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
   if (static_cast<int>(threadIdx.x) >= kConsumers) {
     ptx::lower_registers<56>();
     Gather<Row, kHeads>(p, shared).run();
