@@ -6,7 +6,7 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/sparse_mla/by_request.h"
-#include "dsv4/ops/sparse_mla/sm90_fp8_kernel.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8_call.cuh"
 #include "dsv4/ops/sparse_mla/sparse_mla_cuda.h"
 
 namespace dsv4 {
@@ -15,9 +15,6 @@ namespace {
 using sm90_fp8::Params;
 using sm90_fp8::Plan;
 
-bool is_v32(const SparseMlaArgs& args) {
-  return args.q.dim(-1) == kV32Layout.width();
-}
 int64_t slots_of(const SparseMlaArgs& args) {
   return listed(args.window) + listed(args.compressed);
 }
@@ -33,93 +30,23 @@ const char* reject_list(const KvList& list, bool v32) {
   return nullptr;
 }
 
-Params params(const SparseMlaArgs& args, const Plan& plan) {
-  Params p;
-  p.window = paged_list(args.window);
-  p.compressed = paged_list(args.compressed);
-  p.q = args.q.data;
-  p.q_at = row_strides(args.q);
-  p.out = args.out.data;
-  p.out_at = row_strides(args.out);
-  p.out_f32 = args.out.dtype == DType::kF32;
-  if (!args.lse.empty()) p.lse = args.lse.as<float>(), p.lse_at = sum_strides(args.lse);
-  if (!args.max_logits.empty()) {
-    p.max_logits = args.max_logits.as<float>(), p.max_at = sum_strides(args.max_logits);
-  }
-  if (!args.sink.empty()) p.sink = args.sink.as<float>();
-  p.log2_scale = args.scale * sm90_fp8::kLog2E;
-  p.normalized = args.normalized;
-  p.s_q = Divisor(std::max<int64_t>(1, args.q.dim(1)));
-  p.queries = static_cast<int>(args.q.dim(0) * args.q.dim(1));
-  p.heads = static_cast<int>(args.q.dim(2));
-  p.head_groups = Divisor(std::max<int64_t>(1, ceil_div(p.heads, plan.heads)));
-  p.chunk = Divisor(plan.chunk);
-  p.chunks = plan.chunks;
-  return p;
-}
-
-// Clusters of the grid: those that run at a time walk all items.
-int64_t num_clusters(const Params& p, int processors) {
-  return std::min<int64_t>(int64_t{p.queries} * p.head_groups.divisor,
-                           std::max(1, processors / p.chunks));
-}
-
-// Parts of a call in the workspace, if it has any.
-void take_parts(Scratch& workspace, const Plan& plan, int processors, Params& p) {
-  if (plan.chunks == 1 && !p.out_f32) return;
-  const int64_t parts = 2 * num_clusters(p, processors) * plan.chunks * plan.heads;
-  const TensorView values = workspace.take(DType::kF32, {parts, sm90_fp8::kWidthV});
-  const TensorView sums = workspace.take(DType::kF32, {parts, 2});
-  p.partial = reinterpret_cast<float*>(values.data);
-  p.summary = reinterpret_cast<float2*>(sums.data);
-}
-
-template <class Row, int kHeads, bool kTrackMaximum>
-void launch_kernel(Device& device, const Params& p) {
-  static_assert(sizeof(sm90_fp8::Shared<Row, kHeads>) <= sm90_fp8::kMaxShared);
-  launch(device, "sparse_mla fp8", sm90_fp8::sparse_mla_fp8_kernel<Row, kHeads, kTrackMaximum>,
-         {.grid = num_clusters(p, device.info().processors) * p.chunks,
-          .block = sm90_fp8::kThreads,
-          .shared = sizeof(sm90_fp8::Shared<Row, kHeads>),
-          .cluster = p.chunks},
-         p);
-}
-
-template <class Row, int kHeads>
-void launch_heads(Device& device, const Params& p) {
-  const bool track = p.max_logits != nullptr || !p.normalized;
-  track ? launch_kernel<Row, kHeads, true>(device, p)
-        : launch_kernel<Row, kHeads, false>(device, p);
-}
-
-template <class Row>
-void launch_row(Device& device, const Params& p, int heads) {
-  switch (heads) {
-    case 8:
-      return launch_heads<Row, 8>(device, p);
-    case 16:
-      return launch_heads<Row, 16>(device, p);
-    case 32:
-      return launch_heads<Row, 32>(device, p);
-    default:
-      return launch_heads<Row, 64>(device, p);
-  }
-}
-
 void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
   Device& device = *context.device;
-  Params p = params(args, plan);
+  Params p = sm90_fp8::params(args, plan);
   if (p.queries == 0 || p.heads == 0) return;
   const Scratch::Scope scope(device.workspace());
-  take_parts(device.workspace(), plan, device.info().processors, p);
-  is_v32(args) ? launch_row<sm90_fp8::RowV32>(device, p, plan.heads)
-               : launch_row<sm90_fp8::RowV4>(device, p, plan.heads);
+  sm90_fp8::take_parts(device.workspace(), plan, device.info().processors, p);
+  const int64_t grid = sm90_fp8::num_clusters(p, device.info().processors) * p.chunks;
+  sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
+    launch(device, "sparse_mla fp8", kernel,
+           {.grid = grid, .block = sm90_fp8::kThreads, .shared = shared, .cluster = p.chunks}, p);
+  });
 }
 
 int64_t workspace_bytes(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
-  Params p = params(args, plan);
+  Params p = sm90_fp8::params(args, plan);
   Scratch count = Scratch::counting();
-  take_parts(count, plan, context.device->info().processors, p);
+  sm90_fp8::take_parts(count, plan, context.device->info().processors, p);
   return count.peak_bytes();
 }
 
@@ -149,8 +76,8 @@ const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaAr
   if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
   if (args.q.dim(0) * args.q.dim(1) * args.q.dim(2) > kMost || slots_of(args) > kMost)
     return "too many queries or slots";
-  if (const char* reason = reject_list(args.window, is_v32(args))) return reason;
-  return reject_list(args.compressed, is_v32(args));
+  if (const char* reason = reject_list(args.window, sm90_fp8::is_v32(args))) return reason;
+  return reject_list(args.compressed, sm90_fp8::is_v32(args));
 }
 
 void sparse_mla_sm90_fp8(const Context& context, const SparseMlaArgs& given) {

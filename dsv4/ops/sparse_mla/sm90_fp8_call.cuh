@@ -1,0 +1,86 @@
+// A call of sm90_fp8.cu: arguments as by_request() gives them and a plan -> Params, workspace, grid
+// and kernel.
+
+#pragma once
+
+#include <algorithm>
+
+#include "dsv4/ops/sparse_mla/sm90_fp8_kernel.cuh"
+#include "dsv4/tensor/scratch.h"
+
+namespace dsv4::sm90_fp8 {
+
+inline bool is_v32(const SparseMlaArgs& args) {
+  return args.q.dim(-1) == kV32Layout.width();
+}
+
+inline Params params(const SparseMlaArgs& args, const Plan& plan) {
+  Params p;
+  p.window = paged_list(args.window);
+  p.compressed = paged_list(args.compressed);
+  p.q = args.q.data;
+  p.q_at = row_strides(args.q);
+  p.out = args.out.data;
+  p.out_at = row_strides(args.out);
+  p.out_f32 = args.out.dtype == DType::kF32;
+  if (!args.lse.empty()) p.lse = args.lse.as<float>(), p.lse_at = sum_strides(args.lse);
+  if (!args.max_logits.empty()) {
+    p.max_logits = args.max_logits.as<float>(), p.max_at = sum_strides(args.max_logits);
+  }
+  if (!args.sink.empty()) p.sink = args.sink.as<float>();
+  p.log2_scale = args.scale * kLog2E;
+  p.normalized = args.normalized;
+  p.s_q = Divisor(std::max<int64_t>(1, args.q.dim(1)));
+  p.queries = static_cast<int>(args.q.dim(0) * args.q.dim(1));
+  p.heads = static_cast<int>(args.q.dim(2));
+  p.head_groups = Divisor(std::max<int64_t>(1, ceil_div(p.heads, plan.heads)));
+  p.chunk = Divisor(plan.chunk);
+  p.chunks = plan.chunks;
+  return p;
+}
+
+// Clusters of the grid: those that run at a time walk all items.
+inline int64_t num_clusters(const Params& p, int processors) {
+  return std::min<int64_t>(int64_t{p.queries} * p.head_groups.divisor,
+                           std::max(1, processors / p.chunks));
+}
+
+// Parts of a call in the workspace, if it has any.
+inline void take_parts(Scratch& workspace, const Plan& plan, int processors, Params& p) {
+  if (plan.chunks == 1 && !p.out_f32) return;
+  const int64_t parts = 2 * num_clusters(p, processors) * plan.chunks * plan.heads;
+  const TensorView values = workspace.take(DType::kF32, {parts, kWidthV});
+  const TensorView sums = workspace.take(DType::kF32, {parts, 2});
+  p.partial = reinterpret_cast<float*>(values.data);
+  p.summary = reinterpret_cast<float2*>(sums.data);
+}
+
+// Calls visit(kernel, bytes of shared memory) with the kernel of a call.
+template <class Row, int kHeads, class Visit>
+void with_kernel_of(const Params& p, const Visit& visit) {
+  constexpr int64_t kShared = sizeof(Shared<Row, kHeads>);
+  static_assert(kShared <= kMaxShared);
+  const bool track = p.max_logits != nullptr || !p.normalized;
+  visit(
+      track ? sparse_mla_fp8_kernel<Row, kHeads, true> : sparse_mla_fp8_kernel<Row, kHeads, false>,
+      kShared);
+}
+template <class Row, class Visit>
+void with_kernel_of(const Params& p, int heads, const Visit& visit) {
+  switch (heads) {
+    case 8:
+      return with_kernel_of<Row, 8>(p, visit);
+    case 16:
+      return with_kernel_of<Row, 16>(p, visit);
+    case 32:
+      return with_kernel_of<Row, 32>(p, visit);
+    default:
+      return with_kernel_of<Row, 64>(p, visit);
+  }
+}
+template <class Visit>
+void with_kernel(const Params& p, bool v32, const Plan& plan, const Visit& visit) {
+  v32 ? with_kernel_of<RowV32>(p, plan.heads, visit) : with_kernel_of<RowV4>(p, plan.heads, visit);
+}
+
+}  // namespace dsv4::sm90_fp8
