@@ -74,7 +74,7 @@ struct Consumer {
       for (int i = 0; i < kHeads / 2; ++i) out[t][i] = 0.f;
     }
     for (float& sum : sums) sum = 0.f;
-    largest_rope = {};
+    largest_rope = __half2{};
     referenced = false;
   }
 
