@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
@@ -190,6 +192,55 @@ inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outpu
           .out = front(whole.out, out),
           .lse = front(whole.lse, sums),
           .max_logits = front(whole.max_logits, sums)};
+}
+
+// What the oracle says of a view at the start of `whole`, and around it the poison that has to
+// stay.
+inline std::vector<double> with_gaps(const std::vector<double>& want, const TensorMeta& view,
+                                     const TensorMeta& whole) {
+  std::vector<double> all(static_cast<size_t>(whole.numel()), std::nan(""));
+  for (size_t i = 0; i < want.size(); ++i) {
+    auto rest = static_cast<int64_t>(i), at = int64_t{0};
+    for (int axis = view.rank - 1; axis >= 0; --axis) {
+      at += rest % view.dim(axis) * whole.stride[static_cast<size_t>(axis)];
+      rest /= view.dim(axis);
+    }
+    all[static_cast<size_t>(at)] = want[i];
+  }
+  return all;
+}
+
+// The first row that query `i` lists in the compressed pool: its page and place there.
+inline std::pair<uint8_t*, int64_t> first_row(const SparseMlaArgs& args, int64_t i) {
+  const KvList& list = args.compressed;
+  const int32_t* ids = list.rows.row<int32_t>(i);
+  const int32_t id = *std::find_if(ids, ids + list.rows.dim(-1), [](int32_t x) { return x >= 0; });
+  return {list.pool.pages.row<uint8_t>(id / list.pool.page_entries), id % list.pool.page_entries};
+}
+
+// One value that f16 cannot hold, in a row or query of a packed case; nothing else of it changes,
+// and the small scale of logits keeps every key in the game.
+enum class Large { kScale, kRope, kQuery };
+inline constexpr Large kLarge[] = {Large::kScale, Large::kRope, Large::kQuery};
+
+inline void put_large(Large large, SparseMlaArgs& args) {
+  args.scale = 1e-7f;
+  const KvPool& pool = args.compressed.pool;
+  const auto [page, entry] = first_row(args, 1);
+  uint8_t* scale = page + pool.layout.scale_offset(pool.page_entries, entry);
+  uint8_t* rope = page + pool.layout.rope_offset(entry);
+  const uint16_t large_bf16 = f32_to_bf16(3e5f);
+  if (large == Large::kScale && pool.layout.v32()) {
+    const float value = 600.f;
+    std::memcpy(scale, &value, sizeof(value));
+  } else if (large == Large::kScale) {
+    scale[1] = 127 + 10;
+  } else if (large == Large::kRope) {
+    std::memcpy(rope, &large_bf16, sizeof(large_bf16));
+  } else {
+    auto* q = const_cast<std::byte*>(args.q.data) + args.q.stride[0] * int64_t{2};
+    std::memcpy(q, &large_bf16, sizeof(large_bf16));
+  }
 }
 
 // f32 logits are off by about 40 * 2^-24 * sum |q k| scale < 4e-5 (q of sigma 2, d = 512), and that

@@ -36,22 +36,6 @@ SparseMlaArgs one_query(const SparseMlaArgs& args, int64_t i) {
   return one;
 }
 
-// What the oracle says of a view at the start of `whole`, and around it the poison that has to
-// stay.
-std::vector<double> with_gaps(const std::vector<double>& want, const TensorMeta& view,
-                              const TensorMeta& whole) {
-  std::vector<double> all(static_cast<size_t>(whole.numel()), std::nan(""));
-  for (size_t i = 0; i < want.size(); ++i) {
-    auto rest = static_cast<int64_t>(i), at = int64_t{0};
-    for (int axis = view.rank - 1; axis >= 0; --axis) {
-      at += rest % view.dim(axis) * whole.stride[static_cast<size_t>(axis)];
-      rest /= view.dim(axis);
-    }
-    all[static_cast<size_t>(at)] = want[i];
-  }
-  return all;
-}
-
 void check_case(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, Numerics numerics) {
   const Context context{.numerics = numerics};
   const SparseMlaWant want = sparse_mla_oracle(context, args);
@@ -62,7 +46,7 @@ void check_case(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, N
       .num_tokens = args.q.rank == 4 ? args.q.dim(0) * args.q.dim(1) : args.q.dim(0)};
   const auto add = [&](const char* name, const TensorView& view, const TensorView& all,
                        const std::vector<double>& values, const test::Tolerance& tolerance) {
-    test.outputs.push_back({name, all, with_gaps(values, view, all), tolerance});
+    test.outputs.push_back({name, all, test::with_gaps(values, view, all), tolerance});
   };
   const test::Tolerance logits{.ulps = 2, .abs = 1e-4};
   add("out", args.out, whole.out, want.out, test::tolerance(numerics, args.out.dtype));
@@ -245,18 +229,8 @@ TEST(SparseMla, EitherListMayBeAbsent) {
   }
 }
 
-// The first row that query `i` lists in the compressed pool: its page and place there.
-std::pair<uint8_t*, int64_t> first_row(const SparseMlaArgs& args, int64_t i) {
-  const KvList& list = args.compressed;
-  const int32_t* ids = list.rows.row<int32_t>(i);
-  const int32_t id = *std::find_if(ids, ids + list.rows.dim(-1), [](int32_t x) { return x >= 0; });
-  return {list.pool.pages.row<uint8_t>(id / list.pool.page_entries), id % list.pool.page_entries};
-}
-
-// Rows with f16 inside find another way for what f16 cannot hold, and only for the query that has
-// it. The small scale of logits keeps every key in the game.
-enum class Large { kScale, kRope, kQuery };
-void check_large(const KvLayout& layout, Large large) {
+// Rows with f16 inside find another way for what f16 cannot hold.
+void check_large(const KvLayout& layout, test::Large large) {
   Arena arena;
   Rng rng(21);
   Outputs whole;
@@ -269,27 +243,12 @@ void check_large(const KvLayout& layout, Large large) {
                                         .dtype = DType::kBF16,
                                         .d_v = 512},
                                        whole);
-  args.scale = 1e-7f;
-  const auto [page, entry] = first_row(args, 1);
-  uint8_t* scale = page + layout.scale_offset(args.compressed.pool.page_entries, entry);
-  uint8_t* rope = page + layout.rope_offset(entry);
-  const uint16_t large_bf16 = f32_to_bf16(3e5f);
-  if (large == Large::kScale && layout.v32()) {
-    const float value = 600.f;
-    std::memcpy(scale, &value, sizeof(value));
-  } else if (large == Large::kScale) {
-    scale[1] = 127 + 10;
-  } else if (large == Large::kRope) {
-    std::memcpy(rope, &large_bf16, sizeof(large_bf16));
-  } else {
-    auto* q = const_cast<std::byte*>(args.q.data) + args.q.stride[0] * int64_t{2};
-    std::memcpy(q, &large_bf16, sizeof(large_bf16));
-  }
+  test::put_large(large, args);
   check_case(arena, args, whole, Numerics::kOfficial);
 }
 
 TEST(SparseMla, ValuesThatF16CannotHold) {
-  for (const Large large : {Large::kScale, Large::kRope, Large::kQuery}) {
+  for (const test::Large large : test::kLarge) {
     for (const KvLayout& layout : {KvLayout{}, kV32Layout}) check_large(layout, large);
   }
 }
