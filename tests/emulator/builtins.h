@@ -1,0 +1,103 @@
+// What nvcc declares before the first line of a .cu file, for g++: included on its command line.
+// Types and most of f16 and bf16 come from CUDA's headers, which have host versions of them.
+
+#pragma once
+
+#define CUDA_NO_HALF  // the name `half`, which nvcc lets kernels use
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <vector_types.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "tests/emulator/instructions.h"
+
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
+#define __noinline__
+
+// Of the thread that runs; one dimension.
+inline uint3 threadIdx{}, blockIdx{};
+inline dim3 blockDim, gridDim;
+
+inline int min(int a, int b) {
+  return std::min(a, b);
+}
+inline int max(int a, int b) {
+  return std::max(a, b);
+}
+
+inline float __uint_as_float(unsigned bits) {
+  return std::bit_cast<float>(bits);
+}
+inline float __int_as_float(int bits) {
+  return std::bit_cast<float>(bits);
+}
+inline int __float_as_int(float x) {
+  return std::bit_cast<int>(x);
+}
+inline unsigned __float_as_uint(float x) {
+  return std::bit_cast<unsigned>(x);
+}
+inline int __popc(unsigned bits) {
+  return std::popcount(bits);
+}
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  unsigned picked = 0;
+  for (int i = 0; i < 4; ++i)
+    picked |= static_cast<unsigned>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return picked;
+}
+template <class T>
+T __ldg(const T* from) {
+  return *from;
+}
+template <class T>
+T __ldcg(const T* from) {
+  return *from;
+}
+inline int atomicMax(int* at, int value) {
+  dsv4::emulator::pause();
+  const int before = *at;
+  *at = std::max(before, value);
+  return before;
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int bits) {
+  static_assert(sizeof(T) == 4);
+  const int from = static_cast<int>(threadIdx.x % 32) ^ bits;
+  return std::bit_cast<T>(
+      dsv4::emulator::shuffle("__shfl_xor_sync", mask, std::bit_cast<uint32_t>(value), from));
+}
+template <class T>
+T __shfl_sync(unsigned mask, T value, int from) {
+  static_assert(sizeof(T) == 4);
+  return std::bit_cast<T>(
+      dsv4::emulator::shuffle("__shfl_sync", mask, std::bit_cast<uint32_t>(value), from % 32));
+}
+inline unsigned __ballot_sync(unsigned mask, bool yes) {
+  return dsv4::emulator::ballot("__ballot_sync", mask, yes);
+}
+inline bool __all_sync(unsigned mask, bool yes) {
+  return dsv4::emulator::ballot("__all_sync", mask, yes) == mask;
+}
+inline bool __any_sync(unsigned mask, bool yes) {
+  return dsv4::emulator::ballot("__any_sync", mask, yes) != 0;
+}
+inline void __syncwarp() {
+  dsv4::emulator::sync_warp();
+}
+inline void __syncthreads() {
+  dsv4::emulator::barrier(0, static_cast<int>(blockDim.x), false);
+}
+[[noreturn]] inline void __trap() {
+  dsv4::emulator::trap();
+}

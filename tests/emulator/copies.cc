@@ -1,0 +1,138 @@
+// mbarriers, copies in the background, and what the two proxies of shared memory have to tell each
+// other.
+
+#include <cstring>
+
+#include "tests/emulator/instructions.h"
+#include "tests/emulator/machine.h"
+
+namespace dsv4::emulator {
+namespace {
+
+// The 8 bytes of an mbarrier: where it is, so that who writes over it is found.
+struct Mbarrier {
+  static constexpr uint64_t kMark = 0x2ba1e5;
+  uint64_t mark : 23, phase : 1, missing : 20, expected : 20;
+};
+
+Mbarrier& mbarrier(void* at) {
+  machine().shared("mbarrier", *machine().self().block, shared_address(at), 8, 8);
+  auto& state = *static_cast<Mbarrier*>(at);
+  if (state.mark != Mbarrier::kMark)
+    kernel_error("uses an mbarrier at {} that is not initialised", shared_address(at));
+  return state;
+}
+
+void arrive(Mbarrier& state) {
+  if (--state.missing > 0) return;
+  state.phase ^= 1;
+  state.missing = state.expected;
+  machine().wake(&state);
+}
+
+}  // namespace
+
+std::string describe_mbarrier(const void* barrier) {
+  const auto& state = *static_cast<const Mbarrier*>(barrier);
+  return fmt::format("phase {}, {} arrivals of {} are missing", uint64_t{state.phase},
+                     uint64_t{state.missing}, uint64_t{state.expected});
+}
+
+void mbarrier_init(void* barrier, uint32_t arrivals) {
+  machine().shared("mbarrier.init", *machine().self().block, shared_address(barrier), 8, 8);
+  if (arrivals == 0 || arrivals >= 1u << 20)
+    kernel_error("initialises an mbarrier for {} arrivals", arrivals);
+  *static_cast<Mbarrier*>(barrier) = {Mbarrier::kMark, 0, arrivals, arrivals};
+}
+
+void mbarrier_arrive(void* barrier) {
+  pause();
+  arrive(mbarrier(barrier));
+}
+
+void mbarrier_arrive_after_copies(void* barrier) {
+  mbarrier(barrier);
+  Thread& self = machine().self();
+  self.copies.push_back({.arrival = barrier});
+  machine().remember(self);
+  pause();
+}
+
+void mbarrier_arrive_at(void* barrier, uint32_t rank) {
+  pause();
+  Machine& all = machine();
+  if (rank >= all.blocks.size()) kernel_error("arrives in block {} of its cluster", rank);
+  const Block &mine = *all.self().block, &there = all.blocks[rank];
+  if (there.running == 0) kernel_error("arrives in block {}, which has ended", there.index);
+  const ptrdiff_t offset = static_cast<std::byte*>(barrier) - mine.memory->data();
+  mbarrier(barrier);
+  auto& state = *reinterpret_cast<Mbarrier*>(there.memory->data() + offset);
+  if (state.mark != Mbarrier::kMark)
+    kernel_error("arrives at an mbarrier of block {} that is not initialised", there.index);
+  arrive(state);
+}
+
+// A phase that ended and another one since are not told apart, as on the device.
+void mbarrier_wait(void* barrier, uint32_t parity) {
+  pause();
+  while (mbarrier(barrier).phase == (parity & 1))
+    machine().wait({.kind = Wait::kMbarrier, .where = barrier, .parity = parity});
+}
+
+// Until it is performed nobody knows what is at its destination.
+void copy(uint32_t to, const void* from, int bytes, bool valid) {
+  Machine& all = machine();
+  Thread& self = all.self();
+  const auto size = static_cast<size_t>(bytes);
+  std::byte* place = all.shared("cp.async", *self.block, to, size, size);
+  if (reinterpret_cast<uintptr_t>(from) % size != 0)
+    kernel_error("cp.async from {}, which is not on {}", from, size);
+  std::memset(place, 0xff, size);
+  self.copies.push_back(
+      {.to = place, .from = valid ? static_cast<const std::byte*>(from) : nullptr, .bytes = bytes});
+  all.remember(self);
+  all.pause();
+}
+
+void perform_copy(Thread& thread, size_t which) {
+  auto& copies = thread.copies;
+  // An arrival is for the copies before it.
+  if (copies[which].arrival != nullptr) {
+    for (size_t i = 0; i < which && copies[which].arrival != nullptr; ++i) {
+      if (copies[i].arrival == nullptr) which = i;
+    }
+  }
+  const Copy copy = copies[which];
+  copies.erase(copies.begin() + static_cast<ptrdiff_t>(which));
+  if (copy.arrival != nullptr) {
+    arrive(mbarrier(copy.arrival));
+    return;
+  }
+  const auto size = static_cast<size_t>(copy.bytes);
+  copy.from == nullptr ? std::memset(copy.to, 0, size) : std::memcpy(copy.to, copy.from, size);
+  note_write(thread, copy.to);
+}
+
+void wait_for_copies() {
+  Thread& self = machine().self();
+  while (!self.copies.empty()) perform_copy(self, 0);
+  pause();
+}
+
+void note_write(Thread& thread, const std::byte* to) {
+  const auto piece = static_cast<uint32_t>((to - thread.block->memory->data()) / 16);
+  uint16_t& writer = thread.block->unfenced[piece];
+  if (writer == thread.index + 1) return;
+  writer = static_cast<uint16_t>(thread.index + 1);
+  thread.unfenced.push_back(piece);
+}
+void fence_proxy_async() {
+  Thread& self = machine().self();
+  for (const uint32_t piece : self.unfenced) {
+    uint16_t& writer = self.block->unfenced[piece];
+    if (writer == self.index + 1) writer = 0;
+  }
+  self.unfenced.clear();
+}
+
+}  // namespace dsv4::emulator

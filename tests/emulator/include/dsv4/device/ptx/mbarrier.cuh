@@ -1,0 +1,60 @@
+// dsv4/device/ptx/mbarrier.cuh on the emulator.
+
+#pragma once
+
+#include "dsv4/device/ptx/mma.cuh"
+
+namespace dsv4::ptx {
+
+struct alignas(8) Mbarrier {
+  uint64_t state;
+
+  void init(uint32_t arrivals) { emulator::mbarrier_init(this, arrivals); }
+  void arrive() { emulator::mbarrier_arrive(this); }
+  void arrive_after_copies() { emulator::mbarrier_arrive_after_copies(this); }
+  void wait(uint32_t parity) { emulator::mbarrier_wait(this, parity); }
+  void arrive_in_cluster(uint32_t rank) { emulator::mbarrier_arrive_at(this, rank); }
+  void wait_in_cluster(uint32_t parity) { emulator::mbarrier_wait(this, parity); }
+};
+
+inline uint32_t cluster_rank() {
+  return static_cast<uint32_t>(emulator::cluster_rank());
+}
+inline uint32_t cluster_id() {
+  return static_cast<uint32_t>(emulator::cluster_id());
+}
+inline uint32_t num_clusters() {
+  return static_cast<uint32_t>(emulator::num_clusters());
+}
+inline void cluster_sync() {
+  emulator::sync_cluster();
+}
+
+inline void fence_mbarrier_init() {
+}
+inline void fence_proxy_async() {
+  emulator::fence_proxy_async();
+}
+
+inline void barrier_sync(int id, int threads) {
+  emulator::barrier(id, threads, false);
+}
+inline bool barrier_any(int id, int threads, bool yes) {
+  return emulator::barrier(id, threads, yes);
+}
+
+template <int kRegisters>
+void raise_registers() {
+}
+template <int kRegisters>
+void lower_registers() {
+}
+
+inline void prefetch_l2(const void*, uint32_t) {
+}
+
+inline void cp_async_or_zero(uint32_t to, const void* from, bool valid) {
+  emulator::copy(to, from, 16, valid);
+}
+
+}  // namespace dsv4::ptx

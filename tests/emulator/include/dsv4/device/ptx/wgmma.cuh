@@ -1,0 +1,43 @@
+// dsv4/device/ptx/wgmma.cuh on the emulator.
+
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "dsv4/device/ptx/mma.cuh"
+
+namespace dsv4::ptx {
+
+inline void wgmma_fence() {
+  emulator::wgmma_fence();
+}
+inline void wgmma_commit() {
+  emulator::wgmma_commit();
+}
+template <int kGroups>
+void wgmma_wait() {
+  emulator::wgmma_wait(kGroups);
+}
+template <int kCount>
+void wgmma_results(float (&)[kCount]) {
+}
+
+template <class T, int kN, int kTransposeB = 0>
+struct Wgmma {
+  static constexpr bool kBf16 = std::is_same_v<T, __nv_bfloat16>;
+  static_assert(kBf16 || std::is_same_v<T, __half>);
+  static constexpr emulator::WgmmaShape kShape{
+      .bf16 = kBf16, .n = kN, .transposed = kTransposeB != 0};
+
+  static void run(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {
+    emulator::wgmma(kShape, d, a, 0, b, accumulate != 0);
+  }
+  static void run(float (&d)[kN / 2], uint64_t a, uint64_t b, int accumulate) {
+    emulator::wgmma(kShape, d, nullptr, a, b, accumulate != 0);
+  }
+};
+
+}  // namespace dsv4::ptx

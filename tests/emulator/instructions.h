@@ -1,0 +1,55 @@
+// What emulated kernels call: through builtins.h for CUDA's functions, and through
+// include/dsv4/device/ptx for ours. Addresses are shared addresses of the running thread's block.
+
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4::emulator {
+
+void pause();  // other threads may run now
+[[noreturn]] void trap();
+
+// Warps, all lanes.
+uint32_t shuffle(const char* op, uint32_t mask, uint32_t value, int from);
+uint32_t ballot(const char* op, uint32_t mask, bool yes);
+void sync_warp();
+
+// Blocks and clusters. barrier: whether any of its threads says yes.
+bool barrier(int id, int threads, bool yes);
+void sync_cluster();
+int cluster_rank();
+int cluster_id();
+int num_clusters();
+uint32_t shared_address(const void* pointer);
+unsigned char* block_memory();
+
+// mbarriers; `barrier` is where the kernel has its 8 bytes.
+void mbarrier_init(void* barrier, uint32_t arrivals);
+void mbarrier_arrive(void* barrier);
+void mbarrier_arrive_after_copies(void* barrier);
+void mbarrier_arrive_at(void* barrier, uint32_t rank);
+void mbarrier_wait(void* barrier, uint32_t parity);
+
+void copy(uint32_t to, const void* from, int bytes, bool valid);
+void wait_for_copies();
+void fence_proxy_async();
+
+// matrices: of 8 x 8; `row`: this lane's address. load: to r[0 .. matrices); store: from there.
+void load_matrices(uint32_t* r, uint32_t row, bool transposed);  // four
+void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices);
+void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
+
+// wgmma; a: registers, or null and a descriptor.
+struct WgmmaShape {
+  bool bf16;
+  int n;
+  bool transposed;
+};
+void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_tile, uint64_t b_tile,
+           bool accumulate);
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(int groups);
+
+}  // namespace dsv4::emulator

@@ -1,0 +1,174 @@
+// Row sm90_fp8 of sparse_mla.h on the emulator: against the oracle, and the same bits in whatever
+// order things happen.
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "dsv4/ops/sparse_mla/random_case_test.h"
+#include "dsv4/ops/sparse_mla/sm90_fp8_call.cuh"
+#include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
+#include "tests/emulator/launch.h"
+
+namespace dsv4 {
+namespace {
+
+using sm90_fp8::Plan;
+using test::Arena;
+using test::Outputs;
+using test::Shape;
+
+constexpr uint64_t kSeeds = 4;
+
+void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, uint64_t seed) {
+  const SparseMlaArgs args = by_request(given);
+  sm90_fp8::Params p = sm90_fp8::params(args, plan);
+  Scratch workspace;
+  sm90_fp8::take_parts(workspace, plan, processors, p);
+  sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
+    emulator::launch({.grid = static_cast<int>(sm90_fp8::num_clusters(p, processors)) * plan.chunks,
+                      .block = sm90_fp8::kThreads,
+                      .cluster = plan.chunks,
+                      .shared = static_cast<size_t>(shared),
+                      .seed = seed},
+                     [&] { kernel(p); });
+  });
+}
+
+// processors: of the GPU, as far as the grid knows.
+void check(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, const Plan& plan,
+           int processors) {
+  const Context context{.numerics = Numerics::kOfficial};
+  const SparseMlaWant want = sparse_mla_oracle(context, args);
+  const auto compare = [](const TensorView& got, const std::vector<double>& values,
+                          const TensorView& all, const test::Tolerance& tolerance) {
+    return test::compare(all, test::with_gaps(values, got, all), tolerance);
+  };
+  const test::Tolerance logits{.ulps = 2, .abs = 1e-4};
+  arena.freeze();
+  std::vector<std::byte> first;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    arena.prepare();
+    ASSERT_NO_THROW(run_emulated(args, plan, processors, seed));
+    arena.verify();
+    if (seed == 0) first = arena.written();
+    EXPECT_TRUE(first == arena.written()) << "the order of things changed bits";
+    ASSERT_EQ(
+        compare(args.out, want.out, whole.out, test::tolerance(context.numerics, args.out.dtype)),
+        "");
+    ASSERT_EQ(compare(args.lse, want.lse, whole.lse, logits), "");
+    if (args.max_logits.empty()) continue;
+    ASSERT_EQ(compare(args.max_logits, want.max_logits, whole.max_logits, logits), "");
+  }
+}
+
+struct Case {
+  Shape shape;
+  Plan plan;
+  int processors;
+  bool max_logits = false;
+  std::optional<test::Large> large{};
+};
+
+// In both row formats.
+void check(Case test) {
+  test.shape.dtype = DType::kBF16;
+  test.shape.d_v = 512;
+  for (const KvLayout& layout : {KvLayout{}, kV32Layout}) {
+    test.shape.layout = layout;
+    Arena arena;
+    Rng rng(static_cast<uint64_t>(test.shape.h * 1000 + test.shape.window * 10));
+    Outputs whole;
+    SparseMlaArgs args = test::make_args(arena, rng, test.shape, whole);
+    if (!test.max_logits) args.max_logits = {};
+    if (test.large) test::put_large(*test.large, args);
+    SCOPED_TRACE(
+        fmt::format("q {} heads {} chunk {}", to_string(args.q), test.plan.heads, test.plan.chunk));
+    check(arena, args, whole, test.plan, test.processors);
+  }
+}
+
+TEST(Sm90Fp8Emulated, BlocksOfEverySize) {
+  for (const int heads : {8, 16, 32, 64}) {
+    const Plan plan{.heads = heads, .chunk = 192};
+    // One query for each block and both lists; then several, and a tile alone.
+    check({.shape = {.t = 1, .h = heads, .window = 70, .compressed = 100},
+           .plan = plan,
+           .processors = 2});
+    check({.shape = {.t = 2, .h = heads + 3, .window = 33, .compressed = 20, .s_q = 2},
+           .plan = plan,
+           .processors = 3});
+  }
+}
+
+TEST(Sm90Fp8Emulated, TheRingGoesRound) {
+  check({.shape = {.t = 2, .h = 16, .window = 128, .compressed = 900},
+         .plan = {.heads = 16, .chunk = 1088},
+         .processors = 1});
+}
+
+TEST(Sm90Fp8Emulated, ChunksOfAList) {
+  for (const int chunks : {2, 3, 5, 8}) {
+    check({.shape = {.t = 3, .h = 13, .window = 40, .compressed = chunks * 64 - 50},
+           .plan = {.heads = 8, .chunk = 64, .chunks = chunks},
+           .processors = 2 * chunks,
+           .max_logits = chunks == 3});
+  }
+  check({.shape = {.t = 2, .h = 70, .window = 100, .compressed = 300, .lengths = true},
+         .plan = {.heads = 64, .chunk = 256, .chunks = 2},
+         .processors = 2});
+}
+
+TEST(Sm90Fp8Emulated, ListsWithLengthsAndGaps) {
+  for (const int chunks : {1, 2}) {
+    check({.shape = {.t = 6,
+                     .h = 9,
+                     .window = 70,
+                     .compressed = 50,
+                     .s_q = 2,
+                     .lengths = true,
+                     .strided = true},
+           .plan = {.heads = 16, .chunk = 128 / chunks, .chunks = chunks},
+           .processors = 2 * chunks,
+           .max_logits = true});
+    check({.shape = {.t = 3, .h = 9, .window = 8, .compressed = 3, .invalid = 1.0},
+           .plan = {.heads = 16, .chunk = 64, .chunks = chunks},
+           .processors = chunks});
+  }
+}
+
+TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
+  for (const int chunks : {1, 3}) {
+    for (const bool f32_out : {false, true}) {
+      check({.shape = {.t = 3,
+                       .h = 16,
+                       .window = 60,
+                       .compressed = 120,
+                       .lengths = true,
+                       .normalized = !f32_out,
+                       .f32_out = f32_out},
+             .plan = {.heads = 16, .chunk = 192 / chunks, .chunks = chunks},
+             .processors = 2 * chunks,
+             .max_logits = true});
+    }
+  }
+  check({.shape = {.t = 2, .h = 8, .window = 60, .compressed = 120, .normalized = false},
+         .plan = {.heads = 8, .chunk = 192},
+         .processors = 1,
+         .max_logits = true});
+}
+
+TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {
+  for (const test::Large large : test::kLarge) {
+    for (const int chunks : {1, 2}) {
+      check({.shape = {.t = 3, .h = 10, .window = 40, .compressed = 80},
+             .plan = {.heads = 16, .chunk = 128 / chunks, .chunks = chunks},
+             .processors = chunks,
+             .large = large});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,103 @@
+// Instructions of warps, blocks and clusters.
+
+#include "tests/emulator/instructions.h"
+#include "tests/emulator/machine.h"
+
+namespace dsv4::emulator {
+namespace {
+
+void check_mask(const char* op, uint32_t mask) {
+  if (mask != ~0u) kernel_error("{} of the lanes {:#x}: only whole warps are emulated", op, mask);
+}
+
+bool arrive(Barrier& at, int threads, bool yes) {
+  Machine& all = machine();
+  all.pause();
+  if (at.arrived > 0 && at.expected != threads)
+    kernel_error("is at {} with {} threads, others with {}", at.name, threads, at.expected);
+  at.expected = threads;
+  at.any |= yes;
+  if (++at.arrived < threads) {
+    all.wait({.kind = Wait::kBarrier, .where = &at});
+    return all.self().answer;
+  }
+  at.arrived = 0;
+  const bool any = std::exchange(at.any, false);
+  all.wake(&at, any);
+  return any;
+}
+
+}  // namespace
+
+void pause() {
+  machine().pause();
+}
+void trap() {
+  kernel_error("is at __trap");
+}
+
+uint32_t shuffle(const char* op, uint32_t mask, uint32_t value, int from) {
+  check_mask(op, mask);
+  struct Mine {
+    uint32_t value, result;
+    int from;
+  } mine{value, 0, from};
+  together(op, mine, [](const auto& lanes) {
+    for (Mine* lane : lanes) lane->result = lanes[static_cast<size_t>(lane->from)]->value;
+  });
+  return mine.result;
+}
+
+uint32_t ballot(const char* op, uint32_t mask, bool yes) {
+  check_mask(op, mask);
+  struct Mine {
+    bool yes;
+    uint32_t result;
+  } mine{yes, 0};
+  together(op, mine, [](const auto& lanes) {
+    uint32_t bits = 0;
+    for (size_t i = 0; i < lanes.size(); ++i) bits |= uint32_t{lanes[i]->yes} << i;
+    for (Mine* lane : lanes) lane->result = bits;
+  });
+  return mine.result;
+}
+
+void sync_warp() {
+  int mine = 0;
+  together("__syncwarp", mine, [](const auto&) {});
+}
+
+bool barrier(int id, int threads, bool yes) {
+  auto& barriers = machine().self().block->barriers;
+  if (id < 0 || id >= static_cast<int>(barriers.size()) || threads % kWarpLanes != 0 ||
+      threads <= 0 || threads > machine().launch.block)
+    kernel_error("is at barrier {} of {} threads", id, threads);
+  return arrive(barriers[static_cast<size_t>(id)], threads, yes);
+}
+void sync_cluster() {
+  const Launch& launch = machine().launch;
+  arrive(machine().cluster, launch.block * launch.cluster, false);
+}
+
+int cluster_rank() {
+  return machine().self().block->rank;
+}
+int cluster_id() {
+  return machine().cluster_index;
+}
+int num_clusters() {
+  return machine().launch.grid / machine().launch.cluster;
+}
+
+uint32_t shared_address(const void* pointer) {
+  const Pages& memory = *machine().self().block->memory;
+  const auto* at = static_cast<const std::byte*>(pointer);
+  if (at < memory.data() || at > memory.data() + machine().launch.shared)
+    kernel_error("asks for the shared address of a pointer to elsewhere");
+  return kSharedBase + static_cast<uint32_t>(at - memory.data());
+}
+unsigned char* block_memory() {
+  return reinterpret_cast<unsigned char*>(machine().self().block->memory->data());
+}
+
+}  // namespace dsv4::emulator
