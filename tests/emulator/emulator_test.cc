@@ -177,38 +177,36 @@ TEST(Emulator, ProductsOfAWarpgroup) {
   }
 }
 
-TEST(Emulator, ProductsThatAreNotWaitedFor) {
-  expect_error({.block = 128, .shared = 4096, .seed = kLate}, "warp", [] {
+// What must not happen between asking for a product and its end, or before.
+template <class Between>
+auto product_with(const Between& between) {
+  return [between] {
     uint32_t a[4];
     fill<8, 0>(a);
-    if (threadIdx.x >= 96) return;
     float d[4] = {};
+    ptx::wgmma_fence();
+    if (!between(a)) return;
     ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::swizzled_tile(kBase), 1);
     ptx::wgmma_commit();
+    between(a);
     ptx::wgmma_wait<0>();
-  });
+  };
+}
+
+TEST(Emulator, ProductsThatBreakARule) {
+  const Launch how{.block = 128, .shared = 4096};
+  expect_error(how, "took part in", product_with([](auto&) { return threadIdx.x < 96; }));
+  expect_error(how, "without fence_proxy_async", product_with([](auto&) {
+                 ptx::stmatrix_x2_transposed(kBase + 128 * (threadIdx.x % 8), 0, 0);
+                 return true;
+               }));
+  expect_error(how, "no wgmma_fence", product_with([](auto&) {
+                 ptx::wgmma_wait<0>();
+                 return true;
+               }));
   EXPECT_THROW(emulator::launch({.block = 128, .shared = 4096, .seed = kLate},
-                                [] {
-                                  uint32_t a[4];
-                                  fill<8, 0>(a);
-                                  float d[4] = {};
-                                  ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::swizzled_tile(kBase),
-                                                                    1);
-                                  ptx::wgmma_commit();
-                                  a[1] = 0;
-                                  ptx::wgmma_wait<0>();
-                                }),
+                                product_with([](auto& a) { return ++a[1] != 0; })),
                Error);
-  expect_error({.block = 128, .shared = 4096}, "without fence_proxy_async", [] {
-    uint32_t a[4];
-    fill<8, 0>(a);
-    ptx::stmatrix_x2_transposed(kBase + 128 * (threadIdx.x % 8), 0, 0);
-    __syncthreads();
-    float d[4] = {};
-    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::swizzled_tile(kBase), 1);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-  });
 }
 
 }  // namespace

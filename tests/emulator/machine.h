@@ -82,6 +82,7 @@ struct Warp {
   bool multiplying = false;      // is in the machine's list
   int group = 0;                 // the one that is open
   size_t issued = 0;
+  bool fenced = false;  // by wgmma_fence, since the last wait
 };
 
 struct Barrier {
