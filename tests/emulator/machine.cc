@@ -15,7 +15,7 @@ Machine* the_machine = nullptr;
 // As late as can be, rarely, often, nearly at once.
 constexpr double kRates[] = {0., 0.05, 0.5, 0.95};
 constexpr double kPause = 0.1;
-constexpr int kLongestRun = 15;  // log2, and one more
+constexpr int kLongestRun = 20;  // log2, and one more
 
 template <class T>
 T take_any(std::vector<T>& from, Rng& rng) {
@@ -117,7 +117,7 @@ Warp* Machine::favoured() {
   return nullptr;
 }
 // Any order alone would keep threads close together. So now and then a warp or a warpgroup runs
-// ahead of all others, for a few steps or for thousands.
+// ahead of all others, for a few steps or until it has to wait.
 Thread& Machine::pick() {
   Warp* of = favoured();
   if (of == nullptr) {
