@@ -5,7 +5,8 @@
 #   tools/gpu_check.sh [OUT] [STEP ...]     OUT: folder for logs and JSON (default gpu-check)
 #
 # Steps, in this order unless named: ops model python memcheck racecheck bench. The exit status counts
-# what failed; the last line says "N passed, N failed". python wants torch, nanobind, numpy and pytest.
+# what failed; the last line says "N passed, N failed". python wants torch in python3; without a network
+# nanobind, numpy and pytest too.
 
 set -uo pipefail
 cd "$(dirname "$0")/.."
