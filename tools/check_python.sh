@@ -6,7 +6,7 @@
 #
 # python3 runs them if it has nanobind, numpy and pytest. Otherwise they are installed, in the versions of
 # python/tests/requirements.txt, into build/venv-python, which also sees what python3 has (torch); python3 itself
-# stays as it is. Exit status 77, and the reason on the last line, where that takes a network that is not there.
+# stays as it is. Exit status 77, and the reason on the last line, where that takes a pip or a network that is not there.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,8 +27,8 @@ make_venv() {
   if ! "$venv/bin/python" -m pip install --only-binary :all: --no-input --disable-pip-version-check --retries 1 \
       --timeout 20 -r "$wanted" >"$log" 2>&1; then
     cat "$log"
-    grep -qE 'NewConnectionError|ConnectTimeout|NameResolutionError|ProxyError' "$log" || exit 1
-    echo "python3 lacks some of nanobind, numpy, pytest, and there is no network to install them from"
+    grep -qE 'connection broken|Could not fetch URL' "$log" || exit 1  # a version that does not exist, say
+    echo "python3 lacks some of nanobind, numpy, pytest, and pip does not reach the index to install them from"
     exit 77
   fi
   cp "$wanted" "$venv/requirements.txt"
