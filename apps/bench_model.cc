@@ -27,6 +27,14 @@ int64_t weight_bytes(Model& model) {
   return bytes;
 }
 
+int64_t largest_cache(const Model& model, Numerics numerics,
+                      const std::vector<CacheLimits>& caches) {
+  int64_t bytes = 0;
+  for (const CacheLimits& limits : caches)
+    bytes = std::max(bytes, plan_cache(model.config(), numerics, limits).plan.bytes());
+  return bytes;
+}
+
 bool has_recipe(const BenchOptions& options) {
   return !options.experts.empty() || !options.dense.empty() || !options.recipe.empty() ||
          options.layers != 0;
@@ -56,7 +64,8 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   add_device(command, options.device);
 }
 
-BenchModel::BenchModel(const BenchOptions& options) : options_(options) {
+BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches)
+    : options_(options) {
   if (options.model.empty() == options.synthetic.empty())
     fail(ErrorCode::kBadInput, "bench wants either a model or --synthetic flash|pro");
   if (options.synthetic.empty() && has_recipe(options))
@@ -77,7 +86,8 @@ BenchModel::BenchModel(const BenchOptions& options) : options_(options) {
   roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
   if (options.synthetic.empty()) {
-    model_.emplace(load_model(find_model(options.model), std::move(device)));
+    model_.emplace(Model::load(find_model(options.model)));
+    place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches));
     phase("load_weights");
     return;
   }
@@ -85,7 +95,8 @@ BenchModel::BenchModel(const BenchOptions& options) : options_(options) {
   model_.emplace(synthetic_model(options.synthetic, recipe, options.layers, options.seed));
   phase("list_tensors");
 #if DSV4_CUDA
-  make_on_device(*model_, std::move(device), options.seed);
+  make_on_device(*model_, std::move(device), options.seed,
+                 largest_cache(*model_, options.numerics, caches));
 #endif
   phase("make_weights");
 }

@@ -26,7 +26,8 @@ void add_bench_options(CLI::App& command, BenchOptions& options);
 
 class BenchModel {
  public:
-  explicit BenchModel(const BenchOptions& options);
+  // Refused before weights are loaded when they and the largest of these caches do not fit.
+  BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches);
 
   const Model& model() const { return *model_; }
   const Roofs& roofs() const { return roofs_; }

@@ -91,12 +91,20 @@ class Decoding {
   std::vector<int32_t> tokens_;
 };
 
+CacheLimits limits_of(const DecodeOptions& options, int64_t batch, int64_t context) {
+  return {.max_tokens = context + kWarmSteps + options.steps + 1,
+          .max_sequences = static_cast<int>(batch),
+          .max_batch_tokens = std::max<int64_t>(batch, 64)};
+}
+CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
+  return {.max_tokens = tokens,
+          .max_sequences = 1,
+          .max_batch_tokens = std::min(options.chunk, tokens)};
+}
+
 Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, int64_t context) {
   const Model& model = bench.model();
-  const int64_t timed = kWarmSteps + options.steps + 1;
-  const CacheLimits limits{.max_tokens = context + timed,
-                           .max_sequences = static_cast<int>(batch),
-                           .max_batch_tokens = std::max<int64_t>(batch, 64)};
+  const CacheLimits limits = limits_of(options, batch, context);
   Executor executor(model, bench.context(), limits);
 #if DSV4_CUDA
   if (model.device() != nullptr) fill_caches(*model.device(), executor.layers(), options.seed);
@@ -126,9 +134,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
 
 Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t tokens) {
   const Model& model = bench.model();
-  const CacheLimits limits{.max_tokens = tokens,
-                           .max_sequences = 1,
-                           .max_batch_tokens = std::min(options.chunk, tokens)};
+  const CacheLimits limits = limits_of(options, tokens);
   Executor executor(model, bench.context(), limits);
   const std::vector<int32_t> ids = random_tokens(model, tokens, options.seed);
   const auto read = [&](SeqId seq, int64_t count) {
@@ -205,7 +211,11 @@ void report(const BenchOptions& options, Json header, Json results) {
 void bench_decode(const DecodeOptions& options) {
   const std::vector<int64_t> batches = parse_numbers("--batch", options.batch),
                              contexts = parse_numbers("--context", options.context);
-  BenchModel bench(options);
+  std::vector<CacheLimits> caches;
+  for (const int64_t context : contexts) {
+    for (const int64_t batch : batches) caches.push_back(limits_of(options, batch, context));
+  }
+  BenchModel bench(options, caches);
   Json results = Json::array();
   for (const int64_t context : contexts) {
     for (const int64_t batch : batches)
@@ -216,7 +226,9 @@ void bench_decode(const DecodeOptions& options) {
 
 void bench_prefill(const PrefillOptions& options) {
   const std::vector<int64_t> lengths = parse_numbers("--tokens", options.tokens);
-  BenchModel bench(options);
+  std::vector<CacheLimits> caches;
+  for (const int64_t tokens : lengths) caches.push_back(limits_of(options, tokens));
+  BenchModel bench(options, caches);
   Json results = Json::array();
   for (const int64_t tokens : lengths) results.push_back(prefill_row(bench, options, tokens));
   report(options, bench.header(), std::move(results));

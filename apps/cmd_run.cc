@@ -12,6 +12,7 @@
 #include "apps/generation.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
 #include "dsv4/text/stream_decoder.h"
 #include "dsv4/text/tokenizer.h"
@@ -113,7 +114,8 @@ void run(const RunOptions& options) {
   const std::string folder = find_model(options.model);
   const std::string text = options.file.empty() ? options.prompt : read_text_file(options.file);
   const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
-  const Model model = load_model(folder, options.device);
+  std::shared_ptr<Device> device = open_device(options.device);
+  Model model = Model::load(folder);
   check_vocabulary(tokenizer, model);
   const std::vector<int32_t> prompt = encode_prompt(tokenizer, model.config().bos, text);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
@@ -123,9 +125,11 @@ void run(const RunOptions& options) {
   const int64_t cache_tokens =
       prompt_tokens + std::min(params.max_new_tokens,
                                std::max<int64_t>(model.config().max_positions - prompt_tokens, 1));
-  Engine engine(model, {.numerics = options.numerics,
-                        .deterministic = options.deterministic,
-                        .max_tokens = cache_tokens});
+  const EngineOptions engine_options{.numerics = options.numerics,
+                                     .deterministic = options.deterministic,
+                                     .max_tokens = cache_tokens};
+  place_model(model, std::move(device), cache_bytes(model, engine_options));
+  Engine engine(model, engine_options);
   Progress progress("reading the prompt", prompt_tokens);
   Printer printer(tokenizer, progress);
   engine.submit(prompt, params, printer);

@@ -70,19 +70,21 @@ void add_device(CLI::App& command, std::string& device) {
 }
 
 Model load_model(const std::string& folder, const std::string& device) {
-  return load_model(folder, open_device(device));
+  std::shared_ptr<Device> place = open_device(device);
+  Model model = Model::load(folder);
+  place_model(model, std::move(place), 0);
+  return model;
 }
 
-Model load_model(const std::string& folder, std::shared_ptr<Device> device) {
-  Model model = Model::load(folder);
-  if (device == nullptr) return model;
+void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes) {
+  if (device == nullptr) return;
   Progress progress("loading weights", 0, "B");
-  move_to_device(model, std::move(device), [&](int64_t done, int64_t total) {
+  const auto show = [&](int64_t done, int64_t total) {
     progress.set_total(total);
     progress.update(done);
-  });
+  };
+  move_to_device(model, std::move(device), show, cache_bytes);
   progress.finish();
-  return model;
 }
 
 CLI::Validator number_in(double low, double high) {

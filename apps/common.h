@@ -30,9 +30,11 @@ void add_numerics(CLI::App& command, Numerics& numerics);
 // --device cpu|cuda[:N]
 void add_device(CLI::App& command, std::string& device);
 // The model of a folder where it is to run. A device that cannot be used is refused before anything
-// is read; weights travel behind a progress bar.
+// is read.
 Model load_model(const std::string& folder, const std::string& device);
-Model load_model(const std::string& folder, std::shared_ptr<Device> device);  // null: on the host
+// Its weights travel behind a progress bar. Refused before that when they and a cache of so many
+// bytes do not fit the card. Null: the model stays on the host.
+void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes);
 
 // A finite number in [low, high]; CLI::Range lets NaN through.
 CLI::Validator number_in(double low, double high);

@@ -10,6 +10,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
 #include "dsv4/quality/needle.h"
 
@@ -74,19 +75,26 @@ std::vector<Question> make_questions(const NeedleOptions& options, const NeedleT
   return questions;
 }
 
-std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer, Numerics numerics,
-                             const std::vector<Question>& questions) {
-  int64_t longest = 0, total = 0;
+// Of the longest question; throws kBadInput when it exceeds the model's positions.
+EngineOptions options_for(const Model& model, Numerics numerics,
+                          const std::vector<Question>& questions) {
+  int64_t longest = 0;
   for (const auto& [distance, prompt] : questions) {
-    const auto tokens = static_cast<int64_t>(prompt.ids.size());
-    total += tokens;
-    longest = std::max(longest, tokens + prompt.answer_tokens + kSpareTokens);
+    longest = std::max(
+        longest, static_cast<int64_t>(prompt.ids.size()) + prompt.answer_tokens + kSpareTokens);
   }
   if (longest > model.config().max_positions) {
     fail(ErrorCode::kBadInput, "prompts of up to {} tokens exceed the model's {} positions",
          longest, model.config().max_positions);
   }
-  Engine engine(model, {.numerics = numerics, .max_tokens = longest});
+  return {.numerics = numerics, .max_tokens = longest};
+}
+
+std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer,
+                             const EngineOptions& options, const std::vector<Question>& questions) {
+  int64_t total = 0;
+  for (const auto& [distance, prompt] : questions) total += static_cast<int64_t>(prompt.ids.size());
+  Engine engine(model, options);
   Answers answers;
   Progress progress("asking", total);
   std::map<int64_t, Score> scores;
@@ -109,11 +117,14 @@ void eval_needle(const NeedleOptions& options) {
   std::string source;
   const NeedleTemplate form = load_template(options, folder, source);
   const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
-  const Model model = load_model(folder, options.device);
+  std::shared_ptr<Device> device = open_device(options.device);
+  Model model = Model::load(folder);
   check_vocabulary(tokenizer, model);
   const std::vector<Question> questions =
       make_questions(options, form, tokenizer, model.config().bos);
-  const std::map<int64_t, Score> scores = ask(model, tokenizer, options.numerics, questions);
+  const EngineOptions engine_options = options_for(model, options.numerics, questions);
+  place_model(model, std::move(device), cache_bytes(model, engine_options));
+  const std::map<int64_t, Score> scores = ask(model, tokenizer, engine_options, questions);
 
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& [distance, score] : scores)

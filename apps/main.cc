@@ -5,6 +5,7 @@
 #include <new>
 
 #include "apps/commands.h"
+#include "apps/version.h"
 #include "dsv4/base/error.h"
 
 namespace {
@@ -19,6 +20,8 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
 
 int main(int argc, char** argv) {
   CLI::App app("dsv4: DeepSeek-V4 inference", "dsv4");
+  app.set_version_flag("--version", dsv4::apps::version_text,
+                       "Print the version and what this program was built with");
   app.require_subcommand(1);
   app.failure_message(usage_error);
   dsv4::apps::Action action;

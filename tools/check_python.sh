@@ -4,20 +4,46 @@
 #
 #   tools/check_python.sh [LIBRARY] [BUILD]     defaults: build/cuda/lib/libdsv4_kernels.so build/python
 #
-# Exit status 77, and the reason on the last line, where python3 lacks what this needs (tools/setup.sh does not
-# install it: pip install nanobind numpy pytest).
+# python3 runs them if it has nanobind, numpy and pytest. Otherwise they are installed, in the versions of
+# python/tests/requirements.txt, into build/venv-python, which also sees what python3 has (torch); python3 itself
+# stays as it is. Exit status 77, and the reason on the last line, where that takes a pip or a network that is not there.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
 library=$(realpath -m "${1:-build/cuda/lib/libdsv4_kernels.so}")
 build=$(realpath -m "${2:-build/python}")
+wanted=python/tests/requirements.txt venv=build/venv-python
 
-if ! python3 -c 'import nanobind, numpy, pytest' 2>/dev/null; then
-  echo "python3 lacks some of nanobind, numpy, pytest: pip install nanobind numpy pytest"
-  exit 77
+# The copy of the list is written last: without it the venv is half made or of other versions.
+make_venv() {
+  cmp -s "$wanted" "$venv/requirements.txt" && "$venv/bin/python" -c '' 2>/dev/null && return
+  local log=build/venv-python.log
+  mkdir -p build
+  if ! python3 -m venv --clear --system-site-packages "$venv" >"$log" 2>&1; then
+    cat "$log"
+    echo "python3 cannot make a venv, or has no pip for it: tools/setup.sh check installs python3-venv"
+    exit 77
+  fi
+  if ! "$venv/bin/python" -m pip install --only-binary :all: --no-input --disable-pip-version-check --retries 1 \
+      --timeout 20 -r "$wanted" >"$log" 2>&1; then
+    cat "$log"
+    grep -qE 'connection broken|Could not fetch URL' "$log" || exit 1  # a version that does not exist, say
+    echo "python3 lacks some of nanobind, numpy, pytest, and pip does not reach the index to install them from"
+    exit 77
+  fi
+  cp "$wanted" "$venv/requirements.txt"
+}
+
+python=$(command -v python3) || { echo "no python3: tools/setup.sh check installs it"; exit 77; }
+if ! "$python" -c 'import nanobind, numpy, pytest' 2>/dev/null; then
+  make_venv
+  python=$venv/bin/python
 fi
-cmake -S python -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDSV4_KERNELS_LIBRARY="$library" \
-  -DPython_EXECUTABLE="$(python3 -c 'import sys; print(sys.executable)')" \
-  -Dnanobind_DIR="$(python3 -m nanobind --cmake_dir)"
+# --fresh: another python3 or nanobind than last time is found anew.
+cmake --fresh -S python -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDSV4_KERNELS_LIBRARY="$library" \
+  -DPython_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')" \
+  -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)"
 cmake --build "$build"
-PYTHONPATH="$build" PYTHONDONTWRITEBYTECODE=1 python3 -m pytest -q -rs -p no:cacheprovider python/tests
+# The tests use no plugin; those of the machine may be for another pytest.
+PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$build" PYTHONDONTWRITEBYTECODE=1 \
+  "$python" -m pytest -q -rs -p no:cacheprovider python/tests

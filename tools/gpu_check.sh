@@ -2,18 +2,35 @@
 # The whole GPU check in one call, on a machine with a GPU and nothing of this project but the
 # programs of the cuda preset: op tests, model tests, compute-sanitizer, benchmarks.
 #
-#   tools/gpu_check.sh [OUT] [STEP ...]     OUT: folder for logs and JSON (default gpu-check)
+#   tools/gpu_check.sh [OUT] [STEP ...] [--only OP] [--kernels TEXT]
 #
-# Steps, in this order unless named: ops model python memcheck racecheck bench. The exit status counts
-# what failed; the last line says "N passed, N failed". python wants torch, nanobind, numpy and pytest.
+# OUT: folder for logs and JSON (default gpu-check).
+#
+# Steps, in this order unless named: ops model python memcheck racecheck bench peer. The exit status counts what failed;
+# the last line says "N passed, N failed". python and peer want torch in python3 (peer also flash_mla, or it compares
+# with a table); without a network nanobind, numpy and pytest too.
+#
+#   --only OP        ops, memcheck and racecheck take the programs of this op alone, the sanitizers each of its tests as
+#                    a process of its own
+#   --kernels TEXT   the sanitizers look only into kernels with TEXT in their mangled names. The others run at full
+#                    speed, so racecheck leaves out no test
+#
+# Hopper's attention in both sanitizers, minutes:
+#   tools/gpu_check.sh OUT memcheck racecheck --only sparse_mla --kernels sm90_
 
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=${DSV4_BIN:-build/cuda/bin}
-out=${1:-gpu-check}
-shift $(($# > 0 ? 1 : 0))
-steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench)
+out=gpu-check only="" kernels="" steps=()
+[[ $# -eq 0 || $1 == --* ]] || { out=$1; shift; }
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --only) only=${2:?--only OP}; shift 2 ;;
+    --kernels) kernels=${2:?--kernels TEXT}; shift 2 ;;
+    *) steps+=("$1"); shift ;;
+  esac
+done
+[ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench peer)
 mkdir -p "$out"
 passed=0 failed=0
 trap 'kill $(jobs -p) 2>/dev/null' EXIT  # a stopped check leaves nothing running on the GPU
@@ -28,16 +45,21 @@ count() { # count NAME STATUS LOG
   fi
 }
 
-# Several programs at a time: each leaves most of the GPU idle.
+count_or_skip() { # count_or_skip NAME STATUS LOG: 77 is a machine that lacks something
+  if [ "$2" -eq 77 ]; then echo "skipped: $1 ($(tail -n 1 "$3"))"; else count "$@"; fi
+}
+
+# Several programs at a time: each leaves most of the GPU idle. PROGRAM or PROGRAM=TEST.
 run_all() { # run_all LOG-SUFFIX COMMAND PROGRAM ...
-  local suffix=$1 command=$2 program
+  local suffix=$1 command=$2 each program test name
   shift 2
   local jobs=()
-  for program in "$@"; do
-    local name
-    name=$(basename "$program")
+  for each in "$@"; do
+    program=${each%%=*} test=${each#"$program"}
+    name=$(basename "$program")${test//[=\/]/.}
     # shellcheck disable=SC2086
-    (timeout 540 $command "$program" >"$out/$name.$suffix.log" 2>&1; echo $? >"$out/$name.$suffix.status") &
+    (timeout 540 $command "$program" ${test:+--gtest_filter$test} >"$out/$name.$suffix.log" 2>&1
+     echo $? >"$out/$name.$suffix.status") &
     jobs+=("$name")
     while [ "$(jobs -rp | wc -l)" -ge 8 ]; do wait -n; done
   done
@@ -46,6 +68,36 @@ run_all() { # run_all LOG-SUFFIX COMMAND PROGRAM ...
     count "$name ($suffix)" "$(cat "$out/$name.$suffix.status")" "$out/$name.$suffix.log"
     rm -f "$out/$name.$suffix.status"
   done
+}
+
+op_programs() { # op_programs [EXCEPT]: one a line
+  local program
+  for program in "$bin"/op_*"$only"*_test; do
+    [[ $program =~ ${1:-^$} ]] || echo "$program"
+  done
+}
+
+sanitize() { # sanitize TOOL PROGRAM ...
+  local tool=$1 program chosen=() programs=()
+  shift
+  for program in "$@"; do
+    # A filter that meets no kernel would find nothing wrong.
+    [ -z "$kernels" ] || grep -qa -- "$kernels" "$program" && chosen+=("$program")
+  done
+  if [ ${#chosen[@]} -eq 0 ]; then
+    echo "gpu_check: no program of ${only:-all ops} has a kernel with ${kernels:-any name}" >&2
+    exit 2
+  fi
+  for program in "${chosen[@]}"; do
+    if [ -z "$only" ]; then
+      programs+=("$program")
+    else
+      mapfile -O ${#programs[@]} -t programs < <("$program" --gtest_list_tests |
+        awk -v program="$program" '/^[^ ]/ {suite = $1; next} {print program "=" suite $1}')
+    fi
+  done
+  run_all "$tool" "compute-sanitizer --tool $tool --error-exitcode 9 ${kernels:+--kernel-name kernel_substring=$kernels}" \
+    "${programs[@]}"
 }
 
 bench() { # bench NAME ARGUMENTS ...
@@ -57,31 +109,25 @@ bench() { # bench NAME ARGUMENTS ...
 
 for step in "${steps[@]}"; do
   case "$step" in
-    ops) run_all ops "" "$bin"/op_*_test ;;
+    ops) mapfile -t programs < <(op_programs); run_all ops "" "${programs[@]}" ;;
     model) run_all model "" "$bin"/{graph,tma_map,device,sticky_error,capi_device}_test ;;
     python)
       tools/check_python.sh "$bin/../lib/libdsv4_kernels.so" "$out/python" >"$out/python.log" 2>&1
-      status=$?
-      if [ $status -eq 77 ]; then echo "skipped: python ($(tail -n 1 "$out/python.log"))"
-      else count python $status "$out/python.log"; fi
+      count_or_skip python $? "$out/python.log"
       ;;
     memcheck)
       # The peer's grid runs 1,800 large cases of shapes that op_sparse_mla_test also has: hours in a sanitizer.
-      programs=("$bin/capi_device_test")
-      for program in "$bin"/op_*_test; do
-        case "$program" in *peer_grid*) ;; *) programs+=("$program") ;; esac
-      done
-      run_all memcheck "compute-sanitizer --tool memcheck --error-exitcode 9" "${programs[@]}"
+      mapfile -t programs < <(op_programs peer_grid)
+      [[ sparse_mla =~ $only ]] && programs+=("$bin/capi_device_test")
+      sanitize memcheck "${programs[@]}"
       ;;
     racecheck)
       # Left out: what takes many minutes there and reaches no other kernel (long lists, whole vocabularies, the
       # largest products), and the cuBLASLt rows: racecheck reports hazards inside the library's own FP8 kernel.
-      export GTEST_FILTER='-*ManyQueriesAndLongLists*:*NothingBehindALength*:*PartsThatSomebody*:Sample.AgreesWithOracle:Sample.Counts*:Experts.AlignedShapes*'
-      programs=()
-      for program in "$bin"/op_*_test; do
-        case "$program" in *cublaslt* | *peer_grid*) ;; *) programs+=("$program") ;; esac
-      done
-      run_all racecheck "compute-sanitizer --tool racecheck --error-exitcode 9" "${programs[@]}"
+      [ -n "$kernels" ] ||
+        export GTEST_FILTER='-*ManyQueriesAndLongLists*:*NothingBehindALength*:*PartsThatSomebody*:Sample.AgreesWithOracle:Sample.Counts*:Experts.AlignedShapes*'
+      mapfile -t programs < <(op_programs 'cublaslt|peer_grid')
+      sanitize racecheck "${programs[@]}"
       unset GTEST_FILTER
       ;;
     bench)
@@ -96,6 +142,12 @@ for step in "${steps[@]}"; do
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1
       count "bench ops" $? "$out/ops.log"
+      ;;
+    peer)
+      # With the package that step python built.
+      PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_sparse_mla.py \
+        --out "$out/peer_sparse_mla.json" >"$out/peer.log" 2>&1
+      count_or_skip peer $? "$out/peer.log"
       ;;
     *) echo "gpu_check: no step $step" >&2; exit 2 ;;
   esac

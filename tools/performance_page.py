@@ -113,6 +113,33 @@ def gpu_ops(report):
     return lines + [""]
 
 
+def in_unit(value, unit):
+    if value is None:
+        return ""
+    return f"{value:.0f} TFLOPS" if unit == "TFLOPS" else f"{value:.1f} us"
+
+
+def peer_rows(report):
+    rows = []
+    for r in report["results"]:
+        theirs = "" if r["peer"] is None else f"{in_unit(r['theirs'], r['unit'])} ({r['peer']})"
+        ratio = "" if r["ratio"] is None else f"{r['ratio']:.2f}"
+        minimum = in_unit(r["minimum"], r["unit"]) or r["note"] or ""
+        rows.append(f"| {r['case']} | {theirs} | {in_unit(r['ours'], r['unit'])} | {ratio} | {minimum} | "
+                    f"{in_unit(r['aim'], r['unit'])} |")
+    return rows
+
+
+def peer_section(report):
+    """bench/peer_sparse_mla.py: the best public kernel in the same run, or by the table that stands in for it."""
+    run = ("`flash_mla` ran in the same run, in turns with ours" if report["peer"] == "flash_mla" else
+           "`flash_mla` was not there: its times are those of `bench/peer/sparse_mla.json`")
+    return ["### Sparse attention on Hopper against the best public kernel", "",
+            f"`bench/peer_sparse_mla.py`, graphs of {report['calls']} calls over random ids. {run} ({report['source']}). Ratio: how many times "
+            f"as fast as the peer. Targets: {report['targets']}.", "",
+            "| case | peer | ours | ratio | at least | aim |", "|---|---|---|---|---|---|", *peer_rows(report), ""]
+
+
 def gpu_section(gpu):
     decode, prefill = gpu["decode_flash"], gpu["prefill_flash"]
     lines = [f"## {decode['device']}", "",
@@ -132,6 +159,8 @@ def gpu_section(gpu):
     demo = gpu["decode_demo"]["results"]
     lines += [f"Demo model: {', '.join('%.0f tokens/s at batch %d' % (r['tokens_per_second'], r['batch']) for r in demo)} (decode), "
               f"{gpu['prefill_demo']['results'][0]['tokens_per_second']:.0f} tokens/s (prefill).", ""]
+    if "peer_sparse_mla" in gpu:
+        lines += peer_section(gpu["peer_sparse_mla"])
     return lines + gpu_ops(gpu["ops"])
 
 

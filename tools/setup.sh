@@ -2,13 +2,13 @@
 # Installs the Debian 12 packages that dsv4 needs, only those that are missing.
 #
 #   tools/setup.sh          what building and running needs
-#   tools/setup.sh check    also what ./check needs
+#   tools/setup.sh check    also what ./check needs (tools/check_python.sh fetches three Python packages by itself)
 #   tools/setup.sh clang    also what ./check --sanitize, --fuzz and --tidy need
 
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev)
-check=(libgtest-dev libbenchmark-dev clang-format-14 python3 git)
+check=(libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
 case "${1:-build}" in

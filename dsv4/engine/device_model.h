@@ -18,7 +18,9 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 
 // Copies every tensor that a forward step reads into one allocation on the device, in the order in
 // which they are read: files are read by several threads, straight into page-locked memory. Throws
-// kResource before anything is allocated when the card has no room for the weights.
-void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress);
+// kResource before anything is allocated when the card has no room for the weights and, beside
+// them, the cache that the caller is going to ask for.
+void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
+                    int64_t cache_bytes = 0);
 
 }  // namespace dsv4

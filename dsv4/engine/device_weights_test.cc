@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 
+#include "dsv4/base/error.h"
 #include "dsv4/engine/synthetic.h"
 
 namespace dsv4 {
@@ -29,6 +31,31 @@ TEST(DeviceWeights, ExpertsLieAtEqualDistances) {
       EXPECT_EQ(experts[e].w2.codebook.data - experts[0].w2.codebook.data, at);
     }
   }
+}
+
+// Nothing, or the line that refuses.
+std::string refusal(int64_t weights_gib, int64_t cache_gib) {
+  constexpr int64_t kGib = int64_t{1} << 30;
+  try {
+    check_room(weights_gib * kGib, cache_gib * kGib, 79 * kGib, "a card");
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResource);
+    return error.what();
+  }
+}
+
+TEST(DeviceWeights, RefusedBeforeLoadingWithTheCacheBesideThem) {
+  EXPECT_EQ(refusal(70, 9), "");
+  EXPECT_EQ(refusal(79, 0), "");
+  EXPECT_EQ(refusal(70, 10),
+            "the weights take 70.0 GiB and the cache 10.0 GiB, a card has 79.0 GiB free: `dsv4 "
+            "plan` says what fits (fewer tokens or sequences, fewer bits per expert, a larger "
+            "card)");
+  EXPECT_EQ(
+      refusal(80, 10),
+      "the weights take 80.0 GiB, a card has 79.0 GiB free: `dsv4 plan` says what fits (fewer "
+      "bits per expert, a larger card)");
 }
 
 TEST(DeviceWeights, PlacesDoNotOverlapAndCoverEveryTensor) {

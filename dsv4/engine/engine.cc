@@ -32,7 +32,18 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
   return options;
 }
 
+CacheLimits limits_of(const EngineOptions& options) {
+  return {.max_tokens = options.max_tokens,
+          .max_sequences = options.max_sequences,
+          .max_batch_tokens = options.max_batch_tokens};
+}
+
 }  // namespace
+
+int64_t cache_bytes(const Model& model, const EngineOptions& options) {
+  return plan_cache(model.config(), checked(model, options).numerics, limits_of(options))
+      .plan.bytes();
+}
 
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
@@ -40,9 +51,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       executor_(
           model,
           Context{.numerics = options.numerics, .need_batch_invariant = options.deterministic},
-          CacheLimits{.max_tokens = options.max_tokens,
-                      .max_sequences = options.max_sequences,
-                      .max_batch_tokens = options.max_batch_tokens}) {
+          limits_of(options)) {
 }
 
 RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& params,

@@ -28,6 +28,10 @@ struct EngineOptions {
   int64_t max_batch_tokens = 512;  // tokens of one step
 };
 
+// Of the cache that an engine with these options reserves. Throws what its constructor throws for
+// options that do not fit the model.
+int64_t cache_bytes(const Model& model, const EngineOptions& options);
+
 struct GenerateParams {
   SamplingParams sampling;
   int64_t max_new_tokens = 256;

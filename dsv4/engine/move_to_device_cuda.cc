@@ -172,21 +172,16 @@ class Upload {
 
 }  // namespace
 
-Buffer allocate_weights(Device& device, int64_t bytes) {
-  constexpr double kGib = 1 << 30;
-  const int64_t free = device.free_bytes();
-  if (bytes > free)
-    fail(ErrorCode::kResource,
-         "the weights take {:.1f} GiB, {} has {:.1f} GiB free: `dsv4 plan` says what fits (fewer "
-         "bits per expert, a larger card)",
-         static_cast<double>(bytes) / kGib, device.info().name, static_cast<double>(free) / kGib);
+Buffer allocate_weights(Device& device, int64_t bytes, int64_t cache_bytes) {
+  check_room(bytes, cache_bytes, device.free_bytes(), device.info().name);
   return {DType::kU8, {bytes}, device.memory()};
 }
 
-void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress) {
+void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
+                    int64_t cache_bytes) {
   const std::vector<TensorPlace> places = place_tensors(model);
   const int64_t bytes = placed_bytes(places);
-  Buffer block = allocate_weights(*device, bytes);
+  Buffer block = allocate_weights(*device, bytes, cache_bytes);
   device->wait();  // the block is zeroed on the device's stream, the copies come on others
   Upload(model.checkpoint(), *device, cut(places, block.view().data)).run(progress, bytes);
   redirect_tensors(model, places, block.view().data);

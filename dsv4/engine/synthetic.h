@@ -20,8 +20,10 @@ namespace dsv4 {
 Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
                       uint64_t seed);
 
-// Makes the large tensors on the device and places the model there. CUDA builds.
-void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed);
+// Makes the large tensors on the device and places the model there. Throws like move_to_device()
+// where it and a cache of so many bytes do not fit. CUDA builds.
+void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
+                    int64_t cache_bytes = 0);
 
 // Fills every row of the caches with what a forward pass could have written: a context of any
 // length for decode benchmarks, without the prefill. CUDA builds.

@@ -151,12 +151,13 @@ void fill_pool(Device& device, const Pool& pool, int width, uint64_t seed) {
 
 }  // namespace
 
-void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed) {
+void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
+                    int64_t cache_bytes) {
   const std::vector<TensorPlace> places = place_tensors(model);
   std::map<const std::byte*, Named> names;
   for (const auto& [name, stored] : model.checkpoint().tensors())
     names.emplace(stored.view.data, Named{name, stored.view});
-  Buffer block = allocate_weights(*device, placed_bytes(places));
+  Buffer block = allocate_weights(*device, placed_bytes(places), cache_bytes);
   const auto& tensors = model.checkpoint().tensors();
   for (const TensorPlace& place : places) {
     std::byte* const to = block.view().data + place.offset;

@@ -17,6 +17,16 @@ OUT, LSE = (1e-3, 2.01 / 128, 5e-6), (1e-6, 8.01 / 65536, 5e-6)
 PREFILL_OUT, PREFILL_SUMS = (8e-4, 3.01 / 128, 7e-6), (1e-6, 2.01 / 65536, 5e-6)
 
 
+PACKED_ROWS = [("sm90_fp8", 512), ("sm90_fp8", 576), ("sm90_fp8_invariant", 512), ("sm90_fp8_invariant", 576),
+               ("cuda_mma", 512), ("cuda", 512), ("cuda", 576)]
+
+
+def skip_where_it_cannot_run(implementation):
+    version = torch.cuda.get_device_capability()
+    if implementation.startswith("sm90") and version != (9, 0):
+        pytest.skip(f"{implementation} is for sm_90, this is sm_{version[0]}{version[1]}")
+
+
 def gpu(array):
     return torch.from_numpy(array).cuda()
 
@@ -95,6 +105,16 @@ class Decode:
                          indices=first.indices, attn_sink=self.sink, topk_length=first.topk_length, **more)
         return dsv4_kernels.flash_mla_with_kvcache(**{**arguments, **changes})
 
+    def run_with(self, implementation, **changes):
+        """out, lse, max_logits of that one, whatever the library would choose."""
+        first, more = self.lists[0], {}
+        if len(self.lists) > 1:
+            more = dict(extra_k_cache=self.lists[1].k_cache, extra_indices_in_kvcache=self.lists[1].indices,
+                        extra_topk_length=self.lists[1].topk_length)
+        arguments = dict(q=self.q, k_cache=first.k_cache, indices=first.indices, scale=self.scale,
+                         topk_length=first.topk_length, attn_sink=self.sink, implementation=implementation, **more)
+        return dsv4_kernels.sparse_mla(**{**arguments, **changes})
+
     def want(self):
         """A request at a time: [b, s_q, h, 512], [b, h, s_q]."""
         results = []
@@ -127,6 +147,17 @@ def test_decode(d, h, b, s_q, first):
 def test_decode_two_lists(d, h, b, s_q, lengths):
     Decode(d, h, b, s_q, (256, 128, 256), (900, 512, 64), lengths).check()
     Decode(d, h, b, s_q, (256, 128, 1), (900, 1400, 3), lengths, sink=False).check()
+
+
+@pytest.mark.parametrize("h, b, s_q", [(64, 5, 1), (128, 2, 2), (16, 33, 1)])
+@pytest.mark.parametrize("implementation, d", PACKED_ROWS)
+def test_decode_with_each_implementation(implementation, d, h, b, s_q):
+    skip_where_it_cannot_run(implementation)
+    call = Decode(d, h, b, s_q, (256, 128, 256), (2500, 2300, 64), lengths=True)
+    out, lse, _ = call.run_with(implementation)
+    want, want_lse = call.want()
+    assert_close(out, want, OUT)
+    assert_close(lse, want_lse, LSE)
 
 
 @pytest.mark.parametrize("d", [512, 576])
@@ -162,10 +193,21 @@ def test_default_scale_and_wide_numerics():
     assert bool((largest <= lse + 1e-5).all())
 
 
-@pytest.mark.parametrize("s_kv, topk", [(128, 128), (592, 128), (1592, 384), (95, 128), (2100, 2048)])
-@pytest.mark.parametrize("h, s_q, lengths", [(64, 1, False), (128, 62, True), (64, 213, True), (20, 7, False)])
-@pytest.mark.parametrize("d", [512, 576])
-def test_prefill(d, h, s_q, lengths, s_kv, topk):
+def prefill_by_the_peers_name(q, kv, ids, sink, lengths):
+    return dsv4_kernels.flash_mla_sparse_fwd(q, kv, ids, q.shape[-1]**-0.55, attn_sink=sink, topk_length=lengths)
+
+
+def prefill_with(implementation):
+    """The same through sparse_mla(): a request per query, a page per row."""
+    def run(q, kv, ids, sink, lengths):
+        out, lse, max_logits = dsv4_kernels.sparse_mla(
+            q[:, None], kv[:, None], ids, q.shape[-1]**-0.55, attn_sink=sink, topk_length=lengths,
+            implementation=implementation)
+        return out[:, 0], max_logits[:, :, 0], lse[:, :, 0]
+    return run
+
+
+def check_prefill(run, d, h, s_q, lengths, s_kv, topk):
     rng = numpy.random.default_rng([d, h, s_q, s_kv])
     q = random_queries(rng, s_q, h, d)
     kv = gapped(gpu(numpy.clip(rng.standard_normal((s_kv, 1, d), numpy.float32) / 10, -1, 1)))
@@ -176,8 +218,7 @@ def test_prefill(d, h, s_q, lengths, s_kv, topk):
         ids[2] = INT_MAX
     sink = random_sink(rng, h)
     length = rng.integers(0, topk + 1, s_q, numpy.int32) if lengths else None
-    out, max_logits, lse = dsv4_kernels.flash_mla_sparse_fwd(
-        q, kv, gpu(ids), d**-0.55, attn_sink=gpu(sink), topk_length=None if length is None else gpu(length))
+    out, max_logits, lse = run(q, kv, gpu(ids), gpu(sink), None if length is None else gpu(length))
     assert out.shape == (s_q, h, 512) and max_logits.shape == lse.shape == (s_q, h)
     assert out.is_contiguous() and lse.is_contiguous() and max_logits.is_contiguous()
     read, valid = reference.select(ids, length, s_kv)
@@ -187,6 +228,21 @@ def test_prefill(d, h, s_q, lengths, s_kv, topk):
     assert_close(out, want, PREFILL_OUT)
     assert_close(lse, want_lse, PREFILL_SUMS)
     assert_close(max_logits, want_largest, PREFILL_SUMS)
+
+
+@pytest.mark.parametrize("s_kv, topk", [(128, 128), (592, 128), (1592, 384), (95, 128), (2100, 2048)])
+@pytest.mark.parametrize("h, s_q, lengths", [(64, 1, False), (128, 62, True), (64, 213, True), (20, 7, False)])
+@pytest.mark.parametrize("d", [512, 576])
+def test_prefill(d, h, s_q, lengths, s_kv, topk):
+    check_prefill(prefill_by_the_peers_name, d, h, s_q, lengths, s_kv, topk)
+
+
+@pytest.mark.parametrize("h, s_q, lengths", [(128, 62, True), (20, 7, False)])
+@pytest.mark.parametrize("d", [512, 576])
+@pytest.mark.parametrize("implementation", ["sm90_bf16", "cuda"])
+def test_prefill_with_each_implementation(implementation, d, h, s_q, lengths):
+    skip_where_it_cannot_run(implementation)
+    check_prefill(prefill_with(implementation), d, h, s_q, lengths, 592, 128)
 
 
 # Lists over 1280 rows are cut into segments, which take workspace.
@@ -266,8 +322,10 @@ def test_the_device_is_that_of_the_tensors():
             assert torch.cuda.current_device() == current and torch.zeros(1, device="cuda").get_device() == current
 
 
-def test_workspace_is_what_was_asked_for():
+@pytest.mark.parametrize("implementation", ["sm90_fp8", "sm90_fp8_invariant", "cuda_mma"])
+def test_workspace_is_what_was_asked_for(implementation):
     """A block of less than the asked bytes is refused by size, before anything is enqueued."""
+    skip_where_it_cannot_run(implementation)
     call = Decode(b=3, **LONG)
     asked = []
 
@@ -279,7 +337,7 @@ def test_workspace_is_what_was_asked_for():
         stream = torch.cuda.current_stream().cuda_stream
         first = call.lists[0]
         dsv4_kernels._core.sparse_mla(call.q, (first.k_cache, first.indices, None), None, call.sink, call.scale, out,
-                                      None, None, True, False, False, "cuda_mma", stream, allocate)
+                                      None, None, True, False, False, implementation, stream, allocate)
 
     out = torch.full((3, 1, 64, 512), float("nan"), dtype=torch.bfloat16, device="cuda")
     run(out)

@@ -1,8 +1,10 @@
-// include/dsv4_sparse_mla.h on a GPU: workspace, schedule, borrowed stream, capture. Values are the
-// op test's business; here one call's bits are compared with another's.
+// include/dsv4_sparse_mla.h on a GPU: workspace, schedule, borrowed stream, capture, for each
+// device row by name. Values are the op test's business; here one call's bits are compared with
+// another's.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -16,16 +18,34 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kHeads = 64, kWidth = 512, kPage = 64, kPages = 40, kListed = 2500;
-constexpr int64_t kPageBytes = kPage * 584 / 576 * 576 + 576;  // whole multiples of 576
 
-class CapiOnDevice : public testing::Test {
+struct RowCase {
+  const char* name;
+  int32_t format;
+  bool hopper;           // for 9.0 only
+  bool takes_workspace;  // for a list of kListed
+};
+void PrintTo(const RowCase& row, std::ostream* out) {
+  *out << row.name;
+}
+
+constexpr RowCase kRows[] = {{"cuda_mma", DSV4_ROWS_V4, false, true},
+                             {"sm90_fp8", DSV4_ROWS_V4, true, true},
+                             {"sm90_fp8_invariant", DSV4_ROWS_V4, true, true},
+                             {"sm90_bf16", DSV4_ROWS_BF16, true, false}};
+
+class CapiOnDevice : public testing::TestWithParam<RowCase> {
  protected:
   void SetUp() override {
-    if (list_devices().empty()) GTEST_SKIP() << "no GPU";
+    const std::vector<DeviceInfo> devices = list_devices();
+    if (devices.empty()) GTEST_SKIP() << "no GPU";
+    const int version = devices[0].major * 10 + devices[0].minor;
+    if (GetParam().hopper && version != 90)
+      GTEST_SKIP() << GetParam().name << " is for sm_90, this is sm_" << version;
     device_ = std::make_unique<Device>(0);
     Memory& memory = device_->memory();
     q_ = Buffer(DType::kBF16, {kHeads, kWidth}, memory);
-    pages_ = Buffer(DType::kU8, {kPages, kPageBytes}, memory);
+    pages_ = Buffer(DType::kU8, {kPages, page_bytes()}, memory);
     rows_ = Buffer(DType::kI32, {kListed}, memory);
     out_ = Buffer(DType::kBF16, {kHeads, kWidth}, memory);
     fill();
@@ -37,26 +57,32 @@ class CapiOnDevice : public testing::Test {
       strides[0] = strides[1] = kHeads * kWidth, strides[2] = kWidth;
     }
     p_.compressed = {.pages = pages_.view().data,
-                     .format = DSV4_ROWS_V4,
+                     .format = GetParam().format,
                      .page_entries = kPage,
                      .num_pages = kPages,
-                     .page_stride = kPageBytes,
+                     .page_stride = page_bytes(),
                      .rows = rows_.as<int32_t>(),
                      .n = kListed,
                      .rows_stride = {kListed, kListed},
                      .lengths = nullptr};
     p_.scale = 0.04f;
-    p_.implementation = "cuda_mma";  // lists of this length take workspace there
+    p_.implementation = GetParam().name;
   }
 
-  // Anything finite: small codes, scales of one half.
+  static bool packed() { return GetParam().format == DSV4_ROWS_V4; }
+  // Packed: whole multiples of 576.
+  static int64_t page_bytes() {
+    return packed() ? kPage * 584 / 576 * 576 + 576 : kPage * kWidth * 2;
+  }
+
+  // Anything finite: small codes, scales of one half; as bf16 below 2^-4.
   void fill() {
     std::vector<uint8_t> pages(static_cast<size_t>(pages_.view().bytes()));
     std::vector<uint16_t> q(static_cast<size_t>(q_.view().numel()));
     std::vector<int32_t> rows(kListed);
     for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<uint8_t>(i * 7 % 61);
-    for (int64_t i = 0; i < kPages; ++i) {
-      std::memset(pages.data() + i * kPageBytes + kPage * 576, 126, kPage * 8);
+    for (int64_t i = 0; packed() && i < kPages; ++i) {
+      std::memset(pages.data() + i * page_bytes() + kPage * 576, 126, kPage * 8);
     }
     for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<uint16_t>(0x3e00 + i * 37 % 256);
     for (size_t i = 0; i < rows.size(); ++i)
@@ -86,7 +112,8 @@ class CapiOnDevice : public testing::Test {
     return bytes;
   }
   Buffer workspace(size_t bytes) {
-    return Buffer(DType::kU8, {static_cast<int64_t>(bytes)}, device_->memory());
+    return Buffer(DType::kU8, {std::max<int64_t>(256, static_cast<int64_t>(bytes))},
+                  device_->memory());
   }
 
   std::unique_ptr<Device> device_;
@@ -94,12 +121,17 @@ class CapiOnDevice : public testing::Test {
   dsv4_sparse_mla_params p_{};
 };
 
-TEST_F(CapiOnDevice, WorkspaceIsExactlyWhatIsAskedFor) {
+TEST_P(CapiOnDevice, WorkspaceIsExactlyWhatIsAskedFor) {
   const size_t bytes = wanted();
-  ASSERT_GT(bytes, 0u);
+  ASSERT_EQ(bytes > 0, GetParam().takes_workspace);
   ASSERT_EQ(call(workspace(bytes)), DSV4_OK) << dsv4_last_error();
   const std::vector<std::byte> out = take_output(), untouched = take_output();
   EXPECT_NE(out, untouched);
+  if (bytes == 0) {
+    EXPECT_EQ(dsv4_sparse_mla(&p_, nullptr, 0, device_->stream()), DSV4_OK) << dsv4_last_error();
+    EXPECT_EQ(take_output(), out);
+    return;
+  }
   EXPECT_EQ(call(workspace(bytes - 256)), DSV4_OUT_OF_ROOM);
   EXPECT_NE(std::string(dsv4_last_error()).find("too small"), std::string::npos);
   EXPECT_EQ(dsv4_sparse_mla(&p_, nullptr, 0, device_->stream()), DSV4_OUT_OF_ROOM);
@@ -109,7 +141,7 @@ TEST_F(CapiOnDevice, WorkspaceIsExactlyWhatIsAskedFor) {
   EXPECT_EQ(take_output(), untouched);
 }
 
-TEST_F(CapiOnDevice, AScheduleBringsItsWorkspace) {
+TEST_P(CapiOnDevice, AScheduleBringsItsWorkspace) {
   ASSERT_EQ(call(workspace(wanted())), DSV4_OK) << dsv4_last_error();
   const std::vector<std::byte> want = take_output();
   ASSERT_EQ(dsv4_schedule_create(&p_.schedule), DSV4_OK);
@@ -122,14 +154,16 @@ TEST_F(CapiOnDevice, AScheduleBringsItsWorkspace) {
 }
 
 // A refusal inside a capture does not spoil it, and a warm schedule can be captured.
-TEST_F(CapiOnDevice, CapturesWithAWarmSchedule) {
+TEST_P(CapiOnDevice, CapturesWithAWarmSchedule) {
   ASSERT_EQ(dsv4_schedule_create(&p_.schedule), DSV4_OK);
   const auto scheduled = [&] { return dsv4_sparse_mla(&p_, nullptr, 0, device_->stream()); };
   int status = DSV4_OK;
-  const Graph none = Graph::capture(*device_, [&] { status = scheduled(); });
-  EXPECT_EQ(status, DSV4_OUT_OF_ROOM);
-  EXPECT_NE(std::string(dsv4_last_error()).find("before the capture"), std::string::npos);
-  EXPECT_EQ(none.num_kernels(), 0u);
+  if (GetParam().takes_workspace) {
+    const Graph none = Graph::capture(*device_, [&] { status = scheduled(); });
+    EXPECT_EQ(status, DSV4_OUT_OF_ROOM);
+    EXPECT_NE(std::string(dsv4_last_error()).find("before the capture"), std::string::npos);
+    EXPECT_EQ(none.num_kernels(), 0u);
+  }
 
   ASSERT_EQ(scheduled(), DSV4_OK) << dsv4_last_error();
   const std::vector<std::byte> want = take_output(), poison = take_output();
@@ -143,11 +177,14 @@ TEST_F(CapiOnDevice, CapturesWithAWarmSchedule) {
   dsv4_schedule_destroy(p_.schedule);
 }
 
-TEST_F(CapiOnDevice, NamesAGpuThatIsNotThere) {
+TEST_P(CapiOnDevice, NamesAGpuThatIsNotThere) {
   p_.device = 4096;
   EXPECT_EQ(call(workspace(256)), DSV4_UNSUPPORTED);
   EXPECT_NE(std::string(dsv4_last_error()).find("no GPU cuda:4096"), std::string::npos);
 }
+
+INSTANTIATE_TEST_SUITE_P(Rows, CapiOnDevice, testing::ValuesIn(kRows),
+                         [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace
 }  // namespace dsv4

@@ -67,6 +67,20 @@ TEST_F(Cli, HelpHasAnExample) {
   }
 }
 
+TEST_F(Cli, VersionSaysWhatItWasBuiltWith) {
+  const Result result = dsv4("--version");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 3) << result.out;
+  EXPECT_EQ(result.out.rfind("dsv4 ", 0), 0u) << result.out;
+  EXPECT_NE(result.out.find("\nCPU: "), std::string::npos) << result.out;
+#if DSV4_CUDA
+  EXPECT_NE(result.out.find("\nCUDA: sm_"), std::string::npos) << result.out;
+#else
+  EXPECT_NE(result.out.find("\nCUDA: none\n"), std::string::npos) << result.out;
+#endif
+}
+
 TEST_F(Cli, UsageErrors) {
   expect_error("", "subcommand");
   expect_error("frobnicate", "subcommand");

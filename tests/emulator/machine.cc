@@ -15,6 +15,7 @@ Machine* the_machine = nullptr;
 // As late as can be, rarely, often, nearly at once.
 constexpr double kRates[] = {0., 0.05, 0.5, 0.95};
 constexpr double kPause = 0.1;
+constexpr int kLongestRun = 20;  // log2, and one more
 
 template <class T>
 T take_any(std::vector<T>& from, Rng& rng) {
@@ -52,6 +53,8 @@ void Machine::run(const std::function<void()>& kernel) {
 
 void Machine::run_cluster(const std::function<void()>& kernel) {
   blocks.clear();
+  ready_.clear();
+  favourite_ = nullptr;
   for (int rank = 0; rank < launch.cluster; ++rank) {
     Block& block = blocks.emplace_back();
     block.index = cluster_index * launch.cluster + rank;
@@ -66,7 +69,7 @@ void Machine::run_cluster(const std::function<void()>& kernel) {
     for (int i = 0; i < launch.block / kWarpLanes; ++i)
       block.warps.push_back({.block = &block, .index = i});
     block.issued.resize(static_cast<size_t>(ceil_div(launch.block, kWarpLanes * kGroupWarps)));
-    for (Thread& thread : block.threads) runnable_.push_back(&thread);
+    for (Thread& thread : block.threads) make_runnable(thread);
   }
   running_ = launch.block * launch.cluster;
   fibers_.start([this, &kernel](int) { thread_body(kernel); });
@@ -77,14 +80,56 @@ void Machine::run_cluster(const std::function<void()>& kernel) {
 }
 
 void Machine::step() {
-  const bool idle = runnable_.empty();
+  const bool idle = runnable_ == 0;
   if ((idle || is_likely()) && advance_background()) return;
   if (idle) fail(ErrorCode::kInvalidArgument, "no thread can go on\n{}", deadlock());
-  current = take_any(runnable_, rng);
+  current = &pick();
   threadIdx.x = static_cast<unsigned>(current->index);
   blockIdx.x = static_cast<unsigned>(current->block->index);
   fibers_.resume(current->block->rank * launch.block + current->index);
   if (error_) std::rethrow_exception(error_);
+}
+
+void Machine::make_runnable(Thread& thread) {
+  Warp& of = thread.block->warps[static_cast<size_t>(thread.index / kWarpLanes)];
+  of.runnable.push_back(&thread);
+  ++runnable_;
+  if (!std::exchange(of.ready, true)) ready_.push_back(&of);
+}
+
+Warp& Machine::any_ready() {
+  for (;;) {
+    Warp* of = take_any(ready_, rng);
+    of->ready = !of->runnable.empty();
+    if (!of->ready) continue;
+    ready_.push_back(of);
+    return *of;
+  }
+}
+// Of the favourites one that can run.
+Warp* Machine::favoured() {
+  if (favourite_ == nullptr || favoured_steps_-- <= 0) return nullptr;
+  const auto first = static_cast<int>(rng.below(favoured_warps_));
+  for (int i = 0; i < favoured_warps_; ++i) {
+    Warp& of = favourite_[(first + i) % favoured_warps_];
+    if (!of.runnable.empty()) return &of;
+  }
+  return nullptr;
+}
+// Any order alone would keep threads close together. So now and then a warp or a warpgroup runs
+// ahead of all others, for a few steps or until it has to wait.
+Thread& Machine::pick() {
+  Warp* of = favoured();
+  if (of == nullptr) {
+    of = &any_ready();
+    favourite_ = of - of->index % kGroupWarps;
+    favoured_warps_ = std::min<int>(
+        kGroupWarps, launch.block / kWarpLanes - (of->index / kGroupWarps) * kGroupWarps);
+    if (rng.below(2) == 0) favourite_ = of, favoured_warps_ = 1;
+    favoured_steps_ = 1 << rng.below(kLongestRun);
+  }
+  --runnable_;
+  return *take_any(of->runnable, rng);
 }
 
 void Machine::thread_body(const std::function<void()>& kernel) {
@@ -122,7 +167,7 @@ void Machine::wait(const Wait& why) {
 void Machine::wake(Thread& thread, bool answer) {
   thread.answer = answer;
   thread.runs = true;
-  runnable_.push_back(&thread);
+  make_runnable(thread);
 }
 void Machine::wake(const void* where, bool answer) {
   for (Block& block : blocks) {
@@ -158,7 +203,7 @@ void Machine::release_lanes() {
 
 void Machine::pause() {
   if (rng.uniform() >= kPause) return;
-  runnable_.push_back(current);
+  make_runnable(*current);
   fibers_.suspend();
 }
 

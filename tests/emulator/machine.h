@@ -75,10 +75,14 @@ struct Warp {
   std::array<void*, kWarpLanes> lanes{};
   int arrived = 0;
 
+  std::vector<Thread*> runnable;
+  bool ready = false;  // is in the machine's list
+
   std::deque<Product> products;  // not performed
   bool multiplying = false;      // is in the machine's list
   int group = 0;                 // the one that is open
   size_t issued = 0;
+  bool fenced = false;  // by wgmma_fence, since the last wait
 };
 
 struct Barrier {
@@ -130,6 +134,10 @@ struct Machine {
  private:
   void run_cluster(const std::function<void()>& kernel);
   void step();
+  Thread& pick();
+  Warp* favoured();
+  Warp& any_ready();
+  void make_runnable(Thread& thread);
   bool advance_background();
   void thread_body(const std::function<void()>& kernel);
   void end_thread(Thread& thread);
@@ -139,7 +147,11 @@ struct Machine {
 
   Fibers fibers_;
   Thread* current = nullptr;
-  std::vector<Thread*> runnable_;
+  int runnable_ = 0;
+  std::vector<Warp*> ready_;  // those with runnable threads, and some more
+  // Who runs on, for so many steps, while all others stand still; null: nobody in particular.
+  Warp* favourite_ = nullptr;
+  int favoured_warps_ = 0, favoured_steps_ = 0;
   std::vector<Thread*> copying_;
   std::vector<Warp*> multiplying_;
   int running_ = 0;

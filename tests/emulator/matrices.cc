@@ -190,6 +190,7 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_tile
   } mine{{shape.bf16, shape.transposed, accumulate, shape.n, a_tile, b_tile}, d, a};
   together("wgmma", mine, [](const auto& lanes) {
     Warp& warp = machine().warp();
+    if (!warp.fenced) kernel_error("wgmma: no wgmma_fence since registers may have changed");
     Product product{lanes[0]->kind};
     for (size_t lane = 0; lane < kWarpLanes; ++lane) {
       if (lanes[lane]->kind != product) kernel_error("wgmma: lane {} asks for another", lane);
@@ -218,7 +219,7 @@ void perform_product(Warp& warp) {
 
 void wgmma_fence() {
   int mine = 0;
-  together("wgmma.fence", mine, [](const auto&) {});
+  together("wgmma.fence", mine, [](const auto&) { machine().warp().fenced = true; });
 }
 void wgmma_commit() {
   int mine = 0;
@@ -228,6 +229,7 @@ void wgmma_wait(int groups) {
   int mine = groups;
   together("wgmma.wait_group", mine, [&](const auto&) {
     Warp& warp = machine().warp();
+    warp.fenced = false;
     while (!warp.products.empty() && warp.products.front().group < warp.group - groups)
       perform_product(warp);
   });

@@ -25,11 +25,11 @@ void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, 
   sm90_fp8::Params p = sm90_fp8::params(args, plan);
   Scratch workspace;
   sm90_fp8::take_parts(workspace, plan, processors, p);
-  sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, size_t shared) {
+  sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
     emulator::launch({.grid = static_cast<int>(sm90_fp8::num_clusters(p, processors)) * plan.chunks,
                       .block = sm90_fp8::kThreads,
                       .cluster = plan.chunks,
-                      .shared = shared,
+                      .shared = static_cast<size_t>(shared),
                       .seed = seed},
                      [&] { kernel(p); });
   });

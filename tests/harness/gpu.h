@@ -17,6 +17,12 @@ namespace dsv4::test {
 
 // Null: no CUDA build, or no GPU. Made at the first call; lives to the end of the program.
 Device* gpu();
+// Of that GPU; 0.0: there is none.
+struct ComputeCapability {
+  int major = 0, minor = 0;
+};
+ComputeCapability gpu_capability();
+
 void wait(Device& device);  // until the rows that were run have finished
 
 // What rows on `device` read at full speed; host memory for null.

@@ -9,6 +9,11 @@ Device* gpu() {
   return device;
 }
 
+ComputeCapability gpu_capability() {
+  if (gpu() == nullptr) return {};
+  return {.major = gpu()->info().major, .minor = gpu()->info().minor};
+}
+
 void wait(Device& device) {
   device.wait();
 }

@@ -8,6 +8,9 @@ namespace dsv4::test {
 Device* gpu() {
   return nullptr;
 }
+ComputeCapability gpu_capability() {
+  return {};
+}
 void wait(Device&) {
 }
 Memory& memory_for(Device*) {

@@ -135,9 +135,11 @@ void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase
   for (const Row<Args>& row : table) {
     Context context = base;
     if (row.arch != Arch::kCpu) context.device = gpu();
-    if (!reaches(row.arch, context) || row.reject(context, test.args) != nullptr) continue;
+    if (!reaches(row.arch, context)) continue;
+    const char* rejected = row.reject(context, test.args);
+    count_row(row, rejected);
+    if (rejected != nullptr) continue;
     ++accepted;
-    count_row(std::string(row.name));
     SCOPED_TRACE(test.name + " row " + std::string(row.name));
     RowCheck<Args> check(row, context, arena, test);
     row.arch == Arch::kCpu ? check.on_cpu() : check.on_gpu();

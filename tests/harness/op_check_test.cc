@@ -106,6 +106,43 @@ TEST(CheckOp, NoticesThatNothingRan) {
   EXPECT_NE(complaints(correct, reject).find("no row accepted the case"), std::string::npos);
 }
 
+// On Hopper, unless another card is named.
+std::string untested(const RowTally& row, ComputeCapability gpu = {.major = 9, .minor = 0}) {
+  return untested_rows({row}, gpu, {"slow"});
+}
+
+TEST(RowCount, DeviceRowsMustRunWhereTheirArchitectureIs) {
+  const RowTally sm90{.name = "fast", .arch = Arch::kSm90, .rejected = 7, .reason = "too odd"};
+  EXPECT_EQ(untested(sm90), "row fast took none of 7 cases, the last: too odd\n");
+  EXPECT_EQ(untested(sm90, {.major = 8, .minor = 0}), "");
+  EXPECT_EQ(untested(sm90, {.major = 10, .minor = 0}), "");
+  EXPECT_EQ(untested(sm90, {}), "") << "there is no GPU";
+  RowTally cuda = sm90;
+  cuda.arch = Arch::kCuda;
+  EXPECT_NE(untested(cuda), "");
+  EXPECT_NE(untested(cuda, {.major = 8, .minor = 6}), "");
+  EXPECT_EQ(untested(cuda, {}), "");
+  RowTally cpu = sm90;
+  cpu.arch = Arch::kCpu;
+  EXPECT_EQ(untested(cpu), "") << "another CPU row took the cases";
+}
+
+TEST(RowCount, OneCaseIsEnoughAndOtherProgramsCount) {
+  RowTally row{.name = "fast", .arch = Arch::kSm90, .rejected = 7, .reason = "too odd"};
+  row.accepted = 1;
+  EXPECT_EQ(untested(row), "");
+  row.accepted = 0, row.name = "slow";
+  EXPECT_EQ(untested(row), "") << "declared as tested elsewhere";
+}
+
+// Two tables of a program: a row of one does not stand for its namesake in the other.
+TEST(RowCount, NamesakesCountApart) {
+  const RowTally ran{.name = "cuda", .arch = Arch::kCuda, .accepted = 5};
+  const RowTally idle{.name = "cuda", .arch = Arch::kCuda, .rejected = 3, .reason = "empty"};
+  EXPECT_EQ(untested_rows({ran, idle}, {.major = 9, .minor = 0}, {}),
+            "row cuda took none of 3 cases, the last: empty\n");
+}
+
 TEST(Arena, InOutTensorsStartEachRunAlike) {
   Arena arena;
   const TensorView x = arena.inout(DType::kI32, {3}), out = arena.output(DType::kF32, {2});

@@ -13,6 +13,9 @@ namespace {
 
 using test::Arena;
 
+// Shapes of whole scale blocks are in linear_cublaslt_test.cc.
+const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8"};
+
 struct Shape {
   int64_t t, n, k;
 };

@@ -218,8 +218,8 @@ inline std::pair<uint8_t*, int64_t> first_row(const SparseMlaArgs& args, int64_t
   return {list.pool.pages.row<uint8_t>(id / list.pool.page_entries), id % list.pool.page_entries};
 }
 
-// One value that f16 cannot hold, in a row or query of a packed case; nothing else of it changes,
-// and the small scale of logits keeps every key in the game.
+// A value that f16 cannot hold, in a row of a packed case or in the queries of all requests but the
+// first. The small scale of logits keeps every key in the game.
 enum class Large { kScale, kRope, kQuery };
 inline constexpr Large kLarge[] = {Large::kScale, Large::kRope, Large::kQuery};
 
@@ -238,8 +238,10 @@ inline void put_large(Large large, SparseMlaArgs& args) {
   } else if (large == Large::kRope) {
     std::memcpy(rope, &large_bf16, sizeof(large_bf16));
   } else {
-    auto* q = const_cast<std::byte*>(args.q.data) + args.q.stride[0] * int64_t{2};
-    std::memcpy(q, &large_bf16, sizeof(large_bf16));
+    for (int64_t i = 1; i < args.q.dim(0); ++i) {
+      auto* q = const_cast<std::byte*>(args.q.data) + i * args.q.stride[0] * int64_t{2};
+      std::memcpy(q, &large_bf16, sizeof(large_bf16));
+    }
   }
 }
 

@@ -58,7 +58,7 @@ inline void take_parts(Scratch& workspace, const Plan& plan, int processors, Par
 // Calls visit(kernel, bytes of shared memory) with the kernel of a call.
 template <class Row, int kHeads, class Visit>
 void with_kernel_of(const Params& p, const Visit& visit) {
-  constexpr size_t kShared = sizeof(Shared<Row, kHeads>);
+  constexpr int64_t kShared = sizeof(Shared<Row, kHeads>);
   static_assert(kShared <= kMaxShared);
   const bool track = p.max_logits != nullptr || !p.normalized;
   visit(

@@ -1,0 +1,15 @@
+// What `dsv4 --version` prints.
+
+#pragma once
+
+#include <string>
+
+namespace dsv4::apps {
+
+// The version, and what this program was built with:
+//   dsv4 0.1.0
+//   CPU: AVX-512, AVX2, one lane
+//   CUDA: sm_80 and PTX, sm_90a        or: none
+std::string version_text();
+
+}  // namespace dsv4::apps
