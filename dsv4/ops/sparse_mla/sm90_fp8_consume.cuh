@@ -4,12 +4,10 @@
 //                 P^T = 2^(c S^T - m)           f16, to shared memory
 //                 O^T += V^T P^T of both tiles  [256 dims, heads]     A = values, from the ring
 //
-// Tile 1's weights follow tile 0's, so the two warpgroups run a softmax apart: while one computes
-// exponentials the other has the tensor cores.
-//
-// m is no running maximum but a reference that moves only when a logit exceeds it by kHeadroom:
-// most tiles rescale nothing. A tile that moves it leaves the factor by which everything before it
-// shrinks.
+// m is no running maximum but a reference: both warpgroups find it in the first pair, and later it
+// moves only when a logit exceeds it by kHeadroom, so that most tiles rescale nothing. A tile that
+// moves it leaves the factor by which everything before it shrinks; tile 1 waits until tile 0 has
+// decided that.
 
 #pragma once
 
@@ -136,10 +134,14 @@ struct Consumer {
       mask(rows, s);
     }
     if (last) release_queries();
-    if (at.wg == 1) follow(0);
-    if (has_tile) weigh<kTrackMaximum>(s);
+    const bool together = tiles > 1 && !turn(kReferenced);
+    if (at.wg == 1 && !together) follow(0);
+    if (has_tile) {
+      together ? find_reference(s) : subtract_reference<kTrackMaximum>(s);
+      weigh(s);
+    }
     // Tile 1 may still shrink the sums of tile 0.
-    const bool follows = at.wg == 0 && tiles > 1;
+    const bool follows = at.wg == 0 && tiles > 1 && !together;
     if (last && !follows) publish_sums();
     multiply_values<0>();
     if (tiles > 1) {
@@ -254,10 +256,10 @@ struct Consumer {
     }
   }
 
-  // The other warpgroup's weights of a tile are there: the sums shrink with them.
+  // The other warpgroup's tile has moved the reference or not; if so the sums shrink with it.
   __device__ void follow(int tile) {
     const Lane at = this_lane();
-    shared.weights_full[tile].wait(phase(tile));
+    shared.decided[tile].wait(phase(tile));
     if (shared.moved[tile] == 0) return;
     state |= kReferenced;
     for (int i = 0; i < 2; ++i) {
@@ -265,10 +267,17 @@ struct Consumer {
           shared.shrink[tile][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
     }
   }
+  // Of this warpgroup's tile.
+  __device__ void decide(bool moved) {
+    const Lane at = this_lane();
+    if (at.warp == 0 && at.lane == 0) shared.moved[at.wg] = moved ? 1 : 0;
+    __syncwarp();
+    if (at.lane == 0) shared.decided[at.wg].arrive();
+  }
 
-  // Dots -> exponents relative to the reference -> weights in shared memory.
+  // Dots -> exponents relative to the reference.
   template <bool kTrackMaximum>
-  __device__ void weigh(float (&s)[kHeads / 2]) {
+  __device__ void subtract_reference(float (&s)[kHeads / 2]) {
     const Lane at = this_lane();
     float top[4];  // of every fourth dot: shorter chains
     {
@@ -281,12 +290,98 @@ struct Consumer {
       }
     }
     const float largest = fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
-    // Both warpgroups have used what is about to be overwritten.
-    shared.weights_empty[at.wg].wait(phase(at.wg) ^ 1);
+    wait_for_room();
     const bool exceeds = largest > (turn(kReferenced) && !kTrackMaximum ? kHeadroom : -INFINITY);
     const bool moves = ptx::barrier_any(kBarrierOne + at.wg, kGroupThreads, exceeds);
     if (moves) move_reference(s);
-    if (at.warp == 0 && at.lane == 0) shared.moved[at.wg] = moves ? 1 : 0;
+    decide(moves);
+  }
+
+  // Both warpgroups have used what this one is about to overwrite.
+  __device__ void wait_for_room() {
+    const Lane at = this_lane();
+    shared.weights_empty[at.wg].wait(phase(at.wg) ^ 1);
+  }
+
+  // Item::largest of this lane's heads after these logits of its keys.
+  __device__ void raise_largest(const float (&z)[kHeads / 2], const float (&m)[kHeads / 4]) {
+    float top[kHeads / 4];
+#pragma unroll
+    for (int i = 0; i < kHeads / 4; ++i)
+      top[i] = fmaxf(z[i / 2 * 4 + i % 2], z[i / 2 * 4 + i % 2 + 2]) + m[i];
+    reduce_over_keys(top, [](float a, float b) { return fmaxf(a, b); });
+    for_each_head<kHeads>(
+        top, [&](int head, float x) { atomicMax(&item().largest[head], ordered_int(x)); });
+  }
+
+  // Item::largest becomes the reference; `before` it was m.
+  __device__ void add_change(float (&s)[kHeads / 2], const float (&m)[kHeads / 4]) {
+    const Lane at = this_lane();
+#pragma unroll
+    for (int i = 0; i < kHeads / 4; ++i) {
+      const float change = m[i] - from_ordered_int(item().largest[i / 2 * 8 + 2 * at.j + i % 2]);
+      s[i / 2 * 4 + i % 2] += change;
+      s[i / 2 * 4 + i % 2 + 2] += change;
+    }
+  }
+
+  // The same for the first two tiles that have a key: the reference becomes the largest logit of
+  // both. Nothing was before them.
+  __device__ void find_reference(float (&s)[kHeads / 2]) {
+    const Lane at = this_lane();
+    const float none[kHeads / 4] = {};
+    for (float& z : s) z *= p.log2_scale;
+    raise_largest(s, none);
+    wait_for_room();
+    bool has_key = false;
+    for (const float z : s) has_key |= z != -INFINITY;
+    const bool any = ptx::barrier_any(kBarrierBoth, kConsumers, has_key);
+    if (any) {
+      add_change(s, none);
+      const int head = this_thread();
+      if (head < kHeads) set_reference(head);
+      state |= kReferenced;
+    }
+    decide(false);
+  }
+
+  __device__ void set_reference(int head) {
+    const float now = from_ordered_int(item().largest[head]);
+    // Adding m to s and taking it away again costs s bits; from 2^28 on more than kHeadroom.
+    if (!(fabsf(now) < 0x1p24f)) give_up();
+    item().reference[reference_place<kHeads>(head)] = now;
+  }
+
+  // The reference becomes the largest logit of all keys so far, and the exponents s and this
+  // warpgroup's sums follow.
+  __device__ void move_reference(float (&s)[kHeads / 2]) {
+    const Lane at = this_lane();
+    {
+      float m[kHeads / 4];
+      read_heads(item().reference, m);
+      raise_largest(s, m);
+      ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
+      add_change(s, m);
+    }
+    const int head = at.warp * kWarp + at.lane;
+    if (head < kHeads) {
+      const int place = reference_place<kHeads>(head);
+      const float before = item().reference[place];
+      set_reference(head);
+      shared.shrink[at.wg][place] =
+          turn(kReferenced) ? exp2f(before - item().reference[place]) : 1.f;  // of 0
+    }
+    ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
+    for (int i = 0; i < 2; ++i) {
+      sums[i] *=
+          shared.shrink[at.wg][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
+    }
+    state |= kReferenced;
+  }
+
+  // Exponents -> weights in shared memory.
+  __device__ void weigh(float (&s)[kHeads / 2]) {
+    const Lane at = this_lane();
     const int key_piece = 2 * at.warp + at.lane / 8 % 2, head = at.lane % 8;
     const uint32_t to = ptx::shared_address(shared.weights[at.wg]) + at.lane / 16 * 1024 +
                         head * 128 + 16 * (key_piece ^ head);
@@ -316,45 +411,6 @@ struct Consumer {
     } else {
       ptx::stmatrix_x4_transposed(to, r);
     }
-  }
-
-  // The reference becomes the largest logit of all keys so far, and the exponents s and this
-  // warpgroup's sums follow.
-  __device__ void move_reference(float (&s)[kHeads / 2]) {
-    const Lane at = this_lane();
-    float m[kHeads / 4], top[kHeads / 4];
-    read_heads(item().reference, m);
-#pragma unroll
-    for (int i = 0; i < kHeads / 4; ++i) {
-      top[i] = fmaxf(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + i % 2 + 2]) + m[i];
-    }
-    reduce_over_keys(top, [](float a, float b) { return fmaxf(a, b); });
-    for_each_head<kHeads>(
-        top, [&](int head, float x) { atomicMax(&item().largest[head], ordered_int(x)); });
-    ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
-#pragma unroll
-    for (int i = 0; i < kHeads / 4; ++i) {
-      const float change = m[i] - from_ordered_int(item().largest[i / 2 * 8 + 2 * at.j + i % 2]);
-      s[i / 2 * 4 + i % 2] += change;
-      s[i / 2 * 4 + i % 2 + 2] += change;
-    }
-    ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);  // all have read `reference`
-    const int head = at.warp * kWarp + at.lane;
-    if (head < kHeads) {
-      const int place = reference_place<kHeads>(head);
-      const float now = from_ordered_int(item().largest[head]);
-      // Adding m to s and taking it away again costs s bits; from 2^28 on more than kHeadroom.
-      if (!(fabsf(now) < 0x1p24f)) give_up();
-      shared.shrink[at.wg][place] =
-          turn(kReferenced) ? exp2f(item().reference[place] - now) : 1.f;  // of 0
-      item().reference[place] = now;
-    }
-    ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
-    for (int i = 0; i < 2; ++i) {
-      sums[i] *=
-          shared.shrink[at.wg][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
-    }
-    state |= kReferenced;
   }
 
   // Of the warpgroup's dims in a slot.

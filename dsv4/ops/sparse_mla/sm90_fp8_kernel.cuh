@@ -61,6 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (auto& barrier : shared.empty) barrier.init(kConsumers / kWarp);
     for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
     for (auto& barrier : shared.weights_empty) barrier.init(kConsumers / kWarp);
+    for (auto& barrier : shared.decided) barrier.init(kGroupThreads / kWarp);
     shared.item_full.init(kGroupThreads);
     shared.item_empty.init(kConsumers / kWarp);
     shared.sums_full.init(kConsumers / kWarp);

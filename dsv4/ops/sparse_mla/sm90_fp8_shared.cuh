@@ -45,6 +45,7 @@ struct Shared {
   // What a warpgroup multiplies the values of a head with; or, in merge(), those of a part.
   float factor[2][kHeads], shares[kMaxChunks][kHeads];
   ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2];
+  ptx::Mbarrier decided[2];  // moved and, if so, reference and shrink
   ptx::Mbarrier item_full;   // q and Item of an item that is not the block's first
   ptx::Mbarrier item_empty;  // all products with q of an item are done
   ptx::Mbarrier sums_full;   // Item::sums
