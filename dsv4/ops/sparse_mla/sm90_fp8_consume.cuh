@@ -392,7 +392,8 @@ struct Consumer {
       store_weights(to + n * 1024, s, n);
     }
     ptx::fence_proxy_async();
-    shared.weights_full[at.wg].arrive();
+    __syncwarp();
+    if (at.lane == 0) shared.weights_full[at.wg].arrive();
     float both[kHeads / 4];  // of keys g and g + 8
 #pragma unroll
     for (int i = 0; i < kHeads / 4; ++i) both[i] = s[i / 2 * 4 + i % 2] + s[i / 2 * 4 + i % 2 + 2];
