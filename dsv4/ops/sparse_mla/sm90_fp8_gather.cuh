@@ -164,10 +164,13 @@ struct Gather {
     ++items_opened;
   }
 
-  // The codes of groups 2 part and 2 part + 1 (V4), or the scale of group part (V3.2).
+  // The codes of groups 2 part and 2 part + 1 (V4), or the scale of group part (V3.2). Not __ldg():
+  // the kernel before may have written them while this one was already there. Behind the last group
+  // a row has a byte of padding, which may be anything.
   __device__ uint32_t read_scales(const uint8_t* scales) const {
-    if constexpr (Row::kFloatScales) return __ldg(reinterpret_cast<const uint32_t*>(scales) + part);
-    return __ldg(reinterpret_cast<const uint16_t*>(scales) + part);
+    if constexpr (Row::kFloatScales) return reinterpret_cast<const uint32_t*>(scales)[part];
+    const uint32_t codes = reinterpret_cast<const uint16_t*>(scales)[part];
+    return 2 * part + 1 < Row::kCodes / Row::kGroup ? codes : codes & 0xff;
   }
 
   // What is not copied of a row: its scales and whether there is one.
