@@ -57,7 +57,7 @@ enum State : uint32_t {
 template <class Row, int kHeads>
 struct Consumer {
   using S = Shared<Row, kHeads>;
-  static constexpr int kHeadTiles = kHeads / 8, kOutTiles = kWidthV / 64 / 2;
+  static constexpr int kHeadTiles = kHeads / 8;
   // Steps whose operands are in registers, decoded or multiplied, and those that are on their way
   // there from shared memory. One more of either is a spill.
   static constexpr bool kTight = kHeads == 64 && Row::kRopeIsValue;
@@ -89,7 +89,7 @@ struct Consumer {
     return shared.items[turn(kTurnOfItem)];
   }
 
-  // Nobody multiplies with q of this item from here on.
+  // This warp is done with q of the item.
   __device__ void release_queries() const {
     __syncwarp();
     if (this_thread() % kWarp == 0) shared.item_empty.arrive();
@@ -325,10 +325,9 @@ struct Consumer {
     }
   }
 
-  // The same for the first two tiles that have a key: the reference becomes the largest logit of
-  // both. Nothing was before them.
+  // The same for both tiles of a pair when no key was before them: the reference becomes the
+  // largest logit of both, if they have one.
   __device__ void find_reference(float (&s)[kHeads / 2]) {
-    const Lane at = this_lane();
     const float none[kHeads / 4] = {};
     for (float& z : s) z *= p.log2_scale;
     raise_largest(s, none);
@@ -448,9 +447,7 @@ struct Consumer {
     constexpr int kFirst = 2 * kPairTile;
     // Who stored the weights has seen the rows; so has who sees the weights.
     shared.weights_full[kPairTile].wait(phase(kPairTile));
-    if (shared.moved[kPairTile] != 0) {
-      shrink_output(kPairTile);
-    }
+    if (shared.moved[kPairTile] != 0) shrink_output(kPairTile);
     constexpr uint64_t kWeights =
         ptx::swizzled_tile(kSharedBase + (S::kChunks + kPairTile) * S::kTileBytes);
     constexpr int kSteps = 2 * kOutTiles;
@@ -486,17 +483,12 @@ struct Consumer {
     finish_values(kPairTile);
   }
 
-  __device__ void wait_for_products() {
+  // The products with the weights of a tile are done.
+  __device__ void finish_values(int tile) {
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int t = 0; t < kOutTiles; ++t) ptx::wgmma_results(out[t]);
-  }
-  __device__ void release_weights(int tile) const {
     if (this_thread() % kWarp == 0) shared.weights_empty[tile].arrive();
-  }
-  __device__ void finish_values(int tile) {
-    wait_for_products();
-    release_weights(tile);
   }
 
   // Whether the warpgroup's tile t of dims is RoPE.

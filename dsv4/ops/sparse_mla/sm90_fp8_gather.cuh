@@ -67,7 +67,7 @@ struct Gather {
   S& shared;
   // Eight lanes that write to shared memory together have rows r and r + 4: 64 bytes each, in
   // different banks.
-  const int lane = this_thread() % kWarp, part = lane % 4;
+  const int lane = this_thread() % kWarp, quarter = lane % 4;
   const int row = this_thread() % kGroupThreads / kWarp * 8 + lane / 4 % 2 * 4 + lane / 8;
   int first_slot = 0, ring_turn = 1;  // of the batch; ring_turn: the phase in which slots are empty
   int items_opened = 0;
@@ -142,10 +142,10 @@ struct Gather {
   }
 
   __device__ void copy_row(int slot, const uint8_t* from) const {
-    const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride + 16 * part;
+    const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride + 16 * quarter;
     const bool valid = from != nullptr;
     // Any address that exists will do for what is not read.
-    const uint8_t* source = (valid ? from : static_cast<const uint8_t*>(p.q)) + 16 * part;
+    const uint8_t* source = (valid ? from : static_cast<const uint8_t*>(p.q)) + 16 * quarter;
 #pragma unroll
     for (int i = 0; i < Row::kRowBytes / 64; ++i) {
       ptx::cp_async_or_zero(to + 64 * i, source + 16 * Row::source_piece(4 * i), valid);
@@ -164,20 +164,21 @@ struct Gather {
     ++items_opened;
   }
 
-  // The codes of groups 2 part and 2 part + 1 (V4), or the scale of group part (V3.2). Not __ldg():
-  // the kernel before may have written them while this one was already there. Behind the last group
-  // a row has a byte of padding, which may be anything.
+  // The codes of groups 2 quarter and 2 quarter + 1 (V4), or the scale of group quarter (V3.2). Not
+  // __ldg(): the kernel before may have written them while this one was already there. Behind the
+  // last group a row has a byte of padding, which may be anything.
   __device__ uint32_t read_scales(const uint8_t* scales) const {
-    if constexpr (Row::kFloatScales) return reinterpret_cast<const uint32_t*>(scales)[part];
-    const uint32_t codes = reinterpret_cast<const uint16_t*>(scales)[part];
-    return 2 * part + 1 < Row::kCodes / Row::kGroup ? codes : codes & 0xff;
+    if constexpr (Row::kFloatScales) return reinterpret_cast<const uint32_t*>(scales)[quarter];
+    const uint32_t codes = reinterpret_cast<const uint16_t*>(scales)[quarter];
+    return 2 * quarter + 1 < Row::kCodes / Row::kGroup ? codes : codes & 0xff;
   }
 
   // What is not copied of a row: its scales and whether there is one.
   __device__ void finish_row(int slot, bool valid, uint32_t scales) const {
     const bool fits = store_scales(slot, scales);
-    const unsigned all_fit = __ballot_sync(~0u, fits) >> (lane - part) & 0xf;
-    if (part == 0) shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
+    const unsigned all_fit = __ballot_sync(~0u, fits) >> (lane - quarter) & 0xf;
+    if (quarter == 0)
+      shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
     __syncwarp();
     if (lane == 0) shared.full[slot].arrive();
   }
@@ -187,14 +188,14 @@ struct Gather {
     __half* to = &shared.scales[slot][0][scale_place(row)];
     if constexpr (Row::kFloatScales) {
       const float scale = __uint_as_float(scales);
-      to[part * kSlotRows] = __float2half_rn(scale);
+      to[quarter * kSlotRows] = __float2half_rn(scale);
       return fabsf(scale) <= 128.f;
     } else {  // UE8M0 is the exponent of an f32
       const float low = __uint_as_float((scales & 0xff) << 23);
       const float high = __uint_as_float((scales & 0xff00) << 15);
       const __half2 pair = __floats2half2_rn(low, high);
-      to[2 * part * kSlotRows] = __low2half(pair);
-      to[(2 * part + 1) * kSlotRows] = __high2half(pair);
+      to[2 * quarter * kSlotRows] = __low2half(pair);
+      to[(2 * quarter + 1) * kSlotRows] = __high2half(pair);
       return fmaxf(low, high) <= 128.f;
     }
   }

@@ -88,7 +88,7 @@ __device__ void weigh_parts(const Params& p, Shared<Row, kHeads>& shared, const 
       finish_head(p, work, head, reference, sum, reference, chunk_of_block(p) == 0);
 #pragma unroll
   for (int c = 0; c < kMaxChunks; ++c)
-    shared.shares[c][head] = summary[c].y * summary[c].z * factor;
+    shared.shares[c][head] = summary[c].y * factor * summary[c].z;  // in this order f32 holds it
 }
 
 // A warp has the units i chunks + block, its own registers' places in them. kParts: at least as

@@ -2,7 +2,7 @@
 //
 // A work item is one query and one group of heads. Its list (window slots, then compressed slots)
 // is cut into chunks, positions chunk * i .. chunk * (i + 1) - 1, one for each block of a cluster;
-// the blocks exchange their parts through memory and each merges some of the heads, in chunk order.
+// the blocks exchange their parts through memory and each merges some values, in chunk order.
 
 #pragma once
 

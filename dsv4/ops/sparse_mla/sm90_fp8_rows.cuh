@@ -15,6 +15,7 @@ constexpr int kMaxShared = 227 << 10;  // bytes of a block
 // Where a block's dynamic shared memory begins when it has no other: behind what the system keeps.
 constexpr uint32_t kSharedBase = 1024;
 constexpr int kWidthV = 512;                   // values of a row
+constexpr int kOutTiles = kWidthV / 64 / 2;    // of 64 dims; a warpgroup has one half of them
 constexpr int kTile = 64;                      // keys that a warpgroup multiplies with q at a time
 constexpr int kSlotRows = 32;                  // a slot of the ring of raw rows
 constexpr int kGroupThreads = 128;             // a warpgroup

@@ -1,4 +1,4 @@
-// What leaves a block: the end of a query's softmax. merge.cuh has queries of several blocks.
+// What leaves a block: the end of a query's softmax. Queries of several blocks: sm90_fp8_merge.cuh.
 //
 //   out = sum_j w_j k_j / (sum_j w_j + 2^(sink - m)),  lse = ln(sum_j w_j) + m,  w_j = 2^(z_j - m)
 //
@@ -47,8 +47,8 @@ __device__ void pair_rope_dims(Consumer<Row, kHeads>& c) {
   const bool odd = at.g % 2 != 0;
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) {
-    float &a = c.out[c.kOutTiles - 1][i / 2 * 4 + i % 2],
-          &b = c.out[c.kOutTiles - 1][i / 2 * 4 + i % 2 + 2];
+    float &a = c.out[kOutTiles - 1][i / 2 * 4 + i % 2],
+          &b = c.out[kOutTiles - 1][i / 2 * 4 + i % 2 + 2];
     const float other = __shfl_xor_sync(~0u, odd ? a : b, 4);
     a = odd ? other : a, b = odd ? b : other;
   }
@@ -56,7 +56,6 @@ __device__ void pair_rope_dims(Consumer<Row, kHeads>& c) {
 
 // The dim of registers i and its neighbour that of i + 2 in tile t of a lane's part of O^T, behind
 // pair_rope_dims().
-constexpr int kOutTiles = kWidthV / 64 / 2;
 template <class Row>
 __device__ int first_dim(const Lane& at, int t) {
   const bool rope = Row::kRopeIsValue && t == kOutTiles - 1 && at.wg == 1;
