@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "dsv4/ops/sparse_mla/random_case_test.h"
@@ -44,7 +46,8 @@ void check(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, const 
                           const TensorView& all, const test::Tolerance& tolerance) {
     return test::compare(all, test::with_gaps(values, got, all), tolerance);
   };
-  const test::Tolerance logits{.ulps = 2, .abs = 1e-4};
+  const float usual = 1.f / std::sqrt(static_cast<float>(args.q.dim(-1)));
+  const test::Tolerance logits{.ulps = 2, .abs = 1e-4 * std::max(1.f, args.scale / usual)};
   arena.freeze();
   std::vector<std::byte> first;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
@@ -69,6 +72,7 @@ struct Case {
   int processors;
   bool max_logits = false;
   std::optional<test::Large> large{};
+  float sharp = 1.f;  // logits are so many times the usual
 };
 
 // In both row formats.
@@ -82,6 +86,7 @@ void check(Case test) {
     Outputs whole;
     SparseMlaArgs args = test::make_args(arena, rng, test.shape, whole);
     if (!test.max_logits) args.max_logits = {};
+    args.scale *= test.sharp;
     if (test.large) test::put_large(*test.large, args);
     SCOPED_TRACE(
         fmt::format("q {} heads {} chunk {}", to_string(args.q), test.plan.heads, test.plan.chunk));
@@ -109,15 +114,48 @@ TEST(Sm90Fp8Emulated, TheRingGoesRound) {
 }
 
 TEST(Sm90Fp8Emulated, ChunksOfAList) {
-  for (const int chunks : {2, 3, 5, 8}) {
-    check({.shape = {.t = 3, .h = 13, .window = 40, .compressed = chunks * 64 - 50},
-           .plan = {.heads = 8, .chunk = 64, .chunks = chunks},
-           .processors = 2 * chunks,
+  for (const int chunks : {2, 3, 4, 5, 6, 7, 8}) {
+    check({.shape = {.t = 2, .h = 9, .window = 40, .compressed = chunks * 64 - 50},
+           .plan = {.heads = chunks % 2 == 0 ? 16 : 8, .chunk = 64, .chunks = chunks},
+           .processors = chunks,
            .max_logits = chunks == 3});
   }
   check({.shape = {.t = 2, .h = 70, .window = 100, .compressed = 300, .lengths = true},
          .plan = {.heads = 64, .chunk = 256, .chunks = 2},
          .processors = 2});
+}
+
+// Items of no row, of one, of one chunk and of all chunks follow each other in a block; one chunk
+// may lie in rows that are not there.
+TEST(Sm90Fp8Emulated, ABlockOfManyItems) {
+  for (const int chunks : {1, 4}) {
+    for (const double invalid : {0.2, 0.95}) {
+      check({.shape = {.t = 7,
+                       .h = 9,
+                       .window = 130,
+                       .compressed = 110,
+                       .invalid = invalid,
+                       .s_q = 2,
+                       .lengths = true},
+             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks},
+             .processors = chunks});
+    }
+  }
+}
+
+// Logits so far apart that later tiles exceed what the first pair has found, and that some weights
+// are below f16.
+TEST(Sm90Fp8Emulated, TheReferenceMoves) {
+  for (const int heads : {8, 64}) {
+    check({.shape = {.t = 2, .h = heads, .window = 100, .compressed = 480},
+           .plan = {.heads = heads, .chunk = 640},
+           .processors = 1,
+           .sharp = 8.f});
+  }
+  check({.shape = {.t = 2, .h = 16, .compressed = 700, .invalid = 0.7},
+         .plan = {.heads = 16, .chunk = 384, .chunks = 2},
+         .processors = 2,
+         .sharp = 8.f});
 }
 
 TEST(Sm90Fp8Emulated, ListsWithLengthsAndGaps) {
@@ -168,6 +206,30 @@ TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {
              .large = large});
     }
   }
+}
+
+// The bytes behind the scales of V4 rows change nothing, not even the way that is taken.
+TEST(Sm90Fp8Emulated, PaddingIsNotLookedAt) {
+  Arena arena;
+  Rng rng(7);
+  Outputs whole;
+  const Shape shape{
+      .t = 1, .h = 8, .compressed = 100, .dtype = DType::kBF16, .invalid = 0, .f32_out = true};
+  const SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
+  const KvPool& pool = args.compressed.pool;
+  std::vector<std::byte> with_zeros;
+  for (const int padding : {0, 0xff}) {
+    for (int64_t row = 0; row < pool.num_rows(); ++row) {
+      uint8_t* page = pool.pages.row<uint8_t>(row / pool.page_entries);
+      page[pool.layout.scale_offset(pool.page_entries, row % pool.page_entries) +
+           pool.layout.num_scales()] = static_cast<uint8_t>(padding);
+    }
+    arena.freeze();
+    arena.prepare();
+    run_emulated(args, {.heads = 8, .chunk = 128}, 1, 0);
+    if (padding == 0) with_zeros = arena.written();
+  }
+  EXPECT_TRUE(with_zeros == arena.written());
 }
 
 }  // namespace
