@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "dsv4/ops/sparse_mla/sm90_fp8_consume.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_exact.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_gather.cuh"
 
@@ -39,8 +40,8 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
   ptx::barrier_sync(kBarrierBoth, kConsumers);
   for (;;) {
     c.begin();
-    if (c.tiles_left() == 0) c.skip();
-    while (c.tiles_left() > 0) c.template iterate<kTrackMaximum>();
+    if (c.tiles_left() == 0) skip(c);
+    while (c.tiles_left() > 0) iterate<kTrackMaximum>(c);
     finish(c);
     const int turn = c.turn(kTurnOfItem);
     if (next_item(p, c.item().work.item) >= num_items(p)) return;

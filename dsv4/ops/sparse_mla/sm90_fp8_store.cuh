@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "dsv4/ops/sparse_mla/sm90_fp8_consume.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
 
 namespace dsv4::sm90_fp8 {
 

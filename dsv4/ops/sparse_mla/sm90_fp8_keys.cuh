@@ -1,0 +1,84 @@
+// The dots of a tile of keys, S^T = K Q^T [64 keys, heads]: a warp has 16 keys, from the ring.
+
+#pragma once
+
+#include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
+
+namespace dsv4::sm90_fp8 {
+
+// Descriptor of dims 16 step .. of q. A constant: the compiler would otherwise keep all of them.
+template <class Row, int kHeads>
+__device__ constexpr uint64_t q_tile(int step) {
+  return ptx::swizzled_tile(kSharedBase + step / 4 * Shared<Row, kHeads>::kTileBytes +
+                            step % 4 * 32);
+}
+
+// Codes of the next steps are on their way from shared memory while those of step i are decoded and
+// those before multiplied. RoPE goes first; where it is value too, it becomes f16 in the ring
+// beside its products.
+template <class Row, int kHeads>
+__device__ void multiply_keys(Consumer<Row, kHeads>& c, int slot, float (&s)[kHeads / 2],
+                              RowState (&rows)[2]) {
+  using C = Consumer<Row, kHeads>;
+  const Lane at = this_lane();
+  const KeyFragments<Row> keys(at, ptx::shared_address(c.shared.ring[slot]), 16 * (at.warp % 2));
+  const __half* scales = c.shared.scales[slot][0];
+  const int place[2] = {scale_place(16 * (at.warp % 2) + at.g),
+                        scale_place(16 * (at.warp % 2) + at.g + 8)};
+  constexpr int kSteps = Row::kCodes / 32;
+  Fragments a[C::kDepth];
+  Raw raw[C::kAhead + 1];
+#pragma unroll
+  for (int i = 0; i < C::kAhead; ++i) keys.load(i, raw[i]);
+  __nv_bfloat162 largest{};  // magnitude of the RoPE values
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    for (int k = 0; k < 2; ++k) keys.load_rope(2 * i + k, a[i][k]);
+    ptx::wgmma_fence();
+    for (int k = 0; k < 2; ++k) {
+      ptx::Wgmma<__nv_bfloat16, kHeads>::run(s, a[i][k],
+                                             q_tile<Row, kHeads>(Row::kCodes / 16 + 2 * i + k), 1);
+    }
+    ptx::wgmma_commit();
+    if constexpr (Row::kRopeIsValue) {
+      for (int k = 0; k < 2; ++k) keys.convert_rope(2 * i + k, a[i][k], largest);
+    }
+  }
+  uint32_t pair[2];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    constexpr int kStepsOfGroup = Row::kGroup / 32;
+    if (i % kStepsOfGroup == 0) {
+      for (int r = 0; r < 2; ++r)
+        pair[r] = bits_of(__half2half2(scales[i / kStepsOfGroup * kSlotRows + place[r]]));
+    }
+    if (i + C::kAhead < kSteps) keys.load(i + C::kAhead, raw[(i + C::kAhead) % (C::kAhead + 1)]);
+    ptx::wgmma_wait<C::kDepth - 1>();
+    keys.decode(raw[i % (C::kAhead + 1)], pair, a[(i + 2) % C::kDepth]);
+    ptx::wgmma_fence();
+    for (int k = 0; k < 2; ++k)
+      ptx::Wgmma<__half, kHeads>::run(s, a[(i + 2) % C::kDepth][k], q_tile<Row, kHeads>(2 * i + k),
+                                      1);
+    ptx::wgmma_commit();
+  }
+  if (Row::kRopeIsValue && !fits_f16(largest)) c.give_up();
+  for (int r = 0; r < 2; ++r)
+    rows[r] = static_cast<RowState>(c.shared.rows[slot][16 * (at.warp % 2) + at.g + 8 * r]);
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_results(s);
+}
+
+// Dots of keys that do not exist become -inf.
+template <class Row, int kHeads>
+__device__ void mask(Consumer<Row, kHeads>& c, const RowState (&rows)[2], float (&s)[kHeads / 2]) {
+  if (__all_sync(~0u, rows[0] == kKey && rows[1] == kKey)) return;
+  const bool low = rows[0] != kNoKey, high = rows[1] != kNoKey;
+  if (rows[0] == kKeyTooLarge || rows[1] == kKeyTooLarge) c.give_up();
+#pragma unroll
+  for (int n = 0; n < kHeads / 8; ++n) {
+    if (!low) s[4 * n] = s[4 * n + 1] = -INFINITY;
+    if (!high) s[4 * n + 2] = s[4 * n + 3] = -INFINITY;
+  }
+}
+
+}  // namespace dsv4::sm90_fp8

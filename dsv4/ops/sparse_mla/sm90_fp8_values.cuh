@@ -1,0 +1,100 @@
+// O^T += V^T P^T of a tile, [512 dims, heads]: a warpgroup has 256 dims, of rows in the ring.
+
+#pragma once
+
+#include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
+
+namespace dsv4::sm90_fp8 {
+
+// Of the warpgroup's dims in a slot.
+template <class Row, int kHeads>
+__device__ ValueFragments<Row> values_of(const Consumer<Row, kHeads>& c, const Lane& at, int slot) {
+  return ValueFragments<Row>(at, ptx::shared_address(c.shared.ring[slot]) + at.wg * kOutTiles * 64);
+}
+template <class Row, int kHeads>
+__device__ const uint4* scales_of(const Consumer<Row, kHeads>& c, const Lane& at, int slot) {
+  const __half* scales = &c.shared.scales[slot][at.wg * kOutTiles * 64 / Row::kGroup][8 * at.j];
+  return reinterpret_cast<const uint4*>(scales);
+}
+
+template <class Row, int kHeads>
+__device__ void shrink_output(Consumer<Row, kHeads>& c, int tile) {
+  float factors[kHeads / 4];
+  read_heads<kHeads>(c.shared.shrink[tile], factors);
+#pragma unroll
+  for (int t = 0; t < kOutTiles; ++t) {
+    for (int i = 0; i < kHeads / 2; ++i) c.out[t][i] *= factors[i / 4 * 2 + i % 2];
+  }
+}
+
+// Whether the warpgroup's tile t of dims is RoPE.
+template <class Row>
+__device__ bool is_rope(const Lane& at, int t) {
+  return Row::kRopeIsValue && t == kOutTiles - 1 && at.wg == 1;
+}
+
+// What is between the ring and the products: steps of 32 keys and 64 dims.
+template <class Row, int kHeads>
+struct ValueOperands {
+  using C = Consumer<Row, kHeads>;
+  Fragments a[C::kDepth];
+  Raw raw[C::kAhead + 1];
+  uint4 scales[C::kAhead + 1];
+};
+
+// The products with the weights of a tile are done.
+template <class Row, int kHeads>
+__device__ void finish_values(Consumer<Row, kHeads>& c, int tile) {
+  ptx::wgmma_wait<0>();
+#pragma unroll
+  for (int t = 0; t < kOutTiles; ++t) ptx::wgmma_results(c.out[t]);
+  if (this_thread() % kWarp == 0) c.shared.weights_empty[tile].arrive();
+}
+
+// One tile of the pair: two slots of 32 keys. Tile 1's products follow those of tile 0 that are
+// under way.
+template <int kPairTile, class Row, int kHeads>
+__device__ void multiply_values(Consumer<Row, kHeads>& c) {
+  using C = Consumer<Row, kHeads>;
+  ValueOperands<Row, kHeads> o;
+  const Lane at = this_lane();
+  constexpr int kFirst = 2 * kPairTile;
+  // Who stored the weights has seen the rows; so has who sees the weights.
+  c.shared.weights_full[kPairTile].wait(c.phase(kPairTile));
+  if (c.shared.moved[kPairTile] != 0) shrink_output(c, kPairTile);
+  constexpr uint64_t kWeights =
+      ptx::swizzled_tile(kSharedBase + (C::S::kChunks + kPairTile) * C::S::kTileBytes);
+  constexpr int kSteps = 2 * kOutTiles;
+  const int slots[2] = {c.slot(kFirst), c.slot(kFirst + 1)};
+  const ValueFragments<Row> values[2] = {values_of(c, at, slots[0]), values_of(c, at, slots[1])};
+  const uint4* scales[2] = {scales_of(c, at, slots[0]), scales_of(c, at, slots[1])};
+  const auto load = [&](int step) {
+    const int half = step / kOutTiles, t = step % kOutTiles;
+    values[half].load(t, o.raw[step % (C::kAhead + 1)]);
+    o.scales[step % (C::kAhead + 1)] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
+  };
+#pragma unroll
+  for (int step = 0; step < C::kAhead; ++step) load(step);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int half = step / kOutTiles, t = step % kOutTiles;
+    Fragments& a = o.a[step % C::kDepth];
+    if (step + C::kAhead < kSteps) load(step + C::kAhead);
+    ptx::wgmma_wait<C::kDepth - 1>();
+    if (is_rope<Row>(at, t)) {
+      values[half].load_rope(at, a);
+    } else {
+      values[half].decode(o.raw[step % (C::kAhead + 1)], o.scales[step % (C::kAhead + 1)], a);
+    }
+    ptx::wgmma_fence();
+    for (int k = 0; k < 2; ++k)
+      ptx::Wgmma<__half, kHeads>::run(c.out[t], a[k], kWeights + 4 * half + 2 * k, 1);
+    ptx::wgmma_commit();
+    if (t + 1 < kOutTiles) continue;
+    __syncwarp();
+    if (at.lane == 0) c.shared.empty[slots[half]].arrive();
+  }
+  finish_values(c, kPairTile);
+}
+
+}  // namespace dsv4::sm90_fp8
