@@ -130,7 +130,7 @@ TEST(Sm90Fp8Emulated, ChunksOfAList) {
 TEST(Sm90Fp8Emulated, ABlockOfManyItems) {
   for (const int chunks : {1, 4}) {
     for (const double invalid : {0.2, 0.95}) {
-      check({.shape = {.t = 7,
+      check({.shape = {.t = 5,
                        .h = 9,
                        .window = 130,
                        .compressed = 110,
