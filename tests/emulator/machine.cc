@@ -62,7 +62,7 @@ void Machine::run_cluster(const std::function<void()>& kernel) {
     block.running = launch.block;
     block.memory = std::make_unique<Pages>(std::max<size_t>(launch.shared, 1));
     std::memset(block.memory->data(), 0xff, block.memory->size());
-    block.unfenced.resize(static_cast<size_t>(ceil_div(static_cast<int64_t>(launch.shared), 16)));
+    block.writes.resize(static_cast<size_t>(ceil_div(static_cast<int64_t>(launch.shared), 16)));
     for (size_t i = 0; i < block.barriers.size(); ++i)
       block.barriers[i].name = fmt::format("barrier {}", i);
     for (int i = 0; i < launch.block; ++i) block.threads.push_back({.block = &block, .index = i});
