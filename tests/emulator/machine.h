@@ -151,6 +151,7 @@ struct Machine {
   void run_cluster(const std::function<void()>& kernel);
   void step();
   Thread& pick();
+  void favour(const Thread& thread);
   Warp* favoured();
   Warp& any_ready();
   void make_runnable(Thread& thread);
