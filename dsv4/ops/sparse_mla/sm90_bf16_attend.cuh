@@ -215,7 +215,8 @@ struct Attend {
     for (int part = 0; part < kParts / 2; ++part) ptx::wgmma_results(values[part]);
   }
 
-  // Starts on a tile of the other group. The products read `weights` until release_values().
+  // Starts on a tile of the other group, whose fence of the proxy is in front of its `ready`. The
+  // products read `weights` until release_values().
   __device__ void add_other_tile(uint32_t tile, Weights& weights) {
     shared.ready[1 - group][warp].wait(phase(tile));
     const float4 summary = shared.summary[thread];
