@@ -27,7 +27,8 @@ make_venv() {
   if ! "$venv/bin/python" -m pip install --only-binary :all: --no-input --disable-pip-version-check --retries 1 \
       --timeout 20 -r "$wanted" >"$log" 2>&1; then
     cat "$log"
-    grep -qE 'connection broken|Could not fetch URL' "$log" || exit 1  # a version that does not exist, say
+    # Anything else, a version that does not exist, say, is a mistake of ours.
+    grep -qiE 'connection broken|could not fetch|from versions: none|http error|timed out' "$log" || exit 1
     echo "python3 lacks some of nanobind, numpy, pytest, and pip does not reach the index to install them from"
     exit 77
   fi

@@ -86,6 +86,10 @@ T __shfl_sync(unsigned mask, T value, int from) {
 inline unsigned __ballot_sync(unsigned mask, bool yes) {
   return dsv4::emulator::ballot("__ballot_sync", mask, yes);
 }
+inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
+  for (int step = 16; step > 0; step /= 2) value |= __shfl_xor_sync(mask, value, step);
+  return value;
+}
 inline bool __all_sync(unsigned mask, bool yes) {
   return dsv4::emulator::ballot("__all_sync", mask, yes) == mask;
 }

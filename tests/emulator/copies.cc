@@ -1,5 +1,4 @@
-// mbarriers, copies in the background, and what the two proxies of shared memory have to tell each
-// other.
+// mbarriers and copies in the background.
 
 #include <cstring>
 
@@ -47,7 +46,9 @@ void mbarrier_init(void* barrier, uint32_t arrivals) {
 
 void mbarrier_arrive(void* barrier) {
   pause();
-  arrive(mbarrier(barrier));
+  Mbarrier& state = mbarrier(barrier);
+  tell(machine().self(), barrier);
+  arrive(state);
 }
 
 void mbarrier_arrive_after_copies(void* barrier) {
@@ -69,6 +70,8 @@ void mbarrier_arrive_at(void* barrier, uint32_t rank) {
   auto& state = *reinterpret_cast<Mbarrier*>(there.memory->data() + offset);
   if (state.mark != Mbarrier::kMark)
     kernel_error("arrives at an mbarrier of block {} that is not initialised", there.index);
+  // What is noted are writes to the writer's own block.
+  if (&mine == &there) tell(all.self(), barrier);
   arrive(state);
 }
 
@@ -77,6 +80,7 @@ void mbarrier_wait(void* barrier, uint32_t parity) {
   pause();
   while (mbarrier(barrier).phase == (parity & 1))
     machine().wait({.kind = Wait::kMbarrier, .where = barrier, .parity = parity});
+  learn(machine().self(), barrier);
 }
 
 // Until it is performed nobody knows what is at its destination.
@@ -105,34 +109,21 @@ void perform_copy(Thread& thread, size_t which) {
   const Copy copy = copies[which];
   copies.erase(copies.begin() + static_cast<ptrdiff_t>(which));
   if (copy.arrival != nullptr) {
-    arrive(mbarrier(copy.arrival));
+    Mbarrier& state = mbarrier(copy.arrival);
+    tell_of_copies(thread, copy.arrival);
+    arrive(state);
     return;
   }
   const auto size = static_cast<size_t>(copy.bytes);
   copy.from == nullptr ? std::memset(copy.to, 0, size) : std::memcpy(copy.to, copy.from, size);
-  note_write(thread, copy.to);
+  note_copy(thread, copy.to);
 }
 
 void wait_for_copies() {
   Thread& self = machine().self();
   while (!self.copies.empty()) perform_copy(self, 0);
+  learn_of_copies(self);
   pause();
-}
-
-void note_write(Thread& thread, const std::byte* to) {
-  const auto piece = static_cast<uint32_t>((to - thread.block->memory->data()) / 16);
-  uint16_t& writer = thread.block->unfenced[piece];
-  if (writer == thread.index + 1) return;
-  writer = static_cast<uint16_t>(thread.index + 1);
-  thread.unfenced.push_back(piece);
-}
-void fence_proxy_async() {
-  Thread& self = machine().self();
-  for (const uint32_t piece : self.unfenced) {
-    uint16_t& writer = self.block->unfenced[piece];
-    if (writer == self.index + 1) writer = 0;
-  }
-  self.unfenced.clear();
 }
 
 }  // namespace dsv4::emulator

@@ -209,5 +209,41 @@ TEST(Emulator, ProductsThatBreakARule) {
                Error);
 }
 
+// B comes as a copy, a barrier tells `teller` of it, and he tells the others.
+auto product_of_copy(const std::vector<uint32_t>& b, bool teller_fences, bool fence_too_early) {
+  return [=, &b] {
+    uint32_t a[4];
+    fill<8, 0>(a);
+    auto* barriers = reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory() + 2048);
+    const bool copier = threadIdx.x == 0, teller = threadIdx.x == 77;
+    if (copier) barriers[0].init(1), barriers[1].init(1);
+    __syncthreads();
+    if (copier) ptx::cp_async_or_zero(kBase, b.data(), true), barriers[0].arrive_after_copies();
+    if (fence_too_early) ptx::fence_proxy_async();
+    if (teller) {
+      barriers[0].wait(0);
+      if (teller_fences) ptx::fence_proxy_async();
+      barriers[1].arrive();
+    }
+    barriers[1].wait(0);
+    if (!teller_fences && !fence_too_early) ptx::fence_proxy_async();
+    float d[4] = {};
+    ptx::wgmma_fence();
+    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::swizzled_tile(kBase), 1);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+  };
+}
+
+TEST(Emulator, AFenceAnywhereBetweenWriteAndProduct) {
+  const std::vector<uint32_t> b(4);
+  Launch how{.block = 128, .shared = 4096};
+  for (how.seed = 0; how.seed < 8; ++how.seed) {
+    for (const bool teller_fences : {false, true})
+      EXPECT_NO_THROW(emulator::launch(how, product_of_copy(b, teller_fences, false)));
+  }
+  expect_error(how, "without fence_proxy_async", product_of_copy(b, false, true));
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -62,7 +62,7 @@ void Machine::run_cluster(const std::function<void()>& kernel) {
     block.running = launch.block;
     block.memory = std::make_unique<Pages>(std::max<size_t>(launch.shared, 1));
     std::memset(block.memory->data(), 0xff, block.memory->size());
-    block.unfenced.resize(static_cast<size_t>(ceil_div(static_cast<int64_t>(launch.shared), 16)));
+    block.writes.resize(static_cast<size_t>(ceil_div(static_cast<int64_t>(launch.shared), 16)));
     for (size_t i = 0; i < block.barriers.size(); ++i)
       block.barriers[i].name = fmt::format("barrier {}", i);
     for (int i = 0; i < launch.block; ++i) block.threads.push_back({.block = &block, .index = i});
@@ -106,6 +106,15 @@ Warp& Machine::any_ready() {
     return *of;
   }
 }
+// `thread` and who is near it.
+void Machine::favour(const Thread& thread) {
+  Warp& of = thread.block->warps[static_cast<size_t>(thread.index / kWarpLanes)];
+  favourite_ = &of - of.index % kGroupWarps;
+  favoured_warps_ = std::min<int>(
+      kGroupWarps, launch.block / kWarpLanes - (of.index / kGroupWarps) * kGroupWarps);
+  if (rng.below(2) == 0) favourite_ = &of, favoured_warps_ = 1;
+  favoured_steps_ = 1 << rng.below(kLongestRun);
+}
 // Of the favourites one that can run.
 Warp* Machine::favoured() {
   if (favourite_ == nullptr || favoured_steps_-- <= 0) return nullptr;
@@ -117,16 +126,13 @@ Warp* Machine::favoured() {
   return nullptr;
 }
 // Any order alone would keep threads close together. So now and then a warp or a warpgroup runs
-// ahead of all others, for a few steps or until it has to wait.
+// ahead of all others, for a few steps or until it has to wait; best when a barrier has just let
+// it, because who opened it may not have done all that it should have.
 Thread& Machine::pick() {
   Warp* of = favoured();
   if (of == nullptr) {
     of = &any_ready();
-    favourite_ = of - of->index % kGroupWarps;
-    favoured_warps_ = std::min<int>(
-        kGroupWarps, launch.block / kWarpLanes - (of->index / kGroupWarps) * kGroupWarps);
-    if (rng.below(2) == 0) favourite_ = of, favoured_warps_ = 1;
-    favoured_steps_ = 1 << rng.below(kLongestRun);
+    favour(*of->runnable.front());
   }
   --runnable_;
   return *take_any(of->runnable, rng);
@@ -170,11 +176,15 @@ void Machine::wake(Thread& thread, bool answer) {
   make_runnable(thread);
 }
 void Machine::wake(const void* where, bool answer) {
+  Thread* woken = nullptr;
   for (Block& block : blocks) {
     for (Thread& thread : block.threads) {
-      if (!thread.runs && thread.waits.where == where) wake(thread, answer);
+      if (thread.runs || thread.waits.where != where) continue;
+      wake(thread, answer);
+      if (woken == nullptr || rng.below(kWarpLanes) == 0) woken = &thread;
     }
   }
+  if (woken != nullptr && rng.below(2) == 0) favour(*woken);
 }
 
 bool Machine::is_last_lane(std::string_view op, void* mine) {
@@ -260,7 +270,6 @@ std::string Machine::reason(const Thread& thread) {
                      kSharedBase + (at - thread.block->memory->data()), describe_mbarrier(at));
 }
 
-// Threads with the same reason together.
 // Threads with the same reason together.
 std::string Machine::deadlock() {
   std::map<std::string, std::vector<int>> waiting;

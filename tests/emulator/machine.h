@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "dsv4/base/error.h"
@@ -20,7 +21,7 @@
 namespace dsv4::emulator {
 
 constexpr uint32_t kSharedBase = 1024;  // as on Hopper
-constexpr int kWarpLanes = 32, kGroupWarps = 4;
+constexpr int kWarpLanes = 32, kGroupWarps = 4, kMostWarps = 32;
 
 struct Block;
 struct Machine;
@@ -40,6 +41,13 @@ struct Copy {
   void* arrival = nullptr;
 };
 
+// Writes to shared memory that wgmma sees only behind a fence_proxy_async, a number for each warp:
+// its first so many.
+using Writes = std::array<uint32_t, kMostWarps>;
+struct Knowledge {
+  Writes happened{}, fenced{};
+};
+
 struct Thread {
   Block* block = nullptr;
   int index = 0;  // in its block
@@ -47,8 +55,9 @@ struct Thread {
   bool runs = true, ended = false;
   bool answer = false;  // of the barrier it waited at
   std::vector<Copy> copies;
-  bool copying = false;            // is in the machine's list
-  std::vector<uint32_t> unfenced;  // pieces of shared memory: Block::unfenced
+  bool copying = false;  // is in the machine's list
+  uint32_t copied = 0;   // the last number of a copy's write; nobody knows before waiting for it
+  Knowledge knows;
 };
 
 // A wgmma, as all warps of a warpgroup agree on it.
@@ -65,6 +74,7 @@ struct Product : ProductKind {
   std::array<std::array<uint32_t, 4>, kWarpLanes> had{};  // what was in them at first
   std::array<float*, kWarpLanes> d{};
   int group = 0;
+  Writes fenced{};  // what it may read
 };
 
 struct Warp {
@@ -98,8 +108,14 @@ struct Block {
   std::vector<Warp> warps;
   std::array<Barrier, 16> barriers;
   std::vector<std::vector<ProductKind>> issued;  // by warpgroup
-  // For every 16 bytes: 1 + the thread that wrote it since its last fence_proxy_async.
-  std::vector<uint16_t> unfenced;
+  // Of every 16 bytes, the last write that wgmma sees only behind a fence.
+  struct Write {
+    int writer = 0;       // a thread
+    uint32_t number = 0;  // of its warp's, from 1
+  };
+  std::vector<Write> writes;
+  Writes written{};
+  std::unordered_map<const void*, Knowledge> told;  // to barriers and mbarriers
   int running = 0;
 };
 
@@ -135,6 +151,7 @@ struct Machine {
   void run_cluster(const std::function<void()>& kernel);
   void step();
   Thread& pick();
+  void favour(const Thread& thread);
   Warp* favoured();
   Warp& any_ready();
   void make_runnable(Thread& thread);
@@ -171,9 +188,18 @@ template <class... Args>
 // One step of what is in the background. perform_product: the oldest of the warp.
 void perform_copy(Thread& thread, size_t which);
 void perform_product(Warp& warp);
-// Ordinary stores, copies and stmatrix write; wgmma reads by another way.
-void note_write(Thread& thread, const std::byte* to);
 std::string describe_mbarrier(const void* barrier);
+
+// proxies.cc: stmatrix and copies write in one way, wgmma reads in another.
+void note_write(Thread& thread, const std::byte* to);
+void note_copy(Thread& thread, const std::byte* to);
+void learn_of_copies(Thread& thread);
+void tell_of_copies(const Thread& thread, const void* barrier);
+void tell(const Thread& thread, const void* barrier);
+void learn(Thread& thread, const void* barrier);
+void share_knowledge(Warp& warp);
+Writes fenced_for(const Warp& warp);
+void check_read(const Block& block, uint32_t address, const Writes& fenced);
 
 // An instruction of a whole warp: body(lanes) once, with what each lane brings.
 template <class Mine, class Body>

@@ -68,10 +68,12 @@ void add_product(const Operands& of, int columns, bool accumulate,
 // 8 piece). Pieces of 16 bytes are swizzled by the address of their row.
 struct Tile {
   Block& block;
+  const Writes& fenced;
   uint32_t start, across, eight_rows;
 
-  Tile(Block& in, uint64_t descriptor)
+  Tile(Block& in, const Writes& seen, uint64_t descriptor)
       : block(in),
+        fenced(seen),
         start(static_cast<uint32_t>(descriptor & 0x3fff) << 4),
         across(static_cast<uint32_t>(descriptor >> 16 & 0x3fff) << 4),
         eight_rows(static_cast<uint32_t>(descriptor >> 32 & 0x3fff) << 4) {
@@ -84,15 +86,13 @@ struct Tile {
         static_cast<uint32_t>(which / 8) * across + static_cast<uint32_t>(which % 8) * 16;
     const uint32_t address = flat ^ (flat >> 7 & 7) << 4;
     const std::byte* at = machine().shared("wgmma", block, address, 16, 16);
-    if (const int writer = block.unfenced[(address - kSharedBase) / 16]; writer != 0)
-      kernel_error("wgmma reads what thread {} wrote at {} without fence_proxy_async", writer - 1,
-                   address);
+    check_read(block, address, fenced);
     return reinterpret_cast<const uint16_t*>(at);
   }
 };
 
 void take_b(Block& block, const Product& product, Operands& to) {
-  const Tile tile(block, product.b_tile);
+  const Tile tile(block, product.fenced, product.b_tile);
   for (int piece = 0; piece < (product.transposed ? product.n : kDepth) / 8; ++piece) {
     for (int row = 0; row < (product.transposed ? kDepth : product.n); ++row) {
       const uint16_t* from = tile.piece(row, piece);
@@ -111,7 +111,7 @@ void take_a(const Warp& warp, const Product& product, Operands& to) {
     }
     return take_fragments(product.a, product.bf16, to);
   }
-  const Tile tile(*warp.block, product.a_tile);
+  const Tile tile(*warp.block, product.fenced, product.a_tile);
   for (int row = 0; row < kRows; ++row) {
     for (int k = 0; k < kDepth; ++k)
       to.a[row][k] =
@@ -199,6 +199,7 @@ void wgmma(const WgmmaShape& shape, float* d, const uint32_t* a, uint64_t a_tile
       if (product.a[lane] != nullptr) std::copy_n(product.a[lane], 4, product.had[lane].begin());
     }
     product.group = warp.group;
+    product.fenced = fenced_for(warp);
     auto& issued = warp.block->issued[static_cast<size_t>(warp.index / kGroupWarps)];
     if (warp.issued == issued.size()) issued.push_back(product);
     if (issued[warp.issued++] != product)

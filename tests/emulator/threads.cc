@@ -17,14 +17,16 @@ bool arrive(Barrier& at, int threads, bool yes) {
     kernel_error("is at {} with {} threads, others with {}", at.name, threads, at.expected);
   at.expected = threads;
   at.any |= yes;
+  tell(all.self(), &at);
   if (++at.arrived < threads) {
     all.wait({.kind = Wait::kBarrier, .where = &at});
-    return all.self().answer;
+  } else {
+    at.arrived = 0;
+    all.self().answer = std::exchange(at.any, false);
+    all.wake(&at, all.self().answer);
   }
-  at.arrived = 0;
-  const bool any = std::exchange(at.any, false);
-  all.wake(&at, any);
-  return any;
+  learn(all.self(), &at);
+  return all.self().answer;
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ uint32_t ballot(const char* op, uint32_t mask, bool yes) {
 
 void sync_warp() {
   int mine = 0;
-  together("__syncwarp", mine, [](const auto&) {});
+  together("__syncwarp", mine, [](const auto&) { share_knowledge(machine().warp()); });
 }
 
 bool barrier(int id, int threads, bool yes) {

@@ -215,15 +215,15 @@ struct Attend {
     for (int part = 0; part < kParts / 2; ++part) ptx::wgmma_results(values[part]);
   }
 
-  // Starts on a tile of the other group.
-  __device__ void add_other_tile(uint32_t tile) {
+  // Starts on a tile of the other group, whose fence of the proxy is in front of its `ready`. The
+  // products read `weights` until release_values().
+  __device__ void add_other_tile(uint32_t tile, Weights& weights) {
     shared.ready[1 - group][warp].wait(phase(tile));
     const float4 summary = shared.summary[thread];
     const float now[2] = {summary.x, summary.y};
     shrink_values(move_sums(now));
     others[0] = summary.z;
     others[1] = summary.w;
-    Weights weights;
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
       const uint4 four = shared.weights[k][thread];
@@ -270,13 +270,15 @@ struct Attend {
     for (; i < tiles; i += 2) {
       const uint32_t tile = first + i;
       multiply_keys<0, 3>(tile);
-      add_other_tile(tile - 1);
+      Weights weights;
+      add_other_tile(tile - 1, weights);
       multiply_keys<3, kParts>(tile);
       release_values<1>(1 - group);
       add_own_tile(release_keys(i + 2 >= tiles));
     }
     if (group == 0) {
-      add_other_tile(first + tiles - 1);
+      Weights weights;
+      add_other_tile(first + tiles - 1, weights);
       release_values<0>(1 - group);
     }
   }
