@@ -3,14 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <optional>
 
-#include "dsv4/ops/sparse_mla/random_case_test.h"
 #include "dsv4/ops/sparse_mla/sm90_fp8_call.cuh"
-#include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 #include "tests/emulator/launch.h"
+#include "tests/emulator/sparse_mla_check.h"
 
 namespace dsv4 {
 namespace {
@@ -20,7 +17,7 @@ using test::Arena;
 using test::Outputs;
 using test::Shape;
 
-constexpr uint64_t kSeeds = 4;
+constexpr int kSeeds = 4;
 
 void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, uint64_t seed) {
   const SparseMlaArgs args = by_request(given);
@@ -37,39 +34,10 @@ void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, 
   });
 }
 
-// processors: of the GPU, as far as the grid knows.
-void check(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, const Plan& plan,
-           int processors) {
-  const Context context{.numerics = Numerics::kOfficial};
-  const SparseMlaWant want = sparse_mla_oracle(context, args);
-  const auto compare = [](const TensorView& got, const std::vector<double>& values,
-                          const TensorView& all, const test::Tolerance& tolerance) {
-    return test::compare(all, test::with_gaps(values, got, all), tolerance);
-  };
-  const float usual = 1.f / std::sqrt(static_cast<float>(args.q.dim(-1)));
-  const test::Tolerance logits{.ulps = 2, .abs = 1e-4 * std::max(1.f, args.scale / usual)};
-  arena.freeze();
-  std::vector<std::byte> first;
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}", seed));
-    arena.prepare();
-    ASSERT_NO_THROW(run_emulated(args, plan, processors, seed));
-    arena.verify();
-    if (seed == 0) first = arena.written();
-    EXPECT_TRUE(first == arena.written()) << "the order of things changed bits";
-    ASSERT_EQ(
-        compare(args.out, want.out, whole.out, test::tolerance(context.numerics, args.out.dtype)),
-        "");
-    ASSERT_EQ(compare(args.lse, want.lse, whole.lse, logits), "");
-    if (args.max_logits.empty()) continue;
-    ASSERT_EQ(compare(args.max_logits, want.max_logits, whole.max_logits, logits), "");
-  }
-}
-
 struct Case {
   Shape shape;
   Plan plan;
-  int processors;
+  int processors;  // of the GPU, as far as the grid knows
   bool max_logits = false;
   std::optional<test::Large> large{};
   float sharp = 1.f;  // logits are so many times the usual
@@ -90,7 +58,9 @@ void check(Case test) {
     if (test.large) test::put_large(*test.large, args);
     SCOPED_TRACE(
         fmt::format("q {} heads {} chunk {}", to_string(args.q), test.plan.heads, test.plan.chunk));
-    check(arena, args, whole, test.plan, test.processors);
+    emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
+      run_emulated(args, test.plan, test.processors, static_cast<uint64_t>(seed));
+    });
   }
 }
 
