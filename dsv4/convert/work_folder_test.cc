@@ -77,12 +77,13 @@ TEST_F(WorkFolderTest, TheLockGoesLast) {
 }
 
 TEST_F(WorkFolderTest, WhatAnInterruptedRemovalLeavesIsNotInTheWay) {
-  for (const std::string gone : {"model", "model shards", "model shards job.json"}) {
+  for (const std::string gone :
+       {"model", "model shards", "model shards job.json", "model shards job.json lock"}) {
     {
       WorkFolder folder(out(), {{"source", "x"}}, false);
       write_shard(folder);
     }
-    for (const std::string part : {"model", "shards", "job.json"}) {
+    for (const std::string part : {"model", "shards", "job.json", "lock"}) {
       if (gone.find(part) != std::string::npos) fs::remove_all(partial() + "/" + part);
     }
     WorkFolder folder(out(), {{"source", "x"}}, false);
