@@ -21,6 +21,7 @@ void sync_cluster();
 int cluster_rank();
 int cluster_id();
 int num_clusters();
+constexpr uint32_t kSharedWindow = 1 << 24;  // of a block; those of a cluster follow one another
 uint32_t shared_address(const void* pointer);
 unsigned char* block_memory();
 

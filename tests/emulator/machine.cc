@@ -6,6 +6,7 @@
 
 #include "dsv4/base/bits.h"
 #include "tests/emulator/builtins.h"
+#include "tests/emulator/instructions.h"
 
 namespace dsv4::emulator {
 namespace {
@@ -247,6 +248,7 @@ bool Machine::advance_background() {
 
 std::byte* Machine::shared(std::string_view op, Block& block, uint32_t address, size_t size,
                            size_t align) {
+  if (address / kSharedWindow == static_cast<uint32_t>(block.rank)) address %= kSharedWindow;
   if (address % align != 0) kernel_error("{}: shared address {} is not on {}", op, address, align);
   if (address < kSharedBase || address - kSharedBase + size > launch.shared)
     kernel_error("{}: shared address {} + {} is outside {} .. {}", op, address, size, kSharedBase,

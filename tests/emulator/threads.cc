@@ -92,11 +92,13 @@ int num_clusters() {
 }
 
 uint32_t shared_address(const void* pointer) {
-  const Pages& memory = *machine().self().block->memory;
+  const Block& block = *machine().self().block;
+  const Pages& memory = *block.memory;
   const auto* at = static_cast<const std::byte*>(pointer);
   if (at < memory.data() || at > memory.data() + machine().launch.shared)
     kernel_error("asks for the shared address of a pointer to elsewhere");
-  return kSharedBase + static_cast<uint32_t>(at - memory.data());
+  return static_cast<uint32_t>(block.rank) * kSharedWindow + kSharedBase +
+         static_cast<uint32_t>(at - memory.data());
 }
 unsigned char* block_memory() {
   return reinterpret_cast<unsigned char*>(machine().self().block->memory->data());

@@ -25,8 +25,12 @@ __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// In a cluster, bits 24 and up are the block's rank.
 __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+__device__ inline uint32_t offset_in_block(uint32_t shared_address) {
+  return shared_address & ((1u << 24) - 1);
 }
 
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t row) {

@@ -91,7 +91,7 @@ struct Gather {
     batch.item = begins ? at.work.item : -1;
     batch.slots = at.slots();
     batch.window = at.work.window - at.position;
-    if (begins && at.work.item != first_item(p)) prefetch_queries(at.work);
+    if (begins && at.work.item != first_item(p)) prefetch_queries(find_work<kHeads>(p, at.work.item));
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) batch.ids[s] = at.id(at.position + s * kSlotRows + row);
     at.advance(p);
@@ -106,18 +106,18 @@ struct Gather {
     shared.empty[slot(s)].wait(ring_turn ^ (first_slot + s < S::kSlots ? 0 : 1));
   }
 
-  // Scales are read while rows are on their way, so they cost no time of their own.
+  // Scales are asked for in front of the copies and looked at behind them: what they cost is the
+  // latency of memory once, not once a row. Hence no branch here, and no operation on them.
   __device__ void copy(const Batch& batch) {
     const uint8_t* rows[kBatchSlots];  // null: there is none
     uint32_t scales[kBatchSlots];
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) {
       const PagedList& list = s * kSlotRows + row < batch.window ? p.window : p.compressed;
-      rows[s] = nullptr, scales[s] = 0;
-      if (s >= batch.slots || !is_row(list, batch.ids[s])) continue;
+      const bool valid = s < batch.slots && is_row(list, batch.ids[s]);
       const RowPlace place = find_row<Row>(list, batch.ids[s]);
-      rows[s] = place.entry;
-      scales[s] = read_scales(place.scales);
+      rows[s] = valid ? place.entry : nullptr;
+      scales[s] = read_scales(valid ? place.scales : anything());
     }
     copy_rows<0, kFreeSlots>(batch, rows);
     if (batch.item >= 0) open(batch.item);
@@ -141,11 +141,13 @@ struct Gather {
     }
   }
 
+  // An address that exists, for what is not looked at.
+  __device__ const uint8_t* anything() const { return static_cast<const uint8_t*>(p.q); }
+
   __device__ void copy_row(int slot, const uint8_t* from) const {
     const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride + 16 * quarter;
     const bool valid = from != nullptr;
-    // Any address that exists will do for what is not read.
-    const uint8_t* source = (valid ? from : static_cast<const uint8_t*>(p.q)) + 16 * quarter;
+    const uint8_t* source = (valid ? from : anything()) + 16 * quarter;
 #pragma unroll
     for (int i = 0; i < Row::kRowBytes / 64; ++i) {
       ptx::cp_async_or_zero(to + 64 * i, source + 16 * Row::source_piece(4 * i), valid);
@@ -165,17 +167,17 @@ struct Gather {
   }
 
   // The codes of groups 2 quarter and 2 quarter + 1 (V4), or the scale of group quarter (V3.2). Not
-  // __ldg(): the kernel before may have written them while this one was already there. Behind the
-  // last group a row has a byte of padding, which may be anything.
+  // __ldg(): the kernel before may have written them while this one was already there.
   __device__ uint32_t read_scales(const uint8_t* scales) const {
     if constexpr (Row::kFloatScales) return reinterpret_cast<const uint32_t*>(scales)[quarter];
-    const uint32_t codes = reinterpret_cast<const uint16_t*>(scales)[quarter];
-    return 2 * quarter + 1 < Row::kCodes / Row::kGroup ? codes : codes & 0xff;
+    return reinterpret_cast<const uint16_t*>(scales)[quarter];
   }
 
   // What is not copied of a row: its scales and whether there is one.
   __device__ void finish_row(int slot, bool valid, uint32_t scales) const {
-    const bool fits = store_scales(slot, scales);
+    // Behind the last group a row has a byte of padding, which may be anything.
+    const bool padded = !Row::kFloatScales && 2 * quarter + 1 == Row::kCodes / Row::kGroup;
+    const bool fits = store_scales(slot, !valid ? 0 : padded ? scales & 0xff : scales);
     const unsigned all_fit = __ballot_sync(~0u, fits) >> (lane - quarter) & 0xf;
     if (quarter == 0)
       shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;

@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   using S = Shared<Row, kHeads>;
   auto& shared = *reinterpret_cast<S*>(ptx::block_memory());
   if (threadIdx.x == 0) {
-    if (ptx::shared_address(&shared) != kSharedBase) __trap();  // descriptors are constants
+    // Matrix descriptors are made from the constant.
+    if (ptx::offset_in_block(ptx::shared_address(&shared)) != kSharedBase) __trap();
     for (auto& barrier : shared.full) barrier.init(Gather<Row, kHeads>::kArrivals);
     for (auto& barrier : shared.empty) barrier.init(kConsumers / kWarp);
     for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads / kWarp);

@@ -14,6 +14,9 @@ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
 inline uint32_t shared_address(const void* pointer) {
   return emulator::shared_address(pointer);
 }
+inline uint32_t offset_in_block(uint32_t shared_address) {
+  return shared_address % emulator::kSharedWindow;
+}
 
 inline void ldmatrix_x4(uint32_t (&r)[4], uint32_t row) {
   emulator::load_matrices(r, row, false);
