@@ -62,16 +62,13 @@ void mbarrier_arrive_after_copies(void* barrier) {
 void mbarrier_arrive_at(void* barrier, uint32_t rank) {
   pause();
   Machine& all = machine();
-  if (rank >= all.blocks.size()) kernel_error("arrives in block {} of its cluster", rank);
-  const Block &mine = *all.self().block, &there = all.blocks[rank];
-  if (there.running == 0) kernel_error("arrives in block {}, which has ended", there.index);
-  const ptrdiff_t offset = static_cast<std::byte*>(barrier) - mine.memory->data();
+  auto& state = *static_cast<Mbarrier*>(all.in_cluster("arrives", barrier, rank));
   mbarrier(barrier);
-  auto& state = *reinterpret_cast<Mbarrier*>(there.memory->data() + offset);
   if (state.mark != Mbarrier::kMark)
-    kernel_error("arrives at an mbarrier of block {} that is not initialised", there.index);
+    kernel_error("arrives at an mbarrier of block {} that is not initialised",
+                 all.blocks[rank].index);
   // What is noted are writes to the writer's own block.
-  if (&mine == &there) tell(all.self(), barrier);
+  if (barrier == &state) tell(all.self(), barrier);
   arrive(state);
 }
 

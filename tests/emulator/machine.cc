@@ -256,6 +256,14 @@ std::byte* Machine::shared(std::string_view op, Block& block, uint32_t address, 
   return block.memory->data() + (address - kSharedBase);
 }
 
+void* Machine::in_cluster(std::string_view op, const void* place, uint32_t rank) {
+  if (rank >= blocks.size()) kernel_error("{} in block {} of its cluster", op, rank);
+  const Block& there = blocks[rank];
+  if (there.running == 0) kernel_error("{} in block {}, which has ended", op, there.index);
+  const std::byte* mine = current->block->memory->data();
+  return there.memory->data() + (static_cast<const std::byte*>(place) - mine);
+}
+
 std::string Machine::reason(const Thread& thread) {
   const Wait& waits = thread.waits;
   if (waits.kind == Wait::kLanes) {

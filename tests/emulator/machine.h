@@ -139,6 +139,8 @@ struct Machine {
 
   // `size` bytes at a shared address of the running thread's block; fails outside and off `align`.
   std::byte* shared(std::string_view op, Block& block, uint32_t address, size_t size, size_t align);
+  // What block `rank` of the cluster, which has to run, has where the running block has `place`.
+  void* in_cluster(std::string_view op, const void* place, uint32_t rank);
 
   const Launch launch;
   Rng rng;

@@ -167,6 +167,38 @@ TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
          .max_logits = true});
 }
 
+// The same bits of every output with and without -1s behind the list, whatever chunks they fill:
+// behind one chunk with keys and behind two, and where the exact way is taken.
+void check_trailing(int64_t compressed, const std::optional<test::Large>& large) {
+  constexpr int64_t kLong = 600;
+  Arena arena;
+  Rng rng(5);
+  Outputs whole;
+  const Shape shape{.t = 2, .h = 9, .window = 30, .compressed = kLong, .dtype = DType::kBF16};
+  SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
+  if (large) test::put_large(*large, args);
+  for (int64_t i = 0; i < shape.t; ++i) {
+    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(i));
+    std::fill(ids + compressed, ids + kLong, -1);
+  }
+  arena.freeze();
+  std::vector<std::byte> unpadded;
+  for (const int64_t slots : {compressed, compressed + 1, kLong}) {
+    SparseMlaArgs call = args;
+    call.compressed.rows = args.compressed.rows.slice(1, 0, slots);
+    const auto chunks = static_cast<int>(ceil_div(shape.window + slots, int64_t{128}));
+    arena.prepare();
+    run_emulated(call, {.heads = 16, .chunk = 128, .chunks = chunks}, chunks, 1);
+    if (slots == compressed) unpadded = arena.written();
+    EXPECT_TRUE(unpadded == arena.written()) << compressed << " slots of " << slots;
+  }
+}
+
+TEST(Sm90Fp8Emulated, TrailingInvalidIdsChangeNothing) {
+  for (const int64_t compressed : {20, 98, 150}) check_trailing(compressed, {});
+  for (const test::Large large : test::kLarge) check_trailing(20, large);
+}
+
 TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {
   for (const test::Large large : test::kLarge) {
     for (const int chunks : {1, 2}) {

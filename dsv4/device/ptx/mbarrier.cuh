@@ -70,6 +70,19 @@ struct alignas(8) Mbarrier {
   }
 };
 
+// *place = value, but in the shared memory of another block of the cluster: seen there by who waits
+// for an arrive_in_cluster() of this thread.
+__device__ inline void store_in_cluster(uint32_t* place, uint32_t rank, uint32_t value) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "st.shared::cluster.u32 [there], %2;\n"
+      "}" ::"r"(shared_address(place)),
+      "r"(rank), "r"(value)
+      : "memory");
+}
+
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

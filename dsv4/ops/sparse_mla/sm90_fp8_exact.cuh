@@ -65,14 +65,15 @@ __device__ void store_exact_part(const Params& p, int64_t part, int head, float 
 }
 
 // The same as the products of all tiles, store_output() or store_part(). `part`: where a part goes;
-// negative: the whole query is here.
+// negative: the whole query is here. True if this warp has seen keys.
 template <class Row, int kHeads>
-__device__ __noinline__ void attend_exactly(const Params& p, const Work& work, int64_t part) {
+__device__ bool attend_exactly(const Params& p, const Work& work, int64_t part) {
   using L = ExactLane<Row>;
   const int thread = this_thread();
   const L at{thread % kWarp};
+  bool has_keys = false;
   for (int head = thread / kWarp; head < kHeads; head += kConsumers / kWarp) {
-    if (work.first_head + head >= p.heads) return;
+    if (work.first_head + head >= p.heads) break;
     const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, head);
     float m = -INFINITY, sum = 0.f, out[L::kDims] = {};
     for (int position = work.begin; position < work.end; ++position) {
@@ -90,6 +91,7 @@ __device__ __noinline__ void attend_exactly(const Params& p, const Work& work, i
       sum = fmaf(sum, shrink, weight);
       for (int i = 0; i < L::kDims; ++i) out[i] = fmaf(out[i], shrink, weight * k[i]);
     }
+    has_keys |= sum != 0.f;
     const float reference = m == -INFINITY ? 0.f : m;
     if (part >= 0) {
       store_exact_part<Row, kHeads>(p, part, head, reference, sum, out);
@@ -100,6 +102,23 @@ __device__ __noinline__ void attend_exactly(const Params& p, const Work& work, i
     for (int i = 0; i < L::kDims; i += 2)
       store_pair(p, to + at.dim(i), out[i] * factor, out[i + 1] * factor);
   }
+  return has_keys;
+}
+
+// All of a query's end, from nothing that is in registers.
+template <class Row, int kHeads>
+__device__ __noinline__ void finish_exactly(const Params& p, Shared<Row, kHeads>& shared,
+                                            const Item<kHeads>* item, Exchange exchange) {
+  const Work work = item->work;
+  int only = 0;
+  if (work.parts > 1) {
+    const int64_t parts = first_part(p, exchange), mine = parts + chunk_of_block(p);
+    const bool has_keys =
+        chunk_of_block(p) < work.parts && attend_exactly<Row, kHeads>(p, work, mine);
+    only = exchange_parts(p, shared, exchange, has_keys);
+    if (only == kSeveral) return merge<Row, kHeads>(p, shared, work, parts);
+  }
+  if (only == chunk_of_block(p)) attend_exactly<Row, kHeads>(p, work, -1);
 }
 
 }  // namespace dsv4::sm90_fp8

@@ -14,22 +14,19 @@ __device__ void finish(Consumer<Row, kHeads>& c) {
   const Params& p = c.p;
   c.wait_for_sums();
   const Work work = c.item().work;
-  const bool whole = work.parts == 1, fits = c.item().too_large != work.item + 1;
-  if (whole && chunk_of_block(p) > 0) return;
-  const int turn = c.turn(kTurnOfExchange);
-  const int64_t parts = first_part(p, turn), mine = parts + chunk_of_block(p);
+  const Exchange exchange = c.exchange();
+  if (work.parts > 1) c.count_exchange();
+  if (c.item().too_large == work.item + 1)
+    return finish_exactly<Row, kHeads>(p, c.shared, &c.item(), exchange);
   pair_rope_dims(c);
-  if (!fits) {
-    attend_exactly<Row, kHeads>(p, c.item().work, whole ? -1 : mine);
-  } else if (whole) {
-    store_output(c, work);
-  } else if (chunk_of_block(p) < work.parts) {
-    store_part(c, mine);
+  int only = 0;
+  if (work.parts > 1) {
+    const int64_t parts = first_part(p, exchange), mine = parts + chunk_of_block(p);
+    const bool has_keys = chunk_of_block(p) < work.parts && store_part(c, mine);
+    only = exchange_parts(p, c.shared, exchange, has_keys);
+    if (only == kSeveral) return merge<Row, kHeads>(p, c.shared, work, parts);
   }
-  if (whole) return;
-  exchange_parts(p, c.shared, turn);
-  c.state ^= kTurnOfExchange;
-  merge<Row, kHeads>(p, c.shared, work, parts);
+  if (only == chunk_of_block(p)) store_output(c, work);
 }
 
 template <class Row, int kHeads, bool kTrackMaximum>
@@ -67,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.item_full.init(kGroupThreads);
     shared.item_empty.init(kConsumers / kWarp);
     shared.sums_full.init(kConsumers / kWarp);
-    shared.parts.init(static_cast<uint32_t>(p.chunks));
+    for (auto& barrier : shared.parts) barrier.init(static_cast<uint32_t>(p.chunks));
     for (auto& item : shared.items) item.too_large = 0;
     ptx::fence_mbarrier_init();
   }

@@ -3,6 +3,9 @@
 //
 //   out = factor sum_c 2^(m_c - m) s_c v_c      m = max_c m_c, v_c = O_c / s_c, s_c: its sum
 //
+// A query that has keys in one part only leaves from there, in f32 as if it had not been cut: what
+// stands in lists behind its last key changes no bit.
+//
 // v_c is f16: as exact as the weights it is made of, and the way through L2 is what merging costs.
 // It travels as it lies in registers: the four values of a thread in unit u = kOutTiles (head / 8)
 // + t, two dims each of two heads, are 8 bytes, those of a warp 256.
@@ -20,21 +23,23 @@ constexpr int kUnits = kHeads / 8 * kOutTiles;
 
 // Where the parts of an exchange of this block's cluster begin. Two sets take turns: who has
 // everybody's parts of one exchange knows that everybody has read those of the exchange before.
-__device__ inline int64_t first_part(const Params& p, int turn) {
-  return int64_t{2 * first_item(p) + turn} * p.chunks;
+__device__ inline int64_t first_part(const Params& p, const Exchange& at) {
+  return int64_t{2 * first_item(p) + at.turn} * p.chunks;
 }
 template <int kHeads>
 __device__ uint2* part_values(const Params& p, int64_t part) {
   return p.partial + part * kUnits<kHeads> * kConsumers;
 }
 
-// What this block has of a query.
+// What this block has of a query. True in some thread if that is anything.
 template <class Row, int kHeads>
-__device__ void store_part(const Consumer<Row, kHeads>& c, int64_t part) {
+__device__ bool store_part(const Consumer<Row, kHeads>& c, int64_t part) {
   const Params& p = c.p;
+  bool has_keys = false;
   finish_sums(c, [&](int head, float reference, float sum, float) {
     if (this_lane().wg == 0) p.summary[part * kHeads + head] = {reference, sum, 1.f, 0.f};
-    return sum == 0.f ? 0.f : 1.f / sum;
+    has_keys = sum != 0.f;
+    return has_keys ? 1.f / sum : 0.f;
   });
   const Lane at = this_lane();
   uint2* to = part_values<kHeads>(p, part) + this_thread();
@@ -49,15 +54,31 @@ __device__ void store_part(const Consumer<Row, kHeads>& c, int64_t part) {
                                               pack_f16(v[1] * f.y, v[3] * f.y)};
     }
   }
+  return has_keys;
 }
 
-// The parts of all blocks of the cluster are there, and can be read.
+constexpr int kSeveral = -1;
+
+// The parts of all blocks of the cluster are there, and can be read. has_keys: of this block's, in
+// any thread. Returns the only one that has keys, 0 if none has, or kSeveral.
 template <class Row, int kHeads>
-__device__ void exchange_parts(const Params& p, Shared<Row, kHeads>& shared, int turn) {
-  ptx::barrier_sync(kBarrierBoth, kConsumers);
+__device__ int exchange_parts(const Params& p, Shared<Row, kHeads>& shared, const Exchange& at,
+                              bool has_keys) {
+  const bool any = ptx::barrier_any(kBarrierBoth, kConsumers, has_keys);
+  uint32_t* told = shared.has_keys[at.turn];
+  ptx::Mbarrier& parts = shared.parts[at.turn];
   const int thread = this_thread();
-  if (thread < p.chunks) shared.parts.arrive_in_cluster(static_cast<uint32_t>(thread));
-  shared.parts.wait_in_cluster(turn);
+  if (thread < p.chunks) {
+    const auto block = static_cast<uint32_t>(thread);
+    ptx::store_in_cluster(&told[chunk_of_block(p)], block, any);
+    parts.arrive_in_cluster(block);
+  }
+  parts.wait_in_cluster(at.phase);
+  int only = 0, count = 0;
+  for (int part = 0; part < p.chunks; ++part) {
+    if (told[part] != 0) only = part, ++count;
+  }
+  return count > 1 ? kSeveral : only;
 }
 
 // Shared::shares: what the values of every part are multiplied with. Statistics are written by the

@@ -42,6 +42,8 @@ struct Shared {
   // How what came before tile 0 or 1 of the pair shrinks, if it moved the reference.
   alignas(16) float shrink[2][kHeads];
   int moved[2];
+  // Which parts of a query have keys, each told by its block; two exchanges in turn.
+  uint32_t has_keys[2][kMaxChunks];
   // What a warpgroup multiplies the values of a head with; or, in merge(), those of a part.
   float factor[2][kHeads], shares[kMaxChunks][kHeads];
   ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2];
@@ -49,7 +51,9 @@ struct Shared {
   ptx::Mbarrier item_full;   // q and Item of an item that is not the block's first
   ptx::Mbarrier item_empty;  // all products with q of an item are done
   ptx::Mbarrier sums_full;   // Item::sums
-  ptx::Mbarrier parts;       // of the blocks of the cluster
+  // The parts of all blocks of the cluster are there. Two in turn: a block may be at the next
+  // exchange while the arrival of another at this one is still on its way.
+  ptx::Mbarrier parts[2];
 };
 
 // Integers in the order of the floats.

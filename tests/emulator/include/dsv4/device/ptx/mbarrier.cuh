@@ -17,6 +17,10 @@ struct alignas(8) Mbarrier {
   void wait_in_cluster(uint32_t parity) { emulator::mbarrier_wait(this, parity); }
 };
 
+inline void store_in_cluster(uint32_t* place, uint32_t rank, uint32_t value) {
+  emulator::store_at(place, rank, value);
+}
+
 inline uint32_t cluster_rank() {
   return static_cast<uint32_t>(emulator::cluster_rank());
 }
