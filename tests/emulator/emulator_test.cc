@@ -69,9 +69,48 @@ TEST(Emulator, BarriersThatAreNone) {
   expect_error({.grid = 2, .block = 32, .cluster = 2, .shared = 8}, "block 1", [] {
     auto& barrier = *reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory());
     if (threadIdx.x == 0) barrier.init(1);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
     if (ptx::cluster_rank() == 1) return;
     for (int i = 0; i < 1000; ++i) ptx::barrier_sync(0, 32);
     if (threadIdx.x == 0) barrier.arrive_in_cluster(1);
+  });
+}
+
+TEST(Emulator, ClustersMeetBeforeTheyTouchEachOther) {
+  Launch how{.grid = 4, .block = 64, .cluster = 2, .shared = 8};
+  std::vector<uint32_t> got(4);
+  for (how.seed = 0; how.seed < 8; ++how.seed) {
+    got.assign(4, 0);
+    emulator::launch(how, [&] {
+      auto* word = reinterpret_cast<uint32_t*>(ptx::block_memory());
+      if (threadIdx.x == 0) *word = 0;
+      for (uint32_t i = 0; i < 3; ++i) {
+        ptx::cluster_arrive();
+        ptx::cluster_wait();
+        if (threadIdx.x == 40 && *word == i)
+          ptx::store_in_cluster(word + 1, 1 - ptx::cluster_rank(), i + 1);
+        ptx::cluster_arrive();
+        ptx::cluster_wait();
+        if (threadIdx.x == 0) *word = word[1];
+      }
+      if (threadIdx.x == 0) got[blockIdx.x] = *word;
+    });
+    EXPECT_EQ(got, (std::vector<uint32_t>(4, 3)));
+  }
+  expect_error(how, "without a cluster_wait", [] {
+    ptx::cluster_arrive();
+    auto* word = reinterpret_cast<uint32_t*>(ptx::block_memory());
+    ptx::store_in_cluster(word, 1 - ptx::cluster_rank(), 1);
+    ptx::cluster_wait();
+  });
+  expect_error(how, "without a cluster_arrive", [] { ptx::cluster_wait(); });
+  expect_error(how, "again without", [] { ptx::cluster_arrive(), ptx::cluster_arrive(); });
+  expect_error(how, "ends between", [] { ptx::cluster_arrive(); });
+  expect_error(how, "at cluster_wait, with 126 threads of 128", [] {
+    if (threadIdx.x == 7) return;
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
   });
 }
 

@@ -17,7 +17,8 @@ void sync_warp();
 
 // Blocks and clusters. barrier: whether any of its threads says yes.
 bool barrier(int id, int threads, bool yes);
-void sync_cluster();
+void cluster_arrive();
+void cluster_wait();
 void store_at(uint32_t* place, uint32_t rank, uint32_t value);  // that place of another block
 int cluster_rank();
 int cluster_id();

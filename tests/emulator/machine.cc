@@ -150,6 +150,7 @@ void Machine::thread_body(const std::function<void()>& kernel) {
 
 void Machine::end_thread(Thread& thread) {
   if (warp().arrived > 0) kernel_error("ends while its warp is at {}", warp().op);
+  if (thread.cluster_arrived) kernel_error("ends between cluster_arrive and cluster_wait");
   thread.ended = true;
   --thread.block->running;
   --running_;
@@ -259,6 +260,8 @@ std::byte* Machine::shared(std::string_view op, Block& block, uint32_t address, 
 void* Machine::in_cluster(std::string_view op, const void* place, uint32_t rank) {
   if (rank >= blocks.size()) kernel_error("{} in block {} of its cluster", op, rank);
   const Block& there = blocks[rank];
+  if (!current->cluster_met)
+    kernel_error("{} in block {} without a cluster_wait before", op, there.index);
   if (there.running == 0) kernel_error("{} in block {}, which has ended", op, there.index);
   const std::byte* mine = current->block->memory->data();
   return there.memory->data() + (static_cast<const std::byte*>(place) - mine);

@@ -54,6 +54,9 @@ struct Thread {
   Wait waits{};
   bool runs = true, ended = false;
   bool answer = false;  // of the barrier it waited at
+  // Of cluster_arrive and cluster_wait; between the two the phase that it has arrived in.
+  bool cluster_arrived = false, cluster_met = false;
+  int cluster_phase = 0;
   std::vector<Copy> copies;
   bool copying = false;  // is in the machine's list
   uint32_t copied = 0;   // the last number of a copy's write; nobody knows before waiting for it
@@ -139,14 +142,16 @@ struct Machine {
 
   // `size` bytes at a shared address of the running thread's block; fails outside and off `align`.
   std::byte* shared(std::string_view op, Block& block, uint32_t address, size_t size, size_t align);
-  // What block `rank` of the cluster, which has to run, has where the running block has `place`.
+  // What block `rank` of the cluster has where the running block has `place`. That block has to
+  // run: it has begun if the running thread is behind a cluster_wait.
   void* in_cluster(std::string_view op, const void* place, uint32_t rank);
 
   const Launch launch;
   Rng rng;
   double rate;               // how eager what is in the background is
   std::deque<Block> blocks;  // of the running cluster
-  Barrier cluster{.name = "cluster_sync"};
+  Barrier cluster{.name = "cluster_wait"};
+  int cluster_phase = 0;
   int cluster_index = 0;
 
  private:

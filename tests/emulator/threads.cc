@@ -76,9 +76,31 @@ bool barrier(int id, int threads, bool yes) {
     kernel_error("is at barrier {} of {} threads", id, threads);
   return arrive(barriers[static_cast<size_t>(id)], threads, yes);
 }
-void sync_cluster() {
-  const Launch& launch = machine().launch;
-  arrive(machine().cluster, launch.block * launch.cluster, false);
+
+void cluster_arrive() {
+  pause();
+  Machine& all = machine();
+  Thread& self = all.self();
+  if (std::exchange(self.cluster_arrived, true))
+    kernel_error("is at cluster_arrive again without a cluster_wait");
+  self.cluster_phase = all.cluster_phase;
+  tell(self, &all.cluster);
+  all.cluster.expected = all.launch.block * all.launch.cluster;
+  if (++all.cluster.arrived < all.cluster.expected) return;
+  all.cluster.arrived = 0;
+  ++all.cluster_phase;
+  all.wake(&all.cluster);
+}
+void cluster_wait() {
+  pause();
+  Machine& all = machine();
+  Thread& self = all.self();
+  if (!std::exchange(self.cluster_arrived, false))
+    kernel_error("is at cluster_wait without a cluster_arrive");
+  while (all.cluster_phase == self.cluster_phase)
+    all.wait({.kind = Wait::kBarrier, .where = &all.cluster});
+  self.cluster_met = true;
+  learn(self, &all.cluster);
 }
 
 void store_at(uint32_t* place, uint32_t rank, uint32_t value) {

@@ -98,12 +98,14 @@ __device__ inline uint32_t num_clusters() {
   asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
   return count;
 }
-// Every thread of every block of the cluster.
-__device__ inline void cluster_sync() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n"
-      "barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+// Every thread of every block of the cluster does both, in this order; who is behind cluster_wait()
+// sees what all others did before cluster_arrive(). Shared memory of another block may be touched
+// only then.
+__device__ inline void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // Makes initialised mbarriers known to copies; then a block barrier.

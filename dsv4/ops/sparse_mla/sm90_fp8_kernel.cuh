@@ -34,6 +34,7 @@ __device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
   Consumer<Row, kHeads> c(p, shared);
   Queries<Row, kHeads, kConsumers>{p, shared, this_thread()}.open(
       find_work<kHeads>(p, first_item(p)), 0);
+  if (p.chunks > 1) ptx::cluster_wait();  // the other blocks have begun while q was on its way
   ptx::barrier_sync(kBarrierBoth, kConsumers);
   for (;;) {
     c.begin();
@@ -69,12 +70,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-  if (p.chunks > 1) ptx::cluster_sync();  // others may arrive here from now on
+  if (p.chunks > 1) ptx::cluster_arrive();  // others may arrive here from now on
   ptx::let_next_kernel_start();
   ptx::wait_for_previous_kernel();
   if (static_cast<int>(threadIdx.x) >= kConsumers) {
     ptx::lower_registers<56>();
     Gather<Row, kHeads>(p, shared).run();
+    if (p.chunks > 1) ptx::cluster_wait();  // who arrives has to
   } else {
     ptx::raise_registers<224>();
     consume<Row, kHeads, kTrackMaximum>(p, shared);

@@ -30,8 +30,11 @@ inline uint32_t cluster_id() {
 inline uint32_t num_clusters() {
   return static_cast<uint32_t>(emulator::num_clusters());
 }
-inline void cluster_sync() {
-  emulator::sync_cluster();
+inline void cluster_arrive() {
+  emulator::cluster_arrive();
+}
+inline void cluster_wait() {
+  emulator::cluster_wait();
 }
 
 inline void fence_mbarrier_init() {
