@@ -2,11 +2,10 @@
 //
 // Few queries do not fill the GPU, so they are cut: by heads (every block reads all rows, from L2
 // after the first) or by chunks of the list (blocks of a cluster merge their parts through memory).
-// The choice is the least of a model of three measured numbers per size of block, where clusters
-// find room on 7/8 of the processors:
+// The choice is the least of a model of four measured numbers per size of block, where clusters of
+// more than two blocks find room on 3/4 of the processors:
 //
-//   time = waves * (start + keys * per_key) + [chunks > 1] merge * (1 + min(1, blocks /
-//   processors))
+//   time = waves * (start + min(1, blocks / processors) * crowd + keys * per_key) + [chunks > 1] merge
 //
 // The other plan never looks at the number of queries: the smallest block that has all heads (64 at
 // most), chunks of kInvariantChunk. What it computes for a query is the same in any batch. Room for
