@@ -97,7 +97,8 @@ __device__ bool attend_exactly(const Params& p, const Work& work, int64_t part) 
       store_exact_part<Row, kHeads>(p, part, head, reference, sum, out);
       continue;
     }
-    const float factor = finish_head(p, work, head, reference, sum, reference, at.lane == 0);
+    const float factor =
+        finish_head(p, work, head, reference, sum, reference, sink_of(p, work, head), at.lane == 0);
     const int64_t to = offset_of(p.out_at, work, head);
     for (int i = 0; i < L::kDims; i += 2)
       store_pair(p, to + at.dim(i), out[i] * factor, out[i + 1] * factor);

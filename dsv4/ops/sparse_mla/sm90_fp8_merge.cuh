@@ -81,43 +81,64 @@ __device__ int exchange_parts(const Params& p, Shared<Row, kHeads>& shared, cons
   return count > 1 ? kSeveral : only;
 }
 
-// Shared::shares: what the values of every part are multiplied with. Statistics are written by the
-// first block.
-template <class Row, int kHeads>
-__device__ void weigh_parts(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
-                            int64_t parts) {
-  const int head = this_thread();
-  if (head >= kHeads || work.first_head + head >= p.heads) return;
-  float4 summary[kMaxChunks];  // reference, sum, what v_c was divided by
+// What the parts say of a query's heads: a lane has one part of one head, eight lanes that head.
+// What is asked for first is there when the first values are.
+template <int kHeads>
+struct Summaries {
+  static constexpr int kAtOnce = std::min(kHeads, kConsumers / kMaxChunks);
+  static constexpr int kRounds = kHeads / kAtOnce;
+
+  float4 summary[kRounds];  // reference, sum, what v_c was divided by
+  float sink[kRounds];
+
+  const int part = this_thread() % kMaxChunks, row = this_thread() / kMaxChunks;
+
+  __device__ int head(int round) const { return round * kAtOnce + row; }
+
+  __device__ Summaries(const Params& p, const Work& work, int64_t parts) {
 #pragma unroll
-  for (int c = 0; c < kMaxChunks; ++c) {
-    summary[c] = {0.f, 0.f, 0.f, 0.f};
-    if (c < work.parts) summary[c] = __ldcg(&p.summary[(parts + c) * kHeads + head]);
+    for (int i = 0; i < kRounds; ++i) {
+      summary[i] = {0.f, 0.f, 0.f, 0.f}, sink[i] = -INFINITY;
+      if (head(i) >= kHeads || work.first_head + head(i) >= p.heads) continue;
+      if (part < work.parts) summary[i] = __ldcg(&p.summary[(parts + part) * kHeads + head(i)]);
+      sink[i] = sink_of(p, work, head(i));
+    }
   }
-  float reference = -INFINITY, sum = 0.f;
+
+  // Shared::shares: what the values of every part are multiplied with. Statistics are written by
+  // the first block.
+  template <class Row>
+  __device__ void weigh(const Params& p, Shared<Row, kHeads>& shared, const Work& work) const {
 #pragma unroll
-  for (int c = 0; c < kMaxChunks; ++c) {
-    if (summary[c].y != 0.f) reference = fmaxf(reference, summary[c].x);
+    for (int i = 0; i < kRounds; ++i) {
+      if (head(i) >= kHeads) return;  // whole warps
+      const float4& mine = summary[i];
+      float reference = mine.y != 0.f ? mine.x : -INFINITY, sum = 0.f;
+#pragma unroll
+      for (int lanes = kMaxChunks / 2; lanes > 0; lanes /= 2)
+        reference = fmaxf(reference, __shfl_xor_sync(~0u, reference, lanes));
+      const float weight = mine.y != 0.f ? mine.y * exp2f(mine.x - reference) : 0.f;
+      const int first = row % (kWarp / kMaxChunks) * kMaxChunks;
+#pragma unroll
+      for (int c = 0; c < kMaxChunks; ++c) sum += __shfl_sync(~0u, weight, first + c);
+      if (work.first_head + head(i) >= p.heads) continue;
+      // Parts keep their largest logit as the reference where it is asked for.
+      const float factor = finish_head(p, work, head(i), reference, sum, reference, sink[i],
+                                       part == 0 && chunk_of_block(p) == 0);
+      shared.shares[part][head(i)] = weight * factor * mine.z;  // in this order f32 holds it
+    }
   }
-#pragma unroll
-  for (int c = 0; c < kMaxChunks; ++c) {
-    summary[c].y *= summary[c].y == 0.f ? 0.f : exp2f(summary[c].x - reference);
-    sum += summary[c].y;
-  }
-  // Parts keep their largest logit as the reference where it is asked for.
-  const float factor =
-      finish_head(p, work, head, reference, sum, reference, chunk_of_block(p) == 0);
-#pragma unroll
-  for (int c = 0; c < kMaxChunks; ++c)
-    shared.shares[c][head] = summary[c].y * factor * summary[c].z;  // in this order f32 holds it
-}
+};
 
 // A warp has the units i chunks + block, its own registers' places in them. kParts: at least as
-// many as there are; kAtOnce units are on their way at a time.
+// many as there are, which are more than half of it; kAtOnce units are on their way at a time.
 template <class Row, int kHeads, int kParts>
 __device__ void add_parts(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
                           int64_t parts) {
-  constexpr int kAtOnce = std::min(32 / kParts, kUnits<kHeads> / 2);
+  constexpr int kFewest = kParts / 2 + 1;  // chunks
+  constexpr int kAtOnce = std::min(32 / kParts, (kUnits<kHeads> + kFewest - 1) / kFewest);
+  constexpr int kPart = kUnits<kHeads> * kConsumers;
+  const Summaries<kHeads> summaries(p, work, parts);
   const uint2* from = part_values<kHeads>(p, parts) + this_thread();
   bool weighed = false;
   for (int first = chunk_of_block(p); first < kUnits<kHeads>; first += kAtOnce * p.chunks) {
@@ -125,15 +146,15 @@ __device__ void add_parts(const Params& p, Shared<Row, kHeads>& shared, const Wo
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int unit = first + i * p.chunks;
+      const uint2* at = from + unit * kConsumers;
 #pragma unroll
       for (int c = 0; c < kParts; ++c) {
         values[i][c] = {0, 0};
-        if (unit < kUnits<kHeads> && c < work.parts)
-          values[i][c] = __ldcg(from + (c * kUnits<kHeads> + unit) * kConsumers);
+        if (unit < kUnits<kHeads> && c < work.parts) values[i][c] = __ldcg(at + c * kPart);
       }
     }
     if (!weighed) {  // while the first values are on their way
-      weigh_parts(p, shared, work, parts);
+      summaries.weigh(p, shared, work);
       ptx::barrier_sync(kBarrierBoth, kConsumers);
       weighed = true;
     }

@@ -15,10 +15,14 @@ namespace dsv4::sm90_fp8 {
 
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
+__device__ inline float sink_of(const Params& p, const Work& work, int head) {
+  return p.sink == nullptr ? -INFINITY : p.sink[work.first_head + head];
+}
+
 // Writes the statistics of one head, if `writes`; returns what its sum of values is multiplied
 // with. reference: log2; largest: the largest logit, log2 (only looked at if asked for)
 __device__ inline float finish_head(const Params& p, const Work& work, int head, float reference,
-                                    float sum, float largest, bool writes) {
+                                    float sum, float largest, float sink, bool writes) {
   const bool any = sum > 0.f || sum != sum;
   if (writes && p.lse != nullptr)
     p.lse[offset_of(p.lse_at, work, head)] = any ? (reference + log2f(sum)) * kLn2 : INFINITY;
@@ -26,7 +30,6 @@ __device__ inline float finish_head(const Params& p, const Work& work, int head,
     p.max_logits[offset_of(p.max_at, work, head)] = any ? largest * kLn2 : -INFINITY;
   if (!any) return 0.f;
   if (!p.normalized) return exp2f(reference - largest);
-  const float sink = p.sink == nullptr ? -INFINITY : p.sink[work.first_head + head];
   return 1.f / (sum + exp2f(sink * kLog2E - reference));
 }
 
@@ -112,7 +115,8 @@ __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
   const Params& p = c.p;
   finish_sums(c, [&](int head, float reference, float sum, float largest) {
     if (head >= p.heads - work.first_head) return 0.f;
-    return finish_head(p, work, head, reference, sum, largest, this_lane().wg == 0);
+    return finish_head(p, work, head, reference, sum, largest, sink_of(p, work, head),
+                       this_lane().wg == 0);
   });
   if (p.out_f32) {
     store_values<Row, kHeads, true>(c, work);
