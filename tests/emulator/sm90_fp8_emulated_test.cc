@@ -86,7 +86,10 @@ TEST(Sm90Fp8Emulated, TheRingGoesRound) {
 TEST(Sm90Fp8Emulated, ChunksOfAList) {
   for (const int chunks : {2, 3, 4, 5, 6, 7, 8}) {
     check({.shape = {.t = 2, .h = 9, .window = 40, .compressed = chunks * 64 - 50},
-           .plan = {.heads = chunks % 2 == 0 ? 16 : 8, .chunk = 64, .chunks = chunks},
+           .plan = {.heads = chunks % 2 == 0 ? 16 : 8,
+                    .chunk = 64,
+                    .chunks = chunks,
+                    .alone = chunks > 2},
            .processors = chunks,
            .max_logits = chunks == 3});
   }
@@ -107,7 +110,7 @@ TEST(Sm90Fp8Emulated, ABlockOfManyItems) {
                        .invalid = invalid,
                        .s_q = 2,
                        .lengths = true},
-             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks},
+             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks, .alone = true},
              .processors = chunks});
     }
   }
@@ -188,7 +191,7 @@ void check_trailing(int64_t compressed, const std::optional<test::Large>& large)
     call.compressed.rows = args.compressed.rows.slice(1, 0, slots);
     const auto chunks = static_cast<int>(ceil_div(shape.window + slots, int64_t{128}));
     arena.prepare();
-    run_emulated(call, {.heads = 16, .chunk = 128, .chunks = chunks}, chunks, 1);
+    run_emulated(call, {.heads = 16, .chunk = 128, .chunks = chunks, .alone = true}, chunks, 1);
     if (slots == compressed) unpadded = arena.written();
     EXPECT_TRUE(unpadded == arena.written()) << compressed << " slots of " << slots;
   }

@@ -36,6 +36,7 @@ inline Params params(const SparseMlaArgs& args, const Plan& plan) {
   p.head_groups = Divisor(std::max<int64_t>(1, ceil_div(p.heads, plan.heads)));
   p.chunk = Divisor(plan.chunk);
   p.chunks = plan.chunks;
+  p.alone = plan.alone;
   return p;
 }
 

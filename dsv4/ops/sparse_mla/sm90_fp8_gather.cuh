@@ -91,7 +91,8 @@ struct Gather {
     batch.item = begins ? at.work.item : -1;
     batch.slots = at.slots();
     batch.window = at.work.window - at.position;
-    if (begins && at.work.item != first_item(p)) prefetch_queries(find_work<kHeads>(p, at.work.item));
+    if (begins && at.work.item != first_item(p))
+      prefetch_queries(find_work<kHeads>(p, at.work.item));
 #pragma unroll
     for (int s = 0; s < kBatchSlots; ++s) batch.ids[s] = at.id(at.position + s * kSlotRows + row);
     at.advance(p);
@@ -142,7 +143,9 @@ struct Gather {
   }
 
   // An address that exists, for what is not looked at.
-  __device__ const uint8_t* anything() const { return static_cast<const uint8_t*>(p.q); }
+  __device__ const uint8_t* anything() const {
+    return static_cast<const uint8_t*>(p.q);
+  }
 
   __device__ void copy_row(int slot, const uint8_t* from) const {
     const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride + 16 * quarter;

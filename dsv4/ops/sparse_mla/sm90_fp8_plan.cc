@@ -8,14 +8,14 @@ namespace dsv4::sm90_fp8 {
 namespace {
 
 // Microseconds on an H100 (docs/kernels/sparse_mla.md): a block of so many heads starts and ends in
-// `start`, and `crowd` more when the GPU is full of them, takes `per_key` for a key, and merging its
-// part takes `merge`.
+// `start`, and `crowd` more when the GPU is full of them, takes `per_key` for a key, and merging
+// its part takes `merge`.
 struct BlockCost {
   int heads;
   double start, crowd, per_key, merge;
 };
 constexpr BlockCost kBlockCosts[] = {{8, 4.2, 1.2, 0.0290, 1.4},
-                                     {16, 5.3, 0.7, 0.0296, 1.3},
+                                     {16, 5.9, 1.4, 0.0296, 0.8},
                                      {32, 6.0, 2.0, 0.0315, 1.6},
                                      {64, 5.9, 3.6, 0.0372, 4.5}};
 
@@ -36,8 +36,7 @@ double microseconds(const BlockCost& cost, const Plan& plan, int64_t queries, in
   const int64_t places = plan.chunks <= 2 ? processors : processors * 3 / 4;
   const auto waves = static_cast<double>(ceil_div(blocks, std::max<int64_t>(1, places)));
   const double full = std::min(1.0, static_cast<double>(blocks) / processors);
-  const double block =
-      cost.start + full * cost.crowd + std::min(plan.chunk, slots) * cost.per_key;
+  const double block = cost.start + full * cost.crowd + std::min(plan.chunk, slots) * cost.per_key;
   return waves * block + (plan.chunks > 1 ? cost.merge : 0);
 }
 
@@ -62,7 +61,8 @@ Plan plan_invariant(int heads, int slots) {
   const int size = heads <= 8 ? 8 : heads <= 16 ? 16 : heads <= 32 ? 32 : 64;
   return {.heads = size,
           .chunk = kInvariantChunk,
-          .chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, kInvariantChunk)))};
+          .chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, kInvariantChunk))),
+          .alone = true};
 }
 
 }  // namespace dsv4::sm90_fp8

@@ -5,7 +5,8 @@
 // The choice is the least of a model of four measured numbers per size of block, where clusters of
 // more than two blocks find room on 3/4 of the processors:
 //
-//   time = waves * (start + min(1, blocks / processors) * crowd + keys * per_key) + [chunks > 1] merge
+//   time = waves * (start + min(1, blocks / processors) * crowd + keys * per_key) + [chunks > 1]
+//   merge
 //
 // The other plan never looks at the number of queries: the smallest block that has all heads (64 at
 // most), chunks of kInvariantChunk. What it computes for a query is the same in any batch. Room for
@@ -24,6 +25,9 @@ struct Plan {
   int heads = 64;  // of a block: 8, 16, 32 or 64
   int chunk = 0;   // list positions of a block, a multiple of 64
   int chunks = 1;
+  // A query with keys in one chunk only leaves as if it had not been cut, which costs the others a
+  // write to each other's shared memory.
+  bool alone = false;
 };
 
 // slots: of the longest list, both segments together.

@@ -1,5 +1,6 @@
 #include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,6 +39,26 @@ TEST(Sm90Fp8Plan, FillsTheGpu) {
   EXPECT_EQ(full.heads, 64);
   EXPECT_EQ(full.chunks, 1);
   EXPECT_GE(64 / one.heads * one.chunks, 20);
+}
+
+// The fastest of those measured on an H100 (docs/kernels/sparse_mla.md).
+TEST(Sm90Fp8Plan, ChoosesTheMeasuredBest) {
+  struct Best {
+    int64_t queries;
+    int heads, slots;
+    Plan plan;
+  };
+  for (const Best& best : {Best{1, 64, 640, {8, 128, 5}}, Best{8, 64, 640, {32, 128, 5}},
+                           Best{32, 64, 640, {32, 320, 2}}, Best{64, 64, 640, {64, 320, 2}},
+                           Best{128, 64, 640, {64, 640, 1}}, Best{32, 128, 1152, {64, 576, 2}},
+                           Best{32, 8, 640, {8, 256, 3}}, Best{32, 16, 640, {16, 256, 3}},
+                           Best{32, 32, 640, {32, 256, 3}}}) {
+    SCOPED_TRACE(fmt::format("{} queries of {} heads", best.queries, best.heads));
+    const Plan plan = plan_call(best.queries, best.heads, best.slots, kProcessors);
+    EXPECT_EQ(plan.heads, best.plan.heads);
+    EXPECT_EQ(plan.chunk, best.plan.chunk);
+    EXPECT_EQ(plan.chunks, best.plan.chunks);
+  }
 }
 
 // Few heads do not pay for 64.
