@@ -86,10 +86,7 @@ TEST(Sm90Fp8Emulated, TheRingGoesRound) {
 TEST(Sm90Fp8Emulated, ChunksOfAList) {
   for (const int chunks : {2, 3, 4, 5, 6, 7, 8}) {
     check({.shape = {.t = 2, .h = 9, .window = 40, .compressed = chunks * 64 - 50},
-           .plan = {.heads = chunks % 2 == 0 ? 16 : 8,
-                    .chunk = 64,
-                    .chunks = chunks,
-                    .alone = chunks > 2},
+           .plan = {.heads = chunks % 2 == 0 ? 16 : 8, .chunk = 64, .chunks = chunks},
            .processors = chunks,
            .max_logits = chunks == 3});
   }
@@ -110,7 +107,7 @@ TEST(Sm90Fp8Emulated, ABlockOfManyItems) {
                        .invalid = invalid,
                        .s_q = 2,
                        .lengths = true},
-             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks, .alone = true},
+             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks, .invariant = true},
              .processors = chunks});
     }
   }
@@ -170,30 +167,40 @@ TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
          .max_logits = true});
 }
 
-// The same bits of every output with and without -1s behind the list, whatever chunks they fill:
+// The same bits of every output with and without -1s behind the lists, whatever chunks they fill:
 // behind one chunk with keys and behind two, and where the exact way is taken.
 void check_trailing(int64_t compressed, const std::optional<test::Large>& large) {
   constexpr int64_t kLong = 600;
   Arena arena;
   Rng rng(5);
   Outputs whole;
-  const Shape shape{.t = 2, .h = 9, .window = 30, .compressed = kLong, .dtype = DType::kBF16};
+  constexpr int64_t kWindow = 30, kLongWindow = 100;
+  const Shape shape{
+      .t = 2, .h = 9, .window = kLongWindow, .compressed = kLong, .dtype = DType::kBF16};
   SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
   if (large) test::put_large(*large, args);
   for (int64_t i = 0; i < shape.t; ++i) {
     auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(i));
     std::fill(ids + compressed, ids + kLong, -1);
+    ids = const_cast<int32_t*>(args.window.rows.row<int32_t>(i));
+    std::fill(ids + kWindow, ids + kLongWindow, -1);
   }
   arena.freeze();
   std::vector<std::byte> unpadded;
   for (const int64_t slots : {compressed, compressed + 1, kLong}) {
-    SparseMlaArgs call = args;
-    call.compressed.rows = args.compressed.rows.slice(1, 0, slots);
-    const auto chunks = static_cast<int>(ceil_div(shape.window + slots, int64_t{128}));
-    arena.prepare();
-    run_emulated(call, {.heads = 16, .chunk = 128, .chunks = chunks, .alone = true}, chunks, 1);
-    if (slots == compressed) unpadded = arena.written();
-    EXPECT_TRUE(unpadded == arena.written()) << compressed << " slots of " << slots;
+    for (const int64_t window : {kWindow, int64_t{70}, kLongWindow}) {
+      SparseMlaArgs call = args;
+      call.window.rows = args.window.rows.slice(1, 0, window);
+      call.compressed.rows = args.compressed.rows.slice(1, 0, slots);
+      const auto chunks =
+          static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
+      arena.prepare();
+      run_emulated(call, {.heads = 16, .chunk = 128, .chunks = chunks, .invariant = true}, chunks,
+                   1);
+      if (unpadded.empty()) unpadded = arena.written();
+      EXPECT_TRUE(unpadded == arena.written())
+          << compressed << " slots of " << slots << ", window " << kWindow << " of " << window;
+    }
   }
 }
 

@@ -60,8 +60,9 @@ Plan plan_of(const Context& context, const SparseMlaArgs& args) {
                              static_cast<int>(slots_of(args)), context.device->info().processors);
 }
 Plan invariant_plan_of(const SparseMlaArgs& args) {
+  const int64_t room = listed(args.window) > 0 ? sm90_fp8::kInvariantWindow : 0;
   return sm90_fp8::plan_invariant(static_cast<int>(args.q.dim(2)),
-                                  static_cast<int>(slots_of(args)));
+                                  static_cast<int>(room + listed(args.compressed)));
 }
 
 }  // namespace
@@ -96,8 +97,10 @@ int64_t sparse_mla_sm90_fp8_workspace(const Context& context, const SparseMlaArg
 
 const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
                                                  const SparseMlaArgs& args) {
-  if (slots_of(args) > sm90_fp8::kMaxChunks * sm90_fp8::kInvariantChunk)
-    return "more than 16384 slots";
+  if (listed(args.window) > sm90_fp8::kInvariantWindow) return "more than 128 slots of the window";
+  if (listed(args.compressed) >
+      sm90_fp8::kMaxChunks * sm90_fp8::kInvariantChunk - sm90_fp8::kInvariantWindow)
+    return "more than 16256 compressed slots";
   return sparse_mla_sm90_fp8_reject(context, args);
 }
 void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& given) {

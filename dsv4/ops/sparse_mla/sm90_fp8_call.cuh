@@ -36,7 +36,8 @@ inline Params params(const SparseMlaArgs& args, const Plan& plan) {
   p.head_groups = Divisor(std::max<int64_t>(1, ceil_div(p.heads, plan.heads)));
   p.chunk = Divisor(plan.chunk);
   p.chunks = plan.chunks;
-  p.alone = plan.alone;
+  p.invariant = plan.invariant;
+  p.window_room = plan.invariant && listed(args.window) > 0 ? kInvariantWindow : 0;
   return p;
 }
 

@@ -32,7 +32,10 @@ struct Cursor {
     if (position >= work.end) seek(p, next_item(p, work.item));
   }
   __device__ int id(int at) const {
-    return at >= work.end ? -1 : (at < work.window ? window_ids : compressed_ids)[at];
+    const bool is_window = at < work.window;
+    return at < (is_window ? min(work.listed, work.end) : work.end)
+               ? (is_window ? window_ids : compressed_ids)[at]
+               : -1;
   }
 
  private:

@@ -3,8 +3,8 @@
 //
 //   out = factor sum_c 2^(m_c - m) s_c v_c      m = max_c m_c, v_c = O_c / s_c, s_c: its sum
 //
-// If asked for (Plan::alone), a query that has keys in one part only leaves from there, in f32 as
-// if it had not been cut: what stands in lists behind its last key changes no bit.
+// If asked for (Plan::invariant), a query that has keys in one part only leaves from there, in f32
+// as if it had not been cut: what stands in lists behind its last key changes no bit.
 //
 // v_c is f16: as exact as the weights it is made of, and the way through L2 is what merging costs.
 // It travels as it lies in registers: the four values of a thread in unit u = kOutTiles (head / 8)
@@ -70,11 +70,11 @@ __device__ int exchange_parts(const Params& p, Shared<Row, kHeads>& shared, cons
   const int thread = this_thread();
   if (thread < p.chunks) {
     const auto block = static_cast<uint32_t>(thread);
-    if (p.alone) ptx::store_in_cluster(&told[chunk_of_block(p)], block, any);
+    if (p.invariant) ptx::store_in_cluster(&told[chunk_of_block(p)], block, any);
     parts.arrive_in_cluster(block);
   }
   parts.wait_in_cluster(at.phase);
-  if (!p.alone) return kSeveral;
+  if (!p.invariant) return kSeveral;
   int only = 0, count = 0;
   for (int part = 0; part < p.chunks; ++part) {
     if (told[part] != 0) only = part, ++count;

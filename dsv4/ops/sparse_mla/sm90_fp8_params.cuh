@@ -27,7 +27,8 @@ struct Params {
   Divisor head_groups{};      // blocks of heads of a query
   Divisor chunk{};            // list positions of a block, a multiple of 64
   int chunks = 1;             // blocks of a cluster
-  bool alone = false;         // Plan::alone
+  bool invariant = false;     // Plan::invariant
+  int window_room = 0;        // positions of the window, if its list is shorter
   uint2* partial = nullptr;   // [2 clusters, chunks, units, 256] 4 x f16, if chunks > 1
   float4* summary = nullptr;  // [2 clusters, chunks, heads of a block]: sm90_fp8_merge.cuh
 };

@@ -62,7 +62,7 @@ Plan plan_invariant(int heads, int slots) {
   return {.heads = size,
           .chunk = kInvariantChunk,
           .chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, kInvariantChunk))),
-          .alone = true};
+          .invariant = true};
 }
 
 }  // namespace dsv4::sm90_fp8

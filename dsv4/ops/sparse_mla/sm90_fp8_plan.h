@@ -9,8 +9,9 @@
 //   merge
 //
 // The other plan never looks at the number of queries: the smallest block that has all heads (64 at
-// most), chunks of kInvariantChunk. What it computes for a query is the same in any batch. Room for
-// long lists costs it blocks: those of empty chunks wait for the others.
+// most), chunks of kInvariantChunk. What it computes for a query is the same in any batch, also if
+// its lists have room for those of others. Room for long lists costs it blocks: those of empty
+// chunks wait for the others.
 
 #pragma once
 
@@ -20,14 +21,16 @@ namespace dsv4::sm90_fp8 {
 
 constexpr int kMaxChunks = 8;  // blocks of a cluster
 constexpr int kInvariantChunk = 2048;
+constexpr int kInvariantWindow = 128;  // positions of the window, if there is one; at most as many
 
 struct Plan {
   int heads = 64;  // of a block: 8, 16, 32 or 64
   int chunk = 0;   // list positions of a block, a multiple of 64
   int chunks = 1;
-  // A query with keys in one chunk only leaves as if it had not been cut, which costs the others a
-  // write to each other's shared memory.
-  bool alone = false;
+  // Ids that name no row, behind the last one of either list, change no bit. So the second list
+  // begins at a position of its own, however long the window's is, and a query with keys in one
+  // chunk only leaves as if it had not been cut, about which blocks have to tell each other.
+  bool invariant = false;
 };
 
 // slots: of the longest list, both segments together.

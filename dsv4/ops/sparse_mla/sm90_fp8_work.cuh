@@ -15,7 +15,8 @@ struct Work {
   int request, query;  // query: of the request
   int first_head;
   int begin, end;  // list positions of this block
-  int window;      // of them positions below this are window slots
+  int window;      // of them positions below this are of the window, of which
+  int listed;      // so many are in its list
   int parts;       // chunks of this query that are not empty, at least 1
 
   __device__ int tiles() const { return tiles_of(end - begin); }
@@ -44,7 +45,8 @@ __device__ Work find_work(const Params& p, int item) {
   work.first_head = static_cast<int>(item - query * p.head_groups.divisor) * kHeads;
   work.request = static_cast<int>(p.s_q.divide(query));
   work.query = static_cast<int>(query - work.request * p.s_q.divisor);
-  work.window = list_length(p.window.list, work.request);
+  work.listed = list_length(p.window.list, work.request);
+  work.window = max(work.listed, p.window_room);
   const int chunk = static_cast<int>(p.chunk.divisor);
   const int length = work.window + list_length(p.compressed.list, work.request);
   work.parts = max(1, static_cast<int>(p.chunk.divide(length + chunk - 1)));
@@ -57,9 +59,10 @@ __device__ Work find_work(const Params& p, int item) {
 __device__ inline const int32_t* first_id(const ListPointer& list, const Work& work) {
   return list.rows + work.request * list.request_stride + work.query * list.slot_stride;
 }
-// What a query's list has at a position; below work.window it is a row of the window's pool.
+// What a query's lists have at a position; below work.window it is a row of the window's pool.
 __device__ inline int listed_id(const Params& p, const Work& work, int position) {
-  if (position < work.window) return first_id(p.window.list, work)[position];
+  if (position < work.listed) return first_id(p.window.list, work)[position];
+  if (position < work.window) return -1;
   return first_id(p.compressed.list, work)[position - work.window];
 }
 __device__ inline bool is_row(const PagedList& rows, int id) {

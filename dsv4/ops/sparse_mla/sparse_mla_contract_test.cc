@@ -25,11 +25,15 @@ TEST(SparseMlaContract, TrailingInvalidIdsChangeNothing) {
   const Shape shape{.t = 1, .h = 16, .window = 30, .compressed = kShort, .dtype = DType::kBF16};
   Outputs whole;
   const SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
-  const TensorView rows = arena.input(DType::kI32, {1, kLong});
-  std::fill_n(rows.as<int32_t>(), kLong, -1);
-  std::copy_n(args.compressed.rows.as<int32_t>(), kShort, rows.as<int32_t>());
+  const auto with_room = [&](const ConstTensorView& ids, int64_t slots) {
+    const TensorView rows = arena.input(DType::kI32, {1, slots});
+    std::fill_n(rows.as<int32_t>(), slots, -1);
+    std::copy_n(ids.as<int32_t>(), ids.numel(), rows.as<int32_t>());
+    return rows;
+  };
   SparseMlaArgs padded = args;
-  padded.compressed.rows = rows;
+  padded.window.rows = with_room(args.window.rows, 128);
+  padded.compressed.rows = with_room(args.compressed.rows, kLong);
   padded.out = arena.output(shape.dtype, {1, shape.h, 512});
   for (const Row<SparseMlaArgs>& row : sparse_mla_rows()) {
     const Context context{.device = row.arch == Arch::kCpu ? nullptr : test::gpu()};
