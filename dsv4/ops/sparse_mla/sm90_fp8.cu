@@ -3,6 +3,8 @@
 // of two from 2^-15 to 2^7; others are off by 2^-11 (V3.2), smaller ones by 2^-16 at most in all.
 // What is larger than f16 is computed in f32 with its chunk and heads. Weights are f16.
 
+#include <algorithm>
+
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/sparse_mla/by_request.h"
@@ -59,10 +61,15 @@ Plan plan_of(const Context& context, const SparseMlaArgs& args) {
   return sm90_fp8::plan_call(args.q.dim(0) * args.q.dim(1), static_cast<int>(args.q.dim(2)),
                              static_cast<int>(slots_of(args)), context.device->info().processors);
 }
+// With room for the window.
+int64_t invariant_slots(const SparseMlaArgs& args) {
+  const int64_t window = listed(args.window);
+  return listed(args.compressed) +
+         (window > 0 ? std::max<int64_t>(window, sm90_fp8::kInvariantWindow) : 0);
+}
 Plan invariant_plan_of(const SparseMlaArgs& args) {
-  const int64_t room = listed(args.window) > 0 ? sm90_fp8::kInvariantWindow : 0;
   return sm90_fp8::plan_invariant(static_cast<int>(args.q.dim(2)),
-                                  static_cast<int>(room + listed(args.compressed)));
+                                  static_cast<int>(invariant_slots(args)));
 }
 
 }  // namespace
@@ -97,10 +104,10 @@ int64_t sparse_mla_sm90_fp8_workspace(const Context& context, const SparseMlaArg
 
 const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
                                                  const SparseMlaArgs& args) {
-  if (listed(args.window) > sm90_fp8::kInvariantWindow) return "more than 128 slots of the window";
-  if (listed(args.compressed) >
-      sm90_fp8::kMaxChunks * sm90_fp8::kInvariantChunk - sm90_fp8::kInvariantWindow)
-    return "more than 16256 compressed slots";
+  if (listed(args.window) > sm90_fp8::kInvariantWindow && listed(args.compressed) > 0)
+    return "more than 128 slots of the window before others";
+  if (invariant_slots(args) > sm90_fp8::kMaxChunks * sm90_fp8::kInvariantChunk)
+    return "more than 16384 slots";
   return sparse_mla_sm90_fp8_reject(context, args);
 }
 void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& given) {

@@ -53,7 +53,7 @@ template <class Row, int kHeads>
 struct Gather {
   using S = Shared<Row, kHeads>;
   static_assert(S::kSlots >= kBatchSlots, "a batch waits for slots of earlier batches only");
-  static constexpr int kArrivals = kGroupThreads + kGroupThreads / kWarp;  // at Shared::full
+  static constexpr int kArrivals = 2 * kGroupThreads;  // at Shared::full: copies, and the rest
   // Slots that are free although the batch before is still in use.
   static constexpr int kFreeSlots =
       S::kSlots < 2 * kBatchSlots ? S::kSlots - kBatchSlots : kBatchSlots;
@@ -187,8 +187,7 @@ struct Gather {
     const unsigned all_fit = __ballot_sync(~0u, fits) >> (lane - quarter) & 0xf;
     if (quarter == 0)
       shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
-    __syncwarp();
-    if (lane == 0) shared.full[slot].arrive();
+    shared.full[slot].arrive();
   }
 
   // Scales to f16, exactly from 2^-24 on if they are powers of two; false for what is too large.

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (auto& barrier : shared.decided) barrier.init(kGroupThreads / kWarp);
     shared.item_full.init(kGroupThreads);
     shared.item_empty.init(kConsumers / kWarp);
-    shared.sums_full.init(kConsumers / kWarp);
+    shared.sums_full.init(kConsumers);
     for (auto& barrier : shared.parts) barrier.init(static_cast<uint32_t>(p.chunks));
     for (auto& item : shared.items) item.too_large = 0;
     ptx::fence_mbarrier_init();

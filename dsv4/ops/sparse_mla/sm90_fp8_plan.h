@@ -21,7 +21,7 @@ namespace dsv4::sm90_fp8 {
 
 constexpr int kMaxChunks = 8;  // blocks of a cluster
 constexpr int kInvariantChunk = 2048;
-constexpr int kInvariantWindow = 128;  // positions of the window, if there is one; at most as many
+constexpr int kInvariantWindow = 128;  // positions of the window at least, if there is one
 
 struct Plan {
   int heads = 64;  // of a block: 8, 16, 32 or 64

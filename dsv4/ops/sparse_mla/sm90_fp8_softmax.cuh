@@ -43,8 +43,7 @@ __device__ void publish_sums(const Consumer<Row, kHeads>& c) {
   const Lane at = this_lane();
   float* mine = c.item().sums[4 * at.wg + at.warp];
   for_each_head<kHeads>(c.sums, [&](int head, float sum) { mine[head] = sum; });
-  __syncwarp();
-  if (at.lane == 0) c.shared.sums_full.arrive();
+  c.shared.sums_full.arrive();
 }
 
 // The other warpgroup's tile has moved the reference or not; if so the sums shrink with it.
