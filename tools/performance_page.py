@@ -102,12 +102,21 @@ def memory_rows(report):
     return lines
 
 
-def gpu_ops(report):
-    lines = [f"One op at a time (`dsv4_bench_cuda`), roofs of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
+def gpu_ops(gpu):
+    """ops.json, and for an op whose kernels are newer a run of its own, ops_OP.json."""
+    alone = {name.removeprefix("ops_"): report for name, report in gpu.items() if name.startswith("ops_")}
+    lines = op_table("", gpu["ops"], leave_out=alone)
+    for op, report in alone.items():
+        lines += op_table(f" --filter {op}", report)
+    return lines
+
+
+def op_table(arguments, report, leave_out=()):
+    lines = [f"One op at a time (`dsv4_bench_cuda{arguments}`), roofs of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
              f"{report['matrix_tflop_per_s']:.0f} TFLOP/s:", "",
              "| op | shape | row | time | of copy | of matrix |", "|---|---|---|---|---|---|"]
     for r in report["results"]:
-        if "us" in r:
+        if "us" in r and r["op"] not in leave_out:
             lines.append(f"| {r['op']} | {r['shape']} | {r['row']} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
                          f"{r.get('percent_matrix', 0):.0f} % |")
     return lines + [""]
@@ -161,7 +170,7 @@ def gpu_section(gpu):
               f"{gpu['prefill_demo']['results'][0]['tokens_per_second']:.0f} tokens/s (prefill).", ""]
     if "peer_sparse_mla" in gpu:
         lines += peer_section(gpu["peer_sparse_mla"])
-    return lines + gpu_ops(gpu["ops"])
+    return lines + gpu_ops(gpu)
 
 
 def gpu_readme(gpus):

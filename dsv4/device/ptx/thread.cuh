@@ -29,7 +29,8 @@ __device__ inline T opaque(T x) {
 __device__ inline void wait_for_previous_kernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-// From here on, in all blocks, the next kernel may start where there is room, if it is an early one.
+// From here on, in all blocks, the next kernel may start where there is room, if it is an early
+// one.
 __device__ inline void let_next_kernel_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }

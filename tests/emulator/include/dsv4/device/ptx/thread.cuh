@@ -22,8 +22,10 @@ T opaque(T x) {
 }
 
 // Kernels run one after another here.
-inline void wait_for_previous_kernel() {}
-inline void let_next_kernel_start() {}
+inline void wait_for_previous_kernel() {
+}
+inline void let_next_kernel_start() {
+}
 
 inline unsigned char* block_memory() {
   return emulator::block_memory();
