@@ -28,6 +28,9 @@ const char* reject_list(const KvList& list) {
 const char* sparse_mla_sm90_bf16_reject(const Context& context, const SparseMlaArgs& args) {
   using namespace sm90_bf16;
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
+  // Tiles go over both lists, so the room of the first moves the second.
+  if (context.need_batch_invariant && listed(args.window) > 0 && listed(args.compressed) > 0)
+    return "two lists: bits depend on the first one's room";
   if (context.device->info().major != 9) return "wgmma is Hopper's";
   const int64_t d = args.q.dim(-1);
   if (args.q.dtype != DType::kBF16 || (d != 512 && d != 576) || args.out.dim(-1) != kValueWidth)

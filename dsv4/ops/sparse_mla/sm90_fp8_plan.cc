@@ -7,9 +7,9 @@
 namespace dsv4::sm90_fp8 {
 namespace {
 
-// Microseconds on an H100 (docs/kernels/sparse_mla.md): a block of so many heads starts and ends in
-// `start`, and `crowd` more when the GPU is full of them, takes `per_key` for a key, and merging
-// its part takes `merge`.
+// Microseconds, fitted by hand to a sweep on an H100 (docs/kernels/sparse_mla.md, "Plan"): a block
+// of so many heads starts and ends in `start`, and `crowd` more when the GPU is full of them, takes
+// `per_key` for a key, and merging its part takes `merge`.
 struct BlockCost {
   int heads;
   double start, crowd, per_key, merge;

@@ -21,7 +21,9 @@ namespace dsv4::sm90_fp8 {
 
 constexpr int kMaxChunks = 8;  // blocks of a cluster
 constexpr int kInvariantChunk = 2048;
-constexpr int kInvariantWindow = 128;  // positions of the window at least, if there is one
+// Positions that a window takes at least, if there is one: a pair of tiles. A longer one in front
+// of a second list is rejected, whatever the model's is.
+constexpr int kInvariantWindow = 128;
 
 struct Plan {
   int heads = 64;  // of a block: 8, 16, 32 or 64
