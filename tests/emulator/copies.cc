@@ -1,5 +1,6 @@
 // mbarriers and copies in the background.
 
+#include <algorithm>
 #include <cstring>
 
 #include "tests/emulator/instructions.h"
@@ -10,8 +11,8 @@ namespace {
 
 // The 8 bytes of an mbarrier: where it is, so that who writes over it is found.
 struct Mbarrier {
-  static constexpr uint64_t kMark = 0x2ba1e5;
-  uint64_t mark : 23, phase : 1, missing : 20, expected : 20;
+  static constexpr uint64_t kMark = 0x2ba;
+  uint64_t mark : 10, phase : 1, missing : 14, expected : 14, bytes : 25;
 };
 
 Mbarrier& mbarrier(void* at) {
@@ -22,26 +23,32 @@ Mbarrier& mbarrier(void* at) {
   return state;
 }
 
-void arrive(Mbarrier& state) {
-  if (--state.missing > 0) return;
+void end_phase_if_done(Mbarrier& state) {
+  if (state.missing > 0 || state.bytes != 0) return;
   state.phase ^= 1;
   state.missing = state.expected;
   machine().wake(&state);
+}
+
+void arrive(Mbarrier& state) {
+  if (state.missing == 0) kernel_error("arrives once more than an mbarrier expects");
+  --state.missing;
+  end_phase_if_done(state);
 }
 
 }  // namespace
 
 std::string describe_mbarrier(const void* barrier) {
   const auto& state = *static_cast<const Mbarrier*>(barrier);
-  return fmt::format("phase {}, {} arrivals of {} are missing", uint64_t{state.phase},
-                     uint64_t{state.missing}, uint64_t{state.expected});
+  return fmt::format("phase {}, {} arrivals of {} and {} bytes are missing", uint64_t{state.phase},
+                     uint64_t{state.missing}, uint64_t{state.expected}, uint64_t{state.bytes});
 }
 
 void mbarrier_init(void* barrier, uint32_t arrivals) {
   machine().shared("mbarrier.init", *machine().self().block, shared_address(barrier), 8, 8);
-  if (arrivals == 0 || arrivals >= 1u << 20)
+  if (arrivals == 0 || arrivals >= 1u << 14)
     kernel_error("initialises an mbarrier for {} arrivals", arrivals);
-  *static_cast<Mbarrier*>(barrier) = {Mbarrier::kMark, 0, arrivals, arrivals};
+  *static_cast<Mbarrier*>(barrier) = {Mbarrier::kMark, 0, arrivals, arrivals, 0};
 }
 
 void mbarrier_arrive(void* barrier) {
@@ -49,6 +56,11 @@ void mbarrier_arrive(void* barrier) {
   Mbarrier& state = mbarrier(barrier);
   tell(machine().self(), barrier);
   arrive(state);
+}
+
+void mbarrier_expect(void* barrier, uint32_t bytes) {
+  pause();
+  mbarrier(barrier).bytes += bytes;
 }
 
 void mbarrier_arrive_after_copies(void* barrier) {
@@ -90,18 +102,36 @@ void copy(uint32_t to, const void* from, int bytes, bool valid) {
     kernel_error("cp.async from {}, which is not on {}", from, size);
   std::memset(place, 0xff, size);
   self.copies.push_back(
-      {.to = place, .from = valid ? static_cast<const std::byte*>(from) : nullptr, .bytes = bytes});
+      {.to = place, .from = valid ? static_cast<const std::byte*>(from) : nullptr, .bytes = size});
+  all.remember(self);
+  all.pause();
+}
+
+// Its writes come by the way that wgmma reads by: what others wrote there has to be fenced.
+void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier) {
+  Machine& all = machine();
+  Thread& self = all.self();
+  std::byte* place = all.shared("bulk copy", *self.block, to, bytes, 16);
+  if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
+    kernel_error("bulk copy of {} bytes from {}: not on 16", bytes, from);
+  mbarrier(barrier);
+  const auto first = kSharedBase + static_cast<uint32_t>(place - self.block->memory->data());
+  for (uint32_t i = 0; i < bytes; i += 16)
+    check_fenced("a bulk copy overwrites", *self.block, first + i, self.knows.fenced);
+  std::memset(place, 0xff, bytes);
+  self.copies.push_back(
+      {.to = place, .from = static_cast<const std::byte*>(from), .bytes = bytes, .told = barrier});
   all.remember(self);
   all.pause();
 }
 
 void perform_copy(Thread& thread, size_t which) {
   auto& copies = thread.copies;
-  // An arrival is for the copies before it.
+  // An arrival is for every cp.async before it.
   if (copies[which].arrival != nullptr) {
-    for (size_t i = 0; i < which && copies[which].arrival != nullptr; ++i) {
-      if (copies[i].arrival == nullptr) which = i;
-    }
+    const auto begin = copies.begin(), end = begin + static_cast<ptrdiff_t>(which);
+    const auto before = std::find_if(begin, end, [](const Copy& c) { return c.is_cp_async(); });
+    which = static_cast<size_t>(before - begin);
   }
   const Copy copy = copies[which];
   copies.erase(copies.begin() + static_cast<ptrdiff_t>(which));
@@ -111,14 +141,22 @@ void perform_copy(Thread& thread, size_t which) {
     arrive(state);
     return;
   }
-  const auto size = static_cast<size_t>(copy.bytes);
-  copy.from == nullptr ? std::memset(copy.to, 0, size) : std::memcpy(copy.to, copy.from, size);
-  note_copy(thread, copy.to);
+  copy.from == nullptr ? std::memset(copy.to, 0, copy.bytes)
+                       : std::memcpy(copy.to, copy.from, copy.bytes);
+  if (copy.told != nullptr) {
+    Mbarrier& state = mbarrier(copy.told);
+    state.bytes -= copy.bytes;
+    end_phase_if_done(state);
+  } else {
+    note_copy(thread, copy.to);
+  }
 }
 
 void wait_for_copies() {
   Thread& self = machine().self();
-  while (!self.copies.empty()) perform_copy(self, 0);
+  // Of bulk copies it knows nothing.
+  for (size_t i = 0; i < self.copies.size();)
+    self.copies[i].told != nullptr ? ++i : (perform_copy(self, i), 0);
   learn_of_copies(self);
   pause();
 }

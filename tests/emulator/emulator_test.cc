@@ -142,6 +142,48 @@ TEST(Emulator, NobodyKnowsWhereACopyIsUntilItIsWaitedFor) {
   });
 }
 
+TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
+  const std::vector<uint32_t> from(12, 7);
+  std::vector<uint32_t> seen(4);
+  const Launch how{.block = 64, .shared = 128, .seed = kLate};
+  emulator::launch(how, [&] {
+    auto* memory = reinterpret_cast<uint32_t*>(ptx::block_memory());
+    auto& barrier = *reinterpret_cast<ptx::Mbarrier*>(memory + 16);
+    if (threadIdx.x == 0) barrier.init(1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      ptx::copy_bulk(kBase, from.data(), 48, barrier);
+      barrier.expect(48);
+      seen[0] = memory[0];
+      ptx::cp_async_wait();  // knows nothing of them
+      seen[1] = memory[0];
+      barrier.arrive();
+    }
+    if (threadIdx.x == 40) barrier.wait(0), seen[2] = memory[11], seen[3] = memory[12];
+  });
+  EXPECT_EQ(seen, (std::vector<uint32_t>{~0u, ~0u, 7, ~0u}));
+  const auto barrier_of = [] {
+    auto& barrier = reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory())[8];
+    if (threadIdx.x == 0) barrier.init(1);
+    __syncthreads();
+    return &barrier;
+  };
+  expect_error(how, "0 arrivals of 1 and 16 bytes are missing", [&] {
+    ptx::Mbarrier* barrier = barrier_of();
+    if (threadIdx.x == 0) barrier->expect(16), barrier->arrive();
+    barrier->wait(0);
+  });
+  expect_error(how, "not on 16", [&] {
+    ptx::Mbarrier* barrier = barrier_of();
+    if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 24, *barrier);
+  });
+  expect_error(how, "a bulk copy overwrites what thread", [&] {
+    ptx::Mbarrier* barrier = barrier_of();
+    if (threadIdx.x < 32) ptx::stmatrix_x4_transposed(kBase, {1, 2, 3, 4});
+    if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 16, *barrier);
+  });
+}
+
 // A [64, 16]: row + 2 k; B [16, n]: 3 k + n, both small enough for bf16.
 float a_value(int row, int k) {
   return static_cast<float>(row + 2 * k);

@@ -30,11 +30,13 @@ unsigned char* block_memory();
 // mbarriers; `barrier` is where the kernel has its 8 bytes.
 void mbarrier_init(void* barrier, uint32_t arrivals);
 void mbarrier_arrive(void* barrier);
+void mbarrier_expect(void* barrier, uint32_t bytes);
 void mbarrier_arrive_after_copies(void* barrier);
 void mbarrier_arrive_at(void* barrier, uint32_t rank);
 void mbarrier_wait(void* barrier, uint32_t parity);
 
 void copy(uint32_t to, const void* from, int bytes, bool valid);
+void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier);
 void wait_for_copies();
 void fence_proxy_async();
 

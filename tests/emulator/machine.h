@@ -33,12 +33,15 @@ struct Wait {
   uint32_t parity = 0;
 };
 
-// A cp.async under way, or an mbarrier that hears when the ones before it are done.
+// A copy under way, or an mbarrier that hears when every cp.async before it is done.
 struct Copy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;  // null: zeros
-  int bytes = 0;
+  size_t bytes = 0;
   void* arrival = nullptr;
+  void* told = nullptr;  // a bulk copy: the mbarrier that counts its bytes
+
+  bool is_cp_async() const { return arrival == nullptr && told == nullptr; }
 };
 
 // Writes to shared memory that wgmma sees only behind a fence_proxy_async, a number for each warp:
@@ -206,7 +209,9 @@ void tell(const Thread& thread, const void* barrier);
 void learn(Thread& thread, const void* barrier);
 void share_knowledge(Warp& warp);
 Writes fenced_for(const Warp& warp);
-void check_read(const Block& block, uint32_t address, const Writes& fenced);
+// `what` reads or overwrites 16 bytes by the way of wgmma.
+void check_fenced(std::string_view what, const Block& block, uint32_t address,
+                  const Writes& fenced);
 
 // An instruction of a whole warp: body(lanes) once, with what each lane brings.
 template <class Mine, class Body>

@@ -86,7 +86,7 @@ struct Tile {
         static_cast<uint32_t>(which / 8) * across + static_cast<uint32_t>(which % 8) * 16;
     const uint32_t address = flat ^ (flat >> 7 & 7) << 4;
     const std::byte* at = machine().shared("wgmma", block, address, 16, 16);
-    check_read(block, address, fenced);
+    check_fenced("wgmma reads", block, address, fenced);
     return reinterpret_cast<const uint16_t*>(at);
   }
 };

@@ -1,6 +1,7 @@
-// What wgmma may read. It looks at shared memory by another way than what wrote it, so on the path
-// of barriers from the write to the product there has to be a fence_proxy_async, by whomever: the
-// writer, the reader, or somebody between them (PTX ISA, memory consistency model, proxies).
+// What wgmma may read and bulk copies overwrite. They look at shared memory by another way than
+// what wrote it, so on the path of barriers from the write to them there has to be a
+// fence_proxy_async, by whomever: the writer, the reader, or somebody between them (PTX ISA, memory
+// consistency model, proxies).
 
 #include <algorithm>
 #include <span>
@@ -82,10 +83,11 @@ Writes fenced_for(const Warp& warp) {
   return all;
 }
 
-void check_read(const Block& block, uint32_t address, const Writes& fenced) {
+void check_fenced(std::string_view what, const Block& block, uint32_t address,
+                  const Writes& fenced) {
   const Block::Write& write = block.writes[(address - kSharedBase) / 16];
   if (write.number > fenced[warp_of(write.writer)])
-    kernel_error("wgmma reads what thread {} wrote at {} without fence_proxy_async", write.writer,
+    kernel_error("{} what thread {} wrote at {} without fence_proxy_async", what, write.writer,
                  address);
 }
 

@@ -24,6 +24,13 @@ struct alignas(8) Mbarrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
+  // The phase ends only when copy_bulk() has brought so many more bytes.
+  __device__ void expect(uint32_t bytes) {
+    asm volatile(
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)),
+        "r"(bytes)
+        : "memory");
+  }
   // This thread arrives when all cp.async that it has started are done, without waiting here.
   __device__ void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(this))
@@ -151,6 +158,17 @@ __device__ void lower_registers() {
 // Brings bytes (a multiple of 16, from an address on 16) to L2 in the background.
 __device__ inline void prefetch_l2(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// Bytes (a multiple of 16, both addresses on 16) to shared memory in the background, for whoever
+// waits at `barrier`, which has to expect() them. One request however long: its writes take a
+// fraction of the time in shared memory that those of cp.async do.
+__device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, Mbarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
 }
 
 // 16 bytes as cp_async; zeros, and no read, if !valid.

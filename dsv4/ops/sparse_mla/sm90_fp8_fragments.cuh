@@ -94,7 +94,7 @@ struct KeyFragments {
 
  private:
   __device__ uint32_t rope_address(int i) const {
-    return base + Row::kCodes + 32 * i;
+    return base + Row::kRopeAt + 32 * i;
   }
 };
 
@@ -125,7 +125,7 @@ struct ValueFragments {
     // `base` is of the upper half of the dims, in this lane's row for codes.
     const uint32_t codes = piece_address<Row>(0, at.lane, at.warp);
     const uint32_t rope = piece_address<Row>(0, at.lane / 16 * 8 + at.lane % 8,
-                                             Row::kCodes / 16 + 2 * at.warp + at.lane / 8 % 2);
+                                             Row::kRopeAt / 16 + 2 * at.warp + at.lane / 8 % 2);
     const uint32_t first = base + (rope - codes - kWidthV / 2);
     for (int half = 0; half < 2; ++half)
       ptx::ldmatrix_x4_transposed(a[half], first + half * 16 * Row::kStride);

@@ -53,7 +53,7 @@ template <class Row, int kHeads>
 struct Gather {
   using S = Shared<Row, kHeads>;
   static_assert(S::kSlots >= kBatchSlots, "a batch waits for slots of earlier batches only");
-  static constexpr int kArrivals = 2 * kGroupThreads;  // at Shared::full: copies, and the rest
+  static constexpr int kArrivals = kGroupThreads;  // at Shared::full, beside the bytes of the rows
   // Slots that are free although the batch before is still in use.
   static constexpr int kFreeSlots =
       S::kSlots < 2 * kBatchSlots ? S::kSlots - kBatchSlots : kBatchSlots;
@@ -68,10 +68,8 @@ struct Gather {
 
   const Params& p;
   S& shared;
-  // Eight lanes that write to shared memory together have rows r and r + 4: 64 bytes each, in
-  // different banks.
   const int lane = this_thread() % kWarp, quarter = lane % 4;
-  const int row = this_thread() % kGroupThreads / kWarp * 8 + lane / 4 % 2 * 4 + lane / 8;
+  const int row = this_thread() % kGroupThreads / 4;
   int first_slot = 0, ring_turn = 1;  // of the batch; ring_turn: the phase in which slots are empty
   int items_opened = 0;
 
@@ -110,8 +108,9 @@ struct Gather {
     shared.empty[slot(s)].wait(ring_turn ^ (first_slot + s < S::kSlots ? 0 : 1));
   }
 
-  // Scales are asked for in front of the copies and looked at behind them: what they cost is the
-  // latency of memory once, not once a row. Hence no branch here, and no operation on them.
+  // Scales are asked for in front of the copies and looked at behind the first of them: what they
+  // cost is the latency of memory once, not once a row. Hence no branch here, and no operation on
+  // them. A slot that is waited for is complete as soon as its rows are there.
   __device__ void copy(const Batch& batch) {
     const uint8_t* rows[kBatchSlots];  // null: there is none
     uint32_t scales[kBatchSlots];
@@ -123,26 +122,18 @@ struct Gather {
       rows[s] = valid ? place.entry : nullptr;
       scales[s] = read_scales(valid ? place.scales : anything());
     }
-    copy_rows<0, kFreeSlots>(batch, rows);
-    if (batch.item >= 0) open(batch.item);
-    copy_rows<kFreeSlots, kBatchSlots>(batch, rows);
 #pragma unroll
-    for (int s = 0; s < kBatchSlots; ++s) {
-      if (s >= batch.slots) break;
-      finish_row(slot(s), rows[s] != nullptr, scales[s]);
+    for (int s = 0; s < kFreeSlots; ++s) copy_row(batch, s, rows[s]);
+#pragma unroll
+    for (int s = 0; s < kFreeSlots; ++s) finish_row(batch, s, rows[s] != nullptr, scales[s]);
+    if (batch.item >= 0) open(batch.item);
+#pragma unroll
+    for (int s = kFreeSlots; s < kBatchSlots; ++s) {
+      copy_row(batch, s, rows[s]);
+      finish_row(batch, s, rows[s] != nullptr, scales[s]);
     }
     first_slot += batch.slots;
     if (first_slot >= S::kSlots) first_slot -= S::kSlots, ring_turn ^= 1;
-  }
-
-  template <int kFirst, int kEnd>
-  __device__ void copy_rows(const Batch& batch, const uint8_t* (&rows)[kBatchSlots]) const {
-#pragma unroll
-    for (int s = kFirst; s < kEnd; ++s) {
-      if (s >= batch.slots) break;
-      wait_empty(s);
-      copy_row(slot(s), rows[s]);
-    }
   }
 
   // An address that exists, for what is not looked at.
@@ -150,15 +141,20 @@ struct Gather {
     return static_cast<const uint8_t*>(p.q);
   }
 
-  __device__ void copy_row(int slot, const uint8_t* from) const {
-    const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride + 16 * quarter;
-    const bool valid = from != nullptr;
-    const uint8_t* source = (valid ? from : anything()) + 16 * quarter;
-#pragma unroll
-    for (int i = 0; i < Row::kRowBytes / 64; ++i) {
-      ptx::cp_async_or_zero(to + 64 * i, source + 16 * Row::source_piece(4 * i), valid);
+  // Into slot s of the batch; a row that does not exist is zeros, for weights of 0 to meet.
+  __device__ void copy_row(const Batch& batch, int s, const uint8_t* from) const {
+    if (s >= batch.slots) return;
+    wait_empty(s);
+    uint8_t* to = shared.ring[slot(s)] + row * Row::kStride;
+    ptx::Mbarrier& full = shared.full[slot(s)];
+    const unsigned rows = __ballot_sync(~0u, quarter == 0 && from != nullptr);
+    if (lane == 0) full.expect(static_cast<uint32_t>(__popc(rows) * Row::kRowBytes));
+    if (from == nullptr) {
+      for (int at = 16 * quarter; at < Row::kRowBytes; at += 64)
+        *reinterpret_cast<uint4*>(to + at) = {};
+    } else if (quarter == 0) {
+      ptx::copy_bulk(ptx::shared_address(to), from, Row::kRowBytes, full);
     }
-    shared.full[slot].arrive_after_copies();
   }
 
   __device__ void open(int item) {
@@ -180,14 +176,15 @@ struct Gather {
   }
 
   // What is not copied of a row: its scales and whether there is one.
-  __device__ void finish_row(int slot, bool valid, uint32_t scales) const {
+  __device__ void finish_row(const Batch& batch, int s, bool valid, uint32_t scales) const {
+    if (s >= batch.slots) return;
     // Behind the last group a row has a byte of padding, which may be anything.
     const bool padded = !Row::kFloatScales && 2 * quarter + 1 == Row::kCodes / Row::kGroup;
-    const bool fits = store_scales(slot, !valid ? 0 : padded ? scales & 0xff : scales);
+    const bool fits = store_scales(slot(s), !valid ? 0 : padded ? scales & 0xff : scales);
     const unsigned all_fit = __ballot_sync(~0u, fits) >> (lane - quarter) & 0xf;
     if (quarter == 0)
-      shared.rows[slot][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
-    shared.full[slot].arrive();
+      shared.rows[slot(s)][row] = !valid ? kNoKey : all_fit == 0xf ? kKey : kKeyTooLarge;
+    shared.full[slot(s)].arrive();
   }
 
   // Scales to f16, exactly from 2^-24 on if they are powers of two; false for what is too large.

@@ -22,9 +22,9 @@ constexpr int kGroupThreads = 128;             // a warpgroup
 constexpr int kConsumers = 2 * kGroupThreads;  // two of them compute,
 constexpr int kThreads = kConsumers + kGroupThreads;  // the third gathers
 
-// What a row is in memory, its layout says. In shared memory its codes and RoPE values lie
-// together, and the next row begins kStride bytes further: an odd number of 16-byte pieces, so that
-// the same piece of eight rows is in different banks.
+// What a row is in memory, its layout says. Its first kRowBytes lie in shared memory as they do
+// there, RoPE values from kRopeAt on, and the next row begins kStride bytes further: an odd number
+// of 16-byte pieces, so that the same piece of eight rows is in different banks.
 template <int kBytes>
 inline constexpr int kOddPieces = kBytes + (kBytes / 16 % 2 == 0 ? 16 : 0);
 
@@ -33,19 +33,17 @@ struct RowV4 {
   static constexpr KvLayout kLayout{};
   static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = true, kFloatScales = false;
-  static constexpr int kRowBytes = kCodes + 2 * kRope, kStride = kOddPieces<kRowBytes>;
-  DSV4_HD static constexpr int source_piece(int piece) { return piece; }
+  static constexpr int kRopeAt = kCodes, kRowBytes = kRopeAt + 2 * kRope;
+  static constexpr int kStride = kOddPieces<kRowBytes>;
 };
 
-// RoPE is key only; the scales lie between the codes and it, and are not among the pieces.
+// RoPE is key only; the scales lie between the codes and it.
 struct RowV32 {
   static constexpr KvLayout kLayout = kV32Layout;
   static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = false, kFloatScales = true;
-  static constexpr int kRowBytes = kCodes + 2 * kRope, kStride = kOddPieces<kRowBytes>;
-  DSV4_HD static constexpr int source_piece(int piece) {
-    return piece < kCodes / 16 ? piece : piece + static_cast<int>(kLayout.scale_bytes()) / 16;
-  }
+  static constexpr int kRopeAt = kCodes + static_cast<int>(kLayout.scale_bytes());
+  static constexpr int kRowBytes = kRopeAt + 2 * kRope, kStride = kOddPieces<kRowBytes>;
 };
 
 enum RowState : uint8_t { kNoKey = 0, kKey = 1, kKeyTooLarge = 2 };

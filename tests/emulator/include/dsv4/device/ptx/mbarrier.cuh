@@ -11,6 +11,7 @@ struct alignas(8) Mbarrier {
 
   void init(uint32_t arrivals) { emulator::mbarrier_init(this, arrivals); }
   void arrive() { emulator::mbarrier_arrive(this); }
+  void expect(uint32_t bytes) { emulator::mbarrier_expect(this, bytes); }
   void arrive_after_copies() { emulator::mbarrier_arrive_after_copies(this); }
   void wait(uint32_t parity) { emulator::mbarrier_wait(this, parity); }
   void arrive_in_cluster(uint32_t rank) { emulator::mbarrier_arrive_at(this, rank); }
@@ -58,6 +59,10 @@ void lower_registers() {
 }
 
 inline void prefetch_l2(const void*, uint32_t) {
+}
+
+inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, Mbarrier& barrier) {
+  emulator::copy_bulk(to, from, bytes, &barrier);
 }
 
 inline void cp_async_or_zero(uint32_t to, const void* from, bool valid) {
