@@ -37,7 +37,9 @@ __device__ void iterate(Consumer<Row, kHeads>& c) {
     mask(c, rows, s);
   }
   if (last) c.release_queries();
-  const bool together = tiles > 1 && !c.turn(kReferenced);
+  // Few heads find the first reference together, a softmax sooner. With many, one warpgroup stores
+  // the query before for so long that the other would wait for its dots.
+  const bool together = kHeads < 64 && tiles > 1 && !c.turn(kReferenced);
   if (at.wg == 1 && !together) follow(c, 0);
   if (has_tile) {
     together ? find_reference(c, s) : subtract_reference<kTrackMaximum>(c, s);

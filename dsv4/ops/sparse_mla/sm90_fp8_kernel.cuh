@@ -59,9 +59,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (ptx::offset_in_block(ptx::shared_address(&shared)) != kSharedBase) __trap();
     for (auto& barrier : shared.full) barrier.init(Gather<Row, kHeads>::kArrivals);
     for (auto& barrier : shared.empty) barrier.init(kConsumers / kWarp);
-    for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads / kWarp);
+    for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
     for (auto& barrier : shared.weights_empty) barrier.init(kConsumers / kWarp);
-    for (auto& barrier : shared.decided) barrier.init(kGroupThreads / kWarp);
+    for (auto& barrier : shared.decided) barrier.init(kGroupThreads);
     shared.item_full.init(kGroupThreads);
     shared.item_empty.init(kConsumers / kWarp);
     shared.sums_full.init(kConsumers);

@@ -1,9 +1,9 @@
 // Dots of a tile -> weights 2^(c S^T - m), f16 in shared memory, and their sums.
 //
-// m is no running maximum but a reference: both warpgroups find it in the first pair, and later it
-// moves only when a logit exceeds it by kHeadroom, so that most tiles rescale nothing. A tile that
-// moves it leaves the factor by which everything before it shrinks; tile 1 waits until tile 0 has
-// decided that.
+// m is no running maximum but a reference: the first tile sets it (or the first two together), and
+// later it moves only when a logit exceeds it by kHeadroom, so that most tiles rescale nothing. A
+// tile that moves it leaves the factor by which everything before it shrinks; tile 1 waits until
+// tile 0 has decided that.
 
 #pragma once
 
@@ -64,8 +64,7 @@ template <class Row, int kHeads>
 __device__ void decide(Consumer<Row, kHeads>& c, bool moved) {
   const Lane at = this_lane();
   if (at.warp == 0 && at.lane == 0) c.shared.moved[at.wg] = moved ? 1 : 0;
-  __syncwarp();
-  if (at.lane == 0) c.shared.decided[at.wg].arrive();
+  c.shared.decided[at.wg].arrive();
 }
 
 // Item::largest of this lane's heads after these logits of its keys.
@@ -200,8 +199,7 @@ __device__ void weigh(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2]) {
     store_weights<kHeads>(to + n * 1024, s, n);
   }
   ptx::fence_proxy_async();
-  __syncwarp();
-  if (at.lane == 0) c.shared.weights_full[at.wg].arrive();
+  c.shared.weights_full[at.wg].arrive();
   float both[kHeads / 4];  // of keys g and g + 8
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) both[i] = s[i / 2 * 4 + i % 2] + s[i / 2 * 4 + i % 2 + 2];

@@ -37,9 +37,15 @@ __device__ bool is_rope(const Lane& at, int t) {
 template <class Row, int kHeads>
 struct ValueOperands {
   using C = Consumer<Row, kHeads>;
+  static constexpr int kStepsOfGroup = Row::kGroup / 64;  // with the same scales
+
   Fragments a[C::kDepth];
   Raw raw[C::kAhead + 1];
-  uint4 scales[C::kAhead + 1];
+  uint4 scales_of_group[C::kAhead + 1];
+
+  __device__ uint4& scales(int step) {
+    return scales_of_group[step / kStepsOfGroup % (C::kAhead + 1)];
+  }
 };
 
 // The products with the weights of a tile are done.
@@ -71,7 +77,8 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
   const auto load = [&](int step) {
     const int half = step / kOutTiles, t = step % kOutTiles;
     values[half].load(t, o.raw[step % (C::kAhead + 1)]);
-    o.scales[step % (C::kAhead + 1)] = scales[half][t * 64 / Row::kGroup * (kSlotRows / 8)];
+    if (step % o.kStepsOfGroup == 0)
+      o.scales(step) = scales[half][t / o.kStepsOfGroup * (kSlotRows / 8)];
   };
 #pragma unroll
   for (int step = 0; step < C::kAhead; ++step) load(step);
@@ -84,7 +91,7 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
     if (is_rope<Row>(at, t)) {
       values[half].load_rope(at, a);
     } else {
-      values[half].decode(o.raw[step % (C::kAhead + 1)], o.scales[step % (C::kAhead + 1)], a);
+      values[half].decode(o.raw[step % (C::kAhead + 1)], o.scales(step), a);
     }
     ptx::wgmma_fence();
     for (int k = 0; k < 2; ++k)
