@@ -79,10 +79,9 @@ struct Consumer {
     shared.full[slot(i)].wait(turn(kTurnOfRing) ^ (wraps ? 1 : 0));
   }
 
-  // This warp is done with q of the item.
+  // This thread is done with q of the item.
   __device__ void release_queries() const {
-    __syncwarp();
-    if (this_thread() % kWarp == 0) shared.item_empty.arrive();
+    shared.item_empty.arrive();
   }
   __device__ Exchange exchange() const {
     return {.turn = turn(kTurnOfExchange), .phase = turn(kPhaseOfExchange)};

@@ -58,12 +58,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     // Matrix descriptors are made from the constant.
     if (ptx::offset_in_block(ptx::shared_address(&shared)) != kSharedBase) __trap();
     for (auto& barrier : shared.full) barrier.init(Gather<Row, kHeads>::kArrivals);
-    for (auto& barrier : shared.empty) barrier.init(kConsumers / kWarp);
+    for (auto& barrier : shared.empty) barrier.init(kConsumers);
     for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
-    for (auto& barrier : shared.weights_empty) barrier.init(kConsumers / kWarp);
+    for (auto& barrier : shared.weights_empty) barrier.init(kConsumers);
     for (auto& barrier : shared.decided) barrier.init(kGroupThreads);
     shared.item_full.init(kGroupThreads);
-    shared.item_empty.init(kConsumers / kWarp);
+    shared.item_empty.init(kConsumers);
     shared.sums_full.init(kConsumers);
     for (auto& barrier : shared.parts) barrier.init(static_cast<uint32_t>(p.chunks));
     for (auto& item : shared.items) item.too_large = 0;

@@ -64,12 +64,8 @@ constexpr int kSeveral = -1;
 template <class Row, int kHeads>
 __device__ int exchange_parts(const Params& p, Shared<Row, kHeads>& shared, const Exchange& at,
                               bool has_keys) {
-  bool any = true;
-  if (p.invariant) {
-    any = ptx::barrier_any(kBarrierBoth, kConsumers, has_keys);
-  } else {
-    ptx::barrier_sync(kBarrierBoth, kConsumers);
-  }
+  const bool any = p.invariant && ptx::barrier_any(kBarrierBoth, kConsumers, has_keys);
+  ptx::barrier_sync(kBarrierBoth, kConsumers);  // racecheck sees no order in the other one
   uint32_t* told = shared.has_keys[at.turn];
   ptx::Mbarrier& parts = shared.parts[at.turn];
   const int thread = this_thread();

@@ -14,10 +14,10 @@ struct BlockCost {
   int heads;
   double start, crowd, per_key, merge;
 };
-constexpr BlockCost kBlockCosts[] = {{8, 4.2, 1.2, 0.0290, 1.4},
-                                     {16, 5.9, 1.4, 0.0296, 0.8},
-                                     {32, 6.0, 2.0, 0.0315, 1.6},
-                                     {64, 5.9, 3.6, 0.0372, 4.5}};
+constexpr BlockCost kBlockCosts[] = {{8, 3.7, 0.8, 0.0245, 2.1},
+                                     {16, 4.4, 0.8, 0.0265, 2.0},
+                                     {32, 5.6, 1.8, 0.0283, 2.5},
+                                     {64, 2.5, 9.5, 0.0341, 4.2}};
 
 constexpr int kTileKeys = 64;
 

@@ -46,6 +46,7 @@ struct Shared {
   uint32_t has_keys[2][kMaxChunks];
   // What a warpgroup multiplies the values of a head with; or, in merge(), those of a part.
   float factor[2][kHeads], shares[kMaxChunks][kHeads];
+  // Threads arrive, not warps: as fast, and racecheck can follow.
   ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2];
   ptx::Mbarrier decided[2];  // moved and, if so, reference and shrink
   ptx::Mbarrier item_full;   // q and Item of an item that is not the block's first

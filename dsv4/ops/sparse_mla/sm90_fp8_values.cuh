@@ -54,7 +54,7 @@ __device__ void finish_values(Consumer<Row, kHeads>& c, int tile) {
   ptx::wgmma_wait<0>();
 #pragma unroll
   for (int t = 0; t < kOutTiles; ++t) ptx::wgmma_results(c.out[t]);
-  if (this_thread() % kWarp == 0) c.shared.weights_empty[tile].arrive();
+  c.shared.weights_empty[tile].arrive();
 }
 
 // One tile of the pair: two slots of 32 keys. Tile 1's products follow those of tile 0 that are
@@ -98,8 +98,7 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
       ptx::Wgmma<__half, kHeads>::run(c.out[t], a[k], kWeights + 4 * half + 2 * k, 1);
     ptx::wgmma_commit();
     if (t + 1 < kOutTiles) continue;
-    __syncwarp();
-    if (at.lane == 0) c.shared.empty[slots[half]].arrive();
+    c.shared.empty[slots[half]].arrive();
   }
   finish_values(c, kPairTile);
 }
