@@ -157,8 +157,6 @@ __device__ void add_parts(const Params& p, Shared<Row, kHeads>& shared, const Wo
     }
     if (!weighed) {  // while the first values are on their way
       summaries.weigh(p, shared, work);
-      __syncwarp();  // or the barrier has a second way in, for warps apart, that racecheck stumbles
-                     // on
       ptx::barrier_sync(kBarrierBoth, kConsumers);
       weighed = true;
     }
