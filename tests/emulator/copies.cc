@@ -12,7 +12,15 @@ namespace {
 // The 8 bytes of an mbarrier: where it is, so that who writes over it is found.
 struct Mbarrier {
   static constexpr uint64_t kMark = 0x2ba;
-  uint64_t mark : 10, phase : 1, missing : 14, expected : 14, bytes : 25;
+  uint64_t mark : 10, phase : 1, missing : 14, expected : 14;
+  int64_t bytes : 25;  // expected and not there yet; negative while copies are ahead
+
+  void count(int64_t more) {
+    constexpr int64_t kMost = (1 << 20) - 1;  // PTX ISA, mbarrier, tx-count
+    const int64_t now = bytes + more;
+    if (now > kMost || now < -kMost) kernel_error("an mbarrier counts {} bytes", now);
+    bytes = now;
+  }
 };
 
 Mbarrier& mbarrier(void* at) {
@@ -41,7 +49,7 @@ void arrive(Mbarrier& state) {
 std::string describe_mbarrier(const void* barrier) {
   const auto& state = *static_cast<const Mbarrier*>(barrier);
   return fmt::format("phase {}, {} arrivals of {} and {} bytes are missing", uint64_t{state.phase},
-                     uint64_t{state.missing}, uint64_t{state.expected}, uint64_t{state.bytes});
+                     uint64_t{state.missing}, uint64_t{state.expected}, int64_t{state.bytes});
 }
 
 void mbarrier_init(void* barrier, uint32_t arrivals) {
@@ -60,7 +68,7 @@ void mbarrier_arrive(void* barrier) {
 
 void mbarrier_expect(void* barrier, uint32_t bytes) {
   pause();
-  mbarrier(barrier).bytes += bytes;
+  mbarrier(barrier).count(bytes);
 }
 
 void mbarrier_arrive_after_copies(void* barrier) {
@@ -107,6 +115,13 @@ void copy(uint32_t to, const void* from, int bytes, bool valid) {
   all.pause();
 }
 
+void store_zeros(uint32_t to) {
+  Thread& self = machine().self();
+  std::byte* place = machine().shared("a store", *self.block, to, 16, 16);
+  std::memset(place, 0, 16);
+  note_write(self, place);
+}
+
 // Its writes come by the way that wgmma reads by: what others wrote there has to be fenced.
 void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier) {
   Machine& all = machine();
@@ -116,8 +131,10 @@ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier) {
     kernel_error("bulk copy of {} bytes from {}: not on 16", bytes, from);
   mbarrier(barrier);
   const auto first = kSharedBase + static_cast<uint32_t>(place - self.block->memory->data());
-  for (uint32_t i = 0; i < bytes; i += 16)
+  for (uint32_t i = 0; i < bytes; i += 16) {
     check_fenced("a bulk copy overwrites", *self.block, first + i, self.knows.fenced);
+    self.block->writes[(first + i - kSharedBase) / 16] = {};  // what it brings needs no fence
+  }
   std::memset(place, 0xff, bytes);
   self.copies.push_back(
       {.to = place, .from = static_cast<const std::byte*>(from), .bytes = bytes, .told = barrier});
@@ -145,7 +162,7 @@ void perform_copy(Thread& thread, size_t which) {
                        : std::memcpy(copy.to, copy.from, copy.bytes);
   if (copy.told != nullptr) {
     Mbarrier& state = mbarrier(copy.told);
-    state.bytes -= copy.bytes;
+    state.count(-static_cast<int64_t>(copy.bytes));
     end_phase_if_done(state);
   } else {
     note_copy(thread, copy.to);
@@ -155,8 +172,13 @@ void perform_copy(Thread& thread, size_t which) {
 void wait_for_copies() {
   Thread& self = machine().self();
   // Of bulk copies it knows nothing.
-  for (size_t i = 0; i < self.copies.size();)
-    self.copies[i].told != nullptr ? ++i : (perform_copy(self, i), 0);
+  for (size_t i = 0; i < self.copies.size();) {
+    if (self.copies[i].told != nullptr) {
+      ++i;
+    } else {
+      perform_copy(self, i);
+    }
+  }
   learn_of_copies(self);
   pause();
 }

@@ -177,6 +177,15 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
     ptx::Mbarrier* barrier = barrier_of();
     if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 24, *barrier);
   });
+  const auto leaves_early = [&] {
+    ptx::Mbarrier* barrier = barrier_of();
+    if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 16, *barrier);
+  };
+  EXPECT_THROW(emulator::launch(how, leaves_early), Error);  // a seed where copies are late
+  expect_error(how, "counts 1048576 bytes", [&] {
+    ptx::Mbarrier* barrier = barrier_of();
+    if (threadIdx.x == 0) barrier->expect(1 << 20);
+  });
   expect_error(how, "a bulk copy overwrites what thread", [&] {
     ptx::Mbarrier* barrier = barrier_of();
     if (threadIdx.x < 32) ptx::stmatrix_x4_transposed(kBase, {1, 2, 3, 4});

@@ -36,6 +36,7 @@ void mbarrier_arrive_at(void* barrier, uint32_t rank);
 void mbarrier_wait(void* barrier, uint32_t parity);
 
 void copy(uint32_t to, const void* from, int bytes, bool valid);
+void store_zeros(uint32_t to);
 void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier);
 void wait_for_copies();
 void fence_proxy_async();

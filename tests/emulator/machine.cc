@@ -75,6 +75,7 @@ void Machine::run_cluster(const std::function<void()>& kernel) {
   running_ = launch.block * launch.cluster;
   fibers_.start([this, &kernel](int) { thread_body(kernel); });
   while (running_ > 0) step();
+  check_bulk_copies();
   while (advance_background()) {
   }
   check_ends();
@@ -154,6 +155,19 @@ void Machine::end_thread(Thread& thread) {
   thread.ended = true;
   --thread.block->running;
   --running_;
+}
+
+// Every thread has ended; shared memory is gone with its block.
+void Machine::check_bulk_copies() {
+  for (const Block& block : blocks) {
+    for (const Thread& thread : block.threads) {
+      for (const Copy& copy : thread.copies) {
+        if (copy.told != nullptr)
+          fail(ErrorCode::kInvalidArgument, "block {} has ended before a bulk copy of thread {}",
+               block.index, thread.index);
+      }
+    }
+  }
 }
 
 void Machine::check_ends() {

@@ -44,8 +44,8 @@ struct Copy {
   bool is_cp_async() const { return arrival == nullptr && told == nullptr; }
 };
 
-// Writes to shared memory that wgmma sees only behind a fence_proxy_async, a number for each warp:
-// its first so many.
+// Writes to shared memory that wgmma sees, and bulk copies overwrite, only behind a
+// fence_proxy_async, a number for each warp: its first so many.
 using Writes = std::array<uint32_t, kMostWarps>;
 struct Knowledge {
   Writes happened{}, fenced{};
@@ -114,7 +114,7 @@ struct Block {
   std::vector<Warp> warps;
   std::array<Barrier, 16> barriers;
   std::vector<std::vector<ProductKind>> issued;  // by warpgroup
-  // Of every 16 bytes, the last write that wgmma sees only behind a fence.
+  // Of every 16 bytes, the last write that has to be fenced.
   struct Write {
     int writer = 0;       // a thread
     uint32_t number = 0;  // of its warp's, from 1
@@ -169,6 +169,7 @@ struct Machine {
   void thread_body(const std::function<void()>& kernel);
   void end_thread(Thread& thread);
   void check_ends();
+  void check_bulk_copies();
   static std::string reason(const Thread& thread);
   std::string deadlock();
 
@@ -200,7 +201,7 @@ void perform_copy(Thread& thread, size_t which);
 void perform_product(Warp& warp);
 std::string describe_mbarrier(const void* barrier);
 
-// proxies.cc: stmatrix and copies write in one way, wgmma reads in another.
+// proxies.cc: stmatrix and cp.async write in one way, wgmma reads and bulk copies write in another.
 void note_write(Thread& thread, const std::byte* to);
 void note_copy(Thread& thread, const std::byte* to);
 void learn_of_copies(Thread& thread);

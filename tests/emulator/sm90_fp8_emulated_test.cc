@@ -113,6 +113,13 @@ TEST(Sm90Fp8Emulated, ABlockOfManyItems) {
   }
 }
 
+// The first tile of a pair sets the reference alone; where it has no key, the second one does.
+TEST(Sm90Fp8Emulated, ManyHeadsWithFewKeys) {
+  check({.shape = {.t = 6, .h = 9, .window = 130, .compressed = 110, .invalid = 0.99, .s_q = 2},
+         .plan = {.heads = 64, .chunk = 256},
+         .processors = 2});
+}
+
 // Logits so far apart that later tiles exceed what the first pair has found, and that some weights
 // are below f16.
 TEST(Sm90Fp8Emulated, TheReferenceMoves) {
@@ -169,7 +176,7 @@ TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
 
 // The same bits of every output with and without -1s behind the lists, whatever chunks they fill:
 // behind one chunk with keys and behind two, and where the exact way is taken.
-void check_trailing(int64_t compressed, const std::optional<test::Large>& large) {
+void check_trailing(int heads, int64_t compressed, const std::optional<test::Large>& large) {
   constexpr int64_t kLong = 600;
   Arena arena;
   Rng rng(5);
@@ -195,8 +202,8 @@ void check_trailing(int64_t compressed, const std::optional<test::Large>& large)
       const auto chunks =
           static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
       arena.prepare();
-      run_emulated(call, {.heads = 16, .chunk = 128, .chunks = chunks, .invariant = true}, chunks,
-                   1);
+      run_emulated(call, {.heads = heads, .chunk = 128, .chunks = chunks, .invariant = true},
+                   chunks, 1);
       if (unpadded.empty()) unpadded = arena.written();
       EXPECT_TRUE(unpadded == arena.written())
           << compressed << " slots of " << slots << ", window " << kWindow << " of " << window;
@@ -205,8 +212,9 @@ void check_trailing(int64_t compressed, const std::optional<test::Large>& large)
 }
 
 TEST(Sm90Fp8Emulated, TrailingInvalidIdsChangeNothing) {
-  for (const int64_t compressed : {20, 98, 150}) check_trailing(compressed, {});
-  for (const test::Large large : test::kLarge) check_trailing(20, large);
+  for (const int64_t compressed : {20, 98, 150}) check_trailing(16, compressed, {});
+  for (const test::Large large : test::kLarge) check_trailing(16, 20, large);
+  check_trailing(64, 98, {});
 }
 
 TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {

@@ -1,9 +1,10 @@
 // How copies and warps of different roles meet on Hopper, one function per instruction: mbarriers,
 // named barriers, clusters, proxies, and registers that move from one role to another.
 //
-// An mbarrier counts arrivals and flips its phase when all have come. A consumer that waits for
-// use number i of a buffer waits for phase parity i % 2; a producer that waits for a buffer to be
-// free for use number i waits for parity (i + 1) % 2, which a fresh barrier passes.
+// An mbarrier counts arrivals, and bytes that it is told to expect, and flips its phase when all
+// have come. A consumer that waits for use number i of a buffer waits for phase parity i % 2; a
+// producer that waits for a buffer to be free for use number i waits for parity (i + 1) % 2, which
+// a fresh barrier passes.
 
 #pragma once
 
@@ -24,7 +25,8 @@ struct alignas(8) Mbarrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  // The phase ends only when copy_bulk() has brought so many more bytes.
+  // The phase ends only when copy_bulk() has brought so many more bytes. Before this thread
+  // arrives: until then the copies may even be ahead of it.
   __device__ void expect(uint32_t bytes) {
     asm volatile(
         "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)),
@@ -119,8 +121,8 @@ __device__ inline void cluster_wait() {
 __device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// Shared memory written with ordinary stores is about to be read by wgmma or bulk copies; in every
-// writing thread, before the barrier.
+// Shared memory written with ordinary stores is about to be read by wgmma, or overwritten by bulk
+// copies: on the way of barriers between the two, in the writing thread or one behind it.
 __device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -161,14 +163,20 @@ __device__ inline void prefetch_l2(const void* from, uint32_t bytes) {
 }
 
 // Bytes (a multiple of 16, both addresses on 16) to shared memory in the background, for whoever
-// waits at `barrier`, which has to expect() them. One request however long: its writes take a
-// fraction of the time in shared memory that those of cp.async do.
+// waits at `barrier`, which has to expect() them. What ordinary stores have left there is fenced
+// (fence_proxy_async). One request however long: its writes take a fraction of the time in shared
+// memory that those of cp.async do.
 __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, Mbarrier& barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
       "[%3];" ::"r"(to),
       "l"(from), "r"(bytes), "r"(shared_address(&barrier))
       : "memory");
+}
+
+// 16 bytes of shared memory become zeros, by an ordinary store.
+__device__ inline void store_zeros(uint32_t to) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
 
 // 16 bytes as cp_async; zeros, and no read, if !valid.

@@ -2,9 +2,10 @@
 // with (but the block's first).
 //
 // Ids are read one batch before their rows are copied. A batch is what the consumers use in one
-// iteration: one or two tiles, two slots each. Four lanes share a row. Of a new item's rows those
-// go first that find a free slot; then q, as soon as the item before has no use for its own; then
-// the rows that wait for the last values of the item before.
+// iteration: one or two tiles, two slots each. A row is one bulk copy; four lanes share its id and
+// its scales. Of a new item's rows those go first that find a free slot; then q, as soon as the
+// item before has no use for its own; then the rows that wait for the last values of the item
+// before.
 //
 // Its instructions take issue slots from those that compute: what can be a constant offset is one.
 
@@ -110,7 +111,8 @@ struct Gather {
 
   // Scales are asked for in front of the copies and looked at behind the first of them: what they
   // cost is the latency of memory once, not once a row. Hence no branch here, and no operation on
-  // them. A slot that is waited for is complete as soon as its rows are there.
+  // them. A slot behind kFreeSlots, which the consumers may be waiting for, is complete as soon as
+  // its rows are there.
   __device__ void copy(const Batch& batch) {
     const uint8_t* rows[kBatchSlots];  // null: there is none
     uint32_t scales[kBatchSlots];
@@ -141,19 +143,20 @@ struct Gather {
     return static_cast<const uint8_t*>(p.q);
   }
 
-  // Into slot s of the batch; a row that does not exist is zeros, for weights of 0 to meet.
+  // Into slot s of the batch; a row that does not exist is zeros, for weights of 0 to meet. The
+  // next bulk copy overwrites those: the fence between is the consumers', in weigh(). Copies may
+  // begin before lane 0 expects them, since nobody here has arrived yet.
   __device__ void copy_row(const Batch& batch, int s, const uint8_t* from) const {
     if (s >= batch.slots) return;
     wait_empty(s);
-    uint8_t* to = shared.ring[slot(s)] + row * Row::kStride;
+    const uint32_t to = ptx::shared_address(shared.ring[slot(s)]) + row * Row::kStride;
     ptx::Mbarrier& full = shared.full[slot(s)];
     const unsigned rows = __ballot_sync(~0u, quarter == 0 && from != nullptr);
     if (lane == 0) full.expect(static_cast<uint32_t>(__popc(rows) * Row::kRowBytes));
     if (from == nullptr) {
-      for (int at = 16 * quarter; at < Row::kRowBytes; at += 64)
-        *reinterpret_cast<uint4*>(to + at) = {};
+      for (int at = 16 * quarter; at < Row::kRowBytes; at += 64) ptx::store_zeros(to + at);
     } else if (quarter == 0) {
-      ptx::copy_bulk(ptx::shared_address(to), from, Row::kRowBytes, full);
+      ptx::copy_bulk(to, from, Row::kRowBytes, full);
     }
   }
 

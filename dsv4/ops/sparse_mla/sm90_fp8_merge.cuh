@@ -65,7 +65,8 @@ template <class Row, int kHeads>
 __device__ int exchange_parts(const Params& p, Shared<Row, kHeads>& shared, const Exchange& at,
                               bool has_keys) {
   const bool any = p.invariant && ptx::barrier_any(kBarrierBoth, kConsumers, has_keys);
-  ptx::barrier_sync(kBarrierBoth, kConsumers);  // racecheck sees no order in the other one
+  // barrier_any() orders as much, but racecheck does not follow that instruction.
+  ptx::barrier_sync(kBarrierBoth, kConsumers);
   uint32_t* told = shared.has_keys[at.turn];
   ptx::Mbarrier& parts = shared.parts[at.turn];
   const int thread = this_thread();

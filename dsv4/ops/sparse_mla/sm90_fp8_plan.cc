@@ -17,7 +17,7 @@ struct BlockCost {
 constexpr BlockCost kBlockCosts[] = {{8, 3.7, 0.8, 0.0245, 2.1},
                                      {16, 4.4, 0.8, 0.0265, 2.0},
                                      {32, 5.6, 1.8, 0.0283, 2.5},
-                                     {64, 2.5, 9.5, 0.0341, 4.2}};
+                                     {64, 5.5, 6.5, 0.0341, 4.2}};
 
 constexpr int kTileKeys = 64;
 

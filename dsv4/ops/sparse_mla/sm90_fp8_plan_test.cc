@@ -39,6 +39,10 @@ TEST(Sm90Fp8Plan, FillsTheGpu) {
   EXPECT_EQ(full.heads, 64);
   EXPECT_EQ(full.chunks, 1);
   EXPECT_GE(64 / one.heads * one.chunks, 20);
+  for (const int slots : {1, 64, 128}) {
+    EXPECT_LE(plan_call(1, 64, slots, kProcessors).heads, 8) << slots;
+    EXPECT_LE(plan_call(8, 64, slots, kProcessors).heads, 16) << slots;
+  }
 }
 
 // The fastest of those measured on an H100 (docs/kernels/sparse_mla.md).

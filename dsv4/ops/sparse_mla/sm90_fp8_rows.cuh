@@ -33,7 +33,7 @@ struct RowV4 {
   static constexpr KvLayout kLayout{};
   static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = true, kFloatScales = false;
-  static constexpr int kRopeAt = kCodes, kRowBytes = kRopeAt + 2 * kRope;
+  static constexpr int kRopeAt = kLayout.rope_offset(0), kRowBytes = kLayout.entry_bytes();
   static constexpr int kStride = kOddPieces<kRowBytes>;
 };
 
@@ -42,9 +42,15 @@ struct RowV32 {
   static constexpr KvLayout kLayout = kV32Layout;
   static constexpr int kCodes = kLayout.nope, kRope = kLayout.rope, kGroup = kLayout.group();
   static constexpr bool kRopeIsValue = false, kFloatScales = true;
-  static constexpr int kRopeAt = kCodes + static_cast<int>(kLayout.scale_bytes());
-  static constexpr int kRowBytes = kRopeAt + 2 * kRope, kStride = kOddPieces<kRowBytes>;
+  static constexpr int kRopeAt = kLayout.rope_offset(0), kRowBytes = kLayout.entry_bytes();
+  static constexpr int kStride = kOddPieces<kRowBytes>;
 };
+
+// ldmatrix and bulk copies take 16 bytes, and a copy nothing behind a row.
+template <class Row>
+inline constexpr bool kOnPieces = Row::kRopeAt % 16 == 0 && Row::kRowBytes % 16 == 0 &&
+                                  Row::kRopeAt + 2 * Row::kRope == Row::kRowBytes;
+static_assert(kOnPieces<RowV4> && kOnPieces<RowV32>);
 
 enum RowState : uint8_t { kNoKey = 0, kKey = 1, kKeyTooLarge = 2 };
 

@@ -102,8 +102,8 @@ __device__ void set_reference(Consumer<Row, kHeads>& c, int head) {
   c.item().reference[reference_place<kHeads>(head)] = now;
 }
 
-// The same for both tiles of a pair when no key was before them: the reference becomes the
-// largest logit of both, if they have one.
+// The same for both tiles of a pair when no key was before them (up to 32 heads): the reference
+// becomes the largest logit of both, if they have one.
 template <class Row, int kHeads>
 __device__ void find_reference(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2]) {
   const float none[kHeads / 4] = {};
@@ -198,6 +198,8 @@ __device__ void weigh(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2]) {
     for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = ptx::exp2_approximately(s[i]);
     store_weights<kHeads>(to + n * 1024, s, n);
   }
+  // For the products with these weights; and for the bulk copies that will overwrite what this tile
+  // has in the ring by ordinary stores, RoPE in f16 and zeros.
   ptx::fence_proxy_async();
   c.shared.weights_full[at.wg].arrive();
   float both[kHeads / 4];  // of keys g and g + 8

@@ -65,6 +65,10 @@ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, Mbarrier& b
   emulator::copy_bulk(to, from, bytes, &barrier);
 }
 
+inline void store_zeros(uint32_t to) {
+  emulator::store_zeros(to);
+}
+
 inline void cp_async_or_zero(uint32_t to, const void* from, bool valid) {
   emulator::copy(to, from, 16, valid);
 }
