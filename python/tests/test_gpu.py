@@ -245,7 +245,7 @@ def test_prefill_with_each_implementation(implementation, d, h, s_q, lengths):
     check_prefill(prefill_with(implementation), d, h, s_q, lengths, 592, 128)
 
 
-# Lists over 1280 rows are cut into segments, which take workspace.
+# Lists over 1280 rows are cut into segments, for which cuda_mma takes workspace.
 LONG = dict(d=512, h=64, s_q=1, first=(3000, 2900, 64))
 
 
@@ -322,10 +322,17 @@ def test_the_device_is_that_of_the_tensors():
             assert torch.cuda.current_device() == current and torch.zeros(1, device="cuda").get_device() == current
 
 
-@pytest.mark.parametrize("implementation", ["sm90_fp8", "sm90_fp8_invariant", "cuda_mma"])
-def test_workspace_is_what_was_asked_for(implementation):
-    """A block of less than the asked bytes is refused by size, before anything is enqueued."""
+def run_with(call, implementation, allocate, out):
+    """The library's own function, which asks allocate(bytes) for its workspace."""
     skip_where_it_cannot_run(implementation)
+    stream = torch.cuda.current_stream().cuda_stream
+    first = call.lists[0]
+    dsv4_kernels._core.sparse_mla(call.q, (first.k_cache, first.indices, None), None, call.sink, call.scale, out, None,
+                                  None, True, False, False, implementation, stream, allocate)
+
+
+def test_workspace_is_what_was_asked_for():
+    """A block of less than the asked bytes is refused by size, before anything is enqueued."""
     call = Decode(b=3, **LONG)
     asked = []
 
@@ -333,20 +340,23 @@ def test_workspace_is_what_was_asked_for(implementation):
         asked.append(size)
         return torch.empty(size - 256 if len(asked) > 1 else size, dtype=torch.uint8, device="cuda")
 
-    def run(out):
-        stream = torch.cuda.current_stream().cuda_stream
-        first = call.lists[0]
-        dsv4_kernels._core.sparse_mla(call.q, (first.k_cache, first.indices, None), None, call.sink, call.scale, out,
-                                      None, None, True, False, False, implementation, stream, allocate)
-
     out = torch.full((3, 1, 64, 512), float("nan"), dtype=torch.bfloat16, device="cuda")
-    run(out)
+    run_with(call, "cuda_mma", allocate, out)
     assert len(asked) == 1 and asked[0] > 0
     assert_close(out, call.want()[0], OUT)
     out.fill_(7)
     with pytest.raises(MemoryError, match=f"workspace of {asked[0] - 256} bytes is too small: {asked[0]} are"):
-        run(out)
+        run_with(call, "cuda_mma", allocate, out)
     assert bool((out == 7).all())
+
+
+@pytest.mark.parametrize("implementation", ["sm90_fp8", "sm90_fp8_invariant"])
+def test_clusters_take_no_workspace(implementation):
+    """Parts of a list that is cut stay in the shared memory of a cluster."""
+    call = Decode(b=3, **LONG)
+    out = torch.full((3, 1, 64, 512), float("nan"), dtype=torch.bfloat16, device="cuda")
+    run_with(call, implementation, lambda size: pytest.fail(f"asks for {size} bytes"), out)
+    assert_close(out, call.want()[0], OUT)
 
 
 def test_tensors_of_other_libraries():

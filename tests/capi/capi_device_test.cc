@@ -30,8 +30,8 @@ void PrintTo(const RowCase& row, std::ostream* out) {
 }
 
 constexpr RowCase kRows[] = {{"cuda_mma", DSV4_ROWS_V4, false, true},
-                             {"sm90_fp8", DSV4_ROWS_V4, true, true},
-                             {"sm90_fp8_invariant", DSV4_ROWS_V4, true, true},
+                             {"sm90_fp8", DSV4_ROWS_V4, true, false},
+                             {"sm90_fp8_invariant", DSV4_ROWS_V4, true, false},
                              {"sm90_bf16", DSV4_ROWS_BF16, true, false}};
 
 class CapiOnDevice : public testing::TestWithParam<RowCase> {

@@ -23,12 +23,15 @@ struct Mbarrier {
   }
 };
 
+// Of any block.
+Mbarrier& known_mbarrier(void* at) {
+  auto& state = *static_cast<Mbarrier*>(at);
+  if (state.mark != Mbarrier::kMark) kernel_error("uses an mbarrier that is not initialised");
+  return state;
+}
 Mbarrier& mbarrier(void* at) {
   machine().shared("mbarrier", *machine().self().block, shared_address(at), 8, 8);
-  auto& state = *static_cast<Mbarrier*>(at);
-  if (state.mark != Mbarrier::kMark)
-    kernel_error("uses an mbarrier at {} that is not initialised", shared_address(at));
-  return state;
+  return known_mbarrier(at);
 }
 
 void end_phase_if_done(Mbarrier& state) {
@@ -82,11 +85,8 @@ void mbarrier_arrive_after_copies(void* barrier) {
 void mbarrier_arrive_at(void* barrier, uint32_t rank) {
   pause();
   Machine& all = machine();
-  auto& state = *static_cast<Mbarrier*>(all.in_cluster("arrives", barrier, rank));
   mbarrier(barrier);
-  if (state.mark != Mbarrier::kMark)
-    kernel_error("arrives at an mbarrier of block {} that is not initialised",
-                 all.blocks[rank].index);
+  Mbarrier& state = known_mbarrier(all.in_cluster("arrives", barrier, rank));
   // What is noted are writes to the writer's own block.
   if (barrier == &state) tell(all.self(), barrier);
   arrive(state);
@@ -142,6 +142,22 @@ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier) {
   all.pause();
 }
 
+void store_at(void* place, uint32_t rank, const void* value, size_t bytes, void* barrier) {
+  Machine& all = machine();
+  Thread& self = all.self();
+  all.shared("st.async", *self.block, shared_address(place), bytes, bytes);
+  mbarrier(barrier);
+  Copy store{.to = static_cast<std::byte*>(all.in_cluster("stores", place, rank)),
+             .bytes = bytes,
+             .told = all.in_cluster("counts bytes", barrier, rank),
+             .rank = rank};
+  std::memcpy(store.value.data(), value, bytes);
+  std::memset(store.to, 0xff, bytes);
+  self.copies.push_back(store);
+  all.remember(self);
+  all.pause();
+}
+
 void perform_copy(Thread& thread, size_t which) {
   auto& copies = thread.copies;
   // An arrival is for every cp.async before it.
@@ -158,10 +174,16 @@ void perform_copy(Thread& thread, size_t which) {
     arrive(state);
     return;
   }
-  copy.from == nullptr ? std::memset(copy.to, 0, copy.bytes)
-                       : std::memcpy(copy.to, copy.from, copy.bytes);
+  if (copy.rank) {
+    if (machine().blocks[*copy.rank].running == 0)
+      kernel_error("stores in block {} of its cluster, which has ended", *copy.rank);
+    std::memcpy(copy.to, copy.value.data(), copy.bytes);
+  } else {
+    copy.from == nullptr ? std::memset(copy.to, 0, copy.bytes)
+                         : std::memcpy(copy.to, copy.from, copy.bytes);
+  }
   if (copy.told != nullptr) {
-    Mbarrier& state = mbarrier(copy.told);
+    Mbarrier& state = known_mbarrier(copy.told);
     state.count(-static_cast<int64_t>(copy.bytes));
     end_phase_if_done(state);
   } else {

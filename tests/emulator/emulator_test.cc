@@ -78,30 +78,64 @@ TEST(Emulator, BarriersThatAreNone) {
 }
 
 TEST(Emulator, ClustersMeetBeforeTheyTouchEachOther) {
-  Launch how{.grid = 4, .block = 64, .cluster = 2, .shared = 8};
+  struct Memory {
+    uint32_t word;
+    ptx::Mbarrier full;
+  };
+  Launch how{.grid = 4, .block = 64, .cluster = 2, .shared = sizeof(Memory)};
   std::vector<uint32_t> got(4);
   for (how.seed = 0; how.seed < 8; ++how.seed) {
     got.assign(4, 0);
     emulator::launch(how, [&] {
-      auto* word = reinterpret_cast<uint32_t*>(ptx::block_memory());
-      if (threadIdx.x == 0) *word = 0;
+      auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+      if (threadIdx.x == 0) memory.full.init(1);
+      ptx::cluster_arrive();
+      ptx::cluster_wait();
       for (uint32_t i = 0; i < 3; ++i) {
+        if (threadIdx.x == 7) memory.full.expect(4), memory.full.arrive();
+        if (threadIdx.x == 40) {
+          const uint32_t rank = ptx::cluster_rank();
+          ptx::store_in_cluster(&memory.word, 1 - rank, 10 * rank + i + 1, memory.full);
+        }
+        memory.full.wait(i % 2);
+        if (threadIdx.x == 0) got[blockIdx.x] += memory.word;
+        __syncthreads();
         ptx::cluster_arrive();
         ptx::cluster_wait();
-        if (threadIdx.x == 40 && *word == i)
-          ptx::store_in_cluster(word + 1, 1 - ptx::cluster_rank(), i + 1);
-        ptx::cluster_arrive();
-        ptx::cluster_wait();
-        if (threadIdx.x == 0) *word = word[1];
       }
-      if (threadIdx.x == 0) got[blockIdx.x] = *word;
     });
-    EXPECT_EQ(got, (std::vector<uint32_t>(4, 3)));
+    EXPECT_EQ(got, (std::vector<uint32_t>{36, 6, 36, 6}));
   }
+  // What is stored is there when its bytes are counted, not before.
+  how.seed = 1;
+  std::vector<uint32_t> early(2);
+  emulator::launch({.grid = 2, .block = 32, .cluster = 2, .shared = sizeof(Memory)}, [&] {
+    auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+    if (threadIdx.x == 0) memory.full.init(1);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (threadIdx.x == 0) {
+      ptx::store_in_cluster(&memory.word, ptx::cluster_rank(), 5u, memory.full);
+      early[blockIdx.x] = memory.word;
+      memory.full.expect(4), memory.full.arrive();
+    }
+    memory.full.wait(0);
+  });
+  EXPECT_EQ(early, (std::vector<uint32_t>{~0u, ~0u}));
+  expect_error({.grid = 2, .block = 32, .cluster = 2, .shared = sizeof(Memory)}, "has ended", [] {
+    auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+    if (threadIdx.x == 0) memory.full.init(1);
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    ptx::store_in_cluster(&memory.word, 1, 1u, memory.full);  // nobody waits for any of them
+  });
   expect_error(how, "without a cluster_wait", [] {
     ptx::cluster_arrive();
-    auto* word = reinterpret_cast<uint32_t*>(ptx::block_memory());
-    ptx::store_in_cluster(word, 1 - ptx::cluster_rank(), 1);
+    auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+    if (threadIdx.x == 0) {
+      memory.full.init(1);
+      ptx::store_in_cluster(&memory.word, 1 - ptx::cluster_rank(), 1u, memory.full);
+    }
     ptx::cluster_wait();
   });
   expect_error(how, "without a cluster_arrive", [] { ptx::cluster_wait(); });

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace dsv4::emulator {
@@ -19,7 +20,6 @@ void sync_warp();
 bool barrier(int id, int threads, bool yes);
 void cluster_arrive();
 void cluster_wait();
-void store_at(uint32_t* place, uint32_t rank, uint32_t value);  // that place of another block
 int cluster_rank();
 int cluster_id();
 int num_clusters();
@@ -31,6 +31,8 @@ unsigned char* block_memory();
 void mbarrier_init(void* barrier, uint32_t arrivals);
 void mbarrier_arrive(void* barrier);
 void mbarrier_expect(void* barrier, uint32_t bytes);
+// To that place of another block, whose barrier counts the bytes.
+void store_at(void* place, uint32_t rank, const void* value, size_t bytes, void* barrier);
 void mbarrier_arrive_after_copies(void* barrier);
 void mbarrier_arrive_at(void* barrier, uint32_t rank);
 void mbarrier_wait(void* barrier, uint32_t parity);

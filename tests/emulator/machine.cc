@@ -163,8 +163,9 @@ void Machine::check_bulk_copies() {
     for (const Thread& thread : block.threads) {
       for (const Copy& copy : thread.copies) {
         if (copy.told != nullptr)
-          fail(ErrorCode::kInvalidArgument, "block {} has ended before a bulk copy of thread {}",
-               block.index, thread.index);
+          fail(ErrorCode::kInvalidArgument,
+               "block {} has ended before a bulk copy or store of thread {}", block.index,
+               thread.index);
       }
     }
   }

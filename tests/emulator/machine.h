@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -39,7 +40,10 @@ struct Copy {
   const std::byte* from = nullptr;  // null: zeros
   size_t bytes = 0;
   void* arrival = nullptr;
-  void* told = nullptr;  // a bulk copy: the mbarrier that counts its bytes
+  void* told = nullptr;  // a bulk copy or a store: the mbarrier that counts its bytes
+  // A store in another block of the cluster.
+  std::optional<uint32_t> rank{};
+  std::array<std::byte, 8> value{};
 
   bool is_cp_async() const { return arrival == nullptr && told == nullptr; }
 };

@@ -21,9 +21,7 @@ constexpr int kSeeds = 4;
 
 void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, uint64_t seed) {
   const SparseMlaArgs args = by_request(given);
-  sm90_fp8::Params p = sm90_fp8::params(args, plan);
-  Scratch workspace;
-  sm90_fp8::take_parts(workspace, plan, processors, p);
+  const sm90_fp8::Params p = sm90_fp8::params(args, plan);
   sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
     emulator::launch({.grid = static_cast<int>(sm90_fp8::num_clusters(p, processors)) * plan.chunks,
                       .block = sm90_fp8::kThreads,
@@ -199,8 +197,8 @@ void check_trailing(int heads, int64_t compressed, const std::optional<test::Lar
       SparseMlaArgs call = args;
       call.window.rows = args.window.rows.slice(1, 0, window);
       call.compressed.rows = args.compressed.rows.slice(1, 0, slots);
-      const auto chunks =
-          static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
+      auto chunks = static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
+      while (!sm90_fp8::parts_fit(heads, chunks)) ++chunks;
       arena.prepare();
       run_emulated(call, {.heads = heads, .chunk = 128, .chunks = chunks, .invariant = true},
                    chunks, 1);

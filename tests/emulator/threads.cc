@@ -103,13 +103,6 @@ void cluster_wait() {
   learn(self, &all.cluster);
 }
 
-void store_at(uint32_t* place, uint32_t rank, uint32_t value) {
-  pause();
-  Machine& all = machine();
-  all.shared("st.shared::cluster", *all.self().block, shared_address(place), 4, 4);
-  *static_cast<uint32_t*>(all.in_cluster("stores", place, rank)) = value;
-}
-
 int cluster_rank() {
   return machine().self().block->rank;
 }

@@ -79,39 +79,57 @@ struct alignas(8) Mbarrier {
   }
 };
 
-// *place = value, but in the shared memory of another block of the cluster: seen there by who waits
-// for an arrive_in_cluster() of this thread.
-__device__ inline void store_in_cluster(uint32_t* place, uint32_t rank, uint32_t value) {
+// *place = value, but in the shared memory of another block of the cluster, some time later: who
+// waits for the same barrier there has it counted in bytes, as bulk copies, and sees it then.
+__device__ inline void store_in_cluster(uint32_t* place, uint32_t rank, uint32_t value,
+                                        Mbarrier& barrier) {
   asm volatile(
       "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "st.shared::cluster.u32 [there], %2;\n"
+      ".reg .b32 there, told;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 told, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %3, [told];\n"
       "}" ::"r"(shared_address(place)),
-      "r"(rank), "r"(value)
+      "r"(shared_address(&barrier)), "r"(rank), "r"(value)
+      : "memory");
+}
+__device__ inline void store_in_cluster(float* place, uint32_t rank, float value,
+                                        Mbarrier& barrier) {
+  store_in_cluster(reinterpret_cast<uint32_t*>(place), rank, __float_as_uint(value), barrier);
+}
+__device__ inline void store_in_cluster(uint2* place, uint32_t rank, uint2 value,
+                                        Mbarrier& barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there, told;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 told, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [there], {%3, %4}, [told];\n"
+      "}" ::"r"(shared_address(place)),
+      "r"(shared_address(&barrier)), "r"(rank), "r"(value.x), "r"(value.y)
       : "memory");
 }
 
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
 __device__ inline uint32_t cluster_id() {  // along x
   uint32_t id;
-  asm("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
   return id;
 }
 __device__ inline uint32_t num_clusters() {
   uint32_t count;
-  asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+  asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
   return count;
 }
 // Every thread of every block of the cluster does both, in this order; who is behind cluster_wait()
-// sees what all others did before cluster_arrive(). Shared memory of another block may be touched
-// only then.
+// sees mbarriers that others had initialised before fence_mbarrier_init() and cluster_arrive(), and
+// nothing else. Shared memory of another block may be touched only then.
 __device__ inline void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

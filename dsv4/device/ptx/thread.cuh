@@ -15,6 +15,15 @@ __device__ inline int this_thread() {
   return thread;
 }
 
+// threadIdx.x % 32 in a block of one dimension. ptxas does not know that, and keeps nothing that it
+// has made of threadIdx.x for it.
+__device__ inline int lane_of_warp() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  __builtin_assume(lane >= 0 && lane < 32);
+  return lane;
+}
+
 // The same 32-bit number, but the compiler does not know: what is made of the result is made of
 // nothing else, and what was made of x before is not kept for it.
 template <class T>

@@ -34,10 +34,8 @@ const char* reject_list(const KvList& list, bool v32) {
 
 void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
   Device& device = *context.device;
-  Params p = sm90_fp8::params(args, plan);
+  const Params p = sm90_fp8::params(args, plan);
   if (p.queries == 0 || p.heads == 0) return;
-  const Scratch::Scope scope(device.workspace());
-  sm90_fp8::take_parts(device.workspace(), plan, device.info().processors, p);
   const int64_t grid = sm90_fp8::num_clusters(p, device.info().processors) * p.chunks;
   sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
     launch(device, "sparse_mla fp8", kernel,
@@ -48,13 +46,6 @@ void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
             .early = true},
            p);
   });
-}
-
-int64_t workspace_bytes(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
-  Params p = sm90_fp8::params(args, plan);
-  Scratch count = Scratch::counting();
-  sm90_fp8::take_parts(count, plan, context.device->info().processors, p);
-  return count.peak_bytes();
 }
 
 Plan plan_of(const Context& context, const SparseMlaArgs& args) {
@@ -97,10 +88,6 @@ void sparse_mla_sm90_fp8(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   run(context, args, plan_of(context, args));
 }
-int64_t sparse_mla_sm90_fp8_workspace(const Context& context, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
-  return workspace_bytes(context, args, plan_of(context, args));
-}
 
 const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
                                                  const SparseMlaArgs& args) {
@@ -113,11 +100,6 @@ const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
 void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& given) {
   const SparseMlaArgs args = by_request(given);
   run(context, args, invariant_plan_of(args));
-}
-int64_t sparse_mla_sm90_fp8_invariant_workspace(const Context& context,
-                                                const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
-  return workspace_bytes(context, args, invariant_plan_of(args));
 }
 
 }  // namespace dsv4

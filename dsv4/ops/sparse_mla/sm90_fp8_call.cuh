@@ -1,12 +1,11 @@
-// A call of sm90_fp8.cu: arguments as by_request() gives them and a plan -> Params, workspace, grid
-// and kernel.
+// A call of sm90_fp8.cu: arguments as by_request() gives them and a plan -> Params, grid and
+// kernel.
 
 #pragma once
 
 #include <algorithm>
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_kernel.cuh"
-#include "dsv4/tensor/scratch.h"
 
 namespace dsv4::sm90_fp8 {
 
@@ -15,6 +14,8 @@ inline bool is_v32(const SparseMlaArgs& args) {
 }
 
 inline Params params(const SparseMlaArgs& args, const Plan& plan) {
+  DSV4_CHECK(sm90_fp8::parts_fit(plan.heads, plan.chunks), "{} chunks of {} heads", plan.chunks,
+             plan.heads);
   Params p;
   p.window = paged_list(args.window);
   p.compressed = paged_list(args.compressed);
@@ -36,6 +37,7 @@ inline Params params(const SparseMlaArgs& args, const Plan& plan) {
   p.head_groups = Divisor(std::max<int64_t>(1, ceil_div(p.heads, plan.heads)));
   p.chunk = Divisor(plan.chunk);
   p.chunks = plan.chunks;
+  p.part_units = units_of_block(plan.heads, plan.chunks);
   p.invariant = plan.invariant;
   p.window_room = plan.invariant && listed(args.window) > 0 ? kInvariantWindow : 0;
   return p;
@@ -45,16 +47,6 @@ inline Params params(const SparseMlaArgs& args, const Plan& plan) {
 inline int64_t num_clusters(const Params& p, int processors) {
   return std::min<int64_t>(int64_t{p.queries} * p.head_groups.divisor,
                            std::max(1, processors / p.chunks));
-}
-
-// Parts of a call in the workspace, if it has any.
-inline void take_parts(Scratch& workspace, const Plan& plan, int processors, Params& p) {
-  if (plan.chunks == 1) return;
-  const int64_t parts = 2 * num_clusters(p, processors) * plan.chunks * plan.heads;
-  const TensorView values = workspace.take(DType::kF16, {parts, kWidthV});
-  const TensorView summary = workspace.take(DType::kF32, {parts, 4});
-  p.partial = reinterpret_cast<uint2*>(values.data);
-  p.summary = reinterpret_cast<float4*>(summary.data);
 }
 
 // Calls visit(kernel, bytes of shared memory) with the kernel of a call.

@@ -24,39 +24,37 @@ template <bool kTrackMaximum, class Row, int kHeads>
 __device__ void iterate(Consumer<Row, kHeads>& c) {
   using C = Consumer<Row, kHeads>;
   const Lane at = this_lane();
-  const int tiles = min(c.tiles_left(), 2);
-  c.state -= static_cast<uint32_t>(tiles) * kTileLeft;
-  const bool last = c.state < kTileLeft;  // of the item
   float s[kHeads / 2] = {};
-  const bool has_tile = at.wg < tiles;
+  const bool has_tile = at.wg < c.tiles();
   if (has_tile) {
     c.wait_full(2 * at.wg), c.wait_full(2 * at.wg + 1);
-    const int mine = c.slot(2 * at.wg + at.warp / 2);
     RowState rows[2];  // of this lane's keys
-    multiply_keys(c, mine, s, rows);
+    multiply_keys(c, c.slot(2 * at.wg + at.warp / 2), s, rows);
     mask(c, rows, s);
   }
-  if (last) c.release_queries();
+  if (c.is_last()) c.release_queries();
   // Few heads find the first reference together, a softmax sooner. With many, one warpgroup stores
   // the query before for so long that the other would wait for its dots.
-  const bool together = kHeads < 64 && tiles > 1 && !c.turn(kReferenced);
+  const bool together = kHeads < 64 && c.tiles() > 1 && !c.turn(kReferenced);
   if (at.wg == 1 && !together) follow(c, 0);
   if (has_tile) {
     together ? find_reference(c, s) : subtract_reference<kTrackMaximum>(c, s);
     weigh(c, s);
   }
   // Tile 1 may still shrink the sums of tile 0.
-  const bool follows = at.wg == 0 && tiles > 1 && !together;
-  if (last && !follows) publish_sums(c);
+  const bool follows = at.wg == 0 && c.tiles() > 1 && !together;
+  if (c.is_last() && !follows) publish_sums(c);
   multiply_values<0>(c);
-  if (tiles > 1) {
+  if (c.tiles() > 1) {
     if (follows) follow(c, 1);
-    if (last && follows) publish_sums(c);
+    if (c.is_last() && follows) publish_sums(c);
     multiply_values<1>(c);
   }
+  const int tiles = c.tiles();
   c.first_slot += 2 * tiles;
   if (c.first_slot >= C::S::kSlots) c.first_slot -= C::S::kSlots, c.state ^= kTurnOfRing;
   c.state ^= tiles > 1 ? 3 * kTurnOfTile : kTurnOfTile;
+  c.state -= static_cast<uint32_t>(tiles) * kTileLeft;
 }
 
 }  // namespace dsv4::sm90_fp8

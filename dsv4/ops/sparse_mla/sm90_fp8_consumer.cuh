@@ -11,22 +11,15 @@ namespace dsv4::sm90_fp8 {
 constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgroup w
 
 // Where a consumer is, in one register: bits that a barrier's phase follows, one for each tile of a
-// pair, the ring and items; the number of the exchange, of which two bits matter; whether a key of
-// the item has set the reference; and from kTileLeft on how many tiles the item still has.
+// pair, the ring, items and those that are cut; whether a key of the item has set the reference;
+// and from kTileLeft on how many tiles the item still has.
 enum State : uint32_t {
   kTurnOfTile = 1,
   kTurnOfRing = 4,
   kTurnOfItem = 8,
-  kTurnOfExchange = 16,
-  kPhaseOfExchange = 32,
-  kReferenced = 64,
-  kTileLeft = 128
-};
-
-// One of those by which the blocks of a cluster give each other their parts: which of two sets it
-// uses, and the phase of that set's barrier.
-struct Exchange {
-  int turn, phase;
+  kTurnOfParts = 16,
+  kReferenced = 32,
+  kTileLeft = 64
 };
 
 template <class Row, int kHeads>
@@ -65,6 +58,17 @@ struct Consumer {
   __device__ int tiles_left() const {
     return static_cast<int>(state / kTileLeft);
   }
+  // Of this iteration, and whether it is the item's last.
+  __device__ int tiles() const {
+    return min(tiles_left(), 2);
+  }
+  __device__ bool is_last() const {
+    return tiles_left() <= 2;
+  }
+  // What was made of `state` is made again: it takes fewer instructions than a register is worth.
+  __device__ void forget() {
+    state = ptx::opaque(state);
+  }
   __device__ Item<kHeads>& item() const {
     return shared.items[turn(kTurnOfItem)];
   }
@@ -82,12 +86,6 @@ struct Consumer {
   // This thread is done with q of the item.
   __device__ void release_queries() const {
     shared.item_empty.arrive();
-  }
-  __device__ Exchange exchange() const {
-    return {.turn = turn(kTurnOfExchange), .phase = turn(kPhaseOfExchange)};
-  }
-  __device__ void count_exchange() {
-    state ^= turn(kTurnOfExchange) != 0 ? kTurnOfExchange | kPhaseOfExchange : kTurnOfExchange;
   }
   // Everybody's sums and give_up()s of the item are there.
   __device__ void wait_for_sums() const {

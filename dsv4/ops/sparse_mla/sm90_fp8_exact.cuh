@@ -39,10 +39,11 @@ struct ExactLane {
   }
 };
 
-// As store_part(); a lane's pair of dims goes where first_dim() would have it.
+// As send_part(); a lane's pair of dims goes where first_dim() would have it.
 template <class Row, int kHeads>
-__device__ void store_exact_part(const Params& p, int64_t part, int head, float reference,
-                                 float sum, const float (&out)[ExactLane<Row>::kDims]) {
+__device__ void send_exact_part(const Params& p, Shared<Row, kHeads>& shared, int head,
+                                float reference, float sum,
+                                const float (&out)[ExactLane<Row>::kDims]) {
   constexpr int kDims = ExactLane<Row>::kDims;
   const int lane = this_thread() % kWarp;
   float largest = 0.f;
@@ -50,30 +51,35 @@ __device__ void store_exact_part(const Params& p, int64_t part, int head, float 
   largest = warp_max(largest) / sum;
   const float divisor =
       largest > 32768.f && largest < INFINITY ? exp2f(ceilf(log2f(largest / 32768.f))) : 1.f;
-  if (lane == 0) p.summary[part * kHeads + head] = {reference, sum, divisor, 0.f};
+  if (lane == 0) tell_summary(p, shared, head, reference, sum, divisor);
   const float factor = sum == 0.f ? 0.f : 1.f / sum / divisor;
-  auto* to = reinterpret_cast<uint32_t*>(part_values<kHeads>(p, part));
   const int wg = lane / 16, t = lane / 4 % kOutTiles, warp = lane % 4;
+  const int unit = head / 8 * kOutTiles + t;
   const bool rope = Row::kRopeIsValue && lane >= kWarp - 4;
+  uint2* to = part_values(p, shared, chunk_of_block(p)) + unit / p.chunks * kConsumers +
+              wg * kGroupThreads + warp * kWarp + head % 8 / 2;
   for (int i = 0; i < kDims; i += 2) {
     const int g = !rope ? i / 2 : i < 8 ? i : i - 7;
-    const int thread = wg * kGroupThreads + warp * kWarp + 4 * g + head % 8 / 2;
-    const int unit = head / 8 * kOutTiles + t;
-    to[2 * (unit * kConsumers + thread) + head % 2] =
-        pack_f16(out[i] * factor, out[i + 1] * factor);
+    ptx::store_in_cluster(reinterpret_cast<uint32_t*>(to + 4 * g) + head % 2, unit % p.chunks,
+                          pack_f16(out[i] * factor, out[i + 1] * factor), shared.parts_full);
   }
 }
 
-// The same as the products of all tiles, store_output() or store_part(). `part`: where a part goes;
-// negative: the whole query is here. True if this warp has seen keys.
+// The same as the products of all tiles, and send_part(), or store_output() if the whole query is
+// here. True if this warp has seen keys.
 template <class Row, int kHeads>
-__device__ bool attend_exactly(const Params& p, const Work& work, int64_t part) {
+__device__ bool attend_exactly(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
+                               bool whole) {
   using L = ExactLane<Row>;
   const int thread = this_thread();
   const L at{thread % kWarp};
   bool has_keys = false;
   for (int head = thread / kWarp; head < kHeads; head += kConsumers / kWarp) {
-    if (work.first_head + head >= p.heads) break;
+    if (work.first_head + head >= p.heads) {
+      constexpr float kNothing[L::kDims] = {};
+      if (!whole) send_exact_part(p, shared, head, 0.f, 0.f, kNothing);  // all bytes are counted
+      continue;
+    }
     const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, head);
     float m = -INFINITY, sum = 0.f, out[L::kDims] = {};
     for (int position = work.begin; position < work.end; ++position) {
@@ -93,15 +99,18 @@ __device__ bool attend_exactly(const Params& p, const Work& work, int64_t part) 
     }
     has_keys |= sum != 0.f;
     const float reference = m == -INFINITY ? 0.f : m;
-    if (part >= 0) {
-      store_exact_part<Row, kHeads>(p, part, head, reference, sum, out);
+    if (!whole) {
+      send_exact_part(p, shared, head, reference, sum, out);
       continue;
     }
-    const float factor =
-        finish_head(p, work, head, reference, sum, reference, sink_of(p, work, head), at.lane == 0);
-    const int64_t to = offset_of(p.out_at, work, head);
-    for (int i = 0; i < L::kDims; i += 2)
-      store_pair(p, to + at.dim(i), out[i] * factor, out[i + 1] * factor);
+    if (at.lane == 0) store_statistics(p, work, head, reference, sum, reference);
+    const float factor = output_factor(p, reference, sum, reference, sink_of(p, work, head));
+    const int64_t to = offset_of(p.out_at, work, head) + at.dim(0);
+    for (int i = 0; i < L::kDims; i += 2) {
+      const float low = out[i] * factor, high = out[i + 1] * factor;
+      p.out_f32 ? store_pair(static_cast<float*>(p.out) + to + i, low, high)
+                : store_pair(static_cast<bf16*>(p.out) + to + i, low, high);
+    }
   }
   return has_keys;
 }
@@ -109,17 +118,12 @@ __device__ bool attend_exactly(const Params& p, const Work& work, int64_t part) 
 // All of a query's end, from nothing that is in registers.
 template <class Row, int kHeads>
 __device__ __noinline__ void finish_exactly(const Params& p, Shared<Row, kHeads>& shared,
-                                            const Item<kHeads>* item, Exchange exchange) {
+                                            const Item<kHeads>* item, int turn) {
   const Work work = item->work;
-  int only = 0;
-  if (work.parts > 1) {
-    const int64_t parts = first_part(p, exchange), mine = parts + chunk_of_block(p);
-    const bool has_keys =
-        chunk_of_block(p) < work.parts && attend_exactly<Row, kHeads>(p, work, mine);
-    only = exchange_parts(p, shared, exchange, has_keys);
-    if (only == kSeveral) return merge<Row, kHeads>(p, shared, work, parts);
-  }
-  if (only == chunk_of_block(p)) attend_exactly<Row, kHeads>(p, work, -1);
+  const int only = work.parts == 1 ? 0 : share_part(p, shared, work, turn, false, [&] {
+    return attend_exactly(p, shared, work, false);
+  });
+  if (only == chunk_of_block(p)) attend_exactly(p, shared, work, true);
 }
 
 }  // namespace dsv4::sm90_fp8

@@ -8,32 +8,35 @@
 
 namespace dsv4::sm90_fp8 {
 
+// Of a thread; together what the threads of a block are launched with. With one more the kernel
+// would wait for registers for ever.
+template <class Row, int kHeads>
+constexpr int kGatherRegisters = Consumer<Row, kHeads>::kTight ? 56 : 72;
+template <class Row, int kHeads>
+constexpr int kComputeRegisters = (3 * 168 - kGatherRegisters<Row, kHeads>) / 2;
+
 // O^T and the sums leave, whole or as a part.
 template <class Row, int kHeads>
 __device__ void finish(Consumer<Row, kHeads>& c) {
   const Params& p = c.p;
   c.wait_for_sums();
   const Work work = c.item().work;
-  const Exchange exchange = c.exchange();
-  if (work.parts > 1) c.count_exchange();
+  const int turn = c.turn(kTurnOfParts);
+  if (work.parts > 1) c.state ^= kTurnOfParts;
   if (c.item().too_large == work.item + 1)
-    return finish_exactly<Row, kHeads>(p, c.shared, &c.item(), exchange);
+    return finish_exactly<Row, kHeads>(p, c.shared, &c.item(), turn);
   pair_rope_dims(c);
-  int only = 0;
-  if (work.parts > 1) {
-    const int64_t parts = first_part(p, exchange), mine = parts + chunk_of_block(p);
-    const bool has_keys = chunk_of_block(p) < work.parts && store_part(c, mine);
-    only = exchange_parts(p, c.shared, exchange, has_keys);
-    if (only == kSeveral) return merge<Row, kHeads>(p, c.shared, work, parts);
-  }
+  const int only =
+      work.parts == 1 ? 0 : share_part(p, c.shared, work, turn, true, [&] { return send_part(c); });
   if (only == chunk_of_block(p)) store_output(c, work);
 }
 
 template <class Row, int kHeads, bool kTrackMaximum>
-__device__ void consume(const Params& p, Shared<Row, kHeads>& shared) {
+__device__ void consume(const Params& p, Shared<Row, kHeads>& shared, const Work& first) {
   Consumer<Row, kHeads> c(p, shared);
-  Queries<Row, kHeads, kConsumers>{p, shared, this_thread()}.open(
-      find_work<kHeads>(p, first_item(p)), 0);
+  const Queries<Row, kHeads, kConsumers> queries{p, shared, this_thread()};
+  queries.fetch(first);
+  queries.finish(first, 0);
   if (p.chunks > 1) ptx::cluster_wait();  // the other blocks have begun while q was on its way
   ptx::barrier_sync(kBarrierBoth, kConsumers);
   for (;;) {
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     // Matrix descriptors are made from the constant.
     if (ptx::offset_in_block(ptx::shared_address(&shared)) != kSharedBase) __trap();
-    for (auto& barrier : shared.full) barrier.init(Gather<Row, kHeads>::kArrivals);
+    for (auto& barrier : shared.full) barrier.init(kSlotRows);
     for (auto& barrier : shared.empty) barrier.init(kConsumers);
     for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
     for (auto& barrier : shared.weights_empty) barrier.init(kConsumers);
@@ -65,21 +68,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.item_full.init(kGroupThreads);
     shared.item_empty.init(kConsumers);
     shared.sums_full.init(kConsumers);
-    for (auto& barrier : shared.parts) barrier.init(static_cast<uint32_t>(p.chunks));
+    shared.room.init(static_cast<uint32_t>(p.chunks));
+    shared.parts_full.init(1);
+    shared.merged.init(kConsumers);
     for (auto& item : shared.items) item.too_large = 0;
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
   if (p.chunks > 1) ptx::cluster_arrive();  // others may arrive here from now on
   ptx::let_next_kernel_start();
+  Work first = place_work<kHeads>(p, first_item(p));  // while the kernel before may still run
+  first.request = ptx::opaque(first.request), first.query = ptx::opaque(first.query);
   ptx::wait_for_previous_kernel();
+  measure(p, first);
   if (static_cast<int>(threadIdx.x) >= kConsumers) {
-    ptx::lower_registers<56>();
-    Gather<Row, kHeads>(p, shared).run();
-    if (p.chunks > 1) ptx::cluster_wait();  // who arrives has to
+    ptx::lower_registers<kGatherRegisters<Row, kHeads>>();
+    Gather<Row, kHeads>(p, shared).run(first);
   } else {
-    ptx::raise_registers<224>();
-    consume<Row, kHeads, kTrackMaximum>(p, shared);
+    ptx::raise_registers<kComputeRegisters<Row, kHeads>>();
+    consume<Row, kHeads, kTrackMaximum>(p, shared, first);
   }
 #else
   __trap();  // compiled for another architecture; the row rejects those

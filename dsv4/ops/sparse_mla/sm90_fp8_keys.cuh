@@ -62,8 +62,9 @@ __device__ void multiply_keys(Consumer<Row, kHeads>& c, int slot, float (&s)[kHe
     ptx::wgmma_commit();
   }
   if (Row::kRopeIsValue && !fits_f16(largest)) c.give_up();
-  for (int r = 0; r < 2; ++r)
-    rows[r] = static_cast<RowState>(c.shared.rows[slot][16 * (at.warp % 2) + at.g + 8 * r]);
+  const uint8_t* states =
+      c.shared.rows[slot] + 16 * (this_lane().warp % 2) + ptx::lane_of_warp() / 4;
+  for (int r = 0; r < 2; ++r) rows[r] = static_cast<RowState>(states[8 * r]);
   ptx::wgmma_wait<0>();
   ptx::wgmma_results(s);
 }

@@ -2,7 +2,7 @@
 //
 // A work item is one query and one group of heads. Its list (window slots, then compressed slots)
 // is cut into chunks, positions chunk * i .. chunk * (i + 1) - 1, one for each block of a cluster;
-// the blocks exchange their parts through memory and each merges some values, in chunk order.
+// the blocks give each other their parts and each merges some values, in chunk order.
 
 #pragma once
 
@@ -24,13 +24,12 @@ struct Params {
   Divisor s_q{};
 
   // How the work is cut.
-  Divisor head_groups{};      // blocks of heads of a query
-  Divisor chunk{};            // list positions of a block, a multiple of 64
-  int chunks = 1;             // blocks of a cluster
-  bool invariant = false;     // Plan::invariant
-  int window_room = 0;        // positions of the window, if its list is shorter
-  uint2* partial = nullptr;   // [2 clusters, chunks, units, 256] 4 x f16, if chunks > 1
-  float4* summary = nullptr;  // [2 clusters, chunks, heads of a block]: sm90_fp8_merge.cuh
+  Divisor head_groups{};   // blocks of heads of a query
+  Divisor chunk{};         // list positions of a block, a multiple of 64
+  int chunks = 1;          // blocks of a cluster
+  int part_units = 0;      // units_of_block()
+  bool invariant = false;  // Plan::invariant
+  int window_room = 0;     // positions of the window, if its list is shorter
 };
 
 }  // namespace dsv4::sm90_fp8

@@ -1,23 +1,29 @@
 #include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "dsv4/base/bits.h"
 
 namespace dsv4::sm90_fp8 {
 namespace {
 
-// Microseconds, fitted by hand to a sweep on an H100 (docs/kernels/sparse_mla.md, "Plan"): a block
-// of so many heads starts and ends in `start`, and `crowd` more when the GPU is full of them, takes
+// Microseconds, fitted to a sweep on an H100 (docs/kernels/sparse_mla.md, "Plan"): a block of so
+// many heads starts and ends in `start`, and `crowd` more when the GPU is full of them, takes
 // `per_key` for a key, and merging its part takes `merge`.
 struct BlockCost {
   int heads;
   double start, crowd, per_key, merge;
 };
-constexpr BlockCost kBlockCosts[] = {{8, 3.7, 0.8, 0.0245, 2.1},
-                                     {16, 4.4, 0.8, 0.0265, 2.0},
-                                     {32, 5.6, 1.8, 0.0283, 2.5},
-                                     {64, 5.5, 6.5, 0.0341, 4.2}};
+constexpr BlockCost kBlockCosts[] = {{8, 4.23, 1.36, 0.0238, 0.93},
+                                     {16, 4.31, 2.03, 0.0240, 1.05},
+                                     {32, 5.47, 2.05, 0.0264, 1.26},
+                                     {64, 5.57, 3.51, 0.0351, 1.82}};
+
+// Clusters of 1, 2, .. blocks that find room on 132 processors, cudaOccupancyMaxActiveClusters():
+// those of three and more do not use every processor.
+constexpr int kClustersAtOnce[] = {132, 66, 39, 30, 22, 17, 15, 15}, kProcessors = 132;
+static_assert(std::size(kClustersAtOnce) == kMaxChunks);
 
 constexpr int kTileKeys = 64;
 
@@ -31,11 +37,10 @@ Plan cut(int heads, int slots, int64_t chunks) {
 
 double microseconds(const BlockCost& cost, const Plan& plan, int64_t queries, int heads, int slots,
                     int processors) {
-  const int64_t blocks = queries * ceil_div(heads, plan.heads) * plan.chunks;
-  // Clusters of three and more do not use every processor: 117, 120, 110, 102, 105 and 120 of 132.
-  const int64_t places = plan.chunks <= 2 ? processors : processors * 3 / 4;
-  const auto waves = static_cast<double>(ceil_div(blocks, std::max<int64_t>(1, places)));
-  const double full = std::min(1.0, static_cast<double>(blocks) / processors);
+  const int64_t clusters = queries * ceil_div(heads, plan.heads);
+  const int64_t at_once = std::max(1, kClustersAtOnce[plan.chunks - 1] * processors / kProcessors);
+  const auto waves = static_cast<double>(ceil_div(clusters, at_once));
+  const double full = std::min(1.0, static_cast<double>(clusters * plan.chunks) / processors);
   const double block = cost.start + full * cost.crowd + std::min(plan.chunk, slots) * cost.per_key;
   return waves * block + (plan.chunks > 1 ? cost.merge : 0);
 }
@@ -49,6 +54,7 @@ Plan plan_call(int64_t queries, int heads, int slots, int processors) {
     if (cost.heads > 8 && cost.heads / 2 >= heads) continue;  // half of it would do
     for (int chunks = 1; chunks <= kMaxChunks; ++chunks) {
       const Plan plan = cut(cost.heads, slots, chunks);
+      if (!parts_fit(plan.heads, plan.chunks)) continue;
       const double time = microseconds(cost, plan, queries, heads, slots, processors);
       if (best.chunk != 0 && time >= least) continue;
       best = plan, least = time;
@@ -59,10 +65,9 @@ Plan plan_call(int64_t queries, int heads, int slots, int processors) {
 
 Plan plan_invariant(int heads, int slots) {
   const int size = heads <= 8 ? 8 : heads <= 16 ? 16 : heads <= 32 ? 32 : 64;
-  return {.heads = size,
-          .chunk = kInvariantChunk,
-          .chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, kInvariantChunk))),
-          .invariant = true};
+  auto chunks = static_cast<int>(std::max<int64_t>(1, ceil_div(slots, kInvariantChunk)));
+  while (!parts_fit(size, chunks)) ++chunks;  // the last ones are empty
+  return {.heads = size, .chunk = kInvariantChunk, .chunks = chunks, .invariant = true};
 }
 
 }  // namespace dsv4::sm90_fp8

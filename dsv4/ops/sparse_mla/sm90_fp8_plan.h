@@ -1,9 +1,9 @@
 // How a call of sm90_fp8.cu is cut into blocks: heads of a block, and chunks of the list.
 //
 // Few queries do not fill the GPU, so they are cut: by heads (every block reads all rows, from L2
-// after the first) or by chunks of the list (blocks of a cluster merge their parts through memory).
-// The choice is the least of a model of four measured numbers per size of block, where clusters of
-// more than two blocks find room on 3/4 of the processors:
+// after the first) or by chunks of the list (blocks of a cluster give each other their parts).
+// The choice is the least of a model of four measured numbers per size of block, and of how many
+// clusters find room at a time:
 //
 //   time = waves * (start + min(1, blocks / processors) * crowd + keys * per_key) + [chunks > 1]
 //   merge
@@ -20,6 +20,10 @@
 namespace dsv4::sm90_fp8 {
 
 constexpr int kMaxChunks = 8;  // blocks of a cluster
+// Blocks hold the parts of a query in the place of its q. Of 64 heads that has room for 2, 4 and 8.
+constexpr bool parts_fit(int heads, int chunks) {
+  return heads < 64 || (chunks & (chunks - 1)) == 0;
+}
 constexpr int kInvariantChunk = 2048;
 // Positions that a window takes at least, if there is one: a pair of tiles. A longer one in front
 // of a second list is rejected, whatever the model's is.

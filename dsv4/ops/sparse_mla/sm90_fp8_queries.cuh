@@ -25,11 +25,14 @@ struct Queries {
   Shared<Row, kHeads>& shared;
   int thread;
 
-  // When nobody looks at q of the item before any more, nor at Item number n % 2. What was written
-  // is there for products after the next barrier.
-  __device__ void open(const Work& work, int n) const {
+  // When nobody looks at q of the item before any more.
+  __device__ void fetch(const Work& work) const {
+    if (work.begin < work.end) copy(work);
+  }
+
+  // Nor at Item number n % 2. What was written is there for products after the next barrier.
+  __device__ void finish(const Work& work, int n) const {
     Item<kHeads>& item = shared.items[n % 2];
-    if (work.begin < work.end) fetch(work);
     if (thread < kHeads) {
       item.reference[thread] = 0.f;
       item.largest[thread] = ordered_int(-INFINITY);
@@ -49,7 +52,7 @@ struct Queries {
     return lower + ((thread / 4 & 1) != 0 ? -16 : 16);
   }
 
-  __device__ void fetch(const Work& work) const {
+  __device__ void copy(const Work& work) const {
     const int head = thread / 4 % kRows, last = p.heads - work.first_head - 1;
     const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, 0) +
                     thread / (4 * kRows) * 64 + thread % 4 * 16;

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -17,19 +19,53 @@ struct Item {
   float sums[8][kHeads];  // of the weights of a warp's keys
 };
 
+// reference, sum: of a part's softmax; divisor: what its values have been divided by beside the
+// sum. The reference is replaced by what the part's values are to be multiplied with.
+template <int kHeads>
+struct PartSummary {
+  static constexpr int kHeadBytes = 12;  // of a part
+  float reference[kMaxChunks][kHeads], sum[kMaxChunks][kHeads], divisor[kMaxChunks][kHeads];
+  uint32_t has_keys[kMaxChunks];  // only if asked for
+};
+
+// The values of a part are units, four values of every thread of a block: sm90_fp8_merge.cuh.
+constexpr int units_of(int heads) {
+  return heads / 8 * kOutTiles;
+}
+template <int kHeads>
+constexpr int kUnits = units_of(kHeads);
+constexpr int kUnitBytes = kConsumers * 8;
+// Of the units of a part, those that a block of a cluster merges at most.
+constexpr int units_of_block(int heads, int chunks) {
+  return (units_of(heads) + chunks - 1) / chunks;
+}
+constexpr int most_part_bytes(int heads) {
+  int most = 0;
+  for (int chunks = 2; chunks <= kMaxChunks; ++chunks) {
+    const int bytes = chunks * units_of_block(heads, chunks) * kUnitBytes;
+    if (parts_fit(heads, chunks) && bytes > most) most = bytes;
+  }
+  return most;
+}
+
 template <class Row, int kHeads>
 struct Shared {
   static constexpr int kChunks = (Row::kCodes + Row::kRope) / 64;  // of q
   // Of scales; there is one more where the upper half of the dims ends with RoPE.
   static constexpr int kGroups = kWidthV / Row::kGroup;
   static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, swizzled_tile
+  // Of q, or of the parts that take its place.
+  static constexpr int kTilesOfQuery =
+      std::max(kChunks, (most_part_bytes(kHeads) + kTileBytes - 1) / kTileBytes);
   // As many as fit, and no more than hide the latency of memory.
   static constexpr int kSlotBytes = kSlotRows * (Row::kStride + 2 * kGroups + 1);
-  static constexpr int kFree = kMaxShared - (kChunks + 2) * kTileBytes - 8 * 1024;
+  static constexpr int kFree = kMaxShared - (kTilesOfQuery + 2) * kTileBytes - 8 * 1024;
   static constexpr int kSlots = kFree / kSlotBytes < 10 ? kFree / kSlotBytes : 10;
 
   // q by 64 dims: f16 where keys are codes, in the order that KeyFragments wants; bf16 for RoPE.
-  alignas(1024) uint8_t q[kChunks][kTileBytes];
+  // Behind the last product with it: parts that this block merges, [chunks, units_of_block, thread]
+  // uint2.
+  alignas(1024) uint8_t q[kTilesOfQuery][kTileBytes];
   alignas(1024) uint8_t weights[2][kTileBytes];  // [heads, 64 keys] f16 of the two tiles
   alignas(128) uint8_t ring[kSlots][kSlotRows * Row::kStride];
   // f16 scales of the rows of a slot; row r is at place 8 (r % 8 / 2) + 2 (r / 8) + r % 2, so that
@@ -42,19 +78,18 @@ struct Shared {
   // How what came before tile 0 or 1 of the pair shrinks, if it moved the reference.
   alignas(16) float shrink[2][kHeads];
   int moved[2];
-  // Which parts of a query have keys, each told by its block; two exchanges in turn.
-  uint32_t has_keys[2][kMaxChunks];
-  // What a warpgroup multiplies the values of a head with; or, in merge(), those of a part.
-  float factor[2][kHeads], shares[kMaxChunks][kHeads];
+  float factor[2][kHeads];  // what a warpgroup multiplies the values of a head with
+  // Of all parts of a query, each told by its block.
+  PartSummary<kHeads> parts;
   // Threads arrive, not warps: as fast, and racecheck can follow.
   ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2];
   ptx::Mbarrier decided[2];  // moved and, if so, reference and shrink
   ptx::Mbarrier item_full;   // q and Item of an item that is not the block's first
   ptx::Mbarrier item_empty;  // all products with q of an item are done
   ptx::Mbarrier sums_full;   // Item::sums
-  // The parts of all blocks of the cluster are there. Two in turn: a block may be at the next
-  // exchange while the arrival of another at this one is still on its way.
-  ptx::Mbarrier parts[2];
+  // Of an item that is cut, for the blocks of the cluster: q of all of them has made room for
+  // parts; the parts are there, counted in bytes; this block is done with them.
+  ptx::Mbarrier room, parts_full, merged;
 };
 
 // Integers in the order of the floats.

@@ -7,8 +7,6 @@
 
 #pragma once
 
-#include <type_traits>
-
 #include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -19,26 +17,30 @@ __device__ inline float sink_of(const Params& p, const Work& work, int head) {
   return p.sink == nullptr ? -INFINITY : p.sink[work.first_head + head];
 }
 
-// Writes the statistics of one head, if `writes`; returns what its sum of values is multiplied
-// with. reference: log2; largest: the largest logit, log2 (only looked at if asked for)
-__device__ inline float finish_head(const Params& p, const Work& work, int head, float reference,
-                                    float sum, float largest, float sink, bool writes) {
+// The statistics of one head; reference and largest: log2.
+__device__ inline void store_statistics(const Params& p, const Work& work, int head,
+                                        float reference, float sum, float largest) {
   const bool any = sum > 0.f || sum != sum;
-  if (writes && p.lse != nullptr)
+  if (p.lse != nullptr)
     p.lse[offset_of(p.lse_at, work, head)] = any ? (reference + log2f(sum)) * kLn2 : INFINITY;
-  if (writes && p.max_logits != nullptr)
+  if (p.max_logits != nullptr)
     p.max_logits[offset_of(p.max_at, work, head)] = any ? largest * kLn2 : -INFINITY;
+}
+
+// What a head's sum of values is multiplied with. largest is only looked at if asked for.
+__device__ inline float output_factor(const Params& p, float reference, float sum, float largest,
+                                      float sink) {
+  const bool any = sum > 0.f || sum != sum;
   if (!any) return 0.f;
   if (!p.normalized) return exp2f(reference - largest);
   return 1.f / (sum + exp2f(sink * kLog2E - reference));
 }
 
-__device__ inline void store_pair(const Params& p, int64_t at, float low, float high) {
-  if (p.out_f32) {
-    *reinterpret_cast<float2*>(static_cast<float*>(p.out) + at) = {low, high};
-  } else {
-    *reinterpret_cast<uint32_t*>(static_cast<bf16*>(p.out) + at) = pack_bf16(low, high);
-  }
+__device__ inline void store_pair(float* to, float low, float high) {
+  *reinterpret_cast<float2*>(to) = {low, high};
+}
+__device__ inline void store_pair(bf16* to, float low, float high) {
+  *reinterpret_cast<uint32_t*>(to) = pack_bf16(low, high);
 }
 
 // Rows of the RoPE tile are dims g and g + 8 where other tiles have 2g and 2g + 1: lanes of even
@@ -82,9 +84,8 @@ __device__ void finish_sums(const Consumer<Row, kHeads>& c, const Visit& visit) 
 }
 
 // The whole query was here. Eight lanes write 32 bytes of a head (bf16).
-template <class Row, int kHeads, bool kF32>
+template <class T, class Row, int kHeads>
 __device__ void store_values(const Consumer<Row, kHeads>& c, const Work& work) {
-  using T = std::conditional_t<kF32, float, bf16>;
   const Lane at = this_lane();
   const Params& p = c.p;
   const int heads = p.heads - work.first_head;
@@ -99,11 +100,7 @@ __device__ void store_values(const Consumer<Row, kHeads>& c, const Work& work) {
 #pragma unroll
       for (int t = 0; t < kOutTiles; ++t) {
         const float low = c.out[t][r] * factor, high = c.out[t][r + 2] * factor;
-        if constexpr (kF32) {
-          *reinterpret_cast<float2*>(to + dims[t]) = {low, high};
-        } else {
-          *reinterpret_cast<uint32_t*>(to + dims[t]) = pack_bf16(low, high);
-        }
+        store_pair(to + dims[t], low, high);
       }
     }
     to += (i % 2 == 0 ? 1 : 7) * p.out_at.head;
@@ -115,14 +112,10 @@ __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
   const Params& p = c.p;
   finish_sums(c, [&](int head, float reference, float sum, float largest) {
     if (head >= p.heads - work.first_head) return 0.f;
-    return finish_head(p, work, head, reference, sum, largest, sink_of(p, work, head),
-                       this_lane().wg == 0);
+    if (this_lane().wg == 0) store_statistics(p, work, head, reference, sum, largest);
+    return output_factor(p, reference, sum, largest, sink_of(p, work, head));
   });
-  if (p.out_f32) {
-    store_values<Row, kHeads, true>(c, work);
-  } else {
-    store_values<Row, kHeads, false>(c, work);
-  }
+  p.out_f32 ? store_values<float>(c, work) : store_values<bf16>(c, work);
 }
 
 }  // namespace dsv4::sm90_fp8

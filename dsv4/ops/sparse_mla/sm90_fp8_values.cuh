@@ -69,7 +69,7 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
   c.shared.weights_full[kPairTile].wait(c.phase(kPairTile));
   if (c.shared.moved[kPairTile] != 0) shrink_output(c, kPairTile);
   constexpr uint64_t kWeights =
-      ptx::swizzled_tile(kSharedBase + (C::S::kChunks + kPairTile) * C::S::kTileBytes);
+      ptx::swizzled_tile(kSharedBase + (C::S::kTilesOfQuery + kPairTile) * C::S::kTileBytes);
   constexpr int kSteps = 2 * kOutTiles;
   const int slots[2] = {c.slot(kFirst), c.slot(kFirst + 1)};
   const ValueFragments<Row> values[2] = {values_of(c, at, slots[0]), values_of(c, at, slots[1])};

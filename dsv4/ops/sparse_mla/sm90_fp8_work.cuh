@@ -36,15 +36,20 @@ __device__ inline int num_items(const Params& p) {
   return p.queries * static_cast<int>(p.head_groups.divisor);
 }
 
-// Heads of a group are fastest, so that blocks that run together share rows.
+// What an item is, from nothing that a kernel before may have written. Heads of a group are
+// fastest, so that blocks that run together share rows.
 template <int kHeads>
-__device__ Work find_work(const Params& p, int item) {
+__device__ Work place_work(const Params& p, int item) {
   Work work;
   const uint32_t query = p.head_groups.divide(item);
   work.item = item;
   work.first_head = static_cast<int>(item - query * p.head_groups.divisor) * kHeads;
   work.request = static_cast<int>(p.s_q.divide(query));
   work.query = static_cast<int>(query - work.request * p.s_q.divisor);
+  return work;
+}
+// The rest.
+__device__ inline void measure(const Params& p, Work& work) {
   work.listed = list_length(p.window.list, work.request);
   work.window = max(work.listed, p.window_room);
   const int chunk = static_cast<int>(p.chunk.divisor);
@@ -52,6 +57,12 @@ __device__ Work find_work(const Params& p, int item) {
   work.parts = max(1, static_cast<int>(p.chunk.divide(length + chunk - 1)));
   work.begin = min(length, chunk_of_block(p) * chunk);
   work.end = min(length, work.begin + chunk);
+}
+
+template <int kHeads>
+__device__ Work find_work(const Params& p, int item) {
+  Work work = place_work<kHeads>(p, item);
+  measure(p, work);
   return work;
 }
 

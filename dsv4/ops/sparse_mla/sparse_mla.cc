@@ -11,10 +11,9 @@ namespace {
 
 constexpr Row<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
-    {"sm90_fp8", Arch::kSm90, false, sparse_mla_sm90_fp8_reject, sparse_mla_sm90_fp8, 0,
-     sparse_mla_sm90_fp8_workspace},
+    {"sm90_fp8", Arch::kSm90, false, sparse_mla_sm90_fp8_reject, sparse_mla_sm90_fp8},
     {"sm90_fp8_invariant", Arch::kSm90, true, sparse_mla_sm90_fp8_invariant_reject,
-     sparse_mla_sm90_fp8_invariant, 0, sparse_mla_sm90_fp8_invariant_workspace},
+     sparse_mla_sm90_fp8_invariant},
     {"sm90_bf16", Arch::kSm90, true, sparse_mla_sm90_bf16_reject, sparse_mla_sm90_bf16},
     {"cuda_mma", Arch::kCuda, true, sparse_mla_mma_reject, sparse_mla_mma, 0,
      sparse_mla_mma_workspace},

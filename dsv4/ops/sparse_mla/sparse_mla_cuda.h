@@ -19,10 +19,8 @@ int64_t sparse_mla_mma_workspace(const Context& context, const SparseMlaArgs& ar
 // Packed rows on Hopper. The invariant one cuts every query the same way in any batch.
 const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaArgs& args);
 void sparse_mla_sm90_fp8(const Context& context, const SparseMlaArgs& args);
-int64_t sparse_mla_sm90_fp8_workspace(const Context& context, const SparseMlaArgs& args);
 
 const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context, const SparseMlaArgs& args);
 void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& args);
-int64_t sparse_mla_sm90_fp8_invariant_workspace(const Context& context, const SparseMlaArgs& args);
 
 }  // namespace dsv4

@@ -18,8 +18,9 @@ struct alignas(8) Mbarrier {
   void wait_in_cluster(uint32_t parity) { emulator::mbarrier_wait(this, parity); }
 };
 
-inline void store_in_cluster(uint32_t* place, uint32_t rank, uint32_t value) {
-  emulator::store_at(place, rank, value);
+template <class T>
+void store_in_cluster(T* place, uint32_t rank, T value, Mbarrier& barrier) {
+  emulator::store_at(place, rank, &value, sizeof(T), &barrier);
 }
 
 inline uint32_t cluster_rank() {

@@ -16,6 +16,10 @@ inline int this_thread() {
   return static_cast<int>(threadIdx.x);
 }
 
+inline int lane_of_warp() {
+  return this_thread() % 32;
+}
+
 template <class T>
 T opaque(T x) {
   return x;
