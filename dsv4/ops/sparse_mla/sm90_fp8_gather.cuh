@@ -71,7 +71,6 @@ struct Gather {
   __device__ int leave_queries() const {
     const int n = items_opened - 1;
     shared.item_empty.wait(n % 2);
-    if (p.chunks > 1 && n == 0) ptx::cluster_wait();  // the other blocks have begun
     const int parts = shared.items[n % 2].work.parts;
     if (parts > 1 && thread() < p.chunks)
       shared.room.arrive_in_cluster(static_cast<uint32_t>(thread()));
@@ -79,7 +78,11 @@ struct Gather {
   }
 
   __device__ void open(int item) {
-    if (items_opened > 0) {  // the first is the consumers'
+    if (items_opened == 0) {  // the first is the consumers'
+      // The other blocks have begun: leave_queries() may tell them something. Here, where nobody is
+      // waited for: under racecheck no thread of a block passes before all have come.
+      if (p.chunks > 1) ptx::cluster_wait();
+    } else {
       if (leave_queries() > 1) {
         shared.merged.wait(turn_of_parts);
         turn_of_parts ^= 1;
