@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.sums_full.init(kConsumers);
     shared.room.init(static_cast<uint32_t>(p.chunks));
     shared.parts_full.init(1);
+    shared.weighed.init(kConsumers);
     shared.merged.init(kConsumers);
     for (auto& item : shared.items) item.too_large = 0;
     ptx::fence_mbarrier_init();

@@ -205,10 +205,11 @@ __device__ void add_parts(const Params& p, Shared<Row, kHeads>& shared, const Wo
 }
 
 template <class Row, int kHeads>
-__device__ void merge(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
+__device__ void merge(const Params& p, Shared<Row, kHeads>& shared, const Work& work, int turn,
                       PartWeights<kHeads>& weights) {
   weights.weigh(p, work, shared.parts);
-  ptx::barrier_sync(kBarrierBoth, kConsumers);
+  shared.weighed.arrive();  // no named barrier: racecheck does not follow it here
+  shared.weighed.wait(turn);
   p.out_f32 ? add_parts<float>(p, shared, work) : add_parts<bf16>(p, shared, work);
   if (chunk_of_block(p) == 0) weights.store(p, work);
 }
@@ -228,7 +229,7 @@ __device__ int share_part(const Params& p, Shared<Row, kHeads>& shared, const Wo
   const bool has_keys = has_part && send();
   PartWeights<kHeads> weights(p, work);
   const int only = wait_for_parts(p, shared, turn, has_keys);
-  if (only == kSeveral) merge(p, shared, work, weights);
+  if (only == kSeveral) merge(p, shared, work, turn, weights);
   shared.merged.arrive();
   return only;
 }

@@ -88,8 +88,8 @@ struct Shared {
   ptx::Mbarrier item_empty;  // all products with q of an item are done
   ptx::Mbarrier sums_full;   // Item::sums
   // Of an item that is cut, for the blocks of the cluster: q of all of them has made room for
-  // parts; the parts are there, counted in bytes; this block is done with them.
-  ptx::Mbarrier room, parts_full, merged;
+  // parts; the parts are there, counted in bytes; the warpgroups have weighed them, and are done.
+  ptx::Mbarrier room, parts_full, weighed, merged;
 };
 
 // Integers in the order of the floats.
