@@ -172,6 +172,27 @@ TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
          .max_logits = true});
 }
 
+// Items with keys in one chunk only, which leave from there, between others, which are merged.
+TEST(Sm90Fp8Emulated, MergedItemsBetweenOthers) {
+  Arena arena;
+  Rng rng(6);
+  Outputs whole;
+  constexpr int64_t kListed = 200;
+  SparseMlaArgs args = test::make_args(
+      arena, rng,
+      {.t = 5, .h = 9, .window = 128, .compressed = kListed, .dtype = DType::kBF16, .d_v = 512},
+      whole);
+  args.max_logits = {};
+  for (const int64_t item : {0, 3}) {
+    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(item));
+    std::fill(ids, ids + kListed, -1);
+  }
+  emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
+    run_emulated(args, {.heads = 16, .chunk = 128, .chunks = 3, .invariant = true}, 3,
+                 static_cast<uint64_t>(seed));
+  });
+}
+
 // The same bits of every output with and without -1s behind the lists, whatever chunks they fill:
 // behind one chunk with keys and behind two, and where the exact way is taken.
 void check_trailing(int heads, int64_t compressed, const std::optional<test::Large>& large) {

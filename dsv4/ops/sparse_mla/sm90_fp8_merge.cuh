@@ -229,7 +229,11 @@ __device__ int share_part(const Params& p, Shared<Row, kHeads>& shared, const Wo
   const bool has_keys = has_part && send();
   PartWeights<kHeads> weights(p, work);
   const int only = wait_for_parts(p, shared, turn, has_keys);
-  if (only == kSeveral) merge(p, shared, work, turn, weights);
+  if (only == kSeveral) {
+    merge(p, shared, work, turn, weights);
+  } else {
+    shared.weighed.arrive();  // a phase for every item that is cut
+  }
   shared.merged.arrive();
   return only;
 }
