@@ -25,8 +25,8 @@ struct alignas(8) Mbarrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
   }
-  // The phase ends only when copy_bulk() has brought so many more bytes. Before this thread
-  // arrives: until then the copies may even be ahead of it.
+  // The phase ends only when copy_bulk() or store_in_cluster() have brought so many more bytes.
+  // Before this thread arrives: until then they may even be ahead of it.
   __device__ void expect(uint32_t bytes) {
     asm volatile(
         "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(this)),

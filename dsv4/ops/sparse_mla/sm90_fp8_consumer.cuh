@@ -65,10 +65,6 @@ struct Consumer {
   __device__ bool is_last() const {
     return tiles_left() <= 2;
   }
-  // What was made of `state` is made again: it takes fewer instructions than a register is worth.
-  __device__ void forget() {
-    state = ptx::opaque(state);
-  }
   __device__ Item<kHeads>& item() const {
     return shared.items[turn(kTurnOfItem)];
   }

@@ -2,8 +2,8 @@
 // item begins with (but the block's first).
 //
 // Ids are read one batch before their rows are copied. Of a new item's rows those go first that
-// find a free slot; then q, as soon as the item before has no use for its own; then the rows that
-// wait for the last values of the item before.
+// find a free slot; then q, as soon as the item before has no use for its own, or for the parts in
+// its place; then the rows that wait for the last values of the item before.
 //
 // Its instructions take issue slots from those that compute: what can be a constant offset is one.
 
