@@ -14,6 +14,15 @@
 
 namespace dsv4::ptx {
 
+// Where another block of the cluster has what this one has at `place`.
+__device__ inline uint32_t address_in_cluster(const void* place, uint32_t rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(there)
+               : "r"(shared_address(place)), "r"(rank));
+  return there;
+}
+
 struct alignas(8) Mbarrier {
   uint64_t state;
 
@@ -55,14 +64,9 @@ struct alignas(8) Mbarrier {
   // The same barrier of another block of the cluster; what this block wrote before is seen by who
   // waits there with wait_in_cluster().
   __device__ void arrive_in_cluster(uint32_t rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
-        "}" ::"r"(shared_address(this)),
-        "r"(rank)
-        : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     address_in_cluster(this, rank))
+                 : "memory");
   }
   __device__ void wait_in_cluster(uint32_t parity) {
     asm volatile(
@@ -83,15 +87,10 @@ struct alignas(8) Mbarrier {
 // waits for the same barrier there has it counted in bytes, as bulk copies, and sees it then.
 __device__ inline void store_in_cluster(uint32_t* place, uint32_t rank, uint32_t value,
                                         Mbarrier& barrier) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there, told;\n"
-      "mapa.shared::cluster.u32 there, %0, %2;\n"
-      "mapa.shared::cluster.u32 told, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %3, [told];\n"
-      "}" ::"r"(shared_address(place)),
-      "r"(shared_address(&barrier)), "r"(rank), "r"(value)
-      : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %2, [%1];" ::"r"(
+                   address_in_cluster(place, rank)),
+               "r"(address_in_cluster(&barrier, rank)), "r"(value)
+               : "memory");
 }
 __device__ inline void store_in_cluster(float* place, uint32_t rank, float value,
                                         Mbarrier& barrier) {
@@ -100,13 +99,9 @@ __device__ inline void store_in_cluster(float* place, uint32_t rank, float value
 __device__ inline void store_in_cluster(uint2* place, uint32_t rank, uint2 value,
                                         Mbarrier& barrier) {
   asm volatile(
-      "{\n"
-      ".reg .b32 there, told;\n"
-      "mapa.shared::cluster.u32 there, %0, %2;\n"
-      "mapa.shared::cluster.u32 told, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [there], {%3, %4}, [told];\n"
-      "}" ::"r"(shared_address(place)),
-      "r"(shared_address(&barrier)), "r"(rank), "r"(value.x), "r"(value.y)
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%2, %3}, [%1];" ::"r"(
+          address_in_cluster(place, rank)),
+      "r"(address_in_cluster(&barrier, rank)), "r"(value.x), "r"(value.y)
       : "memory");
 }
 
