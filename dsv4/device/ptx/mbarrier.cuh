@@ -186,6 +186,17 @@ __device__ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, 
       "l"(from), "r"(bytes), "r"(shared_address(&barrier))
       : "memory");
 }
+// The same of what will not be wanted again: L2 forgets it before other things.
+__device__ inline void copy_bulk_once(uint32_t to, const void* from, uint32_t bytes,
+                                      Mbarrier& barrier) {
+  asm volatile(
+      "{\n.reg .b64 first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], first;\n}" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
 
 // 16 bytes of shared memory become zeros, by an ordinary store.
 __device__ inline void store_zeros(uint32_t to) {

@@ -28,7 +28,7 @@ struct Consumer {
   // Steps whose operands are in registers, decoded or multiplied, and those that are on their way
   // there from shared memory. One more of either is a spill.
   static constexpr bool kTight = kHeads == 64 && Row::kRopeIsValue;
-  static constexpr int kDepth = kTight ? 2 : 3, kAhead = kTight ? 2 : 1;
+  static constexpr int kDepth = kTight ? 2 : 3, kAhead = kHeads < 64 || kTight ? 2 : 1;
 
   const Params& p;
   S& shared;

@@ -113,7 +113,7 @@ struct Fill {
     const uint8_t* from = valid ? row_at.entry : nullptr;
     constexpr int kEarly = kFree < kSlots ? kFree : kSlots;
     const int first = kSlots == 1 ? mine : 0;
-#pragma unroll
+#pragma unroll 1  // what a pair of tiles runs through hardly fits the instruction cache
     for (int i = 0; i < kEarly; ++i) copy_rows(batch, first + i, place, from);
     if (mine < min(first + kEarly, batch.slots)) finish_row(place.slot(mine), valid, scales);
     between();
@@ -144,9 +144,11 @@ struct Fill {
     if (row % kRows == 0) full.expect(static_cast<uint32_t>(__popc(rows) * Row::kRowBytes));
     const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride;
     if (from == nullptr) {
+#pragma unroll 4
       for (int at = 0; at < Row::kRowBytes; at += 16) ptx::store_zeros(to + at);
     } else {
-      ptx::copy_bulk(to, from, Row::kRowBytes, full);
+      p.rows_once ? ptx::copy_bulk_once(to, from, Row::kRowBytes, full)
+                  : ptx::copy_bulk(to, from, Row::kRowBytes, full);
     }
   }
 
@@ -159,28 +161,37 @@ struct Fill {
 
   // Scales to f16, exactly from 2^-24 on if they are powers of two; false for what is too large.
   __device__ bool store_scales(int slot, const Scales& scales) const {
-    __half* to = &shared.scales[slot][0][scale_place(row)];
-    bool fits = true;  // NaN does not
+    __half* to = &shared.value_scales[slot][0][scale_place(row)];
+    __half2 pairs[S::kGroups / 2];  // of neighbouring groups
+    bool fits = true;               // NaN does not
     if constexpr (Row::kFloatScales) {
       const uint32_t all[4] = {scales.x, scales.y, scales.z, scales.w};
 #pragma unroll
-      for (int g = 0; g < 4; ++g) {
-        const float scale = __uint_as_float(all[g]);
-        to[g * kSlotRows] = __float2half_rn(scale);
-        fits &= fabsf(scale) <= 128.f;
+      for (int i = 0; i < S::kGroups / 2; ++i) {
+        const float low = __uint_as_float(all[2 * i]), high = __uint_as_float(all[2 * i + 1]);
+        pairs[i] = __floats2half2_rn(low, high);
+        fits &= fabsf(low) <= 128.f && fabsf(high) <= 128.f;
       }
     } else {  // UE8M0 is the exponent of an f32; behind the last one is padding, anything
       const uint32_t all[2] = {scales.x, scales.y & 0xffffff};
 #pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        const uint32_t codes = all[pair / 2] >> (pair % 2 * 16);
+      for (int i = 0; i < S::kGroups / 2; ++i) {
+        const uint32_t codes = all[i / 2] >> (i % 2 * 16);
         const float low = __uint_as_float((codes & 0xff) << 23);
         const float high = __uint_as_float((codes & 0xff00) << 15);
-        const __half2 both = __floats2half2_rn(low, high);
-        to[2 * pair * kSlotRows] = __low2half(both);
-        to[(2 * pair + 1) * kSlotRows] = __high2half(both);
+        pairs[i] = __floats2half2_rn(low, high);
         fits &= fmaxf(low, high) <= 128.f;
       }
+    }
+#pragma unroll
+    for (int i = 0; i < S::kGroups / 2; ++i) {
+      to[2 * i * kSlotRows] = __low2half(pairs[i]);
+      to[(2 * i + 1) * kSlotRows] = __high2half(pairs[i]);
+    }
+    if constexpr (!Row::kFloatScales) {
+      uint8_t* of_key = shared.ring[slot] + row * Row::kStride + Row::kScalesAt;
+      *reinterpret_cast<uint4*>(of_key) = {bits_of(pairs[0]), bits_of(pairs[1]), bits_of(pairs[2]),
+                                           bits_of(pairs[3])};
     }
     return fits;
   }

@@ -48,6 +48,10 @@ __device__ inline uint32_t pack_f16(float low, float high) {
 __device__ inline uint32_t pack_bf16(float low, float high) {
   return ptx::as_bits(__floats2bfloat162_rn(low, high));
 }
+// A pair of bf16 to f16: exact from 2^-17 to 65280.
+__device__ inline uint32_t f16_of_bf16(uint32_t pair) {
+  return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
+}
 // Whether bf16s of this magnitude can be f16s: 65280 is the last one.
 __device__ inline bool fits_f16(__nv_bfloat162 magnitude) {
   return __hble2(magnitude, __float2bfloat162_rn(65280.f));
@@ -59,6 +63,27 @@ __device__ uint32_t piece_address(uint32_t slot, int row, int piece) {
 }
 
 using Raw = uint32_t[4];  // what one ldmatrix gives
+
+// All scales of a row in the ring, as f16.
+template <class Row>
+struct KeyScales {
+  uint32_t pairs[Row::kFloatScales ? 2 : 4];
+
+  __device__ KeyScales(const uint8_t* row) {
+    const uint4 all = *reinterpret_cast<const uint4*>(row + Row::kScalesAt);
+    if constexpr (Row::kFloatScales) {
+      pairs[0] = pack_f16(__uint_as_float(all.x), __uint_as_float(all.y));
+      pairs[1] = pack_f16(__uint_as_float(all.z), __uint_as_float(all.w));
+    } else {
+      pairs[0] = all.x, pairs[1] = all.y, pairs[2] = all.z, pairs[3] = all.w;
+    }
+  }
+  // That of a group, for two values at a time.
+  __device__ uint32_t twice(int group) const {
+    const __half2 two = as_half2(pairs[group / 2]);
+    return bits_of(group % 2 == 0 ? __low2half2(two) : __high2half2(two));
+  }
+};
 
 // Keys of the warp's 16 rows, from row `first` of a slot.
 template <class Row>
@@ -79,22 +104,7 @@ struct KeyFragments {
   }
   // RoPE dims 16 i .. 16 i + 15: one product.
   __device__ void load_rope(int i, Raw& a) const {
-    ptx::ldmatrix_x4(a, rope_address(i));
-  }
-  // The same in the ring becomes f16, for the product of the values: exact from 2^-17 on.
-  __device__ void convert_rope(int i, const Raw& a, __nv_bfloat162& largest) const {
-    Raw values;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      largest = __hmax2(largest, __habs2(ptx::as_bf162(a[n])));
-      values[n] = pack_f16(__uint_as_float(a[n] << 16), __uint_as_float(a[n] & 0xffff0000));
-    }
-    ptx::stmatrix_x4(rope_address(i), values);
-  }
-
- private:
-  __device__ uint32_t rope_address(int i) const {
-    return base + Row::kRopeAt + 32 * i;
+    ptx::ldmatrix_x4(a, base + Row::kRopeAt + 32 * i);
   }
 };
 
@@ -119,16 +129,26 @@ struct ValueFragments {
       ptx::scaled_pairs(codes, pairs[n], pairs[n], a[n / 2][n % 2 * 2], a[n / 2][n % 2 * 2 + 1]);
     }
   }
-  // RoPE values, f16 since the product of the keys; here row g of the product is dim g, row g + 8
-  // is dim g + 8.
-  __device__ void load_rope(const Lane& at, Fragments& a) const {
+  // RoPE values of keys 0 .. 15 and 16 .. 31 as they are; here row g of the product is dim g, row
+  // g + 8 is dim g + 8.
+  __device__ void load_rope(const Lane& at, Raw& low_keys, uint4& high_keys) const {
     // `base` is of the upper half of the dims, in this lane's row for codes.
     const uint32_t codes = piece_address<Row>(0, at.lane, at.warp);
     const uint32_t rope = piece_address<Row>(0, at.lane / 16 * 8 + at.lane % 8,
                                              Row::kRopeAt / 16 + 2 * at.warp + at.lane / 8 % 2);
     const uint32_t first = base + (rope - codes - kWidthV / 2);
-    for (int half = 0; half < 2; ++half)
-      ptx::ldmatrix_x4_transposed(a[half], first + half * 16 * Row::kStride);
+    ptx::ldmatrix_x4_transposed(low_keys, first);
+    Raw high;
+    ptx::ldmatrix_x4_transposed(high, first + 16 * Row::kStride);
+    high_keys = {high[0], high[1], high[2], high[3]};
+  }
+  __device__ static void decode_rope(const Raw& low_keys, const uint4& high_keys, Fragments& a) {
+    const uint32_t high[4] = {high_keys.x, high_keys.y, high_keys.z, high_keys.w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      a[0][n] = f16_of_bf16(low_keys[n]);
+      a[1][n] = f16_of_bf16(high[n]);
+    }
   }
 };
 

@@ -14,18 +14,16 @@ __device__ constexpr uint64_t q_tile(int step) {
 }
 
 // Codes of the next steps are on their way from shared memory while those of step i are decoded and
-// those before multiplied. RoPE goes first; where it is value too, it becomes f16 in the ring
-// beside its products.
+// those before multiplied. RoPE goes first; where it is value too, it has to fit f16.
 template <class Row, int kHeads>
 __device__ void multiply_keys(Consumer<Row, kHeads>& c, int slot, float (&s)[kHeads / 2],
                               RowState (&rows)[2]) {
   using C = Consumer<Row, kHeads>;
   const Lane at = this_lane();
   const KeyFragments<Row> keys(at, ptx::shared_address(c.shared.ring[slot]), 16 * (at.warp % 2));
-  const __half* scales = c.shared.scales[slot][0];
-  const int place[2] = {scale_place(16 * (at.warp % 2) + at.g),
-                        scale_place(16 * (at.warp % 2) + at.g + 8)};
-  constexpr int kSteps = Row::kCodes / 32;
+  constexpr int kSteps = Row::kCodes / 32, kStepsOfGroup = Row::kGroup / 32;
+  const uint8_t* first = c.shared.ring[slot] + (16 * (at.warp % 2) + at.g) * Row::kStride;
+  const KeyScales<Row> scales[2] = {{first}, {first + 8 * Row::kStride}};
   Fragments a[C::kDepth];
   Raw raw[C::kAhead + 1];
 #pragma unroll
@@ -41,17 +39,15 @@ __device__ void multiply_keys(Consumer<Row, kHeads>& c, int slot, float (&s)[kHe
     }
     ptx::wgmma_commit();
     if constexpr (Row::kRopeIsValue) {
-      for (int k = 0; k < 2; ++k) keys.convert_rope(2 * i + k, a[i][k], largest);
+      for (const Raw& r : a[i]) {
+        for (const uint32_t pair : r) largest = __hmax2(largest, __habs2(ptx::as_bf162(pair)));
+      }
     }
   }
-  uint32_t pair[2];
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
-    constexpr int kStepsOfGroup = Row::kGroup / 32;
-    if (i % kStepsOfGroup == 0) {
-      for (int r = 0; r < 2; ++r)
-        pair[r] = bits_of(__half2half2(scales[i / kStepsOfGroup * kSlotRows + place[r]]));
-    }
+    const uint32_t pair[2] = {scales[0].twice(i / kStepsOfGroup),
+                              scales[1].twice(i / kStepsOfGroup)};
     if (i + C::kAhead < kSteps) keys.load(i + C::kAhead, raw[(i + C::kAhead) % (C::kAhead + 1)]);
     ptx::wgmma_wait<C::kDepth - 1>();
     keys.decode(raw[i % (C::kAhead + 1)], pair, a[(i + 2) % C::kDepth]);

@@ -35,6 +35,9 @@ struct RowV4 {
   static constexpr bool kRopeIsValue = true, kFloatScales = false;
   static constexpr int kRopeAt = kLayout.rope_offset(0), kRowBytes = kLayout.entry_bytes();
   static constexpr int kStride = kOddPieces<kRowBytes>;
+  // Of a row in the ring, for its keys: f16, where nothing is copied to.
+  static constexpr int kScalesAt = kRowBytes;
+  static_assert(kStride - kScalesAt >= 2 * (kCodes / kGroup + 1));
 };
 
 // RoPE is key only; the scales lie between the codes and it.
@@ -44,6 +47,7 @@ struct RowV32 {
   static constexpr bool kRopeIsValue = false, kFloatScales = true;
   static constexpr int kRopeAt = kLayout.rope_offset(0), kRowBytes = kLayout.entry_bytes();
   static constexpr int kStride = kOddPieces<kRowBytes>;
+  static constexpr int kScalesAt = kCodes;  // f32, as they came
 };
 
 // ldmatrix and bulk copies take 16 bytes, and a copy nothing behind a row.

@@ -68,9 +68,10 @@ struct Shared {
   alignas(1024) uint8_t q[kTilesOfQuery][kTileBytes];
   alignas(1024) uint8_t weights[2][kTileBytes];  // [heads, 64 keys] f16 of the two tiles
   alignas(128) uint8_t ring[kSlots][kSlotRows * Row::kStride];
-  // f16 scales of the rows of a slot; row r is at place 8 (r % 8 / 2) + 2 (r / 8) + r % 2, so that
-  // a lane finds its four pairs together.
-  alignas(16) __half scales[kSlots][kGroups][kSlotRows];
+  // f16 scales of the rows of a slot, for their values: row r is at place 8 (r % 8 / 2) + 2 (r / 8)
+  // + r % 2, so that a lane finds its four pairs together. For their keys they lie in the ring
+  // (Row::kScalesAt).
+  alignas(16) __half value_scales[kSlots][kGroups][kSlotRows];
   uint8_t rows[kSlots][kSlotRows];  // RowState
   // Two in turn: one warpgroup may still store an item when the other begins the next. Who begins
   // item i + 2 knows that both have q of item i + 1 behind them, and so all of item i.
@@ -106,7 +107,7 @@ template <int kHeads>
 __device__ int reference_place(int head) {
   return kHeads / 4 * (head % 8 / 2) + head / 8 * 2 + head % 2;
 }
-// Place of key k of 32 in Shared::scales.
+// Place of key k of 32 in Shared::value_scales.
 __device__ inline int scale_place(int k) {
   return 8 * (k % 8 / 2) + 2 * (k / 8) + k % 2;
 }

@@ -199,7 +199,7 @@ __device__ void weigh(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2]) {
     store_weights<kHeads>(to + n * 1024, s, n);
   }
   // For the products with these weights; and for the bulk copies that will overwrite what this tile
-  // has in the ring by ordinary stores, RoPE in f16 and zeros.
+  // has in the ring by ordinary stores, zeros.
   ptx::fence_proxy_async();
   c.shared.weights_full[at.wg].arrive();
   float both[kHeads / 4];  // of keys g and g + 8

@@ -13,7 +13,8 @@ __device__ ValueFragments<Row> values_of(const Consumer<Row, kHeads>& c, const L
 }
 template <class Row, int kHeads>
 __device__ const uint4* scales_of(const Consumer<Row, kHeads>& c, const Lane& at, int slot) {
-  const __half* scales = &c.shared.scales[slot][at.wg * kOutTiles * 64 / Row::kGroup][8 * at.j];
+  const __half* scales =
+      &c.shared.value_scales[slot][at.wg * kOutTiles * 64 / Row::kGroup][8 * at.j];
   return reinterpret_cast<const uint4*>(scales);
 }
 
@@ -33,7 +34,8 @@ __device__ bool is_rope(const Lane& at, int t) {
   return Row::kRopeIsValue && t == kOutTiles - 1 && at.wg == 1;
 }
 
-// What is between the ring and the products: steps of 32 keys and 64 dims.
+// What is between the ring and the products: steps of 32 keys and 64 dims. RoPE is twice as long
+// and has no scales: its last keys are where those would be.
 template <class Row, int kHeads>
 struct ValueOperands {
   using C = Consumer<Row, kHeads>;
@@ -45,6 +47,28 @@ struct ValueOperands {
 
   __device__ uint4& scales(int step) {
     return scales_of_group[step / kStepsOfGroup % (C::kAhead + 1)];
+  }
+  // values, from: of the step's slot.
+  __device__ void load(const Lane& at, const ValueFragments<Row>& values, const uint4* from,
+                       int step) {
+    const int t = step % kOutTiles;
+    Raw& codes = raw[step % (C::kAhead + 1)];
+    if (is_rope<Row>(at, t)) {
+      values.load_rope(at, codes, scales(step));
+    } else {
+      values.load(t, codes);
+      if (step % kStepsOfGroup == 0) scales(step) = from[t / kStepsOfGroup * (kSlotRows / 8)];
+    }
+  }
+  __device__ const Fragments& decode(const Lane& at, int step) {
+    const Raw& codes = raw[step % (C::kAhead + 1)];
+    Fragments& operand = a[step % C::kDepth];
+    if (is_rope<Row>(at, step % kOutTiles)) {
+      ValueFragments<Row>::decode_rope(codes, scales(step), operand);
+    } else {
+      ValueFragments<Row>::decode(codes, scales(step), operand);
+    }
+    return operand;
   }
 };
 
@@ -75,24 +99,16 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
   const ValueFragments<Row> values[2] = {values_of(c, at, slots[0]), values_of(c, at, slots[1])};
   const uint4* scales[2] = {scales_of(c, at, slots[0]), scales_of(c, at, slots[1])};
   const auto load = [&](int step) {
-    const int half = step / kOutTiles, t = step % kOutTiles;
-    values[half].load(t, o.raw[step % (C::kAhead + 1)]);
-    if (step % o.kStepsOfGroup == 0)
-      o.scales(step) = scales[half][t / o.kStepsOfGroup * (kSlotRows / 8)];
+    o.load(at, values[step / kOutTiles], scales[step / kOutTiles], step);
   };
 #pragma unroll
   for (int step = 0; step < C::kAhead; ++step) load(step);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int half = step / kOutTiles, t = step % kOutTiles;
-    Fragments& a = o.a[step % C::kDepth];
     if (step + C::kAhead < kSteps) load(step + C::kAhead);
     ptx::wgmma_wait<C::kDepth - 1>();
-    if (is_rope<Row>(at, t)) {
-      values[half].load_rope(at, a);
-    } else {
-      values[half].decode(o.raw[step % (C::kAhead + 1)], o.scales(step), a);
-    }
+    const Fragments& a = o.decode(at, step);
     ptx::wgmma_fence();
     for (int k = 0; k < 2; ++k)
       ptx::Wgmma<__half, kHeads>::run(c.out[t], a[k], kWeights + 4 * half + 2 * k, 1);

@@ -66,6 +66,10 @@ inline void copy_bulk(uint32_t to, const void* from, uint32_t bytes, Mbarrier& b
   emulator::copy_bulk(to, from, bytes, &barrier);
 }
 
+inline void copy_bulk_once(uint32_t to, const void* from, uint32_t bytes, Mbarrier& barrier) {
+  copy_bulk(to, from, bytes, barrier);
+}
+
 inline void store_zeros(uint32_t to) {
   emulator::store_zeros(to);
 }
