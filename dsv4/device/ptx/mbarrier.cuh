@@ -198,6 +198,26 @@ __device__ inline void copy_bulk_once(uint32_t to, const void* from, uint32_t by
       : "memory");
 }
 
+// 8 or 16 aligned bytes of global memory that will not be wanted again, as above.
+__device__ inline void load_once(const void* from, uint2& to) {
+  asm volatile(
+      "{\n.reg .b64 first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+      "ld.global.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], first;\n}"
+      : "=r"(to.x), "=r"(to.y)
+      : "l"(from)
+      : "memory");
+}
+__device__ inline void load_once(const void* from, uint4& to) {
+  asm volatile(
+      "{\n.reg .b64 first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+      "ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], first;\n}"
+      : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+      : "l"(from)
+      : "memory");
+}
+
 // 16 bytes of shared memory become zeros, by an ordinary store.
 __device__ inline void store_zeros(uint32_t to) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");

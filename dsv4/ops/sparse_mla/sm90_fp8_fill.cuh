@@ -109,7 +109,7 @@ struct Fill {
     const PagedList& list = batch.is_window ? p.window : p.compressed;
     const bool valid = mine < batch.slots && is_row(list, batch.id);
     const RowPlace row_at = find_row<Row>(list, batch.id);
-    const Scales scales = *reinterpret_cast<const Scales*>(valid ? row_at.scales : anything());
+    const Scales scales = load_scales(valid ? row_at.scales : anything());
     const uint8_t* from = valid ? row_at.entry : nullptr;
     constexpr int kEarly = kFree < kSlots ? kFree : kSlots;
     const int first = kSlots == 1 ? mine : 0;
@@ -128,6 +128,16 @@ struct Fill {
   // An address that exists, for what is not looked at.
   __device__ const uint8_t* anything() const {
     return static_cast<const uint8_t*>(p.q);
+  }
+
+  __device__ Scales load_scales(const uint8_t* from) const {
+    Scales scales;
+    if (p.rows_once) {
+      ptx::load_once(from, scales);
+    } else {
+      scales = *reinterpret_cast<const Scales*>(from);
+    }
+    return scales;
   }
 
   // This warp's rows of slot s; a row that does not exist is zeros, for weights of 0 to meet. The

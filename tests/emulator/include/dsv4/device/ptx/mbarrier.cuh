@@ -70,6 +70,11 @@ inline void copy_bulk_once(uint32_t to, const void* from, uint32_t bytes, Mbarri
   copy_bulk(to, from, bytes, barrier);
 }
 
+template <class T>
+void load_once(const void* from, T& to) {
+  to = *static_cast<const T*>(from);
+}
+
 inline void store_zeros(uint32_t to) {
   emulator::store_zeros(to);
 }
