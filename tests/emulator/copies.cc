@@ -122,6 +122,12 @@ void store_zeros(uint32_t to) {
   note_write(self, place);
 }
 
+void load(const void* from, void* to, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(from) % bytes != 0)
+    kernel_error("load of {} bytes from {}: not on {}", bytes, from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
 // Its writes come by the way that wgmma reads by: what others wrote there has to be fenced.
 void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier) {
   Machine& all = machine();

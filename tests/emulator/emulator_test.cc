@@ -216,6 +216,11 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
     if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 16, *barrier);
   };
   EXPECT_THROW(emulator::launch(how, leaves_early), Error);  // a seed where copies are late
+  expect_error(how, "a bulk copy overwrites what thread", [&] {
+    ptx::Mbarrier* barrier = barrier_of();
+    if (threadIdx.x < 32) ptx::stmatrix_x4_transposed(kBase, {1, 2, 3, 4});
+    if (threadIdx.x == 0) ptx::copy_bulk_once(kBase, from.data(), 16, *barrier);
+  });
   expect_error(how, "counts 1048576 bytes", [&] {
     ptx::Mbarrier* barrier = barrier_of();
     if (threadIdx.x == 0) barrier->expect(1 << 20);
@@ -225,6 +230,22 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
     if (threadIdx.x < 32) ptx::stmatrix_x4_transposed(kBase, {1, 2, 3, 4});
     if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 16, *barrier);
   });
+}
+
+TEST(Emulator, LoadsWantTheirAlignment) {
+  alignas(16) const uint32_t from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const Launch how{.block = 32, .shared = 16, .seed = 1};
+  uint2 two{};
+  uint4 four{};
+  emulator::launch(how, [&] {
+    if (threadIdx.x != 0) return;
+    ptx::load_once(from + 2, two);
+    ptx::load_once(from + 4, four);
+  });
+  EXPECT_EQ((std::vector<uint32_t>{two.x, two.y, four.x, four.w}),
+            (std::vector<uint32_t>{3, 4, 5, 8}));
+  expect_error(how, "load of 8 bytes", [&] { ptx::load_once(from + 1, two); });
+  expect_error(how, "load of 16 bytes", [&] { ptx::load_once(from + 2, four); });
 }
 
 // A [64, 16]: row + 2 k; B [16, n]: 3 k + n, both small enough for bf16.

@@ -39,6 +39,7 @@ void mbarrier_wait(void* barrier, uint32_t parity);
 
 void copy(uint32_t to, const void* from, int bytes, bool valid);
 void store_zeros(uint32_t to);
+void load(const void* from, void* to, size_t bytes);  // from global memory, aligned to its size
 void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier);
 void wait_for_copies();
 void fence_proxy_async();

@@ -52,13 +52,8 @@ __device__ inline void ldmatrix_x4_transposed(uint32_t (&r)[4], const void* row)
   ldmatrix_x4_transposed(r, shared_address(row));
 }
 
-// The inverse: 8 x 8 matrices of lanes' values [g][2j, 2j+1], or transposed [2j, 2j+1][g], to rows
-// at an address of shared memory (sm_90).
-__device__ inline void stmatrix_x4(uint32_t row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
+// The inverse: 8 x 8 matrices of lanes' values [2j, 2j+1][g] to rows at an address of shared memory
+// (sm_90).
 __device__ inline void stmatrix_x2_transposed(uint32_t row, uint32_t r0, uint32_t r1) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(r0),
                "r"(r1)

@@ -228,15 +228,15 @@ inline void put_large(Large large, SparseMlaArgs& args) {
   const KvPool& pool = args.compressed.pool;
   const auto [page, entry] = first_row(args, 1);
   uint8_t* scale = page + pool.layout.scale_offset(pool.page_entries, entry);
-  uint8_t* rope = page + pool.layout.rope_offset(entry);
-  const uint16_t large_bf16 = f32_to_bf16(3e5f);
+  uint8_t* last_rope = page + pool.layout.rope_offset(entry) + 2 * (pool.layout.rope - 1);
+  const uint16_t large_bf16 = f32_to_bf16(3e5f), low_bf16 = f32_to_bf16(-3e5f);
   if (large == Large::kScale && pool.layout.v32()) {
     const float value = 600.f;
     std::memcpy(scale, &value, sizeof(value));
   } else if (large == Large::kScale) {
     scale[1] = 127 + 10;
   } else if (large == Large::kRope) {
-    std::memcpy(rope, &large_bf16, sizeof(large_bf16));
+    std::memcpy(last_rope, &low_bf16, sizeof(low_bf16));
   } else {
     for (int64_t i = 1; i < args.q.dim(0); ++i) {
       auto* q = const_cast<std::byte*>(args.q.data) + i * args.q.stride[0] * int64_t{2};

@@ -13,12 +13,12 @@ inline bool is_v32(const SparseMlaArgs& args) {
   return args.q.dim(-1) == kV32Layout.width();
 }
 
-// Queries of a request whose rows L2 need not keep, although they may be the same ones: two of them
-// are read at the same time (with all rows in common as fast with the hint as without). Of many
-// queries the last want the rows of the first.
-constexpr int kMostSharing = 2;
+// Queries for a block, up to which L2 need not keep rows: whoever wants the same ones reads them at
+// the same time (two queries with all rows in common are no slower with the hint). Of a prefill the
+// last queries want rows of the first.
+constexpr int kQueriesAtOnce = 2;
 
-inline Params params(const SparseMlaArgs& args, const Plan& plan) {
+inline Params params(const SparseMlaArgs& args, const Plan& plan, int processors) {
   DSV4_CHECK(sm90_fp8::parts_fit(plan.heads, plan.chunks), "{} chunks of {} heads", plan.chunks,
              plan.heads);
   Params p;
@@ -43,7 +43,7 @@ inline Params params(const SparseMlaArgs& args, const Plan& plan) {
   p.chunk = Divisor(plan.chunk);
   p.chunks = plan.chunks;
   p.part_units = units_of_block(plan.heads, plan.chunks);
-  p.rows_once = p.head_groups.divisor == 1 && args.q.dim(1) <= kMostSharing;
+  p.rows_once = p.head_groups.divisor == 1 && p.queries <= kQueriesAtOnce * processors;
   p.invariant = plan.invariant;
   p.window_room = plan.invariant && listed(args.window) > 0 ? kInvariantWindow : 0;
   return p;

@@ -26,7 +26,7 @@ template <class Row, int kHeads>
 struct Consumer {
   using S = Shared<Row, kHeads>;
   // Steps whose operands are in registers, decoded or multiplied, and those that are on their way
-  // there from shared memory. One more of either is a spill.
+  // there from shared memory. With 64 heads one more of either is a spill.
   static constexpr bool kTight = kHeads == 64 && Row::kRopeIsValue;
   static constexpr int kDepth = kTight ? 2 : 3, kAhead = kHeads < 64 || kTight ? 2 : 1;
 

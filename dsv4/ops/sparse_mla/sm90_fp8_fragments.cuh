@@ -118,7 +118,7 @@ struct ValueFragments {
     // Not to be computed again at every use.
     base = ptx::opaque(piece_address<Row>(slot, at.lane, at.warp));
   }
-  // Codes of dims 64 tile + 16 warp .. Behind the last code this is RoPE, of no use.
+  // Codes of dims 64 tile + 16 warp ..
   __device__ void load(int tile, Raw& r) const { ptx::ldmatrix_x4_transposed(r, base + 64 * tile); }
   // scales: of keys 8 n + 2j, + 1.
   __device__ static void decode(const Raw& r, const uint4& scales, Fragments& a) {

@@ -52,8 +52,9 @@ struct RowV32 {
 
 // ldmatrix and bulk copies take 16 bytes, and a copy nothing behind a row.
 template <class Row>
-inline constexpr bool kOnPieces = Row::kRopeAt % 16 == 0 && Row::kRowBytes % 16 == 0 &&
-                                  Row::kRopeAt + 2 * Row::kRope == Row::kRowBytes;
+inline constexpr bool kOnPieces =
+    Row::kRopeAt % 16 == 0 && Row::kRowBytes % 16 == 0 && Row::kScalesAt % 16 == 0 &&
+    Row::kRopeAt + 2 * Row::kRope == Row::kRowBytes;
 static_assert(kOnPieces<RowV4> && kOnPieces<RowV32>);
 
 enum RowState : uint8_t { kNoKey = 0, kKey = 1, kKeyTooLarge = 2 };

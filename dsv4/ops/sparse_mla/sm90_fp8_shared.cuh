@@ -51,7 +51,7 @@ constexpr int most_part_bytes(int heads) {
 template <class Row, int kHeads>
 struct Shared {
   static constexpr int kChunks = (Row::kCodes + Row::kRope) / 64;  // of q
-  // Of scales; there is one more where the upper half of the dims ends with RoPE.
+  // Of scales; of V4 one more than there are, as in memory.
   static constexpr int kGroups = kWidthV / Row::kGroup;
   static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, swizzled_tile
   // Of q, or of the parts that take its place.

@@ -198,8 +198,8 @@ __device__ void weigh(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2]) {
     for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = ptx::exp2_approximately(s[i]);
     store_weights<kHeads>(to + n * 1024, s, n);
   }
-  // For the products with these weights; and for the bulk copies that will overwrite what this tile
-  // has in the ring by ordinary stores, zeros.
+  // For the products with these weights; and for the bulk copies that will overwrite the zeros that
+  // ordinary stores have left in the ring.
   ptx::fence_proxy_async();
   c.shared.weights_full[at.wg].arrive();
   float both[kHeads / 4];  // of keys g and g + 8

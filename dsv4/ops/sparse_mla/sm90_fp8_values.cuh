@@ -40,6 +40,7 @@ template <class Row, int kHeads>
 struct ValueOperands {
   using C = Consumer<Row, kHeads>;
   static constexpr int kStepsOfGroup = Row::kGroup / 64;  // with the same scales
+  static_assert(!Row::kRopeIsValue || kStepsOfGroup == 1);
 
   Fragments a[C::kDepth];
   Raw raw[C::kAhead + 1];

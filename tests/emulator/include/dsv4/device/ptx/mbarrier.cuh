@@ -70,9 +70,11 @@ inline void copy_bulk_once(uint32_t to, const void* from, uint32_t bytes, Mbarri
   copy_bulk(to, from, bytes, barrier);
 }
 
-template <class T>
-void load_once(const void* from, T& to) {
-  to = *static_cast<const T*>(from);
+inline void load_once(const void* from, uint2& to) {
+  emulator::load(from, &to, sizeof(to));
+}
+inline void load_once(const void* from, uint4& to) {
+  emulator::load(from, &to, sizeof(to));
 }
 
 inline void store_zeros(uint32_t to) {
