@@ -46,7 +46,7 @@ void fence_proxy_async();
 
 // matrices: of 8 x 8; `row`: this lane's address. load: to r[0 .. matrices); store: from there.
 void load_matrices(uint32_t* r, uint32_t row, bool transposed);  // four
-void store_matrices(const uint32_t* r, uint32_t row, int matrices, bool transposed);
+void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices);
 void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
 
 // wgmma; a: registers, or null and a descriptor.

@@ -138,17 +138,16 @@ void load_matrices(uint32_t* r, uint32_t row, bool transposed) {
   });
 }
 
-void store_matrices(const uint32_t* r, uint32_t row, int matrices, bool transposed) {
+void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices) {
   MatrixRows mine{const_cast<uint32_t*>(r), row};
-  const char* op = transposed ? "stmatrix, transposed" : "stmatrix";
+  const char* op = "stmatrix, transposed";
   together(op, mine, [&](const auto& lanes) {
     for (int lane = 0; lane < kWarpLanes; ++lane) {
       const int g = lane / 4, j = lane % 4;
       for (int which = 0; which < matrices; ++which) {
         const uint32_t pair = lanes[static_cast<size_t>(lane)]->r[which];
         for (int i = 0; i < 2; ++i) {
-          uint16_t* to = transposed ? element(op, lanes, which, 2 * j + i, g)
-                                    : element(op, lanes, which, g, 2 * j + i);
+          uint16_t* to = element(op, lanes, which, 2 * j + i, g);
           *to = static_cast<uint16_t>(pair >> 16 * i);
           Block& block = *machine().self().block;
           const int writer = machine().warp().index * kWarpLanes + lane;

@@ -13,12 +13,7 @@ inline bool is_v32(const SparseMlaArgs& args) {
   return args.q.dim(-1) == kV32Layout.width();
 }
 
-// Queries for a block, up to which L2 need not keep rows: whoever wants the same ones reads them at
-// the same time (two queries with all rows in common are no slower with the hint). Of a prefill the
-// last queries want rows of the first.
-constexpr int kQueriesAtOnce = 2;
-
-inline Params params(const SparseMlaArgs& args, const Plan& plan, int processors) {
+inline Params params(const SparseMlaArgs& args, const Plan& plan) {
   DSV4_CHECK(sm90_fp8::parts_fit(plan.heads, plan.chunks), "{} chunks of {} heads", plan.chunks,
              plan.heads);
   Params p;
@@ -43,7 +38,7 @@ inline Params params(const SparseMlaArgs& args, const Plan& plan, int processors
   p.chunk = Divisor(plan.chunk);
   p.chunks = plan.chunks;
   p.part_units = units_of_block(plan.heads, plan.chunks);
-  p.rows_once = p.head_groups.divisor == 1 && p.queries <= kQueriesAtOnce * processors;
+  p.rows_once = p.head_groups.divisor == 1;
   p.invariant = plan.invariant;
   p.window_room = plan.invariant && listed(args.window) > 0 ? kInvariantWindow : 0;
   return p;

@@ -28,7 +28,7 @@ struct Params {
   Divisor chunk{};         // list positions of a block, a multiple of 64
   int chunks = 1;          // blocks of a cluster
   int part_units = 0;      // units_of_block()
-  bool rows_once = false;  // no row is wanted again later
+  bool rows_once = false;  // a query reads its rows in one block: L2 need not keep them
   bool invariant = false;  // Plan::invariant
   int window_room = 0;     // positions of the window, if its list is shorter
 };

@@ -114,7 +114,7 @@ struct Queries {
     __device__ uint32_t f16(uint32_t pair) {
       largest = __hmax2(largest, ptx::as_bf162(pair));
       least = __hmin2(least, ptx::as_bf162(pair));
-      return pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
+      return f16_of_bf16(pair);
     }
     __device__ bool fits() const { return fits_f16(largest) && fits_f16(__habs2(least)); }
   };

@@ -32,10 +32,10 @@ inline void ldmatrix_x4_transposed(uint32_t (&r)[4], const void* row) {
 }
 inline void stmatrix_x2_transposed(uint32_t row, uint32_t r0, uint32_t r1) {
   const uint32_t r[2] = {r0, r1};
-  emulator::store_matrices(r, row, 2, true);
+  emulator::store_matrices_transposed(r, row, 2);
 }
 inline void stmatrix_x4_transposed(uint32_t row, const uint32_t (&r)[4]) {
-  emulator::store_matrices(r, row, 4, true);
+  emulator::store_matrices_transposed(r, row, 4);
 }
 
 template <int kBytes>
