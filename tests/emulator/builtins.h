@@ -70,6 +70,10 @@ inline int atomicMax(int* at, int value) {
   return before;
 }
 
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
+
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits) {
   static_assert(sizeof(T) == 4);

@@ -22,7 +22,6 @@ void cluster_arrive();
 void cluster_wait();
 int cluster_rank();
 int cluster_id();
-int num_clusters();
 constexpr uint32_t kSharedWindow = 1 << 24;  // of a block; those of a cluster follow one another
 uint32_t shared_address(const void* pointer);
 unsigned char* block_memory();

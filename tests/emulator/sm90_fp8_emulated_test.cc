@@ -23,7 +23,7 @@ void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, 
   const SparseMlaArgs args = by_request(given);
   const sm90_fp8::Params p = sm90_fp8::params(args, plan);
   sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
-    emulator::launch({.grid = static_cast<int>(sm90_fp8::num_clusters(p, processors)) * plan.chunks,
+    emulator::launch({.grid = static_cast<int>(sm90_fp8::num_blocks(p, processors)),
                       .block = sm90_fp8::kThreads,
                       .cluster = plan.chunks,
                       .shared = static_cast<size_t>(shared),

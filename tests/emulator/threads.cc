@@ -109,9 +109,6 @@ int cluster_rank() {
 int cluster_id() {
   return machine().cluster_index;
 }
-int num_clusters() {
-  return machine().launch.grid / machine().launch.cluster;
-}
 
 uint32_t shared_address(const void* pointer) {
   const Block& block = *machine().self().block;

@@ -17,9 +17,7 @@ namespace dsv4::ptx {
 // Where another block of the cluster has what this one has at `place`.
 __device__ inline uint32_t address_in_cluster(const void* place, uint32_t rank) {
   uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(there)
-               : "r"(shared_address(place)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(place)), "r"(rank));
   return there;
 }
 
@@ -61,10 +59,11 @@ struct alignas(8) Mbarrier {
         : "memory");
   }
 
-  // The same barrier of another block of the cluster; what this block wrote before is seen by who
-  // waits there with wait_in_cluster().
+  // The same barrier of another block of the cluster: this block has read what it will read.
+  // Nothing that it wrote is seen there for it: a release would wait for all its writes, 1,000
+  // cycles.
   __device__ void arrive_in_cluster(uint32_t rank) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                      address_in_cluster(this, rank))
                  : "memory");
   }
@@ -92,10 +91,6 @@ __device__ inline void store_in_cluster(uint32_t* place, uint32_t rank, uint32_t
                "r"(address_in_cluster(&barrier, rank)), "r"(value)
                : "memory");
 }
-__device__ inline void store_in_cluster(float* place, uint32_t rank, float value,
-                                        Mbarrier& barrier) {
-  store_in_cluster(reinterpret_cast<uint32_t*>(place), rank, __float_as_uint(value), barrier);
-}
 __device__ inline void store_in_cluster(uint2* place, uint32_t rank, uint2 value,
                                         Mbarrier& barrier) {
   asm volatile(
@@ -114,11 +109,6 @@ __device__ inline uint32_t cluster_id() {  // along x
   uint32_t id;
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
   return id;
-}
-__device__ inline uint32_t num_clusters() {
-  uint32_t count;
-  asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
-  return count;
 }
 // Every thread of every block of the cluster does both, in this order; who is behind cluster_wait()
 // sees mbarriers that others had initialised before fence_mbarrier_init() and cluster_arrive(), and

@@ -36,7 +36,7 @@ void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
   Device& device = *context.device;
   const Params p = sm90_fp8::params(args, plan);
   if (p.queries == 0 || p.heads == 0) return;
-  const int64_t grid = sm90_fp8::num_clusters(p, device.info().processors) * p.chunks;
+  const int64_t grid = sm90_fp8::num_blocks(p, device.info().processors);
   sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
     launch(device, "sparse_mla fp8", kernel,
            {.grid = grid,

@@ -44,10 +44,10 @@ inline Params params(const SparseMlaArgs& args, const Plan& plan) {
   return p;
 }
 
-// Clusters of the grid: those that run at a time walk all items.
-inline int64_t num_clusters(const Params& p, int processors) {
-  return std::min<int64_t>(int64_t{p.queries} * p.head_groups.divisor,
-                           std::max(1, processors / p.chunks));
+// Blocks of the grid: those that run at a time walk all items, or each has a chunk of one.
+inline int64_t num_blocks(const Params& p, int processors) {
+  const int64_t items = int64_t{p.queries} * p.head_groups.divisor;
+  return p.chunks == 1 ? std::min<int64_t>(items, processors) : items * p.chunks;
 }
 
 // Calls visit(kernel, bytes of shared memory) with the kernel of a call.

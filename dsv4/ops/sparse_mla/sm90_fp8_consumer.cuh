@@ -8,18 +8,15 @@
 
 namespace dsv4::sm90_fp8 {
 
-constexpr int kBarrierBoth = 1, kBarrierOne = 2;  // kBarrierOne + w: of warpgroup w
-
 // Where a consumer is, in one register: bits that a barrier's phase follows, one for each tile of a
-// pair, the ring, items and those that are cut; whether a key of the item has set the reference;
-// and from kTileLeft on how many tiles the item still has.
+// pair, the ring and items; whether a key of the item has set the reference; and from kTileLeft on
+// how many tiles the item still has.
 enum State : uint32_t {
   kTurnOfTile = 1,
   kTurnOfRing = 4,
   kTurnOfItem = 8,
-  kTurnOfParts = 16,
-  kReferenced = 32,
-  kTileLeft = 64
+  kReferenced = 16,
+  kTileLeft = 32
 };
 
 template <class Row, int kHeads>

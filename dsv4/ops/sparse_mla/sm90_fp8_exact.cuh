@@ -39,50 +39,62 @@ struct ExactLane {
   }
 };
 
-// As send_part(); a lane's pair of dims goes where first_dim() would have it.
-template <class Row, int kHeads>
-__device__ void send_exact_part(const Params& p, Shared<Row, kHeads>& shared, int head,
-                                float reference, float sum,
-                                const float (&out)[ExactLane<Row>::kDims]) {
-  constexpr int kDims = ExactLane<Row>::kDims;
-  const int lane = this_thread() % kWarp;
+// Sums of values are divided by this, a power of two, so that means of them are f16.
+template <class Row>
+__device__ float divisor_of(float sum, const float (&out)[ExactLane<Row>::kDims]) {
   float largest = 0.f;
   for (const float x : out) largest = fmaxf(largest, fabsf(x));
   largest = warp_max(largest) / sum;
-  const float divisor =
-      largest > 32768.f && largest < INFINITY ? exp2f(ceilf(log2f(largest / 32768.f))) : 1.f;
-  if (lane == 0) tell_summary(p, shared, head, reference, sum, divisor);
-  const float factor = sum == 0.f ? 0.f : 1.f / sum / divisor;
+  return largest > 32768.f && largest < INFINITY ? exp2f(ceilf(log2f(largest / 32768.f))) : 1.f;
+}
+
+// As send_part(); a lane's pair of dims goes where first_dim() would have it.
+template <class Row, int kHeads>
+__device__ void send_exact_part(const Params& p, Shared<Row, kHeads>& shared, int head,
+                                const float (&out)[ExactLane<Row>::kDims]) {
+  const float share = shared.factor[0][head], divided = shared.factor[1][head];
+  constexpr int kDims = ExactLane<Row>::kDims;
+  const int lane = this_thread() % kWarp;
   const int wg = lane / 16, t = lane / 4 % kOutTiles, warp = lane % 4;
   const int unit = head / 8 * kOutTiles + t;
   const bool rope = Row::kRopeIsValue && lane >= kWarp - 4;
-  uint2* to = part_values(p, shared, chunk_of_block(p)) + unit / p.chunks * kConsumers +
+  uint2* to = part_values(p, shared, chunk_of_block(p)) + unit % p.part_units * kConsumers +
               wg * kGroupThreads + warp * kWarp + head % 8 / 2;
   for (int i = 0; i < kDims; i += 2) {
     const int g = !rope ? i / 2 : i < 8 ? i : i - 7;
-    ptx::store_in_cluster(reinterpret_cast<uint32_t*>(to + 4 * g) + head % 2, unit % p.chunks,
-                          pack_f16(out[i] * factor, out[i + 1] * factor), shared.parts_full);
+    ptx::store_in_cluster(reinterpret_cast<uint32_t*>(to + 4 * g) + head % 2, unit / p.part_units,
+                          pack_f16(out[i] * share * divided, out[i + 1] * share * divided),
+                          shared.parts_full);
   }
 }
 
-// The same as the products of all tiles, and send_part(), or store_output() if the whole query is
-// here. True if this warp has seen keys.
+template <class Row>
+__device__ void store_exactly(const Params& p, const Work& work, int head, float factor,
+                              const float (&out)[ExactLane<Row>::kDims]) {
+  const int64_t to =
+      offset_of(p.out_at, work, head) + ExactLane<Row>::kDims * (this_thread() % kWarp);
+  for (int i = 0; i < ExactLane<Row>::kDims; i += 2) {
+    const float low = out[i] * factor, high = out[i + 1] * factor;
+    p.out_f32 ? store_pair(static_cast<float*>(p.out) + to + i, low, high)
+              : store_pair(static_cast<bf16*>(p.out) + to + i, low, high);
+  }
+}
+
+// What becomes of a head that has been computed.
+enum class ExactEnd { kTell, kSend, kStore };
+
+// The same as the products of all tiles, and for every head what stands behind them.
 template <class Row, int kHeads>
-__device__ bool attend_exactly(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
-                               bool whole) {
+__device__ __noinline__ void attend_exactly(const Params& p, Shared<Row, kHeads>& shared,
+                                            const Work& work, ExactEnd end) {
   using L = ExactLane<Row>;
   const int thread = this_thread();
   const L at{thread % kWarp};
-  bool has_keys = false;
   for (int head = thread / kWarp; head < kHeads; head += kConsumers / kWarp) {
-    if (work.first_head + head >= p.heads) {
-      constexpr float kNothing[L::kDims] = {};
-      if (!whole) send_exact_part(p, shared, head, 0.f, 0.f, kNothing);  // all bytes are counted
-      continue;
-    }
+    const bool exists = work.first_head + head < p.heads;
     const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, head);
     float m = -INFINITY, sum = 0.f, out[L::kDims] = {};
-    for (int position = work.begin; position < work.end; ++position) {
+    for (int position = work.begin; exists && position < work.end; ++position) {
       const PagedList& rows = position < work.window ? p.window : p.compressed;
       const int id = listed_id(p, work, position);
       if (!is_row(rows, id)) continue;
@@ -97,33 +109,37 @@ __device__ bool attend_exactly(const Params& p, Shared<Row, kHeads>& shared, con
       sum = fmaf(sum, shrink, weight);
       for (int i = 0; i < L::kDims; ++i) out[i] = fmaf(out[i], shrink, weight * k[i]);
     }
-    has_keys |= sum != 0.f;
     const float reference = m == -INFINITY ? 0.f : m;
-    if (!whole) {
-      send_exact_part(p, shared, head, reference, sum, out);
-      continue;
-    }
-    if (at.lane == 0) store_statistics(p, work, head, reference, sum, reference);
-    const float factor = output_factor(p, reference, sum, reference, sink_of(p, work, head));
-    const int64_t to = offset_of(p.out_at, work, head) + at.dim(0);
-    for (int i = 0; i < L::kDims; i += 2) {
-      const float low = out[i] * factor, high = out[i + 1] * factor;
-      p.out_f32 ? store_pair(static_cast<float*>(p.out) + to + i, low, high)
-                : store_pair(static_cast<bf16*>(p.out) + to + i, low, high);
+    if (end == ExactEnd::kSend) {
+      send_exact_part(p, shared, head, out);
+    } else if (end == ExactEnd::kTell) {
+      const float divisor = divisor_of<Row>(sum, out);
+      if (at.lane == 0) tell_summary(p, shared, head, reference, sum, divisor);
+    } else if (exists) {
+      // Of one that is cut they are stored where parts are weighed.
+      if (at.lane == 0 && work.parts == 1)
+        store_statistics(p, work, head, reference, sum, reference);
+      const float factor = output_factor(p, reference, sum, reference, sink_of(p, work, head));
+      store_exactly<Row>(p, work, head, factor, out);
     }
   }
-  return has_keys;
 }
 
-// All of a query's end, from nothing that is in registers.
+// All of a query's end, from nothing that is in registers. One that is cut is computed twice: what
+// the other blocks have to know before its values is known behind its last key.
 template <class Row, int kHeads>
 __device__ __noinline__ void finish_exactly(const Params& p, Shared<Row, kHeads>& shared,
-                                            const Item<kHeads>* item, int turn) {
-  const Work work = item->work;
-  const int only = work.parts == 1 ? 0 : share_part(p, shared, work, turn, false, [&] {
-    return attend_exactly(p, shared, work, false);
-  });
-  if (only == chunk_of_block(p)) attend_exactly(p, shared, work, true);
+                                            const Work& work) {
+  const auto attend = [&](ExactEnd end) { attend_exactly(p, shared, work, end); };
+  const auto store = [&] { attend(ExactEnd::kStore); };
+  if (work.parts == 1) {
+    if (chunk_of_block(p) == 0) store();
+    return;
+  }
+  if (chunk_of_block(p) < work.parts) {
+    attend(ExactEnd::kTell);
+  }
+  share(p, shared, work, false, store, [&] { attend(ExactEnd::kSend); });
 }
 
 }  // namespace dsv4::sm90_fp8

@@ -99,26 +99,25 @@ struct Fill {
     return {.slots = at.slots(), .id = at.id(position), .is_window = position < at.work.window};
   }
 
-  // Slots from kFree on may be in use; between() stands in front of the wait for them. Scales are
+  // Slots from `free` on may be in use; between() stands in front of the wait for them. Scales are
   // asked for in front of the copies and looked at behind the first of them: what they cost is the
-  // latency of memory once. Who waits for a slot behind kFree completes it as soon as its rows are
+  // latency of memory once. Who waits for a slot behind those completes it as soon as its rows are
   // there.
-  template <int kFree, class Between>
-  __device__ void copy(const Batch& batch, const Place& place, const Between& between) const {
-    static_assert(kFree == kBatchSlots || kSlots == kBatchSlots, "or its one slot may not be free");
+  template <class Between>
+  __device__ void copy(const Batch& batch, const Place& place, int free,
+                       const Between& between) const {
     const PagedList& list = batch.is_window ? p.window : p.compressed;
     const bool valid = mine < batch.slots && is_row(list, batch.id);
     const RowPlace row_at = find_row<Row>(list, batch.id);
     const Scales scales = load_scales(valid ? row_at.scales : anything());
     const uint8_t* from = valid ? row_at.entry : nullptr;
-    constexpr int kEarly = kFree < kSlots ? kFree : kSlots;
-    const int first = kSlots == 1 ? mine : 0;
+    const int first = kSlots == 1 ? mine : 0, early = kSlots == 1 ? 1 : free;
 #pragma unroll 1  // what a pair of tiles runs through hardly fits the instruction cache
-    for (int i = 0; i < kEarly; ++i) copy_rows(batch, first + i, place, from);
-    if (mine < min(first + kEarly, batch.slots)) finish_row(place.slot(mine), valid, scales);
+    for (int i = 0; i < early; ++i) copy_rows(batch, first + i, place, from);
+    if (mine < min(first + early, batch.slots)) finish_row(place.slot(mine), valid, scales);
     between();
-#pragma unroll
-    for (int i = kEarly; i < kSlots; ++i) {
+#pragma unroll 1
+    for (int i = early; i < kSlots; ++i) {
       copy_rows(batch, first + i, place, from);
       if (mine == first + i && mine < batch.slots) finish_row(place.slot(mine), valid, scales);
     }

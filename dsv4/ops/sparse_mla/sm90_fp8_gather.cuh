@@ -2,8 +2,8 @@
 // item begins with (but the block's first).
 //
 // Ids are read one batch before their rows are copied. Of a new item's rows those go first that
-// find a free slot; then q, as soon as the item before has no use for its own, or for the parts in
-// its place; then the rows that wait for the last values of the item before.
+// find a free slot; then q, as soon as the item before has no use for its own; then the rows that
+// wait for the last values of the item before.
 //
 // Its instructions take issue slots from those that compute: what can be a constant offset is one.
 
@@ -11,6 +11,7 @@
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_fill.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_queries.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8_sums.cuh"
 
 namespace dsv4::sm90_fp8 {
 
@@ -35,7 +36,6 @@ struct Gather {
   const GroupFill fill{p, shared, thread()};
   RingPlace<S::kSlots> place;  // of the next batch
   int items_opened = 0;
-  int turn_of_parts = 0;  // Shared::merged
 
   __device__ Gather(const Params& params, S& memory) : p(params), shared(memory) {}
 
@@ -44,12 +44,13 @@ struct Gather {
     Batch now, next;
     for (bool more = read(cursor, now); more; now = next) {
       more = read(cursor, next);
-      fill.template copy<kFreeSlots>(now.rows, place, [&] {
-        if (now.item >= 0) open(now.item);
+      const int free = items_opened == 0 ? kBatchSlots : kFreeSlots;
+      fill.copy(now.rows, place, free, [&] {
+        if (now.item >= 0) open(now);
       });
       place.advance(now.rows.slots);
     }
-    leave_queries();
+    if (p.chunks > 1) weigh_parts();
   }
 
  private:
@@ -66,34 +67,36 @@ struct Gather {
     return true;
   }
 
-  // Nobody looks at q of the item opened last any more: parts may take its place. Returns how many
-  // blocks have it.
-  __device__ int leave_queries() const {
-    const int n = items_opened - 1;
-    shared.item_empty.wait(n % 2);
-    const int parts = shared.items[n % 2].work.parts;
-    if (parts > 1 && thread() < p.chunks)
-      shared.room.arrive_in_cluster(static_cast<uint32_t>(thread()));
-    return parts;
-  }
+  // Nobody looks at q of the item opened last any more.
+  __device__ void wait_for_last_dots() const { shared.item_empty.wait((items_opened - 1) % 2); }
 
-  __device__ void open(int item) {
+  __device__ void open(const Batch& batch) {
     if (items_opened == 0) {  // the first is the consumers'
-      // The other blocks have begun: leave_queries() may tell them something. Here, where nobody is
+      // The other blocks have begun: weigh_parts() will tell them something. Here, where nobody is
       // waited for: under racecheck no thread of a block passes before all have come.
       if (p.chunks > 1) ptx::cluster_wait();
+      // Nothing begins before the first tile is there. Where all blocks begin at once, rows behind
+      // it would come before that of others; of a block with more items they pass the time until
+      // then.
+      const bool is_alone = next_item(p, batch.item) >= num_items(p);
+      if (is_alone && batch.rows.slots > 0) shared.full[0].wait(0), shared.full[1].wait(0);
     } else {
-      if (leave_queries() > 1) {
-        shared.merged.wait(turn_of_parts);
-        turn_of_parts ^= 1;
-      }
-      const Work work = find_work<kHeads>(p, item);
+      wait_for_last_dots();
+      const Work work = find_work<kHeads>(p, batch.item);
       const Queries<Row, kHeads, kGroupThreads> queries{p, shared, thread()};
       queries.fetch(work);
       queries.finish(work, items_opened);
       shared.item_full.arrive();
     }
     ++items_opened;
+  }
+
+  // Parts may take the place of q.
+  __device__ void weigh_parts() const {
+    wait_for_last_dots();
+    if (shared.items[0].work.parts == 1) return;
+    if (thread() < p.chunks) shared.room.arrive_in_cluster(static_cast<uint32_t>(thread()));
+    Weighing<Row, kHeads>{p, shared, thread()}.run();
   }
 
   __device__ void prefetch_queries(const Work& work) const {

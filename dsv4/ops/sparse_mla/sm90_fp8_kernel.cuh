@@ -21,14 +21,13 @@ __device__ void finish(Consumer<Row, kHeads>& c) {
   const Params& p = c.p;
   c.wait_for_sums();
   const Work work = c.item().work;
-  const int turn = c.turn(kTurnOfParts);
-  if (work.parts > 1) c.state ^= kTurnOfParts;
-  if (c.item().too_large == work.item + 1)
-    return finish_exactly<Row, kHeads>(p, c.shared, &c.item(), turn);
+  if (c.item().too_large == work.item + 1) return finish_exactly(p, c.shared, c.item().work);
   pair_rope_dims(c);
-  const int only =
-      work.parts == 1 ? 0 : share_part(p, c.shared, work, turn, true, [&] { return send_part(c); });
-  if (only == chunk_of_block(p)) store_output(c, work);
+  const auto store = [&] { store_output(c, work); };
+  if (work.parts > 1) return share(p, c.shared, work, true, store, [&] { send_part(c); });
+  if (chunk_of_block(p) != 0) return;
+  finish_sums(c, work);
+  store();
 }
 
 template <class Row, int kHeads, bool kTrackMaximum>
@@ -69,9 +68,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     shared.item_empty.init(kConsumers);
     shared.sums_full.init(kConsumers);
     shared.room.init(static_cast<uint32_t>(p.chunks));
+    shared.summaries_full.init(1);
+    shared.weighed.init(kGroupThreads);
     shared.parts_full.init(1);
-    shared.weighed.init(kConsumers);
-    shared.merged.init(kConsumers);
     for (auto& item : shared.items) item.too_large = 0;
     ptx::fence_mbarrier_init();
   }

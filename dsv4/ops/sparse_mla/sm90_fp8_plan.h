@@ -20,9 +20,11 @@
 namespace dsv4::sm90_fp8 {
 
 constexpr int kMaxChunks = 8;  // blocks of a cluster
-// Blocks hold the parts of a query in the place of its q. Of 64 heads that has room for 2, 4 and 8.
+// Blocks hold the parts of a query in the place of its q. Of 64 heads that has room for 2, 4 and 8,
+// and for 6 and 7 of 32 it would have to be larger than for others.
 constexpr bool parts_fit(int heads, int chunks) {
-  return heads < 64 || (chunks & (chunks - 1)) == 0;
+  if (heads < 32) return true;
+  return (chunks & (chunks - 1)) == 0 || (heads == 32 && chunks < 6);
 }
 constexpr int kInvariantChunk = 2048;
 // Positions that a window takes at least, if there is one: a pair of tiles. A longer one in front

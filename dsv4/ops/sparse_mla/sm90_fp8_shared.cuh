@@ -8,6 +8,15 @@
 
 namespace dsv4::sm90_fp8 {
 
+// Named barriers: of the computing warpgroups, of computing warpgroup w (kBarrierOne + w), of the
+// one that gathers.
+constexpr int kBarrierBoth = 1, kBarrierOne = 2, kBarrierGather = 4;
+
+constexpr int kSeveral = -1;  // Shared::holder
+
+// Of the reference. kFirst: nothing came before that would shrink.
+enum class Move { kNone, kFirst, kLater };
+
 // What a block knows of a work item beside q.
 template <int kHeads>
 struct Item {
@@ -19,15 +28,6 @@ struct Item {
   float sums[8][kHeads];  // of the weights of a warp's keys
 };
 
-// reference, sum: of a part's softmax; divisor: what its values have been divided by beside the
-// sum. The reference is replaced by what the part's values are to be multiplied with.
-template <int kHeads>
-struct PartSummary {
-  static constexpr int kHeadBytes = 12;  // of a part
-  float reference[kMaxChunks][kHeads], sum[kMaxChunks][kHeads], divisor[kMaxChunks][kHeads];
-  uint32_t has_keys[kMaxChunks];  // only if asked for
-};
-
 // The values of a part are units, four values of every thread of a block: sm90_fp8_merge.cuh.
 constexpr int units_of(int heads) {
   return heads / 8 * kOutTiles;
@@ -35,9 +35,16 @@ constexpr int units_of(int heads) {
 template <int kHeads>
 constexpr int kUnits = units_of(kHeads);
 constexpr int kUnitBytes = kConsumers * 8;
-// Of the units of a part, those that a block of a cluster merges at most.
+// Of the units of a part, neighbours that go the same way, and those that a block of a cluster
+// merges (the last ones fewer or none).
+constexpr int units_at_once(int heads) {
+  return heads < 32 ? 1 : heads / 16;
+}
+template <int kHeads>
+constexpr int kUnitsAtOnce = units_at_once(kHeads);
 constexpr int units_of_block(int heads, int chunks) {
-  return (units_of(heads) + chunks - 1) / chunks;
+  const int all = units_of(heads) / units_at_once(heads);
+  return (all + chunks - 1) / chunks * units_at_once(heads);
 }
 constexpr int most_part_bytes(int heads) {
   int most = 0;
@@ -76,21 +83,29 @@ struct Shared {
   // Two in turn: one warpgroup may still store an item when the other begins the next. Who begins
   // item i + 2 knows that both have q of item i + 1 behind them, and so all of item i.
   Item<kHeads> items[2];
-  // How what came before tile 0 or 1 of the pair shrinks, if it moved the reference.
+  // What tile 0 or 1 of the pair has done to the reference, and how what came before it shrinks.
   alignas(16) float shrink[2][kHeads];
-  int moved[2];
-  float factor[2][kHeads];  // what a warpgroup multiplies the values of a head with
-  // Of all parts of a query, each told by its block.
-  PartSummary<kHeads> parts;
+  Move moved[2];
+  // What a warpgroup multiplies the values of a head with, in front of the output or of the merge.
+  alignas(16) float factor[2][kHeads];
+  // Of an item that is cut: the block that stores it alone, or kSeveral; what they know of each
+  // other's parts; what the sum of all parts is multiplied with.
+  int holder;
+  // Of a head of a part reference and sum of its softmax, two floats, and what f16 needs its values
+  // divided by, a power of two.
+  uint2 part_sums[kMaxChunks][kHeads];
+  uint32_t part_divisors[kMaxChunks][kHeads];
+  alignas(16) float last_factor[kHeads];
   // Threads arrive, not warps: as fast, and racecheck can follow.
   ptx::Mbarrier full[kSlots], empty[kSlots], weights_full[2], weights_empty[2];
-  ptx::Mbarrier decided[2];  // moved and, if so, reference and shrink
+  ptx::Mbarrier decided[2];  // moved, and what it leaves: Item::reference, shrink
   ptx::Mbarrier item_full;   // q and Item of an item that is not the block's first
   ptx::Mbarrier item_empty;  // all products with q of an item are done
   ptx::Mbarrier sums_full;   // Item::sums
   // Of an item that is cut, for the blocks of the cluster: q of all of them has made room for
-  // parts; the parts are there, counted in bytes; the warpgroups have weighed them, and are done.
-  ptx::Mbarrier room, parts_full, weighed, merged;
+  // parts; what all tell of their parts is there, counted in bytes; what comes of it for this block
+  // (factor, last_factor, holder); the values of the parts, in bytes; this block's share is merged.
+  ptx::Mbarrier room, summaries_full, weighed, parts_full;
 };
 
 // Integers in the order of the floats.

@@ -51,8 +51,10 @@ template <class Row, int kHeads>
 __device__ void follow(Consumer<Row, kHeads>& c, int tile) {
   const Lane at = this_lane();
   c.shared.decided[tile].wait(c.phase(tile));
-  if (c.shared.moved[tile] == 0) return;
+  const Move move = c.shared.moved[tile];
+  if (move == Move::kNone) return;
   c.state |= kReferenced;
+  if (move == Move::kFirst) return;
   for (int i = 0; i < 2; ++i) {
     c.sums[i] *=
         c.shared.shrink[tile][reference_place<kHeads>(at.g / (64 / kHeads) * 8 + 2 * at.j + i)];
@@ -61,9 +63,9 @@ __device__ void follow(Consumer<Row, kHeads>& c, int tile) {
 
 // Of this warpgroup's tile.
 template <class Row, int kHeads>
-__device__ void decide(Consumer<Row, kHeads>& c, bool moved) {
+__device__ void decide(Consumer<Row, kHeads>& c, Move move) {
   const Lane at = this_lane();
-  if (at.warp == 0 && at.lane == 0) c.shared.moved[at.wg] = moved ? 1 : 0;
+  if (at.warp == 0 && at.lane == 0) c.shared.moved[at.wg] = move;
   c.shared.decided[at.wg].arrive();
 }
 
@@ -119,7 +121,7 @@ __device__ void find_reference(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2])
     if (head < kHeads) set_reference(c, head);
     c.state |= kReferenced;
   }
-  decide(c, false);
+  decide(c, Move::kNone);
 }
 
 // The reference becomes the largest logit of all keys so far, and the exponents s and this
@@ -168,8 +170,9 @@ __device__ void subtract_reference(Consumer<Row, kHeads>& c, float (&s)[kHeads /
   c.wait_for_room();
   const bool exceeds = largest > (c.turn(kReferenced) && !kTrackMaximum ? kHeadroom : -INFINITY);
   const bool moves = ptx::barrier_any(kBarrierOne + at.wg, kGroupThreads, exceeds);
+  const Move move = !moves ? Move::kNone : c.turn(kReferenced) ? Move::kLater : Move::kFirst;
   if (moves) move_reference(c, s);
-  decide(c, moves);
+  decide(c, move);
 }
 
 // Head tiles n and n + 1 (there may be only one), keys g and g + 8 -> [heads, 64 keys] at `to`.

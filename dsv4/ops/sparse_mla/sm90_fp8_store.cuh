@@ -1,40 +1,12 @@
-// What leaves a block: the end of a query's softmax. Queries of several blocks: sm90_fp8_merge.cuh.
-//
-//   out = sum_j w_j k_j / (sum_j w_j + 2^(sink - m)),  lse = ln(sum_j w_j) + m,  w_j = 2^(z_j - m)
-//
-// The two warpgroups store their halves of the dims on their own; of the other one they need the
-// sums only.
+// The values of a query leave its block. The two warpgroups store their halves of the dims on their
+// own. Queries of several blocks: sm90_fp8_merge.cuh.
 
 #pragma once
 
 #include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8_sums.cuh"
 
 namespace dsv4::sm90_fp8 {
-
-constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-
-__device__ inline float sink_of(const Params& p, const Work& work, int head) {
-  return p.sink == nullptr ? -INFINITY : p.sink[work.first_head + head];
-}
-
-// The statistics of one head; reference and largest: log2.
-__device__ inline void store_statistics(const Params& p, const Work& work, int head,
-                                        float reference, float sum, float largest) {
-  const bool any = sum > 0.f || sum != sum;
-  if (p.lse != nullptr)
-    p.lse[offset_of(p.lse_at, work, head)] = any ? (reference + log2f(sum)) * kLn2 : INFINITY;
-  if (p.max_logits != nullptr)
-    p.max_logits[offset_of(p.max_at, work, head)] = any ? largest * kLn2 : -INFINITY;
-}
-
-// What a head's sum of values is multiplied with. largest is only looked at if asked for.
-__device__ inline float output_factor(const Params& p, float reference, float sum, float largest,
-                                      float sink) {
-  const bool any = sum > 0.f || sum != sum;
-  if (!any) return 0.f;
-  if (!p.normalized) return exp2f(reference - largest);
-  return 1.f / (sum + exp2f(sink * kLog2E - reference));
-}
 
 __device__ inline void store_pair(float* to, float low, float high) {
   *reinterpret_cast<float2*>(to) = {low, high};
@@ -68,17 +40,19 @@ __device__ int first_dim(const Lane& at, int t) {
   return 64 * (kOutTiles * at.wg + t) + 16 * at.warp + pair;
 }
 
-// Shared::factor of this warpgroup: what visit(head, reference, sum, largest) gives.
-template <class Row, int kHeads, class Visit>
-__device__ void finish_sums(const Consumer<Row, kHeads>& c, const Visit& visit) {
+// Shared::factor of a query that was here as a whole, and its statistics.
+template <class Row, int kHeads>
+__device__ void finish_sums(const Consumer<Row, kHeads>& c, const Work& work) {
   const Lane at = this_lane();
+  const Params& p = c.p;
   const Item<kHeads>& item = c.item();
   const int head = at.warp * kWarp + at.lane;
-  if (head < kHeads) {
-    float sum = 0.f;
-    for (int w = 0; w < 8; ++w) sum += item.sums[w][head];
-    c.shared.factor[at.wg][head] = visit(head, item.reference[reference_place<kHeads>(head)], sum,
-                                         from_ordered_int(item.largest[head]));
+  if (head < min(kHeads, p.heads - work.first_head)) {
+    const float sum = sum_of(item, head), reference = item.reference[reference_place<kHeads>(head)];
+    const float largest = from_ordered_int(item.largest[head]);
+    if (at.wg == 0) store_statistics(p, work, head, reference, sum, largest);
+    c.shared.factor[at.wg][head] =
+        output_factor(p, reference, sum, largest, sink_of(p, work, head));
   }
   ptx::barrier_sync(kBarrierOne + at.wg, kGroupThreads);
 }
@@ -109,13 +83,7 @@ __device__ void store_values(const Consumer<Row, kHeads>& c, const Work& work) {
 
 template <class Row, int kHeads>
 __device__ void store_output(const Consumer<Row, kHeads>& c, const Work& work) {
-  const Params& p = c.p;
-  finish_sums(c, [&](int head, float reference, float sum, float largest) {
-    if (head >= p.heads - work.first_head) return 0.f;
-    if (this_lane().wg == 0) store_statistics(p, work, head, reference, sum, largest);
-    return output_factor(p, reference, sum, largest, sink_of(p, work, head));
-  });
-  p.out_f32 ? store_values<float>(c, work) : store_values<bf16>(c, work);
+  c.p.out_f32 ? store_values<float>(c, work) : store_values<bf16>(c, work);
 }
 
 }  // namespace dsv4::sm90_fp8

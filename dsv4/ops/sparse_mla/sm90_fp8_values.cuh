@@ -92,7 +92,7 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
   constexpr int kFirst = 2 * kPairTile;
   // Who stored the weights has seen the rows; so has who sees the weights.
   c.shared.weights_full[kPairTile].wait(c.phase(kPairTile));
-  if (c.shared.moved[kPairTile] != 0) shrink_output(c, kPairTile);
+  if (c.shared.moved[kPairTile] == Move::kLater) shrink_output(c, kPairTile);
   constexpr uint64_t kWeights =
       ptx::swizzled_tile(kSharedBase + (C::S::kTilesOfQuery + kPairTile) * C::S::kTileBytes);
   constexpr int kSteps = 2 * kOutTiles;

@@ -22,18 +22,19 @@ struct Work {
   __device__ int tiles() const { return tiles_of(end - begin); }
 };
 
-// A block's items: those of its cluster.
+// A block's items. Of a grid that cuts them every cluster has one: their blocks would wait for each
+// other between two.
 __device__ inline int chunk_of_block(const Params& p) {
   return p.chunks == 1 ? 0 : static_cast<int>(ptx::cluster_rank());
 }
 __device__ inline int first_item(const Params& p) {
   return p.chunks == 1 ? static_cast<int>(blockIdx.x) : static_cast<int>(ptx::cluster_id());
 }
-__device__ inline int next_item(const Params& p, int item) {
-  return item + static_cast<int>(p.chunks == 1 ? gridDim.x : ptx::num_clusters());
-}
 __device__ inline int num_items(const Params& p) {
   return p.queries * static_cast<int>(p.head_groups.divisor);
+}
+__device__ inline int next_item(const Params& p, int item) {
+  return p.chunks == 1 ? item + static_cast<int>(gridDim.x) : num_items(p);
 }
 
 // What an item is, from nothing that a kernel before may have written. Heads of a group are

@@ -29,9 +29,6 @@ inline uint32_t cluster_rank() {
 inline uint32_t cluster_id() {
   return static_cast<uint32_t>(emulator::cluster_id());
 }
-inline uint32_t num_clusters() {
-  return static_cast<uint32_t>(emulator::num_clusters());
-}
 inline void cluster_arrive() {
   emulator::cluster_arrive();
 }
