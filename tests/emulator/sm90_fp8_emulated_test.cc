@@ -93,9 +93,9 @@ TEST(Sm90Fp8Emulated, ChunksOfAList) {
          .processors = 2});
 }
 
-// Items of no row, of one, of one chunk and of all chunks follow each other in a block; one chunk
-// may lie in rows that are not there.
-TEST(Sm90Fp8Emulated, ABlockOfManyItems) {
+// Items of no row, of one, of one chunk and of all chunks, which follow each other in a block where
+// they are not cut; one chunk may lie in rows that are not there.
+TEST(Sm90Fp8Emulated, ItemsOfAllLengths) {
   for (const int chunks : {1, 4}) {
     for (const double invalid : {0.2, 0.95}) {
       check({.shape = {.t = 5,
@@ -172,8 +172,8 @@ TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
          .max_logits = true});
 }
 
-// Items with keys in one chunk only, which leave from there, between others, which are merged.
-TEST(Sm90Fp8Emulated, MergedItemsBetweenOthers) {
+// Items with keys in one chunk only, which leave from there, and others, which are merged.
+TEST(Sm90Fp8Emulated, ItemsThatOneBlockHolds) {
   Arena arena;
   Rng rng(6);
   Outputs whole;
@@ -245,6 +245,43 @@ TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {
              .large = large});
     }
   }
+}
+
+// One row of a part is larger than everything else by 2^60. Heads that want it have nothing else;
+// to the others it is nothing, and their other parts, which are not divided for it, are as they
+// were.
+TEST(Sm90Fp8Emulated, AHugeRowInOnePartOfMany) {
+  for (const int heads : {16, 64}) {
+    Arena arena;
+    Rng rng(8);
+    Outputs whole;
+    const Shape shape{.t = 3,
+                      .h = 10,
+                      .window = 60,
+                      .compressed = 190,
+                      .dtype = DType::kBF16,
+                      .invalid = 0,
+                      .lengths = true};
+    SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
+    args.lse = args.max_logits = {};  // f32 has not the bits for theirs
+    const KvLayout& layout = args.compressed.pool.layout;
+    const auto [page, entry] = test::first_row(args, 1);
+    std::memset(page + layout.scale_offset(args.compressed.pool.page_entries, entry), 127 + 60, 7);
+    emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
+      run_emulated(args, {.heads = heads, .chunk = 64, .chunks = 4}, 4,
+                   static_cast<uint64_t>(seed));
+    });
+  }
+}
+
+// A block with one item, whose list goes round the ring.
+TEST(Sm90Fp8Emulated, ALongListAlone) {
+  check({.shape = {.t = 1, .h = 8, .window = 128, .compressed = 900},
+         .plan = {.heads = 8, .chunk = 1088},
+         .processors = 1});
+  check({.shape = {.t = 1, .h = 33, .window = 128, .compressed = 700},
+         .plan = {.heads = 64, .chunk = 832},
+         .processors = 1});
 }
 
 // The bytes behind the scales of V4 rows change nothing, not even the way that is taken.

@@ -59,9 +59,8 @@ struct alignas(8) Mbarrier {
         : "memory");
   }
 
-  // The same barrier of another block of the cluster: this block has read what it will read.
-  // Nothing that it wrote is seen there for it: a release would wait for all its writes, 1,000
-  // cycles.
+  // The same barrier of another block of the cluster, relaxed: it orders nothing that this thread
+  // has written (a release would wait for all of that), and what it has read must be in registers.
   __device__ void arrive_in_cluster(uint32_t rank) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                      address_in_cluster(this, rank))

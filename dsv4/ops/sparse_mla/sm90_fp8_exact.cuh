@@ -2,7 +2,7 @@
 // above 2^7, values above 65280). Latents are normalised, so this is for correctness only.
 //
 // A warp has a head, a lane 16 of its value dims (and 2 of RoPE, where that is key only). The
-// values of a part are divided by a power of two if f16 cannot hold them.
+// values of all parts are divided by the same if f16 cannot hold those of one.
 
 #pragma once
 
@@ -132,13 +132,8 @@ __device__ __noinline__ void finish_exactly(const Params& p, Shared<Row, kHeads>
                                             const Work& work) {
   const auto attend = [&](ExactEnd end) { attend_exactly(p, shared, work, end); };
   const auto store = [&] { attend(ExactEnd::kStore); };
-  if (work.parts == 1) {
-    if (chunk_of_block(p) == 0) store();
-    return;
-  }
-  if (chunk_of_block(p) < work.parts) {
-    attend(ExactEnd::kTell);
-  }
+  if (work.parts == 1) return store();
+  attend(ExactEnd::kTell);
   share(p, shared, work, false, store, [&] { attend(ExactEnd::kSend); });
 }
 

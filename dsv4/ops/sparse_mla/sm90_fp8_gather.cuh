@@ -1,5 +1,5 @@
-// The gathering warpgroup: the block's lists, batch by batch, into the ring, and everything that an
-// item begins with (but the block's first).
+// The gathering warpgroup: the block's lists, batch by batch, into the ring, everything that an
+// item begins with (but the block's first), and the weights of parts behind the last dots.
 //
 // Ids are read one batch before their rows are copied. Of a new item's rows those go first that
 // find a free slot; then q, as soon as the item before has no use for its own; then the rows that
@@ -24,6 +24,7 @@ struct Gather {
       S::kSlots < 2 * kBatchSlots ? S::kSlots - kBatchSlots : kBatchSlots;
   // In a small ring slots are waited for one by one.
   static constexpr int kRows = kFreeSlots < kBatchSlots ? kSlotRows / 4 : kSlotRows;
+  static_assert(kRows < kSlotRows || kFreeSlots == kBatchSlots, "or its one slot may not be free");
   using GroupFill = Fill<Row, kHeads, kRows>;
 
   struct Batch {
@@ -42,7 +43,10 @@ struct Gather {
   __device__ void run(const Work& first) {
     Cursor<kHeads> cursor(p, first);
     Batch now, next;
-    for (bool more = read(cursor, now); more; now = next) {
+    bool more = read(cursor, now);
+    // The consumers have waited for this: behind 64 KB of q ids would be half a microsecond late.
+    ptx::barrier_sync(kBarrierIds, kThreads);
+    for (; more; now = next) {
       more = read(cursor, next);
       const int free = items_opened == 0 ? kBatchSlots : kFreeSlots;
       fill.copy(now.rows, place, free, [&] {
@@ -79,7 +83,11 @@ struct Gather {
       // it would come before that of others; of a block with more items they pass the time until
       // then.
       const bool is_alone = next_item(p, batch.item) >= num_items(p);
-      if (is_alone && batch.rows.slots > 0) shared.full[0].wait(0), shared.full[1].wait(0);
+      if (is_alone && batch.rows.slots > 0) {
+        shared.full[0].wait(0), shared.full[1].wait(0);
+        // Nobody so late that those slots have had two turns more.
+        ptx::barrier_sync(kBarrierGather, kGroupThreads);
+      }
     } else {
       wait_for_last_dots();
       const Work work = find_work<kHeads>(p, batch.item);

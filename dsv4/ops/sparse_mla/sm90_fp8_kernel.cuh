@@ -1,4 +1,5 @@
-// The kernel: two warpgroups that compute, one that gathers; a block walks work items.
+// The kernel: two warpgroups that compute, one that gathers; a block walks work
+// items, or has a chunk of one.
 
 #pragma once
 
@@ -15,7 +16,7 @@ constexpr int kGatherRegisters = Consumer<Row, kHeads>::kTight ? 56 : 72;
 template <class Row, int kHeads>
 constexpr int kComputeRegisters = (3 * 168 - kGatherRegisters<Row, kHeads>) / 2;
 
-// O^T and the sums leave, whole or as a part.
+// O^T leaves, whole or as a part.
 template <class Row, int kHeads>
 __device__ void finish(Consumer<Row, kHeads>& c) {
   const Params& p = c.p;
@@ -34,6 +35,7 @@ template <class Row, int kHeads, bool kTrackMaximum>
 __device__ void consume(const Params& p, Shared<Row, kHeads>& shared, const Work& first) {
   Consumer<Row, kHeads> c(p, shared);
   const Queries<Row, kHeads, kConsumers> queries{p, shared, this_thread()};
+  ptx::barrier_sync(kBarrierIds, kThreads);
   queries.fetch(first);
   queries.finish(first, 0);
   if (p.chunks > 1) ptx::cluster_wait();  // the other blocks have begun while q was on its way

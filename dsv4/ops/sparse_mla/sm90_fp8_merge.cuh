@@ -4,7 +4,7 @@
 // If asked for (Plan::invariant), a query that has keys in one part only leaves from there, in f32
 // as if it had not been cut: what stands in lists behind its last key changes no bit.
 //
-// Values travel as f16: as exact as the weights they are made of. They lie as in registers: the
+// Values travel as f16, as exact as the weights they are made of. They lie as in registers: the
 // four of a thread in unit u = kOutTiles (head / 8) + t, two dims each of two heads, are 8 bytes.
 // Block b of the cluster merges units part_units * b ..
 
@@ -99,8 +99,11 @@ __device__ void add_parts(const Params& p, Shared<Row, kHeads>& shared, const Wo
       sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
     T* to = row + first_dim<Row>(at, t);
-    if (head < heads) store_pair(to, sum.x * last.x, sum.y * last.x);
-    if (head + 1 < heads) store_pair(to + p.out_at.head, sum.z * last.y, sum.w * last.y);
+    // Plus 0: how many parts without keys there are does not decide about -0.
+    const float4 out{fmaf(sum.x, last.x, 0.f), fmaf(sum.y, last.x, 0.f), fmaf(sum.z, last.y, 0.f),
+                     fmaf(sum.w, last.y, 0.f)};
+    if (head < heads) store_pair(to, out.x, out.y);
+    if (head + 1 < heads) store_pair(to + p.out_at.head, out.z, out.w);
   }
 }
 template <class T, class Row, int kHeads>
@@ -121,7 +124,7 @@ template <class Row, int kHeads, class Store, class Send>
 __device__ void share(const Params& p, Shared<Row, kHeads>& shared, const Work& work,
                       bool keeps_own, const Store& store, const Send& send) {
   // Also so that no block ends before others have told it.
-  shared.room.wait_in_cluster(0);
+  shared.room.wait(0);
   shared.weighed.wait(0);
   const int holder = shared.holder;
   if (holder != kSeveral) {

@@ -9,8 +9,8 @@
 namespace dsv4::sm90_fp8 {
 
 // Named barriers: of the computing warpgroups, of computing warpgroup w (kBarrierOne + w), of the
-// one that gathers.
-constexpr int kBarrierBoth = 1, kBarrierOne = 2, kBarrierGather = 4;
+// one that gathers, of all when the first ids have been asked for.
+constexpr int kBarrierBoth = 1, kBarrierOne = 2, kBarrierGather = 4, kBarrierIds = 5;
 
 constexpr int kSeveral = -1;  // Shared::holder
 
@@ -86,7 +86,8 @@ struct Shared {
   // What tile 0 or 1 of the pair has done to the reference, and how what came before it shrinks.
   alignas(16) float shrink[2][kHeads];
   Move moved[2];
-  // What a warpgroup multiplies the values of a head with, in front of the output or of the merge.
+  // What a warpgroup multiplies the values of a head with, in front of the output or of the merge;
+  // of a part that is computed exactly its share, and what both divide by.
   alignas(16) float factor[2][kHeads];
   // Of an item that is cut: the block that stores it alone, or kSeveral; what they know of each
   // other's parts; what the sum of all parts is multiplied with.
@@ -104,7 +105,7 @@ struct Shared {
   ptx::Mbarrier sums_full;   // Item::sums
   // Of an item that is cut, for the blocks of the cluster: q of all of them has made room for
   // parts; what all tell of their parts is there, counted in bytes; what comes of it for this block
-  // (factor, last_factor, holder); the values of the parts, in bytes; this block's share is merged.
+  // (factor, last_factor, holder); the values of the parts, in bytes.
   ptx::Mbarrier room, summaries_full, weighed, parts_full;
 };
 

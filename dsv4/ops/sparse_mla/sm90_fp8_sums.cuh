@@ -4,14 +4,16 @@
 //   lse = ln(sum_j w_j) + m
 //
 // Of a query that is cut, part c has m_c, the sum s_c of its weights and O_c. The blocks tell each
-// other the first two while the last values are multiplied, so that a part leaves its block with
-// its weight among all of them (f16 holds that: it is less than a mean of values) and merging is an
-// addition:
+// other the first two (and a divisor) while the last values are multiplied, so that a part leaves
+// its block with its weight among all of them and merging is an addition. f16 holds that: it is
+// less than a mean of values, or is divided by what makes it so; rounding costs each part 2^-11 of
+// itself, and 2^-25 below 2^-14.
 //
 //   out = f s sum_c (O_c 2^(m_c - m) / s)     m = max_c m_c,  s = sum_c s_c 2^(m_c - m)
 
 #pragma once
 
+#include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -67,7 +69,7 @@ template <class Row, int kHeads>
 struct Weighing {
   const Params& p;
   Shared<Row, kHeads>& shared;
-  int head;  // number of the thread
+  int head;  // number of the thread; what is no head only waits
 
   __device__ void run() const {
     const Item<kHeads>& item = shared.items[0];
@@ -88,7 +90,7 @@ struct Weighing {
     const int holder = p.invariant ? find_holder(work.parts) : kSeveral;
     if (head == 0) shared.holder = holder;
     float reference = 0.f, sum = 0.f;
-    if (head < kHeads) weigh(work, is_exact, holder, sink, reference, sum);
+    if (head < kHeads) set_factors(work, is_exact, holder, sink, reference, sum);
     shared.weighed.arrive();
     if (exists && chunk_of_block(p) == 0)
       store_statistics(p, work, head, reference, sum, reference);
@@ -97,29 +99,32 @@ struct Weighing {
  private:
   // reference, sum: of all parts. They keep their largest logit as the reference where it is asked
   // for.
-  __device__ void weigh(const Work& work, bool is_exact, int holder, float sink, float& reference,
-                        float& sum) const {
-    float references[kMaxChunks], sums[kMaxChunks], divisor = 1.f;
+  __device__ void set_factors(const Work& work, bool is_exact, int holder, float sink,
+                              float& reference, float& sum) const {
+    float references[kMaxChunks], sums[kMaxChunks], divisors[kMaxChunks];
     reference = -INFINITY;
 #pragma unroll
     for (int c = 0; c < kMaxChunks; ++c) {
       const uint2 told = shared.part_sums[c][head];
-      const float divided_by = __uint_as_float(shared.part_divisors[c][head]);
+      const float divisor = __uint_as_float(shared.part_divisors[c][head]);
       const bool exists = c < work.parts;
       references[c] = exists ? __uint_as_float(told.x) : -INFINITY;
       sums[c] = exists ? __uint_as_float(told.y) : 0.f;
+      divisors[c] = exists ? divisor : 1.f;
       reference = fmaxf(reference, references[c]);
-      divisor = exists ? fmaxf(divisor, divided_by) : divisor;
     }
     const float base = reference == -INFINITY ? 0.f : reference;
     const int mine = chunk_of_block(p);
-    float my_weight = 0.f;
+    float my_weight = 0.f, large = 0.f;
 #pragma unroll
     for (int c = 0; c < kMaxChunks; ++c) {
       const float weight = ptx::exp2_approximately(references[c] - base);
       my_weight = c == mine ? weight : my_weight;
       sum = fmaf(sums[c], weight, sum);
+      if (divisors[c] > 1.f) large = fmaxf(large, divisors[c] * weight * sums[c]);
     }
+    // What the parts of this weight need, one for all of them.
+    const float divisor = fmaxf(1.f, __fdividef(large, sum));
     const float factor = output_factor(p, reference, sum, reference, sink);
     const float share = my_weight == 0.f ? 0.f : __fdividef(my_weight, sum);
     const float divided = __fdividef(1.f, divisor);
