@@ -35,7 +35,7 @@ void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, 
 struct Case {
   Shape shape;
   Plan plan;
-  int processors;  // of the GPU, as far as the grid knows
+  int processors = 1;  // of the GPU, as far as a grid knows that does not cut items
   bool max_logits = false;
   std::optional<test::Large> large{};
   float sharp = 1.f;  // logits are so many times the usual
@@ -85,12 +85,10 @@ TEST(Sm90Fp8Emulated, ChunksOfAList) {
   for (const int chunks : {2, 3, 4, 5, 6, 7, 8}) {
     check({.shape = {.t = 2, .h = 9, .window = 40, .compressed = chunks * 64 - 50},
            .plan = {.heads = chunks % 2 == 0 ? 16 : 8, .chunk = 64, .chunks = chunks},
-           .processors = chunks,
            .max_logits = chunks == 3});
   }
   check({.shape = {.t = 2, .h = 70, .window = 100, .compressed = 300, .lengths = true},
-         .plan = {.heads = 64, .chunk = 256, .chunks = 2},
-         .processors = 2});
+         .plan = {.heads = 64, .chunk = 256, .chunks = 2}});
 }
 
 // Items of no row, of one, of one chunk and of all chunks, which follow each other in a block where
@@ -105,8 +103,7 @@ TEST(Sm90Fp8Emulated, ItemsOfAllLengths) {
                        .invalid = invalid,
                        .s_q = 2,
                        .lengths = true},
-             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks, .invariant = true},
-             .processors = chunks});
+             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks, .invariant = true}});
     }
   }
 }
@@ -129,7 +126,6 @@ TEST(Sm90Fp8Emulated, TheReferenceMoves) {
   }
   check({.shape = {.t = 2, .h = 16, .compressed = 700, .invalid = 0.7},
          .plan = {.heads = 16, .chunk = 384, .chunks = 2},
-         .processors = 2,
          .sharp = 8.f});
 }
 
@@ -143,11 +139,10 @@ TEST(Sm90Fp8Emulated, ListsWithLengthsAndGaps) {
                      .lengths = true,
                      .strided = true},
            .plan = {.heads = 16, .chunk = 128 / chunks, .chunks = chunks},
-           .processors = 2 * chunks,
+           .processors = 2,
            .max_logits = true});
     check({.shape = {.t = 3, .h = 9, .window = 8, .compressed = 3, .invalid = 1.0},
-           .plan = {.heads = 16, .chunk = 64, .chunks = chunks},
-           .processors = chunks});
+           .plan = {.heads = 16, .chunk = 64, .chunks = chunks}});
   }
 }
 
@@ -162,7 +157,7 @@ TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
                        .normalized = !f32_out,
                        .f32_out = f32_out},
              .plan = {.heads = 16, .chunk = 192 / chunks, .chunks = chunks},
-             .processors = 2 * chunks,
+             .processors = 2,
              .max_logits = true});
     }
   }
@@ -188,14 +183,28 @@ TEST(Sm90Fp8Emulated, ItemsThatOneBlockHolds) {
     std::fill(ids, ids + kListed, -1);
   }
   emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
-    run_emulated(args, {.heads = 16, .chunk = 128, .chunks = 3, .invariant = true}, 3,
+    run_emulated(args, {.heads = 16, .chunk = 128, .chunks = 3, .invariant = true}, 1,
                  static_cast<uint64_t>(seed));
   });
 }
 
+// Of all groups of a V4 row.
+void put_scales(uint8_t scale, const KvPool& pool, uint8_t* page, int64_t entry) {
+  std::memset(page + pool.layout.scale_offset(pool.page_entries, entry), scale,
+              static_cast<size_t>(pool.layout.nope / pool.layout.group()));
+}
+void put_scales(uint8_t scale, const KvPool& pool) {
+  for (int64_t page = 0; page < pool.pages.dim(0); ++page) {
+    for (int64_t entry = 0; entry < pool.page_entries; ++entry)
+      put_scales(scale, pool, pool.pages.row<uint8_t>(page), entry);
+  }
+}
+
 // The same bits of every output with and without -1s behind the lists, whatever chunks they fill:
-// behind one chunk with keys and behind two, and where the exact way is taken.
-void check_trailing(int heads, int64_t compressed, const std::optional<test::Large>& large) {
+// behind one chunk with keys and behind two, where the exact way is taken, and where many values
+// of parts are +0 or -0 in f16 (scale: of all rows; 0: as they are).
+void check_trailing(int heads, int64_t compressed, const std::optional<test::Large>& large,
+                    uint8_t scale = 0) {
   constexpr int64_t kLong = 600;
   Arena arena;
   Rng rng(5);
@@ -205,6 +214,7 @@ void check_trailing(int heads, int64_t compressed, const std::optional<test::Lar
       .t = 2, .h = 9, .window = kLongWindow, .compressed = kLong, .dtype = DType::kBF16};
   SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
   if (large) test::put_large(*large, args);
+  if (scale != 0) put_scales(scale, args.window.pool), put_scales(scale, args.compressed.pool);
   for (int64_t i = 0; i < shape.t; ++i) {
     auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(i));
     std::fill(ids + compressed, ids + kLong, -1);
@@ -221,8 +231,7 @@ void check_trailing(int heads, int64_t compressed, const std::optional<test::Lar
       auto chunks = static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
       while (!sm90_fp8::parts_fit(heads, chunks)) ++chunks;
       arena.prepare();
-      run_emulated(call, {.heads = heads, .chunk = 128, .chunks = chunks, .invariant = true},
-                   chunks, 1);
+      run_emulated(call, {.heads = heads, .chunk = 128, .chunks = chunks, .invariant = true}, 1, 1);
       if (unpadded.empty()) unpadded = arena.written();
       EXPECT_TRUE(unpadded == arena.written())
           << compressed << " slots of " << slots << ", window " << kWindow << " of " << window;
@@ -234,6 +243,7 @@ TEST(Sm90Fp8Emulated, TrailingInvalidIdsChangeNothing) {
   for (const int64_t compressed : {20, 98, 150}) check_trailing(16, compressed, {});
   for (const test::Large large : test::kLarge) check_trailing(16, 20, large);
   check_trailing(64, 98, {});
+  for (const int heads : {16, 64}) check_trailing(heads, 98, {}, 127 - 24);
 }
 
 TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {
@@ -241,47 +251,54 @@ TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {
     for (const int chunks : {1, 2}) {
       check({.shape = {.t = 3, .h = 10, .window = 40, .compressed = 80},
              .plan = {.heads = 16, .chunk = 128 / chunks, .chunks = chunks},
-             .processors = chunks,
              .large = large});
     }
   }
 }
 
-// One row of a part is larger than everything else by 2^60. Heads that want it have nothing else;
-// to the others it is nothing, and their other parts, which are not divided for it, are as they
-// were.
-TEST(Sm90Fp8Emulated, AHugeRowInOnePartOfMany) {
+// A row that is larger than everything else by 2^60 is alone in its part. Heads that want it have
+// nothing else; to the others it is nothing, and their other parts, which are not divided for it,
+// are as they were.
+TEST(Sm90Fp8Emulated, AHugeRowAloneInItsPart) {
   for (const int heads : {16, 64}) {
     Arena arena;
     Rng rng(8);
     Outputs whole;
-    const Shape shape{.t = 3,
-                      .h = 10,
-                      .window = 60,
-                      .compressed = 190,
-                      .dtype = DType::kBF16,
-                      .invalid = 0,
-                      .lengths = true};
+    constexpr int64_t kChunk = 64, kItem = 1;
+    const Shape shape{
+        .t = 3, .h = 10, .compressed = 4 * kChunk, .dtype = DType::kBF16, .invalid = 0};
     SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
     args.lse = args.max_logits = {};  // f32 has not the bits for theirs
-    const KvLayout& layout = args.compressed.pool.layout;
-    const auto [page, entry] = test::first_row(args, 1);
-    std::memset(page + layout.scale_offset(args.compressed.pool.page_entries, entry), 127 + 60, 7);
-    emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
-      run_emulated(args, {.heads = heads, .chunk = 64, .chunks = 4}, 4,
-                   static_cast<uint64_t>(seed));
-    });
+    const KvPool& pool = args.compressed.pool;
+    const auto [page, entry] = test::first_row(args, kItem);
+    put_scales(127 + 60, pool, page, entry);
+    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(kItem));
+    std::fill(ids + 1, ids + kChunk, -1);
+    const SparseMlaWant want = sparse_mla_oracle({.numerics = Numerics::kOfficial}, args);
+    arena.freeze();
+    arena.prepare();
+    run_emulated(args, {.heads = heads, .chunk = kChunk, .chunks = 4}, 1, 1);
+    for (int64_t h = 0; h < shape.h; ++h) {  // one by one: some are 2^60 times as large as others
+      const int64_t first = (kItem * shape.h + h) * 512;
+      const auto* got = reinterpret_cast<const uint16_t*>(args.out.data) +
+                        kItem * args.out.stride[0] + h * args.out.stride[args.out.rank - 2];
+      double largest = 0, off = 0;
+      for (int64_t d = 0; d < 512; ++d) {
+        const double value = want.out[static_cast<size_t>(first + d)];
+        largest = std::max(largest, std::abs(value));
+        off = std::max(off, std::abs(value - static_cast<double>(bf16_to_f32(got[d]))));
+      }
+      EXPECT_LE(off, 0.01 * largest) << heads << " heads, head " << h;
+    }
   }
 }
 
 // A block with one item, whose list goes round the ring.
 TEST(Sm90Fp8Emulated, ALongListAlone) {
   check({.shape = {.t = 1, .h = 8, .window = 128, .compressed = 900},
-         .plan = {.heads = 8, .chunk = 1088},
-         .processors = 1});
+         .plan = {.heads = 8, .chunk = 1088}});
   check({.shape = {.t = 1, .h = 33, .window = 128, .compressed = 700},
-         .plan = {.heads = 64, .chunk = 832},
-         .processors = 1});
+         .plan = {.heads = 64, .chunk = 832}});
 }
 
 // The bytes behind the scales of V4 rows change nothing, not even the way that is taken.

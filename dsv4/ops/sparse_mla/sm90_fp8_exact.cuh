@@ -39,7 +39,7 @@ struct ExactLane {
   }
 };
 
-// Sums of values are divided by this, a power of two, so that means of them are f16.
+// What means of these values have to be divided by, a power of two, to be f16.
 template <class Row>
 __device__ float divisor_of(float sum, const float (&out)[ExactLane<Row>::kDims]) {
   float largest = 0.f;

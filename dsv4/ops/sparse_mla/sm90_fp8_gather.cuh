@@ -80,8 +80,8 @@ struct Gather {
       // waited for: under racecheck no thread of a block passes before all have come.
       if (p.chunks > 1) ptx::cluster_wait();
       // Nothing begins before the first tile is there. Where all blocks begin at once, rows behind
-      // it would come before that of others; of a block with more items they pass the time until
-      // then.
+      // it would come before that of others. Not where a block has more items: no gain was
+      // measured.
       const bool is_alone = next_item(p, batch.item) >= num_items(p);
       if (is_alone && batch.rows.slots > 0) {
         shared.full[0].wait(0), shared.full[1].wait(0);
