@@ -1,5 +1,6 @@
 #include "apps/bench_model.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <chrono>

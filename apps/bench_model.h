@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +10,10 @@
 
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/probe.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace dsv4::apps {
 

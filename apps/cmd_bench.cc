@@ -1,6 +1,7 @@
 // dsv4 bench decode|prefill: tokens per second of a whole model, beside the floor of its bytes and
 // flops.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <memory>

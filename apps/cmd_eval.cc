@@ -2,6 +2,7 @@
 //
 // Writes `logits` F32 [T, V] and `ids` I32 [T].
 
+#include <CLI/CLI.hpp>
 #include <cstring>
 #include <filesystem>
 #include <memory>

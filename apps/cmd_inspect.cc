@@ -1,6 +1,7 @@
 // dsv4 inspect MODEL|ops|env|device: what a checkpoint holds, which rows exist, which variables are
 // read, which GPUs there are.
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,6 @@
 // dsv4 plan MODEL|--synthetic flash|pro: what a model takes, and which machines hold it.
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <thread>

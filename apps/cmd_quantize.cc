@@ -1,5 +1,6 @@
 // dsv4 quantize MODEL -o OUT: a checkpoint into a low-bit one, by flags or a recipe.
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 

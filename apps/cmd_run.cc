@@ -1,5 +1,6 @@
 // dsv4 run MODEL [-p TEXT | -f FILE]: continue a text, token by token on stdout.
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -12,6 +11,11 @@
 
 #include "dsv4/convert/recipe.h"
 #include "dsv4/ops/op.h"
+
+namespace CLI {
+class App;
+class Validator;
+}  // namespace CLI
 
 namespace dsv4 {
 class Device;

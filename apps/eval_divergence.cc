@@ -2,6 +2,7 @@
 //
 // REF is a model folder, which runs side by side, or a file of logits (quality/reference_file.h).
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>

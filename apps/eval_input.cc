@@ -1,5 +1,7 @@
 #include "apps/eval_input.h"
 
+#include <CLI/CLI.hpp>
+
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/engine/score.h"

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,10 @@
 #include "dsv4/model/model.h"
 #include "dsv4/quality/windows.h"
 #include "dsv4/text/tokenizer.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace dsv4::apps {
 

@@ -1,5 +1,6 @@
 // dsv4 eval needle MODEL: facts asked for again, by distance. Greedy answers, whole prompts.
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <map>
 #include <memory>

@@ -1,5 +1,6 @@
 // dsv4 eval ppl MODEL -f TEXT: perplexity and bits per byte.
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>

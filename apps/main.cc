@@ -1,6 +1,7 @@
 // dsv4: run, measure and look into DeepSeek-V4 models. Commands live in cmd_*.cc; this file parses,
 // and is the one place where an Error becomes a line on stderr and an exit code.
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
 

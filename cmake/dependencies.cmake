@@ -36,21 +36,20 @@ if(DSV4_TESTS)
   find_package(benchmark REQUIRED)
 endif()
 
-# What the layers link. The CUDA build wants one program that runs where nothing but a driver is installed,
-# and Debian has fmt and Highway as shared libraries only: fmt is used header-only there, and Highway with
-# the one instruction set that every GPU host has, which needs nothing of its library.
-add_library(dsv4_fmt INTERFACE)
+# What the layers link. fmt is one static unit in every preset (cmake/fmt.cc). The CUDA build makes one program that runs
+# where only a driver is installed, and Debian has Highway as a shared library only: the CUDA build uses the one
+# instruction set that every GPU host has, which needs nothing of Highway's library.
+add_library(dsv4_fmt STATIC cmake/fmt.cc)
+set_target_properties(dsv4_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON)
 add_library(dsv4_hwy INTERFACE)
 add_library(dsv4_pcre2 INTERFACE)
 if(DSV4_CUDA)
   # Under nvcc fmt takes constexpr for unsupported, which its C++20 half contradicts.
-  target_compile_definitions(dsv4_fmt INTERFACE
-    $<IF:$<COMPILE_LANGUAGE:CXX>,FMT_HEADER_ONLY=1,FMT_USE_CONSTEXPR=1>)
+  target_compile_definitions(dsv4_fmt INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   target_compile_definitions(dsv4_hwy INTERFACE HWY_COMPILE_ONLY_STATIC)
   find_library(PCRE2_STATIC libpcre2-8.a REQUIRED)
   target_link_libraries(dsv4_pcre2 INTERFACE ${PCRE2_STATIC})
 else()
-  target_link_libraries(dsv4_fmt INTERFACE fmt::fmt)
   target_link_libraries(dsv4_hwy INTERFACE hwy::hwy)
   target_link_libraries(dsv4_pcre2 INTERFACE PkgConfig::PCRE2)
 endif()

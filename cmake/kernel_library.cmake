@@ -22,7 +22,7 @@ endforeach()
 
 file(GLOB op_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/ops/*.cc)
 foreach(op ${DSV4_LIBRARY_OPS})
-  file(GLOB folder CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/dsv4/ops/${op}/*.cc ${CMAKE_SOURCE_DIR}/dsv4/ops/${op}/*.cu)
+  dsv4_sources(ops/${op} folder)
   list(APPEND op_sources ${folder})
 endforeach()
 set_property(SOURCE ${op_sources} APPEND PROPERTY COMPILE_OPTIONS

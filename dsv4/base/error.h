@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>
@@ -37,7 +37,7 @@ class Error : public std::runtime_error {
 
 template <class... Args>
 [[noreturn]] void fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  fail(code, fmt::format(format, std::forward<Args>(args)...));
+  fail(code, fmt::vformat(format, fmt::make_format_args(args...)));
 }
 
 }  // namespace dsv4

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "dsv4/base/error.h"
-#include "dsv4/loader/strict_json.h"
+#include "dsv4/loader/quotable.h"
 
 namespace dsv4 {
 namespace {

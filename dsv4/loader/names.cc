@@ -1,7 +1,7 @@
 #include "dsv4/loader/names.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/loader/strict_json.h"
+#include "dsv4/loader/quotable.h"
 
 namespace dsv4 {
 namespace {

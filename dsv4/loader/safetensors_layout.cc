@@ -7,8 +7,8 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/loader/quotable.h"
 #include "dsv4/loader/safetensors.h"
-#include "dsv4/loader/strict_json.h"
 
 namespace dsv4 {
 namespace {

@@ -1,5 +1,6 @@
 #include "dsv4/loader/safetensors.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>

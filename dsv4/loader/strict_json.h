@@ -10,13 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "dsv4/loader/quotable.h"
+
 namespace dsv4 {
-
-inline constexpr size_t kMaxQuote = 120;
-
-// Text from outside made fit for an error line: control and non-ASCII bytes become '?', and what
-// exceeds kMaxQuote bytes is replaced by "...".
-std::string quotable(std::string_view text);
 
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
  public:

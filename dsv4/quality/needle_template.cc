@@ -1,5 +1,7 @@
 // Where the prompts' words come from (needle.h).
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "dsv4/base/error.h"

@@ -1,0 +1,24 @@
+// The fmt library as one static unit of our own. Debian's libfmt-dev carries the sources as a header but only a shared
+// library, and header-only fmt costs every file that throws an Error about three seconds of compile time.
+//
+// The instantiations are those that fmt declares as extern in format.h.
+
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+
+template auto dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;
+template auto dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
+
+template locale_ref::locale_ref(const std::locale& locale);
+template auto locale_ref::get<std::locale>() const -> std::locale;
+
+template auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
+template auto decimal_point_impl(locale_ref) -> char;
+template void buffer<char>::append(const char*, const char*);
+template void vformat_to(buffer<char>&, string_view, basic_format_args<FMT_BUFFER_CONTEXT(char)>,
+                         locale_ref);
+
+}  // namespace detail
+FMT_END_NAMESPACE
