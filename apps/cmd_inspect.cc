@@ -10,6 +10,7 @@
 #include "apps/inspect_model.h"
 
 #include "dsv4/base/env.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/inspect.h"
 
 namespace dsv4::apps {
@@ -19,15 +20,15 @@ using Json = nlohmann::ordered_json;
 
 void inspect_ops(bool json) {
   Json list = Json::array();
-  for (const OpRow& row : all_op_rows()) {
+  for (const OpImpl& impl : all_op_impls()) {
     if (json) {
-      list.push_back({{"op", row.op},
-                      {"row", row.row},
-                      {"arch", name(row.arch)},
-                      {"batch_invariant", row.batch_invariant}});
+      list.push_back({{"op", impl.op},
+                      {"impl", impl.impl},
+                      {"arch", name(impl.arch)},
+                      {"batch_invariant", impl.batch_invariant}});
     } else {
-      fmt::print("{:<14} {:<12} {:<6} {}\n", row.op, row.row, name(row.arch),
-                 row.batch_invariant ? "batch invariant" : "depends on the batch");
+      fmt::print("{:<14} {:<12} {:<6} {}\n", impl.op, impl.impl, name(impl.arch),
+                 impl.batch_invariant ? "batch invariant" : "depends on the batch");
     }
   }
   if (json) fmt::print("{}\n", Json{{"ops", list}}.dump());

@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/eval_input.h"
+#include "dsv4/base/error.h"
 #include "dsv4/quality/logits_source.h"
 #include "dsv4/quality/perplexity.h"
 

@@ -2,6 +2,7 @@
 
 #include "apps/common.h"
 #include "apps/json_report.h"
+#include "dsv4/base/error.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/engine/weight_summary.h"

@@ -47,7 +47,7 @@ void run(benchmark::State& state, const Entry& entry) {
 void register_entries() {
   for (const Entry& entry : entries()) {
     if (entry.arch != Arch::kCpu) continue;
-    benchmark::RegisterBenchmark((entry.name + "/" + std::string(entry.row)).c_str(),
+    benchmark::RegisterBenchmark((entry.name + "/" + std::string(entry.impl)).c_str(),
                                  [&entry](benchmark::State& state) { run(state, entry); })
         ->UseRealTime()
         ->Unit(benchmark::kMicrosecond);

@@ -49,7 +49,7 @@ Json describe(const Device& device, const Roofs& roofs) {
 Json time_entry(Device& device, const Entry& entry, const Roofs& roofs) {
   const size_t slash = entry.name.find('/');
   Json result{{"op", entry.name.substr(0, slash)},
-              {"row", entry.row},
+              {"impl", entry.impl},
               {"shape", entry.name.substr(slash + 1)}};
   const auto session = entry.open();
   const Context context{.device = &device};
@@ -80,7 +80,7 @@ Json time_entry(Device& device, const Entry& entry, const Roofs& roofs) {
 void print(const Json& result) {
   const std::string what =
       fmt::format("{}/{}/{}", result["op"].get<std::string>(), result["shape"].get<std::string>(),
-                  result["row"].get<std::string>());
+                  result["impl"].get<std::string>());
   if (!result.contains("us")) {
     const char* why = result.contains("error") ? "error" : "skipped";
     fmt::print(stderr, "{:<60} {}: {}\n", what, why, result[why].get<std::string>());
@@ -99,13 +99,13 @@ Json run_all(Device& device, const std::regex& filter) {
   Json& results = report["results"] = Json::array();
   for (const Entry& entry : entries()) {
     if (entry.arch == Arch::kCpu) continue;
-    if (!std::regex_search(entry.name + "/" + std::string(entry.row), filter)) continue;
+    if (!std::regex_search(entry.name + "/" + std::string(entry.impl), filter)) continue;
     try {
       results.push_back(time_entry(device, entry, roofs));
     } catch (const Error& error) {
       // A failed kernel leaves nothing to go on with; what has been measured is still good.
       results.push_back(
-          {{"op", entry.name}, {"row", entry.row}, {"shape", ""}, {"error", error.what()}});
+          {{"op", entry.name}, {"impl", entry.impl}, {"shape", ""}, {"error", error.what()}});
       print(results.back());
       return report;
     }
@@ -131,9 +131,10 @@ bool full_size() {
 }  // namespace dsv4::bench
 
 int main(int argc, char** argv) try {
-  CLI::App app("Times the CUDA rows of all ops; progress on stderr");
+  CLI::App app("Times the CUDA implementations of all ops; progress on stderr");
   std::string filter, out;
-  app.add_option("--filter", filter, "Only op/shape/row that match this regular expression");
+  app.add_option("--filter", filter,
+                 "Only op/shape/implementation that match this regular expression");
   app.add_option("-o,--out", out, "JSON file; otherwise stdout");
   CLI11_PARSE(app, argc, argv);
   dsv4::Device device(0);

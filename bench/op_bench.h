@@ -1,7 +1,8 @@
-// Benchmarks of ops: one per row of the table and shape, named op/shape/row.
+// Benchmarks of ops: one per implementation and shape, named op/shape/implementation.
 //
-// One X_bench.cc serves two programs: dsv4_bench_cpu times the CPU rows under Google Benchmark,
-// dsv4_bench_cuda the CUDA rows in graphs. Each defines memory() and token_counts() its way.
+// One X_bench.cc serves two programs: dsv4_bench_cpu times the CPU implementations under Google
+// Benchmark, dsv4_bench_cuda the CUDA implementations in graphs. Each defines memory() and
+// token_counts() its way.
 
 #pragma once
 
@@ -35,7 +36,7 @@ void fill(const Tensor& tensor, float scale = 1);
 // 0, 1, 2, .. from `first` on; I32.
 void fill_ascending(const Tensor& tensor, int first = 0);
 
-// One row with the tensors it works on.
+// One implementation with the tensors it works on.
 class Session {
  public:
   virtual ~Session() = default;
@@ -47,7 +48,7 @@ class Session {
 
 struct Entry {
   std::string name;  // op/shape
-  std::string_view row;
+  std::string_view impl;
   Arch arch;
   std::function<std::unique_ptr<Session>()> open;
 };
@@ -59,22 +60,22 @@ std::vector<Entry>& entries();
 Cost mean_cost(Session& session);
 
 template <class Args, class Owner>
-class RowSession : public Session {
+class ImplSession : public Session {
  public:
-  RowSession(const Row<Args>& row, Cost (*cost_of)(const Args&), std::shared_ptr<Owner> owner)
-      : row_(row), cost_of_(cost_of), owner_(std::move(owner)) {}
+  ImplSession(const Op<Args>& op, const Impl<Args>& impl, std::shared_ptr<Owner> owner)
+      : op_(op), impl_(impl), owner_(std::move(owner)) {}
   const char* reject(const Context& context) const override {
-    return row_.reject(context, owner_->args);
+    return impl_.reject(context, owner_->args);
   }
   void next() override {
     if constexpr (requires(Owner & owner) { owner.next(); }) owner_->next();
   }
-  void run(const Context& context) override { row_.run(context, owner_->args); }
-  Cost cost() const override { return cost_of_(owner_->args); }
+  void run(const Context& context) override { impl_.run(context, owner_->args); }
+  Cost cost() const override { return op_.cost(owner_->args); }
 
  private:
-  const Row<Args>& row_;
-  Cost (*cost_of_)(const Args&);
+  const Op<Args>& op_;
+  const Impl<Args>& impl_;
   std::shared_ptr<Owner> owner_;
 };
 
@@ -82,12 +83,11 @@ class RowSession : public Session {
 // where weights are read a method next() that puts others in; it is called when the benchmark
 // starts, so that unselected shapes cost nothing.
 template <class Args, class Make>
-void register_rows(const std::string& name, Table<Args> table, Cost (*cost)(const Args&),
-                   const Make& make) {
+void register_impls(const std::string& name, const Op<Args>& op, const Make& make) {
   using Owner = typename decltype(make())::element_type;
-  for (const Row<Args>& row : table) {
-    entries().push_back({name, row.name, row.arch, [&row, cost, make] {
-                           return std::make_unique<RowSession<Args, Owner>>(row, cost, make());
+  for (const Impl<Args>& impl : op.impls) {
+    entries().push_back({name, impl.name, impl.arch, [&op, &impl, make] {
+                           return std::make_unique<ImplSession<Args, Owner>>(op, impl, make());
                          }});
   }
 }

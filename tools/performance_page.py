@@ -114,10 +114,10 @@ def gpu_ops(gpu):
 def op_table(arguments, report, leave_out=()):
     lines = [f"One op at a time (`dsv4_bench_cuda{arguments}`), roofs of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
              f"{report['matrix_tflop_per_s']:.0f} TFLOP/s:", "",
-             "| op | shape | row | time | of copy | of matrix |", "|---|---|---|---|---|---|"]
+             "| op | shape | implementation | time | of copy | of matrix |", "|---|---|---|---|---|---|"]
     for r in report["results"]:
         if "us" in r and r["op"] not in leave_out:
-            lines.append(f"| {r['op']} | {r['shape']} | {r['row']} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
+            lines.append(f"| {r['op']} | {r['shape']} | {r['impl']} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
                          f"{r.get('percent_matrix', 0):.0f} % |")
     return lines + [""]
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "dsv4/base/error.h"
 #include "dsv4/capi/on_device.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"

@@ -2,6 +2,7 @@
 
 #if !DSV4_CUDA
 
+#include "dsv4/base/error.h"
 #include "dsv4/capi/on_device.h"
 
 namespace dsv4::capi {

@@ -150,13 +150,14 @@ void check(const Params* p) {
 Context context_of(const Params& p) {
   return {.numerics = p.exact != 0 ? Numerics::kExact : Numerics::kOfficial,
           .need_batch_invariant = p.batch_invariant != 0,
-          .force_row = p.implementation == nullptr ? "" : p.implementation};
+          .force_impl = p.implementation == nullptr ? "" : p.implementation};
 }
 
 int64_t workspace_bytes(const Params& p, const SparseMlaArgs& args) {
   int64_t bytes = 0;
-  on_device({.ordinal = p.device}, context_of(p),
-            [&](const Context& context) { bytes = sparse_mla_workspace(context, args); });
+  on_device({.ordinal = p.device}, context_of(p), [&](const Context& context) {
+    bytes = dsv4::workspace_bytes(sparse_mla, context, args);
+  });
   return bytes;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "tests/harness/weights.h"
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/formats/weight.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/temp_folder.h"

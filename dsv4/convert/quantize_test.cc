@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/loader/checkpoint.h"
 #include "dsv4/model/config.h"

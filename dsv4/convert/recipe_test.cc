@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/error.h"
 #include "tests/harness/errors.h"
 
 namespace dsv4 {

@@ -47,7 +47,7 @@ void check_row(const std::vector<float>& x, int64_t group) {
   for (int64_t begin = 0; begin < k; begin += group) {
     const int64_t n = std::min(group, k - begin);
     std::vector<uint8_t> want(static_cast<size_t>(n));
-    const uint8_t scale = quantize_q8(x.data() + begin, static_cast<int>(n), want.data());
+    const uint8_t scale = quantize_group_q8(x.data() + begin, static_cast<int>(n), want.data());
     const uint8_t scale4 = q4_scale(absmax(x.data() + begin, static_cast<int>(n)));
     ASSERT_EQ(scales[static_cast<size_t>(begin / group)], scale);
     for (int64_t j = 0; j < n; ++j) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/error.h"
 #include "dsv4/device/device.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/errors.h"

@@ -1,4 +1,5 @@
 #include "dsv4/engine/weight_summary.h"
+#include "dsv4/base/error.h"
 
 #include <iterator>
 

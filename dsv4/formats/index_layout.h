@@ -69,7 +69,7 @@ static_assert(IndexLayoutFp8{}.page_bytes(1) == 132);
 // One power-of-two scale for the whole key, stored as f32.
 DSV4_HD inline void pack_index_key(const IndexLayoutFp8& layout, const float* x, uint8_t* page,
                                    int64_t keys, int64_t i) {
-  const uint8_t scale = quantize_q8(x, layout.width, page + layout.code_offset(i));
+  const uint8_t scale = quantize_group_q8(x, layout.width, page + layout.code_offset(i));
   const auto bits = std::bit_cast<uint32_t>(ue8m0_to_f32(scale));
   for (int b = 0; b < 4; ++b) {
     page[layout.scale_offset(keys, i) + b] = static_cast<uint8_t>(bits >> (8 * b));

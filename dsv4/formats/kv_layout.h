@@ -87,7 +87,7 @@ DSV4_HD inline void pack_kv_scales(const KvLayout& layout, const float* x, uint8
   const int group = layout.group();
   for (int g = 0; g < layout.num_scales(); ++g) {
     if (!layout.v32()) {
-      scales[g] = quantize_q8(x + g * group, group, codes + g * group);
+      scales[g] = quantize_group_q8(x + g * group, group, codes + g * group);
       continue;
     }
     const float scale = quantize_v32(x + g * group, group, codes + g * group);
@@ -103,11 +103,11 @@ DSV4_HD inline void pack_kv_scales(const KvLayout& layout, const float* x, uint8
 DSV4_HD inline void pack_kv_entry(const KvLayout& layout, const float* x, uint8_t* page,
                                   int64_t entries, int64_t i) {
   pack_kv_scales(layout, x, page + layout.entry_offset(i), page + layout.scale_offset(entries, i));
-  uint8_t* rope = page + layout.rope_offset(i);
+  uint8_t* rope_bytes = page + layout.rope_offset(i);
   for (int c = 0; c < layout.rope; ++c) {
     const uint16_t code = f32_to_bf16(x[layout.nope + c]);
-    rope[2 * c] = static_cast<uint8_t>(code & 0xffu);
-    rope[2 * c + 1] = static_cast<uint8_t>(code >> 8);
+    rope_bytes[2 * c] = static_cast<uint8_t>(code & 0xffu);
+    rope_bytes[2 * c + 1] = static_cast<uint8_t>(code >> 8);
   }
 }
 
@@ -116,14 +116,14 @@ DSV4_HD inline void unpack_kv_entry(const KvLayout& layout, const uint8_t* page,
                                     int64_t i, float* x) {
   const uint8_t* codes = page + layout.entry_offset(i);
   const uint8_t* scales = page + layout.scale_offset(entries, i);
-  const uint8_t* rope = page + layout.rope_offset(i);
+  const uint8_t* rope_bytes = page + layout.rope_offset(i);
   const int group = layout.group();
   for (int g = 0; g < layout.num_scales(); ++g) {
     const float scale = kv_scale(layout, scales, g);
     for (int c = g * group; c < (g + 1) * group; ++c) x[c] = e4m3_to_f32(codes[c]) * scale;
   }
   for (int c = 0; c < layout.rope; ++c) {
-    const unsigned low = rope[2 * c], high = rope[2 * c + 1];
+    const unsigned low = rope_bytes[2 * c], high = rope_bytes[2 * c + 1];
     x[layout.nope + c] = bf16_to_f32(static_cast<uint16_t>(low | (high << 8)));
   }
 }

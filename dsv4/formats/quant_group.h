@@ -43,7 +43,7 @@ DSV4_HD constexpr float inverse_scale(uint8_t scale) {
 }
 
 // Codes saturate inside the encoders, which is the clamp of the formula.
-DSV4_HD constexpr uint8_t quantize_q8(const float* x, int n, uint8_t* codes) {
+DSV4_HD constexpr uint8_t quantize_group_q8(const float* x, int n, uint8_t* codes) {
   const uint8_t scale = q8_scale(absmax(x, n));
   const float inverse = inverse_scale(scale);
   for (int i = 0; i < n; ++i) codes[i] = f32_to_e4m3(x[i] * inverse);

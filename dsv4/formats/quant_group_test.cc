@@ -113,7 +113,7 @@ void check_group(const std::array<float, kSize>& x) {
     const double scaled = std::ldexp(std::abs(static_cast<double>(v)), -scale_of(format));
     return format.nearest(std::min(scaled, format.most));
   };
-  ASSERT_EQ(quantize_q8(x.data(), kSize, codes.data()), scale_of(q8) + 127) << amax;
+  ASSERT_EQ(quantize_group_q8(x.data(), kSize, codes.data()), scale_of(q8) + 127) << amax;
   ASSERT_EQ(quantize_q4(x.data(), kSize, pairs.data()), scale_of(q4) + 127) << amax;
   for (size_t i = 0; i < kSize; ++i) {
     const uint32_t sign = std::signbit(x[i]) ? 1 : 0;
@@ -146,10 +146,10 @@ TEST(Groups, FloorsAndLargestFloats) {
 TEST(Groups, InfinityAndNan) {
   const std::array<float, 4> x{1.f, kNan, -kNan, 448.f};
   std::array<uint8_t, 4> codes{};
-  EXPECT_EQ(quantize_q8(x.data(), 4, codes.data()), 127) << "NaN has no say in the scale";
+  EXPECT_EQ(quantize_group_q8(x.data(), 4, codes.data()), 127) << "NaN has no say in the scale";
   EXPECT_EQ(codes, (std::array<uint8_t, 4>{0x38, 0x7f, 0xff, 0x7e}));
   const std::array<float, 2> y{-kInf, 1.f};
-  EXPECT_EQ(quantize_q8(y.data(), 2, codes.data()), 254);
+  EXPECT_EQ(quantize_group_q8(y.data(), 2, codes.data()), 254);
   EXPECT_EQ(codes[0], 0xfe);
   EXPECT_EQ(codes[1], 0);
   EXPECT_EQ(quantize_q4(y.data(), 2, codes.data()), 254);

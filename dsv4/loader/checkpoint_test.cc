@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/loader/shard_index.h"

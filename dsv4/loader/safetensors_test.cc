@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "dsv4/base/error.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/temp_folder.h"
 

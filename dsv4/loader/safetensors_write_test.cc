@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/loader/safetensors.h"
 #include "tests/harness/errors.h"

@@ -19,35 +19,36 @@
 
 namespace dsv4 {
 
-std::vector<OpRow> all_op_rows() {
-  std::vector<OpRow> rows;
-  const auto add = [&](std::string_view op, auto table) {
-    for (const auto& row : table) rows.push_back({op, row.name, row.arch, row.batch_invariant});
+std::vector<OpImpl> all_op_impls() {
+  std::vector<OpImpl> impls;
+  const auto add = [&](const auto& op) {
+    for (const ImplInfo& impl : op.impls)
+      impls.push_back({op.name, impl.name, impl.arch, impl.batch_invariant});
   };
-  add("embed", embed_rows());
-  add("rms_norm", rms_norm_rows());
-  add("head_norm", head_norm_rows());
-  add("rope", rope_rows());
-  add("quantize_q8", quantize_q8_rows());
-  add("fake_quant", fake_quant_rows());
-  add("hadamard", hadamard_rows());
-  add("quantize_kbit", quantize_kbit_rows());
-  add("dequantize", dequantize_rows());
-  add("repack_kbit", repack_kbit_rows());
-  add("linear", linear_rows());
-  add("hc_pre", hc_pre_rows());
-  add("hc_post", hc_post_rows());
-  add("hc_head", hc_head_rows());
-  add("kv_insert", kv_insert_rows());
-  add("index_insert", index_insert_rows());
-  add("compressor", compressor_rows());
-  add("index_scores", index_scores_rows());
-  add("top_k", top_k_rows());
-  add("sparse_mla", sparse_mla_rows());
-  add("router", router_rows());
-  add("experts", experts_rows());
-  add("sample", sample_rows());
-  return rows;
+  add(embed);
+  add(rms_norm);
+  add(head_norm);
+  add(rope);
+  add(quantize_q8);
+  add(fake_quant);
+  add(hadamard);
+  add(quantize_kbit);
+  add(dequantize);
+  add(repack_kbit);
+  add(linear);
+  add(hc_pre);
+  add(hc_post);
+  add(hc_head);
+  add(kv_insert);
+  add(index_insert);
+  add(compressor);
+  add(index_scores);
+  add(top_k);
+  add(sparse_mla);
+  add(router);
+  add(experts);
+  add(sample);
+  return impls;
 }
 
 }  // namespace dsv4

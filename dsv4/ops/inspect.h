@@ -1,4 +1,4 @@
-// All op tables as rows of text, for `dsv4 inspect ops`, documentation and tests.
+// All implementations of all ops, for `dsv4 inspect ops`, documentation and tests.
 
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace dsv4 {
 
-struct OpRow {
+struct OpImpl {
   std::string_view op;
-  std::string_view row;
+  std::string_view impl;
   Arch arch;
   bool batch_invariant;
 };
 
-std::vector<OpRow> all_op_rows();
+std::vector<OpImpl> all_op_impls();
 
 }  // namespace dsv4

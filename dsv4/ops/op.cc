@@ -1,5 +1,9 @@
 #include "dsv4/ops/op.h"
 
+#include <string>
+
+#include "dsv4/base/error.h"
+
 namespace dsv4 {
 
 const char* name(Numerics numerics) {
@@ -16,6 +20,23 @@ const char* name(Arch arch) {
       return "sm90";
   }
   return "unknown";
+}
+
+const char* refusal(const Context& context, const ImplInfo& impl) {
+  if (context.need_batch_invariant && !impl.batch_invariant) return "not batch invariant";
+  if (!context.force_impl.empty() && impl.name != context.force_impl)
+    return "not the forced implementation";
+  if (reaches(impl.arch, context)) return nullptr;
+  return impl.arch == Arch::kCpu ? "tensors are on a device" : "tensors are in host memory";
+}
+
+void fail_no_impl(std::string_view op, std::span<const ImplInfo* const> impls,
+                  std::span<const char* const> reasons) {
+  std::string list;
+  for (size_t i = 0; i < impls.size(); ++i) {
+    list += fmt::format("{}{}: {}", list.empty() ? "" : "; ", impls[i]->name, reasons[i]);
+  }
+  fail(ErrorCode::kUnsupported, "{}: no implementation fits ({})", op, list);
 }
 
 }  // namespace dsv4

@@ -1,91 +1,203 @@
-// What every op has in common: a context to run in, and a table of implementations ("rows").
+// What every op has in common: a context to run in, a table of implementations, and one dispatch
+// point.
 //
-// One row per implementation, in order of preference. Dispatch, `dsv4 inspect ops`, every op test
-// and every benchmark walk the same table, so a new row is tested, measured and listed for free.
+//   extern const Op<RmsNormArgs> rms_norm;            // in the op's header: its contract
+//   rms_norm(context, {.x = x, .weight = w, .out = y, .eps = eps});
+//
+// The table has one entry per implementation, in order of preference. Dispatch, `dsv4 inspect ops`,
+// every op test and every benchmark walk the same table, so a new implementation is tested,
+// measured and listed for free. A call checks the arguments, chooses the first implementation that
+// accepts them, and runs it, or hands it to the observer of the context.
 
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
-
-#include "dsv4/base/error.h"
+#include <type_traits>
 
 namespace dsv4 {
 
-// kOfficial reproduces every rounding point of spec dsv4.md 13.1; kExact keeps f32 and quantises
-// nothing (architecture.md decision 10). The storage dtype of a tensor decides the rounding of what
-// is stored in it; the mode decides what happens inside an op.
+// kOfficial reproduces every rounding point of spec dsv4.md 13.1; kExact keeps f32 and quantizes
+// nothing (docs/adr/0010-two-numerics-modes.md). The storage dtype of a tensor decides the rounding
+// of what is stored in it; the mode decides what happens inside an op.
 enum class Numerics : uint8_t { kOfficial, kExact };
 
-enum class Arch : uint8_t { kCpu, kCuda, kSm90 };  // kCuda: a row for every CUDA device
+enum class Arch : uint8_t { kCpu, kCuda, kSm90 };  // kCuda: runs on every CUDA device of sm_80 on
 
 const char* name(Numerics numerics);
 const char* name(Arch arch);
 
 class Device;
+class Observer;
 
 struct Context {
   Numerics numerics = Numerics::kOfficial;
   bool need_batch_invariant = false;  // --deterministic
-  std::string_view force_row{};       // tests and benchmarks pin one row of the table
-  // Null: tensors are in host memory and CPU rows run. Otherwise tensors are in memory that this
-  // device reads, and device rows enqueue work on its stream and return; they cannot look into
-  // tensors, so contents that a CPU row would refuse are the caller's promise.
+  std::string_view force_impl{};      // tests and benchmarks pin one implementation of the table
+  // Null: tensors are in host memory and CPU implementations run. Otherwise tensors are in memory
+  // that this device reads, and device implementations enqueue work on its stream and return; they
+  // cannot read tensor contents on the host, so contents that a CPU implementation would refuse are
+  // the caller's responsibility.
   Device* device = nullptr;
+  Observer* observer = nullptr;  // sees every call; null: calls run
 };
-
-template <class Args>
-struct Row {
-  std::string_view name;
-  Arch arch;
-  bool batch_invariant;  // a token's bits do not depend on its neighbours; the harness proves it
-  const char* (*reject)(const Context&, const Args&);  // nullptr: can run; else the reason
-  void (*run)(const Context&, const Args&);
-  // Rows that feed tensor cores round operands first: the largest relative error of one operand.
-  // 0: products of the operands as they are, in f32.
-  double operand_rounding = 0;
-  // Bytes that run() takes from the device's workspace at most: callers who bring their own ask
-  // (capi/). nullptr: none, or an op that no such caller has.
-  int64_t (*workspace)(const Context&, const Args&) = nullptr;
-};
-
-template <class Args>
-using Table = std::span<const Row<Args>>;
-
-template <class Args>
-const char* accept_all(const Context&, const Args&) {
-  return nullptr;
-}
-
-// Whether rows of this architecture work in the memory of the context.
-inline bool reaches(Arch arch, const Context& context) {
-  return (arch == Arch::kCpu) == (context.device == nullptr);
-}
-
-// First row that fits. Throws kUnsupported with "row: reason" of every row.
-template <class Args>
-const Row<Args>& choose(Table<Args> table, const Context& context, const Args& args) {
-  std::string reasons;
-  for (const Row<Args>& row : table) {
-    const char* reason = nullptr;
-    if (!reaches(row.arch, context)) {
-      reason = row.arch == Arch::kCpu ? "tensors are on a device" : "tensors are in host memory";
-    } else {
-      reason = row.reject(context, args);
-    }
-    if (!context.force_row.empty() && row.name != context.force_row) reason = "not the forced row";
-    if (context.need_batch_invariant && !row.batch_invariant) reason = "not batch invariant";
-    if (reason == nullptr) return row;
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", row.name, reason);
-  }
-  fail(ErrorCode::kUnsupported, "no implementation fits ({})", reasons);
-}
 
 // Bytes that must move and flops that must run: the floor of a call.
 struct Cost {
   double bytes = 0, flops = 0;
 };
+
+// What dispatch needs to know about an implementation besides its own conditions.
+struct ImplInfo {
+  std::string_view name;
+  Arch arch;
+  bool batch_invariant;  // a token's bits do not depend on its neighbors; the harness proves it
+};
+
+template <class Args>
+struct Impl : ImplInfo {
+  const char* (*reject)(const Context&, const Args&);  // nullptr: can run; else the reason
+  void (*run)(const Context&, const Args&);
+  // Implementations that feed tensor cores round operands first: the largest relative error of one
+  // operand. 0: products of the operands as they are, in f32.
+  double operand_rounding = 0;
+  // Upper bound of the bytes that run() takes from the device's workspace; nullptr: none.
+  int64_t (*workspace)(const Context&, const Args&) = nullptr;
+};
+
+template <class Args>
+using Table = std::span<const Impl<Args>>;
+
+// A reject function for implementations that run whatever check() lets through.
+template <class Args>
+const char* accept_all(const Context&, const Args&) {
+  return nullptr;
+}
+
+template <class Args>
+struct Op {
+  std::string_view name;
+  Table<Args> impls;
+  void (*check)(const Args&);  // throws Error with the values when the arguments do not fit
+  Cost (*cost)(const Args&);
+
+  void operator()(const Context& context, const std::type_identity_t<Args>& args) const;
+};
+
+// One call, with the types of its op erased.
+class OpCall {
+ public:
+  virtual std::string_view op() const = 0;
+  virtual const ImplInfo& impl() const = 0;
+  virtual const Context& context() const = 0;
+  virtual Cost cost() const = 0;
+  virtual int64_t workspace() const = 0;  // bytes
+  virtual void run() const = 0;
+
+  // The arguments if this is a call of `op`, else null.
+  template <class Args>
+  const Args* args_of(const Op<Args>& op) const {
+    return &op == id() ? static_cast<const Args*>(args()) : nullptr;
+  }
+
+ protected:
+  ~OpCall() = default;
+
+ private:
+  virtual const void* id() const = 0;
+  virtual const void* args() const = 0;
+};
+
+// Sees every call that is made with its context, in order, and decides whether it runs. A memory
+// planner runs nothing; a profiler runs the call between two events; an oracle check compares what
+// the call wrote.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void observe(const OpCall& call) = 0;
+};
+
+// Whether implementations of this architecture work in the memory of the context.
+inline bool reaches(Arch arch, const Context& context) {
+  return (arch == Arch::kCpu) == (context.device == nullptr);
+}
+
+// Why the context cannot use an implementation, whatever the arguments are; null if it can.
+const char* refusal(const Context& context, const ImplInfo& impl);
+
+// Throws kUnsupported with one "implementation: reason" for every entry of the table.
+[[noreturn]] void fail_no_impl(std::string_view op, std::span<const ImplInfo* const> impls,
+                               std::span<const char* const> reasons);
+
+// The first implementation that accepts the call.
+template <class Args>
+const Impl<Args>& choose(const Op<Args>& op, const Context& context,
+                         const std::type_identity_t<Args>& args) {
+  const auto reason = [&](const Impl<Args>& impl) {
+    const char* why = refusal(context, impl);
+    return why != nullptr ? why : impl.reject(context, args);
+  };
+  for (const Impl<Args>& impl : op.impls)
+    if (reason(impl) == nullptr) return impl;
+  // Reasons are collected only now: a call that finds its implementation allocates nothing.
+  constexpr size_t kMaxImpls = 16;
+  const ImplInfo* infos[kMaxImpls];
+  const char* reasons[kMaxImpls];
+  const size_t count = op.impls.size() < kMaxImpls ? op.impls.size() : kMaxImpls;
+  for (size_t i = 0; i < count; ++i) infos[i] = &op.impls[i], reasons[i] = reason(op.impls[i]);
+  fail_no_impl(op.name, {infos, count}, {reasons, count});
+}
+
+// Bytes of device workspace that a call would take at most.
+template <class Args>
+int64_t workspace_bytes(const Op<Args>& op, const Context& context,
+                        const std::type_identity_t<Args>& args) {
+  op.check(args);
+  const Impl<Args>& impl = choose(op, context, args);
+  return impl.workspace == nullptr ? 0 : impl.workspace(context, args);
+}
+
+template <class Args>
+class OpCallOf final : public OpCall {
+ public:
+  OpCallOf(const Op<Args>& op, const Impl<Args>& impl, const Context& context, const Args& args)
+      : op_(op), impl_(impl), context_(context), args_(args) {}
+
+  std::string_view op() const override { return op_.name; }
+  const ImplInfo& impl() const override { return impl_; }
+  const Context& context() const override { return context_; }
+  Cost cost() const override { return op_.cost(args_); }
+  int64_t workspace() const override {
+    return impl_.workspace == nullptr ? 0 : impl_.workspace(context_, args_);
+  }
+  void run() const override { impl_.run(context_, args_); }
+
+ private:
+  const void* id() const override { return &op_; }
+  const void* args() const override { return &args_; }
+
+  const Op<Args>& op_;
+  const Impl<Args>& impl_;
+  const Context& context_;
+  const Args& args_;
+};
+
+// The one dispatch point.
+template <class Args>
+void call(const Op<Args>& op, const Context& context, const std::type_identity_t<Args>& args) {
+  op.check(args);
+  const Impl<Args>& impl = choose(op, context, args);
+  if (context.observer != nullptr) {
+    context.observer->observe(OpCallOf<Args>(op, impl, context, args));
+  } else {
+    impl.run(context, args);
+  }
+}
+
+template <class Args>
+void Op<Args>::operator()(const Context& context, const std::type_identity_t<Args>& args) const {
+  call(*this, context, args);
+}
 
 }  // namespace dsv4

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/errors.h"

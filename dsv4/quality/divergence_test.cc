@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/quality/distribution.h"
 #include "dsv4/quality/logits_source.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "tests/harness/errors.h"
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/temp_folder.h"

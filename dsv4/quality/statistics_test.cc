@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "tests/harness/errors.h"
 

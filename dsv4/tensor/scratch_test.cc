@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "dsv4/base/error.h"
 #include "tests/harness/errors.h"
 
 namespace dsv4 {

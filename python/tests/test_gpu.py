@@ -387,5 +387,5 @@ def test_refusals():
                           ({"attn_sink": call.sink.double()}, "attn_sink: want float32")):
         with pytest.raises(ValueError, match=line):
             call.run(**changes)
-    with pytest.raises(ValueError, match="no implementation fits .*cuda: not the forced row"):
+    with pytest.raises(ValueError, match="no implementation fits .*cuda: not the forced implementation"):
         dsv4_kernels.sparse_mla(call.q, first.k_cache, first.indices, 1.0, implementation="fastest")

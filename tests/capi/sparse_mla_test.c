@@ -258,9 +258,9 @@ static void test_refusals(void) {
   says(call(&t.p), DSV4_INVALID_ARGUMENT, "is row 2 of a pool of 2");
   two_keys(&t);
   t.p.implementation = "fastest";
-  says(call(&t.p), DSV4_UNSUPPORTED, "cpu: not the forced row");
+  says(call(&t.p), DSV4_UNSUPPORTED, "cpu: not the forced implementation");
   says(dsv4_sparse_mla_workspace_bytes(&t.p, NULL), DSV4_INVALID_ARGUMENT, "bytes is null");
-  says(dsv4_sparse_mla_workspace_bytes(&t.p, &bytes), DSV4_UNSUPPORTED, "not the forced row");
+  says(dsv4_sparse_mla_workspace_bytes(&t.p, &bytes), DSV4_UNSUPPORTED, "not the forced implementation");
   says(dsv4_schedule_create(NULL), DSV4_INVALID_ARGUMENT, "schedule is null");
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/error.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/tensor/buffer.h"

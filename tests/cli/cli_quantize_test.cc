@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/error.h"
 #include "tests/cli/cli.h"
 
 namespace dsv4 {

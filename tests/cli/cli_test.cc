@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/error.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/tensor/buffer.h"
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/error.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
 #include "tests/device/test_kernels.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dsv4/base/error.h"
 #include "tests/emulator/instructions.h"
 #include "tests/emulator/machine.h"
 

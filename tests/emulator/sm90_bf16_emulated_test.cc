@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/sm90_bf16_call.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/sparse_mla_check.h"

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/sm90_fp8_call.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/sparse_mla_check.h"

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/random_case_test.h"
 #include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "tests/model/golden_files.h"
 

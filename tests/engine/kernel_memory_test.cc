@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/workspace.h"

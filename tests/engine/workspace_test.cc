@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/executor.h"
 #include "tests/harness/tiny_model.h"

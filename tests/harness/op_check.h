@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/ops/op.h"
 #include "tests/harness/arena.h"
@@ -67,9 +68,9 @@ class ThreadCount {
 
 // What the rows of a table are put through: one case, any row.
 template <class Args>
-class RowCheck {
+class ImplCheck {
  public:
-  RowCheck(const Row<Args>& row, const Context& context, Arena& arena, const OpCase<Args>& test)
+  ImplCheck(const Impl<Args>& row, const Context& context, Arena& arena, const OpCase<Args>& test)
       : row_(row), context_(context), arena_(arena), test_(test) {}
 
   void on_cpu() {
@@ -122,7 +123,7 @@ class RowCheck {
     EXPECT_TRUE(together == alone) << "bits of a token depend on its neighbours";
   }
 
-  const Row<Args>& row_;
+  const Impl<Args>& row_;
   const Context context_;
   Arena& arena_;
   const OpCase<Args>& test_;
@@ -132,7 +133,7 @@ template <class Args>
 void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase<Args>& test) {
   arena.freeze();
   int accepted = 0;
-  for (const Row<Args>& row : table) {
+  for (const Impl<Args>& row : table) {
     Context context = base;
     if (row.arch != Arch::kCpu) context.device = gpu();
     if (!reaches(row.arch, context)) continue;
@@ -141,7 +142,7 @@ void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase
     if (rejected != nullptr) continue;
     ++accepted;
     SCOPED_TRACE(test.name + " row " + std::string(row.name));
-    RowCheck<Args> check(row, context, arena, test);
+    ImplCheck<Args> check(row, context, arena, test);
     row.arch == Arch::kCpu ? check.on_cpu() : check.on_gpu();
   }
   EXPECT_GT(accepted, 0) << test.name << ": no row accepted the case";

@@ -1,8 +1,12 @@
 // The harness has to notice rows that misbehave: each test here plants one fault.
 
 #include "tests/harness/op_check.h"
+#include "dsv4/base/error.h"
 
 #include <gtest/gtest-spi.h>
+
+#include "dsv4/base/error.h"
+#include "dsv4/tensor/buffer.h"
 
 namespace dsv4::test {
 namespace {
@@ -49,7 +53,7 @@ void writes_past_its_output(const Context&, const DoubleArgs& args) {
 }
 
 void run_checks(Run run, const char* (*reject)(const Context&, const DoubleArgs&)) {
-  const Row<DoubleArgs> table[] = {{"row", Arch::kCpu, true, reject, run}};
+  const Impl<DoubleArgs> table[] = {{"row", Arch::kCpu, true, reject, run}};
   Arena arena;
   Rng rng(1);
   const DoubleArgs args{.x = arena.input(DType::kF32, {3, 4}),
@@ -155,19 +159,71 @@ TEST(Arena, InOutTensorsStartEachRunAlike) {
   EXPECT_EQ(arena.written().size(), 20u);
 }
 
-TEST(Choose, TakesTheFirstRowThatFits) {
-  const auto reject = [](const Context&, const DoubleArgs&) -> const char* { return "too small"; };
-  const Row<DoubleArgs> rows[] = {{"fast", Arch::kCpu, false, reject, correct},
-                                  {"any", Arch::kCpu, false, accept_all<DoubleArgs>, correct},
-                                  {"slow", Arch::kCpu, true, accept_all<DoubleArgs>, correct}};
-  const Table<DoubleArgs> table(rows);
-  EXPECT_EQ(choose(table, Context{}, {}).name, "any");
-  EXPECT_EQ(choose(table, Context{.force_row = "slow"}, {}).name, "slow");
-  EXPECT_EQ(choose(table, Context{.need_batch_invariant = true}, {}).name, "slow");
-  EXPECT_EQ(
-      error_of([&] { choose(table, Context{.force_row = "fast"}, {}); }),
-      "no implementation fits (fast: too small; any: not the forced row; slow: not the forced "
-      "row)");
+void check_nothing(const DoubleArgs&) {
+}
+Cost no_cost(const DoubleArgs&) {
+  return {};
+}
+
+const char* too_small(const Context&, const DoubleArgs&) {
+  return "too small";
+}
+
+TEST(Dispatch, TakesTheFirstImplementationThatFits) {
+  const Impl<DoubleArgs> impls[] = {{"fast", Arch::kCpu, false, too_small, correct},
+                                    {"any", Arch::kCpu, false, accept_all<DoubleArgs>, correct},
+                                    {"slow", Arch::kCpu, true, accept_all<DoubleArgs>, correct}};
+  const Op<DoubleArgs> op{"double", impls, check_nothing, no_cost};
+  EXPECT_EQ(choose(op, Context{}, {}).name, "any");
+  EXPECT_EQ(choose(op, Context{.force_impl = "slow"}, {}).name, "slow");
+  EXPECT_EQ(choose(op, Context{.need_batch_invariant = true}, {}).name, "slow");
+  EXPECT_EQ(error_of([&] { choose(op, Context{.force_impl = "fast"}, {}); }),
+            "double: no implementation fits (fast: too small; any: not the forced implementation; "
+            "slow: not the forced implementation)");
+}
+
+// Keeps what it saw and runs every second call.
+struct EverySecond final : Observer {
+  std::vector<std::string> seen;
+  const DoubleArgs* args = nullptr;
+  const Op<DoubleArgs>* op = nullptr;
+  void observe(const OpCall& call) override {
+    seen.push_back(fmt::format("{}/{} {} bytes, workspace {}", call.op(), call.impl().name,
+                               call.cost().bytes, call.workspace()));
+    args = call.args_of(*op);
+    if (seen.size() % 2 == 0) call.run();
+  }
+};
+
+TEST(Dispatch, AnObserverDecidesWhetherACallRuns) {
+  Buffer x(DType::kF32, {1, 1}), out(DType::kF32, {1, 1});
+  x.as<float>()[0] = 3;
+  out.as<float>()[0] = -1;
+  const DoubleArgs args{.x = x, .out = out};
+  const auto workspace = [](const Context&, const DoubleArgs&) -> int64_t { return 64; };
+  const Impl<DoubleArgs> impls[] = {
+      {"any", Arch::kCpu, true, accept_all<DoubleArgs>, correct, 0, workspace}};
+  const auto cost = [](const DoubleArgs& a) { return Cost{.bytes = 8. * a.x.numel()}; };
+  const Op<DoubleArgs> op{"double", impls, check_nothing, cost}, other = op;
+
+  EverySecond observer;
+  observer.op = &op;
+  const Context context{.observer = &observer};
+  op(context, args);
+  EXPECT_EQ(out.as<float>()[0], -1) << "the observer did not run the first call";
+  EXPECT_EQ(observer.args->out.data, args.out.data);
+  op(context, args);
+  EXPECT_EQ(out.as<float>()[0], 6);
+  EXPECT_EQ(observer.seen, std::vector<std::string>(2, "double/any 8 bytes, workspace 64"));
+  other(context, args);
+  EXPECT_EQ(observer.args, nullptr) << "a call of another op";
+}
+
+TEST(Dispatch, ChecksBeforeItChooses) {
+  const Impl<DoubleArgs> impls[] = {{"fast", Arch::kCpu, false, too_small, correct}};
+  const auto check = [](const DoubleArgs&) { fail(ErrorCode::kInvalidArgument, "x is missing"); };
+  const Op<DoubleArgs> op{"double", impls, check, no_cost};
+  EXPECT_EQ(error_of([&] { op(Context{}, {}); }), "x is missing");
 }
 
 }  // namespace

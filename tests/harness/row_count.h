@@ -39,7 +39,7 @@ void count_row(const void* row, std::string_view name, Arch arch, const char* re
 
 // One case was offered to the row; `rejected` is what it answered, null when it took it.
 template <class Args>
-void count_row(const Row<Args>& row, const char* rejected) {
+void count_row(const Impl<Args>& row, const char* rejected) {
   count_row(&row, row.name, row.arch, rejected);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dsv4/base/error.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/ops/kbit/quantize_kbit.h"
 #include "tests/harness/targets.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "tests/model/golden_files.h"
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/device/device.h"
 #include "dsv4/engine/device_model.h"

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "tests/model/golden_files.h"
 
 namespace dsv4 {

@@ -6,15 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "dsv4/base/mapped_file.h"
-#include "tests/model/checked_ops.h"
 #include "tests/model/golden_files.h"
+#include "tests/model/oracle_check.h"
 
 namespace dsv4 {
 namespace {
 
 TEST(Official, EveryCallOfTheNetworkAgreesWithItsOracle) {
   const Model model = Model::load("models/demo");
-  const Context context{.numerics = Numerics::kOfficial};
+  test::OracleCheck check;
+  const Context context{.numerics = Numerics::kOfficial, .observer = &check};
   const auto golden =
       nlohmann::json::parse(read_text_file(test::kGoldenFolder + "demo/logits.json"));
   const auto ids = golden.at("ids").get<std::vector<int32_t>>();
@@ -28,11 +29,12 @@ TEST(Official, EveryCallOfTheNetworkAgreesWithItsOracle) {
                         "hc_head",    "kv_insert",  "index_insert", "compressor", "index_scores",
                         "top_k",      "sparse_mla", "router",       "experts"};
   for (const char* op : kOps) {
-    const test::OpRecord& record = test::op_records()[op];
-    EXPECT_GT(record.calls, 0) << op << " was never called";
+    const auto found = check.records().find(op);
+    ASSERT_NE(found, check.records().end()) << op << " was never called";
+    const test::OpRecord& record = found->second;
     EXPECT_EQ(record.failures, 0) << op << ": " << record.first_failure;
   }
-  EXPECT_EQ(test::op_records().size(), std::size(kOps));
+  EXPECT_EQ(check.records().size(), std::size(kOps));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/engine/engine.h"
 #include "tests/model/golden_files.h"

@@ -1,5 +1,6 @@
 #include "dsv4/ops/compressor/compressor.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/compressor/compressor_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/compressor/compressor_cuda.h"
@@ -8,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<CompressorArgs> kCompressor[] = {
+constexpr Impl<CompressorArgs> kCompressor[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<CompressorArgs>, compressor_cuda},
 #endif
@@ -29,24 +30,17 @@ void check(const CompressorArgs& args) {
   expect("out", args.out, {DType::kF32, DType::kBF16}, {entries, layout.width});
 }
 
-}  // namespace
-
-Table<CompressorArgs> compressor_rows() {
-  return kCompressor;
-}
-
 // Per token and column: kv and gate are read, the gate is shifted, exponentiated and summed, the
 // value weighed. The states add at most one open block per sequence.
-Cost compressor_cost(const CompressorArgs& args) {
+Cost cost(const CompressorArgs& args) {
   const int64_t state_bytes = args.state_slots.numel() * args.layout.floats() * 4;
   return {.bytes = static_cast<double>(args.kv.bytes() + args.gate.bytes() + args.ape.bytes() +
                                        args.out.bytes() + 2 * state_bytes),
           .flops = 7.0 * static_cast<double>(args.kv.numel())};
 }
 
-void compressor(const Context& context, const CompressorArgs& args) {
-  check(args);
-  choose(compressor_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<CompressorArgs> compressor{"compressor", kCompressor, check, cost};
 
 }  // namespace dsv4

@@ -42,8 +42,6 @@ constexpr int64_t num_closed_entries(int64_t start, int64_t count, int64_t ratio
   return (start + count) / ratio - start / ratio;
 }
 
-Table<CompressorArgs> compressor_rows();
-Cost compressor_cost(const CompressorArgs& args);
-void compressor(const Context& context, const CompressorArgs& args);
+extern const Op<CompressorArgs> compressor;
 
 }  // namespace dsv4

@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/compressor/compressor.h"
 
 namespace dsv4 {
@@ -35,9 +36,9 @@ struct CompressorCase {
 };
 
 void add(StateLayout layout, int64_t start, int64_t t) {
-  bench::register_rows<CompressorArgs>(
-      fmt::format("compressor/r{} d{} {} tokens", layout.ratio, layout.width, t), compressor_rows(),
-      compressor_cost, [=] { return std::make_shared<CompressorCase>(layout, start, t); });
+  bench::register_impls<CompressorArgs>(
+      fmt::format("compressor/r{} d{} {} tokens", layout.ratio, layout.width, t), compressor,
+      [=] { return std::make_shared<CompressorCase>(layout, start, t); });
 }
 
 const bool kRegistered = [] {

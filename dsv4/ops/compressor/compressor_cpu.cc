@@ -11,6 +11,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();

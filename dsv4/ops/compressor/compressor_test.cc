@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/compressor/compressor_oracle.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
@@ -73,7 +74,7 @@ void check_case(const StateLayout& layout, const Ints& start, const Ints& counts
                    want.out,
                    {.ulps = out_dtype == DType::kF32 ? 4.0 : 0.51, .abs = 1e-5, .rel = 1e-5}},
                   {"state", args.state, want.state, {.ulps = 0.51}}};
-  check_op(compressor_rows(), Context{}, arena, test);
+  check_op(compressor.impls, Context{}, arena, test);
 }
 
 TEST(Compressor, AgreesWithOracle) {

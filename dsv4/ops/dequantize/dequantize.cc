@@ -8,7 +8,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<DequantizeArgs> kDequantize[] = {
+constexpr Impl<DequantizeArgs> kDequantize[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<DequantizeArgs>, dequantize_cuda},
 #endif
@@ -21,20 +21,13 @@ void check(const DequantizeArgs& args) {
   expect("out", args.out, {DType::kF32, DType::kBF16, DType::kF16}, {n, k});
 }
 
-}  // namespace
-
-Table<DequantizeArgs> dequantize_rows() {
-  return kDequantize;
-}
-
-Cost dequantize_cost(const DequantizeArgs& args) {
+Cost cost(const DequantizeArgs& args) {
   return {.bytes = static_cast<double>(args.weight.bytes() + args.out.bytes()),
           .flops = 2.0 * static_cast<double>(args.out.numel())};
 }
 
-void dequantize(const Context& context, const DequantizeArgs& args) {
-  check(args);
-  choose(dequantize_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<DequantizeArgs> dequantize{"dequantize", kDequantize, check, cost};
 
 }  // namespace dsv4

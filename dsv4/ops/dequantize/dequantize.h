@@ -19,8 +19,6 @@ struct DequantizeArgs {
   TensorView out;     // [n, k] f32|bf16|f16; rows may be strided
 };
 
-Table<DequantizeArgs> dequantize_rows();
-Cost dequantize_cost(const DequantizeArgs& args);
-void dequantize(const Context& context, const DequantizeArgs& args);
+extern const Op<DequantizeArgs> dequantize;
 
 }  // namespace dsv4

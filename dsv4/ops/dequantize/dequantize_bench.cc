@@ -1,6 +1,7 @@
 // dequantize: FORMAT (k-bit by bits) of 4096 x 4096 to f32 and bf16. A new matrix each call, so
 // weights come from memory.
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/dequantize/dequantize.h"
 
 #include "bench/op_bench.h"
@@ -28,9 +29,9 @@ struct Case {
 
 void add(WeightFormat format, int bits, DType dtype) {
   const std::string stored = bits == 0 ? name(format) : fmt::format("k{}", bits);
-  bench::register_rows<DequantizeArgs>(fmt::format("dequantize/{} to {}", stored, name(dtype)),
-                                       dequantize_rows(), dequantize_cost,
-                                       [=] { return std::make_shared<Case>(format, bits, dtype); });
+  bench::register_impls<DequantizeArgs>(
+      fmt::format("dequantize/{} to {}", stored, name(dtype)), dequantize,
+      [=] { return std::make_shared<Case>(format, bits, dtype); });
 }
 
 const bool kRegistered = [] {

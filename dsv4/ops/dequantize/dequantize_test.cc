@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/dequantize/dequantize_oracle.h"
 #include "tests/harness/op_check.h"
@@ -49,7 +50,7 @@ void check_weight(Arena& arena, const WeightView& weight, DType dtype) {
   for (double& v : want) v = static_cast<double>(static_cast<float>(v));
   test.outputs = {
       {"out", args.out, want, {.ulps = (dtype == DType::kF32 ? 0 : 0.5) + (exact ? 0 : 1)}}};
-  check_op(dequantize_rows(), {}, arena, test);
+  check_op(dequantize.impls, {}, arena, test);
 }
 
 TEST(Dequantize, EveryFormatToEveryDtype) {

@@ -1,5 +1,6 @@
 #include "dsv4/ops/embed/embed.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/embed/embed_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/embed/embed_cuda.h"
@@ -8,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<EmbedArgs> kEmbed[] = {
+constexpr Impl<EmbedArgs> kEmbed[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<EmbedArgs>, embed_cuda},
 #endif
@@ -23,20 +24,13 @@ void check(const EmbedArgs& args) {
   DSV4_CHECK(args.out.is_contiguous(), "out must be contiguous, got {}", to_string(args.out));
 }
 
-}  // namespace
-
-Table<EmbedArgs> embed_rows() {
-  return kEmbed;
-}
-
-Cost embed_cost(const EmbedArgs& args) {
+Cost cost(const EmbedArgs& args) {
   const int64_t rows = args.ids.dim(0) * args.table.dim(1) * item_bytes(args.table.dtype);
   return {.bytes = static_cast<double>(rows + args.ids.bytes() + args.out.bytes())};
 }
 
-void embed(const Context& context, const EmbedArgs& args) {
-  check(args);
-  choose(embed_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<EmbedArgs> embed{"embed", kEmbed, check, cost};
 
 }  // namespace dsv4

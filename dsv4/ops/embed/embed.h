@@ -15,8 +15,6 @@ struct EmbedArgs {
   TensorView out;         // [t, m, d] f32|bf16
 };
 
-Table<EmbedArgs> embed_rows();
-Cost embed_cost(const EmbedArgs& args);
-void embed(const Context& context, const EmbedArgs& args);
+extern const Op<EmbedArgs> embed;
 
 }  // namespace dsv4

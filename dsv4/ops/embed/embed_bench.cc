@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/embed/embed.h"
 
@@ -24,8 +25,8 @@ struct Case {
 
 const bool kRegistered = [] {
   for (const int64_t t : bench::token_counts()) {
-    bench::register_rows<EmbedArgs>(fmt::format("embed/{}x4x4096", t), embed_rows(), embed_cost,
-                                    [=] { return std::make_shared<Case>(t, 4096); });
+    bench::register_impls<EmbedArgs>(fmt::format("embed/{}x4x4096", t), embed,
+                                     [=] { return std::make_shared<Case>(t, 4096); });
   }
   return true;
 }();

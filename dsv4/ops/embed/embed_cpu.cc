@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 

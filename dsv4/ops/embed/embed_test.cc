@@ -1,5 +1,6 @@
 #include "dsv4/ops/embed/embed.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/embed/embed_oracle.h"
 #include "tests/harness/op_check.h"
 
@@ -36,7 +37,7 @@ void check_embed(DType table_dtype, DType out_dtype, int64_t t, int64_t m, int64
             return one;
           },
       .num_tokens = t};
-  check_op(embed_rows(), Context{}, arena, test);
+  check_op(embed.impls, Context{}, arena, test);
 }
 
 TEST(Embed, AgreesWithOracle) {

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/experts/experts_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/experts/experts_cuda.h"
@@ -10,7 +11,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<ExpertsArgs> kExperts[] = {
+constexpr Impl<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
     {"cuda_mma", Arch::kCuda, false, reject_experts_mma, experts_mma},
     {"cuda_mma_rounded", Arch::kCuda, false, reject_experts_mma_rounded, experts_mma, 0x1p-9},
@@ -45,14 +46,8 @@ void check(const ExpertsArgs& args) {
   }
 }
 
-}  // namespace
-
-Table<ExpertsArgs> experts_rows() {
-  return kExperts;
-}
-
 // Weights of an expert move once however many tokens chose it.
-Cost experts_cost(const ExpertsArgs& args) {
+Cost cost(const ExpertsArgs& args) {
   const int64_t t = args.x.dim(0), k = slots(args);
   const int64_t ids = args.experts.empty() ? 0 : args.experts.bytes() + args.weights.bytes();
   Cost cost{.bytes =
@@ -72,9 +67,8 @@ Cost experts_cost(const ExpertsArgs& args) {
   return cost;
 }
 
-void experts(const Context& context, const ExpertsArgs& args) {
-  check(args);
-  choose(experts_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<ExpertsArgs> experts{"experts", kExperts, check, cost};
 
 }  // namespace dsv4

@@ -40,8 +40,6 @@ inline int64_t slots(const ExpertsArgs& args) {
   return args.experts.empty() ? 1 : args.experts.dim(1);
 }
 
-Table<ExpertsArgs> experts_rows();
-Cost experts_cost(const ExpertsArgs& args);
-void experts(const Context& context, const ExpertsArgs& args);
+extern const Op<ExpertsArgs> experts;
 
 }  // namespace dsv4

@@ -9,6 +9,7 @@
 
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 
 namespace dsv4 {
@@ -56,9 +57,8 @@ void add(const char* stored, WeightFormat format, int bits = 0) {
   std::set<int64_t> counts{4, 64, 512};
   for (const int64_t t : bench::token_counts()) counts.insert(t);
   for (const int64_t t : counts) {
-    bench::register_rows<ExpertsArgs>(fmt::format("experts_bench/{}/t:{}", stored, t),
-                                      experts_rows(), experts_cost,
-                                      [=] { return std::make_shared<Case>(format, bits, t); });
+    bench::register_impls<ExpertsArgs>(fmt::format("experts_bench/{}/t:{}", stored, t), experts,
+                                       [=] { return std::make_shared<Case>(format, bits, t); });
   }
 }
 

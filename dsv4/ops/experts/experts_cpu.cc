@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"

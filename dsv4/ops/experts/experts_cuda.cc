@@ -178,7 +178,7 @@ const char* reject_mma_rows(const Context& context, const ExpertsArgs& args, boo
   // Where most experts have one pair, the vector kernels are as fast.
   const auto experts = static_cast<int64_t>(args.table.size());
   const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= experts;
-  if (few && context.force_row.empty()) return "few tokens for each expert";
+  if (few && context.force_impl.empty()) return "few tokens for each expert";
   // Only what decides is filled in; hidden is ours, and aligned. Unquantised x is read as it is.
   const ExpertWeights& first = args.table[0];
   const bool copied = first.w1.quantised_activations();

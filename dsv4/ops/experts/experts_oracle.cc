@@ -19,7 +19,7 @@ Vector q8(const Vector& x) {
     std::vector<float> group(x.begin() + static_cast<int64_t>(start),
                              x.begin() + static_cast<int64_t>(start + count));
     std::vector<uint8_t> codes(count);
-    const uint8_t scale = quantize_q8(group.data(), static_cast<int>(count), codes.data());
+    const uint8_t scale = quantize_group_q8(group.data(), static_cast<int>(count), codes.data());
     for (const uint8_t code : codes) {
       out.push_back(static_cast<double>(e4m3_to_f32(code)) *
                     static_cast<double>(ue8m0_to_f32(scale)));

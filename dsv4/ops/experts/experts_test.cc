@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/experts/experts_oracle.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
@@ -84,7 +85,7 @@ void check_experts(const Shape& shape, const test::StoredAs& stored, DType x_dty
       .outputs = {{"acc", c.args.acc, experts_oracle(context, c.args), tolerance}},
       .one_token = one_token,
       .num_tokens = shape.t};
-  check_op(experts_rows(), context, c.arena, test);
+  check_op(experts.impls, context, c.arena, test);
 }
 
 // f32 all the way: three sums of at most 300 terms, each a random walk of 2^-24 steps, and exp.
@@ -155,7 +156,7 @@ void check_mixed(Case& c, const char* name, const test::Tolerance& tolerance,
       .outputs = {{"acc", c.args.acc, experts_oracle(context, c.args), tolerance}},
       .one_token = one_token,
       .num_tokens = c.args.x.dim(0)};
-  check_op(experts_rows(), context, c.arena, test);
+  check_op(experts.impls, context, c.arena, test);
 }
 
 // Formats may differ between the matrices of one expert; each decides for itself about Q8.
@@ -235,7 +236,7 @@ TEST(Experts, DeviceRowsWantStacks) {
   Rng rng(3);
   std::vector<ExpertWeights> mixed(c.table);
   mixed[2].w1 = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, 64, 64);
-  for (const Row<ExpertsArgs>& row : experts_rows()) {
+  for (const Impl<ExpertsArgs>& row : experts.impls) {
     if (row.arch == Arch::kCpu) continue;
     EXPECT_STREQ(row.reject(Context{}, c.args), "experts are not evenly spaced") << row.name;
     ExpertsArgs other = c.args;

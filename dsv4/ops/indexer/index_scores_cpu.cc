@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/math-inl.h"
 #include "dsv4/cpu/matmul.h"
 #include "dsv4/formats/index_layout.h"

@@ -1,5 +1,6 @@
 #include "dsv4/ops/indexer/indexer.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/indexer/indexer_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/indexer/indexer_cuda.h"
@@ -8,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<IndexScoresArgs> kIndexScores[] = {
+constexpr Impl<IndexScoresArgs> kIndexScores[] = {
 #if DSV4_CUDA
     {"cuda_mma", Arch::kCuda, true, index_scores_mma_reject, index_scores_mma},
     {"cuda", Arch::kCuda, true, index_scores_cuda_reject, index_scores_cuda},
@@ -16,7 +17,7 @@ constexpr Row<IndexScoresArgs> kIndexScores[] = {
     {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, index_scores_cpu},
 };
 
-constexpr Row<TopKArgs> kTopK[] = {
+constexpr Impl<TopKArgs> kTopK[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<TopKArgs>, top_k_cuda},
 #endif
@@ -48,17 +49,8 @@ void check(const TopKArgs& args) {
   DSV4_CHECK(args.page_entries > 0, "page_entries={}", args.page_entries);
 }
 
-}  // namespace
-
-Table<IndexScoresArgs> index_scores_rows() {
-  return kIndexScores;
-}
-Table<TopKArgs> top_k_rows() {
-  return kTopK;
-}
-
 // As if every query saw all n entries and read each key once.
-Cost index_scores_cost(const IndexScoresArgs& args) {
+Cost cost(const IndexScoresArgs& args) {
   const IndexLayoutFp4& layout = args.keys.layout;
   const int64_t key_bytes = args.keys.packed() ? layout.page_bytes(1) : 4 * int64_t{layout.width};
   const auto pairs = static_cast<double>(args.scores.numel());
@@ -66,18 +58,15 @@ Cost index_scores_cost(const IndexScoresArgs& args) {
                    static_cast<double>(args.q.bytes() + args.weights.bytes() + args.scores.bytes()),
           .flops = pairs * static_cast<double>(args.q.dim(1)) * (2.0 * layout.width + 3)};
 }
-Cost top_k_cost(const TopKArgs& args) {
+
+Cost cost(const TopKArgs& args) {
   return {.bytes = static_cast<double>(args.scores.bytes() + args.indices.bytes()), .flops = 0};
 }
 
-void index_scores(const Context& context, const IndexScoresArgs& args) {
-  check(args);
-  choose(index_scores_rows(), context, args).run(context, args);
-}
+}  // namespace
 
-void top_k(const Context& context, const TopKArgs& args) {
-  check(args);
-  choose(top_k_rows(), context, args).run(context, args);
-}
+constinit const Op<IndexScoresArgs> index_scores{"index_scores", kIndexScores, check, cost};
+
+constinit const Op<TopKArgs> top_k{"top_k", kTopK, check, cost};
 
 }  // namespace dsv4

@@ -37,12 +37,8 @@ struct TopKArgs {
                              // `pages` each one's cache row
 };
 
-Table<IndexScoresArgs> index_scores_rows();
-Cost index_scores_cost(const IndexScoresArgs& args);
-void index_scores(const Context& context, const IndexScoresArgs& args);
+extern const Op<IndexScoresArgs> index_scores;
 
-Table<TopKArgs> top_k_rows();
-Cost top_k_cost(const TopKArgs& args);
-void top_k(const Context& context, const TopKArgs& args);
+extern const Op<TopKArgs> top_k;
 
 }  // namespace dsv4

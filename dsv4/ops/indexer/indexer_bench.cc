@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/indexer/indexer.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
@@ -58,15 +59,14 @@ struct TopKCase {
 const bool kRegistered = [] {
   for (const int64_t t : bench::token_counts()) {
     for (const int64_t h : {4, 64}) {
-      bench::register_rows<IndexScoresArgs>(
-          fmt::format("index_scores/t{} h{} {} keys", t, h, 4096), index_scores_rows(),
-          index_scores_cost, [=] { return std::make_shared<IndexScoresCase>(t, h, 4096); });
+      bench::register_impls<IndexScoresArgs>(
+          fmt::format("index_scores/t{} h{} {} keys", t, h, 4096), index_scores,
+          [=] { return std::make_shared<IndexScoresCase>(t, h, 4096); });
     }
     for (const int64_t n : {4096, 262144}) {
       if (t * n > int64_t{1} << 26) continue;  // 256 MB of scores
-      bench::register_rows<TopKArgs>(fmt::format("top_k/t{} 512 of {}", t, n), top_k_rows(),
-                                     top_k_cost,
-                                     [=] { return std::make_shared<TopKCase>(t, n, 512); });
+      bench::register_impls<TopKArgs>(fmt::format("top_k/t{} 512 of {}", t, n), top_k,
+                                      [=] { return std::make_shared<TopKCase>(t, n, 512); });
     }
   }
   return true;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/indexer/indexer_oracle.h"
 #include "tests/harness/op_check.h"
 
@@ -105,7 +106,7 @@ void check_scores(const Shape& shape, Numerics numerics) {
   test::Tolerance tolerance{.ulps = 0, .rel = numerics == Numerics::kExact ? 2e-6 : 0x1p-8};
   if (shape.exact_sums) tolerance.rel = 0;
   test.outputs = {{"scores", args.scores, index_scores_oracle(context, args), tolerance}};
-  check_op(index_scores_rows(), context, arena, test);
+  check_op(index_scores.impls, context, arena, test);
 }
 
 TEST(IndexScores, AgreesWithOracle) {
@@ -182,7 +183,7 @@ void check_top_k(int64_t t, int64_t n, int64_t k, const Draw& draw, int page_ent
     if (!a.pages.empty()) one.sequence = a.sequence.slice(0, i, i + 1);
     return one;
   };
-  check_op(top_k_rows(), Context{}, arena, test);
+  check_op(top_k.impls, Context{}, arena, test);
 }
 
 TEST(TopK, AgreesWithSorting) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/ops/indexer/indexer_cpu.h"
 

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/dequantize/dequantize.h"
 #include "dsv4/ops/linear/linear.h"

@@ -2,13 +2,14 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/quantize_kbit_cpu.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr Row<QuantizeKbitArgs> kQuantizeKbit[] = {
+constexpr Impl<QuantizeKbitArgs> kQuantizeKbit[] = {
     {"cpu", Arch::kCpu, true, accept_all<QuantizeKbitArgs>, quantize_kbit_cpu},
 };
 
@@ -31,17 +32,7 @@ void check(const QuantizeKbitArgs& args) {
              "tensor_scale {} is not a power of two from 2^-126 to 2^125", args.tensor_scale);
 }
 
-}  // namespace
-
-const char* name(ScaleChoice choice) {
-  return choice == ScaleChoice::kReference ? "reference" : "searched";
-}
-
-Table<QuantizeKbitArgs> quantize_kbit_rows() {
-  return kQuantizeKbit;
-}
-
-Cost quantize_kbit_cost(const QuantizeKbitArgs& args) {
+Cost cost(const QuantizeKbitArgs& args) {
   // Reference: a distance and a comparison for each codebook value. Searched: the same for 32 to 64
   // scales; taken as 32.
   const double compared = 3.0 * args.codebook.size() * static_cast<double>(args.x.numel());
@@ -49,10 +40,13 @@ Cost quantize_kbit_cost(const QuantizeKbitArgs& args) {
           .flops = compared * (args.choice == ScaleChoice::kReference ? 1 : 33)};
 }
 
-void quantize_kbit(const Context& context, const QuantizeKbitArgs& args) {
-  check(args);
-  choose(quantize_kbit_rows(), context, args).run(context, args);
+}  // namespace
+
+const char* name(ScaleChoice choice) {
+  return choice == ScaleChoice::kReference ? "reference" : "searched";
 }
+
+constinit const Op<QuantizeKbitArgs> quantize_kbit{"quantize_kbit", kQuantizeKbit, check, cost};
 
 float choose_tensor_scale(float largest_magnitude) {
   if (!std::isfinite(largest_magnitude) || largest_magnitude < 0)

@@ -45,9 +45,7 @@ struct QuantizeKbitArgs {
 // importance a negative number, or when a block's largest |x| / tensor_scale exceeds kE4M4Max
 // (searched: times the nearer end of a codebook that ends below 1; the sentence says which
 // tensor_scale to use). Planes and scales hold nothing useful then.
-Table<QuantizeKbitArgs> quantize_kbit_rows();
-Cost quantize_kbit_cost(const QuantizeKbitArgs& args);
-void quantize_kbit(const Context& context, const QuantizeKbitArgs& args);
+extern const Op<QuantizeKbitArgs> quantize_kbit;
 
 // The largest magnitude of a tensor, 0 when it is empty. Throws kBadInput at a NaN or an infinity.
 // x: [n, k] f32|bf16|f16

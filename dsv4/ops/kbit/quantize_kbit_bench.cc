@@ -37,7 +37,7 @@ void quantize_kbit_bench(benchmark::State& state, Codebook (*codebook)(int), Sca
                         .scales = scales};
   if (weighted) args.importance = importance;
   for (auto _ : state) quantize_kbit({}, args);
-  bench::report(state, quantize_kbit_cost(args));
+  bench::report(state, quantize_kbit.cost(args));
   state.counters["Mweights/s/core"] =
       benchmark::Counter(1e-6 * kRows * kColumns / omp_get_max_threads(),
                          benchmark::Counter::kIsIterationInvariantRate);

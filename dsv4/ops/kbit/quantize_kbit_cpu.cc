@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/dequantize/dequantize.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/formats/weight.h"
 #include "dsv4/ops/kbit/quantize_kbit_oracle.h"
@@ -108,7 +109,7 @@ TEST(QuantizeKbit, ReferenceHasTheBitsOfTheSpec) {
     for (const int64_t k : {1, 33, 2100}) {
       for (const int64_t n : {0, 3}) {
         Case c(n, k, book, ScaleChoice::kReference);
-        check_op(quantize_kbit_rows(), {}, c.arena,
+        check_op(quantize_kbit.impls, {}, c.arena,
                  c.op_case(quantize_kbit_reference_oracle(c.args)));
       }
     }
@@ -120,8 +121,7 @@ TEST(QuantizeKbit, TakesEveryDtypeAndTensorScale) {
     for (const float scale : {0x1p-4f, 0.5f, 1.f, 0x1p14f}) {
       Case c(3, 100, nf_codebook(3), ScaleChoice::kReference, dtype);
       c.args.tensor_scale = scale;
-      check_op(quantize_kbit_rows(), {}, c.arena,
-               c.op_case(quantize_kbit_reference_oracle(c.args)));
+      check_op(quantize_kbit.impls, {}, c.arena, c.op_case(quantize_kbit_reference_oracle(c.args)));
     }
   }
 }
@@ -189,7 +189,7 @@ TEST(QuantizeKbit, SearchedBitsAreTheSameEverywhere) {
       }
       quantize_kbit({}, c.args);
       const QuantizedKbit first{values_of(c.args.planes), values_of(c.args.scales)};
-      check_op(quantize_kbit_rows(), {}, c.arena, c.op_case(first));
+      check_op(quantize_kbit.impls, {}, c.arena, c.op_case(first));
     }
   }
 }

@@ -1,12 +1,13 @@
 #include "dsv4/ops/kbit/repack_kbit.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/repack_kbit_cpu.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr Row<RepackKbitArgs> kRepackKbit[] = {
+constexpr Impl<RepackKbitArgs> kRepackKbit[] = {
     {"cpu", Arch::kCpu, true, accept_all<RepackKbitArgs>, repack_kbit_cpu},
 };
 
@@ -28,20 +29,13 @@ void check(const RepackKbitArgs& args) {
   DSV4_CHECK(planes.is_contiguous() && scales.is_contiguous(), "tiled tensors with gaps");
 }
 
-}  // namespace
-
-Table<RepackKbitArgs> repack_kbit_rows() {
-  return kRepackKbit;
-}
-
-Cost repack_kbit_cost(const RepackKbitArgs& args) {
+Cost cost(const RepackKbitArgs& args) {
   return {.bytes = static_cast<double>(args.planes_in.bytes() + args.scales_in.bytes() +
                                        args.planes_out.bytes() + args.scales_out.bytes())};
 }
 
-void repack_kbit(const Context& context, const RepackKbitArgs& args) {
-  check(args);
-  choose(repack_kbit_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<RepackKbitArgs> repack_kbit{"repack_kbit", kRepackKbit, check, cost};
 
 }  // namespace dsv4

@@ -26,8 +26,6 @@ struct RepackKbitArgs {
   TensorView scales_out;
 };
 
-Table<RepackKbitArgs> repack_kbit_rows();
-Cost repack_kbit_cost(const RepackKbitArgs& args);
-void repack_kbit(const Context& context, const RepackKbitArgs& args);
+extern const Op<RepackKbitArgs> repack_kbit;
 
 }  // namespace dsv4

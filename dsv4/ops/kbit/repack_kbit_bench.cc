@@ -35,7 +35,7 @@ void repack_kbit_bench(benchmark::State& state, Repack direction) {
     next(to_tiled, &args.planes_in, &args.scales_in);
     repack_kbit({}, args);
   }
-  bench::report(state, repack_kbit_cost(args));
+  bench::report(state, repack_kbit.cost(args));
   count_weights(state);
 }
 

@@ -1,5 +1,6 @@
 #include "dsv4/ops/kbit/repack_kbit.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
 #include "tests/harness/op_check.h"
 
@@ -57,7 +58,7 @@ TEST(RepackKbit, TilesAndBack) {
         Arena arena;
         const Flat flat = random_flat(arena, bits, n, blocks);
         const auto there = to_tiled(arena, flat, bits);
-        check_op(repack_kbit_rows(), {}, arena, there);
+        check_op(repack_kbit.impls, {}, arena, there);
 
         Arena second;  // there, the output is an input
         const RepackKbitArgs back{.direction = Repack::kToFlat,
@@ -74,7 +75,7 @@ TEST(RepackKbit, TilesAndBack) {
         };
         test.outputs = {{"planes", back.planes_out, values(flat.planes), {.ulps = 0}},
                         {"scales", back.scales_out, values(flat.scales), {.ulps = 0}}};
-        check_op(repack_kbit_rows(), {}, second, test);
+        check_op(repack_kbit.impls, {}, second, test);
       }
     }
   }

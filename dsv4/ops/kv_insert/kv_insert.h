@@ -24,12 +24,8 @@ struct IndexInsertArgs {
   IndexPool pool;
 };
 
-Table<KvInsertArgs> kv_insert_rows();
-Cost kv_insert_cost(const KvInsertArgs& args);
-void kv_insert(const Context& context, const KvInsertArgs& args);
+extern const Op<KvInsertArgs> kv_insert;
 
-Table<IndexInsertArgs> index_insert_rows();
-Cost index_insert_cost(const IndexInsertArgs& args);
-void index_insert(const Context& context, const IndexInsertArgs& args);
+extern const Op<IndexInsertArgs> index_insert;
 
 }  // namespace dsv4

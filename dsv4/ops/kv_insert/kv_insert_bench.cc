@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
 
 namespace dsv4 {
@@ -27,11 +28,11 @@ struct InsertCase {
 
 const bool kRegistered = [] {
   for (const int64_t n : bench::token_counts()) {
-    bench::register_rows<KvInsertArgs>(
-        fmt::format("kv_insert/{} rows", n), kv_insert_rows(), kv_insert_cost,
-        [=] { return std::make_shared<InsertCase<KvInsertArgs>>(KvLayout{}, 512, n); });
-    bench::register_rows<IndexInsertArgs>(
-        fmt::format("index_insert/{} rows", n), index_insert_rows(), index_insert_cost,
+    bench::register_impls<KvInsertArgs>(fmt::format("kv_insert/{} rows", n), kv_insert, [=] {
+      return std::make_shared<InsertCase<KvInsertArgs>>(KvLayout{}, 512, n);
+    });
+    bench::register_impls<IndexInsertArgs>(
+        fmt::format("index_insert/{} rows", n), index_insert,
         [=] { return std::make_shared<InsertCase<IndexInsertArgs>>(IndexLayoutFp4{}, 128, n); });
   }
   return true;

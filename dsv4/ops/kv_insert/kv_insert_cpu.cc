@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/kv_insert/kv_insert_oracle.h"
 #include "tests/harness/op_check.h"
 
@@ -142,7 +143,7 @@ TEST(KvInsert, WritesWhatTheOracleSays) {
           const KvLayout layout{.nope = entries == 1 ? 64 : 448, .rope = entries == 1 ? 6 : 64};
           const KvPool pool = kv_pool(arena, layout, ceil_div(90, entries), entries, packed);
           const auto args = make_args<KvInsertArgs>(arena, pool, n, dtype);
-          check_insert(kv_insert_rows(), arena, args, kv_insert_oracle(args));
+          check_insert(kv_insert.impls, arena, args, kv_insert_oracle(args));
         }
       }
     }
@@ -158,7 +159,7 @@ TEST(IndexInsert, WritesWhatTheOracleSays) {
           const int width = entries == 1 ? 32 : 128;
           const IndexPool pool = index_pool(arena, width, ceil_div(90, entries), entries, packed);
           const auto args = make_args<IndexInsertArgs>(arena, pool, n, dtype);
-          check_insert(index_insert_rows(), arena, args, index_insert_oracle(args));
+          check_insert(index_insert.impls, arena, args, index_insert_oracle(args));
         }
       }
     }

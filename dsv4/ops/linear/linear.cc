@@ -1,6 +1,7 @@
 #include "dsv4/ops/linear/linear.h"
 
 #include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/linear/linear_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/linear/linear_cublaslt_cuda.h"
@@ -10,7 +11,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<LinearArgs> kLinear[] = {
+constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
     {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8_cuda,
      kLtFp8Rounding},
@@ -22,13 +23,7 @@ constexpr Row<LinearArgs> kLinear[] = {
     {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},
 };
 
-}  // namespace
-
-Table<LinearArgs> linear_rows() {
-  return kLinear;
-}
-
-void linear_check(const LinearArgs& args) {
+void check(const LinearArgs& args) {
   check("weight", args.weight);
   const int64_t groups = args.groups;
   DSV4_CHECK(groups >= 1 && args.weight.n % groups == 0, "weight: {} rows in {} groups",
@@ -46,7 +41,7 @@ void linear_check(const LinearArgs& args) {
   expect("out", args.out, {DType::kF32, DType::kBF16}, {t, n});
 }
 
-Cost linear_cost(const LinearArgs& args) {
+Cost cost(const LinearArgs& args) {
   const int64_t t = args.x.dim(0);
   const int64_t scales = args.x_scale.empty() ? 0 : args.x_scale.bytes();
   return {
@@ -55,9 +50,8 @@ Cost linear_cost(const LinearArgs& args) {
       .flops = 2.0 * static_cast<double>(t) * static_cast<double>(args.weight.n * args.weight.k)};
 }
 
-void linear(const Context& context, const LinearArgs& args) {
-  linear_check(args);
-  choose(linear_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<LinearArgs> linear{"linear", kLinear, check, cost};
 
 }  // namespace dsv4

@@ -29,9 +29,6 @@ struct LinearArgs {
 // Columns that share one scale in x_scale.
 inline constexpr int64_t kActivationGroup = 128;
 
-Table<LinearArgs> linear_rows();
-Cost linear_cost(const LinearArgs& args);
-void linear_check(const LinearArgs& args);
-void linear(const Context& context, const LinearArgs& args);
+extern const Op<LinearArgs> linear;
 
 }  // namespace dsv4

@@ -7,6 +7,7 @@
 
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
+#include "dsv4/base/error.h"
 
 namespace dsv4 {
 namespace {
@@ -49,9 +50,9 @@ struct Case {
 };
 
 void add(const Stored& stored, const Shape& shape) {
-  bench::register_rows<LinearArgs>(
-      fmt::format("linear_bench/{}/t:{}/n:{}/k:{}", stored.name, shape.t, shape.n, shape.k),
-      linear_rows(), linear_cost, [=] { return std::make_shared<Case>(stored, shape); });
+  bench::register_impls<LinearArgs>(
+      fmt::format("linear_bench/{}/t:{}/n:{}/k:{}", stored.name, shape.t, shape.n, shape.k), linear,
+      [=] { return std::make_shared<Case>(stored, shape); });
 }
 
 constexpr Stored kAll[] = {{"fp8_block", WeightFormat::kFp8Block},

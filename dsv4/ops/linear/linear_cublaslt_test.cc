@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/linear/linear.h"
 #include "dsv4/ops/linear/linear_oracle.h"
 #include "tests/harness/op_check.h"
@@ -46,7 +47,7 @@ void check_linear(WeightFormat format, DType x, DType out, DType scale, const Sh
                           name(out)),
       .args = args,
       .outputs = {{"out", args.out, linear_oracle(args), tolerance, magnitude}}};
-  check_op(linear_rows(), Context{}, arena, test);
+  check_op(linear.impls, Context{}, arena, test);
 }
 
 TEST(LinearCublasLt, AgreesWithOracle) {
@@ -74,7 +75,7 @@ TEST(LinearCublasLt, RowsMayBeStrided) {
     const TensorView wide = arena.output(DType::kF32, {shape.t, 2 * shape.n});
     const TensorView dense = arena.output(DType::kF32, {shape.t, shape.n});
     arena.freeze();
-    for (const Row<LinearArgs>& row : linear_rows()) {
+    for (const Impl<LinearArgs>& row : linear.impls) {
       Context context;
       if (row.arch != Arch::kCpu) context.device = test::gpu();
       if (!reaches(row.arch, context)) continue;

@@ -45,7 +45,7 @@ namespace {
 const char* reject(const Context& context, const LinearArgs& args, bool rounded) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
   constexpr int64_t kFewTokens = 4;  // as fast in the vector kernels
-  if (args.x.dim(0) <= kFewTokens && context.force_row.empty()) return "few tokens";
+  if (args.x.dim(0) <= kFewTokens && context.force_impl.empty()) return "few tokens";
   return reject_mma(product_of(args), rounded);
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "dsv4/base/error.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/ops/linear/linear_oracle.h"
 #include "tests/harness/op_check.h"
@@ -65,7 +66,7 @@ void check_linear(const test::StoredAs& stored, const Shape& shape, const Dtypes
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 1000003 + shape.n * 1009 + shape.k));
   const LinearArgs args = random_args(arena, rng, stored, shape, dtypes);
-  linear_check(args);
+  linear.check(args);
   test::OpCase<LinearArgs> test{
       .name = fmt::format("{} t={} n={} k={} x {}", name(stored), shape.t, shape.n, shape.k,
                           name(dtypes.x)),
@@ -73,7 +74,7 @@ void check_linear(const test::StoredAs& stored, const Shape& shape, const Dtypes
       .outputs = {{"out", args.out, linear_oracle(args), tolerance(args), linear_magnitude(args)}},
       .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
       .num_tokens = shape.t};
-  check_op(linear_rows(), Context{}, arena, test);
+  check_op(linear.impls, Context{}, arena, test);
 }
 
 TEST(Linear, AgreesWithOracleOnAnyShape) {
@@ -251,7 +252,7 @@ TEST(Linear, NanStaysWhereItBelongs) {
               {{"out", args.out, linear_oracle(args), {.abs = 1e-3}, linear_magnitude(args)}},
           .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
           .num_tokens = t};
-      check_op(linear_rows(), Context{}, arena, test);
+      check_op(linear.impls, Context{}, arena, test);
     }
   }
 }

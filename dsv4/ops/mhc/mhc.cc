@@ -1,5 +1,6 @@
 #include "dsv4/ops/mhc/mhc.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/mhc/mhc_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/mhc/mhc_cuda.h"
@@ -8,21 +9,21 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<HcPreArgs> kHcPre[] = {
+constexpr Impl<HcPreArgs> kHcPre[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<HcPreArgs>, hc_pre_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<HcPreArgs>, hc_pre_cpu},
 };
 
-constexpr Row<HcPostArgs> kHcPost[] = {
+constexpr Impl<HcPostArgs> kHcPost[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<HcPostArgs>, hc_post_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<HcPostArgs>, hc_post_cpu},
 };
 
-constexpr Row<HcHeadArgs> kHcHead[] = {
+constexpr Impl<HcHeadArgs> kHcHead[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<HcHeadArgs>, hc_head_cuda},
 #endif
@@ -70,47 +71,30 @@ double mix_flops(const ConstTensorView& streams, const ConstTensorView& fn) {
   return static_cast<double>(streams.numel()) * (2.0 * static_cast<double>(fn.dim(0)) + 4.0);
 }
 
-}  // namespace
-
-Table<HcPreArgs> hc_pre_rows() {
-  return kHcPre;
-}
-Table<HcPostArgs> hc_post_rows() {
-  return kHcPost;
-}
-Table<HcHeadArgs> hc_head_rows() {
-  return kHcHead;
-}
-
-Cost hc_pre_cost(const HcPreArgs& args) {
+Cost cost(const HcPreArgs& args) {
   return {.bytes = static_cast<double>(args.streams.bytes() + args.fn.bytes() + args.out.bytes() +
                                        args.post.bytes() + args.comb.bytes()),
           .flops = mix_flops(args.streams, args.fn)};
 }
-Cost hc_post_cost(const HcPostArgs& args) {
+
+Cost cost(const HcPostArgs& args) {
   const auto m = static_cast<double>(args.streams.dim(1));
   return {.bytes = static_cast<double>(2 * args.streams.bytes() + args.y.bytes() +
                                        args.post.bytes() + args.comb.bytes()),
           .flops = static_cast<double>(args.streams.numel()) * (2.0 * m + 1.0)};
 }
-Cost hc_head_cost(const HcHeadArgs& args) {
+
+Cost cost(const HcHeadArgs& args) {
   return {.bytes = static_cast<double>(args.streams.bytes() + args.fn.bytes() + args.out.bytes()),
           .flops = mix_flops(args.streams, args.fn)};
 }
 
-void hc_pre(const Context& context, const HcPreArgs& args) {
-  check(args);
-  choose(hc_pre_rows(), context, args).run(context, args);
-}
+}  // namespace
 
-void hc_post(const Context& context, const HcPostArgs& args) {
-  check(args);
-  choose(hc_post_rows(), context, args).run(context, args);
-}
+constinit const Op<HcPreArgs> hc_pre{"hc_pre", kHcPre, check, cost};
 
-void hc_head(const Context& context, const HcHeadArgs& args) {
-  check(args);
-  choose(hc_head_rows(), context, args).run(context, args);
-}
+constinit const Op<HcPostArgs> hc_post{"hc_post", kHcPost, check, cost};
+
+constinit const Op<HcHeadArgs> hc_head{"hc_head", kHcHead, check, cost};
 
 }  // namespace dsv4

@@ -51,16 +51,10 @@ struct HcHeadArgs {
   TensorView out;  // [t, d] f32|bf16
 };
 
-Table<HcPreArgs> hc_pre_rows();
-Cost hc_pre_cost(const HcPreArgs& args);
-void hc_pre(const Context& context, const HcPreArgs& args);
+extern const Op<HcPreArgs> hc_pre;
 
-Table<HcPostArgs> hc_post_rows();
-Cost hc_post_cost(const HcPostArgs& args);
-void hc_post(const Context& context, const HcPostArgs& args);
+extern const Op<HcPostArgs> hc_post;
 
-Table<HcHeadArgs> hc_head_rows();
-Cost hc_head_cost(const HcHeadArgs& args);
-void hc_head(const Context& context, const HcHeadArgs& args);
+extern const Op<HcHeadArgs> hc_head;
 
 }  // namespace dsv4

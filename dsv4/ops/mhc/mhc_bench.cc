@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/mhc/mhc.h"
 
 namespace dsv4 {
@@ -87,12 +88,12 @@ struct HcHeadCase {
 const bool kRegistered = [] {
   for (const int64_t t : bench::token_counts()) {
     const std::string shape = fmt::format("{}x4x4096", t);
-    bench::register_rows<HcPreArgs>("hc_pre/" + shape, hc_pre_rows(), hc_pre_cost,
-                                    [=] { return std::make_shared<HcPreCase>(t, 4096); });
-    bench::register_rows<HcPostArgs>("hc_post/" + shape, hc_post_rows(), hc_post_cost,
-                                     [=] { return std::make_shared<HcPostCase>(t, 4096); });
-    bench::register_rows<HcHeadArgs>("hc_head/" + shape, hc_head_rows(), hc_head_cost,
-                                     [=] { return std::make_shared<HcHeadCase>(t, 4096); });
+    bench::register_impls<HcPreArgs>("hc_pre/" + shape, hc_pre,
+                                     [=] { return std::make_shared<HcPreCase>(t, 4096); });
+    bench::register_impls<HcPostArgs>("hc_post/" + shape, hc_post,
+                                      [=] { return std::make_shared<HcPostCase>(t, 4096); });
+    bench::register_impls<HcHeadArgs>("hc_head/" + shape, hc_head,
+                                      [=] { return std::make_shared<HcHeadCase>(t, 4096); });
   }
   return true;
 }();

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/mhc/mhc_oracle.h"
 #include "tests/harness/op_check.h"
 
@@ -49,7 +50,7 @@ void check_hc_pre(int64_t t, int64_t m, int64_t d, DType dtype) {
     one.comb = a.comb.slice(0, i, i + 1);
     return one;
   };
-  check_op(hc_pre_rows(), Context{}, arena, test);
+  check_op(hc_pre.impls, Context{}, arena, test);
 }
 
 void check_hc_post(int64_t t, int64_t m, int64_t d, DType y_dtype, DType dtype) {
@@ -70,7 +71,7 @@ void check_hc_post(int64_t t, int64_t m, int64_t d, DType y_dtype, DType dtype) 
                       .comb = a.comb.slice(0, i, i + 1),
                       .streams = a.streams.slice(0, i, i + 1)};
   };
-  check_op(hc_post_rows(), Context{}, arena, test);
+  check_op(hc_post.impls, Context{}, arena, test);
 }
 
 void check_hc_head(int64_t t, int64_t m, int64_t d, DType dtype) {
@@ -91,7 +92,7 @@ void check_hc_head(int64_t t, int64_t m, int64_t d, DType dtype) {
     one.out = a.out.slice(0, i, i + 1);
     return one;
   };
-  check_op(hc_head_rows(), Context{}, arena, test);
+  check_op(hc_head.impls, Context{}, arena, test);
 }
 
 TEST(Mhc, AgreesWithOracle) {

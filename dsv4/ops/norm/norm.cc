@@ -8,14 +8,14 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<RmsNormArgs> kRmsNorm[] = {
+constexpr Impl<RmsNormArgs> kRmsNorm[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<RmsNormArgs>, rms_norm_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<RmsNormArgs>, rms_norm_cpu},
 };
 
-constexpr Row<HeadNormArgs> kHeadNorm[] = {
+constexpr Impl<HeadNormArgs> kHeadNorm[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<HeadNormArgs>, head_norm_cuda},
 #endif
@@ -35,32 +35,20 @@ void check(const HeadNormArgs& args) {
   expect("out", args.out, {DType::kF32, DType::kBF16}, {rows, d});
 }
 
-}  // namespace
-
-Table<RmsNormArgs> rms_norm_rows() {
-  return kRmsNorm;
-}
-Table<HeadNormArgs> head_norm_rows() {
-  return kHeadNorm;
-}
-
-Cost rms_norm_cost(const RmsNormArgs& args) {
+Cost cost(const RmsNormArgs& args) {
   return {.bytes = static_cast<double>(args.x.bytes() + args.weight.bytes() + args.out.bytes()),
           .flops = 4.0 * static_cast<double>(args.x.numel())};
 }
-Cost head_norm_cost(const HeadNormArgs& args) {
+
+Cost cost(const HeadNormArgs& args) {
   return {.bytes = static_cast<double>(args.x.bytes() + args.out.bytes()),
           .flops = 3.0 * static_cast<double>(args.x.numel())};
 }
 
-void rms_norm(const Context& context, const RmsNormArgs& args) {
-  check(args);
-  choose(rms_norm_rows(), context, args).run(context, args);
-}
+}  // namespace
 
-void head_norm(const Context& context, const HeadNormArgs& args) {
-  check(args);
-  choose(head_norm_rows(), context, args).run(context, args);
-}
+constinit const Op<RmsNormArgs> rms_norm{"rms_norm", kRmsNorm, check, cost};
+
+constinit const Op<HeadNormArgs> head_norm{"head_norm", kHeadNorm, check, cost};
 
 }  // namespace dsv4

@@ -25,12 +25,8 @@ struct HeadNormArgs {
   float eps = 1e-6f;
 };
 
-Table<RmsNormArgs> rms_norm_rows();
-Cost rms_norm_cost(const RmsNormArgs& args);
-void rms_norm(const Context& context, const RmsNormArgs& args);
+extern const Op<RmsNormArgs> rms_norm;
 
-Table<HeadNormArgs> head_norm_rows();
-Cost head_norm_cost(const HeadNormArgs& args);
-void head_norm(const Context& context, const HeadNormArgs& args);
+extern const Op<HeadNormArgs> head_norm;
 
 }  // namespace dsv4

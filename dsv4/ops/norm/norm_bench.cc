@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/norm/norm.h"
 
 namespace dsv4 {
@@ -28,13 +29,11 @@ struct HeadCase {
 const bool kRegistered = [] {
   for (const int64_t t : bench::token_counts()) {
     for (const int64_t d : {1024, 4096}) {
-      bench::register_rows<RmsNormArgs>(fmt::format("rms_norm/{}x{}", t, d), rms_norm_rows(),
-                                        rms_norm_cost,
-                                        [=] { return std::make_shared<RmsCase>(t, d); });
+      bench::register_impls<RmsNormArgs>(fmt::format("rms_norm/{}x{}", t, d), rms_norm,
+                                         [=] { return std::make_shared<RmsCase>(t, d); });
     }
-    bench::register_rows<HeadNormArgs>(fmt::format("head_norm/{}x512", 64 * t), head_norm_rows(),
-                                       head_norm_cost,
-                                       [=] { return std::make_shared<HeadCase>(64 * t, 512); });
+    bench::register_impls<HeadNormArgs>(fmt::format("head_norm/{}x512", 64 * t), head_norm,
+                                        [=] { return std::make_shared<HeadCase>(64 * t, 512); });
   }
   return true;
 }();

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/norm/norm_oracle.h"
 #include "tests/harness/op_check.h"
 
@@ -29,7 +30,7 @@ void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DTy
     one.out = a.out.slice(0, i, i + 1);
     return one;
   };
-  check_op(rms_norm_rows(), Context{}, arena, test);
+  check_op(rms_norm.impls, Context{}, arena, test);
 }
 
 TEST(RmsNorm, AgreesWithOracle) {
@@ -63,7 +64,7 @@ TEST(HeadNorm, AgreesWithOracle) {
           return HeadNormArgs{
               .x = a.x.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1), .eps = a.eps};
         };
-        check_op(head_norm_rows(), context, arena, test);
+        check_op(head_norm.impls, context, arena, test);
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "dsv4/ops/quant/quant.h"
 
 #include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/quant/quant_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/quant/quant_cuda.h"
@@ -9,19 +10,19 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<QuantizeQ8Args> kQuantizeQ8[] = {
+constexpr Impl<QuantizeQ8Args> kQuantizeQ8[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<QuantizeQ8Args>, quantize_q8_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<QuantizeQ8Args>, quantize_q8_cpu},
 };
-constexpr Row<FakeQuantArgs> kFakeQuant[] = {
+constexpr Impl<FakeQuantArgs> kFakeQuant[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<FakeQuantArgs>, fake_quant_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<FakeQuantArgs>, fake_quant_cpu},
 };
-constexpr Row<HadamardArgs> kHadamard[] = {
+constexpr Impl<HadamardArgs> kHadamard[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, hadamard_cuda_reject, hadamard_cuda},
 #endif
@@ -56,42 +57,25 @@ double moved(const ConstTensorView& a, const ConstTensorView& b) {
   return static_cast<double>(a.bytes() + b.bytes());
 }
 
-}  // namespace
-
-Table<QuantizeQ8Args> quantize_q8_rows() {
-  return kQuantizeQ8;
-}
-Table<FakeQuantArgs> fake_quant_rows() {
-  return kFakeQuant;
-}
-Table<HadamardArgs> hadamard_rows() {
-  return kHadamard;
-}
-
-Cost quantize_q8_cost(const QuantizeQ8Args& args) {
+Cost cost(const QuantizeQ8Args& args) {
   return {.bytes = moved(args.x, args.codes) + static_cast<double>(args.scales.bytes()),
           .flops = 3.0 * static_cast<double>(args.x.numel())};
 }
-Cost fake_quant_cost(const FakeQuantArgs& args) {
+
+Cost cost(const FakeQuantArgs& args) {
   return {.bytes = moved(args.x, args.out), .flops = 4.0 * static_cast<double>(args.x.numel())};
 }
-Cost hadamard_cost(const HadamardArgs& args) {
+
+Cost cost(const HadamardArgs& args) {
   double levels = 1;  // the product with n^-1/2
   for (int64_t n = args.x.dim(-1); n > 1; n /= 2) ++levels;
   return {.bytes = moved(args.x, args.out), .flops = levels * static_cast<double>(args.x.numel())};
 }
 
-void quantize_q8(const Context& context, const QuantizeQ8Args& args) {
-  check(args);
-  choose(quantize_q8_rows(), context, args).run(context, args);
-}
-void fake_quant(const Context& context, const FakeQuantArgs& args) {
-  check(args);
-  choose(fake_quant_rows(), context, args).run(context, args);
-}
-void hadamard(const Context& context, const HadamardArgs& args) {
-  check(args);
-  choose(hadamard_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<QuantizeQ8Args> quantize_q8{"quantize_q8", kQuantizeQ8, check, cost};
+constinit const Op<FakeQuantArgs> fake_quant{"fake_quant", kFakeQuant, check, cost};
+constinit const Op<HadamardArgs> hadamard{"hadamard", kHadamard, check, cost};
 
 }  // namespace dsv4

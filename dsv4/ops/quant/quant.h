@@ -34,16 +34,10 @@ struct HadamardArgs {
   TensorView out;     // [t, n] f32|bf16, may be x
 };
 
-Table<QuantizeQ8Args> quantize_q8_rows();
-Cost quantize_q8_cost(const QuantizeQ8Args& args);
-void quantize_q8(const Context& context, const QuantizeQ8Args& args);
+extern const Op<QuantizeQ8Args> quantize_q8;
 
-Table<FakeQuantArgs> fake_quant_rows();
-Cost fake_quant_cost(const FakeQuantArgs& args);
-void fake_quant(const Context& context, const FakeQuantArgs& args);
+extern const Op<FakeQuantArgs> fake_quant;
 
-Table<HadamardArgs> hadamard_rows();
-Cost hadamard_cost(const HadamardArgs& args);
-void hadamard(const Context& context, const HadamardArgs& args);
+extern const Op<HadamardArgs> hadamard;
 
 }  // namespace dsv4

@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/quant/quant.h"
 
 namespace dsv4 {
@@ -39,20 +40,20 @@ struct HadamardCase {
 const bool kRegistered = [] {
   for (const int64_t t : bench::token_counts()) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      bench::register_rows<QuantizeQ8Args>(
-          fmt::format("quantize_q8/{}x4096 {}", t, name(dtype)), quantize_q8_rows(),
-          quantize_q8_cost, [=] { return std::make_shared<QuantizeCase>(t, 4096, dtype); });
+      bench::register_impls<QuantizeQ8Args>(
+          fmt::format("quantize_q8/{}x4096 {}", t, name(dtype)), quantize_q8,
+          [=] { return std::make_shared<QuantizeCase>(t, 4096, dtype); });
     }
-    bench::register_rows<FakeQuantArgs>(
-        fmt::format("fake_quant s8/{}x448", t), fake_quant_rows(), fake_quant_cost,
-        [=] { return std::make_shared<FakeCase>(t, 448, FakeQuantFormat::kS8, 64); });
+    bench::register_impls<FakeQuantArgs>(fmt::format("fake_quant s8/{}x448", t), fake_quant, [=] {
+      return std::make_shared<FakeCase>(t, 448, FakeQuantFormat::kS8, 64);
+    });
     // The queries of the indexer: 64 heads.
-    bench::register_rows<FakeQuantArgs>(
-        fmt::format("fake_quant s4/{}x128", 64 * t), fake_quant_rows(), fake_quant_cost,
+    bench::register_impls<FakeQuantArgs>(
+        fmt::format("fake_quant s4/{}x128", 64 * t), fake_quant,
         [=] { return std::make_shared<FakeCase>(64 * t, 128, FakeQuantFormat::kS4, 32); });
-    bench::register_rows<HadamardArgs>(fmt::format("hadamard/{}x128", 64 * t), hadamard_rows(),
-                                       hadamard_cost,
-                                       [=] { return std::make_shared<HadamardCase>(64 * t, 128); });
+    bench::register_impls<HadamardArgs>(fmt::format("hadamard/{}x128", 64 * t), hadamard, [=] {
+      return std::make_shared<HadamardCase>(64 * t, 128);
+    });
   }
   return true;
 }();

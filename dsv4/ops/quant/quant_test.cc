@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/quant/quant_oracle.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
@@ -50,7 +51,7 @@ void check_quantize_q8(int64_t t, int64_t k, int group, DType dtype) {
                           .scales = a.scales.slice(0, i, i + 1),
                           .group = a.group};
   };
-  check_op(quantize_q8_rows(), Context{}, arena, test);
+  check_op(quantize_q8.impls, Context{}, arena, test);
 }
 
 TEST(QuantizeQ8, EqualsTheDefinition) {
@@ -81,7 +82,7 @@ void check_fake_quant(FakeQuantFormat format, int64_t t, int64_t k, int group, D
     one.out = a.out.slice(0, i, i + 1);
     return one;
   };
-  check_op(fake_quant_rows(), Context{}, arena, test);
+  check_op(fake_quant.impls, Context{}, arena, test);
 }
 
 TEST(FakeQuant, EqualsTheDefinition) {
@@ -148,7 +149,7 @@ void check_hadamard(int64_t t, int64_t n, DType in, DType out) {
   test.one_token = [](const HadamardArgs& a, int64_t i) {
     return HadamardArgs{.x = a.x.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1)};
   };
-  check_op(hadamard_rows(), Context{}, arena, test);
+  check_op(hadamard.impls, Context{}, arena, test);
 }
 
 TEST(Hadamard, AgreesWithTheMatrix) {

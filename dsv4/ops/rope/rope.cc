@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/rope/rope_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/rope/rope_cuda.h"
@@ -11,7 +12,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<RopeArgs> kRope[] = {
+constexpr Impl<RopeArgs> kRope[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<RopeArgs>, rope_cuda},
 #endif
@@ -46,6 +47,14 @@ void stretch(std::vector<float>& freqs, int dim, double base, const YarnParams& 
   }
 }
 
+Cost cost(const RopeArgs& args) {
+  const double tokens = static_cast<double>(args.x.dim(0));
+  const double pairs = static_cast<double>(args.freqs.dim(0));
+  const double rotated = tokens * static_cast<double>(args.x.dim(1)) * pairs;
+  const auto item = static_cast<double>(item_bytes(args.x.dtype));
+  return {.bytes = 4 * rotated * item + 4 * (tokens + pairs), .flops = 6 * rotated};
+}
+
 }  // namespace
 
 std::vector<float> rope_frequencies(int dim, double base, const YarnParams& yarn) {
@@ -66,21 +75,6 @@ std::vector<float> rope_frequencies(int dim, double base, const YarnParams& yarn
   return freqs;
 }
 
-Table<RopeArgs> rope_rows() {
-  return kRope;
-}
-
-Cost rope_cost(const RopeArgs& args) {
-  const double tokens = static_cast<double>(args.x.dim(0));
-  const double pairs = static_cast<double>(args.freqs.dim(0));
-  const double rotated = tokens * static_cast<double>(args.x.dim(1)) * pairs;
-  const auto item = static_cast<double>(item_bytes(args.x.dtype));
-  return {.bytes = 4 * rotated * item + 4 * (tokens + pairs), .flops = 6 * rotated};
-}
-
-void rope(const Context& context, const RopeArgs& args) {
-  check(args);
-  choose(rope_rows(), context, args).run(context, args);
-}
+constinit const Op<RopeArgs> rope{"rope", kRope, check, cost};
 
 }  // namespace dsv4

@@ -27,8 +27,6 @@ struct RopeArgs {
   bool inverse = false;
 };
 
-Table<RopeArgs> rope_rows();
-Cost rope_cost(const RopeArgs& args);
-void rope(const Context& context, const RopeArgs& args);
+extern const Op<RopeArgs> rope;
 
 }  // namespace dsv4

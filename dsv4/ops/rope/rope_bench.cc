@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/rope/rope.h"
 
 namespace dsv4 {
@@ -23,9 +24,8 @@ const bool kRegistered = [] {
   for (const int64_t t : bench::token_counts()) {
     for (const int64_t h : {1, 64}) {
       for (const DType dtype : {DType::kBF16, DType::kF32}) {
-        bench::register_rows<RopeArgs>(fmt::format("rope/{}x{}x512 {}", t, h, name(dtype)),
-                                       rope_rows(), rope_cost,
-                                       [=] { return std::make_shared<Case>(t, h, dtype); });
+        bench::register_impls<RopeArgs>(fmt::format("rope/{}x{}x512 {}", t, h, name(dtype)), rope,
+                                        [=] { return std::make_shared<Case>(t, h, dtype); });
       }
     }
   }

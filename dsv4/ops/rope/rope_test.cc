@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/rope/rope_oracle.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
@@ -112,7 +113,7 @@ void check_rope(const Shape& shape, DType dtype, bool inverse, uint64_t seed) {
     one.positions = a.positions.slice(0, i, i + 1);
     return one;
   };
-  check_op(rope_rows(), Context{}, arena, test);
+  check_op(rope.impls, Context{}, arena, test);
 }
 
 TEST(Rope, AgreesWithOracle) {

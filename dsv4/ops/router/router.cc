@@ -1,5 +1,6 @@
 #include "dsv4/ops/router/router.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/router/router_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/router/router_cuda.h"
@@ -8,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<RouterArgs> kRouter[] = {
+constexpr Impl<RouterArgs> kRouter[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, router_cuda_reject, router_cuda},
 #endif
@@ -29,21 +30,14 @@ void check(const RouterArgs& args) {
   expect("ids", args.ids, {DType::kI32}, {t});
 }
 
-}  // namespace
-
-Table<RouterArgs> router_rows() {
-  return kRouter;
-}
-
-Cost router_cost(const RouterArgs& args) {
+Cost cost(const RouterArgs& args) {
   return {.bytes = static_cast<double>(args.logits.bytes() + args.experts.bytes() +
                                        args.weights.bytes()),
           .flops = 4.0 * static_cast<double>(args.logits.numel())};
 }
 
-void router(const Context& context, const RouterArgs& args) {
-  check(args);
-  choose(router_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<RouterArgs> router{"router", kRouter, check, cost};
 
 }  // namespace dsv4

@@ -25,8 +25,6 @@ struct RouterArgs {
   TensorView weights;     // [t, k] f32
 };
 
-Table<RouterArgs> router_rows();
-Cost router_cost(const RouterArgs& args);
-void router(const Context& context, const RouterArgs& args);
+extern const Op<RouterArgs> router;
 
 }  // namespace dsv4

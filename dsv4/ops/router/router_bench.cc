@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/ops/router/router.h"
 
 namespace dsv4 {
@@ -25,9 +26,8 @@ struct Case {
 
 const bool kRegistered = [] {
   for (const int64_t t : bench::token_counts()) {
-    bench::register_rows<RouterArgs>(fmt::format("router/{} tokens 6 of 256", t), router_rows(),
-                                     router_cost,
-                                     [=] { return std::make_shared<Case>(t, 256, 6); });
+    bench::register_impls<RouterArgs>(fmt::format("router/{} tokens 6 of 256", t), router,
+                                      [=] { return std::make_shared<Case>(t, 256, 6); });
   }
   return true;
 }();

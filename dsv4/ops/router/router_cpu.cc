@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <vector>
+#include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 
 namespace dsv4 {

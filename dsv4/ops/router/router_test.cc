@@ -1,5 +1,6 @@
 #include "dsv4/ops/router/router.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/router/router_oracle.h"
 #include "tests/harness/op_check.h"
 
@@ -28,7 +29,7 @@ void check_router(Arena& arena, const RouterArgs& args, const std::string& name)
                   {"weights", args.weights, want.weights, {.ulps = 8}}},
       .one_token = one_token,
       .num_tokens = args.logits.dim(0)};
-  check_op(router_rows(), Context{}, arena, test);
+  check_op(router.impls, Context{}, arena, test);
 }
 
 TEST(Router, LearnedAgreesWithOracle) {

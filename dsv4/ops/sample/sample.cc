@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sample/sample_cpu.h"
 #if DSV4_CUDA
 #include "dsv4/ops/sample/sample_cuda.h"
@@ -10,7 +11,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<SampleArgs> kSample[] = {
+constexpr Impl<SampleArgs> kSample[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<SampleArgs>, sample_cuda},
 #endif
@@ -29,21 +30,14 @@ void check(const SampleArgs& args) {
              args.steps.size(), *b);
 }
 
-}  // namespace
-
-Table<SampleArgs> sample_rows() {
-  return kSample;
-}
-
-Cost sample_cost(const SampleArgs& args) {
+Cost cost(const SampleArgs& args) {
   // The logits are read once; an exponential per logit counts as 20 flops.
   return {.bytes = static_cast<double>(args.logits.bytes()),
           .flops = 20.0 * static_cast<double>(args.logits.numel())};
 }
 
-void sample(const Context& context, const SampleArgs& args) {
-  check(args);
-  choose(sample_rows(), context, args).run(context, args);
-}
+}  // namespace
+
+constinit const Op<SampleArgs> sample{"sample", kSample, check, cost};
 
 }  // namespace dsv4

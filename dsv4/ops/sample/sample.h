@@ -37,8 +37,6 @@ struct SampleArgs {
   TensorView logprobs;              // [b] f32
 };
 
-Table<SampleArgs> sample_rows();
-Cost sample_cost(const SampleArgs& args);
-void sample(const Context& context, const SampleArgs& args);
+extern const Op<SampleArgs> sample;
 
 }  // namespace dsv4

@@ -1,4 +1,5 @@
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/sample/sample.h"
 
@@ -32,9 +33,8 @@ struct Case {
 };
 
 void add(const char* what, double sigma, const SamplingParams& params) {
-  bench::register_rows<SampleArgs>(fmt::format("sample/{} sigma {}", what, sigma), sample_rows(),
-                                   sample_cost,
-                                   [=] { return std::make_shared<Case>(sigma, params); });
+  bench::register_impls<SampleArgs>(fmt::format("sample/{} sigma {}", what, sigma), sample,
+                                    [=] { return std::make_shared<Case>(sigma, params); });
 }
 
 const bool kRegistered = [] {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/reduce.h"

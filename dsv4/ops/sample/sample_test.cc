@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sample/sample_oracle.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
@@ -81,7 +82,7 @@ void check_sample(int64_t b, int64_t v, double sigma, uint64_t seed) {
                       .ids = a.ids.slice(0, i, i + 1),
                       .logprobs = a.logprobs.slice(0, i, i + 1)};
   };
-  check_op(sample_rows(), Context{}, arena, test);
+  check_op(sample.impls, Context{}, arena, test);
 }
 
 TEST(Sample, AgreesWithOracle) {
@@ -115,7 +116,7 @@ TEST(Sample, DeviceRowsMarkBadLogits) {
                         .steps = draws.steps,
                         .ids = arena.output(DType::kI32, {kRows}),
                         .logprobs = arena.output(DType::kF32, {kRows})};
-  for (const Row<SampleArgs>& row : sample_rows()) {
+  for (const Impl<SampleArgs>& row : sample.impls) {
     if (row.arch == Arch::kCpu) continue;
     arena.prepare();
     row.run(Context{.device = test::gpu()}, args);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/sm90_fp8_kernel.cuh"
 
 namespace dsv4::sm90_fp8 {

@@ -1,5 +1,6 @@
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/by_request.h"
 #include "dsv4/ops/sparse_mla/sparse_mla_cpu.h"
 #if DSV4_CUDA
@@ -9,7 +10,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr Row<SparseMlaArgs> kSparseMla[] = {
+constexpr Impl<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
     {"sm90_fp8", Arch::kSm90, false, sparse_mla_sm90_fp8_reject, sparse_mla_sm90_fp8},
     {"sm90_fp8_invariant", Arch::kSm90, true, sparse_mla_sm90_fp8_invariant_reject,
@@ -83,13 +84,7 @@ double list_bytes(const KvList& list) {
   return static_cast<double>(list.rows.numel() * (list.pool.row_bytes() + item_bytes(DType::kI32)));
 }
 
-}  // namespace
-
-Table<SparseMlaArgs> sparse_mla_rows() {
-  return kSparseMla;
-}
-
-Cost sparse_mla_cost(const SparseMlaArgs& args) {
+Cost cost(const SparseMlaArgs& args) {
   const auto bytes = [](const TensorView& view) { return view.empty() ? 0 : view.bytes(); };
   const double rows = static_cast<double>(listed(args.window) + listed(args.compressed));
   return {.bytes = static_cast<double>(args.q.bytes() + args.out.bytes() + bytes(args.lse) +
@@ -98,15 +93,8 @@ Cost sparse_mla_cost(const SparseMlaArgs& args) {
           .flops = 2.0 * static_cast<double>(args.q.numel() + args.out.numel()) * rows};
 }
 
-void sparse_mla(const Context& context, const SparseMlaArgs& args) {
-  check(args);
-  choose(sparse_mla_rows(), context, args).run(context, args);
-}
+}  // namespace
 
-int64_t sparse_mla_workspace(const Context& context, const SparseMlaArgs& args) {
-  check(args);
-  const Row<SparseMlaArgs>& row = choose(sparse_mla_rows(), context, args);
-  return row.workspace == nullptr ? 0 : row.workspace(context, args);
-}
+constinit const Op<SparseMlaArgs> sparse_mla{"sparse_mla", kSparseMla, check, cost};
 
 }  // namespace dsv4

@@ -47,10 +47,6 @@ struct SparseMlaArgs {
   TensorView max_logits;  // as lse: m; or empty
 };
 
-Table<SparseMlaArgs> sparse_mla_rows();
-Cost sparse_mla_cost(const SparseMlaArgs& args);
-void sparse_mla(const Context& context, const SparseMlaArgs& args);
-// What sparse_mla() takes from the device's workspace for these arguments. Throws what it throws.
-int64_t sparse_mla_workspace(const Context& context, const SparseMlaArgs& args);
+extern const Op<SparseMlaArgs> sparse_mla;
 
 }  // namespace dsv4

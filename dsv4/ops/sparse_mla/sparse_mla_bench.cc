@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bench/op_bench.h"
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
@@ -70,9 +71,9 @@ struct SparseMlaCase {
 };
 
 void add(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layout) {
-  bench::register_rows<SparseMlaArgs>(
+  bench::register_impls<SparseMlaArgs>(
       fmt::format("sparse_mla/t{} h{} d{} {}+{} rows", t, h, layout.width(), window, compressed),
-      sparse_mla_rows(), sparse_mla_cost,
+      sparse_mla,
       [=] { return std::make_shared<SparseMlaCase>(t, h, window, compressed, layout); });
 }
 
@@ -225,18 +226,17 @@ struct PrefillCase {
 
 void add_decode(const char* what, int64_t b, int64_t s_q, int64_t h, const KvLayout& layout,
                 const ListShape& window, const ListShape& compressed = {}) {
-  bench::register_rows<SparseMlaArgs>(
+  bench::register_impls<SparseMlaArgs>(
       fmt::format("sparse_mla/{} b{} s_q{} h{} d{} {}+{} rows", what, b, s_q, h, layout.width(),
                   window.topk, compressed.topk),
-      sparse_mla_rows(), sparse_mla_cost,
+      sparse_mla,
       [=] { return std::make_shared<DecodeCase>(b, s_q, h, layout, window, compressed); });
 }
 
 void add_prefill(int64_t s_q, int64_t s_kv, int64_t h, int d, int64_t topk) {
-  bench::register_rows<SparseMlaArgs>(
+  bench::register_impls<SparseMlaArgs>(
       fmt::format("sparse_mla/prefill s_q{} s_kv{} h{} d{} {} rows", s_q, s_kv, h, d, topk),
-      sparse_mla_rows(), sparse_mla_cost,
-      [=] { return std::make_shared<PrefillCase>(s_q, s_kv, h, d, topk); });
+      sparse_mla, [=] { return std::make_shared<PrefillCase>(s_q, s_kv, h, d, topk); });
 }
 
 void add_peer_shapes() {

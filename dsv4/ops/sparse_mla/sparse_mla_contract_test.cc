@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/random_case_test.h"
 #include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 #include "tests/harness/op_check.h"
@@ -35,7 +36,7 @@ TEST(SparseMlaContract, TrailingInvalidIdsChangeNothing) {
   padded.window.rows = with_room(args.window.rows, 128);
   padded.compressed.rows = with_room(args.compressed.rows, kLong);
   padded.out = arena.output(shape.dtype, {1, shape.h, 512});
-  for (const Row<SparseMlaArgs>& row : sparse_mla_rows()) {
+  for (const Impl<SparseMlaArgs>& row : sparse_mla.impls) {
     const Context context{.device = row.arch == Arch::kCpu ? nullptr : test::gpu()};
     if (!row.batch_invariant) continue;
     if (!reaches(row.arch, context) || row.reject(context, args) != nullptr) continue;
@@ -91,7 +92,7 @@ TEST(SparseMlaContract, MergedPartsAreTheWhole) {
     const Context base{.numerics = numerics};
     const std::vector<double> want = sparse_mla_oracle(base, args).out;
     const TensorView got = arena.output(DType::kF32, {3, 16, 512});
-    for (const Row<SparseMlaArgs>& row : sparse_mla_rows()) {
+    for (const Impl<SparseMlaArgs>& row : sparse_mla.impls) {
       Context context = base;
       if (row.arch != Arch::kCpu) context.device = test::gpu();
       if (!reaches(row.arch, context) || row.reject(context, parts[0]) != nullptr) continue;
@@ -123,7 +124,7 @@ TEST(SparseMlaContract, IdsBeyondThePool) {
             }).find(fmt::format("compressed[0, 5] is row {} of a pool of {}", INT32_MAX, rows)),
             std::string::npos);
   const std::vector<double> want = sparse_mla_oracle(Context{}, args).out;
-  for (const Row<SparseMlaArgs>& row : sparse_mla_rows()) {
+  for (const Impl<SparseMlaArgs>& row : sparse_mla.impls) {
     const Context context{.device = row.arch == Arch::kCpu ? nullptr : test::gpu()};
     if (context.device == nullptr || row.reject(context, args) != nullptr) continue;
     row.run(context, args);

@@ -134,7 +134,7 @@ class PeerGrid : public ::testing::Test {
     for (const int64_t heads : head_counts) {
       const SparseMlaArgs args = with_outputs(scene_.args(heads, true), test, heads);
       int accepted = 0;
-      for (const Row<SparseMlaArgs>& row : sparse_mla_rows()) {
+      for (const Impl<SparseMlaArgs>& row : sparse_mla.impls) {
         const Context context{.device = gpu()};
         if (!reaches(row.arch, context)) continue;
         const char* rejected = row.reject(context, args);
@@ -187,7 +187,7 @@ class PeerGrid : public ::testing::Test {
     twin.upload();
   }
 
-  std::string check_row(const Row<SparseMlaArgs>& row, const Context& context,
+  std::string check_row(const Impl<SparseMlaArgs>& row, const Context& context,
                         const SparseMlaArgs& args, const PeerCase& test,
                         const std::vector<Sample>& samples) {
     for (const Twin* twin : {&out_, &lse_, &max_logits_}) poison(*twin);

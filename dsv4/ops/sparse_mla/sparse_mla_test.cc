@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/random_case_test.h"
 #include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 #include "tests/harness/op_check.h"
@@ -54,7 +55,7 @@ void check_case(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, N
   if (!args.max_logits.empty()) {
     add("max_logits", args.max_logits, whole.max_logits, want.max_logits, logits);
   }
-  check_op(sparse_mla_rows(), context, arena, test);
+  check_op(sparse_mla.impls, context, arena, test);
 }
 
 void check_shape(const Shape& shape) {
