@@ -4,6 +4,8 @@
   specifications   "docs/spec/dsv4.md 4.4, 4.5" or "dsv4.md 4.4" inside docs/: the file, and a heading for each section
   decisions        "docs/adr/0010": one file begins with that number
                    "section 4.4" in a specification: the heading in that file
+  files            `model/step.h` in a document that is no specification: the end of some tracked path. Names with an
+                   upper-case placeholder or foo are examples
   links            [text](path) in Markdown, relative to the file; an #anchor is not checked
 
 A citation without a file ("spec 13.4") or without its folder ("spec dsv4.md 4.4" in code) is an error as well, except in
@@ -26,6 +28,10 @@ CITATION = re.compile(rf"(?<![\w/.-])(?P<folder>(?:\.\./|[\w-]+/)*)(?P<name>[\w-
                       rf"(?:{GAP}(?:section[ ])?(?P<sections>{SECTION}(?:(?:,{GAP}|[ ]-[ ]|{GAP}and[ ]){SECTION})*))?")
 BARE = re.compile(r"(?<![\w/.-])[Ss]pec[ ](?:section[ ])?(?:[0-9]+\.[0-9]+|[A-D]\.[0-9]+|[\w-]+\.md)"
                   r"|architecture\.md[ ]decision")
+FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:h|cc|cuh?|py|sh|json|txt|cmake|md))`")
+EXAMPLE = re.compile(r"(^|/)(foo|[A-Z]+)(/|_|\.|$)|^build/")
+# Cited already, not merged yet; to be emptied.
+COMING = ("tests/emulator/check_ptx_headers.py", "tools/check_ptxas.py")
 DECISION = re.compile(r"docs/adr/(\d{4})")
 OWN_SECTION = re.compile(r"\b[Ss]ections?[ ]([0-9]+[a-z]?(?:\.[0-9]+)*)\b")
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
@@ -46,8 +52,13 @@ def line_of(text, position):
     return text.count("\n", 0, position) + 1
 
 
-def check_file(root, path, text, specs):
-    """Problems of one file as (line, message). specs: {file name: set of section numbers}"""
+def ends_of(paths):
+    """Every way to write a tracked path without its first folders."""
+    return {path.split("/", skipped)[-1] for path in paths for skipped in range(path.count("/") + 1)}
+
+
+def check_file(root, path, text, specs, ends):
+    """Problems of one file as (line, message). specs: {file name: set of section numbers}; ends: see ends_of()"""
     inside = path.startswith("docs/")
     if not path.startswith(OLD_FORM):
         for found in BARE.finditer(text):
@@ -69,6 +80,10 @@ def check_file(root, path, text, specs):
     for found in DECISION.finditer(text):
         if not list(root.glob(f"docs/adr/{found[1]}-*.md")):
             yield line_of(text, found.start()), f"there is no decision {found[1]}"
+    if path.endswith(".md") and not path.startswith(SPEC):
+        for found in FILE.finditer(text):
+            if found[1] not in ends and found[1] not in COMING and not EXAMPLE.search(found[1]):
+                yield line_of(text, found.start()), f"names {found[1]}, which does not exist"
     if path.endswith(".md"):
         for found in LINK.finditer(re.sub(r"`[^`\n]*`", lambda code: " " * len(code[0]), text)):
             if "://" not in found[1] and not (root / path).parent.joinpath(found[1]).exists():
@@ -77,15 +92,16 @@ def check_file(root, path, text, specs):
 
 def check(root):
     specs = {file.name: sections_of(file.read_text()) for file in (root / SPEC).glob("*.md") if file.name != "README.md"}
-    problems = []
-    for path in tracked(root):
+    problems, paths = [], tracked(root)
+    ends = ends_of(paths)
+    for path in paths:
         if DATA.search(path) or path.startswith("tools/check_citations"):
             continue
         try:
             text = (root / path).read_text()
         except UnicodeDecodeError:
             continue
-        problems += [f"{path}:{line}: {message}" for line, message in sorted(check_file(root, path, text, specs))]
+        problems += [f"{path}:{line}: {message}" for line, message in sorted(check_file(root, path, text, specs, ends))]
     return problems
 
 

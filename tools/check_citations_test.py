@@ -51,6 +51,14 @@ class CheckCitationsTest(unittest.TestCase):
         self.assertEqual(self.problems("[a](docs/b.md)\n", "a.md"), ["1: links to docs/b.md, which does not exist"])
         self.assertEqual(self.problems("[a](spec/dsv4.md#x) [b](https://x.org/y)\n", "docs/a.md"), [])
 
+    def test_files_that_documents_name(self):
+        self.write("dsv4/model/step.h", "// x\n")
+        for text in ("`model/step.h`", "`dsv4/model/step.h`", "`ops/X/X.h`", "`dsv4/ops/foo/foo.h`", "`foo_cuda.cu`", "`a/b`"):
+            self.assertEqual(self.problems(text + "\n", "README.md"), [], text)
+        self.assertEqual(self.problems("`model/stop.h`\n", "README.md"), ["1: names model/stop.h, which does not exist"])
+        self.assertEqual(self.problems("`odel/step.h`\n", "README.md"), ["1: names odel/step.h, which does not exist"])
+        self.assertEqual(self.problems("`inference/model.py`\n", "docs/spec/b.md"), [])
+
     def test_old_forms(self):
         self.assertEqual(len(self.problems("// spec 4.4\n")), 1)
         self.assertEqual(len(self.problems("// Spec B.1\n")), 1)
