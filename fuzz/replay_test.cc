@@ -18,7 +18,7 @@ void run(const std::string& input) {
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
 
-TEST(Replay, CorpusAndItsNeighbours) {
+TEST(Replay, CorpusAndItsNeighbors) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(DSV4_CORPUS)) {
     SCOPED_TRACE(entry.path().filename().string());

@@ -6,10 +6,14 @@
   code           no tabs; at most 500 lines (see LONG)
   C++            a header has #pragma once (X-inl.h: Highway's toggle guard) and opens with a comment
                  that says what it is; a source opens with a comment or, beside its header, an include
+  prose, names   none of the words in WORDS, which the field does not use, and American spelling. They are
+                 looked for in comments, messages, documents, and in identifiers word by word (TestNames, snake_case)
 
-Usage: check_text.py [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
+Usage: check_text.py [--only PATH...] [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
+With --only, files and folders below ROOT; the words are then checked in folders of NOT_CLEAN_YET too.
 """
 
+import argparse
 import pathlib
 import re
 import subprocess
@@ -20,7 +24,35 @@ CODE = HEADERS | SOURCES | {".py", ".cmake"}
 MACHINE_PATH = re.compile(r'(?<![\w.$}/<-])/(?:work|tmp|root|home|mnt)/[\w.]')
 MAX_LINES = 500
 LONG = {}  # path: why it is longer
-DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/")
+DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/(?!(.*/)?README\.md$)")
+
+# Folders whose words are only checked with --only. Empty this list as they are cleaned.
+NOT_CLEAN_YET = ("apps/", "bench/", "dsv4/", "include/", "python/", "tests/")
+# Files that hold such words as data: the lists themselves, names in older results, the demo model's vocabulary.
+WORDS_AS_DATA = re.compile(r"^(LICENSE|tools/(check_text(_test)?|generated|performance_page_test)\.py|tools/demo_model/\w+\.py|models/demo/needle\.json)$")
+BRITISH = ("amort author canonical categor character custom equal factor final general initial linear local material "
+           "maxim memor minim normal optim organ parallel penal prior quant random real recogn serial special stabil "
+           "standard summar synchron token util vector visual").split()
+ENDING = r"is(?:e|ed|es|er|ers|ing|able|ation|ations)(?![a-z])"
+WORDS = (  # what must not come back, and what to write
+    (r"\bnobody\b", "no thread, no caller, nothing"),
+    (r"\b(?:told|tells)\b", "publishes, reports, says, shows"),
+    (r"\bweigh(?:s|ed|ing)?\b", "scale, weight"),
+    (r"\basks for\b", "requests, reads, needs"),
+    (r"\bin front of\b", "before"),
+    (r"\bwho (?:asks|needs|waits|stores|reads|has|sees)\b", "name the thread, warp, caller or user"),
+    (r"\blooks at\b", "reads, checks, examines"),
+    (r"\b(?:is|are|was|stands?) behind\b", "after, later than"),
+    (r"\bmeets? in\b", "conflict in, arrive at"),
+    (rf"(?:{'|'.join(BRITISH)}){ENDING}", "American spelling: -ize"),
+    (r"analyse(?:d|r)?(?![a-z])", "American spelling: analyze"),
+    (r"(?:behavi|col|fav|hon|neighb)our", "American spelling: -or"),
+    (r"(?<![a-z])centred?(?![a-z])", "American spelling: center"),
+    (r"\b(?:licence|defence|judgement|artefact)s?\b", "American spelling: license, defense, judgment, artifact"),
+    (r"\b(?:labelled|modelled|signalled|travell(?:ed|ing))\b", "American spelling: one l"),
+)
+GAP = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:/{2,3}|\#|\*)?[ \t]*)"  # between two words, also over the end of a comment line
+PATTERNS = tuple((re.compile(pattern.replace(" ", GAP), re.IGNORECASE), instead) for pattern, instead in WORDS)
 
 
 def tracked(root):
@@ -63,14 +95,44 @@ def check_file(path, data):
         yield 1, "a source opens with a comment or an include"
 
 
-def check(root):
-    return [f"{path}:{line}: {message}" for path in tracked(root)
-            for line, message in check_file(path, (root / path).read_bytes())]
+def check_words(path, data):
+    """Words of one file that WORDS lists, as (line, message)."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return
+    if DATA.search(path) or WORDS_AS_DATA.match(path):
+        return
+    text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text.replace("_", " "))  # identifiers word by word; lines stay
+    for pattern, instead in PATTERNS:
+        for found in pattern.finditer(text):
+            words = " ".join(found[0].replace("//", " ").replace("#", " ").split())
+            yield text.count("\n", 0, found.start()) + 1, f'"{words}": write {instead}'
+
+
+def below(path, folders):
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def check(root, only=()):
+    problems = []
+    for path in tracked(root):
+        if only and not below(path, only):
+            continue
+        data = (root / path).read_bytes()
+        found = list(check_file(path, data))
+        if only or not below(path, NOT_CLEAN_YET):
+            found += check_words(path, data)
+        problems += [f"{path}:{line}: {message}" for line, message in sorted(found)]
+    return problems
 
 
 def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
-    problems = check(root)
+    parser = argparse.ArgumentParser(description="Checks the text of every tracked file.")
+    parser.add_argument("root", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent)
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATH", help="files and folders below the root")
+    arguments = parser.parse_args()
+    problems = check(arguments.root, arguments.only)
     for problem in problems:
         print(problem)
     return 1 if problems else 0

@@ -1,5 +1,8 @@
 """Feeds check_text.py one bad file after another. Run: python3 FILE."""
 
+import pathlib
+import subprocess
+import tempfile
 import unittest
 
 import check_text
@@ -43,6 +46,59 @@ class CheckTextTest(unittest.TestCase):
         self.assertEqual(self.problems("a-inl.h", HEADER), ["1: no defined(HWY_TARGET_TOGGLE)"])
         self.assertEqual(self.problems("a.cuh", "\n#pragma once\n"), ["1: a header opens with a comment"])
         self.assertEqual(self.problems("a.cc", "int x;\n"), ["1: a source opens with a comment or an include"])
+
+    def words(self, text, path="a.md"):
+        return [f"{line}: {message.split(':')[0]}" for line, message in check_text.check_words(path, text.encode())]
+
+    def test_words_of_another_field(self):
+        self.assertEqual(self.words("A CTA waits.\nNobody waits.\n"), ['2: "Nobody"'])
+        self.assertEqual(self.words("Sums are told and weighed.\n"), ['1: "told"', '1: "weighed"'])
+        self.assertEqual(self.words("weights, a weighted sum, tell them apart, behind a proxy, the heights\n"), [])
+        self.assertEqual(self.words("who stores it; who stored it\n"), ['1: "who stores"'])
+        self.assertEqual(self.words("the store is behind the load\n"), ['1: "is behind"'])
+
+    def test_words_across_the_end_of_a_line(self):
+        self.assertEqual(self.words("// The barrier in front\n// of the load.\n", "a.cc"), ['1: "in front of"'])
+        self.assertEqual(self.words("# what it looks\n# at\n", "a.py"), ['1: "looks at"'])
+
+    def test_words_in_identifiers(self):
+        self.assertEqual(self.words("TEST(SparseMla, NobodyWaits) {\n", "a_test.cc"), ['1: "Nobody"'])
+        self.assertEqual(self.words("int told_scales;\n", "a.h"), ['1: "told"'])
+
+    def test_spelling(self):
+        for word in ("quantise", "Dequantised", "experts_quantise", "summarise()", "normalisation", "synchroniser"):
+            self.assertEqual(len(self.words(word + "\n")), 1, word)
+        for word in ("neighbour", "Behaviour", "colours", "kCentre", "licence", "labelled", "analysed"):
+            self.assertEqual(len(self.words(word + "\n")), 1, word)
+        american = "quantize summarize center license labeled analyze analyses analysis specialist realistic optimistic "
+        self.assertEqual(self.words(american + "precise otherwise noise promise raise"), [])
+
+    def test_words_as_data(self):
+        self.assertEqual(self.words("nobody", "tests/golden/a.txt"), [])
+        self.assertEqual(self.words("nobody", "tools/demo_model/lexicon.py"), [])
+        self.assertEqual(len(self.words("nobody", "tests/golden/a/README.md")), 1)
+
+
+class CheckTree(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        subprocess.run(["git", "init", "-q", self.root], check=True)
+        for name in ("dsv4/a.cc", "docs/a.md"):
+            (self.root / name).parent.mkdir()
+            (self.root / name).write_text("// nobody\n")
+
+    def test_folders_not_clean_yet(self):
+        not_clean, check_text.NOT_CLEAN_YET = check_text.NOT_CLEAN_YET, ("dsv4/",)
+        self.addCleanup(setattr, check_text, "NOT_CLEAN_YET", not_clean)
+        self.assertEqual([problem.split(":")[0] for problem in check_text.check(self.root)], ["docs/a.md"])
+
+    def test_only(self):
+        for only in (["dsv4"], ["dsv4/"], ["dsv4/a.cc"]):
+            problems = check_text.check(self.root, only)
+            self.assertEqual([problem.split(":")[0] for problem in problems], ["dsv4/a.cc"])
+        self.assertEqual(check_text.check(self.root, ["dsv"]), [])
 
 
 if __name__ == "__main__":

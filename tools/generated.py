@@ -7,6 +7,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Names in older results, as they are called now.
+RENAMED = {"linear_bench": "linear", "experts_bench": "experts", "experts_quantise": "experts_quantize"}
+
+
+def op_name(result):
+    return RENAMED.get(result["op"], result["op"])
+
+
+def implementation(result):
+    return result["impl"] if "impl" in result else result["row"]
+
+
+def kernel_name(kernel):
+    return RENAMED.get(kernel["kernel"], kernel["kernel"])
+
+
 def between_marks(path, mark, text):
     """The file with what stands between <!-- mark --> and <!-- /mark --> replaced."""
     block = f"<!-- {mark} -->\n{text}\n<!-- /{mark} -->"
@@ -21,5 +37,6 @@ def settle(wanted, tool):
             print(f"{name} is not what {tool} makes of bench/results", file=sys.stderr)
         return 1 if stale else 0
     for name in stale:
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(wanted[name])
     return 0

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""docs/performance.md and the tables of README.md from bench/results: cpu-*.json (tools/measure_cpu.py) and gpu-*/
-(tools/gpu_check.sh). Numbers are never typed by hand.
+"""docs/performance.md, docs/performance/, and the tables of README.md and docs/decode-step.md from bench/results:
+cpu-*.json (tools/measure_cpu.py) and gpu-*/ (tools/gpu_check.sh). Numbers are never typed by hand.
 
-    tools/performance_page.py            rewrites both
+    tools/performance_page.py            rewrites them
     tools/performance_page.py --check    exit 1 when they are not up to date
 """
 
@@ -10,8 +10,10 @@ import json
 import re
 import sys
 
-from generated import ROOT, between_marks, settle
+import decode_step_page
+from generated import ROOT, between_marks, implementation, kernel_name, op_name, settle
 
+MADE = "Made by `tools/performance_page.py` from `bench/results`. Weights come from a pool larger than the caches."
 LABELS = {"fp8_block": "FP8 128x128", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "bf16": "BF16", "f16": "F16", "f32": "F32",
           "k2": "K=2", "k3": "K=3", "k4": "K=4", "k5": "K=5"}
 
@@ -25,7 +27,7 @@ def label(name):
     s = shape(name)
     size = f", {s['n']} x {s['k']}" if "n" in s else ", Flash shapes"
     kind = "matrix-vector" if s["t"] == 1 else f"{s['t']} tokens"
-    return f"{op.replace('_bench', '')} {LABELS[fmt]}, {kind}{size}"
+    return f"{op_name({'op': op})} {LABELS[fmt]}, {kind}{size}"
 
 
 def weight_rate(row, threads):
@@ -37,11 +39,11 @@ def weight_rate(row, threads):
 
 def machine_section(result):
     roofs, demo = result["roofs"], result["demo"]
-    lines = [f"## {result['machine']}", "",
-             f"{result['cpu']}, {roofs['threads']} threads, {result['date']}, commit {result['commit']}. Roofs of the same run: "
+    lines = [f"# Performance: {result['machine']}", "", MADE, "",
+             f"{result['cpu']}, {roofs['threads']} threads, {result['date']}, commit {result['commit']}. Peaks measured in the same run: "
              f"read {roofs['read_gb_per_s']:.1f} GB/s, f32 FMA {roofs['fma_gflop_per_s']:.0f} GFLOP/s.", "",
              "```", result["command"], "```", "",
-             "| op | time | GB/s | of read roof | GFLOP/s | of FMA roof | weights/s and core |", "|---|---|---|---|---|---|---|"]
+             "| op | time | GB/s | % of read peak | GFLOP/s | % of FMA peak | weights/s and core |", "|---|---|---|---|---|---|---|"]
     for row in result["ops"]:
         lines.append(f"| {label(row['name'])} | {row['us'] / 1000:.2f} ms | {row['gb_per_s']:.1f} | {row['percent_read']:.0f} % "
                      f"| {row['gflop_per_s']:.0f} | {row['percent_fma']:.0f} % | {weight_rate(row, roofs['threads'])} |")
@@ -69,10 +71,10 @@ def kernel_table(title, row, columns=14):
     """Where the time of a step goes, kernel by kernel. Events around each launch cost some microseconds of their own."""
     kernels = row["kernels"]
     total = sum(kernel["us"] for kernel in kernels)
-    lines = [f"{title}: {sum(k['launches'] for k in kernels)} launches, {total / 1000:.1f} ms one by one", "",
+    lines = [f"{title}: {sum(k['launches'] for k in kernels)} launches, {total / 1000:.1f} ms in sum", "",
              "| kernel | launches | time | share |", "|---|---|---|---|"]
     for kernel in kernels[:columns]:
-        lines.append(f"| {kernel['kernel']} | {kernel['launches']} | {kernel['us'] / 1000:.2f} ms | {percent(kernel['us'] / total)} |")
+        lines.append(f"| {kernel_name(kernel)} | {kernel['launches']} | {kernel['us'] / 1000:.2f} ms | {percent(kernel['us'] / total)} |")
     rest = sum(kernel["us"] for kernel in kernels[columns:])
     return lines + [f"| others | | {rest / 1000:.2f} ms | {percent(rest / total)} |", ""]
 
@@ -112,12 +114,12 @@ def gpu_ops(gpu):
 
 
 def op_table(arguments, report, leave_out=()):
-    lines = [f"One op at a time (`dsv4_bench_cuda{arguments}`), roofs of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
+    lines = [f"One op at a time (`dsv4_bench_cuda{arguments}`), peaks of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
              f"{report['matrix_tflop_per_s']:.0f} TFLOP/s:", "",
-             "| op | shape | implementation | time | of copy | of matrix |", "|---|---|---|---|---|---|"]
+             "| op | shape | implementation | time | % of copy | % of matrix |", "|---|---|---|---|---|---|"]
     for r in report["results"]:
-        if "us" in r and r["op"] not in leave_out:
-            lines.append(f"| {r['op']} | {r['shape']} | {r['impl']} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
+        if "us" in r and op_name(r) not in leave_out:
+            lines.append(f"| {op_name(r)} | {r['shape']} | {implementation(r)} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
                          f"{r.get('percent_matrix', 0):.0f} % |")
     return lines + [""]
 
@@ -140,24 +142,25 @@ def peer_rows(report):
 
 
 def peer_section(report):
-    """bench/peer_sparse_mla.py: the best public kernel in the same run, or by the table that stands in for it."""
-    run = ("`flash_mla` ran in the same run, in turns with ours" if report["peer"] == "flash_mla" else
-           "`flash_mla` was not there: its times are those of `bench/peer/sparse_mla.json`")
-    return ["### Sparse attention on Hopper against the best public kernel", "",
-            f"`bench/peer_sparse_mla.py`, graphs of {report['calls']} calls over random ids. {run} ({report['source']}). Ratio: how many times "
-            f"as fast as the peer. Targets: {report['targets']}.", "",
-            "| case | peer | ours | ratio | at least | aim |", "|---|---|---|---|---|---|", *peer_rows(report), ""]
+    """bench/peer_sparse_mla.py: the best public kernel in the same run, or a table of its times."""
+    run = ("`flash_mla` ran in the same run, alternating with ours" if report["peer"] == "flash_mla" else
+           "`flash_mla` was not installed: its times are those of `bench/peer/sparse_mla.json`")
+    source = report["source"].replace("spec attention-kernels", "docs/spec/attention-kernels.md")  # as older results cite it
+    return ["## Sparse attention on Hopper against the best public kernel", "",
+            f"`bench/peer_sparse_mla.py`, graphs of {report['calls']} calls over random indices. {run} ({source}). Ratio: peer over "
+            "ours in time. Minimum and goal are those set for an H100.", "",
+            "| case | peer | ours | ratio | minimum | goal |", "|---|---|---|---|---|---|", *peer_rows(report), ""]
 
 
 def gpu_section(gpu):
     decode, prefill = gpu["decode_flash"], gpu["prefill_flash"]
-    lines = [f"## {decode['device']}", "",
-             f"`tools/gpu_check.sh`, driver for {decode['driver']}. Roofs of the same run: copy {decode['copy_bytes_per_s'] / 1e9:.0f} GB/s, bf16 "
+    lines = [f"# Performance: {decode['device']}", "", MADE, "",
+             f"`tools/gpu_check.sh`, driver for {decode['driver']}. Peaks measured in the same run: copy {decode['copy_bytes_per_s'] / 1e9:.0f} GB/s, bf16 "
              f"{decode['matrix_flops_per_s'] / 1e12:.0f} TFLOP/s. Shares are of the bytes that a step must read and the flops that it must do "
              "(`engine/step_cost.h`).", "", f"Decode, {what_ran(decode)}:", "",
-             "| batch | context | step | tokens/s | of memory roof |", "|---|---|---|---|---|", *decode_rows(decode), "",
+             "| batch | context | step | tokens/s | % of copy bandwidth |", "|---|---|---|---|---|", *decode_rows(decode), "",
              f"Prefill, {what_ran(prefill)}:", "",
-             "| prompt | chunk | time | tokens/s | of matrix roof |", "|---|---|---|---|---|", *prefill_rows(prefill), ""]
+             "| prompt | chunk | time | tokens/s | % of bf16 peak |", "|---|---|---|---|---|", *prefill_rows(prefill), ""]
     for index, name in ((0, "Decode, batch 1"), (2, "Decode, batch 32")):
         lines += kernel_table(f"{name}, context {thousands(decode['results'][index]['context'])}", decode["results"][index])
     lines += kernel_table(f"Prefill, first chunk of {thousands(prefill['results'][0]['chunk'])}", prefill["results"][0])
@@ -175,7 +178,7 @@ def gpu_section(gpu):
 
 def gpu_readme(gpus):
     lines = ["", "V4-Flash with random weights, 3-bit experts, FP8 dense, `tools/gpu_check.sh`:", "",
-             "| GPU | layers | what | tokens/s | share of the measured roof |", "|---|---|---|---|---|"]
+             "| GPU | layers | what | tokens/s | share of the measured peak |", "|---|---|---|---|---|"]
     for gpu in gpus:
         decode, prefill = gpu["decode_flash"], gpu["prefill_flash"]
         for r in decode["results"][:3]:  # the shorter context; docs/performance.md has all
@@ -187,39 +190,63 @@ def gpu_readme(gpus):
     return lines
 
 
-def page(results, gpus):
-    lines = ["# Performance", "",
-             "Made by `tools/performance_page.py` from `bench/results/*.json`. Weights come from a pool larger than the caches; a share is "
-             "of the roof measured in the same run.", ""]
-    for result in results:
-        lines += machine_section(result)
-    for gpu in gpus:
-        lines += gpu_section(gpu)
+def ratio_rows(gpu):
+    """Ratios to the peer of one GPU: the smallest, the median and the largest, with their cases."""
+    rows = sorted((r for r in gpu["peer_sparse_mla"]["results"] if r["ratio"] is not None), key=lambda r: r["ratio"])
+    for name, r in (("smallest", rows[0]), ("median", rows[len(rows) // 2]), ("largest", rows[-1])):
+        yield (f"| {gpu['decode_flash']['device']} | {name} of {len(rows)} | {r['case']} | {in_unit(r['theirs'], r['unit'])} | "
+               f"{in_unit(r['ours'], r['unit'])} | {r['ratio']:.2f} |")
+
+
+def page(results, gpus, pages):
+    """One screen: ratios and shares. What they come from is in the pages by machine."""
+    lines = ["# Performance", "", MADE + " A share is of a peak measured in the same run; a ratio compares two programs in one run, or with a "
+             "table of published times where the peer was not installed. All tables:", "",
+             *(f"* [{title}](performance/{name})" for name, title in pages), ""]
+    lines += gpu_readme(gpus)[1:] if gpus else []
+    with_peer = [gpu for gpu in gpus if "peer_sparse_mla" in gpu]
+    if with_peer:
+        lines += ["", "Sparse attention against FlashMLA, graphs of 20 calls over random indices (`bench/peer_sparse_mla.py`; ratio: peer over "
+                  "ours in time):", "",
+                  "| GPU | | case | FlashMLA | ours | ratio |", "|---|---|---|---|---|---|",
+                  *(line for gpu in with_peer for line in ratio_rows(gpu))]
+    lines += ["", *readme_cpu(results), "", "Where the time of a decode step goes: [decode-step.md](decode-step.md). What low-bit weights lose: "
+              "[quality.md](quality.md).", ""]
     return "\n".join(lines)
 
 
-def readme_table(results, gpus):
+def readme_cpu(results):
     lines = []
     for result in results:
-        demo, ops = result["demo"], {row["name"]: row for row in result["ops"]}
+        demo, ops = result["demo"], {row["name"].replace("_bench", "", 1): row for row in result["ops"]}
         lines += [f"{result['machine']} ({result['cpu']}), {result['date']}, `{result['command'].split()[0]}`:", "",
-                  "| what | measured | share of the measured roof |", "|---|---|---|"]
+                  "| what | measured | share of the measured peak |", "|---|---|---|"]
         for fmt in ("fp8_block", "mxfp4"):
-            row = ops[f"linear_bench/{fmt}/t:1/n:16384/k:16384"]
+            row = ops[f"linear/{fmt}/t:1/n:16384/k:16384"]
             lines.append(f"| {label(row['name'])} | {row['gb_per_s']:.1f} GB/s | {row['percent_read']:.0f} % of read bandwidth |")
-        row = ops["linear_bench/fp8_block/t:256/n:4096/k:4096"]
+        row = ops["linear/fp8_block/t:256/n:4096/k:4096"]
         lines.append(f"| {label(row['name'])} | {row['gflop_per_s']:.0f} GFLOP/s | {row['percent_fma']:.0f} % of f32 FMA |")
         lines += [f"| demo: decode / prefill of {demo['prompt_tokens']} tokens | {demo['decode_tokens_per_s']:.0f} / "
                   f"{demo['prefill_tokens_per_s']:.0f} tokens/s | |",
                   f"| demo: process start to first token | {demo['process_to_first_token_s'] * 1000:.0f} ms | |"]
-    return "\n".join(lines + (gpu_readme(gpus) if gpus else []))
+    return lines
+
+
+def readme_table(results, gpus):
+    return "\n".join(readme_cpu(results) + (gpu_readme(gpus) if gpus else []))
 
 
 def main():
-    results = [json.loads(path.read_text()) for path in sorted((ROOT / "bench/results").glob("cpu-*.json"))]
-    gpus = [read_gpu(folder) for folder in sorted((ROOT / "bench/results").glob("gpu-*"), reverse=True)]
-    wanted = {"docs/performance.md": page(results, gpus),
-              "README.md": between_marks("README.md", "measured", readme_table(results, gpus))}
+    cpu_files = sorted((ROOT / "bench/results").glob("cpu-*.json"))
+    results = [json.loads(path.read_text()) for path in cpu_files]
+    folders = sorted((ROOT / "bench/results").glob("gpu-*"), reverse=True)
+    gpus = [read_gpu(folder) for folder in folders]
+    pages = {folder.name.removeprefix("gpu-") + ".md": (gpu["decode_flash"]["device"], gpu_section(gpu)) for folder, gpu in zip(folders, gpus)}
+    pages |= {path.stem + ".md": (result["machine"], machine_section(result)) for path, result in zip(cpu_files, results)}
+    wanted = {f"docs/performance/{name}": "\n".join(lines).rstrip("\n") + "\n" for name, (_, lines) in pages.items()}
+    wanted |= {"docs/performance.md": page(results, gpus, [(name, title) for name, (title, _) in pages.items()]),
+               "docs/decode-step.md": between_marks("docs/decode-step.md", "measured", decode_step_page.block(gpus)),
+               "README.md": between_marks("README.md", "measured", readme_table(results, gpus))}
     sys.exit(settle(wanted, "tools/performance_page.py"))
 
 

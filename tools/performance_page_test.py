@@ -1,8 +1,10 @@
-"""What performance_page.py makes of a small report of bench/peer_sparse_mla.py. Run: python3 FILE."""
+"""What performance_page.py and decode_step_page.py make of small reports, and of the committed ones. Run: python3 FILE."""
 
 import unittest
 
+import decode_step_page
 import performance_page
+from generated import ROOT
 
 
 def result(**changes):
@@ -18,7 +20,7 @@ class PeerSection(unittest.TestCase):
     def test_table_stands_in(self):
         lines = self.lines("table", result())
         self.assertIn("| Flash b1 | 12.3 us (table) | 8.0 us | 1.53 | 8.0 us | 6.5 us |", lines)
-        self.assertIn("`flash_mla` was not there", lines[2])
+        self.assertIn("`flash_mla` was not installed", lines[2])
 
     def test_peer_in_the_same_run(self):
         measured = result(unit="TFLOPS", peer="measured", theirs=225.4, ours=300.2, ratio=1.33, minimum=340, aim=390)
@@ -30,6 +32,53 @@ class PeerSection(unittest.TestCase):
         unknown = result(peer=None, theirs=None, ratio=None, minimum=None, aim=None)
         self.assertIn("| Flash b1 |  | 8.0 us |  |  |  |", self.lines("table", unknown))
         self.assertIn("| Flash b1 |  | 8.0 us |  | as h64 |  |", self.lines("table", {**unknown, "note": "as h64"}))
+
+    def test_page_has_smallest_median_and_largest_ratio(self):
+        results = [result(case=f"case {ratio}", ratio=ratio) for ratio in (2.0, 1.0, 3.0)] + [result(ratio=None)]
+        gpu = {"peer_sparse_mla": {"results": results}, "decode_flash": {"device": "GPU"}}
+        rows = list(performance_page.ratio_rows(gpu))
+        self.assertEqual([row.split("|")[3].strip() for row in rows], ["case 1.0", "case 2.0", "case 3.0"])
+        self.assertTrue(rows[0].endswith("| 12.3 us | 8.0 us | 1.00 |"))
+
+
+class Names(unittest.TestCase):
+    def test_names_of_older_results(self):
+        report = {"copy_gb_per_s": 1, "matrix_tflop_per_s": 1, "results": [
+            {"op": "linear_bench", "row": "cuda", "shape": "s", "us": 1, "percent_copy": 2},
+            {"op": "linear", "impl": "mma", "shape": "s", "us": 1, "percent_copy": 2},
+            {"op": "experts_bench", "row": "cuda", "shape": "s", "us": 1, "percent_copy": 2}]}
+        lines = performance_page.op_table("", report, leave_out={"experts": {}})
+        self.assertEqual(lines[-3:], ["| linear | s | cuda | 1.0 us | 2 % | 0 % |", "| linear | s | mma | 1.0 us | 2 % | 0 % |", ""])
+        self.assertEqual(performance_page.label("experts_bench/k3/t:1"), "experts K=3, matrix-vector, Flash shapes")
+
+
+class DecodeStep(unittest.TestCase):
+    def gpu(self):
+        return performance_page.read_gpu(ROOT / "bench/results/gpu-h200")
+
+    def test_shapes_give_the_bytes_that_the_engine_counted(self):
+        for row in self.gpu()["decode_flash"]["results"]:
+            counted = row["weight_bytes"] + row["cache_bytes"]
+            self.assertAlmostEqual(decode_step_page.step_bytes(row["batch"], row["context"]) / counted, 1, places=6)
+
+    def test_kernels_add_up_to_the_step(self):
+        row = {"ms_per_step": 1.0, "kernels": [{"kernel": "a", "launches": 10, "us": 900.0},
+                                               {"kernel": "experts_quantise", "launches": 90, "us": 400.0}]}
+        self.assertAlmostEqual(decode_step_page.overhead_us(row), 3.0)
+        rows = list(decode_step_page.kernel_rows(row))
+        self.assertEqual(rows, ["| a | 10 | 0.2 | 87.0 us | 0.87 ms | 87 % |",
+                                "| experts_quantize | 90 | 2.1 | 1.4 us | 0.13 ms | 13 % |"])
+
+    def test_floor_grows_with_the_experts_that_are_read(self):
+        self.assertEqual(decode_step_page.distinct(1), 6)
+        self.assertAlmostEqual(decode_step_page.distinct(32), 136.1, places=1)
+        self.assertLess(decode_step_page.distinct(10000), 256.0001)
+
+    def test_only_a_gpu_that_ran_all_layers_has_a_section(self):
+        gpu = self.gpu()
+        self.assertIn("### NVIDIA H200", decode_step_page.block([gpu]))
+        gpu["decode_flash"]["layers"] = 24
+        self.assertEqual(decode_step_page.block([gpu]), "")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def rows(rng, codebook):
     yield noise * F32(0.02)
     yield noise[::-1] * F32(2)
     yield rng.standard_t(5, (blocks, BLOCK)).astype(F32) * F32(0.05)
-    # Ties: halfway between neighbours, at absmax 1, and the float on either side.
+    # Ties: halfway between neighbors, at absmax 1, and the float on either side.
     halfway = (codebook[:-1] + codebook[1:]) / F32(2)
     ties = np.stack([halfway, np.nextafter(halfway, F32(-9)), np.nextafter(halfway, F32(9))]).ravel()
     ties = np.resize(ties, (blocks, BLOCK)).astype(F32)

@@ -1,0 +1,119 @@
+"""The tables of docs/decode-step.md: what one decode step of V4-Flash reads at least, and where its time goes.
+
+The least bytes come from the shapes of the checkpoint (docs/spec/dsv4.md 1.2, 10.2), the times from bench/results.
+performance_page.py calls block().
+"""
+
+from generated import implementation, kernel_name, op_name
+
+LAYERS, WINDOW, TOPK = 43, 128, 512
+EXPERTS, CHOSEN = 256, 6
+ROW, KEY = 584, 68  # bytes of a packed cache row and of an indexer key
+FP8, BF16, F32 = 1 + 1 / 128**2, 2, 4  # bytes a weight, scales included
+K3 = 3.25 / 8
+# Read-only bandwidth, bytes a second (docs/spec/attention-kernels.md 1.7, docs/spec/lowbit.md 9b).
+READ_RATE = {"NVIDIA H200": 4.45e12, "NVIDIA H100 80GB HBM3": 3.0e12}
+
+# (name, shape, layer kinds, bytes a weight, weights, op and shape of the benchmark)
+SWA, HCA, CSA = "SWA", "HCA", "CSA"
+KINDS = {SWA: 2, HCA: 20, CSA: 21}
+ALL = (SWA, HCA, CSA)
+WEIGHTS = (
+    ("wq_a", "1024 x 4096", ALL, FP8, 1024 * 4096, None),
+    ("wkv", "512 x 4096", ALL, FP8, 512 * 4096, None),
+    ("wq_b", "32768 x 1024", ALL, FP8, 32768 * 1024, ("linear", "fp8_block q8/t:1/n:32768/k:1024")),
+    ("wo_a", "8 x (1024 x 4096)", ALL, FP8, 8192 * 4096, None),
+    ("wo_b", "4096 x 8192", ALL, FP8, 4096 * 8192, ("linear", "fp8_block q8/t:1/n:4096/k:8192")),
+    ("compressor wkv + wgate", "2 x (1024 x 4096)", (CSA,), BF16, 2 * 1024 * 4096, None),
+    ("compressor wkv + wgate", "2 x (512 x 4096)", (HCA,), BF16, 2 * 512 * 4096, None),
+    ("indexer wq_b", "8192 x 1024", (CSA,), FP8, 8192 * 1024, None),
+    ("indexer compressor", "2 x (256 x 4096)", (CSA,), BF16, 2 * 256 * 4096, None),
+    ("indexer weights_proj", "64 x 4096", (CSA,), BF16, 64 * 4096, None),
+    ("mHC fn, both sub-layers", "2 x (24 x 16384)", ALL, F32, 2 * 24 * 16384, None),
+    ("router gate", "256 x 4096", ALL, BF16, 256 * 4096, None),
+    ("shared expert w1, w3, w2", "3 x (2048 x 4096)", ALL, FP8, 3 * 2048 * 4096, None),
+)
+EXPERT = 3 * 2048 * 4096
+HEAD = ("head, once a step", "129280 x 4096", BF16, 129280 * 4096, ("linear", "bf16/t:1/n:129280/k:4096"))
+
+
+def distinct(tokens):
+    """Experts that a step reads in one layer when routing is uniform."""
+    return EXPERTS * (1 - (1 - CHOSEN / EXPERTS) ** tokens)
+
+
+def layer_bytes(kind, tokens, context):
+    """Bytes that one layer has to read: weights once, cache rows once a token."""
+    weights = sum(size * count for _, _, kinds, size, count, _ in WEIGHTS if kind in kinds)
+    entries = {SWA: 0, HCA: context // 128, CSA: min(context // 4, TOPK)}[kind]
+    keys = context // 4 if kind == CSA and context // 4 > TOPK else 0
+    return weights + distinct(tokens) * EXPERT * K3 + tokens * ((WINDOW + entries) * ROW + keys * KEY)
+
+
+def step_bytes(tokens, context):
+    return sum(count * layer_bytes(kind, tokens, context) for kind, count in KINDS.items()) + HEAD[2] * HEAD[3]
+
+
+def floor_rows(rate, context=4096):
+    for tokens in (1, 8, 32, 64):
+        layers = [layer_bytes(kind, tokens, context) / rate * 1e6 for kind in ALL]
+        step = step_bytes(tokens, context) / rate * 1e3
+        yield (f"| {tokens} | {distinct(tokens):.1f} | " + " | ".join(f"{us:.1f} us" for us in layers) +
+               f" | {step:.2f} ms | {1000 * tokens / step:.0f} |")
+
+
+def overhead_us(row):
+    """What events around every launch cost: the sum of the launches is longer than the captured step by this much each."""
+    launches = sum(kernel["launches"] for kernel in row["kernels"])
+    return (sum(kernel["us"] for kernel in row["kernels"]) - 1000 * row["ms_per_step"]) / launches
+
+
+def kernel_rows(row):
+    cost = overhead_us(row)
+    total = 1000 * row["ms_per_step"]
+    kernels = sorted(((kernel_name(k), k["launches"], k["us"] - cost * k["launches"]) for k in row["kernels"]), key=lambda k: -k[2])
+    for name, launches, us in kernels:
+        yield f"| {name} | {launches} | {launches / LAYERS:.1f} | {us / launches:.1f} us | {us / 1000:.2f} ms | {100 * us / total:.0f} % |"
+
+
+def weight_rows(rate, ops):
+    """Every weight of a layer with its floor, and the time of the op benchmark where it has this shape."""
+    measured = {(op_name(r), r["shape"]): r["us"] for r in ops["results"] if "us" in r and implementation(r) == "cuda"}
+    head = (HEAD[0], HEAD[1], ALL, HEAD[2], HEAD[3], HEAD[4])
+    experts = (f"routed experts, {CHOSEN} of {EXPERTS}", f"{CHOSEN} x 3 x (2048 x 4096)", ALL, K3, CHOSEN * EXPERT, ("experts", "k3/t:1"))
+    formats = {FP8: "FP8", BF16: "BF16", F32: "F32", K3: "K=3"}
+    for name, size, kinds, width, count, benchmark in (*WEIGHTS, experts, head):
+        us = measured.get(benchmark)
+        floor = width * count / rate * 1e6
+        where = "all" if kinds == ALL else ", ".join(kinds)
+        alone = "| | |" if us is None else f"| {us:.1f} us | {100 * floor / us:.0f} % |"
+        yield f"| {name} | {where} | {size} | {formats[width]} | {width * count / 1e6:.2f} | {floor:.2f} us {alone}"
+
+
+def section(gpu):
+    decode = gpu["decode_flash"]
+    rate, row = READ_RATE[decode["device"]], decode["results"][0]
+    launches = sum(kernel["launches"] for kernel in row["kernels"])
+    measured = {r["batch"]: r for r in decode["results"] if r["context"] == row["context"]}
+    lines = [f"### {decode['device']}", "",
+             f"Floors at a read rate of {rate / 1e12:.2f} TB/s and a context of 4K; uniform routing, experts K=3, the rest FP8. Distinct: experts "
+             "read in a layer.", "",
+             "| tokens a step | distinct | SWA layer | HCA layer | CSA layer | step | tokens/s |", "|---|---|---|---|---|---|---|",
+             *floor_rows(rate), "",
+             "Measured by `dsv4 bench decode --ops`:", "",
+             "| batch | step | tokens/s | share of the floor |", "|---|---|---|---|"]
+    for batch, r in measured.items():
+        floor = step_bytes(batch, r["context"]) / rate * 1e3
+        lines.append(f"| {batch} | {r['ms_per_step']:.2f} ms | {r['tokens_per_second']:.0f} | {100 * floor / r['ms_per_step']:.0f} % |")
+    lines += ["", f"Kernels of one step at batch {row['batch']}, {launches} launches. Times are those of events around each launch, less "
+              f"{overhead_us(row):.2f} us a launch, so that they add up to the captured step of {row['ms_per_step']:.2f} ms.", "",
+              "| kernel | launches | a layer | each | step | share |", "|---|---|---|---|---|---|", *kernel_rows(row), "",
+              "What a layer reads at batch 1, and the op alone (`dsv4_bench_cuda`) where the benchmark has its shape:", "",
+              "| weight | layers | shape | format | MB | floor | alone | share |", "|---|---|---|---|---|---|---|---|",
+              *weight_rows(rate, gpu["ops"]), ""]
+    return lines
+
+
+def block(gpus):
+    """For the GPUs that ran all layers."""
+    return "\n".join(line for gpu in gpus if gpu["decode_flash"]["layers"] == LAYERS for line in section(gpu)).rstrip("\n")
