@@ -1,5 +1,4 @@
-// How a stored weight matrix [n, k] is encoded: the format decides the meaning of `data` and
-// `scale`.
+// Encodings of stored weight matrices [n, k]: the format defines the meaning of `data` and `scale`.
 //
 //   format     data                       scale                        value of (row n, column k)
 //   kF32       [n, k] F32                 -                            data
@@ -11,7 +10,7 @@
 //   kNvfp4     [n, k/2] bytes (2 e2m1)    [n, k/16] E4M3,              e2m1 * scale[n, k/16] * s2
 //                                         s2 = scale2: one F32
 //   kKbit      [n, k/32 * K] I32,         [n, k/32] U8 (E4M4)          codebook[code] * scale * s2
-//              K planes a block (kbit.h)  s2 = scale2: one F32
+//              K planes per block (kbit.h)  s2 = scale2: one F32
 //
 // In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6;
 // lowbit.md 1.2.
@@ -42,23 +41,23 @@ struct WeightView {
   ConstTensorView codebook{};  // kKbit: [2^K] F32
 
   bool empty() const { return data.empty(); }
-  // Rows [begin, end); for kFp8Block `begin` must be a multiple of 128 unless it lies in one block
-  // row together with `end`.
+  // Rows [begin, end); for kFp8Block `begin` must be a multiple of 128 unless `begin` and `end` are
+  // in the same block row.
   WeightView rows(int64_t begin, int64_t end) const;
   int64_t bytes() const { return data.bytes() + (scale.empty() ? 0 : scale.bytes()); }
-  // True where the official engine quantises the activations before the product (spec 7.5). k-bit
-  // weights take the place of such weights, so that an MXFP4 weight and its lossless k-bit image
-  // give the same answer.
-  bool quantised_activations() const {
+  // True where the official engine quantizes the activations before the GEMM (spec 7.5). k-bit
+  // weights replace such weights, so they are included: an MXFP4 weight and its lossless k-bit
+  // image then give the same result.
+  bool quantized_activations() const {
     return format == WeightFormat::kFp8Block || format == WeightFormat::kMxfp4 ||
            format == WeightFormat::kNvfp4 || format == WeightFormat::kKbit;
   }
 };
 
-// Throws with want/got when shapes or dtypes do not fit the format.
+// Throws with the wanted and the given shape when shapes or dtypes do not fit the format.
 void check(const char* what, const WeightView& weight);
 
-// One value, slow and obvious: what the formats mean. Oracles and tests use it.
+// One value, slow and simple: the definition of the formats. Oracles and tests use it.
 double weight_value(const WeightView& weight, int64_t n, int64_t k);
 
 }  // namespace dsv4

@@ -30,11 +30,11 @@ TEST(Weight, PlainFormats) {
     check(name(format), w);
     EXPECT_EQ(weight_value(w, 1, 2), -7.25) << name(format);
     EXPECT_EQ(weight_value(w, 1, 1), 0) << name(format);
-    EXPECT_FALSE(w.quantised_activations());
+    EXPECT_FALSE(w.quantized_activations());
   }
 }
 
-// 130 x 257: both block grids end in a ragged block.
+// 130 x 257: the blocks are ragged along both axes.
 TEST(Weight, Fp8BlockWithRaggedEdges) {
   constexpr int64_t kRows = 130, kColumns = 257;
   const Buffer codes(DType::kE4M3, {kRows, kColumns}), bytes(DType::kE8M0, {2, 3});
@@ -62,7 +62,7 @@ TEST(Weight, Fp8BlockWithRaggedEdges) {
     }
   }
   EXPECT_EQ(w.bytes(), kRows * kColumns + 6 * 4);
-  EXPECT_TRUE(w.quantised_activations());
+  EXPECT_TRUE(w.quantized_activations());
 }
 
 TEST(Weight, Mxfp4NibbleOrderAndScales) {
@@ -101,7 +101,8 @@ TEST(Weight, Nvfp4HasTwoScales) {
   EXPECT_EQ(weight_value(w, 0, 17), -672);
 }
 
-// By hand: codes i mod 2^K in row 0, the largest code in row 1; scales 1 and 0.75, s2 = 1/4.
+// Values computed by hand: codes i mod 2^K in row 0, the largest code in row 1; scales 1 and 0.75,
+// s2 = 1/4.
 TEST(Weight, KbitPlanesScalesAndCodebook) {
   for (int bits = 2; bits <= 5; ++bits) {
     const int64_t size = int64_t{1} << bits;
@@ -124,7 +125,7 @@ TEST(Weight, KbitPlanesScalesAndCodebook) {
                  .bits = bits,
                  .codebook = codebook};
     check("w", w);
-    EXPECT_TRUE(w.quantised_activations());
+    EXPECT_TRUE(w.quantized_activations());
     for (int64_t k = 0; k < 64; ++k) {
       const int64_t c = k % size;
       EXPECT_EQ(weight_value(w, 0, k), static_cast<double>(c * c - 3) * (k < 32 ? 1 : 0.75) * 0.25);
@@ -137,7 +138,7 @@ TEST(Weight, KbitPlanesScalesAndCodebook) {
   }
 }
 
-TEST(Weight, KbitSaysWhatIsWrong) {
+TEST(Weight, KbitReportsErrors) {
   const Buffer planes(DType::kI32, {3, 6}), scales(DType::kU8, {3, 2}), codebook(DType::kF32, {8});
   const WeightView good{.format = WeightFormat::kKbit,
                         .n = 3,
@@ -199,7 +200,7 @@ TEST(Weight, RowsAreAViewOfTheSameValues) {
             std::string::npos);
 }
 
-TEST(Weight, SaysWhatIsWrong) {
+TEST(Weight, ReportsErrors) {
   const Buffer codes(DType::kE4M3, {130, 256}), scale(DType::kE8M0, {1, 2});
   const auto error = [](const WeightView& w) { return test::error_of([&] { check("wq", w); }); };
   EXPECT_EQ(

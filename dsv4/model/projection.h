@@ -24,7 +24,7 @@ class Projection {
 
   // out = x w^T, with Q8 activations where mode and weight format ask for them.
   void into(const WeightView& weight, const TensorView& out) {
-    if (!step_.official() || !weight.quantised_activations()) return plain(weight, out);
+    if (!step_.official() || !weight.quantized_activations()) return plain(weight, out);
     if (!quantised_) quantise();
     linear(step_.context, {.x = codes_, .x_scale = scales_, .weight = weight, .out = out});
   }

@@ -3,19 +3,17 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/experts/experts_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/experts/experts_cuda.h"
-#endif
+#include "dsv4/ops/experts/experts_impls.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr Impl<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
-    {"cuda_mma", Arch::kCuda, false, reject_experts_mma, experts_mma},
-    {"cuda_mma_rounded", Arch::kCuda, false, reject_experts_mma_rounded, experts_mma, 0x1p-9},
-    {"cuda", Arch::kCuda, true, reject_experts_cuda, experts_cuda},
+    {"cuda_mma", Arch::kCuda, false, experts_cuda_mma_reject, experts_cuda_mma},
+    {"cuda_mma_rounded", Arch::kCuda, false, experts_cuda_mma_rounded_reject, experts_cuda_mma,
+     0x1p-9},
+    {"cuda", Arch::kCuda, true, experts_cuda_reject, experts_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<ExpertsArgs>, experts_cpu},
 };
@@ -46,7 +44,7 @@ void check(const ExpertsArgs& args) {
   }
 }
 
-// Weights of an expert move once however many tokens chose it.
+// The weights of an expert are read once, however many tokens chose it.
 Cost cost(const ExpertsArgs& args) {
   const int64_t t = args.x.dim(0), k = slots(args);
   const int64_t ids = args.experts.empty() ? 0 : args.experts.bytes() + args.weights.bytes();

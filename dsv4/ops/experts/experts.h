@@ -5,9 +5,10 @@
 //   h = weight * (silu(g) * u)                          f32; kOfficial: rounded to bf16
 //   acc[t] += w2 h                                      kOfficial: w2 h rounded to bf16 first
 //
-// Under kOfficial x and h pass through Q8 (groups of 128) wherever the weight format is quantised.
-// Experts add in ascending expert id whatever the order of `experts`, so acc does not depend on the
-// router's order. A shared expert is a call without ids and weights: one expert, weight 1.
+// Under kOfficial, x and h pass through Q8 (groups of 128) wherever the weight format is quantized.
+// Experts are added in ascending order of their ids whatever the order of `experts`, so acc does
+// not depend on the router's order. A shared expert is a call without ids and weights: one expert,
+// weight 1.
 
 #pragma once
 

@@ -11,7 +11,7 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// Q8 over groups of 128, dequantised.
+// Q8 over groups of 128, dequantized.
 Vector q8(const Vector& x) {
   Vector out;
   for (size_t start = 0; start < x.size(); start += 128) {
@@ -28,9 +28,9 @@ Vector q8(const Vector& x) {
   return out;
 }
 
-// w x; under kOfficial with a quantised x where the format asks for it, and a bf16 result.
-Vector product(const WeightView& w, const Vector& x, bool official) {
-  const Vector& in = official && w.quantised_activations() ? q8(x) : x;
+// w x; under kOfficial with a quantized x if the format requires it, and a bf16 result.
+Vector multiply(const WeightView& w, const Vector& x, bool official) {
+  const Vector& in = official && w.quantized_activations() ? q8(x) : x;
   Vector y;
   for (int64_t n = 0; n < w.n; ++n) {
     double sum = 0;
@@ -42,14 +42,14 @@ Vector product(const WeightView& w, const Vector& x, bool official) {
 
 Vector feed_forward(const ExpertWeights& expert, const Vector& x, double weight, double limit,
                     bool official) {
-  const Vector g = product(expert.w1, x, official), u = product(expert.w3, x, official);
+  const Vector g = multiply(expert.w1, x, official), u = multiply(expert.w3, x, official);
   Vector h;
   for (size_t i = 0; i < g.size(); ++i) {
     const double gate = std::min(g[i], limit), up = std::clamp(u[i], -limit, limit);
     const double v = weight * (gate / (1 + std::exp(-gate)) * up);
     h.push_back(official ? oracle::bf16(v) : v);
   }
-  return product(expert.w2, h, official);
+  return multiply(expert.w2, h, official);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
     Vector acc = oracle::row(args.acc, t);
     if (!args.add) acc.assign(acc.size(), 0.0);
     const bool shared = args.experts.empty();
-    for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order does not matter
+    for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order is irrelevant
       const auto e = shared ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(t)[j]);
       const double weight = shared ? 1.0 : static_cast<double>(args.weights.row<float>(t)[j]);
       const Vector y = feed_forward(args.table[e], x, weight, limit, official);

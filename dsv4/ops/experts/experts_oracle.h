@@ -8,7 +8,7 @@
 
 namespace dsv4 {
 
-// acc after the call, given its contents now. [t, d]
+// acc after the call, given its current contents. [t, d]
 std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& args);
 
 }  // namespace dsv4

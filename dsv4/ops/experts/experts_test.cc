@@ -44,9 +44,9 @@ void fill_case(Case& c, const Shape& s, const test::StoredAs& stored, DType x_dt
             .acc = acc};
 }
 
-// Three significant bits for every value of the codebooks: times a scale of five they are bf16
-// numbers, and rows that round weights to bf16 have nothing to round. (What such a rounding does to
-// one product is tested with linear; here it would move codes of the Q8 between two products.)
+// Gives every value of the codebooks three significant bits: times a scale of five bits they are
+// bf16 numbers, and implementations that round weights to bf16 are exact. (The tests of linear
+// cover the effect of that rounding on one GEMM; here it would change Q8 codes between two GEMMs.)
 void coarsen_codebooks(const Case& c) {
   for (const ExpertWeights& expert : c.table) {
     for (const WeightView& w : {expert.w1, expert.w3, expert.w2}) {
@@ -88,7 +88,7 @@ void check_experts(const Shape& shape, const test::StoredAs& stored, DType x_dty
   check_op(experts.impls, context, c.arena, test);
 }
 
-// f32 all the way: three sums of at most 300 terms, each a random walk of 2^-24 steps, and exp.
+// All f32: three sums of at most 300 terms, each a random walk of 2^-24 steps, and exp.
 TEST(Experts, ExactAgreesWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const Shape& s : {Shape{0, 2, 3, 64, 32}, {1, 6, 8, 96, 160}, {9, 3, 4, 288, 64}}) {
@@ -99,10 +99,10 @@ TEST(Experts, ExactAgreesWithOracle) {
                 {.ulps = 4, .rel = 4e-6});
 }
 
-// The sums before each rounding differ from the oracle's by some 2^-22, so of all values rounded to
-// bf16 (steps of 2^-8) about one in 10^4 falls on the other side of a tie, moves by a step, and may
-// take a Q8 code (steps of 2^-3) with it: one h moves by up to 1/8 of itself and y by about
-// 1/8 / sqrt(inner) of its size, below 2 % here. A missing Q8 would move every h by 2 % and the
+// The sums before each rounding differ from the oracle's by about 2^-22, so about one in 10^4 of
+// the values rounded to bf16 (steps of 2^-8) is on the other side of a tie, changes by a step, and
+// may change a Q8 code (steps of 2^-3): one h changes by up to 1/8 of itself and y by about 1/8 /
+// sqrt(inner) of its magnitude, below 2 % here. A missing Q8 would change every h by 2 % and the
 // cosine by 1e-4.
 TEST(Experts, OfficialAgreesWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {
@@ -112,7 +112,7 @@ TEST(Experts, OfficialAgreesWithOracle) {
   }
 }
 
-// Shapes that the fast kernels of a device take; few and many tokens for each expert.
+// Shapes for the fast kernels of a device, with few and many tokens per expert.
 TEST(Experts, AlignedShapesAgreeWithOracle) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const Shape& s : {Shape{1, 6, 40, 256, 128}, {8, 3, 9, 128, 256}, {130, 2, 2, 64, 96}}) {
@@ -120,7 +120,7 @@ TEST(Experts, AlignedShapesAgreeWithOracle) {
       check_experts(s, stored, DType::kBF16, Numerics::kExact, {.ulps = 4, .rel = 4e-6});
     }
   }
-  // More pairs than one block of the plan counts.
+  // More pairs than one CTA of the plan processes.
   check_experts({600, 2, 40, 64, 32}, {WeightFormat::kBF16}, DType::kBF16, Numerics::kOfficial,
                 {.rel = 0.02, .cosine = 5e-6});
 }
@@ -159,7 +159,7 @@ void check_mixed(Case& c, const char* name, const test::Tolerance& tolerance,
   check_op(experts.impls, context, c.arena, test);
 }
 
-// Formats may differ between the matrices of one expert; each decides for itself about Q8.
+// Formats may differ between the matrices of one expert; each matrix determines its own Q8.
 TEST(Experts, MixedFormats) {
   Case c;
   fill_case(c, {3, 2, 2, 128, 64}, {WeightFormat::kMxfp4}, DType::kBF16);
@@ -169,7 +169,8 @@ TEST(Experts, MixedFormats) {
   check_mixed(c, "mixed", {.rel = 0.02, .cosine = 5e-6}, {});
 }
 
-// A recipe: gate and up K = 2, down K = 3; one expert as it came, one with a K of its own.
+// A quantization recipe: gate and up K = 2, down K = 3; one unchanged expert, and one with another
+// K.
 TEST(Experts, MixedBits) {
   for (const Numerics numerics : {Numerics::kExact, Numerics::kOfficial}) {
     const bool exact = numerics == Numerics::kExact;
@@ -190,7 +191,7 @@ TEST(Experts, MixedBits) {
   }
 }
 
-// One expert for every token; acc is written whatever it held.
+// One expert for every token; acc is overwritten, NaN included.
 TEST(Experts, SharedExpertOverwrites) {
   for (const test::StoredAs& stored : test::kAllStored) {
     Case c;
@@ -202,7 +203,7 @@ TEST(Experts, SharedExpertOverwrites) {
   }
 }
 
-// Scalars by hand: d = inner = 1, w1 = w2 = w3 = 1.
+// Scalars computed by hand: d = inner = 1, w1 = w2 = w3 = 1.
 TEST(Experts, ClampAndOrderOfSteps) {
   Arena arena;
   const TensorView one = arena.input(DType::kF32, {1, 1});
@@ -228,8 +229,8 @@ TEST(Experts, ClampAndOrderOfSteps) {
   EXPECT_NEAR(static_cast<double>(acc.as<float>()[2]), 0.5 * 500 * std::exp(-50.), 1e-25);
 }
 
-// Rows of a device say so when the experts of a table are no stack.
-TEST(Experts, DeviceRowsWantStacks) {
+// Device implementations need experts at equal distances and in one format, and report violations.
+TEST(Experts, DeviceImplementationsNeedEvenlySpacedExperts) {
   Case c;
   fill_case(c, {40, 2, 3, 64, 64}, {WeightFormat::kMxfp4}, DType::kBF16);
   std::swap(c.table[0].w2.data, c.table[1].w2.data);
@@ -245,7 +246,7 @@ TEST(Experts, DeviceRowsWantStacks) {
   }
 }
 
-TEST(Experts, SaysWhatIsWrong) {
+TEST(Experts, ReportsErrors) {
   Case c;
   fill_case(c, {2, 2, 3, 32, 64}, {WeightFormat::kBF16}, DType::kF32);
   const auto error = [&] { return test::error_of([&] { experts(Context{}, c.args); }); };

@@ -2,22 +2,20 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/linear/linear_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/linear/linear_cublaslt_cuda.h"
-#include "dsv4/ops/linear/linear_cuda.h"
-#endif
+#include "dsv4/ops/linear/linear_impls.h"
+#include "dsv4/ops/quant_gemm/quant_gemm.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
-    {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8_cuda,
+    {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8,
      kLtFp8Rounding},
-    {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt_cuda, kLtBf16Rounding},
-    {"cuda_mma", Arch::kCuda, false, reject_linear_mma, linear_mma},
-    {"cuda_mma_rounded", Arch::kCuda, false, reject_linear_mma_rounded, linear_mma, 0x1p-9},
+    {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt, kLtBf16Rounding},
+    {"cuda_mma", Arch::kCuda, false, linear_cuda_mma_reject, linear_cuda_mma},
+    {"cuda_mma_rounded", Arch::kCuda, false, linear_cuda_mma_rounded_reject, linear_cuda_mma,
+     0x1p-9},
     {"cuda", Arch::kCuda, true, accept_all<LinearArgs>, linear_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},

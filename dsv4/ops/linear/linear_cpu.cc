@@ -1,204 +1,26 @@
-#include "dsv4/ops/linear/linear_cpu.h"
-
-#include <omp.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <vector>
 
-#include "dsv4/base/bits.h"
-#include "dsv4/base/error.h"
-#include "dsv4/cpu/parallel.h"
-#include "dsv4/cpu/rows.h"
-#include "dsv4/cpu/vec.h"
-#include "dsv4/formats/ue8m0.h"
-#include "dsv4/ops/linear/linear_kernel.h"
+#include "dsv4/ops/linear/linear_impls.h"
+#include "dsv4/ops/quant_gemm/quant_gemm_cpu.h"
 
 namespace dsv4 {
 namespace {
 
-using linear_kernel::Block;
-using linear_kernel::Weights;
-
-// Work units. Few tokens: enough rows to make a unit worth its dispatch. Many tokens: decoded rows,
-// packed activations and waiting sums of a unit fit the L2 cache together.
-constexpr int64_t kFusedUnitRows = linear_kernel::kMaxBlockRows;
-constexpr int64_t kTiledUnitRows = 32;
-constexpr int64_t kTiledUnitTokens = 192;  // a multiple of every panel size
-// Areas of scratch start at multiples of a cache line.
-constexpr int64_t kAlignFloats = 16;
-// Packed activations of a call stay below this many tokens.
+// Activations are packed for at most this many tokens at a time, counted over the groups.
 constexpr int64_t kCallTokens = 1536;
 
-struct Unit {
-  int job;
-  int64_t row, rows, token, tokens;
-};
-
-int64_t num_tokens(const LinearJob& job) {
-  return job.args.out.dim(0);
-}
-
-// Row t of the product's left side as f32. out: [k]
-void load_row(const LinearJob& job, int64_t t, float* out) {
-  const LinearArgs& a = job.args;
-  const int64_t k = a.weight.k, row = job.gather == nullptr ? t : job.gather[t];
-  if (a.x.dtype != DType::kE4M3) return cpu::load(a.x, row * a.x.row_stride(), k, out);
-  const uint8_t* codes = a.x.row<uint8_t>(row);
-  const uint8_t* scales = a.x_scale.row<uint8_t>(row);
-  for (int64_t g = 0; g * kActivationGroup < k; ++g) {
-    const int64_t start = g * kActivationGroup, count = std::min(kActivationGroup, k - start);
-    cpu::decode_e4m3(codes + start, ue8m0_to_f32(scales[g]), out + start, count);
-  }
-}
-
-struct FreeFloats {
-  void operator()(float* p) const { std::free(p); }
-};
-// Uninitialised: a call writes what it reads, and zeroing would cost as much as a small product.
-using Floats = std::unique_ptr<float[], FreeFloats>;
-
-Floats allocate(int64_t count) {
-  constexpr size_t kCacheLine = kAlignFloats * sizeof(float);
-  const auto bytes =
-      static_cast<size_t>(align_up(std::max<int64_t>(count, 1), kAlignFloats)) * sizeof(float);
-  Floats memory(static_cast<float*>(std::aligned_alloc(kCacheLine, bytes)));
-  if (memory == nullptr) fail(ErrorCode::kResource, "cannot allocate {} floats of scratch", count);
-  return memory;
-}
-
-// A call of linear_jobs: where everything lies, and the two phases.
-class Call {
- public:
-  explicit Call(std::span<const LinearJob> jobs)
-      : jobs_(jobs), panel_(linear_kernel::panel_tokens()) {
-    int64_t floats = 0, widest = 0;
-    for (const LinearJob& job : jobs) {
-      const Weights& w = weights_.emplace_back(job.args.weight);
-      padded_.push_back(linear_kernel::padded_columns(w));
-      if (packed_before(weights_.size() - 1)) {
-        start_.push_back(start_.back());
-      } else {
-        start_.push_back(floats);
-        floats += num_tokens(job) * padded_.back();
-        total_tokens_ += num_tokens(job);
-      }
-      end_token_.push_back(total_tokens_);
-      products_ += num_tokens(job) * job.args.weight.n * job.args.weight.k;
-      widest = std::max(widest, padded_.back());
-    }
-    packed_ = allocate(floats);
-    thread_floats_ = widest;
-    for (int j = 0; j < static_cast<int>(jobs.size()); ++j) add_units(j);
-    thread_floats_ = align_up(thread_floats_, kAlignFloats);
-    scratch_ = allocate(omp_get_max_threads() * thread_floats_);
-  }
-
-  void run() {
-#pragma omp parallel if (cpu::worth_sharing(products_))
-    {
-      float* scratch = scratch_.get() + omp_get_thread_num() * thread_floats_;
-#pragma omp for
-      for (int64_t t = 0; t < total_tokens_; ++t) pack(t, scratch);
-#pragma omp for schedule(dynamic)
-      for (size_t u = 0; u < units_.size(); ++u) multiply(units_[u], scratch);
-    }
-  }
-
- private:
-  // Whether job j takes the packed activations of the job before it, as an expert's up does.
-  bool packed_before(size_t j) const {
-    if (j == 0) return false;
-    const LinearJob &job = jobs_[j], &before = jobs_[j - 1];
-    const auto same = [](const ConstTensorView& a, const ConstTensorView& b) {
-      return a.data == b.data && a.dtype == b.dtype && a.row_stride() == b.row_stride();
-    };
-    return weights_[j].format == weights_[j - 1].format && padded_[j] == padded_[j - 1] &&
-           weights_[j].k == weights_[j - 1].k && num_tokens(job) == num_tokens(before) &&
-           job.gather == before.gather && same(job.args.x, before.args.x) &&
-           same(job.args.x_scale, before.args.x_scale);
-  }
-
-  void add_units(int j) {
-    const LinearJob& job = jobs_[static_cast<size_t>(j)];
-    const Weights& w = weights_[static_cast<size_t>(j)];
-    const int64_t tokens = num_tokens(job);
-    int64_t rows = tokens <= panel_ ? kFusedUnitRows : kTiledUnitRows;
-    while (rows > linear_kernel::kRowAlign && w.n < 4 * rows * omp_get_max_threads()) rows /= 2;
-    for (int64_t t = 0; t < tokens; t += kTiledUnitTokens) {
-      for (int64_t row = 0; row < w.n; row += rows) {
-        units_.push_back(
-            {j, row, std::min(rows, w.n - row), t, std::min(kTiledUnitTokens, tokens - t)});
-      }
-    }
-    const int64_t block = std::min(tokens, kTiledUnitTokens);
-    thread_floats_ = std::max(thread_floats_, align_up(block * rows, kAlignFloats) +
-                                                  linear_kernel::scratch_floats(w, rows, block));
-  }
-
-  // Token t of all that are packed. row: scratch of k floats
-  void pack(int64_t t, float* row) {
-    const auto j = static_cast<size_t>(std::upper_bound(end_token_.begin(), end_token_.end(), t) -
-                                       end_token_.begin());
-    const LinearJob& job = jobs_[j];
-    const int64_t token = t - (end_token_[j] - num_tokens(job)), first = token / panel_ * panel_;
-    load_row(job, token, row);
-    std::fill(row + job.args.weight.k, row + padded_[j], 0.f);
-    linear_kernel::pack(weights_[j], row,
-                        {.data = packed_.get() + start_[j] + first * padded_[j],
-                         .width = std::min(panel_, num_tokens(job) - first)},
-                        token - first);
-  }
-
-  void multiply(const Unit& unit, float* scratch) {
-    const auto j = static_cast<size_t>(unit.job);
-    const LinearJob& job = jobs_[j];
-    float* out = scratch;
-    linear_kernel::multiply({.weights = &weights_[j],
-                             .row = unit.row,
-                             .rows = unit.rows,
-                             .panels = packed_.get() + start_[j] + unit.token * padded_[j],
-                             .tokens = unit.tokens,
-                             .scratch = scratch + align_up(unit.tokens * unit.rows, kAlignFloats),
-                             .out = out});
-    const TensorView& y = job.args.out;
-    for (int64_t t = 0; t < unit.tokens; ++t) {
-      cpu::store(y, (unit.token + t) * y.row_stride() + unit.row, unit.rows, out + t * unit.rows);
-    }
-  }
-
-  std::span<const LinearJob> jobs_;
-  int64_t panel_;
-  std::vector<Weights> weights_;
-  std::vector<int64_t> padded_;     // packed columns of each job
-  std::vector<int64_t> start_;      // of each job in packed_, in floats
-  std::vector<int64_t> end_token_;  // of each job, counted over the tokens to pack
-  int64_t total_tokens_ = 0, products_ = 0;
-  std::vector<Unit> units_;
-  Floats packed_, scratch_;
-  int64_t thread_floats_ = 0;
-};
-
-}  // namespace
-
-void linear_jobs(std::span<const LinearJob> jobs) {
-  Call(jobs).run();
-}
-
-namespace {
-
-// Group g of a call, tokens [begin, end).
-LinearArgs part(const LinearArgs& args, int64_t g, int64_t begin, int64_t end) {
+// Group g of the call, tokens [begin, end).
+quant_gemm::GemmJob group_job(const LinearArgs& args, int64_t g, int64_t begin, int64_t end) {
   const auto cut = [&](const auto& view) {
     const int64_t columns = view.dim(1) / args.groups;
     return view.slice(0, begin, end).slice(1, g * columns, (g + 1) * columns);
   };
   const int64_t rows = args.weight.n / args.groups;
-  LinearArgs part{
+  quant_gemm::GemmJob job{
       .x = cut(args.x), .weight = args.weight.rows(g * rows, (g + 1) * rows), .out = cut(args.out)};
-  if (!args.x_scale.empty()) part.x_scale = cut(args.x_scale);
-  return part;
+  if (!args.x_scale.empty()) job.x_scale = cut(args.x_scale);
+  return job;
 }
 
 }  // namespace
@@ -207,10 +29,10 @@ void linear_cpu(const Context&, const LinearArgs& args) {
   const int64_t tokens = args.x.dim(0);
   const int64_t step = std::max<int64_t>(1, kCallTokens / args.groups);
   for (int64_t t = 0; t < tokens; t += step) {
-    std::vector<LinearJob> jobs;
+    std::vector<quant_gemm::GemmJob> jobs;
     for (int64_t g = 0; g < args.groups; ++g)
-      jobs.push_back({.args = part(args, g, t, std::min(tokens, t + step))});
-    linear_jobs(jobs);
+      jobs.push_back(group_job(args, g, t, std::min(tokens, t + step)));
+    quant_gemm::run_gemms(jobs);
   }
 }
 

@@ -1,5 +1,5 @@
-// Shapes that cuBLASLt takes: whole scale blocks, 16 tokens and more, rows wider than the product.
-// Every other row of the table goes through them too.
+// Shapes that cuBLASLt takes: whole scale blocks, 16 tokens or more, rows wider than the GEMM. All
+// other implementations of the table are tested with them too.
 
 #include <cmath>
 

@@ -10,7 +10,8 @@ namespace dsv4 {
 
 std::vector<double> linear_oracle(const LinearArgs& args);  // [t, n]
 
-// max over outputs of sum_k |x[t, k] * w[n, k]|: what the rounding errors of an output scale with.
+// max over outputs of sum_k |x[t, k] * w[n, k]|, to which rounding errors of an output are
+// relative.
 double linear_magnitude(const LinearArgs& args);
 
 }  // namespace dsv4

@@ -54,8 +54,9 @@ LinearArgs tokens(const LinearArgs& args, int64_t begin, int64_t end) {
   return part;
 }
 
-// A sum of k products in f32 is off by a random walk over its k roundings, each at most 2^-24 of
-// the sum of magnitudes; a single wrong weight is off by about 1/k of it, which is far more.
+// The error of a sum of k products in f32 is a random walk over its k roundings, each at most 2^-24
+// of the sum of magnitudes; a single wrong weight causes an error of about 1/k of it, which is far
+// larger.
 test::Tolerance tolerance(const LinearArgs& args) {
   const double walk = 4 + std::sqrt(static_cast<double>(args.weight.k));
   return {.ulps = args.out.dtype == DType::kF32 ? 2.0 : 0.51,
@@ -109,7 +110,7 @@ TEST(Linear, AgreesWithOracleOnAnyDtype) {
   check_linear({WeightFormat::kFp8Block}, {5, 140, 1200}, {.fp8_scale = DType::kF32});
 }
 
-// Shapes that the fast kernels take: every tile size, several chunks of columns, few and many rows.
+// Shapes for the fast kernels: every tile size, several chunks of columns, few and many rows.
 TEST(Linear, AgreesWithOracleOnAlignedShapes) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const Shape& s : {Shape{1, 256, 1024},
@@ -127,8 +128,8 @@ TEST(Linear, AgreesWithOracleOnAlignedShapes) {
   }
 }
 
-// Small, so that racecheck gets through: tiles of 8, 32, 64 and 128 tokens, the last step ragged.
-TEST(Linear, EveryTileOfTheTensorCores) {
+// Small, so that racecheck finishes: tiles of 8, 32, 64 and 128 tokens, with a ragged last step.
+TEST(Linear, EveryTensorCoreTile) {
   for (const test::StoredAs& stored : {test::StoredAs{WeightFormat::kBF16},
                                        {WeightFormat::kFp8Block},
                                        {WeightFormat::kMxfp4},
@@ -219,9 +220,9 @@ TEST(Linear, TakesRowsOfALargerWeight) {
   }
 }
 
-// A NaN weight or scale makes its outputs NaN, and no others; so does a NaN activation. A k-bit
-// weight has no NaN.
-TEST(Linear, NanStaysWhereItBelongs) {
+// A NaN weight, scale or activation makes its outputs NaN, and no others. A k-bit weight has no
+// NaN.
+TEST(Linear, NanAffectsOnlyItsOutputs) {
   for (const test::StoredAs& stored : test::kAllStored) {
     for (const int64_t t : {1, 6}) {
       Arena arena;
@@ -307,7 +308,7 @@ TEST(Linear, LosslessImageOfMxfp4GivesTheSameBits) {
   }
 }
 
-TEST(LinearCheck, SaysWhatIsWrong) {
+TEST(LinearCheck, ReportsErrors) {
   Arena arena;
   Rng rng(1);
   LinearArgs args = random_args(arena, rng, {WeightFormat::kMxfp4}, {2, 8, 64}, {});

@@ -1,10 +1,7 @@
 #include "dsv4/ops/mhc/mhc.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/mhc/mhc_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/mhc/mhc_cuda.h"
-#endif
+#include "dsv4/ops/mhc/mhc_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -66,7 +63,7 @@ void check(const HcHeadArgs& args) {
   expect("out", args.out, {DType::kF32, DType::kBF16}, {t, d});
 }
 
-// Dots with the rows of fn, sum of squares, weighted sum of the streams.
+// The dot products with the rows of fn, the sum of squares, and the weighted sum of the streams.
 double mix_flops(const ConstTensorView& streams, const ConstTensorView& fn) {
   return static_cast<double>(streams.numel()) * (2.0 * static_cast<double>(fn.dim(0)) + 4.0);
 }

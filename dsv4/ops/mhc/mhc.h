@@ -35,8 +35,8 @@ struct HcPreArgs {
 };
 
 struct HcPostArgs {
-  ConstTensorView y;     // [t, d] f32|bf16; counts in the streams' dtype: with bf16 streams an
-                         // f32 y (the experts' sum, spec 7.4) is rounded first
+  ConstTensorView y;     // [t, d] f32|bf16; rounded to the streams' dtype first: with bf16 streams,
+                         // an f32 y (the experts' sum, spec 7.4) is rounded to bf16
   ConstTensorView post;  // [t, m] f32
   ConstTensorView comb;  // [t, m, m] f32
   TensorView streams;    // X [t, m, d] f32|bf16, updated in place

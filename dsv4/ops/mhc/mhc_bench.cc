@@ -1,4 +1,4 @@
-// fn is read by every call: successive calls take successive ones, as layers do.
+// Every call reads an fn: successive calls read different ones, as successive layers do.
 
 #include <vector>
 
@@ -10,9 +10,9 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kStreams = 4, kMixes = 24;
-constexpr size_t kLayers = 64;  // of 1.5 MB: more than a cache holds
+constexpr size_t kLayers = 64;  // of 1.5 MB: larger than a cache
 
-// [kLayers] of [rows, columns], and which is next.
+// [kLayers] of [rows, columns], and the next one's index.
 class Layers {
  public:
   Layers(int64_t rows, int64_t columns) {
@@ -62,7 +62,7 @@ struct HcPostCase {
         post(DType::kF32, {t, kStreams}),
         comb(DType::kF32, {t, kStreams, kStreams}),
         streams(DType::kBF16, {t, kStreams, d}) {
-    // Repeated calls on the same streams must not grow without end.
+    // Repeated calls on the same streams must not diverge.
     for (const bench::Tensor* tensor : {&y, &post, &comb, &streams}) bench::fill(*tensor, 0.25f);
     args = {.y = y, .post = post, .comb = comb, .streams = streams};
   }

@@ -1,7 +1,7 @@
-// Tokens go in tiles, so that a row of fn read once serves the whole tile. With fewer tiles than
-// threads the rows of fn are shared out instead; an element's bits are the same either way.
+// Tokens are processed in tiles, so that a row of fn is read once per tile. With fewer tiles than
+// threads, the threads share the rows of fn instead; the bits of an element are the same.
 
-#include "dsv4/ops/mhc/mhc_cpu.h"
+#include "dsv4/ops/mhc/mhc_impls.h"
 
 #include <omp.h>
 
@@ -31,7 +31,7 @@ int64_t stream_offset(const TensorMeta& streams, int64_t token, int64_t stream) 
   return token * streams.stride[0] + stream * streams.stride[1];
 }
 
-// What hc_pre and hc_head share.
+// The common arguments of hc_pre and hc_head.
 struct MixArgs {
   ConstTensorView streams, fn;
   TensorView out;
@@ -94,7 +94,7 @@ class MixTile {
   int64_t begin_ = 0;
 };
 
-// Calls finish(tile, i, token) for every token, with its mixes ready.
+// Calls finish(tile, i, token) for every token after its mixes are computed.
 template <class Finish>
 void for_each_mixed_token(const MixArgs& args, const Finish& finish) {
   const int64_t t = args.streams.dim(0), mixes = args.fn.dim(0);
@@ -111,7 +111,7 @@ void for_each_mixed_token(const MixArgs& args, const Finish& finish) {
 }
 
 // Divides every row (stride 1 inside, m between) or, transposed, every column by its sum + eps.
-void normalise(float* b, int64_t m, int64_t outer, int64_t inner, float eps) {
+void normalize(float* b, int64_t m, int64_t outer, int64_t inner, float eps) {
   for (int64_t j = 0; j < m; ++j) {
     float sum = 0;
     for (int64_t k = 0; k < m; ++k) sum += b[j * outer + k * inner];
@@ -126,12 +126,12 @@ void sinkhorn(float* b, int64_t m, int iters, float eps) {
     const float largest = *std::max_element(row, row + m);
     for (int64_t k = 0; k < m; ++k) row[k] = std::exp(row[k] - largest);
   }
-  normalise(b, m, m, 1, 0.f);
+  normalize(b, m, m, 1, 0.f);
   for (int64_t i = 0; i < m * m; ++i) b[i] += eps;
-  normalise(b, m, 1, m, eps);
+  normalize(b, m, 1, m, eps);
   for (int i = 1; i < iters; ++i) {
-    normalise(b, m, m, 1, eps);
-    normalise(b, m, 1, m, eps);
+    normalize(b, m, m, 1, eps);
+    normalize(b, m, 1, m, eps);
   }
 }
 

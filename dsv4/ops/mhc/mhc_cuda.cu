@@ -1,12 +1,12 @@
-// Two launches for hc_pre and hc_head, one for hc_post.
+// hc_pre and hc_head of mhc.h, two launches each.
 //
-// mix_kernel: dots of X_t with the rows of fn. Columns of fn are cut into pieces of 64; a warp
-// keeps one piece of 32 rows in registers, a row a lane, and lets tokens pass by. Four pieces make
-// a slice, which is what a block sums and writes: partial sums [t, slices, rows + 1], the last
-// being the sum of squares. How columns are cut depends on m * d alone, so a token's bits do not
-// depend on t, and one token already uses m * d / 256 blocks.
+// mix_kernel: dot products of X_t with the rows of fn. The columns of fn are divided into pieces of
+// 64; a warp keeps one piece of kRows rows in registers, three rows per four lanes, and loops over
+// tokens. Four pieces make a slice, which one CTA sums and writes: partial sums [t, slices, rows +
+// 1], the last of which is the sum of squares. The division of columns depends on m * d alone, so a
+// token's bits do not depend on t, and one token already uses m * d / 256 CTAs.
 //
-// finish_kernel: a block a token. All warps sum the slices; then one does the gates and
+// finish_kernel: one CTA per token. All warps sum the slices; then one computes the gates and
 // Sinkhorn while the others mix the streams.
 
 #include <algorithm>
@@ -14,32 +14,30 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
-#include "dsv4/ops/mhc/mhc_cuda.h"
+#include "dsv4/ops/mhc/mhc_impls.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int kMaxStreams = 8;  // as checked by mhc.cc
 constexpr int kFewStreams = 4;  // the released models' number: half the registers
 constexpr int kMaxMixes = kMaxStreams * (2 + kMaxStreams);
 
-constexpr int kQuarter = 16;  // columns of a lane
-constexpr int kLaneRows = 3;  // rows of a lane
+constexpr int kQuarter = 16;  // columns per lane
+constexpr int kLaneRows = 3;  // rows per lane
 constexpr int kRows = kWarp / 4 * kLaneRows;
-constexpr int kPiece = 64;  // columns of a warp
-constexpr int kPieces = 4;  // warps of a block
+constexpr int kPiece = 64;  // columns per warp
+constexpr int kPieces = 4;  // warps per CTA
 constexpr int kSlice = kPiece * kPieces;
-constexpr int kPass = 8;      // tokens that a block has in shared memory
-constexpr int kMaxTile = 64;  // tokens of a block
-// Partial sums are kept for so many tokens: 13 MB at 24 mixes of 16384 columns.
+constexpr int kPass = 8;      // tokens of a CTA in shared memory
+constexpr int kMaxTile = 64;  // tokens per CTA
+// Tokens per call of the kernels: their partial sums take 13 MB at 24 mixes of 16384 columns.
 constexpr int64_t kMaxTokens = 2048;
 
 constexpr int kFinishWarps = 9;  // one for Sinkhorn, eight for the streams
 constexpr int kSumParts = 8;     // threads that share the sum of one mix over the slices
-constexpr int kPostThreads = 128;
-constexpr int kRun = 4;  // columns of a thread where rows are aligned to them
+constexpr int kRun = 4;          // columns per thread when rows are aligned to them
 
-// X [t, m, d] seen as [t, m * d].
+// X [t, m, d] viewed as [t, m * d].
 template <class T>
 struct Streams {
   const T* data;
@@ -56,7 +54,7 @@ struct Streams {
   __device__ int64_t offset(int column) const { return column / d * stream_stride + column % d; }
 };
 
-// w: columns [begin, begin + kQuarter) of one row of fn, zero behind its end
+// w: columns [begin, begin + kQuarter) of one row of fn, zero past its end
 template <int kWide>
 __device__ void load_quarter(const float* row, int begin, int width, float (&w)[kQuarter]) {
 #pragma unroll
@@ -70,13 +68,14 @@ __device__ void load_quarter(const float* row, int begin, int width, float (&w)[
   }
 }
 
-// The columns of one lane of a piece, of the tokens of a pass: loaded while the pass before is
-// summed, and widened only when they are shared, so that nothing waits for them earlier.
+// A lane's columns of a piece for the tokens of a pass. They are loaded while the previous pass is
+// summed and converted only when they are stored to shared memory, so nothing waits for the loads
+// earlier.
 template <class T>
 struct PassColumns {
   T value[kPass][2];  // columns lane and lane + 32
 
-  // Zero where a token or a column is missing. from: where the two lie in a token
+  // Zero where a token or a column does not exist. from: offsets of the two columns in a token
   __device__ void load(const T* x, int64_t token_stride, const int64_t (&from)[2],
                        const bool (&has)[2], int count) {
 #pragma unroll
@@ -100,8 +99,8 @@ struct MixSums {
   float square[kPieces][kPass];
 };
 
-// One token: dots of a lane's quarter of the piece with its rows, and its sum of squares, summed
-// over the four quarters.
+// One token: dot products of a lane's quarter of the piece with its rows, and the sum of squares,
+// added over the four quarters.
 __device__ void sum_token(const float* columns, const float (&w)[kLaneRows][kQuarter], int lane,
                           float* dots, float* square) {
   float sum[kLaneRows + 1] = {};
@@ -194,12 +193,12 @@ __device__ float sigmoid(float x) {
   return 1.f / (1.f + expf(-x));
 }
 
-// 1/x within an ulp. The hardware's own division would take longer than all else in Sinkhorn.
+// 1/x within an ulp. A full division would take longer than the rest of Sinkhorn.
 __device__ float reciprocal(float x) {
   return __fdividef(1.f, x);
 }
 
-// Spec 8.2 by kMax lanes, each with a row of b in registers; what lies beyond m is zero and stays
+// Spec 8.2 by kMax lanes, each with a row of b in registers; elements beyond m are zero and stay
 // zero.
 template <int kMax>
 __device__ void sinkhorn(float (&b)[kMax], int row, int m, int iters, float eps) {
@@ -233,7 +232,7 @@ __device__ void sinkhorn(float (&b)[kMax], int row, int m, int iters, float eps)
   }
 }
 
-// What a token's mixes become.
+// The gates that are computed from a token's mixes.
 struct Gates {
   const float *base, *scale;
   float norm_eps, hc_eps;
@@ -268,7 +267,8 @@ __device__ void post_and_comb(const Gates& gates, const float* mix, int m, int64
   }
 }
 
-// sums: [n] over all slices of partial: [slices, n]. Each part takes every kSumParts-th slice.
+// sums: [n] over all slices of partial: [slices, n]. Part p adds every kSumParts-th slice from p
+// on.
 __device__ void sum_slices(const float* partial, int slices, int n,
                            float (&parts)[kSumParts][kMaxMixes + 1], float* sums) {
   constexpr int kThreads = kFinishWarps * kWarp;
@@ -287,7 +287,7 @@ __device__ void sum_slices(const float* partial, int slices, int n,
   }
 }
 
-// partial: [t, slices, rows + 1]. grid: [t]. kMax: most streams
+// partial: [t, slices, rows + 1]. grid: [t]. kMax: maximum number of streams
 template <int kMax, int kWide, class T, class Out>
 __global__ void __launch_bounds__(kFinishWarps* kWarp)
     finish_kernel(Streams<T> x, const float* partial, int slices, int rows, Gates gates, Out* out,
@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kFinishWarps* kWarp)
   }
 }
 
-// What hc_pre and hc_head share; tokens of one call to the kernels.
+// The common arguments of hc_pre and hc_head, for the tokens of one call of the kernels.
 struct MixArgs {
   ConstTensorView streams, fn;
   TensorView out;
@@ -339,7 +339,7 @@ void mix(Device& device, const MixArgs& args) {
   const int64_t slices = ceil_div(width, kSlice);
   const Scratch::Scope scope(device.workspace());
   const TensorView partial = device.workspace().take(DType::kF32, {t, slices, rows + 1});
-  // Few tokens: many blocks. Many tokens: fn is read once a tile.
+  // With few tokens, many CTAs; with many tokens, fn is read once per tile.
   const int64_t tile = std::clamp<int64_t>(t / 16, 1, kMaxTile);
   with_float_type(args.streams.dtype, [&](auto element) {
     using T = decltype(element);
@@ -360,77 +360,6 @@ void mix(Device& device, const MixArgs& args) {
       launch(device, "hc_finish", finish, {.grid = t, .block = kFinishWarps * kWarp}, x,
              partial.as<float>(), slices, rows, args.gates, args.out.as<Out>(),
              args.out.row_stride());
-    });
-  });
-}
-
-// y counts in the streams' dtype.
-template <class T>
-__device__ float rounded(float x) {
-  return to_float(from_float<T>(x));
-}
-
-struct PostWeights {
-  const float *post, *comb;  // [t, m], [t, m, m]
-  int64_t post_stride, comb_stride, comb_row_stride;
-};
-
-// A thread holds a run of columns of all streams. kMax: most streams. grid: [t, d / (threads *
-// run)]
-template <int kMax, int kWide, class Y, class T>
-__global__ void hc_post_kernel(const Y* y, int64_t y_stride, PostWeights weights, T* streams,
-                               int64_t token_stride, int64_t stream_stride, int m, int d) {
-  __shared__ float post[kMax], comb[kMax][kMax];
-  const int64_t token = blockIdx.x;
-  for (int i = threadIdx.x; i < kMax * kMax; i += kPostThreads) {
-    const int j = i / kMax, k = i % kMax;
-    const bool inside = j < m && k < m;
-    comb[j][k] =
-        inside ? weights.comb[token * weights.comb_stride + j * weights.comb_row_stride + k] : 0.f;
-    if (j == 0) post[k] = inside ? weights.post[token * weights.post_stride + k] : 0.f;
-  }
-  __syncthreads();
-  const int column =
-      (static_cast<int>(blockIdx.y) * kPostThreads + static_cast<int>(threadIdx.x)) * kWide;
-  if (column >= d) return;
-  streams += token * token_stride + column;
-  float own[kWide], x[kMax][kWide];
-  load<kWide>(y + token * y_stride + column, own);
-#pragma unroll
-  for (int j = 0; j < kMax; ++j) {
-    if (j < m) load<kWide>(streams + j * stream_stride, x[j]);
-  }
-#pragma unroll
-  for (int k = 0; k < kMax; ++k) {
-    if (k >= m) continue;
-    float sum[kWide];
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) {
-      sum[i] = post[k] * rounded<T>(own[i]);
-#pragma unroll
-      for (int j = 0; j < kMax; ++j) {
-        if (j < m) sum[i] = __fmaf_rn(comb[j][k], x[j][i], sum[i]);
-      }
-    }
-    store<kWide>(streams + k * stream_stride, sum);
-  }
-}
-
-template <int kMax, int kWide>
-void hc_post_of(Device& device, const HcPostArgs& args) {
-  const TensorView& x = args.streams;
-  const PostWeights weights{args.post.as<float>(), args.comb.as<float>(), args.post.row_stride(),
-                            args.comb.stride[0], args.comb.stride[1]};
-  with_float_type(args.y.dtype, [&](auto y) {
-    with_float_type(x.dtype, [&](auto element) {
-      using Y = decltype(y);
-      using T = decltype(element);
-      launch(device, "hc_post", hc_post_kernel<kMax, kWide, Y, T>,
-             {.grid = x.dim(0),
-              .block = kPostThreads,
-              .grid_y = ceil_div(x.dim(2), kPostThreads * kWide)},
-             args.y.as<Y>(), args.y.row_stride(), weights, x.as<T>(), x.stride[0], x.stride[1],
-             x.dim(1), x.dim(2));
     });
   });
 }
@@ -456,14 +385,6 @@ void hc_pre_cuda(const Context& context, const HcPreArgs& args) {
                                     .comb_stride = comb.stride[0],
                                     .comb_row_stride = comb.stride[1]}});
   }
-}
-
-void hc_post_cuda(const Context& context, const HcPostArgs& args) {
-  const bool wide = packs(args.streams, kRun) && packs(args.y, kRun);
-  const bool few = args.streams.dim(1) <= kFewStreams;
-  const auto run = wide ? (few ? hc_post_of<kFewStreams, kRun> : hc_post_of<kMaxStreams, kRun>)
-                        : (few ? hc_post_of<kFewStreams, 1> : hc_post_of<kMaxStreams, 1>);
-  run(*context.device, args);
 }
 
 void hc_head_cuda(const Context& context, const HcHeadArgs& args) {

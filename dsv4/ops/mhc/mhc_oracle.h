@@ -13,7 +13,7 @@ struct HcPreWant {
 };
 
 HcPreWant hc_pre_oracle(const HcPreArgs& args);
-std::vector<double> hc_post_oracle(const HcPostArgs& args);  // [t, m, d]; call before the row
+std::vector<double> hc_post_oracle(const HcPostArgs& args);  // [t, m, d]; call before the op
 std::vector<double> hc_head_oracle(const HcHeadArgs& args);  // [t, d]
 
 }  // namespace dsv4

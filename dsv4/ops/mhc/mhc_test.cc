@@ -18,8 +18,8 @@ TensorView normal_input(Arena& arena, Rng& rng, DType dtype, std::initializer_li
   return view;
 }
 
-// Stored sums carry about log2 of their length + 4 roundings of the largest term; the gates add an
-// absolute error of the mixes (dots of m * d terms) of some 1e-6. bf16 outputs round once.
+// Sums have about log2 of their length + 4 roundings of the largest term; the gates add an absolute
+// error of the mixes (dot products of m * d terms) of about 1e-6. bf16 outputs are rounded once.
 test::Tolerance tolerance(DType dtype) {
   return {.ulps = dtype == DType::kF32 ? 4.0 : 0.51, .rel = 5e-6};
 }
@@ -113,7 +113,7 @@ TEST(Mhc, AgreesWithOracle) {
 }
 
 // Spec B.2. One stream value is not zero, so mix_i = fn_i0 * x * rho with x * rho = sqrt(m * d):
-// fn carries the mixes of the spec divided by it. norm_eps is 0 to keep rho exact.
+// fn contains the mixes of the spec divided by it. norm_eps is 0 to keep rho exact.
 struct SpecVector {
   Arena arena;
   HcPreArgs args;
@@ -192,7 +192,7 @@ TEST(HcPre, SumsOfCombStayJustBelowOne) {
   }
 }
 
-TEST(Mhc, SaysWhatIsWrong) {
+TEST(Mhc, ReportsErrors) {
   SpecVector spec;
   const auto message = [](const HcPreArgs& args) {
     return test::error_of([&] { hc_pre(Context{}, args); });

@@ -1,0 +1,133 @@
+#include "dsv4/ops/experts/cuda/plan.h"
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/math.cuh"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
+// Up to this many pairs, one CTA counts and places the pairs and lists the tiles in one launch.
+constexpr int64_t kOneCtaPairs = 1024;
+
+struct Pairs {
+  const int32_t* ids;
+  const float* weights;
+  int64_t id_stride, weight_stride;
+  int count, slots;  // count = tokens * slots
+
+  __device__ int expert(int pair) const { return ids[pair / slots * id_stride + pair % slots]; }
+  __device__ float weight(int pair) const {
+    return weights[pair / slots * weight_stride + pair % slots];
+  }
+};
+
+// One warp places the pairs of expert e in order, after the pairs of lower experts.
+__device__ void place(const Pairs& pairs, const ExpertPlan& plan, int e, int num_experts) {
+  const int lane = threadIdx.x % kWarp;
+  int before = 0, mine = 0;
+  for (int i = lane; i < pairs.count; i += kWarp) {
+    const int expert = pairs.expert(i);
+    before += expert < e, mine += expert == e;
+  }
+  before = __reduce_add_sync(~0u, before);
+  mine = __reduce_add_sync(~0u, mine);
+  if (lane == 0) plan.first[e] = before;
+  if (lane == 0 && e == num_experts - 1) plan.first[num_experts] = before + mine;
+  for (int start = 0; mine > 0 && start < pairs.count; start += kWarp) {
+    const int i = start + lane;
+    const bool here = i < pairs.count && pairs.expert(i) == e;
+    const uint32_t found = __ballot_sync(~0u, here);
+    if (here) {
+      const int at = before + __popc(found & ((1u << lane) - 1));
+      plan.token[at] = i / pairs.slots;
+      plan.weight[at] = pairs.weight(i);
+      plan.pair_of[i] = at;
+    }
+    before += __popc(found);
+  }
+}
+
+// One CTA lists the tiles in order of expert. tiles_of: [1024] shared, prefix sums of tile counts
+__device__ void list_tiles(const ExpertPlan& plan, int num_experts, int tile_m, int32_t* tiles_of) {
+  const int e = static_cast<int>(threadIdx.x);
+  const int first = e < num_experts ? plan.first[e] : 0;
+  const int count = e < num_experts ? plan.first[e + 1] - first : 0;
+  const int tiles = (count + tile_m - 1) / tile_m;
+  tiles_of[e] = tiles;
+  __syncthreads();
+  for (int step = 1; step < kThreads; step *= 2) {
+    const int add = e >= step ? tiles_of[e - step] : 0;
+    __syncthreads();
+    tiles_of[e] += add;
+    __syncthreads();
+  }
+  const int at = tiles_of[e] - tiles;
+  for (int i = 0; i < tiles; ++i)
+    plan.tiles[at + i] = {e, first + i * tile_m, min(tile_m, count - i * tile_m)};
+  if (e == kThreads - 1) *plan.num_tiles = tiles_of[e];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    place_kernel(Pairs pairs, ExpertPlan plan, int num_experts, int tile_m,
+                 const __grid_constant__ Scale2s scale2s) {
+  __shared__ int32_t tiles_of[kThreads];
+  if (blockIdx.x == 0 && threadIdx.x < num_experts) {
+    plan.scale2_w1[threadIdx.x] = scale2s.w1[threadIdx.x];
+    plan.scale2_w3[threadIdx.x] = scale2s.w3[threadIdx.x];
+    plan.scale2_w2[threadIdx.x] = scale2s.w2[threadIdx.x];
+  }
+  const int warp = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  for (int e = warp; e < num_experts; e += static_cast<int>(gridDim.x) * kWarps)
+    place(pairs, plan, e, num_experts);
+  if (gridDim.x > 1) return;
+  __syncthreads();
+  list_tiles(plan, num_experts, tile_m, tiles_of);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    tiles_kernel(ExpertPlan plan, int num_experts, int tile_m) {
+  __shared__ int32_t tiles_of[kThreads];
+  list_tiles(plan, num_experts, tile_m, tiles_of);
+}
+
+}  // namespace
+
+ExpertPlan make_expert_plan(Device& device, const ExpertsArgs& args, int tile_m,
+                            const Scale2s& scale2s) {
+  Scratch& scratch = device.workspace();
+  const auto e = static_cast<int64_t>(args.table.size());
+  const int64_t slots = args.experts.dim(1), pairs = args.x.dim(0) * slots;
+  const auto ints = [&](int64_t count) { return scratch.take(DType::kI32, {count}).as<int32_t>(); };
+  const auto floats = [&](int64_t count) { return scratch.take(DType::kF32, {count}).as<float>(); };
+  // Every tile has a pair, and all tiles of an expert but one are full.
+  const int64_t max_tiles = std::min(pairs, std::min(e, pairs) + pairs / tile_m);
+  const ExpertPlan plan{.token = ints(pairs),
+                        .weight = floats(pairs),
+                        .pair_of = ints(pairs),
+                        .first = ints(e + 1),
+                        .tiles = reinterpret_cast<quant_gemm::RowTile*>(ints(3 * max_tiles)),
+                        .num_tiles = ints(1),
+                        .scale2_w1 = floats(e),
+                        .scale2_w3 = floats(e),
+                        .scale2_w2 = floats(e),
+                        .max_tiles = max_tiles};
+  const Pairs in{.ids = args.experts.as<int32_t>(),
+                 .weights = args.weights.as<float>(),
+                 .id_stride = args.experts.row_stride(),
+                 .weight_stride = args.weights.row_stride(),
+                 .count = static_cast<int>(pairs),
+                 .slots = static_cast<int>(slots)};
+  const bool one_cta = pairs <= kOneCtaPairs;
+  launch(device, "experts_place", place_kernel,
+         {.grid = pairs == 0 ? 0
+                  : one_cta  ? 1
+                             : (e + kWarps - 1) / kWarps,
+          .block = kThreads},
+         in, plan, e, tile_m, scale2s);
+  launch(device, "experts_tiles", tiles_kernel, {.grid = one_cta ? 0 : 1, .block = kThreads}, plan,
+         e, tile_m);
+  return plan;
+}
+
+}  // namespace dsv4

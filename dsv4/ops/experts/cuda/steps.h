@@ -1,0 +1,33 @@
+// The steps of the experts op around its GEMMs, on CUDA. Rows are contiguous.
+
+#pragma once
+
+#include "dsv4/device/device.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+// x: [rows, d] f32|bf16 -> out: [rows, d] bf16, after Q8 over groups of 128. The store is exact,
+// because a code times a power of two is a bf16 number.
+void experts_quantize(Device& device, const ConstTensorView& x, const TensorView& out);
+
+struct SwigluStep {
+  ConstTensorView gate_up;        // [pairs, 2 i] f32|bf16, rows of gate, then up
+  const float* weight = nullptr;  // [pairs] router weight; null: 1
+  float limit = 0;                // 0: no clamp
+  bool quantize = false;          // Q8 over groups of 128, after the rounding to hidden's dtype
+  TensorView hidden;              // [pairs, i] f32|bf16
+};
+void experts_swiglu(Device& device, const SwigluStep& step);
+
+struct CombineStep {
+  ConstTensorView y;                 // [pairs, d] f32|bf16
+  const int32_t* pair_of = nullptr;  // [t, slots] the pair of each slot; null: token t has pair t
+  int64_t slots = 1;
+  bool add = true;
+  TensorView acc;  // [t, d] f32
+};
+// Adds a token's pairs in ascending order, which is ascending expert, then slot.
+void experts_combine(Device& device, const CombineStep& step);
+
+}  // namespace dsv4
