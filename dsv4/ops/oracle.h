@@ -1,5 +1,5 @@
 // What the fp64 oracles share: reading tensors as doubles and the named roundings. Nothing here is
-// fast, and nothing here is used by a row.
+// fast, and no implementation uses it.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace dsv4::oracle {
 
-// Element `i` counted from view.data (any strides are the caller's business).
+// Element `i`, counted from view.data; the caller applies strides.
 inline double value(const ConstTensorView& view, int64_t i) {
   switch (view.dtype) {
     case DType::kF32:
@@ -34,7 +34,7 @@ inline double value(const ConstTensorView& view, int64_t i) {
   }
 }
 
-// Row i of a tensor seen as [numel / last, last]; rank-2 views may have strided rows.
+// Row i of a tensor viewed as [numel / last, last]; rank-2 views may have strided rows.
 inline std::vector<double> row(const ConstTensorView& view, int64_t i) {
   const int64_t n = view.dim(-1), start = i * (view.rank == 2 ? view.row_stride() : n);
   std::vector<double> values(static_cast<size_t>(n));

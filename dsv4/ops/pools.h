@@ -1,6 +1,6 @@
-// Paged pools of cache rows as ops see them: base, page size, layout. cache/ owns the pages; a row
-// id is page * page_entries + entry, so one int32 names a row wherever its page lies. Negative = no
-// row.
+// Paged pools of cache rows as arguments of ops: base, page size, layout. cache/ owns the pages. A
+// row id is page * page_entries + entry, so one int32 identifies a row in any page; negative means
+// no row.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace dsv4 {
 
-// Attention entries, each both key and value. The distance from page to page is free, so a bf16
-// tensor [n, d] with any row stride is a plain pool of page_entries = 1.
+// Attention entries, each both key and value. Pages may be at any distance, so a bf16 tensor [n, d]
+// with any row stride is a plain pool with page_entries = 1.
 struct KvPool {
   TensorView pages;  // packed: [num_pages, layout.page_bytes(page_entries)] U8
                      // plain:  [num_pages, page_entries * layout.width()] F32|BF16
@@ -30,7 +30,7 @@ struct KvPool {
 
 // Indexer keys.
 struct IndexPool {
-  TensorView pages;  // packed: [num_pages, layout.page_bytes(page_entries)] U8 (68 bytes a key)
+  TensorView pages;  // packed: [num_pages, layout.page_bytes(page_entries)] U8 (68 bytes per key)
                      // plain:  [num_pages, page_entries * layout.width] F32
   IndexLayoutFp4 layout;
   int page_entries = 0;
@@ -43,7 +43,8 @@ struct IndexPool {
 void check(const char* what, const KvPool& pool);
 void check(const char* what, const IndexPool& pool);
 
-// Host memory only, so it is the CPU rows that call it: every id is negative or below num_rows.
+// Checks that every id is negative or below num_rows. For host memory, so only CPU implementations
+// call it.
 void check_row_ids(const char* what, const ConstTensorView& ids, int64_t num_rows);
 
 // Reads one row into f32; `row` must be valid. x: [width]

@@ -1,10 +1,7 @@
 #include "dsv4/ops/compressor/compressor.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/compressor/compressor_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/compressor/compressor_cuda.h"
-#endif
+#include "dsv4/ops/compressor/compressor_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -30,8 +27,8 @@ void check(const CompressorArgs& args) {
   expect("out", args.out, {DType::kF32, DType::kBF16}, {entries, layout.width});
 }
 
-// Per token and column: kv and gate are read, the gate is shifted, exponentiated and summed, the
-// value weighed. The states add at most one open block per sequence.
+// Per token and column: kv and gate are read; the gate is shifted, exponentiated and summed; the
+// value is multiplied with its weight. The states add at most one open block per sequence.
 Cost cost(const CompressorArgs& args) {
   const int64_t state_bytes = args.state_slots.numel() * args.layout.floats() * 4;
   return {.bytes = static_cast<double>(args.kv.bytes() + args.gate.bytes() + args.ape.bytes() +

@@ -3,19 +3,20 @@
 //   g_t = gate_t + ape[t mod r]
 //   p_w[c] = sum_rows softmax_rows(g[c]) * a[c]
 //
-// Rows of HCA (no overlap): tokens w*r .. w*r + r - 1. Rows of CSA (r = 4): tokens of block w - 1
-// with dims [0, d_c), then those of block w with dims [d_c, 2 d_c); block -1 is absent, value 0 and
-// gate -inf.
+// In HCA (no overlap), entry w pools tokens w*r .. w*r + r - 1. In CSA (r = 4), it pools the tokens
+// of block w - 1 with dims [0, d_c), then those of block w with dims [d_c, 2 d_c); block -1 is
+// absent: its values are 0 and its gates -inf.
 //
-// The batch is ragged: sequence i brings tokens cu_tokens[i] .. cu_tokens[i+1]-1, the first of them
-// at position start[i]. Its open block lives in state slot state_slots[i] before and after the
-// call, so any chunking gives the same entries and the same state, bit for bit. Closed blocks come
-// out in order, sequence after sequence: num_closed_entries(start, count, r) of each. Not here: the
-// projections before, norm, RoPE and quantisation after.
+// The batch is ragged: sequence i appends tokens cu_tokens[i] .. cu_tokens[i+1]-1, the first of
+// them at position start[i]. Its open block is kept in state slot state_slots[i] between calls, so
+// any chunking gives the same entries and the same state, bit for bit. Closed blocks are written in
+// order, sequence by sequence: num_closed_entries(start, count, r) for each. The op does not
+// include the projections before it, nor the norm, RoPE and quantization after it.
 //
-// So that a CUDA graph can be replayed with other contents, shapes may be larger than what they
-// hold: rows of `out` past the last entry are written as zeros, tokens past the last run are not
-// read, and an empty run (cu_tokens[i] == cu_tokens[i+1]) needs no state slot: it may be negative.
+// Shapes may be larger than their contents, so that a CUDA graph can be replayed with other
+// contents: rows of `out` past the last entry are written as zeros, tokens past the last sequence's
+// are not read, and a sequence without tokens (cu_tokens[i] == cu_tokens[i+1]) may have a negative
+// state slot.
 
 #pragma once
 
@@ -32,7 +33,7 @@ struct CompressorArgs {
   ConstTensorView ape;          // [r, layout.columns()] f32
   ConstTensorView cu_tokens;    // [b + 1] I32
   ConstTensorView start;        // [b] I32
-  ConstTensorView state_slots;  // [b] I32, distinct; negative: none, for an empty run
+  ConstTensorView state_slots;  // [b] I32, distinct; negative: none, only without tokens
   TensorView state;             // [slots, layout.floats()] f32, updated
   TensorView out;               // [entries or more, d_c] f32|bf16: the pooled p_w, then zeros
 };

@@ -5,7 +5,7 @@
 namespace dsv4 {
 namespace {
 
-// One sequence that brings `t` tokens and has seen `start`.
+// One sequence that appends `t` tokens at position `start`.
 struct CompressorCase {
   bench::Tensor kv, gate, ape, cu_tokens, starts, slots, state, out;
   CompressorArgs args;

@@ -1,10 +1,11 @@
-// An entry pools rows that lie in the state (tokens of earlier calls, ape added) or in this call's
-// input (ape not added yet). Both give the same float, so where a chunk ends leaves no trace.
+// An entry pools rows from the state (tokens of earlier calls, ape added) and from this call's
+// input (ape not yet added). Both sources give the same float, so results do not depend on where a
+// chunk ends.
 //
-// Entries are independent and run in parallel, row by row so that memory streams; the states are
-// rewritten after all entries have read them.
+// Entries are computed in parallel, each row by row so that memory is read sequentially; the states
+// are updated after all entries have read them.
 
-#include "dsv4/ops/compressor/compressor_cpu.h"
+#include "dsv4/ops/compressor/compressor_impls.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/compressor/compressor_cpu.cc"
@@ -89,7 +90,7 @@ struct Sequence {
 struct TokenRow {
   const float* kv;
   const float* gate;
-  const float* ape;  // zeros where the gate has it already
+  const float* ape;  // zeros where the gate includes it already
 };
 
 struct Entry {
@@ -170,7 +171,7 @@ void Pooling::pool(int64_t index, float* scratch) const {
   const Entry& entry = entries_[static_cast<size_t>(index)];
   const int64_t width = layout_.width, own = entry.block * layout_.ratio;
   const int64_t begin = layout_.overlap() ? own - layout_.ratio : own, end = own + layout_.ratio;
-  // Half of the columns speak to the next block, half to their own (spec 5.3).
+  // Half of the columns belong to the next block's entry, half to this block's (spec 5.3).
   const auto half = [&](int64_t position) {
     const int64_t at = layout_.overlap() && position >= own ? width : 0;
     const TokenRow row = token_row(*entry.sequence, position);
@@ -205,8 +206,9 @@ void Pooling::keep(const Sequence& sequence, const TokenRow& token, int row) con
   for (int64_t c = 0; c < layout_.columns(); ++c) gate[c] = token.gate[c] + token.ape[c];
 }
 
-// As if each token had been written in turn and each closed block copied over the previous one.
-// The previous block goes first: it may come from rows that the new tokens overwrite.
+// Gives the state that results from writing one token after the other and copying each closed block
+// over the previous one. The previous block is written first, because its source may be rows that
+// the new tokens overwrite.
 void Pooling::update_state(int64_t index) const {
   const Sequence& sequence = sequences_[static_cast<size_t>(index)];
   const int ratio = layout_.ratio;

@@ -1,21 +1,21 @@
-// Two kernels: entries read the states and pool, then the states are rewritten. In the first one
-// the eight warps of a block share the rows of an entry and a lane has four columns; in the second
-// a thread has one column of a few rows.
+// Two kernels: the first pools entries and reads the states, the second updates the states. In the
+// first, the eight warps of a CTA share the rows of an entry and each lane has four columns; in the
+// second, each thread has one column of a few rows.
 //
-// Which sequence an output row belongs to is in device memory: each block finds its own by a prefix
-// sum over the sequences' closed blocks.
+// The sequence of an output row depends on device memory: each CTA finds it by a prefix sum over
+// the numbers of closed blocks.
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
-#include "dsv4/ops/compressor/compressor_cuda.h"
+#include "dsv4/ops/compressor/compressor_impls.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int kPoolWarps = 8, kPoolThreads = kPoolWarps * kWarp;
 constexpr int kLaneColumns = 4, kPoolColumns = kLaneColumns * kWarp;
-constexpr int kStateThreads = 128;  // columns of a block of the second kernel
-constexpr int kStateRows = 8;       // rows of a state that it rewrites
+constexpr int kStateThreads = 128;  // columns of a CTA of the second kernel
+constexpr int kStateRows = 8;       // rows of a state that it updates
 
 struct Inputs {
   StateLayout layout;
@@ -38,11 +38,11 @@ __device__ Sequence sequence_at(const Inputs& in, int i) {
           count > 0 ? in.state + in.slots[i] * in.state_stride : nullptr};
 }
 
-// One token: its values, its gates, and what is still to be added to them (null: nothing).
+// One token: its values, its gates, and the ape to add to the gates (null: already added).
 struct TokenRow {
   const float *kv, *gate, *ape;
 
-  // Without a branch, so that loads of several columns and rows are in flight together.
+  // Branch-free, so that loads of several columns and rows are in flight together.
   __device__ float logit(int column) const {
     const float more = (ape != nullptr ? ape : gate)[column];
     return __fadd_rn(gate[column], ape != nullptr ? more : 0.f);
@@ -50,7 +50,7 @@ struct TokenRow {
 };
 
 // A token before this call is in the open block or, with overlap, in the block before it; its gate
-// has ape already. Both places give the same float.
+// includes ape already. Both sources give the same float.
 __device__ TokenRow token_row(const Inputs& in, const Sequence& sequence, int position) {
   const StateLayout& layout = in.layout;
   if (position >= sequence.start) {
@@ -66,8 +66,8 @@ __device__ TokenRow token_row(const Inputs& in, const Sequence& sequence, int po
   return {kv, kv + layout.plane(), nullptr};
 }
 
-// The sequence in which closed block `index` of the call lies, and the block's number there; -1
-// past the last one. Called by one warp.
+// The sequence of closed block `index` of the call, and the block's number in it; -1 past the last
+// one. Called by one warp.
 __device__ int find_entry(const Inputs& in, int index, int* block) {
   const int lane = threadIdx.x % kWarp, ratio = in.layout.ratio;
   int before = 0;
@@ -94,8 +94,8 @@ __device__ int find_entry(const Inputs& in, int index, int* block) {
   return -1;
 }
 
-// What a warp found in its rows, per column; added over the warps in ascending order, so that where
-// a chunk of tokens ends leaves no trace.
+// A warp's partial results per column. They are combined over the warps in ascending order, so the
+// bits do not depend on where a chunk of tokens ends.
 struct PoolShared {
   float largest[kPoolWarps][kPoolColumns];
   float sum[kPoolWarps][kPoolColumns], pooled[kPoolWarps][kPoolColumns];
@@ -112,17 +112,18 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
 #pragma unroll 2
   for (int position = begin; position < end; position += kPoolWarps) {
     const TokenRow row = token_row(in, sequence, position);
-    // Half of the columns speak to the next block, half to their own (spec 5.3).
+    // Half of the columns belong to the next block's entry, half to this block's (spec 5.3).
     const int half = layout.overlap() && position >= own ? layout.width : 0;
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) {
-      // Lanes past the width look at the last column, for nobody.
+      // Lanes past the width repeat the last column; their results are not used.
       visit(i, row, half + min(first_column + i * kWarp, layout.width - 1));
     }
   }
 }
 
-// largest, sum, pooled of one entry for kPoolColumns columns; a column a thread in the end.
+// largest, sum and pooled value of one entry for kPoolColumns columns; in the result, each thread
+// has one column.
 __device__ float pool_entry(const Inputs& in, const Sequence& sequence, PoolShared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first_column = static_cast<int>(blockIdx.y) * kPoolColumns + lane;
@@ -159,7 +160,7 @@ __device__ float pool_entry(const Inputs& in, const Sequence& sequence, PoolShar
   return value / all;
 }
 
-// Block (i, j): output row i, columns j * kPoolColumns ...
+// CTA (i, j): output row i, columns from j * kPoolColumns on.
 template <class Out>
 __global__ void __launch_bounds__(kPoolThreads)
     pool_kernel(Inputs in, Out* out, int64_t out_stride) {
@@ -185,10 +186,10 @@ __device__ void keep(const Inputs& in, const Sequence& sequence, const TokenRow&
   kv[in.layout.plane()] = token.logit(column);
 }
 
-// Block (i, j, k): sequence i, columns j * kStateThreads ..., rows of a block of tokens k *
-// kStateRows
-// ... As if each token had been written in turn and each closed block copied over the previous one.
-// The previous block goes first: it may come from the row that the new token overwrites.
+// CTA (i, j, k): sequence i, columns from j * kStateThreads on, rows from k * kStateRows on of a
+// block of tokens. Gives the state that results from writing one token after the other and copying
+// each closed block over the previous one. The previous block is written first, because its source
+// may be the row that the new token overwrites.
 __global__ void state_kernel(Inputs in) {
   const StateLayout& layout = in.layout;
   const Sequence sequence = sequence_at(in, blockIdx.x);
@@ -201,7 +202,7 @@ __global__ void state_kernel(Inputs in) {
     if (layout.overlap() && closes) {
       keep(in, sequence, token_row(in, sequence, (closed - 1) * ratio + phase), phase, column);
     }
-    // The newest token of this phase.
+    // The newest token of this row.
     const int newest = sequence.end - 1 - (sequence.end - 1 - phase + ratio) % ratio;
     if (newest < sequence.start) continue;
     keep(in, sequence, token_row(in, sequence, newest), layout.row_of(newest), column);

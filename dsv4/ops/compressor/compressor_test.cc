@@ -29,8 +29,8 @@ Ints prefix_sum(const Ints& counts) {
   return sums;
 }
 
-// Sequence i appends counts[i] tokens at position start[i] and lives in slot n - 1 - i, or in none
-// if it is empty. Sequences that start at 0 get a fresh state, the others one full of finite rows.
+// Sequence i appends counts[i] tokens at position start[i] and uses slot n - 1 - i, or none if it
+// has no tokens. Sequences that start at 0 get a fresh state, the others one of finite rows.
 // `spare`: rows of tokens and of the output that no sequence fills.
 void check_case(const StateLayout& layout, const Ints& start, const Ints& counts, DType out_dtype,
                 int64_t spare = 0) {
@@ -66,9 +66,9 @@ void check_case(const StateLayout& layout, const Ints& start, const Ints& counts
   test::OpCase<CompressorArgs> test{
       .name = fmt::format("compressor r={} d_c={} t={}", layout.ratio, layout.width, tokens),
       .args = args};
-  // A shifted logit is off by an ulp of |g| < 16 (2^-20), so is a weight, relatively; sums of up to
-  // 128 weights add their own 2^-24 each. Outputs are convex mixes of values below max|a|, whose
-  // scale `rel` takes from the largest output. The state adds one rounding (ape).
+  // A shifted logit has an error of an ulp of |g| < 16 (2^-20), and so has a weight, relatively;
+  // each addition of up to 128 weights adds 2^-24. Outputs are convex combinations of values below
+  // max|a|, whose scale `rel` takes from the largest output. The state has one rounding (ape).
   test.outputs = {{"out",
                    args.out,
                    want.out,
@@ -90,7 +90,7 @@ TEST(Compressor, AgreesWithOracle) {
   }
 }
 
-// One sequence through the op in pieces of the given lengths, in slot 1 of 3.
+// One sequence through the op in chunks of the given lengths, in slot 1 of 3.
 struct Stream {
   StateLayout layout;
   Buffer kv, gate, ape, state, out;
@@ -134,7 +134,7 @@ TEST(Compressor, AnyChunkingGivesTheSameBits) {
     const int64_t tokens = 2 * 128 + 67;
     Stream whole(layout, tokens, 11);
     whole.append(0, tokens);
-    for (const int64_t chunk : {1, 3, 7, 64, -1}) {  // -1: random lengths, 0 among them
+    for (const int64_t chunk : {1, 3, 7, 64, -1}) {  // -1: random lengths, 0 included
       Stream parts(layout, tokens, 11);
       Rng rng(99);
       for (int64_t position = 0; position < tokens;) {
@@ -149,7 +149,7 @@ TEST(Compressor, AnyChunkingGivesTheSameBits) {
   }
 }
 
-// Neighbours in the batch and their order leave no trace either.
+// The other sequences of the batch and their order do not affect the bits either.
 TEST(Compressor, BatchGivesTheBitsOfSingleSequences) {
   const StateLayout layout{4, 24};
   const Ints counts{13, 4, 1, 30};
@@ -194,8 +194,8 @@ TEST(Compressor, BatchGivesTheBitsOfSingleSequences) {
   EXPECT_TRUE(same_bytes(state, state_alone));
 }
 
-// The first CSA block borrows nothing: with equal gates it is the mean of its own four tokens'
-// current halves.
+// The first CSA block has no previous block: with equal gates it is the mean of the current halves
+// of its own four tokens.
 TEST(Compressor, FirstBlockIgnoresTheAbsentOne) {
   Stream stream({4, 2}, 4, 1);
   std::fill_n(stream.gate.as<float>(), 16, 1.f);
@@ -215,7 +215,7 @@ TEST(Compressor, CountsClosedBlocks) {
   EXPECT_EQ(num_closed_entries(0, 256, 128), 2);
 }
 
-TEST(Compressor, SaysWhatIsWrong) {
+TEST(Compressor, ReportsErrors) {
   Stream stream({4, 8}, 8, 1);
   const auto contains = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;

@@ -1,9 +1,6 @@
 #include "dsv4/ops/dequantize/dequantize.h"
 
-#include "dsv4/ops/dequantize/dequantize_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/dequantize/dequantize_cuda.h"
-#endif
+#include "dsv4/ops/dequantize/dequantize_impls.h"
 
 namespace dsv4 {
 namespace {

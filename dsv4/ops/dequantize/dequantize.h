@@ -1,9 +1,9 @@
-// dequantize: a weight in any stored format (formats/weight.h) as plain numbers.
+// dequantize: converts a weight in any stored format (formats/weight.h) to floats.
 //
 //   out[n, k] = value of (row n, column k)
 //
-// f32 inside: code value * scale, both exact in f32, rounded once; then * scale2 where there is one
-// (NVFP4's first product is exact); the store rounds to the dtype of
+// Computed in f32: code value * scale, both exact in f32, rounded once; then * scale2 in the
+// formats that have one (NVFP4's first multiplication is exact); the store rounds to the dtype of
 // `out`. NaN scales and codes give NaN.
 
 #pragma once

@@ -1,5 +1,5 @@
-// dequantize: FORMAT (k-bit by bits) of 4096 x 4096 to f32 and bf16. A new matrix each call, so
-// weights come from memory.
+// dequantize: FORMAT (k-bit by bits) of 4096 x 4096 to f32 and bf16. Each call reads another
+// matrix, so weights come from memory.
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/dequantize/dequantize.h"

@@ -1,4 +1,4 @@
-#include "dsv4/ops/dequantize/dequantize_cpu.h"
+#include "dsv4/ops/dequantize/dequantize_impls.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// A thread a value: neighbours share the bytes of a code and of a scale through the cache.
+// One thread per value; neighboring threads share the bytes of codes and scales through the cache.
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
@@ -8,17 +8,17 @@
 #include "dsv4/formats/kbit.h"
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/formats/weight.h"
-#include "dsv4/ops/dequantize/dequantize_cuda.h"
+#include "dsv4/ops/dequantize/dequantize_impls.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 256;
 
-// A WeightView as a kernel takes it.
+// A WeightView as a kernel argument.
 struct Source {
   const std::byte *data, *scale;
-  int64_t data_stride, scale_stride;  // from row to row, in elements
+  int64_t data_stride, scale_stride;  // from one row to the next, in elements
   bool f32_scale;
   float scale2;
   int bits;
@@ -71,7 +71,7 @@ __device__ float value(const Source& w, int64_t row, int column) {
   }
 }
 
-// grid: [n * segments], a segment being kThreads columns
+// grid: [n * segments]; a segment is kThreads columns
 template <WeightFormat kFormat, class Out>
 __global__ void dequantize_kernel(Source weight, int columns, int segments, Out* out,
                                   int64_t out_stride) {

@@ -13,7 +13,7 @@ namespace {
 
 using test::Arena;
 
-// Every code and every scale byte; a codebook of no particular kind.
+// Every code and every scale byte, with an arbitrary codebook.
 WeightView random_kbit(Arena& arena, Rng& rng, int bits, int64_t n, int64_t k, float scale2) {
   const int64_t blocks = k / kKbitBlock;
   const TensorView planes = arena.input(DType::kI32, {n, blocks * bits});
@@ -40,9 +40,9 @@ void check_weight(Arena& arena, const WeightView& weight, DType dtype) {
       .name = fmt::format("dequantize {} K={} {}x{} to {}", name(weight.format), weight.bits,
                           weight.n, weight.k, name(dtype)),
       .args = args};
-  // One product rounds to f32, to what a cast makes of the oracle's (infinity too), and a scale2
-  // that is no power of two rounds again; the store rounds that to 16 bits, half an ulp, and may
-  // meet a tie that the oracle does not.
+  // The first multiplication rounds to f32, like a cast of the oracle's value (infinity included),
+  // and a scale2 that is not a power of two rounds again. The store rounds to 16 bits, half an ulp,
+  // and may have a tie where the oracle has none.
   int exponent = 0;
   const bool exact =
       weight.format != WeightFormat::kKbit || std::frexp(weight.scale2, &exponent) == 0.5f;
@@ -86,7 +86,7 @@ TEST(Dequantize, KbitToEveryDtype) {
   }
 }
 
-TEST(Dequantize, ScalesAtTheEndsOfTheirRange) {
+TEST(Dequantize, SmallestAndLargestScales) {
   Arena arena;
   Rng rng(3);
   WeightView weight = test::random_weight(arena, rng, {WeightFormat::kMxfp4}, 8, 1024);
@@ -114,7 +114,7 @@ TEST(Dequantize, RowsMayBeStrided) {
   }
 }
 
-TEST(Dequantize, SaysWhatIsWrong) {
+TEST(Dequantize, ReportsErrors) {
   Arena arena;
   Rng rng(5);
   const WeightView weight = random_kbit(arena, rng, 2, 4, 64, 1.f);

@@ -1,10 +1,7 @@
 #include "dsv4/ops/embed/embed.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/embed/embed_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/embed/embed_cuda.h"
-#endif
+#include "dsv4/ops/embed/embed_impls.h"
 
 namespace dsv4 {
 namespace {

@@ -1,4 +1,4 @@
-#include "dsv4/ops/embed/embed_cpu.h"
+#include "dsv4/ops/embed/embed_impls.h"
 
 #include <vector>
 
@@ -12,7 +12,7 @@ void embed_cpu(const Context&, const EmbedArgs& args) {
   const int64_t tokens = args.ids.dim(0), streams = args.out.dim(1), d = args.out.dim(2);
   const int64_t vocabulary = args.table.dim(0);
   const int32_t* ids = args.ids.as<int32_t>();
-  for (int64_t t = 0; t < tokens; ++t) {  // before anything is written
+  for (int64_t t = 0; t < tokens; ++t) {  // checked before anything is written
     DSV4_CHECK(ids[t] >= 0 && ids[t] < vocabulary, "ids[{}] is {}, the table has {} rows", t,
                ids[t], vocabulary);
   }

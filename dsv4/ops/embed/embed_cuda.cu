@@ -1,15 +1,15 @@
-// A thread copies one run of a row into all streams: the table is read once.
+// Each thread copies one run of a row into all streams, so the table is read once.
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
-#include "dsv4/ops/embed/embed_cuda.h"
+#include "dsv4/ops/embed/embed_impls.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWide = 8;  // elements of a run, where rows are aligned to it
+constexpr int kWide = 8;  // elements of a run when rows are aligned to it
 
 // grid: [t, columns / (kThreads * kRun)]
 template <int kRun, class In, class Out>

@@ -52,7 +52,7 @@ TEST(Embed, AgreesWithOracle) {
   }
 }
 
-TEST(Embed, SaysWhichIdIsOutside) {
+TEST(Embed, ReportsTheIdOutOfRange) {
   Arena arena;
   const TensorView ids = arena.input(DType::kI32, {3});
   const EmbedArgs args{.ids = ids,

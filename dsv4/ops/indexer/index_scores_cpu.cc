@@ -1,8 +1,8 @@
-// Scores go tile by tile: 128 keys of one sequence are decoded into f32, multiplied with the heads
-// of one query, and the heads are summed in ascending order. Every (query, tile) is independent;
-// consecutive queries of a sequence find their tile already decoded.
+// Scores are computed in tiles: 128 keys of one sequence are decoded to f32 and multiplied with the
+// heads of one query, and the heads are summed in ascending order. The (query, tile) pairs are
+// independent; consecutive queries of a sequence reuse the decoded tile.
 
-#include "dsv4/ops/indexer/indexer_cpu.h"
+#include "dsv4/ops/indexer/indexer_impls.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/indexer/index_scores_cpu.cc"
@@ -20,8 +20,8 @@ namespace dsv4::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using cpu::HWY_NAMESPACE::RoundToBf16;
 
-// Values of e2m1 codes in the low nibbles. Three bits s.t. x = 2^(e-1) (1 + m/2) are the fields of
-// a float; the subnormal pair 0.5, 0.75 has to read 0, 0.5 instead.
+// Values of e2m1 codes in the low nibbles. The three bits of x = 2^(e-1) (1 + m/2) are the fields
+// of a float; the subnormals, decoded that way as 0.5 and 0.75, must become 0 and 0.5.
 template <class D>
 HWY_INLINE hn::Vec<D> E2m1Values(D f32, hn::VFromD<hn::RebindToUnsigned<D>> codes) {
   const hn::RebindToUnsigned<D> u32;
@@ -33,7 +33,7 @@ HWY_INLINE hn::Vec<D> E2m1Values(D f32, hn::VFromD<hn::RebindToUnsigned<D>> code
   return hn::Or(magnitude, hn::BitCast(f32, sign));
 }
 
-// unpack_index_key() of formats/, vectorised.
+// unpack_index_key() of formats/, vectorized.
 // pairs: [width / 2], scales: [width / 32], key: [width]
 void DecodeKey(const uint8_t* pairs, const uint8_t* scales, float* key, int64_t width) {
   constexpr int64_t kGroup = IndexLayoutFp4::kGroup;
@@ -125,7 +125,7 @@ void check_contents(const IndexScoresArgs& args) {
   }
 }
 
-// What a thread keeps from tile to tile.
+// What a thread keeps from one tile to the next.
 class Scorer {
  public:
   Scorer(const Context& context, const IndexScoresArgs& args)
@@ -193,7 +193,7 @@ class Scorer {
   const bool round_;
   const int64_t h_, d_;
   std::vector<float> q_, weights_, keys_, dots_;
-  // What q_ and keys_ hold.
+  // The contents of q_ and keys_.
   int64_t query_ = -1, sequence_ = -1, tile_ = -1, num_keys_ = 0;
 };
 

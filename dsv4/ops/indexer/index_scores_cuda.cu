@@ -1,10 +1,10 @@
-// f32 arithmetic for any shape. A block is one query and 64 keys, decoded to f32 in shared memory;
-// heads come in chunks of 32. Thread (key, g) takes heads 8g .. 8g+7 of each chunk; the four sums
-// of a key are added in ascending g.
+// f32 arithmetic for any shape. A CTA computes one query and 64 keys, decoded to f32 in shared
+// memory, with heads in chunks of 32. Thread (key, g) computes heads 8g .. 8g+7 of each chunk; the
+// four sums of a key are added in ascending g.
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
-#include "dsv4/ops/indexer/indexer_cuda.h"
+#include "dsv4/ops/indexer/indexer_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -24,8 +24,8 @@ struct Inputs {
   int n;
 };
 
-// Keys first .. first + count - 1 of a sequence into keys [d4][kKeys]; zeros in the other columns
-// and in dims past the width.
+// Loads keys first .. first + count - 1 of a sequence into keys [d4][kKeys], with zeros in the
+// other columns and in dims past the width.
 __device__ void load_keys(const Inputs& in, const int32_t* pages, int first, int count, int d4,
                           float* keys) {
   const int width = in.layout.width;
@@ -48,7 +48,8 @@ __device__ void load_keys(const Inputs& in, const int32_t* pages, int first, int
   }
 }
 
-// Heads first .. first + kChunk - 1 of one query into q [kChunk][d4]; zeros past the last one.
+// Loads heads first .. first + kChunk - 1 of one query into q [kChunk][d4], with zeros past the
+// last.
 template <class Q>
 __device__ void load_heads(const Inputs& in, const Q* from, int first, int d4, float* q) {
   for (int i = threadIdx.x; i < kChunk * d4; i += kThreads) {
@@ -63,7 +64,7 @@ __device__ float step(float x) {
   return kRound ? to_float(from_float<bf16>(x)) : x;
 }
 
-// Block (i, j): query i, keys j * kKeys ... Dynamic shared memory: kKeys + kChunk rows of d4
+// CTA (i, j): query i, keys from j * kKeys on. Dynamic shared memory: kKeys + kChunk rows of d4
 // floats.
 template <bool kRound, class Q, class W>
 __global__ void __launch_bounds__(kThreads)
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
         const float weight = to_float(weights[query * in.weight_stride + head]);
         const float scaled = step<kRound>(__fmul_rn(weight, in.weight_scale));
         const float dot = step<kRound>(dots[h]);
-        sum += step<kRound>(__fmul_rn(dot < 0.f ? 0.f : dot, scaled));  // NaN passes
+        sum += step<kRound>(__fmul_rn(dot < 0.f ? 0.f : dot, scaled));  // NaN is kept
       }
     }
   }

@@ -1,17 +1,14 @@
 #include "dsv4/ops/indexer/indexer.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/indexer/indexer_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/indexer/indexer_cuda.h"
-#endif
+#include "dsv4/ops/indexer/indexer_impls.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr Impl<IndexScoresArgs> kIndexScores[] = {
 #if DSV4_CUDA
-    {"cuda_mma", Arch::kCuda, true, index_scores_mma_reject, index_scores_mma},
+    {"cuda_mma", Arch::kCuda, true, index_scores_cuda_mma_reject, index_scores_cuda_mma},
     {"cuda", Arch::kCuda, true, index_scores_cuda_reject, index_scores_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, index_scores_cpu},
@@ -49,7 +46,7 @@ void check(const TopKArgs& args) {
   DSV4_CHECK(args.page_entries > 0, "page_entries={}", args.page_entries);
 }
 
-// As if every query saw all n entries and read each key once.
+// Counts every query with all n entries, and each key as read once.
 Cost cost(const IndexScoresArgs& args) {
   const IndexLayoutFp4& layout = args.keys.layout;
   const int64_t key_bytes = args.keys.packed() ? layout.page_bytes(1) : 4 * int64_t{layout.width};

@@ -1,8 +1,8 @@
-// Lightning indexer: which compressed entries a query attends to (spec dsv4.md 6).
+// Lightning indexer: selects the compressed entries that a query attends to (spec dsv4.md 6).
 //
 //   score[t, s] = sum_h relu(q[t, h] . key[s]) * (weight[t, h] * weight_scale)
 //                                                                  s < visible[t], otherwise -inf
-//   top_k:        the k best s of each t, ties to the lowest s, in ascending s, then -1
+//   top_k:        the k highest scores of each t, ties to the lowest s; their s ascending, then -1
 //
 // kOfficial rounds the scaled weight, the dot product, their product and the final sum to bf16 and
 // adds heads in f32, ascending h; kExact keeps f32.
@@ -23,7 +23,7 @@ struct IndexScoresArgs {
   ConstTensorView
       pages;  // [b, max_pages] I32: page of logical entry s is pages[seq, s / page_entries]
   ConstTensorView sequence;  // [t] I32: row of `pages` of each token
-  ConstTensorView visible;   // [t] I32: entries 0 .. visible-1 are seen
+  ConstTensorView visible;   // [t] I32: entries 0 .. visible-1 are visible
   TensorView scores;         // [t, n] f32, n >= max(visible); -inf from visible[t] on
 };
 
@@ -33,8 +33,8 @@ struct TopKArgs {
   ConstTensorView pages;     // [b, max_pages] I32 as above; empty: no translation
   ConstTensorView sequence;  // [t] I32, with pages
   int page_entries = 0;      // with pages
-  TensorView indices;        // [t, k] I32: chosen entries, ascending, -1 padded at the end; with
-                             // `pages` each one's cache row
+  TensorView indices;        // [t, k] I32: selected entries, ascending, padded with -1; with
+                             // `pages`, the cache row of each
 };
 
 extern const Op<IndexScoresArgs> index_scores;

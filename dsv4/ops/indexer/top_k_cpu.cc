@@ -1,5 +1,5 @@
-// Top k in three linear passes: order-preserving keys, radix selection of the k-th largest, and a
-// sweep in ascending index that takes all above it and the first of those equal to it.
+// Top k in three linear passes: order-preserving keys, radix selection of the k-th largest key, and
+// a sweep in ascending index that selects all greater keys and the first of the equal ones.
 
 #include <bit>
 #include <limits>
@@ -7,12 +7,12 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
-#include "dsv4/ops/indexer/indexer_cpu.h"
+#include "dsv4/ops/indexer/indexer_impls.h"
 
 namespace dsv4 {
 namespace {
 
-// Unsigned order of the keys = order of the floats, with -0 = +0. `score` is not NaN.
+// The unsigned order of the keys is the order of the floats, with -0 = +0. `score` is not NaN.
 uint32_t order_key(float score) {
   const auto bits = std::bit_cast<uint32_t>(score + 0.f);
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
@@ -22,8 +22,8 @@ bool can_be_chosen(float score) {
   return score > -std::numeric_limits<float>::infinity();  // false for NaN
 }
 
-// The k-th largest of `keys` (k from 1), digit by digit; `keys` shrinks to those equal to it.
-// `k` becomes how many of the equal ones belong to the k largest.
+// The k-th largest of `keys` (k from 1), digit by digit. `keys` is reduced to the keys equal to it,
+// and `k` to the number of them that belong to the k largest.
 uint32_t select(std::vector<uint32_t>& keys, int64_t& k) {
   for (int shift = 24; shift >= 0; shift -= 8) {
     int64_t count[256] = {};
@@ -56,7 +56,7 @@ void top_k_of_row(const float* scores, int64_t n, int32_t* indices, int64_t k,
   while (written < k) indices[written++] = -1;
 }
 
-// Entries -> cache rows, in place. indices: [k]
+// Converts entries to cache rows in place. indices: [k]
 void to_rows(const int32_t* pages, int page_entries, int32_t* indices, int64_t k) {
   for (int64_t j = 0; j < k && indices[j] >= 0; ++j) {
     indices[j] = pages[indices[j] / page_entries] * page_entries + indices[j] % page_entries;

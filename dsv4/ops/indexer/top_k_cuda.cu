@@ -1,14 +1,14 @@
-// One block a query: radix selection of the k-th largest score, then the chosen in ascending index
-// (device/select.cuh). The row is read five times, from L2.
+// One CTA per query: radix selection of the k-th largest score, then the selected entries in
+// ascending order (device/select.cuh). The row is read five times, from L2.
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/select.cuh"
-#include "dsv4/ops/indexer/indexer_cuda.h"
+#include "dsv4/ops/indexer/indexer_impls.h"
 
 namespace dsv4 {
 namespace {
 
-// Cache rows of logical entries; no pages: entries as they are.
+// Cache rows of logical entries; without pages, the entries themselves.
 struct Translation {
   const int32_t* pages;  // [b, max_pages]
   int64_t stride;

@@ -47,15 +47,15 @@ uint32_t plane(const Nibbles& codes, int bit) {
   return gather_bits(codes[0] >> bit) | gather_bits(codes[1] >> bit) << 16;
 }
 
-// Codes of the sorted codebook: sign and magnitude (s, m) becomes 8 + m or, negative, 7 - m. So the
-// top plane is the sign turned over, and the others turn over where the sign is set.
+// Codes of the sorted codebook: sign and magnitude (s, m) becomes 8 + m or, if negative, 7 - m. So
+// the top plane is the inverted sign, and the other planes are inverted where the sign is set.
 void convert_block(const Nibbles& codes, uint32_t* planes) {
   const uint32_t negative = plane(codes, kBits - 1);
   for (int j = 0; j < kBits - 1; ++j) planes[j] = plane(codes, j) ^ negative;
   planes[kBits - 1] = ~negative;
 }
 
-// How many blocks that are not zero have each scale byte; blocks with NaN scales count, zero or
+// The number of nonzero blocks with each scale byte; blocks with NaN scales are counted, zero or
 // not.
 std::array<int64_t, 256> count_scales(const WeightView& w) {
   std::array<int64_t, 256> total{};
@@ -75,7 +75,7 @@ std::array<int64_t, 256> count_scales(const WeightView& w) {
   return total;
 }
 
-// The smallest |shift| that leaves the fewest blocks outside E4M4's powers of two.
+// The smallest |shift| for which the fewest blocks are outside E4M4's powers of two.
 int choose_shift(std::span<const int64_t> count, int64_t* outside) {
   const int64_t blocks = std::accumulate(count.begin(), count.end(), int64_t{0});
   int best = 0;

@@ -88,7 +88,7 @@ TEST(ImportMxfp4, EveryValueIsEqual) {
   }
 }
 
-TEST(ImportMxfp4, ATensorScaleMovesTheRange) {
+TEST(ImportMxfp4, TensorScaleShiftsTheRange) {
   for (int low = 0; low <= 236; ++low) {
     Import import(3, 256, low, low + 19, static_cast<uint64_t>(low));
     import.mx_scales.as<uint8_t>()[0] = static_cast<uint8_t>(low);
@@ -102,14 +102,14 @@ TEST(ImportMxfp4, ATensorScaleMovesTheRange) {
   }
 }
 
-TEST(ImportMxfp4, MovesNoFurtherThanItMust) {
+TEST(ImportMxfp4, ShiftsByTheLeastThatFits) {
   Import import(2, 64, 130, 131);  // needs 2^6, E4M4 ends at 2^4
   EXPECT_EQ(import.run().tensor_scale, 4.f);
   Import low(2, 64, 100, 101);
   EXPECT_EQ(low.run().tensor_scale, 0x1p-10f);
 }
 
-TEST(ImportMxfp4, CountsWhatDoesNotFitAndWritesNothing) {
+TEST(ImportMxfp4, CountsBlocksThatDoNotFitAndWritesNothing) {
   Import import(4, 320, 110, 129);
   import.mx_scales.as<uint8_t>()[3] = 109;
   import.mx_scales.as<uint8_t>()[4] = 128;
@@ -135,7 +135,7 @@ TEST(ImportMxfp4, NanScalesDoNotFit) {
   EXPECT_TRUE(import.untouched());
 }
 
-TEST(ImportMxfp4, ZeroBlocksFitWhateverTheirScale) {
+TEST(ImportMxfp4, ZeroBlocksFitWithAnyScale) {
   Import import(2, 128, 118, 123);
   import.make_zero(0, 1);
   import.make_zero(1, 3);
@@ -153,7 +153,7 @@ TEST(ImportMxfp4, ZeroBlocksFitWhateverTheirScale) {
   zeros.expect_equal(zeros.run());
 }
 
-TEST(ImportMxfp4, CodesAreThoseOfTheSortedCodebook) {
+TEST(ImportMxfp4, CodesMatchTheSortedCodebook) {
   Import import(1, 32, 124, 125);
   for (int64_t i = 0; i < 16; ++i) import.pairs.as<uint8_t>()[i] = static_cast<uint8_t>(i * 16 + i);
   import.run();
@@ -168,7 +168,7 @@ TEST(ImportMxfp4, CodesAreThoseOfTheSortedCodebook) {
   EXPECT_EQ(import.args.scales.as<uint8_t>()[0], 0xB0);
 }
 
-TEST(ImportMxfp4, SaysWhatIsWrong) {
+TEST(ImportMxfp4, ReportsErrors) {
   Import import(2, 64, 120, 121);
   ImportMxfp4Args args = import.args;
   args.weight.format = WeightFormat::kNvfp4;

@@ -4,7 +4,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/ops/kbit/quantize_kbit_cpu.h"
+#include "dsv4/ops/kbit/quantize_kbit_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -33,8 +33,8 @@ void check(const QuantizeKbitArgs& args) {
 }
 
 Cost cost(const QuantizeKbitArgs& args) {
-  // Reference: a distance and a comparison for each codebook value. Searched: the same for 32 to 64
-  // scales; taken as 32.
+  // Reference: a distance and a comparison per codebook value. Searched: the same for 32 to 64
+  // scales, counted as 32.
   const double compared = 3.0 * args.codebook.size() * static_cast<double>(args.x.numel());
   return {.bytes = static_cast<double>(args.x.bytes() + args.planes.bytes() + args.scales.bytes()),
           .flops = compared * (args.choice == ScaleChoice::kReference ? 1 : 33)};

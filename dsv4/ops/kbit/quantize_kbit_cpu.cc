@@ -1,4 +1,4 @@
-#include "dsv4/ops/kbit/quantize_kbit_cpu.h"
+#include "dsv4/ops/kbit/quantize_kbit_impls.h"
 
 #include <algorithm>
 #include <array>
@@ -18,15 +18,15 @@ namespace {
 
 using kbit_kernel::Quantizer;
 
-// Columns that one thread takes at a time: flattened tensors are one long row.
+// Columns that one thread processes at a time, because flattened tensors are one long row.
 constexpr int64_t kSegment = 2048;
 static_assert(kSegment % kKbitBlock == 0);
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-// The importance of a block's elements relative to its largest, so that no sum overflows. A block
-// of columns that never mattered counts as if all mattered alike. Padding counts nothing.
-// importance: [k] -> [padded]
+// The importance of a block's elements relative to the largest, so that no sum overflows. If all
+// are zero, all columns get the same importance. Padding has importance 0. importance: [k] ->
+// [padded]
 std::vector<float> block_weights(const ConstTensorView& importance) {
   const int64_t k = importance.dim(0);
   std::vector<float> weights(static_cast<size_t>(align_up(k, kKbitBlock)));
@@ -45,7 +45,7 @@ std::vector<float> block_weights(const ConstTensorView& importance) {
   return weights;
 }
 
-// The smallest power of two that brings `magnitude` to the limit.
+// The smallest power of two that brings `magnitude` within the limit.
 float fitting_tensor_scale(float magnitude, float limit) {
   return std::exp2(std::ceil(std::log2(magnitude / limit)));
 }
@@ -102,7 +102,7 @@ void quantize_kbit_cpu(const Context&, const QuantizeKbitArgs& args) {
 float largest_magnitude(const ConstTensorView& x) {
   Dim n("n"), k("k");
   expect("x", x, {DType::kF32, DType::kBF16, DType::kF16}, {n, k});
-  uint32_t most = 0;  // magnitudes order like their bits, NaN above infinity above all
+  uint32_t most = 0;  // as bits, which order like the magnitudes, with NaN above infinity
   const int64_t segments = ceil_div(*k, kSegment);
 #pragma omp parallel if (cpu::worth_sharing(2 * *n * *k))
   {

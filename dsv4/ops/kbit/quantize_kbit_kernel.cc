@@ -17,7 +17,7 @@
 #define DSV4_OPS_KBIT_QUANTIZE_KBIT_KERNEL_ONCE
 namespace dsv4::kbit_kernel {
 
-// Candidates of the search are tried this many at a time, one per lane.
+// The search evaluates this many candidates at a time, one per lane.
 constexpr int kBatch = 16;
 constexpr int reach_up(int bits) {
   return bits > 3 ? 23 : 15;
@@ -37,11 +37,11 @@ constexpr ScaleTable make_scale_table() {
 }
 inline constexpr ScaleTable kScales = make_scale_table();
 
-// A block under search. `z` holds magnitudes when the quantizer measures those.
+// The block whose scale is searched. `z` contains magnitudes if the quantizer uses magnitudes.
 struct SearchBlock {
   const float* z;        // [32], zero from count on
   const float* weights;  // [32] or null
-  int count;             // elements that have a say
+  int count;             // elements that are not padding
 };
 
 struct Best {
@@ -66,7 +66,7 @@ const hn::CappedTag<uint8_t, kKbitBlock> kBytes;
 using F32Vec = hn::Vec<decltype(kF32)>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(kF32));
 
-// Largest magnitude of a block as bits, which order like the magnitudes and put NaN above all.
+// The largest magnitude of a block as bits, which order like the magnitudes, with NaN above all.
 uint32_t AbsMaxBits(const float* z) {
   const auto mask = hn::Set(kI32, 0x7fffffff);
   auto most = hn::Zero(kI32);
@@ -93,8 +93,8 @@ void PackPlanes(const uint8_t* codes, int bits, uint32_t* planes) {
   }
 }
 
-// The nearest codebook value of z / divisor: the scan of the reference, all 32 elements side by
-// side. A later value must be strictly nearer to win.
+// The nearest codebook value of z / divisor: the scan of the reference, for all 32 elements at
+// once. A later value must be strictly nearer to be selected.
 void EncodeBlock(const Codebook& book, const float* z, float divisor, uint32_t* planes) {
   HWY_ALIGN uint8_t codes[kKbitBlock];
   const int size = book.size();
@@ -115,7 +115,7 @@ void EncodeBlock(const Codebook& book, const float* z, float divisor, uint32_t* 
   PackPlanes(codes, book.bits, planes);
 }
 
-// min_c (t - c)^2 over the levels, one by one.
+// min_c (t - c)^2 over all levels.
 template <int kLevels>
 struct ByLevels {
   F32Vec level[kLevels];
@@ -136,15 +136,15 @@ struct ByLevels {
   }
 };
 
-// The same bits from the two levels of t's cell: rounding is monotone, so the nearest level gives
-// the least rounded square.
+// The same bits from the two levels of t's cell: rounding is monotonic, so the nearest level gives
+// the smallest rounded square.
 template <int kCells>
 struct ByCells {
   const cpu::HWY_NAMESPACE::Table<decltype(kF32), kCells> below, above;
 
   explicit HWY_INLINE ByCells(const Quantizer& q) : below(q.below.data()), above(q.above.data()) {}
   HWY_INLINE F32Vec operator()(F32Vec t) const {
-    // Adding 2^23 leaves the rounded number in the low bits.
+    // Adding 2^23 puts the rounded number into the low bits.
     const F32Vec inside = hn::Min(t, hn::Set(kF32, kCells - 1));
     const auto bits = hn::BitCast(kI32, hn::Add(inside, hn::Set(kF32, 0x1p23f)));
     const auto cell = hn::And(bits, hn::Set(kI32, kCells - 1));
@@ -153,8 +153,9 @@ struct ByCells {
   }
 };
 
-// Squared errors over the block of the scale bytes base .. base + 15, one per lane. Products and
-// sums are apart, not fused, and elements go in order: the same bits on every instruction set.
+// Squared errors over the block for the scale bytes base .. base + 15, one per lane.
+// Multiplications and additions are not fused and elements are added in order, so the bits are the
+// same on every instruction set.
 template <class Squares, bool kWeighted>
 void BatchErrors(const Quantizer& q, const SearchBlock& block, int base, float* errors) {
   const Squares squares(q);
@@ -172,7 +173,8 @@ void BatchErrors(const Quantizer& q, const SearchBlock& block, int base, float* 
   }
 }
 
-// sum w max(0, |z| - reach)^2: what every scale loses whose largest value is `reach` or less.
+// sum w max(0, |z| - reach)^2: a lower bound of the error of every scale whose largest value is at
+// most `reach`.
 template <bool kWeighted>
 float ClippingError(const SearchBlock& block, float reach) {
   F32Vec sum = hn::Zero(kF32);
@@ -186,7 +188,7 @@ float ClippingError(const SearchBlock& block, float reach) {
   return hn::GetLane(hn::SumOfLanes(kF32, sum));
 }
 
-// The error of byte 0, whose values are all zero; elements in order, as in BatchErrors.
+// The error of byte 0, whose values are all zero; elements are added in order, as in BatchErrors.
 float ErrorOfZeros(const SearchBlock& block) {
   float sum = 0;
   for (int i = 0; i < block.count; ++i) {
@@ -196,7 +198,8 @@ float ErrorOfZeros(const SearchBlock& block) {
   return sum;
 }
 
-// The best of bytes base .. base + 15 and what is best so far; equal errors: the smaller byte.
+// The better of the best byte so far and bytes base .. base + 15; with equal errors, the smaller
+// byte.
 template <class Squares, bool kWeighted>
 void TryBatch(const Quantizer& q, const SearchBlock& block, int base, Best& best) {
   HWY_ALIGN float errors[kBatch];
@@ -216,7 +219,7 @@ uint8_t SearchBytes(const Quantizer& q, const SearchBlock& block, float absmax) 
   const int full = f32_to_e4m4(std::min(absmax / q.reach, kE4M4Max));
   const int last = std::min(full + reach_up(q.codebook.bits), 255);
   Best best{std::numeric_limits<float>::infinity(), 0};
-  // Errors carry up to 4e-6 of rounding; the slack keeps the bound honest.
+  // Errors have a relative rounding error of up to 4e-6; the slack keeps the bound valid.
   const auto may_win = [&](int byte) {
     return 0.9999f * ClippingError<kWeighted>(block, kScales.scale[byte] * largest) <= best.error;
   };
@@ -311,7 +314,7 @@ float nearer_end(const Codebook& book) {
   return low > 0 && high > 0 ? std::min(low, high) : book.largest();
 }
 
-// Fills the cells; false when one of them would need more than two levels.
+// Fills the cells; returns false if one of them would need more than two levels.
 bool fill_cells(Quantizer& q, int cells) {
   for (int i = 0; i < cells; ++i) {
     const auto middle = static_cast<float>(i);
@@ -335,7 +338,7 @@ Quantizer::Quantizer(const Codebook& book, ScaleChoice scale_choice)
       magnitudes(book.antisymmetric()),
       num_levels(magnitudes ? book.size() / 2 : book.size()) {
   const int cells = num_levels > 8 ? 32 : 16;
-  // The largest value lies in (cells / 2, cells] units.
+  // The largest value is in (cells / 2, cells] units.
   unit = static_cast<float>(cells) * std::exp2(-std::ceil(std::log2(book.largest())));
   const size_t first = magnitudes ? static_cast<size_t>(num_levels) : 0;
   for (size_t i = 0; i < static_cast<size_t>(num_levels); ++i)

@@ -1,21 +1,22 @@
-// The SIMD kernel under quantize_kbit_cpu.cc: one row of blocks. The same bits on every instruction
-// set.
+// The SIMD kernel of quantize_kbit_cpu.cc: one row of blocks. The bits are the same on every
+// instruction set.
 //
 // The search of a scale byte. Let b be the byte of absmax / `reach`, the smallest scale that clips
-// nothing, where `reach` is the largest codebook value (the nearer end of a lopsided codebook).
+// nothing, where `reach` is the largest codebook value (the nearer end of an asymmetric codebook).
 //
-//   up     bytes to b + 23 (K > 3) or b + 15, always. Above b the outermost levels lie idle, which
-//          pays only while the levels inside fall better: NF5, with its wide gap below 1, likes
-//          b + 4.
+//   up     always to byte b + 23 (K > 3) or b + 15. Above b the outermost levels are unused, which
+//   is
+//          better only if the inner levels fit better: NF5, with its wide gap below 1, prefers b
+//          + 4.
 //   down   in steps of 16 bytes while the clipping error sum w (|z| - s largest)^2 of the next
-//          scale s is not yet worse than the best error: it only grows further down, so no byte is
-//          lost.
+//   scale s
+//          is at most the best error. It increases further down, so no better byte is missed.
 //
-// What the bytes above lose: less than 0.02 dB of a tensor's SQNR against all 256 bytes, for
-// Gaussian, Student-t, uniform and sparse weights, with and without importance, for each codebook
-// tried; up to 0.3 dB where all magnitudes of a block are the same within 5 percent, because any
-// level will do for these (quantize_kbit_test.cc measures all that). Errors are f32 sums of at most
-// 32 terms: 4e-6 of the error at most, 2e-5 dB.
+// Compared with a search of all 256 bytes, the upper limit costs less than 0.02 dB of a tensor's
+// SQNR for Gaussian, Student-t, uniform and sparse weights, with and without importance, for each
+// codebook tried; up to 0.3 dB if all magnitudes of a block are equal within 5 percent, because
+// then any level fits (quantize_kbit_test.cc measures this). Errors are f32 sums of at most 32
+// terms, with rounding errors of at most 4e-6 of the error, 2e-5 dB.
 
 #pragma once
 
@@ -35,18 +36,19 @@ struct Quantizer {
   Codebook codebook;
   ScaleChoice choice;
   float reach;  // the nearer end of the codebook when it has values on both sides of zero
-  // The largest magnitude that a block may have. What a reference scale cannot say is beyond
-  // kE4M4Max; a searched one must also reach it with both ends of the codebook.
+  // The largest magnitude that a block may have. With a reference scale it is kE4M4Max; a searched
+  // scale must also reach it with both ends of the codebook.
   float limit;
-  // What the search measures distances to: the values >= 0 against |z| when the codebook is
-  // antisymmetric (half the work), else all values against z. Both times `unit`, a power of two.
+  // The levels that the search compares with: the values >= 0, compared with |z|, if the codebook
+  // is antisymmetric (half the work); otherwise all values, compared with z. Both are multiplied
+  // with `unit`, a power of two.
   bool magnitudes;
   int num_levels;
   float unit;
   std::array<float, kMaxLevels> level{};
-  // One lookup instead of all distances: the nearest level of a |z| that rounds to i units is
-  // below[i] or above[i]; all beyond the last cell belong to it. No cells when one would need a
-  // third level.
+  // A lookup replaces the distances to all levels: the nearest level of a |z| that rounds to i
+  // units is below[i] or above[i]; larger |z| use the last cell. There are no cells if one would
+  // need a third level.
   int num_cells = 0;
   std::array<float, kMaxLevels> below{}, above{};
 };

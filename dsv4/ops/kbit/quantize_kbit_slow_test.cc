@@ -1,8 +1,8 @@
 // Quality: SQNR of quantize_kbit on random weights against the table of spec lowbit.md 7.1.
 //
-// The table's "searched byte" column tried the 10 bytes below the reference's to the 4 above; the
-// oracle confirms that below. Our search goes on where there is something to gain, and is up to
-// 0.9 dB better (NF5). So it is held to the table from below only.
+// The table's "searched byte" column is the best of the 10 bytes below the reference's to the 4
+// above it; a test below confirms it with the oracle. Our search has more candidates and is up to
+// 0.9 dB better (NF5), so the table is only a lower bound for it.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace dsv4 {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // the table has no number
-constexpr double kTolerance = 0.15;                                 // dB, of the task
+constexpr double kTolerance = 0.15;                                 // dB
 constexpr int64_t kRows = 640, kColumns = 1024;  // 20480 blocks: 0.02 dB of sampling noise
 // Blocks of the fp64 search: 0.05 dB of sampling noise for the heavy tails of Student-t.
 constexpr int64_t kOracleBlocks = 3000;

@@ -16,7 +16,8 @@ namespace {
 
 using test::Arena;
 
-// All of ours, and two of a user: lopsided with a doubled value, and beyond 1.
+// All codebooks of the project, and two of a user: asymmetric with a repeated value, and larger
+// than 1.
 std::vector<Codebook> codebooks() {
   std::vector<Codebook> books;
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
@@ -31,8 +32,8 @@ std::vector<Codebook> codebooks() {
   return books;
 }
 
-// Blocks that a quantizer may get wrong first: noise at many scales, ties between codebook values,
-// zeros of both signs, one number among zeros, values at the codebook's own.
+// Difficult blocks: noise at many scales, ties between codebook values, zeros of both signs, one
+// number among zeros, values equal to the codebook's.
 void fill_blocks(const TensorView& x, Rng& rng, const Codebook& book) {
   const int64_t k = x.dim(1);
   for (int64_t i = 0; i < x.numel(); ++i) {
@@ -104,7 +105,7 @@ WeightView weight_of(const QuantizeKbitArgs& args) {
                        reinterpret_cast<const std::byte*>(args.codebook.value.data())}};
 }
 
-TEST(QuantizeKbit, ReferenceHasTheBitsOfTheSpec) {
+TEST(QuantizeKbit, ReferenceMatchesTheSpecBitForBit) {
   for (const Codebook& book : codebooks()) {
     for (const int64_t k : {1, 33, 2100}) {
       for (const int64_t n : {0, 3}) {
@@ -175,8 +176,8 @@ TEST(QuantizeKbit, GoldenScales) {
   }
 }
 
-// The bits do not depend on the instruction set, threads or neighbours. What they should be is the
-// next test's matter, so the first run gives the values to compare with.
+// The bits do not depend on the instruction set, the threads or neighboring blocks. The first run
+// gives the expected values; the next test checks their quality.
 TEST(QuantizeKbit, SearchedBitsAreTheSameEverywhere) {
   for (const Codebook& book : codebooks()) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{0, 64}, {1, 1}, {2, 45}, {3, 2600}}) {
@@ -194,7 +195,7 @@ TEST(QuantizeKbit, SearchedBitsAreTheSameEverywhere) {
   }
 }
 
-// Errors of a searched tensor, of the best bytes there are, and of the reference.
+// Errors of a searched tensor, of the best possible bytes, and of the reference.
 struct Errors {
   double searched = 0, best = 0, worst_ratio = 1;
 };
@@ -266,7 +267,7 @@ TEST(QuantizeKbit, SearchFindsTheBestOfAllBytes) {
         if (weighted) c.args.importance = importance;
         const Errors errors = searched_errors(c);
         const double loss = 10 * std::log10(errors.searched / errors.best);
-        // Reasons for both numbers: quantize_kbit_kernel.h.
+        // quantize_kbit_kernel.h explains both numbers.
         EXPECT_LT(loss, noise == Noise::kOneMagnitude ? 0.35 : 0.02)
             << static_cast<int>(noise) << weighted << " K=" << book.bits << " " << book.value[0]
             << " worst " << errors.worst_ratio;
@@ -275,7 +276,7 @@ TEST(QuantizeKbit, SearchFindsTheBestOfAllBytes) {
   }
 }
 
-TEST(QuantizeKbit, AZeroBlockHasScaleZero) {
+TEST(QuantizeKbit, ZeroBlockHasScaleZero) {
   for (const ScaleChoice choice : {ScaleChoice::kReference, ScaleChoice::kSearched}) {
     Case c(1, 40, nf_codebook(3), choice);
     const TensorView x = c.arena.inout(DType::kF32, {1, 40});
@@ -290,8 +291,9 @@ TEST(QuantizeKbit, AZeroBlockHasScaleZero) {
   }
 }
 
-// Scales 1 and 2 (K = 4, tried in different batches), 0.75 and 1 (K = 2, in one) say the same.
-TEST(QuantizeKbit, OfEqualScalesTheSmallerByteWins) {
+// Scales 1 and 2 (K = 4, in different batches), and 0.75 and 1 (K = 2, in one batch), have equal
+// errors.
+TEST(QuantizeKbit, EqualErrorsGiveTheSmallerByte) {
   const float sixteen[] = {-1.f, -.5f, -.25f, -.2f, -.15f, -.1f, -.05f, -.01f,
                            .01f, .05f, .1f,   .15f, .2f,   .25f, .5f,   1.f};
   const float four[] = {-1.f, -.75f, .75f, 1.f};
@@ -324,7 +326,7 @@ TEST(QuantizeKbit, ImportanceIsRelativeWithinABlock) {
   EXPECT_EQ(plain, values_of(c.args.scales));
 }
 
-TEST(QuantizeKbit, RefusesWhatItCannotWrite) {
+TEST(QuantizeKbit, RefusesValuesThatItCannotRepresent) {
   for (const ScaleChoice choice : {ScaleChoice::kReference, ScaleChoice::kSearched}) {
     Case c(3, 100, nf_codebook(4), choice);
     const TensorView x = c.arena.inout(DType::kF32, {3, 100});
@@ -350,7 +352,7 @@ TEST(QuantizeKbit, RefusesWhatItCannotWrite) {
   }
 }
 
-TEST(QuantizeKbit, ASearchedScaleMustReachTheLargestValue) {
+TEST(QuantizeKbit, SearchedScaleMustReachTheLargestValue) {
   Case c(1, 32, bnf_codebook(2), ScaleChoice::kSearched);
   const TensorView x = c.arena.inout(DType::kF32, {1, 32});
   c.args.x = x;
@@ -361,7 +363,7 @@ TEST(QuantizeKbit, ASearchedScaleMustReachTheLargestValue) {
   EXPECT_NO_THROW(quantize_kbit({}, c.args));
 }
 
-TEST(QuantizeKbit, SaysWhatIsWrong) {
+TEST(QuantizeKbit, ReportsErrors) {
   const auto error_with = [](const auto& change) {
     Case c(2, 64, nf_codebook(3), ScaleChoice::kSearched);
     const TensorView importance = c.arena.inout(DType::kF32, {64});

@@ -2,7 +2,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/ops/kbit/repack_kbit_cpu.h"
+#include "dsv4/ops/kbit/repack_kbit_impls.h"
 
 namespace dsv4 {
 namespace {

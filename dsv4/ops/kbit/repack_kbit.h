@@ -1,10 +1,9 @@
-// repack_kbit: k-bit weights between the flat layout of files and the tiled layout of the
-// reference's kernels (formats/kbit.h: KbitTiles), both ways. Words and scales move, no bit
-// changes.
+// repack_kbit: converts k-bit weights between the flat layout of files and the tiled layout of the
+// reference's kernels (formats/kbit.h, KbitTiles), in both directions. Words and scales are moved
+// unchanged.
 //
 //   flat    planes [n, k/32 * K]              scales [n, k/32]
-//   tiled   planes [k_pad/64, n, 2 * K]       scales [k_pad/64, n, 2]        k_pad = align_up(k,
-//   64)
+//   tiled   planes [k_pad/64, n, 2 * K]       scales [k_pad/64, n, 2]   k_pad = align_up(k, 64)
 //
 // n is a multiple of 128. The padding block of an odd k/32 is written as zeros and not read back.
 
@@ -22,7 +21,7 @@ struct RepackKbitArgs {
   int bits = 0;               // K
   ConstTensorView planes_in;  // flat or tiled, I32
   ConstTensorView scales_in;  // U8
-  TensorView planes_out;      // the other one; contiguous
+  TensorView planes_out;      // the other layout; contiguous
   TensorView scales_out;
 };
 

@@ -1,4 +1,4 @@
-// repack_kbit: flat to tiled and back, 4096 x 4096 weights that no cache holds, K = 2..5; and
+// repack_kbit: flat to tiled and back, 4096 x 4096 weights that exceed the caches, K = 2..5; and
 // import_mxfp4 of as many.
 
 #include "dsv4/ops/kbit/repack_kbit.h"
@@ -42,7 +42,7 @@ void repack_kbit_bench(benchmark::State& state, Repack direction) {
 void import_mxfp4_bench(benchmark::State& state) {
   bench::WeightPool pool;
   const Buffer planes(DType::kI32, {kN, kK / 32 * 4}), scales(DType::kU8, {kN, kK / 32});
-  // The pool's scale bytes are s0111xxx: two far ranges. One of them, as in a checkpoint.
+  // The pool's scale bytes are s0111xxx, two distant ranges; this keeps one, as in a checkpoint.
   const Buffer near(DType::kE8M0, {kN, kK / 32});
   std::fill_n(near.as<uint8_t>(), near.view().numel(), uint8_t{120});
   ImportMxfp4Args args{.planes = planes, .scales = scales};

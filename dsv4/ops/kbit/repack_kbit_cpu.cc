@@ -1,4 +1,4 @@
-#include "dsv4/ops/kbit/repack_kbit_cpu.h"
+#include "dsv4/ops/kbit/repack_kbit_impls.h"
 
 #include <algorithm>
 
@@ -8,11 +8,11 @@
 namespace dsv4 {
 namespace {
 
-// A thread moves this many rows at a time: that many runs of the flat side stay in its cache.
+// A thread moves this many rows at a time, so that their flat runs stay in its cache.
 constexpr int64_t kRows = 64;
 
-// Two blocks of a row are neighbours in both layouts, so an item is two blocks: `width` words (or
-// scales) each. An odd number of blocks leaves the last item half empty.
+// Two blocks of a row are neighbors in both layouts, so an item is two blocks of `width` words (or
+// scales). With an odd number of blocks, the last item is half empty.
 //   flat: [n, blocks * width]      tiled: [ceil(blocks / 2), n, 2 * width]
 template <class T>
 void repack(Repack direction, const ConstTensorView& in, const TensorView& out, int64_t n,

@@ -24,7 +24,7 @@ Flat random_flat(Arena& arena, int bits, int64_t n, int64_t blocks) {
   return flat;
 }
 
-// Every word where KbitTiles says, the padding zero.
+// Every word is at KbitTiles' position, and the padding is zero.
 test::OpCase<RepackKbitArgs> to_tiled(Arena& arena, const Flat& flat, int bits) {
   const int64_t n = flat.scales.dim(0), blocks = flat.scales.dim(1), tiles = ceil_div(blocks, 2);
   const RepackKbitArgs args{.direction = Repack::kToTiled,
@@ -60,7 +60,7 @@ TEST(RepackKbit, TilesAndBack) {
         const auto there = to_tiled(arena, flat, bits);
         check_op(repack_kbit.impls, {}, arena, there);
 
-        Arena second;  // there, the output is an input
+        Arena second;  // in it, the output is an input
         const RepackKbitArgs back{.direction = Repack::kToFlat,
                                   .bits = bits,
                                   .planes_in = there.args.planes_out,
@@ -81,7 +81,7 @@ TEST(RepackKbit, TilesAndBack) {
   }
 }
 
-TEST(RepackKbit, SaysWhatIsWrong) {
+TEST(RepackKbit, ReportsErrors) {
   Arena arena;
   const Flat flat = random_flat(arena, 3, 128, 4);
   RepackKbitArgs args = to_tiled(arena, flat, 3).args;

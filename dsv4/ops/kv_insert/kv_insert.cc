@@ -1,10 +1,7 @@
 #include "dsv4/ops/kv_insert/kv_insert.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/kv_insert/kv_insert_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/kv_insert/kv_insert_cuda.h"
-#endif
+#include "dsv4/ops/kv_insert/kv_insert_impls.h"
 
 namespace dsv4 {
 namespace {

@@ -1,8 +1,8 @@
 // Writes cache rows: attention entries and indexer keys (spec dsv4.md 4.1 step 7, 5.4, 12).
 //
-// A packed pool quantises on the way in (S8 over groups of 64 nope dims; S4 over groups of 32 index
-// dims); that is the official rounding point, there is no second one. A plain pool stores f32.
-// V3.2 rows and plain bf16 rows are read by attention but not written here: an error.
+// Writing to a packed pool quantizes (S8 over groups of 64 nope dims; S4 over groups of 32 index
+// dims); this is the only official rounding point. A plain pool stores f32. Attention reads V3.2
+// rows and plain bf16 rows, but this op does not write them and throws.
 
 #pragma once
 

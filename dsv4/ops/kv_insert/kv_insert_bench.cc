@@ -5,7 +5,7 @@
 namespace dsv4 {
 namespace {
 
-// n tokens into the first n rows of a packed pool.
+// Writes n tokens to the first n rows of a packed pool.
 template <class Args>
 struct InsertCase {
   static constexpr int kPageEntries = 64;

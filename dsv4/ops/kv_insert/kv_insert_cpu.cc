@@ -1,4 +1,4 @@
-#include "dsv4/ops/kv_insert/kv_insert_cpu.h"
+#include "dsv4/ops/kv_insert/kv_insert_impls.h"
 
 #include <algorithm>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace dsv4 {
 namespace {
 
-// Two tokens in one row would race, so a repeated id is an error.
+// Two tokens for one row would be a race, so a repeated id is an error.
 void check_distinct(const ConstTensorView& rows) {
   std::vector<int32_t> ids(rows.as<int32_t>(), rows.as<int32_t>() + rows.numel());
   std::erase_if(ids, [](int32_t id) { return id < 0; });
@@ -21,7 +21,7 @@ void check_distinct(const ConstTensorView& rows) {
   DSV4_CHECK(twin == ids.end(), "row {} is written twice", *twin);
 }
 
-// pack_kv_entry() and pack_index_key() of formats/, vectorised.
+// pack_kv_entry() and pack_index_key() of formats/, vectorized.
 void pack_row(const KvPool& pool, uint8_t* page, int64_t entry, const float* x) {
   const KvLayout& layout = pool.layout;
   uint8_t* codes = page + layout.entry_offset(entry);

@@ -1,9 +1,9 @@
-// A block a token; its warps take the groups that share a scale. The bytes are those of
+// One CTA per token; each warp packs one of the groups that share a scale. The bytes are those of
 // pack_kv_entry() and pack_index_key().
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/quantize.cuh"
-#include "dsv4/ops/kv_insert/kv_insert_cuda.h"
+#include "dsv4/ops/kv_insert/kv_insert_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -11,11 +11,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
-// Where a token goes.
+// The destination of a token.
 template <class Layout>
 struct Pages {
   std::byte* data;
-  int64_t stride;  // bytes from page to page
+  int64_t stride;  // bytes from one page to the next
   Layout layout;
   int page_entries;
 
@@ -51,7 +51,7 @@ __global__ void kv_packed_kernel(const T* x, int64_t x_stride, const int32_t* ro
       scale = group_quantize_q8<1>(GroupLanes{}, x + begin, layout.group(), codes + begin);
     if (lane == 0) scales[g] = scale;
   }
-  // Entries have an even number of bytes, so that bf16 can be stored as such.
+  // Entries have an even number of bytes, so bf16 values are aligned.
   auto* tail = reinterpret_cast<uint16_t*>(codes + layout.nope);
   for (int c = threadIdx.x; c < layout.rope; c += kThreads)
     tail[c] = f32_to_bf16(to_float(x[layout.nope + c]));
@@ -68,7 +68,7 @@ __global__ void index_packed_kernel(const T* x, int64_t x_stride, const int32_t*
   auto* page = pages.template page<uint8_t>(row);
   uint8_t* pairs = page + layout.code_offset(pages.entry(row));
   uint8_t* scales = page + layout.scale_offset(pages.page_entries, pages.entry(row));
-  static_assert(IndexLayoutFp4::kGroup == kWarp);  // an element a lane
+  static_assert(IndexLayoutFp4::kGroup == kWarp);  // one element per lane
   for (int g = static_cast<int>(threadIdx.x) / kWarp; g < layout.scale_bytes(); g += kWarps) {
     const int at = g * kWarp + lane;
     const float value = to_float(x[at]);

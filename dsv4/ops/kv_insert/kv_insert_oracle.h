@@ -1,4 +1,5 @@
-// Oracles of kv_insert.h: what the rows read back as. Linked by tests and benchmarks only.
+// Oracles of kv_insert.h: the values that are read back from the rows. Linked by tests and
+// benchmarks only.
 
 #pragma once
 

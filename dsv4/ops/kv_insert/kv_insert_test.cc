@@ -38,7 +38,8 @@ int64_t width_of(const IndexPool& pool) {
   return pool.layout.width;
 }
 
-// What the pool must hold afterwards, by the scalar packers of formats/; all else is untouched.
+// The expected contents of the pool, by the scalar packers of formats/; all other bytes are
+// untouched.
 void pack(const KvPool& pool, int64_t row, const float* x) {
   pack_kv_entry(pool.layout, x, pool.pages.row<uint8_t>(row / pool.page_entries), pool.page_entries,
                 row % pool.page_entries);
@@ -83,7 +84,7 @@ void fill_rows(const TensorView& rows, int64_t num_rows, Rng& rng) {
   }
 }
 
-// Values of very different size, among them zeros, so that scales vary and the floor is met.
+// Values of very different magnitude, zeros included, so that scales vary and reach their floor.
 void fill_values(const TensorView& x, Rng& rng) {
   for (int64_t i = 0; i < x.numel(); ++i) {
     const double size = i / 32 % 5 == 0 ? 0.0 : std::exp2(static_cast<double>(i / 32 % 23) - 12);
@@ -102,7 +103,7 @@ Args make_args(Arena& arena, const Pool& pool, int64_t n, DType dtype) {
   return {.x = x, .rows = rows, .pool = pool};
 }
 
-// Rows that were written, read back in the order of the tokens.
+// The written rows, read back in the order of the tokens.
 template <class Args>
 std::vector<float> read_back(const Args& args) {
   const int64_t width = width_of(args.pool);
@@ -130,11 +131,11 @@ void check_insert(Table<Args> table, Arena& arena, const Args& args,
   const std::vector<float> got = read_back(args);
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_EQ(static_cast<double>(got[i]), want[i]) << i;  // quantisation is exact or wrong
+    ASSERT_EQ(static_cast<double>(got[i]), want[i]) << i;  // quantization has no tolerance
   }
 }
 
-TEST(KvInsert, WritesWhatTheOracleSays) {
+TEST(KvInsert, AgreesWithOracle) {
   for (const bool packed : {true, false}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const int64_t n : {0, 1, 37}) {
@@ -150,7 +151,7 @@ TEST(KvInsert, WritesWhatTheOracleSays) {
   }
 }
 
-TEST(IndexInsert, WritesWhatTheOracleSays) {
+TEST(IndexInsert, AgreesWithOracle) {
   for (const bool packed : {true, false}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const int64_t n : {0, 1, 37}) {
@@ -166,8 +167,7 @@ TEST(IndexInsert, WritesWhatTheOracleSays) {
   }
 }
 
-// Broken activations must not break the codec: the vector packers give the bytes of the scalar
-// ones.
+// For NaN and infinity, too, the vector packers give the bytes of the scalar ones.
 TEST(KvInsert, NanAndInfinityPackLikeTheFormats) {
   const double odd[] = {std::nan(""), -std::nan(""), HUGE_VAL, -HUGE_VAL, -0.0, 3e38, 1e-44};
   Arena arena;
@@ -193,7 +193,7 @@ TEST(KvInsert, PadByteOfThePackedEntryIsZero) {
   EXPECT_EQ(pool.pages.data[pool.layout.scale_offset(2, 1) + 7], std::byte{0});
 }
 
-// Spec B.3: a group with largest 3.0 keeps 3.0 and turns bf16(0.1) into 0.1015625.
+// Spec B.3: in a group with the largest value 3.0, 3.0 is exact and bf16(0.1) becomes 0.1015625.
 TEST(KvInsert, SpecVectorOfS8) {
   Arena arena;
   const KvPool pool = kv_pool(arena, {}, 1, 2, true);
@@ -208,7 +208,7 @@ TEST(KvInsert, SpecVectorOfS8) {
   EXPECT_EQ(back[0], 0.f);
 }
 
-TEST(KvInsert, SaysWhatIsWrong) {
+TEST(KvInsert, ReportsErrors) {
   Arena arena;
   const KvPool pool = kv_pool(arena, {}, 2, 2, true);
   const TensorView x = arena.input(DType::kF32, {2, 512}), rows = arena.input(DType::kI32, {2});
@@ -222,8 +222,8 @@ TEST(KvInsert, SaysWhatIsWrong) {
   EXPECT_NE(message(3, 3).find("row 3 is written twice"), std::string::npos);
 }
 
-// Pools check themselves for every op that takes one (ops/pools.h).
-TEST(Pools, SayWhatIsWrong) {
+// The checks of ops/pools.h, which every op with a pool calls.
+TEST(Pools, ReportErrors) {
   Arena arena;
   const auto message = [](const auto& pool) {
     return test::error_of([&] { check("pool", pool); });
@@ -263,10 +263,10 @@ TEST(Pools, SayWhatIsWrong) {
   EXPECT_TRUE(has(message(bad_index), "pool: want [3, 2176] U8, got [3, 4352] U8"));
 }
 
-// What attention reads and nobody here writes.
-TEST(Pools, ForeignRowsAreReadButNotWritten) {
+// The kinds of rows that attention reads and this op does not write.
+TEST(Pools, V32AndBf16RowsAreReadButNotWritten) {
   Arena arena;
-  const TensorView latent = arena.input(DType::kBF16, {5, 700});  // rows of 576 values, apart
+  const TensorView latent = arena.input(DType::kBF16, {5, 700});  // rows of 576 values with gaps
   for (int64_t i = 0; i < latent.numel(); ++i)
     test::set_value(latent, i, static_cast<double>(i % 251));
   const KvPool bf16{.pages = latent.slice(1, 0, 576), .layout = kV32Layout, .page_entries = 1};

@@ -1,9 +1,6 @@
 #include "dsv4/ops/norm/norm.h"
 
-#include "dsv4/ops/norm/norm_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/norm/norm_cuda.h"
-#endif
+#include "dsv4/ops/norm/norm_impls.h"
 
 namespace dsv4 {
 namespace {

@@ -1,4 +1,4 @@
-#include "dsv4/ops/norm/norm_cpu.h"
+#include "dsv4/ops/norm/norm_impls.h"
 
 #include <cmath>
 #include <vector>

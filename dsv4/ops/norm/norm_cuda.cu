@@ -1,9 +1,9 @@
-// One block a row: a sum over the block, then the row once more. The row is read twice; the second
-// time it comes from L1.
+// One CTA per row: a sum over the row, then the output. The row is read twice, the second time from
+// L1.
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
-#include "dsv4/ops/norm/norm_cuda.h"
+#include "dsv4/ops/norm/norm_impls.h"
 
 namespace dsv4 {
 namespace {

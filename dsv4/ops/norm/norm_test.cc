@@ -20,8 +20,8 @@ void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DTy
   const RmsNormArgs args{.x = x, .weight = weight, .out = arena.output(out_dtype, {t, d})};
   test::OpCase<RmsNormArgs> test{
       .name = fmt::format("rms_norm {}x{}", t, d), .args = args, .num_tokens = t};
-  // f32: vector sums of squares carry a few roundings, the scalar instruction set up to d / 4 of
-  // them (some sqrt(d / 4) ulps); the products two more.
+  // f32: vector sums of squares have a few roundings, the scalar instruction set up to d / 4 of
+  // them (about sqrt(d / 4) ulps); the multiplications add two.
   const double ulps = out_dtype == DType::kF32 ? 8.0 + std::sqrt(static_cast<double>(d)) : 0.51;
   test.outputs = {{"out", args.out, rms_norm_oracle(args), {.ulps = ulps}}};
   test.one_token = [](const RmsNormArgs& a, int64_t i) {
@@ -70,7 +70,7 @@ TEST(HeadNorm, AgreesWithOracle) {
   }
 }
 
-TEST(RmsNorm, SaysWhatIsWrong) {
+TEST(RmsNorm, ReportsErrors) {
   Arena arena;
   const RmsNormArgs args{.x = arena.input(DType::kF32, {2, 8}),
                          .weight = arena.input(DType::kF32, {7}),

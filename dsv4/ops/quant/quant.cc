@@ -2,10 +2,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/quant/quant_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/quant/quant_cuda.h"
-#endif
+#include "dsv4/ops/quant/quant_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -67,7 +64,7 @@ Cost cost(const FakeQuantArgs& args) {
 }
 
 Cost cost(const HadamardArgs& args) {
-  double levels = 1;  // the product with n^-1/2
+  double levels = 1;  // the multiplication with n^-1/2
   for (int64_t n = args.x.dim(-1); n > 1; n /= 2) ++levels;
   return {.bytes = moved(args.x, args.out), .flops = levels * static_cast<double>(args.x.numel())};
 }

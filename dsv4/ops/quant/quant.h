@@ -1,7 +1,7 @@
-// Activation quantisers and the Hadamard transform (spec dsv4.md 0.4).
+// Activation quantizers and the Hadamard transform (spec dsv4.md 0.4).
 //
 //   quantize_q8:  x -> e4m3 codes + one UE8M0 scale per group of the last axis
-//   fake_quant:   x -> Q8 or Q4, then back to values (S8, S4); Q8 may end in a short group
+//   fake_quant:   x -> Q8 or Q4, then back to values (S8, S4); in Q8 the last group may be short
 //   hadamard:     y = n^-1/2 * x H_n, H_n[i][j] = (-1)^popcount(i & j); n a power of two
 //
 // f32 inside, one rounding at the store.

@@ -1,4 +1,4 @@
-#include "dsv4/ops/quant/quant_cpu.h"
+#include "dsv4/ops/quant/quant_impls.h"
 
 #include <vector>
 
@@ -9,8 +9,8 @@
 namespace dsv4 {
 namespace {
 
-// Calls body(row, values) for every row of x as f32; rows share the threads. `values` may be
-// overwritten.
+// Calls body(row, values) for every row of x as f32, in parallel over rows. body may overwrite
+// `values`.
 template <class Body>
 void for_rows(const ConstTensorView& x, const Body& body) {
   const int64_t rows = x.dim(0), n = x.dim(1);
@@ -36,9 +36,9 @@ void quantize_q8_cpu(const Context&, const QuantizeQ8Args& args) {
 
 void fake_quant_cpu(const Context&, const FakeQuantArgs& args) {
   const int64_t k = args.x.dim(1);
-  const auto quantise = args.format == FakeQuantFormat::kS8 ? cpu::fake_q8_row : cpu::fake_q4_row;
+  const auto quantize = args.format == FakeQuantFormat::kS8 ? cpu::fake_q8_row : cpu::fake_q4_row;
   for_rows(args.x, [&](int64_t r, float* x) {
-    quantise(x, k, args.group, x);
+    quantize(x, k, args.group, x);
     cpu::store(args.out, r * args.out.row_stride(), k, x);
   });
 }

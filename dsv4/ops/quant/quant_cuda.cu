@@ -1,4 +1,5 @@
-// Quantisers: some lanes of a warp a group. Hadamard: a warp a row, which it holds in registers.
+// The quantizers use some lanes of a warp per group. The Hadamard transform uses one warp per row,
+// which is held in registers.
 
 #include <cmath>
 #include <type_traits>
@@ -6,12 +7,12 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/quantize.cuh"
-#include "dsv4/ops/quant/quant_cuda.h"
+#include "dsv4/ops/quant/quant_impls.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int kWarps = 4;  // of a block
+constexpr int kWarps = 4;  // per CTA
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kMaxPerLane = 32;  // elements of a row of the Hadamard transform
 
@@ -22,15 +23,15 @@ __device__ int lane_id() {
   return static_cast<int>(threadIdx.x) % kWarp;
 }
 
-// [t, k] in groups, each with its lanes. Threads beyond the last group get one of no elements.
-// Counted in 32 bits: a 64-bit division would take longer than the group.
+// [t, k] in groups, each with its lanes. Threads past the last group get an empty group. Groups are
+// counted in 32 bits, because a 64-bit division would take longer than a group.
 struct Groups {
   uint32_t count;  // t * per_row
   uint32_t per_row;
   int k, group;
   GroupLanes lanes;
 
-  // As many lanes as have a run of the group.
+  // As many lanes as have a run of the group to process.
   Groups(const ConstTensorView& x, int size, int run)
       : count(static_cast<uint32_t>(x.dim(0) * ceil_div(x.dim(1), size))),
         per_row(static_cast<uint32_t>(ceil_div(x.dim(1), size))),
@@ -65,7 +66,7 @@ struct S8 {
 struct S4 {
   static __device__ uint8_t scale(float largest) { return q4_scale(largest); }
   // The code's bits are the upper bits of a float whose exponent is 126 too small, subnormals
-  // included; the table of e2m1_to_f32() would be read from memory.
+  // included. The table of e2m1_to_f32() would be read from memory.
   static __device__ float round(float x) {
     const uint8_t code = f32_to_e2m1(x);
     const float magnitude = __uint_as_float((code & 7u) << 22) * 0x1p126f;
@@ -73,7 +74,7 @@ struct S4 {
   }
 };
 
-// x may be out: a lane writes only what no other lane reads again.
+// x may be out: a lane writes only elements that no other lane reads.
 template <class Format, int kRun, class T, class Out>
 __global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, Out* out,
                                   int64_t out_stride) {
@@ -92,8 +93,9 @@ __global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, O
   }
 }
 
-// Lane l holds elements l * kPer ... Butterflies at distance 1, 2, 4, .. as on the CPU: the same
-// sums of the same terms, so the same bits. Rows shorter than a warp leave lanes idle.
+// Lane l holds elements from l * kPer on. The butterflies at distance 1, 2, 4, .. are those of the
+// CPU, the same sums of the same terms, so the bits are the same. With rows shorter than a warp,
+// some lanes are idle.
 template <int kPer, int kRun, class T, class Out>
 __global__ void hadamard_kernel(const T* x, int64_t x_stride, Out* out, int64_t out_stride,
                                 int64_t rows, int n, float factor) {
@@ -128,8 +130,8 @@ __global__ void hadamard_kernel(const T* x, int64_t x_stride, Out* out, int64_t 
   for (int j = 0; j < kPer; j += kRun) store<kRun>(out + row * out_stride + begin + j, v + j);
 }
 
-// Calls body with the elements of a lane's run: 8, 4, 2 or 1, the most that groups and both tensors
-// are made of.
+// Calls body with the length of a lane's run: 8, 4, 2 or 1 elements, the most that groups and both
+// tensors consist of.
 template <class Body>
 void with_run(int group, const ConstTensorView& a, const ConstTensorView& b, const Body& body) {
   const auto fits = [&](int run) { return group % run == 0 && packs(a, run) && packs(b, run); };

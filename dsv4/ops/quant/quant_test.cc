@@ -14,7 +14,7 @@ using test::Arena;
 
 constexpr test::Tolerance kExact{.ulps = 0, .cosine = 1e-12};
 
-// Magnitudes of groups spread over 2^-40 .. 2^40, and the cases that formulas get wrong.
+// Groups with magnitudes of 2^-40 .. 2^40, and the special cases.
 void fill(const TensorView& x, Rng& rng) {
   const int64_t n = x.dim(1);
   for (int64_t r = 0; r < x.dim(0); ++r) {
@@ -54,7 +54,7 @@ void check_quantize_q8(int64_t t, int64_t k, int group, DType dtype) {
   check_op(quantize_q8.impls, Context{}, arena, test);
 }
 
-TEST(QuantizeQ8, EqualsTheDefinition) {
+TEST(QuantizeQ8, MatchesTheDefinition) {
   for (const int64_t k : {0, 1, 5, 63, 128, 129, 200, 1024}) {
     for (const int64_t t : {0, 1, 15}) {
       check_quantize_q8(t, k, 128, DType::kF32);
@@ -85,7 +85,7 @@ void check_fake_quant(FakeQuantFormat format, int64_t t, int64_t k, int group, D
   check_op(fake_quant.impls, Context{}, arena, test);
 }
 
-TEST(FakeQuant, EqualsTheDefinition) {
+TEST(FakeQuant, MatchesTheDefinition) {
   for (const int64_t t : {0, 1, 15}) {
     for (const int64_t k : {1, 64, 100, 448, 1000}) {
       check_fake_quant(FakeQuantFormat::kS8, t, k, 64, DType::kF32, DType::kF32);
@@ -121,7 +121,7 @@ TEST(FakeQuant, VectorsOfTheSpec) {
 }
 
 TEST(FakeQuant, IsStable) {
-  // What has been quantised once stays as it is: this is why packing a simulated cache is lossless.
+  // Quantizing twice gives the same values, so packing a simulated cache is lossless.
   for (const FakeQuantFormat format : {FakeQuantFormat::kS8, FakeQuantFormat::kS4}) {
     const Buffer x(DType::kF32, {50, 64}), once(DType::kF32, {50, 64}),
         twice(DType::kF32, {50, 64});
@@ -141,8 +141,8 @@ void check_hadamard(int64_t t, int64_t n, DType in, DType out) {
   const HadamardArgs args{.x = x, .out = arena.output(out, {t, n})};
   test::OpCase<HadamardArgs> test{
       .name = fmt::format("hadamard {}x{}", t, n), .args = args, .num_tokens = t};
-  // log2(n) additions, each within half an ulp of a partial sum; after the division by sqrt(n) no
-  // partial result is larger than about the largest output times 2. Then the rounding of the store.
+  // log2(n) additions, each within half an ulp of a partial sum; divided by sqrt(n), no partial
+  // result is larger than about twice the largest output. The store rounds once more.
   const double levels = std::log2(static_cast<double>(n)) + 2;
   test.outputs = {
       {"out", args.out, hadamard_oracle(args), {.ulps = 0.51, .rel = levels * 0x1p-24}}};
@@ -173,7 +173,7 @@ TEST(Hadamard, IsItsOwnInverseAndHasTheFactorOfTheSpec) {
   for (int j = 0; j < 128; ++j) EXPECT_NEAR(x.as<float>()[j], j == 5 ? 1 : 0, 1e-6) << j;
 }
 
-TEST(Quant, SaysWhatIsWrong) {
+TEST(Quant, ReportsErrors) {
   Arena arena;
   const TensorView x = arena.input(DType::kF32, {2, 100}),
                    out = arena.output(DType::kF32, {2, 100});

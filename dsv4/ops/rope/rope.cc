@@ -4,10 +4,7 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/rope/rope_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/rope/rope_cuda.h"
-#endif
+#include "dsv4/ops/rope/rope_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -27,18 +24,19 @@ void check(const RopeArgs& args) {
   DSV4_CHECK(2 * *num_pairs <= *d, "{} pairs do not fit d={}", *num_pairs, *d);
 }
 
-// The pair index at which a wave turns `rotations` times within the original context.
+// The pair index whose angle makes `rotations` full turns within the original context.
 double correction_pair(double rotations, int dim, double base, const YarnParams& yarn) {
   constexpr double kTwoPi = 6.283185307179586;
   return dim * std::log(yarn.original_positions / (rotations * kTwoPi)) / (2 * std::log(base));
 }
 
-// (f / factor) (1 - s) + f s with s = 1 - ramp: fast waves stay, slow ones are stretched.
+// (f / factor) (1 - s) + f s with s = 1 - ramp: high frequencies are kept, low ones divided by
+// factor.
 void stretch(std::vector<float>& freqs, int dim, double base, const YarnParams& yarn) {
   const double low = std::max(std::floor(correction_pair(yarn.beta_fast, dim, base, yarn)), 0.0);
   const double high =
       std::min(std::ceil(correction_pair(yarn.beta_slow, dim, base, yarn)), dim - 1.0);
-  // A step when both ends meet.
+  // Equal ends make the ramp a step.
   const auto width = static_cast<float>(high > low ? high - low : 0.001);
   for (size_t i = 0; i < freqs.size(); ++i) {
     const float along = (static_cast<float>(i) - static_cast<float>(low)) / width;
@@ -66,8 +64,8 @@ std::vector<float> rope_frequencies(int dim, double base, const YarnParams& yarn
              yarn.original_positions, yarn.beta_fast, yarn.beta_slow);
   std::vector<float> freqs;
   for (int i = 0; i < dim / 2; ++i) {
-    // f32 at each step as in the reference; the power is rounded once from f64, so that no libm
-    // decides its last bit.
+    // f32 at each step as in the reference; the power is rounded once from f64, so its last bit
+    // does not depend on the C library.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
     freqs.push_back(1.f / static_cast<float>(std::pow(base, static_cast<double>(exponent))));
   }

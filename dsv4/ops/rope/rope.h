@@ -17,7 +17,7 @@ struct YarnParams {
   double factor = 16, original_positions = 65536, beta_fast = 32, beta_slow = 1;
 };
 
-// f_0..f_{dim/2-1} in f32: base^(-2i/dim), with YaRN's ramp where it is on. No mscale.
+// f_0..f_{dim/2-1} in f32: base^(-2i/dim), with YaRN's ramp if enabled. No mscale.
 std::vector<float> rope_frequencies(int dim, double base, const YarnParams& yarn);
 
 struct RopeArgs {

@@ -1,4 +1,4 @@
-#include "dsv4/ops/rope/rope_cpu.h"
+#include "dsv4/ops/rope/rope_impls.h"
 
 #include <cmath>
 #include <vector>
@@ -15,8 +15,8 @@ struct Turn {
 
   explicit Turn(size_t num_pairs) : cosine(num_pairs), sine(num_pairs) {}
 
-  // The angle is an f32; its functions come from f64, where the range reduction is exact at any
-  // angle, and are rounded once.
+  // The angle is an f32; cos and sin are computed in f64, where the range reduction is exact at any
+  // angle, and rounded once.
   void set(int32_t position, const float* freqs, bool inverse) {
     for (size_t i = 0; i < cosine.size(); ++i) {
       const double phi = static_cast<double>(static_cast<float>(position) * freqs[i]);

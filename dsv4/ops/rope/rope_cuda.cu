@@ -1,33 +1,34 @@
-// A block turns some heads of one token: it computes the token's angles once, into shared memory.
+// Each CTA rotates some heads of one token and computes the token's angles once, into shared
+// memory.
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
-#include "dsv4/ops/rope/rope_cuda.h"
+#include "dsv4/ops/rope/rope_impls.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kHeads = 16;  // of a block: few enough that one token of 64 heads uses several blocks
+constexpr int kHeads = 16;  // per CTA: few enough that one token of 64 heads uses several CTAs
 
-// The angle is an f32; its functions come from f64, where the range reduction is exact at any
-// angle, and are rounded once.
+// The angle is an f32; cos and sin are computed in f64, where the range reduction is exact at any
+// angle, and rounded once.
 __device__ float2 turn(float angle, bool inverse) {
   double sine, cosine;
   sincos(static_cast<double>(angle), &sine, &cosine);
   return {static_cast<float>(cosine), static_cast<float>(inverse ? -sine : sine)};
 }
 
-// x points at the first rotated dim. kRun: 2 where pairs are aligned. grid: [t, h / kHeads]
+// x points at the first rotated dim. kRun: 2 when pairs are aligned. grid: [t, h / kHeads]
 template <int kRun, class T>
 __global__ void rope_kernel(T* x, int64_t token_stride, int64_t head_stride, int heads,
                             const int32_t* positions, const float* freqs, int num_pairs,
                             bool inverse) {
-  extern __shared__ float2 turns[];  // [num_pairs] cos, sin
+  extern __shared__ float2 rotation[];  // [num_pairs] cos, sin
   const auto position = static_cast<float>(positions[blockIdx.x]);
   for (int i = threadIdx.x; i < num_pairs; i += kThreads)
-    turns[i] = turn(__fmul_rn(position, freqs[i]), inverse);
+    rotation[i] = turn(__fmul_rn(position, freqs[i]), inverse);
   __syncthreads();
   const int first = static_cast<int>(blockIdx.y) * kHeads;
   const int count = min(kHeads, heads - first) * num_pairs;
@@ -37,7 +38,7 @@ __global__ void rope_kernel(T* x, int64_t token_stride, int64_t head_stride, int
     T* at = x + head * head_stride + 2 * pair;
     float v[2];
     for (int j = 0; j < 2; j += kRun) load<kRun>(at + j, v + j);
-    const float2 cs = turns[pair];
+    const float2 cs = rotation[pair];
     const float turned[2] = {v[0] * cs.x - v[1] * cs.y, v[0] * cs.y + v[1] * cs.x};
     for (int j = 0; j < 2; j += kRun) store<kRun>(at + j, turned + j);
   }

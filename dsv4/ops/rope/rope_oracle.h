@@ -8,8 +8,8 @@
 
 namespace dsv4 {
 
-// [t, h, d], from the values that args.x holds now (contiguous); the op writes in place, so this
-// comes first.
+// [t, h, d], from the current values of args.x (contiguous); the op writes in place, so call this
+// first.
 std::vector<double> rope_oracle(const RopeArgs& args);
 
 }  // namespace dsv4

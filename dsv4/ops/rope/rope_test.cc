@@ -39,13 +39,13 @@ TEST(RopeFrequencies, YarnTableOfTheSpec) {
   const std::vector<float> freqs = rope_frequencies(64, 160000, {.on = true});
   ASSERT_EQ(freqs.size(), 32u);
   for (size_t i = 0; i < 32; ++i) {
-    // An ulp or two of f32 (the table says so) and half a unit of its tenth digit.
+    // One or two ulps of f32, as stated with the table, and half a unit of its tenth digit.
     const double allowed = 2 * test::ulp(DType::kF32, kYarnTable[i]) + 5e-10 * kYarnTable[i];
     EXPECT_NEAR(static_cast<double>(freqs[i]), kYarnTable[i], allowed) << i;
   }
 }
 
-TEST(RopeFrequencies, YarnKeepsFastAndStretchesSlowWaves) {
+TEST(RopeFrequencies, YarnKeepsHighAndDividesLowFrequencies) {
   const std::vector<float> plain = rope_frequencies(64, 160000, {});
   const std::vector<float> yarn = rope_frequencies(64, 160000, {.on = true});
   for (size_t i = 0; i <= 15; ++i) EXPECT_EQ(yarn[i], plain[i]) << i;
@@ -53,8 +53,8 @@ TEST(RopeFrequencies, YarnKeepsFastAndStretchesSlowWaves) {
   for (size_t i = 25; i < 32; ++i) EXPECT_EQ(yarn[i], plain[i] / 16) << i;
 }
 
-TEST(RopeFrequencies, RampEndsAtWholePairsOutward) {
-  // The ends lie at 16.58 and 25.84: down to 16, up to 26.
+TEST(RopeFrequencies, RampEndsAreRoundedOutward) {
+  // The ends are 16.58 and 25.84: rounded down to 16 and up to 26.
   const std::vector<float> plain = rope_frequencies(64, 160000, {});
   const std::vector<float> yarn =
       rope_frequencies(64, 160000, {.on = true, .original_positions = 100'000});
@@ -67,7 +67,7 @@ TEST(RopeFrequencies, RampEndsAtWholePairsOutward) {
 TEST(RopeFrequencies, SmallModelsAndEmptyRamps) {
   EXPECT_TRUE(rope_frequencies(0, 10000, {.on = true}).empty());
   EXPECT_EQ(rope_frequencies(2, 10000, {}), std::vector<float>{1.f});
-  // An original context shorter than a turn puts the whole ramp at or below pair 0.
+  // With an original context shorter than one turn, the whole ramp is at or below pair 0.
   const YarnParams tiny{.on = true, .factor = 4, .original_positions = 4};
   const std::vector<float> plain = rope_frequencies(8, 100, {});
   const std::vector<float> yarn = rope_frequencies(8, 100, tiny);
@@ -75,7 +75,7 @@ TEST(RopeFrequencies, SmallModelsAndEmptyRamps) {
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(yarn[i], plain[i] / 4) << i;
 }
 
-TEST(RopeFrequencies, SaysWhatIsWrong) {
+TEST(RopeFrequencies, ReportsErrors) {
   EXPECT_NE(test::error_of([] { rope_frequencies(7, 10000, {}); }).find("dim=7"),
             std::string::npos);
   EXPECT_NE(test::error_of([] { rope_frequencies(8, 1, {}); }).find("base=1"), std::string::npos);
@@ -105,7 +105,7 @@ void check_rope(const Shape& shape, DType dtype, bool inverse, uint64_t seed) {
   test::OpCase<RopeArgs> test{
       .name = fmt::format("rope {}x{}x{} pairs {}", t, h, d, pairs), .args = args, .num_tokens = t};
   // cos, sin, two products and their sum are rounded to f32: 2.5 half-ulps of |(a, b)|, which is at
-  // most 15 here (7 sigma), whatever cancels. Then the rounding of the store.
+  // most 15 here (7 sigma), with any cancellation. The store rounds once more.
   test.outputs = {{"x", args.x, rope_oracle(args), {.ulps = 0.51, .abs = 15 * 3 * 0x1p-24}}};
   test.one_token = [](const RopeArgs& a, int64_t i) {
     RopeArgs one = a;
@@ -136,7 +136,7 @@ void rotate(const TensorView& x, int32_t position, bool inverse) {
   rope(Context{}, {.x = x, .positions = positions, .freqs = freqs, .inverse = inverse});
 }
 
-TEST(Rope, PositionZeroChangesNothingAndInverseUndoes) {
+TEST(Rope, PositionZeroIsIdentityAndInverseUndoes) {
   const Buffer x(DType::kF32, {1, 1, 64}), before(DType::kF32, {1, 1, 64});
   Rng rng(7);
   test::fill_normal(before, rng);
@@ -149,7 +149,7 @@ TEST(Rope, PositionZeroChangesNothingAndInverseUndoes) {
   for (int i = 0; i < 64; ++i) EXPECT_NEAR(x.as<float>()[i], before.as<float>()[i], 2e-6);
 }
 
-TEST(Rope, PairsAreAdjacentAndTurnCounterClockwise) {
+TEST(Rope, PairsAreAdjacentAndRotateCounterClockwise) {
   const Buffer x(DType::kF32, {1, 1, 4});
   x.as<float>()[0] = 1;
   x.as<float>()[3] = 1;
@@ -159,7 +159,7 @@ TEST(Rope, PairsAreAdjacentAndTurnCounterClockwise) {
   for (int i = 0; i < 4; ++i) EXPECT_NEAR(static_cast<double>(x.as<float>()[i]), want[i], 1e-7);
 }
 
-TEST(Rope, StridedHeadsRotateInPlaceAndNothingElseMoves) {
+TEST(Rope, RotatesStridedHeadsInPlaceOnly) {
   // Heads [1, 3) of 4 and dims [2, 10) of 12, as a slice: compared with a dense copy.
   const Buffer whole(DType::kF32, {3, 4, 12}), before(DType::kF32, {3, 4, 12});
   const Buffer dense(DType::kF32, {3, 2, 8});
@@ -186,7 +186,7 @@ TEST(Rope, StridedHeadsRotateInPlaceAndNothingElseMoves) {
   }
 }
 
-TEST(Rope, SaysWhatIsWrong) {
+TEST(Rope, ReportsErrors) {
   Arena arena;
   RopeArgs args{.x = arena.inout(DType::kF32, {2, 3, 8}),
                 .positions = arena.input(DType::kI32, {3}),

@@ -1,10 +1,7 @@
 #include "dsv4/ops/router/router.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/router/router_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/router/router_cuda.h"
-#endif
+#include "dsv4/ops/router/router_impls.h"
 
 namespace dsv4 {
 namespace {

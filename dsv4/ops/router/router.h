@@ -1,11 +1,12 @@
-// MoE router: scores, choice, weights (spec dsv4.md 7.1).
+// MoE router: scores, selection, weights (spec dsv4.md 7.1).
 //
 //   s = sqrt(softplus(logits));  softplus(v) = ln(1 + e^v), v itself for v > 20
 //   learned: experts = top-k of s + bias, ties to the lowest expert id
 //   hash:    experts = tid2eid[ids[t]]
 //   weight_i = s_i / sum_j s_j * route_scale, always with the unbiased s
 //
-// Experts of a token are written in the order of their choice (best first), or in table order.
+// The experts of a token are written in the order of selection (highest key first), or in table
+// order.
 
 #pragma once
 
@@ -20,7 +21,7 @@ struct RouterArgs {
   ConstTensorView tid2eid;  // [v, k] I64|I32 with values in [0, e); empty: learned routing
   ConstTensorView ids;      // [t] I32, used with tid2eid
   float route_scale = 1.f;
-  bool normalise = true;  // norm_topk_prob
+  bool normalize = true;  // norm_topk_prob
   TensorView experts;     // [t, k] I32
   TensorView weights;     // [t, k] f32
 };

@@ -1,4 +1,4 @@
-#include "dsv4/ops/router/router_cpu.h"
+#include "dsv4/ops/router/router_impls.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 namespace dsv4 {
 namespace {
 
-// Below -20, ln(1 + e^v) is e^v to f32 precision, and its root keeps its precision where e^v itself
-// would underflow.
+// Below -20, ln(1 + e^v) equals e^v to f32 precision, and its square root is accurate even where
+// e^v would underflow.
 float score(float logit) {
   if (logit < -20.f) return std::exp(0.5f * logit);
   const float softplus = logit > 20.f ? logit : std::log1p(std::exp(logit));
@@ -23,7 +23,8 @@ struct Scratch {
   std::vector<int32_t> order;       // [e]
 };
 
-// The k best keys, best first; equal keys in ascending order of expert. NaN is worse than all.
+// The k largest keys in descending order; equal keys in ascending order of expert. NaN is below all
+// numbers.
 void choose_top(Scratch& s, int64_t k, int32_t* chosen) {
   std::iota(s.order.begin(), s.order.end(), 0);
   const auto better = [&](int32_t a, int32_t b) {
@@ -40,7 +41,8 @@ int64_t table_entry(const ConstTensorView& table, int64_t row, int64_t i) {
   return table.dtype == DType::kI64 ? table.row<int64_t>(row)[i] : table.row<int32_t>(row)[i];
 }
 
-// Token ids and table values come from outside: both are checked before anything is written.
+// Token ids and table values come from outside the program: both are checked before anything is
+// written.
 void check_hash(const RouterArgs& args) {
   const int64_t vocabulary = args.tid2eid.dim(0), num_experts = args.logits.dim(1);
   for (int64_t t = 0; t < args.ids.dim(0); ++t) {
@@ -77,7 +79,7 @@ void route_token(const RouterArgs& args, int64_t t, Scratch& s) {
   for (int64_t j = 0; j < k; ++j) sum += s.scores[static_cast<size_t>(chosen[j])];
   for (int64_t j = 0; j < k; ++j) {
     const float own = s.scores[static_cast<size_t>(chosen[j])];
-    weights[j] = (args.normalise ? own / sum : own) * args.route_scale;
+    weights[j] = (args.normalize ? own / sum : own) * args.route_scale;
   }
 }
 

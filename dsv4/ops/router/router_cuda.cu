@@ -1,15 +1,15 @@
-// A warp a token, everything in registers: lane l scores experts l, l + 32, .. and offers its best;
-// two reductions find the winner, k times.
+// One warp per token, everything in registers: lane l scores experts l, l + 32, .. and keeps its
+// largest key; k times, two reductions find the largest of the warp.
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
-#include "dsv4/ops/router/router_cuda.h"
+#include "dsv4/ops/router/router_impls.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int kWarps = 4;  // of a block
+constexpr int kWarps = 4;  // per CTA
 constexpr int kMaxPerLane = 32;
 
 // As on the CPU: below -20, ln(1 + e^v) is e^v to f32 precision.
@@ -18,7 +18,8 @@ __device__ float score(float logit) {
   return sqrtf(logit > 20.f ? logit : log1pf(expf(logit)));
 }
 
-// Integers in the order of the floats: NaN below all numbers, -0 equal to 0, and none is kTaken.
+// Integers in the order of the floats: NaN is below all numbers, -0 equals 0, and no float is
+// kTaken.
 constexpr uint32_t kTaken = 0, kNaN = 1;
 __device__ uint32_t ordered(float key) {
   if (isnan(key)) return kNaN;
@@ -34,7 +35,7 @@ struct Routing {
   int64_t table_stride;
   const int32_t* ids;  // [t]
   float route_scale;
-  bool normalise;
+  bool normalize;
   int32_t* chosen;  // [t, k]
   float* weights;   // [t, k]
   int64_t chosen_stride, weights_stride;
@@ -46,17 +47,17 @@ __device__ int64_t token_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
 }
 
-// Lane j has the j-th choice and its score.
+// Lane j has the j-th selected expert and its score.
 __device__ void write_choice(const Routing& r, int64_t token, int expert, float own) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float sum = 0;
   for (int j = 0; j < r.k; ++j) sum += __shfl_sync(~0u, own, j);
   if (lane >= r.k) return;
   r.chosen[token * r.chosen_stride + lane] = expert;
-  r.weights[token * r.weights_stride + lane] = (r.normalise ? own / sum : own) * r.route_scale;
+  r.weights[token * r.weights_stride + lane] = (r.normalize ? own / sum : own) * r.route_scale;
 }
 
-// The experts of one lane that are not taken yet.
+// The experts of one lane that are not yet selected.
 template <int kPer>
 struct Lane {
   float scores[kPer];
@@ -65,7 +66,7 @@ struct Lane {
   __device__ void load(const Routing& r, const float* logits, int lane) {
     float bias[kPer];
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) {  // all loads are under way before the first is used
+    for (int i = 0; i < kPer; ++i) {  // all loads are issued before the first result is used
       const int expert = i * kWarp + lane;
       const bool inside = expert < r.experts;
       scores[i] = inside ? logits[expert] : 0.f;
@@ -102,7 +103,7 @@ struct Lane {
 
  private:
   template <class T>
-  static __device__ T pick(const T (&values)[kPer], int at) {  // registers have no index
+  static __device__ T pick(const T (&values)[kPer], int at) {  // registers cannot be indexed
     T value = values[0];
 #pragma unroll
     for (int i = 1; i < kPer; ++i) {
@@ -133,7 +134,7 @@ __global__ void learned_kernel(Routing r) {
   write_choice(r, token, chosen, chosen_score);
 }
 
-// Entry: of the table.
+// Entry: the element type of the table.
 template <class Entry>
 __global__ void hash_kernel(Routing r) {
   const int64_t token = token_of_warp();
@@ -166,7 +167,7 @@ void router_cuda(const Context& context, const RouterArgs& args) {
                         .table_stride = hash ? args.tid2eid.row_stride() : 0,
                         .ids = hash ? args.ids.as<int32_t>() : nullptr,
                         .route_scale = args.route_scale,
-                        .normalise = args.normalise,
+                        .normalize = args.normalize,
                         .chosen = args.experts.as<int32_t>(),
                         .weights = args.weights.as<float>(),
                         .chosen_stride = args.experts.row_stride(),

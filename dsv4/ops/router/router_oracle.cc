@@ -12,7 +12,7 @@ double score(double v) {
   return std::sqrt(v > 20 ? v : std::log1p(std::exp(v)));
 }
 
-// k times the first largest of what is left: equal keys go to the lowest id by construction.
+// Selects the first largest remaining key k times, so equal keys go to the lowest id.
 std::vector<size_t> top(std::vector<double> keys, int64_t k) {
   std::vector<size_t> chosen;
   while (static_cast<int64_t>(chosen.size()) < k) {
@@ -49,7 +49,7 @@ RouterAnswer router_oracle(const RouterArgs& args) {
     for (const size_t e : chosen) sum += scores[e];
     for (const size_t e : chosen) {
       answer.experts.push_back(static_cast<double>(e));
-      answer.weights.push_back(scores[e] / (args.normalise ? sum : 1) *
+      answer.weights.push_back(scores[e] / (args.normalize ? sum : 1) *
                                static_cast<double>(args.route_scale));
     }
   }

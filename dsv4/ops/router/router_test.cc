@@ -35,18 +35,18 @@ void check_router(Arena& arena, const RouterArgs& args, const std::string& name)
 TEST(Router, LearnedAgreesWithOracle) {
   for (const int64_t e : {1, 6, 60, 256, 385}) {
     for (const int64_t t : {0, 1, 7}) {
-      for (const bool normalise : {true, false}) {
+      for (const bool normalize : {true, false}) {
         Arena arena;
         Rng rng(static_cast<uint64_t>(e * 10 + t));
         const TensorView logits = arena.input(DType::kF32, {t, e});
         const TensorView bias = arena.input(DType::kF32, {e});
-        test::fill_normal(logits, rng, 12.0);  // both sides of softplus's switch at 20
+        test::fill_normal(logits, rng, 12.0);  // both sides of softplus's threshold of 20
         test::fill_normal(bias, rng, 1.0);
         const int64_t k = std::min<int64_t>(e, 6);
         RouterArgs args{.logits = logits,
                         .bias = bias,
                         .route_scale = 1.5f,
-                        .normalise = normalise,
+                        .normalize = normalize,
                         .experts = arena.output(DType::kI32, {t, k}),
                         .weights = arena.output(DType::kF32, {t, k})};
         check_router(arena, args, fmt::format("learned e={} t={}", e, t));
@@ -64,7 +64,7 @@ TEST(Router, HashAgreesWithOracle) {
     const TensorView logits = arena.input(DType::kF32, {9, 32});
     const TensorView table = arena.input(dtype, {50, 6}), ids = arena.input(DType::kI32, {9});
     test::fill_normal(logits, rng, 3.0);
-    test::fill_ints(table, rng, 0, 32);  // repeats within a row happen
+    test::fill_ints(table, rng, 0, 32);  // with repeats within a row
     test::fill_ints(ids, rng, 0, 50);
     check_router(arena,
                  {.logits = logits,
@@ -77,7 +77,7 @@ TEST(Router, HashAgreesWithOracle) {
   }
 }
 
-// Spec B.6: equal logits tie to the lowest ids; six equal scores weigh 0.25 each on Flash.
+// Spec B.6: equal logits tie to the lowest ids; six equal scores have weights of 0.25 on Flash.
 TEST(Router, EqualScores) {
   Arena arena;
   const TensorView logits = arena.input(DType::kF32, {1, 16});
@@ -92,12 +92,12 @@ TEST(Router, EqualScores) {
     EXPECT_FLOAT_EQ(args.weights.as<float>()[i], 0.25f);
   }
   RouterArgs raw = args;
-  raw.normalise = false, raw.route_scale = 1;
+  raw.normalize = false, raw.route_scale = 1;
   router(Context{}, raw);
   EXPECT_NEAR(raw.weights.as<float>()[0], 0.832555, 1e-6);
 }
 
-// The bias selects, the weight stays unbiased.
+// The bias affects the selection only; the weight is unbiased.
 TEST(Router, BiasSelectsOnly) {
   Arena arena;
   const TensorView logits = arena.input(DType::kF32, {1, 4}), bias = arena.input(DType::kF32, {4});
@@ -115,7 +115,7 @@ TEST(Router, BiasSelectsOnly) {
 TEST(Router, VeryNegativeLogitsKeepTheirRatio) {
   Arena arena;
   const TensorView logits = arena.input(DType::kF32, {1, 2});
-  test::set_value(logits, 0, -160);  // e^-160 is no f32
+  test::set_value(logits, 0, -160);  // e^-160 underflows in f32
   test::set_value(logits, 1, -162);
   const RouterArgs args{.logits = logits,
                         .experts = arena.output(DType::kI32, {1, 2}),
@@ -124,7 +124,7 @@ TEST(Router, VeryNegativeLogitsKeepTheirRatio) {
   EXPECT_NEAR(args.weights.as<float>()[0], 0.7310586, 1e-6);
 }
 
-TEST(Router, SaysWhatIsWrong) {
+TEST(Router, ReportsErrors) {
   Arena arena;
   const TensorView ids = arena.input(DType::kI32, {2}), table = arena.input(DType::kI64, {5, 1});
   RouterArgs args{.logits = arena.input(DType::kF32, {2, 4}),

@@ -3,10 +3,7 @@
 #include <limits>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/sample/sample_cpu.h"
-#if DSV4_CUDA
-#include "dsv4/ops/sample/sample_cuda.h"
-#endif
+#include "dsv4/ops/sample/sample_impls.h"
 
 namespace dsv4 {
 namespace {

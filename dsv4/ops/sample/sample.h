@@ -1,15 +1,15 @@
-// Token choice from logits.
+// Samples tokens from logits.
 //
 //   temperature 0: the largest logit, ties to the lowest id
-//   otherwise:     p = softmax(logits / temperature) over the top_k largest (0: all); of these the
-//                  smallest set whose mass reaches top_p of theirs, ties to the lowest id; draw
-//                  by inverse CDF with random_uniform(seed, step), candidates in descending p
+//   otherwise:     p = softmax(logits / temperature) over the top_k largest (0: all); of these, the
+//                  smallest set whose mass reaches top_p of theirs, ties to the lowest id; drawn by
+//                  inverse CDF with random_uniform(seed, step), candidates in descending p
 //   logprob:       log softmax of the raw logits at the chosen id: no temperature, no cuts
 //
-// -inf bans a token: it is never chosen. Everything is f64 after the logits.
+// A logit of -inf bans a token: it is never chosen. Computation after the logits is in f64.
 //
-// A row of logits with NaN or +inf, or all -inf, throws in host memory. On a device nobody can
-// throw: such a row gives id -1 and logprob NaN, and valid parameters are the caller's promise.
+// A row of logits with NaN or +inf, or all -inf, throws in host memory. A device implementation
+// cannot throw: such a row gives id -1 and logprob NaN, and the caller must pass valid parameters.
 
 #pragma once
 
@@ -30,7 +30,7 @@ struct SamplingParams {
 
 struct SampleArgs {
   ConstTensorView logits;  // [b, v] f32
-  // Both in the memory that the tensors are in: device rows read them when they run.
+  // Both are in the same memory as the tensors: device implementations read them when they run.
   std::span<const SamplingParams> params;  // [b]
   std::span<const uint64_t> steps;  // [b] position of the draw in the request's random stream
   TensorView ids;                   // [b] I32

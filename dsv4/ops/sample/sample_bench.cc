@@ -8,8 +8,8 @@ namespace {
 
 constexpr int64_t kVocabulary = 129280;
 
-// Independent normal logits. sigma 4 is as peaked as text is; 0.1 is nearly flat, the worst case: a
-// draw then needs half of the vocabulary in order.
+// Independent normal logits. sigma 4 is as peaked as text; 0.1 is nearly flat, the worst case, in
+// which a draw needs half of the vocabulary sorted.
 struct Case {
   bench::Tensor logits{DType::kF32, {1, kVocabulary}}, ids{DType::kI32, {1}};
   bench::Tensor logprobs{DType::kF32, {1}}, steps{DType::kI64, {1}};

@@ -1,8 +1,8 @@
-// A draw rarely looks past the likeliest hundred tokens, so the vocabulary is never sorted as a
-// whole: candidates come band by band (how far a logit lies below the largest), and of a band only
-// as much gets sorted as is looked at.
+// A draw rarely needs more than the likeliest hundred tokens, so the vocabulary is never sorted as
+// a whole: candidates are found band by band (by their distance from the largest logit), and only
+// as many of a band are sorted as are needed.
 
-#include "dsv4/ops/sample/sample_cpu.h"
+#include "dsv4/ops/sample/sample_impls.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ class Descending {
   Descending(const Logits& logits, double temperature)
       : logits_(logits), temperature_(temperature) {}
 
-  // Candidate i, or null past the last one. The pointer lasts until the next call.
+  // Candidate i, or null past the last one. The pointer is valid until the next call.
   const Candidate* at(size_t i) {
     while (i >= found_.size() && above_ > kBottom) find_next_band();
     if (i >= found_.size()) return nullptr;
@@ -52,7 +52,7 @@ class Descending {
   // Adds the logits in [floor, above_), all below those found before.
   void find_next_band() {
     const double depth = static_cast<double>(logits_.largest) - depth_ * temperature_;
-    // Past exp's underflow the rest is one band; so is anything below the range of floats.
+    // Below exp's underflow, and below the range of floats, the rest is one band.
     const bool last = depth_ > 800 || !(depth > std::numeric_limits<float>::lowest());
     const float floor = last ? std::numeric_limits<float>::lowest() : static_cast<float>(depth);
     for (int64_t i = 0; i < logits_.size; ++i) {
@@ -63,7 +63,7 @@ class Descending {
     depth_ *= 2;
   }
 
-  // Puts the next run of found candidates in order and weighs it.
+  // Sorts the next run of found candidates and computes their weights.
   void sort_more() {
     const auto before = [](const Candidate& a, const Candidate& b) {
       return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -84,9 +84,9 @@ class Descending {
 
   const Logits& logits_;
   double temperature_;
-  std::vector<Candidate> found_;  // the first sorted_ are final
+  std::vector<Candidate> found_;  // the first sorted_ are in final order
   size_t sorted_ = 0;
-  float above_ = std::numeric_limits<float>::infinity();  // all at or above it are found
+  float above_ = std::numeric_limits<float>::infinity();  // all logits at or above it are found
   double depth_ = kFirstBand;
 };
 

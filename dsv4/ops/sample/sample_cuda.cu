@@ -1,8 +1,8 @@
-// Two kernels. The first reduces slices of each row: largest logit, lowest id of it, sums of
-// exponentials in f64. The second, one block a row, finishes greedy rows at once; for the others it
-// walks down the candidates in order, a window of the 2048 next ones at a time: radix selection
-// finds them, a sort in shared memory orders them, a prefix sum gives their masses. Nearly all
-// draws end in the first window.
+// Two kernels. The first reduces slices of each row: the largest logit, its lowest id, and sums of
+// exponentials in f64. The second, one CTA per row, finishes greedy rows at once; for the others it
+// traverses the candidates in order, in windows of the 2048 next ones: radix selection finds them,
+// a sort in shared memory orders them, a prefix sum gives their masses. Nearly all draws end in the
+// first window.
 
 #include <cub/block/block_radix_sort.cuh>
 #include <cub/block/block_scan.cuh>
@@ -10,15 +10,15 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/select.cuh"
-#include "dsv4/ops/sample/sample_cuda.h"
+#include "dsv4/ops/sample/sample_impls.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int kSlices = kWarp;  // of a row in the first kernel
+constexpr int kSlices = kWarp;  // per row in the first kernel
 constexpr int kSliceThreads = 256;
 
-// What one slice of a row, or all of it, comes to.
+// The reduction of one slice of a row, or of the whole row.
 struct Stats {
   float largest;  // -inf: every token is banned; +inf: there is a NaN or +inf
   int32_t id;     // the lowest with the largest logit
@@ -26,13 +26,13 @@ struct Stats {
   double mass;    // of exp((logit - largest) / temperature); 0 for temperature 0
 };
 
-// f(a, b) over the block, in an order that depends on nothing; f is commutative. The same in every
-// thread.
+// Reduces f(a, b) over the CTA in a fixed order; f is commutative. Every thread gets the same
+// result.
 template <int kThreads, class T, class F>
 __device__ T block_reduce(T x, T* shared, const F& f) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int step = kWarp / 2; step > 0; step /= 2) x = f(x, __shfl_xor_sync(~0u, x, step));
-  __syncthreads();  // the previous use of `shared` is over
+  __syncthreads();  // the previous use of `shared` has ended
   if (lane == 0) shared[warp] = x;
   __syncthreads();
   T result = shared[0];
@@ -46,7 +46,7 @@ __device__ unsigned long long ranked(float logit, int id) {
   return key == 0 ? 0 : (static_cast<unsigned long long>(key) << 32) | ~static_cast<uint32_t>(id);
 }
 
-// Block (r, s): slice s of row r. stats: [b, kSlices]
+// CTA (r, s): slice s of row r. stats: [b, kSlices]
 __global__ void __launch_bounds__(kSliceThreads)
     slice_kernel(const float* logits, int64_t stride, int v, const SamplingParams* params,
                  Stats* stats) {
@@ -83,7 +83,8 @@ __global__ void __launch_bounds__(kSliceThreads)
   if (threadIdx.x == 0) stats[int64_t{blockIdx.x} * kSlices + blockIdx.y] = mine;
 }
 
-// The row's, the same in every lane; called by whole warps. slices: [kSlices], one a lane.
+// The reduction of the row, the same in every lane; called by whole warps. slices: [kSlices], one
+// per lane.
 __device__ Stats combine(const Stats* slices, double temperature) {
   const Stats mine = slices[threadIdx.x % kWarp];
   Stats all = mine;
@@ -121,10 +122,10 @@ struct Shared {
   int stop;
 };
 
-// Keys of the candidates behind one of them; 0 for the others and for banned tokens.
+// Keys of the candidates after a given one; 0 for the others and for banned tokens.
 struct Remaining {
   const float* logits;
-  uint32_t above = ~0u;  // key and id of the last one looked at
+  uint32_t above = ~0u;  // key and id of the last candidate of the previous window
   int above_id = -1;
 
   __device__ float load(int i) const { return __ldg(logits + i); }
@@ -134,8 +135,8 @@ struct Remaining {
   }
 };
 
-// The candidates in order: larger logit first, ties to the lowest id, banned ones left out. All
-// threads of the block do the same.
+// The candidates in order: larger logit first, ties to the lowest id, without banned tokens. All
+// threads of the CTA call the same functions.
 class Descending {
  public:
   __device__ Descending(const float* logits, int v, float largest, double temperature,
@@ -154,7 +155,7 @@ class Descending {
     int32_t last;  // id
   };
 
-  // Like load() not inlined: one copy of each, or a thread's 64 registers are too few.
+  // Like load(), not inlined: with more than one copy, 64 registers per thread are too few.
   //
   // The least number of candidates, at most `limit` > 0, whose weights sum past `target`, or reach
   // it if `reached_is_enough`; all of them if none do.
@@ -173,9 +174,10 @@ class Descending {
   }
 
  private:
-  // The window that follows `first` candidates with mass `before`; there is one at least.
+  // Loads the window after the first `first` candidates, whose mass is `before`; at least one
+  // candidate remains.
   __device__ __noinline__ void load(int64_t first, double before) {
-    __syncthreads();  // the last window has been read
+    __syncthreads();  // all threads have read the previous window
     if (first != 0) {
       remaining_.above = shared_.keys[count_ - 1];
       remaining_.above_id = shared_.ids[count_ - 1];
@@ -238,8 +240,8 @@ class Descending {
   const double temperature_;
   Shared& shared_;
   int64_t first_ = 0;  // candidates before the window
-  int count_ = 0;      // in it
-  bool more_ = false;  // after it
+  int count_ = 0;      // in the window
+  bool more_ = false;  // whether candidates remain after the window
 };
 
 __device__ int32_t draw(const float* logits, int v, const Stats& stats,
@@ -260,7 +262,7 @@ __device__ int32_t draw(const float* logits, int v, const Stats& stats,
   return candidates.prefix(kept, target, false).last;
 }
 
-// Block r: row r. stats: [b, kSlices]
+// CTA r: row r. stats: [b, kSlices]
 __global__ void __launch_bounds__(kSelectThreads)
     choose_kernel(const float* logits, int64_t stride, int v, const SamplingParams* params,
                   const uint64_t* steps, const Stats* stats, int32_t* ids, float* logprobs) {

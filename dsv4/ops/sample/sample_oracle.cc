@@ -1,4 +1,4 @@
-// Sorts everything and takes the definition at its word.
+// Sorts all candidates and applies the definition.
 
 #include "dsv4/ops/sample/sample_oracle.h"
 

@@ -34,7 +34,7 @@ Choice sample_one(const std::vector<float>& logits, const SamplingParams& params
   return {ids.as<int32_t>()[0], logprobs.as<float>()[0]};
 }
 
-// Parameters and steps in memory that a row of any kind can read.
+// Parameters and steps in memory that every implementation can read.
 struct Draws {
   std::span<SamplingParams> params;
   std::span<uint64_t> steps;
@@ -71,8 +71,8 @@ void check_sample(int64_t b, int64_t v, double sigma, uint64_t seed) {
   const SampleWant want = sample_oracle(args);
   test::OpCase<SampleArgs> test{
       .name = fmt::format("sample {}x{} sigma {}", b, v, sigma), .args = args, .num_tokens = b};
-  // Ids are exact: a uniform of 53 bits lands within the rounding of a border (1e-13) in no run, as
-  // the seeds are fixed. Log-probabilities: f64, then one rounding.
+  // Ids are exact: with these fixed seeds, no uniform of 53 bits is within the rounding error
+  // (1e-13) of a border. Log-probabilities are f64, rounded once.
   test.outputs = {{"ids", args.ids, want.ids, {.ulps = 0}},
                   {"logprobs", args.logprobs, want.logprobs, {.ulps = 0.51, .abs = 1e-12}}};
   test.one_token = [](const SampleArgs& a, int64_t i) {
@@ -93,11 +93,12 @@ TEST(Sample, AgreesWithOracle) {
     }
   }
   check_sample(4, 129280, 3.0, seed++);
-  check_sample(2, 20'000, 0.01, seed++);  // flat: a draw looks far down
+  check_sample(2, 20'000, 0.01, seed++);  // flat: a draw needs many candidates
 }
 
-// Device rows cannot throw: a row without a finite largest logit says so in its outputs.
-TEST(Sample, DeviceRowsMarkBadLogits) {
+// Device implementations cannot throw: for a row without a finite largest logit, the outputs say
+// so.
+TEST(Sample, DeviceImplementationsMarkBadLogits) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr int64_t kRows = 8, kVocabulary = 1500;
@@ -180,7 +181,7 @@ void check_statistics(const std::vector<float>& logits, SamplingParams params) {
     chi2 += (count[i] - expected) * (count[i] - expected) / expected;
     ++degrees;
   }
-  // Mean `degrees`, variance 2 * degrees: five sigma and a bit for the skew of few degrees.
+  // Mean `degrees`, variance 2 * degrees: five sigma, plus some for the skew at few degrees.
   EXPECT_LT(chi2, degrees + 5 * std::sqrt(2 * degrees) + 5);
 }
 
@@ -193,8 +194,9 @@ TEST(Sample, CountsFollowTheDistribution) {
   check_statistics(logits, {.top_p = 0.7f, .top_k = 4});
 }
 
-TEST(Sample, TopPKeepsTheSmallestSetThatReaches) {
-  // p = 1/2, 1/4, 1/8, 1/8: exact in f64 up to the rounding of exp, so borders stand off a little.
+TEST(Sample, TopPKeepsTheSmallestSufficientSet) {
+  // p = 1/2, 1/4, 1/8, 1/8: exact in f64 up to the rounding of exp, so the test keeps a distance
+  // from the borders.
   const std::vector<float> logits{std::log(0.125f), std::log(0.5f), std::log(0.25f),
                                   std::log(0.125f)};
   const auto support = [&](float top_p) {
@@ -212,7 +214,7 @@ TEST(Sample, TopPKeepsTheSmallestSetThatReaches) {
   EXPECT_EQ(support(1.f), (Seen{true, true, true, true}));
 }
 
-TEST(Sample, DrawsRepeatAndDependOnSeedAndStep) {
+TEST(Sample, DrawsAreReproducibleAndDependOnSeedAndStep) {
   Rng rng(9);
   std::vector<float> logits;
   for (int i = 0; i < 1000; ++i) logits.push_back(static_cast<float>(rng.normal()));
@@ -243,7 +245,7 @@ TEST(Sample, LogprobIsOfTheRawLogits) {
   EXPECT_FLOAT_EQ(choice.logprob, -0.40760596f);
 }
 
-TEST(Sample, SaysWhatIsWrong) {
+TEST(Sample, ReportsErrors) {
   const auto error = [](const std::vector<float>& logits, const SamplingParams& params) {
     return test::error_of([&] { sample_one(logits, params); });
   };

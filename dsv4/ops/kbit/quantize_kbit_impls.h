@@ -1,4 +1,4 @@
-// CPU row of quantize_kbit.h.
+// The implementations of quantize_kbit.h.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// CPU rows of norm.h.
+// The implementations of norm.h. The CUDA ones exist in CUDA builds only.
 
 #pragma once
 
@@ -8,5 +8,8 @@ namespace dsv4 {
 
 void rms_norm_cpu(const Context& context, const RmsNormArgs& args);
 void head_norm_cpu(const Context& context, const HeadNormArgs& args);
+
+void rms_norm_cuda(const Context& context, const RmsNormArgs& args);
+void head_norm_cuda(const Context& context, const HeadNormArgs& args);
 
 }  // namespace dsv4

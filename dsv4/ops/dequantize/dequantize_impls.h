@@ -1,4 +1,4 @@
-// CPU row of dequantize.h.
+// The implementations of dequantize.h. The CUDA ones exist in CUDA builds only.
 
 #pragma once
 
@@ -7,5 +7,7 @@
 namespace dsv4 {
 
 void dequantize_cpu(const Context& context, const DequantizeArgs& args);
+
+void dequantize_cuda(const Context& context, const DequantizeArgs& args);
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-// CPU row of repack_kbit.h.
+// The implementations of repack_kbit.h.
 
 #pragma once
 

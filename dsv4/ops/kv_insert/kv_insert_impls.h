@@ -1,4 +1,4 @@
-// CPU rows of kv_insert.h.
+// The implementations of kv_insert.h. The CUDA ones exist in CUDA builds only.
 
 #pragma once
 
@@ -8,5 +8,8 @@ namespace dsv4 {
 
 void kv_insert_cpu(const Context& context, const KvInsertArgs& args);
 void index_insert_cpu(const Context& context, const IndexInsertArgs& args);
+
+void kv_insert_cuda(const Context& context, const KvInsertArgs& args);
+void index_insert_cuda(const Context& context, const IndexInsertArgs& args);
 
 }  // namespace dsv4

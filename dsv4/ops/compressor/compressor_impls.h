@@ -1,4 +1,4 @@
-// CPU row of compressor.h.
+// The implementations of compressor.h. The CUDA ones exist in CUDA builds only.
 
 #pragma once
 
@@ -7,5 +7,7 @@
 namespace dsv4 {
 
 void compressor_cpu(const Context& context, const CompressorArgs& args);
+
+void compressor_cuda(const Context& context, const CompressorArgs& args);
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-// CPU row of embed.h.
+// The implementations of embed.h. The CUDA ones exist in CUDA builds only.
 
 #pragma once
 
@@ -7,5 +7,7 @@
 namespace dsv4 {
 
 void embed_cpu(const Context& context, const EmbedArgs& args);
+
+void embed_cuda(const Context& context, const EmbedArgs& args);
 
 }  // namespace dsv4

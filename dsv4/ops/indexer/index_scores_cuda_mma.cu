@@ -1,12 +1,13 @@
-// Tensor cores, kOfficial, packed keys of 128 dims: keys [16 a warp] x heads [8 at a time], bf16
-// in, f32 out. Both operands are exact: a key is e2m1 times a power of two, q is bf16. What differs
-// from the f32 row is the order of a dot product's additions and, in the sum over heads, that four
-// partial sums (heads 8i + 2j, 8i + 2j + 1, i ascending) are added pairwise: an f32 error far below
-// the bf16 rounding that follows, so only a sum that lies at a tie can round otherwise.
+// Tensor cores, kOfficial, packed keys of 128 dims: each mma has 16 keys and 8 heads, bf16 in, f32
+// out. Both operands are exact: a key is e2m1 times a power of two, q is bf16. The result differs
+// from the f32 implementation in the order of a dot product's additions and in the sum over heads,
+// where four partial sums (heads 8i + 2j, 8i + 2j + 1, i ascending) are added pairwise. This f32
+// error is far below the bf16 rounding that follows, so only sums close to a tie can round
+// differently.
 //
-// A dot product may run over its dims in any order, so lane j of four takes the 16 bytes of dims
-// 32j .. 32j+31, one scale group, straight from the page, and q is laid out in shared memory to
-// match. A block keeps its keys in registers over the queries that share them.
+// A dot product may use its dims in any order, so lane j of four loads the 16 bytes of dims
+// 32j .. 32j+31, one scale group, directly from the page, and q is arranged in shared memory to
+// match. A CTA keeps its keys in registers for all queries that share them.
 
 #include <algorithm>
 
@@ -14,16 +15,16 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mma.cuh"
-#include "dsv4/ops/indexer/indexer_cuda.h"
+#include "dsv4/ops/indexer/indexer_impls.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int kWidth = 128, kCodeBytes = kWidth / 2, kScaleBytes = kWidth / 32;
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kTiles = 2, kWarpKeys = 16 * kTiles;  // 16 keys a tile of a warp
+constexpr int kTiles = 2, kWarpKeys = 16 * kTiles;  // a warp has kTiles tiles of 16 keys
 constexpr int kBlockKeys = kWarps * kWarpKeys;
-constexpr int kMaxQueries = 8;       // of a block
+constexpr int kMaxQueries = 8;       // of a CTA
 constexpr int kSteps = kWidth / 16;  // of a dot product
 constexpr int kMaxHeads = 128;
 
@@ -39,7 +40,7 @@ struct Inputs {
   int n;
 };
 
-// A of the products: 16 keys, all dims.
+// Operand A of the mma: 16 keys, all dims.
 struct KeyTile {
   uint32_t a[kSteps][4];
 };
@@ -47,8 +48,8 @@ struct KeyTile {
 using ptx::as_bf162;
 using ptx::as_bits;
 
-// Two e2m1 codes to a bf16 pair times scale. A code's three bits are a bf16 that is 2^126 too
-// small, subnormal pair included.
+// Two e2m1 codes as two bf16, times scale. The three bits of a code, read as a bf16, are 2^126 too
+// small, subnormals included.
 __device__ uint32_t decode_pair(uint32_t byte, __nv_bfloat162 scale) {
   const uint32_t fields =
       ((byte & 0x07) << 6) | ((byte & 0x08) << 12) | ((byte & 0x70) << 18) | ((byte & 0x80) << 24);
@@ -62,7 +63,7 @@ __device__ __nv_bfloat162 decode_scale(uint32_t code) {
   return as_bf162(bits | bits << 16);
 }
 
-// This lane's share of key s: dims 32j .. 32j+31, as a[step][which], a[step][which + 2].
+// This lane's dims of key s: dims 32j .. 32j+31, as a[step][which], a[step][which + 2].
 __device__ void load_key(const Inputs& in, const int32_t* pages, int s, int j, int which,
                          KeyTile& tile) {
   const int entry = s % in.page_entries;
@@ -79,7 +80,7 @@ __device__ void load_key(const Inputs& in, const int32_t* pages, int s, int j, i
   }
 }
 
-// Keys first .. of this warp; those from `end` on are zeros.
+// Loads the keys of this warp, from `first` on; keys from `end` on are zeros.
 __device__ void load_keys(const Inputs& in, const int32_t* pages, int first, int end,
                           KeyTile (&tiles)[kTiles]) {
   const int g = threadIdx.x % kWarp / 4, j = threadIdx.x % 4;
@@ -97,15 +98,15 @@ __device__ void load_keys(const Inputs& in, const int32_t* pages, int first, int
   }
 }
 
-// One query in shared memory: heads [groups of 8][steps / 2] as each lane wants them (B of two
-// steps), then the scaled weights, rounded to bf16, in pairs of heads.
+// One query in shared memory: heads [groups of 8][steps / 2] in the order in which each lane reads
+// operand B of two steps, then the scaled weights, rounded to bf16, two heads per word.
 template <class W>
 __device__ void load_query(const Inputs& in, int64_t query, const W* weights, uint4* b,
                            uint32_t* pairs) {
   const int groups = static_cast<int>(ceil_div(in.heads, 8));
   for (int i = threadIdx.x; i < groups * 8 * (kWidth / 8); i += kThreads) {
     const int head = i / (kWidth / 8), chunk = i % (kWidth / 8);  // 8 dims
-    const int lane = head % 8 * 4 + chunk / 4;                    // 32 dims a lane
+    const int lane = head % 8 * 4 + chunk / 4;                    // 32 dims per lane
     uint4 dims{};
     if (head < in.heads) {
       dims = __ldg(reinterpret_cast<const uint4*>(in.q + query * in.q_stride +
@@ -124,7 +125,7 @@ __device__ void load_query(const Inputs& in, int64_t query, const W* weights, ui
   }
 }
 
-// bf16(relu(bf16(dot)) * weight) of two heads, added to sum. NaN passes.
+// bf16(relu(bf16(dot)) * weight) of two heads, added to sum. NaN is kept.
 __device__ float add_heads(float sum, float dot0, float dot1, __nv_bfloat162 weights) {
   const __nv_bfloat162 dots = __floats2bfloat162_rn(dot0, dot1);
   const __nv_bfloat162 relu = __hmax2_nan(dots, as_bf162(0));
@@ -133,7 +134,7 @@ __device__ float add_heads(float sum, float dot0, float dot1, __nv_bfloat162 wei
 }
 
 // Scores of this warp's keys for the query in shared memory. sums[tile][r]: key 16 tile + 8 r + g,
-// equal in the four lanes of g.
+// the same in the four lanes of g.
 __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint32_t* weights,
                       int groups, float (&sums)[kTiles][2]) {
   const int lane = threadIdx.x % kWarp;
@@ -164,8 +165,8 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
   }
 }
 
-// Block (i, j): keys i * kBlockKeys ..., queries j * block_queries ... Dynamic shared memory: the
-// heads of one query and their weights.
+// CTA (i, j): keys from i * kBlockKeys on, queries from j * block_queries on. Dynamic shared
+// memory: the heads of one query and their weights.
 template <class W>
 __global__ void __launch_bounds__(kThreads, 2)
     index_scores_mma_kernel(Inputs in, const W* weights) {
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       load_keys(in, in.pages + sequence * in.pages_stride, mine, seen, tiles);
       held_sequence = sequence, held_end = seen;
     }
-    __syncthreads();  // the last query has been used
+    __syncthreads();  // all warps have finished the previous query
     load_query(in, query, weights, b, pairs);
     __syncthreads();
     float sums[kTiles][2] = {};
@@ -230,7 +231,7 @@ Inputs inputs_of(const IndexScoresArgs& args) {
 
 }  // namespace
 
-const char* index_scores_mma_reject(const Context& context, const IndexScoresArgs& args) {
+const char* index_scores_cuda_mma_reject(const Context& context, const IndexScoresArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
   if (!args.keys.packed() || args.q.dim(2) != kWidth) return "wants packed keys of 128 values";
   if (args.q.dtype != DType::kBF16) return "wants bf16 q";
@@ -240,10 +241,10 @@ const char* index_scores_mma_reject(const Context& context, const IndexScoresArg
   return nullptr;
 }
 
-void index_scores_mma(const Context& context, const IndexScoresArgs& args) {
+void index_scores_cuda_mma(const Context& context, const IndexScoresArgs& args) {
   Inputs in = inputs_of(args);
   const int64_t groups = ceil_div(in.heads, 8), key_blocks = ceil_div(in.n, kBlockKeys);
-  // As many as still leave two blocks to each processor.
+  // As many queries per CTA as leave at least two CTAs for each SM.
   const int64_t share = in.num_queries * key_blocks / (2 * context.device->info().processors);
   in.block_queries = static_cast<int>(std::clamp<int64_t>(share, 1, kMaxQueries));
   with_float_type(args.weights.dtype, [&](auto w) {

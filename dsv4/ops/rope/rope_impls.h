@@ -1,10 +1,12 @@
-// CUDA row of rope.h.
+// The implementations of rope.h. The CUDA ones exist in CUDA builds only.
 
 #pragma once
 
 #include "dsv4/ops/rope/rope.h"
 
 namespace dsv4 {
+
+void rope_cpu(const Context& context, const RopeArgs& args);
 
 void rope_cuda(const Context& context, const RopeArgs& args);
 
