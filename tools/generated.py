@@ -8,7 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 # Names in older results, as they are called now.
-RENAMED = {"linear_bench": "linear", "experts_bench": "experts", "experts_quantise": "experts_quantize"}
+RENAMED = {"linear_bench": "linear", "experts_bench": "experts", "experts_quantise": "experts_quantize",
+           "product": "quant_gemv", "product_few": "quant_gemm_small_m", "product_mma": "quant_gemm_mma"}
 
 
 def op_name(result):

@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-OPS = ("linear_bench/.*t:1/n:16384|linear_bench/(fp8_block|mxfp4|k3)/t:256|experts_bench/mxfp4|"
-       "experts_bench/k[23]/t:(1|64)")
+OPS = ("linear/.*t:1/n:16384|linear/(fp8_block|mxfp4|k3)/t:256|experts/mxfp4|"
+       "experts/k[23]/t:(1|64)")
 RUNS = 5
 PROMPT_TOKENS = 3000
 

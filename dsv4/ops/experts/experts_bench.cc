@@ -1,5 +1,5 @@
-// experts: FORMAT/t with the shapes of V4-Flash (d 4096, inner 2048, 6 of 256 experts; 64 of them
-// here, 860 MB in 4 bits). Each token chooses its experts at random, anew each call.
+// experts/FORMAT/t with the shapes of V4-Flash (d 4096, inner 2048, 6 of 256 experts; here of 64,
+// 860 MB in 4 bits). Each token has random experts, different in each call.
 
 #include "dsv4/ops/experts/experts.h"
 
@@ -16,7 +16,7 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kWidth = 4096, kInner = 2048, kChosen = 6, kExperts = 64;
-constexpr int64_t kDraws = 16;  // different choices, in turn
+constexpr int64_t kDraws = 16;  // different choices, used in rotation
 
 struct Case {
   bench::WeightPool pool;
@@ -57,7 +57,7 @@ void add(const char* stored, WeightFormat format, int bits = 0) {
   std::set<int64_t> counts{4, 64, 512};
   for (const int64_t t : bench::token_counts()) counts.insert(t);
   for (const int64_t t : counts) {
-    bench::register_impls<ExpertsArgs>(fmt::format("experts_bench/{}/t:{}", stored, t), experts,
+    bench::register_impls<ExpertsArgs>(fmt::format("experts/{}/t:{}", stored, t), experts,
                                        [=] { return std::make_shared<Case>(format, bits, t); });
   }
 }

@@ -1,5 +1,5 @@
-// linear: FORMAT/t/n/k. A new matrix each call, so weights come from memory. q8: activations come
-// as codes with scales, as the official engine has them for quantised weights.
+// linear/FORMAT/t/n/k. Each call uses another matrix, so weights are read from memory. q8:
+// activations are codes with scales, as in the official engine with quantized weights.
 
 #include "dsv4/ops/linear/linear.h"
 
@@ -51,7 +51,7 @@ struct Case {
 
 void add(const Stored& stored, const Shape& shape) {
   bench::register_impls<LinearArgs>(
-      fmt::format("linear_bench/{}/t:{}/n:{}/k:{}", stored.name, shape.t, shape.n, shape.k), linear,
+      fmt::format("linear/{}/t:{}/n:{}/k:{}", stored.name, shape.t, shape.n, shape.k), linear,
       [=] { return std::make_shared<Case>(stored, shape); });
 }
 
@@ -66,7 +66,7 @@ constexpr Stored kAll[] = {{"fp8_block", WeightFormat::kFp8Block},
                            {"f16", WeightFormat::kF16},
                            {"f32", WeightFormat::kF32}};
 
-// What the layers of V4-Flash are stored in.
+// The formats of the layers of V4-Flash.
 constexpr Stored kFlash[] = {{"fp8_block q8", WeightFormat::kFp8Block, 0, true},
                              {"k3 q8", WeightFormat::kKbit, 3, true},
                              {"bf16", WeightFormat::kBF16}};
