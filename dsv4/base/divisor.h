@@ -9,9 +9,8 @@
 namespace dsv4 {
 
 // For 0 <= n < 2^31 and 1 <= divisor < 2^31. With divisor <= 2^bits the factor is 2^(31 + bits) /
-// divisor and at most 1 too large, so n * factor / 2^(31 + bits) is n / divisor and less than
-// 2^-bits
-// <= 1 / divisor too large: the same whole number.
+// divisor and at most 1 too large, so n * factor / 2^(31 + bits) exceeds n / divisor by less than
+// 2^-bits <= 1 / divisor, and its integer part is the same.
 struct Divisor {
   uint32_t divisor = 1, factor = 0;
   int bits = 0;

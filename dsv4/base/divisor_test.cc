@@ -13,7 +13,8 @@ void expect_exact(const Divisor& by, uint32_t n) {
   ASSERT_EQ(by.divide(n), n / by.divisor) << n << " / " << by.divisor;
 }
 
-// Quotients change at multiples: both sides of the first, the last and random ones.
+// Quotients change at multiples of the divisor: tests both sides of the first, the last and random
+// multiples.
 TEST(Divisor, ExactAroundMultiples) {
   Rng rng(1);
   for (int i = 0; i < 2000; ++i) {
@@ -33,7 +34,7 @@ TEST(Divisor, ExactAroundMultiples) {
   }
 }
 
-TEST(Divisor, ByOneUnlessSaid) {
+TEST(Divisor, DefaultsToOne) {
   expect_exact(Divisor(), 12345);
 }
 

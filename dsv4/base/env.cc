@@ -11,7 +11,7 @@ namespace {
 constexpr EnvVar kTable[] = {
     {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",
      "folder that holds the bundled models (demo)"},
-    {"OMP_NUM_THREADS", "all cores", "threads of the CPU rows (read by OpenMP)"},
+    {"OMP_NUM_THREADS", "all cores", "threads of the CPU implementations (read by OpenMP)"},
     {"OMP_WAIT_POLICY", "spin a while, then sleep",
      "passive: waiting threads sleep at once, for machines whose cores are shared (read by "
      "OpenMP)"},

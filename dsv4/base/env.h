@@ -10,7 +10,7 @@ namespace dsv4 {
 
 struct EnvVar {
   const char* name;
-  const char* fallback;  // what holds when it is unset, in words
+  const char* fallback;  // in words, what applies when it is unset
   const char* help;
 };
 

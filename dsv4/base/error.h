@@ -1,7 +1,7 @@
 // Error: the one exception type of the library.
 //
 // A broken precondition, a failed driver call and bad input from outside all throw Error with a
-// code and a sentence that carries the values. Applications catch it once, in main(), print the
+// code and a sentence that contains the values. Applications catch it once, in main(), print the
 // sentence and exit non-zero. A library function never prints, aborts or retries.
 
 #pragma once

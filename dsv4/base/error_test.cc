@@ -5,7 +5,7 @@
 namespace dsv4 {
 namespace {
 
-TEST(Error, CarriesCodeAndSentence) {
+TEST(Error, HasCodeAndMessage) {
   try {
     fail(ErrorCode::kBadInput, "{} has {} bytes", "x.bin", 7);
   } catch (const Error& error) {
@@ -16,7 +16,7 @@ TEST(Error, CarriesCodeAndSentence) {
   FAIL() << "nothing was thrown";
 }
 
-TEST(Error, AMessageIsNotAFormat) {
+TEST(Error, MessageIsNotAFormatString) {
   EXPECT_THROW(
       {
         try {
@@ -29,7 +29,7 @@ TEST(Error, AMessageIsNotAFormat) {
       Error);
 }
 
-TEST(Error, CheckSaysWhereWhatAndValues) {
+TEST(Error, CheckReportsPlaceConditionAndValues) {
   int evaluations = 0;
   const auto value = [&] { return ++evaluations; };
   DSV4_CHECK(value() == 1, "never {}", 0);

@@ -28,7 +28,7 @@ struct Descriptor {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: the open of a pipe would wait for its writer.
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) fail(ErrorCode::kIo, "cannot open {}: {}", path, std::strerror(errno));
   struct stat info {};
@@ -36,7 +36,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     fail(ErrorCode::kIo, "cannot stat {}: {}", path, std::strerror(errno));
   if (!S_ISREG(info.st_mode)) fail(ErrorCode::kIo, "cannot read {}: not a regular file", path);
   size_ = static_cast<size_t>(info.st_size);
-  if (size_ == 0) return;  // mmap refuses length 0; an empty span says the same
+  if (size_ == 0) return;  // mmap refuses length 0; the span stays empty
   void* data = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) fail(ErrorCode::kIo, "cannot map {}: {}", path, std::strerror(errno));
   data_ = static_cast<const std::byte*>(data);
@@ -60,7 +60,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void MappedFile::release_pages() const {
-  // The mapping is private and never written, so nothing is lost. A refusal costs memory only.
+  // The mapping is private and never written, so nothing is lost. If madvise fails, the pages stay
+  // resident.
   if (data_ != nullptr) madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
 }
 

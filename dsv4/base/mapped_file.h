@@ -1,4 +1,4 @@
-// A whole file mapped read-only. Errors name the path and what the system said.
+// A whole file mapped read-only. Errors name the path and the system's reason.
 
 #pragma once
 
@@ -20,7 +20,7 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // Takes the pages that were read out of this process's memory; they are read again when needed.
+  // Releases the resident pages; they are read again when needed.
   void release_pages() const;
 
  private:

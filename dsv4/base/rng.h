@@ -1,7 +1,7 @@
-// Counter-based random numbers: value = f(seed, counter), so a stream needs no state, can be
-// entered anywhere, and gives the same bits on host and device.
+// Counter-based random numbers: value = f(seed, counter), so a stream needs no state, can
+// start at any counter, and gives the same bits on host and device.
 //
-// The mixer is SplitMix64's finaliser (Steele, Lea, Flood 2014) applied to seed and counter.
+// The mixer is SplitMix64's finalizer (Steele, Lea, Flood 2014) applied to seed and counter.
 
 #pragma once
 
@@ -27,7 +27,7 @@ DSV4_HD constexpr double random_uniform(uint64_t seed, uint64_t counter) {
   return static_cast<double>(random_bits(seed, counter) >> 11) * 0x1p-53;
 }
 
-// A stream for tests and tools: draws counters 0, 1, 2, ... of one seed.
+// A stream for tests and tools: it draws counters 0, 1, 2, ... of one seed.
 class Rng {
  public:
   explicit Rng(uint64_t seed) : seed_(seed) {}

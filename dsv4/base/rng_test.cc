@@ -8,7 +8,7 @@
 namespace dsv4 {
 namespace {
 
-// Written down once from an independent program: tokens sampled with a seed must never change.
+// Values from an independent program: the tokens sampled with a seed must never change.
 static_assert(random_bits(0, 0) == 0xa706dd2f4d197e6f);
 static_assert(random_bits(0, 1) == 0xb382a305f4414f5e);
 static_assert(random_bits(1, 0) == 0x5e41ab087439611e);
@@ -16,7 +16,7 @@ static_assert(random_bits(12345, 678) == 0xd8c8b94680135070);
 static_assert(random_bits(~0ull, ~0ull) == 0x445018e305810b78, "the counter may wrap");
 static_assert(random_uniform(12345, 678) == 0.8468128010864124);
 
-TEST(Rng, IsTheStreamOfItsSeed) {
+TEST(Rng, DrawsTheStreamOfItsSeed) {
   Rng rng(5);
   for (uint64_t counter = 0; counter < 10; ++counter)
     EXPECT_EQ(rng.bits(), random_bits(5, counter));
@@ -34,7 +34,7 @@ TEST(Rng, EveryBitIsSetHalfOfTheTime) {
   for (size_t b = 0; b < 64; ++b) EXPECT_NEAR(ones[b], kDraws / 2, 2.5 * std::sqrt(kDraws)) << b;
 }
 
-TEST(Rng, NeighbouringSeedsAndCountersAreUnrelated) {
+TEST(Rng, NeighboringSeedsAndCountersAreUnrelated) {
   for (uint64_t i = 0; i < 100; ++i) {
     int seed_flips = 0, counter_flips = 0;
     for (uint64_t j = 0; j < 100; ++j) {
@@ -47,7 +47,7 @@ TEST(Rng, NeighbouringSeedsAndCountersAreUnrelated) {
   }
 }
 
-TEST(Rng, UniformAndNormalHaveTheirMoments) {
+TEST(Rng, UniformAndNormalHaveExpectedMoments) {
   constexpr int kDraws = 200'000;
   double sum = 0, square = 0, normal = 0, normal_square = 0;
   Rng rng(2);
@@ -66,7 +66,7 @@ TEST(Rng, UniformAndNormalHaveTheirMoments) {
   EXPECT_NEAR(normal_square / kDraws, 1, 0.0159);
 }
 
-TEST(Rng, RangesHoldTheirEnds) {
+TEST(Rng, RangesIncludeTheirEnds) {
   Rng rng(3);
   std::array<int, 5> seen{};
   for (int i = 0; i < 1000; ++i) {

@@ -1,5 +1,5 @@
-// Vector helpers for the Highway parts of CPU rows. Include after hwy/highway.h, in files that go
-// through foreach_target.
+// Vector helpers for the Highway code of CPU implementations. Include after hwy/highway.h, in files
+// that are compiled through foreach_target.
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"

@@ -15,8 +15,8 @@ using F32Vec = hn::Vec<F32Tag>;
 using In = Matrix<const float>;
 using Out = Matrix<float>;
 
-// The lane sums of four vectors at once, total[i] from v[i]: halves the shuffles of four
-// reductions.
+// The lane sums of four vectors at once, total[i] from v[i], with half the shuffles of four
+// separate reductions.
 HWY_INLINE void SumLanes(const F32Vec (&v)[4], float* total) {
 #if HWY_TARGET == HWY_SCALAR
   for (int i = 0; i < 4; ++i) total[i] = hn::GetLane(v[i]);
@@ -24,7 +24,8 @@ HWY_INLINE void SumLanes(const F32Vec (&v)[4], float* total) {
   const F32Tag f32;
   const hn::Repartition<uint64_t, F32Tag> u64;
   const hn::CappedTag<float, 4> quad;
-  // In every block of four lanes: v0 v1 v0 v1 | v2 v3 v2 v3, then v0 v1 v2 v3, then the blocks.
+  // In every group of four lanes: v0 v1 v0 v1 | v2 v3 v2 v3, then v0 v1 v2 v3; then the groups are
+  // added.
   const auto v01 =
       hn::Add(hn::InterleaveLower(f32, v[0], v[1]), hn::InterleaveUpper(f32, v[0], v[1]));
   const auto v23 =
@@ -39,7 +40,8 @@ HWY_INLINE void SumLanes(const F32Vec (&v)[4], float* total) {
 #endif
 }
 
-// Adds the terms from c on to m x n dots. Apart, so that its registers are not the tile's.
+// Adds the terms from column c on to m x n dot products. A separate function, so that its registers
+// do not add to those of the tile.
 HWY_NOINLINE void AddTails(const In& a, int64_t row, int m, const In& b, int64_t column, int n,
                            int64_t c, const Out& out) {
   for (int i = 0; i < m; ++i) {
@@ -50,7 +52,8 @@ HWY_NOINLINE void AddTails(const In& a, int64_t row, int m, const In& b, int64_t
   }
 }
 
-// kM x kN dots, one vector accumulator each: lanes first, then the lanes, then the tail. kN <= 4
+// kM x kN dot products with one vector accumulator each: the terms of each lane are added first,
+// then the lanes, then the tail. kN <= 4
 template <int kM, int kN>
 HWY_INLINE void DotTile(const In& a, int64_t row, const In& b, int64_t column, const Out& out) {
   const F32Tag f32;
@@ -78,7 +81,7 @@ HWY_INLINE void DotTile(const In& a, int64_t row, const In& b, int64_t column, c
   if (c < a.columns) AddTails(a, row, kM, b, column, kN, c, out);
 }
 
-// kN rows of b against all of a: the rows of b stay in the first-level cache meanwhile.
+// kN rows of b times all of a; the rows of b stay in the L1 cache.
 template <int kN>
 HWY_INLINE void DotColumns(const In& a, const In& b, int64_t column, const Out& out) {
   int64_t row = 0;
@@ -92,7 +95,7 @@ void MatmulAbt(const In& a, const In& b, const Out& out) {
   for (; column < b.rows; ++column) DotColumns<1>(a, b, column, out);
 }
 
-// kM rows by kV vectors of the output, kept in registers over the whole sum.
+// kM rows by kV vectors of the output, kept in registers for the whole sum.
 template <int kM, int kV>
 HWY_INLINE void MixTile(const In& a, int64_t row, const In& b, int64_t column, const Out& out) {
   const F32Tag f32;

@@ -1,7 +1,7 @@
-// Small f32 matrix products for CPU rows, single-threaded: the caller splits the work.
+// Small f32 matrix products for CPU implementations, single-threaded: the caller splits the work.
 //
-// An element's bits depend on the length of its sum and on the instruction set, never on which rows
-// were multiplied together with it, so a caller may tile tokens, heads or keys as it likes.
+// The bits of an element depend on the length of its sum and on the instruction set, never on the
+// rows that are multiplied in the same call, so a caller may tile tokens, heads or keys in any way.
 
 #pragma once
 
@@ -12,7 +12,7 @@ namespace dsv4::cpu {
 template <class T>
 struct Matrix {
   T* data = nullptr;
-  int64_t rows = 0, columns = 0, stride = 0;  // stride: elements from row to row
+  int64_t rows = 0, columns = 0, stride = 0;  // stride: elements from one row to the next
 
   T* row(int64_t i) const { return data + i * stride; }
 };

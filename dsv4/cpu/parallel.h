@@ -1,4 +1,4 @@
-// When an OpenMP region pays.
+// Decides when an OpenMP region is worth its overhead.
 
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace dsv4::cpu {
 
-// Waking the threads and meeting at the end costs some microseconds, in which one core does about
-// this many vectorised operations on f32. A variable so that the test harness can set it to 0: then
-// every region is shared, however small the case.
+// Starting the threads and the barrier at the end take some microseconds, in which one core
+// executes about this many vectorized operations on f32. It is a variable so that the test harness
+// can set it to 0, which makes every region parallel, however small the case.
 inline int64_t sharing_threshold = int64_t{1} << 20;
 
 // For the `if` clause of a parallel region.

@@ -27,7 +27,7 @@ int64_t lanes() {
   return static_cast<int64_t>(hn::Lanes(kF32));
 }
 
-// Largest magnitude; a comparison with NaN is false, so NaN never wins, as in absmax().
+// The largest magnitude. A comparison with NaN is false, so NaN is never selected, as in absmax().
 float AbsMax(const float* x, int64_t n) {
   const int64_t step = lanes();
   F32Vec largest = hn::Zero(kF32);
@@ -41,8 +41,8 @@ float AbsMax(const float* x, int64_t n) {
 }
 
 // Magnitudes rounded to nearest even with kMantissa bits after the leading one; below
-// 2^kMinExponent the grid stays that of 2^kMinExponent. Adding 2^23 grid steps and taking them away
-// again lets the float adder do the rounding. `a` is finite and small.
+// 2^kMinExponent the grid is that of 2^kMinExponent. Adding and then subtracting 2^23 grid steps
+// makes the float adder round. `a` is finite and small.
 template <int kMantissa, int kMinExponent>
 F32Vec RoundMagnitude(F32Vec a) {
   const auto exponent = hn::Max(hn::And(hn::BitCast(kU32, a), hn::Set(kU32, 0x7f800000u)),
@@ -61,7 +61,7 @@ F32Vec RoundE4m3(F32Vec v) {
   return hn::CopySign(hn::IfThenElse(hn::IsNaN(v), nan, RoundMagnitude<3, -6>(clamped)), v);
 }
 
-// NaN becomes 6, as f32_to_e2m1 has it.
+// NaN becomes 6, as in f32_to_e2m1.
 F32Vec RoundE2m1(F32Vec v) {
   const F32Vec a = hn::Abs(v), most = hn::Set(kF32, kE2M1Max);
   const F32Vec clamped = hn::IfThenElse(hn::Lt(a, most), a, most);
@@ -69,7 +69,7 @@ F32Vec RoundE2m1(F32Vec v) {
   return hn::IfThenElse(hn::IsNaN(v), most, rounded);
 }
 
-// Codes of values that lie on the e4m3 grid. Normals: the exponent field moves from bias 127 to 7.
+// The codes of values on the e4m3 grid. Normals: the exponent field moves from bias 127 to 7.
 // Subnormals: the count of 2^-9 steps, which is what the low bits of value + 2^14 hold.
 U32Vec EncodeE4m3(F32Vec value) {
   const auto bits = hn::BitCast(kU32, value);
@@ -97,8 +97,8 @@ void QuantizeQ8Group(const float* x, int64_t n, uint8_t* codes, uint8_t* scale) 
   for (; i < n; ++i) codes[i] = f32_to_e4m3(x[i] * inverse);
 }
 
-// Codes of values that lie on the e2m1 grid: 2^(e-1) (1 + m/2) has the code's fields from bit 22
-// on; 0 and 0.5 read as the fields of 0.5 and 0.75, as the code of a subnormal wants.
+// The codes of values on the e2m1 grid: 2^(e-1) (1 + m/2) has the code's fields from bit 22 on; 0
+// and 0.5 are mapped to the fields of 0.5 and 0.75, which are the codes of the subnormals.
 U32Vec EncodeE2m1(F32Vec value) {
   const F32Vec a = hn::Abs(value), half = hn::Set(kF32, 0.5f);
   const F32Vec normal = hn::IfThenElse(hn::Lt(a, hn::Set(kF32, 1.f)), hn::MulAdd(a, half, half), a);

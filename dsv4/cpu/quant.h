@@ -1,4 +1,4 @@
-// The group quantisers of formats/quant_group.h and the Hadamard transform over rows of f32,
+// The group quantizers of formats/quant_group.h and the Hadamard transform over rows of f32,
 // through Highway. The bits are those of the scalar definitions on every instruction set, NaN
 // included.
 
@@ -16,7 +16,7 @@ void quantize_q8_row(const float* x, int64_t k, int64_t group, uint8_t* codes, u
 // x: [k]   pairs: [k / 2], low nibble first   scales: [ceil(k / group)] UE8M0
 void quantize_q4_row(const float* x, int64_t k, int64_t group, uint8_t* pairs, uint8_t* scales);
 
-// S8 and S4: quantised and decoded again, code * scale in f32. `out` may be x.
+// S8 and S4: quantized and decoded again, code * scale in f32. `out` may be x.
 // x, out: [k]
 void fake_q8_row(const float* x, int64_t k, int64_t group, float* out);
 void fake_q4_row(const float* x, int64_t k, int64_t group, float* out);

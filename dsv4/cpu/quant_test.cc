@@ -36,7 +36,7 @@ std::vector<float> values(int64_t n, Rng& rng) {
   return x;
 }
 
-// Bit for bit the scalar definitions of formats/quant_group.h.
+// Compares bit for bit with the scalar definitions of formats/quant_group.h.
 void check_row(const std::vector<float>& x, int64_t group) {
   const auto k = static_cast<int64_t>(x.size());
   std::vector<uint8_t> codes(x.size() + 1, 0xee), scales(x.size() + 1, 0xee);
@@ -62,7 +62,7 @@ void check_row(const std::vector<float>& x, int64_t group) {
   ASSERT_EQ(scales[static_cast<size_t>((k + group - 1) / group)], 0xee);
 }
 
-TEST(Quant, RowsHaveTheBitsOfTheDefinition) {
+TEST(Quant, RowsMatchTheDefinitionBitForBit) {
   test::for_each_target([] {
     Rng rng(1);
     for (int64_t n = 0; n <= 70; ++n) {
@@ -84,7 +84,7 @@ TEST(Quant, FakeRowsWorkInPlace) {
   });
 }
 
-// The butterflies one by one.
+// The butterflies, one at a time.
 std::vector<float> hadamard(std::vector<float> x) {
   const size_t n = x.size();
   for (size_t h = 1; h < n; h *= 2) {

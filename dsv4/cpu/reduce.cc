@@ -41,7 +41,7 @@ float MaxValue(const float* x, int64_t n) {
   return any_nan ? std::numeric_limits<float>::quiet_NaN() : most;
 }
 
-// exp underflows to 0 below -745; the clamp keeps -inf and huge products out of the polynomial.
+// exp underflows to 0 below -745; the clamp excludes -inf and huge arguments from the polynomial.
 F64Vec Term(hn::Vec<decltype(kHalf)> x, F64Vec shift, F64Vec factor) {
   const F64Vec power = hn::Mul(hn::Sub(hn::PromoteTo(kF64, x), shift), factor);
   return hn::Exp(kF64, hn::Max(power, hn::Set(kF64, -800.0)));

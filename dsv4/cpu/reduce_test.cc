@@ -27,7 +27,7 @@ TEST(Reduce, MaxValue) {
     EXPECT_EQ(max_value(nullptr, 0), -kInf);
     for (int64_t n = 1; n <= 70; ++n) {
       std::vector<float> x = normal(n, 3);
-      for (float& v : x) v -= 100;  // no zero of an accumulator may win
+      for (float& v : x) v -= 100;  // all values are below an accumulator's initial zero
       EXPECT_EQ(max_value(x.data(), n), *std::max_element(x.begin(), x.end()));
       for (size_t at = 0; at < x.size(); ++at) {
         const float before = x[at];
@@ -53,7 +53,7 @@ TEST(Reduce, SumExp) {
         for (const double factor : {1.0, 0.37, 20.0}) {
           double want = 0;
           for (const float v : x) want += std::exp((static_cast<double>(v) - shift) * factor);
-          // Positive terms within 2 ulps each; the sums carry n roundings at the very most.
+          // Positive terms within 2 ulps each; the sum has at most n roundings.
           const double allowed = want * (3 + static_cast<double>(n)) * 0x1p-53;
           EXPECT_NEAR(sum_exp(x.data(), n, shift, factor), want, allowed) << n << " " << sigma;
         }

@@ -1,4 +1,5 @@
-// CPU rows compute in f32 whatever the storage dtype: these copy a run of values in and out.
+// CPU implementations compute in f32 whatever the storage dtype; these functions load and store a
+// run of values.
 
 #pragma once
 

@@ -25,7 +25,7 @@ TEST(Rows, LoadWidensExactly) {
   for (size_t i = 0; i < 17; ++i) EXPECT_EQ(x[i], 1 + static_cast<float>(i + 3) / 1024);
 }
 
-TEST(Rows, StoreRoundsOnceAndStaysInside) {
+TEST(Rows, StoreRoundsOnceAndWritesOnlyItsRange) {
   const Buffer f32(DType::kF32, {20}), bf16(DType::kBF16, {20}), f16(DType::kF16, {20});
   std::vector<float> x;
   for (int i = 0; i < 17; ++i) x.push_back(1 + static_cast<float>(i) / 999);
@@ -41,12 +41,12 @@ TEST(Rows, StoreRoundsOnceAndStaysInside) {
   }
 }
 
-TEST(Rows, NothingOfNothing) {
+TEST(Rows, ZeroValues) {
   load(TensorView(TensorMeta::contiguous(DType::kF32, {0}), nullptr), 0, 0, nullptr);
   store(TensorView(TensorMeta::contiguous(DType::kBF16, {0}), nullptr), 0, 0, nullptr);
 }
 
-TEST(Rows, SaysWhatIsWrong) {
+TEST(Rows, ReportsUnsupportedDtypes) {
   const Buffer ints(DType::kI32, {4});
   float x[4] = {};
   EXPECT_EQ(test::error_of([&] { load(ints, 0, 4, x); }), "load of I32 values");

@@ -1,6 +1,6 @@
-// A table of 16 or 32 floats that lives in registers: every lane looks up its own entry. Eight or
-// more lanes permute the table's vectors; fewer read it from memory. Included once per Highway
-// target.
+// A table of 16 or 32 floats in registers, from which every lane looks up its own entry. With eight
+// or more lanes the table's vectors are permuted; with fewer, entries are read from memory.
+// Included once per Highway target.
 
 #if defined(DSV4_CPU_TABLE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DSV4_CPU_TABLE_INL_H_
@@ -25,7 +25,7 @@ class Table {
   using Indices = hwy::HWY_NAMESPACE::Vec<decltype(di)>;
 
  public:
-  // values: [kEntries], outlives the table
+  // values: [kEntries]; must outlive the table
   explicit HWY_INLINE Table(const float* values) : values_(values) {
     namespace hn = hwy::HWY_NAMESPACE;
     for (int i = 0; i < kVectors; ++i) vectors_[i] = hn::LoadU(d, values + i * kLanes);

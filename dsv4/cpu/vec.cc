@@ -97,8 +97,8 @@ void NarrowBf16(const float* x, uint16_t* y, int64_t n) {
   for (; i < n; ++i) y[i] = f32_to_bf16(x[i]);
 }
 
-// The steps of f32_to_f16 in formats/float16.h: Highway's own conversion knows no infinity and no
-// NaN on its emulated targets.
+// The steps of f32_to_f16 in formats/float16.h: Highway's own conversion does not handle infinity
+// and NaN on its emulated targets.
 void NarrowF16(const float* x, uint16_t* y, int64_t n) {
   const int64_t step = lanes();
   const auto u32 = [](uint32_t v) HWY_ATTR { return hn::Set(kU32, v); };
@@ -122,9 +122,9 @@ void NarrowF16(const float* x, uint16_t* y, int64_t n) {
   for (; i < n; ++i) y[i] = f32_to_f16(x[i]);
 }
 
-// An e4m3 code placed in the f16 fields (sign at 15, exponent and mantissa from bit 7) reads as
-// value * 2^-8, subnormals included, so one shift, one mask and one conversion decode it. NaN codes
-// would read as 480 and are patched.
+// An e4m3 code placed in the fields of an f16 (sign at bit 15, exponent and mantissa from bit 7)
+// reads as value * 2^-8, subnormals included, so one shift, one mask and one conversion decode it.
+// NaN codes would read as 480 and are replaced.
 void DecodeE4m3(const uint8_t* codes, float scale, float* y, int64_t n) {
   const hn::Rebind<int8_t, decltype(kF32)> i8;
   const hn::Rebind<int16_t, decltype(kF32)> i16;

@@ -1,6 +1,6 @@
-// Vector loops that several CPU rows share, through Highway with run-time dispatch. The order of
-// additions depends on n and the instruction set only, never on a caller's batch, so results
-// repeat.
+// Vector loops that several CPU implementations share, through Highway with run-time dispatch. The
+// order of additions depends only on n and the instruction set, never on a caller's batch, so
+// results are reproducible.
 
 #pragma once
 

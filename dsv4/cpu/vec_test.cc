@@ -25,7 +25,7 @@ void for_shapes(const std::function<void(int64_t n, int64_t shift)>& check) {
   });
 }
 
-// Random floats at an odd address, with a sentinel behind the last.
+// Random floats at an odd address, followed by a sentinel.
 struct Floats {
   static constexpr float kSentinel = 12345.f;
   std::vector<float> memory;
@@ -50,7 +50,7 @@ TEST(Vec, DotAndSumSquares) {
       const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
       want += x * y, magnitude += std::abs(x * y), squares += x * x;
     }
-    // n products and n additions, each within half an ulp of what it adds up to.
+    // n products and n additions, each within half an ulp of its result.
     const double allowed = static_cast<double>(n + 1) * 0x1p-24;
     EXPECT_NEAR(static_cast<double>(dot(a.data(), b.data(), n)), want, allowed * magnitude) << n;
     EXPECT_NEAR(static_cast<double>(sum_squares(a.data(), n)), squares, allowed * squares) << n;
@@ -65,14 +65,14 @@ TEST(Vec, Axpy) {
     for (int64_t i = 0; i < n; ++i) {
       const double product = static_cast<double>(-1.7f) * static_cast<double>(x[i]);
       const double want = product + static_cast<double>(before[i]);
-      // The product is rounded or, fused, not; then the sum is.
+      // The product is rounded unless the operation is fused; then the sum is rounded.
       EXPECT_NEAR(static_cast<double>(y[i]), want, 0x1p-24 * (std::abs(product) + std::abs(want)));
     }
     EXPECT_TRUE(y.intact());
   });
 }
 
-TEST(Vec, ScaleAndMultiplyHaveTheBitsOfTheFormula) {
+TEST(Vec, ScaleAndMultiplyMatchTheFormulaBitForBit) {
   for_shapes([](int64_t n, int64_t shift) {
     Floats x(n, shift, 5), w(n, 3 - shift, 6), scaled(n, shift, 7), product(n, 1, 8);
     scale(0.3f, x.data(), scaled.data(), n);
@@ -99,8 +99,8 @@ TEST(Vec, WidenEveryBf16) {
   });
 }
 
-// Bit for bit f32_to_bf16 and f32_to_f16: around every bf16 value and midpoint, around f16's
-// midpoints, NaN with any payload, random patterns.
+// Compares bit for bit with f32_to_bf16 and f32_to_f16: around every bf16 value and midpoint,
+// around f16's midpoints, NaN with any payload, random patterns.
 TEST(Vec, NarrowTo16Bits) {
   std::vector<float> values;
   for (uint32_t high = 0; high < 65536; ++high) {
@@ -128,7 +128,7 @@ TEST(Vec, NarrowTo16Bits) {
   });
 }
 
-TEST(Vec, WidenAndNarrowStayInside) {
+TEST(Vec, WidenAndNarrowWriteOnlyTheirRange) {
   for_shapes([](int64_t n, int64_t shift) {
     Floats x(n, shift, 10), back(n, 3 - shift, 11);
     std::vector<uint16_t> codes(static_cast<size_t>(n + shift) + 1, 0x1234);

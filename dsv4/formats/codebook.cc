@@ -27,7 +27,8 @@ constexpr float kBnf5[] = {.0239f, .0718f, .1201f, .1692f, .2193f, .2707f, .3239
 constexpr std::span<const uint32_t> kNf[] = {kNf2, kNf3, kNf4, kNf5};
 constexpr std::span<const float> kBnf[] = {kBnf2, kBnf3, kBnf4, kBnf5};
 
-// Mirrors a positive half: value i of the half becomes codes n/2 + i and n/2 - 1 - i.
+// Mirrors a positive half: value i of the half becomes the value of codes n/2 + i and, negated,
+// n/2 - 1 - i.
 template <class Value>
 Codebook mirrored(int bits, const Value& positive) {
   Codebook book{.bits = bits};

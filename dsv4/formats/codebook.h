@@ -1,12 +1,12 @@
-// Codebooks of k-bit weights: the 2^K values that a code stands for, before the block's scale.
+// Codebooks of k-bit weights: the 2^K values that codes represent, before the block's scale.
 //
 //   nf    quantiles of a Gaussian at the midpoints of 2^K equal bins, ends at -1 and 1, no zero:
 //         c_i = fl32(fl32(Q((i + .5)/n)) / fl32(Q((n - .5)/n))), Q the normal quantile
 //   bnf   Lloyd-Max levels of a Gaussian divided by its block-of-32 absmax, ends free
 //   e2m1  the FP4 values over 8, K = 4 only: MXFP4 fits without loss (spec lowbit.md 7.1)
 //
-// These three are antisymmetric bit for bit and sorted: codes i and 2^K - 1 - i are negatives
-// (e2m1 has a -0 and a 0). A user's own may be any 2^K finite ascending numbers.
+// These three are sorted and antisymmetric bit for bit: codes i and 2^K - 1 - i are negatives of
+// each other (e2m1 has a -0 and a 0). A user's codebook may be any 2^K finite ascending numbers.
 // Source: spec lowbit.md 1.2.
 
 #pragma once
@@ -40,8 +40,8 @@ Codebook nf_codebook(int bits);
 Codebook bnf_codebook(int bits);
 Codebook e2m1_codebook();
 
-// 2^K finite values in ascending order, not all zero. Throws kBadInput naming the first that is
-// not.
+// 2^K finite values in ascending order, not all zero. Throws kBadInput with the first value that is
+// wrong.
 Codebook user_codebook(std::span<const float> values);
 
 }  // namespace dsv4

@@ -50,7 +50,7 @@ TEST(Codebook, AllAreSortedAndAntisymmetric) {
   }
 }
 
-// A Lloyd-Max table is a fixed point: each level is the mean of what rounds to it.
+// A Lloyd-Max table is a fixed point: each level is the mean of the values that round to it.
 TEST(Codebook, BnfIsLloydMaxOfABlockOverItsAbsmax) {
   Rng rng(3);
   constexpr int kBlocks = 60000, kBlock = 32;
@@ -89,7 +89,7 @@ TEST(Codebook, E2m1HoldsEveryFp4ValueOverEight) {
   }
 }
 
-TEST(Codebook, UsersOwn) {
+TEST(Codebook, ChecksUserCodebooks) {
   const std::vector<float> good{-2.f, -0.5f, 0.25f, 8.f};
   EXPECT_EQ(user_codebook(good).bits, 2);
   EXPECT_EQ(user_codebook(good).largest(), 8.f);

@@ -1,5 +1,5 @@
-// FP4 e2m1: sign in bit 3, magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6. Two codes a byte, low nibble =
-// even k. Source: spec dsv4.md 0.4, 10.4, 13.4; OCP Microscaling specification 1.0.
+// FP4 e2m1: sign in bit 3, magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6. Two codes per byte; the low nibble
+// is the even k. Source: spec dsv4.md 0.4, 10.4, 13.4; OCP Microscaling specification 1.0.
 
 #pragma once
 
@@ -18,13 +18,13 @@ DSV4_HD constexpr float e2m1_to_f32(uint8_t code) {
   return (code & 8u) != 0 ? -value : value;
 }
 
-// Round to nearest, ties to the even code, saturate at 6 (spec 13.4). NaN becomes +6, as cvt.rn
-// does.
+// Rounds to nearest, ties to the even code, and saturates at 6 (spec 13.4). NaN becomes +6, as with
+// cvt.rn.
 DSV4_HD constexpr uint8_t f32_to_e2m1(float value) {
   if (value != value) return 7;
   const uint8_t sign = (std::bit_cast<uint32_t>(value) >> 28) & 8u;
   const float a = value < 0 ? -value : value;
-  // Midpoints: a tie goes up exactly where the upper code is even.
+  // Midpoints: a tie rounds up exactly when the upper code is even.
   const uint8_t code = a > 5.f      ? 7
                        : a >= 3.5f  ? 6
                        : a > 2.5f   ? 5

@@ -32,7 +32,7 @@ uint8_t want_code(float v) {
   return sign | static_cast<uint8_t>(nearest(std::abs(static_cast<double>(v))));
 }
 
-TEST(E2M1, DecodesEveryCodeAndItComesBack) {
+TEST(E2M1, RoundTripsEveryCode) {
   for (uint32_t code = 0; code < 16; ++code) {
     const float value = e2m1_to_f32(static_cast<uint8_t>(code));
     EXPECT_EQ(static_cast<double>(value), formula(code)) << code;

@@ -22,7 +22,7 @@ double formula(uint32_t code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// What the encoder must give for any float.
+// The code that the encoder must return for any float.
 uint8_t want_code(const test::NearestCode& nearest, float v) {
   const auto sign = static_cast<uint8_t>(std::signbit(v) ? 0x80 : 0);
   if (std::isnan(v)) return sign | 0x7f;
@@ -46,7 +46,7 @@ TEST(E4M3, DecodesEveryCode) {
   }
 }
 
-TEST(E4M3, EveryCodeComesBack) {
+TEST(E4M3, RoundTripsEveryCode) {
   for (uint32_t code = 0; code < 256; ++code) {
     EXPECT_EQ(f32_to_e4m3(e4m3_to_f32(static_cast<uint8_t>(code))), code);
   }
@@ -76,7 +76,7 @@ TEST(E4M3, EncodesRandomFloats) {
   test::for_random_floats(
       2'000'000, 1, [](float v) { ASSERT_EQ(f32_to_e4m3(v), want_code(nearest_code(), v)) << v; });
   Rng rng(2);
-  for (int i = 0; i < 1'000'000; ++i) {  // within the range, where the codes are
+  for (int i = 0; i < 1'000'000; ++i) {  // within the range of the codes
     const auto v =
         static_cast<float>(std::ldexp(rng.uniform(-1, 1), static_cast<int>(rng.below(22)) - 12));
     ASSERT_EQ(f32_to_e4m3(v), want_code(nearest_code(), v)) << v;

@@ -4,7 +4,7 @@
 //   e > 0   2^(e - 11) (1 + m/16)        smallest normal 2^-10, largest 31
 //   e = 0   2^-10 m/16                   byte 0 is 0, smallest step 2^-14
 //
-// Every byte is a finite value, and values grow with the byte. Source: spec lowbit.md 1.2.
+// Every byte is a finite value, and values increase with the byte. Source: spec lowbit.md 1.2.
 
 #pragma once
 
@@ -24,9 +24,10 @@ DSV4_HD constexpr float e4m4_to_f32(uint8_t code) {
   return std::bit_cast<float>(((e + (127 - kE4M4Bias)) << 23) | (m << 19));
 }
 
-// The encoder of the format's reference, with its two habits: a mantissa that would round up to 16
-// stays 15 (no carry), and values from 32 on wrap (40 becomes 20). Zero, negative values and NaN
-// give 0. Who writes weights keeps values <= kE4M4Max (quantize_kbit refuses or rescales).
+// The encoder of the format's reference, with its two peculiarities: a mantissa that would round up
+// to 16 stays 15 (no carry), and values from 32 on wrap (40 becomes 20). Zero, negative values and
+// NaN give 0. Code that writes weights must keep values <= kE4M4Max (quantize_kbit refuses or
+// rescales).
 DSV4_HD constexpr uint8_t f32_to_e4m4(float value) {
   if (!(value > 0)) return 0;
   const auto bits = std::bit_cast<uint32_t>(value);

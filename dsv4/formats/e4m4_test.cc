@@ -10,7 +10,7 @@
 namespace dsv4 {
 namespace {
 
-// The encoder as spec lowbit.md 1.2 words it, in double precision.
+// The encoder of spec lowbit.md 1.2 in double precision.
 uint8_t by_the_spec(double v) {
   if (v <= 0) return 0;
   const int u = static_cast<int>(std::floor(std::log2(v)));
@@ -36,7 +36,7 @@ TEST(E4m4, GoldenValues) {  // spec 1.6
   EXPECT_EQ(e4m4_to_f32(0x01), 0x1p-14f);
 }
 
-TEST(E4m4, EveryByteComesBackAndValuesGrow) {
+TEST(E4m4, RoundTripsEveryByteAndValuesIncrease) {
   for (int byte = 0; byte < 256; ++byte) {
     const auto code = static_cast<uint8_t>(byte);
     const int e = byte >> 4, m = byte & 15;
@@ -55,13 +55,13 @@ TEST(E4m4, PowersOfTwoAreExact) {
   }
 }
 
-TEST(E4m4, EncoderIsTheOneOfTheSpec) {
+TEST(E4m4, EncoderMatchesTheSpec) {
   Rng rng(7);
   for (int i = 0; i < 200000; ++i) {
     const auto value = static_cast<float>(std::exp2(rng.uniform() * 26 - 18));  // 2^-18 .. 2^8
     ASSERT_EQ(f32_to_e4m4(value), by_the_spec(static_cast<double>(value))) << value;
   }
-  // Ties of the mantissa: halfway between two bytes, to the even one; above the last: no carry.
+  // Mantissa ties: halfway between two bytes rounds to the even one; above the last one, no carry.
   for (int byte = 0; byte < 255; ++byte) {
     const double tie = (static_cast<double>(e4m4_to_f32(static_cast<uint8_t>(byte))) +
                         static_cast<double>(e4m4_to_f32(static_cast<uint8_t>(byte + 1)))) /
@@ -70,7 +70,7 @@ TEST(E4m4, EncoderIsTheOneOfTheSpec) {
   }
 }
 
-TEST(E4m4, NothingBelowZero) {
+TEST(E4m4, NegativeValuesAndNanGiveZero) {
   EXPECT_EQ(f32_to_e4m4(-1.f), 0);
   EXPECT_EQ(f32_to_e4m4(-0.f), 0);
   EXPECT_EQ(f32_to_e4m4(std::numeric_limits<float>::denorm_min()), 0);

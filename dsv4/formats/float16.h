@@ -13,7 +13,7 @@ DSV4_HD constexpr float bf16_to_f32(uint16_t code) {
   return std::bit_cast<float>(static_cast<uint32_t>(code) << 16);
 }
 
-// NaN stays NaN (quieted, sign kept); overflow rounds to infinity as IEEE says.
+// NaN stays NaN (quieted, sign kept); overflow rounds to infinity as in IEEE 754.
 DSV4_HD constexpr uint16_t f32_to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -43,7 +43,7 @@ DSV4_HD constexpr uint16_t f32_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
   if (magnitude < std::bit_cast<uint32_t>(0x1p-14f)) {
-    // Subnormal: count of 2^-24 steps, which is the last place of 0.5: the float adder rounds.
+    // Subnormal: the number of 2^-24 steps. 2^-24 is the last place of 0.5, so adding 0.5 rounds.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000u);
   }

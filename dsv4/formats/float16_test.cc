@@ -12,8 +12,8 @@ static_assert(round_to_bf16(1.f + 0x1p-8f) == 1.f && round_to_bf16(1.f + 0x3p-8f
 static_assert(f16_to_f32(0x3c00) == 1.f && f16_to_f32(0x7bff) == 65504.f);
 static_assert(f16_to_f32(0x0001) == 0x1p-24f);
 
-// A sign, `exponent_bits`, `mantissa_bits`, IEEE bias. Infinity reads as the power of two that
-// would follow the largest number, which is where overflow begins to round to it.
+// A sign, `exponent_bits`, `mantissa_bits`, IEEE bias. Infinity is taken as the power of two that
+// would follow the largest number, where rounding to infinity begins.
 double formula(uint32_t code, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = static_cast<int>(code >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -61,10 +61,10 @@ void check_encoder(float v) {
   }
 }
 
-TEST(BF16, EveryCodeComesBack) {
+TEST(BF16, RoundTripsEveryCode) {
   for (uint32_t code = 0; code < 65536; ++code) {
     const float value = bf16_to_f32(static_cast<uint16_t>(code));
-    // A signalling NaN comes back quiet.
+    // A signaling NaN is returned as a quiet NaN.
     const uint32_t want = std::isnan(value) ? code | 0x40 : code;
     ASSERT_EQ(f32_to_bf16(value), want);
   }
@@ -104,10 +104,10 @@ void check_f16_encoder(float v) {
   }
 }
 
-TEST(F16, EveryCodeComesBack) {
+TEST(F16, RoundTripsEveryCode) {
   for (uint32_t code = 0; code < 65536; ++code) {
     const float value = f16_to_f32(static_cast<uint16_t>(code));
-    // NaN comes back without its payload.
+    // NaN is returned without its payload.
     ASSERT_EQ(f32_to_f16(value), std::isnan(value) ? (code & 0x8000) | 0x7e00 : code);
   }
 }

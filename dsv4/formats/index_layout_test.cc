@@ -71,7 +71,7 @@ void check_round_trip(const Layout& layout) {
   }
 }
 
-TEST(IndexLayout, ValuesAreStableOnceQuantised) {
+TEST(IndexLayout, QuantizedValuesAreStable) {
   check_round_trip(IndexLayoutFp4{});
   check_round_trip(IndexLayoutFp4{32});
   check_round_trip(IndexLayoutFp8{});

@@ -3,14 +3,14 @@
 //   value of element i = codebook[code_i] * e4m4(scale)
 //   plane word j (j = 0 .. K-1) holds bit j of the 32 codes; its bit i belongs to element i
 //
-// A matrix [n, k] has its blocks along k, which is a multiple of 32. Two layouts:
+// The blocks of a matrix [n, k] are along k, which is a multiple of 32. There are two layouts:
 //
 //   flat    words [n, k/32, K], scales [n, k/32]                           the file format
 //   tiled   words [k_pad/64, n, 2, K], scales [k_pad/64, n, 2]             n a multiple of 128,
 //           k_pad = k rounded up to 64, block b of a row at [b/2, row, b%2]; padding is zero
 //
 // The reference allocates flat buffers one block longer, for kernels that read past the end;
-// nothing here does or needs that. Source: spec lowbit.md 1.2.
+// nothing in this project needs that. Source: spec lowbit.md 1.2.
 
 #pragma once
 
@@ -38,7 +38,7 @@ DSV4_HD constexpr uint8_t kbit_code(const uint32_t* planes, int bits, int i) {
   return static_cast<uint8_t>(code);
 }
 
-// Where the blocks of a matrix [n, k] lie in the tiled layout.
+// Positions of the blocks of a matrix [n, k] in the tiled layout.
 struct KbitTiles {
   static constexpr int kTileK = 64, kTileN = 128;
 

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kUnitBlocks = KbitImage::kUnitColumns / kKbitBlock;
 
-// Row `row` of the image is row `row` of the only weight, or one of gate's or up's in groups of 8.
+// The source of row `row` of the image: the same row of the only weight, or a row of gate or up,
+// which alternate in groups of 8.
 struct SourceRow {
   size_t weight;
   int64_t row;
@@ -20,7 +21,7 @@ SourceRow source_row(int64_t row, size_t num_weights) {
   return {static_cast<size_t>(row % 16 / 8), row / 16 * 8 + row % 8};
 }
 
-// The codes and scales of one unit, rows and columns in natural order; zero where padded.
+// The codes and scales of one unit, with rows and columns in natural order and zeros as padding.
 struct Unit {
   uint8_t codes[KbitImage::kUnitRows][KbitImage::kUnitColumns] = {};
   uint8_t scales[KbitImage::kUnitRows][kUnitBlocks] = {};
@@ -95,7 +96,7 @@ void read_unit(const KbitImage& image, const uint8_t* bytes, Unit& unit) {
   }
 }
 
-// Calls visit(unit bytes offset in the strip, first row, first column) for the units of a strip.
+// Calls visit(offset of the unit in the strip in bytes, first row, first column) for each unit.
 template <class Visit>
 void for_each_unit(const KbitImage& image, int64_t strip, const Visit& visit) {
   for (int64_t c = 0; c < image.units_along_k(); ++c) {

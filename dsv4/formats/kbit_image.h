@@ -1,30 +1,32 @@
-// The kernel image of a k-bit weight: the same codes and scales as the flat layout (kbit.h) in the
-// order in which tensor cores read them. A reversible permutation, made once at load; the picture
-// is in docs/kernels/kbit_image.md.
+// The kernel image of a k-bit weight: the codes and scales of the flat layout (kbit.h) in the order
+// in which tensor cores read them. It is a reversible permutation, made once at load; docs/kernels/
+// kbit_image.md has a picture.
 //
 //   unit    16 rows x 256 columns: K 16-byte vectors for each of 32 lanes, then 128 bytes of scales
 //             codes    [K][32 lanes][16 bytes]
 //             scales   [8 g][8 blocks][2 h]     row g + 8h, block of 32 columns
-//   image   [strips of 64 rows][k/256][4 warps] units: a strip's units follow each other along k,
-//           so a slice of k is one run of bytes; n is padded to 64 rows, k to 256, with zero bytes
+//   image   [strips of 64 rows][k/256][4 warps] units: the units of a strip are consecutive along
+//           k, so a slice of k is one run of bytes; n is padded to 64 rows, k to 256, with zero
+//           bytes
 //
-// Lane l = 4g + t holds what mma.sync m16n8k16 and wgmma m64nNk16 (A in registers; warp w has rows
-// 16w .. 16w+15 of the strip) expect of it, k in natural order. Its 4K words, in vectors of four,
-// serve four steps of 64 columns; step j takes words Kj .. Kj+K-1. A step is four groups i (k16
-// each) of eight codes; code q = 2r + p is half p of A register r:
+// Lane l = 4g + t holds the elements of A that mma.sync m16n8k16 and wgmma m64nNk16 (A in
+// registers; warp w has rows 16w .. 16w+15 of the strip) require of it, with k in natural order.
+// Its 4K words, in vectors of four, are the codes of four steps of 64 columns; step j uses words Kj
+// .. Kj+K-1. A step is four groups i (k16 each) of eight codes; code q = 2r + p is half p of A
+// register r:
 //
 //   row g + 8 (r % 2),  column 64 j + 16 i + 2t + 8 (r / 2) + p
 //
-// and sits in nibble q of a word, so that neighbouring nibbles make one register:
+// and is nibble q of a word, so that two neighboring nibbles make one register:
 //
 //   K = 2   word i/2, bits 0-1 (even i) or 2-3 (odd i) of the nibble
 //   K = 3   words 0-2: bits 0-2 of the nibble, group i = word; group 3: bit b in bit 3 of word b
 //   K = 4   word i
 //   K = 5   word i holds bits 0-3; bit 4 of half p of register r is bit 4i + r + 16p of word 4
 //
-// Codes of an antisymmetric codebook are stored as sign (top bit) and magnitude index, others as
-// they are. With two weights (gate, up) rows 0-7 of a unit are gate's and 8-15 up's: row 8u + g of
-// both lands in one lane, and SwiGLU needs no exchange. Source: spec lowbit.md 4.2, 4.5; PTX ISA,
+// Codes of an antisymmetric codebook are stored as sign (top bit) and magnitude index, other codes
+// unchanged. With two weights (gate, up), rows 0-7 of a unit are gate's and 8-15 up's: row 8u + g
+// of both is in one lane, and SwiGLU needs no exchange. Source: spec lowbit.md 4.2, 4.5; PTX ISA,
 // "Matrix fragments for mma.m16n8k16".
 
 #pragma once
@@ -66,7 +68,7 @@ struct KbitImage {
 };
 static_assert(KbitImage{64, 256, 4}.bytes() == 64 * 256 / 2 + 64 * 8);  // the flat layout's size
 
-// Where code e = 8i + q of lane l in a step lies in the unit's 16 rows and the step's 64 columns.
+// The position of code e = 8i + q of lane l, in the unit's 16 rows and the step's 64 columns.
 struct KbitFragment {
   int row, column;
 };
@@ -91,13 +93,14 @@ void pack_kbit_lane(const uint8_t* codes, int bits, uint32_t* words);
 void unpack_kbit_lane(const uint32_t* words, int bits, uint8_t* codes);
 
 // The image of one weight, or of gate and up interleaved (equal shape, bits and codebook; checked).
-// Codebook and scale2 are not in it: the epilogue of a product applies scale2, to each its own.
+// Codebook and scale2 are not part of it: the epilogue of the GEMM applies scale2 to each weight's
+// rows.
 KbitImage kbit_image(const WeightView& weight);
 KbitImage kbit_image(const WeightView& gate, const WeightView& up);
 // Strips are independent: `strip` is the strip-th of image.num_strips(). bytes: [strip_bytes()]
 void pack_kbit_strip(const KbitImage& image, std::span<const WeightView> weights, int64_t strip,
                      std::span<uint8_t> bytes);
-// The inverse into flat tensors [n, k/32 * K] I32 and [n, k/32] U8, one pair for each weight.
+// The inverse into flat tensors [n, k/32 * K] I32 and [n, k/32] U8, one pair per weight.
 struct KbitTensors {
   TensorView planes, scale;
 };

@@ -144,14 +144,14 @@ TEST_P(KbitImageBits, SignMagnitudeKeepsTheValue) {
   }
 }
 
-// mma.sync m16n8k16 by the words of the PTX ISA: which lane holds which element of A (registers
-// a0-a7 as halves), and which lane's accumulators are which elements of C.
+// mma.sync m16n8k16 as in the PTX ISA: which lane holds which element of A (registers a0-a7 as
+// halves), and which lane's accumulators are which elements of C.
 struct MmaA {
   static int row(int lane, int i) { return lane / 4 + (i % 4 < 2 ? 0 : 8); }
   static int column(int lane, int i) { return lane % 4 * 2 + i % 2 + (i < 4 ? 0 : 8); }
 };
 
-// A product of 16 rows by 8 tokens made only of what the lanes hold.
+// A GEMM of 16 rows by 8 tokens computed only from what the lanes hold.
 TEST_P(KbitImageBits, FeedsTheTensorCoreFragments) {
   const int bits = GetParam();
   constexpr int64_t kRows = 128, kColumns = 512;
@@ -190,7 +190,7 @@ TEST_P(KbitImageBits, FeedsTheTensorCoreFragments) {
 
 INSTANTIATE_TEST_SUITE_P(K, KbitImageBits, testing::Range(kMinKbit, kMaxKbit + 1));
 
-TEST(KbitImage, SaysWhatDoesNotFit) {
+TEST(KbitImage, ReportsWhatDoesNotFit) {
   Rng rng(1);
   const Flat a(16, 64, nf_codebook(3), rng), b(16, 64, bnf_codebook(3), rng),
       c(12, 64, nf_codebook(3), rng);

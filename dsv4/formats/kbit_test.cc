@@ -20,7 +20,7 @@ TEST(Kbit, GoldenPlanes) {  // spec 1.6
   }
 }
 
-TEST(Kbit, CodesComeBack) {
+TEST(Kbit, RoundTripsCodes) {
   Rng rng(1);
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     uint8_t codes[kKbitBlock];
@@ -31,7 +31,8 @@ TEST(Kbit, CodesComeBack) {
   }
 }
 
-// The reference's order: tiles of 64 k x 128 n, k tiles outermost; in a tile: column, block, plane.
+// The reference's order: tiles of 64 k x 128 n, tiles along k outermost; within a tile: column,
+// block, plane.
 TEST(Kbit, TiledOrderIsTilesColumnsBlocksPlanes) {
   for (const int64_t k : {32, 64, 96, 256}) {
     const KbitTiles tiles{.n = 256, .k = k, .bits = 3};

@@ -1,5 +1,5 @@
-// Byte layout of one page of attention entries (window tokens or compressed entries). Layout only:
-// who owns a page is cache/'s business.
+// Byte layout of one page of attention entries (window tokens or compressed entries). The ownership
+// of pages is in cache/.
 //
 // V4 (spec dsv4.md 12.2; with nope 448 and rope 64 a row takes 584 bytes), B rows:
 //
@@ -14,8 +14,8 @@
 //
 //   r = nope x e4m3, then nope/128 f32 scales, then rope x bf16 (keys only: the values are nope)
 //
-// A scale multiplies the group of e4m3 values that it belongs to; all numbers are little endian.
-// Plain: B rows of (nope + rope) floats or bf16s.
+// A scale multiplies its group of e4m3 values; all numbers are little endian. Plain: B rows of
+// (nope + rope) floats or bf16s.
 
 #pragma once
 
@@ -31,7 +31,7 @@ namespace dsv4 {
 enum class KvRowFormat : uint8_t { kV4, kV32 };
 
 struct KvLayout {
-  int nope = 448;  // dims quantised to e4m3; a multiple of group() in the packed forms
+  int nope = 448;  // dims quantized to e4m3; a multiple of group() in the packed forms
   int rope = 64;   // dims kept in bf16
   KvRowFormat format = KvRowFormat::kV4;
 
@@ -42,11 +42,11 @@ struct KvLayout {
   DSV4_HD constexpr int64_t scale_bytes() const {
     return v32() ? int64_t{4} * num_scales() : align_up(num_scales(), 8);
   }
-  // From one entry of a page to the next.
+  // Bytes from one entry of a page to the next.
   DSV4_HD constexpr int64_t entry_bytes() const {
     return nope + 2 * rope + (v32() ? scale_bytes() : 0);
   }
-  // Of a row, wherever its parts lie.
+  // Bytes of a row, contiguous or not.
   DSV4_HD constexpr int64_t row_bytes() const { return nope + 2 * rope + scale_bytes(); }
   DSV4_HD constexpr int64_t page_bytes(int64_t entries) const {
     return v32() ? entries * row_bytes() : align_up(entries * row_bytes(), entry_bytes());
@@ -65,7 +65,7 @@ static_assert(KvLayout{}.entry_bytes() == 576 && KvLayout{}.scale_bytes() == 8);
 static_assert(KvLayout{}.page_bytes(64) == 37440 && KvLayout{}.page_bytes(2) == 1728);
 static_assert(kV32Layout.row_bytes() == 656 && kV32Layout.page_bytes(64) == 64 * 656);
 
-// Scale g of an entry whose scales start at `scales`, whatever float was written there.
+// Scale g of an entry whose scales start at `scales`; any float is valid.
 DSV4_HD inline float kv_scale(const KvLayout& layout, const uint8_t* scales, int g) {
   if (!layout.v32()) return ue8m0_to_f32(scales[g]);
   uint32_t bits = 0;
@@ -73,7 +73,7 @@ DSV4_HD inline float kv_scale(const KvLayout& layout, const uint8_t* scales, int
   return std::bit_cast<float>(bits);
 }
 
-// The quantiser of V3.2 rows: s = pow2ceil(max(max|x| / 448, 1e-4)), code = e4m3(x / s).
+// The quantizer of V3.2 rows: s = pow2ceil(max(max|x| / 448, 1e-4)), code = e4m3(x / s).
 DSV4_HD inline float quantize_v32(const float* x, int n, uint8_t* codes) {
   const float ratio = absmax(x, n) / 448.f;
   const uint8_t scale = pow2ceil_ue8m0(ratio < 1e-4f ? 1e-4f : ratio);

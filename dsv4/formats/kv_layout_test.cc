@@ -12,7 +12,7 @@ namespace {
 
 constexpr KvLayout kV4{};
 
-// Spec 12.2: payload and stride of pages of 64 and 2 entries; 584 bytes an entry.
+// Spec 12.2: payload and stride of pages of 64 and 2 entries; 584 bytes per entry.
 static_assert(kV4.page_bytes(64) == 37'440 && 64 * 584 == 37'376);
 static_assert(kV4.page_bytes(2) == 1'728 && kV4.page_bytes(0) == 0);
 static_assert(kV4.row_bytes() == 584 && kV4.rope_offset(1) == 576 + 448);
@@ -72,7 +72,7 @@ TEST(KvLayout, GoldenBytes) {
   const uint8_t scales[16] = {0x78, 0x7f, 105, 105, 105, 105, 105, 0,  //
                               105,  105,  105, 105, 105, 105, 118, 0};
   for (size_t b = 0; b < 16; ++b) EXPECT_EQ(page[1152 + b], scales[b]) << b;
-  for (size_t b = 1168; b < 1728; ++b) ASSERT_EQ(page[b], 0xee) << "the pad is nobody's";
+  for (size_t b = 1168; b < 1728; ++b) ASSERT_EQ(page[b], 0xee) << "the padding was written";
 
   std::vector<float> back(512);
   unpack_kv_entry(kV4, page.data(), 2, 0, back.data());
@@ -94,7 +94,8 @@ TEST(KvLayout, GoldenBytesOfV32) {
   x[575] = -2.f;
   pack_kv_entry(kV32Layout, x.data(), page.data(), 2, 1);
 
-  for (size_t b = 0; b < 656; ++b) ASSERT_EQ(page[b], 0xee) << "the other row, byte " << b;
+  for (size_t b = 0; b < 656; ++b)
+    ASSERT_EQ(page[b], 0xee) << "the other row was written, byte " << b;
   EXPECT_EQ(page[656], 0x7e);
   EXPECT_EQ(page[656 + 1], 0xd5);
   EXPECT_EQ(page[656 + 2], 0x00);
@@ -118,7 +119,7 @@ TEST(KvLayout, GoldenBytesOfV32) {
   EXPECT_EQ(back[575], -2.f);
 }
 
-// Serving engines also write scales that are no powers of two.
+// Serving engines also write scales that are not powers of two.
 TEST(KvLayout, UnpacksAnyScaleOfV32) {
   std::vector<uint8_t> row(656, 0);
   const float scales[4] = {0.3f, 1.f / 448.f, 3e-39f, 1000.1f};
@@ -139,8 +140,8 @@ TEST(KvLayout, PackingWritesOnlyItsEntry) {
   }
 }
 
-// Values come back unchanged once they have been quantised. Bytes may move once more: a group whose
-// largest value rounds down to 224 s has 448 * s/2 as its largest the next time.
+// Quantized values are unchanged by a second pack. Their bytes may change once more: a group whose
+// largest value rounds down to 224 s has the largest value 448 * s/2 the next time.
 TEST(KvLayout, PackOfUnpackIsStable) {
   Rng rng(3);
   for (const KvLayout& layout : {kV4, KvLayout{64, 16}, kV32Layout}) {

@@ -1,4 +1,4 @@
-// The activation quantisers of spec 0.4 for one group of values: Q8 (e4m3 codes) and Q4 (e2m1
+// The activation quantizers of spec 0.4 for one group of values: Q8 (e4m3 codes) and Q4 (e2m1
 // codes), each with one UE8M0 scale per group. S8/S4 are Q8/Q4 followed by decode.
 //
 //   Q8: a = max(max|x|, 1e-4);      s = pow2ceil(a * fp32(1/448));
@@ -7,7 +7,7 @@
 //       code = e2m1(clamp(x/s, -6, 6))
 //
 // For finite x the scale bytes stay within 105..247 (Q8) and 1..253 (Q4), so 1/s is a normal float.
-// NaN has no say in the scale. Values above 3.5 * 2^126 may round to 2^128, which decodes to
+// NaN does not affect the scale. Values above 3.5 * 2^126 may round to 2^128, which decodes to
 // infinity.
 
 #pragma once
@@ -42,7 +42,7 @@ DSV4_HD constexpr float inverse_scale(uint8_t scale) {
   return ue8m0_to_f32(static_cast<uint8_t>(254 - scale));
 }
 
-// Codes saturate inside the encoders, which is the clamp of the formula.
+// The encoders saturate, which is the clamp of the formula.
 DSV4_HD constexpr uint8_t quantize_group_q8(const float* x, int n, uint8_t* codes) {
   const uint8_t scale = q8_scale(absmax(x, n));
   const float inverse = inverse_scale(scale);

@@ -18,7 +18,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 static_assert(ue8m0_to_f32(0x7f) == 1.f && ue8m0_to_f32(0x78) == 0x1p-7f);
 static_assert(q8_scale(3.f) == 0x78 && q8_scale(448.f) == 0x7f && q8_scale(0.f) == 127 - 22);
 static_assert(q4_scale(6.f) == 127 && q4_scale(6.5f) == 128 && q4_scale(0.f) == 1);
-// No finite input drives a scale to its ends, so every scale and every inverse is a normal float.
+// No finite input gives the smallest or largest scale, so every scale and every inverse is a normal
+// float.
 static_assert(q8_scale(kMost) == 247 && q4_scale(kMost) == 253);
 
 TEST(UE8M0, DecodesEveryCode) {
@@ -59,7 +60,7 @@ TEST(Scales, InverseIsExactForEveryScale) {
     for (int i = 0; i < 2000; ++i) {
       const auto x = std::bit_cast<float>(static_cast<uint32_t>(rng.bits()));
       if (std::isnan(x)) continue;
-      // Both are the one rounding of the same real number, subnormal and infinite results included.
+      // Both round the same real number once, subnormal and infinite results included.
       ASSERT_EQ(std::bit_cast<uint32_t>(x * inverse_scale(scale)),
                 std::bit_cast<uint32_t>(x / ue8m0_to_f32(scale)))
           << x << " scale " << code;
@@ -95,7 +96,7 @@ struct Format {
   float floor;
 };
 
-// Quantises one group both ways.
+// Quantizes one group both ways.
 template <int kSize>
 void check_group(const std::array<float, kSize>& x) {
   static const Format q8{
@@ -122,7 +123,7 @@ void check_group(const std::array<float, kSize>& x) {
   }
 }
 
-TEST(Groups, EqualTheDefinition) {
+TEST(Groups, MatchTheDefinition) {
   Rng rng(7);
   for (int round = 0; round < 20'000; ++round) {
     std::array<float, 32> x{};
@@ -146,7 +147,7 @@ TEST(Groups, FloorsAndLargestFloats) {
 TEST(Groups, InfinityAndNan) {
   const std::array<float, 4> x{1.f, kNan, -kNan, 448.f};
   std::array<uint8_t, 4> codes{};
-  EXPECT_EQ(quantize_group_q8(x.data(), 4, codes.data()), 127) << "NaN has no say in the scale";
+  EXPECT_EQ(quantize_group_q8(x.data(), 4, codes.data()), 127) << "NaN affects the scale";
   EXPECT_EQ(codes, (std::array<uint8_t, 4>{0x38, 0x7f, 0xff, 0x7e}));
   const std::array<float, 2> y{-kInf, 1.f};
   EXPECT_EQ(quantize_group_q8(y.data(), 2, codes.data()), 254);

@@ -5,7 +5,7 @@
 //   overlap (r = 4):   rows 8, columns 2 d_c; rows 0..3 previous block, rows 4..7 current block
 //   otherwise:         rows r, columns d_c;   row t mod r
 //
-// A fresh sequence starts with kv 0 and gate -inf, which makes absent rows weigh exactly nothing.
+// A fresh sequence starts with kv 0 and gate -inf, so absent rows have exactly zero weight.
 
 #pragma once
 
@@ -20,7 +20,7 @@ struct StateLayout {
   int ratio = 4;    // r: tokens per entry
   int width = 512;  // d_c
 
-  // CSA borrows the previous block; HCA does not (spec 5.1).
+  // CSA overlaps with the previous block; HCA does not (spec 5.1).
   DSV4_HD constexpr bool overlap() const { return ratio == 4; }
   DSV4_HD constexpr int rows() const { return overlap() ? 2 * ratio : ratio; }
   DSV4_HD constexpr int columns() const { return overlap() ? 2 * width : width; }

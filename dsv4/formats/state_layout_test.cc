@@ -13,7 +13,7 @@ namespace {
 static_assert(4 * (21 * (StateLayout{4, 512}.floats() + StateLayout{4, 128}.floats()) +
                    20 * StateLayout{128, 512}.floats()) ==
               12'206'080);
-// And of a Pro sequence: 30 CSA, 31 HCA.
+// The same for a Pro sequence: 30 CSA, 31 HCA.
 static_assert(4 * (30 * (StateLayout{4, 512}.floats() + StateLayout{4, 128}.floats()) +
                    31 * StateLayout{128, 512}.floats()) ==
               18'710'528);
@@ -31,7 +31,7 @@ TEST(StateLayout, RowsOfTheOpenBlock) {
   EXPECT_EQ(csa.row_of(int64_t{1} << 40), 4);
 }
 
-TEST(StateLayout, ResetMakesAbsentRowsWeighNothing) {
+TEST(StateLayout, ResetGivesAbsentRowsZeroWeight) {
   for (const StateLayout& layout : {StateLayout{4, 8}, StateLayout{16, 3}}) {
     std::vector<float> state(static_cast<size_t>(layout.floats()) + 1, 5.f);
     reset_state(layout, state.data());

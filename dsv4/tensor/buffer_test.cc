@@ -16,7 +16,7 @@ TEST(Buffer, IsAlignedAndZero) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.view().data) % 64, 0u) << n;
     EXPECT_TRUE(std::all_of(buffer.as<uint16_t>(), buffer.as<uint16_t>() + n,
                             [](uint16_t v) { return v == 0; }));
-    std::fill_n(buffer.as<uint16_t>(), n, uint16_t{0xffff});  // asan watches the end
+    std::fill_n(buffer.as<uint16_t>(), n, uint16_t{0xffff});  // asan detects a write past the end
   }
 }
 
@@ -36,9 +36,9 @@ TEST(Buffer, MovingKeepsTheMemory) {
   EXPECT_TRUE(Buffer().empty());
 }
 
-TEST(Buffer, PagesCostNothingUntilTouched) {
+TEST(Buffer, PagesAreNotCommittedUntilTouched) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's shadow memory counts too";
+  GTEST_SKIP() << "the sanitizer's shadow memory is counted too";
 #endif
   const auto peak_kib = [] {
     rusage usage{};

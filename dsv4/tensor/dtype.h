@@ -1,4 +1,4 @@
-// Element types of tensors: name, width, safetensors spelling.
+// Element types of tensors: name, width, spelling in safetensors.
 
 #pragma once
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kAlign = 256;
 
-// calloc keeps fresh pages untouched (aligned_alloc + memset would commit them); the slack pays for
-// alignment and for the address to free, which lies in front of the data.
+// calloc keeps fresh pages untouched (aligned_alloc + memset would commit them). The extra bytes
+// are for alignment and for the address to free, which is stored before the data.
 class HostMemory : public Memory {
  public:
   std::byte* allocate(int64_t bytes) override {

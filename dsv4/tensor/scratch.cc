@@ -58,9 +58,9 @@ TensorView Scratch::take(DType dtype, std::initializer_list<int64_t> shape) {
   return view;
 }
 
-// Moves on to a chunk that holds `bytes`. Chunks behind the current one hold no live view, so one
-// that is too small is replaced, at least doubled: needs that grow by a little every step cost
-// little.
+// Switches to the next chunk, which must hold `bytes`. Chunks after the current one contain no live
+// view, so a chunk that is too small is replaced by one of at least twice its size: needs that grow
+// a little in every step reallocate rarely.
 void Scratch::next_chunk(int64_t bytes) {
   if (borrows())
     fail(ErrorCode::kResource, "a workspace of {} bytes is too small: {} are wanted", room(),
@@ -71,7 +71,7 @@ void Scratch::next_chunk(int64_t bytes) {
     chunks_.emplace_back(DType::kU8, std::initializer_list<int64_t>{want}, *memory_);
   } else if (chunk_bytes(next) < bytes) {
     want = std::max(want, 2 * chunk_bytes(next));
-    chunks_[next] = Buffer();  // before the larger one is taken
+    chunks_[next] = Buffer();  // freed before the larger one is allocated
     chunks_[next] = Buffer(DType::kU8, {want}, *memory_);
   }
   chunk_ = next;

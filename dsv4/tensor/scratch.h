@@ -1,9 +1,9 @@
 // Bump allocator for the temporaries of one forward step. Memory is kept between steps; a Scope
-// gives back what was taken inside it, so blocks of layers reuse the same bytes.
+// returns what was taken inside it, so consecutive layers reuse the same bytes.
 //
-// A counting Scratch owns nothing and hands out views without data: who walks through the same
-// takes and scopes as a forward step reads off peak_bytes() what the step needs. A borrowing
-// Scratch hands out memory that its caller owns, and never more than that.
+// A counting Scratch owns nothing and returns views without data: after the same takes and scopes
+// as in a forward step, peak_bytes() is the memory that the step needs. A borrowing Scratch returns
+// parts of memory that its caller owns, and never more than that.
 
 #pragma once
 
@@ -18,18 +18,19 @@ class Scratch {
  public:
   explicit Scratch(Memory& memory = host_memory()) : memory_(&memory) {}
   static Scratch counting();
-  // bytes: [n] U8, 256-byte aligned, for as long as this lives; empty: no byte. A take() that does
-  // not fit throws kResource with both sizes.
+  // bytes: [n] U8, 256-byte aligned, must outlive this object; may be empty. A take() that does not
+  // fit throws kResource with both sizes.
   static Scratch borrowing(const TensorView& bytes);
 
-  // One chunk for all that follows, which then has no gaps. Before the first take().
+  // Allocates one chunk for all takes that follow, so there are no gaps. Call before the first
+  // take().
   void reserve(int64_t bytes);
-  // Uninitialised memory that lives until the enclosing Scope ends.
+  // Uninitialized memory that is valid until the enclosing Scope ends.
   TensorView take(DType dtype, std::initializer_list<int64_t> shape);
   int64_t reserved_bytes() const;
-  // Everything that is taken now, as one view. Only while it fits what was reserved.
+  // Everything that is taken at present, as one view. Only valid while it fits the reservation.
   TensorView taken() const;
-  int64_t peak_bytes() const { return peak_; }  // the most that was taken at a time
+  int64_t peak_bytes() const { return peak_; }  // the most bytes taken at a time
 
   class Scope {
    public:
@@ -49,14 +50,14 @@ class Scratch {
   void next_chunk(int64_t bytes);
   bool borrows() const { return memory_ == nullptr; }
   int64_t chunk_bytes(size_t chunk) const { return chunks_[chunk].view().numel(); }
-  std::byte* chunk_data() const;  // of the one in use
-  int64_t room() const;           // bytes in it, used or not
+  std::byte* chunk_data() const;  // of the chunk in use
+  int64_t room() const;           // bytes of the chunk in use, taken or free
 
-  Memory* memory_;  // null: borrowed_ is all there is
+  Memory* memory_;  // null: all memory is borrowed_
   TensorView borrowed_;
-  std::deque<Buffer> chunks_;  // each [bytes] U8; a full one is left and the next is used
-  size_t chunk_ = 0;           // the one in use
-  int64_t used_ = 0;           // bytes of it
+  std::deque<Buffer> chunks_;  // each [bytes] U8; when one is full, the next is used
+  size_t chunk_ = 0;           // index of the chunk in use
+  int64_t used_ = 0;           // bytes taken of it
   int64_t live_ = 0, peak_ = 0;
   bool counting_ = false;
 };

@@ -10,7 +10,7 @@
 namespace dsv4 {
 namespace {
 
-TEST(Scratch, ScopesGiveBackAndViewsStayApart) {
+TEST(Scratch, ScopesReturnMemoryAndViewsDoNotOverlap) {
   Scratch scratch;
   const TensorView a = scratch.take(DType::kF32, {100});
   std::memset(a.data, 1, 400);
@@ -18,7 +18,7 @@ TEST(Scratch, ScopesGiveBackAndViewsStayApart) {
   for (int i = 0; i < 3; ++i) {
     const Scratch::Scope scope(scratch);
     const TensorView b = scratch.take(DType::kU8, {1000});
-    EXPECT_TRUE(inner == nullptr || inner == b.data) << "the same bytes are used again";
+    EXPECT_TRUE(inner == nullptr || inner == b.data) << "the same bytes are reused";
     inner = b.data;
     std::memset(b.data, 2, 1000);
   }
@@ -35,8 +35,9 @@ TEST(Scratch, LargeAndEmptyTensors) {
   EXPECT_TRUE(after.data + 10 <= large.data || after.data >= large.data + large.numel());
 }
 
-// A long prefill: every step needs a little more than the one before, beside a tensor that stays.
-TEST(Scratch, GrowingNeedsDoNotPileUp) {
+// As in a long prefill, every step needs a little more than the step before, while one tensor
+// stays.
+TEST(Scratch, GrowingNeedsDoNotAccumulateChunks) {
   Scratch scratch;
   const TensorView kept = scratch.take(DType::kU8, {int64_t{7} << 20});
   std::memset(kept.data, 3, 1000);
@@ -51,9 +52,9 @@ TEST(Scratch, GrowingNeedsDoNotPileUp) {
   EXPECT_EQ(kept.data[999], std::byte{3});
 }
 
-// The same takes, counted and real: a reservation of the peak is enough for them, without a second
-// chunk, and one of less is not.
-TEST(Scratch, CountingSaysWhatARealOneNeeds) {
+// The same takes on a counting and on an allocating Scratch: a reservation of the peak is enough
+// without a second chunk, and a smaller one is not.
+TEST(Scratch, CountingReportsTheNeedOfARealOne) {
   const auto walk = [](Scratch& scratch) {
     scratch.take(DType::kF32, {1000});
     for (const int64_t n : {int64_t{1} << 20, int64_t{9} << 20, int64_t{3}}) {
@@ -79,9 +80,9 @@ TEST(Scratch, CountingSaysWhatARealOneNeeds) {
   }
 }
 
-// A caller's workspace: exactly the counted bytes are enough, one take less is refused by both
-// sizes, and a refused take leaves the next scope as it was.
-TEST(Scratch, BorrowsNoMoreThanItIsGiven) {
+// A caller's workspace: the counted bytes are enough, a smaller workspace is refused with both
+// sizes, and a refused take does not affect the next scope.
+TEST(Scratch, TakesNoMoreThanTheBorrowedMemory) {
   Buffer block(DType::kU8, {1024});
   Scratch scratch = Scratch::borrowing(block);
   EXPECT_EQ(scratch.reserved_bytes(), 1024);

@@ -1,7 +1,7 @@
 // A tensor view: pointer, dtype, shape, strides. Views are values; they never own memory.
 //
-// Strides are in elements and the last axis is always contiguous (stride 1), which every op may
-// rely on; slice() and reshape() keep it so.
+// Strides are in elements. The last axis is always contiguous (stride 1), and every op may rely on
+// it; slice() and reshape() preserve it.
 
 #pragma once
 
@@ -19,7 +19,7 @@ namespace dsv4 {
 
 inline constexpr int kMaxRank = 4;
 
-// Everything but the pointer; the loader's index of a checkpoint is a map from name to TensorMeta.
+// Everything except the pointer; the loader's index of a checkpoint maps names to TensorMeta.
 struct TensorMeta {
   DType dtype = DType::kF32;
   int rank = 0;
@@ -27,7 +27,8 @@ struct TensorMeta {
   std::array<int64_t, kMaxRank> stride{};  // in elements
 
   static TensorMeta contiguous(DType dtype, std::initializer_list<int64_t> shape);
-  static TensorMeta contiguous(DType dtype, std::span<const int64_t> shape);  // rank at run time
+  static TensorMeta contiguous(DType dtype,
+                               std::span<const int64_t> shape);  // rank known at run time
 
   int64_t dim(int axis) const { return shape[static_cast<size_t>(axis < 0 ? axis + rank : axis)]; }
   int64_t row_stride() const { return rank < 2 ? 0 : stride[static_cast<size_t>(rank - 2)]; }
@@ -59,7 +60,7 @@ struct BasicTensorView : TensorMeta {
     using Typed = std::conditional_t<std::is_const_v<Byte>, const T, T>;
     return reinterpret_cast<Typed*>(data);
   }
-  // Start of row i of a tensor seen as [numel / last, last]; needs rank 2 or contiguity.
+  // Start of row i of the tensor viewed as [numel / last, last]; needs rank 2 or contiguity.
   template <class T>
   auto* row(int64_t i) const {
     return as<T>() + i * (rank == 2 ? stride[0] : dim(-1));
@@ -75,14 +76,14 @@ struct BasicTensorView : TensorMeta {
 using TensorView = BasicTensorView<std::byte>;
 using ConstTensorView = BasicTensorView<const std::byte>;
 
-// Shape checks that read like the documentation. A Dim is bound by its first use and compared by
-// every later one, so one list of expect() lines validates a whole argument struct:
+// Shape checks that read like the documentation. The first use of a Dim binds it and every later
+// use compares with it, so one list of expect() lines validates a whole argument struct:
 //
 //   Dim t("t"), d("d");
 //   expect("x",   a.x,   {DType::kF32, DType::kBF16}, {t, d});
 //   expect("out", a.out, {DType::kF32, DType::kBF16}, {t, d});
 //
-// Failure text: "out: want [t=4, d=512] F32|BF16, got [4, 256] BF16".
+// Error message: "out: want [t=4, d=512] F32|BF16, got [4, 256] BF16".
 class Dim {
  public:
   explicit Dim(const char* name, int64_t value = -1) : name_(name), value_(value) {}

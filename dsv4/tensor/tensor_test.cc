@@ -81,7 +81,7 @@ TEST(TensorView, RowsOfStridedAndDenseTensors) {
   EXPECT_EQ(columns.row<float>(2)[0], 9.f);
 }
 
-TEST(TensorView, ReshapeOfDenseMemoryOnly) {
+TEST(TensorView, ReshapeNeedsDenseMemory) {
   const Numbers numbers;
   EXPECT_EQ(numbers.view.reshape({4, 6}).row<float>(3)[0], 18.f);
   EXPECT_EQ(numbers.view.reshape({24}).numel(), 24);
@@ -93,7 +93,7 @@ TEST(TensorView, ReshapeOfDenseMemoryOnly) {
                   "reshape [2, 2, 4] F32 to [16] F32"));
 }
 
-TEST(TensorView, SaysWhatIsWrong) {
+TEST(TensorView, ReportsErrors) {
   const Numbers numbers;
   const std::string shape = " of [2, 3, 4] F32";
   EXPECT_TRUE(
@@ -117,7 +117,7 @@ TEST(Expect, BindsDimsByFirstUse) {
   expect("y", numbers.view.slice(1, 0, 1).slice(2, 0, 4), {DType::kBF16, DType::kF32}, {t, 1, d});
 }
 
-TEST(Expect, SaysWhatIsWrong) {
+TEST(Expect, ReportsErrors) {
   const Numbers numbers;
   Dim t("t", 4), d("d");
   EXPECT_EQ(error_of([&] {
