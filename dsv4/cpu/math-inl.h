@@ -26,7 +26,7 @@ HWY_INLINE V RoundToBf16(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::BitCast(d, code));
 }
 
-// e^x for x <= 0, within 1 ulp; exactly 0 at -inf. Highway's Exp turns NaN into 0; here it stays.
+// e^x for x <= 0, within 1 ulp; exactly 0 at -inf. Unlike in Highway's Exp, NaN is kept.
 template <class D, class V>
 HWY_INLINE V ExpNonPositive(D d, V x) {
   namespace hn = hwy::HWY_NAMESPACE;

@@ -37,8 +37,7 @@ struct Output {
 };
 
 // sum_c |a_c b_c| 2^-24 (terms of one accumulator + 8) bounds the error of a dot product; the
-// scalar
-// instruction set has one accumulator for all terms.
+// scalar instruction set has one accumulator for all terms.
 void expect_near(const Matrix<float>& got, int64_t i, int64_t j, double want, double magnitude,
                  int64_t terms) {
   EXPECT_NEAR(static_cast<double>(got.row(i)[j]), want,

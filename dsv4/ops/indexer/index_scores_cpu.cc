@@ -50,13 +50,13 @@ void DecodeKey(const uint8_t* pairs, const uint8_t* scales, float* key, int64_t 
   }
 }
 
-// sum_h relu(dots[h]) w[h] at one vector of keys; NaN passes through.
+// sum_h relu(qk[h]) w[h] at one vector of keys; NaN passes through.
 template <bool kRound, class D>
-HWY_INLINE hn::Vec<D> HeadSum(D d, const cpu::Matrix<const float>& dots, const float* weights,
+HWY_INLINE hn::Vec<D> HeadSum(D d, const cpu::Matrix<const float>& qk, const float* weights,
                               int64_t column) {
   auto sum = hn::Zero(d);
-  for (int64_t h = 0; h < dots.rows; ++h) {
-    auto dot = hn::LoadU(d, dots.row(h) + column);
+  for (int64_t h = 0; h < qk.rows; ++h) {
+    auto dot = hn::LoadU(d, qk.row(h) + column);
     if (kRound) dot = RoundToBf16(d, dot);
     dot = hn::IfThenZeroElse(hn::Lt(dot, hn::Zero(d)), dot);
     const auto product = hn::Mul(dot, hn::Set(d, weights[h]));
@@ -66,23 +66,22 @@ HWY_INLINE hn::Vec<D> HeadSum(D d, const cpu::Matrix<const float>& dots, const f
 }
 
 template <bool kRound>
-HWY_INLINE void HeadSums(const cpu::Matrix<const float>& dots, const float* weights,
-                         float* scores) {
+HWY_INLINE void HeadSums(const cpu::Matrix<const float>& qk, const float* weights, float* scores) {
   const hn::ScalableTag<float> f32;
   const hn::CappedTag<float, 1> one;
   const auto step = static_cast<int64_t>(hn::Lanes(f32));
   int64_t s = 0;
-  for (; s + step <= dots.columns; s += step) {
-    hn::StoreU(HeadSum<kRound>(f32, dots, weights, s), f32, scores + s);
+  for (; s + step <= qk.columns; s += step) {
+    hn::StoreU(HeadSum<kRound>(f32, qk, weights, s), f32, scores + s);
   }
-  for (; s < dots.columns; ++s) {
-    hn::StoreU(HeadSum<kRound>(one, dots, weights, s), one, scores + s);
+  for (; s < qk.columns; ++s) {
+    hn::StoreU(HeadSum<kRound>(one, qk, weights, s), one, scores + s);
   }
 }
 
-void ScoreKeys(const cpu::Matrix<const float>& dots, const float* weights, bool round,
+void ScoreKeys(const cpu::Matrix<const float>& qk, const float* weights, bool round,
                float* scores) {
-  round ? HeadSums<true>(dots, weights, scores) : HeadSums<false>(dots, weights, scores);
+  round ? HeadSums<true>(qk, weights, scores) : HeadSums<false>(qk, weights, scores);
 }
 
 }  // namespace dsv4::HWY_NAMESPACE
@@ -136,7 +135,7 @@ class Scorer {
         q_(static_cast<size_t>(h_ * d_)),
         weights_(static_cast<size_t>(h_)),
         keys_(static_cast<size_t>(kKeyTile * d_)),
-        dots_(static_cast<size_t>(kKeyTile * h_)) {}
+        qk_(static_cast<size_t>(kKeyTile * h_)) {}
 
   // Entries [begin, end) of one query.
   void score(int64_t query, int64_t begin, int64_t end) {
@@ -147,10 +146,10 @@ class Scorer {
     if (seen == 0) return;
     load_query(query);
     load_keys(args_.sequence.as<int32_t>()[query], begin, seen);
-    const cpu::Matrix<float> dots{dots_.data(), h_, seen, kKeyTile};
-    cpu::matmul_abt({q_.data(), h_, d_, d_}, {keys_.data(), seen, d_, d_}, dots);
+    const cpu::Matrix<float> qk{qk_.data(), h_, seen, kKeyTile};
+    cpu::matmul_abt({q_.data(), h_, d_, d_}, {keys_.data(), seen, d_, d_}, qk);
     HWY_DYNAMIC_DISPATCH(ScoreKeys)
-    ({dots_.data(), h_, seen, kKeyTile}, weights_.data(), round_, scores + begin);
+    ({qk_.data(), h_, seen, kKeyTile}, weights_.data(), round_, scores + begin);
   }
 
  private:
@@ -192,7 +191,7 @@ class Scorer {
   const IndexScoresArgs& args_;
   const bool round_;
   const int64_t h_, d_;
-  std::vector<float> q_, weights_, keys_, dots_;
+  std::vector<float> q_, weights_, keys_, qk_;
   // The contents of q_ and keys_.
   int64_t query_ = -1, sequence_ = -1, tile_ = -1, num_keys_ = 0;
 };

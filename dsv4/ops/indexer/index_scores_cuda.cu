@@ -87,16 +87,16 @@ __global__ void __launch_bounds__(kThreads)
       load_heads(in, q + query * in.q_stride, chunk, d4, heads);
       __syncthreads();
       const float* mine = heads + group * kHeadsOfThread * d4;
-      float dots[kHeadsOfThread] = {};
+      float qk[kHeadsOfThread] = {};
       for (int c = 0; c < d4; c += 4) {
         float k[4];
         for (int x = 0; x < 4; ++x) k[x] = keys[(c + x) * kKeys + key];
         for (int h = 0; h < kHeadsOfThread; ++h) {
           const float4 value = *reinterpret_cast<const float4*>(mine + h * d4 + c);
-          dots[h] = fmaf(value.x, k[0], dots[h]);
-          dots[h] = fmaf(value.y, k[1], dots[h]);
-          dots[h] = fmaf(value.z, k[2], dots[h]);
-          dots[h] = fmaf(value.w, k[3], dots[h]);
+          qk[h] = fmaf(value.x, k[0], qk[h]);
+          qk[h] = fmaf(value.y, k[1], qk[h]);
+          qk[h] = fmaf(value.z, k[2], qk[h]);
+          qk[h] = fmaf(value.w, k[3], qk[h]);
         }
       }
       for (int h = 0; h < kHeadsOfThread; ++h) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
         if (head >= in.heads) break;
         const float weight = to_float(weights[query * in.weight_stride + head]);
         const float scaled = step<kRound>(__fmul_rn(weight, in.weight_scale));
-        const float dot = step<kRound>(dots[h]);
+        const float dot = step<kRound>(qk[h]);
         sum += step<kRound>(__fmul_rn(dot < 0.f ? 0.f : dot, scaled));  // NaN is kept
       }
     }

@@ -127,8 +127,8 @@ __device__ void load_query(const Inputs& in, int64_t query, const W* weights, ui
 
 // bf16(relu(bf16(dot)) * weight) of two heads, added to sum. NaN is kept.
 __device__ float add_heads(float sum, float dot0, float dot1, __nv_bfloat162 weights) {
-  const __nv_bfloat162 dots = __floats2bfloat162_rn(dot0, dot1);
-  const __nv_bfloat162 relu = __hmax2_nan(dots, as_bf162(0));
+  const __nv_bfloat162 qk = __floats2bfloat162_rn(dot0, dot1);
+  const __nv_bfloat162 relu = __hmax2_nan(qk, as_bf162(0));
   const float2 products = __bfloat1622float2(__hmul2(relu, weights));
   return sum + products.x + products.y;
 }
@@ -139,21 +139,21 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
                       int groups, float (&sums)[kTiles][2]) {
   const int lane = threadIdx.x % kWarp;
   for (int group = 0; group < groups; ++group) {
-    float dots[kTiles][4] = {};
+    float qk[kTiles][4] = {};
 #pragma unroll
     for (int half = 0; half < kSteps / 2; ++half) {
       const uint4 dims = b[(group * (kSteps / 2) + half) * kWarp + lane];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        ptx::mma_bf16(dots[tile], tiles[tile].a[2 * half], dims.x, dims.y);
-        ptx::mma_bf16(dots[tile], tiles[tile].a[2 * half + 1], dims.z, dims.w);
+        ptx::mma_bf16(qk[tile], tiles[tile].a[2 * half], dims.x, dims.y);
+        ptx::mma_bf16(qk[tile], tiles[tile].a[2 * half + 1], dims.z, dims.w);
       }
     }
     const __nv_bfloat162 weight = as_bf162(weights[group * 4 + lane % 4]);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      sums[tile][0] = add_heads(sums[tile][0], dots[tile][0], dots[tile][1], weight);
-      sums[tile][1] = add_heads(sums[tile][1], dots[tile][2], dots[tile][3], weight);
+      sums[tile][0] = add_heads(sums[tile][0], qk[tile][0], qk[tile][1], weight);
+      sums[tile][1] = add_heads(sums[tile][1], qk[tile][2], qk[tile][3], weight);
     }
   }
 #pragma unroll

@@ -2,9 +2,10 @@
 //
 // mix_kernel: dot products of X_t with the rows of fn. The columns of fn are divided into pieces of
 // 64; a warp keeps one piece of kRows rows in registers, three rows per four lanes, and loops over
-// tokens. Four pieces make a slice, which one CTA sums and writes: partial sums [t, slices, rows +
-// 1], the last of which is the sum of squares. The division of columns depends on m * d alone, so a
-// token's bits do not depend on t, and one token already uses m * d / 256 CTAs.
+// tokens. Four pieces make a slice, which one CTA sums and writes: partial sums
+// [t, slices, rows + 1], the last of which is the sum of squares. The division of columns depends
+// on m * d alone, so a token's bits do not depend on t, and one token already uses m * d / 256
+// CTAs.
 //
 // finish_kernel: one CTA per token. All warps sum the slices; then one computes the gates and
 // Sinkhorn while the others mix the streams.
@@ -102,7 +103,7 @@ struct MixSums {
 // One token: dot products of a lane's quarter of the piece with its rows, and the sum of squares,
 // added over the four quarters.
 __device__ void sum_token(const float* columns, const float (&w)[kLaneRows][kQuarter], int lane,
-                          float* dots, float* square) {
+                          float* mixes, float* square) {
   float sum[kLaneRows + 1] = {};
 #pragma unroll
   for (int c = 0; c < kQuarter; c += 4) {
@@ -121,7 +122,7 @@ __device__ void sum_token(const float* columns, const float (&w)[kLaneRows][kQua
   }
   if (lane % 4 != 0) return;
 #pragma unroll
-  for (int r = 0; r < kLaneRows; ++r) dots[lane / 4 * kLaneRows + r] = sum[r];
+  for (int r = 0; r < kLaneRows; ++r) mixes[lane / 4 * kLaneRows + r] = sum[r];
   if (lane == 0) *square = sum[kLaneRows];
 }
 

@@ -193,10 +193,10 @@ class Descending {
     });
     first_ = first;
     more_ = total > count_;
-    sort_and_weigh(before);
+    sort_window(before);
   }
 
-  __device__ void sort_and_weigh(double before) {
+  __device__ void sort_window(double before) {
     uint32_t keys[kPerThread];
     int32_t ids[kPerThread];
     double masses[kPerThread];

@@ -1,5 +1,4 @@
-// The GEMV kernels of quant_gemm_cuda.h: weights decoded in registers, f32 FMA, tiles of 1 to 8
-// rows.
+// The GEMV kernels of quant_gemm_cuda.h: weights decoded in registers, f32 FMA, up to 8 rows of x.
 //
 // A CTA keeps the tile's rows of x in shared memory and computes rows of the weight in passes. In
 // each pass a warp computes kRows rows, and each lane takes every 32nd unit of columns: a step. The

@@ -2,14 +2,13 @@
 // decoded in registers, directly into the operand of the mma instruction.
 //
 // As in gemv.cuh, a CTA keeps the tile's rows of x in shared memory and computes rows of the weight
-// in passes, 16 rows per warp, and loads the units of the next step early. In each step lane 4 g +
-// j has units j and j + 4 of weight rows g and g + 8. An instruction may take any 16 columns, as
-// long as both operands take the same ones: it takes 4 neighboring columns of each of 4 units.
+// in passes, 16 rows per warp, and loads the units of the next step early. In each step, lane
+// 4 g + j has units j and j + 4 of weight rows g and g + 8. An instruction may take any 16 columns,
+// as long as both operands take the same ones: it takes 4 neighboring columns of each of 4 units.
 //
 //   A (16 rows of weights)   a0, a2 = columns 4 i .. 4 i + 3 of row g; a1, a3 = of row g + 8
 //   B (8 rows of x)          b0, b1 = the same columns of row g of x
-//   C                        c0, c1 = weight row g, rows 2 j, 2 j + 1 of x; c2, c3 = weight row g +
-//   8
+//   C                        c0, c1 = weight row g, x rows 2 j, 2 j + 1; c2, c3 = weight row g + 8
 //
 // Operands are bf16, exact or rounded as mma.cuh says.
 
