@@ -23,7 +23,7 @@ Json devices_json() {
     list.push_back({{"device", fmt::format("cuda:{}", info.ordinal)},
                     {"name", info.name},
                     {"compute_capability", fmt::format("{}.{}", info.major, info.minor)},
-                    {"processors", info.processors},
+                    {"processors", info.num_sms},
                     {"memory_bytes", info.total_bytes},
                     {"l2_bytes", info.l2_bytes},
                     {"usable", usable}});

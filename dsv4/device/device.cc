@@ -20,11 +20,11 @@ DeviceInfo describe(int ordinal) {
           .name = properties.name,
           .major = properties.major,
           .minor = properties.minor,
-          .processors = properties.multiProcessorCount,
+          .num_sms = properties.multiProcessorCount,
           .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
           .l2_bytes = properties.l2CacheSize,
-          .shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin),
-          .reserved_shared_bytes = static_cast<int>(properties.reservedSharedMemPerBlock)};
+          .max_smem_per_block = static_cast<int>(properties.sharedMemPerBlockOptin),
+          .reserved_smem_per_block = static_cast<int>(properties.reservedSharedMemPerBlock)};
 }
 
 }  // namespace

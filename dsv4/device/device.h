@@ -20,10 +20,10 @@ struct DeviceInfo {
   int ordinal = 0;
   std::string name;          // "NVIDIA H100 80GB HBM3"
   int major = 0, minor = 0;  // compute capability
-  int processors = 0;        // streaming multiprocessors
+  int num_sms = 0;           // streaming multiprocessors
   int64_t total_bytes = 0, l2_bytes = 0;
-  int shared_bytes = 0;           // of a block, at most
-  int reserved_shared_bytes = 0;  // of every block, before its own begin
+  int max_smem_per_block = 0;       // bytes, opt-in maximum
+  int reserved_smem_per_block = 0;  // bytes that the system keeps at the start of every block's
 };
 
 // Oldest compute capability that the kernels are compiled for.

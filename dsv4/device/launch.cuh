@@ -24,12 +24,13 @@ struct LaunchShape {
   int64_t grid_y = 1, grid_z = 1;
   int64_t shared = 0;  // bytes of dynamic shared memory
   int cluster = 1;     // blocks of a cluster along x (sm_90)
-  // It may start while the kernel before it ends, and waits by itself (sm_90,
-  // ptx::wait_for_previous_kernel).
-  bool early = false;
+  // Programmatic dependent launch (sm_90): it may start while the previous kernel of the stream
+  // still runs, and calls ptx::griddepcontrol_wait() itself.
+  bool pdl = false;
 };
 
-// More than 48 KiB, with what it declares statically, a kernel must ask for; asking early is free.
+// A kernel needs the attribute for more than 48 KiB in total, static shared memory included;
+// setting it for less costs nothing.
 inline constexpr int64_t kDefaultShared = 32 << 10;
 
 // Names what is enqueued while it lives: to profilers (NVTX), and to the device's kernel times.
@@ -74,10 +75,10 @@ void launch(Device& device, const char* name, void (*kernel)(Params...), const L
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
   }
-  if (shape.early) {
-    cudaLaunchAttribute& early = attributes[config.numAttrs++];
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+  if (shape.pdl) {
+    cudaLaunchAttribute& pdl = attributes[config.numAttrs++];
+    pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    pdl.val.programmaticStreamSerializationAllowed = 1;
   }
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), name);
   cuda_check_launch(name);

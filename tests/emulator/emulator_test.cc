@@ -5,7 +5,16 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
+#include "dsv4/device/ptx/bulk_copy.cuh"
+#include "dsv4/device/ptx/cache_hint.cuh"
+#include "dsv4/device/ptx/cluster.cuh"
+#include "dsv4/device/ptx/cp_async.cuh"
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/ldmatrix.cuh"
 #include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/formats/float16.h"
@@ -35,7 +44,7 @@ void expect_error(Launch how, const std::string& part, const Kernel& kernel) {
 TEST(Emulator, LanesMeetOrItIsAnError) {
   std::vector<int> sums(64);
   emulator::launch({.block = 64}, [&] {
-    int x = ptx::this_thread();
+    int x = ptx::thread_index();
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
     sums[threadIdx.x] = x;
   });
@@ -53,7 +62,7 @@ TEST(Emulator, DeadlocksSayWhoWaitsForWhat) {
     if (threadIdx.x >= 64) ptx::barrier_sync(1, 64);
   });
   expect_error({.block = 64, .shared = 16}, "for parity 1 of the mbarrier at 1032", [] {
-    auto* barriers = reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory());
+    auto* barriers = reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem());
     if (threadIdx.x == 0) barriers[1].init(1);
     __syncthreads();
     if (threadIdx.x == 0) barriers[1].arrive();
@@ -64,16 +73,16 @@ TEST(Emulator, DeadlocksSayWhoWaitsForWhat) {
 
 TEST(Emulator, BarriersThatAreNone) {
   expect_error({.block = 32, .shared = 8}, "not initialised",
-               [] { reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory())->wait(0); });
+               [] { reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem())->wait(0); });
   // The other block may have ended.
   expect_error({.grid = 2, .block = 32, .cluster = 2, .shared = 8}, "block 1", [] {
-    auto& barrier = *reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory());
+    auto& barrier = *reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem());
     if (threadIdx.x == 0) barrier.init(1);
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
-    if (ptx::cluster_rank() == 1) return;
+    if (ptx::cluster_ctarank() == 1) return;
     for (int i = 0; i < 1000; ++i) ptx::barrier_sync(0, 32);
-    if (threadIdx.x == 0) barrier.arrive_in_cluster(1);
+    if (threadIdx.x == 0) barrier.arrive_relaxed_cluster(1);
   });
 }
 
@@ -87,20 +96,20 @@ TEST(Emulator, ClustersMeetBeforeTheyTouchEachOther) {
   for (how.seed = 0; how.seed < 8; ++how.seed) {
     got.assign(4, 0);
     emulator::launch(how, [&] {
-      auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+      auto& memory = *reinterpret_cast<Memory*>(ptx::dynamic_smem());
       if (threadIdx.x == 0) memory.full.init(1);
-      ptx::cluster_arrive();
+      ptx::cluster_arrive_relaxed();
       ptx::cluster_wait();
       for (uint32_t i = 0; i < 3; ++i) {
-        if (threadIdx.x == 7) memory.full.expect(4), memory.full.arrive();
+        if (threadIdx.x == 7) memory.full.expect_tx(4), memory.full.arrive();
         if (threadIdx.x == 40) {
-          const uint32_t rank = ptx::cluster_rank();
-          ptx::store_in_cluster(&memory.word, 1 - rank, 10 * rank + i + 1, memory.full);
+          const uint32_t rank = ptx::cluster_ctarank();
+          ptx::st_async(&memory.word, 1 - rank, 10 * rank + i + 1, memory.full);
         }
         memory.full.wait(i % 2);
         if (threadIdx.x == 0) got[blockIdx.x] += memory.word;
         __syncthreads();
-        ptx::cluster_arrive();
+        ptx::cluster_arrive_relaxed();
         ptx::cluster_wait();
       }
     });
@@ -110,40 +119,41 @@ TEST(Emulator, ClustersMeetBeforeTheyTouchEachOther) {
   how.seed = 1;
   std::vector<uint32_t> early(2);
   emulator::launch({.grid = 2, .block = 32, .cluster = 2, .shared = sizeof(Memory)}, [&] {
-    auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+    auto& memory = *reinterpret_cast<Memory*>(ptx::dynamic_smem());
     if (threadIdx.x == 0) memory.full.init(1);
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
     if (threadIdx.x == 0) {
-      ptx::store_in_cluster(&memory.word, ptx::cluster_rank(), 5u, memory.full);
+      ptx::st_async(&memory.word, ptx::cluster_ctarank(), 5u, memory.full);
       early[blockIdx.x] = memory.word;
-      memory.full.expect(4), memory.full.arrive();
+      memory.full.expect_tx(4), memory.full.arrive();
     }
     memory.full.wait(0);
   });
   EXPECT_EQ(early, (std::vector<uint32_t>{~0u, ~0u}));
   expect_error({.grid = 2, .block = 32, .cluster = 2, .shared = sizeof(Memory)}, "has ended", [] {
-    auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+    auto& memory = *reinterpret_cast<Memory*>(ptx::dynamic_smem());
     if (threadIdx.x == 0) memory.full.init(1);
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
-    ptx::store_in_cluster(&memory.word, 1, 1u, memory.full);  // nobody waits for any of them
+    ptx::st_async(&memory.word, 1, 1u, memory.full);  // nobody waits for any of them
   });
   expect_error(how, "without a cluster_wait", [] {
-    ptx::cluster_arrive();
-    auto& memory = *reinterpret_cast<Memory*>(ptx::block_memory());
+    ptx::cluster_arrive_relaxed();
+    auto& memory = *reinterpret_cast<Memory*>(ptx::dynamic_smem());
     if (threadIdx.x == 0) {
       memory.full.init(1);
-      ptx::store_in_cluster(&memory.word, 1 - ptx::cluster_rank(), 1u, memory.full);
+      ptx::st_async(&memory.word, 1 - ptx::cluster_ctarank(), 1u, memory.full);
     }
     ptx::cluster_wait();
   });
   expect_error(how, "without a cluster_arrive", [] { ptx::cluster_wait(); });
-  expect_error(how, "again without", [] { ptx::cluster_arrive(), ptx::cluster_arrive(); });
-  expect_error(how, "ends between", [] { ptx::cluster_arrive(); });
+  expect_error(how, "again without",
+               [] { ptx::cluster_arrive_relaxed(), ptx::cluster_arrive_relaxed(); });
+  expect_error(how, "ends between", [] { ptx::cluster_arrive_relaxed(); });
   expect_error(how, "at cluster_wait, with 126 threads of 128", [] {
     if (threadIdx.x == 7) return;
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
   });
 }
@@ -153,14 +163,14 @@ TEST(Emulator, NobodyKnowsWhereACopyIsUntilItIsWaitedFor) {
   std::vector<uint32_t> before(2), after(2);
   for (const bool valid : {false, true}) {
     emulator::launch({.block = 64, .shared = 64, .seed = kLate}, [&] {
-      auto* memory = reinterpret_cast<uint32_t*>(ptx::block_memory());
+      auto* memory = reinterpret_cast<uint32_t*>(ptx::dynamic_smem());
       auto& barrier = *reinterpret_cast<ptx::Mbarrier*>(memory + 8);
       if (threadIdx.x == 0) barrier.init(1);
       if (threadIdx.x == 0) memory[0] = 5;
       __syncthreads();
       if (threadIdx.x == 0) {
-        ptx::cp_async_or_zero(kBase, from.data(), valid);
-        barrier.arrive_after_copies();
+        ptx::cp_async_zfill(kBase, from.data(), valid);
+        barrier.arrive_cp_async_noinc();
         before[valid] = memory[0];
       }
       if (threadIdx.x == 40) barrier.wait(0), after[valid] = memory[3];
@@ -169,7 +179,7 @@ TEST(Emulator, NobodyKnowsWhereACopyIsUntilItIsWaitedFor) {
   EXPECT_EQ(before, (std::vector<uint32_t>{~0u, ~0u}));
   EXPECT_EQ(after, (std::vector<uint32_t>{0, 7}));
   expect_error({.block = 32, .shared = 64}, "is not on 16",
-               [&] { ptx::cp_async_or_zero(kBase + 8, from.data(), true); });
+               [&] { ptx::cp_async_zfill(kBase + 8, from.data(), true); });
   expect_error({.block = 32, .shared = 64}, "outside 1024 .. 1088", [] {
     uint32_t r[4];
     ptx::ldmatrix_x4(r, kBase + 64);
@@ -181,15 +191,15 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
   std::vector<uint32_t> seen(4);
   const Launch how{.block = 64, .shared = 128, .seed = kLate};
   emulator::launch(how, [&] {
-    auto* memory = reinterpret_cast<uint32_t*>(ptx::block_memory());
+    auto* memory = reinterpret_cast<uint32_t*>(ptx::dynamic_smem());
     auto& barrier = *reinterpret_cast<ptx::Mbarrier*>(memory + 16);
     if (threadIdx.x == 0) barrier.init(1);
     __syncthreads();
     if (threadIdx.x == 0) {
-      ptx::copy_bulk(kBase, from.data(), 48, barrier);
-      barrier.expect(48);
+      ptx::cp_async_bulk(kBase, from.data(), 48, barrier);
+      barrier.expect_tx(48);
       seen[0] = memory[0];
-      ptx::cp_async_wait();  // knows nothing of them
+      ptx::cp_async_wait_all();  // knows nothing of them
       seen[1] = memory[0];
       barrier.arrive();
     }
@@ -197,38 +207,38 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
   });
   EXPECT_EQ(seen, (std::vector<uint32_t>{~0u, ~0u, 7, ~0u}));
   const auto barrier_of = [] {
-    auto& barrier = reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory())[8];
+    auto& barrier = reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem())[8];
     if (threadIdx.x == 0) barrier.init(1);
     __syncthreads();
     return &barrier;
   };
   expect_error(how, "0 arrivals of 1 and 16 bytes are missing", [&] {
     ptx::Mbarrier* barrier = barrier_of();
-    if (threadIdx.x == 0) barrier->expect(16), barrier->arrive();
+    if (threadIdx.x == 0) barrier->expect_tx(16), barrier->arrive();
     barrier->wait(0);
   });
   expect_error(how, "not on 16", [&] {
     ptx::Mbarrier* barrier = barrier_of();
-    if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 24, *barrier);
+    if (threadIdx.x == 0) ptx::cp_async_bulk(kBase, from.data(), 24, *barrier);
   });
   const auto leaves_early = [&] {
     ptx::Mbarrier* barrier = barrier_of();
-    if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 16, *barrier);
+    if (threadIdx.x == 0) ptx::cp_async_bulk(kBase, from.data(), 16, *barrier);
   };
   EXPECT_THROW(emulator::launch(how, leaves_early), Error);  // a seed where copies are late
   expect_error(how, "a bulk copy overwrites what thread", [&] {
     ptx::Mbarrier* barrier = barrier_of();
-    if (threadIdx.x < 32) ptx::stmatrix_x4_transposed(kBase, {1, 2, 3, 4});
-    if (threadIdx.x == 0) ptx::copy_bulk_once(kBase, from.data(), 16, *barrier);
+    if (threadIdx.x < 32) ptx::stmatrix_x4_trans(kBase, {1, 2, 3, 4});
+    if (threadIdx.x == 0) ptx::cp_async_bulk_evict_first(kBase, from.data(), 16, *barrier);
   });
   expect_error(how, "counts 1048576 bytes", [&] {
     ptx::Mbarrier* barrier = barrier_of();
-    if (threadIdx.x == 0) barrier->expect(1 << 20);
+    if (threadIdx.x == 0) barrier->expect_tx(1 << 20);
   });
   expect_error(how, "a bulk copy overwrites what thread", [&] {
     ptx::Mbarrier* barrier = barrier_of();
-    if (threadIdx.x < 32) ptx::stmatrix_x4_transposed(kBase, {1, 2, 3, 4});
-    if (threadIdx.x == 0) ptx::copy_bulk(kBase, from.data(), 16, *barrier);
+    if (threadIdx.x < 32) ptx::stmatrix_x4_trans(kBase, {1, 2, 3, 4});
+    if (threadIdx.x == 0) ptx::cp_async_bulk(kBase, from.data(), 16, *barrier);
   });
 }
 
@@ -239,13 +249,13 @@ TEST(Emulator, LoadsWantTheirAlignment) {
   uint4 four{};
   emulator::launch(how, [&] {
     if (threadIdx.x != 0) return;
-    ptx::load_once(from + 2, two);
-    ptx::load_once(from + 4, four);
+    ptx::ld_global_evict_first(from + 2, two);
+    ptx::ld_global_evict_first(from + 4, four);
   });
   EXPECT_EQ((std::vector<uint32_t>{two.x, two.y, four.x, four.w}),
             (std::vector<uint32_t>{3, 4, 5, 8}));
-  expect_error(how, "load of 8 bytes", [&] { ptx::load_once(from + 1, two); });
-  expect_error(how, "load of 16 bytes", [&] { ptx::load_once(from + 2, four); });
+  expect_error(how, "load of 8 bytes", [&] { ptx::ld_global_evict_first(from + 1, two); });
+  expect_error(how, "load of 16 bytes", [&] { ptx::ld_global_evict_first(from + 2, four); });
 }
 
 // A [64, 16]: row + 2 k; B [16, n]: 3 k + n, both small enough for bf16.
@@ -262,7 +272,7 @@ uint32_t pair(float low, float high) {
 // B to the swizzled tile that wgmma reads, and this lane's part of A.
 template <int kN, int kTransposed>
 void fill(uint32_t (&a)[4]) {
-  auto* tile = reinterpret_cast<uint16_t*>(ptx::block_memory());
+  auto* tile = reinterpret_cast<uint16_t*>(ptx::dynamic_smem());
   if (threadIdx.x == 0) {
     for (int k = 0; k < 16; ++k) {
       for (int n = 0; n < kN; ++n) {
@@ -272,7 +282,7 @@ void fill(uint32_t (&a)[4]) {
       }
     }
   }
-  const int lane = ptx::this_thread() % 32, warp = ptx::this_thread() / 32;
+  const int lane = ptx::thread_index() % 32, warp = ptx::thread_index() / 32;
   for (int i = 0; i < 4; ++i) {
     const int row = 16 * warp + lane / 4 + 8 * (i % 2), k = 2 * (lane % 4) + 8 * (i / 2);
     a[i] = pair(a_value(row, k), a_value(row, k + 1));
@@ -291,12 +301,13 @@ void check_product(uint64_t seed) {
     for (float& x : d) x = 1.f;
     for (int i = 0; i < 2; ++i) {  // 1 + twice the product
       ptx::wgmma_fence();
-      ptx::Wgmma<__nv_bfloat16, kN, kTransposed>::run(d, a, ptx::swizzled_tiles(kBase, 2048), 1);
-      ptx::wgmma_commit();
+      ptx::Wgmma<__nv_bfloat16, kN, kTransposed>::run(d, a, ptx::make_smem_desc_128B(kBase, 2048),
+                                                      1);
+      ptx::wgmma_commit_group();
     }
     early[threadIdx.x] = d[0];
-    ptx::wgmma_wait<0>();
-    const int lane = ptx::this_thread() % 32, row = ptx::this_thread() / 32 * 16 + lane / 4;
+    ptx::wgmma_wait_group<0>();
+    const int lane = ptx::thread_index() % 32, row = ptx::thread_index() / 32 * 16 + lane / 4;
     for (int i = 0; i < kN / 2; ++i)
       got[static_cast<size_t>((row + i / 2 % 2 * 8) * kN + i / 4 * 8 + lane % 4 * 2 + i % 2)] =
           d[i];
@@ -331,10 +342,10 @@ auto product_with(const Between& between) {
     float d[4] = {};
     ptx::wgmma_fence();
     if (!between(a)) return;
-    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::swizzled_tile(kBase), 1);
-    ptx::wgmma_commit();
+    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::make_smem_desc_128B(kBase), 1);
+    ptx::wgmma_commit_group();
     between(a);
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait_group<0>();
   };
 }
 
@@ -342,11 +353,11 @@ TEST(Emulator, ProductsThatBreakARule) {
   const Launch how{.block = 128, .shared = 4096};
   expect_error(how, "took part in", product_with([](auto&) { return threadIdx.x < 96; }));
   expect_error(how, "without fence_proxy_async", product_with([](auto&) {
-                 ptx::stmatrix_x2_transposed(kBase + 128 * (threadIdx.x % 8), 0, 0);
+                 ptx::stmatrix_x2_trans(kBase + 128 * (threadIdx.x % 8), 0, 0);
                  return true;
                }));
   expect_error(how, "no wgmma_fence", product_with([](auto&) {
-                 ptx::wgmma_wait<0>();
+                 ptx::wgmma_wait_group<0>();
                  return true;
                }));
   EXPECT_THROW(emulator::launch({.block = 128, .shared = 4096, .seed = kLate},
@@ -359,11 +370,11 @@ auto product_of_copy(const std::vector<uint32_t>& b, bool teller_fences, bool fe
   return [=, &b] {
     uint32_t a[4];
     fill<8, 0>(a);
-    auto* barriers = reinterpret_cast<ptx::Mbarrier*>(ptx::block_memory() + 2048);
+    auto* barriers = reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem() + 2048);
     const bool copier = threadIdx.x == 0, teller = threadIdx.x == 77;
     if (copier) barriers[0].init(1), barriers[1].init(1);
     __syncthreads();
-    if (copier) ptx::cp_async_or_zero(kBase, b.data(), true), barriers[0].arrive_after_copies();
+    if (copier) ptx::cp_async_zfill(kBase, b.data(), true), barriers[0].arrive_cp_async_noinc();
     if (fence_too_early) ptx::fence_proxy_async();
     if (teller) {
       barriers[0].wait(0);
@@ -374,9 +385,9 @@ auto product_of_copy(const std::vector<uint32_t>& b, bool teller_fences, bool fe
     if (!teller_fences && !fence_too_early) ptx::fence_proxy_async();
     float d[4] = {};
     ptx::wgmma_fence();
-    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::swizzled_tile(kBase), 1);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
+    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::make_smem_desc_128B(kBase), 1);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
   };
 }
 

@@ -143,8 +143,8 @@ Inputs inputs_of(const IndexScoresArgs& args) {
 }  // namespace
 
 const char* index_scores_cuda_reject(const Context& context, const IndexScoresArgs& args) {
-  return shared_bytes(args) > context.device->info().shared_bytes / 2 ? "keys are too wide"
-                                                                      : nullptr;
+  return shared_bytes(args) > context.device->info().max_smem_per_block / 2 ? "keys are too wide"
+                                                                            : nullptr;
 }
 
 void index_scores_cuda(const Context& context, const IndexScoresArgs& args) {

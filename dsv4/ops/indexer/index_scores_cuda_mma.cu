@@ -15,6 +15,7 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mma.cuh"
+#include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/indexer/indexer_impls.h"
 
 namespace dsv4 {
@@ -145,8 +146,8 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
       const uint4 dims = b[(group * (kSteps / 2) + half) * kWarp + lane];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        ptx::mma_bf16(qk[tile], tiles[tile].a[2 * half], dims.x, dims.y);
-        ptx::mma_bf16(qk[tile], tiles[tile].a[2 * half + 1], dims.z, dims.w);
+        ptx::mma_m16n8k16_bf16(qk[tile], tiles[tile].a[2 * half], dims.x, dims.y);
+        ptx::mma_m16n8k16_bf16(qk[tile], tiles[tile].a[2 * half + 1], dims.z, dims.w);
       }
     }
     const __nv_bfloat162 weight = as_bf162(weights[group * 4 + lane % 4]);
@@ -245,7 +246,7 @@ void index_scores_cuda_mma(const Context& context, const IndexScoresArgs& args) 
   Inputs in = inputs_of(args);
   const int64_t groups = ceil_div(in.heads, 8), key_blocks = ceil_div(in.n, kBlockKeys);
   // As many queries per CTA as leave at least two CTAs for each SM.
-  const int64_t share = in.num_queries * key_blocks / (2 * context.device->info().processors);
+  const int64_t share = in.num_queries * key_blocks / (2 * context.device->info().num_sms);
   in.block_queries = static_cast<int>(std::clamp<int64_t>(share, 1, kMaxQueries));
   with_float_type(args.weights.dtype, [&](auto w) {
     using W = decltype(w);

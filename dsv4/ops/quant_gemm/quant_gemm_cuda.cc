@@ -81,14 +81,14 @@ int gemv_tile(const Device& device, const Problem& p, int64_t matrices) {
              : most <= 2              ? 2
              : most <= 4              ? 4
                                       : 8;
-  while (tile > 1 && gemv_shared_bytes(p, tile) > device.info().shared_bytes) tile /= 2;
+  while (tile > 1 && gemv_shared_bytes(p, tile) > device.info().max_smem_per_block) tile /= 2;
   if (p.x_dtype == DType::kF32 && tile == 2) tile = 1;
   return tile;
 }
 
 void run_gemv(Device& device, const Problem& p) {
   if (p.n == 0) return;
-  if (!in_whole_units(p) || gemv_shared_bytes(p, p.tile_m) > device.info().shared_bytes)
+  if (!in_whole_units(p) || gemv_shared_bytes(p, p.tile_m) > device.info().max_smem_per_block)
     return gemv_any(device, p);
   switch (p.weight[0].format) {
     case WeightFormat::kF32:
@@ -126,7 +126,7 @@ int mma_tile(const Device& device, const Problem& p, int64_t matrices) {
   if (matrices > 1 && each <= 14) tile = each <= 4 ? 8 : 16;
   if (tile > kSmallM) return tile;
   // The small-M kernels keep all of x in shared memory, beside at most 20 KB.
-  const int64_t limit = device.info().shared_bytes - (20 << 10);
+  const int64_t limit = device.info().max_smem_per_block - (20 << 10);
   const auto bytes = [&](int rows) { return int64_t{rows} * (p.k * 2 + 32 * 32); };
   return bytes(tile) <= limit ? tile : bytes(8) <= limit ? 8 : 32;
 }

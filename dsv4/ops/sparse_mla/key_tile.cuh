@@ -8,7 +8,8 @@
 
 #include <cuda_fp8.h>
 
-#include "dsv4/device/ptx/mma.cuh"
+#include "dsv4/device/ptx/cp_async.cuh"
+#include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/sparse_mla/row_lists.cuh"
 
 namespace dsv4 {

@@ -4,6 +4,8 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/ldmatrix.cuh"
+#include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/ops/sparse_mla/key_tile.cuh"
 
 namespace dsv4::mla {
@@ -80,8 +82,8 @@ __device__ void multiply_keys(const Shared<16 * kMTiles>& shared, const Queries<
     for (int n = 0; n < S::kNTiles; ++n) {
       uint32_t b[4];  // 8 keys, 32 dims
       ptx::ldmatrix_x4(b, k + 8 * n * kTileStride + 16 * step);
-      ptx::mma_bf16(z[n], a[0], b[0], b[1]);
-      ptx::mma_bf16(odd[n], a[1], b[2], b[3]);
+      ptx::mma_m16n8k16_bf16(z[n], a[0], b[0], b[1]);
+      ptx::mma_m16n8k16_bf16(odd[n], a[1], b[2], b[3]);
     }
   }
 #pragma unroll
@@ -108,11 +110,11 @@ __device__ void multiply_values(const Shared<16 * kMTiles>& shared,
 #pragma unroll
     for (int n = 0; n < kOutTiles; n += 2) {
       uint32_t b[4];  // 16 keys, 16 columns
-      ptx::ldmatrix_x4_transposed(b, k + 16 * step * kTileStride + 8 * n);
+      ptx::ldmatrix_x4_trans(b, k + 16 * step * kTileStride + 8 * n);
 #pragma unroll
       for (int m = 0; m < kMTiles; ++m) {
-        ptx::mma_bf16(out[m][n], a[m], b[0], b[1]);
-        ptx::mma_bf16(out[m][n + 1], a[m], b[2], b[3]);
+        ptx::mma_m16n8k16_bf16(out[m][n], a[m], b[0], b[1]);
+        ptx::mma_m16n8k16_bf16(out[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }

@@ -48,7 +48,7 @@ void sparse_mla_sm90_bf16(const Context& context, const SparseMlaArgs& args) {
   Device& device = *context.device;
   with_kernel(args, [&](auto* kernel, int64_t shared) {
     launch(device, "sparse_mla bf16", kernel,
-           {.grid = num_blocks(in, device.info().processors), .block = kThreads, .shared = shared},
+           {.grid = num_blocks(in, device.info().num_sms), .block = kThreads, .shared = shared},
            in);
   });
 }

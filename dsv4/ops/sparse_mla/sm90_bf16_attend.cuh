@@ -16,7 +16,12 @@
 
 #pragma once
 
-#include "dsv4/device/ptx/thread.cuh"
+#include "dsv4/device/ptx/convert.cuh"
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/sparse_mla/sm90_bf16_plan.cuh"
 
@@ -48,15 +53,15 @@ struct Attend {
         thread(static_cast<int>(threadIdx.x) % kGroup),
         warp(thread / kWarp),
         lane(thread % kWarp),
-        q_tile(ptx::swizzled_tile(ptx::shared_address(memory.q))),
-        k_tile(ptx::swizzled_tile(ptx::shared_address(memory.keys[group]))),
+        q_tile(ptx::make_smem_desc_128B(ptx::smem_address(memory.q))),
+        k_tile(ptx::make_smem_desc_128B(ptx::smem_address(memory.keys[group]))),
         own_v_tiles(value_tiles(group)),
         other_v_tiles(value_tiles(1 - group)),
         scale(dot_scale * 1.4426950408889634f) {}
 
   __device__ uint64_t value_tiles(int buffer) const {
     const Piece* first = &shared.keys[buffer][group * (kValuePieces / 2)];
-    return ptx::swizzled_tiles(ptx::shared_address(first), kPieceBytes);
+    return ptx::make_smem_desc_128B(ptx::smem_address(first), kPieceBytes);
   }
 
   __device__ void start_query() {
@@ -83,8 +88,8 @@ struct Attend {
 #pragma unroll
     for (int step = 0; step < kPieceWidth / 16; ++step) {
       const uint32_t at = piece * kPieceBytes + 32 * step;
-      ptx::Wgmma<bf16, kKeys>::run(dots, ptx::further(q_tile, at), ptx::further(k_tile, at),
-                                   accumulate || step > 0);
+      ptx::Wgmma<bf16, kKeys>::run(dots, ptx::advance_desc(q_tile, at),
+                                   ptx::advance_desc(k_tile, at), accumulate || step > 0);
     }
   }
 
@@ -102,7 +107,7 @@ struct Attend {
       multiply_piece(piece, has_rope(kPieces, part) || part > 0);
       multiply_piece(piece + 1, true);
     }
-    ptx::wgmma_commit();
+    ptx::wgmma_commit_group();
   }
 
   // --- weights ---
@@ -112,7 +117,7 @@ struct Attend {
     float shrink[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      shrink[r] = ptx::exp2_approximately((largest[r] - base_of(now[r])) * scale);
+      shrink[r] = ptx::ex2_approx_ftz((largest[r] - base_of(now[r])) * scale);
       largest[r] = now[r];
       sums[r] *= shrink[r];
       others[r] *= shrink[r];
@@ -166,8 +171,8 @@ struct Attend {
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float a = ptx::exp2_approximately(fmaf(dots[4 * n + 2 * r], scale, -base[r]));
-        const float b = ptx::exp2_approximately(fmaf(dots[4 * n + 2 * r + 1], scale, -base[r]));
+        const float a = ptx::ex2_approx_ftz(fmaf(dots[4 * n + 2 * r], scale, -base[r]));
+        const float b = ptx::ex2_approx_ftz(fmaf(dots[4 * n + 2 * r + 1], scale, -base[r]));
         even[r] += a;
         odd[r] += b;
         weights[n / 2][n % 2 * 2 + r] = ptx::as_bits(__floats2bfloat162_rn(a, b));
@@ -196,9 +201,9 @@ struct Attend {
       for (int k = 0; k < kKeys / 16; ++k) {
         const uint32_t at = 2 * part * kPieceBytes + 16 * k * kPieceRow;
         ptx::Wgmma<bf16, 2 * kPieceWidth, 1>::run(values[part], weights[k],
-                                                  ptx::further(v_tiles, at), 1);
+                                                  ptx::advance_desc(v_tiles, at), 1);
       }
-      ptx::wgmma_commit();
+      ptx::wgmma_commit_group();
     }
   }
 
@@ -207,12 +212,12 @@ struct Attend {
   template <int kLater>
   __device__ void release_values(int buffer) {
     const int first = buffer == group ? 0 : kParts / 2;  // of this group's two parts
-    ptx::wgmma_wait<kLater + 1>();
+    ptx::wgmma_wait_group<kLater + 1>();
     arrive(shared.free[buffer][first]);
-    ptx::wgmma_wait<kLater>();
+    ptx::wgmma_wait_group<kLater>();
     arrive(shared.free[buffer][first + 1]);
 #pragma unroll
-    for (int part = 0; part < kParts / 2; ++part) ptx::wgmma_results(values[part]);
+    for (int part = 0; part < kParts / 2; ++part) ptx::wgmma_fence_operand(values[part]);
   }
 
   // Starts on a tile of the other group, whose fence of the proxy is in front of its `ready`. The
@@ -250,8 +255,8 @@ struct Attend {
   // The dots of this group's tile are there; returns which keys count.
   __device__ uint64_t release_keys(bool last) {
     const uint64_t valid = *reinterpret_cast<const uint64_t*>(shared.valid[group]);
-    ptx::wgmma_wait<0>();
-    ptx::wgmma_results(dots);
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_fence_operand(dots);
     if (Shared<kPieces>::kRope) arrive(shared.rope_free[group]);
     if (last) arrive(shared.q_free);
     return valid;

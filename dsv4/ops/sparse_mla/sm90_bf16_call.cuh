@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "dsv4/device/ptx/setmaxnreg.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/ops/sparse_mla/sm90_bf16_attend.cuh"
 #include "dsv4/ops/sparse_mla/sm90_bf16_gather.cuh"
 
@@ -14,14 +16,14 @@ namespace dsv4::sm90_bf16 {
 template <int kPieces, class Out>
 __global__ void __launch_bounds__(kThreads, 1) attend_kernel(const __grid_constant__ Inputs in) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  auto& shared = *reinterpret_cast<Shared<kPieces>*>(ptx::block_memory());
+  auto& shared = *reinterpret_cast<Shared<kPieces>*>(ptx::dynamic_smem());
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
   if (threadIdx.x >= 2 * kGroup) {
-    ptx::lower_registers<kProducerRegisters>();
+    ptx::setmaxnreg_dec<kProducerRegisters>();
     produce(in, shared);
   } else {
-    ptx::raise_registers<kConsumerRegisters>();
+    ptx::setmaxnreg_inc<kConsumerRegisters>();
     consume<kPieces, Out>(in, shared);
   }
 #else

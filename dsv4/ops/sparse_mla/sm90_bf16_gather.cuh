@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/cp_async.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/ops/sparse_mla/sm90_bf16_plan.cuh"
 
 namespace dsv4::sm90_bf16 {
@@ -38,12 +40,12 @@ struct Gather {
 
   // Starts the copies of one piece.
   __device__ void copy(const Sources& from, int piece, Piece& to) const {
-    const uint32_t base = ptx::shared_address(&to);
+    const uint32_t base = ptx::smem_address(&to);
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       const int row = first_row + i;
       const uint32_t at = kPieceRow * row + 16 * (lane % 8 ^ row % 8);
-      ptx::cp_async_or_zero(base + at, from.rows[i] + piece * kPieceRow, from.valid[i]);
+      ptx::cp_async_zfill(base + at, from.rows[i] + piece * kPieceRow, from.valid[i]);
     }
   }
 
@@ -121,7 +123,7 @@ __device__ void gather_queries(const Gather& gather, const Item& item, uint32_t 
   shared.q_free.wait((use + 1) % 2);
 #pragma unroll
   for (int piece = 0; piece < kPieces; ++piece) gather.copy(from, piece, shared.q[piece]);
-  shared.q_full.arrive_after_copies();
+  shared.q_full.arrive_cp_async_noinc();
 }
 
 template <int kPieces>
@@ -140,7 +142,7 @@ __device__ void gather_tile(const Gather& gather, const Sources& from, uint32_t 
     const int piece = first_piece(part, buffer);
     gather.copy(from, piece, keys[piece]);
     gather.copy(from, piece + 1, keys[piece + 1]);
-    shared.full[buffer][part].arrive_after_copies();
+    shared.full[buffer][part].arrive_cp_async_noinc();
   }
   const uint16_t valid = gather.valid_rows(from);
   if (gather.lane == 0) {

@@ -36,21 +36,21 @@ void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
   Device& device = *context.device;
   const Params p = sm90_fp8::params(args, plan);
   if (p.queries == 0 || p.heads == 0) return;
-  const int64_t grid = sm90_fp8::num_blocks(p, device.info().processors);
+  const int64_t grid = sm90_fp8::num_blocks(p, device.info().num_sms);
   sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
     launch(device, "sparse_mla fp8", kernel,
            {.grid = grid,
             .block = sm90_fp8::kThreads,
             .shared = shared,
             .cluster = p.chunks,
-            .early = true},
+            .pdl = true},
            p);
   });
 }
 
 Plan plan_of(const Context& context, const SparseMlaArgs& args) {
   return sm90_fp8::plan_call(args.q.dim(0) * args.q.dim(1), static_cast<int>(args.q.dim(2)),
-                             static_cast<int>(slots_of(args)), context.device->info().processors);
+                             static_cast<int>(slots_of(args)), context.device->info().num_sms);
 }
 // With room for the window.
 int64_t invariant_slots(const SparseMlaArgs& args) {
@@ -69,8 +69,8 @@ const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaAr
   const SparseMlaArgs args = by_request(given);
   const DeviceInfo& device = context.device->info();
   if (device.major != 9 || device.minor != 0) return "for Hopper";
-  if (device.shared_bytes < sm90_fp8::kMaxShared ||
-      device.reserved_shared_bytes != sm90_fp8::kSharedBase)
+  if (device.max_smem_per_block < sm90_fp8::kMaxShared ||
+      device.reserved_smem_per_block != sm90_fp8::kSharedBase)
     return "shared memory is laid out otherwise";
   if (context.numerics != Numerics::kOfficial) return "f16 inside";
   if (args.q.dtype != DType::kBF16) return "wants bf16 q";

@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/cluster.cuh"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/sparse_mla/sm90_fp8_merge.cuh"
@@ -54,7 +55,7 @@ __device__ void send_exact_part(const Params& p, Shared<Row, kHeads>& shared, in
                                 const float (&out)[ExactLane<Row>::kDims]) {
   const float share = shared.factor[0][head], divided = shared.factor[1][head];
   constexpr int kDims = ExactLane<Row>::kDims;
-  const int lane = this_thread() % kWarp;
+  const int lane = thread_index() % kWarp;
   const int wg = lane / 16, t = lane / 4 % kOutTiles, warp = lane % 4;
   const int unit = head / 8 * kOutTiles + t;
   const bool rope = Row::kRopeIsValue && lane >= kWarp - 4;
@@ -62,9 +63,9 @@ __device__ void send_exact_part(const Params& p, Shared<Row, kHeads>& shared, in
               wg * kGroupThreads + warp * kWarp + head % 8 / 2;
   for (int i = 0; i < kDims; i += 2) {
     const int g = !rope ? i / 2 : i < 8 ? i : i - 7;
-    ptx::store_in_cluster(reinterpret_cast<uint32_t*>(to + 4 * g) + head % 2, unit / p.part_units,
-                          pack_f16(out[i] * share * divided, out[i + 1] * share * divided),
-                          shared.parts_full);
+    ptx::st_async(reinterpret_cast<uint32_t*>(to + 4 * g) + head % 2, unit / p.part_units,
+                  pack_f16(out[i] * share * divided, out[i + 1] * share * divided),
+                  shared.parts_full);
   }
 }
 
@@ -72,7 +73,7 @@ template <class Row>
 __device__ void store_exactly(const Params& p, const Work& work, int head, float factor,
                               const float (&out)[ExactLane<Row>::kDims]) {
   const int64_t to =
-      offset_of(p.out_at, work, head) + ExactLane<Row>::kDims * (this_thread() % kWarp);
+      offset_of(p.out_at, work, head) + ExactLane<Row>::kDims * (thread_index() % kWarp);
   for (int i = 0; i < ExactLane<Row>::kDims; i += 2) {
     const float low = out[i] * factor, high = out[i + 1] * factor;
     p.out_f32 ? store_pair(static_cast<float*>(p.out) + to + i, low, high)
@@ -88,7 +89,7 @@ template <class Row, int kHeads>
 __device__ __noinline__ void attend_exactly(const Params& p, Shared<Row, kHeads>& shared,
                                             const Work& work, ExactEnd end) {
   using L = ExactLane<Row>;
-  const int thread = this_thread();
+  const int thread = thread_index();
   const L at{thread % kWarp};
   for (int head = thread / kWarp; head < kHeads; head += kConsumers / kWarp) {
     const bool exists = work.first_head + head < p.heads;

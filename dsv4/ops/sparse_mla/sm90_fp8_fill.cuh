@@ -6,6 +6,10 @@
 
 #include <type_traits>
 
+#include "dsv4/device/ptx/bulk_copy.cuh"
+#include "dsv4/device/ptx/cache_hint.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_fragments.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -132,7 +136,7 @@ struct Fill {
   __device__ Scales load_scales(const uint8_t* from) const {
     Scales scales;
     if (p.rows_once) {
-      ptx::load_once(from, scales);
+      ptx::ld_global_evict_first(from, scales);
     } else {
       scales = *reinterpret_cast<const Scales*>(from);
     }
@@ -150,14 +154,14 @@ struct Fill {
     ptx::Mbarrier& full = shared.full[slot];
     const unsigned rows = __ballot_sync(~0u, s == mine && from != nullptr);
     if (s != mine) return;
-    if (row % kRows == 0) full.expect(static_cast<uint32_t>(__popc(rows) * Row::kRowBytes));
-    const uint32_t to = ptx::shared_address(shared.ring[slot]) + row * Row::kStride;
+    if (row % kRows == 0) full.expect_tx(static_cast<uint32_t>(__popc(rows) * Row::kRowBytes));
+    const uint32_t to = ptx::smem_address(shared.ring[slot]) + row * Row::kStride;
     if (from == nullptr) {
 #pragma unroll 4
-      for (int at = 0; at < Row::kRowBytes; at += 16) ptx::store_zeros(to + at);
+      for (int at = 0; at < Row::kRowBytes; at += 16) ptx::st_shared_v4_zero(to + at);
     } else {
-      p.rows_once ? ptx::copy_bulk_once(to, from, Row::kRowBytes, full)
-                  : ptx::copy_bulk(to, from, Row::kRowBytes, full);
+      p.rows_once ? ptx::cp_async_bulk_evict_first(to, from, Row::kRowBytes, full)
+                  : ptx::cp_async_bulk(to, from, Row::kRowBytes, full);
     }
   }
 

@@ -13,6 +13,9 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/convert.cuh"
+#include "dsv4/device/ptx/ldmatrix.cuh"
+#include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
 
@@ -23,9 +26,9 @@ namespace dsv4::sm90_fp8 {
 struct Lane {
   int lane, wg, warp, g, j;  // warp: of its warpgroup
 };
-using ptx::this_thread;
+using ptx::thread_index;
 __device__ inline Lane this_lane() {
-  const int thread = this_thread();
+  const int thread = thread_index();
   return {.lane = thread % kWarp,
           .wg = thread / kGroupThreads,
           .warp = thread / kWarp % 4,
@@ -99,7 +102,8 @@ struct KeyFragments {
   __device__ static void decode(const Raw& r, const uint32_t (&scales)[2], Fragments& a) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      ptx::scaled_pairs(r[n], scales[n % 2], scales[n % 2], a[n / 2][n % 2], a[n / 2][n % 2 + 2]);
+      ptx::cvt_e4m3x4_to_f16x2_scaled(r[n], scales[n % 2], scales[n % 2], a[n / 2][n % 2],
+                                      a[n / 2][n % 2 + 2]);
     }
   }
   // RoPE dims 16 i .. 16 i + 15: one product.
@@ -119,14 +123,15 @@ struct ValueFragments {
     base = ptx::opaque(piece_address<Row>(slot, at.lane, at.warp));
   }
   // Codes of dims 64 tile + 16 warp ..
-  __device__ void load(int tile, Raw& r) const { ptx::ldmatrix_x4_transposed(r, base + 64 * tile); }
+  __device__ void load(int tile, Raw& r) const { ptx::ldmatrix_x4_trans(r, base + 64 * tile); }
   // scales: of keys 8 n + 2j, + 1.
   __device__ static void decode(const Raw& r, const uint4& scales, Fragments& a) {
     const uint32_t pairs[4] = {scales.x, scales.y, scales.z, scales.w};
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const uint32_t codes = __byte_perm(r[n], 0, 0x3120);
-      ptx::scaled_pairs(codes, pairs[n], pairs[n], a[n / 2][n % 2 * 2], a[n / 2][n % 2 * 2 + 1]);
+      ptx::cvt_e4m3x4_to_f16x2_scaled(codes, pairs[n], pairs[n], a[n / 2][n % 2 * 2],
+                                      a[n / 2][n % 2 * 2 + 1]);
     }
   }
   // RoPE values of keys 0 .. 15 and 16 .. 31 as they are; here row g of the product is dim g, row
@@ -137,9 +142,9 @@ struct ValueFragments {
     const uint32_t rope = piece_address<Row>(0, at.lane / 16 * 8 + at.lane % 8,
                                              Row::kRopeAt / 16 + 2 * at.warp + at.lane / 8 % 2);
     const uint32_t first = base + (rope - codes - kWidthV / 2);
-    ptx::ldmatrix_x4_transposed(low_keys, first);
+    ptx::ldmatrix_x4_trans(low_keys, first);
     Raw high;
-    ptx::ldmatrix_x4_transposed(high, first + 16 * Row::kStride);
+    ptx::ldmatrix_x4_trans(high, first + 16 * Row::kStride);
     high_keys = {high[0], high[1], high[2], high[3]};
   }
   __device__ static void decode_rope(const Raw& low_keys, const uint4& high_keys, Fragments& a) {

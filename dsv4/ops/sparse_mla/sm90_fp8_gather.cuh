@@ -9,6 +9,9 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/bulk_copy.cuh"
+#include "dsv4/device/ptx/cluster.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_fill.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_queries.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_sums.cuh"
@@ -58,7 +61,7 @@ struct Gather {
   }
 
  private:
-  static __device__ int thread() { return this_thread() % kGroupThreads; }
+  static __device__ int thread() { return thread_index() % kGroupThreads; }
 
   // False: there is no batch left.
   __device__ bool read(Cursor<kHeads>& at, Batch& batch) const {
@@ -103,7 +106,7 @@ struct Gather {
   __device__ void weigh_parts() const {
     wait_for_last_dots();
     if (shared.items[0].work.parts == 1) return;
-    if (thread() < p.chunks) shared.room.arrive_in_cluster(static_cast<uint32_t>(thread()));
+    if (thread() < p.chunks) shared.room.arrive_relaxed_cluster(static_cast<uint32_t>(thread()));
     Weighing<Row, kHeads>{p, shared, thread()}.run();
   }
 
@@ -112,7 +115,7 @@ struct Gather {
     if (head >= kHeads || work.first_head + head >= p.heads) return;
     constexpr int kBytes = (Row::kCodes + Row::kRope) * 2;
     const auto* q = static_cast<const bf16*>(p.q) + offset_of(p.q_at, work, head);
-    ptx::prefetch_l2(q, kBytes);
+    ptx::cp_async_bulk_prefetch_l2(q, kBytes);
   }
 };
 

@@ -3,6 +3,13 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/cluster.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/device/ptx/setmaxnreg.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_consume.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_exact.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_gather.cuh"
@@ -34,7 +41,7 @@ __device__ void finish(Consumer<Row, kHeads>& c) {
 template <class Row, int kHeads, bool kTrackMaximum>
 __device__ void consume(const Params& p, Shared<Row, kHeads>& shared, const Work& first) {
   Consumer<Row, kHeads> c(p, shared);
-  const Queries<Row, kHeads, kConsumers> queries{p, shared, this_thread()};
+  const Queries<Row, kHeads, kConsumers> queries{p, shared, thread_index()};
   ptx::barrier_sync(kBarrierIds, kThreads);
   queries.fetch(first);
   queries.finish(first, 0);
@@ -57,10 +64,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     sparse_mla_fp8_kernel(const __grid_constant__ Params p) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   using S = Shared<Row, kHeads>;
-  auto& shared = *reinterpret_cast<S*>(ptx::block_memory());
+  auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
   if (threadIdx.x == 0) {
     // Matrix descriptors are made from the constant.
-    if (ptx::offset_in_block(ptx::shared_address(&shared)) != kSharedBase) __trap();
+    if (ptx::smem_offset(ptx::smem_address(&shared)) != kSharedBase) __trap();
     for (auto& barrier : shared.full) barrier.init(kSlotRows);
     for (auto& barrier : shared.empty) barrier.init(kConsumers);
     for (auto& barrier : shared.weights_full) barrier.init(kGroupThreads);
@@ -77,17 +84,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-  if (p.chunks > 1) ptx::cluster_arrive();  // others may arrive here from now on
-  ptx::let_next_kernel_start();
+  if (p.chunks > 1) ptx::cluster_arrive_relaxed();  // others may arrive here from now on
+  ptx::griddepcontrol_launch_dependents();
   Work first = place_work<kHeads>(p, first_item(p));  // while the kernel before may still run
   first.request = ptx::opaque(first.request), first.query = ptx::opaque(first.query);
-  ptx::wait_for_previous_kernel();
+  ptx::griddepcontrol_wait();
   measure(p, first);
   if (static_cast<int>(threadIdx.x) >= kConsumers) {
-    ptx::lower_registers<kGatherRegisters<Row, kHeads>>();
+    ptx::setmaxnreg_dec<kGatherRegisters<Row, kHeads>>();
     Gather<Row, kHeads>(p, shared).run(first);
   } else {
-    ptx::raise_registers<kComputeRegisters<Row, kHeads>>();
+    ptx::setmaxnreg_inc<kComputeRegisters<Row, kHeads>>();
     consume<Row, kHeads, kTrackMaximum>(p, shared, first);
   }
 #else

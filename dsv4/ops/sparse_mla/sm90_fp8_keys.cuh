@@ -2,6 +2,11 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/device/ptx/smem_desc.cuh"
+#include "dsv4/device/ptx/thread.cuh"
+#include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -9,8 +14,8 @@ namespace dsv4::sm90_fp8 {
 // Descriptor of dims 16 step .. of q. A constant: the compiler would otherwise keep all of them.
 template <class Row, int kHeads>
 __device__ constexpr uint64_t q_tile(int step) {
-  return ptx::swizzled_tile(kSharedBase + step / 4 * Shared<Row, kHeads>::kTileBytes +
-                            step % 4 * 32);
+  return ptx::make_smem_desc_128B(kSharedBase + step / 4 * Shared<Row, kHeads>::kTileBytes +
+                                  step % 4 * 32);
 }
 
 // Codes of the next steps are on their way from shared memory while those of step i are decoded and
@@ -20,7 +25,7 @@ __device__ void multiply_keys(Consumer<Row, kHeads>& c, int slot, float (&s)[kHe
                               RowState (&rows)[2]) {
   using C = Consumer<Row, kHeads>;
   const Lane at = this_lane();
-  const KeyFragments<Row> keys(at, ptx::shared_address(c.shared.ring[slot]), 16 * (at.warp % 2));
+  const KeyFragments<Row> keys(at, ptx::smem_address(c.shared.ring[slot]), 16 * (at.warp % 2));
   constexpr int kSteps = Row::kCodes / 32, kStepsOfGroup = Row::kGroup / 32;
   const uint8_t* first = c.shared.ring[slot] + (16 * (at.warp % 2) + at.g) * Row::kStride;
   const KeyScales<Row> scales[2] = {{first}, {first + 8 * Row::kStride}};
@@ -37,7 +42,7 @@ __device__ void multiply_keys(Consumer<Row, kHeads>& c, int slot, float (&s)[kHe
       ptx::Wgmma<__nv_bfloat16, kHeads>::run(s, a[i][k],
                                              q_tile<Row, kHeads>(Row::kCodes / 16 + 2 * i + k), 1);
     }
-    ptx::wgmma_commit();
+    ptx::wgmma_commit_group();
     if constexpr (Row::kRopeIsValue) {
       for (const Raw& r : a[i]) {
         for (const uint32_t pair : r) largest = __hmax2(largest, __habs2(ptx::as_bf162(pair)));
@@ -49,20 +54,19 @@ __device__ void multiply_keys(Consumer<Row, kHeads>& c, int slot, float (&s)[kHe
     const uint32_t pair[2] = {scales[0].twice(i / kStepsOfGroup),
                               scales[1].twice(i / kStepsOfGroup)};
     if (i + C::kAhead < kSteps) keys.load(i + C::kAhead, raw[(i + C::kAhead) % (C::kAhead + 1)]);
-    ptx::wgmma_wait<C::kDepth - 1>();
+    ptx::wgmma_wait_group<C::kDepth - 1>();
     keys.decode(raw[i % (C::kAhead + 1)], pair, a[(i + 2) % C::kDepth]);
     ptx::wgmma_fence();
     for (int k = 0; k < 2; ++k)
       ptx::Wgmma<__half, kHeads>::run(s, a[(i + 2) % C::kDepth][k], q_tile<Row, kHeads>(2 * i + k),
                                       1);
-    ptx::wgmma_commit();
+    ptx::wgmma_commit_group();
   }
   if (Row::kRopeIsValue && !fits_f16(largest)) c.give_up();
-  const uint8_t* states =
-      c.shared.rows[slot] + 16 * (this_lane().warp % 2) + ptx::lane_of_warp() / 4;
+  const uint8_t* states = c.shared.rows[slot] + 16 * (this_lane().warp % 2) + ptx::lane_id() / 4;
   for (int r = 0; r < 2; ++r) rows[r] = static_cast<RowState>(states[8 * r]);
-  ptx::wgmma_wait<0>();
-  ptx::wgmma_results(s);
+  ptx::wgmma_wait_group<0>();
+  ptx::wgmma_fence_operand(s);
 }
 
 // Dots of keys that do not exist become -inf.

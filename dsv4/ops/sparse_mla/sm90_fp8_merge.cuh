@@ -10,6 +10,7 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/cluster.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_store.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -28,7 +29,7 @@ __device__ void send_part(const Consumer<Row, kHeads>& c) {
   const Lane at = this_lane();
   const int mine = chunk_of_block(p);
   constexpr int kAtOnce = kUnitsAtOnce<kHeads>;
-  uint2* const first = part_values(p, c.shared, mine) + this_thread();
+  uint2* const first = part_values(p, c.shared, mine) + thread_index();
   const float* factors = c.shared.factor[at.wg] + 2 * at.j;
   uint2* to = first;
   int block = 0;
@@ -46,7 +47,7 @@ __device__ void send_part(const Consumer<Row, kHeads>& c) {
       for (int i = 0; i < kAtOnce; ++i) to[i * kConsumers] = units[i];
     } else {
       for (int i = 0; i < kAtOnce; ++i)
-        ptx::store_in_cluster(to + i * kConsumers, block, units[i], c.shared.parts_full);
+        ptx::st_async(to + i * kConsumers, block, units[i], c.shared.parts_full);
     }
     to += kAtOnce * kConsumers;
   }
@@ -79,7 +80,7 @@ __device__ inline float4 unpack(uint2 unit) {
 template <class T, int kParts, class Row, int kHeads>
 __device__ void add_parts(const Params& p, Shared<Row, kHeads>& shared, const Work& work) {
   const Lane at = this_lane();
-  const uint2* from = part_values(p, shared, 0) + this_thread();
+  const uint2* from = part_values(p, shared, 0) + thread_index();
   const int begin = first_unit(p), end = begin + num_units<kHeads>(p);
   int head = begin / kOutTiles * 8 + 2 * at.j;
   T* row = static_cast<T*>(p.out) + offset_of(p.out_at, work, head);
@@ -131,12 +132,12 @@ __device__ void share(const Params& p, Shared<Row, kHeads>& shared, const Work& 
     if (holder == chunk_of_block(p)) store();
     return;
   }
-  if (this_thread() == 0) {
-    shared.parts_full.expect(bytes_of_parts<kHeads>(p, work, keeps_own));
+  if (thread_index() == 0) {
+    shared.parts_full.expect_tx(bytes_of_parts<kHeads>(p, work, keeps_own));
     shared.parts_full.arrive();
   }
   if (chunk_of_block(p) < work.parts) send();
-  shared.parts_full.wait_in_cluster(0);
+  shared.parts_full.wait_acquire_cluster(0);
   p.out_f32 ? add_parts<float>(p, shared, work) : add_parts<bf16>(p, shared, work);
 }
 

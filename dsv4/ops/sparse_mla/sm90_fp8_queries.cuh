@@ -4,6 +4,9 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/cp_async.cuh"
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_fragments.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -78,7 +81,7 @@ struct Queries {
     // The gathering warpgroup has registers for two, and not in every loop.
     constexpr int kAtOnce = kCodes > 2 * kCount ? 2 : 1;
     constexpr bool kWhole = kCodes % (kAtOnce * kCount) == 0;
-    ptx::cp_async_wait();
+    ptx::cp_async_wait_all();
     Range range;
     uint8_t* lower = first_piece();
     uint8_t* upper_half = upper(lower);

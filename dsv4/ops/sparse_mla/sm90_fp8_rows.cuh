@@ -3,8 +3,6 @@
 #pragma once
 
 #include "dsv4/device/math.cuh"
-#include "dsv4/device/ptx/mbarrier.cuh"
-#include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/formats/kv_layout.h"
 #include "dsv4/ops/sparse_mla/sm90_fp8_params.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dsv4/device/ptx/mbarrier.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_work.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -60,7 +61,7 @@ struct Shared {
   static constexpr int kChunks = (Row::kCodes + Row::kRope) / 64;  // of q
   // Of scales; of V4 one more than there are, as in memory.
   static constexpr int kGroups = kWidthV / Row::kGroup;
-  static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, swizzled_tile
+  static constexpr int kTileBytes = kHeads * 128;  // [heads, 64] of two bytes, make_smem_desc_128B
   // Of q, or of the parts that take its place.
   static constexpr int kTilesOfQuery =
       std::max(kChunks, (most_part_bytes(kHeads) + kTileBytes - 1) / kTileBytes);

@@ -7,6 +7,11 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/convert.cuh"
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/ldmatrix.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -114,10 +119,10 @@ __device__ void find_reference(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2])
   c.wait_for_room();
   bool has_key = false;
   for (const float z : s) has_key |= z != -INFINITY;
-  const bool any = ptx::barrier_any(kBarrierBoth, kConsumers, has_key);
+  const bool any = ptx::barrier_red_or(kBarrierBoth, kConsumers, has_key);
   if (any) {
     add_change(c, s, none);
-    const int head = this_thread();
+    const int head = thread_index();
     if (head < kHeads) set_reference(c, head);
     c.state |= kReferenced;
   }
@@ -169,7 +174,7 @@ __device__ void subtract_reference(Consumer<Row, kHeads>& c, float (&s)[kHeads /
   const float largest = fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
   c.wait_for_room();
   const bool exceeds = largest > (c.turn(kReferenced) && !kTrackMaximum ? kHeadroom : -INFINITY);
-  const bool moves = ptx::barrier_any(kBarrierOne + at.wg, kGroupThreads, exceeds);
+  const bool moves = ptx::barrier_red_or(kBarrierOne + at.wg, kGroupThreads, exceeds);
   const Move move = !moves ? Move::kNone : c.turn(kReferenced) ? Move::kLater : Move::kFirst;
   if (moves) move_reference(c, s);
   decide(c, move);
@@ -183,9 +188,9 @@ __device__ void store_weights(uint32_t to, const float (&s)[kHeads / 2], int n) 
     r[i] = pack_f16(s[4 * n + 2 * i], s[4 * n + 2 * i + 1]);
   }
   if constexpr (kHeads == 8) {
-    ptx::stmatrix_x2_transposed(to, r[0], r[1]);
+    ptx::stmatrix_x2_trans(to, r[0], r[1]);
   } else {
-    ptx::stmatrix_x4_transposed(to, r);
+    ptx::stmatrix_x4_trans(to, r);
   }
 }
 
@@ -194,11 +199,11 @@ template <class Row, int kHeads>
 __device__ void weigh(Consumer<Row, kHeads>& c, float (&s)[kHeads / 2]) {
   const Lane at = this_lane();
   const int key_piece = 2 * at.warp + at.lane / 8 % 2, head = at.lane % 8;
-  const uint32_t to = ptx::shared_address(c.shared.weights[at.wg]) + at.lane / 16 * 1024 +
+  const uint32_t to = ptx::smem_address(c.shared.weights[at.wg]) + at.lane / 16 * 1024 +
                       head * 128 + 16 * (key_piece ^ head);
 #pragma unroll
   for (int n = 0; n < kHeads / 8; n += 2) {
-    for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = ptx::exp2_approximately(s[i]);
+    for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = ptx::ex2_approx_ftz(s[i]);
     store_weights<kHeads>(to + n * 1024, s, n);
   }
   // For the products with these weights; and for the bulk copies that will overwrite the zeros that

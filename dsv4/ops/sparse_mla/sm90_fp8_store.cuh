@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_sums.cuh"
 

@@ -13,7 +13,10 @@
 
 #pragma once
 
-#include "dsv4/device/ptx/thread.cuh"
+#include "dsv4/device/ptx/cluster.cuh"
+#include "dsv4/device/ptx/convert.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_shared.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -39,8 +42,8 @@ __device__ inline float output_factor(const Params& p, float reference, float su
                                       float sink) {
   const bool any = sum > 0.f || sum != sum;
   if (!any) return 0.f;
-  if (!p.normalized) return ptx::exp2_approximately(reference - largest);
-  return __fdividef(1.f, sum + ptx::exp2_approximately(sink * kLog2E - reference));
+  if (!p.normalized) return ptx::ex2_approx_ftz(reference - largest);
+  return __fdividef(1.f, sum + ptx::ex2_approx_ftz(sink * kLog2E - reference));
 }
 
 // Of the weights of a head in this block.
@@ -59,8 +62,8 @@ __device__ void tell_summary(const Params& p, Shared<Row, kHeads>& shared, int h
   const uint2 sums{__float_as_uint(sum != 0.f ? reference : -INFINITY), __float_as_uint(sum)};
   ptx::Mbarrier& told = shared.summaries_full;
   for (int block = 0; block < p.chunks; ++block) {
-    ptx::store_in_cluster(&shared.part_sums[part][head], block, sums, told);
-    ptx::store_in_cluster(&shared.part_divisors[part][head], block, __float_as_uint(divisor), told);
+    ptx::st_async(&shared.part_sums[part][head], block, sums, told);
+    ptx::st_async(&shared.part_divisors[part][head], block, __float_as_uint(divisor), told);
   }
 }
 
@@ -77,7 +80,7 @@ struct Weighing {
     const bool exists = head < kHeads && work.first_head + head < p.heads;
     const float sink = exists ? sink_of(p, work, head) : -INFINITY;
     if (head == 0) {
-      shared.summaries_full.expect(static_cast<uint32_t>(work.parts * kHeads * kSummaryBytes));
+      shared.summaries_full.expect_tx(static_cast<uint32_t>(work.parts * kHeads * kSummaryBytes));
       shared.summaries_full.arrive();
     }
     shared.sums_full.wait(0);
@@ -86,7 +89,7 @@ struct Weighing {
       const float reference = item.reference[reference_place<kHeads>(head)];
       tell_summary(p, shared, head, reference, sum_of(item, head), 1.f);
     }
-    shared.summaries_full.wait_in_cluster(0);
+    shared.summaries_full.wait_acquire_cluster(0);
     const int holder = p.invariant ? find_holder(work.parts) : kSeveral;
     if (head == 0) shared.holder = holder;
     float reference = 0.f, sum = 0.f;
@@ -118,7 +121,7 @@ struct Weighing {
     float my_weight = 0.f, large = 0.f;
 #pragma unroll
     for (int c = 0; c < kMaxChunks; ++c) {
-      const float weight = ptx::exp2_approximately(references[c] - base);
+      const float weight = ptx::ex2_approx_ftz(references[c] - base);
       my_weight = c == mine ? weight : my_weight;
       sum = fmaf(sums[c], weight, sum);
       if (divisors[c] > 1.f) large = fmaxf(large, divisors[c] * weight * sums[c]);
@@ -139,7 +142,7 @@ struct Weighing {
     int holder = 0, count = 0;
     for (int c = 0; c < parts; ++c) {
       const bool has_keys = head < kHeads && __uint_as_float(shared.part_sums[c][head].y) != 0.f;
-      if (ptx::barrier_any(kBarrierGather, kGroupThreads, has_keys)) holder = c, ++count;
+      if (ptx::barrier_red_or(kBarrierGather, kGroupThreads, has_keys)) holder = c, ++count;
     }
     return count > 1 ? kSeveral : holder;
   }

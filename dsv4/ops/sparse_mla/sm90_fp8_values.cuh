@@ -2,6 +2,9 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/device/ptx/smem_desc.cuh"
+#include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_consumer.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -9,7 +12,7 @@ namespace dsv4::sm90_fp8 {
 // Of the warpgroup's dims in a slot.
 template <class Row, int kHeads>
 __device__ ValueFragments<Row> values_of(const Consumer<Row, kHeads>& c, const Lane& at, int slot) {
-  return ValueFragments<Row>(at, ptx::shared_address(c.shared.ring[slot]) + at.wg * kOutTiles * 64);
+  return ValueFragments<Row>(at, ptx::smem_address(c.shared.ring[slot]) + at.wg * kOutTiles * 64);
 }
 template <class Row, int kHeads>
 __device__ const uint4* scales_of(const Consumer<Row, kHeads>& c, const Lane& at, int slot) {
@@ -76,9 +79,9 @@ struct ValueOperands {
 // The products with the weights of a tile are done.
 template <class Row, int kHeads>
 __device__ void finish_values(Consumer<Row, kHeads>& c, int tile) {
-  ptx::wgmma_wait<0>();
+  ptx::wgmma_wait_group<0>();
 #pragma unroll
-  for (int t = 0; t < kOutTiles; ++t) ptx::wgmma_results(c.out[t]);
+  for (int t = 0; t < kOutTiles; ++t) ptx::wgmma_fence_operand(c.out[t]);
   c.shared.weights_empty[tile].arrive();
 }
 
@@ -94,7 +97,7 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
   c.shared.weights_full[kPairTile].wait(c.phase(kPairTile));
   if (c.shared.moved[kPairTile] == Move::kLater) shrink_output(c, kPairTile);
   constexpr uint64_t kWeights =
-      ptx::swizzled_tile(kSharedBase + (C::S::kTilesOfQuery + kPairTile) * C::S::kTileBytes);
+      ptx::make_smem_desc_128B(kSharedBase + (C::S::kTilesOfQuery + kPairTile) * C::S::kTileBytes);
   constexpr int kSteps = 2 * kOutTiles;
   const int slots[2] = {c.slot(kFirst), c.slot(kFirst + 1)};
   const ValueFragments<Row> values[2] = {values_of(c, at, slots[0]), values_of(c, at, slots[1])};
@@ -108,12 +111,12 @@ __device__ void multiply_values(Consumer<Row, kHeads>& c) {
   for (int step = 0; step < kSteps; ++step) {
     const int half = step / kOutTiles, t = step % kOutTiles;
     if (step + C::kAhead < kSteps) load(step + C::kAhead);
-    ptx::wgmma_wait<C::kDepth - 1>();
+    ptx::wgmma_wait_group<C::kDepth - 1>();
     const Fragments& a = o.decode(at, step);
     ptx::wgmma_fence();
     for (int k = 0; k < 2; ++k)
       ptx::Wgmma<__half, kHeads>::run(c.out[t], a[k], kWeights + 4 * half + 2 * k, 1);
-    ptx::wgmma_commit();
+    ptx::wgmma_commit_group();
     if (t + 1 < kOutTiles) continue;
     c.shared.empty[slots[half]].arrive();
   }

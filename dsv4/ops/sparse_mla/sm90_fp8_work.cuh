@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/cluster.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8_rows.cuh"
 
 namespace dsv4::sm90_fp8 {
@@ -25,10 +26,10 @@ struct Work {
 // A block's items. Of a grid that cuts them every cluster has one: their blocks would wait for each
 // other between two.
 __device__ inline int chunk_of_block(const Params& p) {
-  return p.chunks == 1 ? 0 : static_cast<int>(ptx::cluster_rank());
+  return p.chunks == 1 ? 0 : static_cast<int>(ptx::cluster_ctarank());
 }
 __device__ inline int first_item(const Params& p) {
-  return p.chunks == 1 ? static_cast<int>(blockIdx.x) : static_cast<int>(ptx::cluster_id());
+  return p.chunks == 1 ? static_cast<int>(blockIdx.x) : static_cast<int>(ptx::clusterid_x());
 }
 __device__ inline int num_items(const Params& p) {
   return p.queries * static_cast<int>(p.head_groups.divisor);

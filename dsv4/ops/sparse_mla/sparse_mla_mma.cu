@@ -19,6 +19,7 @@
 
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/cp_async.cuh"
 #include "dsv4/ops/sparse_mla/mma_products.cuh"
 #include "dsv4/ops/sparse_mla/sparse_mla_cuda.h"
 
@@ -263,14 +264,14 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_mla_mma_kernel(Inputs in, 
   const int count = load_rows(in, static_cast<int>(blockIdx.z) * kSegment, shared);
   __syncthreads();
   shared.tile.fetch(in.lists, shared.rows, 0, count);
-  ptx::cp_async_wait();
+  ptx::cp_async_wait_all();
   __syncthreads();
   const Queries<kMTiles> queries(shared);
 
   Output<kMTiles> output;
   Weights<kMTiles> weights;
   for (int first = 0; first < count; first += kTile) {
-    ptx::cp_async_wait();
+    ptx::cp_async_wait_all();
     __syncthreads();  // the last tile has been used; other lanes' scales are there
     shared.tile.decode();
     __syncthreads();
@@ -361,8 +362,9 @@ void attend_in_runs(const Context& context, Inputs in, int64_t queries, Out* out
     in.partial = parts.values.as<float>();
     in.summary = reinterpret_cast<float2*>(parts.sums.data);
   }
-  const bool few = queries * ceil_div(in.heads, 16) * in.segments <= device.info().processors;
-  const bool wide = !few && device.info().shared_bytes >= static_cast<int>(sizeof(Shared<64>));
+  const bool few = queries * ceil_div(in.heads, 16) * in.segments <= device.info().num_sms;
+  const bool wide =
+      !few && device.info().max_smem_per_block >= static_cast<int>(sizeof(Shared<64>));
   for (int64_t first = 0; first < queries; first += parts.run) {
     const int64_t n = std::min(parts.run, queries - first);
     wide ? attend<4>(device, in, n, out) : attend<1>(device, in, n, out);
@@ -392,7 +394,7 @@ const char* sparse_mla_mma_reject(const Context& context, const SparseMlaArgs& a
   if (args.out.dim(-1) != kWidth) return "wants out of 512 values";
   if (args.q.dim(-2) < 16) return "fewer than 16 heads";
   if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
-  if (context.device->info().shared_bytes < static_cast<int>(sizeof(Shared<16>)))
+  if (context.device->info().max_smem_per_block < static_cast<int>(sizeof(Shared<16>)))
     return "wants 130 KiB of shared memory";
   if (const char* reason = reject_list(args.window)) return reason;
   return reject_list(args.compressed);

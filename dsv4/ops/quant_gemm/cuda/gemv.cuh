@@ -214,7 +214,7 @@ void launch_gemv(Device& device, const Problem& p) {
   if (columns == 0) return;
   // As many CTAs as are resident at a time, with equal numbers of passes. When that cannot come out
   // even, because there are many tiles or some may be absent, four times as many.
-  const int64_t resident = device.info().processors * kCtasPerSm<kTile>;
+  const int64_t resident = device.info().num_sms * kCtasPerSm<kTile>;
   const bool even = 8 * columns <= resident && (p.tiles == nullptr || p.tile_m == 1);
   const int64_t ctas = even ? resident : 4 * resident;
   const int64_t cta_passes = (passes * columns + ctas - 1) / ctas;

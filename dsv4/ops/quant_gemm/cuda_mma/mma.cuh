@@ -24,7 +24,10 @@
 #include <type_traits>
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/cp_async.cuh"
+#include "dsv4/device/ptx/ldmatrix.cuh"
 #include "dsv4/device/ptx/mma.cuh"
+#include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/quant_gemm/cuda/tile.cuh"
 
 namespace dsv4::quant_gemm {
@@ -185,8 +188,8 @@ __device__ inline void multiply_step(const std::byte* x, const std::byte* w,
       ptx::ldmatrix_x4(b, w + chunk_at<Shape::kN>(place.slice, row, chunk));
 #pragma unroll
       for (int m = 0; m < Shape::kMmaM; ++m) {
-        ptx::mma_bf16(sums[m][n], a[m], b[0], b[1]);
-        ptx::mma_bf16(sums[m][n + 1], a[m], b[2], b[3]);
+        ptx::mma_m16n8k16_bf16(sums[m][n], a[m], b[0], b[1]);
+        ptx::mma_m16n8k16_bf16(sums[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }
@@ -260,7 +263,7 @@ __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
   activations.load(0, x(0));
   __syncthreads();  // the codebook is in shared memory
   weights.store(w(0), table);
-  ptx::cp_async_wait();
+  ptx::cp_async_wait_all();
   __syncthreads();
   for (int step = 0; step < steps; ++step) {
     const bool more = step + 1 < steps;
@@ -271,7 +274,7 @@ __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
     multiply_step<kTile>(x(step), w(step), place, sums);
     if (more) {
       weights.store(w(step + 1), table);
-      ptx::cp_async_wait();
+      ptx::cp_async_wait_all();
     }
     __syncthreads();  // all warps have read this step, and the next one is complete
   }

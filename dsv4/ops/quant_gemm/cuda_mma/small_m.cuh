@@ -16,6 +16,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/mma.cuh"
+#include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/quant_gemm/cuda/tile.cuh"
 
 namespace dsv4::quant_gemm {
@@ -81,8 +82,8 @@ __device__ inline void multiply_unit_mma(const typename Decode::Codes (&rows)[2]
 #pragma unroll
     for (int n = 0; n < kTile / 8; ++n) {
       const uint4 b = x[(piece * kTile + n * 8) * staged.stride];
-      ptx::mma_bf16(sums[n], a0, b.x, b.y);
-      ptx::mma_bf16(sums[n], a1, b.z, b.w);
+      ptx::mma_m16n8k16_bf16(sums[n], a0, b.x, b.y);
+      ptx::mma_m16n8k16_bf16(sums[n], a1, b.z, b.w);
     }
   }
 }
@@ -184,7 +185,7 @@ void launch_small_m(Device& device, const Problem& p) {
   const int64_t columns = tile_slots(p) * p.projections;
   if (columns == 0) return;
   // Warps share rows until every SM has a CTA.
-  const int64_t sms = device.info().processors;
+  const int64_t sms = device.info().num_sms;
   const auto passes_of = [&](int split) {
     const int rows = kSmallMWarps / split * kSmallMRows;
     return (p.n + rows - 1) / rows;

@@ -2,53 +2,21 @@
 
 #pragma once
 
-#include <cuda_fp16.h>
-
-#include <cmath>
-#include <cstdint>
-
-#include "dsv4/formats/e4m3.h"
 #include "tests/emulator/builtins.h"
 
 namespace dsv4::ptx {
 
-inline int this_thread() {
+inline int thread_index() {
   return static_cast<int>(threadIdx.x);
 }
 
-inline int lane_of_warp() {
-  return this_thread() % 32;
+inline int lane_id() {
+  return thread_index() % 32;
 }
 
 template <class T>
 T opaque(T x) {
   return x;
-}
-
-// Kernels run one after another here.
-inline void wait_for_previous_kernel() {
-}
-inline void let_next_kernel_start() {
-}
-
-inline unsigned char* block_memory() {
-  return emulator::block_memory();
-}
-
-inline float exp2_approximately(float x) {
-  const float y = std::exp2(x);
-  return y < 0x1p-126f ? 0.f : y;
-}
-
-inline void scaled_pairs(uint32_t codes, uint32_t low_scale, uint32_t high_scale, uint32_t& low,
-                         uint32_t& high) {
-  const auto scaled = [](uint32_t two, const uint32_t& scales) {
-    const __half2 values = __floats2half2_rn(e4m3_to_f32(two & 0xff), e4m3_to_f32(two >> 8 & 0xff));
-    const __half2 product = __hmul2(values, reinterpret_cast<const __half2&>(scales));
-    return reinterpret_cast<const uint32_t&>(product);
-  };
-  low = scaled(codes, low_scale);
-  high = scaled(codes >> 16, high_scale);
 }
 
 }  // namespace dsv4::ptx

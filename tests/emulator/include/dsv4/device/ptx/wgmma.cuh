@@ -7,22 +7,22 @@
 
 #include <type_traits>
 
-#include "dsv4/device/ptx/mma.cuh"
+#include "tests/emulator/instructions.h"
 
 namespace dsv4::ptx {
 
 inline void wgmma_fence() {
   emulator::wgmma_fence();
 }
-inline void wgmma_commit() {
+inline void wgmma_commit_group() {
   emulator::wgmma_commit();
 }
 template <int kGroups>
-void wgmma_wait() {
+void wgmma_wait_group() {
   emulator::wgmma_wait(kGroups);
 }
 template <int kCount>
-void wgmma_results(float (&)[kCount]) {
+void wgmma_fence_operand(float (&)[kCount]) {
 }
 
 template <class T, int kN, int kTransposeB = 0>

@@ -1,0 +1,15 @@
+// Fences between the generic proxy (ordinary loads and stores, cp.async, stmatrix) and the async
+// proxy (wgmma operands in shared memory, bulk copies).
+
+#pragma once
+
+namespace dsv4::ptx {
+
+// Orders this thread's generic-proxy accesses to shared memory, and those it has synchronized with,
+// before later async-proxy accesses. It has to stand between the write and the wgmma that reads it
+// (or the bulk copy that overwrites it), in the writing thread or in one that has waited for it.
+__device__ inline void fence_proxy_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+}  // namespace dsv4::ptx

@@ -1,0 +1,13 @@
+// dsv4/device/ptx/fence.cuh on the emulator.
+
+#pragma once
+
+#include "tests/emulator/instructions.h"
+
+namespace dsv4::ptx {
+
+inline void fence_proxy_async() {
+  emulator::fence_proxy_async();
+}
+
+}  // namespace dsv4::ptx
