@@ -1,40 +1,42 @@
-// Row sm90_bf16 of sparse_mla.h on the emulator. A query's bits may depend neither on the order of
-// things nor on what its block did before, so every case also runs on other grids.
+// Implementation sm90_bf16 of sparse_mla.h on the emulator. A query's bits may depend neither on
+// the order of events nor on the previous work tiles of its CTA, so every case also runs on other
+// grids.
 
 #include <gtest/gtest.h>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/sparse_mla/sm90_bf16_call.cuh"
+#include "dsv4/ops/sparse_mla/sm90_bf16/kernel.cuh"
+#include "dsv4/ops/sparse_mla/sm90_bf16/launch.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/sparse_mla_check.h"
 
 namespace dsv4 {
 namespace {
 
+namespace sm90_bf16 = mla::sm90_bf16;
 using test::Arena;
 using test::Outputs;
 using test::Shape;
 
 struct Run {
   uint64_t seed;
-  int processors;
+  int num_sms;
 };
-// All items in one block, two blocks, and a block for each.
+// All work tiles in one CTA, two CTAs, and one CTA per work tile.
 constexpr Run kRuns[] = {{0, 1}, {1, 1}, {2, 2}, {3, 1}, {5, 1000}};
 
 void run_emulated(const SparseMlaArgs& given, const Run& how) {
   const SparseMlaArgs args = by_request(given);
-  const sm90_bf16::Inputs in = sm90_bf16::inputs(args);
-  sm90_bf16::with_kernel(args, [&](auto* kernel, int64_t shared) {
-    emulator::launch({.grid = static_cast<int>(sm90_bf16::num_blocks(in, how.processors)),
-                      .block = sm90_bf16::kThreads,
-                      .shared = static_cast<size_t>(shared),
-                      .seed = how.seed},
-                     [&] { kernel(in); });
-  });
+  const sm90_bf16::Params p = sm90_bf16::make_params(args);
+  const sm90_bf16::Instance instance = sm90_bf16::select_instance(args);
+  emulator::launch({.grid = static_cast<int>(sm90_bf16::num_ctas(p, how.num_sms)),
+                    .block = sm90_bf16::kThreads,
+                    .shared = static_cast<size_t>(instance.smem_bytes),
+                    .seed = how.seed},
+                   [&] { instance.kernel(p); });
 }
 
-// Rows of both models: d 512 and 576. change(args) before the case is checked.
+// Entries of both models: d 512 and 576. change(args) is applied before the case is checked.
 template <class Change>
 void check(Shape shape, const Change& change) {
   shape.rows = test::Rows::kBF16;
@@ -58,24 +60,24 @@ void check(const Shape& shape) {
 }
 
 // A tile is 64 keys, and a query has an even number of them.
-TEST(Sm90Bf16Emulated, ListsOfEveryNumberOfTiles) {
+TEST(Sm90Bf16Emulated, EveryNumberOfKeyTiles) {
   for (const int keys : {1, 64, 65, 128, 129, 190, 256, 300}) {
     check({.t = 2, .h = 8, .window = keys / 2, .compressed = keys - keys / 2});
   }
 }
 
-TEST(Sm90Bf16Emulated, HeadsOfEveryNumberOfBlocks) {
+TEST(Sm90Bf16Emulated, EveryNumberOfHeadGroups) {
   for (const int heads : {1, 64, 100, 128}) {
     check({.t = 1, .h = heads, .window = 70, .compressed = 60, .s_q = 2});
   }
 }
 
-TEST(Sm90Bf16Emulated, ManyTiles) {
+TEST(Sm90Bf16Emulated, ManyKeyTiles) {
   check({.t = 2, .h = 64, .window = 128, .compressed = 900, .invalid = 0.02});
 }
 
-// Lists that end, also at once, in the middle of queries that do not.
-TEST(Sm90Bf16Emulated, ListsWithLengthsAndGaps) {
+// Lists that end, some of them empty, between queries whose lists do not.
+TEST(Sm90Bf16Emulated, TopkLengthsAndInvalidIndices) {
   check({.t = 7,
          .h = 9,
          .window = 70,
@@ -86,12 +88,12 @@ TEST(Sm90Bf16Emulated, ListsWithLengthsAndGaps) {
   check({.t = 6, .h = 65, .window = 33, .compressed = 64, .invalid = 0.8, .lengths = true});
 }
 
-TEST(Sm90Bf16Emulated, QueriesWithoutRows) {
+TEST(Sm90Bf16Emulated, QueriesWithoutKeys) {
   check({.t = 3, .h = 9, .window = 8, .compressed = 3, .invalid = 1.0});
   check({.t = 3, .h = 9, .window = 0, .compressed = 0, .normalized = false});
 }
 
-TEST(Sm90Bf16Emulated, IdsThatAPoolDoesNotHave) {
+TEST(Sm90Bf16Emulated, IndicesPastThePool) {
   check({.t = 2, .h = 5, .window = 70, .compressed = 90}, [](SparseMlaArgs& args) {
     for (KvList* list : {&args.window, &args.compressed}) {
       auto* ids = const_cast<int32_t*>(list->rows.as<int32_t>());
@@ -101,7 +103,7 @@ TEST(Sm90Bf16Emulated, IdsThatAPoolDoesNotHave) {
   });
 }
 
-TEST(Sm90Bf16Emulated, OutputsOfEveryKind) {
+TEST(Sm90Bf16Emulated, OutputTypes) {
   for (const bool f32_out : {false, true}) {
     for (const bool normalized : {false, true}) {
       check({.t = 3,
@@ -116,7 +118,7 @@ TEST(Sm90Bf16Emulated, OutputsOfEveryKind) {
   }
 }
 
-TEST(Sm90Bf16Emulated, WhatMayBeAbsent) {
+TEST(Sm90Bf16Emulated, OptionalArguments) {
   const Shape shape{.t = 2, .h = 10, .window = 70, .compressed = 90};
   check(shape, [](SparseMlaArgs& args) { args.window = {}, args.sink = {}; });
   check(shape, [](SparseMlaArgs& args) { args.compressed = {}, args.max_logits = {}; });

@@ -1,18 +1,20 @@
-// Row sm90_fp8 of sparse_mla.h on the emulator: against the oracle, and the same bits in whatever
-// order things happen.
+// Implementation sm90_fp8 of sparse_mla.h on the emulator: against the oracle, and the same bits in
+// any order of events.
 
 #include <gtest/gtest.h>
 
 #include <optional>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/sparse_mla/sm90_fp8_call.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8/kernel.cuh"
+#include "dsv4/ops/sparse_mla/sm90_fp8/launch.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/sparse_mla_check.h"
 
 namespace dsv4 {
 namespace {
 
+namespace sm90_fp8 = mla::sm90_fp8;
 using sm90_fp8::Plan;
 using test::Arena;
 using test::Outputs;
@@ -20,29 +22,28 @@ using test::Shape;
 
 constexpr int kSeeds = 4;
 
-void run_emulated(const SparseMlaArgs& given, const Plan& plan, int processors, uint64_t seed) {
+void run_emulated(const SparseMlaArgs& given, const Plan& plan, int num_sms, uint64_t seed) {
   const SparseMlaArgs args = by_request(given);
-  const sm90_fp8::Params p = sm90_fp8::params(args, plan);
-  sm90_fp8::with_kernel(p, sm90_fp8::is_v32(args), plan, [&](auto* kernel, int64_t shared) {
-    emulator::launch({.grid = static_cast<int>(sm90_fp8::num_blocks(p, processors)),
-                      .block = sm90_fp8::kThreads,
-                      .cluster = plan.chunks,
-                      .shared = static_cast<size_t>(shared),
-                      .seed = seed},
-                     [&] { kernel(p); });
-  });
+  const sm90_fp8::Params p = sm90_fp8::make_params(args, plan);
+  const sm90_fp8::Instance instance = sm90_fp8::select_instance(p, sm90_fp8::is_v32(args), plan);
+  emulator::launch({.grid = static_cast<int>(sm90_fp8::num_ctas(p, num_sms)),
+                    .block = sm90_fp8::kThreads,
+                    .cluster = plan.num_splits,
+                    .shared = static_cast<size_t>(instance.smem_bytes),
+                    .seed = seed},
+                   [&] { instance.kernel(p); });
 }
 
 struct Case {
   Shape shape;
   Plan plan;
-  int processors = 1;  // of the GPU, as far as a grid knows that does not cut items
+  int num_sms = 1;  // of the GPU: CTAs of a grid without splits
   bool max_logits = false;
   std::optional<test::Large> large{};
-  float sharp = 1.f;  // logits are so many times the usual
+  float sharpness = 1.f;  // factor for the softmax scale
 };
 
-// In both row formats.
+// In both KV formats.
 void check(Case test) {
   test.shape.dtype = DType::kBF16;
   test.shape.d_v = 512;
@@ -53,85 +54,87 @@ void check(Case test) {
     Outputs whole;
     SparseMlaArgs args = test::make_args(arena, rng, test.shape, whole);
     if (!test.max_logits) args.max_logits = {};
-    args.scale *= test.sharp;
+    args.scale *= test.sharpness;
     if (test.large) test::put_large(*test.large, args);
-    SCOPED_TRACE(
-        fmt::format("q {} heads {} chunk {}", to_string(args.q), test.plan.heads, test.plan.chunk));
+    SCOPED_TRACE(fmt::format("q {} heads {} split_keys {}", to_string(args.q), test.plan.heads,
+                             test.plan.split_keys));
     emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
-      run_emulated(args, test.plan, test.processors, static_cast<uint64_t>(seed));
+      run_emulated(args, test.plan, test.num_sms, static_cast<uint64_t>(seed));
     });
   }
 }
 
-TEST(Sm90Fp8Emulated, BlocksOfEverySize) {
+TEST(Sm90Fp8Emulated, CtasOfEverySize) {
   for (const int heads : {8, 16, 32, 64}) {
-    const Plan plan{.heads = heads, .chunk = 192};
-    // One query for each block and both lists; then several, and a tile alone.
+    const Plan plan{.heads = heads, .split_keys = 192};
+    // One query per CTA and both lists; then several queries, and a single key tile.
     check({.shape = {.t = 1, .h = heads, .window = 70, .compressed = 100},
            .plan = plan,
-           .processors = 2});
+           .num_sms = 2});
     check({.shape = {.t = 2, .h = heads + 3, .window = 33, .compressed = 20, .s_q = 2},
            .plan = plan,
-           .processors = 3});
+           .num_sms = 3});
   }
 }
 
-TEST(Sm90Fp8Emulated, TheRingGoesRound) {
+TEST(Sm90Fp8Emulated, KvPipelineWraps) {
   check({.shape = {.t = 2, .h = 16, .window = 128, .compressed = 900},
-         .plan = {.heads = 16, .chunk = 1088},
-         .processors = 1});
+         .plan = {.heads = 16, .split_keys = 1088},
+         .num_sms = 1});
 }
 
-TEST(Sm90Fp8Emulated, ChunksOfAList) {
-  for (const int chunks : {2, 3, 4, 5, 6, 7, 8}) {
-    check({.shape = {.t = 2, .h = 9, .window = 40, .compressed = chunks * 64 - 50},
-           .plan = {.heads = chunks % 2 == 0 ? 16 : 8, .chunk = 64, .chunks = chunks},
-           .max_logits = chunks == 3});
+TEST(Sm90Fp8Emulated, SplitKv) {
+  for (const int splits : {2, 3, 4, 5, 6, 7, 8}) {
+    check({.shape = {.t = 2, .h = 9, .window = 40, .compressed = splits * 64 - 50},
+           .plan = {.heads = splits % 2 == 0 ? 16 : 8, .split_keys = 64, .num_splits = splits},
+           .max_logits = splits == 3});
   }
   check({.shape = {.t = 2, .h = 70, .window = 100, .compressed = 300, .lengths = true},
-         .plan = {.heads = 64, .chunk = 256, .chunks = 2}});
+         .plan = {.heads = 64, .split_keys = 256, .num_splits = 2}});
 }
 
-// Items of no row, of one, of one chunk and of all chunks, which follow each other in a block where
-// they are not cut; one chunk may lie in rows that are not there.
-TEST(Sm90Fp8Emulated, ItemsOfAllLengths) {
-  for (const int chunks : {1, 4}) {
+// Work tiles of no key, one key, one split and all splits, one after another in a CTA without
+// splits; all indices of a split may be invalid.
+TEST(Sm90Fp8Emulated, WorkTilesOfAllLengths) {
+  for (const int splits : {1, 4}) {
     for (const double invalid : {0.2, 0.95}) {
-      check({.shape = {.t = 5,
-                       .h = 9,
-                       .window = 130,
-                       .compressed = 110,
-                       .invalid = invalid,
-                       .s_q = 2,
-                       .lengths = true},
-             .plan = {.heads = 16, .chunk = 256 / chunks, .chunks = chunks, .invariant = true}});
+      check(
+          {.shape = {.t = 5,
+                     .h = 9,
+                     .window = 130,
+                     .compressed = 110,
+                     .invalid = invalid,
+                     .s_q = 2,
+                     .lengths = true},
+           .plan = {
+               .heads = 16, .split_keys = 256 / splits, .num_splits = splits, .invariant = true}});
     }
   }
 }
 
-// The first tile of a pair sets the reference alone; where it has no key, the second one does.
+// The first key tile of a pair sets the row max alone; if it has no valid key, the second one does.
 TEST(Sm90Fp8Emulated, ManyHeadsWithFewKeys) {
   check({.shape = {.t = 6, .h = 9, .window = 130, .compressed = 110, .invalid = 0.99, .s_q = 2},
-         .plan = {.heads = 64, .chunk = 256},
-         .processors = 2});
+         .plan = {.heads = 64, .split_keys = 256},
+         .num_sms = 2});
 }
 
-// Logits so far apart that later tiles exceed what the first pair has found, and that some weights
-// are below f16.
-TEST(Sm90Fp8Emulated, TheReferenceMoves) {
+// Logits so far apart that later key tiles exceed the row max of the first pair, and that some P
+// are below the range of f16.
+TEST(Sm90Fp8Emulated, RowMaxUpdates) {
   for (const int heads : {8, 64}) {
     check({.shape = {.t = 2, .h = heads, .window = 100, .compressed = 480},
-           .plan = {.heads = heads, .chunk = 640},
-           .processors = 1,
-           .sharp = 8.f});
+           .plan = {.heads = heads, .split_keys = 640},
+           .num_sms = 1,
+           .sharpness = 8.f});
   }
   check({.shape = {.t = 2, .h = 16, .compressed = 700, .invalid = 0.7},
-         .plan = {.heads = 16, .chunk = 384, .chunks = 2},
-         .sharp = 8.f});
+         .plan = {.heads = 16, .split_keys = 384, .num_splits = 2},
+         .sharpness = 8.f});
 }
 
-TEST(Sm90Fp8Emulated, ListsWithLengthsAndGaps) {
-  for (const int chunks : {1, 2}) {
+TEST(Sm90Fp8Emulated, TopkLengthsAndInvalidIndices) {
+  for (const int splits : {1, 2}) {
     check({.shape = {.t = 6,
                      .h = 9,
                      .window = 70,
@@ -139,16 +142,16 @@ TEST(Sm90Fp8Emulated, ListsWithLengthsAndGaps) {
                      .s_q = 2,
                      .lengths = true,
                      .strided = true},
-           .plan = {.heads = 16, .chunk = 128 / chunks, .chunks = chunks},
-           .processors = 2,
+           .plan = {.heads = 16, .split_keys = 128 / splits, .num_splits = splits},
+           .num_sms = 2,
            .max_logits = true});
     check({.shape = {.t = 3, .h = 9, .window = 8, .compressed = 3, .invalid = 1.0},
-           .plan = {.heads = 16, .chunk = 64, .chunks = chunks}});
+           .plan = {.heads = 16, .split_keys = 64, .num_splits = splits}});
   }
 }
 
-TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
-  for (const int chunks : {1, 3}) {
+TEST(Sm90Fp8Emulated, UnnormalizedOutput) {
+  for (const int splits : {1, 3}) {
     for (const bool f32_out : {false, true}) {
       check({.shape = {.t = 3,
                        .h = 16,
@@ -157,19 +160,19 @@ TEST(Sm90Fp8Emulated, PartsThatSomebodyMerges) {
                        .lengths = true,
                        .normalized = !f32_out,
                        .f32_out = f32_out},
-             .plan = {.heads = 16, .chunk = 192 / chunks, .chunks = chunks},
-             .processors = 2,
+             .plan = {.heads = 16, .split_keys = 192 / splits, .num_splits = splits},
+             .num_sms = 2,
              .max_logits = true});
     }
   }
   check({.shape = {.t = 2, .h = 8, .window = 60, .compressed = 120, .normalized = false},
-         .plan = {.heads = 8, .chunk = 192},
-         .processors = 1,
+         .plan = {.heads = 8, .split_keys = 192},
+         .num_sms = 1,
          .max_logits = true});
 }
 
-// Items with keys in one chunk only, which leave from there, and others, which are merged.
-TEST(Sm90Fp8Emulated, ItemsThatOneBlockHolds) {
+// Queries with keys in one split only, whose CTA stores the output, and others, which are combined.
+TEST(Sm90Fp8Emulated, SingleSplitOwner) {
   Arena arena;
   Rng rng(6);
   Outputs whole;
@@ -179,17 +182,17 @@ TEST(Sm90Fp8Emulated, ItemsThatOneBlockHolds) {
       {.t = 5, .h = 9, .window = 128, .compressed = kListed, .dtype = DType::kBF16, .d_v = 512},
       whole);
   args.max_logits = {};
-  for (const int64_t item : {0, 3}) {
-    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(item));
+  for (const int64_t query : {0, 3}) {
+    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(query));
     std::fill(ids, ids + kListed, -1);
   }
   emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
-    run_emulated(args, {.heads = 16, .chunk = 128, .chunks = 3, .invariant = true}, 1,
+    run_emulated(args, {.heads = 16, .split_keys = 128, .num_splits = 3, .invariant = true}, 1,
                  static_cast<uint64_t>(seed));
   });
 }
 
-// Of all groups of a V4 row.
+// The scales of all groups of a V4 entry.
 void put_scales(uint8_t scale, const KvPool& pool, uint8_t* page, int64_t entry) {
   std::memset(page + pool.layout.scale_offset(pool.page_entries, entry), scale,
               static_cast<size_t>(pool.layout.nope / pool.layout.group()));
@@ -201,9 +204,9 @@ void put_scales(uint8_t scale, const KvPool& pool) {
   }
 }
 
-// The same bits of every output with and without -1s behind the lists, whatever chunks they fill:
-// behind one chunk with keys and behind two, where the exact way is taken, and where many values
-// of parts are +0 or -0 in f16 (scale: of all rows; 0: as they are).
+// The same bits with and without -1s after the valid indices, however many splits they fill: after
+// one split with keys and after two, in the fp32 fallback, and where many values of the partials are
+// +0 or -0 in f16 (scale: of all entries; 0: unchanged).
 void check_trailing(int heads, int64_t compressed, const std::optional<test::Large>& large,
                     uint8_t scale = 0) {
   constexpr int64_t kLong = 600;
@@ -229,10 +232,11 @@ void check_trailing(int heads, int64_t compressed, const std::optional<test::Lar
       SparseMlaArgs call = args;
       call.window.rows = args.window.rows.slice(1, 0, window);
       call.compressed.rows = args.compressed.rows.slice(1, 0, slots);
-      auto chunks = static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
-      while (!sm90_fp8::parts_fit(heads, chunks)) ++chunks;
+      auto splits = static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
+      while (!sm90_fp8::splits_fit(heads, splits)) ++splits;
       arena.prepare();
-      run_emulated(call, {.heads = heads, .chunk = 128, .chunks = chunks, .invariant = true}, 1, 1);
+      run_emulated(
+          call, {.heads = heads, .split_keys = 128, .num_splits = splits, .invariant = true}, 1, 1);
       if (unpadded.empty()) unpadded = arena.written();
       EXPECT_TRUE(unpadded == arena.written())
           << compressed << " slots of " << slots << ", window " << kWindow << " of " << window;
@@ -240,49 +244,50 @@ void check_trailing(int heads, int64_t compressed, const std::optional<test::Lar
   }
 }
 
-TEST(Sm90Fp8Emulated, TrailingInvalidIdsChangeNothing) {
+TEST(Sm90Fp8Emulated, IgnoresTrailingInvalidIndices) {
   for (const int64_t compressed : {20, 98, 150}) check_trailing(16, compressed, {});
   for (const test::Large large : test::kLarge) check_trailing(16, 20, large);
   check_trailing(64, 98, {});
   for (const int heads : {16, 64}) check_trailing(heads, 98, {}, 127 - 24);
 }
 
-TEST(Sm90Fp8Emulated, ValuesThatF16CannotHold) {
+TEST(Sm90Fp8Emulated, Fp32Fallback) {
   for (const test::Large large : test::kLarge) {
-    for (const int chunks : {1, 2}) {
+    for (const int splits : {1, 2}) {
       check({.shape = {.t = 3, .h = 10, .window = 40, .compressed = 80},
-             .plan = {.heads = 16, .chunk = 128 / chunks, .chunks = chunks},
+             .plan = {.heads = 16, .split_keys = 128 / splits, .num_splits = splits},
              .large = large});
     }
   }
 }
 
-// A row that is larger than everything else by 2^60 is alone in its part. Heads that want it have
-// nothing else; to the others it is nothing, and their other parts, which are not divided for it,
-// are as they were.
-TEST(Sm90Fp8Emulated, AHugeRowAloneInItsPart) {
+// An entry 2^60 times larger than all others is alone in its split. Heads with a large logit for it
+// have nothing else in their output; for the others its P is 0, and their other partials, which are
+// not divided because of it, are exact as before.
+TEST(Sm90Fp8Emulated, HugeEntryAloneInItsSplit) {
   for (const int heads : {16, 64}) {
     Arena arena;
     Rng rng(8);
     Outputs whole;
-    constexpr int64_t kChunk = 64, kItem = 1;
+    constexpr int64_t kSplitKeys = 64, kQuery = 1;
     const Shape shape{
-        .t = 3, .h = 10, .compressed = 4 * kChunk, .dtype = DType::kBF16, .invalid = 0};
+        .t = 3, .h = 10, .compressed = 4 * kSplitKeys, .dtype = DType::kBF16, .invalid = 0};
     SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
-    args.lse = args.max_logits = {};  // f32 has not the bits for theirs
+    args.lse = args.max_logits = {};  // f32 is not precise enough for theirs
     const KvPool& pool = args.compressed.pool;
-    const auto [page, entry] = test::first_row(args, kItem);
+    const auto [page, entry] = test::first_row(args, kQuery);
     put_scales(127 + 60, pool, page, entry);
-    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(kItem));
-    std::fill(ids + 1, ids + kChunk, -1);
+    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(kQuery));
+    std::fill(ids + 1, ids + kSplitKeys, -1);
     const SparseMlaWant want = sparse_mla_oracle({.numerics = Numerics::kOfficial}, args);
     arena.freeze();
     arena.prepare();
-    run_emulated(args, {.heads = heads, .chunk = kChunk, .chunks = 4}, 1, 1);
-    for (int64_t h = 0; h < shape.h; ++h) {  // one by one: some are 2^60 times as large as others
-      const int64_t first = (kItem * shape.h + h) * 512;
+    run_emulated(args, {.heads = heads, .split_keys = kSplitKeys, .num_splits = 4}, 1, 1);
+    for (int64_t h = 0; h < shape.h;
+         ++h) {  // one head at a time: some are 2^60 times as large as others
+      const int64_t first = (kQuery * shape.h + h) * 512;
       const auto* got = reinterpret_cast<const uint16_t*>(args.out.data) +
-                        kItem * args.out.stride[0] + h * args.out.stride[args.out.rank - 2];
+                        kQuery * args.out.stride[0] + h * args.out.stride[args.out.rank - 2];
       double largest = 0, off = 0;
       for (int64_t d = 0; d < 512; ++d) {
         const double value = want.out[static_cast<size_t>(first + d)];
@@ -294,16 +299,16 @@ TEST(Sm90Fp8Emulated, AHugeRowAloneInItsPart) {
   }
 }
 
-// A block with one item, whose list goes round the ring.
-TEST(Sm90Fp8Emulated, ALongListAlone) {
+// A CTA with one work tile, whose list wraps around the KV pipeline.
+TEST(Sm90Fp8Emulated, LongListInOneCta) {
   check({.shape = {.t = 1, .h = 8, .window = 128, .compressed = 900},
-         .plan = {.heads = 8, .chunk = 1088}});
+         .plan = {.heads = 8, .split_keys = 1088}});
   check({.shape = {.t = 1, .h = 33, .window = 128, .compressed = 700},
-         .plan = {.heads = 64, .chunk = 832}});
+         .plan = {.heads = 64, .split_keys = 832}});
 }
 
-// The bytes behind the scales of V4 rows change nothing, not even the way that is taken.
-TEST(Sm90Fp8Emulated, PaddingIsNotLookedAt) {
+// The padding byte after the scales of V4 entries changes nothing, nor does it select the fallback.
+TEST(Sm90Fp8Emulated, IgnoresScalePadding) {
   Arena arena;
   Rng rng(7);
   Outputs whole;
@@ -320,7 +325,7 @@ TEST(Sm90Fp8Emulated, PaddingIsNotLookedAt) {
     }
     arena.freeze();
     arena.prepare();
-    run_emulated(args, {.heads = 8, .chunk = 128}, 1, 0);
+    run_emulated(args, {.heads = 8, .split_keys = 128}, 1, 0);
     if (padding == 0) with_zeros = arena.written();
   }
   EXPECT_TRUE(with_zeros == arena.written());

@@ -1,5 +1,5 @@
-// What every emulated row of sparse_mla.h is held to: the oracle, and the same bits in whatever
-// order things happen.
+// Checks an emulated implementation of sparse_mla.h: against the oracle, and the same bits in any
+// order of events.
 
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace dsv4::emulator {
 
-// `whole`: as make_args() gave it, of which args may have less.
+// `whole`: as from make_args(); args may omit some outputs.
 inline void check_outputs(const SparseMlaArgs& args, const SparseMlaWant& want,
                           const test::Outputs& whole) {
   const auto compare = [](const TensorView& got, const std::vector<double>& values,
                           const TensorView& all, const test::Tolerance& tolerance) {
     return got.empty() ? "" : test::compare(all, test::with_gaps(values, got, all), tolerance);
   };
-  // What f32 dots lose grows with them.
+  // The error of f32 logits grows with their size.
   const float usual = 1.f / std::sqrt(static_cast<float>(args.q.dim(-1)));
   const test::Tolerance logits{.ulps = 2, .abs = 1e-4 * std::max(1.f, args.scale / usual)};
   const test::Tolerance values = test::tolerance(Numerics::kOfficial, args.out.dtype);
@@ -44,7 +44,7 @@ void check_runs(test::Arena& arena, const SparseMlaArgs& args, const test::Outpu
     ASSERT_NO_THROW(run(i));
     arena.verify();
     if (i == 0) first = arena.written();
-    EXPECT_TRUE(first == arena.written()) << "the order of things changed bits";
+    EXPECT_TRUE(first == arena.written()) << "the order of events changed bits";
     check_outputs(args, want, whole);
     if (testing::Test::HasFatalFailure()) return;
   }

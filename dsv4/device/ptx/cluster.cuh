@@ -23,10 +23,10 @@ __device__ inline uint32_t clusterid_x() {
   return id;
 }
 
-// The cluster barrier: every thread of every CTA does both, in this order. The arrival is relaxed
-// and publishes nothing but mbarriers initialized before fence_mbarrier_init(); the wait acquires.
-// Shared memory of another CTA may be accessed only after cluster_wait(), when that CTA has
-// started.
+// The cluster barrier: every thread of every CTA does both, in this order. The
+// arrival is relaxed and publishes nothing but mbarriers initialized before
+// fence_mbarrier_init(); the wait acquires. Shared memory of another CTA may
+// be accessed only after cluster_wait(), when that CTA has started.
 __device__ inline void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }

@@ -5,9 +5,9 @@
 
 namespace dsv4::ptx {
 
-// Waits until the previous kernel has completed and its writes are visible; passes at once in a
-// kernel launched without pdl. Before it, read or write nothing that another kernel writes or
-// reads.
+// Waits until the previous kernel has completed and its writes are visible;
+// passes at once in a kernel launched without pdl. Before it, read or write
+// nothing that another kernel writes or reads.
 __device__ inline void griddepcontrol_wait() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }

@@ -53,9 +53,9 @@ struct alignas(8) Mbarrier {
         : "memory");
   }
 
-  // Arrives at the same barrier of CTA `rank`. Relaxed: it publishes no write of this thread (a
-  // release would wait for all of them), and whatever this thread read must already be in
-  // registers.
+  // Arrives at the same barrier of CTA `rank`. Relaxed: it publishes no write
+  // of this thread (a release would wait for all of them), and whatever this
+  // thread read must already be in registers.
   __device__ void arrive_relaxed_cluster(uint32_t rank) {
     asm volatile(
         "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(mapa(this, rank))

@@ -1,6 +1,6 @@
-// Moves registers between warpgroups (sm_90a): all four warps of the warpgroup execute it at the
-// start of their role. The sum over the CTA must not exceed the allocation at launch, or inc
-// deadlocks.
+// Moves registers between warpgroups (sm_90a): all four warps of the warpgroup
+// execute it at the start of their role. The sum over the CTA must not exceed
+// the allocation at launch, or inc deadlocks.
 
 #pragma once
 

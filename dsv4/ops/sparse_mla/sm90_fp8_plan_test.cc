@@ -1,4 +1,4 @@
-#include "dsv4/ops/sparse_mla/sm90_fp8_plan.h"
+#include "dsv4/ops/sparse_mla/sm90_fp8/plan.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -7,42 +7,43 @@
 
 #include "dsv4/base/bits.h"
 
-namespace dsv4::sm90_fp8 {
+namespace dsv4::mla::sm90_fp8 {
 namespace {
 
-constexpr int kProcessors = 132;
+constexpr int kNumSms = 132;
 
-// Every slot is in exactly one chunk, every head in one block.
-void expect_whole(const Plan& plan, int slots) {
+// Every list position is in exactly one split.
+void expect_whole(const Plan& plan, int topk) {
   EXPECT_TRUE(plan.heads == 8 || plan.heads == 16 || plan.heads == 32 || plan.heads == 64);
-  EXPECT_GT(plan.chunk, 0);
-  EXPECT_EQ(plan.chunk % 64, 0);
-  EXPECT_GE(plan.chunks, 1);
-  EXPECT_LE(plan.chunks, kMaxChunks);
-  EXPECT_TRUE(parts_fit(plan.heads, plan.chunks));
-  EXPECT_GE(int64_t{plan.chunk} * plan.chunks, slots);
-  EXPECT_LT(int64_t{plan.chunk} * (plan.chunks - 1), std::max(slots, 1)) << "an empty chunk";
+  EXPECT_GT(plan.split_keys, 0);
+  EXPECT_EQ(plan.split_keys % 64, 0);
+  EXPECT_GE(plan.num_splits, 1);
+  EXPECT_LE(plan.num_splits, kMaxSplits);
+  EXPECT_TRUE(splits_fit(plan.heads, plan.num_splits));
+  EXPECT_GE(int64_t{plan.split_keys} * plan.num_splits, topk);
+  EXPECT_LT(int64_t{plan.split_keys} * (plan.num_splits - 1), std::max(topk, 1))
+      << "an empty split";
 }
 
-TEST(Sm90Fp8Plan, CutsEveryCallWhole) {
+TEST(Sm90Fp8Plan, SplitsCoverEveryList) {
   for (const int64_t queries : {1, 2, 7, 32, 128, 133, 4096}) {
     for (const int heads : {1, 8, 9, 20, 64, 100, 128}) {
-      for (const int slots : {0, 1, 64, 65, 640, 1152, 2048, 9000, 100000}) {
-        expect_whole(plan_call(queries, heads, slots, kProcessors), slots);
+      for (const int topk : {0, 1, 64, 65, 640, 1152, 2048, 9000, 100000}) {
+        expect_whole(plan_call(queries, heads, topk, kNumSms), topk);
       }
     }
   }
 }
 
-// Nothing is computed twice where the GPU is full, and it is not left empty where it is not.
+// Many queries are not split; few are, so that they fill the GPU.
 TEST(Sm90Fp8Plan, FillsTheGpu) {
-  const Plan full = plan_call(256, 64, 640, kProcessors), one = plan_call(1, 64, 640, kProcessors);
+  const Plan full = plan_call(256, 64, 640, kNumSms), one = plan_call(1, 64, 640, kNumSms);
   EXPECT_EQ(full.heads, 64);
-  EXPECT_EQ(full.chunks, 1);
-  EXPECT_GE(64 / one.heads * one.chunks, 20);
-  for (const int slots : {1, 64, 128}) {
-    EXPECT_LE(plan_call(1, 64, slots, kProcessors).heads, 8) << slots;
-    EXPECT_LE(plan_call(8, 64, slots, kProcessors).heads, 16) << slots;
+  EXPECT_EQ(full.num_splits, 1);
+  EXPECT_GE(64 / one.heads * one.num_splits, 20);
+  for (const int topk : {1, 64, 128}) {
+    EXPECT_LE(plan_call(1, 64, topk, kNumSms).heads, 8) << topk;
+    EXPECT_LE(plan_call(8, 64, topk, kNumSms).heads, 16) << topk;
   }
 }
 
@@ -50,7 +51,7 @@ TEST(Sm90Fp8Plan, FillsTheGpu) {
 TEST(Sm90Fp8Plan, ChoosesTheMeasuredBest) {
   struct Best {
     int64_t queries;
-    int heads, slots;
+    int heads, topk;
     Plan plan;
   };
   for (const Best& best : {Best{1, 64, 640, {8, 128, 5}}, Best{8, 64, 640, {32, 128, 5}},
@@ -61,31 +62,31 @@ TEST(Sm90Fp8Plan, ChoosesTheMeasuredBest) {
                            Best{32, 16, 640, {16, 256, 3}}, Best{32, 32, 640, {32, 256, 3}},
                            Best{64, 64, 128, {32, 128, 1}}, Best{64, 64, 2176, {64, 1088, 2}}}) {
     SCOPED_TRACE(fmt::format("{} queries of {} heads", best.queries, best.heads));
-    const Plan plan = plan_call(best.queries, best.heads, best.slots, kProcessors);
+    const Plan plan = plan_call(best.queries, best.heads, best.topk, kNumSms);
     EXPECT_EQ(plan.heads, best.plan.heads);
-    EXPECT_EQ(plan.chunk, best.plan.chunk);
-    EXPECT_EQ(plan.chunks, best.plan.chunks);
+    EXPECT_EQ(plan.split_keys, best.plan.split_keys);
+    EXPECT_EQ(plan.num_splits, best.plan.num_splits);
   }
 }
 
-// Few heads do not pay for 64.
-TEST(Sm90Fp8Plan, BlocksOfFewHeads) {
-  EXPECT_EQ(plan_call(32, 8, 640, kProcessors).heads, 8);
-  EXPECT_LE(plan_call(32, 16, 640, kProcessors).heads, 16);
+// Few heads do not get CTAs of 64.
+TEST(Sm90Fp8Plan, FewHeadsGetSmallCtas) {
+  EXPECT_EQ(plan_call(32, 8, 640, kNumSms).heads, 8);
+  EXPECT_LE(plan_call(32, 16, 640, kNumSms).heads, 16);
   EXPECT_EQ(plan_invariant(5, 640).heads, 8);
   EXPECT_EQ(plan_invariant(20, 640).heads, 32);
   EXPECT_EQ(plan_invariant(128, 640).heads, 64);
 }
 
-// Chunks begin at the same positions for every length of the list.
-TEST(Sm90Fp8Plan, InvariantChunksDoNotMove) {
-  for (const int slots : {1, 640, 2048, 2049, 16384}) {
-    const Plan plan = plan_invariant(64, slots);
-    EXPECT_EQ(plan.chunk, kInvariantChunk);
-    EXPECT_GE(plan.chunks, ceil_div(slots, kInvariantChunk));
-    EXPECT_TRUE(parts_fit(plan.heads, plan.chunks));
+// Splits start at the same positions for every length of the list.
+TEST(Sm90Fp8Plan, InvariantSplitsHaveFixedPositions) {
+  for (const int topk : {1, 640, 2048, 2049, 16384}) {
+    const Plan plan = plan_invariant(64, topk);
+    EXPECT_EQ(plan.split_keys, kInvariantSplitKeys);
+    EXPECT_GE(plan.num_splits, ceil_div(topk, kInvariantSplitKeys));
+    EXPECT_TRUE(splits_fit(plan.heads, plan.num_splits));
   }
 }
 
 }  // namespace
-}  // namespace dsv4::sm90_fp8
+}  // namespace dsv4::mla::sm90_fp8

@@ -2,9 +2,9 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/sparse_mla/by_request.h"
-#include "dsv4/ops/sparse_mla/sparse_mla_cpu.h"
+#include "dsv4/ops/sparse_mla/implementations.h"
 #if DSV4_CUDA
-#include "dsv4/ops/sparse_mla/sparse_mla_cuda.h"
+#include "dsv4/ops/sparse_mla/implementations.h"
 #endif
 
 namespace dsv4 {
@@ -16,8 +16,8 @@ constexpr Impl<SparseMlaArgs> kSparseMla[] = {
     {"sm90_fp8_invariant", Arch::kSm90, true, sparse_mla_sm90_fp8_invariant_reject,
      sparse_mla_sm90_fp8_invariant},
     {"sm90_bf16", Arch::kSm90, true, sparse_mla_sm90_bf16_reject, sparse_mla_sm90_bf16},
-    {"cuda_mma", Arch::kCuda, true, sparse_mla_mma_reject, sparse_mla_mma, 0,
-     sparse_mla_mma_workspace},
+    {"cuda_mma", Arch::kCuda, true, sparse_mla_cuda_mma_reject, sparse_mla_cuda_mma, 0,
+     sparse_mla_cuda_mma_workspace},
     {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu},
@@ -86,7 +86,7 @@ double list_bytes(const KvList& list) {
 
 Cost cost(const SparseMlaArgs& args) {
   const auto bytes = [](const TensorView& view) { return view.empty() ? 0 : view.bytes(); };
-  const double rows = static_cast<double>(listed(args.window) + listed(args.compressed));
+  const double rows = static_cast<double>(topk_of(args.window) + topk_of(args.compressed));
   return {.bytes = static_cast<double>(args.q.bytes() + args.out.bytes() + bytes(args.lse) +
                                        bytes(args.max_logits)) +
                    list_bytes(args.window) + list_bytes(args.compressed),

@@ -19,7 +19,7 @@ std::vector<Vector> keys_of(const SparseMlaArgs& args, int64_t request, int64_t 
   std::vector<Vector> keys;
   for (const KvList* list : {&args.window, &args.compressed}) {
     const TensorMeta& rows = list->rows;
-    int64_t n = listed(*list);
+    int64_t n = topk_of(*list);
     if (!list->lengths.empty()) {
       n = std::min(n, int64_t{list->lengths.as<int32_t>()[request]});
     }

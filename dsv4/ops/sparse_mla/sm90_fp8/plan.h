@@ -1,0 +1,47 @@
+// How a call of sm90_fp8 is divided among CTAs: heads per CTA, and splits of the list of keys.
+//
+// Few queries do not fill the GPU, so they are divided: by heads (every CTA reads all keys, from L2
+// after the first) or by splits of the list (the CTAs of a cluster combine their partials). The
+// choice minimizes a model with four measured numbers per CTA size and the number of clusters that
+// are resident at a time:
+//
+//   time = waves * (start + min(1, CTAs / SMs) * crowd + keys * per_key) + [splits > 1] combine
+//
+// The invariant plan ignores the number of queries: the smallest CTA that has all heads (64 at
+// most), splits of kInvariantSplitKeys. Its results for a query are the same in any batch, also
+// when the lists have capacity for longer ones of other queries. That capacity costs CTAs: those of
+// empty splits wait for the others.
+
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4::mla::sm90_fp8 {
+
+constexpr int kMaxSplits = 8;  // CTAs of a cluster
+// CTAs hold the partials of a query where its q was. With 64 heads there is room for 2, 4 and 8
+// splits; 6 and 7 splits of 32 heads would need more than the others.
+constexpr bool splits_fit(int heads, int splits) {
+  if (heads < 32) return true;
+  return (splits & (splits - 1)) == 0 || (heads == 32 && splits < 6);
+}
+constexpr int kInvariantSplitKeys = 2048;
+// List positions that a non-empty window takes at least: a pair of key tiles. A longer window
+// before a compressed list is rejected.
+constexpr int kInvariantWindow = 128;
+
+struct Plan {
+  int heads = 64;      // of a CTA: 8, 16, 32 or 64
+  int split_keys = 0;  // list positions of a split, a multiple of 64
+  int num_splits = 1;
+  // Invalid indices after the last valid one of either list change no bit. So the compressed list
+  // starts at a fixed position, whatever the length of the window, and a query with keys in one
+  // split only is stored as if it had not been split, which the CTAs have to agree on.
+  bool invariant = false;
+};
+
+// topk: positions of the longest list, window and compressed together.
+Plan plan_call(int64_t queries, int heads, int topk, int num_sms);
+Plan plan_invariant(int heads, int topk);
+
+}  // namespace dsv4::mla::sm90_fp8
