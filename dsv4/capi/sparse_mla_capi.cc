@@ -35,18 +35,6 @@ TensorView view(const TensorMeta& meta, Pointer* data) {
   return {meta, reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<Pointer>*>(data))};
 }
 
-// [b, 1, ...] is [t, ...]: implementations for requests of one query see the form that they expect.
-template <class View>
-View without_axis(const View& from, size_t axis) {
-  View to = from;
-  for (size_t i = axis; i + 1 < static_cast<size_t>(from.rank); ++i) {
-    to.shape[i] = from.shape[i + 1];
-    to.stride[i] = from.stride[i + 1];
-  }
-  --to.rank;
-  return to;
-}
-
 KvLayout layout_of(int32_t format, int64_t d) {
   if (format == DSV4_ROWS_V4) return {};
   if (format == DSV4_ROWS_V32) return kV32Layout;
@@ -93,9 +81,9 @@ KvList list_of(const char* name, const dsv4_kv_list& list, const Params& p) {
     return {};
   }
   KvList out{.pool = pool_of(name, list, p.d)};
-  out.rows = view(strided(DType::kI32, {p.b, p.s_q, list.n}, list.rows_stride), list.rows);
+  out.indices = view(strided(DType::kI32, {p.b, p.s_q, list.n}, list.rows_stride), list.rows);
   if (list.lengths != nullptr) {
-    out.lengths = view(TensorMeta::contiguous(DType::kI32, {p.b}), list.lengths);
+    out.topk_length = view(TensorMeta::contiguous(DType::kI32, {p.b}), list.lengths);
   }
   return out;
 }
@@ -104,24 +92,6 @@ KvList list_of(const char* name, const dsv4_kv_list& list, const Params& p) {
 TensorView sums_of(const Params& p, float* data, const int64_t* strides) {
   if (data == nullptr) return {};
   return view(strided(DType::kF32, {p.b, p.h, p.s_q}, strides), data);
-}
-
-// The [t, ...] form of requests of one query, where lse and max_logits allow it: their last axis is
-// then the heads.
-SparseMlaArgs one_query_each(const SparseMlaArgs& args) {
-  for (const TensorView* sums : {&args.lse, &args.max_logits}) {
-    if (!sums->empty() && sums->dim(1) > 1 && sums->stride[1] != 1) return args;
-  }
-  SparseMlaArgs flat = args;
-  flat.q = without_axis(args.q, 1);
-  flat.out = without_axis(args.out, 1);
-  for (KvList* list : {&flat.window, &flat.compressed}) {
-    if (list->rows.rank != 0) list->rows = without_axis(list->rows, 1);
-  }
-  for (TensorView* sums : {&flat.lse, &flat.max_logits}) {
-    if (!sums->empty()) *sums = without_axis(*sums, 2);
-  }
-  return flat;
 }
 
 SparseMlaArgs args_of(const Params& p) {
@@ -136,7 +106,7 @@ SparseMlaArgs args_of(const Params& p) {
       view(strided(dtype_of("out", p.out_dtype), {p.b, p.s_q, p.h, p.d_v}, p.out_stride), p.out);
   args.lse = sums_of(p, p.lse, p.lse_stride);
   args.max_logits = sums_of(p, p.max_logits, p.max_logits_stride);
-  return p.s_q == 1 ? one_query_each(args) : args;
+  return args;
 }
 
 void check(const Params* p) {

@@ -1,4 +1,4 @@
-// Where tensors lie: kernels with wide accesses ask before they are chosen.
+// Alignment of tensors, for the reject functions of kernels with wide accesses.
 
 #pragma once
 

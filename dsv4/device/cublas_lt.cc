@@ -33,7 +33,7 @@ struct Library {
 
   Library() {
     void* file = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
-    // Where the toolkit puts it when the loader was not told.
+    // The toolkit's default path, if the loader's search path does not have it.
     if (file == nullptr) file = dlopen("/usr/local/cuda/lib64/libcublasLt.so.13", RTLD_NOW);
     find(file, "cublasLtCreate", &create);
     find(file, "cublasLtMatmul", &matmul);

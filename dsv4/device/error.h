@@ -10,8 +10,8 @@ namespace dsv4 {
 // (cudaErrorMemoryAllocation)".
 void cuda_check(cudaError_t status, const char* what);
 
-// The error that a launch left behind, and nothing else: an earlier asynchronous failure would be
-// reported by whoever waits for the stream.
+// Throws for the error of the launch itself; an earlier asynchronous failure is reported by the
+// next wait for the stream.
 inline void cuda_check_launch(const char* kernel) {
   cuda_check(cudaGetLastError(), kernel);
 }

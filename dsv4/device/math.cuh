@@ -75,7 +75,7 @@ __device__ inline float warp_max(float x) {
 }
 
 // Sum over the block, the same bits in every thread; blockDim.x is a multiple of 32 and at most
-// 1024. `shared` holds 32 floats that nobody else uses until the next barrier after the call.
+// 1024. `shared` holds 32 floats not used otherwise until the next barrier after the call.
 __device__ inline float block_sum(float x, float* shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;

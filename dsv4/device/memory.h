@@ -1,4 +1,4 @@
-// The two kinds of memory that the CUDA runtime hands out, behind tensor/memory.h.
+// The two kinds of memory of the CUDA runtime, as tensor/memory.h wants them.
 
 #pragma once
 

@@ -4,8 +4,8 @@
 //   load<4>(row + c, x);      // one 8-byte load of four bf16, one 16-byte load of four floats
 //   store<4>(row + c, x);
 //
-// The host asks packs() first; tensors that are aligned to their element only take kernels that
-// were instantiated with runs of one.
+// The host calls packs() first; tensors aligned only to their element take kernels instantiated
+// with runs of one.
 
 #pragma once
 

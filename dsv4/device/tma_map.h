@@ -1,20 +1,19 @@
-// Tensor maps for the tensor memory accelerator (Hopper and newer): what cp.async.bulk.tensor needs
-// to know of a tensor in device memory and of the box that one copy moves.
+// Tensor maps of the tensor memory accelerator (Hopper and newer): the descriptor that
+// cp.async.bulk.tensor needs of a tensor in device memory and of the box that one copy moves.
 //
-// The driver refuses a wrong description with one error code for everything. Here every rule is a
-// sentence, checked before the driver is asked:
+// The driver rejects any wrong description with the same error code. Here every rule has its own
+// message and is checked before the driver call:
 //
 //   base        not null, a multiple of 16 bytes
 //   rank        1 to 5; axis 0 is the innermost and contiguous
 //   size        of each axis, 1 to 2^32 elements
-//   stride      of each axis but the innermost, in bytes: a multiple of 16, below 2^40, and not
-//   less
-//               than what the axes inside it span
+//   stride      of each axis but the innermost, in bytes: a multiple of 16, below 2^40, at least
+//               the span of the axes inside it
 //   box         elements of each axis, 1 to 256; the innermost in bytes a multiple of 16
-//   swizzle     the innermost of the box fits the swizzled span: 32, 64 or 128 bytes
+//   swizzle     the innermost extent of the box fits the swizzle span: 32, 64 or 128 bytes
 //
 // Source: CUDA driver API, cuTensorMapEncodeTiled; PTX ISA, "Tensor-map". Interleaved layouts,
-// im2col and element strides other than 1 are not offered.
+// im2col and element strides other than 1 are not supported.
 
 #pragma once
 
@@ -41,16 +40,15 @@ struct TmaBox {
   TmaSwizzle swizzle = TmaSwizzle::kNone;
 };
 
-// A [rows, columns] tensor whose rows lie `row_bytes` apart, in boxes of [box_rows, box_columns].
+// A [rows, columns] tensor with a row stride of `row_bytes`, in boxes of [box_rows, box_columns].
 TmaBox tma_rows(const void* base, DType dtype, int64_t rows, int64_t columns, int64_t row_bytes,
                 int64_t box_rows, int64_t box_columns, TmaSwizzle swizzle);
 
-// Throws kInvalidArgument with the rule that is broken and the values.
+// Throws kInvalidArgument with the violated rule and the values.
 void check(const TmaBox& box);
 
-// checks, then asks the driver. Elements outside the tensor read as zero. Passed to kernels by
-// value as a __grid_constant__ parameter. Throws kUnsupported where the driver knows no tensor
-// maps.
+// check(), then the driver call. Elements outside the tensor read as zero. Pass the map to kernels
+// by value as a __grid_constant__ parameter. Throws kUnsupported if the driver has no tensor maps.
 CUtensorMap make_tma_map(const TmaBox& box);
 
 }  // namespace dsv4

@@ -168,7 +168,8 @@ KvList seen_entries(const Layer& layer, Projection& x, Projection& c) {
   // With no more entries than the indexer may pick, it picks all of them whatever their scores.
   const bool all = !lists.all_rows.empty();
   return {.pool = layer.cache.entries,
-          .rows = all ? lists.all_rows : ConstTensorView(select_entries(layer, x, c))};
+          .indices =
+              (all ? lists.all_rows : ConstTensorView(select_entries(layer, x, c))).unsqueeze(1)};
 }
 
 // Heads of a group side by side, low-rank per group (wo_a), then mixed (wo_b): o [T, H, d] -> out
@@ -211,12 +212,13 @@ TensorView attention(Step& step, const LayerSpec& spec, const AttentionWeights& 
   if (spec.kind != LayerKind::kSwa) append_entries(layer, from_x);
 
   const TensorView o = step.activation({step.num_tokens, m.num_heads, m.head_dim});
-  sparse_mla(step.context, {.q = q,
-                            .window = {.pool = cache.window, .rows = step.window_seen},
-                            .compressed = seen_entries(layer, from_x, from_c),
-                            .sink = weights.sink,
-                            .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),
-                            .out = o});
+  sparse_mla(step.context,
+             {.q = q.unsqueeze(1),  // a request per token
+              .window = {.pool = cache.window, .indices = step.window_seen.unsqueeze(1)},
+              .compressed = seen_entries(layer, from_x, from_c),
+              .sink = weights.sink,
+              .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),
+              .out = o.unsqueeze(1)});
   layer.rotate(o, step.positions, /*inverse=*/true);
   project_output(layer, o, y);
   return y;

@@ -74,6 +74,22 @@ BasicTensorView<Byte> BasicTensorView<Byte>::reshape(std::initializer_list<int64
   return view;
 }
 
+template <class Byte>
+BasicTensorView<Byte> BasicTensorView<Byte>::unsqueeze(int axis) const {
+  DSV4_CHECK(0 <= axis && axis <= rank && rank < kMaxRank, "unsqueeze axis {} of {}", axis,
+             to_string(*this));
+  const auto at = static_cast<size_t>(axis);
+  BasicTensorView view = *this;
+  for (auto i = static_cast<size_t>(rank); i > at; --i) {
+    view.shape[i] = shape[i - 1];
+    view.stride[i] = stride[i - 1];
+  }
+  view.shape[at] = 1;
+  view.stride[at] = axis == rank ? 1 : shape[at] * stride[at];
+  ++view.rank;
+  return view;
+}
+
 template struct BasicTensorView<std::byte>;
 template struct BasicTensorView<const std::byte>;
 

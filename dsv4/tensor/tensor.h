@@ -68,6 +68,7 @@ struct BasicTensorView : TensorMeta {
 
   BasicTensorView slice(int axis, int64_t begin, int64_t end) const;
   BasicTensorView reshape(std::initializer_list<int64_t> to) const;  // contiguous views only
+  BasicTensorView unsqueeze(int axis) const;  // an axis of one element before `axis`
 
  private:
   [[noreturn]] void wrong_width(size_t bytes) const;

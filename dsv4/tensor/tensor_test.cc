@@ -93,6 +93,19 @@ TEST(TensorView, ReshapeNeedsDenseMemory) {
                   "reshape [2, 2, 4] F32 to [16] F32"));
 }
 
+TEST(TensorView, UnsqueezeInsertsAnAxisOfOne) {
+  const Numbers numbers;
+  const TensorView wide = numbers.view.unsqueeze(1);
+  EXPECT_EQ(to_string(wide), "[2, 1, 3, 4] F32");
+  EXPECT_TRUE(wide.is_contiguous());
+  EXPECT_EQ(wide.stride[0], 12);
+  const TensorView last = numbers.view.slice(1, 0, 2).unsqueeze(3);
+  EXPECT_EQ(to_string(last), "[2, 2, 4, 1] F32");
+  EXPECT_EQ(last.stride[0], 12);
+  EXPECT_EQ(last.stride[3], 1);
+  EXPECT_TRUE(has(error_of([&] { wide.unsqueeze(0); }), "unsqueeze axis 0 of [2, 1, 3, 4] F32"));
+}
+
 TEST(TensorView, ReportsErrors) {
   const Numbers numbers;
   const std::string shape = " of [2, 3, 4] F32";

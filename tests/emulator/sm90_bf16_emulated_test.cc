@@ -1,6 +1,6 @@
-// Implementation sm90_bf16 of sparse_mla.h on the emulator. A query's bits may depend neither on
-// the order of events nor on the previous work tiles of its CTA, so every case also runs on other
-// grids.
+// Implementation sm90_bf16 of sparse_mla.h on the emulator. A query's bits may
+// depend neither on the order of events nor on the previous work tiles of its
+// CTA, so every case also runs on other grids.
 
 #include <gtest/gtest.h>
 
@@ -25,8 +25,7 @@ struct Run {
 // All work tiles in one CTA, two CTAs, and one CTA per work tile.
 constexpr Run kRuns[] = {{0, 1}, {1, 1}, {2, 2}, {3, 1}, {5, 1000}};
 
-void run_emulated(const SparseMlaArgs& given, const Run& how) {
-  const SparseMlaArgs args = by_request(given);
+void run_emulated(const SparseMlaArgs& args, const Run& how) {
   const sm90_bf16::Params p = sm90_bf16::make_params(args);
   const sm90_bf16::Instance instance = sm90_bf16::select_instance(args);
   emulator::launch({.grid = static_cast<int>(sm90_bf16::num_ctas(p, how.num_sms)),
@@ -96,7 +95,7 @@ TEST(Sm90Bf16Emulated, QueriesWithoutKeys) {
 TEST(Sm90Bf16Emulated, IndicesPastThePool) {
   check({.t = 2, .h = 5, .window = 70, .compressed = 90}, [](SparseMlaArgs& args) {
     for (KvList* list : {&args.window, &args.compressed}) {
-      auto* ids = const_cast<int32_t*>(list->rows.as<int32_t>());
+      auto* ids = const_cast<int32_t*>(list->indices.as<int32_t>());
       ids[0] = INT32_MAX;
       ids[5] = static_cast<int32_t>(list->pool.num_rows());
     }

@@ -22,8 +22,7 @@ using test::Shape;
 
 constexpr int kSeeds = 4;
 
-void run_emulated(const SparseMlaArgs& given, const Plan& plan, int num_sms, uint64_t seed) {
-  const SparseMlaArgs args = by_request(given);
+void run_emulated(const SparseMlaArgs& args, const Plan& plan, int num_sms, uint64_t seed) {
   const sm90_fp8::Params p = sm90_fp8::make_params(args, plan);
   const sm90_fp8::Instance instance = sm90_fp8::select_instance(p, sm90_fp8::is_v32(args), plan);
   emulator::launch({.grid = static_cast<int>(sm90_fp8::num_ctas(p, num_sms)),
@@ -183,7 +182,7 @@ TEST(Sm90Fp8Emulated, SingleSplitOwner) {
       whole);
   args.max_logits = {};
   for (const int64_t query : {0, 3}) {
-    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(query));
+    auto* ids = const_cast<int32_t*>(args.compressed.indices.row<int32_t>(query));
     std::fill(ids, ids + kListed, -1);
   }
   emulator::check_runs(arena, args, whole, kSeeds, [&](int seed) {
@@ -205,8 +204,8 @@ void put_scales(uint8_t scale, const KvPool& pool) {
 }
 
 // The same bits with and without -1s after the valid indices, however many splits they fill: after
-// one split with keys and after two, in the fp32 fallback, and where many values of the partials are
-// +0 or -0 in f16 (scale: of all entries; 0: unchanged).
+// one split with keys and after two, in the fp32 fallback, and where many values of the partials
+// are +0 or -0 in f16 (scale: of all entries; 0: unchanged).
 void check_trailing(int heads, int64_t compressed, const std::optional<test::Large>& large,
                     uint8_t scale = 0) {
   constexpr int64_t kLong = 600;
@@ -220,9 +219,9 @@ void check_trailing(int heads, int64_t compressed, const std::optional<test::Lar
   if (large) test::put_large(*large, args);
   if (scale != 0) put_scales(scale, args.window.pool), put_scales(scale, args.compressed.pool);
   for (int64_t i = 0; i < shape.t; ++i) {
-    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(i));
+    auto* ids = const_cast<int32_t*>(args.compressed.indices.row<int32_t>(i));
     std::fill(ids + compressed, ids + kLong, -1);
-    ids = const_cast<int32_t*>(args.window.rows.row<int32_t>(i));
+    ids = const_cast<int32_t*>(args.window.indices.row<int32_t>(i));
     std::fill(ids + kWindow, ids + kLongWindow, -1);
   }
   arena.freeze();
@@ -230,8 +229,8 @@ void check_trailing(int heads, int64_t compressed, const std::optional<test::Lar
   for (const int64_t slots : {compressed, compressed + 1, kLong}) {
     for (const int64_t window : {kWindow, int64_t{70}, kLongWindow}) {
       SparseMlaArgs call = args;
-      call.window.rows = args.window.rows.slice(1, 0, window);
-      call.compressed.rows = args.compressed.rows.slice(1, 0, slots);
+      call.window.indices = args.window.indices.slice(2, 0, window);
+      call.compressed.indices = args.compressed.indices.slice(2, 0, slots);
       auto splits = static_cast<int>(ceil_div(sm90_fp8::kInvariantWindow + slots, int64_t{128}));
       while (!sm90_fp8::splits_fit(heads, splits)) ++splits;
       arena.prepare();
@@ -277,7 +276,7 @@ TEST(Sm90Fp8Emulated, HugeEntryAloneInItsSplit) {
     const KvPool& pool = args.compressed.pool;
     const auto [page, entry] = test::first_row(args, kQuery);
     put_scales(127 + 60, pool, page, entry);
-    auto* ids = const_cast<int32_t*>(args.compressed.rows.row<int32_t>(kQuery));
+    auto* ids = const_cast<int32_t*>(args.compressed.indices.row<int32_t>(kQuery));
     std::fill(ids + 1, ids + kSplitKeys, -1);
     const SparseMlaWant want = sparse_mla_oracle({.numerics = Numerics::kOfficial}, args);
     arena.freeze();

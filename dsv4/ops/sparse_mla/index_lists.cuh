@@ -10,7 +10,7 @@
 
 #include "dsv4/base/divisor.h"
 #include "dsv4/device/math.cuh"
-#include "dsv4/ops/sparse_mla/by_request.h"
+#include "dsv4/ops/sparse_mla/sparse_mla.h"
 
 namespace dsv4 {
 
@@ -50,13 +50,13 @@ inline PoolPointer pool_pointer(const KvPool& pool) {
 }
 
 inline ListPointer list_pointer(const KvList& list) {
-  if (topk_of(list) == 0) return {};
+  if (list.topk() == 0) return {};
   return {.pool = pool_pointer(list.pool),
-          .indices = list.rows.as<int32_t>(),
-          .request_stride = list.rows.stride[0],
-          .query_stride = list.rows.stride[1],
-          .topk_length = list.lengths.empty() ? nullptr : list.lengths.as<int32_t>(),
-          .topk = static_cast<int>(topk_of(list))};
+          .indices = list.indices.as<int32_t>(),
+          .request_stride = list.indices.stride[0],
+          .query_stride = list.indices.stride[1],
+          .topk_length = list.topk_length.empty() ? nullptr : list.topk_length.as<int32_t>(),
+          .topk = static_cast<int>(list.topk())};
 }
 
 // A list with the divisor that finds the page of an index.
@@ -65,11 +65,10 @@ struct PagedList {
   Divisor page_entries;
 };
 inline PagedList paged_list(const KvList& list) {
-  if (list.rows.rank == 0 || list.rows.numel() == 0) return {};  // its pool was not checked
+  if (list.indices.rank == 0 || list.indices.numel() == 0) return {};  // its pool was not checked
   return {.list = list_pointer(list), .page_entries = Divisor(list.pool.page_entries)};
 }
 
-// `args` of rank [b, s_q, ...].
 inline IndexLists index_lists(const SparseMlaArgs& args) {
   return {.window = list_pointer(args.window),
           .compressed = list_pointer(args.compressed),
@@ -148,9 +147,9 @@ __device__ inline int32_t entry_at(const QueryLists& lists, int position, int en
   return index < 0 || index >= limit ? kNoEntry : window ? index : ~index;
 }
 
-// Appends the valid entries of the threads, in thread order, to entries[count ...]; returns the new
-// count. Called by the whole CTA; `sums`: one int per warp. The entries may be read after the next
-// barrier.
+// Appends the valid entries of the threads, in thread order, to entries[count
+// ...]; returns the new count. Called by the whole CTA; `sums`: one int per
+// warp. The entries may be read after the next barrier.
 template <int kThreads>
 __device__ int append_entries(int32_t mine, int32_t* entries, int count, int* sums) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

@@ -1,10 +1,10 @@
 // Inputs of sparse_mla.h by the rules of the peer's tests (spec attention-kernels.md 1.8), for
-// sparse_mla_peer_grid_slow_test.cc: every byte of a pool that no list names is NaN, q and caches
-// have gaps, requests have their own lengths, pages lie in no order, and slots behind a list's
-// length hold anything.
+// sparse_mla_peer_grid_slow_test.cc: every byte of a pool that no index refers to is NaN, q and
+// caches have gaps, requests have their own topk_length, pages are in random order, and indices
+// past a list's topk_length have any value.
 //
 // q ~ N(0, 1) and rows ~ N(0, 1) / 10, both clamped to +-1. They are drawn from libraries of some
-// thousand rows that are made once; a row of the pool is a copy of the one that its id hashes to.
+// thousand rows that are made once; a pool row is a copy of the one that its index hashes to.
 
 #pragma once
 
@@ -22,11 +22,11 @@
 
 namespace dsv4::test {
 
-// One list of every query. s_k tokens a request at most, topk slots.
+// One list of every query: at most s_k tokens per request, topk indices.
 struct PeerList {
   int64_t s_k = 0, topk = 0;
   int page = 1;          // rows of a page
-  bool lengths = false;  // of the list; what stands behind is garbage
+  bool lengths = false;  // topk_length; later indices are garbage
 };
 
 struct PeerCase {
@@ -36,7 +36,7 @@ struct PeerCase {
   PeerList main, extra{};     // extra.topk = 0: none
   bool varlen = false;        // requests of different lengths, some of none
   bool sink = true;           // some of them +-inf
-  bool prefill = false;       // a bf16 latent [s_k, d] that all requests share; q [b, h, d]
+  bool prefill = false;       // a bf16 latent [s_k, d] that all requests share; s_q = 1
   bool all_invalid = false;   // no id that the pool has
   bool same_queries = false;  // q has stride 0 from request to request: large b
 };
@@ -119,7 +119,7 @@ class PeerSegment {
     pages_.upload(), rows_.upload(), lengths_.upload();
   }
 
-  // Rows that query `query` sees.
+  // Valid indices of query `query`.
   int64_t valid(int64_t query) const {
     const int32_t length = lengths_.host().as<int32_t>()[query / test_->s_q];
     const int32_t* ids = rows_.host().as<int32_t>() + query * list_->topk;
@@ -132,8 +132,8 @@ class PeerSegment {
     const auto place = [&](const Twin& twin) { return on_device ? twin.device() : twin.host(); };
     list.pool.pages = place(pages_).slice(1, 0, row_values_);
     const TensorView rows = place(rows_);
-    list.rows = test_->prefill ? rows.reshape({test_->b, list_->topk}) : rows;
-    if (list_->lengths) list.lengths = place(lengths_);
+    list.indices = rows;
+    if (list_->lengths) list.topk_length = place(lengths_);
     return list;
   }
 
@@ -142,20 +142,20 @@ class PeerSegment {
     return pages_.host().dim(0) * pool_.page_entries;
   }
 
-  // Where token `token` of a request lies: pages are dealt out at random.
+  // The pool row of token `token` of a request: pages are assigned at random.
   int64_t place_of(int64_t request, int64_t token, const Shuffle& pages) const {
     if (test_->prefill) return token;
     const int64_t page = request * request_pages_ + token / list_->page;
     return pages(page) * list_->page + token % list_->page;
   }
 
-  // An id that nobody looks at.
+  // An index that must not be dereferenced.
   int32_t garbage(uint64_t bits) const {
     const int64_t choices[] = {static_cast<int64_t>(bits % static_cast<uint64_t>(num_rows())),
                                num_rows(), INT32_MAX, INT32_MIN, -1};
     return static_cast<int32_t>(choices[bits >> 32 & 3]);
   }
-  // No row: a device row also skips what the pool does not have (prefill's rule), a CPU row throws.
+  // An invalid index: device implementations also skip indices past the pool, the CPU one throws.
   int32_t invalid(uint64_t bits) const {
     if (!test_->prefill || gpu() == nullptr) return bits % 2 == 0 ? -1 : -2;
     const int64_t choices[] = {-1, INT32_MIN, INT32_MAX, num_rows()};
@@ -240,7 +240,7 @@ class PeerSegment {
   std::vector<uint8_t> named_;  // by row id
 };
 
-// All inputs of a case. Its memory serves the next case too.
+// All inputs of a case. The memory is reused by the next case.
 class PeerScene {
  public:
   static constexpr int64_t kGap = 64;  // values between heads of q
@@ -264,11 +264,6 @@ class PeerScene {
     TensorView q = place(q_).slice(3, 0, test_.d).slice(2, 0, heads);
     q.shape[0] = test_.b;
     if (test_.same_queries) q.stride[0] = 0;
-    if (test_.prefill) {  // s_q = 1: that axis goes
-      q.shape = {q.shape[0], q.shape[2], q.shape[3], 0};
-      q.stride = {q.stride[0], q.stride[2], q.stride[3], 0};
-      q.rank = 3;
-    }
     SparseMlaArgs args{.q = q,
                        .window = main_.list(on_device),
                        .compressed = {},

@@ -1,5 +1,5 @@
 // Random arguments of sparse_mla.h in test memory: every byte of a pool that no list names is NaN,
-// gaps in views hold NaN or no row, slots behind a length hold anything.
+// gaps in views hold NaN or invalid indices, indices past topk_length have any value.
 
 #pragma once
 
@@ -26,19 +26,19 @@ struct Shape {
   Rows rows = Rows::kPacked;
   DType dtype = DType::kF32;
   double invalid = 0.2;  // share of -1 in the lists
-  int64_t s_q = 0;       // queries of a request; 0: one, and views without that axis
+  int64_t s_q = 1;       // queries of a request
   int64_t d_v = 0;       // 0: d
-  bool lengths = false;  // lists with lengths, some 0, below 0 or beyond the list
+  bool lengths = false;  // lists with topk_length, some 0, below 0 or above topk
   bool strided = false;  // gaps in every view
   bool normalized = true;
-  bool f32_out = false;  // whatever dtype q has
+  bool f32_out = false;  // for any dtype of q
 
-  int64_t queries() const { return t * std::max<int64_t>(s_q, 1); }
+  int64_t queries() const { return t * s_q; }
 };
 
 using Axes = std::vector<int64_t>;
 
-// With gaps: room behind the last axis and behind those in the middle, so that no stride follows
+// With gaps: padding after the last axis and after those in the middle, so that no stride follows
 // from another.
 inline Axes with_room(Axes shape, bool gaps) {
   if (!gaps) return shape;
@@ -71,15 +71,14 @@ inline TensorView make_input(Arena& arena, DType dtype, const Axes& shape, bool 
   return front(whole, shape);
 }
 
-// The axes of queries, then the others.
+// [b, s_q, others]
 inline Axes query_axes(const Shape& shape, std::initializer_list<int64_t> others) {
-  Axes axes{shape.t};
-  if (shape.s_q > 0) axes.push_back(shape.s_q);
+  Axes axes{shape.t, shape.s_q};
   axes.insert(axes.end(), others);
   return axes;
 }
 
-// Row `i` of a view seen as [numel / last, last], whatever its gaps.
+// Row `i` of a view seen as [numel / last, last], with any gaps.
 template <class T>
 T* row_of(const TensorView& view, int64_t i) {
   T* row = view.as<T>();
@@ -118,16 +117,16 @@ inline void fill_row(const KvPool& pool, int64_t row, Rng& rng) {
   }
 }
 
-// Ids that nobody may look at.
+// Indices that must not be dereferenced.
 inline int32_t garbage(Rng& rng, int64_t num_rows) {
   const int64_t choices[] = {rng.below(num_rows), num_rows, INT32_MAX, INT32_MIN, -1};
   return static_cast<int32_t>(choices[rng.below(5)]);
 }
 
-// Lists `n` rows of a pool of which only the listed ones are not NaN.
+// A list of `n` indices per query; pool rows that no index refers to are NaN.
 inline KvList make_list(Arena& arena, Rng& rng, const Shape& shape, int64_t n, int entries) {
   const int64_t pages = ceil_div(2 * n + 3, entries);
-  KvList list{.pool = make_pool(arena, shape, pages, entries), .rows = {}};
+  KvList list{.pool = make_pool(arena, shape, pages, entries), .indices = {}};
   TensorView lengths;
   if (shape.lengths) {
     lengths = arena.input(DType::kI32, {shape.t});
@@ -135,11 +134,11 @@ inline KvList make_list(Arena& arena, Rng& rng, const Shape& shape, int64_t n, i
       const int64_t choices[] = {rng.below(n + 1), rng.below(n + 1), 0, n + 5, -3};
       lengths.as<int32_t>()[i] = static_cast<int32_t>(choices[i % 5]);
     }
-    list.lengths = lengths;
+    list.topk_length = lengths;
   }
   const TensorView rows = make_input(arena, DType::kI32, query_axes(shape, {n}), shape.strided);
   for (int64_t i = 0; i < shape.queries(); ++i) {
-    const int64_t request = i / std::max<int64_t>(shape.s_q, 1);
+    const int64_t request = i / shape.s_q;
     const int64_t length = shape.lengths ? lengths.as<int32_t>()[request] : n;
     for (int64_t j = 0; j < n; ++j) {
       const int64_t row = rng.below(list.pool.num_rows());
@@ -154,11 +153,11 @@ inline KvList make_list(Arena& arena, Rng& rng, const Shape& shape, int64_t n, i
       }
     }
   }
-  list.rows = rows;
+  list.indices = rows;
   return list;
 }
 
-// Whole buffers; the arguments have the views in front of the gaps.
+// Whole buffers; the arguments have the views without the gaps.
 struct Outputs {
   TensorView out, lse, max_logits;
 };
@@ -177,7 +176,7 @@ inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outpu
   sink.as<float>()[0] = -kInfinity;
   if (shape.h > 2) sink.as<float>()[1] = kInfinity;
   const Axes out = query_axes(shape, {shape.h, d_v});
-  const Axes sums = shape.s_q > 0 ? Axes{shape.t, shape.h, shape.s_q} : Axes{shape.t, shape.h};
+  const Axes sums{shape.t, shape.h, shape.s_q};
   const auto make_output = [&](DType dtype, const Axes& axes) {
     return make_whole(arena, true, dtype, with_room(axes, shape.strided));
   };
@@ -194,8 +193,8 @@ inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outpu
           .max_logits = front(whole.max_logits, sums)};
 }
 
-// What the oracle says of a view at the start of `whole`, and around it the poison that has to
-// stay.
+// The oracle's values for a view at the start of `whole`, and around it the
+// poison that has to remain.
 inline std::vector<double> with_gaps(const std::vector<double>& want, const TensorMeta& view,
                                      const TensorMeta& whole) {
   std::vector<double> all(static_cast<size_t>(whole.numel()), std::nan(""));
@@ -210,16 +209,17 @@ inline std::vector<double> with_gaps(const std::vector<double>& want, const Tens
   return all;
 }
 
-// The first row that query `i` lists in the compressed pool: its page and place there.
+// The first valid entry of query `i` in the compressed pool: its page and index there.
 inline std::pair<uint8_t*, int64_t> first_row(const SparseMlaArgs& args, int64_t i) {
   const KvList& list = args.compressed;
-  const int32_t* ids = list.rows.row<int32_t>(i);
-  const int32_t id = *std::find_if(ids, ids + list.rows.dim(-1), [](int32_t x) { return x >= 0; });
+  const int32_t* ids = list.indices.row<int32_t>(i);
+  const int32_t id =
+      *std::find_if(ids, ids + list.indices.dim(-1), [](int32_t x) { return x >= 0; });
   return {list.pool.pages.row<uint8_t>(id / list.pool.page_entries), id % list.pool.page_entries};
 }
 
-// A value that f16 cannot hold, in a row of a packed case or in the queries of all requests but the
-// first. The small scale of logits keeps every key in the game.
+// A value that f16 cannot hold, in an entry of a packed case or in the queries of all requests but
+// the first. The small softmax scale keeps P of every key above 0.
 enum class Large { kScale, kRope, kQuery };
 inline constexpr Large kLarge[] = {Large::kScale, Large::kRope, Large::kQuery};
 
@@ -246,9 +246,8 @@ inline void put_large(Large large, SparseMlaArgs& args) {
 }
 
 // f32 logits are off by about 40 * 2^-24 * sum |q k| scale < 4e-5 (q of sigma 2, d = 512), and that
-// is the relative error of a weight. Under kOfficial it also moves, rarely, a weight over a
-// rounding boundary: by 2^-8 of itself at most, and only weights below the largest (which is
-// exactly 1).
+// is the relative error of P. Under kOfficial it also moves, rarely, a P across a rounding
+// boundary: by 2^-8 of itself at most, and only where P is below the largest (which is exactly 1).
 inline Tolerance tolerance(Numerics numerics, DType dtype) {
   return {.ulps = dtype == DType::kF32 ? 4.0 : 0.51,
           .rel = numerics == Numerics::kExact ? 4e-5 : 2e-3,

@@ -13,22 +13,22 @@
 namespace dsv4 {
 namespace {
 
-// Window rows follow each other, as in prefill and decode; compressed rows are a random ascending
-// choice from a pool four times as large, as the indexer makes it, slowly changing from query to
-// query.
+// Window indices are consecutive, as in prefill and decode; compressed indices are a random
+// ascending choice from a pool four times as large, as from the indexer, changing slowly from query
+// to query.
 struct SparseMlaCase {
   bench::Tensor q, sink, window_pages, compressed_pages, window_rows, compressed_rows, out, lse;
   SparseMlaArgs args;
 
   SparseMlaCase(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layout)
-      : q(DType::kBF16, {t, h, layout.width()}),
+      : q(DType::kBF16, {t, 1, h, layout.width()}),
         sink(DType::kF32, {h}),
         window_pages(pages(layout, window + t)),
         compressed_pages(pages(layout, 4 * compressed)),
-        window_rows(DType::kI32, {t, window}),
-        compressed_rows(DType::kI32, {t, compressed}),
-        out(DType::kBF16, {t, h, layout.width()}),
-        lse(DType::kF32, {t, h}) {
+        window_rows(DType::kI32, {t, 1, window}),
+        compressed_rows(DType::kI32, {t, 1, compressed}),
+        out(DType::kBF16, {t, 1, h, layout.width()}),
+        lse(DType::kF32, {t, h, 1}) {
     Rng rng(1);
     bench::fill(q);
     for (int64_t i = 0; i < t; ++i) {
@@ -43,8 +43,8 @@ struct SparseMlaCase {
       }
     }
     args = {.q = q,
-            .window = {.pool = filled(window_pages, layout), .rows = window_rows},
-            .compressed = {.pool = filled(compressed_pages, layout), .rows = compressed_rows},
+            .window = {.pool = filled(window_pages, layout), .indices = window_rows},
+            .compressed = {.pool = filled(compressed_pages, layout), .indices = compressed_rows},
             .sink = sink,
             .scale = 1.f / std::sqrt(static_cast<float>(layout.width())),
             .out = out,
@@ -81,7 +81,7 @@ void add(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layo
 
 constexpr int64_t kRequests = 128;  // that a pool has room for
 
-// Random bytes that decode to finite values of ordinary size, whatever their order: e4m3 codes
+// Random bytes that decode to finite values of ordinary size in any order: e4m3 codes
 // below 2, scales of 2^-6, bf16s between 1/4 and 1/2.
 void fill_entry(const KvLayout& layout, uint8_t* page, int64_t entries, int64_t i, uint64_t seed) {
   uint8_t* codes = page + layout.entry_offset(i);
@@ -133,7 +133,8 @@ struct ListShape {
   int page_entries = 64;
 };
 
-// Calls go round several sets of random ids, of other requests each: 256 MB of rows, or 64 sets.
+// Calls cycle through several sets of random indices of different requests: 256 MB of entries, or
+// 64 sets.
 struct DecodeCase {
   struct Set {
     bench::Tensor window, compressed;
@@ -152,7 +153,7 @@ struct DecodeCase {
     const int64_t tokens = layout.v32() ? 32768 : 16384;
     bench::fill(q);
     args = {.q = q,
-            .window = {.pool = shared_pool(layout, window.page_entries, tokens), .rows = {}},
+            .window = {.pool = shared_pool(layout, window.page_entries, tokens), .indices = {}},
             .compressed = {},
             .sink = sink,
             .scale = 1.f / std::sqrt(static_cast<float>(layout.width())),
@@ -174,8 +175,8 @@ struct DecodeCase {
   }
 
   void next() {
-    args.window.rows = sets[current].window;
-    if (!sets[current].compressed.empty()) args.compressed.rows = sets[current].compressed;
+    args.window.indices = sets[current].window;
+    if (!sets[current].compressed.empty()) args.compressed.indices = sets[current].compressed;
     current = (current + 1) % sets.size();
   }
 
@@ -199,12 +200,12 @@ struct PrefillCase {
   SparseMlaArgs args;
 
   PrefillCase(int64_t s_q, int64_t s_kv, int64_t h, int d, int64_t topk)
-      : q(DType::kBF16, {s_q, h, d}),
+      : q(DType::kBF16, {s_q, 1, h, d}),
         latent(DType::kBF16, {s_kv, d}),
-        rows(DType::kI32, {s_q, topk}),
+        rows(DType::kI32, {s_q, 1, topk}),
         sink(DType::kF32, {h}),
-        out(DType::kBF16, {s_q, h, 512}),
-        lse(DType::kF32, {s_q, h}) {
+        out(DType::kBF16, {s_q, 1, h, 512}),
+        lse(DType::kF32, {s_q, h, 1}) {
     bench::fill(q);
     bench::fill(latent, 0.1f);
     for (int64_t i = 0; i < s_q * topk; ++i) {
@@ -214,7 +215,7 @@ struct PrefillCase {
     const KvLayout layout{.nope = d - 64, .rope = 64};
     args = {
         .q = q,
-        .window = {.pool = {.pages = latent, .layout = layout, .page_entries = 1}, .rows = rows},
+        .window = {.pool = {.pages = latent, .layout = layout, .page_entries = 1}, .indices = rows},
         .compressed = {},
         .sink = sink,
         .scale = 1.f / std::sqrt(static_cast<float>(d)),

@@ -1,5 +1,4 @@
-// What the formula implies, and what wrong arguments are told: not by shapes, as
-// sparse_mla_test.cc.
+// What the formula implies, and the errors of wrong arguments. Grids of shapes: sparse_mla_test.cc.
 
 #include <functional>
 #include <utility>
@@ -17,9 +16,9 @@ using test::Outputs;
 using test::Rows;
 using test::Shape;
 
-// -1s behind a list are not even a rounding, for rows whose bits depend on the query alone: a graph
-// keeps room for the longest list.
-TEST(SparseMlaContract, TrailingInvalidIdsChangeNothing) {
+// Invalid indices after the last valid one change no bit in batch-invariant implementations: a
+// graph has room for the longest list.
+TEST(SparseMlaContract, IgnoresTrailingInvalidIndices) {
   constexpr int64_t kShort = 40, kLong = 3000;
   Arena arena;
   Rng rng(8);
@@ -27,30 +26,30 @@ TEST(SparseMlaContract, TrailingInvalidIdsChangeNothing) {
   Outputs whole;
   const SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
   const auto with_room = [&](const ConstTensorView& ids, int64_t slots) {
-    const TensorView rows = arena.input(DType::kI32, {1, slots});
+    const TensorView rows = arena.input(DType::kI32, {1, 1, slots});
     std::fill_n(rows.as<int32_t>(), slots, -1);
     std::copy_n(ids.as<int32_t>(), ids.numel(), rows.as<int32_t>());
     return rows;
   };
   SparseMlaArgs padded = args;
-  padded.window.rows = with_room(args.window.rows, 128);
-  padded.compressed.rows = with_room(args.compressed.rows, kLong);
-  padded.out = arena.output(shape.dtype, {1, shape.h, 512});
-  for (const Impl<SparseMlaArgs>& row : sparse_mla.impls) {
-    const Context context{.device = row.arch == Arch::kCpu ? nullptr : test::gpu()};
-    if (!row.batch_invariant) continue;
-    if (!reaches(row.arch, context) || row.reject(context, args) != nullptr) continue;
+  padded.window.indices = with_room(args.window.indices, 128);
+  padded.compressed.indices = with_room(args.compressed.indices, kLong);
+  padded.out = arena.output(shape.dtype, {1, 1, shape.h, 512});
+  for (const Impl<SparseMlaArgs>& impl : sparse_mla.impls) {
+    const Context context{.device = impl.arch == Arch::kCpu ? nullptr : test::gpu()};
+    if (!impl.batch_invariant) continue;
+    if (!reaches(impl.arch, context) || impl.reject(context, args) != nullptr) continue;
     for (const SparseMlaArgs* each : {&std::as_const(args), &std::as_const(padded)}) {
-      row.run(context, *each);
+      impl.run(context, *each);
       if (context.device != nullptr) test::wait(*context.device);
     }
     EXPECT_TRUE(std::equal(args.out.data, args.out.data + args.out.bytes(), padded.out.data))
-        << row.name;
+        << impl.name;
   }
 }
 
-// Two parts and what the whole has: in double, by the formula of merging.
-std::vector<double> merged(const SparseMlaArgs& a, const SparseMlaArgs& b) {
+// Two partials combined in double: the output of the whole list.
+std::vector<double> combined(const SparseMlaArgs& a, const SparseMlaArgs& b) {
   const int64_t heads = a.out.numel() / a.out.dim(-1), d_v = a.out.dim(-1);
   std::vector<double> out;
   for (int64_t i = 0; i < heads; ++i) {
@@ -72,51 +71,51 @@ std::vector<double> merged(const SparseMlaArgs& a, const SparseMlaArgs& b) {
   return out;
 }
 
-TEST(SparseMlaContract, MergedPartsAreTheWhole) {
+TEST(SparseMlaContract, CombinedPartialsEqualTheWhole) {
   for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
     Arena arena;
     Rng rng(11);
     Outputs whole;
     const Shape shape{.t = 3, .h = 16, .window = 60, .compressed = 90, .dtype = DType::kBF16};
     SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
-    std::fill_n(const_cast<int32_t*>(args.window.rows.as<int32_t>()), 60, -1);  // of query 0
+    std::fill_n(const_cast<int32_t*>(args.window.indices.as<int32_t>()), 60, -1);  // of query 0
     args.normalized = false;
-    SparseMlaArgs parts[] = {args, args};
-    parts[0].compressed = {}, parts[1].window = {};
-    for (SparseMlaArgs& part : parts) {
-      part.out = arena.output(DType::kF32, {3, 16, 512});
-      part.lse = arena.output(DType::kF32, {3, 16});
-      part.max_logits = arena.output(DType::kF32, {3, 16});
+    SparseMlaArgs partials[] = {args, args};
+    partials[0].compressed = {}, partials[1].window = {};
+    for (SparseMlaArgs& partial : partials) {
+      partial.out = arena.output(DType::kF32, {3, 1, 16, 512});
+      partial.lse = arena.output(DType::kF32, {3, 16, 1});
+      partial.max_logits = arena.output(DType::kF32, {3, 16, 1});
     }
     args.normalized = true;
     const Context base{.numerics = numerics};
     const std::vector<double> want = sparse_mla_oracle(base, args).out;
-    const TensorView got = arena.output(DType::kF32, {3, 16, 512});
-    for (const Impl<SparseMlaArgs>& row : sparse_mla.impls) {
+    const TensorView got = arena.output(DType::kF32, {3, 1, 16, 512});
+    for (const Impl<SparseMlaArgs>& impl : sparse_mla.impls) {
       Context context = base;
-      if (row.arch != Arch::kCpu) context.device = test::gpu();
-      if (!reaches(row.arch, context) || row.reject(context, parts[0]) != nullptr) continue;
-      for (const SparseMlaArgs& part : parts) {
-        row.run(context, part);
+      if (impl.arch != Arch::kCpu) context.device = test::gpu();
+      if (!reaches(impl.arch, context) || impl.reject(context, partials[0]) != nullptr) continue;
+      for (const SparseMlaArgs& partial : partials) {
+        impl.run(context, partial);
         if (context.device != nullptr) test::wait(*context.device);
       }
-      const std::vector<double> values = merged(parts[0], parts[1]);
+      const std::vector<double> values = combined(partials[0], partials[1]);
       for (size_t i = 0; i < values.size(); ++i) {
         got.as<float>()[i] = static_cast<float>(values[i]);
       }
-      EXPECT_EQ(test::compare(got, want, test::tolerance(numerics, DType::kF32)), "") << row.name;
+      EXPECT_EQ(test::compare(got, want, test::tolerance(numerics, DType::kF32)), "") << impl.name;
     }
   }
 }
 
-// Ids that the pool does not have: an error that names them on the CPU, skipped on a device.
-TEST(SparseMlaContract, IdsBeyondThePool) {
+// Indices past the pool: an error that names them on the CPU, skipped on a device.
+TEST(SparseMlaContract, IndicesPastThePool) {
   Arena arena;
   Rng rng(12);
   Outputs whole;
   const Shape shape{.t = 3, .h = 16, .window = 60, .compressed = 90, .dtype = DType::kBF16};
   const SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
-  auto* ids = const_cast<int32_t*>(args.compressed.rows.as<int32_t>());
+  auto* ids = const_cast<int32_t*>(args.compressed.indices.as<int32_t>());
   const auto rows = static_cast<int32_t>(args.compressed.pool.num_rows());
   for (int64_t j = 5; j < 90; j += 7) ids[j] = j % 2 == 0 ? rows : INT32_MAX;
   EXPECT_NE(test::error_of([&] {
@@ -124,17 +123,17 @@ TEST(SparseMlaContract, IdsBeyondThePool) {
             }).find(fmt::format("compressed[0, 5] is row {} of a pool of {}", INT32_MAX, rows)),
             std::string::npos);
   const std::vector<double> want = sparse_mla_oracle(Context{}, args).out;
-  for (const Impl<SparseMlaArgs>& row : sparse_mla.impls) {
-    const Context context{.device = row.arch == Arch::kCpu ? nullptr : test::gpu()};
-    if (context.device == nullptr || row.reject(context, args) != nullptr) continue;
-    row.run(context, args);
+  for (const Impl<SparseMlaArgs>& impl : sparse_mla.impls) {
+    const Context context{.device = impl.arch == Arch::kCpu ? nullptr : test::gpu()};
+    if (context.device == nullptr || impl.reject(context, args) != nullptr) continue;
+    impl.run(context, args);
     test::wait(*context.device);
     EXPECT_EQ(test::compare(args.out, want, test::tolerance(Numerics::kOfficial, DType::kBF16)), "")
-        << row.name;
+        << impl.name;
   }
 }
 
-// Which list holds a row makes no difference, only its place in the concatenation does.
+// Only the position in the concatenation of the two lists matters.
 TEST(SparseMlaContract, ListsShareOneSoftmax) {
   Arena arena;
   Rng rng(3);
@@ -142,15 +141,15 @@ TEST(SparseMlaContract, ListsShareOneSoftmax) {
   const SparseMlaArgs one =
       test::make_args(arena, rng, {.t = 2, .h = 3, .window = 24, .compressed = 0}, whole);
   SparseMlaArgs two = one;
-  two.out = arena.output(DType::kF32, {2, 3, 512});
-  two.window.rows = one.window.rows.slice(1, 0, 10);
-  two.compressed = {.pool = one.window.pool, .rows = one.window.rows.slice(1, 10, 24)};
+  two.out = arena.output(DType::kF32, {2, 1, 3, 512});
+  two.window.indices = one.window.indices.slice(2, 0, 10);
+  two.compressed = {.pool = one.window.pool, .indices = one.window.indices.slice(2, 10, 24)};
   sparse_mla(Context{}, one);
   sparse_mla(Context{}, two);
   EXPECT_TRUE(std::equal(one.out.data, one.out.data + one.out.bytes(), two.out.data));
 }
 
-// Spec B.4: z = (1, 2), sink 0.5; keys are unit vectors, so the output is the weights.
+// Spec B.4: z = (1, 2), sink 0.5; keys are unit vectors, so the output is P / sum.
 struct TwoKeys {
   Arena arena;
   SparseMlaArgs args;
@@ -158,8 +157,8 @@ struct TwoKeys {
   TwoKeys() {
     const KvLayout layout{.nope = 2, .rope = 0};
     KvPool pool = test::make_pool(arena, {.layout = layout, .rows = Rows::kF32}, 1, 2);
-    const TensorView q = arena.input(DType::kF32, {1, 1, 2}),
-                     rows = arena.input(DType::kI32, {1, 2});
+    const TensorView q = arena.input(DType::kF32, {1, 1, 1, 2}),
+                     rows = arena.input(DType::kI32, {1, 1, 2});
     const TensorView sink = arena.input(DType::kF32, {1});
     for (int i = 0; i < 2; ++i) {
       q.as<float>()[i] = static_cast<float>(i + 1);
@@ -168,11 +167,11 @@ struct TwoKeys {
     }
     sink.as<float>()[0] = 0.5f;
     args = {.q = q,
-            .window = {.pool = pool, .rows = rows},
+            .window = {.pool = pool, .indices = rows},
             .sink = sink,
             .scale = 1.f,
-            .out = arena.output(DType::kF32, {1, 1, 2}),
-            .lse = arena.output(DType::kF32, {1, 1})};
+            .out = arena.output(DType::kF32, {1, 1, 1, 2}),
+            .lse = arena.output(DType::kF32, {1, 1, 1})};
   }
 };
 
@@ -184,7 +183,7 @@ TEST(SparseMlaContract, SpecVectorOfTheSink) {
   EXPECT_NEAR(two.args.lse.as<float>()[0], std::log(std::exp(1.0) + std::exp(2.0)), 1e-6);
 }
 
-// Official weights: the numerator exp(-1) = 0.367879 becomes bf16 0.3671875, the sum keeps f32.
+// Official rounding: the numerator exp(-1) = 0.367879 becomes bf16 0.3671875, the sum keeps f32.
 TEST(SparseMlaContract, OfficialRoundsTheNumeratorOnly) {
   TwoKeys two;
   sparse_mla(Context{.numerics = Numerics::kOfficial}, two.args);
@@ -195,7 +194,7 @@ TEST(SparseMlaContract, OfficialRoundsTheNumeratorOnly) {
 
 TEST(SparseMlaContract, SaysWhatIsWrong) {
   TwoKeys two;
-  const_cast<std::byte*>(two.args.window.rows.data)[4] = std::byte{2};
+  const_cast<std::byte*>(two.args.window.indices.data)[4] = std::byte{2};
   EXPECT_NE(test::error_of([&] {
               sparse_mla(Context{}, two.args);
             }).find("window[0, 1] is row 2 of a pool of 2"),
@@ -217,21 +216,23 @@ TEST(SparseMlaContract, SaysWhichShapeIsWrong) {
     const std::string error = test::error_of([&] { sparse_mla(Context{}, two.args); });
     EXPECT_NE(error.find(text), std::string::npos) << error;
   };
-  expect_error("q: want [t, h, d] or [b, s_q, h, d], got [1, 2] F32", [](TwoKeys& two) {
-    two.args.q = two.args.q.reshape({1, 2});
+  expect_error("q: want [b, s_q, h, d] F32|BF16, got [1, 1, 2] F32", [](TwoKeys& two) {
+    two.args.q = two.args.q.reshape({1, 1, 2});
   });
-  expect_error("window: want rank 3 beside q [1, 1, 1, 2] F32, got [1, 2] I32", [](TwoKeys& two) {
-    two.args.q = two.args.q.reshape({1, 1, 1, 2});
+  expect_error("window: want [b=1, s_q=1, topk] I32, got [1, 2] I32", [](TwoKeys& two) {
+    two.args.window.indices = two.args.window.indices.reshape({1, 2});
   });
   expect_error("out: d_v=3 of queries of 2", [](TwoKeys& two) {
-    two.args.out = two.arena.output(DType::kF32, {1, 1, 3});
+    two.args.out = two.arena.output(DType::kF32, {1, 1, 1, 3});
   });
-  expect_error("window.lengths: want [b=1] I32, got [2] I32",
-               [](TwoKeys& two) { two.args.window.lengths = two.arena.input(DType::kI32, {2}); });
-  expect_error("window.lengths: want [b=1] I32, got [1] F32",
-               [](TwoKeys& two) { two.args.window.lengths = two.arena.input(DType::kF32, {1}); });
+  expect_error("window.topk_length: want [b=1] I32, got [2] I32", [](TwoKeys& two) {
+    two.args.window.topk_length = two.arena.input(DType::kI32, {2});
+  });
+  expect_error("window.topk_length: want [b=1] I32, got [1] F32", [](TwoKeys& two) {
+    two.args.window.topk_length = two.arena.input(DType::kF32, {1});
+  });
   expect_error("max_logits: want [b=1, h=1, s_q=1] F32, got [1, 2, 1] F32", [](TwoKeys& two) {
-    two.args.max_logits = two.arena.output(DType::kF32, {1, 2});
+    two.args.max_logits = two.arena.output(DType::kF32, {1, 2, 1});
   });
   expect_error("normalized=false without max_logits",
                [](TwoKeys& two) { two.args.normalized = false; });

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/sparse_mla/by_request.h"
 
 namespace dsv4 {
 namespace {
@@ -14,21 +13,21 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 using Vector = std::vector<double>;
 
-// The valid rows of one query, window first.
-std::vector<Vector> keys_of(const SparseMlaArgs& args, int64_t request, int64_t slot) {
+// The valid keys of one query, window first.
+std::vector<Vector> keys_of(const SparseMlaArgs& args, int64_t request, int64_t query) {
   std::vector<Vector> keys;
   for (const KvList* list : {&args.window, &args.compressed}) {
-    const TensorMeta& rows = list->rows;
-    int64_t n = topk_of(*list);
-    if (!list->lengths.empty()) {
-      n = std::min(n, int64_t{list->lengths.as<int32_t>()[request]});
+    const TensorMeta& meta = list->indices;
+    int64_t n = list->topk();
+    if (!list->topk_length.empty()) {
+      n = std::min(n, int64_t{list->topk_length.as<int32_t>()[request]});
     }
     for (int64_t j = 0; j < n; ++j) {
-      const int32_t id =
-          list->rows.as<int32_t>()[request * rows.stride[0] + slot * rows.stride[1] + j];
-      if (id < 0 || id >= list->pool.num_rows()) continue;
+      const int32_t index =
+          list->indices.as<int32_t>()[request * meta.stride[0] + query * meta.stride[1] + j];
+      if (index < 0 || index >= list->pool.num_rows()) continue;
       std::vector<float> row(static_cast<size_t>(list->pool.layout.width()));
-      load_row(list->pool, id, row.data());
+      load_row(list->pool, index, row.data());
       keys.emplace_back(row.begin(), row.end());
     }
   }
@@ -63,42 +62,40 @@ SparseMlaHeadWant attend(const Context& context, const SparseMlaArgs& args, cons
   return want;
 }
 
-Vector query_head(const ConstTensorView& q, int64_t request, int64_t slot, int64_t head) {
+Vector query_head(const ConstTensorView& q, int64_t request, int64_t query, int64_t head) {
   Vector values;
-  const int64_t at = request * q.stride[0] + slot * q.stride[1] + head * q.stride[2];
+  const int64_t at = request * q.stride[0] + query * q.stride[1] + head * q.stride[2];
   for (int64_t c = 0; c < q.dim(3); ++c) values.push_back(oracle::value(q, at + c));
   return values;
 }
 
 }  // namespace
 
-std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& given,
-                                                 int64_t request, int64_t slot,
+std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& args,
+                                                 int64_t request, int64_t query,
                                                  std::span<const int64_t> heads) {
-  const SparseMlaArgs args = by_request(given);
-  const std::vector<Vector> keys = keys_of(args, request, slot);
+  const std::vector<Vector> keys = keys_of(args, request, query);
   std::vector<SparseMlaHeadWant> want;
   for (const int64_t head : heads) {
-    want.push_back(attend(context, args, query_head(args.q, request, slot, head), keys, head));
+    want.push_back(attend(context, args, query_head(args.q, request, query, head), keys, head));
   }
   return want;
 }
 
-SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
+SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& args) {
   const int64_t b = args.q.dim(0), s_q = args.q.dim(1), h = args.q.dim(2);
   std::vector<int64_t> heads(static_cast<size_t>(h));
   std::iota(heads.begin(), heads.end(), 0);
   SparseMlaWant want;
   want.lse.resize(static_cast<size_t>(b * h * s_q));
   want.max_logits = want.lse;
-  for (int64_t query = 0; query < b * s_q; ++query) {
-    const int64_t request = query / s_q, slot = query % s_q;
-    const auto of_heads = sparse_mla_oracle(context, args, request, slot, heads);
+  for (int64_t i = 0; i < b * s_q; ++i) {
+    const int64_t request = i / s_q, query = i % s_q;
+    const auto of_heads = sparse_mla_oracle(context, args, request, query, heads);
     for (int64_t head = 0; head < h; ++head) {
       const SparseMlaHeadWant& one = of_heads[static_cast<size_t>(head)];
       want.out.insert(want.out.end(), one.out.begin(), one.out.end());
-      const auto at = static_cast<size_t>((request * h + head) * s_q + slot);
+      const auto at = static_cast<size_t>((request * h + head) * s_q + query);
       want.lse[at] = one.lse;
       want.max_logits[at] = one.max_logit;
     }

@@ -9,12 +9,12 @@
 
 namespace dsv4 {
 
-// In the shapes of the arguments' out and lse. Device rows skip ids that are not below their
-// pool's rows; so does the oracle.
+// In the shapes of the arguments' out and lse. Device implementations skip indices that are not
+// below their pool's rows; so does the oracle.
 struct SparseMlaWant {
-  std::vector<double> out;         // [t, h, d_v] | [b, s_q, h, d_v]
-  std::vector<double> lse;         // [t, h] | [b, h, s_q]
-  std::vector<double> max_logits;  // like lse
+  std::vector<double> out;         // [b, s_q, h, d_v]
+  std::vector<double> lse;         // [b, h, s_q]
+  std::vector<double> max_logits;  // [b, h, s_q]
 };
 
 SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& args);
@@ -24,9 +24,9 @@ struct SparseMlaHeadWant {
   double lse = 0, max_logit = 0;
 };
 
-// Some heads of one query: where all of them would take too long.
+// Some heads of one query of a request, where all of them would take too long.
 std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& args,
-                                                 int64_t request, int64_t slot,
+                                                 int64_t request, int64_t query,
                                                  std::span<const int64_t> heads);
 
 }  // namespace dsv4

@@ -1,13 +1,12 @@
-// The correctness grid that the peer holds its kernels to (spec attention-kernels.md 1.8), sparse
+// The correctness grid of the peer's own tests (spec attention-kernels.md 1.8), sparse
 // decode and sparse prefill, with its data (peer_scene_test.h) and its tolerances, for every device
-// row; then head counts and page sizes that the peer does not take. A machine without a GPU puts a
-// few of the small cases to the CPU row.
+// implementation; then head counts and page sizes that the peer does not support. Without a GPU a
+// few of the small cases run on the CPU implementation.
 //
 // The fp64 oracle would take hours for 321 requests of 128 heads and 2,048 rows. So each case is
 // compared with it at a random sample of (query, head) pairs, at least 64 where there are as many,
-// the first and the last query and head among them. Of all other elements the test asks that they
-// were written and are finite, and of every lse and max_logits that it is infinite exactly where a
-// query has no valid row.
+// the first and the last query and head among them. All other elements have to be written and
+// finite, and every lse and max_logits infinite exactly where a query has no valid key.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -67,7 +66,7 @@ std::string peer_compare(const char* name, const Values& got, const Values& want
 
 // --- sample -----------------------------------------------------------------------------------
 
-// Some heads of a query and what the oracle says.
+// Some heads of a query and the oracle's values for them.
 struct Sample {
   int64_t query;
   std::vector<int64_t> heads;
@@ -104,11 +103,11 @@ std::vector<Sample> make_samples(const PeerScene& scene, const std::vector<int64
   }
   const SparseMlaArgs args = [&] {
     SparseMlaArgs on_host = scene.args(head_counts.back(), false);
-    on_host.out = TensorView(on_host.q, nullptr);  // the oracle asks for d_v only
+    on_host.out = TensorView(on_host.q, nullptr);  // the oracle reads d_v only
     on_host.out.shape[static_cast<size_t>(on_host.out.rank - 1)] = kPeerValues;
     return on_host;
   }();
-  const int64_t s_q = args.q.rank == 4 ? args.q.dim(1) : 1;
+  const int64_t s_q = args.q.dim(1);
 #pragma omp parallel for schedule(dynamic)
   for (Sample& sample : samples) {
     sample.want = sparse_mla_oracle(Context{.numerics = Numerics::kExact}, args, sample.query / s_q,
@@ -121,8 +120,8 @@ std::vector<Sample> make_samples(const PeerScene& scene, const std::vector<int64
 
 class PeerGrid : public ::testing::Test {
  protected:
-  // Runs every row on the first head_counts[i] heads of the case, which has as many as the last.
-  // False: it failed, and nothing more has to be tried.
+  // Runs every implementation on the first head_counts[i] heads of the case, which has as many as
+  // the last. False: it failed; stop.
   bool check(PeerCase test, const std::vector<int64_t>& head_counts) {
     test.heads = head_counts.back();
     const uint64_t seed = mix64(++cases_);
@@ -149,7 +148,7 @@ class PeerGrid : public ::testing::Test {
     return !HasFailure();
   }
 
-  // Without a GPU one of many small cases is taken.
+  // Without a GPU only one in many of the small cases runs.
   bool wanted(int64_t b) {
     constexpr uint64_t kOneOf = 7;
     return gpu() != nullptr || (b <= 4 && mix64(++offered_) % kOneOf == 0);
@@ -170,10 +169,6 @@ class PeerGrid : public ::testing::Test {
     lse_.reshape(DType::kF32, {test.b, heads, test.s_q});
     max_logits_.reshape(DType::kF32, {test.b, heads, test.s_q});
     args.out = out_.device(), args.lse = lse_.device(), args.max_logits = max_logits_.device();
-    if (!test.prefill) return args;
-    args.out = args.out.reshape({test.b, heads, kPeerValues});
-    args.lse = args.lse.reshape({test.b, heads});
-    args.max_logits = args.max_logits.reshape({test.b, heads});
     return args;
   }
 
@@ -199,7 +194,7 @@ class PeerGrid : public ::testing::Test {
                               : everywhere;
   }
 
-  // Written, finite, and infinite where they have to be.
+  // Written, finite, and infinite where required.
   std::string check_everywhere() const {
     const TensorView &out = out_.host(), &lse = lse_.host(), &top = max_logits_.host();
     int64_t bad_out = 0, bad_sums = 0;
@@ -342,7 +337,7 @@ TEST_F(PeerGrid, PrefillCorners) {
   }
 }
 
-// More queries than a launch has blocks along y or z.
+// More queries than a grid has CTAs along y or z.
 TEST_F(PeerGrid, PrefillOfManyQueries) {
   PeerCase many = prefill(512, gpu() != nullptr ? 70'000 : 700, 256, 128);
   many.same_queries = true;

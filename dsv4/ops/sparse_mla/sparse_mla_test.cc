@@ -16,20 +16,19 @@ using test::Outputs;
 using test::Rows;
 using test::Shape;
 
-// Query i: a request, or a slot of one.
+// Query i of all requests.
 SparseMlaArgs one_query(const SparseMlaArgs& args, int64_t i) {
-  const bool slots = args.q.rank == 4;
-  const int64_t s_q = slots ? args.q.dim(1) : 1, request = i / s_q, slot = i % s_q;
+  const int64_t s_q = args.q.dim(1), request = i / s_q, query = i % s_q;
   SparseMlaArgs one = args;
-  const auto narrow = [&](auto& view, int slot_axis) {
+  const auto narrow = [&](auto& view, int query_axis) {
     if (view.rank == 0) return;
     view = view.slice(0, request, request + 1);
-    if (slots && slot_axis > 0) view = view.slice(slot_axis, slot, slot + 1);
+    if (query_axis > 0) view = view.slice(query_axis, query, query + 1);
   };
   narrow(one.q, 1);
   for (KvList* list : {&one.window, &one.compressed}) {
-    narrow(list->rows, 1);
-    narrow(list->lengths, 0);
+    narrow(list->indices, 1);
+    narrow(list->topk_length, 0);
   }
   narrow(one.out, 1);
   narrow(one.lse, 2);
@@ -44,7 +43,7 @@ void check_case(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, N
       .name = fmt::format("sparse_mla q {} {}", to_string(args.q), name(numerics)),
       .args = args,
       .one_token = one_query,
-      .num_tokens = args.q.rank == 4 ? args.q.dim(0) * args.q.dim(1) : args.q.dim(0)};
+      .num_tokens = args.q.dim(0) * args.q.dim(1)};
   const auto add = [&](const char* name, const TensorView& view, const TensorView& all,
                        const std::vector<double>& values, const test::Tolerance& tolerance) {
     test.outputs.push_back({name, all, test::with_gaps(values, view, all), tolerance});
@@ -68,7 +67,7 @@ void check_shape(const Shape& shape) {
   }
 }
 
-TEST(SparseMla, PackedRowsOfTheReleasedModels) {
+TEST(SparseMla, PackedEntriesOfReleasedModels) {
   check_shape({.t = 2, .h = 64, .window = 128, .compressed = 200});
   check_shape({.t = 3, .h = 128, .window = 17, .compressed = 5, .dtype = DType::kBF16});
   check_shape({.t = 1, .h = 7, .window = 0, .compressed = 33});
@@ -80,7 +79,7 @@ TEST(SparseMla, ManyQueriesAndLongLists) {
   check_shape({.t = 2, .h = 16, .window = 128, .compressed = 1400, .dtype = DType::kBF16});
 }
 
-TEST(SparseMla, PlainRowsOfAnyWidth) {
+TEST(SparseMla, PlainEntriesOfAnyWidth) {
   for (const int rope : {0, 2, 8}) {
     for (const int nope : {1, 13, 24, 120}) {
       const KvLayout layout{.nope = nope, .rope = rope};
@@ -96,12 +95,12 @@ TEST(SparseMla, ZeroQueries) {
   check_shape({.t = 0, .h = 4, .window = 8, .compressed = 2, .s_q = 2});
 }
 
-TEST(SparseMla, QueriesWithoutRows) {
+TEST(SparseMla, QueriesWithoutKeys) {
   check_shape({.t = 3, .h = 9, .window = 8, .compressed = 3, .invalid = 1.0});
   check_shape({.t = 3, .h = 9, .window = 0, .compressed = 0});
 }
 
-TEST(SparseMla, RowsOfV32) {
+TEST(SparseMla, EntriesOfV32) {
   check_shape(
       {.t = 2, .h = 64, .window = 130, .layout = kV32Layout, .dtype = DType::kBF16, .d_v = 512});
   check_shape({.t = 3,
@@ -117,7 +116,7 @@ TEST(SparseMla, RowsOfV32) {
   check_shape({.t = 2, .h = 3, .window = 7, .compressed = 5, .layout = small});
 }
 
-TEST(SparseMla, PlainRowsOfBf16) {
+TEST(SparseMla, PlainBf16Entries) {
   check_shape({.t = 2,
                .h = 64,
                .window = 130,
@@ -137,9 +136,9 @@ TEST(SparseMla, PlainRowsOfBf16) {
                .strided = true});
 }
 
-// Tiles of 64 keys and of 64 heads, whole and not; more queries than a device has processors, of
-// one tile and of several; a tile with both lists in it.
-TEST(SparseMla, Bf16RowsOfReleasedModels) {
+// Key tiles and head groups of 64, full and partial; more queries than a device has SMs, of one key
+// tile and of several; a key tile that spans both lists.
+TEST(SparseMla, Bf16EntriesOfReleasedModels) {
   const Shape shape{.rows = Rows::kBF16, .dtype = DType::kBF16};
   const auto with = [&](Shape some, const KvLayout& layout) {
     some.layout = layout, some.rows = shape.rows, some.dtype = shape.dtype, some.d_v = 512;
@@ -155,13 +154,13 @@ TEST(SparseMla, Bf16RowsOfReleasedModels) {
   with({.t = 150, .h = 1, .window = 70, .s_q = 3, .lengths = true}, KvLayout{});
 }
 
-TEST(SparseMla, ValuesMayBeTheFirstOfARow) {
+TEST(SparseMla, ValuesAreThePrefixOfAnEntry) {
   for (const int64_t d_v : {1, 31, 33, 448}) {
     check_shape({.t = 2, .h = 3, .window = 12, .compressed = 5, .d_v = d_v});
   }
 }
 
-TEST(SparseMla, QueriesByRequestWithGapsEverywhere) {
+TEST(SparseMla, StridedQueriesOfRequests) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int64_t s_q : {1, 3}) {
       check_shape({.t = 4,
@@ -176,7 +175,7 @@ TEST(SparseMla, QueriesByRequestWithGapsEverywhere) {
   check_shape({.t = 3, .h = 17, .window = 9, .compressed = 20, .strided = true});
 }
 
-TEST(SparseMla, NothingBehindALengthIsLookedAt) {
+TEST(SparseMla, IgnoresIndicesPastTopkLength) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     check_shape({.t = 6, .h = 16, .window = 40, .compressed = 50, .dtype = dtype, .lengths = true});
   }
@@ -197,7 +196,7 @@ TEST(SparseMla, NothingBehindALengthIsLookedAt) {
                .strided = true});
 }
 
-TEST(SparseMla, PartsThatSomebodyMerges) {
+TEST(SparseMla, UnnormalizedOutput) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     check_shape({.t = 6,
                  .h = 16,
@@ -230,7 +229,7 @@ TEST(SparseMla, EitherListMayBeAbsent) {
   }
 }
 
-// Rows with f16 inside find another way for what f16 cannot hold.
+// Implementations with f16 operands fall back to fp32 for values that f16 cannot hold.
 void check_large(const KvLayout& layout, test::Large large) {
   Arena arena;
   Rng rng(21);
@@ -248,13 +247,13 @@ void check_large(const KvLayout& layout, test::Large large) {
   check_case(arena, args, whole, Numerics::kOfficial);
 }
 
-TEST(SparseMla, ValuesThatF16CannotHold) {
+TEST(SparseMla, ValuesOutsideF16) {
   for (const test::Large large : test::kLarge) {
     for (const KvLayout& layout : {KvLayout{}, kV32Layout}) check_large(layout, large);
   }
 }
 
-// Scales below the normal numbers of f16 lose nothing that bf16 would show.
+// Scales below the normal numbers of f16 cause no error visible in bf16.
 TEST(SparseMla, SmallScales) {
   for (const int exponent : {-13, -15, -17}) {
     Arena arena;

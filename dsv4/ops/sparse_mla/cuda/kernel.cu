@@ -7,8 +7,8 @@
 // time hide the latency of the warp reductions.
 
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/sparse_mla/implementations.h"
 #include "dsv4/ops/sparse_mla/index_lists.cuh"
+#include "dsv4/ops/sparse_mla/sparse_mla_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -216,8 +216,7 @@ const char* sparse_mla_cuda_reject(const Context&, const SparseMlaArgs& args) {
   return args.q.dim(-1) > kMaxWidth ? "rows of more than 576 values" : nullptr;
 }
 
-void sparse_mla_cuda(const Context& context, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
+void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args) {
   const int64_t heads = args.q.dim(2), d = args.q.dim(3);
   const Shape shape{.q = query_strides(args.q),
                     .out = query_strides(args.out),

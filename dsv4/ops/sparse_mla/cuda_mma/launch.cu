@@ -3,7 +3,7 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/sparse_mla/cuda_mma/kernel.cuh"
-#include "dsv4/ops/sparse_mla/implementations.h"
+#include "dsv4/ops/sparse_mla/sparse_mla_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -69,7 +69,7 @@ void run_in_batches(const Context& context, Params in, int64_t queries, Out* out
 }
 
 const char* reject_list(const KvList& list) {
-  if (list.rows.rank == 0 || list.rows.numel() == 0) return nullptr;
+  if (list.indices.rank == 0 || list.indices.numel() == 0) return nullptr;
   const KvPool& pool = list.pool;
   if (!pool.packed() || pool.layout.v32() || pool.layout.nope != kPackedLayout.nope ||
       pool.layout.rope != kPackedLayout.rope)
@@ -92,8 +92,7 @@ const char* sparse_mla_cuda_mma_reject(const Context& context, const SparseMlaAr
   return reject_list(args.compressed);
 }
 
-void sparse_mla_cuda_mma(const Context& context, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
+void sparse_mla_cuda_mma(const Context& context, const SparseMlaArgs& args) {
   Params in{.lists = index_lists(args),
             .q = args.q.as<bf16>(),
             .q_at = query_strides(args.q),
@@ -117,11 +116,10 @@ void sparse_mla_cuda_mma(const Context& context, const SparseMlaArgs& given) {
   });
 }
 
-int64_t sparse_mla_cuda_mma_workspace(const Context&, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
+int64_t sparse_mla_cuda_mma_workspace(const Context&, const SparseMlaArgs& args) {
   Scratch count = Scratch::counting();
   take_partials(count, args.q.dim(0) * args.q.dim(1), args.q.dim(2),
-                num_splits_of(topk_of(args.window) + topk_of(args.compressed)));
+                num_splits_of(args.window.topk() + args.compressed.topk()));
   return count.peak_bytes();
 }
 

@@ -4,7 +4,7 @@
 
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/sparse_mla/implementations.h"
+#include "dsv4/ops/sparse_mla/sparse_mla_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 using namespace mla::sm90_bf16;  // NOLINT: the kernel of this file
 
 const char* reject_list(const KvList& list) {
-  if (topk_of(list) == 0) return nullptr;
+  if (list.topk() == 0) return nullptr;
   if (list.pool.pages.dtype != DType::kBF16) return "wants bf16 rows";
   if (!rows_on(list.pool.pages, 16)) return "pages are not on 16 bytes";
   return nullptr;
@@ -23,7 +23,7 @@ const char* reject_list(const KvList& list) {
 const char* sparse_mla_sm90_bf16_reject(const Context& context, const SparseMlaArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
   // Key tiles span both lists, so the capacity of the first moves the second.
-  if (context.need_batch_invariant && topk_of(args.window) > 0 && topk_of(args.compressed) > 0)
+  if (context.need_batch_invariant && args.window.topk() > 0 && args.compressed.topk() > 0)
     return "two lists: bits depend on the first one's capacity";
   if (context.device->info().major != 9) return "wgmma is Hopper's";
   const int64_t d = args.q.dim(-1);
@@ -35,9 +35,8 @@ const char* sparse_mla_sm90_bf16_reject(const Context& context, const SparseMlaA
   return reject_list(args.compressed);
 }
 
-void sparse_mla_sm90_bf16(const Context& context, const SparseMlaArgs& given) {
-  if (given.q.numel() == 0) return;
-  const SparseMlaArgs args = by_request(given);
+void sparse_mla_sm90_bf16(const Context& context, const SparseMlaArgs& args) {
+  if (args.q.numel() == 0) return;
   const Params p = make_params(args);
   Device& device = *context.device;
   const Instance instance = select_instance(args);

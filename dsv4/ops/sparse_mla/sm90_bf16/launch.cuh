@@ -1,4 +1,4 @@
-// A call of sm90_bf16: arguments of rank [b, s_q, ...] -> Params, grid and kernel instance. Shared
+// A call of sm90_bf16: arguments -> Params, grid and kernel instance. Shared
 // by launch.cu and the emulator's test.
 
 #pragma once

@@ -6,7 +6,7 @@
 
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/sparse_mla/implementations.h"
+#include "dsv4/ops/sparse_mla/sparse_mla_impls.h"
 
 namespace dsv4 {
 namespace {
@@ -14,12 +14,12 @@ namespace {
 using namespace mla::sm90_fp8;  // NOLINT: the kernel of this file
 
 int64_t total_topk(const SparseMlaArgs& args) {
-  return topk_of(args.window) + topk_of(args.compressed);
+  return args.window.topk() + args.compressed.topk();
 }
 constexpr int64_t kMost = int64_t{1} << 30;  // queries and list positions are ints on the device
 
 const char* reject_list(const KvList& list, bool v32) {
-  if (list.rows.rank == 0 || list.rows.numel() == 0) return nullptr;
+  if (list.indices.rank == 0 || list.indices.numel() == 0) return nullptr;
   const KvPool& pool = list.pool;
   if (!pool.packed() || pool.layout.v32() != v32) return "wants packed rows of one format";
   if (pool.layout.nope != (v32 ? kV32Layout.nope : KvLayout{}.nope))
@@ -48,8 +48,8 @@ Plan plan_of(const Context& context, const SparseMlaArgs& args) {
 }
 // Positions of the longest list, with room for the whole window.
 int64_t invariant_topk(const SparseMlaArgs& args) {
-  const int64_t window = topk_of(args.window);
-  return topk_of(args.compressed) + (window > 0 ? std::max<int64_t>(window, kInvariantWindow) : 0);
+  const int64_t window = args.window.topk();
+  return args.compressed.topk() + (window > 0 ? std::max<int64_t>(window, kInvariantWindow) : 0);
 }
 Plan invariant_plan_of(const SparseMlaArgs& args) {
   return plan_invariant(static_cast<int>(args.q.dim(2)), static_cast<int>(invariant_topk(args)));
@@ -57,8 +57,7 @@ Plan invariant_plan_of(const SparseMlaArgs& args) {
 
 }  // namespace
 
-const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
+const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaArgs& args) {
   const DeviceInfo& device = context.device->info();
   if (device.major != 9 || device.minor != 0) return "for Hopper";
   if (device.max_smem_per_block < kMaxSmem || device.reserved_smem_per_block != kSmemBase)
@@ -75,20 +74,18 @@ const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaAr
   return reject_list(args.compressed, is_v32(args));
 }
 
-void sparse_mla_sm90_fp8(const Context& context, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
+void sparse_mla_sm90_fp8(const Context& context, const SparseMlaArgs& args) {
   run(context, args, plan_of(context, args));
 }
 
 const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
                                                  const SparseMlaArgs& args) {
-  if (topk_of(args.window) > kInvariantWindow && topk_of(args.compressed) > 0)
+  if (args.window.topk() > kInvariantWindow && args.compressed.topk() > 0)
     return "more than 128 window indices before compressed ones";
   if (invariant_topk(args) > kMaxSplits * kInvariantSplitKeys) return "more than 16384 indices";
   return sparse_mla_sm90_fp8_reject(context, args);
 }
-void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& given) {
-  const SparseMlaArgs args = by_request(given);
+void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& args) {
   run(context, args, invariant_plan_of(args));
 }
 

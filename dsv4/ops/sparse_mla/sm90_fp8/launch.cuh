@@ -1,4 +1,4 @@
-// A call of sm90_fp8: arguments of rank [b, s_q, ...] and a plan -> Params, grid and kernel
+// A call of sm90_fp8: arguments and a plan -> Params, grid and kernel
 // instance. Shared by launch.cu and the emulator's test.
 
 #pragma once
@@ -42,7 +42,7 @@ inline Params make_params(const SparseMlaArgs& args, const Plan& plan) {
   p.fragments_per_cta = fragments_per_cta(plan.heads, plan.num_splits);
   p.kv_is_read_once = p.head_groups.divisor == 1;
   p.invariant = plan.invariant;
-  p.window_positions = plan.invariant && topk_of(args.window) > 0 ? kInvariantWindow : 0;
+  p.window_positions = plan.invariant && args.window.topk() > 0 ? kInvariantWindow : 0;
   return p;
 }
 
