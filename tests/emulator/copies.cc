@@ -24,6 +24,7 @@ void note_read(const Thread& thread, const Copy& copy) {
 }
 
 void move(const Thread& thread, const Copy& copy) {
+  if (copy.kind == Copy::kTensorLoad) return load_box(thread, copy);
   std::byte* to = machine().at(copy.to);
   if (copy.kind == Copy::kStAsync) {
     std::memcpy(to, copy.value.data(), copy.bytes);
@@ -121,6 +122,7 @@ void perform_copy(Thread& thread, size_t which) {
     release_copies(thread, copy.mbarrier.address);
     return arrive(copy.mbarrier);
   }
+  if (copy.kind == Copy::kTensorStore) return store_box(thread, copy);
   if (copy.to.cta != thread.cta && copy.to.cta->running == 0)
     kernel_error("stores in CTA {} of its cluster, which has ended", copy.to.cta->rank);
   move(thread, copy);
