@@ -1,5 +1,5 @@
-// What nvcc declares before the first line of a .cu file, for g++: included on its command line.
-// Types and most of f16 and bf16 come from CUDA's headers, which have host versions of them.
+// What nvcc declares before the first line of a .cu file, for g++, which includes this file on its
+// command line. Vector types and most of f16 and bf16 come from CUDA's headers.
 
 #pragma once
 
@@ -22,7 +22,12 @@
 #define __grid_constant__
 #define __noinline__
 
-// Of the thread that runs; one dimension.
+// One variable for the program, of which every CTA has a copy (shared_memory.cc). Write alignas
+// before __shared__; dynamic shared memory is ptx::block_memory(), not an extern array.
+#undef __shared__
+#define __shared__ static __attribute__((noinit))
+
+// Of the running thread.
 inline uint3 threadIdx{}, blockIdx{};
 inline dim3 blockDim, gridDim;
 
@@ -104,7 +109,10 @@ inline void __syncwarp() {
   dsv4::emulator::sync_warp();
 }
 inline void __syncthreads() {
-  dsv4::emulator::barrier(0, static_cast<int>(blockDim.x), false);
+  dsv4::emulator::barrier_of_all(false);
+}
+inline int __syncthreads_or(int yes) {
+  return dsv4::emulator::barrier_of_all(yes != 0);
 }
 [[noreturn]] inline void __trap() {
   dsv4::emulator::trap();

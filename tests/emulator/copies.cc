@@ -1,215 +1,145 @@
-// mbarriers and copies in the background.
+// Copies in the background: cp.async, bulk copies and st.async.
 
 #include <algorithm>
 #include <cstring>
 
 #include "dsv4/base/error.h"
 #include "tests/emulator/instructions.h"
-#include "tests/emulator/machine.h"
+#include "tests/emulator/mbarrier.h"
 
 namespace dsv4::emulator {
 namespace {
 
-// The 8 bytes of an mbarrier: where it is, so that who writes over it is found.
-struct Mbarrier {
-  static constexpr uint64_t kMark = 0x2ba;
-  uint64_t mark : 10, phase : 1, missing : 14, expected : 14;
-  int64_t bytes : 25;  // expected and not there yet; negative while copies are ahead
+void start(Copy copy) {
+  Machine& all = machine();
+  Thread& self = all.self();
+  copy.waited = self.knows.waited;
+  self.copies.push_back(copy);
+  all.remember(self);
+  all.pause();
+}
 
-  void count(int64_t more) {
-    constexpr int64_t kMost = (1 << 20) - 1;  // PTX ISA, mbarrier, tx-count
-    const int64_t now = bytes + more;
-    if (now > kMost || now < -kMost) kernel_error("an mbarrier counts {} bytes", now);
-    bytes = now;
+void note_read(const Thread& thread, const Copy& copy) {
+  machine().accesses.note(thread, copy.from, copy.bytes, false, copy.waited);
+}
+
+void move(const Thread& thread, const Copy& copy) {
+  if (copy.kind == Copy::kTensorLoad) return load_box(thread, copy);
+  std::byte* to = machine().at(copy.to);
+  if (copy.kind == Copy::kStAsync) {
+    std::memcpy(to, copy.value.data(), copy.bytes);
+  } else if (copy.from == nullptr) {
+    std::memset(to, 0, copy.bytes);
+  } else {
+    note_read(thread, copy);
+    std::memcpy(to, copy.from, copy.bytes);
   }
-};
-
-// Of any block.
-Mbarrier& known_mbarrier(void* at) {
-  auto& state = *static_cast<Mbarrier*>(at);
-  if (state.mark != Mbarrier::kMark) kernel_error("uses an mbarrier that is not initialised");
-  return state;
-}
-Mbarrier& mbarrier(void* at) {
-  machine().shared("mbarrier", *machine().self().block, shared_address(at), 8, 8);
-  return known_mbarrier(at);
-}
-
-void end_phase_if_done(Mbarrier& state) {
-  if (state.missing > 0 || state.bytes != 0) return;
-  state.phase ^= 1;
-  state.missing = state.expected;
-  machine().wake(&state);
-}
-
-void arrive(Mbarrier& state) {
-  if (state.missing == 0) kernel_error("arrives once more than an mbarrier expects");
-  --state.missing;
-  end_phase_if_done(state);
 }
 
 }  // namespace
 
-std::string describe_mbarrier(const void* barrier) {
-  const auto& state = *static_cast<const Mbarrier*>(barrier);
-  return fmt::format("phase {}, {} arrivals of {} and {} bytes are missing", uint64_t{state.phase},
-                     uint64_t{state.missing}, uint64_t{state.expected}, int64_t{state.bytes});
+void overwrite(std::string_view what, const Thread& thread, const Place& to, uint32_t bytes) {
+  for (uint32_t i = to.address; i < to.address + bytes; i += 16) {
+    if (to.cta == thread.cta) check_fenced(what, *to.cta, i, thread.knows.fenced);
+    to.cta->writes[(i - kSharedBase) / 16] = {};  // the new data need no fence
+  }
+  std::memset(machine().at(to), 0xff, bytes);
 }
 
-void mbarrier_init(void* barrier, uint32_t arrivals) {
-  machine().shared("mbarrier.init", *machine().self().block, shared_address(barrier), 8, 8);
-  if (arrivals == 0 || arrivals >= 1u << 14)
-    kernel_error("initialises an mbarrier for {} arrivals", arrivals);
-  *static_cast<Mbarrier*>(barrier) = {Mbarrier::kMark, 0, arrivals, arrivals, 0};
-}
-
-void mbarrier_arrive(void* barrier) {
-  pause();
-  Mbarrier& state = mbarrier(barrier);
-  tell(machine().self(), barrier);
-  arrive(state);
-}
-
-void mbarrier_expect(void* barrier, uint32_t bytes) {
-  pause();
-  mbarrier(barrier).count(bytes);
-}
-
-void mbarrier_arrive_after_copies(void* barrier) {
-  mbarrier(barrier);
-  Thread& self = machine().self();
-  self.copies.push_back({.arrival = barrier});
-  machine().remember(self);
-  pause();
-}
-
-void mbarrier_arrive_at(void* barrier, uint32_t rank) {
-  pause();
-  Machine& all = machine();
-  mbarrier(barrier);
-  Mbarrier& state = known_mbarrier(all.in_cluster("arrives", barrier, rank));
-  // What is noted are writes to the writer's own block.
-  if (barrier == &state) tell(all.self(), barrier);
-  arrive(state);
-}
-
-// A phase that ended and another one since are not told apart, as on the device.
-void mbarrier_wait(void* barrier, uint32_t parity) {
-  pause();
-  while (mbarrier(barrier).phase == (parity & 1))
-    machine().wait({.kind = Wait::kMbarrier, .where = barrier, .parity = parity});
-  learn(machine().self(), barrier);
-}
-
-// Until it is performed nobody knows what is at its destination.
+// Until it is performed the destination is undefined.
 void copy(uint32_t to, const void* from, int bytes, bool valid) {
+  const Instruction instruction;
   Machine& all = machine();
-  Thread& self = all.self();
   const auto size = static_cast<size_t>(bytes);
-  std::byte* place = all.shared("cp.async", *self.block, to, size, size);
+  std::byte* place = all.shared("cp.async", all.cta(), to, size, size);
   if (reinterpret_cast<uintptr_t>(from) % size != 0)
-    kernel_error("cp.async from {}, which is not on {}", from, size);
+    kernel_error("cp.async from {}, which is not a multiple of {}", from, size);
   std::memset(place, 0xff, size);
-  self.copies.push_back(
-      {.to = place, .from = valid ? static_cast<const std::byte*>(from) : nullptr, .bytes = size});
-  all.remember(self);
-  all.pause();
+  start({.kind = Copy::kCpAsync,
+         .to = {&all.cta(), to % kSharedWindow},
+         .from = valid ? static_cast<const std::byte*>(from) : nullptr,
+         .bytes = size});
 }
 
 void store_zeros(uint32_t to) {
-  Thread& self = machine().self();
-  std::byte* place = machine().shared("a store", *self.block, to, 16, 16);
-  std::memset(place, 0, 16);
-  note_write(self, place);
+  const Instruction instruction;
+  Machine& all = machine();
+  std::memset(all.shared("a store", all.cta(), to, 16, 16), 0, 16);
+  note_write(instruction.thread, to % kSharedWindow);
 }
 
 void load(const void* from, void* to, size_t bytes) {
+  const Instruction instruction;
   if (reinterpret_cast<uintptr_t>(from) % bytes != 0)
-    kernel_error("load of {} bytes from {}: not on {}", bytes, from, bytes);
+    kernel_error("load of {} bytes from {}: not a multiple of {}", bytes, from, bytes);
+  machine().accesses.note(instruction.thread, from, bytes, false, instruction.thread.knows.waited);
   std::memcpy(to, from, bytes);
 }
 
-// Its writes come by the way that wgmma reads by: what others wrote there has to be fenced.
 void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier) {
+  const Instruction instruction;
   Machine& all = machine();
-  Thread& self = all.self();
-  std::byte* place = all.shared("bulk copy", *self.block, to, bytes, 16);
+  all.shared("bulk copy", all.cta(), to, bytes, 16);
   if (bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
-    kernel_error("bulk copy of {} bytes from {}: not on 16", bytes, from);
-  mbarrier(barrier);
-  const auto first = kSharedBase + static_cast<uint32_t>(place - self.block->memory->data());
-  for (uint32_t i = 0; i < bytes; i += 16) {
-    check_fenced("a bulk copy overwrites", *self.block, first + i, self.knows.fenced);
-    self.block->writes[(first + i - kSharedBase) / 16] = {};  // what it brings needs no fence
-  }
-  std::memset(place, 0xff, bytes);
-  self.copies.push_back(
-      {.to = place, .from = static_cast<const std::byte*>(from), .bytes = bytes, .told = barrier});
-  all.remember(self);
-  all.pause();
+    kernel_error("bulk copy of {} bytes from {}: not multiples of 16", bytes, from);
+  const Place place{&all.cta(), to % kSharedWindow};
+  const Place full = mbarrier_place(barrier);
+  overwrite("a bulk copy overwrites", instruction.thread, place, bytes);
+  start({.kind = Copy::kBulk,
+         .to = place,
+         .from = static_cast<const std::byte*>(from),
+         .bytes = bytes,
+         .mbarrier = full});
 }
 
 void store_at(void* place, uint32_t rank, const void* value, size_t bytes, void* barrier) {
+  const Instruction instruction;
   Machine& all = machine();
-  Thread& self = all.self();
-  all.shared("st.async", *self.block, shared_address(place), bytes, bytes);
-  mbarrier(barrier);
-  Copy store{.to = static_cast<std::byte*>(all.in_cluster("stores", place, rank)),
+  const Place mine = all.place_of("st.async", place);
+  all.shared("st.async", *mine.cta, mine.address, bytes, bytes);
+  const Place full = mbarrier_place(barrier);
+  Copy store{.kind = Copy::kStAsync,
+             .to = all.in_cluster("stores", mine, rank),
              .bytes = bytes,
-             .told = all.in_cluster("counts bytes", barrier, rank),
-             .rank = rank};
+             .mbarrier = all.in_cluster("counts bytes", full, rank)};
   std::memcpy(store.value.data(), value, bytes);
-  std::memset(store.to, 0xff, bytes);
-  self.copies.push_back(store);
-  all.remember(self);
-  all.pause();
+  std::memset(all.at(store.to), 0xff, bytes);
+  start(store);
 }
 
 void perform_copy(Thread& thread, size_t which) {
   auto& copies = thread.copies;
-  // An arrival is for every cp.async before it.
-  if (copies[which].arrival != nullptr) {
+  // An arrival comes after every cp.async before it.
+  if (copies[which].kind == Copy::kArrival) {
     const auto begin = copies.begin(), end = begin + static_cast<ptrdiff_t>(which);
-    const auto before = std::find_if(begin, end, [](const Copy& c) { return c.is_cp_async(); });
+    const auto before =
+        std::find_if(begin, end, [](const Copy& c) { return c.kind == Copy::kCpAsync; });
     which = static_cast<size_t>(before - begin);
   }
   const Copy copy = copies[which];
   copies.erase(copies.begin() + static_cast<ptrdiff_t>(which));
-  if (copy.arrival != nullptr) {
-    Mbarrier& state = mbarrier(copy.arrival);
-    tell_of_copies(thread, copy.arrival);
-    arrive(state);
-    return;
+  if (copy.kind == Copy::kArrival) {
+    release_copies(thread, copy.mbarrier.address);
+    return arrive(copy.mbarrier);
   }
-  if (copy.rank) {
-    if (machine().blocks[*copy.rank].running == 0)
-      kernel_error("stores in block {} of its cluster, which has ended", *copy.rank);
-    std::memcpy(copy.to, copy.value.data(), copy.bytes);
-  } else {
-    copy.from == nullptr ? std::memset(copy.to, 0, copy.bytes)
-                         : std::memcpy(copy.to, copy.from, copy.bytes);
-  }
-  if (copy.told != nullptr) {
-    Mbarrier& state = known_mbarrier(copy.told);
-    state.count(-static_cast<int64_t>(copy.bytes));
-    end_phase_if_done(state);
-  } else {
-    note_copy(thread, copy.to);
-  }
+  if (copy.kind == Copy::kTensorStore) return store_box(thread, copy);
+  if (copy.to.cta != thread.cta && copy.to.cta->running == 0)
+    kernel_error("stores in CTA {} of its cluster, which has ended", copy.to.cta->rank);
+  move(thread, copy);
+  if (copy.kind == Copy::kCpAsync) return note_copy(thread, copy.to.address);
+  mbarrier(copy.mbarrier).count(-static_cast<int64_t>(copy.bytes));
+  end_phase_if_done(copy.mbarrier);
 }
 
+// Bulk copies are not among them.
 void wait_for_copies() {
-  Thread& self = machine().self();
-  // Of bulk copies it knows nothing.
+  const Instruction instruction;
+  Thread& self = instruction.thread;
   for (size_t i = 0; i < self.copies.size();) {
-    if (self.copies[i].told != nullptr) {
-      ++i;
-    } else {
-      perform_copy(self, i);
-    }
+    self.copies[i].is_cp_async() ? perform_copy(self, i) : void(++i);
   }
-  learn_of_copies(self);
-  pause();
+  acquire_copies(self);
+  machine().pause();
 }
 
 }  // namespace dsv4::emulator

@@ -1,47 +1,28 @@
-// The emulator itself: what copies and products do when, and which mistakes it names.
+// The emulator itself: what copies in the background do when, and the mistakes that it reports.
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "dsv4/base/error.h"
 #include "dsv4/device/ptx/bulk_copy.cuh"
 #include "dsv4/device/ptx/cache_hint.cuh"
 #include "dsv4/device/ptx/cluster.cuh"
 #include "dsv4/device/ptx/cp_async.cuh"
-#include "dsv4/device/ptx/fence.cuh"
 #include "dsv4/device/ptx/ldmatrix.cuh"
-#include "dsv4/device/ptx/mbarrier.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
-#include "dsv4/device/ptx/shared_memory.cuh"
-#include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/thread.cuh"
-#include "dsv4/device/ptx/wgmma.cuh"
-#include "dsv4/formats/float16.h"
-#include "tests/emulator/launch.h"
+#include "tests/emulator/expect_error.h"
 
 namespace dsv4 {
 namespace {
 
+using emulator::expect_error;
 using emulator::Launch;
 
 constexpr uint32_t kBase = 1024;
-constexpr uint64_t kLate = 0;  // a seed
+constexpr uint64_t kLate = 0;  // a seed: asynchronous operations complete at the last moment
 
-// The launch fails with a message that has `part` in it, for every seed.
-template <class Kernel>
-void expect_error(Launch how, const std::string& part, const Kernel& kernel) {
-  for (how.seed = 0; how.seed < 8; ++how.seed) {
-    try {
-      emulator::launch(how, kernel);
-      ADD_FAILURE() << "expected an error about " << part;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
-  }
-}
-
-TEST(Emulator, LanesMeetOrItIsAnError) {
+TEST(Emulator, WarpInstructionsNeedEveryLane) {
   std::vector<int> sums(64);
   emulator::launch({.block = 64}, [&] {
     int x = ptx::thread_index();
@@ -57,7 +38,7 @@ TEST(Emulator, LanesMeetOrItIsAnError) {
   });
 }
 
-TEST(Emulator, DeadlocksSayWhoWaitsForWhat) {
+TEST(Emulator, ADeadlockNamesBarriersAndThreads) {
   expect_error({.block = 96}, "at barrier 1, with 32 threads of 64; threads 64-95", [] {
     if (threadIdx.x >= 64) ptx::barrier_sync(1, 64);
   });
@@ -71,11 +52,11 @@ TEST(Emulator, DeadlocksSayWhoWaitsForWhat) {
   });
 }
 
-TEST(Emulator, BarriersThatAreNone) {
-  expect_error({.block = 32, .shared = 8}, "not initialised",
+TEST(Emulator, MbarriersMustBeInitializedAndTheirCtaMustRun) {
+  expect_error({.block = 32, .shared = 8}, "not initialized",
                [] { reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem())->wait(0); });
-  // The other block may have ended.
-  expect_error({.grid = 2, .block = 32, .cluster = 2, .shared = 8}, "block 1", [] {
+  // The other CTA may have ended.
+  expect_error({.grid = 2, .block = 32, .cluster = 2, .shared = 8}, "CTA 1", [] {
     auto& barrier = *reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem());
     if (threadIdx.x == 0) barrier.init(1);
     ptx::cluster_arrive_relaxed();
@@ -86,11 +67,12 @@ TEST(Emulator, BarriersThatAreNone) {
   });
 }
 
-TEST(Emulator, ClustersMeetBeforeTheyTouchEachOther) {
-  struct Memory {
-    uint32_t word;
-    ptx::Mbarrier full;
-  };
+struct Memory {
+  uint32_t word;
+  ptx::Mbarrier full;
+};
+
+TEST(Emulator, StAsyncInACluster) {
   Launch how{.grid = 4, .block = 64, .cluster = 2, .shared = sizeof(Memory)};
   std::vector<uint32_t> got(4);
   for (how.seed = 0; how.seed < 8; ++how.seed) {
@@ -115,28 +97,35 @@ TEST(Emulator, ClustersMeetBeforeTheyTouchEachOther) {
     });
     EXPECT_EQ(got, (std::vector<uint32_t>{36, 6, 36, 6}));
   }
-  // What is stored is there when its bytes are counted, not before.
-  how.seed = 1;
+}
+
+TEST(Emulator, StAsyncArrivesWithItsBytes) {
+  // The value is there when its bytes are counted, not before.
   std::vector<uint32_t> early(2);
-  emulator::launch({.grid = 2, .block = 32, .cluster = 2, .shared = sizeof(Memory)}, [&] {
-    auto& memory = *reinterpret_cast<Memory*>(ptx::dynamic_smem());
-    if (threadIdx.x == 0) memory.full.init(1);
-    ptx::cluster_arrive_relaxed();
-    ptx::cluster_wait();
-    if (threadIdx.x == 0) {
-      ptx::st_async(&memory.word, ptx::cluster_ctarank(), 5u, memory.full);
-      early[blockIdx.x] = memory.word;
-      memory.full.expect_tx(4), memory.full.arrive();
-    }
-    memory.full.wait(0);
-  });
+  emulator::launch({.grid = 2, .block = 32, .cluster = 2, .shared = sizeof(Memory), .seed = 1},
+                   [&] {
+                     auto& memory = *reinterpret_cast<Memory*>(ptx::dynamic_smem());
+                     if (threadIdx.x == 0) memory.full.init(1);
+                     ptx::cluster_arrive_relaxed();
+                     ptx::cluster_wait();
+                     if (threadIdx.x == 0) {
+                       ptx::st_async(&memory.word, ptx::cluster_ctarank(), 5u, memory.full);
+                       early[blockIdx.x] = memory.word;
+                       memory.full.expect_tx(4), memory.full.arrive();
+                     }
+                     memory.full.wait(0);
+                   });
   EXPECT_EQ(early, (std::vector<uint32_t>{~0u, ~0u}));
+}
+
+TEST(Emulator, ClusterRuleViolations) {
+  const Launch how{.grid = 4, .block = 64, .cluster = 2, .shared = sizeof(Memory)};
   expect_error({.grid = 2, .block = 32, .cluster = 2, .shared = sizeof(Memory)}, "has ended", [] {
     auto& memory = *reinterpret_cast<Memory*>(ptx::dynamic_smem());
     if (threadIdx.x == 0) memory.full.init(1);
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
-    ptx::st_async(&memory.word, 1, 1u, memory.full);  // nobody waits for any of them
+    ptx::st_async(&memory.word, 1, 1u, memory.full);  // no thread waits for it
   });
   expect_error(how, "without a cluster_wait", [] {
     ptx::cluster_arrive_relaxed();
@@ -158,7 +147,7 @@ TEST(Emulator, ClustersMeetBeforeTheyTouchEachOther) {
   });
 }
 
-TEST(Emulator, NobodyKnowsWhereACopyIsUntilItIsWaitedFor) {
+TEST(Emulator, TheDestinationOfCpAsyncIsUndefinedUntilTheWait) {
   const std::vector<uint32_t> from(4, 7);
   std::vector<uint32_t> before(2), after(2);
   for (const bool valid : {false, true}) {
@@ -178,7 +167,7 @@ TEST(Emulator, NobodyKnowsWhereACopyIsUntilItIsWaitedFor) {
   }
   EXPECT_EQ(before, (std::vector<uint32_t>{~0u, ~0u}));
   EXPECT_EQ(after, (std::vector<uint32_t>{0, 7}));
-  expect_error({.block = 32, .shared = 64}, "is not on 16",
+  expect_error({.block = 32, .shared = 64}, "is not a multiple of 16",
                [&] { ptx::cp_async_zfill(kBase + 8, from.data(), true); });
   expect_error({.block = 32, .shared = 64}, "outside 1024 .. 1088", [] {
     uint32_t r[4];
@@ -186,7 +175,7 @@ TEST(Emulator, NobodyKnowsWhereACopyIsUntilItIsWaitedFor) {
   });
 }
 
-TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
+TEST(Emulator, AnMbarrierPhaseWaitsForTheBytesOfBulkCopies) {
   const std::vector<uint32_t> from(12, 7);
   std::vector<uint32_t> seen(4);
   const Launch how{.block = 64, .shared = 128, .seed = kLate};
@@ -199,7 +188,7 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
       ptx::cp_async_bulk(kBase, from.data(), 48, barrier);
       barrier.expect_tx(48);
       seen[0] = memory[0];
-      ptx::cp_async_wait_all();  // knows nothing of them
+      ptx::cp_async_wait_all();  // does not wait for bulk copies
       seen[1] = memory[0];
       barrier.arrive();
     }
@@ -217,7 +206,7 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
     if (threadIdx.x == 0) barrier->expect_tx(16), barrier->arrive();
     barrier->wait(0);
   });
-  expect_error(how, "not on 16", [&] {
+  expect_error(how, "not multiples of 16", [&] {
     ptx::Mbarrier* barrier = barrier_of();
     if (threadIdx.x == 0) ptx::cp_async_bulk(kBase, from.data(), 24, *barrier);
   });
@@ -242,7 +231,7 @@ TEST(Emulator, APhaseWaitsForTheBytesOfBulkCopies) {
   });
 }
 
-TEST(Emulator, LoadsWantTheirAlignment) {
+TEST(Emulator, GlobalLoadsCheckAlignment) {
   alignas(16) const uint32_t from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   const Launch how{.block = 32, .shared = 16, .seed = 1};
   uint2 two{};
@@ -256,149 +245,6 @@ TEST(Emulator, LoadsWantTheirAlignment) {
             (std::vector<uint32_t>{3, 4, 5, 8}));
   expect_error(how, "load of 8 bytes", [&] { ptx::ld_global_evict_first(from + 1, two); });
   expect_error(how, "load of 16 bytes", [&] { ptx::ld_global_evict_first(from + 2, four); });
-}
-
-// A [64, 16]: row + 2 k; B [16, n]: 3 k + n, both small enough for bf16.
-float a_value(int row, int k) {
-  return static_cast<float>(row + 2 * k);
-}
-float b_value(int k, int n) {
-  return static_cast<float>(3 * k + n);
-}
-uint32_t pair(float low, float high) {
-  return uint32_t{f32_to_bf16(high)} << 16 | f32_to_bf16(low);
-}
-
-// B to the swizzled tile that wgmma reads, and this lane's part of A.
-template <int kN, int kTransposed>
-void fill(uint32_t (&a)[4]) {
-  auto* tile = reinterpret_cast<uint16_t*>(ptx::dynamic_smem());
-  if (threadIdx.x == 0) {
-    for (int k = 0; k < 16; ++k) {
-      for (int n = 0; n < kN; ++n) {
-        const int row = kTransposed ? k : n, column = kTransposed ? n % 64 : k;
-        const int at = 8 * (column / 8 ^ row % 8) + column % 8;
-        tile[(kTransposed ? n / 64 * 1024 : 0) + 64 * row + at] = f32_to_bf16(b_value(k, n));
-      }
-    }
-  }
-  const int lane = ptx::thread_index() % 32, warp = ptx::thread_index() / 32;
-  for (int i = 0; i < 4; ++i) {
-    const int row = 16 * warp + lane / 4 + 8 * (i % 2), k = 2 * (lane % 4) + 8 * (i / 2);
-    a[i] = pair(a_value(row, k), a_value(row, k + 1));
-  }
-  ptx::fence_proxy_async();
-  __syncthreads();
-}
-
-template <int kN, int kTransposed>
-void check_product(uint64_t seed) {
-  std::vector<float> got(64 * kN), early(128);
-  emulator::launch({.block = 128, .shared = 32 << 10, .seed = seed}, [&] {
-    uint32_t a[4];
-    fill<kN, kTransposed>(a);
-    float d[kN / 2];
-    for (float& x : d) x = 1.f;
-    for (int i = 0; i < 2; ++i) {  // 1 + twice the product
-      ptx::wgmma_fence();
-      ptx::Wgmma<__nv_bfloat16, kN, kTransposed>::run(d, a, ptx::make_smem_desc_128B(kBase, 2048),
-                                                      1);
-      ptx::wgmma_commit_group();
-    }
-    early[threadIdx.x] = d[0];
-    ptx::wgmma_wait_group<0>();
-    const int lane = ptx::thread_index() % 32, row = ptx::thread_index() / 32 * 16 + lane / 4;
-    for (int i = 0; i < kN / 2; ++i)
-      got[static_cast<size_t>((row + i / 2 % 2 * 8) * kN + i / 4 * 8 + lane % 4 * 2 + i % 2)] =
-          d[i];
-  });
-  if (seed == kLate) {
-    EXPECT_EQ(early, std::vector<float>(128, 1.f));
-  }
-  for (int row = 0; row < 64; ++row) {
-    for (int n = 0; n < kN; ++n) {
-      float want = 1;
-      for (int k = 0; k < 16; ++k) want += 2 * a_value(row, k) * b_value(k, n);
-      ASSERT_EQ(got[static_cast<size_t>(row * kN + n)], want) << row << ' ' << n;
-    }
-  }
-}
-
-TEST(Emulator, ProductsOfAWarpgroup) {
-  for (uint64_t seed = 0; seed < 4; ++seed) {
-    check_product<8, 0>(seed);
-    check_product<32, 0>(seed);
-    check_product<64, 1>(seed);
-    check_product<128, 1>(seed);
-  }
-}
-
-// What must not happen between asking for a product and its end, or before.
-template <class Between>
-auto product_with(const Between& between) {
-  return [between] {
-    uint32_t a[4];
-    fill<8, 0>(a);
-    float d[4] = {};
-    ptx::wgmma_fence();
-    if (!between(a)) return;
-    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::make_smem_desc_128B(kBase), 1);
-    ptx::wgmma_commit_group();
-    between(a);
-    ptx::wgmma_wait_group<0>();
-  };
-}
-
-TEST(Emulator, ProductsThatBreakARule) {
-  const Launch how{.block = 128, .shared = 4096};
-  expect_error(how, "took part in", product_with([](auto&) { return threadIdx.x < 96; }));
-  expect_error(how, "without fence_proxy_async", product_with([](auto&) {
-                 ptx::stmatrix_x2_trans(kBase + 128 * (threadIdx.x % 8), 0, 0);
-                 return true;
-               }));
-  expect_error(how, "no wgmma_fence", product_with([](auto&) {
-                 ptx::wgmma_wait_group<0>();
-                 return true;
-               }));
-  EXPECT_THROW(emulator::launch({.block = 128, .shared = 4096, .seed = kLate},
-                                product_with([](auto& a) { return ++a[1] != 0; })),
-               Error);
-}
-
-// B comes as a copy, a barrier tells `teller` of it, and he tells the others.
-auto product_of_copy(const std::vector<uint32_t>& b, bool teller_fences, bool fence_too_early) {
-  return [=, &b] {
-    uint32_t a[4];
-    fill<8, 0>(a);
-    auto* barriers = reinterpret_cast<ptx::Mbarrier*>(ptx::dynamic_smem() + 2048);
-    const bool copier = threadIdx.x == 0, teller = threadIdx.x == 77;
-    if (copier) barriers[0].init(1), barriers[1].init(1);
-    __syncthreads();
-    if (copier) ptx::cp_async_zfill(kBase, b.data(), true), barriers[0].arrive_cp_async_noinc();
-    if (fence_too_early) ptx::fence_proxy_async();
-    if (teller) {
-      barriers[0].wait(0);
-      if (teller_fences) ptx::fence_proxy_async();
-      barriers[1].arrive();
-    }
-    barriers[1].wait(0);
-    if (!teller_fences && !fence_too_early) ptx::fence_proxy_async();
-    float d[4] = {};
-    ptx::wgmma_fence();
-    ptx::Wgmma<__nv_bfloat16, 8>::run(d, a, ptx::make_smem_desc_128B(kBase), 1);
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
-  };
-}
-
-TEST(Emulator, AFenceAnywhereBetweenWriteAndProduct) {
-  const std::vector<uint32_t> b(4);
-  Launch how{.block = 128, .shared = 4096};
-  for (how.seed = 0; how.seed < 8; ++how.seed) {
-    for (const bool teller_fences : {false, true})
-      EXPECT_NO_THROW(emulator::launch(how, product_of_copy(b, teller_fences, false)));
-  }
-  expect_error(how, "without fence_proxy_async", product_of_copy(b, false, true));
 }
 
 }  // namespace

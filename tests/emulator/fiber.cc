@@ -1,4 +1,4 @@
-// glibc's checked longjmp takes another stack for a mistake.
+// glibc's checked longjmp reports a jump to another stack as an error.
 #undef _FORTIFY_SOURCE
 
 #include "tests/emulator/fiber.h"
@@ -30,29 +30,33 @@ Pages::~Pages() {
   munmap(data_ - page, size_ + 2 * page);
 }
 
-Fibers::Fibers(int count) : fibers_(static_cast<size_t>(count)) {
-}
-
-void Fibers::start(std::function<void(int)> body) {
-  body_ = std::move(body);
-  for (Fiber& fiber : fibers_) {
-    getcontext(&fiber.start);
-    fiber.start.uc_stack.ss_sp = fiber.stack.data();
-    fiber.start.uc_stack.ss_size = fiber.stack.size();
-    makecontext(&fiber.start, enter, 0);
-    fiber.started = false;
+int Fibers::start(std::function<void()> body) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<int>(fibers_.size()));
+    fibers_.emplace_back();
   }
+  const int number = free_.back();
+  free_.pop_back();
+  Fiber& fiber = fibers_[static_cast<size_t>(number)];
+  fiber.body = std::move(body);
+  getcontext(&fiber.start);
+  fiber.start.uc_stack.ss_sp = fiber.stack.data();
+  fiber.start.uc_stack.ss_size = fiber.stack.size();
+  makecontext(&fiber.start, enter, 0);
+  fiber.started = false;
+  return number;
 }
 
 void Fibers::enter() {
   Fibers& all = *starting;
-  all.body_(all.current_);
+  all.fibers_[static_cast<size_t>(all.current_)].body();
+  all.free_.push_back(all.current_);
   _longjmp(all.outside_, 1);
 }
 
-// ucontext begins a fiber; after that jumps are enough, and they leave out the system calls.
-void Fibers::resume(int i) {
-  current_ = i;
+// ucontext starts a fiber; later switches are jumps, which need no system call.
+void Fibers::resume(int fiber) {
+  current_ = fiber;
   if (_setjmp(outside_) == 0) go(fibers_[static_cast<size_t>(current_)]);
 }
 void Fibers::go(Fiber& fiber) {

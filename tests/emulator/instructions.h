@@ -1,10 +1,11 @@
 // What emulated kernels call: through builtins.h for CUDA's functions, and through
-// include/dsv4/device/ptx for ours. Addresses are shared addresses of the running thread's block.
+// include/dsv4/device/ptx for ours. Addresses are shared addresses of the running thread's CTA.
 
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace dsv4::emulator {
 
@@ -16,21 +17,27 @@ uint32_t shuffle(const char* op, uint32_t mask, uint32_t value, int from);
 uint32_t ballot(const char* op, uint32_t mask, bool yes);
 void sync_warp();
 
-// Blocks and clusters. barrier: whether any of its threads says yes.
+// CTAs and clusters. barrier: whether `yes` is true in any of its threads.
 bool barrier(int id, int threads, bool yes);
+bool barrier_of_all(bool yes);
 void cluster_arrive();
 void cluster_wait();
 int cluster_rank();
 int cluster_id();
-constexpr uint32_t kSharedWindow = 1 << 24;  // of a block; those of a cluster follow one another
+constexpr uint32_t kSharedWindow = 1 << 24;  // of a CTA; the windows of a cluster are contiguous
 uint32_t shared_address(const void* pointer);
+uint32_t shared_address_in_cluster(const void* pointer, uint32_t rank);  // of CTA `rank`
 unsigned char* block_memory();
+
+// griddepcontrol
+void launch_dependents();
+void wait_for_prerequisites();
 
 // mbarriers; `barrier` is where the kernel has its 8 bytes.
 void mbarrier_init(void* barrier, uint32_t arrivals);
 void mbarrier_arrive(void* barrier);
 void mbarrier_expect(void* barrier, uint32_t bytes);
-// To that place of another block, whose barrier counts the bytes.
+// To that place of another CTA, whose barrier counts the bytes.
 void store_at(void* place, uint32_t rank, const void* value, size_t bytes, void* barrier);
 void mbarrier_arrive_after_copies(void* barrier);
 void mbarrier_arrive_at(void* barrier, uint32_t rank);
@@ -41,16 +48,27 @@ void store_zeros(uint32_t to);
 void load(const void* from, void* to, size_t bytes);  // from global memory, aligned to its size
 void copy_bulk(uint32_t to, const void* from, uint32_t bytes, void* barrier);
 void wait_for_copies();
+// A box of a tensor, from its first element on; map: a CUtensorMap of emulator::make_tma_map().
+// copy_tensor_to: to the same place of every CTA of the cluster whose bit is set.
+void copy_tensor(uint32_t to, const void* map, std::initializer_list<int32_t> first, void* barrier);
+void copy_tensor_to(uint16_t ctas, uint32_t to, const void* map,
+                    std::initializer_list<int32_t> first, void* barrier);
+void store_tensor(const void* map, std::initializer_list<int32_t> first, uint32_t from);
+void bulk_commit();
+void bulk_wait(int groups);
+void bulk_wait_read(int groups);
 void fence_proxy_async();
 
-// matrices: of 8 x 8; `row`: this lane's address. load: to r[0 .. matrices); store: from there.
-void load_matrices(uint32_t* r, uint32_t row, bool transposed);  // four
+// 8 x 8 matrices of 16-bit values; `row`: this lane's address. load: four, to r[0 .. 3]; store:
+// from r[0 .. matrices).
+void load_matrices(uint32_t* r, uint32_t row, bool transposed);
 void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices);
 void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
 
 // wgmma; a: registers, or null and a descriptor.
+enum class OperandType : uint8_t { kF16, kBf16, kE4M3 };
 struct WgmmaShape {
-  bool bf16;
+  OperandType type;
   int n;
   bool transposed;
 };

@@ -1,30 +1,44 @@
+// The life of kernels, clusters and threads.
+
 #include "tests/emulator/machine.h"
 
 #include <algorithm>
-#include <cstring>
-#include <map>
 
 #include "dsv4/base/bits.h"
 #include "tests/emulator/builtins.h"
-#include "tests/emulator/instructions.h"
 
 namespace dsv4::emulator {
 namespace {
 
 Machine* the_machine = nullptr;
 
-// As late as can be, rarely, often, nearly at once.
+// Asynchronous operations complete as late as possible, rarely, often, almost at once.
 constexpr double kRates[] = {0., 0.05, 0.5, 0.95};
-constexpr double kPause = 0.1;
-constexpr int kLongestRun = 20;  // log2, and one more
+constexpr int kMaxKernels = 64;
+constexpr int kMaxDelay = 14;  // log2 of steps, and one more
 
-template <class T>
-T take_any(std::vector<T>& from, Rng& rng) {
-  const auto i = static_cast<size_t>(rng.below(static_cast<int64_t>(from.size())));
-  std::swap(from[i], from.back());
-  const T taken = from.back();
-  from.pop_back();
-  return taken;
+uint3 position_in(const Dim3& extent, int index) {
+  return {static_cast<unsigned>(index % extent.x),
+          static_cast<unsigned>(index / extent.x % extent.y),
+          static_cast<unsigned>(index / extent.x / extent.y)};
+}
+dim3 extent(const Dim3& of) {
+  return {static_cast<unsigned>(of.x), static_cast<unsigned>(of.y), static_cast<unsigned>(of.z)};
+}
+
+Grid make_grid(const Kernel& kernel, const std::deque<Grid>& earlier) {
+  const Launch& launch = kernel.launch;
+  const int threads = launch.block.count();
+  DSV4_CHECK(threads > 0 && threads <= kMaxWarps * kWarpLanes && launch.grid.count() > 0 &&
+                 launch.cluster > 0 && launch.grid.x % launch.cluster == 0 && launch.resident > 0,
+             "{} threads, {} CTAs, {} of them along x, in clusters of {}", threads,
+             launch.grid.count(), launch.grid.x, launch.cluster);
+  const auto number = static_cast<int>(earlier.size());
+  Grid grid{
+      .kernel = &kernel, .number = number, .num_clusters = launch.grid.count() / launch.cluster};
+  grid.before = launch.pdl && number > 0 ? earlier.back().before : (uint64_t{1} << number) - 1;
+  grid.after_wait = grid.before;
+  return grid;
 }
 
 }  // namespace
@@ -33,306 +47,178 @@ Machine& machine() {
   return *the_machine;
 }
 
-std::string thread_name(const Thread& thread) {
-  return fmt::format("block {} thread {}:", thread.block->index, thread.index);
+Thread* kernel_thread() {
+  if (the_machine == nullptr || the_machine->current == nullptr) return nullptr;
+  Thread& thread = *the_machine->current;
+  return thread.ended || thread.instructions > 0 ? nullptr : &thread;
 }
 
-Machine::Machine(const Launch& launch_)
-    : launch(launch_),
-      rng(launch_.seed),
-      rate(kRates[launch_.seed % std::size(kRates)]),
-      fibers_(launch_.block * launch_.cluster) {
-  DSV4_CHECK(launch.block % kWarpLanes == 0 && launch.grid % launch.cluster == 0,
-             "{} threads, {} blocks in clusters of {}", launch.block, launch.grid, launch.cluster);
-  gridDim.x = static_cast<unsigned>(launch.grid);
-  blockDim.x = static_cast<unsigned>(launch.block);
+Machine::Machine(const std::vector<Kernel>& kernels, uint64_t seed)
+    : rng(seed), rate(kRates[seed % std::size(kRates)]) {
+  DSV4_CHECK(kernels.size() <= kMaxKernels, "{} kernels in a stream, of {}", kernels.size(),
+             kMaxKernels);
+  for (const Kernel& kernel : kernels) {
+    grids.push_back(make_grid(kernel, grids));
+    accesses.tracking |= grids.size() > 1 && kernel.launch.pdl;
+  }
 }
 
-void Machine::run(const std::function<void()>& kernel) {
-  for (; cluster_index < launch.grid / launch.cluster; ++cluster_index) run_cluster(kernel);
+void Machine::run() {
+  while (!std::all_of(grids.begin(), grids.end(), [](const Grid& g) { return g.complete(); })) {
+    if (!advance_grids()) step();
+  }
 }
 
-void Machine::run_cluster(const std::function<void()>& kernel) {
-  blocks.clear();
-  ready_.clear();
-  favourite_ = nullptr;
+// A kernel with pdl starts at once or later; at the latest when no thread can continue.
+bool Machine::may_start(Grid& grid) {
+  const auto is_complete = [](const Grid& other) { return other.complete(); };
+  const auto end = grids.begin() + grid.number;
+  if (grid.next > 0 || std::all_of(grids.begin(), end, is_complete)) return true;
+  const Grid& previous = grids[static_cast<size_t>(grid.number) - 1];
+  if (!grid.launch().pdl || previous.triggered < previous.launch().grid.count()) return false;
+  if (grid.delay < 0) grid.delay = rng.below(2) * (int64_t{1} << rng.below(kMaxDelay));
+  if (runnable_ == 0) grid.delay = 0;
+  return grid.delay-- == 0;
+}
+
+bool Machine::advance_grids() {
+  for (Grid& grid : grids) {
+    if (grid.next == grid.num_clusters || grid.live == grid.launch().resident) continue;
+    if (!may_start(grid)) continue;
+    start_cluster(grid);
+    return true;
+  }
+  return false;
+}
+
+void Machine::start_cluster(Grid& grid) {
+  const Launch& launch = grid.launch();
+  Cluster& cluster = clusters_.emplace_back();
+  cluster.grid = &grid;
+  cluster.index = grid.next++;
+  ++grid.live;
+  cluster.running = launch.block.count() * launch.cluster;
   for (int rank = 0; rank < launch.cluster; ++rank) {
-    Block& block = blocks.emplace_back();
-    block.index = cluster_index * launch.cluster + rank;
-    block.rank = rank;
-    block.running = launch.block;
-    block.memory = std::make_unique<Pages>(std::max<size_t>(launch.shared, 1));
-    std::memset(block.memory->data(), 0xff, block.memory->size());
-    block.writes.resize(static_cast<size_t>(ceil_div(static_cast<int64_t>(launch.shared), 16)));
-    for (size_t i = 0; i < block.barriers.size(); ++i)
-      block.barriers[i].name = fmt::format("barrier {}", i);
-    for (int i = 0; i < launch.block; ++i) block.threads.push_back({.block = &block, .index = i});
-    for (int i = 0; i < launch.block / kWarpLanes; ++i)
-      block.warps.push_back({.block = &block, .index = i});
-    block.issued.resize(static_cast<size_t>(ceil_div(launch.block, kWarpLanes * kGroupWarps)));
-    for (Thread& thread : block.threads) make_runnable(thread);
+    Cta& cta = cluster.ctas.emplace_back();
+    cta.cluster = &cluster;
+    cta.index = cluster.index * launch.cluster + rank;
+    cta.rank = rank;
+    cta.position = position_in(launch.grid, cta.index);
+    start_shared_memory(cta);
+    for (size_t i = 0; i < cta.barriers.size(); ++i)
+      cta.barriers[i].name = fmt::format("barrier {}", i);
+    start_threads(cta);
   }
-  running_ = launch.block * launch.cluster;
-  fibers_.start([this, &kernel](int) { thread_body(kernel); });
-  while (running_ > 0) step();
-  check_bulk_copies();
-  while (advance_background()) {
+  if (rng.below(2) == 0) favor(cluster.ctas[0].threads[0]);
+}
+
+void Machine::start_threads(Cta& cta) {
+  const Kernel& kernel = *cta.cluster->grid->kernel;
+  const int threads = kernel.launch.block.count();
+  cta.running = threads;
+  for (int i = 0; i < threads; ++i) {
+    cta.threads.push_back({.cta = &cta,
+                           .index = i,
+                           .position = position_in(kernel.launch.block, i),
+                           .fiber = fibers_.start([this, &kernel] { thread_body(kernel); })});
   }
-  check_ends();
+  for (int i = 0; i * kWarpLanes < threads; ++i)
+    cta.warps.push_back(
+        {.cta = &cta, .index = i, .size = std::min(kWarpLanes, threads - i * kWarpLanes)});
+  cta.issued.resize(static_cast<size_t>(ceil_div(threads, kWarpLanes * kGroupWarps)));
+  for (Thread& thread : cta.threads) make_runnable(thread);
+}
+
+// Makes `thread` the one whose instructions run.
+void Machine::enter(Thread& thread) {
+  current = &thread;
+  bring_variables(*thread.cta);
 }
 
 void Machine::step() {
   const bool idle = runnable_ == 0;
   if ((idle || is_likely()) && advance_background()) return;
-  if (idle) fail(ErrorCode::kInvalidArgument, "no thread can go on\n{}", deadlock());
-  current = &pick();
-  threadIdx.x = static_cast<unsigned>(current->index);
-  blockIdx.x = static_cast<unsigned>(current->block->index);
-  fibers_.resume(current->block->rank * launch.block + current->index);
-  if (error_) std::rethrow_exception(error_);
+  if (idle) fail(ErrorCode::kInvalidArgument, "no thread can continue\n{}", deadlock());
+  enter(pick());
+  threadIdx = current->position;
+  blockIdx = current->cta->position;
+  blockDim = extent(launch_of(*current->cta).block);
+  gridDim = extent(launch_of(*current->cta).grid);
+  fibers_.resume(current->fiber);
+  if (error) std::rethrow_exception(error);
+  if (ended_ != nullptr) end_cluster(*std::exchange(ended_, nullptr));
 }
 
-void Machine::make_runnable(Thread& thread) {
-  Warp& of = thread.block->warps[static_cast<size_t>(thread.index / kWarpLanes)];
-  of.runnable.push_back(&thread);
-  ++runnable_;
-  if (!std::exchange(of.ready, true)) ready_.push_back(&of);
-}
-
-Warp& Machine::any_ready() {
-  for (;;) {
-    Warp* of = take_any(ready_, rng);
-    of->ready = !of->runnable.empty();
-    if (!of->ready) continue;
-    ready_.push_back(of);
-    return *of;
-  }
-}
-// `thread` and who is near it.
-void Machine::favour(const Thread& thread) {
-  Warp& of = thread.block->warps[static_cast<size_t>(thread.index / kWarpLanes)];
-  favourite_ = &of - of.index % kGroupWarps;
-  favoured_warps_ = std::min<int>(
-      kGroupWarps, launch.block / kWarpLanes - (of.index / kGroupWarps) * kGroupWarps);
-  if (rng.below(2) == 0) favourite_ = &of, favoured_warps_ = 1;
-  favoured_steps_ = 1 << rng.below(kLongestRun);
-}
-// Of the favourites one that can run.
-Warp* Machine::favoured() {
-  if (favourite_ == nullptr || favoured_steps_-- <= 0) return nullptr;
-  const auto first = static_cast<int>(rng.below(favoured_warps_));
-  for (int i = 0; i < favoured_warps_; ++i) {
-    Warp& of = favourite_[(first + i) % favoured_warps_];
-    if (!of.runnable.empty()) return &of;
-  }
-  return nullptr;
-}
-// Any order alone would keep threads close together. So now and then a warp or a warpgroup runs
-// ahead of all others, for a few steps or until it has to wait; best when a barrier has just let
-// it, because who opened it may not have done all that it should have.
-Thread& Machine::pick() {
-  Warp* of = favoured();
-  if (of == nullptr) {
-    of = &any_ready();
-    favour(*of->runnable.front());
-  }
-  --runnable_;
-  return *take_any(of->runnable, rng);
-}
-
-void Machine::thread_body(const std::function<void()>& kernel) {
+void Machine::thread_body(const Kernel& kernel) {
   try {
-    kernel();
+    kernel.body();
     end_thread(*current);
   } catch (...) {
-    error_ = std::current_exception();
+    error = std::current_exception();
   }
 }
 
 void Machine::end_thread(Thread& thread) {
   if (warp().arrived > 0) kernel_error("ends while its warp is at {}", warp().op);
   if (thread.cluster_arrived) kernel_error("ends between cluster_arrive and cluster_wait");
+  if (thread.bulk_read < thread.bulk_stored)
+    kernel_error("ends before its tensor stores have read shared memory");
   thread.ended = true;
-  --thread.block->running;
-  --running_;
+  if (--thread.cta->running == 0) trigger(*thread.cta);
+  if (--thread.cta->cluster->running == 0) ended_ = thread.cta->cluster;
 }
 
-// Every thread has ended; shared memory is gone with its block.
-void Machine::check_bulk_copies() {
-  for (const Block& block : blocks) {
-    for (const Thread& thread : block.threads) {
+void Machine::trigger(Cta& cta) {
+  if (!std::exchange(cta.triggered, true)) ++grid().triggered;
+}
+
+// Every thread has ended; shared memory is gone with its CTA, but cp.async and wgmma may go on.
+void Machine::complete_operations(Cluster& cluster) {
+  for (Cta& cta : cluster.ctas) {
+    for (Thread& thread : cta.threads) {
+      enter(thread);
       for (const Copy& copy : thread.copies) {
-        if (copy.told != nullptr)
+        if (!copy.is_cp_async() && copy.kind != Copy::kTensorStore)
           fail(ErrorCode::kInvalidArgument,
-               "block {} has ended before a bulk copy or store of thread {}", block.index,
+               "CTA {} has ended before a bulk copy or st.async of thread {}", cta.index,
                thread.index);
       }
+      while (!thread.copies.empty()) perform_copy(thread, 0);
     }
-  }
-}
-
-void Machine::check_ends() {
-  for (const Block& block : blocks) {
-    for (const Warp& warp : block.warps) {
-      const size_t group = block.issued[static_cast<size_t>(warp.index / kGroupWarps)].size();
+    for (Warp& warp : cta.warps) {
+      enter(cta.threads[static_cast<size_t>(warp.index * kWarpLanes)]);
+      while (!warp.products.empty()) perform_product(warp);
+      const size_t group = cta.issued[static_cast<size_t>(warp.index / kGroupWarps)].size();
       if (warp.issued != group)
-        fail(ErrorCode::kInvalidArgument, "block {} warp {} took part in {} wgmma of {}",
-             block.index, warp.index, warp.issued, group);
+        fail(ErrorCode::kInvalidArgument, "CTA {} warp {} executed {} wgmma of {}", cta.index,
+             warp.index, warp.issued, group);
     }
   }
 }
 
-void Machine::wait(const Wait& why) {
-  current->waits = why;
-  current->runs = false;
-  fibers_.suspend();
-}
-void Machine::wake(Thread& thread, bool answer) {
-  thread.answer = answer;
-  thread.runs = true;
-  make_runnable(thread);
-}
-void Machine::wake(const void* where, bool answer) {
-  Thread* woken = nullptr;
-  for (Block& block : blocks) {
-    for (Thread& thread : block.threads) {
-      if (thread.runs || thread.waits.where != where) continue;
-      wake(thread, answer);
-      if (woken == nullptr || rng.below(kWarpLanes) == 0) woken = &thread;
-    }
-  }
-  if (woken != nullptr && rng.below(2) == 0) favour(*woken);
+void Machine::end_cluster(Cluster& cluster) {
+  complete_operations(cluster);
+  forget(cluster);
+  Grid& grid = *cluster.grid;
+  --grid.live;
+  clusters_.remove_if([&](const Cluster& other) { return &other == &cluster; });
+  if (grid.complete()) wake(&grid);
 }
 
-bool Machine::is_last_lane(std::string_view op, void* mine) {
-  Warp& here = warp();
-  if (here.arrived > 0 && here.op != op)
-    kernel_error("is at {}, other lanes of its warp are at {}", op, here.op);
-  const auto first = static_cast<size_t>(here.index * kWarpLanes);
-  for (size_t i = first; i < first + kWarpLanes; ++i) {
-    if (here.block->threads[i].ended)
-      kernel_error("is at {}, but thread {} of its warp has ended", op, i);
-  }
-  here.op = op;
-  here.lanes[static_cast<size_t>(current->index % kWarpLanes)] = mine;
-  if (++here.arrived == kWarpLanes) return true;
-  wait({.kind = Wait::kLanes, .where = &here});
-  return false;
-}
-void Machine::release_lanes() {
-  Warp& here = warp();
-  here.arrived = 0;
-  const auto first = static_cast<size_t>(here.index * kWarpLanes);
-  for (size_t i = first; i < first + kWarpLanes; ++i) {
-    if (&here.block->threads[i] != current) wake(here.block->threads[i]);
-  }
-}
-
-void Machine::pause() {
-  if (rng.uniform() >= kPause) return;
-  make_runnable(*current);
-  fibers_.suspend();
-}
-
-void Machine::remember(Thread& thread) {
-  if (!std::exchange(thread.copying, true)) copying_.push_back(&thread);
-}
-void Machine::remember(Warp& of) {
-  if (!std::exchange(of.multiplying, true)) multiplying_.push_back(&of);
-}
-
-// Who has waited for the last of its copies or products is still in the lists.
-bool Machine::advance_background() {
-  const size_t some = copying_.size() + multiplying_.size();
-  if (some == 0) return false;
-  if (static_cast<size_t>(rng.below(static_cast<int64_t>(some))) < copying_.size()) {
-    Thread& thread = *take_any(copying_, rng);
-    current = &thread;
-    const auto left = static_cast<int64_t>(thread.copies.size());
-    if (left > 0) perform_copy(thread, static_cast<size_t>(rng.below(left)));
-    thread.copying = false;
-    if (!thread.copies.empty()) remember(thread);
-  } else {
-    Warp& of = *take_any(multiplying_, rng);
-    current = &of.block->threads[static_cast<size_t>(of.index * kWarpLanes)];
-    if (!of.products.empty()) perform_product(of);
-    of.multiplying = false;
-    if (!of.products.empty()) remember(of);
-  }
-  return true;
-}
-
-std::byte* Machine::shared(std::string_view op, Block& block, uint32_t address, size_t size,
-                           size_t align) {
-  if (address / kSharedWindow == static_cast<uint32_t>(block.rank)) address %= kSharedWindow;
-  if (address % align != 0) kernel_error("{}: shared address {} is not on {}", op, address, align);
-  if (address < kSharedBase || address - kSharedBase + size > launch.shared)
-    kernel_error("{}: shared address {} + {} is outside {} .. {}", op, address, size, kSharedBase,
-                 kSharedBase + launch.shared);
-  return block.memory->data() + (address - kSharedBase);
-}
-
-void* Machine::in_cluster(std::string_view op, const void* place, uint32_t rank) {
-  if (rank >= blocks.size()) kernel_error("{} in block {} of its cluster", op, rank);
-  const Block& there = blocks[rank];
-  if (!current->cluster_met)
-    kernel_error("{} in block {} without a cluster_wait before", op, there.index);
-  if (there.running == 0) kernel_error("{} in block {}, which has ended", op, there.index);
-  const std::byte* mine = current->block->memory->data();
-  return there.memory->data() + (static_cast<const std::byte*>(place) - mine);
-}
-
-std::string Machine::reason(const Thread& thread) {
-  const Wait& waits = thread.waits;
-  if (waits.kind == Wait::kLanes) {
-    const auto& lanes = *static_cast<const Warp*>(waits.where);
-    return fmt::format("at {}, with {} lanes of {}", lanes.op, lanes.arrived, kWarpLanes);
-  }
-  if (waits.kind == Wait::kBarrier) {
-    const auto& barrier = *static_cast<const Barrier*>(waits.where);
-    return fmt::format("at {}, with {} threads of {}", barrier.name, barrier.arrived,
-                       barrier.expected);
-  }
-  const auto* at = static_cast<const std::byte*>(waits.where);
-  return fmt::format("for parity {} of the mbarrier at {}: {}", waits.parity,
-                     kSharedBase + (at - thread.block->memory->data()), describe_mbarrier(at));
-}
-
-// Threads with the same reason together.
-std::string Machine::deadlock() {
-  std::map<std::string, std::vector<int>> waiting;
-  for (const Block& block : blocks) {
-    for (const Thread& thread : block.threads) {
-      if (!thread.ended)
-        waiting[fmt::format("block {}: waits {}", block.index, reason(thread))].push_back(
-            thread.index);
-    }
-  }
-  std::string report;
-  for (const auto& [reason, threads] : waiting) {
-    report += reason + "; threads";
-    for (size_t i = 0; i < threads.size(); ++i) {
-      size_t last = i;
-      while (last + 1 < threads.size() && threads[last + 1] == threads[last] + 1) ++last;
-      report += last == i ? fmt::format(" {}", threads[i])
-                          : fmt::format(" {}-{}", threads[i], threads[last]);
-      i = last;
-    }
-    report += '\n';
-  }
-  return report;
-}
-
-void launch(const Launch& how, const std::function<void()>& kernel) {
-  Machine all(how);
+void launch_stream(const std::vector<Kernel>& kernels, uint64_t seed) {
+  Machine all(kernels, seed);
   Machine* const before = std::exchange(the_machine, &all);
   try {
-    all.run(kernel);
+    all.run();
   } catch (...) {
     the_machine = before;
     throw;
   }
   the_machine = before;
+}
+
+void launch(const Launch& how, const std::function<void()>& kernel) {
+  launch_stream({{how, kernel}}, how.seed);
 }
 
 }  // namespace dsv4::emulator

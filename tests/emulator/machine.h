@@ -1,197 +1,114 @@
-// An emulated launch: blocks of a cluster at a time, their threads as fibers in random order, and
-// what is under way behind them (docs/kernels/emulator.md). instructions.h is what kernels call.
+// An emulated stream of kernels: their threads as fibers in random order, and asynchronous
+// operations that complete in random order (docs/kernels/emulator.md). Kernels call
+// instructions.h.
 
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <deque>
+#include <exception>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
+#include <list>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
-#include "tests/emulator/fiber.h"
-#include "tests/emulator/launch.h"
+#include "tests/emulator/accesses.h"
+#include "tests/emulator/state.h"
 
 namespace dsv4::emulator {
 
-constexpr uint32_t kSharedBase = 1024;  // as on Hopper
-constexpr int kWarpLanes = 32, kGroupWarps = 4, kMostWarps = 32;
-
-struct Block;
-struct Machine;
-
-// Why a thread does not run. `where`: a Warp, a Barrier, or an mbarrier in shared memory.
-struct Wait {
-  enum Kind { kLanes, kBarrier, kMbarrier } kind;
-  const void* where;
-  uint32_t parity = 0;
-};
-
-// A copy under way, or an mbarrier that hears when every cp.async before it is done.
-struct Copy {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;  // null: zeros
-  size_t bytes = 0;
-  void* arrival = nullptr;
-  void* told = nullptr;  // a bulk copy or a store: the mbarrier that counts its bytes
-  // A store in another block of the cluster.
-  std::optional<uint32_t> rank{};
-  std::array<std::byte, 8> value{};
-
-  bool is_cp_async() const { return arrival == nullptr && told == nullptr; }
-};
-
-// Writes to shared memory that wgmma sees, and bulk copies overwrite, only behind a
-// fence_proxy_async, a number for each warp: its first so many.
-using Writes = std::array<uint32_t, kMostWarps>;
-struct Knowledge {
-  Writes happened{}, fenced{};
-};
-
-struct Thread {
-  Block* block = nullptr;
-  int index = 0;  // in its block
-  Wait waits{};
-  bool runs = true, ended = false;
-  bool answer = false;  // of the barrier it waited at
-  // Of cluster_arrive and cluster_wait; between the two the phase that it has arrived in.
-  bool cluster_arrived = false, cluster_met = false;
-  int cluster_phase = 0;
-  std::vector<Copy> copies;
-  bool copying = false;  // is in the machine's list
-  uint32_t copied = 0;   // the last number of a copy's write; nobody knows before waiting for it
-  Knowledge knows;
-};
-
-// A wgmma, as all warps of a warpgroup agree on it.
-struct ProductKind {
-  bool bf16 = false, transposed = false, accumulate = false;
-  int n = 0;
-  uint64_t a_tile = 0, b_tile = 0;
-
-  bool operator==(const ProductKind&) const = default;
-};
-// The 16 rows of a warp.
-struct Product : ProductKind {
-  std::array<const uint32_t*, kWarpLanes> a{};            // registers, or all null
-  std::array<std::array<uint32_t, 4>, kWarpLanes> had{};  // what was in them at first
-  std::array<float*, kWarpLanes> d{};
-  int group = 0;
-  Writes fenced{};  // what it may read
-};
-
-struct Warp {
-  Block* block = nullptr;
-  int index = 0;
-  // The instruction that lanes are arriving at.
-  std::string_view op;
-  std::array<void*, kWarpLanes> lanes{};
-  int arrived = 0;
-
-  std::vector<Thread*> runnable;
-  bool ready = false;  // is in the machine's list
-
-  std::deque<Product> products;  // not performed
-  bool multiplying = false;      // is in the machine's list
-  int group = 0;                 // the one that is open
-  size_t issued = 0;
-  bool fenced = false;  // by wgmma_fence, since the last wait
-};
-
-struct Barrier {
-  std::string name;
-  int arrived = 0, expected = 0;
-  bool any = false;
-};
-
-struct Block {
-  int index = 0, rank = 0;  // rank: in its cluster
-  std::unique_ptr<Pages> memory;
-  std::vector<Thread> threads;
-  std::vector<Warp> warps;
-  std::array<Barrier, 16> barriers;
-  std::vector<std::vector<ProductKind>> issued;  // by warpgroup
-  // Of every 16 bytes, the last write that has to be fenced.
-  struct Write {
-    int writer = 0;       // a thread
-    uint32_t number = 0;  // of its warp's, from 1
-  };
-  std::vector<Write> writes;
-  Writes written{};
-  std::unordered_map<const void*, Knowledge> told;  // to barriers and mbarriers
-  int running = 0;
-};
-
 struct Machine {
-  explicit Machine(const Launch& launch_);
-  void run(const std::function<void()>& kernel);
+  Machine(const std::vector<Kernel>& kernels, uint64_t seed);
+  void run();
 
   Thread& self() { return *current; }
-  Warp& warp() { return current->block->warps[static_cast<size_t>(current->index / kWarpLanes)]; }
-  void wait(const Wait& why);                         // until somebody wakes this thread
-  void wake(const void* where, bool answer = false);  // those who wait there
+  Cta& cta() { return *current->cta; }
+  Warp& warp() { return warp_of(*current); }
+  Grid& grid() { return *cta().cluster->grid; }
+
+  void wait(const Wait& why);  // until the thread is woken
+  // Wakes the threads that wait there.
+  void wake(const void* where, uint32_t address = 0, bool answer = false);
   void wake(Thread& thread, bool answer = false);
-  // This lane is at `op`. True for the last one of the warp, which then does the work of all and
-  // releases them; the others return when that has happened.
+  // This lane is at `op`. True for the last lane of the warp, which then does the work of all lanes
+  // and releases them; false for the others, after that has happened.
   bool is_last_lane(std::string_view op, void* mine);
   void release_lanes();
-  void pause();  // others may run in between
+  void pause();  // other threads may run here
   bool is_likely() { return rng.uniform() < rate; }
   void remember(Thread& thread);  // has copies
   void remember(Warp& warp);      // has products
+  void trigger(Cta& cta);         // griddepcontrol.launch_dependents
 
-  // `size` bytes at a shared address of the running thread's block; fails outside and off `align`.
-  std::byte* shared(std::string_view op, Block& block, uint32_t address, size_t size, size_t align);
-  // What block `rank` of the cluster has where the running block has `place`. That block has to
-  // run: it has begun if the running thread is behind a cluster_wait.
-  void* in_cluster(std::string_view op, const void* place, uint32_t rank);
+  // shared_memory.cc. `size` bytes at a shared address of `cta`; fails outside and off `align`.
+  std::byte* shared(std::string_view op, Cta& cta, uint32_t address, size_t size, size_t align);
+  std::byte* at(const Place& place);
+  Place place_of(std::string_view op, const void* pointer);  // of the running thread's CTA
+  // The same place of the CTA with this rank in the cluster. That CTA must run: it has started if
+  // the running thread has executed cluster_wait.
+  Place in_cluster(std::string_view op, const Place& place, uint32_t rank);
+  bool in_shared(const void* pointer);  // of the running thread's CTA
+  uint32_t address_of(const Cta& cta, const void* pointer);
+  void bring_variables(Cta& cta);  // its __shared__ variables are in place
+  bool on_stack(const void* pointer) const { return fibers_.on_stack(pointer); }
 
-  const Launch launch;
   Rng rng;
-  double rate;               // how eager what is in the background is
-  std::deque<Block> blocks;  // of the running cluster
-  Barrier cluster{.name = "cluster_wait"};
-  int cluster_phase = 0;
-  int cluster_index = 0;
+  const double rate;  // probability per step that an asynchronous operation advances
+  Accesses accesses;
+  std::deque<Grid> grids;
+  std::exception_ptr error;
 
  private:
-  void run_cluster(const std::function<void()>& kernel);
+  bool advance_grids();  // machine.cc: starts clusters that may start; whether one did
+  bool may_start(Grid& grid);
+  void start_cluster(Grid& grid);
+  void start_threads(Cta& cta);
+  void thread_body(const Kernel& kernel);
+  void end_thread(Thread& thread);
+  void end_cluster(Cluster& cluster);
+  void complete_operations(Cluster& cluster);
   void step();
-  Thread& pick();
-  void favour(const Thread& thread);
-  Warp* favoured();
+  void enter(Thread& thread);  // makes it the current thread
+
+  Thread& pick();  // schedule.cc
+  void favor(const Thread& thread);
+  Warp* favored();
   Warp& any_ready();
   void make_runnable(Thread& thread);
   bool advance_background();
-  void thread_body(const std::function<void()>& kernel);
-  void end_thread(Thread& thread);
-  void check_ends();
-  void check_bulk_copies();
+  void forget(const Cluster& cluster);
+
+  std::string deadlock();  // report.cc
   static std::string reason(const Thread& thread);
-  std::string deadlock();
 
   Fibers fibers_;
   Thread* current = nullptr;
+  std::list<Cluster> clusters_;
+  Cluster* ended_ = nullptr;  // its last thread has just ended
+  Cta* in_place_ = nullptr;   // whose __shared__ variables are in place
   int runnable_ = 0;
   std::vector<Warp*> ready_;  // those with runnable threads, and some more
-  // Who runs on, for so many steps, while all others stand still; null: nobody in particular.
-  Warp* favourite_ = nullptr;
-  int favoured_warps_ = 0, favoured_steps_ = 0;
+  // The warps that run on for some steps while all others stand still; null: none.
+  Warp* favorite_ = nullptr;
+  int favored_warps_ = 0, favored_steps_ = 0;
   std::vector<Thread*> copying_;
   std::vector<Warp*> multiplying_;
-  int running_ = 0;
-  std::exception_ptr error_;
+  friend Thread* kernel_thread();
 };
 
 Machine& machine();  // the one that runs
+void start_shared_memory(Cta& cta);
+size_t shared_span(const Cta& cta);  // bytes from kSharedBase on
+// The thread whose own code runs now; null inside of emulated instructions and of the machine.
+Thread* kernel_thread();
 std::string thread_name(const Thread& thread);
+
+// Every function of instructions.h holds one: what it accesses is not the kernel's own access.
+struct Instruction {
+  Instruction() : thread(machine().self()) { ++thread.instructions; }
+  ~Instruction() { --thread.instructions; }
+  Instruction(const Instruction&) = delete;
+  Instruction& operator=(const Instruction&) = delete;
+  Thread& thread;
+};
 
 template <class... Args>
 [[noreturn]] void kernel_error(fmt::format_string<Args...> format, Args&&... args) {
@@ -200,27 +117,34 @@ template <class... Args>
        fmt::format(format, std::forward<Args>(args)...));
 }
 
-// One step of what is in the background. perform_product: the oldest of the warp.
+// Completes one operation. perform_product: the oldest one of the warp.
 void perform_copy(Thread& thread, size_t which);
 void perform_product(Warp& warp);
-std::string describe_mbarrier(const void* barrier);
+void load_box(const Thread& thread, const Copy& copy);  // tensor_copies.cc
+void store_box(const Thread& thread, const Copy& copy);
+// The async proxy is about to write there: undefined from now on. Fails if a write of the generic
+// proxy in the thread's own CTA is not fenced.
+void overwrite(std::string_view what, const Thread& thread, const Place& to, uint32_t bytes);
+std::string describe_mbarrier(const Place& place);
 
-// proxies.cc: stmatrix and cp.async write in one way, wgmma reads and bulk copies write in another.
-void note_write(Thread& thread, const std::byte* to);
-void note_copy(Thread& thread, const std::byte* to);
-void learn_of_copies(Thread& thread);
-void tell_of_copies(const Thread& thread, const void* barrier);
-void tell(const Thread& thread, const void* barrier);
-void learn(Thread& thread, const void* barrier);
+// proxies.cc: the generic proxy writes (stmatrix, cp.async, ordinary stores); the async proxy
+// (wgmma, bulk copies) reads and overwrites.
+void note_write(Thread& thread, uint32_t address);
+void note_copy(Thread& thread, uint32_t address);
+void acquire_copies(Thread& thread);
+void release_copies(const Thread& thread, uintptr_t barrier);
+void release(const Thread& thread, uintptr_t barrier);
+void acquire(Thread& thread, uintptr_t barrier);
 void share_knowledge(Warp& warp);
 Writes fenced_for(const Warp& warp);
-// `what` reads or overwrites 16 bytes by the way of wgmma.
-void check_fenced(std::string_view what, const Block& block, uint32_t address,
-                  const Writes& fenced);
+// `what` reads or overwrites 16 bytes through the async proxy.
+void check_fenced(std::string_view what, const Cta& cta, uint32_t address, const Writes& fenced);
 
-// An instruction of a whole warp: body(lanes) once, with what each lane brings.
+// An instruction of a whole warp: body(lanes) once, with the operands of each lane; null for lanes
+// that the last warp of a CTA does not have.
 template <class Mine, class Body>
 void together(std::string_view op, Mine& mine, const Body& body) {
+  const Instruction instruction;
   Machine& all = machine();
   all.pause();
   if (!all.is_last_lane(op, &mine)) return;

@@ -1,7 +1,7 @@
-// What wgmma may read and bulk copies overwrite. They look at shared memory by another way than
-// what wrote it, so on the path of barriers from the write to them there has to be a
-// fence_proxy_async, by whomever: the writer, the reader, or somebody between them (PTX ISA, memory
-// consistency model, proxies).
+// What wgmma may read and what bulk copies may overwrite. They access shared memory through the
+// async proxy; ordinary stores, stmatrix and cp.async write through the generic proxy. On the path
+// of barriers from the write to the access there has to be a fence.proxy.async, by the writer, by
+// the reader, or by a thread between them (PTX ISA, memory consistency model, proxies).
 
 #include <algorithm>
 #include <span>
@@ -18,55 +18,56 @@ void add(Writes& to, const Writes& from) {
 void add(Knowledge& to, const Knowledge& from) {
   add(to.happened, from.happened);
   add(to.fenced, from.fenced);
+  to.waited |= from.waited;
 }
 
-size_t warp_of(int thread) {
+size_t warp_number(int thread) {
   return static_cast<size_t>(thread / kWarpLanes);
 }
 std::span<Thread> lanes_of(const Warp& warp) {
-  return std::span(warp.block->threads)
-      .subspan(static_cast<size_t>(warp.index * kWarpLanes), kWarpLanes);
+  return std::span(warp.cta->threads)
+      .subspan(static_cast<size_t>(warp.index * kWarpLanes), static_cast<size_t>(warp.size));
 }
 
-uint32_t number_write(const Thread& thread, const std::byte* to) {
-  Block& block = *thread.block;
-  const uint32_t number = ++block.written[warp_of(thread.index)];
-  block.writes[static_cast<size_t>(to - block.memory->data()) / 16] = {thread.index, number};
+uint32_t number_write(const Thread& thread, uint32_t address) {
+  Cta& cta = *thread.cta;
+  const uint32_t number = ++cta.written[warp_number(thread.index)];
+  cta.writes[(address - kSharedBase) / 16] = {thread.index, number};
   return number;
 }
-// And its copies so far.
 void add_copies(Knowledge& to, const Thread& thread) {
-  uint32_t& happened = to.happened[warp_of(thread.index)];
+  uint32_t& happened = to.happened[warp_number(thread.index)];
   happened = std::max(happened, thread.copied);
 }
 
 }  // namespace
 
-void note_write(Thread& thread, const std::byte* to) {
-  thread.knows.happened[warp_of(thread.index)] = number_write(thread, to);
+void note_write(Thread& thread, uint32_t address) {
+  thread.knows.happened[warp_number(thread.index)] = number_write(thread, address);
 }
-void note_copy(Thread& thread, const std::byte* to) {
-  thread.copied = number_write(thread, to);
+void note_copy(Thread& thread, uint32_t address) {
+  thread.copied = number_write(thread, address);
 }
 
 void fence_proxy_async() {
-  Knowledge& knows = machine().self().knows;
+  const Instruction instruction;
+  Knowledge& knows = instruction.thread.knows;
   knows.fenced = knows.happened;
 }
 
-// Release and acquire: who has waited knows what they knew who arrived.
-void tell(const Thread& thread, const void* barrier) {
-  add(thread.block->told[barrier], thread.knows);
+// A barrier passes on to the threads that wait what the arriving threads know.
+void release(const Thread& thread, uintptr_t barrier) {
+  add(thread.cta->released[barrier], thread.knows);
 }
-void learn(Thread& thread, const void* barrier) {
-  add(thread.knows, thread.block->told[barrier]);
+void acquire(Thread& thread, uintptr_t barrier) {
+  add(thread.knows, thread.cta->released[barrier]);
 }
-void learn_of_copies(Thread& thread) {
+void acquire_copies(Thread& thread) {
   add_copies(thread.knows, thread);
 }
-void tell_of_copies(const Thread& thread, const void* barrier) {
-  tell(thread, barrier);
-  add_copies(thread.block->told[barrier], thread);
+void release_copies(const Thread& thread, uintptr_t barrier) {
+  release(thread, barrier);
+  add_copies(thread.cta->released[barrier], thread);
 }
 void share_knowledge(Warp& warp) {
   Knowledge all;
@@ -74,7 +75,7 @@ void share_knowledge(Warp& warp) {
   for (Thread& lane : lanes_of(warp)) lane.knows = all;
 }
 
-// What every lane knows to be fenced.
+// The writes that every lane knows to be fenced.
 Writes fenced_for(const Warp& warp) {
   Writes all = lanes_of(warp)[0].knows.fenced;
   for (const Thread& lane : lanes_of(warp)) {
@@ -83,10 +84,9 @@ Writes fenced_for(const Warp& warp) {
   return all;
 }
 
-void check_fenced(std::string_view what, const Block& block, uint32_t address,
-                  const Writes& fenced) {
-  const Block::Write& write = block.writes[(address - kSharedBase) / 16];
-  if (write.number > fenced[warp_of(write.writer)])
+void check_fenced(std::string_view what, const Cta& cta, uint32_t address, const Writes& fenced) {
+  const Cta::Write& write = cta.writes[(address - kSharedBase) / 16];
+  if (write.number > fenced[warp_number(write.writer)])
     kernel_error("{} what thread {} wrote at {} without fence_proxy_async", what, write.writer,
                  address);
 }

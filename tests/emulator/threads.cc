@@ -1,4 +1,4 @@
-// Instructions of warps, blocks and clusters.
+// Instructions of warps, CTAs, clusters and grids.
 
 #include "tests/emulator/instructions.h"
 #include "tests/emulator/machine.h"
@@ -6,8 +6,21 @@
 namespace dsv4::emulator {
 namespace {
 
+// All lanes that the warp has; lanes that a partial warp lacks may be named.
 void check_mask(const char* op, uint32_t mask) {
-  if (mask != ~0u) kernel_error("{} of the lanes {:#x}: only whole warps are emulated", op, mask);
+  const int size = machine().warp().size;
+  const uint32_t all = size == kWarpLanes ? ~0u : (1u << size) - 1;
+  if ((mask & all) != all)
+    kernel_error("{} of the lanes {:#x}: only whole warps are emulated", op, mask);
+}
+
+uintptr_t key(const Barrier& barrier) {
+  return reinterpret_cast<uintptr_t>(&barrier);
+}
+
+// A barrier counts whole warps: lane 0 of a partial warp arrives for the lanes that are missing.
+int arrivals(const Thread& thread) {
+  return thread.index % kWarpLanes == 0 ? 1 + kWarpLanes - warp_of(thread).size : 1;
 }
 
 bool arrive(Barrier& at, int threads, bool yes) {
@@ -17,40 +30,50 @@ bool arrive(Barrier& at, int threads, bool yes) {
     kernel_error("is at {} with {} threads, others with {}", at.name, threads, at.expected);
   at.expected = threads;
   at.any |= yes;
-  tell(all.self(), &at);
-  if (++at.arrived < threads) {
+  release(all.self(), key(at));
+  at.arrived += arrivals(all.self());
+  if (at.arrived < threads) {
     all.wait({.kind = Wait::kBarrier, .where = &at});
   } else {
     at.arrived = 0;
     all.self().answer = std::exchange(at.any, false);
-    all.wake(&at, all.self().answer);
+    all.wake(&at, 0, all.self().answer);
   }
-  learn(all.self(), &at);
+  acquire(all.self(), key(at));
   return all.self().answer;
 }
 
 }  // namespace
 
 void pause() {
+  const Instruction instruction;
   machine().pause();
 }
 void trap() {
+  const Instruction instruction;
   kernel_error("is at __trap");
 }
 
 uint32_t shuffle(const char* op, uint32_t mask, uint32_t value, int from) {
+  const Instruction instruction;
   check_mask(op, mask);
   struct Mine {
     uint32_t value, result;
     int from;
   } mine{value, 0, from};
-  together(op, mine, [](const auto& lanes) {
-    for (Mine* lane : lanes) lane->result = lanes[static_cast<size_t>(lane->from)]->value;
+  together(op, mine, [op](const auto& lanes) {
+    for (Mine* lane : lanes) {
+      if (lane == nullptr) continue;
+      const Mine* source = lanes[static_cast<size_t>(lane->from)];
+      if (source == nullptr) kernel_error("{} from lane {}, which does not exist", op, lane->from);
+      lane->result = source->value;
+    }
   });
   return mine.result;
 }
 
 uint32_t ballot(const char* op, uint32_t mask, bool yes) {
+  const Instruction instruction;
   check_mask(op, mask);
   struct Mine {
     bool yes;
@@ -58,8 +81,11 @@ uint32_t ballot(const char* op, uint32_t mask, bool yes) {
   } mine{yes, 0};
   together(op, mine, [](const auto& lanes) {
     uint32_t bits = 0;
-    for (size_t i = 0; i < lanes.size(); ++i) bits |= uint32_t{lanes[i]->yes} << i;
-    for (Mine* lane : lanes) lane->result = bits;
+    for (size_t i = 0; i < lanes.size(); ++i)
+      bits |= uint32_t{lanes[i] != nullptr && lanes[i]->yes} << i;
+    for (Mine* lane : lanes) {
+      if (lane != nullptr) lane->result = bits;
+    }
   });
   return mine.result;
 }
@@ -70,57 +96,81 @@ void sync_warp() {
 }
 
 bool barrier(int id, int threads, bool yes) {
-  auto& barriers = machine().self().block->barriers;
-  if (id < 0 || id >= static_cast<int>(barriers.size()) || threads % kWarpLanes != 0 ||
-      threads <= 0 || threads > machine().launch.block)
+  const Instruction instruction;
+  Cta& cta = machine().cta();
+  const auto most = static_cast<int>(cta.warps.size()) * kWarpLanes;
+  if (id < 0 || id >= static_cast<int>(cta.barriers.size()) || threads % kWarpLanes != 0 ||
+      threads <= 0 || threads > most)
     kernel_error("is at barrier {} of {} threads", id, threads);
-  return arrive(barriers[static_cast<size_t>(id)], threads, yes);
+  return arrive(cta.barriers[static_cast<size_t>(id)], threads, yes);
+}
+bool barrier_of_all(bool yes) {
+  const Instruction instruction;
+  Cta& cta = machine().cta();
+  return arrive(cta.barriers[0], static_cast<int>(cta.warps.size()) * kWarpLanes, yes);
 }
 
 void cluster_arrive() {
-  pause();
+  const Instruction instruction;
   Machine& all = machine();
+  all.pause();
   Thread& self = all.self();
+  Cluster& cluster = *self.cta->cluster;
   if (std::exchange(self.cluster_arrived, true))
     kernel_error("is at cluster_arrive again without a cluster_wait");
-  self.cluster_phase = all.cluster_phase;
-  tell(self, &all.cluster);
-  all.cluster.expected = all.launch.block * all.launch.cluster;
-  if (++all.cluster.arrived < all.cluster.expected) return;
-  all.cluster.arrived = 0;
-  ++all.cluster_phase;
-  all.wake(&all.cluster);
+  self.cluster_phase = cluster.phase;
+  release(self, key(cluster.barrier));
+  const Launch& launch = launch_of(*self.cta);
+  cluster.barrier.expected = launch.block.count() * launch.cluster;
+  if (++cluster.barrier.arrived < cluster.barrier.expected) return;
+  cluster.barrier.arrived = 0;
+  ++cluster.phase;
+  all.wake(&cluster.barrier);
 }
 void cluster_wait() {
-  pause();
+  const Instruction instruction;
   Machine& all = machine();
+  all.pause();
   Thread& self = all.self();
+  Cluster& cluster = *self.cta->cluster;
   if (!std::exchange(self.cluster_arrived, false))
     kernel_error("is at cluster_wait without a cluster_arrive");
-  while (all.cluster_phase == self.cluster_phase)
-    all.wait({.kind = Wait::kBarrier, .where = &all.cluster});
-  self.cluster_met = true;
-  learn(self, &all.cluster);
+  while (cluster.phase == self.cluster_phase)
+    all.wait({.kind = Wait::kBarrier, .where = &cluster.barrier});
+  self.cluster_synced = true;
+  acquire(self, key(cluster.barrier));
 }
 
 int cluster_rank() {
-  return machine().self().block->rank;
+  return machine().cta().rank;
 }
-int cluster_id() {
-  return machine().cluster_index;
+int cluster_id() {  // along x
+  const Cta& cta = machine().cta();
+  return static_cast<int>(cta.position.x) / launch_of(cta).cluster;
 }
 
-uint32_t shared_address(const void* pointer) {
-  const Block& block = *machine().self().block;
-  const Pages& memory = *block.memory;
-  const auto* at = static_cast<const std::byte*>(pointer);
-  if (at < memory.data() || at > memory.data() + machine().launch.shared)
-    kernel_error("asks for the shared address of a pointer to elsewhere");
-  return static_cast<uint32_t>(block.rank) * kSharedWindow + kSharedBase +
-         static_cast<uint32_t>(at - memory.data());
+// The first thread of a CTA counts, which is the earliest that the hardware may do.
+void launch_dependents() {
+  const Instruction instruction;
+  machine().pause();
+  machine().trigger(machine().cta());
 }
-unsigned char* block_memory() {
-  return reinterpret_cast<unsigned char*>(machine().self().block->memory->data());
+
+// Until the kernel directly before is complete. If a thread of that one waited, too, then so are
+// the kernels that it waited for.
+void wait_for_prerequisites() {
+  const Instruction instruction;
+  Machine& all = machine();
+  all.pause();
+  Grid& grid = all.grid();
+  if (grid.launch().pdl && grid.number > 0) {
+    const Grid& previous = all.grids[static_cast<size_t>(grid.number) - 1];
+    while (!previous.complete()) all.wait({.kind = Wait::kGrid, .where = &previous});
+    grid.after_wait = previous.before | (previous.waited ? previous.after_wait : 0) |
+                      uint64_t{1} << previous.number;
+  }
+  grid.waited = true;
+  instruction.thread.knows.waited = true;
 }
 
 }  // namespace dsv4::emulator

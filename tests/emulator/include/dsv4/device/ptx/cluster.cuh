@@ -20,9 +20,11 @@ inline void cluster_wait() {
   emulator::cluster_wait();
 }
 
-template <class T>
-void st_async(T* to, uint32_t rank, T value, Mbarrier& barrier) {
-  emulator::store_at(to, rank, &value, sizeof(T), &barrier);
+inline void st_async(uint32_t* to, uint32_t rank, uint32_t value, Mbarrier& barrier) {
+  emulator::store_at(to, rank, &value, sizeof(value), &barrier);
+}
+inline void st_async(uint2* to, uint32_t rank, uint2 value, Mbarrier& barrier) {
+  emulator::store_at(to, rank, &value, sizeof(value), &barrier);
 }
 
 }  // namespace dsv4::ptx

@@ -2,12 +2,15 @@
 
 #pragma once
 
+#include "tests/emulator/instructions.h"
+
 namespace dsv4::ptx {
 
-// Kernels run one after another here.
 inline void griddepcontrol_wait() {
+  emulator::wait_for_prerequisites();
 }
 inline void griddepcontrol_launch_dependents() {
+  emulator::launch_dependents();
 }
 
 }  // namespace dsv4::ptx

@@ -17,6 +17,10 @@ inline uint32_t smem_offset(uint32_t address) {
   return address % emulator::kSharedWindow;
 }
 
+inline uint32_t mapa(const void* pointer, uint32_t rank) {
+  return emulator::shared_address_in_cluster(pointer, rank);
+}
+
 inline void st_shared_v4_zero(uint32_t to) {
   emulator::store_zeros(to);
 }
