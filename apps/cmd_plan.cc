@@ -10,9 +10,9 @@
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/convert/stored_tensors.h"
-#include "dsv4/engine/plan.h"
 #include "dsv4/model/model.h"
 #include "dsv4/model/released.h"
+#include "dsv4/plan/plan.h"
 
 namespace dsv4::apps {
 namespace {

@@ -5,8 +5,8 @@
 #include "dsv4/base/error.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/convert/stored_tensors.h"
-#include "dsv4/engine/weight_summary.h"
 #include "dsv4/model/model.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4::apps {
 namespace {

@@ -1,7 +1,8 @@
-#include "dsv4/engine/weight_summary.h"
-#include "dsv4/base/error.h"
+#include "dsv4/plan/weight_summary.h"
 
 #include <iterator>
+
+#include "dsv4/base/error.h"
 
 namespace dsv4 {
 namespace {

@@ -7,10 +7,10 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/engine/device_weights.h"
-#include "dsv4/engine/synthetic.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/index_layout.h"
 #include "dsv4/formats/kv_layout.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
 namespace {

@@ -1,4 +1,4 @@
-#include "dsv4/engine/plan.h"
+#include "dsv4/plan/plan.h"
 
 #include <gtest/gtest.h>
 

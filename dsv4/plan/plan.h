@@ -11,9 +11,9 @@
 
 #pragma once
 
-#include "dsv4/engine/machine.h"
-#include "dsv4/engine/weight_summary.h"
 #include "dsv4/engine/workspace.h"
+#include "dsv4/plan/machine.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4 {
 

@@ -1,4 +1,4 @@
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/synthetic.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,13 +6,13 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/convert/convert_list.h"
-#include "dsv4/engine/weight_summary.h"
 #include "dsv4/formats/codebook.h"
 #include "dsv4/formats/e4m4.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/model/released.h"
 #include "dsv4/model/tensor_list.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4 {
 namespace {

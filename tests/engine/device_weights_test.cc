@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dsv4/base/error.h"
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
 namespace {

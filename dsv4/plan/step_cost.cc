@@ -1,4 +1,4 @@
-#include "dsv4/engine/step_cost.h"
+#include "dsv4/plan/step_cost.h"
 
 #include <algorithm>
 #include <cmath>
