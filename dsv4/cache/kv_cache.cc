@@ -20,7 +20,7 @@ int64_t CachePlan::bytes() const {
 }
 
 KvCache::KvCache(const CachePlan& plan, Memory& memory)
-    : plan_(plan), memory_(memory), sequences_(static_cast<size_t>(plan.max_sequences)) {
+    : plan_(plan), sequences_(static_cast<size_t>(plan.max_sequences)) {
   for (const CachePlan::Group& group : plan_.groups) free_.emplace_back(group.num_pages);
   for (const CachePlan::Pool& pool : plan_.pools) {
     const int64_t num_pages = plan_.groups[static_cast<size_t>(pool.group)].num_pages;
@@ -30,9 +30,6 @@ KvCache::KvCache(const CachePlan& plan, Memory& memory)
   for (const StateLayout& state : plan_.states) {
     states_.emplace_back(
         DType::kF32, std::initializer_list<int64_t>{plan_.max_sequences, state.floats()}, memory);
-    const Buffer& fresh =
-        fresh_states_.emplace_back(DType::kF32, std::initializer_list<int64_t>{state.floats()});
-    reset_state(state, fresh.as<float>());
   }
 }
 
@@ -53,13 +50,7 @@ SeqId KvCache::open() {
     fail(ErrorCode::kResource, "all {} sequence slots are in use", sequences_.size());
   *slot = {
       .open = true, .length = 0, .tables = std::vector<std::vector<int32_t>>(plan_.groups.size())};
-  const auto index = slot - sequences_.begin();
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const TensorView& fresh = fresh_states_[i].view();
-    memory_.upload(reinterpret_cast<std::byte*>(states_[i].view().row<float>(index)), fresh.data,
-                   fresh.bytes());
-  }
-  return static_cast<SeqId>(index);
+  return static_cast<SeqId>(slot - sequences_.begin());
 }
 
 void KvCache::close(SeqId seq) {

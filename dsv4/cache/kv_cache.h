@@ -5,7 +5,7 @@
 //           window tokens (1 token an entry, only the last W kept), CSA entries and indexer keys
 //           (4 tokens an entry), HCA entries (128)
 //   pool    one tensor [num_pages, page_items] of a group: one layer's rows
-//   state   one tensor [max_sequences, floats]: one compressor's open blocks, a slot per sequence
+//   state   one tensor [max_sequences, floats]: one compressor's newest tokens, a slot per sequence
 //
 // A sequence of n tokens owns page ceil-wise for entries 0 .. n / tokens_per_entry - 1. Pages of
 // the window group are given back as they fall out of the window; their table entry becomes -1.
@@ -50,7 +50,7 @@ class KvCache {
   explicit KvCache(const CachePlan& plan, Memory& memory = host_memory());
 
   const CachePlan& plan() const { return plan_; }
-  SeqId open();           // fresh states; throws kResource when all slots are in use
+  SeqId open();           // throws kResource when all slots are in use
   void close(SeqId seq);  // gives back its pages and its slot
   int64_t num_open() const;
 
@@ -77,9 +77,7 @@ class KvCache {
   int64_t pages_for(const CachePlan::Group& group, int64_t tokens) const;
 
   CachePlan plan_;
-  Memory& memory_;
-  std::vector<Buffer> fresh_states_;  // [floats] each, on the host: what open() starts from
-  std::vector<PagePool> free_;        // [group]
+  std::vector<PagePool> free_;  // [group]
   std::vector<Buffer> pools_;
   std::vector<Buffer> states_;  // [max_sequences, floats] each
   std::vector<Sequence> sequences_;

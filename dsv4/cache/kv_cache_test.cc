@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <set>
 
@@ -17,7 +16,7 @@ CachePlan small_plan() {
                      {.tokens_per_entry = 4, .page_entries = 2, .num_pages = 9}},
           .pools = {{.group = 0, .dtype = DType::kF32, .page_items = 8},
                     {.group = 1, .dtype = DType::kU8, .page_items = 16}},
-          .states = {{.ratio = 4, .width = 2}},
+          .states = {{.ratio = 4, .width = 2, .overlap = true}},
           .max_sequences = 3};
 }
 
@@ -59,20 +58,6 @@ TEST(KvCache, ReserveIsAllOrNothing) {
   EXPECT_FALSE(cache.reserve(seq, 49));  // 13 window pages, 12 exist
   EXPECT_EQ(cache.pages(seq, 0).size(), 0u);
   EXPECT_TRUE(cache.reserve(seq, 48));
-}
-
-TEST(KvCache, FreshStateWeighsNothing) {
-  KvCache cache(small_plan());
-  const SeqId seq = cache.open();
-  float* state = cache.state(0).row<float>(static_cast<int64_t>(seq));
-  const StateLayout layout = small_plan().states[0];
-  state[0] = 5.f;
-  cache.close(seq);
-  ASSERT_EQ(cache.open(), seq);
-  for (int64_t i = 0; i < layout.plane(); ++i) {
-    EXPECT_EQ(state[i], 0.f);
-    EXPECT_TRUE(std::isinf(state[layout.plane() + i]));
-  }
 }
 
 TEST(KvCache, SaysWhatIsWrong) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/formats/state_layout.h"
+#include "dsv4/model/schedule.h"
 
 namespace dsv4 {
 namespace {
@@ -77,21 +77,22 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
     plan.pools.push_back(pool);
     return static_cast<int>(plan.pools.size()) - 1;
   };
-  const auto add_state = [&](int ratio, int64_t width) {
-    plan.states.push_back({.ratio = ratio, .width = static_cast<int>(width)});
+  const auto add_state = [&](const LayerSpec& spec, int64_t width) {
+    plan.states.push_back(state_layout(spec, width));
     return static_cast<int>(plan.states.size()) - 1;
   };
-  for (const int ratio : config.ratios) {
+  for (const LayerSpec& spec : layer_schedule(config)) {
+    const int ratio = spec.ratio;
     CacheLayout::Layer layer{
         .window = add_pool(entry_pool(config, numerics, kWindowGroup, kWindowPageEntries))};
     if (ratio != 0) {
       const bool csa = ratio == 4;
       layer.entries = add_pool(entry_pool(config, numerics, csa ? kCsaGroup : kHcaGroup,
                                           csa ? kCsaPageEntries : kHcaPageEntries));
-      layer.state = add_state(ratio, config.head_dim);
+      layer.state = add_state(spec, config.head_dim);
       if (csa) {
         layer.keys = add_pool(key_pool(config, numerics));
-        layer.index_state = add_state(ratio, config.index_dim);
+        layer.index_state = add_state(spec, config.index_dim);
       }
     }
     layout.layers.push_back(layer);

@@ -55,7 +55,7 @@ KvRate kv_rate(const ModelConfig& config, Numerics numerics);
 // What a sequence takes however short it is.
 struct SequenceBytes {
   int64_t window = 0;  // pages for W tokens wherever they begin, all layers
-  int64_t states = 0;  // open blocks of the compressors
+  int64_t states = 0;  // newest tokens of the compressors
   int64_t total() const { return window + states; }
 };
 SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics);

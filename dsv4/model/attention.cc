@@ -64,7 +64,7 @@ void append_window(const Layer& layer, Projection& x) {
 TensorView close_entries(const Layer& layer, const CompressorWeights& w, int width,
                          const TensorView& state, Projection& x) {
   Step& step = layer.step;
-  const StateLayout layout{layer.spec.ratio, width};
+  const StateLayout layout = state_layout(layer.spec, width);
   const int64_t closed = layer.entries().closed_rows.dim(0);
   const TensorView e = step.activation({closed, width});
   {

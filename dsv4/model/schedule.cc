@@ -32,6 +32,12 @@ std::vector<LayerSpec> layer_schedule(const ModelConfig& config) {
   return layers;
 }
 
+StateLayout state_layout(const LayerSpec& layer, int64_t width) {
+  return {.ratio = layer.ratio,
+          .width = static_cast<int>(width),
+          .overlap = layer.kind == LayerKind::kCsa};
+}
+
 std::string schedule_text(const std::vector<LayerSpec>& layers) {
   constexpr size_t kMaxPeriod = 4;
   const size_t n = layers.size();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/formats/state_layout.h"
 #include "dsv4/model/config.h"
 
 namespace dsv4 {
@@ -26,6 +27,9 @@ struct LayerSpec {
 };
 
 std::vector<LayerSpec> layer_schedule(const ModelConfig& config);
+
+// Of a compressor with entries of `width` in a layer with compression.
+StateLayout state_layout(const LayerSpec& layer, int64_t width);
 
 // On one line, with what repeats in front of it: "2 x SWA+hash, CSA+hash, 20 x (HCA, CSA)".
 std::string schedule_text(const std::vector<LayerSpec>& layers);

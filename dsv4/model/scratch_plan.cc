@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/formats/state_layout.h"
 #include "dsv4/model/attention.h"
 #include "dsv4/model/projection.h"
 #include "dsv4/model/schedule.h"
@@ -101,14 +100,14 @@ class Walk {
 
   void append_entries(const LayerSpec& spec) {
     const Scratch::Scope scope(scratch_);
-    close_entries(spec.ratio, m_.head_dim);
-    if (spec.kind == LayerKind::kCsa) close_entries(spec.ratio, m_.index_dim);
+    close_entries(spec, m_.head_dim);
+    if (spec.kind == LayerKind::kCsa) close_entries(spec, m_.index_dim);
   }
 
-  void close_entries(int ratio, int64_t width) {
-    activation({closed(ratio), width});  // e
+  void close_entries(const LayerSpec& spec, int64_t width) {
+    activation({closed(spec.ratio), width});  // e
     const Scratch::Scope scope(scratch_);
-    const int64_t columns = StateLayout{ratio, static_cast<int>(width)}.columns();
+    const int64_t columns = state_layout(spec, width).columns();
     take(DType::kF32, {t_, columns});  // kv
     take(DType::kF32, {t_, columns});  // gate
   }
