@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/engine/workspace.h"
+#include "dsv4/model/schedule.h"
 
 namespace dsv4 {
 namespace {
@@ -28,7 +29,11 @@ int64_t device_list_bytes(const ModelConfig& config, Numerics numerics, const Ca
   CacheLimits decode = limits;
   decode.max_batch_tokens = 2 * limits.max_sequences;
   decode.max_sequences = 2 * limits.max_sequences;
-  decode.max_tokens = 2 * std::max(limits.max_tokens, 4 * config.index_topk);
+  for (const CacheGroupSpec& group : cache_groups(config)) {
+    if (group.has_index)
+      decode.max_tokens = std::max(decode.max_tokens, group.ratio * config.index_topk);
+  }
+  decode.max_tokens *= 2;
   const auto lists = [&](const CacheLimits& l) {
     return plan_workspace(config, numerics, l, 0).scratch.lists;
   };

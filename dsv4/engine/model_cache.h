@@ -24,7 +24,8 @@ class ModelCache {
   SequenceRun run(SeqId seq, int64_t first, int64_t count) const;
 
  private:
-  LayerCache view(const ModelConfig& config, int ratio, const CacheLayout::Layer& index) const;
+  LayerCache view(const ModelConfig& config, const LayerSpec& spec,
+                  const CacheLayout::Layer& index) const;
 
   CacheLimits limits_;
   CacheLayout layout_;

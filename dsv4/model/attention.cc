@@ -21,7 +21,7 @@ struct Layer {
   ConstTensorView freqs;  // [rope_dim / 2] f32
   const LayerCache& cache;
 
-  const EntryLists& entries() const { return spec.kind == LayerKind::kCsa ? step.csa : step.hca; }
+  const EntryLists& entries() const { return step.groups[static_cast<size_t>(spec.group)]; }
   void rotate(const TensorView& x, const ConstTensorView& positions, bool inverse = false) const {
     rope(step.context, {.x = x, .positions = positions, .freqs = freqs, .inverse = inverse});
   }
@@ -57,7 +57,7 @@ void append_window(const Layer& layer, Projection& x) {
   rms_norm(step.context,
            {.x = k, .weight = layer.w.kv_norm, .out = k, .eps = step.config.norm_eps});
   layer.rotate(k.reshape({step.num_tokens, 1, d}), step.positions);
-  kv_insert(step.context, {.x = k, .rows = step.window_new, .pool = layer.cache.window});
+  kv_insert(step.context, {.x = k, .rows = step.window().closed_rows, .pool = layer.cache.window});
 }
 
 // Pools the blocks that close in this step; normalised and rotated entries [n, width].
@@ -163,8 +163,9 @@ TensorView select_entries(const Layer& layer, Projection& x, Projection& c) {
 // Which compressed entries the queries attend to; empty for SWA layers and before the first block
 // closes.
 KvList seen_entries(const Layer& layer, Projection& x, Projection& c) {
+  if (layer.spec.kind == LayerKind::kSwa) return {};
   const EntryLists& lists = layer.entries();
-  if (layer.spec.kind == LayerKind::kSwa || lists.max_visible == 0) return {};
+  if (lists.max_visible == 0) return {};
   // With no more entries than the indexer may pick, it picks all of them whatever their scores.
   const bool all = !lists.all_rows.empty();
   return {.pool = layer.cache.entries,
@@ -212,7 +213,7 @@ TensorView attention(Step& step, const LayerSpec& spec, const AttentionWeights& 
 
   const TensorView o = step.activation({step.num_tokens, m.num_heads, m.head_dim});
   sparse_mla(step.context, {.q = q,
-                            .window = {.pool = cache.window, .rows = step.window_seen},
+                            .window = {.pool = cache.window, .rows = step.window().all_rows},
                             .compressed = seen_entries(layer, from_x, from_c),
                             .sink = weights.sink,
                             .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),

@@ -16,9 +16,9 @@ struct SequenceRun {
   int64_t count = 0;     // number of tokens, >= 1
   int64_t position = 0;  // absolute position of the first
   int32_t slot = 0;      // row of the state tensors
-  // Page tables: page of logical entry e is table[e / page_entries]. Room for the new tokens is
-  // there.
-  std::span<const int32_t> window_pages, csa_pages, hca_pages;
+  // [cache group] page tables: logical entry e lies in page table[e / page_entries]. Room for the
+  // new tokens is there.
+  std::vector<std::span<const int32_t>> pages;
 };
 
 struct ForwardBatch {
@@ -29,11 +29,11 @@ struct ForwardBatch {
 
 // One layer's cache, shared by all sequences; pages and slots tell them apart.
 struct LayerCache {
-  KvPool window;           // one row per token of the last W
-  KvPool entries;          // CSA, HCA: one row per compressed entry
+  KvPool window;           // a row per token of the last W
+  KvPool entries;          // CSA, HCA: a row per compressed entry
   IndexPool keys;          // CSA: same page table as entries
   TensorView state;        // [slots, StateLayout.floats()] f32; CSA, HCA
-  TensorView index_state;  // CSA
+  TensorView index_state;  // [slots, StateLayout.floats()] f32; CSA
 };
 
 }  // namespace dsv4

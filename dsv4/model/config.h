@@ -12,6 +12,13 @@
 
 namespace dsv4 {
 
+// How a layer attends to what lies before its window (spec dsv4.md 2).
+enum class LayerKind : uint8_t {
+  kSwa,  // not at all
+  kCsa,  // through compressed entries, of which an indexer chooses the top k
+  kHca   // through all compressed entries
+};
+
 struct ModelConfig {
   int64_t hidden_size = 0;        // D
   int64_t num_layers = 0;         // L
@@ -45,7 +52,8 @@ struct ModelConfig {
   int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 
-  std::vector<int> ratios;        // [L] tokens per compressed entry: 0 SWA, 4 CSA, 128 HCA
+  std::vector<LayerKind> kinds;   // [L]
+  std::vector<int> ratios;        // [L] tokens per compressed entry; 0 for SWA
   std::vector<bool> hash_layers;  // [L] routed by tid2eid
   std::vector<std::string>
       unknown;  // keys of the file that nothing here reads or knows to be harmless

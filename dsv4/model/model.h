@@ -29,6 +29,7 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const std::vector<LayerSpec>& schedule() const { return schedule_; }
+  const std::vector<CacheGroupSpec>& cache_groups() const { return cache_groups_; }
   const ModelWeights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
@@ -56,6 +57,7 @@ class Model {
   std::unique_ptr<Checkpoint> checkpoint_;  // stays at one address: the weights point into it
   ModelConfig config_;
   std::vector<LayerSpec> schedule_;
+  std::vector<CacheGroupSpec> cache_groups_;
   ModelWeights weights_;
   RopeTables rope_;
 };

@@ -107,6 +107,7 @@ ModelConfig cut_config(ModelConfig config, int64_t layers) {
   if (layers < 0 || layers > config.num_layers)
     fail(ErrorCode::kBadInput, "{} layers of a model of {}", layers, config.num_layers);
   config.num_layers = layers;
+  config.kinds.resize(static_cast<size_t>(layers));
   config.ratios.resize(static_cast<size_t>(layers));
   config.hash_layers.resize(static_cast<size_t>(layers));
   return config;
