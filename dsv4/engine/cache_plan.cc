@@ -25,21 +25,21 @@ CachePlan::Pool key_pool(const ModelConfig& c, Numerics numerics, int group, int
 }
 
 // Pages that hold the kept tokens but the next one, and at both ends a page that is not full.
-int64_t sliding_pages(const CacheGroupSpec& group) {
-  return ceil_div(group.keep_tokens - 1, group.page_entries) + 2;
+int64_t sliding_pages(const CacheGroupSpec& group, int64_t max_rollback) {
+  return ceil_div(group.keep_tokens + max_rollback - 1, group.page_entries) + 2;
 }
 
 // All entries are kept; or, where old ones are dropped, a sequence that adds c tokens holds
 // keep_tokens - 1 + c of them at once.
-CachePlan::Group group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
+CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
   const int64_t whole =
       limits.max_sequences * ceil_div(limits.max_tokens / spec.ratio, spec.page_entries);
-  const int64_t sliding = limits.max_sequences * sliding_pages(spec) +
+  const int64_t sliding = limits.max_sequences * sliding_pages(spec, limits.max_rollback) +
                           ceil_div(limits.max_batch_tokens, spec.page_entries);
   return {.tokens_per_entry = spec.ratio,
           .page_entries = spec.page_entries,
           .num_pages = spec.keep_tokens > 0 ? std::min(sliding, whole) : whole,
-          .keep_tokens = spec.keep_tokens};
+          .keep_tokens = spec.keep_tokens > 0 ? spec.keep_tokens + limits.max_rollback : 0};
 }
 
 int64_t entry_bytes(const ModelConfig& c, Numerics numerics) {
@@ -87,7 +87,9 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
     return static_cast<int>(plan.pools.size()) - 1;
   };
   const auto add_state = [&](const LayerSpec& spec, int64_t width) {
-    plan.states.push_back(state_layout(spec, width));
+    StateLayout state = state_layout(spec, width);
+    state.spare = static_cast<int>(limits.max_rollback);
+    plan.states.push_back(state);
     return static_cast<int>(plan.states.size()) - 1;
   };
   for (const LayerSpec& spec : layer_schedule(config)) {
@@ -130,7 +132,7 @@ SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics) {
   SequenceBytes bytes;
   for (const CachePlan::Pool& pool : plan.pools) {
     if (pool.group == kWindowGroup)
-      bytes.window += sliding_pages(window) * pool.page_items * item_bytes(pool.dtype);
+      bytes.window += sliding_pages(window, 0) * pool.page_items * item_bytes(pool.dtype);
   }
   for (const StateLayout& state : plan.states) bytes.states += state.floats() * kFloatBytes;
   return bytes;

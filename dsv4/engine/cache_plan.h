@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "dsv4/cache/kv_cache.h"
+#include "dsv4/cache/pools.h"
 #include "dsv4/formats/index_layout.h"
 #include "dsv4/formats/kv_layout.h"
 #include "dsv4/model/schedule.h"
@@ -27,6 +27,7 @@ struct CacheLimits {
   int max_sequences = 1;
   int64_t max_batch_tokens = 0;  // per step, over all sequences
   int64_t max_logits_rows = 0;   // per step; 0: one a sequence
+  int64_t max_rollback = 0;      // tokens that a sequence can be taken back (speculation)
 };
 
 KvLayout entry_layout(const ModelConfig& config);

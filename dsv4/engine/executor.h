@@ -24,7 +24,8 @@ class Executor {
   // (cache_plan.h, workspace.h).
   Executor(const Model& model, const Context& context, const CacheLimits& limits);
 
-  KvCache& cache() { return cache_.pages(); }
+  PageTables& cache() { return cache_.tables(); }
+  const PageTables& cache() const { return cache_.tables(); }
   std::span<const LayerCache> layers() const { return cache_.layers(); }
   const CacheLimits& limits() const { return cache_.limits(); }
   const Scratch& scratch() const { return runner_->scratch(); }

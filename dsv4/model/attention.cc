@@ -61,10 +61,11 @@ void append_window(const Layer& layer, Projection& x) {
 }
 
 // Pools the blocks that close in this step; normalised and rotated entries [n, width].
-TensorView close_entries(const Layer& layer, const CompressorWeights& w, int width,
-                         const TensorView& state, Projection& x) {
+TensorView close_entries(const Layer& layer, const CompressorWeights& w, const StatePool& state,
+                         Projection& x) {
   Step& step = layer.step;
-  const StateLayout layout = state_layout(layer.spec, width);
+  const StateLayout& layout = state.layout;
+  const int width = layout.width;
   const int64_t closed = layer.entries().closed_rows.dim(0);
   const TensorView e = step.activation({closed, width});
   {
@@ -80,7 +81,7 @@ TensorView close_entries(const Layer& layer, const CompressorWeights& w, int wid
                               .cu_tokens = step.cu_tokens,
                               .start = step.start,
                               .state_slots = step.state_slots,
-                              .state = state,
+                              .state = state.slots,
                               .out = e});
   }
   if (closed == 0) return e;
@@ -95,13 +96,11 @@ void append_entries(const Layer& layer, Projection& x) {
   Step& step = layer.step;
   const ConstTensorView rows = layer.entries().closed_rows;
   const Scratch::Scope scope(step.scratch);
-  const TensorView e = close_entries(layer, layer.w.compressor,
-                                     static_cast<int>(step.config.head_dim), layer.cache.state, x);
+  const TensorView e = close_entries(layer, layer.w.compressor, layer.cache.state, x);
   if (rows.dim(0) > 0) kv_insert(step.context, {.x = e, .rows = rows, .pool = layer.cache.entries});
   if (layer.spec.kind != LayerKind::kCsa) return;
   const TensorView keys =
-      close_entries(layer, layer.w.indexer.compressor, static_cast<int>(step.config.index_dim),
-                    layer.cache.index_state, x);
+      close_entries(layer, layer.w.indexer.compressor, layer.cache.index_state, x);
   if (rows.dim(0) == 0) return;
   if (step.official()) hadamard(step.context, {.x = keys, .out = keys});
   index_insert(step.context, {.x = keys, .rows = rows, .pool = layer.cache.keys});

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "dsv4/formats/state_layout.h"
 #include "dsv4/ops/pools.h"
 
 namespace dsv4 {
@@ -27,13 +28,19 @@ struct ForwardBatch {
   std::vector<int32_t> logits_rows;  // indices into ids whose logits are wanted, in output order
 };
 
+// States of one compressor, a slot per sequence.
+struct StatePool {
+  TensorView slots;  // [slots, layout.floats()] f32
+  StateLayout layout;
+};
+
 // One layer's cache, shared by all sequences; pages and slots tell them apart.
 struct LayerCache {
-  KvPool window;           // a row per token of the last W
-  KvPool entries;          // CSA, HCA: a row per compressed entry
-  IndexPool keys;          // CSA: same page table as entries
-  TensorView state;        // [slots, StateLayout.floats()] f32; CSA, HCA
-  TensorView index_state;  // [slots, StateLayout.floats()] f32; CSA
+  KvPool window;          // a row per token of the last W
+  KvPool entries;         // CSA, HCA: a row per compressed entry
+  IndexPool keys;         // CSA: same page table as entries
+  StatePool state;        // CSA, HCA
+  StatePool index_state;  // CSA
 };
 
 }  // namespace dsv4

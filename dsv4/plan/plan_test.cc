@@ -128,7 +128,7 @@ TEST(Plan, CacheIsWhatTheEngineAllocates) {
     int64_t bytes = 0;
     for (const LayerCache& layer : cache.layers()) {
       for (const TensorView& view : {layer.window.pages, layer.entries.pages, layer.keys.pages,
-                                     layer.state, layer.index_state})
+                                     layer.state.slots, layer.index_state.slots})
         bytes += view.empty() ? 0 : view.bytes();
     }
     EXPECT_EQ(bytes, plan_cache(c, numerics, limits).plan.bytes());

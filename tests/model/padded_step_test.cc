@@ -23,7 +23,7 @@ class Stepper {
         cache_(model.config(), numerics,
                {.max_tokens = kContext, .max_sequences = kSequences, .max_batch_tokens = 512},
                host_memory()) {
-    for (int i = 0; i < kSequences; ++i) sequences_.push_back(cache_.pages().open());
+    for (int i = 0; i < kSequences; ++i) sequences_.push_back(cache_.tables().open());
   }
 
   // Feeds ids[i] to sequence i; logits of the last token of each. [kSequences, V]
@@ -31,7 +31,7 @@ class Stepper {
     ForwardBatch batch;
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto count = static_cast<int64_t>(ids[i].size());
-      EXPECT_TRUE(cache_.pages().reserve(sequences_[i], count));
+      EXPECT_TRUE(cache_.tables().reserve(sequences_[i], count));
       batch.runs.push_back(
           cache_.run(sequences_[i], static_cast<int64_t>(batch.ids.size()), count));
       batch.ids.insert(batch.ids.end(), ids[i].begin(), ids[i].end());
@@ -45,7 +45,7 @@ class Stepper {
                           StepLists(scratch_), scratch_);
     model_.forward(step, cache_.layers(), logits);
     for (size_t i = 0; i < ids.size(); ++i)
-      cache_.pages().commit(sequences_[i], static_cast<int64_t>(ids[i].size()));
+      cache_.tables().commit(sequences_[i], static_cast<int64_t>(ids[i].size()));
     return logits;
   }
 
