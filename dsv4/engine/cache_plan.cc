@@ -32,13 +32,15 @@ int64_t sliding_pages(const CacheGroupSpec& group, int64_t max_rollback) {
 // All entries are kept; or, where old ones are dropped, a sequence that adds c tokens holds
 // keep_tokens - 1 + c of them at once.
 CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
-  const int64_t whole =
-      limits.max_sequences * ceil_div(limits.max_tokens / spec.ratio, spec.page_entries);
+  const int64_t longest = ceil_div(limits.max_tokens / spec.ratio, spec.page_entries);
+  const int64_t shared = ceil_div(limits.cache_tokens / spec.ratio, spec.page_entries);
+  const int64_t all = limits.max_sequences * longest;
+  const int64_t whole = limits.cache_tokens == 0 ? all : std::clamp(shared, longest, all);
   const int64_t sliding = limits.max_sequences * sliding_pages(spec, limits.max_rollback) +
                           ceil_div(limits.max_batch_tokens, spec.page_entries);
   return {.tokens_per_entry = spec.ratio,
           .page_entries = spec.page_entries,
-          .num_pages = spec.keep_tokens > 0 ? std::min(sliding, whole) : whole,
+          .num_pages = spec.keep_tokens > 0 ? std::min(sliding, all) : whole,
           .keep_tokens = spec.keep_tokens > 0 ? spec.keep_tokens + limits.max_rollback : 0};
 }
 

@@ -27,6 +27,7 @@ struct CacheLimits {
   int max_sequences = 1;
   int64_t max_batch_tokens = 0;  // per step, over all sequences
   int64_t max_logits_rows = 0;   // per step; 0: one a sequence
+  int64_t cache_tokens = 0;      // of all sequences together; 0: max_tokens for each of them
   int64_t max_rollback = 0;      // tokens that a sequence can be taken back (speculation)
 };
 

@@ -1,21 +1,22 @@
 // The public engine: token ids in, token ids out, one step() at a time. Text and threads live
 // above.
 //
-//   submit --> waiting --(a slot is free)--> prefill, in chunks --> decode --> finished
+//   submit --> waiting --(slot and pages)--> prefill, in chunks --> decode --> finished
+//                 ^                                                   |
+//                 +--------------(preempted: pages ran out)-----------+
 //
-// Every step first advances all decoding requests by one token, then spends what is left of the
-// batch on prompts, oldest request first. A slot's cache holds `max_tokens`, checked at submit, so
-// an admitted request never runs out of room.
+// scheduler.h decides who runs in a step. A preempted request keeps its answer and its place in the
+// order of arrival, and later computes its tokens again: the answer is the same.
 
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <span>
 #include <vector>
 
 #include "dsv4/engine/executor.h"
+#include "dsv4/engine/scheduler.h"
 #include "dsv4/ops/sample/sample.h"
 
 namespace dsv4 {
@@ -23,8 +24,11 @@ namespace dsv4 {
 struct EngineOptions {
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false;  // use batch invariant rows only
-  int64_t max_tokens = 4096;   // cache of one sequence: prompt and answer
+  int64_t max_tokens = 4096;   // of one sequence at most: prompt and answer
   int max_sequences = 1;
+  // Cache of all sequences together, at least max_tokens; 0: max_tokens for each of them, so that
+  // no request is preempted.
+  int64_t cache_tokens = 0;
   int64_t max_batch_tokens = 512;  // tokens of one step
 };
 
@@ -54,10 +58,11 @@ class TokenSink {
 };
 
 struct EngineStats {
-  int64_t prefill_tokens = 0;  // prompt tokens that went through the network
+  int64_t prefill_tokens = 0;  // prompt tokens that went through the network, and recomputed ones
   int64_t decode_tokens = 0;   // generated tokens that did, in steps without prompt tokens
   double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
   int64_t steps = 0;
+  int64_t preemptions = 0;
 };
 
 class Engine {
@@ -77,15 +82,15 @@ class Engine {
  private:
   struct Request {
     RequestId id{};
-    std::vector<int32_t> prompt;
+    std::vector<int32_t> tokens;  // the prompt and the answer so far
     GenerateParams params;
     TokenSink* sink = nullptr;
-    SeqId seq{};
-    int64_t prefilled = 0;  // prompt tokens in the cache
+    SeqId seq{};         // while it runs
+    int64_t cached = 0;  // tokens in the cache
     int64_t generated = 0;
-    int32_t last = 0;  // newest token, not yet in the cache
     bool cancelled = false;
-    bool decoding() const { return prefilled == static_cast<int64_t>(prompt.size()); }
+    int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+    bool decoding() const { return generated > 0 && cached + 1 == length(); }
   };
   struct Batch {
     struct Chunk {
@@ -93,8 +98,9 @@ class Engine {
       int64_t count;
     };
     std::vector<Work> work;
-    std::vector<Chunk> chunks;      // prompt tokens, counted as prefilled once the step has run
-    std::vector<Request*> sampled;  // who gets logits, in the order of the rows
+    std::vector<Chunk> chunks;      // of the work, in its order
+    int64_t prefill_tokens = 0;     // in chunks of requests that do not decode
+    std::vector<Request*> sampled;  // those that get logits, in the order of the rows
   };
   // What a sink will hear at the end of the step.
   struct Event {
@@ -107,8 +113,12 @@ class Engine {
     Finish why;
   };
   void drop_cancelled(std::vector<Event>& events);
-  void admit();
-  Batch schedule();
+  Schedule plan_step() const;
+  // Opens and closes sequences so that the first `num_running` requests run.
+  void set_running(size_t num_running);
+  Batch make_batch(const Schedule& plan);
+  // index: its place in the order of arrival
+  std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);
   void run_batch(std::vector<Event>& events);
   std::vector<Sampled> sample(const Batch& batch);
   // Tokens to their requests; finished requests leave.
@@ -119,8 +129,8 @@ class Engine {
   const Model& model_;
   EngineOptions options_;
   Executor executor_;
-  std::deque<Request> waiting_;
-  std::list<Request> running_;
+  std::list<Request> requests_;  // in order of arrival
+  size_t num_running_ = 0;       // the first so many run
   uint64_t next_id_ = 1;
   bool broken_ = false;
   EngineStats stats_;
