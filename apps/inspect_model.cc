@@ -108,7 +108,7 @@ void print_names(const char* what, const std::vector<std::string>& names, const 
 
 void inspect_model(const std::string& name_or_folder, bool json) {
   const Model model = Model::load(find_model(name_or_folder));
-  const WeightSummary weights = summarise(convert_list(stored_tensors(model.checkpoint()), {}));
+  const WeightSummary weights = summarize(convert_list(stored_tensors(model.checkpoint()), {}));
   const std::optional<Ledger> ledger = read_ledger(model.checkpoint().folder());
   if (json) {
     fmt::print("{}\n", dump(describe(model, weights, ledger)));

@@ -1,5 +1,5 @@
-// Page tables of all sequences: lengths, tables and reference counts. Bookkeeping on the host that
-// knows neither the model nor any memory; pools.h holds what the pages stand for.
+// Page tables of all sequences: lengths, tables and reference counts. This is bookkeeping on the
+// host without the model and without memory; the memory of the pages is in pools.h.
 //
 //   group   entries that appear at one rate, so that one table per sequence serves all of them
 //   table   page of entries p * page_entries ..., by logical page p; -1 once it was given back
@@ -39,7 +39,7 @@ struct PagePrefix {
 class PageTables {
  public:
   // max_rollback: by how many tokens truncate() can shorten a sequence. The groups' keep_tokens and
-  // whatever else remembers tokens must allow for it.
+  // the compressor states must have room for them.
   PageTables(std::span<const CacheGroup> groups, int max_sequences, int64_t max_rollback = 0);
 
   SeqId open();           // throws kResource when all slots are in use

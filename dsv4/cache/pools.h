@@ -1,5 +1,5 @@
-// Memory of a cache on one device: pools of pages and compressor states. Which page belongs to whom
-// is in page_tables.h.
+// Memory of a cache on one device: pools of pages, and compressor states. page_tables.h knows which
+// sequence holds which page.
 //
 //   pool    one tensor [num_pages, page_items] of a group: one layer's rows
 //   state   one tensor [max_sequences, floats]: one compressor's newest tokens, a slot per sequence

@@ -24,13 +24,13 @@ CachePlan::Pool key_pool(const ModelConfig& c, Numerics numerics, int group, int
   return {group, DType::kU8, layout.page_bytes(page_entries)};
 }
 
-// Pages that hold the kept tokens but the next one, and at both ends a page that is not full.
+// Pages that a sequence holds of a group that drops old entries: those of keep_tokens - 1 tokens,
+// and one more at each end, because pages do not begin where the kept tokens begin.
 int64_t sliding_pages(const CacheGroupSpec& group, int64_t max_rollback) {
   return ceil_div(group.keep_tokens + max_rollback - 1, group.page_entries) + 2;
 }
 
-// All entries are kept; or, where old ones are dropped, a sequence that adds c tokens holds
-// keep_tokens - 1 + c of them at once.
+// A group that drops old entries must also hold the tokens of a step until they are dropped.
 CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
   const int64_t longest = ceil_div(limits.max_tokens / spec.ratio, spec.page_entries);
   const int64_t shared = ceil_div(limits.cache_tokens / spec.ratio, spec.page_entries);

@@ -1,11 +1,11 @@
-// What the cache of a model holds, computed before anything is allocated: ModelCache allocates this
-// plan, `dsv4 plan` adds it up.
+// Sizes of everything that the cache of a model owns, computed before anything is allocated.
+// ModelCache allocates this plan; `dsv4 plan` adds it up.
 //
 //   window group   1 token an entry, the last W tokens of a sequence
 //   CSA group      r tokens an entry; attention entries and indexer keys share page numbers
 //   HCA group      r tokens an entry
 //
-// Which groups there are and what r is follows from the config (model/schedule.h).
+// The groups and their r follow from the config (model/schedule.h).
 // Official numerics stores packed rows (584 bytes an entry and 68 an indexer key at the released
 // dims, spec dsv4.md 12.2, 12.3), exact numerics plain f32.
 
@@ -34,7 +34,7 @@ struct CacheLimits {
 KvLayout entry_layout(const ModelConfig& config);
 IndexLayoutFp4 key_layout(const ModelConfig& config);
 
-// The pages and states of all layers, and which of them are whose.
+// The pools and states of all layers, and for each layer which of them are its own.
 struct CacheLayout {
   struct Layer {  // indices of CachePlan::pools and states; -1: has none
     int window = -1, entries = -1, keys = -1, state = -1, index_state = -1;
@@ -56,7 +56,7 @@ struct KvRate {
 };
 KvRate kv_rate(const ModelConfig& config, Numerics numerics);
 
-// What a sequence takes however short it is.
+// Bytes of a sequence that do not depend on its length.
 struct SequenceBytes {
   int64_t window = 0;  // pages for W tokens wherever they begin, all layers
   int64_t states = 0;  // newest tokens of the compressors
@@ -64,9 +64,9 @@ struct SequenceBytes {
 };
 SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics);
 
-// What a prefix that ends with a block of every group needs beside its entries to be continued: the
-// window's rows and, for compressors with overlap, the first half of the columns of the last block,
-// kv and gate (spec 5.3).
+// A prefix that ends on a block boundary of every group is continued from its entries and these
+// bytes: the window's rows and, for compressors with overlap, the first half of the columns of the
+// last block, kv and gate (spec 5.3).
 int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics);
 
 }  // namespace dsv4

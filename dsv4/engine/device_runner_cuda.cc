@@ -1,12 +1,12 @@
 // The runner of a device.
 //
-//   lists     built in page-locked memory, brought over in one copy (model/step_lists.h)
+//   lists     built in page-locked memory, one copy to the device per step (model/step_lists.h)
 //   decode    steps of up to 8 tokens per sequence, all of whose logits are wanted (one token, or
 //             one and the drafts to verify), are padded to a few sizes and captured: the first of a
 //             size runs kernel by kernel (which also makes every workspace as large as it gets),
-//             the second is recorded, and all further ones are one graph launch
-//   prefill   kernel by kernel; the host is ahead of the device all the time
-//   sample    on the device; the one wait of a step is for the chosen ids
+//             the second is captured, and all further ones are one graph launch
+//   prefill   kernel by kernel; the host enqueues ahead of the device
+//   sample    on the device; the only wait of a step is for the sampled ids
 
 #include <bit>
 #include <map>
@@ -62,8 +62,8 @@ class DeviceRunner : public Runner {
   void wait() override { device_.wait(); }
 
  private:
-  // A decode step of one size: seen once, then captured. Its addresses hold as long as `workspace`,
-  // the bytes of all scratch, and `logits` are what they were then.
+  // A decode step of one size: run once, then captured. The graph's addresses are valid as long as
+  // `workspace`, the bytes of all scratch, and `logits` are the same as at capture.
   struct Captured {
     std::optional<Graph> graph;
     int64_t workspace = 0;

@@ -15,7 +15,7 @@ constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 constexpr int64_t kLibraryBytes = int64_t{32} << 20;
 
 // ops/experts keeps gate, up, hidden and output of every (token, expert) pair of a call, and the
-// quantised input.
+// quantized input.
 int64_t experts_bytes(const ModelConfig& m, int64_t tokens) {
   const int64_t inner = m.expert_dim * std::max<int64_t>(1, m.shared_experts);
   const int64_t pairs = tokens * m.experts_per_token;

@@ -108,7 +108,7 @@ std::list<Engine::Request>::iterator Engine::remove(std::list<Request>::iterator
 }
 
 Schedule Engine::plan_step() const {
-  // Those that run and those that could.
+  // Requests after these cannot run in this step: there are no more slots.
   const size_t slots = static_cast<size_t>(options_.max_sequences);
   std::vector<ScheduledRequest> requests;
   for (const Request& request : requests_) {

@@ -1,5 +1,5 @@
-// The public engine: token ids in, token ids out, one step() at a time. Text and threads live
-// above.
+// The public engine: token ids in, token ids out, one step() at a time. The layers above own text
+// and threads.
 //
 //   submit --> waiting --(slot and pages)--> prefill, in chunks --> decode --> finished
 //                 ^                                                   |
@@ -32,8 +32,8 @@ struct EngineOptions {
   int64_t max_batch_tokens = 512;  // tokens of one step
 };
 
-// Of the cache that an engine with these options reserves. Throws what its constructor throws for
-// options that do not fit the model.
+// Bytes of the cache that an engine with these options allocates. Throws what its constructor
+// throws for options that do not fit the model.
 int64_t cache_bytes(const Model& model, const EngineOptions& options);
 
 struct GenerateParams {
@@ -47,9 +47,9 @@ const char* name(Finish finish);
 
 enum class RequestId : uint64_t {};
 
-// Called at the end of step(), on the thread that called it, when the engine's own state is
-// settled: a sink may submit and cancel. What it throws leaves step(); the tokens of the other
-// sinks of that step are lost to them, the engine goes on.
+// Called at the end of step(), on the thread that called step(), when the engine's state is
+// consistent: a sink may submit and cancel. An exception of a sink leaves step(); the other sinks
+// do not get the tokens of that step, but the engine can continue.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -74,8 +74,8 @@ class Engine {
   RequestId submit(std::span<const int32_t> prompt, const GenerateParams& params, TokenSink& sink);
   // Takes effect at the next step(), so a sink may call it. Unknown or finished ids are ignored.
   void cancel(RequestId id);
-  // One batch. False: nothing is left to do. After a step that threw from inside the network every
-  // further one throws: the caches can no longer be trusted.
+  // Runs one batch. Returns false when no work is left. After a step that threw from inside the
+  // network every further step throws, because the caches may be half-written.
   bool step();
   const EngineStats& stats() const { return stats_; }
 
@@ -102,7 +102,7 @@ class Engine {
     int64_t prefill_tokens = 0;     // in chunks of requests that do not decode
     std::vector<Request*> sampled;  // those that get logits, in the order of the rows
   };
-  // What a sink will hear at the end of the step.
+  // What a sink receives at the end of the step.
   struct Event {
     TokenSink* sink;
     RequestId id;
@@ -121,9 +121,9 @@ class Engine {
   std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);
   void run_batch(std::vector<Event>& events);
   std::vector<Sampled> sample(const Batch& batch);
-  // Tokens to their requests; finished requests leave.
+  // Gives each request its token and removes finished requests.
   void deliver(const Batch& batch, std::span<const Sampled> tokens, std::vector<Event>& events);
-  // Takes the token into the request and says what the sink will hear.
+  // Appends the token to the request and returns what its sink receives.
   static Event accept(Request& request, int32_t token, float logprob);
 
   const Model& model_;

@@ -6,7 +6,8 @@
 //      and pages allow.
 //   3. Waiting requests are admitted in order of arrival, as long as a slot and budget are left and
 //      the pages suffice for what all running requests and the new one are expected to need: their
-//      tokens and the next `lookahead` tokens of their answers. The only request always runs.
+//      tokens and the next `lookahead` tokens of their answers. A request that would run alone is
+//      always admitted.
 //
 // A preempted request later computes its prompt and its answer so far again, in any chunks, which
 // gives the bits that it had. No request starves: the oldest one is never preempted, so it
@@ -29,8 +30,8 @@ struct ScheduledRequest {
   int64_t tokens = 0;       // known: the prompt and the answer so far
   int64_t cached = 0;       // of them in the cache; 0 while it waits
   int64_t answer_left = 0;  // tokens that the answer may still get
-  // All but the newest token of its answer are cached. Otherwise it computes a prompt (or its
-  // tokens again) and is given chunks.
+  // Everything but the newest token of its answer is cached. Otherwise it is computing its prompt,
+  // or after a preemption all its tokens again, in chunks.
   bool decoding = false;
 };
 

@@ -36,7 +36,7 @@ TensorView latent_query(const Layer& layer, Projection& x) {
   return c;
 }
 
-// c -> [T, H, d], normalised per head and rotated.
+// c -> [T, H, d], normalized per head and rotated.
 TensorView queries(const Layer& layer, Projection& c) {
   Step& step = layer.step;
   const ModelConfig& m = step.config;
@@ -60,7 +60,7 @@ void append_window(const Layer& layer, Projection& x) {
   kv_insert(step.context, {.x = k, .rows = step.window().closed_rows, .pool = layer.cache.window});
 }
 
-// Pools the blocks that close in this step; normalised and rotated entries [n, width].
+// Pools the blocks that close in this step; normalized and rotated entries [n, width].
 TensorView close_entries(const Layer& layer, const CompressorWeights& w, const StatePool& state,
                          Projection& x) {
   Step& step = layer.step;

@@ -1,4 +1,4 @@
-// What one forward step works on: tokens of several sequences, and where their cache rows lie.
+// The input of one forward step: tokens of several sequences and the pages of their caches.
 
 #pragma once
 
@@ -34,7 +34,7 @@ struct StatePool {
   StateLayout layout;
 };
 
-// One layer's cache, shared by all sequences; pages and slots tell them apart.
+// One layer's cache, shared by all sequences. Each sequence has its own pages and its own slot.
 struct LayerCache {
   KvPool window;          // a row per token of the last W
   KvPool entries;         // CSA, HCA: a row per compressed entry

@@ -135,7 +135,7 @@ void read_dims(Reader& in, ModelConfig& c) {
 }
 
 void read_scalars(Reader& in, ModelConfig& c) {
-  c.normalise_weights = in.boolean("norm_topk_prob", true);
+  c.normalize_weights = in.boolean("norm_topk_prob", true);
   c.route_scale = static_cast<float>(in.number("routed_scaling_factor", 0, 1e6));
   c.swiglu_limit = static_cast<float>(in.number("swiglu_limit", 0, 1e6));
   c.hc_eps = static_cast<float>(in.number("hc_eps", 0, 1));

@@ -37,7 +37,7 @@ struct ModelConfig {
   int64_t experts_per_token = 0;  // k
   int64_t expert_dim = 0;         // I
   int64_t shared_experts = 0;
-  bool normalise_weights = true;  // norm_topk_prob
+  bool normalize_weights = true;  // norm_topk_prob
   float route_scale = 1.f;
   float swiglu_limit = 0.f;  // 0: no clamp
   int64_t hc_mult = 0;       // M
@@ -48,7 +48,7 @@ struct ModelConfig {
   double compress_rope_theta = 0;  // layers with compression
   YarnParams yarn;                 // of the compressed layers
   int64_t max_positions = 0;
-  int64_t mtp_layers = 0;  // announced drafter blocks; recognised, not run
+  int64_t mtp_layers = 0;  // announced drafter blocks; recognized, not run
   int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 

@@ -127,7 +127,7 @@ void check_official_numerics(const ModelConfig& config) {
   const int64_t nope = config.head_dim - config.rope_dim;
   if (nope % KvLayout{}.group() != 0) {
     fail(ErrorCode::kUnsupported,
-         "official numerics quantises keys in groups of {}, but head_dim - qk_rope_head_dim = {}; "
+         "official numerics quantizes keys in groups of {}, but head_dim - qk_rope_head_dim = {}; "
          "use --numerics exact",
          KvLayout{}.group(), nope);
   }

@@ -16,9 +16,9 @@
 
 namespace dsv4 {
 
-// Sizes of the lists. A step may be made larger than its batch: what is too much is filled so that
-// ops pass over it (rows -1, nothing visible, empty runs). Steps of equal extents differ in
-// contents only, so one captured graph serves them all.
+// Sizes of the lists. A step may be larger than its batch: the excess is filled so that ops skip it
+// (rows -1, nothing visible, empty runs). Steps of equal extents differ in contents only, so one
+// captured graph serves them all.
 struct StepExtents {
   struct Group {
     int64_t closed = 0;   // entries that close

@@ -65,7 +65,7 @@ void fill_hash_table(const TensorView& table, int64_t num_experts, Rng& rng) {
   }
 }
 
-// near_identity: large diagonal of the stream-mixing matrix behind the pre and post weights.
+// near_identity: large diagonal of the stream-mixing matrix after the pre and post weights.
 void fill_hyper_base(const TensorView& base, int64_t m) {
   constexpr float kDiagonal = 4.f;
   if (base.numel() != m * (2 + m)) return;  // hc_head has pre weights only

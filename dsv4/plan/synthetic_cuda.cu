@@ -81,7 +81,7 @@ __device__ void pack(const IndexLayoutFp4& layout, const float* x, uint8_t* page
 
 constexpr int kMaxWidth = 1024;  // dims of a cache row
 // Rows are put together in shared memory: arrays of a thread would make the driver set aside local
-// memory for every thread that the card can hold.
+// memory for every thread that the GPU can hold.
 constexpr int kRowThreads = 16;
 
 template <class Layout>

@@ -53,7 +53,7 @@ void add(Amount& sum, const Amount& more) {
 
 }  // namespace
 
-WeightSummary summarise(const ConvertList& list) {
+WeightSummary summarize(const ConvertList& list) {
   WeightSummary summary{.idle = list.idle};
   for (const OutputItem& item : list.items) {
     Amount amount{.values = item.n * item.k};

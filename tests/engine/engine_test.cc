@@ -239,7 +239,7 @@ TEST_F(EngineTest, OfficialNumericsNamesTheDimThatDoesNotFit) {
     FAIL() << "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),
-              "official numerics quantises keys in groups of 64, but head_dim - qk_rope_head_dim = "
+              "official numerics quantizes keys in groups of 64, but head_dim - qk_rope_head_dim = "
               "24; use --numerics exact");
   }
 }
