@@ -10,7 +10,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/device_workspace.h"
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4::apps {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dsv4/engine/executor.h"
-#include "dsv4/engine/probe.h"
+#include "dsv4/plan/probe.h"
 
 namespace CLI {
 class App;

@@ -11,8 +11,8 @@
 #include "apps/common.h"
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
-#include "dsv4/engine/step_cost.h"
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/step_cost.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4::apps {
 namespace {

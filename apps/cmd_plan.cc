@@ -1,6 +1,8 @@
 // dsv4 plan MODEL|--synthetic flash|pro: what a model takes, and which machines hold it.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -10,9 +12,9 @@
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/convert/stored_tensors.h"
-#include "dsv4/engine/plan.h"
 #include "dsv4/model/model.h"
 #include "dsv4/model/released.h"
+#include "dsv4/plan/plan.h"
 
 namespace dsv4::apps {
 namespace {
@@ -89,6 +91,18 @@ Json fit_json(const MachineFit& item) {
           {"max_sequences", fit.max_sequences}};
 }
 
+Json kv_parts(const KvRate& rate) {
+  Json parts;
+  for (const KvRate::Group& group : rate.groups) {
+    std::string key = group.name + "_entries";
+    std::transform(key.begin(), key.end(), key.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    parts[key] = group.entries;
+  }
+  parts["index_keys"] = rate.index_keys();
+  return parts;
+}
+
 void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
                 const std::vector<MachineFit>& fits) {
   const PlanRequest& request = plan.request;
@@ -109,10 +123,7 @@ void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& pl
       {"unconverted_weights", plan.weights.kept},
       {"idle_rules", plan.weights.idle},
       {"kv_bytes_per_token", plan.kv_rate.total()},
-      {"kv_parts",
-       {{"csa_entries", plan.kv_rate.csa_entries},
-        {"index_keys", plan.kv_rate.index_keys},
-        {"hca_entries", plan.kv_rate.hca_entries}}},
+      {"kv_parts", kv_parts(plan.kv_rate)},
       {"bytes_per_sequence", plan.sequence.total()},
       {"sequence_parts", {{"window", plan.sequence.window}, {"states", plan.sequence.states}}},
       {"cache_bytes", plan.cache_bytes},
@@ -148,10 +159,13 @@ void print_memory(const MemoryPlan& plan) {
   const PlanRequest& request = plan.request;
   fmt::print("cache      {:>11}  {} x {} tokens, {} numerics\n", size_text(plan.cache_bytes),
              request.sequences, request.context, name(request.numerics));
-  fmt::print(
-      "  a token    {:>8.2f} B   CSA entries {:.2f}, indexer keys {:.2f}, HCA entries {:.2f}\n",
-      plan.kv_rate.total(), plan.kv_rate.csa_entries, plan.kv_rate.index_keys,
-      plan.kv_rate.hca_entries);
+  std::string parts;
+  for (const KvRate::Group& group : plan.kv_rate.groups) {
+    parts +=
+        fmt::format("{}{} entries {:.2f}", parts.empty() ? "" : ", ", group.name, group.entries);
+    if (group.index_keys > 0) parts += fmt::format(", indexer keys {:.2f}", group.index_keys);
+  }
+  fmt::print("  a token    {:>8.2f} B   {}\n", plan.kv_rate.total(), parts);
   fmt::print("  a sequence {:>10}   window {}, compressor states {}\n",
              size_text(plan.sequence.total()), size_text(plan.sequence.window),
              size_text(plan.sequence.states));

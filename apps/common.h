@@ -37,7 +37,7 @@ void add_device(CLI::App& command, std::string& device);
 // is read.
 Model load_model(const std::string& folder, const std::string& device);
 // Its weights travel behind a progress bar. Refused before that when they and a cache of so many
-// bytes do not fit the card. Null: the model stays on the host.
+// bytes do not fit the GPU. Null: the model stays on the host.
 void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes);
 
 // A finite number in [low, high]; CLI::Range lets NaN through.

@@ -5,8 +5,8 @@
 #include "dsv4/base/error.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/convert/stored_tensors.h"
-#include "dsv4/engine/weight_summary.h"
 #include "dsv4/model/model.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4::apps {
 namespace {
@@ -108,7 +108,7 @@ void print_names(const char* what, const std::vector<std::string>& names, const 
 
 void inspect_model(const std::string& name_or_folder, bool json) {
   const Model model = Model::load(find_model(name_or_folder));
-  const WeightSummary weights = summarise(convert_list(stored_tensors(model.checkpoint()), {}));
+  const WeightSummary weights = summarize(convert_list(stored_tensors(model.checkpoint()), {}));
   const std::optional<Ledger> ledger = read_ledger(model.checkpoint().folder());
   if (json) {
     fmt::print("{}\n", dump(describe(model, weights, ledger)));

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "dsv4/engine/weight_summary.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4::apps {
 

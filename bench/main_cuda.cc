@@ -16,7 +16,7 @@
 #include "bench/op_bench.h"
 #include "dsv4/base/error.h"
 #include "dsv4/device/error.h"
-#include "dsv4/engine/probe.h"
+#include "dsv4/plan/probe.h"
 
 namespace dsv4::bench {
 namespace {

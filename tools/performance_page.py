@@ -157,7 +157,7 @@ def gpu_section(gpu):
     lines = [f"# Performance: {decode['device']}", "", MADE, "",
              f"`tools/gpu_check.sh`, driver for {decode['driver']}. Peaks measured in the same run: copy {decode['copy_bytes_per_s'] / 1e9:.0f} GB/s, bf16 "
              f"{decode['matrix_flops_per_s'] / 1e12:.0f} TFLOP/s. Shares are of the bytes that a step must read and the flops that it must do "
-             "(`engine/step_cost.h`).", "", f"Decode, {what_ran(decode)}:", "",
+             "(`plan/step_cost.h`).", "", f"Decode, {what_ran(decode)}:", "",
              "| batch | context | step | tokens/s | % of copy bandwidth |", "|---|---|---|---|---|", *decode_rows(decode), "",
              f"Prefill, {what_ran(prefill)}:", "",
              "| prompt | chunk | time | tokens/s | % of bf16 peak |", "|---|---|---|---|---|", *prefill_rows(prefill), ""]

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/formats/state_layout.h"
+#include "dsv4/model/schedule.h"
 
 namespace dsv4 {
 namespace {
@@ -17,34 +17,31 @@ CachePlan::Pool entry_pool(const ModelConfig& c, Numerics numerics, int group, i
   return {group, DType::kU8, layout.page_bytes(page_entries)};
 }
 
-CachePlan::Pool key_pool(const ModelConfig& c, Numerics numerics) {
+CachePlan::Pool key_pool(const ModelConfig& c, Numerics numerics, int group, int page_entries) {
   const IndexLayoutFp4 layout = key_layout(c);
   if (numerics == Numerics::kExact)
-    return {kCsaGroup, DType::kF32, int64_t{kCsaPageEntries} * layout.width};
-  return {kCsaGroup, DType::kU8, layout.page_bytes(kCsaPageEntries)};
+    return {group, DType::kF32, int64_t{page_entries} * layout.width};
+  return {group, DType::kU8, layout.page_bytes(page_entries)};
 }
 
-// Pages of a group that keeps everything.
-CachePlan::Group whole_group(int ratio, int page_entries, const CacheLimits& limits) {
-  return {.tokens_per_entry = ratio,
-          .page_entries = page_entries,
-          .num_pages = limits.max_sequences * ceil_div(limits.max_tokens / ratio, page_entries)};
+// Pages that a sequence holds of a group that drops old entries: those of keep_tokens - 1 tokens,
+// and one more at each end, because pages do not begin where the kept tokens begin.
+int64_t sliding_pages(const CacheGroupSpec& group, int64_t max_rollback) {
+  return ceil_div(group.keep_tokens + max_rollback - 1, group.page_entries) + 2;
 }
 
-// The W - 1 tokens before the next one, and at both ends a page that is not full.
-int64_t window_pages(int64_t window) {
-  return ceil_div(window - 1, kWindowPageEntries) + 2;
-}
-
-// A sequence that adds c tokens holds W - 1 + c tokens at once.
-CachePlan::Group window_group(int64_t window, const CacheLimits& limits) {
-  const int64_t sliding = limits.max_sequences * window_pages(window) +
-                          ceil_div(limits.max_batch_tokens, kWindowPageEntries);
-  const int64_t whole = limits.max_sequences * ceil_div(limits.max_tokens, kWindowPageEntries);
-  return {.tokens_per_entry = 1,
-          .page_entries = kWindowPageEntries,
-          .num_pages = std::min(sliding, whole),
-          .keep_tokens = window};
+// A group that drops old entries must also hold the tokens of a step until they are dropped.
+CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
+  const int64_t longest = ceil_div(limits.max_tokens / spec.ratio, spec.page_entries);
+  const int64_t shared = ceil_div(limits.cache_tokens / spec.ratio, spec.page_entries);
+  const int64_t all = limits.max_sequences * longest;
+  const int64_t whole = limits.cache_tokens == 0 ? all : std::clamp(shared, longest, all);
+  const int64_t sliding = limits.max_sequences * sliding_pages(spec, limits.max_rollback) +
+                          ceil_div(limits.max_batch_tokens, spec.page_entries);
+  return {.tokens_per_entry = spec.ratio,
+          .page_entries = spec.page_entries,
+          .num_pages = spec.keep_tokens > 0 ? std::min(sliding, all) : whole,
+          .keep_tokens = spec.keep_tokens > 0 ? spec.keep_tokens + limits.max_rollback : 0};
 }
 
 int64_t entry_bytes(const ModelConfig& c, Numerics numerics) {
@@ -67,32 +64,47 @@ IndexLayoutFp4 key_layout(const ModelConfig& c) {
   return {.width = static_cast<int>(c.index_dim)};
 }
 
+double KvRate::index_keys() const {
+  double sum = 0;
+  for (const Group& group : groups) sum += group.index_keys;
+  return sum;
+}
+
+double KvRate::total() const {
+  double sum = 0;
+  for (const Group& group : groups) sum += group.entries + group.index_keys;
+  return sum;
+}
+
 CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const CacheLimits& limits) {
-  CacheLayout layout{.plan = {.groups = {window_group(config.window, limits),
-                                         whole_group(4, kCsaPageEntries, limits),
-                                         whole_group(128, kHcaPageEntries, limits)},
-                              .max_sequences = limits.max_sequences}};
+  CacheLayout layout{.plan = {.max_sequences = limits.max_sequences}};
   CachePlan& plan = layout.plan;
+  for (const CacheGroupSpec& spec : cache_groups(config))
+    plan.groups.push_back(group_plan(spec, limits));
+  const auto page_entries = [&](int group) {
+    return plan.groups[static_cast<size_t>(group)].page_entries;
+  };
   const auto add_pool = [&](const CachePlan::Pool& pool) {
     plan.pools.push_back(pool);
     return static_cast<int>(plan.pools.size()) - 1;
   };
-  const auto add_state = [&](int ratio, int64_t width) {
-    plan.states.push_back({.ratio = ratio, .width = static_cast<int>(width)});
+  const auto add_state = [&](const LayerSpec& spec, int64_t width) {
+    StateLayout state = state_layout(spec, width);
+    state.spare = static_cast<int>(limits.max_rollback);
+    plan.states.push_back(state);
     return static_cast<int>(plan.states.size()) - 1;
   };
-  for (const int ratio : config.ratios) {
+  for (const LayerSpec& spec : layer_schedule(config)) {
+    const int group = spec.group, entries = page_entries(group);
     CacheLayout::Layer layer{
-        .window = add_pool(entry_pool(config, numerics, kWindowGroup, kWindowPageEntries))};
-    if (ratio != 0) {
-      const bool csa = ratio == 4;
-      layer.entries = add_pool(entry_pool(config, numerics, csa ? kCsaGroup : kHcaGroup,
-                                          csa ? kCsaPageEntries : kHcaPageEntries));
-      layer.state = add_state(ratio, config.head_dim);
-      if (csa) {
-        layer.keys = add_pool(key_pool(config, numerics));
-        layer.index_state = add_state(ratio, config.index_dim);
-      }
+        .window = add_pool(entry_pool(config, numerics, kWindowGroup, page_entries(kWindowGroup)))};
+    if (spec.kind != LayerKind::kSwa) {
+      layer.entries = add_pool(entry_pool(config, numerics, group, entries));
+      layer.state = add_state(spec, config.head_dim);
+    }
+    if (spec.kind == LayerKind::kCsa) {
+      layer.keys = add_pool(key_pool(config, numerics, group, entries));
+      layer.index_state = add_state(spec, config.index_dim);
     }
     layout.layers.push_back(layer);
   }
@@ -100,22 +112,29 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
 }
 
 KvRate kv_rate(const ModelConfig& config, Numerics numerics) {
-  const auto entry = static_cast<double>(entry_bytes(config, numerics));
+  const auto entry = static_cast<double>(entry_bytes(config, numerics)),
+             key = static_cast<double>(key_bytes(config, numerics));
+  const std::vector<LayerSpec> schedule = layer_schedule(config);
+  const std::vector<CacheGroupSpec> groups = cache_groups(config);
   KvRate rate;
-  for (const int ratio : config.ratios) {
-    if (ratio == 0) continue;
-    (ratio == 4 ? rate.csa_entries : rate.hca_entries) += entry / ratio;
-    if (ratio == 4) rate.index_keys += static_cast<double>(key_bytes(config, numerics)) / ratio;
+  for (size_t g = kWindowGroup + 1; g < groups.size(); ++g) {
+    const auto layers = static_cast<double>(
+        std::count_if(schedule.begin(), schedule.end(),
+                      [&](const LayerSpec& layer) { return layer.group == static_cast<int>(g); }));
+    rate.groups.push_back({.name = groups[g].name,
+                           .entries = layers * entry / groups[g].ratio,
+                           .index_keys = groups[g].has_index ? layers * key / groups[g].ratio : 0});
   }
   return rate;
 }
 
 SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics) {
   const CachePlan plan = plan_cache(config, numerics, {.max_tokens = config.max_positions}).plan;
+  const CacheGroupSpec window = cache_groups(config)[kWindowGroup];
   SequenceBytes bytes;
   for (const CachePlan::Pool& pool : plan.pools) {
     if (pool.group == kWindowGroup)
-      bytes.window += window_pages(config.window) * pool.page_items * item_bytes(pool.dtype);
+      bytes.window += sliding_pages(window, 0) * pool.page_items * item_bytes(pool.dtype);
   }
   for (const StateLayout& state : plan.states) bytes.states += state.floats() * kFloatBytes;
   return bytes;
@@ -123,9 +142,10 @@ SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics) {
 
 int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics) {
   int64_t bytes = 0;
-  for (const int ratio : config.ratios) {
+  for (const LayerSpec& spec : layer_schedule(config)) {
     bytes += config.window * entry_bytes(config, numerics);
-    if (ratio == 4) bytes += 2 * ratio * (config.head_dim + config.index_dim) * kFloatBytes;
+    if (spec.kind == LayerKind::kCsa)
+      bytes += 2 * spec.ratio * (config.head_dim + config.index_dim) * kFloatBytes;
   }
   return bytes;
 }

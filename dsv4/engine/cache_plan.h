@@ -1,21 +1,23 @@
-// What the cache of a model holds, computed before anything is allocated: ModelCache allocates this
-// plan, `dsv4 plan` adds it up.
+// Sizes of everything that the cache of a model owns, computed before anything is allocated.
+// ModelCache allocates this plan; `dsv4 plan` adds it up.
 //
-//   group 0  window  1 token an entry, the last W tokens of a sequence
-//   group 1  CSA     4 tokens an entry; attention entries and indexer keys share page numbers
-//   group 2  HCA     128 tokens an entry
+//   window group   1 token an entry, the last W tokens of a sequence
+//   CSA group      r tokens an entry; attention entries and indexer keys share page numbers
+//   HCA group      r tokens an entry
 //
+// The groups and their r follow from the config (model/schedule.h).
 // Official numerics stores packed rows (584 bytes an entry and 68 an indexer key at the released
 // dims, spec dsv4.md 12.2, 12.3), exact numerics plain f32.
 
 #pragma once
 
+#include <string>
 #include <vector>
 
-#include "dsv4/cache/kv_cache.h"
+#include "dsv4/cache/pools.h"
 #include "dsv4/formats/index_layout.h"
 #include "dsv4/formats/kv_layout.h"
-#include "dsv4/model/config.h"
+#include "dsv4/model/schedule.h"
 #include "dsv4/ops/op.h"
 
 namespace dsv4 {
@@ -25,17 +27,14 @@ struct CacheLimits {
   int max_sequences = 1;
   int64_t max_batch_tokens = 0;  // per step, over all sequences
   int64_t max_logits_rows = 0;   // per step; 0: one a sequence
+  int64_t cache_tokens = 0;      // of all sequences together; 0: max_tokens for each of them
+  int64_t max_rollback = 0;      // tokens that a sequence can be taken back (speculation)
 };
-
-inline constexpr int kWindowGroup = 0, kCsaGroup = 1, kHcaGroup = 2;
-// Page sizes of other engines (spec 12.2), so that rows can be exchanged: 256 tokens a compressed
-// page.
-inline constexpr int kWindowPageEntries = 64, kCsaPageEntries = 64, kHcaPageEntries = 2;
 
 KvLayout entry_layout(const ModelConfig& config);
 IndexLayoutFp4 key_layout(const ModelConfig& config);
 
-// The pages and states of all layers, and which of them are whose.
+// The pools and states of all layers, and for each layer which of them are its own.
 struct CacheLayout {
   struct Layer {  // indices of CachePlan::pools and states; -1: has none
     int window = -1, entries = -1, keys = -1, state = -1, index_state = -1;
@@ -47,22 +46,27 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
 
 // Bytes that a token adds to the cache, summed over the layers: rows without the pages' rounding.
 struct KvRate {
-  double csa_entries = 0, index_keys = 0, hca_entries = 0;
-  double total() const { return csa_entries + index_keys + hca_entries; }
+  struct Group {
+    std::string name;  // CacheGroupSpec::name
+    double entries = 0, index_keys = 0;
+  };
+  std::vector<Group> groups;  // those that keep all entries
+  double index_keys() const;
+  double total() const;
 };
 KvRate kv_rate(const ModelConfig& config, Numerics numerics);
 
-// What a sequence takes however short it is.
+// Bytes of a sequence that do not depend on its length.
 struct SequenceBytes {
   int64_t window = 0;  // pages for W tokens wherever they begin, all layers
-  int64_t states = 0;  // open blocks of the compressors
+  int64_t states = 0;  // newest tokens of the compressors
   int64_t total() const { return window + states; }
 };
 SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics);
 
-// What a prefix of a multiple of 128 tokens needs beside its entries to be continued: the window's
-// rows and the overlap of the ratio-4 compressors, that is the previous block's first half of the
-// columns, kv and gate (spec 5.3). The 128-token blocks are all closed.
+// A prefix that ends on a block boundary of every group is continued from its entries and these
+// bytes: the window's rows and, for compressors with overlap, the first half of the columns of the
+// last block, kv and gate (spec 5.3).
 int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics);
 
 }  // namespace dsv4

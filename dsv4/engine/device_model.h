@@ -1,4 +1,4 @@
-// Bringing a model to a device.
+// Opens a device and moves a model to it.
 
 #pragma once
 
@@ -17,9 +17,9 @@ std::shared_ptr<Device> open_device(const std::string& name);
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 // Copies every tensor that a forward step reads into one allocation on the device, in the order in
-// which they are read: files are read by several threads, straight into page-locked memory. Throws
-// kResource before anything is allocated when the card has no room for the weights and, beside
-// them, the cache that the caller is going to ask for.
+// which the step reads them. Several threads read the files straight into page-locked memory.
+// Throws kResource before anything is allocated when the GPU has no room for the weights together
+// with the cache that the caller is going to allocate.
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
                     int64_t cache_bytes = 0);
 

@@ -1,13 +1,13 @@
 // The runner of a device.
 //
-//   lists     built in page-locked memory, brought over in one copy (model/step_lists.h)
-//   decode    steps of one token per sequence are padded to a few sizes and captured: the first of
-//             a size runs kernel by kernel (which also makes every workspace as large as it gets),
-//             the second is recorded, and all further ones are one graph launch
-//   prefill   kernel by kernel; the host is ahead of the device all the time
-//   sample    on the device; the one wait of a step is for the chosen ids
+//   lists     built in page-locked memory, one copy to the device per step (model/step_lists.h)
+//   decode    steps of up to 8 tokens per sequence, all of whose logits are wanted (one token, or
+//             one and the drafts to verify), are padded to a few sizes and captured: the first of a
+//             size runs kernel by kernel (which also makes every workspace as large as it gets),
+//             the second is captured, and all further ones are one graph launch
+//   prefill   kernel by kernel; the host enqueues ahead of the device
+//   sample    on the device; the only wait of a step is for the sampled ids
 
-#include <array>
 #include <bit>
 #include <map>
 #include <optional>
@@ -62,16 +62,20 @@ class DeviceRunner : public Runner {
   void wait() override { device_.wait(); }
 
  private:
-  // A decode step of one size: seen once, then captured.
+  // A decode step of one size: run once, then captured. The graph's addresses are valid as long as
+  // `workspace`, the bytes of all scratch, and `logits` are the same as at capture.
   struct Captured {
     std::optional<Graph> graph;
-    int64_t workspace = 0;  // bytes of all scratch when it was captured: its addresses hold so long
+    int64_t workspace = 0;
+    const std::byte* logits = nullptr;
   };
 
-  StepExtents padded(const StepExtents& exact) const;
-  StepExtents::Entries padded(const StepExtents::Entries& exact, int64_t tokens, int ratio,
-                              int page_entries, int64_t least) const;
-  void run_captured(const StepExtents& extents, const std::function<void()>& enqueue);
+  std::optional<StepExtents> captured_extents(const ForwardBatch& batch, const StepExtents& exact,
+                                              const TensorView& logits) const;
+  StepExtents::Group padded(const CacheGroupSpec& group, int64_t exact_visible, int64_t runs,
+                            int64_t run_tokens) const;
+  void run_captured(const StepExtents& extents, const TensorView& logits,
+                    const std::function<void()>& enqueue);
   int64_t scratch_bytes() const {
     return scratch_.reserved_bytes() + device_.workspace().reserved_bytes();
   }
@@ -85,10 +89,7 @@ class DeviceRunner : public Runner {
   Buffer list_mirror_;
   Event lists_copied_;
   Mirrored sampling_;  // params, steps | ids, logprobs
-  struct ByExtents {
-    bool operator()(const StepExtents& a, const StepExtents& b) const;
-  };
-  std::map<StepExtents, Captured, ByExtents> captured_;
+  std::map<StepExtents, Captured> captured_;
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits)
@@ -100,7 +101,8 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       list_scratch_(device_.pinned()),
       list_mirror_(DType::kU8, {device_list_bytes(model.config(), context.numerics, limits)},
                    device_.memory()),
-      sampling_(device_, limits.max_sequences * 64 + 4096) {
+      sampling_(device_,
+                std::max<int64_t>(limits.max_sequences, limits.max_logits_rows) * 64 + 4096) {
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(plan_workspace(model.config(), context.numerics, limits, 0).scratch.activations);
 }
@@ -109,30 +111,39 @@ DeviceRunner::~DeviceRunner() {
   cudaStreamSynchronize(device_.stream());  // kernels may still use what goes away now
 }
 
-bool DeviceRunner::ByExtents::operator()(const StepExtents& a, const StepExtents& b) const {
-  const auto key = [](const StepExtents& e) {
-    return std::array{e.tokens, e.csa.visible, e.hca.visible};
-  };
-  return key(a) < key(b);
+// Sizes of one group in a step of `runs` sequences with `run_tokens` tokens each: a power of two of
+// visible entries, up to what a sequence can have.
+StepExtents::Group DeviceRunner::padded(const CacheGroupSpec& group, int64_t exact_visible,
+                                        int64_t runs, int64_t run_tokens) const {
+  constexpr int64_t kLeastVisible = 64;  // of HCA: 8192 tokens at ratio 128
+  const int64_t tokens = runs * run_tokens;
+  if (group.keep_tokens > 0)
+    return {.closed = tokens, .visible = std::min(group.keep_tokens, limits_.max_tokens)};
+  const int64_t least = group.has_index ? model_.config().index_topk : kLeastVisible;
+  const int64_t most = std::max<int64_t>(1, limits_.max_tokens / group.ratio);
+  const int64_t visible = std::min(most, pow2_at_least(std::max(exact_visible, least)));
+  return {.closed = runs * ceil_div(run_tokens, group.ratio),
+          .visible = visible,
+          .pages = ceil_div(visible, group.page_entries)};
 }
 
-// A power of two of visible entries, from `least` up to what a sequence can have.
-StepExtents::Entries DeviceRunner::padded(const StepExtents::Entries& exact, int64_t tokens,
-                                          int ratio, int page_entries, int64_t least) const {
-  const int64_t most = std::max<int64_t>(1, limits_.max_tokens / ratio);
-  const int64_t visible = std::min(most, pow2_at_least(std::max(exact.visible, least)));
-  return {.closed = tokens, .visible = visible, .pages = ceil_div(visible, page_entries)};
-}
-
-StepExtents DeviceRunner::padded(const StepExtents& exact) const {
-  constexpr int64_t kLeastHca = 64;  // 8192 tokens
-  const int64_t tokens = std::min<int64_t>(pow2_at_least(exact.tokens), limits_.max_sequences);
-  return {.tokens = tokens,
-          .runs = tokens,
-          .window = std::min(model_.config().window, limits_.max_tokens),
-          .logits_rows = tokens,
-          .csa = padded(exact.csa, tokens, 4, kCsaPageEntries, model_.config().index_topk),
-          .hca = padded(exact.hca, tokens, 128, kHcaPageEntries, kLeastHca)};
+// What a decode step is padded to; nothing for steps that are not captured.
+std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& batch,
+                                                          const StepExtents& exact,
+                                                          const TensorView& logits) const {
+  constexpr int64_t kMaxRunTokens = 8;
+  if (device_.times() != nullptr || exact.logits_rows != exact.tokens) return {};
+  int64_t run_tokens = 0;
+  for (const SequenceRun& run : batch.runs) run_tokens = std::max(run_tokens, run.count);
+  const int64_t runs = std::min<int64_t>(pow2_at_least(exact.runs), limits_.max_sequences);
+  const int64_t tokens = runs * run_tokens;
+  if (run_tokens > kMaxRunTokens || tokens > limits_.max_batch_tokens || tokens > logits.dim(0))
+    return {};
+  StepExtents extents{.tokens = tokens, .runs = runs, .logits_rows = tokens};
+  for (size_t g = 0; g < exact.groups.size(); ++g)
+    extents.groups.push_back(
+        padded(model_.cache_groups()[g], exact.groups[g].visible, runs, run_tokens));
+  return extents;
 }
 
 void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
@@ -140,12 +151,11 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
   const Scratch::Scope scope(list_scratch_);
   const std::byte* const lists = list_scratch_.taken().data;
-  const StepExtents exact = step_extents(model_.config(), batch);
-  const bool decode =
-      exact.tokens == exact.runs && exact.logits_rows == exact.runs && device_.times() == nullptr;
-  const StepExtents extents = decode ? padded(exact) : exact;
-  Step step = make_step(context_, model_.config(), batch, extents, caches,
-                        StepLists(list_scratch_, list_mirror_.view().data - lists), scratch_);
+  const StepExtents exact = step_extents(model_.cache_groups(), batch);
+  const std::optional<StepExtents> captured = captured_extents(batch, exact, logits);
+  Step step =
+      make_step(context_, model_.config(), model_.cache_groups(), batch, captured.value_or(exact),
+                StepLists(list_scratch_, list_mirror_.view().data - lists), scratch_);
   const TensorView written = list_scratch_.taken();
   cuda_check(
       cudaMemcpyAsync(list_mirror_.view().data, written.data, static_cast<size_t>(written.bytes()),
@@ -153,19 +163,21 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
       "copy of the step's lists");
   lists_copied_.record(device_.stream());
   const auto enqueue = [&] { model_.forward(step, caches, logits); };
-  decode ? run_captured(extents, enqueue) : enqueue();
+  captured ? run_captured(*captured, logits, enqueue) : enqueue();
 }
 
-void DeviceRunner::run_captured(const StepExtents& extents, const std::function<void()>& enqueue) {
+void DeviceRunner::run_captured(const StepExtents& extents, const TensorView& logits,
+                                const std::function<void()>& enqueue) {
   const auto [at, fresh] = captured_.try_emplace(extents);
   Captured& captured = at->second;
   if (fresh) return enqueue();
   if (!captured.graph) {
     captured.graph = Graph::capture(device_, enqueue);
-  } else if (captured.workspace != scratch_bytes()) {
+  } else if (captured.workspace != scratch_bytes() || captured.logits != logits.data) {
     captured.graph->update(device_, enqueue);
   }
   captured.workspace = scratch_bytes();
+  captured.logits = logits.data;
   captured.graph->launch(device_);
 }
 

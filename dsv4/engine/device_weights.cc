@@ -38,18 +38,18 @@ void redirect_tensors(Model& model, const std::vector<TensorPlace>& places,
 }
 
 void check_room(int64_t weight_bytes, int64_t cache_bytes, int64_t free_bytes,
-                const std::string& card) {
+                const std::string& gpu) {
   if (weight_bytes + cache_bytes <= free_bytes) return;
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
   if (weight_bytes > free_bytes)
     fail(ErrorCode::kResource,
          "the weights take {:.1f} GiB, {} has {:.1f} GiB free: `dsv4 plan` says what fits (fewer "
-         "bits per expert, a larger card)",
-         gib(weight_bytes), card, gib(free_bytes));
+         "bits per expert, a larger GPU)",
+         gib(weight_bytes), gpu, gib(free_bytes));
   fail(ErrorCode::kResource,
        "the weights take {:.1f} GiB and the cache {:.1f} GiB, {} has {:.1f} GiB free: `dsv4 plan` "
-       "says what fits (fewer tokens or sequences, fewer bits per expert, a larger card)",
-       gib(weight_bytes), gib(cache_bytes), card, gib(free_bytes));
+       "says what fits (fewer tokens or sequences, fewer bits per expert, a larger GPU)",
+       gib(weight_bytes), gib(cache_bytes), gpu, gib(free_bytes));
 }
 
 }  // namespace dsv4

@@ -22,11 +22,11 @@ int64_t placed_bytes(const std::vector<TensorPlace>& places);
 // Points the model's views into the block.
 void redirect_tensors(Model& model, const std::vector<TensorPlace>& places, const std::byte* block);
 
-// Throws kResource in one line, saying what there is, when `free_bytes` of the card do not hold the
-// weights and the cache that comes beside them (0: not known yet).
+// Throws kResource, naming the sizes in one line, when `free_bytes` of the GPU do not hold the
+// weights and the cache (0: its size is not known yet).
 void check_room(int64_t weight_bytes, int64_t cache_bytes, int64_t free_bytes,
-                const std::string& card);
-// Zeroed memory for the weights. Throws what check_room() throws, before anything is allocated.
+                const std::string& gpu);
+// Zero-filled memory for the weights. Calls check_room() before it allocates.
 Buffer allocate_weights(Device& device, int64_t bytes, int64_t cache_bytes);  // CUDA builds
 
 }  // namespace dsv4

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/engine/workspace.h"
+#include "dsv4/model/schedule.h"
 
 namespace dsv4 {
 namespace {
@@ -14,7 +15,7 @@ constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 constexpr int64_t kLibraryBytes = int64_t{32} << 20;
 
 // ops/experts keeps gate, up, hidden and output of every (token, expert) pair of a call, and the
-// quantised input.
+// quantized input.
 int64_t experts_bytes(const ModelConfig& m, int64_t tokens) {
   const int64_t inner = m.expert_dim * std::max<int64_t>(1, m.shared_experts);
   const int64_t pairs = tokens * m.experts_per_token;
@@ -28,7 +29,11 @@ int64_t device_list_bytes(const ModelConfig& config, Numerics numerics, const Ca
   CacheLimits decode = limits;
   decode.max_batch_tokens = 2 * limits.max_sequences;
   decode.max_sequences = 2 * limits.max_sequences;
-  decode.max_tokens = 2 * std::max(limits.max_tokens, 4 * config.index_topk);
+  for (const CacheGroupSpec& group : cache_groups(config)) {
+    if (group.has_index)
+      decode.max_tokens = std::max(decode.max_tokens, group.ratio * config.index_topk);
+  }
+  decode.max_tokens *= 2;
   const auto lists = [&](const CacheLimits& l) {
     return plan_workspace(config, numerics, l, 0).scratch.lists;
   };

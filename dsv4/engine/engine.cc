@@ -28,6 +28,8 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
   DSV4_CHECK(options.max_batch_tokens >= options.max_sequences,
              "max_batch_tokens={} below max_sequences={}", options.max_batch_tokens,
              options.max_sequences);
+  DSV4_CHECK(options.cache_tokens == 0 || options.cache_tokens >= options.max_tokens,
+             "cache_tokens={} below max_tokens={}", options.cache_tokens, options.max_tokens);
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }
@@ -35,7 +37,8 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
 CacheLimits limits_of(const EngineOptions& options) {
   return {.max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
-          .max_batch_tokens = options.max_batch_tokens};
+          .max_batch_tokens = options.max_batch_tokens,
+          .cache_tokens = options.cache_tokens};
 }
 
 }  // namespace
@@ -75,58 +78,86 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
          params.max_new_tokens, options_.max_tokens);
   }
   const auto id = static_cast<RequestId>(next_id_++);
-  waiting_.push_back(
-      {.id = id, .prompt = {prompt.begin(), prompt.end()}, .params = params, .sink = &sink});
+  requests_.push_back(
+      {.id = id, .tokens = {prompt.begin(), prompt.end()}, .params = params, .sink = &sink});
   return id;
 }
 
 void Engine::cancel(RequestId id) {
-  for (Request& request : waiting_) request.cancelled |= request.id == id;
-  for (Request& request : running_) request.cancelled |= request.id == id;
+  for (Request& request : requests_) request.cancelled |= request.id == id;
 }
 
 void Engine::drop_cancelled(std::vector<Event>& events) {
-  const auto drop = [&](const Request& request) {
-    if (!request.cancelled) return false;
-    events.push_back(
-        {.sink = request.sink, .id = request.id, .finished = true, .why = Finish::kCancelled});
-    return true;
-  };
-  waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), drop), waiting_.end());
-  running_.remove_if([&](const Request& request) {
-    if (request.cancelled) executor_.cache().close(request.seq);
-    return drop(request);
-  });
-}
-
-void Engine::admit() {
-  while (!waiting_.empty() && executor_.cache().num_open() < options_.max_sequences) {
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    running_.back().seq = executor_.cache().open();
+  size_t index = 0;
+  for (auto at = requests_.begin(); at != requests_.end();) {
+    if (!at->cancelled) {
+      ++at, ++index;
+      continue;
+    }
+    events.push_back({.sink = at->sink, .id = at->id, .finished = true, .why = Finish::kCancelled});
+    at = remove(at, index);
   }
 }
 
-Engine::Batch Engine::schedule() {
+std::list<Engine::Request>::iterator Engine::remove(std::list<Request>::iterator at, size_t index) {
+  if (index < num_running_) {
+    executor_.cache().close(at->seq);
+    --num_running_;
+  }
+  return requests_.erase(at);
+}
+
+Schedule Engine::plan_step() const {
+  // Requests after these cannot run in this step: there are no more slots.
+  const size_t slots = static_cast<size_t>(options_.max_sequences);
+  std::vector<ScheduledRequest> requests;
+  for (const Request& request : requests_) {
+    if (requests.size() == slots) break;
+    requests.push_back({.tokens = request.length(),
+                        .cached = request.cached,
+                        .answer_left = request.params.max_new_tokens - request.generated,
+                        .decoding = request.decoding()});
+  }
+  const PageTables& tables = executor_.cache();
+  std::vector<int64_t> free_pages;
+  for (size_t g = 0; g < tables.groups().size(); ++g)
+    free_pages.push_back(tables.free_pages(static_cast<int>(g)));
+  return schedule(
+      {.requests = requests,
+       .num_running = num_running_,
+       .groups = tables.groups(),
+       .free_pages = free_pages},
+      {.max_batch_tokens = options_.max_batch_tokens, .max_sequences = options_.max_sequences});
+}
+
+void Engine::set_running(size_t num_running) {
+  auto at = requests_.begin();
+  std::advance(at, std::min(num_running, num_running_));
+  for (; num_running_ < num_running; ++num_running_, ++at) at->seq = executor_.cache().open();
+  for (; num_running_ > num_running; --num_running_, ++at) {
+    executor_.cache().close(at->seq);
+    at->cached = 0;
+    ++stats_.preemptions;
+  }
+}
+
+Engine::Batch Engine::make_batch(const Schedule& plan) {
+  std::vector<Request*> running;
+  for (Request& request : requests_) {
+    if (running.size() == num_running_) break;
+    running.push_back(&request);
+  }
   Batch batch;
-  int64_t budget = options_.max_batch_tokens;
-  for (Request& request : running_) {
-    if (!request.decoding()) continue;
-    batch.work.push_back({request.seq, {&request.last, 1}, Work::Logits::kLast});
-    batch.sampled.push_back(&request);
-    --budget;
-  }
-  for (Request& request : running_) {
-    if (request.decoding() || budget <= 0) continue;
+  for (const Schedule::Chunk& chunk : plan.chunks) {
+    Request& request = *running[chunk.request];
     const std::span<const int32_t> rest =
-        std::span<const int32_t>(request.prompt).subspan(static_cast<size_t>(request.prefilled));
-    const auto count = std::min(static_cast<int64_t>(rest.size()), budget);
-    const bool last = count == static_cast<int64_t>(rest.size());
-    batch.work.push_back({request.seq, rest.first(static_cast<size_t>(count)),
+        std::span<const int32_t>(request.tokens).subspan(static_cast<size_t>(request.cached));
+    const bool last = chunk.count == static_cast<int64_t>(rest.size());
+    batch.work.push_back({request.seq, rest.first(static_cast<size_t>(chunk.count)),
                           last ? Work::Logits::kLast : Work::Logits::kNone});
+    batch.chunks.push_back({&request, chunk.count});
     if (last) batch.sampled.push_back(&request);
-    batch.chunks.push_back({&request, count});
-    budget -= count;
+    if (!request.decoding()) batch.prefill_tokens += chunk.count;
   }
   return batch;
 }
@@ -139,7 +170,7 @@ Engine::Event Engine::accept(Request& request, int32_t token, float logprob) {
     event.why = Finish::kStop;
     return event;
   }
-  request.last = token;
+  request.tokens.push_back(token);
   ++request.generated;
   event.has_token = true;
   event.token = token;
@@ -166,8 +197,9 @@ void Engine::deliver(const Batch& batch, std::span<const Sampled> tokens,
     Request& request = *batch.sampled[i];
     events.push_back(accept(request, tokens[i].id, tokens[i].logprob));
     if (!events.back().finished) continue;
-    executor_.cache().close(request.seq);
-    running_.remove_if([id = request.id](const Request& other) { return other.id == id; });
+    const auto at = std::find_if(requests_.begin(), requests_.end(),
+                                 [&](const Request& other) { return &other == &request; });
+    remove(at, static_cast<size_t>(std::distance(requests_.begin(), at)));
   }
 }
 
@@ -177,18 +209,19 @@ bool Engine::step() {
          "an earlier step failed and left the caches half-written: start a new engine");
   std::vector<Event> events;
   drop_cancelled(events);
-  admit();
-  const bool busy = !running_.empty();
+  const bool busy = !requests_.empty();
   if (busy) run_batch(events);
   for (const Event& event : events) {
     if (event.has_token) event.sink->on_token(event.id, event.token, event.logprob);
     if (event.finished) event.sink->on_finish(event.id, event.why);
   }
-  return busy || !running_.empty() || !waiting_.empty();
+  return busy || !requests_.empty();
 }
 
 void Engine::run_batch(std::vector<Event>& events) {
-  const Batch batch = schedule();
+  const Schedule plan = plan_step();
+  set_running(plan.num_running);
+  const Batch batch = make_batch(plan);
   const auto begin = std::chrono::steady_clock::now();
   broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
                    // half-written
@@ -197,12 +230,11 @@ void Engine::run_batch(std::vector<Event>& events) {
   broken_ = false;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   ++stats_.steps;
-  for (const Batch::Chunk& chunk : batch.chunks) {
-    chunk.request->prefilled += chunk.count;
-    stats_.prefill_tokens += chunk.count;
-  }
-  if (batch.chunks.empty()) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
-  (batch.chunks.empty() ? stats_.decode_seconds : stats_.prefill_seconds) += spent.count();
+  for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
+  const bool prefill = batch.prefill_tokens > 0;
+  stats_.prefill_tokens += batch.prefill_tokens;
+  if (!prefill) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
+  (prefill ? stats_.prefill_seconds : stats_.decode_seconds) += spent.count();
   deliver(batch, tokens, events);
 }
 

@@ -1,21 +1,22 @@
-// The public engine: token ids in, token ids out, one step() at a time. Text and threads live
-// above.
+// The public engine: token ids in, token ids out, one step() at a time. The layers above own text
+// and threads.
 //
-//   submit --> waiting --(a slot is free)--> prefill, in chunks --> decode --> finished
+//   submit --> waiting --(slot and pages)--> prefill, in chunks --> decode --> finished
+//                 ^                                                   |
+//                 +--------------(preempted: pages ran out)-----------+
 //
-// Every step first advances all decoding requests by one token, then spends what is left of the
-// batch on prompts, oldest request first. A slot's cache holds `max_tokens`, checked at submit, so
-// an admitted request never runs out of room.
+// scheduler.h decides who runs in a step. A preempted request keeps its answer and its place in the
+// order of arrival, and later computes its tokens again: the answer is the same.
 
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <span>
 #include <vector>
 
 #include "dsv4/engine/executor.h"
+#include "dsv4/engine/scheduler.h"
 #include "dsv4/ops/sample/sample.h"
 
 namespace dsv4 {
@@ -23,13 +24,16 @@ namespace dsv4 {
 struct EngineOptions {
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false;  // use batch invariant rows only
-  int64_t max_tokens = 4096;   // cache of one sequence: prompt and answer
+  int64_t max_tokens = 4096;   // of one sequence at most: prompt and answer
   int max_sequences = 1;
+  // Cache of all sequences together, at least max_tokens; 0: max_tokens for each of them, so that
+  // no request is preempted.
+  int64_t cache_tokens = 0;
   int64_t max_batch_tokens = 512;  // tokens of one step
 };
 
-// Of the cache that an engine with these options reserves. Throws what its constructor throws for
-// options that do not fit the model.
+// Bytes of the cache that an engine with these options allocates. Throws what its constructor
+// throws for options that do not fit the model.
 int64_t cache_bytes(const Model& model, const EngineOptions& options);
 
 struct GenerateParams {
@@ -43,9 +47,9 @@ const char* name(Finish finish);
 
 enum class RequestId : uint64_t {};
 
-// Called at the end of step(), on the thread that called it, when the engine's own state is
-// settled: a sink may submit and cancel. What it throws leaves step(); the tokens of the other
-// sinks of that step are lost to them, the engine goes on.
+// Called at the end of step(), on the thread that called step(), when the engine's state is
+// consistent: a sink may submit and cancel. An exception of a sink leaves step(); the other sinks
+// do not get the tokens of that step, but the engine can continue.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -54,10 +58,11 @@ class TokenSink {
 };
 
 struct EngineStats {
-  int64_t prefill_tokens = 0;  // prompt tokens that went through the network
+  int64_t prefill_tokens = 0;  // prompt tokens that went through the network, and recomputed ones
   int64_t decode_tokens = 0;   // generated tokens that did, in steps without prompt tokens
   double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
   int64_t steps = 0;
+  int64_t preemptions = 0;
 };
 
 class Engine {
@@ -69,23 +74,23 @@ class Engine {
   RequestId submit(std::span<const int32_t> prompt, const GenerateParams& params, TokenSink& sink);
   // Takes effect at the next step(), so a sink may call it. Unknown or finished ids are ignored.
   void cancel(RequestId id);
-  // One batch. False: nothing is left to do. After a step that threw from inside the network every
-  // further one throws: the caches can no longer be trusted.
+  // Runs one batch. Returns false when no work is left. After a step that threw from inside the
+  // network every further step throws, because the caches may be half-written.
   bool step();
   const EngineStats& stats() const { return stats_; }
 
  private:
   struct Request {
     RequestId id{};
-    std::vector<int32_t> prompt;
+    std::vector<int32_t> tokens;  // the prompt and the answer so far
     GenerateParams params;
     TokenSink* sink = nullptr;
-    SeqId seq{};
-    int64_t prefilled = 0;  // prompt tokens in the cache
+    SeqId seq{};         // while it runs
+    int64_t cached = 0;  // tokens in the cache
     int64_t generated = 0;
-    int32_t last = 0;  // newest token, not yet in the cache
     bool cancelled = false;
-    bool decoding() const { return prefilled == static_cast<int64_t>(prompt.size()); }
+    int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+    bool decoding() const { return generated > 0 && cached + 1 == length(); }
   };
   struct Batch {
     struct Chunk {
@@ -93,10 +98,11 @@ class Engine {
       int64_t count;
     };
     std::vector<Work> work;
-    std::vector<Chunk> chunks;      // prompt tokens, counted as prefilled once the step has run
-    std::vector<Request*> sampled;  // who gets logits, in the order of the rows
+    std::vector<Chunk> chunks;      // of the work, in its order
+    int64_t prefill_tokens = 0;     // in chunks of requests that do not decode
+    std::vector<Request*> sampled;  // those that get logits, in the order of the rows
   };
-  // What a sink will hear at the end of the step.
+  // What a sink receives at the end of the step.
   struct Event {
     TokenSink* sink;
     RequestId id;
@@ -107,20 +113,24 @@ class Engine {
     Finish why;
   };
   void drop_cancelled(std::vector<Event>& events);
-  void admit();
-  Batch schedule();
+  Schedule plan_step() const;
+  // Opens and closes sequences so that the first `num_running` requests run.
+  void set_running(size_t num_running);
+  Batch make_batch(const Schedule& plan);
+  // index: its place in the order of arrival
+  std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);
   void run_batch(std::vector<Event>& events);
   std::vector<Sampled> sample(const Batch& batch);
-  // Tokens to their requests; finished requests leave.
+  // Gives each request its token and removes finished requests.
   void deliver(const Batch& batch, std::span<const Sampled> tokens, std::vector<Event>& events);
-  // Takes the token into the request and says what the sink will hear.
+  // Appends the token to the request and returns what its sink receives.
   static Event accept(Request& request, int32_t token, float logprob);
 
   const Model& model_;
   EngineOptions options_;
   Executor executor_;
-  std::deque<Request> waiting_;
-  std::list<Request> running_;
+  std::list<Request> requests_;  // in order of arrival
+  size_t num_running_ = 0;       // the first so many run
   uint64_t next_id_ = 1;
   bool broken_ = false;
   EngineStats stats_;

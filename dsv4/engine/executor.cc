@@ -44,16 +44,16 @@ ForwardBatch Executor::make_batch(std::span<const Work> work) const {
 void Executor::start(std::span<const Work> work) {
   rows_ = 0;
   if (work.empty()) return;
-  KvCache& pages = cache_.pages();
+  PageTables& tables = cache_.tables();
   std::set<SeqId> seen;
   for (const Work& item : work) {
     const auto count = static_cast<int64_t>(item.ids.size());
-    DSV4_CHECK(count > 0, "sequence {} brings no token", static_cast<int>(item.seq));
-    DSV4_CHECK(seen.insert(item.seq).second, "sequence {} appears twice",
-               static_cast<int>(item.seq));
-    if (!pages.reserve(item.seq, count)) {
+    DSV4_CHECK(count > 0, "sequence {:#x} brings no token", static_cast<uint64_t>(item.seq));
+    DSV4_CHECK(seen.insert(item.seq).second, "sequence {:#x} appears twice",
+               static_cast<uint64_t>(item.seq));
+    if (!tables.reserve(item.seq, count)) {
       fail(ErrorCode::kResource, "no cache room for {} tokens after {}", count,
-           pages.length(item.seq));
+           tables.length(item.seq));
     }
   }
   const ForwardBatch batch = make_batch(work);
@@ -61,7 +61,7 @@ void Executor::start(std::span<const Work> work) {
   if (logits_.view().dim(0) < rows)
     logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->memory());
   runner_->forward(batch, cache_.layers(), logits_);
-  for (const Work& item : work) pages.commit(item.seq, static_cast<int64_t>(item.ids.size()));
+  for (const Work& item : work) tables.commit(item.seq, static_cast<int64_t>(item.ids.size()));
   rows_ = rows;
 }
 

@@ -1,4 +1,4 @@
-// Runs a list of token runs through the model: reserves cache room, builds the batch, commits.
+// Runs tokens of several sequences through the model: reserves pages, builds the batch, commits.
 
 #pragma once
 
@@ -20,20 +20,22 @@ struct Work {
 
 class Executor {
  public:
-  // Where the model lies. Reserves the cache and the workspace that the limits ask for
+  // Runs on the device that holds the model. Allocates the cache and the workspace for these limits
   // (cache_plan.h, workspace.h).
   Executor(const Model& model, const Context& context, const CacheLimits& limits);
 
-  KvCache& cache() { return cache_.pages(); }
+  PageTables& cache() { return cache_.tables(); }
+  const PageTables& cache() const { return cache_.tables(); }
   std::span<const LayerCache> layers() const { return cache_.layers(); }
   const CacheLimits& limits() const { return cache_.limits(); }
   const Scratch& scratch() const { return runner_->scratch(); }
 
-  // Takes the tokens in; on a device this may still be going on when it returns. Throws kResource
-  // when the cache has no room for all of it: no token was taken in, and pages that were reserved
-  // meanwhile stay with their sequences. A sequence may appear once.
+  // Computes the tokens and appends them to the caches; on a device the computation may still run
+  // when this returns. Throws kResource when the cache has no room for all of them: then no token
+  // was computed, and sequences keep the pages that were reserved for them. A sequence may appear
+  // once.
   void start(std::span<const Work> work);
-  // A token for each row of logits of the last start(), in the order of its work. params, steps:
+  // One token for each row of logits of the last start(), in the order of its work. params, steps:
   // [rows]
   std::vector<Sampled> sample(std::span<const SamplingParams> params,
                               std::span<const uint64_t> steps);

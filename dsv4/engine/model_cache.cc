@@ -4,34 +4,42 @@ namespace dsv4 {
 
 ModelCache::ModelCache(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,
                        Memory& memory)
-    : limits_(limits), layout_(plan_cache(config, numerics, limits)), cache_(layout_.plan, memory) {
-  for (size_t l = 0; l < layout_.layers.size(); ++l)
-    layers_.push_back(view(config, config.ratios[l], layout_.layers[l]));
+    : limits_(limits),
+      layout_(plan_cache(config, numerics, limits)),
+      tables_(layout_.plan.groups, limits.max_sequences, limits.max_rollback),
+      pools_(layout_.plan, memory) {
+  const std::vector<LayerSpec> schedule = layer_schedule(config);
+  for (size_t l = 0; l < schedule.size(); ++l)
+    layers_.push_back(view(config, schedule[l], layout_.layers[l]));
 }
 
-LayerCache ModelCache::view(const ModelConfig& config, int ratio,
+LayerCache ModelCache::view(const ModelConfig& config, const LayerSpec& spec,
                             const CacheLayout::Layer& index) const {
-  LayerCache layer{.window = {cache_.pool(index.window), entry_layout(config), kWindowPageEntries}};
+  const auto page_entries = [&](int group) {
+    return layout_.plan.groups[static_cast<size_t>(group)].page_entries;
+  };
+  const auto state = [&](int i) -> StatePool {
+    return {pools_.state(i), layout_.plan.states[static_cast<size_t>(i)]};
+  };
+  LayerCache layer{
+      .window = {pools_.pool(index.window), entry_layout(config), page_entries(kWindowGroup)}};
   if (index.entries >= 0) {
-    layer.entries = {cache_.pool(index.entries), entry_layout(config),
-                     ratio == 4 ? kCsaPageEntries : kHcaPageEntries};
-    layer.state = cache_.state(index.state);
+    layer.entries = {pools_.pool(index.entries), entry_layout(config), page_entries(spec.group)};
+    layer.state = state(index.state);
   }
   if (index.keys >= 0) {
-    layer.keys = {cache_.pool(index.keys), key_layout(config), kCsaPageEntries};
-    layer.index_state = cache_.state(index.index_state);
+    layer.keys = {pools_.pool(index.keys), key_layout(config), page_entries(spec.group)};
+    layer.index_state = state(index.index_state);
   }
   return layer;
 }
 
 SequenceRun ModelCache::run(SeqId seq, int64_t first, int64_t count) const {
-  return {.first = first,
-          .count = count,
-          .position = cache_.length(seq),
-          .slot = static_cast<int32_t>(seq),
-          .window_pages = cache_.pages(seq, kWindowGroup),
-          .csa_pages = cache_.pages(seq, kCsaGroup),
-          .hca_pages = cache_.pages(seq, kHcaGroup)};
+  SequenceRun run{
+      .first = first, .count = count, .position = tables_.length(seq), .slot = tables_.slot(seq)};
+  for (size_t g = 0; g < layout_.plan.groups.size(); ++g)
+    run.pages.push_back(tables_.pages(seq, static_cast<int>(g)));
+  return run;
 }
 
 }  // namespace dsv4

@@ -19,8 +19,9 @@ class HostRunner : public Runner {
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override {
     const Scratch::Scope scope(scratch_);
-    Step step = make_step(context_, model_.config(), batch, step_extents(model_.config(), batch),
-                          caches, StepLists(scratch_), scratch_);
+    const std::vector<CacheGroupSpec>& groups = model_.cache_groups();
+    Step step = make_step(context_, model_.config(), groups, batch, step_extents(groups, batch),
+                          StepLists(scratch_), scratch_);
     model_.forward(step, caches, logits);
   }
 

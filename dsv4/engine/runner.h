@@ -1,7 +1,7 @@
-// Runs steps of the network where the model lies: on the host, or on a device.
+// Runs steps of the network on the host or on a device, wherever the model's weights are.
 //
-// The executor above it reserves cache room and builds batches; what differs between host and
-// device is here: where lists and temporaries live, how a step is launched, how a token is chosen.
+// The executor reserves pages and builds batches. A runner does what differs between host and
+// device: where lists and temporaries are, how a step is launched, how a token is sampled.
 
 #pragma once
 
@@ -25,15 +25,16 @@ class Runner {
 
   virtual Memory& memory() = 0;  // for caches and logits
   virtual const Scratch& scratch() const = 0;
-  // Runs the batch, or starts to. logits: [batch.logits_rows.size() or more, V] f32
+  // Runs the batch; on a device it only starts it. logits: [batch.logits_rows.size() or more, V]
+  // f32
   virtual void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                        const TensorView& logits) = 0;
-  // One token a row; done when it returns. Throws kInvalidArgument when a row's logits are not
-  // numbers to choose from. logits: [b, V] f32; params, steps: [b]
+  // Samples one token per row and waits for it. Throws kInvalidArgument when a row has no finite
+  // logit. logits: [b, V] f32; params, steps: [b]
   virtual std::vector<Sampled> sample(const ConstTensorView& logits,
                                       std::span<const SamplingParams> params,
                                       std::span<const uint64_t> steps) = 0;
-  // Until everything that was started is done.
+  // Waits until all started work is done.
   virtual void wait() {}
 };
 

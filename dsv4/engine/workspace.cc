@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/model/schedule.h"
 
 namespace dsv4 {
 namespace {
@@ -37,10 +38,16 @@ int64_t experts_bytes(const ModelConfig& m, int64_t tokens) {
 // as large as their content while they move.
 int64_t thread_bytes(const ModelConfig& m, int64_t context) {
   constexpr int64_t kTiles = int64_t{2} << 20;  // decoded tiles, waiting sums, rows
-  const int64_t entries = std::max(std::min(m.index_topk, context / 4), context / 128);
+  int64_t entries = 0, scores = 0;
+  for (const CacheGroupSpec& group : cache_groups(m)) {
+    if (group.keep_tokens > 0) continue;
+    const int64_t visible = context / group.ratio;
+    entries = std::max(entries, group.has_index ? std::min(m.index_topk, visible) : visible);
+    if (group.has_index) scores = std::max(scores, visible);
+  }
   const int64_t keys = std::min(m.window, context) + entries;
   const int64_t attention = keys * (m.head_dim + 16) * kFloatBytes;
-  const int64_t selection = context / 4 * kFloatBytes;
+  const int64_t selection = scores * kFloatBytes;
   const int64_t sampling = 16 * m.vocab_size;
   const int64_t hyper = 8 * m.hc_mult * m.hidden_size * kFloatBytes;
   return 3 * (attention + std::max(selection, sampling)) + hyper + kTiles;
@@ -54,9 +61,7 @@ Workspace plan_workspace(const ModelConfig& config, Numerics numerics, const Cac
   const StepLimits step{.tokens = tokens,
                         .sequences = limits.max_sequences,
                         .context = limits.max_tokens,
-                        .logits_rows = logits_rows(limits),
-                        .csa_page_entries = kCsaPageEntries,
-                        .hca_page_entries = kHcaPageEntries};
+                        .logits_rows = logits_rows(limits)};
   return {.scratch = forward_scratch(config, numerics, step),
           .logits = logits_rows(limits) * config.vocab_size * kFloatBytes,
           .kernels = std::max(linear_bytes(config, tokens), experts_bytes(config, tokens)) +

@@ -2,44 +2,38 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
-#include <vector>
-
 namespace dsv4 {
 namespace {
 
+constexpr StateLayout kCsa{4, 512, true}, kCsaKeys{4, 128, true}, kHca{128, 512, false};
+
 // Spec 12.6: fp32 compressor state of a Flash sequence, 21 CSA layers with their indexers (d_c 128)
 // and 20 HCA layers.
-static_assert(4 * (21 * (StateLayout{4, 512}.floats() + StateLayout{4, 128}.floats()) +
-                   20 * StateLayout{128, 512}.floats()) ==
-              12'206'080);
+static_assert(4 * (21 * (kCsa.floats() + kCsaKeys.floats()) + 20 * kHca.floats()) == 12'206'080);
 // The same for a Pro sequence: 30 CSA, 31 HCA.
-static_assert(4 * (30 * (StateLayout{4, 512}.floats() + StateLayout{4, 128}.floats()) +
-                   31 * StateLayout{128, 512}.floats()) ==
-              18'710'528);
+static_assert(4 * (30 * (kCsa.floats() + kCsaKeys.floats()) + 31 * kHca.floats()) == 18'710'528);
 
-TEST(StateLayout, RowsOfTheOpenBlock) {
-  const StateLayout csa{4, 512}, hca{128, 512};
-  EXPECT_EQ(csa.rows(), 8);
-  EXPECT_EQ(csa.columns(), 1024);
-  EXPECT_EQ(hca.rows(), 128);
-  EXPECT_EQ(hca.columns(), 512);
+TEST(StateLayout, TokensLieInARing) {
+  EXPECT_EQ(kCsa.rows(), 8);
+  EXPECT_EQ(kCsa.columns(), 1024);
+  EXPECT_EQ(kHca.rows(), 128);
+  EXPECT_EQ(kHca.columns(), 512);
   for (int64_t t = 0; t < 300; ++t) {
-    EXPECT_EQ(csa.row_of(t), 4 + t % 4);
-    EXPECT_EQ(hca.row_of(t), t % 128);
+    EXPECT_EQ(kCsa.row_of(t), t % 8);
+    EXPECT_EQ(kHca.row_of(t), t % 128);
   }
-  EXPECT_EQ(csa.row_of(int64_t{1} << 40), 4);
+  EXPECT_EQ(kCsa.row_of((int64_t{1} << 40) + 3), 3);
 }
 
-TEST(StateLayout, ResetGivesAbsentRowsZeroWeight) {
-  for (const StateLayout& layout : {StateLayout{4, 8}, StateLayout{16, 3}}) {
-    std::vector<float> state(static_cast<size_t>(layout.floats()) + 1, 5.f);
-    reset_state(layout, state.data());
-    for (int64_t i = 0; i < layout.floats(); ++i) {
-      const float value = state[static_cast<size_t>(i)];
-      EXPECT_EQ(value, i < layout.plane() ? 0.f : -std::numeric_limits<float>::infinity());
+// The rows that a sequence of length n' reads are not overwritten by tokens up to n' + spare.
+TEST(StateLayout, SpareRowsKeepWhatAnEarlierLengthReads) {
+  for (const StateLayout layout : {StateLayout{4, 1, true, 3}, StateLayout{4, 1, true, 0},
+                                   StateLayout{8, 1, false, 5}, StateLayout{1, 1, false, 2}}) {
+    for (int64_t cut = 0; cut < 60; ++cut) {
+      const int64_t block = cut / layout.ratio * layout.ratio;
+      const int64_t oldest = layout.overlap ? block - layout.ratio : block;
+      EXPECT_LE(cut + layout.spare - oldest, layout.rows()) << "cut " << cut;
     }
-    EXPECT_EQ(state.back(), 5.f) << "one past the end";
   }
 }
 

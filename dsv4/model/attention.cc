@@ -21,7 +21,7 @@ struct Layer {
   ConstTensorView freqs;  // [rope_dim / 2] f32
   const LayerCache& cache;
 
-  const EntryLists& entries() const { return spec.kind == LayerKind::kCsa ? step.csa : step.hca; }
+  const EntryLists& entries() const { return step.groups[static_cast<size_t>(spec.group)]; }
   void rotate(const TensorView& x, const ConstTensorView& positions, bool inverse = false) const {
     rope(step.context, {.x = x, .positions = positions, .freqs = freqs, .inverse = inverse});
   }
@@ -36,7 +36,7 @@ TensorView latent_query(const Layer& layer, Projection& x) {
   return c;
 }
 
-// c -> [T, H, d], normalised per head and rotated.
+// c -> [T, H, d], normalized per head and rotated.
 TensorView queries(const Layer& layer, Projection& c) {
   Step& step = layer.step;
   const ModelConfig& m = step.config;
@@ -57,14 +57,15 @@ void append_window(const Layer& layer, Projection& x) {
   rms_norm(step.context,
            {.x = k, .weight = layer.w.kv_norm, .out = k, .eps = step.config.norm_eps});
   layer.rotate(k.reshape({step.num_tokens, 1, d}), step.positions);
-  kv_insert(step.context, {.x = k, .rows = step.window_new, .pool = layer.cache.window});
+  kv_insert(step.context, {.x = k, .rows = step.window().closed_rows, .pool = layer.cache.window});
 }
 
-// Pools the blocks that close in this step; normalised and rotated entries [n, width].
-TensorView close_entries(const Layer& layer, const CompressorWeights& w, int width,
-                         const TensorView& state, Projection& x) {
+// Pools the blocks that close in this step; normalized and rotated entries [n, width].
+TensorView close_entries(const Layer& layer, const CompressorWeights& w, const StatePool& state,
+                         Projection& x) {
   Step& step = layer.step;
-  const StateLayout layout{layer.spec.ratio, width};
+  const StateLayout& layout = state.layout;
+  const int width = layout.width;
   const int64_t closed = layer.entries().closed_rows.dim(0);
   const TensorView e = step.activation({closed, width});
   {
@@ -80,7 +81,7 @@ TensorView close_entries(const Layer& layer, const CompressorWeights& w, int wid
                               .cu_tokens = step.cu_tokens,
                               .start = step.start,
                               .state_slots = step.state_slots,
-                              .state = state,
+                              .state = state.slots,
                               .out = e});
   }
   if (closed == 0) return e;
@@ -95,13 +96,11 @@ void append_entries(const Layer& layer, Projection& x) {
   Step& step = layer.step;
   const ConstTensorView rows = layer.entries().closed_rows;
   const Scratch::Scope scope(step.scratch);
-  const TensorView e = close_entries(layer, layer.w.compressor,
-                                     static_cast<int>(step.config.head_dim), layer.cache.state, x);
+  const TensorView e = close_entries(layer, layer.w.compressor, layer.cache.state, x);
   if (rows.dim(0) > 0) kv_insert(step.context, {.x = e, .rows = rows, .pool = layer.cache.entries});
   if (layer.spec.kind != LayerKind::kCsa) return;
   const TensorView keys =
-      close_entries(layer, layer.w.indexer.compressor, static_cast<int>(step.config.index_dim),
-                    layer.cache.index_state, x);
+      close_entries(layer, layer.w.indexer.compressor, layer.cache.index_state, x);
   if (rows.dim(0) == 0) return;
   if (step.official()) hadamard(step.context, {.x = keys, .out = keys});
   index_insert(step.context, {.x = keys, .rows = rows, .pool = layer.cache.keys});
@@ -163,8 +162,9 @@ TensorView select_entries(const Layer& layer, Projection& x, Projection& c) {
 // Which compressed entries the queries attend to; empty for SWA layers and before the first block
 // closes.
 KvList seen_entries(const Layer& layer, Projection& x, Projection& c) {
+  if (layer.spec.kind == LayerKind::kSwa) return {};
   const EntryLists& lists = layer.entries();
-  if (layer.spec.kind == LayerKind::kSwa || lists.max_visible == 0) return {};
+  if (lists.max_visible == 0) return {};
   // With no more entries than the indexer may pick, it picks all of them whatever their scores.
   const bool all = !lists.all_rows.empty();
   return {.pool = layer.cache.entries,
@@ -214,7 +214,7 @@ TensorView attention(Step& step, const LayerSpec& spec, const AttentionWeights& 
   const TensorView o = step.activation({step.num_tokens, m.num_heads, m.head_dim});
   sparse_mla(step.context,
              {.q = q.unsqueeze(1),  // a request per token
-              .window = {.pool = cache.window, .indices = step.window_seen.unsqueeze(1)},
+              .window = {.pool = cache.window, .indices = step.window().all_rows.unsqueeze(1)},
               .compressed = seen_entries(layer, from_x, from_c),
               .sink = weights.sink,
               .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),

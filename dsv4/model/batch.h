@@ -1,4 +1,4 @@
-// What one forward step works on: tokens of several sequences, and where their cache rows lie.
+// The input of one forward step: tokens of several sequences and the pages of their caches.
 
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "dsv4/formats/state_layout.h"
 #include "dsv4/ops/pools.h"
 
 namespace dsv4 {
@@ -16,9 +17,9 @@ struct SequenceRun {
   int64_t count = 0;     // number of tokens, >= 1
   int64_t position = 0;  // absolute position of the first
   int32_t slot = 0;      // row of the state tensors
-  // Page tables: page of logical entry e is table[e / page_entries]. Room for the new tokens is
-  // there.
-  std::span<const int32_t> window_pages, csa_pages, hca_pages;
+  // [cache group] page tables: logical entry e lies in page table[e / page_entries]. Room for the
+  // new tokens is there.
+  std::vector<std::span<const int32_t>> pages;
 };
 
 struct ForwardBatch {
@@ -27,13 +28,19 @@ struct ForwardBatch {
   std::vector<int32_t> logits_rows;  // indices into ids whose logits are wanted, in output order
 };
 
-// One layer's cache, shared by all sequences; pages and slots tell them apart.
+// States of one compressor, a slot per sequence.
+struct StatePool {
+  TensorView slots;  // [slots, layout.floats()] f32
+  StateLayout layout;
+};
+
+// One layer's cache, shared by all sequences. Each sequence has its own pages and its own slot.
 struct LayerCache {
-  KvPool window;           // one row per token of the last W
-  KvPool entries;          // CSA, HCA: one row per compressed entry
-  IndexPool keys;          // CSA: same page table as entries
-  TensorView state;        // [slots, StateLayout.floats()] f32; CSA, HCA
-  TensorView index_state;  // CSA
+  KvPool window;          // a row per token of the last W
+  KvPool entries;         // CSA, HCA: a row per compressed entry
+  IndexPool keys;         // CSA: same page table as entries
+  StatePool state;        // CSA, HCA
+  StatePool index_state;  // CSA
 };
 
 }  // namespace dsv4

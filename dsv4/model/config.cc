@@ -8,6 +8,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/model/schedule.h"
 
 namespace dsv4 {
 namespace {
@@ -106,6 +107,7 @@ class Reader {
 };
 
 constexpr int64_t kMaxDim = int64_t{1} << 20;
+constexpr int64_t kMaxRatio = 65536;
 constexpr int kMaxDepth = 64;
 constexpr double kMinTheta = 1.0001, kMaxTheta = 1e12;  // a base of 1 would not turn at all
 
@@ -133,7 +135,7 @@ void read_dims(Reader& in, ModelConfig& c) {
 }
 
 void read_scalars(Reader& in, ModelConfig& c) {
-  c.normalise_weights = in.boolean("norm_topk_prob", true);
+  c.normalize_weights = in.boolean("norm_topk_prob", true);
   c.route_scale = static_cast<float>(in.number("routed_scaling_factor", 0, 1e6));
   c.swiglu_limit = static_cast<float>(in.number("swiglu_limit", 0, 1e6));
   c.hc_eps = static_cast<float>(in.number("hc_eps", 0, 1));
@@ -156,8 +158,9 @@ void read_scalars(Reader& in, ModelConfig& c) {
   in.only("attention_bias", false);
   in.only("mlp_bias", false);
   in.only("tie_word_embeddings", false);
-  in.only("compress_rate_csa", 4);  // spellings of older transformers revisions
-  in.only("compress_rate_hca", 128);
+  // Spellings of older transformers revisions.
+  in.only("compress_rate_csa", released_ratio(LayerKind::kCsa));
+  in.only("compress_rate_hca", released_ratio(LayerKind::kHca));
 }
 
 // qk_rope_head_dim, or transformers' partial_rotary_factor of head_dim.
@@ -219,28 +222,47 @@ void read_rope(Reader& in, ModelConfig& c) {
   }
 }
 
-std::vector<int> ratios_from_types(Reader& in, const Json& types) {
-  int csa = 4, hca = 128;
+void add_layer(ModelConfig& c, LayerKind kind, int ratio) {
+  c.kinds.push_back(kind);
+  c.ratios.push_back(ratio);
+}
+
+void read_layer_types(Reader& in, const Json& types, ModelConfig& c) {
+  constexpr const char *kCsaName = "compressed_sparse_attention",
+                       *kHcaName = "heavily_compressed_attention";
+  int csa = released_ratio(LayerKind::kCsa), hca = released_ratio(LayerKind::kHca);
   if (auto rates = in.object("compress_rates")) {
-    csa = static_cast<int>(rates->integer("compressed_sparse_attention", 1, kMaxDim, csa));
-    hca = static_cast<int>(rates->integer("heavily_compressed_attention", 1, kMaxDim, hca));
+    csa = static_cast<int>(rates->integer(kCsaName, 1, kMaxRatio, csa));
+    hca = static_cast<int>(rates->integer(kHcaName, 1, kMaxRatio, hca));
   }
-  std::vector<int> ratios;
   for (const Json& type : types) {
     if (type == "sliding_attention") {
-      ratios.push_back(0);
-    } else if (type == "compressed_sparse_attention") {
-      ratios.push_back(csa);
-    } else if (type == "heavily_compressed_attention") {
-      ratios.push_back(hca);
+      add_layer(c, LayerKind::kSwa, 0);
+    } else if (type == kCsaName) {
+      add_layer(c, LayerKind::kCsa, csa);
+    } else if (type == kHcaName) {
+      add_layer(c, LayerKind::kHca, hca);
     } else {
-      in.wrong(
-          "layer_types",
-          "a list of sliding_attention, compressed_sparse_attention, heavily_compressed_attention",
-          type);
+      in.wrong("layer_types",
+               fmt::format("a list of sliding_attention, {}, {}", kCsaName, kHcaName), type);
     }
   }
-  return ratios;
+}
+
+// The official spelling gives ratios without kinds: a ratio has the kind that it has in the
+// releases.
+void read_compress_ratios(Reader& in, const Json& ratios, ModelConfig& c) {
+  for (const Json& value : ratios) {
+    if (!value.is_number_integer()) in.wrong("compress_ratios", "a list of integers", value);
+    if (static_cast<int64_t>(c.ratios.size()) == c.num_layers) continue;  // a drafter block
+    const auto ratio = static_cast<int>(std::clamp<int64_t>(value.get<int64_t>(), -1, kMaxDim));
+    const std::optional<LayerKind> kind = kind_of_released_ratio(ratio);
+    if (!kind) {
+      fail(ErrorCode::kBadInput, "{}: compress_ratios must be 0, {} or {}, got {}", in.file(),
+           released_ratio(LayerKind::kCsa), released_ratio(LayerKind::kHca), ratio);
+    }
+    add_layer(c, *kind, ratio);
+  }
 }
 
 void read_ratios(Reader& in, ModelConfig& c) {
@@ -249,27 +271,19 @@ void read_ratios(Reader& in, ModelConfig& c) {
   in.ignore({"compress_rates"});
   if (types != nullptr) {
     if (!types->is_array()) in.wrong("layer_types", "a list", *types);
-    c.ratios = ratios_from_types(in, *types);
+    read_layer_types(in, *types, c);
     if (ratios != nullptr) in.wrong("compress_ratios", "absent when layer_types is given", *ratios);
   } else {
     if (ratios == nullptr) in.missing("compress_ratios (or layer_types)");
     if (!ratios->is_array()) in.wrong("compress_ratios", "a list", *ratios);
-    for (const Json& ratio : *ratios) {
-      if (!ratio.is_number_integer()) in.wrong("compress_ratios", "a list of integers", ratio);
-      c.ratios.push_back(static_cast<int>(std::clamp<int64_t>(ratio.get<int64_t>(), -1, kMaxDim)));
-    }
+    read_compress_ratios(in, *ratios, c);
   }
   if (static_cast<int64_t>(c.ratios.size()) < c.num_layers) {
     fail(ErrorCode::kBadInput, "{}: the layer schedule has {} entries for {} layers", in.file(),
          c.ratios.size(), c.num_layers);
   }
-  c.ratios.resize(static_cast<size_t>(c.num_layers));  // the tail belongs to the drafter blocks
-  for (const int ratio : c.ratios) {
-    if (ratio != 0 && ratio != 4 && ratio != 128) {
-      fail(ErrorCode::kBadInput, "{}: compress_ratios must be 0, 4 or 128, got {}", in.file(),
-           ratio);
-    }
-  }
+  c.kinds.resize(static_cast<size_t>(c.num_layers));  // drafter blocks come after the layers
+  c.ratios.resize(static_cast<size_t>(c.num_layers));
 }
 
 void read_hash_layers(Reader& in, ModelConfig& c) {
@@ -294,7 +308,7 @@ void validate(const ModelConfig& c, const std::string& file) {
       fail(ErrorCode::kBadInput, "{}: {} = {} is not a multiple of {}", file, what, value, of);
   };
   multiple("num_attention_heads", c.num_heads, c.o_groups);
-  const bool csa = std::find(c.ratios.begin(), c.ratios.end(), 4) != c.ratios.end();
+  const bool csa = std::find(c.kinds.begin(), c.kinds.end(), LayerKind::kCsa) != c.kinds.end();
   if (csa && c.index_dim < c.rope_dim) {
     fail(ErrorCode::kBadInput, "{}: index_head_dim = {} is smaller than qk_rope_head_dim = {}",
          file, c.index_dim, c.rope_dim);

@@ -12,6 +12,13 @@
 
 namespace dsv4 {
 
+// How a layer attends to what lies before its window (spec dsv4.md 2).
+enum class LayerKind : uint8_t {
+  kSwa,  // not at all
+  kCsa,  // through compressed entries, of which an indexer chooses the top k
+  kHca   // through all compressed entries
+};
+
 struct ModelConfig {
   int64_t hidden_size = 0;        // D
   int64_t num_layers = 0;         // L
@@ -30,7 +37,7 @@ struct ModelConfig {
   int64_t experts_per_token = 0;  // k
   int64_t expert_dim = 0;         // I
   int64_t shared_experts = 0;
-  bool normalise_weights = true;  // norm_topk_prob
+  bool normalize_weights = true;  // norm_topk_prob
   float route_scale = 1.f;
   float swiglu_limit = 0.f;  // 0: no clamp
   int64_t hc_mult = 0;       // M
@@ -41,11 +48,12 @@ struct ModelConfig {
   double compress_rope_theta = 0;  // layers with compression
   YarnParams yarn;                 // of the compressed layers
   int64_t max_positions = 0;
-  int64_t mtp_layers = 0;  // announced drafter blocks; recognised, not run
+  int64_t mtp_layers = 0;  // announced drafter blocks; recognized, not run
   int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 
-  std::vector<int> ratios;        // [L] tokens per compressed entry: 0 SWA, 4 CSA, 128 HCA
+  std::vector<LayerKind> kinds;   // [L]
+  std::vector<int> ratios;        // [L] tokens per compressed entry; 0 for SWA
   std::vector<bool> hash_layers;  // [L] routed by tid2eid
   std::vector<std::string>
       unknown;  // keys of the file that nothing here reads or knows to be harmless

@@ -13,6 +13,7 @@ Model::Model(ModelConfig config, Checkpoint checkpoint)
     : checkpoint_(std::make_unique<Checkpoint>(std::move(checkpoint))),
       config_(std::move(config)),
       schedule_(layer_schedule(config_)),
+      cache_groups_(dsv4::cache_groups(config_)),
       weights_(load_weights(*checkpoint_, config_)),
       rope_(make_rope_tables(config_, weights_.widened)) {
 }

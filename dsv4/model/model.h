@@ -29,12 +29,13 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const std::vector<LayerSpec>& schedule() const { return schedule_; }
+  const std::vector<CacheGroupSpec>& cache_groups() const { return cache_groups_; }
   const ModelWeights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
   // Runs every token of the step through the network, appending to the caches (one per layer).
-  // Everything must lie where step.context works. logits: [n, V] f32, of which the first rows are
-  // written, one for each of step.logits_rows.
+  // All tensors must be in the memory of step.context's device. logits: [n, V] f32, of which the
+  // first rows are written, one for each of step.logits_rows.
   void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits) const;
 
   // Where the tensors are that forward() reads; null: on the host.
@@ -42,8 +43,9 @@ class Model {
   // After for_each_tensor() has pointed all of them into `memory`, which the model keeps.
   void place(std::shared_ptr<Device> device, Buffer memory);
 
-  // Every tensor that forward() reads, in the order in which it does; `visit` may point the view
-  // somewhere else. Moving a model to a device is that: copy what each view shows, and change it.
+  // Visits every tensor that forward() reads, in the order in which it reads them. `visit` may
+  // point the view to other memory: a model is moved to a device by copying each tensor and
+  // changing its view.
   void for_each_tensor(const std::function<void(ConstTensorView&)>& visit);
 
  private:
@@ -56,6 +58,7 @@ class Model {
   std::unique_ptr<Checkpoint> checkpoint_;  // stays at one address: the weights point into it
   ModelConfig config_;
   std::vector<LayerSpec> schedule_;
+  std::vector<CacheGroupSpec> cache_groups_;
   ModelWeights weights_;
   RopeTables rope_;
 };

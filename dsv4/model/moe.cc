@@ -20,7 +20,7 @@ TensorView moe(Step& step, const MoeWeights& weights, const ConstTensorView& x) 
                         .tid2eid = weights.tid2eid,
                         .ids = step.ids,
                         .route_scale = m.route_scale,
-                        .normalize = m.normalise_weights,
+                        .normalize = m.normalize_weights,
                         .experts = chosen,
                         .weights = share});
   experts(step.context, {.x = x,

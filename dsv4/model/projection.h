@@ -1,5 +1,5 @@
-// One activation fed to several weights. The official engine quantises activations (Q8, 128 columns
-// a scale) in front of quantised weights (spec dsv4.md 7.5); this does it once and only when asked
+// One activation fed to several weights. The official engine quantizes activations (Q8, 128 columns
+// a scale) before quantized weights (spec dsv4.md 7.5); this does it once and only when asked
 // for.
 
 #pragma once
@@ -25,26 +25,26 @@ class Projection {
   // out = x w^T, with Q8 activations where mode and weight format ask for them.
   void into(const WeightView& weight, const TensorView& out) {
     if (!step_.official() || !weight.quantized_activations()) return plain(weight, out);
-    if (!quantised_) quantise();
+    if (!quantized_) quantize();
     linear(step_.context, {.x = codes_, .x_scale = scales_, .weight = weight, .out = out});
   }
 
-  // Without activation quantisation: router, compressor, wo_a, weights_proj, head.
+  // Without activation quantization: router, compressor, wo_a, weights_proj, head.
   void plain(const WeightView& weight, const TensorView& out) {
     linear(step_.context, {.x = x_, .weight = weight, .out = out});
   }
 
  private:
-  void quantise() {
+  void quantize() {
     quantize_q8(step_.context,
                 {.x = x_, .codes = codes_, .scales = scales_, .group = kActivationColumns});
-    quantised_ = true;
+    quantized_ = true;
   }
 
   Step& step_;
   ConstTensorView x_;
   TensorView codes_, scales_;
-  bool quantised_ = false;
+  bool quantized_ = false;
 };
 
 }  // namespace dsv4

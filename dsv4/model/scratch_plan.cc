@@ -1,10 +1,9 @@
 #include "dsv4/model/scratch_plan.h"
 
 #include <algorithm>
-#include <limits>
+#include <vector>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/formats/state_layout.h"
 #include "dsv4/model/attention.h"
 #include "dsv4/model/projection.h"
 #include "dsv4/model/schedule.h"
@@ -17,7 +16,10 @@ namespace {
 class Walk {
  public:
   Walk(const ModelConfig& config, Numerics numerics, const StepLimits& limits)
-      : m_(config), official_(numerics == Numerics::kOfficial), limits_(limits) {
+      : m_(config),
+        groups_(cache_groups(config)),
+        official_(numerics == Numerics::kOfficial),
+        limits_(limits) {
     t_ = std::min(limits.tokens, limits.sequences * limits.context);
     runs_ = std::min(limits.sequences, t_);
     rows_ = std::min(limits.logits_rows, t_);
@@ -46,9 +48,6 @@ class Walk {
     take(DType::kE4M3, {rows, k});
     take(DType::kE8M0, {rows, ceil_div(k, Projection::kActivationColumns)});
   }
-  bool has(int ratio) const {
-    return std::find(m_.ratios.begin(), m_.ratios.end(), ratio) != m_.ratios.end();
-  }
   int64_t visible(int ratio) const { return limits_.context / ratio; }
   // A run of c tokens closes at most ceil(c / r) entries: most when every run has one token more
   // than whole blocks.
@@ -61,18 +60,18 @@ class Walk {
   void step() {
     for (const int64_t n : {t_, runs_, runs_, runs_ + 1}) list({n});  // ids, start, slots, cu
     for (const int64_t n : {t_, t_, rows_}) list({n});  // positions, sequence, logits_rows
-    list({t_});                                         // window_new
-    list({t_, std::min(m_.window, limits_.context)});   // window_seen
-    if (has(4)) entries(4, limits_.csa_page_entries, m_.index_topk);
-    if (has(128)) entries(128, limits_.hca_page_entries, std::numeric_limits<int64_t>::max());
+    list({t_});                                         // window: closed_rows
+    list({t_, std::min(m_.window, limits_.context)});   // all_rows
+    for (size_t g = kWindowGroup + 1; g < groups_.size(); ++g) entries(groups_[g]);
   }
 
-  void entries(int ratio, int page_entries, int64_t most) {
-    list({closed(ratio)});                                                        // rows
-    list({closed(ratio)});                                                        // positions
-    list({t_});                                                                   // visible
-    list({runs_, std::max<int64_t>(1, ceil_div(visible(ratio), page_entries))});  // pages
-    if (visible(ratio) <= most) list({t_, visible(ratio)});                       // all
+  void entries(const CacheGroupSpec& group) {
+    const int64_t seen = visible(group.ratio);
+    list({closed(group.ratio)});                                              // closed_rows
+    list({closed(group.ratio)});                                              // closed_positions
+    list({t_});                                                               // visible
+    list({runs_, std::max<int64_t>(1, ceil_div(seen, group.page_entries))});  // pages
+    if (!group.has_index || seen <= m_.index_topk) list({t_, seen});          // all_rows
   }
 
   template <class Block>
@@ -94,31 +93,32 @@ class Walk {
     activation({t_, m_.head_dim});                // k
     if (spec.kind != LayerKind::kSwa) append_entries(spec);
     activation({t_, m_.num_heads, m_.head_dim});  // o
-    if (spec.kind == LayerKind::kCsa && visible(4) > m_.index_topk) select_entries();
+    if (spec.kind == LayerKind::kCsa && visible(spec.ratio) > m_.index_topk)
+      select_entries(spec.ratio);
     activation({t_, m_.o_groups * m_.o_lora_rank});  // u
     projection(t_, m_.o_groups * m_.o_lora_rank);
   }
 
   void append_entries(const LayerSpec& spec) {
     const Scratch::Scope scope(scratch_);
-    close_entries(spec.ratio, m_.head_dim);
-    if (spec.kind == LayerKind::kCsa) close_entries(spec.ratio, m_.index_dim);
+    close_entries(spec, m_.head_dim);
+    if (spec.kind == LayerKind::kCsa) close_entries(spec, m_.index_dim);
   }
 
-  void close_entries(int ratio, int64_t width) {
-    activation({closed(ratio), width});  // e
+  void close_entries(const LayerSpec& spec, int64_t width) {
+    activation({closed(spec.ratio), width});  // e
     const Scratch::Scope scope(scratch_);
-    const int64_t columns = StateLayout{ratio, static_cast<int>(width)}.columns();
+    const int64_t columns = state_layout(spec, width).columns();
     take(DType::kF32, {t_, columns});  // kv
     take(DType::kF32, {t_, columns});  // gate
   }
 
-  void select_entries() {
+  void select_entries(int ratio) {
     take(DType::kI32, {t_, m_.index_topk});  // chosen
     const Scratch::Scope scope(scratch_);
-    activation({t_, m_.index_heads, m_.index_dim});             // q
-    activation({t_, m_.index_heads});                           // weights
-    take(DType::kF32, {std::min(kScoreTile, t_), visible(4)});  // scores
+    activation({t_, m_.index_heads, m_.index_dim});                 // q
+    activation({t_, m_.index_heads});                               // weights
+    take(DType::kF32, {std::min(kScoreTile, t_), visible(ratio)});  // scores
   }
 
   void moe() {
@@ -138,6 +138,7 @@ class Walk {
   }
 
   const ModelConfig& m_;
+  const std::vector<CacheGroupSpec> groups_;
   const bool official_;
   const StepLimits limits_;
   int64_t t_ = 0, runs_ = 0, rows_ = 0;
@@ -148,16 +149,20 @@ class Walk {
 
 ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics,
                             const StepLimits& limits) {
-  const ScratchPlan plan = Walk(config, numerics, limits).forward();
+  ScratchPlan plan = Walk(config, numerics, limits).forward();
   // While the indexer may pick every entry they are all listed instead, which can take more than
   // the longest context does.
-  StepLimits listed = limits;
-  listed.context = std::min(limits.context, 4 * config.index_topk + 3);
-  if (listed.context == limits.context) return plan;
-  const ScratchPlan all = Walk(config, numerics, listed).forward();
-  return {.lists = std::max(plan.lists, all.lists),
-          .activations = std::max(plan.activations, all.activations),
-          .together = std::max(plan.together, all.together)};
+  for (const CacheGroupSpec& group : cache_groups(config)) {
+    if (!group.has_index) continue;
+    StepLimits listed = limits;
+    listed.context = std::min(limits.context, group.ratio * config.index_topk + group.ratio - 1);
+    if (listed.context == limits.context) continue;
+    const ScratchPlan all = Walk(config, numerics, listed).forward();
+    plan = {.lists = std::max(plan.lists, all.lists),
+            .activations = std::max(plan.activations, all.activations),
+            .together = std::max(plan.together, all.together)};
+  }
+  return plan;
 }
 
 }  // namespace dsv4

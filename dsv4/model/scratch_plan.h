@@ -16,7 +16,6 @@ struct StepLimits {
   int64_t sequences = 0;    // in one step
   int64_t context = 0;      // tokens of a sequence, with those of the step
   int64_t logits_rows = 0;  // of one step
-  int csa_page_entries = 0, hca_page_entries = 0;
 };
 
 // Each the most that any step takes; the largest lists and activations need not be one step's.

@@ -17,11 +17,13 @@ int32_t row_of(std::span<const int32_t> pages, int64_t e, int page_entries) {
          static_cast<int32_t>(e % page_entries);
 }
 
-void check_batch(const ForwardBatch& batch, const ModelConfig& config) {
+void check_batch(const ForwardBatch& batch, const ModelConfig& config, size_t num_groups) {
   int64_t next = 0;
   for (const SequenceRun& run : batch.runs) {
     DSV4_CHECK(run.first == next && run.count >= 1 && run.position >= 0,
                "run of {} tokens at {} (want {})", run.count, run.first, next);
+    DSV4_CHECK(run.pages.size() == num_groups, "run with page tables of {} groups, not {}",
+               run.pages.size(), num_groups);
     next += run.count;
   }
   DSV4_CHECK(next == static_cast<int64_t>(batch.ids.size()), "runs cover {} of {} tokens", next,
@@ -32,16 +34,24 @@ void check_batch(const ForwardBatch& batch, const ModelConfig& config) {
   }
 }
 
-std::span<const int32_t> page_table(const SequenceRun& run, int ratio) {
-  return ratio == 4 ? run.csa_pages : run.hca_pages;
+// First entry that a query at `position` still sees, and the one after the last.
+int64_t first_visible(const CacheGroupSpec& group, int64_t position) {
+  return group.keep_tokens == 0
+             ? 0
+             : std::max<int64_t>(0, position + 1 - group.keep_tokens) / group.ratio;
+}
+int64_t end_visible(const CacheGroupSpec& group, int64_t position) {
+  return (position + 1) / group.ratio;
 }
 
-StepExtents::Entries entry_extents(const ForwardBatch& batch, int ratio) {
-  StepExtents::Entries most;
+StepExtents::Group group_extents(const ForwardBatch& batch, const CacheGroupSpec& group, size_t g) {
+  StepExtents::Group most;
   for (const SequenceRun& run : batch.runs) {
-    most.closed += num_closed_entries(run.position, run.count, ratio);
-    most.visible = std::max(most.visible, (run.position + run.count) / ratio);
-    most.pages = std::max(most.pages, static_cast<int64_t>(page_table(run, ratio).size()));
+    const int64_t last = run.position + run.count - 1;
+    const int64_t kept = group.keep_tokens == 0 ? INT64_MAX : group.keep_tokens;
+    most.closed += num_closed_entries(run.position, run.count, group.ratio);
+    most.visible = std::max(most.visible, std::min(kept, end_visible(group, last)));
+    most.pages = std::max(most.pages, static_cast<int64_t>(run.pages[g].size()));
   }
   return most;
 }
@@ -49,14 +59,13 @@ StepExtents::Entries entry_extents(const ForwardBatch& batch, int ratio) {
 // Writes the lists of one step.
 class ListWriter {
  public:
-  ListWriter(Step& step, const ForwardBatch& batch, const StepExtents& extents, StepLists lists)
-      : step_(step), batch_(batch), extents_(extents), lists_(lists) {}
+  ListWriter(Step& step, std::span<const CacheGroupSpec> groups, const ForwardBatch& batch,
+             const StepExtents& extents, StepLists lists)
+      : step_(step), groups_(groups), batch_(batch), extents_(extents), lists_(lists) {}
 
   void tokens();
-  void window(int page_entries);
-  // `most` entries or fewer are all attended to and listed; beyond that the indexer chooses.
-  EntryLists entries(int ratio, const StepExtents::Entries& extents, int64_t most,
-                     int page_entries);
+  EntryLists window();
+  EntryLists entries(size_t group);
 
  private:
   // n values, then `padding` up to the extent.
@@ -91,10 +100,13 @@ class ListWriter {
     }
     return lists_.read(view);
   }
-  void closed(int ratio, int64_t extent, int page_entries, EntryLists& lists);
-  ConstTensorView pages(int ratio, int64_t columns);
+  ConstTensorView closed_rows(size_t group);
+  ConstTensorView closed_positions(size_t group);
+  ConstTensorView pages(size_t group);
+  ConstTensorView all_rows(size_t group);
 
   Step& step_;
+  const std::span<const CacheGroupSpec> groups_;
   const ForwardBatch& batch_;
   const StepExtents& extents_;
   StepLists lists_;
@@ -119,96 +131,96 @@ void ListWriter::tokens() {
                            [&](int64_t i) { return batch_.logits_rows[static_cast<size_t>(i)]; });
 }
 
-void ListWriter::window(int page_entries) {
-  step_.window_new = token_list(kNoRow, [&](const SequenceRun& r, int64_t i) {
-    return row_of(r.window_pages, r.position + i, page_entries);
-  });
-  const int64_t width = step_.config.window;
-  step_.window_seen =
-      row_lists(extents_.window, [&](const SequenceRun& r, int64_t t, int32_t* list) {
-        const int64_t oldest = std::max<int64_t>(0, t - width + 1);
-        for (int64_t e = oldest; e <= t; ++e)
-          list[e - oldest] = row_of(r.window_pages, e, page_entries);
-      });
-}
-
-void ListWriter::closed(int ratio, int64_t extent, int page_entries, EntryLists& lists) {
-  const TensorView rows = lists_.take(DType::kI32, {extent});
-  const TensorView positions = lists_.take(DType::kI32, {extent});
-  std::fill_n(rows.as<int32_t>(), extent, kNoRow);
-  std::fill_n(positions.as<int32_t>(), extent, 0);
-  int64_t n = 0;
+ConstTensorView ListWriter::closed_rows(size_t g) {
+  const CacheGroupSpec& group = groups_[g];
+  const TensorView view = lists_.take(DType::kI32, {extents_.groups[g].closed});
+  int32_t* out = view.as<int32_t>();
   for (const SequenceRun& run : batch_.runs) {
-    for (int64_t w = run.position / ratio; w < (run.position + run.count) / ratio; ++w, ++n) {
-      rows.as<int32_t>()[n] = row_of(page_table(run, ratio), w, page_entries);
-      positions.as<int32_t>()[n] = static_cast<int32_t>(w * ratio);
-    }
+    const int64_t end = (run.position + run.count) / group.ratio;
+    for (int64_t e = run.position / group.ratio; e < end; ++e)
+      *out++ = row_of(run.pages[g], e, group.page_entries);
   }
-  lists.closed_rows = lists_.read(rows);
-  lists.closed_positions = lists_.read(positions);
-}
-
-ConstTensorView ListWriter::pages(int ratio, int64_t columns) {
-  const TensorView view = lists_.take(DType::kI32, {extents_.runs, columns});
-  std::fill_n(view.as<int32_t>(), view.numel(), -1);
-  int64_t row = 0;
-  for (const SequenceRun& run : batch_.runs) {
-    const std::span<const int32_t> table = page_table(run, ratio);
-    std::copy(table.begin(), table.end(), view.row<int32_t>(row++));
-  }
+  std::fill(out, view.as<int32_t>() + view.numel(), kNoRow);
   return lists_.read(view);
 }
 
-EntryLists ListWriter::entries(int ratio, const StepExtents::Entries& extents, int64_t most,
-                               int page_entries) {
-  EntryLists lists{.ratio = ratio, .max_visible = extents.visible};
-  closed(ratio, extents.closed, page_entries, lists);
-  lists.visible =
-      token_list(0, [&](const SequenceRun& r, int64_t i) { return (r.position + i + 1) / ratio; });
-  lists.pages = pages(ratio, extents.pages);
-  if (lists.max_visible > most) return lists;
-  lists.all_rows =
-      row_lists(lists.max_visible, [&](const SequenceRun& r, int64_t t, int32_t* list) {
-        for (int64_t w = 0; w < (t + 1) / ratio; ++w)
-          list[w] = row_of(page_table(r, ratio), w, page_entries);
-      });
+ConstTensorView ListWriter::closed_positions(size_t g) {
+  const int ratio = groups_[g].ratio;
+  const TensorView view = lists_.take(DType::kI32, {extents_.groups[g].closed});
+  int32_t* out = view.as<int32_t>();
+  for (const SequenceRun& run : batch_.runs) {
+    const int64_t end = (run.position + run.count) / ratio;
+    for (int64_t e = run.position / ratio; e < end; ++e) *out++ = static_cast<int32_t>(e * ratio);
+  }
+  std::fill(out, view.as<int32_t>() + view.numel(), 0);
+  return lists_.read(view);
+}
+
+ConstTensorView ListWriter::pages(size_t g) {
+  const TensorView view = lists_.take(DType::kI32, {extents_.runs, extents_.groups[g].pages});
+  std::fill_n(view.as<int32_t>(), view.numel(), -1);
+  int64_t row = 0;
+  for (const SequenceRun& run : batch_.runs)
+    std::copy(run.pages[g].begin(), run.pages[g].end(), view.row<int32_t>(row++));
+  return lists_.read(view);
+}
+
+ConstTensorView ListWriter::all_rows(size_t g) {
+  const CacheGroupSpec& group = groups_[g];
+  return row_lists(extents_.groups[g].visible,
+                   [&](const SequenceRun& run, int64_t position, int32_t* list) {
+                     const int64_t end = end_visible(group, position);
+                     for (int64_t e = first_visible(group, position); e < end; ++e)
+                       *list++ = row_of(run.pages[g], e, group.page_entries);
+                   });
+}
+
+EntryLists ListWriter::window() {
+  EntryLists lists{.ratio = 1, .max_visible = extents_.groups[kWindowGroup].visible};
+  lists.closed_rows = closed_rows(kWindowGroup);
+  lists.all_rows = all_rows(kWindowGroup);
+  return lists;
+}
+
+EntryLists ListWriter::entries(size_t g) {
+  const CacheGroupSpec& group = groups_[g];
+  EntryLists lists{.ratio = group.ratio, .max_visible = extents_.groups[g].visible};
+  lists.closed_rows = closed_rows(g);
+  lists.closed_positions = closed_positions(g);
+  lists.visible = token_list(
+      0, [&](const SequenceRun& run, int64_t i) { return end_visible(group, run.position + i); });
+  lists.pages = pages(g);
+  // As many as the indexer may choose are all attended to.
+  const bool all = !group.has_index || lists.max_visible <= step_.config.index_topk;
+  if (all) lists.all_rows = all_rows(g);
   return lists;
 }
 
 }  // namespace
 
-StepExtents step_extents(const ModelConfig& config, const ForwardBatch& batch) {
+StepExtents step_extents(std::span<const CacheGroupSpec> groups, const ForwardBatch& batch) {
   StepExtents extents{.tokens = static_cast<int64_t>(batch.ids.size()),
                       .runs = static_cast<int64_t>(batch.runs.size()),
-                      .logits_rows = static_cast<int64_t>(batch.logits_rows.size()),
-                      .csa = entry_extents(batch, 4),
-                      .hca = entry_extents(batch, 128)};
-  for (const SequenceRun& run : batch.runs) {
-    const int64_t seen = std::min(config.window, run.position + run.count);
-    extents.window = std::max(extents.window, seen);
-  }
+                      .logits_rows = static_cast<int64_t>(batch.logits_rows.size())};
+  for (size_t g = 0; g < groups.size(); ++g)
+    extents.groups.push_back(group_extents(batch, groups[g], g));
   return extents;
 }
 
-Step make_step(const Context& context, const ModelConfig& config, const ForwardBatch& batch,
-               const StepExtents& extents, std::span<const LayerCache> caches, StepLists lists,
-               Scratch& scratch) {
-  check_batch(batch, config);
+Step make_step(const Context& context, const ModelConfig& config,
+               std::span<const CacheGroupSpec> groups, const ForwardBatch& batch,
+               const StepExtents& extents, StepLists lists, Scratch& scratch) {
+  check_batch(batch, config, groups.size());
   Step step{.context = context,
             .config = config,
             .scratch = scratch,
             .act = context.numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32,
             .num_tokens = extents.tokens};
-  ListWriter writer(step, batch, extents, lists);
+  ListWriter writer(step, groups, batch, extents, lists);
   writer.tokens();
-  writer.window(caches.front().window.page_entries);
-  for (size_t l = 0; l < caches.size(); ++l) {
-    const int ratio = config.ratios[l], page_entries = caches[l].entries.page_entries;
-    if (ratio == 4 && step.csa.ratio == 0)
-      step.csa = writer.entries(ratio, extents.csa, config.index_topk, page_entries);
-    if (ratio == 128 && step.hca.ratio == 0)
-      step.hca = writer.entries(ratio, extents.hca, INT64_MAX, page_entries);
-  }
+  step.groups.push_back(writer.window());
+  for (size_t g = kWindowGroup + 1; g < groups.size(); ++g)
+    step.groups.push_back(writer.entries(g));
   return step;
 }
 

@@ -4,40 +4,45 @@
 
 #pragma once
 
+#include <compare>
+#include <span>
+#include <vector>
+
 #include "dsv4/model/batch.h"
-#include "dsv4/model/config.h"
+#include "dsv4/model/schedule.h"
 #include "dsv4/model/step_lists.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/scratch.h"
 
 namespace dsv4 {
 
-// Sizes of the lists. A step may be made larger than its batch: what is too much is filled so that
-// ops pass over it (rows -1, nothing visible, empty runs). Steps of equal extents differ in
-// contents only, so one captured graph serves them all.
+// Sizes of the lists. A step may be larger than its batch: the excess is filled so that ops skip it
+// (rows -1, nothing visible, empty runs). Steps of equal extents differ in contents only, so one
+// captured graph serves them all.
 struct StepExtents {
-  struct Entries {
+  struct Group {
     int64_t closed = 0;   // entries that close
     int64_t visible = 0;  // entries that a query sees, at most
     int64_t pages = 1;    // of a sequence's table
-    bool operator==(const Entries&) const = default;
+    auto operator<=>(const Group&) const = default;
   };
-  int64_t tokens = 0, runs = 0;
-  int64_t window = 0;  // keys of the window that a query sees, at most
-  int64_t logits_rows = 0;
-  Entries csa, hca;
-  bool operator==(const StepExtents&) const = default;
+  int64_t tokens = 0, runs = 0, logits_rows = 0;
+  std::vector<Group> groups;  // [cache group]
+  auto operator<=>(const StepExtents&) const = default;
 };
 
-// Compressed entries of one ratio, as this batch closes and sees them (spec 4.3: a query at t sees
-// entry w iff w < floor((t + 1) / r)).
+// Entries of one cache group, as this batch closes and sees them (spec 4.3: a query at t sees entry
+// w iff w < floor((t + 1) / r)). A key of the window is an entry that closes with its token; of
+// that group there are closed_rows and all_rows only, and a query sees the last W.
 struct EntryLists {
   int ratio = 0;
   ConstTensorView closed_rows;       // [n] I32 cache rows of the entries that close in this step
   ConstTensorView closed_positions;  // [n] I32 w * r, where RoPE places an entry
   ConstTensorView visible;           // [T] I32
   ConstTensorView pages;             // [runs, max_pages] I32
-  ConstTensorView all_rows;  // [T, max_visible] I32, -1 padded; empty where the indexer chooses
+  // [T, max_visible] I32 rows of all visible entries, oldest first, -1 padded; empty where the
+  // indexer chooses
+  ConstTensorView all_rows;
   int64_t max_visible = 0;
 };
 
@@ -47,29 +52,28 @@ struct Step {
   Scratch& scratch;
   DType act;  // activations: BF16 under official numerics, F32 under exact
 
-  int64_t num_tokens = 0;       // T
-  ConstTensorView ids;          // [T] I32
-  ConstTensorView positions;    // [T] I32
-  ConstTensorView sequence;     // [T] I32: index of the token's run
-  ConstTensorView cu_tokens;    // [runs + 1] I32
-  ConstTensorView start;        // [runs] I32: position of each run's first token
-  ConstTensorView state_slots;  // [runs] I32
-  ConstTensorView window_new;   // [T] I32: cache row that each token's key goes to
-  ConstTensorView window_seen;  // [T, n <= W] I32: rows of the window, oldest first, -1 padded
-  ConstTensorView logits_rows;  // [n] I32: tokens whose logits are wanted
-  EntryLists csa, hca;          // empty when the model has no such layer
+  int64_t num_tokens = 0;          // T
+  ConstTensorView ids;             // [T] I32
+  ConstTensorView positions;       // [T] I32
+  ConstTensorView sequence;        // [T] I32: index of the token's run
+  ConstTensorView cu_tokens;       // [runs + 1] I32
+  ConstTensorView start;           // [runs] I32: position of each run's first token
+  ConstTensorView state_slots;     // [runs] I32
+  ConstTensorView logits_rows;     // [n] I32: tokens whose logits are wanted
+  std::vector<EntryLists> groups;  // [cache group]
 
+  const EntryLists& window() const { return groups[kWindowGroup]; }
   bool official() const { return context.numerics == Numerics::kOfficial; }
   TensorView activation(std::initializer_list<int64_t> shape) { return scratch.take(act, shape); }
 };
 
-// What the batch needs and no more. Page sizes come from the caches, one LayerCache per layer.
-StepExtents step_extents(const ModelConfig& config, const ForwardBatch& batch);
+// What the batch needs and no more. groups: cache_groups() of the model
+StepExtents step_extents(std::span<const CacheGroupSpec> groups, const ForwardBatch& batch);
 
 // Lists live as long as the caller's scope on their scratch. `extents` are step_extents() or
 // larger.
-Step make_step(const Context& context, const ModelConfig& config, const ForwardBatch& batch,
-               const StepExtents& extents, std::span<const LayerCache> caches, StepLists lists,
-               Scratch& scratch);
+Step make_step(const Context& context, const ModelConfig& config,
+               std::span<const CacheGroupSpec> groups, const ForwardBatch& batch,
+               const StepExtents& extents, StepLists lists, Scratch& scratch);
 
 }  // namespace dsv4

@@ -2,7 +2,6 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/formats/state_layout.h"
 #include "dsv4/formats/weight.h"
 #include "dsv4/model/schedule.h"
 
@@ -76,18 +75,18 @@ class ListWriter {
     add(at + "attn_sink", DType::kF32, {c_.num_heads});
     fp8(at + "wo_a", lora, heads_out / c_.o_groups);
     fp8(at + "wo_b", c_.hidden_size, lora);
-    if (spec.kind != LayerKind::kSwa) compressor(at + "compressor.", spec.ratio, c_.head_dim);
+    if (spec.kind != LayerKind::kSwa) compressor(at + "compressor.", spec, c_.head_dim);
     if (spec.kind != LayerKind::kCsa) return;
     fp8(at + "indexer.wq_b", c_.index_heads * c_.index_dim, c_.q_lora_rank);
     add(at + "indexer.weights_proj.weight", DType::kBF16, {c_.index_heads, c_.hidden_size});
-    compressor(at + "indexer.compressor.", spec.ratio, c_.index_dim);
+    compressor(at + "indexer.compressor.", spec, c_.index_dim);
   }
 
-  void compressor(const std::string& at, int ratio, int64_t width) {
-    const int64_t columns = StateLayout{ratio, static_cast<int>(width)}.columns();
+  void compressor(const std::string& at, const LayerSpec& spec, int64_t width) {
+    const int64_t columns = state_layout(spec, width).columns();
     add(at + "wkv.weight", DType::kBF16, {columns, c_.hidden_size});
     add(at + "wgate.weight", DType::kBF16, {columns, c_.hidden_size});
-    add(at + "ape", DType::kF32, {ratio, columns});
+    add(at + "ape", DType::kF32, {spec.ratio, columns});
     add(at + "norm.weight", DType::kBF16, {width});
   }
 

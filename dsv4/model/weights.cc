@@ -2,7 +2,6 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/float16.h"
-#include "dsv4/formats/state_layout.h"
 
 namespace dsv4 {
 namespace {
@@ -72,22 +71,22 @@ class WeightLoader {
     w.wo_a = output_weight(at + "wo_a", heads_out / c_.o_groups);
     w.wo_b = checkpoint_.weight(at + "wo_b", c_.hidden_size, lora);
     if (spec.kind != LayerKind::kSwa)
-      w.compressor = compressor(at + "compressor.", spec.ratio, c_.head_dim);
+      w.compressor = compressor(at + "compressor.", spec, c_.head_dim);
     if (spec.kind == LayerKind::kCsa) {
       w.indexer.wq_b =
           checkpoint_.weight(at + "indexer.wq_b", c_.index_heads * c_.index_dim, c_.q_lora_rank);
       w.indexer.weights_proj =
           checkpoint_.weight(at + "indexer.weights_proj", c_.index_heads, c_.hidden_size);
-      w.indexer.compressor = compressor(at + "indexer.compressor.", spec.ratio, c_.index_dim);
+      w.indexer.compressor = compressor(at + "indexer.compressor.", spec, c_.index_dim);
     }
     return w;
   }
 
-  CompressorWeights compressor(const std::string& at, int ratio, int64_t width) {
-    const int64_t columns = StateLayout{ratio, static_cast<int>(width)}.columns();
+  CompressorWeights compressor(const std::string& at, const LayerSpec& spec, int64_t width) {
+    const int64_t columns = state_layout(spec, width).columns();
     return {.wkv = checkpoint_.weight(at + "wkv", columns, c_.hidden_size),
             .wgate = checkpoint_.weight(at + "wgate", columns, c_.hidden_size),
-            .ape = f32(at + "ape", {ratio, columns}),
+            .ape = f32(at + "ape", {spec.ratio, columns}),
             .norm = floats(at + "norm.weight", {width})};
   }
 

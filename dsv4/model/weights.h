@@ -66,7 +66,7 @@ struct ModelWeights {
   ConstTensorView norm;   // [D]
   HyperWeights hc_head;
   std::vector<LayerWeights> layers;
-  std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognised and not loaded
+  std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognized and not loaded
   std::vector<std::string> unused;   // tensors nobody asked for
   std::deque<Buffer> widened;        // f32 copies behind some of the views above, RoPE tables
 };

@@ -98,6 +98,33 @@ TEST_F(EngineTest, AnswersDoNotDependOnNeighbours) {
   }
 }
 
+// With cache for two or three of five requests, some are preempted in the middle of their answers
+// and compute their tokens again; each gets what it gets alone.
+TEST_F(EngineTest, PreemptedRequestsGetTheSameAnswers) {
+  for (const int64_t cache_tokens : {1024, 1300}) {
+    Engine engine(model, {.numerics = Numerics::kExact,
+                          .deterministic = true,
+                          .max_tokens = 800,
+                          .max_sequences = 5,
+                          .cache_tokens = cache_tokens,
+                          .max_batch_tokens = 48});
+    Collector sink;
+    std::map<RequestId, std::pair<std::vector<int32_t>, GenerateParams>> requests;
+    for (uint64_t i = 0; i < 5; ++i) {
+      const std::vector<int32_t> ids = prompt(5 + static_cast<int64_t>(i * 11), i);
+      const GenerateParams params = sampled(700 - static_cast<int64_t>(i * 13), i);
+      requests[engine.submit(ids, params, sink)] = {ids, params};
+    }
+    while (engine.step()) {
+    }
+    EXPECT_GT(engine.stats().preemptions, 0) << "too easy";
+    for (const auto& [id, request] : requests) {
+      EXPECT_EQ(sink.finished[id], Finish::kLength);
+      EXPECT_EQ(sink.tokens[id], alone(request.first, request.second)) << cache_tokens;
+    }
+  }
+}
+
 TEST_F(EngineTest, StopTokenEndsTheAnswerAndIsNotDelivered) {
   const std::vector<int32_t> ids = prompt(50, 3);
   const std::vector<int32_t> full = alone(ids, greedy(10));
@@ -212,7 +239,7 @@ TEST_F(EngineTest, OfficialNumericsNamesTheDimThatDoesNotFit) {
     FAIL() << "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),
-              "official numerics quantises keys in groups of 64, but head_dim - qk_rope_head_dim = "
+              "official numerics quantizes keys in groups of 64, but head_dim - qk_rope_head_dim = "
               "24; use --numerics exact");
   }
 }

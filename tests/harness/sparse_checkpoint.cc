@@ -5,9 +5,9 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/convert/shards.h"
-#include "dsv4/engine/weight_summary.h"
 #include "dsv4/loader/safetensors_layout.h"
 #include "dsv4/model/released.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4::test {
 namespace {

@@ -165,6 +165,53 @@ TEST_F(OnGpu, AnyChunkGivesTheSameBitsWhenDeterministic) {
   }
 }
 
+// Steps as verification makes them: up to 8 tokens of each of three sequences with all their
+// logits, not the same number of each, and some taken back. From the second step of a size on they
+// are captured.
+TEST_F(OnGpu, StepsOfAFewTokensGiveTheSameBitsWhenDeterministic) {
+  constexpr int64_t kTokens = 260, kRollback = 2;
+  const Model model = on_gpu("models/demo");
+  const int64_t vocab = model.config().vocab_size;
+  const Context context{.need_batch_invariant = true};
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<Buffer> want;
+  for (uint64_t i = 0; i < 3; ++i) {
+    ids.push_back(random_ids(kTokens + 8, vocab, 20 + i));
+    want.push_back(logits_of(model, context, ids.back(), 64));
+  }
+  for (int64_t most = 1; most <= 8; ++most) {
+    Executor executor(model, context,
+                      {.max_tokens = kTokens + 8,
+                       .max_sequences = 3,
+                       .max_batch_tokens = 64,
+                       .max_logits_rows = 64,
+                       .max_rollback = kRollback});
+    std::vector<SeqId> seqs;
+    for (size_t i = 0; i < ids.size(); ++i) seqs.push_back(executor.cache().open());
+    for (int64_t s = 0; executor.cache().length(seqs[0]) < kTokens - 8; ++s) {
+      std::vector<Work> work;
+      std::vector<int64_t> at, count;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        at.push_back(executor.cache().length(seqs[i]));
+        count.push_back(std::max<int64_t>(1, most - (s + static_cast<int64_t>(i)) % 3));
+        work.push_back({seqs[i],
+                        std::span<const int32_t>(ids[i]).subspan(static_cast<size_t>(at[i]),
+                                                                 static_cast<size_t>(count[i])),
+                        Work::Logits::kAll});
+      }
+      const ConstTensorView logits = executor.run(work);
+      int64_t row = 0;
+      for (size_t i = 0; i < ids.size(); row += count[i++]) {
+        ASSERT_TRUE(test::same_bits(logits.slice(0, row, row + count[i]),
+                                    want[i].view().slice(0, at[i], at[i] + count[i])))
+            << most << " tokens, step " << s << ", sequence " << i;
+        const int64_t back = std::min<int64_t>(kRollback, count[i] - 1);
+        if (s % 4 == 3) executor.cache().truncate(seqs[i], at[i] + count[i] - back);
+      }
+    }
+  }
+}
+
 // Without the promise of equal bits: as near as rounding allows.
 TEST_F(OnGpu, AnyChunkGivesTheSameLogits) {
   const Model model = on_gpu("models/demo");

@@ -23,7 +23,7 @@ class Stepper {
         cache_(model.config(), numerics,
                {.max_tokens = kContext, .max_sequences = kSequences, .max_batch_tokens = 512},
                host_memory()) {
-    for (int i = 0; i < kSequences; ++i) sequences_.push_back(cache_.pages().open());
+    for (int i = 0; i < kSequences; ++i) sequences_.push_back(cache_.tables().open());
   }
 
   // Feeds ids[i] to sequence i; logits of the last token of each. [kSequences, V]
@@ -31,33 +31,34 @@ class Stepper {
     ForwardBatch batch;
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto count = static_cast<int64_t>(ids[i].size());
-      EXPECT_TRUE(cache_.pages().reserve(sequences_[i], count));
+      EXPECT_TRUE(cache_.tables().reserve(sequences_[i], count));
       batch.runs.push_back(
           cache_.run(sequences_[i], static_cast<int64_t>(batch.ids.size()), count));
       batch.ids.insert(batch.ids.end(), ids[i].begin(), ids[i].end());
       batch.logits_rows.push_back(static_cast<int32_t>(batch.ids.size()) - 1);
     }
-    StepExtents extents = step_extents(model_.config(), batch);
+    StepExtents extents = step_extents(model_.cache_groups(), batch);
     if (pad) enlarge(extents);
     Buffer logits(DType::kF32, {extents.logits_rows, model_.config().vocab_size});
     const Scratch::Scope scope(scratch_);
-    Step step = make_step(context_, model_.config(), batch, extents, cache_.layers(),
+    Step step = make_step(context_, model_.config(), model_.cache_groups(), batch, extents,
                           StepLists(scratch_), scratch_);
     model_.forward(step, cache_.layers(), logits);
     for (size_t i = 0; i < ids.size(); ++i)
-      cache_.pages().commit(sequences_[i], static_cast<int64_t>(ids[i].size()));
+      cache_.tables().commit(sequences_[i], static_cast<int64_t>(ids[i].size()));
     return logits;
   }
 
  private:
   void enlarge(StepExtents& extents) const {
     extents.tokens += 3, extents.runs += 2, extents.logits_rows += 2;
-    extents.window = model_.config().window;
-    for (StepExtents::Entries* entries : {&extents.csa, &extents.hca}) {
-      entries->closed += 4;
-      entries->visible += 5;
-      entries->pages += 3;
+    for (StepExtents::Group& group : extents.groups) {
+      group.closed += 4;
+      group.visible += 5;
+      group.pages += 3;
     }
+    extents.groups[kWindowGroup].closed = extents.tokens;
+    extents.groups[kWindowGroup].visible = model_.config().window;
   }
 
   const Model& model_;
@@ -79,9 +80,11 @@ TEST_P(PaddedStep, GivesTheSameBits) {
       ids.push_back(static_cast<int32_t>(rng.below(model.config().vocab_size)));
     return ids;
   };
-  // Prompts of different lengths, then single tokens over the ends of blocks of 4 and 128.
+  // Prompts of different lengths, then single tokens over the ends of blocks of 4 and 128, then a
+  // few tokens of each sequence.
   std::vector<std::vector<std::vector<int32_t>>> steps = {{tokens(250), tokens(3), tokens(126)}};
   for (int i = 0; i < 8; ++i) steps.push_back({tokens(1), tokens(1), tokens(1)});
+  for (int i = 0; i < 4; ++i) steps.push_back({tokens(2 + i), tokens(8), tokens(1)});
   for (const auto& ids : steps) {
     const Buffer want = exact.step(ids, false), got = padded.step(ids, true);
     EXPECT_TRUE(test::same_bits(want, got.view().slice(0, 0, kSequences)));

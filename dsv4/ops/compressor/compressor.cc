@@ -15,7 +15,8 @@ constexpr Impl<CompressorArgs> kCompressor[] = {
 
 void check(const CompressorArgs& args) {
   const StateLayout& layout = args.layout;
-  DSV4_CHECK(layout.ratio > 0 && layout.width > 0, "ratio={} width={}", layout.ratio, layout.width);
+  DSV4_CHECK(layout.ratio > 0 && layout.width > 0 && layout.spare >= 0,
+             "ratio={} width={} spare={}", layout.ratio, layout.width, layout.spare);
   Dim t("t"), b("b"), slots("slots"), entries("entries");
   expect("kv", args.kv, {DType::kF32}, {t, layout.columns()});
   expect("gate", args.gate, {DType::kF32}, {t, layout.columns()});
@@ -28,7 +29,7 @@ void check(const CompressorArgs& args) {
 }
 
 // Per token and column: kv and gate are read; the gate is shifted, exponentiated and summed; the
-// value is multiplied with its weight. The states add at most one open block per sequence.
+// value is multiplied with its weight. The states add at most one ring per sequence.
 Cost cost(const CompressorArgs& args) {
   const int64_t state_bytes = args.state_slots.numel() * args.layout.floats() * 4;
   return {.bytes = static_cast<double>(args.kv.bytes() + args.gate.bytes() + args.ape.bytes() +

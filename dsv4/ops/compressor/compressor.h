@@ -3,15 +3,17 @@
 //   g_t = gate_t + ape[t mod r]
 //   p_w[c] = sum_rows softmax_rows(g[c]) * a[c]
 //
-// In HCA (no overlap), entry w pools tokens w*r .. w*r + r - 1. In CSA (r = 4), it pools the tokens
-// of block w - 1 with dims [0, d_c), then those of block w with dims [d_c, 2 d_c); block -1 is
-// absent: its values are 0 and its gates -inf.
+// Without overlap (HCA), entry w pools tokens w*r .. w*r + r - 1. With overlap (CSA), it pools the
+// tokens of block w - 1 with dims [0, d_c), then those of block w with dims [d_c, 2 d_c); block -1
+// does not exist and is left out.
 //
 // The batch is ragged: sequence i appends tokens cu_tokens[i] .. cu_tokens[i+1]-1, the first of
-// them at position start[i]. Its open block is kept in state slot state_slots[i] between calls, so
-// any chunking gives the same entries and the same state, bit for bit. Closed blocks are written in
-// order, sequence by sequence: num_closed_entries(start, count, r) for each. The op does not
-// include the projections before it, nor the norm, RoPE and quantization after it.
+// them at position start[i]. Its newest tokens are kept in state slot state_slots[i] between calls
+// (formats/state_layout.h), so any chunking gives the same entries and the same state, bit for bit.
+// start[i] may be up to layout.spare tokens below the end of the previous call: the new tokens then
+// replace the old ones. A sequence that starts at 0 does not read its state. Closed blocks are
+// written in order, sequence by sequence: num_closed_entries(start, count, r) for each. The op does
+// not include the projections before it, nor the norm, RoPE and quantization after it.
 //
 // Shapes may be larger than their contents, so that a CUDA graph can be replayed with other
 // contents: rows of `out` past the last entry are written as zeros, tokens past the last sequence's
@@ -27,7 +29,7 @@
 namespace dsv4 {
 
 struct CompressorArgs {
-  StateLayout layout;           // r and d_c
+  StateLayout layout;           // r, d_c, overlap, rows of the state
   ConstTensorView kv;           // [t, layout.columns()] f32
   ConstTensorView gate;         // [t, layout.columns()] f32, without ape
   ConstTensorView ape;          // [r, layout.columns()] f32

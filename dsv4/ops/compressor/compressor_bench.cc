@@ -22,7 +22,6 @@ struct CompressorCase {
     for (const bench::Tensor* tensor : {&kv, &gate, &ape}) bench::fill(*tensor);
     cu_tokens.as<int32_t>()[1] = static_cast<int32_t>(t);
     starts.as<int32_t>()[0] = static_cast<int32_t>(start);
-    reset_state(layout, state.as<float>());
     args = {.layout = layout,
             .kv = kv,
             .gate = gate,
@@ -43,7 +42,7 @@ void add(StateLayout layout, int64_t start, int64_t t) {
 
 const bool kRegistered = [] {
   for (const StateLayout layout :
-       {StateLayout{4, 512}, StateLayout{4, 128}, StateLayout{128, 512}}) {
+       {StateLayout{4, 512, true}, StateLayout{4, 128, true}, StateLayout{128, 512}}) {
     add(layout, 0, 4096);
     add(layout, 127, 1);  // the token that closes a block
   }

@@ -1,4 +1,4 @@
-// An entry pools rows from the state (tokens of earlier calls, ape added) and from this call's
+// An entry pools tokens from the state (those of earlier calls, ape added) and from this call's
 // input (ape not yet added). Both sources give the same float, so results do not depend on where a
 // chunk ends.
 //
@@ -139,7 +139,6 @@ class Pooling {
   void update_state(int64_t index) const;
 
  private:
-  TokenRow state_row(const Sequence& sequence, int row) const;
   TokenRow token_row(const Sequence& sequence, int64_t position) const;
   void keep(const Sequence& sequence, const TokenRow& token, int row) const;
 
@@ -150,30 +149,24 @@ class Pooling {
   std::vector<float> no_ape_;
 };
 
-TokenRow Pooling::state_row(const Sequence& sequence, int row) const {
-  const float* kv = sequence.state + int64_t{row} * layout_.columns();
-  return {kv, kv + layout_.plane(), no_ape_.data()};
-}
-
-// A token before this call is in the open block or, with overlap, in the block before it.
 TokenRow Pooling::token_row(const Sequence& sequence, int64_t position) const {
   if (position >= sequence.start) {
     const int64_t token = sequence.first_token + position - sequence.start;
     return {args_.kv.row<float>(token), args_.gate.row<float>(token),
             args_.ape.row<float>(position % layout_.ratio)};
   }
-  const int64_t open_begin = sequence.start / layout_.ratio * layout_.ratio;
-  const int row = layout_.row_of(position + layout_.ratio);  // position may be -ratio .. -1
-  return state_row(sequence, position >= open_begin ? row : row - layout_.ratio);
+  const float* kv = sequence.state + int64_t{layout_.row_of(position)} * layout_.columns();
+  return {kv, kv + layout_.plane(), no_ape_.data()};
 }
 
 void Pooling::pool(int64_t index, float* scratch) const {
   const Entry& entry = entries_[static_cast<size_t>(index)];
   const int64_t width = layout_.width, own = entry.block * layout_.ratio;
-  const int64_t begin = layout_.overlap() ? own - layout_.ratio : own, end = own + layout_.ratio;
+  const int64_t begin = layout_.overlap ? std::max<int64_t>(0, own - layout_.ratio) : own;
+  const int64_t end = own + layout_.ratio;
   // Half of the columns belong to the next block's entry, half to this block's (spec 5.3).
   const auto half = [&](int64_t position) {
-    const int64_t at = layout_.overlap() && position >= own ? width : 0;
+    const int64_t at = layout_.overlap && position >= own ? width : 0;
     const TokenRow row = token_row(*entry.sequence, position);
     return TokenRow{row.kv + at, row.gate + at, row.ape + at};
   };
@@ -206,21 +199,11 @@ void Pooling::keep(const Sequence& sequence, const TokenRow& token, int row) con
   for (int64_t c = 0; c < layout_.columns(); ++c) gate[c] = token.gate[c] + token.ape[c];
 }
 
-// Gives the state that results from writing one token after the other and copying each closed block
-// over the previous one. The previous block is written first, because its source may be rows that
-// the new tokens overwrite.
+// Writes the newest tokens of this call, as many as the ring holds.
 void Pooling::update_state(int64_t index) const {
   const Sequence& sequence = sequences_[static_cast<size_t>(index)];
-  const int ratio = layout_.ratio;
-  const int64_t closed = sequence.end / ratio;
-  if (layout_.overlap() && closed > sequence.start / ratio) {
-    for (int i = 0; i < ratio; ++i) {
-      keep(sequence, token_row(sequence, (closed - 1) * ratio + i), i);
-    }
-  }
-  for (int64_t p = std::max(sequence.start, sequence.end - ratio); p < sequence.end; ++p) {
+  for (int64_t p = std::max(sequence.start, sequence.end - layout_.rows()); p < sequence.end; ++p)
     keep(sequence, token_row(sequence, p), layout_.row_of(p));
-  }
 }
 
 }  // namespace

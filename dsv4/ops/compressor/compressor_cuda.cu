@@ -49,8 +49,8 @@ struct TokenRow {
   }
 };
 
-// A token before this call is in the open block or, with overlap, in the block before it; its gate
-// includes ape already. Both sources give the same float.
+// A token of an earlier call is in the state, where its gate includes ape already. Both sources
+// give the same float.
 __device__ TokenRow token_row(const Inputs& in, const Sequence& sequence, int position) {
   const StateLayout& layout = in.layout;
   if (position >= sequence.start) {
@@ -59,10 +59,7 @@ __device__ TokenRow token_row(const Inputs& in, const Sequence& sequence, int po
     return {in.kv + token * in.kv_stride, in.gate + token * in.gate_stride,
             in.ape + phase * in.ape_stride};
   }
-  const int open_begin = sequence.start / layout.ratio * layout.ratio;
-  const int row = layout.row_of(position + layout.ratio);  // position may be -ratio .. -1
-  const int from = position >= open_begin ? row : row - layout.ratio;
-  const float* kv = sequence.state + int64_t{from} * layout.columns();
+  const float* kv = sequence.state + int64_t{layout.row_of(position)} * layout.columns();
   return {kv, kv + layout.plane(), nullptr};
 }
 
@@ -108,12 +105,13 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
                                int first_column, const Visit& visit) {
   const StateLayout& layout = in.layout;
   const int own = block * layout.ratio, end = own + layout.ratio;
-  const int begin = (layout.overlap() ? own - layout.ratio : own) + threadIdx.x / kWarp;
+  int begin = (layout.overlap ? own - layout.ratio : own) + threadIdx.x / kWarp;
+  while (begin < 0) begin += kPoolWarps;  // block -1 does not exist
 #pragma unroll 2
   for (int position = begin; position < end; position += kPoolWarps) {
     const TokenRow row = token_row(in, sequence, position);
     // Half of the columns belong to the next block's entry, half to this block's (spec 5.3).
-    const int half = layout.overlap() && position >= own ? layout.width : 0;
+    const int half = layout.overlap && position >= own ? layout.width : 0;
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) {
       // Lanes past the width repeat the last column; their results are not used.
@@ -186,26 +184,20 @@ __device__ void keep(const Inputs& in, const Sequence& sequence, const TokenRow&
   kv[in.layout.plane()] = token.logit(column);
 }
 
-// CTA (i, j, k): sequence i, columns from j * kStateThreads on, rows from k * kStateRows on of a
-// block of tokens. Gives the state that results from writing one token after the other and copying
-// each closed block over the previous one. The previous block is written first, because its source
-// may be the row that the new token overwrites.
+// CTA (i, j, k): sequence i, columns from j * kStateThreads on, rows from k * kStateRows on of its
+// ring.
 __global__ void state_kernel(Inputs in) {
   const StateLayout& layout = in.layout;
   const Sequence sequence = sequence_at(in, blockIdx.x);
   const int column = static_cast<int>(blockIdx.y * kStateThreads + threadIdx.x);
   if (column >= layout.columns() || sequence.start == sequence.end) return;
-  const int ratio = layout.ratio, closed = sequence.end / ratio;
-  const bool closes = closed > sequence.start / ratio;
-  const int first = static_cast<int>(blockIdx.z) * kStateRows;
-  for (int phase = first; phase < min(first + kStateRows, ratio); ++phase) {
-    if (layout.overlap() && closes) {
-      keep(in, sequence, token_row(in, sequence, (closed - 1) * ratio + phase), phase, column);
-    }
+  const int rows = layout.rows(), first = static_cast<int>(blockIdx.z) * kStateRows;
+  const int last = sequence.end - 1, last_row = layout.row_of(last);
+  for (int row = first; row < min(first + kStateRows, rows); ++row) {
     // The newest token of this row.
-    const int newest = sequence.end - 1 - (sequence.end - 1 - phase + ratio) % ratio;
+    const int newest = last - (last_row >= row ? last_row - row : last_row - row + rows);
     if (newest < sequence.start) continue;
-    keep(in, sequence, token_row(in, sequence, newest), layout.row_of(newest), column);
+    keep(in, sequence, token_row(in, sequence, newest), row, column);
   }
 }
 
@@ -241,7 +233,7 @@ void compressor_cuda(const Context& context, const CompressorArgs& args) {
          {.grid = in.num_sequences,
           .block = kStateThreads,
           .grid_y = ceil_div(args.layout.columns(), kStateThreads),
-          .grid_z = ceil_div(args.layout.ratio, kStateRows)},
+          .grid_z = ceil_div(args.layout.rows(), kStateRows)},
          in);
 }
 

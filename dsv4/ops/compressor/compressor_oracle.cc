@@ -8,12 +8,13 @@
 namespace dsv4 {
 namespace {
 
-// Softmax-pools channel c of the rows in `state`, which hold one closed block.
-double pool_channel(const StateLayout& layout, const double* state, int64_t c) {
+// Softmax-pools channel c of block w, whose tokens and, with overlap, those before lie in `state`.
+double pool_channel(const StateLayout& layout, const double* state, int64_t w, int64_t c) {
+  const int64_t own = w * layout.ratio, begin = layout.overlap ? own - layout.ratio : own;
   std::vector<double> gate, value;
-  for (int row = 0; row < layout.rows(); ++row) {
-    const int64_t half = layout.overlap() && row >= layout.ratio ? layout.width : 0;
-    const double* kv = state + int64_t{row} * layout.columns() + half + c;
+  for (int64_t t = std::max<int64_t>(0, begin); t < own + layout.ratio; ++t) {
+    const int64_t half = layout.overlap && t >= own ? layout.width : 0;
+    const double* kv = state + layout.row_of(t) * int64_t{layout.columns()} + half + c;
     value.push_back(kv[0]);
     gate.push_back(kv[layout.plane()]);
   }
@@ -51,11 +52,8 @@ CompressorWant compressor_oracle(const CompressorArgs& args) {
         row[layout.plane() + c] = gate[at] + ape[at];
       }
       if (++position % ratio != 0) continue;
-      for (int64_t c = 0; c < layout.width; ++c) want.out.push_back(pool_channel(layout, state, c));
-      if (!layout.overlap()) continue;
-      for (const int64_t plane : {int64_t{0}, layout.plane()}) {
-        std::copy_n(state + plane + ratio * columns, ratio * columns, state + plane);
-      }
+      for (int64_t c = 0; c < layout.width; ++c)
+        want.out.push_back(pool_channel(layout, state, position / ratio - 1, c));
     }
   }
   want.out.resize(static_cast<size_t>(args.out.numel()), 0.0);

@@ -30,7 +30,7 @@ Ints prefix_sum(const Ints& counts) {
 }
 
 // Sequence i appends counts[i] tokens at position start[i] and uses slot n - 1 - i, or none if it
-// has no tokens. Sequences that start at 0 get a fresh state, the others one of finite rows.
+// has no tokens. The states are full of numbers, which a sequence that starts at 0 does not read.
 // `spare`: rows of tokens and of the output that no sequence fills.
 void check_case(const StateLayout& layout, const Ints& start, const Ints& counts, DType out_dtype,
                 int64_t spare = 0) {
@@ -45,7 +45,6 @@ void check_case(const StateLayout& layout, const Ints& start, const Ints& counts
     const auto at = static_cast<size_t>(i);
     slots.push_back(counts[at] > 0 ? b - 1 - i : -1);
     entries += num_closed_entries(start[at], counts[at], layout.ratio);
-    if (start[at] == 0) reset_state(layout, state.row<float>(b - 1 - i));
   }
   const TensorView kv = arena.input(DType::kF32, {tokens, layout.columns()});
   const TensorView gate = arena.input(DType::kF32, {tokens, layout.columns()});
@@ -78,8 +77,10 @@ void check_case(const StateLayout& layout, const Ints& start, const Ints& counts
 }
 
 TEST(Compressor, AgreesWithOracle) {
-  for (const StateLayout layout : {StateLayout{4, 512}, StateLayout{4, 19}, StateLayout{128, 64},
-                                   StateLayout{3, 16}, StateLayout{1, 5}}) {
+  for (const StateLayout layout :
+       {StateLayout{4, 512, true}, StateLayout{4, 19, true}, StateLayout{128, 64},
+        StateLayout{3, 16}, StateLayout{1, 5}, StateLayout{8, 40, true, 3},
+        StateLayout{16, 12, true}, StateLayout{64, 33, false, 5}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       check_case(layout, {0}, {0}, dtype);
       check_case(layout, {0}, {1}, dtype);
@@ -104,18 +105,21 @@ struct Stream {
         out(DType::kF32, {tokens / l.ratio, l.width}) {
     Rng rng(seed);
     for (const Buffer* buffer : {&kv, &gate, &ape}) test::fill_normal(buffer->view(), rng);
-    reset_state(layout, state.view().row<float>(1));
+    std::fill_n(state.as<float>(), state.view().numel(), 1e30f);  // of an earlier sequence
   }
 
-  void append(int64_t position, int64_t count) {
+  void append(int64_t position, int64_t count) { append(position, count, *this); }
+
+  // Tokens of another stream.
+  void append(int64_t position, int64_t count, const Stream& from) {
     Buffer cu(DType::kI32, {2}), start(DType::kI32, {1}), slot(DType::kI32, {1});
     cu.as<int32_t>()[1] = static_cast<int32_t>(count);
     start.as<int32_t>()[0] = static_cast<int32_t>(position);
     slot.as<int32_t>()[0] = 1;
     const int64_t first = position / layout.ratio, last = (position + count) / layout.ratio;
     compressor(Context{}, {.layout = layout,
-                           .kv = kv.view().slice(0, position, position + count),
-                           .gate = gate.view().slice(0, position, position + count),
+                           .kv = from.kv.view().slice(0, position, position + count),
+                           .gate = from.gate.view().slice(0, position, position + count),
                            .ape = ape,
                            .cu_tokens = cu,
                            .start = start,
@@ -130,7 +134,9 @@ bool same_bytes(const TensorView& a, const TensorView& b) {
 }
 
 TEST(Compressor, AnyChunkingGivesTheSameBits) {
-  for (const StateLayout layout : {StateLayout{4, 32}, StateLayout{128, 48}, StateLayout{5, 7}}) {
+  for (const StateLayout layout :
+       {StateLayout{4, 32, true}, StateLayout{128, 48}, StateLayout{5, 7},
+        StateLayout{8, 9, true, 2}, StateLayout{64, 10, false, 3}}) {
     const int64_t tokens = 2 * 128 + 67;
     Stream whole(layout, tokens, 11);
     whole.append(0, tokens);
@@ -149,18 +155,35 @@ TEST(Compressor, AnyChunkingGivesTheSameBits) {
   }
 }
 
+// Up to `spare` wrong tokens after every length, which the right ones then replace, do not affect
+// any bit of what follows.
+TEST(Compressor, AnEarlierLengthContinuesAsIfNothingHadFollowed) {
+  for (const StateLayout layout :
+       {StateLayout{4, 6, true, 3}, StateLayout{8, 5, true, 7}, StateLayout{3, 4, false, 2},
+        StateLayout{16, 3, false, 5}, StateLayout{128, 2, false, 3}}) {
+    const int64_t tokens = 2 * 128 + 21;
+    Stream whole(layout, tokens, 11);
+    whole.append(0, tokens);
+    for (int64_t cut = 0; cut + layout.spare <= tokens; ++cut) {
+      Stream replaced(layout, tokens, 11);
+      const Stream wrong(layout, tokens, 12);
+      replaced.append(0, cut);
+      replaced.append(cut, layout.spare, wrong);
+      for (int64_t position = cut; position < tokens; position += 5)
+        replaced.append(position, std::min<int64_t>(5, tokens - position));
+      ASSERT_TRUE(same_bytes(whole.out, replaced.out)) << layout.ratio << " cut at " << cut;
+    }
+  }
+}
+
 // The other sequences of the batch and their order do not affect the bits either.
 TEST(Compressor, BatchGivesTheBitsOfSingleSequences) {
-  const StateLayout layout{4, 24};
+  const StateLayout layout{4, 24, true};
   const Ints counts{13, 4, 1, 30};
   const int64_t tokens = prefix_sum(counts).back();
   Arena arena;
   Rng rng(4);
   Buffer state(DType::kF32, {4, layout.floats()}), state_alone(DType::kF32, {4, layout.floats()});
-  for (int64_t i = 0; i < 4; ++i) {
-    reset_state(layout, state.view().row<float>(i));
-    reset_state(layout, state_alone.view().row<float>(i));
-  }
   const TensorView kv = arena.input(DType::kF32, {tokens, layout.columns()});
   const TensorView gate = arena.input(DType::kF32, {tokens, layout.columns()});
   const TensorView ape = arena.input(DType::kF32, {layout.ratio, layout.columns()});
@@ -197,7 +220,7 @@ TEST(Compressor, BatchGivesTheBitsOfSingleSequences) {
 // The first CSA block has no previous block: with equal gates it is the mean of the current halves
 // of its own four tokens.
 TEST(Compressor, FirstBlockIgnoresTheAbsentOne) {
-  Stream stream({4, 2}, 4, 1);
+  Stream stream({4, 2, true}, 4, 1);
   std::fill_n(stream.gate.as<float>(), 16, 1.f);
   std::fill_n(stream.ape.as<float>(), 16, 0.f);
   stream.append(0, 4);
@@ -216,7 +239,7 @@ TEST(Compressor, CountsClosedBlocks) {
 }
 
 TEST(Compressor, ReportsErrors) {
-  Stream stream({4, 8}, 8, 1);
+  Stream stream({4, 8, true}, 8, 1);
   const auto contains = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };

@@ -147,7 +147,7 @@ void with_run(int group, const ConstTensorView& a, const ConstTensorView& b, con
 }
 
 template <class Format>
-void fake_quant(const Context& context, const FakeQuantArgs& args) {
+void launch_fake_quant(const Context& context, const FakeQuantArgs& args) {
   with_run(args.group, args.x, args.out, [&](auto run) {
     const Groups groups(args.x, args.group, run());
     with_float_type(args.x.dtype, [&](auto in) {
@@ -195,8 +195,8 @@ void quantize_q8_cuda(const Context& context, const QuantizeQ8Args& args) {
 }
 
 void fake_quant_cuda(const Context& context, const FakeQuantArgs& args) {
-  args.format == FakeQuantFormat::kS8 ? fake_quant<S8>(context, args)
-                                      : fake_quant<S4>(context, args);
+  args.format == FakeQuantFormat::kS8 ? launch_fake_quant<S8>(context, args)
+                                      : launch_fake_quant<S4>(context, args);
 }
 
 const char* hadamard_cuda_reject(const Context&, const HadamardArgs& args) {

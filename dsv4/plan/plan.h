@@ -6,14 +6,14 @@
 //
 // Weights come from tensor shapes (a checkpoint's, or the list of an official one, after a recipe),
 // cache and workspace from the functions that the engine allocates from (cache_plan.h,
-// workspace.h). On several devices weights and cache are taken as spread evenly, without copies;
-// what a parallel scheme replicates comes on top. Source of the method: docs/memory.md.
+// workspace.h). On several devices the plan spreads weights and cache evenly, without copies; what
+// a parallel scheme replicates is not counted. Source of the method: docs/memory.md.
 
 #pragma once
 
-#include "dsv4/engine/machine.h"
-#include "dsv4/engine/weight_summary.h"
 #include "dsv4/engine/workspace.h"
+#include "dsv4/plan/machine.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4 {
 

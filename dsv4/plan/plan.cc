@@ -1,4 +1,4 @@
-#include "dsv4/engine/plan.h"
+#include "dsv4/plan/plan.h"
 
 #include <algorithm>
 
@@ -67,7 +67,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
   const CacheLimits limits = limits_of(request, request.context, request.sequences);
   return {.config = config,
           .request = request,
-          .weights = summarise(weights),
+          .weights = summarize(weights),
           .kv_rate = kv_rate(config, request.numerics),
           .sequence = sequence_bytes(config, request.numerics),
           .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),

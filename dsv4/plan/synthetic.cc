@@ -1,4 +1,4 @@
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/synthetic.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,13 +6,13 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/convert/convert_list.h"
-#include "dsv4/engine/weight_summary.h"
 #include "dsv4/formats/codebook.h"
 #include "dsv4/formats/e4m4.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/model/released.h"
 #include "dsv4/model/tensor_list.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4 {
 namespace {
@@ -65,7 +65,7 @@ void fill_hash_table(const TensorView& table, int64_t num_experts, Rng& rng) {
   }
 }
 
-// near_identity: large diagonal of the stream-mixing matrix behind the pre and post weights.
+// near_identity: large diagonal of the stream-mixing matrix after the pre and post weights.
 void fill_hyper_base(const TensorView& base, int64_t m) {
   constexpr float kDiagonal = 4.f;
   if (base.numel() != m * (2 + m)) return;  // hc_head has pre weights only
@@ -107,6 +107,7 @@ ModelConfig cut_config(ModelConfig config, int64_t layers) {
   if (layers < 0 || layers > config.num_layers)
     fail(ErrorCode::kBadInput, "{} layers of a model of {}", layers, config.num_layers);
   config.num_layers = layers;
+  config.kinds.resize(static_cast<size_t>(layers));
   config.ratios.resize(static_cast<size_t>(layers));
   config.hash_layers.resize(static_cast<size_t>(layers));
   return config;

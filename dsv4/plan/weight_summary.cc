@@ -1,7 +1,8 @@
-#include "dsv4/engine/weight_summary.h"
-#include "dsv4/base/error.h"
+#include "dsv4/plan/weight_summary.h"
 
 #include <iterator>
+
+#include "dsv4/base/error.h"
 
 namespace dsv4 {
 namespace {
@@ -52,7 +53,7 @@ void add(Amount& sum, const Amount& more) {
 
 }  // namespace
 
-WeightSummary summarise(const ConvertList& list) {
+WeightSummary summarize(const ConvertList& list) {
   WeightSummary summary{.idle = list.idle};
   for (const OutputItem& item : list.items) {
     Amount amount{.values = item.n * item.k};

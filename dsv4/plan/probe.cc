@@ -1,6 +1,6 @@
-#include "dsv4/engine/probe.h"
+#include "dsv4/plan/probe.h"
 
-#include "dsv4/engine/machine.h"
+#include "dsv4/plan/machine.h"
 
 namespace dsv4 {
 namespace {

@@ -1,5 +1,5 @@
-// What a benchmark wants to know of the machine that a model runs on: its name and roofs, its free
-// memory, and where the time of a step goes.
+// What a benchmark reports about the machine that a model runs on: its name, its measured peak
+// rates, its free memory, and the time of each kernel in a step.
 
 #pragma once
 

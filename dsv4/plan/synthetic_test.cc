@@ -1,4 +1,4 @@
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/synthetic.h"
 
 #include <gtest/gtest.h>
 

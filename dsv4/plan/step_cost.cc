@@ -1,4 +1,4 @@
-#include "dsv4/engine/step_cost.h"
+#include "dsv4/plan/step_cost.h"
 
 #include <algorithm>
 #include <cmath>
@@ -55,12 +55,13 @@ struct Attention {
   double rows = 0;  // attended to by a query at the end of the context
   double keys = 0;  // scored by the indexer
 };
-Attention attention_of(const ModelConfig& m, int ratio, int64_t context) {
+Attention attention_of(const ModelConfig& m, const LayerSpec& layer, int64_t context) {
   Attention a{.rows = static_cast<double>(std::min(m.window, context))};
-  if (ratio == 0) return a;
-  const int64_t entries = context / ratio;
-  a.rows += static_cast<double>(ratio == 4 ? std::min(entries, m.index_topk) : entries);
-  if (ratio == 4 && entries > m.index_topk) a.keys = static_cast<double>(entries);
+  if (layer.kind == LayerKind::kSwa) return a;
+  const bool has_index = layer.kind == LayerKind::kCsa;
+  const int64_t entries = context / layer.ratio;
+  a.rows += static_cast<double>(has_index ? std::min(entries, m.index_topk) : entries);
+  if (has_index && entries > m.index_topk) a.keys = static_cast<double>(entries);
   return a;
 }
 
@@ -94,8 +95,8 @@ void add_attention(const Model& model, Numerics numerics, double tokens, int64_t
   const double row_bytes = packed ? static_cast<double>(row.row_bytes()) : 4.0 * row.width();
   const double key_bytes = packed ? static_cast<double>(key_layout(m).page_bytes(1))
                                   : 4.0 * static_cast<double>(m.index_dim);
-  for (const int ratio : m.ratios) {
-    const Attention a = attention_of(m, ratio, context);
+  for (const LayerSpec& layer : model.schedule()) {
+    const Attention a = attention_of(m, layer, context);
     cost.flops += tokens * (4.0 * static_cast<double>(m.num_heads * m.head_dim) * a.rows +
                             2.0 * static_cast<double>(m.index_heads * m.index_dim) * a.keys);
     cost.cache_bytes += tokens * (a.rows * row_bytes + a.keys * key_bytes);

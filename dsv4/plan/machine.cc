@@ -1,4 +1,4 @@
-#include "dsv4/engine/machine.h"
+#include "dsv4/plan/machine.h"
 
 #include <unistd.h>
 

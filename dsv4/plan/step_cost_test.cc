@@ -1,8 +1,8 @@
-#include "dsv4/engine/step_cost.h"
+#include "dsv4/plan/step_cost.h"
 
 #include <gtest/gtest.h>
 
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
 namespace {

@@ -7,10 +7,10 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/engine/device_weights.h"
-#include "dsv4/engine/synthetic.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/index_layout.h"
 #include "dsv4/formats/kv_layout.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
 namespace {
@@ -81,7 +81,7 @@ __device__ void pack(const IndexLayoutFp4& layout, const float* x, uint8_t* page
 
 constexpr int kMaxWidth = 1024;  // dims of a cache row
 // Rows are put together in shared memory: arrays of a thread would make the driver set aside local
-// memory for every thread that the card can hold.
+// memory for every thread that the GPU can hold.
 constexpr int kRowThreads = 16;
 
 template <class Layout>

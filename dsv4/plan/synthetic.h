@@ -1,10 +1,10 @@
-// Full-size models with random weights, made where they are needed: for benchmarks and plans
-// without a download.
+// Full-size models with random weights, generated on the device: for benchmarks and plans without a
+// download.
 //
 // The statistics are those of a network that works: every matrix has weights of standard deviation
 // 1/sqrt(k), so activations stay near 1; norms are 1, the residual mix is near the identity, router
 // logits have standard deviation 1, so tokens spread over experts; hash layers route each token to
-// distinct random experts. What it says means nothing.
+// distinct random experts. The text that such a model generates is meaningless.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "dsv4/engine/plan.h"
+#include "dsv4/plan/plan.h"
 
 #include <gtest/gtest.h>
 
@@ -90,7 +90,7 @@ TEST(Plan, KvRates) {
   const IndexLayoutFp8 fp8;
   const auto with_fp8 = [&](const char* release, int csa_layers) {
     const KvRate r = rate(release);
-    return r.csa_entries + r.hca_entries + csa_layers * static_cast<double>(fp8.page_bytes(1)) / 4;
+    return r.total() - r.index_keys() + csa_layers * static_cast<double>(fp8.page_bytes(1)) / 4;
   };
   EXPECT_DOUBLE_EQ(with_fp8("flash", 21), 3850.25);
   EXPECT_DOUBLE_EQ(with_fp8("pro", 30), 5511.4375);
@@ -128,7 +128,7 @@ TEST(Plan, CacheIsWhatTheEngineAllocates) {
     int64_t bytes = 0;
     for (const LayerCache& layer : cache.layers()) {
       for (const TensorView& view : {layer.window.pages, layer.entries.pages, layer.keys.pages,
-                                     layer.state, layer.index_state})
+                                     layer.state.slots, layer.index_state.slots})
         bytes += view.empty() ? 0 : view.bytes();
     }
     EXPECT_EQ(bytes, plan_cache(c, numerics, limits).plan.bytes());

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dsv4/base/error.h"
-#include "dsv4/engine/synthetic.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
 namespace {
@@ -37,7 +37,7 @@ TEST(DeviceWeights, ExpertsLieAtEqualDistances) {
 std::string refusal(int64_t weights_gib, int64_t cache_gib) {
   constexpr int64_t kGib = int64_t{1} << 30;
   try {
-    check_room(weights_gib * kGib, cache_gib * kGib, 79 * kGib, "a card");
+    check_room(weights_gib * kGib, cache_gib * kGib, 79 * kGib, "a GPU");
     return "";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kResource);
@@ -49,13 +49,12 @@ TEST(DeviceWeights, RefusedBeforeLoadingWithTheCacheBesideThem) {
   EXPECT_EQ(refusal(70, 9), "");
   EXPECT_EQ(refusal(79, 0), "");
   EXPECT_EQ(refusal(70, 10),
-            "the weights take 70.0 GiB and the cache 10.0 GiB, a card has 79.0 GiB free: `dsv4 "
+            "the weights take 70.0 GiB and the cache 10.0 GiB, a GPU has 79.0 GiB free: `dsv4 "
             "plan` says what fits (fewer tokens or sequences, fewer bits per expert, a larger "
-            "card)");
-  EXPECT_EQ(
-      refusal(80, 10),
-      "the weights take 80.0 GiB, a card has 79.0 GiB free: `dsv4 plan` says what fits (fewer "
-      "bits per expert, a larger card)");
+            "GPU)");
+  EXPECT_EQ(refusal(80, 10),
+            "the weights take 80.0 GiB, a GPU has 79.0 GiB free: `dsv4 plan` says what fits (fewer "
+            "bits per expert, a larger GPU)");
 }
 
 TEST(DeviceWeights, PlacesDoNotOverlapAndCoverEveryTensor) {

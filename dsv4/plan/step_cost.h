@@ -1,5 +1,5 @@
-// Bytes that a decode step must read and flops that a step must do, from the model alone: the floor
-// under what `dsv4 bench` measures.
+// Bytes that a decode step must read and flops that a step must compute, from the model alone: the
+// lower bound of the times that `dsv4 bench` measures.
 
 #pragma once
 

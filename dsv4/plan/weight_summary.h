@@ -31,7 +31,7 @@ struct WeightSummary {
   std::string kept_example;       // "NAME: why"
 };
 
-WeightSummary summarise(const ConvertList& list);
+WeightSummary summarize(const ConvertList& list);
 
 StoredTensors stored_tensors(const std::vector<NamedTensor>& list);
 // Leaves what the engine loads today.

@@ -1,5 +1,5 @@
-// Machines that a plan is held against: so many equal devices with so much memory that a program
-// can use, or this host.
+// Machines that a memory plan is compared with: a number of equal devices, each with the memory
+// that a program can use, or this host.
 
 #pragma once
 

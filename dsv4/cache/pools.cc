@@ -1,0 +1,26 @@
+#include "dsv4/cache/pools.h"
+
+namespace dsv4 {
+
+int64_t CachePlan::bytes() const {
+  int64_t total = 0;
+  for (const Pool& pool : pools) {
+    total += groups[static_cast<size_t>(pool.group)].num_pages * pool.page_items *
+             item_bytes(pool.dtype);
+  }
+  for (const StateLayout& state : states)
+    total += max_sequences * state.floats() * static_cast<int64_t>(sizeof(float));
+  return total;
+}
+
+CachePools::CachePools(const CachePlan& plan, Memory& memory) {
+  using Shape = std::initializer_list<int64_t>;
+  for (const CachePlan::Pool& pool : plan.pools) {
+    const int64_t num_pages = plan.groups[static_cast<size_t>(pool.group)].num_pages;
+    pools_.emplace_back(pool.dtype, Shape{num_pages, pool.page_items}, memory);
+  }
+  for (const StateLayout& state : plan.states)
+    states_.emplace_back(DType::kF32, Shape{plan.max_sequences, state.floats()}, memory);
+}
+
+}  // namespace dsv4

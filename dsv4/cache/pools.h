@@ -1,0 +1,44 @@
+// Memory of a cache on one device: pools of pages, and compressor states. page_tables.h knows which
+// sequence holds which page.
+//
+//   pool    one tensor [num_pages, page_items] of a group: one layer's rows
+//   state   one tensor [max_sequences, floats]: one compressor's newest tokens, a slot per sequence
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dsv4/cache/page_tables.h"
+#include "dsv4/formats/state_layout.h"
+#include "dsv4/tensor/buffer.h"
+
+namespace dsv4 {
+
+struct CachePlan {
+  struct Pool {
+    int group = 0;
+    DType dtype = DType::kU8;
+    int64_t page_items = 0;
+  };
+  std::vector<CacheGroup> groups;
+  std::vector<Pool> pools;
+  std::vector<StateLayout> states;
+  int max_sequences = 1;
+
+  int64_t bytes() const;  // of everything that CachePools will own
+};
+
+class CachePools {
+ public:
+  CachePools(const CachePlan& plan, Memory& memory);
+
+  const TensorView& pool(int index) const { return pools_[static_cast<size_t>(index)].view(); }
+  const TensorView& state(int index) const { return states_[static_cast<size_t>(index)].view(); }
+
+ private:
+  std::vector<Buffer> pools_;   // [num_pages, page_items] each
+  std::vector<Buffer> states_;  // [max_sequences, floats] f32 each
+};
+
+}  // namespace dsv4

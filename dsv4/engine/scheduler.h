@@ -1,0 +1,65 @@
+// What runs in a step: a pure function of the requests, their lengths and the free pages.
+//
+//   1. Every decoding request gets its next token, oldest first. When pages run out, the newest
+//      running request is preempted: its pages go back, and it waits at the head of the queue.
+//   2. What is left of the token budget goes to prompts, oldest first, in chunks as long as budget
+//      and pages allow.
+//   3. Waiting requests are admitted in order of arrival, as long as a slot and budget are left and
+//      the pages suffice for what all running requests and the new one are expected to need: their
+//      tokens and the next `lookahead` tokens of their answers. A request that would run alone is
+//      always admitted.
+//
+// A preempted request later computes its prompt and its answer so far again, in any chunks, which
+// gives the bits that it had. No request starves: the oldest one is never preempted, so it
+// finishes, and one sequence alone must fit the cache. Where the pools hold the longest sequence
+// for every slot, no request is ever preempted or waits for pages.
+//
+// Not here: priorities, deadlines and fairness between clients.
+
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dsv4/cache/page_tables.h"
+
+namespace dsv4 {
+
+struct ScheduledRequest {
+  int64_t tokens = 0;       // known: the prompt and the answer so far
+  int64_t cached = 0;       // of them in the cache; 0 while it waits
+  int64_t answer_left = 0;  // tokens that the answer may still get
+  // Everything but the newest token of its answer is cached. Otherwise it is computing its prompt,
+  // or after a preemption all its tokens again, in chunks.
+  bool decoding = false;
+};
+
+struct SchedulerState {
+  std::span<const ScheduledRequest> requests;  // in order of arrival
+  size_t num_running = 0;                      // the first so many run, the others wait
+  std::span<const CacheGroup> groups;
+  std::span<const int64_t> free_pages;  // [group]
+};
+
+struct SchedulerLimits {
+  int64_t max_batch_tokens = 0;  // of one step, at least one for every sequence
+  int max_sequences = 1;
+  int64_t lookahead = 256;
+};
+
+struct Schedule {
+  struct Chunk {
+    size_t request = 0;
+    int64_t count = 0;  // of its next tokens
+  };
+  std::vector<Chunk> chunks;  // decoding requests first
+  // The first so many requests run in this step; those that ran before and do not now are
+  // preempted.
+  size_t num_running = 0;
+};
+
+// Throws kResource when not even the oldest request alone fits the cache.
+Schedule schedule(const SchedulerState& state, const SchedulerLimits& limits);
+
+}  // namespace dsv4
