@@ -2,37 +2,109 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace dsv4 {
 namespace {
 
-constexpr std::string_view kExpertLeaves[] = {"w1", "w2", "w3"};
-constexpr std::string_view kAttentionLeaves[] = {"wq_a", "wq_b", "wkv", "wo_a", "wo_b"};
-constexpr std::string_view kIndexerLeaves[] = {"wq_b", "weights_proj"};
-constexpr std::string_view kCompressorLeaves[] = {"wkv", "wgate"};
-constexpr std::string_view kDrafterLeaves[] = {"e_proj", "h_proj", "main_proj"};
-
-struct PartRow {
-  const char* name;
-  std::string_view place;  // what stands in front of the leaf inside a layer
-  std::span<const std::string_view> leaves;
+// A matrix of the weight table under its name with '#' in place of every number.
+struct Matrix {
+  WeightPart part;
+  std::string_view leaf;
 };
 
-// In the order of WeightPart. The indexer's compressor is the one part with a second place.
-constexpr PartRow kParts[] = {
-    {"experts", "ffn.experts.", kExpertLeaves},
-    {"shared_experts", "ffn.shared_experts.", kExpertLeaves},
-    {"attn", "attn.", kAttentionLeaves},
-    {"indexer", "attn.indexer.", kIndexerLeaves},
-    {"compressor", "attn.compressor.", kCompressorLeaves},
-    {"gate", "ffn.gate", {}},
-    {"mtp", "", kDrafterLeaves},
-    {"head", "", {}},
-    {"embed", "", {}},
-    {"other", "", {}},
+constexpr std::string_view kDrafterBlock = "mtp.#.";
+
+bool is_number(std::string_view word) {
+  return !word.empty() && word.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// "layers.3.attn.wq_b" -> "layers.#.attn.wq_b"
+std::string without_numbers(std::string_view name) {
+  std::string text;
+  while (true) {
+    const size_t dot = name.find('.');
+    const std::string_view word = name.substr(0, dot);
+    text += is_number(word) ? "#" : word;
+    if (dot == std::string_view::npos) return text;
+    text += '.';
+    name.remove_prefix(dot + 1);
+  }
+}
+
+// Every weight that any layer or drafter block can have.
+class Names final : public WeightVisitor {
+ public:
+  Names() {
+    ModelConfig config;
+    config.o_groups = 1;
+    config.num_experts = 1;
+    config.num_layers = 2;
+    config.kinds = {LayerKind::kCsa, LayerKind::kSwa};
+    config.ratios = {released_ratio(LayerKind::kCsa), 0};
+    config.hash_layers = {false, true};
+    ModelWeights weights;
+    visit_weights(config, weights, *this);
+    DrafterWeights drafter;
+    visit_drafter(config, 0, drafter, *this);
+    // A drafter projection of later releases, which recipes can name and nothing here reads.
+    add({"mtp.0.main_proj", WeightPart::kDrafter, "main_proj", Stored::kFp8, {}});
+  }
+
+  // Null for a name that no matrix has.
+  const Matrix* find(std::string_view name) const {
+    const std::string pattern = without_numbers(name);
+    auto at = matrices_.find(pattern);
+    // The layer of a drafter block may be of any kind.
+    if (at == matrices_.end() && pattern.starts_with(kDrafterBlock))
+      at = matrices_.find("layers.#." + pattern.substr(kDrafterBlock.size()));
+    return at == matrices_.end() ? nullptr : &at->second;
+  }
+  // The part of a tensor that is no matrix; kOther for a name that the model does not have.
+  WeightPart part_of_tensor(std::string_view name) const {
+    const auto at = tensors_.find(without_numbers(name));
+    return at == tensors_.end() ? WeightPart::kOther : at->second;
+  }
+  std::span<const std::string_view> leaves(WeightPart part) const {
+    const auto at = leaves_.find(part);
+    return at == leaves_.end() ? std::span<const std::string_view>() : at->second;
+  }
+
+  void matrix(WeightView&, const WeightSpec& spec, int64_t, int64_t) override { add(spec); }
+  void grouped(WeightView&, const WeightSpec& spec, int64_t, int64_t, int64_t) override {
+    add(spec);
+  }
+  void floats(ConstTensorView&, const WeightSpec& spec, std::initializer_list<int64_t>) override {
+    if (spec.part == WeightPart::kEmbed) return add(spec);
+    tensors_.emplace(without_numbers(spec.name + ".weight"), spec.part);
+  }
+  void f32(ConstTensorView&, const WeightSpec& spec, std::initializer_list<int64_t>) override {
+    tensors_.emplace(without_numbers(spec.name), spec.part);
+  }
+  void expert_ids(ConstTensorView&, const WeightSpec& spec,
+                  std::initializer_list<int64_t>) override {
+    tensors_.emplace(without_numbers(spec.name), spec.part);
+  }
+
+ private:
+  void add(const WeightSpec& spec) {
+    matrices_.emplace(without_numbers(spec.name), Matrix{spec.part, spec.leaf});
+    auto& all = leaves_[spec.part];
+    if (!spec.leaf.empty() && std::find(all.begin(), all.end(), spec.leaf) == all.end())
+      all.push_back(spec.leaf);
+  }
+
+  std::map<std::string, Matrix> matrices_;
+  std::map<std::string, WeightPart> tensors_;
+  std::map<WeightPart, std::vector<std::string_view>> leaves_;
 };
-static_assert(std::size(kParts) == kNumWeightParts);
-constexpr std::string_view kIndexerCompressor = "attn.indexer.compressor.";
+
+const Names& names() {
+  static const Names all;
+  return all;
+}
 
 bool take(std::string_view* text, std::string_view prefix) {
   if (text->substr(0, prefix.size()) != prefix) return false;
@@ -40,69 +112,40 @@ bool take(std::string_view* text, std::string_view prefix) {
   return true;
 }
 
-// "12." in front of `text`; -1 when there is no such number.
-int take_number(std::string_view* text) {
+// The number before the next dot; -1 if there is none that fits an int.
+int take_number(std::string_view text) {
   int number = -1;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  const auto digits = static_cast<size_t>(end - text->data());
-  if (error != std::errc() || number < 0 || digits >= text->size() || (*text)[digits] != '.')
-    return -1;
-  text->remove_prefix(digits + 1);
-  return number;
-}
-
-bool is_leaf(WeightPart part, std::string_view leaf, WeightName* weight) {
-  const auto all = leaves(part);
-  const auto at = std::find(all.begin(), all.end(), leaf);
-  if (at == all.end()) return false;
-  weight->part = part;
-  weight->leaf = *at;
-  return true;
-}
-
-// `rest` is a name inside a layer, such as "attn.wq_b".
-void name_in_layer(std::string_view rest, WeightName* weight) {
-  if (rest == kParts[static_cast<int>(WeightPart::kRouter)].place) {
-    weight->part = WeightPart::kRouter;
-    return;
-  }
-  if (weight->drafter && is_leaf(WeightPart::kDrafter, rest, weight)) return;
-  for (const WeightPart part :
-       {WeightPart::kExperts, WeightPart::kSharedExperts, WeightPart::kAttention,
-        WeightPart::kIndexer, WeightPart::kCompressor}) {
-    std::string_view leaf = rest;
-    if (!take(&leaf, kParts[static_cast<int>(part)].place) &&
-        !(part == WeightPart::kCompressor && take(&leaf, kIndexerCompressor)))
-      continue;
-    if (part == WeightPart::kExperts && take_number(&leaf) < 0) continue;
-    if (is_leaf(part, leaf, weight)) return;
-  }
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto digits = static_cast<size_t>(end - text.data());
+  const bool ends = digits < text.size() && text[digits] == '.';
+  return error == std::errc() && number >= 0 && ends ? number : -1;
 }
 
 }  // namespace
 
-const char* name(WeightPart part) {
-  return kParts[static_cast<int>(part)].name;
-}
-
 std::span<const std::string_view> leaves(WeightPart part) {
-  return kParts[static_cast<int>(part)].leaves;
+  return names().leaves(part);
 }
 
 WeightName weight_name(std::string_view prefix) {
   WeightName weight;
-  if (prefix == "head") {
-    weight.part = WeightPart::kHead;
-  } else if (prefix == "embed") {
-    weight.part = WeightPart::kEmbed;
-  } else if (take(&prefix, "mtp.")) {
-    weight.drafter = true;
-    if (take_number(&prefix) >= 0) name_in_layer(prefix, &weight);
-  } else if (take(&prefix, "layers.")) {
-    weight.layer = take_number(&prefix);
-    if (weight.layer >= 0) name_in_layer(prefix, &weight);
+  std::string_view rest = prefix;
+  weight.drafter = take(&rest, "mtp.");
+  const bool in_layer = !weight.drafter && take(&rest, "layers.");
+  if (weight.drafter || in_layer) {
+    const int number = take_number(rest);
+    if (number < 0) return weight;
+    if (in_layer) weight.layer = number;
+  }
+  if (const Matrix* matrix = names().find(prefix)) {
+    weight.part = matrix->part;
+    weight.leaf = matrix->leaf;
   }
   return weight;
+}
+
+WeightPart part_of_tensor(std::string_view name) {
+  return names().part_of_tensor(name);
 }
 
 bool is_dense(const WeightName& weight) {

@@ -8,28 +8,15 @@
 
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string_view>
 
+#include "dsv4/model/weight_table.h"
+
 namespace dsv4 {
 
-enum class WeightPart : uint8_t {
-  kExperts,        // routed: w1 (gate), w3 (up), w2 (down)
-  kSharedExperts,  // w1, w3, w2
-  kAttention,      // wq_a, wq_b, wkv, wo_a, wo_b
-  kIndexer,        // wq_b, weights_proj
-  kCompressor,     // wkv, wgate, also those of the indexer's compressor
-  kRouter,         // the gate
-  kDrafter,        // e_proj, h_proj, main_proj of an mtp block; its experts count as experts
-  kHead,
-  kEmbed,
-  kOther,
-};
-inline constexpr int kNumWeightParts = static_cast<int>(WeightPart::kOther) + 1;
-
-const char* name(WeightPart part);                          // as recipes spell it: "attn", "gate"
-std::span<const std::string_view> leaves(WeightPart part);  // empty: the part is one matrix
+// The matrices of a part, in the order of the weight table; empty: the part is one matrix.
+std::span<const std::string_view> leaves(WeightPart part);
 
 struct WeightName {
   WeightPart part = WeightPart::kOther;
@@ -40,6 +27,10 @@ struct WeightName {
 
 // `prefix` is the name of a weight without ".weight".
 WeightName weight_name(std::string_view prefix);
+
+// The part of a tensor that is not a matrix, such as "layers.3.attn_norm.weight"; kOther for a name
+// that the model does not have.
+WeightPart part_of_tensor(std::string_view name);
 
 // True for the weights that official checkpoints store as FP8: attention projections, the
 // indexer's wq_b, shared experts, the drafter's projections.

@@ -49,7 +49,7 @@ void Model::place(std::shared_ptr<Device> device, Buffer memory) {
 void Model::for_each_tensor(const std::function<void(ConstTensorView&)>& visit) {
   visit(rope_.raw);
   visit(rope_.compressed);
-  dsv4::for_each_tensor(weights_, visit);
+  dsv4::for_each_tensor(config_, weights_, visit);
 }
 
 namespace {

@@ -67,12 +67,13 @@ struct ModelWeights {
   HyperWeights hc_head;
   std::vector<LayerWeights> layers;
   std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognized and not loaded
-  std::vector<std::string> unused;   // tensors nobody asked for
+  std::vector<std::string> unused;   // tensors that no weight of the model is stored in
   std::deque<Buffer> widened;        // f32 copies behind some of the views above, RoPE tables
 };
 
 // Every tensor of the weights that is there, in the order in which a forward step reads them.
-void for_each_tensor(ModelWeights& weights, const std::function<void(ConstTensorView&)>& visit);
+void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
+                     const std::function<void(ConstTensorView&)>& visit);
 
 // Throws kBadInput naming the tensor that is missing or has another shape than the config says.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);

@@ -11,22 +11,9 @@ bool is_drafter(const std::string& name) {
   return name.rfind("mtp.", 0) == 0;
 }
 
-bool holds(const std::string& name, const char* text) {
-  return name.find(text) != std::string::npos;
-}
-
-// Where tensors belong that recipes cannot name.
-std::string small_part(const std::string& name) {
-  if (holds(name, "hc_")) return "hc";
-  if (holds(name, ".ffn.gate.")) return dsv4::name(WeightPart::kRouter);
-  if (holds(name, ".compressor.")) return dsv4::name(WeightPart::kCompressor);
-  if (holds(name, "norm")) return "norms";
-  return dsv4::name(holds(name, ".attn.") ? WeightPart::kAttention : WeightPart::kOther);
-}
-
 std::string part_of(const OutputItem& item) {
   if (is_drafter(item.name)) return name(WeightPart::kDrafter);
-  return item.id.part == WeightPart::kOther ? small_part(item.name) : name(item.id.part);
+  return name(item.id.part == WeightPart::kOther ? part_of_tensor(item.name) : item.id.part);
 }
 
 std::string format_of(const OutputItem& item) {

@@ -1,0 +1,93 @@
+// Every weight of the model, described once (docs/spec/dsv4.md 10.2): the field that holds it, its
+// official name, its shape, how official checkpoints store it, the part of the model that it
+// belongs to, and how several GPUs share it. The order is that in which a forward step reads.
+//
+// Loading (weights.h), the tensors of an official checkpoint (tensor_list.h), the walk over the
+// tensors of a placed model, and the names that recipes, plans and ledgers use
+// (convert/weight_name) are visitors of this description. A new weight is one line in
+// weight_table.cc.
+
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "dsv4/formats/weight.h"
+#include "dsv4/model/config.h"
+#include "dsv4/model/weights.h"
+
+namespace dsv4 {
+
+enum class WeightPart : uint8_t {
+  kExperts,        // routed: w1 (gate), w3 (up), w2 (down)
+  kSharedExperts,  // w1, w3, w2
+  kAttention,      // wq_a, wq_b, wkv, wo_a, wo_b; also the sink
+  kIndexer,        // wq_b, weights_proj
+  kCompressor,     // wkv, wgate, also those of the indexer's compressor; ape, norm
+  kRouter,         // the gate; also bias and tid2eid
+  kDrafter,        // e_proj, h_proj, main_proj of an mtp block; its experts count as experts
+  kHead,
+  kEmbed,
+  kOther,
+  kHyper,  // hyper-connections
+  kNorms,
+};
+
+// As recipes and plans spell it: "attn", "gate".
+const char* name(WeightPart part);
+
+// How the released instruct checkpoints store a weight: FP8 with one E8M0 scale per 128 x 128,
+// MXFP4 with one E8M0 scale per 32 columns, or plain.
+enum class Stored : uint8_t { kFp8, kMxfp4, kBF16, kF32, kI64 };
+
+// How the ranks of several GPUs share a tensor (docs/spec/several-gpus.md 2.2): by rows, in units
+// of `unit` rows, or whole on every rank (0).
+struct Cut {
+  int64_t unit = 0;
+};
+
+struct WeightSpec {
+  std::string name;  // official, without ".weight"
+  WeightPart part = WeightPart::kOther;
+  std::string_view leaf{};  // static text; empty where the part has one matrix
+  Stored stored = Stored::kBF16;
+  Cut cut{};
+};
+
+// Called for every weight that the config has.
+class WeightVisitor {
+ public:
+  virtual ~WeightVisitor() = default;
+  // A matrix [n, k] that ops read in whatever format it is stored.
+  virtual void matrix(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k) = 0;
+  // The same for wo_a, whose rows lie in `groups` groups that scale blocks may not straddle.
+  virtual void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k,
+                       int64_t groups) = 0;
+  // A tensor whose name ends in ".weight", which ops read in any float dtype (embed, norms).
+  virtual void floats(ConstTensorView& view, const WeightSpec& spec,
+                      std::initializer_list<int64_t> shape) = 0;
+  // A tensor that ops read in f32.
+  virtual void f32(ConstTensorView& view, const WeightSpec& spec,
+                   std::initializer_list<int64_t> shape) = 0;
+  // Ids [vocab, k] of experts, I64 or I32.
+  virtual void expert_ids(ConstTensorView& view, const WeightSpec& spec,
+                          std::initializer_list<int64_t> shape) = 0;
+};
+
+// Layers and experts of `weights` are made as many as the config says.
+void visit_weights(const ModelConfig& config, ModelWeights& weights, WeightVisitor& visitor);
+
+// Drafter block mtp.N of the first releases (docs/spec/dsv4.md 9.1): a SWA layer with projections
+// and a head of its own. Listed and converted, not yet run.
+struct DrafterWeights {
+  LayerWeights layer;
+  WeightView e_proj, h_proj;           // [D, D]
+  ConstTensorView enorm, hnorm, norm;  // [D]
+  HyperWeights hc_head;
+};
+void visit_drafter(const ModelConfig& config, int64_t block, DrafterWeights& weights,
+                   WeightVisitor& visitor);
+
+}  // namespace dsv4
