@@ -236,9 +236,9 @@ Recipe parse_recipe(std::string_view text, const std::string& what) {
   return recipe;
 }
 
-Recipe recipe_of_flags(std::string_view experts, std::string_view dense) {
+Recipe recipe_of_flags(std::string_view routed, std::string_view dense) {
   Recipe recipe;
-  for (const auto& [pattern, format] : {std::pair("experts", experts), std::pair("dense", dense)}) {
+  for (const auto& [pattern, format] : {std::pair("experts", routed), std::pair("dense", dense)}) {
     if (format.empty()) continue;
     const std::string flag = fmt::format("--{}", pattern);
     if (words_of(format, kBlanks.substr(0, 3)).size() != 1 || format.find('\n') != format.npos)
