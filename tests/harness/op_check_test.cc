@@ -200,9 +200,8 @@ TEST(Dispatch, AnObserverDecidesWhetherACallRuns) {
   x.as<float>()[0] = 3;
   out.as<float>()[0] = -1;
   const DoubleArgs args{.x = x, .out = out};
-  const auto workspace = [](const Context&, const DoubleArgs&) -> int64_t { return 64; };
   const Impl<DoubleArgs> impls[] = {
-      {"any", Arch::kCpu, true, accept_all<DoubleArgs>, correct, 0, workspace}};
+      {"any", Arch::kCpu, true, accept_all<DoubleArgs>, correct}};
   const auto cost = [](const DoubleArgs& a) { return Cost{.bytes = 8. * a.x.numel()}; };
   const Op<DoubleArgs> op{"double", impls, check_nothing, cost}, other = op;
 
@@ -214,7 +213,7 @@ TEST(Dispatch, AnObserverDecidesWhetherACallRuns) {
   EXPECT_EQ(observer.args->out.data, args.out.data);
   op(context, args);
   EXPECT_EQ(out.as<float>()[0], 6);
-  EXPECT_EQ(observer.seen, std::vector<std::string>(2, "double/any 8 bytes, workspace 64"));
+  EXPECT_EQ(observer.seen, std::vector<std::string>(2, "double/any 8 bytes, workspace 0"));
   other(context, args);
   EXPECT_EQ(observer.args, nullptr) << "a call of another op";
 }
