@@ -13,15 +13,17 @@ enable_language(CUDA)
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 find_package(CUDAToolkit REQUIRED)
+# Registers, stack and spills of every kernel, beside its object for tools/check_ptxas.py.
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/ptxas_log.sh)
 if(CCACHE)
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  list(APPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
 add_library(dsv4_cuda_flags INTERFACE)
 target_compile_definitions(dsv4_cuda_flags INTERFACE DSV4_CUDA=1)
 # formats/ is constexpr code for host and device.
 target_compile_options(dsv4_cuda_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-lineinfo;-Xcompiler=-Wall>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-lineinfo;-Xptxas=-v;-Xcompiler=-Wall>"
   "$<$<COMPILE_LANGUAGE:CXX>:-march=haswell>")
 if(DSV4_WERROR)
   target_compile_options(dsv4_cuda_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")

@@ -1,4 +1,4 @@
-# lib/libdsv4_kernels.so: include/dsv4_sparse_mla.h for programs that are not ours. No symbol but the C ones is
+# lib/libdsv4_kernels.so: include/*.h for programs that are not ours. No symbol but the C ones is
 # visible, and nothing is needed but the C library, libgomp and a driver (Debian's static libgomp cannot be part
 # of a shared object).
 #
@@ -45,4 +45,4 @@ set_target_properties(dsv4_kernels PROPERTIES LINK_DEPENDS "${version_script};${
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 # cmake --install build/cuda --component kernels --prefix DIR
 install(TARGETS dsv4_kernels LIBRARY DESTINATION lib COMPONENT kernels)
-install(FILES ${CMAKE_SOURCE_DIR}/include/dsv4_sparse_mla.h DESTINATION include COMPONENT kernels)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ DESTINATION include COMPONENT kernels)

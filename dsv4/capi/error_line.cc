@@ -54,3 +54,7 @@ int guarded(const std::function<void()>& call) noexcept {
 const char* dsv4_last_error(void) {
   return dsv4::capi::error_line.c_str();
 }
+
+const char* dsv4_version(void) {
+  return DSV4_VERSION;
+}

@@ -1,10 +1,10 @@
-// Exceptions end here: what a C caller sees of them is a status and a line per thread.
+// Exceptions end here: a C caller sees a status, and a line per thread.
 
 #pragma once
 
 #include <functional>
 
-#include "dsv4_sparse_mla.h"
+#include "dsv4_kernels.h"
 
 namespace dsv4::capi {
 

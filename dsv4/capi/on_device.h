@@ -1,4 +1,4 @@
-// A Context on a device that somebody else drives: their stream, their workspace or a schedule's.
+// A Context on a device that the caller drives: its stream, its workspace or a schedule's.
 
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "dsv4/ops/op.h"
-#include "dsv4_sparse_mla.h"
+#include "dsv4_kernels.h"
 
 namespace dsv4::capi {
 

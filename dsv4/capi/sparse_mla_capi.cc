@@ -1,182 +1,125 @@
-// dsv4_sparse_mla.h: its structs to views, and calls of ops/sparse_mla.
+// dsv4_sparse_mla.h: its structs to the arguments of ops/sparse_mla.
 
-#include <initializer_list>
+#include "dsv4_sparse_mla.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/capi/error_line.h"
-#include "dsv4/capi/on_device.h"
+#include "dsv4/capi/call.h"
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
 
 namespace dsv4::capi {
 namespace {
 
 using Params = dsv4_sparse_mla_params;
-using Extents = std::initializer_list<int64_t>;
 
-DType dtype_of(const char* name, int32_t dtype) {
-  DSV4_CHECK(dtype == DSV4_F32 || dtype == DSV4_BF16, "{}_dtype={}: want DSV4_F32 or DSV4_BF16",
-             name, dtype);
-  return dtype == DSV4_F32 ? DType::kF32 : DType::kBF16;
+struct Dims {
+  Dim b{"b"}, s_q{"s_q"}, h{"h"}, d{"d"}, d_v{"d_v"};
+};
+
+// Bytes that a kernel reads at once from packed rows: pages must lie on multiples of them.
+int64_t unit_bytes(const KvPool& pool) {
+  if (!pool.packed()) return item_bytes(pool.pages.dtype);
+  return item_bytes(pool.layout.v32() ? DType::kF32 : DType::kBF16);
 }
 
-// strides: of all axes but the last.
-TensorMeta strided(DType dtype, Extents shape, const int64_t* strides) {
-  TensorMeta meta = TensorMeta::contiguous(dtype, shape);
-  for (int axis = 0; axis + 1 < meta.rank; ++axis) {
-    const auto i = static_cast<size_t>(axis);
-    meta.stride[i] = strides[axis];
-  }
-  return meta;
+KvLayout layout_of(const char* name, const TensorView& pages) {
+  if (item_bytes(pages.dtype) > 1) return {.nope = static_cast<int>(pages.dim(2)), .rope = 0};
+  for (const KvLayout& layout : {KvLayout{}, kV32Layout})
+    if (layout.row_bytes() == pages.dim(2)) return layout;
+  fail(ErrorCode::kInvalidArgument, "{}: want rows of {} (V4) or {} (V3.2) bytes, got {}", name,
+       KvLayout{}.row_bytes(), kV32Layout.row_bytes(), to_string(pages));
 }
 
-// The caller's constness is what the struct says; views of inputs are const again in the args.
-template <class Pointer>
-TensorView view(const TensorMeta& meta, Pointer* data) {
-  return {meta, reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<Pointer>*>(data))};
-}
-
-KvLayout layout_of(int32_t format, int64_t d) {
-  if (format == DSV4_ROWS_V4) return {};
-  if (format == DSV4_ROWS_V32) return kV32Layout;
-  return {.nope = static_cast<int>(d), .rope = 0};
-}
-
-DType pages_dtype(const char* name, int32_t format) {
-  switch (format) {
-    case DSV4_ROWS_V4:
-    case DSV4_ROWS_V32:
-      return DType::kU8;
-    case DSV4_ROWS_F32:
-      return DType::kF32;
-    case DSV4_ROWS_BF16:
-      return DType::kBF16;
-    default:
-      fail(ErrorCode::kInvalidArgument, "{}.format={}: want one of dsv4_rows", name, format);
-  }
-}
-
-KvPool pool_of(const char* name, const dsv4_kv_list& list, int64_t d) {
-  KvPool pool{.layout = layout_of(list.format, d), .page_entries = list.page_entries};
-  const DType dtype = pages_dtype(name, list.format);
-  DSV4_CHECK(list.page_entries > 0, "{}.page_entries={}", name, list.page_entries);
-  const int64_t width = pool.layout.width();
-  const int64_t page =
-      dtype == DType::kU8 ? pool.layout.page_bytes(list.page_entries) : list.page_entries * width;
-  // What items of the page the kernels read whole: rows at odd places would fault.
-  const int64_t item = list.format == DSV4_ROWS_V4    ? item_bytes(DType::kBF16)
-                       : list.format == DSV4_ROWS_V32 ? item_bytes(DType::kF32)
-                                                      : item_bytes(dtype);
-  DSV4_CHECK(list.page_stride % item == 0, "{}.page_stride={} bytes: want a multiple of {}", name,
-             list.page_stride, item);
-  DSV4_CHECK(reinterpret_cast<uintptr_t>(list.pages) % static_cast<uintptr_t>(item) == 0,
-             "{}.pages at {}: want a multiple of {} bytes", name, list.pages, item);
-  const int64_t stride = list.page_stride / item_bytes(dtype);
-  pool.pages = view(strided(dtype, {list.num_pages, page}, &stride), list.pages);
+// pages: [num_pages, page_entries, row]
+KvPool pool_of(const char* name, const TensorView& pages) {
+  const int64_t num_pages = pages.dim(0), entries = pages.dim(1);
+  DSV4_CHECK(entries > 0, "{}: want rows in a page, got {}", name, to_string(pages));
+  DSV4_CHECK(entries == 1 || pages.stride[1] == pages.dim(2),
+             "{}: want the rows of a page side by side, got a stride of {} on axis 1 of {}", name,
+             pages.stride[1], to_string(pages));
+  KvPool pool{.layout = layout_of(name, pages), .page_entries = static_cast<int>(entries)};
+  const bool packed = item_bytes(pages.dtype) == 1;
+  pool.pages = {TensorMeta::contiguous(
+                    packed ? DType::kU8 : pages.dtype,
+                    {num_pages, packed ? pool.layout.page_bytes(entries) : entries * pages.dim(2)}),
+                pages.data};
+  pool.pages.stride[0] = pages.stride[0];
+  const int64_t unit = unit_bytes(pool), stride = pages.stride[0] * item_bytes(pages.dtype);
+  DSV4_CHECK(num_pages <= 1 || stride % unit == 0,
+             "{}: pages {} bytes apart: want a multiple of {}", name, stride, unit);
+  DSV4_CHECK(reinterpret_cast<uintptr_t>(pages.data) % static_cast<uintptr_t>(unit) == 0,
+             "{} is at {}: want a multiple of {} bytes", name, static_cast<void*>(pages.data),
+             unit);
   return pool;
 }
 
-KvList list_of(const char* name, const dsv4_kv_list& list, const Params& p) {
-  if (list.pages == nullptr) {
-    DSV4_CHECK(list.rows == nullptr && list.lengths == nullptr, "{} has rows but no pages", name);
+struct Names {
+  const char *pages, *indices, *topk_length;
+};
+
+KvList list_of(const Names& names, const dsv4_kv_list& list, Dims& dims, Tensors& tensors) {
+  if (absent(list.pages)) {
+    DSV4_CHECK(absent(list.indices) && absent(list.topk_length), "{} is absent, but {} is not",
+               names.pages, absent(list.indices) ? names.topk_length : names.indices);
     return {};
   }
-  KvList out{.pool = pool_of(name, list, p.d)};
-  out.indices = view(strided(DType::kI32, {p.b, p.s_q, list.n}, list.rows_stride), list.rows);
-  if (list.lengths != nullptr) {
-    out.topk_length = view(TensorMeta::contiguous(DType::kI32, {p.b}), list.lengths);
-  }
+  Dim num_pages("num_pages"), page_entries("page_entries"), row("row"), n("n");
+  const TensorView pages = tensors.view_of(
+      names.pages, list.pages, {DType::kU8, DType::kI8, DType::kE4M3, DType::kF32, DType::kBF16},
+      {num_pages, page_entries, row});
+  KvList out;
+  DSV4_CHECK(!absent(list.indices), "{} without {}", name_of(names.pages, list.pages),
+             names.indices);
+  out.indices = tensors.view_of(names.indices, list.indices, {DType::kI32}, {dims.b, dims.s_q, n});
+  out.topk_length = tensors.view_of(names.topk_length, list.topk_length, {DType::kI32}, {dims.b});
+  if (pages.dim(0) == 0) return {};  // every index is beyond it
+  out.pool = pool_of(name_of(names.pages, list.pages), pages);
   return out;
 }
 
-// sums: lse or max_logits.
-TensorView sums_of(const Params& p, float* data, const int64_t* strides) {
-  if (data == nullptr) return {};
-  return view(strided(DType::kF32, {p.b, p.h, p.s_q}, strides), data);
-}
-
-SparseMlaArgs args_of(const Params& p) {
+SparseMlaArgs args_of(const Params& p, Tensors& tensors) {
+  const std::initializer_list<DType> floats = {DType::kF32, DType::kBF16};
+  Dims dims;
   SparseMlaArgs args;
-  args.q = view(strided(dtype_of("q", p.q_dtype), {p.b, p.s_q, p.h, p.d}, p.q_stride), p.q);
-  args.window = list_of("window", p.window, p);
-  args.compressed = list_of("compressed", p.compressed, p);
-  if (p.sink != nullptr) args.sink = view(TensorMeta::contiguous(DType::kF32, {p.h}), p.sink);
+  DSV4_CHECK(!absent(p.q), "q is absent");
+  DSV4_CHECK(!absent(p.out), "out is absent");
+  args.q = tensors.view_of("q", p.q, floats, {dims.b, dims.s_q, dims.h, dims.d});
+  args.window =
+      list_of({"window.pages", "window.indices", "window.topk_length"}, p.window, dims, tensors);
+  args.compressed = list_of({"compressed.pages", "compressed.indices", "compressed.topk_length"},
+                            p.compressed, dims, tensors);
+  args.sink = tensors.view_of("sink", p.sink, {DType::kF32}, {dims.h});
   args.scale = p.scale;
   args.normalized = p.unnormalized == 0;
-  args.out =
-      view(strided(dtype_of("out", p.out_dtype), {p.b, p.s_q, p.h, p.d_v}, p.out_stride), p.out);
-  args.lse = sums_of(p, p.lse, p.lse_stride);
-  args.max_logits = sums_of(p, p.max_logits, p.max_logits_stride);
+  args.out = tensors.view_of("out", p.out, floats, {dims.b, dims.s_q, dims.h, dims.d_v});
+  args.lse = tensors.view_of("lse", p.lse, {DType::kF32}, {dims.b, dims.h, dims.s_q});
+  args.max_logits =
+      tensors.view_of("max_logits", p.max_logits, {DType::kF32}, {dims.b, dims.h, dims.s_q});
   return args;
 }
 
-void check(const Params* p) {
-  DSV4_CHECK(p != nullptr, "params is null");
-  DSV4_CHECK(p->size == sizeof(Params), "params.size={}: this library's struct has {} bytes",
-             p->size, sizeof(Params));
-  DSV4_CHECK(p->device >= DSV4_HOST, "device={}: want a CUDA ordinal or DSV4_HOST ({})", p->device,
-             DSV4_HOST);
-}
-
-Context context_of(const Params& p) {
-  return {.numerics = p.exact != 0 ? Numerics::kExact : Numerics::kOfficial,
-          .need_batch_invariant = p.batch_invariant != 0,
-          .force_impl = p.implementation == nullptr ? "" : p.implementation};
-}
-
-int64_t workspace_bytes(const Params& p, const SparseMlaArgs& args) {
-  int64_t bytes = 0;
-  on_device({.ordinal = p.device}, context_of(p), [&](const Context& context) {
-    bytes = dsv4::workspace_bytes(sparse_mla, context, args);
-  });
-  return bytes;
-}
-
-void run(const Params& p, Place place) {
-  const SparseMlaArgs args = args_of(p);
-  if (place.ordinal != DSV4_HOST && place.workspace == nullptr && p.schedule != nullptr) {
-    place.workspace_bytes = static_cast<size_t>(workspace_bytes(p, args));
-    place.workspace =
-        place.workspace_bytes == 0 ? nullptr : p.schedule->workspace(place, place.workspace_bytes);
-  }
-  on_device(place, context_of(p), [&](const Context& context) { sparse_mla(context, args); });
+BoundOp bind(const SparseMlaArgs& args) {
+  return {.workspace_bytes = [&](const Context& c) { return workspace_bytes(sparse_mla, c, args); },
+          .run = [&](const Context& c) { sparse_mla(c, args); }};
 }
 
 }  // namespace
 }  // namespace dsv4::capi
 
-using dsv4::capi::guarded;
+using namespace dsv4::capi;  // NOLINT: what follows is dsv4's, under C names
 
-const char* dsv4_version(void) {
-  return DSV4_VERSION;
-}
-
-int dsv4_sparse_mla_workspace_bytes(const dsv4_sparse_mla_params* params, size_t* bytes) {
+int dsv4_sparse_mla(const dsv4_sparse_mla_params* params, const dsv4_call* call) {
   return guarded([&] {
-    dsv4::capi::check(params);
-    DSV4_CHECK(bytes != nullptr, "bytes is null");
-    const auto args = dsv4::capi::args_of(*params);
-    *bytes = static_cast<size_t>(dsv4::capi::workspace_bytes(*params, args));
+    Tensors tensors;
+    const dsv4::SparseMlaArgs args = args_of(checked("params", params), tensors);
+    run(call, tensors.device(), bind(args));
   });
 }
 
-int dsv4_sparse_mla(const dsv4_sparse_mla_params* params, void* workspace, size_t workspace_bytes,
-                    void* stream) {
+int dsv4_sparse_mla_workspace_bytes(const dsv4_sparse_mla_params* params, const dsv4_call* call,
+                                    size_t* bytes) {
   return guarded([&] {
-    dsv4::capi::check(params);
-    dsv4::capi::run(*params, {.ordinal = params->device,
-                              .stream = stream,
-                              .workspace = workspace,
-                              .workspace_bytes = workspace_bytes});
+    Tensors tensors;
+    const dsv4::SparseMlaArgs args = args_of(checked("params", params), tensors);
+    write_workspace_bytes(call, tensors.device(), bind(args), bytes);
   });
-}
-
-int dsv4_schedule_create(dsv4_schedule** schedule) {
-  return guarded([&] {
-    DSV4_CHECK(schedule != nullptr, "schedule is null");
-    *schedule = new dsv4_schedule;
-  });
-}
-
-void dsv4_schedule_destroy(dsv4_schedule* schedule) {
-  delete schedule;
 }

@@ -176,14 +176,15 @@ const char* lt_reject(Device& device, const LtShape& shape) {
 }
 
 void lt_matmul(Device& device, const LtShape& shape, const LtPointers& pointers) {
+  const Scratch::Scope scope(device.workspace());
+  const TensorView workspace = device.workspace().take(DType::kU8, {kWorkspaceBytes});
+  if (device.is_dry_run()) return;
   const int ordinal = device.info().ordinal;
   const Plan& plan = plans().plan(ordinal, shape);
   if (shape.operands == DType::kE4M3) {
     set(plan.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, pointers.weight_scale);
     set(plan.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, pointers.x_scale);
   }
-  const Scratch::Scope scope(device.workspace());
-  const TensorView workspace = device.workspace().take(DType::kU8, {kWorkspaceBytes});
   const float one = 1, zero = 0;
   lt_check(library().matmul(plans().handle(ordinal), plan.desc, &one, pointers.weight, plan.a,
                             pointers.x, plan.b, &zero, pointers.out, plan.d, pointers.out, plan.d,

@@ -83,6 +83,14 @@ Device::Device(DeviceInfo info, cudaStream_t stream, const TensorView& workspace
       workspace_(std::make_unique<Scratch>(Scratch::borrowing(workspace))) {
 }
 
+Device::Device(DeviceInfo info)
+    : info_(std::move(info)), workspace_(std::make_unique<Scratch>(Scratch::counting())) {
+}
+
+std::unique_ptr<Device> Device::dry_run(DeviceInfo info) {
+  return std::unique_ptr<Device>(new Device(std::move(info)));
+}
+
 Device::~Device() {
   workspace_.reset();
   if (owns_stream_) cudaStreamDestroy(stream_);  // nothing can be done about a failure here

@@ -48,11 +48,15 @@ class Device {
   // only (Scratch::borrowing). Both outlive it; `info.ordinal` is the current device. No driver
   // call is made, so one may be made per op call, also while the stream is captured.
   Device(DeviceInfo info, cudaStream_t stream, const TensorView& workspace);
+  // A dry run: launch() and lt_matmul() enqueue nothing, and workspace() counts what ops take
+  // (Scratch::counting). Without memory and stream; needs no GPU.
+  static std::unique_ptr<Device> dry_run(DeviceInfo info);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const { return info_; }
+  bool is_dry_run() const { return memory_ == nullptr; }
   cudaStream_t stream() const { return stream_; }
   Memory& memory() { return *memory_; }  // of the device
   Memory& pinned() { return *pinned_; }  // page-locked host memory, also readable by kernels
@@ -71,6 +75,8 @@ class Device {
   int64_t free_bytes() const;
 
  private:
+  explicit Device(DeviceInfo info);
+
   DeviceInfo info_;
   cudaStream_t stream_ = nullptr;
   bool owns_stream_ = false;

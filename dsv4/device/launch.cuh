@@ -55,7 +55,7 @@ class LaunchMark {
 template <class... Params, class... Args>
 void launch(Device& device, const char* name, void (*kernel)(Params...), const LaunchShape& shape,
             Args&&... args) {
-  if (shape.grid == 0 || shape.grid_y == 0 || shape.grid_z == 0) return;
+  if (device.is_dry_run() || shape.grid == 0 || shape.grid_y == 0 || shape.grid_z == 0) return;
   const LaunchMark mark(device, name);
   if (shape.shared > kDefaultShared) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -62,8 +62,6 @@ struct Impl : ImplInfo {
   // Implementations that feed tensor cores round operands first: the largest relative error of one
   // operand. 0: products of the operands as they are, in f32.
   double operand_rounding = 0;
-  // Upper bound of the bytes that run() takes from the device's workspace; nullptr: none.
-  int64_t (*workspace)(const Context&, const Args&) = nullptr;
 };
 
 template <class Args>
@@ -149,13 +147,33 @@ const Impl<Args>& choose(const Op<Args>& op, const Context& context,
   fail_no_impl(op.name, {infos, count}, {reasons, count});
 }
 
-// Bytes of device workspace that a call would take at most.
+// Bytes that `run` takes from the device's workspace: counted in a dry run of it, which launches
+// nothing and reads no tensor (Device::dry_run). 0 without a device.
+int64_t dry_run_bytes(const Context& context, void (*run)(const Context&, const void* call),
+                      const void* call);
+
+// Bytes of device workspace that a call of this implementation takes; the harness runs it with
+// exactly these.
+template <class Args>
+int64_t workspace_bytes(const Impl<Args>& impl, const Context& context, const Args& args) {
+  struct Call {
+    const Impl<Args>& impl;
+    const Args& args;
+  };
+  const Call call{impl, args};
+  const auto run = [](const Context& dry, const void* erased) {
+    const auto& [chosen, its_args] = *static_cast<const Call*>(erased);
+    chosen.run(dry, its_args);
+  };
+  return dry_run_bytes(context, run, &call);
+}
+
+// The same for the implementation that a call would choose.
 template <class Args>
 int64_t workspace_bytes(const Op<Args>& op, const Context& context,
                         const std::type_identity_t<Args>& args) {
   op.check(args);
-  const Impl<Args>& impl = choose(op, context, args);
-  return impl.workspace == nullptr ? 0 : impl.workspace(context, args);
+  return workspace_bytes(choose(op, context, args), context, args);
 }
 
 template <class Args>
@@ -168,9 +186,7 @@ class OpCallOf final : public OpCall {
   const ImplInfo& impl() const override { return impl_; }
   const Context& context() const override { return context_; }
   Cost cost() const override { return op_.cost(args_); }
-  int64_t workspace() const override {
-    return impl_.workspace == nullptr ? 0 : impl_.workspace(context_, args_);
-  }
+  int64_t workspace() const override { return workspace_bytes(impl_, context_, args_); }
   void run() const override { impl_.run(context_, args_); }
 
  private:

@@ -381,10 +381,10 @@ def test_tensors_of_other_libraries():
 def test_refusals():
     call = Decode(512, 64, 2, 1, (512, 64, 64))
     first = call.lists[0]
-    for changes, line in (({"q": call.q.half()}, "q: want bfloat16 or float32"),
-                          ({"indices": first.indices.cpu()}, "indices is .* on the host, q is on cuda:0"),
-                          ({"k_cache": first.k_cache.view(torch.uint8).short()}, "k_cache: want bytes"),
-                          ({"attn_sink": call.sink.double()}, "attn_sink: want float32")):
+    for changes, line in (({"q": call.q.half()}, "q: want .* F32.BF16, got .* F16"),
+                          ({"indices": first.indices.cpu()}, "indices is on the host, q is on cuda:0"),
+                          ({"k_cache": first.k_cache.view(torch.uint8).short()}, "k_cache: want .* U8.*, got .* I16"),
+                          ({"attn_sink": call.sink.double()}, "attn_sink: want .h=64. F32, got .* F64")):
         with pytest.raises(ValueError, match=line):
             call.run(**changes)
     with pytest.raises(ValueError, match="no implementation fits .*cuda: not the forced implementation"):

@@ -1,5 +1,5 @@
 // include/dsv4_sparse_mla.h on a GPU: workspace, schedule, borrowed stream, capture, for each
-// device row by name. Values are the op test's business; here one call's bits are compared with
+// device implementation by name. The op test checks values; here one call's bits are compared with
 // another's.
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ constexpr int64_t kHeads = 64, kWidth = 512, kPage = 64, kPages = 40, kListed = 
 
 struct RowCase {
   const char* name;
-  int32_t format;
+  bool packed;           // V4 rows, otherwise bf16
   bool hopper;           // for 9.0 only
   bool takes_workspace;  // for a list of kListed
 };
@@ -29,10 +29,10 @@ void PrintTo(const RowCase& row, std::ostream* out) {
   *out << row.name;
 }
 
-constexpr RowCase kRows[] = {{"cuda_mma", DSV4_ROWS_V4, false, true},
-                             {"sm90_fp8", DSV4_ROWS_V4, true, false},
-                             {"sm90_fp8_invariant", DSV4_ROWS_V4, true, false},
-                             {"sm90_bf16", DSV4_ROWS_BF16, true, false}};
+constexpr RowCase kRows[] = {{"cuda_mma", true, false, true},
+                             {"sm90_fp8", true, true, false},
+                             {"sm90_fp8_invariant", true, true, false},
+                             {"sm90_bf16", false, true, false}};
 
 class CapiOnDevice : public testing::TestWithParam<RowCase> {
  protected:
@@ -46,30 +46,26 @@ class CapiOnDevice : public testing::TestWithParam<RowCase> {
     Memory& memory = device_->memory();
     q_ = Buffer(DType::kBF16, {kHeads, kWidth}, memory);
     pages_ = Buffer(DType::kU8, {kPages, page_bytes()}, memory);
-    rows_ = Buffer(DType::kI32, {kListed}, memory);
+    indices_ = Buffer(DType::kI32, {kListed}, memory);
     out_ = Buffer(DType::kBF16, {kHeads, kWidth}, memory);
     fill();
-    p_.size = sizeof p_;
-    p_.b = p_.s_q = 1, p_.h = kHeads, p_.d = p_.d_v = kWidth;
-    p_.q = q_.view().data, p_.out = out_.view().data;
-    p_.q_dtype = p_.out_dtype = DSV4_BF16;
-    for (int64_t* strides : {p_.q_stride, p_.out_stride}) {
-      strides[0] = strides[1] = kHeads * kWidth, strides[2] = kWidth;
-    }
-    p_.compressed = {.pages = pages_.view().data,
-                     .format = GetParam().format,
-                     .page_entries = kPage,
-                     .num_pages = kPages,
-                     .page_stride = page_bytes(),
-                     .rows = rows_.as<int32_t>(),
-                     .n = kListed,
-                     .rows_stride = {kListed, kListed},
-                     .lengths = nullptr};
-    p_.scale = 0.04f;
-    p_.implementation = GetParam().name;
+    const int64_t vectors[] = {1, 1, kHeads, kWidth}, ids[] = {1, 1, kListed};
+    const int64_t cache[] = {kPages, kPage, packed() ? 584 : kWidth};
+    p_ = {.size = sizeof p_, .scale = 0.04f};
+    p_.q = tensor(q_, DSV4_BF16, vectors);
+    p_.out = tensor(out_, DSV4_BF16, vectors);
+    p_.compressed.pages = tensor(pages_, packed() ? DSV4_U8 : DSV4_BF16, cache);
+    p_.compressed.pages.stride[0] = page_bytes() / (packed() ? 1 : 2);
+    p_.compressed.indices = tensor(indices_, DSV4_I32, ids);
+    how_ = {.size = sizeof how_, .stream = device_->stream(), .implementation = GetParam().name};
   }
 
-  static bool packed() { return GetParam().format == DSV4_ROWS_V4; }
+  template <size_t kRank>
+  static dsv4_tensor tensor(const Buffer& buffer, dsv4_dtype dtype, const int64_t (&shape)[kRank]) {
+    return dsv4_packed_tensor(buffer.view().data, dtype, 0, kRank, shape);
+  }
+
+  static bool packed() { return GetParam().packed; }
   // Packed: whole multiples of 576.
   static int64_t page_bytes() {
     return packed() ? kPage * 584 / 576 * 576 + 576 : kPage * kWidth * 2;
@@ -79,19 +75,19 @@ class CapiOnDevice : public testing::TestWithParam<RowCase> {
   void fill() {
     std::vector<uint8_t> pages(static_cast<size_t>(pages_.view().bytes()));
     std::vector<uint16_t> q(static_cast<size_t>(q_.view().numel()));
-    std::vector<int32_t> rows(kListed);
+    std::vector<int32_t> indices(kListed);
     for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<uint8_t>(i * 7 % 61);
     for (int64_t i = 0; packed() && i < kPages; ++i) {
       std::memset(pages.data() + i * page_bytes() + kPage * 576, 126, kPage * 8);
     }
     for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<uint16_t>(0x3e00 + i * 37 % 256);
-    for (size_t i = 0; i < rows.size(); ++i)
-      rows[i] = static_cast<int32_t>(i * 31 % (kPages * kPage));
+    for (size_t i = 0; i < indices.size(); ++i)
+      indices[i] = static_cast<int32_t>(i * 31 % (kPages * kPage));
     const auto upload = [&](const Buffer& to, const void* from) {
       device_->memory().upload(to.view().data, static_cast<const std::byte*>(from),
                                to.view().bytes());
     };
-    upload(pages_, pages.data()), upload(q_, q.data()), upload(rows_, rows.data());
+    upload(pages_, pages.data()), upload(q_, q.data()), upload(indices_, indices.data());
   }
 
   std::vector<std::byte> take_output() {
@@ -102,13 +98,16 @@ class CapiOnDevice : public testing::TestWithParam<RowCase> {
     return bytes;
   }
 
+  int call(void* workspace, size_t bytes) {
+    how_.workspace = workspace, how_.workspace_bytes = bytes;
+    return dsv4_sparse_mla(&p_, &how_);
+  }
   int call(const Buffer& workspace) {
-    return dsv4_sparse_mla(&p_, workspace.view().data,
-                           static_cast<size_t>(workspace.view().bytes()), device_->stream());
+    return call(workspace.view().data, static_cast<size_t>(workspace.view().bytes()));
   }
   size_t wanted() {
     size_t bytes = 0;
-    EXPECT_EQ(dsv4_sparse_mla_workspace_bytes(&p_, &bytes), DSV4_OK) << dsv4_last_error();
+    EXPECT_EQ(dsv4_sparse_mla_workspace_bytes(&p_, &how_, &bytes), DSV4_OK) << dsv4_last_error();
     return bytes;
   }
   Buffer workspace(size_t bytes) {
@@ -117,8 +116,9 @@ class CapiOnDevice : public testing::TestWithParam<RowCase> {
   }
 
   std::unique_ptr<Device> device_;
-  Buffer q_, pages_, rows_, out_;
+  Buffer q_, pages_, indices_, out_;
   dsv4_sparse_mla_params p_{};
+  dsv4_call how_{};
 };
 
 TEST_P(CapiOnDevice, WorkspaceIsExactlyWhatIsAskedFor) {
@@ -128,35 +128,34 @@ TEST_P(CapiOnDevice, WorkspaceIsExactlyWhatIsAskedFor) {
   const std::vector<std::byte> out = take_output(), untouched = take_output();
   EXPECT_NE(out, untouched);
   if (bytes == 0) {
-    EXPECT_EQ(dsv4_sparse_mla(&p_, nullptr, 0, device_->stream()), DSV4_OK) << dsv4_last_error();
+    EXPECT_EQ(call(nullptr, 0), DSV4_OK) << dsv4_last_error();
     EXPECT_EQ(take_output(), out);
     return;
   }
   EXPECT_EQ(call(workspace(bytes - 256)), DSV4_OUT_OF_ROOM);
   EXPECT_NE(std::string(dsv4_last_error()).find("too small"), std::string::npos);
-  EXPECT_EQ(dsv4_sparse_mla(&p_, nullptr, 0, device_->stream()), DSV4_OUT_OF_ROOM);
+  EXPECT_EQ(call(nullptr, 0), DSV4_OUT_OF_ROOM);
   const Buffer crooked = workspace(bytes + 256);
-  EXPECT_EQ(dsv4_sparse_mla(&p_, crooked.view().data + 16, bytes, device_->stream()),
-            DSV4_INVALID_ARGUMENT);
+  EXPECT_EQ(call(crooked.view().data + 16, bytes), DSV4_INVALID_ARGUMENT);
   EXPECT_EQ(take_output(), untouched);
 }
 
 TEST_P(CapiOnDevice, AScheduleBringsItsWorkspace) {
   ASSERT_EQ(call(workspace(wanted())), DSV4_OK) << dsv4_last_error();
   const std::vector<std::byte> want = take_output();
-  ASSERT_EQ(dsv4_schedule_create(&p_.schedule), DSV4_OK);
+  ASSERT_EQ(dsv4_schedule_create(&how_.schedule), DSV4_OK);
   for (const int64_t n : {kListed / 2, kListed, kListed / 3, kListed}) {
-    p_.compressed.n = n;
-    ASSERT_EQ(dsv4_sparse_mla(&p_, nullptr, 0, device_->stream()), DSV4_OK) << dsv4_last_error();
+    p_.compressed.indices.shape[2] = n;
+    ASSERT_EQ(call(nullptr, 0), DSV4_OK) << dsv4_last_error();
     EXPECT_EQ(take_output() == want, n == kListed);
   }
-  dsv4_schedule_destroy(p_.schedule);
+  dsv4_schedule_destroy(how_.schedule);
 }
 
 // A refusal inside a capture does not spoil it, and a warm schedule can be captured.
 TEST_P(CapiOnDevice, CapturesWithAWarmSchedule) {
-  ASSERT_EQ(dsv4_schedule_create(&p_.schedule), DSV4_OK);
-  const auto scheduled = [&] { return dsv4_sparse_mla(&p_, nullptr, 0, device_->stream()); };
+  ASSERT_EQ(dsv4_schedule_create(&how_.schedule), DSV4_OK);
+  const auto scheduled = [&] { return call(nullptr, 0); };
   int status = DSV4_OK;
   if (GetParam().takes_workspace) {
     const Graph none = Graph::capture(*device_, [&] { status = scheduled(); });
@@ -174,11 +173,12 @@ TEST_P(CapiOnDevice, CapturesWithAWarmSchedule) {
     graph.launch(*device_);
     EXPECT_EQ(take_output(), want);
   }
-  dsv4_schedule_destroy(p_.schedule);
+  dsv4_schedule_destroy(how_.schedule);
 }
 
 TEST_P(CapiOnDevice, NamesAGpuThatIsNotThere) {
-  p_.device = 4096;
+  for (dsv4_tensor* tensor : {&p_.q, &p_.out, &p_.compressed.pages, &p_.compressed.indices})
+    tensor->device = 4096;
   EXPECT_EQ(call(workspace(256)), DSV4_UNSUPPORTED);
   EXPECT_NE(std::string(dsv4_last_error()).find("no GPU cuda:4096"), std::string::npos);
 }

@@ -20,6 +20,17 @@ constexpr size_t kCanaryBytes = 64;
 constexpr auto kCanary = std::byte{0xa5};
 constexpr auto kPoison = std::byte{0xff};
 
+bool is_float(DType dtype) {
+  return dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kBF16 ||
+         dtype == DType::kF16;
+}
+
+// Units of `unit` bytes in reverse order.
+void reverse_units(std::byte* data, int64_t bytes, int64_t unit) {
+  for (int64_t i = 0, j = bytes - unit; i < j; i += unit, j -= unit)
+    std::swap_ranges(data + i, data + i + unit, data + j);
+}
+
 }  // namespace
 
 Arena::~Arena() {
@@ -43,7 +54,12 @@ TensorView Arena::make(Role role, DType dtype, std::initializer_list<int64_t> sh
   if (gpu() != nullptr) let_gpu_address(map, body);
   std::byte* data = base + body - bytes;
   std::fill(data - kCanaryBytes, data, kCanary);
-  blocks_.push_back({role, TensorView(meta, data), base, body + page, data - kCanaryBytes, {}});
+  blocks_.push_back({.role = role,
+                     .view = TensorView(meta, data),
+                     .map = base,
+                     .map_bytes = body + page,
+                     .canary = data - kCanaryBytes,
+                     .frozen = {}});
   return blocks_.back().view;
 }
 
@@ -78,6 +94,39 @@ std::vector<std::byte> Arena::written() const {
     bytes.insert(bytes.end(), block.view.data, block.view.data + block.view.bytes());
   }
   return bytes;
+}
+
+void Arena::reverse() {
+  prepare();
+  for (const Block& block : blocks_) {
+    const TensorView& view = block.view;
+    if (block.role == Role::kOutput || block.ordered || view.numel() == 0) continue;
+    const int64_t unit = is_float(view.dtype) ? item_bytes(view.dtype) : view.bytes() / view.dim(0);
+    reverse_units(view.data, view.bytes(), unit);
+  }
+}
+
+std::vector<Write> Arena::frozen_contents() const {
+  std::vector<Write> writes;
+  for (const Block& block : blocks_) {
+    if (block.role == Role::kOutput) continue;
+    writes.push_back({block.view.data, block.frozen.data(), block.view.bytes()});
+  }
+  return writes;
+}
+
+Role Arena::role_of(const std::byte* data) const {
+  for (const Block& block : blocks_) {
+    if (block.map <= data && data < block.map + block.map_bytes) return block.role;
+  }
+  return Role::kInput;
+}
+
+Arena::Block& Arena::block_of(const TensorView& view) {
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(),
+                                  [&](const Block& block) { return block.view.data == view.data; });
+  DSV4_CHECK(found != blocks_.end(), "no tensor of this arena: {}", to_string(view));
+  return *found;
 }
 
 double value_at(const ConstTensorView& view, int64_t i) {

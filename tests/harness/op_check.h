@@ -1,10 +1,18 @@
-// check_op: what every row of every op goes through.
+// check_op: what every implementation of every op goes through.
 //
-// For each row of the table that accepts the case: outputs poisoned, run, inputs and canaries
-// unchanged, output compared with the fp64 oracle; run again, bits must match. CPU rows run on
-// every instruction set of this machine and with another number of threads, CUDA rows where there
-// is a GPU. Rows that claim batch invariance run each token alone, bits must match
-// (OpCase::one_token).
+// For each implementation of the table that accepts the case:
+//
+//   always     outputs poisoned, run, inputs and canaries unchanged, output compared with the fp64
+//              oracle; the same with other strides where the contract allows them
+//              (OpCase::strided); run again, bits must match; if it claims batch invariance, each
+//              token alone (OpCase::one_token), bits must match
+//   CPU        on every instruction set of this machine; with another number of threads; after a
+//              call with other contents, bits must match
+//   CUDA       with exactly the workspace that it asked for; captured into a graph and replayed
+//              with other contents; launched twice in a row after a kernel that lets it start
+//              early and writes its inputs late (programmatic dependent launch)
+//
+// Without a GPU the line of CUDA is skipped; the last line of the program's output says so.
 
 #pragma once
 
@@ -22,7 +30,8 @@
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"
 #include "tests/harness/gpu.h"
-#include "tests/harness/row_count.h"
+#include "tests/harness/impl_count.h"
+#include "tests/harness/strided.h"
 #include "tests/harness/targets.h"
 
 namespace dsv4::test {
@@ -32,8 +41,8 @@ struct OpOutput {
   TensorView view;           // contiguous
   std::vector<double> want;  // from the oracle
   Tolerance tolerance;
-  // Largest absolute error per unit of Row::operand_rounding: for a sum of products, the sum of
-  // their magnitudes. 0 for ops without such rows.
+  // Largest absolute error per unit of Impl::operand_rounding: for a sum of products, the sum of
+  // their magnitudes. 0 for ops without such implementations.
   double operand_scale = 0;
 };
 
@@ -45,6 +54,8 @@ struct OpCase {
   // The same call narrowed to token i, writing to the same place; null: the op has no token axis.
   std::function<Args(const Args&, int64_t)> one_token;
   int64_t num_tokens = 0;
+  // Names the views that the contract allows any strides of, but for the last axis; null: none.
+  std::function<void(Args&, StridedCopy&)> strided;
 };
 
 // n threads that share even the smallest region.
@@ -66,41 +77,53 @@ class ThreadCount {
   int64_t threshold_;
 };
 
-// What the rows of a table are put through: one case, any row.
+// One implementation and one case.
 template <class Args>
 class ImplCheck {
  public:
-  ImplCheck(const Impl<Args>& row, const Context& context, Arena& arena, const OpCase<Args>& test)
-      : row_(row), context_(context), arena_(arena), test_(test) {}
+  ImplCheck(const Impl<Args>& impl, const Context& context, Arena& arena, const OpCase<Args>& test)
+      : impl_(impl), context_(context), arena_(arena), test_(test) {}
 
   void on_cpu() {
     for_each_target([&] {
       run(2, whole());
       compare_outputs();
     });
-    const auto first = run(2, whole());
+    const Bytes first = run(2, whole());
     EXPECT_TRUE(first == run(1, whole())) << "bits changed with the number of threads";
+    with_other_contents([&] { run(2, whole()); });
+    EXPECT_TRUE(first == run(2, whole())) << "bits depend on an earlier call";
+    check_strides();
     check_tokens_alone(first);
   }
 
   void on_gpu() {
-    const auto first = run(1, whole());
+    const Bytes first = run(1, whole());
     compare_outputs();
     EXPECT_TRUE(first == run(1, whole())) << "bits changed from run to run";
+    check_workspace(first);
+    check_replay();
+    check_early_launch();
+    check_strides();
     check_tokens_alone(first);
   }
 
  private:
   using Call = std::function<void()>;
+  using Bytes = std::vector<std::byte>;
 
   Call whole() {
-    return [this] { row_.run(context_, test_.args); };
+    return [this] { impl_.run(context_, test_.args); };
   }
 
-  std::vector<std::byte> run(int threads, const Call& call) {
+  Bytes run(int threads, const Call& call) {
     const ThreadCount scope(threads);
     arena_.prepare();
     call();
+    return finish();
+  }
+
+  Bytes finish() {
     if (context_.device != nullptr) wait(*context_.device);
     arena_.verify();
     return arena_.written();
@@ -109,21 +132,97 @@ class ImplCheck {
   void compare_outputs() {
     for (const OpOutput& output : test_.outputs) {
       Tolerance tolerance = output.tolerance;
-      tolerance.abs += row_.operand_rounding * output.operand_scale;
+      tolerance.abs += impl_.operand_rounding * output.operand_scale;
       EXPECT_EQ(compare(output.view, output.want, tolerance), "") << output.name;
     }
   }
 
-  void check_tokens_alone(const std::vector<std::byte>& together) {
-    if (!row_.batch_invariant || !test_.one_token || test_.num_tokens == 0) return;
-    const auto alone = run(2, [this] {
+  void check_tokens_alone(const Bytes& together) {
+    if (!impl_.batch_invariant || !test_.one_token || test_.num_tokens == 0) return;
+    const Bytes alone = run(2, [this] {
       for (int64_t i = 0; i < test_.num_tokens; ++i)
-        row_.run(context_, test_.one_token(test_.args, i));
+        impl_.run(context_, test_.one_token(test_.args, i));
     });
     EXPECT_TRUE(together == alone) << "bits of a token depend on its neighbours";
   }
 
-  const Impl<Args>& row_;
+  // Other strides may take another code path, so bits may differ; the tolerance is the same.
+  void check_strides() {
+    if (!test_.strided) return;
+    for (const StridePattern& pattern : kStridePatterns) {
+      SCOPED_TRACE(pattern.name);
+      Args args = test_.args;
+      StridedCopy copy(arena_, pattern);
+      test_.strided(args, copy);
+      if (impl_.reject(context_, args) != nullptr) continue;
+      run(2, [&] {
+        copy.prepare();
+        impl_.run(context_, args);
+        if (context_.device != nullptr) wait(*context_.device);
+        copy.finish();
+      });
+      compare_outputs();
+    }
+  }
+
+  void with_other_contents(const Call& check) {
+    arena_.reverse();
+    arena_.freeze();
+    check();
+    arena_.reverse();
+    arena_.freeze();
+  }
+
+  // Neither more than it asked for, nor what an earlier call left there.
+  void check_workspace(const Bytes& first) {
+    const int64_t bytes = workspace_bytes(impl_, context_, test_.args);
+    Arena memory;
+    TensorView workspace;
+    if (bytes > 0) workspace = memory.output(DType::kU8, {bytes});
+    memory.prepare();
+    try {
+      const Bytes guarded = run(1, [&] {
+        with_workspace(*context_.device, workspace, [&](Device& device) {
+          Context context = context_;
+          context.device = &device;
+          impl_.run(context, test_.args);
+        });
+      });
+      EXPECT_TRUE(first == guarded) << "bits depend on what is in the workspace";
+    } catch (const Error& error) {
+      ADD_FAILURE() << "it asked for " << bytes << " bytes of workspace: " << error.what();
+    }
+    memory.verify();
+  }
+
+  void check_replay() {
+    Bytes replayed;
+    with_capture(*context_.device, whole(), [&](const Call& replay) {
+      with_other_contents([&] {
+        replayed = run(1, replay);
+        EXPECT_TRUE(replayed == run(1, whole()))
+            << "a replayed graph with other contents gives other bits than a call";
+      });
+    });
+  }
+
+  // Inputs have their old contents when the call is enqueued, and when it starts: it has to wait
+  // for the kernel that writes the new ones. The second call reads what the first wrote, if
+  // anything.
+  void check_early_launch() {
+    with_other_contents([&] {
+      const Bytes want = run(1, [this] {
+        for (int i = 0; i < 2; ++i) whole()(), wait(*context_.device);
+      });
+      arena_.reverse();
+      after_late_writes(*context_.device, arena_.frozen_contents(),
+                        [this] { whole()(), whole()(); });
+      EXPECT_TRUE(want == finish())
+          << "launched early (programmatic dependent launch), two calls in a row give other bits";
+    });
+  }
+
+  const Impl<Args>& impl_;
   const Context context_;
   Arena& arena_;
   const OpCase<Args>& test_;
@@ -133,19 +232,19 @@ template <class Args>
 void check_op(Table<Args> table, const Context& base, Arena& arena, const OpCase<Args>& test) {
   arena.freeze();
   int accepted = 0;
-  for (const Impl<Args>& row : table) {
+  for (const Impl<Args>& impl : table) {
     Context context = base;
-    if (row.arch != Arch::kCpu) context.device = gpu();
-    if (!reaches(row.arch, context)) continue;
-    const char* rejected = row.reject(context, test.args);
-    count_row(row, rejected);
+    if (impl.arch != Arch::kCpu) context.device = gpu();
+    if (!reaches(impl.arch, context)) continue;
+    const char* rejected = impl.reject(context, test.args);
+    count_impl(impl, rejected);
     if (rejected != nullptr) continue;
     ++accepted;
-    SCOPED_TRACE(test.name + " row " + std::string(row.name));
-    ImplCheck<Args> check(row, context, arena, test);
-    row.arch == Arch::kCpu ? check.on_cpu() : check.on_gpu();
+    SCOPED_TRACE(test.name + " by " + std::string(impl.name));
+    ImplCheck<Args> check(impl, context, arena, test);
+    impl.arch == Arch::kCpu ? check.on_cpu() : check.on_gpu();
   }
-  EXPECT_GT(accepted, 0) << test.name << ": no row accepted the case";
+  EXPECT_GT(accepted, 0) << test.name << ": no implementation accepted the case";
 }
 
 // The message of the Error that `call` throws; fails the test when it does not throw.

@@ -1,35 +1,42 @@
-// The harness has to notice rows that misbehave: each test here plants one fault.
+// The harness has to notice implementations that misbehave: each test here plants one fault.
 
 #include "tests/harness/op_check.h"
-#include "dsv4/base/error.h"
 
 #include <gtest/gtest-spi.h>
 
 #include "dsv4/base/error.h"
 #include "dsv4/tensor/buffer.h"
 
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#include "tests/harness/double_kernels.h"
+#endif
+
 namespace dsv4::test {
 namespace {
 
 struct DoubleArgs {
-  TensorView x;    // [t, d]; a faulty row writes to it
+  TensorView x;    // [t, d]; a faulty implementation writes to it
   TensorView out;  // [t, d]
 };
 using Run = void (*)(const Context&, const DoubleArgs&);
 
 // out = 2 x
 void correct(const Context&, const DoubleArgs& args) {
-  for (int64_t i = 0; i < args.x.numel(); ++i) args.out.as<float>()[i] = 2 * args.x.as<float>()[i];
+  for (int64_t t = 0; t < args.x.dim(0); ++t)
+    for (int64_t i = 0; i < args.x.dim(1); ++i)
+      args.out.row<float>(t)[i] = 2 * args.x.row<float>(t)[i];
 }
 
 void first_element_wrong(const Context& context, const DoubleArgs& args) {
   correct(context, args);
   args.out.as<float>()[0] += 1;
 }
-void last_element_not_written(const Context&, const DoubleArgs& args) {
-  for (int64_t i = 0; i + 1 < args.x.numel(); ++i) {
-    args.out.as<float>()[i] = 2 * args.x.as<float>()[i];
-  }
+void last_element_not_written(const Context& context, const DoubleArgs& args) {
+  float& last = args.out.row<float>(args.x.dim(0) - 1)[args.x.dim(1) - 1];
+  const float before = last;
+  correct(context, args);
+  last = before;
 }
 void writes_its_input(const Context& context, const DoubleArgs& args) {
   correct(context, args);
@@ -48,12 +55,31 @@ void depends_on_neighbours(const Context& context, const DoubleArgs& args) {
   correct(context, args);
   if (args.x.dim(0) > 1) args.out.as<uint32_t>()[0] += 1;
 }
+// Within the tolerance of the oracle, but the first token shows that the last call had another one.
+void depends_on_an_earlier_call(const Context& context, const DoubleArgs& args) {
+  static float earlier = 0;
+  correct(context, args);
+  const float now = args.x.as<float>()[0];
+  if (now != earlier) args.out.as<uint32_t>()[0] += 1;
+  earlier = now;
+}
+void takes_its_input_for_packed(const Context&, const DoubleArgs& args) {
+  const int64_t d = args.x.dim(1);
+  for (int64_t t = 0; t < args.x.dim(0); ++t)
+    for (int64_t i = 0; i < d; ++i) args.out.row<float>(t)[i] = 2 * args.x.as<float>()[t * d + i];
+}
+// What it writes too much is overwritten by the next row, unless there is a gap in between.
+void writes_between_rows(const Context& context, const DoubleArgs& args) {
+  const int64_t t = args.x.dim(0), d = args.x.dim(1);
+  for (int64_t i = 0; i + 1 < t; ++i) args.out.row<float>(i)[d] = 5;
+  correct(context, args);
+}
 void writes_past_its_output(const Context&, const DoubleArgs& args) {
   args.out.as<float>()[args.out.numel()] = 5;
 }
 
-void run_checks(Run run, const char* (*reject)(const Context&, const DoubleArgs&)) {
-  const Impl<DoubleArgs> table[] = {{"row", Arch::kCpu, true, reject, run}};
+void run_checks(const Impl<DoubleArgs>& impl) {
+  const Impl<DoubleArgs> table[] = {impl};
   Arena arena;
   Rng rng(1);
   const DoubleArgs args{.x = arena.input(DType::kF32, {3, 4}),
@@ -66,17 +92,21 @@ void run_checks(Run run, const char* (*reject)(const Context&, const DoubleArgs&
   test.one_token = [](const DoubleArgs& a, int64_t i) {
     return DoubleArgs{.x = a.x.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1)};
   };
+  test.strided = [](DoubleArgs& a, StridedCopy& copy) { copy(a.x), copy(a.out); };
   check_op(Table<DoubleArgs>(table), Context{}, arena, test);
 }
 
+Impl<DoubleArgs> on_cpu(Run run) {
+  return {"faulty", Arch::kCpu, true, accept_all<DoubleArgs>, run};
+}
+
 // What check_op complained about, all in one text; "" if nothing.
-std::string complaints(Run run, const char* (*reject)(const Context&,
-                                                      const DoubleArgs&) = accept_all<DoubleArgs>) {
+std::string complaints(const Impl<DoubleArgs>& impl) {
   testing::TestPartResultArray results;
   {
     const testing::ScopedFakeTestPartResultReporter reporter(
         testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
-    run_checks(run, reject);
+    run_checks(impl);
   }
   std::string text;
   for (int i = 0; i < results.size(); ++i) text += results.GetTestPartResult(i).message();
@@ -84,11 +114,11 @@ std::string complaints(Run run, const char* (*reject)(const Context&,
 }
 
 bool complains(Run run, const char* about) {
-  return complaints(run).find(about) != std::string::npos;
+  return complaints(on_cpu(run)).find(about) != std::string::npos;
 }
 
-TEST(CheckOp, AcceptsACorrectRow) {
-  EXPECT_EQ(complaints(correct), "");
+TEST(CheckOp, AcceptsACorrectImplementation) {
+  EXPECT_EQ(complaints(on_cpu(correct)), "");
 }
 
 TEST(CheckOp, NoticesEveryFault) {
@@ -98,53 +128,121 @@ TEST(CheckOp, NoticesEveryFault) {
   EXPECT_TRUE(complains(writes_before_its_output, "bytes before a tensor were written"));
   EXPECT_TRUE(complains(depends_on_threads, "bits changed with the number of threads"));
   EXPECT_TRUE(complains(depends_on_neighbours, "bits of a token depend on its neighbours"));
+  EXPECT_TRUE(complains(depends_on_an_earlier_call, "bits depend on an earlier call"));
+  EXPECT_TRUE(complains(takes_its_input_for_packed, "8 of 12 elements of [3, 4] F32 differ"));
+  EXPECT_TRUE(complains(writes_between_rows, "bytes between the rows of a strided tensor"));
 }
 
 TEST(CheckOpDeathTest, OneElementTooFarCrashes) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_DEATH(run_checks(writes_past_its_output, accept_all<DoubleArgs>), "");
+  EXPECT_DEATH(run_checks(on_cpu(writes_past_its_output)), "");
 }
 
 TEST(CheckOp, NoticesThatNothingRan) {
-  const auto reject = [](const Context&, const DoubleArgs&) -> const char* { return "never"; };
-  EXPECT_NE(complaints(correct, reject).find("no row accepted the case"), std::string::npos);
+  Impl<DoubleArgs> never = on_cpu(correct);
+  never.reject = [](const Context&, const DoubleArgs&) -> const char* { return "never"; };
+  EXPECT_NE(complaints(never).find("no implementation accepted the case"), std::string::npos);
 }
+
+#if DSV4_CUDA
+// The same on a GPU, by what launches kernels of double_kernels.cu.
+DoubleTensors tensors_of(const DoubleArgs& args) {
+  return {.x = args.x.as<float>(),
+          .out = args.out.as<float>(),
+          .x_stride = args.x.row_stride(),
+          .out_stride = args.out.row_stride(),
+          .t = args.x.dim(0),
+          .d = args.x.dim(1)};
+}
+
+Impl<DoubleArgs> on_gpu(Run run) {
+  return {"faulty", Arch::kCuda, true, accept_all<DoubleArgs>, run};
+}
+
+void correct_on_gpu(const Context& context, const DoubleArgs& args) {
+  double_rows(*context.device, tensors_of(args), {.pdl = true, .waits = true});
+}
+void does_not_wait(const Context& context, const DoubleArgs& args) {
+  double_rows(*context.device, tensors_of(args), {.pdl = true, .waits = false});
+}
+// The host reads an input when the call is enqueued: a graph keeps what it read.
+void reads_on_the_host(const Context& context, const DoubleArgs& args) {
+  correct_on_gpu(context, args);
+  set_element(*context.device, args.out.as<float>(), 2 * args.x.as<float>()[0]);
+}
+void takes_more_than_a_dry_run(const Context& context, const DoubleArgs& args) {
+  const Scratch::Scope scope(context.device->workspace());
+  context.device->workspace().take(DType::kF32, {context.device->is_dry_run() ? 50 : 100});
+  correct_on_gpu(context, args);
+}
+// Right only while nothing but zeros has ever been there.
+void reads_workspace(const Context& context, const DoubleArgs& args) {
+  const Scratch::Scope scope(context.device->workspace());
+  const TensorView unset = context.device->workspace().take(DType::kF32, {1});
+  correct_on_gpu(context, args);
+  add_element(*context.device, args.out.as<float>(), unset.as<float>());
+}
+
+TEST(DryRun, CountsWorkspaceWithoutAGpu) {
+  const auto device = Device::dry_run({.major = 9});
+  const Context context{.device = device.get()};
+  const TensorView x(TensorMeta::contiguous(DType::kF32, {3, 4}), nullptr);
+  const DoubleArgs args{.x = x, .out = x};
+  EXPECT_EQ(workspace_bytes(on_gpu(correct_on_gpu), context, args), 0);
+  EXPECT_EQ(workspace_bytes(on_gpu(takes_more_than_a_dry_run), context, args), 256);
+  EXPECT_EQ(workspace_bytes(on_cpu(correct), Context{}, args), 0) << "in host memory";
+}
+
+TEST(CheckOpOnGpu, NoticesEveryFault) {
+  if (gpu() == nullptr) GTEST_SKIP() << "no GPU: faults of graphs, workspace and early launches";
+  EXPECT_EQ(complaints(on_gpu(correct_on_gpu)), "");
+  const auto complain = [](const Impl<DoubleArgs>& impl, const char* about) {
+    const std::string text = complaints(impl);
+    EXPECT_NE(text.find(about), std::string::npos) << "instead: " << text;
+  };
+  if (gpu_capability().major >= 9) complain(on_gpu(does_not_wait), "launched early");
+  complain(on_gpu(reads_on_the_host), "a replayed graph with other contents gives other bits");
+  complain(on_gpu(takes_more_than_a_dry_run),
+           "it asked for 256 bytes of workspace: a workspace of 256 bytes is too small");
+  complain(on_gpu(reads_workspace), "bits depend on what is in the workspace");
+}
+#endif
 
 // On Hopper, unless another card is named.
-std::string untested(const RowTally& row, ComputeCapability gpu = {.major = 9, .minor = 0}) {
-  return untested_rows({row}, gpu, {"slow"});
+std::string untested(const ImplTally& impl, ComputeCapability gpu = {.major = 9, .minor = 0}) {
+  return untested_impls({impl}, gpu, {"slow"});
 }
 
-TEST(RowCount, DeviceRowsMustRunWhereTheirArchitectureIs) {
-  const RowTally sm90{.name = "fast", .arch = Arch::kSm90, .rejected = 7, .reason = "too odd"};
-  EXPECT_EQ(untested(sm90), "row fast took none of 7 cases, the last: too odd\n");
+TEST(ImplCount, DeviceImplementationsMustRunWhereTheirArchitectureIs) {
+  const ImplTally sm90{.name = "fast", .arch = Arch::kSm90, .rejected = 7, .reason = "too odd"};
+  EXPECT_EQ(untested(sm90), "fast took none of 7 cases, the last: too odd\n");
   EXPECT_EQ(untested(sm90, {.major = 8, .minor = 0}), "");
   EXPECT_EQ(untested(sm90, {.major = 10, .minor = 0}), "");
   EXPECT_EQ(untested(sm90, {}), "") << "there is no GPU";
-  RowTally cuda = sm90;
+  ImplTally cuda = sm90;
   cuda.arch = Arch::kCuda;
   EXPECT_NE(untested(cuda), "");
   EXPECT_NE(untested(cuda, {.major = 8, .minor = 6}), "");
   EXPECT_EQ(untested(cuda, {}), "");
-  RowTally cpu = sm90;
+  ImplTally cpu = sm90;
   cpu.arch = Arch::kCpu;
-  EXPECT_EQ(untested(cpu), "") << "another CPU row took the cases";
+  EXPECT_EQ(untested(cpu), "") << "another CPU implementation took the cases";
 }
 
-TEST(RowCount, OneCaseIsEnoughAndOtherProgramsCount) {
-  RowTally row{.name = "fast", .arch = Arch::kSm90, .rejected = 7, .reason = "too odd"};
-  row.accepted = 1;
-  EXPECT_EQ(untested(row), "");
-  row.accepted = 0, row.name = "slow";
-  EXPECT_EQ(untested(row), "") << "declared as tested elsewhere";
+TEST(ImplCount, OneCaseIsEnoughAndOtherProgramsCount) {
+  ImplTally impl{.name = "fast", .arch = Arch::kSm90, .rejected = 7, .reason = "too odd"};
+  impl.accepted = 1;
+  EXPECT_EQ(untested(impl), "");
+  impl.accepted = 0, impl.name = "slow";
+  EXPECT_EQ(untested(impl), "") << "declared as tested elsewhere";
 }
 
-// Two tables of a program: a row of one does not stand for its namesake in the other.
-TEST(RowCount, NamesakesCountApart) {
-  const RowTally ran{.name = "cuda", .arch = Arch::kCuda, .accepted = 5};
-  const RowTally idle{.name = "cuda", .arch = Arch::kCuda, .rejected = 3, .reason = "empty"};
-  EXPECT_EQ(untested_rows({ran, idle}, {.major = 9, .minor = 0}, {}),
-            "row cuda took none of 3 cases, the last: empty\n");
+// Two tables of a program: an implementation of one does not stand for its namesake in the other.
+TEST(ImplCount, NamesakesCountApart) {
+  const ImplTally ran{.name = "cuda", .arch = Arch::kCuda, .accepted = 5};
+  const ImplTally idle{.name = "cuda", .arch = Arch::kCuda, .rejected = 3, .reason = "empty"};
+  EXPECT_EQ(untested_impls({ran, idle}, {.major = 9, .minor = 0}, {}),
+            "cuda took none of 3 cases, the last: empty\n");
 }
 
 TEST(Arena, InOutTensorsStartEachRunAlike) {
@@ -157,6 +255,27 @@ TEST(Arena, InOutTensorsStartEachRunAlike) {
   EXPECT_EQ(x.as<int32_t>()[1], 7);
   EXPECT_TRUE(std::isnan(out.as<float>()[1])) << "outputs are poisoned";
   EXPECT_EQ(arena.written().size(), 20u);
+}
+
+TEST(Arena, ReversedContentsAreOnesThatWereThere) {
+  Arena arena;
+  const TensorView x = arena.input(DType::kF32, {2, 2}), ids = arena.input(DType::kI32, {3, 2});
+  const TensorView starts = arena.inout(DType::kI32, {2}), out = arena.output(DType::kI32, {1});
+  for (int32_t i = 0; i < 6; ++i) ids.as<int32_t>()[i] = i;
+  for (int32_t i = 0; i < 4; ++i) x.as<float>()[i] = static_cast<float>(i);
+  starts.as<int32_t>()[1] = 7;
+  arena.keep_order(starts);
+  arena.freeze();
+  arena.reverse();
+  EXPECT_EQ(x.as<float>()[0], 3) << "floats in reverse order";
+  EXPECT_EQ(ids.as<int32_t>()[0], 4) << "rows of others";
+  EXPECT_EQ(ids.as<int32_t>()[5], 1);
+  EXPECT_EQ(starts.as<int32_t>()[1], 7);
+  EXPECT_EQ(arena.frozen_contents().size(), 3u) << "an output has none";
+  for (const Write& write : arena.frozen_contents()) std::copy_n(write.from, write.bytes, write.to);
+  EXPECT_EQ(x.as<float>()[0], 0);
+  EXPECT_EQ(ids.as<int32_t>()[0], 0);
+  EXPECT_EQ(arena.role_of(out.data), Role::kOutput);
 }
 
 void check_nothing(const DoubleArgs&) {
@@ -200,9 +319,7 @@ TEST(Dispatch, AnObserverDecidesWhetherACallRuns) {
   x.as<float>()[0] = 3;
   out.as<float>()[0] = -1;
   const DoubleArgs args{.x = x, .out = out};
-  const auto workspace = [](const Context&, const DoubleArgs&) -> int64_t { return 64; };
-  const Impl<DoubleArgs> impls[] = {
-      {"any", Arch::kCpu, true, accept_all<DoubleArgs>, correct, 0, workspace}};
+  const Impl<DoubleArgs> impls[] = {{"any", Arch::kCpu, true, accept_all<DoubleArgs>, correct}};
   const auto cost = [](const DoubleArgs& a) { return Cost{.bytes = 8. * a.x.numel()}; };
   const Op<DoubleArgs> op{"double", impls, check_nothing, cost}, other = op;
 
@@ -214,7 +331,7 @@ TEST(Dispatch, AnObserverDecidesWhetherACallRuns) {
   EXPECT_EQ(observer.args->out.data, args.out.data);
   op(context, args);
   EXPECT_EQ(out.as<float>()[0], 6);
-  EXPECT_EQ(observer.seen, std::vector<std::string>(2, "double/any 8 bytes, workspace 64"));
+  EXPECT_EQ(observer.seen, std::vector<std::string>(2, "double/any 8 bytes, workspace 0"));
   other(context, args);
   EXPECT_EQ(observer.args, nullptr) << "a call of another op";
 }

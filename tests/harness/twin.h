@@ -1,6 +1,6 @@
-// A tensor in two places: where the test fills and reads it, and where rows run fast. Without a GPU
-// they are one. For tests too large for an Arena, whose pages a GPU reads through the bus; there is
-// no guard page here.
+// A tensor in two places: where the test fills and reads it, and where CUDA code runs fast. Without
+// a GPU they are one. For tests too large for an Arena, whose pages a GPU reads through the bus;
+// there is no guard page here.
 
 #pragma once
 

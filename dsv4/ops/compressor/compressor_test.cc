@@ -16,8 +16,10 @@ namespace {
 using test::Arena;
 using Ints = std::vector<int64_t>;
 
+// Of the sequences: in another order they would not fit the tokens.
 TensorView int_input(Arena& arena, const Ints& values) {
   const TensorView view = arena.input(DType::kI32, {static_cast<int64_t>(values.size())});
+  arena.keep_order(view);
   for (size_t i = 0; i < values.size(); ++i)
     view.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
   return view;
@@ -73,6 +75,9 @@ void check_case(const StateLayout& layout, const Ints& start, const Ints& counts
                    want.out,
                    {.ulps = out_dtype == DType::kF32 ? 4.0 : 0.51, .abs = 1e-5, .rel = 1e-5}},
                   {"state", args.state, want.state, {.ulps = 0.51}}};
+  test.strided = [](CompressorArgs& a, test::StridedCopy& copy) {
+    copy(a.kv), copy(a.gate), copy(a.ape), copy(a.state), copy(a.out);
+  };
   check_op(compressor.impls, Context{}, arena, test);
 }
 

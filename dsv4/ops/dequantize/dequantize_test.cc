@@ -50,6 +50,7 @@ void check_weight(Arena& arena, const WeightView& weight, DType dtype) {
   for (double& v : want) v = static_cast<double>(static_cast<float>(v));
   test.outputs = {
       {"out", args.out, want, {.ulps = (dtype == DType::kF32 ? 0 : 0.5) + (exact ? 0 : 1)}}};
+  test.strided = [](DequantizeArgs& a, test::StridedCopy& copy) { copy(a.out); };
   check_op(dequantize.impls, {}, arena, test);
 }
 

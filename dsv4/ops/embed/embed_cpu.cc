@@ -23,7 +23,7 @@ void embed_cpu(const Context&, const EmbedArgs& args) {
     for (int64_t t = 0; t < tokens; ++t) {
       cpu::load(args.table, ids[t] * args.table.row_stride(), d, row.data());
       for (int64_t m = 0; m < streams; ++m) {
-        cpu::store(args.out, (t * streams + m) * d, d, row.data());
+        cpu::store(args.out, t * args.out.stride[0] + m * args.out.stride[1], d, row.data());
       }
     }
   }

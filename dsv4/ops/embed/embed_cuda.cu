@@ -14,14 +14,14 @@ constexpr int kWide = 8;  // elements of a run when rows are aligned to it
 // grid: [t, columns / (kThreads * kRun)]
 template <int kRun, class In, class Out>
 __global__ void embed_kernel(const int32_t* ids, const In* table, int64_t table_stride, Out* out,
-                             int streams, int d) {
+                             int64_t token_stride, int64_t stream_stride, int streams, int d) {
   const int column =
       (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kRun;
   if (column >= d) return;
   float x[kRun];
   load<kRun>(table + ids[blockIdx.x] * table_stride + column, x);
-  out += static_cast<int64_t>(blockIdx.x) * streams * d + column;
-  for (int m = 0; m < streams; ++m) store<kRun>(out + static_cast<int64_t>(m) * d, x);
+  out += blockIdx.x * token_stride + column;
+  for (int m = 0; m < streams; ++m) store<kRun>(out + m * stream_stride, x);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ void embed_cuda(const Context& context, const EmbedArgs& args) {
               .block = kThreads,
               .grid_y = ceil_div(d, kThreads * (wide ? kWide : 1))},
              args.ids.as<int32_t>(), args.table.as<In>(), args.table.row_stride(),
-             args.out.as<Out>(), args.out.dim(1), d);
+             args.out.as<Out>(), args.out.stride[0], args.out.stride[1], args.out.dim(1), d);
     });
   });
 }

@@ -24,19 +24,21 @@ void check_embed(DType table_dtype, DType out_dtype, int64_t t, int64_t m, int64
   const EmbedArgs args{.ids = ids, .table = table, .out = arena.output(out_dtype, {t, m, d})};
   // A copy, or one rounding to nearest.
   const double ulps = out_dtype == DType::kF32 || table_dtype == DType::kBF16 ? 0 : 0.5;
-  const test::OpCase<EmbedArgs> test{
-      .name =
-          fmt::format("embed {} to {} t={} m={} d={}", name(table_dtype), name(out_dtype), t, m, d),
-      .args = args,
-      .outputs = {{"out", args.out, embed_oracle(args), {.ulps = ulps}}},
-      .one_token =
-          [](const EmbedArgs& a, int64_t i) {
-            EmbedArgs one = a;
-            one.ids = a.ids.slice(0, i, i + 1);
-            one.out = a.out.slice(0, i, i + 1);
-            return one;
-          },
-      .num_tokens = t};
+  test::OpCase<EmbedArgs> test{.name = fmt::format("embed {} to {} t={} m={} d={}",
+                                                   name(table_dtype), name(out_dtype), t, m, d),
+                               .args = args,
+                               .outputs = {{"out", args.out, embed_oracle(args), {.ulps = ulps}}},
+                               .one_token =
+                                   [](const EmbedArgs& a, int64_t i) {
+                                     EmbedArgs one = a;
+                                     one.ids = a.ids.slice(0, i, i + 1);
+                                     one.out = a.out.slice(0, i, i + 1);
+                                     return one;
+                                   },
+                               .num_tokens = t};
+  test.strided = [](EmbedArgs& a, test::StridedCopy& copy) {
+    copy(a.ids), copy(a.table), copy(a.out);
+  };
   check_op(embed.impls, Context{}, arena, test);
 }
 

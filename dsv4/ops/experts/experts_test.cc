@@ -78,13 +78,16 @@ void check_experts(const Shape& shape, const test::StoredAs& stored, DType x_dty
   fill_case(c, shape, stored, x_dtype);
   if (numerics == Numerics::kOfficial) coarsen_codebooks(c);
   const Context context{.numerics = numerics};
-  const test::OpCase<ExpertsArgs> test{
+  test::OpCase<ExpertsArgs> test{
       .name = fmt::format("{} {} t={} k={} d={} i={}", name(stored), name(numerics), shape.t,
                           shape.k, shape.d, shape.inner),
       .args = c.args,
       .outputs = {{"acc", c.args.acc, experts_oracle(context, c.args), tolerance}},
       .one_token = one_token,
       .num_tokens = shape.t};
+  test.strided = [](ExpertsArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.acc);
+  };
   check_op(experts.impls, context, c.arena, test);
 }
 
@@ -150,12 +153,15 @@ TEST(Experts, BitsDoNotDependOnWavesAndChunks) {
 
 void check_mixed(Case& c, const char* name, const test::Tolerance& tolerance,
                  const Context& context) {
-  const test::OpCase<ExpertsArgs> test{
+  test::OpCase<ExpertsArgs> test{
       .name = name,
       .args = c.args,
       .outputs = {{"acc", c.args.acc, experts_oracle(context, c.args), tolerance}},
       .one_token = one_token,
       .num_tokens = c.args.x.dim(0)};
+  test.strided = [](ExpertsArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.acc);
+  };
   check_op(experts.impls, context, c.arena, test);
 }
 

@@ -106,6 +106,9 @@ void check_scores(const Shape& shape, Numerics numerics) {
   test::Tolerance tolerance{.ulps = 0, .rel = numerics == Numerics::kExact ? 2e-6 : 0x1p-8};
   if (shape.exact_sums) tolerance.rel = 0;
   test.outputs = {{"scores", args.scores, index_scores_oracle(context, args), tolerance}};
+  test.strided = [](IndexScoresArgs& a, test::StridedCopy& copy) {
+    copy(a.q), copy(a.weights), copy(a.keys.pages), copy(a.pages), copy(a.scores);
+  };
   check_op(index_scores.impls, context, arena, test);
 }
 
@@ -182,6 +185,9 @@ void check_top_k(int64_t t, int64_t n, int64_t k, const Draw& draw, int page_ent
     one.indices = a.indices.slice(0, i, i + 1);
     if (!a.pages.empty()) one.sequence = a.sequence.slice(0, i, i + 1);
     return one;
+  };
+  test.strided = [](TopKArgs& a, test::StridedCopy& copy) {
+    copy(a.scores), copy(a.pages), copy(a.indices);
   };
   check_op(top_k.impls, Context{}, arena, test);
 }

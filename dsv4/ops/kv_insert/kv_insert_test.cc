@@ -127,6 +127,7 @@ void check_insert(Table<Args> table, Arena& arena, const Args& args,
     return Args{.x = a.x.slice(0, i, i + 1), .rows = a.rows.slice(0, i, i + 1), .pool = a.pool};
   };
   test.outputs = {{"pool", args.pool.pages, pool_after(args), {.ulps = 0}}};
+  test.strided = [](Args& a, test::StridedCopy& copy) { copy(a.x), copy(a.pool.pages); };
   check_op(table, Context{}, arena, test);
   const std::vector<float> got = read_back(args);
   ASSERT_EQ(got.size(), want.size());

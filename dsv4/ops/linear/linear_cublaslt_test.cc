@@ -42,11 +42,14 @@ void check_linear(WeightFormat format, DType x, DType out, DType scale, const Sh
   const double walk = 4 + std::sqrt(static_cast<double>(shape.k));
   const test::Tolerance tolerance{.ulps = out == DType::kF32 ? 2.0 : 0.51,
                                   .abs = 0x1p-24 * walk * magnitude};
-  const test::OpCase<LinearArgs> test{
+  test::OpCase<LinearArgs> test{
       .name = fmt::format("{} t={} n={} k={} to {}", name(format), shape.t, shape.n, shape.k,
                           name(out)),
       .args = args,
       .outputs = {{"out", args.out, linear_oracle(args), tolerance, magnitude}}};
+  test.strided = [](LinearArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.x_scale), copy(a.out);
+  };
   check_op(linear.impls, Context{}, arena, test);
 }
 

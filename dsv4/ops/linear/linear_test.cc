@@ -75,6 +75,9 @@ void check_linear(const test::StoredAs& stored, const Shape& shape, const Dtypes
       .outputs = {{"out", args.out, linear_oracle(args), tolerance(args), linear_magnitude(args)}},
       .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
       .num_tokens = shape.t};
+  test.strided = [](LinearArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.x_scale), copy(a.out);
+  };
   check_op(linear.impls, Context{}, arena, test);
 }
 
@@ -253,6 +256,9 @@ TEST(Linear, NanAffectsOnlyItsOutputs) {
               {{"out", args.out, linear_oracle(args), {.abs = 1e-3}, linear_magnitude(args)}},
           .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
           .num_tokens = t};
+      test.strided = [](LinearArgs& a, test::StridedCopy& copy) {
+        copy(a.x), copy(a.x_scale), copy(a.out);
+      };
       check_op(linear.impls, Context{}, arena, test);
     }
   }

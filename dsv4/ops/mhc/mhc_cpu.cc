@@ -140,9 +140,11 @@ void finish_pre(const HcPreArgs& args, const float* mix, int64_t token) {
   const float *scale = args.scale.as<float>(), *base = args.base.as<float>();
   float* post = args.post.row<float>(token);
   for (int64_t j = 0; j < m; ++j) post[j] = 2.f * sigmoid(mix[m + j] * scale[1] + base[m + j]);
-  float* comb = args.comb.as<float>() + token * args.comb.stride[0];
+  float comb[kMaxStreams * kMaxStreams];
   for (int64_t i = 0; i < m * m; ++i) comb[i] = mix[2 * m + i] * scale[2] + base[2 * m + i];
   sinkhorn(comb, m, args.sinkhorn_iters, args.hc_eps);
+  float* out = args.comb.as<float>() + token * args.comb.stride[0];
+  for (int64_t j = 0; j < m; ++j) std::copy_n(comb + j * m, m, out + j * args.comb.stride[1]);
 }
 
 // Columns [begin, begin + count) of one token, as the product of (post | comb^T) [m, 1 + m] and
@@ -155,7 +157,8 @@ void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t c
   float weights[kMaxStreams * (1 + kMaxStreams)];
   for (int64_t k = 0; k < m; ++k) {
     weights[k * (1 + m)] = post[k];
-    for (int64_t j = 0; j < m; ++j) weights[k * (1 + m) + 1 + j] = comb[j * m + k];
+    for (int64_t j = 0; j < m; ++j)
+      weights[k * (1 + m) + 1 + j] = comb[j * args.comb.stride[1] + k];
   }
   cpu::load(args.y, token * args.y.row_stride() + begin, count, scratch);
   if (args.streams.dtype == DType::kBF16 && args.y.dtype == DType::kF32) {

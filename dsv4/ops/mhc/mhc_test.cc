@@ -50,6 +50,9 @@ void check_hc_pre(int64_t t, int64_t m, int64_t d, DType dtype) {
     one.comb = a.comb.slice(0, i, i + 1);
     return one;
   };
+  test.strided = [](HcPreArgs& a, test::StridedCopy& copy) {
+    copy(a.streams), copy(a.fn), copy(a.out), copy(a.post), copy(a.comb);
+  };
   check_op(hc_pre.impls, Context{}, arena, test);
 }
 
@@ -71,6 +74,9 @@ void check_hc_post(int64_t t, int64_t m, int64_t d, DType y_dtype, DType dtype) 
                       .comb = a.comb.slice(0, i, i + 1),
                       .streams = a.streams.slice(0, i, i + 1)};
   };
+  test.strided = [](HcPostArgs& a, test::StridedCopy& copy) {
+    copy(a.y), copy(a.post), copy(a.comb), copy(a.streams);
+  };
   check_op(hc_post.impls, Context{}, arena, test);
 }
 
@@ -91,6 +97,9 @@ void check_hc_head(int64_t t, int64_t m, int64_t d, DType dtype) {
     one.streams = a.streams.slice(0, i, i + 1);
     one.out = a.out.slice(0, i, i + 1);
     return one;
+  };
+  test.strided = [](HcHeadArgs& a, test::StridedCopy& copy) {
+    copy(a.streams), copy(a.fn), copy(a.out);
   };
   check_op(hc_head.impls, Context{}, arena, test);
 }

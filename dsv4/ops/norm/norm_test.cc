@@ -30,6 +30,7 @@ void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DTy
     one.out = a.out.slice(0, i, i + 1);
     return one;
   };
+  test.strided = [](RmsNormArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
   check_op(rms_norm.impls, Context{}, arena, test);
 }
 
@@ -64,6 +65,7 @@ TEST(HeadNorm, AgreesWithOracle) {
           return HeadNormArgs{
               .x = a.x.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1), .eps = a.eps};
         };
+        test.strided = [](HeadNormArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
         check_op(head_norm.impls, context, arena, test);
       }
     }

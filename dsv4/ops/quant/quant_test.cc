@@ -51,6 +51,9 @@ void check_quantize_q8(int64_t t, int64_t k, int group, DType dtype) {
                           .scales = a.scales.slice(0, i, i + 1),
                           .group = a.group};
   };
+  test.strided = [](QuantizeQ8Args& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.codes), copy(a.scales);
+  };
   check_op(quantize_q8.impls, Context{}, arena, test);
 }
 
@@ -82,6 +85,7 @@ void check_fake_quant(FakeQuantFormat format, int64_t t, int64_t k, int group, D
     one.out = a.out.slice(0, i, i + 1);
     return one;
   };
+  test.strided = [](FakeQuantArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
   check_op(fake_quant.impls, Context{}, arena, test);
 }
 
@@ -149,6 +153,7 @@ void check_hadamard(int64_t t, int64_t n, DType in, DType out) {
   test.one_token = [](const HadamardArgs& a, int64_t i) {
     return HadamardArgs{.x = a.x.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1)};
   };
+  test.strided = [](HadamardArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
   check_op(hadamard.impls, Context{}, arena, test);
 }
 

@@ -113,6 +113,9 @@ void check_rope(const Shape& shape, DType dtype, bool inverse, uint64_t seed) {
     one.positions = a.positions.slice(0, i, i + 1);
     return one;
   };
+  test.strided = [](RopeArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.positions), copy(a.freqs);
+  };
   check_op(rope.impls, Context{}, arena, test);
 }
 

@@ -20,15 +20,17 @@ RouterArgs one_token(const RouterArgs& a, int64_t i) {
 
 void check_router(Arena& arena, const RouterArgs& args, const std::string& name) {
   const RouterAnswer want = router_oracle(args);
-  const test::OpCase<RouterArgs> test{
-      .name = name,
-      .args = args,
-      // exp, log1p and sqrt of the C library are within 1 ulp each; the sum of k and the quotient
-      // add at most k/2 + 2.
-      .outputs = {{"experts", args.experts, want.experts, {.ulps = 0}},
-                  {"weights", args.weights, want.weights, {.ulps = 8}}},
-      .one_token = one_token,
-      .num_tokens = args.logits.dim(0)};
+  test::OpCase<RouterArgs> test{.name = name,
+                                .args = args,
+                                // exp, log1p and sqrt of the C library are within 1 ulp each; the
+                                // sum of k and the quotient add at most k/2 + 2.
+                                .outputs = {{"experts", args.experts, want.experts, {.ulps = 0}},
+                                            {"weights", args.weights, want.weights, {.ulps = 8}}},
+                                .one_token = one_token,
+                                .num_tokens = args.logits.dim(0)};
+  test.strided = [](RouterArgs& a, test::StridedCopy& copy) {
+    copy(a.logits), copy(a.tid2eid), copy(a.experts), copy(a.weights);
+  };
   check_op(router.impls, Context{}, arena, test);
 }
 

@@ -41,8 +41,8 @@ struct Draws {
 
   Draws(Arena& arena, int64_t b) {
     const auto n = static_cast<size_t>(b);
-    const auto bytes = b * static_cast<int64_t>(sizeof(SamplingParams));
-    params = {reinterpret_cast<SamplingParams*>(arena.input(DType::kU8, {bytes}).data), n};
+    const auto bytes = static_cast<int64_t>(sizeof(SamplingParams));
+    params = {reinterpret_cast<SamplingParams*>(arena.input(DType::kU8, {b, bytes}).data), n};
     steps = {arena.input(DType::kI64, {b}).as<uint64_t>(), n};
   }
 };
@@ -82,6 +82,7 @@ void check_sample(int64_t b, int64_t v, double sigma, uint64_t seed) {
                       .ids = a.ids.slice(0, i, i + 1),
                       .logprobs = a.logprobs.slice(0, i, i + 1)};
   };
+  test.strided = [](SampleArgs& a, test::StridedCopy& copy) { copy(a.logits); };
   check_op(sample.impls, Context{}, arena, test);
 }
 

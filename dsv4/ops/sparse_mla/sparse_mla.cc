@@ -12,8 +12,7 @@ constexpr Impl<SparseMlaArgs> kSparseMla[] = {
     {"sm90_fp8_invariant", Arch::kSm90, true, sparse_mla_sm90_fp8_invariant_reject,
      sparse_mla_sm90_fp8_invariant},
     {"sm90_bf16", Arch::kSm90, true, sparse_mla_sm90_bf16_reject, sparse_mla_sm90_bf16},
-    {"cuda_mma", Arch::kCuda, true, sparse_mla_cuda_mma_reject, sparse_mla_cuda_mma, 0,
-     sparse_mla_cuda_mma_workspace},
+    {"cuda_mma", Arch::kCuda, true, sparse_mla_cuda_mma_reject, sparse_mla_cuda_mma},
     {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu},

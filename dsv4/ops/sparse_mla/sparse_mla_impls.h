@@ -14,7 +14,6 @@ void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args);
 
 const char* sparse_mla_cuda_mma_reject(const Context& context, const SparseMlaArgs& args);
 void sparse_mla_cuda_mma(const Context& context, const SparseMlaArgs& args);
-int64_t sparse_mla_cuda_mma_workspace(const Context& context, const SparseMlaArgs& args);
 
 const char* sparse_mla_sm90_bf16_reject(const Context& context, const SparseMlaArgs& args);
 void sparse_mla_sm90_bf16(const Context& context, const SparseMlaArgs& args);

@@ -17,7 +17,7 @@
 #include "dsv4/ops/sparse_mla/peer_scene_test.h"
 #include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
 #include "tests/harness/arena.h"
-#include "tests/harness/row_count.h"
+#include "tests/harness/impl_count.h"
 
 namespace dsv4::test {
 namespace {
@@ -137,7 +137,7 @@ class PeerGrid : public ::testing::Test {
         const Context context{.device = gpu()};
         if (!reaches(row.arch, context)) continue;
         const char* rejected = row.reject(context, args);
-        count_row(row, rejected);
+        count_impl(row, rejected);
         if (rejected != nullptr) continue;
         ++accepted;
         const std::string report = check_row(row, context, args, test, samples);

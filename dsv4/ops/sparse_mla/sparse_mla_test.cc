@@ -54,6 +54,10 @@ void check_case(Arena& arena, const SparseMlaArgs& args, const Outputs& whole, N
   if (!args.max_logits.empty()) {
     add("max_logits", args.max_logits, whole.max_logits, want.max_logits, logits);
   }
+  test.strided = [](SparseMlaArgs& a, test::StridedCopy& copy) {
+    copy(a.q), copy(a.window.indices), copy(a.window.pool.pages), copy(a.compressed.indices),
+        copy(a.compressed.pool.pages), copy(a.out), copy(a.lse), copy(a.max_logits);
+  };
   check_op(sparse_mla.impls, context, arena, test);
 }
 

@@ -116,11 +116,4 @@ void sparse_mla_cuda_mma(const Context& context, const SparseMlaArgs& args) {
   });
 }
 
-int64_t sparse_mla_cuda_mma_workspace(const Context&, const SparseMlaArgs& args) {
-  Scratch count = Scratch::counting();
-  take_partials(count, args.q.dim(0) * args.q.dim(1), args.q.dim(2),
-                num_splits_of(args.window.topk() + args.compressed.topk()));
-  return count.peak_bytes();
-}
-
 }  // namespace dsv4
