@@ -1,5 +1,5 @@
 // config.json of a DeepSeek-V4 checkpoint, in the official or the transformers spelling (spec
-// dsv4.md 1; docs/checkpoints.md says where the two differ). Every dimension comes from here.
+// dsv4.md 1; docs/checkpoints.md lists the differences). Every dimension comes from here.
 
 #pragma once
 
@@ -56,10 +56,10 @@ struct ModelConfig {
   std::vector<int> ratios;        // [L] tokens per compressed entry; 0 for SWA
   std::vector<bool> hash_layers;  // [L] routed by tid2eid
   std::vector<std::string>
-      unknown;  // keys of the file that nothing here reads or knows to be harmless
+      unknown;  // keys of the file that are neither read nor known to be harmless
 };
 
-// Throws kBadInput with the file, the key and what is wrong.
+// Throws kBadInput with the file, the key and the problem.
 ModelConfig parse_config(std::string_view json, const std::string& file);
 ModelConfig load_config(const std::string& file);
 

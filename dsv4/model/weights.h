@@ -1,5 +1,5 @@
 // The tensors of a model as structs of views, under the official names (spec dsv4.md 10.2). The
-// bytes stay in the checkpoint's mapping; only small vectors that are not stored as f32 are
+// bytes stay in the checkpoint's mapping; only small vectors not stored as f32 are
 // widened.
 
 #pragma once
@@ -75,7 +75,7 @@ struct ModelWeights {
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit);
 
-// Throws kBadInput naming the tensor that is missing or has another shape than the config says.
+// Throws kBadInput naming a tensor that is missing or whose shape does not match the config.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace dsv4
