@@ -12,10 +12,10 @@
 
 namespace dsv4 {
 
-// How a layer attends to what lies before its window (spec dsv4.md 2).
+// How a layer attends to tokens before its window (spec dsv4.md 2).
 enum class LayerKind : uint8_t {
   kSwa,  // not at all
-  kCsa,  // through compressed entries, of which an indexer chooses the top k
+  kCsa,  // through compressed entries; an indexer selects the top k
   kHca   // through all compressed entries
 };
 
@@ -48,7 +48,7 @@ struct ModelConfig {
   double compress_rope_theta = 0;  // layers with compression
   YarnParams yarn;                 // of the compressed layers
   int64_t max_positions = 0;
-  int64_t mtp_layers = 0;  // announced drafter blocks; recognized, not run
+  int64_t mtp_layers = 0;  // drafter blocks in the config; recognized, not run
   int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 

@@ -1,6 +1,6 @@
-// One activation fed to several weights. The official engine quantizes activations (Q8, 128 columns
-// a scale) before quantized weights (spec dsv4.md 7.5); this does it once and only when asked
-// for.
+// One activation that is multiplied by several weights. The official engine quantizes activations
+// (Q8, one scale per 128 columns) before quantized weights (spec dsv4.md 7.5); this class does so
+// once, and only when needed.
 
 #pragma once
 

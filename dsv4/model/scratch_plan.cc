@@ -150,8 +150,8 @@ class Walk {
 ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics,
                             const StepLimits& limits) {
   ScratchPlan plan = Walk(config, numerics, limits).forward();
-  // While the indexer may pick every entry they are all listed instead, which can take more than
-  // the longest context does.
+  // While the indexer would select every entry, all of them are listed instead, which can take more
+  // memory than the longest context does.
   for (const CacheGroupSpec& group : cache_groups(config)) {
     if (!group.has_index) continue;
     StepLimits listed = limits;
