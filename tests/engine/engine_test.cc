@@ -99,7 +99,7 @@ TEST_F(EngineTest, AnswersDoNotDependOnTheBatch) {
 }
 
 // With cache for two or three of five requests, some are preempted in the middle of their answers
-// and compute their tokens again; each gets what it gets alone.
+// and recompute their tokens; each gets the same answer as alone.
 TEST_F(EngineTest, PreemptedRequestsGetTheSameAnswers) {
   for (const int64_t cache_tokens : {1024, 1300}) {
     Engine engine(model, {.numerics = Numerics::kExact,
@@ -117,7 +117,7 @@ TEST_F(EngineTest, PreemptedRequestsGetTheSameAnswers) {
     }
     while (engine.step()) {
     }
-    EXPECT_GT(engine.stats().preemptions, 0) << "too easy";
+    EXPECT_GT(engine.stats().preemptions, 0) << "no request was preempted";
     for (const auto& [id, request] : requests) {
       EXPECT_EQ(sink.finished[id], Finish::kLength);
       EXPECT_EQ(sink.tokens[id], alone(request.first, request.second)) << cache_tokens;

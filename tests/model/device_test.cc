@@ -165,9 +165,9 @@ TEST_F(OnGpu, AnyChunkGivesTheSameBitsWhenDeterministic) {
   }
 }
 
-// Steps as verification makes them: up to 8 tokens of each of three sequences with all their
-// logits, not the same number of each, and some taken back. From the second step of a size on they
-// are captured.
+// Steps as in speculative verification: up to 8 tokens of each of three sequences with all their
+// logits, in different numbers, some of which are rolled back. From its second step on a size is
+// captured.
 TEST_F(OnGpu, StepsOfAFewTokensGiveTheSameBitsWhenDeterministic) {
   constexpr int64_t kTokens = 260, kRollback = 2;
   const Model model = on_gpu("models/demo");
@@ -212,7 +212,7 @@ TEST_F(OnGpu, StepsOfAFewTokensGiveTheSameBitsWhenDeterministic) {
   }
 }
 
-// Without the promise of equal bits: as near as rounding allows.
+// Without the guarantee of equal bits: equal up to rounding.
 TEST_F(OnGpu, AnyChunkGivesTheSameLogits) {
   const Model model = on_gpu("models/demo");
   const std::vector<int32_t> ids = random_ids(300, model.config().vocab_size, 3);

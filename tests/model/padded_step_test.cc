@@ -80,7 +80,7 @@ TEST_P(PaddedStep, GivesTheSameBits) {
       ids.push_back(static_cast<int32_t>(rng.below(model.config().vocab_size)));
     return ids;
   };
-  // Prompts of different lengths, then single tokens over the ends of blocks of 4 and 128, then a
+  // Prompts of different lengths, then single tokens across ends of blocks of 4 and 128, then a
   // few tokens of each sequence.
   std::vector<std::vector<std::vector<int32_t>>> steps = {{tokens(250), tokens(3), tokens(126)}};
   for (int i = 0; i < 8; ++i) steps.push_back({tokens(1), tokens(1), tokens(1)});
