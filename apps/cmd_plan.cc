@@ -164,11 +164,11 @@ void print_memory(const MemoryPlan& plan) {
         fmt::format("{}{} entries {:.2f}", parts.empty() ? "" : ", ", group.name, group.entries);
     if (group.index_keys > 0) parts += fmt::format(", indexer keys {:.2f}", group.index_keys);
   }
-  fmt::print("  a token    {:>8.2f} B   {}\n", plan.kv_rate.total(), parts);
-  fmt::print("  a sequence {:>10}   window {}, compressor states {}\n",
+  fmt::print("  per token  {:>8.2f} B   {}\n", plan.kv_rate.total(), parts);
+  fmt::print("  per sequence {:>8}   window {}, compressor states {}\n",
              size_text(plan.sequence.total()), size_text(plan.sequence.window),
              size_text(plan.sequence.states));
-  fmt::print("  per prefix checkpoint, at a multiple of 128 tokens {}\n",
+  fmt::print("  per prefix checkpoint at a multiple of 128 tokens {}\n",
              size_text(plan.checkpoint_bytes));
   fmt::print(
       "workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, CPU implementations at most "

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# Names in older results, as they are called now.
+# Names in older results -> current names.
 RENAMED = {"linear_bench": "linear", "experts_bench": "experts", "experts_quantise": "experts_quantize",
            "product": "quant_gemv", "product_few": "quant_gemm_small_m", "product_mma": "quant_gemm_mma"}
 
