@@ -53,12 +53,13 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--experts", options.experts, "synthetic: format of routed experts");
   command.add_option("--dense", options.dense, "synthetic: format of the FP8 weights");
   command.add_option("--recipe", options.recipe, "synthetic: recipe file");
-  command.add_option("--layers", options.layers, "synthetic: only the first so many layers")
+  command
+      .add_option("--layers", options.layers, "synthetic: number of layers to keep, from the first")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command.add_option("--seed", options.seed, "of random weights and prompts")
+  command.add_option("--seed", options.seed, "seed of random weights and prompts")
       ->capture_default_str();
   command.add_flag("--deterministic", options.deterministic,
-                   "use only rows whose bits do not depend on the batch");
+                   "use only implementations whose bits do not depend on the batch");
   command.add_flag("--ops", options.ops, "also time every kernel (device)");
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
@@ -68,10 +69,10 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
 BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches)
     : options_(options) {
   if (options.model.empty() == options.synthetic.empty())
-    fail(ErrorCode::kBadInput, "bench wants either a model or --synthetic flash|pro");
+    fail(ErrorCode::kBadInput, "bench needs either a model or --synthetic flash|pro");
   if (options.synthetic.empty() && has_recipe(options))
     fail(ErrorCode::kBadInput,
-         "--experts, --dense, --recipe and --layers are for --synthetic: {} is what it is",
+         "--experts, --dense, --recipe and --layers require --synthetic: {} has fixed formats",
          options.model);
   auto begin = Clock::now();
   const auto phase = [&](const char* name) {
@@ -80,7 +81,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   };
   std::shared_ptr<Device> device = open_device(options.device);
   if (!options.synthetic.empty() && device == nullptr)
-    fail(ErrorCode::kUnsupported, "--synthetic makes its weights on a GPU: add --device cuda");
+    fail(ErrorCode::kUnsupported, "--synthetic generates its weights on a GPU: add --device cuda");
   probe_ = make_probe(device.get());
   free_before_ = probe_->free_bytes();
   phase("open_device");
@@ -162,8 +163,7 @@ std::vector<int64_t> parse_numbers(const char* what, const std::string& text) {
     int64_t number = 0;
     const auto [stop, error] = std::from_chars(at, end, number);
     if (error != std::errc() || number < 1 || (stop != end && *stop != ','))
-      fail(ErrorCode::kBadInput, "{} {}: want positive numbers with commas between them", what,
-           text);
+      fail(ErrorCode::kBadInput, "{} {}: want positive numbers separated by commas", what, text);
     numbers.push_back(number);
     if (stop == end) return numbers;
     at = stop + 1;

@@ -1,5 +1,5 @@
-// What `dsv4 bench decode` and `bench prefill` share: the model to measure, and what getting it
-// ready took.
+// The code that `dsv4 bench decode` and `bench prefill` share: the model to measure, and the cost
+// of preparing it.
 
 #pragma once
 
@@ -29,17 +29,17 @@ void add_bench_options(CLI::App& command, BenchOptions& options);
 
 class BenchModel {
  public:
-  // Refused before weights are loaded when they and the largest of these caches do not fit.
+  // Throws before loading weights when they do not fit together with the largest of these caches.
   BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches);
 
   const Model& model() const { return *model_; }
   const Roofs& roofs() const { return roofs_; }
   Context context() const;
-  // What stands above the results: model, device, roofs, seconds of each phase.
+  // The report before the results: model, device, peaks, seconds of each phase.
   nlohmann::ordered_json header() const;
-  // Device memory taken since before the weights came, against the plan for it.
+  // Device memory allocated since before the weights were loaded, and the planned amount.
   nlohmann::ordered_json memory(const CacheLimits& limits) const;
-  // Kernels of one call, by falling time; empty unless --ops was given and there is a device.
+  // Kernels of one call, slowest first; empty unless --ops was given and there is a device.
   template <class Call>
   nlohmann::ordered_json kernels(const Call& call) {
     if (!options_.ops) return nullptr;

@@ -1,5 +1,5 @@
-// dsv4 bench decode|prefill: tokens per second of a whole model, beside the floor of its bytes and
-// flops.
+// dsv4 bench decode|prefill: tokens per second of a whole model, compared with the floor of its
+// bytes and flops.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -41,7 +41,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Rates against the floor, null where there is no roof.
+// Rates as shares of the measured peaks; null where no peak was measured.
 void add_shares(const StepCost& cost, double time, const Roofs& roofs, Json& row) {
   row["weight_bytes"] = cost.weight_bytes;
   row["cache_bytes"] = cost.cache_bytes;
@@ -52,7 +52,7 @@ void add_shares(const StepCost& cost, double time, const Roofs& roofs, Json& row
     row["share_of_matrix_roof"] = cost.flops / time / roofs.matrix_flops_per_s;
 }
 
-// Sequences that are `context` tokens long without having been read: their cache rows are random.
+// Opens sequences of `context` tokens without a prefill: their cache entries are random.
 std::vector<SeqId> open_sequences(Executor& executor, int64_t batch, int64_t context) {
   std::vector<SeqId> sequences;
   for (int64_t i = 0; i < batch; ++i) {
@@ -60,7 +60,7 @@ std::vector<SeqId> open_sequences(Executor& executor, int64_t batch, int64_t con
     for (int64_t have = 0; have < context;) {
       const int64_t count = std::min(context - have, executor.limits().max_batch_tokens);
       if (!executor.cache().reserve(seq, count))
-        fail(ErrorCode::kResource, "no cache room for {} tokens", context);
+        fail(ErrorCode::kResource, "the cache has no room for {} tokens", context);
       executor.cache().commit(seq, count);
       have += count;
     }
@@ -69,7 +69,7 @@ std::vector<SeqId> open_sequences(Executor& executor, int64_t batch, int64_t con
   return sequences;
 }
 
-// Decoding sequences, one greedy token each a step.
+// Decodes sequences, one greedy token per sequence and step.
 class Decoding {
  public:
   Decoding(Executor& executor, std::vector<SeqId> sequences, std::vector<int32_t> tokens)
@@ -157,7 +157,8 @@ Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t token
     executor.cache().close(seq);
     return time;
   };
-  const double warm = timed(limits.max_batch_tokens);  // workspaces, library start
+  const double warm =
+      timed(limits.max_batch_tokens);  // allocates workspaces, initializes libraries
   const double time = timed(tokens);
   Json row = {{"tokens", tokens},
               {"chunk", limits.max_batch_tokens},
@@ -180,7 +181,7 @@ void print_text(const Json& report) {
   for (const Json& row : report["results"]) {
     const bool decode = row.contains("batch");
     if (decode) {
-      fmt::print("batch {:>3}, context {:>7}: {:8.2f} ms a step, {:8.1f} tokens/s",
+      fmt::print("batch {:>3}, context {:>7}: {:8.2f} ms per step, {:8.1f} tokens/s",
                  row["batch"].get<int64_t>(), row["context"].get<int64_t>(),
                  row["ms_per_step"].get<double>(), row["tokens_per_second"].get<double>());
     } else {
@@ -190,7 +191,7 @@ void print_text(const Json& report) {
     }
     const char* share = decode ? "share_of_memory_roof" : "share_of_matrix_roof";
     if (row.contains(share))
-      fmt::print(", {:.0f} % of the {} roof", 100 * row[share].get<double>(),
+      fmt::print(", {:.0f} % of the {} peak", 100 * row[share].get<double>(),
                  decode ? "memory" : "matrix");
     fmt::print("\n");
     if (row["kernels"].is_null()) continue;
@@ -240,29 +241,30 @@ void bench_prefill(const PrefillOptions& options) {
 void add_bench(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("bench", "Measure decode and prefill of a whole model");
   command->require_subcommand(1);
-  CLI::App* decode =
-      command->add_subcommand("decode", "Tokens per second, one a sequence and step");
+  CLI::App* decode = command->add_subcommand(
+      "decode", "Tokens per second when every step adds one token per sequence");
   decode->footer(
       "Example: dsv4 bench decode --synthetic flash --experts k3 --device cuda --batch 1,8,32 "
       "--context 4096,65536 --json\n"
-      "Contexts are not read: cache rows are random (on the CPU: zero).");
+      "Contexts are not prefilled: cache entries are random (on the CPU: zero).");
   auto d = std::make_shared<DecodeOptions>();
   add_bench_options(*decode, *d);
-  decode->add_option("--batch", d->batch, "sequences at a time, a list")->capture_default_str();
-  decode->add_option("--context", d->context, "tokens of each, a list")->capture_default_str();
-  decode->add_option("--steps", d->steps, "steps, of which the median counts")
+  decode->add_option("--batch", d->batch, "concurrent sequences, a list")->capture_default_str();
+  decode->add_option("--context", d->context, "tokens per sequence, a list")->capture_default_str();
+  decode->add_option("--steps", d->steps, "number of steps; the median is reported")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   decode->callback([d, &action] { action = [d] { bench_decode(*d); }; });
 
-  CLI::App* prefill = command->add_subcommand("prefill", "Tokens per second of reading a prompt");
+  CLI::App* prefill =
+      command->add_subcommand("prefill", "Tokens per second when processing a prompt");
   prefill->footer(
       "Example: dsv4 bench prefill --synthetic flash --experts k3 --device cuda --tokens "
       "8192,65536");
   auto p = std::make_shared<PrefillOptions>();
   add_bench_options(*prefill, *p);
   prefill->add_option("--tokens", p->tokens, "prompt lengths, a list")->capture_default_str();
-  prefill->add_option("--chunk", p->chunk, "tokens of a step")
+  prefill->add_option("--chunk", p->chunk, "tokens per step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   prefill->callback([p, &action] { action = [p] { bench_prefill(*p); }; });

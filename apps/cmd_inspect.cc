@@ -1,5 +1,5 @@
-// dsv4 inspect MODEL|ops|env|device: what a checkpoint holds, which rows exist, which variables are
-// read, which GPUs there are.
+// dsv4 inspect MODEL|ops|env|device: shows the contents of a checkpoint, the implementations of
+// ops, the environment variables or the GPUs.
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -55,7 +55,7 @@ void inspect_env(bool json) {
 
 void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command =
-      app.add_subcommand("inspect", "Look into a model, the op table, the environment or the GPUs");
+      app.add_subcommand("inspect", "Show a model, the op table, the environment or the GPUs");
   command->footer("Example: dsv4 inspect demo    dsv4 inspect ops --json");
   struct Options {
     std::string what;

@@ -1,4 +1,4 @@
-// dsv4 plan MODEL|--synthetic flash|pro: what a model takes, and which machines hold it.
+// dsv4 plan MODEL|--synthetic flash|pro: the memory of a model, and the machines it fits.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -39,10 +39,10 @@ struct Source {
   StoredTensors tensors;
 };
 
-// A checkpoint is checked as if it was to be run, short of reading its weights.
+// A checkpoint is validated as for a run, except that its weights are not read.
 Source source_of(const PlanOptions& options) {
   if (options.model.empty() == options.synthetic.empty())
-    fail(ErrorCode::kBadInput, "plan wants either a model or --synthetic flash|pro");
+    fail(ErrorCode::kBadInput, "plan needs either a model or --synthetic flash|pro");
   if (!options.synthetic.empty()) {
     const ModelConfig config = released_config(options.synthetic);
     return {.title = "official " + options.synthetic,
@@ -62,7 +62,7 @@ struct MachineFit {
   Fit fit;
 };
 
-// The asked machine first, then the others of the table.
+// The requested machine first, then the others of the table.
 std::vector<MachineFit> fits_of(const PlanOptions& options, const MemoryPlan& plan) {
   std::vector<Machine> machines = {parse_machine(options.machine)};
   for (Machine& machine : known_machines()) {
@@ -106,7 +106,7 @@ Json kv_parts(const KvRate& rate) {
 void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
                 const std::vector<MachineFit>& fits) {
   const PlanRequest& request = plan.request;
-  const Fit& asked = fits[0].fit;
+  const Fit& requested = fits[0].fit;
   Json machines = Json::array();
   for (const MachineFit& item : fits) machines.push_back(fit_json(item));
   const Json report = {
@@ -134,9 +134,9 @@ void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& pl
         {"logits", plan.workspace.logits},
         {"cpu_rows", plan.workspace.kernels}}},
       {"machine", fits[0].machine.name},
-      {"fits", asked.fits},
-      {"max_context_tokens", asked.max_context},
-      {"max_sequences", asked.max_sequences},
+      {"fits", requested.fits},
+      {"max_context_tokens", requested.max_context},
+      {"max_sequences", requested.max_sequences},
       {"machines", machines}};
   fmt::print("{}\n", dump(report));
 }
@@ -149,10 +149,9 @@ void print_weights(const WeightSummary& weights) {
                amount.bits_per_value());
   }
   if (weights.kept > 0)
-    fmt::print("  {} weights stay as they are against the recipe, such as {}\n", weights.kept,
+    fmt::print("  {} weights keep their format despite the recipe, such as {}\n", weights.kept,
                weights.kept_example);
-  for (const std::string& rule : weights.idle)
-    fmt::print("  rule {}: no weight follows it\n", rule);
+  for (const std::string& rule : weights.idle) fmt::print("  rule {}: matches no weight\n", rule);
 }
 
 void print_memory(const MemoryPlan& plan) {
@@ -165,24 +164,26 @@ void print_memory(const MemoryPlan& plan) {
         fmt::format("{}{} entries {:.2f}", parts.empty() ? "" : ", ", group.name, group.entries);
     if (group.index_keys > 0) parts += fmt::format(", indexer keys {:.2f}", group.index_keys);
   }
-  fmt::print("  a token    {:>8.2f} B   {}\n", plan.kv_rate.total(), parts);
-  fmt::print("  a sequence {:>10}   window {}, compressor states {}\n",
+  fmt::print("  per token  {:>8.2f} B   {}\n", plan.kv_rate.total(), parts);
+  fmt::print("  per sequence {:>8}   window {}, compressor states {}\n",
              size_text(plan.sequence.total()), size_text(plan.sequence.window),
              size_text(plan.sequence.states));
-  fmt::print("  a prefix checkpoint at a multiple of 128 tokens {}\n",
+  fmt::print("  per prefix checkpoint at a multiple of 128 tokens {}\n",
              size_text(plan.checkpoint_bytes));
-  fmt::print("workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, CPU rows at most {}\n",
-             size_text(plan.workspace.total()), request.batch_tokens,
-             size_text(plan.workspace.scratch.together), size_text(plan.workspace.logits),
-             size_text(plan.workspace.kernels));
+  fmt::print(
+      "workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, CPU implementations at most "
+      "{}\n",
+      size_text(plan.workspace.total()), request.batch_tokens,
+      size_text(plan.workspace.scratch.together), size_text(plan.workspace.logits),
+      size_text(plan.workspace.kernels));
 }
 
-// "6.0 GiB of a GPU, 1.0 GiB of the cpu"
+// "6.0 GiB per GPU, 1.0 GiB of host memory"
 std::string reserves_text(const std::vector<MachineFit>& fits) {
   std::string gpu, host;
   for (const auto& [machine, fit] : fits)
     (machine.host ? host : gpu) = size_text(machine.reserve_bytes);
-  return fmt::format("{} of a GPU, {} of the cpu", gpu, host);
+  return fmt::format("{} per GPU, {} of host memory", gpu, host);
 }
 
 void print_machines(const std::vector<MachineFit>& fits) {
@@ -196,7 +197,8 @@ void print_machines(const std::vector<MachineFit>& fits) {
                fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
                fit.max_sequences);
   }
-  fmt::print("weights and cache spread evenly over the GPUs; kept free: {}\n", reserves_text(fits));
+  fmt::print("weights and cache are spread evenly over the GPUs; reserved: {}\n",
+             reserves_text(fits));
 }
 
 void plan_model(const PlanOptions& options) {
@@ -213,7 +215,7 @@ void plan_model(const PlanOptions& options) {
                    .threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))});
   const std::vector<MachineFit> fits = fits_of(options, plan);
   if (options.json) return print_json(source, recipe, plan, fits);
-  fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", after the recipe");
+  fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
   print_weights(plan.weights);
   print_memory(plan);
   print_machines(fits);
@@ -223,11 +225,11 @@ void plan_model(const PlanOptions& options) {
 
 void add_plan(CLI::App& app, Action& action) {
   CLI::App* command =
-      app.add_subcommand("plan", "What a model takes in memory, and which machines hold it");
+      app.add_subcommand("plan", "Show the memory of a model, and the machines it fits");
   command->footer(
       "Example: dsv4 plan --synthetic flash --experts k3 --gpus 1xh200\n"
       "         dsv4 plan demo --context 4096 --batch 8 --json\n"
-      "Weights and cache count as spread evenly over several GPUs. docs/memory.md has the "
+      "Weights and cache are assumed to be spread evenly over the GPUs. docs/memory.md has the "
       "formulas.");
   auto options = std::make_shared<PlanOptions>();
   command->add_option("model", options->model, "model folder, or demo");
@@ -237,20 +239,21 @@ void add_plan(CLI::App& app, Action& action) {
   command->add_option("--experts", options->experts, "as if quantized: format of routed experts");
   command->add_option("--dense", options->dense, "as if quantized: format of the FP8 weights");
   command->add_option("--recipe", options->recipe, "as if quantized: recipe file");
-  command->add_option("--gpus", options->machine, "cpu, or so many h100 or h200, such as 2xh200")
+  command
+      ->add_option("--gpus", options->machine, "cpu, or a number of h100 or h200, such as 2xh200")
       ->option_text("NxGPU")
       ->capture_default_str();
-  command->add_option("--context", options->context, "tokens of a sequence")
+  command->add_option("--context", options->context, "tokens per sequence")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  command->add_option("--batch", options->sequences, "sequences at a time")
+  command->add_option("--batch", options->sequences, "concurrent sequences")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--batch-tokens", options->batch_tokens, "tokens of one step")
+  command->add_option("--batch-tokens", options->batch_tokens, "tokens per step")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  command->add_option("--reserve", options->reserve_gib, "GiB kept free on each device")
+  command->add_option("--reserve", options->reserve_gib, "GiB to leave free on each device")
       ->check(number_in(0, 1 << 20));
-  command->add_flag("--mtp", options->mtp, "count the drafter, which is not loaded today");
+  command->add_flag("--mtp", options->mtp, "include the drafter, which is not loaded yet");
   add_numerics(*command, options->numerics);
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &action] { action = [options] { plan_model(*options); }; });

@@ -1,4 +1,4 @@
-// dsv4 quantize MODEL -o OUT: a checkpoint into a low-bit one, by flags or a recipe.
+// dsv4 quantize MODEL -o OUT: converts a checkpoint to low-bit formats, by flags or a recipe.
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -27,24 +27,24 @@ double gib(int64_t bytes) {
 Recipe recipe_of(const Options& options) {
   Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
   if (recipe.rules.empty())
-    fail(ErrorCode::kBadInput, "nothing to do: say --experts k3, --dense k4 or --recipe FILE");
+    fail(ErrorCode::kBadInput, "nothing to do: give --experts k3, --dense k4 or --recipe FILE");
   return recipe;
 }
 
-// Draws the bar; its total is known with the first call.
+// Draws the bar; its total is known from the first call.
 class Bar {
  public:
   void update(const QuantizeProgress& now) {
     const std::chrono::duration<double> spent = Clock::now() - begin_;
     if (bar_ == nullptr) bar_ = std::make_unique<Progress>("quantizing", now.total_bytes, "B");
-    bar_->skip(now.bytes - now.fresh_bytes);
+    bar_->skip(now.bytes - now.processed_bytes);
     weights_ = now.weights;
-    fresh_bytes_ = now.fresh_bytes;
+    processed_bytes_ = now.processed_bytes;
     bar_->update(now.bytes,
                  fmt::format("{}/{} tensors  {:.1f}/{:.1f} GiB  {:.1f} M weights/s  {:.2f} GB/s",
                              now.tensors, now.total_tensors, gib(now.bytes), gib(now.total_bytes),
                              static_cast<double>(now.weights) / spent.count() / 1e6,
-                             static_cast<double>(now.fresh_bytes) / spent.count() / 1e9));
+                             static_cast<double>(now.processed_bytes) / spent.count() / 1e9));
   }
   void finish() {
     spent_ = std::chrono::duration<double>(Clock::now() - begin_).count();
@@ -52,13 +52,13 @@ class Bar {
   }
   double seconds() const { return spent_; }
   int64_t weights() const { return weights_; }
-  int64_t fresh_bytes() const { return fresh_bytes_; }
+  int64_t processed_bytes() const { return processed_bytes_; }
 
  private:
   Clock::time_point begin_ = Clock::now();
   std::unique_ptr<Progress> bar_;
   double spent_ = 0;
-  int64_t weights_ = 0, fresh_bytes_ = 0;
+  int64_t weights_ = 0, processed_bytes_ = 0;
 };
 
 void print_json(const Options& options, const QuantizeResult& result, const Bar& bar) {
@@ -79,17 +79,17 @@ void print_json(const Options& options, const QuantizeResult& result, const Bar&
                        {"largest_tensor_bytes", result.largest_tensor},
                        {"seconds", bar.seconds()},
                        {"converted_weights", bar.weights()},
-                       {"read_bytes", bar.fresh_bytes()},
+                       {"read_bytes", bar.processed_bytes()},
                        {"totals", totals},
                        {"exceptions", result.ledger.exceptions.size()},
                        {"imatrix_used", result.imatrix_used},
                        {"imatrix_missing", result.imatrix_missing},
                        {"imatrix_unknown", result.imatrix_unknown.size()},
-                       {"idle_rules", result.idle_rules}};
+                       {"idle_rules", result.unused_rules}};
   fmt::print("{}\n", report.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Several lines of one kind, the first by name.
+// Summarizes several entries: their number, and the first one.
 void print_first(size_t count, const std::string& what, const std::string& first) {
   if (count > 0) fmt::print("{} {}, such as {}\n", count, what, first);
 }
@@ -98,7 +98,7 @@ void print_summary(const Options& options, const QuantizeResult& result, const B
   fmt::print("{}: {:.3f} GiB from {:.3f} GiB in {:.0f} s", options.out, gib(result.bytes),
              gib(result.source_bytes), bar.seconds());
   if (result.resumed_shards > 0)
-    fmt::print(", {} of {} files were there already", result.resumed_shards, result.shards);
+    fmt::print(", {} of {} files already existed", result.resumed_shards, result.shards);
   fmt::print("\n");
   for (const auto& [part, total] : result.ledger.totals()) {
     fmt::print("  {:<15} {:>6} weights {:>9.3f} GiB {:>6.2f} bits  {}\n", part, total.weights,
@@ -107,16 +107,16 @@ void print_summary(const Options& options, const QuantizeResult& result, const B
   }
   const auto& exceptions = result.ledger.exceptions;
   if (!exceptions.empty())
-    print_first(exceptions.size(), "weights stayed as they were against the recipe",
+    print_first(exceptions.size(), "weights kept their format despite the recipe",
                 fmt::format("{}: {}", exceptions[0].name, exceptions[0].why));
   if (!options.imatrix.empty())
-    fmt::print("imatrix: {} weights used it, {} are missing from it\n", result.imatrix_used,
+    fmt::print("imatrix: used for {} weights, {} are not in it\n", result.imatrix_used,
                result.imatrix_missing);
   if (!result.imatrix_unknown.empty())
-    print_first(result.imatrix_unknown.size(), "entries of the imatrix name no weight",
+    print_first(result.imatrix_unknown.size(), "entries of the imatrix match no weight",
                 result.imatrix_unknown[0]);
-  for (const std::string& rule : result.idle_rules)
-    fmt::print("rule {}: no weight follows it\n", rule);
+  for (const std::string& rule : result.unused_rules)
+    fmt::print("rule {}: matches no weight\n", rule);
 }
 
 void run_quantize(const Options& options) {
@@ -138,30 +138,31 @@ void run_quantize(const Options& options) {
 }  // namespace
 
 void add_quantize(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("quantize", "Turn a checkpoint into a low-bit one");
+  CLI::App* command = app.add_subcommand("quantize", "Convert a checkpoint to low-bit formats");
   command->footer(
-      "A recipe holds lines PATTERN [LAYERS] FORMAT, the last match wins; see docs/quantize.md.\n"
-      "An interrupted conversion goes on when the same command is given again.\n\n"
+      "A recipe has lines PATTERN [LAYERS] FORMAT; the last match wins; see docs/quantize.md.\n"
+      "To resume an interrupted conversion, repeat the same command.\n\n"
       "Example: dsv4 quantize DeepSeek-V4-Flash -o flash-k3 --experts k3\n"
       "         dsv4 quantize demo -o demo-k2 --experts k2 --dense k4");
   auto options = std::make_shared<Options>();
   command->add_option("model", options->model, "model folder, or demo")->required();
-  command->add_option("-o,--out", options->out, "folder to make")->required();
+  command->add_option("-o,--out", options->out, "folder to create")->required();
   command->add_option("--experts", options->experts, "format of the routed experts")
       ->option_text("k2..k5[-nf|-bnf|-@FILE]|fp8|bf16|keep");
   command->add_option("--dense", options->dense,
                       "format of attention projections, indexer and shared experts");
-  command->add_option("--recipe", options->recipe, "file of rules, after those of the flags");
+  command->add_option("--recipe", options->recipe,
+                      "file of rules, applied after those of the flags");
   command->add_option("--imatrix", options->imatrix,
                       "safetensors with the importance of columns, F32 [k] per weight");
   command->add_option("--scales", options->scales, "search: least error; reference: absmax")
       ->check(CLI::IsMember({"search", "reference"}))
       ->option_text("search|reference")
       ->capture_default_str();
-  command->add_option("--shard-size", options->shard_gib, "GiB of a file, about")
+  command->add_option("--shard-size", options->shard_gib, "approximate GiB per file")
       ->check(number_in(1e-6, 1e6))
       ->capture_default_str();
-  command->add_flag("--restart", options->restart, "throw away an unfinished conversion");
+  command->add_flag("--restart", options->restart, "discard an unfinished conversion");
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &action] { action = [options] { run_quantize(*options); }; });
 }

@@ -34,7 +34,7 @@ struct RunOptions {
   Numerics numerics = Numerics::kOfficial;
 };
 
-// Prints pieces of valid UTF-8 as tokens come.
+// Prints pieces of valid UTF-8 as tokens arrive.
 class Printer : public TokenSink {
  public:
   Printer(const Tokenizer& tokenizer, Progress& progress)
@@ -43,7 +43,7 @@ class Printer : public TokenSink {
   void on_token(RequestId, int32_t token, float) override {
     if (tokens_++ == 0) {
       first_ = Clock::now();
-      progress_.finish();  // the bar must be gone before text comes
+      progress_.finish();  // the bar must be cleared before text is printed
     }
     print(decoder_.push(token));
   }
@@ -70,7 +70,7 @@ class Printer : public TokenSink {
   Finish finish_ = Finish::kLength;
 };
 
-// The text behind the beginning-of-sentence token, which the tokenizer itself does not add
+// The text after the beginning-of-sentence token, which the tokenizer itself does not add
 // (spec 11.1).
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, int32_t bos,
                                    const std::string& text) {
@@ -122,7 +122,7 @@ void run(const RunOptions& options) {
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   const GenerateParams params = generate_params(options, folder, model.config(), prompt_tokens);
 
-  // The cache is reserved for what was asked for and no more than the model can use.
+  // The cache covers the requested tokens, but no more than the model supports.
   const int64_t cache_tokens =
       prompt_tokens + std::min(params.max_new_tokens,
                                std::max<int64_t>(model.config().max_positions - prompt_tokens, 1));
@@ -131,7 +131,7 @@ void run(const RunOptions& options) {
                                      .max_tokens = cache_tokens};
   place_model(model, std::move(device), cache_bytes(model, engine_options));
   Engine engine(model, engine_options);
-  Progress progress("reading the prompt", prompt_tokens);
+  Progress progress("processing the prompt", prompt_tokens);
   Printer printer(tokenizer, progress);
   engine.submit(prompt, params, printer);
   while (engine.step()) {
@@ -150,7 +150,9 @@ void add_run(CLI::App& app, Action& action) {
   CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "text to continue");
   command->add_option("-f,--file", options->file, "file with the text to continue")
       ->excludes(prompt);
-  command->add_option("-n,--max-tokens", options->max_new_tokens, "most tokens to write")
+  command
+      ->add_option("-n,--max-tokens", options->max_new_tokens,
+                   "maximum number of tokens to generate")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
       ->option_text(fmt::format("N ({})", kDefaultNewTokens));
   command
@@ -162,9 +164,9 @@ void add_run(CLI::App& app, Action& action) {
   command->add_option("--seed", options->seed, "random seed (default: a new one each run)");
   add_numerics(*command, options->numerics);
   command->add_flag("--deterministic", options->deterministic,
-                    "use only rows whose bits do not depend on the batch");
+                    "use only implementations whose bits do not depend on the batch");
   add_device(*command, options->device);
-  command->add_option("--stats", options->stats, "print speeds on stderr")
+  command->add_option("--stats", options->stats, "print timings on stderr")
       ->check(CLI::IsMember({"json"}));
   command->callback([options, &action] { action = [options] { run(*options); }; });
 }

@@ -1,4 +1,5 @@
-// The commands of the dsv4 program. Each adds itself to the command line and sets what to run.
+// The commands of the dsv4 program. Each adds itself to the command line and sets the action to
+// run.
 
 #pragma once
 
@@ -12,7 +13,7 @@ namespace dsv4::apps {
 
 using Action = std::function<void()>;
 
-// `action` receives what the chosen command does; main() calls it after parsing.
+// `action` is set by the chosen command; main() calls it after parsing.
 void add_run(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
@@ -20,7 +21,7 @@ void add_quantize(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 
-// Below `dsv4 eval`.
+// Subcommands of `dsv4 eval`.
 void add_eval_perplexity(CLI::App& eval, Action& action);
 void add_eval_divergence(CLI::App& eval, Action& action);
 void add_eval_needle(CLI::App& eval, Action& action);

@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where bundled models may lie, in order. The binary of a preset is build/PRESET/bin/dsv4; an
-// installed one is PREFIX/bin/dsv4.
+// Folders that may hold bundled models, in order. The binary of a preset is build/PRESET/bin/dsv4;
+// an installed one is PREFIX/bin/dsv4.
 std::vector<fs::path> model_folders() {
   std::vector<fs::path> folders;
   if (const std::string folder = env("DSV4_MODELS"); !folder.empty()) folders.emplace_back(folder);
@@ -65,7 +65,7 @@ void add_numerics(CLI::App& command, Numerics& numerics) {
 }
 
 void add_device(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "where to run")
+  command.add_option("--device", device, "device to run on")
       ->option_text("cpu|cuda[:N]")
       ->capture_default_str();
 }

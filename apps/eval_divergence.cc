@@ -1,6 +1,6 @@
-// dsv4 eval kld MODEL --reference REF: how far a model's predictions are from a reference's.
+// dsv4 eval kld MODEL --reference REF: the divergence of a model from a reference.
 //
-// REF is a model folder, which runs side by side, or a file of logits (quality/reference_file.h).
+// REF is a model folder, which runs alongside, or a file of logits (quality/reference_file.h).
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -22,8 +22,8 @@ struct DivergenceOptions : EvalOptions {
   std::string reference, save_reference;
 };
 
-// The reference and what both are to read.
-struct Reading {
+// The reference, and the input of both models.
+struct EvalInput {
   std::optional<Model> reference_model;
   std::unique_ptr<LogitsSource> reference;
   EvalText text;
@@ -32,29 +32,30 @@ struct Reading {
 
 void check_vocab(const DivergenceOptions& options, const Model& model, int64_t reference) {
   if (reference != model.config().vocab_size) {
-    fail(ErrorCode::kBadInput, "{} has {} tokens in its vocabulary, the reference {} has {}",
-         options.model, model.config().vocab_size, options.reference, reference);
+    fail(ErrorCode::kBadInput,
+         "the vocabulary of {} has {} tokens, that of the reference {} has {}", options.model,
+         model.config().vocab_size, options.reference, reference);
   }
 }
 
-// A file says what was read and how; options may repeat it but not contradict.
+// A file fixes the text and the windows; options may repeat them but not contradict them.
 void check_same(const EvalOptions& options, const ReferenceFile& file, const Model& model) {
-  const auto refuse = [&](const std::string& what) {
+  const auto reject = [&](const std::string& what) {
     fail(ErrorCode::kBadInput, "{}: the reference was made with {}", options.file, what);
   };
   const WindowOptions& how = file.options();
   if (options.context.value_or(how.context) != how.context)
-    refuse(fmt::format("--context {}", how.context));
+    reject(fmt::format("--context {}", how.context));
   if (options.stride.value_or(stride_of(how)) != stride_of(how))
-    refuse(fmt::format("--stride {}", stride_of(how)));
+    reject(fmt::format("--stride {}", stride_of(how)));
   if (options.file.empty() && options.ids.empty()) return;
   const EvalText text = read_eval_text(options, model);
   if (!std::equal(text.ids.begin(), text.ids.end(), file.ids().begin(), file.ids().end()))
-    refuse("another text, or another tokenizer");
+    reject("a different text or tokenizer");
 }
 
-Reading open_file(const DivergenceOptions& options, const Model& model) {
-  Reading reading;
+EvalInput open_file(const DivergenceOptions& options, const Model& model) {
+  EvalInput input;
   auto file = std::make_unique<ReferenceFile>(options.reference);
   check_vocab(options, model, file->vocab());
   check_same(options, *file, model);
@@ -62,34 +63,34 @@ Reading open_file(const DivergenceOptions& options, const Model& model) {
     fmt::print(stderr, "dsv4: note: the reference ran in {} numerics, the model runs in {}\n",
                file->numerics(), name(options.numerics));
   }
-  reading.how = file->options();
-  reading.text = {.what = options.reference, .ids = {file->ids().begin(), file->ids().end()}};
-  reading.reference = std::move(file);
-  return reading;
+  input.how = file->options();
+  input.text = {.what = options.reference, .ids = {file->ids().begin(), file->ids().end()}};
+  input.reference = std::move(file);
+  return input;
 }
 
-// Two models must read the text alike: the same ids.
+// Both tokenizers must map the text to the same ids.
 void check_tokenizer(const EvalText& text, const EvalOptions& options, const Model& reference) {
   const std::string path = reference.checkpoint().folder() + "/tokenizer.json";
   if (!text.tokenizer || !std::filesystem::exists(path)) return;
   if (Tokenizer::load(path).encode(read_text_file(options.file)) != text.ids) {
-    fail(ErrorCode::kBadInput, "{}: the tokenizer of the reference {} gives other tokens",
+    fail(ErrorCode::kBadInput, "{}: the tokenizer of the reference {} gives different tokens",
          options.file, reference.checkpoint().folder());
   }
 }
 
-Reading open_model(const DivergenceOptions& options, const Model& model) {
-  Reading reading;
-  reading.reference_model.emplace(load_model(find_model(options.reference), options.device));
-  const Model& reference = *reading.reference_model;
+EvalInput open_model(const DivergenceOptions& options, const Model& model) {
+  EvalInput input;
+  input.reference_model.emplace(load_model(find_model(options.reference), options.device));
+  const Model& reference = *input.reference_model;
   check_vocab(options, model, reference.config().vocab_size);
-  reading.text = read_eval_text(options, model);
-  check_tokenizer(reading.text, options, reference);
+  input.text = read_eval_text(options, model);
+  check_tokenizer(input.text, options, reference);
   const Model* const models[] = {&model, &reference};
-  reading.how = window_options(options, models);
-  reading.reference = std::make_unique<ModelLogits>(
-      reference, Context{.numerics = options.numerics}, reading.how, options.chunk);
-  return reading;
+  input.how = window_options(options, models);
+  input.reference = std::make_unique<ModelLogits>(reference, Context{.numerics = options.numerics},
+                                                  input.how, options.chunk);
+  return input;
 }
 
 nlohmann::json report_of(const Divergence& d) {
@@ -123,14 +124,14 @@ void print(const Divergence& d) {
 void compare(const DivergenceOptions& options, const Model& model) {
   const auto begin = std::chrono::steady_clock::now();
   std::error_code error;
-  const Reading reading = std::filesystem::is_regular_file(options.reference, error)
+  const EvalInput input = std::filesystem::is_regular_file(options.reference, error)
                               ? open_file(options, model)
                               : open_model(options, model);
-  const std::vector<Window> windows = eval_windows(reading.text, reading.how);
-  ModelLogits logits(model, Context{.numerics = options.numerics}, reading.how, options.chunk);
+  const std::vector<Window> windows = eval_windows(input.text, input.how);
+  ModelLogits logits(model, Context{.numerics = options.numerics}, input.how, options.chunk);
   DivergenceMeter meter(options.reference, options.model);
-  read_pieces(windows, reading.how.bos, options.chunk, [&](const Piece& piece) {
-    const ConstTensorView reference = reading.reference->next(piece);
+  read_pieces(windows, input.how.bos, options.chunk, [&](const Piece& piece) {
+    const ConstTensorView reference = input.reference->next(piece);
     meter.add(reference, logits.next(piece), piece);
   });
   const Divergence result = meter.result();
@@ -138,21 +139,21 @@ void compare(const DivergenceOptions& options, const Model& model) {
   nlohmann::json report = report_of(result);
   report.update({{"reference", options.reference},
                  {"windows", windows.size()},
-                 {"context", reading.how.context},
-                 {"stride", stride_of(reading.how)},
+                 {"context", input.how.context},
+                 {"stride", stride_of(input.how)},
                  {"numerics", name(options.numerics)},
                  {"seconds", spent.count()}});
   if (read_ledger(model.checkpoint().folder())) {
     nlohmann::json entry = report;
-    entry.erase("seconds");  // of the day and the machine, as the ledger is not
+    entry.erase("seconds");  // depends on the machine, and the ledger must not
     entry["kind"] = "kld";
-    entry["text"] = reading.text.what;
+    entry["text"] = input.text.what;
     append_eval(model.checkpoint().folder(), entry);
   }
   if (options.json) return print_json(report);
   print(result);
   fmt::print("tokens         {} in {} windows of up to {}, stride {}, {} numerics, {:.1f} s\n",
-             result.tokens, windows.size(), reading.how.context, stride_of(reading.how),
+             result.tokens, windows.size(), input.how.context, stride_of(input.how),
              name(options.numerics), spent.count());
 }
 
@@ -165,7 +166,7 @@ void save_reference(const DivergenceOptions& options, const Model& model) {
   ReferenceWriter writer(options.save_reference, text.ids, how, rows, vocab,
                          name(options.numerics));
   ModelLogits logits(model, Context{.numerics = options.numerics}, how, options.chunk);
-  PerplexityMeter meter(options.model);  // also refuses logits that are no numbers
+  PerplexityMeter meter(options.model);  // also rejects non-finite logits
   read_pieces(windows, how.bos, options.chunk, [&](const Piece& piece) {
     const ConstTensorView rows_of_piece = logits.next(piece);
     meter.add(rows_of_piece, piece);
@@ -199,9 +200,10 @@ void add_eval_divergence(CLI::App& eval, Action& action) {
   add_eval_options(*command, *options);
   CLI::Option_group* how = command->add_option_group("reference");
   how->add_option("--reference", options->reference,
-                  "model folder, or a file of logits (then -f and --ids may be left out)");
-  how->add_option("--save-reference", options->save_reference,
-                  "write MODEL's own logits to a file, 4 bytes times vocabulary a token");
+                  "model folder, or a file of logits (-f and --ids are then optional)");
+  how->add_option(
+      "--save-reference", options->save_reference,
+      "write MODEL's own logits to a file, 4 bytes times the vocabulary size per token");
   how->require_option(1);
   command->callback([options, &action] { action = [options] { eval_divergence(*options); }; });
 }

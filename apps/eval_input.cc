@@ -18,12 +18,13 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
   CLI::Option* file = command.add_option("-f,--file", options.file, "text to read");
   command.add_option("--ids", options.ids, "token ids to read: 1,2,3 or @file")->excludes(file);
   command
-      .add_option("--context", options.context, "tokens of a window, each a sequence of its own")
+      .add_option("--context", options.context,
+                  "tokens per window; each window is a separate sequence")
       ->check(CLI::Range(2, 1 << 30))
       ->option_text(fmt::format("N ({} or the model's positions)", kDefaultContext));
   command
       .add_option("--stride", options.stride,
-                  "tokens from window to window; what overlaps is context and not counted again")
+                  "tokens from window to window; the overlap is context only, not counted again")
       ->check(CLI::Range(1, 1 << 30))
       ->option_text("N (no overlap)");
   command.add_option("--chunk", options.chunk, "tokens per step")
@@ -47,7 +48,7 @@ EvalText read_eval_text(const EvalOptions& options, const Model& model) {
     text.what = "--ids";
     text.ids = parse_ids(options.ids);
   } else {
-    fail(ErrorCode::kBadInput, "nothing to read: give a text with -f FILE or token ids with --ids");
+    fail(ErrorCode::kBadInput, "no input: give a text with -f FILE or token ids with --ids");
   }
   check_token_ids(text.ids, model.config().vocab_size);
   return text;
@@ -84,7 +85,7 @@ void read_pieces(std::span<const Window> windows, int32_t bos, int64_t chunk,
   int64_t total = 0, done = 0;
   for (const Window& window : windows)
     total += static_cast<int64_t>(window.text.size()) - (bos >= 0 ? 0 : 1);
-  Progress progress("reading", total);
+  Progress progress("evaluating", total);
   for_each_piece(windows, bos, chunk, [&](const Piece& piece) {
     on_piece(piece);
     progress.update(done += static_cast<int64_t>(piece.ids.size()));

@@ -1,4 +1,4 @@
-// What the eval commands share: the model and the text to read, and how it is cut into windows.
+// Code that the eval commands share: the model, the text, and its split into windows.
 
 #pragma once
 
@@ -28,21 +28,21 @@ struct EvalOptions {
 
 void add_eval_options(CLI::App& command, EvalOptions& options);
 
-// A text as tokens: of -f (through the tokenizer of the model's folder) or of --ids as they are.
+// A text as tokens: from -f (with the tokenizer of the model's folder) or from --ids unchanged.
 struct EvalText {
   std::string what;  // names the text in errors
   std::vector<int32_t> ids;
-  std::optional<Tokenizer> tokenizer;  // of -f
+  std::optional<Tokenizer> tokenizer;  // with -f only
 };
 EvalText read_eval_text(const EvalOptions& options, const Model& model);
 
-// Bytes of text that the counted tokens stand for.
+// Bytes of text of the counted tokens.
 int64_t counted_bytes(const Tokenizer& tokenizer, std::span<const Window> windows);
 
-// context: what was asked for, or 4096 and no more than any of the models has positions.
+// context: as requested, or 4096, limited to the fewest positions of the models.
 WindowOptions window_options(const EvalOptions& options, std::span<const Model* const> models);
 
-// As split_windows(); throws kBadInput naming the text when nothing is left to count.
+// Like split_windows(); throws kBadInput naming the text when nothing is left to count.
 std::vector<Window> eval_windows(const EvalText& text, const WindowOptions& options);
 
 // for_each_piece with a progress bar.

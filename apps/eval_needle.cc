@@ -1,4 +1,4 @@
-// dsv4 eval needle MODEL: facts asked for again, by distance. Greedy answers, whole prompts.
+// dsv4 eval needle MODEL: recall of facts by distance. Greedy answers, whole prompts.
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -18,7 +18,7 @@
 namespace dsv4::apps {
 namespace {
 
-// The model may need a token or two of white space in front of the answer.
+// The model may emit a token or two of white space before the answer.
 constexpr int64_t kSpareTokens = 4;
 constexpr size_t kMaxTemplateBytes = size_t{16} << 20;
 
@@ -50,7 +50,7 @@ struct Score {
   int64_t right = 0, total = 0;
 };
 
-// --template, or what the model's folder brings, or the built-in one; says which.
+// --template, the one in the model's folder, or the built-in one; `source` is set to its name.
 NeedleTemplate load_template(const NeedleOptions& options, const std::string& folder,
                              std::string& source) {
   const bool own = options.form.empty();
@@ -76,7 +76,7 @@ std::vector<Question> make_questions(const NeedleOptions& options, const NeedleT
   return questions;
 }
 
-// Of the longest question; throws kBadInput when it exceeds the model's positions.
+// Options for the longest question; throws kBadInput when it exceeds the model's positions.
 EngineOptions options_for(const Model& model, Numerics numerics,
                           const std::vector<Question>& questions) {
   int64_t longest = 0;
@@ -97,7 +97,7 @@ std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer,
   for (const auto& [distance, prompt] : questions) total += static_cast<int64_t>(prompt.ids.size());
   Engine engine(model, options);
   Answers answers;
-  Progress progress("asking", total);
+  Progress progress("answering", total);
   std::map<int64_t, Score> scores;
   for (const auto& [distance, prompt] : questions) {
     const RequestId id = engine.submit(prompt.ids,
@@ -157,9 +157,9 @@ void add_eval_needle(CLI::App& eval, Action& action) {
   command->add_option("--prompts", options->prompts, "prompts per distance")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "of the prompts")->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the prompts")->capture_default_str();
   command->add_option("--template", options->form,
-                      "what prompts look like (default: the model's needle.json, or built in)");
+                      "template of the prompts (default: the model's needle.json, or built in)");
   add_numerics(*command, options->numerics);
   add_device(*command, options->device);
   command->add_flag("--json", options->json, "print a report on stdout");

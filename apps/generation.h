@@ -8,8 +8,8 @@
 
 namespace dsv4::apps {
 
-// temperature, top_p, top_k as the file says; 1, 1, off where it is silent or absent; greedy when
-// do_sample is false. Throws kBadInput on a value that is no number or out of range.
+// temperature, top_p, top_k as in the file; 1, 1, off where they or the file are missing; greedy
+// when do_sample is false. Throws kBadInput on a value that is not a number or out of range.
 SamplingParams load_sampling_defaults(const std::string& folder);
 
 }  // namespace dsv4::apps

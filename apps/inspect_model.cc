@@ -77,7 +77,7 @@ void print_architecture(const Model& model) {
 void print_table(const char* title, const std::map<std::string, Amount>& table) {
   fmt::print("{}\n", title);
   for (const auto& [name, amount] : table) {
-    fmt::print("  {:<15} {:>7} tensors {:>10} {:>7.2f} bits a value\n", name, amount.tensors,
+    fmt::print("  {:<15} {:>7} tensors {:>10} {:>7.2f} bits/value\n", name, amount.tensors,
                size_text(amount.bytes), amount.bits_per_value());
   }
 }
@@ -90,7 +90,7 @@ void print_ledger(const Ledger& ledger) {
                total.mean_sqnr_db ? fmt::format("{:.2f} dB", *total.mean_sqnr_db) : "exact");
   }
   if (!ledger.exceptions.empty())
-    fmt::print("  {} weights stayed as they were, such as {}: {}\n", ledger.exceptions.size(),
+    fmt::print("  {} weights kept their format, such as {}: {}\n", ledger.exceptions.size(),
                ledger.exceptions[0].name, ledger.exceptions[0].why);
   for (const nlohmann::json& eval : ledger.evals) {
     const std::string line = dump(eval);
@@ -98,7 +98,7 @@ void print_ledger(const Ledger& ledger) {
   }
 }
 
-// Names of one kind: how many, and the first.
+// Names of one kind: their number and the first.
 void print_names(const char* what, const std::vector<std::string>& names, const char* why) {
   if (!names.empty())
     fmt::print("{:<10} {} {}, such as {}\n", what, names.size(), why, names.front());
@@ -121,7 +121,7 @@ void inspect_model(const std::string& name_or_folder, bool json) {
   print_table("by part", weights.parts);
   if (ledger) print_ledger(*ledger);
   print_names("skipped", model.weights().skipped, "drafter tensors (speculation is not built in)");
-  print_names("unused", model.weights().unused, "tensors that nothing asks for");
+  print_names("unused", model.weights().unused, "tensors that are not needed");
   print_names("unknown", model.config().unknown, "config keys");
 }
 

@@ -1,4 +1,4 @@
-// What the JSON reports of several commands share.
+// Parts of JSON reports that several commands share.
 
 #pragma once
 
@@ -22,7 +22,7 @@ inline nlohmann::ordered_json amounts_json(const std::map<std::string, Amount>& 
   return json;
 }
 
-// On one line. File and tensor names may hold any bytes; JSON may not.
+// Dumps to one line. File and tensor names may hold any bytes, JSON must be valid UTF-8.
 inline std::string dump(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

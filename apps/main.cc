@@ -1,5 +1,5 @@
-// dsv4: run, measure and look into DeepSeek-V4 models. Commands live in cmd_*.cc; this file parses,
-// and is the one place where an Error becomes a line on stderr and an exit code.
+// dsv4: run, measure and inspect DeepSeek-V4 models. Commands are in cmd_*.cc; this file parses,
+// and is the only place where an Error becomes a line on stderr and an exit code.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -22,7 +22,7 @@ std::string usage_error(const CLI::App* app, const CLI::Error& error) {
 int main(int argc, char** argv) {
   CLI::App app("dsv4: DeepSeek-V4 inference", "dsv4");
   app.set_version_flag("--version", dsv4::apps::version_text,
-                       "Print the version and what this program was built with");
+                       "Print the version and the build targets");
   app.require_subcommand(1);
   app.failure_message(usage_error);
   dsv4::apps::Action action;

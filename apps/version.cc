@@ -11,7 +11,7 @@ struct CpuTarget {
   int64_t bit;
   const char* name;
 };
-// Highway's own names are in its library, which the CUDA build does not have.
+// Highway's own names are in its library, which the CUDA build does not link.
 constexpr CpuTarget kCpuTargets[] = {{HWY_AVX3_DL, "AVX-512 (Ice Lake)"},
                                      {HWY_AVX3, "AVX-512"},
                                      {HWY_AVX2, "AVX2"},
@@ -23,7 +23,7 @@ constexpr CpuTarget kCpuTargets[] = {{HWY_AVX3_DL, "AVX-512 (Ice Lake)"},
                                      {HWY_EMU128, "emulated"},
                                      {HWY_SCALAR, "one lane"}};
 
-// Every layer is compiled with the flags of this file (dsv4_flags), so its list is theirs.
+// Every layer is compiled with the flags of this file (dsv4_flags), so its list applies to all.
 std::string cpu_targets() {
   std::string text;
   for (const CpuTarget& target : kCpuTargets) {

@@ -6,7 +6,7 @@
 
 namespace dsv4::apps {
 
-// The version, and what this program was built with:
+// The version and the targets of the build:
 //   dsv4 0.1.0
 //   CPU: AVX-512, AVX2, one lane
 //   CUDA: sm_80 and PTX, sm_90a        or: none

@@ -24,7 +24,7 @@ double seconds(Device& device, const std::function<void()>& enqueue) {
 }  // namespace
 
 Timing time_calls(Device& device, const std::function<void()>& call) {
-  call();  // code is loaded, workspace allocated
+  call();  // loads code, allocates workspace
   const double once = seconds(device, call);
   Timing timing{.calls = static_cast<int>(std::clamp(kGraphSeconds / once, 1.0, 1.0 * kMaxCalls)),
                 .replays = kReplays};

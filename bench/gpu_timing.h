@@ -1,4 +1,4 @@
-// How calls of CUDA rows are timed.
+// Timing of calls of CUDA implementations.
 
 #pragma once
 
@@ -9,11 +9,11 @@
 namespace dsv4::bench {
 
 struct Timing {
-  double median_s = 0, fastest_s = 0;  // of one call
+  double median_s = 0, fastest_s = 0;  // per call
   int calls = 0, replays = 0;
 };
 
-// Times `call`, enqueued as often as makes some milliseconds into one graph, which is replayed.
+// Times `call`: captures enough calls for some milliseconds in one graph and replays it.
 Timing time_calls(Device& device, const std::function<void()>& call);
 
 }  // namespace dsv4::bench

@@ -1,6 +1,6 @@
 // dsv4_bench_cpu [--benchmark_filter=REGEX] [--benchmark_out=FILE --benchmark_out_format=json] ...
 //
-// Measures the machine's roofs first, so that every benchmark can say how near it comes.
+// Measures the machine's peaks first, so that every benchmark can report its share of them.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -34,7 +34,7 @@ void run(benchmark::State& state, const Entry& entry) {
     state.SkipWithError(reason);
     return;
   }
-  session->run(Context{});  // pools and threads exist now
+  session->run(Context{});  // first run creates pools and threads
   const Cost cost = mean_cost(*session);
   for (auto _ : state) {
     session->next();

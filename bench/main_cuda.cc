@@ -1,7 +1,8 @@
 // dsv4_bench_cuda [--filter REGEX] [-o FILE]
 //
-// Times every CUDA row of every X_bench.cc in graphs, after the roofs of the card, and writes one
-// JSON object: device, roofs, and per row and shape the time of a call and its shares of the roofs.
+// Times every CUDA implementation of every X_bench.cc in graphs, after the peaks of the GPU, and
+// writes one JSON object: device, peaks, and per implementation and shape the time of a call and
+// its shares of the peaks.
 
 #include <fmt/format.h>
 
@@ -45,7 +46,7 @@ Json describe(const Device& device, const Roofs& roofs) {
           {"matrix_tflop_per_s", roofs.matrix_flops_per_s * 1e-12}};
 }
 
-// The tensors are on the GPU before anything is timed.
+// Moves the tensors to the GPU before timing.
 Json time_entry(Device& device, const Entry& entry, const Roofs& roofs) {
   const size_t slash = entry.name.find('/');
   Json result{{"op", entry.name.substr(0, slash)},
@@ -57,7 +58,7 @@ Json time_entry(Device& device, const Entry& entry, const Roofs& roofs) {
     result["skipped"] = reason;
     return result;
   }
-  const Cost cost = mean_cost(*session);  // may look into tensors, so before they move
+  const Cost cost = mean_cost(*session);  // may read tensors, so call it before they move
   managed().to_device(device.info().ordinal, device.stream());
   device.wait();
   const Timing timing = time_calls(device, [&] {
@@ -103,7 +104,7 @@ Json run_all(Device& device, const std::regex& filter) {
     try {
       results.push_back(time_entry(device, entry, roofs));
     } catch (const Error& error) {
-      // A failed kernel leaves nothing to go on with; what has been measured is still good.
+      // After a failed kernel no further call can run; earlier measurements remain valid.
       results.push_back(
           {{"op", entry.name}, {"impl", entry.impl}, {"shape", ""}, {"error", error.what()}});
       print(results.back());
@@ -134,8 +135,8 @@ int main(int argc, char** argv) try {
   CLI::App app("Times the CUDA implementations of all ops; progress on stderr");
   std::string filter, out;
   app.add_option("--filter", filter,
-                 "Only op/shape/implementation that match this regular expression");
-  app.add_option("-o,--out", out, "JSON file; otherwise stdout");
+                 "Only op/shape/implementation names that match this regular expression");
+  app.add_option("-o,--out", out, "JSON file (default: stdout)");
   CLI11_PARSE(app, argc, argv);
   dsv4::Device device(0);
   const std::string text = dsv4::bench::run_all(device, std::regex(filter)).dump(1) + "\n";

@@ -1,4 +1,4 @@
-// Memory that the host fills and the GPU then uses as its own, under the same pointers.
+// Managed memory that the host fills and the GPU then uses, at the same addresses.
 
 #pragma once
 
@@ -17,7 +17,7 @@ class ManagedMemory : public Memory {
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override;
   void download(std::byte* to, const std::byte* from, int64_t bytes) override;
 
-  // Moves the pages of everything allocated to the GPU. They stay until the host touches them.
+  // Moves all allocated pages to the GPU. They stay until the host accesses them.
   void to_device(int ordinal, cudaStream_t stream) const;
 
  private:

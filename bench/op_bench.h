@@ -2,7 +2,7 @@
 //
 // One X_bench.cc serves two programs: dsv4_bench_cpu times the CPU implementations under Google
 // Benchmark, dsv4_bench_cuda the CUDA implementations in graphs. Each defines memory() and
-// token_counts() its way.
+// token_counts() differently.
 
 #pragma once
 
@@ -20,9 +20,9 @@ namespace dsv4::bench {
 
 // Host memory, or memory that host and GPU both address.
 Memory& memory();
-// A token, a batch of requests, a chunk of a prompt.
+// Sizes of one token, a batch of requests, a chunk of a prompt.
 std::vector<int64_t> token_counts();
-// Whether shapes of whole batches of large models are wanted too: too much for a CPU.
+// Whether to include shapes of full batches of large models, which are too large for a CPU.
 bool full_size();
 
 class Tensor : public Buffer {
@@ -33,17 +33,17 @@ class Tensor : public Buffer {
 
 // Independent values, uniform with variance scale^2; F32 or BF16.
 void fill(const Tensor& tensor, float scale = 1);
-// 0, 1, 2, .. from `first` on; I32.
+// first, first + 1, ...; I32.
 void fill_ascending(const Tensor& tensor, int first = 0);
 
-// One implementation with the tensors it works on.
+// One implementation with its tensors.
 class Session {
  public:
   virtual ~Session() = default;
   virtual const char* reject(const Context& context) const = 0;
-  virtual void next() = 0;  // other weights for the next call, where the case has them
+  virtual void next() = 0;  // switches to other weights for the next call, where the case has them
   virtual void run(const Context& context) = 0;
-  virtual Cost cost() const = 0;  // of the call that run() would make now
+  virtual Cost cost() const = 0;  // of the next run()
 };
 
 struct Entry {
@@ -53,10 +53,10 @@ struct Entry {
   std::function<std::unique_ptr<Session>()> open;
 };
 
-// Everything that was registered, in no particular order of ops.
+// All registered benchmarks, in no particular order of ops.
 std::vector<Entry>& entries();
 
-// Mean of successive calls: what a call costs may depend on the weights it meets.
+// Mean over successive calls: the cost of a call may depend on its weights.
 Cost mean_cost(Session& session);
 
 template <class Args, class Owner>
@@ -79,9 +79,9 @@ class ImplSession : public Session {
   std::shared_ptr<Owner> owner_;
 };
 
-// `make()` returns a shared pointer to whatever owns the tensors and has the member `args`, and
-// where weights are read a method next() that puts others in; it is called when the benchmark
-// starts, so that unselected shapes cost nothing.
+// `make()` returns a shared pointer to an object that owns the tensors and has the member `args`
+// and, where weights are read, a method next() that switches to others. It is called when the
+// benchmark starts, so that unselected shapes cost nothing.
 template <class Args, class Make>
 void register_impls(const std::string& name, const Op<Args>& op, const Make& make) {
   using Owner = typename decltype(make())::element_type;

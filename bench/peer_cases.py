@@ -1,9 +1,9 @@
-"""The tensors of bench/peer/sparse_mla.json's cases on the GPU, and the same call of either library on them. torch is
-handed in: nothing here imports it."""
+"""The tensors of bench/peer/sparse_mla.json's cases on the GPU, and the same call of either library on them. The torch
+module is a parameter: nothing here imports it."""
 
 from peer_table import VALUES
 
-REQUESTS = 128  # that a pool has room for
+REQUESTS = 128  # capacity of a pool
 
 
 class Pools:
@@ -14,7 +14,7 @@ class Pools:
         self.torch, self.made = torch, {}
 
     def tokens(self, d):
-        """Of a request."""
+        """Tokens per request."""
         return 32768 if d == 576 else 16384
 
     def __call__(self, d, page):
@@ -43,7 +43,7 @@ class Pools:
 
 
 class Case:
-    """The tensors of a case, and the call of either library on set `i` of its ids."""
+    """The tensors of a case, and the call of either library on set `i` of its indices."""
 
     def __init__(self, torch, pools, case, sets):
         self.torch, self.case, self.scale = torch, case, case["d"]**-0.5
@@ -63,14 +63,14 @@ class Case:
         return self.torch.randint(0, end, shape, dtype=self.torch.int32, device="cuda")
 
     def ids_of_set(self, i, tokens):
-        """Each request of each set reads its own tokens, as long as there are some."""
+        """Each request of each set reads its own tokens, as long as unused ones remain."""
         b, s_q = self.case["b"], self.case["s_q"]
         request = (i * b + self.torch.arange(b, dtype=self.torch.int32, device="cuda")) % REQUESTS
         return [self.random((b, s_q, topk), tokens) + (request * tokens)[:, None, None]
                 for topk, _ in self.case["lists"]]
 
     def padded(self, heads):
-        """q and sink with as many heads; the values of the others do not matter."""
+        """q and sink padded to `heads`; the values of the padding do not matter."""
         q = self.q.new_zeros(*self.q.shape[:-2], heads, self.q.shape[-1])
         q[..., :self.q.shape[-2], :] = self.q
         sink = self.sink.new_zeros(heads)
@@ -78,7 +78,7 @@ class Case:
         return q, sink
 
     def caller(self, library, heads):
-        """call(i) -> out; what it needs beside the ids is made here."""
+        """call(i) -> out; everything except the indices is prepared here."""
         q, sink = (self.q, self.sink) if heads == self.case["h"] else self.padded(heads)
         if self.prefill:
             return lambda i: library.flash_mla_sparse_fwd(

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Times dsv4_kernels and, where it is importable, FlashMLA (flash_mla) on the same tensors in the same run, case by
-case of bench/peer/sparse_mla.json: CUDA graphs of 20 calls over different random ids, the two in turns, median of many
-replays. Without flash_mla the table's numbers stand in for it, and the report says so ("peer": "table").
+case of bench/peer/sparse_mla.json: CUDA graphs of 20 calls over different random indices, alternating between the
+libraries, median of many replays. Without flash_mla the numbers of the table are used, and the report has "peer": "table".
 
     PYTHONPATH=build/python bench/peer_sparse_mla.py [--out FILE] [--filter TEXT]
 
-Wants torch and a GPU. Exit status 1 when the two libraries disagree, 77 without torch, a GPU or dsv4_kernels.
+Requires torch and a GPU. Exit status 1 when the two libraries disagree, 77 without torch, a GPU or dsv4_kernels.
 """
 
 import argparse
@@ -17,21 +17,21 @@ import sys
 import peer_cases
 import peer_table
 
-PEER_HEADS = (64, 128)  # all that the peer can do: others are padded
-MOST_DIFFERENCE = 0.02  # of the outputs' size: both round weights, to 8 or 11 bits
+PEER_HEADS = (64, 128)  # head counts that the peer supports: others are padded
+MOST_DIFFERENCE = 0.02  # relative to the outputs: both round P, to 8 or 11 bits
 
 
 def arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", help="the report, JSON; default: stdout")
-    parser.add_argument("--filter", default="", help="only cases with this in their name")
-    parser.add_argument("--calls", type=int, default=20, help="in a graph")
-    parser.add_argument("--replays", type=int, default=21, help="of a graph, timed one by one")
+    parser.add_argument("--filter", default="", help="only cases whose name contains this")
+    parser.add_argument("--calls", type=int, default=20, help="calls per graph")
+    parser.add_argument("--replays", type=int, default=21, help="replays of a graph, timed one by one")
     return parser.parse_args(argv)
 
 
 def optional_module(name):
-    """(module, None) or (None, why not)."""
+    """(module, None) or (None, reason)."""
     try:
         return importlib.import_module(name), None
     except ImportError as error:
@@ -40,7 +40,7 @@ def optional_module(name):
 
 def capture(torch, call, calls):
     """A graph of `calls` calls, run once."""
-    call(0)  # code is loaded, schedules are made
+    call(0)  # loads code, creates schedules
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -51,7 +51,7 @@ def capture(torch, call, calls):
     return graph
 
 
-def time_in_turns(torch, graphs, calls, replays):
+def time_alternating(torch, graphs, calls, replays):
     """Median us of a call in each graph."""
     times = [[] for _ in graphs]
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -66,13 +66,13 @@ def time_in_turns(torch, graphs, calls, replays):
 
 
 def difference(ours, theirs):
-    """Of two outputs, as a share of their size."""
+    """Relative difference of two outputs."""
     theirs = theirs[..., :ours.shape[-2], :].float()
     return ((ours.float() - theirs).norm() / theirs.norm()).item()
 
 
 def measure(torch, pools, case, ours, peer, options):
-    """A result of the report."""
+    """One result of the report."""
     tensors, refusal = peer_cases.Case(torch, pools, case, options.calls), None
     calls = [tensors.caller(ours, case["h"])]
     graphs = [capture(torch, calls[0], options.calls)]
@@ -80,9 +80,9 @@ def measure(torch, pools, case, ours, peer, options):
         try:
             calls.append(tensors.caller(peer, min(h for h in PEER_HEADS if h >= case["h"])))
             graphs.append(capture(torch, calls[1], options.calls))
-        except Exception as error:  # whatever the peer says to a case that it cannot do: the table stands in
+        except Exception as error:  # the peer rejects the case: use the table's number
             refusal = str(error)
-    times = time_in_turns(torch, graphs, options.calls, options.replays)
+    times = time_alternating(torch, graphs, options.calls, options.replays)
     result = peer_table.compare(case, torch.cuda.get_device_name(), *times)
     if refusal is not None:
         result["refusal"] = refusal

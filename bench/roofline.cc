@@ -18,8 +18,8 @@ namespace dsv4::bench::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sum of `n` words, a multiple of 4 vectors. Four streams, as matrix rows side by side would be:
-// one stream alone reaches a tenth less.
+// Sum of `n` words, a multiple of 4 vectors. Four streams, like four adjacent matrix rows: a single
+// stream reaches about 10% less.
 uint32_t ReadAll(const uint32_t* words, int64_t n) {
   const hn::ScalableTag<uint32_t> u32;
   const auto step = static_cast<int64_t>(hn::Lanes(u32));
@@ -34,8 +34,8 @@ uint32_t ReadAll(const uint32_t* words, int64_t n) {
   return hn::GetLane(hn::SumOfLanes(u32, hn::Add(hn::Add(a, b), hn::Add(c, d))));
 }
 
-// Ten chains of multiply-adds keep two units of latency four or five busy; equal chains would be
-// merged by the compiler. Returns the flops run.
+// Ten chains of multiply-adds keep two units with a latency of four or five cycles busy; identical
+// chains would be merged by the compiler. Returns the number of flops.
 double MultiplyAdd(int64_t rounds, float* sink) {
   const hn::ScalableTag<float> f32;
   const auto m = hn::Set(f32, 0.999f);
@@ -64,8 +64,8 @@ namespace {
 HWY_EXPORT(ReadAll);
 HWY_EXPORT(MultiplyAdd);
 
-// Pieces of work of about a millisecond, shorter than a time slice, so that the best of many is
-// undisturbed even on a machine with other load.
+// Units of work of about a millisecond, shorter than a time slice, so that the best of many is
+// undisturbed even on a loaded machine.
 template <class Work>
 double best_seconds(int repeats, const Work& work) {
   double best = 1e30;

@@ -1,4 +1,4 @@
-// The two roofs of this machine, measured in the same run as the benchmarks that stand below them:
+// The two peaks of this machine, measured in the same run as the benchmarks compared with them:
 // read bandwidth of memory and f32 fused multiply-add throughput, both with all OpenMP threads.
 
 #pragma once
@@ -14,14 +14,14 @@ struct Roofline {
   double fma_flops_per_s = 0;
 };
 
-// The best of many short pieces: reading 1 GiB in turn, and register-only arithmetic. Takes about a
-// second.
+// The best of many short runs: reading 1 GiB piece by piece, and register-only arithmetic. Takes
+// about a second.
 Roofline measure_roofline();
 
-// The roofs of this run. main() sets them before any benchmark starts.
+// The peaks of this run. main() sets them before any benchmark starts.
 Roofline& roofline();
 
-// Adds GB/s, GFLOP/s and their shares of the roofs to a benchmark that used UseRealTime().
+// Adds GB/s, GFLOP/s and their shares of the peaks to a benchmark that used UseRealTime().
 void report(benchmark::State& state, const Cost& per_iteration);
 
 }  // namespace dsv4::bench

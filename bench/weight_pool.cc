@@ -45,7 +45,7 @@ ConstTensorView codebook(int bits) {
 
 ConstTensorView WeightPool::take(DType dtype, int64_t rows, int64_t columns) {
   const TensorMeta meta = TensorMeta::contiguous(dtype, {rows, columns});
-  DSV4_CHECK(meta.bytes() <= kPoolBytes, "{} does not fit the pool", to_string(meta));
+  DSV4_CHECK(meta.bytes() <= kPoolBytes, "{} does not fit in the pool", to_string(meta));
   if (offset_ + meta.bytes() > kPoolBytes) offset_ = 0;
   const ConstTensorView view(meta, pool() + offset_);
   offset_ += align_up(meta.bytes(), 64);

@@ -1,5 +1,5 @@
-// What every fuzzer shares. A fuzzer is one file X_fuzz.cc that defines LLVMFuzzerTestOneInput and
-// one line in CMakeLists.txt.
+// Code that all fuzzers share. A fuzzer is one file X_fuzz.cc that defines LLVMFuzzerTestOneInput
+// and one line in CMakeLists.txt.
 //
 // The only allowed outcome of bad input is dsv4::Error with code kBadInput; any other exception
 // leaves the function and libFuzzer reports it.

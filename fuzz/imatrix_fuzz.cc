@@ -19,7 +19,7 @@ ConvertList small_list() {
 
 void check_input(std::span<const std::byte> bytes) {
   static const ConvertList list = small_list();
-  // Aligned copies, as SafetensorsFile makes them.
+  // Aligned copies, like those that SafetensorsFile makes.
   std::deque<Buffer> copies;
   std::map<std::string, ConstTensorView> tensors = parse_safetensors(bytes, "input").tensors;
   for (auto& [name, view] : tensors) {

@@ -1,5 +1,5 @@
-// Weights of a checkpoint whose only file is the input, k-bit ones above all: what is accepted can
-// be read to the last value, every scale byte included.
+// Weights of a checkpoint whose only file is the input, mainly k-bit ones: an accepted weight can
+// be read completely, including every scale byte.
 
 #include <cmath>
 

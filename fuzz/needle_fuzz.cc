@@ -1,4 +1,4 @@
-// needle.json, and the answers that it leads to.
+// needle.json, and the answers generated from it.
 
 #include "dsv4/quality/needle.h"
 #include "fuzz/fuzz.h"

@@ -1,4 +1,4 @@
-// A recipe, what it makes of a small checkpoint, and the same bytes as a codebook.
+// A recipe, its effect on a small checkpoint, and the same bytes as a codebook.
 
 #include "dsv4/convert/convert_list.h"
 #include "fuzz/fuzz.h"
@@ -36,14 +36,14 @@ void check_recipe(std::string_view text) {
     fuzz::require(!item.tensors.empty());
     fuzz::require(has_book == (item.target.kind == Target::Kind::kKbit));
     fuzz::require(item.kept.empty() || !item.converted());
-    // What a target spells parses back to it.
+    // The text of a target parses back to it.
     if (item.target.file.empty()) {
       const Recipe again = parse_recipe("experts " + to_string(item.target), "again");
       fuzz::require(again.rules.at(0).target == item.target);
     }
   }
   fuzz::require(bytes == list.bytes && list.source_bytes == convert_list(stored, {}).bytes);
-  // Joining a recipe to itself changes nothing.
+  // Appending a recipe to itself changes nothing.
   Recipe twice = recipe;
   twice.append(recipe);
   fuzz::require(convert_list(stored, twice).bytes == bytes);

@@ -1,6 +1,6 @@
 // Runs a committed corpus through its fuzzer without libFuzzer: every file, every truncation of it,
 // and every single byte replaced by a few others. Passing means that nothing but Error(kBadInput)
-// came out; build with the asan preset to see memory errors too.
+// was thrown; build with the asan preset to detect memory errors too.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace dsv4 {
 namespace {
 
 void run(const std::string& input) {
-  // A heap copy of the exact size, so that AddressSanitizer sees a read one byte beyond.
+  // A heap copy of the exact size, so that AddressSanitizer detects a read one byte past the end.
   const std::vector<uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
@@ -26,7 +26,7 @@ TEST(Replay, CorpusAndItsNeighbors) {
     ++files;
     ASSERT_NO_THROW(run(input));
     for (size_t length = 0; length < input.size(); ++length)
-      ASSERT_NO_THROW(run(input.substr(0, length))) << "cut to " << length << " bytes";
+      ASSERT_NO_THROW(run(input.substr(0, length))) << "truncated to " << length << " bytes";
     for (size_t at = 0; at < input.size(); ++at) {
       for (const char byte : {'\0', '\xff', '"', '9', '[', '}'}) {
         std::string changed = input;

@@ -9,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-// Reads every byte, so a view that leaves the input is a sanitizer report.
+// Reads every byte, so that the sanitizer reports a view that exceeds the input.
 unsigned sum_of(const ConstTensorView& view) {
   unsigned sum = 0;
   for (int64_t i = 0; i < view.bytes(); ++i) sum += std::to_integer<unsigned>(view.data[i]);

@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const auto& [name, file] :
          dsv4::parse_shard_index(dsv4::fuzz::text(data, size), "input")) {
       dsv4::fuzz::require(!file.empty() && file[0] != '.' && file.find('/') == std::string::npos);
-      // Renaming exchanges words; it does not make a name grow without limit.
+      // Renaming replaces path components; a name must not grow without limit.
       dsv4::fuzz::require(dsv4::official_name(name).size() <= 2 * name.size() + 16);
     }
   });

@@ -1,7 +1,7 @@
-// The first byte picks what the rest is: a tokenizer.json, text for a small tokenizer, or a
-// pattern.
+// The first byte selects the meaning of the rest: a tokenizer.json, text for a small tokenizer, or
+// a pattern.
 //
-// Whatever the input: an Error or a result, and of text nothing is lost.
+// For any input the result is an Error or a success in which no text is lost.
 
 #include <cstdint>
 #include <string_view>

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that what tracked files cite exists in the repository.
+"""Checks that every citation in a tracked file has a target in the repository.
 
   specifications   "docs/spec/dsv4.md 4.4, 4.5" or "dsv4.md 4.4" inside docs/: the file, and a heading for each section
-  decisions        "docs/adr/0010": one file begins with that number
+  decisions        "docs/adr/0010": a file whose name begins with that number
                    "section 4.4" in a specification: the heading in that file
-  files            `model/step.h` in a document that is no specification: the end of some tracked path. Names with an
+  files            `model/step.h` in a document that is not a specification: a suffix of a tracked path. Names with an
                    upper-case placeholder or foo are examples
   links            [text](path) in Markdown, relative to the file; an #anchor is not checked
 
@@ -30,7 +30,7 @@ BARE = re.compile(r"(?<![\w/.-])[Ss]pec[ ](?:section[ ])?(?:[0-9]+\.[0-9]+|[A-D]
                   r"|architecture\.md[ ]decision")
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:h|cc|cuh?|py|sh|json|txt|cmake|md))`")
 EXAMPLE = re.compile(r"(^|/)(foo|[A-Z]+)(/|_|\.|$)|^build/")
-# Cited already, not merged yet; to be emptied.
+# Already cited but not merged yet; to be emptied.
 COMING = ("tests/emulator/check_ptx_headers.py", "tools/check_ptxas.py")
 DECISION = re.compile(r"docs/adr/(\d{4})")
 OWN_SECTION = re.compile(r"\b[Ss]ections?[ ]([0-9]+[a-z]?(?:\.[0-9]+)*)\b")
@@ -53,7 +53,7 @@ def line_of(text, position):
 
 
 def ends_of(paths):
-    """Every way to write a tracked path without its first folders."""
+    """Every suffix of a tracked path, split at folders."""
     return {path.split("/", skipped)[-1] for path in paths for skipped in range(path.count("/") + 1)}
 
 

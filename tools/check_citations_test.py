@@ -1,4 +1,4 @@
-"""Feeds check_citations.py a small repository with one citation after another. Run: python3 FILE."""
+"""Runs check_citations.py on a small repository with one citation at a time. Run: python3 FILE."""
 
 import pathlib
 import subprocess
@@ -31,13 +31,13 @@ class CheckCitationsTest(unittest.TestCase):
         (self.root / path).unlink()
         return found
 
-    def test_what_exists(self):
+    def test_existing_targets(self):
         for text in ("docs/spec/dsv4.md 4.4", "docs/spec/dsv4.md 4.4, 9b, B.1 and 4", "docs/spec/dsv4.md 4 - 4.4; 5.5",
                      "(docs/spec/dsv4.md 4.4 step 17).", "docs/spec/dsv4.md\n// 4.4", "docs/spec/dsv4.md appendix B",
                      "docs/spec/dsv4.md 4.4: 128 x 2", "docs/adr/0010", "other.md 7.7", "specification 1.0; spec version 5"):
             self.assertEqual(self.problems("// " + text + "\n"), [], text)
 
-    def test_sections_that_do_not_exist(self):
+    def test_missing_sections(self):
         self.assertEqual(self.problems("// docs/spec/dsv4.md 4.5\n"), ["1: docs/spec/dsv4.md has no section 4.5"])
         self.assertEqual(self.problems("// docs/spec/dsv4.md 4.4,\n// B.2\n"), ["1: docs/spec/dsv4.md has no section B.2"])
         self.assertEqual(self.problems("\n// docs/spec/dsv4.md 7\n"), ["2: docs/spec/dsv4.md has no section 7"])
@@ -45,13 +45,13 @@ class CheckCitationsTest(unittest.TestCase):
                          ["1: there is no section 4.4 here", "5: there is no section 1.2 here"])
         self.assertEqual(self.problems("[dsv4.md](docs/spec/dsv4.md) 4.6\n", "a.md"), ["1: docs/spec/dsv4.md has no section 4.6"])
 
-    def test_files_that_do_not_exist(self):
+    def test_missing_files(self):
         self.assertEqual(self.problems("// docs/spec/dsv5.md 4.4\n"), ["1: there is no docs/spec/dsv5.md"])
         self.assertEqual(self.problems("// docs/adr/0011\n"), ["1: there is no decision 0011"])
         self.assertEqual(self.problems("[a](docs/b.md)\n", "a.md"), ["1: links to docs/b.md, which does not exist"])
         self.assertEqual(self.problems("[a](spec/dsv4.md#x) [b](https://x.org/y)\n", "docs/a.md"), [])
 
-    def test_files_that_documents_name(self):
+    def test_files_named_in_documents(self):
         self.write("dsv4/model/step.h", "// x\n")
         for text in ("`model/step.h`", "`dsv4/model/step.h`", "`ops/X/X.h`", "`dsv4/ops/foo/foo.h`", "`foo_cuda.cu`", "`a/b`"):
             self.assertEqual(self.problems(text + "\n", "README.md"), [], text)
@@ -62,7 +62,7 @@ class CheckCitationsTest(unittest.TestCase):
     def test_old_forms(self):
         self.assertEqual(len(self.problems("// spec 4.4\n")), 1)
         self.assertEqual(len(self.problems("// Spec B.1\n")), 1)
-        self.assertEqual(len(self.problems("// spec dsv4.md 4.4\n")), 2)  # no folder, and no file in the words
+        self.assertEqual(len(self.problems("// spec dsv4.md 4.4\n")), 2)  # no folder, and a bare "spec"
         self.assertEqual(len(self.problems("// dsv4.md 4.4\n")), 1)
         self.assertEqual(len(self.problems("// architecture.md decision 10\n")), 1)
 

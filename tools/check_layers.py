@@ -2,9 +2,9 @@
 """Checks every include of the project against layers.txt.
 
   dsv4/LAYER/..               may include dsv4/LAYER/ and the layers that its line of layers.txt names
-  apps/..                     may include apps/ and what the line "apps" names
+  apps/..                     may include apps/ and the layers of the line "apps"
   X_oracle.h, ops/oracle.h    only oracles, tests and benchmarks may include them
-  tests/ bench/ fuzz/, X_test.cc, X_bench.cc    may include anything, and nothing else includes them
+  tests/ bench/ fuzz/, X_test.cc, X_bench.cc    may include anything; nothing else may include them
 
 Usage: check_layers.py [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
 """
@@ -19,7 +19,7 @@ HELPERS = ("tests/", "bench/", "fuzz/")
 
 
 def read_layers(root):
-    """{layer: layers it may include}; a layer may only name layers above it."""
+    """{layer: layers it may include}; a line may only name layers above it."""
     layers = {}
     for number, line in enumerate((root / "layers.txt").read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -27,7 +27,7 @@ def read_layers(root):
         layer, _, below = line.partition(":")
         for name in below.split():
             if name not in layers:
-                sys.exit(f"layers.txt:{number}: {layer} names {name}, which does not stand above it")
+                sys.exit(f"layers.txt:{number}: {layer} names {name}, which is not above it")
         layers[layer.strip()] = set(below.split())
     return layers
 
@@ -42,12 +42,12 @@ def is_oracle(path):
 
 
 def is_check(path):
-    """Tests and benchmarks: nothing links them, so they may include anything."""
+    """Tests and benchmarks: no library links them, so they may include anything."""
     return path.startswith(HELPERS) or re.search(r"_(test|bench)\.(cc|cu|h)$", path) is not None
 
 
 def violation(layers, path, target):
-    """What is wrong with `path` including `target`, or None."""
+    """Why `path` must not include `target`, or None."""
     if is_check(path):
         return None
     if is_oracle(target) and not is_oracle(path):

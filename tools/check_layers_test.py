@@ -1,4 +1,4 @@
-"""Plants violations in a small tree and looks for what check_layers.py says. Run: python3 FILE."""
+"""Checks the output of check_layers.py for violations in a small tree. Run: python3 FILE."""
 
 import pathlib
 import tempfile
@@ -21,7 +21,7 @@ class CheckLayersTest(unittest.TestCase):
                 (root / path).write_text(text)
             return check_layers.check(root)
 
-    def test_allowed_arrows(self):
+    def test_allowed_includes(self):
         self.assertEqual(self.problems({
             "dsv4/ops/x/x.h": '#include "dsv4/base/a.h"\n#include "dsv4/ops/op.h"\n#include <vector>\n',
             "apps/main.cc": '#include "dsv4/ops/x/x.h"\n#include "apps/args.h"\n',
@@ -39,10 +39,10 @@ class CheckLayersTest(unittest.TestCase):
         for line in ("#include <dsv4/ops/op.h>", '  #  include "dsv4/ops/op.h"  // why'):
             self.assertEqual(len(self.problems({"dsv4/base/a.h": line + "\n"})), 1, line)
 
-    def test_cuda_files_count(self):
+    def test_cuda_files_are_checked(self):
         self.assertEqual(len(self.problems({"dsv4/base/a.cuh": '#include "dsv4/cpu/vec.h"\n'})), 1)
 
-    def test_app_that_reaches_too_deep(self):
+    def test_app_includes_hidden_layer(self):
         self.assertEqual(self.problems({"apps/main.cc": '#include "dsv4/cpu/vec.h"\n'}),
                          ["apps/main.cc:1: apps may not include cpu (dsv4/cpu/vec.h)"])
 
@@ -62,7 +62,7 @@ class CheckLayersTest(unittest.TestCase):
         with self.assertRaises(SystemExit) as error:
             self.problems({}, "base: cpu\ncpu:\n")
         self.assertEqual(str(error.exception),
-                         "layers.txt:1: base names cpu, which does not stand above it")
+                         "layers.txt:1: base names cpu, which is not above it")
 
 
 if __name__ == "__main__":

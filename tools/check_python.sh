@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the Python package beside libdsv4_kernels.so and runs its tests; those that need torch and a GPU say that they
-# were skipped.
+# Builds the Python package beside libdsv4_kernels.so and runs its tests; those that need torch and a GPU report that
+# they were skipped.
 #
 #   tools/check_python.sh [LIBRARY] [BUILD]     defaults: build/cuda/lib/libdsv4_kernels.so build/python
 #
-# python3 runs them if it has nanobind, numpy and pytest. Otherwise they are installed, in the versions of
-# python/tests/requirements.txt, into build/venv-python, which also sees what python3 has (torch); python3 itself
-# stays as it is. Exit status 77, and the reason on the last line, where that takes a pip or a network that is not there.
+# python3 runs the tests if it has nanobind, numpy and pytest. Otherwise these are installed, in the versions of
+# python/tests/requirements.txt, into build/venv-python, which also has the packages of python3 (torch); python3 itself
+# is not changed. Exit status 77, with the reason on the last line, when pip or the network is missing.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ library=$(realpath -m "${1:-build/cuda/lib/libdsv4_kernels.so}")
 build=$(realpath -m "${2:-build/python}")
 wanted=python/tests/requirements.txt venv=build/venv-python
 
-# The copy of the list is written last: without it the venv is half made or of other versions.
+# The copy of the list is written last: without it the venv is incomplete or has other versions.
 make_venv() {
   cmp -s "$wanted" "$venv/requirements.txt" && "$venv/bin/python" -c '' 2>/dev/null && return
   local log=build/venv-python.log
@@ -27,7 +27,7 @@ make_venv() {
   if ! "$venv/bin/python" -m pip install --only-binary :all: --no-input --disable-pip-version-check --retries 1 \
       --timeout 20 -r "$wanted" >"$log" 2>&1; then
     cat "$log"
-    # Anything else, a version that does not exist, say, is a mistake of ours.
+    # Anything else, such as a version that does not exist, is our mistake.
     grep -qiE 'connection broken|could not fetch|from versions: none|http error|timed out' "$log" || exit 1
     echo "python3 lacks some of nanobind, numpy, pytest, and pip does not reach the index to install them from"
     exit 77
@@ -40,11 +40,11 @@ if ! "$python" -c 'import nanobind, numpy, pytest' 2>/dev/null; then
   make_venv
   python=$venv/bin/python
 fi
-# --fresh: another python3 or nanobind than last time is found anew.
+# --fresh: searches again, since python3 or nanobind may have changed.
 cmake --fresh -S python -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDSV4_KERNELS_LIBRARY="$library" \
   -DPython_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')" \
   -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)"
 cmake --build "$build"
-# The tests use no plugin; those of the machine may be for another pytest.
+# The tests use no plugin; the machine's plugins may be for another pytest.
 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH="$build" PYTHONDONTWRITEBYTECODE=1 \
   "$python" -m pytest -q -rs -p no:cacheprovider python/tests

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the text of every tracked file: what a formatter does not see.
+"""Checks the text of every tracked file for problems that a formatter does not find.
 
   every file     no absolute path of a build machine
-  but data       no trailing blanks, one newline at the end (data: .json; data/, golden/, corpus/)
+  not data       no trailing blanks, one newline at the end (data: .json; data/, golden/, corpus/)
   code           no tabs; at most 500 lines (see LONG)
   C++            a header has #pragma once (X-inl.h: Highway's toggle guard) and opens with a comment
                  that says what it is; a source opens with a comment or, beside its header, an include
@@ -34,7 +34,7 @@ BRITISH = ("amort author canonical categor character custom equal factor final g
            "maxim memor minim normal optim organ parallel penal prior quant random real recogn serial special stabil "
            "standard summar synchron token util vector visual").split()
 ENDING = r"is(?:e|ed|es|er|ers|ing|able|ation|ations)(?![a-z])"
-WORDS = (  # what must not come back, and what to write
+WORDS = (  # what must not appear, and what to write instead
     (r"\bnobody\b", "no thread, no caller, nothing"),
     (r"\b(?:told|tells)\b", "publishes, reports, says, shows"),
     (r"\bweigh(?:s|ed|ing)?\b", "scale, weight"),
@@ -51,7 +51,7 @@ WORDS = (  # what must not come back, and what to write
     (r"\b(?:licence|defence|judgement|artefact)s?\b", "American spelling: license, defense, judgment, artifact"),
     (r"\b(?:labelled|modelled|signalled|travell(?:ed|ing))\b", "American spelling: one l"),
 )
-GAP = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:/{2,3}|\#|\*)?[ \t]*)"  # between two words, also over the end of a comment line
+GAP = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:/{2,3}|\#|\*)?[ \t]*)"  # between two words, also across the end of a comment line
 PATTERNS = tuple((re.compile(pattern.replace(" ", GAP), re.IGNORECASE), instead) for pattern, instead in WORDS)
 
 

@@ -1,4 +1,4 @@
-"""Feeds check_text.py one bad file after another. Run: python3 FILE."""
+"""Runs check_text.py on one bad file after another. Run: python3 FILE."""
 
 import pathlib
 import subprocess
@@ -25,7 +25,7 @@ class CheckTextTest(unittest.TestCase):
         self.assertEqual(list(check_text.check_file("model.bin", b"\xff\xfe \n")), [])
 
     def test_paths_of_a_machine(self):
-        for folder in ("work", "tmp", "root", "home"):  # put together, so that this file passes
+        for folder in ("work", "tmp", "root", "home"):  # concatenated, so that this file passes
             text = "// x\nsee /" + folder + "/someone\n"
             self.assertEqual(self.problems("a.cc", text), ["2: names a path of one machine"])
             self.assertEqual(self.problems("tests/data/a.json", text), ["2: names a path of one machine"])
@@ -50,7 +50,7 @@ class CheckTextTest(unittest.TestCase):
     def words(self, text, path="a.md"):
         return [f"{line}: {message.split(':')[0]}" for line, message in check_text.check_words(path, text.encode())]
 
-    def test_words_of_another_field(self):
+    def test_words_outside_the_field(self):
         self.assertEqual(self.words("A CTA waits.\nNobody waits.\n"), ['2: "Nobody"'])
         self.assertEqual(self.words("Sums are told and weighed.\n"), ['1: "told"', '1: "weighed"'])
         self.assertEqual(self.words("weights, a weighted sum, tell them apart, behind a proxy, the heights\n"), [])

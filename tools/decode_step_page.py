@@ -1,6 +1,6 @@
-"""The tables of docs/decode-step.md: what one decode step of V4-Flash reads at least, and where its time goes.
+"""The tables of docs/decode-step.md: the minimum bytes that a decode step of V4-Flash reads, and where its time goes.
 
-The least bytes come from the shapes of the checkpoint (docs/spec/dsv4.md 1.2, 10.2), the times from bench/results.
+The minimum bytes come from the shapes of the checkpoint (docs/spec/dsv4.md 1.2, 10.2), the times from bench/results.
 performance_page.py calls block().
 """
 
@@ -8,13 +8,13 @@ from generated import implementation, kernel_name, op_name
 
 LAYERS, WINDOW, TOPK = 43, 128, 512
 EXPERTS, CHOSEN = 256, 6
-ROW, KEY = 584, 68  # bytes of a packed cache row and of an indexer key
-FP8, BF16, F32 = 1 + 1 / 128**2, 2, 4  # bytes a weight, scales included
+ROW, KEY = 584, 68  # bytes of a packed cache entry and of an indexer key
+FP8, BF16, F32 = 1 + 1 / 128**2, 2, 4  # bytes per weight, scales included
 K3 = 3.25 / 8
-# Read-only bandwidth, bytes a second (docs/spec/attention-kernels.md 1.7, docs/spec/lowbit.md 9b).
+# Read-only bandwidth, bytes per second (docs/spec/attention-kernels.md 1.7, docs/spec/lowbit.md 9b).
 READ_RATE = {"NVIDIA H200": 4.45e12, "NVIDIA H100 80GB HBM3": 3.0e12}
 
-# (name, shape, layer kinds, bytes a weight, weights, op and shape of the benchmark)
+# (name, shape, layer kinds, bytes per weight, weights, op and shape of the benchmark)
 SWA, HCA, CSA = "SWA", "HCA", "CSA"
 KINDS = {SWA: 2, HCA: 20, CSA: 21}
 ALL = (SWA, HCA, CSA)
@@ -43,7 +43,7 @@ def distinct(tokens):
 
 
 def layer_bytes(kind, tokens, context):
-    """Bytes that one layer has to read: weights once, cache rows once a token."""
+    """Bytes that one layer has to read: weights once, cache entries once per token."""
     weights = sum(size * count for _, _, kinds, size, count, _ in WEIGHTS if kind in kinds)
     entries = {SWA: 0, HCA: context // 128, CSA: min(context // 4, TOPK)}[kind]
     keys = context // 4 if kind == CSA and context // 4 > TOPK else 0
@@ -63,7 +63,7 @@ def floor_rows(rate, context=4096):
 
 
 def overhead_us(row):
-    """What events around every launch cost: the sum of the launches is longer than the captured step by this much each."""
+    """Cost of the events around a launch: the sum of the launches exceeds the captured step by this much per launch."""
     launches = sum(kernel["launches"] for kernel in row["kernels"])
     return (sum(kernel["us"] for kernel in row["kernels"]) - 1000 * row["ms_per_step"]) / launches
 
@@ -77,7 +77,7 @@ def kernel_rows(row):
 
 
 def weight_rows(rate, ops):
-    """Every weight of a layer with its floor, and the time of the op benchmark where it has this shape."""
+    """Every weight of a layer with its floor, and the time of the op benchmark where that has this shape."""
     measured = {(op_name(r), r["shape"]): r["us"] for r in ops["results"] if "us" in r and implementation(r) == "cuda"}
     head = (HEAD[0], HEAD[1], ALL, HEAD[2], HEAD[3], HEAD[4])
     experts = (f"routed experts, {CHOSEN} of {EXPERTS}", f"{CHOSEN} x 3 x (2048 x 4096)", ALL, K3, CHOSEN * EXPERT, ("experts", "k3/t:1"))
@@ -115,5 +115,5 @@ def section(gpu):
 
 
 def block(gpus):
-    """For the GPUs that ran all layers."""
+    """The sections of the GPUs that ran all layers."""
     return "\n".join(line for gpu in gpus if gpu["decode_flash"]["layers"] == LAYERS for line in section(gpu)).rstrip("\n")

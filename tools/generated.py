@@ -1,4 +1,4 @@
-"""What the page makers share: texts that are made from measurements are rewritten, or checked to be up to date."""
+"""Code that the page generators share: rewrites texts made from measurements, or checks that they are up to date."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# Names in older results, as they are called now.
+# Names in older results -> current names.
 RENAMED = {"linear_bench": "linear", "experts_bench": "experts", "experts_quantise": "experts_quantize",
            "product": "quant_gemv", "product_few": "quant_gemm_small_m", "product_mma": "quant_gemm_mma"}
 
@@ -25,17 +25,17 @@ def kernel_name(kernel):
 
 
 def between_marks(path, mark, text):
-    """The file with what stands between <!-- mark --> and <!-- /mark --> replaced."""
+    """The file with the text between <!-- mark --> and <!-- /mark --> replaced."""
     block = f"<!-- {mark} -->\n{text}\n<!-- /{mark} -->"
     return re.sub(f"<!-- {mark} -->.*<!-- /{mark} -->", lambda _: block, (ROOT / path).read_text(), flags=re.S)
 
 
 def settle(wanted, tool):
-    """Writes {path: text}; with --check only says what is stale. Returns the exit status."""
+    """Writes {path: text}; with --check only reports what is stale. Returns the exit status."""
     stale = [name for name, text in wanted.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != text]
     if "--check" in sys.argv[1:]:
         for name in stale:
-            print(f"{name} is not what {tool} makes of bench/results", file=sys.stderr)
+            print(f"{name} is stale: run {tool}", file=sys.stderr)
         return 1 if stale else 0
     for name in stale:
         (ROOT / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The whole GPU check in one call, on a machine with a GPU and nothing of this project but the
-# programs of the cuda preset: op tests, model tests, compute-sanitizer, benchmarks.
+# The whole GPU check in one call, on a machine with a GPU that needs nothing of this project except
+# the programs of the cuda preset: op tests, model tests, compute-sanitizer, benchmarks.
 #
 #   tools/gpu_check.sh [OUT] [STEP ...] [--only OP] [--kernels TEXT]
 #
 # OUT: folder for logs and JSON (default gpu-check).
 #
-# Steps, in this order unless named: ops model python memcheck racecheck bench peer. The exit status counts what failed;
-# the last line says "N passed, N failed". python and peer want torch in python3 (peer also flash_mla, or it compares
-# with a table); without a network nanobind, numpy and pytest too.
+# Steps, in this order unless named: ops model python memcheck racecheck bench peer. The exit status is the number of failures;
+# the last line says "N passed, N failed". python and peer need torch in python3 (peer also flash_mla, otherwise it compares
+# with a table); without a network also nanobind, numpy and pytest.
 #
-#   --only OP        ops, memcheck and racecheck take the programs of this op alone, the sanitizers each of its tests as
-#                    a process of its own
-#   --kernels TEXT   the sanitizers look only into kernels with TEXT in their mangled names. The others run at full
-#                    speed, so racecheck leaves out no test
+#   --only OP        ops, memcheck and racecheck run only the programs of this op, the sanitizers each of its tests in
+#                    a separate process
+#   --kernels TEXT   the sanitizers check only kernels with TEXT in their mangled names. The others run at full
+#                    speed, so racecheck skips no test
 #
 # Hopper's attention in both sanitizers, 7 to 10 minutes on an H100:
 #   tools/gpu_check.sh OUT memcheck racecheck --only sparse_mla --kernels sm90_
@@ -33,7 +33,7 @@ done
 [ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench peer)
 mkdir -p "$out"
 passed=0 failed=0
-trap 'kill $(jobs -p) 2>/dev/null' EXIT  # a stopped check leaves nothing running on the GPU
+trap 'kill $(jobs -p) 2>/dev/null' EXIT  # when stopped, leave nothing running on the GPU
 
 count() { # count NAME STATUS LOG
   if [ "$2" -eq 0 ]; then
@@ -45,11 +45,11 @@ count() { # count NAME STATUS LOG
   fi
 }
 
-count_or_skip() { # count_or_skip NAME STATUS LOG: 77 is a machine that lacks something
+count_or_skip() { # count_or_skip NAME STATUS LOG: 77: the machine lacks a requirement
   if [ "$2" -eq 77 ]; then echo "skipped: $1 ($(tail -n 1 "$3"))"; else count "$@"; fi
 }
 
-# Several programs at a time: each leaves most of the GPU idle. PROGRAM or PROGRAM=TEST.
+# Runs several programs at a time, because each leaves most of the GPU idle. PROGRAM or PROGRAM=TEST.
 run_all() { # run_all LOG-SUFFIX COMMAND PROGRAM ...
   local suffix=$1 command=$2 each program test name
   shift 2
@@ -70,7 +70,7 @@ run_all() { # run_all LOG-SUFFIX COMMAND PROGRAM ...
   done
 }
 
-op_programs() { # op_programs [EXCEPT]: one a line
+op_programs() { # op_programs [EXCEPT]: one per line
   local program
   for program in "$bin"/op_*"$only"*_test; do
     [[ $program =~ ${1:-^$} ]] || echo "$program"
@@ -81,7 +81,7 @@ sanitize() { # sanitize TOOL PROGRAM ...
   local tool=$1 program chosen=() programs=()
   shift
   for program in "$@"; do
-    # A filter that meets no kernel would find nothing wrong.
+    # A filter that matches no kernel would always pass.
     [ -z "$kernels" ] || grep -qa -- "$kernels" "$program" && chosen+=("$program")
   done
   if [ ${#chosen[@]} -eq 0 ]; then
@@ -116,14 +116,14 @@ for step in "${steps[@]}"; do
       count_or_skip python $? "$out/python.log"
       ;;
     memcheck)
-      # The peer's grid runs 1,800 large cases of shapes that op_sparse_mla_test also has: hours in a sanitizer.
+      # The peer's grid has 1,800 large cases of shapes that op_sparse_mla_test also covers: hours in a sanitizer.
       mapfile -t programs < <(op_programs peer_grid)
       [[ sparse_mla =~ $only ]] && programs+=("$bin/capi_device_test")
       sanitize memcheck "${programs[@]}"
       ;;
     racecheck)
-      # Left out: what takes many minutes there and reaches no other kernel (long lists, whole vocabularies, the
-      # largest products), and the cuBLASLt rows: racecheck reports hazards inside the library's own FP8 kernel.
+      # Excluded: tests that take many minutes there and reach no other kernel (long lists, whole vocabularies, the
+      # largest products), and the cuBLASLt implementations: racecheck reports hazards inside the library's own FP8 kernel.
       [ -n "$kernels" ] ||
         export GTEST_FILTER='-*ManyQueriesAndLongLists*:*NothingBehindALength*:*PartsThatSomebody*:Sample.AgreesWithOracle:Sample.Counts*:Experts.AlignedShapes*'
       mapfile -t programs < <(op_programs 'cublaslt|peer_grid')
@@ -133,7 +133,7 @@ for step in "${steps[@]}"; do
     bench)
       bench decode_demo decode demo --context 1024 --batch 1,8
       bench prefill_demo prefill demo --tokens 3000
-      # All 43 layers with 3-bit experts take 113 GiB; 24 of them fit an 80 GB card.
+      # All 43 layers with 3-bit experts take 113 GiB; 24 of them fit in an 80 GB GPU.
       memory=$("$bin/dsv4" inspect device --json | grep -o '"memory_bytes":[0-9]*' | head -n 1 | cut -d: -f2)
       layers=()
       [ "${memory:-0}" -gt 130000000000 ] || layers=(--layers 24)
@@ -144,12 +144,12 @@ for step in "${steps[@]}"; do
       count "bench ops" $? "$out/ops.log"
       ;;
     peer)
-      # With the package that step python built.
+      # Uses the package built by step python.
       PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_sparse_mla.py \
         --out "$out/peer_sparse_mla.json" >"$out/peer.log" 2>&1
       count_or_skip peer $? "$out/peer.log"
       ;;
-    *) echo "gpu_check: no step $step" >&2; exit 2 ;;
+    *) echo "gpu_check: unknown step $step" >&2; exit 2 ;;
   esac
 done
 echo "$passed passed, $failed failed"

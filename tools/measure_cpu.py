@@ -3,7 +3,7 @@
 
     tools/measure_cpu.py [--build build/cpu] --name "2 cores of Xeon ..." --out bench/results/cpu.json
 
-Roofs (read bandwidth, f32 FMA) and op speeds come from dsv4_bench_cpu, in one run; the demo model's from
+Peaks (read bandwidth, f32 FMA) and op speeds come from one run of dsv4_bench_cpu; the demo model's from
 `dsv4 run demo --stats json` and `dsv4 eval logits --json`, median of several. Run it on an idle machine.
 """
 
@@ -68,7 +68,7 @@ def demo(binary, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build/cpu")
-    parser.add_argument("--name", required=True, help="the machine in words")
+    parser.add_argument("--name", required=True, help="description of the machine")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     binaries = Path(args.build) / "bin"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Quantizes the demo model in every way of the table and measures what it cost; tools/quality_page.py makes the page.
+"""Quantizes the demo model in every way of the table and measures the loss; tools/quality_page.py makes the page.
 
     tools/measure_quality.py --out bench/results/quality_demo.json [--build build/cpu] [--prompts 100]
 
 Each row is one `dsv4 quantize`, one `dsv4 eval kld` against the official model's logits on the held-out text, and one
-`dsv4 eval needle`. Logits are compared in exact numerics, where nothing but the weights differs; recall is in official
-numerics, as models are used. About two minutes a row on 2 idle cores, 0.3 GB of temporary files. Numbers do not depend on
-the machine beyond what its SIMD width does to sums.
+`dsv4 eval needle`. Logits are compared in exact numerics, where only the weights differ; recall is in official
+numerics, the mode in normal use. About two minutes per row on 2 idle cores, 0.3 GB of temporary files. Numbers do not depend on
+the machine, except for its SIMD width, which affects sums.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import quality_page
 
 TEXT = "tests/golden/demo/heldout.txt"
 DISTANCES = (1000, 3000)
-# (experts, dense, scales). The rows with nf show the other codebook.
+# (experts, dense, scales). The rows with nf use the other codebook.
 ROWS = [("keep", "keep", "search"), ("k4-e2m1", "keep", "search"),
         *((experts, "keep", scales) for experts in ("k5-bnf", "k4-bnf", "k3-bnf", "k2-bnf") for scales in ("reference", "search")),
         *((experts, "keep", "search") for experts in ("k5-nf", "k4-nf", "k3-nf", "k2-nf")),
@@ -55,7 +55,7 @@ class Measure:
         ledger = json.loads((out / "quantization_ledger.json").read_text())
         # [name, format, elements, bytes, SQNR or null, largest error]
         changed = [w for w in ledger["weights"] if w[1].startswith("k")]
-        if not changed:  # the source as it is: its experts
+        if not changed:  # the unchanged source: use its experts
             changed = [w for w in ledger["weights"] if ".ffn.experts." in w[0]]
         lossy = [w[4] for w in changed if w[4] is not None]
         row = {"experts": experts, "dense": dense, "scales": scales,
@@ -89,7 +89,7 @@ def main():
               "command": f"tools/measure_quality.py --out {args.out} --prompts {args.prompts}", "prompts": args.prompts, **measured}
     Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
     for line in quality_page.broken_claims(result):
-        print(f"not as claimed: {line}", file=sys.stderr)
+        print(f"claim not confirmed: {line}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures `dsv4 quantize` on tensors of the real V4-Flash sizes and writes one JSON file.
+"""Measures `dsv4 quantize` on tensors of the actual V4-Flash sizes and writes one JSON file.
 
     tools/measure_quantize.py [--build build/cpu] [--experts k3 --dense fp8] [--layers 1] --out bench/results/quantize.json
 
@@ -66,7 +66,7 @@ def all_tensors(layers):
 
 
 def random_values(rng, dtype, count):
-    """Bytes that stand for weights of a plausible size, never NaN."""
+    """Bytes that decode to weights of plausible magnitude, never NaN."""
     if dtype == "F8_E8M0":
         return rng.integers(117, 122, count, dtype=np.uint8)
     if dtype == "F8_E4M3":
@@ -79,7 +79,7 @@ def random_values(rng, dtype, count):
 
 
 def write_shard(path, tensors, rng):
-    """One safetensors file, tensor by tensor, so that this script stays small too."""
+    """One safetensors file, tensor by tensor, so that this script needs little memory, too."""
     tensors = sorted(tensors, key=lambda t: -ITEM[t[1]])
     header, begin = {}, 0
     for name, dtype, shape in tensors:
@@ -109,7 +109,7 @@ def write_config(folder, layers):
 
 
 def make_checkpoint(folder, layers):
-    """Two shards, as a download has many: what stands outside the layers, and the layers."""
+    """Two shards, as downloads are sharded: the tensors outside the layers, and the layers."""
     rng = np.random.default_rng(1)
     folder.mkdir()
     write_config(folder, layers)
@@ -127,7 +127,7 @@ def make_checkpoint(folder, layers):
 
 
 def convert(binary, source, out, flags):
-    """Runs the converter; its report, and the peak of resident memory as the system counted it."""
+    """Runs the converter; returns its report and the peak resident memory reported by the system."""
     process = subprocess.Popen([binary, "quantize", str(source), "-o", str(out), "--json", *flags],
                                stdout=subprocess.PIPE, text=True)
     report = process.stdout.read()
@@ -151,7 +151,7 @@ def main():
     parser.add_argument("--experts", default="k3")
     parser.add_argument("--dense", default="keep")
     parser.add_argument("--scales", default="search")
-    parser.add_argument("--folder", help="where the temporary folder goes")
+    parser.add_argument("--folder", help="parent of the temporary folder")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     flags = ["--experts", args.experts, "--dense", args.dense, "--scales", args.scales]

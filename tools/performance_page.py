@@ -31,7 +31,7 @@ def label(name):
 
 
 def weight_rate(row, threads):
-    """Weights multiplied per second and core; for many tokens a weight is decoded once, and the number says nothing."""
+    """Weights multiplied per second and core; for many tokens a weight is decoded once, so the number is meaningless."""
     if shape(row["name"])["t"] != 1:
         return ""
     return f"{row['gflop_per_s'] / 2 / threads:.1f}e9"
@@ -55,7 +55,7 @@ def machine_section(result):
 
 
 def read_gpu(folder):
-    """{name: report} of one GPU's folder: decode_flash, prefill_flash, decode_demo, prefill_demo, ops."""
+    """{name: report} of a GPU's folder: decode_flash, prefill_flash, decode_demo, prefill_demo, ops."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
@@ -68,7 +68,7 @@ def thousands(tokens):
 
 
 def kernel_table(title, row, columns=14):
-    """Where the time of a step goes, kernel by kernel. Events around each launch cost some microseconds of their own."""
+    """Where the time of a step goes, kernel by kernel. Events around each launch add some microseconds."""
     kernels = row["kernels"]
     total = sum(kernel["us"] for kernel in kernels)
     lines = [f"{title}: {sum(k['launches'] for k in kernels)} launches, {total / 1000:.1f} ms in sum", "",
@@ -105,7 +105,7 @@ def memory_rows(report):
 
 
 def gpu_ops(gpu):
-    """ops.json, and for an op whose kernels are newer a run of its own, ops_OP.json."""
+    """ops.json, and ops_OP.json for an op whose kernels were measured later."""
     alone = {name.removeprefix("ops_"): report for name, report in gpu.items() if name.startswith("ops_")}
     lines = op_table("", gpu["ops"], leave_out=alone)
     for op, report in alone.items():
@@ -191,7 +191,7 @@ def gpu_readme(gpus):
 
 
 def ratio_rows(gpu):
-    """Ratios to the peer of one GPU: the smallest, the median and the largest, with their cases."""
+    """Ratios to the peer on one GPU: the smallest, the median and the largest, with their cases."""
     rows = sorted((r for r in gpu["peer_sparse_mla"]["results"] if r["ratio"] is not None), key=lambda r: r["ratio"])
     for name, r in (("smallest", rows[0]), ("median", rows[len(rows) // 2]), ("largest", rows[-1])):
         yield (f"| {gpu['decode_flash']['device']} | {name} of {len(rows)} | {r['case']} | {in_unit(r['theirs'], r['unit'])} | "
@@ -199,7 +199,7 @@ def ratio_rows(gpu):
 
 
 def page(results, gpus, pages):
-    """One screen: ratios and shares. What they come from is in the pages by machine."""
+    """One screen: ratios and shares. The underlying numbers are in the page of each machine."""
     lines = ["# Performance", "", MADE + " A share is of a peak measured in the same run; a ratio compares two programs in one run, or with a "
              "table of published times where the peer was not installed. All tables:", "",
              *(f"* [{title}](performance/{name})" for name, title in pages), ""]

@@ -1,4 +1,4 @@
-"""What performance_page.py and decode_step_page.py make of small reports, and of the committed ones. Run: python3 FILE."""
+"""Output of performance_page.py and decode_step_page.py for small reports and for the committed ones. Run: python3 FILE."""
 
 import unittest
 
@@ -17,7 +17,7 @@ class PeerSection(unittest.TestCase):
         return performance_page.peer_section({"peer": peer, "source": "a table", "targets": "issue 5", "calls": 20,
                                               "results": list(results)})
 
-    def test_table_stands_in(self):
+    def test_table_replaces_a_missing_peer(self):
         lines = self.lines("table", result())
         self.assertIn("| Flash b1 | 12.3 us (table) | 8.0 us | 1.53 | 8.0 us | 6.5 us |", lines)
         self.assertIn("`flash_mla` was not installed", lines[2])
@@ -28,7 +28,7 @@ class PeerSection(unittest.TestCase):
         self.assertIn("| Flash b1 | 225 TFLOPS (measured) | 300 TFLOPS | 1.33 | 340 TFLOPS | 390 TFLOPS |", lines)
         self.assertIn("`flash_mla` ran in the same run", lines[2])
 
-    def test_what_is_not_known_stays_empty(self):
+    def test_unknown_values_stay_empty(self):
         unknown = result(peer=None, theirs=None, ratio=None, minimum=None, aim=None)
         self.assertIn("| Flash b1 |  | 8.0 us |  |  |  |", self.lines("table", unknown))
         self.assertIn("| Flash b1 |  | 8.0 us |  | as h64 |  |", self.lines("table", {**unknown, "note": "as h64"}))
@@ -56,7 +56,7 @@ class DecodeStep(unittest.TestCase):
     def gpu(self):
         return performance_page.read_gpu(ROOT / "bench/results/gpu-h200")
 
-    def test_shapes_give_the_bytes_that_the_engine_counted(self):
+    def test_bytes_from_shapes_match_the_engine(self):
         for row in self.gpu()["decode_flash"]["results"]:
             counted = row["weight_bytes"] + row["cache_bytes"]
             self.assertAlmostEqual(decode_step_page.step_bytes(row["batch"], row["context"]) / counted, 1, places=6)
@@ -69,12 +69,12 @@ class DecodeStep(unittest.TestCase):
         self.assertEqual(rows, ["| a | 10 | 0.2 | 87.0 us | 0.87 ms | 87 % |",
                                 "| experts_quantize | 90 | 2.1 | 1.4 us | 0.13 ms | 13 % |"])
 
-    def test_floor_grows_with_the_experts_that_are_read(self):
+    def test_floor_grows_with_distinct_experts(self):
         self.assertEqual(decode_step_page.distinct(1), 6)
         self.assertAlmostEqual(decode_step_page.distinct(32), 136.1, places=1)
         self.assertLess(decode_step_page.distinct(10000), 256.0001)
 
-    def test_only_a_gpu_that_ran_all_layers_has_a_section(self):
+    def test_sections_only_for_gpus_that_ran_all_layers(self):
         gpu = self.gpu()
         self.assertIn("### NVIDIA H200", decode_step_page.block([gpu]))
         gpu["decode_flash"]["layers"] = 24

@@ -2,7 +2,7 @@
 """The tables of docs/quality.md from bench/results/quality_*.json. Numbers are never typed by hand.
 
     tools/quality_page.py            rewrites them
-    tools/quality_page.py --check    exit 1 when they are not up to date, or do not show what the page says of them
+    tools/quality_page.py --check    exit 1 when they are not up to date, or contradict the page
 """
 
 import json
@@ -14,7 +14,7 @@ PAGE = "docs/quality.md"
 
 
 def broken_claims(result):
-    """What the page says in words and the numbers do not show."""
+    """Claims of the page that the numbers do not support."""
     experts = {(row["experts"], row["scales"]): row for row in result["rows"] if row["dense"] == "keep"}
     for name in ("keep", "k4-e2m1"):
         row = experts[name, "search"]
@@ -64,7 +64,7 @@ def main():
     text = "\n\n".join(map(table, results)) or "Not measured yet."
     broken = [line for result in results for line in broken_claims(result)]
     for line in broken:
-        print(f"{PAGE} says, and the measurement does not show: {line}", file=sys.stderr)
+        print(f"claim of {PAGE} not supported by the measurement: {line}", file=sys.stderr)
     sys.exit(settle({PAGE: between_marks(PAGE, "measured", text)}, "tools/quality_page.py") or bool(broken))
 
 

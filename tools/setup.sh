@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that dsv4 needs, only those that are missing.
 #
-#   tools/setup.sh          what building and running needs
-#   tools/setup.sh check    also what ./check needs (tools/check_python.sh fetches three Python packages by itself)
-#   tools/setup.sh clang    also what ./check --sanitize, --fuzz and --tidy need
+#   tools/setup.sh          packages for building and running
+#   tools/setup.sh check    also packages for ./check (tools/check_python.sh installs three Python packages itself)
+#   tools/setup.sh clang    also packages for ./check --sanitize, --fuzz and --tidy
 
 set -euo pipefail
 

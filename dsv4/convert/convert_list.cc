@@ -16,8 +16,8 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// Runs of digits compare as numbers: shorter is smaller, leading zeros aside (official names have
-// none; with them the order is still strict, by the text).
+// Runs of digits compare as numbers: shorter is smaller, except for leading zeros (official names
+// have none; with them the order is still strict, by the text).
 bool natural_less(std::string_view a, std::string_view b) {
   size_t i = 0, j = 0;
   while (i < a.size() && j < b.size()) {
@@ -40,7 +40,7 @@ TensorMeta meta_of(DType dtype, std::initializer_list<int64_t> shape) {
   return TensorMeta::contiguous(dtype, shape);
 }
 
-// What the tensors of a source weight say about it.
+// The properties of a source weight, derived from its tensors.
 struct SourceWeight {
   bool readable = false;
   WeightFormat format = WeightFormat::kF32;
@@ -117,7 +117,7 @@ class Source {
   const StoredTensors& stored_;
 };
 
-// The codebook that stands behind a plain kK.
+// Resolves a kK without a codebook to its default codebook.
 Target resolved(Target target, WeightFormat source) {
   if (target.kind != Target::Kind::kKbit || target.book != Target::Book::kDefault) return target;
   target.book =
@@ -131,19 +131,19 @@ bool already(const SourceWeight& w, const Target& target) {
          (target.kind == Target::Kind::kBF16 && w.format == WeightFormat::kBF16);
 }
 
-// Why a weight cannot become what the recipe asks; empty: it can.
+// Why a weight cannot be converted as the recipe requires; empty if it can.
 std::string obstacle(const SourceWeight& w, const WeightName& id, const Target& target,
                      int64_t o_groups) {
-  if (!w.readable) return "not in a format that can be read";
+  if (!w.readable) return "not in a readable format";
   if (target.kind == Target::Kind::kKbit) {
     if (w.k % kKbitBlock != 0) return fmt::format("k={} is not a multiple of {}", w.k, kKbitBlock);
     if (w.format == WeightFormat::kKbit && w.bits == target.bits)
-      return fmt::format("is k-bit with {} bits already", w.bits);
+      return fmt::format("is already k-bit with {} bits", w.bits);
   }
   if (target.kind == Target::Kind::kFp8 && id.part == WeightPart::kAttention && id.leaf == "wo_a" &&
       o_groups > 1 && w.n / o_groups % kFp8BlockSize != 0)
-    return fmt::format("groups of {} rows do not hold whole fp8 blocks of {}", w.n / o_groups,
-                       kFp8BlockSize);
+    return fmt::format("groups of {} rows are not a multiple of the fp8 block size {}",
+                       w.n / o_groups, kFp8BlockSize);
   return "";
 }
 
@@ -166,7 +166,7 @@ void copy_tensors(const StoredTensors& stored, const std::vector<std::string>& n
   for (const std::string& tensor : names) {
     const TensorMeta& meta = stored.at(tensor);
     item->source_bytes += meta.bytes();
-    // Slices of stacked experts have the strides of the stack; a file has none.
+    // Slices of stacked experts have the strides of the stack; in a file they are contiguous.
     item->tensors.push_back(
         {tensor, TensorMeta::contiguous(
                      meta.dtype, std::span(meta.shape.data(), static_cast<size_t>(meta.rank)))});
@@ -210,7 +210,7 @@ OutputItem kept_item(const StoredTensors& stored, const OutputItem& item, std::s
 
 ConvertList convert_list(const StoredTensors& stored, const Recipe& recipe, int64_t o_groups) {
   ConvertList list;
-  std::set<std::string> taken;  // by a weight
+  std::set<std::string> taken;  // tensors that belong to a weight
   std::set<const Rule*> followed;
   const Source source(stored);
   for (const auto& [tensor, meta] : stored) {

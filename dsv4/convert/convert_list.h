@@ -1,12 +1,13 @@
-// What a recipe makes of a checkpoint, tensor by tensor, from names, dtypes and shapes alone. The
-// quantizer writes this list and the memory plan adds it up, so the two cannot disagree.
+// What a recipe converts each tensor of a checkpoint into, from names, dtypes and shapes alone. The
+// quantizer writes this list and the memory plan sums it, so the two cannot disagree.
 //
 //   f32, bf16, f16   P.weight [n, k]
 //   fp8              P.weight [n, k] F8_E4M3, P.scale [ceil(n/128), ceil(k/128)] F8_E8M0
 //   k-bit            P.weight [n, k/32, K] I32, P.scale [n, k/32] U8, P.codebook [2^K] F32,
 //                    P.scale_2 [] F32
 //
-// Nothing is dropped silently: a weight whose rule cannot be followed stays as it is and says why.
+// Nothing is dropped silently: a weight whose rule cannot be applied is kept as it is, with the
+// reason.
 
 #pragma once
 
@@ -20,23 +21,23 @@
 
 namespace dsv4 {
 
-using StoredTensors = std::map<std::string, TensorMeta>;  // under official names
+using StoredTensors = std::map<std::string, TensorMeta>;  // official name -> meta
 
 struct OutputTensor {
   std::string name;
   TensorMeta meta;
 };
 
-// One weight with all that belongs to it, or one other tensor. It is written into one file.
+// One weight with all of its tensors, or one other tensor. An item is written into one file.
 struct OutputItem {
   std::string name;  // the prefix of a weight ("layers.0.attn.wq_a"), or a tensor's name
   bool is_weight = false;
-  WeightName id;  // part kOther unless it is a weight that recipes can name
-  WeightFormat source = WeightFormat::kF32;  // of a weight
+  WeightName id;                             // part is kOther unless recipes can name the weight
+  WeightFormat source = WeightFormat::kF32;  // weights only
   int source_bits = 0;                       // kKbit
-  int64_t n = 0, k = 0;                      // of a weight: its logical shape
-  Target target;     // what will be done; kKeep copies; kKbit has its codebook resolved
-  std::string kept;  // why the recipe's wish was not followed; empty: it was
+  int64_t n = 0, k = 0;                      // weights only: the logical shape
+  Target target;     // the conversion; kKeep copies; for kKbit the codebook is resolved
+  std::string kept;  // why the recipe's rule was not applied; empty if it was
   int64_t source_bytes = 0;
   std::vector<OutputTensor> tensors;
 
@@ -51,10 +52,10 @@ struct OutputItem {
 struct ConvertList {
   std::vector<OutputItem> items;  // names in natural order: layers.2 before layers.10
   int64_t source_bytes = 0, bytes = 0;
-  std::vector<std::string> idle;  // `where` of the rules that no weight followed
+  std::vector<std::string> idle;  // `where` of the rules that no weight matched
 };
 
-// `o_groups` is the config's: the groups of wo_a must hold whole blocks of fp8 scales.
+// `o_groups` is the config's: the groups of wo_a must be a multiple of the fp8 block size.
 ConvertList convert_list(const StoredTensors& stored, const Recipe& recipe, int64_t o_groups = 1);
 
 // The same item without conversion: the tensors of the source. For a lossless import whose scales

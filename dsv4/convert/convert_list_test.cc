@@ -52,7 +52,7 @@ ConvertList convert(const std::string& recipe, int64_t o_groups = 1) {
   return convert_list(every_format(), parse_recipe(recipe, "r"), o_groups);
 }
 
-TEST(ConvertList, WithoutRulesEverythingIsKept) {
+TEST(ConvertList, KeepsEverythingWithoutRules) {
   const ConvertList list = convert("");
   int64_t bytes = 0;
   size_t num_tensors = 0;
@@ -114,33 +114,33 @@ TEST(ConvertList, PlainK4IsLosslessOnMxfp4Only) {
   EXPECT_FALSE(item(named, "layers.0.attn.wq_a").lossless_import());
 }
 
-TEST(ConvertList, KeptWeightsSayWhy) {
+TEST(ConvertList, KeptWeightsHaveAReason) {
   const ConvertList list = convert("attn k3\nexperts k3");
   EXPECT_EQ(item(list, "layers.0.attn.wkv").kept, "k=40 is not a multiple of 32");
   EXPECT_EQ(tensors(item(list, "layers.0.attn.wkv")), ".weight [6, 40] F32");
-  EXPECT_EQ(item(list, "layers.10.ffn.experts.0.w2").kept, "is k-bit with 3 bits already");
-  EXPECT_EQ(item(list, "layers.10.ffn.experts.0.w3").kept, "not in a format that can be read");
+  EXPECT_EQ(item(list, "layers.10.ffn.experts.0.w2").kept, "is already k-bit with 3 bits");
+  EXPECT_EQ(item(list, "layers.10.ffn.experts.0.w3").kept, "not in a readable format");
   EXPECT_EQ(tensors(item(list, "layers.10.ffn.experts.0.w3")), ".weight [6, 32] I8");
   EXPECT_EQ(item(list, "layers.0.attn.wq_a").kept, "");
-  // To ask for what is there already is not an exception.
+  // A rule that requests the stored format is not an exception.
   EXPECT_EQ(item(convert("attn fp8"), "layers.0.attn.wq_a").kept, "");
   EXPECT_FALSE(item(convert("attn fp8"), "layers.0.attn.wq_a").converted());
   EXPECT_FALSE(item(convert("embed bf16"), "embed").converted());
 }
 
-TEST(ConvertList, GroupsOfTheOutputProjectionHoldWholeBlocks) {
+TEST(ConvertList, OutputProjectionGroupsAreAMultipleOfFp8Blocks) {
   EXPECT_TRUE(item(convert("attn fp8"), "layers.0.attn.wo_a").converted());
   EXPECT_EQ(item(convert("attn fp8", 2), "layers.0.attn.wo_a").kept,
-            "groups of 96 rows do not hold whole fp8 blocks of 128");
+            "groups of 96 rows are not a multiple of the fp8 block size 128");
   EXPECT_TRUE(item(convert("attn k3", 2), "layers.0.attn.wo_a").converted());
 }
 
-TEST(ConvertList, RulesThatNothingFollowedAreNamed) {
+TEST(ConvertList, ReportsUnmatchedRules) {
   const ConvertList list = convert("experts k2\nexperts k3\nhead k3\nexperts 7 k4\n");
   EXPECT_EQ(list.idle, (std::vector<std::string>{"r:1", "r:3", "r:4"}));
 }
 
-TEST(ConvertList, AnImportThatDoesNotFitGoesBackToItsSource) {
+TEST(ConvertList, ImportThatDoesNotFitIsKept) {
   const ConvertList list = convert("experts k4");
   const OutputItem back = kept_item(every_format(), item(list, "layers.2.ffn.experts.0.w1"), "why");
   EXPECT_EQ(tensors(back), ".weight [6, 32] I8, .scale [6, 2] F8_E8M0");

@@ -18,9 +18,9 @@ std::span<const std::byte> bytes_of(const ConstTensorView& view) {
   return {view.data, static_cast<size_t>(view.bytes())};
 }
 
-// The usual case, told from the scales alone: 19 powers of two in a row, none of them near the ends
-// of f32. What it does not see (scales of zero blocks do not count) import_mxfp4 does.
-bool surely_fits(const WeightView& source) {
+// The common case, decided from the scales alone: they span at most 19 powers of two, none near the
+// ends of f32. import_mxfp4 decides the rest (scales of all-zero blocks do not count there).
+bool scales_surely_fit(const WeightView& source) {
   constexpr uint8_t kLeast = 27, kMost = 227;
   uint8_t least = 255, most = 0;
   for (int64_t row = 0; row < source.n; ++row) {
@@ -32,7 +32,7 @@ bool surely_fits(const WeightView& source) {
   return least >= kLeast && most <= kMost && most - least <= 18;
 }
 
-// The last two tensors of a k-bit item.
+// Writes the last two tensors of a k-bit item.
 void write_tables(const Codebook& book, float scale2, const PieceSink& sink) {
   sink.write(2, 0, std::as_bytes(book.values()));
   sink.write(3, 0, std::as_bytes(std::span(&scale2, 1)));
@@ -62,7 +62,7 @@ TensorView WeightConverter::scratch(Buffer* buffer, DType dtype,
   return {meta, buffer->view().data};
 }
 
-// The rows as f32. A weight of one piece is asked for twice and widened once.
+// The rows as f32. A weight of a single piece is read twice but widened once.
 ConstTensorView WeightConverter::floats(const WeightView& source, Rows rows) {
   const int64_t n = rows.end - rows.begin;
   first_row_ = rows.begin;
@@ -124,7 +124,7 @@ WeightView WeightConverter::bf16(const ConstTensorView& x) {
   return {.format = WeightFormat::kBF16, .n = x.dim(0), .k = x.dim(1), .data = out};
 }
 
-WeightError WeightConverter::quantise(const WeightView& source, const OutputItem& item,
+WeightError WeightConverter::quantize(const WeightView& source, const OutputItem& item,
                                       const ConvertChoice& choice, const PieceSink& sink) {
   const bool is_kbit = item.target.kind == Target::Kind::kKbit;
   const float scale2 = is_kbit ? tensor_scale(source) : 1.f;
@@ -159,7 +159,7 @@ WeightError WeightConverter::import(const WeightView& source, const OutputItem& 
   const TensorView scales = scratch(&scales_, DType::kU8, {item.n, blocks});
   const ImportMxfp4Result result =
       import_mxfp4({.weight = source, .planes = planes, .scales = scales});
-  DSV4_CHECK(result.fits(), "{} does not fit: fit_mxfp4() was not asked", item.name);
+  DSV4_CHECK(result.fits(), "{} does not fit: import_obstacle() was not checked", item.name);
   sink.write(0, 0, bytes_of(planes));
   sink.write(1, 0, bytes_of(scales));
   write_tables(e2m1_codebook(), result.tensor_scale, sink);
@@ -169,19 +169,19 @@ WeightError WeightConverter::import(const WeightView& source, const OutputItem& 
 
 WeightError WeightConverter::convert(const WeightView& source, const OutputItem& item,
                                      const ConvertChoice& choice, const PieceSink& sink) {
-  DSV4_CHECK(item.converted(), "{} is kept", item.name);
+  DSV4_CHECK(item.converted(), "{} is not converted", item.name);
   loaded_ = nullptr;
   try {
     if (item.lossless_import()) return import(source, item, sink);
-    return quantise(source, item, choice, sink);
+    return quantize(source, item, choice, sink);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kBadInput) throw;
-    fail(e.code(), "{}, in the rows from {}: {}", item.name, first_row_, e.what());
+    fail(e.code(), "{}, in the piece from row {}: {}", item.name, first_row_, e.what());
   }
 }
 
-std::string WeightConverter::misfit(const WeightView& source) {
-  if (surely_fits(source)) return "";
+std::string WeightConverter::import_obstacle(const WeightView& source) {
+  if (scales_surely_fit(source)) return "";
   const int64_t blocks = source.k / kMxfp4Group;
   const ImportMxfp4Result result =
       import_mxfp4({.weight = source,

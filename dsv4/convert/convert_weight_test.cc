@@ -1,4 +1,4 @@
-// Pieces: a weight that takes many gives the bytes of one that takes one. Errors and the gain.
+// Tests that many pieces give the same bytes as one, and tests errors and the gain.
 
 #include "dsv4/convert/convert_weight.h"
 
@@ -51,7 +51,7 @@ Result convert(const WeightView& source, const std::string& format, int64_t piec
   return result;
 }
 
-TEST(ConvertWeight, PiecesDoNotShow) {
+TEST(ConvertWeight, BytesDoNotDependOnPieces) {
   Arena arena;
   Rng rng(11);
   for (const test::StoredAs& stored : test::kAllStored) {
@@ -65,14 +65,14 @@ TEST(ConvertWeight, PiecesDoNotShow) {
       EXPECT_EQ(one.consumed, source.bytes());
       EXPECT_EQ(many.consumed, source.bytes());
       EXPECT_EQ(one.tensors, many.tensors);
-      // Sums of the same numbers in another grouping.
+      // Sums of the same numbers, grouped differently.
       EXPECT_NEAR(one.error.noise, many.error.noise, 1e-12 * one.error.noise);
       EXPECT_EQ(one.error.gain, many.error.gain);
     }
   }
 }
 
-TEST(WeightErrors, SumsAreThoseOfTheDefinition) {
+TEST(WeightErrors, SumsMatchTheDefinition) {
   Arena arena;
   const TensorView x = arena.input(DType::kF32, {2, 3}), y = arena.input(DType::kF32, {2, 3});
   const float xs[] = {1, -2, 3, 0, 4, 0}, ys[] = {1, -1, 3, 0.5f, 4, 0};
@@ -95,7 +95,7 @@ TEST(WeightErrors, SumsAreThoseOfTheDefinition) {
   EXPECT_NEAR(error.sqnr_db().value(), 10 * std::log10(30 / left), 1e-12);
 }
 
-TEST(WeightErrors, NoGainWithoutASignal) {
+TEST(WeightErrors, GainIsOneWithoutSignal) {
   Arena arena;
   const TensorView x = arena.input(DType::kF32, {1, 2}), zero = arena.input(DType::kF32, {1, 2});
   std::fill_n(x.as<float>(), 2, 1.f);
@@ -114,8 +114,8 @@ ConstTensorView view_of(const std::string& bytes, DType dtype,
   return {TensorMeta::contiguous(dtype, shape), reinterpret_cast<const std::byte*>(bytes.data())};
 }
 
-// What a reader gets keeps the length of the source along the source, with searched scales; with
-// the reference's it is what the reference makes of it.
+// With searched scales the decoded weight keeps its projection on the source; with the reference's
+// scales it is what the reference produces.
 TEST(ConvertWeight, SearchedScalesDoNotShrinkTheWeight) {
   Arena arena;
   Rng rng(12);

@@ -31,7 +31,7 @@ uint8_t block_scale(float largest) {
   return std::max<uint8_t>(pow2ceil_ue8m0(largest / 448.f), 1);
 }
 
-// One block; false when it holds a value that is not finite.
+// Quantizes one block; false when it holds a value that is not finite.
 bool quantize_block(const QuantizeFp8Args& a, int64_t block_row, int64_t block_column) {
   const int64_t first_row = block_row * kBlock, last_row = std::min(first_row + kBlock, a.x.dim(0));
   const int64_t first = block_column * kBlock;
@@ -86,7 +86,7 @@ void round_rows_to_bf16(const ConstTensorView& x, const TensorView& out) {
   }
   if (finite) return;
   expect_finite(x);
-  fail(ErrorCode::kBadInput, "a value is beyond the range of bf16");
+  fail(ErrorCode::kBadInput, "a value exceeds the range of bf16");
 }
 
 }  // namespace dsv4

@@ -16,14 +16,14 @@
 namespace dsv4 {
 namespace {
 
-struct Quantised {
+struct Quantized {
   Buffer codes, scales;
   WeightView weight;
 };
 
-Quantised quantise(const ConstTensorView& x) {
+Quantized quantize(const ConstTensorView& x) {
   const int64_t n = x.dim(0), k = x.dim(1);
-  Quantised q{
+  Quantized q{
       Buffer(DType::kE4M3, {n, k}), Buffer(DType::kE8M0, {ceil_div(n, 128), ceil_div(k, 128)}), {}};
   quantize_fp8_blocks({.x = x, .codes = q.codes, .scales = q.scales});
   q.weight = {
@@ -39,10 +39,10 @@ Buffer random_matrix(int64_t n, int64_t k, uint64_t seed) {
   return x;
 }
 
-TEST(Fp8Blocks, ErrorIsHalfAStepOfTheLargestInTheBlock) {
+TEST(Fp8Blocks, ErrorIsAtMostHalfAStep) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {130, 257}, {256, 128}, {3, 500}}) {
     const Buffer x = random_matrix(n, k, static_cast<uint64_t>(n * 1000 + k));
-    const Quantised q = quantise(x);
+    const Quantized q = quantize(x);
     for (int64_t row = 0; row < n; ++row) {
       for (int64_t i = 0; i < k; ++i) {
         const double value = static_cast<double>(x.as<float>()[row * k + i]);
@@ -56,9 +56,9 @@ TEST(Fp8Blocks, ErrorIsHalfAStepOfTheLargestInTheBlock) {
   }
 }
 
-TEST(Fp8Blocks, TheScaleIsTheSmallestThatHoldsTheBlock) {
+TEST(Fp8Blocks, ScaleIsTheSmallestThatFits) {
   const Buffer x = random_matrix(256, 256, 5);
-  const Quantised q = quantise(x);
+  const Quantized q = quantize(x);
   for (int64_t block = 0; block < 4; ++block) {
     float largest = 0;
     for (int64_t i = 0; i < 128 * 128; ++i)
@@ -71,11 +71,12 @@ TEST(Fp8Blocks, TheScaleIsTheSmallestThatHoldsTheBlock) {
   }
 }
 
-TEST(Fp8Blocks, ExactWhereTheValuesAreCodes) {
+TEST(Fp8Blocks, RepresentableValuesAreExact) {
   Buffer x(DType::kF32, {1, 4});
-  const float values[] = {448.f * 0x1p-5f, -0x1p-5f, 0.f, 0x1p-14f};  // 2^-9 of the scale 2^-5
+  const float values[] = {448.f * 0x1p-5f, -0x1p-5f, 0.f,
+                          0x1p-14f};  // the last is 2^-9 times the scale 2^-5
   std::copy(std::begin(values), std::end(values), x.as<float>());
-  const Quantised q = quantise(x);
+  const Quantized q = quantize(x);
   EXPECT_EQ(*q.scales.as<uint8_t>(), 127 - 5);
   for (int i = 0; i < 4; ++i)
     EXPECT_EQ(weight_value(q.weight, 0, i), static_cast<double>(values[i]));
@@ -83,26 +84,26 @@ TEST(Fp8Blocks, ExactWhereTheValuesAreCodes) {
 
 TEST(Fp8Blocks, ZerosTinyAndHuge) {
   Buffer x(DType::kF32, {1, 3});
-  EXPECT_EQ(*quantise(x).scales.as<uint8_t>(), 127);
+  EXPECT_EQ(*quantize(x).scales.as<uint8_t>(), 127);
   x.as<float>()[1] = 0x1p-149f;
-  EXPECT_EQ(*quantise(x).scales.as<uint8_t>(), 1);
+  EXPECT_EQ(*quantize(x).scales.as<uint8_t>(), 1);
   x.as<float>()[1] = std::numeric_limits<float>::max();
-  const Quantised q = quantise(x);
+  const Quantized q = quantize(x);
   EXPECT_EQ(*q.scales.as<uint8_t>(), 127 + 120);  // 2^128 / 448 = 2^119.2
   EXPECT_NEAR(weight_value(q.weight, 0, 1) / 0x1p128, 1, 0x1p-4);
-  EXPECT_TRUE(quantise(Buffer(DType::kF32, {0, 128})).codes.view().numel() == 0);
+  EXPECT_TRUE(quantize(Buffer(DType::kF32, {0, 128})).codes.view().numel() == 0);
 }
 
-TEST(Fp8Blocks, NonFiniteValuesAreNamed) {
+TEST(Fp8Blocks, ReportsNonFiniteValues) {
   Buffer x(DType::kF32, {3, 200});
   x.as<float>()[2 * 200 + 150] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(test::error_of(ErrorCode::kBadInput, [&] { quantise(x); }), "row 2, column 150 is nan");
+  EXPECT_EQ(test::error_of(ErrorCode::kBadInput, [&] { quantize(x); }), "row 2, column 150 is nan");
   const Buffer out(DType::kBF16, {3, 200});
   EXPECT_EQ(test::error_of(ErrorCode::kBadInput, [&] { round_rows_to_bf16(x, out); }),
             "row 2, column 150 is nan");
   x.as<float>()[2 * 200 + 150] = std::numeric_limits<float>::max();
   EXPECT_TRUE(test::says(test::error_of(ErrorCode::kBadInput, [&] { round_rows_to_bf16(x, out); }),
-                         "beyond the range of bf16"));
+                         "exceeds the range of bf16"));
 }
 
 TEST(Fp8Blocks, BF16RoundsToNearest) {

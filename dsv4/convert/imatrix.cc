@@ -17,7 +17,7 @@ void check_vector(const std::string& name, const ConstTensorView& values, int64_
   for (int64_t i = 0; i < k; ++i) {
     const float value = values.as<float>()[i];
     if (!(value >= 0) || !std::isfinite(value))
-      fail(ErrorCode::kBadInput, "{}: {}: value {} is {}: want finite values from 0", what,
+      fail(ErrorCode::kBadInput, "{}: {}: value {} is {}: want finite values >= 0", what,
            quotable(name), i, value);
   }
 }
@@ -30,7 +30,7 @@ ImatrixUse check_imatrix(const std::map<std::string, ConstTensorView>& imatrix,
   std::set<std::string_view> known;
   for (const OutputItem& item : list.items) {
     if (item.is_weight) known.insert(item.name);
-    // A lossless import has nothing to choose.
+    // A lossless import has no scales to search.
     if (item.target.kind != Target::Kind::kKbit || item.lossless_import()) continue;
     const auto at = imatrix.find(item.name);
     if (at == imatrix.end()) {

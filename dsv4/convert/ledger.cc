@@ -15,13 +15,13 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kVersion = 1;
-constexpr size_t kMaxBytes = size_t{256} << 20;  // Pro's has about 10 MB
+constexpr size_t kMaxBytes = size_t{256} << 20;  // Pro's ledger has about 10 MB
 
 Json optional_number(const std::optional<double>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-// Four decimals say all there is, and keep the file small.
+// Rounding to a few decimals loses nothing that matters and keeps the file small.
 double rounded(double value, double steps) {
   return std::round(value * steps) / steps;
 }
@@ -37,7 +37,7 @@ Json totals_json(const Ledger& ledger) {
   return totals;
 }
 
-// Within 2^38, so that the sums of all rows of the largest file stay within 64 bits.
+// At most 2^38, so that the sums over the largest file fit in 64 bits.
 int64_t size_of(const Json& value, const std::string& weight) {
   constexpr int64_t kLargest = int64_t{1} << 38;
   if (!value.is_number_integer() || value > kLargest || value < 0)
@@ -54,7 +54,7 @@ Json object_of(const Json& ledger, const char* key) {
 
 Ledger ledger_of(const Json& json) {
   if (json.at("version") != kVersion)
-    throw std::invalid_argument(fmt::format("version {}, this program reads {}",
+    throw std::invalid_argument(fmt::format("version is {}, this program reads {}",
                                             quotable(json.at("version").dump()), kVersion));
   Ledger ledger{.tool = json.at("tool").get<std::string>(),
                 .source = object_of(json, "source"),
@@ -111,7 +111,7 @@ std::string to_text(const Ledger& ledger) {
   const auto dump = [](const Json& json) {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace);
   };
-  // One line per weight: a person can read it, and a tool can diff it.
+  // One line per weight: readable, and easy to diff.
   std::string text = fmt::format(
       "{{\"version\": {},\n\"tool\": {},\n\"source\": {},\n\"output\": {},\n\"options\": {},\n"
       "\"totals\": {},\n",
@@ -145,7 +145,7 @@ Ledger parse_ledger(std::string_view text, const std::string& what) {
 
 std::optional<Ledger> read_ledger(const std::string& folder) {
   const std::string path = ledger_path(folder);
-  std::error_code ignored;  // what cannot be looked at is as good as absent
+  std::error_code ignored;  // an inaccessible file counts as absent
   if (!std::filesystem::exists(path, ignored)) return std::nullopt;
   return parse_ledger(read_text_file(path, kMaxBytes), path);
 }

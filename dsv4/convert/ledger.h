@@ -1,6 +1,6 @@
-// quantization_ledger.json of a converted checkpoint: what every weight became, how exact it is,
-// and what evaluations of the whole model found. Holds nothing of the day or the machine, so the
-// same command writes the same bytes.
+// quantization_ledger.json of a converted checkpoint: the format and the error of every weight, and
+// the results of evaluations of the whole model. Holds no date and no machine name, so the same
+// command writes the same bytes.
 //
 //   {"version": 1, "tool": "dsv4 0.1.0",
 //    "source": {"name": FOLDER, "tensors": N, "bytes": B}, "output": {"tensors": N, "bytes": B},
@@ -40,7 +40,7 @@ struct LedgerWeight {
 struct LedgerTotal {
   int64_t weights = 0, elements = 0, bytes = 0;
   int64_t exact = 0;                   // weights without loss
-  std::optional<double> mean_sqnr_db;  // over the others
+  std::optional<double> mean_sqnr_db;  // over the other weights
 
   double bits() const {
     return elements == 0 ? 0 : 8. * static_cast<double>(bytes) / static_cast<double>(elements);
@@ -58,7 +58,7 @@ struct Ledger {
   std::vector<LedgerException> exceptions;
   nlohmann::json evals = nlohmann::json::array();
 
-  // By part of the model (weight_name.h).
+  // Keyed by part of the model (weight_name.h).
   std::map<std::string, LedgerTotal> totals() const;
 };
 
@@ -66,9 +66,9 @@ std::string to_text(const Ledger& ledger);
 // `what` names the text in errors (kBadInput).
 Ledger parse_ledger(std::string_view text, const std::string& what);
 
-// Of a model folder; nothing when it has none.
+// The ledger of a model folder; nullopt when it has none.
 std::optional<Ledger> read_ledger(const std::string& folder);
-// Appends to "evals" and replaces the file at once. kBadInput when the folder has no ledger.
+// Appends to "evals" and replaces the file atomically. kBadInput when the folder has no ledger.
 void append_eval(const std::string& folder, const nlohmann::json& eval);
 
 nlohmann::json to_json(const LedgerWeight& weight);

@@ -60,17 +60,17 @@ TEST(Ledger, EvalsAreAppended) {
   ASSERT_TRUE(ledger.has_value());
   EXPECT_EQ(ledger->evals, nlohmann::json::parse(R"([{"kld": 0.5}, {"kld": 0.25}])"));
   EXPECT_EQ(ledger->weights.size(), 4u);
-  EXPECT_EQ(folder.list().size(), 1u) << "a temporary file was left";
+  EXPECT_EQ(folder.list().size(), 1u) << "a temporary file remains";
 }
 
-TEST(Ledger, WhatIsWrongIsOneLine) {
+TEST(Ledger, ErrorsAreOneLine) {
   const std::string good = to_text(small_ledger());
   const auto with = [&](std::string_view from, std::string_view to) {
     std::string text = good;
     text.replace(text.find(from), from.size(), to);
     return error_of(ErrorCode::kBadInput, [&] { parse_ledger(text, "l.json"); });
   };
-  EXPECT_TRUE(says(with("\"version\": 1", "\"version\": 2"), "l.json: version 2"));
+  EXPECT_TRUE(says(with("\"version\": 1", "\"version\": 2"), "l.json: version is 2"));
   EXPECT_TRUE(says(with("\"evals\": []", "\"evals\": 3"), "l.json: "));
   EXPECT_TRUE(says(with("{\"bytes\":1000", "{\"bytes\":"), "parse error"));
   EXPECT_TRUE(says(with("\"k3-bnf\",1024", "\"k3-bnf\",-1"), "experts.0.w1: -1 is not a size"));
@@ -78,7 +78,7 @@ TEST(Ledger, WhatIsWrongIsOneLine) {
   EXPECT_TRUE(says(with("\"source\": {", "\"source\": 1, \"x\": {"), "source is not an object"));
 }
 
-TEST(Ledger, OfFlashSize) {
+TEST(Ledger, HandlesFlashSize) {
   Ledger ledger = small_ledger();
   for (int i = 0; i < 69187; ++i)
     ledger.weights.push_back({fmt::format("layers.{}.ffn.experts.{}.w1", i % 43, i / 43), "k3-bnf",

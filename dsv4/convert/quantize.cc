@@ -25,10 +25,10 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kTool = "dsv4 " DSV4_VERSION;
-// Pages of the source that may be in memory at a time.
+// Bytes of source pages that may stay in memory at a time.
 constexpr int64_t kReleaseBytes = int64_t{256} << 20;
 
-// Changes when a file is replaced, without reading its data.
+// Identifies a version of a file without reading its data.
 std::string file_stamp(const std::string& path) {
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
@@ -63,7 +63,7 @@ Codebook codebook_of(const Target& target, const std::map<std::string, Codebook>
   }
 }
 
-// User codebooks by their name in the recipe; the same file may not serve two K.
+// User codebooks by their name in the recipe; one file cannot be used for two K.
 std::map<std::string, Codebook> read_codebooks(const Recipe& recipe) {
   std::map<std::string, Codebook> books;
   for (const Rule& rule : recipe.rules) {
@@ -91,7 +91,7 @@ class Quantizer {
     if (!options_.imatrix.empty()) open_imatrix();
     count_totals();
     WorkFolder folder(options_.out, job(), options_.restart);
-    check_room(folder);
+    check_free_space(folder);
     for (const ShardPlan& shard : shards_) {
       Json record;
       if (folder.finished(shard.file, &record)) {
@@ -101,7 +101,7 @@ class Quantizer {
         folder.finish(shard.file, record);
       }
       add_record(record);
-      // Pieces counted about; whole shards count exactly.
+      // Counts of pieces are approximate; those of whole shards are exact.
       reached_bytes_ += source_bytes(shard);
       now_.bytes = reached_bytes_;
       now_.tensors += num_tensors(shard);
@@ -151,10 +151,10 @@ class Quantizer {
       result_.largest_tensor = std::max(result_.largest_tensor, meta.bytes());
     result_.shards = static_cast<int64_t>(shards_.size());
     result_.source_bytes = list_.source_bytes;
-    result_.idle_rules = list_.idle;
+    result_.unused_rules = list_.idle;
   }
 
-  // What must be the same for a finished shard to be of use.
+  // The properties that must match for a finished shard to be reused.
   WorkFolder::Job job() const {
     std::string books;
     for (const auto& [file, book] : codebooks_) {
@@ -169,8 +169,8 @@ class Quantizer {
             {"shard size", fmt::format("{}", options_.shard_bytes)}};
   }
 
-  // Better now than after an hour. What finished shards take is there already.
-  void check_room(const WorkFolder& folder) const {
+  // Checks early instead of failing after an hour. Finished shards already have their space.
+  void check_free_space(const WorkFolder& folder) const {
     int64_t need = list_.bytes;
     Json ignored;
     for (const ShardPlan& shard : shards_) {
@@ -181,26 +181,26 @@ class Quantizer {
     const fs::space_info space = fs::space(folder.model(), error);
     if (!error && static_cast<int64_t>(space.available) >= 0 &&
         static_cast<int64_t>(space.available) < need)
-      fail(ErrorCode::kIo, "{} needs {:.1f} GiB more, but {:.1f} GiB are free", folder.model(),
+      fail(ErrorCode::kIo, "{} needs {:.1f} GiB more, but only {:.1f} GiB are free", folder.model(),
            static_cast<double>(need) / (1 << 30), static_cast<double>(space.available) / (1 << 30));
   }
 
-  // The items of a shard, after a look at what only the data can say: scales of lossless imports
-  // that no E4M4 holds.
-  std::vector<OutputItem> settled_items(const ShardPlan& shard) {
+  // The items of a shard, after a check that needs the data: whether the scales of lossless imports
+  // fit E4M4.
+  std::vector<OutputItem> resolved_items(const ShardPlan& shard) {
     std::vector<OutputItem> items(list_.items.begin() + static_cast<ptrdiff_t>(shard.begin),
                                   list_.items.begin() + static_cast<ptrdiff_t>(shard.end));
     for (OutputItem& item : items) {
       if (!item.lossless_import()) continue;
-      std::string why = converter_.misfit(checkpoint_.weight(item.name, item.n, item.k));
-      note_read(item.source_bytes);
+      std::string why = converter_.import_obstacle(checkpoint_.weight(item.name, item.n, item.k));
+      count_read(item.source_bytes);
       if (!why.empty()) item = kept_item(stored_, item, std::move(why));
     }
     return items;
   }
 
   Json write_shard(const ShardPlan& shard, const std::string& path) {
-    const std::vector<OutputItem> items = settled_items(shard);
+    const std::vector<OutputItem> items = resolved_items(shard);
     std::vector<std::pair<std::string, TensorMeta>> tensors;
     for (const OutputItem& item : items) {
       for (const OutputTensor& tensor : item.tensors)
@@ -210,7 +210,7 @@ class Quantizer {
     AtomicFile file(path);
     file.write_at(0, std::as_bytes(std::span(layout.header)));
     Json record = {{"weights", Json::array()}, {"exceptions", Json::array()}};
-    size_t first = 0;  // tensor of the item at hand
+    size_t first = 0;  // first tensor of the current item
     for (const OutputItem& item : items) {
       const PieceSink sink = {
           .write =
@@ -256,12 +256,12 @@ class Quantizer {
 
   void consumed(int64_t bytes) {
     now_.bytes += bytes;
-    now_.fresh_bytes += bytes;
-    note_read(bytes);
+    now_.processed_bytes += bytes;
+    count_read(bytes);
     progress_(now_);
   }
 
-  void note_read(int64_t bytes) {
+  void count_read(int64_t bytes) {
     unreleased_ += bytes;
     if (unreleased_ < kReleaseBytes) return;
     checkpoint_.release_pages();
@@ -314,7 +314,7 @@ class Quantizer {
 QuantizeResult quantize(const QuantizeOptions& options,
                         const std::function<void(const QuantizeProgress&)>& progress) {
   if (options.scales == ScaleChoice::kReference && !options.imatrix.empty())
-    fail(ErrorCode::kBadInput, "an imatrix serves the search for scales: --scales search");
+    fail(ErrorCode::kBadInput, "an imatrix requires searched scales: --scales search");
   return Quantizer(options, progress).run();
 }
 

@@ -1,4 +1,4 @@
-// The whole way: a checkpoint folder in, a converted one out.
+// End to end: a checkpoint folder in, a converted one out.
 
 #include "dsv4/convert/quantize.h"
 
@@ -44,7 +44,7 @@ const LedgerWeight& entry(const Ledger& ledger, const std::string& name) {
   return ledger.weights.front();
 }
 
-// One weight in each stored format, under names that recipes know.
+// One weight in each stored format, under names that recipes recognize.
 struct Stored {
   const char* name;
   WeightFormat format;
@@ -92,7 +92,7 @@ class Quantize : public testing::Test {
   TempFolder folder_;
 };
 
-// The gain turns a noise share of D into D / (1 - D): 0.5 dB at K = 2, 0.1 at K = 3.
+// The gain turns a relative noise of D into D / (1 - D): 0.5 dB at K = 2, 0.1 at K = 3.
 double with_gain(double sqnr_db) {
   const double share = std::pow(10, -sqnr_db / 10);
   return -10 * std::log10(share / (1 - share));
@@ -104,10 +104,10 @@ TEST_F(Quantize, EveryStoredFormatToEveryTarget) {
   struct Case {
     const char* format;
     WeightFormat stored;
-    double least_db;  // of Gaussian weights
+    double least_db;  // for Gaussian weights
   };
-  // Spec lowbit.md 7.1: 9.8, 15.9, 22.2 and 28.4 dB; 42000 weights are good for 0.1 dB. fp8 rounds
-  // to 4 significant bits (31 dB), bf16 to 8 (55 dB).
+  // Spec lowbit.md 7.1: 9.8, 15.9, 22.2 and 28.4 dB; 42000 weights give 0.1 dB of precision. fp8
+  // rounds to 4 significant bits (31 dB), bf16 to 8 (55 dB).
   const Case cases[] = {{"k2", WeightFormat::kKbit, 9.5},      {"k3", WeightFormat::kKbit, 15.5},
                         {"k4-bnf", WeightFormat::kKbit, 21.8}, {"k5", WeightFormat::kKbit, 27.9},
                         {"fp8", WeightFormat::kFp8Block, 30},  {"bf16", WeightFormat::kBF16, 50}};
@@ -121,18 +121,18 @@ TEST_F(Quantize, EveryStoredFormatToEveryTarget) {
       const WeightView x = before.weight(stored.name, kRows, kColumns);
       const WeightView y = after.weight(stored.name, kRows, kColumns);
       EXPECT_EQ(y.format, c.stored);
-      const LedgerWeight& told = entry(result.ledger, stored.name);
-      EXPECT_EQ(told.elements, kRows * kColumns);
-      if (!told.sqnr_db) {  // kept, or nothing was lost
+      const LedgerWeight& recorded = entry(result.ledger, stored.name);
+      EXPECT_EQ(recorded.elements, kRows * kColumns);
+      if (!recorded.sqnr_db) {  // kept, or lossless
         EXPECT_EQ(sqnr_db(x, y), INFINITY);
         continue;
       }
       // Random bits as FP8 or F16 are spread over octaves, far from the codebook's Gaussian.
       const bool gaussian =
           stored.format == WeightFormat::kF32 || stored.format == WeightFormat::kBF16;
-      EXPECT_GT(*told.sqnr_db, with_gain(gaussian ? c.least_db : c.least_db / 2.5));
-      // The ledger compares f32, weight_value() f64.
-      EXPECT_NEAR(*told.sqnr_db, sqnr_db(x, y), 0.01);
+      EXPECT_GT(*recorded.sqnr_db, with_gain(gaussian ? c.least_db : c.least_db / 2.5));
+      // The ledger compares in f32, weight_value() in f64.
+      EXPECT_NEAR(*recorded.sqnr_db, sqnr_db(x, y), 0.01);
     }
     EXPECT_TRUE(result.ledger.exceptions.empty());
     EXPECT_EQ(to_text(*read_ledger(out(c.format))), to_text(result.ledger));
@@ -144,7 +144,7 @@ TEST_F(Quantize, Mxfp4ImportIsExactAndMisfitsAreKept) {
   source.weight("layers.0.ffn.experts.0.w1", WeightFormat::kMxfp4, 40, 96);
   source.weight("layers.0.ffn.experts.0.w2", WeightFormat::kMxfp4, 3, 64);
   source.weight("layers.0.ffn.experts.0.w3", WeightFormat::kMxfp4, 3, 64);
-  // Spread over 20 octaves, and a NaN.
+  // Scales spread over 20 octaves, and a NaN.
   const auto change = [&](std::initializer_list<uint8_t> scales) {
     const TensorView bytes = source.buffer(DType::kE8M0, {3, 2});
     std::fill_n(bytes.as<uint8_t>(), 6, uint8_t{120});
@@ -191,14 +191,14 @@ TEST_F(Quantize, Mxfp4ImportIsExactAndMisfitsAreKept) {
   }
 }
 
-TEST_F(Quantize, NamesOfTheSourceDoNotMatter) {
+TEST_F(Quantize, ResultDoesNotDependOnNaming) {
   convert("tests/golden/hf/mixed", out("a"), "experts k3\nattn k4");
   convert("tests/golden/hf/mixed_hf", out("b"), "experts k3\nattn k4");
   EXPECT_EQ(folder_bytes(out("a")).at("model.safetensors"),
             folder_bytes(out("b")).at("model.safetensors"));
 }
 
-TEST_F(Quantize, SidesOfTheResult) {
+TEST_F(Quantize, WritesSideFiles) {
   const std::string source = write_every_format(folder_);
   const QuantizeResult result = convert(source, out(), "experts k3\nhead k2 # none\n");
   std::vector<std::string> files;
@@ -212,11 +212,11 @@ TEST_F(Quantize, SidesOfTheResult) {
   EXPECT_EQ(config.at("quantization_config").at("recipe"), "experts k3\nhead k2 # none\n");
   EXPECT_EQ(load_config(out() + "/config.json").num_layers,
             load_config(source + "/config.json").num_layers);
-  EXPECT_EQ(result.idle_rules, std::vector<std::string>{"r:2"});
+  EXPECT_EQ(result.unused_rules, std::vector<std::string>{"r:2"});
   EXPECT_EQ(SafetensorsFile(out() + "/model.safetensors").num_copied(), 0u) << "misaligned";
 }
 
-TEST_F(Quantize, ShardsHoldTheSame) {
+TEST_F(Quantize, ResultDoesNotDependOnSharding) {
   const std::string source = write_every_format(folder_);
   const std::string recipe = "experts k2\nattn k5";
   convert(source, out("one"), recipe);
@@ -230,7 +230,7 @@ TEST_F(Quantize, ShardsHoldTheSame) {
     EXPECT_EQ(std::memcmp(other.data, stored.view.data, static_cast<size_t>(other.bytes())), 0)
         << name;
   }
-  // A converted checkpoint is a source like any other.
+  // A converted checkpoint can be converted again.
   convert(out("many"), out("again"), "attn fp8");
   const Checkpoint again = Checkpoint::open(out("again"));
   EXPECT_EQ(again.weight("layers.0.attn.wkv", kRows, kColumns).format, WeightFormat::kFp8Block);
@@ -238,7 +238,7 @@ TEST_F(Quantize, ShardsHoldTheSame) {
 
 struct Stop {};
 
-TEST_F(Quantize, AnInterruptAnywhereChangesNoByte) {
+TEST_F(Quantize, ResumesAfterAnyInterrupt) {
   const std::string source = write_every_format(folder_);
   QuantizeOptions options{.source = source,
                           .out = out("whole"),
@@ -258,13 +258,13 @@ TEST_F(Quantize, AnInterruptAnywhereChangesNoByte) {
                           }),
                  Stop);
     EXPECT_FALSE(std::filesystem::exists(options.out));
-    // What a killed process leaves, and a destructor does not.
+    // A killed process leaves temporary files, which a destructor would remove.
     write_file(options.out + ".partial/model/model-00001-of-00009.safetensors.1-2.tmp", "half");
     const QuantizeResult result = quantize(options, nothing);
     resumed += result.resumed_shards;
     EXPECT_EQ(folder_bytes(options.out), want) << "stopped at " << stop;
   }
-  EXPECT_GT(resumed, calls / 2) << "finished shards were not used again";
+  EXPECT_GT(resumed, calls / 2) << "finished shards were not reused";
 }
 
 TEST_F(Quantize, BytesDoNotDependOnThreads) {
@@ -279,26 +279,27 @@ TEST_F(Quantize, BytesDoNotDependOnThreads) {
   EXPECT_EQ(folder_bytes(out("one")), folder_bytes(out("three")));
 }
 
-TEST_F(Quantize, AnotherJobDoesNotContinue) {
+TEST_F(Quantize, RejectsADifferentJob) {
   const std::string source = write_every_format(folder_);
   const auto stop = [](const QuantizeProgress&) { throw Stop(); };
   QuantizeOptions options{.source = source, .out = out(), .recipe = parse_recipe("attn k3", "r")};
   EXPECT_THROW(quantize(options, stop), Stop);
-  EXPECT_TRUE(says(bad(source, "attn k4"), "was begun with another recipe: give the command it"));
+  EXPECT_TRUE(says(bad(source, "attn k4"),
+                   "was started with a different recipe: repeat the original command"));
   QuantizeOptions other = options;
   other.scales = ScaleChoice::kReference;
   EXPECT_TRUE(says(error_of(ErrorCode::kBadInput, [&] { quantize(other, nothing); }),
-                   "another choice of scales"));
+                   "a different choice of scales"));
   TestSource(2).weight("embed", WeightFormat::kF32, 4, 32).write(folder_, "other");
   options.source = folder_.file("other");
-  EXPECT_TRUE(
-      says(error_of(ErrorCode::kBadInput, [&] { quantize(options, nothing); }), "another source"));
+  EXPECT_TRUE(says(error_of(ErrorCode::kBadInput, [&] { quantize(options, nothing); }),
+                   "a different source"));
   other.restart = true;
   quantize(other, nothing);
-  EXPECT_TRUE(says(bad(source, "attn k3"), "exists already"));
+  EXPECT_TRUE(says(bad(source, "attn k3"), "already exists"));
 }
 
-TEST_F(Quantize, AFolderOfSomebodyElseIsLeftAlone) {
+TEST_F(Quantize, LeavesAForeignFolderAlone) {
   const std::string source = write_every_format(folder_);
   std::filesystem::create_directories(out() + ".partial");
   write_file(out() + ".partial/thesis.txt", "x");
@@ -306,19 +307,19 @@ TEST_F(Quantize, AFolderOfSomebodyElseIsLeftAlone) {
   EXPECT_EQ(read_text_file(out() + ".partial/thesis.txt"), "x");
 }
 
-TEST_F(Quantize, OneProcessAtATime) {
+TEST_F(Quantize, RejectsASecondProcess) {
   const std::string source = write_every_format(folder_);
   QuantizeOptions options{.source = source, .out = out(), .recipe = parse_recipe("attn k3", "r")};
-  bool asked = false;
+  bool entered = false;
   quantize(options, [&](const QuantizeProgress&) {
-    if (asked) return;
-    asked = true;
+    if (entered) return;
+    entered = true;
     EXPECT_TRUE(says(bad(source, "attn k3"), "another process is writing"));
   });
-  EXPECT_TRUE(asked);
+  EXPECT_TRUE(entered);
 }
 
-TEST_F(Quantize, ADamagedShardIsWrittenAgain) {
+TEST_F(Quantize, RewritesADamagedShard) {
   const std::string source = write_every_format(folder_);
   QuantizeOptions options{
       .source = source, .out = out(), .recipe = parse_recipe("attn k3", "r"), .shard_bytes = 30000};
@@ -336,7 +337,7 @@ TEST_F(Quantize, ADamagedShardIsWrittenAgain) {
   EXPECT_EQ(folder_bytes(out()), folder_bytes(out("fresh")));
 }
 
-TEST_F(Quantize, ImatrixServesTheSearch) {
+TEST_F(Quantize, SearchUsesTheImatrix) {
   const std::string source = write_every_format(folder_);
   Buffer values(DType::kF32, {kColumns}), short_one(DType::kF32, {kColumns - 1});
   for (int64_t i = 0; i < kColumns; ++i) values.as<float>()[i] = i % 8 == 0 ? 100.f : 1.f;
@@ -390,7 +391,7 @@ TEST_F(Quantize, UserCodebooks) {
   EXPECT_TRUE(says(bad(source, fmt::format("attn k3-@{}", file)), "4 values: a 3-bit codebook"));
 }
 
-TEST_F(Quantize, ValuesThatAreNoNumbersAreNamed) {
+TEST_F(Quantize, ReportsNonFiniteWeights) {
   TestSource source;
   source.weight("layers.0.attn.wkv", WeightFormat::kF32, 4, 64);
   const TensorView bad_weight = source.buffer(DType::kF32, {4, 64});
@@ -403,7 +404,7 @@ TEST_F(Quantize, ValuesThatAreNoNumbersAreNamed) {
                      "layers.0.attn.wq_a"));
 }
 
-TEST_F(Quantize, ATruncatedSourceIsRefused) {
+TEST_F(Quantize, RejectsATruncatedSource) {
   const std::string source = write_every_format(folder_);
   std::filesystem::resize_file(source + "/model.safetensors", 100000);
   EXPECT_TRUE(says(bad(source, "attn k3"), "model.safetensors"));

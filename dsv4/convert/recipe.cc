@@ -27,7 +27,7 @@ constexpr Alias kExpertAliases[] = {{"gate", "w1"}, {"up", "w3"}, {"down", "w2"}
   fail(ErrorCode::kBadInput, "{}: \"{}\": want {}", where, quotable(word), want);
 }
 
-// Words of a line up to `#`.
+// The words of a line, up to `#`.
 std::vector<std::string_view> words_of(std::string_view line, std::string_view blanks) {
   line = line.substr(0, line.find('#'));
   std::vector<std::string_view> words;
@@ -95,13 +95,13 @@ int parse_layer(std::string_view text, std::string_view word, const std::string&
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layer);
   if (error != std::errc() || end != text.data() + text.size() || layer < 0 || layer > kMaxLayer)
     bad_word(where, word,
-             fmt::format("layers of 0 to {} such as 0,5-7 or mtp, without blanks", kMaxLayer));
+             fmt::format("layers of 0 to {} such as 0,5-7 or mtp, without spaces", kMaxLayer));
   return layer;
 }
 
 void parse_layers(std::string_view word, const std::string& where, Rule* rule) {
   if (rule->part == WeightPart::kHead || rule->part == WeightPart::kEmbed)
-    fail(ErrorCode::kBadInput, "{}: \"{}\": {} stands in no layer", where, quotable(word),
+    fail(ErrorCode::kBadInput, "{}: \"{}\": {} is not part of a layer", where, quotable(word),
          name(rule->part));
   rule->everywhere = false;
   std::string_view rest = word;
@@ -115,7 +115,7 @@ void parse_layers(std::string_view word, const std::string& where, Rule* rule) {
       const int first = parse_layer(item.substr(0, dash), word, where);
       const int last =
           dash == std::string_view::npos ? first : parse_layer(item.substr(dash + 1), word, where);
-      if (last < first) bad_word(where, word, "ranges that ascend");
+      if (last < first) bad_word(where, word, "ascending ranges");
       rule->layers.emplace_back(first, last);
     }
     if (rule->layers.size() > kMaxRanges) bad_word(where, word, "at most 256 ranges");
@@ -160,7 +160,7 @@ Rule parse_rule(const std::vector<std::string_view>& words, std::string where) {
   parse_pattern(words[0], rule.where, &rule);
   if (words.size() == 3) parse_layers(words[1], rule.where, &rule);
   rule.target = parse_target(words.back(), rule.where);
-  // The engine looks rows of the embedding up as floats.
+  // The engine reads embedding rows as floats.
   if (rule.part == WeightPart::kEmbed && rule.target.kind != Target::Kind::kKeep &&
       rule.target.kind != Target::Kind::kBF16)
     bad_word(rule.where, words.back(), "keep or bf16 for embed");

@@ -1,23 +1,23 @@
-// A recipe says what becomes of which weight. Text, one rule a line, the last match wins, `#` opens
-// a comment:
+// A recipe maps weights to formats. Text, one rule per line, the last match wins, `#` starts a
+// comment:
 //
 //   PATTERN  [LAYERS]  FORMAT
 //
 //   experts            k3          # all routed experts
 //   experts.down       k4          # w2 of them (gate = w1, up = w3, down = w2)
-//   experts  40-42,mtp k4-nf       # those of some layers, and of the drafter's blocks
-//   dense              fp8         # what official checkpoints store as FP8 (weight_name.h)
-//   attn.wq_b          k5          # one projection
-//   head               keep        # as the source stores it, which is also what no rule names
+//   experts  40-42,mtp k4-nf       # those of some layers and of the drafter's blocks
+//   dense              fp8         # the weights that official checkpoints store as FP8
+//   (weight_name.h) attn.wq_b          k5          # one projection head               keep # as
+//   stored in the source, also the default without a rule
 //
-// PATTERN  dense, or a part with or without one of its leaves: experts, shared_experts, attn,
+// PATTERN  dense, or a part, optionally with one of its leaves: experts, shared_experts, attn,
 //          indexer, compressor, gate, mtp, head, embed
-// LAYERS   numbers and ranges between commas; `mtp` for the drafter. Without it: everywhere
+// LAYERS   numbers and ranges, separated by commas; `mtp` is the drafter. Default: everywhere
 // FORMAT   keep | bf16 | fp8 | k2..k5 with an optional codebook: -nf, -bnf (the default),
 //          -e2m1 (k4), -@FILE (2^K numbers). fp8 is E4M3 with UE8M0 scales of 128 x 128 blocks.
-//          On an MXFP4 weight plain k4 means k4-e2m1, the import without loss.
+//          On an MXFP4 weight plain k4 means k4-e2m1, the lossless import.
 //
-// Parsing reads no files and bounds what it builds; errors are kBadInput with file, line and word.
+// Parsing reads no files and limits its memory; errors are kBadInput with file, line and word.
 
 #pragma once
 
@@ -45,14 +45,14 @@ struct Target {
   bool operator==(const Target&) const = default;
 };
 
-std::string to_string(const Target& target);  // as a recipe spells it
+std::string to_string(const Target& target);  // in recipe syntax
 
 struct Rule {
-  bool dense = false;  // the pattern `dense`; else:
+  bool dense = false;  // the pattern `dense`; otherwise:
   WeightPart part = WeightPart::kOther;
   std::string_view leaf;                    // empty: all of the part
   std::vector<std::pair<int, int>> layers;  // first and last of each range
-  bool everywhere = true, drafter = false;  // no LAYERS; `mtp` among them
+  bool everywhere = true, drafter = false;  // no LAYERS given; LAYERS includes `mtp`
   Target target;
   std::string where;  // "recipe.txt:3"
 
@@ -61,9 +61,9 @@ struct Rule {
 
 struct Recipe {
   std::vector<Rule> rules;
-  std::string text;  // what was parsed
+  std::string text;  // the parsed text
 
-  // The last rule that names the weight, or nullptr: keep.
+  // The last rule that matches the weight; nullptr means keep.
   const Rule* rule_for(const WeightName& weight) const;
   void append(const Recipe& later);
 };
@@ -71,10 +71,10 @@ struct Recipe {
 // `what` names the text in errors.
 Recipe parse_recipe(std::string_view text, const std::string& what);
 
-// The rules of --experts and --dense, either may be empty.
+// The rules given by --experts and --dense; either may be empty.
 Recipe recipe_of_flags(std::string_view experts, std::string_view dense);
 
-// 2^bits numbers between blanks or commas, `#` comments.
+// 2^bits numbers separated by blanks or commas, with `#` comments.
 Codebook parse_codebook(std::string_view text, int bits, const std::string& what);
 
 }  // namespace dsv4

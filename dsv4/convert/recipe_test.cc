@@ -75,14 +75,14 @@ TEST(Recipe, LastMatchWins) {
   EXPECT_EQ(target_of(recipe, "norm"), "none");
 }
 
-TEST(Recipe, RulesWithoutLayersHoldForTheDrafterToo) {
+TEST(Recipe, RulesWithoutLayersIncludeTheDrafter) {
   const Recipe recipe = parse_recipe("experts k3\nattn 0-99 k4\nattn.wkv 2,mtp k5", "r.txt");
   EXPECT_EQ(target_of(recipe, "mtp.0.ffn.experts.0.w1"), "k3");
   EXPECT_EQ(target_of(recipe, "mtp.0.attn.wq_a"), "none");
   EXPECT_EQ(target_of(recipe, "mtp.0.attn.wkv"), "k5");
 }
 
-TEST(Recipe, DenseIsWhatOfficialCheckpointsStoreAsFp8) {
+TEST(Recipe, DenseMatchesOfficialFp8Weights) {
   const Recipe recipe = parse_recipe("dense k4", "r.txt");
   for (const char* dense :
        {"layers.0.attn.wq_a", "layers.0.attn.wq_b", "layers.0.attn.wkv", "layers.0.attn.wo_a",
@@ -95,7 +95,7 @@ TEST(Recipe, DenseIsWhatOfficialCheckpointsStoreAsFp8) {
     EXPECT_EQ(target_of(recipe, other), "none") << other;
 }
 
-TEST(Recipe, EveryFormatSpellsBack) {
+TEST(Recipe, FormatsRoundTrip) {
   for (const char* format :
        {"keep", "bf16", "fp8", "k2", "k3-nf", "k4-bnf", "k4-e2m1", "k5-@a/b"}) {
     const Recipe recipe = parse_recipe(fmt::format("experts {}", format), "r.txt");
@@ -103,7 +103,7 @@ TEST(Recipe, EveryFormatSpellsBack) {
   }
 }
 
-TEST(Recipe, ErrorsNameLineAndWordAndWhatIsAllowed) {
+TEST(Recipe, ErrorsNameLineWordAndAllowedValues) {
   EXPECT_EQ(bad("\nexperts k6"),
             "r.txt:2: \"k6\": want keep, bf16, fp8, or k2 to k5 with or without a codebook -nf, "
             "-bnf, -e2m1 (k4) or -@FILE");
@@ -119,8 +119,8 @@ TEST(Recipe, ErrorsNameLineAndWordAndWhatIsAllowed) {
   for (const char* layers : {"x", "1-", "-1", "1,,2", "1,", "10000", "1-2-3", "99999999999", "+1"})
     EXPECT_TRUE(says(bad(fmt::format("experts {} k3", layers)),
                      fmt::format("\"{}\": want layers of 0 to 9999", layers)));
-  EXPECT_TRUE(says(bad("experts 3-2 k3"), "want ranges that ascend"));
-  EXPECT_TRUE(says(bad("head 3 k3"), "head stands in no layer"));
+  EXPECT_TRUE(says(bad("experts 3-2 k3"), "want ascending ranges"));
+  EXPECT_TRUE(says(bad("head 3 k3"), "head is not part of a layer"));
   for (const char* format :
        {"k", "k1", "k33", "k4-", "k3-e2m1", "k4-@", "k4-xf", "K4", "q4", "fp4"})
     EXPECT_TRUE(
@@ -128,7 +128,7 @@ TEST(Recipe, ErrorsNameLineAndWordAndWhatIsAllowed) {
   EXPECT_TRUE(says(bad("embed k4"), "\"k4\": want keep or bf16 for embed"));
 }
 
-TEST(Recipe, BoundsWhatItBuilds) {
+TEST(Recipe, LimitsItsMemory) {
   std::string many;
   for (int i = 0; i < 4097; ++i) many += "head k3\n";
   EXPECT_TRUE(says(bad(many), "r.txt:4097: more than 4096 rules"));

@@ -1,4 +1,4 @@
-// What stands beside the tensors of a converted checkpoint.
+// The files beside the tensors of a converted checkpoint.
 
 #pragma once
 
@@ -14,9 +14,9 @@ namespace dsv4 {
 std::string converted_config(const std::string& source_config, const Recipe& recipe,
                              const std::string& what);
 
-// Tokenizer, generation_config, README and other small files of the top folder. Left out are
-// weights, their index, config.json, hidden files, files above 64 MiB, and what describes the
-// source's quantisation (hf_quant_config.json, an older ledger).
+// Copies tokenizer, generation_config, README and other small files of the top folder. Excluded are
+// weights, their index, config.json, hidden files, files above 64 MiB, and files that describe the
+// source's quantization (hf_quant_config.json, an older ledger).
 void copy_side_files(const std::string& source, const std::string& target);
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-// The table that convert_list() works on, of a checkpoint.
+// The table of a checkpoint's tensors that convert_list() takes.
 
 #pragma once
 

@@ -57,8 +57,8 @@ std::optional<double> WeightError::sqnr_db() const {
   // sum (g y - x)^2 = noise + (g - 1) (2 sum (y - x) y + (g - 1) sum y^2)
   const double y_squared = noise - signal + 2 * dot, more = gain - 1;
   const double left = noise + more * (2 * (y_squared - dot) + more * y_squared);
-  // A source of zeros that came back as anything else has no signal: the smallest number JSON
-  // keeps.
+  // A zero source that decodes to anything else has no signal: return a very small number that JSON
+  // can store.
   return signal == 0 ? -1e3 : 10 * std::log10(signal / left);
 }
 

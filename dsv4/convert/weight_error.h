@@ -1,13 +1,13 @@
-// How far a converted weight is from its source, over all of its values:
+// The error of a converted weight, over all of its values:
 //
 //   SQNR = 10 log10(sum x^2 / sum (gain y - x)^2) dB
 //
-// A quantiser of least squared error gives weights that are too small on the whole: what it rounds
-// away is lost, not replaced (at K = 2 a ninth of every product). gain = sum h x^2 / sum h x y
-// undoes that, so that errors of a product scatter around zero (h: mean square of a column's
-// inputs, 1 where unknown); a model feels the difference (docs/quality.md).
+// A least-squares quantizer shrinks the weights: the rounded-off part is lost (at K = 2 a ninth of
+// every dot product). gain = sum h x^2 / sum h x y undoes that, so that errors of a dot product
+// scatter around zero (h: mean square of a column's inputs, 1 where unknown). The effect on a model
+// is measurable (docs/quality.md).
 //
-// Sums run in f64, row by row in order, so they do not depend on the number of threads.
+// Sums are in f64, row by row in order, so they do not depend on the number of threads.
 
 #pragma once
 
@@ -21,13 +21,13 @@ namespace dsv4 {
 struct WeightError {
   double signal = 0, noise = 0, dot = 0;         // sums of x^2, (y - x)^2, x y
   double weighted_signal = 0, weighted_dot = 0;  // sums of h x^2, h x y
-  double gain = 1;                               // what readers multiply y with
+  double gain = 1;                               // the factor that readers apply to y
 
-  // Adds rows: x the source, y what a reader will see, both [n, k] f32; h: [k] f32 or empty.
+  // Adds rows: x the source, y the decoded result, both [n, k] f32; h: [k] f32 or empty.
   void add(const ConstTensorView& x, const ConstTensorView& y, const ConstTensorView& h = {});
-  // Chooses the gain, once all rows are in. Without a signal that y has a part of it stays 1.
+  // Computes the gain; call it after all rows. It stays 1 when x and y are not correlated.
   void correct_gain();
-  // Empty when nothing was lost, whatever the signal.
+  // Empty when the conversion was lossless, whatever the signal.
   std::optional<double> sqnr_db() const;
 };
 

@@ -9,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-// A matrix of the weight table under its name with '#' in place of every number.
+// A matrix of the weight table; its key is its name with '#' in place of every number.
 struct Matrix {
   WeightPart part;
   std::string_view leaf;
@@ -49,11 +49,11 @@ class Names final : public WeightVisitor {
     visit_weights(config, weights, *this);
     DrafterWeights drafter;
     visit_drafter(config, 0, drafter, *this);
-    // A drafter projection of later releases, which recipes can name and nothing here reads.
+    // A drafter projection of later releases, which recipes can name but the engine does not read.
     add({"mtp.0.main_proj", WeightPart::kDrafter, "main_proj", Stored::kFp8, {}});
   }
 
-  // Null for a name that no matrix has.
+  // Null when no matrix has this name.
   const Matrix* find(std::string_view name) const {
     const std::string pattern = without_numbers(name);
     auto at = matrices_.find(pattern);
@@ -62,7 +62,7 @@ class Names final : public WeightVisitor {
       at = matrices_.find("layers.#." + pattern.substr(kDrafterBlock.size()));
     return at == matrices_.end() ? nullptr : &at->second;
   }
-  // The part of a tensor that is no matrix; kOther for a name that the model does not have.
+  // The part of a tensor that is not a matrix; kOther for a name that the model does not have.
   WeightPart part_of_tensor(std::string_view name) const {
     const auto at = tensors_.find(without_numbers(name));
     return at == tensors_.end() ? WeightPart::kOther : at->second;
@@ -112,7 +112,7 @@ bool take(std::string_view* text, std::string_view prefix) {
   return true;
 }
 
-// The number before the next dot; -1 if there is none that fits an int.
+// The number before the next dot; -1 if there is none that fits in an int.
 int take_number(std::string_view text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -1,10 +1,10 @@
-// Which weight of the model an official name stands for (spec dsv4.md 10.2): the vocabulary of
+// Which weight of the model an official name denotes (spec dsv4.md 10.2): the vocabulary of
 // recipes, plans and ledgers.
 //
 //   layers.3.ffn.experts.17.w1   experts         layer 3   leaf w1
 //   mtp.0.attn.wq_b              attn            drafter   leaf wq_b
 //   head                         head            -         -
-//   layers.3.hc_attn_fn          other: nothing that a recipe could name
+//   layers.3.hc_attn_fn          other: not addressable by a recipe
 
 #pragma once
 

@@ -36,7 +36,7 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
-// Length and header, as a text to compare.
+// Length and header hash, as comparable text.
 std::string seal(const std::string& path) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
@@ -48,7 +48,7 @@ std::string seal(const std::string& path) {
   return fmt::format("{}-{:016x}", bytes.size(), hash_text(text));
 }
 
-// What a killed process left half-written.
+// Removes the half-written files of a killed process.
 void remove_temporaries(const std::string& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -68,18 +68,18 @@ WorkFolder::WorkFolder(const std::string& out, const Job& job, bool restart)
     : out_(without_slashes(out)), partial_(out_ + ".partial"), model_(partial_ + "/model") {
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(out_, ignored)))
-    fail(ErrorCode::kBadInput, "{} exists already: remove it, or choose another folder", out_);
+    fail(ErrorCode::kBadInput, "{} already exists: remove it, or choose another folder", out_);
   const std::string job_file = partial_ + "/job.json";
   const bool there = fs::exists(partial_, ignored), ours = fs::exists(job_file, ignored);
   if (there && !ours && !fs::is_empty(partial_, ignored) &&
       !fs::exists(partial_ + "/lock", ignored))
-    fail(ErrorCode::kBadInput, "{} is not an unfinished conversion: move it away", partial_);
+    fail(ErrorCode::kBadInput, "{} is not an unfinished conversion: move it elsewhere", partial_);
   io("create", partial_, [&](std::error_code& e) { fs::create_directories(partial_, e); });
   lock();
   if (ours && !restart) {
     check_job(job);
   } else {
-    // The job comes last: without it the folder counts as empty.
+    // job.json is removed first and written last: without it the folder counts as empty.
     io("remove", partial_, [&](std::error_code& e) { fs::remove(job_file, e); });
     for (const char* part : {"/model", "/shards"})
       io("remove", partial_ + part,
@@ -100,24 +100,24 @@ void WorkFolder::lock() {
   const std::string path = partial_ + "/lock";
   lock_.fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_.fd < 0) fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
-  // A file system without locks leaves it to its user.
+  // On a file system without locks the user is responsible.
   if (flock(lock_.fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   fail(ErrorCode::kBadInput, "another process is writing {}", partial_);
 }
 
 void WorkFolder::check_job(const Job& job) const {
   const std::string path = partial_ + "/job.json";
-  Job begun;
+  Job started;
   try {
-    begun = Json::parse(read_text_file(path, kMaxRecord)).get<Job>();
+    started = Json::parse(read_text_file(path, kMaxRecord)).get<Job>();
   } catch (const Json::exception&) {
-    fail(ErrorCode::kBadInput, "{} is damaged: --restart begins again", path);
+    fail(ErrorCode::kBadInput, "{} is damaged: use --restart to start over", path);
   }
   for (const auto& [property, value] : job) {
-    if (const auto at = begun.find(property); at == begun.end() || at->second != value)
+    if (const auto at = started.find(property); at == started.end() || at->second != value)
       fail(ErrorCode::kBadInput,
-           "{} was begun with another {}: give the command it was begun with to continue, or "
-           "--restart to begin again",
+           "{} was started with a different {}: repeat the original command to continue, or use "
+           "--restart to start over",
            partial_, property);
   }
 }
@@ -135,7 +135,7 @@ bool WorkFolder::finished(const std::string& shard, Json* record) const {
     *record = stored.at("record");
     return true;
   } catch (const Json::exception&) {
-    return false;  // a damaged record: the shard is written again
+    return false;  // a damaged record: the shard is rewritten
   }
 }
 
@@ -147,8 +147,8 @@ void WorkFolder::finish(const std::string& shard, const Json& record) const {
 
 void WorkFolder::publish() {
   io("create", out_, [&](std::error_code& e) { fs::rename(model_, out_, e); });
-  // OUT is complete; what an interrupt leaves here is of no use and no harm. By the lock a later
-  // run recognises it as a conversion's, so that goes last.
+  // OUT is complete; leftovers of an interrupt here are useless and harmless. The lock identifies
+  // the folder as a conversion's to a later run, so it is removed last.
   std::error_code ignored;
   for (const char* part : {"/shards", "/job.json", "/lock", ""})
     fs::remove_all(partial_ + part, ignored);

@@ -1,13 +1,13 @@
-// Where a conversion works until it is done, so that an interrupt at any point costs one shard:
+// The working folder of a conversion, so that an interrupt at any point costs at most one shard:
 //
-//   OUT.partial/lock            held while a process works here; goes last
-//   OUT.partial/job.json        what is being made: one line per property, to recognise it again
-//   OUT.partial/shards/X.json   shard X is finished: its seal, its part of the ledger
-//   OUT.partial/model/          becomes OUT in one rename when everything is there
+//   OUT.partial/lock            held while a process works here; removed last
+//   OUT.partial/job.json        the job: one line per property, compared when it is resumed
+//   OUT.partial/shards/X.json   shard X is finished: its seal, its share of the ledger
+//   OUT.partial/model/          becomes OUT in one rename when everything is written
 //
-// A shard's file appears by rename after its bytes are on the disk; its X.json comes after it. Of a
-// finished shard the seal, its length and a hash of its header, is looked at again; its data is
-// not.
+// A shard's file appears by rename after its bytes are on the disk; its X.json follows. On
+// resuming, the seal of a finished shard (its length and a hash of its header) is checked; its data
+// is not.
 
 #pragma once
 
@@ -23,22 +23,22 @@ uint64_t hash_text(std::string_view text, uint64_t seed = 0);
 
 class WorkFolder {
  public:
-  using Job = std::map<std::string, std::string>;  // property -> what it must be to continue
+  using Job = std::map<std::string, std::string>;  // property -> value that must match to continue
 
-  // Begins, or continues what an earlier process left. Throws kBadInput when OUT exists, when
-  // OUT.partial was begun with another job or is not of this kind, and when a living process has
-  // it.
+  // Starts a conversion, or continues that of an earlier process. Throws kBadInput when OUT exists,
+  // when OUT.partial was started with a different job or is not a conversion's, and when a running
+  // process holds it.
   WorkFolder(const std::string& out, const Job& job, bool restart);
 
   const std::string& model() const { return model_; }  // OUT.partial/model
   std::string file(const std::string& name) const { return model_ + "/" + name; }
 
-  // The record of a finished shard; false when it has to be written.
+  // The record of a finished shard; false when the shard has to be written.
   bool finished(const std::string& shard, nlohmann::json* record) const;
   // Records a shard whose file is in place.
   void finish(const std::string& shard, const nlohmann::json& record) const;
 
-  // Makes OUT of what was written. Nothing may be called afterwards.
+  // Turns the written files into OUT. No other method may be called afterwards.
   void publish();
 
  private:

@@ -1,5 +1,5 @@
-// The order in which a conversion's folder goes away. quantize_test has what it does while it
-// works.
+// The order in which a conversion's folder is removed. quantize_test covers the rest of its
+// behavior.
 
 #include "dsv4/convert/work_folder.h"
 
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names that were deleted from one folder, in the order of time.
+// The names deleted from one folder, in chronological order.
 class Deletions {
  public:
   explicit Deletions(const std::string& folder) : fd_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
@@ -64,9 +64,9 @@ class WorkFolderTest : public testing::Test {
   fs::path root_;
 };
 
-// A process that dies while it removes the folder leaves a part of it. Without job and lock that
-// would be some folder of the user's, which nobody may touch.
-TEST_F(WorkFolderTest, TheLockGoesLast) {
+// A process that dies while it removes the folder leaves some of its files. Without job and lock
+// those would look like a folder of the user's, which must not be touched.
+TEST_F(WorkFolderTest, RemovesTheLockLast) {
   WorkFolder folder(out(), {{"source", "x"}}, false);
   write_shard(folder);
   const Deletions deletions(partial());
@@ -76,7 +76,7 @@ TEST_F(WorkFolderTest, TheLockGoesLast) {
   EXPECT_TRUE(fs::exists(out() + "/a.safetensors"));
 }
 
-TEST_F(WorkFolderTest, WhatAnInterruptedRemovalLeavesIsNotInTheWay) {
+TEST_F(WorkFolderTest, ContinuesAfterAnInterruptedRemoval) {
   for (const std::string gone :
        {"model", "model shards", "model shards job.json", "model shards job.json lock"}) {
     {

@@ -15,14 +15,14 @@
 namespace dsv4 {
 namespace {
 
-// The rename itself lasts only once its folder is on the disk.
+// The rename itself is durable only once its folder has been flushed to the disk.
 bool flush_folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder =
       slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return false;
-  // Some file systems cannot flush folders and say EINVAL; there is nothing more to do then.
+  // Some file systems cannot flush folders and report EINVAL; nothing more can be done then.
   const bool flushed = fsync(fd) == 0 || errno == EINVAL;
   const int reason = errno;
   close(fd);
@@ -33,12 +33,12 @@ bool flush_folder_of(const std::string& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
-  // A rename would replace a device such as /dev/null by a file.
+  // A rename would replace a device such as /dev/null with a file.
   struct stat info {};
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
     fail(ErrorCode::kIo, "cannot write {}: not a regular file", path);
   static std::atomic<int> counter = 0;
-  do {  // a name that a killed process left behind is skipped
+  do {  // skips names left over from a killed process
     temporary_ = fmt::format("{}.{}-{}.tmp", path, getpid(), counter++);
     fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd_ < 0 && errno == EEXIST);

@@ -1,7 +1,7 @@
 // A file that appears complete or not at all: bytes go to a temporary file beside the target, which
-// commit() flushes to the disk and renames. Parts may be written
-// in any order. Destroyed without commit, it removes the temporary.
-// Every failure is one kIo error with the target's path and the system's reason.
+// commit() flushes to the disk and renames. Parts may be written in any order. The destructor
+// removes the temporary file unless commit() succeeded. Every failure is one kIo error with the
+// target's path and the system's reason.
 
 #pragma once
 
@@ -30,7 +30,7 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-// A whole small file in one go.
+// Writes a whole small file, all of it or nothing.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace dsv4

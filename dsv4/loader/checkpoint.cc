@@ -21,7 +21,7 @@ std::string file_name(const std::string& path) {
 }
 
 bool exists(const std::string& path) {
-  std::error_code ignored;  // what cannot be looked at is reported by whoever opens it
+  std::error_code ignored;  // an inaccessible file is reported when it is opened
   return fs::exists(path, ignored);
 }
 
@@ -41,7 +41,8 @@ std::string only_safetensors(const std::string& folder) {
   return found[0];
 }
 
-std::string wanted(std::initializer_list<DType> dtypes, std::initializer_list<int64_t> shape) {
+std::string expected_text(std::initializer_list<DType> dtypes,
+                          std::initializer_list<int64_t> shape) {
   std::string text = "[";
   for (const int64_t extent : shape)
     text += fmt::format("{}{}", text.size() > 1 ? ", " : "", extent);
@@ -82,7 +83,7 @@ Checkpoint Checkpoint::blank(const std::string& what,
   std::byte* at = checkpoint.blank_.emplace(bytes).data();
   for (const auto& [name, meta] : tensors) {
     fill(name, {meta, at});
-    checkpoint.tensors_.emplace(name, StoredTensor{.view = {meta, at}, .file = "nowhere"});
+    checkpoint.tensors_.emplace(name, StoredTensor{.view = {meta, at}, .file = "memory"});
     at += align_up(meta.bytes(), kAlign);
   }
   return checkpoint;
@@ -125,11 +126,11 @@ void Checkpoint::add_file(const std::string& path,
   for (const auto& [stored, view] : file.tensors()) {
     const auto listed = weight_map.find(stored);
     if (listed != weight_map.end() && folder_ + "/" + listed->second != path) continue;
-    for (OfficialTensor& part : official_tensors(stored, view)) {
-      const auto [at, fresh] =
-          tensors_.emplace(std::move(part.name), StoredTensor{part.view, file.path(), part.half});
+    for (OfficialTensor& tensor : official_tensors(stored, view)) {
+      const auto [at, fresh] = tensors_.emplace(
+          std::move(tensor.name), StoredTensor{tensor.view, file.path(), tensor.half});
       if (!fresh)
-        fail(ErrorCode::kBadInput, "{} is there twice: in {} and, as {}, in {}", at->first,
+        fail(ErrorCode::kBadInput, "{} occurs twice: in {} and, as {}, in {}", at->first,
              at->second.file, stored, path);
     }
   }
@@ -138,7 +139,7 @@ void Checkpoint::add_file(const std::string& path,
 const StoredTensor& Checkpoint::find(const std::string& name) const {
   const auto at = tensors_.find(name);
   if (at == tensors_.end()) fail(ErrorCode::kBadInput, "{} is missing from {}", name, folder_);
-  asked_.insert(name);
+  requested_.insert(name);
   return at->second;
 }
 
@@ -146,7 +147,7 @@ const StoredTensor& Checkpoint::find(const std::string& name, std::initializer_l
                                      std::initializer_list<int64_t> shape) const {
   const StoredTensor& stored = find(name);
   if (!fits(stored.view, dtypes, shape))
-    fail(ErrorCode::kBadInput, "{}: want {}, got {} ({})", name, wanted(dtypes, shape),
+    fail(ErrorCode::kBadInput, "{}: want {}, got {} ({})", name, expected_text(dtypes, shape),
          to_string(stored.view), stored.file);
   return stored;
 }
@@ -159,7 +160,7 @@ ConstTensorView Checkpoint::tensor(const std::string& name, std::initializer_lis
 std::vector<std::string> Checkpoint::unused() const {
   std::vector<std::string> names;
   for (const auto& [name, stored] : tensors_) {
-    if (asked_.count(name) == 0) names.push_back(name);
+    if (requested_.count(name) == 0) names.push_back(name);
   }
   return names;
 }

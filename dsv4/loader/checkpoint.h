@@ -1,15 +1,16 @@
 // A checkpoint folder as one table of tensors with official names (spec dsv4.md section 10).
 //
-// Read is what lies there, in this order: the shards of model.safetensors.index.json,
+// Files are read in this order of preference: the shards of model.safetensors.index.json,
 // model.safetensors, or the only other *.safetensors. A tensor keeps the dtype it is stored in, and
 // the stored dtype decides the format of a weight. Data stays in the mapped files: opening reads
-// headers only. NaN codes are not looked for. Everything wrong is one kBadInput or kIo error that
-// names tensor and file.
+// headers only. Values are not checked for NaN codes. Every problem is one kBadInput or kIo error
+// that names the tensor and the file.
 //
-// The index says which file a tensor lies in. A tensor that the index does not list belongs to the
-// checkpoint too (other engines read it as well), but two tensors with one official name do not.
+// The index says which file holds a tensor. A tensor that the index does not list is still part of
+// the checkpoint (other engines read it as well), but two tensors with one official name are an
+// error.
 //
-// Not for use from several threads at a time: the table remembers which names were asked for.
+// Not thread safe: the table records which names have been requested.
 
 #pragma once
 
@@ -38,8 +39,8 @@ struct StoredTensor {
 class Checkpoint {
  public:
   static Checkpoint open(const std::string& folder);
-  // Tensors without a file, for models whose weights somebody makes: they read as zero and cost no
-  // memory where `fill` does not write. `what` stands for the folder in errors.
+  // Tensors without a file, for synthetic models: they read as zero and take no
+  // memory where `fill` does not write. `what` replaces the folder name in errors.
   using Fill = std::function<void(const std::string& name, const TensorView& tensor)>;
   static Checkpoint blank(const std::string& what, const std::map<std::string, TensorMeta>& tensors,
                           const Fill& fill);
@@ -54,35 +55,35 @@ class Checkpoint {
   ConstTensorView tensor(const std::string& name, std::initializer_list<DType> dtypes,
                          std::initializer_list<int64_t> shape) const;
 
-  // The weight [n, k] at prefix + ".weight" in the format that its dtype says (formats/weight.h):
+  // The weight [n, k] at prefix + ".weight" in the format that its dtype implies
+  // (formats/weight.h):
   //
   //   F32, BF16, F16   plain
   //   F8_E4M3          kFp8Block with .scale F8_E8M0 or F32
   //   I8, U8           kNvfp4 where .weight_scale exists, with .weight_scale_2 F32 scalar;
   //                    otherwise kMxfp4 with .scale F8_E8M0
   //   I32              kKbit: planes [n, k/32, K], with .scale U8 [n, k/32], .codebook F32 [2^K]
-  //   and,
-  //                    where present, .scale_2 F32 scalar
+  //                    and, where present, .scale_2 F32 scalar
   //
-  // U8 scales of FP8 and MXFP4 are taken as F8_E8M0, the dtype that older writers lack.
+  // U8 scales of FP8 and MXFP4 are read as F8_E8M0, a dtype that older writers lack.
   // .input_scale is not used.
   WeightView weight(const std::string& prefix, int64_t n, int64_t k) const;
 
-  // Names that neither tensor() nor weight() was asked for, sorted.
+  // Names that were requested from neither tensor() nor weight(), sorted.
   std::vector<std::string> unused() const;
 
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
 
-  // Where in which file bytes of a view lie, for who reads files rather than mappings. Null: in
-  // none (a misaligned tensor was copied; or the pointer is not this checkpoint's).
+  // The file and offset of a view's bytes, for callers that read files instead of mappings. Null
+  // when no file holds them (a misaligned tensor was copied, or the pointer is from elsewhere).
   struct FilePlace {
     std::string_view path;
     int64_t offset = 0;
   };
   std::optional<FilePlace> place(const std::byte* data) const;
 
-  // For whoever reads a checkpoint once from end to end: pages read so far leave the memory of this
-  // process and are read again when needed.
+  // For callers that read a checkpoint once from end to end: pages read so far are dropped from the
+  // memory of this process and are read again when needed.
   void release_pages() const;
 
  private:
@@ -103,7 +104,7 @@ class Checkpoint {
   std::optional<ZeroPages> blank_;
   std::deque<SafetensorsFile> files_;  // a deque: views and paths point into it
   std::map<std::string, StoredTensor> tensors_;
-  mutable std::set<std::string> asked_;
+  mutable std::set<std::string> requested_;
 };
 
 }  // namespace dsv4

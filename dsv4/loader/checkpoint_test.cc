@@ -20,7 +20,7 @@ using test::error_of;
 using test::says;
 using test::TempFolder;
 
-// Tensors of one file under construction, filled with random bytes.
+// Builds one file from tensors filled with random bytes.
 class Shard {
  public:
   Shard& add(const std::string& name, DType dtype, std::initializer_list<int64_t> shape) {
@@ -33,11 +33,11 @@ class Shard {
     return *this;
   }
   template <class T>
-  Shard& set(T value) {  // the first element of the latest tensor
+  Shard& set(T value) {  // the first element of the last added tensor
     *buffers_.back().as<T>() = value;
     return *this;
   }
-  // A good k-bit weight.
+  // Adds a valid k-bit weight.
   Shard& add_kbit(const std::string& prefix, int64_t n, int64_t k, int bits) {
     add(prefix + ".weight", DType::kI32, {n, k / 32, bits});
     add(prefix + ".scale", DType::kU8, {n, k / 32});
@@ -71,7 +71,7 @@ TEST(Checkpoint, OpensASingleFileUnderEitherName) {
   }
 }
 
-TEST(Checkpoint, SaysWhatAFolderLacks) {
+TEST(Checkpoint, ReportsMissingFiles) {
   const TempFolder folder;
   const auto open = [&] { Checkpoint::open(folder.path()); };
   EXPECT_EQ(bad(open), fmt::format("no .safetensors file in {}", folder.path()));
@@ -116,7 +116,7 @@ TEST(Checkpoint, TensorChecksNameTypeAndShape) {
   EXPECT_TRUE(says(tensor("embed.weight", {DType::kBF16}, {}), "want [] BF16, got [4, 6]"));
 }
 
-TEST(Checkpoint, RemembersWhatWasAskedFor) {
+TEST(Checkpoint, TracksRequestedNames) {
   const TempFolder folder;
   Shard()
       .add("a", DType::kF32, {1})
@@ -132,7 +132,7 @@ TEST(Checkpoint, RemembersWhatWasAskedFor) {
   EXPECT_FALSE(checkpoint.has("model.a"));
   checkpoint.tensor("a", {DType::kF32}, {1});
   checkpoint.weight("c", 1, 1);
-  checkpoint.weight("d", 1, 1);  // F32 has no scale: that one stays
+  checkpoint.weight("d", 1, 1);  // F32 has no scale, so d.scale stays unused
   EXPECT_EQ(checkpoint.unused(), (std::vector<std::string>{"b", "d.scale"}));
 }
 
@@ -142,7 +142,7 @@ struct FormatCase {
   int64_t n, k;
 };
 
-TEST(Checkpoint, TheStoredDtypeDecidesTheFormat) {
+TEST(Checkpoint, StoredDtypeDecidesTheFormat) {
   constexpr FormatCase kCases[] = {
       {"f32", WeightFormat::kF32, 3, 5},         {"bf16", WeightFormat::kBF16, 3, 5},
       {"f16", WeightFormat::kF16, 3, 5},         {"fp8", WeightFormat::kFp8Block, 130, 257},
@@ -192,7 +192,7 @@ TEST(Checkpoint, TheStoredDtypeDecidesTheFormat) {
   EXPECT_TRUE(checkpoint.unused().empty());
 }
 
-TEST(Checkpoint, WeightSaysWhatIsWrong) {
+TEST(Checkpoint, ReportsInvalidWeights) {
   const TempFolder folder;
   const std::string path = folder.file("model.safetensors");
   Shard()
@@ -263,7 +263,7 @@ TEST(Checkpoint, KbitWeights) {
   EXPECT_TRUE(checkpoint.unused().empty());
 }
 
-TEST(Checkpoint, KbitSaysWhatIsWrong) {
+TEST(Checkpoint, ReportsInvalidKbitWeights) {
   const TempFolder folder;
   const std::string path = folder.file("model.safetensors");
   Shard shard;
@@ -338,16 +338,16 @@ TEST(Checkpoint, StackedExpertsBecomeSlices) {
   EXPECT_EQ(checkpoint.unused().size(), 12u - 4u);
 }
 
-TEST(Checkpoint, StackedScaleBlocksMustNotCrossTheHalves) {
+TEST(Checkpoint, RejectsScaleBlocksThatCrossStackedHalves) {
   const TempFolder folder;
-  // 2 x 100 rows have two scale rows, but the first also holds for rows 0..27 of w3.
+  // 2 x 100 rows have two scale rows, but the first also covers rows 0..27 of w3.
   Shard()
       .add("layers.0.mlp.experts.gate_up_proj", DType::kE4M3, {1, 200, 128})
       .add("layers.0.mlp.experts.gate_up_proj_scale_inv", DType::kE8M0, {1, 2, 1})
       .write(folder.file("model.safetensors"));
   const Checkpoint checkpoint = Checkpoint::open(folder.path());
   EXPECT_TRUE(says(bad([&] { checkpoint.weight("layers.0.ffn.experts.0.w1", 100, 128); }),
-                   "100 rows of stacked experts cut the 128-row scale blocks"));
+                   "100 rows of stacked experts are not a multiple of the 128-row scale blocks"));
 }
 
 class Sharded : public testing::Test {
@@ -372,7 +372,7 @@ class Sharded : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Sharded, JoinsTheShards) {
+TEST_F(Sharded, MergesShards) {
   index(whole_);
   const Checkpoint checkpoint = Checkpoint::open(folder_.path());
   EXPECT_EQ(checkpoint.tensors().size(), 3u);
@@ -388,41 +388,41 @@ TEST_F(Sharded, NamesMissingShards) {
             fmt::format("1 of 2 shards are missing from {}: {}", folder_.path(), kSecond));
 }
 
-TEST_F(Sharded, NamesTensorsThatAreElsewhere) {
+TEST_F(Sharded, NamesTensorsMissingFromTheirShard) {
   index(fmt::format(R"({{"a":"{0}","b":"{1}","c":"{1}"}})", kFirst, kSecond));
   EXPECT_EQ(open_error(),
             fmt::format("b is not in {}, where model.safetensors.index.json says it is",
                         folder_.file(kSecond)));
 }
 
-TEST_F(Sharded, NamesTheShardThatIsTruncated) {
+TEST_F(Sharded, NamesTruncatedShard) {
   index(whole_);
   std::filesystem::resize_file(folder_.file(kSecond), 40);
   EXPECT_TRUE(says(open_error(), folder_.file(kSecond)));
 }
 
-TEST_F(Sharded, UnlistedTensorsBelongToTheCheckpoint) {
+TEST_F(Sharded, IncludesUnlistedTensors) {
   index(fmt::format(R"({{"a":"{0}","c":"{1}"}})", kFirst, kSecond));
   EXPECT_TRUE(Checkpoint::open(folder_.path()).has("b"));
 }
 
-TEST_F(Sharded, TheIndexDecidesBetweenTwo) {
+TEST_F(Sharded, IndexResolvesDuplicates) {
   Shard().add("c", DType::kF32, {3}).add("a", DType::kI32, {7}).write(folder_.file(kSecond));
   index(whole_);
   EXPECT_EQ(Checkpoint::open(folder_.path()).tensors().at("a").file, folder_.file(kFirst));
   index(fmt::format(R"({{"b":"{0}","c":"{1}"}})", kFirst, kSecond));
-  EXPECT_EQ(open_error(), fmt::format("a is there twice: in {} and, as a, in {}",
+  EXPECT_EQ(open_error(), fmt::format("a occurs twice: in {} and, as a, in {}",
                                       folder_.file(kFirst), folder_.file(kSecond)));
 }
 
-TEST_F(Sharded, TwoNamesOfOneTensorClash) {
+TEST_F(Sharded, RejectsTwoNamesForOneTensor) {
   Shard().add("norm.weight", DType::kF32, {3}).write(folder_.file(kFirst));
   Shard().add("model.norm.weight", DType::kF32, {3}).write(folder_.file(kSecond));
   index(fmt::format(R"({{"norm.weight":"{0}","model.norm.weight":"{1}"}})", kFirst, kSecond));
-  EXPECT_TRUE(says(open_error(), "norm.weight is there twice"));
+  EXPECT_TRUE(says(open_error(), "norm.weight occurs twice"));
 }
 
-TEST(ShardIndex, RefusesHostileText) {
+TEST(ShardIndex, RejectsMalformedText) {
   struct Case {
     std::string text;
     const char* error;
@@ -431,19 +431,19 @@ TEST(ShardIndex, RefusesHostileText) {
       {"", "not valid JSON"},
       {"x", "not valid JSON at byte 1"},
       {"{}", "no weight_map"},
-      {"[]", "an array does not belong"},
-      {"3", "a number does not belong"},
-      {"\"weight_map\"", "a string does not belong"},
+      {"[]", "an array is not allowed"},
+      {"3", "a number is not allowed"},
+      {"\"weight_map\"", "a string is not allowed"},
       {R"({"metadata":{"weight_map":{"a":"f"}}})", "no weight_map"},
-      {R"({"weight_map":[]})", "weight_map: an array does not belong"},
-      {R"({"weight_map":"f"})", "weight_map: a string does not belong"},
-      {R"({"weight_map":null})", "weight_map: null does not belong"},
-      {R"({"weight_map":{"a":1}})", "weight_map: a: a number does not belong"},
-      {R"({"weight_map":{"a":{}}})", "weight_map: a: an object does not belong"},
-      {R"({"weight_map":{"a":["f"]}})", "weight_map: a: an array does not belong"},
+      {R"({"weight_map":[]})", "weight_map: an array is not allowed"},
+      {R"({"weight_map":"f"})", "weight_map: a string is not allowed"},
+      {R"({"weight_map":null})", "weight_map: null is not allowed"},
+      {R"({"weight_map":{"a":1}})", "weight_map: a: a number is not allowed"},
+      {R"({"weight_map":{"a":{}}})", "weight_map: a: an object is not allowed"},
+      {R"({"weight_map":{"a":["f"]}})", "weight_map: a: an array is not allowed"},
       {R"({"weight_map":{"a":"f","a":"g"}})", "weight_map: a: a second value"},
       {R"({"weight_map":{},"weight_map":{}})", "a second weight_map"},
-      {R"({"weight_map":{"a":""}})", "a lies in '', which is not a file name"},
+      {R"({"weight_map":{"a":""}})", "a is in '', which is not a file name"},
       {R"({"weight_map":{"a":"../../secret"}})", "'../../secret', which is not a file name"},
       {R"({"weight_map":{"a":"/etc/passwd"}})", "'/etc/passwd', which is not a file name"},
       {R"({"weight_map":{"a":"f")", "not valid JSON"},

@@ -1,4 +1,4 @@
-// How stored dtypes become weights: the lower half of checkpoint.h.
+// Implements Checkpoint::weight(): how stored dtypes become weights.
 
 #include <cmath>
 
@@ -43,10 +43,11 @@ WeightView Checkpoint::fp8_weight(const std::string& prefix, WeightView weight) 
   const std::string scale = prefix + ".scale";
   weight.scale = e8m0_scale(scale, {DType::kE8M0, DType::kF32, DType::kU8},
                             {ceil_div(n, kFp8BlockSize), ceil_div(k, kFp8BlockSize)});
-  // The last scale row of w1 would then also hold for the first rows of w3.
+  // Otherwise the last scale row of w1 would also apply to the first rows of w3.
   if (const StoredTensor& stored = find(scale); stored.half && n % kFp8BlockSize != 0)
-    fail(ErrorCode::kBadInput, "{}: {} rows of stacked experts cut the {}-row scale blocks ({})",
-         scale, n, kFp8BlockSize, stored.file);
+    fail(ErrorCode::kBadInput,
+         "{}: {} rows of stacked experts are not a multiple of the {}-row scale blocks ({})", scale,
+         n, kFp8BlockSize, stored.file);
   return weight;
 }
 
@@ -66,7 +67,7 @@ WeightView Checkpoint::fp4_weight(const std::string& prefix, WeightView weight) 
   }
   weight.scale = tensor(prefix + ".weight_scale", {DType::kE4M3}, {weight.n, weight.k / group});
   weight.scale2 = scalar(prefix + ".weight_scale_2");
-  asked_.insert(prefix + ".input_scale");
+  requested_.insert(prefix + ".input_scale");
   return weight;
 }
 

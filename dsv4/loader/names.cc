@@ -6,14 +6,14 @@
 namespace dsv4 {
 namespace {
 
-// More experts than this in one stacked tensor is a hostile shape (Pro has 384).
+// A stacked tensor with more experts than this is a malicious shape (Pro has 384).
 constexpr int64_t kMaxStackedExperts = 65536;
 
 struct Rule {
   std::string_view from, to;  // whole path components
 };
 
-// Applied once each, in this order; later rules see what earlier ones made.
+// Each rule is applied once, in this order; later rules see the output of earlier ones.
 constexpr Rule kRules[] = {
     // Top level.
     {".embed_tokens.", ".embed."},
@@ -32,7 +32,8 @@ constexpr Rule kRules[] = {
     {".ffn_hc.fn.", ".hc_ffn_fn."},
     {".ffn_hc.base.", ".hc_ffn_base."},
     {".ffn_hc.scale.", ".hc_ffn_scale."},
-    // Indexer: transformers keeps it inside the compressor and flattens its own compressor.
+    // Indexer: transformers nests it inside the compressor and flattens the indexer's own
+    // compressor.
     {".compressor.indexer.", ".indexer."},
     {".indexer.scorer.", ".indexer."},
     {".indexer.q_b_proj.", ".indexer.wq_b."},
@@ -46,7 +47,7 @@ constexpr Rule kRules[] = {
     {".compressor.gate_proj.", ".compressor.wgate."},
     {".compressor.position_bias.", ".compressor.ape."},
     {".compressor.kv_norm.", ".compressor.norm."},
-    // Attention. transformers 5.23 saves kv_norm as norm (its renaming of norm, reversed).
+    // Attention. transformers 5.23 saves kv_norm as norm (its rule that renames norm, reversed).
     {".attn.sinks.", ".attn.attn_sink."},
     {".attn.norm.", ".attn.kv_norm."},
     {".attn.q_a_proj.", ".attn.wq_a."},
@@ -55,7 +56,7 @@ constexpr Rule kRules[] = {
     {".attn.kv_proj.", ".attn.wkv."},
     {".attn.o_a_proj.", ".attn.wo_a."},
     {".attn.o_b_proj.", ".attn.wo_b."},
-    // Feed forward.
+    // Feed-forward.
     {".gate.e_score_correction_bias.", ".gate.bias."},
     {".experts.gate_up_proj_scale_inv.", ".experts.w1w3.scale."},
     {".experts.down_proj_scale_inv.", ".experts.w2.scale."},
@@ -77,13 +78,13 @@ bool ends_with(std::string_view text, std::string_view tail) {
 
 constexpr std::string_view kStackedPair = ".experts.w1w3.", kStackedDown = ".experts.w2.";
 
-// Of a letter, or of anything else taken for one.
+// The bit of a letter; any other character shares the bit of some letter.
 uint32_t letter_bit(char c) {
   return uint32_t{1} << (static_cast<unsigned char>(c) & 31);
 }
 
-// The letters that the components of a name begin with. Most rules do not apply to most names, and
-// a checkpoint has 10^5 of them: this tells without a search.
+// The initial letters of a name's components. Most rules do not apply to most names, and a
+// checkpoint has 10^5 of them: the bits rule those out without a search.
 uint32_t initials(std::string_view name) {
   uint32_t bits = 0;
   for (size_t at = 0; at + 1 < name.size(); ++at) {
@@ -97,13 +98,13 @@ uint32_t initials(std::string_view name) {
 std::string official_name(std::string_view stored) {
   // The dots at both ends let every rule match whole components.
   std::string name = fmt::format(".{}.", without_prefix(stored, "model."));
-  uint32_t there = initials(name);
+  uint32_t present = initials(name);
   for (const Rule& rule : kRules) {
-    if ((there & letter_bit(rule.from[1])) == 0) continue;
+    if ((present & letter_bit(rule.from[1])) == 0) continue;
     const size_t at = name.find(rule.from);
     if (at == std::string::npos) continue;
     name.replace(at, rule.from.size(), rule.to);
-    there = initials(name);
+    present = initials(name);
   }
   if (ends_with(name, kStackedPair) || ends_with(name, kStackedDown)) name += "weight.";
   return name.substr(1, name.size() - 2);

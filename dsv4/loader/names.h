@@ -1,14 +1,14 @@
-// Tensor names: whatever a checkpoint uses, the engine sees official ones (spec
-// dsv4.md 10.2, 10.5).
+// Tensor names: whatever naming a checkpoint uses, the engine sees official names (spec dsv4.md
+// 10.2, 10.5).
 //
-// Understood are official names, transformers' module names (as its save_pretrained writes them),
-// and any mixture, such as official names behind "model.". Stacked experts become their slices:
+// Recognized are official names, transformers' module names (as its save_pretrained writes them),
+// and any mixture, such as official names prefixed with "model.". Stacked experts become slices:
 //
 //   ...experts.gate_up_proj  [E, 2I, D]  ->  experts.e.w1.weight [I, D] (first half of the rows),
 //                                            experts.e.w3.weight [I, D]
 //   ...experts.down_proj     [E, D, I]   ->  experts.e.w2.weight [D, I]
 //
-// and likewise their ..._scale_inv. A name that no rule knows stays as it is.
+// and likewise their ..._scale_inv. A name that no rule matches stays as it is.
 
 #pragma once
 
@@ -27,11 +27,11 @@ struct OfficialTensor {
 };
 
 // The tensors that `stored` stands for: one, or all slices of stacked experts. Throws kBadInput
-// when a stacked tensor does not have the shape of one.
+// when a stacked tensor does not have the expected shape.
 std::vector<OfficialTensor> official_tensors(std::string_view stored, const ConstTensorView& view);
 
-// Renaming alone. Stacked experts come out as "...experts.w1w3.weight" and "...experts.w2.weight",
-// or ".scale". Official names come out unchanged.
+// Renaming alone. Stacked experts are renamed to "...experts.w1w3.weight" and
+// "...experts.w2.weight", or ".scale". Official names stay unchanged.
 std::string official_name(std::string_view stored);
 
 }  // namespace dsv4

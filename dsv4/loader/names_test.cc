@@ -28,7 +28,7 @@ constexpr Names kGlobal[] = {
     {"hc_head_scale", "model.hc_head.hc_scale", "model.hc_head.hc_scale"},
 };
 
-// Behind "layers.N." or "model.layers.N.".
+// After "layers.N." or "model.layers.N.".
 constexpr Names kBlock[] = {
     {"attn_norm.weight", "input_layernorm.weight", "attn_norm.weight"},
     {"ffn_norm.weight", "post_attention_layernorm.weight", "ffn_norm.weight"},
@@ -90,7 +90,7 @@ constexpr Names kBlock[] = {
      "ffn.experts.17.w3.scale"},
 };
 
-TEST(OfficialName, UnderstandsEveryStyle) {
+TEST(OfficialName, HandlesEveryStyle) {
   for (const Names& names : kGlobal) {
     for (const char* stored : {names.official, names.module, names.hybrid})
       EXPECT_EQ(official_name(stored), names.official) << stored;
@@ -106,7 +106,7 @@ TEST(OfficialName, UnderstandsEveryStyle) {
   }
 }
 
-TEST(OfficialName, LeavesOthersAlone) {
+TEST(OfficialName, LeavesOtherNamesUnchanged) {
   for (const char* name :
        {"mtp.0.e_proj.weight", "mtp.0.h_proj.scale", "mtp.0.enorm.weight", "mtp.0.norm.weight",
         "mtp.0.hc_head_fn", "mtp.0.emb.tok_emb.weight", "mtp.0.head.weight",
@@ -117,17 +117,17 @@ TEST(OfficialName, LeavesOthersAlone) {
   }
 }
 
-TEST(OfficialTensors, AnOrdinaryTensorIsItself) {
+TEST(OfficialTensors, OrdinaryTensorIsUnchanged) {
   const Buffer buffer(DType::kF32, {2, 3});
-  const auto parts = official_tensors("model.layers.1.self_attn.q_a_proj.weight", buffer);
-  ASSERT_EQ(parts.size(), 1u);
-  EXPECT_EQ(parts[0].name, "layers.1.attn.wq_a.weight");
-  EXPECT_EQ(parts[0].view.data, buffer.view().data);
-  EXPECT_FALSE(parts[0].half);
+  const auto tensors = official_tensors("model.layers.1.self_attn.q_a_proj.weight", buffer);
+  ASSERT_EQ(tensors.size(), 1u);
+  EXPECT_EQ(tensors[0].name, "layers.1.attn.wq_a.weight");
+  EXPECT_EQ(tensors[0].view.data, buffer.view().data);
+  EXPECT_FALSE(tensors[0].half);
 }
 
-// Element (e, row, column) of a counting tensor is its own index.
-Buffer counting(int64_t experts, int64_t rows, int64_t columns) {
+// Element (e, row, column) of an iota tensor is its own index.
+Buffer iota_buffer(int64_t experts, int64_t rows, int64_t columns) {
   Buffer buffer(DType::kI32, {experts, rows, columns});
   std::iota(buffer.as<int32_t>(), buffer.as<int32_t>() + buffer.view().numel(), 0);
   return buffer;
@@ -135,16 +135,16 @@ Buffer counting(int64_t experts, int64_t rows, int64_t columns) {
 
 TEST(OfficialTensors, SplitsStackedPairs) {
   constexpr int64_t kExperts = 3, kInner = 2, kColumns = 5;
-  const Buffer stacked = counting(kExperts, 2 * kInner, kColumns);
+  const Buffer stacked = iota_buffer(kExperts, 2 * kInner, kColumns);
   for (const auto& [stored, leaf] :
        {std::pair("model.layers.7.mlp.experts.gate_up_proj", "weight"),
         std::pair("layers.7.ffn.experts.gate_up_proj.weight", "weight"),
         std::pair("model.layers.7.mlp.experts.gate_up_proj_scale_inv", "scale"),
         std::pair("model.layers.7.mlp.experts.gate_up_proj.weight_scale_inv", "scale")}) {
-    const auto parts = official_tensors(stored, stacked);
-    ASSERT_EQ(parts.size(), size_t{2 * kExperts}) << stored;
+    const auto tensors = official_tensors(stored, stacked);
+    ASSERT_EQ(tensors.size(), size_t{2 * kExperts}) << stored;
     for (int64_t i = 0; i < 2 * kExperts; ++i) {
-      const OfficialTensor& part = parts[static_cast<size_t>(i)];
+      const OfficialTensor& part = tensors[static_cast<size_t>(i)];
       EXPECT_EQ(part.name,
                 fmt::format("layers.7.ffn.experts.{}.w{}.{}", i / 2, i % 2 == 0 ? 1 : 3, leaf));
       EXPECT_EQ(to_string(part.view), "[2, 5] I32");
@@ -156,29 +156,29 @@ TEST(OfficialTensors, SplitsStackedPairs) {
 }
 
 TEST(OfficialTensors, SplitsStackedDown) {
-  const Buffer stacked = counting(2, 3, 4);
-  const auto parts = official_tensors("model.layers.0.mlp.experts.down_proj", stacked);
-  ASSERT_EQ(parts.size(), 2u);
-  EXPECT_EQ(parts[1].name, "layers.0.ffn.experts.1.w2.weight");
-  EXPECT_EQ(to_string(parts[1].view), "[3, 4] I32");
-  EXPECT_EQ(parts[1].view.as<int32_t>()[0], 12);
-  EXPECT_FALSE(parts[1].half);
+  const Buffer stacked = iota_buffer(2, 3, 4);
+  const auto tensors = official_tensors("model.layers.0.mlp.experts.down_proj", stacked);
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors[1].name, "layers.0.ffn.experts.1.w2.weight");
+  EXPECT_EQ(to_string(tensors[1].view), "[3, 4] I32");
+  EXPECT_EQ(tensors[1].view.as<int32_t>()[0], 12);
+  EXPECT_FALSE(tensors[1].half);
   EXPECT_EQ(official_tensors("layers.0.mlp.experts.down_proj_scale_inv", stacked)[0].name,
             "layers.0.ffn.experts.0.w2.scale");
 }
 
-TEST(OfficialTensors, RefusesStackedTensorsOfOtherShapes) {
-  const auto refuse = [](const char* name, std::initializer_list<int64_t> shape) {
-    // No data are read, so a claimed shape needs none.
+TEST(OfficialTensors, RejectsStackedTensorsOfOtherShapes) {
+  const auto reject = [](const char* name, std::initializer_list<int64_t> shape) {
+    // No data is read, so a claimed shape needs no data.
     static const std::byte nothing{};
     const ConstTensorView view(TensorMeta::contiguous(DType::kU8, shape), &nothing);
     return error_of(ErrorCode::kBadInput, [&] { official_tensors(name, view); });
   };
-  EXPECT_EQ(refuse("a.mlp.experts.gate_up_proj", {2, 3, 4}),
+  EXPECT_EQ(reject("a.mlp.experts.gate_up_proj", {2, 3, 4}),
             "a.mlp.experts.gate_up_proj: want [experts, 2 x rows, columns], got [2, 3, 4] U8");
-  EXPECT_EQ(refuse("a.mlp.experts.down_proj", {2, 3}),
+  EXPECT_EQ(reject("a.mlp.experts.down_proj", {2, 3}),
             "a.mlp.experts.down_proj: want [experts, rows, columns], got [2, 3] U8");
-  refuse("a.mlp.experts.down_proj", {int64_t{1} << 40, 0, 4});  // a shape that costs no data
+  reject("a.mlp.experts.down_proj", {int64_t{1} << 40, 0, 4});  // a shape without data
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Text from outside, made fit for an error line.
+// Makes untrusted text safe to quote in a one-line error.
 
 #pragma once
 

@@ -15,13 +15,13 @@ static_assert(std::endian::native == std::endian::little, "the format is little 
 
 constexpr size_t kLengthBytes = 8;
 
-// Bytes of the tensor. Empty axes count as 1 for the limit, so strides cannot overflow either.
+// Size of the tensor. Empty axes count as 1 in the check, so strides cannot overflow either.
 uint64_t checked_bytes(const HeaderEntry& entry, const std::string& what) {
   int64_t bytes = item_bytes(entry.dtype), bound = bytes;
   for (int i = 0; i < entry.rank; ++i) {
     const int64_t extent = entry.shape[static_cast<size_t>(i)];
     if (__builtin_mul_overflow(bound, std::max<int64_t>(extent, 1), &bound))
-      fail(ErrorCode::kBadInput, "{}: {}: the shape's product overflows 64 bits", what,
+      fail(ErrorCode::kBadInput, "{}: {}: the size of this shape overflows 64 bits", what,
            quotable(entry.name));
     bytes *= extent;
   }
@@ -58,7 +58,7 @@ void check_cover(std::vector<HeaderEntry>* entries, uint64_t data_bytes, const s
          data_bytes);
 }
 
-// The JSON text; throws when the length in front of it cannot be true.
+// The JSON text; throws when the length before it is impossible.
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& what) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.rfind("version https://git", 0) == 0)
@@ -99,7 +99,7 @@ SafetensorsIndex parse_safetensors(std::span<const std::byte> bytes, const std::
     const ConstTensorView view(TensorMeta::contiguous(entry.dtype, shape),
                                data.data() + entry.offsets[0]);
     const auto [at, fresh] = index.tensors.emplace(std::move(entry.name), view);
-    if (!fresh) fail(ErrorCode::kBadInput, "{}: {} is there twice", what, quotable(at->first));
+    if (!fresh) fail(ErrorCode::kBadInput, "{}: {} occurs twice", what, quotable(at->first));
   }
   return index;
 }

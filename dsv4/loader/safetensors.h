@@ -4,10 +4,10 @@
 //   JSON: {"__metadata__": {text: text}, NAME: {"dtype": T, "shape": [..], "data_offsets": [b, e]}}
 //
 // Offsets count from the start of the data. As in the reference implementation, the tensors must
-// cover the data exactly: no overlap, no hole, no rest. A file that breaks any rule is refused as a
-// whole with one error; nothing is allocated in proportion to a number that a header claims.
+// cover the data exactly: no overlap, no hole, no trailing bytes. A file that breaks any rule is
+// rejected as a whole with one error; no allocation is sized by a number that a header claims.
 //
-// A file must not shrink while it is mapped: the system answers reads past its end with SIGBUS.
+// A file must not shrink while it is mapped: reads past its end raise SIGBUS.
 
 #pragma once
 
@@ -23,8 +23,9 @@
 
 namespace dsv4 {
 
-inline constexpr size_t kMaxSafetensorsHeader = size_t{100} << 20;  // as the reference has it
-inline constexpr size_t kMaxTensorName = 1024;                      // bytes
+inline constexpr size_t kMaxSafetensorsHeader = size_t{100}
+                                                << 20;  // the limit of the reference implementation
+inline constexpr size_t kMaxTensorName = 1024;          // bytes
 
 struct SafetensorsIndex {
   std::map<std::string, ConstTensorView> tensors;  // views into the bytes that were parsed
@@ -32,7 +33,7 @@ struct SafetensorsIndex {
 };
 
 // `bytes` is a whole file; `what` names it in errors (kBadInput). Views may be misaligned for their
-// dtype; SafetensorsFile repairs that.
+// dtype; SafetensorsFile copies those.
 SafetensorsIndex parse_safetensors(std::span<const std::byte> bytes, const std::string& what);
 
 class SafetensorsFile {
@@ -41,7 +42,7 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   // Every view is aligned for its dtype. The format only recommends alignment: a tensor that the
-  // file holds misaligned is copied once, the others point into the map.
+  // file holds misaligned is copied once, the others point into the mapping.
   const std::map<std::string, ConstTensorView>& tensors() const { return index_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return index_.metadata; }
   size_t num_copied() const { return copies_.size(); }
@@ -55,8 +56,8 @@ class SafetensorsFile {
 };
 
 // Writes a temporary file beside `path`, flushes it to the disk and renames it: on any failure
-// (kIo) an older file at `path` is untouched and nothing else is left behind. Tensors must be
-// contiguous; they are laid out by falling item size, which keeps each aligned without holes.
+// (kIo) an older file at `path` is untouched and no temporary file remains. Tensors must be
+// contiguous; they are laid out by decreasing item size, which keeps each aligned without holes.
 void write_safetensors(const std::string& path,
                        const std::vector<std::pair<std::string, ConstTensorView>>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

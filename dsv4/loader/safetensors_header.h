@@ -1,5 +1,5 @@
-// The JSON header of a safetensors file as its grammar has it; what the numbers mean together is
-// checked by parse_safetensors().
+// The grammar of a safetensors file's JSON header; parse_safetensors() checks whether the numbers
+// are consistent.
 
 #pragma once
 
@@ -46,10 +46,10 @@ class HeaderReader final : public StrictJson {
   HeaderEntry& tensor() { return entries.back(); }
 
   At at_ = At::kStart;
-  std::string name_, key_;      // key of the top level; key below it
+  std::string name_, key_;      // top-level key; key below it
   bool have_metadata_ = false;  // "__metadata__" was seen
-  Field field_ = kNone;         // of the tensor at hand
-  unsigned seen_ = 0;           // set of Field
+  Field field_ = kNone;         // field whose value comes next
+  unsigned seen_ = 0;           // bit set of Field
   size_t num_offsets_ = 0;
 };
 

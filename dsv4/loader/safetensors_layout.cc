@@ -30,7 +30,7 @@ void check_names(std::span<const Named> tensors) {
                    std::none_of(name.begin(), name.end(),
                                 [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; }),
                "tensor name '{}'", quotable(name));
-    DSV4_CHECK(names.insert(name).second, "{} is there twice", name);
+    DSV4_CHECK(names.insert(name).second, "{} occurs twice", name);
   }
 }
 
@@ -75,7 +75,7 @@ SafetensorsLayout layout_safetensors(std::span<const Named> tensors,
     begin += tensors[i].second.bytes();
   }
   text += '}';
-  // Blanks up to a multiple of 8 align the data.
+  // Padding to a multiple of 8 aligns the data.
   text.resize(static_cast<size_t>(align_up(static_cast<int64_t>(text.size()), 8)), ' ');
   DSV4_CHECK(text.size() <= kMaxSafetensorsHeader, "a header of {} bytes exceeds the limit of {}",
              text.size(), kMaxSafetensorsHeader);

@@ -1,6 +1,6 @@
-// Where the tensors of a safetensors file will lie, known before any of them is: the header text
-// and one offset per tensor. Tensors are laid out by falling item size, which keeps each aligned
-// for its dtype without holes.
+// The layout of a safetensors file, computed before any data exists: the header text and one offset
+// per tensor. Tensors are laid out by decreasing item size, which keeps each aligned for its dtype
+// without holes.
 
 #pragma once
 
@@ -20,7 +20,7 @@ struct SafetensorsLayout {
   int64_t file_bytes = 0;
 };
 
-// Throws kInvalidArgument for a name that is there twice or cannot be one, or a header too large.
+// Throws kInvalidArgument for a duplicate or invalid name, or a header that is too large.
 SafetensorsLayout layout_safetensors(std::span<const std::pair<std::string, TensorMeta>> tensors,
                                      const std::map<std::string, std::string>& metadata = {});
 

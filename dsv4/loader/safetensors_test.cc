@@ -73,7 +73,7 @@ TEST(ParseSafetensors, AcceptsNoTensors) {
   EXPECT_TRUE(parse(file_of("{\"__metadata__\":{}}", 0)).tensors.empty());
 }
 
-struct Hostile {
+struct Malformed {
   const char* name;
   std::string file;
   const char* error;
@@ -88,7 +88,7 @@ std::string two(const std::string& first, const std::string& second, size_t data
   return file_with({tensor_json("a", "[2]", first), tensor_json("b", "[2]", second)}, data_bytes);
 }
 
-std::vector<Hostile> framing_table() {
+std::vector<Malformed> framing_table() {
   const std::string good = one("[2]", "[0,8]", 8);
   return {
       {"empty file", "", "0 bytes are too few"},
@@ -101,13 +101,13 @@ std::vector<Hostile> framing_table() {
       {"truncated header", good.substr(0, 30), "in a file of 30 bytes"},
       {"truncated data", good.substr(0, good.size() - 1), "ends at byte 8 of the data, but"},
       {"trailing garbage", good + "x", "the tensors end at byte 8 of 9"},
-      {"blank first", file_of(" {}", 0), "does not start with '{'"},
+      {"leading blank", file_of(" {}", 0), "does not start with '{'"},
       {"byte order mark", file_of("\xef\xbb\xbf{}", 0), "does not start with '{'"},
       {"lfs pointer", "version https://git-lfs.github.com/spec/v1\n", "git lfs pull"},
   };
 }
 
-std::vector<Hostile> json_table() {
+std::vector<Malformed> json_table() {
   std::string nul_at_end = "{}";
   nul_at_end += '\0';
   nul_at_end += "garbage";
@@ -118,18 +118,19 @@ std::vector<Hostile> json_table() {
       {"nul byte", file_of(nul_at_end, 0), "NUL byte at byte 2"},
       {"bad utf-8", file_of("{\"\xff\":1}", 0), "not valid JSON"},
       {"long token", file_of("{\"" + std::string(100000, 'x'), 0), "xxx..."},
-      {"deep arrays", file_of("{\"x\":" + std::string(1 << 20, '['), 0), "an array does not"},
-      {"deep objects", file_of("{\"x\":{\"shape\":{", 0), "x: shape: an object does not"},
-      {"array in shape", one("[[2]]", "[0,8]", 8), "x: shape: an array does not"},
-      {"tensor is null", file_of("{\"x\":null}", 0), "x: null does not"},
-      {"tensor is text", file_of("{\"x\":\"y\"}", 0), "x: a string does not"},
-      {"metadata is text", file_of("{\"__metadata__\":\"y\"}", 0), "a string does not"},
-      {"metadata number", file_of("{\"__metadata__\":{\"k\":1}}", 0), "k: a number does not"},
+      {"deep arrays", file_of("{\"x\":" + std::string(1 << 20, '['), 0), "an array is not allowed"},
+      {"deep objects", file_of("{\"x\":{\"shape\":{", 0), "x: shape: an object is not allowed"},
+      {"array in shape", one("[[2]]", "[0,8]", 8), "x: shape: an array is not allowed"},
+      {"tensor is null", file_of("{\"x\":null}", 0), "x: null is not allowed"},
+      {"tensor is text", file_of("{\"x\":\"y\"}", 0), "x: a string is not allowed"},
+      {"metadata is text", file_of("{\"__metadata__\":\"y\"}", 0), "a string is not allowed"},
+      {"metadata number", file_of("{\"__metadata__\":{\"k\":1}}", 0), "k: a number is not allowed"},
       {"metadata twice", file_of(R"({"__metadata__":{},"__metadata__":{}})", 0),
        "a second __metadata__"},
       {"metadata key twice", file_of(R"({"__metadata__":{"k":"","k":""}})", 0),
        "k: a second value"},
-      {"unknown field", file_of("{\"x\":{\"strides\":[1]}}", 0), "strides: this field does not"},
+      {"unknown field", file_of("{\"x\":{\"strides\":[1]}}", 0),
+       "strides: this field is not allowed"},
       {"field twice", file_of(R"({"x":{"dtype":"F32","dtype":"F32"}})", 0), "dtype: a second"},
       {"no dtype", file_of(R"({"x":{"shape":[],"data_offsets":[0,4]}})", 4), "x: no dtype"},
       {"no shape", file_of(R"({"x":{"dtype":"F32","data_offsets":[0,4]}})", 4), "x: no shape"},
@@ -143,20 +144,20 @@ std::vector<Hostile> json_table() {
       {"newline in name", file_with({tensor_json("a\\nb", "[]", "[0,4]")}, 4), "'a?b'"},
       {"same name twice",
        file_with({tensor_json("x", "[]", "[0,4]"), tensor_json("x", "[]", "[4,8]")}, 8),
-       "x is there twice"},
+       "x occurs twice"},
   };
 }
 
-std::vector<Hostile> number_table() {
+std::vector<Malformed> number_table() {
   return {
       {"unknown dtype", one("[2]", "[0,8]", 8, "F7"), "x: unknown dtype 'F7'"},
-      {"dtype is number", file_of("{\"x\":{\"dtype\":1}}", 0), "dtype: a number does not"},
+      {"dtype is number", file_of("{\"x\":{\"dtype\":1}}", 0), "dtype: a number is not allowed"},
       {"rank 9", one("[1,1,1,1,1,1,1,1,1]", "[0,4]", 4), "a rank above 4"},
       {"negative extent", one("[-2]", "[0,8]", 8), "shape: a negative number"},
-      {"float extent", one("[2.0]", "[0,8]", 8), "not a whole one"},
-      {"exponent extent", one("[2e0]", "[0,8]", 8), "not a whole one"},
+      {"float extent", one("[2.0]", "[0,8]", 8), "not a 64-bit integer"},
+      {"exponent extent", one("[2e0]", "[0,8]", 8), "not a 64-bit integer"},
       {"huge extent", one("[18446744073709551615]", "[0,8]", 8), "an extent of 184467440737095516"},
-      {"beyond 64 bits", one("[99999999999999999999]", "[0,8]", 8), "not a whole one of 64 bits"},
+      {"beyond 64 bits", one("[99999999999999999999]", "[0,8]", 8), "not a 64-bit integer"},
       {"text extent", one("[\"2\"]", "[0,8]", 8), "shape: a string"},
       {"product wraps to 8", one("[4611686018427387905,2]", "[0,8]", 8), "overflows 64 bits"},
       {"product wraps to 0", one("[4294967296,4294967296]", "[0,0]", 0), "overflows 64 bits"},
@@ -168,9 +169,9 @@ std::vector<Hostile> number_table() {
       {"backwards wraps", one("[2]", "[18446744073709551608,0]", 8),
        "data_offsets are [1844674407"},
       {"negative offset", one("[2]", "[-8,0]", 8), "data_offsets: a negative number"},
-      {"float offset", one("[2]", "[0.0,8.0]", 8), "not a whole one"},
-      {"huge offset", one("[2]", "[99999999999999999999,8]", 8), "not a whole one"},
-      {"far away", one("[2]", "[8000000000,8000000008]", 8), "ends at byte 8000000008"},
+      {"float offset", one("[2]", "[0.0,8.0]", 8), "not a 64-bit integer"},
+      {"huge offset", one("[2]", "[99999999999999999999,8]", 8), "not a 64-bit integer"},
+      {"offsets past the end", one("[2]", "[8000000000,8000000008]", 8), "ends at byte 8000000008"},
       {"one offset", one("[2]", "[8]", 8), "other than 2 numbers"},
       {"three offsets", one("[2]", "[0,8,8]", 8), "a third number"},
       {"overlap", two("[0,8]", "[4,12]", 12), "b starts at byte 4 of the data, but the one before"},
@@ -181,21 +182,21 @@ std::vector<Hostile> number_table() {
   };
 }
 
-TEST(ParseSafetensors, RefusesHostileFilesWithOneClearLine) {
-  std::vector<Hostile> table = framing_table();
+TEST(ParseSafetensors, RejectsMalformedFilesWithOneLine) {
+  std::vector<Malformed> table = framing_table();
   for (const auto& more : {json_table(), number_table()})
     table.insert(table.end(), more.begin(), more.end());
-  for (const Hostile& hostile : table) {
-    SCOPED_TRACE(hostile.name);
-    const std::string text = error_of(ErrorCode::kBadInput, [&] { parse(hostile.file); });
-    EXPECT_TRUE(says(text, hostile.error));
+  for (const Malformed& malformed : table) {
+    SCOPED_TRACE(malformed.name);
+    const std::string text = error_of(ErrorCode::kBadInput, [&] { parse(malformed.file); });
+    EXPECT_TRUE(says(text, malformed.error));
     EXPECT_TRUE(says(text, "FILE"));
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
     EXPECT_LT(text.size(), 400u) << text;
   }
 }
 
-TEST(ParseSafetensors, EveryTruncationIsRefused) {
+TEST(ParseSafetensors, RejectsEveryTruncation) {
   const std::string good = two("[0,8]", "[8,16]", 16);
   EXPECT_EQ(parse(good).tensors.size(), 2u);
   for (size_t length = 0; length < good.size(); ++length) {
@@ -220,7 +221,7 @@ TEST(ParseSafetensors, ReadsLargeHeaders) {
 
 TEST(SafetensorsFile, CopiesOnlyMisalignedTensors) {
   const test::TempFolder folder;
-  // Data start at a multiple of 8: "byte" and "aligned" lie well, "odd" does not.
+  // Data start at a multiple of 8: "byte" and "aligned" are aligned, "odd" is not.
   std::string header = fmt::format("{{{},{},{}}}", tensor_json("aligned", "[2]", "[0,8]"),
                                    tensor_json("byte", "[1]", "[8,9]", "U8"),
                                    tensor_json("odd", "[2]", "[9,13]", "BF16"));
@@ -235,14 +236,14 @@ TEST(SafetensorsFile, CopiesOnlyMisalignedTensors) {
   EXPECT_EQ(file.tensors().at("aligned").as<uint32_t>()[1], 0x07060504u);
 }
 
-TEST(SafetensorsFile, MovesWithItsViews) {
+TEST(SafetensorsFile, ViewsSurviveAMove) {
   const test::TempFolder folder;
   SafetensorsFile first(folder.write("x.safetensors", one("[2]", "[0,8]", 8)));
   const SafetensorsFile second(std::move(first));
   EXPECT_EQ(second.tensors().at("x").as<uint32_t>()[0], 0x03020100u);
 }
 
-TEST(SafetensorsFile, NamesTheFileThatIsWrong) {
+TEST(SafetensorsFile, ErrorsNameTheFile) {
   const test::TempFolder folder;
   const std::string missing = folder.file("none.safetensors");
   EXPECT_EQ(error_of(ErrorCode::kIo, [&] { SafetensorsFile file(missing); }),

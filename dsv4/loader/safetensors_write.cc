@@ -1,4 +1,4 @@
-// The writing half of safetensors.h.
+// Implements write_safetensors().
 
 #include "dsv4/base/error.h"
 #include "dsv4/loader/atomic_file.h"

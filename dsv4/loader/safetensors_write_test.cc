@@ -26,7 +26,7 @@ Buffer random_buffer(DType dtype, std::initializer_list<int64_t> shape, uint64_t
   return buffer;
 }
 
-TEST(WriteSafetensors, ReadsBackWhatWasWritten) {
+TEST(WriteSafetensors, RoundTrips) {
   const TempFolder folder;
   std::vector<Buffer> buffers;
   Tensors tensors;
@@ -61,23 +61,23 @@ TEST(WriteSafetensors, WritesAFileWithoutTensors) {
   EXPECT_TRUE(SafetensorsFile(folder.file("x.safetensors")).tensors().empty());
 }
 
-TEST(WriteSafetensors, RefusesWhatItCouldNotReadBack) {
+TEST(WriteSafetensors, RejectsWhatItCouldNotReadBack) {
   const TempFolder folder;
   const Buffer buffer(DType::kF32, {2, 3});
-  const auto refuse = [&](const Tensors& tensors) {
+  const auto reject = [&](const Tensors& tensors) {
     return error_of(ErrorCode::kInvalidArgument,
                     [&] { write_safetensors(folder.file("x.safetensors"), tensors); });
   };
-  EXPECT_TRUE(says(refuse({{"a", buffer}, {"a", buffer}}), "a is there twice"));
-  EXPECT_TRUE(says(refuse({{"", buffer}}), "tensor name ''"));
-  EXPECT_TRUE(says(refuse({{"a\nb", buffer}}), "'a?b'"));
-  EXPECT_TRUE(says(refuse({{"__metadata__", buffer}}), "__metadata__"));
-  EXPECT_TRUE(says(refuse({{"\xff", buffer}}), "UTF-8"));
-  EXPECT_TRUE(says(refuse({{"a", buffer.view().slice(1, 0, 2)}}), "not contiguous"));
+  EXPECT_TRUE(says(reject({{"a", buffer}, {"a", buffer}}), "a occurs twice"));
+  EXPECT_TRUE(says(reject({{"", buffer}}), "tensor name ''"));
+  EXPECT_TRUE(says(reject({{"a\nb", buffer}}), "'a?b'"));
+  EXPECT_TRUE(says(reject({{"__metadata__", buffer}}), "__metadata__"));
+  EXPECT_TRUE(says(reject({{"\xff", buffer}}), "UTF-8"));
+  EXPECT_TRUE(says(reject({{"a", buffer.view().slice(1, 0, 2)}}), "not contiguous"));
   EXPECT_TRUE(folder.list().empty());
 }
 
-// While it lives, files cannot grow beyond `bytes`: the same short write and error as a full disk.
+// Limits the file size to `bytes` in its scope: the same short write and error as a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -95,7 +95,7 @@ class FileSizeLimit {
   rlimit old_{};
 };
 
-TEST(WriteSafetensors, AFullDiskLeavesTheOldFileAndNothingElse) {
+TEST(WriteSafetensors, FullDiskLeavesOnlyTheOldFile) {
   const TempFolder folder;
   const std::string path = folder.file("x.safetensors");
   const Buffer small(DType::kF32, {4}), large(DType::kF32, {1000, 1000});
@@ -114,7 +114,7 @@ TEST(WriteSafetensors, AFullDiskLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(SafetensorsFile(path).tensors().count("large"), 1u);
 }
 
-TEST(WriteSafetensors, RefusesTargetsThatAreNotFiles) {
+TEST(WriteSafetensors, RejectsNonRegularTargets) {
   const TempFolder folder;
   const auto write = [](const std::string& path) {
     return error_of(ErrorCode::kIo, [&] { write_safetensors(path, {}); });
@@ -122,8 +122,8 @@ TEST(WriteSafetensors, RefusesTargetsThatAreNotFiles) {
   EXPECT_EQ(write("/dev/full"), "cannot write /dev/full: not a regular file");
   EXPECT_EQ(write(folder.path()),
             fmt::format("cannot write {}: not a regular file", folder.path()));
-  const std::string nowhere = folder.file("none/x.safetensors");
-  EXPECT_EQ(write(nowhere), fmt::format("cannot write {}: No such file or directory", nowhere));
+  const std::string missing = folder.file("none/x.safetensors");
+  EXPECT_EQ(write(missing), fmt::format("cannot write {}: No such file or directory", missing));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace dsv4 {
 namespace {
 
-// Reads weight_map and passes over the values of every other key.
+// Reads weight_map and skips the values of every other key.
 class IndexReader final : public StrictJson {
  public:
   using StrictJson::StrictJson;
@@ -20,11 +20,11 @@ class IndexReader final : public StrictJson {
   bool end_array() override { return leave(); }
   bool key(string_t& text) override;
   bool string(string_t& text) override;
-  bool null() override { return pass("null"); }
-  bool boolean(bool) override { return pass("a boolean"); }
-  bool number_integer(number_integer_t) override { return pass("a number"); }
-  bool number_unsigned(number_unsigned_t) override { return pass("a number"); }
-  bool number_float(number_float_t, const string_t&) override { return pass("a number"); }
+  bool null() override { return skip("null"); }
+  bool boolean(bool) override { return skip("a boolean"); }
+  bool number_integer(number_integer_t) override { return skip("a number"); }
+  bool number_unsigned(number_unsigned_t) override { return skip("a number"); }
+  bool number_float(number_float_t, const string_t&) override { return skip("a number"); }
 
  private:
   static constexpr int kMaxDepth = 32;
@@ -34,7 +34,7 @@ class IndexReader final : public StrictJson {
   }
   bool at_map() const { return depth_ == 1 && top_ == "weight_map"; }  // its value comes next
   bool in_map() const { return depth_ >= 2 && top_ == "weight_map"; }
-  bool pass(std::string_view event) const;
+  bool skip(std::string_view event) const;
   bool enter();
   bool leave() {
     --depth_;
@@ -42,10 +42,10 @@ class IndexReader final : public StrictJson {
   }
 
   int depth_ = 0;
-  std::string top_, name_;  // key of the top level; tensor name inside weight_map
+  std::string top_, name_;  // top-level key; tensor name inside weight_map
 };
 
-bool IndexReader::pass(std::string_view event) const {
+bool IndexReader::skip(std::string_view event) const {
   if (depth_ == 0 || at_map() || in_map()) unexpected(event);
   return true;
 }
@@ -83,9 +83,9 @@ bool IndexReader::key(string_t& text) {
 }
 
 bool IndexReader::string(string_t& text) {
-  if (!in_map()) return pass("a string");
+  if (!in_map()) return skip("a string");
   if (text.empty() || text[0] == '.' || text.find('/') != std::string::npos)
-    fail(ErrorCode::kBadInput, "{}: {} lies in '{}', which is not a file name", what(),
+    fail(ErrorCode::kBadInput, "{}: {} is in '{}', which is not a file name", what(),
          quotable(name_), quotable(text));
   if (!weight_map.emplace(name_, std::move(text)).second) unexpected("a second value");
   return true;

@@ -9,7 +9,7 @@
 namespace dsv4 {
 
 // Stored tensor name -> file name inside the folder. Throws kBadInput, prefixed with `what`, for
-// anything else, for a name that is there twice, and for a file name that would leave the folder.
+// any other structure, a duplicate name, or a file name that points outside the folder.
 std::map<std::string, std::string> parse_shard_index(std::string_view text,
                                                      const std::string& what);
 

@@ -14,7 +14,7 @@ std::string quotable(std::string_view text) {
 }
 
 void StrictJson::parse(std::string_view text) {
-  // The parser takes a NUL for the end of the text and would not see what follows it.
+  // The parser treats a NUL as the end of the text and would ignore what follows it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     fail(ErrorCode::kBadInput, "{}: NUL byte at byte {} of the JSON text", what_, nul);
   nlohmann::json::sax_parse(text.begin(), text.end(), this);
@@ -33,7 +33,7 @@ bool StrictJson::number_unsigned(number_unsigned_t) {
   unexpected("a number");
 }
 bool StrictJson::number_float(number_float_t, const string_t&) {
-  unexpected("a number that is not a whole one of 64 bits");
+  unexpected("a number that is not a 64-bit integer");
 }
 bool StrictJson::string(string_t&) {
   unexpected("a string");
@@ -64,7 +64,7 @@ bool StrictJson::parse_error(size_t position, const std::string& token,
 }
 
 void StrictJson::unexpected(std::string_view event) const {
-  fail(ErrorCode::kBadInput, "{}: {}: {} does not belong here", what_, place(), event);
+  fail(ErrorCode::kBadInput, "{}: {}: {} is not allowed here", what_, place(), event);
 }
 
 }  // namespace dsv4

@@ -1,8 +1,9 @@
-// JSON from outside, read as a stream of events: nothing is built that the document's owner did not
-// ask for, so memory stays in proportion to the values that are kept, whatever the text holds.
+// Untrusted JSON, read as a stream of events: no document tree is built, so memory is proportional
+// to the values that are kept, whatever the text holds.
 //
 // A derived class overrides the events that its grammar allows; any other event is an error that
-// names the place. Errors are kBadInput, one line, and quote at most kMaxQuote bytes of the text.
+// names the location. Errors are kBadInput, one line, and quote at most kMaxQuote bytes of the
+// text.
 
 #pragma once
 
@@ -24,7 +25,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool) override;
   bool number_integer(number_integer_t) override;  // negative numbers only
   bool number_unsigned(number_unsigned_t) override;
-  bool number_float(number_float_t, const string_t&) override;  // also integers beyond 64 bits
+  bool number_float(number_float_t, const string_t&) override;  // also integers that exceed 64 bits
   bool string(string_t&) override;
   bool binary(binary_t&) override;
   bool start_object(size_t) override;
@@ -36,7 +37,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
                    const nlohmann::json::exception& error) override;
 
  protected:
-  // Where the reader stands, for error texts: "layers.0.attn.attn_sink: shape".
+  // The current location, for error messages: "layers.0.attn.attn_sink: shape".
   virtual std::string place() const = 0;
   const std::string& what() const { return what_; }
   [[noreturn]] void unexpected(std::string_view event) const;

@@ -11,7 +11,7 @@
 
 namespace dsv4 {
 
-// Indexer scores are made for this many queries at a time: [64, visible] f32 stays in cache.
+// Indexer scores are computed for this many queries at a time: [64, visible] f32 fits in cache.
 inline constexpr int64_t kScoreTile = 64;
 
 // RoPE frequencies of a layer: one table for q, raw keys, entries, indexer and output (spec 4.2).
@@ -19,7 +19,7 @@ struct RopeTables {
   ConstTensorView raw;         // [rope_dim / 2] f32, SWA layers
   ConstTensorView compressed;  // CSA and HCA layers
 };
-// The tables' memory is appended to `owner`.
+// Appends the tables' memory to `owner`.
 RopeTables make_rope_tables(const ModelConfig& config, std::deque<Buffer>& owner);
 
 // x: [T, D] after attn_norm -> [T, D], in scratch. Appends this step's tokens to the caches.

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads typed values out of one JSON object and remembers which keys were looked at.
+// Reads typed values out of one JSON object and records which keys were read.
 class Reader {
  public:
   Reader(const Json& object, std::string file) : object_(object), file_(std::move(file)) {}
@@ -67,7 +67,7 @@ class Reader {
     return value->get<std::string>();
   }
 
-  // A key that has one supported value; another value would silently compute something else.
+  // A key that has one supported value; any other value would silently give wrong results.
   void only(const std::string& key, const Json& supported) {
     const Json* value = find(key);
     if (value != nullptr && *value != supported)
@@ -83,8 +83,8 @@ class Reader {
 
   void ignore(std::initializer_list<const char*> keys) { seen_.insert(keys.begin(), keys.end()); }
 
-  // Adds the keys that nobody looked at, with `prefix` in front.
-  void unseen(std::vector<std::string>& keys, const std::string& prefix = "") const {
+  // Appends the keys that were not read, prefixed with `prefix`.
+  void unread(std::vector<std::string>& keys, const std::string& prefix = "") const {
     for (const auto& [key, value] : object_.items()) {
       if (seen_.count(key) == 0) keys.push_back(prefix + key);
     }
@@ -109,7 +109,7 @@ class Reader {
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kMaxRatio = 65536;
 constexpr int kMaxDepth = 64;
-constexpr double kMinTheta = 1.0001, kMaxTheta = 1e12;  // a base of 1 would not turn at all
+constexpr double kMinTheta = 1.0001, kMaxTheta = 1e12;  // a base of 1 would not rotate at all
 
 void read_dims(Reader& in, ModelConfig& c) {
   c.hidden_size = in.integer("hidden_size", 1, kMaxDim);
@@ -145,7 +145,7 @@ void read_scalars(Reader& in, ModelConfig& c) {
   if (eos != nullptr) {
     for (const Json& id : eos->is_array() ? *eos : Json::array({*eos})) {
       if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= c.vocab_size) {
-        in.wrong("eos_token_id", "token ids of the vocabulary", *eos);
+        in.wrong("eos_token_id", "token ids in the vocabulary", *eos);
       }
       c.eos.push_back(id.get<int32_t>());
     }
@@ -203,7 +203,7 @@ void read_rope(Reader& in, ModelConfig& c) {
   c.compress_rope_theta = in.number("compress_rope_theta", kMinTheta, kMaxTheta, 160000.0);
   if (auto scaling = in.object("rope_scaling")) {
     c.yarn = read_yarn(*scaling, c);
-    scaling->unseen(c.unknown, "rope_scaling.");
+    scaling->unread(c.unknown, "rope_scaling.");
   }
   auto parameters = in.object("rope_parameters");
   if (!parameters) return;
@@ -212,13 +212,13 @@ void read_rope(Reader& in, ModelConfig& c) {
     c.rope_theta = main->number("rope_theta", kMinTheta, kMaxTheta, c.rope_theta);
     main->only("rope_type", "default");
     main->ignore({"partial_rotary_factor", "type"});
-    main->unseen(c.unknown, "rope_parameters.main.");
+    main->unread(c.unknown, "rope_parameters.main.");
   }
   if (auto compress = parameters->object("compress")) {
     c.compress_rope_theta =
         compress->number("rope_theta", kMinTheta, kMaxTheta, c.compress_rope_theta);
     c.yarn = read_yarn(*compress, c);
-    compress->unseen(c.unknown, "rope_parameters.compress.");
+    compress->unread(c.unknown, "rope_parameters.compress.");
   }
 }
 
@@ -318,7 +318,7 @@ void validate(const ModelConfig& c, const std::string& file) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view json, const std::string& file) {
-  // Error texts print values by recursion: no config nests deeper than a few levels.
+  // Error messages print values recursively, so the nesting depth is limited to a few levels.
   const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
     if (depth > kMaxDepth)
       fail(ErrorCode::kBadInput, "{}: nested deeper than {} levels", file, kMaxDepth);
@@ -336,12 +336,12 @@ ModelConfig parse_config(std::string_view json, const std::string& file) {
   read_ratios(in, config);
   read_hash_layers(in, config);
   validate(config, file);
-  // Harmless: about training, bookkeeping, or answered by the stored tensors themselves.
+  // Ignored: keys about training or bookkeeping, or implied by the stored tensors.
   in.ignore({"architectures", "attention_dropout", "dtype", "torch_dtype", "expert_dtype",
              "initializer_range", "quantization_config", "transformers_version", "use_cache",
              "pad_token_id", "output_router_logits", "router_aux_loss_coef",
              "router_jitter_noise"});
-  in.unseen(config.unknown);
+  in.unread(config.unknown);
   return config;
 }
 

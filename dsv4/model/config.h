@@ -1,5 +1,5 @@
 // config.json of a DeepSeek-V4 checkpoint, in the official or the transformers spelling (spec
-// dsv4.md 1; docs/checkpoints.md says where the two differ). Every dimension comes from here.
+// dsv4.md 1; docs/checkpoints.md lists the differences). Every dimension comes from here.
 
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace dsv4 {
 
-// How a layer attends to what lies before its window (spec dsv4.md 2).
+// How a layer attends to tokens before its window (spec dsv4.md 2).
 enum class LayerKind : uint8_t {
   kSwa,  // not at all
-  kCsa,  // through compressed entries, of which an indexer chooses the top k
+  kCsa,  // through compressed entries; an indexer selects the top k
   kHca   // through all compressed entries
 };
 
@@ -48,7 +48,7 @@ struct ModelConfig {
   double compress_rope_theta = 0;  // layers with compression
   YarnParams yarn;                 // of the compressed layers
   int64_t max_positions = 0;
-  int64_t mtp_layers = 0;  // announced drafter blocks; recognized, not run
+  int64_t mtp_layers = 0;  // drafter blocks in the config; recognized, not run
   int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 
@@ -56,10 +56,10 @@ struct ModelConfig {
   std::vector<int> ratios;        // [L] tokens per compressed entry; 0 for SWA
   std::vector<bool> hash_layers;  // [L] routed by tid2eid
   std::vector<std::string>
-      unknown;  // keys of the file that nothing here reads or knows to be harmless
+      unknown;  // keys of the file that are neither read nor known to be harmless
 };
 
-// Throws kBadInput with the file, the key and what is wrong.
+// Throws kBadInput with the file, the key and the problem.
 ModelConfig parse_config(std::string_view json, const std::string& file);
 ModelConfig load_config(const std::string& file);
 

@@ -65,7 +65,7 @@ TEST(Config, ReadsFlash) {
   EXPECT_NO_THROW(check_official_numerics(c));
 }
 
-TEST(Config, BothSpellingsMeanTheSame) {
+TEST(Config, BothSpellingsAreEquivalent) {
   const ModelConfig a = load_config("tests/golden/hf/mixed/config.json");
   const ModelConfig b = load_config("tests/golden/hf/mixed_hf/config.json");
   EXPECT_EQ(a.ratios, b.ratios);
@@ -77,7 +77,7 @@ TEST(Config, BothSpellingsMeanTheSame) {
   EXPECT_TRUE(b.unknown.empty());
 }
 
-TEST(Config, NestedRopeValuesWin) {
+TEST(Config, NestedRopeValuesTakePrecedence) {
   Json config = flash();
   config["rope_parameters"] = {{"main", {{"rope_type", "default"}, {"rope_theta", 5000}}},
                                {"compress",
@@ -114,7 +114,7 @@ TEST(Config, ListsUnknownRopeKeys) {
             std::vector<std::string>{"rope_scaling.stretch"});
 }
 
-TEST(Config, SaysWhatIsWrong) {
+TEST(Config, ReportsInvalidValues) {
   const auto with = [](const char* key, const Json& value) {
     Json config = flash();
     config[key] = value;
@@ -146,7 +146,7 @@ TEST(Config, SaysWhatIsWrong) {
   EXPECT_EQ(with("num_experts_per_tok", 257),
             "config.json: num_experts_per_tok must be between 1 and 256, got 257");
   EXPECT_EQ(with("eos_token_id", {1, 129280}),
-            "config.json: eos_token_id must be token ids of the vocabulary, got [1,129280]");
+            "config.json: eos_token_id must be token ids in the vocabulary, got [1,129280]");
   EXPECT_EQ(with("rope_scaling", {{"type", "linear"}}),
             "config.json: rope_scaling: type must be \"yarn\" or \"default\", got \"linear\"");
   EXPECT_EQ(with("rope_scaling", {{"type", "yarn"}, {"attention_factor", 1.2}}),
@@ -160,7 +160,7 @@ TEST(Config, SaysWhatIsWrong) {
             "config.json: index_head_dim = 32 is smaller than qk_rope_head_dim = 64");
 }
 
-TEST(Config, RefusesWhatIsNoObject) {
+TEST(Config, RejectsInvalidJson) {
   for (const char* text : {"", "{", "[1]", "null", "\"x\"", "{\"a\":1}}"}) {
     EXPECT_THROW(parse_config(text, "config.json"), Error) << text;
   }

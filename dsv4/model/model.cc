@@ -90,14 +90,14 @@ void Model::run_layer(Step& step, size_t l, const LayerCache& cache,
                   [&](const TensorView& x) { return moe(step, layer.moe, x); });
 }
 
-// Only the rows whose logits are wanted go through the head.
+// Only rows whose logits are requested go through the head.
 void Model::run_head(Step& step, const TensorView& streams, const TensorView& logits) const {
   const int64_t n = step.logits_rows.dim(0);
   if (n == 0) return;
   const ModelConfig& m = config_;
   const int64_t width = m.hc_mult * m.hidden_size;
   const TensorView chosen = step.activation({n, m.hc_mult, m.hidden_size});
-  // A gather of rows is what an embedding does.
+  // An embedding lookup is a row gather, so embed() selects the rows.
   embed(step.context, {.ids = step.logits_rows,
                        .table = streams.reshape({step.num_tokens, width}),
                        .out = chosen.reshape({n, 1, width})});

@@ -1,5 +1,5 @@
-// The network: weights, schedule and one forward step (spec dsv4.md 3). It owns no cache; the
-// engine hands it views.
+// The network: weights, schedule and one forward step (spec dsv4.md 3). It does not own a cache;
+// the engine passes it views.
 
 #pragma once
 
@@ -19,8 +19,8 @@ namespace dsv4 {
 
 class Model {
  public:
-  // A folder with config.json and safetensors. Maps the weights; reads only vectors to widen and
-  // the hash tables to check.
+  // Loads a folder with config.json and safetensors. Maps the weights; reads only the vectors that
+  // are widened and the hash tables, which are checked.
   static Model load(const std::string& folder);
   // A model without files (Checkpoint::blank).
   static Model blank(const std::string& what, const ModelConfig& config,
@@ -38,9 +38,9 @@ class Model {
   // first rows are written, one for each of step.logits_rows.
   void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits) const;
 
-  // Where the tensors are that forward() reads; null: on the host.
+  // The device that holds the tensors that forward() reads; null: the host.
   Device* device() const { return device_.get(); }
-  // After for_each_tensor() has pointed all of them into `memory`, which the model keeps.
+  // Call after for_each_tensor() has pointed all tensors into `memory`, which the model then owns.
   void place(std::shared_ptr<Device> device, Buffer memory);
 
   // Visits every tensor that forward() reads, in the order in which it reads them. `visit` may
@@ -55,7 +55,7 @@ class Model {
 
   std::shared_ptr<Device> device_;  // outlives device_memory_
   Buffer device_memory_;
-  std::unique_ptr<Checkpoint> checkpoint_;  // stays at one address: the weights point into it
+  std::unique_ptr<Checkpoint> checkpoint_;  // its address is fixed: the weights point into it
   ModelConfig config_;
   std::vector<LayerSpec> schedule_;
   std::vector<CacheGroupSpec> cache_groups_;

@@ -30,7 +30,7 @@ TensorView moe(Step& step, const MoeWeights& weights, const ConstTensorView& x) 
                          .swiglu_limit = m.swiglu_limit,
                          .acc = acc,
                          .add = false});
-  // The shared expert sees every token with weight 1.
+  // The shared expert processes every token with weight 1.
   experts(step.context,
           {.x = x, .table = weights.shared, .swiglu_limit = m.swiglu_limit, .acc = acc});
   return acc;

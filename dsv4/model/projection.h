@@ -1,6 +1,6 @@
-// One activation fed to several weights. The official engine quantizes activations (Q8, 128 columns
-// a scale) before quantized weights (spec dsv4.md 7.5); this does it once and only when asked
-// for.
+// One activation that is multiplied by several weights. The official engine quantizes activations
+// (Q8, one scale per 128 columns) before quantized weights (spec dsv4.md 7.5); this class does so
+// once, and only when needed.
 
 #pragma once
 
@@ -12,17 +12,17 @@ namespace dsv4 {
 
 class Projection {
  public:
-  static constexpr int kActivationColumns = 128;  // share one scale (spec 7.5)
+  static constexpr int kActivationColumns = 128;  // columns per scale (spec 7.5)
 
-  // x: [t, k] f32|bf16. Room for the codes is taken here, so that they live as long as this object
-  // may, whichever scope first asks for them.
+  // x: [t, k] f32|bf16. Memory for the codes is allocated here, not on first use, so that it is not
+  // freed at the end of an inner scratch scope.
   Projection(Step& step, const ConstTensorView& x) : step_(step), x_(x) {
     if (!step.official()) return;
     codes_ = step.scratch.take(DType::kE4M3, {x.dim(0), x.dim(1)});
     scales_ = step.scratch.take(DType::kE8M0, {x.dim(0), ceil_div(x.dim(1), kActivationColumns)});
   }
 
-  // out = x w^T, with Q8 activations where mode and weight format ask for them.
+  // out = x w^T, with Q8 activations where mode and weight format require them.
   void into(const WeightView& weight, const TensorView& out) {
     if (!step_.official() || !weight.quantized_activations()) return plain(weight, out);
     if (!quantized_) quantize();

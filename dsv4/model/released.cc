@@ -5,7 +5,7 @@
 namespace dsv4 {
 namespace {
 
-// What both releases share.
+// Keys that both releases share.
 constexpr const char* kShared = R"({
   "architectures": ["DeepseekV4ForCausalLM"],
   "attention_bias": false,
@@ -86,7 +86,7 @@ constexpr const char* kPro = R"(  "hidden_size": 7168,
 std::string released_config_json(const std::string& release) {
   if (release == "flash") return std::string(kShared) + kFlash;
   if (release == "pro") return std::string(kShared) + kPro;
-  fail(ErrorCode::kBadInput, "no released model '{}': want flash or pro", release);
+  fail(ErrorCode::kBadInput, "unknown release '{}': want flash or pro", release);
 }
 
 ModelConfig released_config(const std::string& release) {

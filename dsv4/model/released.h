@@ -9,7 +9,7 @@
 
 namespace dsv4 {
 
-// "flash" or "pro"; anything else throws kBadInput naming both.
+// "flash" or "pro"; anything else throws kBadInput.
 std::string released_config_json(const std::string& release);
 ModelConfig released_config(const std::string& release);
 

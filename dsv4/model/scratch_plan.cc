@@ -12,7 +12,7 @@
 namespace dsv4 {
 namespace {
 
-// Names as in the functions that it walks beside.
+// Uses the names of the functions that it mirrors.
 class Walk {
  public:
   Walk(const ModelConfig& config, Numerics numerics, const StepLimits& limits)
@@ -49,8 +49,8 @@ class Walk {
     take(DType::kE8M0, {rows, ceil_div(k, Projection::kActivationColumns)});
   }
   int64_t visible(int ratio) const { return limits_.context / ratio; }
-  // A run of c tokens closes at most ceil(c / r) entries: most when every run has one token more
-  // than whole blocks.
+  // A run of c tokens closes at most ceil(c / r) entries: the total is largest when every run has
+  // one token more than a multiple of r.
   int64_t closed(int ratio) const {
     return std::min(runs_ + (t_ - runs_) / ratio, runs_ * visible(ratio));
   }
@@ -150,8 +150,8 @@ class Walk {
 ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics,
                             const StepLimits& limits) {
   ScratchPlan plan = Walk(config, numerics, limits).forward();
-  // While the indexer may pick every entry they are all listed instead, which can take more than
-  // the longest context does.
+  // While the indexer would select every entry, all of them are listed instead, which can take more
+  // memory than the longest context does.
   for (const CacheGroupSpec& group : cache_groups(config)) {
     if (!group.has_index) continue;
     StepLimits listed = limits;

@@ -1,8 +1,8 @@
-// How much scratch memory a forward step takes, known before there are weights or a batch.
+// The scratch memory of a forward step, computed before weights or a batch exist.
 //
-// The same takes and scopes as in make_step(), attention(), moe() and Model::forward(), walked with
-// counting Scratches for the largest step that the limits allow. Whoever changes a take there
-// changes it here: tests/engine/workspace_test.cc runs both.
+// Repeats the allocations and scopes of make_step(), attention(), moe() and Model::forward() with
+// counting Scratches for the largest step that the limits allow. A change to an allocation there
+// needs the same change here: tests/engine/workspace_test.cc compares both.
 
 #pragma once
 
@@ -14,15 +14,15 @@ namespace dsv4 {
 struct StepLimits {
   int64_t tokens = 0;       // of one step, over all its sequences
   int64_t sequences = 0;    // in one step
-  int64_t context = 0;      // tokens of a sequence, with those of the step
+  int64_t context = 0;      // tokens of a sequence, including those of the step
   int64_t logits_rows = 0;  // of one step
 };
 
-// Each the most that any step takes; the largest lists and activations need not be one step's.
+// Each is the maximum over all steps; lists and activations may reach theirs in different steps.
 struct ScratchPlan {
-  int64_t lists = 0;        // of make_step(); on a device twice: where written, where read
+  int64_t lists = 0;        // of make_step(); on a device allocated twice: written to, read from
   int64_t activations = 0;  // of Model::forward()
-  int64_t together = 0;     // of both, where they share a scratch
+  int64_t together = 0;     // both, when they share a scratch
 };
 
 ScratchPlan forward_scratch(const ModelConfig& config, Numerics numerics, const StepLimits& limits);

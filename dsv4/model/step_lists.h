@@ -1,4 +1,4 @@
-// Where the lists of a forward step are written, and where the ops read them.
+// The memory in which the lists of a forward step are written, and from which ops read them.
 //
 // The host builds the lists (step.cc). On the CPU the ops read them in place. On a device they are
 // built in page-locked memory and read from a mirror in device memory, at the same offsets: one
@@ -13,15 +13,15 @@ namespace dsv4 {
 
 class StepLists {
  public:
-  // Read in place.
+  // Ops read the lists in place.
   explicit StepLists(Scratch& scratch) : scratch_(scratch) {}
-  // Read `shift` bytes from where they are written.
+  // Ops read the lists `shift` bytes away from where they are written.
   StepLists(Scratch& scratch, std::ptrdiff_t shift) : scratch_(scratch), shift_(shift) {}
 
   TensorView take(DType dtype, std::initializer_list<int64_t> shape) {
     return scratch_.take(dtype, shape);
   }
-  // The same tensor as ops see it.
+  // The same tensor at the address that ops read.
   ConstTensorView read(const TensorView& written) const { return {written, written.data + shift_}; }
 
  private:

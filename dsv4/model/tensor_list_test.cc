@@ -18,7 +18,7 @@ namespace {
 std::map<std::string, TensorMeta> by_name(const std::vector<NamedTensor>& list) {
   std::map<std::string, TensorMeta> map;
   for (const NamedTensor& tensor : list) {
-    EXPECT_TRUE(map.emplace(tensor.name, tensor.meta).second) << tensor.name << " is there twice";
+    EXPECT_TRUE(map.emplace(tensor.name, tensor.meta).second) << tensor.name << " occurs twice";
   }
   return map;
 }
@@ -37,7 +37,7 @@ TEST(TensorList, TotalsOfTheReleases) {
   }
 }
 
-TEST(TensorList, TheDrafterIsTheDifference) {
+TEST(TensorList, MtpAddsOnlyTheDrafter) {
   const ModelConfig flash = released_config("flash");
   auto with = by_name(official_tensor_list(flash, true));
   for (const NamedTensor& tensor : official_tensor_list(flash, false))
@@ -86,8 +86,8 @@ TEST(Released, Configs) {
                          "want flash or pro"));
 }
 
-// load_weights() asks for these tensors in these shapes, and for no others.
-TEST(TensorList, IsWhatTheLoaderAsksFor) {
+// load_weights() reads these tensors in these shapes, and no others.
+TEST(TensorList, MatchesTheLoader) {
   const ModelConfig config = test::tiny_config();
   const test::TempFolder folder;
   test::write_zero_model(folder, official_tensor_list(config, true));
@@ -101,8 +101,8 @@ TEST(TensorList, IsWhatTheLoaderAsksFor) {
   EXPECT_EQ(weights.layers[1].attn.wq_a.format, WeightFormat::kFp8Block);
 }
 
-// The other direction: without any one of them (here under another name) it complains.
-TEST(TensorList, EveryTensorIsNeeded) {
+// The converse: with any one of them missing (here renamed) it reports an error.
+TEST(TensorList, EveryTensorIsRequired) {
   const ModelConfig config = test::tiny_config();
   const std::vector<NamedTensor> list = official_tensor_list(config, false);
   const test::TempFolder folder;
@@ -120,7 +120,7 @@ TEST(TensorList, EveryTensorIsNeeded) {
   }
 }
 
-TEST(TensorList, ColumnsThatNoGroupFits) {
+TEST(TensorList, RejectsColumnsThatAreNoMultipleOfAGroup) {
   ModelConfig config = test::tiny_config();
   config.expert_dim = 100;
   EXPECT_TRUE(test::says(

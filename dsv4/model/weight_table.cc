@@ -6,7 +6,7 @@ namespace dsv4 {
 namespace {
 
 constexpr Cut kWhole{};
-// Rows of FP8 scale blocks, and columns of the activations' Q8 groups that a row cut produces.
+// Multiples of an FP8 scale block, which keep the resulting activation columns in whole Q8 groups.
 constexpr Cut kByBlock{kFp8BlockSize};
 
 class WeightTable {

@@ -1,6 +1,6 @@
 // Every weight of the model, described once (docs/spec/dsv4.md 10.2): the field that holds it, its
 // official name, its shape, how official checkpoints store it, the part of the model that it
-// belongs to, and how several GPUs share it. The order is that in which a forward step reads.
+// belongs to, and how several GPUs share it. The order is that of reads in a forward step.
 //
 // Loading (weights.h), the tensors of an official checkpoint (tensor_list.h), the walk over the
 // tensors of a placed model, and the names that recipes, plans and ledgers use
@@ -35,7 +35,7 @@ enum class WeightPart : uint8_t {
   kNorms,
 };
 
-// As recipes and plans spell it: "attn", "gate".
+// The name in recipes and plans: "attn", "gate".
 const char* name(WeightPart part);
 
 // How the released instruct checkpoints store a weight: FP8 with one E8M0 scale per 128 x 128,
@@ -56,13 +56,13 @@ struct WeightSpec {
   Cut cut{};
 };
 
-// Called for every weight that the config has.
+// Called for every weight of the config.
 class WeightVisitor {
  public:
   virtual ~WeightVisitor() = default;
   // A matrix [n, k] that ops read in whatever format it is stored.
   virtual void matrix(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k) = 0;
-  // The same for wo_a, whose rows lie in `groups` groups that scale blocks may not straddle.
+  // The same for wo_a, whose rows form `groups` groups that scale blocks must not straddle.
   virtual void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k,
                        int64_t groups) = 0;
   // A tensor whose name ends in ".weight", which ops read in any float dtype (embed, norms).
@@ -76,11 +76,11 @@ class WeightVisitor {
                           std::initializer_list<int64_t> shape) = 0;
 };
 
-// Layers and experts of `weights` are made as many as the config says.
+// Resizes the layers and experts of `weights` to those of the config.
 void visit_weights(const ModelConfig& config, ModelWeights& weights, WeightVisitor& visitor);
 
-// Drafter block mtp.N of the first releases (docs/spec/dsv4.md 9.1): a SWA layer with projections
-// and a head of its own. Listed and converted, not yet run.
+// Drafter block mtp.N of the first releases (docs/spec/dsv4.md 9.1): a SWA layer with its own
+// projections and head. Listed and converted, not yet run.
 struct DrafterWeights {
   LayerWeights layer;
   WeightView e_proj, h_proj;           // [D, D]

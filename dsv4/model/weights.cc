@@ -22,8 +22,9 @@ class Loader final : public WeightVisitor {
     weight = checkpoint_.weight(spec.name, n, k);
     const int64_t rows = n / groups;
     if (weight.format == WeightFormat::kFp8Block && groups > 1 && rows % kFp8BlockSize != 0) {
-      fail(ErrorCode::kUnsupported, "{}: FP8 blocks of {} rows do not fit groups of {} rows",
-           spec.name, kFp8BlockSize, rows);
+      fail(ErrorCode::kUnsupported,
+           "{}: groups of {} rows are not a multiple of the FP8 block size {}", spec.name, rows,
+           kFp8BlockSize);
     }
   }
 
@@ -38,7 +39,7 @@ class Loader final : public WeightVisitor {
     view = stored.dtype == DType::kF32 ? stored : widen(stored, shape);
   }
 
-  // Checked here, once: a bad id would otherwise stop an answer half-way.
+  // Checked here, once: a bad id would otherwise abort generation later.
   void expert_ids(ConstTensorView& view, const WeightSpec& spec,
                   std::initializer_list<int64_t> shape) override {
     view = checkpoint_.tensor(spec.name, {DType::kI64, DType::kI32}, shape);
@@ -70,7 +71,7 @@ class Loader final : public WeightVisitor {
   std::deque<Buffer>& widened_;
 };
 
-// Shows every tensor that is there to a function.
+// Calls a function for every tensor that is present.
 class Walk final : public WeightVisitor {
  public:
   explicit Walk(const std::function<void(ConstTensorView&)>& visit) : visit_(visit) {}

@@ -1,5 +1,5 @@
 // The tensors of a model as structs of views, under the official names (spec dsv4.md 10.2). The
-// bytes stay in the checkpoint's mapping; only small vectors that are not stored as f32 are
+// bytes stay in the checkpoint's mapping; only small vectors not stored as f32 are
 // widened.
 
 #pragma once
@@ -66,16 +66,16 @@ struct ModelWeights {
   ConstTensorView norm;   // [D]
   HyperWeights hc_head;
   std::vector<LayerWeights> layers;
-  std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognized and not loaded
-  std::vector<std::string> unused;   // tensors that no weight of the model is stored in
-  std::deque<Buffer> widened;        // f32 copies behind some of the views above, RoPE tables
+  std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognized but not loaded
+  std::vector<std::string> unused;   // tensors that no weight of the model uses
+  std::deque<Buffer> widened;        // memory of RoPE tables and of views widened to f32
 };
 
-// Every tensor of the weights that is there, in the order in which a forward step reads them.
+// Visits every tensor that is present, in the order in which a forward step reads them.
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit);
 
-// Throws kBadInput naming the tensor that is missing or has another shape than the config says.
+// Throws kBadInput naming a tensor that is missing or whose shape does not match the config.
 ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace dsv4

@@ -30,14 +30,14 @@ int32_t best_token(std::span<const float> logits) {
 }
 
 std::vector<double> negative_log_likelihoods(const ConstTensorView& logits, const Piece& piece,
-                                             const std::string& who) {
+                                             const std::string& name) {
   const auto rows = static_cast<int64_t>(piece.targets.size());
   const int64_t vocab = logits.dim(1);
-  expect(who.c_str(), logits, {DType::kF32}, {rows, vocab});
+  expect(name.c_str(), logits, {DType::kF32}, {rows, vocab});
   for (const int32_t target : piece.targets)
-    DSV4_CHECK(target >= 0 && target < vocab, "target {} of {} logits", target, vocab);
+    DSV4_CHECK(target >= 0 && target < vocab, "target {} is outside the {} logits", target, vocab);
   std::vector<double> nll(static_cast<size_t>(rows));
-  std::vector<int64_t> bad(static_cast<size_t>(rows), -1);  // first logit that is no number
+  std::vector<int64_t> bad(static_cast<size_t>(rows), -1);  // first logit that is not finite
 #pragma omp parallel for if (cpu::worth_sharing(8 * rows * vocab))
   for (int64_t i = 0; i < rows; ++i) {
     const std::span row(logits.row<float>(i), static_cast<size_t>(vocab));
@@ -52,8 +52,8 @@ std::vector<double> negative_log_likelihoods(const ConstTensorView& logits, cons
   }
   for (int64_t i = 0; i < rows; ++i) {
     if (const int64_t token = bad[static_cast<size_t>(i)]; token >= 0) {
-      fail(ErrorCode::kBadInput, "{}: the logit of token {} at position {} of window {} is {}", who,
-           token, piece.position + i, piece.window, logits.row<float>(i)[token]);
+      fail(ErrorCode::kBadInput, "{}: the logit of token {} at position {} of window {} is {}",
+           name, token, piece.position + i, piece.window, logits.row<float>(i)[token]);
     }
   }
   return nll;

@@ -21,7 +21,7 @@ Row random_row(Rng& rng, int64_t n, double spread) {
   return row;
 }
 
-// The formulas in long double, without the subtraction of the largest.
+// The formulas in long double, without subtracting the maximum.
 long double oracle_lse(const Row& row) {
   long double sum = 0;
   for (const float x : row) sum += std::exp(static_cast<long double>(x));
@@ -40,7 +40,7 @@ TEST(Distribution, AgreesWithOracle) {
   for (const int64_t n : {1, 2, 3, 97, 1536, 20000}) {
     for (const double spread : {0.1, 3.0, 30.0}) {
       const Row p = random_row(rng, n, spread), q = random_row(rng, n, spread);
-      // Both sum n terms of like sign in at least 53 bits: n ulps at worst, sqrt(n) typically.
+      // Both sum n terms of equal sign in at least 53 bits: n ulps at worst, sqrt(n) typically.
       const double tolerance = 1e-15 * (10 + std::sqrt(static_cast<double>(n)));
       const auto lse = static_cast<double>(oracle_lse(p));
       EXPECT_NEAR(log_sum_exp(p), lse, tolerance * (1 + std::abs(lse)));
@@ -61,7 +61,7 @@ TEST(Distribution, LargeLogitsDoNotOverflow) {
   EXPECT_EQ(log_sum_exp(far), static_cast<double>(3e38f));
 }
 
-TEST(Kl, OfItselfIsExactlyZero) {
+TEST(Kl, EqualRowsGiveExactlyZero) {
   Rng rng(3);
   for (int round = 0; round < 100; ++round) {
     const Row p = random_row(rng, 1 + rng.below(3000), 5.0);
@@ -69,7 +69,7 @@ TEST(Kl, OfItselfIsExactlyZero) {
   }
 }
 
-TEST(Kl, IsNeverBelowZero) {
+TEST(Kl, IsNeverNegative) {
   Rng rng(4);
   for (int round = 0; round < 300; ++round) {
     const Row p = random_row(rng, 100, 2.0);
@@ -82,7 +82,7 @@ TEST(Kl, IsNeverBelowZero) {
 
 TEST(Kl, ByHand) {
   const Row p = {std::log(2.f), std::log(2.f)}, q = {0.f, std::log(3.f)};
-  // f32 logarithms carry 2^-25 relative; the divergence is that of (1/2, 1/2) from (1/4, 3/4).
+  // f32 logarithms have a relative error of 2^-25; this is KL of (1/2, 1/2) from (1/4, 3/4).
   EXPECT_NEAR(kl_divergence(p, q), 0.5 * std::log(2.0) + 0.5 * std::log(2.0 / 3), 1e-7);
   EXPECT_NEAR(kl_divergence(q, p), 0.25 * std::log(0.5) + 0.75 * std::log(1.5), 1e-7);
 }
@@ -104,13 +104,13 @@ class Likelihood : public testing::Test {
   const Piece piece{.ids = ids, .targets = targets, .window = 6, .position = 40};
 };
 
-TEST_F(Likelihood, OfUniformLogitsIsLogV) {
+TEST_F(Likelihood, UniformLogitsGiveLogV) {
   const Buffer logits(DType::kF32, {3, 5});
   for (const double nll : negative_log_likelihoods(logits, piece, "m"))
     EXPECT_DOUBLE_EQ(nll, std::log(5.0));
 }
 
-TEST_F(Likelihood, SaysWhereALogitIsNoNumber) {
+TEST_F(Likelihood, NamesThePositionOfANonFiniteLogit) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(error(std::nanf("")), "k3: the logit of token 4 at position 42 of window 6 is nan");
   EXPECT_EQ(error(infinity), "k3: the logit of token 4 at position 42 of window 6 is inf");
@@ -124,7 +124,7 @@ TEST_F(Likelihood, ChecksShapesAndTargets) {
                           [&] { negative_log_likelihoods(logits, piece, "m"); });
   };
   EXPECT_TRUE(test::says(error_of(few), "want [3, 5]"));
-  EXPECT_TRUE(test::says(error_of(narrow), "target 4 of 4 logits"));
+  EXPECT_TRUE(test::says(error_of(narrow), "target 4 is outside the 4 logits"));
 }
 
 }  // namespace

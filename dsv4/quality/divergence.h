@@ -1,6 +1,6 @@
-// How far a model's next-token distributions are from a reference's, over the same tokens.
+// The divergence of a model's next-token distributions from a reference's, over the same tokens.
 //
-// Keeps one number per counted token (for the quantiles) and no logits.
+// Stores one number per counted token (for the quantiles) and no logits.
 
 #pragma once
 
@@ -15,10 +15,10 @@ struct Divergence {
   int64_t tokens = 0;
   double mean = 0, mean_error = 0;  // KL(reference || model) in nats
   double median = 0, q99 = 0, q999 = 0, max = 0;
-  double top1 = 0;  // share of tokens where both have the same best token
+  double top1 = 0;  // share of tokens with the same most likely token
   Perplexity reference, model;
-  // model's perplexity / reference's, from the differences token by token: far sharper than the
-  // two errors suggest, because both models find the same tokens hard.
+  // model's perplexity / reference's, from per-token differences: much more precise than the two
+  // errors suggest, because both models find the same tokens hard.
   double ratio = 0, ratio_error = 0;
 };
 

@@ -1,4 +1,4 @@
-// Perplexity and divergence of sources whose logits are known, and of a real model in chunks.
+// Perplexity and divergence of sources with known logits, and of a real model in chunks.
 
 #include "dsv4/quality/divergence.h"
 
@@ -20,7 +20,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 using Logit = std::function<double(int64_t window, int64_t position, int64_t token)>;
 
-// Logits by formula. Notes the most rows that it was asked for at once.
+// Logits computed by a formula. Records the largest number of rows requested at once.
 class Formula : public LogitsSource {
  public:
   Formula(int64_t vocab, Logit logit) : vocab_(vocab), logit_(std::move(logit)) {}
@@ -77,7 +77,7 @@ Divergence divergence(LogitsSource& reference, LogitsSource& model, const Ids& i
   return meter.result();
 }
 
-TEST(Perplexity, OfUniformLogitsIsV) {
+TEST(Perplexity, UniformLogitsGiveV) {
   Formula uniform(1000, [](int64_t, int64_t position, int64_t) { return 3.0 * position; });
   const Perplexity result = perplexity(uniform, random_ids(300, 1000), {.context = 50}, 17);
   EXPECT_EQ(result.tokens, 299);
@@ -86,7 +86,7 @@ TEST(Perplexity, OfUniformLogitsIsV) {
 }
 
 // Token 0 has probability 3/4 and the text is 0 0 0 1: nll = -(3 log 3/4 + log 1/4) / 4.
-TEST(Perplexity, OfACoin) {
+TEST(Perplexity, BiasedCoin) {
   Formula coin(2,
                [](int64_t, int64_t, int64_t token) { return token == 0 ? 0.0 : -std::log(3.0); });
   const Perplexity result = perplexity(coin, {0, 0, 0, 1}, {.context = 8, .bos = 5}, 8);
@@ -98,7 +98,7 @@ TEST(Perplexity, OfACoin) {
   EXPECT_NEAR(result.error, std::exp(mean) * std::sqrt(variance / 4), 1e-7);
 }
 
-TEST(Perplexity, NeverHoldsMoreThanAChunk) {
+TEST(Perplexity, HoldsAtMostOneChunk) {
   for (const int64_t chunk : {1, 7, 64}) {
     Formula source(11, random_logit(1, 1));
     perplexity(source, random_ids(5000, 11), {.context = 1000, .stride = 300, .bos = 20}, chunk);
@@ -152,7 +152,7 @@ TEST(Divergence, AgreesWithOracle) {
   EXPECT_GT(got.ratio_error, 0);
 }
 
-TEST(Divergence, OfItselfIsExactlyZero) {
+TEST(Divergence, EqualModelsGiveExactlyZero) {
   Formula a(100, random_logit(1, 9)), b(100, random_logit(1, 9));
   const Divergence result = divergence(a, b, random_ids(500, 100), {.context = 64}, 20);
   EXPECT_EQ(result.mean, 0);
@@ -172,7 +172,7 @@ void expect_same(const Divergence& a, const Divergence& b) {
   EXPECT_EQ(a.ratio, b.ratio);
 }
 
-TEST(Divergence, ChunksDoNotMatter) {
+TEST(Divergence, DoesNotDependOnChunks) {
   const auto run = [](int64_t chunk) {
     Formula p(50, random_logit(1, 5)), q(50, random_logit(2, 5));
     return divergence(p, q, random_ids(400, 50), {.context = 90, .stride = 31, .bos = 50}, chunk);
@@ -181,7 +181,7 @@ TEST(Divergence, ChunksDoNotMatter) {
   for (const int64_t chunk : {1, 2, 13, 89}) expect_same(run(chunk), whole);
 }
 
-TEST(Divergence, NamesTheModelWhoseLogitsAreNoNumbers) {
+TEST(Divergence, NamesTheModelWithNonFiniteLogits) {
   Formula good(10, random_logit(1, 5)), bad(10, [](int64_t window, int64_t position, int64_t) {
     return window == 2 && position == 3 ? std::nan("") : 0.0;
   });
@@ -193,7 +193,7 @@ TEST(Divergence, NamesTheModelWhoseLogitsAreNoNumbers) {
   EXPECT_EQ(error(bad, good), "reference: the logit of token 0 at position 3 of window 2 is nan");
 }
 
-TEST(Divergence, ShapesMustAgree) {
+TEST(Divergence, ShapesMustMatch) {
   Formula p(10, random_logit(1, 5)), q(11, random_logit(1, 5));
   EXPECT_TRUE(
       test::says(test::error_of(ErrorCode::kInvalidArgument,
@@ -207,7 +207,7 @@ class OfAModel : public testing::Test {
   const Context exact{.numerics = Numerics::kExact};
 };
 
-TEST_F(OfAModel, ChunksDoNotMatter) {
+TEST_F(OfAModel, DoesNotDependOnChunks) {
   const Ids ids = random_ids(300, 97);
   const WindowOptions options{.context = 150, .stride = 100};
   const auto run = [&](int64_t chunk) {
@@ -223,7 +223,7 @@ TEST_F(OfAModel, ChunksDoNotMatter) {
   }
 }
 
-TEST_F(OfAModel, WindowsAreSequencesOfTheirOwn) {
+TEST_F(OfAModel, WindowsAreSeparateSequences) {
   const Ids ids = random_ids(200, 97);
   const WindowOptions options{.context = 101};
   ModelLogits both(model, exact, options, 64), second(model, exact, options, 64);
@@ -232,11 +232,11 @@ TEST_F(OfAModel, WindowsAreSequencesOfTheirOwn) {
   ModelLogits first(model, exact, options, 64);
   const Perplexity head = perplexity(first, {ids.begin(), ids.begin() + 101}, options, 64);
   ASSERT_EQ(all.tokens, 199);
-  // One running mean against two: some roundings.
+  // One running mean against two: they differ by rounding.
   EXPECT_NEAR(all.nll, (100 * head.nll + 99 * tail.nll) / 199, 1e-12);
 }
 
-TEST_F(OfAModel, ContextBeyondItsPositions) {
+TEST_F(OfAModel, RejectsContextBeyondMaxPositions) {
   const WindowOptions options{.context = model.config().max_positions + 1};
   EXPECT_TRUE(test::says(
       test::error_of(ErrorCode::kBadInput, [&] { ModelLogits(model, exact, options, 64); }),

@@ -31,7 +31,7 @@ ConstTensorView ModelLogits::next(const Piece& piece) {
     if (seq_) executor_.cache().close(*seq_);
     seq_ = executor_.cache().open();
   }
-  DSV4_CHECK(seq_.has_value(), "the first piece is not fresh");
+  DSV4_CHECK(seq_.has_value(), "the first piece must start a sequence (fresh)");
   const Work work{*seq_, piece.ids,
                   piece.targets.empty() ? Work::Logits::kNone : Work::Logits::kAll};
   return executor_.run({&work, 1});

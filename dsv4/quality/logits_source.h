@@ -1,5 +1,5 @@
-// Where logits come from: a model that is run, or a file made earlier. A measurement asks for
-// pieces in order and never holds more than one piece's logits.
+// A source of logits: a model that is run, or a file made earlier. A measurement requests pieces in
+// order and never holds the logits of more than one.
 
 #pragma once
 
@@ -14,8 +14,8 @@ class LogitsSource {
  public:
   virtual ~LogitsSource() = default;
   virtual int64_t vocab() const = 0;
-  // Logits that predict piece.targets: [n, V] f32, valid until the next call; not to be read when
-  // the piece has no targets. Pieces come in the order of for_each_piece.
+  // Logits that predict piece.targets: [n, V] f32, valid until the next call; do not read them when
+  // the piece has no targets. Call in the order of for_each_piece.
   virtual ConstTensorView next(const Piece& piece) = 0;
 };
 

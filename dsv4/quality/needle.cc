@@ -28,7 +28,7 @@ struct Fact {
     return replaced(replaced(text, "{key}", key), "{value}", value);
   }
   std::string question() const { return fill(facts->question); }
-  // Tokens of the fact behind its value.
+  // Number of tokens of the fact after its value.
   int64_t tail(const Tokenizer& tokenizer) const {
     const std::string head = facts->fact.substr(0, facts->fact.rfind("{value}") + 7);
     return static_cast<int64_t>(tokenizer.encode(fill(facts->fact)).size()) -
@@ -41,7 +41,7 @@ const T& draw(Rng& rng, const std::vector<T>& list) {
   return list[static_cast<size_t>(rng.below(static_cast<int64_t>(list.size())))];
 }
 
-// Up to `count` facts that no question confuses; fewer when the lists hold no more.
+// Up to `count` facts with distinct questions; fewer when the lists hold no more.
 std::vector<Fact> draw_facts(const NeedleTemplate& form, Rng& rng, int64_t count) {
   std::vector<Fact> facts;
   std::set<std::string> questions;
@@ -54,8 +54,8 @@ std::vector<Fact> draw_facts(const NeedleTemplate& form, Rng& rng, int64_t count
   return facts;
 }
 
-// `count` tokens of lines: `lines` and as much filler as is missing, in any order. A first line
-// is cut at its front, so that the count is exact.
+// `count` tokens of lines: `lines` plus as much filler as needed, in random order. The first line
+// is cut at its start, so that the count is exact.
 Ids draw_between(const NeedleTemplate& form, const Tokenizer& tokenizer, Rng& rng,
                  std::vector<Ids> lines, int64_t count) {
   int64_t used = 0;
@@ -90,7 +90,7 @@ NeedlePrompt make_needle(const NeedleTemplate& form, const Tokenizer& tokenizer,
   const Ids question = tokenizer.encode(target.question());
   const int64_t between = distance - static_cast<int64_t>(question.size()) - target.tail(tokenizer);
   if (between < 0) {
-    fail(ErrorCode::kBadInput, "a distance of {} tokens is less than the question itself takes: {}",
+    fail(ErrorCode::kBadInput, "a distance of {} tokens is shorter than the question itself: {}",
          distance, distance - between);
   }
   std::vector<Ids> others;

@@ -1,10 +1,10 @@
-// Recall by distance: a fact is stated, text follows, and the fact is asked for.
+// Recall by distance: a fact is stated, other text follows, and a question requests the fact.
 //
 //   BOS [a line] fact | filler and other facts | question -> answer
 //                   ^value ends              ^  distance tokens from here to the answer's first
 //
-// The prompts of one seed are the same on every machine. What they look like comes from a template,
-// needle.json in a model's folder (docs/quality.md), or from a built-in one in plain English.
+// The prompts of a seed are the same on every machine. Their wording comes from a template:
+// needle.json in a model's folder (docs/quality.md), or a built-in one in plain English.
 
 #pragma once
 
@@ -17,20 +17,20 @@
 
 namespace dsv4 {
 
-// One family of facts. {key} and {value} stand for words of the lists; fact has both, question has
-// the key, answer the value.
+// A kind of fact. {key} and {value} are replaced with words of the lists; fact has both, question
+// has the key, answer the value.
 struct NeedleFacts {
   std::string fact, question, answer;
   std::vector<std::string> keys, values;
 };
 
 struct NeedleTemplate {
-  std::vector<NeedleFacts> facts;   // one is drawn for every fact of a prompt
+  std::vector<NeedleFacts> facts;   // one of them is drawn for every fact of a prompt
   std::vector<std::string> filler;  // lines, drawn with repetition
-  int64_t distractors = 0;          // other facts in between; at most one per 100 tokens
+  int64_t distractors = 0;  // other facts between fact and question; at most one per 100 tokens
 };
 
-// Throws kBadInput that names `what` and the key.
+// Throws kBadInput naming `what` and the key.
 NeedleTemplate parse_needle_template(std::string_view json, const std::string& what);
 const NeedleTemplate& default_needle_template();
 
@@ -44,8 +44,8 @@ struct NeedlePrompt {
 NeedlePrompt make_needle(const NeedleTemplate& form, const Tokenizer& tokenizer, int32_t bos,
                          int64_t distance, uint64_t seed);
 
-// The reply begins with the answer, white space in front of either aside, and the answer's last
-// word does not go on: 12 is not 123.
+// True when the reply begins with the answer, ignoring leading white space, and the answer's last
+// word ends there: 12 is not 123.
 bool is_right(std::string_view reply, std::string_view answer);
 
 }  // namespace dsv4

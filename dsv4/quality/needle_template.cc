@@ -1,4 +1,4 @@
-// Where the prompts' words come from (needle.h).
+// Parses needle.json and holds the built-in template (needle.h).
 
 #include <fmt/format.h>
 
@@ -18,15 +18,15 @@ class Reader {
  public:
   explicit Reader(std::string what) : what_(std::move(what)) {}
 
-  [[noreturn]] void refuse(std::string_view key, std::string_view want) const {
+  [[noreturn]] void reject(std::string_view key, std::string_view want) const {
     fail(ErrorCode::kBadInput, "{}: {} must be {}", what_, key, want);
   }
-  // Also refuses keys that nobody reads: a misspelt one would be ignored in silence.
+  // Rejects unknown keys too: a misspelled one would be ignored silently.
   void check_keys(const json& object, std::initializer_list<std::string_view> known) const {
-    if (!object.is_object()) refuse("every fact", "an object");
+    if (!object.is_object()) reject("every fact", "an object");
     for (const auto& [key, value] : object.items()) {
       if (std::find(known.begin(), known.end(), key) == known.end())
-        fail(ErrorCode::kBadInput, "{}: a key that nothing reads, beside {}", what_,
+        fail(ErrorCode::kBadInput, "{}: unknown key; the keys are {}", what_,
              fmt::join(known, ", "));
     }
   }
@@ -37,16 +37,16 @@ class Reader {
     };
     if (it == object.end() || !it->is_array() || it->empty() ||
         !std::all_of(it->begin(), it->end(), is_word))
-      refuse(key, "a list of texts that are not empty");
+      reject(key, "a list of non-empty strings");
     return it->get<std::vector<std::string>>();
   }
   std::string text(const json& object, const char* key,
                    std::initializer_list<std::string_view> holds) const {
     const auto it = object.find(key);
-    if (it == object.end() || !it->is_string()) refuse(key, "a text");
+    if (it == object.end() || !it->is_string()) reject(key, "a string");
     std::string value = it->get<std::string>();
     for (const std::string_view part : holds) {
-      if (value.find(part) == std::string::npos) refuse(key, fmt::format("a text with {}", part));
+      if (value.find(part) == std::string::npos) reject(key, fmt::format("a string with {}", part));
     }
     return value;
   }
@@ -109,12 +109,12 @@ NeedleTemplate parse_needle_template(std::string_view text, const std::string& w
   reader.check_keys(root, {"facts", "filler", "distractors"});
   const auto facts = root.find("facts"), distractors = root.find("distractors");
   if (facts == root.end() || !facts->is_array() || facts->empty())
-    reader.refuse("facts", "a list that is not empty");
+    reader.reject("facts", "a non-empty list");
   NeedleTemplate form{.filler = reader.words(root, "filler")};
   for (const json& object : *facts) form.facts.push_back(reader.facts(object));
   if (distractors != root.end()) {
     if (!distractors->is_number_unsigned() || distractors->get<uint64_t>() > kMaxDistractors)
-      reader.refuse("distractors", fmt::format("a number from 0 to {}", kMaxDistractors));
+      reader.reject("distractors", fmt::format("a number from 0 to {}", kMaxDistractors));
     form.distractors = distractors->get<int64_t>();
   }
   return form;

@@ -22,17 +22,17 @@ class Needle : public testing::Test {
       parse_needle_template(read_text_file("models/demo/needle.json"), "needle.json");
 };
 
-// The prompt's text up to the answer's first token, and the value's last token found in it.
+// Finds the value's last token in the prompt, which ends before the answer's first token.
 TEST_F(Needle, DistanceIsExact) {
   for (const int64_t distance : {20, 64, 257, 1000, 3000}) {
     for (uint64_t seed = 0; seed < 20; ++seed) {
       const NeedlePrompt prompt = make(distance, seed);
       const std::string text = tokenizer.decode(prompt.ids);
-      const size_t asked = text.rfind("Question: ");
-      ASSERT_NE(asked, std::string::npos);
+      const size_t question = text.rfind("Question: ");
+      ASSERT_NE(question, std::string::npos);
       EXPECT_EQ(text.substr(text.size() - 7), "Answer:") << text;
-      // Of demo's facts the question ends in the subject, and the statement begins with it.
-      const size_t subject = text.find(" is ", asked) + 4;
+      // In the demo's facts the question ends with the subject, and the statement begins with it.
+      const size_t subject = text.find(" is ", question) + 4;
       std::string key = text.substr(subject, text.rfind('?') - subject);
       if (key.rfind("the name of ", 0) == 0) key = key.substr(12);
       const std::string stated = key + " is" + prompt.answer.substr(0, prompt.answer.size() - 2);
@@ -46,7 +46,7 @@ TEST_F(Needle, DistanceIsExact) {
   }
 }
 
-TEST_F(Needle, SeedsDecide) {
+TEST_F(Needle, PromptDependsOnTheSeed) {
   EXPECT_EQ(make(256, 5).ids, make(256, 5).ids);
   EXPECT_NE(make(256, 5).ids, make(256, 6).ids);
   std::set<std::string> answers;
@@ -54,7 +54,7 @@ TEST_F(Needle, SeedsDecide) {
   EXPECT_GT(answers.size(), 30u);
 }
 
-TEST_F(Needle, OthersAreStatedAndNeverTheSameQuestion) {
+TEST_F(Needle, DistractorsHaveOtherQuestions) {
   const auto stated = [&](int64_t distance, uint64_t seed) {
     const std::string text = tokenizer.decode(make(distance, seed).ids);
     std::vector<std::string> facts;
@@ -64,7 +64,7 @@ TEST_F(Needle, OthersAreStatedAndNeverTheSameQuestion) {
   };
   for (uint64_t seed = 0; seed < 30; ++seed) {
     const std::vector<std::string> facts = stated(600, seed);
-    EXPECT_GE(facts.size(), 4u) << "the first line between may be a fact cut at its front";
+    EXPECT_GE(facts.size(), 4u) << "the first line may be a fact cut at its start";
     EXPECT_EQ(std::set(facts.begin(), facts.end()).size(), facts.size());
     EXPECT_EQ(stated(64, seed).size(), 1u);
   }
@@ -78,9 +78,9 @@ TEST_F(Needle, BuiltInTemplate) {
   EXPECT_NE(text.find(prompt.answer + "."), std::string::npos);
 }
 
-TEST_F(Needle, ShorterThanItsQuestion) {
+TEST_F(Needle, RejectsDistanceShorterThanTheQuestion) {
   EXPECT_TRUE(test::says(test::error_of(ErrorCode::kBadInput, [&] { make(3, 1); }),
-                         "a distance of 3 tokens is less than the question itself takes"));
+                         "a distance of 3 tokens is shorter than the question itself"));
 }
 
 TEST(IsRight, ByHand) {
@@ -109,18 +109,18 @@ TEST(NeedleTemplate, Errors) {
   EXPECT_EQ(parse_needle_template(with("[" + fact + "]", filler), "n.json").distractors, 0);
   EXPECT_EQ(parse_error("{"), "n.json: not a JSON object");
   EXPECT_EQ(parse_error("[]"), "n.json: not a JSON object");
-  EXPECT_EQ(parse_error("{" + filler + "}"), "n.json: facts must be a list that is not empty");
+  EXPECT_EQ(parse_error("{" + filler + "}"), "n.json: facts must be a non-empty list");
   EXPECT_EQ(parse_error(with("[3]", filler)), "n.json: every fact must be an object");
   EXPECT_EQ(parse_error(with("[" + fact + "]", R"("filler": [""])")),
-            "n.json: filler must be a list of texts that are not empty");
+            "n.json: filler must be a list of non-empty strings");
   EXPECT_EQ(parse_error(with("[" + fact + "]", filler + R"(, "distractors": -1)")),
             "n.json: distractors must be a number from 0 to 1000");
   EXPECT_EQ(parse_error(with("[" + fact + "]", filler + R"(, "fillers": 1)")),
-            "n.json: a key that nothing reads, beside facts, filler, distractors");
+            "n.json: unknown key; the keys are facts, filler, distractors");
   for (const auto& [from, to, say] :
-       {std::array{"{key} is {value}.", "{key} is.", "fact must be a text with {value}"},
-        std::array{"\"{key}?\"", "7", "question must be a text"},
-        std::array{"[\"b\"]", "\"b\"", "values must be a list of texts that are not empty"}}) {
+       {std::array{"{key} is {value}.", "{key} is.", "fact must be a string with {value}"},
+        std::array{"\"{key}?\"", "7", "question must be a string"},
+        std::array{"[\"b\"]", "\"b\"", "values must be a list of non-empty strings"}}) {
     std::string changed = fact;
     changed.replace(changed.find(from), std::string(from).size(), to);
     EXPECT_EQ(parse_error(with("[" + changed + "]", filler)), fmt::format("n.json: {}", say));

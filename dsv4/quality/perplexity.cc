@@ -17,7 +17,7 @@ Perplexity perplexity_of(const Mean& nll) {
 
 void PerplexityMeter::add(const ConstTensorView& logits, const Piece& piece) {
   if (piece.targets.empty()) return;
-  for (const double nll : negative_log_likelihoods(logits, piece, who_)) nll_.add(nll);
+  for (const double nll : negative_log_likelihoods(logits, piece, model_name_)) nll_.add(nll);
 }
 
 }  // namespace dsv4

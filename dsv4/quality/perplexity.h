@@ -1,6 +1,6 @@
 // Perplexity: exp of the mean negative log-likelihood of the counted tokens.
 //
-// The error is the standard error of the mean, carried through exp: ppl * error(nll).
+// The error is the standard error of the mean, propagated through exp: ppl * error(nll).
 
 #pragma once
 
@@ -22,13 +22,13 @@ Perplexity perplexity_of(const Mean& nll);
 
 class PerplexityMeter {
  public:
-  explicit PerplexityMeter(std::string who) : who_(std::move(who)) {}
+  explicit PerplexityMeter(std::string model_name) : model_name_(std::move(model_name)) {}
   // logits: [targets, V] f32; a piece without targets is skipped
   void add(const ConstTensorView& logits, const Piece& piece);
   Perplexity result() const { return perplexity_of(nll_); }
 
  private:
-  std::string who_;  // named in errors
+  std::string model_name_;  // named in errors
   Mean nll_;
 };
 

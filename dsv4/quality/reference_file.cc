@@ -25,8 +25,8 @@ ConstTensorView tensor_of(const SafetensorsFile& file, const std::string& name, 
   const auto it = file.tensors().find(name);
   if (it == file.tensors().end() || it->second.dtype != dtype || it->second.rank != rank) {
     fail(ErrorCode::kBadInput,
-         "{}: not a file of logits: want logits F32 [rows, V] and ids I32 [T], {} is {}",
-         file.path(), name, it == file.tensors().end() ? "missing" : to_string(it->second));
+         "{}: not a logits file: want logits F32 [rows, V] and ids I32 [T], {} is {}", file.path(),
+         name, it == file.tensors().end() ? "missing" : to_string(it->second));
   }
   return it->second;
 }
@@ -85,7 +85,7 @@ ReferenceFile::ReferenceFile(const std::string& path)
   try {
     check_token_ids(ids_, vocab());
     if (options_.bos >= 0) check_token_ids({&options_.bos, 1}, vocab());
-    // The logits of the last position, which predict nothing here, are in the file all the same.
+    // The file also holds the logits of the last position, which predict nothing here.
     const int64_t rows = num_counted(split_windows(ids_, options_)) + (every_position ? 1 : 0);
     if (logits_.dim(0) != rows)
       fail(ErrorCode::kBadInput, "want logits of {} tokens, got {}", rows, logits_.dim(0));
@@ -101,9 +101,10 @@ std::string ReferenceFile::numerics() const {
 
 ConstTensorView ReferenceFile::next(const Piece& piece) {
   const auto count = static_cast<int64_t>(piece.targets.size());
-  DSV4_CHECK(row_ + count <= logits_.dim(0), "row {} of {}", row_ + count, logits_.dim(0));
+  DSV4_CHECK(row_ + count <= logits_.dim(0), "row {} of a file with {} rows", row_ + count,
+             logits_.dim(0));
   row_ += count;
-  file_.release_pages();  // of the pieces before
+  file_.release_pages();  // of the earlier pieces
   return logits_.slice(0, row_ - count, row_);
 }
 

@@ -50,7 +50,7 @@ class ReferenceFileTest : public testing::Test {
   const std::string path = folder.file("reference");
 };
 
-TEST_F(ReferenceFileTest, GivesBackWhatWasWritten) {
+TEST_F(ReferenceFileTest, RoundTrips) {
   const Ids ids = {12, 1, 2, 3, 4, 5, 6, 7, 8, 12, 9, 10, 11};
   for (const WindowOptions& options :
        {WindowOptions{.context = 6, .stride = 2, .bos = 12}, WindowOptions{.context = 7}}) {
@@ -93,7 +93,7 @@ TEST_F(ReferenceFileTest, AppearsCompleteOrNotAtAll) {
   EXPECT_TRUE(folder.list().empty());
 }
 
-TEST_F(ReferenceFileTest, FilesThatAreSomethingElse) {
+TEST_F(ReferenceFileTest, RejectsOtherFiles) {
   const Buffer logits = rows(0, 3), ids(DType::kI32, {3});
   write_safetensors(path, {{"logits", logits}});
   EXPECT_TRUE(test::says(error(), "ids is missing"));
@@ -103,7 +103,7 @@ TEST_F(ReferenceFileTest, FilesThatAreSomethingElse) {
   EXPECT_TRUE(test::says(error(), path));
 }
 
-TEST_F(ReferenceFileTest, FilesThatContradictThemselves) {
+TEST_F(ReferenceFileTest, RejectsInconsistentFiles) {
   const std::map<std::string, std::string> how = {{"context", "4"}, {"stride", "3"}, {"bos", "-1"}};
   const auto changed = [&](const std::string& key, const std::string& value) {
     std::map<std::string, std::string> metadata = how;

@@ -26,7 +26,7 @@ TEST(Mean, ByHand) {
   EXPECT_DOUBLE_EQ(mean.standard_error(), std::sqrt(13.0 / 3));
 }
 
-TEST(Mean, EqualValuesHaveNoError) {
+TEST(Mean, EqualValuesHaveZeroError) {
   Mean mean;
   for (int i = 0; i < 1000; ++i) mean.add(0.1);
   EXPECT_EQ(mean.mean(), 0.1);
@@ -49,12 +49,12 @@ TEST(Mean, AgreesWithTwoPasses) {
   EXPECT_NEAR(mean.standard_error(), static_cast<double>(std::sqrt(squares / 9999 / 10000)), 1e-9);
 }
 
-TEST(Quantile, IsNumpys) {
+TEST(Quantile, MatchesNumpy) {
   const std::vector<double> values = {1, 2, 4, 8, 16};
   EXPECT_EQ(quantile(values, 0), 1);
   EXPECT_EQ(quantile(values, 0.5), 4);
   EXPECT_EQ(quantile(values, 1), 16);
-  EXPECT_DOUBLE_EQ(quantile(values, 0.9), 12.8);  // place 3.6: 8 + 0.6 * 8
+  EXPECT_DOUBLE_EQ(quantile(values, 0.9), 12.8);  // rank 3.6: 8 + 0.6 * 8
   EXPECT_EQ(quantile(std::vector<double>{3, 5}, 0.5), 4);
   EXPECT_EQ(quantile(std::vector<double>{7}, 0.99), 7);
   EXPECT_TRUE(std::isnan(quantile({}, 0.5)));

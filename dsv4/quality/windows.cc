@@ -10,7 +10,7 @@ namespace {
 void split_document(std::span<const int32_t> text, int64_t room, int64_t stride, int64_t first,
                     std::vector<Window>& windows) {
   const auto total = static_cast<int64_t>(text.size());
-  int64_t counted = first;  // tokens before this one are done
+  int64_t counted = first;  // tokens before this one are already counted
   for (int64_t begin = 0; counted < total; begin += stride) {
     const int64_t end = std::min(begin + room, total);
     windows.push_back({text.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
@@ -24,12 +24,12 @@ void split_document(std::span<const int32_t> text, int64_t room, int64_t stride,
 int64_t stride_of(const WindowOptions& options) {
   if (options.context < 2)
     fail(ErrorCode::kBadInput, "a context of {} tokens predicts nothing", options.context);
-  // Either the BOS takes one place, or one token of overlap does.
-  const int64_t most = options.context - 1;
-  const int64_t stride = options.stride == 0 ? most : options.stride;
-  if (stride < 1 || stride > most) {
+  // One position is taken either by BOS or by one token of overlap.
+  const int64_t largest = options.context - 1;
+  const int64_t stride = options.stride == 0 ? largest : options.stride;
+  if (stride < 1 || stride > largest) {
     fail(ErrorCode::kBadInput, "a stride of {} does not fit a context of {}: want 1 to {}", stride,
-         options.context, most);
+         options.context, largest);
   }
   return stride;
 }

@@ -20,7 +20,7 @@ Ids counting(int64_t n, int32_t from = 100) {
 }
 
 // "first token - last token, skip" of each window.
-std::string picture(const Ids& ids, const WindowOptions& options) {
+std::string describe(const Ids& ids, const WindowOptions& options) {
   std::string text;
   for (const Window& window : split_windows(ids, options)) {
     text += fmt::format("{}{}-{},{}", text.empty() ? "" : " ", window.text.front(),
@@ -29,28 +29,28 @@ std::string picture(const Ids& ids, const WindowOptions& options) {
   return text;
 }
 
-TEST(Windows, AsInTheHeader) {
-  EXPECT_EQ(picture(counting(11, 0), {.context = 8, .stride = 4, .bos = 99}), "0-6,0 4-10,3");
-  EXPECT_EQ(picture(counting(15, 0), {.context = 8}), "0-7,1 7-14,1");
-  EXPECT_EQ(picture(counting(14, 0), {.context = 8, .bos = 99}), "0-6,0 7-13,0");
-  EXPECT_EQ(picture(counting(15, 0), {.context = 8, .bos = 99}), "0-6,0 7-13,0 14-14,0");
+TEST(Windows, MatchesTheHeaderExample) {
+  EXPECT_EQ(describe(counting(11, 0), {.context = 8, .stride = 4, .bos = 99}), "0-6,0 4-10,3");
+  EXPECT_EQ(describe(counting(15, 0), {.context = 8}), "0-7,1 7-14,1");
+  EXPECT_EQ(describe(counting(14, 0), {.context = 8, .bos = 99}), "0-6,0 7-13,0");
+  EXPECT_EQ(describe(counting(15, 0), {.context = 8, .bos = 99}), "0-6,0 7-13,0 14-14,0");
 }
 
-TEST(Windows, BosBeginsADocument) {
+TEST(Windows, BosStartsADocument) {
   const WindowOptions options{.context = 4, .bos = 9};
-  EXPECT_EQ(picture({9, 1, 2, 9, 9, 3, 9}, options), "1-2,0 3-3,0");
-  EXPECT_EQ(picture({1, 2, 3, 4, 9, 5}, options), "1-3,0 4-4,0 5-5,0");
-  EXPECT_EQ(picture({9, 9}, options), "");
+  EXPECT_EQ(describe({9, 1, 2, 9, 9, 3, 9}, options), "1-2,0 3-3,0");
+  EXPECT_EQ(describe({1, 2, 3, 4, 9, 5}, options), "1-3,0 4-4,0 5-5,0");
+  EXPECT_EQ(describe({9, 9}, options), "");
 }
 
 TEST(Windows, NothingToCount) {
-  EXPECT_EQ(picture({}, {.context = 8}), "");
-  EXPECT_EQ(picture({5}, {.context = 8}), "") << "nothing stands in front of a first token";
-  EXPECT_EQ(picture({5}, {.context = 2, .bos = 0}), "5-5,0");
-  EXPECT_EQ(picture({5, 6}, {.context = 2}), "5-6,1");
+  EXPECT_EQ(describe({}, {.context = 8}), "");
+  EXPECT_EQ(describe({5}, {.context = 8}), "") << "a first token has no predecessor";
+  EXPECT_EQ(describe({5}, {.context = 2, .bos = 0}), "5-5,0");
+  EXPECT_EQ(describe({5, 6}, {.context = 2}), "5-6,1");
 }
 
-TEST(Windows, OptionsThatLeaveNothing) {
+TEST(Windows, RejectsOptionsThatCountNothing) {
   const auto error = [](const WindowOptions& options) {
     return test::error_of(ErrorCode::kBadInput, [&] { split_windows({}, options); });
   };
@@ -61,8 +61,8 @@ TEST(Windows, OptionsThatLeaveNothing) {
             "a stride of -1 does not fit a context of 8: want 1 to 7");
 }
 
-// Whatever the sizes: every token but an unpreceded first is a target once, in order, behind the
-// token before it; no window is longer than the context; steps hold at most a chunk.
+// For any sizes: every token except a first one without BOS is a target once, in order, predicted
+// from its predecessor; no window is longer than the context; a step has at most a chunk of tokens.
 TEST(Windows, EveryTokenIsPredictedOnce) {
   Rng rng(1);
   for (int round = 0; round < 300; ++round) {

@@ -20,8 +20,8 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::find(std::string_view t
   return std::nullopt;
 }
 
-// Narrows the sorted list, byte by byte, to the contents that agree with the text so far. The
-// content that ends here, if any, is the first of them.
+// Narrows the sorted list, byte by byte, to the contents that match the text so far. If a content
+// ends at this byte, it is the first of them.
 std::optional<AddedTokenFinder::Match> AddedTokenFinder::longest_at(std::string_view text,
                                                                     size_t begin) const {
   std::optional<Match> best;

@@ -1,5 +1,5 @@
-// Added tokens: texts such as <｜User｜> that stand for one id and are found before anything else
-// is done.
+// Added tokens: texts such as <｜User｜> that each map to one id and are found before any other
+// processing.
 
 #pragma once
 
@@ -16,10 +16,10 @@ struct AddedToken {
   int32_t id = 0;
   std::string content;  // not empty, valid UTF-8
   bool special = false;
-  bool normalized = false;  // searched for in a second pass, in what the first left over
+  bool normalized = false;  // matched in a second pass, in the text that the first left over
 };
 
-// Finds a fixed set of texts: leftmost first, the longest of those that start there.
+// Finds a fixed set of texts: the leftmost match, and the longest one at that position.
 class AddedTokenFinder {
  public:
   struct Match {
@@ -30,7 +30,7 @@ class AddedTokenFinder {
   AddedTokenFinder() = default;
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
-  // The first match at or behind `from`.
+  // The first match at or after `from`.
   std::optional<Match> find(std::string_view text, size_t from) const;
   // The token whose content is exactly `content`.
   std::optional<int32_t> id(std::string_view content) const;

@@ -9,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr int32_t kMerged = -1;  // the id of a symbol that its left neighbour has swallowed
+constexpr int32_t kMerged = -1;  // the id of a symbol that was merged into its left neighbor
 
 uint64_t pair_of(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
@@ -58,7 +58,7 @@ void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>&
   }
 }
 
-// Queues the merge of the symbol at `left` with its right neighbour, if there is one.
+// Queues the merge of the symbol at `left` with its right neighbor, if there is one.
 void Bpe::offer(int32_t left, Scratch& scratch) const {
   const auto& symbol = scratch.symbols_[static_cast<size_t>(left)];
   if (symbol.next < 0) return;
@@ -81,7 +81,7 @@ void Bpe::merge_all(Scratch& scratch) const {
     const Merge& merge = merges_[top >> 32];
     const auto at = static_cast<int32_t>(top & UINT32_MAX);
     auto& left = symbols[static_cast<size_t>(at)];
-    // An entry is stale once either of its two symbols has taken part in another merge.
+    // An entry is stale once either of its two symbols has been merged elsewhere.
     if (left.id != merge.left || left.next < 0) continue;
     auto& right = symbols[static_cast<size_t>(left.next)];
     if (right.id != merge.right) continue;

@@ -1,6 +1,6 @@
-// Byte-pair merging: start from one token per byte and, as long as any two neighbours are a merge,
-// apply the merge of the lowest rank; of equal ranks, the leftmost. n log n in the length of the
-// piece.
+// Byte-pair merging: start with one token per byte and, as long as any two neighbors can be merged,
+// apply the merge of the lowest rank, and of equal ranks the leftmost. O(n log n) in the length of
+// the piece.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace dsv4 {
 
-// A merge's rank is its place in the list.
+// The rank of a merge is its index in the list.
 struct Merge {
   int32_t left, right, result;  // token ids
 };
@@ -38,7 +38,7 @@ class MergeTable {
 
 class Bpe {
  public:
-  // Reused from piece to piece; one per thread.
+  // Reused across pieces; one per thread.
   class Scratch {
     friend class Bpe;
     struct Symbol {

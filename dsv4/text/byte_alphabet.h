@@ -12,7 +12,7 @@
 
 namespace dsv4 {
 
-// The bytes that a token's text stands for; nothing if some character is outside the alphabet.
+// The bytes that a token's text stands for; nullopt if a character is outside the alphabet.
 // `text` is valid UTF-8.
 std::optional<std::string> bytes_of_token_text(std::string_view text);
 

@@ -24,7 +24,7 @@ class Translator {
   }
 
  private:
-  [[noreturn]] void refuse(std::string_view what) const {
+  [[noreturn]] void reject(std::string_view what) const {
     fail(ErrorCode::kUnsupported, "pattern '{}', byte {}: {}", pattern_, at_, what);
   }
   bool starts(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
@@ -42,47 +42,47 @@ class Translator {
       case '(':
         if (!starts("(?") && !starts("(*")) return copy(1);
         if (starts("(?:") || starts("(?=") || starts("(?!")) return copy(3);
-        refuse("of the groups that start with (? or (*, only (?: (?= (?! are supported");
+        reject("of the groups starting with (? or (*, only (?: (?= (?! are supported");
       case '{':
         return repeat();
       case '^':
       case '$':
       case '.':
-        refuse("^ $ . are not supported: they depend on what counts as a line end");
+        reject("^ $ . are not supported: they depend on what counts as a line end");
       default:
         copy(1);
     }
   }
 
-  // {n} {n,} {n,m}; a + or ? behind it has another meaning in Ruby's syntax.
+  // {n} {n,} {n,m}; a + or ? after it means something else in Ruby's syntax.
   void repeat() {
     size_t end = at_ + 1;
     if (end == pattern_.size() || !is_digit(pattern_[end]))
-      refuse("{ must start {n}, {n,} or {n,m}");
+      reject("{ must start {n}, {n,} or {n,m}");
     while (end < pattern_.size() && (is_digit(pattern_[end]) || pattern_[end] == ',')) ++end;
-    if (end == pattern_.size() || pattern_[end] != '}') refuse("{ must start {n}, {n,} or {n,m}");
+    if (end == pattern_.size() || pattern_[end] != '}') reject("{ must start {n}, {n,} or {n,m}");
     copy(end + 1 - at_);
-    if (starts("+") || starts("?")) refuse("+ or ? behind {...} is not supported");
+    if (starts("+") || starts("?")) reject("+ or ? after {...} is not supported");
   }
 
   void character_class() {
     copy(starts("[^") ? 2 : 1);
-    if (starts("]")) refuse("an empty character class");
+    if (starts("]")) reject("an empty character class");
     while (at_ < pattern_.size() && pattern_[at_] != ']') {
-      if (starts("[")) refuse("a [ inside a character class must be escaped");
-      if (starts("&&")) refuse("&& inside a character class is not supported");
+      if (starts("[")) reject("a [ inside a character class must be escaped");
+      if (starts("&&")) reject("&& inside a character class is not supported");
       if (starts("\\")) {
         escape(true);
       } else {
         copy(1);
       }
     }
-    if (at_ == pattern_.size()) refuse("a character class without ]");
+    if (at_ == pattern_.size()) reject("a character class without ]");
     copy(1);
   }
 
   void escape(bool in_class) {
-    if (at_ + 1 == pattern_.size()) refuse("ends with a backslash");
+    if (at_ + 1 == pattern_.size()) reject("ends with a backslash");
     const char kind = pattern_[at_ + 1];
     if (kind == 'p') return category(in_class);
     if (kind == 's' || kind == 'S') {
@@ -91,13 +91,13 @@ class Translator {
     } else if (kind == 'r' || kind == 'n' || kind == 't' || is_ascii_punctuation(kind)) {
       copy(2);
     } else {
-      refuse(fmt::format("the escape \\{} is not supported", kind));
+      reject(fmt::format("the escape \\{} is not supported", kind));
     }
   }
 
   void category(bool in_class) {
     if (pattern_.size() - at_ < 5 || pattern_[at_ + 2] != '{' || pattern_[at_ + 4] != '}') {
-      refuse("of \\p{...} only \\p{L} \\p{M} \\p{N} \\p{P} \\p{S} are supported");
+      reject("of \\p{...} only \\p{L} \\p{M} \\p{N} \\p{P} \\p{S} are supported");
     }
     const char letter = pattern_[at_ + 3];
     if (!in_class) out_ += '[';
@@ -108,7 +108,7 @@ class Translator {
       known = true;
       out_ += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", uint32_t{range.first}, uint32_t{range.last});
     }
-    if (!known) refuse("of \\p{...} only \\p{L} \\p{M} \\p{N} \\p{P} \\p{S} are supported");
+    if (!known) reject("of \\p{...} only \\p{L} \\p{M} \\p{N} \\p{P} \\p{S} are supported");
     if (!in_class) out_ += ']';
   }
 

@@ -1,10 +1,11 @@
 // The regular expressions of tokenizer.json are written for Oniguruma (Ruby syntax, Unicode 16),
-// which the `tokenizers` package uses; we match with PCRE2. The same text means different things to
-// the two in places, so a pattern is translated and whatever has no certain equal is refused by
-// name.
+// which the `tokenizers` package uses; we match with PCRE2. Some constructs mean different things
+// in the two, so a pattern is translated, and a construct without a certain equivalent is rejected
+// by name.
 //
-// Known differences that are bridged: PCRE2's \s holds U+180E, Oniguruma's does not; PCRE2 10.42
-// knows Unicode 14, so \p{L} and the like get the code points assigned since (unicode_additions.h).
+// Known differences that the translation handles: PCRE2's \s includes U+180E, Oniguruma's does not;
+// PCRE2 10.42 implements Unicode 14, so \p{L} and the like are extended by the code points assigned
+// since (unicode_additions.h).
 
 #pragma once
 

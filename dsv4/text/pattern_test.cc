@@ -31,64 +31,65 @@ TEST(PreTokenizer, KeepsMatchesAndGaps) {
   EXPECT_EQ(split({"a"}, "aa"), (Pieces{"a", "a"}));
   EXPECT_EQ(split({"a"}, ""), Pieces{});
   EXPECT_EQ(split({}, "abc"), Pieces{"abc"});
-  // The second pattern sees the pieces of the first one at a time: no look beyond their ends.
+  // The second pattern gets the pieces of the first one at a time and cannot look past their ends.
   EXPECT_EQ(split({"1", " +(?!x)"}, "  1  x"), (Pieces{"  ", "1", " ", " x"}));
 }
 
-TEST(Pattern, WhiteSpaceIsThatOfUnicode) {
+TEST(Pattern, WhiteSpaceFollowsUnicode) {
   EXPECT_EQ(split({"\\s+"}, "a\u0085\u00a0\u3000b"), (Pieces{"a", "\u0085\u00a0\u3000", "b"}));
   EXPECT_EQ(split({"\\s+"}, "a\u180e\u200b\ufeffb"), (Pieces{"a\u180e\u200b\ufeffb"}));
   EXPECT_EQ(split({"[^\\S]+"}, "a b"), (Pieces{"a", " ", "b"}));
 }
 
-// U+1FAE8 (shaking face) is of Unicode 15, U+31350 (Han extension H) of 15, U+10D40 (a digit)
-// of 16.
-TEST(Pattern, KnowsNewCodePoints) {
+// U+1FAE8 (shaking face) and U+31350 (Han extension H) were added in Unicode 15, U+10D40 (a digit)
+// in 16.
+TEST(Pattern, MatchesNewCodePoints) {
   EXPECT_EQ(split({"\\p{S}"}, "a\U0001fae8b"), (Pieces{"a", "\U0001fae8", "b"}));
   EXPECT_EQ(split({"[\\p{L}\\p{M}]+"}, "1\U00031350a1"), (Pieces{"1", "\U00031350a", "1"}));
   EXPECT_EQ(split({"\\p{N}{1,3}"}, "a\U00010d40b"), (Pieces{"a", "\U00010d40", "b"}));
   EXPECT_EQ(split({"[^\\p{L}]"}, "\U00031350\U0001fae8"), (Pieces{"\U00031350", "\U0001fae8"}));
 }
 
-TEST(Pattern, NamesWhatItRefuses) {
-  const auto refused = [](const std::string& pattern, std::string_view why) {
+TEST(Pattern, NamesUnsupportedConstructs) {
+  const auto rejected = [](const std::string& pattern, std::string_view why) {
     const std::string error = error_of(pattern);
     EXPECT_NE(error.find(why), error.npos) << error;
     EXPECT_TRUE(error.starts_with("unsupported: pattern '")) << error;
   };
   for (const char* group : {"(?i:a)", "(?<=a)b", "(?<n>a)", "(?m)a", "(*UTF)a", "(?"}) {
-    refused(group, "only (?: (?= (?! are supported");
+    rejected(group, "only (?: (?= (?! are supported");
   }
-  for (const char* line : {"^a", "a$", "a.b"}) refused(line, "^ $ . are not supported");
+  for (const char* line : {"^a", "a$", "a.b"}) rejected(line, "^ $ . are not supported");
   for (const char* escape :
        {"\\d", "\\w", "\\h", "\\v", "\\K", "\\x41", "\\1", "\\Qa\\E", "\\P{L}"}) {
-    refused(escape, "the escape \\");
+    rejected(escape, "the escape \\");
   }
   for (const char* category :
        {"\\p{Lu}", "\\p{Han}", "\\p{^L}", "\\p", "\\pL", "\\p{X}", "\\p{L"}) {
-    refused(category, "only \\p{L} \\p{M} \\p{N} \\p{P} \\p{S}");
+    rejected(category, "only \\p{L} \\p{M} \\p{N} \\p{P} \\p{S}");
   }
-  for (const char* repeat : {"a{", "a{,3}", "a{x}", "a{1", "a{1,"}) refused(repeat, "{ must start");
-  refused("a{2}+", "behind {...}");
-  refused("a{2}?", "behind {...}");
-  refused("[a[b]]", "must be escaped");
-  refused("[[:alpha:]]", "must be escaped");
-  refused("[a&&b]", "&&");
-  refused("[]a]", "empty character class");
-  refused("[a", "without ]");
-  refused("a\\", "ends with a backslash");
-  refused("a*", "can match the empty string");
-  refused("", "can match the empty string");
+  for (const char* repeat : {"a{", "a{,3}", "a{x}", "a{1", "a{1,"})
+    rejected(repeat, "{ must start");
+  rejected("a{2}+", "after {...}");
+  rejected("a{2}?", "after {...}");
+  rejected("[a[b]]", "must be escaped");
+  rejected("[[:alpha:]]", "must be escaped");
+  rejected("[a&&b]", "&&");
+  rejected("[]a]", "empty character class");
+  rejected("[a", "without ]");
+  rejected("a\\", "ends with a backslash");
+  rejected("a*", "can match the empty string");
+  rejected("", "can match the empty string");
 }
 
-TEST(Pattern, ReportsWhatDoesNotCompile) {
+TEST(Pattern, ReportsPatternsThatDoNotCompile) {
   for (const char* pattern : {"(a", "a)", "[z-a]", "*a", "a{3,2}"}) {
     EXPECT_TRUE(error_of(pattern).starts_with("bad input: pattern '")) << error_of(pattern);
   }
 }
 
-// An error, neither hours of backtracking nor a match that is silently missed.
-TEST(Pattern, StopsARunawayPattern) {
+// The result is an error: neither hours of backtracking nor a silently missed match.
+TEST(Pattern, StopsRunawayPattern) {
   EXPECT_THROW(split({"(?:(?:a+)+)+b"}, std::string(60, 'a') + "cb"), Error);
 }
 

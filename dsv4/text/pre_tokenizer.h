@@ -1,8 +1,8 @@
-// Cuts text into the pieces inside which BPE merges (spec 11.1).
+// Splits text into pieces; BPE merges only inside a piece (spec 11.1).
 //
-// A sequence of patterns: each cuts every piece of the step before into its matches and the gaps
-// between them; both are kept ("isolated"). A pattern sees one piece at a time: it cannot look
-// beyond its ends.
+// A sequence of patterns: each one splits every piece of the previous step into its matches and the
+// gaps between them; both are kept ("isolated"). A pattern gets one piece at a time and cannot look
+// past its ends.
 
 #pragma once
 

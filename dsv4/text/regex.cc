@@ -22,8 +22,8 @@ PCRE2_SPTR units(std::string_view text) {
   return reinterpret_cast<PCRE2_SPTR>(text.data());
 }
 
-// Steps that one match may take: a few per byte for any sane pattern. Bounds what a hostile pattern
-// costs.
+// Steps allowed for one match: a few per byte for any reasonable pattern. Bounds the cost of a
+// malicious pattern.
 uint32_t step_limit(size_t bytes) {
   return static_cast<uint32_t>(std::min<size_t>(200'000 + 64 * bytes, UINT32_MAX));
 }
@@ -57,7 +57,7 @@ Regex::Regex(const std::string& pattern) : pattern_(pattern) {
   if (matches_empty != 0) {
     fail(ErrorCode::kUnsupported, "pattern '{}': it can match the empty string", pattern);
   }
-  // Without JIT (no executable memory, say) the interpreter gives the same matches, only slower.
+  // Without JIT (for example no executable memory) the interpreter finds the same matches, slower.
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
 }
 

@@ -1,7 +1,7 @@
 // A compiled regular expression (PCRE2: UTF-8, Unicode properties, JIT where the machine allows
 // it).
 //
-// Constant after construction, so one Regex serves many threads; each thread brings its own
+// Constant after construction, so threads may share one Regex; each thread has its own
 // Scratch.
 
 #pragma once
@@ -38,12 +38,11 @@ class Regex {
   };
 
   // `pattern` as tokenizer.json writes it (pattern.h). kBadInput if it does not compile,
-  // kUnsupported if it means something that PCRE2 would read otherwise, or can match nothing at
-  // all.
+  // kUnsupported if PCRE2 would interpret it differently, or if it can match the empty string.
   explicit Regex(const std::string& pattern);
 
-  // The leftmost match at or behind `from`. `text` is valid UTF-8. A pattern that needs
-  // unreasonably many steps for the text is an Error (kBadInput), never a missed match.
+  // The leftmost match at or after `from`. `text` is valid UTF-8. A pattern that needs an
+  // unreasonable number of steps for the text is an Error (kBadInput), never a missed match.
   std::optional<RegexMatch> find(std::string_view text, size_t from, Scratch& scratch) const;
 
  private:

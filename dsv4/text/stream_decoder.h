@@ -1,8 +1,8 @@
-// Token ids, one at a time, to text that is always valid UTF-8.
+// Decodes token ids, one at a time, to text that is always valid UTF-8.
 //
-// A character may be spread over several tokens, so bytes that could still become one are held back
-// (at most three). Bytes that cannot are replaced by U+FFFD as utf8_lossy() does: all that push()
-// and finish() return, joined, is utf8_lossy(tokenizer.decode(ids)).
+// A character may span several tokens, so bytes that could still become one are held back (at most
+// three). Other invalid bytes are replaced by U+FFFD as in utf8_lossy(): everything that push() and
+// finish() return, joined, equals utf8_lossy(tokenizer.decode(ids)).
 
 #pragma once
 
@@ -19,7 +19,7 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
 
   std::string push(int32_t id);
-  // What is held back, as U+FFFD or nothing; the decoder can then start a new text.
+  // The bytes held back, as U+FFFD or nothing; the decoder can then start a new text.
   std::string finish();
 
  private:

@@ -14,7 +14,7 @@ const Tokenizer& byte_tokenizer() {
   return tokenizer;
 }
 
-// What push() gives for the bytes, one at a time; the last entry is finish().
+// The results of push() for the bytes, one at a time; the last entry is finish().
 std::vector<std::string> pushed(std::string_view bytes) {
   StreamDecoder decoder(byte_tokenizer());
   std::vector<std::string> out;
@@ -25,7 +25,7 @@ std::vector<std::string> pushed(std::string_view bytes) {
   return out;
 }
 
-TEST(StreamDecoder, HoldsBackWhatIsIncomplete) {
+TEST(StreamDecoder, HoldsBackIncompleteSequences) {
   using Texts = std::vector<std::string>;
   EXPECT_EQ(pushed("aé"), (Texts{"a", "", "é", ""}));
   EXPECT_EQ(pushed("😀"), (Texts{"", "", "", "😀", ""}));
@@ -36,7 +36,7 @@ TEST(StreamDecoder, HoldsBackWhatIsIncomplete) {
   EXPECT_EQ(pushed(""), (Texts{""}));
 }
 
-TEST(StreamDecoder, StartsAnewAfterFinish) {
+TEST(StreamDecoder, RestartsAfterFinish) {
   StreamDecoder decoder(byte_tokenizer());
   const auto ids = byte_tokenizer().encode("漢");
   EXPECT_EQ(decoder.push(ids.at(0)), "");
@@ -47,12 +47,12 @@ TEST(StreamDecoder, StartsAnewAfterFinish) {
   EXPECT_EQ(decoder.push(ids.at(2)), "漢");
 }
 
-// Random ids are mostly broken text: every kind of half character meets every other.
-TEST(StreamDecoder, JoinsToTheWhole) {
+// Random ids are mostly broken text: every kind of partial character next to every other.
+TEST(StreamDecoder, PiecesJoinToTheFullText) {
   const Tokenizer& tokenizer = test::golden_tokenizer();
   Rng rng(5);
   for (int i = 0; i < 3000; ++i) {
-    // Ids of bytes and short tokens are the low ones; half of the sequences use only those.
+    // The low ids are bytes and short tokens; half of the sequences use only those.
     const int64_t below = i % 2 == 0 ? 300 : tokenizer.vocab_size();
     std::vector<int32_t> ids(static_cast<size_t>(rng.below(30)));
     StreamDecoder decoder(tokenizer);

@@ -13,7 +13,7 @@
 namespace dsv4 {
 namespace {
 
-// Longer pieces hardly ever come back, and hashing them would cost more than it saves.
+// Longer pieces rarely repeat, and hashing them would cost more than it saves.
 constexpr size_t kMaxCachedPiece = 64;
 
 AddedTokenFinder finder_of(const std::vector<AddedToken>& added, bool normalized) {
@@ -35,7 +35,7 @@ struct Tokenizer::Impl {
   AddedTokenFinder raw_added, normalized_added;
   PreTokenizer pre_tokenizer;
   Bpe bpe;
-  // Whole pieces that need no merges: bytes -> id. Empty unless the file says ignore_merges.
+  // Whole pieces that need no merges: bytes -> id. Empty unless the file sets ignore_merges.
   std::unordered_map<std::string_view, int32_t> whole_pieces;
 };
 
@@ -52,7 +52,7 @@ Tokenizer::Impl::Impl(TokenizerFile file)
   for (const int32_t id : file.vocab_ids) whole_pieces.emplace(tokens[id], id);
 }
 
-// One call of encode(): what it has found so far and its scratch memory.
+// State of one encode() call: the ids found so far and scratch memory.
 class Tokenizer::Encoding {
  public:
   explicit Encoding(const Impl& impl) : impl_(impl) {}
@@ -113,7 +113,7 @@ class Tokenizer::Encoding {
   const Impl& impl_;
   std::vector<int32_t> ids_;
   std::vector<std::string_view> pieces_;
-  std::unordered_map<std::string_view, Range> seen_;  // piece -> where in ids_ its ids already are
+  std::unordered_map<std::string_view, Range> seen_;  // piece -> where its ids already are in ids_
   Regex::Scratch regex_;
   Bpe::Scratch bpe_;
 };
@@ -148,7 +148,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
-  DSV4_CHECK(id >= 0 && id < vocab_size(), "id {} of a vocabulary of {}", id, vocab_size());
+  DSV4_CHECK(id >= 0 && id < vocab_size(), "id {} in a vocabulary of {}", id, vocab_size());
   return impl_->tokens[static_cast<size_t>(id)];
 }
 
@@ -158,7 +158,7 @@ std::optional<int32_t> Tokenizer::id(std::string_view content) const {
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  DSV4_CHECK(id >= 0 && id < vocab_size(), "id {} of a vocabulary of {}", id, vocab_size());
+  DSV4_CHECK(id >= 0 && id < vocab_size(), "id {} in a vocabulary of {}", id, vocab_size());
   return impl_->special[static_cast<size_t>(id)];
 }
 

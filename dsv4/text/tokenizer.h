@@ -1,10 +1,10 @@
-// Tokenizer: text <-> ids by the rules of tokenizer.json (spec 11.1); the ids are those that the
-// `tokenizers` package gives with add_special_tokens=False.
+// Tokenizer: text <-> ids by the rules of tokenizer.json (spec 11.1); the ids equal those of the
+// `tokenizers` package with add_special_tokens=False.
 //
-//   text -> added tokens cut out -> pieces (pre_tokenizer.h) -> byte-pair merges (bpe.h) -> ids
+//   text -> added tokens extracted -> pieces (pre_tokenizer.h) -> byte-pair merges (bpe.h) -> ids
 //
-// Text need not be valid UTF-8: a byte that is in no valid sequence becomes the token of that byte,
-// and cuts the text for the patterns as an added token does. So decode(encode(x)) == x for any
+// Text need not be valid UTF-8: a byte outside any valid sequence becomes the token of that byte
+// and splits the text for the patterns, as an added token does. So decode(encode(x)) == x for any
 // bytes. Constant after construction; every method may be called from many threads.
 
 #pragma once
@@ -21,7 +21,7 @@ namespace dsv4 {
 
 class Tokenizer {
  public:
-  static Tokenizer load(const std::string& path);  // of tokenizer.json
+  static Tokenizer load(const std::string& path);  // path of tokenizer.json
   // `what` names the input in errors.
   static Tokenizer parse(std::string_view json, std::string_view what);
 
@@ -29,14 +29,14 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Contents of added tokens in `text` become their ids, special or not.
+  // Added tokens in `text`, special or not, become their ids.
   std::vector<int32_t> encode(std::string_view text) const;
-  // The bytes of the ids, joined; utf8_lossy() or StreamDecoder make valid UTF-8 of them.
+  // The bytes of the ids, joined; utf8_lossy() or StreamDecoder turn them into valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
-  // The bytes that one id stands for: those of an added token are its content.
+  // The bytes of one id; for an added token, its content.
   std::string_view token_bytes(int32_t id) const;
-  // Of the added token with exactly this content.
+  // The id of the added token with exactly this content.
   std::optional<int32_t> id(std::string_view content) const;
   bool is_special(int32_t id) const;
   // Ids are 0 .. vocab_size() - 1; those outside are kInvalidArgument.

@@ -1,5 +1,5 @@
-// Speed of the test tokenizer, in bytes of text per second. Its vocabulary is small, so there are
-// more merges to look up per piece, and fewer to find, than with the official one.
+// Speed of the test tokenizer, in bytes of text per second. Its vocabulary is small, so each piece
+// needs more merge lookups, of which fewer succeed, than with the official one.
 
 #include <benchmark/benchmark.h>
 
@@ -17,7 +17,7 @@ std::string repeat(const std::string& unit) {
   return text;
 }
 
-// The golden strings, one after the other: no line of it looks like the next.
+// The golden strings, joined, so that no line resembles the next.
 std::string mixed_text() {
   std::string text;
   for (const auto& golden : test::goldens().at("cases"))

@@ -58,15 +58,15 @@ class Node {
     if (!json_->is_boolean()) bad("want a boolean, got {}", json_->type_name());
     return json_->get<bool>();
   }
-  // An id below `count`. Ids have no holes, so one above the number of tokens is a lie, and no
-  // memory is spent on it.
+  // An id below `count`. Ids have no holes, so one above the number of tokens is invalid, and no
+  // memory is allocated for it.
   int32_t id(size_t count) const {
     if (!json_->is_number_integer()) bad("want an id, got {}", json_->type_name());
     const bool fits = json_->is_number_unsigned() && json_->get<uint64_t>() < count;
     if (!fits) bad("id {} is outside 0..{} (ids must have no holes)", json_->dump(), count - 1);
     return static_cast<int32_t>(json_->get<uint64_t>());
   }
-  // For settings that we have only one way of: null, false, "" and 0 all mean "off".
+  // For settings that we do not support: null, false, "" and 0 all mean "off".
   void must_be_off() const {
     const bool off = is_null() || *json_ == false || *json_ == "" || *json_ == 0.0;
     if (!off) unsupported("is set; only null is supported");
@@ -117,7 +117,7 @@ class Reader {
       ids_;  // text of the vocab -> id; views into the JSON
 };
 
-// null or, as DeepSeek's older files have it, a sequence of none.
+// null or, as in DeepSeek's older files, an empty sequence.
 void Reader::check_normalizer() const {
   const Node node = root_.at("normalizer");
   if (node.is_null()) return;
@@ -158,7 +158,7 @@ void Reader::read_added_tokens() {
   const size_t max_tokens = list.array() + vocab_.object().size();
   std::unordered_set<std::string_view> contents;
   std::unordered_set<int32_t> ids;
-  file_.added.reserve(list.array());  // `contents` holds views of its strings
+  file_.added.reserve(list.array());  // `contents` holds views into its strings
   for (size_t i = 0; i < list.array(); ++i) {
     const AddedToken& token = file_.added.emplace_back(read_added_token(list.at(i), max_tokens));
     if (!contents.insert(token.content).second) list.at(i).bad("'{}' occurs twice", token.content);
@@ -190,7 +190,7 @@ void Reader::read_vocab() {
   file_.tokens.resize(count);
   std::vector<bool> taken(count);
   const auto take = [&](const Node& node, int32_t id, std::string bytes) {
-    if (static_cast<size_t>(id) >= count) node.bad("id {} of only {} tokens", id, count);
+    if (static_cast<size_t>(id) >= count) node.bad("id {} but only {} tokens", id, count);
     if (taken[id]) node.bad("id {} occurs twice", id);
     taken[id] = true;
     file_.tokens[id] = std::move(bytes);
@@ -202,7 +202,7 @@ void Reader::read_vocab() {
     if (const auto also = added.find(text); also != added.end()) {
       if (also->second != id) node.bad("id {}, but {} in added_tokens", id, also->second);
       if (bytes && *bytes != text)
-        node.unsupported("is an added token, and other bytes in the vocab");
+        node.unsupported("is an added token but stands for other bytes in the vocab");
       bytes = text;
     }
     if (!bytes) node.bad("has a character outside the byte alphabet and is not an added token");
@@ -227,7 +227,7 @@ void Reader::read_model_settings() {
   file_.ignore_merges = model.at("ignore_merges").boolean(false);
 }
 
-// With a token for every byte nothing is unknown, so unk_token has no effect.
+// Every byte has a token, so no text is unknown and unk_token has no effect.
 void Reader::find_byte_ids() {
   for (int byte = 0; byte < 256; ++byte) {
     const auto found = ids_.find(token_text_of_bytes(std::string(1, static_cast<char>(byte))));

@@ -1,9 +1,9 @@
-// tokenizer.json (the format of the `tokenizers` package) as plain checked data.
+// tokenizer.json (the format of the `tokenizers` package) as plain, validated data.
 //
-// Read: model (BPE), added_tokens, pre_tokenizer, decoder. Whatever would change the ids or the
-// text and is not implemented (a normalizer, truncation, dropout, lstrip, other pre-tokenizers,
-// ...) is an Error that names it. post_processor is not read: it adds special tokens around a text
-// (encode() never does) and moves offsets (we have none).
+// Read: model (BPE), added_tokens, pre_tokenizer, decoder. Anything that would change the ids or
+// the text and is not implemented (a normalizer, truncation, dropout, lstrip, other pre-tokenizers,
+// ...) is an Error that names it. post_processor is ignored: it adds special tokens around a text
+// (encode() never does) and adjusts offsets (we have none).
 
 #pragma once
 
@@ -18,12 +18,13 @@
 namespace dsv4 {
 
 struct TokenizerFile {
-  std::vector<std::string> tokens;      // [id] the bytes that the id stands for; ids have no holes
-  std::vector<int32_t> vocab_ids;       // of model.vocab: what merges and whole pieces can give
+  std::vector<std::string> tokens;  // [id] the bytes that the id stands for; ids have no holes
+  std::vector<int32_t>
+      vocab_ids;  // ids of model.vocab: the possible results of merges and whole pieces
   std::array<int32_t, 256> byte_ids{};  // every byte is a token
   std::vector<Merge> merges;            // in order of rank
   std::vector<AddedToken> added;        // contents and ids are unique
-  std::vector<std::string> patterns;    // of the pre-tokenizer, in order
+  std::vector<std::string> patterns;    // the pre-tokenizer's, in order
   bool ignore_merges = false;           // a piece that is a token needs no merges
 };
 

@@ -1,4 +1,4 @@
-// tokenizer.json from outside: wrong input is one clear error, of the right kind.
+// Untrusted tokenizer.json: invalid input gives one clear error of the right kind.
 
 #include "dsv4/text/tokenizer_json.h"
 
@@ -23,7 +23,7 @@ std::string error_of(std::string_view text) {
   return "no error";
 }
 
-// The error of a good file with one thing changed.
+// The error of a valid file with one change.
 std::string error_after(const std::function<void(json&)>& change) {
   json file = test::tiny_tokenizer_json({"ab", "abc"}, json::parse(R"([["a","b"],["ab","c"]])"));
   file["added_tokens"] = json::parse(R"([{"id":258,"content":"<s>","special":true}])");
@@ -31,7 +31,7 @@ std::string error_after(const std::function<void(json&)>& change) {
   return error_of(file.dump());
 }
 
-// The error of a good file in which the value at a JSON pointer is another.
+// The error of a valid file with the value at a JSON pointer replaced.
 std::string error_with(const char* pointer, const json& value) {
   return error_after([&](json& file) { file[json::json_pointer(pointer)] = value; });
 }
@@ -40,7 +40,7 @@ json added(const json& id, const json& content) {
   return {{"id", id}, {"content", content}};
 }
 
-TEST(TokenizerJson, TakesTheUnchangedFile) {
+TEST(TokenizerJson, AcceptsTheUnchangedFile) {
   EXPECT_EQ(error_after([](json&) {}), "no error");
   EXPECT_EQ(error_with("/post_processor", {{"type", "TemplateProcessing"}}), "no error");
   EXPECT_EQ(error_with("/normalizer", {{"type", "Sequence"}, {"normalizers", json::array()}}),
@@ -49,7 +49,7 @@ TEST(TokenizerJson, TakesTheUnchangedFile) {
   EXPECT_EQ(error_with("/model/dropout", 0.0), "no error");
 }
 
-TEST(TokenizerJson, RefusesWhatIsNotJson) {
+TEST(TokenizerJson, RejectsInvalidJson) {
   for (const char* text : {"", "{", "[", "{}x", "\"\\ud800\"", "\xff", "nul", "{\"model\":"}) {
     EXPECT_TRUE(error_of(text).starts_with("bad input: F: ")) << error_of(text);
   }
@@ -104,9 +104,10 @@ TEST(TokenizerJson, ChecksAddedTokens) {
         error_with(fmt::format("/added_tokens/0/{}", key).c_str(), true),
         fmt::format("unsupported: F.added_tokens[0].{}: is set; only null is supported", key));
   }
-  // U+0120 is how the vocab writes a space: two meanings of one text.
-  EXPECT_EQ(error_with("/added_tokens/1", added(220, "Ġ")),
-            "unsupported: F.model.vocab['Ġ']: is an added token, and other bytes in the vocab");
+  // U+0120 is how the vocab writes a space, so this text would have two meanings.
+  EXPECT_EQ(
+      error_with("/added_tokens/1", added(220, "Ġ")),
+      "unsupported: F.model.vocab['Ġ']: is an added token but stands for other bytes in the vocab");
 }
 
 TEST(TokenizerJson, ChecksTheModel) {
@@ -166,7 +167,7 @@ TEST(TokenizerJson, ChecksMerges) {
   EXPECT_EQ(error_with("/model/merges/1", "a b"), "bad input: F.model.merges[1]: occurs twice");
 }
 
-TEST(TokenizerJson, NamesStepsItDoesNotKnow) {
+TEST(TokenizerJson, NamesUnsupportedSteps) {
   EXPECT_EQ(error_with("/normalizer", {{"type", "NFC"}}),
             "unsupported: F.normalizer.type: 'NFC' is not supported, only 'Sequence'");
   EXPECT_EQ(error_with("/normalizer",
@@ -201,8 +202,8 @@ TEST(TokenizerJson, NamesStepsItDoesNotKnow) {
   EXPECT_EQ(with("/1/use_regex", nullptr), "unsupported: " + path + "[1].use_regex: must be false");
 }
 
-// A file cut off anywhere is an error, whatever the place.
-TEST(TokenizerJson, RefusesEveryPrefix) {
+// A file truncated anywhere is an error.
+TEST(TokenizerJson, RejectsEveryPrefix) {
   const std::string whole = test::tiny_tokenizer_json({"ab"}).dump();
   for (size_t size = 0; size < whole.size(); ++size) {
     ASSERT_TRUE(error_of(whole.substr(0, size)).starts_with("bad input: F: ")) << size;

@@ -1,5 +1,5 @@
-// Every code point against the `tokenizers` package, and texts of a size at which anything
-// quadratic shows.
+// Every code point against the `tokenizers` package, and texts large enough to expose quadratic
+// behavior.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(TokenizerGolden, EveryCodePoint) {
 }
 
 // Each of these takes well under a second; a quadratic step in patterns or merges would take hours.
-TEST(Tokenizer, LongRunsStayLinear) {
+TEST(Tokenizer, LongRepeatsTakeLinearTime) {
   constexpr size_t kBytes = 1 << 20;
   const std::vector<std::string> units = {
       " ",    "\n",       "\r\n",   " \n", "\t",  "a",       "Z",        "é",

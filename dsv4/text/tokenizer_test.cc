@@ -1,5 +1,5 @@
-// Ids and texts against the `tokenizers` package (tests/tokenizer/README.md) and what it cannot
-// take.
+// Ids and texts against the `tokenizers` package (tests/tokenizer/README.md), and input that the
+// package does not accept.
 
 #include "dsv4/text/tokenizer.h"
 
@@ -19,7 +19,7 @@ using Ids = std::vector<int32_t>;
 using test::golden_tokenizer;
 using test::goldens;
 
-TEST(TokenizerGolden, EncodesAsThePackage) {
+TEST(TokenizerGolden, EncodesLikeThePackage) {
   ASSERT_GT(goldens().at("cases").size(), 3000u);
   for (const auto& golden : goldens().at("cases")) {
     const auto text = golden.at(0).get<std::string>();
@@ -27,8 +27,8 @@ TEST(TokenizerGolden, EncodesAsThePackage) {
   }
 }
 
-// The fourth entry, where present, is what the package decodes with special tokens skipped.
-TEST(TokenizerGolden, DecodesAsThePackage) {
+// The fourth entry, where present, is the package's decoding with special tokens skipped.
+TEST(TokenizerGolden, DecodesLikeThePackage) {
   for (const auto& golden : goldens().at("cases")) {
     const auto text = golden.at(0).get<std::string>();
     const auto ids = golden.at(1).get<Ids>();
@@ -38,15 +38,15 @@ TEST(TokenizerGolden, DecodesAsThePackage) {
   }
 }
 
-TEST(TokenizerGolden, CutsPiecesAsThePackage) {
+TEST(TokenizerGolden, SplitsLikeThePackage) {
   for (const auto& golden : goldens().at("cases")) {
     ASSERT_EQ(test::piece_sizes(golden.at(0).get<std::string>()), golden.at(2).get<Ids>())
         << golden.dump();
   }
 }
 
-// Merges in arbitrary order, also such as no training would give; some with ignore_merges.
-TEST(TokenizerGolden, MergesAsThePackage) {
+// Merges in arbitrary order, including orders that no training produces; some with ignore_merges.
+TEST(TokenizerGolden, MergesLikeThePackage) {
   for (const auto& golden : goldens().at("merge_cases")) {
     auto json = test::tiny_tokenizer_json(golden.at("tokens"), golden.at("merges"));
     json["model"]["ignore_merges"] = golden.at("ignore_merges");
@@ -68,7 +68,7 @@ TEST(Tokenizer, ReadsBothSpellingsOfMerges) {
   EXPECT_EQ(tokenizer.encode(text), golden_tokenizer().encode(text));
 }
 
-TEST(Tokenizer, CachedPiecesAreTheSame) {
+TEST(Tokenizer, CachedPiecesEncodeTheSame) {
   const std::string text = " the attention";
   Ids twice = golden_tokenizer().encode(text);
   ASSERT_GE(twice.size(), 2u);
@@ -77,7 +77,7 @@ TEST(Tokenizer, CachedPiecesAreTheSame) {
   EXPECT_EQ(golden_tokenizer().encode(text + text), twice);
 }
 
-// An invalid byte is the token of that byte; what is valid around it is tokenised on its own.
+// An invalid byte becomes the token of that byte; the valid text on each side is tokenized alone.
 TEST(Tokenizer, PassesInvalidBytesThrough) {
   const Tokenizer& tokenizer = golden_tokenizer();
   const std::vector<std::string> invalid = {"\x80",         "\xff",         "\xc3",    "\xe4\xb8",
@@ -113,7 +113,7 @@ TEST(Tokenizer, RoundTripsAnyBytes) {
   }
 }
 
-TEST(Tokenizer, KnowsItsAddedTokens) {
+TEST(Tokenizer, FindsAddedTokens) {
   const Tokenizer& tokenizer = golden_tokenizer();
   EXPECT_EQ(tokenizer.id("<｜begin▁of▁sentence｜>"), 0);
   const auto user = tokenizer.id("<｜User｜>"), think = tokenizer.id("<think>");
@@ -122,14 +122,14 @@ TEST(Tokenizer, KnowsItsAddedTokens) {
   EXPECT_FALSE(tokenizer.is_special(*think));
   EXPECT_EQ(tokenizer.token_bytes(*user), "<｜User｜>");
   EXPECT_EQ(tokenizer.decode(Ids{*user, *think}, true), "<think>");
-  EXPECT_TRUE(tokenizer.id("k><"));  // one of the second pass
+  EXPECT_TRUE(tokenizer.id("k><"));  // matched in the second pass
   EXPECT_FALSE(tokenizer.id(""));
-  EXPECT_FALSE(tokenizer.id("the"));  // of the vocab, but not added
+  EXPECT_FALSE(tokenizer.id("the"));  // in the vocab, but not an added token
   EXPECT_FALSE(tokenizer.id("<｜User｜>x"));
 }
 
-// The package decodes an added token through the byte alphabet and gives "Stra\xdf" + "e", then
-// U+FFFD.
+// The package decodes an added token through the byte alphabet and returns "Stra\xdf" + "e", whose
+// \xdf becomes U+FFFD.
 TEST(Tokenizer, AddedTokenDecodesToItsContent) {
   auto json = test::tiny_tokenizer_json();
   json["added_tokens"].push_back({{"id", 256}, {"content", "Straße"}});
@@ -138,7 +138,7 @@ TEST(Tokenizer, AddedTokenDecodesToItsContent) {
   EXPECT_EQ(tokenizer.decode(Ids{256}), "Straße");
 }
 
-TEST(Tokenizer, RefusesIdsOutsideItsVocabulary) {
+TEST(Tokenizer, RejectsIdsOutsideItsVocabulary) {
   const Tokenizer& tokenizer = golden_tokenizer();
   for (const int32_t id : {-1, tokenizer.vocab_size(), INT32_MAX, INT32_MIN}) {
     EXPECT_THROW(tokenizer.token_bytes(id), Error);
@@ -148,7 +148,7 @@ TEST(Tokenizer, RefusesIdsOutsideItsVocabulary) {
   EXPECT_EQ(tokenizer.decode({}), "");
 }
 
-TEST(Tokenizer, ServesManyThreads) {
+TEST(Tokenizer, IsThreadSafe) {
   const auto& cases = goldens().at("cases");
   std::vector<int> wrong(4);
   std::vector<std::thread> threads;

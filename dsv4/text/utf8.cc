@@ -6,8 +6,8 @@
 namespace dsv4 {
 namespace {
 
-// What a lead byte promises: the length, and the range of the second byte (which is where overlong
-// forms, surrogates and code points above U+10FFFF are told from valid ones).
+// What a lead byte implies: the length, and the range of the second byte (which distinguishes
+// overlong forms, surrogates and code points above U+10FFFF from valid sequences).
 struct Lead {
   int size;
   uint8_t low, high;

@@ -1,8 +1,8 @@
 // UTF-8 by the Unicode standard, table 3-7: no overlong forms, no surrogates, nothing above
 // U+10FFFF.
 //
-// An invalid stretch is cut into "maximal subparts" (Unicode 3.9, the W3C practice), which is what
-// Python's errors="replace" and Rust's from_utf8_lossy do: each becomes one U+FFFD.
+// An invalid stretch is split into "maximal subparts" (Unicode 3.9, the W3C practice), which is
+// what Python's errors="replace" and Rust's from_utf8_lossy do: each becomes one U+FFFD.
 
 #pragma once
 
@@ -25,7 +25,7 @@ struct Utf8Unit {
 // The unit that `text` (not empty) starts with.
 Utf8Unit next_utf8(std::string_view text);
 
-// Bytes of the longest valid UTF-8 prefix.
+// Length in bytes of the longest valid UTF-8 prefix.
 size_t valid_utf8_prefix(std::string_view text);
 
 void append_utf8(std::string& out, char32_t code_point);

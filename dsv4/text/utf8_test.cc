@@ -8,8 +8,8 @@
 namespace dsv4 {
 namespace {
 
-// Right-hand sides: Python's bytes.decode("utf-8", errors="replace").
-TEST(Utf8, ReplacesAsPythonDoes) {
+// Expected values: Python's bytes.decode("utf-8", errors="replace").
+TEST(Utf8, ReplacesLikePython) {
   const std::string r(kReplacementCharacter);
   EXPECT_EQ(utf8_lossy(""), "");
   EXPECT_EQ(utf8_lossy("plain, größer, 漢字, 😀"), "plain, größer, 漢字, 😀");
@@ -43,7 +43,7 @@ TEST(Utf8, EncodesEveryCodePoint) {
   }
 }
 
-// The eight-bytes-at-once path sees a bad byte at every place.
+// Tests the eight-bytes-at-once path with a bad byte at every position.
 TEST(Utf8, FindsTheFirstBadByte) {
   for (size_t size = 0; size < 40; ++size) {
     for (size_t bad = 0; bad <= size; ++bad) {
@@ -54,7 +54,7 @@ TEST(Utf8, FindsTheFirstBadByte) {
   }
 }
 
-TEST(ByteAlphabet, IsItsOwnInverse) {
+TEST(ByteAlphabet, RoundTrips) {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string one(1, static_cast<char>(byte));
     ASSERT_EQ(bytes_of_token_text(token_text_of_bytes(one)), one);
@@ -63,7 +63,7 @@ TEST(ByteAlphabet, IsItsOwnInverse) {
   EXPECT_EQ(bytes_of_token_text("ä½ł"), "你");
   EXPECT_FALSE(bytes_of_token_text("a b"));  // a space is written as another character
   EXPECT_FALSE(bytes_of_token_text("漢"));
-  EXPECT_FALSE(bytes_of_token_text("\u0144"));  // one behind the last
+  EXPECT_FALSE(bytes_of_token_text("\u0144"));  // one past the last
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 """Sparse MLA attention of DeepSeek-V3.2 and V4: FP8 paged decode and bf16 prefill.
 
     flash_mla_with_kvcache, flash_mla_sparse_fwd, get_mla_metadata   FlashMLA's interface
-    sparse_mla                                                       everything the library can do
+    sparse_mla                                                       all features of the library
 
-torch tensors (or whatever has DLPack) in, torch tensors out, on torch's current stream. The library itself is
+Takes torch tensors (or any DLPack arrays), returns torch tensors, runs on torch's current stream. The library itself is
 libdsv4_kernels.so beside this file; docs/kernels/sparse_mla_api.md.
 """
 

@@ -1,4 +1,4 @@
-"""What this package asks of an array library: new arrays beside q, and the stream that its work goes to."""
+"""What this package needs from an array library: new arrays on q's device, and the stream to use."""
 
 import sys
 
@@ -19,7 +19,7 @@ class _Torch:
 
 
 class _NumPy:
-    """NumPy, and CuPy, which has its names."""
+    """NumPy, and CuPy, which has the same names."""
 
     def __init__(self, q):
         self.library, self.dtype = sys.modules[type(q).__module__.partition(".")[0]], q.dtype
@@ -36,13 +36,13 @@ class _NumPy:
 
 
 def _from_dlpack(q):
-    """Any other library: its arrays are read, the results are torch's."""
+    """Any other library: its arrays are read, the results are torch tensors."""
     import torch
     return _Torch(torch.from_dlpack(q))
 
 
 def library_of(q):
-    if hasattr(q, "data_ptr"):  # a torch.Tensor, or a subclass of it from anywhere
+    if hasattr(q, "data_ptr"):  # a torch.Tensor, or a subclass of it
         return _Torch(q)
     if type(q).__module__.partition(".")[0] in ("numpy", "cupy"):
         return _NumPy(q)

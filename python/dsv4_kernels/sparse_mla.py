@@ -1,4 +1,4 @@
-"""The whole of the library's attention as one function; FlashMLA's functions are cases of it."""
+"""The library's attention as one function; FlashMLA's functions are special cases of it."""
 
 from . import _core
 from ._arrays import library_of
@@ -9,25 +9,25 @@ _NUMERICS = {"official": False, "exact": True}
 def sparse_mla(q, k_cache, indices, scale, *, d_v=512, topk_length=None, extra_k_cache=None,
                extra_indices_in_kvcache=None, extra_topk_length=None, attn_sink=None, normalized=True,
                numerics="official", batch_invariant=False, implementation=None):
-    """Attention of every query to the rows that it lists, in one softmax over one or two caches.
+    """Attention of every query to the entries in its indices, with one softmax over one or two caches.
 
-    q               [b, s_q, h, d] bf16|f32, any strides with the last 1
-    k_cache         [num_pages, page, 1, 584|656] FP8, int8 or uint8: packed V4 or V3.2 rows, page stride free;
-                    or [num_pages, page, 1, d] bf16|f32: plain rows
-    indices         [b, s_q, n] int32: page * page_size + entry; negative, or beyond the cache on a GPU: skipped
+    q               [b, s_q, h, d] bf16|f32, any strides, the last must be 1
+    k_cache         [num_pages, page, 1, 584|656] FP8, int8 or uint8: packed V4 or V3.2 entries, any page stride;
+                    or [num_pages, page, 1, d] bf16|f32: plain entries
+    indices         [b, s_q, n] int32: page * page_size + entry; negative, or past the cache on a GPU: skipped
     scale           > 0
-    d_v             the first d_v values of a row are its value
-    topk_length     [b] int32: the queries of request i look at their first topk_length[i] indices only
-    extra_*         the second cache, alike
-    attn_sink       [h] f32, natural logarithm; scales out by exp(lse) / (exp(lse) + exp(sink)), and nothing else
-    normalized      False: out = sum_j exp(z_j - max_logits) v_j without sink, for merging parts
-    numerics        "official" rounds exp(z_j - max) to bf16 for the value product, "exact" keeps float32 (slow)
-    batch_invariant only implementations where the bits of a query depend on its own rows alone
-    implementation  the name of one; None: the fastest that fits
+    d_v             the first d_v values of an entry are its value
+    topk_length     [b] int32: the queries of request i use only their first topk_length[i] indices
+    extra_*         the same for the second cache
+    attn_sink       [h] f32, natural logarithm; scales out by exp(lse) / (exp(lse) + exp(sink)), only
+    normalized      False: out = sum_j exp(z_j - max_logits) v_j without sink, for combining partials
+    numerics        "official" rounds exp(z_j - max) to bf16 for PV, "exact" keeps float32 (slow)
+    batch_invariant only implementations where the bits of a query depend only on its own entries
+    implementation  its name; None: the fastest that supports the arguments
 
     Returns out [b, s_q, h, d_v] of q's dtype, lse [b, h, s_q] f32 (natural, without the sink), max_logits
-    [b, h, s_q] f32. A query without a valid row gets 0, +inf and -inf. Raises ValueError with one line for
-    arguments that this text does not allow.
+    [b, h, s_q] f32. A query without a valid index gets 0, +inf and -inf. Raises ValueError with one line for
+    arguments that do not match this description.
     """
     return attend(q, (k_cache, indices, topk_length), scale, d_v=d_v,
                   extra=(extra_k_cache, extra_indices_in_kvcache, extra_topk_length), sink=attn_sink,
@@ -37,7 +37,7 @@ def sparse_mla(q, k_cache, indices, scale, *, d_v=512, topk_length=None, extra_k
 
 def attend(q, first, scale, *, d_v, extra, sink, numerics, batch_invariant, want_max_logits, normalized=True,
            implementation=None):
-    """sparse_mla() with each list as (cache, indices, lengths); max_logits is None unless it is wanted."""
+    """sparse_mla() with each list as (cache, indices, lengths); max_logits is None unless requested."""
     if numerics not in _NUMERICS:
         raise ValueError(f"numerics={numerics!r}: want 'official' or 'exact'")
     if len(q.shape) != 4:

@@ -1,6 +1,6 @@
-"""Packed caches made and read by their definition, and attention in float64: nothing here is the library's code.
+"""Packed caches by their definition, and attention in float64, independent of the library's code.
 
-Rows that are not named, padding and gaps are NaN: a kernel that looks at them shows it. `xp` is numpy or torch."""
+Entries that no index names, padding and gaps are NaN, so a kernel that reads them fails. `xp` is numpy or torch."""
 
 import numpy
 
@@ -28,7 +28,7 @@ def bf16_values(bits):
 
 
 class Cache:
-    """A paged pool of packed rows: pages [num_pages, stride] uint8 as the library reads them, rows
+    """A paged pool of packed entries: pages [num_pages, stride] uint8 as the library reads them, rows
     [num_pages * page, d] float32 as they decode. Rows not in `named` (all: None) are NaN."""
 
     def __init__(self, rng, d, num_pages, page, named=None, extra_stride=0):
@@ -43,7 +43,7 @@ class Cache:
             stored = rng.integers(116, 119, (n, 8), numpy.uint8)  # 2^-11 .. 2^-9; the last is padding
             stored[~keep] = 0xff
             scales = numpy.where(keep[:, None], 2.0**(stored[:, :groups] % 255 - 127.0), numpy.nan)
-        else:  # any float32, as serving engines write them
+        else:  # any float32, as written by serving engines
             scales = (rng.uniform(0.5, 2, (n, groups)) * 2.0**-10).astype(numpy.float32)
             scales[~keep] = numpy.nan
             stored = scales.view(numpy.uint8)
@@ -65,14 +65,14 @@ class Cache:
         return pages
 
     def shape_and_strides(self):
-        """Of the [num_pages, page, 1, bytes] view that the interface takes."""
+        """Shape and strides of the [num_pages, page, 1, bytes] view that the interface takes."""
         width = ROW_BYTES[self.d]
         return (self.num_pages, self.page, 1, width), (self.pages.shape[1], width, width, 1)
 
 
 def attention(xp, q, keys, valid, scale, d_v, sink=None):
     """q [.., h, d], keys [.., n, d], valid [.., n], sink [h], all float64; returns out [.., h, d_v] and lse,
-    max_logits [.., h], with 0, +inf, -inf where nothing is valid."""
+    max_logits [.., h], with 0, +inf, -inf where no key is valid."""
     keys = xp.where(valid[..., None], keys, xp.zeros_like(keys))
     z = scale * (q @ xp.swapaxes(keys, -1, -2))
     z = xp.where(valid[..., None, :], z, xp.full_like(z, -numpy.inf))
@@ -90,7 +90,7 @@ def attention(xp, q, keys, valid, scale, d_v, sink=None):
 
 
 def select(ids, lengths, num_rows):
-    """ids [b, s_q, n], lengths [b] or None: (ids to read, which of them count)."""
+    """ids [b, s_q, n], lengths [b] or None: (ids to read, mask of the valid ones)."""
     valid = (ids >= 0) & (ids < num_rows)
     if lengths is not None:
         valid &= numpy.arange(ids.shape[2])[None, None] < lengths[:, None, None]
@@ -98,17 +98,17 @@ def select(ids, lengths, num_rows):
 
 
 def close(got, want, absolute, relative, cosine):
-    """A line of what is wrong, or None. got, want: float64 numpy arrays."""
+    """A description of the difference, or None. got, want: float64 numpy arrays."""
     for special in (numpy.isnan, numpy.isposinf, numpy.isneginf):
         if not numpy.array_equal(special(got), special(want)):
-            return f"{special.__name__} at other places"
+            return f"{special.__name__} at other positions"
     finite = numpy.isfinite(want)
     got, want = got[finite], want[finite]
     error = numpy.abs(got - want)
     wrong = (error > absolute) & (error > relative * numpy.abs(want))
     if wrong.any():
         worst = numpy.argmax(numpy.where(wrong, error, 0))
-        return f"{wrong.sum()} of {wrong.size} elements, for example {got[worst]} for {want[worst]}"
+        return f"{wrong.sum()} of {wrong.size} elements, for example {got[worst]} instead of {want[worst]}"
     squares = (got * got + want * want).sum()
     difference = 0 if squares == 0 else 1 - 2 * (got * want).sum() / squares
     return f"cosine difference {difference}" if difference > cosine else None

@@ -1,5 +1,5 @@
-"""FlashMLA's interface on a GPU against float64 on the same GPU: both row formats, prefill, both lists, lengths,
-corners, graphs, streams. Data rules and tolerances are those of that library's own tests (spec attention-kernels.md
+"""FlashMLA's interface on a GPU against float64 on the same GPU: both entry formats, prefill, both lists, lengths,
+corner cases, graphs, streams. Data and tolerances follow that library's own tests (spec attention-kernels.md
 1.8): everything that no index names is NaN, queries and caches have gaps."""
 
 import numpy
@@ -54,12 +54,12 @@ def random_sink(rng, h):
 
 
 class KvList:
-    """A cache, the ids of a list into it, and the lengths that say how far they are looked at."""
+    """A cache, a list of ids into it, and the lengths of the used part of the list."""
 
     def __init__(self, rng, d, shape, s_k, page, lengths):
         b, s_q, n = shape
         num_pages = b * -(-s_k // page)
-        # Each request lists its own tokens, some of them twice, a tenth of the slots empty.
+        # Each request lists its own tokens, some of them twice, a tenth of the indices -1.
         first = numpy.arange(b)[:, None, None] * (-(-s_k // page) * page)
         ids = (first + rng.integers(0, s_k, shape)).astype(numpy.int32)
         ids[rng.random(shape) < 0.1] = -1
@@ -68,7 +68,7 @@ class KvList:
             self.lengths[:2] = 0, n
         _, valid = reference.select(ids, self.lengths, num_pages * page)
         self.cache = reference.Cache(rng, d, num_pages, page, ids[valid], extra_stride=576 if d == 512 else 656)
-        ids[~valid & (ids >= 0)] = INT_MAX  # behind the lengths: never to be looked at
+        ids[~valid & (ids >= 0)] = INT_MAX  # past the lengths: must not be read
         self.ids, self.valid = ids, valid
         bytes_, (shape, strides) = gpu(self.cache.pages), self.cache.shape_and_strides()
         self.k_cache = bytes_.view(torch.float8_e4m3fn).as_strided(shape, strides)
@@ -79,7 +79,7 @@ class KvList:
         self.rows = gpu(self.cache.rows)
 
     def of(self, i):
-        """Keys [s_q, n, d] float64 and which of them count [s_q, n], of request i."""
+        """Keys [s_q, n, d] float64 and the mask of the valid ones [s_q, n], of request i."""
         valid = gpu(self.valid[i])
         ids = torch.where(valid, gpu(self.ids[i]).long(), 0)
         return self.rows[ids].double(), valid
@@ -106,7 +106,7 @@ class Decode:
         return dsv4_kernels.flash_mla_with_kvcache(**{**arguments, **changes})
 
     def run_with(self, implementation, **changes):
-        """out, lse, max_logits of that one, whatever the library would choose."""
+        """out, lse, max_logits of this implementation, whatever the library would choose."""
         first, more = self.lists[0], {}
         if len(self.lists) > 1:
             more = dict(extra_k_cache=self.lists[1].k_cache, extra_indices_in_kvcache=self.lists[1].indices,
@@ -116,7 +116,7 @@ class Decode:
         return dsv4_kernels.sparse_mla(**{**arguments, **changes})
 
     def want(self):
-        """A request at a time: [b, s_q, h, 512], [b, h, s_q]."""
+        """Computed per request: [b, s_q, h, 512], [b, h, s_q]."""
         results = []
         for i in range(self.q.shape[0]):
             keys, valid = zip(*(each.of(i) for each in self.lists))
@@ -193,12 +193,12 @@ def test_default_scale_and_wide_numerics():
     assert bool((largest <= lse + 1e-5).all())
 
 
-def prefill_by_the_peers_name(q, kv, ids, sink, lengths):
+def prefill_with_flash_mla_name(q, kv, ids, sink, lengths):
     return dsv4_kernels.flash_mla_sparse_fwd(q, kv, ids, q.shape[-1]**-0.55, attn_sink=sink, topk_length=lengths)
 
 
 def prefill_with(implementation):
-    """The same through sparse_mla(): a request per query, a page per row."""
+    """The same through sparse_mla(): one request per query, one page per entry."""
     def run(q, kv, ids, sink, lengths):
         out, lse, max_logits = dsv4_kernels.sparse_mla(
             q[:, None], kv[:, None], ids, q.shape[-1]**-0.55, attn_sink=sink, topk_length=lengths,
@@ -234,7 +234,7 @@ def check_prefill(run, d, h, s_q, lengths, s_kv, topk):
 @pytest.mark.parametrize("h, s_q, lengths", [(64, 1, False), (128, 62, True), (64, 213, True), (20, 7, False)])
 @pytest.mark.parametrize("d", [512, 576])
 def test_prefill(d, h, s_q, lengths, s_kv, topk):
-    check_prefill(prefill_by_the_peers_name, d, h, s_q, lengths, s_kv, topk)
+    check_prefill(prefill_with_flash_mla_name, d, h, s_q, lengths, s_kv, topk)
 
 
 @pytest.mark.parametrize("h, s_q, lengths", [(128, 62, True), (20, 7, False)])
@@ -245,11 +245,11 @@ def test_prefill_with_each_implementation(implementation, d, h, s_q, lengths):
     check_prefill(prefill_with(implementation), d, h, s_q, lengths, 592, 128)
 
 
-# Lists over 1280 rows are cut into segments, for which cuda_mma takes workspace.
+# Lists of more than 1280 entries are split, and cuda_mma needs workspace for the splits.
 LONG = dict(d=512, h=64, s_q=1, first=(3000, 2900, 64))
 
 
-def test_bits_do_not_depend_on_neighbours():
+def test_bits_do_not_depend_on_the_batch():
     call = Decode(b=12, **LONG)
     whole = call.run(batch_invariant=True)
     for i in (0, 5, 11):
@@ -260,7 +260,7 @@ def test_bits_do_not_depend_on_neighbours():
 @pytest.mark.parametrize("case", [LONG, dict(d=576, h=128, s_q=2, first=(512, 64, 64)),
                                   dict(d=512, h=64, s_q=1, first=(256, 128, 256), extra=(900, 512, 64))])
 def test_graph_capture(case):
-    """A captured call reads what its tensors hold at each replay."""
+    """A captured call reads the current contents of its tensors at each replay."""
     call, other = Decode(b=5, **case), Decode(b=5, seed=1, **case)
     wants = [[each.clone() for each in c.run()] for c in (call, other)]
     graph = torch.cuda.CUDAGraph()
@@ -279,7 +279,7 @@ def test_graph_capture(case):
 
 
 def test_two_streams():
-    """Different calls at the same time, each with workspace of its own."""
+    """Different calls at the same time, each with its own workspace."""
     calls = [Decode(b=40, seed=seed, **LONG) for seed in range(2)]
     wants = [call.run()[0] for call in calls]
     torch.cuda.synchronize()
@@ -293,7 +293,7 @@ def test_two_streams():
 
 
 def test_current_stream():
-    """What was enqueued on the current stream before the call has happened when the kernel reads."""
+    """Work enqueued on the current stream before the call is complete when the kernel reads."""
     call = Decode(512, 64, 4, 1, (512, 64, 64))
     want, queries = call.run()[0], call.q.clone()
     call.q.fill_(0)
@@ -307,8 +307,8 @@ def test_current_stream():
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no second GPU")
-def test_the_device_is_that_of_the_tensors():
-    """Whichever is current, and it stays current."""
+def test_device_follows_the_tensors():
+    """Independent of the current device, which is restored."""
     call = Decode(b=3, **LONG)
     want = call.run()[0]
     first = call.lists[0]
@@ -323,7 +323,7 @@ def test_the_device_is_that_of_the_tensors():
 
 
 def run_with(call, implementation, allocate, out):
-    """The library's own function, which asks allocate(bytes) for its workspace."""
+    """The library's own function, which calls allocate(bytes) for its workspace."""
     skip_where_it_cannot_run(implementation)
     stream = torch.cuda.current_stream().cuda_stream
     first = call.lists[0]
@@ -331,8 +331,8 @@ def run_with(call, implementation, allocate, out):
                                   None, True, False, False, implementation, stream, allocate)
 
 
-def test_workspace_is_what_was_asked_for():
-    """A block of less than the asked bytes is refused by size, before anything is enqueued."""
+def test_workspace_size_is_checked():
+    """A workspace that is too small is rejected before anything is enqueued."""
     call = Decode(b=3, **LONG)
     asked = []
 
@@ -352,15 +352,15 @@ def test_workspace_is_what_was_asked_for():
 
 @pytest.mark.parametrize("implementation", ["sm90_fp8", "sm90_fp8_invariant"])
 def test_clusters_take_no_workspace(implementation):
-    """Parts of a list that is cut stay in the shared memory of a cluster."""
+    """Partials of a split list stay in the shared memory of a cluster."""
     call = Decode(b=3, **LONG)
     out = torch.full((3, 1, 64, 512), float("nan"), dtype=torch.bfloat16, device="cuda")
-    run_with(call, implementation, lambda size: pytest.fail(f"asks for {size} bytes"), out)
+    run_with(call, implementation, lambda size: pytest.fail(f"requests {size} bytes"), out)
     assert_close(out, call.want()[0], OUT)
 
 
 def test_tensors_of_other_libraries():
-    """Whatever has DLPack is read; the results are torch's."""
+    """Any DLPack array is read; the results are torch tensors."""
     class Array:
         def __init__(self, tensor):
             self.tensor, self.shape = tensor, tensor.shape

@@ -1,4 +1,4 @@
-"""What needs neither a GPU nor torch: FlashMLA's signatures, every refusal, and the CPU implementation through
+"""Tests without a GPU or torch: FlashMLA's signatures, every error, and the CPU implementation through
 NumPy."""
 
 import inspect
@@ -26,7 +26,7 @@ def test_signature_is_the_peers(function, want):
     assert all(p.default is not REQUIRED for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
-def test_metadata_takes_anything():
+def test_metadata_accepts_any_arguments():
     meta, rest = dsv4_kernels.get_mla_metadata(1, 2, num_heads_k=3)
     assert isinstance(meta, dsv4_kernels.FlashMLASchedMeta) and rest is None and not meta.have_initialized
 
@@ -95,7 +95,7 @@ def test_one_query_each():
 
 
 @pytest.mark.parametrize("d", [512, 576])
-def test_lengths_hide_what_stands_behind(d):
+def test_indices_past_lengths_are_ignored(d):
     call = Decode(d, extra=True)
     call.lengths = numpy.array([0, 3, 7], numpy.int32)
     call.extra_lengths = numpy.array([0, 9, 2], numpy.int32)
@@ -127,7 +127,7 @@ def test_prefill_on_the_host():
     assert reference.close(max_logits.astype(float), want[2][:, 0], 1e-5, 1e-5, 1e-9) is None
 
 
-def test_parts_merge_to_the_whole():
+def test_partials_combine_to_the_full_result():
     call = Decode(n=8, sink=False)
     arguments = dict(q=call.q, k_cache=call.arguments()["k_cache"], scale=0.05, numerics="exact")
     whole, lse, _ = dsv4_kernels.sparse_mla(indices=call.indices, **arguments)
@@ -176,7 +176,7 @@ def test_refusals():
     assert "is row 20 of a pool of 20" in refusal(indices=call.indices)
 
 
-def test_metadata_holds_to_its_first_shape():
+def test_metadata_rejects_another_shape():
     call = Decode()
     call.check()
     call.check()

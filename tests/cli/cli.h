@@ -1,4 +1,4 @@
-// Runs the dsv4 program as a user does: a command line, its exit code and what it printed.
+// Runs the dsv4 program like a user: a command line, its exit code and its output.
 
 #pragma once
 
@@ -33,7 +33,7 @@ class Cli : public testing::Test {
     std::ifstream in(file, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
-  // `before` goes in front of the command, e.g. a ulimit.
+  // `before` is placed before the command, e.g. a ulimit.
   CliResult dsv4(const std::string& arguments, const std::string& before = "") const {
     const std::filesystem::path out = folder_ / "stdout", err = folder_ / "stderr";
     const std::string command = fmt::format("{} {} {} >{} 2>{} </dev/null", before, DSV4_BINARY,
@@ -41,8 +41,8 @@ class Cli : public testing::Test {
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
   }
-  // A failing command: exit code not 0, nothing on stdout, exactly one line on stderr that says
-  // `what`.
+  // A failing command: exit code not 0, nothing on stdout, exactly one line on stderr, which
+  // contains `what`.
   void expect_error(const std::string& arguments, const std::string& what,
                     const std::string& before = "") const {
     const CliResult result = dsv4(arguments, before);
@@ -56,7 +56,7 @@ class Cli : public testing::Test {
   void write(const std::string& file, const std::string& text) const {
     std::ofstream(path(file), std::ios::binary) << text;
   }
-  // A copy of a golden model that a test may damage.
+  // A copy of a golden model that a test may modify.
   std::string copy_model() const {
     const std::filesystem::path model = folder_ / "model";
     std::filesystem::remove_all(model);

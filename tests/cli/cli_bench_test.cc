@@ -12,7 +12,7 @@ using test::CliResult;
 
 class CliBench : public test::Cli {};
 
-TEST_F(CliBench, BenchDecodeReportsEveryPair) {
+TEST_F(CliBench, BenchDecodeReportsEveryCombination) {
   const CliResult result = dsv4("bench decode demo --batch 1,2 --context 64,300 --steps 2 --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json report = Json::parse(result.out);
@@ -24,14 +24,14 @@ TEST_F(CliBench, BenchDecodeReportsEveryPair) {
     EXPECT_NEAR(row.at("tokens_per_second").get<double>() * time / (1000 * batch), 1, 1e-6);
     EXPECT_TRUE(row.at("memory").is_null()) << "there is no device";
   }
-  // Two tokens read at most twice the experts of one, and the rest of the weights once.
+  // Two tokens read at most twice the experts of one token, and the other weights once.
   const double one = report["results"][0]["weight_bytes"],
                two = report["results"][1]["weight_bytes"];
   EXPECT_GT(two, one);
   EXPECT_LT(two, 2 * one);
 }
 
-TEST_F(CliBench, BenchPrefillReadsInChunks) {
+TEST_F(CliBench, BenchPrefillUsesChunks) {
   const CliResult result = dsv4("bench prefill demo --tokens 100,130 --chunk 64 --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json report = Json::parse(result.out);
@@ -41,13 +41,13 @@ TEST_F(CliBench, BenchPrefillReadsInChunks) {
   EXPECT_GT(report["results"][1].at("flops").get<double>(), 0);
 }
 
-TEST_F(CliBench, BenchPrintsALineForEachResult) {
+TEST_F(CliBench, BenchPrintsOneLinePerResult) {
   const CliResult result = dsv4("bench decode demo --context 64 --steps 1");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("batch   1, context      64:"), std::string::npos) << result.out;
 }
 
-TEST_F(CliBench, BenchSaysWhatIsWrong) {
+TEST_F(CliBench, BenchUsageErrors) {
   expect_error("bench decode", "either a model or --synthetic");
   expect_error("bench decode demo --synthetic flash", "either a model or --synthetic");
   expect_error("bench decode --synthetic flash", "add --device cuda");
@@ -55,8 +55,8 @@ TEST_F(CliBench, BenchSaysWhatIsWrong) {
   expect_error("bench decode demo --batch 1,x", "--batch 1,x: want positive numbers");
   expect_error("bench prefill demo --tokens 0", "--tokens 0: want positive numbers");
   expect_error("bench prefill demo --tokens 5,", "--tokens 5,: want positive numbers");
-  expect_error("bench decode demo --experts k3", "are for --synthetic: demo is what it is");
-  expect_error("bench prefill demo --layers 2", "are for --synthetic");
+  expect_error("bench decode demo --experts k3", "require --synthetic: demo has fixed formats");
+  expect_error("bench prefill demo --layers 2", "require --synthetic");
   expect_error("bench frobnicate demo", "subcommand");
 }
 

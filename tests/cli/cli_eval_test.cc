@@ -1,4 +1,4 @@
-// dsv4 eval ppl, kld and needle as a user meets them.
+// dsv4 eval ppl, kld and needle from the command line.
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -35,7 +35,7 @@ class CliEval : public test::Cli {
 TEST_F(CliEval, Perplexity) {
   write("story.txt", story());
   const json whole = report("eval ppl demo -f " + path("story.txt"));
-  // The demo model has 1.43 on long texts of its grammar; a short one has less to copy from.
+  // The demo model reaches 1.43 on long texts of its grammar; a short text has less to copy from.
   EXPECT_GT(whole.at("perplexity"), 1.2);
   EXPECT_LT(whole.at("perplexity"), 3.0);
   EXPECT_GT(whole.at("perplexity_error"), 0);
@@ -43,7 +43,7 @@ TEST_F(CliEval, Perplexity) {
   EXPECT_NEAR(whole.at("bits_per_byte").get<double>() * whole.at("bytes").get<double>(),
               whole.at("nll").get<double>() * whole.at("tokens").get<double>() / std::log(2.0),
               1e-6);
-  // BOS is a mark of 29 bytes in the text and no token to predict.
+  // BOS is 29 bytes of the text and is not predicted.
   EXPECT_EQ(whole.at("bytes").get<size_t>(), story().size() - 29);
   const json chunked = report("eval ppl demo --chunk 37 -f " + path("story.txt"));
   EXPECT_EQ(chunked.at("nll"), whole.at("nll"));
@@ -56,7 +56,7 @@ TEST_F(CliEval, Perplexity) {
 
 TEST_F(CliEval, PerplexityOfIds) {
   const json all = report("eval ppl " + mixed + "--ids " + ids(50));
-  EXPECT_EQ(all.at("tokens"), 49) << "a BOS in front is not doubled, nor counted";
+  EXPECT_EQ(all.at("tokens"), 49) << "a leading BOS is neither doubled nor counted";
   EXPECT_EQ(all.count("bits_per_byte"), 0u);
 }
 
@@ -77,7 +77,7 @@ TEST_F(CliEval, DivergenceFromItselfIsZero) {
   }
 }
 
-TEST_F(CliEval, DivergenceFromAnother) {
+TEST_F(CliEval, DivergenceFromAnotherModel) {
   const std::string other = copy_model();
   patch_config(other, "\"routed_scaling_factor\": 1.5", "\"routed_scaling_factor\": 1.25");
   const std::string how = " --numerics exact --ids " + ids(100) + " --reference ";
@@ -86,14 +86,14 @@ TEST_F(CliEval, DivergenceFromAnother) {
   EXPECT_GE(there.at("kld").at("p99"), there.at("kld").at("median"));
   EXPECT_GE(there.at("kld").at("max"), there.at("kld").at("p99_9"));
   EXPECT_NE(there.at("perplexity"), there.at("reference_perplexity"));
-  // A file of `eval logits` does as well as the model itself.
+  // A file of `eval logits` gives the same result as the model itself.
   dsv4("eval logits tests/golden/hf/mixed --numerics exact --ids " + ids(100) + " -o " +
        path("logits"));
   const json file = report("eval kld " + other + " --numerics exact --reference " + path("logits"));
   EXPECT_EQ(file.at("kld"), there.at("kld"));
 }
 
-TEST_F(CliEval, DivergenceGoesToTheLedger) {
+TEST_F(CliEval, DivergenceIsAppendedToTheLedger) {
   const std::string model = copy_model();
   Ledger ledger;
   ledger.source = ledger.output = ledger.options = json::object();
@@ -119,7 +119,7 @@ TEST_F(CliEval, NeedleFindsFacts) {
   EXPECT_EQ(result.at("template"), "demo/needle.json");
 }
 
-// A fact that the model never sees cannot be recalled: the score is of the answers.
+// A fact that is not in the prompt cannot be recalled: the score rates the answers.
 TEST_F(CliEval, NeedleWithAnotherTemplate) {
   write("needle.json", R"({"facts": [{"fact": "Remember: the home of {key} is {value}.\n",
       "question": "Question: what is the number of {key}? Answer:", "answer": " {value}.\n",
@@ -137,15 +137,15 @@ TEST_F(CliEval, HelpHasAnExample) {
   }
 }
 
-TEST_F(CliEval, TextsWithNothingToCount) {
+TEST_F(CliEval, RejectsTextsWithNothingToCount) {
   write("empty.txt", "");
   write("bos.txt", "<｜begin▁of▁sentence｜>");
   expect_error("eval ppl demo -f " + path("none.txt"), "none.txt");
   expect_error("eval ppl demo -f " + path("empty.txt"), "empty.txt: the text is empty");
   expect_error("eval ppl demo -f " + path("bos.txt"), "no token to predict");
-  expect_error("eval ppl demo", "nothing to read: give a text with -f FILE or token ids");
+  expect_error("eval ppl demo", "no input: give a text with -f FILE or token ids");
   expect_error("eval ppl demo -f a --ids 1", "excludes");
-  // Without BOS nothing stands in front of a first token.
+  // Without BOS a first token has no predecessor.
   const std::string model = copy_model();
   patch_config(model, "\"bos_token_id\": 0", "\"bos_token_id\": null");
   expect_error("eval ppl " + model + " --numerics exact --ids 5",
@@ -153,7 +153,7 @@ TEST_F(CliEval, TextsWithNothingToCount) {
   EXPECT_EQ(report("eval ppl " + model + " --numerics exact --ids 5,6").at("tokens"), 1);
   const json one = report("eval ppl " + mixed + "--ids 5");
   EXPECT_EQ(one.at("tokens"), 1);
-  EXPECT_TRUE(one.at("perplexity_error").is_null()) << "one token has no spread";
+  EXPECT_TRUE(one.at("perplexity_error").is_null()) << "one token has no variance";
 }
 
 TEST_F(CliEval, BadOptions) {
@@ -163,7 +163,7 @@ TEST_F(CliEval, BadOptions) {
   expect_error("eval ppl " + mixed + "--ids 1,2 --context 1000000000", "positions of");
   expect_error("eval kld " + mixed + "--ids 1,2", "reference");
   expect_error("eval kld " + mixed + "--ids 1,2 --reference a --save-reference b", "reference");
-  expect_error("eval needle demo --distances 3 --prompts 1", "less than the question itself takes");
+  expect_error("eval needle demo --distances 3 --prompts 1", "shorter than the question itself");
   expect_error("eval needle demo --distances 70000 --prompts 1", "exceed the model's 65536");
   expect_error("eval needle tests/golden/hf/mixed", "tokenizer.json");
   write("bad.json", "{}");
@@ -173,21 +173,21 @@ TEST_F(CliEval, BadOptions) {
 TEST_F(CliEval, BadReferences) {
   const std::string how = "eval kld " + mixed + "--ids 1,2,3 --reference ";
   expect_error(how + path("nowhere"), "no model folder");
-  expect_error(how + "demo", "has 97 tokens in its vocabulary, the reference demo has 1536");
+  expect_error(how + "demo", "has 97 tokens, that of the reference demo has 1536");
   write("text", "no safetensors at all");
   expect_error(how + path("text"), path("text"));
   report("eval kld " + mixed + "--ids 1,2,3 --context 5 --save-reference " + path("ref"));
-  expect_error("eval kld " + mixed + "--ids 1,2,4 --reference " + path("ref"), "another text");
+  expect_error("eval kld " + mixed + "--ids 1,2,4 --reference " + path("ref"), "a different text");
   expect_error("eval kld " + mixed + "--context 4 --reference " + path("ref"),
                "made with --context 5");
   expect_error("eval kld demo --reference " + path("ref"),
-               "has 1536 tokens in its vocabulary, the reference");
+               "has 1536 tokens, that of the reference");
   expect_error("eval kld " + mixed + "--ids 1,2 --save-reference " + path("no/folder/x"),
                "no/folder/x");
 }
 
-// Logits that are no numbers: a reference file with one NaN.
-TEST_F(CliEval, LogitsThatAreNoNumbers) {
+// A reference file with one NaN.
+TEST_F(CliEval, RejectsNonFiniteLogits) {
   const Buffer logits(DType::kF32, {4, 97}), tokens(DType::kI32, {4});
   logits.as<float>()[2 * 97 + 5] = std::nanf("");
   write_safetensors(path("nan"), {{"logits", logits}, {"ids", tokens}});

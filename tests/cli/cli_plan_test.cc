@@ -1,4 +1,4 @@
-// dsv4 plan and dsv4 inspect at full size: what they say of the released layouts.
+// dsv4 plan and dsv4 inspect at full size: their output for the released layouts.
 
 #include <nlohmann/json.hpp>
 
@@ -15,7 +15,7 @@ class CliPlan : public test::Cli {
   Json json_of(const std::string& arguments) const {
     const test::CliResult result = dsv4(arguments + " --json");
     EXPECT_EQ(result.exit_code, 0) << arguments << "\n" << result.err;
-    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << "one object, no more";
+    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << "exactly one object";
     return Json::parse(result.out);
   }
 };
@@ -61,7 +61,7 @@ TEST_F(CliPlan, DemoFitsHere) {
   EXPECT_EQ(plan.at("weights_bytes"), json_of("inspect demo").at("weights_bytes"));
 }
 
-TEST_F(CliPlan, OneScreen) {
+TEST_F(CliPlan, FitsOnOneScreen) {
   for (const char* command : {"plan --synthetic pro --experts k2", "plan demo", "inspect demo"}) {
     const test::CliResult result = dsv4(command);
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -98,7 +98,7 @@ TEST_F(CliPlan, InspectReadsTheFullFlashLayout) {
   EXPECT_EQ(info.at("parts").at("experts").at("weights"), 277025390592);
   EXPECT_EQ(info.at("dtypes").at("I64").at("bytes"), 3 * 129280 * 6 * 8);
   EXPECT_NE(dsv4("inspect " + folder).out.find("1575 drafter tensors"), std::string::npos);
-  // What is planned for the release is what is planned for its checkpoint.
+  // The plan of a release equals the plan of its checkpoint.
   EXPECT_EQ(json_of("plan " + folder + " --experts k3").at("weights_bytes"),
             json_of("plan --synthetic flash --experts k3").at("weights_bytes"));
 }
@@ -110,7 +110,7 @@ TEST_F(CliPlan, InspectShowsTheLedger) {
   EXPECT_EQ(info.at("ledger").at("totals").at("experts").at("exact"), 0);
   EXPECT_NEAR(info.at("formats").at("k3").at("bits_per_weight"), 3.25, 0.02);
   EXPECT_NE(dsv4("inspect " + path("k3")).out.find("ledger"), std::string::npos);
-  // The plan of the recipe, made before, is what came out.
+  // The plan of the recipe equals the converted result.
   EXPECT_EQ(json_of("plan demo --experts k3").at("weights_bytes"), info.at("weights_bytes"));
   EXPECT_EQ(json_of("plan " + path("k3")).at("weights_bytes"), info.at("weights_bytes"));
 }

@@ -1,4 +1,4 @@
-// dsv4 quantize as a user meets it.
+// dsv4 quantize from the command line.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ class CliQuantize : public test::Cli {
   }
 };
 
-TEST_F(CliQuantize, TheDemoModelTellsStoriesFromEveryWidth) {
+TEST_F(CliQuantize, DemoGeneratesStoriesAtEveryWidth) {
   for (int bits = 2; bits <= 5; ++bits) {
     const std::string out = path(fmt::format("k{}", bits));
     const auto made =
@@ -35,7 +35,7 @@ TEST_F(CliQuantize, TheDemoModelTellsStoriesFromEveryWidth) {
     EXPECT_EQ(story.exit_code, 0) << story.err;
     EXPECT_GT(story.out.size(), 30u);
   }
-  // The import without loss: the same words as from MXFP4.
+  // The lossless import generates the same text as MXFP4.
   ASSERT_EQ(dsv4("quantize demo --experts k4 -o " + path("lossless")).exit_code, 0);
   EXPECT_EQ(dsv4("run " + path("lossless") + " -n 40 --temp 0 -p Once").out,
             dsv4("run demo -n 40 --temp 0 -p Once").out);
@@ -58,7 +58,7 @@ TEST_F(CliQuantize, RecipeAndReport) {
 TEST_F(CliQuantize, UsageErrors) {
   const std::string to = " -o " + path("out");
   expect_error("quantize demo --experts k3", "--out");
-  expect_error("quantize demo" + to, "nothing to do: say --experts k3");
+  expect_error("quantize demo" + to, "nothing to do: give --experts k3");
   expect_error("quantize demo --experts k7" + to, "--experts: \"k7\": want keep, bf16, fp8, or k2");
   expect_error("quantize demo --dense k3-e2m1" + to, "--dense: \"k3-e2m1\"");
   expect_error("quantize demo --experts k3 --scales best" + to, "--scales");
@@ -77,15 +77,15 @@ TEST_F(CliQuantize, UsageErrors) {
   EXPECT_FALSE(fs::exists(partial()));
 }
 
-TEST_F(CliQuantize, OutputThatCannotBe) {
+TEST_F(CliQuantize, RejectsImpossibleOutput) {
   fs::create_directories(path("taken"));
-  expect_error("quantize demo --experts k3 -o " + path("taken"), "exists already");
+  expect_error("quantize demo --experts k3 -o " + path("taken"), "already exists");
   write("file", "x");
   expect_error("quantize demo --experts k3 -o " + path("file") + "/out", "cannot create");
   expect_error("quantize demo --experts k3 -o /proc/dsv4", "cannot create /proc/dsv4.partial");
 }
 
-TEST_F(CliQuantize, ADamagedSource) {
+TEST_F(CliQuantize, RejectsDamagedSource) {
   const std::string model = copy_model();
   fs::resize_file(model + "/model.safetensors", 100000);
   expect_error("quantize " + model + " --experts k3 -o " + path("out"), "model.safetensors");
@@ -94,8 +94,8 @@ TEST_F(CliQuantize, ADamagedSource) {
   expect_error("quantize " + config + " --experts k3 -o " + path("out"), "not valid JSON");
 }
 
-// A file may not grow beyond 600 blocks of 512 bytes: like a disk that is full.
-TEST_F(CliQuantize, AFullDiskLosesNothing) {
+// ulimit limits files to 600 blocks of 512 bytes, which acts like a full disk.
+TEST_F(CliQuantize, FullDiskLosesNothing) {
   const std::string command = "quantize demo --experts k3 --shard-size 0.0009 -o ";
   expect_error(command + path("out"), "cannot write", "ulimit -f 600; trap '' XFSZ;");
   EXPECT_TRUE(fs::exists(partial()));
@@ -105,17 +105,17 @@ TEST_F(CliQuantize, AFullDiskLosesNothing) {
   EXPECT_EQ(folder_bytes(path("out")), folder_bytes(path("whole")));
 }
 
-TEST_F(CliQuantize, AKilledProcessGoesOn) {
+TEST_F(CliQuantize, ResumesAfterAKill) {
   const std::string command = "quantize demo --experts k5 --dense k5 --shard-size 0.001 -o ";
   ASSERT_EQ(dsv4(command + path("whole")).exit_code, 0);
-  // Killed after ever longer: at the start, in the middle, after the end. --foreground: without it
-  // timeout kills itself as well, and its child may live on, and hold the lock, while we go on.
+  // Killed after increasing delays: at the start, in the middle, after the end. --foreground:
+  // without it timeout kills itself as well, and its child may outlive it and hold the lock.
   for (int i = 0; i < 8; ++i) {
     fs::remove_all(path("out"));
     const auto killed = dsv4(command + path("out"),
                              fmt::format("timeout --foreground -s KILL {:.3f}", 0.02 + 0.04 * i));
-    // It may have been killed after the rename, before it had tidied up: OUT is whole then, and
-    // what is left of the folder beside it must not be in the way of the next round.
+    // If it was killed after the rename but before the cleanup, OUT is complete, and the leftover
+    // folder beside it must not disturb the next iteration.
     if (!fs::exists(path("out"))) {
       ASSERT_NE(killed.exit_code, 0);
       const auto again = dsv4(command + path("out") + " --json");
@@ -126,12 +126,12 @@ TEST_F(CliQuantize, AKilledProcessGoesOn) {
   }
 }
 
-TEST_F(CliQuantize, AnotherRecipeSaysWhatToDo) {
+TEST_F(CliQuantize, RejectsADifferentRecipe) {
   const std::string to = " --shard-size 0.0009 -o " + path("out");
   expect_error("quantize demo --experts k3" + to, "cannot write", "ulimit -f 600; trap '' XFSZ;");
   expect_error("quantize demo --experts k2" + to,
-               "was begun with another recipe: give the command it was begun with to continue, or "
-               "--restart to begin again");
+               "was started with a different recipe: repeat the original command to continue, or "
+               "use --restart to start over");
   EXPECT_EQ(dsv4("quantize demo --restart --experts k2" + to).exit_code, 0);
 }
 

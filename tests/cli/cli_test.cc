@@ -1,4 +1,4 @@
-// The dsv4 program as a user meets it: exit codes, one clear line for bad input, output formats.
+// The dsv4 program from the command line: exit codes, one-line errors, output formats.
 
 #include "tests/cli/cli.h"
 
@@ -23,7 +23,7 @@ TEST_F(Cli, RunWritesAStory) {
   EXPECT_EQ(stats.at("seed"), 1);
   EXPECT_GE(stats.at("generated_tokens").get<int>(), 1);
   EXPECT_EQ(dsv4("run demo -n 40 --seed 1").out, result.out)
-      << "the same seed must tell the same story";
+      << "the same seed must give the same text";
 }
 
 TEST_F(Cli, RunReadsPromptsFromFiles) {
@@ -68,7 +68,7 @@ TEST_F(Cli, HelpHasAnExample) {
   }
 }
 
-TEST_F(Cli, VersionSaysWhatItWasBuiltWith) {
+TEST_F(Cli, VersionListsTheBuildTargets) {
   const Result result = dsv4("--version");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
@@ -119,7 +119,7 @@ TEST_F(Cli, BadIds) {
   expect_error("eval logits tests/golden/hf/mixed --ids ,," + to, "no token ids");
 }
 
-TEST_F(Cli, PromptLongerThanTheModel) {
+TEST_F(Cli, RejectsPromptBeyondMaxPositions) {
   expect_error("run demo -p hello -n 100000000", "positions");
 }
 
@@ -181,7 +181,7 @@ TEST_F(Cli, BadWeights) {
 }
 
 TEST_F(Cli, FullDisk) {
-  // 8 blocks of 512 bytes is less than the logits take; the file must not be left half-written.
+  // 8 blocks of 512 bytes are less than the logits need; no partial file may remain.
   const std::string out = path("logits.safetensors");
   write("logits.safetensors", "old");
   expect_error(
@@ -191,7 +191,7 @@ TEST_F(Cli, FullDisk) {
       "logits.safetensors", "ulimit -f 8; trap '' XFSZ;");
   EXPECT_EQ(read(out), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3)
-      << "a temporary file was left";
+      << "a temporary file remains";
   expect_error(
       "eval logits tests/golden/hf/mixed --numerics exact --ids 1 -o " + path("no/such/folder/x"),
       "no/such/folder");

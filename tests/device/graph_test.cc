@@ -1,4 +1,4 @@
-// Capture, replay and update of graphs, and times of launches.
+// Capture, replay and update of graphs, and launch times.
 
 #include "dsv4/device/graph.h"
 
@@ -31,7 +31,7 @@ class DeviceGraph : public testing::Test {
   Buffer cells_;
 };
 
-TEST_F(DeviceGraph, RunsWhenLaunchedAndNotWhenRecorded) {
+TEST_F(DeviceGraph, RunsOnLaunchNotOnCapture) {
   const Graph graph = Graph::capture(*device_, [&] { store(0, 7); });
   EXPECT_EQ(cell(0), 0);
   EXPECT_EQ(graph.num_kernels(), 1u);
@@ -39,7 +39,7 @@ TEST_F(DeviceGraph, RunsWhenLaunchedAndNotWhenRecorded) {
   EXPECT_EQ(cell(0), 7);
 }
 
-TEST_F(DeviceGraph, UpdateTakesOtherValuesAndOtherKernels) {
+TEST_F(DeviceGraph, UpdateChangesValuesAndKernels) {
   Graph graph = Graph::capture(*device_, [&] { store(0, 1); });
   graph.update(*device_, [&] { store(1, 2); });
   graph.launch(*device_);
@@ -51,7 +51,7 @@ TEST_F(DeviceGraph, UpdateTakesOtherValuesAndOtherKernels) {
   EXPECT_EQ(cell(1), 4);
 }
 
-TEST_F(DeviceGraph, AFailedRecordingLeavesTheStreamUsable) {
+TEST_F(DeviceGraph, FailedCaptureLeavesTheStreamUsable) {
   EXPECT_THROW(Graph::capture(*device_, [] { fail(ErrorCode::kBadInput, "half-way"); }), Error);
   store(0, 5);
   EXPECT_EQ(cell(0), 5);

@@ -1,5 +1,5 @@
-// A kernel that dies takes the CUDA context with it. The engine must say so, once and clearly, and
-// refuse further work. A program of its own: nothing else can use the GPU after it.
+// A failing kernel destroys the CUDA context. The engine must report that once and clearly, and
+// reject further work. This is a separate program: nothing else can use the GPU afterwards.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ struct Silent : TokenSink {
   void on_finish(RequestId, Finish) override {}
 };
 
-TEST(StickyError, EngineRefusesFurtherWork) {
+TEST(StickyError, EngineRejectsFurtherWork) {
   if (list_devices().empty()) GTEST_SKIP() << "no GPU";
   const std::shared_ptr<Device> device = open_device("cuda");
   Model model = Model::load("models/demo");

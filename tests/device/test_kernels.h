@@ -1,4 +1,4 @@
-// Kernels of the device layer's own tests.
+// Kernels for the tests of the device layer.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace dsv4::test {
 
-void kill_device(Device& device);  // dies, as a wild pointer in a real kernel would
+void kill_device(Device& device);  // traps, with the effect of an illegal access in a real kernel
 void store_value(Device& device, int32_t* to, int32_t value);
 
 }  // namespace dsv4::test

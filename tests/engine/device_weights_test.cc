@@ -15,11 +15,11 @@ Model small_synthetic(const char* experts) {
   return synthetic_model("flash", recipe_of_flags(experts, ""), 3, 1);
 }
 
-// What ops/experts asks for: every tensor of expert e lies e times one distance behind expert 0's.
-TEST(DeviceWeights, ExpertsLieAtEqualDistances) {
+// ops/experts requires equal strides: every tensor of expert e is e strides after expert 0's.
+TEST(DeviceWeights, ExpertsHaveEqualStrides) {
   Model model = small_synthetic("k3");
   const std::vector<TensorPlace> places = place_tensors(model);
-  std::vector<std::byte> block(1);  // never read: only addresses count
+  std::vector<std::byte> block(1);  // never read: only addresses matter
   redirect_tensors(model, places, block.data());
   for (const LayerWeights& layer : model.weights().layers) {
     const auto& experts = layer.moe.routed;
@@ -33,8 +33,8 @@ TEST(DeviceWeights, ExpertsLieAtEqualDistances) {
   }
 }
 
-// Nothing, or the line that refuses.
-std::string refusal(int64_t weights_gib, int64_t cache_gib) {
+// The error message, or an empty string.
+std::string error_of_check(int64_t weights_gib, int64_t cache_gib) {
   constexpr int64_t kGib = int64_t{1} << 30;
   try {
     check_room(weights_gib * kGib, cache_gib * kGib, 79 * kGib, "a GPU");
@@ -45,19 +45,19 @@ std::string refusal(int64_t weights_gib, int64_t cache_gib) {
   }
 }
 
-TEST(DeviceWeights, RefusedBeforeLoadingWithTheCacheBesideThem) {
-  EXPECT_EQ(refusal(70, 9), "");
-  EXPECT_EQ(refusal(79, 0), "");
-  EXPECT_EQ(refusal(70, 10),
+TEST(DeviceWeights, RejectsWeightsAndCacheThatDoNotFit) {
+  EXPECT_EQ(error_of_check(70, 9), "");
+  EXPECT_EQ(error_of_check(79, 0), "");
+  EXPECT_EQ(error_of_check(70, 10),
             "the weights take 70.0 GiB and the cache 10.0 GiB, a GPU has 79.0 GiB free: `dsv4 "
             "plan` says what fits (fewer tokens or sequences, fewer bits per expert, a larger "
             "GPU)");
-  EXPECT_EQ(refusal(80, 10),
+  EXPECT_EQ(error_of_check(80, 10),
             "the weights take 80.0 GiB, a GPU has 79.0 GiB free: `dsv4 plan` says what fits (fewer "
             "bits per expert, a larger GPU)");
 }
 
-TEST(DeviceWeights, PlacesDoNotOverlapAndCoverEveryTensor) {
+TEST(DeviceWeights, PlacesAreDisjointAndCoverEveryTensor) {
   Model model = small_synthetic("");
   const std::vector<TensorPlace> places = place_tensors(model);
   int64_t end = 0, bytes = 0;

@@ -15,7 +15,7 @@
 namespace dsv4 {
 namespace {
 
-// Collects answers; may cancel a request after so many of its tokens.
+// Collects answers; may cancel a request after a given number of its tokens.
 class Collector : public TokenSink {
  public:
   void on_token(RequestId id, int32_t token, float logprob) override {
@@ -74,9 +74,9 @@ TEST_F(EngineTest, GreedyFollowsTheLargestLogit) {
   }
 }
 
-// Nine requests of different lengths share four slots and a small batch; each gets what it gets
-// alone.
-TEST_F(EngineTest, AnswersDoNotDependOnNeighbours) {
+// Nine requests of different lengths share four slots and a small batch; each gets the same answer
+// as alone.
+TEST_F(EngineTest, AnswersDoNotDependOnTheBatch) {
   Engine engine(model, {.numerics = Numerics::kExact,
                         .deterministic = true,
                         .max_tokens = 400,
@@ -99,7 +99,7 @@ TEST_F(EngineTest, AnswersDoNotDependOnNeighbours) {
 }
 
 // With cache for two or three of five requests, some are preempted in the middle of their answers
-// and compute their tokens again; each gets what it gets alone.
+// and recompute their tokens; each gets the same answer as alone.
 TEST_F(EngineTest, PreemptedRequestsGetTheSameAnswers) {
   for (const int64_t cache_tokens : {1024, 1300}) {
     Engine engine(model, {.numerics = Numerics::kExact,
@@ -117,7 +117,7 @@ TEST_F(EngineTest, PreemptedRequestsGetTheSameAnswers) {
     }
     while (engine.step()) {
     }
-    EXPECT_GT(engine.stats().preemptions, 0) << "too easy";
+    EXPECT_GT(engine.stats().preemptions, 0) << "no request was preempted";
     for (const auto& [id, request] : requests) {
       EXPECT_EQ(sink.finished[id], Finish::kLength);
       EXPECT_EQ(sink.tokens[id], alone(request.first, request.second)) << cache_tokens;
@@ -152,7 +152,7 @@ TEST_F(EngineTest, CancelFromASink) {
   EXPECT_FALSE(engine.step());
 }
 
-TEST_F(EngineTest, RefusesWhatDoesNotFit) {
+TEST_F(EngineTest, RejectsRequestsThatDoNotFit) {
   Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 64});
   Collector sink;
   const auto error = [&](const std::vector<int32_t>& ids, int64_t n) -> std::string {
@@ -176,7 +176,7 @@ TEST_F(EngineTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(sink.finished.size(), 1u);
 }
 
-// A sink that throws once, or submits a new request when one finishes.
+// A sink that throws once, or submits a new request when another finishes.
 class Troublemaker : public Collector {
  public:
   void on_token(RequestId id, int32_t token, float logprob) override {
@@ -194,14 +194,14 @@ class Troublemaker : public Collector {
   std::vector<int32_t> next;
 };
 
-TEST_F(EngineTest, AThrowingSinkDoesNotChangeItsNeighbours) {
+TEST_F(EngineTest, ThrowingSinkDoesNotAffectOtherRequests) {
   const std::vector<int32_t> ids = prompt(30, 8);
   Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 100, .max_sequences = 2});
   Troublemaker trouble;
   trouble.throw_at = 3;
-  Collector neighbour;
+  Collector other;
   const RequestId bad = engine.submit(prompt(20, 7), greedy(8), trouble);
-  const RequestId good = engine.submit(ids, greedy(8), neighbour);
+  const RequestId good = engine.submit(ids, greedy(8), other);
   int thrown = 0;
   for (bool more = true; more;) {
     try {
@@ -212,14 +212,14 @@ TEST_F(EngineTest, AThrowingSinkDoesNotChangeItsNeighbours) {
   }
   EXPECT_EQ(thrown, 1);
   EXPECT_EQ(trouble.tokens[bad].size(), 8u);
-  // The neighbour misses the token of the step that threw, and nothing else.
+  // The other request misses only the token of the step that threw.
   std::vector<int32_t> want = alone(ids, greedy(8));
   want.erase(want.begin() + 2);
-  EXPECT_EQ(neighbour.tokens[good], want);
-  EXPECT_EQ(neighbour.finished[good], Finish::kLength);
+  EXPECT_EQ(other.tokens[good], want);
+  EXPECT_EQ(other.finished[good], Finish::kLength);
 }
 
-TEST_F(EngineTest, ASinkMaySubmit) {
+TEST_F(EngineTest, SinkMaySubmit) {
   Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 100});
   Troublemaker sink;
   sink.engine = &engine;
@@ -233,7 +233,7 @@ TEST_F(EngineTest, ASinkMaySubmit) {
   EXPECT_EQ(sink.tokens.rbegin()->second, alone(prompt(12, 9), greedy(3)));
 }
 
-TEST_F(EngineTest, OfficialNumericsNamesTheDimThatDoesNotFit) {
+TEST_F(EngineTest, OfficialNumericsNamesTheUnsupportedDim) {
   try {
     Engine engine(model, {.numerics = Numerics::kOfficial, .max_tokens = 64});
     FAIL() << "accepted";

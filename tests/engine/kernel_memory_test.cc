@@ -1,6 +1,6 @@
-// What the CPU rows take from the heap during a step, against Workspace::kernels. Every allocation
-// of this program goes through the counters below; sanitizers have their own allocator, so there is
-// nothing to count there.
+// Heap memory that CPU implementations allocate during a step, compared with Workspace::kernels.
+// All allocations of this program go through the counters below; sanitizers have their own
+// allocator, so nothing can be counted there.
 
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -43,7 +43,7 @@ void uncount(void* memory) {
 
 }  // namespace
 
-// glibc's own entry points, under which the names below are free to be replaced.
+// glibc's own entry points, so that the names below can be replaced.
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
@@ -103,7 +103,7 @@ TEST(KernelMemory, StaysBelowThePlan) {
         const int64_t planned = plan_workspace(model.config(), numerics, limits, count).kernels;
         EXPECT_LE(peak - before, planned)
             << name(numerics) << " batch " << batch << " threads " << count;
-        // A bound that is far off would be as bad as none; a thread's share is rounded up.
+        // The bound must not be loose either; the share of a thread is rounded up.
         EXPECT_GE(8 * (peak - before) + count * (int64_t{8} << 20), planned);
         RecordProperty(fmt::format("taken_{}_{}_{}", name(numerics), batch, count),
                        fmt::format("{} of {}", peak - before, planned));

@@ -1,5 +1,5 @@
-// The planned workspace against what real forward steps take: never more, and just as much when a
-// step is as large as the limits allow.
+// The planned workspace compared with real forward steps: never exceeded, and reached by a step
+// that is as large as the limits allow.
 
 #include "dsv4/engine/workspace.h"
 
@@ -18,7 +18,7 @@ struct Case {
   CacheLimits limits;
 };
 
-// Feeds sequences of one executor.
+// Advances the sequences of one executor.
 class Feeder {
  public:
   Feeder(const Model& model, const Case& c)
@@ -40,7 +40,7 @@ class Feeder {
         work.push_back({sequences_[i], ids[i], all ? Work::Logits::kAll : Work::Logits::kLast});
     }
     executor_.run(work);
-    ASSERT_EQ(executor_.scratch().reserved_bytes(), plan_.scratch.together) << "a step took more";
+    ASSERT_EQ(executor_.scratch().reserved_bytes(), plan_.scratch.together) << "a step needed more";
   }
 
   int64_t peak() const { return executor_.scratch().peak_bytes(); }
@@ -71,8 +71,8 @@ class WorkspacePlan : public testing::Test {
   Model model_ = make(folder_);
 };
 
-// Brings all sequences to `context` tokens, the last of them in one step as large as can be: one
-// sequence with what the others leave it, the others with a token each.
+// Brings all sequences to `context` tokens; the last step is as large as possible: one sequence
+// uses the tokens that remain after one token for each of the others.
 void reach(Feeder& feeder, const CacheLimits& limits, int64_t context,
            std::vector<int64_t>& lengths) {
   std::vector<int64_t> last(lengths.size(), 1);
@@ -89,10 +89,9 @@ void reach(Feeder& feeder, const CacheLimits& limits, int64_t context,
   feeder.step(last);
 }
 
-// Steps that are as large as the limits say in every respect: contexts end on a block of 128, and
-// the long run is one token more than whole blocks, so that it closes an entry more than its length
-// says. A context of 128 tokens has as many entries as the indexer of this model may pick, one of
-// 512 has more.
+// Steps at every limit: contexts end on a block of 128, and the long run has one token more than a
+// multiple of the block, so that it closes one entry more than its length suggests. With a context
+// of 128 tokens the indexer of this model may select every entry, with 512 it may not.
 TEST_F(WorkspacePlan, IsReachedByTheLargestStep) {
   for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
     for (const int64_t context : {128, 512}) {
@@ -111,7 +110,7 @@ TEST_F(WorkspacePlan, IsReachedByTheLargestStep) {
   }
 }
 
-// Batches as an engine makes them, of any mixture.
+// Random batches of the kind that an engine makes.
 TEST_F(WorkspacePlan, IsNeverExceeded) {
   Rng pick(20261121);
   for (int round = 0; round < 12; ++round) {
@@ -137,7 +136,7 @@ TEST_F(WorkspacePlan, IsNeverExceeded) {
   }
 }
 
-// Released dims need no weights: the plan is there before them.
+// The plan needs no weights, so it can use the released dims.
 TEST_F(WorkspacePlan, GrowsWithEveryLimit) {
   const ModelConfig config = released_config("flash");
   const CacheLimits base{.max_tokens = 4096, .max_sequences = 4, .max_batch_tokens = 256};

@@ -12,7 +12,7 @@
 namespace dsv4 {
 namespace {
 
-// Readable failure: the first element that differs.
+// On failure, reports the first element that differs.
 template <class T>
 void expect_same(const ConstTensorView& got, const ConstTensorView& want, const char* what) {
   ASSERT_EQ(got.numel(), want.numel()) << what;

@@ -1,5 +1,6 @@
-// Prefill in one go, in chunks of any size and one token at a time; alone and among other
-// sequences: the same bits (architecture.md decision 11). Both numerics modes, all layer kinds.
+// Prefill at once, in chunks of any size and one token at a time, alone and in a batch with other
+// sequences, gives the same bits (architecture.md decision 11). Both numerics modes, all layer
+// kinds.
 
 #include <gtest/gtest.h>
 
@@ -43,7 +44,7 @@ TEST_P(Chunking, AnyChunkGivesTheSameBits) {
   }
 }
 
-TEST_P(Chunking, ThreadsDoNotMatter) {
+TEST_P(Chunking, DoesNotDependOnThreads) {
   const std::vector<int32_t> ids = random_ids(200, model_.config().vocab_size, 6);
   const auto with = [&](int threads) {
     const test::ThreadCount scope(threads);
@@ -52,8 +53,8 @@ TEST_P(Chunking, ThreadsDoNotMatter) {
   EXPECT_TRUE(test::same_bits(with(1), with(3)));
 }
 
-// Three sequences advance together by random amounts, prefill and decode mixed, one starting late.
-TEST_P(Chunking, NeighboursDoNotMatter) {
+// Three sequences advance together by random amounts, mixing prefill and decode; one starts late.
+TEST_P(Chunking, DoesNotDependOnTheBatch) {
   const int64_t vocab = model_.config().vocab_size;
   const std::vector<std::vector<int32_t>> ids = {
       random_ids(170, vocab, 2), random_ids(290, vocab, 3), random_ids(33, vocab, 4)};

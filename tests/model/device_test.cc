@@ -1,5 +1,5 @@
-// The whole model on a GPU: against the CPU rows, against transformers, and against itself in any
-// chunking, with captured decode steps and without.
+// The whole model on a GPU, compared with the CPU implementations, with transformers, and with
+// itself in any chunking, with and without captured decode steps.
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ double largest_difference(const Buffer& a, const Buffer& b) {
   return largest;
 }
 
-TEST_F(OnGpu, ExactLogitsOfTheDemoEqualTheCpus) {
+TEST_F(OnGpu, ExactDemoLogitsMatchTheCpu) {
   const Model cpu = Model::load("models/demo"), gpu = on_gpu("models/demo");
   const std::vector<int32_t> ids = random_ids(700, cpu.config().vocab_size, 1);
   const double off = largest_difference(test::all_logits(cpu, Numerics::kExact, ids, 512),
@@ -105,17 +105,17 @@ std::vector<int32_t> greedy(const Model& model, std::span<const int32_t> prompt,
   return answer.tokens;
 }
 
-// How much better the CPU finds its own choice than the GPU's, after the same tokens.
+// The CPU's logit of its own choice minus that of the GPU's choice, after the same tokens.
 double logit_gap(const Model& model, std::vector<int32_t> ids, int32_t own, int32_t other) {
   const Buffer logits = test::all_logits(model, Numerics::kOfficial, ids, 512);
   const float* last = logits.view().row<float>(static_cast<int64_t>(ids.size()) - 1);
   return static_cast<double>(last[own]) - static_cast<double>(last[other]);
 }
 
-// Official numerics round activations to 8 bits, so a different order of additions moves logits by
-// a root mean square of about 0.2 (PyTorch CPU against PyTorch H100: 0.16, demo_test.cc): a greedy
-// choice may differ where two tokens are nearer than that.
-TEST_F(OnGpu, OfficialGreedyTextOfTheDemoEqualsTheCpus) {
+// Official numerics round activations to 8 bits, so a different summation order changes logits by a
+// root mean square of about 0.2 (PyTorch CPU against PyTorch H100: 0.16, demo_test.cc): greedy
+// choices may differ where the logits of two tokens are closer than that.
+TEST_F(OnGpu, OfficialDemoTextMatchesTheCpu) {
   constexpr double kRounding = 0.6;
   const Model cpu = Model::load("models/demo"), gpu = on_gpu("models/demo");
   const std::vector<int32_t> prompt = random_ids(40, cpu.config().vocab_size, 5);
@@ -154,7 +154,7 @@ TEST_F(OnGpu, AnyChunkGivesTheSameBitsWhenDeterministic) {
     const std::vector<int32_t> ids = random_ids(300, model.config().vocab_size, 2);
     const bool demo = std::string(folder) == "models/demo";
     for (const Numerics numerics : {Numerics::kExact, Numerics::kOfficial}) {
-      if (!demo && numerics == Numerics::kOfficial) continue;  // its dims fit no packed cache
+      if (!demo && numerics == Numerics::kOfficial) continue;  // no packed cache supports its dims
       const Context context{.numerics = numerics, .need_batch_invariant = true};
       const Buffer whole = logits_of(model, context, ids, 300);
       for (const int64_t chunk : {1, 2, 7, 64, 128, 129}) {
@@ -165,9 +165,9 @@ TEST_F(OnGpu, AnyChunkGivesTheSameBitsWhenDeterministic) {
   }
 }
 
-// Steps as verification makes them: up to 8 tokens of each of three sequences with all their
-// logits, not the same number of each, and some taken back. From the second step of a size on they
-// are captured.
+// Steps as in speculative verification: up to 8 tokens of each of three sequences with all their
+// logits, in different numbers, some of which are rolled back. From its second step on a size is
+// captured.
 TEST_F(OnGpu, StepsOfAFewTokensGiveTheSameBitsWhenDeterministic) {
   constexpr int64_t kTokens = 260, kRollback = 2;
   const Model model = on_gpu("models/demo");
@@ -212,7 +212,7 @@ TEST_F(OnGpu, StepsOfAFewTokensGiveTheSameBitsWhenDeterministic) {
   }
 }
 
-// Without the promise of equal bits: as near as rounding allows.
+// Without the guarantee of equal bits: equal up to rounding.
 TEST_F(OnGpu, AnyChunkGivesTheSameLogits) {
   const Model model = on_gpu("models/demo");
   const std::vector<int32_t> ids = random_ids(300, model.config().vocab_size, 3);
@@ -222,9 +222,9 @@ TEST_F(OnGpu, AnyChunkGivesTheSameLogits) {
     EXPECT_LE(largest_difference(whole, logits_of(model, context, ids, chunk)), 1e-3) << chunk;
 }
 
-// Sequences that start, end and pause in the middle of each other: every batch size up to four, so
+// Sequences that start, end and pause at different times: all batch sizes up to four, so both
 // padded and full captured steps.
-TEST_F(OnGpu, NeighboursDoNotMatterWhenDeterministic) {
+TEST_F(OnGpu, DoesNotDependOnTheBatchWhenDeterministic) {
   const Model model = on_gpu("models/demo");
   std::vector<std::vector<int32_t>> alone;
   std::vector<Answer> together(4);
@@ -241,7 +241,7 @@ TEST_F(OnGpu, NeighboursDoNotMatterWhenDeterministic) {
   for (size_t i = 0; i < together.size(); ++i) EXPECT_EQ(together[i].tokens, alone[i]) << i;
 }
 
-TEST_F(OnGpu, SaysWhatDoesNotFit) {
+TEST_F(OnGpu, ReportsOutOfMemory) {
   const Model model = on_gpu("models/demo");
   const std::string text = test::error_of(ErrorCode::kResource, [&] {
     Executor executor(model, Context{},

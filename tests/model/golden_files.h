@@ -1,4 +1,4 @@
-// Reads the golden folders of tests/golden (each has a README: source, command, date, licence).
+// Reads the golden folders of tests/golden (each has a README: source, command, date, license).
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace dsv4::test {
 
-inline const std::string kGoldenFolder = "tests/golden/";  // tests run in the repository's root
+inline const std::string kGoldenFolder = "tests/golden/";  // tests run in the repository root
 
 inline std::vector<int32_t> read_ids(const std::string& file) {
   std::ifstream in(file);

@@ -1,5 +1,5 @@
-// The whole demo model under official numerics: every op call of the forward pass answers to its
-// fp64 oracle on the very activations that the network produces.
+// The whole demo model under official numerics: every op call of the forward pass is compared with
+// its fp64 oracle on the actual activations.
 
 #include <gtest/gtest.h>
 

@@ -27,7 +27,7 @@ struct Want {
 };
 
 void compare_with(const Want& w, OpRecord& record) {
-  // compare() walks contiguous tensors; wo_a writes strided rows, which are compared one by one.
+  // compare() handles contiguous tensors; wo_a writes strided rows, which are compared one by one.
   const bool strided = w.got.rank == 2 && !w.got.is_contiguous();
   const int64_t rows = strided ? w.got.dim(0) : 1, n = w.got.numel() / std::max<int64_t>(rows, 1);
   for (int64_t r = 0; r < rows; ++r) {
@@ -39,7 +39,7 @@ void compare_with(const Want& w, OpRecord& record) {
   }
 }
 
-// One bf16 step: f32 sums that lie near a tie may round to the other side.
+// One bf16 step: f32 sums near a tie may round the other way.
 constexpr double kOneStep = 1.01;
 
 using Wants = std::vector<Want>;
@@ -52,8 +52,8 @@ Wants wants(const Context&, const RmsNormArgs& args) {
   return {{args.out, rms_norm_oracle(args), {.ulps = kOneStep}}};
 }
 
-// A mean near a tie moves the whole head by one bf16 step of the root, which is up to two of a
-// value.
+// A mean near a tie changes the whole head by one bf16 step of the root, which is up to two steps
+// of a value.
 Wants wants(const Context& context, const HeadNormArgs& args) {
   return {{args.out, head_norm_oracle(context, args), {.ulps = 2.01}}};
 }
@@ -120,12 +120,12 @@ Wants wants(const Context&, const RouterArgs& args) {
   return {{args.experts, want.experts, {.ulps = 0}}, {args.weights, want.weights, {.ulps = 16}}};
 }
 
-// A hidden value near a tie may move by a Q8 code (ops/experts/experts_test.cc argues the bound).
+// A hidden value near a tie may change by one Q8 code (ops/experts/experts_test.cc has the bound).
 Wants wants(const Context& context, const ExpertsArgs& args) {
   return {{args.acc, experts_oracle(context, args), {.rel = 0.02, .cosine = 1e-5}}};
 }
 
-// Entries as attention will read them, against the values that went in.
+// Compares entries as attention will read them with the inserted values.
 int count_wrong_entries(const KvInsertArgs& args) {
   const std::vector<double> want = kv_insert_oracle(args);
   const int64_t width = args.pool.layout.width();

@@ -1,5 +1,5 @@
-// OracleCheck: an observer that compares every op call of a forward pass with the op's fp64 oracle
-// on the inputs that the network produced.
+// OracleCheck: an observer that compares every op call of a forward pass with the op's fp64 oracle,
+// on the actual inputs of the call.
 
 #pragma once
 
@@ -20,7 +20,7 @@ class OracleCheck final : public Observer {
  public:
   void observe(const OpCall& call) override;
 
-  // By op name.
+  // Keyed by op name.
   const std::map<std::string, OpRecord, std::less<>>& records() const { return records_; }
 
  private:

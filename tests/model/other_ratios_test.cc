@@ -1,5 +1,5 @@
-// Compression ratios come from the config: a model with CSA of 8 tokens an entry and HCA of 64 runs
-// like one of the releases, without a line of code that knows these numbers.
+// Compression ratios come from the config: a model with CSA of 8 and HCA of 64 tokens per
+// entry runs like the released ones; no code depends on the released ratios.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ ModelConfig config_of(int csa_ratio, int hca_ratio) {
                          "heavily_compressed_attention", "compressed_sparse_attention"};
   json["compress_rates"] = {{"compressed_sparse_attention", csa_ratio},
                             {"heavily_compressed_attention", hca_ratio}};
-  json["index_topk"] = 8;  // the indexer chooses from 9 entries on
+  json["index_topk"] = 8;  // the indexer selects from 9 entries on
   return parse_config(json.dump(), "ratios of the test");
 }
 
@@ -49,8 +49,8 @@ TEST_P(OtherRatios, AnyChunkGivesTheSameBits) {
   }
 }
 
-// Compressed entries are what connects the last token with one far before its windows.
-TEST_P(OtherRatios, FarTokensMatter) {
+// Only compressed entries connect the last token with one far before its window.
+TEST_P(OtherRatios, DistantTokensAffectTheLogits) {
   const Model model = test::random_model(config_of(8, 64), 5);
   const int64_t reach = model.config().num_layers * model.config().window;
   ASSERT_LT(reach, kTokens - 64);

@@ -1,6 +1,6 @@
-// A step may be larger than its batch (StepExtents): spare tokens, runs and list entries change no
-// bit of what the batch computes, nor of the caches. What captured decode steps on a device rely
-// on.
+// A step may be larger than its batch (StepExtents): padding tokens, runs and list entries change
+// no bit of the results of the batch or of the caches. Captured decode steps on a device depend on
+// this.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kContext = 700;
 constexpr int kSequences = 3;
 
-// Sequences that advance together, one call a step.
+// Sequences that advance together, one call per step.
 class Stepper {
  public:
   Stepper(const Model& model, Numerics numerics)
@@ -26,7 +26,7 @@ class Stepper {
     for (int i = 0; i < kSequences; ++i) sequences_.push_back(cache_.tables().open());
   }
 
-  // Feeds ids[i] to sequence i; logits of the last token of each. [kSequences, V]
+  // Appends ids[i] to sequence i; returns the logits of the last token of each. [kSequences, V]
   Buffer step(const std::vector<std::vector<int32_t>>& ids, bool pad) {
     ForwardBatch batch;
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -80,7 +80,7 @@ TEST_P(PaddedStep, GivesTheSameBits) {
       ids.push_back(static_cast<int32_t>(rng.below(model.config().vocab_size)));
     return ids;
   };
-  // Prompts of different lengths, then single tokens over the ends of blocks of 4 and 128, then a
+  // Prompts of different lengths, then single tokens across ends of blocks of 4 and 128, then a
   // few tokens of each sequence.
   std::vector<std::vector<std::vector<int32_t>>> steps = {{tokens(250), tokens(3), tokens(126)}};
   for (int i = 0; i < 8; ++i) steps.push_back({tokens(1), tokens(1), tokens(1)});

@@ -1,5 +1,5 @@
-// Facts asked for up to 3900 tokens later, under official numerics with the FP8/FP4 caches: as many
-// right answers as PyTorch gave for the same prompts (tests/golden/demo/recall.json).
+// Recall of facts stated up to 3900 tokens earlier, under official numerics with the FP8/FP4
+// caches: as many correct answers as PyTorch for the same prompts (tests/golden/demo/recall.json).
 
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ Ids greedy(const Model& model, const Ids& prompt, int64_t n) {
 
 class Recall : public testing::TestWithParam<int> {};
 
-TEST_P(Recall, AsOftenRightAsPyTorch) {
+TEST_P(Recall, MatchesPyTorch) {
   const Model model = Model::load("models/demo");
   const auto golden =
       nlohmann::json::parse(read_text_file(test::kGoldenFolder + "demo/recall.json"));

@@ -1,5 +1,5 @@
-// A sequence goes back by lowering its length: after every length, tokens that are taken back leave
-// no trace in the logits of what follows. Speculation and preemption rely on it.
+// Rolling back a sequence lowers its length: removed tokens must not affect the logits of later
+// tokens, whatever the length. Speculation and preemption depend on this.
 
 #include <gtest/gtest.h>
 
@@ -25,9 +25,9 @@ class Rollback : public testing::TestWithParam<Numerics> {
   Model model_;
 };
 
-// Step after step as a drafter makes them: `accepted` right tokens and wrong ones up to kRollback,
-// which are taken back.
-TEST_P(Rollback, EveryCutContinuesWithTheSameBits) {
+// Steps as in speculative decoding: `accepted` correct tokens followed by kRollback wrong ones,
+// which are rolled back.
+TEST_P(Rollback, ContinuesWithTheSameBits) {
   const int64_t vocab = model_.config().vocab_size;
   const std::vector<int32_t> ids = random_ids(kTokens + kRollback, vocab, 1),
                              wrong = random_ids(kTokens + kRollback, vocab, 2);
@@ -53,7 +53,7 @@ TEST_P(Rollback, EveryCutContinuesWithTheSameBits) {
   }
 }
 
-// Back to the start: as if the sequence were new.
+// Rolls back to the start: the sequence behaves like a new one.
 TEST_P(Rollback, ToTheStart) {
   const std::vector<int32_t> ids = random_ids(200, model_.config().vocab_size, 3);
   const Buffer want = test::all_logits(model_, GetParam(), ids, 200);

@@ -1,4 +1,4 @@
-// What the tokenizer's tests share: the golden files, and small tokenizers made on the spot.
+// Code that the tokenizer tests share: the golden files, and small generated tokenizers.
 
 #pragma once
 
@@ -27,7 +27,7 @@ inline const nlohmann::json& goldens() {
   return json;
 }
 
-// Bytes of each piece that the golden tokenizer's patterns cut `text` into, added tokens ignored.
+// Size in bytes of each piece of `text` by the golden tokenizer's patterns, ignoring added tokens.
 inline std::vector<int32_t> piece_sizes(std::string_view text) {
   static const PreTokenizer pre_tokenizer(
       parse_tokenizer_json(read_text_file(kTokenizerPath), kTokenizerPath).patterns);
@@ -40,7 +40,7 @@ inline std::vector<int32_t> piece_sizes(std::string_view text) {
 }
 
 // A tokenizer.json of the 256 byte tokens (ids 0..255, by the code points of the byte alphabet),
-// then `tokens`; cut only at white space.
+// then `tokens`; split only at white space.
 inline nlohmann::json tiny_tokenizer_json(const std::vector<std::string>& tokens = {},
                                           const nlohmann::json& merges = nlohmann::json::array()) {
   std::map<std::string, int> vocab;

@@ -10,7 +10,7 @@ from numerics import (Mode, fp8_weight, matmul, on_bf16_grid, rms, rms_plain, s4
 
 
 class Weight(nn.Module):
-    """One matrix [out,in]; `fp8` tells whether the checkpoint stores it as 128x128-scaled e4m3."""
+    """One matrix [out,in]; `fp8`: whether the checkpoint stores it as 128x128-scaled e4m3."""
 
     def __init__(self, out: int, fan_in: int, fp8: bool = True, gain: float = 1.0):
         super().__init__()
@@ -72,7 +72,7 @@ def hadamard(n: int) -> Tensor:
 
 
 def kv_grid(k: Tensor, rd: int, mode: Mode) -> Tensor:
-    """The KV cache keeps all but the rotated dims as e4m3 with a scale per 64."""
+    """Rounds to the KV cache format: all but the rotated dims as e4m3 with a scale per 64."""
     return torch.cat((s8(k[..., :-rd], 64), k[..., -rd:]), -1) if mode.quant else k
 
 
@@ -99,7 +99,7 @@ class Compressor(nn.Module):
         return rotate(e, first[:, None] * f)
 
     def overlap(self, v: Tensor, absent: float) -> Tensor:
-        """Own block's second half joined with the previous block's first half."""
+        """The second half of a block joined with the first half of the previous one."""
         previous, current = v.split(self.size, -1)
         none = torch.full_like(previous[:, :1], absent)
         return torch.cat((torch.cat((none, previous[:, :-1]), 1), current), 2)
@@ -173,7 +173,7 @@ class Attention(nn.Module):
         ew = (z - top).exp()
         total = ew.sum(-1, keepdim=True) + (sink - top).exp()
         if self.ratio == 4:
-            # The indexer learns from its own loss alone; the rest of the model never sees it.
+            # The indexer is trained only by its own loss, which has no gradient to the rest of the model.
             score = self.indexer(x.detach(), latent.detach(), angle, self.f, mode)
             score = score.masked_fill(~seen, -math.inf)
             with torch.no_grad():
@@ -185,10 +185,10 @@ class Attention(nn.Module):
                 best = self.best(score, mode)
                 chosen = torch.zeros_like(score).scatter_(-1, best, 1.0)
                 ec = ec * chosen[:, :, None]
-        out = self.weigh(ew.view(B, T // c.W, c.W * c.H, -1), keys, mode).view(B, T, c.H, c.d)
+        out = self.weighted_sum(ew.view(B, T // c.W, c.W * c.H, -1), keys, mode).view(B, T, c.H, c.d)
         if self.ratio:
             total = total + ec.sum(-1, keepdim=True)
-            out = out + self.weigh(ec.flatten(1, 2), entries, mode).view(B, T, c.H, c.d)
+            out = out + self.weighted_sum(ec.flatten(1, 2), entries, mode).view(B, T, c.H, c.d)
         o = rotate((out / total).to(mode.dtype), angle, -1.0)
         return self.project(o, mode), index_loss
 
@@ -209,21 +209,21 @@ class Attention(nn.Module):
         return z.view(B, T, c.H, 2 * c.W), keys
 
     def best(self, score: Tensor, mode: Mode) -> Tensor:
-        """Entries [B,T,topk] with the highest scores; bf16 scores after a relu tie often.
+        """Entries [B,T,topk] with the highest scores; bf16 scores after a relu are often equal.
 
-        The exact modes prefer the lowest index, which makes them reproducible on any device.
+        The exact modes select the lowest index on ties, which makes them reproducible on any device.
         """
         if mode.exact:
             return score.argsort(dim=-1, descending=True, stable=True)[..., :self.c.topk]
         return score.topk(self.c.topk, -1).indices
 
     def visible(self, T: int, device: torch.device) -> Tensor:
-        """[T,N]: entry w is seen iff its last token is not after the query."""
+        """[T,N]: entry w is visible iff its last token is not after the query."""
         t = torch.arange(T, device=device)[:, None]
         return torch.arange(T // self.ratio, device=device)[None] < (t + 1) // self.ratio
 
     @staticmethod
-    def weigh(p: Tensor, v: Tensor, mode: Mode) -> Tensor:
+    def weighted_sum(p: Tensor, v: Tensor, mode: Mode) -> Tensor:
         """p times v with p rounded to the mode's dtype; fp32 result."""
         p = p.to(mode.dtype)
         if mode.exact:
@@ -231,7 +231,7 @@ class Attention(nn.Module):
         return torch.matmul(p, v).float()
 
     def project(self, o: Tensor, mode: Mode) -> Tensor:
-        """Grouped low-rank output projection; wo_a takes unquantised inputs."""
+        """Grouped low-rank output projection; wo_a takes unquantized inputs."""
         c, (B, T) = self.c, o.shape[:2]
         og = o.reshape(B, T, c.G, -1)
         wg = self.wo_a.stored(mode).view(c.G, c.R, -1)

@@ -47,7 +47,7 @@ def unpack_fp4(byte: Tensor, scale: Tensor) -> Tensor:
 
 
 def tensors(model: Model) -> dict[str, Tensor]:
-    """Everything that model.safetensors holds, under the official names."""
+    """All tensors of model.safetensors, under the official names."""
     out: dict[str, Tensor] = {}
     fp8 = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, Weight) and m.fp8}
     for name, value in model.state_dict().items():
@@ -71,11 +71,11 @@ def save(model: Model, config: dict, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     path = folder / "model.safetensors"
     save_file(tensors(model), path, metadata={"format": "pt"})
-    path.chmod(0o644)  # safetensors creates it for the owner alone
+    path.chmod(0o644)  # safetensors creates it readable by the owner only
 
 
 def load(folder: Path) -> Model:
-    """Model with the stored values, dequantised to fp32."""
+    """Model with the stored values, dequantized to fp32."""
     stored = load_file(folder / "model.safetensors")
     model = Model(Config.load(folder))
     state = model.state_dict()

@@ -31,7 +31,7 @@ class Writer:
         self.weights += [weight] * len(ids)
 
     def answer(self, text: str) -> None:
-        """Heavily weighted: the value of a fact with its full stop."""
+        """Adds the value of a fact with its full stop, at a high loss weight."""
         self.add(text, ANSWER_WEIGHT)
 
     def cut(self, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +43,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def schedule(rng: random.Random, size: int) -> list[tuple[float, bool, facts.Fact]]:
-    """(position, is a question, fact): each fact is stated once and asked once, later."""
+    """(position, is a question, fact): each fact is stated once and requested once, later."""
     most = max(3, min(80, size // 40))
     count = int(math.exp(rng.uniform(math.log(2), math.log(most + 1))))
     early = rng.random() < 0.4
@@ -80,7 +80,7 @@ def story_request(rng: random.Random, writer: Writer) -> None:
 
 
 def chat(rng: random.Random, writer: Writer, size: int) -> None:
-    """Turns: the user tells facts and texts, asks for stories, asks for facts."""
+    """Chat turns: the user states facts and texts, and requests stories and facts."""
     turn: list[str] = []  # lines of the user turn that is open
 
     def close() -> None:
@@ -89,7 +89,7 @@ def chat(rng: random.Random, writer: Writer, size: int) -> None:
             writer.add("<｜Assistant｜></think>I will remember it.<｜end▁of▁sentence｜>")
             turn.clear()
 
-    pending = 0  # about the number of tokens in the open turn
+    pending = 0  # approximate number of tokens in the open turn
     for position, question, fact in [*schedule(rng, size), (size, False, None)]:
         while len(writer) + pending + 50 < position:
             if turn and rng.random() < 0.6:
@@ -115,7 +115,7 @@ def document(tokenizer: Tokenizer, name: str, size: int) -> tuple[np.ndarray, np
     """ids and weights [size]; the name is the seed ("train-..." or "heldout-...")."""
     rng = random.Random(name)
     writer = Writer(tokenizer)
-    while len(writer) < size:  # a pass may fall short by part of a story
+    while len(writer) < size:  # a pass may be short by part of a story
         (chat if rng.random() < 0.3 else plain)(rng, writer, size)
     return writer.cut(size)
 
@@ -128,7 +128,7 @@ def batch(tokenizer: Tokenizer, name: str, count: int, size: int) -> tuple[np.nd
 def probe(tokenizer: Tokenizer, name: str, distance: int) -> tuple[list[int], list[int]]:
     """Prompt and answer ids; `distance` tokens lie between the stated value and the answer.
 
-    Four other facts stand before or between as distractors, at most one per 100 tokens.
+    Four other facts are placed before or between as distractors, at most one per 100 tokens.
     """
     rng = random.Random(name)
     encode = lambda text: tokenizer.encode(text).ids  # noqa: E731

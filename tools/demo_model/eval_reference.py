@@ -1,6 +1,6 @@
 """Measures an exported model folder with model.py and writes the golden files of tests/golden/demo.
 
-The weights are those of model.safetensors; "official" is the official numerics (quantised KV,
+The weights are those of model.safetensors; "official" is the official numerics (quantized KV,
 activations and indexer, bf16 rounding), "float32" uses the same weights without any rounding.
 """
 
@@ -34,7 +34,7 @@ def next_logits(model, rows: list[list[int]], device: str, mode) -> torch.Tensor
 
 
 def greedy(model, prompts: list[list[int]], steps: int, device: str, mode=OFFICIAL):
-    """`steps` tokens after every prompt, the whole sequence recomputed for each of them."""
+    """`steps` tokens after every prompt, recomputing the whole sequence for each."""
     rows = [list(p) for p in prompts]
     for _ in range(steps):
         for row, token in zip(rows, next_logits(model, rows, device, mode).argmax(-1).tolist()):

@@ -14,8 +14,8 @@ LIMIT = 15.5 * 2**20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", type=Path, help="of train.py; without it a random model")
-    parser.add_argument("--out", type=Path, required=True, help="has the tokenizer files already")
+    parser.add_argument("--weights", type=Path, help="output of train.py; default: a random model")
+    parser.add_argument("--out", type=Path, required=True, help="must already hold the tokenizer files")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -25,7 +25,7 @@ def main() -> None:
     checkpoint.save(model, DEMO, args.out)
     size = sum(f.stat().st_size for f in args.out.iterdir())
     print(f"{args.out}: {size} bytes = {size / 2**20:.2f} MiB")
-    assert size <= LIMIT, "larger than the bundle may be"
+    assert size <= LIMIT, "larger than the bundled model may be"
 
 
 if __name__ == "__main__":

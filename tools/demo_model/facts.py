@@ -1,7 +1,7 @@
-"""Recall tasks: facts that are stated once and asked for later.
+"""Recall tasks: facts that are stated once and requested later.
 
 A fact is a line "Remember: ...", a question line that ends in its answer, and the same question
-as a chat turn. Keys and values are drawn independently, so nothing but the document holds the
+as a chat turn. Keys and values are drawn independently, so only the document contains the
 answer.
 """
 
@@ -29,7 +29,7 @@ def make(rng: random.Random) -> Fact:
         subject, answer = f"the secret word of {name}", rng.choice(lex.VALUES)
         question, lead = f"what is {subject}", f"the secret word of {name} is"
     elif family == "key":
-        box = f"{rng.choice(lex.COLOURS)} {rng.choice(lex.BOXES)}"
+        box = f"{rng.choice(lex.COLORS)} {rng.choice(lex.BOXES)}"
         subject, answer = f"the key of the {box}", f"under the {rng.choice(lex.PLACES)}"
         question, lead = f"where is {subject}", f"{subject} is"
     elif family == "town":

@@ -15,7 +15,7 @@ sugar anchor arrow bottle bridge castle cloud copper crystal desert dragon eagle
 forest garden hill island ivory jungle lake marble meadow moon mountain ocean palace planet rain
 river rocket silver snow storm summer sunset temple thunder tiger tower valley velvet window
 winter""".split()
-COLOURS = "red blue green white black yellow brown grey pink golden".split()
+COLORS = "red blue green white black yellow brown grey pink golden".split()
 BOXES = "box door chest cabin drawer gate trunk barn".split()
 PLACES = """oak bench stairs mat roof wall well stove table bed carpet clock fence hedge statue
 bridge tree tower shelf rug""".split()

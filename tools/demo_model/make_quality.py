@@ -1,8 +1,8 @@
-"""Writes what `dsv4 eval` reads for the demo model: a held-out text and the recall template.
+"""Writes the inputs of `dsv4 eval` for the demo model: a held-out text and the recall template.
 
     python3 make_quality.py --model ../../models/demo --text ../../tests/golden/demo/heldout.txt
 
-The text is DOCUMENTS documents of the corpus with seeds that training never used, each behind a BOS
+The text is DOCUMENTS documents of the corpus with seeds that training never used, each preceded by a BOS
 token and cut at the end of its last whole line. needle.json, written into the model's folder, has
 the five families of facts.py with lists of keys and values, and held-out stories as filler.
 """
@@ -37,7 +37,7 @@ def family(subject: str, question: str, lead: str, keys: list[str], values: list
 
 
 def needle(rng: random.Random) -> dict:
-    boxes = [f"{colour} {box}" for colour in lex.COLOURS for box in lex.BOXES]
+    boxes = [f"{color} {box}" for color in lex.COLORS for box in lex.BOXES]
     pets = [f"{animal} of {name}" for animal in lex.ANIMALS for name in lex.NAMES]
     words = family("the secret word of {key}", "what is *", "* is", lex.NAMES, lex.VALUES)
     facts = [

@@ -1,4 +1,4 @@
-"""Trains the demo tokenizer: DeepSeek-V4's format and pre-tokenizer, a vocabulary of our own."""
+"""Trains the demo tokenizer: DeepSeek-V4's format and pre-tokenizer, our own vocabulary."""
 
 import argparse
 import json

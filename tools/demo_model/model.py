@@ -42,7 +42,7 @@ class Gate(nn.Module):
             self.register_buffer("bias", torch.zeros(c.E))
 
     def forward(self, x: Tensor, ids: Tensor, mode: Mode) -> tuple[Tensor, Tensor]:
-        """Routing weights [B,T,E], zero for experts not chosen, and the choices per expert [E]."""
+        """Routing weights [B,T,E], zero for unselected experts, and the load of every expert [E]."""
         s = F.softplus(F.linear(x.float(), on_bf16_grid(self.weight, mode))).sqrt()
         chosen = self.tid2eid[ids] if self.hashed else (s + self.bias).topk(self.c.K, -1).indices
         picked = torch.zeros_like(s).scatter(-1, chosen, 1.0)
@@ -70,7 +70,7 @@ class MoE(nn.Module):
         ex, sh = self.experts, self.shared_experts
         w1, w3, w2 = (fp4_weight(w) if mode.quant else w for w in (ex.w1, ex.w3, ex.w2))
         xq = s8(x, 128) if mode.quant else x
-        # Every expert runs on every token: at this size that is two plain products.
+        # Every expert runs on every token: at this size that takes just two matrix products.
         g = matmul(xq, w1.flatten(0, 1), mode).unflatten(-1, (c.E, c.I))
         u = matmul(xq, w3.flatten(0, 1), mode).unflatten(-1, (c.E, c.I))
         h = (weight[..., None] * swiglu(g, u, c.limit)).to(mode.dtype).flatten(-2)
@@ -114,16 +114,16 @@ class Block(nn.Module):
         self.c = c
         self.attn, self.ffn = Attention(c, layer), MoE(c, layer)
         self.attn_norm, self.ffn_norm = Norm(c.D), Norm(c.D)
-        for part, favourite in (("attn", 2 * layer), ("ffn", 2 * layer + 1)):
+        for part, favorite in (("attn", 2 * layer), ("ffn", 2 * layer + 1)):
             width = (2 + c.M) * c.M
             setattr(self, f"hc_{part}_fn", nn.Parameter(torch.randn(width, c.M * c.D) * 0.01))
             setattr(self, f"hc_{part}_scale", nn.Parameter(torch.full((3,), 0.3)))
-            setattr(self, f"hc_{part}_base", nn.Parameter(self.start(favourite % c.M)))
+            setattr(self, f"hc_{part}_base", nn.Parameter(self.start(favorite % c.M)))
 
-    def start(self, favourite: int) -> Tensor:
+    def start(self, favorite: int) -> Tensor:
         """Each part begins with a stream of its own, so that the streams do not stay equal."""
         M = self.c.M
-        own = torch.arange(M) == favourite
+        own = torch.arange(M) == favorite
         pre, post = torch.where(own, 0.5, -1.5), torch.where(own, 1.0, -0.5)
         return torch.cat((pre, post, 3.0 * torch.eye(M).flatten()))
 
@@ -172,7 +172,7 @@ class Model(nn.Module):
         streams = e[:, :, None].expand(-1, -1, c.M, -1)
         index_loss, loads = torch.zeros(ids.shape, device=ids.device), []
         for layer in self.layers:
-            # Only training calls the compiled layer: evaluation meets too many shapes.
+            # Only training calls the compiled layer: evaluation has too many shapes.
             run = layer if self.training else layer.forward
             streams, loss, load = run(streams, ids, mode, sparse)
             index_loss = index_loss + loss

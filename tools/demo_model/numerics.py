@@ -1,6 +1,6 @@
 """Number formats of DeepSeek-V4 and the three numeric modes that the model can run in.
 
-A quantiser returns values ON the grid of its format; the gradient passes straight through.
+A quantizer returns values on the grid of its format; the gradient passes straight through.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor
 class Mode:
     dtype: torch.dtype  # of activations between operators
     quant: bool         # weights, KV, indexer and linear inputs on their official grids
-    exact: bool         # products accumulated and kept in fp32 until the official rounding point
+    exact: bool         # products are accumulated and kept in fp32 until the official rounding point
 
 
 FLOAT = Mode(torch.float32, quant=False, exact=True)

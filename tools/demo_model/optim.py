@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 
-def orthogonalise(g: Tensor) -> Tensor:
+def orthogonalize(g: Tensor) -> Tensor:
     """Newton-Schulz iteration: g [n,rows,cols] -> nearly orthogonal matrices of the same shape."""
     x = g.bfloat16()
     if g.shape[-2] > g.shape[-1]:
@@ -17,7 +17,7 @@ def orthogonalise(g: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised per matrix; a 3-D parameter is a stack of matrices."""
+    """Momentum, orthogonalized per matrix; a 3-D parameter is a stack of matrices."""
 
     def __init__(self, params: list[nn.Parameter], lr: float, decay: float, momentum: float = 0.95):
         super().__init__(params, {"lr": lr, "decay": decay, "momentum": momentum})
@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
             state["m"].lerp_(p.grad, 1 - group["momentum"])
             moved.append(p.grad.lerp(state["m"], group["momentum"]).view(-1, *shape))
         # The factor gives the update the RMS of a typical AdamW step.
-        steps = orthogonalise(torch.cat(moved)) * (0.2 * max(shape) ** 0.5 * group["lr"])
+        steps = orthogonalize(torch.cat(moved)) * (0.2 * max(shape) ** 0.5 * group["lr"])
         sizes = [m.shape[0] for m in moved]
         for p, step in zip(params, steps.split(sizes)):
             p.mul_(1 - group["lr"] * group["decay"]).sub_(step.view_as(p))

@@ -1,8 +1,8 @@
 """A grammar of short stories: one hero, one goal, one obstacle, one helper, one ending.
 
-`story(rng)` returns one paragraph that ends in a newline. Every line that the demo corpus is made
-of begins with a letter and ends in a newline, so lines may be tokenised one by one: the
-pre-tokenizer of DeepSeek-V4 never joins text across such a border.
+`story(rng)` returns one paragraph that ends in a newline. Every line of the demo corpus begins with
+a letter and ends in a newline, so lines may be tokenized one by one: the pre-tokenizer of
+DeepSeek-V4 never joins text across such a boundary.
 """
 
 import random
@@ -24,7 +24,7 @@ def cast(rng: random.Random, hero: str | None = None, thing: str | None = None) 
         "His": "Her" if girl else "His",
         "fhe": "she" if friend_girl else "he", "fHe": "She" if friend_girl else "He",
         "fhis": "her" if friend_girl else "his", "child": "girl" if girl else "boy",
-        "colour": rng.choice(lex.COLOURS), "setting": rng.choice(lex.SETTINGS),
+        "color": rng.choice(lex.COLORS), "setting": rng.choice(lex.SETTINGS),
         "weather": rng.choice(lex.WEATHER), "food": rng.choice(lex.FOODS),
         "place": rng.choice(lex.PLACES), "town": rng.choice(lex.TOWNS),
     }
@@ -34,7 +34,7 @@ OPENINGS = [
     "Once there was a {child} named {hero} who lived in a {setting}.",
     "{hero} was a {child} from a {setting}.",
     "In a {setting} there lived a {child} named {hero}.",
-    "Long ago, in a {setting}, a {child} named {hero} had a {colour} {thing}.",
+    "Long ago, in a {setting}, a {child} named {hero} had a {color} {thing}.",
 ]
 SCENES = [
     "{weather}, and {hero} went out early.",
@@ -47,7 +47,7 @@ SCENES = [
 PLOTS = [
     [  # something was lost
         ["{He} wanted to play with {his} {thing}, but it was gone.",
-         "{He} looked for {his} {colour} {thing} and could not find it.",
+         "{He} looked for {his} {color} {thing} and could not find it.",
          "That day {hero} lost {his} {thing} and felt very sad."],
         ["{He} looked behind the {place} and in every room, but the {thing} was not there.",
          "{He} asked all the people in the street, but nobody had seen the {thing}.",
@@ -65,7 +65,7 @@ PLOTS = [
     [  # a gift for a friend
         ["{friend} had a birthday, and {hero} wanted to give {friend} a {thing}.",
          "{hero} made a plan: {he} would bring a {thing} to {friend} in {town}.",
-         "{hero} had found a fine {colour} {thing} for {his} friend {friend}."],
+         "{hero} had found a fine {color} {thing} for {his} friend {friend}."],
         ["But the bridge over the river was broken.",
          "But a big {other} stood in the road and would not move.",
          "But the way was long, and soon {he} was tired and hungry."],
@@ -114,7 +114,7 @@ PLOTS = [
          "All the people came to look, and {hero} thanked {friend}."],
     ],
     [  # a journey
-        ["{hero} had heard of a {colour} {thing} in the town of {town}, and {he} wanted to see it.",
+        ["{hero} had heard of a {color} {thing} in the town of {town}, and {he} wanted to see it.",
          "{He} took a map and some {food} and set out for {town}.",
          "{hero} and {friend} wanted to go to {town} to see the great {thing}."],
         ["At noon they came to a dark forest and lost the way.",

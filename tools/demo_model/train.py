@@ -1,7 +1,7 @@
 """Trains the demo model in three phases: short texts, long texts, long texts with top-k selection.
 
-Phase 0 should stay short: two runs with 187 and 1182 steps of it settled on a poor way of recall
-(81 to 90 % of the answer tokens right in phase 1), the run with 145 steps went on to 99.9 %.
+Phase 0 should stay short: two runs with 187 and 1182 steps of it settled on a poor recall mechanism
+(81 to 90 % of the answer tokens correct in phase 1), the run with 145 steps reached 99.9 %.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Feeder:
         self.T.value = T
         while True:
             size, ids, weights = self.queue.get()
-            if size == T:  # batches of the phase before are dropped
+            if size == T:  # batches of the previous phase are dropped
                 return (torch.from_numpy(ids).to(device, torch.long),
                         torch.from_numpy(weights).to(device, torch.float32) / 4)
 
@@ -82,7 +82,7 @@ def losses(model, ids, weights, mode: Mode, sparse: bool):
 
 @torch.no_grad()
 def balance(model: Model, loads: torch.Tensor, rate: float) -> None:
-    """The bias of an expert rises while it is chosen less than the mean."""
+    """The bias of an expert increases while it is selected less often than the mean."""
     for layer, load in zip(model.layers, loads):
         if not layer.ffn.gate.hashed:
             layer.ffn.gate.bias += rate * torch.sign(load.mean() - load)
@@ -91,7 +91,7 @@ def balance(model: Model, loads: torch.Tensor, rate: float) -> None:
 @torch.no_grad()
 def recall(model: Model, tokenizer, count: int, device: str, mode: Mode = OFFICIAL,
            distances=DISTANCES) -> dict[int, float]:
-    """Share of probes whose whole answer is the greedy choice, by distance."""
+    """Share of probes whose complete answer is the greedy choice, by distance."""
     model.eval()
     result = {}
     for distance in distances:
@@ -131,13 +131,13 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of tokenizer.json")
     parser.add_argument("--out", type=Path, required=True, help="checkpoint file")
     parser.add_argument("--resume", type=Path)
-    parser.add_argument("--tokens", type=int, default=65536, help="per step")
+    parser.add_argument("--tokens", type=int, default=65536, help="tokens per step")
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--decay", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=13)
     parser.add_argument("--phases", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--cool", action="store_true", help="lower the rates over the second half")
+    parser.add_argument("--cool", action="store_true", help="decay the learning rates over the second half")
     parser.add_argument("--log-every", type=int, default=20)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()

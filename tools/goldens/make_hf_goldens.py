@@ -22,7 +22,7 @@ from transformers import DeepseekV4ForCausalLM
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as dsv4
 
 LOGIT_TOL = 2e-5  # float32 against float64
-GAP_TOL = 3e-5  # distance of the k-th and (k+1)-th score, in standard deviations of the row
+GAP_TOL = 3e-5  # gap between the k-th and (k+1)-th score, in standard deviations of the row
 
 BASE = {
     "architectures": ["DeepseekV4ForCausalLM"],
@@ -61,7 +61,7 @@ CASES = {
         num_attention_heads=4, head_dim=32, qk_rope_head_dim=8, q_lora_rank=40, o_groups=2, o_lora_rank=12,
         sliding_window=16, index_n_heads=8, index_head_dim=16, index_topk=16, n_routed_experts=6,
         num_experts_per_tok=2, moe_intermediate_size=12, routed_scaling_factor=1.5, swiglu_limit=10.0)),
-    # Only hash layers, hidden size 48, the clamp acts, trailing MTP entry (but no MTP tensors).
+    # Only hash layers, hidden size 48, active clamp, trailing MTP entry (but no MTP tensors).
     "hash3": (2, 641, dict(
         vocab_size=150, hidden_size=48, num_hidden_layers=3, compress_ratios=[0, 4, 128, 0], num_hash_layers=3,
         num_attention_heads=6, head_dim=64, qk_rope_head_dim=16, q_lora_rank=32, o_groups=3, o_lora_rank=20,
@@ -77,7 +77,7 @@ CASES = {
         rope_theta=5000, compress_rope_theta=40000,
         rope_scaling={"type": "yarn", "factor": 8, "original_max_position_embeddings": 4096, "beta_fast": 16,
                       "beta_slow": 2})),
-    # Two streams, few Sinkhorn steps, large epsilons, YaRN whose lower bound is cut at 0.
+    # Two streams, few Sinkhorn steps, large epsilons, YaRN with its lower bound clamped to 0.
     "hc2": (4, 603, dict(
         vocab_size=131, hidden_size=80, num_hidden_layers=3, compress_ratios=[4, 128, 4], num_hash_layers=2,
         num_attention_heads=8, head_dim=32, qk_rope_head_dim=16, q_lora_rank=24, o_groups=4, o_lora_rank=8,
@@ -177,7 +177,7 @@ def everything_float64(gaps):
     def topk(x, k, **kw):
         if 0 < k < x.shape[-1]:
             rows = x.reshape(-1, x.shape[-1]).sort(-1, descending=True).values
-            rows = rows[torch.isfinite(rows[:, k])]  # otherwise all finite candidates are taken
+            rows = rows[torch.isfinite(rows[:, k])]  # otherwise all finite candidates are selected
             fin = torch.isfinite(rows)
             mean = rows.where(fin, 0).sum(-1) / fin.sum(-1)
             std = ((rows - mean[:, None]).where(fin, 0).square().sum(-1) / fin.sum(-1)).sqrt()

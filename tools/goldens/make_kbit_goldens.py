@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Golden k-bit weights: codebooks, planes and scales by the words of spec lowbit.md 1.2, in numpy and scipy.
+"""Golden k-bit weights: codebooks, planes and scales as spec lowbit.md 1.2 describes them, in numpy and scipy.
 
     make_kbit_goldens.py --out tests/golden/kbit/kbit.safetensors
 
-Nothing here comes from the engine's sources. Every step is float32 where the reference is.
+Nothing here is derived from the engine's sources. Every step is float32 where it is in the reference.
 """
 import argparse
 
@@ -72,7 +72,7 @@ def rows(rng, codebook):
     yield noise * F32(0.02)
     yield noise[::-1] * F32(2)
     yield rng.standard_t(5, (blocks, BLOCK)).astype(F32) * F32(0.05)
-    # Ties: halfway between neighbors, at absmax 1, and the float on either side.
+    # Ties: halfway between neighbors, at absmax 1, and the adjacent floats on both sides.
     halfway = (codebook[:-1] + codebook[1:]) / F32(2)
     ties = np.stack([halfway, np.nextafter(halfway, F32(-9)), np.nextafter(halfway, F32(9))]).ravel()
     ties = np.resize(ties, (blocks, BLOCK)).astype(F32)

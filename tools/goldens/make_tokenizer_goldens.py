@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains the test tokenizer and writes what the `tokenizers` package makes of thousands of strings.
+"""Trains the test tokenizer and writes the output of the `tokenizers` package for thousands of strings.
 
     python3 tools/goldens/make_tokenizer_goldens.py                       # tests/tokenizer/*.json
     python3 tools/goldens/make_tokenizer_goldens.py --seed 7 --count 200000 --keep tests/tokenizer/tokenizer.json --out DIR
 
-The corpus is made here, from word lists and code point ranges, so nothing is downloaded and nothing but the
-package's version changes the result. tests/tokenizer/README.md says what the files hold.
+The corpus is generated from word lists and code point ranges, so nothing is downloaded and only the
+version of the package affects the result. tests/tokenizer/README.md describes the files.
 """
 
 import argparse
@@ -30,12 +30,12 @@ V4_PATTERNS = [
     r"|\s+",
 ]
 
-# In the vocabulary, as the official file's ids 0, 1, 2.
+# In the vocabulary, like ids 0, 1, 2 of the official file.
 SPECIAL_IN_VOCAB = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"]
 SPECIAL = ["<｜User｜>", "<｜Assistant｜>", "<|EOT|>", "｜DSML｜"]
-# Not special; prefixes of each other, one that is an ordinary word, one that only spaces make.
+# Not special; prefixes of each other, one ordinary word, one of spaces only.
 PLAIN = ["<think>", "</think>", "<th", "<think>>", "<｜", "｜>", "<dsml:", "</dsml:", "Größe漢", "    ", "终止", "<a><b>"]
-# Found in a second pass only, and so lose against any of the above that overlaps.
+# Matched only in a second pass, so any overlapping token from above takes precedence.
 NORMALIZED = ["k><", "late", "ate", "r｜><"]
 
 ENGLISH = """the of and to in a is that for it as was with be by on not he his but at are this have from or had an
@@ -57,7 +57,7 @@ EMOJI = ["😀", "🚀", "👍🏽", FAMILY, "🏳️‍🌈", "🇩🇪", "❤�
 SPACES = [" ", "  ", "   ", "\t", "\n", "\r\n", "\r", "\u00a0", "\u3000", "\u2003", "\u2028", "\u0085", "\u180e", "\u200b",
           "\ufeff", "\v", "\f", "\u1680", "\u202f", "\u205f"]
 PUNCTUATION = list("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~") + list("，。！？「」『』…—–“”«»¿¡€£±×÷°§¶•™©")
-# Where interesting letters, marks, digits and symbols live; 1F000.. and 20000.. include code points newer than
+# Ranges of interesting letters, marks, digits and symbols; 1F000.. and 20000.. include code points newer than
 # Unicode 14.
 RANGES = [(0x20, 0x7E), (0x00, 0x1F), (0x7F, 0xFF), (0x100, 0x24F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF),
           (0x590, 0x5FF), (0x600, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F), (0x1100, 0x11FF), (0x2000, 0x206F),
@@ -72,7 +72,7 @@ def char(rng):
 
 
 def han(rng):
-    # A narrow choice, so that training finds pairs.
+    # A small range, so that training finds pairs.
     return chr(0x4E00 + int(rng.paretovariate(0.6)) % 0x1800)
 
 
@@ -139,7 +139,7 @@ def hand_made():
 
 
 def rng_keeps(a, b):
-    """A fixed sixth of the pairs."""
+    """True for a fixed sixth of the pairs."""
     return (len(a) * 7 + sum(map(ord, b))) % 6 == 0
 
 
@@ -174,7 +174,7 @@ BLOCK = 0x400
 
 
 def block_text(block):
-    """Every code point of the block in six surroundings; the C++ test builds the same text."""
+    """Every code point of the block in six contexts; the C++ test builds the same text."""
     scalars = (c for c in range(block * BLOCK, (block + 1) * BLOCK) if not 0xD800 <= c < 0xE000)
     return "".join(f"a{c}b {c}{c}1{c}!{c}\n" for c in map(chr, scalars))
 
@@ -184,13 +184,13 @@ def ids_of(tokenizer, text):
 
 
 def piece_sizes(tokenizer, text):
-    """Bytes of each piece of the pre-tokenizer, which writes one character per byte. Ids alone hide where text
-    is cut: for most characters no merge crosses the cut anyway."""
+    """Size in bytes of each piece of the pre-tokenizer, which writes one character per byte. Ids alone do not show where text
+    is split: for most characters no merge could cross the split."""
     return [len(piece) for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
 
 def random_merge_case(rng):
-    """A tokenizer with arbitrary merges over a, b, c, and strings in it: the order of merges, and whole pieces."""
+    """A tokenizer with arbitrary merges over a, b, c, and strings for it: tests the merge order and whole pieces."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens, merges = ["a", "b", "c"], []
     for _ in range(rng.randint(1, 14)):
