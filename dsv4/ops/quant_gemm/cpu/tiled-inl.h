@@ -142,7 +142,7 @@ void TileTimesPanel(const TileStep& step) {
 
 // NaN codes of FP8 decode to numbers in a tile; the outputs of rows that hold one are overwritten
 // at the end.
-void PatchNanRows(const Block& block) {
+inline void PatchNanRows(const Block& block) {
   const Weights& w = *block.weights;
   for (int64_t r = 0; r < block.rows; ++r) {
     const uint8_t* data = w.row(block.row + r);
