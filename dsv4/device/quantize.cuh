@@ -1,5 +1,5 @@
-// The group quantisers of formats/quant_group.h by a warp or a part of one: every code and scale
-// has the bits of the scalar definition.
+// The group quantizers of formats/quant_group.h, by a warp or some lanes of it: every code and
+// scale has the bits of the scalar definition.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace dsv4 {
 
-// The lanes that share a group: `count` neighbours of a warp, a power of two. All lanes of the warp
+// The lanes that share a group: `count` neighbors of a warp, a power of two. All lanes of the warp
 // call together.
 struct GroupLanes {
   int count = kWarp;

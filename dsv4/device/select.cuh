@@ -19,7 +19,7 @@ namespace dsv4 {
 inline constexpr int kSelectThreads = 1024;  // of the block, for everything here
 inline constexpr int kSelectWarps = kSelectThreads / kWarp;
 inline constexpr int kDigitBits = 11, kBins = 1 << kDigitBits;
-static_assert(kBins == 2 * kSelectThreads, "a thread looks at two bins");
+static_assert(kBins == 2 * kSelectThreads, "a thread reads two bins");
 
 // Unsigned order of the keys = order of the floats, -0 = +0; 0 for -inf and NaN.
 __device__ inline uint32_t order_key(float x) {

@@ -12,7 +12,7 @@
 namespace dsv4 {
 namespace {
 
-void randomise(const Buffer& buffer, Rng& rng) {
+void randomize(const Buffer& buffer, Rng& rng) {
   for (int64_t i = 0; i < buffer.view().bytes(); ++i) {
     buffer.view().data[i] = static_cast<std::byte>(rng.bits());
   }
@@ -40,7 +40,7 @@ TEST(Weight, Fp8BlockWithRaggedEdges) {
   const Buffer codes(DType::kE4M3, {kRows, kColumns}), bytes(DType::kE8M0, {2, 3});
   const Buffer floats(DType::kF32, {2, 3});
   Rng rng(1);
-  randomise(codes, rng);
+  randomize(codes, rng);
   for (int64_t i = 0; i < 6; ++i) {
     bytes.as<uint8_t>()[i] = static_cast<uint8_t>(120 + i);
     floats.as<float>()[i] =
@@ -172,7 +172,7 @@ TEST(Weight, RowsAreAViewOfTheSameValues) {
   const Buffer codes(DType::kE4M3, {300, 130}), scale8(DType::kE8M0, {3, 2});
   const Buffer pairs(DType::kU8, {300, 32}), scale4(DType::kE8M0, {300, 2});
   Rng rng(2);
-  for (const Buffer* buffer : {&codes, &scale8, &pairs, &scale4}) randomise(*buffer, rng);
+  for (const Buffer* buffer : {&codes, &scale8, &pairs, &scale4}) randomize(*buffer, rng);
   const WeightView fp8{
       .format = WeightFormat::kFp8Block, .n = 300, .k = 130, .data = codes, .scale = scale8};
   const WeightView fp4{

@@ -52,7 +52,7 @@ std::vector<CacheGroupSpec> cache_groups(const ModelConfig& config);
 // Of a compressor with entries of `width` in a layer with compression.
 StateLayout state_layout(const LayerSpec& layer, int64_t width);
 
-// On one line, with what repeats in front of it: "2 x SWA+hash, CSA+hash, 20 x (HCA, CSA)".
+// On one line, each count before what it repeats: "2 x SWA+hash, CSA+hash, 20 x (HCA, CSA)".
 std::string schedule_text(const std::vector<LayerSpec>& layers);
 
 // Cache widths do not fit every config in packed form: throws kUnsupported naming the dimension

@@ -23,8 +23,8 @@ void check_status(int status) {
   throw nb::python_error();
 }
 
-// Asks for the workspace, gets it from allocate(bytes), which returns a [bytes] uint8 array that
-// stays valid for the stream, and calls without the GIL.
+// Queries the workspace size, gets memory from allocate(bytes), which returns a [bytes] uint8 array
+// that stays valid for the stream, and calls without the GIL.
 template <class Params>
 void call_op(int (*run)(const Params*, const dsv4_call*),
              int (*workspace_bytes)(const Params*, const dsv4_call*, size_t*), const Params& params,

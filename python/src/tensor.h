@@ -1,5 +1,5 @@
 // Any library's array as a dsv4_tensor, without copying. torch tensors are asked directly (torch's
-// DLPack export synchronises streams and knows no FP8 in older versions), everything else through
+// DLPack export synchronizes streams and knows no FP8 in older versions), everything else through
 // DLPack.
 
 #pragma once

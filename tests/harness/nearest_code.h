@@ -34,7 +34,7 @@ class NearestCode {
     return down < up ? low : high;
   }
 
-  // Floats where rounding goes wrong first: every value, every midpoint between neighbours, each
+  // Floats where rounding goes wrong first: every value, every midpoint between neighbors, each
   // also one ulp lower and higher.
   std::vector<float> edges() const {
     std::vector<float> floats;

@@ -143,7 +143,7 @@ class ImplCheck {
       for (int64_t i = 0; i < test_.num_tokens; ++i)
         impl_.run(context_, test_.one_token(test_.args, i));
     });
-    EXPECT_TRUE(together == alone) << "bits of a token depend on its neighbours";
+    EXPECT_TRUE(together == alone) << "bits of a token depend on its neighbors";
   }
 
   // Other strides may take another code path, so bits may differ; the tolerance is the same.

@@ -51,7 +51,7 @@ void depends_on_threads(const Context& context, const DoubleArgs& args) {
   correct(context, args);
   if (omp_get_max_threads() == 1) args.out.as<uint32_t>()[0] += 1;
 }
-void depends_on_neighbours(const Context& context, const DoubleArgs& args) {
+void depends_on_neighbors(const Context& context, const DoubleArgs& args) {
   correct(context, args);
   if (args.x.dim(0) > 1) args.out.as<uint32_t>()[0] += 1;
 }
@@ -127,7 +127,7 @@ TEST(CheckOp, NoticesEveryFault) {
   EXPECT_TRUE(complains(writes_its_input, "an input was changed: [3, 4] F32"));
   EXPECT_TRUE(complains(writes_before_its_output, "bytes before a tensor were written"));
   EXPECT_TRUE(complains(depends_on_threads, "bits changed with the number of threads"));
-  EXPECT_TRUE(complains(depends_on_neighbours, "bits of a token depend on its neighbours"));
+  EXPECT_TRUE(complains(depends_on_neighbors, "bits of a token depend on its neighbors"));
   EXPECT_TRUE(complains(depends_on_an_earlier_call, "bits depend on an earlier call"));
   EXPECT_TRUE(complains(takes_its_input_for_packed, "8 of 12 elements of [3, 4] F32 differ"));
   EXPECT_TRUE(complains(writes_between_rows, "bytes between the rows of a strided tensor"));

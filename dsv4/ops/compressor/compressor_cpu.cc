@@ -31,8 +31,8 @@ HWY_INLINE void RaiseAt(D d, const float* gate, const float* ape, float* largest
 }
 
 template <class D>
-HWY_INLINE void WeighAt(D d, const float* kv, const float* gate, const float* ape,
-                        const float* largest, float* sum, float* pooled) {
+HWY_INLINE void AddWeightedAt(D d, const float* kv, const float* gate, const float* ape,
+                              const float* largest, float* sum, float* pooled) {
   const auto shifted = hn::Sub(Logit(d, gate, ape), hn::LoadU(d, largest));
   const auto weight = cpu::HWY_NAMESPACE::ExpNonPositive(d, shifted);
   hn::StoreU(hn::Add(hn::LoadU(d, sum), weight), d, sum);
@@ -49,16 +49,17 @@ void RaiseMax(const float* gate, const float* ape, float* largest, int64_t n) {
 }
 
 // w = exp(gate + ape - largest); sum += w; pooled += w kv
-void AddWeighed(const float* kv, const float* gate, const float* ape, const float* largest,
-                float* sum, float* pooled, int64_t n) {
+void AddWeighted(const float* kv, const float* gate, const float* ape, const float* largest,
+                 float* sum, float* pooled, int64_t n) {
   const hn::ScalableTag<float> f32;
   const hn::CappedTag<float, 1> one;
   const auto step = static_cast<int64_t>(hn::Lanes(f32));
   int64_t c = 0;
   for (; c + step <= n; c += step) {
-    WeighAt(f32, kv + c, gate + c, ape + c, largest + c, sum + c, pooled + c);
+    AddWeightedAt(f32, kv + c, gate + c, ape + c, largest + c, sum + c, pooled + c);
   }
-  for (; c < n; ++c) WeighAt(one, kv + c, gate + c, ape + c, largest + c, sum + c, pooled + c);
+  for (; c < n; ++c)
+    AddWeightedAt(one, kv + c, gate + c, ape + c, largest + c, sum + c, pooled + c);
 }
 
 }  // namespace dsv4::HWY_NAMESPACE
@@ -77,7 +78,7 @@ HWY_AFTER_NAMESPACE();
 namespace dsv4 {
 
 HWY_EXPORT(RaiseMax);
-HWY_EXPORT(AddWeighed);
+HWY_EXPORT(AddWeighted);
 
 namespace {
 
@@ -179,7 +180,7 @@ void Pooling::pool(int64_t index, float* scratch) const {
   }
   for (int64_t position = begin; position < end; ++position) {
     const TokenRow row = half(position);
-    HWY_DYNAMIC_DISPATCH(AddWeighed)(row.kv, row.gate, row.ape, largest, sum, pooled, width);
+    HWY_DYNAMIC_DISPATCH(AddWeighted)(row.kv, row.gate, row.ape, largest, sum, pooled, width);
   }
   for (int64_t c = 0; c < width; ++c) pooled[c] /= sum[c];
   cpu::store(args_.out, index * args_.out.row_stride(), width, pooled);

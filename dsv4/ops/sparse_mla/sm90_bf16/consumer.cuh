@@ -38,7 +38,7 @@ struct Consumer {
 
   __device__ Consumer(Smem<kPanels>& memory, float scale)
       : smem(memory),
-        // The shuffle tells the compiler that warps agree, or it serializes wgmma in branches.
+        // The shuffle shows the compiler that warps agree, or it serializes wgmma in branches.
         wg(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0)),
         thread(static_cast<int>(threadIdx.x) % kWarpgroup),
         warp(thread / kWarp),
