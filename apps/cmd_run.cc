@@ -71,7 +71,7 @@ class Printer : public TokenSink {
 };
 
 // The text after the beginning-of-sentence token, which the tokenizer itself does not add
-// (spec 11.1).
+// (docs/spec/dsv4.md 11.1).
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, int32_t bos,
                                    const std::string& text) {
   std::vector<int32_t> ids = tokenizer.encode(text);

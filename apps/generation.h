@@ -1,4 +1,4 @@
-// Sampling defaults of a model folder: generation_config.json (spec dsv4.md 15).
+// Sampling defaults of a model folder: generation_config.json (docs/spec/dsv4.md 15).
 
 #pragma once
 

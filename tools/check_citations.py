@@ -8,8 +8,7 @@
                    upper-case placeholder or foo are examples
   links            [text](path) in Markdown, relative to the file; an #anchor is not checked
 
-A citation without a file ("spec 13.4") or without its folder ("spec dsv4.md 4.4" in code) is an error as well, except in
-folders of OLD_FORM.
+A citation without a file ("spec 13.4") or without its folder ("spec dsv4.md 4.4" in code) is an error as well.
 
 Usage: check_citations.py [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
 """
@@ -21,7 +20,6 @@ import sys
 from check_text import DATA, tracked
 
 SPEC = "docs/spec"
-OLD_FORM = ("dsv4/", "tests/", "apps/", "bench/", "python/", "tools/", "include/")  # cite in the old form; to be emptied
 GAP = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:/{2,3}|#|\*)?[ \t]*)"
 SECTION = r"(?:appendix[ ])?(?:[0-9]+[a-z]?(?:\.[0-9]+)*|[A-D](?:\.[0-9]+)?)(?![\w%])(?:[ ]step[ ][0-9]+)?"
 CITATION = re.compile(rf"(?<![\w/.-])(?P<folder>(?:\.\./|[\w-]+/)*)(?P<name>[\w-]+\.md)\)?"
@@ -30,8 +28,6 @@ BARE = re.compile(r"(?<![\w/.-])[Ss]pec[ ](?:section[ ])?(?:[0-9]+\.[0-9]+|[A-D]
                   r"|architecture\.md[ ]decision")
 FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:h|cc|cuh?|py|sh|json|txt|cmake|md))`")
 EXAMPLE = re.compile(r"(^|/)(foo|[A-Z]+)(/|_|\.|$)|^build/")
-# Already cited but not merged yet; to be emptied.
-COMING = ("tests/emulator/check_ptx_headers.py", "tools/check_ptxas.py")
 DECISION = re.compile(r"docs/adr/(\d{4})")
 OWN_SECTION = re.compile(r"\b[Ss]ections?[ ]([0-9]+[a-z]?(?:\.[0-9]+)*)\b")
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
@@ -60,16 +56,15 @@ def ends_of(paths):
 def check_file(root, path, text, specs, ends):
     """Problems of one file as (line, message). specs: {file name: set of section numbers}; ends: see ends_of()"""
     inside = path.startswith("docs/")
-    if not path.startswith(OLD_FORM):
-        for found in BARE.finditer(text):
-            yield line_of(text, found.start()), f'"{found[0]}": cite the file, as in {SPEC}/dsv4.md 4.4'
+    for found in BARE.finditer(text):
+        yield line_of(text, found.start()), f'"{found[0]}": cite the file, as in {SPEC}/dsv4.md 4.4'
     for found in CITATION.finditer(text):
         folder, name, line = found["folder"], found["name"], line_of(text, found.start())
         if folder.endswith("spec/") and name not in specs and name != "README.md":
             yield line, f"there is no {SPEC}/{name}"
         if name not in specs:
             continue
-        if not inside and not path.startswith(OLD_FORM) and folder != SPEC + "/" and not path.endswith(".md"):
+        if not inside and folder != SPEC + "/" and not path.endswith(".md"):
             yield line, f"cite {SPEC}/{name}"
         for number in numbers(found["sections"] or ""):
             if number not in specs[name]:
@@ -82,7 +77,7 @@ def check_file(root, path, text, specs, ends):
             yield line_of(text, found.start()), f"there is no decision {found[1]}"
     if path.endswith(".md") and not path.startswith(SPEC):
         for found in FILE.finditer(text):
-            if found[1] not in ends and found[1] not in COMING and not EXAMPLE.search(found[1]):
+            if found[1] not in ends and not EXAMPLE.search(found[1]):
                 yield line_of(text, found.start()), f"names {found[1]}, which does not exist"
     if path.endswith(".md"):
         for found in LINK.finditer(re.sub(r"`[^`\n]*`", lambda code: " " * len(code[0]), text)):

@@ -18,8 +18,6 @@ class CheckCitationsTest(unittest.TestCase):
         subprocess.run(["git", "init", "-q", self.root], check=True)
         self.write("docs/spec/dsv4.md", SPEC)
         self.write("docs/adr/0010-two-modes.md", "# 10. Two modes\n")
-        old_form, check_citations.OLD_FORM = check_citations.OLD_FORM, ()
-        self.addCleanup(setattr, check_citations, "OLD_FORM", old_form)
 
     def write(self, path, text):
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@
                  looked for in comments, messages, documents, and in identifiers word by word (TestNames, snake_case)
 
 Usage: check_text.py [--only PATH...] [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
-With --only, files and folders below ROOT; the words are then checked in folders of NOT_CLEAN_YET too.
+With --only, only these files and folders below ROOT.
 """
 
 import argparse
@@ -26,8 +26,6 @@ MAX_LINES = 500
 LONG = {}  # path: why it is longer
 DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/(?!(.*/)?README\.md$)")
 
-# Folders whose words are only checked with --only. Empty this list as they are cleaned.
-NOT_CLEAN_YET = ("apps/", "bench/", "dsv4/", "include/", "python/", "tests/")
 # Files that hold such words as data: the lists themselves, names in older results, the demo model's vocabulary.
 WORDS_AS_DATA = re.compile(r"^(LICENSE|tools/(check_text(_test)?|generated|performance_page_test)\.py|tools/demo_model/\w+\.py|models/demo/needle\.json)$")
 BRITISH = ("amort author canonical categor character custom equal factor final general initial linear local material "
@@ -120,9 +118,7 @@ def check(root, only=()):
         if only and not below(path, only):
             continue
         data = (root / path).read_bytes()
-        found = list(check_file(path, data))
-        if only or not below(path, NOT_CLEAN_YET):
-            found += check_words(path, data)
+        found = [*check_file(path, data), *check_words(path, data)]
         problems += [f"{path}:{line}: {message}" for line, message in sorted(found)]
     return problems
 

@@ -89,10 +89,8 @@ class CheckTree(unittest.TestCase):
             (self.root / name).parent.mkdir()
             (self.root / name).write_text("// nobody\n")
 
-    def test_folders_not_clean_yet(self):
-        not_clean, check_text.NOT_CLEAN_YET = check_text.NOT_CLEAN_YET, ("dsv4/",)
-        self.addCleanup(setattr, check_text, "NOT_CLEAN_YET", not_clean)
-        self.assertEqual([problem.split(":")[0] for problem in check_text.check(self.root)], ["docs/a.md"])
+    def test_every_tracked_file(self):
+        self.assertEqual([problem.split(":")[0] for problem in check_text.check(self.root)], ["docs/a.md", "dsv4/a.cc"])
 
     def test_only(self):
         for only in (["dsv4"], ["dsv4/"], ["dsv4/a.cc"]):

@@ -36,7 +36,7 @@ def mxfp4(prefix, n, k):
 
 
 def layer(at):
-    """Tensors of a layer with learned routing and window attention (spec dsv4.md 10.2)."""
+    """Tensors of a layer with learned routing and window attention (docs/spec/dsv4.md 10.2)."""
     tensors = []
     for name in ("attn_norm", "ffn_norm"):
         tensors.append((f"{at}.{name}.weight", "BF16", [D]))

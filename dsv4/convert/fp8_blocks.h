@@ -5,7 +5,7 @@
 //
 // so that the largest magnitude falls in (224, 448]. The scale of a block of zeros is 1. Unlike the
 // quantizer of activations (formats/quant_group.h) there is no lower bound of 1e-4 on the maximum.
-// Blocks at the edges are smaller. Source: spec dsv4.md 10.3.
+// Blocks at the edges are smaller. Source: docs/spec/dsv4.md 10.3.
 
 #pragma once
 

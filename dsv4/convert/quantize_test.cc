@@ -106,8 +106,8 @@ TEST_F(Quantize, EveryStoredFormatToEveryTarget) {
     WeightFormat stored;
     double least_db;  // for Gaussian weights
   };
-  // Spec lowbit.md 7.1: 9.8, 15.9, 22.2 and 28.4 dB; 42000 weights give 0.1 dB of precision. fp8
-  // rounds to 4 significant bits (31 dB), bf16 to 8 (55 dB).
+  // docs/spec/lowbit.md 7.1: 9.8, 15.9, 22.2 and 28.4 dB; 42000 weights give 0.1 dB of precision.
+  // fp8 rounds to 4 significant bits (31 dB), bf16 to 8 (55 dB).
   const Case cases[] = {{"k2", WeightFormat::kKbit, 9.5},      {"k3", WeightFormat::kKbit, 15.5},
                         {"k4-bnf", WeightFormat::kKbit, 21.8}, {"k5", WeightFormat::kKbit, 27.9},
                         {"fp8", WeightFormat::kFp8Block, 30},  {"bf16", WeightFormat::kBF16, 50}};

@@ -1,4 +1,4 @@
-// Which weight of the model an official name denotes (spec dsv4.md 10.2): the vocabulary of
+// Which weight of the model an official name denotes (docs/spec/dsv4.md 10.2): the vocabulary of
 // recipes, plans and ledgers.
 //
 //   layers.3.ffn.experts.17.w1   experts         layer 3   leaf w1

@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace dsv4::cpu::HWY_NAMESPACE {
 
-// bf16(x) of spec 0.4, still as f32: round to nearest even, NaN kept.
+// bf16(x) of docs/spec/dsv4.md 0.4, still as f32: round to nearest even, NaN kept.
 template <class D, class V>
 HWY_INLINE V RoundToBf16(D d, V x) {
   namespace hn = hwy::HWY_NAMESPACE;

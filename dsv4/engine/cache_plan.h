@@ -7,7 +7,7 @@
 //
 // The groups and their r follow from the config (model/schedule.h).
 // Official numerics stores packed rows (584 bytes an entry and 68 an indexer key at the released
-// dims, spec dsv4.md 12.2, 12.3), exact numerics plain f32.
+// dims, docs/spec/dsv4.md 12.2, 12.3), exact numerics plain f32.
 
 #pragma once
 
@@ -66,7 +66,7 @@ SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics);
 
 // A prefix that ends on a block boundary of every group is continued from its entries and these
 // bytes: the window's rows and, for compressors with overlap, the first half of the columns of the
-// last block, kv and gate (spec 5.3).
+// last block, kv and gate (docs/spec/dsv4.md 5.3).
 int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics);
 
 }  // namespace dsv4

@@ -3,11 +3,11 @@
 //   nf    quantiles of a Gaussian at the midpoints of 2^K equal bins, ends at -1 and 1, no zero:
 //         c_i = fl32(fl32(Q((i + .5)/n)) / fl32(Q((n - .5)/n))), Q the normal quantile
 //   bnf   Lloyd-Max levels of a Gaussian divided by its block-of-32 absmax, ends free
-//   e2m1  the FP4 values over 8, K = 4 only: MXFP4 fits without loss (spec lowbit.md 7.1)
+//   e2m1  the FP4 values over 8, K = 4 only: MXFP4 fits without loss (docs/spec/lowbit.md 7.1)
 //
 // These three are sorted and antisymmetric bit for bit: codes i and 2^K - 1 - i are negatives of
 // each other (e2m1 has a -0 and a 0). A user's codebook may be any 2^K finite ascending numbers.
-// Source: spec lowbit.md 1.2.
+// Source: docs/spec/lowbit.md 1.2.
 
 #pragma once
 

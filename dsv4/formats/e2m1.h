@@ -1,5 +1,5 @@
 // FP4 e2m1: sign in bit 3, magnitudes 0, .5, 1, 1.5, 2, 3, 4, 6. Two codes per byte; the low nibble
-// is the even k. Source: spec dsv4.md 0.4, 10.4, 13.4; OCP Microscaling specification 1.0.
+// is the even k. Source: docs/spec/dsv4.md 0.4, 10.4, 13.4; OCP Microscaling specification 1.0.
 
 #pragma once
 
@@ -18,8 +18,8 @@ DSV4_HD constexpr float e2m1_to_f32(uint8_t code) {
   return (code & 8u) != 0 ? -value : value;
 }
 
-// Rounds to nearest, ties to the even code, and saturates at 6 (spec 13.4). NaN becomes +6, as with
-// cvt.rn.
+// Rounds to nearest, ties to the even code, and saturates at 6 (docs/spec/dsv4.md 13.4). NaN
+// becomes +6, as with cvt.rn.
 DSV4_HD constexpr uint8_t f32_to_e2m1(float value) {
   if (value != value) return 7;
   const uint8_t sign = (std::bit_cast<uint32_t>(value) >> 28) & 8u;

@@ -8,10 +8,10 @@
 namespace dsv4 {
 namespace {
 
-// Byte 0x5a of spec B.3: the even k has the low nibble.
+// Byte 0x5a of docs/spec/dsv4.md B.3: the even k has the low nibble.
 static_assert(e2m1_to_f32(e2m1_code(0x5a, 0)) == -1.f && e2m1_to_f32(e2m1_code(0x5a, 1)) == 3.f);
 static_assert(e2m1_pair(0xa, 0x5) == 0x5a);
-// The ties of spec 13.4.
+// The ties of docs/spec/dsv4.md 13.4.
 static_assert(e2m1_to_f32(f32_to_e2m1(0.25f)) == 0.f && e2m1_to_f32(f32_to_e2m1(0.75f)) == 1.f);
 static_assert(e2m1_to_f32(f32_to_e2m1(1.25f)) == 1.f && e2m1_to_f32(f32_to_e2m1(1.75f)) == 2.f);
 static_assert(e2m1_to_f32(f32_to_e2m1(2.5f)) == 2.f && e2m1_to_f32(f32_to_e2m1(3.5f)) == 4.f);

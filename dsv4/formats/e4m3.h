@@ -4,7 +4,7 @@
 //   value = (-1)^s * 2^(e-7) * (1 + m/8)      e > 0
 //         = (-1)^s * 2^-6    * m/8            e = 0
 //
-// Source: spec dsv4.md 0.4; OCP 8-bit floating point specification 1.0.
+// Source: docs/spec/dsv4.md 0.4; OCP 8-bit floating point specification 1.0.
 
 #pragma once
 
@@ -27,8 +27,8 @@ DSV4_HD constexpr float e4m3_to_f32(uint8_t code) {
   return sign != 0 ? -value : value;
 }
 
-// Rounds to nearest even. Values above 448 saturate (callers clamp first, spec 0.4 Q8); NaN becomes
-// 0x7f with its sign.
+// Rounds to nearest even. Values above 448 saturate (callers clamp first, docs/spec/dsv4.md 0.4
+// Q8); NaN becomes 0x7f with its sign.
 DSV4_HD constexpr uint8_t f32_to_e4m3(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80u);

@@ -4,7 +4,7 @@
 //   e > 0   2^(e - 11) (1 + m/16)        smallest normal 2^-10, largest 31
 //   e = 0   2^-10 m/16                   byte 0 is 0, smallest step 2^-14
 //
-// Every byte is a finite value, and values increase with the byte. Source: spec lowbit.md 1.2.
+// Every byte is a finite value, and values increase with the byte. Source: docs/spec/lowbit.md 1.2.
 
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace dsv4 {
 namespace {
 
-// The encoder of spec lowbit.md 1.2 in double precision.
+// The encoder of docs/spec/lowbit.md 1.2 in double precision.
 uint8_t by_the_spec(double v) {
   if (v <= 0) return 0;
   const int u = static_cast<int>(std::floor(std::log2(v)));
@@ -20,7 +20,7 @@ uint8_t by_the_spec(double v) {
   return static_cast<uint8_t>(e << 4 | static_cast<int>(std::min(std::max(m, 0.0), 15.0)));
 }
 
-TEST(E4m4, GoldenValues) {  // spec 1.6
+TEST(E4m4, GoldenValues) {  // docs/spec/lowbit.md 1.6
   EXPECT_EQ(f32_to_e4m4(1.f), 0xb0);
   EXPECT_EQ(f32_to_e4m4(.5f), 0xa0);
   EXPECT_EQ(f32_to_e4m4(.75f), 0xa8);

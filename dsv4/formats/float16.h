@@ -20,7 +20,7 @@ DSV4_HD constexpr uint16_t f32_to_bf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// bf16(x) of spec 0.4.
+// bf16(x) of docs/spec/dsv4.md 0.4.
 DSV4_HD constexpr float round_to_bf16(float value) {
   return bf16_to_f32(f32_to_bf16(value));
 }

@@ -1,5 +1,5 @@
-// Byte layout of one page of indexer keys (spec dsv4.md 12.3), B keys of `width` dims (128 in the
-// released models):
+// Byte layout of one page of indexer keys (docs/spec/dsv4.md 12.3), B keys of `width` dims (128 in
+// the released models):
 //
 //   FP4   B x width/2 e2m1 pairs (low nibble = even c), then B x width/32 UE8M0    68 bytes per key
 //   FP8   B x width e4m3, then B x one f32 scale                                  132 bytes per key

@@ -10,7 +10,7 @@
 //           k_pad = k rounded up to 64, block b of a row at [b/2, row, b%2]; padding is zero
 //
 // The reference allocates flat buffers one block longer, for kernels that read past the end;
-// nothing in this project needs that. Source: spec lowbit.md 1.2.
+// nothing in this project needs that. Source: docs/spec/lowbit.md 1.2.
 
 #pragma once
 

@@ -26,8 +26,8 @@
 //
 // Codes of an antisymmetric codebook are stored as sign (top bit) and magnitude index, other codes
 // unchanged. With two weights (gate, up), rows 0-7 of a unit are gate's and 8-15 up's: row 8u + g
-// of both is in one lane, and SwiGLU needs no exchange. Source: spec lowbit.md 4.2, 4.5; PTX ISA,
-// "Matrix fragments for mma.m16n8k16".
+// of both is in one lane, and SwiGLU needs no exchange. Source: docs/spec/lowbit.md 4.2, 4.5; PTX
+// ISA, "Matrix fragments for mma.m16n8k16".
 
 #pragma once
 

@@ -9,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-TEST(Kbit, GoldenPlanes) {  // spec 1.6
+TEST(Kbit, GoldenPlanes) {  // docs/spec/lowbit.md 1.6
   constexpr uint32_t kWant[] = {0xaaaaaaaa, 0xcccccccc, 0xf0f0f0f0, 0xff00ff00, 0xffff0000};
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     uint8_t codes[kKbitBlock];

@@ -1,14 +1,15 @@
 // Byte layout of one page of attention entries (window tokens or compressed entries). The ownership
 // of pages is in cache/.
 //
-// V4 (spec dsv4.md 12.2; with nope 448 and rope 64 a row takes 584 bytes), B rows:
+// V4 (docs/spec/dsv4.md 12.2; with nope 448 and rope 64 a row takes 584 bytes), B rows:
 //
 //   |<-- B x (nope + 2 rope) -->|<-- B x scale_bytes -->|
 //   | e0 | e1 | ..   | e(B-1)   | s0 | s1 | .. | s(B-1) | pad to a multiple of the entry
 //
 //   e = nope x e4m3, then rope x bf16      s = nope/64 UE8M0 scales, zero padded to 8 bytes
 //
-// V3.2 (spec attention-kernels.md 1.3; with nope 512 and rope 64 a row takes 656 bytes), B rows:
+// V3.2 (docs/spec/attention-kernels.md 1.3; with nope 512 and rope 64 a row takes 656 bytes), B
+// rows:
 //
 //   | r0 | r1 | .. | r(B-1) |
 //
@@ -99,7 +100,7 @@ DSV4_HD inline void pack_kv_scales(const KvLayout& layout, const float* x, uint8
 }
 
 // Writes entry i of a page that holds `entries`: codes and scales over groups of nope dims (V4: S8
-// of spec dsv4.md 0.4), bf16 for the rest. x: [width] f32
+// of docs/spec/dsv4.md 0.4), bf16 for the rest. x: [width] f32
 DSV4_HD inline void pack_kv_entry(const KvLayout& layout, const float* x, uint8_t* page,
                                   int64_t entries, int64_t i) {
   pack_kv_scales(layout, x, page + layout.entry_offset(i), page + layout.scale_offset(entries, i));

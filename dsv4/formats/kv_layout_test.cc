@@ -12,13 +12,13 @@ namespace {
 
 constexpr KvLayout kV4{};
 
-// Spec 12.2: payload and stride of pages of 64 and 2 entries; 584 bytes per entry.
+// docs/spec/dsv4.md 12.2: payload and stride of pages of 64 and 2 entries; 584 bytes per entry.
 static_assert(kV4.page_bytes(64) == 37'440 && 64 * 584 == 37'376);
 static_assert(kV4.page_bytes(2) == 1'728 && kV4.page_bytes(0) == 0);
 static_assert(kV4.row_bytes() == 584 && kV4.rope_offset(1) == 576 + 448);
 static_assert(kV4.entry_offset(3) == 3 * 576 && kV4.scale_offset(64, 3) == 64 * 576 + 3 * 8);
 static_assert(kV4.width() == 512 && kV4.num_scales() == 7);
-// Spec attention-kernels.md 1.3: 512 | 16 | 128 bytes, nothing between rows.
+// docs/spec/attention-kernels.md 1.3: 512 | 16 | 128 bytes, nothing between rows.
 static_assert(kV32Layout.entry_bytes() == 656 && kV32Layout.page_bytes(3) == 3 * 656);
 static_assert(kV32Layout.scale_offset(64, 2) == 2 * 656 + 512);
 static_assert(kV32Layout.rope_offset(2) == 2 * 656 + 528);
@@ -46,7 +46,7 @@ TEST(KvLayout, EveryByteOfAPageHasAtMostOneOwner) {
   }
 }
 
-// Offsets written out as numbers of spec 12.2, not through the layout.
+// Offsets written out as numbers of docs/spec/dsv4.md 12.2, not through the layout.
 TEST(KvLayout, GoldenBytes) {
   std::vector<uint8_t> page(1728, 0xee);
   std::vector<float> first(512, 0.f), second(512, 0.f);
@@ -81,7 +81,7 @@ TEST(KvLayout, GoldenBytes) {
   EXPECT_EQ(back[64], 448.f);
 }
 
-// Offsets written out as numbers of spec attention-kernels.md 1.3.
+// Offsets written out as numbers of docs/spec/attention-kernels.md 1.3.
 TEST(KvLayout, GoldenBytesOfV32) {
   std::vector<uint8_t> page(2 * 656, 0xee);
   std::vector<float> x(576, 0.f);

@@ -1,5 +1,5 @@
-// The activation quantizers of spec 0.4 for one group of values: Q8 (e4m3 codes) and Q4 (e2m1
-// codes), each with one UE8M0 scale per group. S8/S4 are Q8/Q4 followed by decode.
+// The activation quantizers of docs/spec/dsv4.md 0.4 for one group of values: Q8 (e4m3 codes) and
+// Q4 (e2m1 codes), each with one UE8M0 scale per group. S8/S4 are Q8/Q4 followed by decode.
 //
 //   Q8: a = max(max|x|, 1e-4);      s = pow2ceil(a * fp32(1/448));
 //       code = e4m3(clamp(x/s, -448, 448))

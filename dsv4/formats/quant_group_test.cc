@@ -14,7 +14,7 @@ constexpr float kMost = std::numeric_limits<float>::max();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Spec B.3.
+// docs/spec/dsv4.md B.3.
 static_assert(ue8m0_to_f32(0x7f) == 1.f && ue8m0_to_f32(0x78) == 0x1p-7f);
 static_assert(q8_scale(3.f) == 0x78 && q8_scale(448.f) == 0x7f && q8_scale(0.f) == 127 - 22);
 static_assert(q4_scale(6.f) == 127 && q4_scale(6.5f) == 128 && q4_scale(0.f) == 1);

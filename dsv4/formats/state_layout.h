@@ -1,5 +1,6 @@
-// The state of a compressor, per sequence and layer (spec dsv4.md 5.5): its newest tokens in a ring
-// that is addressed by position, so a sequence goes back to an earlier length without any copy.
+// The state of a compressor, per sequence and layer (docs/spec/dsv4.md 5.5): its newest tokens in a
+// ring that is addressed by position, so a sequence goes back to an earlier length without any
+// copy.
 //
 //   state [2][rows][columns] f32   [0] kv, [1] gate with ape added; token t in row t mod rows
 //   overlap (CSA):    rows 2 r + spare, columns 2 d_c; an entry pools the block before and its own
@@ -20,7 +21,7 @@ namespace dsv4 {
 struct StateLayout {
   int ratio = 0;         // r: tokens per entry
   int width = 0;         // d_c
-  bool overlap = false;  // an entry also pools the block before its own (spec 5.1)
+  bool overlap = false;  // an entry also pools the block before its own (docs/spec/dsv4.md 5.1)
   int spare = 0;         // tokens that a sequence can be taken back
 
   DSV4_HD constexpr int rows() const { return (overlap ? 2 * ratio : ratio) + spare; }

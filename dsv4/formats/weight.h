@@ -12,8 +12,8 @@
 //   kKbit      [n, k/32 * K] I32,         [n, k/32] U8 (E4M4)          codebook[code] * scale * s2
 //              K planes per block (kbit.h)  s2 = scale2: one F32
 //
-// In the 4-bit formats the low nibble is the even k. Source: spec dsv4.md 10.3, 10.4, 10.6;
-// lowbit.md 1.2.
+// In the 4-bit formats the low nibble is the even k. Source: docs/spec/dsv4.md 10.3, 10.4, 10.6;
+// docs/spec/lowbit.md 1.2.
 
 #pragma once
 
@@ -45,9 +45,9 @@ struct WeightView {
   // in the same block row.
   WeightView rows(int64_t begin, int64_t end) const;
   int64_t bytes() const { return data.bytes() + (scale.empty() ? 0 : scale.bytes()); }
-  // True where the official engine quantizes the activations before the GEMM (spec 7.5). k-bit
-  // weights replace such weights, so they are included: an MXFP4 weight and its lossless k-bit
-  // image then give the same result.
+  // True where the official engine quantizes the activations before the GEMM
+  // (docs/spec/dsv4.md 7.5). k-bit weights replace such weights, so they are included: an MXFP4
+  // weight and its lossless k-bit image then give the same result.
   bool quantized_activations() const {
     return format == WeightFormat::kFp8Block || format == WeightFormat::kMxfp4 ||
            format == WeightFormat::kNvfp4 || format == WeightFormat::kKbit;

@@ -1,4 +1,4 @@
-// A checkpoint folder as one table of tensors with official names (spec dsv4.md section 10).
+// A checkpoint folder as one table of tensors with official names (docs/spec/dsv4.md section 10).
 //
 // Files are read in this order of preference: the shards of model.safetensors.index.json,
 // model.safetensors, or the only other *.safetensors. A tensor keeps the dtype it is stored in, and

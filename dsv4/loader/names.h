@@ -1,5 +1,5 @@
-// Tensor names: whatever naming a checkpoint uses, the engine sees official names (spec dsv4.md
-// 10.2, 10.5).
+// Tensor names: whatever naming a checkpoint uses, the engine sees official names
+// (docs/spec/dsv4.md 10.2, 10.5).
 //
 // Recognized are official names, transformers' module names (as its save_pretrained writes them),
 // and any mixture, such as official names prefixed with "model.". Stacked experts become slices:

@@ -17,8 +17,8 @@ struct Names {
   const char *official, *module, *hybrid;
 };
 
-// Spec 10.2 and 10.5. module: what transformers writes with save_original_format=False. hybrid:
-// what its save_pretrained writes by default.
+// docs/spec/dsv4.md 10.2 and 10.5. module: what transformers writes with
+// save_original_format=False. hybrid: what its save_pretrained writes by default.
 constexpr Names kGlobal[] = {
     {"embed.weight", "model.embed_tokens.weight", "model.embed_tokens.weight"},
     {"head.weight", "lm_head.weight", "head.weight"},

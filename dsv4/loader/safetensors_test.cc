@@ -205,7 +205,7 @@ TEST(ParseSafetensors, RejectsEveryTruncation) {
   }
 }
 
-// As many tensors as V4-Flash has (spec 10.1).
+// As many tensors as V4-Flash has (docs/spec/dsv4.md 10.1).
 TEST(ParseSafetensors, ReadsLargeHeaders) {
   constexpr int64_t kTensors = 69187;
   std::vector<std::string> members;

@@ -91,7 +91,7 @@ TensorView close_entries(const Layer& layer, const CompressorWeights& w, const S
 }
 
 // Compressed entries and indexer keys are written BEFORE attention: the query that closes a block
-// already sees it (spec 4.3).
+// already sees it (docs/spec/dsv4.md 4.3).
 void append_entries(const Layer& layer, Projection& x) {
   Step& step = layer.step;
   const ConstTensorView rows = layer.entries().closed_rows;
@@ -123,7 +123,7 @@ TensorView index_queries(const Layer& layer, Projection& c) {
   return q;
 }
 
-// The top-k entries of each query by indexer score -> [T, k] rows (spec 6).
+// The top-k entries of each query by indexer score -> [T, k] rows (docs/spec/dsv4.md 6).
 TensorView select_entries(const Layer& layer, Projection& x, Projection& c) {
   Step& step = layer.step;
   const ModelConfig& m = step.config;

@@ -1,5 +1,5 @@
 // The attention block of one layer: projections, caches, compressor, indexer, sparse MQA, output
-// path (spec dsv4.md 4, 5, 6).
+// path (docs/spec/dsv4.md 4, 5, 6).
 
 #pragma once
 
@@ -14,7 +14,8 @@ namespace dsv4 {
 // Indexer scores are computed for this many queries at a time: [64, visible] f32 fits in cache.
 inline constexpr int64_t kScoreTile = 64;
 
-// RoPE frequencies of a layer: one table for q, raw keys, entries, indexer and output (spec 4.2).
+// RoPE frequencies of a layer: one table for q, raw keys, entries, indexer and output
+// (docs/spec/dsv4.md 4.2).
 struct RopeTables {
   ConstTensorView raw;         // [rope_dim / 2] f32, SWA layers
   ConstTensorView compressed;  // CSA and HCA layers

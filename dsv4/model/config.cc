@@ -191,7 +191,7 @@ YarnParams read_yarn(Reader& in, const ModelConfig& c) {
                           static_cast<double>(c.max_positions) / yarn.original_positions);
   yarn.beta_fast = in.number("beta_fast", 1e-6, 1e9, 32.0);
   yarn.beta_slow = in.number("beta_slow", 1e-6, 1e9, 1.0);
-  // The model scales neither cos/sin nor the softmax (spec 4.2).
+  // The model scales neither cos/sin nor the softmax (docs/spec/dsv4.md 4.2).
   for (const char* key : {"attention_factor", "attn_factor", "mscale", "mscale_all_dim"})
     in.only(key, 1.0);
   in.ignore({"partial_rotary_factor", "rope_theta", "truncate"});

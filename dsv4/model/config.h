@@ -1,5 +1,6 @@
-// config.json of a DeepSeek-V4 checkpoint, in the official or the transformers spelling (spec
-// dsv4.md 1; docs/checkpoints.md lists the differences). Every dimension comes from here.
+// config.json of a DeepSeek-V4 checkpoint, in the official or the transformers spelling
+// (docs/spec/dsv4.md 1; docs/checkpoints.md lists the differences). Every dimension comes from
+// here.
 
 #pragma once
 
@@ -12,7 +13,7 @@
 
 namespace dsv4 {
 
-// How a layer attends to tokens before its window (spec dsv4.md 2).
+// How a layer attends to tokens before its window (docs/spec/dsv4.md 2).
 enum class LayerKind : uint8_t {
   kSwa,  // not at all
   kCsa,  // through compressed entries; an indexer selects the top k

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The released Flash config (spec dsv4.md 1.1, 1.2), with its 44 ratios.
+// The released Flash config (docs/spec/dsv4.md 1.1, 1.2), with its 44 ratios.
 Json flash() {
   Json config = Json::parse(R"({
     "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "attention_bias": false,

@@ -1,5 +1,5 @@
-// The network: weights, schedule and one forward step (spec dsv4.md 3). It does not own a cache;
-// the engine passes it views.
+// The network: weights, schedule and one forward step (docs/spec/dsv4.md 3). It does not own a
+// cache; the engine passes it views.
 
 #pragma once
 

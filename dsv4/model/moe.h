@@ -1,4 +1,4 @@
-// The feed-forward block of one layer: router, routed experts, shared expert (spec dsv4.md 7).
+// The feed-forward block of one layer: router, routed experts, shared expert (docs/spec/dsv4.md 7).
 
 #pragma once
 

@@ -1,6 +1,6 @@
 // One activation that is multiplied by several weights. The official engine quantizes activations
-// (Q8, one scale per 128 columns) before quantized weights (spec dsv4.md 7.5); this class does so
-// once, and only when needed.
+// (Q8, one scale per 128 columns) before quantized weights (docs/spec/dsv4.md 7.5); this class does
+// so once, and only when needed.
 
 #pragma once
 
@@ -12,7 +12,7 @@ namespace dsv4 {
 
 class Projection {
  public:
-  static constexpr int kActivationColumns = 128;  // columns per scale (spec 7.5)
+  static constexpr int kActivationColumns = 128;  // columns per scale (docs/spec/dsv4.md 7.5)
 
   // x: [t, k] f32|bf16. Memory for the codes is allocated here, not on first use, so that it is not
   // freed at the end of an inner scratch scope.

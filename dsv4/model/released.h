@@ -1,5 +1,5 @@
-// The released models, built in: their config.json as text (spec dsv4.md 1.1, 1.2), for plans and
-// benchmarks without a checkpoint.
+// The released models, built in: their config.json as text (docs/spec/dsv4.md 1.1, 1.2), for plans
+// and benchmarks without a checkpoint.
 
 #pragma once
 

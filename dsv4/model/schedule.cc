@@ -44,7 +44,7 @@ std::optional<LayerKind> kind_of_released_ratio(int ratio) {
 
 namespace {
 
-// Page sizes of other engines (spec 12.2), so that rows can be exchanged.
+// Page sizes of other engines (docs/spec/dsv4.md 12.2), so that rows can be exchanged.
 constexpr int kWindowPageEntries = 64;
 constexpr unsigned kPageTokens = 256;  // of a compressed page
 

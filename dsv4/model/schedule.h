@@ -1,5 +1,5 @@
-// The layer schedule: what kind of layer stands where, and which caches that takes (spec dsv4.md
-// 2).
+// The layer schedule: what kind of layer stands where, and which caches that takes
+// (docs/spec/dsv4.md 2).
 //
 //   SWA  window of raw tokens only
 //   CSA  window + the top-k entries by the indexer's scores; an entry pools 2 r tokens, every r

@@ -31,9 +31,9 @@ struct StepExtents {
   auto operator<=>(const StepExtents&) const = default;
 };
 
-// Entries of one cache group, as this batch closes and sees them (spec 4.3: a query at t sees entry
-// w iff w < floor((t + 1) / r)). A key of the window is an entry that closes with its token; of
-// that group there are closed_rows and all_rows only, and a query sees the last W.
+// Entries of one cache group, as this batch closes and sees them (docs/spec/dsv4.md 4.3: a query at
+// t sees entry w iff w < floor((t + 1) / r)). A key of the window is an entry that closes with its
+// token; of that group there are closed_rows and all_rows only, and a query sees the last W.
 struct EntryLists {
   int ratio = 0;
   ConstTensorView closed_rows;       // [n] I32 cache rows of the entries that close in this step

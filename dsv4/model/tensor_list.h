@@ -1,6 +1,6 @@
-// The tensors of an official checkpoint, from its config alone: names, dtypes and shapes (spec
-// dsv4.md 10.2). A memory plan counts them when there is no checkpoint, and a synthetic checkpoint
-// is made of them. load_weights() reads exactly these.
+// The tensors of an official checkpoint, from its config alone: names, dtypes and shapes
+// (docs/spec/dsv4.md 10.2). A memory plan counts them when there is no checkpoint, and a synthetic
+// checkpoint is made of them. load_weights() reads exactly these.
 //
 // The dtypes are those of the released instruct checkpoints: FP8 with E8M0 scales per 128 x 128,
 // routed experts MXFP4, BF16 and F32 for the rest.
@@ -22,9 +22,9 @@ struct NamedTensor {
 
 int64_t total_bytes(const std::vector<NamedTensor>& tensors);
 
-// With `mtp`, also the drafter blocks mtp.0 .. mtp.(mtp_layers - 1) of the first releases (spec
-// 9.1), each a SWA layer with its own projections. Throws kUnsupported when the columns of an
-// expert are not a multiple of an MXFP4 group.
+// With `mtp`, also the drafter blocks mtp.0 .. mtp.(mtp_layers - 1) of the first releases
+// (docs/spec/dsv4.md 9.1), each a SWA layer with its own projections. Throws kUnsupported when the
+// columns of an expert are not a multiple of an MXFP4 group.
 std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool mtp);
 
 }  // namespace dsv4

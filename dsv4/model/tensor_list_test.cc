@@ -23,7 +23,7 @@ std::map<std::string, TensorMeta> by_name(const std::vector<NamedTensor>& list) 
   return map;
 }
 
-// Spec dsv4.md 10.1: the totals of the published indices.
+// docs/spec/dsv4.md 10.1: the totals of the published indices.
 TEST(TensorList, TotalsOfTheReleases) {
   struct {
     const char* release;
@@ -46,7 +46,7 @@ TEST(TensorList, MtpAddsOnlyTheDrafter) {
   for (const auto& [name, meta] : with) EXPECT_EQ(name.rfind("mtp.0.", 0), 0u) << name;
 }
 
-// Rows of the table in spec 10.2.
+// Rows of the table in docs/spec/dsv4.md 10.2.
 TEST(TensorList, ShapesOfTheReleases) {
   struct {
     const char *release, *name, *meta;

@@ -1,6 +1,5 @@
-// The tensors of a model as structs of views, under the official names (spec dsv4.md 10.2). The
-// bytes stay in the checkpoint's mapping; only small vectors not stored as f32 are
-// widened.
+// The tensors of a model as structs of views, under the official names (docs/spec/dsv4.md 10.2).
+// The bytes stay in the checkpoint's mapping; only small vectors not stored as f32 are widened.
 
 #pragma once
 

@@ -18,9 +18,9 @@
 
 namespace dsv4 {
 
-// kOfficial reproduces every rounding point of spec dsv4.md 13.1; kExact keeps f32 and quantizes
-// nothing (docs/adr/0010-two-numerics-modes.md). The storage dtype of a tensor decides the rounding
-// of what is stored in it; the mode decides what happens inside an op.
+// kOfficial reproduces every rounding point of docs/spec/dsv4.md 13.1; kExact keeps f32 and
+// quantizes nothing (docs/adr/0010-two-numerics-modes.md). The storage dtype of a tensor decides
+// the rounding of what is stored in it; the mode decides what happens inside an op.
 enum class Numerics : uint8_t { kOfficial, kExact };
 
 enum class Arch : uint8_t { kCpu, kCuda, kSm90 };  // kCuda: runs on every CUDA device of sm_80 on

@@ -1,4 +1,4 @@
-// Splits text into pieces; BPE merges only inside a piece (spec 11.1).
+// Splits text into pieces; BPE merges only inside a piece (docs/spec/dsv4.md 11.1).
 //
 // A sequence of patterns: each one splits every piece of the previous step into its matches and the
 // gaps between them; both are kept ("isolated"). A pattern gets one piece at a time and cannot look

@@ -1,5 +1,5 @@
-// Tokenizer: text <-> ids by the rules of tokenizer.json (spec 11.1); the ids equal those of the
-// `tokenizers` package with add_special_tokens=False.
+// Tokenizer: text <-> ids by the rules of tokenizer.json (docs/spec/dsv4.md 11.1); the ids equal
+// those of the `tokenizers` package with add_special_tokens=False.
 //
 //   text -> added tokens extracted -> pieces (pre_tokenizer.h) -> byte-pair merges (bpe.h) -> ids
 //

@@ -1,5 +1,5 @@
 """FlashMLA's interface on a GPU against float64 on the same GPU: both entry formats, prefill, both lists, lengths,
-corner cases, graphs, streams. Data and tolerances follow that library's own tests (spec attention-kernels.md
+corner cases, graphs, streams. Data and tolerances follow that library's own tests (docs/spec/attention-kernels.md
 1.8): everything that no index names is NaN, queries and caches have gaps."""
 
 import numpy

@@ -41,7 +41,7 @@ def test_targets_are_faster_than_the_peer():
 
 
 def test_flops_match_the_measured_table():
-    """Spec attention-kernels.md 1.7 gives both numbers of a case: 95.3 us are 225 TFLOPS, 362.5 us are 403."""
+    """docs/spec/attention-kernels.md 1.7 gives both numbers of a case: 95.3 us are 225 TFLOPS, 362.5 us are 403."""
     assert peer_table.converted(LARGE, 95.3) == pytest.approx(225, abs=1)
     assert peer_table.converted(CASES["V3.2 b128 s_q2 h128 d576 2048+0 rows"], 362.5) == pytest.approx(403, abs=1)
     assert peer_table.flops(PREFILL) == 2 * 4096 * 128 * 2048 * (576 + 512)

@@ -1,5 +1,5 @@
 // Prefill at once, in chunks of any size and one token at a time, alone and in a batch with other
-// sequences, gives the same bits (architecture.md decision 11). Both numerics modes, all layer
+// sequences, gives the same bits (docs/adr/0011). Both numerics modes, all layer
 // kinds.
 
 #include <gtest/gtest.h>

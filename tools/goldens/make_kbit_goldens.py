@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden k-bit weights: codebooks, planes and scales as spec lowbit.md 1.2 describes them, in numpy and scipy.
+"""Golden k-bit weights: codebooks, planes and scales as docs/spec/lowbit.md 1.2 describes them, in numpy and scipy.
 
     make_kbit_goldens.py --out tests/golden/kbit/kbit.safetensors
 
@@ -15,7 +15,7 @@ BLOCK = 32
 COLUMNS = 256
 F32 = np.float32
 
-# Spec 1.2: the positive levels of BNF-k.
+# docs/spec/lowbit.md 1.2: the positive levels of BNF-k.
 BNF = {
     2: ".1964 .6642",
     3: ".1018 .3141 .5583 .8827",

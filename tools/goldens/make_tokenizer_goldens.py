@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 VOCAB_SIZE = 1500
 
-# Spec 11.1, as the official tokenizer.json writes them.
+# docs/spec/dsv4.md 11.1, as the official tokenizer.json writes them.
 V4_PATTERNS = [
     r"\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",

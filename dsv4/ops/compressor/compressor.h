@@ -1,4 +1,4 @@
-// KV compressor: pools r tokens into one entry, channel by channel (spec dsv4.md 5).
+// KV compressor: pools r tokens into one entry, channel by channel (docs/spec/dsv4.md 5).
 //
 //   g_t = gate_t + ape[t mod r]
 //   p_w[c] = sum_rows softmax_rows(g[c]) * a[c]

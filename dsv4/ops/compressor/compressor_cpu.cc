@@ -165,7 +165,8 @@ void Pooling::pool(int64_t index, float* scratch) const {
   const int64_t width = layout_.width, own = entry.block * layout_.ratio;
   const int64_t begin = layout_.overlap ? std::max<int64_t>(0, own - layout_.ratio) : own;
   const int64_t end = own + layout_.ratio;
-  // Half of the columns belong to the next block's entry, half to this block's (spec 5.3).
+  // Half of the columns belong to the next block's entry, half to this block's
+  // (docs/spec/dsv4.md 5.3).
   const auto half = [&](int64_t position) {
     const int64_t at = layout_.overlap && position >= own ? width : 0;
     const TokenRow row = token_row(*entry.sequence, position);

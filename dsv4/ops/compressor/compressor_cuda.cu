@@ -110,7 +110,8 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
 #pragma unroll 2
   for (int position = begin; position < end; position += kPoolWarps) {
     const TokenRow row = token_row(in, sequence, position);
-    // Half of the columns belong to the next block's entry, half to this block's (spec 5.3).
+    // Half of the columns belong to the next block's entry, half to this block's
+    // (docs/spec/dsv4.md 5.3).
     const int half = layout.overlap && position >= own ? layout.width : 0;
 #pragma unroll
     for (int i = 0; i < kLaneColumns; ++i) {

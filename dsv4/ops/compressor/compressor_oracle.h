@@ -13,8 +13,8 @@ struct CompressorWant {
   std::vector<double> state;  // [slots, layout.floats()] after the call
 };
 
-// Token by token, as in spec 5.5 for decoding. Call before the implementation: the state is an
-// input.
+// Token by token, as in docs/spec/dsv4.md 5.5 for decoding. Call before the implementation: the
+// state is an input.
 CompressorWant compressor_oracle(const CompressorArgs& args);
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-// Token embedding, copied into every hyper-connection stream (spec dsv4.md 3).
+// Token embedding, copied into every hyper-connection stream (docs/spec/dsv4.md 3).
 //
 //   out[t, m, :] = table[ids[t], :]
 

@@ -1,4 +1,4 @@
-// Expert feed-forward with clamped SwiGLU and ordered combine (spec dsv4.md 7.2 - 7.4).
+// Expert feed-forward with clamped SwiGLU and ordered combine (docs/spec/dsv4.md 7.2 - 7.4).
 //
 //   g = w1 x, u = w3 x                                  kOfficial: both rounded to bf16
 //   u = clamp(u, -limit, limit), g = min(g, limit)

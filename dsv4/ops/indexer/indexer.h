@@ -1,4 +1,4 @@
-// Lightning indexer: selects the compressed entries that a query attends to (spec dsv4.md 6).
+// Lightning indexer: selects the compressed entries that a query attends to (docs/spec/dsv4.md 6).
 //
 //   score[t, s] = sum_h relu(q[t, h] . key[s]) * (weight[t, h] * weight_scale)
 //                                                                  s < visible[t], otherwise -inf

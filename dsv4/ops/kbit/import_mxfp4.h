@@ -1,5 +1,5 @@
 // import_mxfp4: converts an MXFP4 matrix to k-bit weights of 4 bits with the e2m1 codebook. All
-// values are equal, sign of zero included (spec lowbit.md 7.1).
+// values are equal, sign of zero included (docs/spec/lowbit.md 7.1).
 //
 //   e2m1(c) * 2^(b - 127)  =  (e2m1(c) / 8) * 2^(b - 124 - s) * 2^s         s = log2(tensor_scale)
 //

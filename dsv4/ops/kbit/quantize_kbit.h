@@ -4,9 +4,10 @@
 //   z     = x / tensor_scale                              exact: tensor_scale is a power of two
 //   value = codebook[code] * e4m4(scale) * tensor_scale   the decoded value
 //
-// kReference, the format's reference to the bit (spec lowbit.md 1.2): a = max |z| of the block in
-// f32, t = z / max(a, 1e-8), the code whose value is nearest to t in f32, ties to the lower index;
-// scale byte f32_to_e4m4(a). A block of zeros has scale 0 and the last code below the middle.
+// kReference, the format's reference to the bit (docs/spec/lowbit.md 1.2): a = max |z| of the block
+// in f32, t = z / max(a, 1e-8), the code whose value is nearest to t in f32, ties to the lower
+// index; scale byte f32_to_e4m4(a). A block of zeros has scale 0 and the last code below the
+// middle.
 //
 // kSearched, the same format with a better scale byte: the byte that minimizes
 // sum_i importance_i (value_i - z_i)^2 among the candidates (quantize_kbit_kernel.h lists them; the

@@ -9,7 +9,7 @@
 namespace dsv4 {
 namespace {
 
-// Spec 1.2, "encode of v > 0", in doubles: the logarithm is exact.
+// docs/spec/lowbit.md 1.2, "encode of v > 0", in doubles: the logarithm is exact.
 int encode_scale(double v) {
   if (v <= 0) return 0;
   const int u = std::ilogb(v), e = std::clamp(u + 11, 0, 15);

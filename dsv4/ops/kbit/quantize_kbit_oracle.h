@@ -1,5 +1,5 @@
-// Oracles of quantize_kbit.h: the reference of spec lowbit.md 1.2, block by block, and the error of
-// every scale byte in fp64. Linked by tests and benchmarks only.
+// Oracles of quantize_kbit.h: the reference of docs/spec/lowbit.md 1.2, block by block, and the
+// error of every scale byte in fp64. Linked by tests and benchmarks only.
 
 #pragma once
 

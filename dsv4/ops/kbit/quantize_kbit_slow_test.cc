@@ -1,4 +1,4 @@
-// Quality: SQNR of quantize_kbit on random weights against the table of spec lowbit.md 7.1.
+// Quality: SQNR of quantize_kbit on random weights against the table of docs/spec/lowbit.md 7.1.
 //
 // The table's "searched byte" column is the best of the 10 bytes below the reference's to the 4
 // above it; a test below confirms it with the oracle. Our search has more candidates and is up to

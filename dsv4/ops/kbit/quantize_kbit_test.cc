@@ -142,7 +142,7 @@ TEST(QuantizeKbit, TakesStridedRows) {
   }
 }
 
-// Spec 1.6, through the public op.
+// docs/spec/lowbit.md 1.6, through the public op.
 TEST(QuantizeKbit, GoldenPlanes) {
   constexpr uint32_t kWant[] = {0xAAAAAAAA, 0xCCCCCCCC, 0xF0F0F0F0, 0xFF00FF00, 0xFFFF0000};
   for (const ScaleChoice choice : {ScaleChoice::kReference, ScaleChoice::kSearched}) {

@@ -1,4 +1,4 @@
-// Writes cache rows: attention entries and indexer keys (spec dsv4.md 4.1 step 7, 5.4, 12).
+// Writes cache rows: attention entries and indexer keys (docs/spec/dsv4.md 4.1 step 7, 5.4, 12).
 //
 // Writing to a packed pool quantizes (S8 over groups of 64 nope dims; S4 over groups of 32 index
 // dims); this is the only official rounding point. A plain pool stores f32. Attention reads V3.2

@@ -1,5 +1,5 @@
-// S8 and S4 from the formulas of spec 0.4, by search in the table of representable values; it
-// shares no code with the packers of formats/.
+// S8 and S4 from the formulas of docs/spec/dsv4.md 0.4, by search in the table of representable
+// values; it shares no code with the packers of formats/.
 
 #include "dsv4/ops/kv_insert/kv_insert_oracle.h"
 

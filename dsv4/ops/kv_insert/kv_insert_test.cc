@@ -194,7 +194,8 @@ TEST(KvInsert, PadByteOfThePackedEntryIsZero) {
   EXPECT_EQ(pool.pages.data[pool.layout.scale_offset(2, 1) + 7], std::byte{0});
 }
 
-// Spec B.3: in a group with the largest value 3.0, 3.0 is exact and bf16(0.1) becomes 0.1015625.
+// docs/spec/dsv4.md B.3: in a group with the largest value 3.0, 3.0 is exact and bf16(0.1) becomes
+// 0.1015625.
 TEST(KvInsert, SpecVectorOfS8) {
   Arena arena;
   const KvPool pool = kv_pool(arena, {}, 1, 2, true);

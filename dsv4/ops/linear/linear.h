@@ -1,4 +1,4 @@
-// Linear layer over a weight in any stored format (spec dsv4.md 7.5, formats/weight.h).
+// Linear layer over a weight in any stored format (docs/spec/dsv4.md 7.5, formats/weight.h).
 //
 //   out[t, n] = sum_k x[t, k] * w[n, k]
 //

@@ -1,4 +1,4 @@
-// Manifold-constrained hyper-connections: m parallel residual streams (spec dsv4.md 8).
+// Manifold-constrained hyper-connections: m parallel residual streams (docs/spec/dsv4.md 8).
 //
 //   rho    = rsqrt(mean(X_t^2) + norm_eps)      over all m * d values of a token
 //   mix_i  = (flatten(X_t) . fn_i) * rho        i: pre [m] | post [m] | comb [m, m], row-major
@@ -36,7 +36,7 @@ struct HcPreArgs {
 
 struct HcPostArgs {
   ConstTensorView y;     // [t, d] f32|bf16; rounded to the streams' dtype first: with bf16 streams,
-                         // an f32 y (the experts' sum, spec 7.4) is rounded to bf16
+                         // an f32 y (the experts' sum, docs/spec/dsv4.md 7.4) is rounded to bf16
   ConstTensorView post;  // [t, m] f32
   ConstTensorView comb;  // [t, m, m] f32
   TensorView streams;    // X [t, m, d] f32|bf16, updated in place

@@ -119,7 +119,7 @@ void normalize(float* b, int64_t m, int64_t outer, int64_t inner, float eps) {
   }
 }
 
-// Spec 8.2. b: [m, m]
+// docs/spec/dsv4.md 8.2. b: [m, m]
 void sinkhorn(float* b, int64_t m, int iters, float eps) {
   for (int64_t j = 0; j < m; ++j) {
     float* row = b + j * m;

@@ -199,8 +199,8 @@ __device__ float reciprocal(float x) {
   return __fdividef(1.f, x);
 }
 
-// Spec 8.2 by kMax lanes, each with a row of b in registers; elements beyond m are zero and stay
-// zero.
+// docs/spec/dsv4.md 8.2 by kMax lanes, each with a row of b in registers; elements beyond m are
+// zero and stay zero.
 template <int kMax>
 __device__ void sinkhorn(float (&b)[kMax], int row, int m, int iters, float eps) {
   const auto row_step = [&](float extra) {

@@ -52,7 +52,7 @@ void append_mixed(const Vector& x, const Vector& mix, const ConstTensorView& sca
   }
 }
 
-// Spec 8.2 on b[j][k].
+// docs/spec/dsv4.md 8.2 on b[j][k].
 void sinkhorn(std::vector<Vector>& b, int iters, double eps) {
   const size_t m = b.size();
   const auto rows = [&](double extra) {

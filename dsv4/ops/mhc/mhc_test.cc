@@ -121,8 +121,8 @@ TEST(Mhc, AgreesWithOracle) {
   }
 }
 
-// Spec B.2. One stream value is not zero, so mix_i = fn_i0 * x * rho with x * rho = sqrt(m * d):
-// fn contains the mixes of the spec divided by it. norm_eps is 0 to keep rho exact.
+// docs/spec/dsv4.md B.2. One stream value is not zero, so mix_i = fn_i0 * x * rho with x * rho =
+// sqrt(m * d): fn contains the mixes of the spec divided by it. norm_eps is 0 to keep rho exact.
 struct SpecVector {
   Arena arena;
   HcPreArgs args;
@@ -179,7 +179,8 @@ TEST(HcHead, SpecVectorOfPre) {
   for (int j = 0; j < 4; ++j) EXPECT_NEAR(out.as<float>()[j], pre[j], 1e-6);
 }
 
-// The sum runs over the first index of comb (spec B.2): with unit streams, X'_0 shows column 0.
+// The sum runs over the first index of comb (docs/spec/dsv4.md B.2): with unit streams, X'_0 shows
+// column 0.
 TEST(HcPost, SumsOverTheFirstIndex) {
   const SpecVector spec;
   Arena arena;

@@ -1,4 +1,4 @@
-// RMS normalization, two forms (spec dsv4.md 0.4).
+// RMS normalization, two forms (docs/spec/dsv4.md 0.4).
 //
 //   rms_norm:   y = g * (x * rsqrt(mean(x^2) + eps)); f32 inside, one rounding at the store
 //   head_norm:  the same without weight over each head of q; kOfficial rounds every step to bf16:

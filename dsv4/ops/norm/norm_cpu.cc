@@ -11,7 +11,7 @@
 namespace dsv4 {
 namespace {
 
-// One head of q, every step in bf16 (RMS0_bf16 of spec 0.4). x: [d], in place
+// One head of q, every step in bf16 (RMS0_bf16 of docs/spec/dsv4.md 0.4). x: [d], in place
 void stepped_norm(float* x, int64_t d, float eps) {
   float sum = 0;
   for (int64_t i = 0; i < d; ++i) sum += round_to_bf16(x[i] * x[i]);

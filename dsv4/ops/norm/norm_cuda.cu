@@ -27,7 +27,7 @@ __device__ float bf16_step(float x) {
   return round_to_bf16(x);
 }
 
-// kStepped: every step in bf16 (RMS0_bf16 of spec 0.4).
+// kStepped: every step in bf16 (RMS0_bf16 of docs/spec/dsv4.md 0.4).
 template <bool kStepped, class X, class Out>
 __global__ void head_norm_kernel(const X* x, int64_t x_stride, Out* out, int64_t out_stride, int d,
                                  float eps) {

@@ -1,4 +1,4 @@
-// Activation quantizers and the Hadamard transform (spec dsv4.md 0.4).
+// Activation quantizers and the Hadamard transform (docs/spec/dsv4.md 0.4).
 //
 //   quantize_q8:  x -> e4m3 codes + one UE8M0 scale per group of the last axis
 //   fake_quant:   x -> Q8 or Q4, then back to values (S8, S4); in Q8 the last group may be short

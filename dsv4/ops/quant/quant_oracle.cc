@@ -1,5 +1,5 @@
-// The definitions of spec 0.4 on real numbers: codes are the nearest values on the grid, scales are
-// found by comparing powers of two. No bit manipulation of formats/ is shared.
+// The definitions of docs/spec/dsv4.md 0.4 on real numbers: codes are the nearest values on the
+// grid, scales are found by comparing powers of two. No bit manipulation of formats/ is shared.
 
 #include "dsv4/ops/quant/quant_oracle.h"
 

@@ -1,4 +1,4 @@
-// Rotary position embedding of the last 2 * num_pairs dims, adjacent pairs (spec dsv4.md 4.2).
+// Rotary position embedding of the last 2 * num_pairs dims, adjacent pairs (docs/spec/dsv4.md 4.2).
 //
 //   phi = fl32(position * f_i);  (a, b) <- (a cos phi - b sin phi, a sin phi + b cos phi)
 //   inverse: -sin. f32 inside with full-accuracy cos and sin (positions reach 1e6), one rounding.

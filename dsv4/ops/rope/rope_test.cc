@@ -12,7 +12,7 @@ namespace {
 
 using test::Arena;
 
-// Spec B.1: base 160000 with YaRN.
+// docs/spec/dsv4.md B.1: base 160000 with YaRN.
 constexpr double kYarnTable[32] = {
     1.000000000e+00, 6.876560450e-01, 4.728707969e-01, 3.251724541e-01, 2.236067951e-01,
     1.537645608e-01, 1.057371274e-01, 7.271077484e-02, 5.000000075e-02, 3.438280150e-02,

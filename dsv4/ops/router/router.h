@@ -1,4 +1,4 @@
-// MoE router: scores, selection, weights (spec dsv4.md 7.1).
+// MoE router: scores, selection, weights (docs/spec/dsv4.md 7.1).
 //
 //   s = sqrt(softplus(logits));  softplus(v) = ln(1 + e^v), v itself for v > 20
 //   learned: experts = top-k of s + bias, ties to the lowest expert id

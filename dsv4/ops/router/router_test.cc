@@ -79,7 +79,8 @@ TEST(Router, HashAgreesWithOracle) {
   }
 }
 
-// Spec B.6: equal logits tie to the lowest ids; six equal scores have weights of 0.25 on Flash.
+// docs/spec/dsv4.md B.6: equal logits tie to the lowest ids; six equal scores have weights of 0.25
+// on Flash.
 TEST(Router, EqualScores) {
   Arena arena;
   const TensorView logits = arena.input(DType::kF32, {1, 16});

@@ -1,5 +1,5 @@
-// Sparse multi-query attention over cache rows, with a sink (spec dsv4.md 4.4, 4.5; the contract of
-// paged decode and of prefill is that of spec attention-kernels.md 1.2).
+// Sparse multi-query attention over cache rows, with a sink (docs/spec/dsv4.md 4.4, 4.5; the
+// contract of paged decode and of prefill is that of docs/spec/attention-kernels.md 1.2).
 //
 //   z_j = scale * (q_h . k_j),  m = max_j z_j
 //   out_h = sum_j exp(z_j - m) v_j / (sum_j exp(z_j - m) + exp(sink_h - m))

@@ -77,7 +77,8 @@ void add(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layo
       [=] { return std::make_shared<SparseMlaCase>(t, h, window, compressed, layout); });
 }
 
-// --- the peer's decode and prefill shapes (spec attention-kernels.md 1.7, 1.8) ------------------
+// --- the peer's decode and prefill shapes (docs/spec/attention-kernels.md 1.7, 1.8)
+// ------------------
 
 constexpr int64_t kRequests = 128;  // that a pool has room for
 

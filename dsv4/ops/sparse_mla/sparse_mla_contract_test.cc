@@ -149,7 +149,7 @@ TEST(SparseMlaContract, ListsShareOneSoftmax) {
   EXPECT_TRUE(std::equal(one.out.data, one.out.data + one.out.bytes(), two.out.data));
 }
 
-// Spec B.4: z = (1, 2), sink 0.5; keys are unit vectors, so the output is P / sum.
+// docs/spec/dsv4.md B.4: z = (1, 2), sink 0.5; keys are unit vectors, so the output is P / sum.
 struct TwoKeys {
   Arena arena;
   SparseMlaArgs args;

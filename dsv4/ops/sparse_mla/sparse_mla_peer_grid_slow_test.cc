@@ -1,4 +1,4 @@
-// The correctness grid of the peer's own tests (spec attention-kernels.md 1.8), sparse
+// The correctness grid of the peer's own tests (docs/spec/attention-kernels.md 1.8), sparse
 // decode and sparse prefill, with its data (peer_scene_test.h) and its tolerances, for every device
 // implementation; then head counts and page sizes that the peer does not support. Without a GPU a
 // few of the small cases run on the CPU implementation.
