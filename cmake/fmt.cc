@@ -1,5 +1,6 @@
-// The fmt library as one static unit of our own. Debian's libfmt-dev carries the sources as a header but only a shared
-// library, and header-only fmt costs every file that throws an Error about three seconds of compile time.
+// The fmt library as one static unit of our own. Debian's libfmt-dev carries the sources as a
+// header but only a shared library, and header-only fmt costs every file that throws an Error about
+// three seconds of compile time.
 //
 // The instantiations are those that fmt declares as extern in format.h.
 
