@@ -1,11 +1,13 @@
 // dsv4 inspect MODEL|ops|env|device: shows the contents of a checkpoint, the implementations of
-// ops, the environment variables or the GPUs.
+// ops, the environment variables or the GPUs. dsv4 inspect prompt|completion MODEL: shows the chat
+// encoding.
 
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/inspect_chat.h"
 #include "apps/inspect_device.h"
 #include "apps/inspect_model.h"
 
@@ -51,21 +53,53 @@ void inspect_env(bool json) {
   if (json) fmt::print("{}\n", Json{{"env", list}}.dump());
 }
 
+// Of `inspect prompt`.
+void add_chat_options(CLI::App& command, InspectChatOptions& options) {
+  command.add_option("--effort-profile", options.effort_profile, "texts of reasoning efforts")
+      ->check(CLI::IsMember({"auto", "official", "preview"}))
+      ->option_text("auto|official|preview");
+  command.add_option("--thinking", options.thinking, "where a request does not say")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->option_text("auto|on|off");
+  command.add_flag("--lenient-tools", options.lenient_tools,
+                   "accept tool results that match no call");
+  command.add_flag("--require-reasoning", options.require_reasoning,
+                   "refuse a history whose reasoning is missing");
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("inspect", "Show a model, the op table, the environment or the GPUs");
-  command->footer("Example: dsv4 inspect demo    dsv4 inspect ops --json");
+  command->footer(
+      "Example: dsv4 inspect demo    dsv4 inspect ops --json\n"
+      "         echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | "
+      "dsv4 inspect prompt demo");
   struct Options {
     std::string what;
     bool json = false;
+    InspectChatOptions chat;
   };
   auto options = std::make_shared<Options>();
-  command->add_option("what", options->what, "model folder, demo, ops, env or device")->required();
+  command
+      ->add_option("what", options->what,
+                   "model folder, demo, ops, env or device; prompt or completion of a model")
+      ->required();
+  command->add_option("model", options->chat.model,
+                      "of prompt and completion: a folder with tokenizer.json, or demo");
   command->add_flag("--json", options->json, "print one JSON object");
+  add_chat_options(*command, options->chat);
   command->callback([options, &action] {
     action = [options] {
+      const bool prompt = options->what == "prompt", completion = options->what == "completion";
+      if (prompt || completion) {
+        if (options->chat.model.empty())
+          fail(ErrorCode::kBadInput, "inspect {} needs a model folder, or demo", options->what);
+        return prompt ? inspect_prompt(options->chat) : inspect_completion(options->chat);
+      }
+      if (!options->chat.model.empty())
+        fail(ErrorCode::kBadInput, "inspect {} takes no second word", options->what);
       if (options->what == "ops") return inspect_ops(options->json);
       if (options->what == "env") return inspect_env(options->json);
       if (options->what == "device") return inspect_device(options->json);

@@ -1,0 +1,40 @@
+// Text to ids without the added vocabulary: `<think>` typed by a client stays seven characters.
+//
+//   text -> pieces (pre_tokenizer.h) -> byte-pair merges (bpe.h) -> ids
+//
+// For text in which no added token is spelled the ids are those of Tokenizer::encode(). Text need
+// not be valid UTF-8: a byte that is in no valid sequence becomes the token of that byte.
+// Constant after construction; encode() may be called from many threads.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "dsv4/text/bpe.h"
+#include "dsv4/text/pre_tokenizer.h"
+#include "dsv4/text/tokenizer_json.h"
+
+namespace dsv4 {
+
+class TextEncoder {
+ public:
+  static TextEncoder load(const std::string& path);  // of tokenizer.json
+  explicit TextEncoder(TokenizerFile file);
+
+  // Appends the ids of `text` (shorter than 2^31 bytes).
+  void encode(std::string_view text, std::vector<int32_t>& ids) const;
+
+ private:
+  std::array<int32_t, 256> byte_ids_;
+  PreTokenizer pre_tokenizer_;
+  Bpe bpe_;
+  // With ignore_merges: pieces that are tokens, bytes -> id.
+  std::unordered_map<std::string, int32_t> whole_pieces_;
+};
+
+}  // namespace dsv4
