@@ -1,5 +1,6 @@
 #include "dsv4/ops/inspect.h"
 
+#include "dsv4/ops/block_sparse_attention/block_sparse_attention.h"
 #include "dsv4/ops/compressor/compressor.h"
 #include "dsv4/ops/dequantize/dequantize.h"
 #include "dsv4/ops/embed/embed.h"
@@ -48,6 +49,7 @@ std::vector<OpImpl> all_op_impls() {
   add(router);
   add(experts);
   add(sample);
+  add(block_sparse_attention);
   return impls;
 }
 
