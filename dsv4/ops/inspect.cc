@@ -17,6 +17,7 @@
 #include "dsv4/ops/router/router.h"
 #include "dsv4/ops/sample/sample.h"
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/xattn_scores/xattn_scores.h"
 
 namespace dsv4 {
 
@@ -50,6 +51,7 @@ std::vector<OpImpl> all_op_impls() {
   add(experts);
   add(sample);
   add(block_sparse_attention);
+  add(xattn_scores);
   return impls;
 }
 
