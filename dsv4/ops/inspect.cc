@@ -18,6 +18,7 @@
 #include "dsv4/ops/sample/sample.h"
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
 #include "dsv4/ops/xattn_scores/xattn_scores.h"
+#include "dsv4/ops/xattn_select/xattn_select.h"
 
 namespace dsv4 {
 
@@ -52,6 +53,7 @@ std::vector<OpImpl> all_op_impls() {
   add(sample);
   add(block_sparse_attention);
   add(xattn_scores);
+  add(xattn_select);
   return impls;
 }
 
