@@ -17,6 +17,7 @@
 #include "dsv4/ops/router/router.h"
 #include "dsv4/ops/sample/sample.h"
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/xattn_prefill/xattn_prefill.h"
 #include "dsv4/ops/xattn_scores/xattn_scores.h"
 #include "dsv4/ops/xattn_select/xattn_select.h"
 
@@ -54,6 +55,7 @@ std::vector<OpImpl> all_op_impls() {
   add(block_sparse_attention);
   add(xattn_scores);
   add(xattn_select);
+  add(xattn_prefill);
   return impls;
 }
 
