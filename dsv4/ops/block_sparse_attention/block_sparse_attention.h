@@ -20,7 +20,9 @@
 
 namespace dsv4 {
 
-// The key blocks of every query block. Rows past the last query block of a sequence have count 0.
+// The key blocks of every query block, with room for those of every sequence; device
+// implementations cannot check that, nor counts and indices. Rows past the last query block of a
+// sequence have count 0.
 template <class View>
 struct BlockLists {
   View counts;   // [b, h_q, q_blocks] I32

@@ -50,15 +50,14 @@ const bool kRegistered = [] {
   for (const int64_t n : {2048, 32768}) {
     if (n > 2048 && !bench::full_size()) continue;
     for (const double density : {0.1, 0.25, 1.0}) {
-      // The cost is that of the dense call: rates divide by the density.
+      // The cost is that of the dense call: divide rates by the density.
       bench::register_impls(fmt::format("block_sparse_attention/{}/{}", n, density),
                             block_sparse_attention,
                             [=] { return std::make_shared<AttentionCase>(n, density); });
-    });
+    }
   }
-} return true;
-}
-();
+  return true;
+}();
 
 }  // namespace
 }  // namespace dsv4

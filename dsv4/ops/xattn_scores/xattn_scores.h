@@ -31,7 +31,8 @@ struct XattnScoresArgs {
   int64_t block = 128;         // positions of a block: 64 or 128
   int64_t stride = 8;          // S: a power of two, at most block
   float scale = 0.f;           // > 0; usually 1 / sqrt(d)
-  // [b, h_q, q_blocks, k_blocks] f32, contiguous; every element is written, 0 where a block is not
+  // [b, h_q, q_blocks, k_blocks] f32, contiguous, with room for the blocks of every sequence
+  // (device implementations cannot check that); every element is written, 0 where a block is not
   // visible or no sequence has such a block.
   TensorView sums;
 };
