@@ -1,5 +1,6 @@
 #include "dsv4/ops/inspect.h"
 
+#include "dsv4/ops/block_sparse_attention/block_sparse_attention.h"
 #include "dsv4/ops/compressor/compressor.h"
 #include "dsv4/ops/dequantize/dequantize.h"
 #include "dsv4/ops/embed/embed.h"
@@ -16,6 +17,9 @@
 #include "dsv4/ops/router/router.h"
 #include "dsv4/ops/sample/sample.h"
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/xattn_prefill/xattn_prefill.h"
+#include "dsv4/ops/xattn_scores/xattn_scores.h"
+#include "dsv4/ops/xattn_select/xattn_select.h"
 
 namespace dsv4 {
 
@@ -48,6 +52,10 @@ std::vector<OpImpl> all_op_impls() {
   add(router);
   add(experts);
   add(sample);
+  add(block_sparse_attention);
+  add(xattn_scores);
+  add(xattn_select);
+  add(xattn_prefill);
   return impls;
 }
 

@@ -19,6 +19,7 @@ void sync_warp();
 
 // CTAs and clusters. barrier: whether `yes` is true in any of its threads.
 bool barrier(int id, int threads, bool yes);
+void barrier_arrive(int id, int threads);  // does not wait
 bool barrier_of_all(bool yes);
 void cluster_arrive();
 void cluster_wait();

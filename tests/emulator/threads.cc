@@ -23,7 +23,8 @@ int arrivals(const Thread& thread) {
   return thread.index % kWarpLanes == 0 ? 1 + kWarpLanes - warp_of(thread).size : 1;
 }
 
-bool arrive(Barrier& at, int threads, bool yes) {
+// Counts this warp's threads; true: the barrier is complete, and those that wait for it go on.
+bool count(Barrier& at, int threads, bool yes) {
   Machine& all = machine();
   all.pause();
   if (at.arrived > 0 && at.expected != threads)
@@ -32,13 +33,16 @@ bool arrive(Barrier& at, int threads, bool yes) {
   at.any |= yes;
   release(all.self(), key(at));
   at.arrived += arrivals(all.self());
-  if (at.arrived < threads) {
-    all.wait({.kind = Wait::kBarrier, .where = &at});
-  } else {
-    at.arrived = 0;
-    all.self().answer = std::exchange(at.any, false);
-    all.wake(&at, 0, all.self().answer);
-  }
+  if (at.arrived < threads) return false;
+  at.arrived = 0;
+  all.self().answer = std::exchange(at.any, false);
+  all.wake(&at, 0, all.self().answer);
+  return true;
+}
+
+bool arrive(Barrier& at, int threads, bool yes) {
+  Machine& all = machine();
+  if (!count(at, threads, yes)) all.wait({.kind = Wait::kBarrier, .where = &at});
   acquire(all.self(), key(at));
   return all.self().answer;
 }
@@ -95,14 +99,26 @@ void sync_warp() {
   together("__syncwarp", mine, [](const auto&) { share_knowledge(machine().warp()); });
 }
 
-bool barrier(int id, int threads, bool yes) {
-  const Instruction instruction;
+namespace {
+
+Barrier& named_barrier(int id, int threads) {
   Cta& cta = machine().cta();
   const auto most = static_cast<int>(cta.warps.size()) * kWarpLanes;
   if (id < 0 || id >= static_cast<int>(cta.barriers.size()) || threads % kWarpLanes != 0 ||
       threads <= 0 || threads > most)
     kernel_error("is at barrier {} of {} threads", id, threads);
-  return arrive(cta.barriers[static_cast<size_t>(id)], threads, yes);
+  return cta.barriers[static_cast<size_t>(id)];
+}
+
+}  // namespace
+
+bool barrier(int id, int threads, bool yes) {
+  const Instruction instruction;
+  return arrive(named_barrier(id, threads), threads, yes);
+}
+void barrier_arrive(int id, int threads) {
+  const Instruction instruction;
+  count(named_barrier(id, threads), threads, false);
 }
 bool barrier_of_all(bool yes) {
   const Instruction instruction;

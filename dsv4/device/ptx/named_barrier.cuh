@@ -10,7 +10,11 @@ namespace dsv4::ptx {
 __device__ inline void barrier_sync(int id, int threads) {
   asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// The same; returns whether `predicate` is true in any of the threads.
+// Counts the threads as arrived, without waiting.
+__device__ inline void barrier_arrive(int id, int threads) {
+  asm volatile("barrier.cta.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// barrier_sync(), and returns whether `predicate` is true in any of the threads.
 __device__ inline bool barrier_red_or(int id, int threads, bool predicate) {
   uint32_t any = 0;
   asm volatile(
