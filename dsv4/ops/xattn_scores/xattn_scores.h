@@ -14,7 +14,7 @@
 // to bf16 (spec 2.2: 4e-3 of difference).
 //
 // Groups and blocks are aligned to positions, so sums of whole blocks do not depend on how a prompt
-// is chunked. Source: xattention spec 1.2, 1.3, 1.4; differences from upstream: 2.3.
+// is chunked. Source: docs/spec/xattention.md 1.2, 1.3, 1.4; differences from upstream: 2.3.
 
 #pragma once
 

@@ -14,8 +14,8 @@
 // max_blocks are listed; kept blocks always are. Rows of prompts below min_length, and rows with a
 // query among the last dense_tail tokens of the prompt, list every block they see.
 //
-// Source: xattention spec 1.5, the rule of every chunk but the first, for all rows; ties and the
-// first chunk's additional block (1.7, 1) are where upstream differs.
+// Source: docs/spec/xattention.md 1.5, the rule of every chunk but the first, for all rows; ties
+// and the first chunk's additional block (1.7, 1) are where upstream differs.
 
 #pragma once
 

@@ -21,7 +21,7 @@ class Consumer {
   __device__ Consumer(const Params& params, Shared& shared, int cta)
       : params_(params),
         shared_(shared),
-        // The shuffle tells the compiler that all threads of a warp agree.
+        // The shuffle shows the compiler that all threads of a warp agree.
         group_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup - 1, 0)),
         thread_(static_cast<int>(threadIdx.x) % kGroup),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
