@@ -125,7 +125,7 @@ for step in "${steps[@]}"; do
       # Excluded: tests that take many minutes there and reach no other kernel (long lists, whole vocabularies, the
       # largest products), and the cuBLASLt implementations: racecheck reports hazards inside the library's own FP8 kernel.
       [ -n "$kernels" ] ||
-        export GTEST_FILTER='-*ManyQueriesAndLongLists*:*NothingBehindALength*:*PartsThatSomebody*:Sample.AgreesWithOracle:Sample.Counts*:Experts.AlignedShapes*'
+        export GTEST_FILTER='-*ManyQueriesAndLongLists*:*IgnoresIndicesPastTopkLength*:Sample.AgreesWithOracle:Sample.Counts*:Experts.AlignedShapes*'
       mapfile -t programs < <(op_programs 'cublaslt|peer_grid')
       sanitize racecheck "${programs[@]}"
       unset GTEST_FILTER

@@ -11,7 +11,7 @@
 // A query that sees no key gives out = 0 and lse = -inf. Listed blocks that no query of the row
 // sees are ignored; the values of keys past the end of a sequence are never used, even NaN.
 //
-// Source: xattention spec 1.6 and 4.1; Block-Sparse-Attention for what a mask means.
+// Source: docs/spec/xattention.md 1.6 and 4.1; Block-Sparse-Attention for what a mask means.
 
 #pragma once
 

@@ -11,7 +11,7 @@
 // r runs over the groups with a query; c over the groups with a key, up to c = r when causal: the
 // diagonal tile counts as a whole. A query block thus has as much mass as it has groups that see a
 // key: block / S at most. Nothing is rounded between the f32 steps; upstream rounds scores and sums
-// to bf16 (spec 2.2: 4e-3 of difference).
+// to bf16 (docs/spec/xattention.md 2.2: 4e-3 of difference).
 //
 // Groups and blocks are aligned to positions, so sums of whole blocks do not depend on how a prompt
 // is chunked. Source: docs/spec/xattention.md 1.2, 1.3, 1.4; differences from upstream: 2.3.

@@ -31,7 +31,7 @@ class Consumer {
   __device__ Consumer(const Params& params, Shared<C>& shared)
       : params_(params),
         shared_(shared),
-        // The shuffle tells the compiler that all threads of a warp agree.
+        // The shuffle shows the compiler that all threads of a warp agree.
         group_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroup - 1, 0)),
         warp_(static_cast<int>(threadIdx.x) % kGroup / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp),
