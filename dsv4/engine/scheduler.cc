@@ -34,6 +34,7 @@ class Planner {
       preempt_newest();
       prefill();
     }
+    // A request is not admitted in the step that preempts it: its old pages go back only after it.
     if (plan_.num_running >= state_.num_running) admit();
     if (plan_.chunks.empty() && !state_.requests.empty())
       fail(ErrorCode::kResource, "a sequence of {} tokens alone does not fit the cache",

@@ -167,6 +167,19 @@ TEST(Scheduler, AdmitsInOrderOfArrivalWhenPagesSuffice) {
   EXPECT_EQ(simulation.finished(), (std::vector<size_t>{0}));
 }
 
+// The second would fit now, but the first is expected to grow into the pages that are free.
+TEST(Scheduler, KeepsPagesForWhatRuns) {
+  Simulation simulation(groups_for(2, 128, 64),
+                        {.max_batch_tokens = 64, .max_sequences = 2, .lookahead = 64});
+  simulation.submit(40, 60);
+  simulation.step();
+  simulation.submit(60, 4);
+  EXPECT_EQ(simulation.step().num_running, 1u);
+  while (simulation.finished().empty()) simulation.step();
+  EXPECT_EQ(simulation.preemptions(), 0);
+  EXPECT_EQ(simulation.step().num_running, 1u);
+}
+
 TEST(Scheduler, PreemptsTheNewestWhenPagesRunOut) {
   Simulation simulation(groups_for(3, 128, 64),
                         {.max_batch_tokens = 64, .max_sequences = 3, .lookahead = 4});
