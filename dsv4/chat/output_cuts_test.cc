@@ -200,7 +200,8 @@ ChatTurn random_turn(Rng& rng) {
   };
   ChatTurn turn{.kind = ChatTurn::Kind::kAssistant, .text = plain(true), .reasoning = plain(true)};
   for (int64_t n = rng.below(3); n > 0; --n) {
-    ToolCall call{.name = "f" + key()};
+    const std::string name = key();
+    ToolCall call{.name = "f" + name};
     nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
     for (int64_t k = rng.below(4); k > 0; --k) arguments[key()] = test::random_value(rng);
     call.arguments = parse_json(arguments.dump(), "test");

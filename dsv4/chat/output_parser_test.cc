@@ -147,7 +147,8 @@ TEST(OutputParser, CallsWithoutParametersMayHaveAJsonBody) {
   EXPECT_EQ(arguments(""), "{}");
   EXPECT_EQ(arguments("\n{\"a\": 1}\n"), "{\"a\": 1}");
   EXPECT_EQ(arguments("[1]"), "{}");
-  EXPECT_EQ(arguments("x" + parameter("name=\"a\" string=\"true\"", "y") + "{}"), "{\"a\": \"y\"}");
+  const std::string one = parameter("name=\"a\" string=\"true\"", "y");
+  EXPECT_EQ(arguments("x" + one + "{}"), "{\"a\": \"y\"}");
 }
 
 TEST(OutputParser, AWholeObjectInOneParameterIsUnwrapped) {
