@@ -51,10 +51,12 @@ void each_line(std::string_view text, const Visit& visit) {
   }
 }
 
-template <class Names>
-std::string list_of(const Names& names) {
+std::string sorted_list(std::span<const std::string_view> names) {
+  std::vector<std::string_view> sorted(names.begin(), names.end());
+  std::sort(sorted.begin(), sorted.end());
   std::string text;
-  for (const auto& entry : names) text += fmt::format("{}{}", text.empty() ? "" : ", ", entry);
+  for (const std::string_view name : sorted)
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
   return text;
 }
 
@@ -86,7 +88,7 @@ void parse_pattern(std::string_view word, const std::string& where, Rule* rule) 
   if (at == all.end())
     bad_word(where, word,
              all.empty() ? std::string(head)
-                         : fmt::format("{} with or without .{{{}}}", head, list_of(all)));
+                         : fmt::format("{} with or without .{{{}}}", head, sorted_list(all)));
   rule->leaf = *at;
 }
 
