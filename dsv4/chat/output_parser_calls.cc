@@ -136,7 +136,7 @@ void OutputParser::in_attributes(Symbol symbol) {
   if (quote_ == 0 && symbol == '>') return begin_value();
   if (quote_ != 0) {
     if (symbol == quote_) quote_ = 0;
-  } else if (symbol == '"' || (symbol == '\'' && trim_tag(word_).ends_with('='))) {
+  } else if ((symbol == '"' || symbol == '\'') && trim_tag(word_).ends_with('=')) {
     quote_ = static_cast<char>(symbol);
   }
   word_ += spelled(symbol);

@@ -50,35 +50,35 @@ inline const MarkerIds& marker_ids() {
   return ids;
 }
 
-// {NAME} for every marker but the three that tags and reasoning are made of; those stay readable:
-// ◆ for DSML, {THINK} and {/THINK}.
-inline std::string notation(const Prompt& prompt) {
+// {NAME} for every marker but DSML, which tags are made of: ◆. Effort texts as {HIGH} and {MAX}.
+inline std::string spelled_out(const Prompt& prompt) {
   static const char* const kNames[kNumMarkers] = {
       "{BOS}",   "{EOS}",      "{USER}",   "{ASST}",  "{THINK}",     "{/THINK}",
       "◆",       "{REMINDER}", "{action}", "{query}", "{authority}", "{domain}",
       "{title}", "{read_url}", "{url}",    "{hole}",  "{begin}",     "{end}"};
   std::string out;
   for (const PromptPiece& piece : prompt.pieces()) {
-    if (piece.marker) {
-      out += kNames[static_cast<size_t>(*piece.marker)];
-      continue;
-    }
-    std::string text = piece.text;
+    std::string text = piece.marker ? kNames[static_cast<size_t>(*piece.marker)] : piece.text;
     for (const auto& [fixed, word] :
          {std::pair{kHighEffortText, "{HIGH}"}, std::pair{kMaxEffortText, "{MAX}"}}) {
       if (const size_t at = text.find(fixed); at != text.npos) text.replace(at, fixed.size(), word);
     }
     out += text;
   }
-  // The tools' head is full of markers.
-  Prompt head;
-  head.add_template(kToolsHead);
-  if (static const std::string spelled = notation(head); spelled.size() < out.size()) {
-    if (const size_t at = out.find(spelled); at != out.npos)
-      out.replace(at, spelled.size(), "{TOOLS}");
-    if (const size_t at = out.find(kToolsTail); at != out.npos)
-      out.replace(at, kToolsTail.size(), "{/TOOLS}");
-  }
+  return out;
+}
+
+// The same with {TOOLS} and {/TOOLS} for what stands around the schemas of tools.
+inline std::string notation(const Prompt& prompt) {
+  static const std::string head = [] {
+    Prompt tools;
+    tools.add_template(kToolsHead);
+    return spelled_out(tools);
+  }();
+  std::string out = spelled_out(prompt);
+  if (const size_t at = out.find(head); at != out.npos) out.replace(at, head.size(), "{TOOLS}");
+  if (const size_t at = out.find(kToolsTail); at != out.npos)
+    out.replace(at, kToolsTail.size(), "{/TOOLS}");
   return out;
 }
 

@@ -113,7 +113,7 @@ TEST(OutputCuts, AllCutsOfShortOutputs) {
 
 TEST(OutputCuts, RandomCutsOfLongOutputs) {
   Rng rng(8);
-  for (int i = 0; i < 4000; ++i) {
+  for (int i = 0; i < 8000; ++i) {
     const std::vector<Event> events = random_output(rng, 60);
     const ParserOptions options = random_options(rng);
     const OutputEnd end = random_end(rng);
