@@ -9,9 +9,9 @@
 
 namespace dsv4::ptx {
 
-// Global to shared memory; the bytes count at `barrier`, which has to expect_tx() them. Fence
-// earlier generic-proxy stores to the destination (fence_proxy_async). The writes take a fraction
-// of the shared memory cycles that those of cp.async take.
+// Global to shared memory; the bytes count at `barrier`, which needs expect_tx() for them. Earlier
+// generic-proxy stores to the destination need fence_proxy_async(). The writes take a fraction of
+// the shared memory cycles that those of cp.async take.
 __device__ inline void cp_async_bulk(uint32_t to, const void* from, uint32_t bytes,
                                      Mbarrier& barrier) {
   asm volatile(

@@ -13,8 +13,8 @@ __device__ inline float ex2_approx_ftz(float x) {
   return y;
 }
 
-// Four e4m3 codes to two pairs of f16 (exact), each multiplied with a pair of f16 scales. low: of
-// the low half of `codes`.
+// Converts four e4m3 codes to two pairs of f16 (exact) and multiplies each with a pair of f16
+// scales. `low` is the result of the low half of `codes`.
 __device__ inline void cvt_e4m3x4_to_f16x2_scaled(uint32_t codes, uint32_t low_scale,
                                                   uint32_t high_scale, uint32_t& low,
                                                   uint32_t& high) {

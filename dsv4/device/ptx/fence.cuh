@@ -5,8 +5,8 @@
 
 namespace dsv4::ptx {
 
-// Orders this thread's generic-proxy accesses to shared memory, and those it has synchronized with,
-// before later async-proxy accesses. It has to stand between the write and the wgmma that reads it
+// Orders generic-proxy accesses to shared memory, by this thread or by threads that it has waited
+// for, before later async-proxy accesses. It must be between the write and the wgmma that reads it
 // (or the bulk copy that overwrites it), in the writing thread or in one that has waited for it.
 __device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

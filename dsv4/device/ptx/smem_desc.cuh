@@ -17,8 +17,8 @@ __device__ constexpr uint64_t make_smem_desc_128B(uint32_t address, uint32_t til
   return kSwizzle128 | kEightRows | uint64_t{tile_stride >> 4} << 16 | (address & 0x3ffff) >> 4;
 }
 
-// The descriptor of an operand `bytes` (a multiple of 16) later. Addresses have 18 bits, so one
-// 32-bit addition does it.
+// The descriptor of an operand that starts `bytes` (a multiple of 16) later. Addresses have 18
+// bits, so a 32-bit addition does not carry into other fields.
 __device__ inline uint64_t advance_desc(uint64_t descriptor, uint32_t bytes) {
   const uint32_t low = static_cast<uint32_t>(descriptor) + (bytes >> 4);
   return (descriptor >> 32 << 32) | low;

@@ -1,4 +1,4 @@
-// Stores of the epilogue: neighboring f32 accumulators to the output type.
+// Stores of an epilogue: two neighboring f32 accumulators, converted to the output type.
 
 #pragma once
 

@@ -1,8 +1,8 @@
-// Position in a ring of kStages buffers that mbarriers guard: stage i is used again every kStages
+// Position in a ring of kStages buffers that mbarriers guard: a stage is used again after kStages
 // uses, and the phase (parity) of its barriers flips each time.
 //
-// A consumer waits for `phase`, starting at 0. A producer starts at 1, which
-// fresh "empty" barriers pass.
+// A consumer waits for `phase`, which starts at 0. A producer starts at 1,
+// for which a wait on a fresh "empty" barrier returns at once.
 
 #pragma once
 
@@ -14,12 +14,12 @@ template <int kStages>
 struct PipelineState {
   int stage = 0, phase = 0;
 
-  // Of a consumer's use number `use`.
+  // The position of a consumer at its use number `use`, counted from 0.
   __device__ static PipelineState of_use(uint32_t use) {
     return {.stage = static_cast<int>(use % kStages), .phase = static_cast<int>(use / kStages % 2)};
   }
 
-  // `ahead` uses from here, 0 <= ahead <= kStages.
+  // The position `ahead` uses later, 0 <= ahead <= kStages.
   __device__ int stage_at(int ahead) const { return stage + ahead - (wraps(ahead) ? kStages : 0); }
   __device__ int phase_at(int ahead) const { return phase ^ (wraps(ahead) ? 1 : 0); }
   __device__ void advance(int uses) {

@@ -1,5 +1,5 @@
-// Work tiles of attention kernels: a query and a group of kTileHeads heads. Heads are fastest, so
-// that CTAs that run together share the query's keys in L2.
+// Work tiles of attention kernels: a query and a group of kTileHeads heads. The groups of a query
+// have consecutive indices, so that CTAs that run together share its keys in L2.
 
 #pragma once
 

@@ -1,21 +1,21 @@
 // Split-KV: the CTAs of a cluster combine their partials of a query through
 // distributed shared memory.
 //
-// Split c has m_c, the row sum s_c and the unnormalized O_c. The CTAs exchange the first two (and a
-// divisor) during the last PV, so that a partial leaves its CTA already scaled and combining is an
-// addition, in split order:
+// Split c has m_c, the row sum s_c and the unnormalized O_c. The CTAs exchange m_c and s_c (and a
+// divisor) during the last PV, so that a partial is scaled before it is sent, and combining is an
+// addition, in split order. With f = output_scale():
 //
 //   out = f s sum_c (O_c 2^(m_c - m) / s)     m = max_c m_c,  s = sum_c s_c 2^(m_c - m)
 //
-// Scaled partials fit f16: each is less than a mean of V, or is divided by the common divisor that
-// makes it fit; rounding costs each 2^-11 of itself, and 2^-25 below 2^-14.
+// Scaled partials fit f16: each is at most a mean of V, or is divided by a common divisor. Rounding
+// each to f16 costs 2^-11 relative, or 2^-25 absolute below 2^-14.
 //
 // Partials are exchanged in the layout of the registers. Fragment u = kDimTiles (head / 8) + t of a
-// thread is four values, two dims each of two heads, 8 bytes. CTA b of the cluster combines
-// fragments fragments_per_cta * b ...
+// thread is four f16 values, two dims each of two heads. CTA b of the cluster combines the
+// fragments_per_cta fragments from fragments_per_cta * b on.
 //
-// With Plan::invariant, a query that has keys in one split only is stored by that split's CTA in
-// f32, as if it had not been split: invalid indices after its last key change no bit.
+// With Plan::invariant, the CTA of a split that alone has keys stores the query from f32 registers,
+// as if it had not been split: invalid indices after its last key change no bit.
 
 #pragma once
 
@@ -49,8 +49,8 @@ __device__ inline void store_lse(const Params& p, const WorkTile& work, int head
     p.max_logits[offset_of(p.max_at, work, head)] = any ? seen_max * kLn2 : -INFINITY;
 }
 
-// The factor for O of one head: 1 / (row_sum + 2^(sink - m)), or what makes unnormalized output
-// relative to max_logits. seen_max is used only for the latter.
+// The factor for O of one head: 1 / (row_sum + 2^(sink log2(e) - m)), or for unnormalized output
+// 2^(m - seen_max), which makes it relative to max_logits. seen_max is used only for the latter.
 __device__ inline float output_scale(const Params& p, float row_max, float row_sum, float seen_max,
                                      float sink) {
   const bool any = row_sum > 0.f || row_sum != row_sum;
@@ -69,7 +69,7 @@ __device__ float row_sum_of(const TileState<kHeads>& tile, int head) {
 
 // --- statistics ---
 
-constexpr int kStatsBytes = 12;  // of a head, that a CTA sends to every CTA
+constexpr int kStatsBytes = 12;  // per head, from every CTA to every CTA
 template <class KvFormat, int kHeads>
 __device__ void publish_split_stats(const Params& p, Smem<KvFormat, kHeads>& smem, int head,
                                     float row_max, float row_sum, float divisor) {
@@ -83,7 +83,7 @@ __device__ void publish_split_stats(const Params& p, Smem<KvFormat, kHeads>& sme
   }
 }
 
-// The softmax over all splits of a query, by the producer warpgroup: one thread per head.
+// The softmax over all splits of a query. The producer warpgroup runs it, one thread per head.
 template <class KvFormat, int kHeads>
 struct SplitScales {
   const Params& p;
@@ -100,7 +100,7 @@ struct SplitScales {
       smem.stats_full.arrive();
     }
     smem.row_sum_full.wait(0);
-    const bool is_fallback = tile.overflow == work.index + 1;  // which publishes its own stats
+    const bool is_fallback = tile.overflow == work.index + 1;  // it publishes its own stats
     if (!is_fallback && split_of_cta(p) < work.num_splits && head < kHeads) {
       const float row_max = tile.row_max[row_max_at<kHeads>(head)];
       publish_split_stats(p, smem, head, row_max, row_sum_of(tile, head), 1.f);
@@ -115,8 +115,8 @@ struct SplitScales {
   }
 
  private:
-  // row_max, row_sum: over all splits. Where max_logits are wanted, m of a
-  // split is its largest logit.
+  // row_max, row_sum: over all splits. Where max_logits are requested, m of
+  // every split is its largest logit (kTrackMax).
   __device__ void set_scales(const WorkTile& work, bool is_fallback, int owner, float sink,
                              float& row_max, float& row_sum) const {
     float maxima[kMaxSplits], sums[kMaxSplits], divisors[kMaxSplits];
@@ -141,12 +141,12 @@ struct SplitScales {
       row_sum = fmaf(sums[c], weight, row_sum);
       if (divisors[c] > 1.f) large = fmaxf(large, divisors[c] * weight * sums[c]);
     }
-    // The common divisor that the scaled partials need.
+    // The common divisor with which the scaled partials of all splits fit f16.
     const float divisor = fmaxf(1.f, __fdividef(large, row_sum));
     const float scale = output_scale(p, row_max, row_sum, row_max, sink);
     const float share = my_weight == 0.f ? 0.f : __fdividef(my_weight, row_sum);
     const float inverse = __fdividef(1.f, divisor);
-    // The fallback multiplies twice: f32 may not hold the product of the two.
+    // The fallback multiplies by share, then by inverse: f32 may not hold their product.
     smem.out_scale[0][head] = owner == mine ? scale : is_fallback ? share : share * inverse;
     smem.out_scale[1][head] = owner == mine ? scale : is_fallback ? inverse : share * inverse;
     smem.combine_scale[head] = scale * row_sum * divisor;
@@ -182,22 +182,22 @@ __device__ int num_own_fragments(const Params& p) {
   return max(0, min(p.fragments_per_cta, kAll - first_fragment(p)));
 }
 
-// Bytes that arrive at this CTA; its own partial counts unless it keeps it locally.
+// Bytes of partials that st_async stores here; with keeps_own, this CTA's own partial is not sent.
 template <int kHeads>
 __device__ uint32_t partial_bytes(const Params& p, const WorkTile& work, bool keeps_own) {
   const int splits = work.num_splits - (keeps_own && split_of_cta(p) < work.num_splits ? 1 : 0);
   return static_cast<uint32_t>(splits * num_own_fragments<kHeads>(p) * kFragmentBytes);
 }
 
-// The two dims of the first head, then of the second.
+// The values of a fragment: two dims of its first head, then of its second.
 __device__ inline float4 unpack(uint2 fragment) {
   const float2 a = __half22float2(ptx::as_half2(fragment.x));
   const float2 b = __half22float2(ptx::as_half2(fragment.y));
   return {a.x, a.y, b.x, b.y};
 }
 
-// The dim of registers i in dim tile t of a lane's part of O^T; that of registers i + 2 is the next
-// one, after pair_rope_dims() (epilogue.cuh).
+// The dim of c.out[t][4 n] and [4 n + 1] of a lane (consumer.cuh). c.out[t][4 n + 2] and [4 n + 3]
+// have the next dim, once pair_rope_dims() (epilogue.cuh) has run.
 template <class KvFormat>
 __device__ int first_dim(const Lane& at, int t) {
   const bool rope = KvFormat::kRopeIsValue && t == kDimTiles - 1 && at.wg == 1;
@@ -205,8 +205,8 @@ __device__ int first_dim(const Lane& at, int t) {
   return 64 * (kDimTiles * at.wg + t) + 16 * at.warp + pair;
 }
 
-// Adds the partials of this CTA's fragments and stores the output. kSplits: an upper bound of the
-// number of splits, which is at least 2.
+// Adds the partials of this CTA's fragments and stores the output. kSplits: an upper bound of
+// work.num_splits, which is at least 2.
 template <class T, int kSplits, class KvFormat, int kHeads>
 __device__ void combine_partials(const Params& p, Smem<KvFormat, kHeads>& smem,
                                  const WorkTile& work) {
@@ -232,7 +232,7 @@ __device__ void combine_partials(const Params& p, Smem<KvFormat, kHeads>& smem,
       sum.x += partial.x, sum.y += partial.y, sum.z += partial.z, sum.w += partial.w;
     }
     T* to = row + first_dim<KvFormat>(at, t);
-    // Plus 0: the sign of a zero must not depend on the number of splits without keys.
+    // fmaf with 0: the sign of a zero must not depend on the number of splits without keys.
     const float4 out{fmaf(sum.x, scale.x, 0.f), fmaf(sum.y, scale.x, 0.f),
                      fmaf(sum.z, scale.y, 0.f), fmaf(sum.w, scale.y, 0.f)};
     if (head < heads) sm90::store_pair(to, out.x, out.y);
@@ -251,13 +251,13 @@ __device__ void combine_partials(const Params& p, Smem<KvFormat, kHeads>& smem,
   }
 }
 
-// The end of a query with several splits, by the consumers. If a single split owns all keys, its
-// CTA's store() is all. Otherwise send() sends this CTA's partial to the CTAs that combine it (if
-// keeps_own, all but the fragments that this CTA combines), and this CTA combines its fragments.
+// Finishes a query that has several splits; the consumers run it. If only one split has keys, its
+// CTA calls store(), and that is all. Otherwise send() sends this CTA's partial to the CTAs that
+// combine it (with keeps_own, without the fragments of this CTA), and this CTA combines its own.
 template <class KvFormat, int kHeads, class Store, class Send>
 __device__ void combine_splits(const Params& p, Smem<KvFormat, kHeads>& smem, const WorkTile& work,
                                bool keeps_own, const Store& store, const Send& send) {
-  // Also keeps this CTA alive until the others have sent what it waits for.
+  // The two waits also keep this CTA from exiting before the other CTAs' accesses to its memory.
   smem.partials_empty.wait(0);
   smem.scales_ready.wait(0);
   const int owner = smem.single_split_owner;

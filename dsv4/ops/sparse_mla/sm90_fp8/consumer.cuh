@@ -1,10 +1,10 @@
-// A consumer thread: its registers, its position in the pipeline, the barriers that it waits for,
-// and the two matrix products of an iteration:
+// The state of a consumer thread: its registers, its position in the pipeline, the barriers that it
+// waits for; and the two matrix products of an iteration:
 //
 //   S^T = K Q^T       [64 keys, heads]      one key tile per warpgroup, 16 keys per warp
 //   O^T += V^T P^T    [512 dims, heads]     256 dims per warpgroup, both key tiles
 //
-// What happens between the two: softmax.cuh. The loop: kernel.cuh.
+// softmax.cuh computes P between the two; kernel.cuh has the loop.
 
 #pragma once
 
@@ -14,9 +14,9 @@
 
 namespace dsv4::mla::sm90_fp8 {
 
-// The position of a consumer, in one register: a phase bit for each key tile of a pair, for the KV
-// pipeline and for work tiles; whether a key of the work tile has set the row max; and from
-// kKeyTile on the number of key tiles left in the work tile.
+// The position of a consumer, in one register: a phase bit for each key tile of a pair, one for the
+// KV pipeline and one for work tiles; kHasMax, set once a key of the work tile has set the row max;
+// and in the bits from kKeyTile on the number of key tiles left in the work tile.
 enum State : uint32_t {
   kPhaseOfKeyTile = 1,
   kPhaseOfKv = 4,
@@ -28,14 +28,14 @@ enum State : uint32_t {
 template <class KvFormat, int kHeads>
 struct Consumer {
   using S = Smem<KvFormat, kHeads>;
-  // Steps whose operands are decoded in registers, and steps whose codes are in flight from shared
-  // memory. With 64 heads one more of either spills.
+  // kDepth: steps whose decoded operands are in registers. kAhead: steps whose codes are loaded
+  // in advance from shared memory. With 64 heads one more of either spills.
   static constexpr bool kTight = kHeads == 64 && KvFormat::kRopeIsValue;
   static constexpr int kDepth = kTight ? 2 : 3, kAhead = kHeads < 64 || kTight ? 2 : 1;
 
   const Params& p;
   S& smem;
-  float out[kDimTiles][kHeads / 2];  // O^T; dims 256 wg + 64 t + 16 warp + ..
+  float out[kDimTiles][kHeads / 2];  // O^T; [t]: rows of dims 256 wg + 64 t + 16 warp + 0 .. 15
   float row_sum[2];                  // of P of the warp's keys; heads as in for_each_head
   uint32_t state = 0;                // State
   int first_stage = 0;               // of the pair of key tiles
@@ -54,14 +54,14 @@ struct Consumer {
   __device__ int bit(uint32_t flag) const {
     return (state & flag) != 0 ? 1 : 0;
   }
-  // Of the barriers of key tile 0 or 1 of the pair.
+  // The phase of the barriers of key tile 0 or 1 of the pair.
   __device__ int phase(int key_tile) const {
     return bit(kPhaseOfKeyTile << key_tile);
   }
   __device__ int key_tiles_left() const {
     return static_cast<int>(state / kKeyTile);
   }
-  // Of this iteration, and whether it is the last of the work tile.
+  // Key tiles of this iteration (1 or 2), and whether it is the last one of the work tile.
   __device__ int key_tiles() const {
     return min(key_tiles_left(), 2);
   }
@@ -89,27 +89,27 @@ struct Consumer {
     state -= static_cast<uint32_t>(tiles) * kKeyTile;
   }
 
-  // This thread's last QK^T of the work tile is complete.
+  // Signals that this thread's last QK^T of the work tile is complete.
   __device__ void release_q() const {
     smem.q_empty.arrive();
   }
-  // The row sums of all warps are there, and all requests for the fallback.
+  // Waits until the row sums of all warps are stored, and all requests for the fallback are made.
   __device__ void wait_row_sum_full() const {
     smem.row_sum_full.wait(bit(kPhaseOfTile));
   }
-  // Both warpgroups have used the P that this one is about to overwrite.
+  // Waits until both warpgroups have used the P that this one is about to overwrite.
   __device__ void wait_p_empty() {
     const Lane at = this_lane();
     smem.p_empty[at.wg].wait(phase(at.wg) ^ 1);
   }
 
-  // A value of this work tile does not fit f16.
+  // Called if a value of this work tile does not fit f16.
   __device__ void request_fp32_fallback() const {
     tile().overflow = tile().work.index + 1;
   }
 };
 
-// m[i]: of head 8 (i / 2) + 2j + i % 2. values: in the order of row_max_at().
+// Reads m[i], the value of head 8 (i / 2) + 2j + i % 2. values: in the order of row_max_at().
 template <int kHeads>
 __device__ void read_heads(const float* values, float (&m)[kHeads / 4]) {
   const Lane at = this_lane();
@@ -135,8 +135,8 @@ __device__ constexpr uint64_t q_desc(int step) {
                                   step % 4 * 32);
 }
 
-// One key tile. Codes of the next steps are loaded while those of step i are decoded and those
-// before multiplied. RoPE goes first; where it is value too, it has to fit f16.
+// S of this warp's 16 keys. While the codes of step i are decoded, those of the next kAhead steps
+// are loaded and earlier steps are multiplied. RoPE is first; as a value too (V4) it must fit f16.
 template <class KvFormat, int kHeads>
 __device__ void multiply_qk(Consumer<KvFormat, kHeads>& c, int stage, float (&s)[kHeads / 2],
                             KeyState (&key_state)[2]) {
@@ -203,7 +203,7 @@ __device__ void mask(Consumer<KvFormat, kHeads>& c, const KeyState (&key_state)[
 
 // --- O^T += V^T P^T ---
 
-// The warpgroup's dims in a stage.
+// V of the warpgroup's dims in a stage, and its scales.
 template <class KvFormat, int kHeads>
 __device__ ValueOperand<KvFormat> values_of(const Consumer<KvFormat, kHeads>& c, const Lane& at,
                                             int stage) {
@@ -232,12 +232,12 @@ __device__ bool is_rope(const Lane& at, int t) {
   return KvFormat::kRopeIsValue && t == kDimTiles - 1 && at.wg == 1;
 }
 
-// Registers between shared memory and PV, in steps of 32 keys and 64 dims. RoPE is twice as long
-// and has no scales: its last keys take their registers.
+// Registers between shared memory and PV, in steps of 32 keys and 64 dims. RoPE values take
+// twice the registers of codes and have no scales: keys 16 .. 31 use the scales' registers.
 template <class KvFormat, int kHeads>
 struct ValuePipeline {
   using C = Consumer<KvFormat, kHeads>;
-  static constexpr int kStepsOfGroup = KvFormat::kGroup / 64;  // with the same scales
+  static constexpr int kStepsOfGroup = KvFormat::kGroup / 64;  // steps with the same scales
   static_assert(!KvFormat::kRopeIsValue || kStepsOfGroup == 1);
 
   Fragments a[C::kDepth];
@@ -247,7 +247,7 @@ struct ValuePipeline {
   __device__ uint4& scales(int step) {
     return scales_of_group[step / kStepsOfGroup % (C::kAhead + 1)];
   }
-  // values, from: of the stage of this step.
+  // values, from: V and scales in the stage of this step.
   __device__ void load(const Lane& at, const ValueOperand<KvFormat>& values, const uint4* from,
                        int step) {
     const int t = step % kDimTiles;
@@ -271,7 +271,7 @@ struct ValuePipeline {
   }
 };
 
-// The PV products with P of a key tile are complete.
+// Waits for the PV products of a key tile and releases its P.
 template <class KvFormat, int kHeads>
 __device__ void finish_pv(Consumer<KvFormat, kHeads>& c, int key_tile) {
   ptx::wgmma_wait_group<0>();
@@ -280,14 +280,14 @@ __device__ void finish_pv(Consumer<KvFormat, kHeads>& c, int key_tile) {
   c.smem.p_empty[key_tile].arrive();
 }
 
-// One key tile of the pair: two stages of 32 keys.
+// PV of one key tile of the pair: two stages of 32 keys.
 template <int kKeyTileOfPair, class KvFormat, int kHeads>
 __device__ void multiply_pv(Consumer<KvFormat, kHeads>& c) {
   using C = Consumer<KvFormat, kHeads>;
   ValuePipeline<KvFormat, kHeads> o;
   const Lane at = this_lane();
   constexpr int kFirst = 2 * kKeyTileOfPair;
-  // P is published after its keys were waited for, so waiting on P covers the keys.
+  // The threads that stored P had waited for the entries, so waiting for P covers the entries.
   c.smem.p_full[kKeyTileOfPair].wait(c.phase(kKeyTileOfPair));
   if (c.smem.max_update[kKeyTileOfPair] == MaxUpdate::kRescale) rescale_output(c, kKeyTileOfPair);
   constexpr uint64_t kP = ptx::make_smem_desc_128B(

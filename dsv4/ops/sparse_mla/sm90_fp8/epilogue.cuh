@@ -1,8 +1,8 @@
 // The epilogue of a work tile, by the consumers: O^T leaves the registers, as output or as the
-// partial of a split.
+// partial of a split. With z_j = scale log2(e) S_j:
+//   out = O / (row_sum + 2^(sink log2(e) - m))   O = sum_j P_j V_j,  P_j = 2^(z_j - m)
+//   lse = ln(2) (log2(row_sum) + m)              row_sum = sum_j P_j
 //
-//   out = O / (row_sum + 2^(sink - m))       O = sum_j P_j V_j,  P_j = 2^(z_j - m)
-//   lse = ln(row_sum) + m                    row_sum = sum_j P_j
 //
 // The two warpgroups store their halves of the dims independently.
 
@@ -14,8 +14,8 @@
 
 namespace dsv4::mla::sm90_fp8 {
 
-// Rows of the RoPE tile are dims g and g + 8 where other tiles have 2g and 2g + 1: lanes of even
-// and odd g exchange one of them, and then have dims g, g + 1 or g + 7, g + 8.
+// In the RoPE tile a lane's rows are dims g and g + 8, in other tiles 2g and 2g + 1. Lanes of even
+// and odd g exchange one of them; then they have dims g and g + 1, or g + 7 and g + 8.
 template <class KvFormat, int kHeads>
 __device__ void pair_rope_dims(Consumer<KvFormat, kHeads>& c) {
   const Lane at = this_lane();
@@ -30,7 +30,7 @@ __device__ void pair_rope_dims(Consumer<KvFormat, kHeads>& c) {
   }
 }
 
-// Of a query without splits: Smem::out_scale, lse and max_logits.
+// For a query without splits: computes Smem::out_scale and stores lse and max_logits.
 template <class KvFormat, int kHeads>
 __device__ void finish_softmax(const Consumer<KvFormat, kHeads>& c, const WorkTile& work) {
   const Lane at = this_lane();
@@ -48,7 +48,7 @@ __device__ void finish_softmax(const Consumer<KvFormat, kHeads>& c, const WorkTi
   ptx::barrier_sync(kBarrierWarpgroup + at.wg, kWarpgroup);
 }
 
-// Eight lanes write 32 bytes of a head (bf16).
+// Stores O. Eight lanes write 32 contiguous bytes of a head (bf16).
 template <class T, class KvFormat, int kHeads>
 __device__ void store_output_as(const Consumer<KvFormat, kHeads>& c, const WorkTile& work) {
   const Lane at = this_lane();
@@ -77,7 +77,7 @@ __device__ void store_output(const Consumer<KvFormat, kHeads>& c, const WorkTile
   c.p.out_f32 ? store_output_as<float>(c, work) : store_output_as<bf16>(c, work);
 }
 
-// Scaled O of this split -> f16, to the CTAs that combine it.
+// Sends scaled O of this split, in f16, to the CTAs that combine it.
 template <class KvFormat, int kHeads>
 __device__ void store_partial(const Consumer<KvFormat, kHeads>& c) {
   const Params& p = c.p;
@@ -99,7 +99,7 @@ __device__ void store_partial(const Consumer<KvFormat, kHeads>& c) {
       fragments[i] = {ptx::pack_f16x2(v[0] * scale.x, v[2] * scale.x),
                       ptx::pack_f16x2(v[1] * scale.y, v[3] * scale.y)};
     }
-    if (cta == mine) {  // read by this thread only
+    if (cta == mine) {  // only this thread reads it
       for (int i = 0; i < kAtOnce; ++i) to[i * kConsumers] = fragments[i];
     } else {
       for (int i = 0; i < kAtOnce; ++i)

@@ -1,9 +1,9 @@
-// The fp32 fallback: a work tile in f32 without tensor cores, for keys or queries whose values do
-// not fit f16 (scales above 2^7, values above 65280). Latents are normalized, so this exists for
-// correctness only.
+// The fp32 fallback: computes a work tile in f32 without tensor cores, where f16 does not suffice
+// (scales above 2^7, values above 65280, logits from 2^24 on). Latents are normalized, so this
+// exists for correctness only.
 //
-// A warp has one head, a lane 16 of its value dims (and 2 of RoPE where that is key only). If f16
-// cannot hold the scaled partial of one split, those of all splits are divided by the same number.
+// A warp computes one head at a time; a lane has 16 value dims (and 2 of RoPE where that is key
+// only). If f16 cannot hold a split's scaled partial, all splits are divided by the same number.
 
 #pragma once
 
@@ -18,7 +18,7 @@ struct FallbackLane {
   static constexpr int kDims = 16, kKeyOnly = KvFormat::kRopeIsValue ? 0 : KvFormat::kRope / kWarp;
   int lane;
 
-  // Dim i of this lane; from kDims on those that are key only.
+  // Dim i of this lane; those from i = kDims on are key only.
   __device__ int dim(int i) const {
     return i < kDims ? kDims * lane + i : kDimV + kKeyOnly * lane + i - kDims;
   }
@@ -40,7 +40,7 @@ struct FallbackLane {
   }
 };
 
-// The power of two by which out / row_sum has to be divided to fit f16.
+// The power of two by which out / row_sum is divided to fit f16.
 template <class KvFormat>
 __device__ float divisor_of(float row_sum, const float (&out)[FallbackLane<KvFormat>::kDims]) {
   float largest = 0.f;
@@ -49,7 +49,7 @@ __device__ float divisor_of(float row_sum, const float (&out)[FallbackLane<KvFor
   return largest > 32768.f && largest < INFINITY ? exp2f(ceilf(log2f(largest / 32768.f))) : 1.f;
 }
 
-// As store_partial() (epilogue.cuh); a lane's pair of dims goes where first_dim() has it.
+// Like store_partial() (epilogue.cuh): each pair of dims goes where first_dim() expects it.
 template <class KvFormat, int kHeads>
 __device__ void store_partial_f32(const Params& p, Smem<KvFormat, kHeads>& smem, int head,
                                   const float (&out)[FallbackLane<KvFormat>::kDims]) {
@@ -82,10 +82,10 @@ __device__ void store_output_f32(const Params& p, const WorkTile& work, int head
   }
 }
 
-// What to do with a head once it is computed.
+// What attend_f32() does with a head once it is computed.
 enum class FallbackEnd { kPublishStats, kStorePartial, kStoreOutput };
 
-// All key tiles of the work tile, and the given end for every head.
+// Computes all keys of the work tile for every head, each followed by what `end` says.
 template <class KvFormat, int kHeads>
 __device__ __noinline__ void attend_f32(const Params& p, Smem<KvFormat, kHeads>& smem,
                                         const WorkTile& work, FallbackEnd end) {
@@ -125,8 +125,8 @@ __device__ __noinline__ void attend_f32(const Params& p, Smem<KvFormat, kHeads>&
   }
 }
 
-// The whole work tile, without anything from registers. With several splits it is computed twice:
-// the other CTAs need its statistics, known after the last key, before its partial.
+// Computes the whole work tile again from memory. With several splits it does so twice: the other
+// CTAs need the statistics, known after the last key, before the partial.
 template <class KvFormat, int kHeads>
 __device__ __noinline__ void finish_tile_f32(const Params& p, Smem<KvFormat, kHeads>& smem,
                                              const WorkTile& work) {

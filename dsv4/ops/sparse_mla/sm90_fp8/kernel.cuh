@@ -3,14 +3,14 @@
 // Problem    one query token (request, position) against its window and compressed indices, as MQA:
 //            8, 16, 32 or 64 heads per CTA; several queries per CTA, or one query per cluster of
 //            2 .. 8 CTAs that split its keys (plan.h).
-//              S = scale q K^T,  P = exp(S - m),  out = P V / (sum P + exp(sink - m))
+//              S = q K^T,  P = exp(scale S - m),  out = P V / (sum P + exp(sink - m))
 //            K and V are f16 in registers: exact for scales that are powers of two from 2^-15 to
-//            2^7; other scales are off by 2^-11 (V3.2), smaller ones by 2^-16 in total. P is f16.
-//            What exceeds f16 sends a work tile to fallback_f32.cuh.
+//            2^7. Other scales (V3.2) are rounded, 2^-11 relative; smaller ones cost an absolute
+//            error below 2^-16. P is f16. fallback_f32.cuh computes work tiles that exceed f16.
 // Bound      wgmma and the e4m3 -> f16 conversion with 64 heads; HBM with few heads; latency of the
 //            start and of the last key tile with few queries (docs/kernels/sparse_mla.md)
 // Tiles      both products transposed, so that a KV entry is the A operand and is decoded only in
-//            registers. A pair of key tiles of 64 keys per iteration:
+//            registers. One iteration: a pair of key tiles of 64 keys. c = scale log2(e), m in log2
 //              S^T = K Q^T          [64 keys, heads]    key tile w by consumer warpgroup w
 //              P^T = 2^(c S^T - m)  f16, in shared memory
 //              O^T += V^T P^T       [512 dims, heads]   dims 256 w .. 256 w + 255 by warpgroup w
@@ -29,8 +29,8 @@
 //            partials_empty   cluster     producer of every CTA         WG0, WG1 (combine)
 //            stats_full       1 + bytes   producer, st_async            producer
 //            scales_ready     128         producer                      WG0, WG1 (combine)
-//            partials_full    1 + bytes   WG0, st_async                 WG0, WG1 (combine)
-//            Threads arrive, not warps: it is as fast, and racecheck can follow.
+//            partials_full    1 + bytes   WG0 thread 0, st_async        WG0, WG1 (combine)
+//            Every thread arrives, not one per warp: as fast, and racecheck can follow it.
 //            Named: kBarrierConsumers 256, kBarrierWarpgroup + w 128, kBarrierProducer 128,
 //            kBarrierIndices 384.
 // Registers  168 at launch; then consumers 224 and producer 56 (64 heads of V4), or 216 and 72
@@ -67,8 +67,8 @@ __device__ void iterate(Consumer<KvFormat, kHeads>& c) {
     mask(c, key_state, s);
   }
   if (c.is_last()) c.release_q();
-  // With few heads the warpgroups set the first row max jointly, which is one softmax earlier. With
-  // many, one warpgroup stores the previous query for so long that the other would wait for its S.
+  // Below 64 heads both warpgroups set the first row max jointly: WG1 need not wait for softmax of
+  // WG0. With 64, one of them may still store the previous query; the other would wait for its S.
   const bool jointly = kHeads < 64 && c.key_tiles() > 1 && !c.bit(kHasMax);
   if (at.wg == 1 && !jointly) apply_peer_update(c, 0);
   if (has_tile) {

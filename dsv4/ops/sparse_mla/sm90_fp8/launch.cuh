@@ -1,5 +1,5 @@
 // A call of sm90_fp8: arguments and a plan -> Params, grid and kernel
-// instance. Shared by launch.cu and the emulator's test.
+// instance. Shared by launch.cu and the test that runs in the emulator.
 
 #pragma once
 
@@ -46,7 +46,7 @@ inline Params make_params(const SparseMlaArgs& args, const Plan& plan) {
   return p;
 }
 
-// CTAs of the grid: as many as are resident, which walk over all work tiles, or one per split.
+// CTAs of the grid: one per split of every work tile, or without splits at most one per SM.
 inline int64_t num_ctas(const Params& p, int num_sms) {
   const int64_t tiles = int64_t{p.queries} * p.head_groups.divisor;
   return p.cluster_size == 1 ? std::min<int64_t>(tiles, num_sms) : tiles * p.cluster_size;

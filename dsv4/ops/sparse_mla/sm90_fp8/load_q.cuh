@@ -1,6 +1,6 @@
-// What a work tile needs before its first QK^T: its description, q in shared memory, a fresh
-// softmax state. For the first tile of a CTA the consumer warpgroups do it, while the first KV
-// entries are in flight; for later ones the producer, during the last PV of the previous tile.
+// Prepares a work tile for its first QK^T: its description, q in shared memory, a fresh softmax
+// state. The consumer warpgroups prepare a CTA's first tile, while its first KV entries are in
+// flight; the producer warpgroup prepares later ones, during the last PV of the previous tile.
 
 #pragma once
 
@@ -11,31 +11,31 @@
 
 namespace dsv4::mla::sm90_fp8 {
 
-// By kCount threads, of which this is number `thread`. q is stored in tiles of 64 dims, each
-// [heads, 4] pieces of 16 dims. A thread copies every kCount-th of all pieces in this order: its
-// pieces are a constant offset apart and in the same column of their heads.
+// Run by kCount threads; `thread` is the index among them. q is stored in tiles of 64 dims, each
+// [heads, 4] pieces of 16 dims. In this order a thread copies every kCount-th piece, so that its
+// pieces are a constant offset apart and have the same column (of 4) in each row of a tile.
 template <class KvFormat, int kHeads, int kCount>
 struct QLoader {
   using S = Smem<KvFormat, kHeads>;
   static constexpr int kAll = kHeads * 4 * S::kQTiles,
                        kCodes = kHeads * 4 * (KvFormat::kCodes / 64);
-  static constexpr int kStep = kCount * 32;                                // bytes
-  static constexpr int kRows = kCount / 4 < kHeads ? kCount / 4 : kHeads;  // heads side by side
+  static constexpr int kStep = kCount * 32;                                // bytes between pieces
+  static constexpr int kRows = kCount / 4 < kHeads ? kCount / 4 : kHeads;  // heads per step
   static constexpr int kSteps = kHeads / kRows;             // steps to cover all heads,
-  static constexpr int kColumns = kCount / 4 / kRows * 64;  // after which the dims advance
+  static constexpr int kColumns = kCount / 4 / kRows * 64;  // and dims to advance after them
   static_assert(kRows % 8 == 0, "the swizzle depends on the thread alone");
 
   const Params& p;
   Smem<KvFormat, kHeads>& smem;
   int thread;
 
-  // Starts the copies. Requires that all QK^T of the previous tile are complete.
+  // Starts the copies. All QK^T of the previous tile must be complete.
   __device__ void fetch(const WorkTile& work) const {
     if (work.begin < work.end) copy(work);
   }
 
-  // Waits for the copies, converts q and initializes TileState n % 2, which must be free too. The
-  // consumers may use all of it after the next barrier.
+  // Waits for the copies, converts q and initializes TileState n % 2, whose previous tile must be
+  // finished. The consumers may use q and the state after the next barrier.
   __device__ void finish(const WorkTile& work, int n) const {
     TileState<kHeads>& tile = smem.tiles[n % 2];
     if (thread < kHeads) {
@@ -48,7 +48,7 @@ struct QLoader {
   }
 
  private:
-  // The lower half of this thread's first piece, and the upper half of the piece of any lower half.
+  // Addresses of dims 0 .. 7 of this thread's first piece, and of dims 8 .. 15 given 0 .. 7.
   __device__ uint8_t* first_piece() const {
     const int row = thread / 4;
     return smem.q[0] + row * 128 + 16 * (thread % 4 * 2 ^ row % 8);
@@ -76,11 +76,11 @@ struct QLoader {
     }
   }
 
-  // In place, each thread what it has copied: the dims that are multiplied with codes become f16,
-  // in the order that KeyOperand wants. False if a value does not fit. Several pieces at a time, so
-  // that the latency of shared memory is paid once.
+  // Each thread converts in place what it has copied: dims that are multiplied with codes become
+  // f16, in the order that KeyOperand uses. False if a value does not fit f16. Loads several pieces
+  // before it converts them, so that the latency of shared memory is paid once.
   __device__ bool convert() const {
-    // The producer warpgroup has registers for two, and not in every loop.
+    // Two where a thread has more than two pieces; the producer has no registers for more.
     constexpr int kAtOnce = kCodes > 2 * kCount ? 2 : 1;
     constexpr bool kWhole = kCodes % (kAtOnce * kCount) == 0;
     ptx::cp_async_wait_all();
@@ -111,8 +111,8 @@ struct QLoader {
     return range.fits();
   }
 
-  // Converts pairs of bf16 to f16 and tracks their range. Both ends: a magnitude would cost one
-  // more instruction. NaN is ignored: it is NaN in f16 too.
+  // Converts pairs of bf16 to f16 and tracks the largest and the least value: tracking magnitudes
+  // would take one more instruction. NaN is not tracked: it stays NaN in f16.
   struct Range {
     __nv_bfloat162 largest = __float2bfloat162_rn(0.f), least = largest;
 

@@ -1,15 +1,15 @@
-// KV entries in shared memory -> A operands of wgmma in registers. Nothing is written back, which
-// saves the shared memory of a dequantized copy.
+// KV entries in shared memory -> A operands of wgmma in registers. No decoded copy is stored.
 //
-// e4m3 -> f16 is exact, and so is the product with a power of two from 2^-15 to 2^7. With g = lane
-// / 4, j = lane % 4:
+// e4m3 -> f16 is exact, and so is the product with a power of two from 2^-15 to 2^7. Below,
+// g = lane / 4 and j = lane % 4.
 //
 // K (S^T = K Q^T, 16 keys per warp): ldmatrix gives lane (g, j) four consecutive dims 4j .. 4j + 3
 // of keys g and g + 8. They are used as k indices 2j, 2j + 1, 2j + 8, 2j + 9, so q is stored in
 // that order: dims 16 i + {0 1 4 5 8 9 12 13 | 2 3 6 7 10 11 14 15}.
 //
-// V (O^T = V^T P^T, 16 dims per warp): transposed ldmatrix gives dims 2g, 2g + 1 of keys 2j, 2j +
-// 1. Dim 2g is used as row g of the product and 2g + 1 as row g + 8: neighboring dims in one lane.
+// V (O^T = V^T P^T, 16 dims per warp): transposed ldmatrix gives lane (g, j) dims 2g and 2g + 1 of
+// keys 2j and 2j + 1. Dim 2g is used as row g of the product and 2g + 1 as row g + 8, so that a
+// lane holds neighboring dims.
 
 #pragma once
 
@@ -23,8 +23,8 @@ namespace dsv4::mla::sm90_fp8 {
 
 using ptx::thread_index;
 
-// Position of a thread. Read again in every phase: values kept from one phase to the next would be
-// spilled, and beside this much shared memory there is hardly an L1.
+// Position of a thread. Each function computes it again: values kept across functions would spill
+// to local memory, and with this much shared memory there is hardly an L1 to hold them.
 struct Lane {
   int lane, wg, warp, g, j;  // warp: of its warpgroup
 };
@@ -40,7 +40,7 @@ __device__ inline Lane this_lane() {
 using Codes = uint32_t[4];         // what one ldmatrix loads: e4m3 codes, or 16-bit RoPE values
 using Fragments = uint32_t[2][4];  // the same as f16: A of two wgmma, k = 16 each
 
-// bf16 to f16: exact from 2^-17 to 65280.
+// bf16 to f16: exact for magnitudes from 2^-17 to 65280.
 __device__ inline uint32_t f16_of_bf16(uint32_t pair) {
   return ptx::pack_f16x2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
 }
@@ -75,10 +75,10 @@ struct KeyScales {
   }
 };
 
-// K of the warp's 16 keys, from key `first` of a stage.
+// K of the warp's 16 keys, which begin at key `first` of a stage.
 template <class KvFormat>
 struct KeyOperand {
-  uint32_t base;  // this lane's ldmatrix row, chunk 0 or 1
+  uint32_t base;  // address of this lane's ldmatrix row, in chunk 0 or 1
 
   __device__ KeyOperand(const Lane& at, uint32_t stage, int first) {
     base = chunk_address<KvFormat>(stage, first + at.lane % 16, at.lane / 16);
@@ -99,14 +99,14 @@ struct KeyOperand {
   }
 };
 
-// V of the 32 keys of a stage; 16 dims per warp of every 64.
+// V of the 32 keys of a stage; a warp has 16 of every 64 dims.
 template <class KvFormat>
 struct ValueOperand {
-  uint32_t base;  // this lane's ldmatrix row in the first 64 dims of the warpgroup
+  uint32_t base;  // address of this lane's ldmatrix row in the warpgroup's first 64 dims
 
   // stage: address of the warpgroup's first dim of key 0
   __device__ ValueOperand(const Lane& at, uint32_t stage) {
-    // opaque: not to be recomputed at every use
+    // opaque(): otherwise the compiler computes it again at every use
     base = ptx::opaque(chunk_address<KvFormat>(stage, at.lane, at.warp));
   }
   // Codes of dims 64 tile + 16 warp .. + 15.
@@ -121,10 +121,10 @@ struct ValueOperand {
                                       a[n / 2][n % 2 * 2 + 1]);
     }
   }
-  // RoPE values of keys 0 .. 15 and 16 .. 31, undecoded; here row g of the product is dim g and row
-  // g + 8 is dim g + 8.
+  // RoPE values of keys 0 .. 15 and 16 .. 31, as stored (bf16). Here row g of the product is dim g
+  // and row g + 8 is dim g + 8.
   __device__ void load_rope(const Lane& at, Codes& low_keys, uint4& high_keys) const {
-    // `base` belongs to the upper half of the dims and to this lane's row of codes.
+    // `base` includes the offset of dims 256 .. 511 and of this lane's row of codes: remove both.
     const uint32_t codes = chunk_address<KvFormat>(0, at.lane, at.warp);
     const uint32_t rope = chunk_address<KvFormat>(
         0, at.lane / 16 * 8 + at.lane % 8, KvFormat::kRopeAt / 16 + 2 * at.warp + at.lane / 8 % 2);

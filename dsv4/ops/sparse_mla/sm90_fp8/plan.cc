@@ -8,9 +8,9 @@
 namespace dsv4::mla::sm90_fp8 {
 namespace {
 
-// Microseconds, fitted to a sweep on an H100 (docs/kernels/sparse_mla.md, "Plan"): a CTA of so many
-// heads takes `start` to start and end, `crowd` more when the GPU is full of them, `per_key` for
-// each key, and `combine` for its share of the partials.
+// Microseconds, fitted to a sweep on an H100 (docs/kernels/sparse_mla.md, "Plan"): a CTA of `heads`
+// heads takes `start` to start and end, `crowd` more when the GPU is full of such CTAs, `per_key`
+// for each key, and `combine` to combine its partials.
 struct CtaCost {
   int heads;
   double start, crowd, per_key, combine;
@@ -21,7 +21,7 @@ constexpr CtaCost kCtaCosts[] = {{8, 4.23, 1.36, 0.0238, 0.93},
                                  {64, 5.57, 3.51, 0.0351, 1.82}};
 
 // Clusters of 1, 2, .. CTAs that are resident on 132 SMs, cudaOccupancyMaxActiveClusters(): those
-// of three and more do not use every SM.
+// of three and more CTAs leave some SMs idle.
 constexpr int kResidentClusters[] = {132, 66, 39, 30, 22, 17, 15, 15}, kMeasuredSms = 132;
 static_assert(std::size(kResidentClusters) == kMaxSplits);
 
@@ -53,7 +53,7 @@ Plan plan_call(int64_t queries, int heads, int topk, int num_sms) {
   Plan best;
   double least = 0;
   for (const CtaCost& cost : kCtaCosts) {
-    if (cost.heads > 8 && cost.heads / 2 >= heads) continue;  // half the size would do
+    if (cost.heads > 8 && cost.heads / 2 >= heads) continue;  // half the size holds all heads
     for (int splits = 1; splits <= kMaxSplits; ++splits) {
       const Plan plan = make_plan(cost.heads, topk, splits);
       if (!splits_fit(plan.heads, plan.num_splits)) continue;

@@ -2,15 +2,15 @@
 //
 // Few queries do not fill the GPU, so they are divided: by heads (every CTA reads all keys, from L2
 // after the first) or by splits of the list (the CTAs of a cluster combine their partials). The
-// choice minimizes a model with four measured numbers per CTA size and the number of clusters that
-// are resident at a time:
+// plan minimizes a model of the time, with four measured costs per CTA size and the measured number
+// of clusters that are resident at a time:
 //
 //   time = waves * (start + min(1, CTAs / SMs) * crowd + keys * per_key) + [splits > 1] combine
 //
 // The invariant plan ignores the number of queries: the smallest CTA that has all heads (64 at
-// most), splits of kInvariantSplitKeys. Its results for a query are the same in any batch, also
-// when the lists have capacity for longer ones of other queries. That capacity costs CTAs: those of
-// empty splits wait for the others.
+// most), splits of kInvariantSplitKeys. Its results for a query are the same in any batch, also if
+// topk is larger because other queries have longer lists. A larger topk costs CTAs: those of empty
+// splits only wait for the others.
 
 #pragma once
 
@@ -19,24 +19,24 @@
 namespace dsv4::mla::sm90_fp8 {
 
 constexpr int kMaxSplits = 8;  // CTAs of a cluster
-// CTAs hold the partials of a query where its q was. With 64 heads there is room for 2, 4 and 8
-// splits; 6 and 7 splits of 32 heads would need more than the others.
+// Partials of a query replace its q in shared memory. With 64 heads they fit for 2, 4 and 8 splits;
+// 6 and 7 splits of 32 heads would need more shared memory than 2 .. 5 or 8.
 constexpr bool splits_fit(int heads, int splits) {
   if (heads < 32) return true;
   return (splits & (splits - 1)) == 0 || (heads == 32 && splits < 6);
 }
 constexpr int kInvariantSplitKeys = 2048;
-// List positions that a non-empty window takes at least: a pair of key tiles. A longer window
-// before a compressed list is rejected.
+// A non-empty window occupies at least this many list positions: a pair of key tiles. A longer
+// window before a compressed list is rejected.
 constexpr int kInvariantWindow = 128;
 
 struct Plan {
   int heads = 64;      // of a CTA: 8, 16, 32 or 64
   int split_keys = 0;  // list positions of a split, a multiple of 64
   int num_splits = 1;
-  // Invalid indices after the last valid one of either list change no bit. So the compressed list
-  // starts at a fixed position, whatever the length of the window, and a query with keys in one
-  // split only is stored as if it had not been split, which the CTAs have to agree on.
+  // Invalid indices after the last valid one of either list change no bit of the result. To that
+  // end the compressed list starts at a fixed position, whatever the length of the window, and the
+  // CTAs find out whether only one split has keys; the query is then stored as if it had no splits.
   bool invariant = false;
 };
 

@@ -4,11 +4,11 @@
 //
 // A batch is what the consumers use in one iteration: one or two key tiles of two stages each. An
 // entry is one bulk copy, issued by one lane, which also converts its scales to f16. Indices are
-// read one batch before their entries are copied. At a new work tile the entries that find a free
-// stage go first; then q, once the last QK^T of the previous tile is complete; then the entries
-// that wait for its last PV.
+// read one batch before their entries are copied. A new work tile starts with the entries for which
+// stages are free; then q is copied, once the last QK^T of the previous tile is complete; then the
+// entries whose stages become free during the last PV of the previous tile.
 //
-// These instructions take issue slots from the consumers: offsets are constants where possible.
+// The producer takes issue slots from the consumers, so offsets are constants where possible.
 
 #pragma once
 
@@ -26,7 +26,7 @@ namespace dsv4::mla::sm90_fp8 {
 constexpr int kBatchStages = 2 * kTileKeys / kStageKeys;
 constexpr int kBatchKeys = kBatchStages * kStageKeys;
 
-// The next batch of the CTA's work tiles. A tile without keys has one batch, of no stages.
+// The position of the next batch. A work tile without keys has one batch, of no stages.
 template <int kHeads>
 struct Cursor {
   WorkTile work;
@@ -66,16 +66,16 @@ struct Cursor {
   }
 };
 
-// Copies a batch: a lane has one entry, a warp kRows entries of each of its
-// stages. With few rows all warps work on the same stage, which is complete
-// soon; with 32 each warp waits for one stage only.
+// Copies a batch: each lane copies one entry, each warp kRows entries of every
+// stage that it works on. With kRows = 8 all warps work on the same stage,
+// which fills soonest; with kRows = 32 a warp waits for one stage only.
 template <class KvFormat, int kHeads, int kRows>
 struct KvLoader {
   using S = Smem<KvFormat, kHeads>;
   using State = sm90::PipelineState<S::kStages>;
   using Scales =
       std::conditional_t<KvFormat::kFloatScales, uint4, uint2>;  // of an entry, as stored
-  static constexpr int kWarpStages = kWarp / kRows;  // of a batch, that a warp has entries of
+  static constexpr int kWarpStages = kWarp / kRows;  // stages of a batch that a warp works on
   static_assert(kBatchKeys == kWarpgroup && (kWarpStages == kBatchStages || kWarpStages == 1));
 
   struct Batch {
@@ -88,7 +88,7 @@ struct KvLoader {
   S& smem;
   const int mine, row;  // this lane's stage of the batch, and entry of the stage
 
-  // thread: of the warpgroup
+  // thread: index in the warpgroup
   __device__ KvLoader(const Params& params, S& memory, int thread)
       : p(params),
         smem(memory),
@@ -102,10 +102,10 @@ struct KvLoader {
         .stages = at.stages(), .index = at.index(position), .is_window = position < at.work.window};
   }
 
-  // The first `free` stages of the batch are free without a long wait; between() runs before the
-  // wait for the others. Scales are loaded before the copies are issued and used after the first of
-  // them, so that they cost one memory latency. A warp whose stage comes later completes it as soon
-  // as its copies are issued.
+  // The first `free` stages of the batch need no long wait; between() runs before the wait for the
+  // others. Scales are loaded before the copies are issued and used after the first of them, so
+  // that both cost one memory latency. A lane whose stage comes after between() stores its scales
+  // right after its copy.
   template <class Between>
   __device__ void copy(const Batch& batch, const State& state, int free,
                        const Between& between) const {
@@ -128,7 +128,7 @@ struct KvLoader {
   }
 
  private:
-  // A readable address, for a load whose result is not used.
+  // Any readable address, for a load whose result is not used.
   __device__ const uint8_t* dummy_address() const {
     return static_cast<const uint8_t*>(p.q);
   }
@@ -143,10 +143,10 @@ struct KvLoader {
     return scales;
   }
 
-  // This warp's entries of stage s of the batch. Invalid ones become zeros, because P = 0 times NaN
-  // is not 0. The next bulk copy overwrites these zeros; the proxy fence between the two is the
-  // consumers', in store_p(). Copies may start before another thread's expect_tx(): that thread has
-  // not arrived yet, so the phase stays open.
+  // Copies this warp's entries of stage s of the batch. Invalid ones become zeros, because P = 0
+  // times NaN is not 0. The next bulk copy overwrites these zeros; the consumers issue the proxy
+  // fence between the two, in store_p(). A copy may start before another thread's expect_tx(): that
+  // thread has not arrived yet, so the phase stays open.
   __device__ void copy_entries(const Batch& batch, int s, const State& state,
                                const uint8_t* from) const {
     if (s >= batch.stages) return;
@@ -167,15 +167,15 @@ struct KvLoader {
     }
   }
 
-  // What the bulk copy of this lane's entry leaves out: its scales and its state.
+  // Stores what the bulk copy does not, the f16 scales and the state of the key, and arrives.
   __device__ void finish_entry(int stage, bool valid, const Scales& scales) const {
     const bool fits = store_scales(stage, valid ? scales : Scales{});
     smem.key_state[stage][row] = !valid ? kInvalid : fits ? kValid : kOverflow;
     smem.kv_full[stage].arrive();
   }
 
-  // Converts scales to f16, exactly from 2^-24 on if they are powers of two.
-  // False if one is too large.
+  // Converts scales to f16, exactly if they are powers of two from 2^-24 on.
+  // Returns false if one is above 2^7 or NaN.
   __device__ bool store_scales(int stage, const Scales& scales) const {
     __half* to = &smem.v_scales[stage][0][v_scale_at(row)];
     __half2 pairs[S::kGroups / 2];  // of neighboring groups
@@ -221,7 +221,7 @@ struct Producer {
   // Stages that are free while the previous batch is still in use.
   static constexpr int kFreeStages =
       S::kStages < 2 * kBatchStages ? S::kStages - kBatchStages : kBatchStages;
-  // In a short ring the warps wait for one stage at a time.
+  // In a short ring of stages all warps work on one stage at a time.
   static constexpr int kRows = kFreeStages < kBatchStages ? kStageKeys / 4 : kStageKeys;
   static_assert(kRows < kStageKeys || kFreeStages == kBatchStages, "a warp's stage must be free");
   using Loader = KvLoader<KvFormat, kHeads, kRows>;
@@ -243,8 +243,8 @@ struct Producer {
     Cursor<kHeads> cursor(p, first);
     Batch now, next;
     bool more = read(cursor, now);
-    // The consumers have waited for this before they fetch q: after 64 KB of q the indices would
-    // arrive half a microsecond later.
+    // The consumers fetch q only after this barrier: if the indices were requested after the 64 KB
+    // of q, they would arrive half a microsecond later.
     ptx::barrier_sync(kBarrierIndices, kThreads);
     for (; more; now = next) {
       more = read(cursor, next);
@@ -260,7 +260,7 @@ struct Producer {
  private:
   static __device__ int thread() { return thread_index() % kWarpgroup; }
 
-  // False: there is no batch left.
+  // Reads the indices of the next batch; false if there is no batch left.
   __device__ bool read(Cursor<kHeads>& at, Batch& batch) const {
     if (at.done(p)) return false;
     const bool is_first = at.is_first_of_tile();
@@ -270,22 +270,22 @@ struct Producer {
     return true;
   }
 
-  // All QK^T of the tile opened last are complete.
+  // Waits until all QK^T of the tile opened last are complete.
   __device__ void wait_q_empty() const { smem.q_empty.wait((tiles_opened - 1) % 2); }
 
   __device__ void open(const Batch& batch) {
     if (tiles_opened == 0) {  // the consumers prepare the first tile
-      // The other CTAs have started: compute_split_scales() will store to their shared memory.
-      // Here, where nothing waits for this thread: under racecheck no thread of a CTA passes before
-      // all have arrived.
+      // The other CTAs must have started: compute_split_scales() stores to their shared memory. The
+      // wait is here, where no other thread waits for this one: under racecheck no thread of a CTA
+      // passes it before all have arrived.
       if (p.cluster_size > 1) ptx::cluster_wait();
-      // The consumers cannot start before the first key tile is complete. All CTAs start together,
-      // so prefetching further entries would delay other CTAs' first tile. Only for a CTA with a
-      // single work tile: with more no gain was measured.
+      // Waits for the first key tile, without which the consumers cannot start. All CTAs start
+      // together, so loading further entries now would delay first tiles of other CTAs. Only for a
+      // CTA with a single work tile: with more no gain was measured.
       const bool is_alone = next_tile(p, batch.tile) >= num_tiles(p);
       if (is_alone && batch.keys.stages > 0) {
         smem.kv_full[0].wait(0), smem.kv_full[1].wait(0);
-        // No warp may lag by two phases of these stages.
+        // No warp may be two phases late at these stages: a wait sees only the parity.
         ptx::barrier_sync(kBarrierProducer, kWarpgroup);
       }
     } else {
@@ -299,7 +299,7 @@ struct Producer {
     ++tiles_opened;
   }
 
-  // From here on partials of other CTAs may overwrite q.
+  // From partials_empty on, partials of other CTAs may overwrite q.
   __device__ void compute_split_scales() const {
     wait_q_empty();
     if (smem.tiles[0].work.num_splits == 1) return;

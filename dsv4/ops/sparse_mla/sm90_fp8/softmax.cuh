@@ -1,9 +1,9 @@
 // Online softmax: S of a key tile -> P = 2^(c S^T - m), f16 in shared memory, and its row sums.
-//
+// c = scale log2(e); logits z = c S and m are in log2.
 // m is not the exact running max: the first key tile sets it (or the first two jointly), and later
-// it is updated only when a logit exceeds it by kHeadroom, so most tiles rescale nothing. A tile
-// that updates it publishes the factor by which everything before it is rescaled; tile 1 of a pair
-// waits for the decision of tile 0.
+// it is updated only when a logit exceeds it by kHeadroom (or always, kTrackMax), so most tiles
+// rescale nothing. A tile that updates m publishes the factor by which all earlier sums are
+// rescaled; tile 1 of a pair waits for the decision of tile 0.
 
 #pragma once
 
@@ -15,16 +15,16 @@ namespace dsv4::mla::sm90_fp8 {
 
 constexpr float kHeadroom = 8.f;  // P up to 2^8, far below f16's 2^16
 
-// Reduction over the keys of a warp. values[i]: of heads 8 (i / 2) + 2j + i % 2, for this lane's
-// keys. Afterwards this lane has the result of two heads, which for_each_head visits. At every
-// exchange a lane keeps half of its heads.
+// Reduces over the keys of a warp. values[i]: of head 8 (i / 2) + 2j + i % 2, for this lane's keys.
+// Afterwards this lane has the results of two heads, which for_each_head() visits. At every
+// exchange a lane keeps half of its heads, until two are left.
 template <int kBit = 4, int kKept = 0, int kCount, class Combine>
 __device__ void reduce_over_keys(float (&values)[kCount], const Combine& combine) {
   constexpr int kBefore = kKept == 0 ? kCount : kKept, kAfter = kBefore > 2 ? kBefore / 2 : kBefore;
   const bool upper = (this_lane().g & kBit) != 0;
 #pragma unroll
   for (int i = 0; i < kAfter; ++i) {
-    // The lane gives one half away; the last two values it only adds to.
+    // A lane sends one half of its values and keeps the other; the last two it sends and keeps.
     const float keep = kBefore > 2 && upper ? values[kBefore - kAfter + i] : values[i];
     const float give = kBefore > 2 && !upper ? values[kBefore - kAfter + i] : values[i];
     values[i] = combine(keep, __shfl_xor_sync(~0u, give, 4 * kBit));
@@ -39,7 +39,7 @@ __device__ void for_each_head(const float* values, const Visit& visit) {
   for (int i = 0; i < 2; ++i) visit(8 * (g / kSharing) + 2 * j + i, values[i]);
 }
 
-// This warp's row sums of the work tile are final.
+// Publishes this warp's row sums once the work tile changes them no more.
 template <class KvFormat, int kHeads>
 __device__ void publish_row_sum(const Consumer<KvFormat, kHeads>& c) {
   const Lane at = this_lane();
@@ -48,7 +48,7 @@ __device__ void publish_row_sum(const Consumer<KvFormat, kHeads>& c) {
   c.smem.row_sum_full.arrive();
 }
 
-// Rescales this thread's row sums by what key tile 0 or 1 published.
+// Rescales this thread's row sums by the factors that key tile 0 or 1 published.
 template <class KvFormat, int kHeads>
 __device__ void rescale_row_sum(Consumer<KvFormat, kHeads>& c, const Lane& at, int key_tile) {
   for (int i = 0; i < 2; ++i) {
@@ -69,7 +69,7 @@ __device__ void apply_peer_update(Consumer<KvFormat, kHeads>& c, int key_tile) {
   rescale_row_sum(c, at, key_tile);
 }
 
-// Publishes what this warpgroup's key tile did to the row max.
+// Publishes how this warpgroup's key tile changed the row max.
 template <class KvFormat, int kHeads>
 __device__ void publish_max_update(Consumer<KvFormat, kHeads>& c, MaxUpdate update) {
   const Lane at = this_lane();
@@ -77,7 +77,7 @@ __device__ void publish_max_update(Consumer<KvFormat, kHeads>& c, MaxUpdate upda
   c.smem.max_ready[at.wg].arrive();
 }
 
-// Includes logits z + m of this lane's keys in TileState::seen_max.
+// Raises TileState::seen_max to the logits z + m of this lane's keys (z: relative to m).
 template <class KvFormat, int kHeads>
 __device__ void raise_seen_max(Consumer<KvFormat, kHeads>& c, const float (&z)[kHeads / 2],
                                const float (&m)[kHeads / 4]) {
@@ -90,7 +90,7 @@ __device__ void raise_seen_max(Consumer<KvFormat, kHeads>& c, const float (&z)[k
       top, [&](int head, float x) { atomicMax(&c.tile().seen_max[head], ordered_int(x)); });
 }
 
-// Exponents s relative to m -> relative to TileState::seen_max, the next row max.
+// Exponents s, relative to m, become relative to TileState::seen_max, which is the next row max.
 template <class KvFormat, int kHeads>
 __device__ void subtract_seen_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2],
                                   const float (&m)[kHeads / 4]) {
@@ -107,13 +107,13 @@ __device__ void subtract_seen_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHea
 template <class KvFormat, int kHeads>
 __device__ void set_row_max(Consumer<KvFormat, kHeads>& c, int head) {
   const float now = from_ordered_int(c.tile().seen_max[head]);
-  // Adding m to s and subtracting it again loses bits of s; from 2^28 on more than kHeadroom.
+  // Adding and subtracting m changes s by half an ulp of m: 1 at 2^24, above 8 from 2^28 on.
   if (!(fabsf(now) < 0x1p24f)) c.request_fp32_fallback();
   c.tile().row_max[row_max_at<kHeads>(head)] = now;
 }
 
-// S -> exponents for both key tiles of a pair jointly, when no key came before (up to 32 heads):
-// the row max becomes the largest logit of both tiles, if they have a valid key.
+// S -> exponents for both key tiles of a pair jointly, if the work tile has no row max yet (up to
+// 32 heads): it becomes the largest logit of both tiles, if they have a valid key.
 template <class KvFormat, int kHeads>
 __device__ void set_first_max_jointly(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2]) {
   const float none[kHeads / 4] = {};
@@ -132,8 +132,8 @@ __device__ void set_first_max_jointly(Consumer<KvFormat, kHeads>& c, float (&s)[
   publish_max_update(c, MaxUpdate::kNone);
 }
 
-// The row max becomes the largest logit so far; the exponents s and this
-// warpgroup's row sums follow.
+// The row max becomes the largest logit so far. Exponents s and this
+// warpgroup's row sums are rescaled to it.
 template <class KvFormat, int kHeads>
 __device__ void update_row_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2]) {
   const Lane at = this_lane();
@@ -150,18 +150,18 @@ __device__ void update_row_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads 
     const float before = c.tile().row_max[place];
     set_row_max(c, head);
     c.smem.rescale[at.wg][place] =
-        c.bit(kHasMax) ? exp2f(before - c.tile().row_max[place]) : 1.f;  // applies to 0
+        c.bit(kHasMax) ? exp2f(before - c.tile().row_max[place]) : 1.f;  // the sums are still 0
   }
   ptx::barrier_sync(kBarrierWarpgroup + at.wg, kWarpgroup);
   rescale_row_sum(c, at, at.wg);
   c.state |= kHasMax;
 }
 
-// S -> exponents relative to the row max, which is updated if a logit exceeds its headroom.
+// S -> exponents relative to m; updates m if a logit exceeds it by kHeadroom, or with kTrackMax.
 template <bool kTrackMax, class KvFormat, int kHeads>
 __device__ void subtract_row_max(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2]) {
   const Lane at = this_lane();
-  float top[4];  // of every fourth value: shorter dependency chains
+  float top[4];  // maxima of every fourth value: shorter dependency chains
   {
     float m[kHeads / 4];
     read_heads<kHeads>(c.tile().row_max, m);
@@ -196,7 +196,7 @@ __device__ void store_head_tiles(uint32_t to, const float (&s)[kHeads / 2], int 
   }
 }
 
-// Exponents -> P in shared memory, and its row sums (unrounded).
+// Exponents -> P in shared memory, and the row sums of P before it is rounded to f16.
 template <class KvFormat, int kHeads>
 __device__ void store_p(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2]) {
   const Lane at = this_lane();
@@ -208,11 +208,11 @@ __device__ void store_p(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2]) {
     for (int i = 4 * n; i < 4 * n + 8 && i < kHeads / 2; ++i) s[i] = ptx::ex2_approx_ftz(s[i]);
     store_head_tiles<kHeads>(to + n * 1024, s, n);
   }
-  // Before the PV products that read P, and before the bulk copies that will overwrite the zeros of
-  // invalid keys, which the producer stored with ordinary stores.
+  // Orders the stores of P before the PV products that read them, and the producer's zeros of
+  // invalid keys, which this thread waited for, before the bulk copies that overwrite them.
   ptx::fence_proxy_async();
   c.smem.p_full[at.wg].arrive();
-  float both[kHeads / 4];  // of keys g and g + 8
+  float both[kHeads / 4];  // P of key g plus P of key g + 8
 #pragma unroll
   for (int i = 0; i < kHeads / 4; ++i) both[i] = s[i / 2 * 4 + i % 2] + s[i / 2 * 4 + i % 2 + 2];
   reduce_over_keys(both, [](float a, float b) { return a + b; });

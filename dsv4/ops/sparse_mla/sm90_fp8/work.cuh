@@ -16,8 +16,8 @@ __device__ inline int split_of_cta(const Params& p) {
   return p.cluster_size == 1 ? 0 : static_cast<int>(ptx::cluster_ctarank());
 }
 
-// Without splits, CTAs are persistent and walk over work tiles. A cluster has one work tile: CTAs
-// would have to wait for each other between two.
+// Without splits, CTAs are persistent and process several work tiles. A cluster has one work tile:
+// with more, its CTAs would have to synchronize between them.
 __device__ inline int first_tile(const Params& p) {
   return p.cluster_size == 1 ? static_cast<int>(blockIdx.x) : static_cast<int>(ptx::clusterid_x());
 }
@@ -28,7 +28,7 @@ __device__ inline int next_tile(const Params& p, int index) {
   return p.cluster_size == 1 ? index + static_cast<int>(gridDim.x) : num_tiles(p);
 }
 
-// What follows from the index alone; reads no memory that a previous kernel may write.
+// The members that follow from the index alone. Reads nothing that a previous kernel may write.
 template <int kHeads>
 __device__ WorkTile locate_tile(const Params& p, int index) {
   const sm90::QueryHeads at = sm90::locate_query_heads<kHeads>(p.head_groups, p.s_q, index);
@@ -39,7 +39,7 @@ __device__ WorkTile locate_tile(const Params& p, int index) {
   work.query = at.query;
   return work;
 }
-// The rest: the range of keys.
+// The other members: the range of keys, from the lengths of the lists.
 __device__ inline void read_lengths(const Params& p, WorkTile& work) {
   work.window_indices = num_indices(p.window.list, work.request);
   work.window = max(work.window_indices, p.window_positions);
@@ -57,11 +57,11 @@ __device__ WorkTile make_tile(const Params& p, int index) {
   return work;
 }
 
-// The indices of a query in one of its lists.
+// The indices of a query in one of the two lists.
 __device__ inline const int32_t* first_index(const ListPointer& list, const WorkTile& work) {
   return list.indices + work.request * list.request_stride + work.query * list.query_stride;
 }
-// The index at a list position; below work.window it refers to the window's pool.
+// The index at a list position, or -1. Below work.window it refers to the window's pool.
 __device__ inline int index_at(const Params& p, const WorkTile& work, int position) {
   if (position < work.window_indices) return first_index(p.window.list, work)[position];
   if (position < work.window) return -1;
