@@ -9,7 +9,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/device_model.h"
-#include "dsv4/engine/device_workspace.h"
+#include "dsv4/engine/workspace.h"
 #include "dsv4/plan/synthetic.h"
 
 namespace dsv4::apps {
@@ -60,7 +60,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->capture_default_str();
   command.add_flag("--deterministic", options.deterministic,
                    "use only implementations whose bits do not depend on the batch");
-  command.add_flag("--ops", options.ops, "also time every kernel (device)");
+  command.add_flag("--ops", options.ops, "also time every op, and on a device every kernel");
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
   add_device(command, options.device);
@@ -127,7 +127,8 @@ Json BenchModel::memory(const CacheLimits& limits) const {
   const ModelConfig& config = model_->config();
   const int64_t weights = weight_bytes(const_cast<Model&>(*model_));
   const int64_t cache = plan_cache(config, options_.numerics, limits).plan.bytes();
-  const int64_t work = plan_device_workspace(config, options_.numerics, limits).total();
+  const int64_t work = plan_workspace(*model_, {.numerics = options_.numerics, .device = model_->device()}, limits, 0)
+                           .total();
   const int64_t planned = weights + cache + work, taken = free_before_ - probe_->free_bytes();
   return {{"weights_bytes", weights},
           {"cache_bytes", cache},
@@ -145,6 +146,30 @@ Json BenchModel::kernel_table() {
   for (const auto& [kernel, total] : rows)
     table.push_back(
         {{"kernel", kernel}, {"launches", total.launches}, {"us", 1e6 * total.seconds}});
+  return table;
+}
+
+// The share is that of the larger of the two floors: bytes at the copy rate, flops at the matrix
+// rate; null on the host, whose rates are not measured.
+Json BenchModel::op_table(OpProfile& profile) const {
+  std::vector<std::pair<std::string, OpTotal>> rows;
+  for (const auto& row : profile.take()) rows.push_back(row);
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  Json table = Json::array();
+  for (const auto& [op, total] : rows) {
+    Json row = {{"op", op},
+                {"calls", total.calls},
+                {"us", 1e6 * total.seconds},
+                {"bytes", total.cost.bytes},
+                {"flops", total.cost.flops}};
+    if (roofs_.copy_bytes_per_s > 0) {
+      const double floor = std::max(total.cost.bytes / roofs_.copy_bytes_per_s,
+                                    total.cost.flops / roofs_.matrix_flops_per_s);
+      row["share_of_roof"] = floor / total.seconds;
+    }
+    table.push_back(std::move(row));
+  }
   return table;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/engine/executor.h"
+#include "dsv4/plan/op_profile.h"
 #include "dsv4/plan/probe.h"
 
 namespace CLI {
@@ -39,6 +40,17 @@ class BenchModel {
   nlohmann::ordered_json header() const;
   // Device memory allocated since before the weights were loaded, and the planned amount.
   nlohmann::ordered_json memory(const CacheLimits& limits) const;
+  // Ops of one call on the executor, slowest first, with their share of the roof; empty unless --ops
+  // was given.
+  template <class Call>
+  nlohmann::ordered_json ops(Executor& executor, const Call& call) {
+    if (!options_.ops) return nullptr;
+    const std::unique_ptr<OpProfile> profile = make_op_profile(model_->device());
+    executor.observe(profile.get());
+    call();
+    executor.observe(nullptr);
+    return op_table(*profile);
+  }
   // Kernels of one call, slowest first; empty unless --ops was given and there is a device.
   template <class Call>
   nlohmann::ordered_json kernels(const Call& call) {
@@ -52,6 +64,7 @@ class BenchModel {
 
  private:
   nlohmann::ordered_json kernel_table();
+  nlohmann::ordered_json op_table(OpProfile& profile) const;
 
   const BenchOptions options_;
   std::optional<Model> model_;

@@ -129,6 +129,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
               {"warm_up_seconds", warm}};
   add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
   row["memory"] = bench.memory(limits);
+  row["ops"] = bench.ops(executor, [&] { decoding.step(); });
   row["kernels"] = bench.kernels([&] { decoding.step(); });
   return row;
 }
@@ -168,8 +169,20 @@ Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t token
   add_shares(prefill_cost(model, options.numerics, tokens, limits.max_batch_tokens), time,
              bench.roofs(), row);
   row["memory"] = bench.memory(limits);
-  row["kernels"] = bench.kernels([&] { timed(limits.max_batch_tokens); });  // of the first chunk
+  // Of the first chunk.
+  row["ops"] = bench.ops(executor, [&] { timed(limits.max_batch_tokens); });
+  row["kernels"] = bench.kernels([&] { timed(limits.max_batch_tokens); });
   return row;
+}
+
+void print_ops(const Json& ops) {
+  for (const Json& op : ops) {
+    fmt::print("    {:<32} {:>6} x {:>12.1f} us", op["op"].get<std::string>(),
+               op["calls"].get<int64_t>(), op["us"].get<double>());
+    if (op.contains("share_of_roof"))
+      fmt::print(", {:3.0f} % of the peak", 100 * op["share_of_roof"].get<double>());
+    fmt::print("\n");
+  }
 }
 
 void print_text(const Json& report) {
@@ -194,6 +207,7 @@ void print_text(const Json& report) {
       fmt::print(", {:.0f} % of the {} peak", 100 * row[share].get<double>(),
                  decode ? "memory" : "matrix");
     fmt::print("\n");
+    print_ops(row["ops"]);
     if (row["kernels"].is_null()) continue;
     for (const Json& kernel : row["kernels"])
       fmt::print("    {:<24} {:>6} x {:>12.1f} us\n", kernel["kernel"].get<std::string>(),

@@ -130,7 +130,7 @@ void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& pl
       {"prefix_checkpoint_bytes", plan.checkpoint_bytes},
       {"workspace_bytes", plan.workspace.total()},
       {"workspace_parts",
-       {{"scratch", plan.workspace.scratch.together},
+       {{"scratch", plan.workspace.step},
         {"logits", plan.workspace.logits},
         {"cpu_rows", plan.workspace.kernels}}},
       {"machine", fits[0].machine.name},
@@ -174,7 +174,7 @@ void print_memory(const MemoryPlan& plan) {
       "workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, CPU implementations at most "
       "{}\n",
       size_text(plan.workspace.total()), request.batch_tokens,
-      size_text(plan.workspace.scratch.together), size_text(plan.workspace.logits),
+      size_text(plan.workspace.step), size_text(plan.workspace.logits),
       size_text(plan.workspace.kernels));
 }
 

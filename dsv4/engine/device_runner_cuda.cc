@@ -18,7 +18,6 @@
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
 #include "dsv4/device/graph.h"
-#include "dsv4/engine/device_workspace.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/workspace.h"
 
@@ -60,6 +59,7 @@ class DeviceRunner : public Runner {
   std::vector<Sampled> sample(const ConstTensorView& logits, std::span<const SamplingParams> params,
                               std::span<const uint64_t> steps) override;
   void wait() override { device_.wait(); }
+  void observe(Observer* observer) override { context_.observer = observer; }
 
  private:
   // A decode step of one size: run once, then captured. The graph's addresses are valid as long as
@@ -82,10 +82,11 @@ class DeviceRunner : public Runner {
 
   Device& device_;
   const Model& model_;
-  const Context context_;
+  Context context_;
   const CacheLimits limits_;
   Scratch scratch_;
   Scratch list_scratch_;  // one chunk of page-locked memory
+  const Workspace workspace_;
   Buffer list_mirror_;
   Event lists_copied_;
   Mirrored sampling_;  // params, steps | ids, logprobs
@@ -99,12 +100,12 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       limits_(limits),
       scratch_(device_.memory()),
       list_scratch_(device_.pinned()),
-      list_mirror_(DType::kU8, {device_list_bytes(model.config(), context.numerics, limits)},
-                   device_.memory()),
+      workspace_(plan_workspace(model, context, limits, 0)),
+      list_mirror_(DType::kU8, {workspace_.lists}, device_.memory()),
       sampling_(device_,
                 std::max<int64_t>(limits.max_sequences, limits.max_logits_rows) * 64 + 4096) {
   list_scratch_.reserve(list_mirror_.view().numel());
-  scratch_.reserve(plan_workspace(model.config(), context.numerics, limits, 0).scratch.activations);
+  scratch_.reserve(workspace_.activations);
 }
 
 DeviceRunner::~DeviceRunner() {
@@ -132,7 +133,7 @@ std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& ba
                                                           const StepExtents& exact,
                                                           const TensorView& logits) const {
   constexpr int64_t kMaxRunTokens = 8;
-  if (device_.times() != nullptr || exact.logits_rows != exact.tokens) return {};
+  if (device_.times() != nullptr || context_.observer != nullptr || exact.logits_rows != exact.tokens) return {};
   int64_t run_tokens = 0;
   for (const SequenceRun& run : batch.runs) run_tokens = std::max(run_tokens, run.count);
   const int64_t runs = std::min<int64_t>(pow2_at_least(exact.runs), limits_.max_sequences);

@@ -3,7 +3,6 @@
 #include <set>
 
 #include "dsv4/base/error.h"
-#include "dsv4/engine/workspace.h"
 
 namespace dsv4 {
 namespace {
@@ -19,10 +18,8 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
     : model_(model),
       runner_(make_runner(model, placed(context, model), limits)),
       cache_(model.config(), context.numerics, limits, runner_->memory()) {
-  const Workspace plan = plan_workspace(model.config(), context.numerics, limits, 0);
-  const int64_t vocab = model.config().vocab_size;
-  logits_ = Buffer(DType::kF32, {plan.logits / vocab / item_bytes(DType::kF32), vocab},
-                   runner_->memory());
+  const int64_t rows = limits.max_logits_rows > 0 ? limits.max_logits_rows : limits.max_sequences;
+  logits_ = Buffer(DType::kF32, {rows, model.config().vocab_size}, runner_->memory());
 }
 
 ForwardBatch Executor::make_batch(std::span<const Work> work) const {

@@ -40,6 +40,7 @@ class Executor {
   std::vector<Sampled> sample(std::span<const SamplingParams> params,
                               std::span<const uint64_t> steps);
   void wait() { runner_->wait(); }
+  void observe(Observer* observer) { runner_->observe(observer); }  // runner.h
 
   // start(), and the logits of the wanted tokens on the host: [rows, V] f32, valid until the next
   // call.

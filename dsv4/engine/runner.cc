@@ -10,12 +10,13 @@ class HostRunner : public Runner {
  public:
   HostRunner(const Model& model, const Context& context, const CacheLimits& limits)
       : model_(model), context_(context) {
-    scratch_.reserve(plan_workspace(model.config(), context.numerics, limits, 0).scratch.together);
+    scratch_.reserve(plan_workspace(model, context, limits, 0).step);
   }
 
   Memory& memory() override { return host_memory(); }
   const Scratch& scratch() const override { return scratch_; }
 
+  void observe(Observer* observer) override { context_.observer = observer; }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override {
     const Scratch::Scope scope(scratch_);
@@ -40,7 +41,7 @@ class HostRunner : public Runner {
 
  private:
   const Model& model_;
-  const Context context_;
+  Context context_;
   Scratch scratch_;
 };
 

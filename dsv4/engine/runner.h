@@ -36,6 +36,8 @@ class Runner {
                                       std::span<const uint64_t> steps) = 0;
   // Waits until all started work is done.
   virtual void wait() {}
+  // Sees every call of the following steps, none of which is captured; null: calls run.
+  virtual void observe(Observer* observer) = 0;
 };
 
 // On context.device, or on the host when there is none.

@@ -1,71 +1,139 @@
 #include "dsv4/engine/workspace.h"
 
 #include <algorithm>
+#include <map>
 
-#include "dsv4/base/bits.h"
-#include "dsv4/model/schedule.h"
+#include "dsv4/engine/model_cache.h"
+#include "dsv4/model/dry_run.h"
+#include "dsv4/ops/sample/sample.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 namespace {
 
-constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+// Adds up what CPU implementations take. A call gives back what it took, but the threads of one
+// implementation keep vectors that those of another cannot use.
+class HostMeter final : public Observer {
+ public:
+  void observe(const OpCall& call) override {
+    const HostBytes bytes = call.host_bytes();
+    int64_t& kept = per_thread_[call.op()];
+    kept = std::max(kept, bytes.per_thread);
+    shared_ = std::max(shared_, bytes.shared);
+  }
+  int64_t bytes(int threads) const {
+    int64_t sum = shared_;
+    for (const auto& [op, kept] : per_thread_) sum += threads * kept;
+    return sum;
+  }
+
+ private:
+  int64_t shared_ = 0;
+  std::map<std::string_view, int64_t> per_thread_;
+};
+
+// Where the calls of a dry run go: to an observer on the host, to a dry device otherwise.
+class DryContext {
+ public:
+  explicit DryContext(const Context& context) : context_(context) {
+#if DSV4_CUDA
+    if (context.device != nullptr) {
+      device_ = Device::dry_run(context.device->info());
+      context_.device = device_.get();
+      return;
+    }
+#endif
+    context_.observer = &meter_;
+  }
+
+  const Context& context() const { return context_; }
+  int64_t kernel_bytes(int threads) const {
+#if DSV4_CUDA
+    // cuBLASLt takes its bytes from the same workspace, but not in a dry run.
+    constexpr int64_t kLibraryBytes = int64_t{32} << 20;
+    if (device_ != nullptr) return device_->workspace().peak_bytes() + kLibraryBytes;
+#endif
+    return meter_.bytes(threads);
+  }
+
+ private:
+  Context context_;
+  HostMeter meter_;
+#if DSV4_CUDA
+  std::unique_ptr<Device> device_;
+#endif
+};
 
 int64_t logits_rows(const CacheLimits& limits) {
   return limits.max_logits_rows > 0 ? limits.max_logits_rows : limits.max_sequences;
 }
 
-// ops/linear packs the activations of up to 1536 tokens as f32.
-int64_t linear_bytes(const ModelConfig& m, int64_t tokens) {
-  const int64_t widest =
-      std::max({m.hidden_size, m.q_lora_rank, m.num_heads * m.head_dim / m.o_groups,
-                m.o_groups * m.o_lora_rank, m.expert_dim * m.shared_experts});
-  return std::min<int64_t>(tokens, 1536) * align_up(widest, 64) * kFloatBytes;
+void sample_nothing(const Context& context, int64_t rows, int64_t vocab) {
+  const auto tensor = [](DType dtype, std::initializer_list<int64_t> shape) {
+    return TensorView(TensorMeta::contiguous(dtype, shape), unmapped_address(0));
+  };
+  const std::vector<SamplingParams> params(static_cast<size_t>(rows));
+  const std::vector<uint64_t> steps(static_cast<size_t>(rows));
+  sample(context, {.logits = tensor(DType::kF32, {rows, vocab}),
+                   .params = params,
+                   .steps = steps,
+                   .ids = tensor(DType::kI32, {rows}),
+                   .logprobs = tensor(DType::kF32, {rows})});
 }
 
-// ops/experts works on chunks of 1024 tokens, and in waves of whole experts that end once they hold
-// 512 (token, expert) pairs: gate, up, hidden and output of each pair, and its packed activations
-// once for the gate and once for the up product.
-int64_t experts_bytes(const ModelConfig& m, int64_t tokens) {
-  const int64_t chunk = std::min<int64_t>(tokens, 1024);
-  const int64_t pairs = std::min(511 + chunk, chunk * m.experts_per_token);
-  const int64_t inner = m.expert_dim * m.shared_experts;  // the shared expert is the widest
-  const int64_t per_pair =
-      3 * inner + m.hidden_size + 2 * align_up(std::max(m.hidden_size, inner), 64);
-  return (chunk * m.hidden_size + pairs * per_pair) * kFloatBytes;
+StepLimits step_limits(const CacheLimits& limits) {
+  return {.tokens = limits.max_batch_tokens,
+          .sequences = limits.max_sequences,
+          .context = limits.max_tokens,
+          .logits_rows = logits_rows(limits)};
 }
 
-// What a thread keeps or takes for itself. Vectors that grow with the queries may be three times
-// as large as their content while they move.
-int64_t thread_bytes(const ModelConfig& m, int64_t context) {
-  constexpr int64_t kTiles = int64_t{2} << 20;  // decoded tiles, waiting sums, rows
-  int64_t entries = 0, scores = 0;
-  for (const CacheGroupSpec& group : cache_groups(m)) {
-    if (group.keep_tokens > 0) continue;
-    const int64_t visible = context / group.ratio;
-    entries = std::max(entries, group.has_index ? std::min(m.index_topk, visible) : visible);
-    if (group.has_index) scores = std::max(scores, visible);
+// The steps that reach the maxima. While the indexer would select every entry, all of them are
+// listed instead, which can take more memory than the longest context does. On a device a decode
+// step is padded to at most twice its sequences and twice its context.
+std::vector<StepLimits> largest_steps(std::span<const CacheGroupSpec> groups, int64_t index_topk,
+                                      const CacheLimits& limits, bool padded) {
+  std::vector<StepLimits> steps = {step_limits(limits)};
+  StepLimits decode = steps[0];
+  decode.tokens = decode.sequences = 2 * limits.max_sequences;
+  for (const CacheGroupSpec& group : groups) {
+    if (!group.has_index) continue;
+    StepLimits listed = steps[0];
+    listed.context = std::min(limits.max_tokens, group.ratio * index_topk + group.ratio - 1);
+    if (listed.context < limits.max_tokens) steps.push_back(listed);
+    decode.context = std::max(decode.context, group.ratio * index_topk);
   }
-  const int64_t keys = std::min(m.window, context) + entries;
-  const int64_t attention = keys * (m.head_dim + 16) * kFloatBytes;
-  const int64_t selection = scores * kFloatBytes;
-  const int64_t sampling = 16 * m.vocab_size;
-  const int64_t hyper = 8 * m.hc_mult * m.hidden_size * kFloatBytes;
-  return 3 * (attention + std::max(selection, sampling)) + hyper + kTiles;
+  decode.context *= 2;
+  if (padded) steps.push_back(decode);
+  return steps;
 }
 
 }  // namespace
 
-Workspace plan_workspace(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,
+Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
                          int threads) {
-  const int64_t tokens = limits.max_batch_tokens;
-  const StepLimits step{.tokens = tokens,
-                        .sequences = limits.max_sequences,
-                        .context = limits.max_tokens,
-                        .logits_rows = logits_rows(limits)};
-  return {.scratch = forward_scratch(config, numerics, step),
-          .logits = logits_rows(limits) * config.vocab_size * kFloatBytes,
-          .kernels = std::max(linear_bytes(config, tokens), experts_bytes(config, tokens)) +
-                     threads * thread_bytes(config, limits.max_tokens)};
+  const ModelConfig& config = model.config();
+  const std::vector<CacheGroupSpec>& groups = model.cache_groups();
+  const bool host = context.device == nullptr;
+  const DryContext dry(context);
+  // Sizes of pools do not matter to a step: one page of each is enough.
+  const ModelCache cache(config, context.numerics, {.max_tokens = 1, .max_batch_tokens = 1},
+                         unmapped_memory());
+  Workspace plan{.logits = logits_rows(limits) * config.vocab_size *
+                           static_cast<int64_t>(sizeof(float))};
+  for (const StepLimits& step : largest_steps(groups, config.index_topk, limits, !host)) {
+    const StepScratch taken =
+        dry_run(model, dry.context(), largest_step(groups, step), cache.layers());
+    plan.lists = std::max(plan.lists, taken.lists);
+    plan.activations = std::max(plan.activations, taken.activations);
+    plan.step = std::max(plan.step, taken.lists + taken.activations);
+  }
+  if (!host) plan.step = plan.lists + plan.activations;
+  sample_nothing(dry.context(), logits_rows(limits), config.vocab_size);
+  plan.kernels = dry.kernel_bytes(threads);
+  return plan;
 }
 
 }  // namespace dsv4

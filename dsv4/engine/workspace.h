@@ -1,23 +1,28 @@
-// Memory of a step beside weights and cache: the executor reserves scratch and logits from this
-// plan when it is made, `dsv4 plan` prints it.
+// Memory of a forward step beside weights and cache, found by dry runs of Model::forward()
+// (model/dry_run.h). The executor reserves it when it is made, `dsv4 plan` prints it.
 
 #pragma once
 
 #include "dsv4/engine/cache_plan.h"
-#include "dsv4/model/scratch_plan.h"
+#include "dsv4/model/model.h"
 
 namespace dsv4 {
 
+// Each is the maximum over all steps that the limits allow; they may be reached by different steps.
 struct Workspace {
-  ScratchPlan scratch;  // lists and temporaries of the forward step
-  int64_t logits = 0;   // [rows, V] f32
-  // Upper bound of what the CPU rows take from the system inside a call, by `threads` threads:
-  // packed activations of a product, the pairs of an expert wave, decoded keys of a query.
+  int64_t lists = 0;        // of make_step(); on a device as much again is page-locked host memory
+  int64_t activations = 0;  // taken from the step's scratch
+  int64_t step = 0;         // both: one scratch holds them on the host, two on a device
+  int64_t logits = 0;       // [rows, V] f32
+  // What implementations take for a call: on the host from the system (an upper bound), on a device
+  // from its workspace, with a fixed amount for cuBLASLt.
   int64_t kernels = 0;
-  int64_t total() const { return scratch.together + logits + kernels; }
+  int64_t total() const { return step + logits + kernels; }
 };
 
-Workspace plan_workspace(const ModelConfig& config, Numerics numerics, const CacheLimits& limits,
+// context.device: null for the host; otherwise its kernels are chosen for that device, of which only
+// info() is used, so that a dry run serves (Device::dry_run). threads: of the host
+Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
                          int threads);
 
 }  // namespace dsv4

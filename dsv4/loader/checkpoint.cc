@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kAlign = 64;  // of tensors without a file
 constexpr size_t kMaxIndexBytes = size_t{256} << 20;  // Pro's index has about 15 MB
 
 std::string file_name(const std::string& path) {
@@ -73,9 +74,22 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   return checkpoint;
 }
 
+Checkpoint Checkpoint::shapes(const std::string& what,
+                              const std::map<std::string, TensorMeta>& tensors) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = what;
+  checkpoint.has_data_ = false;
+  int64_t offset = 0;
+  for (const auto& [name, meta] : tensors) {
+    checkpoint.tensors_.emplace(
+        name, StoredTensor{.view = {meta, unmapped_address(offset)}, .file = "no file"});
+    offset += align_up(meta.bytes(), kAlign);
+  }
+  return checkpoint;
+}
+
 Checkpoint Checkpoint::blank(const std::string& what,
                              const std::map<std::string, TensorMeta>& tensors, const Fill& fill) {
-  constexpr int64_t kAlign = 64;
   int64_t bytes = 0;
   for (const auto& [name, meta] : tensors) bytes += align_up(meta.bytes(), kAlign);
   Checkpoint checkpoint;

@@ -44,7 +44,11 @@ class Checkpoint {
   using Fill = std::function<void(const std::string& name, const TensorView& tensor)>;
   static Checkpoint blank(const std::string& what, const std::map<std::string, TensorMeta>& tensors,
                           const Fill& fill);
+  // Tensors that have shapes and addresses, but no memory: for plans. has_data() is false.
+  static Checkpoint shapes(const std::string& what,
+                           const std::map<std::string, TensorMeta>& tensors);
 
+  bool has_data() const { return has_data_; }
   const std::string& folder() const { return folder_; }
   std::string config_path() const { return folder_ + "/config.json"; }
 
@@ -101,6 +105,7 @@ class Checkpoint {
   WeightView kbit_weight(const std::string& prefix, WeightView weight) const;
 
   std::string folder_;
+  bool has_data_ = true;
   std::optional<ZeroPages> blank_;
   std::deque<SafetensorsFile> files_;  // a deque: views and paths point into it
   std::map<std::string, StoredTensor> tensors_;

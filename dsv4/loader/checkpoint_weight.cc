@@ -84,7 +84,7 @@ WeightView Checkpoint::kbit_weight(const std::string& prefix, WeightView weight)
   weight.data = planes.reshape({n, k / kKbitBlock * weight.bits});
   weight.scale = tensor(prefix + ".scale", {DType::kU8}, {n, k / kKbitBlock});
   weight.codebook = tensor(prefix + ".codebook", {DType::kF32}, {int64_t{1} << weight.bits});
-  for (int64_t i = 0; i < weight.codebook.numel(); ++i) {
+  for (int64_t i = 0; has_data_ && i < weight.codebook.numel(); ++i) {
     if (!std::isfinite(weight.codebook.as<float>()[i]))
       fail(ErrorCode::kBadInput, "{}.codebook: value {} is not finite ({})", prefix, i,
            stored.file);
@@ -106,9 +106,9 @@ ConstTensorView Checkpoint::e8m0_scale(const std::string& name, std::initializer
 
 float Checkpoint::scalar(const std::string& name) const {
   const StoredTensor& stored = find(name);
-  return *(stored.view.rank == 0 ? tensor(name, {DType::kF32}, {})
-                                 : tensor(name, {DType::kF32}, {1}))
-              .as<float>();
+  const ConstTensorView view = stored.view.rank == 0 ? tensor(name, {DType::kF32}, {})
+                                                     : tensor(name, {DType::kF32}, {1});
+  return has_data_ ? *view.as<float>() : 1.f;
 }
 
 }  // namespace dsv4

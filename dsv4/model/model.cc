@@ -28,6 +28,11 @@ Model Model::blank(const std::string& what, const ModelConfig& config,
   return {config, Checkpoint::blank(what, tensors, fill)};
 }
 
+Model Model::shapes(const std::string& what, const ModelConfig& config,
+                    const std::map<std::string, TensorMeta>& tensors) {
+  return {config, Checkpoint::shapes(what, tensors)};
+}
+
 void Model::forward(Step& step, std::span<const LayerCache> caches,
                     const TensorView& logits) const {
   if (step.official()) check_official_numerics(config_);

@@ -26,6 +26,9 @@ class Model {
   static Model blank(const std::string& what, const ModelConfig& config,
                      const std::map<std::string, TensorMeta>& tensors,
                      const Checkpoint::Fill& fill);
+  // A model whose tensors have no memory (Checkpoint::shapes), for dry runs.
+  static Model shapes(const std::string& what, const ModelConfig& config,
+                      const std::map<std::string, TensorMeta>& tensors);
 
   const ModelConfig& config() const { return config_; }
   const std::vector<LayerSpec>& schedule() const { return schedule_; }

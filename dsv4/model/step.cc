@@ -68,21 +68,26 @@ class ListWriter {
   EntryLists entries(size_t group);
 
  private:
+  // A list of padding alone, which the caller overwrites where the batch has values. In a dry run
+  // the lists have no memory, and the batch is empty.
+  TensorView padded(std::initializer_list<int64_t> shape, int32_t padding) {
+    const TensorView view = lists_.take(DType::kI32, shape);
+    if (!lists_.counting()) std::fill_n(view.as<int32_t>(), view.numel(), padding);
+    return view;
+  }
   // n values, then `padding` up to the extent.
   template <class Value>
   ConstTensorView list(int64_t extent, int64_t n, int32_t padding, const Value& value) {
-    const TensorView view = lists_.take(DType::kI32, {extent});
+    const TensorView view = padded({extent}, padding);
     int32_t* out = view.as<int32_t>();
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(value(i));
-    std::fill(out + n, out + extent, padding);
     return lists_.read(view);
   }
   // One value per token of every run: value(run, index of the token in it).
   template <class Value>
   ConstTensorView token_list(int32_t padding, const Value& value) {
-    const TensorView view = lists_.take(DType::kI32, {extents_.tokens});
+    const TensorView view = padded({extents_.tokens}, padding);
     int32_t* out = view.as<int32_t>();
-    std::fill_n(out, extents_.tokens, padding);
     for (const SequenceRun& run : batch_.runs) {
       for (int64_t i = 0; i < run.count; ++i)
         out[run.first + i] = static_cast<int32_t>(value(run, i));
@@ -92,8 +97,7 @@ class ListWriter {
   // One row of cache rows per token: `fill` writes the first ones, -1 follows.
   template <class Fill>
   ConstTensorView row_lists(int64_t columns, const Fill& fill) {
-    const TensorView view = lists_.take(DType::kI32, {extents_.tokens, columns});
-    std::fill_n(view.as<int32_t>(), view.numel(), kNoRow);
+    const TensorView view = padded({extents_.tokens, columns}, kNoRow);
     for (const SequenceRun& run : batch_.runs) {
       for (int64_t i = 0; i < run.count; ++i)
         fill(run, run.position + i, view.row<int32_t>(run.first + i));
@@ -133,32 +137,29 @@ void ListWriter::tokens() {
 
 ConstTensorView ListWriter::closed_rows(size_t g) {
   const CacheGroupSpec& group = groups_[g];
-  const TensorView view = lists_.take(DType::kI32, {extents_.groups[g].closed});
+  const TensorView view = padded({extents_.groups[g].closed}, kNoRow);
   int32_t* out = view.as<int32_t>();
   for (const SequenceRun& run : batch_.runs) {
     const int64_t end = (run.position + run.count) / group.ratio;
     for (int64_t e = run.position / group.ratio; e < end; ++e)
       *out++ = row_of(run.pages[g], e, group.page_entries);
   }
-  std::fill(out, view.as<int32_t>() + view.numel(), kNoRow);
   return lists_.read(view);
 }
 
 ConstTensorView ListWriter::closed_positions(size_t g) {
   const int ratio = groups_[g].ratio;
-  const TensorView view = lists_.take(DType::kI32, {extents_.groups[g].closed});
+  const TensorView view = padded({extents_.groups[g].closed}, 0);
   int32_t* out = view.as<int32_t>();
   for (const SequenceRun& run : batch_.runs) {
     const int64_t end = (run.position + run.count) / ratio;
     for (int64_t e = run.position / ratio; e < end; ++e) *out++ = static_cast<int32_t>(e * ratio);
   }
-  std::fill(out, view.as<int32_t>() + view.numel(), 0);
   return lists_.read(view);
 }
 
 ConstTensorView ListWriter::pages(size_t g) {
-  const TensorView view = lists_.take(DType::kI32, {extents_.runs, extents_.groups[g].pages});
-  std::fill_n(view.as<int32_t>(), view.numel(), -1);
+  const TensorView view = padded({extents_.runs, extents_.groups[g].pages}, kNoRow);
   int64_t row = 0;
   for (const SequenceRun& run : batch_.runs)
     std::copy(run.pages[g].begin(), run.pages[g].end(), view.row<int32_t>(row++));

@@ -21,6 +21,7 @@ class StepLists {
   TensorView take(DType dtype, std::initializer_list<int64_t> shape) {
     return scratch_.take(dtype, shape);
   }
+  bool counting() const { return scratch_.is_counting(); }  // lists have no memory
   // The same tensor at the address that ops read.
   ConstTensorView read(const TensorView& written) const { return {written, written.data + shift_}; }
 

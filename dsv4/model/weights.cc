@@ -36,13 +36,20 @@ class Loader final : public WeightVisitor {
   void f32(ConstTensorView& view, const WeightSpec& spec,
            std::initializer_list<int64_t> shape) override {
     const ConstTensorView stored = stored_floats(spec.name, shape);
-    view = stored.dtype == DType::kF32 ? stored : widen(stored, shape);
+    if (stored.dtype == DType::kF32) {
+      view = stored;
+    } else if (checkpoint_.has_data()) {
+      view = widen(stored, shape);
+    } else {
+      view = {TensorMeta::contiguous(DType::kF32, shape), stored.data};
+    }
   }
 
   // Checked here, once: a bad id would otherwise abort generation later.
   void expert_ids(ConstTensorView& view, const WeightSpec& spec,
                   std::initializer_list<int64_t> shape) override {
     view = checkpoint_.tensor(spec.name, {DType::kI64, DType::kI32}, shape);
+    if (!checkpoint_.has_data()) return;
     for (int64_t i = 0; i < view.numel(); ++i) {
       const int64_t expert =
           view.dtype == DType::kI64 ? view.as<int64_t>()[i] : view.as<int32_t>()[i];

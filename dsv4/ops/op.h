@@ -46,6 +46,20 @@ struct Context {
 // Bytes that must move and flops that must run: the floor of a call.
 struct Cost {
   double bytes = 0, flops = 0;
+  double weight_bytes = 0;  // of `bytes`: weights
+  double cache_bytes = 0;   // of `bytes`: rows of the cache that are read
+
+  Cost& operator+=(const Cost& more) {
+    bytes += more.bytes, flops += more.flops;
+    weight_bytes += more.weight_bytes, cache_bytes += more.cache_bytes;
+    return *this;
+  }
+};
+
+// Host memory that a CPU implementation takes from the system for a call, at most.
+struct HostBytes {
+  int64_t shared = 0;      // once
+  int64_t per_thread = 0;  // for each thread
 };
 
 // What dispatch needs to know about an implementation besides its own conditions.
@@ -62,6 +76,7 @@ struct Impl : ImplInfo {
   // Implementations that feed tensor cores round operands first: the largest relative error of one
   // operand. 0: products of the operands as they are, in f32.
   double operand_rounding = 0;
+  HostBytes (*host_bytes)(const Args&) = nullptr;  // null: a few rows at most
 };
 
 template <class Args>
@@ -90,7 +105,8 @@ class OpCall {
   virtual const ImplInfo& impl() const = 0;
   virtual const Context& context() const = 0;
   virtual Cost cost() const = 0;
-  virtual int64_t workspace() const = 0;  // bytes
+  virtual int64_t workspace() const = 0;  // bytes of a device's workspace
+  virtual HostBytes host_bytes() const = 0;
   virtual void run() const = 0;
 
   // The arguments if this is a call of `op`, else null.
@@ -187,6 +203,9 @@ class OpCallOf final : public OpCall {
   const Context& context() const override { return context_; }
   Cost cost() const override { return op_.cost(args_); }
   int64_t workspace() const override { return workspace_bytes(impl_, context_, args_); }
+  HostBytes host_bytes() const override {
+    return impl_.host_bytes != nullptr ? impl_.host_bytes(args_) : HostBytes{};
+  }
   void run() const override { impl_.run(context_, args_); }
 
  private:

@@ -1,10 +1,16 @@
 #include "dsv4/plan/plan.h"
 
 #include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <string_view>
 
 #include "dsv4/base/error.h"
-#include "dsv4/engine/device_workspace.h"
 #include "dsv4/model/schedule.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -38,19 +44,96 @@ struct Balance {
   bool fits() const { return need <= room; }
 };
 
+// The GPU whose kernels a machine's workspace is planned for.
+Context context_of(const Machine& machine, Numerics numerics) {
+  Context context{.numerics = numerics};
+#if DSV4_CUDA
+  static const std::unique_ptr<Device> hopper = Device::dry_run({.name = "NVIDIA H200",
+                                                                 .major = 9,
+                                                                 .minor = 0,
+                                                                 .num_sms = 132,
+                                                                 .l2_bytes = int64_t{50} << 20,
+                                                                 .max_smem_per_block = 232448,
+                                                                 .reserved_smem_per_block = 1024});
+  if (!machine.host) context.device = hopper.get();
+#else
+  (void)machine;
+#endif
+  return context;
+}
+
 Balance balance(const MemoryPlan& plan, const Machine& machine, int64_t context,
                 int64_t sequences) {
   const PlanRequest& request = plan.request;
   const CacheLimits limits = limits_of(request, context, sequences);
-  const Workspace work = plan_workspace(plan.config, request.numerics, limits, request.threads);
+  const int64_t work = plan_workspace(*plan.shapes, context_of(machine, request.numerics), limits,
+                                      machine.host ? request.threads : 0)
+                           .total();
   const int64_t cache = plan_cache(plan.config, request.numerics, limits).plan.bytes();
   int64_t kept = machine.reserve_bytes, need = plan.weights.total.bytes + cache;
   if (machine.host) {
-    need += work.total();
+    need += work;
   } else {
-    kept = std::max(kept, plan_device_workspace(plan.config, request.numerics, limits).total());
+    kept = std::max(kept, work);
   }
   return {.room = machine.devices * (machine.device_bytes - kept), .need = need};
+}
+
+using Tensors = std::map<std::string, TensorMeta>;
+
+// Tensors of each layer, by the part of the name after "layers.N.", and those of no layer.
+struct TensorsByLayer {
+  std::map<int64_t, Tensors> layers;
+  Tensors others;
+};
+
+TensorsByLayer by_layer(const ConvertList& weights) {
+  constexpr std::string_view kPrefix = "layers.";
+  TensorsByLayer result;
+  for (const OutputItem& item : weights.items) {
+    for (const OutputTensor& tensor : item.tensors) {
+      const std::string& name = tensor.name;
+      int64_t layer = 0;
+      const char* const end = name.data() + name.size();
+      const bool in_layer = name.rfind(kPrefix, 0) == 0;
+      const char* at =
+          in_layer ? std::from_chars(name.data() + kPrefix.size(), end, layer).ptr : end;
+      if (at != end && *at == '.') {
+        result.layers[layer].emplace(std::string(at + 1, end), tensor.meta);
+      } else {
+        result.others.emplace(name, tensor.meta);
+      }
+    }
+  }
+  return result;
+}
+
+std::string signature(const ModelConfig& config, size_t layer, const Tensors& tensors) {
+  std::string text = fmt::format("{} {} {}", name(config.kinds[layer]), config.ratios[layer],
+                                 static_cast<bool>(config.hash_layers[layer]));
+  for (const auto& [tensor, meta] : tensors) text += fmt::format(" {} {}", tensor, to_string(meta));
+  return text;
+}
+
+// The model without memory, with one layer of every kind: layers follow one another in the same
+// scratch, so equal ones take no more than one does.
+std::shared_ptr<const Model> shapes_of(const ModelConfig& config, const ConvertList& weights) {
+  TensorsByLayer all = by_layer(weights);
+  Tensors tensors = std::move(all.others);
+  ModelConfig kept = config;
+  kept.kinds.clear(), kept.ratios.clear(), kept.hash_layers.clear();
+  std::set<std::string> seen;
+  for (size_t l = 0; l < config.kinds.size(); ++l) {
+    const Tensors& layer = all.layers[static_cast<int64_t>(l)];
+    if (!seen.insert(signature(config, l, layer)).second) continue;
+    for (const auto& [tensor, meta] : layer)
+      tensors.emplace(fmt::format("layers.{}.{}", kept.kinds.size(), tensor), meta);
+    kept.kinds.push_back(config.kinds[l]);
+    kept.ratios.push_back(config.ratios[l]);
+    kept.hash_layers.push_back(config.hash_layers[l]);
+  }
+  kept.num_layers = static_cast<int64_t>(kept.kinds.size());
+  return std::make_shared<const Model>(Model::shapes("the list of tensors", kept, tensors));
 }
 
 }  // namespace
@@ -65,13 +148,16 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
          request.context, config.max_positions);
   if (request.numerics == Numerics::kOfficial) check_official_numerics(config);
   const CacheLimits limits = limits_of(request, request.context, request.sequences);
+  const std::shared_ptr<const Model> shapes = shapes_of(config, weights);
   return {.config = config,
+          .shapes = shapes,
           .request = request,
           .weights = summarize(weights),
           .kv_rate = kv_rate(config, request.numerics),
           .sequence = sequence_bytes(config, request.numerics),
           .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),
-          .workspace = plan_workspace(config, request.numerics, limits, request.threads),
+          .workspace =
+              plan_workspace(*shapes, {.numerics = request.numerics}, limits, request.threads),
           .checkpoint_bytes = checkpoint_bytes(config, request.numerics)};
 }
 

@@ -6,10 +6,12 @@
 //
 // Weights come from tensor shapes (a checkpoint's, or the list of an official one, after a recipe),
 // cache and workspace from the functions that the engine allocates from (cache_plan.h,
-// workspace.h). On several devices the plan spreads weights and cache evenly, without copies; what
+// workspace.h); a build without CUDA plans the kernels of a GPU as those of the host. On several devices the plan spreads weights and cache evenly, without copies; what
 // a parallel scheme replicates is not counted. Source of the method: docs/memory.md.
 
 #pragma once
+
+#include <memory>
 
 #include "dsv4/engine/workspace.h"
 #include "dsv4/plan/machine.h"
@@ -27,6 +29,7 @@ struct PlanRequest {
 
 struct MemoryPlan {
   ModelConfig config;
+  std::shared_ptr<const Model> shapes;  // for dry runs of a step: no memory, a layer of each kind
   PlanRequest request;
   WeightSummary weights;
   KvRate kv_rate;
@@ -36,8 +39,8 @@ struct MemoryPlan {
   int64_t checkpoint_bytes = 0;
 };
 
-// Throws kBadInput when the context exceeds the model's positions, kUnsupported when the numerics
-// do not fit the config.
+// Throws kBadInput when the context exceeds the model's positions or the list lacks a weight of the
+// model, kUnsupported when the numerics do not fit the config.
 MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
                        const PlanRequest& request);
 

@@ -1,5 +1,5 @@
-// Bytes that a decode step must read and flops that a step must compute, from the model alone: the
-// lower bound of the times that `dsv4 bench` measures.
+// Bytes that a step must read and flops that it must compute: the lower bound of the times that
+// `dsv4 bench` measures. The costs of the calls of a dry run (model/dry_run.h), added up.
 
 #pragma once
 
@@ -9,11 +9,14 @@
 namespace dsv4 {
 
 struct StepCost {
-  double weight_bytes = 0;  // read once; of the routed experts those that are expected to be chosen
+  double weight_bytes = 0;  // of the routed experts those that are expected to be chosen
   double cache_bytes = 0;   // rows that the queries attend to, indexer keys that they score
   double flops = 0;
   double bytes() const { return weight_bytes + cache_bytes; }
 };
+
+// The floor of one call: of experts the expected one, because ids may be on a device.
+Cost floor_of(const OpCall& call);
 
 // `tokens` queries of distinct sequences with `context` tokens each (decode).
 StepCost decode_cost(const Model& model, Numerics numerics, int64_t tokens, int64_t context);

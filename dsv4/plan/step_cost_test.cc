@@ -9,7 +9,8 @@ namespace {
 
 // By hand for a layer of Flash without compression: wq_a 1024 x 4096, wq_b 32768 x 1024, wkv 512 x
 // 4096, wo_a 8192 x 4096, wo_b 4096 x 8192, three shared matrices of 2048 x 4096, all FP8 with a
-// scale per 128 x 128; gate 256 x 4096 bf16, two mixes 24 x 16384 f32; head 129280 x 4096 bf16.
+// scale per 128 x 128; gate 256 x 4096 bf16, two mixes 24 x 16384 f32, that of the head 4 x 16384;
+// head 129280 x 4096 bf16. Ops without weights add less than 1 % of the flops.
 TEST(StepCost, CountsALayerAndTheHead) {
   const Model model = synthetic_model("flash", recipe_of_flags("k3", ""), 1, 1);
   const double fp8 =
@@ -17,13 +18,14 @@ TEST(StepCost, CountsALayerAndTheHead) {
   const double expert = 3 * 2048. * 4096;
   const StepCost one = decode_cost(model, Numerics::kOfficial, 1, 4096);
   EXPECT_NEAR(one.weight_bytes,
-              fp8 * (1 + 1. / 16384) + 2 * 256. * 4096 + 2 * 4 * 24. * 16384 +
+              fp8 * (1 + 1. / 16384) + 2 * 256. * 4096 + 4 * (2 * 24. + 4) * 16384 +
                   6 * expert * 3.25 / 8 + 2 * 129280. * 4096,
               1e3);
-  EXPECT_NEAR(
-      one.flops,
-      2 * (fp8 + 256. * 4096 + 2 * 24. * 16384 + 6 * expert + 129280. * 4096) + 4. * 64 * 512 * 128,
-      1);
+  const double flops =
+      2 * (fp8 + 256. * 4096 + (2 * 24. + 4) * 16384 + 6 * expert + 129280. * 4096) +
+      4. * 64 * 512 * 128;
+  EXPECT_GE(one.flops, flops);
+  EXPECT_LT(one.flops, 1.01 * flops);
   EXPECT_EQ(one.cache_bytes, 128 * 584);
 }
 

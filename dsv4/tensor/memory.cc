@@ -39,10 +39,28 @@ class HostMemory : public Memory {
   }
 };
 
+class UnmappedMemory : public Memory {
+ public:
+  std::byte* allocate(int64_t) override { return unmapped_address(0); }
+  void release(std::byte*) noexcept override {}
+  void upload(std::byte*, const std::byte*, int64_t bytes) override { refuse(bytes); }
+  void download(std::byte*, const std::byte*, int64_t bytes) override { refuse(bytes); }
+
+ private:
+  [[noreturn]] static void refuse(int64_t bytes) {
+    fail(ErrorCode::kInvalidArgument, "copy of {} bytes of a tensor without memory", bytes);
+  }
+};
+
 }  // namespace
 
 Memory& host_memory() {
   static HostMemory memory;
+  return memory;
+}
+
+Memory& unmapped_memory() {
+  static UnmappedMemory memory;
   return memory;
 }
 

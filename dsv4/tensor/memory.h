@@ -25,4 +25,12 @@ class Memory {
 // The system provides zero pages lazily, so a large reservation uses no memory until it is touched.
 Memory& host_memory();
 
+// Addresses without memory, for dry runs, in which only the shapes of tensors matter. An access
+// traps: no program maps these addresses.
+Memory& unmapped_memory();
+inline std::byte* unmapped_address(int64_t offset) {
+  constexpr uintptr_t kBase = uintptr_t{1} << 62;  // in no address space of x86-64 or arm64
+  return reinterpret_cast<std::byte*>(kBase + static_cast<uintptr_t>(offset));
+}
+
 }  // namespace dsv4

@@ -49,9 +49,10 @@ void Scratch::reserve(int64_t bytes) {
 TensorView Scratch::take(DType dtype, std::initializer_list<int64_t> shape) {
   const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
   const int64_t bytes = align_up(std::max<int64_t>(meta.bytes(), 1), kAlign);
+  const int64_t offset = live_;
   live_ += bytes;
   peak_ = std::max(peak_, live_);
-  if (counting_) return {meta, nullptr};
+  if (counting_) return {meta, unmapped_address(offset)};
   if (used_ + bytes > room()) next_chunk(bytes);
   const TensorView view(meta, chunk_data() + used_);
   used_ += bytes;

@@ -1,8 +1,8 @@
 // Bump allocator for the temporaries of one forward step. Memory is kept between steps; a Scope
 // returns what was taken inside it, so consecutive layers reuse the same bytes.
 //
-// A counting Scratch owns nothing and returns views without data: after the same takes and scopes
-// as in a forward step, peak_bytes() is the memory that the step needs. A borrowing Scratch returns
+// A counting Scratch owns nothing and returns views at addresses without memory: after the same
+// takes and scopes as in a forward step, peak_bytes() is the memory that the step needs. A borrowing Scratch returns
 // parts of memory that its caller owns, and never more than that.
 
 #pragma once
@@ -31,6 +31,7 @@ class Scratch {
   // Everything that is taken at present, as one view. Only valid while it fits the reservation.
   TensorView taken() const;
   int64_t peak_bytes() const { return peak_; }  // the most bytes taken at a time
+  bool is_counting() const { return counting_; }
 
   class Scope {
    public:

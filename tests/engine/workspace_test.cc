@@ -24,7 +24,7 @@ class Feeder {
   Feeder(const Model& model, const Case& c)
       : model_(model),
         executor_(model_, Context{.numerics = c.numerics}, c.limits),
-        plan_(plan_workspace(model_.config(), c.numerics, c.limits, 1)) {
+        plan_(plan_workspace(model_, {.numerics = c.numerics}, c.limits, 1)) {
     for (int i = 0; i < c.limits.max_sequences; ++i) sequences_.push_back(executor_.cache().open());
   }
 
@@ -40,7 +40,7 @@ class Feeder {
         work.push_back({sequences_[i], ids[i], all ? Work::Logits::kAll : Work::Logits::kLast});
     }
     executor_.run(work);
-    ASSERT_EQ(executor_.scratch().reserved_bytes(), plan_.scratch.together) << "a step needed more";
+    ASSERT_EQ(executor_.scratch().reserved_bytes(), plan_.step) << "a step needed more";
   }
 
   int64_t peak() const { return executor_.scratch().peak_bytes(); }
@@ -104,7 +104,7 @@ TEST_F(WorkspacePlan, IsReachedByTheLargestStep) {
         std::vector<int64_t> lengths(static_cast<size_t>(limits.max_sequences), 0);
         reach(feeder, limits, 4 * model_.config().index_topk, lengths);
         if (context > lengths[0]) reach(feeder, limits, context, lengths);
-        EXPECT_EQ(feeder.peak(), feeder.plan().scratch.together);
+        EXPECT_EQ(feeder.peak(), feeder.plan().step);
       }
     }
   }
@@ -132,18 +132,21 @@ TEST_F(WorkspacePlan, IsNeverExceeded) {
       }
       if (budget < c.limits.max_batch_tokens) feeder.step(counts);
     }
-    EXPECT_LE(feeder.peak(), feeder.plan().scratch.together);
+    EXPECT_LE(feeder.peak(), feeder.plan().step);
   }
 }
 
 // The plan needs no weights, so it can use the released dims.
 TEST_F(WorkspacePlan, GrowsWithEveryLimit) {
   const ModelConfig config = released_config("flash");
+  std::map<std::string, TensorMeta> tensors;
+  for (const NamedTensor& tensor : official_tensor_list(config, false))
+    tensors.emplace(tensor.name, tensor.meta);
+  const Model flash = Model::shapes("flash", config, tensors);
   const CacheLimits base{.max_tokens = 4096, .max_sequences = 4, .max_batch_tokens = 256};
-  const int64_t least = plan_workspace(config, Numerics::kOfficial, base, 2).total();
+  const int64_t least = plan_workspace(flash, {}, base, 2).total();
   const auto total = [&](int64_t tokens, int sequences, int64_t batch, int64_t rows, int threads) {
-    return plan_workspace(config, Numerics::kOfficial, {tokens, sequences, batch, rows}, threads)
-        .total();
+    return plan_workspace(flash, {}, {tokens, sequences, batch, rows}, threads).total();
   };
   EXPECT_GT(total(1 << 20, 4, 256, 0, 2), least);
   EXPECT_GT(total(4096, 8, 256, 0, 2), least);

@@ -7,6 +7,7 @@
 namespace dsv4 {
 
 void experts_cpu(const Context& context, const ExpertsArgs& args);
+HostBytes experts_cpu_bytes(const ExpertsArgs& args);
 
 // f32 arithmetic. The experts must lie at equal distances in memory and have equal formats, and
 // gate and up must have the same format; the reason says which of these does not hold.

@@ -18,7 +18,7 @@ constexpr Impl<TopKArgs> kTopK[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<TopKArgs>, top_k_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<TopKArgs>, top_k_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<TopKArgs>, top_k_cpu, 0, top_k_cpu_bytes},
 };
 
 void check(const IndexScoresArgs& args) {
@@ -51,9 +51,11 @@ Cost cost(const IndexScoresArgs& args) {
   const IndexLayoutFp4& layout = args.keys.layout;
   const int64_t key_bytes = args.keys.packed() ? layout.page_bytes(1) : 4 * int64_t{layout.width};
   const auto pairs = static_cast<double>(args.scores.numel());
-  return {.bytes = pairs * static_cast<double>(key_bytes) +
+  const double keys = pairs * static_cast<double>(key_bytes);
+  return {.bytes = keys +
                    static_cast<double>(args.q.bytes() + args.weights.bytes() + args.scores.bytes()),
-          .flops = pairs * static_cast<double>(args.q.dim(1)) * (2.0 * layout.width + 3)};
+          .flops = pairs * static_cast<double>(args.q.dim(1)) * (2.0 * layout.width + 3),
+          .cache_bytes = keys};
 }
 
 Cost cost(const TopKArgs& args) {

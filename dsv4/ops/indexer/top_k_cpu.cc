@@ -79,6 +79,11 @@ void check_contents(const TopKArgs& args) {
 
 }  // namespace
 
+// The keys of a row; a vector that grows holds up to three times its contents while it moves.
+HostBytes top_k_cpu_bytes(const TopKArgs& args) {
+  return {.per_thread = 3 * args.scores.dim(1) * static_cast<int64_t>(sizeof(uint32_t))};
+}
+
 void top_k_cpu(const Context&, const TopKArgs& args) {
   const int64_t queries = args.scores.dim(0), n = args.scores.dim(1), k = args.indices.dim(1);
   const int32_t* visible = args.visible.as<int32_t>();

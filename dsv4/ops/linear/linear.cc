@@ -18,7 +18,7 @@ constexpr Impl<LinearArgs> kLinear[] = {
      0x1p-9},
     {"cuda", Arch::kCuda, true, accept_all<LinearArgs>, linear_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu, 0, linear_cpu_bytes},
 };
 
 void check(const LinearArgs& args) {
@@ -42,10 +42,11 @@ void check(const LinearArgs& args) {
 Cost cost(const LinearArgs& args) {
   const int64_t t = args.x.dim(0);
   const int64_t scales = args.x_scale.empty() ? 0 : args.x_scale.bytes();
+  const auto weight = static_cast<double>(args.weight.bytes());
   return {
-      .bytes =
-          static_cast<double>(args.weight.bytes() + args.x.bytes() + scales + args.out.bytes()),
-      .flops = 2.0 * static_cast<double>(t) * static_cast<double>(args.weight.n * args.weight.k)};
+      .bytes = weight + static_cast<double>(args.x.bytes() + scales + args.out.bytes()),
+      .flops = 2.0 * static_cast<double>(t) * static_cast<double>(args.weight.n * args.weight.k),
+      .weight_bytes = weight};
 }
 
 }  // namespace

@@ -25,6 +25,10 @@ quant_gemm::GemmJob group_job(const LinearArgs& args, int64_t g, int64_t begin, 
 
 }  // namespace
 
+HostBytes linear_cpu_bytes(const LinearArgs& args) {
+  return quant_gemm::gemm_bytes(std::min(args.x.dim(0) * args.groups, kCallTokens), args.weight.k);
+}
+
 void linear_cpu(const Context&, const LinearArgs& args) {
   const int64_t tokens = args.x.dim(0);
   const int64_t step = std::max<int64_t>(1, kCallTokens / args.groups);

@@ -7,6 +7,7 @@
 namespace dsv4 {
 
 void linear_cpu(const Context& context, const LinearArgs& args);
+HostBytes linear_cpu_bytes(const LinearArgs& args);
 
 // f32 arithmetic for any format, shape and alignment.
 void linear_cuda(const Context& context, const LinearArgs& args);

@@ -10,7 +10,7 @@ constexpr Impl<HcPreArgs> kHcPre[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<HcPreArgs>, hc_pre_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<HcPreArgs>, hc_pre_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<HcPreArgs>, hc_pre_cpu, 0, hc_pre_cpu_bytes},
 };
 
 constexpr Impl<HcPostArgs> kHcPost[] = {
@@ -24,7 +24,7 @@ constexpr Impl<HcHeadArgs> kHcHead[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<HcHeadArgs>, hc_head_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<HcHeadArgs>, hc_head_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<HcHeadArgs>, hc_head_cpu, 0, hc_head_cpu_bytes},
 };
 
 void check_streams(int64_t m) {
@@ -71,7 +71,8 @@ double mix_flops(const ConstTensorView& streams, const ConstTensorView& fn) {
 Cost cost(const HcPreArgs& args) {
   return {.bytes = static_cast<double>(args.streams.bytes() + args.fn.bytes() + args.out.bytes() +
                                        args.post.bytes() + args.comb.bytes()),
-          .flops = mix_flops(args.streams, args.fn)};
+          .flops = mix_flops(args.streams, args.fn),
+          .weight_bytes = static_cast<double>(args.fn.bytes())};
 }
 
 Cost cost(const HcPostArgs& args) {
@@ -83,7 +84,8 @@ Cost cost(const HcPostArgs& args) {
 
 Cost cost(const HcHeadArgs& args) {
   return {.bytes = static_cast<double>(args.streams.bytes() + args.fn.bytes() + args.out.bytes()),
-          .flops = mix_flops(args.streams, args.fn)};
+          .flops = mix_flops(args.streams, args.fn),
+          .weight_bytes = static_cast<double>(args.fn.bytes())};
 }
 
 }  // namespace

@@ -177,7 +177,22 @@ void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t c
   }
 }
 
+// What a MixTile holds.
+HostBytes mix_bytes(const ConstTensorView& streams, const ConstTensorView& fn) {
+  const int64_t m = streams.dim(1), d = streams.dim(2);
+  const int64_t floats = kTokenTile * (m * d + fn.dim(0)) + d;
+  return {.per_thread = floats * static_cast<int64_t>(sizeof(float))};
+}
+
 }  // namespace
+
+HostBytes hc_pre_cpu_bytes(const HcPreArgs& args) {
+  return mix_bytes(args.streams, args.fn);
+}
+
+HostBytes hc_head_cpu_bytes(const HcHeadArgs& args) {
+  return mix_bytes(args.streams, args.fn);
+}
 
 void hc_pre_cpu(const Context&, const HcPreArgs& args) {
   for_each_mixed_token({args.streams, args.fn, args.out, args.norm_eps},

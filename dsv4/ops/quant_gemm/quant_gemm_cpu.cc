@@ -62,6 +62,9 @@ Floats allocate(int64_t count) {
   return memory;
 }
 
+constexpr int64_t kPackedColumns = 64;                  // padded_columns() is a multiple of at most
+constexpr int64_t kMaxThreadBytes = int64_t{2} << 20;  // decoded rows and sums of a unit, at most
+
 // One call of run_gemms: the layout of its scratch, and its two phases.
 class Call {
  public:
@@ -177,6 +180,11 @@ class Call {
 
 void run_gemms(std::span<const GemmJob> jobs) {
   Call(jobs).run();
+}
+
+HostBytes gemm_bytes(int64_t rows, int64_t k) {
+  const auto item = static_cast<int64_t>(sizeof(float));
+  return {.shared = rows * align_up(k, kPackedColumns) * item, .per_thread = kMaxThreadBytes};
 }
 
 }  // namespace dsv4::quant_gemm

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "dsv4/formats/weight.h"
+#include "dsv4/ops/op.h"
 #include "dsv4/ops/quant_gemm/quant_gemm.h"
 #include "dsv4/tensor/tensor.h"
 
@@ -23,5 +24,8 @@ struct GemmJob {
 // Runs all jobs. The bits of an element of out depend on its row of x and its row of the weight
 // alone: not on m, on the other jobs, or on the number of threads.
 void run_gemms(std::span<const GemmJob> jobs);
+
+// What run_gemms() takes for jobs whose activations are `rows` rows of `k` columns in all.
+HostBytes gemm_bytes(int64_t rows, int64_t k);
 
 }  // namespace dsv4::quant_gemm

@@ -12,7 +12,7 @@ constexpr Impl<SampleArgs> kSample[] = {
 #if DSV4_CUDA
     {"cuda", Arch::kCuda, true, accept_all<SampleArgs>, sample_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<SampleArgs>, sample_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<SampleArgs>, sample_cpu, 0, sample_cpu_bytes},
 };
 
 void check(const SampleArgs& args) {

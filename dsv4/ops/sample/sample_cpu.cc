@@ -143,6 +143,11 @@ int32_t largest_id(const Logits& logits) {
 
 }  // namespace
 
+// The candidates of a row; a vector that grows holds up to three times its contents while it moves.
+HostBytes sample_cpu_bytes(const SampleArgs& args) {
+  return {.per_thread = 3 * args.logits.dim(1) * static_cast<int64_t>(sizeof(Candidate))};
+}
+
 void sample_cpu(const Context&, const SampleArgs& args) {
   const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
   for (const SamplingParams& params : args.params) check(params);

@@ -7,6 +7,7 @@
 namespace dsv4 {
 
 void sample_cpu(const Context& context, const SampleArgs& args);
+HostBytes sample_cpu_bytes(const SampleArgs& args);
 
 void sample_cuda(const Context& context, const SampleArgs& args);
 

@@ -15,7 +15,7 @@ constexpr Impl<SparseMlaArgs> kSparseMla[] = {
     {"cuda_mma", Arch::kCuda, true, sparse_mla_cuda_mma_reject, sparse_mla_cuda_mma},
     {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu, 0, sparse_mla_cpu_bytes},
 };
 
 struct Dims {
@@ -56,19 +56,21 @@ void check(const SparseMlaArgs& args) {
 
 // Every index moves one cache row per query; topk_length and the indices themselves are not read
 // here, they may be on a device.
-double list_bytes(const KvList& list) {
+double cache_bytes(const KvList& list) {
   if (list.indices.rank == 0 || list.indices.numel() == 0) return 0;
-  return static_cast<double>(list.indices.numel() *
-                             (list.pool.row_bytes() + item_bytes(DType::kI32)));
+  return static_cast<double>(list.indices.numel() * list.pool.row_bytes());
 }
 
 Cost cost(const SparseMlaArgs& args) {
-  const auto bytes = [](const TensorView& view) { return view.empty() ? 0 : view.bytes(); };
+  const auto bytes = [](const auto& view) { return view.empty() ? 0 : view.bytes(); };
   const double rows = static_cast<double>(args.window.topk() + args.compressed.topk());
-  return {.bytes = static_cast<double>(args.q.bytes() + args.out.bytes() + bytes(args.lse) +
-                                       bytes(args.max_logits)) +
-                   list_bytes(args.window) + list_bytes(args.compressed),
-          .flops = 2.0 * static_cast<double>(args.q.numel() + args.out.numel()) * rows};
+  const double cache = cache_bytes(args.window) + cache_bytes(args.compressed);
+  return {.bytes = cache + static_cast<double>(args.q.bytes() + args.out.bytes() +
+                                               bytes(args.lse) + bytes(args.max_logits) +
+                                               bytes(args.window.indices) +
+                                               bytes(args.compressed.indices)),
+          .flops = 2.0 * static_cast<double>(args.q.numel() + args.out.numel()) * rows,
+          .cache_bytes = cache};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 namespace dsv4 {
 
 void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args);
+HostBytes sparse_mla_cpu_bytes(const SparseMlaArgs& args);
 
 const char* sparse_mla_cuda_reject(const Context& context, const SparseMlaArgs& args);
 void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args);

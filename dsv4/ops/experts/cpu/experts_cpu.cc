@@ -217,6 +217,18 @@ void check_ids(const ExpertsArgs& args) {
 
 }  // namespace
 
+// Gate, up, hidden and output of the pairs of a wave, their packed activations for two products,
+// and the quantized input of a chunk.
+HostBytes experts_cpu_bytes(const ExpertsArgs& args) {
+  if (args.table.empty()) return {};
+  const int64_t d = args.x.dim(1), inner = args.table.front().w1.n;
+  const int64_t chunk = std::min(args.x.dim(0), kChunkTokens);
+  const int64_t pairs = std::min(kWavePairs - 1 + chunk, chunk * slots(args));
+  HostBytes bytes = quant_gemm::gemm_bytes(2 * pairs, std::max(d, inner));
+  bytes.shared += (chunk * d + pairs * (3 * inner + d)) * static_cast<int64_t>(sizeof(float));
+  return bytes;
+}
+
 void experts_cpu(const Context& context, const ExpertsArgs& args) {
   check_ids(args);
   const int64_t t = args.x.dim(0);

@@ -224,6 +224,16 @@ void attend(const Context& context, const SparseMlaArgs& args, const HeadTile& t
 
 }  // namespace
 
+// Entries and scores of a query; a vector that grows holds up to three times its contents while it
+// moves.
+HostBytes sparse_mla_cpu_bytes(const SparseMlaArgs& args) {
+  const int64_t entries = args.window.topk() + args.compressed.topk();
+  const int64_t floats = entries * (args.q.dim(3) + kMaxHeadTile) +
+                         kMaxHeadTile * (args.q.dim(3) + args.out.dim(3));
+  return {.per_thread = 3 * (floats * static_cast<int64_t>(sizeof(float)) +
+                             entries * static_cast<int64_t>(sizeof(KvEntry)))};
+}
+
 void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args) {
   const int64_t s_q = args.q.dim(1), queries = args.q.dim(0) * s_q, heads = args.q.dim(2);
   check_indices("window", args.window, args.q.dim(0), s_q);

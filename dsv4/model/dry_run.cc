@@ -1,0 +1,48 @@
+#include "dsv4/model/dry_run.h"
+
+#include <algorithm>
+
+#include "dsv4/base/bits.h"
+
+namespace dsv4 {
+
+StepExtents largest_step(std::span<const CacheGroupSpec> groups, const StepLimits& limits) {
+  const int64_t tokens = std::min(limits.tokens, limits.sequences * limits.context);
+  const int64_t runs = std::min(limits.sequences, tokens);
+  StepExtents extents{
+      .tokens = tokens, .runs = runs, .logits_rows = std::min(limits.logits_rows, tokens)};
+  for (const CacheGroupSpec& group : groups) {
+    const int64_t visible = limits.context / group.ratio;
+    // A run of c tokens closes at most ceil(c / r) entries: the total is largest when every run has
+    // one token more than a multiple of r.
+    const int64_t closed = std::min(runs + (tokens - runs) / group.ratio, runs * visible);
+    if (group.keep_tokens > 0) {
+      extents.groups.push_back({.closed = closed, .visible = std::min(group.keep_tokens, visible)});
+    } else {
+      extents.groups.push_back(
+          {.closed = closed,
+           .visible = visible,
+           .pages = std::max<int64_t>(1, ceil_div(visible, group.page_entries))});
+    }
+  }
+  return extents;
+}
+
+StepExtents decode_step(std::span<const CacheGroupSpec> groups, int64_t tokens, int64_t context) {
+  return largest_step(
+      groups,
+      {.tokens = tokens, .sequences = tokens, .context = context, .logits_rows = tokens});
+}
+
+StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,
+                    std::span<const LayerCache> caches) {
+  Scratch lists = Scratch::counting(), scratch = Scratch::counting();
+  Step step = make_step(context, model.config(), model.cache_groups(), {}, extents,
+                        StepLists(lists), scratch);
+  const TensorMeta logits =
+      TensorMeta::contiguous(DType::kF32, {extents.logits_rows, model.config().vocab_size});
+  model.forward(step, caches, {logits, unmapped_address(0)});
+  return {.lists = lists.peak_bytes(), .activations = scratch.peak_bytes()};
+}
+
+}  // namespace dsv4
