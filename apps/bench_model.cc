@@ -127,8 +127,10 @@ Json BenchModel::memory(const CacheLimits& limits) const {
   const ModelConfig& config = model_->config();
   const int64_t weights = weight_bytes(const_cast<Model&>(*model_));
   const int64_t cache = plan_cache(config, options_.numerics, limits).plan.bytes();
-  const int64_t work = plan_workspace(*model_, {.numerics = options_.numerics, .device = model_->device()}, limits, 0)
-                           .total();
+  const int64_t work =
+      plan_workspace(*model_, {.numerics = options_.numerics, .device = model_->device()}, limits,
+                     0)
+          .total();
   const int64_t planned = weights + cache + work, taken = free_before_ - probe_->free_bytes();
   return {{"weights_bytes", weights},
           {"cache_bytes", cache},

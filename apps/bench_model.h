@@ -40,8 +40,8 @@ class BenchModel {
   nlohmann::ordered_json header() const;
   // Device memory allocated since before the weights were loaded, and the planned amount.
   nlohmann::ordered_json memory(const CacheLimits& limits) const;
-  // Ops of one call on the executor, slowest first, with their share of the roof; empty unless --ops
-  // was given.
+  // Ops of one call on the executor, slowest first, with their share of the roof; empty unless
+  // --ops was given.
   template <class Call>
   nlohmann::ordered_json ops(Executor& executor, const Call& call) {
     if (!options_.ops) return nullptr;

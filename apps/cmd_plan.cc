@@ -173,9 +173,8 @@ void print_memory(const MemoryPlan& plan) {
   fmt::print(
       "workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, CPU implementations at most "
       "{}\n",
-      size_text(plan.workspace.total()), request.batch_tokens,
-      size_text(plan.workspace.step), size_text(plan.workspace.logits),
-      size_text(plan.workspace.kernels));
+      size_text(plan.workspace.total()), request.batch_tokens, size_text(plan.workspace.step),
+      size_text(plan.workspace.logits), size_text(plan.workspace.kernels));
 }
 
 // "6.0 GiB per GPU, 1.0 GiB of host memory"

@@ -19,7 +19,8 @@ class Validator;
 
 namespace dsv4 {
 class Device;
-class Model;
+class ModelShard;
+using Model = ModelShard;
 class Tokenizer;
 }  // namespace dsv4
 

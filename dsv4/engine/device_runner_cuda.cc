@@ -133,7 +133,9 @@ std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& ba
                                                           const StepExtents& exact,
                                                           const TensorView& logits) const {
   constexpr int64_t kMaxRunTokens = 8;
-  if (device_.times() != nullptr || context_.observer != nullptr || exact.logits_rows != exact.tokens) return {};
+  if (device_.times() != nullptr || context_.observer != nullptr ||
+      exact.logits_rows != exact.tokens)
+    return {};
   int64_t run_tokens = 0;
   for (const SequenceRun& run : batch.runs) run_tokens = std::max(run_tokens, run.count);
   const int64_t runs = std::min<int64_t>(pow2_at_least(exact.runs), limits_.max_sequences);

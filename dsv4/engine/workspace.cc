@@ -48,7 +48,9 @@ class DryContext {
     context_.observer = &meter_;
   }
 
-  const Context& context() const { return context_; }
+  const Context& context() const {
+    return context_;
+  }
   int64_t kernel_bytes(int threads) const {
 #if DSV4_CUDA
     // cuBLASLt takes its bytes from the same workspace, but not in a dry run.
@@ -121,8 +123,8 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
   // Sizes of pools do not matter to a step: one page of each is enough.
   const ModelCache cache(config, context.numerics, {.max_tokens = 1, .max_batch_tokens = 1},
                          unmapped_memory());
-  Workspace plan{.logits = logits_rows(limits) * config.vocab_size *
-                           static_cast<int64_t>(sizeof(float))};
+  Workspace plan{.logits =
+                     logits_rows(limits) * config.vocab_size * static_cast<int64_t>(sizeof(float))};
   for (const StepLimits& step : largest_steps(groups, config.index_topk, limits, !host)) {
     const StepScratch taken =
         dry_run(model, dry.context(), largest_step(groups, step), cache.layers());

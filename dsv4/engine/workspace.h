@@ -20,8 +20,8 @@ struct Workspace {
   int64_t total() const { return step + logits + kernels; }
 };
 
-// context.device: null for the host; otherwise its kernels are chosen for that device, of which only
-// info() is used, so that a dry run serves (Device::dry_run). threads: of the host
+// context.device: null for the host; otherwise its kernels are chosen for that device, of which
+// only info() is used, so that a dry run serves (Device::dry_run). threads: of the host
 Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
                          int threads);
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kAlign = 64;  // of tensors without a file
+constexpr int64_t kAlign = 64;                        // of tensors without a file
 constexpr size_t kMaxIndexBytes = size_t{256} << 20;  // Pro's index has about 15 MB
 
 std::string file_name(const std::string& path) {

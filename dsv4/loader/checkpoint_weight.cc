@@ -106,8 +106,8 @@ ConstTensorView Checkpoint::e8m0_scale(const std::string& name, std::initializer
 
 float Checkpoint::scalar(const std::string& name) const {
   const StoredTensor& stored = find(name);
-  const ConstTensorView view = stored.view.rank == 0 ? tensor(name, {DType::kF32}, {})
-                                                     : tensor(name, {DType::kF32}, {1});
+  const ConstTensorView view =
+      stored.view.rank == 0 ? tensor(name, {DType::kF32}, {}) : tensor(name, {DType::kF32}, {1});
   return has_data_ ? *view.as<float>() : 1.f;
 }
 

@@ -30,8 +30,7 @@ StepExtents largest_step(std::span<const CacheGroupSpec> groups, const StepLimit
 
 StepExtents decode_step(std::span<const CacheGroupSpec> groups, int64_t tokens, int64_t context) {
   return largest_step(
-      groups,
-      {.tokens = tokens, .sequences = tokens, .context = context, .logits_rows = tokens});
+      groups, {.tokens = tokens, .sequences = tokens, .context = context, .logits_rows = tokens});
 }
 
 StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,

@@ -9,52 +9,54 @@
 
 namespace dsv4 {
 
-Model::Model(ModelConfig config, Checkpoint checkpoint)
-    : checkpoint_(std::make_unique<Checkpoint>(std::move(checkpoint))),
-      config_(std::move(config)),
-      schedule_(layer_schedule(config_)),
-      cache_groups_(dsv4::cache_groups(config_)),
-      weights_(load_weights(*checkpoint_, config_)),
-      rope_(make_rope_tables(config_, weights_.widened)) {
+ModelShard::ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id)
+    : spec_(std::move(spec)),
+      id_(id),
+      weights_(load_weights(checkpoint(), config(), id)),
+      rope_(make_rope_tables(config(), weights_.widened)) {
 }
 
-Model Model::load(const std::string& folder) {
-  ModelConfig config = load_config(folder + "/config.json");
-  return {std::move(config), Checkpoint::open(folder)};
+ModelShard ModelShard::load(const std::string& folder) {
+  return ModelShard(ModelSpec::load(folder));
 }
 
-Model Model::blank(const std::string& what, const ModelConfig& config,
-                   const std::map<std::string, TensorMeta>& tensors, const Checkpoint::Fill& fill) {
-  return {config, Checkpoint::blank(what, tensors, fill)};
+ModelShard ModelShard::blank(const std::string& what, const ModelConfig& config,
+                             const std::map<std::string, TensorMeta>& tensors,
+                             const Checkpoint::Fill& fill) {
+  return ModelShard(
+      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill)));
 }
 
-Model Model::shapes(const std::string& what, const ModelConfig& config,
-                    const std::map<std::string, TensorMeta>& tensors) {
-  return {config, Checkpoint::shapes(what, tensors)};
+ModelShard ModelShard::shapes(const std::string& what, const ModelConfig& config,
+                              const std::map<std::string, TensorMeta>& tensors) {
+  return ModelShard(std::make_shared<const ModelSpec>(config, Checkpoint::shapes(what, tensors)));
 }
 
-void Model::forward(Step& step, std::span<const LayerCache> caches,
-                    const TensorView& logits) const {
-  if (step.official()) check_official_numerics(config_);
-  DSV4_CHECK(caches.size() == schedule_.size(), "{} caches for {} layers", caches.size(),
-             schedule_.size());
+void ModelShard::forward(Step& step, std::span<const LayerCache> caches,
+                         const TensorView& logits) const {
+  if (!id_.whole())
+    fail(ErrorCode::kUnsupported, "rank {} of {}: a forward step over several ranks is not built",
+         id_.rank, id_.world);
+  if (step.official()) check_official_numerics(config());
+  DSV4_CHECK(caches.size() == schedule().size(), "{} caches for {} layers", caches.size(),
+             schedule().size());
   const Scratch::Scope scope(step.scratch);
   const TensorView streams =
-      step.activation({step.num_tokens, config_.hc_mult, config_.hidden_size});
+      step.activation({step.num_tokens, config().hc_mult, config().hidden_size});
   embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = streams});
-  for (size_t l = 0; l < schedule_.size(); ++l) run_layer(step, l, caches[l], streams);
+  for (size_t l = 0; l < schedule().size(); ++l) run_layer(step, l, caches[l], streams);
   run_head(step, streams, logits);
 }
 
-void Model::place(std::shared_ptr<Device> device, Buffer memory) {
+void ModelShard::place(std::shared_ptr<Device> device, Buffer memory) {
   device_ = std::move(device);
   device_memory_ = std::move(memory);
 }
 
-void Model::for_each_tensor(const std::function<void(ConstTensorView&)>& visit) {
+void ModelShard::for_each_tensor(const std::function<void(ConstTensorView&)>& visit) {
   visit(rope_.raw);
   visit(rope_.compressed);
-  dsv4::for_each_tensor(config_, weights_, visit);
+  dsv4::for_each_tensor(config(), weights_, visit);
 }
 
 namespace {
@@ -85,21 +87,21 @@ void hyper_connected(Step& step, const HyperWeights& hc, const ConstTensorView& 
 
 }  // namespace
 
-void Model::run_layer(Step& step, size_t l, const LayerCache& cache,
-                      const TensorView& streams) const {
+void ModelShard::run_layer(Step& step, size_t l, const LayerCache& cache,
+                           const TensorView& streams) const {
   const LayerWeights& layer = weights_.layers[l];
   hyper_connected(step, layer.hc_attn, layer.attn_norm, streams, [&](const TensorView& x) {
-    return attention(step, schedule_[l], layer.attn, rope_, cache, x);
+    return attention(step, schedule()[l], layer.attn, rope_, cache, x);
   });
   hyper_connected(step, layer.hc_ffn, layer.ffn_norm, streams,
                   [&](const TensorView& x) { return moe(step, layer.moe, x); });
 }
 
 // Only rows whose logits are requested go through the head.
-void Model::run_head(Step& step, const TensorView& streams, const TensorView& logits) const {
+void ModelShard::run_head(Step& step, const TensorView& streams, const TensorView& logits) const {
   const int64_t n = step.logits_rows.dim(0);
   if (n == 0) return;
-  const ModelConfig& m = config_;
+  const ModelConfig& m = config();
   const int64_t width = m.hc_mult * m.hidden_size;
   const TensorView chosen = step.activation({n, m.hc_mult, m.hidden_size});
   // An embedding lookup is a row gather, so embed() selects the rows.

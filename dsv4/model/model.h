@@ -1,5 +1,5 @@
-// The network: weights, schedule and one forward step (docs/spec/dsv4.md 3). It does not own a
-// cache; the engine passes it views.
+// The network: a model's weights in the memory of one device, and one forward step
+// (docs/spec/dsv4.md 3). It does not own a cache; the engine passes it views.
 
 #pragma once
 
@@ -11,34 +11,40 @@
 
 #include "dsv4/model/attention.h"
 #include "dsv4/model/batch.h"
-#include "dsv4/model/config.h"
-#include "dsv4/model/schedule.h"
+#include "dsv4/model/model_spec.h"
 #include "dsv4/model/weights.h"
 
 namespace dsv4 {
 
-class Model {
+// The weights that one rank of several owns. A rank of a world of one owns them all.
+class ModelShard {
  public:
-  // Loads a folder with config.json and safetensors. Maps the weights; reads only the vectors that
-  // are widened and the hash tables, which are checked.
-  static Model load(const std::string& folder);
-  // A model without files (Checkpoint::blank).
-  static Model blank(const std::string& what, const ModelConfig& config,
-                     const std::map<std::string, TensorMeta>& tensors,
-                     const Checkpoint::Fill& fill);
-  // A model whose tensors have no memory (Checkpoint::shapes), for dry runs.
-  static Model shapes(const std::string& what, const ModelConfig& config,
-                      const std::map<std::string, TensorMeta>& tensors);
+  // Maps the weights of the rank; reads only the vectors that are widened and the hash tables,
+  // which are checked.
+  explicit ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id = {});
 
-  const ModelConfig& config() const { return config_; }
-  const std::vector<LayerSpec>& schedule() const { return schedule_; }
-  const std::vector<CacheGroupSpec>& cache_groups() const { return cache_groups_; }
+  // A world of one: from a folder with config.json and safetensors,
+  static ModelShard load(const std::string& folder);
+  // without files (Checkpoint::blank),
+  static ModelShard blank(const std::string& what, const ModelConfig& config,
+                          const std::map<std::string, TensorMeta>& tensors,
+                          const Checkpoint::Fill& fill);
+  // or without memory (Checkpoint::shapes), for dry runs.
+  static ModelShard shapes(const std::string& what, const ModelConfig& config,
+                           const std::map<std::string, TensorMeta>& tensors);
+
+  const ModelSpec& spec() const { return *spec_; }
+  ShardId id() const { return id_; }
+  const ModelConfig& config() const { return spec_->config(); }
+  const std::vector<LayerSpec>& schedule() const { return spec_->schedule(); }
+  const std::vector<CacheGroupSpec>& cache_groups() const { return spec_->cache_groups(); }
   const ModelWeights& weights() const { return weights_; }
-  const Checkpoint& checkpoint() const { return *checkpoint_; }
+  const Checkpoint& checkpoint() const { return spec_->checkpoint(); }
 
   // Runs every token of the step through the network, appending to the caches (one per layer).
   // All tensors must be in the memory of step.context's device. logits: [n, V] f32, of which the
-  // first rows are written, one for each of step.logits_rows.
+  // first rows are written, one for each of step.logits_rows. Throws kUnsupported for a rank of
+  // several, whose activations no other rank completes yet.
   void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits) const;
 
   // The device that holds the tensors that forward() reads; null: the host.
@@ -52,18 +58,18 @@ class Model {
   void for_each_tensor(const std::function<void(ConstTensorView&)>& visit);
 
  private:
-  Model(ModelConfig config, Checkpoint checkpoint);
   void run_layer(Step& step, size_t l, const LayerCache& cache, const TensorView& streams) const;
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
 
   std::shared_ptr<Device> device_;  // outlives device_memory_
   Buffer device_memory_;
-  std::unique_ptr<Checkpoint> checkpoint_;  // its address is fixed: the weights point into it
-  ModelConfig config_;
-  std::vector<LayerSpec> schedule_;
-  std::vector<CacheGroupSpec> cache_groups_;
+  std::shared_ptr<const ModelSpec> spec_;  // the weights point into its checkpoint
+  ShardId id_;
   ModelWeights weights_;
   RopeTables rope_;
 };
+
+// A whole model on one device.
+using Model = ModelShard;
 
 }  // namespace dsv4

@@ -1,5 +1,8 @@
 #include "dsv4/model/weights.h"
 
+#include <algorithm>
+
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/model/weight_table.h"
@@ -7,14 +10,15 @@
 namespace dsv4 {
 namespace {
 
-// Points every view into the checkpoint, and checks its shape.
+// Points every view into the checkpoint, checks its shape, and leaves the rows of the rank.
 class Loader final : public WeightVisitor {
  public:
-  Loader(const Checkpoint& checkpoint, const ModelConfig& config, std::deque<Buffer>& widened)
-      : checkpoint_(checkpoint), num_experts_(config.num_experts), widened_(widened) {}
+  Loader(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id,
+         std::deque<Buffer>& widened)
+      : checkpoint_(checkpoint), num_experts_(config.num_experts), id_(id), widened_(widened) {}
 
   void matrix(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k) override {
-    weight = checkpoint_.weight(spec.name, n, k);
+    weight = own_rows(checkpoint_.weight(spec.name, n, k), spec.cut);
   }
 
   void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k,
@@ -26,11 +30,12 @@ class Loader final : public WeightVisitor {
            "{}: groups of {} rows are not a multiple of the FP8 block size {}", spec.name, rows,
            kFp8BlockSize);
     }
+    weight = own_rows(weight, spec.cut);
   }
 
   void floats(ConstTensorView& view, const WeightSpec& spec,
               std::initializer_list<int64_t> shape) override {
-    view = stored_floats(spec.name + ".weight", shape);
+    view = own_rows(stored_floats(spec.name + ".weight", shape), spec.cut);
   }
 
   void f32(ConstTensorView& view, const WeightSpec& spec,
@@ -43,6 +48,7 @@ class Loader final : public WeightVisitor {
     } else {
       view = {TensorMeta::contiguous(DType::kF32, shape), stored.data};
     }
+    view = own_rows(view, spec.cut);
   }
 
   // Checked here, once: a bad id would otherwise abort generation later.
@@ -60,6 +66,25 @@ class Loader final : public WeightVisitor {
   }
 
  private:
+  struct Rows {
+    int64_t begin, end;
+  };
+  Rows rows_of_rank(int64_t n, const Cut& cut) const {
+    const int64_t units = ceil_div(n, cut.unit);
+    return {std::min(n, id_.first_unit(units) * cut.unit),
+            std::min(n, id_.end_unit(units) * cut.unit)};
+  }
+  WeightView own_rows(const WeightView& weight, const Cut& cut) const {
+    if (cut.unit == 0 || id_.whole()) return weight;
+    const Rows rows = rows_of_rank(weight.n, cut);
+    return weight.rows(rows.begin, rows.end);
+  }
+  ConstTensorView own_rows(const ConstTensorView& view, const Cut& cut) const {
+    if (cut.unit == 0 || id_.whole()) return view;
+    const Rows rows = rows_of_rank(view.dim(0), cut);
+    return view.slice(0, rows.begin, rows.end);
+  }
+
   ConstTensorView stored_floats(const std::string& tensor, std::initializer_list<int64_t> shape) {
     return checkpoint_.tensor(tensor, {DType::kF32, DType::kBF16, DType::kF16}, shape);
   }
@@ -75,6 +100,7 @@ class Loader final : public WeightVisitor {
 
   const Checkpoint& checkpoint_;
   const int64_t num_experts_;
+  const ShardId id_;
   std::deque<Buffer>& widened_;
 };
 
@@ -110,9 +136,10 @@ class Walk final : public WeightVisitor {
 
 }  // namespace
 
-ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id) {
+  DSV4_CHECK(0 <= id.rank && id.rank < id.world, "rank {} of {}", id.rank, id.world);
   ModelWeights weights;
-  Loader loader(checkpoint, config, weights.widened);
+  Loader loader(checkpoint, config, id, weights.widened);
   visit_weights(config, weights, loader);
   for (const std::string& tensor : checkpoint.unused()) {
     (tensor.rfind("mtp.", 0) == 0 ? weights.skipped : weights.unused).push_back(tensor);

@@ -10,8 +10,7 @@
 
 #include "dsv4/formats/weight.h"
 #include "dsv4/loader/checkpoint.h"
-#include "dsv4/model/config.h"
-#include "dsv4/model/schedule.h"
+#include "dsv4/model/model_spec.h"
 #include "dsv4/ops/experts/experts.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -74,7 +73,8 @@ struct ModelWeights {
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit);
 
-// Throws kBadInput naming a tensor that is missing or whose shape does not match the config.
-ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config);
+// The rows that the rank owns of every weight. Throws kBadInput naming a tensor that is missing or
+// whose shape does not match the config.
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id = {});
 
 }  // namespace dsv4

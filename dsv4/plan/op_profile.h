@@ -1,6 +1,6 @@
 // Time of each op in the steps of a runner: an observer that runs every call between two time
-// stamps. Steps take longer than without it: no graph is used, and on a device each call ends before
-// the next one starts.
+// stamps. Steps take longer than without it: no graph is used, and on a device each call ends
+// before the next one starts.
 
 #pragma once
 

@@ -149,16 +149,16 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
   if (request.numerics == Numerics::kOfficial) check_official_numerics(config);
   const CacheLimits limits = limits_of(request, request.context, request.sequences);
   const std::shared_ptr<const Model> shapes = shapes_of(config, weights);
-  return {.config = config,
-          .shapes = shapes,
-          .request = request,
-          .weights = summarize(weights),
-          .kv_rate = kv_rate(config, request.numerics),
-          .sequence = sequence_bytes(config, request.numerics),
-          .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),
-          .workspace =
-              plan_workspace(*shapes, {.numerics = request.numerics}, limits, request.threads),
-          .checkpoint_bytes = checkpoint_bytes(config, request.numerics)};
+  return {
+      .config = config,
+      .shapes = shapes,
+      .request = request,
+      .weights = summarize(weights),
+      .kv_rate = kv_rate(config, request.numerics),
+      .sequence = sequence_bytes(config, request.numerics),
+      .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),
+      .workspace = plan_workspace(*shapes, {.numerics = request.numerics}, limits, request.threads),
+      .checkpoint_bytes = checkpoint_bytes(config, request.numerics)};
 }
 
 Fit fit(const MemoryPlan& plan, const Machine& machine) {

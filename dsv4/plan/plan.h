@@ -6,8 +6,9 @@
 //
 // Weights come from tensor shapes (a checkpoint's, or the list of an official one, after a recipe),
 // cache and workspace from the functions that the engine allocates from (cache_plan.h,
-// workspace.h); a build without CUDA plans the kernels of a GPU as those of the host. On several devices the plan spreads weights and cache evenly, without copies; what
-// a parallel scheme replicates is not counted. Source of the method: docs/memory.md.
+// workspace.h); a build without CUDA plans the kernels of a GPU as those of the host. On several
+// devices the plan spreads weights and cache evenly, without copies; what a parallel scheme
+// replicates is not counted. Source of the method: docs/memory.md.
 
 #pragma once
 

@@ -47,8 +47,8 @@ StepCost prefill_cost(const Model& model, Numerics numerics, int64_t tokens, int
   StepCost sum;
   for (int64_t first = 0; first < tokens; first += chunk) {
     const int64_t count = std::min(chunk, tokens - first);
-    StepExtents extents = largest_step(
-        model.cache_groups(), {.tokens = count, .sequences = 1, .context = first + count});
+    StepExtents extents = largest_step(model.cache_groups(),
+                                       {.tokens = count, .sequences = 1, .context = first + count});
     const StepExtents middle =
         largest_step(model.cache_groups(),
                      {.tokens = count, .sequences = 1, .context = first + (count + 1) / 2});

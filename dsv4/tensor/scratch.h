@@ -2,8 +2,8 @@
 // returns what was taken inside it, so consecutive layers reuse the same bytes.
 //
 // A counting Scratch owns nothing and returns views at addresses without memory: after the same
-// takes and scopes as in a forward step, peak_bytes() is the memory that the step needs. A borrowing Scratch returns
-// parts of memory that its caller owns, and never more than that.
+// takes and scopes as in a forward step, peak_bytes() is the memory that the step needs. A
+// borrowing Scratch returns parts of memory that its caller owns, and never more than that.
 
 #pragma once
 

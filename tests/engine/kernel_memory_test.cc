@@ -100,7 +100,8 @@ TEST(KernelMemory, StaysBelowThePlan) {
         peak = before;
         const int64_t steps = batch == 1 ? 140 : 1300 / batch;
         for (int64_t step = 0; step < steps; ++step) executor.run({&work, 1});
-        const int64_t planned = plan_workspace(model, {.numerics = numerics}, limits, count).kernels;
+        const int64_t planned =
+            plan_workspace(model, {.numerics = numerics}, limits, count).kernels;
         EXPECT_LE(peak - before, planned)
             << name(numerics) << " batch " << batch << " threads " << count;
         // The bound must not be loose either; the share of a thread is rounded up.

@@ -95,8 +95,8 @@ Cost expected_cost(const ExpertsArgs& args) {
   const auto count = static_cast<double>(args.table.size());
   double all = 0;
   for (const ExpertWeights& expert : args.table) all += bytes_of(expert);
-  const double missed = std::pow(1 - static_cast<double>(slots(args)) / count,
-                                 static_cast<double>(args.x.dim(0)));
+  const double missed =
+      std::pow(1 - static_cast<double>(slots(args)) / count, static_cast<double>(args.x.dim(0)));
   return cost_with(args, (1 - missed) * all);
 }
 

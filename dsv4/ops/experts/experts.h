@@ -43,8 +43,8 @@ inline int64_t slots(const ExpertsArgs& args) {
 
 extern const Op<ExpertsArgs> experts;
 
-// experts.cost() reads the ids. Where they are not known, as in a dry run: the cost that is expected
-// if each token chooses k distinct experts and all choices are equally likely.
+// experts.cost() reads the ids. Where they are not known, as in a dry run: the cost that is
+// expected if each token chooses k distinct experts and all choices are equally likely.
 Cost expected_cost(const ExpertsArgs& args);
 
 }  // namespace dsv4

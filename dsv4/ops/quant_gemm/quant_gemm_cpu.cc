@@ -62,7 +62,7 @@ Floats allocate(int64_t count) {
   return memory;
 }
 
-constexpr int64_t kPackedColumns = 64;                  // padded_columns() is a multiple of at most
+constexpr int64_t kPackedColumns = 64;                 // padded_columns() is a multiple of at most
 constexpr int64_t kMaxThreadBytes = int64_t{2} << 20;  // decoded rows and sums of a unit, at most
 
 // One call of run_gemms: the layout of its scratch, and its two phases.

@@ -65,9 +65,8 @@ Cost cost(const SparseMlaArgs& args) {
   const auto bytes = [](const auto& view) { return view.empty() ? 0 : view.bytes(); };
   const double rows = static_cast<double>(args.window.topk() + args.compressed.topk());
   const double cache = cache_bytes(args.window) + cache_bytes(args.compressed);
-  return {.bytes = cache + static_cast<double>(args.q.bytes() + args.out.bytes() +
-                                               bytes(args.lse) + bytes(args.max_logits) +
-                                               bytes(args.window.indices) +
+  return {.bytes = cache + static_cast<double>(args.q.bytes() + args.out.bytes() + bytes(args.lse) +
+                                               bytes(args.max_logits) + bytes(args.window.indices) +
                                                bytes(args.compressed.indices)),
           .flops = 2.0 * static_cast<double>(args.q.numel() + args.out.numel()) * rows,
           .cache_bytes = cache};

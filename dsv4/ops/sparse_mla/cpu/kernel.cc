@@ -228,8 +228,8 @@ void attend(const Context& context, const SparseMlaArgs& args, const HeadTile& t
 // moves.
 HostBytes sparse_mla_cpu_bytes(const SparseMlaArgs& args) {
   const int64_t entries = args.window.topk() + args.compressed.topk();
-  const int64_t floats = entries * (args.q.dim(3) + kMaxHeadTile) +
-                         kMaxHeadTile * (args.q.dim(3) + args.out.dim(3));
+  const int64_t floats =
+      entries * (args.q.dim(3) + kMaxHeadTile) + kMaxHeadTile * (args.q.dim(3) + args.out.dim(3));
   return {.per_thread = 3 * (floats * static_cast<int64_t>(sizeof(float)) +
                              entries * static_cast<int64_t>(sizeof(KvEntry)))};
 }

@@ -1,0 +1,46 @@
+// What a model is, apart from where its weights are: config, layer schedule, cache groups, and the
+// checkpoint that holds the tensors. Shared by all shards of the model (model.h).
+
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsv4/loader/checkpoint.h"
+#include "dsv4/model/config.h"
+#include "dsv4/model/schedule.h"
+
+namespace dsv4 {
+
+class ModelSpec {
+ public:
+  // A folder with config.json and safetensors, whose headers are read and whose data is mapped.
+  static std::shared_ptr<const ModelSpec> load(const std::string& folder);
+
+  ModelSpec(ModelConfig config, Checkpoint checkpoint);
+
+  const ModelConfig& config() const { return config_; }
+  const std::vector<LayerSpec>& schedule() const { return schedule_; }
+  const std::vector<CacheGroupSpec>& cache_groups() const { return cache_groups_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+
+ private:
+  ModelConfig config_;
+  std::vector<LayerSpec> schedule_;
+  std::vector<CacheGroupSpec> cache_groups_;
+  Checkpoint checkpoint_;
+};
+
+// One of the shards that hold a model together (docs/spec/several-gpus.md 2.1). Of a dimension of U
+// units, rank r of N owns the units [floor(r U / N), floor((r + 1) U / N)).
+struct ShardId {
+  int rank = 0, world = 1;
+
+  bool whole() const { return world == 1; }
+  int64_t first_unit(int64_t units) const { return units * rank / world; }
+  int64_t end_unit(int64_t units) const { return units * (rank + 1) / world; }
+};
+
+}  // namespace dsv4
