@@ -31,7 +31,7 @@ struct PrefillOptions : BenchOptions {
   int64_t chunk = 4096;
 };
 
-double seconds(Clock::time_point from, Clock::time_point to) {
+double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -114,12 +114,12 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
                     random_tokens(model, batch, options.seed));
   const auto begin = Clock::now();
   for (int i = 0; i < kWarmSteps; ++i) decoding.step();
-  const double warm = seconds(begin, Clock::now());
+  const double warm = seconds_between(begin, Clock::now());
   std::vector<double> steps;
   for (int64_t i = 0; i < options.steps; ++i) {
     const auto from = Clock::now();
     decoding.step();
-    steps.push_back(seconds(from, Clock::now()));
+    steps.push_back(seconds_between(from, Clock::now()));
   }
   const double time = median(steps);
   Json row = {{"batch", batch},
@@ -154,7 +154,7 @@ Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t token
     const SeqId seq = executor.cache().open();
     const auto begin = Clock::now();
     read(seq, count);
-    const double time = seconds(begin, Clock::now());
+    const double time = seconds_between(begin, Clock::now());
     executor.cache().close(seq);
     return time;
   };

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kDefaultContext = 131072;
+constexpr int64_t kDefaultPlanContext = 131072;
 
 struct PlanOptions {
   std::string model, synthetic, experts, dense, recipe, machine = "cpu";
@@ -103,8 +103,8 @@ Json kv_parts(const KvRate& rate) {
   return parts;
 }
 
-void print_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
-                const std::vector<MachineFit>& fits) {
+void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
+                     const std::vector<MachineFit>& fits) {
   const PlanRequest& request = plan.request;
   const Fit& requested = fits[0].fit;
   Json machines = Json::array();
@@ -208,12 +208,12 @@ void plan_model(const PlanOptions& options) {
   const MemoryPlan plan =
       plan_memory(source.config, list,
                   {.numerics = options.numerics,
-                   .context = options.context.value_or(std::min(kDefaultContext, positions)),
+                   .context = options.context.value_or(std::min(kDefaultPlanContext, positions)),
                    .sequences = options.sequences,
                    .batch_tokens = options.batch_tokens,
                    .threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))});
   const std::vector<MachineFit> fits = fits_of(options, plan);
-  if (options.json) return print_json(source, recipe, plan, fits);
+  if (options.json) return print_plan_json(source, recipe, plan, fits);
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
   print_weights(plan.weights);
   print_memory(plan);

@@ -12,6 +12,8 @@
 namespace dsv4::apps {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 struct Options {
   std::string model, out, experts, dense, recipe, imatrix, scales = "search";
   double shard_gib = 4;
@@ -61,8 +63,7 @@ class Bar {
   int64_t weights_ = 0, processed_bytes_ = 0;
 };
 
-void print_json(const Options& options, const QuantizeResult& result, const Bar& bar) {
-  using Json = nlohmann::ordered_json;
+void print_totals_json(const Options& options, const QuantizeResult& result, const Bar& bar) {
   Json totals = Json::object();
   for (const auto& [part, total] : result.ledger.totals()) {
     totals[part] = {{"weights", total.weights},
@@ -132,7 +133,7 @@ void run_quantize(const Options& options) {
   const QuantizeResult result =
       quantize(job, [&](const QuantizeProgress& now) { bar.update(now); });
   bar.finish();
-  options.json ? print_json(options, result, bar) : print_summary(options, result, bar);
+  options.json ? print_totals_json(options, result, bar) : print_summary(options, result, bar);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 # Third-party packages (all in Debian 12), options and compiler flags.
 
 option(DSV4_WERROR "Warnings are errors; off in ./start, whose user may have another compiler" ON)
+option(DSV4_UNITY "Compile several sources at a time: less time in all, more after an edit" OFF)
 option(DSV4_TESTS "Build tests and benchmarks" ON)
 option(DSV4_FUZZ "Build libFuzzer targets (clang)" OFF)
-option(DSV4_CUDA "Build the CUDA rows and the GPU engine (nvcc)" OFF)
+option(DSV4_CUDA "Build the CUDA implementations and the GPU engine (nvcc)" OFF)
 set(DSV4_SANITIZE "" CACHE STRING "Sanitizers of this build: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE)

@@ -1,6 +1,9 @@
-# dsv4_layer(NAME [LIBS ...])   the library dsv4_NAME from dsv4/NAME/*.cc, linked to what layers.txt allows
+# dsv4_layer(NAME [UNITY] [LIBS ...])   the library dsv4_NAME from dsv4/NAME/*.cc, linked to what layers.txt allows
 # dsv4_ops(OP ...)              the library dsv4_ops from the op folders; tests and benchmarks beside them
 # dsv4_test(NAME SOURCES ... LIBS ... [LABELS ...])
+#
+# With DSV4_UNITY, sources of a layer with UNITY are compiled a dozen at a time: the JSON library is then read once, not a dozen
+# times. ./start and the CUDA preset of ./check do so. An unnamed namespace of one file is then that of the others too.
 #
 # By file name: X_test.cc is a test, X_bench.cc a benchmark, X_oracle.cc an fp64 oracle. Oracles go to
 # dsv4_oracles, which nothing but tests and benchmarks links. X_cuda.cc and X.cu, and the whole device layer,
@@ -70,8 +73,14 @@ function(dsv4_sources folder out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
+function(dsv4_unity target)
+  if(DSV4_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+  endif()
+endfunction()
+
 function(dsv4_layer layer)
-  cmake_parse_arguments(LAYER "" "" "LIBS" ${ARGN})
+  cmake_parse_arguments(LAYER "UNITY" "" "LIBS" ${ARGN})
   dsv4_sources(${layer} sources)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|oracle)\\.cc$")
   if(NOT sources)
@@ -79,6 +88,9 @@ function(dsv4_layer layer)
     return()
   endif()
   add_library(dsv4_${layer} STATIC ${sources})
+  if(LAYER_UNITY)
+    dsv4_unity(dsv4_${layer})
+  endif()
   dsv4_allowed_layers(${layer} below)
   target_link_libraries(dsv4_${layer} PUBLIC ${below} ${LAYER_LIBS} dsv4_fmt PRIVATE dsv4_flags)
   target_include_directories(dsv4_${layer} PUBLIC ${CMAKE_SOURCE_DIR})

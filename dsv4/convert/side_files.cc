@@ -12,7 +12,7 @@ namespace dsv4 {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr uintmax_t kLargest = uintmax_t{64} << 20;
 constexpr std::string_view kLeftOut[] = {"config.json", "model.safetensors.index.json",
@@ -33,21 +33,21 @@ bool is_side_file(const fs::directory_entry& entry) {
 
 std::string converted_config(const std::string& source_config, const Recipe& recipe,
                              const std::string& what) {
-  Json config;
+  OrderedJson config;
   try {
-    config = Json::parse(source_config);
-  } catch (const Json::exception&) {
+    config = OrderedJson::parse(source_config);
+  } catch (const OrderedJson::exception&) {
     fail(ErrorCode::kBadInput, "{}: not valid JSON", what);
   }
   if (!config.is_object()) fail(ErrorCode::kBadInput, "{}: not an object", what);
-  const Json source =
-      config.contains("quantization_config") ? config["quantization_config"] : Json();
+  const OrderedJson source =
+      config.contains("quantization_config") ? config["quantization_config"] : OrderedJson();
   config["quantization_config"] = {{"quant_method", "kbit"},
                                    {"block_size", kKbitBlock},
                                    {"scale_format", "e4m4"},
                                    {"recipe", recipe.text},
                                    {"source", source}};
-  return config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return config.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 void copy_side_files(const std::string& source, const std::string& target) {

@@ -8,9 +8,9 @@
 namespace dsv4 {
 namespace {
 
-class ListWriter final : public WeightVisitor {
+class TensorLister final : public WeightVisitor {
  public:
-  explicit ListWriter(std::vector<NamedTensor>& list) : list_(list) {}
+  explicit TensorLister(std::vector<NamedTensor>& list) : list_(list) {}
 
   void matrix(WeightView&, const WeightSpec& spec, int64_t n, int64_t k) override {
     switch (spec.stored) {
@@ -75,7 +75,7 @@ int64_t total_bytes(const std::vector<NamedTensor>& tensors) {
 
 std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool mtp) {
   std::vector<NamedTensor> list;
-  ListWriter writer(list);
+  TensorLister writer(list);
   ModelWeights weights;
   visit_weights(config, weights, writer);
   DrafterWeights drafter;
