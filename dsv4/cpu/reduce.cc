@@ -1,5 +1,6 @@
 #include "dsv4/cpu/reduce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -21,6 +22,14 @@ const hn::ScalableTag<double> kF64;
 const hn::Rebind<float, decltype(kF64)> kHalf;  // as many floats as fit a vector of doubles
 using F64Vec = hn::Vec<decltype(kF64)>;
 
+// hn::MaxOfLanes() of Highway 1.0.3 gives the lowest finite number for lanes of -inf on the
+// one-lane target.
+float LargestLane(hn::Vec<decltype(kF32)> v) {
+  HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(v, kF32, lanes);
+  return *std::max_element(lanes, lanes + hn::Lanes(kF32));
+}
+
 float MaxValue(const float* x, int64_t n) {
   const auto step = static_cast<int64_t>(hn::Lanes(kF32));
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
@@ -33,7 +42,7 @@ float MaxValue(const float* x, int64_t n) {
     largest = hn::Max(largest, v);
   }
   bool any_nan = !hn::AllFalse(kF32, hn::IsNaN(nan));
-  float most = any_nan ? kLowest : hn::GetLane(hn::MaxOfLanes(kF32, largest));
+  float most = any_nan ? kLowest : LargestLane(largest);
   for (; i < n; ++i) {
     any_nan = any_nan || std::isnan(x[i]);
     most = x[i] > most ? x[i] : most;

@@ -29,7 +29,8 @@ TEST(SyntheticRule, ScalesGiveUnitActivations) {
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     const TensorMeta planes = meta(DType::kI32, {256, 128, bits});
     double squares = 0;
-    for (const float v : nf_codebook(bits).values()) squares += static_cast<double>(v * v);
+    const Codebook book = nf_codebook(bits);
+    for (const float v : book.values()) squares += static_cast<double>(v * v);
     const double of_kbit = std::sqrt(squares / (1 << bits)) *
                            e4m4_to_f32(synthetic_rule("a.scale", scale, &planes).byte);
     EXPECT_NEAR(of_kbit / wanted, 1, 0.04) << bits;  // a scale has four bits after the point

@@ -1,5 +1,7 @@
 #include "dsv4/text/pattern.h"
 
+#include <cstdint>
+
 #include "dsv4/base/error.h"
 #include "dsv4/text/unicode_additions.h"
 
