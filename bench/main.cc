@@ -11,6 +11,7 @@
 #include "bench/op_bench.h"
 #include "bench/roofline.h"
 #include "dsv4/base/error.h"
+#include "dsv4/tensor/scratch.h"
 
 namespace dsv4::bench {
 
@@ -34,11 +35,13 @@ void run(benchmark::State& state, const Entry& entry) {
     state.SkipWithError(reason);
     return;
   }
-  session->run(Context{});  // first run creates pools and threads
+  Scratch workspace;
+  const Context context{.workspace = &workspace};
+  session->run(context);  // first run creates pools, threads and the workspace
   const Cost cost = mean_cost(*session);
   for (auto _ : state) {
     session->next();
-    session->run(Context{});
+    session->run(context);
     benchmark::ClobberMemory();
   }
   report(state, cost);

@@ -10,6 +10,7 @@ class HostRunner : public Runner {
  public:
   HostRunner(const Model& model, const Context& context, const CacheLimits& limits)
       : model_(model), context_(context) {
+    context_.workspace = &scratch_;
     scratch_.reserve(plan_workspace(model, context, limits, 0).step);
   }
 

@@ -18,6 +18,7 @@ namespace {
 class HostMeter final : public Observer {
  public:
   void observe(const OpCall& call) override {
+    if (call.impl().parts()) return call.run();
     const HostBytes bytes = call.host_bytes();
     int64_t& kept = per_thread_[call.op()];
     kept = std::max(kept, bytes.per_thread);

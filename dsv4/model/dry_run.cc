@@ -33,9 +33,11 @@ StepExtents decode_step(std::span<const CacheGroupSpec> groups, int64_t tokens, 
       groups, {.tokens = tokens, .sequences = tokens, .context = context, .logits_rows = tokens});
 }
 
-StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,
+StepScratch dry_run(const Model& model, const Context& given, const StepExtents& extents,
                     std::span<const LayerCache> caches) {
   Scratch lists = Scratch::counting(), scratch = Scratch::counting();
+  Context context = given;
+  context.workspace = &scratch;
   Step step = make_step(context, model.config(), model.cache_groups(), {}, extents,
                         StepLists(lists), scratch);
   const TensorMeta logits =

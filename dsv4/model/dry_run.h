@@ -34,8 +34,9 @@ struct StepScratch {
   int64_t activations = 0;  // in Model::forward()
 };
 
-// One forward step. Its calls must compute nothing: either context.observer runs none of them, or
-// context.device is a dry run (Device::dry_run), which launches nothing and counts its workspace.
+// One forward step. Its calls must compute nothing: either context.observer runs none of them but
+// those made of other calls (ImplInfo::parts), or context.device is a dry run (Device::dry_run),
+// which launches nothing and counts its workspace.
 // caches: one per layer, in any memory (unmapped_memory()); they are not accessed
 StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,
                     std::span<const LayerCache> caches);

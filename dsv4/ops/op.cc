@@ -3,6 +3,10 @@
 #include <string>
 
 #include "dsv4/base/error.h"
+#include "dsv4/tensor/scratch.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 
@@ -20,6 +24,18 @@ const char* name(Arch arch) {
       return "sm90";
   }
   return "unknown";
+}
+
+Scratch& workspace(const Context& context) {
+#if DSV4_CUDA
+  if (context.device != nullptr) return context.device->workspace();
+#endif
+  if (context.workspace == nullptr) {
+    fail(ErrorCode::kInvalidArgument,
+         "the context has no workspace: an implementation that calls other ops keeps what they "
+         "exchange there");
+  }
+  return *context.workspace;
 }
 
 const char* refusal(const Context& context, const ImplInfo& impl) {

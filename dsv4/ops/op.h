@@ -16,6 +16,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "dsv4/tensor/dtype.h"
+
 namespace dsv4 {
 
 // kOfficial reproduces every rounding point of docs/spec/dsv4.md 13.1; kExact keeps f32 and
@@ -30,6 +32,7 @@ const char* name(Arch arch);
 
 class Device;
 class Observer;
+class Scratch;
 
 struct Context {
   Numerics numerics = Numerics::kOfficial;
@@ -41,7 +44,18 @@ struct Context {
   // the caller's responsibility.
   Device* device = nullptr;
   Observer* observer = nullptr;  // sees every call; null: calls run
+  // Where `parts` implementations take temporaries in host memory; a device has its own.
+  Scratch* workspace = nullptr;
 };
+
+// The device's workspace, or that of the context on the host. Throws kInvalidArgument when there is
+// neither. Take inside a Scratch::Scope.
+Scratch& workspace(const Context& context);
+
+// What activations inside an op are stored as: BF16 under official numerics, F32 under exact.
+inline DType activation_dtype(const Context& context) {
+  return context.numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32;
+}
 
 // Bytes that must move and flops that must run: the floor of a call.
 struct Cost {
@@ -66,7 +80,13 @@ struct HostBytes {
 struct ImplInfo {
   std::string_view name;
   Arch arch;
-  bool batch_invariant;  // a token's bits do not depend on its neighbors; the harness proves it
+  // A token's bits do not depend on its neighbors; the harness proves it. Of `parts`: where the
+  // context needs it.
+  bool batch_invariant;
+
+  // Made of calls of other ops, which go through the same context: an observer sees this call
+  // first, and the calls inside it when it calls run().
+  constexpr bool parts() const { return name == "parts"; }
 };
 
 template <class Args>
@@ -124,8 +144,8 @@ class OpCall {
 };
 
 // Sees every call that is made with its context, in order, and decides whether it runs. A memory
-// planner runs nothing; a profiler runs the call between two events; an oracle check compares what
-// the call wrote.
+// planner runs nothing but `parts`; a profiler runs the call between two events; an oracle check
+// compares what the call wrote.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -168,6 +188,15 @@ const Impl<Args>& choose(const Op<Args>& op, const Context& context,
 int64_t dry_run_bytes(const Context& context, void (*run)(const Context&, const void* call),
                       const void* call);
 
+// A forced implementation is one of the outer op: the ops that its `parts` call choose freely.
+template <class Args>
+void run(const Impl<Args>& impl, const Context& context, const Args& args) {
+  if (!impl.parts()) return impl.run(context, args);
+  Context inner = context;
+  inner.force_impl = {};
+  impl.run(inner, args);
+}
+
 // Bytes of device workspace that a call of this implementation takes; the harness runs it with
 // exactly these.
 template <class Args>
@@ -179,7 +208,7 @@ int64_t workspace_bytes(const Impl<Args>& impl, const Context& context, const Ar
   const Call call{impl, args};
   const auto run = [](const Context& dry, const void* erased) {
     const auto& [chosen, its_args] = *static_cast<const Call*>(erased);
-    chosen.run(dry, its_args);
+    dsv4::run(chosen, dry, its_args);
   };
   return dry_run_bytes(context, run, &call);
 }
@@ -206,7 +235,7 @@ class OpCallOf final : public OpCall {
   HostBytes host_bytes() const override {
     return impl_.host_bytes != nullptr ? impl_.host_bytes(args_) : HostBytes{};
   }
-  void run() const override { impl_.run(context_, args_); }
+  void run() const override { dsv4::run(impl_, context_, args_); }
 
  private:
   const void* id() const override { return &op_; }
@@ -226,7 +255,7 @@ void call(const Op<Args>& op, const Context& context, const std::type_identity_t
   if (context.observer != nullptr) {
     context.observer->observe(OpCallOf<Args>(op, impl, context, args));
   } else {
-    impl.run(context, args);
+    run(impl, context, args);
   }
 }
 

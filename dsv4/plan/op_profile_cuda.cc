@@ -16,6 +16,7 @@ class DeviceProfile final : public OpProfile {
   explicit DeviceProfile(Device& device) : device_(device) {}
 
   void observe(const OpCall& call) override {
+    if (call.impl().parts()) return call.run();
     Timed& timed = calls_.emplace_back();
     timed.name = fmt::format("{}/{}", call.op(), call.impl().name);
     timed.cost = floor_of(call);

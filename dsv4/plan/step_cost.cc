@@ -12,6 +12,7 @@ namespace {
 class CostMeter final : public Observer {
  public:
   void observe(const OpCall& call) override {
+    if (call.impl().parts()) return call.run();
     const Cost cost = floor_of(call);
     sum_.weight_bytes += cost.weight_bytes;
     sum_.cache_bytes += cost.cache_bytes;

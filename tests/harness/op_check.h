@@ -7,7 +7,8 @@
 //              (OpCase::strided); run again, bits must match; if it claims batch invariance, each
 //              token alone (OpCase::one_token), bits must match
 //   CPU        on every instruction set of this machine; with another number of threads; after a
-//              call with other contents, bits must match
+//              call with other contents, bits must match; `parts` with a workspace of exactly the
+//              bytes that they take, poisoned
 //   CUDA       with exactly the workspace that it asked for; captured into a graph and replayed
 //              with other contents; launched twice in a row after a kernel that lets it start
 //              early and writes its inputs late (programmatic dependent launch)
@@ -27,6 +28,8 @@
 #include "dsv4/base/error.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/ops/op.h"
+#include "dsv4/tensor/buffer.h"
+#include "dsv4/tensor/scratch.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"
 #include "tests/harness/gpu.h"
@@ -44,6 +47,8 @@ struct OpOutput {
   // Largest absolute error per unit of Impl::operand_rounding: for a sum of products, the sum of
   // their magnitudes. 0 for ops without such implementations.
   double operand_scale = 0;
+  // What is compared instead of `view`, read after the call: the rows of a packed pool.
+  std::function<Buffer()> decoded{};
 };
 
 template <class Args>
@@ -82,7 +87,9 @@ template <class Args>
 class ImplCheck {
  public:
   ImplCheck(const Impl<Args>& impl, const Context& context, Arena& arena, const OpCase<Args>& test)
-      : impl_(impl), context_(context), arena_(arena), test_(test) {}
+      : impl_(impl), context_(context), arena_(arena), test_(test) {
+    if (impl.parts() && context.device == nullptr) context_.workspace = &host_workspace_;
+  }
 
   void on_cpu() {
     for_each_target([&] {
@@ -93,6 +100,7 @@ class ImplCheck {
     EXPECT_TRUE(first == run(1, whole())) << "bits changed with the number of threads";
     with_other_contents([&] { run(2, whole()); });
     EXPECT_TRUE(first == run(2, whole())) << "bits depend on an earlier call";
+    check_host_workspace(first);
     check_strides();
     check_tokens_alone(first);
   }
@@ -133,17 +141,39 @@ class ImplCheck {
     for (const OpOutput& output : test_.outputs) {
       Tolerance tolerance = output.tolerance;
       tolerance.abs += impl_.operand_rounding * output.operand_scale;
-      EXPECT_EQ(compare(output.view, output.want, tolerance), "") << output.name;
+      const Buffer decoded = output.decoded ? output.decoded() : Buffer();
+      EXPECT_EQ(compare(output.decoded ? decoded.view() : output.view, output.want, tolerance), "")
+          << output.name;
     }
   }
 
-  void check_tokens_alone(const Bytes& together) {
+  void check_tokens_alone(const Bytes& first) {
     if (!impl_.batch_invariant || !test_.one_token || test_.num_tokens == 0) return;
-    const Bytes alone = run(2, [this] {
+    Context context = context_;
+    // The ops that parts call have implementations that are not batch invariant.
+    context.need_batch_invariant = impl_.parts();
+    const Bytes together = impl_.parts() ? run(2, [&] { impl_.run(context, test_.args); }) : first;
+    const Bytes alone = run(2, [&] {
       for (int64_t i = 0; i < test_.num_tokens; ++i)
-        impl_.run(context_, test_.one_token(test_.args, i));
+        impl_.run(context, test_.one_token(test_.args, i));
     });
     EXPECT_TRUE(together == alone) << "bits of a token depend on its neighbors";
+  }
+
+  // Neither more than the most that earlier calls took, nor what they left there.
+  void check_host_workspace(const Bytes& first) {
+    if (!impl_.parts()) return;
+    const int64_t bytes = host_workspace_.peak_bytes();
+    Arena memory;
+    TensorView view;
+    if (bytes > 0) view = memory.output(DType::kU8, {bytes});
+    memory.prepare();
+    Scratch workspace = Scratch::borrowing(view);
+    Context context = context_;
+    context.workspace = &workspace;
+    const Bytes guarded = run(2, [&] { impl_.run(context, test_.args); });
+    EXPECT_TRUE(first == guarded) << "bits depend on what is in the workspace";
+    memory.verify();
   }
 
   // Other strides may take another code path, so bits may differ; the tolerance is the same.
@@ -223,7 +253,8 @@ class ImplCheck {
   }
 
   const Impl<Args>& impl_;
-  const Context context_;
+  Scratch host_workspace_;
+  Context context_;
   Arena& arena_;
   const OpCase<Args>& test_;
 };

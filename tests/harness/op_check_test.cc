@@ -78,6 +78,26 @@ void writes_past_its_output(const Context&, const DoubleArgs& args) {
   args.out.as<float>()[args.out.numel()] = 5;
 }
 
+constexpr Impl<DoubleArgs> kDoubleOnCpu[] = {
+    {"cpu", Arch::kCpu, true, accept_all<DoubleArgs>, correct}};
+constinit const Op<DoubleArgs> double_once{"double_once", kDoubleOnCpu, [](const DoubleArgs&) {},
+                                           [](const DoubleArgs&) { return Cost{}; }};
+
+// 4 x, kept in the workspace in between.
+void doubles_twice(const Context& context, const DoubleArgs& args) {
+  const Scratch::Scope scope(workspace(context));
+  const TensorView half = workspace(context).take(DType::kF32, {args.x.dim(0), args.x.dim(1)});
+  double_once(context, {.x = args.x, .out = half});
+  double_once(context, {.x = half, .out = args.out});
+}
+// Adds a value of the workspace that was never written: zero in fresh memory.
+void reads_unset_workspace(const Context& context, const DoubleArgs& args) {
+  const Scratch::Scope scope(workspace(context));
+  const TensorView unset = workspace(context).take(DType::kF32, {1});
+  correct(context, args);
+  args.out.as<float>()[0] += unset.as<float>()[0];
+}
+
 void run_checks(const Impl<DoubleArgs>& impl) {
   const Impl<DoubleArgs> table[] = {impl};
   Arena arena;
@@ -106,7 +126,11 @@ std::string complaints(const Impl<DoubleArgs>& impl) {
   {
     const testing::ScopedFakeTestPartResultReporter reporter(
         testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
-    run_checks(impl);
+    try {
+      run_checks(impl);
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+    }
   }
   std::string text;
   for (int i = 0; i < results.size(); ++i) text += results.GetTestPartResult(i).message();
@@ -131,6 +155,13 @@ TEST(CheckOp, NoticesEveryFault) {
   EXPECT_TRUE(complains(depends_on_an_earlier_call, "bits depend on an earlier call"));
   EXPECT_TRUE(complains(takes_its_input_for_packed, "8 of 12 elements of [3, 4] F32 differ"));
   EXPECT_TRUE(complains(writes_between_rows, "bytes between the rows of a strided tensor"));
+}
+
+TEST(CheckOp, GivesPartsAPoisonedWorkspace) {
+  Impl<DoubleArgs> parts = on_cpu(reads_unset_workspace);
+  EXPECT_NE(complaints(parts).find("no workspace"), std::string::npos);
+  parts.name = "parts";
+  EXPECT_NE(complaints(parts).find("bits depend on what is in the workspace"), std::string::npos);
 }
 
 TEST(CheckOpDeathTest, OneElementTooFarCrashes) {
@@ -334,6 +365,30 @@ TEST(Dispatch, AnObserverDecidesWhetherACallRuns) {
   EXPECT_EQ(observer.seen, std::vector<std::string>(2, "double/any 8 bytes, workspace 0"));
   other(context, args);
   EXPECT_EQ(observer.args, nullptr) << "a call of another op";
+}
+
+TEST(Dispatch, PartsCallOtherOpsThroughTheContext) {
+  Buffer x(DType::kF32, {1, 1}), out(DType::kF32, {1, 1});
+  x.as<float>()[0] = 3;
+  const DoubleArgs args{.x = x, .out = out};
+  const Impl<DoubleArgs> impls[] = {
+      {"parts", Arch::kCpu, true, accept_all<DoubleArgs>, doubles_twice}};
+  const Op<DoubleArgs> op{"quadruple", impls, check_nothing, no_cost};
+
+  struct Everything final : Observer {
+    std::vector<std::string> seen;
+    void observe(const OpCall& call) override {
+      seen.push_back(fmt::format("{}{}", call.op(), call.impl().parts() ? ":" : ""));
+      call.run();
+    }
+  } observer;
+  Scratch scratch;
+  op({.force_impl = "parts", .observer = &observer, .workspace = &scratch}, args);
+  EXPECT_EQ(out.as<float>()[0], 12);
+  EXPECT_EQ(observer.seen, (std::vector<std::string>{"quadruple:", "double_once", "double_once"}));
+  EXPECT_EQ(scratch.peak_bytes(), 256);
+  EXPECT_NE(error_of([&] { op(Context{}, args); }).find("the context has no workspace"),
+            std::string::npos);
 }
 
 TEST(Dispatch, ChecksBeforeItChooses) {

@@ -19,7 +19,7 @@ class Stepper {
  public:
   Stepper(const Model& model, Numerics numerics)
       : model_(model),
-        context_{.numerics = numerics},
+        context_{.numerics = numerics, .workspace = &scratch_},
         cache_(model.config(), numerics,
                {.max_tokens = kContext, .max_sequences = kSequences, .max_batch_tokens = 512},
                host_memory()) {

@@ -18,14 +18,14 @@ float score(float logit) {
   return std::sqrt(softplus);
 }
 
-struct Scratch {
+struct TokenBuffers {
   std::vector<float> scores, keys;  // [e] unbiased, biased
   std::vector<int32_t> order;       // [e]
 };
 
 // The k largest keys in descending order; equal keys in ascending order of expert. NaN is below all
 // numbers.
-void choose_top(Scratch& s, int64_t k, int32_t* chosen) {
+void choose_top(TokenBuffers& s, int64_t k, int32_t* chosen) {
   std::iota(s.order.begin(), s.order.end(), 0);
   const auto better = [&](int32_t a, int32_t b) {
     const float x = s.keys[static_cast<size_t>(a)], y = s.keys[static_cast<size_t>(b)];
@@ -57,7 +57,7 @@ void check_hash(const RouterArgs& args) {
   }
 }
 
-void route_token(const RouterArgs& args, int64_t t, Scratch& s) {
+void route_token(const RouterArgs& args, int64_t t, TokenBuffers& s) {
   const int64_t k = args.experts.dim(1);
   const float* logits = args.logits.row<float>(t);
   int32_t* chosen = args.experts.row<int32_t>(t);
@@ -90,8 +90,8 @@ void router_cpu(const Context&, const RouterArgs& args) {
   const auto num_experts = static_cast<size_t>(args.logits.dim(1));
 #pragma omp parallel if (cpu::worth_sharing(30 * args.logits.numel()))
   {
-    Scratch scratch{std::vector<float>(num_experts), std::vector<float>(num_experts),
-                    std::vector<int32_t>(num_experts)};
+    TokenBuffers scratch{std::vector<float>(num_experts), std::vector<float>(num_experts),
+                         std::vector<int32_t>(num_experts)};
 #pragma omp for
     for (int64_t t = 0; t < args.logits.dim(0); ++t) route_token(args, t, scratch);
   }
