@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "dsv4/formats/state_layout.h"
+#include "dsv4/ops/compressor/compressor.h"
 #include "dsv4/ops/pools.h"
 
 namespace dsv4 {
@@ -26,12 +26,6 @@ struct ForwardBatch {
   std::vector<int32_t> ids;          // [T], each in [0, V)
   std::vector<SequenceRun> runs;     // cover ids in order, without gaps
   std::vector<int32_t> logits_rows;  // indices into ids whose logits are wanted, in output order
-};
-
-// States of one compressor, a slot per sequence.
-struct StatePool {
-  TensorView slots;  // [slots, layout.floats()] f32
-  StateLayout layout;
 };
 
 // One layer's cache, shared by all sequences. Each sequence has its own pages and its own slot.

@@ -11,36 +11,16 @@
 #include "dsv4/formats/weight.h"
 #include "dsv4/loader/checkpoint.h"
 #include "dsv4/model/model_spec.h"
+#include "dsv4/ops/attention_in/attention_in.h"
 #include "dsv4/ops/experts/experts.h"
+#include "dsv4/ops/hc_boundary/hc_boundary.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 
-struct HyperWeights {
-  ConstTensorView fn;     // [m*(2+m), m*D] f32; hc_head: [m, m*D]
-  ConstTensorView base;   // [m*(2+m)] f32;      hc_head: [m]
-  ConstTensorView scale;  // [3] f32;            hc_head: [1]
-};
-
-struct CompressorWeights {
-  WeightView wkv, wgate;  // [c, D], c = 2 d_c with overlap (r = 4), else d_c
-  ConstTensorView ape;    // [r, c] f32
-  ConstTensorView norm;   // [d_c]
-};
-
-struct IndexerWeights {
-  WeightView wq_b;          // [index_heads * index_dim, Q]
-  WeightView weights_proj;  // [index_heads, D]
-  CompressorWeights compressor;
-};
-
-struct AttentionWeights {
-  WeightView wq_a, wq_b, wkv;       // [Q, D], [H*d, Q], [d, D]
-  WeightView wo_a, wo_b;            // [G*R, H*d/G], [D, G*R]
-  ConstTensorView q_norm, kv_norm;  // [Q], [d]
-  ConstTensorView sink;             // [H] f32
-  CompressorWeights compressor;     // CSA, HCA
-  IndexerWeights indexer;           // CSA
+struct AttentionWeights : AttentionInWeights {
+  WeightView wo_a, wo_b;  // [G*R, H*d/G], [D, G*R]
+  ConstTensorView sink;   // [H] f32
 };
 
 struct MoeWeights {

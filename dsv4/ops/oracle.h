@@ -3,12 +3,13 @@
 
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/formats/ue8m0.h"
-#include "dsv4/tensor/tensor.h"
+#include "dsv4/tensor/buffer.h"
 
 namespace dsv4::oracle {
 
@@ -45,6 +46,33 @@ inline std::vector<double> row(const ConstTensorView& view, int64_t i) {
 // Rounds through float first, as the reference does: its operands are floats.
 inline double bf16(double v) {
   return static_cast<double>(round_to_bf16(static_cast<float>(v)));
+}
+
+// The values as a tensor, each rounded once by the store: what the next oracle of a composition
+// reads. E8M0 takes powers of two.
+inline Buffer stored(DType dtype, std::initializer_list<int64_t> shape,
+                     const std::vector<double>& values) {
+  Buffer tensor(dtype, shape);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto v = static_cast<float>(values[i]);
+    switch (dtype) {
+      case DType::kF32:
+        tensor.as<float>()[i] = v;
+        break;
+      case DType::kBF16:
+        tensor.as<uint16_t>()[i] = f32_to_bf16(v);
+        break;
+      case DType::kE4M3:
+        tensor.as<uint8_t>()[i] = f32_to_e4m3(v);
+        break;
+      case DType::kE8M0:
+        tensor.as<uint8_t>()[i] = static_cast<uint8_t>(127 + std::ilogb(v));
+        break;
+      default:  // I32
+        tensor.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
+    }
+  }
+  return tensor;
 }
 
 }  // namespace dsv4::oracle

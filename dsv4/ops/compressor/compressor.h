@@ -28,6 +28,12 @@
 
 namespace dsv4 {
 
+// States of one compressor, a slot per sequence.
+struct StatePool {
+  TensorView slots;  // [slots, layout.floats()] f32
+  StateLayout layout;
+};
+
 struct CompressorArgs {
   StateLayout layout;           // r, d_c, overlap, rows of the state
   ConstTensorView kv;           // [t, layout.columns()] f32

@@ -6,6 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/indexer/indexer_oracle.h"
+#include "dsv4/ops/indexer/random_case_test.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -15,71 +16,7 @@ using test::Arena;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-struct Shape {
-  int64_t t = 1, h = 64, n = 100;
-  int width = 128, page_entries = 64;
-  bool packed = true;
-  DType dtype = DType::kBF16;
-  bool exact_sums = false;  // all values are small integers: no rounding can differ
-};
-
-void set_key(const IndexPool& pool, int64_t row, const float* x) {
-  const int64_t page = row / pool.page_entries, entry = row % pool.page_entries;
-  if (pool.packed()) {
-    pack_index_key(pool.layout, x, pool.pages.row<uint8_t>(page), pool.page_entries, entry);
-  } else {
-    std::copy_n(x, pool.layout.width, pool.pages.row<float>(page) + entry * pool.layout.width);
-  }
-}
-
-// Two sequences with alternating pages, so that logical and physical order differ; tokens alternate
-// between them. `visible` ranges from 0 to n.
-IndexScoresArgs make_args(Arena& arena, Rng& rng, const Shape& shape) {
-  const int64_t max_pages = ceil_div(shape.n, shape.page_entries);
-  IndexPool keys{.layout = {shape.width}, .page_entries = shape.page_entries};
-  const int64_t pool_pages = 2 * max_pages + 1;
-  keys.pages =
-      shape.packed
-          ? arena.input(DType::kU8, {pool_pages, keys.layout.page_bytes(shape.page_entries)})
-          : arena.input(DType::kF32, {pool_pages, int64_t{shape.page_entries} * shape.width});
-  std::vector<float> x(static_cast<size_t>(shape.width));
-  for (int64_t row = 0; row < pool_pages * shape.page_entries; ++row) {
-    for (float& v : x) {
-      v = static_cast<float>(shape.exact_sums ? static_cast<double>(rng.below(9) - 4)
-                                              : rng.normal());
-    }
-    set_key(keys, row, x.data());
-  }
-  const TensorView q = arena.input(shape.dtype, {shape.t, shape.h, shape.width});
-  const TensorView weights = arena.input(shape.dtype, {shape.t, shape.h});
-  const TensorView pages = arena.input(DType::kI32, {2, max_pages});
-  const TensorView sequence = arena.input(DType::kI32, {shape.t});
-  const TensorView visible = arena.input(DType::kI32, {shape.t});
-  test::fill_normal(q, rng);
-  test::fill_normal(weights, rng, 0.01);
-  for (int64_t i = 0; shape.exact_sums && i < q.numel(); ++i) {
-    test::set_value(q, i, static_cast<double>(rng.below(7) - 3));
-  }
-  for (int64_t i = 0; shape.exact_sums && i < weights.numel(); ++i) {
-    test::set_value(weights, i, std::ldexp(static_cast<double>(rng.below(15) - 7), -6));
-  }
-  for (int64_t i = 0; i < 2 * max_pages; ++i) {
-    pages.as<int32_t>()[i % 2 * max_pages + i / 2] = static_cast<int32_t>(pool_pages - 1 - i);
-  }
-  for (int64_t i = 0; i < shape.t; ++i) {
-    sequence.as<int32_t>()[i] = static_cast<int32_t>(i % 2);
-    visible.as<int32_t>()[i] =
-        static_cast<int32_t>(shape.t == 1 ? shape.n : shape.n * i / (shape.t - 1));
-  }
-  return {.q = q,
-          .weights = weights,
-          .weight_scale = shape.exact_sums ? 0.5f : 0.088388346f,
-          .keys = keys,
-          .pages = pages,
-          .sequence = sequence,
-          .visible = visible,
-          .scores = arena.output(DType::kF32, {shape.t, shape.n})};
-}
+using Shape = test::IndexShape;
 
 IndexScoresArgs one_query(const IndexScoresArgs& args, int64_t i) {
   IndexScoresArgs one = args;
@@ -94,7 +31,7 @@ IndexScoresArgs one_query(const IndexScoresArgs& args, int64_t i) {
 void check_scores(const Shape& shape, Numerics numerics) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 31 + shape.h * 7 + shape.n));
-  const IndexScoresArgs args = make_args(arena, rng, shape);
+  const IndexScoresArgs args = test::random_index_args(arena, rng, shape);
   const Context context{.numerics = numerics};
   test::OpCase<IndexScoresArgs> test{.name = fmt::format("index_scores t={} h={} n={} {}", shape.t,
                                                          shape.h, shape.n, name(numerics)),
@@ -135,7 +72,7 @@ TEST(IndexScores, ReportsErrors) {
   Arena arena;
   Rng rng(1);
   const auto message = [&](auto change) {
-    IndexScoresArgs args = make_args(arena, rng, {.t = 2, .h = 2, .n = 70});
+    IndexScoresArgs args = test::random_index_args(arena, rng, {.t = 2, .h = 2, .n = 70});
     change(args);
     return test::error_of([&] { index_scores(Context{}, args); });
   };

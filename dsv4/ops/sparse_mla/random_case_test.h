@@ -32,6 +32,7 @@ struct Shape {
   bool strided = false;  // gaps in every view
   bool normalized = true;
   bool f32_out = false;  // for any dtype of q
+  int rope_pairs = 0;    // > 0: inverse RoPE of so many pairs
 
   int64_t queries() const { return t * s_q; }
 };
@@ -182,15 +183,23 @@ inline SparseMlaArgs make_args(Arena& arena, Rng& rng, const Shape& shape, Outpu
   };
   whole = {make_output(shape.f32_out ? DType::kF32 : shape.dtype, out),
            make_output(DType::kF32, sums), make_output(DType::kF32, sums)};
-  return {.q = q,
-          .window = make_list(arena, rng, shape, shape.window, 64),
-          .compressed = make_list(arena, rng, shape, shape.compressed, 3),
-          .sink = sink,
-          .scale = 1.f / std::sqrt(static_cast<float>(d)),
-          .normalized = shape.normalized,
-          .out = front(whole.out, out),
-          .lse = front(whole.lse, sums),
-          .max_logits = front(whole.max_logits, sums)};
+  SparseMlaArgs args{.q = q,
+                     .window = make_list(arena, rng, shape, shape.window, 64),
+                     .compressed = make_list(arena, rng, shape, shape.compressed, 3),
+                     .sink = sink,
+                     .scale = 1.f / std::sqrt(static_cast<float>(d)),
+                     .normalized = shape.normalized,
+                     .out = front(whole.out, out),
+                     .lse = front(whole.lse, sums),
+                     .max_logits = front(whole.max_logits, sums)};
+  if (shape.rope_pairs > 0) {
+    const TensorView positions = arena.input(DType::kI32, {shape.t, shape.s_q});
+    const TensorView freqs = arena.input(DType::kF32, {shape.rope_pairs});
+    fill_ints(positions, rng, 0, 1'000'000);
+    fill_uniform(freqs, rng, 1e-6, 1.0);
+    args.inverse_rope = {.positions = positions, .freqs = freqs};
+  }
+  return args;
 }
 
 // The oracle's values for a view at the start of `whole`, and around it the

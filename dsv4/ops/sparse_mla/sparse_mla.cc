@@ -6,16 +6,33 @@
 namespace dsv4 {
 namespace {
 
+bool rotates(const SparseMlaArgs& args) {
+  return args.inverse_rope.positions.rank > 0;
+}
+
+const char* parts_reject(const Context&, const SparseMlaArgs& args) {
+  return rotates(args) ? nullptr : "no inverse RoPE: one call";
+}
+
+using Reject = const char* (*)(const Context&, const SparseMlaArgs&);
+template <Reject kReject>
+const char* unrotated(const Context& context, const SparseMlaArgs& args) {
+  return rotates(args) ? "no inverse RoPE" : kReject(context, args);
+}
+
 constexpr Impl<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
-    {"sm90_fp8", Arch::kSm90, false, sparse_mla_sm90_fp8_reject, sparse_mla_sm90_fp8},
-    {"sm90_fp8_invariant", Arch::kSm90, true, sparse_mla_sm90_fp8_invariant_reject,
+    {"parts", Arch::kCuda, true, parts_reject, sparse_mla_parts},
+    {"sm90_fp8", Arch::kSm90, false, unrotated<sparse_mla_sm90_fp8_reject>, sparse_mla_sm90_fp8},
+    {"sm90_fp8_invariant", Arch::kSm90, true, unrotated<sparse_mla_sm90_fp8_invariant_reject>,
      sparse_mla_sm90_fp8_invariant},
-    {"sm90_bf16", Arch::kSm90, true, sparse_mla_sm90_bf16_reject, sparse_mla_sm90_bf16},
-    {"cuda_mma", Arch::kCuda, true, sparse_mla_cuda_mma_reject, sparse_mla_cuda_mma},
-    {"cuda", Arch::kCuda, true, sparse_mla_cuda_reject, sparse_mla_cuda},
+    {"sm90_bf16", Arch::kSm90, true, unrotated<sparse_mla_sm90_bf16_reject>, sparse_mla_sm90_bf16},
+    {"cuda_mma", Arch::kCuda, true, unrotated<sparse_mla_cuda_mma_reject>, sparse_mla_cuda_mma},
+    {"cuda", Arch::kCuda, true, unrotated<sparse_mla_cuda_reject>, sparse_mla_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<SparseMlaArgs>, sparse_mla_cpu, 0, sparse_mla_cpu_bytes},
+    {"parts", Arch::kCpu, true, parts_reject, sparse_mla_parts},
+    {"cpu", Arch::kCpu, true, unrotated<accept_all<SparseMlaArgs>>, sparse_mla_cpu, 0,
+     sparse_mla_cpu_bytes},
 };
 
 struct Dims {
@@ -52,6 +69,15 @@ void check(const SparseMlaArgs& args) {
   DSV4_CHECK(args.normalized || !args.max_logits.empty() || args.out.numel() == 0,
              "normalized=false without max_logits: out {} is relative to them",
              to_string(args.out));
+  if (!rotates(args)) return;
+  const InverseRope& rope = args.inverse_rope;
+  Dim num_pairs("num_pairs");
+  expect("positions", rope.positions, {DType::kI32}, {dims.b, dims.s_q});
+  expect("freqs", rope.freqs, {DType::kF32}, {num_pairs});
+  DSV4_CHECK(rope.positions.is_contiguous(), "positions must be contiguous, got {}",
+             to_string(rope.positions));
+  DSV4_CHECK(args.normalized && *dims.d_v == *dims.d,
+             "inverse RoPE of {}: wants normalized outputs of d={}", to_string(args.out), *dims.d);
 }
 
 // Every index moves one cache row per query; topk_length and the indices themselves are not read

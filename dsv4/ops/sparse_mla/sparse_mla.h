@@ -36,6 +36,13 @@ struct KvList {
   int64_t topk() const { return indices.rank == 0 ? 0 : indices.dim(-1); }
 };
 
+// Rotates the output back (docs/spec/dsv4.md 4.6; ops/rope/rope.h): out is rounded by its store,
+// rotated by -phi and stored again.
+struct InverseRope {
+  ConstTensorView positions;  // [b, s_q] I32, contiguous; rank 0: no rotation
+  ConstTensorView freqs;      // [num_pairs] f32; dims d - 2 * num_pairs .. d - 1 rotate
+};
+
 struct SparseMlaArgs {
   ConstTensorView q;  // [b, s_q, h, d] f32|bf16
   KvList window;
@@ -45,9 +52,10 @@ struct SparseMlaArgs {
   // false: out_h = sum_j exp(z_j - m) v_j with m = max_logits, and the sink is not used: partials
   // of a list, for the caller to combine.
   bool normalized = true;
-  TensorView out;         // [b, s_q, h, d_v] f32|bf16, 1 <= d_v <= d
-  TensorView lse;         // [b, h, s_q] f32: ln(sum_j exp(z_j)), without the sink; or empty
-  TensorView max_logits;  // [b, h, s_q] f32: m; or empty
+  InverseRope inverse_rope{};  // with normalized, and d_v = d
+  TensorView out;              // [b, s_q, h, d_v] f32|bf16, 1 <= d_v <= d
+  TensorView lse;              // [b, h, s_q] f32: ln(sum_j exp(z_j)), without the sink; or empty
+  TensorView max_logits;       // [b, h, s_q] f32: m; or empty
 };
 
 extern const Op<SparseMlaArgs> sparse_mla;

@@ -1,11 +1,14 @@
 // The implementations of sparse_mla.h, for its table (sparse_mla.cc). One folder each: cpu/, cuda/,
-// cuda_mma/, sm90_bf16/, sm90_fp8/. X_reject returns null if X can run, else the reason.
+// cuda_mma/, sm90_bf16/, sm90_fp8/. X_reject returns null if X can run, else the reason. Calls with
+// an inverse RoPE reach sparse_mla_parts only, which makes two calls of each.
 
 #pragma once
 
 #include "dsv4/ops/sparse_mla/sparse_mla.h"
 
 namespace dsv4 {
+
+void sparse_mla_parts(const Context& context, const SparseMlaArgs& args);
 
 void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args);
 HostBytes sparse_mla_cpu_bytes(const SparseMlaArgs& args);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "dsv4/ops/oracle.h"
+#include "dsv4/ops/rope/rope_oracle.h"
 
 namespace dsv4 {
 namespace {
@@ -62,6 +63,16 @@ SparseMlaHeadWant attend(const Context& context, const SparseMlaArgs& args, cons
   return want;
 }
 
+// out, rounded by its store, rotated back.
+Vector rotated_back(const SparseMlaArgs& args, const Vector& out) {
+  const int64_t queries = args.out.dim(0) * args.out.dim(1), h = args.out.dim(2);
+  const Buffer stored = oracle::stored(args.out.dtype, {queries, h, args.out.dim(3)}, out);
+  return rope_oracle({.x = stored,
+                      .positions = args.inverse_rope.positions.reshape({queries}),
+                      .freqs = args.inverse_rope.freqs,
+                      .inverse = true});
+}
+
 Vector query_head(const ConstTensorView& q, int64_t request, int64_t query, int64_t head) {
   Vector values;
   const int64_t at = request * q.stride[0] + query * q.stride[1] + head * q.stride[2];
@@ -100,6 +111,7 @@ SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& arg
       want.max_logits[at] = one.max_logit;
     }
   }
+  if (args.inverse_rope.positions.rank > 0) want.out = rotated_back(args, want.out);
   return want;
 }
 

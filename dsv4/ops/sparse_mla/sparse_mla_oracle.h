@@ -24,7 +24,8 @@ struct SparseMlaHeadWant {
   double lse = 0, max_logit = 0;
 };
 
-// Some heads of one query of a request, where all of them would take too long.
+// Some heads of one query of a request, where all of them would take too long; without the inverse
+// RoPE.
 std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& args,
                                                  int64_t request, int64_t query,
                                                  std::span<const int64_t> heads);

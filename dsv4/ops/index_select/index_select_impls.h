@@ -1,0 +1,14 @@
+// The implementations of index_select.h, for its table.
+
+#pragma once
+
+#include "dsv4/ops/index_select/index_select.h"
+
+namespace dsv4 {
+
+// Scores are computed for this many queries at a time: [64, max_visible] f32 fits in cache.
+inline constexpr int64_t kScoreTile = 64;
+
+void index_select_parts(const Context& context, const IndexSelectArgs& args);
+
+}  // namespace dsv4

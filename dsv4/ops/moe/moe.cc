@@ -1,0 +1,57 @@
+#include "dsv4/ops/moe/moe.h"
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/moe/moe_impls.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Impl<MoeArgs> kMoe[] = {
+#if DSV4_CUDA
+    {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
+#endif
+    {"parts", Arch::kCpu, true, accept_all<MoeArgs>, moe_parts},
+};
+
+// The ops that `parts` calls check the shapes of bias, tid2eid and the experts.
+void check(const MoeArgs& args) {
+  Dim t("t"), d("D");
+  expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
+  expect("acc", args.acc, {DType::kF32}, {t, d});
+  check("gate", args.gate);
+  DSV4_CHECK(args.gate.k == *d, "gate: {} columns for x of {}", args.gate.k, *d);
+  const auto e = static_cast<int64_t>(args.routed.size());
+  DSV4_CHECK(args.gate.n == e, "gate: {} rows for {} experts", args.gate.n, e);
+  DSV4_CHECK(args.shared.size() == 1, "{} shared experts, want one", args.shared.size());
+  DSV4_CHECK(args.experts_per_token >= 1 && args.experts_per_token <= e, "top-{} of {} experts",
+             args.experts_per_token, e);
+}
+
+double values(const ExpertWeights& expert) {
+  return static_cast<double>(3 * expert.w1.n * expert.w1.k);
+}
+double bytes(const ExpertWeights& expert) {
+  return static_cast<double>(expert.w1.bytes() + expert.w3.bytes() + expert.w2.bytes());
+}
+
+// The router's choices are not known before the call: the experts of t tokens are counted as t * k
+// different ones, up to all.
+Cost cost(const MoeArgs& args) {
+  const auto t = static_cast<double>(args.x.dim(0)),
+             chosen = t * static_cast<double>(args.experts_per_token);
+  const double active = std::min(chosen, static_cast<double>(args.routed.size()));
+  const double weights = static_cast<double>(args.gate.bytes()) + active * bytes(args.routed[0]) +
+                         (t > 0 ? bytes(args.shared[0]) : 0);
+  return {.bytes = weights + static_cast<double>(args.x.bytes() + args.acc.bytes()),
+          .flops = 2 * (t * static_cast<double>(args.gate.n * args.gate.k) +
+                        chosen * values(args.routed[0]) + t * values(args.shared[0])),
+          .weight_bytes = weights};
+}
+
+}  // namespace
+
+constinit const Op<MoeArgs> moe{"moe", kMoe, check, cost};
+
+}  // namespace dsv4

@@ -1,0 +1,37 @@
+// The feed-forward block: gate, router, routed experts, shared expert (docs/spec/dsv4.md 7).
+//
+//   logits = x gate^T                            f32 product of the stored x, not quantized
+//   experts, weights = router(logits)            ops/router/router.h
+//   acc = sum over experts, ascending id         ops/experts/experts.h has the rounding points
+//   acc = acc + shared expert, weight 1
+//
+// acc stays in f32: its rounding belongs to what reads it (hc_boundary, hc_post).
+
+#pragma once
+
+#include <span>
+
+#include "dsv4/ops/experts/experts.h"
+#include "dsv4/ops/op.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct MoeArgs {
+  ConstTensorView x;                      // [t, D] f32|bf16
+  ConstTensorView ids;                    // [t] I32 token ids, used with tid2eid
+  WeightView gate;                        // [e, D]
+  ConstTensorView bias;                   // [e] f32; empty: no bias
+  ConstTensorView tid2eid;                // [v, k] I64|I32; empty: learned routing
+  std::span<const ExpertWeights> routed;  // e experts of equal shape
+  std::span<const ExpertWeights> shared;  // one expert
+  int64_t experts_per_token = 0;          // k
+  float route_scale = 1.f;
+  bool normalize = true;  // norm_topk_prob
+  float swiglu_limit = 0.f;
+  TensorView acc;  // [t, D] f32
+};
+
+extern const Op<MoeArgs> moe;
+
+}  // namespace dsv4

@@ -1,0 +1,13 @@
+// fp64 oracle of moe.h. Linked by tests and benchmarks only.
+
+#pragma once
+
+#include <vector>
+
+#include "dsv4/ops/moe/moe.h"
+
+namespace dsv4 {
+
+std::vector<double> moe_oracle(const Context& context, const MoeArgs& args);  // [t, D]
+
+}  // namespace dsv4

@@ -1,0 +1,132 @@
+#include "dsv4/ops/moe/moe.h"
+
+#include <cmath>
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/moe/moe_oracle.h"
+#include "tests/harness/op_check.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4 {
+namespace {
+
+using test::Arena;
+using test::StoredAs;
+
+struct Shape {
+  int64_t t, d, e, k, inner;
+  bool hash = false;
+  bool normalize = true;
+};
+
+struct Case {
+  Arena arena;
+  std::vector<ExpertWeights> routed, shared;
+  MoeArgs args;
+};
+
+std::vector<ExpertWeights> random_experts(Arena& arena, Rng& rng, const StoredAs& stored,
+                                          int64_t count, int64_t d, int64_t inner) {
+  const auto w1 = test::random_stack(arena, rng, stored, count, inner, d);
+  const auto w3 = test::random_stack(arena, rng, stored, count, inner, d);
+  const auto w2 = test::random_stack(arena, rng, stored, count, d, inner);
+  std::vector<ExpertWeights> table;
+  for (size_t i = 0; i < w1.size(); ++i) table.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
+  return table;
+}
+
+void fill_case(Case& c, const Shape& s, const StoredAs& stored, const StoredAs& shared,
+               DType dtype) {
+  constexpr int64_t kVocab = 50;
+  Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner));
+  c.routed = random_experts(c.arena, rng, stored, s.e, s.d, s.inner);
+  c.shared = random_experts(c.arena, rng, shared, 1, s.d, 2 * s.inner);
+  const TensorView x = c.arena.input(dtype, {s.t, s.d}), ids = c.arena.input(DType::kI32, {s.t});
+  test::fill_normal(x, rng);
+  test::fill_ints(ids, rng, 0, kVocab);
+  c.args = {.x = x,
+            .ids = ids,
+            .gate = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, s.e, s.d),
+            .routed = c.routed,
+            .shared = c.shared,
+            .experts_per_token = s.k,
+            .route_scale = 1.5f,
+            .normalize = s.normalize,
+            .swiglu_limit = 1.5f,
+            .acc = c.arena.output(DType::kF32, {s.t, s.d})};
+  if (s.hash) {
+    const TensorView table = c.arena.input(DType::kI64, {kVocab, s.k});
+    test::fill_ints(table, rng, 0, s.e);
+    c.args.tid2eid = table;
+  } else {
+    const TensorView bias = c.arena.input(DType::kF32, {s.e});
+    test::fill_normal(bias, rng, 0.2);
+    c.args.bias = bias;
+  }
+}
+
+MoeArgs one_token(const MoeArgs& a, int64_t i) {
+  MoeArgs one = a;
+  one.x = a.x.slice(0, i, i + 1);
+  one.ids = a.ids.slice(0, i, i + 1);
+  one.acc = a.acc.slice(0, i, i + 1);
+  return one;
+}
+
+// The bounds of the experts' test; the logits add a relative error of about 1e-6 to the weights. No
+// two keys of the router are so close that this changes a choice.
+void check_moe(const Shape& shape, const StoredAs& stored, const StoredAs& shared,
+               Numerics numerics) {
+  const Context context{.numerics = numerics};
+  Case c;
+  fill_case(c, shape, stored, shared, activation_dtype(context));
+  const test::Tolerance tolerance = numerics == Numerics::kExact
+                                        ? test::Tolerance{.ulps = 4, .rel = 8e-6}
+                                        : test::Tolerance{.rel = 0.02, .cosine = 5e-6};
+  test::OpCase<MoeArgs> test{
+      .name = fmt::format("moe {} t={} e={} k={} {}", name(stored), shape.t, shape.e, shape.k,
+                          name(numerics)),
+      .args = c.args,
+      .outputs = {{"acc", c.args.acc, moe_oracle(context, c.args), tolerance}},
+      .one_token = one_token,
+      .num_tokens = shape.t};
+  test.strided = [](MoeArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.acc); };
+  check_op(moe.impls, context, c.arena, test);
+}
+
+TEST(Moe, AgreesWithOracle) {
+  const StoredAs mxfp4{WeightFormat::kMxfp4}, fp8{WeightFormat::kFp8Block},
+      k4{WeightFormat::kKbit, 4};
+  for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+    for (const bool hash : {false, true}) {
+      for (const int64_t t : {0, 1, 7}) check_moe({t, 128, 6, 2, 64, hash}, mxfp4, fp8, numerics);
+    }
+    check_moe({3, 96, 5, 3, 160, false, false}, {WeightFormat::kBF16}, {WeightFormat::kBF16},
+              numerics);
+    if (numerics == Numerics::kExact) check_moe({9, 256, 8, 6, 128}, k4, fp8, numerics);
+  }
+}
+
+TEST(Moe, ReportsErrors) {
+  Case c;
+  fill_case(c, {2, 32, 4, 2, 32}, {WeightFormat::kBF16}, {WeightFormat::kBF16}, DType::kF32);
+  Scratch scratch;
+  const auto message = [&](auto change) {
+    MoeArgs args = c.args;
+    change(args);
+    return test::error_of([&] { moe(Context{.workspace = &scratch}, args); });
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(message([](auto& a) { a.experts_per_token = 5; }), "top-5 of 4 experts"));
+  EXPECT_TRUE(
+      has(message([](auto& a) { a.routed = a.routed.first(3); }), "gate: 4 rows for 3 experts"));
+  EXPECT_TRUE(has(message([](auto& a) { a.shared = {}; }), "0 shared experts, want one"));
+  EXPECT_TRUE(
+      has(message([](auto& a) { a.x = a.x.slice(1, 0, 16), a.acc = a.acc.slice(1, 0, 16); }),
+          "gate: 32 columns for x of 16"));
+}
+
+}  // namespace
+}  // namespace dsv4
