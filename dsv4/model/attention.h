@@ -1,5 +1,5 @@
-// The attention block of one layer: projections, caches, compressor, indexer, sparse MQA, output
-// path (docs/spec/dsv4.md 4, 5, 6).
+// The attention block of one layer: assembles the arguments of attention_in, index_select,
+// sparse_mla and attention_out (docs/spec/dsv4.md 4, 5, 6).
 
 #pragma once
 
@@ -11,9 +11,6 @@
 
 namespace dsv4 {
 
-// Indexer scores are computed for this many queries at a time: [64, visible] f32 fits in cache.
-inline constexpr int64_t kScoreTile = 64;
-
 // RoPE frequencies of a layer: one table for q, raw keys, entries, indexer and output
 // (docs/spec/dsv4.md 4.2).
 struct RopeTables {
@@ -23,8 +20,9 @@ struct RopeTables {
 // Appends the tables' memory to `owner`.
 RopeTables make_rope_tables(const ModelConfig& config, std::deque<Buffer>& owner);
 
-// x: [T, D] after attn_norm -> [T, D], in scratch. Appends this step's tokens to the caches.
-TensorView attention(Step& step, const LayerSpec& spec, const AttentionWeights& weights,
-                     const RopeTables& rope, const LayerCache& cache, const ConstTensorView& x);
+// x: [T, D] after attn_norm; y: [T, D]. Appends this step's tokens to the caches.
+void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& weights,
+                   const RopeTables& rope, const LayerCache& cache, const ConstTensorView& x,
+                   const TensorView& y);
 
 }  // namespace dsv4

@@ -1,9 +1,12 @@
 #include "dsv4/model/model.h"
 
+#include <utility>
+
 #include "dsv4/base/error.h"
 #include "dsv4/model/moe.h"
-#include "dsv4/model/projection.h"
 #include "dsv4/ops/embed/embed.h"
+#include "dsv4/ops/hc_boundary/hc_boundary.h"
+#include "dsv4/ops/linear/linear.h"
 #include "dsv4/ops/mhc/mhc.h"
 #include "dsv4/ops/norm/norm.h"
 
@@ -32,6 +35,74 @@ ModelShard ModelShard::shapes(const std::string& what, const ModelConfig& config
   return ModelShard(std::make_shared<const ModelSpec>(config, Checkpoint::shapes(what, tensors)));
 }
 
+namespace {
+
+// The residual streams, and what passes between them and the blocks of the network.
+class HyperStreams {
+ public:
+  explicit HyperStreams(Step& step)
+      : step_(step),
+        streams_(step.activation({step.num_tokens, step.config.hc_mult, step.config.hidden_size})),
+        x_(step.activation({step.num_tokens, step.config.hidden_size})),
+        sum_(step.scratch.take(DType::kF32, {step.num_tokens, step.config.hidden_size})) {
+    const int64_t t = step.num_tokens, m = step.config.hc_mult;
+    for (Gates& gates : gates_) {
+      gates = {.post = step.scratch.take(DType::kF32, {t, m}),
+               .comb = step.scratch.take(DType::kF32, {t, m, m})};
+    }
+  }
+
+  const TensorView& streams() const { return streams_; }
+  // Where the next block writes: attention in the dtype of activations, the experts their f32 sum.
+  // Both use the same bytes, one after the other.
+  TensorView output(DType dtype) {
+    y_ = {TensorMeta::contiguous(dtype, {sum_.dim(0), sum_.dim(1)}), sum_.data};
+    return y_;
+  }
+
+  // Mixes what the block before wrote into the streams, if there is one. Returns the input of the
+  // next block. [T, D]
+  const TensorView& boundary(const HyperWeights& hc, const ConstTensorView& norm) {
+    const ModelConfig& m = step_.config;
+    const Gates& before = gates_[0];
+    const Gates& next = gates_[1];
+    hc_boundary(step_.context, {.y = y_,
+                                .y_post = before.post,
+                                .y_comb = before.comb,
+                                .hc = hc,
+                                .norm = norm,
+                                .norm_eps = m.norm_eps,
+                                .hc_eps = m.hc_eps,
+                                .sinkhorn_iters = m.sinkhorn_iters,
+                                .streams = streams_,
+                                .x = x_,
+                                .post = next.post,
+                                .comb = next.comb});
+    std::swap(gates_[0], gates_[1]);
+    return x_;
+  }
+
+  // The same for the last block, which no other follows.
+  void finish() {
+    hc_post(step_.context,
+            {.y = y_, .post = gates_[0].post, .comb = gates_[0].comb, .streams = streams_});
+  }
+
+ private:
+  struct Gates {
+    TensorView post, comb;  // [T, m], [T, m, m] f32
+  };
+
+  Step& step_;
+  TensorView streams_;  // [T, m, D]
+  TensorView x_;        // [T, D]
+  TensorView sum_;      // [T, D] f32
+  TensorView y_;        // [T, D] in sum_, of the block before; rank 0: none
+  Gates gates_[2];      // of the boundary before the current block; of the next boundary
+};
+
+}  // namespace
+
 void ModelShard::forward(Step& step, std::span<const LayerCache> caches,
                          const TensorView& logits) const {
   if (!id_.whole())
@@ -41,11 +112,17 @@ void ModelShard::forward(Step& step, std::span<const LayerCache> caches,
   DSV4_CHECK(caches.size() == schedule().size(), "{} caches for {} layers", caches.size(),
              schedule().size());
   const Scratch::Scope scope(step.scratch);
-  const TensorView streams =
-      step.activation({step.num_tokens, config().hc_mult, config().hidden_size});
-  embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = streams});
-  for (size_t l = 0; l < schedule().size(); ++l) run_layer(step, l, caches[l], streams);
-  run_head(step, streams, logits);
+  HyperStreams hyper(step);
+  embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
+  for (size_t l = 0; l < schedule().size(); ++l) {
+    const LayerWeights& layer = weights_.layers[l];
+    const TensorView x = hyper.boundary(layer.hc_attn, layer.attn_norm);
+    run_attention(step, schedule()[l], layer.attn, rope_, caches[l], x, hyper.output(step.act));
+    hyper.boundary(layer.hc_ffn, layer.ffn_norm);
+    run_moe(step, layer.moe, x, hyper.output(DType::kF32));
+  }
+  hyper.finish();
+  run_head(step, hyper.streams(), logits);
 }
 
 void ModelShard::place(std::shared_ptr<Device> device, Buffer memory) {
@@ -57,44 +134,6 @@ void ModelShard::for_each_tensor(const std::function<void(ConstTensorView&)>& vi
   visit(rope_.raw);
   visit(rope_.compressed);
   dsv4::for_each_tensor(config(), weights_, visit);
-}
-
-namespace {
-
-// One sub-layer between hyper-connections: streams -> x -> norm -> block -> back into the streams.
-template <class Block>
-void hyper_connected(Step& step, const HyperWeights& hc, const ConstTensorView& norm,
-                     const TensorView& streams, const Block& block) {
-  const Scratch::Scope scope(step.scratch);
-  const ModelConfig& m = step.config;
-  const int64_t t = step.num_tokens;
-  const TensorView x = step.activation({t, m.hidden_size});
-  const TensorView post = step.scratch.take(DType::kF32, {t, m.hc_mult});
-  const TensorView comb = step.scratch.take(DType::kF32, {t, m.hc_mult, m.hc_mult});
-  hc_pre(step.context, {.streams = streams,
-                        .fn = hc.fn,
-                        .base = hc.base,
-                        .scale = hc.scale,
-                        .norm_eps = m.norm_eps,
-                        .hc_eps = m.hc_eps,
-                        .sinkhorn_iters = m.sinkhorn_iters,
-                        .out = x,
-                        .post = post,
-                        .comb = comb});
-  rms_norm(step.context, {.x = x, .weight = norm, .out = x, .eps = m.norm_eps});
-  hc_post(step.context, {.y = block(x), .post = post, .comb = comb, .streams = streams});
-}
-
-}  // namespace
-
-void ModelShard::run_layer(Step& step, size_t l, const LayerCache& cache,
-                           const TensorView& streams) const {
-  const LayerWeights& layer = weights_.layers[l];
-  hyper_connected(step, layer.hc_attn, layer.attn_norm, streams, [&](const TensorView& x) {
-    return attention(step, schedule()[l], layer.attn, rope_, cache, x);
-  });
-  hyper_connected(step, layer.hc_ffn, layer.ffn_norm, streams,
-                  [&](const TensorView& x) { return moe(step, layer.moe, x); });
 }
 
 // Only rows whose logits are requested go through the head.
@@ -119,7 +158,7 @@ void ModelShard::run_head(Step& step, const TensorView& streams, const TensorVie
                          .hc_eps = m.hc_eps,
                          .out = h});
   rms_norm(step.context, {.x = h, .weight = weights_.norm, .out = h, .eps = m.norm_eps});
-  Projection(step, h).plain(weights_.head, logits.slice(0, 0, n));
+  linear(step.context, {.x = h, .weight = weights_.head, .out = logits.slice(0, 0, n)});
 }
 
 }  // namespace dsv4

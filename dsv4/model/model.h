@@ -58,7 +58,6 @@ class ModelShard {
   void for_each_tensor(const std::function<void(ConstTensorView&)>& visit);
 
  private:
-  void run_layer(Step& step, size_t l, const LayerCache& cache, const TensorView& streams) const;
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
 
   std::shared_ptr<Device> device_;  // outlives device_memory_

@@ -1,4 +1,4 @@
-// The feed-forward block of one layer: router, routed experts, shared expert (docs/spec/dsv4.md 7).
+// The feed-forward block of one layer: assembles the arguments of moe (docs/spec/dsv4.md 7).
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace dsv4 {
 
-// x: [T, D] after ffn_norm -> [T, D] f32, in scratch: the sum over experts in ascending id, the
-// shared one last.
-TensorView moe(Step& step, const MoeWeights& weights, const ConstTensorView& x);
+// x: [T, D] after ffn_norm; acc: [T, D] f32.
+void run_moe(const Step& step, const MoeWeights& weights, const ConstTensorView& x,
+             const TensorView& acc);
 
 }  // namespace dsv4

@@ -24,10 +24,11 @@ TEST(Official, EveryCallOfTheNetworkAgreesWithItsOracle) {
   ASSERT_EQ(ids.size(), 300u);
   score(model, context, ids, 256, [](int64_t, const ConstTensorView&) {});
 
-  const char* kOps[] = {"embed",      "rms_norm",   "head_norm",    "rope",       "quantize_q8",
-                        "fake_quant", "hadamard",   "linear",       "hc_pre",     "hc_post",
-                        "hc_head",    "kv_insert",  "index_insert", "compressor", "index_scores",
-                        "top_k",      "sparse_mla", "router",       "experts"};
+  const char* kOps[] = {
+      "embed",        "rms_norm",    "head_norm",    "rope",         "quantize_q8",   "fake_quant",
+      "hadamard",     "linear",      "hc_pre",       "hc_post",      "hc_head",       "kv_insert",
+      "index_insert", "compressor",  "index_scores", "top_k",        "sparse_mla",    "router",
+      "experts",      "hc_boundary", "attention_in", "index_select", "attention_out", "moe"};
   for (const char* op : kOps) {
     const auto found = check.records().find(op);
     ASSERT_NE(found, check.records().end()) << op << " was never called";
