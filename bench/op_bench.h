@@ -82,10 +82,14 @@ class ImplSession : public Session {
 // `make()` returns a shared pointer to an object that owns the tensors and has the member `args`
 // and, where weights are read, a method next() that switches to others. It is called when the
 // benchmark starts, so that unselected shapes cost nothing.
+//
+// Implementations whose Arch is below `least` (portable ones, for shapes of a GPU) are left out.
 template <class Args, class Make>
-void register_impls(const std::string& name, const Op<Args>& op, const Make& make) {
+void register_impls(const std::string& name, const Op<Args>& op, const Make& make,
+                    Arch least = Arch::kCpu) {
   using Owner = typename decltype(make())::element_type;
   for (const Impl<Args>& impl : op.impls) {
+    if (impl.arch < least) continue;
     entries().push_back({name, impl.name, impl.arch, [&op, &impl, make] {
                            return std::make_unique<ImplSession<Args, Owner>>(op, impl, make());
                          }});

@@ -68,6 +68,12 @@ template <class T>
 T __ldcg(const T* from) {
   return *from;
 }
+inline int atomicAdd(int* at, int value) {
+  dsv4::emulator::pause();
+  const int before = *at;
+  *at = before + value;
+  return before;
+}
 inline int atomicMax(int* at, int value) {
   dsv4::emulator::pause();
   const int before = *at;

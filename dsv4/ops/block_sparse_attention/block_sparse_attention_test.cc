@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "dsv4/base/error.h"
+#include "dsv4/ops/block_sparse_attention/attention_case_test.h"
 #include "dsv4/ops/block_sparse_attention/block_sparse_attention_oracle.h"
-#include "dsv4/ops/block_sparse_attention/prefill_case_test.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/op_check.h"
 
@@ -15,74 +15,12 @@ namespace {
 
 using test::Arena;
 using test::Lengths;
-
-struct Scene {
-  std::vector<Lengths> lengths;
-  bool causal = true;
-  int64_t heads = 2, kv_heads = 1, d = 128, d_v = 128;
-  double density = 0.5;  // above 1: no lists
-  DType dtype = DType::kBF16;
-  Numerics numerics = Numerics::kOfficial;
-  int64_t block = 128;
-  int64_t page_size = 0;  // 0: rows
-};
-
-// Every visible block with probability `density`, and once in a while one that is not visible.
-BlockLists<ConstTensorView> random_lists(Arena& arena, Rng& rng, const Scene& scene,
-                                         const PrefillBatch& batch) {
-  const int block = static_cast<int>(scene.block);
-  const int64_t rows = test::max_q_blocks(batch, block), slots = test::max_k_blocks(batch, block);
-  const TensorView counts = arena.input(DType::kI32, {batch.size(), scene.heads, rows});
-  const TensorView indices = arena.input(DType::kI32, {batch.size(), scene.heads, rows, slots});
-  std::fill_n(counts.as<int>(), counts.numel(), 0);
-  std::fill_n(indices.as<int>(), indices.numel(), -1);
-  for (int64_t i = 0; i < batch.size(); ++i) {
-    const PrefillSequence s = test::sequence_of(batch, static_cast<int>(i));
-    for (int64_t h = 0; h < scene.heads; ++h) {
-      for (int r = 0; r < s.num_q_blocks(block); ++r) {
-        const int64_t row = (i * scene.heads + h) * rows + r;
-        const int visible = s.visible_blocks(block, s.first_block(block) + r);
-        int& count = counts.as<int>()[row];
-        for (int j = 0; j < s.num_k_blocks(block); ++j) {
-          if (rng.uniform() < (j < visible ? scene.density : 0.2)) {
-            indices.as<int>()[row * slots + count++] = j;
-          }
-        }
-      }
-    }
-  }
-  return {.counts = counts, .indices = indices};
-}
-
-// Random arguments; k and v in pages when the scene says so.
-BlockSparseAttentionArgs random_args(Arena& arena, Rng& rng, const Scene& scene) {
-  const PrefillBatch batch = test::prefill_batch(arena, scene.lengths, scene.causal);
-  const int64_t t_q = batch.cu_q.as<int>()[batch.size()];
-  const TensorView q = arena.input(scene.dtype, {t_q, scene.heads, scene.d});
-  test::fill_normal(q, rng);
-  const int64_t page_size = scene.page_size == 0 ? 16 : scene.page_size;
-  const int64_t positions = test::max_k_blocks(batch, 128) * 128;
-  const TensorView table = arena.input(DType::kI32, {batch.size(), ceil_div(positions, page_size)});
-  const int64_t pages = test::fill_page_table(table, rng);
-  const auto kv = [&](int64_t d) {
-    const test::PagedKv both =
-        random_kv(arena, rng, scene.dtype, batch, scene.kv_heads, d, table, page_size, pages);
-    return scene.page_size == 0 ? both.rows : both.pages;
-  };
-  BlockSparseAttentionArgs args{.batch = batch, .q = q, .k = kv(scene.d), .v = kv(scene.d_v)};
-  if (scene.page_size != 0) args.page_table = table;
-  args.block = scene.block;
-  if (scene.density <= 1) args.lists = random_lists(arena, rng, scene, batch);
-  args.scale = 1.f / std::sqrt(static_cast<float>(scene.d));
-  args.out = arena.output(scene.dtype, {t_q, scene.heads, scene.d_v});
-  args.lse = arena.output(DType::kF32, {scene.heads, t_q});
-  return args;
-}
+using Scene = test::AttentionScene;
 
 void check(const Scene& scene, uint64_t seed = 1) {
   Arena arena;
   Rng rng(seed);
-  const BlockSparseAttentionArgs args = random_args(arena, rng, scene);
+  const BlockSparseAttentionArgs args = test::random_args(arena, rng, scene);
   test::OpCase<BlockSparseAttentionArgs> test{
       .name =
           fmt::format("block_sparse_attention {} of {} heads, d {}, {} sequences, density {}",
@@ -198,7 +136,7 @@ TEST(BlockSparseAttention, IgnoresValuesPastASequence) {
   Arena arena;
   Rng rng(5);
   const Scene scene{.lengths = {{150, 200}, {10, 60}}, .density = 2};
-  BlockSparseAttentionArgs args = random_args(arena, rng, scene);
+  BlockSparseAttentionArgs args = test::random_args(arena, rng, scene);
   const TensorView v = arena.input(scene.dtype, {260, 1, 128});
   test::fill_normal(v, rng);
   for (int64_t i = 200 * 128; i < v.numel(); ++i) {
@@ -217,7 +155,7 @@ TEST(BlockSparseAttention, SaysWhatIsWrong) {
   Arena arena;
   Rng rng(1);
   const BlockSparseAttentionArgs good =
-      random_args(arena, rng, {.lengths = {{300, 300}}, .d = 16, .d_v = 16});
+      test::random_args(arena, rng, {.lengths = {{300, 300}}, .d = 16, .d_v = 16});
   const auto error_with = [&](auto change) {
     BlockSparseAttentionArgs args = good;
     change(args);

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/block_sparse_attention/prefill_case_test.h"
+#include "dsv4/ops/xattn_scores/scores_case_test.h"
 #include "dsv4/ops/xattn_scores/xattn_scores_oracle.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/op_check.h"
@@ -14,39 +14,7 @@ namespace {
 
 using test::Arena;
 using test::Lengths;
-
-struct Scene {
-  std::vector<Lengths> lengths;
-  bool causal = true;
-  int64_t stride = 8;
-  int64_t heads = 2, kv_heads = 1, d = 128;
-  DType dtype = DType::kBF16;
-  int64_t block = 128, page_size = 0;
-  double sigma = 2;  // of q: the softmax of random scores is flat otherwise
-};
-
-XattnScoresArgs random_args(Arena& arena, Rng& rng, const Scene& scene) {
-  XattnScoresArgs args{.batch = test::prefill_batch(arena, scene.lengths, scene.causal)};
-  const int64_t b = args.batch.size(), t_q = args.batch.cu_q.as<int>()[b];
-  const TensorView q = arena.input(scene.dtype, {t_q, scene.heads, scene.d});
-  test::fill_normal(q, rng, scene.sigma * std::sqrt(static_cast<double>(scene.stride)));
-  args.q = q;
-  const int64_t page_size = scene.page_size == 0 ? 16 : scene.page_size;
-  const int64_t positions = test::max_k_blocks(args.batch, 128) * 128;
-  const TensorView table = arena.input(DType::kI32, {b, ceil_div(positions, page_size)});
-  const int64_t pages = test::fill_page_table(table, rng);
-  const test::PagedKv k = random_kv(arena, rng, scene.dtype, args.batch, scene.kv_heads, scene.d,
-                                    table, page_size, pages);
-  args.k = scene.page_size == 0 ? k.rows : k.pages;
-  if (scene.page_size != 0) args.page_table = table;
-  args.block = scene.block, args.stride = scene.stride;
-  args.scale = 1.f / std::sqrt(static_cast<float>(scene.d));
-  // More room than needed, in both axes.
-  const int block = static_cast<int>(scene.block);
-  args.sums = arena.output(DType::kF32, {b, scene.heads, test::max_q_blocks(args.batch, block) + 1,
-                                         test::max_k_blocks(args.batch, block) + 2});
-  return args;
-}
+using Scene = test::ScoresScene;
 
 void check(Arena& arena, const XattnScoresArgs& args) {
   test::OpCase<XattnScoresArgs> test{
@@ -62,7 +30,7 @@ void check(Arena& arena, const XattnScoresArgs& args) {
 void check(const Scene& scene, uint64_t seed = 1) {
   Arena arena;
   Rng rng(seed);
-  check(arena, random_args(arena, rng, scene));
+  check(arena, test::random_args(arena, rng, scene));
 }
 
 // Even tokens 1, odd tokens 2: every antidiagonal is (2 * 1 + 1 * 2) * S / 2 * d, so the softmax is
@@ -176,7 +144,7 @@ TEST(XattnScores, LongRows) {
 TEST(XattnScores, IgnoresKeysPastASequence) {
   Arena arena;
   Rng rng(5);
-  XattnScoresArgs args = random_args(arena, rng, {.lengths = {{150, 203}, {10, 60}}});
+  XattnScoresArgs args = test::random_args(arena, rng, {.lengths = {{150, 203}, {10, 60}}});
   const TensorView k = arena.input(DType::kBF16, {263, 1, 128});
   test::fill_normal(k, rng);
   for (int64_t i = 203 * 128; i < k.numel(); ++i) {
@@ -195,7 +163,7 @@ TEST(XattnScores, IgnoresKeysPastASequence) {
 TEST(XattnScores, SaysWhatIsWrong) {
   Arena arena;
   Rng rng(1);
-  const XattnScoresArgs good = random_args(arena, rng, {.lengths = {{300, 300}}, .d = 16});
+  const XattnScoresArgs good = test::random_args(arena, rng, {.lengths = {{300, 300}}, .d = 16});
   const auto error_with = [&](auto change) {
     XattnScoresArgs args = good;
     change(args);

@@ -1,4 +1,5 @@
-// Checks of the Hopper implementation and choice of its kernel (launch.cuh).
+// Checks of the Hopper implementation and choice of its kernel
+// (launch.cuh).
 
 #include "dsv4/ops/block_sparse_attention/sm90/attention.h"
 
@@ -18,6 +19,12 @@ Run kernel_for(int64_t d, int64_t d_v) {
   return d == 256 && d_v == 256 ? run_256_256 : nullptr;
 }
 
+// [t, heads, d], or pages of it, with the heads of a token beside each other, at any distance.
+bool tokens_outside_heads(const ConstTensorView& x) {
+  const size_t rows = x.rank == 4 ? 1 : 0;
+  return x.shape[rows] <= 1 || x.stride[rows] >= x.stride[rows + 1] * x.shape[rows + 1];
+}
+
 }  // namespace
 
 const char* reject(const Context& context, const BlockSparseAttentionArgs& args) {
@@ -35,6 +42,9 @@ const char* reject(const Context& context, const BlockSparseAttentionArgs& args)
   if (!rows_on(args.q, 16) || !rows_on(args.k, 16) || !rows_on(args.v, 16) ||
       !rows_on(args.out, 16))
     return "q, k, v or out is not on 16 bytes";
+  if (!tokens_outside_heads(args.q) || !tokens_outside_heads(args.k) ||
+      !tokens_outside_heads(args.v))
+    return "wants the heads of a token before the next token";
   if (args.k.numel() == 0) return "no keys";
   if (items_of(args) > INT32_MAX / 2) return "more than 2^30 query blocks";
   return nullptr;

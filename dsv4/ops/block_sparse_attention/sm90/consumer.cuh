@@ -45,9 +45,10 @@ class Consumer {
     if (group_ == 1) ptx::barrier_arrive(kTurn0, kConsumers * kGroup);
     int tile = 0, loads_of_q = 0;
     for (int use = 0;; ++use) {
-      shared_.work_full[use % 2].wait(use / 2 % 2);
-      const WorkTile work = shared_.work[use % 2];
-      shared_.work_free[use % 2].arrive();
+      const int slot = stage<kWorkSlots>(use);
+      shared_.work_full[slot].wait(phase<kWorkSlots>(use));
+      const WorkTile work = shared_.work[slot];
+      arrive(shared_.work_free[slot]);
       if (work.num_tiles < 0) return;
       start();
       if (work.num_tiles > 0) attend(work, tile, loads_of_q++);
@@ -69,31 +70,38 @@ class Consumer {
     if (lane_ == 0) barrier.arrive();
   }
 
-  // All tiles of a work tile, from number `first` on.
+  __device__ void wait_for_keys(int tile) {
+    shared_.k_full[stage<C::kStages>(tile)].wait(phase<C::kStages>(tile));
+  }
+  __device__ void wait_for_values(int tile) {
+    shared_.v_full[stage<C::kStages>(tile)].wait(phase<C::kStages>(tile));
+  }
+
+  // All tiles of a work tile: tiles from number `first` on, load number q_use of Q.
   __device__ void attend(const WorkTile& work, int first, int q_use) {
-    const int end = first + work.num_tiles;
-    shared_.q_full.wait(q_use % 2);
-    shared_.k_full[stage<C>(first)].wait(phase<C>(first));
-    multiply_keys(first);
+    const int end = first + work.num_tiles, q = stage<C::kQStages>(q_use);
+    shared_.q_full[q].wait(phase<C::kQStages>(q_use));
+    wait_for_keys(first);
+    multiply_keys(first, q);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_fence_operand(s_);
-    arrive(shared_.k_free[stage<C>(first)]);
-    if (work.num_tiles == 1) arrive(shared_.q_free);
+    arrive(shared_.k_free[stage<C::kStages>(first)]);
+    if (work.num_tiles == 1) arrive(shared_.q_free[q]);
     if (work.masked_tiles > 0) mask(work, work.last_tile);
     if (work.last_tile + C::kKeys > work.keys) clear_values(first, work.keys - work.last_tile);
     softmax<true>();
     round_p();
     for (int tile = first + 1; tile < end; ++tile) {
-      shared_.k_full[stage<C>(tile)].wait(phase<C>(tile));
+      wait_for_keys(tile);
       ptx::barrier_sync(kTurn0 + group_, kConsumers * kGroup);
-      multiply_keys(tile);
-      shared_.v_full[stage<C>(tile - 1)].wait(phase<C>(tile - 1));
+      multiply_keys(tile, q);
+      wait_for_values(tile - 1);
       multiply_values(tile - 1);
       ptx::barrier_arrive(kTurn1 - group_, kConsumers * kGroup);
       ptx::wgmma_wait_group<1>();
       ptx::wgmma_fence_operand(s_);
-      arrive(shared_.k_free[stage<C>(tile)]);
-      if (tile + 1 == end) arrive(shared_.q_free);
+      arrive(shared_.k_free[stage<C::kStages>(tile)]);
+      if (tile + 1 == end) arrive(shared_.q_free[q]);
       if constexpr (C::kTilesPerBlock > 1) {
         const int i = tile - first;
         if (i < work.masked_tiles) mask(work, work.last_tile - i * C::kKeys);
@@ -102,34 +110,35 @@ class Consumer {
       ptx::wgmma_fence_operand(s_);  // keeps the exponentials before the wait
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_fence_operand(out_);
-      arrive(shared_.v_free[stage<C>(tile - 1)]);
+      arrive(shared_.v_free[stage<C::kStages>(tile - 1)]);
       round_p();
       rescale_out(rescale);
     }
-    shared_.v_full[stage<C>(end - 1)].wait(phase<C>(end - 1));
+    wait_for_values(end - 1);
     multiply_values(end - 1);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_fence_operand(out_);
-    arrive(shared_.v_free[stage<C>(end - 1)]);
+    arrive(shared_.v_free[stage<C::kStages>(end - 1)]);
   }
 
   // S = Q K^T of 64 queries; one committed group.
-  __device__ void multiply_keys(int tile) {
-    const uint64_t k = ptx::advance_desc(k_desc_, stage<C>(tile) * C::kKBytes);
+  __device__ void multiply_keys(int tile, int q_stage) {
+    const uint64_t q = ptx::advance_desc(q_desc_, q_stage * C::kQBytes);
+    const uint64_t k = ptx::advance_desc(k_desc_, stage<C::kStages>(tile) * C::kKBytes);
     ptx::wgmma_fence();
 #pragma unroll
     for (int c = 0; c < C::kD / 16; ++c) {
       const int panel = c * 16 / kPanel, in_panel = c * 32 % kPanelRow;
-      ptx::Wgmma<T, C::kKeys>::run(
-          s_, ptx::advance_desc(q_desc_, panel * kBlock * kPanelRow + in_panel),
-          ptx::advance_desc(k, panel * C::kKeys * kPanelRow + in_panel), c > 0);
+      ptx::Wgmma<T, C::kKeys>::run(s_, ptx::advance_desc(q, panel * kBlock * kPanelRow + in_panel),
+                                   ptx::advance_desc(k, panel * C::kKeys * kPanelRow + in_panel),
+                                   c > 0);
     }
     ptx::wgmma_commit_group();
   }
 
   // O += P V; one committed group.
   __device__ void multiply_values(int tile) {
-    const uint64_t v = ptx::advance_desc(v_desc_, stage<C>(tile) * C::kVBytes);
+    const uint64_t v = ptx::advance_desc(v_desc_, stage<C::kStages>(tile) * C::kVBytes);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -160,8 +169,8 @@ class Consumer {
 
   // Rows of V from `keys` on are no values of this sequence; P is zero there, but V may be NaN.
   __device__ void clear_values(int tile, int keys) {
-    shared_.v_full[stage<C>(tile)].wait(phase<C>(tile));
-    const uint32_t v = ptx::smem_address(shared_.v[stage<C>(tile)]);
+    wait_for_values(tile);
+    const uint32_t v = ptx::smem_address(shared_.v[stage<C::kStages>(tile)]);
     const int rows = C::kKeys - keys;
     const int thread = static_cast<int>(threadIdx.x) - kGroup;  // of both consumers
     for (int i = thread; i < rows * 8 * (C::kDv / kPanel); i += kConsumers * kGroup) {

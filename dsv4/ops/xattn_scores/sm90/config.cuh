@@ -6,8 +6,8 @@
 //             multicast, each CTA loads its share of the rows. Items go to clusters in a fixed
 //             order, longest first, back and forth
 //   warps     warpgroup 0, warp 0: producer (TMA); warpgroups 1 and 2: consumers, 64 rows each
-//   tile      256 columns; its product is S * d / 64 steps: step i is 64 values of token i / 2 of
-//             every key group, and of token S - 1 - i / 2 of every query group, through a 4-D view
+//   tile      256 columns; its product is S * d / 64 steps: 64 values of one token of every key
+//             group, and of the mirrored token of every query group, through a 4-D view
 //             [groups][S][heads * d] of the tensor as it is
 //   softmax   running maximum and sum by row. The exponentials of a tile are added by key block,
 //             relative to the maximum so far, and stored in the CTA's workspace; when the row's
@@ -32,7 +32,6 @@
 
 namespace dsv4::xattn_scores_kernel::sm90 {
 
-inline constexpr int kBlock = 128;
 inline constexpr int kGroup = 128;  // threads of a warpgroup
 inline constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroup;
 inline constexpr int kConsumerWarps = kConsumers * kGroup / kWarp;
@@ -41,13 +40,12 @@ inline constexpr int kSlice = 64, kSliceRow = 2 * kSlice;  // values and bytes o
 inline constexpr int kStages = 4;
 inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
-template <class Element, int kTokens>
+// kGroups: groups of S tokens in a block.
+template <class Element, int kGroups>
 struct Config {
   using T = Element;
-  static constexpr int kStride = kTokens;
-  static constexpr int kPerBlock = kBlock / kStride;        // groups of a block
+  static constexpr int kPerBlock = kGroups;
   static constexpr int kTileBlocks = kColumns / kPerBlock;  // key blocks of a tile
-  static_assert(kPerBlock % 8 == 0);
 };
 
 // A tensor [pages, page_size, heads, d] as [pages][groups][S][heads * d]; rows are one page. The
@@ -61,7 +59,8 @@ struct GroupMaps {
 struct Params {
   GroupMaps q, k;
   const int *cu_q, *cu_kv;
-  bool causal;
+  bool causal, f16;   // f16: else bf16
+  int stride, block;  // S, and positions of a block: kPerBlock groups
   int sequences, heads, group, q_blocks, k_blocks;
   int ctas;                  // of a cluster
   int d, slices;             // slices of a token: d / 64
@@ -98,6 +97,9 @@ __device__ inline int phase(int step) {
   return step / kStages % 2;
 }
 
+// Named barriers; kOwnGroup + 1 is warpgroup 1's.
+enum Barrier : int { kOwnGroup = 1, kKeysCleared = 3 };
+
 // 128 rows of a head.
 template <class C>
 struct Item {
@@ -123,9 +125,9 @@ struct Item {
     const int tile = params.row_tiles - 1 - n / subsets / kv_heads / params.sequences;
     item.head = item.kv_head * params.group + subset * params.ctas + rank;
     item.sequence = prefill_sequence(params.cu_q, params.cu_kv, item.index, params.causal);
-    item.groups = groups_of(item.sequence, C::kStride);
+    item.groups = groups_of(item.sequence, params.stride);
     item.block_row = tile * (kRows / C::kPerBlock);
-    item.first = (item.sequence.first_block(kBlock) + item.block_row) * C::kPerBlock;
+    item.first = (item.sequence.first_block(params.block) + item.block_row) * C::kPerBlock;
     const int end = min(item.first + kRows, item.groups.end_row);
     item.rows = end - item.first;
     if (item.rows > 0) {

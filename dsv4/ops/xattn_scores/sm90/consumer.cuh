@@ -16,8 +16,6 @@ namespace dsv4::xattn_scores_kernel::sm90 {
 template <class C>
 class Consumer {
  public:
-  using T = typename C::T;
-
   __device__ Consumer(const Params& params, Shared& shared, int cta)
       : params_(params),
         shared_(shared),
@@ -37,8 +35,9 @@ class Consumer {
     for (int round = 0; Item<C>::get(params_, round, cluster, clusters, rank, item); ++round) {
       if (item.num_tiles == 0) continue;
       for (int r = 0; r < 2; ++r) largest_[r] = -INFINITY, sum_[r] = 0.f;
+      const bool whole = groups_are_whole(item);
       for (int tile = 0; tile < item.num_tiles; ++tile) {
-        multiply(item, tile, step);
+        multiply(item, tile, whole, step);
         if (cut(item, tile)) mask(item, tile);
         add_tile(tile);
       }
@@ -59,19 +58,19 @@ class Consumer {
   }
 
   // scores_ = the product of one tile.
-  __device__ void multiply(const Item<C>& item, int tile, int& step) {
-    for (int token = 0, i = 0; token < C::kStride; ++token) {
+  __device__ void multiply(const Item<C>& item, int tile, bool whole, int& step) {
+    for (int token = 0, i = 0; token < params_.stride; ++token) {
       for (int slice = 0; slice < params_.slices; ++slice, ++i, ++step) {
         const int s = stage(step);
         shared_.full[s].wait(phase(step));
-        clear_missing(item, tile, token, s);
+        if (!whole) clear_missing(item, tile, token, s);
         const uint64_t q = ptx::advance_desc(q_desc_, s * kRows * kSliceRow);
         const uint64_t k = ptx::advance_desc(k_desc_, s * kColumns * kSliceRow);
         ptx::wgmma_fence();
 #pragma unroll
         for (int c = 0; c < kSlice / 16; ++c) {
-          ptx::Wgmma<T, kColumns>::run(scores_, ptx::advance_desc(q, c * 32),
-                                       ptx::advance_desc(k, c * 32), i + c > 0);
+          ptx::Wgmma<typename C::T, kColumns>::run(scores_, ptx::advance_desc(q, c * 32),
+                                                   ptx::advance_desc(k, c * 32), i + c > 0);
         }
         ptx::wgmma_commit_group();
         if (i > 0) {
@@ -85,16 +84,24 @@ class Consumer {
     release(step - 1);
   }
 
+  // Whether the sequence fills all of its groups.
+  __device__ bool groups_are_whole(const Item<C>& item) const {
+    const PrefillSequence& seq = item.sequence;
+    const int past = seq.first_position + seq.queries;
+    return seq.first_position % params_.stride == 0 && past % params_.stride == 0 &&
+           seq.keys % params_.stride == 0;
+  }
+
   // Tokens that a partly filled group of this sequence lacks count as zeros, whatever was copied.
   __device__ void clear_missing(const Item<C>& item, int tile, int token, int s) {
     const PrefillSequence& seq = item.sequence;
-    const int q_token = C::kStride - 1 - token, past = seq.first_position + seq.queries;
+    const int q_token = params_.stride - 1 - token, past = seq.first_position + seq.queries;
     int rows[2] = {-1, -1};  // of q, the first and the last group
     const int first = item.groups.first_row, last = item.groups.end_row - 1;
-    if (first * C::kStride + q_token < seq.first_position) rows[0] = first - item.first;
-    if (last * C::kStride + q_token >= past) rows[1] = last - item.first;
+    if (first * params_.stride + q_token < seq.first_position) rows[0] = first - item.first;
+    if (last * params_.stride + q_token >= past) rows[1] = last - item.first;
     const int column = item.groups.columns - 1 - tile * kColumns;
-    const bool clear_k = (item.groups.columns - 1) * C::kStride + token >= seq.keys &&
+    const bool clear_k = (item.groups.columns - 1) * params_.stride + token >= seq.keys &&
                          0 <= column && column < kColumns;
     const auto mine = [&](int row) { return row >= group_ * 64 && row < group_ * 64 + 64; };
     if (!mine(rows[0]) && !mine(rows[1]) && !clear_k) return;
@@ -105,12 +112,17 @@ class Consumer {
           ptx::st_shared_v4_zero(ptx::smem_address(shared_.q[s]) + row * kSliceRow + at);
         }
       }
-      // Both warpgroups write the same zeros.
-      if (clear_k)
+      if (clear_k && group_ == 0) {
         ptx::st_shared_v4_zero(ptx::smem_address(shared_.k[s]) + column * kSliceRow + at);
+      }
       ptx::fence_proxy_async();
     }
-    ptx::barrier_sync(1 + group_, kGroup);
+    // Both warpgroups read k; they agree on clear_k.
+    if (clear_k) {
+      ptx::barrier_sync(kKeysCleared, kConsumers * kGroup);
+    } else {
+      ptx::barrier_sync(kOwnGroup + group_, kGroup);
+    }
   }
 
   // Whether a row of this thread's warpgroup does not see all columns of the tile.
@@ -144,15 +156,49 @@ class Consumer {
       largest_[r] = now;
       if (lane_ % 4 == 0) maxima_[tile * kRows + row_ + 8 * r] = base;
       float* to = partials_ + static_cast<int64_t>(row_ + 8 * r) * params_.partial_stride +
-                  tile * C::kTileBlocks + 2 * (lane_ % 4);
-#pragma unroll
-      for (int b = 0; b < C::kTileBlocks; b += 8) {
-        float blocks[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) blocks[i] = add_block(b + i, r, base);
-        *reinterpret_cast<float2*>(to + b) = exchange(blocks, r);
+                  tile * C::kTileBlocks;
+      if constexpr (C::kPerBlock >= 8) {
+        add_large_blocks(r, base, to);
+      } else {
+        add_small_blocks(r, base, to);
       }
     }
+  }
+
+  // A block is eight columns or more: the four lanes of a row have a part of each.
+  __device__ void add_large_blocks(int r, float base, float* to) {
+#pragma unroll
+    for (int b = 0; b < C::kTileBlocks; b += 8) {
+      float blocks[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) blocks[i] = add_block(b + i, r, base);
+      *reinterpret_cast<float2*>(to + b + 2 * (lane_ % 4)) = exchange(blocks, r);
+    }
+  }
+
+  // A block is two columns, which one lane has, or four, which two lanes share: of two times eight
+  // columns the even lane completes the first and the odd lane the second.
+  __device__ void add_small_blocks(int r, float base, float* to) {
+    constexpr int kEights = C::kPerBlock == 2 ? 1 : 2;  // columns / 8 of a step
+    const int block = C::kPerBlock == 2 ? lane_ % 4 : lane_ % 2 * 2 + lane_ % 4 / 2;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; n += kEights) {
+      float sum = add_two(n, r, base);
+      if constexpr (kEights == 2) {
+        const float next = add_two(n + 1, r, base);
+        const bool odd = lane_ % 2 != 0;
+        sum = (odd ? next : sum) + __shfl_xor_sync(~0u, odd ? sum : next, 1);
+      }
+      to[4 * (n / kEights) + block] = sum;
+      sum_[r] += sum;
+    }
+  }
+
+  // The exponentials of this thread's two columns of eight.
+  __device__ float add_two(int eight, int r, float base) const {
+    const float* two = scores_ + 4 * eight + 2 * r;
+    return ptx::ex2_approx_ftz(fmaf(two[0], params_.scale, -base)) +
+           ptx::ex2_approx_ftz(fmaf(two[1], params_.scale, -base));
   }
 
   // This thread's part of a key block.
@@ -160,11 +206,7 @@ class Consumer {
     constexpr int kEights = C::kPerBlock / 8;
     float sum = 0.f;
 #pragma unroll
-    for (int n = 0; n < kEights; ++n) {
-      const float* two = scores_ + 4 * (block * kEights + n) + 2 * r;
-      sum += ptx::ex2_approx_ftz(fmaf(two[0], params_.scale, -base)) +
-             ptx::ex2_approx_ftz(fmaf(two[1], params_.scale, -base));
-    }
+    for (int n = 0; n < kEights; ++n) sum += add_two(block * kEights + n, r, base);
     return sum;
   }
 
@@ -199,21 +241,21 @@ class Consumer {
                              exists && sum > 0.f ? 1.f / sum : 0.f};
       }
     }
-    ptx::barrier_sync(1 + group_, kGroup);
+    ptx::barrier_sync(kOwnGroup + group_, kGroup);
     constexpr int kQueryBlocks = 64 / C::kPerBlock;
     for (int n = 0; n < kQueryBlocks; ++n) {
       const int first_row = group_ * 64 + n * C::kPerBlock;
       const int block_row = item.block_row + first_row / C::kPerBlock;
-      if (block_row >= item.sequence.num_q_blocks(kBlock)) break;
-      const int block = item.sequence.first_block(kBlock) + block_row;
-      const int blocks = item.sequence.visible_blocks(kBlock, block);
+      if (block_row >= item.sequence.num_q_blocks(params_.block)) break;
+      const int block = item.sequence.first_block(params_.block) + block_row;
+      const int blocks = item.sequence.visible_blocks(params_.block, block);
       float* to = params_.sums + ((static_cast<int64_t>(item.index) * params_.heads + item.head) *
                                       params_.q_blocks +
                                   block_row) *
                                      params_.k_blocks;
       for (int j = thread_; j < blocks; j += kGroup) to[j] = add_rows(first_row, j);
     }
-    ptx::barrier_sync(1 + group_, kGroup);  // rows and workspace may be overwritten
+    ptx::barrier_sync(kOwnGroup + group_, kGroup);  // rows and workspace may be overwritten
   }
 
   __device__ float add_rows(int first_row, int block) const {

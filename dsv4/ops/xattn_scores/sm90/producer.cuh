@@ -19,7 +19,7 @@ class Producer {
     Item<C> item;
     for (int round = 0; Item<C>::get(params_, round, cluster, clusters, rank_, item); ++round) {
       for (int tile = 0; tile < item.num_tiles; ++tile) {
-        for (int token = 0; token < C::kStride; ++token) {
+        for (int token = 0; token < params_.stride; ++token) {
           for (int slice = 0; slice < params_.slices; ++slice, ++step) {
             copy_step(item, tile, token, slice * kSlice, step);
           }
@@ -37,15 +37,15 @@ class Producer {
     shared_.full[s].expect_tx((kRows + kColumns) * kSliceRow);
     const PrefillSequence& seq = item.sequence;
     const int row =
-        seq.first_q - seq.first_position + item.first * C::kStride + C::kStride - 1 - token;
-    const int group = floor_div(row, C::kStride), in_group = row - group * C::kStride;
+        seq.first_q - seq.first_position + item.first * params_.stride + params_.stride - 1 - token;
+    const int group = floor_div(row, params_.stride), in_group = row - group * params_.stride;
     ptx::cp_async_bulk_tensor_4d(ptx::smem_address(shared_.q[s]), &map_of(params_.q, in_group),
                                  shared_.full[s], item.head * params_.d + column, in_group, group,
                                  0);
     // This CTA's share of the columns, to all CTAs.
     for (int first = 0; first < share_; first += params_.box_groups) {
       const int mine = rank_ * share_ + first;
-      copy_keys(item, (tile * kColumns + mine) * C::kStride, token, column,
+      copy_keys(item, (tile * kColumns + mine) * params_.stride, token, column,
                 ptx::smem_address(shared_.k[s]) + mine * kSliceRow, shared_.full[s]);
     }
     shared_.full[s].arrive();
@@ -57,13 +57,13 @@ class Producer {
     int group = 0, page = 0;
     if (params_.page_table == nullptr) {
       const int row = item.sequence.first_kv + position + token;
-      group = floor_div(row, C::kStride);
-      token = row - group * C::kStride;
+      group = floor_div(row, params_.stride);
+      token = row - group * params_.stride;
     } else {
       // Columns past the last key are masked: any page will do.
       if (position >= item.sequence.keys) position = 0;
       page = params_.page_table[item.index * params_.table_stride + position / params_.page_size];
-      group = position % params_.page_size / C::kStride;
+      group = position % params_.page_size / params_.stride;
     }
     const CUtensorMap& map = map_of(params_.k, token);
     column += item.kv_head * params_.d;

@@ -10,13 +10,34 @@
 #include "dsv4/ops/xattn_scores/sm90/plan.h"
 
 namespace dsv4::xattn_scores_kernel::sm90 {
+namespace {
+
+using Run = void (*)(Device&, const XattnScoresArgs&);
+
+Run kernel_for(const XattnScoresArgs& args) {
+  switch (args.block / args.stride) {
+    case 2:
+      return run_groups2;
+    case 4:
+      return run_groups4;
+    case 8:
+      return run_groups8;
+    case 16:
+      return run_groups16;
+    case 32:
+      return run_groups32;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
 
 const char* reject(const Context& context, const XattnScoresArgs& args) {
   if (context.device->info().major != 9) return "wgmma is Hopper's";
   if (args.q.dtype == DType::kF32) return "wants bf16 or f16";
   if (args.q.dim(2) % 64 != 0 || args.q.dim(2) == 0) return "wants a multiple of 64 columns";
-  if (args.block != 128) return "wants blocks of 128";
-  if (args.stride != 4 && args.stride != 8 && args.stride != 16) return "wants S 4, 8 or 16";
+  if (kernel_for(args) == nullptr) return "wants 2 to 32 groups of S tokens in a block";
   if (args.q.dim(0) < args.stride) return "fewer queries than S";
   if (!args.page_table.empty()) {
     const int64_t page_size = args.k.dim(1);
@@ -38,10 +59,7 @@ const char* reject(const Context& context, const XattnScoresArgs& args) {
 void run(const Context& context, const XattnScoresArgs& args) {
   Device& device = *context.device;
   if (args.sums.numel() == 0) return;
-  const auto run_stride = args.stride == 4   ? run_stride4
-                          : args.stride == 8 ? run_stride8
-                                             : run_stride16;
-  run_stride(device, args);
+  kernel_for(args)(device, args);
 }
 
 }  // namespace dsv4::xattn_scores_kernel::sm90

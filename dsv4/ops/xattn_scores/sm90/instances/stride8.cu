@@ -1,9 +1,0 @@
-#include "dsv4/ops/xattn_scores/sm90/launch.cuh"
-
-namespace dsv4::xattn_scores_kernel::sm90 {
-
-void run_stride8(Device& device, const XattnScoresArgs& args) {
-  run_dtypes<8>(device, args);
-}
-
-}  // namespace dsv4::xattn_scores_kernel::sm90
