@@ -14,6 +14,24 @@ class _Torch:
     def empty(self, shape, dtype):
         return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=self.q.device)
 
+    def full(self, shape, value, dtype):
+        return self.torch.full(shape, value, dtype=getattr(self.torch, dtype), device=self.q.device)
+
+    def arange(self, n):
+        return self.torch.arange(n, dtype=self.torch.int32, device=self.q.device)
+
+    def array(self, values, dtype):
+        return self.torch.as_tensor(values, dtype=getattr(self.torch, dtype), device=self.q.device)
+
+    def put_along_last(self, array, index, values):
+        array.scatter_(-1, index.long(), values.expand(index.shape))
+
+    def where(self, condition, a, b):
+        return self.torch.where(condition, a, b)
+
+    def packed(self, array):
+        return array.contiguous()
+
     def stream(self):
         return self.torch.cuda.current_stream(self.q.device).cuda_stream if self.q.is_cuda else 0
 
@@ -29,6 +47,24 @@ class _NumPy:
 
     def empty(self, shape, dtype):
         return self.library.empty(shape, dtype=dtype)
+
+    def full(self, shape, value, dtype):
+        return self.library.full(shape, value, dtype=dtype)
+
+    def arange(self, n):
+        return self.library.arange(n, dtype="int32")
+
+    def array(self, values, dtype):
+        return self.library.asarray(values, dtype=dtype)
+
+    def put_along_last(self, array, index, values):
+        self.library.put_along_axis(array, index, self.library.broadcast_to(values, index.shape), -1)
+
+    def where(self, condition, a, b):
+        return self.library.where(condition, a, b)
+
+    def packed(self, array):
+        return self.library.ascontiguousarray(array)
 
     def stream(self):
         cuda = getattr(self.library, "cuda", None)

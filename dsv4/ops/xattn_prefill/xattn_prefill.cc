@@ -70,7 +70,7 @@ struct Round {
               .page_table = args.page_table,
               .block = args.block,
               .stride = args.stride,
-              .scale = args.scale,
+              .scale = args.scale / args.norm,
               .sums = sums};
     select = {.batch = args.batch,
               .block = args.block,
@@ -94,10 +94,21 @@ int64_t heads_per_round(const XattnPrefillArgs& args) {
   return std::min(std::max<int64_t>(rounds, 1) * group, heads);
 }
 
+// A dry run only counts workspace: its tensors in the workspace have no data to check.
+template <class Args>
+void run_op(const Op<Args>& op, const Context& context, const Args& args) {
+#if DSV4_CUDA
+  if (context.device != nullptr && context.device->is_dry_run()) {
+    return choose(op, context, args).run(context, args);
+  }
+#endif
+  op(context, args);
+}
+
 void run_composed(const Context& given, const XattnPrefillArgs& args) {
   Context context = given;
   context.force_impl = {};  // the three ops have other implementations
-  if (is_dense(args)) return block_sparse_attention(context, attention_args(args));
+  if (is_dense(args)) return run_op(block_sparse_attention, context, attention_args(args));
   Scratch host;
 #if DSV4_CUDA
   Scratch& scratch = context.device == nullptr ? host : context.device->workspace();
@@ -108,9 +119,9 @@ void run_composed(const Context& given, const XattnPrefillArgs& args) {
   for (int64_t begin = 0; begin < heads; begin += step) {
     const Scratch::Scope scope(scratch);
     const Round round(heads_of(args, begin, std::min(begin + step, heads)), scratch);
-    xattn_scores(context, round.scores);
-    xattn_select(context, round.select);
-    block_sparse_attention(context, round.attention);
+    run_op(xattn_scores, context, round.scores);
+    run_op(xattn_select, context, round.select);
+    run_op(block_sparse_attention, context, round.attention);
   }
 }
 
@@ -131,6 +142,7 @@ void check(const XattnPrefillArgs& args) {
   expect("tau", args.tau, {DType::kF32}, {heads});
   DSV4_CHECK(args.max_queries > 0 && args.max_keys > 0, "max_queries={} and max_keys={}",
              args.max_queries, args.max_keys);
+  DSV4_CHECK(args.norm > 0, "norm={}", args.norm);
   DSV4_CHECK(args.min_length >= 0 && args.dense_tail >= 0, "min_length={}, dense_tail={}",
              args.min_length, args.dense_tail);
 }

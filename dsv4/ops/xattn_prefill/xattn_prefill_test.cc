@@ -96,7 +96,8 @@ TEST(XattnPrefill, WholeMassIsDense) {
 TEST(XattnPrefill, IsItsThreeOps) {
   Arena arena, other;
   Rng rng(3);
-  const XattnPrefillArgs args = random_args(arena, rng, {{1000, 1500}, {700, 700}}, 0.5);
+  XattnPrefillArgs args = random_args(arena, rng, {{1000, 1500}, {700, 700}}, 0.5);
+  args.norm = 0.8f;
   on_devices(arena, args, [&](const Context& context) {
     const auto out = bytes_of(args.out);
     const TensorView sums = other.inout(DType::kF32, {2, 4, 9, 12});
@@ -106,7 +107,7 @@ TEST(XattnPrefill, IsItsThreeOps) {
                            .q = args.q,
                            .k = args.k,
                            .stride = 8,
-                           .scale = args.scale,
+                           .scale = args.scale / args.norm,
                            .sums = sums});
     xattn_select(context, {.batch = args.batch, .sums = sums, .tau = args.tau, .lists = lists});
     BlockSparseAttentionArgs attention{.batch = args.batch, .q = args.q, .k = args.k, .v = args.v};
@@ -168,6 +169,18 @@ TEST(XattnPrefill, ChunksChangeNothing) {
       EXPECT_TRUE(whole == bytes_of(args.out)) << "chunks of " << chunk;
     }
   });
+}
+
+// A dry run, as a caller with a workspace of its own makes it.
+TEST(XattnPrefill, CountsItsWorkspace) {
+  Arena arena;
+  Rng rng(6);
+  const XattnPrefillArgs args = random_args(arena, rng, {{600, 900}}, 0.5);
+  Context context;
+  context.device = test::gpu();
+  if (context.device == nullptr) GTEST_SKIP() << "no GPU";
+  // Sums and lists of 4 heads, 6 query and 8 key blocks.
+  EXPECT_GE(workspace_bytes(xattn_prefill, context, args), 4 * 6 * (8 + 1 + 8) * 4);
 }
 
 TEST(XattnPrefill, SaysWhatIsWrong) {
