@@ -92,9 +92,11 @@ void print(const Json& result) {
              result["percent_copy"].get<double>(), result.value("percent_matrix", 0.0));
 }
 
-Json run_all(Device& device, const std::regex& filter) {
+Json run_all(Device& device, const std::string& filter_text) {
+  const std::regex filter(filter_text);
   const Roofs roofs = make_device_probe(device)->measure_roofs();
   Json report = describe(device, roofs);
+  if (!filter_text.empty()) report["filter"] = filter_text;
   fmt::print(stderr, "{}: copy {:.0f} GB/s, bf16 matrix {:.0f} TFLOP/s\n", device.info().name,
              roofs.copy_bytes_per_s * 1e-9, roofs.matrix_flops_per_s * 1e-12);
   Json& results = report["results"] = Json::array();
@@ -139,7 +141,7 @@ int main(int argc, char** argv) try {
   app.add_option("-o,--out", out, "JSON file (default: stdout)");
   CLI11_PARSE(app, argc, argv);
   dsv4::Device device(0);
-  const std::string text = dsv4::bench::run_all(device, std::regex(filter)).dump(1) + "\n";
+  const std::string text = dsv4::bench::run_all(device, filter).dump(1) + "\n";
   if (out.empty()) {
     fmt::print("{}", text);
   } else {

@@ -7,8 +7,8 @@
 # OUT: folder for logs and JSON (default gpu-check).
 #
 # Steps, in this order unless named: ops model python memcheck racecheck bench peer. The exit status is the number of failures;
-# the last line says "N passed, N failed". python and peer need torch in python3 (peer also flash_mla, otherwise it compares
-# with a table); without a network also nanobind, numpy and pytest.
+# the last line says "N passed, N failed". python and peer need torch in python3 (sparse_mla's peer also flash_mla, otherwise
+# it compares with a table); without a network also nanobind, numpy and pytest.
 #
 #   --only OP        ops, memcheck and racecheck run only the programs of this op, the sanitizers each of its tests in
 #                    a separate process
@@ -148,6 +148,9 @@ for step in "${steps[@]}"; do
       PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_sparse_mla.py \
         --out "$out/peer_sparse_mla.json" >"$out/peer.log" 2>&1
       count_or_skip peer $? "$out/peer.log"
+      PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_xattn.py \
+        --out "$out/peer_xattn.json" >"$out/peer_xattn.log" 2>&1
+      count_or_skip "peer of xattn" $? "$out/peer_xattn.log"
       ;;
     *) echo "gpu_check: unknown step $step" >&2; exit 2 ;;
   esac

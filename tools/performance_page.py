@@ -105,11 +105,11 @@ def memory_rows(report):
 
 
 def gpu_ops(gpu):
-    """ops.json, and ops_OP.json for an op whose kernels were measured later."""
+    """ops.json, and ops_NAME.json for ops whose kernels were measured later, with the filter that selected them."""
     alone = {name.removeprefix("ops_"): report for name, report in gpu.items() if name.startswith("ops_")}
-    lines = op_table("", gpu["ops"], leave_out=alone)
-    for op, report in alone.items():
-        lines += op_table(f" --filter {op}", report)
+    lines = op_table("", gpu["ops"], leave_out={op_name(r) for report in alone.values() for r in report["results"]})
+    for name, report in alone.items():
+        lines += op_table(f" --filter '{report['filter']}'" if "filter" in report else f" --filter {name}", report)
     return lines
 
 
