@@ -11,6 +11,8 @@ namespace {
 constexpr EnvVar kTable[] = {
     {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",
      "folder that holds the bundled models (demo)"},
+    {"DSV4_NO_EARLY", "kernels start before the previous one has ended, where the GPU can",
+     "any value: each kernel starts after the previous one (no programmatic dependent launch)"},
     {"OMP_NUM_THREADS", "all cores", "threads of the CPU implementations (read by OpenMP)"},
     {"OMP_WAIT_POLICY", "spin a while, then sleep",
      "passive: waiting threads sleep at once, for machines whose cores are shared (read by "

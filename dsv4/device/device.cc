@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/memory.h"
@@ -65,6 +66,11 @@ DeviceInfo find_device(int ordinal) {
          "cuda:{} ({}) has compute capability {}.{}, the kernels need {}.{} or newer", ordinal,
          info.name, info.major, info.minor, kMinMajor, kMinMinor);
   return info;
+}
+
+bool early_launch(const DeviceInfo& info) {
+  static const bool allowed = env("DSV4_NO_EARLY").empty();
+  return allowed && info.major >= 9;
 }
 
 Device::Device(int ordinal) : info_(find_device(ordinal)), owns_stream_(true) {

@@ -39,6 +39,10 @@ std::vector<DeviceInfo> list_devices();
 // older than kMinMajor.kMinMinor.
 DeviceInfo find_device(int ordinal);
 
+// Whether kernels may start before the previous one has ended (LaunchShape::pdl): from sm_90 on,
+// unless DSV4_NO_EARLY is set. The results have the same bits.
+bool early_launch(const DeviceInfo& info);
+
 class Device {
  public:
   // Makes it the calling thread's current device, with a stream of its own and a workspace that

@@ -24,8 +24,11 @@ struct LaunchShape {
   int64_t grid_y = 1, grid_z = 1;
   int64_t shared = 0;  // bytes of dynamic shared memory
   int cluster = 1;     // blocks of a cluster along x (sm_90)
-  // Programmatic dependent launch (sm_90): it may start while the previous kernel of the stream
-  // still runs, and calls ptx::griddepcontrol_wait() itself.
+  // Programmatic dependent launch: the kernel may start while the previous kernel of the stream
+  // still runs, and calls ptx::griddepcontrol_wait() itself. Ignored where early_launch() is false.
+  //
+  // For kernels of few CTAs. A kernel that fills the GPU and has nothing to do before the wait is
+  // slower with it: its CTAs go to the SMs that have room first, more to some than to others.
   bool pdl = false;
 };
 
@@ -75,7 +78,7 @@ void launch(Device& device, const char* name, void (*kernel)(Params...), const L
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
   }
-  if (shape.pdl) {
+  if (shape.pdl && early_launch(device.info())) {
     cudaLaunchAttribute& pdl = attributes[config.numAttrs++];
     pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     pdl.val.programmaticStreamSerializationAllowed = 1;

@@ -12,5 +12,9 @@ inline void griddepcontrol_wait() {
 inline void griddepcontrol_launch_dependents() {
   emulator::launch_dependents();
 }
+inline void pdl_start() {
+  griddepcontrol_launch_dependents();
+  griddepcontrol_wait();
+}
 
 }  // namespace dsv4::ptx
