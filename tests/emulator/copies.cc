@@ -107,6 +107,14 @@ void store_at(void* place, uint32_t rank, const void* value, size_t bytes, void*
   start(store);
 }
 
+void load_from(const void* place, uint32_t rank, void* to, size_t bytes) {
+  const Instruction instruction;
+  Machine& all = machine();
+  const Place mine = all.place_of("cluster load", place);
+  all.shared("cluster load", *mine.cta, mine.address, bytes, bytes);
+  std::memcpy(to, all.at(all.in_cluster("loads", mine, rank)), bytes);
+}
+
 void perform_copy(Thread& thread, size_t which) {
   auto& copies = thread.copies;
   // An arrival comes after every cp.async before it.

@@ -40,6 +40,8 @@ void mbarrier_arrive(void* barrier);
 void mbarrier_expect(void* barrier, uint32_t bytes);
 // To that place of another CTA, whose barrier counts the bytes.
 void store_at(void* place, uint32_t rank, const void* value, size_t bytes, void* barrier);
+// What that place of another CTA holds.
+void load_from(const void* place, uint32_t rank, void* to, size_t bytes);
 void mbarrier_arrive_after_copies(void* barrier);
 void mbarrier_arrive_at(void* barrier, uint32_t rank);
 void mbarrier_wait(void* barrier, uint32_t parity);

@@ -30,8 +30,24 @@ __device__ inline uint32_t clusterid_x() {
 __device__ inline void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
+// The same, and publishes all earlier writes of this thread to the threads that wait.
+__device__ inline void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// What CTA `rank` has where this CTA has `mine`. That CTA must not have ended.
+__device__ inline uint32_t cluster_load(const uint32_t* mine, uint32_t rank) {
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(mapa(mine, rank)) : "memory");
+  return value;
+}
+__device__ inline uint64_t cluster_load(const uint64_t* mine, uint32_t rank) {
+  uint64_t value;
+  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(mapa(mine, rank)) : "memory");
+  return value;
 }
 
 // Stores `value` asynchronously where CTA `rank` has `to`, and counts its bytes at the same CTA's

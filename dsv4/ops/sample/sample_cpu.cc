@@ -13,9 +13,13 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/reduce.h"
+#include "dsv4/ops/sample/adjust.h"
+#include "dsv4/ops/sample/mass.h"
 
 namespace dsv4 {
 namespace {
+
+using sampling::Weights;
 
 struct Logits {
   const float* data;
@@ -26,14 +30,21 @@ struct Logits {
 struct Candidate {
   float logit;
   int32_t id;
-  double weight;  // exp((logit - largest) / temperature)
+  uint64_t weight;
 };
 
-// The candidates in order: larger logit first, ties to the lowest id, -inf left out.
+uint64_t mass_of(const Logits& logits, const Weights& weights) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < logits.size; ++i)
+    sum += weights.of(logits.data[i], sampling::kExp2Table.data());
+  return sum;
+}
+
+// The candidates in order: larger logit first, ties to the lowest id; without tokens of no weight.
 class Descending {
  public:
-  Descending(const Logits& logits, double temperature)
-      : logits_(logits), temperature_(temperature) {}
+  Descending(const Logits& logits, const Weights& weights, double temperature)
+      : logits_(logits), weights_(weights), temperature_(temperature) {}
 
   // Candidate i, or null past the last one. The pointer is valid until the next call.
   const Candidate* at(size_t i) {
@@ -46,24 +57,25 @@ class Descending {
  private:
   static constexpr float kBottom = -std::numeric_limits<float>::infinity();
   static constexpr double kFirstBand = 4;  // in temperatures; each band doubles the depth
+  static constexpr double kLastBand = 40;  // there, no token has weight
   static constexpr size_t kFirstRun =
       64;  // candidates sorted at first; each run doubles their count
 
   // Adds the logits in [floor, above_), all below those found before.
   void find_next_band() {
     const double depth = static_cast<double>(logits_.largest) - depth_ * temperature_;
-    // Below exp's underflow, and below the range of floats, the rest is one band.
-    const bool last = depth_ > 800 || !(depth > std::numeric_limits<float>::lowest());
+    const bool last = depth_ > kLastBand || !(depth > std::numeric_limits<float>::lowest());
     const float floor = last ? std::numeric_limits<float>::lowest() : static_cast<float>(depth);
     for (int64_t i = 0; i < logits_.size; ++i) {
       const float logit = logits_.data[i];
-      if (logit >= floor && logit < above_) found_.push_back({logit, static_cast<int32_t>(i), 0});
+      if (logit < floor || logit >= above_) continue;
+      const uint64_t weight = weights_.of(logit, sampling::kExp2Table.data());
+      if (weight != 0) found_.push_back({logit, static_cast<int32_t>(i), weight});
     }
     above_ = last ? kBottom : floor;
     depth_ *= 2;
   }
 
-  // Sorts the next run of found candidates and computes their weights.
   void sort_more() {
     const auto before = [](const Candidate& a, const Candidate& b) {
       return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -73,16 +85,11 @@ class Descending {
     const auto last = found_.begin() + static_cast<std::ptrdiff_t>(end);
     if (last != found_.end()) std::nth_element(first, last, found_.end(), before);
     std::sort(first, last, before);
-    for (size_t i = sorted_; i < end; ++i) found_[i].weight = weight(found_[i].logit);
     sorted_ = end;
   }
 
-  double weight(float logit) const {
-    return std::exp((static_cast<double>(logit) - static_cast<double>(logits_.largest)) /
-                    temperature_);
-  }
-
   const Logits& logits_;
+  const Weights& weights_;
   double temperature_;
   std::vector<Candidate> found_;  // the first sorted_ are in final order
   size_t sorted_ = 0;
@@ -90,55 +97,131 @@ class Descending {
   double depth_ = kFirstBand;
 };
 
-// The least number of candidates, at most `limit`, whose weights sum past `target`, or reach it if
-// `reached_is_enough`; all of them if none do. `mass` gets their sum.
-size_t prefix(Descending& candidates, size_t limit, double target, bool reached_is_enough,
-              double* mass) {
-  *mass = 0;
-  size_t n = 0;
-  while (n < limit) {
-    const Candidate* candidate = candidates.at(n);
+// The fewest candidates, at most `limit`, whose masses reach `needed`; all of them if none do.
+struct Prefix {
+  size_t count = 0;
+  uint64_t mass = 0;
+};
+Prefix prefix(Descending& candidates, size_t limit, uint64_t needed) {
+  Prefix result;
+  while (result.count < limit && result.mass < needed) {
+    const Candidate* candidate = candidates.at(result.count);
     if (candidate == nullptr) break;
-    *mass += candidate->weight;
-    ++n;
-    if (*mass > target || (reached_is_enough && *mass == target)) break;
+    result.mass += candidate->weight;
+    ++result.count;
   }
-  return n;
+  return result;
 }
 
 void check(const SamplingParams& p) {
-  DSV4_CHECK(p.temperature >= 0 && std::isfinite(p.temperature), "temperature={}", p.temperature);
+  const auto finite = [](float x) { return std::isfinite(x); };
+  DSV4_CHECK(p.temperature >= 0 && finite(p.temperature), "temperature={}", p.temperature);
   DSV4_CHECK(p.top_p > 0 && p.top_p <= 1, "top_p={}", p.top_p);
   DSV4_CHECK(p.top_k >= 0, "top_k={}", p.top_k);
+  DSV4_CHECK(p.min_p >= 0 && p.min_p <= 1, "min_p={}", p.min_p);
+  DSV4_CHECK(p.repetition_penalty > 0 && finite(p.repetition_penalty), "repetition_penalty={}",
+             p.repetition_penalty);
+  DSV4_CHECK(finite(p.frequency_penalty), "frequency_penalty={}", p.frequency_penalty);
+  DSV4_CHECK(finite(p.presence_penalty), "presence_penalty={}", p.presence_penalty);
+  DSV4_CHECK(p.top_logprobs >= 0, "top_logprobs={}", p.top_logprobs);
 }
 
-int32_t draw(const Logits& logits, const SamplingParams& params, uint64_t step) {
-  constexpr double kNever = std::numeric_limits<double>::infinity();
-  const auto temperature = static_cast<double>(params.temperature);
-  const auto top_p = static_cast<double>(params.top_p);
-  Descending candidates(logits, temperature);
-
-  const bool cut = params.top_k > 0 && params.top_k < logits.size;
-  auto kept = static_cast<size_t>(cut ? params.top_k : logits.size);
-  double mass =
-      cpu::sum_exp(logits.data, logits.size, static_cast<double>(logits.largest), 1 / temperature);
-  if (cut) kept = prefix(candidates, kept, kNever, false, &mass);
-  if (top_p < 1) kept = prefix(candidates, kept, top_p * mass, true, &mass);
-
-  const double target = random_uniform(params.seed, step) * mass;
-  const size_t n = prefix(candidates, kept, target, false, &mass);
-  return candidates.at(n - 1)->id;
-}
-
-float logprob(const Logits& logits, int32_t id) {
-  const auto largest = static_cast<double>(logits.largest);
-  const double sum = cpu::sum_exp(logits.data, logits.size, largest, 1);
-  return static_cast<float>(static_cast<double>(logits.data[id]) - largest - std::log(sum));
+// mass: of all candidates
+int32_t draw(const Logits& logits, const SamplingParams& params, uint64_t step, int bits,
+             uint64_t* mass) {
+  constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+  constexpr size_t kAll = std::numeric_limits<size_t>::max();
+  const Weights weights =
+      sampling::weights_of(logits.largest, params.temperature, params.min_p, bits);
+  Descending candidates(logits, weights, static_cast<double>(params.temperature));
+  *mass = mass_of(logits, weights);
+  uint64_t kept = *mass;
+  if (params.top_k > 0 && params.top_k < logits.size)
+    kept = prefix(candidates, static_cast<size_t>(params.top_k), kNever).mass;
+  if (params.top_p < 1)
+    kept = prefix(candidates, kAll, sampling::mass_to_keep(params.top_p, kept)).mass;
+  const uint64_t position = sampling::position_of(random_bits(params.seed, step) >> 11, kept);
+  return candidates.at(prefix(candidates, kAll, position + 1).count - 1)->id;
 }
 
 int32_t largest_id(const Logits& logits) {
   const float* end = logits.data + logits.size;
   return static_cast<int32_t>(std::find(logits.data, end, logits.largest) - logits.data);
+}
+
+Logits checked(const float* data, int64_t size, int64_t row, const char* which) {
+  const float largest = cpu::max_value(data, size);
+  if (!std::isfinite(largest)) {
+    fail(ErrorCode::kInvalidArgument, "{} of row {}: the largest of {} is {}", which, row, size,
+         largest);
+  }
+  return {data, size, largest};
+}
+
+// The row as its terms and its mask change it; empty: they change nothing.
+std::vector<float> adjusted_row(const SampleArgs& args, int64_t row) {
+  const int64_t v = args.logits.dim(1);
+  const auto r = static_cast<size_t>(row);
+  const std::span<const TokenTerm> terms =
+      args.term_begin.empty()
+          ? std::span<const TokenTerm>()
+          : args.terms.subspan(static_cast<size_t>(args.term_begin[r]),
+                               static_cast<size_t>(args.term_begin[r + 1] - args.term_begin[r]));
+  if (terms.empty() && args.mask.empty()) return {};
+  const float* logits = args.logits.row<float>(row);
+  std::vector<float> values(logits, logits + v);
+  int64_t last = -1;
+  for (const TokenTerm& term : terms) {
+    DSV4_CHECK(term.id > last && term.id < v, "term of id {} after {} of {}", term.id, last, v);
+    last = term.id;
+    float& value = values[static_cast<size_t>(term.id)];
+    value = sampling::adjusted(value, term, args.params[r]);
+  }
+  if (args.mask.empty()) return values;
+  const auto* mask = args.mask.row<uint32_t>(row);
+  for (int64_t i = 0; i < v; ++i)
+    if ((mask[i / 32] >> i % 32 & 1) == 0) values[static_cast<size_t>(i)] = -INFINITY;
+  return values;
+}
+
+void list_top(const SampleArgs& args, int64_t row, const Logits& logits, double ln_mass) {
+  const int64_t room = args.top_ids.dim(1);
+  const int64_t wanted =
+      std::min<int64_t>(args.params[static_cast<size_t>(row)].top_logprobs, room);
+  std::vector<int32_t> order;
+  for (int64_t i = 0; i < logits.size && wanted > 0; ++i)
+    if (logits.data[i] > -INFINITY) order.push_back(static_cast<int32_t>(i));
+  const auto listed = std::min(order.size(), static_cast<size_t>(wanted));
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(listed), order.end(),
+                    [&](int32_t a, int32_t b) {
+                      const float x = logits.data[a], y = logits.data[b];
+                      return x > y || (x == y && a < b);
+                    });
+  auto* ids = args.top_ids.row<int32_t>(row);
+  auto* logprobs = args.top_logprobs.row<float>(row);
+  for (size_t i = 0; i < static_cast<size_t>(room); ++i) {
+    ids[i] = i < listed ? order[i] : -1;
+    logprobs[i] = i < listed ? sampling::logprob_of(logits.data[order[i]], logits.largest, ln_mass)
+                             : -INFINITY;
+  }
+}
+
+void sample_row(const SampleArgs& args, int64_t row, const Logits& raw, const Logits& changed) {
+  const SamplingParams& params = args.params[static_cast<size_t>(row)];
+  const int bits = sampling::mass_bits(raw.size);
+  int32_t id = 0;
+  uint64_t mass = 0;
+  if (params.temperature > 0) {
+    id = draw(changed, params, args.steps[static_cast<size_t>(row)], bits, &mass);
+  } else {
+    id = largest_id(changed);
+  }
+  if (params.temperature != 1 || params.min_p > 0 || changed.data != raw.data)
+    mass = mass_of(raw, sampling::weights_of(raw.largest, 1, 0, bits));
+  const double ln_mass = sampling::ln_of_mass(mass, bits);
+  args.ids.as<int32_t>()[row] = id;
+  args.logprobs.as<float>()[row] = sampling::logprob_of(raw.data[id], raw.largest, ln_mass);
+  if (!args.top_ids.empty()) list_top(args, row, raw, ln_mass);
 }
 
 }  // namespace
@@ -151,24 +234,19 @@ HostBytes sample_cpu_bytes(const SampleArgs& args) {
 void sample_cpu(const Context&, const SampleArgs& args) {
   const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
   for (const SamplingParams& params : args.params) check(params);
-  std::vector<float> largest(static_cast<size_t>(rows));
+  std::vector<Logits> raw, changed;
+  std::vector<std::vector<float>> adjusted;
   for (int64_t r = 0; r < rows; ++r) {
-    const float value = cpu::max_value(args.logits.row<float>(r), vocabulary);
-    if (!std::isfinite(value)) {
-      fail(ErrorCode::kInvalidArgument, "logits of row {}: the largest of {} is {}", r, vocabulary,
-           value);
-    }
-    largest[static_cast<size_t>(r)] = value;
+    raw.push_back(checked(args.logits.row<float>(r), vocabulary, r, "logits"));
+    adjusted.push_back(adjusted_row(args, r));
+    changed.push_back(adjusted.back().empty() ? raw.back()
+                                              : checked(adjusted.back().data(), vocabulary, r,
+                                                        "logits with terms and mask"));
   }
 #pragma omp parallel for if (rows > 1 && cpu::worth_sharing(10 * rows * vocabulary))
   for (int64_t r = 0; r < rows; ++r) {
     const auto i = static_cast<size_t>(r);
-    const Logits logits{args.logits.row<float>(r), vocabulary, largest[i]};
-    const SamplingParams& params = args.params[i];
-    const int32_t id =
-        params.temperature > 0 ? draw(logits, params, args.steps[i]) : largest_id(logits);
-    args.ids.as<int32_t>()[r] = id;
-    args.logprobs.as<float>()[r] = logprob(logits, id);
+    sample_row(args, r, raw[i], changed[i]);
   }
 }
 

@@ -9,8 +9,10 @@
 namespace dsv4 {
 
 struct SampleWant {
-  std::vector<double> ids;       // [b]
-  std::vector<double> logprobs;  // [b]
+  std::vector<double> ids;           // [b]
+  std::vector<double> logprobs;      // [b]
+  std::vector<double> top_ids;       // [b, n], empty without top_ids
+  std::vector<double> top_logprobs;  // [b, n]
 };
 
 SampleWant sample_oracle(const SampleArgs& args);

@@ -2,9 +2,12 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/ops/sample/sample_impls.h"
 #include "dsv4/ops/sample/sample_oracle.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
@@ -15,6 +18,10 @@ namespace {
 using test::Arena;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
+
+TensorView arena_view(const ConstTensorView& input) {
+  return {input, const_cast<std::byte*>(input.data)};
+}
 
 struct Choice {
   int32_t id;
@@ -34,67 +41,214 @@ Choice sample_one(const std::vector<float>& logits, const SamplingParams& params
   return {ids.as<int32_t>()[0], logprobs.as<float>()[0]};
 }
 
-// Parameters and steps in memory that every implementation can read.
-struct Draws {
+// Which of the optional arguments a case has.
+struct Features {
+  bool terms = false, mask = false, top = false;
+};
+constexpr Features kNone{}, kAll{.terms = true, .mask = true, .top = true};
+
+// The arguments of a call but for the contents of the logits, in memory that every implementation
+// can read.
+class Call {
+ public:
+  SampleArgs args;
   std::span<SamplingParams> params;
   std::span<uint64_t> steps;
 
-  Draws(Arena& arena, int64_t b) {
+  Call(Arena& arena, int64_t b, int64_t v, Features features, Rng& rng) {
     const auto n = static_cast<size_t>(b);
     const auto bytes = static_cast<int64_t>(sizeof(SamplingParams));
     params = {reinterpret_cast<SamplingParams*>(arena.input(DType::kU8, {b, bytes}).data), n};
     steps = {arena.input(DType::kI64, {b}).as<uint64_t>(), n};
+    std::fill(params.begin(), params.end(), SamplingParams{});
+    std::fill(steps.begin(), steps.end(), 0);
+    args = {.logits = arena.input(DType::kF32, {b, v}),
+            .params = params,
+            .steps = steps,
+            .ids = arena.output(DType::kI32, {b}),
+            .logprobs = arena.output(DType::kF32, {b})};
+    if (features.terms) add_terms(arena, b, v, rng);
+    if (features.mask) add_mask(arena, b, v, rng);
+    if (!features.top) return;
+    args.top_ids = arena.output(DType::kI32, {b, kMaxTopLogprobs});
+    args.top_logprobs = arena.output(DType::kF32, {b, kMaxTopLogprobs});
+  }
+
+  // Every parameter at random.
+  void randomize(Rng& rng) {
+    const auto one_of = [&](auto... values) {
+      const std::array all{values...};
+      return all[static_cast<size_t>(rng.below(static_cast<int64_t>(all.size())))];
+    };
+    for (size_t r = 0; r < params.size(); ++r) {
+      params[r] = {.temperature = one_of(0.f, 0.3f, 1.f, 5.f),
+                   .top_p = one_of(1.f, 0.95f, 0.3f),
+                   .top_k = one_of(0, 1, 5, 1'000'000),
+                   .seed = rng.bits(),
+                   .min_p = one_of(0.f, 0.f, 0.02f, 0.5f),
+                   .repetition_penalty = one_of(1.f, 1.3f, 0.8f),
+                   .frequency_penalty = one_of(0.f, 0.4f, -0.1f),
+                   .presence_penalty = one_of(0.f, 0.7f),
+                   .top_logprobs = one_of(0, 1, 7, 20)};
+      steps[r] = rng.bits();
+    }
+  }
+
+ private:
+  // Up to a third of the vocabulary, row by row; every third row has none.
+  void add_terms(Arena& arena, int64_t b, int64_t v, Rng& rng) {
+    std::vector<TokenTerm> terms;
+    const TensorView begin = arena.input(DType::kI32, {b + 1});
+    begin.as<int32_t>()[0] = 0;
+    for (int64_t r = 0; r < b; ++r) {
+      for (int64_t id = 0; id < v && r % 3 != 1; ++id) {
+        if (rng.below(3 + v / 1000) != 0) continue;
+        const auto count = static_cast<int32_t>(rng.below(4));
+        terms.push_back({.id = static_cast<int32_t>(id),
+                         .count = count,
+                         .seen = count > 0 || rng.below(2) == 0 ? 1 : 0,
+                         .bias = static_cast<float>(rng.below(3) - 1)});
+      }
+      begin.as<int32_t>()[r + 1] = static_cast<int32_t>(terms.size());
+    }
+    const auto n = static_cast<int64_t>(terms.size());
+    const TensorView list = arena.input(DType::kU8, {n, static_cast<int64_t>(sizeof(TokenTerm))});
+    std::copy(terms.begin(), terms.end(), reinterpret_cast<TokenTerm*>(list.data));
+    arena.keep_order(begin), arena.keep_order(list);
+    args.terms = {reinterpret_cast<const TokenTerm*>(list.data), terms.size()};
+    args.term_begin = {begin.as<int32_t>(), static_cast<size_t>(b + 1)};
+  }
+  void add_mask(Arena& arena, int64_t b, int64_t v, Rng& rng) {
+    const TensorView mask = arena.input(DType::kI32, {b, ceil_div(v, 32)});
+    for (int64_t i = 0; i < mask.numel(); ++i)
+      mask.as<uint32_t>()[i] = static_cast<uint32_t>(rng.bits()) | 1u;
+    args.mask = mask;
   }
 };
 
-void check_sample(int64_t b, int64_t v, double sigma, uint64_t seed) {
+void check_case(const std::string& name, Arena& arena, const SampleArgs& args) {
+  const SampleWant want = sample_oracle(args);
+  const int64_t b = args.logits.dim(0), v = args.logits.dim(1);
+  test::OpCase<SampleArgs> test{.name = name, .args = args, .num_tokens = b};
+  // Ids are exact: with these fixed seeds, no uniform of 53 bits is within the rounding error
+  // (1e-12) of a border. Each weight of the sum in a log-probability is off by at most 2^-47; the
+  // rest is f64, rounded once.
+  const test::Tolerance log{.ulps = 0.51, .abs = static_cast<double>(v) * 0x1p-46 + 1e-12};
+  test.outputs = {{"ids", args.ids, want.ids, {.ulps = 0}},
+                  {"logprobs", args.logprobs, want.logprobs, log}};
+  if (!args.top_ids.empty()) {
+    test.outputs.push_back({"top_ids", args.top_ids, want.top_ids, {.ulps = 0}});
+    test.outputs.push_back({"top_logprobs", args.top_logprobs, want.top_logprobs, log});
+  }
+  test.one_token = [](const SampleArgs& a, int64_t i) {
+    const auto r = static_cast<size_t>(i);
+    SampleArgs one = a;
+    one.logits = a.logits.slice(0, i, i + 1);
+    one.params = a.params.subspan(r, 1), one.steps = a.steps.subspan(r, 1);
+    one.ids = a.ids.slice(0, i, i + 1), one.logprobs = a.logprobs.slice(0, i, i + 1);
+    if (!a.term_begin.empty()) one.term_begin = a.term_begin.subspan(r, 2);
+    if (!a.mask.empty()) one.mask = a.mask.slice(0, i, i + 1);
+    if (a.top_ids.empty()) return one;
+    one.top_ids = a.top_ids.slice(0, i, i + 1);
+    one.top_logprobs = a.top_logprobs.slice(0, i, i + 1);
+    return one;
+  };
+  test.strided = [](SampleArgs& a, test::StridedCopy& copy) { copy(a.logits), copy(a.mask); };
+  check_op(sample.impls, Context{}, arena, test);
+}
+
+void check_sample(int64_t b, int64_t v, double sigma, Features features, uint64_t seed) {
   Arena arena;
   Rng rng(seed);
-  const TensorView logits = arena.input(DType::kF32, {b, v});
-  test::fill_normal(logits, rng, sigma);
-  const Draws draws(arena, b);
-  for (size_t r = 0; r < draws.params.size(); ++r) {
-    constexpr std::array kTemperatures{0.f, 0.3f, 1.f, 5.f};
-    constexpr std::array kTopP{1.f, 0.95f, 0.3f};
-    constexpr std::array kTopK{0, 1, 5, 1'000'000};
-    draws.params[r] = {.temperature = kTemperatures[static_cast<size_t>(rng.below(4))],
-                       .top_p = kTopP[static_cast<size_t>(rng.below(3))],
-                       .top_k = kTopK[static_cast<size_t>(rng.below(4))],
-                       .seed = rng.bits()};
-    draws.steps[r] = rng.bits();
-  }
-  const SampleArgs args{.logits = logits,
-                        .params = draws.params,
-                        .steps = draws.steps,
-                        .ids = arena.output(DType::kI32, {b}),
-                        .logprobs = arena.output(DType::kF32, {b})};
-  const SampleWant want = sample_oracle(args);
-  test::OpCase<SampleArgs> test{
-      .name = fmt::format("sample {}x{} sigma {}", b, v, sigma), .args = args, .num_tokens = b};
-  // Ids are exact: with these fixed seeds, no uniform of 53 bits is within the rounding error
-  // (1e-13) of a border. Log-probabilities are f64, rounded once.
-  test.outputs = {{"ids", args.ids, want.ids, {.ulps = 0}},
-                  {"logprobs", args.logprobs, want.logprobs, {.ulps = 0.51, .abs = 1e-12}}};
-  test.one_token = [](const SampleArgs& a, int64_t i) {
-    return SampleArgs{.logits = a.logits.slice(0, i, i + 1),
-                      .params = a.params.subspan(static_cast<size_t>(i), 1),
-                      .steps = a.steps.subspan(static_cast<size_t>(i), 1),
-                      .ids = a.ids.slice(0, i, i + 1),
-                      .logprobs = a.logprobs.slice(0, i, i + 1)};
-  };
-  test.strided = [](SampleArgs& a, test::StridedCopy& copy) { copy(a.logits); };
-  check_op(sample.impls, Context{}, arena, test);
+  Call call(arena, b, v, features, rng);
+  test::fill_normal(arena_view(call.args.logits), rng, sigma);
+  call.randomize(rng);
+  check_case(fmt::format("sample {}x{} sigma {}{}", b, v, sigma, features.terms ? " all" : ""),
+             arena, call.args);
 }
 
 TEST(Sample, AgreesWithOracle) {
   uint64_t seed = 1;
   for (const int64_t v : {1, 2, 3, 17, 1000}) {
     for (const double sigma : {0.0, 0.1, 3.0, 200.0}) {
-      for (const int64_t b : {0, 1, 40}) check_sample(b, v, sigma, seed++);
+      for (const int64_t b : {0, 1, 40}) check_sample(b, v, sigma, kNone, seed++);
+      check_sample(20, v, sigma, kAll, seed++);
     }
   }
-  check_sample(4, 129280, 3.0, seed++);
-  check_sample(2, 20'000, 0.01, seed++);  // flat: a draw needs many candidates
+  check_sample(4, 129280, 3.0, kNone, seed++);
+  check_sample(2, 20'000, 0.01, kNone, seed++);  // flat: a draw needs many candidates
+  check_sample(4, 129280, 3.0, kAll, seed++);
+  check_sample(3, 150'000, 1.0, kAll, seed++);  // more than 2^17 tokens: fewer bits of a mass
+}
+
+// Rows that are hard to search: few distinct values, values on many scales, one likely token.
+TEST(Sample, AgreesWithOracleOnHardRows) {
+  const auto pow2 = [](int64_t e) { return std::ldexp(1.f, static_cast<int>(e)); };
+  const std::vector<std::pair<const char*, std::function<float(int64_t, Rng&)>>> rows{
+      {"equal", [](int64_t, Rng&) { return 0.25f; }},
+      {"one hot", [](int64_t i, Rng&) { return i == 777 ? 90.f : 0.f; }},
+      {"two values", [](int64_t i, Rng&) { return i % 3 == 0 ? 1.f : 0.f; }},
+      {"eight values", [](int64_t, Rng& rng) { return static_cast<float>(rng.below(8)); }},
+      {"mostly banned",
+       [](int64_t i, Rng& rng) { return i % 97 == 5 ? static_cast<float>(rng.normal()) : -kInf; }},
+      {"many scales",
+       [&](int64_t i, Rng& rng) {
+         const float magnitude = pow2(-rng.below(100));
+         return i % 2 == 0 ? magnitude : -magnitude;
+       }},
+      {"close to a value",
+       [&](int64_t, Rng& rng) { return 3.f + pow2(-22) * static_cast<float>(rng.below(1000)); }},
+      {"scales within scales",
+       [&](int64_t i, Rng& rng) {
+         return 1.f +
+                (i % 5000 == 0  ? pow2(-4)
+                 : i % 500 == 0 ? pow2(-11)
+                 : i % 50 == 0  ? pow2(-18)
+                                : 0.f) +
+                pow2(-23) * static_cast<float>(rng.below(2));
+       }},
+      {"huge",
+       [](int64_t i, Rng& rng) {
+         return static_cast<float>(rng.normal()) * (i % 2 == 0 ? 5e37f : 1.f);
+       }},
+      {"a ramp", [](int64_t i, Rng&) { return -static_cast<float>(i) * 1e-3f; }},
+  };
+  uint64_t seed = 1000;
+  for (const auto& [name, value] : rows) {
+    Arena arena;
+    Rng rng(seed++);
+    constexpr int64_t kRows = 12, kVocabulary = 40'000;
+    Call call(arena, kRows, kVocabulary, {.top = true}, rng);
+    auto* logits = arena_view(call.args.logits).as<float>();
+    for (int64_t i = 0; i < kRows * kVocabulary; ++i) logits[i] = value(i % kVocabulary, rng);
+    call.randomize(rng);
+    check_case(name, arena, call.args);
+  }
+}
+
+// The same bits on the CPU and on a GPU.
+TEST(Sample, ImplementationsAgreeInBits) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  uint64_t seed = 5000;
+  for (const double sigma : {0.1, 1.0, 4.0, 30.0}) {
+    Arena arena;
+    Rng rng(seed++);
+    Call call(arena, 12, 5003, kAll, rng);
+    test::fill_normal(arena_view(call.args.logits), rng, sigma);
+    call.randomize(rng);
+    arena.freeze();
+    arena.prepare();
+    sample_cpu(Context{}, call.args);
+    const std::vector<std::byte> want = arena.written();
+    for (const Impl<SampleArgs>& impl : sample.impls) {
+      const Context context{.device = test::gpu()};
+      if (impl.arch == Arch::kCpu || impl.reject(context, call.args) != nullptr) continue;
+      arena.prepare();
+      impl.run(context, call.args);
+      test::wait(*test::gpu());
+      EXPECT_TRUE(arena.written() == want) << impl.name << ", sigma " << sigma;
+    }
+  }
 }
 
 // Device implementations cannot throw: for a row without a finite largest logit, the outputs say
@@ -104,24 +258,21 @@ TEST(Sample, DeviceImplementationsMarkBadLogits) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr int64_t kRows = 8, kVocabulary = 1500;
   Arena arena;
-  const TensorView logits = arena.input(DType::kF32, {kRows, kVocabulary});
-  const Draws draws(arena, kRows);
+  Rng rng(1);
+  Call call(arena, kRows, kVocabulary, kNone, rng);
+  const SampleArgs& args = call.args;
   for (int64_t r = 0; r < kRows; ++r) {
-    float* row = logits.row<float>(r);
+    float* row = arena_view(args.logits).row<float>(r);
     std::fill_n(row, kVocabulary, r % 4 == 3 ? -kInf : 1.f);
     if (r % 4 == 1) row[1499] = kNan;
     if (r % 4 == 2) row[7] = kInf;
-    draws.params[static_cast<size_t>(r)] = {.temperature = r < 4 ? 0.f : 1.f};
+    call.params[static_cast<size_t>(r)] = {.temperature = r < 4 ? 0.f : 1.f};
   }
-  const SampleArgs args{.logits = logits,
-                        .params = draws.params,
-                        .steps = draws.steps,
-                        .ids = arena.output(DType::kI32, {kRows}),
-                        .logprobs = arena.output(DType::kF32, {kRows})};
   for (const Impl<SampleArgs>& row : sample.impls) {
-    if (row.arch == Arch::kCpu) continue;
+    const Context context{.device = test::gpu()};
+    if (row.arch == Arch::kCpu || row.reject(context, args) != nullptr) continue;
     arena.prepare();
-    row.run(Context{.device = test::gpu()}, args);
+    row.run(context, args);
     test::wait(*test::gpu());
     for (int64_t r = 0; r < kRows; ++r) {
       EXPECT_EQ(args.ids.as<int32_t>()[r] == -1, r % 4 != 0) << row.name << " row " << r;
@@ -193,6 +344,59 @@ TEST(Sample, CountsFollowTheDistribution) {
   check_statistics(logits, {.temperature = 3.f, .top_k = 3});
   check_statistics(logits, {.top_p = 0.8f});
   check_statistics(logits, {.top_p = 0.7f, .top_k = 4});
+  check_statistics(logits, {.min_p = 0.1f});
+  check_statistics(logits, {.temperature = 2.f, .top_p = 0.9f, .min_p = 0.2f});
+}
+
+// Greedy choice and log-probability with one optional argument each.
+TEST(Sample, TermsAndMaskChangeTheChoiceButNotTheLogprob) {
+  const Buffer row(DType::kF32, {1, 3}), ids(DType::kI32, {1}), logprobs(DType::kF32, {1});
+  const Buffer mask(DType::kI32, {1, 1});
+  const uint64_t step = 0;
+  const auto choose = [&](std::vector<float> logits, const SamplingParams& params,
+                          const std::vector<TokenTerm>& terms, int32_t allowed) {
+    std::copy(logits.begin(), logits.end(), row.as<float>());
+    mask.as<int32_t>()[0] = allowed;
+    const std::vector<int32_t> begin{0, static_cast<int32_t>(terms.size())};
+    sample(Context{}, {.logits = row,
+                       .params = {&params, 1},
+                       .steps = {&step, 1},
+                       .ids = ids,
+                       .logprobs = logprobs,
+                       .terms = terms,
+                       .term_begin = begin,
+                       .mask = mask});
+    return ids.as<int32_t>()[0];
+  };
+  const TokenTerm twice{.id = 2, .count = 2, .seen = 1}, prompt{.id = 2, .seen = 1};
+  const SamplingParams greedy{.temperature = 0};
+  EXPECT_EQ(choose({1, 2, 3}, greedy, {}, 7), 2);
+  EXPECT_EQ(choose({1, 2, 3}, greedy, {twice}, 7), 2) << "neutral penalties";
+  EXPECT_EQ(choose({1, 2, 3}, greedy, {}, 3), 1) << "the mask bans id 2";
+  EXPECT_FLOAT_EQ(logprobs.as<float>()[0], -1.40760596f) << "of the logits as given";
+  EXPECT_EQ(choose({1, 2, 3}, greedy, {{.id = 0, .bias = 2.5f}}, 7), 0);
+  EXPECT_EQ(choose({1, 2, 3}, greedy, {{.id = 2, .bias = -kInf}}, 7), 1);
+  EXPECT_EQ(choose({1, 2, 3}, {.temperature = 0, .presence_penalty = 1.5f}, {twice}, 7), 1);
+  EXPECT_EQ(choose({1, 2, 3}, {.temperature = 0, .presence_penalty = 1.5f}, {prompt}, 7), 2)
+      << "tokens of the prompt have no presence penalty";
+  EXPECT_EQ(choose({1, 2, 3}, {.temperature = 0, .frequency_penalty = 0.6f}, {twice}, 7), 1);
+  EXPECT_EQ(choose({1, 2, 3}, {.temperature = 0, .frequency_penalty = 0.4f}, {twice}, 7), 2);
+  EXPECT_EQ(choose({1, 2, 3}, {.temperature = 0, .repetition_penalty = 2.f}, {prompt}, 7), 1);
+  EXPECT_EQ(choose({-4, -3, -2}, {.temperature = 0, .repetition_penalty = 2.f}, {prompt}, 7), 1);
+}
+
+TEST(Sample, MinPDropsUnlikelyTokens) {
+  const std::vector<float> logits{0.f, std::log(0.5f), std::log(0.3f), std::log(0.05f)};
+  const auto support = [&](float min_p) {
+    size_t seen = 0;
+    for (uint64_t step = 0; step < 400; ++step)
+      seen |= size_t{1} << sample_one(logits, {.min_p = min_p}, step).id;
+    return seen;
+  };
+  EXPECT_EQ(support(0.f), 15u);
+  EXPECT_EQ(support(0.1f), 7u);
+  EXPECT_EQ(support(0.4f), 3u);
+  EXPECT_EQ(support(1.f), 1u);
 }
 
 TEST(Sample, TopPKeepsTheSmallestSufficientSet) {
@@ -269,6 +473,9 @@ TEST(Sample, ReportsErrors) {
   EXPECT_TRUE(has(error({0}, {.top_p = 0}), "top_p=0"));
   EXPECT_TRUE(has(error({0}, {.top_p = 1.5f}), "top_p=1.5"));
   EXPECT_TRUE(has(error({0}, {.top_k = -1}), "top_k=-1"));
+  EXPECT_TRUE(has(error({0}, {.min_p = 1.5f}), "min_p=1.5"));
+  EXPECT_TRUE(has(error({0}, {.repetition_penalty = 0}), "repetition_penalty=0"));
+  EXPECT_TRUE(has(error({0}, {.frequency_penalty = nan}), "frequency_penalty=nan"));
 }
 
 }  // namespace

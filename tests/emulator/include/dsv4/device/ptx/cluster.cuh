@@ -16,8 +16,22 @@ inline uint32_t clusterid_x() {
 inline void cluster_arrive_relaxed() {
   emulator::cluster_arrive();
 }
+inline void cluster_arrive() {
+  emulator::cluster_arrive();
+}
 inline void cluster_wait() {
   emulator::cluster_wait();
+}
+
+inline uint32_t cluster_load(const uint32_t* mine, uint32_t rank) {
+  uint32_t value = 0;
+  emulator::load_from(mine, rank, &value, sizeof(value));
+  return value;
+}
+inline uint64_t cluster_load(const uint64_t* mine, uint32_t rank) {
+  uint64_t value = 0;
+  emulator::load_from(mine, rank, &value, sizeof(value));
+  return value;
 }
 
 inline void st_async(uint32_t* to, uint32_t rank, uint32_t value, Mbarrier& barrier) {
