@@ -7,6 +7,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/compressor/compressor_impls.h"
 
 namespace dsv4 {
@@ -163,6 +164,7 @@ __device__ float pool_entry(const Inputs& in, const Sequence& sequence, PoolShar
 template <class Out>
 __global__ void __launch_bounds__(kPoolThreads)
     pool_kernel(Inputs in, Out* out, int64_t out_stride) {
+  ptx::pdl_start();
   __shared__ PoolShared shared;
   if (threadIdx.x < kWarp) {
     int block = 0;
@@ -188,6 +190,7 @@ __device__ void keep(const Inputs& in, const Sequence& sequence, const TokenRow&
 // CTA (i, j, k): sequence i, columns from j * kStateThreads on, rows from k * kStateRows on of its
 // ring.
 __global__ void state_kernel(Inputs in) {
+  ptx::pdl_start();
   const StateLayout& layout = in.layout;
   const Sequence sequence = sequence_at(in, blockIdx.x);
   const int column = static_cast<int>(blockIdx.y * kStateThreads + threadIdx.x);
@@ -227,14 +230,16 @@ void compressor_cuda(const Context& context, const CompressorArgs& args) {
     launch(*context.device, "compressor", pool_kernel<Out>,
            {.grid = args.out.dim(0),
             .block = kPoolThreads,
-            .grid_y = ceil_div(args.layout.width, kPoolColumns)},
+            .grid_y = ceil_div(args.layout.width, kPoolColumns),
+            .pdl = true},
            in, args.out.as<Out>(), args.out.row_stride());
   });
   launch(*context.device, "compressor state", state_kernel,
          {.grid = in.num_sequences,
           .block = kStateThreads,
           .grid_y = ceil_div(args.layout.columns(), kStateThreads),
-          .grid_z = ceil_div(args.layout.rows(), kStateRows)},
+          .grid_z = ceil_div(args.layout.rows(), kStateRows),
+          .pdl = true},
          in);
 }
 

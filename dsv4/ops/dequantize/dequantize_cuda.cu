@@ -3,6 +3,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/formats/e2m1.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/kbit.h"
@@ -75,6 +76,7 @@ __device__ float value(const Source& w, int64_t row, int column) {
 template <WeightFormat kFormat, class Out>
 __global__ void dequantize_kernel(Source weight, int columns, int segments, Out* out,
                                   int64_t out_stride) {
+  ptx::pdl_start();
   const int64_t row = blockIdx.x / segments;
   const int column = static_cast<int>(blockIdx.x % segments) * kThreads + threadIdx.x;
   if (column >= columns) return;
@@ -87,7 +89,7 @@ void dequantize_of(Device& device, const DequantizeArgs& args) {
   with_stored_type(args.out.dtype, [&](auto out) {
     using Out = decltype(out);
     launch(device, "dequantize", dequantize_kernel<kFormat, Out>,
-           {.grid = args.weight.n * segments, .block = kThreads}, Source(args.weight),
+           {.grid = args.weight.n * segments, .block = kThreads, .pdl = true}, Source(args.weight),
            args.weight.k, segments, args.out.as<Out>(), args.out.row_stride());
   });
 }

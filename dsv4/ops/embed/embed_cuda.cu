@@ -3,6 +3,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/embed/embed_impls.h"
 
 namespace dsv4 {
@@ -15,6 +16,7 @@ constexpr int kWide = 8;  // elements of a run when rows are aligned to it
 template <int kRun, class In, class Out>
 __global__ void embed_kernel(const int32_t* ids, const In* table, int64_t table_stride, Out* out,
                              int64_t token_stride, int64_t stream_stride, int streams, int d) {
+  ptx::pdl_start();
   const int column =
       (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kRun;
   if (column >= d) return;
@@ -37,7 +39,8 @@ void embed_cuda(const Context& context, const EmbedArgs& args) {
              wide ? embed_kernel<kWide, In, Out> : embed_kernel<1, In, Out>,
              {.grid = args.ids.dim(0),
               .block = kThreads,
-              .grid_y = ceil_div(d, kThreads * (wide ? kWide : 1))},
+              .grid_y = ceil_div(d, kThreads * (wide ? kWide : 1)),
+              .pdl = true},
              args.ids.as<int32_t>(), args.table.as<In>(), args.table.row_stride(),
              args.out.as<Out>(), args.out.stride[0], args.out.stride[1], args.out.dim(1), d);
     });

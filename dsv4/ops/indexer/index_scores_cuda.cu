@@ -4,6 +4,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/indexer/indexer_impls.h"
 
 namespace dsv4 {
@@ -69,6 +70,7 @@ __device__ float step(float x) {
 template <bool kRound, class Q, class W>
 __global__ void __launch_bounds__(kThreads)
     index_scores_kernel(Inputs in, const Q* q, const W* weights) {
+  ptx::pdl_start();
   extern __shared__ float4 memory[];  // aligned for the four dims of a step
   __shared__ float sums[kGroups][kKeys];
   const int64_t query = blockIdx.x;
@@ -158,7 +160,8 @@ void index_scores_cuda(const Context& context, const IndexScoresArgs& args) {
              {.grid = args.q.dim(0),
               .block = kThreads,
               .grid_y = ceil_div(args.scores.dim(1), kKeys),
-              .shared = shared_bytes(args)},
+              .shared = shared_bytes(args),
+              .pdl = true},
              inputs_of(args), args.q.as<Q>(), args.weights.as<W>());
     });
   });

@@ -14,6 +14,7 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/indexer/indexer_impls.h"
@@ -69,7 +70,7 @@ __device__ void load_key(const Inputs& in, const int32_t* pages, int s, int j, i
                          KeyTile& tile) {
   const int entry = s % in.page_entries;
   const uint8_t* page = in.key_pages + pages[s / in.page_entries] * in.page_bytes;
-  const uint4 codes = __ldg(reinterpret_cast<const uint4*>(page + entry * kCodeBytes + 16 * j));
+  const uint4 codes = *reinterpret_cast<const uint4*>(page + entry * kCodeBytes + 16 * j);
   const __nv_bfloat162 scale =
       decode_scale(page[in.page_entries * kCodeBytes + entry * kScaleBytes + j]);
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -110,8 +111,8 @@ __device__ void load_query(const Inputs& in, int64_t query, const W* weights, ui
     const int lane = head % 8 * 4 + chunk / 4;                    // 32 dims per lane
     uint4 dims{};
     if (head < in.heads) {
-      dims = __ldg(reinterpret_cast<const uint4*>(in.q + query * in.q_stride +
-                                                  head * in.q_head_stride + chunk * 8));
+      dims = *reinterpret_cast<const uint4*>(in.q + query * in.q_stride + head * in.q_head_stride +
+                                             chunk * 8);
     }
     b[(head / 8 * (kSteps / 2) + chunk % 4) * kWarp + lane] = dims;
   }
@@ -171,6 +172,7 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
 template <class W>
 __global__ void __launch_bounds__(kThreads, 2)
     index_scores_mma_kernel(Inputs in, const W* weights) {
+  ptx::pdl_start();
   extern __shared__ uint4 b[];
   const int groups = static_cast<int>(ceil_div(in.heads, 8));
   auto* pairs = reinterpret_cast<uint32_t*>(b + groups * (kSteps / 2) * kWarp);
@@ -254,7 +256,8 @@ void index_scores_cuda_mma(const Context& context, const IndexScoresArgs& args) 
            {.grid = key_blocks,
             .block = kThreads,
             .grid_y = ceil_div(in.num_queries, in.block_queries),
-            .shared = groups * (kSteps / 2 * kWarp * 16 + 4 * 4)},
+            .shared = groups * (kSteps / 2 * kWarp * 16 + 4 * 4),
+            .pdl = true},
            in, args.weights.as<W>());
   });
 }

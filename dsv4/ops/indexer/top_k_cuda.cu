@@ -2,6 +2,7 @@
 // ascending order (device/select.cuh). The row is read five times, from L2.
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/select.cuh"
 #include "dsv4/ops/indexer/indexer_impls.h"
 
@@ -19,13 +20,14 @@ struct Translation {
 struct Scores {
   const float* scores;  // [n]
 
-  __device__ float load(int s) const { return __ldg(scores + s); }
+  __device__ float load(int s) const { return scores[s]; }
   __device__ uint32_t key(float score, int) const { return order_key(score); }
 };
 
 __global__ void __launch_bounds__(kSelectThreads)
     top_k_kernel(const float* scores, int64_t scores_stride, const int32_t* visible,
                  Translation translation, int32_t* indices, int64_t indices_stride, int k) {
+  ptx::pdl_start();
   __shared__ SelectShared shared;
   scores += blockIdx.x * scores_stride;
   indices += blockIdx.x * indices_stride;
@@ -58,8 +60,8 @@ void top_k_cuda(const Context& context, const TopKArgs& args) {
                    .page_entries = args.page_entries};
   }
   launch(*context.device, "top_k", top_k_kernel,
-         {.grid = args.scores.dim(0), .block = kSelectThreads}, args.scores.as<float>(),
-         args.scores.row_stride(), args.visible.as<int32_t>(), translation,
+         {.grid = args.scores.dim(0), .block = kSelectThreads, .pdl = true},
+         args.scores.as<float>(), args.scores.row_stride(), args.visible.as<int32_t>(), translation,
          args.indices.as<int32_t>(), args.indices.row_stride(), k);
 }
 

@@ -2,6 +2,7 @@
 // pack_kv_entry() and pack_index_key().
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/quantize.cuh"
 #include "dsv4/ops/kv_insert/kv_insert_impls.h"
 
@@ -35,6 +36,7 @@ struct Pages {
 template <class T>
 __global__ void kv_packed_kernel(const T* x, int64_t x_stride, const int32_t* rows,
                                  Pages<KvLayout> pages) {
+  ptx::pdl_start();
   const int row = rows[blockIdx.x];
   if (row < 0) return;
   x += blockIdx.x * x_stride;
@@ -60,6 +62,7 @@ __global__ void kv_packed_kernel(const T* x, int64_t x_stride, const int32_t* ro
 template <class T>
 __global__ void index_packed_kernel(const T* x, int64_t x_stride, const int32_t* rows,
                                     Pages<IndexLayoutFp4> pages) {
+  ptx::pdl_start();
   const int row = rows[blockIdx.x];
   if (row < 0) return;
   x += blockIdx.x * x_stride;
@@ -83,6 +86,7 @@ __global__ void index_packed_kernel(const T* x, int64_t x_stride, const int32_t*
 template <class T, class Layout>
 __global__ void plain_kernel(const T* x, int64_t x_stride, int width, const int32_t* rows,
                              Pages<Layout> pages) {
+  ptx::pdl_start();
   const int row = rows[blockIdx.x];
   if (row < 0) return;
   x += blockIdx.x * x_stride;
@@ -93,7 +97,7 @@ __global__ void plain_kernel(const T* x, int64_t x_stride, int width, const int3
 template <class Layout, class Args, class Packed>
 void insert(const Context& context, const char* name, const Args& args, const Packed& packed) {
   const Pages<Layout> pages(args.pool);
-  const LaunchShape shape{.grid = args.x.dim(0), .block = kThreads};
+  const LaunchShape shape{.grid = args.x.dim(0), .block = kThreads, .pdl = true};
   const auto* rows = args.rows.template as<int32_t>();
   with_float_type(args.x.dtype, [&](auto element) {
     using T = decltype(element);

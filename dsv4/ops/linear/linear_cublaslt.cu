@@ -5,6 +5,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/cublas_lt.h"
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/linear/linear_impls.h"
 
@@ -75,6 +76,7 @@ struct Scales {
 __global__ void widen_scales_kernel(Scales x, int64_t t, int64_t x_blocks, float* x_out,
                                     Scales weight, int64_t rows, int64_t weight_blocks,
                                     int64_t weight_stride, float* weight_out) {
+  ptx::pdl_start();
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < t * x_blocks) {
     x_out[i] = x.at(i % t, i / t);
@@ -120,7 +122,9 @@ void linear_cublaslt_fp8(const Context& context, const LinearArgs& args) {
   const TensorView x_scale = device.workspace().take(DType::kF32, {groups * blocks, shape.t});
   const TensorView weight_scale = device.workspace().take(DType::kF32, {rows, stride});
   launch(device, "widen_scales", widen_scales_kernel,
-         {.grid = ceil_div(x_scale.numel() + weight_scale.numel(), kThreads), .block = kThreads},
+         {.grid = ceil_div(x_scale.numel() + weight_scale.numel(), kThreads),
+          .block = kThreads,
+          .pdl = true},
          Scales(args.x_scale), shape.t, groups * blocks, x_scale.as<float>(),
          Scales(args.weight.scale), rows, blocks, stride, weight_scale.as<float>());
   const LaunchMark mark(device, "linear_cublaslt_fp8");

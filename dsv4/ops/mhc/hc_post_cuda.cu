@@ -3,6 +3,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/mhc/mhc_impls.h"
 
 namespace dsv4 {
@@ -28,6 +29,7 @@ struct PostWeights {
 template <int kMax, int kWide, class Y, class T>
 __global__ void hc_post_kernel(const Y* y, int64_t y_stride, PostWeights weights, T* streams,
                                int64_t token_stride, int64_t stream_stride, int m, int d) {
+  ptx::pdl_start();
   __shared__ float post[kMax], comb[kMax][kMax];
   const int64_t token = blockIdx.x;
   for (int i = threadIdx.x; i < kMax * kMax; i += kPostThreads) {
@@ -76,7 +78,8 @@ void hc_post_of(Device& device, const HcPostArgs& args) {
       launch(device, "hc_post", hc_post_kernel<kMax, kWide, Y, T>,
              {.grid = x.dim(0),
               .block = kPostThreads,
-              .grid_y = ceil_div(x.dim(2), kPostThreads * kWide)},
+              .grid_y = ceil_div(x.dim(2), kPostThreads * kWide),
+              .pdl = true},
              args.y.as<Y>(), args.y.row_stride(), weights, x.as<T>(), x.stride[0], x.stride[1],
              x.dim(1), x.dim(2));
     });

@@ -15,6 +15,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/mhc/mhc_impls.h"
 
 namespace dsv4 {
@@ -149,6 +150,7 @@ template <int kWide, class T>
 __global__ void __launch_bounds__(kPieces* kWarp)
     mix_kernel(Streams<T> x, int t, int tile, const float* fn, int64_t fn_stride, int rows,
                float* partial) {
+  ptx::pdl_start();
   __shared__ alignas(16) float columns[kPieces][kPass][kPiece];
   __shared__ MixSums sums;
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
@@ -293,6 +295,7 @@ template <int kMax, int kWide, class T, class Out>
 __global__ void __launch_bounds__(kFinishWarps* kWarp)
     finish_kernel(Streams<T> x, const float* partial, int slices, int rows, Gates gates, Out* out,
                   int64_t out_stride) {
+  ptx::pdl_start();
   __shared__ float parts[kSumParts][kMaxMixes + 1], mix[kMaxMixes + 1], pre[kMaxStreams];
   const int64_t token = blockIdx.x;
   sum_slices(partial + token * slices * (rows + 1), slices, rows + 1, parts, mix);
@@ -349,7 +352,8 @@ void mix(Device& device, const MixArgs& args) {
            {.grid = slices,
             .block = kPieces * kWarp,
             .grid_y = ceil_div(t, tile),
-            .grid_z = ceil_div(rows, kRows)},
+            .grid_z = ceil_div(rows, kRows),
+            .pdl = true},
            x, t, tile, args.fn.as<float>(), args.fn.row_stride(), rows, partial.as<float>());
     with_float_type(args.out.dtype, [&](auto out) {
       using Out = decltype(out);
@@ -358,8 +362,8 @@ void mix(Device& device, const MixArgs& args) {
                                                      : finish_kernel<kFewStreams, 1, T, Out>)
                                              : (wide ? finish_kernel<kMaxStreams, kRun, T, Out>
                                                      : finish_kernel<kMaxStreams, 1, T, Out>);
-      launch(device, "hc_finish", finish, {.grid = t, .block = kFinishWarps * kWarp}, x,
-             partial.as<float>(), slices, rows, args.gates, args.out.as<Out>(),
+      launch(device, "hc_finish", finish, {.grid = t, .block = kFinishWarps * kWarp, .pdl = true},
+             x, partial.as<float>(), slices, rows, args.gates, args.out.as<Out>(),
              args.out.row_stride());
     });
   });

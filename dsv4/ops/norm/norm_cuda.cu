@@ -3,6 +3,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/norm/norm_impls.h"
 
 namespace dsv4 {
@@ -13,6 +14,7 @@ constexpr int kThreads = 256;
 template <class X, class W, class Out>
 __global__ void rms_norm_kernel(const X* x, int64_t x_stride, const W* weight, Out* out,
                                 int64_t out_stride, int d, float eps) {
+  ptx::pdl_start();
   __shared__ float sums[kWarp];
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
@@ -31,6 +33,7 @@ __device__ float bf16_step(float x) {
 template <bool kStepped, class X, class Out>
 __global__ void head_norm_kernel(const X* x, int64_t x_stride, Out* out, int64_t out_stride, int d,
                                  float eps) {
+  ptx::pdl_start();
   __shared__ float sums[kWarp];
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
@@ -55,9 +58,9 @@ void rms_norm_cuda(const Context& context, const RmsNormArgs& args) {
         using W = decltype(w);
         using Out = decltype(out);
         launch(*context.device, "rms_norm", rms_norm_kernel<X, W, Out>,
-               {.grid = args.x.dim(0), .block = kThreads}, args.x.as<X>(), args.x.row_stride(),
-               args.weight.as<W>(), args.out.as<Out>(), args.out.row_stride(), args.x.dim(1),
-               args.eps);
+               {.grid = args.x.dim(0), .block = kThreads, .pdl = true}, args.x.as<X>(),
+               args.x.row_stride(), args.weight.as<W>(), args.out.as<Out>(), args.out.row_stride(),
+               args.x.dim(1), args.eps);
       });
     });
   });
@@ -71,8 +74,9 @@ void head_norm_cuda(const Context& context, const HeadNormArgs& args) {
       const bool stepped = context.numerics == Numerics::kOfficial;
       launch(*context.device, "head_norm",
              stepped ? head_norm_kernel<true, X, Out> : head_norm_kernel<false, X, Out>,
-             {.grid = args.x.dim(0), .block = kThreads}, args.x.as<X>(), args.x.row_stride(),
-             args.out.as<Out>(), args.out.row_stride(), args.x.dim(1), args.eps);
+             {.grid = args.x.dim(0), .block = kThreads, .pdl = true}, args.x.as<X>(),
+             args.x.row_stride(), args.out.as<Out>(), args.out.row_stride(), args.x.dim(1),
+             args.eps);
     });
   });
 }

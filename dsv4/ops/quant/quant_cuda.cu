@@ -6,6 +6,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/quantize.cuh"
 #include "dsv4/ops/quant/quant_impls.h"
 
@@ -51,6 +52,7 @@ struct Groups {
 template <int kRun, class T>
 __global__ void quantize_q8_kernel(Groups groups, const T* x, int64_t x_stride, uint8_t* codes,
                                    int64_t codes_stride, uint8_t* scales, int64_t scales_stride) {
+  ptx::pdl_start();
   const uint32_t g = groups.mine();
   const int64_t row = groups.row(g);
   const int begin = groups.begin(g), n = groups.size(g);
@@ -78,6 +80,7 @@ struct S4 {
 template <class Format, int kRun, class T, class Out>
 __global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, Out* out,
                                   int64_t out_stride) {
+  ptx::pdl_start();
   const uint32_t g = groups.mine();
   x += groups.row(g) * x_stride + groups.begin(g);
   out += groups.row(g) * out_stride + groups.begin(g);
@@ -99,6 +102,7 @@ __global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, O
 template <int kPer, int kRun, class T, class Out>
 __global__ void hadamard_kernel(const T* x, int64_t x_stride, Out* out, int64_t out_stride,
                                 int64_t rows, int n, float factor) {
+  ptx::pdl_start();
   const int64_t row = global_warp();
   if (row >= rows) return;
   const int lane = lane_id(), begin = lane * kPer;
@@ -155,7 +159,7 @@ void launch_fake_quant(const Context& context, const FakeQuantArgs& args) {
         using T = decltype(in);
         using Out = decltype(out);
         launch(*context.device, "fake_quant", fake_quant_kernel<Format, run(), T, Out>,
-               {.grid = groups.blocks(), .block = kThreads}, groups, args.x.as<T>(),
+               {.grid = groups.blocks(), .block = kThreads, .pdl = true}, groups, args.x.as<T>(),
                args.x.row_stride(), args.out.as<Out>(), args.out.row_stride());
       });
     });
@@ -173,7 +177,7 @@ void hadamard_of(const Context& context, const HadamardArgs& args) {
       using Out = decltype(out);
       launch(*context.device, "hadamard",
              wide ? hadamard_kernel<kPer, kPer, T, Out> : hadamard_kernel<kPer, 1, T, Out>,
-             {.grid = ceil_div(rows, kWarps), .block = kThreads}, args.x.as<T>(),
+             {.grid = ceil_div(rows, kWarps), .block = kThreads, .pdl = true}, args.x.as<T>(),
              args.x.row_stride(), args.out.as<Out>(), args.out.row_stride(), rows, n, factor);
     });
   });
@@ -187,7 +191,7 @@ void quantize_q8_cuda(const Context& context, const QuantizeQ8Args& args) {
     with_float_type(args.x.dtype, [&](auto in) {
       using T = decltype(in);
       launch(*context.device, "quantize_q8", quantize_q8_kernel<run(), T>,
-             {.grid = groups.blocks(), .block = kThreads}, groups, args.x.as<T>(),
+             {.grid = groups.blocks(), .block = kThreads, .pdl = true}, groups, args.x.as<T>(),
              args.x.row_stride(), args.codes.as<uint8_t>(), args.codes.row_stride(),
              args.scales.as<uint8_t>(), args.scales.row_stride());
     });

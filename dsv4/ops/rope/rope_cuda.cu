@@ -4,6 +4,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/rope/rope_impls.h"
 
 namespace dsv4 {
@@ -25,6 +26,7 @@ template <int kRun, class T>
 __global__ void rope_kernel(T* x, int64_t token_stride, int64_t head_stride, int heads,
                             const int32_t* positions, const float* freqs, int num_pairs,
                             bool inverse) {
+  ptx::pdl_start();
   extern __shared__ float2 rotation[];  // [num_pairs] cos, sin
   const auto position = static_cast<float>(positions[blockIdx.x]);
   for (int i = threadIdx.x; i < num_pairs; i += kThreads)
@@ -56,7 +58,8 @@ void rope_cuda(const Context& context, const RopeArgs& args) {
            {.grid = args.x.dim(0),
             .block = kThreads,
             .grid_y = ceil_div(heads, kHeads),
-            .shared = num_pairs * static_cast<int64_t>(sizeof(float2))},
+            .shared = num_pairs * static_cast<int64_t>(sizeof(float2)),
+            .pdl = true},
            rotated.as<T>(), rotated.stride[0], rotated.stride[1], heads,
            args.positions.as<int32_t>(), args.freqs.as<float>(), num_pairs, args.inverse);
   });

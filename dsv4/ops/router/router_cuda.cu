@@ -4,6 +4,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/router/router_impls.h"
 
 namespace dsv4 {
@@ -115,6 +116,7 @@ struct Lane {
 
 template <int kPer>
 __global__ void learned_kernel(Routing r) {
+  ptx::pdl_start();
   const int64_t token = token_of_warp();
   if (token >= r.t) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -137,6 +139,7 @@ __global__ void learned_kernel(Routing r) {
 // Entry: the element type of the table.
 template <class Entry>
 __global__ void hash_kernel(Routing r) {
+  ptx::pdl_start();
   const int64_t token = token_of_warp();
   if (token >= r.t) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -182,7 +185,7 @@ void router_cuda(const Context& context, const RouterArgs& args) {
                       : routing.experts <= 12 * kWarp ? learned_kernel<12>
                                                       : learned_kernel<kMaxPerLane>;
   launch(*context.device, "router", kernel,
-         {.grid = ceil_div(routing.t, kWarps), .block = kWarps * kWarp}, routing);
+         {.grid = ceil_div(routing.t, kWarps), .block = kWarps * kWarp, .pdl = true}, routing);
 }
 
 }  // namespace dsv4

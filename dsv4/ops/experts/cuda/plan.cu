@@ -1,3 +1,4 @@
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/experts/cuda/plan.h"
 
 #include "dsv4/device/launch.cuh"
@@ -71,6 +72,7 @@ __device__ void list_tiles(const ExpertPlan& plan, int num_experts, int tile_m, 
 __global__ void __launch_bounds__(kThreads)
     place_kernel(Pairs pairs, ExpertPlan plan, int num_experts, int tile_m,
                  const __grid_constant__ Scale2s scale2s) {
+  ptx::pdl_start();
   __shared__ int32_t tiles_of[kThreads];
   if (blockIdx.x == 0 && threadIdx.x < num_experts) {
     plan.scale2_w1[threadIdx.x] = scale2s.w1[threadIdx.x];
@@ -87,6 +89,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     tiles_kernel(ExpertPlan plan, int num_experts, int tile_m) {
+  ptx::pdl_start();
   __shared__ int32_t tiles_of[kThreads];
   list_tiles(plan, num_experts, tile_m, tiles_of);
 }
@@ -123,10 +126,11 @@ ExpertPlan make_expert_plan(Device& device, const ExpertsArgs& args, int tile_m,
          {.grid = pairs == 0 ? 0
                   : one_cta  ? 1
                              : (e + kWarps - 1) / kWarps,
-          .block = kThreads},
+          .block = kThreads,
+          .pdl = true},
          in, plan, e, tile_m, scale2s);
-  launch(device, "experts_tiles", tiles_kernel, {.grid = one_cta ? 0 : 1, .block = kThreads}, plan,
-         e, tile_m);
+  launch(device, "experts_tiles", tiles_kernel,
+         {.grid = one_cta ? 0 : 1, .block = kThreads, .pdl = true}, plan, e, tile_m);
   return plan;
 }
 

@@ -1,3 +1,4 @@
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/experts/cuda/steps.h"
 
 #include <cmath>
@@ -38,6 +39,7 @@ int64_t group_blocks(int64_t columns) {
 
 template <class X>
 __global__ void quantize_kernel(const X* x, int64_t x_stride, bf16* out, int d) {
+  ptx::pdl_start();
   const auto [row, first] = this_group();
   float v[kLaneColumns] = {};
   for (int i = 0; i < kLaneColumns; ++i)
@@ -59,6 +61,7 @@ __device__ float swiglu(float gate, float up, float weight, float limit) {
 template <class X>
 __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, int inner,
                               float limit, bool quantize) {
+  ptx::pdl_start();
   const auto [pair, first] = this_group();
   const X *gate = gate_up + pair * 2 * inner, *up = gate + inner;
   const float factor = weight == nullptr ? 1.f : weight[pair];
@@ -79,6 +82,7 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, 
 template <class Y>
 __global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bool add, float* acc,
                                int64_t acc_stride, int d) {
+  ptx::pdl_start();
   extern __shared__ int32_t pairs[];
   const int64_t t = blockIdx.x;
   for (int i = threadIdx.x; i < slots; i += kThreads) {
@@ -101,8 +105,8 @@ void experts_quantize(Device& device, const ConstTensorView& x, const TensorView
   with_float_type(x.dtype, [&](auto element) {
     using X = decltype(element);
     launch(device, "experts_quantize", quantize_kernel<X>,
-           {.grid = x.dim(0), .block = kThreads, .grid_y = group_blocks(x.dim(1))}, x.as<X>(),
-           x.row_stride(), out.as<bf16>(), x.dim(1));
+           {.grid = x.dim(0), .block = kThreads, .grid_y = group_blocks(x.dim(1)), .pdl = true},
+           x.as<X>(), x.row_stride(), out.as<bf16>(), x.dim(1));
   });
 }
 
@@ -110,10 +114,11 @@ void experts_swiglu(Device& device, const SwigluStep& step) {
   const int64_t inner = step.hidden.dim(1);
   with_float_type(step.hidden.dtype, [&](auto element) {
     using X = decltype(element);
-    launch(device, "experts_swiglu", swiglu_kernel<X>,
-           {.grid = step.hidden.dim(0), .block = kThreads, .grid_y = group_blocks(inner)},
-           step.gate_up.as<X>(), step.weight, step.hidden.as<X>(), inner,
-           step.limit > 0 ? step.limit : HUGE_VALF, step.quantize);
+    launch(
+        device, "experts_swiglu", swiglu_kernel<X>,
+        {.grid = step.hidden.dim(0), .block = kThreads, .grid_y = group_blocks(inner), .pdl = true},
+        step.gate_up.as<X>(), step.weight, step.hidden.as<X>(), inner,
+        step.limit > 0 ? step.limit : HUGE_VALF, step.quantize);
   });
 }
 
@@ -125,7 +130,8 @@ void experts_combine(Device& device, const CombineStep& step) {
            {.grid = step.acc.dim(0),
             .block = kThreads,
             .grid_y = ceil_div(d, kThreads),
-            .shared = step.slots * static_cast<int64_t>(sizeof(int32_t))},
+            .shared = step.slots * static_cast<int64_t>(sizeof(int32_t)),
+            .pdl = true},
            step.y.as<Y>(), step.pair_of, step.slots, step.add, step.acc.as<float>(),
            step.acc.row_stride(), d);
   });

@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/quant_gemm/cuda/tile.cuh"
 #include "dsv4/ops/quant_gemm/quant_gemm_cuda.h"
 
@@ -147,6 +148,7 @@ __device__ inline float reduce(const float (&acc)[kRows][kTile], int split, floa
 template <class Decode, class X, int kTile>
 __global__ void __launch_bounds__(kWarps<kTile>* kWarp, kCtasPerSm<kTile>)
     gemv_kernel(const __grid_constant__ Problem p, int split, int passes) {
+  ptx::pdl_start();
   using Stage = Staged<Decode, X, kTile>;
   constexpr int kThreads = kWarps<kTile> * kWarp, kRows = quant_gemm::kRows<Decode, kTile>;
   extern __shared__ uint4 staged_x[];

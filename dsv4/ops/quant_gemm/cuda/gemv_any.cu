@@ -2,6 +2,7 @@
 // element by element. No dimension of a released model needs it.
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/formats/e2m1.h"
 #include "dsv4/ops/quant_gemm/cuda/gemv.h"
 #include "dsv4/ops/quant_gemm/cuda/tile.cuh"
@@ -54,6 +55,7 @@ __device__ float weight_at(const Stored& stored, const Matrix& w, int row, int c
 
 // grid: tiles, then groups of kWarps rows of the weight, then projections
 __global__ void __launch_bounds__(kThreads) any_kernel(const __grid_constant__ Problem p) {
+  ptx::pdl_start();
   const Tile tile = this_tile(p);
   const int row = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (tile.rows == 0 || row >= p.n) return;

@@ -25,6 +25,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/cp_async.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/ldmatrix.cuh"
 #include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/device/ptx/packed.cuh"
@@ -241,6 +242,7 @@ __device__ inline void store_sums(const Problem& p, const Tile& tile, int first_
 template <class Decode, int kTile>
 __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
     mma_kernel(const __grid_constant__ Problem p) {
+  ptx::pdl_start();
   using Shape = MmaShape<kTile>;
   extern __shared__ uint4 operands[];  // x, w, x, w
   __shared__ float table[Decode::kTable + 1];

@@ -1,6 +1,7 @@
 // The tensor core kernels for BF16, FP8, MXFP4 and NVFP4 weights, and the bf16 copy of E4M3
 // activations that all of them read.
 
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/quant_gemm/cuda_mma/mma.h"
 
 #include "dsv4/ops/quant_gemm/cuda_mma/mma.cuh"
@@ -26,6 +27,7 @@ constexpr int kWidenThreads = 256;
 
 // grid: rows of x, then groups of 8 * kWidenThreads columns, then projections
 __global__ void widen_kernel(const __grid_constant__ Problem p, bf16* out) {
+  ptx::pdl_start();
   const int column =
       (static_cast<int>(blockIdx.y) * kWidenThreads + static_cast<int>(threadIdx.x)) * 8;
   if (column >= p.k) return;
@@ -45,7 +47,8 @@ void widen_activations(Device& device, Problem& p) {
          {.grid = p.m,
           .block = kWidenThreads,
           .grid_y = (p.k + 8 * kWidenThreads - 1) / (8 * kWidenThreads),
-          .grid_z = p.projections},
+          .grid_z = p.projections,
+          .pdl = true},
          p, x.as<bf16>());
   p.x = x.data;
   p.x_dtype = DType::kBF16;

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/quant_gemm/cuda/tile.cuh"
@@ -124,6 +125,7 @@ __device__ inline void store_small_m(const Problem& p, const Tile& tile, int fir
 template <class Decode, int kTile>
 __global__ void __launch_bounds__(kSmallMThreads, 1)
     small_m_kernel(const __grid_constant__ Problem p, int split, int passes) {
+  ptx::pdl_start();
   extern __shared__ uint4 staged_x[];
   __shared__ float table[Decode::kTable + 1], shared_sums[kTile / 8 * 4 * kSmallMThreads];
   const Tile tile = this_tile(p);

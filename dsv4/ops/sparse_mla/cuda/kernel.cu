@@ -7,6 +7,7 @@
 // time hide the latency of the warp reductions.
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/sparse_mla/index_lists.cuh"
 #include "dsv4/ops/sparse_mla/sparse_mla_impls.h"
 
@@ -147,6 +148,7 @@ template <bool kRound, class Q, class Out>
 __global__ void __launch_bounds__(kThreads)
     sparse_mla_kernel(IndexLists lists, Shape shape, const Q* q, const float* sink, Out* out,
                       Stats to) {
+  ptx::pdl_start();
   extern __shared__ float keys[];
   __shared__ Shared shared;
   const int d = shape.d, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -239,7 +241,8 @@ void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args) {
              {.grid = args.q.dim(0) * args.q.dim(1),
               .block = kThreads,
               .grid_y = ceil_div(heads, kHeads),
-              .shared = kTile * d * static_cast<int64_t>(sizeof(float))},
+              .shared = kTile * d * static_cast<int64_t>(sizeof(float)),
+              .pdl = true},
              index_lists(args), shape, args.q.as<Q>(),
              args.sink.empty() ? nullptr : args.sink.as<float>(), args.out.as<Out>(), stats);
     });

@@ -21,6 +21,7 @@
 #pragma once
 
 #include "dsv4/device/ptx/cp_async.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/sparse_mla/cuda_mma/products.cuh"
 
 namespace dsv4::mla::cuda_mma {
@@ -257,6 +258,7 @@ __device__ int load_entries(const Params& in, int begin, Shared<kHeads>& shared)
 // CTA (i, y, s): query i, heads y * 16 kMTiles ..., list positions s * kSplitKeys ...
 template <int kMTiles, class Out>
 __global__ void __launch_bounds__(kThreads, 1) sparse_mla_cuda_mma_kernel(Params in, Out* out) {
+  ptx::pdl_start();
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<16 * kMTiles>*>(memory);
   const int first_head = static_cast<int>(blockIdx.y) * 16 * kMTiles;
@@ -295,6 +297,7 @@ constexpr int kCombineThreads = kWidth / 4;
 // CTA (i, h): query i, head h. Splits in order.
 template <class Out>
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(Params in, Out* out) {
+  ptx::pdl_start();
   const int query = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y), column = 4 * static_cast<int>(threadIdx.x);
   const int64_t at = (int64_t{query} * in.heads + head) * in.num_splits;

@@ -19,7 +19,8 @@ void launch_kernel(Device& device, const Params& in, int64_t queries, Out* out) 
           .block = kThreads,
           .grid_y = ceil_div(in.heads, 16 * kMTiles),
           .grid_z = in.num_splits,
-          .shared = sizeof(Shared<16 * kMTiles>)},
+          .shared = sizeof(Shared<16 * kMTiles>),
+          .pdl = true},
          in, out);
 }
 
@@ -62,7 +63,7 @@ void run_in_batches(const Context& context, Params in, int64_t queries, Out* out
     wide ? launch_kernel<4>(device, in, n, out) : launch_kernel<1>(device, in, n, out);
     if (in.num_splits > 1) {
       launch(device, "sparse_mla combine", combine_kernel<Out>,
-             {.grid = n, .block = kCombineThreads, .grid_y = in.heads}, in, out);
+             {.grid = n, .block = kCombineThreads, .grid_y = in.heads, .pdl = true}, in, out);
     }
     in.first_query += static_cast<int>(n);
   }
