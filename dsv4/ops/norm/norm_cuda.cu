@@ -3,6 +3,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/norm/norm_impls.h"
 
@@ -10,8 +11,10 @@ namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kRun = 8;  // columns that a thread reads at once
 
-template <class X, class W, class Out>
+// Threads take runs of kN columns.
+template <int kN, class X, class W, class Out>
 __global__ void rms_norm_kernel(const X* x, int64_t x_stride, const W* weight, Out* out,
                                 int64_t out_stride, int d, float eps) {
   ptx::pdl_start();
@@ -19,10 +22,19 @@ __global__ void rms_norm_kernel(const X* x, int64_t x_stride, const W* weight, O
   x += blockIdx.x * x_stride;
   out += blockIdx.x * out_stride;
   float sum = 0;
-  for (int i = threadIdx.x; i < d; i += kThreads) sum += to_float(x[i]) * to_float(x[i]);
+  for (int i = kN * threadIdx.x; i < d; i += kN * kThreads) {
+    float values[kN];
+    load<kN>(x + i, values);
+    for (const float value : values) sum += value * value;
+  }
   const float root = 1.f / sqrtf(block_sum(sum, sums) / static_cast<float>(d) + eps);
-  for (int i = threadIdx.x; i < d; i += kThreads)
-    out[i] = from_float<Out>(to_float(x[i]) * root * to_float(weight[i]));
+  for (int i = kN * threadIdx.x; i < d; i += kN * kThreads) {
+    float values[kN], weights[kN];
+    load<kN>(x + i, values);
+    load<kN>(weight + i, weights);
+    for (int j = 0; j < kN; ++j) values[j] = values[j] * root * weights[j];
+    store<kN>(out + i, values);
+  }
 }
 
 __device__ float bf16_step(float x) {
@@ -57,7 +69,9 @@ void rms_norm_cuda(const Context& context, const RmsNormArgs& args) {
         using X = decltype(x);
         using W = decltype(w);
         using Out = decltype(out);
-        launch(*context.device, "rms_norm", rms_norm_kernel<X, W, Out>,
+        const bool wide = packs(args.x, kRun) && packs(args.weight, kRun) && packs(args.out, kRun);
+        launch(*context.device, "rms_norm",
+               wide ? rms_norm_kernel<kRun, X, W, Out> : rms_norm_kernel<1, X, W, Out>,
                {.grid = args.x.dim(0), .block = kThreads, .pdl = true}, args.x.as<X>(),
                args.x.row_stride(), args.weight.as<W>(), args.out.as<Out>(), args.out.row_stride(),
                args.x.dim(1), args.eps);
