@@ -3,6 +3,7 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/select.cuh"
 
 namespace dsv4 {
 namespace {
@@ -17,18 +18,24 @@ struct Pairs {
   int64_t id_stride, weight_stride;
   int count, slots;  // count = tokens * slots
 
-  __device__ int expert(int pair) const { return ids[pair / slots * id_stride + pair % slots]; }
+  __device__ int expert(int pair) const {
+    if (id_stride == slots) return ids[pair];
+    return ids[pair / slots * id_stride + pair % slots];
+  }
   __device__ float weight(int pair) const {
     return weights[pair / slots * weight_stride + pair % slots];
   }
 };
 
-// One warp places the pairs of expert e in order, after the pairs of lower experts.
-__device__ void place(const Pairs& pairs, const ExpertPlan& plan, int e, int num_experts) {
+// One warp places the pairs of expert e in order, after the pairs of lower experts. expert_of: the
+// expert of a pair
+template <class ExpertOf>
+__device__ void place(const Pairs& pairs, const ExpertOf& expert_of, const ExpertPlan& plan, int e,
+                      int num_experts) {
   const int lane = threadIdx.x % kWarp;
   int before = 0, mine = 0;
   for (int i = lane; i < pairs.count; i += kWarp) {
-    const int expert = pairs.expert(i);
+    const int expert = expert_of(i);
     before += expert < e, mine += expert == e;
   }
   before = __reduce_add_sync(~0u, before);
@@ -37,7 +44,7 @@ __device__ void place(const Pairs& pairs, const ExpertPlan& plan, int e, int num
   if (lane == 0 && e == num_experts - 1) plan.first[num_experts] = before + mine;
   for (int start = 0; mine > 0 && start < pairs.count; start += kWarp) {
     const int i = start + lane;
-    const bool here = i < pairs.count && pairs.expert(i) == e;
+    const bool here = i < pairs.count && expert_of(i) == e;
     const uint32_t found = __ballot_sync(~0u, here);
     if (here) {
       const int at = before + __popc(found & ((1u << lane) - 1));
@@ -49,49 +56,53 @@ __device__ void place(const Pairs& pairs, const ExpertPlan& plan, int e, int num
   }
 }
 
-// One CTA lists the tiles in order of expert. tiles_of: [1024] shared, prefix sums of tile counts
-__device__ void list_tiles(const ExpertPlan& plan, int num_experts, int tile_m, int32_t* tiles_of) {
+// One CTA lists the tiles in order of expert. warp_tiles: one number a warp, shared
+__device__ void list_tiles(const ExpertPlan& plan, int num_experts, int tile_m,
+                           int32_t* warp_tiles) {
   const int e = static_cast<int>(threadIdx.x);
   const int first = e < num_experts ? plan.first[e] : 0;
   const int count = e < num_experts ? plan.first[e + 1] - first : 0;
   const int tiles = (count + tile_m - 1) / tile_m;
-  tiles_of[e] = tiles;
+  const int through = warp_sum_through(tiles);
+  if (e % kWarp == kWarp - 1) warp_tiles[e / kWarp] = through;
   __syncthreads();
-  for (int step = 1; step < kThreads; step *= 2) {
-    const int add = e >= step ? tiles_of[e - step] : 0;
-    __syncthreads();
-    tiles_of[e] += add;
-    __syncthreads();
-  }
-  const int at = tiles_of[e] - tiles;
+  const int at = sum_warps(warp_tiles).before + through - tiles;
   for (int i = 0; i < tiles; ++i)
     plan.tiles[at + i] = {e, first + i * tile_m, min(tile_m, count - i * tile_m)};
-  if (e == kThreads - 1) *plan.num_tiles = tiles_of[e];
+  if (e == kThreads - 1) *plan.num_tiles = at + tiles;
 }
 
 __global__ void __launch_bounds__(kThreads)
     place_kernel(Pairs pairs, ExpertPlan plan, int num_experts, int tile_m,
                  const __grid_constant__ Scale2s scale2s) {
   ptx::pdl_start();
-  __shared__ int32_t tiles_of[kThreads];
+  __shared__ int32_t warp_tiles[kWarps];
   if (blockIdx.x == 0 && threadIdx.x < num_experts) {
     plan.scale2_w1[threadIdx.x] = scale2s.w1[threadIdx.x];
     plan.scale2_w3[threadIdx.x] = scale2s.w3[threadIdx.x];
     plan.scale2_w2[threadIdx.x] = scale2s.w2[threadIdx.x];
   }
   const int warp = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  for (int e = warp; e < num_experts; e += static_cast<int>(gridDim.x) * kWarps)
-    place(pairs, plan, e, num_experts);
-  if (gridDim.x > 1) return;
+  if (gridDim.x > 1) {
+    const auto expert_of = [&](int pair) { return pairs.expert(pair); };
+    for (int e = warp; e < num_experts; e += static_cast<int>(gridDim.x) * kWarps)
+      place(pairs, expert_of, plan, e, num_experts);
+    return;
+  }
+  __shared__ int32_t staged[kOneCtaPairs];
+  for (int i = threadIdx.x; i < pairs.count; i += kThreads) staged[i] = pairs.expert(i);
   __syncthreads();
-  list_tiles(plan, num_experts, tile_m, tiles_of);
+  const auto expert_of = [&](int pair) { return staged[pair]; };
+  for (int e = warp; e < num_experts; e += kWarps) place(pairs, expert_of, plan, e, num_experts);
+  __syncthreads();
+  list_tiles(plan, num_experts, tile_m, warp_tiles);
 }
 
 __global__ void __launch_bounds__(kThreads)
     tiles_kernel(ExpertPlan plan, int num_experts, int tile_m) {
   ptx::pdl_start();
-  __shared__ int32_t tiles_of[kThreads];
-  list_tiles(plan, num_experts, tile_m, tiles_of);
+  __shared__ int32_t warp_tiles[kWarps];
+  list_tiles(plan, num_experts, tile_m, warp_tiles);
 }
 
 }  // namespace
