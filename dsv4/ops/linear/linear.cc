@@ -13,6 +13,8 @@ constexpr Impl<LinearArgs> kLinear[] = {
     {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8,
      kLtFp8Rounding},
     {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt, kLtBf16Rounding},
+    {"cublaslt_dequantized", Arch::kCuda, false, linear_cublaslt_dequantized_reject,
+     linear_cublaslt_dequantized, kLtBf16Rounding},
     {"cuda_mma", Arch::kCuda, false, linear_cuda_mma_reject, linear_cuda_mma},
     {"cuda_mma_rounded", Arch::kCuda, false, linear_cuda_mma_rounded_reject, linear_cuda_mma,
      0x1p-9},

@@ -1,19 +1,22 @@
-// The implementations cublaslt and cublaslt_fp8 of linear.h: one cuBLASLt matmul per group.
-// cuBLASLt takes f32 scales, so a kernel writes them to the workspace in the layout that it
-// requires.
+// The implementations cublaslt, cublaslt_fp8 and cublaslt_dequantized of linear.h: one cuBLASLt
+// matmul per group. cuBLASLt takes f32 scales, so a kernel writes them to the workspace in the
+// layout that it requires; with bf16 activations it takes no FP8 weight, so the weight is written
+// there as bf16.
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/cublas_lt.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/formats/ue8m0.h"
+#include "dsv4/ops/dequantize/dequantize_impls.h"
 #include "dsv4/ops/linear/linear_impls.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kMinTokens = 16;  // with fewer, reading the weight once bounds the time
-constexpr int64_t kFp8Tokens = 4;   // cuBLASLt takes multiples of this many tokens with FP8
+constexpr int64_t kMinTokens = 16;          // with fewer, reading the weight once bounds the time
+constexpr int64_t kDequantizeTokens = 256;  // with fewer, writing the weight costs too much
+constexpr int64_t kFp8Tokens = 4;           // cuBLASLt takes multiples of this many tokens with FP8
 constexpr int kThreads = 256;
 
 bool aligned(const ConstTensorView& view) {
@@ -101,6 +104,37 @@ void linear_cublaslt(const Context& context, const LinearArgs& args) {
   const LaunchMark mark(*context.device, "linear_cublaslt");
   for (int64_t g = 0; g < num_groups(args); ++g)
     lt_matmul(*context.device, shape, pointers_of(args, shape, g));
+}
+
+namespace {
+
+// The same call with the weight as bf16 at `values`.
+LinearArgs with_bf16_weight(const LinearArgs& args, std::byte* values) {
+  LinearArgs widened = args;
+  const WeightView& w = args.weight;
+  widened.weight = {.format = WeightFormat::kBF16,
+                    .n = w.n,
+                    .k = w.k,
+                    .data = TensorView(TensorMeta::contiguous(DType::kBF16, {w.n, w.k}), values)};
+  return widened;
+}
+
+}  // namespace
+
+const char* linear_cublaslt_dequantized_reject(const Context& context, const LinearArgs& args) {
+  if (args.weight.format != WeightFormat::kFp8Block || args.weight.scale.dtype != DType::kE8M0 ||
+      args.x.dtype != DType::kBF16)
+    return "for bf16 activations and fp8 weights with UE8M0 scales";
+  if (args.x.dim(0) < kDequantizeTokens) return "for 256 tokens or more";
+  return reject_shape(context, with_bf16_weight(args, nullptr));
+}
+
+void linear_cublaslt_dequantized(const Context& context, const LinearArgs& args) {
+  Scratch& workspace = context.device->workspace();
+  const Scratch::Scope scope(workspace);
+  const TensorView values = workspace.take(DType::kBF16, {args.weight.n, args.weight.k});
+  dequantize_cuda(context, {.weight = args.weight, .out = values});
+  linear_cublaslt(context, with_bf16_weight(args, values.data));
 }
 
 const char* linear_cublaslt_fp8_reject(const Context& context, const LinearArgs& args) {

@@ -64,6 +64,12 @@ TEST(LinearCublasLt, AgreesWithOracle) {
   }
 }
 
+// bf16 activations times FP8 blocks: enough tokens to write the weight as bf16 first.
+TEST(LinearCublasLt, DequantizedWeightsAgreeWithOracle) {
+  for (const DType out : {DType::kF32, DType::kBF16})
+    check_linear(WeightFormat::kFp8Block, DType::kBF16, out, DType::kE8M0, {260, 256, 384});
+}
+
 // wo_a reads columns of wider rows.
 TEST(LinearCublasLt, RowsMayBeStrided) {
   for (const DType dtype : {DType::kBF16, DType::kE4M3}) {

@@ -22,6 +22,11 @@ void linear_cuda_mma(const Context& context, const LinearArgs& args);
 const char* linear_cublaslt_reject(const Context& context, const LinearArgs& args);
 void linear_cublaslt(const Context& context, const LinearArgs& args);
 
+// bf16 x times FP8 blocks, which are written to the workspace as bf16 first (exact, because their
+// scales are powers of two); 256 tokens or more.
+const char* linear_cublaslt_dequantized_reject(const Context& context, const LinearArgs& args);
+void linear_cublaslt_dequantized(const Context& context, const LinearArgs& args);
+
 // E4M3 x with its scales times FP8 blocks, on Hopper.
 const char* linear_cublaslt_fp8_reject(const Context& context, const LinearArgs& args);
 void linear_cublaslt_fp8(const Context& context, const LinearArgs& args);
