@@ -11,6 +11,7 @@ namespace {
 
 constexpr Impl<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
+    {"cublaslt_fp8", Arch::kSm90, false, experts_cublaslt_fp8_reject, experts_cublaslt_fp8},
     {"cuda_mma", Arch::kCuda, false, experts_cuda_mma_reject, experts_cuda_mma},
     {"cuda_mma_rounded", Arch::kCuda, false, experts_cuda_mma_rounded_reject, experts_cuda_mma,
      0x1p-9},

@@ -9,6 +9,10 @@ namespace dsv4 {
 void experts_cpu(const Context& context, const ExpertsArgs& args);
 HostBytes experts_cpu_bytes(const ExpertsArgs& args);
 
+// The shared expert in FP8 blocks, 64 tokens or more: products by cuBLASLt.
+const char* experts_cublaslt_fp8_reject(const Context& context, const ExpertsArgs& args);
+void experts_cublaslt_fp8(const Context& context, const ExpertsArgs& args);
+
 // f32 arithmetic. The experts must lie at equal distances in memory and have equal formats, and
 // gate and up must have the same format; the reason says which of these does not hold.
 const char* experts_cuda_reject(const Context& context, const ExpertsArgs& args);
