@@ -38,6 +38,34 @@ inline int max(int a, int b) {
   return std::max(a, b);
 }
 
+inline unsigned min(unsigned a, unsigned b) {
+  return std::min(a, b);
+}
+inline unsigned max(unsigned a, unsigned b) {
+  return std::max(a, b);
+}
+inline uint64_t min(uint64_t a, uint64_t b) {
+  return std::min(a, b);
+}
+inline uint64_t max(uint64_t a, uint64_t b) {
+  return std::max(a, b);
+}
+
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline float __fsub_rn(float a, float b) {
+  return a - b;
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+// Saturates; 0 for NaN.
+inline int __float2int_rz(float x) {
+  if (!(x == x)) return 0;
+  return x >= 0x1p31f ? INT32_MAX : x < -0x1p31f ? INT32_MIN : static_cast<int>(x);
+}
+
 inline float __uint_as_float(unsigned bits) {
   return std::bit_cast<float>(bits);
 }
@@ -49,6 +77,9 @@ inline int __float_as_int(float x) {
 }
 inline unsigned __float_as_uint(float x) {
   return std::bit_cast<unsigned>(x);
+}
+inline int __clz(int bits) {
+  return std::countl_zero(static_cast<unsigned>(bits));
 }
 inline int __popc(unsigned bits) {
   return std::popcount(bits);
@@ -81,28 +112,66 @@ inline int atomicMax(int* at, int value) {
   return before;
 }
 
+template <class T>
+T atomicAdd(T* at, T value) {
+  dsv4::emulator::pause();
+  const T before = *at;
+  *at = before + value;
+  return before;
+}
+
 inline float __fdividef(float x, float y) {
   return x / y;
 }
 
+// Of 4 or 8 bytes, from the lane with this number in the warp.
+template <class T>
+T emulated_shuffle(const char* name, unsigned mask, T value, int from) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  if constexpr (sizeof(T) == 4) {
+    return std::bit_cast<T>(
+        dsv4::emulator::shuffle(name, mask, std::bit_cast<uint32_t>(value), from));
+  } else {
+    const auto bits = std::bit_cast<uint64_t>(value);
+    const uint32_t low = dsv4::emulator::shuffle(name, mask, static_cast<uint32_t>(bits), from);
+    const uint32_t high =
+        dsv4::emulator::shuffle(name, mask, static_cast<uint32_t>(bits >> 32), from);
+    return std::bit_cast<T>(static_cast<uint64_t>(high) << 32 | low);
+  }
+}
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int bits) {
-  static_assert(sizeof(T) == 4);
-  const int from = static_cast<int>(threadIdx.x % 32) ^ bits;
-  return std::bit_cast<T>(
-      dsv4::emulator::shuffle("__shfl_xor_sync", mask, std::bit_cast<uint32_t>(value), from));
+  return emulated_shuffle("__shfl_xor_sync", mask, value,
+                          static_cast<int>(threadIdx.x % 32) ^ bits);
 }
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from) {
-  static_assert(sizeof(T) == 4);
-  return std::bit_cast<T>(
-      dsv4::emulator::shuffle("__shfl_sync", mask, std::bit_cast<uint32_t>(value), from % 32));
+  return emulated_shuffle("__shfl_sync", mask, value, from % 32);
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, int distance) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return emulated_shuffle("__shfl_up_sync", mask, value, lane < distance ? lane : lane - distance);
 }
 inline unsigned __ballot_sync(unsigned mask, bool yes) {
   return dsv4::emulator::ballot("__ballot_sync", mask, yes);
 }
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
   for (int step = 16; step > 0; step /= 2) value |= __shfl_xor_sync(mask, value, step);
+  return value;
+}
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  for (int step = 16; step > 0; step /= 2)
+    value = std::max(value, __shfl_xor_sync(mask, value, step));
+  return value;
+}
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+  for (int step = 16; step > 0; step /= 2)
+    value = std::min(value, __shfl_xor_sync(mask, value, step));
+  return value;
+}
+inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(mask, value, step);
   return value;
 }
 inline bool __all_sync(unsigned mask, bool yes) {

@@ -82,7 +82,7 @@ struct Answer {
   int listed = 0;     // tokens in shared.top
 };
 
-// The first pass looks at the logits as given and lists the likeliest; the second draws from the
+// The first pass reads the logits as given and lists the likeliest; the second draws from the
 // adjusted logits. They share their code, which a step reads from memory once.
 template <int kCtas>
 __device__ Answer choose(Row<kCtas>& row, const Inputs& in, const SamplingParams& how, int64_t r,
@@ -158,8 +158,8 @@ __device__ void sample_row(const Inputs& in, const Outputs& out, Shared& shared,
     out.ids[r] = answer.id;
     out.logprobs[r] = answer.id < 0 ? NAN : logprob_of(logits[answer.id], answer.largest, ln_mass);
   }
-  if (out.top_ids != nullptr && threadIdx.x < out.top) {
-    const int i = threadIdx.x;
+  if (out.top_ids != nullptr && static_cast<int>(threadIdx.x) < out.top) {
+    const int i = static_cast<int>(threadIdx.x);
     const bool listed = i < answer.listed;
     const Item item = listed ? shared.top[i] : 0;
     out.top_ids[r * out.top_ids_stride + i] = listed ? id_of(item) : -1;

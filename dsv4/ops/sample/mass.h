@@ -52,6 +52,18 @@ DSV4_HD inline double mul(double a, double b) {
 #endif
 }
 
+// What 2^x takes besides its table; c: Taylor coefficients of 2^(r / 128).
+struct MassConstants {
+  double round = 0x1.8p52, integer = 0x1p52;  // adding it rounds; its last bit counts ones
+  double c1 = kLn2 / kExp2Steps, c2 = c1 * c1 / 2, c3 = c2 * c1 / 3, c4 = c3 * c1 / 4;
+};
+inline constexpr MassConstants kMassConstants{};
+#ifdef __CUDACC__
+// Operands of an instruction where they lie. A literal is moved to two uniform registers first, so
+// these are not const.
+static __constant__ MassConstants device_mass_constants = kMassConstants;
+#endif
+
 // 46 for a vocabulary of up to 131,071 tokens.
 DSV4_HD constexpr int mass_bits(int64_t v) {
   int width = 0;
@@ -70,21 +82,23 @@ struct Weights {
   DSV4_HD uint64_t of(float logit, const double* exp2_table) const {
     const double x = mul(add(static_cast<double>(logit), -static_cast<double>(largest)), steps);
     if (!(x >= -static_cast<double>(bits * kExp2Steps))) return 0;
-    constexpr double kRound = 0x1.8p52, kInteger = 0x1p52;
-    const double shifted = add(x, kRound);
+#ifdef __CUDA_ARCH__
+    const MassConstants& c = device_mass_constants;
+#else
+    constexpr MassConstants c{};
+#endif
+    const double shifted = add(x, c.round);
     const auto n = static_cast<int32_t>(static_cast<uint32_t>(std::bit_cast<uint64_t>(shifted)));
-    const double r = add(x, -add(shifted, -kRound));  // |r| <= 1/2 step, exact
-    constexpr double kC1 = kLn2 / kExp2Steps, kC2 = kC1 * kC1 / 2, kC3 = kC2 * kC1 / 3,
-                     kC4 = kC3 * kC1 / 4;
-    double p = add(kC3, mul(r, kC4));
-    p = add(kC2, mul(r, p));
-    p = add(kC1, mul(r, p));
+    const double r = add(x, -add(shifted, -c.round));  // |r| <= 1/2 step, exact
+    double p = add(c.c3, mul(r, c.c4));
+    p = add(c.c2, mul(r, p));
+    p = add(c.c1, mul(r, p));
     p = add(1, mul(r, p));
     p = mul(p, exp2_table[n & (kExp2Steps - 1)]);
     const int64_t exponent = bits + (n >> 7);
     const double scaled =
         std::bit_cast<double>(std::bit_cast<int64_t>(p) + exponent * (int64_t{1} << 52));
-    const uint64_t rounded = std::bit_cast<uint64_t>(add(scaled, kInteger));
+    const uint64_t rounded = std::bit_cast<uint64_t>(add(scaled, c.integer));
     const uint64_t weight = rounded & ((uint64_t{1} << 52) - 1);
     return weight < least ? 0 : weight;
   }

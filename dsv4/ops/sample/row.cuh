@@ -95,15 +95,19 @@ struct Interval {
     const float below = __fsub_rn(half_largest, __fmul_rn(0.5f, logit));
     return min(__float2int_rz(__fmul_rn(below, bins_per_half)), kBins - 1);  // NaN is 0
   }
+  // Most tokens are in another bin, which costs less to see than their keys. low > 0, so no banned
+  // token is in an interval.
   __device__ bool holds(float logit) const {
+    if (bin_of(logit) != bin) return false;
     const uint32_t key = order_key(logit);
-    return key >= low && key <= high && key != 0 && bin_of(logit) == bin;
+    return key >= low && key <= high;
   }
 };
 
 template <int kCtas>
 class Row {
   using Cta = Team<kCtas>;
+  static_assert(kWarps == kWarp && kThreads / kCtas % kWarp == 0, "a lane for each warp");
 
  public:
   // A slice: ids [begin, begin + count)
@@ -192,7 +196,7 @@ class Row {
     const int n = gather([&](float logit, int id) {
       return order_key(logit) != 0 && item_of(order_key(logit), id) >= last.item;
     });
-    if (threadIdx.x < n) {
+    if (thread() < n) {
       const Item mine = shared_.listed[threadIdx.x];
       int rank = 0;
       for (int i = 0; i < n; ++i) rank += shared_.listed[i] > mine ? 1 : 0;
@@ -220,13 +224,26 @@ class Row {
       if (threadIdx.x == 0) exchange.wide[0] = sum;
     }
     Cta::sync();
-    sum = 0;
+    sum = of_ctas(&exchange.wide[0], uint64_t{0});
 #pragma unroll
-    for (int r = 0; r < kCtas; ++r) sum += Cta::load(&exchange.wide[0], r);
-    return sum;
+    for (int step = 1; step < kCtas; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return __shfl_sync(~0u, sum, 0);
   }
 
  private:
+  static __device__ int thread() {
+    return static_cast<int>(threadIdx.x);
+  }
+  static __device__ int lane() {
+    return thread() % kWarp;
+  }
+
+  // In lane r of every warp what CTA r of the team has there, in the lanes without a CTA `none`.
+  template <class T>
+  __device__ T of_ctas(const T* mine, T none) const {
+    return lane() < kCtas ? Cta::load(mine, lane()) : none;
+  }
+
   __device__ Exchange& next_exchange() {
     flip_ ^= 1;
     return shared_.exchange[flip_];
@@ -255,14 +272,11 @@ class Row {
       }
     }
     Cta::sync();
-    Extremes all{0, ~0u, false};
-#pragma unroll
-    for (int r = 0; r < kCtas; ++r) {
-      all.best = max(all.best, Cta::load(&exchange.wide[0], r));
-      all.least = min(all.least, Cta::load(&exchange.narrow[0], r));
-      all.bad |= Cta::load(&exchange.narrow[1], r) != 0;
-    }
-    return all;
+    mine.best = of_ctas(&exchange.wide[0], Item{0});
+    mine.least = of_ctas(&exchange.narrow[0], ~0u);
+    mine.bad = __any_sync(~0u, of_ctas(&exchange.narrow[1], 0u) != 0);
+    over_warp();
+    return mine;
   }
 
   // out[b]: all tokens of the row for which bin_of(logit) is b; a negative number is no bin.
@@ -275,10 +289,10 @@ class Row {
 #pragma unroll 1
     for (int i = threadIdx.x; i < count_; i += kThreads) {
       const float logit = values_[i];
-      const uint64_t size = sizes_.of(logit, shared_);
-      if (size == 0) continue;
       const int bin = bin_of(logit);
       if (bin < 0) continue;
+      const uint64_t size = sizes_.of(logit, shared_);
+      if (size == 0) continue;
       const auto low = static_cast<uint32_t>(size);
       const uint32_t before = atomicAdd(&shared_.low[bin][lane], low);
       const uint32_t carry = before > ~low ? 1 : 0;
@@ -326,7 +340,7 @@ class Row {
       for (int step = 1; step < kWarp; step *= 2) {
         const uint64_t mass = __shfl_up_sync(~0u, through.mass, step);
         const uint32_t count = __shfl_up_sync(~0u, through.count, step);
-        if (threadIdx.x >= step) through.mass += mass, through.count += count;
+        if (thread() >= step) through.mass += mass, through.count += count;
       }
       before.mass += through.mass - sum.mass, before.count += through.count - sum.count;
       for (int j = 0; j < kEach; ++j) {
@@ -373,33 +387,28 @@ class Row {
     }
     Cta::sync();
     constexpr int kPerCta = kThreads / kCtas;
-    const int from = threadIdx.x / kPerCta;
-    int all = 0, before = 0, mine = 0;
-#pragma unroll
-    for (int r = 0; r < kCtas; ++r) {
-      const int n = static_cast<int>(Cta::load(&exchange.narrow[0], r));
-      if (r < from) before += n;
-      if (r == from) mine = n;
-      all += n;
-    }
-    for (int i = threadIdx.x % kPerCta; i < mine; i += kPerCta)
+    const int from = thread() / kPerCta;  // one for all lanes of a warp
+    const uint32_t n = of_ctas(&exchange.narrow[0], 0u);
+    const uint32_t before = __reduce_add_sync(~0u, lane() < from ? n : 0),
+                   mine = __shfl_sync(~0u, n, from);
+    for (uint32_t i = threadIdx.x % kPerCta; i < mine; i += kPerCta)
       shared_.listed[before + i] = Cta::load(&exchange.wide[i], from);
     __syncthreads();
-    return all;
+    return static_cast<int>(__reduce_add_sync(~0u, n));
   }
 
   // The token at `position` among the first n of shared.listed, which come after `before`.
   __device__ Found find_listed(int n, uint64_t position, bool by_count, Bin before) {
     constexpr int kShare = kThreads / kListed;  // threads of a token
-    if (threadIdx.x < n)
+    if (thread() < n)
       shared_.sizes[threadIdx.x] =
           sizes_.of(from_order_key(key_of(shared_.listed[threadIdx.x])), shared_);
     __syncthreads();
-    const int mine = threadIdx.x / kShare;
+    const int mine = thread() / kShare;
     const Item item = mine < n ? shared_.listed[mine] : ~Item{0};
     Bin larger{};
 #pragma unroll 2
-    for (int i = threadIdx.x % kShare; i < n; i += kShare) {
+    for (int i = thread() % kShare; i < n; i += kShare) {
       if (shared_.listed[i] <= item) continue;
       larger.mass += shared_.sizes[i];
       ++larger.count;
@@ -410,7 +419,7 @@ class Row {
     }
     before.mass += larger.mass, before.count += larger.count;
     const uint64_t start = by_count ? before.count : before.mass;
-    if (mine < n && threadIdx.x % kShare == 0 && position >= start &&
+    if (mine < n && thread() % kShare == 0 && position >= start &&
         position - start < (by_count ? 1 : shared_.sizes[mine])) {
       shared_.found = {item, before.mass + shared_.sizes[mine]};
     }
