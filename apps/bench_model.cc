@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <fstream>
 
 #include "apps/common.h"
+#include "apps/json_report.h"
+#include "apps/step_trace.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/device_model.h"
@@ -36,9 +39,22 @@ int64_t largest_cache(const Model& model, Numerics numerics,
   return bytes;
 }
 
+// The exponent of "zipf:S"; 0 for "uniform" and "".
+double parse_routing(const std::string& text) {
+  if (text.empty() || text == "uniform") return 0;
+  double skew = 0;
+  const std::string_view prefix = "zipf:";
+  const char* const end = text.data() + text.size();
+  if (text.starts_with(prefix)) {
+    const auto [stop, error] = std::from_chars(text.data() + prefix.size(), end, skew);
+    if (error == std::errc() && stop == end && skew >= 0 && skew <= 10) return skew;
+  }
+  fail(ErrorCode::kBadInput, "--routing {}: want uniform, or zipf:S with S from 0 to 10", text);
+}
+
 bool has_recipe(const BenchOptions& options) {
   return !options.experts.empty() || !options.dense.empty() || !options.recipe.empty() ||
-         options.layers != 0;
+         !options.routing.empty() || options.layers != 0;
 }
 
 }  // namespace
@@ -56,6 +72,10 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command
       .add_option("--layers", options.layers, "synthetic: number of layers to keep, from the first")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  command
+      .add_option("--routing", options.routing,
+                  "synthetic: popularity of experts, equal or 1/rank^S (default: uniform)")
+      ->option_text("uniform|zipf:S");
   command.add_option("--seed", options.seed, "seed of random weights and prompts")
       ->capture_default_str();
   command.add_flag("--deterministic", options.deterministic,
@@ -72,7 +92,8 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     fail(ErrorCode::kBadInput, "bench needs either a model or --synthetic flash|pro");
   if (options.synthetic.empty() && has_recipe(options))
     fail(ErrorCode::kBadInput,
-         "--experts, --dense, --recipe and --layers require --synthetic: {} has fixed formats",
+         "--experts, --dense, --recipe, --layers and --routing require --synthetic: {} has fixed "
+         "formats",
          options.model);
   auto begin = Clock::now();
   const auto phase = [&](const char* name) {
@@ -94,7 +115,8 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     return;
   }
   const Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
-  model_.emplace(synthetic_model(options.synthetic, recipe, options.layers, options.seed));
+  model_.emplace(synthetic_model(options.synthetic, recipe, options.layers, options.seed,
+                                 parse_routing(options.routing)));
   phase("list_tensors");
 #if DSV4_CUDA
   make_on_device(*model_, std::move(device), options.seed,
@@ -149,6 +171,15 @@ Json BenchModel::kernel_table() {
     table.push_back(
         {{"kernel", kernel}, {"launches", total.launches}, {"us", 1e6 * total.seconds}});
   return table;
+}
+
+Json BenchModel::save_trace(const std::string& file) {
+  Json report = trace_report(probe_->stop_trace());
+  std::ofstream out(file);
+  out << dump(report) << '\n';
+  if (!out.flush()) fail(ErrorCode::kBadInput, "--trace {}: cannot write the file", file);
+  report.erase("kernels");
+  return report;
 }
 
 // The share is that of the larger of the two floors: bytes at the copy rate, flops at the matrix

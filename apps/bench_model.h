@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/expert_count.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/plan/op_profile.h"
 #include "dsv4/plan/probe.h"
@@ -19,7 +20,7 @@ class App;
 namespace dsv4::apps {
 
 struct BenchOptions {
-  std::string model, synthetic, experts, dense, recipe, device = "cpu";
+  std::string model, synthetic, experts, dense, recipe, routing, device = "cpu";
   int64_t layers = 0;
   uint64_t seed = 1;
   Numerics numerics = Numerics::kOfficial;
@@ -51,6 +52,22 @@ class BenchModel {
     executor.observe(nullptr);
     return op_table(*profile);
   }
+  // One call, of which the experts that it reads are counted.
+  template <class Call>
+  ExpertCount count_experts(Executor& executor, const Call& call) {
+    ExpertCount count(probe_->memory());
+    executor.observe(&count);
+    call();
+    executor.observe(nullptr);
+    return count;
+  }
+  // Writes the trace of one call (step_trace.h) to the file and returns its sums.
+  template <class Call>
+  nlohmann::ordered_json trace(const std::string& file, const Call& call) {
+    probe_->start_trace();
+    call();
+    return save_trace(file);
+  }
   // Kernels of one call, slowest first; empty unless --ops was given and there is a device.
   template <class Call>
   nlohmann::ordered_json kernels(const Call& call) {
@@ -64,6 +81,7 @@ class BenchModel {
 
  private:
   nlohmann::ordered_json kernel_table();
+  nlohmann::ordered_json save_trace(const std::string& file);
   nlohmann::ordered_json op_table(OpProfile& profile) const;
 
   const BenchOptions options_;

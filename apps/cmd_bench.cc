@@ -25,6 +25,7 @@ constexpr int kWarmSteps = 4;  // the second one captures the graph
 struct DecodeOptions : BenchOptions {
   std::string batch = "1", context = "4096";
   int64_t steps = 32;
+  std::string trace;
 };
 struct PrefillOptions : BenchOptions {
   std::string tokens = "8192";
@@ -50,6 +51,15 @@ void add_shares(const StepCost& cost, double time, const Roofs& roofs, Json& row
     row["share_of_memory_roof"] = cost.bytes() / time / roofs.copy_bytes_per_s;
   if (roofs.matrix_flops_per_s > 0)
     row["share_of_matrix_roof"] = cost.flops / time / roofs.matrix_flops_per_s;
+}
+
+// The experts that a step read, and its floor with them: all bytes at the measured peak.
+void add_experts(const ExpertCount& count, const Roofs& roofs, Json& row) {
+  const double bytes = row["weight_bytes"].get<double>() + row["cache_bytes"].get<double>() +
+                       count.unexpected_bytes();
+  if (count.layers() > 0) row["distinct_experts"] = count.distinct();
+  row["read_bytes"] = bytes;
+  if (roofs.copy_bytes_per_s > 0) row["floor_ms"] = 1e3 * bytes / roofs.copy_bytes_per_s;
 }
 
 // Opens sequences of `context` tokens without a prefill: their cache entries are random.
@@ -128,7 +138,9 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
               {"tokens_per_second", static_cast<double>(batch) / time},
               {"warm_up_seconds", warm}};
   add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
+  add_experts(bench.count_experts(executor, [&] { decoding.step(); }), bench.roofs(), row);
   row["memory"] = bench.memory(limits);
+  if (!options.trace.empty()) row["trace"] = bench.trace(options.trace, [&] { decoding.step(); });
   row["ops"] = bench.ops(executor, [&] { decoding.step(); });
   row["kernels"] = bench.kernels([&] { decoding.step(); });
   return row;
@@ -207,6 +219,12 @@ void print_text(const Json& report) {
       fmt::print(", {:.0f} % of the {} peak", 100 * row[share].get<double>(),
                  decode ? "memory" : "matrix");
     fmt::print("\n");
+    if (row.contains("distinct_experts"))
+      fmt::print("    {:.1f} experts read a layer\n", row["distinct_experts"].get<double>());
+    if (row.contains("trace"))
+      fmt::print("    traced: {:.1f} us, {:.1f} us without a kernel, {:.1f} us of overlap\n",
+                 row["trace"]["wall_us"].get<double>(), row["trace"]["idle_us"].get<double>(),
+                 row["trace"]["overlap_us"].get<double>());
     print_ops(row["ops"]);
     if (row["kernels"].is_null()) continue;
     for (const Json& kernel : row["kernels"])
@@ -268,6 +286,8 @@ void add_bench(CLI::App& app, Action& action) {
   decode->add_option("--steps", d->steps, "number of steps; the median is reported")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
+  decode->add_option("--trace", d->trace,
+                     "file for a trace of one step of the last combination (device, CUPTI)");
   decode->callback([d, &action] { action = [d] { bench_decode(*d); }; });
 
   CLI::App* prefill =

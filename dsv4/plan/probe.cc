@@ -1,6 +1,8 @@
 #include "dsv4/plan/probe.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/plan/machine.h"
+#include "dsv4/tensor/memory.h"
 
 namespace dsv4 {
 namespace {
@@ -14,6 +16,11 @@ class HostProbe : public Probe {
   Roofs measure_roofs() override { return {}; }
   void time_kernels(bool) override {}
   std::map<std::string, KernelTotal> take_times() override { return {}; }
+  Memory& memory() override { return host_memory(); }
+  void start_trace() override {
+    fail(ErrorCode::kUnsupported, "no trace: there are no kernels on the {}", "host");
+  }
+  std::vector<KernelRun> stop_trace() override { return {}; }
 };
 
 }  // namespace

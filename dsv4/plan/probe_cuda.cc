@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "dsv4/device/activity_trace.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
@@ -87,6 +88,19 @@ class DeviceProbe : public Probe {
     for (const auto& [name, total] : device_.times()->take())
       totals[name] = {total.launches, total.seconds};
     return totals;
+  }
+  Memory& memory() override { return device_.memory(); }
+  void start_trace() override {
+    device_.wait();
+    dsv4::start_trace();
+  }
+  std::vector<KernelRun> stop_trace() override {
+    device_.wait();
+    std::vector<KernelRun> runs;
+    for (const KernelSpan& span : dsv4::stop_trace())
+      runs.push_back({span.name, 1e-3 * static_cast<double>(span.start_ns),
+                      1e-3 * static_cast<double>(span.end_ns - span.start_ns), span.ctas});
+    return runs;
   }
 
  private:

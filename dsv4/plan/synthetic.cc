@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
@@ -53,13 +54,43 @@ uint8_t scale_byte(const TensorMeta& weight) {
   return e8m0_near(wanted / kE2M1Deviation);
 }
 
+// How often the experts of a layer are chosen: rank^-skew, ranks at random.
+class Popularity {
+ public:
+  Popularity(int64_t num_experts, double skew, Rng& rng)
+      : log_share_(static_cast<size_t>(num_experts)), through_(log_share_.size()) {
+    std::vector<size_t> ranks(log_share_.size());
+    for (size_t e = 0; e < ranks.size(); ++e) {
+      const auto at = static_cast<size_t>(rng.below(static_cast<int64_t>(e) + 1));
+      ranks[e] = ranks[at];
+      ranks[at] = e;
+    }
+    double sum = 0;
+    for (size_t e = 0; e < ranks.size(); ++e) {
+      log_share_[e] = -skew * std::log(static_cast<double>(ranks[e] + 1));
+      through_[e] = sum += std::exp(log_share_[e]);
+    }
+  }
+  int64_t draw(Rng& rng) const {
+    const double target = rng.uniform() * through_.back();
+    const auto at = std::upper_bound(through_.begin(), through_.end(), target);
+    return std::min(at - through_.begin(), std::ssize(through_) - 1);
+  }
+  double log_share(int64_t expert) const { return log_share_[static_cast<size_t>(expert)]; }
+
+ private:
+  std::vector<double> log_share_, through_;
+};
+
 // Distinct experts for every token.
-void fill_hash_table(const TensorView& table, int64_t num_experts, Rng& rng) {
+void fill_hash_table(const TensorView& table, int64_t num_experts, double skew, Rng& rng) {
+  std::optional<Popularity> popularity;
+  if (skew > 0) popularity.emplace(num_experts, skew, rng);
   const int64_t k = table.dim(1);
   for (int64_t t = 0; t < table.dim(0); ++t) {
     int64_t* row = table.row<int64_t>(t);
     for (int64_t j = 0; j < k;) {
-      row[j] = rng.below(num_experts);
+      row[j] = popularity ? popularity->draw(rng) : rng.below(num_experts);
       if (std::find(row, row + j, row[j]) == row + j) ++j;
     }
   }
@@ -87,18 +118,31 @@ void fill_normal(const TensorView& view, double deviation, Rng& rng) {
     view.as<float>()[i] = static_cast<float>(deviation * rng.normal());
 }
 
+// The largest of noisy values is chosen with shares exp(value / s), if the noise is Gumbel's of
+// scale s. Router scores sqrt(softplus(x)), x normal, come near to that with this scale.
+constexpr double kScoreNoise = 0.2;
+
+void add_popularity(const TensorView& bias, double skew, Rng& rng) {
+  const Popularity popularity(bias.numel(), skew, rng);
+  for (int64_t e = 0; e < bias.numel(); ++e)
+    bias.as<float>()[e] += static_cast<float>(kScoreNoise * popularity.log_share(e));
+}
+
 // What synthetic_rule() leaves to the host.
 void fill_small(const ModelConfig& config, const std::string& name, const TensorView& view,
-                Rng& rng) {
+                double skew, Rng& rng) {
   if (ends_with(name, "norm.weight") || ends_with(name, ".scale_2") || ends_with(name, "_scale"))
     return fill_ones(view);
   if (ends_with(name, ".codebook")) {
     const Codebook book = nf_codebook(static_cast<int>(std::log2(view.numel())));
     std::copy(book.values().begin(), book.values().end(), view.as<float>());
   }
-  if (ends_with(name, "tid2eid")) fill_hash_table(view, config.num_experts, rng);
+  if (ends_with(name, "tid2eid")) fill_hash_table(view, config.num_experts, skew, rng);
   if (ends_with(name, "_base")) fill_hyper_base(view, config.hc_mult);
-  if (ends_with(name, "gate.bias")) fill_normal(view, kBiasDeviation, rng);
+  if (ends_with(name, "gate.bias")) {
+    fill_normal(view, kBiasDeviation, rng);
+    if (skew > 0) add_popularity(view, skew, rng);
+  }
   if (ends_with(name, ".ape")) fill_normal(view, kApeDeviation, rng);
 }
 
@@ -140,7 +184,7 @@ SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
 }
 
 Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
-                      uint64_t seed) {
+                      uint64_t seed, double skew) {
   const ModelConfig config = cut_config(released_config(release), layers);
   const ConvertList list =
       convert_list(stored_tensors(official_tensor_list(config, false)), recipe, config.o_groups);
@@ -151,7 +195,7 @@ Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t 
   Rng rng(seed);
   return Model::blank("synthetic " + release, config, tensors,
                       [&](const std::string& name, const TensorView& view) {
-                        fill_small(config, name, view, rng);
+                        fill_small(config, name, view, skew, rng);
                       });
 }
 

@@ -5,6 +5,10 @@
 // 1/sqrt(k), so activations stay near 1; norms are 1, the residual mix is near the identity, router
 // logits have standard deviation 1, so tokens spread over experts; hash layers route each token to
 // distinct random experts. The text that such a model generates is meaningless.
+//
+// Experts may be unequally popular, as they are in a real network: the expert of rank r of a layer
+// is chosen in proportion to r^-skew, about (learned layers get a bias for it) or exactly (hash
+// layers). `dsv4 bench decode --ops` counts what a step then reads.
 
 #pragma once
 
@@ -18,7 +22,7 @@ namespace dsv4 {
 // Config and tensors of "flash" or "pro" as the recipe stores them; the first `layers` layers (0:
 // all). Small tensors get their contents here, large ones on the device.
 Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
-                      uint64_t seed);
+                      uint64_t seed, double skew = 0);
 
 // Makes the large tensors on the device and places the model there. Throws like move_to_device()
 // where it and a cache of so many bytes do not fit. CUDA builds.

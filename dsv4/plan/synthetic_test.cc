@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "dsv4/base/error.h"
@@ -67,6 +69,26 @@ TEST(SyntheticModel, HashLayersRouteToDistinctExperts) {
     const int64_t* row = table.row<int64_t>(token);
     EXPECT_EQ(std::set<int64_t>(row, row + 6).size(), 6u);
   }
+}
+
+// Of 256 experts with shares 1/rank, the first has 16 % and is among the six of most tokens.
+TEST(SyntheticModel, ExpertsMayBeUnequallyPopular) {
+  const auto largest_share = [](double skew) {
+    const Model model = synthetic_model("flash", {}, 4, 1, skew);
+    const ConstTensorView& table = model.weights().layers[0].moe.tid2eid;
+    std::map<int64_t, int> count;
+    for (int64_t token = 0; token < 1000; ++token)
+      for (int64_t j = 0; j < 6; ++j) ++count[table.row<int64_t>(token)[j]];
+    int largest = 0;
+    for (const auto& [expert, n] : count) largest = std::max(largest, n);
+    const ConstTensorView& bias = model.weights().layers[3].moe.bias;
+    const auto* b = bias.as<float>();
+    const float range = *std::max_element(b, b + 256) - *std::min_element(b, b + 256);
+    EXPECT_NEAR(range, skew > 0 ? 0.2 * std::log(256) : 0.11, 0.15);
+    return largest;
+  };
+  EXPECT_LT(largest_share(0), 60);
+  EXPECT_GT(largest_share(1), 500);
 }
 
 TEST(SyntheticModel, RefusesMoreLayersThanThereAre) {

@@ -23,6 +23,8 @@ TEST_F(CliBench, BenchDecodeReportsEveryCombination) {
     EXPECT_GT(time, 0);
     EXPECT_NEAR(row.at("tokens_per_second").get<double>() * time / (1000 * batch), 1, 1e-6);
     EXPECT_TRUE(row.at("memory").is_null()) << "there is no device";
+    EXPECT_GE(row.at("distinct_experts").get<double>(), 1);
+    EXPECT_GT(row.at("read_bytes").get<double>(), 0);
   }
   // Two tokens read at most twice the experts of one token, and the other weights once.
   const double one = report["results"][0]["weight_bytes"],
@@ -57,6 +59,8 @@ TEST_F(CliBench, BenchUsageErrors) {
   expect_error("bench prefill demo --tokens 5,", "--tokens 5,: want positive numbers");
   expect_error("bench decode demo --experts k3", "require --synthetic: demo has fixed formats");
   expect_error("bench prefill demo --layers 2", "require --synthetic");
+  expect_error("bench decode demo --routing zipf:1", "require --synthetic");
+  expect_error("bench decode demo --trace file.json --steps 1 --context 64", "no trace");
   expect_error("bench frobnicate demo", "subcommand");
 }
 
