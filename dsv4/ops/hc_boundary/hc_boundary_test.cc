@@ -112,7 +112,8 @@ TEST(HcBoundary, ReportsErrors) {
     change(args);
     return test::error_of([&] { hc_boundary(Context{}, args); });
   };
-  EXPECT_EQ(message([](auto& a) { a.y_post = {}; }), "y_post: want [t=2, m=4] F32, got [] F32 without data");
+  EXPECT_EQ(message([](auto& a) { a.y_post = {}; }),
+            "y_post: want [t=2, m=4] F32, got [] F32 without data");
   EXPECT_EQ(message([](auto& a) { a.norm = a.norm.slice(0, 0, 7); }),
             "norm: want [d=8] F32|BF16, got [7] BF16");
   EXPECT_NE(message([](auto& a) { a.y_post = a.post; }).find("would be overwritten"),
