@@ -37,8 +37,8 @@ struct XattnPrefillArgs {
   int64_t workspace_limit = int64_t{1} << 30;  // bytes of scores and lists; at least one group
   float scale = 0.f;
   float norm = 1.f;  // temperature of the scores, which use scale / norm
-  TensorView out;  // [t_q, h_q, d_v], dtype of q
-  TensorView lse;  // [h_q, t_q] f32; or empty
+  TensorView out;    // [t_q, h_q, d_v], dtype of q
+  TensorView lse;    // [h_q, t_q] f32; or empty
 };
 
 extern const Op<XattnPrefillArgs> xattn_prefill;
