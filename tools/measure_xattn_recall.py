@@ -133,9 +133,30 @@ def orders(q, k, rng):
     return mass, found
 
 
+def e4m3(x):
+    """Nearest e4m3 values, ties to even, at most 448."""
+    exponent = numpy.maximum(numpy.floor(numpy.log2(numpy.maximum(numpy.abs(x), 2.0**-9))), -6)
+    step = numpy.exp2(exponent - 3)
+    return numpy.clip(numpy.round(x / step) * step, -448, 448).astype(numpy.float32)
+
+
+def fp8_agreement(q, k, critical, stride, density=0.2):
+    """Of the masks at the threshold of this density, as they are and from operands in e4m3: blocks in both / in either.
+    Sums are in float32; the tensor cores' own have 13 bits."""
+    import dsv4_kernels
+    from dsv4_kernels.xattn_calibrate import device_array
+    from dsv4_kernels.xattn_mass import critical_thresholds
+    states = [device_array(e4m3(x)).swapaxes(0, 1)[None] for x in (q, k)]
+    rounded = critical_thresholds(dsv4_kernels.xattn_estimate(*states, BLOCK, stride)[0][0])
+    visible = numpy.isfinite(critical)
+    threshold = numpy.quantile(critical[visible], density)
+    masks = [(values < threshold) & visible for values in (critical, rounded)]
+    return float((masks[0] & masks[1]).sum() / (masks[0] | masks[1]).sum())
+
+
 def measure():
     from dsv4_kernels.xattn_mass import curves
-    result = {}
+    result, fp8 = {}, {}
     for name, make in STRUCTURES.items():
         rng = numpy.random.default_rng(22)
         q, k = make(rng)
@@ -143,8 +164,10 @@ def measure():
         result[name] = {
             method: [float(numpy.mean([numpy.interp(density, c.density, c.recall) for c in curves([(critical, mass)])]))
                      for density in DENSITIES] for method, critical in found.items()}
-        print(name, {m: [round(x, 3) for x in r] for m, r in result[name].items()}, file=sys.stderr)
-    return {"tokens": TOKENS, "heads": HEADS, "head_dim": D, "block": BLOCK, "densities": DENSITIES, "recall": result}
+        fp8[name] = {str(stride): fp8_agreement(q, k, found[f"XAttention S {stride}"], stride) for stride in (8, 16)}
+        print(name, fp8[name], {m: [round(x, 3) for x in r] for m, r in result[name].items()}, file=sys.stderr)
+    return {"tokens": TOKENS, "heads": HEADS, "head_dim": D, "block": BLOCK, "densities": DENSITIES, "recall": result,
+            "fp8_agreement": fp8}
 
 
 if __name__ == "__main__":

@@ -88,6 +88,11 @@ def recall_table(report):
     for name, methods in report["recall"].items():
         cells = [" / ".join(f"{recall[i]:.2f}" for i in at) for recall in methods.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "Agreement of masks (blocks in both / blocks in either, density .2) of FP8 operands with those of f32:", "",
+              f"| | {' | '.join(report['fp8_agreement'])} |", f"|---|{'---|' * len(report['fp8_agreement'])}"]
+    for stride in ("8", "16"):
+        cells = [f"{of[stride]:.3f}" for of in report["fp8_agreement"].values()]
+        lines.append(f"| S {stride} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(f"![{name}](figures/xattn_recall_{name}.svg)" for name in report["recall"])])
 
 

@@ -75,12 +75,13 @@ def block_lists_of(mask):
     return library.array(mask.sum(-1), "int32"), library.packed(indices[..., :columns])
 
 
-def _estimate(batch, q, k, stride, norm, thresholds, how, *, top_k=0, min_blocks=0, max_blocks=0, dense_tail=0):
-    """Block sums and lists."""
-    library = batch.library
+def _estimate(batch, q, k, stride, norm, thresholds, implementation, *, top_k=0, min_blocks=0, max_blocks=0,
+              dense_tail=0):
+    """Block sums and lists; implementation: of the sums."""
+    library, how = batch.library, _how(batch.library)
     shape = (batch.b, batch.heads, max(batch.q_blocks, 1), max(batch.k_blocks, 1))
     sums = library.empty(shape, "float32")
-    _core.xattn_scores(batch.lengths, q, k, stride, batch.d**-0.5 / norm, sums, *how)
+    _core.xattn_scores(batch.lengths, q, k, stride, batch.d**-0.5 / norm, sums, *_how(library, implementation))
     counts, indices = library.empty(shape[:3], "int32"), library.empty(shape, "int32")
     limits = (top_k, min_blocks, max_blocks, 1, 0, dense_tail)
     _core.xattn_select(batch.lengths, sums, thresholds, None, limits, counts, indices, *how)
@@ -97,6 +98,7 @@ def xattn_estimate(query_states, key_states, block_size, stride, norm=1, softmax
     threshold    a number, or one per head
     norm         temperature of the scores: larger lists more blocks
     top_k, min_blocks, max_blocks, dense_tail    blocks of a row, and tokens at the end that see everything
+    implementation  of the block sums: "sm90_fp8" rounds states to FP8 (S with 8 or 16 groups in a block, d 128)
 
     Unlike the original: shapes are those of the real lengths, not of padded ones. The causal offset is kv_len - q_len,
     and blocks are aligned to positions. chunk_size and use_triton do nothing: the result has no chunks. Every row takes
@@ -112,7 +114,7 @@ def xattn_estimate(query_states, key_states, block_size, stride, norm=1, softmax
     batch = _Batch(query_states, key_states, block_size, causal, norm)
     sums, counts, indices = _estimate(
         batch, batch.rows(query_states), batch.rows(key_states), stride, norm, batch.thresholds(threshold),
-        _how(batch.library, implementation), top_k=top_k, min_blocks=min_blocks, max_blocks=max_blocks,
+        implementation, top_k=top_k, min_blocks=min_blocks, max_blocks=max_blocks,
         dense_tail=dense_tail)
     return sums, block_mask_of(counts, indices)
 

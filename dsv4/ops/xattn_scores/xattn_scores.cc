@@ -7,6 +7,7 @@
 #if DSV4_CUDA
 #include "dsv4/ops/xattn_scores/cuda/scores.h"
 #include "dsv4/ops/xattn_scores/sm90/scores.h"
+#include "dsv4/ops/xattn_scores/sm90_fp8/scores.h"
 #endif
 
 namespace dsv4 {
@@ -16,6 +17,11 @@ constexpr Impl<XattnScoresArgs> kXattnScores[] = {
 #if DSV4_CUDA
     {"sm90", Arch::kSm90, true, xattn_scores_kernel::sm90::reject, xattn_scores_kernel::sm90::run},
     {"cuda", Arch::kCuda, true, xattn_scores_kernel::cuda::reject, xattn_scores_kernel::cuda::run},
+#endif
+#if DSV4_CUDA
+    // Last, as it rounds q and k: by name only.
+    {"sm90_fp8", Arch::kSm90, true, xattn_scores_kernel::sm90_fp8::reject,
+     xattn_scores_kernel::sm90_fp8::run, 0x1p-4},
 #endif
     {"cpu", Arch::kCpu, true, accept_all<XattnScoresArgs>, xattn_scores_kernel::cpu::run},
 };

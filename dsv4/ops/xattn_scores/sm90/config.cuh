@@ -6,7 +6,8 @@
 //             multicast, each CTA loads its share of the rows. Items go to clusters in a fixed
 //             order, longest first, back and forth
 //   warps     warpgroup 0, warp 0: producer (TMA); warpgroups 1 and 2: consumers, 64 rows each
-//   tile      256 columns; its product is S * d / 64 steps: 64 values of one token of every key
+//   tile      256 columns; its product is S * d / kSlice steps: kSlice values of one token of every
+//   key
 //             group, and of the mirrored token of every query group, through a 4-D view
 //             [groups][S][heads * d] of the tensor as it is
 //   softmax   running maximum and sum by row. The exponentials of a tile are added by key block,
@@ -35,8 +36,8 @@ namespace dsv4::xattn_scores_kernel::sm90 {
 inline constexpr int kGroup = 128;  // threads of a warpgroup
 inline constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroup;
 inline constexpr int kConsumerWarps = kConsumers * kGroup / kWarp;
-inline constexpr int kRows = 128, kColumns = 256;          // of a tile
-inline constexpr int kSlice = 64, kSliceRow = 2 * kSlice;  // values and bytes of a step
+inline constexpr int kRows = 128, kColumns = 256;  // of a tile
+inline constexpr int kSliceRow = 128;              // bytes of a step of a row
 inline constexpr int kStages = 4;
 inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
@@ -44,6 +45,7 @@ inline constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 template <class Element, int kGroups>
 struct Config {
   using T = Element;
+  static constexpr int kSlice = kSliceRow / static_cast<int>(sizeof(T));  // values of a step
   static constexpr int kPerBlock = kGroups;
   static constexpr int kTileBlocks = kColumns / kPerBlock;  // key blocks of a tile
 };
@@ -63,7 +65,7 @@ struct Params {
   int stride, block;  // S, and positions of a block: kPerBlock groups
   int sequences, heads, group, q_blocks, k_blocks;
   int ctas;                  // of a cluster
-  int d, slices;             // slices of a token: d / 64
+  int d, slices;             // slices of a token: d / kSlice
   int row_tiles, num_items;  // row tiles of a sequence at most; items of a cluster's heads
   const int* page_table;     // of k; null: rows
   int64_t table_stride;

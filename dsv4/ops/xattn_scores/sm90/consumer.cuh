@@ -68,7 +68,7 @@ class Consumer {
         const uint64_t k = ptx::advance_desc(k_desc_, s * kColumns * kSliceRow);
         ptx::wgmma_fence();
 #pragma unroll
-        for (int c = 0; c < kSlice / 16; ++c) {
+        for (int c = 0; c < kSliceRow / 32; ++c) {  // 32 bytes of K per instruction
           ptx::Wgmma<typename C::T, kColumns>::run(scores_, ptx::advance_desc(q, c * 32),
                                                    ptx::advance_desc(k, c * 32), i + c > 0);
         }

@@ -48,8 +48,8 @@ void launch_kernel(Device& device, const XattnScoresArgs& args) {
   cuda_check(
       cudaMemsetAsync(args.sums.data, 0, static_cast<size_t>(args.sums.bytes()), device.stream()),
       "xattn_scores");
-  const Params params = make_params(args, partials.as<float>(), maxima.as<float>(),
-                                    [](const TmaBox& box) { return make_tma_map(box); });
+  const Params params = make_params<C>(args, partials.as<float>(), maxima.as<float>(),
+                                       [](const TmaBox& box) { return make_tma_map(box); });
   launch(device, "xattn_scores", score_kernel<C>,
          {.grid = ctas,
           .block = kThreads,

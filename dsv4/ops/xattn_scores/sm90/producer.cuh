@@ -21,7 +21,7 @@ class Producer {
       for (int tile = 0; tile < item.num_tiles; ++tile) {
         for (int token = 0; token < params_.stride; ++token) {
           for (int slice = 0; slice < params_.slices; ++slice, ++step) {
-            copy_step(item, tile, token, slice * kSlice, step);
+            copy_step(item, tile, token, slice * C::kSlice, step);
           }
         }
       }
@@ -29,8 +29,8 @@ class Producer {
   }
 
  private:
-  // Token `token` of 64 columns from `column` on: of every key group, and of every query group in
-  // reverse order.
+  // Token `token` of kSlice columns from `column` on: of every key group, and of every query group
+  // in reverse order.
   __device__ void copy_step(const Item<C>& item, int tile, int token, int column, int step) {
     const int s = stage(step);
     shared_.free[s].wait((phase(step) + 1) % 2);
