@@ -6,9 +6,6 @@
 #include "dsv4/ops/xattn_scores/xattn_scores.h"
 #include "dsv4/ops/xattn_select/xattn_select.h"
 #include "dsv4/tensor/scratch.h"
-#if DSV4_CUDA
-#include "dsv4/device/device.h"
-#endif
 
 namespace dsv4 {
 namespace {
@@ -94,42 +91,26 @@ int64_t heads_per_round(const XattnPrefillArgs& args) {
   return std::min(std::max<int64_t>(rounds, 1) * group, heads);
 }
 
-// A dry run only counts workspace: its tensors in the workspace have no data to check.
-template <class Args>
-void run_op(const Op<Args>& op, const Context& context, const Args& args) {
-#if DSV4_CUDA
-  if (context.device != nullptr && context.device->is_dry_run()) {
-    return choose(op, context, args).run(context, args);
-  }
-#endif
-  op(context, args);
-}
-
-void run_composed(const Context& given, const XattnPrefillArgs& args) {
-  Context context = given;
-  context.force_impl = {};  // the three ops have other implementations
-  if (is_dense(args)) return run_op(block_sparse_attention, context, attention_args(args));
-  Scratch host;
-#if DSV4_CUDA
-  Scratch& scratch = context.device == nullptr ? host : context.device->workspace();
-#else
-  Scratch& scratch = host;
-#endif
+void run_parts(const Context& context, const XattnPrefillArgs& args) {
+  if (is_dense(args)) return block_sparse_attention(context, attention_args(args));
+  Scratch own;  // callers on the host may have no workspace
+  const bool has_workspace = context.device != nullptr || context.workspace != nullptr;
+  Scratch& scratch = has_workspace ? workspace(context) : own;
   const int64_t heads = args.q.dim(1), step = heads_per_round(args);
   for (int64_t begin = 0; begin < heads; begin += step) {
     const Scratch::Scope scope(scratch);
     const Round round(heads_of(args, begin, std::min(begin + step, heads)), scratch);
-    run_op(xattn_scores, context, round.scores);
-    run_op(xattn_select, context, round.select);
-    run_op(block_sparse_attention, context, round.attention);
+    xattn_scores(context, round.scores);
+    xattn_select(context, round.select);
+    block_sparse_attention(context, round.attention);
   }
 }
 
 constexpr Impl<XattnPrefillArgs> kXattnPrefill[] = {
 #if DSV4_CUDA
-    {"composed_cuda", Arch::kCuda, true, accept_all<XattnPrefillArgs>, run_composed},
+    {"parts", Arch::kCuda, true, accept_all<XattnPrefillArgs>, run_parts},
 #endif
-    {"composed", Arch::kCpu, true, accept_all<XattnPrefillArgs>, run_composed},
+    {"parts", Arch::kCpu, true, accept_all<XattnPrefillArgs>, run_parts},
 };
 
 // What the three ops do not check themselves.
