@@ -1,21 +1,19 @@
 #include "apps/inspect_chat.h"
 
 #include <charconv>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/common.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/encoder_level.h"
+#include "dsv4/chat/model_folder.h"
 #include "dsv4/chat/output_parser.h"
 #include "dsv4/chat/render.h"
 #include "dsv4/chat/request.h"
 #include "dsv4/chat/request_error.h"
-#include "dsv4/text/text_encoder.h"
 #include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
@@ -23,30 +21,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::optional<std::string> read_if_exists(const std::string& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  return read_text_file(path, size_t{16} << 20);
-}
-
-std::optional<JsonValue> read_json_if_exists(const std::string& path) {
-  const auto text = read_if_exists(path);
-  if (!text) return std::nullopt;
-  return parse_json(*text, path);
-}
-
 ChatOptions chat_options(const InspectChatOptions& options, const std::string& folder) {
-  ChatOptions chat{.lenient_tools = options.lenient_tools,
-                   .require_reasoning = options.require_reasoning};
-  chat.profile = options.effort_profile == "official" ? EffortProfile::kOfficial
-                 : options.effort_profile == "preview"
-                     ? EffortProfile::kPreview
-                     : detect_effort_profile(read_if_exists(folder + "/encoding/encoding_dsv4.py"),
-                                             read_json_if_exists(folder + "/config.json"));
-  if (options.thinking != "auto") {
-    chat.default_thinking = options.thinking == "on";
-  } else if (const auto config = read_json_if_exists(folder + "/generation_config.json")) {
-    chat.default_thinking = Field(&*config, "").at("default_thinking").boolean(true);
-  }
+  ChatOptions chat = chat_options_of_folder(folder, options.effort_profile, options.thinking);
+  chat.lenient_tools = options.lenient_tools;
+  chat.require_reasoning = options.require_reasoning;
   return chat;
 }
 
@@ -202,13 +180,12 @@ OutputEnd output_end(const Field& finish) {
 void inspect_prompt(const InspectChatOptions& options) {
   const std::string folder = find_model(options.model);
   const ChatOptions chat = chat_options(options, folder);
-  const std::string file = folder + "/tokenizer.json";
-  const TextEncoder text = TextEncoder::load(file);
-  const MarkerIds markers(Tokenizer::load(file));
+  const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
+  const MarkerIds markers(tokenizer);
   for_each_line([&](const JsonValue& body) -> Json {
     const Prompt prompt = prompt_of(body, chat);
     return {{"prompt", prompt.text()},
-            {"ids", encode(prompt, markers, text)},
+            {"ids", encode(prompt, markers, tokenizer.text_encoder())},
             {"special", prompt.marker_spans()},
             {"stage", name(prompt.stage)}};
   });

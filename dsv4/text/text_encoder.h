@@ -24,17 +24,40 @@ namespace dsv4 {
 class TextEncoder {
  public:
   static TextEncoder load(const std::string& path);  // of tokenizer.json
-  explicit TextEncoder(TokenizerFile file);
+  // Takes the merges out of `file` and leaves everything else.
+  explicit TextEncoder(TokenizerFile& file);
+  explicit TextEncoder(TokenizerFile&& file) : TextEncoder(file) {}
 
   // Appends the ids of `text` (shorter than 2^31 bytes).
   void encode(std::string_view text, std::vector<int32_t>& ids) const;
+
+  // One encode() that goes over several texts: scratch memory, and the pieces that were seen.
+  class Call {
+   public:
+    explicit Call(const TextEncoder& encoder) : encoder_(encoder) {}
+    // Earlier texts of the call must still be there.
+    void encode(std::string_view text, std::vector<int32_t>& ids);
+
+   private:
+    void encode_piece(std::string_view piece, std::vector<int32_t>& ids);
+
+    const TextEncoder& encoder_;
+    std::vector<std::string_view> pieces_;
+    std::unordered_map<std::string_view, std::vector<int32_t>> seen_;
+    Regex::Scratch regex_;
+    Bpe::Scratch merges_;
+  };
 
  private:
   std::array<int32_t, 256> byte_ids_;
   PreTokenizer pre_tokenizer_;
   Bpe bpe_;
   // With ignore_merges: pieces that are tokens, bytes -> id.
-  std::unordered_map<std::string, int32_t> whole_pieces_;
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+  std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> whole_pieces_;
 };
 
 }  // namespace dsv4

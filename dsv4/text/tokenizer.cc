@@ -1,20 +1,13 @@
 #include "dsv4/text/tokenizer.h"
 
-#include <unordered_map>
-
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/text/added_tokens.h"
-#include "dsv4/text/bpe.h"
-#include "dsv4/text/pre_tokenizer.h"
+#include "dsv4/text/text_encoder.h"
 #include "dsv4/text/tokenizer_json.h"
-#include "dsv4/text/utf8.h"
 
 namespace dsv4 {
 namespace {
-
-// Longer pieces rarely repeat, and hashing them would cost more than it saves.
-constexpr size_t kMaxCachedPiece = 64;
 
 AddedTokenFinder finder_of(const std::vector<AddedToken>& added, bool normalized) {
   std::vector<AddedToken> some;
@@ -29,38 +22,31 @@ AddedTokenFinder finder_of(const std::vector<AddedToken>& added, bool normalized
 struct Tokenizer::Impl {
   explicit Impl(TokenizerFile file);
 
+  TextEncoder text;
   std::vector<std::string> tokens;  // [id] bytes
   std::vector<bool> special;        // [id]
-  std::array<int32_t, 256> byte_ids;
   AddedTokenFinder raw_added, normalized_added;
-  PreTokenizer pre_tokenizer;
-  Bpe bpe;
-  // Whole pieces that need no merges: bytes -> id. Empty unless the file sets ignore_merges.
-  std::unordered_map<std::string_view, int32_t> whole_pieces;
 };
 
+// The encoder comes first: it takes the merges and leaves the tokens.
 Tokenizer::Impl::Impl(TokenizerFile file)
-    : tokens(std::move(file.tokens)),
+    : text(file),
+      tokens(std::move(file.tokens)),
       special(tokens.size()),
-      byte_ids(file.byte_ids),
       raw_added(finder_of(file.added, false)),
-      normalized_added(finder_of(file.added, true)),
-      pre_tokenizer(file.patterns),
-      bpe(std::move(file.merges), file.byte_ids) {
+      normalized_added(finder_of(file.added, true)) {
   for (const AddedToken& token : file.added) special[token.id] = token.special;
-  if (!file.ignore_merges) return;
-  for (const int32_t id : file.vocab_ids) whole_pieces.emplace(tokens[id], id);
 }
 
 // State of one encode() call: the ids found so far and scratch memory.
 class Tokenizer::Encoding {
  public:
-  explicit Encoding(const Impl& impl) : impl_(impl) {}
+  explicit Encoding(const Impl& impl) : impl_(impl), text_(impl.text) {}
 
   std::vector<int32_t> run(std::string_view text) {
     split_at_added(impl_.raw_added, text, [&](std::string_view part) {
       split_at_added(impl_.normalized_added, part,
-                     [&](std::string_view rest) { plain_text(rest); });
+                     [&](std::string_view rest) { text_.encode(rest, ids_); });
     });
     return std::move(ids_);
   }
@@ -77,45 +63,9 @@ class Tokenizer::Encoding {
     visit(text.substr(done));
   }
 
-  void plain_text(std::string_view text) {
-    while (!text.empty()) {
-      const size_t valid = valid_utf8_prefix(text);
-      pieces_.clear();
-      impl_.pre_tokenizer.split(text.substr(0, valid), regex_, pieces_);
-      for (const std::string_view piece : pieces_) encode_piece(piece);
-      text.remove_prefix(valid);
-      if (text.empty()) break;
-      ids_.push_back(impl_.byte_ids[static_cast<uint8_t>(text[0])]);
-      text.remove_prefix(1);
-    }
-  }
-
-  void encode_piece(std::string_view piece) {
-    if (const auto whole = impl_.whole_pieces.find(piece); whole != impl_.whole_pieces.end()) {
-      ids_.push_back(whole->second);
-      return;
-    }
-    if (piece.size() > kMaxCachedPiece) return impl_.bpe.encode(piece, bpe_, ids_);
-    const auto [seen, is_new] = seen_.try_emplace(piece, Range{ids_.size(), 0});
-    Range& range = seen->second;
-    if (is_new) {
-      impl_.bpe.encode(piece, bpe_, ids_);
-      range.size = ids_.size() - range.begin;
-    } else {
-      for (size_t i = 0; i < range.size; ++i) ids_.push_back(ids_[range.begin + i]);
-    }
-  }
-
-  struct Range {
-    size_t begin, size;
-  };
-
   const Impl& impl_;
+  TextEncoder::Call text_;
   std::vector<int32_t> ids_;
-  std::vector<std::string_view> pieces_;
-  std::unordered_map<std::string_view, Range> seen_;  // piece -> where its ids already are in ids_
-  Regex::Scratch regex_;
-  Bpe::Scratch bpe_;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {
@@ -136,6 +86,10 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view what) {
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   DSV4_CHECK(text.size() < size_t{1} << 31, "{} bytes of text in one call", text.size());
   return Encoding(*impl_).run(text);
+}
+
+const TextEncoder& Tokenizer::text_encoder() const {
+  return impl_->text;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -19,6 +19,8 @@
 
 namespace dsv4 {
 
+class TextEncoder;
+
 class Tokenizer {
  public:
   static Tokenizer load(const std::string& path);  // path of tokenizer.json
@@ -31,6 +33,8 @@ class Tokenizer {
 
   // Added tokens in `text`, special or not, become their ids.
   std::vector<int32_t> encode(std::string_view text) const;
+  // Without the added vocabulary.
+  const TextEncoder& text_encoder() const;
   // The bytes of the ids, joined; utf8_lossy() or StreamDecoder turn them into valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
