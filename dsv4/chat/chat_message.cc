@@ -24,17 +24,22 @@ ChatTurn turn_of(const ChatMessage& message) {
 }
 
 std::string random_call_id() {
+  return random_id("call_");
+}
+
+std::string random_id(std::string_view prefix) {
   constexpr std::string_view kLetters =
       "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   constexpr size_t kLength = 24;
-  std::string id = "call_";
-  while (id.size() < 5 + kLength) {
+  std::string id(prefix);
+  const size_t size = prefix.size() + kLength;
+  while (id.size() < size) {
     std::array<unsigned char, 2 * kLength> bytes;
     if (RAND_bytes(bytes.data(), bytes.size()) != 1)
       fail(ErrorCode::kResource, "libcrypto has no random numbers");
     // 248 = 4 x 62: every letter is equally likely.
     for (const unsigned char byte : bytes) {
-      if (byte < 248 && id.size() < 5 + kLength) id += kLetters[byte % kLetters.size()];
+      if (byte < 248 && id.size() < size) id += kLetters[byte % kLetters.size()];
     }
   }
   return id;

@@ -37,7 +37,9 @@ class ChatMessage : public OutputSink {
 // The turn that a client sends back of it. All calls must be complete.
 ChatTurn turn_of(const ChatMessage& message);
 
-// Ids of calls: "call_" and 24 letters and digits that cannot be guessed.
+// `prefix` and 24 letters and digits that cannot be guessed.
+std::string random_id(std::string_view prefix);
+// Ids of calls: "call_...".
 std::string random_call_id();
 
 // The `message` of a choice; content is null where there are calls and no content.
