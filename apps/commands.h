@@ -13,6 +13,11 @@ namespace dsv4::apps {
 
 using Action = std::function<void()>;
 
+// Ends the program with this status and without a line.
+struct ExitStatus {
+  int status = 0;
+};
+
 // `action` is set by the chosen command; main() calls it after parsing.
 void add_run(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
@@ -20,6 +25,7 @@ void add_inspect(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 
 // Subcommands of `dsv4 eval`.
 void add_eval_perplexity(CLI::App& eval, Action& action);

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   dsv4::apps::add_quantize(app, action);
   dsv4::apps::add_plan(app, action);
   dsv4::apps::add_bench(app, action);
+  dsv4::apps::add_serve(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -43,6 +44,8 @@ int main(int argc, char** argv) {
       dsv4::fail(dsv4::ErrorCode::kIo, "cannot write to standard output");
     }
     return 0;
+  } catch (const dsv4::apps::ExitStatus& exit) {
+    return exit.status;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "dsv4: out of memory\n");
   } catch (const std::exception& error) {

@@ -1,0 +1,87 @@
+#include "apps/chat_model.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ctime>
+
+#include "apps/common.h"
+#include "apps/generation.h"
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/chat/model_folder.h"
+#include "dsv4/engine/device_model.h"
+
+namespace dsv4::apps {
+namespace {
+
+constexpr int64_t kDefaultContext = 32768;
+
+std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
+                                        const ServedModel& text) {
+  std::shared_ptr<Device> device = open_device(options.device);
+  auto model = std::make_shared<Model>(Model::load(folder));
+  check_vocabulary(*text.tokenizer, *model);
+  const int64_t context =
+      std::min<int64_t>(options.context.value_or(kDefaultContext), model->config().max_positions);
+  EngineOptions engine{.numerics = options.numerics,
+                       .deterministic = options.deterministic,
+                       .max_tokens = context,
+                       .max_sequences = options.max_batch};
+  engine.cache_tokens =
+      options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
+  engine.max_batch_tokens = std::max<int64_t>(
+      options.max_batch_tokens.value_or(options.device == "cpu" ? 512 : 2048), options.max_batch);
+  place_model(*model, std::move(device), cache_bytes(*model, engine));
+  return model_engine(std::move(model), engine);
+}
+
+}  // namespace
+
+void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
+  command.add_option("MODEL", options.model, "model folder, or demo")->required();
+  add_device(command, options.device);
+  add_numerics(command, options.numerics);
+  command.add_flag("--deterministic", options.deterministic,
+                   "the same tokens whatever else runs in the batch");
+  command
+      .add_option("--context", options.context,
+                  "most tokens of prompt and answer; default: 32768, or what the model has")
+      ->check(CLI::Range(int64_t{16}, int64_t{1} << 24));
+  command.add_option("--thinking", options.thinking, "where a request does not say")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
+  command
+      .add_option("--effort-profile", options.effort_profile,
+                  "texts of the efforts; auto: by the model folder")
+      ->check(CLI::IsMember({"auto", "official", "preview"}))
+      ->capture_default_str();
+  command.add_option("--engine", options.engine, "script:FILE answers from a file, for tests");
+}
+
+ChatModel load_chat_model(const ChatModelOptions& options) {
+  const std::string folder = find_model(options.model);
+  ChatModel model;
+  model.text = std::make_shared<ServedModel>(
+      std::make_shared<const Tokenizer>(Tokenizer::load(folder + "/tokenizer.json")));
+  ServedModel& text = *model.text;
+  text.names.push_back(options.model);
+  text.chat = chat_options_of_folder(folder, options.effort_profile, options.thinking);
+  text.sampling = load_sampling_defaults(folder);
+  text.created = std::time(nullptr);
+  constexpr std::string_view kScript = "script:";
+  if (options.engine.starts_with(kScript)) {
+    const std::string file = options.engine.substr(kScript.size());
+    const EngineLimits limits{.vocab_size = text.tokenizer->vocab_size(),
+                              .context = options.context.value_or(kDefaultContext),
+                              .max_sequences = options.max_batch,
+                              .eos = {text.markers.require(Marker::kEos)}};
+    model.engine = script_engine(read_text_file(file), file, text.tokenizer, limits);
+  } else {
+    if (!options.engine.empty()) fail(ErrorCode::kBadInput, "--engine: want script:FILE");
+    model.engine = load_engine(options, folder, text);
+  }
+  text.limits = model.engine->limits();
+  return model;
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,35 @@
+// Loading a model for chat: what `dsv4 serve` and `dsv4 chat` share.
+
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dsv4/server/engine_port.h"
+#include "dsv4/server/served_model.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace dsv4::apps {
+
+struct ChatModelOptions {
+  std::string model, device = "cpu", engine;
+  std::string effort_profile = "auto", thinking = "auto";
+  std::optional<int64_t> context, cache_tokens, max_batch_tokens;
+  int max_batch = 1;
+  bool deterministic = false;
+  Numerics numerics = Numerics::kOfficial;
+};
+
+struct ChatModel {
+  std::unique_ptr<EnginePort> engine;
+  std::shared_ptr<ServedModel> text;  // its limits are the engine's
+};
+
+void add_chat_model_options(CLI::App& command, ChatModelOptions& options);
+ChatModel load_chat_model(const ChatModelOptions& options);
+
+}  // namespace dsv4::apps

@@ -1,0 +1,157 @@
+// dsv4 serve MODEL: the HTTP server (docs/spec/serving.md 3).
+
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "apps/chat_model.h"
+#include "apps/commands.h"
+#include "apps/common.h"
+#include "apps/version.h"
+#include "dsv4/base/env.h"
+#include "dsv4/base/error.h"
+#include "dsv4/server/server_log.h"
+#include "dsv4/server/service.h"
+
+namespace dsv4::apps {
+namespace {
+
+struct ServeOptions {
+  ChatModelOptions model{.max_batch = 16};
+  std::vector<std::string> names;
+  bool any_model = false, strict_fields = false, reasoning_alias = false;
+  bool lenient_tools = false, require_reasoning = false;
+  ServiceOptions service;
+  int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64;
+  bool quiet = false, no_alias = false;
+};
+
+Service::Loaded load(const ServeOptions& options) {
+  ChatModel model = load_chat_model(options.model);
+  if (!options.names.empty()) model.text->names = options.names;
+  model.text->any_name = options.any_model;
+  model.text->chat.lenient_tools = options.lenient_tools;
+  model.text->chat.require_reasoning = options.require_reasoning;
+  model.text->strict_fields = options.strict_fields;
+  model.text->reasoning_alias = options.reasoning_alias;
+  return {.engine = std::move(model.engine), .model = model.text};
+}
+
+// A connection is a descriptor: raise the limit of the process to what the options may need.
+void want_descriptors(size_t connections) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = connections + 64;
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < wanted) {
+    fail(ErrorCode::kResource,
+         "{} connections need {} file descriptors, and the limit is {}: raise it (ulimit -n) or "
+         "give --max-connections",
+         connections, wanted, limit.rlim_cur);
+  }
+}
+
+void serve(ServeOptions options) {
+  find_model(options.model.model);  // before a port is taken
+  options.service.api_key = env("DSV4_API_KEY");
+  options.service.version = version_text();
+  options.service.drain = std::chrono::seconds(options.drain_seconds);
+  options.service.watchdog = std::chrono::seconds(options.watchdog_seconds);
+  options.service.http.max_body_bytes = static_cast<size_t>(options.max_body_mib) << 20;
+  options.service.log_requests = !options.quiet;
+  options.service.metrics_alias = !options.no_alias;
+  want_descriptors(options.service.http.max_connections);
+  Service service(options.service, [options] { return load(options); });
+  if (!options.quiet) {
+    log_line("listening", {{"host", options.service.http.host}, {"port", service.port()}});
+  }
+  const int status = service.run();
+  if (status != 0) throw ExitStatus{status};
+}
+
+void add_request_options(CLI::App& command, ServeOptions& options) {
+  command.add_option("--served-model-name", options.names,
+                     "names that requests may use; default: MODEL");
+  command.add_flag("--any-model", options.any_model, "accept every name");
+  command.add_flag("--lenient-tools", options.lenient_tools,
+                   "accept tool results that match no call");
+  command.add_flag("--require-reasoning", options.require_reasoning,
+                   "refuse histories without the reasoning that would be rendered");
+  command.add_flag("--strict-fields", options.strict_fields, "refuse unknown fields");
+  command.add_flag("--reasoning-alias", options.reasoning_alias,
+                   "also send reasoning_content as reasoning");
+  command.add_option("--max-batch", options.model.max_batch, "sequences that run at once")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      .add_option("--cache-tokens", options.model.cache_tokens,
+                  "tokens that the cache of all sequences holds; default: twice the context")
+      ->check(CLI::Range(int64_t{16}, int64_t{1} << 40));
+  command
+      .add_option("--max-batch-tokens", options.model.max_batch_tokens,
+                  "tokens of one step; default: 512 on the CPU, 2048 on a GPU")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+}
+
+void add_server_options(CLI::App& command, ServeOptions& options) {
+  ServiceOptions& service = options.service;
+  command
+      .add_option("--host", service.http.host,
+                  "address to listen on; others than loopback "
+                  "need a key")
+      ->capture_default_str();
+  command.add_option("--port", service.http.port, "0: any free one")->capture_default_str();
+  command.add_option(
+      "--api-key-file", service.api_key_file,
+      "one name:key[:admin] or name:sha256:HEX[:admin] a line; read again on SIGHUP");
+  command.add_option("--cors-origin", service.cors_origins,
+                     "origins whose pages may use the server");
+  command.add_option("--max-connections", service.http.max_connections)->capture_default_str();
+  command
+      .add_option("--max-connections-per-address", service.http.max_per_address,
+                  "loopback excepted")
+      ->capture_default_str();
+  command.add_option("--max-queue", service.max_queue, "requests that may wait")
+      ->capture_default_str();
+  command.add_option("--max-queue-tokens", service.max_queue_tokens, "prompt tokens that may wait")
+      ->capture_default_str();
+  command
+      .add_option("--max-per-key", service.max_per_key,
+                  "requests of one key that run or wait; 0: no limit")
+      ->capture_default_str();
+  command.add_option("--max-body-mib", options.max_body_mib)
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      .add_option("--drain-s", options.drain_seconds,
+                  "time that running requests get after SIGTERM")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+  command
+      .add_option("--watchdog-s", options.watchdog_seconds,
+                  "a step that takes longer makes /ready answer 503")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  command.add_flag("--quiet", options.quiet, "no log lines for requests");
+  command.add_flag("--no-metrics-alias", options.no_alias, "no metrics under vLLM's names");
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP");
+  auto options = std::make_shared<ServeOptions>();
+  command->footer(
+      "Example: dsv4 serve demo --port 8000\n"
+      "         curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "           -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'");
+  add_chat_model_options(*command, options->model);
+  add_request_options(*command, *options);
+  add_server_options(*command, *options);
+  command->callback([options, &action] { action = [options] { serve(*options); }; });
+}
+
+}  // namespace dsv4::apps

@@ -1,0 +1,85 @@
+// AnswerWriter: one API's form of an answer, whole or as server-sent events
+// (docs/spec/serving.md 2.5, 3.3). The parser of each choice reports into sink(choice).
+//
+//   begin, then sinks and finish() for each choice, end, with take() wherever output may leave
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsv4/chat/output_parser.h"
+#include "dsv4/chat/output_sink.h"
+#include "dsv4/chat/translated.h"
+#include "dsv4/server/settings.h"
+
+namespace dsv4 {
+
+// Tokens, markers and the end of the sentence included.
+struct Usage {
+  int64_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
+};
+
+struct ChoiceEnd {
+  FinishReason reason = FinishReason::kStop;
+  std::optional<std::string> stop_string;
+  bool deadline = false;     // kLength because time was up
+  bool context_end = false;  // kLength because the context is full
+};
+
+struct TokenLogprob {
+  std::string bytes;
+  float logprob = 0;
+};
+
+// An error as a client gets it.
+struct ApiError {
+  int status = 500;
+  std::string code, param, message;
+  int64_t retry_after = 0;  // seconds; 0: no header
+};
+
+class AnswerWriter {
+ public:
+  virtual ~AnswerWriter() = default;
+  virtual OutputSink& sink(size_t choice) = 0;
+  // Of the tokens whose text the next call of a sink has.
+  virtual void logprobs(size_t, std::vector<TokenLogprob>, bool /*reasoning*/) {}
+  virtual void begin() {}
+  virtual void finish(size_t choice, const ChoiceEnd& end) = 0;
+  virtual void end() = 0;
+  virtual void fail(const ApiError& error) = 0;  // inside a stream
+  // Server-sent events since the last call; of an answer that is whole, its body after end().
+  virtual std::string take() = 0;
+};
+
+// What every writer needs to know of its request.
+struct AnswerContext {
+  std::string model;
+  int64_t created = 0;
+  std::string request_id;
+  size_t choices = 1;
+  Settings settings;
+  const Usage* usage = nullptr;           // kept up to date by the generation
+  std::vector<std::string> prompt_texts;  // completions with echo: of each prompt
+  bool reasoning_alias = false;
+  // Responses only.
+  JsonValue body;
+  Translated request;
+  std::string seal_key;  // 32 bytes
+};
+
+std::unique_ptr<AnswerWriter> chat_writer(AnswerContext context);
+std::unique_ptr<AnswerWriter> completion_writer(AnswerContext context);
+std::unique_ptr<AnswerWriter> messages_writer(AnswerContext context);
+std::unique_ptr<AnswerWriter> responses_writer(AnswerContext context);
+
+// "invalid_request_error" and the like; `api` decides the names.
+std::string error_type(int status);
+// The body of an error. Messages has its own form and status for overload.
+std::string error_body(Api api, const ApiError& error, const std::string& request_id);
+
+}  // namespace dsv4

@@ -1,0 +1,87 @@
+#include "dsv4/server/choice.h"
+
+namespace dsv4 {
+
+Choice::Choice(size_t index, const Prepared& prepared, const ServedModel& model,
+               AnswerWriter& writer, Usage& usage)
+    : index_(index),
+      prepared_(prepared),
+      model_(model),
+      writer_(writer),
+      out_(writer.sink(index)),
+      usage_(usage),
+      parser_(prepared.parser, *this),
+      reasoning_(prepared.parser.stage == OutputStage::kReason) {
+}
+
+void Choice::on_token(int32_t token, float logprob) {
+  if (ended_) return;
+  ++tokens_;
+  ++usage_.completion;
+  const auto marker = model_.markers.marker(token);
+  if (marker == Marker::kThinkEnd) reasoning_ = false;
+  if (reasoning_) ++usage_.reasoning;
+  if (prepared_.is_chat) ids_.push_back(token);
+  const bool plain = !marker || !prepared_.is_chat;
+  if (prepared_.settings.logprobs && plain)
+    held_.push_back({std::string(model_.tokenizer->token_bytes(token)), logprob});
+  if (!plain) {
+    if (*marker != Marker::kEos) parser_.marker(*marker);  // which ignore_eos lets through
+  } else if (prepared_.is_chat || !model_.tokenizer->is_special(token)) {
+    parser_.text(model_.tokenizer->token_bytes(token));
+  }
+  if (parser_.done()) finish(OutputEnd::kModel);
+}
+
+void Choice::on_engine_finish(Finish why) {
+  if (ended_) return;
+  if (why == Finish::kStop) {
+    ++usage_.completion;  // the end of the sentence, which the engine does not deliver
+    record_turn();
+  }
+  end_.context_end = why == Finish::kLength && prepared_.fills_context;
+  finish(why == Finish::kStop ? OutputEnd::kModel : OutputEnd::kLimit);
+}
+
+void Choice::end_at_deadline() {
+  if (ended_) return;
+  end_.deadline = true;
+  finish(OutputEnd::kLimit);
+}
+
+void Choice::finish(OutputEnd end) {
+  ended_ = true;
+  end_.reason = parser_.finish(end);
+  end_.stop_string = parser_.stop_string();
+  if (end_.stop_string && prepared_.settings.include_stop) out_.on_content(*end_.stop_string);
+  writer_.finish(index_, end_);
+}
+
+void Choice::record_turn() {
+  if (!prepared_.is_chat || prepared_.continues) return;
+  record_output(model_.replay, prepared_.settings.salt, prepared_.has_tools, prepared_.parser.stage,
+                ids_, *model_.tokenizer, model_.markers);
+}
+
+void Choice::release_logprobs(bool reasoning) {
+  if (!held_.empty()) writer_.logprobs(index_, std::exchange(held_, {}), reasoning);
+}
+
+void Choice::on_reasoning(std::string_view text) {
+  release_logprobs(true);
+  out_.on_reasoning(text);
+}
+
+void Choice::on_content(std::string_view text) {
+  reasoning_ = false;
+  release_logprobs(false);
+  out_.on_content(text);
+}
+
+void Choice::on_call(const std::string& name) {
+  reasoning_ = false;
+  held_.clear();  // of markup
+  out_.on_call(name);
+}
+
+}  // namespace dsv4

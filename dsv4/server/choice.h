@@ -1,0 +1,57 @@
+// Choice: one answer of a request, from the engine's tokens to the parser's events.
+//
+//   token -> marker or bytes -> OutputParser -> (reasoning counted, log probabilities) -> writer
+
+#pragma once
+
+#include <memory>
+
+#include "dsv4/server/answer.h"
+#include "dsv4/server/prepare.h"
+
+namespace dsv4 {
+
+class Choice : private OutputSink {
+ public:
+  // All must outlive the choice; `prepared` and `model` stay as they are.
+  Choice(size_t index, const Prepared& prepared, const ServedModel& model, AnswerWriter& writer,
+         Usage& usage);
+
+  // Either may end the choice.
+  void on_token(int32_t token, float logprob);
+  void on_engine_finish(Finish why);
+  // Time is up, or the server drains.
+  void end_at_deadline();
+
+  bool ended() const { return ended_; }
+  const ChoiceEnd& end() const { return end_; }
+  const ParseCounts& counts() const { return parser_.counts(); }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  void on_reasoning(std::string_view text) override;
+  void on_content(std::string_view text) override;
+  void on_call(const std::string& name) override;
+  void on_arguments(std::string_view json) override { out_.on_arguments(json); }
+  void on_call_end() override { out_.on_call_end(); }
+
+  void release_logprobs(bool reasoning);
+  void finish(OutputEnd end);
+  void record_turn();
+
+  const size_t index_;
+  const Prepared& prepared_;
+  const ServedModel& model_;
+  AnswerWriter& writer_;
+  OutputSink& out_;
+  Usage& usage_;
+  OutputParser parser_;
+  bool reasoning_;  // the output is still in its reasoning
+  std::vector<TokenLogprob> held_;
+  std::vector<int32_t> ids_;  // for the replay map
+  int64_t tokens_ = 0;
+  bool ended_ = false;
+  ChoiceEnd end_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,194 @@
+#include "dsv4/server/engine_thread.h"
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+
+void EngineThread::Job::on_token(RequestId, int32_t token, float logprob) {
+  events->push_back(
+      {.job = id, .kind = EngineEvent::Kind::kToken, .token = token, .logprob = logprob});
+}
+
+void EngineThread::Job::on_finish(RequestId, Finish why) {
+  finished = true;
+  events->push_back({.job = id, .kind = EngineEvent::Kind::kFinished, .finish = why});
+}
+
+EngineThread::EngineThread(Loader loader, Deliver deliver)
+    : deliver_(std::move(deliver)), thread_([this, loader = std::move(loader)] { run(loader); }) {
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+JobId EngineThread::submit(std::vector<int32_t> prompt, GenerateParams params) {
+  auto job = std::make_unique<Job>();
+  job->prompt = std::move(prompt);
+  job->params = std::move(params);
+  const std::lock_guard lock(mutex_);
+  const auto id = static_cast<JobId>(next_job_++);
+  job->id = id;
+  state_.queued_tokens += static_cast<int64_t>(job->prompt.size());
+  queue_.push_back(std::move(job));
+  state_.queued = queue_.size();
+  wake_.notify_all();
+  return id;
+}
+
+void EngineThread::cancel(JobId job) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(job);
+  wake_.notify_all();
+}
+
+EngineThread::State EngineThread::state() const {
+  const std::lock_guard lock(mutex_);
+  State state = state_;
+  if (in_step_) {
+    state.seconds_in_step =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - step_begin_).count();
+  }
+  return state;
+}
+
+void EngineThread::run(const Loader& loader) {
+  if (load(loader)) serve();
+  running_.clear();
+  engine_.reset();
+}
+
+bool EngineThread::load(const Loader& loader) {
+  std::string error;
+  try {
+    engine_ = loader();
+    std::vector<EngineEvent> ignored;
+    Job canary;
+    canary.events = &ignored;
+    const std::vector<int32_t> prompt = {0};
+    engine_->submit(prompt, {.sampling = {.temperature = 0}, .max_new_tokens = 1}, canary);
+    while (!canary.finished) engine_->step();
+  } catch (const std::exception& caught) {
+    error = caught.what();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    state_.ready = error.empty();
+    state_.load_failed = !error.empty();
+    state_.error = error;
+    if (engine_) state_.stats = engine_->stats();
+  }
+  deliver_({});
+  return error.empty();
+}
+
+void EngineThread::serve() {
+  while (wait_for_work()) {
+    std::vector<EngineEvent> events;
+    apply_cancellations(events);
+    admit(events);
+    if (!running_.empty()) step(events);
+    {
+      const std::lock_guard lock(mutex_);
+      state_.running = running_.size();
+      state_.stats = engine_->stats();
+    }
+    if (!events.empty()) deliver_(std::move(events));
+  }
+}
+
+// False when the thread has to end.
+bool EngineThread::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] {
+    return stopping_ || !queue_.empty() || !cancelled_.empty() || !running_.empty();
+  });
+  return !stopping_;
+}
+
+void EngineThread::apply_cancellations(std::vector<EngineEvent>& events) {
+  const std::lock_guard lock(mutex_);
+  for (const JobId id : std::exchange(cancelled_, {})) {
+    if (const auto running = running_.find(id); running != running_.end()) {
+      engine_->cancel(running->second->request);
+      continue;
+    }
+    const auto queued =
+        std::find_if(queue_.begin(), queue_.end(), [&](const auto& job) { return job->id == id; });
+    if (queued == queue_.end()) continue;
+    state_.queued_tokens -= static_cast<int64_t>((*queued)->prompt.size());
+    queue_.erase(queued);
+    events.push_back(
+        {.job = id, .kind = EngineEvent::Kind::kFinished, .finish = Finish::kCancelled});
+  }
+  state_.queued = queue_.size();
+}
+
+void EngineThread::admit(std::vector<EngineEvent>& events) {
+  const auto slots = static_cast<size_t>(engine_->limits().max_sequences);
+  for (;;) {
+    std::unique_ptr<Job> job;
+    {
+      const std::lock_guard lock(mutex_);
+      if (queue_.empty() || running_.size() >= slots) return;
+      job = std::move(queue_.front());
+      queue_.pop_front();
+      state_.queued = queue_.size();
+      state_.queued_tokens -= static_cast<int64_t>(job->prompt.size());
+    }
+    const JobId id = job->id;
+    if (state_.broken) {
+      events.push_back({.job = id, .kind = EngineEvent::Kind::kFailed});
+      continue;
+    }
+    try {
+      job->request = engine_->submit(job->prompt, job->params, *job);
+    } catch (const std::exception&) {  // the server has checked what it sends
+      events.push_back({.job = id, .kind = EngineEvent::Kind::kFailed});
+      continue;
+    }
+    events.push_back({.job = id, .kind = EngineEvent::Kind::kStarted});
+    running_[id] = std::move(job);
+  }
+}
+
+void EngineThread::step(std::vector<EngineEvent>& events) {
+  {
+    const std::lock_guard lock(mutex_);
+    in_step_ = true;
+    step_begin_ = std::chrono::steady_clock::now();
+  }
+  for (const auto& [id, job] : running_) job->events = &events;
+  std::string error;
+  try {
+    engine_->step();
+  } catch (const std::exception& caught) {
+    error = caught.what();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    in_step_ = false;
+  }
+  std::erase_if(running_, [](const auto& entry) { return entry.second->finished; });
+  if (!error.empty()) fail_all(events, error);
+}
+
+// A step that threw may have left caches half-written: this engine serves no more.
+void EngineThread::fail_all(std::vector<EngineEvent>& events, const std::string& error) {
+  for (const auto& [id, job] : running_)
+    events.push_back({.job = id, .kind = EngineEvent::Kind::kFailed});
+  running_.clear();
+  const std::lock_guard lock(mutex_);
+  state_.broken = true;
+  state_.ready = false;
+  state_.error = error;
+}
+
+}  // namespace dsv4

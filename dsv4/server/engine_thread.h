@@ -1,0 +1,97 @@
+// EngineThread: the one thread that calls an engine. Requests wait here until the engine has a
+// sequence free; what the engine reports leaves in one batch per step.
+//
+//   I/O thread --submit, cancel--> mailbox --> engine thread: step() --deliver(events)--> I/O
+//   thread
+//
+// All methods may be called from any thread.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "dsv4/server/engine_port.h"
+
+namespace dsv4 {
+
+enum class JobId : uint64_t {};
+
+struct EngineEvent {
+  enum class Kind { kStarted, kToken, kFinished, kFailed };
+  JobId job{};
+  Kind kind = Kind::kToken;
+  int32_t token = -1;
+  float logprob = 0;
+  Finish finish = Finish::kStop;  // kFinished
+};
+
+class EngineThread {
+ public:
+  using Loader = std::function<std::unique_ptr<EnginePort>()>;
+  using Deliver = std::function<void(std::vector<EngineEvent>)>;
+
+  struct State {
+    bool ready = false, broken = false;
+    std::string error;  // of loading, or of the step that broke the engine
+    bool load_failed = false;
+    size_t queued = 0, running = 0;
+    int64_t queued_tokens = 0;
+    double seconds_in_step = 0;  // of the step that is running now; 0 between steps
+    EngineStats stats;
+  };
+
+  // Both are called on the engine thread. The loader's engine runs one token as a canary before it
+  // counts as ready. An empty batch of events says that the state has changed.
+  EngineThread(Loader loader, Deliver deliver);
+  ~EngineThread();  // what runs is dropped without an event
+
+  JobId submit(std::vector<int32_t> prompt, GenerateParams params);
+  // The job ends with kFinished and Finish::kCancelled.
+  void cancel(JobId job);
+  State state() const;
+
+ private:
+  struct Job : TokenSink {
+    void on_token(RequestId id, int32_t token, float logprob) override;
+    void on_finish(RequestId id, Finish why) override;
+
+    JobId id{};
+    std::vector<int32_t> prompt;
+    GenerateParams params;
+    RequestId request{};
+    std::vector<EngineEvent>* events = nullptr;
+    bool finished = false;
+  };
+
+  void run(const Loader& loader);
+  bool load(const Loader& loader);
+  void serve();
+  bool wait_for_work();
+  void apply_cancellations(std::vector<EngineEvent>& events);
+  void admit(std::vector<EngineEvent>& events);
+  void step(std::vector<EngineEvent>& events);
+  void fail_all(std::vector<EngineEvent>& events, const std::string& error);
+
+  Deliver deliver_;
+  std::unique_ptr<EnginePort> engine_;             // the engine thread's
+  std::map<JobId, std::unique_ptr<Job>> running_;  // the engine thread's
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::unique_ptr<Job>> queue_;
+  std::vector<JobId> cancelled_;
+  State state_;
+  std::chrono::steady_clock::time_point step_begin_;
+  bool in_step_ = false, stopping_ = false;
+  uint64_t next_job_ = 1;
+
+  std::thread thread_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,166 @@
+#include "dsv4/server/generation.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr std::chrono::seconds kKeepAlive{10};
+
+}  // namespace
+
+Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
+                       std::shared_ptr<Exchange> exchange, std::string key)
+    : prepared_(std::move(prepared)), model_(std::move(model)), exchange_(std::move(exchange)) {
+  for (const auto& prompt : prepared_.prompts) usage_.prompt += static_cast<int64_t>(prompt.size());
+  prepared_.answer.usage = &usage_;
+  report_ = {.api = prepared_.api,
+             .request_id = prepared_.answer.request_id,
+             .key = std::move(key),
+             .stream = prepared_.settings.stream};
+  const size_t count = prepared_.answer.choices;
+  writer_ = make_writer(prepared_.api, std::move(prepared_.answer));
+  for (size_t k = 0; k < count; ++k)
+    choices_.push_back(std::make_unique<Choice>(k, prepared_, *model_, *writer_, usage_));
+  jobs_.resize(count);
+}
+
+GenerateParams Generation::job_params(size_t choice) const {
+  GenerateParams params{.sampling = prepared_.settings.sampling,
+                        .max_new_tokens = prepared_.max_tokens,
+                        .stop = prepared_.settings.stop_ids};
+  if (!prepared_.settings.ignore_eos)
+    params.stop.insert(params.stop.end(), model_->limits.eos.begin(), model_->limits.eos.end());
+  params.sampling.seed += choice % static_cast<size_t>(prepared_.settings.n);
+  return params;
+}
+
+const std::vector<int32_t>& Generation::job_prompt(size_t choice) const {
+  return prepared_.prompts[choice / static_cast<size_t>(prepared_.settings.n)];
+}
+
+double Generation::seconds_since_begin() const {
+  return std::chrono::duration<double>(Clock::now() - begin_).count();
+}
+
+void Generation::begin(HttpHeaders headers) {
+  headers_ = std::move(headers);
+  writer_->begin();
+  if (!prepared_.settings.stream) return;
+  HttpResponse head{.status = 200,
+                    .headers = headers_,
+                    .content_type = "text/event-stream; charset=utf-8",
+                    .body = writer_->take()};
+  head.headers.emplace_back("Cache-Control", "no-store");
+  head.headers.emplace_back("X-Accel-Buffering", "no");
+  exchange_->begin_stream(std::move(head));
+  last_write_ = Clock::now();
+}
+
+void Generation::on_event(size_t choice, const EngineEvent& event) {
+  if (over_) return;
+  switch (event.kind) {
+    case EngineEvent::Kind::kStarted:
+      if (!started_) report_.queue_seconds = seconds_since_begin();
+      started_ = true;
+      break;
+    case EngineEvent::Kind::kToken: {
+      const auto now = Clock::now();
+      if (report_.first_token_seconds < 0) {
+        report_.first_token_seconds = seconds_since_begin();
+      } else if (choices_.size() == 1) {
+        intervals_.push_back(std::chrono::duration<double>(now - last_token_).count());
+      }
+      last_token_ = now;
+      choices_[choice]->on_token(event.token, event.logprob);
+      break;
+    }
+    case EngineEvent::Kind::kFinished:
+      choices_[choice]->on_engine_finish(event.finish);
+      break;
+    case EngineEvent::Kind::kFailed:
+      fail({.status = 500, .code = "engine_error", .message = "the engine failed"});
+      break;
+  }
+}
+
+void Generation::flush() {
+  end_if_complete();
+  if (over_ || !prepared_.settings.stream) return;
+  const std::string piece = writer_->take();
+  if (piece.empty()) return;
+  exchange_->write(piece);
+  last_write_ = Clock::now();
+}
+
+void Generation::end_if_complete() {
+  if (over_) return;
+  for (const auto& choice : choices_) {
+    if (!choice->ended()) return;
+  }
+  writer_->end();
+  if (prepared_.settings.stream) {
+    exchange_->write(writer_->take());
+    exchange_->end_stream();
+  } else {
+    exchange_->respond({.headers = headers_, .body = writer_->take()});
+  }
+  close_report(200, name(choices_[0]->end().reason));
+}
+
+void Generation::on_tick(Clock::time_point now) {
+  if (over_) return;
+  const auto deadline = std::chrono::milliseconds(prepared_.settings.deadline_ms);
+  if (deadline.count() > 0 && now - begin_ > deadline) {
+    if (!started_) {
+      return fail({.status = 504,
+                   .code = "deadline",
+                   .param = "deadline_ms",
+                   .message = "the deadline passed while the request waited"});
+    }
+    return cut();
+  }
+  if (prepared_.settings.stream && now - last_write_ > kKeepAlive) {
+    exchange_->write(": keep-alive\n\n");
+    last_write_ = now;
+  }
+}
+
+void Generation::cut() {
+  for (const auto& choice : choices_) choice->end_at_deadline();
+  flush();
+}
+
+void Generation::fail(const ApiError& error) {
+  if (over_) return;
+  if (prepared_.settings.stream) {
+    writer_->fail(error);
+    exchange_->write(writer_->take());
+    exchange_->end_stream();
+  } else {
+    HttpResponse response{.status = error.status,
+                          .headers = headers_,
+                          .body = error_body(prepared_.api, error, report_.request_id)};
+    exchange_->respond(std::move(response));
+  }
+  close_report(error.status, "error");
+}
+
+void Generation::abandon() {
+  if (!over_) close_report(499, "disconnect");
+}
+
+void Generation::close_report(int status, const std::string& finish) {
+  over_ = true;
+  report_.status = status;
+  report_.finish = finish;
+  report_.usage = usage_;
+  report_.total_seconds = seconds_since_begin();
+  for (const auto& choice : choices_) {
+    const ParseCounts& counts = choice->counts();
+    report_.parsed.calls += counts.calls;
+    report_.parsed.repaired += counts.repaired;
+    report_.parsed.truncated += counts.truncated;
+    report_.parsed.unknown += counts.unknown;
+  }
+}
+
+}  // namespace dsv4

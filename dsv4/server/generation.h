@@ -1,0 +1,83 @@
+// Generation: a request that was accepted, from its submission to the end of its answer. Lives on
+// the I/O thread.
+
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "dsv4/server/choice.h"
+#include "dsv4/server/engine_thread.h"
+#include "dsv4/server/http.h"
+
+namespace dsv4 {
+
+class Generation {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // What the server's log and metrics get when it is over.
+  struct Report {
+    Api api = Api::kChat;
+    std::string request_id, key, finish;
+    int status = 200;
+    bool stream = false;
+    Usage usage;
+    double queue_seconds = 0, first_token_seconds = -1, total_seconds = 0;
+    ParseCounts parsed;
+  };
+
+  Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
+             std::shared_ptr<Exchange> exchange, std::string key);
+
+  // The parameters of choice k's job.
+  GenerateParams job_params(size_t choice) const;
+  const std::vector<int32_t>& job_prompt(size_t choice) const;
+  size_t choices() const { return choices_.size(); }
+  void set_job(size_t choice, JobId job) { jobs_[choice] = job; }
+  const std::vector<JobId>& jobs() const { return jobs_; }
+
+  // Sends the head of a stream.
+  void begin(HttpHeaders headers);
+  void on_event(size_t choice, const EngineEvent& event);
+  // What the events since the last call became.
+  void flush();
+  // Once a tick: keep-alive comments and the deadline.
+  void on_tick(Clock::time_point now);
+  // Ends with what there is: drain or deadline.
+  void cut();
+  void fail(const ApiError& error);
+  // The client has left.
+  void abandon();
+
+  bool over() const { return over_; }
+  // Jobs of a choice that ended before the engine knew.
+  bool wants_cancel(size_t choice) const { return choices_[choice]->ended(); }
+  bool started() const { return started_; }
+  const Report& report() const { return report_; }
+  const std::string& request_id() const { return report_.request_id; }
+  const Exchange& exchange() const { return *exchange_; }
+  // Seconds between the latest two tokens, for each token since the last call.
+  std::vector<double> take_intervals() { return std::exchange(intervals_, {}); }
+
+ private:
+  void end_if_complete();
+  void close_report(int status, const std::string& finish);
+  double seconds_since_begin() const;
+
+  Prepared prepared_;
+  std::shared_ptr<const ServedModel> model_;
+  std::shared_ptr<Exchange> exchange_;
+  Usage usage_;
+  std::unique_ptr<AnswerWriter> writer_;
+  std::vector<std::unique_ptr<Choice>> choices_;
+  std::vector<JobId> jobs_;
+  HttpHeaders headers_;
+  bool started_ = false, over_ = false;
+  Clock::time_point begin_ = Clock::now(), last_write_ = begin_, last_token_;
+  std::vector<double> intervals_;
+  Report report_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,116 @@
+// Boost's half of http_server.h: the server's state, and a connection. Included by the two files
+// that include Boost.
+
+#pragma once
+
+#include <boost/asio.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <unordered_map>
+
+#include "dsv4/server/http_server.h"
+
+namespace dsv4 {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+inline constexpr size_t kReadBuffer = 64 << 10;
+
+struct HttpServer::Impl {
+  Impl(const HttpServerOptions& o, HttpHandler& h)
+      : options(o), handler(h), acceptor(io), timer(io), signals(io), workers(o.workers) {}
+
+  void listen();
+  void accept();
+  void on_accept(tcp::socket socket);
+  void tick_later();
+  void signal_later();
+  void closed(Connection& connection);
+
+  const HttpServerOptions options;
+  HttpHandler& handler;
+  asio::io_context io{1};
+  tcp::acceptor acceptor;
+  asio::steady_timer timer;
+  asio::signal_set signals;
+  asio::thread_pool workers;
+  bool accept_failed = false;
+  std::unordered_map<Connection*, std::shared_ptr<Connection>> connections;
+  std::unordered_map<std::string, size_t> per_address;
+  std::function<void()> tick;
+  std::function<void(int)> on_signal;
+  HttpCounters counters;
+  std::vector<char> read_buffer = std::vector<char>(kReadBuffer);
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  using Server = HttpServer::Impl;
+
+  Connection(Server& server, tcp::socket socket, std::string address, bool reserved)
+      : server_(server),
+        socket_(std::move(socket)),
+        address_(std::move(address)),
+        reserved_(reserved) {}
+
+  void start();
+  void check_deadlines(std::chrono::steady_clock::time_point now);
+  const std::string& address() const { return address_; }
+  bool busy() const { return state_ == State::kAnswering; }
+
+  // For the exchange of the request that is being answered.
+  void send(HttpResponse response, bool is_stream);
+  void send_piece(std::string_view piece);
+  void finish_answer();
+  size_t unsent() const { return out_.size() + writing_.size() - written_; }
+  void close();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class State { kHead, kBody, kAnswering, kLinger, kClosed };
+  using Parser = http::request_parser<http::string_body>;
+
+  void set_deadline(std::chrono::milliseconds time) { deadline_ = Clock::now() + time; }
+  void wait_readable();
+  void on_readable();
+  void peek();
+  void advance();
+  bool read_head();
+  bool read_body();
+  bool begin_body(const std::string& head);
+  void dispatch();
+  void fail_request(int status, const std::string& message);
+  void next_request();
+  void linger();
+  void client_left();
+
+  void flush_later();
+  void flush();
+  void write_some();
+  void on_drained();
+
+  Server& server_;
+  tcp::socket socket_;
+  const std::string address_;
+  const bool reserved_;
+  State state_ = State::kHead;
+  Clock::time_point deadline_, progress_;
+  bool waiting_ = false, first_request_ = true;
+
+  std::string in_;
+  size_t scanned_ = 0;  // of in_, without the end of the head
+  HttpRequest request_;
+  std::optional<Parser> parser_;
+  std::function<void(uint64_t, boost::beast::string_view, error_code&)> on_chunk_;
+  std::weak_ptr<Exchange> exchange_;
+
+  bool keep_alive_ = false, chunked_ = false, head_only_ = false, answered_ = false;
+  bool flush_posted_ = false;
+  std::string out_, writing_;
+  size_t written_ = 0;  // of writing_
+};
+
+}  // namespace dsv4

@@ -1,0 +1,170 @@
+// Listening, the timer, signals and worker threads; http_connection.cc has the connections.
+
+#include "dsv4/server/http_server.h"
+
+#include <csignal>
+
+#include "dsv4/base/error.h"
+#include "dsv4/server/http_connection.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{250};
+
+}  // namespace
+
+void HttpServer::Impl::listen() {
+  error_code error;
+  const auto address =
+      asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
+  if (error) fail(ErrorCode::kBadInput, "--host {}: want an IP address or localhost", options.host);
+  const tcp::endpoint endpoint(address, options.port);
+  const auto check = [&](const char* what) {
+    if (error) {
+      fail(ErrorCode::kIo, "cannot {} {} port {}: {}", what, options.host, options.port,
+           error.message());
+    }
+  };
+  acceptor.open(endpoint.protocol(), error);
+  check("open a socket for");
+  acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  acceptor.bind(endpoint, error);
+  check("bind to");
+  acceptor.listen(asio::socket_base::max_listen_connections, error);
+  check("listen on");
+  accept();
+  tick_later();
+}
+
+void HttpServer::Impl::accept() {
+  acceptor.async_accept([this](error_code error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    accept_failed = static_cast<bool>(error);  // out of descriptors: the next tick tries again
+    if (error) return;
+    on_accept(std::move(socket));
+    accept();
+  });
+}
+
+void HttpServer::Impl::on_accept(tcp::socket socket) {
+  ++counters.accepted;
+  error_code error;
+  const auto peer = socket.remote_endpoint(error).address();
+  if (error) return;
+  const std::string address = peer.to_string();
+  const size_t open = connections.size();
+  const bool full = open >= options.max_connections + options.reserved_connections;
+  const bool greedy = !peer.is_loopback() && per_address[address] >= options.max_per_address;
+  socket.non_blocking(true, error);
+  if (full || greedy) {
+    ++counters.refused;
+    constexpr std::string_view kBusy =
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+        "Connection: close\r\n\r\n";
+    socket.write_some(asio::buffer(kBusy.data(), kBusy.size()), error);
+    return;
+  }
+  socket.set_option(tcp::no_delay(true), error);
+  ++per_address[address];
+  auto connection = std::make_shared<Connection>(*this, std::move(socket), address,
+                                                 open >= options.max_connections);
+  connections.emplace(connection.get(), connection);
+  counters.connections = static_cast<int64_t>(connections.size());
+  connection->start();
+}
+
+void HttpServer::Impl::closed(Connection& connection) {
+  const auto address = per_address.find(connection.address());
+  if (--address->second == 0) per_address.erase(address);
+  connections.erase(&connection);
+  counters.connections = static_cast<int64_t>(connections.size());
+}
+
+void HttpServer::Impl::tick_later() {
+  timer.expires_after(kTick);
+  timer.async_wait([this](error_code error) {
+    if (error) return;
+    const auto now = std::chrono::steady_clock::now();
+    std::vector<std::shared_ptr<Connection>> open;
+    open.reserve(connections.size());
+    for (const auto& [key, connection] : connections) open.push_back(connection);
+    for (const auto& connection : open) connection->check_deadlines(now);
+    if (accept_failed && acceptor.is_open()) accept();
+    if (tick) tick();
+    tick_later();
+  });
+}
+
+void HttpServer::Impl::signal_later() {
+  signals.async_wait([this](error_code error, int number) {
+    if (error) return;
+    signal_later();
+    on_signal(number);
+  });
+}
+
+HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler)
+    : impl_(std::make_unique<Impl>(options, handler)) {
+  impl_->listen();
+}
+
+void HttpServer::join_workers() {
+  impl_->workers.stop();
+  impl_->workers.join();
+}
+
+HttpServer::~HttpServer() {
+  join_workers();
+  while (!impl_->connections.empty()) {
+    const auto connection = impl_->connections.begin()->second;
+    connection->close();
+  }
+}
+
+uint16_t HttpServer::port() const {
+  return impl_->acceptor.local_endpoint().port();
+}
+
+void HttpServer::run() {
+  impl_->io.run();
+}
+
+void HttpServer::stop() {
+  impl_->io.stop();
+}
+
+void HttpServer::post_io(std::function<void()> work) {
+  asio::post(impl_->io, std::move(work));
+}
+
+void HttpServer::post_worker(std::function<void()> work) {
+  asio::post(impl_->workers, std::move(work));
+}
+
+void HttpServer::stop_listening() {
+  error_code ignored;
+  impl_->acceptor.close(ignored);
+}
+
+void HttpServer::on_tick(std::function<void()> tick) {
+  impl_->tick = std::move(tick);
+}
+
+void HttpServer::on_signal(std::function<void(int)> handler) {
+  impl_->on_signal = std::move(handler);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) impl_->signals.add(number);
+  impl_->signal_later();
+}
+
+const HttpCounters& HttpServer::counters() const {
+  return impl_->counters;
+}
+
+size_t HttpServer::busy() const {
+  size_t busy = 0;
+  for (const auto& [key, connection] : impl_->connections) busy += connection->busy();
+  return busy;
+}
+
+}  // namespace dsv4

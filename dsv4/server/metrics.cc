@@ -1,0 +1,130 @@
+#include "dsv4/server/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+namespace dsv4 {
+namespace {
+
+enum class Kind { kCounter, kGauge, kHistogram };
+
+struct Metric {
+  std::string_view name;
+  Kind kind;
+  std::string_view help;
+  std::string_view alias;  // empty: none
+};
+
+// Every metric; add() and set() of another name are errors of this program.
+constexpr Metric kTable[] = {
+    {"dsv4_requests_running", Kind::kGauge, "Requests in the engine", "vllm:num_requests_running"},
+    {"dsv4_requests_waiting", Kind::kGauge, "Requests in the queue", "vllm:num_requests_waiting"},
+    {"dsv4_queued_prompt_tokens", Kind::kGauge, "Prompt tokens in the queue", ""},
+    {"dsv4_connections", Kind::kGauge, "Open connections", ""},
+    {"dsv4_ready", Kind::kGauge, "1 while /ready answers 200", ""},
+    {"dsv4_prompt_tokens_total", Kind::kCounter, "Tokens of prompts", "vllm:prompt_tokens_total"},
+    {"dsv4_generated_tokens_total", Kind::kCounter, "Tokens of answers",
+     "vllm:generation_tokens_total"},
+    {"dsv4_requests_total", Kind::kCounter, "Requests by end", "vllm:request_success_total"},
+    {"dsv4_preemptions_total", Kind::kCounter, "Requests whose pages were taken back",
+     "vllm:num_preemptions_total"},
+    {"dsv4_engine_steps_total", Kind::kCounter, "Steps of the engine", ""},
+    {"dsv4_engine_prefill_tokens_total", Kind::kCounter,
+     "Tokens in steps with prompts, recomputed ones included", ""},
+    {"dsv4_engine_prefill_seconds_total", Kind::kCounter, "Time of steps with prompts", ""},
+    {"dsv4_engine_decode_seconds_total", Kind::kCounter, "Time of the other steps", ""},
+    {"dsv4_rejections_total", Kind::kCounter, "Requests refused, by reason", ""},
+    {"dsv4_disconnects_total", Kind::kCounter, "Clients that left before the end", ""},
+    {"dsv4_connections_accepted_total", Kind::kCounter, "Connections", ""},
+    {"dsv4_connections_refused_total", Kind::kCounter, "Connections over a limit", ""},
+    {"dsv4_timeouts_total", Kind::kCounter, "Connections closed for being slow", ""},
+    {"dsv4_tool_parse_total", Kind::kCounter, "Calls by how they were parsed", ""},
+    {"dsv4_replay_turns", Kind::kGauge, "Turns in the replay map", ""},
+    {"dsv4_replay_bytes", Kind::kGauge, "Bytes of the replay map", ""},
+    {"dsv4_ttft_seconds", Kind::kHistogram, "Time to the first token",
+     "vllm:time_to_first_token_seconds"},
+    {"dsv4_itl_seconds", Kind::kHistogram, "Time between tokens",
+     "vllm:inter_token_latency_seconds"},
+    {"dsv4_e2e_seconds", Kind::kHistogram, "Time of a request", "vllm:e2e_request_latency_seconds"},
+    {"dsv4_queue_seconds", Kind::kHistogram, "Time in the queue",
+     "vllm:request_queue_time_seconds"},
+};
+
+constexpr double kBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                              1,     2.5,    5,     10,   25,    50,   100, 250};
+
+const char* type_of(Kind kind) {
+  return kind == Kind::kCounter ? "counter" : kind == Kind::kGauge ? "gauge" : "histogram";
+}
+
+std::string escaped(std::string_view value) {
+  std::string out;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+std::string with_braces(const std::string& labels) {
+  return labels.empty() ? "" : "{" + labels + "}";
+}
+
+}  // namespace
+
+void Metrics::add(std::string_view name, double value, std::string_view labels) {
+  values_[std::string(name)][std::string(labels)] += value;
+}
+
+void Metrics::set(std::string_view name, double value, std::string_view labels) {
+  values_[std::string(name)][std::string(labels)] = value;
+}
+
+void Metrics::observe(std::string_view name, double seconds) {
+  Histogram& histogram = histograms_[std::string(name)];
+  histogram.counts.resize(std::size(kBounds) + 1);
+  const auto bound = std::lower_bound(std::begin(kBounds), std::end(kBounds), seconds);
+  ++histogram.counts[static_cast<size_t>(bound - std::begin(kBounds))];
+  histogram.sum += seconds;
+}
+
+std::string Metrics::text(bool aliases, std::string_view model) const {
+  std::string out;
+  const auto write = [&](const Metric& metric, std::string_view name, const std::string& common) {
+    out +=
+        fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, metric.help, name, type_of(metric.kind));
+    const auto join = [&](const std::string& labels) {
+      return common.empty() || labels.empty() ? common + labels : common + "," + labels;
+    };
+    if (metric.kind != Kind::kHistogram) {
+      const auto found = values_.find(metric.name);
+      if (found == values_.end())
+        return void(out += fmt::format("{}{} 0\n", name, with_braces(common)));
+      for (const auto& [labels, value] : found->second)
+        out += fmt::format("{}{} {}\n", name, with_braces(join(labels)), value);
+      return;
+    }
+    const auto found = histograms_.find(metric.name);
+    static const Histogram kEmpty{std::vector<int64_t>(std::size(kBounds) + 1), 0};
+    const Histogram& histogram = found == histograms_.end() ? kEmpty : found->second;
+    int64_t total = 0;
+    for (size_t i = 0; i < histogram.counts.size(); ++i) {
+      total += histogram.counts[i];
+      const std::string bound =
+          i < std::size(kBounds) ? fmt::format("le=\"{}\"", kBounds[i]) : "le=\"+Inf\"";
+      out += fmt::format("{}_bucket{{{}}} {}\n", name, join(bound), total);
+    }
+    out += fmt::format("{}_sum{} {}\n{}_count{} {}\n", name, with_braces(common), histogram.sum,
+                       name, with_braces(common), total);
+  };
+  const std::string model_label = fmt::format("model_name=\"{}\"", escaped(model));
+  for (const Metric& metric : kTable) {
+    write(metric, metric.name, "");
+    if (aliases && !metric.alias.empty()) write(metric, metric.alias, model_label);
+  }
+  return out;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,217 @@
+#include "dsv4/server/prepare.h"
+
+#include <algorithm>
+
+#include "dsv4/chat/encoder_level.h"
+#include "dsv4/chat/messages_api.h"
+#include "dsv4/chat/render.h"
+#include "dsv4/chat/request_error.h"
+#include "dsv4/chat/responses_api.h"
+#include "dsv4/server/numbers.h"
+#include "dsv4/server/seal.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr size_t kMaxChoices = 128;
+
+// The chat form of a body; a completions body is its own.
+Translated translated(Api api, const JsonValue& body, const std::string& seal_key) {
+  if (api == Api::kMessages) return chat_of_messages(body);
+  if (api == Api::kResponses) {
+    return chat_of_responses(body,
+                             [&](const std::string& text) { return unsealed(seal_key, text); });
+  }
+  Translated same;
+  same.chat = body;
+  return same;
+}
+
+void read_declared(const std::vector<ToolDefinition>& tools, ParserOptions& parser) {
+  for (const ToolDefinition& tool : tools) {
+    auto& keys = parser.declared[tool.name];
+    const JsonValue* properties = tool.parameters.find("properties");
+    if (properties == nullptr) continue;
+    for (const auto& [key, value] : properties->members) keys.insert(key);
+  }
+}
+
+void refuse_formats(const Conversation& conversation) {
+  if (conversation.format.kind == ResponseFormat::Kind::kText) return;
+  throw RequestError("unsupported_value", "response_format",
+                     "response_format: only text is supported by this engine");
+}
+
+// A prompt of ids that the client gives.
+std::vector<int32_t> read_ids(const Field& list, int32_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < list.list(); ++i)
+    ids.push_back(static_cast<int32_t>(*read_integer(list.at(i), 0, vocab_size - 1)));
+  if (ids.empty()) refuse(list.path(), "is empty");
+  return ids;
+}
+
+std::vector<int32_t> encode_text(const JsonValue& body, const JsonValue& text,
+                                 const ServedModel& model) {
+  JsonValue one = JsonValue::object();
+  for (const char* key : {"suffix", "parse_special"}) {
+    if (const JsonValue* value = body.find(key)) one.add(key, *value);
+  }
+  one.add("prompt", text);
+  return encode(render_completion(one), model.markers, model.text);
+}
+
+void read_completion_prompts(const JsonValue& body, const ServedModel& model, Prepared& out) {
+  const Field prompt = Field(&body, "").at("prompt");
+  const auto is_integer = [](const JsonValue& value) {
+    return value.is(JsonValue::Kind::kInteger) || value.is(JsonValue::Kind::kDouble);
+  };
+  if (!prompt.present() || prompt.json().is_string()) {
+    prompt.string();
+    out.prompts.push_back(encode_text(body, prompt.json(), model));
+  } else if (prompt.list() > 0 && is_integer(prompt.json().items[0])) {
+    out.prompts.push_back(read_ids(prompt, model.limits.vocab_size));
+  } else {
+    for (size_t i = 0; i < prompt.list(); ++i) {
+      const Field one = prompt.at(i);
+      if (one.present() && one.json().is_array()) {
+        out.prompts.push_back(read_ids(one, model.limits.vocab_size));
+      } else {
+        one.string();
+        out.prompts.push_back(encode_text(body, one.json(), model));
+      }
+    }
+  }
+  if (out.prompts.empty()) refuse("prompt", "is empty");
+  if (out.prompts.size() * static_cast<size_t>(out.settings.n) > kMaxChoices)
+    refuse("prompt", "prompts times n must be at most {}", kMaxChoices);
+  if (out.settings.echo) {
+    for (const auto& ids : out.prompts)
+      out.answer.prompt_texts.push_back(model.tokenizer->decode(ids, /*skip_special=*/true));
+  }
+  // The output is text as it comes, newlines at its start included.
+  out.parser.stage = OutputStage::kContent;
+  out.parser.continues = true;
+}
+
+void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
+  const Conversation conversation = read_chat_request(body, model.chat);
+  refuse_formats(conversation);
+  const Prompt prompt = render(conversation, &model.replay, out.settings.salt);
+  out.prompts.push_back(encode(prompt, model.markers, model.text));
+  out.is_chat = true;
+  out.has_tools = out.parser.tools = !conversation.tools.empty();
+  out.continues = out.parser.continues = prompt.continues;
+  out.parser.stage = prompt.stage;
+  out.parser.single_call = !Field(&body, "").at("parallel_tool_calls").boolean(true);
+  read_declared(conversation.tools, out.parser);
+  if (!out.settings.has_top_p && conversation.thinking && out.has_tools) {
+    out.settings.sampling.top_p =
+        static_cast<float>(default_top_p(conversation.thinking, out.has_tools));
+  }
+  if (!out.settings.max_tokens) {
+    const int64_t room = model.limits.context - static_cast<int64_t>(out.prompts[0].size());
+    const int64_t most = default_max_tokens(conversation.thinking, conversation.effort);
+    out.fills_context = room < most;
+    out.max_tokens = std::min(room, most);
+  }
+}
+
+void check_context(const ServedModel& model, Prepared& out) {
+  if (out.settings.max_tokens) out.max_tokens = *out.settings.max_tokens;
+  for (const auto& prompt : out.prompts) {
+    const auto length = static_cast<int64_t>(prompt.size());
+    const int64_t context = model.limits.context;
+    if (length < context && out.max_tokens >= 1 && out.max_tokens <= context - length) continue;
+    throw RequestError(
+        "context_length_exceeded", out.api == Api::kCompletions ? "prompt" : "messages",
+        fmt::format("this model's context is {} tokens; the prompt has {} and the answer may have "
+                    "{}",
+                    context, length, std::max<int64_t>(out.max_tokens, 1)));
+  }
+}
+
+void prepare_body(const JsonValue& body, const Translated& request, const ServedModel& model,
+                  Prepared& out) {
+  const bool completions = out.api == Api::kCompletions;
+  out.settings =
+      read_settings(Field(&request.chat, ""), completions ? Api::kCompletions : Api::kChat,
+                    model.sampling, model.limits.vocab_size);
+  out.parser.stops = out.settings.stops;
+  if (completions) {
+    read_completion_prompts(body, model, out);
+  } else {
+    read_chat(request.chat, model, out);
+  }
+  check_context(model, out);
+}
+
+}  // namespace
+
+Prepared prepare(Api api, const std::string& text, const ServedModel& model,
+                 const std::string& seal_key) {
+  const JsonValue body = parse_json(text, "the body");
+  Field(&body, "").object();
+  Prepared out{.api = api};
+  out.answer.model = model_name(body, model);
+  out.ignored = ignored_fields(body, api, model.strict_fields);
+  Translated request = translated(api, body, seal_key);
+  try {
+    prepare_body(body, request, model, out);
+  } catch (const RequestError& error) {
+    throw client_error(error, request);
+  }
+  out.ignored.insert(out.ignored.end(), request.ignored.begin(), request.ignored.end());
+  out.answer.reasoning_alias = model.reasoning_alias;
+  out.answer.choices = out.prompts.size() * static_cast<size_t>(out.settings.n);
+  out.answer.settings = out.settings;
+  out.answer.seal_key = seal_key;
+  if (api == Api::kResponses) {
+    request.chat = {};
+    out.answer.request = std::move(request);
+    out.answer.body = body;
+    for (auto& [key, value] : out.answer.body.members) {
+      if (key == "input") value = {};  // which the answer does not repeat
+    }
+  }
+  return out;
+}
+
+std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedModel& model,
+                                const std::string& seal_key, Prompt* prompt) {
+  const Translated request = translated(api, body, seal_key);
+  try {
+    Prompt rendered = render(read_chat_request(request.chat, model.chat));
+    std::vector<int32_t> ids = encode(rendered, model.markers, model.text);
+    if (prompt != nullptr) *prompt = std::move(rendered);
+    return ids;
+  } catch (const RequestError& error) {
+    throw client_error(error, request);
+  }
+}
+
+std::string model_name(const JsonValue& body, const ServedModel& model) {
+  const std::string name = Field(&body, "").at("model").string_or(model.names.front());
+  const bool known = std::find(model.names.begin(), model.names.end(), name) != model.names.end();
+  if (known || model.any_name) return name;
+  throw RequestError(
+      "model_not_found", "model",
+      fmt::format("model: no model '{}' here; this server has '{}'", name, model.names.front()),
+      404);
+}
+
+std::unique_ptr<AnswerWriter> make_writer(Api api, AnswerContext context) {
+  switch (api) {
+    case Api::kChat:
+      return chat_writer(std::move(context));
+    case Api::kCompletions:
+      return completion_writer(std::move(context));
+    case Api::kMessages:
+      return messages_writer(std::move(context));
+    case Api::kResponses:
+      return responses_writer(std::move(context));
+  }
+  return nullptr;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,43 @@
+// From the body of a request to what the engine gets: everything that can be checked before a
+// request waits in the queue. Runs on a worker thread, since a long prompt takes a while to
+// tokenize.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsv4/chat/prompt.h"
+#include "dsv4/server/answer.h"
+#include "dsv4/server/served_model.h"
+
+namespace dsv4 {
+
+struct Prepared {
+  Api api = Api::kChat;
+  std::vector<std::vector<int32_t>> prompts;  // ids; settings.n choices of each
+  ParserOptions parser;
+  Settings settings;
+  int64_t max_tokens = 0;                     // of a choice
+  bool fills_context = false;                 // max_tokens is all that the context has left
+  bool is_chat = false;                       // the output is parsed, else it is text
+  bool has_tools = false, continues = false;  // of the conversation, for the replay map
+  std::vector<std::string> ignored;           // for the header x-dsv4-warning
+  AnswerContext answer;                       // without what the generation adds
+};
+
+// RequestError, also where the prompt does not fit the context. `seal_key`: of seal.h.
+Prepared prepare(Api api, const std::string& body, const ServedModel& model,
+                 const std::string& seal_key);
+
+// The prompt of a chat, Messages or Responses body.
+std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedModel& model,
+                                const std::string& seal_key, Prompt* prompt = nullptr);
+
+// The model that the body names; RequestError 404 where this server has none of that name.
+std::string model_name(const JsonValue& body, const ServedModel& model);
+
+std::unique_ptr<AnswerWriter> make_writer(Api api, AnswerContext context);
+
+}  // namespace dsv4

@@ -1,0 +1,79 @@
+#include "dsv4/server/seal.h"
+
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+
+#include <memory>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr size_t kNonce = 12, kTag = 16;
+
+struct FreeContext {
+  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
+};
+using Context = std::unique_ptr<EVP_CIPHER_CTX, FreeContext>;
+
+unsigned char* bytes(std::string& text) {
+  return reinterpret_cast<unsigned char*>(text.data());
+}
+const unsigned char* bytes(const std::string& text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+
+void check(int ok) {
+  if (ok != 1) fail(ErrorCode::kResource, "libcrypto: AES-256-GCM failed");
+}
+
+}  // namespace
+
+std::string random_bytes(size_t count) {
+  std::string out(count, '\0');
+  if (RAND_bytes(bytes(out), static_cast<int>(count)) != 1)
+    fail(ErrorCode::kResource, "libcrypto has no random numbers");
+  return out;
+}
+
+std::string sealed(const std::string& key, const std::string& text) {
+  const Context context(EVP_CIPHER_CTX_new());
+  const std::string nonce = random_bytes(kNonce);
+  std::string out(kNonce + text.size() + kTag, '\0');
+  nonce.copy(out.data(), kNonce);
+  int size = 0;
+  check(EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, bytes(key), bytes(nonce)));
+  check(EVP_EncryptUpdate(context.get(), bytes(out) + kNonce, &size, bytes(text),
+                          static_cast<int>(text.size())));
+  check(EVP_EncryptFinal_ex(context.get(), bytes(out) + kNonce + size, &size));
+  check(EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_GET_TAG, kTag,
+                            bytes(out) + kNonce + text.size()));
+  std::string encoded(4 * ((out.size() + 2) / 3) + 1, '\0');
+  EVP_EncodeBlock(bytes(encoded), bytes(out), static_cast<int>(out.size()));
+  encoded.pop_back();
+  return encoded;
+}
+
+std::optional<std::string> unsealed(const std::string& key, const std::string& text) {
+  if (text.size() % 4 != 0 || text.empty()) return std::nullopt;
+  std::string raw(text.size() / 4 * 3, '\0');
+  if (EVP_DecodeBlock(bytes(raw), bytes(text), static_cast<int>(text.size())) < 0)
+    return std::nullopt;
+  for (size_t i = text.size(); i > text.size() - 2 && text[i - 1] == '='; --i) raw.pop_back();
+  if (raw.size() < kNonce + kTag) return std::nullopt;
+  const size_t length = raw.size() - kNonce - kTag;
+  std::string out(length, '\0');
+  const Context context(EVP_CIPHER_CTX_new());
+  int size = 0;
+  check(EVP_DecryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, bytes(key), bytes(raw)));
+  check(EVP_DecryptUpdate(context.get(), bytes(out), &size, bytes(raw) + kNonce,
+                          static_cast<int>(length)));
+  check(
+      EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_SET_TAG, kTag, bytes(raw) + kNonce + length));
+  unsigned char last[16];
+  if (EVP_DecryptFinal_ex(context.get(), last, &size) != 1) return std::nullopt;
+  return out;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,38 @@
+// What the server knows of a model besides its engine. Constant once it serves, except the replay
+// map, so every thread may read it.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsv4/chat/markers.h"
+#include "dsv4/chat/replay_map.h"
+#include "dsv4/chat/request.h"
+#include "dsv4/ops/sample/sample.h"
+#include "dsv4/server/engine_port.h"
+#include "dsv4/text/text_encoder.h"
+#include "dsv4/text/tokenizer.h"
+
+namespace dsv4 {
+
+struct ServedModel {
+  explicit ServedModel(std::shared_ptr<const Tokenizer> t)
+      : tokenizer(std::move(t)), text(tokenizer->text_encoder()), markers(*tokenizer) {}
+
+  std::shared_ptr<const Tokenizer> tokenizer;
+  const TextEncoder& text;  // the tokenizer's
+  MarkerIds markers;
+  std::vector<std::string> names;  // that requests may use; the first is the model's own
+  bool any_name = false;           // every name is this model's
+  ChatOptions chat;
+  SamplingParams sampling;  // where a request says nothing
+  EngineLimits limits;
+  int64_t created = 0;           // Unix time of the start
+  bool strict_fields = false;    // unknown fields are an error, not a warning
+  bool reasoning_alias = false;  // `reasoning` beside `reasoning_content`
+  mutable ReplayMap replay;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,465 @@
+// Life of the server, checks before a body is read, and generations. service_routes.cc has the
+// other routes.
+
+#include "dsv4/server/service.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/chat/chat_message.h"
+#include "dsv4/chat/request_error.h"
+#include "dsv4/server/seal.h"
+#include "dsv4/server/server_log.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
+constexpr std::chrono::seconds kLastWrites{2};
+constexpr size_t kWaits = 64;
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// "localhost:8000" -> "localhost"
+std::string_view host_name(std::string_view host) {
+  if (host.starts_with("[")) return host.substr(1, std::max<size_t>(host.find(']'), 1) - 1);
+  return host.substr(0, host.find(':'));
+}
+
+}  // namespace
+
+Service::Service(const ServiceOptions& options, std::function<Loaded()> loader)
+    : options_(options), seal_key_(random_bytes(kSealKeyBytes)) {
+  read_keys();
+  if (keys_.empty() && !is_loopback(options_.http.host)) {
+    fail(ErrorCode::kBadInput,
+         "--host {} without keys would serve everyone: give --api-key-file or DSV4_API_KEY",
+         options_.http.host);
+  }
+  http_ = std::make_unique<HttpServer>(options_.http, *this);
+  http_->on_tick([this] { on_tick(); });
+  if (options_.handle_signals) http_->on_signal([this](int number) { on_signal(number); });
+  engine_ = std::make_unique<EngineThread>(
+      [this, loader = std::move(loader)] {
+        Loaded loaded = loader();
+        const std::lock_guard lock(model_mutex_);
+        loaded_ = std::move(loaded.model);
+        return std::move(loaded.engine);
+      },
+      [this](std::vector<EngineEvent> events) {
+        http_->post_io([this, events = std::move(events)] { on_events(events); });
+      });
+}
+
+Service::~Service() {
+  engine_.reset();
+  http_->join_workers();
+  jobs_.clear();
+  generations_.clear();
+  http_.reset();
+}
+
+int Service::run() {
+  http_->run();
+  const EngineThread::State state = engine_->state();
+  if (state.load_failed) fail(ErrorCode::kBadInput, state.error);
+  return status_;
+}
+
+void Service::stop() {
+  http_->stop();
+}
+
+void Service::drain() {
+  http_->post_io([this] { begin_drain(); });
+}
+
+void Service::read_keys() {
+  ApiKeys keys;
+  if (!options_.api_key_file.empty()) {
+    keys = ApiKeys::parse(read_text_file(options_.api_key_file, size_t{1} << 20),
+                          options_.api_key_file);
+    if (keys.empty()) fail(ErrorCode::kBadInput, "{}: no keys", options_.api_key_file);
+  }
+  if (!options_.api_key.empty()) keys.add("environment", options_.api_key);
+  keys_ = std::move(keys);
+}
+
+// ---- Before a body is read
+
+bool Service::host_allowed(const HttpRequest& head) const {
+  if (!is_loopback(options_.http.host)) return true;
+  const std::string_view host = head.header("host");
+  const std::string_view name = host_name(host);
+  return host.empty() || name == "localhost" || name == "::1" || name.starts_with("127.");
+}
+
+// A page of another site may not use the server through its reader's browser.
+bool Service::origin_allowed(const HttpRequest& head) const {
+  const std::string_view origin = head.header("origin");
+  if (origin.empty()) return true;
+  const size_t scheme = origin.find("://");
+  if (scheme != origin.npos && origin.substr(scheme + 3) == head.header("host")) return true;
+  const auto& allowed = options_.cors_origins;
+  return std::find(allowed.begin(), allowed.end(), origin) != allowed.end();
+}
+
+const ApiKey* Service::key_of(const HttpRequest& head) const {
+  const std::string_view key =
+      presented_key(head.header("authorization"), head.header("x-api-key"));
+  return key.empty() ? nullptr : keys_.find(key);
+}
+
+bool Service::authorized(const HttpRequest& head, const Route& route) const {
+  return route.open || keys_.empty() || key_of(head) != nullptr;
+}
+
+std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& route) const {
+  if (!authorized(head, route)) {
+    return ApiError{401, "invalid_api_key", "",
+                    "missing or wrong API key: send Authorization: Bearer KEY or x-api-key", 0};
+  }
+  if (route.admin && !keys_.empty()) {
+    if (const ApiKey* key = key_of(head); key == nullptr || !key->admin)
+      return ApiError{403, "admin_only", "", "this route needs an admin key", 0};
+  }
+  const std::string_view type = head.header("content-type");
+  if (route.method == "POST" && !type.empty() && type.find("json") == type.npos)
+    return ApiError{415, "unsupported_media_type", "", "want Content-Type: application/json", 0};
+  if (route.needs_model) {
+    if (const std::string reason = unready_reason(); !reason.empty() && reason != "stalled")
+      return ApiError{503, reason, "", "the server is " + reason, 2};
+  }
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> Service::check(const HttpRequest& head) {
+  if (!host_allowed(head)) {
+    return error_response(head, Api::kChat,
+                          {403, "wrong_host", "", "the Host header names another machine", 0});
+  }
+  if (head.method == "OPTIONS") return preflight(head);
+  if (!origin_allowed(head)) {
+    return error_response(head, Api::kChat,
+                          {403, "wrong_origin", "", "pages of this origin are not allowed", 0});
+  }
+  const auto route = find_route(head.path);
+  if (!route) {
+    return error_response(head, Api::kChat,
+                          {404, "route_not_found", "", "no such route: " + one_line(head.path), 0});
+  }
+  const bool head_of_get = head.method == "HEAD" && route->method == "GET";
+  if (head.method != route->method && !head_of_get) {
+    HttpResponse response =
+        error_response(head, route->api,
+                       {405, "method_not_allowed", "", fmt::format("want {}", route->method), 0});
+    response.headers.emplace_back("Allow", route->method);
+    return response;
+  }
+  const auto refused = refusal(head, *route);
+  if (!refused) return std::nullopt;
+  metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", refused->status));
+  return error_response(head, route->api, *refused);
+}
+
+HttpResponse Service::preflight(const HttpRequest& head) const {
+  if (head.header("origin").empty() || !origin_allowed(head)) {
+    return error_response(head, Api::kChat,
+                          {403, "wrong_origin", "", "pages of this origin are not allowed", 0});
+  }
+  HttpResponse response{.status = 204, .content_type = ""};
+  response.headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+                      {"Access-Control-Allow-Headers",
+                       "authorization, content-type, x-api-key, anthropic-version, "
+                       "anthropic-beta"},
+                      {"Access-Control-Max-Age", "600"}};
+  return answer(head, std::move(response));
+}
+
+HttpResponse Service::answer(const HttpRequest& head, HttpResponse response) const {
+  const bool has_id =
+      std::any_of(response.headers.begin(), response.headers.end(),
+                  [](const auto& header) { return header.first == "x-request-id"; });
+  if (!has_id) response.headers.emplace_back("x-request-id", random_id("req_"));
+  response.headers.emplace_back("X-Content-Type-Options", "nosniff");
+  const std::string_view origin = head.header("origin");
+  if (!origin.empty() && origin_allowed(head)) {
+    response.headers.emplace_back("Access-Control-Allow-Origin", origin);
+    response.headers.emplace_back("Vary", "Origin");
+  }
+  return response;
+}
+
+HttpResponse Service::error_response(const HttpRequest& head, Api api,
+                                     const ApiError& error) const {
+  const std::string id = random_id("req_");
+  const bool overloaded = api == Api::kMessages && error.status == 503;
+  HttpResponse response{.status = overloaded ? 529 : error.status,
+                        .headers = {{"x-request-id", id}},
+                        .body = error_body(api, error, id)};
+  if (error.retry_after > 0)
+    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  return answer(head, std::move(response));
+}
+
+HttpResponse Service::error(const HttpRequest& head, int status, const std::string& message) {
+  metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", status));
+  const auto route = find_route(head.path);
+  return error_response(head, route ? route->api : Api::kChat,
+                        {status, "", "", message, status == 503 ? 1 : 0});
+}
+
+// ---- Generations
+
+void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
+  const auto gone = std::make_shared<bool>(false);  // the client, before the request is admitted
+  exchange->on_gone = [this, gone] {
+    *gone = true;
+    metrics_.add("dsv4_disconnects_total");
+  };
+  http_->post_worker([this, exchange, api, gone, model = model_] {
+    auto prepared = std::make_shared<Prepared>();
+    std::optional<ApiError> error;
+    try {
+      *prepared = prepare(api, exchange->request().body, *model, seal_key_);
+    } catch (const RequestError& refused) {
+      error = {refused.status(), refused.api_code(), refused.param(), refused.what(), 0};
+    } catch (const Error& bad) {
+      const bool theirs = bad.code() == ErrorCode::kBadInput;
+      error = {theirs ? 400 : 500, theirs ? "invalid_json" : "internal", "",
+               theirs ? one_line(bad.what()) : "internal error", 0};
+    } catch (const std::exception&) {
+      error = {500, "internal", "", "internal error", 0};
+    }
+    http_->post_io([this, exchange, api, gone, prepared, error] {
+      if (*gone) return;
+      exchange->request().body = {};
+      if (!error) return admit(exchange, prepared);
+      metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", error->status));
+      exchange->respond(error_response(exchange->request(), api, *error));
+    });
+  });
+}
+
+std::optional<ApiError> Service::admission_error(const Prepared& prepared,
+                                                 const std::string& key) const {
+  if (draining_) return ApiError{503, "draining", "", "the server is shutting down", 5};
+  const EngineThread::State state = engine_->state();
+  if (state.broken) return ApiError{503, "broken", "", "the engine is broken", 5};
+  const size_t jobs = prepared.answer.choices;
+  int64_t tokens = 0;
+  for (const auto& prompt : prepared.prompts) tokens += static_cast<int64_t>(prompt.size());
+  const bool busy = state.queued > 0 || state.running > 0;
+  if (busy && (state.queued + jobs > options_.max_queue ||
+               state.queued_tokens + tokens > options_.max_queue_tokens)) {
+    return ApiError{429, "queue_full", "", "the queue is full", retry_after()};
+  }
+  if (options_.max_per_key == 0) return std::nullopt;
+  const auto of_key =
+      std::count_if(generations_.begin(), generations_.end(),
+                    [&](const auto& entry) { return entry.second->report().key == key; });
+  if (static_cast<size_t>(of_key) < options_.max_per_key) return std::nullopt;
+  return ApiError{429, "key_limit", "", "too many requests with this key", retry_after()};
+}
+
+int64_t Service::retry_after() const {
+  if (waits_.empty()) return 1;
+  std::vector<double> sorted(waits_.begin(), waits_.end());
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<long>(sorted.size() / 2),
+                   sorted.end());
+  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(sorted[sorted.size() / 2])), 1, 60);
+}
+
+void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared) {
+  const ApiKey* key = key_of(exchange->request());
+  const std::string key_name = key == nullptr ? "" : key->name;
+  const Api api = prepared->api;
+  if (const auto error = admission_error(*prepared, key_name)) {
+    metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", error->status));
+    return exchange->respond(error_response(exchange->request(), api, *error));
+  }
+  const std::string id = random_id("req_");
+  prepared->answer.request_id = id;
+  prepared->answer.created = std::time(nullptr);
+  HttpResponse head = answer(exchange->request(), {.headers = {{"x-request-id", id}}});
+  if (!prepared->settings.has_seed) {
+    head.headers.emplace_back("x-dsv4-seed", std::to_string(prepared->settings.sampling.seed));
+  }
+  if (!prepared->ignored.empty())
+    head.headers.emplace_back("x-dsv4-warning",
+                              fmt::format("{}", fmt::join(prepared->ignored, ", ")));
+  auto generation = std::make_shared<Generation>(std::move(*prepared), model_, exchange, key_name);
+  generations_[id] = generation;
+  exchange->on_gone = [this, id] { abandon(id); };
+  for (size_t k = 0; k < generation->choices(); ++k) {
+    const JobId job = engine_->submit(generation->job_prompt(k), generation->job_params(k));
+    generation->set_job(k, job);
+    jobs_[job] = {generation, k};
+  }
+  generation->begin(std::move(head.headers));
+}
+
+void Service::on_events(const std::vector<EngineEvent>& events) {
+  if (events.empty()) {
+    if (engine_ && engine_->state().load_failed) return http_->stop();
+    const std::lock_guard lock(model_mutex_);
+    model_ = loaded_;
+    if (options_.log_requests) {
+      log_line("ready", {{"port", port()},
+                         {"model", model_ ? model_->names.front() : ""},
+                         {"context", model_ ? model_->limits.context : 0}});
+    }
+    return;
+  }
+  std::vector<std::shared_ptr<Generation>> touched;
+  for (const EngineEvent& event : events) {
+    const auto job = jobs_.find(event.job);
+    if (job == jobs_.end()) continue;  // its request is over
+    const std::shared_ptr<Generation> generation = job->second.generation;
+    const size_t choice = job->second.choice;
+    const bool last =
+        event.kind == EngineEvent::Kind::kFinished || event.kind == EngineEvent::Kind::kFailed;
+    if (last) jobs_.erase(job);
+    generation->on_event(choice, event);
+    if (!last && generation->wants_cancel(choice)) {
+      engine_->cancel(event.job);
+      jobs_.erase(event.job);
+    }
+    if (std::find(touched.begin(), touched.end(), generation) == touched.end())
+      touched.push_back(generation);
+  }
+  for (const auto& generation : touched) settle(generation);
+}
+
+// What the events became leaves; a request that is over is retired.
+void Service::settle(const std::shared_ptr<Generation>& generation) {
+  generation->flush();
+  for (const double seconds : generation->take_intervals())
+    metrics_.observe("dsv4_itl_seconds", seconds);
+  if (generation->over()) retire(generation);
+}
+
+void Service::retire(const std::shared_ptr<Generation>& generation) {
+  if (generations_.erase(generation->request_id()) == 0) return;
+  for (const JobId job : generation->jobs()) {
+    if (jobs_.erase(job) > 0) engine_->cancel(job);
+  }
+  const Generation::Report& report = generation->report();
+  metrics_.add("dsv4_requests_total", 1,
+               fmt::format("finish=\"{}\",api=\"{}\",code=\"{}\"", report.finish, name(report.api),
+                           report.status));
+  metrics_.add("dsv4_prompt_tokens_total", static_cast<double>(report.usage.prompt));
+  metrics_.add("dsv4_generated_tokens_total", static_cast<double>(report.usage.completion));
+  metrics_.observe("dsv4_e2e_seconds", report.total_seconds);
+  metrics_.observe("dsv4_queue_seconds", report.queue_seconds);
+  if (report.first_token_seconds >= 0)
+    metrics_.observe("dsv4_ttft_seconds", report.first_token_seconds);
+  const ParseCounts& parsed = report.parsed;
+  const auto count = [&](const char* kind, int64_t calls) {
+    if (calls > 0)
+      metrics_.add("dsv4_tool_parse_total", static_cast<double>(calls),
+                   fmt::format("kind=\"{}\"", kind));
+  };
+  count("ok", parsed.calls - parsed.repaired);
+  count("repaired", parsed.repaired);
+  count("truncated", parsed.truncated);
+  count("unknown_tool", parsed.unknown);
+  waits_.push_back(report.queue_seconds);
+  if (waits_.size() > kWaits) waits_.pop_front();
+  if (!options_.log_requests) return;
+  log_line("request", {{"id", report.request_id},
+                       {"key", short_text(report.key)},
+                       {"api", name(report.api)},
+                       {"status", report.status},
+                       {"finish", report.finish},
+                       {"stream", report.stream},
+                       {"prompt_tokens", report.usage.prompt},
+                       {"completion_tokens", report.usage.completion},
+                       {"queue_s", report.queue_seconds},
+                       {"ttft_s", report.first_token_seconds},
+                       {"total_s", report.total_seconds}});
+}
+
+// The client has left.
+void Service::abandon(const std::string& request_id) {
+  const auto found = generations_.find(request_id);
+  if (found == generations_.end()) return;
+  metrics_.add("dsv4_disconnects_total");
+  const std::shared_ptr<Generation> generation = found->second;
+  generation->abandon();
+  retire(generation);
+}
+
+// ---- Life
+
+void Service::on_tick() {
+  const auto now = Clock::now();
+  std::vector<std::shared_ptr<Generation>> all;
+  for (const auto& [id, generation] : generations_) all.push_back(generation);
+  for (const auto& generation : all) {
+    generation->on_tick(now);
+    if (generation->over()) retire(generation);
+  }
+  if (stopping_ && (http_->busy() == 0 || now > stop_at_)) return http_->stop();
+  if (stopping_) return;
+  if (engine_->state().broken) {
+    log_line("broken", {{"error", short_text(engine_->state().error)}});
+    status_ = kExitBroken;
+    stopping_ = draining_ = true;
+    stop_at_ = now + kLastWrites;
+    http_->stop_listening();
+  } else if (draining_ && (now > drain_end_ || (generations_.empty() && http_->busy() == 0))) {
+    finish_drain();
+  }
+}
+
+void Service::on_signal(int number) {
+  if (number == SIGHUP) {
+    try {
+      read_keys();
+      log_line("keys", {{"count", keys_.size()}});
+    } catch (const std::exception& error) {
+      log_line("keys", {{"error", short_text(error.what())}});  // the old ones stay
+    }
+    return;
+  }
+  if (draining_) return http_->stop();
+  begin_drain();
+}
+
+void Service::begin_drain() {
+  if (draining_) return;
+  draining_ = true;
+  drain_end_ = Clock::now() + options_.drain;
+  http_->stop_listening();
+  if (options_.log_requests) log_line("drain", {{"requests", generations_.size()}});
+  std::vector<std::shared_ptr<Generation>> waiting;
+  for (const auto& [id, generation] : generations_) {
+    if (!generation->started()) waiting.push_back(generation);
+  }
+  for (const auto& generation : waiting) {
+    generation->fail({503, "draining", "", "the server is shutting down", 5});
+    retire(generation);
+  }
+}
+
+// What still runs gets an error event.
+void Service::finish_drain() {
+  std::vector<std::shared_ptr<Generation>> all;
+  for (const auto& [id, generation] : generations_) all.push_back(generation);
+  for (const auto& generation : all) {
+    generation->fail({503, "draining", "", "the server is shutting down", 5});
+    retire(generation);
+  }
+  stopping_ = true;
+  stop_at_ = Clock::now() + kLastWrites;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,120 @@
+// Service: the routes of docs/spec/serving.md 3.1 between HttpServer and EngineThread.
+//
+//   I/O thread      connections, routes, events of the engine -> answers
+//   worker thread   request bodies -> prompts
+//   engine thread   the model
+//
+// Everything but run() and stop() belongs to the I/O thread.
+
+#pragma once
+
+#include <deque>
+#include <map>
+#include <unordered_map>
+
+#include "dsv4/server/api_keys.h"
+#include "dsv4/server/engine_thread.h"
+#include "dsv4/server/generation.h"
+#include "dsv4/server/http_server.h"
+#include "dsv4/server/metrics.h"
+#include "dsv4/server/routes.h"
+
+namespace dsv4 {
+
+struct ServiceOptions {
+  HttpServerOptions http;
+  std::string api_key_file, api_key;  // empty: none
+  std::vector<std::string> cors_origins;
+  size_t max_queue = 256;
+  int64_t max_queue_tokens = 4 << 20;
+  size_t max_per_key = 0;  // requests of one key that run or wait; 0: no limit
+  std::chrono::seconds drain{60}, watchdog{30};
+  bool metrics_alias = true;
+  bool log_requests = true;
+  bool handle_signals = true;
+  std::string version;
+};
+
+class Service : public HttpHandler {
+ public:
+  struct Loaded {
+    std::unique_ptr<EnginePort> engine;
+    std::shared_ptr<const ServedModel> model;
+  };
+  // Listens at once and loads on the engine thread.
+  Service(const ServiceOptions& options, std::function<Loaded()> loader);
+  ~Service() override;
+
+  // Serves until it is stopped or drained. Throws what the loader threw; otherwise the exit
+  // status: 0, or 70 where the engine broke.
+  int run();
+  void stop();   // any thread
+  void drain();  // as SIGTERM; any thread
+  uint16_t port() const { return http_->port(); }
+
+  std::optional<HttpResponse> check(const HttpRequest& head) override;
+  void handle(std::shared_ptr<Exchange> exchange) override;
+  HttpResponse error(const HttpRequest& head, int status, const std::string& message) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Work = std::function<std::string(const std::string& body, const ServedModel&)>;
+  struct Job {
+    std::shared_ptr<Generation> generation;
+    size_t choice;
+  };
+
+  // Before a body is read.
+  std::optional<ApiError> refusal(const HttpRequest& head, const Route& route) const;
+  bool host_allowed(const HttpRequest& head) const;
+  bool origin_allowed(const HttpRequest& head) const;
+  bool authorized(const HttpRequest& head, const Route& route) const;
+  const ApiKey* key_of(const HttpRequest& head) const;
+  HttpResponse answer(const HttpRequest& head, HttpResponse response) const;
+  HttpResponse error_response(const HttpRequest& head, Api api, const ApiError& error) const;
+  HttpResponse preflight(const HttpRequest& head) const;
+  void read_keys();
+
+  // Routes without a generation.
+  HttpResponse ready() const;
+  std::string unready_reason() const;
+  std::string models_json() const;
+  std::string metrics_text();
+  std::string requests_json() const;
+  void answer_from_worker(std::shared_ptr<Exchange> exchange, Api api, Work work);
+
+  // Generations.
+  void generate(std::shared_ptr<Exchange> exchange, Api api);
+  void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared);
+  std::optional<ApiError> admission_error(const Prepared& prepared, const std::string& key) const;
+  int64_t retry_after() const;
+  void on_events(const std::vector<EngineEvent>& events);
+  void settle(const std::shared_ptr<Generation>& generation);
+  void retire(const std::shared_ptr<Generation>& generation);
+  void abandon(const std::string& request_id);
+
+  void on_tick();
+  void on_signal(int number);
+  void begin_drain();
+  void finish_drain();
+
+  const ServiceOptions options_;
+  ApiKeys keys_;
+  const std::string seal_key_;
+  Metrics metrics_;
+  std::map<std::string, std::shared_ptr<Generation>> generations_;  // by request id
+  std::map<JobId, Job> jobs_;
+  std::deque<double> waits_;  // seconds in the queue, of the latest requests
+  bool draining_ = false, stopping_ = false;
+  Clock::time_point drain_end_, stop_at_;
+  int status_ = 0;
+
+  std::mutex model_mutex_;
+  std::shared_ptr<const ServedModel> loaded_;  // by the engine thread
+  std::shared_ptr<const ServedModel> model_;   // the I/O thread's
+
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<EngineThread> engine_;  // ends first
+};
+
+}  // namespace dsv4

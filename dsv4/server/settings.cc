@@ -1,0 +1,271 @@
+#include "dsv4/server/settings.h"
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <span>
+
+#include "dsv4/base/error.h"
+#include "dsv4/chat/request_error.h"
+#include "dsv4/server/numbers.h"
+
+namespace dsv4 {
+
+const char* name(Api api) {
+  switch (api) {
+    case Api::kChat:
+      return "chat";
+    case Api::kCompletions:
+      return "completions";
+    case Api::kMessages:
+      return "messages";
+    case Api::kResponses:
+      return "responses";
+  }
+  return "?";
+}
+
+namespace {
+
+constexpr int64_t kMaxSeed = INT64_MAX;
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBias = 1024;
+
+[[noreturn]] void unsupported(const std::string& field, std::string_view why) {
+  throw RequestError("unsupported_value", field, fmt::format("{}: {}", field, why));
+}
+
+// A field that the sampler has no counterpart of yet: its neutral value is accepted.
+void want_neutral(const Field& field, double low, double high, double neutral,
+                  LowEnd end = LowEnd::kIncluded) {
+  const auto value = read_number(field, low, high, end);
+  if (value && *value != neutral)
+    unsupported(field.path(), fmt::format("only {} is supported", neutral));
+}
+
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  if (RAND_bytes(reinterpret_cast<unsigned char*>(&seed), sizeof seed) != 1)
+    fail(ErrorCode::kResource, "libcrypto has no random numbers");
+  return seed & static_cast<uint64_t>(kMaxSeed);
+}
+
+void read_sampling(const Field& body, Settings& out) {
+  if (const auto value = read_number(body.at("temperature"), 0, 2))
+    out.sampling.temperature = static_cast<float>(*value);
+  if (const auto value = read_number(body.at("top_p"), 0, 1, LowEnd::kExcluded)) {
+    out.sampling.top_p = std::max(static_cast<float>(*value), 1e-7f);
+    out.has_top_p = true;
+  }
+  if (const auto value = read_integer(body.at("top_k"), -1, 1 << 24))
+    out.sampling.top_k = static_cast<int>(std::max<int64_t>(*value, 0));
+  const auto seed = read_integer(body.at("seed"), 0, kMaxSeed);
+  out.has_seed = seed.has_value();
+  out.sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
+  want_neutral(body.at("min_p"), 0, 1, 0);
+  want_neutral(body.at("presence_penalty"), -2, 2, 0);
+  want_neutral(body.at("frequency_penalty"), -2, 2, 0);
+  want_neutral(body.at("repetition_penalty"), 0, 2, 1, LowEnd::kExcluded);
+  want_neutral(body.at("min_tokens"), 0, 1 << 24, 0);
+}
+
+void read_bias(const Field& bias, int32_t vocab_size) {
+  if (!bias.present()) return;
+  const JsonValue& map = bias.object();
+  if (map.members.size() > kMaxBias) refuse(bias.path(), "at most {} tokens", kMaxBias);
+  for (const auto& [key, value] : map.members) {
+    const Field one(&value, bias.path() + "." + key);
+    const bool digits =
+        !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == key.npos;
+    if (!digits || std::stoll(key) >= vocab_size)
+      refuse(bias.path(), "'{}' is no id of a vocabulary of {}", key, vocab_size);
+    want_neutral(one, -100, 100, 0);
+  }
+}
+
+void read_stops(const Field& body, int32_t vocab_size, Settings& out) {
+  const Field stop = body.at("stop");
+  if (stop.present() && stop.json().is_string()) {
+    out.stops.push_back(stop.string());
+  } else if (stop.present()) {
+    for (size_t i = 0; i < stop.list(); ++i) out.stops.push_back(stop.at(i).string());
+  }
+  if (out.stops.size() > kMaxStops) refuse(stop.path(), "at most {} stop strings", kMaxStops);
+  for (const std::string& text : out.stops) {
+    if (text.empty() || text.size() > kMaxStopBytes)
+      refuse(stop.path(), "stop strings have 1 to {} bytes", kMaxStopBytes);
+  }
+  const Field ids = body.at("stop_token_ids");
+  for (size_t i = 0; ids.present() && i < ids.list(); ++i)
+    out.stop_ids.push_back(static_cast<int32_t>(*read_integer(ids.at(i), 0, vocab_size - 1)));
+  out.ignore_eos = body.at("ignore_eos").boolean(false);
+  out.include_stop = body.at("include_stop_str_in_output").boolean(false);
+}
+
+void read_limits(const Field& body, Api api, Settings& out) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  out.max_tokens = read_integer(body.at("max_tokens"), 1, kMost);
+  if (api == Api::kChat) {
+    const auto completion = read_integer(body.at("max_completion_tokens"), 1, kMost);
+    if (completion) out.max_tokens = std::min(out.max_tokens.value_or(kMost), *completion);
+  } else if (!out.max_tokens) {
+    out.max_tokens = 16;
+  }
+  out.n = read_integer(body.at("n"), 1, 16).value_or(1);
+  if (const auto best = read_integer(body.at("best_of"), 1, 16); best && *best != out.n)
+    unsupported("best_of", "must equal n");
+  out.deadline_ms = read_integer(body.at("deadline_ms"), 1, kMost).value_or(0);
+  if (const auto priority = read_integer(body.at("priority"), -2, 2); priority && *priority != 0)
+    unsupported("priority", "only 0 is supported");
+}
+
+void read_streaming(const Field& body, Settings& out) {
+  out.stream = body.at("stream").boolean(false);
+  const Field options = body.at("stream_options");
+  if (!options.present()) return;
+  if (!out.stream) refuse("stream_options", "is for streams only: set stream");
+  out.include_usage = options.at("include_usage").boolean(false);
+  out.continuous_usage = options.at("continuous_usage_stats").boolean(false);
+}
+
+void read_logprobs(const Field& body, Api api, Settings& out) {
+  if (api == Api::kCompletions) {
+    const auto count = read_integer(body.at("logprobs"), 0, 20);
+    out.logprobs = count.has_value();
+    out.echo = body.at("echo").boolean(false);
+    if (count.value_or(0) > 0) unsupported("logprobs", "only 0, the chosen token's, is supported");
+    if (out.echo && out.logprobs) unsupported("echo", "is not supported together with logprobs");
+    return;
+  }
+  out.logprobs = body.at("logprobs").boolean(false);
+  const auto top = read_integer(body.at("top_logprobs"), 0, 20);
+  if (top && !out.logprobs) refuse("top_logprobs", "needs logprobs: true");
+  if (top.value_or(0) > 0) unsupported("top_logprobs", "only 0 is supported");
+}
+
+// Fields by what happens to them. Every list is sorted by use, not by name.
+constexpr std::string_view kCommon[] = {"model",
+                                        "max_tokens",
+                                        "temperature",
+                                        "top_p",
+                                        "top_k",
+                                        "min_p",
+                                        "presence_penalty",
+                                        "frequency_penalty",
+                                        "seed",
+                                        "n",
+                                        "stop",
+                                        "repetition_penalty",
+                                        "stream",
+                                        "stream_options",
+                                        "logprobs",
+                                        "stop_token_ids",
+                                        "logit_bias",
+                                        "ignore_eos",
+                                        "min_tokens",
+                                        "include_stop_str_in_output",
+                                        "cache_salt",
+                                        "user",
+                                        "priority",
+                                        "safety_identifier",
+                                        "deadline_ms",
+                                        "prompt_cache_key",
+                                        "response_format"};
+constexpr std::string_view kChatFields[] = {"messages",
+                                            "max_completion_tokens",
+                                            "top_logprobs",
+                                            "tools",
+                                            "tool_choice",
+                                            "parallel_tool_calls",
+                                            "thinking",
+                                            "reasoning_effort",
+                                            "drop_thinking",
+                                            "chat_template_kwargs",
+                                            "functions",
+                                            "function_call",
+                                            "continue_final_message"};
+constexpr std::string_view kCompletionFields[] = {"prompt", "suffix", "echo", "best_of",
+                                                  "parse_special"};
+constexpr std::string_view kMessagesFields[] = {
+    "model",         "messages", "max_tokens",  "system",   "stop_sequences",
+    "temperature",   "top_p",    "top_k",       "thinking", "output_config",
+    "output_format", "tools",    "tool_choice", "stream"};
+constexpr std::string_view kResponsesFields[] = {"model",
+                                                 "input",
+                                                 "instructions",
+                                                 "max_output_tokens",
+                                                 "reasoning",
+                                                 "text",
+                                                 "tools",
+                                                 "tool_choice",
+                                                 "include",
+                                                 "stream",
+                                                 "parallel_tool_calls",
+                                                 "temperature",
+                                                 "top_p",
+                                                 "store",
+                                                 "previous_response_id",
+                                                 "conversation",
+                                                 "background",
+                                                 "prompt",
+                                                 "user",
+                                                 "safety_identifier",
+                                                 "prompt_cache_key",
+                                                 "seed"};
+// Refused where present and not null or false.
+constexpr std::string_view kRefused[] = {
+    "audio",          "modalities",         "guided_json", "guided_regex",   "guided_choice",
+    "guided_grammar", "structured_outputs", "mcp_servers", "use_beam_search"};
+
+bool contains(std::span<const std::string_view> list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+bool is_known(std::string_view field, Api api) {
+  if (api == Api::kMessages) return contains(kMessagesFields, field);
+  if (api == Api::kResponses) return contains(kResponsesFields, field);
+  return contains(kCommon, field) ||
+         contains(api == Api::kChat ? std::span<const std::string_view>(kChatFields)
+                                    : std::span<const std::string_view>(kCompletionFields),
+                  field);
+}
+
+// Text only, which is what there is.
+bool is_text_only(const JsonValue& modalities) {
+  return modalities.is_array() && modalities.items.size() == 1 &&
+         modalities.items[0] == JsonValue::of_string("text");
+}
+
+}  // namespace
+
+Settings read_settings(const Field& body, Api api, const SamplingParams& sampling,
+                       int32_t vocab_size) {
+  Settings settings{.sampling = sampling};
+  read_sampling(body, settings);
+  read_bias(body.at("logit_bias"), vocab_size);
+  read_stops(body, vocab_size, settings);
+  read_limits(body, api, settings);
+  read_streaming(body, settings);
+  read_logprobs(body, api, settings);
+  settings.salt = body.at("cache_salt").string_or("");
+  for (const char* key : {"user", "safety_identifier", "prompt_cache_key"})
+    body.at(key).string_or("");
+  return settings;
+}
+
+std::vector<std::string> ignored_fields(const JsonValue& body, Api api, bool strict) {
+  std::vector<std::string> ignored;
+  for (const auto& [key, value] : body.members) {
+    if (is_known(key, api) || value.is_null()) continue;
+    const bool harmless =
+        value == JsonValue::of_bool(false) || (key == "modalities" && is_text_only(value));
+    if (contains(kRefused, key) && !harmless) unsupported(one_line(key), "is not supported");
+    if (strict) {
+      throw RequestError("unknown_field", one_line(key),
+                         fmt::format("{}: is not a field of this API", one_line(key)));
+    }
+    ignored.push_back(one_line(key).substr(0, 64));
+  }
+  return ignored;
+}
+
+}  // namespace dsv4

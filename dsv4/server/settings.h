@@ -1,0 +1,44 @@
+// How a request wants its answer: sampling, limits, streaming (docs/spec/serving.md 3.2). The four
+// APIs arrive here as a chat or a completions body.
+//
+// What the engine cannot do is refused by name, never dropped.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsv4/chat/fields.h"
+#include "dsv4/ops/sample/sample.h"
+
+namespace dsv4 {
+
+enum class Api { kChat, kCompletions, kMessages, kResponses };
+const char* name(Api api);
+
+struct Settings {
+  SamplingParams sampling;
+  bool has_top_p = false, has_seed = false;  // the client chose them
+  std::optional<int64_t> max_tokens;
+  int64_t n = 1;
+  std::vector<std::string> stops;
+  std::vector<int32_t> stop_ids;
+  bool ignore_eos = false, include_stop = false;
+  bool stream = false, include_usage = false, continuous_usage = false;
+  bool logprobs = false, echo = false;
+  int64_t deadline_ms = 0;  // 0: none
+  std::string salt;         // of the replay map and, later, the prefix cache
+};
+
+// `api`: kChat or kCompletions, whose fields differ. `sampling`: where the body says nothing.
+// Without a seed the settings get a random one.
+Settings read_settings(const Field& body, Api api, const SamplingParams& sampling,
+                       int32_t vocab_size);
+
+// Fields of a body that have no effect, of those `api` knows; RequestError for fields that must not
+// be there, and in strict mode for unknown ones.
+std::vector<std::string> ignored_fields(const JsonValue& body, Api api, bool strict);
+
+}  // namespace dsv4
