@@ -1,0 +1,311 @@
+// The server's checks and life over loopback: errors, limits, cancellation, drain, keys, origins.
+// The engine is scripted.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/server/service_data.h"
+
+namespace dsv4 {
+namespace {
+
+using nlohmann::json;
+using test::Answer;
+using test::ask;
+using test::chat_body;
+using test::ScriptedServer;
+using test::ScriptOptions;
+using test::server;
+using test::user;
+
+const char* const kScript = test::kServiceScript;
+
+TEST(ServiceLife, ErrorsHaveTheFormOfTheirApi) {
+  const Answer chat = server().post("/v1/chat/completions", {{"messages", json::array()}});
+  EXPECT_EQ(chat.status, 400);
+  EXPECT_EQ(chat.json()["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(chat.json()["error"]["param"], "messages");
+  const Answer messages = server().post(
+      "/v1/messages", {{"messages", json::array({{{"role", "tool"}, {"content", "x"}}})}});
+  EXPECT_EQ(messages.status, 400);
+  EXPECT_EQ(messages.json()["type"], "error");
+  EXPECT_EQ(messages.json()["error"]["type"], "invalid_request_error");
+  const Answer model =
+      server().post("/v1/chat/completions", {{"model", "gpt"}, {"messages", json::array()}});
+  EXPECT_EQ(model.status, 404);
+  EXPECT_EQ(model.json()["error"]["code"], "model_not_found");
+  EXPECT_EQ(ask(server().port(), "POST", "/v1/chat/completions", "{").status, 400);
+  EXPECT_EQ(ask(server().port(), "POST", "/v1/chat/completions", "[1]").status, 400);
+  EXPECT_EQ(ask(server().port(), "GET", "/v1/nothing").status, 404);
+  const Answer method = ask(server().port(), "GET", "/v1/chat/completions");
+  EXPECT_EQ(method.status, 405);
+  EXPECT_EQ(method.headers.at("allow"), "POST");
+}
+
+// The client's own words, wherever the field became another one inside.
+TEST(ServiceLife, ErrorsNameTheClientsFields) {
+  const auto param = [](const char* path, json body) {
+    const Answer answer = server().post(path, body);
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    return answer.json()["error"].value("message", "").substr(0, 40);
+  };
+  EXPECT_TRUE(param("/v1/messages",
+                    {{"messages", json::array({user("x")})}, {"stop_sequences", json::array({""})}})
+                  .starts_with("stop_sequences"));
+  EXPECT_TRUE(param("/v1/responses", {{"input", "x"}, {"max_output_tokens", 0}})
+                  .starts_with("max_output_tokens"));
+  EXPECT_TRUE(
+      param("/v1/responses",
+            {{"input", json::array({{{"role", "user"},
+                                     {"content", json::array({{{"type", "input_image"}}})}}})}})
+          .starts_with("input[0].content[0]"));
+}
+
+TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
+  const json fields = {{"min_p", 0.1},
+                       {"presence_penalty", 1},
+                       {"logit_bias", {{"5", 1}}},
+                       {"top_logprobs", 2},
+                       {"guided_json", json::object()},
+                       {"audio", json::object()},
+                       {"functions", json::array()},
+                       {"priority", 1}};
+  for (const auto& [key, value] : fields.items()) {
+    json body = chat_body("Hi");
+    body["logprobs"] = true;
+    body[key] = value;
+    const Answer answer = server().post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 400) << key;
+    EXPECT_TRUE(answer.json()["error"]["param"].get<std::string>().starts_with(key)) << answer.body;
+  }
+  json body = chat_body("Hi");
+  body["response_format"] = {{"type", "json_object"}};
+  EXPECT_EQ(server().post("/v1/chat/completions", body).status, 400);
+}
+
+TEST(ServiceLife, WarnsOfFieldsWithoutEffect) {
+  json body = chat_body("Hi");
+  body["store"] = true;
+  body["brand_new"] = 1;
+  const Answer answer = server().post("/v1/chat/completions", body);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("x-dsv4-warning"), "brand_new, store");
+}
+
+TEST(ServiceLife, ContextErrorsHaveBothNumbers) {
+  json body = chat_body("Hi");
+  body["max_tokens"] = 5000;
+  const Answer answer = server().post("/v1/chat/completions", body);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
+  const std::string message = answer.json()["error"]["message"];
+  EXPECT_NE(message.find("4096"), message.npos);
+  EXPECT_NE(message.find("5000"), message.npos);
+}
+
+TEST(ServiceLife, SmallRoutes) {
+  const uint16_t port = server().port();
+  EXPECT_EQ(ask(port, "GET", "/health").status, 200);
+  EXPECT_EQ(ask(port, "GET", "/version").json()["version"], "test");
+  const json models = ask(port, "GET", "/v1/models").json();
+  ASSERT_EQ(models["data"].size(), 2u);
+  EXPECT_EQ(models["data"][0]["id"], "demo");
+  EXPECT_EQ(models["data"][0]["context_length"], 4096);
+  EXPECT_EQ(ask(port, "GET", "/v1/models/other/name").status, 200);
+  EXPECT_EQ(ask(port, "GET", "/v1/models/other%2Fname").status, 200);
+  EXPECT_EQ(ask(port, "GET", "/v1/models/none").status, 404);
+  const json ids = server().post("/v1/dsv4/tokenize", {{"prompt", "Hello<think>"}}).json();
+  EXPECT_EQ(ids["count"], ids["tokens"].size());
+  EXPECT_EQ(server().post("/v1/dsv4/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"],
+            "Hello<think>");
+  const json rendered = server().post("/v1/dsv4/render", chat_body("Hi")).json();
+  EXPECT_NE(rendered["prompt"].get<std::string>().find("<｜User｜>Hi<｜Assistant｜>"),
+            std::string::npos);
+  EXPECT_EQ(ask(port, "HEAD", "/health").body, "");
+  const Answer page = ask(port, "GET", "/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_NE(page.headers.at("content-security-policy").find("default-src 'none'"),
+            std::string::npos);
+}
+
+TEST(ServiceLife, MetricsCountRequests) {
+  server().post("/v1/chat/completions", chat_body("Hi"));
+  const std::string text = ask(server().port(), "GET", "/metrics").body;
+  EXPECT_NE(text.find("dsv4_requests_total{finish=\"stop\",api=\"chat\",code=\"200\"}"), text.npos)
+      << text;
+  EXPECT_NE(text.find("vllm:num_requests_running{model_name=\"demo\"} 0"), text.npos);
+  EXPECT_NE(text.find("dsv4_ttft_seconds_count"), text.npos);
+}
+
+TEST(ServiceLife, AConnectionServesManyRequests) {
+  test::Socket socket(server().port());
+  const std::string body = chat_body("Hi").dump();
+  std::string bytes;
+  for (int i = 0; i < 3; ++i) socket.send(test::request_text("POST", "/v1/chat/completions", body));
+  for (int i = 0; i < 3; ++i) {
+    size_t used = 0;
+    while (!test::parse_answer(bytes, &used).complete) ASSERT_TRUE(socket.receive(bytes));
+    EXPECT_EQ(test::parse_answer(bytes).status, 200);
+    bytes.erase(0, used);
+  }
+}
+
+TEST(ServiceLife, TwentyInParallel) {
+  std::vector<std::thread> threads;
+  std::atomic<int> good = 0;
+  for (int i = 0; i < 20; ++i) {
+    threads.emplace_back([&, i] {
+      json body = chat_body(i % 2 == 0 ? "count" : "Hi");
+      body["stream"] = i % 3 == 0;
+      good += server().post("/v1/chat/completions", body).status == 200;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 20);
+}
+
+double metric(uint16_t port, const std::string& name) {
+  const std::string text = ask(port, "GET", "/metrics").body;
+  const size_t at = text.find("\n" + name + " ");
+  return at == text.npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
+TEST(ServiceLife, ADisconnectCancels) {
+  {
+    test::Socket socket(server().port());
+    json body = chat_body("slow");
+    body["stream"] = true;
+    socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+    std::string bytes;
+    while (bytes.find("tick") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
+  }
+  for (int i = 0; i < 200 && metric(server().port(), "dsv4_requests_running") != 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(metric(server().port(), "dsv4_requests_running"), 0);
+  EXPECT_GT(metric(server().port(), "dsv4_disconnects_total"), 0);
+}
+
+TEST(ServiceLife, DeadlinesCut) {
+  json body = chat_body("slow");
+  body["deadline_ms"] = 300;
+  const json choice = server().post("/v1/chat/completions", body).json()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["stop_reason"], "deadline");
+}
+
+TEST(ServiceLife, AFullQueueIs429) {
+  ScriptOptions options{.max_sequences = 1};
+  options.service.max_queue = 1;
+  ScriptedServer small(kScript, options);
+  json body = chat_body("slow");
+  body["stream"] = true;
+  const std::string text = test::request_text("POST", "/v1/chat/completions", body.dump());
+  test::Socket first(small.port()), second(small.port());
+  std::string bytes;
+  first.send(text);
+  while (bytes.find("tick") == bytes.npos) ASSERT_TRUE(first.receive(bytes));
+  second.send(text);
+  for (int i = 0; i < 200 && metric(small.port(), "dsv4_requests_waiting") != 1; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const Answer third = small.post("/v1/chat/completions", chat_body("Hi"));
+  EXPECT_EQ(third.status, 429);
+  EXPECT_EQ(third.json()["error"]["code"], "queue_full");
+  EXPECT_GE(std::stoi(third.headers.at("retry-after")), 1);
+}
+
+TEST(ServiceLife, AnEngineFaultIs500AndExit70) {
+  ScriptedServer broken(kScript);
+  const Answer answer = broken.post("/v1/chat/completions", chat_body("fault"));
+  EXPECT_EQ(answer.status, 500);
+  EXPECT_EQ(answer.json()["error"]["type"], "api_error");
+  EXPECT_EQ(answer.body.find("script"), std::string::npos) << "details leaked";
+  EXPECT_EQ(broken.wait(), 70);
+}
+
+TEST(ServiceLife, DrainLetsRunningRequestsFinish) {
+  ScriptedServer draining(R"({"output": "w ", "repeat": 20, "step_ms": 20})");
+  json body = chat_body("x");
+  body["stream"] = true;
+  test::Socket socket(draining.port());
+  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+  std::string bytes;
+  while (bytes.find("w ") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
+  draining.service().drain();
+  bytes += socket.receive_all();
+  EXPECT_NE(bytes.find("[DONE]"), bytes.npos);
+  EXPECT_EQ(draining.wait(), 0);
+}
+
+TEST(ServiceLife, DrainEndsWithAnErrorEvent) {
+  ScriptOptions options;
+  options.service.drain = std::chrono::seconds(0);
+  ScriptedServer draining(kScript, options);
+  json body = chat_body("slow");
+  body["stream"] = true;
+  test::Socket socket(draining.port());
+  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+  std::string bytes;
+  while (bytes.find("tick") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
+  draining.service().drain();
+  bytes += socket.receive_all();
+  EXPECT_NE(bytes.find("\"error\""), bytes.npos);
+  EXPECT_EQ(bytes.find("[DONE]"), bytes.npos);
+  EXPECT_EQ(draining.wait(), 0);
+}
+
+TEST(ServiceLife, KeysAreWanted) {
+  const std::string path = testing::TempDir() + "/dsv4_keys";
+  std::ofstream(path) << "alice:alice-secret\nroot:root-secret:admin\n";
+  ScriptOptions options;
+  options.service.api_key_file = path;
+  ScriptedServer locked(kScript, options);
+  const auto status = [&](const char* method, const char* route, const char* headers) {
+    return ask(locked.port(), method, route, method[0] == 'P' ? chat_body("Hi").dump() : "",
+               headers)
+        .status;
+  };
+  const char* const chat = "/v1/chat/completions";
+  EXPECT_EQ(status("POST", chat, ""), 401);
+  EXPECT_EQ(status("POST", chat, "Authorization: Bearer wrong-secret\r\n"), 401);
+  EXPECT_EQ(status("POST", chat, "Authorization: Bearer alice-secret\r\n"), 200);
+  EXPECT_EQ(status("POST", chat, "x-api-key: alice-secret\r\n"), 200);
+  EXPECT_EQ(status("GET", "/v1/models", ""), 401);
+  EXPECT_EQ(status("GET", "/health", ""), 200);
+  EXPECT_EQ(status("GET", "/v1/dsv4/requests", "x-api-key: alice-secret\r\n"), 403);
+  EXPECT_EQ(status("GET", "/v1/dsv4/requests", "x-api-key: root-secret\r\n"), 200);
+}
+
+TEST(ServiceLife, WithoutKeysOnlyLoopbackIsServed) {
+  ScriptOptions options;
+  options.service.http.host = "0.0.0.0";
+  EXPECT_THROW(Service(options.service, [] { return Service::Loaded{}; }), Error);
+}
+
+TEST(ServiceLife, OtherSitesAreRefused) {
+  const uint16_t port = server().port();
+  const std::string body = chat_body("Hi").dump();
+  test::Socket socket(port);
+  socket.send("POST /v1/chat/completions HTTP/1.1\r\nHost: evil.example\r\nContent-Length: " +
+              std::to_string(body.size()) + "\r\n\r\n" + body);
+  std::string bytes;
+  while (!test::parse_answer(bytes).complete && socket.receive(bytes)) {
+  }
+  EXPECT_EQ(test::parse_answer(bytes).status, 403);
+  EXPECT_EQ(
+      ask(port, "POST", "/v1/chat/completions", body, "Origin: http://evil.example\r\n").status,
+      403);
+  EXPECT_EQ(ask(port, "POST", "/v1/chat/completions", body, "Origin: http://localhost\r\n").status,
+            200);
+  ScriptOptions options;
+  options.service.cors_origins = {"https://app.example"};
+  ScriptedServer shared(kScript, options);
+  const char* const origin = "Origin: https://app.example\r\n";
+  EXPECT_EQ(ask(shared.port(), "OPTIONS", "/v1/chat/completions", "", origin).status, 204);
+  EXPECT_EQ(ask(shared.port(), "POST", "/v1/chat/completions", body, origin)
+                .headers.at("access-control-allow-origin"),
+            "https://app.example");
+}
+
+}  // namespace
+}  // namespace dsv4
