@@ -1,0 +1,306 @@
+#include "dsv4/grammar/json_pieces.h"
+
+#include <map>
+#include <memory>
+
+#include "dsv4/base/error.h"
+#include "dsv4/grammar/code_points.h"
+#include "dsv4/text/utf8.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kMostSpaces = 20;
+
+SymbolSet digit(int first = 0, int last = 9) {
+  return byte_range('0' + first, '0' + last);
+}
+
+SymbolSet hex() {
+  return digit() | byte_range('a', 'f') | byte_range('A', 'F');
+}
+
+// Characters that a string holds without an escape.
+CodePoints plain() {
+  CodePoints set(0x20, 0x10ffff);
+  CodePoints escaped('"', '"');
+  escaped.add('\\', '\\');
+  return set.without(escaped);
+}
+
+// The numbers from `low` to `high`, both with the same number of digits.
+void add_digits(AutomatonBuilder& builder, NodeId from, std::string_view low, std::string_view high,
+                NodeId to) {
+  if (low.size() == 1) return builder.symbol_edge(from, byte_range(low[0], high[0]), to);
+  const std::string zeros(low.size() - 1, '0'), nines(low.size() - 1, '9');
+  const auto branch = [&](int first, int last, std::string_view rest_low,
+                          std::string_view rest_high) {
+    if (first > last) return;
+    const NodeId next = builder.symbols(from, byte_range(first, last));
+    add_digits(builder, next, rest_low, rest_high, to);
+  };
+  if (low[0] == high[0]) return branch(low[0], low[0], low.substr(1), high.substr(1));
+  branch(low[0], low[0], low.substr(1), nines);
+  branch(low[0] + 1, high[0] - 1, zeros, nines);
+  branch(high[0], high[0], zeros, high.substr(1));
+}
+
+int64_t magnitude_of(int64_t value) {
+  return value == INT64_MIN ? INT64_MAX : value < 0 ? -value : value;
+}
+
+}  // namespace
+
+NodeId JsonPieces::spaces(NodeId from) {
+  if (spaces_ == JsonSpaces::kNone) return from;
+  if (!spaces_rule_) {
+    spaces_rule_ = builder_.declare();
+    const NodeId line = builder_.optional(
+        builder_.begin(*spaces_rule_), [&](NodeId node) { return builder_.literal(node, "\n"); });
+    builder_.end(builder_.repeat(line, 0, kMostSpaces,
+                                 [&](NodeId node) { return builder_.literal(node, " "); }));
+  }
+  return builder_.call(from, *spaces_rule_);
+}
+
+// One character of a string: itself, an escape, or \uXXXX, where two make a pair of surrogates.
+RuleId JsonPieces::character() {
+  if (character_) return *character_;
+  character_ = builder_.declare();
+  const NodeId from = builder_.begin(*character_);
+  const NodeId end = add_utf8(builder_, from, plain());
+  const NodeId escape = builder_.literal(from, "\\");
+  SymbolSet shorts;
+  for (const char c : std::string_view("\"\\/bfnrt")) shorts.set(static_cast<unsigned char>(c));
+  builder_.symbol_edge(escape, shorts, end);
+  const NodeId unicode = builder_.literal(escape, "u");
+  const SymbolSet d = byte_range('d', 'd') | byte_range('D', 'D');
+  const SymbolSet low = digit(8, 9) | byte_range('a', 'b') | byte_range('A', 'B');
+  const SymbolSet high = byte_range('c', 'f') | byte_range('C', 'F');
+  const auto hexes = [&](NodeId node, int count) {
+    for (int i = 0; i < count; ++i) node = builder_.symbols(node, hex());
+    return node;
+  };
+  builder_.empty_edge(hexes(builder_.symbols(unicode, hex() & ~d), 3), end);
+  const NodeId after_d = builder_.symbols(unicode, d);
+  builder_.empty_edge(hexes(builder_.symbols(after_d, digit(0, 7)), 2), end);
+  const NodeId first = hexes(builder_.symbols(after_d, low), 2);
+  const NodeId second = builder_.symbols(builder_.literal(first, "\\u"), d);
+  builder_.empty_edge(hexes(builder_.symbols(second, high), 2), end);
+  builder_.end(end);
+  return *character_;
+}
+
+NodeId JsonPieces::string(NodeId from, int64_t min, int64_t max) {
+  const RuleId one = character();
+  const NodeId last = builder_.repeat(builder_.literal(from, "\""), min, max,
+                                      [&](NodeId node) { return builder_.call(node, one); });
+  return builder_.literal(last, "\"");
+}
+
+NodeId JsonPieces::other_key(NodeId from, const std::vector<std::string>& keys) {
+  struct Branch {
+    std::map<char32_t, std::unique_ptr<Branch>> next;
+    bool is_key = false;
+  };
+  Branch root;
+  for (const std::string& key : keys) {
+    Branch* at = &root;
+    for (size_t i = 0; i < key.size();) {
+      const auto size = static_cast<size_t>(next_utf8(std::string_view(key).substr(i)).size);
+      auto& next = at->next[decode_utf8(std::string_view(key).substr(i, size))];
+      if (!next) next = std::make_unique<Branch>();
+      at = next.get();
+      i += size;
+    }
+    at->is_key = true;
+  }
+  // Once a character differs from every key, anything may follow.
+  const NodeId free = builder_.node(), end = builder_.node();
+  builder_.empty_edge(add_utf8(builder_, free, plain()), free);
+  builder_.empty_edge(builder_.literal(free, "\""), end);
+  std::vector<std::pair<const Branch*, NodeId>> todo = {{&root, builder_.literal(from, "\"")}};
+  while (!todo.empty()) {
+    const auto [branch, node] = todo.back();
+    todo.pop_back();
+    if (!branch->is_key) builder_.empty_edge(builder_.literal(node, "\""), end);
+    CodePoints others = plain();
+    for (const auto& [c, next] : branch->next) {
+      const CodePoints one(c, c);
+      others = others.without(one);
+      if (plain().contains(c)) todo.emplace_back(next.get(), add_utf8(builder_, node, one));
+    }
+    builder_.empty_edge(add_utf8(builder_, node, others), free);
+  }
+  return end;
+}
+
+NodeId JsonPieces::integer(NodeId from) {
+  const NodeId sign = builder_.optional(from, [&](NodeId n) { return builder_.literal(n, "-"); });
+  return magnitude(sign, 0, std::nullopt);
+}
+
+NodeId JsonPieces::number(NodeId from) {
+  const NodeId whole = fraction(integer(from));
+  return builder_.optional(whole, [&](NodeId node) {
+    const SymbolSet e = byte_range('e', 'e') | byte_range('E', 'E');
+    const SymbolSet signs = byte_range('+', '+') | byte_range('-', '-');
+    const NodeId sign = builder_.optional(builder_.symbols(node, e),
+                                          [&](NodeId n) { return builder_.symbols(n, signs); });
+    // An exponent of any length could leave the range of a double.
+    return builder_.repeat(sign, 1, 2, [&](NodeId n) { return builder_.symbols(n, digit()); });
+  });
+}
+
+NodeId JsonPieces::fraction(NodeId from) {
+  return builder_.optional(from, [&](NodeId node) {
+    return builder_.repeat(builder_.literal(node, "."), 1, -1,
+                           [&](NodeId n) { return builder_.symbols(n, digit()); });
+  });
+}
+
+NodeId JsonPieces::magnitude(NodeId from, int64_t low, std::optional<int64_t> high) {
+  const NodeId end = builder_.node();
+  const std::string first = std::to_string(low);
+  const std::string last = high ? std::to_string(*high) : "";
+  if (high && *high < low) return end;  // nothing leads there
+  for (size_t size = first.size(); size <= (high ? last.size() : first.size()); ++size) {
+    std::string begin(size, '0');
+    begin[0] = '1';
+    if (size == first.size()) begin = first;
+    const std::string stop = high && size == last.size() ? last : std::string(size, '9');
+    add_digits(builder_, from, begin, stop, end);
+  }
+  if (high) return end;
+  const NodeId longer = builder_.symbols(from, digit(1, 9));
+  const NodeId more = builder_.repeat(longer, static_cast<int64_t>(first.size()), -1,
+                                      [&](NodeId n) { return builder_.symbols(n, digit()); });
+  builder_.empty_edge(more, end);
+  return end;
+}
+
+NodeId JsonPieces::integer_in(NodeId from, const NumberRange& range) {
+  std::optional<int64_t> low = range.low, high = range.high;
+  if (low && range.low_excluded) ++*low;
+  if (high && range.high_excluded) --*high;
+  const NodeId end = builder_.node();
+  if (!high || *high >= 0) {
+    const int64_t from_zero = low ? std::max<int64_t>(*low, 0) : 0;
+    builder_.empty_edge(magnitude(from, from_zero, high), end);
+  }
+  if (!low || *low < 0) {
+    const int64_t least = high && *high < 0 ? magnitude_of(*high) : 1;
+    const auto most = low ? std::optional(magnitude_of(*low)) : std::nullopt;
+    builder_.empty_edge(magnitude(builder_.literal(from, "-"), least, most), end);
+  }
+  return end;
+}
+
+// low <= x <= high for x without a sign, with a fraction.
+NodeId JsonPieces::decimal_magnitude(NodeId from, int64_t low, bool low_excluded,
+                                     std::optional<int64_t> high, bool high_excluded) {
+  const NodeId end = builder_.node();
+  const auto zeros = [&](NodeId node) {
+    return builder_.repeat(node, 0, -1, [&](NodeId n) { return builder_.literal(n, "0"); });
+  };
+  const auto digits = [&](NodeId node) {
+    return builder_.repeat(node, 0, -1, [&](NodeId n) { return builder_.symbols(n, digit()); });
+  };
+  const auto exactly = [&](int64_t value) {  // and nothing or zeros after the point
+    const NodeId whole = builder_.literal(from, std::to_string(value));
+    builder_.empty_edge(whole, end);
+    builder_.empty_edge(zeros(builder_.literal(whole, ".0")), end);
+  };
+  if (high && !high_excluded && *high >= low && !(low_excluded && *high == low)) exactly(*high);
+  const auto below = high ? std::optional(*high - 1) : std::nullopt;
+  if (below && *below < low) return end;
+  if (!low_excluded) {
+    builder_.empty_edge(fraction(magnitude(from, low, below)), end);
+    return end;
+  }
+  // low itself needs a digit after the point that is not zero.
+  const NodeId point = builder_.literal(builder_.literal(from, std::to_string(low)), ".");
+  builder_.empty_edge(digits(builder_.symbols(zeros(point), digit(1, 9))), end);
+  if (!below || *below > low) builder_.empty_edge(fraction(magnitude(from, low + 1, below)), end);
+  return end;
+}
+
+NodeId JsonPieces::number_in(NodeId from, const NumberRange& range) {
+  const NodeId end = builder_.node();
+  const bool positive =
+      !range.high || *range.high > 0 || (*range.high == 0 && !range.high_excluded);
+  const bool negative = !range.low || *range.low < 0;
+  if (positive) {
+    const bool from_low = range.low && *range.low >= 0;
+    builder_.empty_edge(
+        decimal_magnitude(from, from_low ? *range.low : 0, from_low && range.low_excluded,
+                          range.high, range.high_excluded),
+        end);
+  }
+  if (negative) {
+    const bool below_zero = range.high && (*range.high < 0 || (*range.high == 0));
+    const auto most = range.low ? std::optional(magnitude_of(*range.low)) : std::nullopt;
+    // -0 is left out where zero is not in the range.
+    const bool without_zero = below_zero && range.high_excluded;
+    builder_.empty_edge(
+        decimal_magnitude(builder_.literal(from, "-"), below_zero ? magnitude_of(*range.high) : 0,
+                          without_zero, most, range.low_excluded),
+        end);
+  }
+  return end;
+}
+
+NodeId JsonPieces::multiple_of(NodeId from, int64_t divisor) {
+  const NodeId sign = builder_.optional(from, [&](NodeId n) { return builder_.literal(n, "-"); });
+  const auto count = static_cast<size_t>(divisor);
+  std::vector<NodeId> rest;  // by remainder
+  for (size_t i = 0; i < count; ++i) rest.push_back(builder_.node());
+  const NodeId end = builder_.literal(sign, "0");
+  builder_.empty_edge(rest[0], end);
+  for (size_t d = 0; d < 10; ++d) {
+    const SymbolSet symbol = digit(static_cast<int>(d), static_cast<int>(d));
+    if (d > 0) builder_.symbol_edge(sign, symbol, rest[d % count]);
+    for (size_t i = 0; i < count; ++i)
+      builder_.symbol_edge(rest[i], symbol, rest[(i * 10 + d) % count]);
+  }
+  return end;
+}
+
+RuleId JsonPieces::value_rule() {
+  if (value_) return *value_;
+  value_ = builder_.declare();
+  const NodeId from = builder_.begin(*value_), end = builder_.node();
+  for (const char* word : {"null", "true", "false"})
+    builder_.empty_edge(builder_.literal(from, word), end);
+  builder_.empty_edge(string(from), end);
+  builder_.empty_edge(number(from), end);
+  builder_.empty_edge(list(from, '[', ']', false), end);
+  builder_.empty_edge(list(from, '{', '}', true), end);
+  builder_.end(end);
+  return *value_;
+}
+
+NodeId JsonPieces::list(NodeId from, char open, char close, bool with_keys) {
+  const RuleId value = value_rule();
+  const auto item = [&](NodeId node) {
+    if (with_keys) node = spaces(builder_.literal(spaces(string(node)), ":"));
+    return spaces(builder_.call(node, value));
+  };
+  const NodeId begin = spaces(builder_.literal(from, std::string(1, open)));
+  const NodeId end = builder_.node();
+  builder_.empty_edge(begin, end);
+  const NodeId more = builder_.repeat(
+      item(begin), 0, -1, [&](NodeId node) { return item(spaces(builder_.literal(node, ","))); });
+  builder_.empty_edge(more, end);
+  return builder_.literal(end, std::string(1, close));
+}
+
+NodeId JsonPieces::any_value(NodeId from) {
+  return builder_.call(from, value_rule());
+}
+
+NodeId JsonPieces::any_object(NodeId from) {
+  return list(from, '{', '}', true);
+}
+
+}  // namespace dsv4

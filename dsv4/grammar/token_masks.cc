@@ -1,0 +1,224 @@
+#include "dsv4/grammar/token_masks.h"
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+void set_bit(std::span<uint32_t> mask, int32_t token) {
+  mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
+}
+
+bool has_bit(std::span<const uint32_t> mask, int32_t token) {
+  return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+}
+
+}  // namespace
+
+TokenTree::TokenTree(const Tokenizer& tokenizer, const MarkerIds& markers, std::vector<int32_t> eos,
+                     int32_t vocab_size)
+    : eos_(std::move(eos)), vocab_size_(vocab_size) {
+  const int32_t known = std::min(tokenizer.vocab_size(), vocab_size);
+  dsml_ = markers.id(Marker::kDsml).value_or(-1);
+  std::vector<std::pair<std::string_view, int32_t>> sorted;
+  bytes_.resize(static_cast<size_t>(vocab_size));
+  added_.assign(static_cast<size_t>(vocab_size), true);
+  for (int32_t id = 0; id < known; ++id) {
+    const auto index = static_cast<size_t>(id);
+    bytes_[index] = std::string(tokenizer.token_bytes(id));
+    added_[index] = tokenizer.is_special(id) || markers.marker(id).has_value() ||
+                    tokenizer.id(bytes_[index]) == id;
+    if (!added_[index] && !bytes_[index].empty()) sorted.emplace_back(bytes_[index], id);
+  }
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<int32_t> open;  // nodes on the way to the latest token
+  std::string_view previous;
+  const auto close_to = [&](size_t depth) {
+    while (open.size() > depth) {
+      nodes_[static_cast<size_t>(open.back())].next = static_cast<int32_t>(nodes_.size());
+      open.pop_back();
+    }
+  };
+  for (const auto& [bytes, id] : sorted) {
+    size_t shared = 0;
+    while (shared < std::min(bytes.size(), previous.size()) && bytes[shared] == previous[shared])
+      ++shared;
+    close_to(shared);
+    for (size_t i = shared; i < bytes.size(); ++i) {
+      open.push_back(static_cast<int32_t>(nodes_.size()));
+      nodes_.push_back({static_cast<uint8_t>(bytes[i]), static_cast<uint16_t>(i), 0, -1});
+    }
+    Node& last = nodes_[static_cast<size_t>(open.back())];
+    if (last.token < 0) {
+      last.token = id;
+    } else {
+      twins_.emplace_back(last.token, id);
+    }
+    previous = bytes;
+  }
+  close_to(0);
+}
+
+TokenMasks::TokenMasks(Automaton automaton, std::shared_ptr<const TokenTree> tree,
+                       size_t max_mask_bytes)
+    : automaton_(std::move(automaton)),
+      tree_(std::move(tree)),
+      max_masks_(std::max<size_t>(max_mask_bytes / (tree_->words() * sizeof(uint32_t)), 1)) {
+  std::vector<Config> configs, seen;
+  bool accepts = false;
+  close({automaton_.rules[0], -1}, configs, seen, accepts);
+  intern(std::move(configs), accepts);
+}
+
+int32_t TokenMasks::frame(NodeId node, int32_t parent) {
+  const auto [found, is_new] =
+      frame_ids_.try_emplace({node, parent}, static_cast<int32_t>(frames_.size()));
+  if (is_new) frames_.push_back({node, parent});
+  return found->second;
+}
+
+// Everything that a configuration reaches without a symbol; those that can read one are kept.
+void TokenMasks::close(Config config, std::vector<Config>& out, std::vector<Config>& seen,
+                       bool& accepts) {
+  std::vector<Config> todo = {config};
+  while (!todo.empty()) {
+    const Config at = todo.back();
+    todo.pop_back();
+    const auto place = std::lower_bound(seen.begin(), seen.end(), at);
+    if (place != seen.end() && *place == at) continue;
+    seen.insert(place, at);
+    const Automaton::Node& node = automaton_.nodes[static_cast<size_t>(at.node)];
+    if (!node.symbols.empty()) out.push_back(at);
+    for (const NodeId target : node.empty) todo.push_back({target, at.frame});
+    for (const Automaton::Call& call : node.calls) {
+      // A call at the end of a rule needs no frame of its own: stacks stay short.
+      const Automaton::Node& after = automaton_.nodes[static_cast<size_t>(call.target)];
+      const bool last =
+          after.accepts && after.symbols.empty() && after.empty.empty() && after.calls.empty();
+      todo.push_back({automaton_.rules[static_cast<size_t>(call.rule)],
+                      last ? at.frame : frame(call.target, at.frame)});
+    }
+    if (!node.accepts) continue;
+    if (at.frame < 0) {
+      accepts = true;
+    } else {
+      const Frame below = frames_[static_cast<size_t>(at.frame)];
+      todo.push_back({below.node, below.parent});
+    }
+  }
+}
+
+TokenMasks::State TokenMasks::intern(std::vector<Config> configs, bool accepts) {
+  if (configs.empty() && !accepts) return kDead;
+  std::sort(configs.begin(), configs.end());
+  configs.erase(std::unique(configs.begin(), configs.end()), configs.end());
+  // Whether it accepts belongs to the state: a marker that no node has stands for it.
+  std::vector<Config> key = configs;
+  if (accepts) key.push_back({-1, -1});
+  const auto [found, is_new] = state_ids_.try_emplace(std::move(key), State(states_.size()));
+  if (!is_new) return found->second;
+  if (states_.size() >= kMaxStates)
+    fail(ErrorCode::kResource, "the grammar has more than {} states", kMaxStates);
+  auto data = std::make_unique<StateData>();
+  data->configs = std::move(configs);
+  data->accepts = accepts;
+  data->next.fill(kUnknown);
+  states_.push_back(std::move(data));
+  return found->second;
+}
+
+TokenMasks::State TokenMasks::step(State state, int symbol) {
+  const int32_t known = states_[static_cast<size_t>(state)]->next[static_cast<size_t>(symbol)];
+  return known != kUnknown ? known : compute_step(state, symbol);
+}
+
+TokenMasks::State TokenMasks::compute_step(State state, int symbol) {
+  std::vector<Config> configs, seen;
+  bool accepts = false;
+  for (const Config& config : states_[static_cast<size_t>(state)]->configs) {
+    for (const auto& edge : automaton_.nodes[static_cast<size_t>(config.node)].symbols) {
+      if (edge.symbols[static_cast<size_t>(symbol)])
+        close({edge.target, config.frame}, configs, seen, accepts);
+    }
+  }
+  const State next = intern(std::move(configs), accepts);
+  states_[static_cast<size_t>(state)]->next[static_cast<size_t>(symbol)] = next;
+  return next;
+}
+
+TokenMasks::State TokenMasks::advance_bytes(State state, std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < bytes.size() && state != kDead; ++i)
+    state = step(state, static_cast<unsigned char>(bytes[i]));
+  return state;
+}
+
+TokenMasks::State TokenMasks::advance(State state, int32_t token) {
+  DSV4_CHECK(token >= 0 && token < tree_->vocab_size(), "token {}", token);
+  if (state == kDead) return kDead;
+  if (token == tree_->dsml()) {
+    const std::lock_guard lock(mutex_);
+    return step(state, kDsmlSymbol);
+  }
+  if (tree_->is_added(token) || tree_->bytes(token).empty()) return kDead;
+  return advance_bytes(state, tree_->bytes(token));
+}
+
+bool TokenMasks::accepts(State state) {
+  const std::lock_guard lock(mutex_);
+  return state != kDead && states_[static_cast<size_t>(state)]->accepts;
+}
+
+size_t TokenMasks::states() const {
+  const std::lock_guard lock(mutex_);
+  return states_.size();
+}
+
+void TokenMasks::mask(State state, std::span<uint32_t> out) {
+  DSV4_CHECK(state != kDead && out.size() == tree_->words(), "state {}, {} words", state,
+             out.size());
+  const std::lock_guard lock(mutex_);
+  if (const auto known = masks_.find(state); known != masks_.end()) {
+    uses_.splice(uses_.begin(), uses_, known->second.use);
+    std::copy(known->second.words.begin(), known->second.words.end(), out.begin());
+    return;
+  }
+  walk(state, out);
+  DSV4_CHECK(std::any_of(out.begin(), out.end(), [](uint32_t word) { return word != 0; }),
+             "no token of the vocabulary continues the grammar in state {}", state);
+  if (masks_.size() >= max_masks_) {
+    masks_.erase(uses_.back());
+    uses_.pop_back();
+  }
+  uses_.push_front(state);
+  masks_[state] = {{out.begin(), out.end()}, uses_.begin()};
+}
+
+void TokenMasks::walk(State state, std::span<uint32_t> out) {
+  std::fill(out.begin(), out.end(), 0);
+  const std::vector<TokenTree::Node>& nodes = tree_->nodes();
+  std::vector<State> path = {state};  // [depth] before the byte of that depth
+  for (size_t i = 0; i < nodes.size();) {
+    const TokenTree::Node& node = nodes[i];
+    const State next = step(path[node.depth], node.byte);
+    if (next == kDead) {
+      i = static_cast<size_t>(node.next);
+      continue;
+    }
+    if (node.token >= 0) set_bit(out, node.token);
+    if (path.size() < node.depth + size_t{2}) path.resize(node.depth + size_t{2});
+    path[node.depth + size_t{1}] = next;
+    ++i;
+  }
+  for (const auto& [token, twin] : tree_->twins()) {
+    if (has_bit(out, token)) set_bit(out, twin);
+  }
+  if (tree_->dsml() >= 0 && step(state, kDsmlSymbol) != kDead) set_bit(out, tree_->dsml());
+  if (states_[static_cast<size_t>(state)]->accepts) {
+    for (const int32_t id : tree_->eos()) set_bit(out, id);
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,128 @@
+// Which tokens may come next (docs/spec/serving.md 3.4). A state of a run is the set of stacks that
+// the text so far can have; states are numbered as they are met, and what was computed of one is
+// kept: its successor for each symbol and its mask. Roll-back is an older number.
+//
+//   mask(state) = tokens whose bytes lead from the state to another one; EOS where a rule 0 ends
+//
+// Added tokens never pass, except DSML and, where the grammar may end, EOS.
+
+#pragma once
+
+#include <array>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dsv4/chat/markers.h"
+#include "dsv4/grammar/automaton.h"
+#include "dsv4/text/tokenizer.h"
+
+namespace dsv4 {
+
+// The bytes of all tokens, sorted into a tree. Constant; shared by all grammars of a model.
+class TokenTree {
+ public:
+  // `eos`: the ids that end a sequence.
+  TokenTree(const Tokenizer& tokenizer, const MarkerIds& markers, std::vector<int32_t> eos,
+            int32_t vocab_size);
+
+  // A node of the tree in depth-first order.
+  struct Node {
+    uint8_t byte;
+    uint16_t depth;  // of the byte in its token, from 0
+    int32_t next;    // the node after its subtree
+    int32_t token;   // that ends here; -1: none
+  };
+  const std::vector<Node>& nodes() const { return nodes_; }
+  // Tokens with the bytes of another one; the mask gives them the same bit.
+  const std::vector<std::pair<int32_t, int32_t>>& twins() const { return twins_; }
+  std::string_view bytes(int32_t token) const { return bytes_[static_cast<size_t>(token)]; }
+  int32_t dsml() const { return dsml_; }
+  const std::vector<int32_t>& eos() const { return eos_; }
+  int32_t vocab_size() const { return vocab_size_; }
+  // Words of a mask: one bit per token.
+  size_t words() const { return static_cast<size_t>(vocab_size_ + 31) / 32; }
+  bool is_added(int32_t token) const { return added_[static_cast<size_t>(token)]; }
+
+ private:
+  std::vector<Node> nodes_;
+  std::vector<std::pair<int32_t, int32_t>> twins_;
+  std::vector<std::string> bytes_;
+  std::vector<bool> added_;
+  int32_t dsml_ = -1;
+  std::vector<int32_t> eos_;
+  int32_t vocab_size_;
+};
+
+class TokenMasks {
+ public:
+  using State = int32_t;
+  static constexpr State kDead = -1;
+
+  // `max_mask_bytes` bounds the masks that are kept.
+  TokenMasks(Automaton automaton, std::shared_ptr<const TokenTree> tree,
+             size_t max_mask_bytes = size_t{64} << 20);
+
+  // Any thread may call these. Each throws kResource past kMaxStates states.
+  static constexpr size_t kMaxStates = 100'000;
+  State start() const { return 0; }
+  State advance(State state, int32_t token);  // kDead where the mask forbids it
+  State advance_bytes(State state, std::string_view bytes);
+  // Whether the grammar may end here, and EOS may come.
+  bool accepts(State state);
+  // out: [words] u32, bit t of word t / 32 is token t. Throws kInvalidArgument where no token may
+  // come: an unmasked sample would be worse.
+  void mask(State state, std::span<uint32_t> out);
+
+  size_t states() const;
+
+ private:
+  // A return address and what is below it; numbered, so that equal stacks are one.
+  struct Frame {
+    NodeId node;
+    int32_t parent;
+    friend auto operator<=>(const Frame&, const Frame&) = default;
+  };
+  // A node that reads a symbol, or accepts, on a stack (-1: empty).
+  struct Config {
+    NodeId node;
+    int32_t frame;
+    friend auto operator<=>(const Config&, const Config&) = default;
+  };
+  struct StateData {
+    std::vector<Config> configs;
+    bool accepts = false;
+    std::array<int32_t, kNumSymbols> next;  // kUnknown until it is computed
+  };
+  static constexpr int32_t kUnknown = -2;
+
+  int32_t frame(NodeId node, int32_t parent);
+  void close(Config config, std::vector<Config>& out, std::vector<Config>& seen, bool& accepts);
+  State intern(std::vector<Config> configs, bool accepts);
+  State step(State state, int symbol);
+  State compute_step(State state, int symbol);
+  void walk(State state, std::span<uint32_t> out);
+
+  const Automaton automaton_;
+  const std::shared_ptr<const TokenTree> tree_;
+  const size_t max_masks_;
+
+  mutable std::mutex mutex_;
+  std::vector<Frame> frames_;
+  std::map<Frame, int32_t> frame_ids_;
+  std::vector<std::unique_ptr<StateData>> states_;
+  std::map<std::vector<Config>, State> state_ids_;
+  struct Mask {
+    std::vector<uint32_t> words;
+    std::list<State>::iterator use;
+  };
+  std::unordered_map<State, Mask> masks_;
+  std::list<State> uses_;  // the latest first
+};
+
+}  // namespace dsv4

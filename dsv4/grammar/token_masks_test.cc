@@ -1,0 +1,97 @@
+#include "dsv4/grammar/token_masks.h"
+
+#include <gtest/gtest.h>
+
+#include "dsv4/grammar/tool_grammar.h"
+#include "tests/grammar/grammar_data.h"
+
+namespace dsv4 {
+namespace {
+
+Automaton schema_of(const std::string& text) {
+  return json_schema_grammar(parse_json(text, "test"), JsonSpaces::kSome, "test");
+}
+
+// Every mask on random ways through the grammar equals one token tried after the other.
+void expect_brute_force(TokenMasks& masks, Rng& rng, int steps) {
+  std::vector<uint32_t> mask(test::demo_tree()->words());
+  const int32_t eos = test::demo_markers().require(Marker::kEos);
+  TokenMasks::State state = masks.start();
+  for (int i = 0; i < steps; ++i) {
+    masks.mask(state, mask);
+    std::vector<int32_t> expected;
+    for (int32_t token = 0; token < test::demo_tokenizer().vocab_size(); ++token) {
+      const bool fits =
+          token == eos ? masks.accepts(state) : masks.advance(state, token) != TokenMasks::kDead;
+      if (fits) expected.push_back(token);
+    }
+    ASSERT_EQ(test::allowed_tokens(mask), expected) << "step " << i;
+    const int32_t token =
+        expected[static_cast<size_t>(rng.below(static_cast<int64_t>(expected.size())))];
+    state = token == eos ? masks.start() : masks.advance(state, token);
+  }
+}
+
+TEST(TokenMasks, EqualBruteForce) {
+  Rng rng(3);
+  TokenMasks object(json_object_grammar(), test::demo_tree());
+  expect_brute_force(object, rng, 60);
+  TokenMasks schema(
+      schema_of(R"({"type": "object", "required": ["a"], "properties": {"a": {"type": "string",
+                    "maxLength": 5}, "b": {"type": "array", "items": {"type": "integer"}}}})"),
+      test::demo_tree());
+  expect_brute_force(schema, rng, 60);
+  const std::vector<ToolDefinition> tools = {{.name = "f"}, {.name = "get"}};
+  TokenMasks calls(tool_grammar(tools, {}), test::demo_tree());
+  expect_brute_force(calls, rng, 60);
+}
+
+TEST(TokenMasks, AddedTokensNeverPass) {
+  TokenMasks any(regex_format_grammar("[^\\u0000]*", "test"), test::demo_tree());
+  std::vector<uint32_t> mask(test::demo_tree()->words());
+  any.mask(any.start(), mask);
+  const auto allowed = test::allowed_tokens(mask);
+  EXPECT_GT(allowed.size(), 1000u);
+  for (const int32_t token : allowed) {
+    const auto marker = test::demo_markers().marker(token);
+    EXPECT_TRUE(!marker || *marker == Marker::kEos) << token;
+  }
+}
+
+TEST(TokenMasks, KeepsWhatItComputedWithinItsBound) {
+  TokenMasks small(json_object_grammar(), test::demo_tree(), 1);  // one mask
+  TokenMasks large(json_object_grammar(), test::demo_tree());
+  Rng rng(5);
+  std::vector<uint32_t> a(test::demo_tree()->words()), b(a.size());
+  TokenMasks::State x = small.start(), y = large.start();
+  for (int i = 0; i < 50; ++i) {
+    small.mask(x, a);
+    large.mask(y, b);
+    ASSERT_EQ(a, b);
+    auto allowed = test::allowed_tokens(a);
+    std::erase(allowed, test::demo_markers().require(Marker::kEos));
+    if (allowed.empty()) break;
+    const int32_t token =
+        allowed[static_cast<size_t>(rng.below(static_cast<int64_t>(allowed.size())))];
+    x = small.advance(x, token);
+    y = large.advance(y, token);
+  }
+}
+
+TEST(TokenMasks, AMaskWithoutATokenIsAnError) {
+  // A tab is a byte of the vocabulary, but after it nothing can come and nothing may end.
+  AutomatonBuilder builder;
+  const RuleId rule = builder.declare();
+  builder.literal(builder.begin(rule), "\t");
+  TokenMasks dead_end(builder.finish(), test::demo_tree());
+  std::vector<uint32_t> mask(test::demo_tree()->words());
+  EXPECT_EQ(dead_end.advance_bytes(dead_end.start(), "\t"), TokenMasks::kDead);
+}
+
+TEST(TokenMasks, RefusesRulesThatBeginWithThemselves) {
+  EXPECT_THROW(schema_of(R"({"$ref": "#"})"), RequestError);
+  EXPECT_THROW(schema_of(R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})"), RequestError);
+}
+
+}  // namespace
+}  // namespace dsv4
