@@ -271,7 +271,7 @@ void bench_prefill(const PrefillOptions& options) {
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
-  CLI::App* command = app.add_subcommand("bench", "Measure decode and prefill of a whole model");
+  CLI::App* command = app.add_subcommand("bench", "Measure a whole model, or a server");
   command->require_subcommand(1);
   CLI::App* decode = command->add_subcommand(
       "decode", "Tokens per second when every step adds one token per sequence");
@@ -302,6 +302,8 @@ void add_bench(CLI::App& app, Action& action) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   prefill->callback([p, &action] { action = [p] { bench_prefill(*p); }; });
+
+  add_bench_serve(*command, action);
 }
 
 }  // namespace dsv4::apps

@@ -26,6 +26,10 @@ void add_quantize(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
+void add_chat(CLI::App& app, Action& action);
+
+// Subcommand of `dsv4 bench`.
+void add_bench_serve(CLI::App& bench, Action& action);
 
 // Subcommands of `dsv4 eval`.
 void add_eval_perplexity(CLI::App& eval, Action& action);

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   dsv4::apps::add_plan(app, action);
   dsv4::apps::add_bench(app, action);
   dsv4::apps::add_serve(app, action);
+  dsv4::apps::add_chat(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
