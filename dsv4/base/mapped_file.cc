@@ -88,12 +88,42 @@ ZeroPages& ZeroPages::operator=(ZeroPages&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+void check_size(const std::string& path, size_t bytes, size_t max_bytes) {
+  if (bytes > max_bytes)
+    fail(ErrorCode::kBadInput, "{} has {} bytes, more than the limit of {}", path, bytes,
+         max_bytes);
+}
+
+std::string read_descriptor(int fd, const std::string& what, size_t max_bytes) {
+  std::string text;
+  constexpr size_t kStep = size_t{1} << 16;
+  while (true) {
+    const size_t had = text.size();
+    text.resize(had + kStep);
+    const ssize_t got = read(fd, text.data() + had, kStep);
+    if (got < 0 && errno != EINTR)
+      fail(ErrorCode::kIo, "cannot read {}: {}", what, std::strerror(errno));
+    text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) return text;
+    if (text.size() > max_bytes)
+      fail(ErrorCode::kBadInput, "{} has more bytes than the limit of {}", what, max_bytes);
+  }
+}
+
+}  // namespace
+
+std::string read_input(const std::string& path, size_t max_bytes) {
+  if (path == "-") return read_descriptor(STDIN_FILENO, "standard input", max_bytes);
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) fail(ErrorCode::kIo, "cannot open {}: {}", path, std::strerror(errno));
+  return read_descriptor(file.fd, path, max_bytes);
+}
+
 std::string read_text_file(const std::string& path, size_t max_bytes) {
   const MappedFile file(path);
-  if (file.bytes().size() > max_bytes) {
-    fail(ErrorCode::kBadInput, "{} has {} bytes, more than the limit of {}", path,
-         file.bytes().size(), max_bytes);
-  }
+  check_size(path, file.bytes().size(), max_bytes);
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 

@@ -49,4 +49,8 @@ class ZeroPages {
 // Whole small file (config, ids, prompts) as a string; kBadInput above `max_bytes`.
 std::string read_text_file(const std::string& path, size_t max_bytes = size_t{256} << 20);
 
+// Like read_text_file, and of what cannot be mapped as well: a pipe, a terminal, /dev/stdin, a
+// process substitution; "-" is standard input.
+std::string read_input(const std::string& path, size_t max_bytes = size_t{256} << 20);
+
 }  // namespace dsv4

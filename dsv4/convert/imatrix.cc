@@ -4,7 +4,7 @@
 #include <set>
 
 #include "dsv4/base/error.h"
-#include "dsv4/loader/quotable.h"
+#include "dsv4/base/quote.h"
 
 namespace dsv4 {
 namespace {

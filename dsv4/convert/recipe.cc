@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "dsv4/base/error.h"
-#include "dsv4/loader/quotable.h"
+#include "dsv4/base/quote.h"
 
 namespace dsv4 {
 namespace {
@@ -271,11 +272,20 @@ Codebook parse_codebook(std::string_view text, int bits, const std::string& what
   if (values.size() != want)
     fail(ErrorCode::kBadInput, "{}: {} values: a {}-bit codebook has {}", what, values.size(), bits,
          want);
+  Codebook book;
   try {
-    return user_codebook(values);
+    book = user_codebook(values);
   } catch (const Error& error) {
     fail(ErrorCode::kBadInput, "{}: {}", what, error.what());
   }
+  // Block scales reach from 2^-14 to 31: codebooks far outside would need scales that do not exist.
+  constexpr float kLeast = 0x1p-64f, kMost = 0x1p64f;
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  if (!(largest >= kLeast && largest <= kMost))
+    fail(ErrorCode::kBadInput, "{}: the largest magnitude is {}, want one from {} to {}", what,
+         largest, kLeast, kMost);
+  return book;
 }
 
 }  // namespace dsv4

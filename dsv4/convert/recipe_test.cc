@@ -164,6 +164,7 @@ TEST(Recipe, CodebookFiles) {
   EXPECT_TRUE(says(wrong("1 3 2 4"), "b.txt: codebook value 2 is 2"));
   EXPECT_TRUE(says(wrong("1 2 3 nan"), "b.txt: codebook value 3 is nan"));
   EXPECT_TRUE(says(wrong("0 0 0 0"), "zero"));
+  EXPECT_TRUE(says(wrong("0 1e-44 2e-44 3e-44"), "b.txt: the largest magnitude is "));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include "dsv4/loader/names.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/loader/quotable.h"
+#include "dsv4/base/quote.h"
 
 namespace dsv4 {
 namespace {

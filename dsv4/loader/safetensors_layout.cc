@@ -7,7 +7,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/loader/quotable.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/loader/safetensors.h"
 
 namespace dsv4 {

@@ -4,15 +4,6 @@
 
 namespace dsv4 {
 
-std::string quotable(std::string_view text) {
-  std::string out(text.substr(0, kMaxQuote));
-  for (char& c : out) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte >= 0x7f) c = '?';
-  }
-  return text.size() > kMaxQuote ? out + "..." : out;
-}
-
 void StrictJson::parse(std::string_view text) {
   // The parser treats a NUL as the end of the text and would ignore what follows it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "dsv4/loader/quotable.h"
+#include "dsv4/base/quote.h"
 
 namespace dsv4 {
 
