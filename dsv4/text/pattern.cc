@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/text/unicode_additions.h"
 
 namespace dsv4 {
@@ -27,7 +28,8 @@ class Translator {
 
  private:
   [[noreturn]] void reject(std::string_view what) const {
-    fail(ErrorCode::kUnsupported, "pattern '{}', byte {}: {}", pattern_, at_, what);
+    fail(ErrorCode::kUnsupported, "pattern '{}', byte {}: {}", printable(pattern_, kMaxQuote), at_,
+         what);
   }
   bool starts(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
   void copy(size_t count) {

@@ -93,5 +93,17 @@ TEST(Pattern, StopsRunawayPattern) {
   EXPECT_THROW(split({"(?:(?:a+)+)+b"}, std::string(60, 'a') + "cb"), Error);
 }
 
+// Every match is cheap enough by itself, but there are as many as bytes.
+TEST(Pattern, StopsManyExpensiveMatches) {
+  EXPECT_THROW(split({"(?:a?){20}b|a"}, std::string(60000, 'a')), Error);
+  EXPECT_THROW(split({"(?:a?){16}b|a"}, std::string(20000, 'a')), Error);
+}
+
+// One long match in a long text, and many short ones.
+TEST(Pattern, LongTextsHaveEnoughSteps) {
+  EXPECT_EQ(split({"\\s+(?!\\S)|\\s+"}, std::string(300000, ' ') + "x").size(), 3u);
+  EXPECT_EQ(split({"[a-z]+"}, std::string(300000, 'a')).size(), 1u);
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,9 @@ class Regex {
  public:
   class Scratch {
    public:
-    Scratch();
+    // text_bytes: of all texts together that this scratch is used for; the steps that patterns may
+    // take grow with it.
+    explicit Scratch(size_t text_bytes = 0);
 
    private:
     friend class Regex;
@@ -35,6 +38,7 @@ class Regex {
     };
     std::unique_ptr<pcre2_real_match_data_8, Free> data_;
     std::unique_ptr<pcre2_real_match_context_8, Free> context_;
+    uint64_t steps_left_;
   };
 
   // `pattern` as tokenizer.json writes it (pattern.h). kBadInput if it does not compile,
@@ -42,7 +46,8 @@ class Regex {
   explicit Regex(const std::string& pattern);
 
   // The leftmost match at or after `from`. `text` is valid UTF-8. A pattern that needs an
-  // unreasonable number of steps for the text is an Error (kBadInput), never a missed match.
+  // unreasonable number of steps, for one match or for all of them together, is an Error
+  // (kBadInput), never a missed match.
   std::optional<RegexMatch> find(std::string_view text, size_t from, Scratch& scratch) const;
 
  private:

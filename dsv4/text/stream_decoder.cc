@@ -5,6 +5,7 @@
 namespace dsv4 {
 
 std::string StreamDecoder::push(int32_t id) {
+  if (skip_special_ && tokenizer_->is_special(id)) return "";
   pending_ += tokenizer_->token_bytes(id);
   std::string_view rest = pending_;
   std::string out;

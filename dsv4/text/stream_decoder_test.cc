@@ -36,6 +36,16 @@ TEST(StreamDecoder, HoldsBackIncompleteSequences) {
   EXPECT_EQ(pushed(""), (Texts{""}));
 }
 
+TEST(StreamDecoder, SkipsSpecialTokens) {
+  const Tokenizer& tokenizer = test::golden_tokenizer();
+  const std::vector<int32_t> ids = tokenizer.encode("a<｜User｜>b<think>c");
+  StreamDecoder all(tokenizer), text(tokenizer, /*skip_special=*/true);
+  std::string with, without;
+  for (const int32_t id : ids) with += all.push(id), without += text.push(id);
+  EXPECT_EQ(with, "a<｜User｜>b<think>c");
+  EXPECT_EQ(without, "ab<think>c") << "<think> is an added token, but not a special one";
+}
+
 TEST(StreamDecoder, RestartsAfterFinish) {
   StreamDecoder decoder(byte_tokenizer());
   const auto ids = byte_tokenizer().encode("漢");

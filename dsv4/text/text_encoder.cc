@@ -28,7 +28,7 @@ TextEncoder::TextEncoder(TokenizerFile& file)
 
 void TextEncoder::encode(std::string_view text, std::vector<int32_t>& ids) const {
   DSV4_CHECK(text.size() < size_t{1} << 31, "{} bytes of text in one call", text.size());
-  Call(*this).encode(text, ids);
+  Call(*this, text.size()).encode(text, ids);
 }
 
 void TextEncoder::Call::encode(std::string_view text, std::vector<int32_t>& ids) {

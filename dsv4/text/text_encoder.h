@@ -34,7 +34,8 @@ class TextEncoder {
   // One encode() that goes over several texts: scratch memory, and the pieces that were seen.
   class Call {
    public:
-    explicit Call(const TextEncoder& encoder) : encoder_(encoder) {}
+    // text_bytes: of all texts, which bounds the steps of the pattern
+    Call(const TextEncoder& encoder, size_t text_bytes) : encoder_(encoder), regex_(text_bytes) {}
     // Earlier texts of the call must still be there.
     void encode(std::string_view text, std::vector<int32_t>& ids);
 

@@ -41,7 +41,7 @@ Tokenizer::Impl::Impl(TokenizerFile file)
 // State of one encode() call: the ids found so far and scratch memory.
 class Tokenizer::Encoding {
  public:
-  explicit Encoding(const Impl& impl) : impl_(impl), text_(impl.text) {}
+  Encoding(const Impl& impl, size_t text_bytes) : impl_(impl), text_(impl.text, text_bytes) {}
 
   std::vector<int32_t> run(std::string_view text) {
     split_at_added(impl_.raw_added, text, [&](std::string_view part) {
@@ -85,7 +85,7 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view what) {
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   DSV4_CHECK(text.size() < size_t{1} << 31, "{} bytes of text in one call", text.size());
-  return Encoding(*impl_).run(text);
+  return Encoding(*impl_, text.size()).run(text);
 }
 
 const TextEncoder& Tokenizer::text_encoder() const {

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/text/byte_alphabet.h"
 
 namespace dsv4 {
@@ -13,6 +14,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxPatterns = 16;  // V4 has three
+
+std::string shown(std::string_view text) {
+  return printable(text, kMaxQuote);
+}
 
 // A JSON value and the path that led to it, for errors.
 class Node {
@@ -72,7 +77,8 @@ class Node {
     if (!off) unsupported("is set; only null is supported");
   }
   void must_be(std::string_view wanted) const {
-    if (string() != wanted) unsupported("'{}' is not supported, only '{}'", string(), wanted);
+    if (string() != wanted)
+      unsupported("'{}' is not supported, only '{}'", shown(string()), wanted);
   }
 
  private:
@@ -161,7 +167,8 @@ void Reader::read_added_tokens() {
   file_.added.reserve(list.array());  // `contents` holds views into its strings
   for (size_t i = 0; i < list.array(); ++i) {
     const AddedToken& token = file_.added.emplace_back(read_added_token(list.at(i), max_tokens));
-    if (!contents.insert(token.content).second) list.at(i).bad("'{}' occurs twice", token.content);
+    if (!contents.insert(token.content).second)
+      list.at(i).bad("'{}' occurs twice", shown(token.content));
     if (!ids.insert(token.id).second) list.at(i).bad("id {} occurs twice", token.id);
   }
 }
@@ -196,7 +203,7 @@ void Reader::read_vocab() {
     file_.tokens[id] = std::move(bytes);
   };
   for (const auto& [text, value] : vocab.items()) {
-    const Node node(value, fmt::format("{}['{}']", vocab_.path(), text));
+    const Node node(value, fmt::format("{}['{}']", vocab_.path(), shown(text)));
     const int32_t id = node.id(count);
     std::optional<std::string> bytes = bytes_of_token_text(text);
     if (const auto also = added.find(text); also != added.end()) {
@@ -257,7 +264,7 @@ Merge Reader::read_merge(const Node& node) {
     const std::string_view text = node.string();
     const size_t space = text.find(' ');
     if (space == text.npos || text.find(' ', space + 1) != text.npos) {
-      node.bad("want two tokens with a space between, got '{}'", text);
+      node.bad("want two tokens with a space between, got '{}'", shown(text));
     }
     left = text.substr(0, space);
     right = text.substr(space + 1);
@@ -272,7 +279,7 @@ Merge Reader::read_merge(const Node& node) {
 
 int32_t Reader::merge_part(const Node& node, std::string_view text) {
   const auto found = ids_.find(text);
-  if (found == ids_.end()) node.bad("'{}' is not in the vocab", text);
+  if (found == ids_.end()) node.bad("'{}' is not in the vocab", shown(text));
   return found->second;
 }
 
@@ -282,8 +289,10 @@ TokenizerFile parse_tokenizer_json(std::string_view json, std::string_view what)
   Json root;
   try {
     root = Json::parse(json);
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kBadInput, "{}: {}", what, error.what());
+  } catch (const Json::parse_error& error) {
+    fail(ErrorCode::kBadInput, "{}: not valid JSON at byte {}", what, error.byte);
+  } catch (const Json::exception&) {  // a number that fits no type
+    fail(ErrorCode::kBadInput, "{}: not valid JSON", what);
   }
   return Reader(Node(root, std::string(what))).run();
 }
