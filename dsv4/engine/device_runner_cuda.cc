@@ -14,6 +14,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/not_finite.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
@@ -133,6 +134,7 @@ std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& ba
                                                           const StepExtents& exact,
                                                           const TensorView& logits) const {
   constexpr int64_t kMaxRunTokens = 8;
+  // An observer waits for every op, which a capture does not allow.
   if (device_.times() != nullptr || context_.observer != nullptr ||
       exact.logits_rows != exact.tokens)
     return {};
@@ -210,7 +212,8 @@ std::vector<Sampled> DeviceRunner::sample(const ConstTensorView& logits,
   for (size_t i = 0; i < count; ++i) {
     tokens[i].id = reinterpret_cast<const int32_t*>(host + ids_at)[i];
     tokens[i].logprob = reinterpret_cast<const float*>(host + logprobs_at)[i];
-    DSV4_CHECK(tokens[i].id >= 0, "logits of row {} are not numbers to choose from", i);
+    if (tokens[i].id < 0)
+      throw NotFinite(fmt::format("the logits of row {} are not numbers to choose from", i));
   }
   return tokens;
 }

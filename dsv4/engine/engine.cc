@@ -51,10 +51,14 @@ int64_t cache_bytes(const Model& model, const EngineOptions& options) {
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(checked(model, options)),
-      executor_(
-          model,
-          Context{.numerics = options.numerics, .need_batch_invariant = options.deterministic},
-          limits_of(options)) {
+      check_(options.check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
+      executor_(model, context(), limits_of(options)) {
+}
+
+Context Engine::context() const {
+  return {.numerics = options_.numerics,
+          .need_batch_invariant = options_.deterministic,
+          .observer = check_.get()};
 }
 
 RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& params,
@@ -191,6 +195,22 @@ std::vector<Sampled> Engine::sample(const Batch& batch) {
   return executor_.sample(params, steps);
 }
 
+std::vector<Sampled> Engine::compute(const Batch& batch) {
+  try {
+    executor_.start(batch.work);
+    return sample(batch);
+  } catch (const NotFinite&) {
+    if (check_ != nullptr) throw;  // it already says where
+    for (const Batch::Chunk& chunk : batch.chunks) {
+      const auto count = static_cast<size_t>(chunk.request->cached + chunk.count);
+      const auto place =
+          find_non_finite(model_, context(), std::span(chunk.request->tokens).first(count));
+      if (place) throw NotFinite(*place);
+    }
+    throw;
+  }
+}
+
 void Engine::deliver(const Batch& batch, std::span<const Sampled> tokens,
                      std::vector<Event>& events) {
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -225,8 +245,7 @@ void Engine::run_batch(std::vector<Event>& events) {
   const auto begin = std::chrono::steady_clock::now();
   broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
                    // half-written
-  executor_.start(batch.work);
-  const std::vector<Sampled> tokens = sample(batch);
+  const std::vector<Sampled> tokens = compute(batch);
   broken_ = false;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   ++stats_.steps;

@@ -12,9 +12,11 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "dsv4/engine/check_numbers.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/scheduler.h"
 #include "dsv4/ops/sample/sample.h"
@@ -30,6 +32,7 @@ struct EngineOptions {
   // no request is preempted.
   int64_t cache_tokens = 0;
   int64_t max_batch_tokens = 512;  // tokens of one step
+  bool check_numbers = false;      // look at the output of every op (check_numbers.h)
 };
 
 // Bytes of the cache that an engine with these options allocates. Throws what its constructor
@@ -75,7 +78,8 @@ class Engine {
   // Takes effect at the next step(), so a sink may call it. Unknown or finished ids are ignored.
   void cancel(RequestId id);
   // Runs one batch. Returns false when no work is left. After a step that threw from inside the
-  // network every further step throws, because the caches may be half-written.
+  // network every further step throws, because the caches may be half-written. Throws NotFinite
+  // with the op and the weight when NaN or infinity stops a request.
   bool step();
   const EngineStats& stats() const { return stats_; }
 
@@ -120,7 +124,9 @@ class Engine {
   // index: its place in the order of arrival
   std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);
   void run_batch(std::vector<Event>& events);
+  std::vector<Sampled> compute(const Batch& batch);
   std::vector<Sampled> sample(const Batch& batch);
+  Context context() const;
   // Gives each request its token and removes finished requests.
   void deliver(const Batch& batch, std::span<const Sampled> tokens, std::vector<Event>& events);
   // Appends the token to the request and returns what its sink receives.
@@ -128,6 +134,7 @@ class Engine {
 
   const Model& model_;
   EngineOptions options_;
+  std::unique_ptr<CheckNumbers> check_;
   Executor executor_;
   std::list<Request> requests_;  // in order of arrival
   size_t num_running_ = 0;       // the first so many run

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "dsv4/base/error.h"
+#include "dsv4/engine/check_numbers.h"
 
 namespace dsv4 {
 namespace {
@@ -67,17 +68,23 @@ std::vector<Sampled> Executor::sample(std::span<const SamplingParams> params,
   DSV4_CHECK(static_cast<int64_t>(params.size()) == rows_ && params.size() == steps.size(),
              "{} parameters and {} steps for {} rows of logits", params.size(), steps.size(),
              rows_);
+  if (&runner_->memory() == &host_memory()) require_finite_logits(logits());
   return runner_->sample(logits(), params, steps);
 }
 
 ConstTensorView Executor::run(std::span<const Work> work) {
   start(work);
-  if (&runner_->memory() == &host_memory()) return logits();
+  if (&runner_->memory() == &host_memory()) {
+    require_finite_logits(logits());
+    return logits();
+  }
   const ConstTensorView there = logits();
   if (host_logits_.empty() || host_logits_.view().dim(0) < rows_)
     host_logits_ = Buffer(DType::kF32, {rows_, there.dim(1)});
   runner_->memory().download(host_logits_.view().data, there.data, there.bytes());
-  return host_logits_.view().slice(0, 0, rows_);
+  const ConstTensorView rows = host_logits_.view().slice(0, 0, rows_);
+  require_finite_logits(rows);
+  return rows;
 }
 
 }  // namespace dsv4

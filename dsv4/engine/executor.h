@@ -35,15 +35,15 @@ class Executor {
   // was computed, and sequences keep the pages that were reserved for them. A sequence may appear
   // once.
   void start(std::span<const Work> work);
-  // One token for each row of logits of the last start(), in the order of its work. params, steps:
-  // [rows]
+  // One token for each row of logits of the last start(), in the order of its work. Throws
+  // NotFinite when a logit is not a number. params, steps: [rows]
   std::vector<Sampled> sample(std::span<const SamplingParams> params,
                               std::span<const uint64_t> steps);
   void wait() { runner_->wait(); }
   void observe(Observer* observer) { runner_->observe(observer); }  // runner.h
 
   // start(), and the logits of the wanted tokens on the host: [rows, V] f32, valid until the next
-  // call.
+  // call. Throws NotFinite when one of them is not a number.
   ConstTensorView run(std::span<const Work> work);
 
  private:

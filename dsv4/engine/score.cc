@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#include "dsv4/engine/check_numbers.h"
 
 namespace dsv4 {
 
@@ -32,7 +33,12 @@ void score(const Model& model, const Context& context, std::span<const int32_t> 
     const int64_t count = std::min(step, total - first);
     const Work work{seq, ids.subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
                     Work::Logits::kAll};
-    on_chunk(first, executor.run({&work, 1}));
+    try {
+      on_chunk(first, executor.run({&work, 1}));
+    } catch (const NotFinite& error) {
+      if (context.observer != nullptr) throw;
+      fail_with_place(model, context, ids.first(static_cast<size_t>(first + count)), error);
+    }
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
+#include "dsv4/formats/finite.h"
 #include "dsv4/loader/names.h"
 #include "dsv4/loader/shard_index.h"
 
@@ -121,7 +123,7 @@ void Checkpoint::add_shards(const std::string& index_path) {
                [&](const std::string& file) { return !exists(folder_ + "/" + file); });
   if (!missing.empty())
     fail(ErrorCode::kBadInput, "{} of {} shards are missing from {}: {}{}", missing.size(),
-         shards.size(), folder_, missing[0], missing.size() > 1 ? ", ..." : "");
+         shards.size(), folder_, quotable(missing[0]), missing.size() > 1 ? ", ..." : "");
   for (const std::string& file : shards) add_file(folder_ + "/" + file, weight_map);
 
   std::map<std::string_view, const SafetensorsFile*> by_name;
@@ -129,8 +131,8 @@ void Checkpoint::add_shards(const std::string& index_path) {
   for (const auto& [name, file] : weight_map) {
     const std::string path = folder_ + "/" + file;
     if (by_name.at(path)->tensors().count(name) == 0)
-      fail(ErrorCode::kBadInput, "{} is not in {}, where {} says it is", name, path,
-           file_name(index_path));
+      fail(ErrorCode::kBadInput, "{} is not in {}, where {} says it is", quotable(name),
+           quotable(path), file_name(index_path));
   }
 }
 
@@ -144,8 +146,8 @@ void Checkpoint::add_file(const std::string& path,
       const auto [at, fresh] = tensors_.emplace(
           std::move(tensor.name), StoredTensor{tensor.view, file.path(), tensor.half});
       if (!fresh)
-        fail(ErrorCode::kBadInput, "{} occurs twice: in {} and, as {}, in {}", at->first,
-             at->second.file, stored, path);
+        fail(ErrorCode::kBadInput, "{} occurs twice: in {} and, as {}, in {}", quotable(at->first),
+             at->second.file, quotable(stored), path);
     }
   }
 }
@@ -169,6 +171,31 @@ const StoredTensor& Checkpoint::find(const std::string& name, std::initializer_l
 ConstTensorView Checkpoint::tensor(const std::string& name, std::initializer_list<DType> dtypes,
                                    std::initializer_list<int64_t> shape) const {
   return find(name, dtypes, shape).view;
+}
+
+std::string Checkpoint::damage(const std::string& name) const {
+  const StoredTensor& stored = find(name);
+  if (blank_ || !has_data_) return "";
+  ConstTensorView view = stored.view;
+  if (view.dtype == DType::kU8 && is_e8m0_scale(name)) view.dtype = DType::kE8M0;
+  const auto at = first_non_finite(view);
+  return at ? fmt::format("{}: value {} is {} ({}): the file is damaged", quotable(name), *at,
+                          value_at(view, *at), stored.file)
+            : "";
+}
+
+void Checkpoint::check_finite(const std::string& name) const {
+  const std::string text = damage(name);
+  if (!text.empty()) fail(ErrorCode::kBadInput, text);
+}
+
+// Older writers store E8M0 as U8; the U8 scales of k-bit weights are another format, in which every
+// byte is a number.
+bool Checkpoint::is_e8m0_scale(const std::string& name) const {
+  constexpr std::string_view kEnd = ".scale";
+  if (!name.ends_with(kEnd)) return false;
+  const auto weight = tensors_.find(name.substr(0, name.size() - kEnd.size()) + ".weight");
+  return weight != tensors_.end() && weight->second.view.dtype != DType::kI32;
 }
 
 std::vector<std::string> Checkpoint::unused() const {

@@ -3,8 +3,8 @@
 // Files are read in this order of preference: the shards of model.safetensors.index.json,
 // model.safetensors, or the only other *.safetensors. A tensor keeps the dtype it is stored in, and
 // the stored dtype decides the format of a weight. Data stays in the mapped files: opening reads
-// headers only. Values are not checked for NaN codes. Every problem is one kBadInput or kIo error
-// that names the tensor and the file.
+// headers only; check_finite() reads values. Every problem is one kBadInput or kIo error that
+// names the tensor and the file.
 //
 // The index says which file holds a tensor. A tensor that the index does not list is still part of
 // the checkpoint (other engines read it as well), but two tensors with one official name are an
@@ -73,6 +73,13 @@ class Checkpoint {
   // .input_scale is not used.
   WeightView weight(const std::string& prefix, int64_t n, int64_t k) const;
 
+  // Throws kBadInput "layers.2.ffn.gate.bias: value 5 is nan (FILE): the file is damaged" when the
+  // tensor of this name holds NaN or infinity. Reads all of it. Tensors without a file (blank())
+  // are not checked.
+  void check_finite(const std::string& name) const;
+  // The same as text, empty when every value is a number.
+  std::string damage(const std::string& name) const;
+
   // Names that were requested from neither tensor() nor weight(), sorted.
   std::vector<std::string> unused() const;
 
@@ -100,6 +107,7 @@ class Checkpoint {
   ConstTensorView e8m0_scale(const std::string& name, std::initializer_list<DType> dtypes,
                              std::initializer_list<int64_t> shape) const;
   float scalar(const std::string& name) const;
+  bool is_e8m0_scale(const std::string& name) const;
   WeightView fp8_weight(const std::string& prefix, WeightView weight) const;
   WeightView fp4_weight(const std::string& prefix, WeightView weight) const;
   WeightView kbit_weight(const std::string& prefix, WeightView weight) const;

@@ -67,6 +67,7 @@ WeightView Checkpoint::fp4_weight(const std::string& prefix, WeightView weight) 
   }
   weight.scale = tensor(prefix + ".weight_scale", {DType::kE4M3}, {weight.n, weight.k / group});
   weight.scale2 = scalar(prefix + ".weight_scale_2");
+  check_finite(prefix + ".weight_scale_2");
   requested_.insert(prefix + ".input_scale");
   return weight;
 }

@@ -10,20 +10,36 @@
 namespace dsv4 {
 namespace {
 
-// Points every view into the checkpoint, checks its shape, and leaves the rows of the rank.
+// Up to this size the values of a whole model are checked at load, in less than a second.
+constexpr int64_t kSmallModelBytes = int64_t{1} << 30;
+// Norms, biases, sinks, hyper-connections; of the float tables only the embedding is larger.
+constexpr int64_t kVectorBytes = int64_t{16} << 20;
+
+int64_t stored_bytes(const Checkpoint& checkpoint) {
+  int64_t bytes = 0;
+  for (const auto& [name, stored] : checkpoint.tensors()) bytes += stored.view.bytes();
+  return bytes;
+}
+
+// Points every view into the checkpoint, checks its shape and its numbers, and leaves the rows of
+// the rank.
 class Loader final : public WeightVisitor {
  public:
   Loader(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id,
          std::deque<Buffer>& widened)
-      : checkpoint_(checkpoint), num_experts_(config.num_experts), id_(id), widened_(widened) {}
+      : checkpoint_(checkpoint),
+        small_(stored_bytes(checkpoint) <= kSmallModelBytes),
+        num_experts_(config.num_experts),
+        id_(id),
+        widened_(widened) {}
 
   void matrix(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k) override {
-    weight = own_rows(checkpoint_.weight(spec.name, n, k), spec.cut);
+    weight = own_rows(whole(spec, n, k), spec.cut);
   }
 
   void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k,
                int64_t groups) override {
-    weight = checkpoint_.weight(spec.name, n, k);
+    weight = whole(spec, n, k);
     const int64_t rows = n / groups;
     if (weight.format == WeightFormat::kFp8Block && groups > 1 && rows % kFp8BlockSize != 0) {
       fail(ErrorCode::kUnsupported,
@@ -85,8 +101,26 @@ class Loader final : public WeightVisitor {
     return view.slice(0, rows.begin, rows.end);
   }
 
+  // NaN in a matrix that only selects (router, indexer) would never reach the logits, so values are
+  // checked here. Of a model of many gigabytes, the codes and the experts' scales are left to
+  // `inspect --verify`: reading them would take minutes.
+  WeightView whole(const WeightSpec& spec, int64_t n, int64_t k) const {
+    const WeightView weight = checkpoint_.weight(spec.name, n, k);
+    const bool plain = weight.scale.empty();
+    const bool selects = spec.part == WeightPart::kRouter || spec.part == WeightPart::kIndexer ||
+                         spec.part == WeightPart::kCompressor;
+    if (small_ || (plain && selects)) checkpoint_.check_finite(spec.name + ".weight");
+    if (!plain && (small_ || spec.part != WeightPart::kExperts))
+      checkpoint_.check_finite(
+          spec.name + (weight.format == WeightFormat::kNvfp4 ? ".weight_scale" : ".scale"));
+    return weight;
+  }
+
   ConstTensorView stored_floats(const std::string& tensor, std::initializer_list<int64_t> shape) {
-    return checkpoint_.tensor(tensor, {DType::kF32, DType::kBF16, DType::kF16}, shape);
+    const ConstTensorView view =
+        checkpoint_.tensor(tensor, {DType::kF32, DType::kBF16, DType::kF16}, shape);
+    if (small_ || view.bytes() <= kVectorBytes) checkpoint_.check_finite(tensor);
+    return view;
   }
 
   ConstTensorView widen(const ConstTensorView& stored, std::initializer_list<int64_t> shape) {
@@ -99,6 +133,7 @@ class Loader final : public WeightVisitor {
   }
 
   const Checkpoint& checkpoint_;
+  const bool small_;  // every value is checked
   const int64_t num_experts_;
   const ShardId id_;
   std::deque<Buffer>& widened_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "dsv4/engine/executor.h"
 #include "dsv4/quality/windows.h"
@@ -28,9 +29,12 @@ class ModelLogits : public LogitsSource {
   ConstTensorView next(const Piece& piece) override;
 
  private:
+  const Model& model_;
+  const Context context_;
   int64_t vocab_;
   Executor executor_;
   std::optional<SeqId> seq_;
+  std::vector<int32_t> read_;  // tokens of the sequence, for errors
 };
 
 }  // namespace dsv4

@@ -28,7 +28,9 @@ struct IndexScoresArgs {
 };
 
 struct TopKArgs {
-  ConstTensorView scores;    // [t, n] f32; -inf and NaN are never chosen
+  // [t, n] f32; -inf is never chosen. A NaN among the visible scores throws NotFinite on the CPU;
+  // on a device, which cannot throw, the choice is then undefined.
+  ConstTensorView scores;
   ConstTensorView visible;   // [t] I32, <= n
   ConstTensorView pages;     // [b, max_pages] I32 as above; empty: no translation
   ConstTensorView sequence;  // [t] I32, with pages

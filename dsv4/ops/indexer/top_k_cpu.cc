@@ -1,11 +1,13 @@
 // Top k in three linear passes: order-preserving keys, radix selection of the k-th largest key, and
 // a sweep in ascending index that selects all greater keys and the first of the equal ones.
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <vector>
 
-#include "dsv4/base/error.h"
+#include "dsv4/base/not_finite.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/ops/indexer/indexer_impls.h"
 
@@ -88,18 +90,27 @@ void top_k_cpu(const Context&, const TopKArgs& args) {
   const int64_t queries = args.scores.dim(0), n = args.scores.dim(1), k = args.indices.dim(1);
   const int32_t* visible = args.visible.as<int32_t>();
   check_contents(args);
+  int64_t bad_query = -1;
 #pragma omp parallel if (queries > 1 && cpu::worth_sharing(10 * queries * n))
   {
     std::vector<uint32_t> keys;
 #pragma omp for schedule(dynamic)
     for (int64_t i = 0; i < queries; ++i) {
       int32_t* indices = args.indices.row<int32_t>(i);
-      top_k_of_row(args.scores.row<float>(i), visible[i], indices, k, keys);
+      const float* scores = args.scores.row<float>(i);
+      if (std::any_of(scores, scores + visible[i], [](float score) { return std::isnan(score); })) {
+#pragma omp critical
+        bad_query = i;
+        continue;
+      }
+      top_k_of_row(scores, visible[i], indices, k, keys);
       if (args.pages.empty()) continue;
       to_rows(args.pages.row<int32_t>(args.sequence.as<int32_t>()[i]), args.page_entries, indices,
               k);
     }
   }
+  if (bad_query >= 0)
+    throw NotFinite(fmt::format("a score of query {} is nan: there is no top {}", bad_query, k));
 }
 
 }  // namespace dsv4

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "dsv4/base/error.h"
+#include "dsv4/base/not_finite.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
+#include "dsv4/formats/finite.h"
 
 namespace dsv4 {
 namespace {
@@ -65,6 +66,18 @@ void insert(const Args& args) {
   }
 }
 
+// 4-bit codes have no NaN. Skipped rows may hold anything.
+void check_numbers(const IndexInsertArgs& args) {
+  const int32_t* rows = args.rows.as<int32_t>();
+  for (int64_t i = 0; i < args.x.dim(0); ++i) {
+    if (rows[i] < 0) continue;
+    const auto at = first_non_finite(args.x.slice(0, i, i + 1));
+    if (at)
+      throw NotFinite(
+          fmt::format("value {} of key {} is not finite: 4-bit codes hold numbers only", *at, i));
+  }
+}
+
 }  // namespace
 
 void kv_insert_cpu(const Context&, const KvInsertArgs& args) {
@@ -72,6 +85,7 @@ void kv_insert_cpu(const Context&, const KvInsertArgs& args) {
 }
 
 void index_insert_cpu(const Context&, const IndexInsertArgs& args) {
+  if (args.pool.packed()) check_numbers(args);
   insert(args);
 }
 

@@ -168,21 +168,26 @@ TEST(IndexInsert, AgreesWithOracle) {
   }
 }
 
-// For NaN and infinity, too, the vector packers give the bytes of the scalar ones.
+// For NaN and infinity, too, the vector packers give the bytes of the scalar ones; 4-bit codes have
+// neither.
 TEST(KvInsert, NanAndInfinityPackLikeTheFormats) {
   const double odd[] = {std::nan(""), -std::nan(""), HUGE_VAL, -HUGE_VAL, -0.0, 3e38, 1e-44};
   Arena arena;
   const auto kv = make_args<KvInsertArgs>(arena, kv_pool(arena, {}, 1, 64, true), 9, DType::kF32);
   const auto index =
       make_args<IndexInsertArgs>(arena, index_pool(arena, 128, 1, 64, true), 9, DType::kF32);
-  for (const ConstTensorView& x : {kv.x, index.x}) {
-    const TensorView values(x, const_cast<std::byte*>(x.data));
-    for (int64_t i = 0; i < values.numel(); i += 19) test::set_value(values, i, odd[i % 7]);
-  }
+  const auto set = [](const ConstTensorView& x, int64_t i, double value) {
+    test::set_value(TensorView(x, const_cast<std::byte*>(x.data)), i, value);
+  };
+  for (int64_t i = 0; i < kv.x.numel(); i += 19) set(kv.x, i, odd[i % 7]);
+  for (int64_t i = 0; i < index.x.numel(); i += 19) set(index.x, i, odd[4 + i % 3]);
   kv_insert(Context{}, kv);
   index_insert(Context{}, index);
   EXPECT_EQ(test::compare(kv.pool.pages, pool_after(kv), {.ulps = 0}), "");
   EXPECT_EQ(test::compare(index.pool.pages, pool_after(index), {.ulps = 0}), "");
+  set(index.x, 3 * 128 + 5, odd[0]);
+  EXPECT_EQ(test::error_of([&] { index_insert(Context{}, index); }),
+            "value 5 of key 3 is not finite: 4-bit codes hold numbers only");
 }
 
 TEST(KvInsert, PadByteOfThePackedEntryIsZero) {

@@ -2,6 +2,8 @@
 //
 //   quantize_q8:  x -> e4m3 codes + one UE8M0 scale per group of the last axis
 //   fake_quant:   x -> Q8 or Q4, then back to values (S8, S4); in Q8 the last group may be short
+//                 4-bit codes have no NaN: S4 of NaN or infinity throws NotFinite on the CPU; on a
+//                 device, which cannot throw, the result is then undefined
 //   hadamard:     y = n^-1/2 * x H_n, H_n[i][j] = (-1)^popcount(i & j); n a power of two
 //
 // f32 inside, one rounding at the store.

@@ -2,9 +2,11 @@
 
 #include <vector>
 
+#include "dsv4/base/not_finite.h"
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"
+#include "dsv4/formats/finite.h"
 
 namespace dsv4 {
 namespace {
@@ -35,6 +37,11 @@ void quantize_q8_cpu(const Context&, const QuantizeQ8Args& args) {
 }
 
 void fake_quant_cpu(const Context&, const FakeQuantArgs& args) {
+  if (args.format == FakeQuantFormat::kS4) {
+    if (const auto at = first_non_finite(args.x))
+      throw NotFinite(fmt::format("value {} of x is {}: 4-bit codes hold numbers only", *at,
+                                  value_at(args.x, *at)));
+  }
   const int64_t k = args.x.dim(1);
   const auto quantize = args.format == FakeQuantFormat::kS8 ? cpu::fake_q8_row : cpu::fake_q4_row;
   for_rows(args.x, [&](int64_t r, float* x) {

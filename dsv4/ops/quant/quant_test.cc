@@ -178,6 +178,18 @@ TEST(Hadamard, IsItsOwnInverseAndHasTheFactorOfTheSpec) {
   for (int j = 0; j < 128; ++j) EXPECT_NEAR(x.as<float>()[j], j == 5 ? 1 : 0, 1e-6) << j;
 }
 
+TEST(FakeQuant, FourBitsRefuseNaN) {
+  Arena arena;
+  const TensorView x = arena.input(DType::kF32, {2, 64}), out = arena.output(DType::kF32, {2, 64});
+  const FakeQuantArgs args{.x = x, .out = out, .format = FakeQuantFormat::kS4, .group = 32};
+  fake_quant(Context{}, args);
+  for (const double value : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    test::set_value(x, 70, value);
+    EXPECT_NE(test::error_of([&] { fake_quant(Context{}, args); }).find("value 70 of x is "),
+              std::string::npos);
+  }
+}
+
 TEST(Quant, ReportsErrors) {
   Arena arena;
   const TensorView x = arena.input(DType::kF32, {2, 100}),

@@ -5,6 +5,9 @@
 //   hash:    experts = tid2eid[ids[t]]
 //   weight_i = s_i / sum_j s_j * route_scale, always with the unbiased s
 //
+// Learned routing by NaN throws NotFinite on the CPU; on a device, which cannot throw, the choice
+// is then undefined.
+//
 // The experts of a token are written in the order of selection (highest key first), or in table
 // order.
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <vector>
-#include "dsv4/base/error.h"
+#include "dsv4/base/not_finite.h"
 #include "dsv4/cpu/parallel.h"
 
 namespace dsv4 {
@@ -23,14 +23,12 @@ struct TokenBuffers {
   std::vector<int32_t> order;       // [e]
 };
 
-// The k largest keys in descending order; equal keys in ascending order of expert. NaN is below all
-// numbers.
+// The k largest keys, none of which is NaN, in descending order; equal keys in ascending order of
+// expert.
 void choose_top(TokenBuffers& s, int64_t k, int32_t* chosen) {
   std::iota(s.order.begin(), s.order.end(), 0);
   const auto better = [&](int32_t a, int32_t b) {
     const float x = s.keys[static_cast<size_t>(a)], y = s.keys[static_cast<size_t>(b)];
-    if (std::isnan(x) || std::isnan(y))
-      return std::isnan(x) == std::isnan(y) ? a < b : std::isnan(y);
     return x != y ? x > y : a < b;
   };
   std::partial_sort(s.order.begin(), s.order.begin() + k, s.order.end(), better);
@@ -57,7 +55,8 @@ void check_hash(const RouterArgs& args) {
   }
 }
 
-void route_token(const RouterArgs& args, int64_t t, TokenBuffers& s) {
+// False: the order of the keys is undefined, because one of them is NaN.
+bool route_token(const RouterArgs& args, int64_t t, TokenBuffers& s) {
   const int64_t k = args.experts.dim(1);
   const float* logits = args.logits.row<float>(t);
   int32_t* chosen = args.experts.row<int32_t>(t);
@@ -68,6 +67,8 @@ void route_token(const RouterArgs& args, int64_t t, TokenBuffers& s) {
     if (!args.bias.empty()) {
       for (size_t e = 0; e < s.keys.size(); ++e) s.keys[e] += args.bias.as<float>()[e];
     }
+    if (std::any_of(s.keys.begin(), s.keys.end(), [](float key) { return std::isnan(key); }))
+      return false;
     choose_top(s, k, chosen);
   } else {
     const int32_t id = args.ids.as<int32_t>()[t];
@@ -81,6 +82,7 @@ void route_token(const RouterArgs& args, int64_t t, TokenBuffers& s) {
     const float own = s.scores[static_cast<size_t>(chosen[j])];
     weights[j] = (args.normalize ? own / sum : own) * args.route_scale;
   }
+  return true;
 }
 
 }  // namespace
@@ -88,13 +90,21 @@ void route_token(const RouterArgs& args, int64_t t, TokenBuffers& s) {
 void router_cpu(const Context&, const RouterArgs& args) {
   if (!args.tid2eid.empty()) check_hash(args);
   const auto num_experts = static_cast<size_t>(args.logits.dim(1));
+  int64_t bad_token = -1;
 #pragma omp parallel if (cpu::worth_sharing(30 * args.logits.numel()))
   {
     TokenBuffers scratch{std::vector<float>(num_experts), std::vector<float>(num_experts),
                          std::vector<int32_t>(num_experts)};
 #pragma omp for
-    for (int64_t t = 0; t < args.logits.dim(0); ++t) route_token(args, t, scratch);
+    for (int64_t t = 0; t < args.logits.dim(0); ++t) {
+      if (route_token(args, t, scratch)) continue;
+#pragma omp critical
+      bad_token = t;
+    }
   }
+  if (bad_token >= 0)
+    throw NotFinite(fmt::format("a logit or a bias of token {} is nan: it has no top {} experts",
+                                bad_token, args.experts.dim(1)));
 }
 
 }  // namespace dsv4

@@ -127,6 +127,23 @@ TEST(Router, VeryNegativeLogitsKeepTheirRatio) {
   EXPECT_NEAR(args.weights.as<float>()[0], 0.7310586, 1e-6);
 }
 
+TEST(Router, RefusesNaN) {
+  Arena arena;
+  const TensorView logits = arena.input(DType::kF32, {3, 4}), bias = arena.input(DType::kF32, {4});
+  const RouterArgs args{.logits = logits,
+                        .bias = bias,
+                        .experts = arena.output(DType::kI32, {3, 2}),
+                        .weights = arena.output(DType::kF32, {3, 2})};
+  router(Context{}, args);
+  logits.row<float>(2)[3] = std::nanf("");
+  EXPECT_EQ(test::error_of([&] { router(Context{}, args); }),
+            "a logit or a bias of token 2 is nan: it has no top 2 experts");
+  logits.row<float>(2)[3] = 0;
+  bias.as<float>()[0] = std::nanf("");
+  EXPECT_NE(test::error_of([&] { router(Context{}, args); }).find("it has no top 2 experts"),
+            std::string::npos);
+}
+
 TEST(Router, ReportsErrors) {
   Arena arena;
   const TensorView ids = arena.input(DType::kI32, {2}), table = arena.input(DType::kI64, {5, 1});
