@@ -134,10 +134,17 @@ std::string to_text(const Ledger& ledger) {
 }
 
 Ledger parse_ledger(std::string_view text, const std::string& what) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) fail(ErrorCode::kBadInput, "{}: not valid JSON", what);
   try {
-    return ledger_of(Json::parse(text));
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kBadInput, "{}: {}", what, quotable(error.what()));
+    return ledger_of(json);
+  } catch (const Json::exception&) {
+    // A key that is missing or of another type than a ledger has; the library's text names neither
+    // file nor place.
+    fail(ErrorCode::kBadInput,
+         "{}: not a quantization ledger: want version, tool, source, output, options, weights, "
+         "exceptions and evals as dsv4 quantize writes them",
+         what);
   } catch (const std::invalid_argument& error) {
     fail(ErrorCode::kBadInput, "{}: {}", what, error.what());
   }
@@ -148,6 +155,12 @@ std::optional<Ledger> read_ledger(const std::string& folder) {
   std::error_code ignored;  // an inaccessible file counts as absent
   if (!std::filesystem::exists(path, ignored)) return std::nullopt;
   return parse_ledger(read_text_file(path, kMaxBytes), path);
+}
+
+void check_ledger_can_be_extended(const std::string& folder) {
+  if (!read_ledger(folder))
+    fail(ErrorCode::kBadInput, "{} has no {}: dsv4 quantize writes one", folder, kLedgerFile);
+  const AtomicFile probe(ledger_path(folder));  // removed again: it is never committed
 }
 
 void append_eval(const std::string& folder, const Json& eval) {

@@ -68,6 +68,9 @@ Ledger parse_ledger(std::string_view text, const std::string& what);
 
 // The ledger of a model folder; nullopt when it has none.
 std::optional<Ledger> read_ledger(const std::string& folder);
+// Throws what append_eval() would throw, except for a disk that fills up meanwhile: for callers
+// that compute for long before they append.
+void check_ledger_can_be_extended(const std::string& folder);
 // Appends to "evals" and replaces the file atomically. kBadInput when the folder has no ledger.
 void append_eval(const std::string& folder, const nlohmann::json& eval);
 

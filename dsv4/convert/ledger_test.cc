@@ -72,7 +72,9 @@ TEST(Ledger, ErrorsAreOneLine) {
   };
   EXPECT_TRUE(says(with("\"version\": 1", "\"version\": 2"), "l.json: version is 2"));
   EXPECT_TRUE(says(with("\"evals\": []", "\"evals\": 3"), "l.json: "));
-  EXPECT_TRUE(says(with("{\"bytes\":1000", "{\"bytes\":"), "parse error"));
+  EXPECT_TRUE(says(with("{\"bytes\":1000", "{\"bytes\":"), "l.json: not valid JSON"));
+  EXPECT_TRUE(
+      says(with("\"tool\"", "\"fool\""), "l.json: not a quantization ledger: want version"));
   EXPECT_TRUE(says(with("\"k3-bnf\",1024", "\"k3-bnf\",-1"), "experts.0.w1: -1 is not a size"));
   EXPECT_TRUE(says(with("\"k3-bnf\",1024", "\"k3-bnf\",\"x\""), "is not a size"));
   EXPECT_TRUE(says(with("\"source\": {", "\"source\": 1, \"x\": {"), "source is not an object"));

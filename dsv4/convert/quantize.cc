@@ -111,7 +111,7 @@ class Quantizer {
     write_file(folder.file("config.json"),
                converted_config(read_text_file(checkpoint_.config_path()), options_.recipe,
                                 checkpoint_.config_path()));
-    copy_side_files(options_.source, folder.model());
+    result_.side_files = copy_side_files(options_.source, folder.model());
     finish_ledger();
     write_file(folder.file(kLedgerFile), to_text(result_.ledger));
     folder.publish();
@@ -181,8 +181,8 @@ class Quantizer {
     const fs::space_info space = fs::space(folder.model(), error);
     if (!error && static_cast<int64_t>(space.available) >= 0 &&
         static_cast<int64_t>(space.available) < need)
-      fail(ErrorCode::kIo, "{} needs {:.1f} GiB more, but only {:.1f} GiB are free", folder.model(),
-           static_cast<double>(need) / (1 << 30), static_cast<double>(space.available) / (1 << 30));
+      fail(ErrorCode::kIo, "{} needs {:.1f} MiB more, but only {:.1f} MiB are free", folder.model(),
+           static_cast<double>(need) / (1 << 20), static_cast<double>(space.available) / (1 << 20));
   }
 
   // The items of a shard, after a check that needs the data: whether the scales of lossless imports

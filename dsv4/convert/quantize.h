@@ -45,6 +45,7 @@ struct QuantizeResult {
   int64_t imatrix_used = 0, imatrix_missing = 0;
   std::vector<std::string> imatrix_unknown;  // names that match no weight
   std::vector<std::string> unused_rules;     // rules that no weight matched
+  std::vector<std::string> side_files;       // copied beside the weights
 };
 
 // Every error is one line and leaves finished shards in OUT.partial. `progress` is called after

@@ -198,13 +198,26 @@ TEST_F(Quantize, ResultDoesNotDependOnNaming) {
             folder_bytes(out("b")).at("model.safetensors"));
 }
 
+// A model hub's cache is made of links, but a link may lead anywhere.
+TEST_F(Quantize, FollowsLinksOfKnownFilesOnly) {
+  const std::string source = write_every_format(folder_);
+  std::filesystem::rename(source + "/tokenizer.json", folder_.file("blob"));
+  std::filesystem::create_symlink(folder_.file("blob"), source + "/tokenizer.json");
+  folder_.write("secret", "secret");
+  std::filesystem::create_symlink(folder_.file("secret"), source + "/NOTES.txt");
+  const QuantizeResult result = convert(source, out(), "experts k3");
+  EXPECT_EQ(result.side_files, std::vector<std::string>{"tokenizer.json"});
+  EXPECT_FALSE(std::filesystem::exists(out() + "/NOTES.txt"));
+}
+
 TEST_F(Quantize, WritesSideFiles) {
   const std::string source = write_every_format(folder_);
   const QuantizeResult result = convert(source, out(), "experts k3\nhead k2 # none\n");
   std::vector<std::string> files;
   for (const auto& [file, bytes] : folder_bytes(out())) files.push_back(file);
-  EXPECT_EQ(files, (std::vector<std::string>{"README.md", "config.json", "model.safetensors",
+  EXPECT_EQ(files, (std::vector<std::string>{"config.json", "model.safetensors",
                                              "quantization_ledger.json", "tokenizer.json"}));
+  EXPECT_EQ(result.side_files, std::vector<std::string>{"tokenizer.json"});
   EXPECT_FALSE(std::filesystem::exists(out() + ".partial"));
   const auto config = nlohmann::json::parse(read_text_file(out() + "/config.json"));
   EXPECT_EQ(config.at("quantization_config").at("quant_method"), "kbit");

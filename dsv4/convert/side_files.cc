@@ -16,15 +16,26 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr uintmax_t kLargest = uintmax_t{64} << 20;
 constexpr std::string_view kLeftOut[] = {"config.json", "model.safetensors.index.json",
-                                         "hf_quant_config.json", kLedgerFile};
+                                         "hf_quant_config.json", "README.md", kLedgerFile};
 constexpr std::string_view kWeightFiles[] = {".safetensors", ".bin", ".pt",  ".pth",
                                              ".gguf",        ".npz", ".tmp", ".incomplete"};
+
+// Links are followed for these only.
+constexpr std::string_view kLinked[] = {"tokenizer.json",          "tokenizer_config.json",
+                                        "generation_config.json",  "chat_template.jinja",
+                                        "special_tokens_map.json", "LICENSE"};
+
+bool may_be_read(const fs::directory_entry& entry, std::string_view file) {
+  std::error_code error;
+  return !entry.is_symlink(error) || std::count(std::begin(kLinked), std::end(kLinked), file) != 0;
+}
 
 bool is_side_file(const fs::directory_entry& entry) {
   std::error_code error;
   const std::string file = entry.path().filename().string();
   const std::string extension = entry.path().extension().string();
   return entry.is_regular_file(error) && entry.file_size(error) <= kLargest && file[0] != '.' &&
+         may_be_read(entry, file) &&
          std::count(std::begin(kLeftOut), std::end(kLeftOut), file) == 0 &&
          std::count(std::begin(kWeightFiles), std::end(kWeightFiles), extension) == 0;
 }
@@ -50,8 +61,9 @@ std::string converted_config(const std::string& source_config, const Recipe& rec
   return config.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
-void copy_side_files(const std::string& source, const std::string& target) {
+std::vector<std::string> copy_side_files(const std::string& source, const std::string& target) {
   std::error_code error;
+  std::vector<std::string> names;
   fs::directory_iterator entry(source, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     if (!is_side_file(*entry)) continue;
@@ -61,8 +73,11 @@ void copy_side_files(const std::string& source, const std::string& target) {
     if (copied)
       fail(ErrorCode::kIo, "cannot copy {} to {}: {}", entry->path().string(), to.string(),
            copied.message());
+    names.push_back(entry->path().filename().string());
   }
   if (error) fail(ErrorCode::kIo, "cannot read folder {}: {}", source, error.message());
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace dsv4

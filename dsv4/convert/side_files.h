@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "dsv4/convert/recipe.h"
 
@@ -14,9 +15,11 @@ namespace dsv4 {
 std::string converted_config(const std::string& source_config, const Recipe& recipe,
                              const std::string& what);
 
-// Copies tokenizer, generation_config, README and other small files of the top folder. Excluded are
-// weights, their index, config.json, hidden files, files above 64 MiB, and files that describe the
-// source's quantization (hf_quant_config.json, an older ledger).
-void copy_side_files(const std::string& source, const std::string& target);
+// Copies tokenizer, generation_config, license and other small files of the top folder. Excluded
+// are weights, their index, config.json, hidden files, files above 64 MiB, files that describe the
+// source's formats (README.md, hf_quant_config.json, an older ledger), and links that lead to
+// another name: a model hub's cache links tokenizer.json to a blob, but a link LICENSE.txt to
+// /etc/shadow is no part of a model. Returns the names, sorted.
+std::vector<std::string> copy_side_files(const std::string& source, const std::string& target);
 
 }  // namespace dsv4

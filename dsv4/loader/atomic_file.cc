@@ -32,6 +32,43 @@ bool flush_folder_of(const std::string& path) {
 
 }  // namespace
 
+namespace {
+
+// Names of temporary files, where a signal handler can read them. A file beyond the slots, or with
+// a longer name, stays behind after a signal.
+struct Slot {
+  std::atomic<bool> taken = false;  // by a thread
+  std::atomic<bool> shown = false;  // the name is complete
+  char name[4096] = {};
+};
+Slot slots[16];
+
+void take_slot(const std::string& name) {
+  if (name.size() >= sizeof(Slot::name)) return;
+  for (Slot& slot : slots) {
+    if (slot.taken.exchange(true)) continue;
+    std::memcpy(slot.name, name.c_str(), name.size() + 1);
+    slot.shown = true;
+    return;
+  }
+}
+
+void release_slot(const std::string& name) {
+  for (Slot& slot : slots) {
+    if (!slot.shown || name != slot.name) continue;
+    slot.shown = false;
+    slot.taken = false;
+  }
+}
+
+}  // namespace
+
+void remove_temporary_files() noexcept {
+  for (const Slot& slot : slots) {
+    if (slot.shown) unlink(slot.name);
+  }
+}
+
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   // A rename would replace a device such as /dev/null with a file.
   struct stat info {};
@@ -43,11 +80,14 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
     fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_with_errno();
+  take_slot(temporary_);
 }
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) close(fd_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  unlink(temporary_.c_str());
+  release_slot(temporary_);
 }
 
 void AtomicFile::fail_with_errno() const {
@@ -70,6 +110,7 @@ void AtomicFile::commit() {
   fd_ = -1;
   if (close(fd) != 0) fail_with_errno();
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
+  release_slot(temporary_);
   temporary_.clear();
   if (!flush_folder_of(path_)) fail_with_errno();
 }

@@ -30,6 +30,10 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// Removes the temporary files of every AtomicFile that is being written. Async-signal-safe: for a
+// handler that ends the program.
+void remove_temporary_files() noexcept;
+
 // Writes a whole small file, all of it or nothing.
 void write_file(const std::string& path, std::string_view text);
 

@@ -109,6 +109,7 @@ class Reader {
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kMaxRatio = 65536;
 constexpr int kMaxDepth = 64;
+constexpr int64_t kMaxKeys = 10000;
 constexpr double kMinTheta = 1.0001, kMaxTheta = 1e12;  // a base of 1 would not rotate at all
 
 void read_dims(Reader& in, ModelConfig& c) {
@@ -128,7 +129,7 @@ void read_dims(Reader& in, ModelConfig& c) {
   c.experts_per_token = in.integer("num_experts_per_tok", 1, c.num_experts);
   c.expert_dim = in.integer("moe_intermediate_size", 1, kMaxDim);
   c.shared_experts = in.integer("n_shared_experts", 1, 64, 1);
-  c.hc_mult = in.integer("hc_mult", 1, 16);
+  c.hc_mult = in.integer("hc_mult", 1, 8);  // kMaxStreams of ops/mhc
   c.sinkhorn_iters = static_cast<int>(in.integer("hc_sinkhorn_iters", 1, 1000));
   c.max_positions = in.integer("max_position_embeddings", 1, int64_t{1} << 30);
   c.mtp_layers = in.integer("num_nextn_predict_layers", 0, 64, 0);
@@ -318,8 +319,14 @@ void validate(const ModelConfig& c, const std::string& file) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view json, const std::string& file) {
-  // Error messages print values recursively, so the nesting depth is limited to a few levels.
-  const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
+  // The parser would take a NUL for the end of the text.
+  if (json.find('\0') != json.npos) fail(ErrorCode::kBadInput, "{}: holds a NUL byte", file);
+  // Error messages print values recursively, so the nesting depth is limited to a few levels; the
+  // converter writes the keys again in their order, in a time that grows with their square.
+  int64_t keys = 0;
+  const auto shallow = [&](int depth, Json::parse_event_t event, Json&) {
+    if (event == Json::parse_event_t::key && ++keys > kMaxKeys)
+      fail(ErrorCode::kBadInput, "{}: more than {} keys", file, kMaxKeys);
     if (depth > kMaxDepth)
       fail(ErrorCode::kBadInput, "{}: nested deeper than {} levels", file, kMaxDepth);
     return true;
