@@ -48,9 +48,9 @@ std::vector<int32_t> prompt(int64_t tokens) {
 
 std::string error_of_run(const std::string& damaged, bool check_numbers = false) {
   const Model model = damaged_model(damaged);
-  Engine engine(model, {.max_tokens = 400, .check_numbers = check_numbers});
+  Engine engine(model, {.max_tokens = 200, .check_numbers = check_numbers});
   Sink sink;
-  engine.submit(prompt(300), {.sampling = {.temperature = 0}, .max_new_tokens = 4}, sink);
+  engine.submit(prompt(160), {.sampling = {.temperature = 0}, .max_new_tokens = 4}, sink);
   return test::error_of(ErrorCode::kBadInput, [&] {
     while (engine.step()) {
     }
@@ -59,9 +59,9 @@ std::string error_of_run(const std::string& damaged, bool check_numbers = false)
 
 TEST(CheckNumbers, AGoodModelPasses) {
   const Model model = damaged_model("");
-  Engine engine(model, {.max_tokens = 400, .check_numbers = true});
+  Engine engine(model, {.max_tokens = 200, .check_numbers = true});
   Sink sink;
-  engine.submit(prompt(300), {.sampling = {.temperature = 0}, .max_new_tokens = 4}, sink);
+  engine.submit(prompt(160), {.sampling = {.temperature = 0}, .max_new_tokens = 4}, sink);
   while (engine.step()) {
   }
   EXPECT_EQ(sink.tokens, 4);
