@@ -9,6 +9,7 @@
 #include "apps/common.h"
 #include "apps/json_report.h"
 #include "apps/step_trace.h"
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/device_model.h"
@@ -71,12 +72,13 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--recipe", options.recipe, "synthetic: recipe file");
   command
       .add_option("--layers", options.layers, "synthetic: number of layers to keep, from the first")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->check(integer_in(1, 1 << 20));
   command
       .add_option("--routing", options.routing,
                   "synthetic: popularity of experts, equal or 1/rank^S (default: uniform)")
       ->option_text("uniform|zipf:S");
   command.add_option("--seed", options.seed, "seed of random weights and prompts")
+      ->check(seed_number())
       ->capture_default_str();
   command.add_flag("--deterministic", options.deterministic,
                    "use only implementations whose bits do not depend on the batch");
@@ -84,6 +86,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
   add_device(command, options.device);
+  add_threads(command);
 }
 
 BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimits>& caches)

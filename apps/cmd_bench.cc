@@ -242,6 +242,15 @@ void report(const BenchOptions& options, Json header, Json results) {
   }
 }
 
+void check_positions(const Model& model, const std::vector<CacheLimits>& caches) {
+  const int64_t positions = model.config().max_positions;
+  for (const CacheLimits& limits : caches) {
+    if (limits.max_tokens > positions)
+      fail(ErrorCode::kBadInput, "sequences of {} tokens exceed the model's {} positions",
+           limits.max_tokens, positions);
+  }
+}
+
 void bench_decode(const DecodeOptions& options) {
   const std::vector<int64_t> batches = parse_numbers("--batch", options.batch),
                              contexts = parse_numbers("--context", options.context);
@@ -250,6 +259,7 @@ void bench_decode(const DecodeOptions& options) {
     for (const int64_t batch : batches) caches.push_back(limits_of(options, batch, context));
   }
   BenchModel bench(options, caches);
+  check_positions(bench.model(), caches);
   Json results = Json::array();
   for (const int64_t context : contexts) {
     for (const int64_t batch : batches)
@@ -263,6 +273,7 @@ void bench_prefill(const PrefillOptions& options) {
   std::vector<CacheLimits> caches;
   for (const int64_t tokens : lengths) caches.push_back(limits_of(options, tokens));
   BenchModel bench(options, caches);
+  check_positions(bench.model(), caches);
   Json results = Json::array();
   for (const int64_t tokens : lengths) results.push_back(prefill_row(bench, options, tokens));
   report(options, bench.header(), std::move(results));
@@ -284,7 +295,7 @@ void add_bench(CLI::App& app, Action& action) {
   decode->add_option("--batch", d->batch, "concurrent sequences, a list")->capture_default_str();
   decode->add_option("--context", d->context, "tokens per sequence, a list")->capture_default_str();
   decode->add_option("--steps", d->steps, "number of steps; the median is reported")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   decode->add_option("--trace", d->trace,
                      "file for a trace of one step of the last combination (device, CUPTI)");
@@ -299,7 +310,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_options(*prefill, *p);
   prefill->add_option("--tokens", p->tokens, "prompt lengths, a list")->capture_default_str();
   prefill->add_option("--chunk", p->chunk, "tokens per step")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   prefill->callback([p, &action] { action = [p] { bench_prefill(*p); }; });
 

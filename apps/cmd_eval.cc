@@ -10,6 +10,8 @@
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/eval_input.h"
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/score.h"
 #include "dsv4/loader/safetensors.h"
@@ -21,7 +23,7 @@ struct LogitsOptions {
   std::string model, ids, out, device = "cpu";
   int64_t chunk = 512;
   Numerics numerics = Numerics::kOfficial;
-  bool json = false;
+  bool json = false, check_numbers = false;
 };
 
 void eval_logits(const LogitsOptions& options) {
@@ -36,12 +38,11 @@ void eval_logits(const LogitsOptions& options) {
 
   const auto begin = std::chrono::steady_clock::now();
   Progress progress("scoring", total);
-  score(model, Context{.numerics = options.numerics}, ids, options.chunk,
-        [&](int64_t first, const ConstTensorView& chunk) {
-          std::memcpy(logits.view().row<float>(first), chunk.data,
-                      static_cast<size_t>(chunk.bytes()));
-          progress.update(first + chunk.dim(0));
-        });
+  const EvalContext context(options.numerics, options.check_numbers, model);
+  score(model, *context, ids, options.chunk, [&](int64_t first, const ConstTensorView& chunk) {
+    std::memcpy(logits.view().row<float>(first), chunk.data, static_cast<size_t>(chunk.bytes()));
+    progress.update(first + chunk.dim(0));
+  });
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   write_safetensors(options.out, {{"logits", logits}, {"ids", stored_ids}},
                     {{"numerics", name(options.numerics)}});
@@ -64,13 +65,15 @@ void add_eval(CLI::App& app, Action& action) {
       "Example: dsv4 eval logits demo --ids 0,17,42 -o logits.safetensors --numerics exact");
   auto options = std::make_shared<LogitsOptions>();
   logits->add_option("model", options->model, "model folder, or demo")->required();
-  logits->add_option("--ids", options->ids, "token ids: 1,2,3 or @file")->required();
+  logits->add_option("--ids", options->ids, "token ids: 1,2,3, @file or @-")->required();
   logits->add_option("-o,--out", options->out, "safetensors file to write")->required();
   logits->add_option("--chunk", options->chunk, "tokens per step")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   add_numerics(*logits, options->numerics);
   add_device(*logits, options->device);
+  add_threads(*logits);
+  add_check_numbers(*logits, options->check_numbers);
   logits->add_flag("--json", options->json, "print a report on stdout");
   logits->callback([options, &action] { action = [options] { eval_logits(*options); }; });
   add_eval_perplexity(*eval, action);

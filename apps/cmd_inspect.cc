@@ -10,15 +10,20 @@
 #include "apps/inspect_chat.h"
 #include "apps/inspect_device.h"
 #include "apps/inspect_model.h"
+#include "apps/json_report.h"
+#include "apps/threads.h"
 
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/ops/inspect.h"
 
 namespace dsv4::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxValue = 1000;  // bytes of a variable's value
 
 void inspect_ops(bool json) {
   Json list = Json::array();
@@ -46,11 +51,15 @@ void inspect_env(bool json) {
                       {"default", variable.fallback},
                       {"help", variable.help}});
     } else {
-      fmt::print("{}={}\n  {}\n  default: {}\n", variable.name, value, variable.help,
-                 variable.fallback);
+      fmt::print("{}={}\n  {}\n  default: {}\n", variable.name, printable(value, kMaxValue),
+                 variable.help, variable.fallback);
     }
   }
-  if (json) fmt::print("{}\n", Json{{"env", list}}.dump());
+  if (json) {
+    fmt::print("{}\n", dump(Json{{"env", list}, {"threads", threads_json()}}));
+  } else {
+    fmt::print("threads {}\n", threads_text());
+  }
 }
 
 // Of `inspect prompt`.
@@ -78,20 +87,22 @@ void add_inspect(CLI::App& app, Action& action) {
       "dsv4 inspect prompt demo");
   struct Options {
     std::string what;
-    bool json = false;
+    bool json = false, verify = false;
     InspectChatOptions chat;
   };
   auto options = std::make_shared<Options>();
-  command
-      ->add_option("what", options->what,
-                   "model folder, demo, ops, env or device; prompt or completion of a model")
-      ->required();
+  command->add_option("what", options->what,
+                      "model folder, demo, ops, env or device; prompt or completion of a model");
   command->add_option("model", options->chat.model,
                       "of prompt and completion: a folder with tokenizer.json, or demo");
   command->add_flag("--json", options->json, "print one JSON object");
+  command->add_flag("--verify", options->verify,
+                    "of a model: read every weight and look for values that are no numbers");
   add_chat_options(*command, options->chat);
   command->callback([options, &action] {
     action = [options] {
+      if (options->what.empty())
+        fail(ErrorCode::kBadInput, "inspect what? A model folder, demo, ops, env or device");
       const bool prompt = options->what == "prompt", completion = options->what == "completion";
       if (prompt || completion) {
         if (options->chat.model.empty())
@@ -103,7 +114,7 @@ void add_inspect(CLI::App& app, Action& action) {
       if (options->what == "ops") return inspect_ops(options->json);
       if (options->what == "env") return inspect_env(options->json);
       if (options->what == "device") return inspect_device(options->json);
-      inspect_model(options->what, options->json);
+      inspect_model(options->what, options->json, options->verify);
     };
   });
 }

@@ -5,11 +5,11 @@
 #include <cctype>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/json_report.h"
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/model/model.h"
@@ -57,6 +57,11 @@ Source source_of(const PlanOptions& options) {
           .tensors = std::move(tensors)};
 }
 
+// Several GPUs are planned for, but not built.
+bool runs_here(const Machine& machine) {
+  return machine.devices == 1;
+}
+
 struct MachineFit {
   Machine machine;
   Fit fit;
@@ -72,7 +77,8 @@ std::vector<MachineFit> fits_of(const PlanOptions& options, const MemoryPlan& pl
   for (Machine& machine : machines) {
     if (options.reserve_gib)
       machine.reserve_bytes =
-          static_cast<int64_t>(*options.reserve_gib * static_cast<double>(kGiB));
+          static_cast<int64_t>(std::min(*options.reserve_gib * static_cast<double>(kGiB),
+                                        static_cast<double>(machine.device_bytes)));
     fits.push_back({machine, fit(plan, machine)});
   }
   return fits;
@@ -87,6 +93,7 @@ Json fit_json(const MachineFit& item) {
           {"room_bytes", fit.room_bytes},
           {"need_bytes", fit.need_bytes},
           {"fits", fit.fits},
+          {"runs", runs_here(machine)},
           {"max_context_tokens", fit.max_context},
           {"max_sequences", fit.max_sequences}};
 }
@@ -188,16 +195,19 @@ std::string reserves_text(const std::vector<MachineFit>& fits) {
 void print_machines(const std::vector<MachineFit>& fits) {
   fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", "machine", "room", "need",
              "left", "fits", "longest context", "max batch");
+  bool planned = false;
   for (const auto& [machine, fit] : fits) {
     const int64_t left = fit.room_bytes - fit.need_bytes;
-    fmt::print("{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}\n", machine.name,
-               size_text(fit.room_bytes), size_text(fit.need_bytes),
-               left < 0 ? "-" + size_text(-left) : size_text(left), fit.fits ? "yes" : "no",
+    planned |= !runs_here(machine);
+    fmt::print("{:<8} {:>10} {:>10} {:>10} {:>4}  {:>15} {:>10}{}\n", machine.name,
+               size_text(fit.room_bytes), size_text(fit.need_bytes), size_text(left),
+               fit.fits ? "yes" : "no",
                fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
-               fit.max_sequences);
+               fit.max_sequences, runs_here(machine) ? "" : "  not yet");
   }
   fmt::print("weights and cache are spread evenly over the GPUs; reserved: {}\n",
              reserves_text(fits));
+  if (planned) fmt::print("not yet: this version runs on one GPU or on the CPU\n");
 }
 
 void plan_model(const PlanOptions& options) {
@@ -211,7 +221,7 @@ void plan_model(const PlanOptions& options) {
                    .context = options.context.value_or(std::min(kDefaultPlanContext, positions)),
                    .sequences = options.sequences,
                    .batch_tokens = options.batch_tokens,
-                   .threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))});
+                   .threads = num_threads()});
   const std::vector<MachineFit> fits = fits_of(options, plan);
   if (options.json) return print_plan_json(source, recipe, plan, fits);
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
@@ -243,17 +253,18 @@ void add_plan(CLI::App& app, Action& action) {
       ->option_text("NxGPU")
       ->capture_default_str();
   command->add_option("--context", options->context, "tokens per sequence")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+      ->check(integer_in(1, 1 << 30));
   command->add_option("--batch", options->sequences, "concurrent sequences")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--batch-tokens", options->batch_tokens, "tokens per step")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--reserve", options->reserve_gib, "GiB to leave free on each device")
       ->check(number_in(0, 1 << 20));
   command->add_flag("--mtp", options->mtp, "include the drafter, which is not loaded yet");
   add_numerics(*command, options->numerics);
+  add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &action] { action = [options] { plan_model(*options); }; });
 }

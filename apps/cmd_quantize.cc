@@ -1,13 +1,17 @@
 // dsv4 quantize MODEL -o OUT: converts a checkpoint to low-bit formats, by flags or a recipe.
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/convert/quantize.h"
+#include "dsv4/model/model.h"
 
 namespace dsv4::apps {
 namespace {
@@ -22,9 +26,7 @@ struct Options {
 
 using Clock = std::chrono::steady_clock;
 
-double gib(int64_t bytes) {
-  return static_cast<double>(bytes) / (int64_t{1} << 30);
-}
+constexpr size_t kMaxShown = 500;  // bytes of a name or a reason
 
 Recipe recipe_of(const Options& options) {
   Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
@@ -43,8 +45,8 @@ class Bar {
     weights_ = now.weights;
     processed_bytes_ = now.processed_bytes;
     bar_->update(now.bytes,
-                 fmt::format("{}/{} tensors  {:.1f}/{:.1f} GiB  {:.1f} M weights/s  {:.2f} GB/s",
-                             now.tensors, now.total_tensors, gib(now.bytes), gib(now.total_bytes),
+                 fmt::format("{}/{} tensors  {}/{}  {:.1f} M weights/s  {:.2f} GB/s", now.tensors,
+                             now.total_tensors, size_text(now.bytes), size_text(now.total_bytes),
                              static_cast<double>(now.weights) / spent.count() / 1e6,
                              static_cast<double>(now.processed_bytes) / spent.count() / 1e9));
   }
@@ -86,24 +88,25 @@ void print_totals_json(const Options& options, const QuantizeResult& result, con
                        {"imatrix_used", result.imatrix_used},
                        {"imatrix_missing", result.imatrix_missing},
                        {"imatrix_unknown", result.imatrix_unknown.size()},
-                       {"idle_rules", result.unused_rules}};
+                       {"idle_rules", result.unused_rules},
+                       {"side_files", result.side_files}};
   fmt::print("{}\n", report.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // Summarizes several entries: their number, and the first one.
 void print_first(size_t count, const std::string& what, const std::string& first) {
-  if (count > 0) fmt::print("{} {}, such as {}\n", count, what, first);
+  if (count > 0) fmt::print("{} {}, such as {}\n", count, what, printable(first, kMaxShown));
 }
 
 void print_summary(const Options& options, const QuantizeResult& result, const Bar& bar) {
-  fmt::print("{}: {:.3f} GiB from {:.3f} GiB in {:.0f} s", options.out, gib(result.bytes),
-             gib(result.source_bytes), bar.seconds());
+  fmt::print("{}: {} from {} in {:.0f} s", options.out, size_text(result.bytes),
+             size_text(result.source_bytes), bar.seconds());
   if (result.resumed_shards > 0)
     fmt::print(", {} of {} files already existed", result.resumed_shards, result.shards);
   fmt::print("\n");
   for (const auto& [part, total] : result.ledger.totals()) {
-    fmt::print("  {:<15} {:>6} weights {:>9.3f} GiB {:>6.2f} bits  {}\n", part, total.weights,
-               gib(total.bytes), total.bits(),
+    fmt::print("  {:<15} {:>6} weights {:>10} {:>6.2f} bits  {}\n", part, total.weights,
+               size_text(total.bytes), total.bits(),
                total.mean_sqnr_db ? fmt::format("{:.2f} dB", *total.mean_sqnr_db) : "exact");
   }
   const auto& exceptions = result.ledger.exceptions;
@@ -118,13 +121,36 @@ void print_summary(const Options& options, const QuantizeResult& result, const B
                 result.imatrix_unknown[0]);
   for (const std::string& rule : result.unused_rules)
     fmt::print("rule {}: matches no weight\n", rule);
+  std::string files;
+  for (const std::string& file : result.side_files)
+    files += (files.empty() ? "" : ", ") + quotable(file);
+  if (!files.empty()) fmt::print("copied: {}\n", files);
+}
+
+// What `run` would refuse is refused before the work begins: it may take an hour.
+void check_source(const std::string& folder) {
+  const Model model = Model::load(folder);
+  bool kbit = false;
+  for (const auto& [name, stored] : model.checkpoint().tensors())
+    kbit |= name.ends_with(".codebook");
+  if (kbit)
+    fmt::print(stderr,
+               "dsv4: note: {} holds weights of 2 to 5 bits already: errors will be measured "
+               "against these, and quantizing twice loses more than once\n",
+               printable(folder, kMaxShown));
 }
 
 void run_quantize(const Options& options) {
+  if (std::filesystem::path(options.out).filename() == "demo")
+    fail(ErrorCode::kBadInput, "-o {}: demo names the bundled model; choose another folder",
+         options.out);
+  const std::string source = find_model(options.model);
+  const Recipe recipe = recipe_of(options);
+  check_source(source);
   const QuantizeOptions job = {
-      .source = find_model(options.model),
+      .source = source,
       .out = options.out,
-      .recipe = recipe_of(options),
+      .recipe = recipe,
       .imatrix = options.imatrix,
       .scales = options.scales == "search" ? ScaleChoice::kSearched : ScaleChoice::kReference,
       .shard_bytes = static_cast<int64_t>(options.shard_gib * (int64_t{1} << 30)),
@@ -164,6 +190,7 @@ void add_quantize(CLI::App& app, Action& action) {
       ->check(number_in(1e-6, 1e6))
       ->capture_default_str();
   command->add_flag("--restart", options->restart, "discard an unfinished conversion");
+  add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &action] { action = [options] { run_quantize(*options); }; });
 }

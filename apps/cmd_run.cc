@@ -1,4 +1,4 @@
-// dsv4 run MODEL [-p TEXT | -f FILE]: continue a text, token by token on stdout.
+// dsv4 run MODEL [-p TEXT | -f FILE ... | --jsonl FILE]: continue texts, token by token on stdout.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,11 +11,12 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/generation.h"
+#include "apps/run_answers.h"
+#include "apps/run_prompts.h"
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/mapped_file.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
-#include "dsv4/text/stream_decoder.h"
 #include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
@@ -24,50 +25,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kDefaultNewTokens = 512;
+constexpr int kDefaultParallel = 8;
 
 struct RunOptions {
-  std::string model, prompt, file, device = "cpu", stats;
-  std::optional<int64_t> max_new_tokens;
-  bool deterministic = false;
+  std::string model, device = "cpu", stats = "text";
+  PromptSources prompts;
+  AnswerOptions answers;
+  int64_t max_new_tokens = kDefaultNewTokens;  // -1: until the model or the context ends it
+  std::optional<int64_t> context;
+  int parallel = kDefaultParallel;
+  bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
   std::optional<float> temperature, top_p;
+  std::optional<int> top_k;
   std::optional<uint64_t> seed;
   Numerics numerics = Numerics::kOfficial;
-};
-
-// Prints pieces of valid UTF-8 as tokens arrive.
-class Printer : public TokenSink {
- public:
-  Printer(const Tokenizer& tokenizer, Progress& progress)
-      : decoder_(tokenizer), progress_(progress) {}
-
-  void on_token(RequestId, int32_t token, float) override {
-    if (tokens_++ == 0) {
-      first_ = Clock::now();
-      progress_.finish();  // the bar must be cleared before text is printed
-    }
-    print(decoder_.push(token));
-  }
-  void on_finish(RequestId, Finish why) override {
-    print(decoder_.finish());
-    print("\n");
-    finish_ = why;
-  }
-  int64_t tokens() const { return tokens_; }
-  Clock::time_point first() const { return first_; }
-  Finish finish() const { return finish_; }
-
- private:
-  void print(const std::string& piece) {
-    const bool written = std::fwrite(piece.data(), 1, piece.size(), stdout) == piece.size() &&
-                         std::fflush(stdout) == 0;
-    if (!written) fail(ErrorCode::kIo, "cannot write to standard output");
-  }
-
-  StreamDecoder decoder_;
-  Progress& progress_;
-  int64_t tokens_ = 0;
-  Clock::time_point first_;
-  Finish finish_ = Finish::kLength;
 };
 
 // The text after the beginning-of-sentence token, which the tokenizer itself does not add
@@ -83,91 +54,238 @@ double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-void print_stats(const EngineStats& stats, const Printer& printer, Clock::time_point begin,
-                 uint64_t seed) {
+struct Timings {
+  int64_t prompt_tokens, generated_tokens;
+  double first_token_seconds, prefill_rate, decode_rate;
+};
+
+Timings timings_of(const EngineStats& stats, const Answers& answers, Clock::time_point begin) {
   const auto rate = [](int64_t tokens, double time) {
     return time > 0 ? static_cast<double>(tokens) / time : 0.0;
   };
-  const nlohmann::json report = {
-      {"prompt_tokens", stats.prefill_tokens},
-      {"generated_tokens", printer.tokens()},
-      {"first_token_seconds", printer.tokens() > 0 ? seconds(begin, printer.first()) : 0.0},
-      {"prefill_tokens_per_second", rate(stats.prefill_tokens, stats.prefill_seconds)},
-      {"decode_tokens_per_second", rate(stats.decode_tokens, stats.decode_seconds)},
-      {"finish", name(printer.finish())},
-      {"seed", seed}};
-  fmt::print(stderr, "{}\n", report.dump());
+  return {.prompt_tokens = stats.prefill_tokens,
+          .generated_tokens = answers.tokens(),
+          .first_token_seconds = answers.tokens() > 0 ? seconds(begin, answers.first_token()) : 0.0,
+          .prefill_rate = rate(stats.prefill_tokens, stats.prefill_seconds),
+          .decode_rate = rate(stats.decode_tokens, stats.decode_seconds)};
 }
 
-GenerateParams generate_params(const RunOptions& options, const std::string& folder,
-                               const ModelConfig& config, int64_t prompt_tokens) {
-  GenerateParams params{.sampling = load_sampling_defaults(folder), .stop = config.eos};
-  if (options.temperature) params.sampling.temperature = *options.temperature;
-  if (options.top_p) params.sampling.top_p = *options.top_p;
-  params.sampling.seed = options.seed ? *options.seed : std::random_device{}();
-  const int64_t room = std::max<int64_t>(config.max_positions - prompt_tokens, 1);
-  params.max_new_tokens = options.max_new_tokens.value_or(std::min(kDefaultNewTokens, room));
-  return params;
+// One line, on stderr like everything that is not the answer.
+void print_stats(const RunOptions& options, const Timings& t, const Answers& answers) {
+  if (options.stats == "none" || options.quiet) return;
+  const Answer& first = answers.all().front();
+  const bool one = answers.all().size() == 1;
+  if (options.stats == "json") {
+    const nlohmann::json report = {{"prompt_tokens", t.prompt_tokens},
+                                   {"generated_tokens", t.generated_tokens},
+                                   {"first_token_seconds", t.first_token_seconds},
+                                   {"prefill_tokens_per_second", t.prefill_rate},
+                                   {"decode_tokens_per_second", t.decode_rate},
+                                   {"prompts", answers.all().size()},
+                                   {"finish", first.why},
+                                   {"seed", first.seed}};
+    fmt::print(stderr, "{}\n", report.dump());
+    return;
+  }
+  std::string end = fmt::format("{} answers", answers.all().size());
+  if (one && first.why == "length") {
+    end = fmt::format("cut after {} tokens (-n, --context)", first.tokens);
+  } else if (one) {
+    end = first.why == "stop" ? "ended by the model" : "ended by a stop text";
+  }
+  fmt::print(stderr,
+             "dsv4: {}; {} prompt tokens at {:.0f} tokens/s, first token after {:.2f} s, {} "
+             "generated at {:.0f} tokens/s\n",
+             end, t.prompt_tokens, t.prefill_rate, t.first_token_seconds, t.generated_tokens,
+             t.decode_rate);
+}
+
+struct Submission {
+  RunPrompt prompt;
+  std::vector<int32_t> ids;
+  GenerateParams params;
+};
+
+// Positions that a sequence may take: --context, but no more than the model supports.
+int64_t context_of(const RunOptions& options, const ModelConfig& config) {
+  return std::min(options.context.value_or(config.max_positions), config.max_positions);
+}
+
+Submission submission_of(const RunOptions& options, RunPrompt prompt, size_t index, uint64_t seed,
+                         const SamplingParams& defaults, const Tokenizer& tokenizer,
+                         const ModelConfig& config) {
+  Submission one{.params = {.sampling = defaults}};
+  one.ids = encode_prompt(tokenizer, config.bos, prompt.text);
+  const auto length = static_cast<int64_t>(one.ids.size());
+  const int64_t context = context_of(options, config), room = context - length;
+  if (room < 1)
+    fail(ErrorCode::kBadInput, "{}: {} tokens leave no room for an answer in a context of {}",
+         prompt.name, length, context);
+  SamplingParams& sampling = one.params.sampling;
+  if (options.temperature) sampling.temperature = *options.temperature;
+  if (options.top_p) sampling.top_p = *options.top_p;
+  if (options.top_k) sampling.top_k = *options.top_k;
+  sampling.seed = prompt.seed.value_or(seed + index);
+  if (!options.ignore_eos) one.params.stop = config.eos;
+  const int64_t wanted = prompt.max_new_tokens.value_or(options.max_new_tokens);
+  // The default is cut to the room; a number that was asked for must fit (Engine::submit).
+  const bool asked = prompt.max_new_tokens || options.max_new_tokens != kDefaultNewTokens;
+  one.params.max_new_tokens = wanted < 0 ? room : asked ? wanted : std::min(wanted, room);
+  if (one.params.max_new_tokens > room)
+    fail(ErrorCode::kBadInput,
+         "{}: prompt of {} tokens and answer of up to {} exceed the {} positions of the context",
+         prompt.name, length, one.params.max_new_tokens, context);
+  one.prompt = std::move(prompt);
+  return one;
+}
+
+std::vector<Submission> submissions_of(const RunOptions& options, const std::string& folder,
+                                       const Tokenizer& tokenizer, const ModelConfig& config) {
+  const SamplingParams defaults = load_sampling_defaults(folder);
+  const uint64_t seed = options.seed ? *options.seed : std::random_device{}();
+  std::vector<Submission> all;
+  for (RunPrompt& prompt : read_prompts(options.prompts)) {
+    const size_t index = all.size();
+    all.push_back(
+        submission_of(options, std::move(prompt), index, seed, defaults, tokenizer, config));
+  }
+  return all;
+}
+
+// The cache covers the longest request, once for each that runs at a time.
+EngineOptions engine_options(const RunOptions& options, const std::vector<Submission>& all) {
+  EngineOptions engine{.numerics = options.numerics,
+                       .deterministic = options.deterministic,
+                       .max_tokens = 1,
+                       .check_numbers = options.check_numbers};
+  for (const Submission& one : all)
+    engine.max_tokens = std::max(engine.max_tokens,
+                                 static_cast<int64_t>(one.ids.size()) + one.params.max_new_tokens);
+  engine.max_sequences =
+      static_cast<int>(std::min<size_t>(all.size(), static_cast<size_t>(options.parallel)));
+  return engine;
 }
 
 void run(const RunOptions& options) {
   const auto begin = Clock::now();
   const std::string folder = find_model(options.model);
-  const std::string text = options.file.empty() ? options.prompt : read_text_file(options.file);
   const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
   std::shared_ptr<Device> device = open_device(options.device);
   Model model = Model::load(folder);
   check_vocabulary(tokenizer, model);
-  const std::vector<int32_t> prompt = encode_prompt(tokenizer, model.config().bos, text);
-  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-  const GenerateParams params = generate_params(options, folder, model.config(), prompt_tokens);
+  std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
+  const EngineOptions how = engine_options(options, all);
+  place_model(model, std::move(device), cache_bytes(model, how));
+  Engine engine(model, how);
 
-  // The cache covers the requested tokens, but no more than the model supports.
-  const int64_t cache_tokens =
-      prompt_tokens + std::min(params.max_new_tokens,
-                               std::max<int64_t>(model.config().max_positions - prompt_tokens, 1));
-  const EngineOptions engine_options{.numerics = options.numerics,
-                                     .deterministic = options.deterministic,
-                                     .max_tokens = cache_tokens};
-  place_model(model, std::move(device), cache_bytes(model, engine_options));
-  Engine engine(model, engine_options);
+  int64_t prompt_tokens = 0;
+  for (const Submission& one : all) prompt_tokens += static_cast<int64_t>(one.ids.size());
   Progress progress("processing the prompt", prompt_tokens);
-  Printer printer(tokenizer, progress);
-  engine.submit(prompt, params, printer);
-  while (engine.step()) {
-    if (printer.tokens() == 0) progress.update(engine.stats().prefill_tokens);
+  AnswerOptions shown = options.answers;
+  shown.headers = all.size() > 1;
+  shown.json = shown.json || shown.logprobs || !options.prompts.json_lines.empty();
+  // The bar must be cleared before text is printed.
+  Answers answers(engine, tokenizer, shown, [&] { progress.finish(); });
+  for (Submission& one : all) {
+    const RequestId id = engine.submit(one.ids, one.params, answers);
+    answers.add(id, std::move(one.prompt), static_cast<int64_t>(one.ids.size()),
+                one.params.sampling.seed);
   }
-  if (options.stats == "json") print_stats(engine.stats(), printer, begin, params.sampling.seed);
+  while (engine.step()) progress.update(engine.stats().prefill_tokens);
+  print_stats(options, timings_of(engine.stats(), answers, begin), answers);
+}
+
+void add_prompt_options(CLI::App& command, RunOptions& options) {
+  PromptSources& prompts = options.prompts;
+  // Not bound to the optional: CLI11 would take '' for no value.
+  CLI::Option* text = command.add_option_function<std::string>(
+      "-p,--prompt", [&prompts](const std::string& given) { prompts.text = given; },
+      "text to continue");
+  CLI::Option* file =
+      command
+          .add_option("-f,--file", prompts.files,
+                      "file with a text to continue, - for standard input; may be repeated")
+          ->excludes(text)
+          ->take_all()
+          ->allow_extra_args(false);
+  command
+      .add_option("--jsonl", prompts.json_lines,
+                  "file with a prompt per line, a JSON string or {\"prompt\": ...}; answers with "
+                  "a JSON object per line")
+      ->excludes(text)
+      ->excludes(file);
+  command.add_option("--parallel", options.parallel, "prompts that run at a time")
+      ->check(integer_in(1, 1 << 16))
+      ->capture_default_str();
+}
+
+CLI::Validator token_limit() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        return text == "-1" ? "" : integer_in(1, int64_t{1} << 30)(text);
+      },
+      "");
+}
+
+void add_sampling_options(CLI::App& command, RunOptions& options) {
+  command
+      .add_option("-n,--max-tokens", options.max_new_tokens,
+                  "maximum number of tokens to generate; -1: until the model or the context ends")
+      ->check(token_limit())
+      ->option_text(fmt::format("N ({})", kDefaultNewTokens));
+  command
+      .add_option("--temp", options.temperature, "temperature; 0 is greedy (default: the model's)")
+      ->check(number_in(0.0, 100.0));
+  command.add_option("--top-k", options.top_k, "most likely tokens to draw from; 0: all")
+      ->check(integer_in(0, 1 << 24));
+  command.add_option("--top-p", options.top_p, "nucleus mass (default: the model's)")
+      ->check(number_in(1e-6, 1.0));
+  command.add_option("--seed", options.seed, "random seed (default: a new one each run)")
+      ->check(seed_number());
+}
+
+void add_end_options(CLI::App& command, RunOptions& options) {
+  command.add_option("--stop", options.answers.stops, "text that ends the answer; may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  command.add_flag("--ignore-eos", options.ignore_eos,
+                   "continue where the model would end the text");
+  command.add_option("--context", options.context, "tokens of prompt and answer at most")
+      ->check(integer_in(2, int64_t{1} << 30))
+      ->option_text("N (the model's positions)");
+}
+
+void add_output_options(CLI::App& command, RunOptions& options) {
+  command.add_flag("--echo", options.answers.echo, "print the prompt before the answer");
+  command.add_flag("--special", options.answers.show_special, "print special tokens as well");
+  command.add_flag("--json", options.answers.json, "print a JSON object instead of text");
+  command.add_flag("--logprobs", options.answers.logprobs,
+                   "as --json, with ids and log-probabilities of the tokens");
+  command.add_option("--stats", options.stats, "timings and the reason of the end, on stderr")
+      ->check(CLI::IsMember({"text", "json", "none"}))
+      ->option_text("text|json|none");
+  command.add_flag("-q,--quiet", options.quiet, "as --stats none");
 }
 
 }  // namespace
 
 void add_run(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("run", "Continue a text");
-  command->footer("Example: dsv4 run demo -p 'Once upon a time' -n 200 --seed 7");
+  command->footer(
+      "Example: dsv4 run demo -p 'Once upon a time' -n 200 --seed 7\n"
+      "         echo 'Once upon a time' | dsv4 run demo --stop '\n'");
   auto options = std::make_shared<RunOptions>();
   command->add_option("model", options->model, "model folder, or demo")->required();
-  CLI::Option* prompt = command->add_option("-p,--prompt", options->prompt, "text to continue");
-  command->add_option("-f,--file", options->file, "file with the text to continue")
-      ->excludes(prompt);
-  command
-      ->add_option("-n,--max-tokens", options->max_new_tokens,
-                   "maximum number of tokens to generate")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
-      ->option_text(fmt::format("N ({})", kDefaultNewTokens));
-  command
-      ->add_option("--temp", options->temperature,
-                   "temperature; 0 is greedy (default: the model's)")
-      ->check(number_in(0.0, 100.0));
-  command->add_option("--top-p", options->top_p, "nucleus mass (default: the model's)")
-      ->check(number_in(1e-6, 1.0));
-  command->add_option("--seed", options->seed, "random seed (default: a new one each run)");
+  add_prompt_options(*command, *options);
+  add_sampling_options(*command, *options);
+  add_end_options(*command, *options);
+  add_output_options(*command, *options);
   add_numerics(*command, options->numerics);
   command->add_flag("--deterministic", options->deterministic,
                     "use only implementations whose bits do not depend on the batch");
   add_device(*command, options->device);
-  command->add_option("--stats", options->stats, "print timings on stderr")
-      ->check(CLI::IsMember({"json"}));
+  add_threads(*command);
+  add_check_numbers(*command, options->check_numbers);
   command->callback([options, &action] { action = [options] { run(*options); }; });
 }
 

@@ -8,11 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"
 #include "dsv4/text/tokenizer.h"
@@ -39,10 +41,14 @@ std::vector<fs::path> model_folders() {
 
 std::string find_model(const std::string& model) {
   std::error_code error;
-  if (fs::is_directory(model, error)) return model;
+  if (fs::is_directory(model, error)) {
+    if (model == "demo")
+      std::fprintf(stderr, "dsv4: note: demo is the folder ./demo here, not the bundled model\n");
+    return model;
+  }
   if (model != "demo") {
-    fail(ErrorCode::kBadInput,
-         "no model folder {}: want a folder with config.json and safetensors, or demo", model);
+    fail(ErrorCode::kBadInput, "{} {}: want a model folder (config.json, safetensors), or demo",
+         fs::exists(model, error) ? "not a folder:" : "no model folder", model);
   }
   std::string looked;
   for (const fs::path& folder : model_folders()) {
@@ -62,6 +68,11 @@ void add_numerics(CLI::App& command, Numerics& numerics) {
           "--numerics", set, "official: every rounding point of the released model; exact: f32")
       ->check(CLI::IsMember({"official", "exact"}))
       ->option_text("official|exact");
+}
+
+void add_check_numbers(CLI::App& command, bool& check) {
+  command.add_flag("--check-numbers", check,
+                   "stop at the first op whose output holds NaN or infinity, and name it");
 }
 
 void add_device(CLI::App& command, std::string& device) {
@@ -95,15 +106,46 @@ CLI::Validator number_in(double low, double high) {
     const bool whole = !text.empty() && *end == '\0';
     return whole && value >= low && value <= high
                ? ""
-               : fmt::format("{} is not a number in [{}, {}]", text, low, high);
+               : fmt::format("'{}' is not a number from {} to {}", text, low, high);
   };
   return CLI::Validator(check, fmt::format("[{}, {}]", low, high));
 }
 
+namespace {
+
+// Replaces the text by the plain form of its number: CLI11 itself would read 010 as octal.
+template <class Number>
+CLI::Validator whole_number(Number low, Number high) {
+  const auto check = [low, high](std::string& text) -> std::string {
+    Number value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error != std::errc() || stop != end || value < low || value > high)
+      return fmt::format("'{}' is not a whole number from {} to {}", text, low, high);
+    text = fmt::format("{}", value);
+    return "";
+  };
+  return CLI::Validator(check, "");
+}
+
+}  // namespace
+
+CLI::Validator integer_in(int64_t low, int64_t high) {
+  return whole_number(low, high);
+}
+
+CLI::Validator seed_number() {
+  return whole_number(uint64_t{0}, std::numeric_limits<uint64_t>::max());
+}
+
+std::string input_name(const std::string& path) {
+  return path == "-" ? "standard input" : path;
+}
+
 std::vector<int32_t> parse_ids(const std::string& text) {
   const bool from_file = !text.empty() && text[0] == '@';
-  const std::string list = from_file ? read_text_file(text.substr(1)) : text;
-  const std::string where = from_file ? text.substr(1) : "--ids";
+  const std::string list = from_file ? read_input(text.substr(1)) : text;
+  const std::string where = from_file ? input_name(text.substr(1)) : "--ids";
   std::vector<int32_t> ids;
   for (size_t i = 0; i < list.size();) {
     const size_t begin = list.find_first_not_of(", \t\r\n", i);
@@ -113,7 +155,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
     const auto [stop, error] = std::from_chars(list.data() + begin, list.data() + end, id);
     if (error != std::errc() || stop != list.data() + end) {
       fail(ErrorCode::kBadInput, "{}: \"{}\" is not a token id", where,
-           list.substr(begin, std::min<size_t>(end - begin, 20)));
+           quotable(list.substr(begin, std::min<size_t>(end - begin, 20))));
     }
     ids.push_back(id);
     i = end;
@@ -125,10 +167,16 @@ std::vector<int32_t> parse_ids(const std::string& text) {
 Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file) {
   Recipe recipe = recipe_of_flags(experts, dense);
   if (!file.empty()) recipe.append(parse_recipe(read_text_file(file, size_t{2} << 20), file));
+  for (const Rule& rule : recipe.rules) {  // a missing codebook is an error for a plan as well
+    const Target& target = rule.target;
+    if (target.book == Target::Book::kFile)
+      parse_codebook(read_text_file(target.file, size_t{1} << 20), target.bits, target.file);
+  }
   return recipe;
 }
 
 std::string size_text(int64_t bytes) {
+  if (bytes < 0) return "-" + size_text(-bytes);
   if (bytes < 1024) return fmt::format("{} B", bytes);
   double value = static_cast<double>(bytes);
   const char* unit = "";
@@ -149,58 +197,6 @@ void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {
 
 void print_json(const nlohmann::json& report) {
   fmt::print("{}\n", report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-Progress::Progress(std::string what, int64_t total, std::string unit)
-    : what_(std::move(what)),
-      unit_(std::move(unit)),
-      total_(total),
-      terminal_(isatty(STDERR_FILENO) != 0),
-      begin_(std::chrono::steady_clock::now()) {
-}
-
-Progress::~Progress() {
-  finish();
-}
-
-void Progress::finish() {
-  if (drawn_) std::fprintf(stderr, "\r\033[K");
-  drawn_ = false;
-  terminal_ = false;
-}
-
-void Progress::skip(int64_t done) {
-  skipped_ = done;
-}
-
-namespace {
-
-std::string duration_text(double seconds) {
-  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
-  if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
-}
-
-}  // namespace
-
-void Progress::update(int64_t done, const std::string& rates) {
-  if (!terminal_) return;
-  const auto now = std::chrono::steady_clock::now();
-  const std::chrono::duration<double> spent = now - begin_, since = now - latest_;
-  if (spent.count() < 2.0 || since.count() < 0.1 || done <= skipped_) return;
-  latest_ = now;
-  constexpr int kWidth = 30;
-  const double share = std::clamp(
-      static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1)), 0., 1.);
-  const auto filled = static_cast<size_t>(share * kWidth);
-  const double rate = static_cast<double>(done - skipped_) / spent.count();
-  const std::string shown = rates.empty() ? fmt::format("{:.0f} {}/s", rate, unit_) : rates;
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %3.0f%%  %s  %s left", what_.c_str(),
-               std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(),
-               share * 100, shown.c_str(),
-               duration_text(static_cast<double>(total_ - done) / rate).c_str());
-  std::fflush(stderr);
-  drawn_ = true;
 }
 
 }  // namespace dsv4::apps

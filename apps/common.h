@@ -1,14 +1,14 @@
-// Code that several commands share: finding a model, options, reading ids, progress.
+// Code that several commands share: finding a model, options, reading ids.
 
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/progress.h"
 #include "dsv4/convert/recipe.h"
 #include "dsv4/ops/op.h"
 
@@ -32,6 +32,8 @@ std::string find_model(const std::string& model);
 
 // --numerics official|exact
 void add_numerics(CLI::App& command, Numerics& numerics);
+// --check-numbers
+void add_check_numbers(CLI::App& command, bool& check);
 // --device cpu|cuda[:N]
 void add_device(CLI::App& command, std::string& device);
 // The model of a folder, to run on `device`. A device that cannot be used is rejected before
@@ -43,12 +45,21 @@ void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_byt
 
 // A finite number in [low, high]; CLI::Range accepts NaN.
 CLI::Validator number_in(double low, double high);
+// A decimal whole number in [low, high]; CLI::Range reports 1.5 as out of range.
+CLI::Validator integer_in(int64_t low, int64_t high);
+// The same from 0 to 2^64 - 1, which CLI11 would reduce modulo 2^64.
+CLI::Validator seed_number();
 
-// "1,2,3" or "@file" (white space or commas). Throws kBadInput naming a word that is not an id.
+// "1,2,3", "@file" or "@-", which is standard input (white space or commas). Throws kBadInput
+// naming a word that is not an id.
 std::vector<int32_t> parse_ids(const std::string& text);
 
 // The recipe of --experts, --dense and --recipe, each may be empty; rules of the file come last.
 Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file);
+
+// How a text that an option or an argument named is called in errors and reports: "-" is standard
+// input.
+std::string input_name(const std::string& path);
 
 // "113.1 GiB", "18.4 MiB", "584 B"
 std::string size_text(int64_t bytes);
@@ -58,26 +69,5 @@ void check_vocabulary(const Tokenizer& tokenizer, const Model& model);
 
 // One line on stdout; numbers that are not finite become null.
 void print_json(const nlohmann::json& report);
-
-// A bar on stderr, only when stderr is a terminal and the work lasts over two seconds.
-class Progress {
- public:
-  // `unit` is that of the counted things, for the rate.
-  Progress(std::string what, int64_t total, std::string unit = "tok");
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  void set_total(int64_t total) { total_ = total; }
-  void skip(int64_t done);  // already done before: excluded from the rate
-  // `rates` is printed instead of the rate of the counted unit.
-  void update(int64_t done, const std::string& rates = "");
-  void finish();  // clears the bar; nothing is drawn afterwards
-
- private:
-  std::string what_, unit_;
-  int64_t total_, skipped_ = 0;
-  bool terminal_, drawn_ = false;
-  std::chrono::steady_clock::time_point begin_, latest_;
-};
 
 }  // namespace dsv4::apps

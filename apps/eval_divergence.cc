@@ -20,11 +20,13 @@ namespace {
 
 struct DivergenceOptions : EvalOptions {
   std::string reference, save_reference;
+  bool record = false;
 };
 
 // The reference, and the input of both models.
 struct EvalInput {
   std::optional<Model> reference_model;
+  std::optional<EvalContext> reference_context;
   std::unique_ptr<LogitsSource> reference;
   EvalText text;
   WindowOptions how;
@@ -73,7 +75,7 @@ EvalInput open_file(const DivergenceOptions& options, const Model& model) {
 void check_tokenizer(const EvalText& text, const EvalOptions& options, const Model& reference) {
   const std::string path = reference.checkpoint().folder() + "/tokenizer.json";
   if (!text.tokenizer || !std::filesystem::exists(path)) return;
-  if (Tokenizer::load(path).encode(read_text_file(options.file)) != text.ids) {
+  if (Tokenizer::load(path).encode(text.content) != text.ids) {
     fail(ErrorCode::kBadInput, "{}: the tokenizer of the reference {} gives different tokens",
          options.file, reference.checkpoint().folder());
   }
@@ -88,8 +90,9 @@ EvalInput open_model(const DivergenceOptions& options, const Model& model) {
   check_tokenizer(input.text, options, reference);
   const Model* const models[] = {&model, &reference};
   input.how = window_options(options, models);
-  input.reference = std::make_unique<ModelLogits>(reference, Context{.numerics = options.numerics},
-                                                  input.how, options.chunk);
+  input.reference_context.emplace(options.numerics, options.check_numbers, reference);
+  input.reference =
+      std::make_unique<ModelLogits>(reference, **input.reference_context, input.how, options.chunk);
   return input;
 }
 
@@ -112,23 +115,28 @@ nlohmann::json report_of(const Divergence& d) {
 }
 
 void print(const Divergence& d) {
-  fmt::print("KL divergence  mean {:.6g} +- {:.2g} nats per token\n", d.mean, d.mean_error);
+  fmt::print("KL divergence  mean {} nats per token\n", with_error(d.mean, d.mean_error, 6));
   fmt::print("               median {:.4g}, 99 % {:.4g}, 99.9 % {:.4g}, max {:.4g}\n", d.median,
              d.q99, d.q999, d.max);
   fmt::print("same top-1     {:.3f} %\n", 100 * d.top1);
-  fmt::print("perplexity     {:.5g} +- {:.2g}, reference {:.5g} +- {:.2g}\n", d.model.value,
-             d.model.error, d.reference.value, d.reference.error);
-  fmt::print("ratio          {:.6f} +- {:.2g}\n", d.ratio, d.ratio_error);
+  fmt::print("perplexity     {}, reference {}\n", with_error(d.model.value, d.model.error, 5),
+             with_error(d.reference.value, d.reference.error, 5));
+  fmt::print("ratio          {}\n", with_error(d.ratio, d.ratio_error, 7));
 }
 
 void compare(const DivergenceOptions& options, const Model& model) {
   const auto begin = std::chrono::steady_clock::now();
   std::error_code error;
+  const bool folder = std::filesystem::is_directory(options.reference, error);
+  if (!folder && options.reference != "demo" && !std::filesystem::exists(options.reference, error))
+    fail(ErrorCode::kBadInput, "no reference {}: want a model folder, or a file of logits",
+         options.reference);
   const EvalInput input = std::filesystem::is_regular_file(options.reference, error)
                               ? open_file(options, model)
                               : open_model(options, model);
   const std::vector<Window> windows = eval_windows(input.text, input.how);
-  ModelLogits logits(model, Context{.numerics = options.numerics}, input.how, options.chunk);
+  const EvalContext context(options.numerics, options.check_numbers, model);
+  ModelLogits logits(model, *context, input.how, options.chunk);
   DivergenceMeter meter(options.reference, options.model);
   read_pieces(windows, input.how.bos, options.chunk, [&](const Piece& piece) {
     const ConstTensorView reference = input.reference->next(piece);
@@ -143,18 +151,20 @@ void compare(const DivergenceOptions& options, const Model& model) {
                  {"stride", stride_of(input.how)},
                  {"numerics", name(options.numerics)},
                  {"seconds", spent.count()}});
-  if (read_ledger(model.checkpoint().folder())) {
-    nlohmann::json entry = report;
-    entry.erase("seconds");  // depends on the machine, and the ledger must not
-    entry["kind"] = "kld";
-    entry["text"] = input.text.what;
-    append_eval(model.checkpoint().folder(), entry);
+  if (options.json) {
+    print_json(report);
+  } else {
+    print(result);
+    fmt::print("tokens         {} in {} windows of up to {}, stride {}, {} numerics, {:.1f} s\n",
+               result.tokens, windows.size(), input.how.context, stride_of(input.how),
+               name(options.numerics), spent.count());
   }
-  if (options.json) return print_json(report);
-  print(result);
-  fmt::print("tokens         {} in {} windows of up to {}, stride {}, {} numerics, {:.1f} s\n",
-             result.tokens, windows.size(), input.how.context, stride_of(input.how),
-             name(options.numerics), spent.count());
+  if (!options.record) return;
+  std::fflush(stdout);      // the numbers are out, whatever happens to the ledger
+  report.erase("seconds");  // depends on the machine, and the ledger must not
+  report["kind"] = "kld";
+  report["text"] = input.text.what;
+  append_eval(model.checkpoint().folder(), report);
 }
 
 void save_reference(const DivergenceOptions& options, const Model& model) {
@@ -165,7 +175,8 @@ void save_reference(const DivergenceOptions& options, const Model& model) {
   const int64_t rows = num_counted(windows), vocab = model.config().vocab_size;
   ReferenceWriter writer(options.save_reference, text.ids, how, rows, vocab,
                          name(options.numerics));
-  ModelLogits logits(model, Context{.numerics = options.numerics}, how, options.chunk);
+  const EvalContext context(options.numerics, options.check_numbers, model);
+  ModelLogits logits(model, *context, how, options.chunk);
   PerplexityMeter meter(options.model);  // also rejects non-finite logits
   read_pieces(windows, how.bos, options.chunk, [&](const Piece& piece) {
     const ConstTensorView rows_of_piece = logits.next(piece);
@@ -179,11 +190,12 @@ void save_reference(const DivergenceOptions& options, const Model& model) {
       {"bytes_per_token", 4 * vocab},     {"perplexity", result.value},
       {"perplexity_error", result.error}, {"numerics", name(options.numerics)}};
   if (options.json) return print_json(report);
-  fmt::print("saved          {}: {} tokens of {} bytes, perplexity {:.5g} +- {:.2g}\n",
-             options.save_reference, rows, 4 * vocab, result.value, result.error);
+  fmt::print("saved          {}: {} tokens of {} bytes, perplexity {}\n", options.save_reference,
+             rows, 4 * vocab, with_error(result.value, result.error, 5));
 }
 
 void eval_divergence(const DivergenceOptions& options) {
+  if (options.record) check_ledger_can_be_extended(find_model(options.model));
   const Model model = load_model(find_model(options.model), options.device);
   options.save_reference.empty() ? compare(options, model) : save_reference(options, model);
 }
@@ -205,6 +217,8 @@ void add_eval_divergence(CLI::App& eval, Action& action) {
       "--save-reference", options->save_reference,
       "write MODEL's own logits to a file, 4 bytes times the vocabulary size per token");
   how->require_option(1);
+  command->add_flag("--record", options->record,
+                    "append the result to the quantization ledger of MODEL");
   command->callback([options, &action] { action = [options] { eval_divergence(*options); }; });
 }
 

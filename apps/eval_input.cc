@@ -1,7 +1,9 @@
 #include "apps/eval_input.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/engine/score.h"
@@ -15,35 +17,43 @@ constexpr int64_t kDefaultContext = 4096;
 
 void add_eval_options(CLI::App& command, EvalOptions& options) {
   command.add_option("model", options.model, "model folder, or demo")->required();
-  CLI::Option* file = command.add_option("-f,--file", options.file, "text to read");
-  command.add_option("--ids", options.ids, "token ids to read: 1,2,3 or @file")->excludes(file);
+  CLI::Option* file =
+      command.add_option("-f,--file", options.file, "text to read, - for standard input");
+  command.add_option("--ids", options.ids, "token ids to read: 1,2,3, @file or @-")->excludes(file);
   command
       .add_option("--context", options.context,
                   "tokens per window; each window is a separate sequence")
-      ->check(CLI::Range(2, 1 << 30))
+      ->check(integer_in(2, 1 << 30))
       ->option_text(fmt::format("N ({} or the model's positions)", kDefaultContext));
   command
       .add_option("--stride", options.stride,
                   "tokens from window to window; the overlap is context only, not counted again")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(integer_in(1, 1 << 30))
       ->option_text("N (no overlap)");
   command.add_option("--chunk", options.chunk, "tokens per step")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   add_numerics(command, options.numerics);
   add_device(command, options.device);
+  add_threads(command);
+  add_check_numbers(command, options.check_numbers);
   command.add_flag("--json", options.json, "print a report on stdout");
+}
+
+EvalContext::EvalContext(Numerics numerics, bool check_numbers, const Model& model)
+    : check_(check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
+      context_{.numerics = numerics, .observer = check_.get()} {
 }
 
 EvalText read_eval_text(const EvalOptions& options, const Model& model) {
   EvalText text;
   if (!options.file.empty()) {
-    text.what = options.file;
-    const std::string content = read_text_file(options.file);
-    if (content.empty()) fail(ErrorCode::kBadInput, "{}: the text is empty", text.what);
+    text.what = input_name(options.file);
+    text.content = read_input(options.file);
+    if (text.content.empty()) fail(ErrorCode::kBadInput, "{}: the text is empty", text.what);
     text.tokenizer.emplace(Tokenizer::load(model.checkpoint().folder() + "/tokenizer.json"));
     check_vocabulary(*text.tokenizer, model);
-    text.ids = text.tokenizer->encode(content);
+    text.ids = text.tokenizer->encode(text.content);
   } else if (!options.ids.empty()) {
     text.what = "--ids";
     text.ids = parse_ids(options.ids);
@@ -69,6 +79,11 @@ WindowOptions window_options(const EvalOptions& options, std::span<const Model* 
   return {.context = options.context.value_or(context),
           .stride = options.stride.value_or(0),
           .bos = models.front()->config().bos};
+}
+
+std::string with_error(double value, double error, int digits) {
+  const std::string text = fmt::format("{:.{}g}", value, digits);
+  return std::isfinite(error) ? fmt::format("{} +- {:.2g}", text, error) : text;
 }
 
 std::vector<Window> eval_windows(const EvalText& text, const WindowOptions& options) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/common.h"
+#include "dsv4/engine/check_numbers.h"
 #include "dsv4/model/model.h"
 #include "dsv4/quality/windows.h"
 #include "dsv4/text/tokenizer.h"
@@ -23,7 +24,18 @@ struct EvalOptions {
   std::optional<int64_t> context, stride;
   int64_t chunk = 512;
   Numerics numerics = Numerics::kOfficial;
-  bool json = false;
+  bool json = false, check_numbers = false;
+};
+
+// The context of an evaluation; with --check-numbers it has an observer.
+class EvalContext {
+ public:
+  EvalContext(Numerics numerics, bool check_numbers, const Model& model);
+  const Context& operator*() const { return context_; }
+
+ private:
+  std::unique_ptr<CheckNumbers> check_;
+  Context context_;
 };
 
 void add_eval_options(CLI::App& command, EvalOptions& options);
@@ -33,6 +45,7 @@ struct EvalText {
   std::string what;  // names the text in errors
   std::vector<int32_t> ids;
   std::optional<Tokenizer> tokenizer;  // with -f only
+  std::string content;                 // with -f only
 };
 EvalText read_eval_text(const EvalOptions& options, const Model& model);
 
@@ -41,6 +54,9 @@ int64_t counted_bytes(const Tokenizer& tokenizer, std::span<const Window> window
 
 // context: as requested, or 4096, limited to the fewest positions of the models.
 WindowOptions window_options(const EvalOptions& options, std::span<const Model* const> models);
+
+// "1.4313 +- 0.0096"; without the error where too few tokens were counted for one.
+std::string with_error(double value, double error, int digits);
 
 // Like split_windows(); throws kBadInput naming the text when nothing is left to count.
 std::vector<Window> eval_windows(const EvalText& text, const WindowOptions& options);

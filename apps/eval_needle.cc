@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
@@ -28,7 +29,7 @@ struct NeedleOptions {
   int64_t prompts = 20;
   uint64_t seed = 0;
   Numerics numerics = Numerics::kOfficial;
-  bool json = false;
+  bool json = false, check_numbers = false;
 };
 
 struct Question {
@@ -36,7 +37,7 @@ struct Question {
   NeedlePrompt prompt;
 };
 
-class Answers : public TokenSink {
+class NeedleAnswers : public TokenSink {
  public:
   void on_token(RequestId id, int32_t token, float) override { tokens_[id].push_back(token); }
   void on_finish(RequestId, Finish) override {}
@@ -63,6 +64,16 @@ NeedleTemplate load_template(const NeedleOptions& options, const std::string& fo
   return parse_needle_template(read_text_file(file, kMaxTemplateBytes), source);
 }
 
+// Before any prompt is made: one of a billion tokens would take all memory.
+void check_distances(const NeedleOptions& options, const Model& model) {
+  const int64_t positions = model.config().max_positions;
+  for (const int64_t distance : options.distances) {
+    if (distance >= positions)
+      fail(ErrorCode::kBadInput, "a distance of {} tokens exceeds the model's {} positions",
+           distance, positions);
+  }
+}
+
 std::vector<Question> make_questions(const NeedleOptions& options, const NeedleTemplate& form,
                                      const Tokenizer& tokenizer, int32_t bos) {
   std::vector<Question> questions;
@@ -77,7 +88,7 @@ std::vector<Question> make_questions(const NeedleOptions& options, const NeedleT
 }
 
 // Options for the longest question; throws kBadInput when it exceeds the model's positions.
-EngineOptions options_for(const Model& model, Numerics numerics,
+EngineOptions options_for(const Model& model, Numerics numerics, bool check_numbers,
                           const std::vector<Question>& questions) {
   int64_t longest = 0;
   for (const auto& [distance, prompt] : questions) {
@@ -88,7 +99,7 @@ EngineOptions options_for(const Model& model, Numerics numerics,
     fail(ErrorCode::kBadInput, "prompts of up to {} tokens exceed the model's {} positions",
          longest, model.config().max_positions);
   }
-  return {.numerics = numerics, .max_tokens = longest};
+  return {.numerics = numerics, .max_tokens = longest, .check_numbers = check_numbers};
 }
 
 std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer,
@@ -96,7 +107,7 @@ std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer,
   int64_t total = 0;
   for (const auto& [distance, prompt] : questions) total += static_cast<int64_t>(prompt.ids.size());
   Engine engine(model, options);
-  Answers answers;
+  NeedleAnswers answers;
   Progress progress("answering", total);
   std::map<int64_t, Score> scores;
   for (const auto& [distance, prompt] : questions) {
@@ -121,9 +132,11 @@ void eval_needle(const NeedleOptions& options) {
   std::shared_ptr<Device> device = open_device(options.device);
   Model model = Model::load(folder);
   check_vocabulary(tokenizer, model);
+  check_distances(options, model);
   const std::vector<Question> questions =
       make_questions(options, form, tokenizer, model.config().bos);
-  const EngineOptions engine_options = options_for(model, options.numerics, questions);
+  const EngineOptions engine_options =
+      options_for(model, options.numerics, options.check_numbers, questions);
   place_model(model, std::move(device), cache_bytes(model, engine_options));
   const std::map<int64_t, Score> scores = ask(model, tokenizer, engine_options, questions);
 
@@ -152,16 +165,20 @@ void add_eval_needle(CLI::App& eval, Action& action) {
   command->add_option("model", options->model, "model folder, or demo")->required();
   command->add_option("--distances", options->distances, "tokens between a fact and its answer")
       ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->check(integer_in(1, 1 << 30))
       ->option_text("N,N,... (64,256,1000,3000)");
   command->add_option("--prompts", options->prompts, "prompts per distance")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "seed of the prompts")->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the prompts")
+      ->check(seed_number())
+      ->capture_default_str();
   command->add_option("--template", options->form,
                       "template of the prompts (default: the model's needle.json, or built in)");
   add_numerics(*command, options->numerics);
   add_device(*command, options->device);
+  add_threads(*command);
+  add_check_numbers(*command, options->check_numbers);
   command->add_flag("--json", options->json, "print a report on stdout");
   command->callback([options, &action] { action = [options] { eval_needle(*options); }; });
 }

@@ -22,7 +22,8 @@ void eval_perplexity(const EvalOptions& options) {
   const WindowOptions how = window_options(options, models);
   const std::vector<Window> windows = eval_windows(text, how);
 
-  ModelLogits logits(model, Context{.numerics = options.numerics}, how, options.chunk);
+  const EvalContext context(options.numerics, options.check_numbers, model);
+  ModelLogits logits(model, *context, how, options.chunk);
   PerplexityMeter meter(options.model);
   read_pieces(windows, how.bos, options.chunk,
               [&](const Piece& piece) { meter.add(logits.next(piece), piece); });
@@ -46,7 +47,7 @@ void eval_perplexity(const EvalOptions& options) {
                               (std::log(2.0) * static_cast<double>(bytes));
   }
   if (options.json) return print_json(report);
-  fmt::print("perplexity     {:.5g} +- {:.2g}\n", result.value, result.error);
+  fmt::print("perplexity     {}\n", with_error(result.value, result.error, 5));
   if (text.tokenizer) fmt::print("bits per byte  {:.4f}\n", report["bits_per_byte"].get<double>());
   fmt::print("tokens         {} in {} windows of up to {}, stride {}, {} numerics, {:.1f} s\n",
              result.tokens, windows.size(), how.context, stride_of(how), name(options.numerics),

@@ -1,5 +1,6 @@
 #include "apps/generation.h"
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -20,6 +21,21 @@ double number(const nlohmann::json& root, const std::string& file, const char* k
   return value;
 }
 
+double whole_number(const nlohmann::json& root, const std::string& file, const char* key,
+                    double low, double high, double fallback) {
+  const double value = number(root, file, key, low, high, fallback);
+  if (value != std::floor(value))
+    fail(ErrorCode::kBadInput, "{}: {} must be a whole number", file, key);
+  return value;
+}
+
+bool boolean(const nlohmann::json& root, const std::string& file, const char* key, bool fallback) {
+  const auto it = root.find(key);
+  if (it == root.end() || it->is_null()) return fallback;
+  if (!it->is_boolean()) fail(ErrorCode::kBadInput, "{}: {} must be true or false", file, key);
+  return it->get<bool>();
+}
+
 }  // namespace
 
 SamplingParams load_sampling_defaults(const std::string& folder) {
@@ -31,8 +47,8 @@ SamplingParams load_sampling_defaults(const std::string& folder) {
   if (!root.is_object()) fail(ErrorCode::kBadInput, "{}: not a JSON object", file);
   params.temperature = static_cast<float>(number(root, file, "temperature", 0, 100, 1));
   params.top_p = static_cast<float>(number(root, file, "top_p", 1e-6, 1, 1));
-  params.top_k = static_cast<int>(number(root, file, "top_k", 0, 1 << 24, 0));
-  if (root.value("do_sample", nlohmann::json(true)) == false) params.temperature = 0;
+  params.top_k = static_cast<int>(whole_number(root, file, "top_k", 0, 1 << 24, 0));
+  if (!boolean(root, file, "do_sample", true)) params.temperature = 0;
   return params;
 }
 

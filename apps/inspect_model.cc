@@ -1,19 +1,25 @@
 #include "apps/inspect_model.h"
 
+#include <filesystem>
+
 #include "apps/common.h"
+#include "apps/generation.h"
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/model/model.h"
 #include "dsv4/plan/weight_summary.h"
+#include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxEval = 100;  // characters of an evaluation's line
+constexpr size_t kMaxEval = 100;   // characters of an evaluation's line
+constexpr size_t kMaxPath = 4096;  // of a folder
 
 Json ledger_json(const Ledger& ledger) {
   Json totals = Json::object();
@@ -64,7 +70,7 @@ Json describe(const Model& model, const WeightSummary& weights,
 
 void print_architecture(const Model& model) {
   const ModelConfig& c = model.config();
-  fmt::print("{}\n", model.checkpoint().folder());
+  fmt::print("{}\n", printable(model.checkpoint().folder(), kMaxPath));
   fmt::print("layers     {}: {}\n", c.num_layers, schedule_text(model.schedule()));
   fmt::print("width      hidden {}, {} heads of {}, vocabulary {}\n", c.hidden_size, c.num_heads,
              c.head_dim, c.vocab_size);
@@ -83,7 +89,7 @@ void print_table(const char* title, const std::map<std::string, Amount>& table) 
 }
 
 void print_ledger(const Ledger& ledger) {
-  fmt::print("ledger     by {}\n", ledger.tool);
+  fmt::print("ledger     by {}\n", quotable(ledger.tool));
   for (const auto& [part, total] : ledger.totals()) {
     fmt::print("  {:<15} {:>7} weights {:>10} {:>7.2f} bits  {}\n", part, total.weights,
                size_text(total.bytes), total.bits(),
@@ -91,38 +97,101 @@ void print_ledger(const Ledger& ledger) {
   }
   if (!ledger.exceptions.empty())
     fmt::print("  {} weights kept their format, such as {}: {}\n", ledger.exceptions.size(),
-               ledger.exceptions[0].name, ledger.exceptions[0].why);
+               quotable(ledger.exceptions[0].name), quotable(ledger.exceptions[0].why));
   for (const nlohmann::json& eval : ledger.evals) {
-    const std::string line = dump(eval);
-    fmt::print("  eval {}{}\n", line.substr(0, kMaxEval), line.size() > kMaxEval ? "..." : "");
+    fmt::print("  eval {}\n", printable(dump(eval), kMaxEval));
   }
 }
 
 // Names of one kind: their number and the first.
 void print_names(const char* what, const std::vector<std::string>& names, const char* why) {
   if (!names.empty())
-    fmt::print("{:<10} {} {}, such as {}\n", what, names.size(), why, names.front());
+    fmt::print("{:<10} {} {}, such as {}\n", what, names.size(), why, quotable(names.front()));
 }
 
 }  // namespace
 
-void inspect_model(const std::string& name_or_folder, bool json) {
+namespace {
+
+// The tokenizer, when the folder has one: its number of tokens. A tokenizer that `run` would refuse
+// is refused here.
+std::optional<int32_t> check_tokenizer(const Model& model) {
+  const std::string path = model.checkpoint().folder() + "/tokenizer.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  const Tokenizer tokenizer = Tokenizer::load(path);
+  check_vocabulary(tokenizer, model);
+  return tokenizer.vocab_size();
+}
+
+struct Verified {
+  int64_t tensors = 0, bytes = 0, damaged = 0;
+  std::string first;  // a sentence
+};
+
+// Reads every tensor of the checkpoint, also those that the model does not use.
+Verified verify_numbers(const Checkpoint& checkpoint) {
+  int64_t total = 0;
+  for (const auto& [name, stored] : checkpoint.tensors()) total += stored.view.bytes();
+  Progress progress("verifying", total, "B");
+  Verified result;
+  int64_t unreleased = 0;
+  for (const auto& [name, stored] : checkpoint.tensors()) {
+    const std::string damage = checkpoint.damage(name);
+    if (!damage.empty() && result.damaged++ == 0) result.first = damage;
+    ++result.tensors;
+    result.bytes += stored.view.bytes();
+    progress.update(result.bytes);
+    constexpr int64_t kReleaseBytes = int64_t{1} << 30;
+    unreleased += stored.view.bytes();
+    if (unreleased < kReleaseBytes) continue;
+    checkpoint.release_pages();
+    unreleased = 0;
+  }
+  return result;
+}
+
+}  // namespace
+
+void inspect_model(const std::string& name_or_folder, bool json, bool verify) {
   const Model model = Model::load(find_model(name_or_folder));
   const WeightSummary weights = summarize(convert_list(stored_tensors(model.checkpoint()), {}));
-  const std::optional<Ledger> ledger = read_ledger(model.checkpoint().folder());
+  const std::string& folder = model.checkpoint().folder();
+  const std::optional<Ledger> ledger = read_ledger(folder);
+  const std::optional<int32_t> tokens = check_tokenizer(model);
+  load_sampling_defaults(folder);  // throws what `run` would throw
+  std::optional<Verified> verified;
+  if (verify) verified = verify_numbers(model.checkpoint());
   if (json) {
-    fmt::print("{}\n", dump(describe(model, weights, ledger)));
-    return;
+    Json report = describe(model, weights, ledger);
+    report["tokenizer"] = tokens ? Json(*tokens) : Json();
+    if (verified) {
+      report["verified"] = {{"tensors", verified->tensors},
+                            {"bytes", verified->bytes},
+                            {"damaged", verified->damaged}};
+    }
+    fmt::print("{}\n", dump(report));
+  } else {
+    print_architecture(model);
+    fmt::print("tokenizer  {}\n", tokens ? fmt::format("{} tokens", *tokens) : "none");
+    fmt::print("tensors    {} in {}\n", weights.total.tensors, size_text(weights.total.bytes));
+    print_table("by stored dtype", weights.dtypes);
+    print_table("by weight format (vectors and tables are other)", weights.formats);
+    print_table("by part", weights.parts);
+    if (ledger) print_ledger(*ledger);
+    print_names("skipped", model.weights().skipped,
+                "drafter tensors (speculation is not built in)");
+    print_names("unused", model.weights().unused, "tensors that are not needed");
+    print_names("unknown", model.config().unknown, "config keys");
+    if (verified) {
+      fmt::print("verified   {} tensors, {}: {}\n", verified->tensors, size_text(verified->bytes),
+                 verified->damaged == 0 ? "every value is a number"
+                                        : fmt::format("{} are damaged", verified->damaged));
+    }
   }
-  print_architecture(model);
-  fmt::print("tensors    {} in {}\n", weights.total.tensors, size_text(weights.total.bytes));
-  print_table("by stored dtype", weights.dtypes);
-  print_table("by weight format (vectors and tables are other)", weights.formats);
-  print_table("by part", weights.parts);
-  if (ledger) print_ledger(*ledger);
-  print_names("skipped", model.weights().skipped, "drafter tensors (speculation is not built in)");
-  print_names("unused", model.weights().unused, "tensors that are not needed");
-  print_names("unknown", model.config().unknown, "config keys");
+  if (verified && verified->damaged > 0)
+    fail(ErrorCode::kBadInput, "{}{}", verified->first,
+         verified->damaged > 1 ? fmt::format(", and {} more tensors", verified->damaged - 1) : "");
 }
 
 }  // namespace dsv4::apps

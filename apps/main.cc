@@ -4,53 +4,122 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "apps/commands.h"
+#include "apps/signals.h"
+#include "apps/threads.h"
 #include "apps/version.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 
 namespace {
 
 constexpr int kExitError = 1, kExitUsage = 2;
+constexpr size_t kMaxErrorLine = 2000;
 
-std::string usage_error(const CLI::App* app, const CLI::Error& error) {
-  return fmt::format("dsv4: {} (see {} --help)\n", error.what(), app->get_display_name());
+// Errors quote names and keys of files: one line without control characters, whatever they hold.
+void print_error(const char* message) {
+  std::fprintf(stderr, "dsv4: %s\n", dsv4::printable(message, kMaxErrorLine).c_str());
+}
+
+std::string command_names(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    if (!command->get_name().empty()) names += (names.empty() ? "" : ", ") + command->get_name();
+  return names;
+}
+
+// "dsv4 eval ppl"
+std::string full_name(const CLI::App* app) {
+  return app->get_parent() == nullptr ? app->get_name()
+                                      : full_name(app->get_parent()) + " " + app->get_name();
+}
+
+// The command that the leading words name, and the first word after it that names none.
+struct Named {
+  CLI::App* command;
+  std::string unknown;
+};
+Named named_command(CLI::App& app, int argc, char** argv) {
+  CLI::App* command = &app;
+  for (int i = 1; i < argc; ++i) {
+    if (command->get_require_subcommand_min() == 0) break;  // its words are arguments
+    const auto below = command->get_subcommands(
+        [&](CLI::App* each) { return !each->get_name().empty() && each->get_name() == argv[i]; });
+    if (below.empty()) return {command, argv[i][0] == '-' ? "" : argv[i]};
+    command = below.front();
+  }
+  return {command, ""};
+}
+
+int usage_error(const Named& named, const std::string& what) {
+  const std::string line = fmt::format("{} (see {} --help)", what, full_name(named.command));
+  print_error(line.c_str());
+  return kExitUsage;
+}
+
+int parse(CLI::App& app, int argc, char** argv) {
+  // "dsv4 help eval ppl" is "dsv4 eval ppl --help".
+  std::vector<char*> words(argv, argv + argc);
+  std::string help = "--help";
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    words.erase(words.begin() + 1);
+    words.push_back(help.data());
+  }
+  const auto count = static_cast<int>(words.size());
+  const Named named = named_command(app, count, words.data());
+  if (!named.unknown.empty()) {
+    return usage_error(named, fmt::format("no command '{}': want {}", named.unknown,
+                                          command_names(*named.command)));
+  }
+  try {
+    app.parse(count, words.data());
+  } catch (const CLI::RequiredError& error) {
+    const bool no_command = named.command->get_require_subcommand_min() > 0;
+    return usage_error(named, no_command
+                                  ? fmt::format("give a command: {}", command_names(*named.command))
+                                  : error.what());
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return usage_error(named, error.what());
+  }
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("dsv4: DeepSeek-V4 inference", "dsv4");
-  app.set_version_flag("--version", dsv4::apps::version_text,
-                       "Print the version and the build targets");
-  app.require_subcommand(1);
-  app.failure_message(usage_error);
-  dsv4::apps::Action action;
-  dsv4::apps::add_run(app, action);
-  dsv4::apps::add_eval(app, action);
-  dsv4::apps::add_inspect(app, action);
-  dsv4::apps::add_quantize(app, action);
-  dsv4::apps::add_plan(app, action);
-  dsv4::apps::add_bench(app, action);
-  dsv4::apps::add_serve(app, action);
-  dsv4::apps::add_chat(app, action);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
-  try {
+    dsv4::apps::install_signal_handlers();
+    dsv4::apps::set_default_threads();
+    CLI::App app("dsv4: DeepSeek-V4 inference", "dsv4");
+    app.set_version_flag("--version", dsv4::apps::version_text,
+                         "Print the version and the build targets");
+    app.require_subcommand(1);
+    dsv4::apps::Action action;
+    dsv4::apps::add_run(app, action);
+    dsv4::apps::add_eval(app, action);
+    dsv4::apps::add_inspect(app, action);
+    dsv4::apps::add_quantize(app, action);
+    dsv4::apps::add_plan(app, action);
+    dsv4::apps::add_bench(app, action);
+    dsv4::apps::add_serve(app, action);
+    dsv4::apps::add_chat(app, action);
+    dsv4::apps::add_tokenize(app, action);
+    dsv4::apps::add_completion(app, action);
+    if (const int status = parse(app, argc, argv); status != 0 || !action) return status;
     action();
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       dsv4::fail(dsv4::ErrorCode::kIo, "cannot write to standard output");
-    }
     return 0;
   } catch (const dsv4::apps::ExitStatus& exit) {
     return exit.status;
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "dsv4: out of memory\n");
+    print_error("out of memory");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "dsv4: %s\n", error.what());
+    print_error(error.what());
   }
   return kExitError;
 }

@@ -6,8 +6,8 @@
 
 namespace dsv4::apps {
 
-// The version and the targets of the build:
-//   dsv4 0.1.0
+// The version, the commit (a + means that files differ from it) and the targets of the build:
+//   dsv4 0.2.0 (0132202a1b)
 //   CPU: AVX-512, AVX2, one lane
 //   CUDA: sm_80 and PTX, sm_90a        or: none
 std::string version_text();

@@ -30,8 +30,3 @@ if(DSV4_WERROR)
 endif()
 target_link_libraries(dsv4_cuda_flags INTERFACE CUDA::cudart_static)
 target_link_options(dsv4_cuda_flags INTERFACE -static-libstdc++ -static-libgcc)
-
-# The static library beside the compiler, before FindOpenMP finds the shared one.
-execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libgomp.a
-                OUTPUT_VARIABLE gomp OUTPUT_STRIP_TRAILING_WHITESPACE)
-set(OpenMP_gomp_LIBRARY ${gomp} CACHE FILEPATH "static OpenMP run-time library")

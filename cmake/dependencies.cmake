@@ -27,6 +27,17 @@ endif()
 
 find_package(fmt REQUIRED)
 find_package(hwy REQUIRED)
+# GCC's OpenMP library as a static one, before FindOpenMP finds the shared one: the constructor of apps/threads.cc then
+# runs before the library reads its environment.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libgomp.a
+                  OUTPUT_VARIABLE gomp OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(IS_ABSOLUTE "${gomp}")
+    set(OpenMP_gomp_LIBRARY ${gomp} CACHE FILEPATH "static OpenMP run-time library" FORCE)
+  else()
+    message(WARNING "no libgomp.a beside the compiler: waiting threads spin for milliseconds unless GOMP_SPINCOUNT is set")
+  endif()
+endif()
 find_package(OpenMP REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)

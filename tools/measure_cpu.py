@@ -50,10 +50,10 @@ def ops(binary, folder):
 def demo(binary, folder):
     stats, start = [], []
     for seed in range(RUNS):
-        report = run([binary, "run", "demo", "-n", "400", "--seed", str(seed), "--stats", "json"])
+        report = run([binary, "run", "demo", "-p", "", "-n", "400", "--seed", str(seed), "--stats", "json"])
         stats.append(json.loads(report.stderr))
         begin = time.perf_counter()
-        run([binary, "run", "demo", "-n", "1", "--seed", str(seed)])
+        run([binary, "run", "demo", "-p", "", "-n", "1", "--seed", str(seed)])
         start.append(time.perf_counter() - begin)
     ids = folder / "ids.txt"
     ids.write_text(" ".join(str(7919 * i % 1400 + 3) for i in range(PROMPT_TOKENS)))

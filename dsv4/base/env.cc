@@ -14,10 +14,12 @@ constexpr EnvVar kTable[] = {
      "folder that holds the bundled models (demo)"},
     {"DSV4_NO_EARLY", "kernels start before the previous one has ended, where the GPU can",
      "any value: each kernel starts after the previous one (no programmatic dependent launch)"},
-    {"OMP_NUM_THREADS", "all cores", "threads of the CPU implementations (read by OpenMP)"},
-    {"OMP_WAIT_POLICY", "spin a while, then sleep",
-     "passive: waiting threads sleep at once, for machines whose cores are shared (read by "
-     "OpenMP)"},
+    {"GOMP_SPINCOUNT", "about ten microseconds",
+     "rounds that a waiting thread spins before it sleeps (read by GCC's OpenMP)"},
+    {"OMP_NUM_THREADS", "the CPUs of the affinity mask, at most the quota of the control group",
+     "threads of the CPU implementations; --threads comes before it (read by OpenMP)"},
+    {"OMP_WAIT_POLICY", "as GOMP_SPINCOUNT",
+     "active: waiting threads spin for minutes; passive: they sleep at once (read by OpenMP)"},
 };
 
 }  // namespace

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -35,9 +37,12 @@ class Cli : public testing::Test {
   }
   // `before` is placed before the command, e.g. a ulimit.
   CliResult dsv4(const std::string& arguments, const std::string& before = "") const {
+    return shell(fmt::format("{} {} {} </dev/null", before, DSV4_BINARY, arguments));
+  }
+  // Any command line of the shell.
+  CliResult shell(const std::string& line) const {
     const std::filesystem::path out = folder_ / "stdout", err = folder_ / "stderr";
-    const std::string command = fmt::format("{} {} {} >{} 2>{} </dev/null", before, DSV4_BINARY,
-                                            arguments, out.string(), err.string());
+    const std::string command = fmt::format("{{ {}; }} >{} 2>{}", line, out.string(), err.string());
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
   }

@@ -99,7 +99,7 @@ TEST_F(CliEval, DivergenceIsAppendedToTheLedger) {
   ledger.source = ledger.output = ledger.options = json::object();
   write(std::string("model/") + kLedgerFile, to_text(ledger));
   const std::string command =
-      "eval kld " + model + " --numerics exact --reference tests/golden/hf/mixed --ids ";
+      "eval kld " + model + " --record --numerics exact --reference tests/golden/hf/mixed --ids ";
   report(command + ids(30));
   report(command + ids(40));
   const Ledger after = *read_ledger(model);

@@ -16,13 +16,13 @@ using Result = test::CliResult;
 using Cli = test::Cli;
 
 TEST_F(Cli, RunWritesAStory) {
-  const Result result = dsv4("run demo -n 40 --seed 1 --stats json");
+  const Result result = dsv4("run demo -p '' -n 40 --seed 1 --stats json");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_GT(result.out.size(), 40u);
   const auto stats = nlohmann::json::parse(result.err);
   EXPECT_EQ(stats.at("seed"), 1);
   EXPECT_GE(stats.at("generated_tokens").get<int>(), 1);
-  EXPECT_EQ(dsv4("run demo -n 40 --seed 1").out, result.out)
+  EXPECT_EQ(dsv4("run demo -p '' -n 40 --seed 1").out, result.out)
       << "the same seed must give the same text";
 }
 
@@ -68,6 +68,29 @@ TEST_F(Cli, HelpHasAnExample) {
   }
 }
 
+TEST_F(Cli, HelpIsACommandToo) {
+  EXPECT_EQ(dsv4("help").out, dsv4("--help").out);
+  EXPECT_EQ(dsv4("help eval ppl").out, dsv4("eval ppl --help").out);
+}
+
+TEST_F(Cli, CompletionKnowsCommandsAndOptions) {
+  const std::string script = dsv4("completion bash").out;
+  write("completion", script);
+  const auto complete = [&](const std::string& words, int current) {
+    return shell(fmt::format("bash -c 'source {}; COMP_WORDS=({}); COMP_CWORD={}; _dsv4; echo "
+                             "${{COMPREPLY[@]}}'",
+                             path("completion"), words, current))
+        .out;
+  };
+  EXPECT_EQ(complete("dsv4 ins", 1), "inspect\n");
+  EXPECT_EQ(complete("dsv4 eval p", 2), "ppl\n");
+  EXPECT_EQ(complete("dsv4 eval ppl --str", 3), "--stride\n");
+  EXPECT_EQ(complete("dsv4 run demo --thr", 3), "--threads\n");
+  for (const char* shell_name : {"zsh", "fish"})
+    EXPECT_NE(dsv4(fmt::format("completion {}", shell_name)).out.find("threads"),
+              std::string::npos);
+}
+
 TEST_F(Cli, VersionListsTheBuildTargets) {
   const Result result = dsv4("--version");
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -83,17 +106,24 @@ TEST_F(Cli, VersionListsTheBuildTargets) {
 }
 
 TEST_F(Cli, UsageErrors) {
-  expect_error("", "subcommand");
-  expect_error("frobnicate", "subcommand");
-  expect_error("run", "model");
+  expect_error("", "give a command: run, eval, inspect,");
+  expect_error("frobnicate", "no command 'frobnicate': want run, eval, inspect,");
+  expect_error("eval pl demo", "no command 'pl': want logits, ppl, kld, needle (see dsv4 eval");
+  expect_error("eval", "give a command: logits, ppl");
+  expect_error("run", "model is required (see dsv4 run --help)");
+  expect_error("run demo -n 1.5", "'1.5' is not a whole number from 1 to");
+  expect_error("run demo -n abc", "'abc' is not a whole number");
+  for (const char* seed : {"-1", "18446744073709551616", "10000000000000000000000000"})
+    expect_error(fmt::format("run demo -p a --seed {}", seed), "is not a whole number from 0 to");
+  expect_error("inspect", "inspect what?");
   expect_error("run demo --temp hot", "--temp");
   expect_error("run demo --numerics sloppy", "--numerics");
   expect_error("run demo --numerics 1", "--numerics");
   expect_error("run demo --temp nan", "--temp");
-  expect_error("run demo --device gpu", "no device 'gpu': want cpu, cuda or cuda:N");
-  expect_error("run demo --device cuda:x", "no device 'cuda:x'");
+  expect_error("run demo -p a --device gpu", "no device 'gpu': want cpu, cuda or cuda:N");
+  expect_error("run demo -p a --device cuda:x", "no device 'cuda:x'");
 #if !DSV4_CUDA
-  expect_error("run demo --device cuda", "this program was built without CUDA");
+  expect_error("run demo -p a --device cuda", "this program was built without CUDA");
 #endif
   expect_error("run demo -n 0", "--max-tokens");
 }
@@ -107,7 +137,7 @@ TEST_F(Cli, MissingFiles) {
   fs::remove(model + "/model.safetensors");
   fs::remove(model + "/logits.safetensors");
   expect_error("inspect " + model, "safetensors");
-  expect_error("run " + copy_model(), "tokenizer.json");
+  expect_error("run " + copy_model() + " -p a", "tokenizer.json");
 }
 
 TEST_F(Cli, BadIds) {
@@ -200,7 +230,7 @@ TEST_F(Cli, FullDisk) {
 TEST_F(Cli, FullStandardOutput) {
   const std::string error = path("error");
   const std::string command =
-      fmt::format("{} run demo -n 4 --seed 1 >/dev/full 2>{}", DSV4_BINARY, error);
+      fmt::format("{} run demo -p a -n 4 --seed 1 >/dev/full 2>{}", DSV4_BINARY, error);
   EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
   EXPECT_EQ(read(error), "dsv4: cannot write to standard output\n");
 }

@@ -1,0 +1,204 @@
+// `dsv4 run`, tokenize and detokenize as a user of other engines expects them: pipes, several
+// prompts, ends of an answer, and what goes to which stream.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cli.h"
+
+namespace dsv4 {
+namespace {
+
+using nlohmann::json;
+using Result = test::CliResult;
+
+class CliRun : public test::Cli {
+ protected:
+  Result with_input(const std::string& input, const std::string& arguments) const {
+    write("input", input);
+    return shell(fmt::format("cat {} | {} {}", path("input"), DSV4_BINARY, arguments));
+  }
+  // The lines of JSON output.
+  static std::vector<json> lines(const std::string& out) {
+    std::vector<json> all;
+    std::istringstream in(out);
+    for (std::string line; std::getline(in, line);) all.push_back(json::parse(line));
+    return all;
+  }
+  const std::string greedy_ = "run demo --temp 0 -n 12 ";
+};
+
+TEST_F(CliRun, ReadsStandardInput) {
+  const std::string want = dsv4(greedy_ + "-p 'Once upon a time'").out;
+  ASSERT_GT(want.size(), 20u);
+  EXPECT_EQ(with_input("Once upon a time\n", greedy_).out, want);
+  EXPECT_EQ(with_input("Once upon a time", greedy_ + "-f -").out, want);
+  EXPECT_EQ(with_input("Once upon a time\n", greedy_ + "-f /dev/stdin").out, want);
+  EXPECT_EQ(
+      shell(fmt::format("bash -c \"{} {} -f <(echo Once upon a time)\"", DSV4_BINARY, greedy_)).out,
+      want);
+}
+
+TEST_F(CliRun, NoPromptIsAnError) {
+  expect_error("run demo", "no prompt: give -p TEXT, -f FILE or a pipe");
+  expect_error("run demo -p a -f b", "-f");
+  EXPECT_EQ(dsv4(greedy_ + "-p ''").exit_code, 0) << "an empty prompt that was asked for";
+}
+
+TEST_F(CliRun, OtherCommandsReadStandardInputToo) {
+  const std::string text = "Mira was a girl from a farm.";
+  write("text", text);
+  const json file = json::parse(dsv4("eval ppl demo --json -f " + path("text")).out);
+  const json pipe = json::parse(with_input(text, "eval ppl demo --json -f -").out);
+  EXPECT_EQ(pipe.at("nll"), file.at("nll"));
+  const std::string ids = with_input(text, "tokenize demo").out;
+  const json by_ids = json::parse(with_input(ids, "eval ppl demo --json --ids @-").out);
+  EXPECT_EQ(by_ids.at("nll"), file.at("nll"));
+}
+
+TEST_F(CliRun, TokenizeAndBack) {
+  const std::string text = "Once upon a time <｜User｜> \xff bytes\n";
+  const Result ids = with_input(text, "tokenize demo");
+  EXPECT_EQ(ids.exit_code, 0) << ids.err;
+  EXPECT_EQ(with_input(ids.out, "detokenize demo").out, text);
+  EXPECT_EQ(with_input(ids.out, "detokenize demo --skip-special").out,
+            "Once upon a time  \xff bytes\n");
+  const json report = json::parse(dsv4("tokenize demo --json -p 'a lantern'").out);
+  std::string joined;
+  for (const json& piece : report.at("pieces")) joined += piece.get<std::string>();
+  EXPECT_EQ(joined, "a lantern");
+  expect_error("detokenize demo --ids 1,99999", "token id 99999 at position 1 is outside [0, ");
+}
+
+TEST_F(CliRun, EndsAtAStopText) {
+  const std::string all = dsv4(greedy_ + "-p 'Once upon a time'").out;
+  const std::string stop = all.substr(10, 5);
+  const Result cut = dsv4(greedy_ + "-p 'Once upon a time' --stop '" + stop + "'");
+  EXPECT_EQ(cut.out, all.substr(0, all.find(stop)) + "\n");
+  EXPECT_NE(cut.err.find("ended by a stop text"), std::string::npos) << cut.err;
+}
+
+TEST_F(CliRun, SaysWhyItEnded) {
+  EXPECT_NE(dsv4(greedy_ + "-p Once").err.find("cut after 12 tokens"), std::string::npos);
+  EXPECT_EQ(dsv4(greedy_ + "-p Once --quiet").err, "");
+  const json report = json::parse(dsv4(greedy_ + "-p Once --stats json").err);
+  EXPECT_EQ(report.at("finish"), "length");
+}
+
+// The demo model ends an answer by its end-of-sentence token after a story.
+constexpr const char* kAsk =
+    "'<｜User｜>Tell me a story about Mira and a lantern.<｜Assistant｜></think>'";
+
+TEST_F(CliRun, EndOfSentenceEndsTheAnswer) {
+  const Result ended = dsv4(fmt::format("run demo --temp 0 -n -1 -p {}", kAsk));
+  EXPECT_NE(ended.err.find("ended by the model"), std::string::npos) << ended.err;
+  const Result more = dsv4(fmt::format("run demo --temp 0 -n 200 --ignore-eos -p {}", kAsk));
+  EXPECT_EQ(more.out.rfind(ended.out.substr(0, ended.out.size() - 1), 0), 0u);
+  EXPECT_NE(more.err.find("cut after 200 tokens"), std::string::npos) << more.err;
+  EXPECT_EQ(more.out.find("<｜"), std::string::npos) << "special tokens are hidden";
+  const Result special =
+      dsv4(fmt::format("run demo --temp 0 -n 200 --ignore-eos --special -p {}", kAsk));
+  EXPECT_NE(special.out.find("<｜end▁of▁sentence｜>"), std::string::npos) << special.out;
+}
+
+// models/demo/README.md quotes this answer.
+TEST_F(CliRun, TheModelCardShowsWhatTheEngineSays) {
+  std::istringstream card(read("models/demo/README.md"));
+  std::string quoted;
+  for (std::string line; std::getline(card, line);) {
+    if (line.rfind("> ", 0) != 0) continue;
+    if (!quoted.empty()) quoted += ' ';
+    quoted += line.substr(2);
+  }
+  EXPECT_EQ(dsv4(fmt::format("run demo --temp 0 -p {}", kAsk)).out, quoted + "\n");
+}
+
+TEST_F(CliRun, EchoPrintsThePrompt) {
+  const std::string answer = dsv4(greedy_ + "-p 'Once upon'").out;
+  EXPECT_EQ(dsv4(greedy_ + "--echo -p 'Once upon'").out, "Once upon" + answer);
+}
+
+TEST_F(CliRun, ContextLimitsTheAnswer) {
+  const Result result =
+      dsv4("run demo --temp 0 --ignore-eos --context 20 -n -1 -p 'Once upon' --stats json");
+  const json report = json::parse(result.err);
+  EXPECT_EQ(report.at("prompt_tokens").get<int>() + report.at("generated_tokens").get<int>(), 20);
+  expect_error("run demo --context 4 -p 'Once upon a time there was a girl'",
+               "leave no room for an answer in a context of 4");
+}
+
+// Side by side in one engine, printed in order, each as if it ran alone.
+TEST_F(CliRun, SeveralPrompts) {
+  write("a.txt", "Once upon a time\n");
+  write("b.txt", "In a valley full of flowers\n");
+  const std::string a = dsv4(greedy_ + "-f " + path("a.txt")).out,
+                    b = dsv4(greedy_ + "-f " + path("b.txt")).out;
+  const Result both = dsv4(greedy_ + fmt::format("-f {} -f {}", path("a.txt"), path("b.txt")));
+  EXPECT_EQ(both.out,
+            fmt::format("==> {} <==\n{}\n==> {} <==\n{}", path("a.txt"), a, path("b.txt"), b));
+  const auto answers =
+      lines(with_input("\"Once upon a time\"\n\n{\"prompt\": \"In a valley full of flowers\", "
+                       "\"max_tokens\": 3}\n",
+                       greedy_ + "--jsonl -")
+                .out);
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].at("text").get<std::string>() + "\n", a);
+  EXPECT_EQ(answers[1].at("generated_tokens"), 3);
+  EXPECT_EQ(b.rfind(answers[1].at("text").get<std::string>(), 0), 0u);
+}
+
+TEST_F(CliRun, BadJsonLines) {
+  const auto wrong = [&](const std::string& text, const std::string& what) {
+    write("lines", text);
+    expect_error("run demo --jsonl " + path("lines"), what);
+  };
+  wrong("{\"prompt\": 3}", "line 1: want a JSON string");
+  wrong("\"a\"\nnonsense", "line 2: want a JSON string");
+  wrong("{\"prompt\": \"a\", \"max_tokens\": 0}", "max_tokens must be a whole number from 1");
+  wrong("{\"prompt\": \"a\", \"\\u001b[2J\": 0}", "unknown key '?[2J'");
+  wrong("\n", "no prompt");
+}
+
+TEST_F(CliRun, LogProbabilities) {
+  const json answer = json::parse(dsv4(greedy_ + "--logprobs -p 'Once upon'").out);
+  ASSERT_EQ(answer.at("tokens").size(), 12u);
+  std::string text;
+  for (const json& token : answer.at("tokens")) {
+    EXPECT_LE(token.at("logprob").get<double>(), 0.0);
+    text += token.at("token").get<std::string>();
+  }
+  EXPECT_EQ(text, answer.at("text"));
+}
+
+TEST_F(CliRun, ThreadsGiveTheSameText) {
+  const std::string one = dsv4(greedy_ + "-p 'Once upon' -t 1").out;
+  EXPECT_EQ(dsv4(greedy_ + "-p 'Once upon' --threads 3").out, one);
+  expect_error("run demo -p a -t 0", "'0' is not a whole number from 1 to 4096");
+}
+
+// The number is that of OMP_NUM_THREADS, where it is set, and -t comes before it. The library's
+// constructor must already have seen the short spinning: OMP_DISPLAY_ENV prints what it has read.
+TEST_F(CliRun, WaitingThreadsSpinShortly) {
+  const auto spins = [&](const std::string& environment) {
+    const std::string text = dsv4("--version", environment + " OMP_DISPLAY_ENV=verbose").err;
+    const size_t at = text.find("GOMP_SPINCOUNT = '");
+    return at == text.npos ? "" : text.substr(at + 18, text.find('\'', at + 18) - at - 18);
+  };
+  const std::string clean = "env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT";
+  if (spins(clean + " GOMP_SPINCOUNT=77").empty()) GTEST_SKIP() << "not GCC's OpenMP library";
+  const std::string by_default = spins(clean);
+  EXPECT_FALSE(by_default.empty());
+  EXPECT_LE(std::stoll(by_default), 10000) << "the library's own default is 300000";
+  EXPECT_EQ(spins(clean + " GOMP_SPINCOUNT=77"), "77") << "the user's choice stands";
+  EXPECT_NE(spins(clean + " OMP_WAIT_POLICY=active"), by_default);
+}
+
+TEST_F(CliRun, BadNumberOfThreadsInTheEnvironment) {
+  for (const char* value : {"abc", "0", "-1"})
+    expect_error("inspect env", fmt::format("OMP_NUM_THREADS is '{}': want a number", value),
+                 fmt::format("env OMP_NUM_THREADS={}", value));
+  EXPECT_NE(dsv4("inspect env", "env OMP_NUM_THREADS=3").out.find("threads 3: "),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4
