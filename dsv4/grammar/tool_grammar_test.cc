@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dsv4/chat/chat_message.h"
+#include "dsv4/chat/output_parser.h"
 #include "tests/grammar/grammar_data.h"
 
 namespace dsv4 {
@@ -54,7 +55,9 @@ TEST(ToolGrammar, WhatIsDrawnParsesWithoutARepair) {
     ASSERT_EQ(reason, FinishReason::kToolCalls);
     EXPECT_EQ(counts.truncated, 0);
     EXPECT_EQ(message.content, "");
-    if (i % 5 == 0) EXPECT_EQ(message.calls.size(), 1u);
+    if (i % 5 == 0) {
+      EXPECT_EQ(message.calls.size(), 1u);
+    }
     for (const ChatMessage::Call& call : message.calls) {
       EXPECT_TRUE(call.complete);
       const JsonValue arguments = parse_json(call.arguments, "arguments");
@@ -69,8 +72,9 @@ TEST(ToolGrammar, WhatIsDrawnParsesWithoutARepair) {
         EXPECT_GE(std::stoi(days->text), 1);
         EXPECT_LE(std::stoi(days->text), 14);
       }
-      if (const JsonValue* unit = arguments.find("unit"))
+      if (const JsonValue* unit = arguments.find("unit")) {
         EXPECT_TRUE(unit->text == "C" || unit->text == "F") << unit->text;
+      }
     }
     ++drawn;
   }
