@@ -162,20 +162,14 @@ class RegexReader {
     return value;
   }
 
-  // Past one atom without building it. What it cannot read, atom() reports.
+  // Past one atom without building it.
   void skip_atom() {
-    if (take('\\')) {
-      if (more()) code_point();
+    if (peek() == '\\') {
+      escape();
       return;
     }
-    if (take('[')) {
-      take('^');
-      take(']');
-      while (more() && peek() != ']') {
-        take('\\');
-        if (more()) code_point();
-      }
-      take(']');
+    if (peek() == '[') {
+      bracket();
       return;
     }
     if (!take('(')) {

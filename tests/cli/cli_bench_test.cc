@@ -61,7 +61,7 @@ TEST_F(CliBench, BenchUsageErrors) {
   expect_error("bench prefill demo --layers 2", "require --synthetic");
   expect_error("bench decode demo --routing zipf:1", "require --synthetic");
   expect_error("bench decode demo --trace file.json --steps 1 --context 64", "no trace");
-  expect_error("bench frobnicate demo", "subcommand");
+  expect_error("bench frobnicate demo", "no command 'frobnicate'");
 }
 
 TEST_F(CliBench, InspectDeviceListsGpus) {

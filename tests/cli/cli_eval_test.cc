@@ -164,7 +164,7 @@ TEST_F(CliEval, BadOptions) {
   expect_error("eval kld " + mixed + "--ids 1,2", "reference");
   expect_error("eval kld " + mixed + "--ids 1,2 --reference a --save-reference b", "reference");
   expect_error("eval needle demo --distances 3 --prompts 1", "shorter than the question itself");
-  expect_error("eval needle demo --distances 70000 --prompts 1", "exceed the model's 65536");
+  expect_error("eval needle demo --distances 70000 --prompts 1", "exceeds the model's 65536");
   expect_error("eval needle tests/golden/hf/mixed", "tokenizer.json");
   write("bad.json", "{}");
   expect_error("eval needle demo --template " + path("bad.json"), "facts must be");
@@ -172,7 +172,7 @@ TEST_F(CliEval, BadOptions) {
 
 TEST_F(CliEval, BadReferences) {
   const std::string how = "eval kld " + mixed + "--ids 1,2,3 --reference ";
-  expect_error(how + path("nowhere"), "no model folder");
+  expect_error(how + path("nowhere"), "no reference");
   expect_error(how + "demo", "has 97 tokens, that of the reference demo has 1536");
   write("text", "no safetensors at all");
   expect_error(how + path("text"), path("text"));

@@ -48,6 +48,7 @@ inline std::vector<int32_t> allowed_tokens(std::span<const uint32_t> mask) {
 inline std::optional<std::vector<int32_t>> random_output(TokenMasks& masks, Rng& rng,
                                                          size_t max_tokens = 400) {
   const int32_t eos = demo_markers().require(Marker::kEos);
+  const int32_t dsml = demo_markers().require(Marker::kDsml);
   std::vector<uint32_t> mask(demo_tree()->words());
   std::vector<int32_t> out;
   TokenMasks::State state = masks.start();
@@ -59,7 +60,8 @@ inline std::optional<std::vector<int32_t>> random_output(TokenMasks& masks, Rng&
     // Closing characters often, or lists and strings would never end.
     for (const int32_t candidate : allowed) {
       const std::string_view bytes = demo_tree()->bytes(candidate);
-      const bool closes = bytes == "\"" || bytes == "]" || bytes == "}";
+      const bool closes = bytes == "\"" || bytes == "]" || bytes == "}" || bytes == "</" ||
+                          bytes == "<" || candidate == dsml;
       if (closes && rng.below(out.size() > 100 ? 2 : 6) == 0) token = candidate;
     }
     if (token == eos) return out;

@@ -103,11 +103,11 @@ def change_json_file(rng, folder):
 
 def change_header(rng, folder):
     data = folder.read("model.safetensors")
-    size = struct.unpack("<Q", data[:8])[0]
     try:
+        size = struct.unpack("<Q", data[:8])[0]
         header = json.loads(data[8:8 + size])
         done = change_json(rng, header)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, struct.error):
         return "header unchanged"
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -117,12 +117,12 @@ def change_header(rng, folder):
 
 def change_numbers(rng, folder):
     data = bytearray(folder.read("model.safetensors"))
-    size = struct.unpack("<Q", data[:8])[0]
     try:
+        size = struct.unpack("<Q", data[:8])[0]
         header = json.loads(data[8:8 + size])
         name = rng.choice([n for n in header if n != "__metadata__"])
         begin, end = header[name]["data_offsets"]
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, KeyError, TypeError, IndexError, struct.error):
         return "numbers unchanged"
     pattern = rng.choice(NUMBERS)
     if rng.random() < 0.3:

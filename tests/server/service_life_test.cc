@@ -178,7 +178,7 @@ TEST(ServiceLife, ADisconnectCancels) {
     body["stream"] = true;
     socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
     std::string bytes;
-    while (bytes.find("tick") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
+    while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   }
   for (int i = 0; i < 200 && metric(server().port(), "dsv4_requests_running") != 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -204,7 +204,7 @@ TEST(ServiceLife, AFullQueueIs429) {
   test::Socket first(small.port()), second(small.port());
   std::string bytes;
   first.send(text);
-  while (bytes.find("tick") == bytes.npos) ASSERT_TRUE(first.receive(bytes));
+  while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(first.receive(bytes));
   second.send(text);
   for (int i = 0; i < 200 && metric(small.port(), "dsv4_requests_waiting") != 1; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -230,7 +230,7 @@ TEST(ServiceLife, DrainLetsRunningRequestsFinish) {
   test::Socket socket(draining.port());
   socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
   std::string bytes;
-  while (bytes.find("w ") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
+  while (bytes.find("\"w\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   draining.service().drain();
   bytes += socket.receive_all();
   EXPECT_NE(bytes.find("[DONE]"), bytes.npos);
@@ -246,7 +246,7 @@ TEST(ServiceLife, DrainEndsWithAnErrorEvent) {
   test::Socket socket(draining.port());
   socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
   std::string bytes;
-  while (bytes.find("tick") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
+  while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   draining.service().drain();
   bytes += socket.receive_all();
   EXPECT_NE(bytes.find("\"error\""), bytes.npos);
