@@ -61,7 +61,7 @@ inline std::optional<std::vector<int32_t>> random_output(TokenMasks& masks, Rng&
     for (const int32_t candidate : allowed) {
       const std::string_view bytes = demo_tree()->bytes(candidate);
       const bool closes = bytes == "\"" || bytes == "]" || bytes == "}" || bytes == "</" ||
-                          bytes == "<" || candidate == dsml;
+                          bytes == "<" || bytes == "/" || candidate == dsml;
       if (closes && rng.below(out.size() > 100 ? 2 : 6) == 0) token = candidate;
     }
     if (token == eos) return out;
