@@ -37,7 +37,7 @@ void on_interrupt(int) {
 }
 
 // Without control characters except newlines and tabs.
-std::string printable(std::string_view text) {
+std::string shown_text(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -67,21 +67,21 @@ class ChatPrinter : public OutputSink {
     }
     if (terminal_ && !dim_) print("\033[2m");
     dim_ = true;
-    print(printable(text));
+    print(shown_text(text));
   }
   void on_content(std::string_view text) override {
     end_thinking();
     message.on_content(text);
-    print(printable(text));
+    print(shown_text(text));
   }
   void on_call(const std::string& name) override {
     end_thinking();
     message.on_call(name);
-    print("\n[call " + printable(name) + " ");
+    print("\n[call " + shown_text(name) + " ");
   }
   void on_arguments(std::string_view json) override {
     message.on_arguments(json);
-    print(printable(json));
+    print(shown_text(json));
   }
   void on_call_end() override {
     message.on_call_end();

@@ -13,9 +13,9 @@ namespace {
 constexpr size_t kNonce = 12, kTag = 16;
 
 struct FreeContext {
-  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
+  void operator()(EVP_CIPHER_CTX* cipher) const { EVP_CIPHER_CTX_free(cipher); }
 };
-using Context = std::unique_ptr<EVP_CIPHER_CTX, FreeContext>;
+using Cipher = std::unique_ptr<EVP_CIPHER_CTX, FreeContext>;
 
 unsigned char* bytes(std::string& text) {
   return reinterpret_cast<unsigned char*>(text.data());
@@ -38,16 +38,16 @@ std::string random_bytes(size_t count) {
 }
 
 std::string sealed(const std::string& key, const std::string& text) {
-  const Context context(EVP_CIPHER_CTX_new());
+  const Cipher cipher(EVP_CIPHER_CTX_new());
   const std::string nonce = random_bytes(kNonce);
   std::string out(kNonce + text.size() + kTag, '\0');
   nonce.copy(out.data(), kNonce);
   int size = 0;
-  check(EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, bytes(key), bytes(nonce)));
-  check(EVP_EncryptUpdate(context.get(), bytes(out) + kNonce, &size, bytes(text),
+  check(EVP_EncryptInit_ex(cipher.get(), EVP_aes_256_gcm(), nullptr, bytes(key), bytes(nonce)));
+  check(EVP_EncryptUpdate(cipher.get(), bytes(out) + kNonce, &size, bytes(text),
                           static_cast<int>(text.size())));
-  check(EVP_EncryptFinal_ex(context.get(), bytes(out) + kNonce + size, &size));
-  check(EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_GET_TAG, kTag,
+  check(EVP_EncryptFinal_ex(cipher.get(), bytes(out) + kNonce + size, &size));
+  check(EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_GCM_GET_TAG, kTag,
                             bytes(out) + kNonce + text.size()));
   std::string encoded(4 * ((out.size() + 2) / 3) + 1, '\0');
   EVP_EncodeBlock(bytes(encoded), bytes(out), static_cast<int>(out.size()));
@@ -64,15 +64,15 @@ std::optional<std::string> unsealed(const std::string& key, const std::string& t
   if (raw.size() < kNonce + kTag) return std::nullopt;
   const size_t length = raw.size() - kNonce - kTag;
   std::string out(length, '\0');
-  const Context context(EVP_CIPHER_CTX_new());
+  const Cipher cipher(EVP_CIPHER_CTX_new());
   int size = 0;
-  check(EVP_DecryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, bytes(key), bytes(raw)));
-  check(EVP_DecryptUpdate(context.get(), bytes(out), &size, bytes(raw) + kNonce,
+  check(EVP_DecryptInit_ex(cipher.get(), EVP_aes_256_gcm(), nullptr, bytes(key), bytes(raw)));
+  check(EVP_DecryptUpdate(cipher.get(), bytes(out), &size, bytes(raw) + kNonce,
                           static_cast<int>(length)));
   check(
-      EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_SET_TAG, kTag, bytes(raw) + kNonce + length));
+      EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_GCM_SET_TAG, kTag, bytes(raw) + kNonce + length));
   unsigned char last[16];
-  if (EVP_DecryptFinal_ex(context.get(), last, &size) != 1) return std::nullopt;
+  if (EVP_DecryptFinal_ex(cipher.get(), last, &size) != 1) return std::nullopt;
   return out;
 }
 
