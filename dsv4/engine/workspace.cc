@@ -54,9 +54,7 @@ class DryContext {
   }
   int64_t kernel_bytes(int threads) const {
 #if DSV4_CUDA
-    // cuBLASLt takes its bytes from the same workspace, but not in a dry run.
-    constexpr int64_t kLibraryBytes = int64_t{32} << 20;
-    if (device_ != nullptr) return device_->workspace().peak_bytes() + kLibraryBytes;
+    if (device_ != nullptr) return device_->workspace().peak_bytes();
 #endif
     return meter_.bytes(threads);
   }

@@ -15,7 +15,7 @@ struct Workspace {
   int64_t step = 0;         // both: one scratch holds them on the host, two on a device
   int64_t logits = 0;       // [rows, V] f32
   // What implementations take for a call: on the host from the system (an upper bound), on a device
-  // from its workspace, with a fixed amount for cuBLASLt.
+  // from its workspace.
   int64_t kernels = 0;
   int64_t total() const { return step + logits + kernels; }
 };

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "dsv4/base/error.h"
+#include "dsv4/engine/device_weights.h"
 #include "dsv4/model/schedule.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
@@ -133,7 +134,10 @@ std::shared_ptr<const Model> shapes_of(const ModelConfig& config, const ConvertL
     kept.hash_layers.push_back(config.hash_layers[l]);
   }
   kept.num_layers = static_cast<int64_t>(kept.kinds.size());
-  return std::make_shared<const Model>(Model::shapes("the list of tensors", kept, tensors));
+  Model model = Model::shapes("the list of tensors", kept, tensors);
+  // As on a device: kernels want the experts of a layer at equal distances.
+  redirect_tensors(model, place_tensors(model), unmapped_address(0));
+  return std::make_shared<const Model>(std::move(model));
 }
 
 }  // namespace
