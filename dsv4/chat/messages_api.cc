@@ -21,7 +21,6 @@ class MessagesTranslator {
   void read_tools();
   void read_choice(const Field& choice);
   void read_effort();
-  void copy(const char* from, const char* to);
 
   const Field body_;
   Translated out_;
@@ -52,17 +51,10 @@ Translated MessagesTranslator::run() {
   read_tools();
   read_choice(body_.at("tool_choice"));
   read_effort();
-  copy("max_tokens", "max_tokens");
-  copy("stop_sequences", "stop");
-  for (const char* key : {"temperature", "top_p", "top_k", "stream"}) copy(key, key);
+  out_.copy(body_.at("max_tokens"), "max_tokens");
+  out_.copy(body_.at("stop_sequences"), "stop");
+  for (const char* key : {"temperature", "top_p", "top_k", "stream"}) out_.copy(body_.at(key), key);
   return std::move(out_);
-}
-
-void MessagesTranslator::copy(const char* from, const char* to) {
-  const Field field = body_.at(from);
-  if (!field.present()) return;
-  out_.chat.add(to, field.json());
-  out_.field_paths[to] = from;
 }
 
 void MessagesTranslator::read_user(const Field& item) {
@@ -168,7 +160,7 @@ void MessagesTranslator::read_choice(const Field& choice) {
 }
 
 void MessagesTranslator::read_effort() {
-  copy("thinking", "thinking");
+  out_.copy(body_.at("thinking"), "thinking");
   if (body_.at("thinking").present() && body_.at("thinking").at("budget_tokens").present())
     out_.ignored.push_back("thinking.budget_tokens");
   const Field config = body_.at("output_config");

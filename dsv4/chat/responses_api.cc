@@ -43,7 +43,6 @@ class ResponsesTranslator {
   void read_tool(const Field& tool, const std::string& prefix, JsonValue& list);
   void read_choice(const Field& choice);
   void read_format();
-  void copy(const char* from, const char* to);
 
   const Field body_;
   const Unseal& unseal_;
@@ -87,23 +86,13 @@ Translated ResponsesTranslator::run() {
   read_choice(body_.at("tool_choice"));
   read_format();
   if (const Field reasoning = body_.at("reasoning"); reasoning.present()) {
-    if (const Field effort = reasoning.at("effort"); effort.present()) {
-      out_.chat.add("reasoning_effort", effort.json());
-      out_.field_paths["reasoning_effort"] = "reasoning.effort";
-    }
+    out_.copy(reasoning.at("effort"), "reasoning_effort");
   }
-  copy("max_output_tokens", "max_completion_tokens");
+  out_.copy(body_.at("max_output_tokens"), "max_completion_tokens");
   for (const char* key : {"temperature", "top_p", "stream", "parallel_tool_calls", "seed"})
-    copy(key, key);
+    out_.copy(body_.at(key), key);
   if (body_.at("store").boolean(false)) out_.ignored.push_back("store");
   return std::move(out_);
-}
-
-void ResponsesTranslator::copy(const char* from, const char* to) {
-  const Field field = body_.at(from);
-  if (!field.present()) return;
-  out_.chat.add(to, field.json());
-  out_.field_paths[to] = from;
 }
 
 void ResponsesTranslator::read_item(const Field& item) {

@@ -22,6 +22,12 @@ std::string client_path(const std::string& path, const Translated& request) {
 
 }  // namespace
 
+void Translated::copy(const Field& field, const char* to) {
+  if (!field.present()) return;
+  chat.add(to, field.json());
+  field_paths[to] = field.path();
+}
+
 void Translated::add_message(JsonValue message, std::string path) {
   for (auto& [key, value] : chat.members) {
     if (key == "messages") {

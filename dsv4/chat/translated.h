@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "dsv4/chat/fields.h"
 #include "dsv4/chat/json_value.h"
 #include "dsv4/chat/request_error.h"
 
@@ -20,6 +21,8 @@ struct Translated {
   std::vector<std::string> ignored;                          // fields and values without effect
   std::unordered_set<std::string> custom_tools;              // that take plain text (Responses)
 
+  // Copies a field of the client's body, if it is there, to the chat body's field `to`.
+  void copy(const Field& field, const char* to);
   // Appends a message that came from `path`.
   void add_message(JsonValue message, std::string path);
 };

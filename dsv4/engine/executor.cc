@@ -19,8 +19,8 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
     : model_(model),
       runner_(make_runner(model, placed(context, model), limits)),
       cache_(model.config(), context.numerics, limits, runner_->memory()) {
-  const int64_t rows = limits.max_logits_rows > 0 ? limits.max_logits_rows : limits.max_sequences;
-  logits_ = Buffer(DType::kF32, {rows, model.config().vocab_size}, runner_->memory());
+  logits_ =
+      Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size}, runner_->memory());
 }
 
 ForwardBatch Executor::make_batch(std::span<const Work> work) const {

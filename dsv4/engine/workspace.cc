@@ -67,10 +67,6 @@ class DryContext {
 #endif
 };
 
-int64_t logits_rows(const CacheLimits& limits) {
-  return limits.max_logits_rows > 0 ? limits.max_logits_rows : limits.max_sequences;
-}
-
 void sample_nothing(const Context& context, int64_t rows, int64_t vocab) {
   const auto tensor = [](DType dtype, std::initializer_list<int64_t> shape) {
     return TensorView(TensorMeta::contiguous(dtype, shape), unmapped_address(0));
@@ -88,7 +84,7 @@ StepLimits step_limits(const CacheLimits& limits) {
   return {.tokens = limits.max_batch_tokens,
           .sequences = limits.max_sequences,
           .context = limits.max_tokens,
-          .logits_rows = logits_rows(limits)};
+          .logits_rows = limits.logits_rows()};
 }
 
 // The steps that reach the maxima. While the indexer would select every entry, all of them are
@@ -122,8 +118,8 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
   // Sizes of pools do not matter to a step: one page of each is enough.
   const ModelCache cache(config, context.numerics, {.max_tokens = 1, .max_batch_tokens = 1},
                          unmapped_memory());
-  Workspace plan{.logits =
-                     logits_rows(limits) * config.vocab_size * static_cast<int64_t>(sizeof(float))};
+  Workspace plan{.logits = limits.logits_rows() * config.vocab_size *
+                           static_cast<int64_t>(sizeof(float))};
   for (const StepLimits& step : largest_steps(groups, config.index_topk, limits, !host)) {
     const StepScratch taken =
         dry_run(model, dry.context(), largest_step(groups, step), cache.layers());
@@ -132,7 +128,7 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     plan.step = std::max(plan.step, taken.lists + taken.activations);
   }
   if (!host) plan.step = plan.lists + plan.activations;
-  sample_nothing(dry.context(), logits_rows(limits), config.vocab_size);
+  sample_nothing(dry.context(), limits.logits_rows(), config.vocab_size);
   plan.kernels = dry.kernel_bytes(threads);
   return plan;
 }
