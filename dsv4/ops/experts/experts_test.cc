@@ -123,9 +123,11 @@ TEST(Experts, AlignedShapesAgreeWithOracle) {
       check_experts(s, stored, DType::kBF16, Numerics::kExact, {.ulps = 4, .rel = 4e-6});
     }
   }
-  // More pairs than one CTA of the plan processes.
-  check_experts({600, 2, 40, 64, 32}, {WeightFormat::kBF16}, DType::kBF16, Numerics::kOfficial,
-                {.rel = 0.02, .cosine = 5e-6});
+  // More pairs than one CTA of the plan stages, of few and of many experts.
+  for (int64_t e : {3, 40}) {
+    check_experts({600, 2, e, 64, 32}, {WeightFormat::kBF16}, DType::kBF16, Numerics::kOfficial,
+                  {.rel = 0.02, .cosine = 5e-6});
+  }
 }
 
 // Sums of 600 pairs span two waves, 1100 tokens two chunks.

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
     plan.scale2_w2[threadIdx.x] = scale2s.w2[threadIdx.x];
   }
   const int warp = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  if (gridDim.x > 1) {
+  if (pairs.count > kOneCtaPairs) {  // the grid may still be one CTA: few experts
     const auto expert_of = [&](int pair) { return pairs.expert(pair); };
     for (int e = warp; e < num_experts; e += static_cast<int>(gridDim.x) * kWarps)
       place(pairs, expert_of, plan, e, num_experts);
