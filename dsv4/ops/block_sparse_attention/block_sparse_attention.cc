@@ -1,8 +1,8 @@
 #include "dsv4/ops/block_sparse_attention/block_sparse_attention.h"
 
 #include <algorithm>
-#include "dsv4/base/error.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/block_sparse_attention/cpu/attention.h"
 #if DSV4_CUDA
 #include "dsv4/ops/block_sparse_attention/cuda/attention.h"
@@ -56,19 +56,38 @@ void check(const BlockSparseAttentionArgs& args) {
   if (!args.lse.empty()) expect("lse", args.lse, {DType::kF32}, {h, t_q});
 }
 
-// Of sequences of equal length: their lengths may be on a device.
-Cost cost(const BlockSparseAttentionArgs& args) {
+// Pairs of a query and a key that one head attends to, if the sequences have equal lengths: their
+// lengths may be on a device.
+double dense_pairs(const BlockSparseAttentionArgs& args) {
   const double b = static_cast<double>(std::max<int64_t>(args.batch.size(), 1));
   const bool paged = !args.page_table.empty();
   const double all_keys =
       static_cast<double>(paged ? args.k.dim(0) * args.k.dim(1) : args.k.dim(0));
   const double queries = static_cast<double>(args.q.dim(0)) / b, keys = all_keys / b;
-  const double pairs =
-      queries * keys - (args.batch.causal ? 0.5 * queries * std::max(queries - 1, 0.0) : 0.0);
+  const double hidden = args.batch.causal ? 0.5 * queries * std::max(queries - 1, 0.0) : 0.0;
+  return b * (queries * keys - hidden);
+}
+
+// Pairs of all heads in the listed blocks. A list of a causal batch ends in the block of its
+// queries, half of which is visible.
+double listed_pairs(const BlockSparseAttentionArgs& args) {
+  const ConstTensorView& counts = args.lists.counts;
+  double blocks = 0;
+  for (int64_t row = 0; row < counts.numel(); ++row) {
+    const int count = counts.as<int32_t>()[row];
+    blocks += count - (args.batch.causal && count > 0 ? 0.5 : 0.0);
+  }
+  return blocks * static_cast<double>(args.block * args.block);
+}
+
+// Reads the lists: benchmarks keep them where the host reads them.
+Cost cost(const BlockSparseAttentionArgs& args) {
+  const double pairs = args.lists.empty() ? dense_pairs(args) * static_cast<double>(args.q.dim(1))
+                                          : listed_pairs(args);
   const double columns = static_cast<double>(args.q.dim(2) + args.v.dim(-1));
   return {.bytes = static_cast<double>(args.q.bytes() + args.k.bytes() + args.v.bytes() +
                                        args.out.bytes()),
-          .flops = 2.0 * b * pairs * columns * static_cast<double>(args.q.dim(1))};
+          .flops = 2.0 * pairs * columns};
 }
 
 }  // namespace

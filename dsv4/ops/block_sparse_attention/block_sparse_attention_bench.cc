@@ -52,7 +52,6 @@ const bool kRegistered = [] {
     // The portable implementations take seconds at 32K.
     const Arch least = n > 2048 ? Arch::kSm90 : Arch::kCpu;
     for (const double density : {0.1, 0.5, 1.0}) {
-      // The cost is that of the dense call: divide rates by the density.
       bench::register_impls(
           fmt::format("block_sparse_attention/{}/{}", n, density), block_sparse_attention,
           [=] { return std::make_shared<AttentionCase>(n, density); }, least);
