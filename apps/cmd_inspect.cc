@@ -16,6 +16,7 @@
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/ops/deviations.h"
 #include "dsv4/ops/inspect.h"
 
 namespace dsv4::apps {
@@ -28,14 +29,17 @@ constexpr size_t kMaxValue = 1000;  // bytes of a variable's value
 void inspect_ops(bool json) {
   Json list = Json::array();
   for (const OpImpl& impl : all_op_impls()) {
+    const std::string_view deviation = official_deviation(impl.op, impl.impl);
     if (json) {
       list.push_back({{"op", impl.op},
                       {"impl", impl.impl},
                       {"arch", name(impl.arch)},
-                      {"batch_invariant", impl.batch_invariant}});
+                      {"batch_invariant", impl.batch_invariant},
+                      {"official_deviation", deviation}});
     } else {
-      fmt::print("{:<14} {:<12} {:<6} {}\n", impl.op, impl.impl, name(impl.arch),
-                 impl.batch_invariant ? "batch invariant" : "depends on the batch");
+      fmt::print("{:<22} {:<18} {:<6} {}{}{}\n", impl.op, impl.impl, name(impl.arch),
+                 impl.batch_invariant ? "batch invariant" : "depends on the batch",
+                 deviation.empty() ? "" : "; ", deviation);
     }
   }
   if (json) fmt::print("{}\n", Json{{"ops", list}}.dump());

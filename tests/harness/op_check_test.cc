@@ -4,7 +4,12 @@
 
 #include <gtest/gtest-spi.h>
 
+#include <algorithm>
+
 #include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/ops/deviations.h"
+#include "dsv4/ops/inspect.h"
 #include "dsv4/tensor/buffer.h"
 
 #if DSV4_CUDA
@@ -396,6 +401,25 @@ TEST(Dispatch, ChecksBeforeItChooses) {
   const auto check = [](const DoubleArgs&) { fail(ErrorCode::kInvalidArgument, "x is missing"); };
   const Op<DoubleArgs> op{"double", impls, check, no_cost};
   EXPECT_EQ(error_of([&] { op(Context{}, {}); }), "x is missing");
+}
+
+// Implementations for a GPU are in the table of a CUDA build only.
+TEST(Deviations, NameImplementationsThatExistAndThePageExplains) {
+  const std::string page = read_text_file("docs/numerics.md");
+  const std::vector<OpImpl> impls = all_op_impls();
+#if DSV4_CUDA
+  const bool all_impls = true;
+#else
+  const bool all_impls = false;
+#endif
+  for (const Deviation& deviation : official_deviations()) {
+    const auto is_named = [&](const OpImpl& impl) {
+      return impl.op == deviation.op && (impl.impl == deviation.impl || !all_impls);
+    };
+    EXPECT_TRUE(std::any_of(impls.begin(), impls.end(), is_named))
+        << deviation.op << " has no implementation " << deviation.impl;
+    EXPECT_NE(page.find(fmt::format("`{}`", deviation.impl)), std::string::npos) << deviation.impl;
+  }
 }
 
 }  // namespace

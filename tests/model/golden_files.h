@@ -21,14 +21,17 @@ inline std::vector<int32_t> read_ids(const std::string& file) {
 }
 
 // Logits of every position, [T, V].
-inline Buffer all_logits(const Model& model, Numerics numerics, std::span<const int32_t> ids,
+inline Buffer all_logits(const Model& model, const Context& context, std::span<const int32_t> ids,
                          int64_t chunk) {
   Buffer logits(DType::kF32, {static_cast<int64_t>(ids.size()), model.config().vocab_size});
-  score(model, Context{.numerics = numerics}, ids, chunk,
-        [&](int64_t first, const ConstTensorView& part) {
-          std::copy_n(part.as<float>(), part.numel(), logits.view().row<float>(first));
-        });
+  score(model, context, ids, chunk, [&](int64_t first, const ConstTensorView& part) {
+    std::copy_n(part.as<float>(), part.numel(), logits.view().row<float>(first));
+  });
   return logits;
+}
+inline Buffer all_logits(const Model& model, Numerics numerics, std::span<const int32_t> ids,
+                         int64_t chunk) {
+  return all_logits(model, Context{.numerics = numerics}, ids, chunk);
 }
 
 inline bool same_bits(const ConstTensorView& a, const ConstTensorView& b) {

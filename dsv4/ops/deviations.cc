@@ -1,0 +1,31 @@
+#include "dsv4/ops/deviations.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr std::string_view kFinerP = "P rounded to f16, not bf16, against a maximum updated late";
+constexpr std::string_view kRunningMax = "P rounded against the running maximum, not the row's";
+constexpr std::string_view kRoundedWeights = "weights of more than 8 significant bits -> bf16";
+
+constexpr Deviation kDeviations[] = {
+    {"sparse_mla", "sm90_fp8", kFinerP},
+    {"sparse_mla", "sm90_fp8_invariant", kFinerP},
+    {"sparse_mla", "sm90_bf16", kRunningMax},
+    {"sparse_mla", "cuda_mma", kRunningMax},
+    {"linear", "cuda_mma_rounded", kRoundedWeights},
+    {"experts", "cuda_mma_rounded", kRoundedWeights},
+};
+
+}  // namespace
+
+std::span<const Deviation> official_deviations() {
+  return kDeviations;
+}
+
+std::string_view official_deviation(std::string_view op, std::string_view impl) {
+  for (const Deviation& deviation : kDeviations)
+    if (deviation.op == op && deviation.impl == impl) return deviation.what;
+  return {};
+}
+
+}  // namespace dsv4
