@@ -1,4 +1,4 @@
-# dsv4_layer(NAME [UNITY] [LIBS ...])   the library dsv4_NAME from dsv4/NAME/*.cc, linked to what layers.txt allows
+# dsv4_layer(NAME [UNITY|GLUE] [LIBS ...])   the library dsv4_NAME from dsv4/NAME/*.cc, linked to what layers.txt allows
 # dsv4_ops(OP ...)              the library dsv4_ops from the op folders; tests and benchmarks beside them
 # dsv4_test(NAME SOURCES ... LIBS ... [LABELS ...])
 #
@@ -81,7 +81,7 @@ function(dsv4_unity target)
 endfunction()
 
 function(dsv4_layer layer)
-  cmake_parse_arguments(LAYER "UNITY" "" "LIBS" ${ARGN})
+  cmake_parse_arguments(LAYER "UNITY;GLUE" "" "LIBS" ${ARGN})
   dsv4_sources(${layer} sources)
   list(FILTER sources EXCLUDE REGEX "_(test|bench|oracle)\\.cc$")
   if(NOT sources)
@@ -89,8 +89,11 @@ function(dsv4_layer layer)
     return()
   endif()
   add_library(dsv4_${layer} STATIC ${sources})
-  if(LAYER_UNITY)
+  if(LAYER_UNITY OR LAYER_GLUE)
     dsv4_unity(dsv4_${layer})
+  endif()
+  if(LAYER_GLUE)
+    target_compile_options(dsv4_${layer} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   endif()
   dsv4_allowed_layers(${layer} below)
   target_link_libraries(dsv4_${layer} PUBLIC ${below} ${LAYER_LIBS} dsv4_fmt PRIVATE dsv4_flags)
