@@ -31,6 +31,9 @@ Ids greedy(const Model& model, const Ids& prompt, int64_t n) {
   return answer.ids;
 }
 
+// Of each distance: a hundred prompts of 3000 tokens take three minutes, and find no more.
+constexpr int kMostPrompts = 30;
+
 class Recall : public testing::TestWithParam<int> {};
 
 TEST_P(Recall, MatchesPyTorch) {
@@ -39,7 +42,7 @@ TEST_P(Recall, MatchesPyTorch) {
       nlohmann::json::parse(read_text_file(test::kGoldenFolder + "demo/recall.json"));
   int prompts = 0, right = 0, torch_right = 0, same = 0;
   for (const auto& item : golden) {
-    if (item.at("distance") != GetParam()) continue;
+    if (item.at("distance") != GetParam() || prompts == kMostPrompts) continue;
     const Ids answer = item.at("answer").get<Ids>(), torch = item.at("torch").get<Ids>();
     const Ids got =
         greedy(model, item.at("prompt").get<Ids>(), static_cast<int64_t>(answer.size()));
@@ -51,7 +54,7 @@ TEST_P(Recall, MatchesPyTorch) {
   fmt::print("distance {}: {} of {} right, PyTorch {}, the same answer {}\n", GetParam(), right,
              prompts, torch_right, same);
   ASSERT_GE(prompts, 20);
-  EXPECT_GE(right, torch_right - prompts / 100);  // within one point
+  EXPECT_GE(right, torch_right);
 }
 
 INSTANTIATE_TEST_SUITE_P(Distance, Recall, testing::Values(64, 256, 512, 1000, 2000, 3000, 3900));
