@@ -82,22 +82,27 @@ std::vector<SeqId> open_sequences(Executor& executor, int64_t batch, int64_t con
 // Decodes sequences, one greedy token per sequence and step.
 class Decoding {
  public:
-  Decoding(Executor& executor, std::vector<SeqId> sequences, std::vector<int32_t> tokens)
-      : executor_(executor), sequences_(std::move(sequences)), tokens_(std::move(tokens)) {}
+  Decoding(Executor& executor, int64_t vocab, std::vector<SeqId> sequences,
+           std::vector<int32_t> tokens)
+      : executor_(executor),
+        vocab_(vocab),
+        sequences_(std::move(sequences)),
+        tokens_(std::move(tokens)) {}
 
   void step() {
     std::vector<Work> work;
     for (size_t i = 0; i < sequences_.size(); ++i)
       work.push_back({sequences_[i], {&tokens_[i], 1}, Work::Logits::kLast});
     executor_.start(work);
-    const std::vector<SamplingParams> greedy(tokens_.size(), SamplingParams{.temperature = 0});
-    const std::vector<uint64_t> steps(tokens_.size(), 0);
-    const std::vector<Sampled> chosen = executor_.sample(greedy, steps);
+    SampleLists greedy(vocab_);
+    for (size_t i = 0; i < tokens_.size(); ++i) greedy.add({.temperature = 0}, 0);
+    const std::vector<Sampled> chosen = executor_.sample(greedy.rows());
     for (size_t i = 0; i < chosen.size(); ++i) tokens_[i] = chosen[i].id;
   }
 
  private:
   Executor& executor_;
+  const int64_t vocab_;
   std::vector<SeqId> sequences_;
   std::vector<int32_t> tokens_;
 };
@@ -120,7 +125,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
 #if DSV4_CUDA
   if (model.device() != nullptr) fill_caches(*model.device(), executor.layers(), options.seed);
 #endif
-  Decoding decoding(executor, open_sequences(executor, batch, context),
+  Decoding decoding(executor, model.config().vocab_size, open_sequences(executor, batch, context),
                     random_tokens(model, batch, options.seed));
   const auto begin = Clock::now();
   for (int i = 0; i < kWarmSteps; ++i) decoding.step();

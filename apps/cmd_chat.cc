@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -17,6 +18,7 @@
 
 #include "apps/chat_model.h"
 #include "apps/commands.h"
+#include "apps/sampling_options.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/chat_message.h"
@@ -114,7 +116,8 @@ class ChatPrinter : public OutputSink {
 class TokenReader : public TokenSink {
  public:
   TokenReader(OutputParser& parser, const ServedModel& text) : parser_(parser), text_(text) {}
-  void on_token(RequestId, int32_t token, float) override {
+  void on_token(RequestId, const Sampled& sampled) override {
+    const int32_t token = sampled.id;
     if (tokens++ == 0) first = Clock::now();
     if (const auto marker = text_.markers.marker(token)) {
       parser_.marker(*marker);
@@ -135,9 +138,12 @@ class TokenReader : public TokenSink {
 
 class Chat {
  public:
-  Chat(const ChatModelOptions& options, bool terminal)
-      : model_(load_chat_model(options)), terminal_(terminal), sampling_(model_.text->sampling) {
-    sampling_.seed = std::random_device{}();
+  Chat(const ChatModelOptions& options, const SamplingOptions& sampling, bool terminal)
+      : model_(load_chat_model(options)),
+        terminal_(terminal),
+        sampling_(sampling.applied_to(model_.text->sampling)),
+        logit_bias_(sampling.logit_bias) {
+    sampling_.seed = sampling.seed ? *sampling.seed : std::random_device{}();
   }
 
   void run();
@@ -159,6 +165,7 @@ class Chat {
   ChatModel model_;
   const bool terminal_;
   SamplingParams sampling_;
+  const std::vector<LogitBias> logit_bias_;
   std::string system_, effort_;  // effort_: off, low, high, max; empty: the model's default
   bool show_thinking_ = true;
   std::vector<JsonValue> messages_;
@@ -239,7 +246,9 @@ bool Chat::run_command(const std::string& line) {
                     encode(prompt, model_.text->markers, model_.text->text).size(),
                     model_.text->limits.context));
   } else {
-    say("/system TEXT  /think show|hide|off|low|high|max  /set temperature|top_p|seed VALUE\n"
+    say("/system TEXT  /think show|hide|off|low|high|max\n"
+        "/set temperature|top_k|top_p|min_p|repeat_penalty|presence_penalty|frequency_penalty|seed "
+        "VALUE\n"
         "/save FILE  /load FILE  /file FILE  /retry  /undo  /tokens  /stats  /quit\n"
         "Ctrl-C stops an answer, twice leaves.");
   }
@@ -252,16 +261,26 @@ void Chat::set(const std::string& argument) {
   char* end = nullptr;
   const std::string text = argument.substr(std::min(space + 1, argument.size()));
   const double value = std::strtod(text.c_str(), &end);
-  const bool number = !text.empty() && *end == '\0';
-  if (key == "temperature" && number && value >= 0 && value <= 2) {
-    sampling_.temperature = static_cast<float>(value);
-  } else if (key == "top_p" && number && value > 0 && value <= 1) {
-    sampling_.top_p = static_cast<float>(value);
-  } else if (key == "seed" && number && value >= 0) {
-    sampling_.seed = static_cast<uint64_t>(value);
+  const bool number = !text.empty() && *end == '\0' && std::isfinite(value);
+  SamplingParams wanted = sampling_;
+  float* const field = key == "temperature"         ? &wanted.temperature
+                       : key == "top_p"             ? &wanted.top_p
+                       : key == "min_p"             ? &wanted.min_p
+                       : key == "repeat_penalty"    ? &wanted.repetition_penalty
+                       : key == "presence_penalty"  ? &wanted.presence_penalty
+                       : key == "frequency_penalty" ? &wanted.frequency_penalty
+                                                    : nullptr;
+  if (number && field != nullptr) {
+    *field = static_cast<float>(value);
+  } else if (number && value >= 0 && value < 0x1p24 && key == "top_k") {
+    wanted.top_k = static_cast<int>(value);
+  } else if (number && value >= 0 && value < 0x1p63 && key == "seed") {
+    wanted.seed = static_cast<uint64_t>(value);
   } else {
-    fail(ErrorCode::kBadInput, "/set: want temperature 0..2, top_p 0..1 or seed 0..");
+    fail(ErrorCode::kBadInput, "/set: want the name of a sampling parameter and a number: /help");
   }
+  check_sampling(wanted, logit_bias_, model_.text->limits.vocab_size);
+  sampling_ = wanted;
 }
 
 void Chat::add(const char* role, std::string text) {
@@ -308,7 +327,8 @@ void Chat::answer() {
   GenerateParams params{.sampling = sampling_,
                         .max_new_tokens = std::min(
                             room, default_max_tokens(conversation.thinking, conversation.effort)),
-                        .stop = text.limits.eos};
+                        .stop = text.limits.eos,
+                        .logit_bias = logit_bias_};
   ChatPrinter printer(terminal_, show_thinking_);
   OutputParser parser({.stage = prompt.stage, .continues = prompt.continues}, printer);
   TokenReader reader(parser, text);
@@ -351,12 +371,14 @@ void Chat::load(const std::string& file) {
 void add_chat(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
   auto options = std::make_shared<ChatModelOptions>();
+  auto sampling = std::make_shared<SamplingOptions>();
   command->footer("Example: dsv4 chat demo\n         echo Hello | dsv4 chat demo");
   add_chat_model_options(*command, *options);
-  command->callback([options, &action] {
-    action = [options] {
+  add_sampling_options(*command, *sampling);
+  command->callback([options, sampling, &action] {
+    action = [options, sampling] {
       const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-      Chat(*options, terminal).run();
+      Chat(*options, *sampling, terminal).run();
     };
   });
 }

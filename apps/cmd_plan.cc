@@ -139,6 +139,7 @@ void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPla
       {"workspace_parts",
        {{"scratch", plan.workspace.step},
         {"logits", plan.workspace.logits},
+        {"sampling", plan.workspace.sampling},
         {"cpu_rows", plan.workspace.kernels}}},
       {"machine", fits[0].machine.name},
       {"fits", requested.fits},
@@ -178,10 +179,11 @@ void print_memory(const MemoryPlan& plan) {
   fmt::print("  per prefix checkpoint at a multiple of 128 tokens {}\n",
              size_text(plan.checkpoint_bytes));
   fmt::print(
-      "workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, CPU implementations at most "
-      "{}\n",
+      "workspace  {:>11}  steps of {} tokens: scratch {}, logits {}, lists of the sampler {}, CPU "
+      "implementations at most {}\n",
       size_text(plan.workspace.total()), request.batch_tokens, size_text(plan.workspace.step),
-      size_text(plan.workspace.logits), size_text(plan.workspace.kernels));
+      size_text(plan.workspace.logits), size_text(plan.workspace.sampling),
+      size_text(plan.workspace.kernels));
 }
 
 // "6.0 GiB per GPU, 1.0 GiB of host memory"

@@ -13,6 +13,7 @@
 #include "apps/generation.h"
 #include "apps/run_answers.h"
 #include "apps/run_prompts.h"
+#include "apps/sampling_options.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_model.h"
@@ -35,9 +36,7 @@ struct RunOptions {
   std::optional<int64_t> context;
   int parallel = kDefaultParallel;
   bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
-  std::optional<float> temperature, top_p;
-  std::optional<int> top_k;
-  std::optional<uint64_t> seed;
+  SamplingOptions sampling;
   Numerics numerics = Numerics::kOfficial;
 };
 
@@ -114,7 +113,8 @@ int64_t context_of(const RunOptions& options, const ModelConfig& config) {
 Submission submission_of(const RunOptions& options, RunPrompt prompt, size_t index, uint64_t seed,
                          const SamplingParams& defaults, const Tokenizer& tokenizer,
                          const ModelConfig& config) {
-  Submission one{.params = {.sampling = defaults}};
+  Submission one{.params = {.sampling = options.sampling.applied_to(defaults),
+                            .logit_bias = options.sampling.logit_bias}};
   one.ids = encode_prompt(tokenizer, config.bos, prompt.text);
   const auto length = static_cast<int64_t>(one.ids.size());
   const int64_t context = context_of(options, config), room = context - length;
@@ -122,9 +122,7 @@ Submission submission_of(const RunOptions& options, RunPrompt prompt, size_t ind
     fail(ErrorCode::kBadInput, "{}: {} tokens leave no room for an answer in a context of {}",
          prompt.name, length, context);
   SamplingParams& sampling = one.params.sampling;
-  if (options.temperature) sampling.temperature = *options.temperature;
-  if (options.top_p) sampling.top_p = *options.top_p;
-  if (options.top_k) sampling.top_k = *options.top_k;
+  sampling.top_logprobs = options.answers.logprobs.value_or(0);
   sampling.seed = prompt.seed.value_or(seed + index);
   if (!options.ignore_eos) one.params.stop = config.eos;
   const int64_t wanted = prompt.max_new_tokens.value_or(options.max_new_tokens);
@@ -142,7 +140,7 @@ Submission submission_of(const RunOptions& options, RunPrompt prompt, size_t ind
 std::vector<Submission> submissions_of(const RunOptions& options, const std::string& folder,
                                        const Tokenizer& tokenizer, const ModelConfig& config) {
   const SamplingParams defaults = load_sampling_defaults(folder);
-  const uint64_t seed = options.seed ? *options.seed : std::random_device{}();
+  const uint64_t seed = options.sampling.seed ? *options.sampling.seed : std::random_device{}();
   std::vector<Submission> all;
   for (RunPrompt& prompt : read_prompts(options.prompts)) {
     const size_t index = all.size();
@@ -183,7 +181,7 @@ void run(const RunOptions& options) {
   Progress progress("processing the prompt", prompt_tokens);
   AnswerOptions shown = options.answers;
   shown.headers = all.size() > 1;
-  shown.json = shown.json || shown.logprobs || !options.prompts.json_lines.empty();
+  shown.json = shown.json || shown.logprobs.has_value() || !options.prompts.json_lines.empty();
   // The bar must be cleared before text is printed.
   Answers answers(engine, tokenizer, shown, [&] { progress.finish(); });
   for (Submission& one : all) {
@@ -227,21 +225,13 @@ CLI::Validator token_limit() {
       "");
 }
 
-void add_sampling_options(CLI::App& command, RunOptions& options) {
+void add_draw_options(CLI::App& command, RunOptions& options) {
   command
       .add_option("-n,--max-tokens", options.max_new_tokens,
                   "maximum number of tokens to generate; -1: until the model or the context ends")
       ->check(token_limit())
       ->option_text(fmt::format("N ({})", kDefaultNewTokens));
-  command
-      .add_option("--temp", options.temperature, "temperature; 0 is greedy (default: the model's)")
-      ->check(number_in(0.0, 100.0));
-  command.add_option("--top-k", options.top_k, "most likely tokens to draw from; 0: all")
-      ->check(integer_in(0, 1 << 24));
-  command.add_option("--top-p", options.top_p, "nucleus mass (default: the model's)")
-      ->check(number_in(1e-6, 1.0));
-  command.add_option("--seed", options.seed, "random seed (default: a new one each run)")
-      ->check(seed_number());
+  add_sampling_options(command, options.sampling);
 }
 
 void add_end_options(CLI::App& command, RunOptions& options) {
@@ -259,8 +249,14 @@ void add_output_options(CLI::App& command, RunOptions& options) {
   command.add_flag("--echo", options.answers.echo, "print the prompt before the answer");
   command.add_flag("--special", options.answers.show_special, "print special tokens as well");
   command.add_flag("--json", options.answers.json, "print a JSON object instead of text");
-  command.add_flag("--logprobs", options.answers.logprobs,
-                   "as --json, with ids and log-probabilities of the tokens");
+  command
+      .add_option("--logprobs", options.answers.logprobs,
+                  "as --json, with ids and log-probabilities of the tokens, and in each place of "
+                  "the N likeliest")
+      ->expected(0, 1)
+      ->default_str("0")
+      ->check(integer_in(0, kMaxTopLogprobs))
+      ->option_text("[N]");
   command.add_option("--stats", options.stats, "timings and the reason of the end, on stderr")
       ->check(CLI::IsMember({"text", "json", "none"}))
       ->option_text("text|json|none");
@@ -277,7 +273,7 @@ void add_run(CLI::App& app, Action& action) {
   auto options = std::make_shared<RunOptions>();
   command->add_option("model", options->model, "model folder, or demo")->required();
   add_prompt_options(*command, *options);
-  add_sampling_options(*command, *options);
+  add_draw_options(*command, *options);
   add_end_options(*command, *options);
   add_output_options(*command, *options);
   add_numerics(*command, options->numerics);

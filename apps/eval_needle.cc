@@ -39,7 +39,7 @@ struct Question {
 
 class NeedleAnswers : public TokenSink {
  public:
-  void on_token(RequestId id, int32_t token, float) override { tokens_[id].push_back(token); }
+  void on_token(RequestId id, const Sampled& token) override { tokens_[id].push_back(token.id); }
   void on_finish(RequestId, Finish) override {}
   const std::vector<int32_t>& of(RequestId id) { return tokens_[id]; }
 

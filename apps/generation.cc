@@ -48,6 +48,9 @@ SamplingParams load_sampling_defaults(const std::string& folder) {
   params.temperature = static_cast<float>(number(root, file, "temperature", 0, 100, 1));
   params.top_p = static_cast<float>(number(root, file, "top_p", 1e-6, 1, 1));
   params.top_k = static_cast<int>(whole_number(root, file, "top_k", 0, 1 << 24, 0));
+  params.min_p = static_cast<float>(number(root, file, "min_p", 0, 1, 0));
+  params.repetition_penalty =
+      static_cast<float>(number(root, file, "repetition_penalty", 1e-6, 100, 1));
   if (!boolean(root, file, "do_sample", true)) params.temperature = 0;
   return params;
 }

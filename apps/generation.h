@@ -8,8 +8,9 @@
 
 namespace dsv4::apps {
 
-// temperature, top_p, top_k as in the file; 1, 1, off where they or the file are missing; greedy
-// when do_sample is false. Throws kBadInput on a value that is not a number or out of range.
+// temperature, top_p, top_k, min_p, repetition_penalty as in the file; 1, 1, off, off, off where
+// they or the file are missing; greedy when do_sample is false. Throws kBadInput on a value that is
+// not a number or out of range.
 SamplingParams load_sampling_defaults(const std::string& folder);
 
 }  // namespace dsv4::apps

@@ -44,14 +44,14 @@ void Answers::add(RequestId id, RunPrompt prompt, int64_t prompt_tokens, uint64_
                          StopText(options_.stops)});
 }
 
-void Answers::on_token(RequestId id, int32_t token, float logprob) {
+void Answers::on_token(RequestId id, const Sampled& token) {
   if (tokens_++ == 0) first_token_ = std::chrono::steady_clock::now();
   Open& open = open_.at(id);
   if (open.stop.found()) return;  // computed before the request was cancelled
   Answer& answer = *open.answer;
   ++answer.tokens;
-  if (options_.logprobs) answer.logprobs.emplace_back(token, logprob);
-  answer.text += open.stop.push(open.decoder.push(token));
+  if (options_.logprobs) answer.logprobs.push_back(token);
+  answer.text += open.stop.push(open.decoder.push(token.id));
   if (open.stop.found()) engine_.cancel(id);
   print_ready();
 }
@@ -105,10 +105,16 @@ void Answers::print_json(const Answer& answer) const {
       {"generated_tokens", answer.tokens},
       {"seed", answer.seed}};
   if (options_.logprobs) {
+    const auto json_of = [this](int32_t id, float logprob) {
+      return nlohmann::ordered_json{
+          {"id", id}, {"token", std::string(tokenizer_.token_bytes(id))}, {"logprob", logprob}};
+    };
     auto list = nlohmann::ordered_json::array();
-    for (const auto& [id, logprob] : answer.logprobs)
-      list.push_back(
-          {{"id", id}, {"token", std::string(tokenizer_.token_bytes(id))}, {"logprob", logprob}});
+    for (const Sampled& token : answer.logprobs) {
+      auto entry = json_of(token.id, token.logprob);
+      for (const LikelyToken& one : token.top) entry["top"].push_back(json_of(one.id, one.logprob));
+      list.push_back(std::move(entry));
+    }
     line["tokens"] = list;
   }
   print(dump(line) + "\n");

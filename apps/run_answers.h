@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ namespace dsv4::apps {
 struct AnswerOptions {
   std::vector<std::string> stops;  // texts that end an answer
   bool show_special = false, echo = false, headers = false;
-  bool json = false, logprobs = false;
+  bool json = false;
+  std::optional<int> logprobs;  // of this many likeliest tokens in each place, too
 };
 
 struct Answer {
@@ -33,7 +35,7 @@ struct Answer {
   bool finished = false;
   std::string why;  // "stop" (a token), "stop text", "length"
   uint64_t seed = 0;
-  std::vector<std::pair<int32_t, float>> logprobs;
+  std::vector<Sampled> logprobs;
 };
 
 class Answers : public TokenSink {
@@ -44,7 +46,7 @@ class Answers : public TokenSink {
 
   // Answers are printed in the order of these calls.
   void add(RequestId id, RunPrompt prompt, int64_t prompt_tokens, uint64_t seed);
-  void on_token(RequestId id, int32_t token, float logprob) override;
+  void on_token(RequestId id, const Sampled& token) override;
   void on_finish(RequestId id, Finish why) override;
 
   int64_t tokens() const { return tokens_; }

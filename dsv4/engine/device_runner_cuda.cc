@@ -9,6 +9,7 @@
 //   sample    on the device; the only wait of a step is for the sampled ids
 
 #include <bit>
+#include <cstring>
 #include <map>
 #include <optional>
 
@@ -57,8 +58,7 @@ class DeviceRunner : public Runner {
   const Scratch& scratch() const override { return scratch_; }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override;
-  std::vector<Sampled> sample(const ConstTensorView& logits, std::span<const SamplingParams> params,
-                              std::span<const uint64_t> steps) override;
+  std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
   void wait() override { device_.wait(); }
   void observe(Observer* observer) override { context_.observer = observer; }
 
@@ -77,6 +77,7 @@ class DeviceRunner : public Runner {
                             int64_t run_tokens) const;
   void run_captured(const StepExtents& extents, const TensorView& logits,
                     const std::function<void()>& enqueue);
+  void send_lists(const SampleRows& rows);
   int64_t scratch_bytes() const {
     return scratch_.reserved_bytes() + device_.workspace().reserved_bytes();
   }
@@ -90,7 +91,8 @@ class DeviceRunner : public Runner {
   const Workspace workspace_;
   Buffer list_mirror_;
   Event lists_copied_;
-  Mirrored sampling_;  // params, steps | ids, logprobs
+  const SampleLayout layout_;
+  Mirrored sampling_;  // by layout_
   std::map<StepExtents, Captured> captured_;
 };
 
@@ -103,8 +105,8 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       list_scratch_(device_.pinned()),
       workspace_(plan_workspace(model, context, limits, 0)),
       list_mirror_(DType::kU8, {workspace_.lists}, device_.memory()),
-      sampling_(device_,
-                std::max<int64_t>(limits.max_sequences, limits.max_logits_rows) * 64 + 4096) {
+      layout_(sample_layout(model.config(), limits)),
+      sampling_(device_, layout_.bytes) {
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
 }
@@ -186,32 +188,62 @@ void DeviceRunner::run_captured(const StepExtents& extents, const TensorView& lo
   captured.graph->launch(device_);
 }
 
-std::vector<Sampled> DeviceRunner::sample(const ConstTensorView& logits,
-                                          std::span<const SamplingParams> params,
-                                          std::span<const uint64_t> steps) {
-  const auto n = static_cast<int64_t>(params.size());
-  const int64_t steps_at = align_up(n * static_cast<int64_t>(sizeof(SamplingParams)), 64);
-  const int64_t ids_at = align_up(steps_at + 8 * n, 64), logprobs_at = ids_at + 4 * n;
+// Copies the parts of the lists that these rows have, and nothing else.
+void DeviceRunner::send_lists(const SampleRows& rows) {
   std::byte* const host = sampling_.host.view().data;
+  const auto put = [&](const auto& list, int64_t at) {
+    const auto bytes = static_cast<int64_t>(list.size_bytes());
+    std::memcpy(host + at, list.data(), static_cast<size_t>(bytes));
+    return at + bytes;
+  };
+  put(rows.params, layout_.params_at);
+  int64_t end = put(rows.steps, layout_.steps_at);
+  if (!rows.term_begin.empty()) {
+    put(rows.term_begin, layout_.begin_at);
+    end = put(rows.terms, layout_.terms_at);
+  }
+  sampling_.copy_to_device(0, end, device_.stream());
+  if (!rows.mask.empty())
+    sampling_.copy_to_device(layout_.mask_at, put(rows.mask, layout_.mask_at), device_.stream());
+}
+
+std::vector<Sampled> DeviceRunner::sample(const ConstTensorView& logits, const SampleRows& rows) {
+  const int64_t n = rows.count(), top = rows.most_top_logprobs();
+  const auto num_terms = static_cast<int64_t>(rows.terms.size());
+  DSV4_CHECK(n <= layout_.rows && num_terms <= layout_.terms, "{} rows, {} terms, room for {}, {}",
+             n, num_terms, layout_.rows, layout_.terms);
+  send_lists(rows);
   std::byte* const there = sampling_.device.view().data;
-  std::copy(params.begin(), params.end(), reinterpret_cast<SamplingParams*>(host));
-  std::copy(steps.begin(), steps.end(), reinterpret_cast<uint64_t*>(host + steps_at));
-  sampling_.copy_to_device(0, ids_at, device_.stream());
-  const auto list = [&](DType dtype, int64_t at) {
-    return TensorView(TensorMeta::contiguous(dtype, {n}), there + at);
+  const auto list = [&](DType dtype, int64_t at, std::initializer_list<int64_t> shape) {
+    return TensorView(TensorMeta::contiguous(dtype, shape), there + at);
   };
   const auto count = static_cast<size_t>(n);
-  dsv4::sample(context_, {.logits = logits,
-                          .params = {reinterpret_cast<const SamplingParams*>(there), count},
-                          .steps = {reinterpret_cast<const uint64_t*>(there + steps_at), count},
-                          .ids = list(DType::kI32, ids_at),
-                          .logprobs = list(DType::kF32, logprobs_at)});
-  sampling_.copy_to_host(ids_at, logprobs_at + 4 * n, device_.stream());
+  SampleArgs args{
+      .logits = logits,
+      .params = {reinterpret_cast<const SamplingParams*>(there + layout_.params_at), count},
+      .steps = {reinterpret_cast<const uint64_t*>(there + layout_.steps_at), count},
+      .ids = list(DType::kI32, layout_.ids_at, {n}),
+      .logprobs = list(DType::kF32, layout_.logprobs_at, {n}),
+      .mask = rows.mask_view(there + layout_.mask_at)};
+  if (!rows.term_begin.empty()) {
+    args.terms = {reinterpret_cast<const TokenTerm*>(there + layout_.terms_at), rows.terms.size()};
+    args.term_begin = {reinterpret_cast<const int32_t*>(there + layout_.begin_at), count + 1};
+  }
+  if (top > 0) {
+    args.top_ids = list(DType::kI32, layout_.top_ids_at, {n, top});
+    args.top_logprobs = list(DType::kF32, layout_.top_logprobs_at, {n, top});
+  }
+  dsv4::sample(context_, args);
+  const int64_t end = top > 0 ? layout_.bytes : layout_.logprobs_at + 4 * n;
+  sampling_.copy_to_host(layout_.ids_at, end, device_.stream());
   device_.wait();
-  std::vector<Sampled> tokens(count);
+  const std::byte* const host = sampling_.host.view().data;
+  std::vector<Sampled> tokens =
+      sampled_of(rows, reinterpret_cast<const int32_t*>(host + layout_.ids_at),
+                 reinterpret_cast<const float*>(host + layout_.logprobs_at),
+                 reinterpret_cast<const int32_t*>(host + layout_.top_ids_at),
+                 reinterpret_cast<const float*>(host + layout_.top_logprobs_at));
   for (size_t i = 0; i < count; ++i) {
-    tokens[i].id = reinterpret_cast<const int32_t*>(host + ids_at)[i];
-    tokens[i].logprob = reinterpret_cast<const float*>(host + logprobs_at)[i];
     if (tokens[i].id < 0)
       throw NotFinite(fmt::format("the logits of row {} are not numbers to choose from", i));
   }

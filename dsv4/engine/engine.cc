@@ -16,6 +16,8 @@ const char* name(Finish finish) {
       return "length";
     case Finish::kCancelled:
       return "cancelled";
+    case Finish::kBlocked:
+      return "blocked";
   }
   return "unknown";
 }
@@ -39,6 +41,17 @@ CacheLimits limits_of(const EngineOptions& options) {
           .max_sequences = options.max_sequences,
           .max_batch_tokens = options.max_batch_tokens,
           .cache_tokens = options.cache_tokens};
+}
+
+// Leaves the mask as it is where it allows nothing else.
+void forbid(std::span<const int32_t> ids, std::span<uint32_t> mask) {
+  std::vector<uint32_t> left(mask.begin(), mask.end());
+  for (const int32_t id : ids) {
+    if (id >= 0 && static_cast<size_t>(id) / 32 < left.size())
+      left[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+  }
+  const bool any = std::ranges::any_of(left, [](uint32_t word) { return word != 0; });
+  if (any) std::ranges::copy(left, mask.begin());
 }
 
 }  // namespace
@@ -81,9 +94,14 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
          "prompt of {} tokens and answer of up to {} do not fit the cache of {} tokens", length,
          params.max_new_tokens, options_.max_tokens);
   }
+  check_sampling(params.sampling, params.logit_bias, model_.config().vocab_size);
   const auto id = static_cast<RequestId>(next_id_++);
-  requests_.push_back(
-      {.id = id, .tokens = {prompt.begin(), prompt.end()}, .params = params, .sink = &sink});
+  requests_.push_back({.id = id,
+                       .tokens = {prompt.begin(), prompt.end()},
+                       .params = params,
+                       .sink = &sink,
+                       .terms = {params.sampling, params.logit_bias, prompt},
+                       .state = params.constraint ? params.constraint->start() : 0});
   return id;
 }
 
@@ -166,33 +184,52 @@ Engine::Batch Engine::make_batch(const Schedule& plan) {
   return batch;
 }
 
-Engine::Event Engine::accept(Request& request, int32_t token, float logprob) {
-  Event event{.sink = request.sink, .id = request.id};
+Engine::Event Engine::accept(Request& request, Sampled token) {
+  Event event{.sink = request.sink, .id = request.id, .finished = true, .why = Finish::kStop};
   const std::vector<int32_t>& stop = request.params.stop;
-  if (std::find(stop.begin(), stop.end(), token) != stop.end()) {
-    event.finished = true;
-    event.why = Finish::kStop;
-    return event;
-  }
-  request.tokens.push_back(token);
+  const bool stopped = std::find(stop.begin(), stop.end(), token.id) != stop.end();
+  if (!stopped && !request.blocked) request.advance(token.id);
+  if (request.blocked) event.why = Finish::kBlocked;
+  if (stopped || request.blocked || request.state == TokenConstraint::kEnded) return event;
+  request.tokens.push_back(token.id);
+  request.terms.add(token.id);
   ++request.generated;
   event.has_token = true;
-  event.token = token;
-  event.logprob = logprob;
+  event.token = std::move(token);
   event.finished = request.generated == request.params.max_new_tokens;
   event.why = Finish::kLength;
   return event;
 }
 
+void Engine::Request::advance(int32_t token) {
+  try {
+    if (params.constraint != nullptr) state = params.constraint->advance(state, token);
+  } catch (const Error&) {
+    blocked = true;
+  }
+}
+
+void Engine::Request::restrict(SampleLists& lists) {
+  try {
+    if (params.constraint != nullptr && params.constraint->restricts(state))
+      params.constraint->mask(state, lists.mask());
+  } catch (const Error&) {
+    blocked = true;  // the token that is sampled now is dropped
+    std::ranges::fill(lists.mask(), ~uint32_t{0});
+  }
+  if (generated < params.min_new_tokens) forbid(params.stop, lists.mask());
+}
+
 std::vector<Sampled> Engine::sample(const Batch& batch) {
   if (batch.sampled.empty()) return {};
-  std::vector<SamplingParams> params;
-  std::vector<uint64_t> steps;
-  for (const Request* request : batch.sampled) {
-    params.push_back(request->params.sampling);
-    steps.push_back(static_cast<uint64_t>(request->generated));
+  // Masks are made here, while a device still computes the logits.
+  SampleLists lists(model_.config().vocab_size);
+  for (Request* request : batch.sampled) {
+    lists.add(request->params.sampling, static_cast<uint64_t>(request->generated),
+              request->terms.list());
+    request->restrict(lists);
   }
-  return executor_.sample(params, steps);
+  return executor_.sample(lists.rows());
 }
 
 std::vector<Sampled> Engine::compute(const Batch& batch) {
@@ -211,11 +248,10 @@ std::vector<Sampled> Engine::compute(const Batch& batch) {
   }
 }
 
-void Engine::deliver(const Batch& batch, std::span<const Sampled> tokens,
-                     std::vector<Event>& events) {
+void Engine::deliver(const Batch& batch, std::vector<Sampled> tokens, std::vector<Event>& events) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     Request& request = *batch.sampled[i];
-    events.push_back(accept(request, tokens[i].id, tokens[i].logprob));
+    events.push_back(accept(request, std::move(tokens[i])));
     if (!events.back().finished) continue;
     const auto at = std::find_if(requests_.begin(), requests_.end(),
                                  [&](const Request& other) { return &other == &request; });
@@ -232,10 +268,20 @@ bool Engine::step() {
   const bool busy = !requests_.empty();
   if (busy) run_batch(events);
   for (const Event& event : events) {
-    if (event.has_token) event.sink->on_token(event.id, event.token, event.logprob);
+    if (event.has_token) event.sink->on_token(event.id, event.token);
     if (event.finished) event.sink->on_finish(event.id, event.why);
   }
   return busy || !requests_.empty();
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats = stats_;
+  const PageTables& tables = executor_.cache();
+  for (size_t g = 0; g < tables.groups().size(); ++g) {
+    stats.pages += tables.groups()[g].num_pages;
+    stats.pages_used += tables.groups()[g].num_pages - tables.free_pages(static_cast<int>(g));
+  }
+  return stats;
 }
 
 void Engine::run_batch(std::vector<Event>& events) {
@@ -245,7 +291,7 @@ void Engine::run_batch(std::vector<Event>& events) {
   const auto begin = std::chrono::steady_clock::now();
   broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
                    // half-written
-  const std::vector<Sampled> tokens = compute(batch);
+  std::vector<Sampled> tokens = compute(batch);
   broken_ = false;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   ++stats_.steps;
@@ -254,7 +300,7 @@ void Engine::run_batch(std::vector<Event>& events) {
   stats_.prefill_tokens += batch.prefill_tokens;
   if (!prefill) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
   (prefill ? stats_.prefill_seconds : stats_.decode_seconds) += spent.count();
-  deliver(batch, tokens, events);
+  deliver(batch, std::move(tokens), events);
 }
 
 }  // namespace dsv4

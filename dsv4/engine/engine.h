@@ -19,7 +19,8 @@
 #include "dsv4/engine/check_numbers.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/scheduler.h"
-#include "dsv4/ops/sample/sample.h"
+#include "dsv4/engine/token_constraint.h"
+#include "dsv4/engine/token_terms.h"
 
 namespace dsv4 {
 
@@ -42,10 +43,14 @@ int64_t cache_bytes(const Model& model, const EngineOptions& options);
 struct GenerateParams {
   SamplingParams sampling;
   int64_t max_new_tokens = 256;
-  std::vector<int32_t> stop;  // ending the answer; not delivered
+  int64_t min_new_tokens = 0;  // before them, no token of `stop` is chosen
+  std::vector<int32_t> stop;   // ending the answer; not delivered
+  std::vector<LogitBias> logit_bias;
+  std::shared_ptr<TokenConstraint> constraint;  // null: every token may follow
 };
 
-enum class Finish : uint8_t { kStop, kLength, kCancelled };
+// kStop: also where the constraint has ended. kBlocked: the constraint cannot say what may follow.
+enum class Finish : uint8_t { kStop, kLength, kCancelled, kBlocked };
 const char* name(Finish finish);
 
 enum class RequestId : uint64_t {};
@@ -56,7 +61,7 @@ enum class RequestId : uint64_t {};
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  virtual void on_token(RequestId id, int32_t token, float logprob) = 0;
+  virtual void on_token(RequestId id, const Sampled& token) = 0;
   virtual void on_finish(RequestId id, Finish why) = 0;
 };
 
@@ -66,6 +71,7 @@ struct EngineStats {
   double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
   int64_t steps = 0;
   int64_t preemptions = 0;
+  int64_t pages = 0, pages_used = 0;  // of the cache, now
 };
 
 class Engine {
@@ -73,7 +79,8 @@ class Engine {
   Engine(const Model& model, const EngineOptions& options);
 
   // Throws kBadInput when the prompt is empty, holds an id outside the vocabulary, or does not fit
-  // the cache or the model's positions together with max_new_tokens (>= 1).
+  // the cache or the model's positions together with max_new_tokens (>= 1), or when a sampling
+  // parameter is out of range (token_terms.h).
   RequestId submit(std::span<const int32_t> prompt, const GenerateParams& params, TokenSink& sink);
   // Takes effect at the next step(), so a sink may call it. Unknown or finished ids are ignored.
   void cancel(RequestId id);
@@ -81,7 +88,7 @@ class Engine {
   // network every further step throws, because the caches may be half-written. Throws NotFinite
   // with the op and the weight when NaN or infinity stops a request.
   bool step();
-  const EngineStats& stats() const { return stats_; }
+  EngineStats stats() const;
 
  private:
   struct Request {
@@ -89,10 +96,16 @@ class Engine {
     std::vector<int32_t> tokens;  // the prompt and the answer so far
     GenerateParams params;
     TokenSink* sink = nullptr;
-    SeqId seq{};         // while it runs
-    int64_t cached = 0;  // tokens in the cache
+    TokenTerms terms;
+    TokenConstraint::State state = 0;  // of params.constraint
+    bool blocked = false;              // the constraint has failed
+    SeqId seq{};                       // while it runs
+    int64_t cached = 0;                // tokens in the cache
     int64_t generated = 0;
     bool cancelled = false;
+
+    void advance(int32_t token);        // of the constraint
+    void restrict(SampleLists& lists);  // masks the last row, from which the next token comes
     int64_t length() const { return static_cast<int64_t>(tokens.size()); }
     bool decoding() const { return generated > 0 && cached + 1 == length(); }
   };
@@ -111,8 +124,7 @@ class Engine {
     TokenSink* sink;
     RequestId id;
     bool has_token;
-    int32_t token;
-    float logprob;
+    Sampled token;
     bool finished;
     Finish why;
   };
@@ -128,9 +140,9 @@ class Engine {
   std::vector<Sampled> sample(const Batch& batch);
   Context context() const;
   // Gives each request its token and removes finished requests.
-  void deliver(const Batch& batch, std::span<const Sampled> tokens, std::vector<Event>& events);
+  void deliver(const Batch& batch, std::vector<Sampled> tokens, std::vector<Event>& events);
   // Appends the token to the request and returns what its sink receives.
-  static Event accept(Request& request, int32_t token, float logprob);
+  static Event accept(Request& request, Sampled token);
 
   const Model& model_;
   EngineOptions options_;

@@ -63,13 +63,10 @@ void Executor::start(std::span<const Work> work) {
   rows_ = rows;
 }
 
-std::vector<Sampled> Executor::sample(std::span<const SamplingParams> params,
-                                      std::span<const uint64_t> steps) {
-  DSV4_CHECK(static_cast<int64_t>(params.size()) == rows_ && params.size() == steps.size(),
-             "{} parameters and {} steps for {} rows of logits", params.size(), steps.size(),
-             rows_);
+std::vector<Sampled> Executor::sample(const SampleRows& rows) {
+  DSV4_CHECK(rows.count() == rows_, "{} parameters for {} rows of logits", rows.count(), rows_);
   if (&runner_->memory() == &host_memory()) require_finite_logits(logits());
-  return runner_->sample(logits(), params, steps);
+  return runner_->sample(logits(), rows);
 }
 
 ConstTensorView Executor::run(std::span<const Work> work) {

@@ -36,9 +36,8 @@ class Executor {
   // once.
   void start(std::span<const Work> work);
   // One token for each row of logits of the last start(), in the order of its work. Throws
-  // NotFinite when a logit is not a number. params, steps: [rows]
-  std::vector<Sampled> sample(std::span<const SamplingParams> params,
-                              std::span<const uint64_t> steps);
+  // NotFinite when a logit is not a number.
+  std::vector<Sampled> sample(const SampleRows& rows);
   void wait() { runner_->wait(); }
   void observe(Observer* observer) { runner_->observe(observer); }  // runner.h
 

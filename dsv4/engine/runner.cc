@@ -27,17 +27,22 @@ class HostRunner : public Runner {
     model_.forward(step, caches, logits);
   }
 
-  std::vector<Sampled> sample(const ConstTensorView& logits, std::span<const SamplingParams> params,
-                              std::span<const uint64_t> steps) override {
-    const auto n = static_cast<int64_t>(params.size());
+  std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
+    const int64_t n = rows.count(), top = rows.most_top_logprobs();
     const Buffer ids(DType::kI32, {n}), logprobs(DType::kF32, {n});
-    dsv4::sample(
-        context_,
-        {.logits = logits, .params = params, .steps = steps, .ids = ids, .logprobs = logprobs});
-    std::vector<Sampled> tokens;
-    for (int64_t i = 0; i < n; ++i)
-      tokens.push_back({ids.as<int32_t>()[i], logprobs.as<float>()[i]});
-    return tokens;
+    const Buffer top_ids(DType::kI32, {n, top}), top_logprobs(DType::kF32, {n, top});
+    SampleArgs args{.logits = logits,
+                    .params = rows.params,
+                    .steps = rows.steps,
+                    .ids = ids,
+                    .logprobs = logprobs,
+                    .terms = rows.terms,
+                    .term_begin = rows.term_begin};
+    args.mask = rows.mask_view(reinterpret_cast<const std::byte*>(rows.mask.data()));
+    if (top > 0) args.top_ids = top_ids, args.top_logprobs = top_logprobs;
+    dsv4::sample(context_, args);
+    return sampled_of(rows, ids.as<int32_t>(), logprobs.as<float>(), top_ids.as<int32_t>(),
+                      top_logprobs.as<float>());
   }
 
  private:

@@ -9,15 +9,10 @@
 #include <span>
 
 #include "dsv4/engine/cache_plan.h"
+#include "dsv4/engine/sample_lists.h"
 #include "dsv4/model/model.h"
-#include "dsv4/ops/sample/sample.h"
 
 namespace dsv4 {
-
-struct Sampled {
-  int32_t id = -1;
-  float logprob = 0.f;
-};
 
 class Runner {
  public:
@@ -30,10 +25,8 @@ class Runner {
   virtual void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                        const TensorView& logits) = 0;
   // Samples one token per row and waits for it. Throws kInvalidArgument when a row has no finite
-  // logit. logits: [b, V] f32; params, steps: [b]
-  virtual std::vector<Sampled> sample(const ConstTensorView& logits,
-                                      std::span<const SamplingParams> params,
-                                      std::span<const uint64_t> steps) = 0;
+  // logit. logits: [b, V] f32; rows: b of them, at most limits.max_sequences on a device
+  virtual std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) = 0;
   // Waits until all started work is done.
   virtual void wait() {}
   // Sees every call of the following steps, none of which is captured; null: calls run.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/engine/model_cache.h"
+#include "dsv4/engine/token_terms.h"
 #include "dsv4/model/dry_run.h"
 #include "dsv4/ops/sample/sample.h"
 #if DSV4_CUDA
@@ -67,17 +69,23 @@ class DryContext {
 #endif
 };
 
+// With everything that a row can bring.
 void sample_nothing(const Context& context, int64_t rows, int64_t vocab) {
   const auto tensor = [](DType dtype, std::initializer_list<int64_t> shape) {
     return TensorView(TensorMeta::contiguous(dtype, shape), unmapped_address(0));
   };
   const std::vector<SamplingParams> params(static_cast<size_t>(rows));
   const std::vector<uint64_t> steps(static_cast<size_t>(rows));
+  const std::vector<int32_t> begin(static_cast<size_t>(rows) + 1);
   sample(context, {.logits = tensor(DType::kF32, {rows, vocab}),
                    .params = params,
                    .steps = steps,
                    .ids = tensor(DType::kI32, {rows}),
-                   .logprobs = tensor(DType::kF32, {rows})});
+                   .logprobs = tensor(DType::kF32, {rows}),
+                   .term_begin = begin,
+                   .mask = tensor(DType::kI32, {rows, ceil_div(vocab, 32)}),
+                   .top_ids = tensor(DType::kI32, {rows, kMaxTopLogprobs}),
+                   .top_logprobs = tensor(DType::kF32, {rows, kMaxTopLogprobs})});
 }
 
 StepLimits step_limits(const CacheLimits& limits) {
@@ -109,6 +117,11 @@ std::vector<StepLimits> largest_steps(std::span<const CacheGroupSpec> groups, in
 
 }  // namespace
 
+SampleLayout sample_layout(const ModelConfig& config, const CacheLimits& limits) {
+  return {limits.max_sequences, config.vocab_size,
+          max_token_terms(config.vocab_size, limits.max_tokens)};
+}
+
 Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
                          int threads) {
   const ModelConfig& config = model.config();
@@ -128,7 +141,8 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     plan.step = std::max(plan.step, taken.lists + taken.activations);
   }
   if (!host) plan.step = plan.lists + plan.activations;
-  sample_nothing(dry.context(), limits.logits_rows(), config.vocab_size);
+  sample_nothing(dry.context(), limits.max_sequences, config.vocab_size);
+  plan.sampling = sample_layout(config, limits).bytes;
   plan.kernels = dry.kernel_bytes(threads);
   return plan;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "dsv4/engine/cache_plan.h"
+#include "dsv4/engine/sample_lists.h"
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
@@ -17,8 +18,13 @@ struct Workspace {
   // What implementations take for a call: on the host from the system (an upper bound), on a device
   // from its workspace.
   int64_t kernels = 0;
-  int64_t total() const { return step + logits + kernels; }
+  // The sampler's lists (sample_lists.h); on a device as much again is page-locked host memory.
+  int64_t sampling = 0;
+  int64_t total() const { return step + logits + kernels + sampling; }
 };
+
+// Where the lists of the sampler are, and their bounds.
+SampleLayout sample_layout(const ModelConfig& config, const CacheLimits& limits);
 
 // context.device: null for the host; otherwise its kernels are chosen for that device, of which
 // only info() is used, so that a dry run serves (Device::dry_run). threads: of the host

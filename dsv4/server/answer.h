@@ -33,6 +33,7 @@ struct ChoiceEnd {
 struct TokenLogprob {
   std::string bytes;
   float logprob = 0;
+  std::vector<TokenLogprob> top;  // the likeliest tokens in this place, where they were asked for
 };
 
 // An error as a client gets it.

@@ -28,13 +28,27 @@ std::string token_text(const std::string& bytes) {
   return out;
 }
 
-Json logprob_json(const TokenLogprob& token) {
+Json token_json(const TokenLogprob& token) {
   Json bytes = Json::array();
   for (const char c : token.bytes) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", token_text(token.bytes)},
-          {"logprob", token.logprob},
-          {"bytes", std::move(bytes)},
-          {"top_logprobs", Json::array()}};
+  return {
+      {"token", token_text(token.bytes)}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
+}
+
+Json logprob_json(const TokenLogprob& token) {
+  Json json = token_json(token), top = Json::array();
+  for (const TokenLogprob& one : token.top) top.push_back(token_json(one));
+  json["top_logprobs"] = std::move(top);
+  return json;
+}
+
+// Of /v1/completions: the likeliest tokens by their text, of which the first counts where several
+// have the same, and the chosen one.
+Json top_json(const TokenLogprob& token) {
+  Json top = Json::object();
+  for (const TokenLogprob& one : token.top) top.emplace(token_text(one.bytes), one.logprob);
+  top.emplace(token_text(token.bytes), token.logprob);
+  return top;
 }
 
 void append_logprobs(Json& list, const std::vector<TokenLogprob>& tokens) {
@@ -227,7 +241,8 @@ class Completion : public AnswerWriter {
     for (const TokenLogprob& token : tokens) {
       one.logprobs["tokens"].push_back(token_text(token.bytes));
       one.logprobs["token_logprobs"].push_back(token.logprob);
-      one.logprobs["top_logprobs"] = nullptr;
+      Json& top = one.logprobs["top_logprobs"];
+      if (!token.top.empty()) top.push_back(top_json(token));
       one.logprobs["text_offset"].push_back(one.offset);
       one.offset += token.bytes.size();
     }

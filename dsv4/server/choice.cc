@@ -14,8 +14,17 @@ Choice::Choice(size_t index, const Prepared& prepared, const ServedModel& model,
       reasoning_(prepared.parser.stage == OutputStage::kReason) {
 }
 
-void Choice::on_token(int32_t token, float logprob) {
+TokenLogprob Choice::logprob_of(const Sampled& sampled) const {
+  const Tokenizer& tokenizer = *model_.tokenizer;
+  TokenLogprob out{std::string(tokenizer.token_bytes(sampled.id)), sampled.logprob, {}};
+  for (const LikelyToken& one : sampled.top)
+    out.top.push_back({std::string(tokenizer.token_bytes(one.id)), one.logprob, {}});
+  return out;
+}
+
+void Choice::on_token(const Sampled& sampled) {
   if (ended_) return;
+  const int32_t token = sampled.id;
   ++tokens_;
   ++usage_.completion;
   const auto marker = model_.markers.marker(token);
@@ -23,8 +32,7 @@ void Choice::on_token(int32_t token, float logprob) {
   if (reasoning_) ++usage_.reasoning;
   if (prepared_.is_chat) ids_.push_back(token);
   const bool plain = !marker || !prepared_.is_chat;
-  if (prepared_.settings.logprobs && plain)
-    held_.push_back({std::string(model_.tokenizer->token_bytes(token)), logprob});
+  if (prepared_.settings.logprobs && plain) held_.push_back(logprob_of(sampled));
   if (!plain) {
     if (*marker != Marker::kEos) parser_.marker(*marker);  // which ignore_eos lets through
   } else if (prepared_.is_chat || !model_.tokenizer->is_special(token)) {

@@ -18,7 +18,7 @@ class Choice : private OutputSink {
          Usage& usage);
 
   // Either may end the choice.
-  void on_token(int32_t token, float logprob);
+  void on_token(const Sampled& sampled);
   void on_engine_finish(Finish why);
   // Time is up, or the server drains.
   void end_at_deadline();
@@ -35,6 +35,7 @@ class Choice : private OutputSink {
   void on_arguments(std::string_view json) override { out_.on_arguments(json); }
   void on_call_end() override { out_.on_call_end(); }
 
+  TokenLogprob logprob_of(const Sampled& sampled) const;
   void release_logprobs(bool reasoning);
   void finish(OutputEnd end);
   void record_turn();

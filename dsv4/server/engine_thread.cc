@@ -6,9 +6,8 @@
 
 namespace dsv4 {
 
-void EngineThread::Job::on_token(RequestId, int32_t token, float logprob) {
-  events->push_back(
-      {.job = id, .kind = EngineEvent::Kind::kToken, .token = token, .logprob = logprob});
+void EngineThread::Job::on_token(RequestId, const Sampled& token) {
+  events->push_back({.job = id, .kind = EngineEvent::Kind::kToken, .token = token});
 }
 
 void EngineThread::Job::on_finish(RequestId, Finish why) {

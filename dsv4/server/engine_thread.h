@@ -26,8 +26,7 @@ struct EngineEvent {
   enum class Kind { kStarted, kToken, kFinished, kFailed };
   JobId job{};
   Kind kind = Kind::kToken;
-  int32_t token = -1;
-  float logprob = 0;
+  Sampled token;                  // kToken
   Finish finish = Finish::kStop;  // kFinished
 };
 
@@ -58,7 +57,7 @@ class EngineThread {
 
  private:
   struct Job : TokenSink {
-    void on_token(RequestId id, int32_t token, float logprob) override;
+    void on_token(RequestId id, const Sampled& token) override;
     void on_finish(RequestId id, Finish why) override;
 
     JobId id{};

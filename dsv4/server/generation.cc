@@ -26,7 +26,9 @@ Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> mod
 GenerateParams Generation::job_params(size_t choice) const {
   GenerateParams params{.sampling = prepared_.settings.sampling,
                         .max_new_tokens = prepared_.max_tokens,
-                        .stop = prepared_.settings.stop_ids};
+                        .min_new_tokens = prepared_.settings.min_tokens,
+                        .stop = prepared_.settings.stop_ids,
+                        .logit_bias = prepared_.settings.logit_bias};
   if (!prepared_.settings.ignore_eos)
     params.stop.insert(params.stop.end(), model_->limits.eos.begin(), model_->limits.eos.end());
   params.sampling.seed += choice % static_cast<size_t>(prepared_.settings.n);
@@ -70,7 +72,7 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
         intervals_.push_back(std::chrono::duration<double>(now - last_token_).count());
       }
       last_token_ = now;
-      choices_[choice]->on_token(event.token, event.logprob);
+      choices_[choice]->on_token(event.token);
       break;
     }
     case EngineEvent::Kind::kFinished:

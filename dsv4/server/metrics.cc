@@ -21,6 +21,7 @@ struct Metric {
 constexpr Metric kTable[] = {
     {"dsv4_requests_running", Kind::kGauge, "Requests in the engine", "vllm:num_requests_running"},
     {"dsv4_requests_waiting", Kind::kGauge, "Requests in the queue", "vllm:num_requests_waiting"},
+    {"dsv4_kv_usage_ratio", Kind::kGauge, "Pages of the cache in use", "vllm:kv_cache_usage_perc"},
     {"dsv4_queued_prompt_tokens", Kind::kGauge, "Prompt tokens in the queue", ""},
     {"dsv4_connections", Kind::kGauge, "Open connections", ""},
     {"dsv4_ready", Kind::kGauge, "1 while /ready answers 200", ""},

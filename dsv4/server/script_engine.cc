@@ -81,7 +81,7 @@ class ScriptEngine : public EnginePort {
       if (!ended) {
         ++at->second.sent;
         ++stats_.decode_tokens;
-        one.sink->on_token(id, one.rule->ids[one.sent], -0.5f);
+        one.sink->on_token(id, {.id = one.rule->ids[one.sent], .logprob = -0.5f});
       }
       const bool at_limit = static_cast<int64_t>(at->second.sent) == one.max_tokens;
       if (!ended && !at_limit) {

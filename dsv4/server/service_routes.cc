@@ -220,6 +220,9 @@ std::string Service::metrics_text() {
   };
   set("dsv4_requests_running", state.running);
   set("dsv4_requests_waiting", state.queued);
+  const EngineStats& stats = state.stats;
+  set("dsv4_kv_usage_ratio", static_cast<double>(stats.pages_used) /
+                                 static_cast<double>(std::max<int64_t>(stats.pages, 1)));
   set("dsv4_queued_prompt_tokens", state.queued_tokens);
   set("dsv4_connections", http.connections);
   set("dsv4_connections_accepted_total", http.accepted);

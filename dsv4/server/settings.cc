@@ -28,18 +28,10 @@ const char* name(Api api) {
 namespace {
 
 constexpr int64_t kMaxSeed = INT64_MAX;
-constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBias = 1024;
+constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
 
 [[noreturn]] void unsupported(const std::string& field, std::string_view why) {
   throw RequestError("unsupported_value", field, fmt::format("{}: {}", field, why));
-}
-
-// A field that the sampler has no counterpart of yet: its neutral value is accepted.
-void want_neutral(const Field& field, double low, double high, double neutral,
-                  LowEnd end = LowEnd::kIncluded) {
-  const auto value = read_number(field, low, high, end);
-  if (value && *value != neutral)
-    unsupported(field.path(), fmt::format("only {} is supported", neutral));
 }
 
 uint64_t random_seed() {
@@ -61,24 +53,29 @@ void read_sampling(const Field& body, Settings& out) {
   const auto seed = read_integer(body.at("seed"), 0, kMaxSeed);
   out.has_seed = seed.has_value();
   out.sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
-  want_neutral(body.at("min_p"), 0, 1, 0);
-  want_neutral(body.at("presence_penalty"), -2, 2, 0);
-  want_neutral(body.at("frequency_penalty"), -2, 2, 0);
-  want_neutral(body.at("repetition_penalty"), 0, 2, 1, LowEnd::kExcluded);
-  want_neutral(body.at("min_tokens"), 0, 1 << 24, 0);
+  if (const auto value = read_number(body.at("min_p"), 0, 1))
+    out.sampling.min_p = static_cast<float>(*value);
+  if (const auto value = read_number(body.at("presence_penalty"), -2, 2))
+    out.sampling.presence_penalty = static_cast<float>(*value);
+  if (const auto value = read_number(body.at("frequency_penalty"), -2, 2))
+    out.sampling.frequency_penalty = static_cast<float>(*value);
+  if (const auto value = read_number(body.at("repetition_penalty"), 0, 2, LowEnd::kExcluded))
+    out.sampling.repetition_penalty = std::max(static_cast<float>(*value), 1e-7f);
 }
 
-void read_bias(const Field& bias, int32_t vocab_size) {
+void read_bias(const Field& bias, int32_t vocab_size, std::vector<LogitBias>& out) {
   if (!bias.present()) return;
   const JsonValue& map = bias.object();
-  if (map.members.size() > kMaxBias) refuse(bias.path(), "at most {} tokens", kMaxBias);
+  if (static_cast<int64_t>(map.members.size()) > kMaxLogitBiases)
+    refuse(bias.path(), "at most {} tokens", kMaxLogitBiases);
   for (const auto& [key, value] : map.members) {
-    const Field one(&value, bias.path() + "." + key);
     const bool digits =
         !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == key.npos;
     if (!digits || std::stoll(key) >= vocab_size)
       refuse(bias.path(), "'{}' is no id of a vocabulary of {}", key, vocab_size);
-    want_neutral(one, -100, 100, 0);
+    const Field one(&value, bias.path() + "." + key);
+    if (const auto number = read_number(one, -100, 100))
+      out.push_back({static_cast<int32_t>(std::stoll(key)), static_cast<float>(*number)});
   }
 }
 
@@ -110,6 +107,7 @@ void read_limits(const Field& body, Api api, Settings& out) {
   } else if (!out.max_tokens) {
     out.max_tokens = 16;
   }
+  out.min_tokens = read_integer(body.at("min_tokens"), 0, kMost).value_or(0);
   out.n = read_integer(body.at("n"), 1, 16).value_or(1);
   if (const auto best = read_integer(body.at("best_of"), 1, 16); best && *best != out.n)
     unsupported("best_of", "must equal n");
@@ -132,14 +130,14 @@ void read_logprobs(const Field& body, Api api, Settings& out) {
     const auto count = read_integer(body.at("logprobs"), 0, 20);
     out.logprobs = count.has_value();
     out.echo = body.at("echo").boolean(false);
-    if (count.value_or(0) > 0) unsupported("logprobs", "only 0, the chosen token's, is supported");
+    out.sampling.top_logprobs = static_cast<int>(count.value_or(0));
     if (out.echo && out.logprobs) unsupported("echo", "is not supported together with logprobs");
     return;
   }
   out.logprobs = body.at("logprobs").boolean(false);
   const auto top = read_integer(body.at("top_logprobs"), 0, 20);
   if (top && !out.logprobs) refuse("top_logprobs", "needs logprobs: true");
-  if (top.value_or(0) > 0) unsupported("top_logprobs", "only 0 is supported");
+  out.sampling.top_logprobs = static_cast<int>(top.value_or(0));
 }
 
 // Fields by what happens to them. Every list is sorted by use, not by name.
@@ -241,7 +239,7 @@ Settings read_settings(const Field& body, Api api, const SamplingParams& samplin
                        int32_t vocab_size) {
   Settings settings{.sampling = sampling};
   read_sampling(body, settings);
-  read_bias(body.at("logit_bias"), vocab_size);
+  read_bias(body.at("logit_bias"), vocab_size, settings.logit_bias);
   read_stops(body, vocab_size, settings);
   read_limits(body, api, settings);
   read_streaming(body, settings);

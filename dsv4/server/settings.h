@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dsv4/chat/fields.h"
-#include "dsv4/ops/sample/sample.h"
+#include "dsv4/engine/token_terms.h"
 
 namespace dsv4 {
 
@@ -21,7 +21,9 @@ const char* name(Api api);
 struct Settings {
   SamplingParams sampling;
   bool has_top_p = false, has_seed = false;  // the client chose them
+  std::vector<LogitBias> logit_bias;
   std::optional<int64_t> max_tokens;
+  int64_t min_tokens = 0;
   int64_t n = 1;
   std::vector<std::string> stops;
   std::vector<int32_t> stop_ids;

@@ -13,7 +13,7 @@ namespace dsv4 {
 namespace {
 
 struct Silent : TokenSink {
-  void on_token(RequestId, int32_t, float) override {}
+  void on_token(RequestId, const Sampled&) override {}
   void on_finish(RequestId, Finish) override {}
 };
 

@@ -16,7 +16,7 @@ namespace dsv4 {
 namespace {
 
 struct Sink : TokenSink {
-  void on_token(RequestId, int32_t, float) override { ++tokens; }
+  void on_token(RequestId, const Sampled&) override { ++tokens; }
   void on_finish(RequestId, Finish) override {}
   int tokens = 0;
 };

@@ -18,9 +18,9 @@ namespace {
 // Collects answers; may cancel a request after a given number of its tokens.
 class Collector : public TokenSink {
  public:
-  void on_token(RequestId id, int32_t token, float logprob) override {
-    EXPECT_LE(logprob, 0.f);
-    tokens[id].push_back(token);
+  void on_token(RequestId id, const Sampled& token) override {
+    EXPECT_LE(token.logprob, 0.f);
+    tokens[id].push_back(token.id);
     if (cancel_after > 0 && static_cast<int>(tokens[id].size()) == cancel_after) engine->cancel(id);
   }
   void on_finish(RequestId id, Finish why) override {
@@ -179,8 +179,8 @@ TEST_F(EngineTest, RejectsRequestsThatDoNotFit) {
 // A sink that throws once, or submits a new request when another finishes.
 class Troublemaker : public Collector {
  public:
-  void on_token(RequestId id, int32_t token, float logprob) override {
-    Collector::on_token(id, token, logprob);
+  void on_token(RequestId id, const Sampled& token) override {
+    Collector::on_token(id, token);
     if (throw_at > 0 && static_cast<int>(tokens[id].size()) == throw_at)
       throw std::runtime_error("sink");
   }

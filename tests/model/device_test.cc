@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Configs, HfGoldenOnGpu,
 
 struct Answer : TokenSink {
   std::vector<int32_t> tokens;
-  void on_token(RequestId, int32_t token, float) override { tokens.push_back(token); }
+  void on_token(RequestId, const Sampled& token) override { tokens.push_back(token.id); }
   void on_finish(RequestId, Finish) override {}
 };
 
@@ -134,6 +134,64 @@ TEST_F(OnGpu, OfficialDemoTextMatchesTheCpu) {
     fmt::print("greedy, deterministic {}: first difference at token {}, logit gap {:.3f}\n",
                deterministic, w - want.begin(), gap);
     EXPECT_LE(gap, kRounding);
+  }
+}
+
+// A row of a step's sampler with any mixture of terms, mask, cuts and listed tokens.
+void add_random_row(SampleLists& lists, int64_t vocab, Rng& rng) {
+  SamplingParams params{.temperature = rng.below(3) == 0 ? 0 : 1.3f,
+                        .seed = static_cast<uint64_t>(rng.below(1000)),
+                        .repetition_penalty = 1.3f,
+                        .frequency_penalty = 0.4f,
+                        .presence_penalty = 0.2f};
+  if (rng.below(2) == 0) params.min_p = 0.02f;
+  if (rng.below(2) == 0) params.top_k = 30;
+  if (rng.below(2) == 0) params.top_logprobs = static_cast<int>(rng.below(21));
+  std::vector<TokenTerm> terms;
+  const int64_t step = 1 + rng.below(20);
+  for (int64_t id = rng.below(40); rng.below(3) > 0 && id < vocab; id += step) {
+    terms.push_back({.id = static_cast<int32_t>(id),
+                     .count = static_cast<int32_t>(rng.below(3)),
+                     .seen = static_cast<int32_t>(rng.below(2)),
+                     .bias = static_cast<float>(rng.below(9)) - 4});
+  }
+  lists.add(params, static_cast<uint64_t>(rng.below(100)), terms);
+  if (rng.below(2) == 0) return;
+  for (uint32_t& word : lists.mask()) word = static_cast<uint32_t>(rng.below(int64_t{1} << 32));
+}
+
+// The device's logits, sampled on the device and again on the host: the same tokens and bits.
+TEST_F(OnGpu, SamplesWithTheBitsOfTheCpu) {
+  const CacheLimits limits{.max_tokens = 64, .max_sequences = 5, .max_batch_tokens = 64};
+  const Model cpu = Model::load("models/demo"), gpu = on_gpu("models/demo");
+  const int64_t vocab = cpu.config().vocab_size;
+  Executor executor(gpu, {}, limits);
+  const std::unique_ptr<Runner> host = make_runner(cpu, {}, limits);
+  std::vector<SeqId> sequences;
+  for (int i = 0; i < limits.max_sequences; ++i) sequences.push_back(executor.cache().open());
+  Rng rng(20261122);
+  for (int step = 0; step < 40; ++step) {
+    const auto rows = static_cast<size_t>(1 + rng.below(limits.max_sequences));
+    const std::vector<int32_t> ids = random_ids(limits.max_sequences, vocab, 100 + step);
+    std::vector<Work> work;
+    SampleLists lists(vocab);
+    for (size_t i = 0; i < rows; ++i) {
+      work.push_back({sequences[i], {&ids[i], 1}, Work::Logits::kLast});
+      add_random_row(lists, vocab, rng);
+    }
+    const ConstTensorView logits = executor.run(work);
+    const std::vector<Sampled> have = executor.sample(lists.rows());
+    const std::vector<Sampled> want = host->sample(logits, lists.rows());
+    ASSERT_EQ(have.size(), rows);
+    for (size_t i = 0; i < rows; ++i) {
+      EXPECT_EQ(have[i].id, want[i].id) << "step " << step << " row " << i;
+      EXPECT_EQ(have[i].logprob, want[i].logprob);
+      ASSERT_EQ(have[i].top.size(), want[i].top.size());
+      for (size_t k = 0; k < want[i].top.size(); ++k) {
+        EXPECT_EQ(have[i].top[k].id, want[i].top[k].id);
+        EXPECT_EQ(have[i].top[k].logprob, want[i].top[k].logprob);
+      }
+    }
   }
 }
 

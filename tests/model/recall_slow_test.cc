@@ -17,7 +17,7 @@ using Ids = std::vector<int32_t>;
 
 class Answer : public TokenSink {
  public:
-  void on_token(RequestId, int32_t token, float) override { ids.push_back(token); }
+  void on_token(RequestId, const Sampled& token) override { ids.push_back(token.id); }
   void on_finish(RequestId, Finish) override {}
   Ids ids;
 };

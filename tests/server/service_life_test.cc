@@ -63,10 +63,10 @@ TEST(ServiceLife, ErrorsNameTheClientsFields) {
 }
 
 TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
-  const json fields = {{"min_p", 0.1},
-                       {"presence_penalty", 1},
-                       {"logit_bias", {{"5", 1}}},
-                       {"top_logprobs", 2},
+  const json fields = {{"min_p", 1.5},
+                       {"presence_penalty", 3},
+                       {"logit_bias", {{"99999", 1}}},
+                       {"top_logprobs", 21},
                        {"guided_json", json::object()},
                        {"audio", json::object()},
                        {"functions", json::array()},

@@ -227,8 +227,11 @@ void sample_row(const SampleArgs& args, int64_t row, const Logits& raw, const Lo
 }  // namespace
 
 // The candidates of a row; a vector that grows holds up to three times its contents while it moves.
+// Rows that terms or masks change are copied first.
 HostBytes sample_cpu_bytes(const SampleArgs& args) {
-  return {.per_thread = 3 * args.logits.dim(1) * static_cast<int64_t>(sizeof(Candidate))};
+  const bool changed = !args.term_begin.empty() || !args.mask.empty();
+  return {.shared = changed ? args.logits.numel() * static_cast<int64_t>(sizeof(float)) : 0,
+          .per_thread = 3 * args.logits.dim(1) * static_cast<int64_t>(sizeof(Candidate))};
 }
 
 void sample_cpu(const Context&, const SampleArgs& args) {

@@ -1,0 +1,81 @@
+#include "dsv4/engine/sample_lists.h"
+
+#include <algorithm>
+
+#include "dsv4/base/bits.h"
+
+namespace dsv4 {
+
+int SampleRows::most_top_logprobs() const {
+  int most = 0;
+  for (const SamplingParams& one : params) most = std::max(most, one.top_logprobs);
+  return most;
+}
+
+ConstTensorView SampleRows::mask_view(const std::byte* data) const {
+  if (mask.empty()) return {};
+  const int64_t words = static_cast<int64_t>(mask.size()) / count();
+  return {TensorMeta::contiguous(DType::kI32, {count(), words}), data};
+}
+
+std::vector<Sampled> sampled_of(const SampleRows& rows, const int32_t* ids, const float* logprobs,
+                                const int32_t* top_ids, const float* top_logprobs) {
+  const auto columns = static_cast<size_t>(rows.most_top_logprobs());
+  std::vector<Sampled> tokens(rows.params.size());
+  for (size_t r = 0; r < tokens.size(); ++r) {
+    tokens[r].id = ids[r];
+    tokens[r].logprob = logprobs[r];
+    for (size_t i = r * columns; i < r * columns + columns && top_ids[i] >= 0; ++i)
+      tokens[r].top.push_back({top_ids[i], top_logprobs[i]});
+  }
+  return tokens;
+}
+
+SampleLists::SampleLists(int64_t vocab) : words_(static_cast<size_t>(ceil_div(vocab, 32))) {
+}
+
+void SampleLists::add(const SamplingParams& params, uint64_t step,
+                      std::span<const TokenTerm> terms) {
+  params_.push_back(params);
+  steps_.push_back(step);
+  terms_.insert(terms_.end(), terms.begin(), terms.end());
+  term_begin_.push_back(static_cast<int32_t>(terms_.size()));
+  if (!masks_.empty()) masks_.resize(params_.size() * words_, ~uint32_t{0});
+}
+
+std::span<uint32_t> SampleLists::mask() {
+  masks_.resize(params_.size() * words_, ~uint32_t{0});
+  return std::span(masks_).last(words_);
+}
+
+SampleRows SampleLists::rows() const {
+  SampleRows rows{.params = params_, .steps = steps_, .mask = masks_};
+  if (!terms_.empty()) {
+    rows.terms = terms_;
+    rows.term_begin = term_begin_;
+  }
+  return rows;
+}
+
+SampleLayout::SampleLayout(int64_t sampled_rows, int64_t vocab, int64_t terms_of_row)
+    : rows(sampled_rows), terms(sampled_rows * terms_of_row) {
+  int64_t end = 0;
+  const auto take = [&end](int64_t taken) {
+    const int64_t at = end;
+    end = align_up(end + taken, 64);
+    return at;
+  };
+  const auto size = [](size_t bytes_of_one) { return static_cast<int64_t>(bytes_of_one); };
+  params_at = take(rows * size(sizeof(SamplingParams)));
+  steps_at = take(rows * size(sizeof(uint64_t)));
+  begin_at = take((rows + 1) * size(sizeof(int32_t)));
+  terms_at = take(terms * size(sizeof(TokenTerm)));
+  mask_at = take(rows * ceil_div(vocab, 32) * size(sizeof(uint32_t)));
+  ids_at = take(rows * size(sizeof(int32_t)));
+  logprobs_at = take(rows * size(sizeof(float)));
+  top_ids_at = take(rows * kMaxTopLogprobs * size(sizeof(int32_t)));
+  top_logprobs_at = take(rows * kMaxTopLogprobs * size(sizeof(float)));
+  bytes = end;
+}
+
+}  // namespace dsv4
