@@ -39,6 +39,22 @@ PageTables::PageTables(std::span<const CacheGroup> groups, int max_sequences, in
     counts_.emplace_back(group.num_pages);
     held_by_.emplace_back(static_cast<size_t>(group.num_pages), 0);
   }
+  idle_.resize(groups_.size());
+}
+
+bool PageTables::is_idle(size_t group, int32_t page) const {
+  const int32_t held = held_by_[group][static_cast<size_t>(page)];
+  return held > 0 && counts_[group].count(page) == held;
+}
+
+void PageTables::share_page(size_t group, int32_t page) {
+  idle_[group] -= is_idle(group, page) ? 1 : 0;
+  counts_[group].share(page);
+}
+
+void PageTables::give_page(size_t group, int32_t page) {
+  counts_[group].give(page);
+  idle_[group] += is_idle(group, page) ? 1 : 0;
 }
 
 PageTables::Sequence& PageTables::at(SeqId seq) {
@@ -97,7 +113,7 @@ void PageTables::drop_old_pages(Sequence& sequence) {
     for (int64_t p = first_page(groups_[g], sequence.length); p-- > 0;) {
       int32_t& page = sequence.tables[g][static_cast<size_t>(p)];
       if (page < 0) break;  // everything before was given back earlier
-      counts_[g].give(page);
+      give_page(g, page);
       page = -1;
     }
   }
@@ -124,7 +140,7 @@ void PageTables::truncate(SeqId seq, int64_t length) {
     std::vector<int32_t>& table = sequence.tables[g];
     const auto keep = static_cast<size_t>(table_pages(groups_[g], length));
     for (; table.size() > keep; table.pop_back()) {
-      if (table.back() >= 0) counts_[g].give(table.back());
+      if (table.back() >= 0) give_page(g, table.back());
     }
   }
   sequence.length = length;
@@ -168,8 +184,10 @@ void PageTables::release(const PagePrefix& prefix) {
       if (page < 0) continue;
       DSV4_CHECK(held_by_[g][static_cast<size_t>(page)] > 0, "page {} of group {} is not held",
                  page, g);
+      const bool idle = is_idle(g, page);
       --held_by_[g][static_cast<size_t>(page)];
       counts_[g].give(page);
+      idle_[g] -= idle && counts_[g].count(page) == 0 ? 1 : 0;
     }
   }
 }
@@ -181,7 +199,7 @@ void PageTables::attach(SeqId seq, const PagePrefix& prefix) {
   truncate(seq, 0);  // pages that were reserved
   for (size_t g = 0; g < groups_.size(); ++g) {
     for (const int32_t page : prefix.tables[g]) {
-      if (page >= 0) counts_[g].share(page);
+      if (page >= 0) share_page(g, page);
     }
   }
   sequence.tables = prefix.tables;
@@ -206,15 +224,18 @@ void PageTables::check_invariants() const {
         ++references[static_cast<size_t>(page)];
       }
     }
-    int64_t free = 0;
+    int64_t free = 0, idle = 0;
     for (size_t page = 0; page < references.size(); ++page) {
       const int32_t counted = counts_[g].count(static_cast<int32_t>(page));
       DSV4_CHECK(counted == references[page], "page {} of group {}: {} references, {} counted",
                  page, g, references[page], counted);
       free += counted == 0 ? 1 : 0;
+      idle += is_idle(g, static_cast<int32_t>(page)) ? 1 : 0;
     }
     DSV4_CHECK(free == counts_[g].num_free(), "group {}: {} pages without references, {} free", g,
                free, counts_[g].num_free());
+    DSV4_CHECK(idle == idle_[g], "group {}: {} pages only in prefixes, {} counted", g, idle,
+               idle_[g]);
   }
 }
 

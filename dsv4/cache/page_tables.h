@@ -67,6 +67,8 @@ class PageTables {
   std::span<const int32_t> pages(SeqId seq, int group) const;
   std::span<const CacheGroup> groups() const { return groups_; }
   int64_t free_pages(int group) const { return counts_[static_cast<size_t>(group)].num_free(); }
+  // Pages that only prefixes hold: they would be free if every prefix were released.
+  int64_t idle_pages(int group) const { return idle_[static_cast<size_t>(group)]; }
   // Throws unless every page has as many references as tables and prefixes name it; tests call it
   // after each operation.
   void check_invariants() const;
@@ -83,11 +85,16 @@ class PageTables {
   Sequence& at(SeqId seq);
   const Sequence& at(SeqId seq) const;
   void drop_old_pages(Sequence& sequence);
+  // A reference of a table, to a page that has others or none.
+  void share_page(size_t group, int32_t page);
+  void give_page(size_t group, int32_t page);
+  bool is_idle(size_t group, int32_t page) const;
 
   std::vector<CacheGroup> groups_;
   int64_t max_rollback_;
   std::vector<PageCounts> counts_;             // [group]
   std::vector<std::vector<int32_t>> held_by_;  // [group][page] prefixes that hold it
+  std::vector<int64_t> idle_;                  // [group]
   std::vector<Sequence> sequences_;
   uint64_t num_opened_ = 0;
 };

@@ -30,7 +30,8 @@ int64_t sliding_pages(const CacheGroupSpec& group, int64_t max_rollback) {
   return ceil_div(group.keep_tokens + max_rollback - 1, group.page_entries) + 2;
 }
 
-// A group that drops old entries must also hold the tokens of a step until they are dropped.
+// A group that drops old entries must also hold the tokens of a step until they are dropped, and
+// what checkpoints keep of it; groups that drop nothing share their pages with checkpoints.
 CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
   const int64_t longest = ceil_div(limits.max_tokens / spec.ratio, spec.page_entries);
   const int64_t shared = ceil_div(limits.cache_tokens / spec.ratio, spec.page_entries);
@@ -38,9 +39,11 @@ CacheGroup group_plan(const CacheGroupSpec& spec, const CacheLimits& limits) {
   const int64_t whole = limits.cache_tokens == 0 ? all : std::clamp(shared, longest, all);
   const int64_t sliding = limits.max_sequences * sliding_pages(spec, limits.max_rollback) +
                           ceil_div(limits.max_batch_tokens, spec.page_entries);
+  const int64_t kept =
+      limits.checkpoints * ceil_div(spec.keep_tokens + limits.max_rollback - 1, spec.page_entries);
   return {.tokens_per_entry = spec.ratio,
           .page_entries = spec.page_entries,
-          .num_pages = spec.keep_tokens > 0 ? std::min(sliding, all) : whole,
+          .num_pages = spec.keep_tokens > 0 ? std::min(sliding, all) + kept : whole,
           .keep_tokens = spec.keep_tokens > 0 ? spec.keep_tokens + limits.max_rollback : 0};
 }
 

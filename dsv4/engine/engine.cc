@@ -57,8 +57,9 @@ void forbid(std::span<const int32_t> ids, std::span<uint32_t> mask) {
 }  // namespace
 
 int64_t cache_bytes(const Model& model, const EngineOptions& options) {
-  return plan_cache(model.config(), checked(model, options).numerics, limits_of(options))
-      .plan.bytes();
+  const CacheLimits limits = limits_of(options);
+  const CachePlan plan = plan_cache(model.config(), checked(model, options).numerics, limits).plan;
+  return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan.states);
 }
 
 Engine::Engine(const Model& model, const EngineOptions& options)

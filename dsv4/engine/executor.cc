@@ -19,6 +19,7 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
     : model_(model),
       runner_(make_runner(model, placed(context, model), limits)),
       cache_(model.config(), context.numerics, limits, runner_->memory()) {
+  if (limits.checkpoints > 0) prefixes_ = std::make_unique<PrefixCache>(cache_, *runner_);
   logits_ =
       Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size}, runner_->memory());
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dsv4/engine/model_cache.h"
+#include "dsv4/engine/prefix_cache.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/model/model.h"
 
@@ -28,6 +29,7 @@ class Executor {
   const PageTables& cache() const { return cache_.tables(); }
   std::span<const LayerCache> layers() const { return cache_.layers(); }
   const CacheLimits& limits() const { return cache_.limits(); }
+  PrefixCache* prefixes() { return prefixes_.get(); }  // null: limits().checkpoints is 0
   const Scratch& scratch() const { return runner_->scratch(); }
 
   // Computes the tokens and appends them to the caches; on a device the computation may still run
@@ -52,6 +54,7 @@ class Executor {
   const Model& model_;
   std::unique_ptr<Runner> runner_;
   ModelCache cache_;
+  std::unique_ptr<PrefixCache> prefixes_;
   Buffer logits_;       // [>= rows, V] f32, in the runner's memory
   Buffer host_logits_;  // a copy, where that memory is not the host's
   int64_t rows_ = 0;    // of the last start()

@@ -21,6 +21,8 @@ class ModelCache {
   const PageTables& tables() const { return tables_; }
   std::span<const LayerCache> layers() const { return layers_; }
   const CacheLimits& limits() const { return limits_; }
+  const CachePlan& plan() const { return layout_.plan; }
+  const CachePools& pools() const { return pools_; }
   // Where the next `count` tokens of a sequence go; their room must have been reserved.
   SequenceRun run(SeqId seq, int64_t first, int64_t count) const;
 

@@ -1,5 +1,7 @@
 #include "dsv4/engine/runner.h"
 
+#include <algorithm>
+
 #include "dsv4/base/error.h"
 #include "dsv4/engine/workspace.h"
 
@@ -18,6 +20,9 @@ class HostRunner : public Runner {
   const Scratch& scratch() const override { return scratch_; }
 
   void observe(Observer* observer) override { context_.observer = observer; }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    std::copy_n(from, bytes, to);
+  }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override {
     const Scratch::Scope scope(scratch_);

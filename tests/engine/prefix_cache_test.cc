@@ -1,0 +1,131 @@
+// A sequence that begins with a stored prefix continues with the bits of one that computed it.
+
+#include "dsv4/engine/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "dsv4/base/error.h"
+#include "dsv4/engine/executor.h"
+#include "tests/harness/random_model.h"
+#include "tests/harness/tiny_model.h"
+#include "tests/model/golden_files.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kStep = 256;  // of pages of 64 entries of 4 tokens
+
+std::vector<int32_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(vocab)));
+  return ids;
+}
+
+class PrefixCacheTest : public testing::TestWithParam<Numerics> {
+ protected:
+  PrefixCacheTest() : model_(test::random_model(test::tiny_config(), 4)) {}
+
+  std::unique_ptr<Executor> executor(int checkpoints, int64_t rollback = 0) const {
+    return std::make_unique<Executor>(model_, Context{.numerics = GetParam()},
+                                      CacheLimits{.max_tokens = 1200,
+                                                  .max_sequences = 3,
+                                                  .max_batch_tokens = 1200,
+                                                  .max_logits_rows = 1200,
+                                                  .max_rollback = rollback,
+                                                  .checkpoints = checkpoints});
+  }
+  static void feed(Executor& executor, SeqId seq, std::span<const int32_t> ids) {
+    const Work work{seq, ids};
+    executor.run({&work, 1});
+    executor.cache().check_invariants();
+  }
+  std::span<const int32_t> ids(int64_t n) const { return std::span(ids_).first(size_t(n)); }
+
+  Model model_;
+  std::vector<int32_t> ids_ = random_ids(1100, 40, 1);
+};
+
+// Rollback makes rings longer than two blocks, so that kept rows wrap around their end.
+TEST_P(PrefixCacheTest, ContinuesWithTheBitsOfTheWhole) {
+  const Buffer want = test::all_logits(model_, GetParam(), ids_, 1100);
+  for (const int64_t rollback : {0, 1, 3}) {
+    for (const int64_t prefix : {kStep, 2 * kStep, 4 * kStep}) {
+      const auto e = executor(2, rollback);
+      ASSERT_EQ(e->prefixes()->step(), kStep);
+      const SeqId first = e->cache().open();
+      feed(*e, first, ids(prefix));
+      e->prefixes()->store(first, "", ids(prefix));
+      feed(*e, first, std::span(ids_).subspan(size_t(prefix), 33));  // writes after the prefix
+      e->cache().close(first);
+      const SeqId filler = e->cache().open();  // another sequence's state in the first slot
+      feed(*e, filler, random_ids(300, 40, 2));
+
+      const SeqId second = e->cache().open();
+      EXPECT_EQ(e->prefixes()->attach(second, "", ids_), prefix);
+      EXPECT_EQ(e->cache().length(second), prefix);
+      const Work rest{second, std::span(ids_).subspan(size_t(prefix)), Work::Logits::kAll};
+      EXPECT_TRUE(test::same_bits(e->run({&rest, 1}), want.view().slice(0, prefix, 1100)))
+          << prefix << " tokens, rollback " << rollback;
+      e->cache().check_invariants();
+    }
+  }
+}
+
+TEST_P(PrefixCacheTest, SharesTheLongestPrefixOfOneSalt) {
+  const auto e = executor(3);
+  PrefixCache& prefixes = *e->prefixes();
+  const SeqId seq = e->cache().open();
+  for (int64_t n = kStep; n <= 2 * kStep; n += kStep) {
+    feed(*e, seq, ids(n).last(kStep));
+    prefixes.store(seq, "a", ids(n));
+  }
+  EXPECT_EQ(prefixes.match("a", ids(kStep - 1)), 0);
+  EXPECT_EQ(prefixes.match("a", ids(2 * kStep - 1)), kStep);
+  EXPECT_EQ(prefixes.match("a", ids_), 2 * kStep);
+  EXPECT_EQ(prefixes.match("", ids_), 0);
+  prefixes.store(seq, "a", ids(2 * kStep));
+  EXPECT_EQ(prefixes.size(), 2) << "stored once";
+  EXPECT_THROW(prefixes.store(seq, "a", ids(kStep)), Error) << "not the sequence's length";
+}
+
+TEST_P(PrefixCacheTest, GivesUpTheLeastRecentlyUsed) {
+  const auto e = executor(2);
+  PrefixCache& prefixes = *e->prefixes();
+  const auto add = [&](uint64_t seed) {
+    const SeqId seq = e->cache().open();
+    const std::vector<int32_t> text = random_ids(kStep, 40, seed);
+    feed(*e, seq, text);
+    prefixes.store(seq, "", text);
+    e->cache().close(seq);
+    e->cache().check_invariants();
+  };
+  const auto known = [&](uint64_t seed) {
+    return prefixes.match("", random_ids(kStep, 40, seed)) > 0;
+  };
+  add(1), add(2);
+  const SeqId reader = e->cache().open();
+  prefixes.attach(reader, "", random_ids(kStep, 40, 1));
+  add(3);
+  EXPECT_TRUE(known(1)) << "read after 2 was written";
+  EXPECT_FALSE(known(2));
+  EXPECT_TRUE(known(3));
+  EXPECT_TRUE(prefixes.evict());
+  EXPECT_TRUE(prefixes.evict());
+  EXPECT_FALSE(prefixes.evict());
+  e->cache().check_invariants();
+  e->cache().close(reader);
+  e->cache().check_invariants();
+  for (size_t g = 0; g < e->cache().groups().size(); ++g) {
+    const auto group = static_cast<int>(g);
+    EXPECT_EQ(e->cache().free_pages(group), e->cache().groups()[g].num_pages);
+    EXPECT_EQ(e->cache().idle_pages(group), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, PrefixCacheTest,
+                         testing::Values(Numerics::kOfficial, Numerics::kExact),
+                         [](const auto& mode) { return std::string(name(mode.param)); });
+
+}  // namespace
+}  // namespace dsv4
