@@ -64,6 +64,13 @@ class Planner {
     return most;
   }
 
+  // Tokens of the next chunk of a request that computes its prompt; below 1: none now.
+  int64_t chunk(size_t i) const {
+    const ScheduledRequest& r = request(i);
+    const int64_t wanted = r.stop_at > r.cached ? r.stop_at - r.cached : budget_;
+    return std::min({budget_, wanted, tokens_that_fit(i)});
+  }
+
   void grant(size_t i, int64_t count) {
     for (size_t g = 0; g < num_groups(); ++g) free_[g] -= missing(g, i, count);
     budget_ -= count;
@@ -89,7 +96,7 @@ class Planner {
   void prefill() {
     for (size_t i = 0; i < plan_.num_running; ++i) {
       if (request(i).decoding) continue;
-      const int64_t count = std::min(budget_, tokens_that_fit(i));
+      const int64_t count = chunk(i);
       if (count > 0) grant(i, count);
     }
   }
@@ -118,11 +125,18 @@ class Planner {
     while (plan_.num_running < std::min(slots, state_.requests.size()) && budget_ > 0) {
       const size_t i = plan_.num_running;
       if (i > 0 && !has_room(i)) return;
-      const int64_t count = std::min(budget_, tokens_that_fit(i));
+      take_prefix(i);
+      const int64_t count = chunk(i);
       if (count < 1) return;
       ++plan_.num_running;
       grant(i, count);
     }
+  }
+
+  // The pages of a stored prefix are free no more once a request begins with it.
+  void take_prefix(size_t i) {
+    for (size_t g = 0; g < num_groups(); ++g)
+      free_[g] -= held_pages(state_.groups[g], request(i).cached);
   }
 
   const SchedulerState& state_;

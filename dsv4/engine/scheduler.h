@@ -27,19 +27,22 @@
 namespace dsv4 {
 
 struct ScheduledRequest {
-  int64_t tokens = 0;       // known: the prompt and the answer so far
-  int64_t cached = 0;       // of them in the cache; 0 while it waits
+  int64_t tokens = 0;  // known: the prompt and the answer so far
+  // Of them in the cache. While it waits: of the stored prefix with which it would begin, whose
+  // pages count among the free ones unless running requests share them.
+  int64_t cached = 0;
   int64_t answer_left = 0;  // tokens that the answer may still get
   // Everything but the newest token of its answer is cached. Otherwise it is computing its prompt,
   // or after a preemption all its tokens again, in chunks.
   bool decoding = false;
+  int64_t stop_at = 0;  // a chunk that begins before this token ends there at the latest; 0: none
 };
 
 struct SchedulerState {
   std::span<const ScheduledRequest> requests;  // in order of arrival
   size_t num_running = 0;                      // the first so many run, the others wait
   std::span<const CacheGroup> groups;
-  std::span<const int64_t> free_pages;  // [group]
+  std::span<const int64_t> free_pages;  // [group] those that only stored prefixes hold included
 };
 
 struct SchedulerLimits {

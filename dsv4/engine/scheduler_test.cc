@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <set>
 
 #include "dsv4/base/error.h"
@@ -21,8 +22,10 @@ class Simulation {
     size_t number = 0;
   };
 
-  Simulation(std::vector<CacheGroup> groups, const SchedulerLimits& limits)
-      : limits_(limits), tables_(groups, limits.max_sequences) {}
+  // Keeps up to `max_prefixes` prefixes of finished chunks. Every text is the same in this
+  // simulation, so a request begins with the longest one that is shorter than its prompt.
+  Simulation(std::vector<CacheGroup> groups, const SchedulerLimits& limits, size_t max_prefixes = 0)
+      : limits_(limits), tables_(groups, limits.max_sequences), max_prefixes_(max_prefixes) {}
 
   void submit(int64_t prompt, int64_t answer) {
     requests_.push_back({.prompt = prompt, .answer = answer, .number = num_submitted_++});
@@ -33,7 +36,14 @@ class Simulation {
     const Schedule again = schedule();
     EXPECT_EQ(plan.num_running, again.num_running) << "the same state gives the same step";
     check(plan);
-    for (size_t i = num_running_; i < plan.num_running; ++i) requests_[i].seq = tables_.open();
+    for (size_t i = num_running_; i < plan.num_running; ++i) {
+      requests_[i].seq = tables_.open();
+      if (const PagePrefix* prefix = prefix_of(requests_[i])) {
+        tables_.attach(requests_[i].seq, *prefix);
+        requests_[i].cached = prefix->tokens;
+        ++attached_;
+      }
+    }
     for (size_t i = plan.num_running; i < num_running_; ++i) {
       tables_.close(requests_[i].seq);
       requests_[i].cached = 0;
@@ -41,12 +51,18 @@ class Simulation {
     }
     num_running_ = plan.num_running;
     for (const Schedule::Chunk& chunk : plan.chunks) {
-      EXPECT_TRUE(tables_.reserve(requests_[chunk.request].seq, chunk.count)) << "over-committed";
+      bool reserved = tables_.reserve(requests_[chunk.request].seq, chunk.count);
+      for (; !reserved && !prefixes_.empty(); prefixes_.pop_front()) {
+        tables_.release(prefixes_.front());
+        reserved = tables_.reserve(requests_[chunk.request].seq, chunk.count);
+      }
+      EXPECT_TRUE(reserved) << "over-committed";
     }
     for (const Schedule::Chunk& chunk : plan.chunks) {
       Request& request = requests_[chunk.request];
       tables_.commit(request.seq, chunk.count);
       request.cached += chunk.count;
+      keep_prefix(request);
       if (request.cached == request.prompt + request.generated) ++request.generated;
     }
     tables_.check_invariants();
@@ -59,6 +75,7 @@ class Simulation {
   size_t num_running() const { return num_running_; }
   int64_t preemptions() const { return preemptions_; }
   int64_t steps() const { return steps_; }
+  int64_t attached() const { return attached_; }
   const std::vector<size_t>& finished() const { return finished_; }
   Request& request(size_t i) { return requests_[i]; }
 
@@ -66,19 +83,39 @@ class Simulation {
   Schedule schedule() const {
     std::vector<ScheduledRequest> requests;
     for (const Request& r : requests_) {
-      requests.push_back({.tokens = r.prompt + r.generated,
-                          .cached = r.cached,
-                          .answer_left = r.answer - r.generated,
-                          .decoding = decoding(r)});
+      const PagePrefix* prefix = requests.size() < num_running_ ? nullptr : prefix_of(r);
+      const int64_t cached = prefix == nullptr ? r.cached : prefix->tokens;
+      requests.push_back(
+          {.tokens = r.prompt + r.generated,
+           .cached = cached,
+           .answer_left = r.answer - r.generated,
+           .decoding = decoding(r),
+           .stop_at = max_prefixes_ == 0 ? 0 : (cached / kPageTokens + 1) * kPageTokens});
     }
     std::vector<int64_t> free_pages;
     for (size_t g = 0; g < tables_.groups().size(); ++g)
-      free_pages.push_back(tables_.free_pages(static_cast<int>(g)));
+      free_pages.push_back(tables_.free_pages(static_cast<int>(g)) +
+                           tables_.idle_pages(static_cast<int>(g)));
     return dsv4::schedule({.requests = requests,
                            .num_running = num_running_,
                            .groups = tables_.groups(),
                            .free_pages = free_pages},
                           limits_);
+  }
+
+  static constexpr int64_t kPageTokens = 16;  // fill pages of every group of groups_for()
+
+  const PagePrefix* prefix_of(const Request& r) const {
+    const PagePrefix* best = nullptr;
+    for (const PagePrefix& prefix : prefixes_) {
+      const bool longer = best == nullptr || prefix.tokens > best->tokens;
+      if (prefix.tokens < r.prompt && longer) best = &prefix;
+    }
+    return best;
+  }
+  void keep_prefix(const Request& r) {
+    if (r.cached % kPageTokens != 0 || prefixes_.size() == max_prefixes_) return;
+    prefixes_.push_back(tables_.hold(r.seq, r.cached));
   }
 
   static bool decoding(const Request& r) {
@@ -96,7 +133,13 @@ class Simulation {
       ASSERT_TRUE(seen.insert(chunk.request).second);
       const Request& request = requests_[chunk.request];
       ASSERT_GE(chunk.count, 1);
-      ASSERT_LE(request.cached + chunk.count, request.prompt + request.generated);
+      const bool waits = chunk.request >= num_running_;
+      const PagePrefix* prefix = waits ? prefix_of(request) : nullptr;
+      const int64_t cached = prefix == nullptr ? request.cached : prefix->tokens;
+      ASSERT_LE(cached + chunk.count, request.prompt + request.generated);
+      if (!decoding(request) && max_prefixes_ > 0) {
+        EXPECT_LE(chunk.count, kPageTokens - cached % kPageTokens) << "across a stop";
+      }
       EXPECT_FALSE(chunks && decoding(request)) << "decoding requests come first";
       chunks = chunks || !decoding(request);
       tokens += chunk.count;
@@ -126,15 +169,18 @@ class Simulation {
   PageTables tables_;
   std::vector<Request> requests_;  // in order of arrival
   size_t num_running_ = 0, num_submitted_ = 0;
-  int64_t preemptions_ = 0, steps_ = 0;
+  int64_t preemptions_ = 0, steps_ = 0, attached_ = 0;
+  size_t max_prefixes_;
+  std::deque<PagePrefix> prefixes_;  // oldest first
   std::vector<size_t> finished_;
 };
 
 // A window of 8 tokens, blocks of 4 and of 16. `shared`: tokens of all sequences together.
-std::vector<CacheGroup> groups_for(int sequences, int64_t shared, int64_t batch_tokens) {
+std::vector<CacheGroup> groups_for(int sequences, int64_t shared, int64_t batch_tokens,
+                                   int64_t prefixes = 0) {
   return {{.tokens_per_entry = 1,
            .page_entries = 4,
-           .num_pages = sequences * 4 + batch_tokens / 4 + 1,
+           .num_pages = sequences * 4 + batch_tokens / 4 + 1 + 2 * prefixes,
            .keep_tokens = 8},
           {.tokens_per_entry = 4, .page_entries = 4, .num_pages = (shared / 4 + 3) / 4},
           {.tokens_per_entry = 16, .page_entries = 1, .num_pages = shared / 16}};
@@ -206,13 +252,16 @@ TEST(Scheduler, SaysWhenOneSequenceAloneDoesNotFit) {
 }
 
 // Random requests arrive while others run.
-int64_t run_trace(uint64_t seed, int sequences, int64_t shared, int64_t longest,
-                  int64_t lookahead) {
+struct Trace {
+  int64_t preemptions = 0, attached = 0;
+};
+Trace run_trace(uint64_t seed, int sequences, int64_t shared, int64_t longest, int64_t lookahead,
+                size_t prefixes = 0) {
   Rng rng(seed);
   const int64_t batch = sequences + rng.below(40);
   Simulation simulation(
-      groups_for(sequences, shared, batch),
-      {.max_batch_tokens = batch, .max_sequences = sequences, .lookahead = lookahead});
+      groups_for(sequences, shared, batch, static_cast<int64_t>(prefixes)),
+      {.max_batch_tokens = batch, .max_sequences = sequences, .lookahead = lookahead}, prefixes);
   int64_t left = 40, work = 0;
   size_t submitted = 0;
   while (left > 0 || !simulation.empty()) {
@@ -225,10 +274,10 @@ int64_t run_trace(uint64_t seed, int sequences, int64_t shared, int64_t longest,
     simulation.step();
     // Even one request after the other, each computed again for every preemption, is done by then.
     EXPECT_LE(simulation.steps(), work * (1 + simulation.preemptions())) << "no progress";
-    if (testing::Test::HasFailure()) return 0;
+    if (testing::Test::HasFailure()) return {};
   }
   EXPECT_EQ(simulation.finished().size(), submitted);
-  return simulation.preemptions();
+  return {simulation.preemptions(), simulation.attached()};
 }
 
 TEST(Scheduler, RandomTracesFinishWithFewPages) {
@@ -238,9 +287,26 @@ TEST(Scheduler, RandomTracesFinishWithFewPages) {
     const int64_t longest = 128;
     preemptions +=
         run_trace(seed, 1 + static_cast<int>(seed % 6),
-                  longest + 16 * static_cast<int64_t>(seed % 9), longest, seed % 3 == 0 ? 0 : 64);
+                  longest + 16 * static_cast<int64_t>(seed % 9), longest, seed % 3 == 0 ? 0 : 64)
+            .preemptions;
   }
   EXPECT_GT(preemptions, 20) << "the pages never ran out: the test is too easy";
+}
+
+// Pages of stored prefixes are free pages for the scheduler, and requests that begin with them take
+// pages too: no step may need a page that is not there.
+TEST(Scheduler, RandomTracesFinishWithStoredPrefixes) {
+  Trace all;
+  for (uint64_t seed = 200; seed < 260; ++seed) {
+    SCOPED_TRACE(seed);
+    const int64_t longest = 128;
+    const Trace trace = run_trace(seed, 1 + static_cast<int>(seed % 6),
+                                  longest + 16 * static_cast<int64_t>(seed % 9), longest,
+                                  seed % 3 == 0 ? 0 : 64, 5);
+    all.preemptions += trace.preemptions, all.attached += trace.attached;
+  }
+  EXPECT_GT(all.preemptions, 20) << "the pages never ran out: the test is too easy";
+  EXPECT_GT(all.attached, 500);
 }
 
 // Pools as EngineOptions::cache_tokens = 0 makes them.
@@ -248,7 +314,8 @@ TEST(Scheduler, NothingIsPreemptedWhereEverySlotHasItsPages) {
   for (uint64_t seed = 100; seed < 130; ++seed) {
     SCOPED_TRACE(seed);
     const int sequences = 1 + static_cast<int>(seed % 5);
-    EXPECT_EQ(run_trace(seed, sequences, sequences * 128, 128, 256), 0);
+    EXPECT_EQ(run_trace(seed, sequences, sequences * 128, 128, 256).preemptions, 0);
+    EXPECT_EQ(run_trace(seed, sequences, sequences * 128, 128, 256, 5).preemptions, 0);
   }
 }
 
