@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/score.h"
 
@@ -32,6 +33,9 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
              options.max_sequences);
   DSV4_CHECK(options.cache_tokens == 0 || options.cache_tokens >= options.max_tokens,
              "cache_tokens={} below max_tokens={}", options.cache_tokens, options.max_tokens);
+  DSV4_CHECK(options.prefix_checkpoints >= 0 && options.checkpoint_interval >= 1,
+             "prefix_checkpoints={} checkpoint_interval={}", options.prefix_checkpoints,
+             options.checkpoint_interval);
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }
@@ -40,7 +44,8 @@ CacheLimits limits_of(const EngineOptions& options) {
   return {.max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
           .max_batch_tokens = options.max_batch_tokens,
-          .cache_tokens = options.cache_tokens};
+          .cache_tokens = options.cache_tokens,
+          .checkpoints = options.prefix_checkpoints};
 }
 
 // Leaves the mask as it is where it allows nothing else.
@@ -133,18 +138,23 @@ std::list<Engine::Request>::iterator Engine::remove(std::list<Request>::iterator
 Schedule Engine::plan_step() const {
   // Requests after these cannot run in this step: there are no more slots.
   const size_t slots = static_cast<size_t>(options_.max_sequences);
+  const PrefixCache* prefixes = executor_.prefixes();
   std::vector<ScheduledRequest> requests;
   for (const Request& request : requests_) {
     if (requests.size() == slots) break;
+    const bool waits = requests.size() >= num_running_ && prefixes != nullptr;
+    const int64_t cached =
+        waits ? prefixes->match(request.params.salt, reusable(request)) : request.cached;
     requests.push_back({.tokens = request.length(),
-                        .cached = request.cached,
+                        .cached = cached,
                         .answer_left = request.params.max_new_tokens - request.generated,
-                        .decoding = request.decoding()});
+                        .decoding = request.decoding(),
+                        .stop_at = next_stop(request, cached)});
   }
   const PageTables& tables = executor_.cache();
   std::vector<int64_t> free_pages;
-  for (size_t g = 0; g < tables.groups().size(); ++g)
-    free_pages.push_back(tables.free_pages(static_cast<int>(g)));
+  for (int g = 0; g < static_cast<int>(tables.groups().size()); ++g)
+    free_pages.push_back(tables.free_pages(g) + tables.idle_pages(g));
   return schedule(
       {.requests = requests,
        .num_running = num_running_,
@@ -153,10 +163,33 @@ Schedule Engine::plan_step() const {
       {.max_batch_tokens = options_.max_batch_tokens, .max_sequences = options_.max_sequences});
 }
 
-void Engine::set_running(size_t num_running) {
+std::span<const int32_t> Engine::reusable(const Request& request) const {
+  return std::span(request.tokens).first(request.tokens.size() - 1);
+}
+
+int64_t Engine::next_stop(const Request& request, int64_t cached) const {
+  const PrefixCache* prefixes = executor_.prefixes();
+  if (prefixes == nullptr || request.decoding()) return 0;
+  const int64_t step = prefixes->step();
+  const int64_t interval = ceil_div(options_.checkpoint_interval, step) * step;
+  const int64_t last = (request.length() - 1) / step * step;
+  const int64_t stop = std::min(last, (cached / interval + 1) * interval);
+  return stop > cached ? stop : 0;
+}
+
+void Engine::set_running(size_t num_running, std::vector<Event>& events) {
   auto at = requests_.begin();
   std::advance(at, std::min(num_running, num_running_));
-  for (; num_running_ < num_running; ++num_running_, ++at) at->seq = executor_.cache().open();
+  PrefixCache* prefixes = executor_.prefixes();
+  for (; num_running_ < num_running; ++num_running_, ++at) {
+    at->seq = executor_.cache().open();
+    if (prefixes != nullptr) at->cached = prefixes->attach(at->seq, at->params.salt, reusable(*at));
+    stats_.cached_tokens += at->cached;
+    if (!at->started)
+      events.push_back(
+          {.sink = at->sink, .id = at->id, .starts = true, .cached_tokens = at->cached});
+    at->started = true;
+  }
   for (; num_running_ > num_running; --num_running_, ++at) {
     executor_.cache().close(at->seq);
     at->cached = 0;
@@ -260,6 +293,28 @@ void Engine::deliver(const Batch& batch, std::vector<Sampled> tokens, std::vecto
   }
 }
 
+void Engine::reserve(const Batch& batch) {
+  PrefixCache* prefixes = executor_.prefixes();
+  if (prefixes == nullptr) return;
+  for (const Batch::Chunk& chunk : batch.chunks) {
+    while (!executor_.cache().reserve(chunk.request->seq, chunk.count)) {
+      if (!prefixes->evict()) return;  // the executor says what does not fit
+    }
+  }
+}
+
+// At the ends of chunks that next_stop() chose, and on the way of an answer.
+void Engine::store_prefixes(const Batch& batch) {
+  PrefixCache* prefixes = executor_.prefixes();
+  if (prefixes == nullptr) return;
+  for (const Batch::Chunk& chunk : batch.chunks) {
+    const Request& request = *chunk.request;
+    if (request.cached % prefixes->step() != 0) continue;
+    prefixes->store(request.seq, request.params.salt,
+                    std::span(request.tokens).first(static_cast<size_t>(request.cached)));
+  }
+}
+
 bool Engine::step() {
   if (broken_)
     fail(ErrorCode::kUnsupported,
@@ -269,6 +324,7 @@ bool Engine::step() {
   const bool busy = !requests_.empty();
   if (busy) run_batch(events);
   for (const Event& event : events) {
+    if (event.starts) event.sink->on_start(event.id, event.cached_tokens);
     if (event.has_token) event.sink->on_token(event.id, event.token);
     if (event.finished) event.sink->on_finish(event.id, event.why);
   }
@@ -280,15 +336,18 @@ EngineStats Engine::stats() const {
   const PageTables& tables = executor_.cache();
   for (size_t g = 0; g < tables.groups().size(); ++g) {
     stats.pages += tables.groups()[g].num_pages;
-    stats.pages_used += tables.groups()[g].num_pages - tables.free_pages(static_cast<int>(g));
+    const auto group = static_cast<int>(g);
+    stats.pages_used +=
+        tables.groups()[g].num_pages - tables.free_pages(group) - tables.idle_pages(group);
   }
   return stats;
 }
 
 void Engine::run_batch(std::vector<Event>& events) {
   const Schedule plan = plan_step();
-  set_running(plan.num_running);
+  set_running(plan.num_running, events);
   const Batch batch = make_batch(plan);
+  reserve(batch);
   const auto begin = std::chrono::steady_clock::now();
   broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
                    // half-written
@@ -297,6 +356,7 @@ void Engine::run_batch(std::vector<Event>& events) {
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   ++stats_.steps;
   for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
+  store_prefixes(batch);
   const bool prefill = batch.prefill_tokens > 0;
   stats_.prefill_tokens += batch.prefill_tokens;
   if (!prefill) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());

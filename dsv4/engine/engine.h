@@ -14,6 +14,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dsv4/engine/check_numbers.h"
@@ -33,7 +34,11 @@ struct EngineOptions {
   // no request is preempted.
   int64_t cache_tokens = 0;
   int64_t max_batch_tokens = 512;  // tokens of one step
-  bool check_numbers = false;      // look at the output of every op (check_numbers.h)
+  // Beginnings of texts that later requests need not compute again (prefix_cache.h), each about
+  // checkpoint_bytes() of cache_plan.h; 0: none.
+  int prefix_checkpoints = 0;
+  int64_t checkpoint_interval = 2048;  // tokens between checkpoints inside a long prompt
+  bool check_numbers = false;          // look at the output of every op (check_numbers.h)
 };
 
 // Bytes of the cache that an engine with these options allocates. Throws what its constructor
@@ -47,6 +52,7 @@ struct GenerateParams {
   std::vector<int32_t> stop;   // ending the answer; not delivered
   std::vector<LogitBias> logit_bias;
   std::shared_ptr<TokenConstraint> constraint;  // null: every token may follow
+  std::string salt;  // requests of different salts share no stored prefix
 };
 
 // kStop: also where the constraint has ended. kBlocked: the constraint cannot say what may follow.
@@ -63,15 +69,18 @@ class TokenSink {
   virtual ~TokenSink() = default;
   virtual void on_token(RequestId id, const Sampled& token) = 0;
   virtual void on_finish(RequestId id, Finish why) = 0;
+  // Once, before the first token: how many tokens of the prompt were in the cache already.
+  virtual void on_start(RequestId, int64_t /*cached_tokens*/) {}
 };
 
 struct EngineStats {
+  int64_t cached_tokens = 0;   // prompt tokens that a stored prefix spared
   int64_t prefill_tokens = 0;  // prompt tokens that went through the network, and recomputed ones
   int64_t decode_tokens = 0;   // generated tokens that did, in steps without prompt tokens
   double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
   int64_t steps = 0;
   int64_t preemptions = 0;
-  int64_t pages = 0, pages_used = 0;  // of the cache, now
+  int64_t pages = 0, pages_used = 0;  // of the cache, now; used: by running requests
 };
 
 class Engine {
@@ -101,6 +110,7 @@ class Engine {
     bool blocked = false;              // the constraint has failed
     SeqId seq{};                       // while it runs
     int64_t cached = 0;                // tokens in the cache
+    bool started = false;
     int64_t generated = 0;
     bool cancelled = false;
 
@@ -121,17 +131,26 @@ class Engine {
   };
   // What a sink receives at the end of the step.
   struct Event {
-    TokenSink* sink;
-    RequestId id;
-    bool has_token;
+    TokenSink* sink = nullptr;
+    RequestId id{};
+    bool starts = false;
+    int64_t cached_tokens = 0;
+    bool has_token = false;
     Sampled token;
-    bool finished;
-    Finish why;
+    bool finished = false;
+    Finish why{};
   };
   void drop_cancelled(std::vector<Event>& events);
   Schedule plan_step() const;
   // Opens and closes sequences so that the first `num_running` requests run.
-  void set_running(size_t num_running);
+  void set_running(size_t num_running, std::vector<Event>& events);
+  // Where a chunk of the request's prompt has to end for a checkpoint; 0: anywhere.
+  int64_t next_stop(const Request& request, int64_t cached) const;
+  // The stored prefix with which a request would begin: all but its last token at most.
+  std::span<const int32_t> reusable(const Request& request) const;
+  // Makes room for the batch, at the cost of stored prefixes.
+  void reserve(const Batch& batch);
+  void store_prefixes(const Batch& batch);
   Batch make_batch(const Schedule& plan);
   // index: its place in the order of arrival
   std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);

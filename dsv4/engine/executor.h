@@ -30,6 +30,7 @@ class Executor {
   std::span<const LayerCache> layers() const { return cache_.layers(); }
   const CacheLimits& limits() const { return cache_.limits(); }
   PrefixCache* prefixes() { return prefixes_.get(); }  // null: limits().checkpoints is 0
+  const PrefixCache* prefixes() const { return prefixes_.get(); }
   const Scratch& scratch() const { return runner_->scratch(); }
 
   // Computes the tokens and appends them to the caches; on a device the computation may still run

@@ -1,0 +1,169 @@
+// Requests that begin with a stored prefix: the same answers, fewer tokens computed.
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/engine/engine.h"
+#include "tests/harness/random_model.h"
+#include "tests/harness/tiny_model.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kStep = 256, kVocab = 40;
+
+struct Answers : TokenSink {
+  void on_start(RequestId id, int64_t cached_tokens) override {
+    EXPECT_FALSE(cached.contains(id)) << "started twice";
+    cached[id] = cached_tokens;
+  }
+  void on_token(RequestId id, const Sampled& token) override {
+    EXPECT_TRUE(cached.contains(id)) << "a token before the start";
+    tokens[id].push_back(token.id);
+  }
+  void on_finish(RequestId, Finish) override {}
+
+  std::map<RequestId, int64_t> cached;
+  std::map<RequestId, std::vector<int32_t>> tokens;
+};
+
+std::vector<int32_t> random_ids(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(kVocab)));
+  return ids;
+}
+
+std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class EnginePrefix : public testing::Test {
+ protected:
+  EngineOptions options(int checkpoints) const {
+    return {.deterministic = true,
+            .max_tokens = 1400,
+            .max_sequences = 3,
+            .max_batch_tokens = 600,
+            .prefix_checkpoints = checkpoints};
+  }
+  static GenerateParams sampled(int64_t n, uint64_t seed) {
+    return {.sampling = {.temperature = 0.9f, .seed = seed}, .max_new_tokens = n};
+  }
+  static void finish(Engine& engine) {
+    while (engine.step()) {
+    }
+  }
+  std::vector<int32_t> alone(const std::vector<int32_t>& prompt, const GenerateParams& params) {
+    Engine engine(model_, options(0));
+    Answers sink;
+    const RequestId id = engine.submit(prompt, params, sink);
+    finish(engine);
+    return sink.tokens[id];
+  }
+
+  Model model_ = test::random_model(test::tiny_config(), 6);
+};
+
+TEST_F(EnginePrefix, ASecondTurnComputesOnlyWhatIsNew) {
+  Engine engine(model_, options(8));
+  Answers sink;
+  const std::vector<int32_t> head = random_ids(600, 1);
+  const RequestId first = engine.submit(head, sampled(40, 1), sink);
+  finish(engine);
+  EXPECT_EQ(sink.cached[first], 0);
+  EXPECT_EQ(sink.tokens[first], alone(head, sampled(40, 1)));
+
+  const int64_t before = engine.stats().prefill_tokens;
+  const std::vector<int32_t> turn = join(join(head, sink.tokens[first]), random_ids(30, 2));
+  const RequestId second = engine.submit(turn, sampled(40, 2), sink);
+  finish(engine);
+  EXPECT_EQ(sink.cached[second], 2 * kStep);
+  EXPECT_EQ(engine.stats().prefill_tokens - before, 670 - 2 * kStep);
+  EXPECT_EQ(engine.stats().cached_tokens, 2 * kStep);
+  EXPECT_EQ(sink.tokens[second], alone(turn, sampled(40, 2)));
+}
+
+TEST_F(EnginePrefix, AnAnswerIsAPrefixToo) {
+  Engine engine(model_, options(8));
+  Answers sink;
+  const std::vector<int32_t> head = random_ids(20, 3);
+  const RequestId first = engine.submit(head, sampled(300, 1), sink);
+  finish(engine);
+  const std::vector<int32_t> turn = join(join(head, sink.tokens[first]), {1, 2, 3});
+  const RequestId second = engine.submit(turn, sampled(10, 2), sink);
+  finish(engine);
+  EXPECT_EQ(sink.cached[second], kStep);
+  EXPECT_EQ(sink.tokens[second], alone(turn, sampled(10, 2)));
+}
+
+TEST_F(EnginePrefix, TheLastTokenIsAlwaysComputed) {
+  Engine engine(model_, options(8));
+  Answers sink;
+  const std::vector<int32_t> head = random_ids(2 * kStep, 4);
+  for (const int64_t want : {int64_t{0}, kStep}) {
+    const RequestId id = engine.submit(head, sampled(5, 1), sink);
+    finish(engine);
+    EXPECT_EQ(sink.cached[id], want);
+    EXPECT_EQ(sink.tokens[id], alone(head, sampled(5, 1)));
+  }
+}
+
+TEST_F(EnginePrefix, SaltsShareNothing) {
+  Engine engine(model_, options(8));
+  Answers sink;
+  const std::vector<int32_t> head = random_ids(300, 5);
+  std::vector<int64_t> cached;
+  for (const char* salt : {"a", "b", "a"}) {
+    GenerateParams params = sampled(3, 1);
+    params.salt = salt;
+    const RequestId id = engine.submit(head, params, sink);
+    finish(engine);
+    cached.push_back(sink.cached[id]);
+  }
+  EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, kStep}));
+}
+
+// Requests that share beginnings arrive at random at an engine with room for two long ones: they
+// wait, are preempted, evict prefixes and find some. Their answers are those that they get alone.
+TEST_F(EnginePrefix, RandomLoadGivesTheAnswersOfRequestsAlone) {
+  EngineOptions tight = options(4);
+  tight.cache_tokens = 1400;
+  tight.max_sequences = 4;
+  tight.checkpoint_interval = kStep;
+  Engine engine(model_, tight);
+  Answers sink;
+  Rng rng(9);
+  struct Asked {
+    std::vector<int32_t> prompt;
+    GenerateParams params;
+  };
+  std::map<RequestId, Asked> asked;
+  while (asked.size() < 9 || engine.step()) {
+    if (asked.size() < 9 && rng.below(3) == 0) {
+      const std::vector<int32_t> shared = random_ids(900, 20 + static_cast<uint64_t>(rng.below(2)));
+      // Long answers outgrow what their admission expected.
+      const bool grows = asked.size() < 4;
+      const int64_t begin = grows ? 100 : 100 + rng.below(800);
+      std::vector<int32_t> prompt(shared.begin(), shared.begin() + begin);
+      prompt = join(std::move(prompt), random_ids(1 + rng.below(80), asked.size()));
+      const GenerateParams params = sampled(grows ? 450 : 1 + rng.below(60), asked.size());
+      asked[engine.submit(prompt, params, sink)] = {prompt, params};
+    }
+    engine.step();
+  }
+  int64_t found = 0;
+  for (const auto& [id, request] : asked) {
+    EXPECT_EQ(sink.tokens[id], alone(request.prompt, request.params)) << "request " << uint64_t(id);
+    found += sink.cached[id] > 0 ? 1 : 0;
+  }
+  EXPECT_GT(found, 0);
+
+  EXPECT_GT(engine.stats().preemptions, 0);
+}
+
+}  // namespace
+}  // namespace dsv4
