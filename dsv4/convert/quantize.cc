@@ -172,9 +172,8 @@ class Quantizer {
   // Checks early instead of failing after an hour. Finished shards already have their space.
   void check_free_space(const WorkFolder& folder) const {
     int64_t need = list_.bytes;
-    Json ignored;
     for (const ShardPlan& shard : shards_) {
-      if (!folder.finished(shard.file, &ignored)) continue;
+      if (!folder.in_place(shard.file)) continue;
       for (size_t i = shard.begin; i < shard.end; ++i) need -= list_.items[i].bytes();
     }
     std::error_code error;

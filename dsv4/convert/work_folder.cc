@@ -1,6 +1,7 @@
 #include "dsv4/convert/work_folder.h"
 
 #include <fcntl.h>
+#include <openssl/evp.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -8,13 +9,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <span>
+#include <vector>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/loader/atomic_file.h"
-#include "dsv4/loader/safetensors.h"
 
 namespace dsv4 {
 namespace {
@@ -36,16 +38,31 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
-// Length and header hash, as comparable text.
+struct FreeDigest {
+  void operator()(EVP_MD_CTX* digest) const { EVP_MD_CTX_free(digest); }
+};
+
+// Length and SHA-256, as comparable text. Reads by pieces: mapped bytes would count as memory.
 std::string seal(const std::string& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  uint64_t header = 0;
-  if (bytes.size() >= sizeof header) std::memcpy(&header, bytes.data(), sizeof header);
-  header = std::min<uint64_t>(header, std::min(bytes.size(), kMaxSafetensorsHeader));
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()),
-                              static_cast<size_t>(header));
-  return fmt::format("{}-{:016x}", bytes.size(), hash_text(text));
+  const std::unique_ptr<EVP_MD_CTX, FreeDigest> digest(EVP_MD_CTX_new());
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> piece(size_t{1} << 20);
+  bool hashed = digest != nullptr && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1;
+  uint64_t length = 0;
+  while (hashed && file) {
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    const auto count = static_cast<size_t>(file.gcount());
+    length += count;
+    hashed = EVP_DigestUpdate(digest.get(), piece.data(), count) == 1;
+  }
+  unsigned char sum[EVP_MAX_MD_SIZE];
+  unsigned int bytes = 0;
+  if (!hashed || EVP_DigestFinal_ex(digest.get(), sum, &bytes) != 1)
+    fail(ErrorCode::kResource, "libcrypto cannot hash {}", path);
+  if (file.bad() || !file.eof()) fail(ErrorCode::kIo, "cannot read {}", path);
+  std::string text = fmt::format("{}-", length);
+  for (unsigned int i = 0; i < bytes; ++i) text += fmt::format("{:02x}", sum[i]);
+  return text;
 }
 
 // Removes the half-written files of a killed process.
@@ -136,6 +153,20 @@ bool WorkFolder::finished(const std::string& shard, Json* record) const {
     return true;
   } catch (const Json::exception&) {
     return false;  // a damaged record: the shard is rewritten
+  }
+}
+
+bool WorkFolder::in_place(const std::string& shard) const {
+  std::error_code error;
+  const auto length = fs::file_size(file(shard), error);
+  if (error) return false;
+  try {
+    const Json stored = Json::parse(read_text_file(record_path(shard), kMaxRecord));
+    return stored.at("seal").get<std::string>().starts_with(fmt::format("{}-", length));
+  } catch (const Error&) {
+    return false;
+  } catch (const Json::exception&) {
+    return false;
   }
 }
 

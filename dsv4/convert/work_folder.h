@@ -6,8 +6,8 @@
 //   OUT.partial/model/          becomes OUT in one rename when everything is written
 //
 // A shard's file appears by rename after its bytes are on the disk; its X.json follows. On
-// resuming, the seal of a finished shard (its length and a hash of its header) is checked; its data
-// is not.
+// resuming, the seal of a finished shard (its length and the SHA-256 of its bytes) is checked; a
+// shard that has changed is written again.
 
 #pragma once
 
@@ -33,7 +33,9 @@ class WorkFolder {
   const std::string& model() const { return model_; }  // OUT.partial/model
   std::string file(const std::string& name) const { return model_ + "/" + name; }
 
-  // The record of a finished shard; false when the shard has to be written.
+  // Whether a finished shard of its length is in place; its bytes are not read.
+  bool in_place(const std::string& shard) const;
+  // The record of a finished shard; false when the shard has to be written. Reads the whole shard.
   bool finished(const std::string& shard, nlohmann::json* record) const;
   // Records a shard whose file is in place.
   void finish(const std::string& shard, const nlohmann::json& record) const;

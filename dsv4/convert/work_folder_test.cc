@@ -97,5 +97,25 @@ TEST_F(WorkFolderTest, ContinuesAfterAnInterruptedRemoval) {
   }
 }
 
+// One bit of a finished shard, wherever it is: the shard is written again.
+TEST_F(WorkFolderTest, NoticesAShardThatChanged) {
+  const std::string bytes(3 << 20, 'x');  // more than is read at a time
+  for (const size_t at : {size_t{0}, bytes.size() / 2, bytes.size() - 1}) {
+    WorkFolder folder(out(), {{"source", "x"}}, true);
+    nlohmann::json record;
+    write_file(folder.file("a.safetensors"), bytes);
+    folder.finish("a.safetensors", {{"weights", 1}});
+    EXPECT_TRUE(folder.finished("a.safetensors", &record));
+    std::string changed = bytes;
+    changed[at] ^= 1;
+    write_file(folder.file("a.safetensors"), changed);
+    EXPECT_TRUE(folder.in_place("a.safetensors"));
+    EXPECT_FALSE(folder.finished("a.safetensors", &record)) << at;
+    write_file(folder.file("a.safetensors"), bytes + "x");
+    EXPECT_FALSE(folder.in_place("a.safetensors"));
+    EXPECT_FALSE(folder.finished("a.safetensors", &record));
+  }
+}
+
 }  // namespace
 }  // namespace dsv4
