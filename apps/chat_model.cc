@@ -6,6 +6,7 @@
 
 #include "apps/common.h"
 #include "apps/generation.h"
+#include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/model_folder.h"
@@ -40,6 +41,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
 void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
   command.add_option("MODEL", options.model, "model folder, or demo")->required();
   add_device(command, options.device);
+  add_threads(command);
   add_numerics(command, options.numerics);
   command.add_flag("--deterministic", options.deterministic,
                    "the same tokens whatever else runs in the batch");

@@ -8,6 +8,7 @@
 #include "apps/chat_model.h"
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/threads.h"
 #include "apps/version.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
@@ -64,7 +65,11 @@ void serve(ServeOptions options) {
   options.service.log_requests = !options.quiet;
   options.service.metrics_alias = !options.no_alias;
   want_descriptors(options.service.http.max_connections);
-  Service service(options.service, [options] { return load(options); });
+  // The engine's thread loads and computes.
+  Service service(options.service, [options, threads = num_threads()] {
+    use_threads(threads);
+    return load(options);
+  });
   if (!options.quiet) {
     log_line("listening", {{"host", options.service.http.host}, {"port", service.port()}});
   }

@@ -66,6 +66,10 @@ int num_threads() {
   return omp_get_max_threads();
 }
 
+void use_threads(int number) {
+  omp_set_num_threads(number);
+}
+
 std::string threads_text() {
   const CpuCount cpus = usable_cpus();
   return fmt::format("{}: {} in the affinity mask, {}", num_threads(),

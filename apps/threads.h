@@ -22,6 +22,8 @@ void set_default_threads();
 // -t/--threads, for every command that computes.
 void add_threads(CLI::App& command);
 int num_threads();
+// For a thread that main() did not start: it would have OpenMP's own default.
+void use_threads(int number);
 // "2: 4 CPUs in the affinity mask, quota of 1.5 CPUs"
 std::string threads_text();
 nlohmann::ordered_json threads_json();
