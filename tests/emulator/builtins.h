@@ -60,6 +60,9 @@ inline float __fsub_rn(float a, float b) {
 inline float __fmul_rn(float a, float b) {
   return a * b;
 }
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
 // Saturates; 0 for NaN.
 inline int __float2int_rz(float x) {
   if (!(x == x)) return 0;

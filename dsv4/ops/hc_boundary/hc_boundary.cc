@@ -8,6 +8,7 @@ namespace {
 
 constexpr Impl<HcBoundaryArgs> kHcBoundary[] = {
 #if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, hc_boundary_sm90_few_reject, hc_boundary_sm90_few},
     {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, hc_boundary_parts},
 #endif
     {"parts", Arch::kCpu, true, accept_all<HcBoundaryArgs>, hc_boundary_parts},

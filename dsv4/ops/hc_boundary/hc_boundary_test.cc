@@ -41,6 +41,9 @@ HcBoundaryArgs make_args(Arena& arena, const Shape& s) {
       .x = arena.output(s.dtype, {s.t, s.d}),
       .post = arena.output(DType::kF32, {s.t, s.m}),
       .comb = arena.output(DType::kF32, {s.t, s.m, s.m})};
+  // Weights do not change while the model runs: kernels may read them early.
+  for (const ConstTensorView& view : {args.hc.fn, args.hc.base, args.hc.scale, args.norm})
+    arena.keep_order({view, const_cast<std::byte*>(view.data)});
   if (s.first) return args;
   args.y = normal_input(arena, rng, s.y_dtype, {s.t, s.d});
   args.y_post = normal_input(arena, rng, DType::kF32, {s.t, s.m}, 0.5);
@@ -61,7 +64,8 @@ HcBoundaryArgs one_token(const HcBoundaryArgs& a, int64_t i) {
 // bf16 X' or x changes by 2^-8 of itself, and so does, at most, what is computed from it: an
 // element of the normalized x, and a gate. That is rare: x is compared with the oracle's rounded
 // values, of which nearly all are met. If x were not rounded before the norm, a third of them would
-// not be, and the cosine would change by 1e-6.
+// not be, and the cosine would change by 1e-6. One element in some 30,000 is that close to a tie:
+// in large cases an X' of order 4 changes by 2^-6, and a mix by as much times fn.
 void check_boundary(const Shape& shape) {
   Arena arena;
   const HcBoundaryArgs args = make_args(arena, shape);
@@ -73,7 +77,8 @@ void check_boundary(const Shape& shape) {
   }
   const test::Tolerance x = f32 ? test::Tolerance{.ulps = 4, .rel = 1e-5}
                                 : test::Tolerance{.ulps = 1.01, .rel = 0x1p-8, .cosine = 2e-7};
-  const test::Tolerance gates{.ulps = 4, .abs = f32 ? 1e-5 : 1e-4};
+  const bool large = shape.t * shape.m * shape.d > 10'000;
+  const test::Tolerance gates{.ulps = 4, .abs = f32 ? 1e-5 : large ? 2e-3 : 1e-4};
   test::OpCase<HcBoundaryArgs> test{
       .name = fmt::format("hc_boundary t={} m={} d={} {} {}", shape.t, shape.m, shape.d,
                           name(shape.dtype), shape.first ? "first" : name(shape.y_dtype)),
@@ -102,6 +107,15 @@ TEST(HcBoundary, AgreesWithOracle) {
     }
     check_boundary({.t = 3, .m = 4, .d = 4096, .dtype = dtype, .y_dtype = DType::kF32});
   }
+}
+
+// Few tokens of both models, and one more than few.
+TEST(HcBoundary, FewTokens) {
+  for (const int64_t t : {1, 2, 3, 4, 9, 33, 64, 65})
+    check_boundary({.t = t, .m = 4, .d = 512, .first = t == 9});
+  for (const int64_t t : {1, 5}) check_boundary({.t = t, .m = 4, .d = 4096});
+  check_boundary({.t = 2, .m = 4, .d = 7168, .y_dtype = DType::kF32});
+  check_boundary({.t = 1, .m = 4, .d = 8192, .first = true});
 }
 
 TEST(HcBoundary, ReportsErrors) {

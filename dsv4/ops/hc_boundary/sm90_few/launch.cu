@@ -1,0 +1,51 @@
+#include "dsv4/base/bits.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/ops/hc_boundary/hc_boundary_impls.h"
+#include "dsv4/ops/hc_boundary/sm90_few/finish.cuh"
+#include "dsv4/ops/hc_boundary/sm90_few/mix.cuh"
+
+namespace dsv4 {
+
+namespace few = hc_boundary_kernel::sm90_few;
+
+const char* hc_boundary_sm90_few_reject(const Context& context, const HcBoundaryArgs& args) {
+  if (context.device->info().major != 9) return "tuned for Hopper";
+  if (args.streams.dim(0) > few::kMaxTokens) return "more than 64 tokens";
+  if (args.streams.dim(1) != few::kStreams) return "wants 4 streams";
+  const int64_t d = args.streams.dim(2);
+  if (d % (few::kRun * kWarp) != 0 || d > few::kSlice * few::kMaxSlices)
+    return "wants d a multiple of 256, at most 8192";
+  if (args.streams.dtype != DType::kBF16 || args.x.dtype != DType::kBF16)
+    return "wants bf16 streams and x";
+  if (!packs(args.streams, few::kRun) || !packs(args.x, few::kRun) || !packs(args.norm, few::kRun))
+    return "rows are not on 16 bytes";
+  return nullptr;
+}
+
+void hc_boundary_sm90_few(const Context& context, const HcBoundaryArgs& args) {
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const int64_t t = args.streams.dim(0), slices = few::num_slices(args);
+  const TensorView partial = device.workspace().take(DType::kF32, {t, few::kSums, slices});
+  const few::Params params = few::make_params(args, partial.as<float>());
+  with_float_type(args.y.rank > 0 ? args.y.dtype : DType::kBF16, [&](auto y) {
+    using Y = decltype(y);
+    const bool single = t < 4;
+    launch(device, "hc_boundary mix", single ? few::mix_kernel<1, Y> : few::mix_kernel<8, Y>,
+           {.grid = slices,
+            .block = few::kMixWarps * kWarp,
+            .grid_y = ceil_div(t, single ? 1 : 8),
+            .pdl = true},
+           params);
+  });
+  with_float_type(args.norm.dtype, [&](auto norm) {
+    launch(device, "hc_boundary finish", few::finish_kernel<decltype(norm)>,
+           {.grid = t,
+            .block = static_cast<int>(args.streams.dim(2) / few::kRun),
+            .grid_y = 2,
+            .pdl = true},
+           params);
+  });
+}
+
+}  // namespace dsv4
