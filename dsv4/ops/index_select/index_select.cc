@@ -8,6 +8,7 @@ namespace {
 
 constexpr Impl<IndexSelectArgs> kIndexSelect[] = {
 #if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, index_select_sm90_few_reject, index_select_sm90_few},
     {"parts", Arch::kCuda, true, accept_all<IndexSelectArgs>, index_select_parts},
 #endif
     {"parts", Arch::kCpu, true, accept_all<IndexSelectArgs>, index_select_parts},

@@ -70,6 +70,15 @@ TEST(IndexSelect, AgreesWithOracle) {
   }
 }
 
+// Around the sizes at which a CTA of a cluster has one tile, several, and more entries than few.
+TEST(IndexSelect, ManyEntries) {
+  for (const int64_t n : {511, 1024, 1025, 2300})
+    check_select({.t = 3, .h = 64, .n = n}, 512, Numerics::kOfficial);
+  check_select({.t = 2, .h = 9, .n = 9000}, 1024, Numerics::kOfficial);
+  for (const int64_t n : {65536, 65537})
+    check_select({.t = 1, .h = 2, .n = n}, 512, Numerics::kOfficial);
+}
+
 // Scores are computed for 64 queries at a time.
 TEST(IndexSelect, TilesOfQueriesMeetWithoutGapOrOverlap) {
   for (const int64_t t : {63, 64, 65, 130})

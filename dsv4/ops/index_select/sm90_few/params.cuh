@@ -1,0 +1,77 @@
+// Shapes, arguments and shared memory of the kernel of sm90_few.
+
+#pragma once
+
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/ops/index_select/index_select.h"
+#include "dsv4/ops/indexer/mma_scores.cuh"
+
+namespace dsv4::index_select_kernel::sm90_few {
+
+inline constexpr int kCtas = 8;  // of a cluster, which has one query
+inline constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+inline constexpr int kDigitBits = 8, kBins = 1 << kDigitBits;  // keys of 16 bits: two digits
+inline constexpr int64_t kMaxQueries = 64, kMaxVisible = 65536;
+static_assert(kWarps == kCtas, "warp r sends to CTA r");
+static_assert(kBins == kThreads, "a thread has a bin");
+
+struct Params {
+  index_mma::Queries queries;
+  const void* weights;  // [t, heads]
+  index_mma::Keys keys;
+  const int32_t *pages, *sequence, *visible;
+  int64_t pages_stride;
+  int max_visible, k;
+  int32_t* indices;  // [t, k]
+  int64_t indices_stride;
+};
+
+// Entries of a CTA when `visible` are: whole warp votes.
+__host__ __device__ inline int slice_of(int visible) {
+  return static_cast<int>(align_up(ceil_div(visible, kCtas), kWarp));
+}
+
+// Of one digit, for the thread's own cluster rank.
+struct Digit {
+  int bin, left;      // where the k-th largest lies, and how many of the k lie in that bin
+  int above, within;  // keys of the CTAs before this one in larger bins, and in that bin
+  int total, before;  // keys that can be chosen: of the cluster, of the CTAs before this one
+};
+
+// Followed by the query (uint4), its weights (uint32_t) and the order keys of the slice.
+struct alignas(16) Shared {
+  ptx::Mbarrier received[2];         // of `counts`, by digit
+  uint16_t counts[2][kCtas][kBins];  // from each CTA
+  int bins[2][kBins];                // of this CTA
+  int warp_all[kWarps], warp_before[kWarps];
+  int above[kWarps], equal[kWarps];
+  Digit digit;
+};
+
+inline int64_t shared_bytes(const Params& p) {
+  return static_cast<int64_t>(sizeof(Shared)) + int64_t{16} * p.queries.b_words() +
+         4 * p.queries.weight_words() + 2 * slice_of(p.max_visible);
+}
+
+inline Params make_params(const IndexSelectArgs& args) {
+  return {.queries = {.q = args.q.as<bf16>(),
+                      .stride = args.q.stride[0],
+                      .head_stride = args.q.stride[1],
+                      .weight_stride = args.weights.row_stride(),
+                      .heads = static_cast<int>(args.q.dim(1)),
+                      .weight_scale = args.weight_scale},
+          .weights = args.weights.data,
+          .keys = {.pages = args.keys.pages.as<uint8_t>(),
+                   .page_bytes = args.keys.pages.row_stride(),
+                   .page_entries = args.keys.page_entries},
+          .pages = args.pages.as<int32_t>(),
+          .sequence = args.sequence.as<int32_t>(),
+          .visible = args.visible.as<int32_t>(),
+          .pages_stride = args.pages.row_stride(),
+          .max_visible = static_cast<int>(args.max_visible),
+          .k = static_cast<int>(args.indices.dim(1)),
+          .indices = args.indices.as<int32_t>(),
+          .indices_stride = args.indices.row_stride()};
+}
+
+}  // namespace dsv4::index_select_kernel::sm90_few

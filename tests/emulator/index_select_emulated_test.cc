@@ -1,0 +1,92 @@
+// Implementation sm90_few of index_select.h on the emulator, launched early, between a kernel that
+// writes its inputs and one that reads its rows, against the oracle.
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "dsv4/base/error.h"
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/ops/index_select/index_select_oracle.h"
+#include "dsv4/ops/index_select/sm90_few/kernel.cuh"
+#include "dsv4/ops/indexer/random_case_test.h"
+#include "tests/emulator/launch.h"
+#include "tests/emulator/runs.h"
+
+namespace dsv4 {
+namespace {
+
+namespace few = index_select_kernel::sm90_few;
+using emulator::Kernel;
+using test::Arena;
+using test::IndexShape;
+
+// Reads and writes every byte, as the kernels before and after do.
+Kernel touching(std::vector<ConstTensorView> views) {
+  return {{.block = 32, .pdl = true}, [=] {
+            ptx::griddepcontrol_launch_dependents();
+            ptx::griddepcontrol_wait();
+            for (const ConstTensorView& view : views) {
+              auto* bytes = reinterpret_cast<volatile uint8_t*>(const_cast<std::byte*>(view.data));
+              for (int64_t i = threadIdx.x; i < view.bytes(); i += 32)
+                bytes[i] = static_cast<uint8_t>(bytes[i]);
+            }
+          }};
+}
+
+template <int kTiles>
+void run_emulated(const IndexSelectArgs& args, uint64_t seed) {
+  const few::Params p = few::make_params(args);
+  const Kernel kernel{{.grid = few::kCtas * static_cast<int>(args.q.dim(0)),
+                       .block = few::kThreads,
+                       .cluster = few::kCtas,
+                       .shared = static_cast<size_t>(few::shared_bytes(p)),
+                       .pdl = true,
+                       .resident = 2},
+                      [&] { few::select_kernel<kTiles, bf16>(p); }};
+  emulator::launch_stream(
+      {touching({args.q, args.weights, args.pages, args.sequence, args.visible, args.indices}),
+       kernel, touching({args.indices})},
+      seed);
+}
+
+// All values are small integers, so scores are exact and many are equal. Both tile counts.
+void check(IndexShape shape, int64_t k) {
+  shape.exact_sums = true;
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(shape.t * 31 + shape.h * 7 + shape.n + k));
+  const IndexScoresArgs scores = test::random_index_args(arena, rng, shape);
+  const IndexSelectArgs args{.q = scores.q,
+                             .weights = scores.weights,
+                             .weight_scale = scores.weight_scale,
+                             .keys = scores.keys,
+                             .pages = scores.pages,
+                             .sequence = scores.sequence,
+                             .visible = scores.visible,
+                             .max_visible = shape.n,
+                             .indices = arena.output(DType::kI32, {shape.t, k})};
+  const std::vector<double> want = index_select_oracle(Context{}, args);
+  SCOPED_TRACE(fmt::format("{} queries of {} heads, {} of {}", shape.t, shape.h, k, shape.n));
+  emulator::check_runs(
+      arena, 4,
+      [&](int i) {
+        const auto seed = static_cast<uint64_t>(i);
+        i % 2 == 0 ? run_emulated<1>(args, seed) : run_emulated<2>(args, seed);
+      },
+      [&] { EXPECT_EQ(test::compare(args.indices, want, {.ulps = 0}), ""); });
+}
+
+TEST(IndexSelectEmulated, AgreesWithOracle) {
+  check({.t = 2, .h = 16, .n = 300}, 128);
+  check({.t = 3, .h = 6, .n = 90, .page_entries = 16}, 17);
+  check({.t = 1, .h = 9, .n = 1100}, 512);  // several tiles per warp
+}
+
+TEST(IndexSelectEmulated, AsManyAsThereAreOrMore) {
+  check({.t = 2, .h = 4, .n = 40}, 64);
+  check({.t = 1, .h = 4, .n = 40}, 40);
+  check({.t = 1, .h = 4, .n = 1}, 3);
+}
+
+}  // namespace
+}  // namespace dsv4
