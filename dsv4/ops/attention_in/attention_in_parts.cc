@@ -4,6 +4,9 @@
 #include "dsv4/ops/norm/norm.h"
 #include "dsv4/ops/quant/quant.h"
 #include "dsv4/ops/rope/rope.h"
+#if DSV4_CUDA
+#include "dsv4/ops/attention_in/sm90_few/append.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -103,6 +106,42 @@ void append_keys(const Call& call, Projection& x) {
   index_insert(call.context, {.x = keys, .rows = args.entry_rows, .pool = args.keys});
 }
 
+// All rows of this step: those of the window, of entries and of index keys.
+void append_all(const Call& call, Projection& x) {
+  append_window(call, x);
+  if (call.args.state.layout.ratio > 0) append_entries(call, x);
+  if (call.args.index_state.layout.ratio > 0) append_keys(call, x);
+}
+
+#if DSV4_CUDA
+// The same in one launch after the products.
+void append_at_once(const Call& call, Projection& x) {
+  const AttentionInArgs& args = call.args;
+  const AttentionInWeights& w = args.weights;
+  Scratch& scratch = workspace(call.context);
+  const Scratch::Scope scope(scratch);
+  const int64_t t = call.num_tokens();
+  AppendInputs inputs;
+  const TensorView kv = call.activation({t, w.wkv.n});
+  x.into(w.wkv, kv);
+  inputs.kv = kv;
+  const auto product = [&](const WeightView& weight) {
+    const TensorView out = scratch.take(DType::kF32, {t, weight.n});
+    x.plain(weight, out);
+    return out;
+  };
+  if (args.state.layout.ratio > 0) {
+    inputs.entry_kv = product(w.compressor.wkv);
+    inputs.entry_gate = product(w.compressor.wgate);
+  }
+  if (args.index_state.layout.ratio > 0) {
+    inputs.key_kv = product(w.indexer.compressor.wkv);
+    inputs.key_gate = product(w.indexer.compressor.wgate);
+  }
+  append_rows(call.context, args, inputs);
+}
+#endif
+
 // c -> [t, index_heads, index_dim]; under official numerics on the Hadamard-transformed 4-bit grid
 // that the keys are stored on.
 void index_queries(const Call& call, Projection& x, Projection& c) {
@@ -131,9 +170,12 @@ void attention_in_parts(const Context& context, const AttentionInArgs& args) {
   const TensorView latent = latent_query(call, x);
   Projection c(context, latent);
   queries(call, c);
-  append_window(call, x);
-  if (args.state.layout.ratio > 0) append_entries(call, x);
-  if (args.index_state.layout.ratio > 0) append_keys(call, x);
+#if DSV4_CUDA
+  const bool at_once = context.device != nullptr && append_rows_reject(context, args) == nullptr;
+  at_once ? append_at_once(call, x) : append_all(call, x);
+#else
+  append_all(call, x);
+#endif
   if (args.index_q.rank > 0) index_queries(call, x, c);
 }
 

@@ -6,20 +6,13 @@
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/rope/rope_impls.h"
+#include "dsv4/ops/rope/rotation.cuh"
 
 namespace dsv4 {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kHeads = 16;  // per CTA: few enough that one token of 64 heads uses several CTAs
-
-// The angle is an f32; cos and sin are computed in f64, where the range reduction is exact at any
-// angle, and rounded once.
-__device__ float2 turn(float angle, bool inverse) {
-  double sine, cosine;
-  sincos(static_cast<double>(angle), &sine, &cosine);
-  return {static_cast<float>(cosine), static_cast<float>(inverse ? -sine : sine)};
-}
 
 // x points at the first rotated dim. kRun: 2 when pairs are aligned. grid: [t, h / kHeads]
 template <int kRun, class T>
@@ -30,7 +23,7 @@ __global__ void rope_kernel(T* x, int64_t token_stride, int64_t head_stride, int
   extern __shared__ float2 rotation[];  // [num_pairs] cos, sin
   const auto position = static_cast<float>(positions[blockIdx.x]);
   for (int i = threadIdx.x; i < num_pairs; i += kThreads)
-    rotation[i] = turn(__fmul_rn(position, freqs[i]), inverse);
+    rotation[i] = rotation_of(position, freqs[i], inverse);
   __syncthreads();
   const int first = static_cast<int>(blockIdx.y) * kHeads;
   const int count = min(kHeads, heads - first) * num_pairs;
@@ -40,9 +33,9 @@ __global__ void rope_kernel(T* x, int64_t token_stride, int64_t head_stride, int
     T* at = x + head * head_stride + 2 * pair;
     float v[2];
     for (int j = 0; j < 2; j += kRun) load<kRun>(at + j, v + j);
-    const float2 cs = rotation[pair];
-    const float turned[2] = {v[0] * cs.x - v[1] * cs.y, v[0] * cs.y + v[1] * cs.x};
-    for (int j = 0; j < 2; j += kRun) store<kRun>(at + j, turned + j);
+    const float2 turned = rotate({v[0], v[1]}, rotation[pair]);
+    const float out[2] = {turned.x, turned.y};
+    for (int j = 0; j < 2; j += kRun) store<kRun>(at + j, out + j);
   }
 }
 

@@ -1,0 +1,85 @@
+// Rows of paged pools, packed by a CTA: the bytes of pack_kv_entry() and pack_index_key(). Each
+// warp packs one of the groups that share a scale.
+
+#pragma once
+
+#include "dsv4/device/quantize.cuh"
+#include "dsv4/ops/pools.h"
+
+namespace dsv4 {
+
+// Where rows go, packed or plain.
+template <class Layout>
+struct PackedPages {
+  std::byte* data = nullptr;
+  int64_t stride = 0;  // bytes from one page to the next
+  Layout layout{};
+  int page_entries = 1;
+
+  PackedPages() = default;
+  template <class Pool>
+  explicit PackedPages(const Pool& pool)
+      : data(pool.pages.data),
+        stride(pool.pages.row_stride() * item_bytes(pool.pages.dtype)),
+        layout(pool.layout),
+        page_entries(pool.page_entries) {}
+  template <class T>
+  __device__ T* page(int row) const {
+    return reinterpret_cast<T*>(data + row / page_entries * stride);
+  }
+  __device__ int entry(int row) const { return row % page_entries; }
+};
+
+struct Columns {
+  int begin, count;
+};
+
+// Those columns of a row; x: all columns of the row. Whole groups, or to the end of the row. All
+// threads of the CTA.
+template <class T>
+__device__ void pack_kv_columns(const PackedPages<KvLayout>& pages, int row, const T* x,
+                                Columns columns) {
+  const KvLayout layout = pages.layout;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp, end = columns.begin + columns.count;
+  auto* page = pages.template page<uint8_t>(row);
+  uint8_t* codes = page + layout.entry_offset(pages.entry(row));
+  uint8_t* scales = page + layout.scale_offset(pages.page_entries, pages.entry(row));
+  const int last =
+      end == layout.width() ? static_cast<int>(layout.scale_bytes()) : end / layout.group();
+  for (int g = columns.begin / layout.group() + warp; g < last; g += warps) {
+    const int begin = g * layout.group();
+    uint8_t scale = 0;  // the padding
+    if (g < layout.num_scales())
+      scale = group_quantize_q8<1>(GroupLanes{}, x + begin, layout.group(), codes + begin);
+    if (lane == 0) scales[g] = scale;
+  }
+  // Entries have an even number of bytes, so bf16 values are aligned.
+  auto* tail = reinterpret_cast<uint16_t*>(codes + layout.nope);
+  for (int c = static_cast<int>(threadIdx.x); c < end - layout.nope; c += warps * kWarp)
+    tail[c] = f32_to_bf16(to_float(x[layout.nope + c]));
+}
+
+// x: the row. All threads of the CTA.
+template <class T>
+__device__ void pack_index_row(const PackedPages<IndexLayoutFp4>& pages, int row, const T* x) {
+  const IndexLayoutFp4 layout = pages.layout;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  auto* page = pages.template page<uint8_t>(row);
+  uint8_t* pairs = page + layout.code_offset(pages.entry(row));
+  uint8_t* scales = page + layout.scale_offset(pages.page_entries, pages.entry(row));
+  static_assert(IndexLayoutFp4::kGroup == kWarp);  // one element per lane
+  for (int g = static_cast<int>(threadIdx.x) / kWarp; g < layout.scale_bytes(); g += warps) {
+    const int at = g * kWarp + lane;
+    const float value = to_float(x[at]);
+    const uint8_t scale = q4_scale(warp_max(fmaxf(0.f, fabsf(value))));
+    const uint8_t code = f32_to_e2m1(value * inverse_scale(scale));
+    const auto next = static_cast<uint8_t>(__shfl_xor_sync(~0u, unsigned{code}, 1));
+    if (lane % 2 == 0) pairs[at / 2] = e2m1_pair(code, next);
+    if (lane == 0) scales[g] = scale;
+  }
+}
+
+}  // namespace dsv4
