@@ -107,7 +107,9 @@ void check(const Case& c) {
       arena, 4,
       [&](int i) {
         const auto seed = static_cast<uint64_t>(i);
-        i % 2 == 0 ? run_emulated<8, Y, W>(args, seed) : run_emulated<1, Y, W>(args, seed);
+        i % 3 == 0   ? run_emulated<8, Y, W>(args, seed)
+        : i % 3 == 1 ? run_emulated<1, Y, W>(args, seed)
+                     : run_emulated<4, Y, W>(args, seed);
       },
       [&] {
         EXPECT_EQ(test::compare(args.streams, want.streams, {.ulps = 0.51, .rel = 5e-6}), "");

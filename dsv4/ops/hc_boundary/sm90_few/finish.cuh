@@ -12,6 +12,7 @@
 
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/ptx/reciprocal.cuh"
 #include "dsv4/ops/hc_boundary/sm90_few/params.cuh"
 
 namespace dsv4::hc_boundary_kernel::sm90_few {
@@ -32,7 +33,7 @@ struct RowOfSums {
 };
 
 __device__ inline float sigmoid(float x) {
-  return __fdividef(1.f, 1.f + expf(-x));
+  return ptx::rcp_approx_ftz(1.f + expf(-x));
 }
 
 __device__ inline float rho_of(const Params& p, float squares) {
@@ -87,7 +88,7 @@ using Matrix = float[kStreams][kStreams];
 __device__ inline void row_step(Matrix& b, float eps) {
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
-    const float inverse = __fdividef(1.f, (b[j][0] + b[j][1]) + (b[j][2] + b[j][3]) + eps);
+    const float inverse = ptx::rcp_approx_ftz((b[j][0] + b[j][1]) + (b[j][2] + b[j][3]) + eps);
 #pragma unroll
     for (int k = 0; k < kStreams; ++k) b[j][k] *= inverse;
   }
@@ -95,7 +96,7 @@ __device__ inline void row_step(Matrix& b, float eps) {
 __device__ inline void column_step(Matrix& b, float eps) {
 #pragma unroll
   for (int k = 0; k < kStreams; ++k) {
-    const float inverse = __fdividef(1.f, (b[0][k] + b[1][k]) + (b[2][k] + b[3][k]) + eps);
+    const float inverse = ptx::rcp_approx_ftz((b[0][k] + b[1][k]) + (b[2][k] + b[3][k]) + eps);
 #pragma unroll
     for (int j = 0; j < kStreams; ++j) b[j][k] *= inverse;
   }

@@ -30,11 +30,14 @@ void hc_boundary_sm90_few(const Context& context, const HcBoundaryArgs& args) {
   const few::Params params = few::make_params(args, partial.as<float>());
   with_float_type(args.y.rank > 0 ? args.y.dtype : DType::kBF16, [&](auto y) {
     using Y = decltype(y);
-    const bool single = t < 4;
-    launch(device, "hc_boundary mix", single ? few::mix_kernel<1, Y> : few::mix_kernel<8, Y>,
+    const int tokens = t < 4 ? 1 : t <= 8 ? 4 : 8;  // of a CTA
+    launch(device, "hc_boundary mix",
+           tokens == 1   ? few::mix_kernel<1, Y>
+           : tokens == 4 ? few::mix_kernel<4, Y>
+                         : few::mix_kernel<8, Y>,
            {.grid = slices,
             .block = few::kMixWarps * kWarp,
-            .grid_y = ceil_div(t, single ? 1 : 8),
+            .grid_y = ceil_div(t, tokens),
             .pdl = true},
            params);
   });

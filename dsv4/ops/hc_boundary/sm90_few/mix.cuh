@@ -11,6 +11,8 @@
 
 #pragma once
 
+#include <bit>
+
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/hc_boundary/sm90_few/params.cuh"
 
@@ -64,7 +66,7 @@ __device__ float sum_over_lanes(float* v, int lane) {
   }
 }
 
-// grid: [slices, tokens / kTokens]. kTokens: 1 or 8
+// grid: [slices, tokens / kTokens]. kTokens: up to 8
 template <int kTokens, class Y>
 __global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_constant__ Params p) {
   ptx::griddepcontrol_launch_dependents();
@@ -86,8 +88,8 @@ __global__ void __launch_bounds__(kMixWarps* kWarp) mix_kernel(const __grid_cons
   if (warp < count) columns[warp][lane] = update_column<Y>(p, first + warp, column);
   __syncthreads();
 
-  constexpr int kValues = kTokens * kWarpMixes + 1, kPadded = kTokens == 1 ? 4 : 32;
-  static_assert(kValues <= kPadded);
+  constexpr int kValues = kTokens * kWarpMixes + 1;
+  constexpr int kPadded = static_cast<int>(std::bit_ceil(unsigned{kValues}));
   float sums[kPadded] = {};
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
