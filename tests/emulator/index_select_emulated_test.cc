@@ -34,23 +34,23 @@ Kernel touching(std::vector<ConstTensorView> views) {
           }};
 }
 
-template <int kTiles>
+template <class C>
 void run_emulated(const IndexSelectArgs& args, uint64_t seed) {
   const few::Params p = few::make_params(args);
-  const Kernel kernel{{.grid = few::kCtas * static_cast<int>(args.q.dim(0)),
-                       .block = few::kThreads,
-                       .cluster = few::kCtas,
-                       .shared = static_cast<size_t>(few::shared_bytes(p)),
+  const Kernel kernel{{.grid = C::kCtas * static_cast<int>(args.q.dim(0)),
+                       .block = C::kThreads,
+                       .cluster = C::kCtas,
+                       .shared = static_cast<size_t>(few::shared_bytes<C>(p)),
                        .pdl = true,
                        .resident = 2},
-                      [&] { few::select_kernel<kTiles, bf16>(p); }};
+                      [&] { few::select_kernel<C, bf16>(p); }};
   emulator::launch_stream(
       {touching({args.q, args.weights, args.pages, args.sequence, args.visible, args.indices}),
        kernel, touching({args.indices})},
       seed);
 }
 
-// All values are small integers, so scores are exact and many are equal. Both tile counts.
+// All values are small integers, so scores are exact and many are equal. Both sizes of clusters.
 void check(IndexShape shape, int64_t k) {
   shape.exact_sums = true;
   Arena arena;
@@ -71,7 +71,7 @@ void check(IndexShape shape, int64_t k) {
       arena, 4,
       [&](int i) {
         const auto seed = static_cast<uint64_t>(i);
-        i % 2 == 0 ? run_emulated<1>(args, seed) : run_emulated<2>(args, seed);
+        i % 2 == 0 ? run_emulated<few::Short>(args, seed) : run_emulated<few::LongWide>(args, seed);
       },
       [&] { EXPECT_EQ(test::compare(args.indices, want, {.ulps = 0}), ""); });
 }
@@ -79,7 +79,7 @@ void check(IndexShape shape, int64_t k) {
 TEST(IndexSelectEmulated, AgreesWithOracle) {
   check({.t = 2, .h = 16, .n = 300}, 128);
   check({.t = 3, .h = 6, .n = 90, .page_entries = 16}, 17);
-  check({.t = 1, .h = 9, .n = 1100}, 512);  // several tiles per warp
+  check({.t = 1, .h = 9, .n = 1100}, 512);  // several tiles of a warp
 }
 
 TEST(IndexSelectEmulated, AsManyAsThereAreOrMore) {

@@ -70,11 +70,15 @@ TEST(IndexSelect, AgreesWithOracle) {
   }
 }
 
-// Around the sizes at which a CTA of a cluster has one tile, several, and more entries than few.
+// Around the sizes and numbers of queries at which the implementation or its clusters change.
 TEST(IndexSelect, ManyEntries) {
   for (const int64_t n : {511, 1024, 1025, 2300})
     check_select({.t = 3, .h = 64, .n = n}, 512, Numerics::kOfficial);
   check_select({.t = 2, .h = 9, .n = 9000}, 1024, Numerics::kOfficial);
+  for (const int64_t t : {9, 15, 16})
+    check_select({.t = t, .h = 3, .n = 1500}, 70, Numerics::kOfficial);
+  for (const int64_t t : {32, 33})
+    check_select({.t = t, .h = 8, .n = 300}, 100, Numerics::kOfficial);
   for (const int64_t n : {65536, 65537})
     check_select({.t = 1, .h = 2, .n = n}, 512, Numerics::kOfficial);
 }

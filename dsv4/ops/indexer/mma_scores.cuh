@@ -123,11 +123,13 @@ __device__ inline float add_heads(float sum, float dot0, float dot1, __nv_bfloat
 }
 
 // Scores of this warp's keys for the query in shared memory. sums[tile][r]: key 16 tile + 8 r + g,
-// the same in the four lanes of g.
-template <int kTiles>
+// the same in the four lanes of g. kTogether: groups of heads whose products are in flight at a
+// time; the sums are the same.
+template <int kTiles, int kTogether = 1>
 __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint32_t* weights,
                       int groups, float (&sums)[kTiles][2]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll kTogether
   for (int group = 0; group < groups; ++group) {
     float qk[kTiles][4] = {};
 #pragma unroll

@@ -8,12 +8,25 @@
 
 namespace dsv4::index_select_kernel::sm90_few {
 
-inline constexpr int kCtas = 8;  // of a cluster, which has one query
-inline constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 inline constexpr int kDigitBits = 8, kBins = 1 << kDigitBits;  // keys of 16 bits: two digits
-inline constexpr int64_t kMaxQueries = 64, kMaxVisible = 65536;
-static_assert(kWarps == kCtas, "warp r sends to CTA r");
-static_assert(kBins == kThreads, "a thread has a bin");
+inline constexpr int64_t kMaxVisible = 65536;
+
+// A cluster has one query. kTogether: groups of 8 heads whose products are in flight at a time.
+template <int kCtas_, int kWarps_, int kTogether_>
+struct Config {
+  static constexpr int kCtas = kCtas_, kWarps = kWarps_, kTogether = kTogether_;
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kPassKeys = kWarps * index_mma::kTileKeys;  // of a CTA at a time
+  static_assert(kBins <= kThreads, "a thread for each bin");
+
+  // Entries of a CTA when `visible` are: whole warp votes.
+  __host__ __device__ static int slice_of(int visible) {
+    return static_cast<int>(align_up(ceil_div(visible, kCtas), kWarp));
+  }
+};
+using Short = Config<8, 8, 4>;  // up to 1,024 entries: one tile a warp
+using Long = Config<8, 16, 2>;
+using LongWide = Config<16, 16, 2>;  // few queries
 
 struct Params {
   index_mma::Queries queries;
@@ -26,11 +39,6 @@ struct Params {
   int64_t indices_stride;
 };
 
-// Entries of a CTA when `visible` are: whole warp votes.
-__host__ __device__ inline int slice_of(int visible) {
-  return static_cast<int>(align_up(ceil_div(visible, kCtas), kWarp));
-}
-
 // Of one digit, for the thread's own cluster rank.
 struct Digit {
   int bin, left;      // where the k-th largest lies, and how many of the k lie in that bin
@@ -39,18 +47,20 @@ struct Digit {
 };
 
 // Followed by the query (uint4), its weights (uint32_t) and the order keys of the slice.
+template <class C>
 struct alignas(16) Shared {
-  ptx::Mbarrier received[2];         // of `counts`, by digit
-  uint16_t counts[2][kCtas][kBins];  // from each CTA
-  int bins[2][kBins];                // of this CTA
-  int warp_all[kWarps], warp_before[kWarps];
-  int above[kWarps], equal[kWarps];
+  ptx::Mbarrier received[2];            // of `counts`, by digit
+  uint16_t counts[2][C::kCtas][kBins];  // from each CTA
+  int bins[2][kBins];                   // of this CTA
+  int warp_all[kBins / kWarp], warp_before[kBins / kWarp];
+  int above[C::kWarps], equal[C::kWarps];
   Digit digit;
 };
 
-inline int64_t shared_bytes(const Params& p) {
-  return static_cast<int64_t>(sizeof(Shared)) + int64_t{16} * p.queries.b_words() +
-         4 * p.queries.weight_words() + 2 * slice_of(p.max_visible);
+template <class C>
+int64_t shared_bytes(const Params& p) {
+  return static_cast<int64_t>(sizeof(Shared<C>)) + int64_t{16} * p.queries.b_words() +
+         4 * p.queries.weight_words() + 2 * C::slice_of(p.max_visible);
 }
 
 inline Params make_params(const IndexSelectArgs& args) {
