@@ -1,6 +1,6 @@
-// The kernel of attention_in/sm90_few/append.h on the emulator, launched early, between a kernel
-// that writes its inputs and one that reads its rows, against the oracle of attention_in with the
-// oracle's products.
+// The kernels of attention_in/sm90_few/append.h and heads.h on the emulator, launched early,
+// between a kernel that writes its inputs and one that reads its rows, against the oracle of
+// attention_in with the oracle's products.
 
 #include <gtest/gtest.h>
 
@@ -9,11 +9,14 @@
 #include "dsv4/base/error.h"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/attention_in/attention_in_oracle.h"
+#include "dsv4/ops/attention_in/heads.cuh"
 #include "dsv4/ops/attention_in/random_case_test.h"
 #include "dsv4/ops/attention_in/sm90_few/append_kernel.cuh"
 #include "dsv4/ops/linear/linear_oracle.h"
 #include "dsv4/ops/linear/projection_oracle.h"
+#include "dsv4/ops/norm/norm_oracle.h"
 #include "dsv4/ops/oracle.h"
+#include "dsv4/ops/rope/rope_oracle.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 
@@ -90,7 +93,7 @@ void check(AttentionInShape shape) {
                                  {{.grid = few::kCtas * static_cast<int>(few::num_clusters(p)),
                                    .block = few::kThreads,
                                    .cluster = few::kCtas,
-               .shared = sizeof(few::Shared),
+                                   .shared = sizeof(few::Shared),
                                    .pdl = true,
                                    .resident = 2},
                                   [&] { few::append_kernel(p); }},
@@ -120,8 +123,53 @@ TEST(AppendEmulated, EntriesAndKeys) {
          .spare = 2});
 }
 
+// Rows of the ring that the first block pools belong to later tokens of the same step.
+TEST(AppendEmulated, TokensReplaceWhatIsPooled) {
+  check({.runs = {{7, 9}}, .ratio = 4, .has_index = true});
+}
+
 TEST(AppendEmulated, LongEntries) {
   check({.runs = {{127, 1}, {20, 1}}, .ratio = 128});
+}
+
+// The queries (attention_in/heads.h) of 18 heads: a CTA of 16 heads, and one of 2.
+TEST(FinishHeadsEmulated, AgreesWithOracle) {
+  namespace kernel = attention_in_kernel;
+  constexpr int kTokens = 2, kHeads = 18;
+  test::Arena arena;
+  Rng rng(3);
+  const TensorView q = arena.inout(DType::kBF16, {kTokens, kHeads, kernel::kHeadWidth});
+  const TensorView positions = arena.input(DType::kI32, {kTokens});
+  const TensorView freqs = arena.input(DType::kF32, {kernel::kHeadPairs});
+  test::fill_normal(q, rng, 2.0);
+  test::fill_ints(positions, rng, 0, 1'000'000);
+  const std::vector<float> table = rope_frequencies(2 * kernel::kHeadPairs, 10000, {});
+  std::copy(table.begin(), table.end(), freqs.as<float>());
+  const TensorView rows = q.reshape({kTokens * kHeads, kernel::kHeadWidth});
+  const Buffer normal = oracle::stored(DType::kBF16, {kTokens, kHeads, kernel::kHeadWidth},
+                                       head_norm_oracle(Context{}, {.x = rows, .out = rows}));
+  const std::vector<double> want =
+      rope_oracle({.x = normal, .positions = positions, .freqs = freqs});
+  emulator::check_runs(
+      arena, 3,
+      [&](int i) {
+        const kernel::HeadParams p{.q = q.as<bf16>(),
+                                   .heads = kHeads,
+                                   .positions = positions.as<int32_t>(),
+                                   .freqs = freqs.as<float>(),
+                                   .eps = 1e-6f};
+        emulator::launch_stream({touching({q, positions}),
+                                 {{.grid = {kTokens, 2},
+                                   .block = kernel::kHeadWarps * kWarp,
+                                   .pdl = true,
+                                   .resident = 2},
+                                  [&] { kernel::finish_heads_kernel(p); }},
+                                 touching({q})},
+                                static_cast<uint64_t>(i));
+      },
+      [&] {
+        EXPECT_EQ(test::compare(q, want, {.ulps = 1.01, .rel = 0x1p-7, .cosine = 1e-6}), "");
+      });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "dsv4/ops/quant/quant.h"
 #include "dsv4/ops/rope/rope.h"
 #if DSV4_CUDA
+#include "dsv4/ops/attention_in/heads.h"
 #include "dsv4/ops/attention_in/sm90_few/append.h"
 #endif
 
@@ -42,6 +43,11 @@ void queries(const Call& call, Projection& c) {
   const TensorView& q = call.args.q;
   const int64_t t = q.dim(0), h = q.dim(1), d = q.dim(2);
   c.into(call.args.weights.wq_b, q.reshape({t, h * d}));
+#if DSV4_CUDA
+  if (call.context.device != nullptr &&
+      finish_heads_cuda_reject(call.context, call.args) == nullptr)
+    return finish_heads_cuda(call.context, call.args);
+#endif
   const TensorView heads = q.reshape({t * h, d});
   head_norm(call.context, {.x = heads, .out = heads, .eps = call.args.norm_eps});
   call.rotate(q, call.args.positions);

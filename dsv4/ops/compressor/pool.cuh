@@ -75,7 +75,7 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
   const int own = block * layout.ratio, end = own + layout.ratio;
   int begin = (layout.overlap ? own - layout.ratio : own) + threadIdx.x / kWarp;
   while (begin < 0) begin += kPoolWarps;  // block -1 does not exist
-#pragma unroll 2
+#pragma unroll 8
   for (int position = begin; position < end; position += kPoolWarps) {
     const TokenRow row = token_row(in, sequence, position);
     // Half of the columns belong to the next block's entry, half to this block's
@@ -91,7 +91,7 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
 
 // Block `block` of a sequence, kPoolColumns columns of its entry from `first` on: thread i of the
 // first kPoolColumns returns column first + i. All kPoolThreads threads of a CTA; may be called
-// again without a barrier.
+// again without a barrier, and every thread has read its tokens when one returns.
 __device__ inline float pool_entry(const Inputs& in, const Sequence& sequence, int block,
                                    int first, PoolShared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

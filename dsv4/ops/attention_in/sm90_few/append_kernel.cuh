@@ -103,9 +103,8 @@ __device__ void append_sequence(const AppendParams& p, const Inputs& in, int ind
       const int row = p.entry_rows[entry];
       if (row >= 0) close(n++, sequence, block, row, p.entry_positions[entry]);
     }
-    __syncthreads();  // every warp has read the state
   }
-  keep_tokens(in, sequence, first);
+  keep_tokens(in, sequence, first);  // every warp has read: pool_entry() ends after a barrier
 }
 
 __device__ inline void append_entries(const AppendParams& p, Shared& shared, int index, int rank) {
@@ -123,11 +122,12 @@ __device__ inline void append_entries(const AppendParams& p, Shared& shared, int
           shared.received[turn].arrive();
         }
         __syncthreads();
-        if (thread < kShares) {
-          const int share = thread % (kColumns / kRun), to = thread / (kColumns / kRun);
-          ptx::st_async(&shared.squares[turn][first / kRun + share], static_cast<uint32_t>(to),
-                        __float_as_uint(square_sum(shared.pooled + share * kRun)),
-                        shared.received[turn]);
+        // Warp r sends to CTA r.
+        if (warp_of_thread() < kCtas && lane_of_thread() < kColumns / kRun) {
+          const int share = lane_of_thread();
+          ptx::st_async(
+              &shared.squares[turn][first / kRun + share], static_cast<uint32_t>(warp_of_thread()),
+              __float_as_uint(square_sum(shared.pooled + share * kRun)), shared.received[turn]);
         }
         shared.received[turn].wait_acquire_cluster(static_cast<uint32_t>(n / 2 % 2));
         if (thread < kColumns) {
