@@ -54,7 +54,8 @@ class Arena {
   // (ids, lengths, codes, pages) with the rows of axis 0 in reverse order. With a freeze() in
   // between, a second call brings the first contents back.
   void reverse();
-  // reverse() leaves this tensor as it is: its order is part of its meaning (prefix sums).
+  // reverse() leaves this tensor as it is: its order is part of its meaning (prefix sums), or
+  // kernels may rely on it not to change (weights).
   void keep_order(const TensorView& view) { block_of(view).ordered = true; }
   // What would bring inputs and inouts back to their contents at freeze().
   std::vector<Write> frozen_contents() const;

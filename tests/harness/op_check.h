@@ -11,7 +11,7 @@
 //              bytes that they take, poisoned
 //   CUDA       with exactly the workspace that it asked for; captured into a graph and replayed
 //              with other contents; launched twice in a row after a kernel that lets it start
-//              early and writes its inputs late (programmatic dependent launch)
+//              early and writes its inputs, but for weights, late (programmatic dependent launch)
 //
 // Without a GPU the line of CUDA is skipped; the last line of the program's output says so.
 

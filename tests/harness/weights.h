@@ -80,7 +80,8 @@ inline void fill_kbit(Arena& arena, Rng& rng, int bits, WeightView& w) {
 }
 
 // Codes are uniform over the format's codes, scales vary by row and group, values are about 1/8.
-// `fp8_scale` is E8M0 or F32.
+// `fp8_scale` is E8M0 or F32. The arena does not exchange them for others: kernels may read weights
+// before they wait for the previous kernel.
 inline WeightView random_weight(Arena& arena, Rng& rng, const StoredAs& stored, int64_t n,
                                 int64_t k, DType fp8_scale = DType::kE8M0) {
   const WeightFormat format = stored.format;
@@ -125,6 +126,8 @@ inline WeightView random_weight(Arena& arena, Rng& rng, const StoredAs& stored, 
       w.scale2 = 0.00021f;
     }
   }
+  for (const ConstTensorView& view : {w.data, w.scale, w.codebook})
+    if (!view.empty()) arena.keep_order({view, const_cast<std::byte*>(view.data)});
   return w;
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, linear_sm90_few_reject, linear_sm90_few, kLtFp8Rounding},
     {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8,
      kLtFp8Rounding},
     {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt, kLtBf16Rounding},
@@ -18,9 +19,11 @@ constexpr Impl<LinearArgs> kLinear[] = {
     {"cuda_mma", Arch::kCuda, false, linear_cuda_mma_reject, linear_cuda_mma},
     {"cuda_mma_rounded", Arch::kCuda, false, linear_cuda_mma_rounded_reject, linear_cuda_mma,
      0x1p-9},
-    {"cuda", Arch::kCuda, true, accept_all<LinearArgs>, linear_cuda},
+    {"cuda", Arch::kCuda, true, linear_reject_quantize, linear_cuda},
+    {"parts", Arch::kCuda, true, linear_parts_reject, linear_parts},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<LinearArgs>, linear_cpu, 0, linear_cpu_bytes},
+    {"cpu", Arch::kCpu, true, linear_reject_quantize, linear_cpu, 0, linear_cpu_bytes},
+    {"parts", Arch::kCpu, true, linear_parts_reject, linear_parts},
 };
 
 void check(const LinearArgs& args) {
@@ -37,6 +40,12 @@ void check(const LinearArgs& args) {
   if (args.x.dtype == DType::kE4M3) {
     expect("x_scale", args.x_scale, {DType::kE8M0},
            {t, groups * ceil_div(args.weight.k, kActivationGroup)});
+  }
+  if (args.quantize_x) {
+    DSV4_CHECK(args.x.dtype != DType::kE4M3, "x: {} cannot be quantized again", to_string(args.x));
+    DSV4_CHECK(groups == 1 || args.weight.k % kActivationGroup == 0,
+               "x: groups of {} columns cut {}-column scale groups", args.weight.k,
+               kActivationGroup);
   }
   expect("out", args.out, {DType::kF32, DType::kBF16}, {t, n});
 }

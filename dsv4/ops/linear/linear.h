@@ -5,10 +5,13 @@
 // With groups the weight is block-diagonal: column block g of x is multiplied with row block g of
 // the weight and gives column block g of out (wo_a: one block for each group of heads).
 //
-// Accumulation is in f32; the only rounding is the store. Activations are floats, or Q8 codes with
-// one UE8M0 scale per 128 columns, which the official engine feeds to quantized weights. These
-// scales are powers of two, so scaling operands or partial sums gives the same bits. The op has no
-// bias (the model has none) and no activation function, and does not split over devices.
+// With quantize_x the product is that of Q8 of x: codes with one UE8M0 scale per 128 columns
+// (quantize_q8), which the official engine feeds to quantized weights.
+//
+// Accumulation is in f32; the only rounding is the store. Activations are floats, or such codes
+// and scales. The scales are powers of two, so scaling operands or partial sums gives the same
+// bits. The op has no bias (the model has none) and no activation function, and does not split over
+// devices.
 
 #pragma once
 
@@ -24,6 +27,7 @@ struct LinearArgs {
   WeightView weight;  // [groups * n, k]; for FP8 blocks, n is a multiple of 128 or groups is 1
   TensorView out;     // [t, groups * n] f32|bf16; rows may be strided
   int64_t groups = 1;
+  bool quantize_x = false;  // of f32|bf16 x; with groups, k is a multiple of 128
 };
 
 extern const Op<LinearArgs> linear;

@@ -1,9 +1,11 @@
 // linear/FORMAT/t/n/k. Each call uses another matrix, so weights are read from memory. q8:
-// activations are codes with scales, as in the official engine with quantized weights.
+// activations are codes with scales, as in the official engine with quantized weights; to_q8: bf16,
+// quantized by the call; groups: a block-diagonal weight.
 
 #include "dsv4/ops/linear/linear.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
@@ -13,14 +15,15 @@ namespace dsv4 {
 namespace {
 
 struct Shape {
-  int64_t t, n, k;
+  int64_t t, n, k;  // n and k of one group
+  int64_t groups = 1;
 };
 
 struct Stored {
   const char* name;
   WeightFormat format;
   int bits = 0;
-  bool q8 = false;
+  bool q8 = false, to_q8 = false;
 };
 
 struct Case {
@@ -33,9 +36,9 @@ struct Case {
   Case(const Stored& how, const Shape& size)
       : stored(how),
         shape(size),
-        x(how.q8 ? DType::kE4M3 : DType::kBF16, {size.t, size.k}),
-        x_scale(DType::kE8M0, {size.t, size.k / 128}),
-        out(DType::kBF16, {size.t, size.n}) {
+        x(how.q8 ? DType::kE4M3 : DType::kBF16, {size.t, size.groups * size.k}),
+        x_scale(DType::kE8M0, {size.t, size.groups * size.k / 128}),
+        out(DType::kBF16, {size.t, size.groups * size.n}) {
     if (stored.q8) {
       std::fill_n(x.as<uint8_t>(), x.view().numel(), uint8_t{0x38});  // 1
       std::fill_n(x_scale.as<uint8_t>(), x_scale.view().numel(), uint8_t{127});
@@ -44,15 +47,19 @@ struct Case {
       bench::fill(x);
     }
     args.x = x, args.out = out;
+    args.groups = size.groups, args.quantize_x = how.to_q8;
     next();
   }
-  void next() { args.weight = pool.next(stored.format, shape.n, shape.k, stored.bits); }
+  void next() {
+    args.weight = pool.next(stored.format, shape.groups * shape.n, shape.k, stored.bits);
+  }
 };
 
 void add(const Stored& stored, const Shape& shape) {
   bench::register_impls<LinearArgs>(
-      fmt::format("linear/{}/t:{}/n:{}/k:{}", stored.name, shape.t, shape.n, shape.k), linear,
-      [=] { return std::make_shared<Case>(stored, shape); });
+      fmt::format("linear/{}/t:{}/n:{}/k:{}{}", stored.name, shape.t, shape.n, shape.k,
+                  shape.groups > 1 ? fmt::format("/groups:{}", shape.groups) : ""),
+      linear, [=] { return std::make_shared<Case>(stored, shape); });
 }
 
 constexpr Stored kAll[] = {{"fp8_block", WeightFormat::kFp8Block},
@@ -82,7 +89,14 @@ const bool kRegistered = [] {
       add(stored, {t, 32768, 1024});  // wq_b
       add(stored, {t, 4096, 8192});   // wo_b
       add(stored, {t, 2048, 4096});   // gate of the shared expert
+      add(stored, {t, 4096, 2048});   // its output
+      add(stored, {t, 1024, 4096});   // wq_a; in bf16 a compressor
+      add(stored, {t, 512, 4096});    // wkv
     }
+    for (const auto& [n, k] : {std::pair{32768, 1024}, {4096, 8192}, {2048, 4096}, {1024, 4096}})
+      add({"fp8_block to_q8", WeightFormat::kFp8Block, 0, false, true}, {t, n, k});
+    add(kAll[0], {t, 1024, 4096, 8});  // wo_a
+    add(kFlash[2], {t, 256, 4096});    // router
   }
   for (const int64_t t : {1, 32}) add(kFlash[2], {t, 129280, 4096});  // logits
   return true;

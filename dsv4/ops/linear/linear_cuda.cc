@@ -48,6 +48,7 @@ namespace {
 
 const char* reject(const Context& context, const LinearArgs& args, bool rounded) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
+  if (const char* why = linear_reject_quantize(context, args)) return why;
   constexpr int64_t kFewTokens = 4;  // the GEMV kernels are as fast
   if (args.x.dim(0) <= kFewTokens && context.force_impl.empty()) return "few tokens";
   return quant_gemm::reject_mma(problem_of(args), rounded);

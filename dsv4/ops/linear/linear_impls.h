@@ -6,6 +6,20 @@
 
 namespace dsv4 {
 
+// All but sm90_few and parts take x as it is.
+inline const char* linear_reject_quantize(const Context&, const LinearArgs& args) {
+  return args.quantize_x ? "x has to be quantized first" : nullptr;
+}
+
+// quantize_x: quantize_q8, then the call without it.
+const char* linear_parts_reject(const Context& context, const LinearArgs& args);
+void linear_parts(const Context& context, const LinearArgs& args);
+
+// Up to 32 tokens under kOfficial, FP8 and BF16 weights, on Hopper (few_gemm); Q8 of x in the same
+// kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
+const char* linear_sm90_few_reject(const Context& context, const LinearArgs& args);
+void linear_sm90_few(const Context& context, const LinearArgs& args);
+
 void linear_cpu(const Context& context, const LinearArgs& args);
 HostBytes linear_cpu_bytes(const LinearArgs& args);
 

@@ -3,10 +3,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/ops/oracle.h"
+#include "dsv4/ops/quant/quant_oracle.h"
+#include "dsv4/ops/quant_gemm/quant_gemm.h"
 
 namespace dsv4 {
 namespace {
+
+// What is multiplied: with quantize_x, Q8 of x.
+struct Multiplied {
+  explicit Multiplied(const LinearArgs& given) : args(given) {
+    if (!args.quantize_x) return;
+    const QuantizeQ8Want q8 = quantize_q8_oracle({.x = args.x, .group = kActivationGroup});
+    const int64_t t = args.x.dim(0), k = args.x.dim(1);
+    codes = oracle::stored(DType::kE4M3, {t, k}, q8.codes);
+    scales = oracle::stored(DType::kE8M0, {t, ceil_div(k, kActivationGroup)}, q8.scales);
+    args.x = codes, args.x_scale = scales;
+  }
+  LinearArgs args;
+  Buffer codes, scales;
+};
 
 // [groups * k] values of token t
 std::vector<double> activations(const LinearArgs& args, int64_t t) {
@@ -20,7 +37,9 @@ std::vector<double> activations(const LinearArgs& args, int64_t t) {
 }
 
 template <class Term>
-std::vector<double> sums(const LinearArgs& args, const Term& term) {
+std::vector<double> sums(const LinearArgs& given, const Term& term) {
+  const Multiplied multiplied(given);
+  const LinearArgs& args = multiplied.args;
   const int64_t tokens = args.x.dim(0), n = args.weight.n, k = args.weight.k;
   std::vector<double> out(static_cast<size_t>(tokens * n)), w(static_cast<size_t>(k));
   std::vector<std::vector<double>> x;

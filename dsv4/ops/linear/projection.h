@@ -1,6 +1,7 @@
 // One activation that is multiplied by several weights, for the ops that are made of other ops. The
 // official engine quantizes activations (Q8, one scale per 128 columns) before quantized weights
-// (docs/spec/dsv4.md 7.5); this class does so once, and only when needed.
+// (docs/spec/dsv4.md 7.5); this class does so once, and only when
+// the product does not include it.
 
 #pragma once
 
@@ -28,6 +29,8 @@ class Projection {
   void into(const WeightView& weight, const TensorView& out) {
     if (context_.numerics != Numerics::kOfficial || !weight.quantized_activations())
       return plain(weight, out);
+    const LinearArgs whole{.x = x_, .weight = weight, .out = out, .quantize_x = true};
+    if (!quantized_ && !choose(linear, context_, whole).parts()) return linear(context_, whole);
     if (!quantized_) quantize();
     linear(context_, {.x = codes_, .x_scale = scales_, .weight = weight, .out = out});
   }

@@ -1,0 +1,145 @@
+// Products of few tokens on Hopper (few_gemm.h): formats, parameters, shared memory.
+//
+//   tile      64 rows of a weight matrix (M of wgmma) x kTokens tokens (N)
+//   slab      64 rows x 128 bytes: 128 columns of an FP8 weight, 64 of a BF16 weight. One tensor
+//             copy, one stage of the ring, one scale per token and one of the weight
+//   cluster   `ranks` CTAs with the same tiles; rank r multiplies its share of the slabs
+
+#pragma once
+
+#include <cuda.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/ops/few_gemm/plan.h"
+
+namespace dsv4::few_gemm {
+
+inline constexpr int kConsumers = 128, kThreads = kConsumers + kWarp;  // one warpgroup, a producer
+inline constexpr int kConsumerBarrier = 1;                             // named barrier
+
+// kFormat: of weights and activations. kTokens: 8, 16 or 32.
+template <Format kFormat_, int kTokens_>
+struct Config {
+  static constexpr Format kFormat = kFormat_;
+  static constexpr int kTokens = kTokens_;
+  static constexpr bool kScaledX = kFormat == Format::kFp8;       // activations have scales
+  static constexpr int kXBoxes = x_boxes(kFormat);                // 128-byte columns of x in a slab
+  static constexpr int kXBytes = kXBoxes * kTokens * kSlabBytes;  // of x for a slab
+};
+
+// One weight of a launch, [groups * n, k].
+struct Matrix {
+  CUtensorMap weight;           // boxes of a slab
+  const void* scale = nullptr;  // [groups * n / 128, k / 128] E8M0|F32, of FP8
+  void* out = nullptr;          // [t, groups * n] f32|bf16
+  int64_t scale_stride = 0;     // blocks
+  int64_t out_stride = 0;       // elements
+  bool scale_is_f32 = false, out_is_bf16 = false;
+  int n = 0;                      // rows of one group
+  int first_tile = 0, tiles = 0;  // of this matrix among the tiles of the launch; of one group
+};
+
+template <int kMatrices_>
+struct Params {
+  static constexpr int kMatrices = kMatrices_;
+
+  CUtensorMap x;                     // boxes of kTokens tokens x 128 bytes
+  const uint8_t* x_scale = nullptr;  // [t, groups * k / 128] E8M0, of FP8
+  int64_t x_scale_stride = 0;
+  const bf16* x_values = nullptr;  // [t, k], to be quantized by the kernel; null: x is used
+  int64_t x_stride = 0;
+  int tokens = 0;
+  int k = 0;  // columns of one group
+  Split split;
+  Matrix matrix[kMatrices];
+};
+
+// A tile as a CTA of any rank sees it.
+struct Tile {
+  int matrix;
+  int row;    // of the weight, first
+  int count;  // rows that exist
+};
+
+// The tiles of a cluster and the slabs of a rank.
+struct Share {
+  int first_tile, end_tile;
+  int first_slab, slabs;
+  int rank, group;  // group: of all tiles
+
+  template <class P>
+  __device__ Share(const P& params, int cluster, int rank_) : rank(rank_) {
+    const Split& split = params.split;
+    first_tile = cluster * split.tiles_per_cluster;
+    end_tile = min(first_tile + split.tiles_per_cluster, split.tiles);
+    first_slab = split.slabs * rank / split.ranks;
+    slabs = split.slabs * (rank + 1) / split.ranks - first_slab;
+    group = first_tile / split.tiles_per_group;
+  }
+};
+
+template <class P>
+__device__ inline Tile locate_tile(const P& params, int index) {
+  int m = 0;
+  if constexpr (P::kMatrices > 1) {
+    while (m + 1 < P::kMatrices && index >= params.matrix[m + 1].first_tile) ++m;
+  }
+  const Matrix& matrix = params.matrix[m];
+  const int in_matrix = index - matrix.first_tile, group = in_matrix / matrix.tiles;
+  const int first = (in_matrix - group * matrix.tiles) * kTileRows;
+  return {.matrix = m, .row = group * matrix.n + first, .count = min(kTileRows, matrix.n - first)};
+}
+
+// The dynamic shared memory of a CTA.
+template <class C>
+struct Memory {
+  unsigned char* base;
+  Layout at;
+
+  __device__ explicit Memory(const Split& split)
+      : base(ptx::dynamic_smem()), at(C::kFormat, C::kTokens, split) {}
+  __device__ uint32_t stage(int i) const {
+    return ptx::smem_address(base) + i * kSlabBytes * kTileRows;
+  }
+  __device__ unsigned char* stage_bytes(int i) const { return base + i * kSlabBytes * kTileRows; }
+  // [kXBoxes][kTokens][128 bytes] of a slab, with the 128-byte swizzle
+  __device__ unsigned char* x(int slab) const { return base + at.x + slab * C::kXBytes; }
+  // [slabs][kTokens]
+  __device__ float* x_scale() const { return reinterpret_cast<float*>(base + at.x_scale); }
+  // Partial sums sent to this CTA: [ranks][pairs of this rank][64 rows], a pair of tokens each.
+  __device__ float2* exchange(int buffer) const {
+    return reinterpret_cast<float2*>(base + at.exchange + buffer * at.exchange_bytes);
+  }
+  __device__ ptx::Mbarrier* barriers() const {
+    return reinterpret_cast<ptx::Mbarrier*>(base + at.barriers);
+  }
+  // Slabs have arrived: bytes -> consumers.
+  __device__ ptx::Mbarrier& full(int stage) const { return barriers()[stage]; }
+  // Slabs are read: all consumers -> producer.
+  __device__ ptx::Mbarrier& empty(int stage) const { return barriers()[kMaxStages + stage]; }
+  // Activations have arrived: bytes -> consumers.
+  __device__ ptx::Mbarrier& x_full() const { return barriers()[2 * kMaxStages]; }
+  // Partial sums of all ranks have arrived: bytes -> consumers.
+  __device__ ptx::Mbarrier& exchanged(int buffer) const {
+    return barriers()[2 * kMaxStages + 1 + buffer];
+  }
+
+  // All ranks have read a buffer: a thread of each -> consumers.
+  __device__ ptx::Mbarrier& freed(int buffer) const {
+    return barriers()[2 * kMaxStages + 1 + kExchangeBuffers + buffer];
+  }
+
+  __device__ void init_barriers(const Split& split) const {
+    for (int i = 0; i < split.stages; ++i) full(i).init(1), empty(i).init(kConsumers);
+    x_full().init(1);
+    for (int i = 0; i < kExchangeBuffers; ++i) exchanged(i).init(1), freed(i).init(split.ranks);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+}  // namespace dsv4::few_gemm

@@ -1,0 +1,27 @@
+// The core of products of few tokens on Hopper, which stream a weight once at the speed of memory:
+//
+//   out[t, n] = sum_k x[t, k] * w[n, k]
+//
+// This folder is a core room: it has no op table, no oracle and no tests of its own beside those of
+// the plan and of the emulator. Ops check the arguments, and the tests of their tables cover it.
+//
+//   plan.h         how a call is divided into clusters and CTAs; shared memory (host code)
+//   config.cuh     tiles, parameters
+//   producer.cuh   the thread that copies weights and activations
+//   quantize_x.cuh Q8 of bf16 activations in the kernel
+//   products.cuh   wgmma of one slab
+//   exchange.cuh   sums over the ranks of a cluster
+//   kernel.cuh     the kernel; its head describes the design
+//   launch.cuh     parameters of a call, launch
+
+#pragma once
+
+namespace dsv4::few_gemm {
+
+// Weights x activations.
+//   kFp8       e4m3 with block scales x e4m3 with a scale per 128 columns
+//   kBf16      bf16 x bf16
+//   kFp8Bf16   e4m3 with block scales x bf16: weights are converted to bf16 in registers
+enum class Format { kFp8, kBf16, kFp8Bf16 };
+
+}  // namespace dsv4::few_gemm

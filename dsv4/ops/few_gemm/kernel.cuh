@@ -1,0 +1,124 @@
+// Products of few tokens on Hopper.
+//
+// Problem    out[t, n] = sum_k x[t, k] * w[n, k] for t up to 32: weights are FP8 with block scales
+//            or bf16, activations Q8 (stored, or quantized here) or bf16
+// Bound      reading the weights: 8 KB per SM in 430 clocks; products of a slab take 100 to 200
+// Tiles      weights are M (64 rows), tokens N (8, 16, 32). A slab is 64 rows x 128 bytes: 8 KB, a
+//            stage of the ring. Products of a slab start at zero and are added in f32 times the
+//            scales of its 128 columns, which is the official arithmetic, and for bf16 more exact
+//            than a long sum in the tensor core
+// Roles      warps 0 - 3: consumers | warp 4, lane 0: producer
+// Order      the producer fills the ring before it waits for the previous kernel
+// Split      ranks of a cluster have equal shares of K; exchange.cuh adds them in rank order. Bits
+//            of a token depend neither on the others nor on how many there are
+// Barriers   full[s]       1 + bytes | producer           | consumers
+//            empty[s]      128       | consumers          | producer
+//            x_full        1 + bytes | producer           | consumers
+//            exchanged[b]  1 + bytes | all ranks          | consumers
+//            freed[b]      ranks     | all ranks          | consumers
+//            named 1       128       | consumers          | consumers
+// Smem       ring of 32 to 64 KB, activations of this rank (up to 2 KB a token)
+
+#pragma once
+
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/ops/few_gemm/consumer.cuh"
+#include "dsv4/ops/few_gemm/producer.cuh"
+#include "dsv4/ops/few_gemm/quantize_x.cuh"
+
+namespace dsv4::few_gemm {
+
+// The work of one CTA. `epilogue(consumer, tile, first_token, tokens)` runs after every
+// Epilogue::kTiles tiles, with the last of them.
+template <class C, class P, class Epilogue>
+__device__ void multiply_share(const P& params, int cluster, int rank, const Epilogue& epilogue) {
+  static_assert(Epilogue::kTiles <= kExchangeBuffers);
+  const Memory<C> memory(params.split);
+  const Share share(params, cluster, rank);
+  const int first_token = static_cast<int>(blockIdx.y) * C::kTokens;
+  const int tokens = min(C::kTokens, params.tokens - first_token);
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool quantize = C::kScaledX && params.x_values != nullptr;
+  Producer<C, P> producer(params, memory, share);
+  if (thread == kConsumers) {
+    memory.init_barriers(params.split);
+    producer.fill();
+  }
+  __syncthreads();
+  if (params.split.ranks > 1) ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
+  ptx::griddepcontrol_wait();
+  if (thread >= kConsumers) {
+    if (thread > kConsumers) return;
+    if (!quantize) producer.copy_x(first_token);
+    return producer.stream();
+  }
+  if constexpr (C::kScaledX) {
+    const int64_t column = int64_t{share.group} * params.k;
+    if (quantize) {
+      quantize_x(memory, share, params.x_values + first_token * params.x_stride + column,
+                 params.x_stride, tokens, thread);
+      ptx::fence_proxy_async();
+    } else {
+      load_x_scale(memory, share,
+                   params.x_scale + first_token * params.x_scale_stride + column / kScaleColumns,
+                   params.x_scale_stride, tokens, thread);
+    }
+    ptx::barrier_sync(kConsumerBarrier, kConsumers);
+  }
+  if (!quantize) memory.x_full().wait(0);
+  Consumer<C, P> consumer(params, memory, share, tokens);
+  for (int i = share.first_tile; i < share.end_tile; ++i) {
+    const Tile tile = locate_tile(params, i);
+    consumer.multiply(tile);
+    consumer.exchange();
+    if ((i - share.first_tile) % Epilogue::kTiles != Epilogue::kTiles - 1) continue;
+    epilogue(consumer, tile, first_token, tokens);
+    for (int back = Epilogue::kTiles - 1; back >= 0; --back)
+      if (i - back + kExchangeBuffers < share.end_tile) consumer.free_exchange(back);
+  }
+}
+
+// Rounds and stores the sums of a tile.
+template <class P>
+struct StoreTile {
+  static constexpr int kTiles = 1;
+  const P& params;
+
+  template <class Consumer>
+  __device__ void operator()(const Consumer& consumer, const Tile& tile, int first_token,
+                             int tokens) const {
+    const Matrix& matrix = params.matrix[tile.matrix];
+    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_pairs() * kTileRows;
+         i += kConsumers) {
+      const int own = i / kTileRows, row = i % kTileRows;
+      const float2 sum = consumer.sum(0, own, row);
+      const int token = 2 * consumer.pair_of(own);
+      if (row >= tile.count) continue;
+      store(matrix, tile.row + row, first_token + token, sum.x);
+      if (token + 1 < tokens) store(matrix, tile.row + row, first_token + token + 1, sum.y);
+    }
+  }
+
+ private:
+  __device__ static void store(const Matrix& matrix, int row, int64_t token, float value) {
+    const int64_t i = token * matrix.out_stride + row;
+    if (matrix.out_is_bf16) {
+      static_cast<bf16*>(matrix.out)[i] = from_float<bf16>(value);
+    } else {
+      static_cast<float*>(matrix.out)[i] = value;
+    }
+  }
+};
+
+template <class C, class P, class Epilogue>
+__global__ void __launch_bounds__(kThreads) few_gemm_kernel(const __grid_constant__ P params) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  ptx::griddepcontrol_launch_dependents();
+  const int cta = static_cast<int>(blockIdx.x), ranks = params.split.ranks;
+  multiply_share<C>(params, cta / ranks, cta % ranks, Epilogue{params});
+#else
+  __trap();  // compiled for another architecture; reject() refuses those
+#endif
+}
+
+}  // namespace dsv4::few_gemm

@@ -1,0 +1,98 @@
+// Products as parameters of the kernel. `make_map` makes a tensor map of a box: the driver's, or
+// the emulator's.
+
+#pragma once
+
+#include "dsv4/base/bits.h"
+#include "dsv4/device/tma_map.h"
+#include "dsv4/ops/few_gemm/config.cuh"
+#include "dsv4/ops/few_gemm/launch.h"
+
+namespace dsv4::few_gemm {
+
+inline Format format_of(const WeightView& weight, const Activations& a) {
+  if (weight.format == WeightFormat::kBF16) return Format::kBf16;
+  return a.quantize || a.x.dtype == DType::kE4M3 ? Format::kFp8 : Format::kFp8Bf16;
+}
+
+inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t groups) {
+  const int64_t tiles = ceil_div(weight.n / groups, kTileRows);
+  return {.format = format_of(weight, a),
+          .tokens = a.x.dim(0),
+          .k = weight.k,
+          .tiles = groups * tiles,
+          .tiles_per_group = tiles};
+}
+
+// One matrix of a launch. first_tile: among the tiles of the launch.
+template <class MakeMap>
+Matrix make_matrix(const WeightView& weight, const TensorView& out, int64_t groups, int first_tile,
+                   const MakeMap& make_map) {
+  const int64_t item = item_bytes(weight.data.dtype);
+  Matrix m;
+  m.weight = make_map(tma_rows(weight.data.data, weight.data.dtype, weight.n, weight.k,
+                               weight.data.row_stride() * item, kTileRows, kSlabBytes / item,
+                               TmaSwizzle::k128));
+  if (!weight.scale.empty()) {
+    m.scale = weight.scale.data;
+    m.scale_stride = weight.scale.row_stride();
+    m.scale_is_f32 = weight.scale.dtype == DType::kF32;
+  }
+  m.out = out.data;
+  m.out_stride = out.row_stride();
+  m.out_is_bf16 = out.dtype == DType::kBF16;
+  m.n = static_cast<int>(weight.n / groups);
+  m.first_tile = first_tile;
+  m.tiles = static_cast<int>(ceil_div(m.n, kTileRows));
+  return m;
+}
+
+// All but the matrices.
+template <class P, class MakeMap>
+void set_activations(P& params, const Activations& a, const Split& split, int64_t k, int tokens,
+                     const MakeMap& make_map) {
+  const int64_t item = item_bytes(a.x.dtype);
+  params.tokens = static_cast<int>(a.x.dim(0));
+  params.k = static_cast<int>(k);
+  params.split = split;
+  if (a.quantize) {
+    params.x_values = a.x.as<bf16>();
+    params.x_stride = a.x.row_stride();
+    return;
+  }
+  params.x = make_map(tma_rows(a.x.data, a.x.dtype, a.x.dim(0), a.x.dim(1), a.x.row_stride() * item,
+                               tokens, kSlabBytes / item, TmaSwizzle::k128));
+  if (a.x.dtype == DType::kE4M3) {
+    params.x_scale = a.x_scale.as<uint8_t>();
+    params.x_scale_stride = a.x_scale.row_stride();
+  }
+}
+
+template <class MakeMap>
+Params<1> make_params(const Product& p, const Split& split, int tokens, const MakeMap& make_map) {
+  Params<1> params;
+  set_activations(params, p.in, split, p.weight.k, tokens, make_map);
+  params.matrix[0] = make_matrix(p.weight, p.out, p.groups, 0, make_map);
+  return params;
+}
+
+// Calls body(config) of an instance.
+template <Format kFormat, class Body>
+void with_tokens(int tokens, const Body& body) {
+  if (tokens == 8) return body(Config<kFormat, 8>{});
+  if (tokens == 16) return body(Config<kFormat, 16>{});
+  body(Config<kFormat, 32>{});
+}
+template <class Body>
+void with_config(Format format, int tokens, const Body& body) {
+  switch (format) {
+    case Format::kFp8:
+      return with_tokens<Format::kFp8>(tokens, body);
+    case Format::kBf16:
+      return with_tokens<Format::kBf16>(tokens, body);
+    case Format::kFp8Bf16:
+      return with_tokens<Format::kFp8Bf16>(tokens, body);
+  }
+}
+
+}  // namespace dsv4::few_gemm

@@ -1,0 +1,19 @@
+// The grid of a kernel of few_gemm.
+
+#pragma once
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/ops/few_gemm/config.cuh"
+
+namespace dsv4::few_gemm {
+
+inline LaunchShape launch_shape(const Shape& shape, const Split& split, int tokens) {
+  return {.grid = int64_t{split.clusters()} * split.ranks,
+          .block = kThreads,
+          .grid_y = ceil_div(shape.tokens, tokens),
+          .shared = Layout(shape.format, tokens, split).bytes,
+          .cluster = split.ranks,
+          .pdl = true};
+}
+
+}  // namespace dsv4::few_gemm

@@ -1,0 +1,82 @@
+// How a product of few tokens is divided over the GPU.
+//
+// Tiles of 64 rows go to clusters in runs of equal length; the slabs of a tile (128 bytes of every
+// row) to the ranks of the cluster. The number of ranks decides the order of additions, so it
+// depends on the shape alone, never on the number of tokens; the number of clusters may.
+
+#pragma once
+
+#include <cstdint>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/ops/few_gemm/few_gemm.h"
+
+namespace dsv4::few_gemm {
+
+inline constexpr int kTileRows = 64;
+inline constexpr int kSlabBytes = 128;  // of a row
+inline constexpr int kScaleColumns = 128;
+inline constexpr int kMaxTokens = 32;  // of a CTA
+inline constexpr int kMaxRanks = 8, kMaxStages = 8, kExchangeBuffers = 2;
+// Scales of a rank's slabs are in the lanes of a warp; its activations in shared memory.
+inline constexpr int kMaxRankSlabs = 32;
+inline constexpr int kMaxXBytes = 128 << 10;
+
+constexpr int slab_columns(Format format) {
+  return format == Format::kBf16 ? 64 : 128;
+}
+constexpr int x_boxes(Format format) {
+  return format == Format::kFp8Bf16 ? 2 : 1;
+}
+
+struct Split {
+  int ranks = 1;
+  int slabs = 0;              // of a row of the weight
+  int tiles = 0;              // of all groups and matrices
+  int tiles_per_group = 1;    // of a block-diagonal weight; else all
+  int tiles_per_cluster = 1;  // the tiles of a cluster are of one group
+  int stages = 0;
+
+  DSV4_HD constexpr int clusters() const {
+    return (tiles + tiles_per_cluster - 1) / tiles_per_cluster;
+  }
+  DSV4_HD constexpr int rank_slabs() const { return (slabs + ranks - 1) / ranks; }
+  DSV4_HD constexpr int exchange_buffers() const {
+    return tiles_per_cluster > 1 ? kExchangeBuffers : 1;
+  }
+};
+
+// Offsets in bytes. The ring is at 0.
+struct Layout {
+  int x, exchange, exchange_bytes, x_scale, barriers, bytes;
+
+  DSV4_HD constexpr Layout(Format format, int tokens, const Split& split)
+      : x(split.stages * kTileRows * kSlabBytes),
+        exchange(x + split.rank_slabs() * x_boxes(format) * tokens * kSlabBytes),
+        exchange_bytes(split.ranks * pairs_of_rank(tokens, split.ranks) * kTileRows * 8),
+        x_scale(exchange + split.exchange_buffers() * exchange_bytes),
+        barriers(x_scale + (format == Format::kFp8 ? split.rank_slabs() * tokens * 4 : 0)),
+        bytes(barriers + (2 * kMaxStages + 1 + 2 * kExchangeBuffers) * 8) {}
+
+  // Pairs of tokens that a rank adds up: pair p belongs to rank p % ranks.
+  DSV4_HD static constexpr int pairs_of_rank(int tokens, int ranks) {
+    return (tokens / 2 + ranks - 1) / ranks;
+  }
+};
+
+struct Shape {
+  Format format;
+  int64_t tokens, k;               // k: of one group
+  int64_t tiles, tiles_per_group;  // of all groups and matrices; of one group
+  int64_t tiles_of_cluster = 1;    // a cluster has a multiple of this many
+};
+
+// Tokens of a CTA: 8, 16 or 32.
+int tile_tokens(int64_t tokens);
+
+// Returns nullptr, or why no split fits: the rows of x are too long.
+const char* reject(const Shape& shape);
+
+Split make_split(const Shape& shape, int num_sms);
+
+}  // namespace dsv4::few_gemm

@@ -1,0 +1,34 @@
+// The implementation sm90_few of linear.h: few tokens, each weight read once (few_gemm).
+
+#include "dsv4/ops/few_gemm/launch.h"
+#include "dsv4/ops/few_gemm/plan.h"
+#include "dsv4/ops/linear/linear_impls.h"
+
+namespace dsv4 {
+namespace {
+
+// Every CTA quantizes its columns of all tokens; with more, a kernel before it is faster.
+constexpr int64_t kQuantizeTokens = 4;
+
+few_gemm::Product product_of(const LinearArgs& args) {
+  return {.in = {.x = args.x, .x_scale = args.x_scale, .quantize = args.quantize_x},
+          .weight = args.weight,
+          .out = args.out,
+          .groups = args.groups};
+}
+
+}  // namespace
+
+const char* linear_sm90_few_reject(const Context& context, const LinearArgs& args) {
+  // Where the bits of a token must not depend on the batch, larger batches take the same kernel.
+  if (args.x.dim(0) > few_gemm::kMaxTokens && !context.need_batch_invariant)
+    return "for up to 32 tokens";
+  if (args.quantize_x && args.x.dim(0) > kQuantizeTokens) return "many tokens to quantize";
+  return few_gemm::reject(context, product_of(args));
+}
+
+void linear_sm90_few(const Context& context, const LinearArgs& args) {
+  few_gemm::run(context, product_of(args));
+}
+
+}  // namespace dsv4
