@@ -8,6 +8,7 @@ namespace {
 
 constexpr Impl<AttentionOutArgs> kAttentionOut[] = {
 #if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, attention_out_sm90_few_reject, attention_out_sm90_few},
     {"parts", Arch::kCuda, true, accept_all<AttentionOutArgs>, attention_out_parts},
 #endif
     {"parts", Arch::kCpu, true, accept_all<AttentionOutArgs>, attention_out_parts},

@@ -1,0 +1,222 @@
+// The kernel of few_gemm on the emulator, against the oracle of linear.h: every format, number of
+// ranks and token tile; bits depend neither on the order of events nor on the other tokens.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/attention_out/attention_out_oracle.h"
+#include "dsv4/ops/attention_out/sm90_few/launch.cuh"
+#include "dsv4/ops/few_gemm/kernel.cuh"
+#include "dsv4/ops/few_gemm/launch.cuh"
+#include "dsv4/ops/linear/linear_oracle.h"
+#include "tests/emulator/launch.h"
+#include "tests/emulator/runs.h"
+#include "tests/emulator/tensor_map.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4 {
+namespace {
+
+using few_gemm::Format;
+using few_gemm::Params;
+using few_gemm::Split;
+using test::Arena;
+
+struct Scene {
+  int64_t t, n, k;
+  Format format = Format::kFp8;
+  int64_t groups = 1;
+  int num_sms = 2;
+  bool quantize = false, f32_scale = false, f32_out = false;
+};
+
+few_gemm::Product random_product(Arena& arena, Rng& rng, const Scene& s) {
+  const bool codes = s.format == Format::kFp8 && !s.quantize;
+  few_gemm::Product p{.groups = s.groups};
+  const TensorView x = arena.input(codes ? DType::kE4M3 : DType::kBF16, {s.t, s.groups * s.k});
+  test::fill_normal(x, rng);
+  p.in = {.x = x, .quantize = s.quantize};
+  if (codes) {
+    const TensorView scale = arena.input(DType::kE8M0, {s.t, s.groups * s.k / 128});
+    for (int64_t i = 0; i < scale.numel(); ++i)
+      scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
+    p.in.x_scale = scale;
+  }
+  p.weight = test::random_weight(
+      arena, rng, {s.format == Format::kBf16 ? WeightFormat::kBF16 : WeightFormat::kFp8Block},
+      s.groups * s.n, s.k, s.f32_scale ? DType::kF32 : DType::kE8M0);
+  p.out = arena.output(s.f32_out ? DType::kF32 : DType::kBF16, {s.t, s.groups * s.n});
+  return p;
+}
+
+LinearArgs linear_args(const few_gemm::Product& p) {
+  return {.x = p.in.x,
+          .x_scale = p.in.x_scale,
+          .weight = p.weight,
+          .out = p.out,
+          .groups = p.groups,
+          .quantize_x = p.in.quantize};
+}
+
+// A kernel that writes the bytes of a tensor again, after it has let the next one start.
+emulator::Kernel rewrite(const ConstTensorView& view) {
+  return {{.block = 32, .pdl = true}, [view] {
+            ptx::griddepcontrol_launch_dependents();
+            ptx::griddepcontrol_wait();
+            auto* bytes =
+                const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(view.data));
+            for (int64_t i = threadIdx.x; i < view.bytes(); i += 32) {
+              const unsigned char byte = bytes[i];
+              bytes[i] = byte;
+            }
+          }};
+}
+
+CUtensorMap make_map(const TmaBox& box) {
+  return emulator::make_tma_map(box);
+}
+
+emulator::Launch launch_of(const few_gemm::Shape& shape, const Split& split, int tokens) {
+  return {
+      .grid = {split.clusters() * split.ranks, static_cast<int>(ceil_div(shape.tokens, tokens))},
+      .block = few_gemm::kThreads,
+      .cluster = split.ranks,
+      .shared = static_cast<size_t>(few_gemm::Layout(shape.format, tokens, split).bytes),
+      .pdl = true,
+      .resident = 2};
+}
+
+emulator::Kernel product_kernel(const few_gemm::Product& p, int num_sms) {
+  const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, p.groups);
+  const Split split = few_gemm::make_split(shape, num_sms);
+  const int tokens = few_gemm::tile_tokens(shape.tokens);
+  emulator::Kernel kernel{launch_of(shape, split, tokens), {}};
+  few_gemm::with_config(shape.format, tokens, [&](auto config) {
+    kernel.body = [params = few_gemm::make_params(p, split, tokens, make_map)] {
+      using P = Params<1>;
+      few_gemm::few_gemm_kernel<decltype(config), P, few_gemm::StoreTile<P>>(params);
+    };
+  });
+  return kernel;
+}
+
+// The product twice, after kernels that write its activations.
+void run_emulated(const few_gemm::Product& p, int num_sms, uint64_t seed) {
+  const emulator::Kernel product = product_kernel(p, num_sms);
+  std::vector<emulator::Kernel> kernels{rewrite(p.in.x), product, product};
+  if (!p.in.x_scale.empty()) kernels.insert(kernels.begin() + 1, rewrite(p.in.x_scale));
+  emulator::launch_stream(kernels, seed);
+}
+
+// Products of e4m3 keep 13 fractional bits on a GPU; the emulator's are exact.
+test::Tolerance tolerance(const LinearArgs& args) {
+  const double walk = 4 + std::sqrt(static_cast<double>(args.weight.k));
+  return {.ulps = args.out.dtype == DType::kF32 ? 2.0 : 0.51,
+          .abs = 0x1p-24 * walk * linear_magnitude(args)};
+}
+
+void check(const Scene& scene) {
+  SCOPED_TRACE(fmt::format("format {} t {} n {} k {} groups {} sms {}",
+                           static_cast<int>(scene.format), scene.t, scene.n, scene.k, scene.groups,
+                           scene.num_sms));
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(scene.t * 1000 + scene.n * 10 + scene.k));
+  const few_gemm::Product p = random_product(arena, rng, scene);
+  const std::vector<double> want = linear_oracle(linear_args(p));
+  const test::Tolerance tolerated = tolerance(linear_args(p));
+  emulator::check_runs(
+      arena, 4, [&](int seed) { run_emulated(p, scene.num_sms, static_cast<uint64_t>(seed)); },
+      [&] { EXPECT_EQ(test::compare(p.out, want, tolerated), ""); });
+}
+
+TEST(FewGemmEmulated, Formats) {
+  for (const Format format : {Format::kFp8, Format::kBf16, Format::kFp8Bf16}) {
+    check({.t = 1, .n = 64, .k = 128, .format = format});
+    check({.t = 5, .n = 130, .k = 640, .format = format});
+    check({.t = 16, .n = 72, .k = 384, .format = format, .f32_out = true});
+    check({.t = 31, .n = 65, .k = 512, .format = format});
+    check({.t = 70, .n = 40, .k = 256, .format = format});
+  }
+}
+
+TEST(FewGemmEmulated, Groups) {
+  for (const Format format : {Format::kFp8, Format::kBf16, Format::kFp8Bf16})
+    check({.t = 3, .n = 128, .k = 256, .format = format, .groups = 3});
+}
+
+TEST(FewGemmEmulated, ScalesInF32) {
+  check({.t = 3, .n = 200, .k = 384, .f32_scale = true});
+}
+
+TEST(FewGemmEmulated, QuantizesX) {
+  check({.t = 1, .n = 70, .k = 640, .quantize = true});
+  check({.t = 7, .n = 70, .k = 1408, .quantize = true});
+}
+
+// Tiles of one cluster use the ring and the exchange buffers again.
+TEST(FewGemmEmulated, ManyTilesOfACluster) {
+  check({.t = 1, .n = 64 * 5, .k = 1024, .num_sms = 1});
+  check({.t = 8, .n = 64 * 5 + 3, .k = 1024, .num_sms = 1});
+  check({.t = 17, .n = 64 * 4, .k = 1024, .format = Format::kBf16, .num_sms = 1});
+}
+
+// The kernel of wo_a, whose epilogue quantizes u.
+emulator::Kernel wo_a_kernel(const AttentionOutArgs& args, const TensorView& codes,
+                             const TensorView& scales, int num_sms) {
+  namespace few = attention_out_kernel::sm90_few;
+  const few_gemm::Product p = few::product_of_wo_a(args);
+  const few_gemm::Shape shape = few::shape_of_wo_a(p);
+  const Split split = few_gemm::make_split(shape, num_sms);
+  const int tokens = few_gemm::tile_tokens(shape.tokens);
+  emulator::Kernel kernel{launch_of(shape, split, tokens), {}};
+  few_gemm::with_tokens<Format::kFp8Bf16>(tokens, [&](auto config) {
+    kernel.body = [params = few::make_params(p, split, tokens, codes, scales, make_map)] {
+      few_gemm::few_gemm_kernel<decltype(config), few::Params, few::StoreQ8>(params);
+    };
+  });
+  return kernel;
+}
+
+// t tokens of 4 heads of 64 in 2 groups of 256 rows.
+void check_attention_out(int64_t t, int num_sms) {
+  SCOPED_TRACE(t);
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t));
+  const test::StoredAs fp8{WeightFormat::kFp8Block};
+  const TensorView o = arena.input(DType::kBF16, {t, 4, 64});
+  test::fill_normal(o, rng);
+  const AttentionOutArgs args{.o = o,
+                              .wo_a = test::random_weight(arena, rng, fp8, 2 * 256, 128),
+                              .wo_b = test::random_weight(arena, rng, fp8, 100, 2 * 256),
+                              .groups = 2,
+                              .y = arena.output(DType::kBF16, {t, 100})};
+  const TensorView codes = arena.output(DType::kE4M3, {t, 512});
+  const TensorView scales = arena.output(DType::kE8M0, {t, 4});
+  const std::vector<double> want = attention_out_oracle({}, args);
+  const few_gemm::Product wo_b{
+      .in = {.x = codes, .x_scale = scales}, .weight = args.wo_b, .out = args.y};
+  emulator::check_runs(
+      arena, 4,
+      [&](int seed) {
+        emulator::launch_stream(
+            {rewrite(o), wo_a_kernel(args, codes, scales, num_sms), product_kernel(wo_b, num_sms)},
+            static_cast<uint64_t>(seed));
+      },
+      // As in attention_out_test.cc.
+      [&] {
+        EXPECT_EQ(test::compare(args.y, want, {.ulps = 1.01, .rel = 0.02, .cosine = 5e-6}), "");
+      });
+}
+
+TEST(FewGemmEmulated, AttentionOut) {
+  check_attention_out(1, 4);
+  check_attention_out(7, 1);
+  check_attention_out(19, 1);
+}
+
+}  // namespace
+}  // namespace dsv4
