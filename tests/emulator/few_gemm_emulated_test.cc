@@ -82,9 +82,9 @@ CUtensorMap make_map(const TmaBox& box) {
 
 emulator::Launch launch_of(const few_gemm::Shape& shape, const Split& split, int tokens) {
   return {
-      .grid = {split.clusters() * split.ranks, static_cast<int>(ceil_div(shape.tokens, tokens))},
+      .grid = {split.clusters() * split.ranks(), static_cast<int>(ceil_div(shape.tokens, tokens))},
       .block = few_gemm::kThreads,
-      .cluster = split.ranks,
+      .cluster = split.ranks(),
       .shared = static_cast<size_t>(few_gemm::Layout(shape.format, tokens, split).bytes),
       .pdl = true,
       .resident = 2};

@@ -1,8 +1,8 @@
 // Products of few tokens on Hopper (few_gemm.h): formats, parameters, shared memory.
 //
 //   tile      64 rows of a weight matrix (M of wgmma) x kTokens tokens (N)
-//   slab      64 rows x 128 bytes: 128 columns of an FP8 weight, 64 of a BF16 weight. One tensor
-//             copy, one stage of the ring, one scale per token and one of the weight
+//   slab      64 rows x 128 bytes: 128 columns of an FP8 weight, 64 of a BF16 weight; one scale
+//             per token and one of the weight. One tensor copy, one stage of the ring
 //   cluster   `ranks` CTAs with the same tiles; rank r multiplies its share of the slabs
 
 #pragma once
@@ -27,7 +27,7 @@ template <Format kFormat_, int kTokens_>
 struct Config {
   static constexpr Format kFormat = kFormat_;
   static constexpr int kTokens = kTokens_;
-  static constexpr bool kScaledX = kFormat == Format::kFp8;       // activations have scales
+  static constexpr bool kScaledX = kFormat != Format::kBf16;      // activations have scales
   static constexpr int kXBoxes = x_boxes(kFormat);                // 128-byte columns of x in a slab
   static constexpr int kXBytes = kXBoxes * kTokens * kSlabBytes;  // of x for a slab
 };
@@ -40,8 +40,9 @@ struct Matrix {
   int64_t scale_stride = 0;     // blocks
   int64_t out_stride = 0;       // elements
   bool scale_is_f32 = false, out_is_bf16 = false;
-  int n = 0;                      // rows of one group
-  int first_tile = 0, tiles = 0;  // of this matrix among the tiles of the launch; of one group
+  int n = 0;                   // rows of one group
+  int first_tile = INT32_MAX;  // among the tiles of the launch; INT32_MAX: no matrix
+  int tiles = 0;               // of one group
 };
 
 template <int kMatrices_>
@@ -77,22 +78,23 @@ struct Share {
     const Split& split = params.split;
     first_tile = cluster * split.tiles_per_cluster;
     end_tile = min(first_tile + split.tiles_per_cluster, split.tiles);
-    first_slab = split.slabs * rank / split.ranks;
-    slabs = split.slabs * (rank + 1) / split.ranks - first_slab;
+    first_slab = split.slabs * rank >> split.rank_bits;
+    slabs = (split.slabs * (rank + 1) >> split.rank_bits) - first_slab;
     group = first_tile / split.tiles_per_group;
   }
 };
 
 template <class P>
-__device__ inline Tile locate_tile(const P& params, int index) {
+__device__ inline Tile locate_tile(const P& params, const Share& share, int index) {
   int m = 0;
   if constexpr (P::kMatrices > 1) {
     while (m + 1 < P::kMatrices && index >= params.matrix[m + 1].first_tile) ++m;
   }
   const Matrix& matrix = params.matrix[m];
-  const int in_matrix = index - matrix.first_tile, group = in_matrix / matrix.tiles;
-  const int first = (in_matrix - group * matrix.tiles) * kTileRows;
-  return {.matrix = m, .row = group * matrix.n + first, .count = min(kTileRows, matrix.n - first)};
+  const int first = (index - matrix.first_tile - share.group * matrix.tiles) * kTileRows;
+  return {.matrix = m,
+          .row = share.group * matrix.n + first,
+          .count = min(kTileRows, matrix.n - first)};
 }
 
 // The dynamic shared memory of a CTA.
@@ -103,10 +105,8 @@ struct Memory {
 
   __device__ explicit Memory(const Split& split)
       : base(ptx::dynamic_smem()), at(C::kFormat, C::kTokens, split) {}
-  __device__ uint32_t stage(int i) const {
-    return ptx::smem_address(base) + i * kSlabBytes * kTileRows;
-  }
-  __device__ unsigned char* stage_bytes(int i) const { return base + i * kSlabBytes * kTileRows; }
+  // Slab i of the ring.
+  __device__ uint32_t slab(int i) const { return ptx::smem_address(base) + i * kSlabSize; }
   // [kXBoxes][kTokens][128 bytes] of a slab, with the 128-byte swizzle
   __device__ unsigned char* x(int slab) const { return base + at.x + slab * C::kXBytes; }
   // [slabs][kTokens]
@@ -137,7 +137,7 @@ struct Memory {
   __device__ void init_barriers(const Split& split) const {
     for (int i = 0; i < split.stages; ++i) full(i).init(1), empty(i).init(kConsumers);
     x_full().init(1);
-    for (int i = 0; i < kExchangeBuffers; ++i) exchanged(i).init(1), freed(i).init(split.ranks);
+    for (int i = 0; i < kExchangeBuffers; ++i) exchanged(i).init(1), freed(i).init(split.ranks());
     ptx::fence_mbarrier_init();
   }
 };

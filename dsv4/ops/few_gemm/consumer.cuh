@@ -31,11 +31,12 @@ class Consumer {
       memory_.full(stage_).wait(phase_);
       float part[C::kTokens / 2];
       const uint32_t x = ptx::smem_address(memory_.x(slab));
+      const uint32_t weights = memory_.slab(stage_);
       if constexpr (C::kFormat == Format::kFp8Bf16) {
-        multiply_converted<C::kTokens>(part, memory_.stage_bytes(stage_), x, thread_);
+        multiply_converted<C::kTokens>(part, weights, x, thread_);
       } else {
         using T = std::conditional_t<C::kFormat == Format::kFp8, __nv_fp8_e4m3, bf16>;
-        multiply_shared<T, C::kTokens>(part, memory_.stage(stage_), x);
+        multiply_shared<T, C::kTokens>(part, weights, x);
       }
       memory_.empty(stage_).arrive();
       if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
@@ -43,25 +44,29 @@ class Consumer {
     }
   }
 
-  // Sums over the cluster; own_pairs(), pair_of() and sum() are what this rank then has.
-  __device__ void exchange() {
-    exchange_sums(memory_, params_.split, share_, acc_, pairs_, use_++, thread_);
+  // Sends the sums of the tile to their owners.
+  __device__ void send() {
+    send_sums(memory_, params_.split, share_, acc_, pairs_, sent_++, thread_);
+  }
+  // Waits for the next tile in the order of send(). own_pairs(), pair_of() and sum() are what this
+  // rank then has of it.
+  __device__ void receive() {
+    wait_for_sums(memory_, params_.split, received_++);
   }
   // The sums of the tile `back` tiles ago have been read, and ranks may send another one there.
   __device__ void free_exchange(int back) {
-    few_gemm::free_exchange(memory_, params_.split, use_ - 1 - back, thread_);
+    few_gemm::free_exchange(memory_, params_.split, received_ - 1 - back, thread_);
   }
   // Pairs of tokens that this rank owns, of those that exist.
   __device__ int own_pairs() const {
-    const int ranks = params_.split.ranks;
-    return (pairs_ - share_.rank + ranks - 1) / ranks;
+    return Layout::pairs_of_rank(2 * (pairs_ - share_.rank), params_.split.rank_bits);
   }
   __device__ int pair_of(int own) const {
-    return own * params_.split.ranks + share_.rank;
+    return (own << params_.split.rank_bits) + share_.rank;
   }
   // A row of the pair `own` in the tile `back` tiles ago, 0 or 1.
   __device__ float2 sum(int back, int own, int row) const {
-    return add_ranks(memory_, params_.split, use_ - 1 - back, own, row);
+    return add_ranks(memory_, params_.split, received_ - 1 - back, own, row);
   }
 
  private:
@@ -97,7 +102,7 @@ class Consumer {
   const Memory<C>& memory_;
   const Share& share_;
   const int pairs_, thread_;
-  int stage_ = 0, phase_ = 0, use_ = 0;
+  int stage_ = 0, phase_ = 0, sent_ = 0, received_ = 0;
   float acc_[C::kTokens / 2];
 };
 

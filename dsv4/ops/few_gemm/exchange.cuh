@@ -2,7 +2,8 @@
 // every rank sends its partial sums of a tile to the owners, which add them in rank order. So the
 // owner of a token has all rows of it.
 //
-// Two buffers: a rank sends tile i + 2 when all ranks have read tile i (freed).
+// A tile is finished after the products of the next one, so that its sums have arrived by then. Two
+// buffers: a rank sends tile i + 2 when all ranks have read tile i (freed).
 
 #pragma once
 
@@ -12,32 +13,31 @@
 
 namespace dsv4::few_gemm {
 
-// acc: [64, kTokens] as wgmma leaves it. `use` counts the tiles of this CTA. All consumers; after
-// it, exchange(use % 2) holds the partial sums.
+// acc: [64, kTokens] as wgmma leaves it. `use` counts the tiles of this CTA. All consumers.
 template <class C>
-__device__ void exchange_sums(const Memory<C>& memory, const Split& split, const Share& share,
-                              const float (&acc)[C::kTokens / 2], int pairs, int use, int thread) {
-  const int buffer = use % kExchangeBuffers;
+__device__ void send_sums(const Memory<C>& memory, const Split& split, const Share& share,
+                          const float (&acc)[C::kTokens / 2], int pairs, int use, int thread) {
+  const int buffer = use % kExchangeBuffers, ranks = split.ranks();
   float2* to = memory.exchange(buffer);
   const int g = thread % kWarp / 4, j = thread % 4, row = thread / kWarp * 16 + g;
-  const int own_pairs = Layout::pairs_of_rank(C::kTokens, split.ranks);
+  const int own_pairs = Layout::pairs_of_rank(C::kTokens, split.rank_bits);
   ptx::Mbarrier& exchanged = memory.exchanged(buffer);
-  if (split.ranks > 1 && use >= kExchangeBuffers)
+  if (ranks > 1 && use >= kExchangeBuffers)
     memory.freed(buffer).wait_acquire_cluster((use / kExchangeBuffers - 1) % 2);
-  if (split.ranks > 1 && thread == 0) {
-    const int mine = max(0, (pairs - share.rank + split.ranks - 1) / split.ranks);
-    exchanged.expect_tx(split.ranks * mine * kTileRows * sizeof(float2));
+  if (ranks > 1 && thread == 0) {
+    const int mine = Layout::pairs_of_rank(2 * (pairs - share.rank), split.rank_bits);
+    exchanged.expect_tx(ranks * mine * kTileRows * sizeof(float2));
     exchanged.arrive();
   }
 #pragma unroll
   for (int n = 0; n < C::kTokens / 8; ++n) {
-    const int pair = 4 * n + j, owner = pair % split.ranks;
+    const int pair = 4 * n + j, owner = pair & (ranks - 1);
     if (pair >= pairs) continue;
-    float2* rows = to + (share.rank * own_pairs + pair / split.ranks) * kTileRows + row;
+    float2* rows = to + (share.rank * own_pairs + (pair >> split.rank_bits)) * kTileRows + row;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 value{acc[4 * n + 2 * half], acc[4 * n + 2 * half + 1]};
-      if (split.ranks == 1) {
+      if (ranks == 1) {
         rows[8 * half] = value;
       } else {
         ptx::st_async(reinterpret_cast<uint2*>(rows + 8 * half), owner,
@@ -45,10 +45,15 @@ __device__ void exchange_sums(const Memory<C>& memory, const Split& split, const
       }
     }
   }
-  if (split.ranks == 1) {
+}
+
+// After it, exchange(use % 2) holds the partial sums of all ranks.
+template <class C>
+__device__ void wait_for_sums(const Memory<C>& memory, const Split& split, int use) {
+  if (split.rank_bits == 0) {
     ptx::barrier_sync(kConsumerBarrier, kConsumers);
   } else {
-    exchanged.wait_acquire_cluster(use / kExchangeBuffers % 2);
+    memory.exchanged(use % kExchangeBuffers).wait_acquire_cluster(use / kExchangeBuffers % 2);
   }
 }
 
@@ -56,7 +61,7 @@ __device__ void exchange_sums(const Memory<C>& memory, const Split& split, const
 template <class C>
 __device__ void free_exchange(const Memory<C>& memory, const Split& split, int use, int thread) {
   ptx::barrier_sync(kConsumerBarrier, kConsumers);
-  if (split.ranks > 1 && thread < split.ranks)
+  if (split.rank_bits > 0 && thread < split.ranks())
     memory.freed(use % kExchangeBuffers).arrive_relaxed_cluster(thread);
 }
 
@@ -64,10 +69,10 @@ __device__ void free_exchange(const Memory<C>& memory, const Split& split, int u
 template <class C>
 __device__ float2 add_ranks(const Memory<C>& memory, const Split& split, int use, int own,
                             int row) {
-  const int own_pairs = Layout::pairs_of_rank(C::kTokens, split.ranks);
+  const int own_pairs = Layout::pairs_of_rank(C::kTokens, split.rank_bits);
   const float2* from = memory.exchange(use % kExchangeBuffers) + own * kTileRows + row;
   float2 sum = *from;
-  for (int rank = 1; rank < split.ranks; ++rank) {
+  for (int rank = 1; rank < split.ranks(); ++rank) {
     const float2 part = from[rank * own_pairs * kTileRows];
     sum.x += part.x, sum.y += part.y;
   }

@@ -8,11 +8,13 @@
 //   plan.h         how a call is divided into clusters and CTAs; shared memory (host code)
 //   config.cuh     tiles, parameters
 //   producer.cuh   the thread that copies weights and activations
-//   quantize_x.cuh Q8 of bf16 activations in the kernel
+//   quantize_x.cuh activations that the kernel converts
 //   products.cuh   wgmma of one slab
 //   exchange.cuh   sums over the ranks of a cluster
 //   kernel.cuh     the kernel; its head describes the design
-//   launch.cuh     parameters of a call, launch
+//   pair.cuh       several weights of two formats in one launch
+//   launch.h       what ops call
+//   launch.cuh     parameters of a call
 
 #pragma once
 
@@ -21,7 +23,7 @@ namespace dsv4::few_gemm {
 // Weights x activations.
 //   kFp8       e4m3 with block scales x e4m3 with a scale per 128 columns
 //   kBf16      bf16 x bf16
-//   kFp8Bf16   e4m3 with block scales x bf16: weights are converted to bf16 in registers
+//   kFp8Bf16   e4m3 with block scales x bf16: both are converted to f16
 enum class Format { kFp8, kBf16, kFp8Bf16 };
 
 }  // namespace dsv4::few_gemm

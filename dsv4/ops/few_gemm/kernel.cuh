@@ -1,7 +1,9 @@
 // Products of few tokens on Hopper.
 //
 // Problem    out[t, n] = sum_k x[t, k] * w[n, k] for t up to 32: weights are FP8 with block scales
-//            or bf16, activations Q8 (stored, or quantized here) or bf16
+//            or bf16, activations Q8 (stored, or quantized here) or bf16. FP8 weights times bf16
+//            are products of f16: weights exactly, activations scaled by powers of two
+//            (quantize_x.cuh)
 // Bound      reading the weights: 8 KB per SM in 430 clocks; products of a slab take 100 to 200
 // Tiles      weights are M (64 rows), tokens N (8, 16, 32). A slab is 64 rows x 128 bytes: 8 KB, a
 //            stage of the ring. Products of a slab start at zero and are added in f32 times the
@@ -28,53 +30,72 @@
 
 namespace dsv4::few_gemm {
 
+// Activations as they are stored, or Q8 of bf16.
+template <class C, class P>
+struct LoadX {
+  const P& params;
+
+  // Whether the producer copies them.
+  __device__ bool copies() const { return params.x_values == nullptr; }
+
+  // What the consumers do, after the wait for the previous kernel.
+  __device__ void operator()(const Memory<C>& memory, const Share& share, int first_token,
+                             int tokens, int thread) const {
+    if constexpr (C::kScaledX) {
+      const int64_t column = int64_t{share.group} * params.k;
+      if (copies()) {
+        load_x_scale(memory, share,
+                     params.x_scale + first_token * params.x_scale_stride + column / kScaleColumns,
+                     params.x_scale_stride, tokens, thread);
+      } else {
+        using To = std::conditional_t<C::kFormat == Format::kFp8, ToCodes, ToF16>;
+        convert_x<C, To>(memory, share, params.x_values + first_token * params.x_stride + column,
+                         params.x_stride, tokens, thread);
+        ptx::fence_proxy_async();
+      }
+      ptx::barrier_sync(kConsumerBarrier, kConsumers);
+    }
+    if (copies()) memory.x_full().wait(0);
+  }
+};
+
 // The work of one CTA. `epilogue(consumer, tile, first_token, tokens)` runs after every
 // Epilogue::kTiles tiles, with the last of them.
-template <class C, class P, class Epilogue>
-__device__ void multiply_share(const P& params, int cluster, int rank, const Epilogue& epilogue) {
+template <class C, class P, class Prologue, class Epilogue>
+__device__ void multiply_share(const P& params, int cluster, int rank, const Prologue& prologue,
+                               const Epilogue& epilogue) {
   static_assert(Epilogue::kTiles <= kExchangeBuffers);
   const Memory<C> memory(params.split);
   const Share share(params, cluster, rank);
   const int first_token = static_cast<int>(blockIdx.y) * C::kTokens;
   const int tokens = min(C::kTokens, params.tokens - first_token);
   const int thread = static_cast<int>(threadIdx.x);
-  const bool quantize = C::kScaledX && params.x_values != nullptr;
   Producer<C, P> producer(params, memory, share);
   if (thread == kConsumers) {
     memory.init_barriers(params.split);
-    producer.fill();
+    producer.fill(prologue.copies());
   }
   __syncthreads();
-  if (params.split.ranks > 1) ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
+  if (params.split.rank_bits > 0) ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
   ptx::griddepcontrol_wait();
   if (thread >= kConsumers) {
     if (thread > kConsumers) return;
-    if (!quantize) producer.copy_x(first_token);
+    if (prologue.copies()) producer.copy_x(first_token);
     return producer.stream();
   }
-  if constexpr (C::kScaledX) {
-    const int64_t column = int64_t{share.group} * params.k;
-    if (quantize) {
-      quantize_x(memory, share, params.x_values + first_token * params.x_stride + column,
-                 params.x_stride, tokens, thread);
-      ptx::fence_proxy_async();
-    } else {
-      load_x_scale(memory, share,
-                   params.x_scale + first_token * params.x_scale_stride + column / kScaleColumns,
-                   params.x_scale_stride, tokens, thread);
-    }
-    ptx::barrier_sync(kConsumerBarrier, kConsumers);
-  }
-  if (!quantize) memory.x_full().wait(0);
+  prologue(memory, share, first_token, tokens, thread);
   Consumer<C, P> consumer(params, memory, share, tokens);
-  for (int i = share.first_tile; i < share.end_tile; ++i) {
-    const Tile tile = locate_tile(params, i);
-    consumer.multiply(tile);
-    consumer.exchange();
-    if ((i - share.first_tile) % Epilogue::kTiles != Epilogue::kTiles - 1) continue;
-    epilogue(consumer, tile, first_token, tokens);
+  const auto finish = [&](int index) {
+    consumer.receive();
+    if ((index - share.first_tile) % Epilogue::kTiles != Epilogue::kTiles - 1) return;
+    epilogue(consumer, locate_tile(params, share, index), first_token, tokens);
     for (int back = Epilogue::kTiles - 1; back >= 0; --back)
-      if (i - back + kExchangeBuffers < share.end_tile) consumer.free_exchange(back);
+      if (index - back + kExchangeBuffers < share.end_tile) consumer.free_exchange(back);
+  };
+  for (int i = share.first_tile; i <= share.end_tile; ++i) {
+    if (i < share.end_tile) consumer.multiply(locate_tile(params, share, i));
+    if (i > share.first_tile) finish(i - 1);
+    if (i < share.end_tile) consumer.send();
   }
 }
 
@@ -114,8 +135,9 @@ template <class C, class P, class Epilogue>
 __global__ void __launch_bounds__(kThreads) few_gemm_kernel(const __grid_constant__ P params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   ptx::griddepcontrol_launch_dependents();
-  const int cta = static_cast<int>(blockIdx.x), ranks = params.split.ranks;
-  multiply_share<C>(params, cta / ranks, cta % ranks, Epilogue{params});
+  const int cta = static_cast<int>(blockIdx.x), bits = params.split.rank_bits;
+  multiply_share<C>(params, cta >> bits, cta & ((1 << bits) - 1), LoadX<C, P>{params},
+                    Epilogue{params});
 #else
   __trap();  // compiled for another architecture; reject() refuses those
 #endif

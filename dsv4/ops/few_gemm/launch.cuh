@@ -28,8 +28,8 @@ inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t gr
 template <class MakeMap>
 Matrix make_matrix(const WeightView& weight, const TensorView& out, int64_t groups, int first_tile,
                    const MakeMap& make_map) {
-  const int64_t item = item_bytes(weight.data.dtype);
   Matrix m;
+  const int64_t item = item_bytes(weight.data.dtype);
   m.weight = make_map(tma_rows(weight.data.data, weight.data.dtype, weight.n, weight.k,
                                weight.data.row_stride() * item, kTileRows, kSlabBytes / item,
                                TmaSwizzle::k128));
@@ -49,13 +49,13 @@ Matrix make_matrix(const WeightView& weight, const TensorView& out, int64_t grou
 
 // All but the matrices.
 template <class P, class MakeMap>
-void set_activations(P& params, const Activations& a, const Split& split, int64_t k, int tokens,
-                     const MakeMap& make_map) {
+void set_activations(P& params, Format format, const Activations& a, const Split& split, int64_t k,
+                     int tokens, const MakeMap& make_map) {
   const int64_t item = item_bytes(a.x.dtype);
   params.tokens = static_cast<int>(a.x.dim(0));
   params.k = static_cast<int>(k);
   params.split = split;
-  if (a.quantize) {
+  if (a.quantize || format == Format::kFp8Bf16) {
     params.x_values = a.x.as<bf16>();
     params.x_stride = a.x.row_stride();
     return;
@@ -71,7 +71,7 @@ void set_activations(P& params, const Activations& a, const Split& split, int64_
 template <class MakeMap>
 Params<1> make_params(const Product& p, const Split& split, int tokens, const MakeMap& make_map) {
   Params<1> params;
-  set_activations(params, p.in, split, p.weight.k, tokens, make_map);
+  set_activations(params, format_of(p.weight, p.in), p.in, split, p.weight.k, tokens, make_map);
   params.matrix[0] = make_matrix(p.weight, p.out, p.groups, 0, make_map);
   return params;
 }

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <span>
+
 #include "dsv4/device/device.h"
 #include "dsv4/formats/weight.h"
 #include "dsv4/ops/op.h"
@@ -26,5 +28,21 @@ struct Product {
 // Returns nullptr, or why the kernel cannot compute it.
 const char* reject(const Context& context, const Product& product);
 void run(const Context& context, const Product& product);
+
+// Several weights times the same activations in one launch: at most kFp8Targets FP8 weights, which
+// take Q8 of x, and kBf16Targets BF16 weights, which take x.
+struct Target {
+  WeightView weight;  // [n, k]
+  TensorView out;     // [t, n] f32|bf16
+};
+inline constexpr int kFp8Targets = 2, kBf16Targets = 5;
+// Every CTA converts its columns of all tokens. With more tokens than these, Q8 is faster in a
+// kernel of its own, and FP8 weights times bf16 by another implementation.
+inline constexpr int64_t kQuantizeTokens = 4, kConvertTokens = 8;
+
+const char* reject(const Context& context, const ConstTensorView& x,
+                   std::span<const Target> targets);
+// x: [t, k] bf16
+void run(const Context& context, const ConstTensorView& x, std::span<const Target> targets);
 
 }  // namespace dsv4::few_gemm

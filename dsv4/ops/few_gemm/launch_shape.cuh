@@ -8,11 +8,11 @@
 namespace dsv4::few_gemm {
 
 inline LaunchShape launch_shape(const Shape& shape, const Split& split, int tokens) {
-  return {.grid = int64_t{split.clusters()} * split.ranks,
+  return {.grid = int64_t{split.clusters()} * split.ranks(),
           .block = kThreads,
           .grid_y = ceil_div(shape.tokens, tokens),
           .shared = Layout(shape.format, tokens, split).bytes,
-          .cluster = split.ranks,
+          .cluster = split.ranks(),
           .pdl = true};
 }
 

@@ -8,21 +8,48 @@ namespace {
 constexpr int kMinStages = 4;
 // Shared memory of a CTA when three, two or one of them fit on an SM (228 KB, 1 KB reserved each).
 constexpr int kShared[] = {75 << 10, 113 << 10, 227 << 10};
-// CTAs of a GPU of 132 SMs that stream at full speed: two per SM, less what clusters cannot fill.
-constexpr int kEnoughCtas = 200;
+// Two per SM of a GPU of 132, which stream at full speed.
+constexpr int kMostCtas = 264;
 constexpr int kRankXBytes = 2048;  // of a token's activations in one rank, preferred
 
 int slabs_of(const Shape& shape) {
   return static_cast<int>(ceil_div(shape.k, int64_t{slab_columns(shape.format)}));
 }
 
-int ranks_of(const Shape& shape) {
+// `tiles` may count those of another format, too.
+int rank_bits_of(const Shape& shape, int64_t tiles) {
   const int slabs = slabs_of(shape), x_bytes = x_boxes(shape.format) * kSlabBytes;
-  int ranks = 1;
-  while (ranks < kMaxRanks && 2 * ranks <= slabs &&
-         (shape.tiles * ranks < kEnoughCtas || ceil_div(slabs, ranks) * x_bytes > kRankXBytes))
-    ranks *= 2;
-  return ranks;
+  int bits = 0;
+  while (2 << bits <= kMaxRanks && 2 << bits <= slabs &&
+         (tiles << (bits + 1) <= kMostCtas ||
+          ceil_div(slabs, int64_t{1} << bits) * x_bytes > kRankXBytes))
+    ++bits;
+  return bits;
+}
+
+// As few as two CTAs per SM allow; a group has whole clusters.
+int tiles_per_cluster(const Shape& shape, int64_t tiles, int rank_bits, int num_sms) {
+  const int64_t unit = shape.tiles_of_cluster, resident = std::max(1, 2 * num_sms >> rank_bits);
+  int64_t units = std::max<int64_t>(1, ceil_div(ceil_div(tiles, unit), resident));
+  while (units > 1 && shape.tiles_per_group < shape.tiles &&
+         shape.tiles_per_group % (units * unit) != 0)
+    --units;
+  return static_cast<int>(units * unit);
+}
+
+Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
+  Split split{.rank_bits = rank_bits,
+              .slabs = slabs_of(shape),
+              .tiles = static_cast<int>(shape.tiles),
+              .tiles_per_group = static_cast<int>(shape.tiles_per_group),
+              .tiles_per_cluster = tiles_of_cluster};
+  const int tokens = tile_tokens(shape.tokens);
+  for (const int limit : kShared) {
+    for (split.stages = kMaxStages; split.stages >= kMinStages; --split.stages)
+      if (Layout(shape.format, tokens, split).bytes <= limit) return split;
+  }
+  split.stages = kMinStages;
+  return split;
 }
 
 }  // namespace
@@ -32,34 +59,24 @@ int tile_tokens(int64_t tokens) {
 }
 
 const char* reject(const Shape& shape) {
-  const auto slabs = static_cast<int>(ceil_div(slabs_of(shape), ranks_of(shape)));
+  const auto slabs =
+      static_cast<int>(ceil_div(slabs_of(shape), int64_t{1} << rank_bits_of(shape, shape.tiles)));
   if (slabs > kMaxRankSlabs || slabs * x_boxes(shape.format) * kSlabBytes * kMaxTokens > kMaxXBytes)
     return "rows are too long";
   return nullptr;
 }
 
 Split make_split(const Shape& shape, int num_sms) {
-  Split split{.ranks = ranks_of(shape),
-              .slabs = slabs_of(shape),
-              .tiles = static_cast<int>(shape.tiles),
-              .tiles_per_group = static_cast<int>(shape.tiles_per_group)};
-  // As few rounds as two CTAs per SM allow, and then as few clusters as these rounds need.
-  const auto unit = static_cast<int>(shape.tiles_of_cluster);
-  const int resident = std::max(1, 2 * num_sms / split.ranks);
-  int units =
-      static_cast<int>(std::max<int64_t>(1, ceil_div(ceil_div(split.tiles, unit), resident)));
-  // A group has whole clusters.
-  while (units > 1 && split.tiles_per_group < split.tiles &&
-         split.tiles_per_group % (units * unit) != 0)
-    --units;
-  split.tiles_per_cluster = units * unit;
-  const int tokens = tile_tokens(shape.tokens);
-  for (const int limit : kShared) {
-    for (split.stages = kMaxStages; split.stages >= kMinStages; --split.stages)
-      if (Layout(shape.format, tokens, split).bytes <= limit) return split;
-  }
-  split.stages = kMinStages;
-  return split;
+  const int bits = rank_bits_of(shape, shape.tiles);
+  return make_split(shape, bits, tiles_per_cluster(shape, shape.tiles, bits, num_sms));
+}
+
+SplitPair make_split_pair(const Shape& fp8, const Shape& bf16, int num_sms) {
+  const int64_t tiles = fp8.tiles + bf16.tiles;
+  const Shape& widest = bf16.tiles > 0 ? bf16 : fp8;
+  const int bits = rank_bits_of(widest, tiles);
+  const int each = tiles_per_cluster(widest, tiles, bits, num_sms);
+  return {make_split(fp8, bits, each), make_split(bf16, bits, each)};
 }
 
 }  // namespace dsv4::few_gemm

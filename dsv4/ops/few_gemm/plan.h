@@ -17,6 +17,7 @@ inline constexpr int kTileRows = 64;
 inline constexpr int kSlabBytes = 128;  // of a row
 inline constexpr int kScaleColumns = 128;
 inline constexpr int kMaxTokens = 32;  // of a CTA
+inline constexpr int kSlabSize = kTileRows * kSlabBytes;
 inline constexpr int kMaxRanks = 8, kMaxStages = 8, kExchangeBuffers = 2;
 // Scales of a rank's slabs are in the lanes of a warp; its activations in shared memory.
 inline constexpr int kMaxRankSlabs = 32;
@@ -30,17 +31,19 @@ constexpr int x_boxes(Format format) {
 }
 
 struct Split {
-  int ranks = 1;
+  int rank_bits = 0;          // CTAs of a cluster: a power of two
   int slabs = 0;              // of a row of the weight
   int tiles = 0;              // of all groups and matrices
   int tiles_per_group = 1;    // of a block-diagonal weight; else all
   int tiles_per_cluster = 1;  // the tiles of a cluster are of one group
+  int stage_slabs = 1;        // slabs of a stage; divides slabs
   int stages = 0;
 
+  DSV4_HD constexpr int ranks() const { return 1 << rank_bits; }
   DSV4_HD constexpr int clusters() const {
     return (tiles + tiles_per_cluster - 1) / tiles_per_cluster;
   }
-  DSV4_HD constexpr int rank_slabs() const { return (slabs + ranks - 1) / ranks; }
+  DSV4_HD constexpr int rank_slabs() const { return (slabs + ranks() - 1) >> rank_bits; }
   DSV4_HD constexpr int exchange_buffers() const {
     return tiles_per_cluster > 1 ? kExchangeBuffers : 1;
   }
@@ -51,16 +54,16 @@ struct Layout {
   int x, exchange, exchange_bytes, x_scale, barriers, bytes;
 
   DSV4_HD constexpr Layout(Format format, int tokens, const Split& split)
-      : x(split.stages * kTileRows * kSlabBytes),
+      : x(split.stages * kSlabSize),
         exchange(x + split.rank_slabs() * x_boxes(format) * tokens * kSlabBytes),
-        exchange_bytes(split.ranks * pairs_of_rank(tokens, split.ranks) * kTileRows * 8),
+        exchange_bytes(split.ranks() * pairs_of_rank(tokens, split.rank_bits) * kTileRows * 8),
         x_scale(exchange + split.exchange_buffers() * exchange_bytes),
-        barriers(x_scale + (format == Format::kFp8 ? split.rank_slabs() * tokens * 4 : 0)),
+        barriers(x_scale + (format != Format::kBf16 ? split.rank_slabs() * tokens * 4 : 0)),
         bytes(barriers + (2 * kMaxStages + 1 + 2 * kExchangeBuffers) * 8) {}
 
   // Pairs of tokens that a rank adds up: pair p belongs to rank p % ranks.
-  DSV4_HD static constexpr int pairs_of_rank(int tokens, int ranks) {
-    return (tokens / 2 + ranks - 1) / ranks;
+  DSV4_HD static constexpr int pairs_of_rank(int tokens, int rank_bits) {
+    return (tokens / 2 + (1 << rank_bits) - 1) >> rank_bits;
   }
 };
 
@@ -78,5 +81,12 @@ int tile_tokens(int64_t tokens);
 const char* reject(const Shape& shape);
 
 Split make_split(const Shape& shape, int num_sms);
+
+// Weights of two formats with the same columns, in one launch: clusters have the same number of
+// CTAs and of tiles. No tiles of a format: its split has none.
+struct SplitPair {
+  Split fp8, bf16;
+};
+SplitPair make_split_pair(const Shape& fp8, const Shape& bf16, int num_sms);
 
 }  // namespace dsv4::few_gemm

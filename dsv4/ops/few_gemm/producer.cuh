@@ -12,25 +12,26 @@ template <class C, class P>
 class Producer {
  public:
   __device__ Producer(const P& params, const Memory<C>& memory, const Share& share)
-      : params_(params), memory_(memory), share_(share), tile_(share.first_tile) {}
+      : params_(params),
+        memory_(memory),
+        share_(share),
+        index_(share.first_tile),
+        tile_(locate_tile(params, share, share.first_tile)) {}
 
   // Fills the ring: before the wait for the previous kernel, which writes no weights.
-  __device__ void fill() {
+  __device__ void fill(bool copies_x) {
     for (int i = 0; i < params_.split.stages && more(); ++i) copy_slab();
+    if (copies_x) ptx::prefetch_tensormap(&params_.x);
   }
   // Activations, after the wait.
   __device__ void copy_x(int first_token) {
     ptx::Mbarrier& full = memory_.x_full();
     full.expect_tx(share_.slabs * C::kXBytes);
     constexpr int kColumns = slab_columns(C::kFormat) / C::kXBoxes;
-    for (int slab = 0; slab < share_.slabs; ++slab) {
-      const uint32_t to = ptx::smem_address(memory_.x(slab));
-      const int column =
-          share_.group * params_.k + (share_.first_slab + slab) * C::kXBoxes * kColumns;
-      for (int box = 0; box < C::kXBoxes; ++box) {
-        ptx::cp_async_bulk_tensor_2d(to + box * C::kTokens * kSlabBytes, &params_.x, full,
-                                     column + box * kColumns, first_token);
-      }
+    int column = share_.group * params_.k + share_.first_slab * C::kXBoxes * kColumns;
+    for (int i = 0; i < share_.slabs * C::kXBoxes; ++i, column += kColumns) {
+      ptx::cp_async_bulk_tensor_2d(ptx::smem_address(memory_.x(0)) + i * C::kTokens * kSlabBytes,
+                                   &params_.x, full, column, first_token);
     }
     full.arrive();
   }
@@ -43,23 +44,26 @@ class Producer {
   }
 
  private:
-  __device__ bool more() const { return tile_ < share_.end_tile && share_.slabs > 0; }
+  __device__ bool more() const { return index_ < share_.end_tile; }
 
   __device__ void copy_slab() {
-    const Tile tile = locate_tile(params_, tile_);
     ptx::Mbarrier& full = memory_.full(stage_);
-    full.expect_tx(kTileRows * kSlabBytes);
-    ptx::cp_async_bulk_tensor_2d(memory_.stage(stage_), &params_.matrix[tile.matrix].weight, full,
-                                 (share_.first_slab + slab_) * slab_columns(C::kFormat), tile.row);
+    full.expect_tx(kSlabSize);
+    ptx::cp_async_bulk_tensor_2d(memory_.slab(stage_), &params_.matrix[tile_.matrix].weight, full,
+                                 (share_.first_slab + slab_) * slab_columns(C::kFormat), tile_.row);
     full.arrive();
-    if (++slab_ == share_.slabs) slab_ = 0, ++tile_;
     if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
+    if (++slab_ < share_.slabs) return;
+    slab_ = 0;
+    if (++index_ < share_.end_tile) tile_ = locate_tile(params_, share_, index_);
   }
 
   const P& params_;
   const Memory<C>& memory_;
   const Share& share_;
-  int tile_, slab_ = 0, stage_ = 0, phase_ = 0;
+  int index_;
+  Tile tile_;
+  int slab_ = 0, stage_ = 0, phase_ = 0;
 };
 
 }  // namespace dsv4::few_gemm

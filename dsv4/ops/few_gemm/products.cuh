@@ -3,21 +3,12 @@
 #pragma once
 
 #include "dsv4/device/ptx/convert.cuh"
-#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/device/ptx/ldmatrix.cuh"
 #include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/few_gemm/config.cuh"
 
 namespace dsv4::few_gemm {
-
-// Two e4m3 codes (the low half of `codes`) as bf16, exactly: the bits of a code are those of a bf16
-// number whose exponent is 120 too small, subnormals included. The codes of NaN count as 480.
-__device__ inline uint32_t e4m3x2_to_bf16x2(uint32_t codes) {
-  constexpr uint32_t kSigns = 0x80008000, kRest = 0x07f007f0, kTwoTo120 = 0x7b807b80;
-  const uint32_t spread = __byte_perm(codes, 0, 0x1404);  // each code in the high byte of its half
-  const uint32_t small = (spread & kSigns) | (spread >> 4 & kRest);
-  return ptx::as_bits(__hmul2(ptx::as_bf162(small), ptx::as_bf162(kTwoTo120)));
-}
 
 // Both operands in shared memory.
 template <class T, int kTokens>
@@ -34,33 +25,28 @@ __device__ void multiply_shared(float (&part)[kTokens / 2], uint32_t weights, ui
   ptx::wgmma_fence_operand(part);
 }
 
-// Weights are codes in shared memory, converted into A registers: of 16 columns, row g and g + 8 of
-// the warp's 16 rows, columns 2j, 2j + 1 and 2j + 8, 2j + 9 (mma.cuh).
+// Weights are codes in shared memory, converted to f16 in A registers; x is f16 in the order of
+// columns that this leaves (f16_position()): a lane has the columns 4j .. 4j + 3 of every 16.
 template <int kTokens>
-__device__ void multiply_converted(float (&part)[kTokens / 2], const unsigned char* weights,
-                                   uint32_t x, int thread) {
+__device__ void multiply_converted(float (&part)[kTokens / 2], uint32_t weights, uint32_t x,
+                                   int thread) {
   constexpr int kSteps = kSlabBytes / 16;
-  const int g = thread % kWarp / 4, j = thread % 4;
-  const unsigned char* row = weights + (thread / kWarp * 16 + g) * kSlabBytes + 2 * j;
+  const int lane = thread % kWarp, row = lane % 16;  // of the warp's rows
+  const uint32_t rows = weights + (thread / kWarp * 16 + row) * kSlabBytes;
   uint32_t a[kSteps][4];
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const unsigned char* chunk = row + ((i ^ g) << 4);  // the 128-byte swizzle; g is the row % 8
+  for (int i = 0; i < kSteps; i += 2) {
+    uint32_t codes[4];  // rows g and g + 8 of 16 columns, then of the next 16
+    ptx::ldmatrix_x4(codes, rows + (((i + lane / 16) ^ (row % 8)) << 4));
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      a[i][r] = *reinterpret_cast<const uint16_t*>(chunk + r % 2 * 8 * kSlabBytes + r / 2 * 8);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-#pragma unroll
-    for (uint32_t& codes : a[i]) codes = e4m3x2_to_bf16x2(codes);
+    for (int r = 0; r < 4; ++r)
+      ptx::cvt_e4m3x4_to_f16x2(codes[r], a[i + r / 2][r % 2], a[i + r / 2][r % 2 + 2]);
   }
   ptx::wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     const uint64_t b = ptx::make_smem_desc_128B(x + i / 4 * kTokens * kSlabBytes);
-    ptx::Wgmma<bf16, kTokens>::run(part, a[i], ptx::advance_desc(b, i % 4 * 32), i > 0);
+    ptx::Wgmma<f16, kTokens>::run(part, a[i], ptx::advance_desc(b, i % 4 * 32), i > 0);
   }
   ptx::wgmma_commit_group();
   ptx::wgmma_wait_group<0>();

@@ -1,47 +1,101 @@
-// Q8 of this rank's columns of bf16 activations (formats/quant_group.h), into the swizzled layout
-// that wgmma reads; scales, as f32, beside them. All consumers.
+// bf16 activations as the kernel multiplies them, written by the consumers into the swizzled layout
+// that wgmma reads (smem_desc.cuh): groups of 128 columns, one slab, with a scale.
+//
+//   codes  Q8 (formats/quant_group.h), for FP8 weights
+//   f16    for FP8 weights that are multiplied with bf16: scaled by the power of two that brings
+//          the largest value of the group to 2^14 .. 2^15. Only values below 2^-28 of the largest
+//          are rounded, by at most 2^-39 of it
 
 #pragma once
 
 #include "dsv4/device/pack.cuh"
-#include "dsv4/device/quantize.cuh"
+#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/formats/quant_group.h"
 #include "dsv4/ops/few_gemm/config.cuh"
 
 namespace dsv4::few_gemm {
 
-// Where the 8 codes from column 8 * `run` of a slab on are stored for a token (smem_desc.cuh).
-__device__ inline int swizzled_run(int token, int run) {
-  return token * kSlabBytes + (((run / 2) ^ (token % 8)) * 2 + run % 2) * 8;
+inline constexpr int kRun = 8, kRuns = kScaleColumns / kRun;  // columns of a lane; lanes of a group
+
+// Byte `at` of chunk `chunk` (16 bytes) of a token's row.
+__device__ inline int swizzled(int token, int chunk, int at) {
+  return token * kSlabBytes + ((chunk ^ (token % 8)) << 4) + at;
 }
 
-// x: [tokens, ...] of the first token and of column 0 of the group.
-template <class C>
-__device__ void quantize_x(const Memory<C>& memory, const Share& share, const bf16* x,
-                           int64_t stride, int tokens, int thread) {
-  constexpr int kRun = 8, kLanes = kScaleColumns / kRun;  // 16 lanes a group
-  const int lane = thread % kLanes;
-  const int groups = tokens * share.slabs;
-  // All lanes of a warp take part in its shuffles; a group past the end repeats the last.
-  for (int first = 0; first < groups; first += kConsumers / kLanes) {
-    const int i = min(first + thread / kLanes, groups - 1);
-    const int slab = i / tokens, token = i - slab * tokens;
-    float v[kRun], largest = 0;
-    load<kRun>(x + token * stride + (share.first_slab + slab) * kScaleColumns + lane * kRun, v);
-#pragma unroll
-    for (const float value : v) largest = fmaxf(largest, fabsf(value));
-#pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-    const uint8_t scale = q8_scale(largest);
-    const float inverse = inverse_scale(scale);
+struct ToCodes {
+  static __device__ float scale(float largest) { return ue8m0_to_f32(q8_scale(largest)); }
+  static __device__ float inverse(float largest) { return inverse_scale(q8_scale(largest)); }
+
+  // v: scaled values of columns 8 * run ..
+  template <class C>
+  static __device__ void store(unsigned char* slab, int token, int run, const float (&v)[kRun]) {
     Pack<__nv_fp8x2_storage_t, kRun / 2> codes;
 #pragma unroll
-    for (int j = 0; j < kRun / 2; ++j)
-      codes.value[j] = __nv_cvt_float2_to_fp8x2({v[2 * j] * inverse, v[2 * j + 1] * inverse},
-                                                __NV_SATFINITE, __NV_E4M3);
-    if (first + thread / kLanes < groups) {
-      *reinterpret_cast<decltype(codes)*>(memory.x(slab) + swizzled_run(token, lane)) = codes;
-      if (lane == 0) memory.x_scale()[slab * C::kTokens + token] = ue8m0_to_f32(scale);
+    for (int i = 0; i < kRun / 2; ++i)
+      codes.value[i] =
+          __nv_cvt_float2_to_fp8x2({v[2 * i], v[2 * i + 1]}, __NV_SATFINITE, __NV_E4M3);
+    *reinterpret_cast<decltype(codes)*>(slab + swizzled(token, run / 2, run % 2 * 8)) = codes;
+  }
+};
+
+struct ToF16 {
+  // Biased exponent of the largest value, at least 27: its scale and inverse are then normal.
+  static __device__ uint32_t exponent(float largest) {
+    return max(__float_as_uint(largest) >> 23, 27u);
+  }
+  static __device__ float scale(float largest) {
+    return __uint_as_float((exponent(largest) - 14) << 23);
+  }
+  static __device__ float inverse(float largest) {
+    return __uint_as_float((254 + 14 - exponent(largest)) << 23);
+  }
+
+  // In the order that multiply_converted() reads: of 16 columns, the positions 2j, 2j + 1, 2j + 8,
+  // 2j + 9 hold the columns 4j .. 4j + 3.
+  template <class C>
+  static __device__ void store(unsigned char* slab, int token, int run, const float (&v)[kRun]) {
+    const int step = run / 2, half = run % 2 * 8;  // 16 columns, and the half of them
+    unsigned char* rows = slab + step / 4 * C::kTokens * kSlabBytes;
+#pragma unroll
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      const uint2 words{ptx::pack_f16x2(v[2 * chunk], v[2 * chunk + 1]),
+                        ptx::pack_f16x2(v[2 * chunk + 4], v[2 * chunk + 5])};
+      *reinterpret_cast<uint2*>(rows + swizzled(token, step % 4 * 2 + chunk, half)) = words;
+    }
+  }
+};
+
+// x: of the first token and of column 0 of the group of columns. All consumers.
+template <class C, class To>
+__device__ void convert_x(const Memory<C>& memory, const Share& share, const bf16* x,
+                          int64_t stride, int tokens, int thread) {
+  constexpr int kAtOnce = kConsumers / kRuns, kBatch = 4;  // groups; loads in flight
+  const int run = thread % kRuns, groups = tokens * share.slabs;
+  x += share.first_slab * kScaleColumns + run * kRun;
+  for (int first = thread / kRuns; first < groups + thread / kRuns; first += kBatch * kAtOnce) {
+    float v[kBatch][kRun];
+    int slab[kBatch], token[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      // All lanes of a warp take part in its shuffles; a group past the end repeats the last.
+      const int i = min(first + b * kAtOnce, groups - 1);
+      slab[b] = i / tokens, token[b] = i - slab[b] * tokens;
+      load<kRun>(x + token[b] * stride + slab[b] * kScaleColumns, v[b]);
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      float largest = 0;
+#pragma unroll
+      for (const float value : v[b]) largest = fmaxf(largest, fabsf(value));
+#pragma unroll
+      for (int step = kRuns / 2; step > 0; step /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+      const float inverse = To::inverse(largest);
+#pragma unroll
+      for (float& value : v[b]) value *= inverse;
+      if (first + b * kAtOnce >= groups) continue;
+      To::template store<C>(memory.x(slab[b]), token[b], run, v[b]);
+      if (run == 0) memory.x_scale()[slab[b] * C::kTokens + token[b]] = To::scale(largest);
     }
   }
 }

@@ -2,6 +2,8 @@
 #include "dsv4/ops/few_gemm/kernel.cuh"
 #include "dsv4/ops/few_gemm/launch.cuh"
 #include "dsv4/ops/few_gemm/launch_shape.cuh"
+#include "dsv4/ops/few_gemm/pair.cuh"
+#include "dsv4/ops/quant/quant.h"
 
 namespace dsv4::few_gemm {
 namespace {
@@ -28,11 +30,16 @@ const char* reject_activations(const WeightView& w, const Activations& a) {
   return nullptr;
 }
 
+const char* reject_context(const Context& context) {
+  if (context.device->info().major != 9) return "for Hopper";
+  if (context.numerics == Numerics::kExact) return "exact numerics";
+  return nullptr;
+}
+
 }  // namespace
 
 const char* reject(const Context& context, const Product& p) {
-  if (context.device->info().major != 9) return "for Hopper";
-  if (context.numerics == Numerics::kExact) return "exact numerics";
+  if (const char* why = reject_context(context)) return why;
   if (const char* why = reject_weight(p.weight)) return why;
   if (const char* why = reject_activations(p.weight, p.in)) return why;
   if (p.groups > 1 && p.weight.k % kScaleColumns != 0)
@@ -52,6 +59,49 @@ void run(const Context& context, const Product& p) {
     using C = decltype(config);
     launch(device, "few_gemm", few_gemm_kernel<C, Params<1>, StoreTile<Params<1>>>,
            launch_shape(shape, split, tokens), params);
+  });
+}
+
+const char* reject(const Context& context, const ConstTensorView& x,
+                   std::span<const Target> targets) {
+  if (const char* why = reject_context(context)) return why;
+  int fp8 = 0, bf16 = 0;
+  for (const Target& target : targets) {
+    const bool quantize = Pair::is_fp8(target);
+    (quantize ? fp8 : bf16) += 1;
+    if (const char* why = reject_weight(target.weight)) return why;
+    if (const char* why = reject_activations(target.weight, {.x = x, .quantize = quantize}))
+      return why;
+  }
+  if (fp8 < 1 || fp8 > kFp8Targets || bf16 > kBf16Targets) return "too many weights, or no fp8 one";
+  const Pair pair(targets, x.dim(0), x.dim(1), context.device->info().num_sms);
+  const char* why = reject(pair.fp8);
+  return why != nullptr ? why : reject(pair.bf16);
+}
+
+void run(const Context& context, const ConstTensorView& x, std::span<const Target> targets) {
+  Device& device = *context.device;
+  const int64_t t = x.dim(0), k = x.dim(1);
+  if (t == 0) return;
+  const Scratch::Scope scope(device.workspace());
+  Activations quantized{.x = x, .quantize = true};
+  if (t > kQuantizeTokens) {
+    const TensorView codes = device.workspace().take(DType::kE4M3, {t, k});
+    const TensorView scales = device.workspace().take(DType::kE8M0, {t, k / kScaleColumns});
+    quantize_q8(context, {.x = x, .codes = codes, .scales = scales, .group = kScaleColumns});
+    quantized = {.x = codes, .x_scale = scales};
+  }
+  if (device.is_dry_run()) return;
+  const Pair pair(targets, t, k, device.info().num_sms);
+  const PairParams params = make_pair_params(pair, targets, x, quantized, make_tma_map);
+  const LaunchShape shape{.grid = pair.ctas(),
+                          .block = kThreads,
+                          .grid_y = ceil_div(t, pair.tokens),
+                          .shared = pair.shared(),
+                          .cluster = pair.split.fp8.ranks(),
+                          .pdl = true};
+  with_tokens<Format::kFp8>(pair.tokens, [&](auto config) {
+    launch(device, "few_gemm_pair", few_gemm_pair_kernel<decltype(config)::kTokens>, shape, params);
   });
 }
 

@@ -20,7 +20,7 @@ constexpr Impl<LinearArgs> kLinear[] = {
     {"cuda_mma_rounded", Arch::kCuda, false, linear_cuda_mma_rounded_reject, linear_cuda_mma,
      0x1p-9},
     {"cuda", Arch::kCuda, true, linear_reject_quantize, linear_cuda},
-    {"parts", Arch::kCuda, true, linear_parts_reject, linear_parts},
+    {"parts", Arch::kCuda, true, linear_parts_reject, linear_parts, kLtFp8Rounding},
 #endif
     {"cpu", Arch::kCpu, true, linear_reject_quantize, linear_cpu, 0, linear_cpu_bytes},
     {"parts", Arch::kCpu, true, linear_parts_reject, linear_parts},

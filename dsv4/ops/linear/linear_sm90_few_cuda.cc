@@ -7,9 +7,6 @@
 namespace dsv4 {
 namespace {
 
-// Every CTA quantizes its columns of all tokens; with more, a kernel before it is faster.
-constexpr int64_t kQuantizeTokens = 4;
-
 few_gemm::Product product_of(const LinearArgs& args) {
   return {.in = {.x = args.x, .x_scale = args.x_scale, .quantize = args.quantize_x},
           .weight = args.weight,
@@ -23,7 +20,12 @@ const char* linear_sm90_few_reject(const Context& context, const LinearArgs& arg
   // Where the bits of a token must not depend on the batch, larger batches take the same kernel.
   if (args.x.dim(0) > few_gemm::kMaxTokens && !context.need_batch_invariant)
     return "for up to 32 tokens";
-  if (args.quantize_x && args.x.dim(0) > kQuantizeTokens) return "many tokens to quantize";
+  if (args.quantize_x && args.x.dim(0) > few_gemm::kQuantizeTokens)
+    return "many tokens to quantize";
+  const bool converted = args.x.dtype == DType::kBF16 && !args.quantize_x &&
+                         args.weight.format == WeightFormat::kFp8Block;
+  if (converted && args.x.dim(0) > few_gemm::kConvertTokens && !context.need_batch_invariant)
+    return "many tokens to convert";
   return few_gemm::reject(context, product_of(args));
 }
 

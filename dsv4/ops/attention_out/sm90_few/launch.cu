@@ -38,8 +38,8 @@ void run_wo_a(Device& device, const few_gemm::Product& p, const U& u) {
 }  // namespace
 
 const char* attention_out_sm90_few_reject(const Context& context, const AttentionOutArgs& args) {
-  if (args.o.dim(0) > few_gemm::kMaxTokens && !context.need_batch_invariant)
-    return "for up to 32 tokens";
+  if (args.o.dim(0) > few_gemm::kConvertTokens && !context.need_batch_invariant)
+    return "for up to 8 tokens";
   if (args.wo_a.format != WeightFormat::kFp8Block || args.wo_b.format != WeightFormat::kFp8Block)
     return "for fp8 weights";
   if (args.wo_a.n / args.groups % few_gemm::kScaleColumns != 0)

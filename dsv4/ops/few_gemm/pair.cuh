@@ -1,0 +1,97 @@
+// Several weights of two formats times the same activations in one launch: the first clusters
+// multiply FP8 weights, the others BF16 weights.
+
+#pragma once
+
+#include <algorithm>
+
+#include "dsv4/ops/few_gemm/kernel.cuh"
+#include "dsv4/ops/few_gemm/launch.cuh"
+
+namespace dsv4::few_gemm {
+
+struct PairParams {
+  Params<kFp8Targets> fp8;
+  Params<kBf16Targets> bf16;
+};
+
+template <int kTokens>
+__global__ void __launch_bounds__(kThreads)
+    few_gemm_pair_kernel(const __grid_constant__ PairParams params) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+  ptx::griddepcontrol_launch_dependents();
+  const int bits = params.fp8.split.rank_bits, clusters = params.fp8.split.clusters();
+  const int cluster = static_cast<int>(blockIdx.x) >> bits;
+  const int rank = static_cast<int>(blockIdx.x) - (cluster << bits);
+  if (cluster < clusters) {
+    using C = Config<Format::kFp8, kTokens>;
+    using P = Params<kFp8Targets>;
+    multiply_share<C>(params.fp8, cluster, rank, LoadX<C, P>{params.fp8}, StoreTile<P>{params.fp8});
+  } else {
+    using C = Config<Format::kBf16, kTokens>;
+    using P = Params<kBf16Targets>;
+    multiply_share<C>(params.bf16, cluster - clusters, rank, LoadX<C, P>{params.bf16},
+                      StoreTile<P>{params.bf16});
+  }
+#else
+  __trap();  // compiled for another architecture; reject() refuses those
+#endif
+}
+
+// A call as a launch.
+struct Pair {
+  Shape fp8, bf16;
+  SplitPair split;
+  int tokens;
+
+  Pair(std::span<const Target> targets, int64_t t, int64_t k, int num_sms)
+      : fp8(shape_of(Format::kFp8, targets, t, k)),
+        bf16(shape_of(Format::kBf16, targets, t, k)),
+        split(make_split_pair(fp8, bf16, num_sms)),
+        tokens(tile_tokens(t)) {}
+
+  int64_t ctas() const {
+    return int64_t{split.fp8.ranks()} * (split.fp8.clusters() + split.bf16.clusters());
+  }
+  int64_t shared() const {
+    return std::max(Layout(Format::kFp8, tokens, split.fp8).bytes,
+                    Layout(Format::kBf16, tokens, split.bf16).bytes);
+  }
+
+  static bool is_fp8(const Target& target) {
+    return target.weight.format == WeightFormat::kFp8Block;
+  }
+  static Shape shape_of(Format format, std::span<const Target> targets, int64_t t, int64_t k) {
+    int64_t tiles = 0;
+    for (const Target& target : targets)
+      if (is_fp8(target) == (format == Format::kFp8)) tiles += ceil_div(target.weight.n, kTileRows);
+    return {.format = format,
+            .tokens = t,
+            .k = k,
+            .tiles = tiles,
+            .tiles_per_group = std::max<int64_t>(1, tiles)};
+  }
+};
+
+// x: bf16; quantized: what the FP8 weights take.
+template <class MakeMap>
+PairParams make_pair_params(const Pair& pair, std::span<const Target> targets,
+                            const ConstTensorView& x, const Activations& quantized,
+                            const MakeMap& make_map) {
+  PairParams params;
+  set_activations(params.fp8, Format::kFp8, quantized, pair.split.fp8, pair.fp8.k, pair.tokens,
+                  make_map);
+  set_activations(params.bf16, Format::kBf16, Activations{.x = x}, pair.split.bf16, pair.bf16.k,
+                  pair.tokens, make_map);
+  int fp8 = 0, bf16 = 0, fp8_tiles = 0, bf16_tiles = 0;
+  for (const Target& target : targets) {
+    const bool first = Pair::is_fp8(target);
+    Matrix& matrix = first ? params.fp8.matrix[fp8++] : params.bf16.matrix[bf16++];
+    int& tiles = first ? fp8_tiles : bf16_tiles;
+    matrix = make_matrix(target.weight, target.out, 1, tiles, make_map);
+    tiles += matrix.tiles;
+  }
+  return params;
+}
+
+}  // namespace dsv4::few_gemm
