@@ -14,6 +14,8 @@ constexpr Deviation kDeviations[] = {
     {"sparse_mla", "sm90_fp8_invariant", kFinerP},
     {"sparse_mla", "sm90_bf16", kRunningMax},
     {"sparse_mla", "cuda_mma", kRunningMax},
+    {"linear", "sm90_few", kShortSums},
+    {"attention_out", "sm90_few", kShortSums},
     {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},
     {"linear", "cuda_mma_rounded", kRoundedWeights},
