@@ -16,6 +16,7 @@ constexpr Deviation kDeviations[] = {
     {"sparse_mla", "cuda_mma", kRunningMax},
     {"linear", "sm90_few", kShortSums},
     {"attention_out", "sm90_few", kShortSums},
+    {"attention_in", "sm90_few", kShortSums},
     {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},
     {"linear", "cuda_mma_rounded", kRoundedWeights},

@@ -12,6 +12,7 @@
 #include "dsv4/ops/attention_out/sm90_few/launch.cuh"
 #include "dsv4/ops/few_gemm/kernel.cuh"
 #include "dsv4/ops/few_gemm/launch.cuh"
+#include "dsv4/ops/few_gemm/pair.cuh"
 #include "dsv4/ops/linear/linear_oracle.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
@@ -162,6 +163,61 @@ TEST(FewGemmEmulated, ManyTilesOfACluster) {
   check({.t = 1, .n = 64 * 5, .k = 1024, .num_sms = 1});
   check({.t = 8, .n = 64 * 5 + 3, .k = 1024, .num_sms = 1});
   check({.t = 17, .n = 64 * 4, .k = 1024, .format = Format::kBf16, .num_sms = 1});
+}
+
+// Weights of two formats in one launch. quantize: in the kernel, else codes are given.
+void check_pair(int64_t t, int num_sms, bool bf16) {
+  SCOPED_TRACE(fmt::format("{} tokens, {} SMs", t, num_sms));
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t + num_sms));
+  const int64_t k = 384;
+  const TensorView x = arena.input(DType::kBF16, {t, k});
+  test::fill_normal(x, rng);
+  std::vector<few_gemm::Target> targets;
+  std::vector<std::vector<double>> want;
+  std::vector<test::Tolerance> tolerated;
+  const auto add = [&](WeightFormat format, int64_t n, DType out) {
+    const bool fp8 = format == WeightFormat::kFp8Block;
+    targets.push_back({test::random_weight(arena, rng, {format}, n, k), arena.output(out, {t, n})});
+    const LinearArgs args{
+        .x = x, .weight = targets.back().weight, .out = targets.back().out, .quantize_x = fp8};
+    want.push_back(linear_oracle(args));
+    tolerated.push_back(tolerance(args));
+  };
+  add(WeightFormat::kFp8Block, 130, DType::kBF16);
+  if (bf16) add(WeightFormat::kBF16, 70, DType::kF32), add(WeightFormat::kBF16, 1, DType::kBF16);
+  add(WeightFormat::kFp8Block, 64, DType::kF32);
+  if (bf16) add(WeightFormat::kBF16, 128, DType::kF32);
+  const few_gemm::Pair pair(targets, t, k, num_sms);
+  const few_gemm::PairParams params = few_gemm::make_pair_params(
+      pair, targets, x, few_gemm::Activations{.x = x, .quantize = true}, make_map);
+  const auto run = [&](auto config) {
+    return [&params] { few_gemm::few_gemm_pair_kernel<decltype(config)::kTokens>(params); };
+  };
+  emulator::Kernel kernel{
+      {.grid = {static_cast<int>(pair.ctas()), static_cast<int>(ceil_div(t, pair.tokens))},
+       .block = few_gemm::kThreads,
+       .cluster = pair.split.fp8.ranks(),
+       .shared = static_cast<size_t>(pair.shared()),
+       .pdl = true,
+       .resident = 2},
+      {}};
+  few_gemm::with_tokens<Format::kFp8>(pair.tokens, [&](auto config) { kernel.body = run(config); });
+  emulator::check_runs(
+      arena, 3,
+      [&](int seed) {
+        emulator::launch_stream({rewrite(x), kernel, kernel}, static_cast<uint64_t>(seed));
+      },
+      [&] {
+        for (size_t i = 0; i < targets.size(); ++i)
+          EXPECT_EQ(test::compare(targets[i].out, want[i], tolerated[i]), "") << i;
+      });
+}
+
+TEST(FewGemmEmulated, TwoFormats) {
+  check_pair(2, 30, true);
+  check_pair(9, 1, true);
+  check_pair(3, 4, false);
 }
 
 // The kernel of wo_a, whose epilogue quantizes u.

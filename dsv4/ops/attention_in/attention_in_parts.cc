@@ -1,11 +1,11 @@
 #include "dsv4/ops/attention_in/attention_in_impls.h"
+#include "dsv4/ops/attention_in/queries.h"
 #include "dsv4/ops/kv_insert/kv_insert.h"
 #include "dsv4/ops/linear/projection.h"
 #include "dsv4/ops/norm/norm.h"
 #include "dsv4/ops/quant/quant.h"
 #include "dsv4/ops/rope/rope.h"
 #if DSV4_CUDA
-#include "dsv4/ops/attention_in/heads.h"
 #include "dsv4/ops/attention_in/sm90_few/append.h"
 #endif
 
@@ -36,21 +36,6 @@ TensorView latent_query(const Call& call, Projection& x) {
   x.into(w.wq_a, c);
   call.normalize(c, w.q_norm);
   return c;
-}
-
-// c -> [t, h, d], normalized per head and rotated.
-void queries(const Call& call, Projection& c) {
-  const TensorView& q = call.args.q;
-  const int64_t t = q.dim(0), h = q.dim(1), d = q.dim(2);
-  c.into(call.args.weights.wq_b, q.reshape({t, h * d}));
-#if DSV4_CUDA
-  if (call.context.device != nullptr &&
-      finish_heads_cuda_reject(call.context, call.args) == nullptr)
-    return finish_heads_cuda(call.context, call.args);
-#endif
-  const TensorView heads = q.reshape({t * h, d});
-  head_norm(call.context, {.x = heads, .out = heads, .eps = call.args.norm_eps});
-  call.rotate(q, call.args.positions);
 }
 
 // Raw keys of this step (each both key and value) into the window.
@@ -148,25 +133,6 @@ void append_at_once(const Call& call, Projection& x) {
 }
 #endif
 
-// c -> [t, index_heads, index_dim]; under official numerics on the Hadamard-transformed 4-bit grid
-// that the keys are stored on.
-void index_queries(const Call& call, Projection& x, Projection& c) {
-  const AttentionInArgs& args = call.args;
-  const TensorView& q = args.index_q;
-  const int64_t t = q.dim(0), h = q.dim(1), d = q.dim(2);
-  c.into(args.weights.indexer.wq_b, q.reshape({t, h * d}));
-  call.rotate(q, args.positions);
-  if (call.official()) {
-    const TensorView heads = q.reshape({t * h, d});
-    hadamard(call.context, {.x = heads, .out = heads});
-    fake_quant(call.context, {.x = heads,
-                              .out = heads,
-                              .format = FakeQuantFormat::kS4,
-                              .group = IndexLayoutFp4::kGroup});
-  }
-  x.plain(args.weights.indexer.weights_proj, args.index_weights);
-}
-
 }  // namespace
 
 void attention_in_parts(const Context& context, const AttentionInArgs& args) {
@@ -174,15 +140,14 @@ void attention_in_parts(const Context& context, const AttentionInArgs& args) {
   const Call call{context, args};
   Projection x(context, args.x);
   const TensorView latent = latent_query(call, x);
-  Projection c(context, latent);
-  queries(call, c);
+  make_queries(context, args, latent);
 #if DSV4_CUDA
   const bool at_once = context.device != nullptr && append_rows_reject(context, args) == nullptr;
   at_once ? append_at_once(call, x) : append_all(call, x);
 #else
   append_all(call, x);
 #endif
-  if (args.index_q.rank > 0) index_queries(call, x, c);
+  if (args.index_q.rank > 0) x.plain(args.weights.indexer.weights_proj, args.index_weights);
 }
 
 }  // namespace dsv4
