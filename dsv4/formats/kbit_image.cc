@@ -100,10 +100,7 @@ void read_unit(const KbitImage& image, const uint8_t* bytes, Unit& unit) {
 template <class Visit>
 void for_each_unit(const KbitImage& image, int64_t strip, const Visit& visit) {
   for (int64_t c = 0; c < image.units_along_k(); ++c) {
-    for (int64_t u = strip * 4; u < strip * 4 + 4; ++u) {
-      visit(image.unit_offset(u, c) - strip * image.strip_bytes(), u * KbitImage::kUnitRows,
-            c * KbitImage::kUnitColumns);
-    }
+    visit(image.unit_offset(0, c), strip * KbitImage::kUnitRows, c * KbitImage::kUnitColumns);
   }
 }
 
@@ -124,38 +121,6 @@ Codebook codebook_of(const WeightView& weight) {
 }
 
 }  // namespace
-
-void pack_kbit_lane(const uint8_t* codes, int bits, uint32_t* words) {
-  std::fill_n(words, bits, 0u);
-  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
-    const int i = e / 8, q = e % 8;
-    const uint32_t code = codes[e];
-    if (bits == 2) {
-      words[i / 2] |= code << (4 * q + 2 * (i % 2));
-    } else if (bits == 3 && i == 3) {
-      for (int b = 0; b < 3; ++b) words[b] |= ((code >> b) & 1u) << (4 * q + 3);
-    } else {
-      words[i] |= (code & 15u) << (4 * q);
-    }
-    if (bits == 5) words[4] |= (code >> 4) << (4 * i + q / 2 + 16 * (q % 2));
-  }
-}
-
-void unpack_kbit_lane(const uint32_t* words, int bits, uint8_t* codes) {
-  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
-    const int i = e / 8, q = e % 8;
-    uint32_t code = 0;
-    if (bits == 2) {
-      code = (words[i / 2] >> (4 * q + 2 * (i % 2))) & 3u;
-    } else if (bits == 3 && i == 3) {
-      for (int b = 0; b < 3; ++b) code |= ((words[b] >> (4 * q + 3)) & 1u) << b;
-    } else {
-      code = (words[i] >> (4 * q)) & (bits == 3 ? 7u : 15u);
-    }
-    if (bits == 5) code |= ((words[4] >> (4 * i + q / 2 + 16 * (q % 2))) & 1u) << 4;
-    codes[e] = static_cast<uint8_t>(code);
-  }
-}
 
 KbitImage kbit_image(const WeightView& weight) {
   check("weight", weight);

@@ -5,12 +5,11 @@
 //   unit    16 rows x 256 columns: K 16-byte vectors for each of 32 lanes, then 128 bytes of scales
 //             codes    [K][32 lanes][16 bytes]
 //             scales   [8 g][8 blocks][2 h]     row g + 8h, block of 32 columns
-//   image   [strips of 64 rows][k/256][4 warps] units: the units of a strip are consecutive along
-//           k, so a slice of k is one run of bytes; n is padded to 64 rows, k to 256, with zero
-//           bytes
+//   image   [strips of 16 rows][k/256] units: a strip is one run of bytes, and so is a slice of k
+//           of it; n is padded to 16 rows, k to 256, with zero bytes
 //
 // Lane l = 4g + t holds the elements of A that mma.sync m16n8k16 and wgmma m64nNk16 (A in
-// registers; warp w has rows 16w .. 16w+15 of the strip) require of it, with k in natural order.
+// registers; a strip for each warp) require of it, with k in natural order.
 // Its 4K words, in vectors of four, are the codes of four steps of 64 columns; step j uses words Kj
 // .. Kj+K-1. A step is four groups i (k16 each) of eight codes; code q = 2r + p is half p of A
 // register r:
@@ -21,13 +20,14 @@
 //
 //   K = 2   word i/2, bits 0-1 (even i) or 2-3 (odd i) of the nibble
 //   K = 3   words 0-2: bits 0-2 of the nibble, group i = word; group 3: bit b in bit 3 of word b
-//   K = 4   word i
+//   K = 4   word i: bits 0-2 of the nibble; bit 3 of half p of register r is bit 4r + 16p + 3
 //   K = 5   word i holds bits 0-3; bit 4 of half p of register r is bit 4i + r + 16p of word 4
 //
 // Codes of an antisymmetric codebook are stored as sign (top bit) and magnitude index, other codes
-// unchanged. With two weights (gate, up), rows 0-7 of a unit are gate's and 8-15 up's: row 8u + g
-// of both is in one lane, and SwiGLU needs no exchange. Source: docs/spec/lowbit.md 4.2, 4.5; PTX
-// ISA, "Matrix fragments for mma.m16n8k16".
+// unchanged. At K = 4 and 5 the signs of a register are 16 bits apart, as in the register. With two
+// weights (gate, up), rows 0-7 of a unit are gate's and 8-15 up's: row 8u + g of both is in one
+// lane, and SwiGLU needs no exchange. Source: docs/spec/lowbit.md 4.2, 4.5; PTX ISA, "Matrix
+// fragments for mma.m16n8k16".
 
 #pragma once
 
@@ -40,7 +40,7 @@
 namespace dsv4 {
 
 struct KbitImage {
-  static constexpr int kUnitRows = 16, kUnitColumns = 256, kStripRows = 64, kLanes = 32;
+  static constexpr int kUnitRows = 16, kUnitColumns = 256, kLanes = 32;
   static constexpr int kStepColumns = 64, kSteps = kUnitColumns / kStepColumns;
   static constexpr int kLaneCodes = 32;  // of one lane in one step: 4 groups of 8
   static constexpr int kScaleBytes = kUnitRows * kUnitColumns / kKbitBlock;
@@ -50,13 +50,13 @@ struct KbitImage {
   bool sign_magnitude = false;
 
   DSV4_HD constexpr int64_t unit_bytes() const { return int64_t{16} * kLanes * bits + kScaleBytes; }
-  DSV4_HD constexpr int64_t num_strips() const { return ceil_div(n, kStripRows); }
+  DSV4_HD constexpr int64_t num_strips() const { return ceil_div(n, kUnitRows); }
   DSV4_HD constexpr int64_t units_along_k() const { return ceil_div(k, kUnitColumns); }
-  DSV4_HD constexpr int64_t strip_bytes() const { return 4 * units_along_k() * unit_bytes(); }
+  DSV4_HD constexpr int64_t strip_bytes() const { return units_along_k() * unit_bytes(); }
   DSV4_HD constexpr int64_t bytes() const { return num_strips() * strip_bytes(); }
   // The unit of rows 16 u .. 16 u + 15 and columns 256 c .. 256 c + 255.
   DSV4_HD constexpr int64_t unit_offset(int64_t u, int64_t c) const {
-    return u / 4 * strip_bytes() + (c * 4 + u % 4) * unit_bytes();
+    return u * strip_bytes() + c * unit_bytes();
   }
   // Word `i` (0 .. 4K-1) of a lane, from the start of the unit.
   DSV4_HD static constexpr int64_t word_offset(int lane, int i) {
@@ -88,9 +88,54 @@ DSV4_HD constexpr uint8_t kbit_from_sign_magnitude(uint8_t code, int bits) {
   return static_cast<uint8_t>((code & top) != 0 ? 2 * top - 1 - code : code + top);
 }
 
+// The bit of the lane's words that holds bit b of code e = 8i + q, q = 2r + p.
+struct KbitPlace {
+  int word, bit;
+};
+DSV4_HD constexpr KbitPlace kbit_place(int bits, int e, int b) {
+  const int i = e / 8, q = e % 8, r = q / 2, p = q % 2;
+  if (bits == 2) return {i / 2, 4 * q + 2 * (i % 2) + b};
+  if (bits == 3) return i == 3 ? KbitPlace{b, 4 * q + 3} : KbitPlace{i, 4 * q + b};
+  if (bits == 4 && b == 3) return {i, 4 * r + 16 * p + 3};
+  if (b == 4) return {4, 4 * i + r + 16 * p};
+  return {i, 4 * q + b};
+}
+
 // codes: [32] of one lane and step, e = 8i + q -> words: [bits]; and back.
-void pack_kbit_lane(const uint8_t* codes, int bits, uint32_t* words);
-void unpack_kbit_lane(const uint32_t* words, int bits, uint8_t* codes);
+DSV4_HD constexpr void pack_kbit_lane(const uint8_t* codes, int bits, uint32_t* words) {
+  for (int i = 0; i < bits; ++i) words[i] = 0;
+  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+    for (int b = 0; b < bits; ++b) {
+      const KbitPlace at = kbit_place(bits, e, b);
+      words[at.word] |= ((codes[e] >> b) & uint32_t{1}) << at.bit;
+    }
+  }
+}
+DSV4_HD constexpr void unpack_kbit_lane(const uint32_t* words, int bits, uint8_t* codes) {
+  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+    uint32_t code = 0;
+    for (int b = 0; b < bits; ++b) {
+      const KbitPlace at = kbit_place(bits, e, b);
+      code |= ((words[at.word] >> at.bit) & 1u) << b;
+    }
+    codes[e] = static_cast<uint8_t>(code);
+  }
+}
+
+// For decoders of a lane's words of one step: the codes of group i as nibbles, code q in nibble q;
+// at K = 4 and 5 without their signs. Of a constant `bits` few instructions remain.
+DSV4_HD constexpr uint32_t kbit_nibbles(const uint32_t* words, int bits, int i) {
+  if (bits == 2) return (words[i / 2] >> (2 * (i % 2))) & 0x33333333u;
+  if (bits == 4) return words[i] & 0x77777777u;
+  if (bits == 5) return words[i];
+  if (i < 3) return words[i] & 0x77777777u;
+  return ((words[0] >> 3) & 0x11111111u) | ((words[1] >> 2) & 0x22222222u) |
+         ((words[2] >> 1) & 0x44444444u);
+}
+// K = 4 and 5: the signs of codes 2r and 2r + 1 of group i, in bits 15 and 31.
+DSV4_HD constexpr uint32_t kbit_signs(const uint32_t* words, int bits, int i, int r) {
+  return (bits == 4 ? words[i] << (12 - 4 * r) : words[4] << (15 - 4 * i - r)) & 0x80008000u;
+}
 
 // The image of one weight, or of gate and up interleaved (equal shape, bits and codebook; checked).
 // Codebook and scale2 are not part of it: the epilogue of the GEMM applies scale2 to each weight's

@@ -132,6 +132,23 @@ TEST_P(KbitImageBits, EveryBitOfALaneIsUsedOnce) {
   EXPECT_EQ(static_cast<int>(used.size()), 32 * bits);
 }
 
+// What the kernels call: nibbles, and signs where they lie apart.
+TEST_P(KbitImageBits, NibblesAndSignsAreTheCodes) {
+  const int bits = GetParam();
+  Rng rng(static_cast<uint64_t>(40 + bits));
+  uint8_t codes[KbitImage::kLaneCodes];
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(rng.below(1 << bits));
+  uint32_t words[kMaxKbit];
+  pack_kbit_lane(codes, bits, words);
+  for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+    const int i = e / 8, q = e % 8;
+    uint32_t code = (kbit_nibbles(words, bits, i) >> (4 * q)) & 15u;
+    if (bits >= 4)
+      code |= (kbit_signs(words, bits, i, q / 2) >> (15 + 16 * (q % 2)) & 1u) << (bits - 1);
+    EXPECT_EQ(code, codes[e]) << e;
+  }
+}
+
 TEST_P(KbitImageBits, SignMagnitudeKeepsTheValue) {
   const int bits = GetParam(), top = 1 << (bits - 1);
   const Codebook book = nf_codebook(bits);
