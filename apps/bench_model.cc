@@ -113,7 +113,8 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   phase("measure_roofs");
   if (options.synthetic.empty()) {
     model_.emplace(Model::load(find_model(options.model)));
-    place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches));
+    place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches),
+                options.numerics);
     phase("load_weights");
     return;
   }
@@ -123,7 +124,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   phase("list_tensors");
 #if DSV4_CUDA
   make_on_device(*model_, std::move(device), options.seed,
-                 largest_cache(*model_, options.numerics, caches));
+                 largest_cache(*model_, options.numerics, caches), options.numerics);
 #endif
   phase("make_weights");
 }

@@ -32,7 +32,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
   engine.max_batch_tokens = std::max<int64_t>(
       options.max_batch_tokens.value_or(options.device == "cpu" ? 512 : 2048), options.max_batch);
-  place_model(*model, std::move(device), cache_bytes(*model, engine));
+  place_model(*model, std::move(device), cache_bytes(*model, engine), engine.numerics);
   return model_engine(std::move(model), engine);
 }
 

@@ -173,7 +173,7 @@ void run(const RunOptions& options) {
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   const EngineOptions how = engine_options(options, all);
-  place_model(model, std::move(device), cache_bytes(model, how));
+  place_model(model, std::move(device), cache_bytes(model, how), how.numerics);
   Engine engine(model, how);
 
   int64_t prompt_tokens = 0;

@@ -81,21 +81,22 @@ void add_device(CLI::App& command, std::string& device) {
       ->capture_default_str();
 }
 
-Model load_model(const std::string& folder, const std::string& device) {
+Model load_model(const std::string& folder, const std::string& device, Numerics numerics) {
   std::shared_ptr<Device> place = open_device(device);
   Model model = Model::load(folder);
-  place_model(model, std::move(place), 0);
+  place_model(model, std::move(place), 0, numerics);
   return model;
 }
 
-void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes) {
+void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
+                 Numerics numerics) {
   if (device == nullptr) return;
   Progress progress("loading weights", 0, "B");
   const auto show = [&](int64_t done, int64_t total) {
     progress.set_total(total);
     progress.update(done);
   };
-  move_to_device(model, std::move(device), show, cache_bytes);
+  move_to_device(model, std::move(device), show, cache_bytes, numerics);
   progress.finish();
 }
 

@@ -38,10 +38,11 @@ void add_check_numbers(CLI::App& command, bool& check);
 void add_device(CLI::App& command, std::string& device);
 // The model of a folder, to run on `device`. A device that cannot be used is rejected before
 // anything is read.
-Model load_model(const std::string& folder, const std::string& device);
+Model load_model(const std::string& folder, const std::string& device, Numerics numerics);
 // Copies the weights to the device, with a progress bar. Throws before copying when they and a
 // cache of `cache_bytes` do not fit in GPU memory. Null: the model stays on the host.
-void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes);
+void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
+                 Numerics numerics);
 
 // A finite number in [low, high]; CLI::Range accepts NaN.
 CLI::Validator number_in(double low, double high);

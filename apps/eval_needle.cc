@@ -137,7 +137,8 @@ void eval_needle(const NeedleOptions& options) {
       make_questions(options, form, tokenizer, model.config().bos);
   const EngineOptions engine_options =
       options_for(model, options.numerics, options.check_numbers, questions);
-  place_model(model, std::move(device), cache_bytes(model, engine_options));
+  place_model(model, std::move(device), cache_bytes(model, engine_options),
+              engine_options.numerics);
   const std::map<int64_t, Score> scores = ask(model, tokenizer, engine_options, questions);
 
   nlohmann::json rows = nlohmann::json::array();

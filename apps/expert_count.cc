@@ -24,9 +24,7 @@ void ExpertCount::observe(const OpCall& call) {
   experts_ += static_cast<int64_t>(chosen.size());
   unexpected_bytes_ -= expected_cost(*args).weight_bytes;
   for (const int32_t e : chosen) {
-    const ExpertWeights& expert = args->table[static_cast<size_t>(e)];
-    unexpected_bytes_ +=
-        static_cast<double>(expert.w1.bytes() + expert.w3.bytes() + expert.w2.bytes());
+    unexpected_bytes_ += static_cast<double>(args->stack.expert_bytes(e));
   }
 }
 

@@ -104,7 +104,10 @@ Traced trace(const RouterArgs& a) {
   return {{a.weights}, a.bias.empty() ? a.tid2eid.data : a.bias.data};
 }
 Traced trace(const ExpertsArgs& a) {
-  return {{a.acc}, a.table.empty() ? nullptr : a.table[0].w1.data.data};
+  if (a.stack.empty()) return {{a.acc}};
+  return {
+      {a.acc},
+      a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w1.data.data};
 }
 
 template <class Args>
@@ -145,6 +148,11 @@ CheckNumbers::CheckNumbers(const Model& model) {
   Names visitor(names_);
   // The visitor reads; visit_weights() resizes nothing in a model that is loaded.
   visit_weights(model.config(), const_cast<ModelWeights&>(model.weights()), visitor);
+  for (size_t l = 0; l < model.weights().layers.size(); ++l) {
+    const ExpertImages& images = model.weights().layers[l].moe.images;
+    if (!images.empty())
+      names_.emplace(images.gate_up_bytes.data, fmt::format("layers.{}.ffn.experts", l));
+  }
 }
 
 void CheckNumbers::observe(const OpCall& call) {

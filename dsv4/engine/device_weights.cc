@@ -1,5 +1,6 @@
 #include "dsv4/engine/device_weights.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "dsv4/base/bits.h"
@@ -35,6 +36,45 @@ void redirect_tensors(Model& model, const std::vector<TensorPlace>& places,
   std::unordered_map<const std::byte*, int64_t> offsets;
   for (const TensorPlace& place : places) offsets.emplace(place.from.data, place.offset);
   model.for_each_tensor([&](ConstTensorView& view) { view.data = block + offsets.at(view.data); });
+}
+
+int64_t ImageJob::stored_bytes() const {
+  return placed_bytes(staged_tensors(*this));
+}
+
+std::vector<TensorPlace> staged_tensors(const ImageJob& job) {
+  std::vector<TensorPlace> places;
+  for (const WeightView* w : {&job.stored.w1, &job.stored.w3, &job.stored.w2})
+    for (const ConstTensorView* view : {&w->data, &w->scale})
+      places.push_back({*view, placed_bytes(places)});
+  return places;
+}
+
+std::vector<ImageJob> take_image_jobs(const std::vector<PackedExperts>& packed,
+                                      std::vector<TensorPlace>& places) {
+  std::vector<ImageJob> jobs;
+  const auto take = [&](const ConstTensorView& bytes) {
+    const auto at = std::find_if(places.begin(), places.end(), [&](const TensorPlace& place) {
+      return place.from.data == bytes.data;
+    });
+    DSV4_CHECK(at != places.end(), "no place for images of {}", to_string(bytes));
+    const int64_t offset = at->offset;
+    places.erase(at);
+    return offset;
+  };
+  for (const PackedExperts& layer : packed) {
+    const ExpertImages& images = layer.images;
+    ImageJob job{.gate_up = images.gate_up,
+                 .down = images.down,
+                 .gate_up_offset = take(images.gate_up_bytes),
+                 .down_offset = take(images.down_bytes)};
+    for (const ExpertWeights& expert : layer.stored) {
+      job.stored = expert;
+      jobs.push_back(job);
+      job.gate_up_offset += images.gate_up.bytes(), job.down_offset += images.down.bytes();
+    }
+  }
+  return jobs;
 }
 
 void check_room(int64_t weight_bytes, int64_t cache_bytes, int64_t free_bytes,

@@ -22,6 +22,22 @@ int64_t placed_bytes(const std::vector<TensorPlace>& places);
 // Points the model's views into the block.
 void redirect_tensors(Model& model, const std::vector<TensorPlace>& places, const std::byte* block);
 
+// Where the images of experts go in the block: gate_up and down of expert e, and what they are made
+// of on the host.
+struct ImageJob {
+  ExpertWeights stored;
+  KbitImage gate_up, down;
+  int64_t gate_up_offset, down_offset;
+
+  int64_t stored_bytes() const;  // with each tensor aligned
+};
+// Splits off the places of images, which are not copied. One job for each expert.
+std::vector<ImageJob> take_image_jobs(const std::vector<PackedExperts>& packed,
+                                      std::vector<TensorPlace>& places);
+// Where a job's tensors lie while they are packed: w1, w3, w2, data and scale of each; offsets from
+// the start of the staging memory.
+std::vector<TensorPlace> staged_tensors(const ImageJob& job);
+
 // Throws kResource, naming the sizes in one line, when `free_bytes` of the GPU do not hold the
 // weights and the cache (0: its size is not known yet).
 void check_room(int64_t weight_bytes, int64_t cache_bytes, int64_t free_bytes,

@@ -19,30 +19,20 @@
 #include "dsv4/device/event.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/pack_experts.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr int kBuffers = 3;  // of a thread
-constexpr unsigned kMaxThreads = 8;
+constexpr int64_t kMaxThreads = 8;
 
 struct Piece {
   const std::byte* from;
   std::byte* to;
   int64_t bytes;
 };
-
-std::vector<Piece> cut(const std::vector<TensorPlace>& places, std::byte* block) {
-  std::vector<Piece> pieces;
-  for (const TensorPlace& place : places) {
-    const int64_t bytes = place.from.bytes();
-    for (int64_t at = 0; at < bytes; at += kPieceBytes)
-      pieces.push_back(
-          {place.from.data + at, block + place.offset + at, std::min(kPieceBytes, bytes - at)});
-  }
-  return pieces;
-}
 
 // Files opened once per thread.
 class Reader {
@@ -87,10 +77,32 @@ class Reader {
   std::map<std::string_view, int> open_;
 };
 
+// Cuts `bytes` bytes at `from` into pieces.
+void cut(const std::byte* from, std::byte* to, int64_t bytes, std::vector<Piece>& pieces) {
+  for (int64_t at = 0; at < bytes; at += kPieceBytes)
+    pieces.push_back({from + at, to + at, std::min(kPieceBytes, bytes - at)});
+}
+
+// What one thread does at a time: a piece of a tensor, or all tensors of an expert, which then
+// become its images.
+struct Job {
+  std::vector<Piece> pieces;         // without `expert`
+  const ImageJob* expert = nullptr;  // its tensors go through the staging memory of the thread
+
+  int64_t bytes() const {
+    if (expert != nullptr) return expert->gate_up.bytes() + expert->down.bytes();
+    return pieces.front().bytes;
+  }
+};
+
 // One stream of copies.
 class Lane {
  public:
-  explicit Lane(Device& device) : buffers_(DType::kU8, {kBuffers, kPieceBytes}, device.pinned()) {
+  // staging: device memory for the tensors of an expert
+  Lane(Device& device, std::byte* block, std::byte* staging)
+      : buffers_(DType::kU8, {kBuffers, kPieceBytes}, device.pinned()),
+        block_(block),
+        staging_(staging) {
     cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
@@ -111,10 +123,20 @@ class Lane {
                "copy of weights");
     sent_[slot].record(stream_);
   }
+  void run(const Job& job, Reader& reader) {
+    for (const Piece& piece : job.pieces) send(piece, reader);
+    if (job.expert == nullptr) return;
+    std::vector<Piece> pieces;
+    for (const TensorPlace& place : staged_tensors(*job.expert))
+      cut(place.from.data, staging_ + place.offset, place.from.bytes(), pieces);
+    for (const Piece& piece : pieces) send(piece, reader);
+    pack_expert(stream_, *job.expert, staging_, block_);
+  }
   void finish() { cuda_check(cudaStreamSynchronize(stream_), "copy of weights"); }
 
  private:
   Buffer buffers_;
+  std::byte *const block_, *const staging_;
   cudaStream_t stream_ = nullptr;
   Event sent_[kBuffers];
   int next_ = 0;
@@ -123,14 +145,23 @@ class Lane {
 // The pieces shared out among threads; the first error of any of them is thrown at the end.
 class Upload {
  public:
-  Upload(const Checkpoint& checkpoint, Device& device, std::vector<Piece> pieces)
-      : checkpoint_(checkpoint), device_(device), pieces_(std::move(pieces)) {}
+  Upload(const Checkpoint& checkpoint, Device& device, std::byte* block, std::vector<Job> jobs,
+         int64_t staging_bytes)
+      : checkpoint_(checkpoint),
+        device_(device),
+        block_(block),
+        jobs_(std::move(jobs)),
+        threads_(std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxThreads)),
+        staging_(staging_bytes == 0
+                     ? Buffer()
+                     : Buffer(DType::kU8, {threads_, staging_bytes}, device.memory())) {
+    device.wait();  // staging_ is zeroed on the device's stream
+  }
 
   void run(const LoadProgress& progress, int64_t total) {
-    const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
     std::vector<std::thread> workers;
-    for (unsigned i = 0; i < threads; ++i) workers.emplace_back([this] { work(); });
-    while (running_.load() < static_cast<int>(threads) || active_.load() > 0) {
+    for (int64_t i = 0; i < threads_; ++i) workers.emplace_back([this, i] { work(i); });
+    while (running_.load() < threads_ || active_.load() > 0) {
       progress(done_.load(), total);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -140,15 +171,19 @@ class Upload {
   }
 
  private:
-  void work() {
+  std::byte* staging(int64_t thread) const {
+    return staging_.view().empty() ? nullptr : staging_.view().row<std::byte>(thread);
+  }
+
+  void work(int64_t thread) {
     ++active_;
     ++running_;
     try {
-      Lane lane(device_);
+      Lane lane(device_, block_, staging(thread));
       Reader reader(checkpoint_);
-      for (size_t i = next_++; i < pieces_.size() && !stop_; i = next_++) {
-        lane.send(pieces_[i], reader);
-        done_ += pieces_[i].bytes;
+      for (size_t i = next_++; i < jobs_.size() && !stop_; i = next_++) {
+        lane.run(jobs_[i], reader);
+        done_ += jobs_[i].bytes();
       }
       lane.finish();
     } catch (...) {
@@ -161,7 +196,10 @@ class Upload {
 
   const Checkpoint& checkpoint_;
   Device& device_;
-  const std::vector<Piece> pieces_;
+  std::byte* const block_;
+  const std::vector<Job> jobs_;
+  const int64_t threads_;
+  const Buffer staging_;  // [threads, bytes of an expert's tensors], while experts are packed
   std::atomic<size_t> next_{0};
   std::atomic<int64_t> done_{0};
   std::atomic<int> active_{0}, running_{0};
@@ -169,6 +207,17 @@ class Upload {
   std::mutex mutex_;
   std::exception_ptr error_;
 };
+
+std::vector<Job> jobs_of(const std::vector<TensorPlace>& copies,
+                         const std::vector<ImageJob>& image_jobs, std::byte* block) {
+  std::vector<Piece> pieces;
+  for (const TensorPlace& place : copies)
+    cut(place.from.data, block + place.offset, place.from.bytes(), pieces);
+  std::vector<Job> jobs;
+  for (const ImageJob& expert : image_jobs) jobs.push_back({.expert = &expert});
+  for (const Piece& piece : pieces) jobs.push_back({.pieces = {piece}});
+  return jobs;
+}
 
 }  // namespace
 
@@ -178,12 +227,20 @@ Buffer allocate_weights(Device& device, int64_t bytes, int64_t cache_bytes) {
 }
 
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
-                    int64_t cache_bytes) {
+                    int64_t cache_bytes, Numerics numerics) {
+  const std::vector<PackedExperts> packed =
+      model.choose_layouts({.numerics = numerics, .device = device.get()});
   const std::vector<TensorPlace> places = place_tensors(model);
-  const int64_t bytes = placed_bytes(places);
-  Buffer block = allocate_weights(*device, bytes, cache_bytes);
+  std::vector<TensorPlace> copies = places;
+  const std::vector<ImageJob> image_jobs = take_image_jobs(packed, copies);
+  const int64_t bytes = placed_bytes(places), staging = largest_expert(image_jobs);
+  // The staging memory is free again before the cache is allocated.
+  Buffer block =
+      allocate_weights(*device, bytes, std::max(cache_bytes, int64_t{kMaxThreads} * staging));
   device->wait();  // the block is zeroed on the device's stream, the copies come on others
-  Upload(model.checkpoint(), *device, cut(places, block.view().data)).run(progress, bytes);
+  Upload(model.checkpoint(), *device, block.view().data,
+         jobs_of(copies, image_jobs, block.view().data), staging)
+      .run(progress, bytes);
   redirect_tensors(model, places, block.view().data);
   model.place(std::move(device), std::move(block));
 }

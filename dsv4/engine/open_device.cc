@@ -36,7 +36,7 @@ std::shared_ptr<Device> open_device(const std::string& name) {
 }
 
 #if !DSV4_CUDA
-void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&, int64_t) {
+void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&, int64_t, Numerics) {
   fail(ErrorCode::kUnsupported, "{} cannot move: this program was built without CUDA",
        model.checkpoint().folder());
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dsv4/model/attention.h"
 #include "dsv4/model/batch.h"
@@ -51,6 +52,12 @@ class ModelShard {
   Device* device() const { return device_.get(); }
   // Call after for_each_tensor() has pointed all tensors into `memory`, which the model then owns.
   void place(std::shared_ptr<Device> device, Buffer memory);
+
+  // Before the model is placed: changes experts to the layout that the ops read best in this
+  // context. Whoever places the model makes the images of those that it returns.
+  std::vector<PackedExperts> choose_layouts(const Context& context) {
+    return dsv4::choose_layouts(context, weights_);
+  }
 
   // Visits every tensor that forward() reads, in the order in which it reads them. `visit` may
   // point the view to other memory: a model is moved to a device by copying each tensor and

@@ -12,7 +12,7 @@ void run_moe(const Step& step, const MoeWeights& weights, const ConstTensorView&
                      .gate = weights.gate,
                      .bias = weights.bias,
                      .tid2eid = weights.tid2eid,
-                     .routed = weights.routed,
+                     .routed = weights.stack(),
                      .shared = weights.shared,
                      .experts_per_token = m.experts_per_token,
                      .route_scale = m.route_scale,

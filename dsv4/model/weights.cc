@@ -182,10 +182,40 @@ ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& confi
   return weights;
 }
 
+std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& weights) {
+  std::vector<PackedExperts> packed;
+  for (LayerWeights& layer : weights.layers) {
+    MoeWeights& block = layer.moe;
+    if (!block.images.empty() || best_layout(context, block.routed) == WeightLayout::kFile)
+      continue;
+    block.images = expert_images(block.routed);
+    const Buffer& scale2 =
+        weights.widened.emplace_back(Buffer(DType::kF32, {std::ssize(block.routed), 3}));
+    float* factor = scale2.as<float>();
+    for (const ExpertWeights& expert : block.routed)
+      for (const WeightView* w : {&expert.w1, &expert.w3, &expert.w2}) *factor++ = w->scale2;
+    block.images.scale2 = scale2;
+    block.images.gate_up_bytes.data = block.routed.front().w1.data.data;
+    block.images.down_bytes.data = block.routed.front().w2.data.data;
+    packed.push_back({.stored = block.routed, .images = block.images});
+    for (ExpertWeights& expert : block.routed) {
+      for (WeightView* w : {&expert.w1, &expert.w3, &expert.w2})
+        for (ConstTensorView* view : {&w->data, &w->scale, &w->codebook}) view->data = nullptr;
+    }
+  }
+  return packed;
+}
+
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit) {
   Walk walk(visit);
   visit_weights(config, weights, walk);
+  for (LayerWeights& layer : weights.layers) {
+    ExpertImages& images = layer.moe.images;
+    if (images.empty()) continue;
+    for (ConstTensorView* view : {&images.gate_up_bytes, &images.down_bytes, &images.scale2})
+      visit(*view);
+  }
 }
 
 }  // namespace dsv4

@@ -28,7 +28,11 @@ struct MoeWeights {
   ConstTensorView bias;               // [E] f32, learned routing
   ConstTensorView tid2eid;            // [V, k] I64|I32, hash routing
   std::vector<ExpertWeights> routed;  // [E]
+  // Instead of `routed`, which then has shapes only (ModelShard::choose_layouts).
+  ExpertImages images;
   std::vector<ExpertWeights> shared;  // one entry of width shared_experts * I
+
+  ExpertStack stack() const { return images.empty() ? ExpertStack(routed) : ExpertStack(images); }
 };
 
 struct LayerWeights {
@@ -46,8 +50,17 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognized but not loaded
   std::vector<std::string> unused;   // tensors that no weight of the model uses
-  std::deque<Buffer> widened;        // memory of RoPE tables and of views widened to f32
+  std::deque<Buffer> widened;  // memory of RoPE tables, views widened to f32, tables of scale2
 };
+
+// The routed experts of a layer that change to kernel images: their matrices as stored, and the
+// images, whose bytes have shapes and distinct addresses that nothing may be read from.
+struct PackedExperts {
+  std::vector<ExpertWeights> stored;
+  ExpertImages images;
+};
+// Changes the experts whose best layout (ops/experts/experts.h) are images.
+std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& weights);
 
 // Visits every tensor that is present, in the order in which a forward step reads them.
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,

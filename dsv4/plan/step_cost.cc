@@ -1,10 +1,14 @@
 #include "dsv4/plan/step_cost.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/model/dry_run.h"
 #include "dsv4/ops/experts/experts.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -28,7 +32,14 @@ StepCost cost_of(const Model& model, Numerics numerics, const StepExtents& exten
   CostMeter meter;
   const ModelCache cache(model.config(), numerics, {.max_tokens = 1, .max_batch_tokens = 1},
                          unmapped_memory());
-  dry_run(model, {.numerics = numerics, .observer = &meter}, extents, cache.layers());
+  Context context{.numerics = numerics, .observer = &meter};
+#if DSV4_CUDA
+  // Experts in kernel images are read on the device only.
+  const std::unique_ptr<Device> dry =
+      model.device() != nullptr ? Device::dry_run(model.device()->info()) : nullptr;
+  context.device = dry.get();
+#endif
+  dry_run(model, context, extents, cache.layers());
   return meter.sum();
 }
 

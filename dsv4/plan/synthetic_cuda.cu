@@ -7,6 +7,7 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/pack_experts.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/index_layout.h"
 #include "dsv4/formats/kv_layout.h"
@@ -152,15 +153,20 @@ void fill_pool(Device& device, const Pool& pool, int width, uint64_t seed) {
 }  // namespace
 
 void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
-                    int64_t cache_bytes) {
+                    int64_t cache_bytes, Numerics numerics) {
+  const std::vector<PackedExperts> packed =
+      model.choose_layouts({.numerics = numerics, .device = device.get()});
   const std::vector<TensorPlace> places = place_tensors(model);
+  std::vector<TensorPlace> plain = places;
+  const std::vector<ImageJob> image_jobs = take_image_jobs(packed, plain);
   std::map<const std::byte*, Named> names;
   for (const auto& [name, stored] : model.checkpoint().tensors())
     names.emplace(stored.view.data, Named{name, stored.view});
-  Buffer block = allocate_weights(*device, placed_bytes(places), cache_bytes);
+  const int64_t staging_bytes = largest_expert(image_jobs);
+  Buffer block =
+      allocate_weights(*device, placed_bytes(places), std::max(cache_bytes, staging_bytes));
   const auto& tensors = model.checkpoint().tensors();
-  for (const TensorPlace& place : places) {
-    std::byte* const to = block.view().data + place.offset;
+  const auto make = [&](const TensorPlace& place, std::byte* to, uint64_t tensor_seed) {
     const auto named = names.find(place.from.data);
     SyntheticRule rule;
     if (named != names.end()) {
@@ -171,8 +177,17 @@ void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
     if (rule.kind == SyntheticKind::kHostCopy) {
       device->memory().upload(to, place.from.data, place.from.bytes());
     } else {
-      fill(*device, rule, place.from, to, mix64(seed + static_cast<uint64_t>(place.offset)));
+      fill(*device, rule, place.from, to, mix64(seed + tensor_seed));
     }
+  };
+  for (const TensorPlace& place : plain)
+    make(place, block.view().data + place.offset, static_cast<uint64_t>(place.offset));
+  const Buffer staging(DType::kU8, {std::max<int64_t>(staging_bytes, 1)}, device->memory());
+  for (const ImageJob& expert : image_jobs) {
+    for (const TensorPlace& place : staged_tensors(expert))
+      make(place, staging.view().data + place.offset,
+           static_cast<uint64_t>(expert.gate_up_offset + place.offset));
+    pack_expert(device->stream(), expert, staging.view().data, block.view().data);
   }
   device->wait();
   redirect_tensors(model, places, block.view().data);

@@ -177,6 +177,12 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned value) {
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(mask, value, step);
   return value;
 }
+inline unsigned __match_any_sync(unsigned mask, int value) {
+  unsigned same = 0;
+  for (int lane = 0; lane < 32; ++lane)
+    same |= static_cast<unsigned>(__shfl_sync(mask, value, lane) == value) << lane;
+  return same;
+}
 inline bool __all_sync(unsigned mask, bool yes) {
   return dsv4::emulator::ballot("__all_sync", mask, yes) == mask;
 }

@@ -65,11 +65,13 @@ void fence_proxy_async();
 // 8 x 8 matrices of 16-bit values; `row`: this lane's address. load: four, to r[0 .. 3]; store:
 // from r[0 .. matrices).
 void load_matrices(uint32_t* r, uint32_t row, bool transposed);
-void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices);
-void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1);
+void store_matrices(const uint32_t* r, uint32_t row, int matrices, bool transposed);
+
+enum class OperandType : uint8_t { kF16, kBf16, kE4M3 };
+// mma.sync m16n8k16 of bf16 or f16.
+void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1, OperandType type);
 
 // wgmma; a: registers, or null and a descriptor.
-enum class OperandType : uint8_t { kF16, kBf16, kE4M3 };
 struct WgmmaShape {
   OperandType type;
   int n;

@@ -41,10 +41,10 @@ void load_matrices(uint32_t* r, uint32_t row, bool transposed) {
   });
 }
 
-void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices) {
+void store_matrices(const uint32_t* r, uint32_t row, int matrices, bool transposed) {
   const Instruction instruction;
   MatrixRows mine{const_cast<uint32_t*>(r), row};
-  const char* op = "stmatrix, transposed";
+  const char* op = transposed ? "stmatrix, transposed" : "stmatrix";
   check_whole_warp(op);
   together(op, mine, [&](const auto& lanes) {
     const auto first = static_cast<size_t>(machine().warp().index * kWarpLanes);
@@ -52,7 +52,8 @@ void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices) {
       const auto g = static_cast<int>(lane / 4), j = static_cast<int>(lane % 4);
       for (int which = 0; which < matrices; ++which) {
         for (int i = 0; i < 2; ++i) {
-          const uint32_t address = element(lanes, which, 2 * j + i, g);
+          const uint32_t address = transposed ? element(lanes, which, 2 * j + i, g)
+                                              : element(lanes, which, g, 2 * j + i);
           value_at(op, address) = static_cast<uint16_t>(lanes[lane]->r[which] >> 16 * i);
           note_write(machine().cta().threads[first + lane], address % kSharedWindow);
         }
@@ -61,7 +62,7 @@ void store_matrices_transposed(const uint32_t* r, uint32_t row, int matrices) {
   });
 }
 
-void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
+void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1, OperandType type) {
   const Instruction instruction;
   check_whole_warp("mma");
   struct Mine {
@@ -69,7 +70,7 @@ void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
     const uint32_t* a;
     uint32_t b[2];
   } mine{c, a, {b0, b1}};
-  together("mma", mine, [](const auto& lanes) {
+  together("mma", mine, [type](const auto& lanes) {
     static Operands of;
     std::array<const uint32_t*, kWarpLanes> fragments;
     std::array<float*, kWarpLanes> d;
@@ -77,11 +78,11 @@ void multiply(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
       fragments[lane] = lanes[lane]->a, d[lane] = lanes[lane]->c;
       for (size_t i = 0; i < 4; ++i) {
         const auto bits = static_cast<uint16_t>(lanes[lane]->b[i / 2] >> 16 * (i % 2));
-        of.b[lane % 4 * 2 + i % 2 + i / 2 * 8][lane / 4] = value(&bits, OperandType::kBf16);
+        of.b[lane % 4 * 2 + i % 2 + i / 2 * 8][lane / 4] = value(&bits, type);
       }
     }
-    take_fragments(fragments, OperandType::kBf16, of);
-    add_product(of, OperandType::kBf16, 8, true, d);
+    take_fragments(fragments, type, of);
+    add_product(of, type, 8, true, d);
   });
 }
 

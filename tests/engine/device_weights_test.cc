@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
@@ -32,6 +36,41 @@ TEST(DeviceWeights, ExpertsHaveEqualStrides) {
     }
   }
 }
+
+#if DSV4_CUDA
+// A model for official numerics on Hopper: images take the place of the experts' matrices, and
+// weights need no more memory than as files, but for the factors that were numbers before.
+TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9});
+  Model files = small_synthetic("k3"), model = small_synthetic("k3");
+  const int64_t file_bytes = placed_bytes(place_tensors(files));
+  EXPECT_TRUE(files.choose_layouts({.numerics = Numerics::kExact, .device = hopper.get()}).empty());
+  const std::vector<PackedExperts> packed = model.choose_layouts({.device = hopper.get()});
+  ASSERT_EQ(packed.size(), 3u);
+  EXPECT_TRUE(model.choose_layouts({.device = hopper.get()}).empty()) << "chosen once";
+  const std::vector<TensorPlace> places = place_tensors(model);
+  const int64_t image_bytes = placed_bytes(places);
+  EXPECT_LE(image_bytes, file_bytes + 3 * 256 * 3 * 4);
+  std::vector<TensorPlace> copies = places;
+  const std::vector<ImageJob> jobs = take_image_jobs(packed, copies);
+  EXPECT_EQ(copies.size(), places.size() - 6);
+  ASSERT_EQ(jobs.size(), 3u * 256);
+  std::vector<std::byte> block(1);  // never read: only addresses matter
+  redirect_tensors(model, places, block.data());
+  for (size_t l = 0; l < 3; ++l) {
+    const ExpertImages& images = model.weights().layers[l].moe.images;
+    for (const size_t e : {0, 1, 255}) {
+      const ImageJob& job = jobs[l * 256 + e];
+      const auto i = static_cast<int64_t>(e);
+      EXPECT_EQ(block.data() + job.gate_up_offset,
+                images.gate_up_bytes.data + i * images.gate_up.bytes());
+      EXPECT_EQ(block.data() + job.down_offset, images.down_bytes.data + i * images.down.bytes());
+      EXPECT_EQ(job.stored.w3.data.data, packed[l].stored[e].w3.data.data);
+      EXPECT_EQ(job.stored_bytes(), placed_bytes(staged_tensors(job)));
+    }
+  }
+}
+#endif
 
 // The error message, or an empty string.
 std::string error_of_check(int64_t weights_gib, int64_t cache_gib) {

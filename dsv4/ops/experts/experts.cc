@@ -12,12 +12,14 @@ namespace {
 constexpr Impl<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
     {"cublaslt_fp8", Arch::kSm90, false, experts_cublaslt_fp8_reject, experts_cublaslt_fp8},
+    {"sm90_few", Arch::kSm90, true, experts_sm90_few_reject, experts_sm90_few, 0x1p-11},
+    {"sm90_mma", Arch::kSm90, false, experts_sm90_mma_reject, experts_sm90_mma, 0x1p-9},
     {"cuda_mma", Arch::kCuda, false, experts_cuda_mma_reject, experts_cuda_mma},
     {"cuda_mma_rounded", Arch::kCuda, false, experts_cuda_mma_rounded_reject, experts_cuda_mma,
      0x1p-9},
     {"cuda", Arch::kCuda, true, experts_cuda_reject, experts_cuda},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<ExpertsArgs>, experts_cpu, 0, experts_cpu_bytes},
+    {"cpu", Arch::kCpu, true, experts_cpu_reject, experts_cpu, 0, experts_cpu_bytes},
 };
 
 void check_shape(const char* what, const WeightView& w, int64_t n, int64_t k) {
@@ -35,32 +37,50 @@ bool like(const WeightView& a, const WeightView& b) {
          like(a.data, b.data) && like(a.scale, b.scale) && like(a.codebook, b.codebook);
 }
 
+void check_file(std::span<const ExpertWeights> file, int64_t d) {
+  for (const ExpertWeights& expert : file) {
+    const ExpertWeights& first = file.front();
+    if (&expert != &first && like(expert.w1, first.w1) && like(expert.w3, first.w3) &&
+        like(expert.w2, first.w2))
+      continue;  // hundreds in every call
+    check_shape("w1", expert.w1, first.w1.n, d);
+    check_shape("w3", expert.w3, first.w1.n, d);
+    check_shape("w2", expert.w2, d, first.w1.n);
+  }
+}
+
+void check_images(const ExpertImages& images, int64_t d) {
+  const KbitImage &up = images.gate_up, &down = images.down;
+  DSV4_CHECK(up.k == d && down.n == d && up.n == 2 * down.k,
+             "images [{}, {}] and [{}, {}] for x of {}", up.n, up.k, down.n, down.k, d);
+  Dim e("e");
+  expect("gate_up_bytes", images.gate_up_bytes, {DType::kU8}, {e, up.bytes()});
+  expect("down_bytes", images.down_bytes, {DType::kU8}, {e, down.bytes()});
+  expect("scale2", images.scale2, {DType::kF32}, {e, 3});
+}
+
 void check(const ExpertsArgs& args) {
   Dim t("t"), d("d"), k("k");
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
   if (args.experts.empty()) {
-    DSV4_CHECK(args.weights.empty() && args.table.size() == 1,
+    DSV4_CHECK(args.weights.empty() && args.stack.size() == 1,
                "no expert ids: want no weights and one expert, got {} weights and {} experts",
-               args.weights.empty() ? "no" : "some", args.table.size());
+               args.weights.empty() ? "no" : "some", args.stack.size());
   } else {
     expect("experts", args.experts, {DType::kI32}, {t, k});
     expect("weights", args.weights, {DType::kF32}, {t, k});
   }
   expect("acc", args.acc, {DType::kF32}, {t, d});
   DSV4_CHECK(args.swiglu_limit >= 0, "swiglu_limit is {}", args.swiglu_limit);
-  for (const ExpertWeights& expert : args.table) {
-    const ExpertWeights& first = args.table.front();
-    if (&expert != &first && like(expert.w1, first.w1) && like(expert.w3, first.w3) &&
-        like(expert.w2, first.w2))
-      continue;  // hundreds in every call
-    check_shape("w1", expert.w1, first.w1.n, *d);
-    check_shape("w3", expert.w3, first.w1.n, *d);
-    check_shape("w2", expert.w2, *d, first.w1.n);
+  if (args.stack.is_image()) {
+    check_images(args.stack.images(), *d);
+  } else {
+    check_file(args.stack.file(), *d);
   }
 }
 
-double bytes_of(const ExpertWeights& expert) {
-  return static_cast<double>(expert.w1.bytes() + expert.w2.bytes() + expert.w3.bytes());
+double bytes_of(const ExpertStack& stack, int64_t e) {
+  return static_cast<double>(stack.expert_bytes(e));
 }
 
 // The experts have equal shapes, so every token costs the same flops.
@@ -68,7 +88,7 @@ Cost cost_with(const ExpertsArgs& args, double weight_bytes) {
   const auto pairs = static_cast<double>(args.x.dim(0) * slots(args));
   const int64_t ids = args.experts.empty() ? 0 : args.experts.bytes() + args.weights.bytes();
   const int64_t moved = args.x.bytes() + ids + (args.add ? 2 : 1) * args.acc.bytes();
-  const double inner = args.table.empty() ? 0 : static_cast<double>(args.table.front().w1.n);
+  const double inner = args.stack.empty() ? 0 : static_cast<double>(args.stack.inner());
   return {.bytes = weight_bytes + static_cast<double>(moved),
           .flops = 6.0 * pairs * inner * static_cast<double>(args.x.dim(1)),
           .weight_bytes = weight_bytes};
@@ -77,12 +97,12 @@ Cost cost_with(const ExpertsArgs& args, double weight_bytes) {
 // The weights of an expert are read once, however many tokens chose it.
 Cost cost(const ExpertsArgs& args) {
   double weight_bytes = 0;
-  std::vector<bool> active(args.table.size());
+  std::vector<bool> active(static_cast<size_t>(args.stack.size()));
   for (int64_t i = 0; i < args.x.dim(0); ++i) {
     for (int64_t j = 0; j < slots(args); ++j) {
       const auto e =
           args.experts.empty() ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(i)[j]);
-      if (!active[e]) weight_bytes += bytes_of(args.table[e]);
+      if (!active[e]) weight_bytes += bytes_of(args.stack, static_cast<int64_t>(e));
       active[e] = true;
     }
   }
@@ -93,12 +113,24 @@ Cost cost(const ExpertsArgs& args) {
 
 Cost expected_cost(const ExpertsArgs& args) {
   if (args.experts.empty()) return cost(args);
-  const auto count = static_cast<double>(args.table.size());
+  const auto count = static_cast<double>(args.stack.size());
   double all = 0;
-  for (const ExpertWeights& expert : args.table) all += bytes_of(expert);
+  for (int64_t e = 0; e < args.stack.size(); ++e) all += bytes_of(args.stack, e);
   const double missed =
       std::pow(1 - static_cast<double>(slots(args)) / count, static_cast<double>(args.x.dim(0)));
   return cost_with(args, (1 - missed) * all);
+}
+
+WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file) {
+#if DSV4_CUDA
+  if (reads_images(context)) {
+    const ExpertImages images = expert_images(file);
+    if (!images.empty() && sm90_few_takes(images)) return WeightLayout::kImage;
+  }
+#else
+  static_cast<void>(context), static_cast<void>(file);
+#endif
+  return WeightLayout::kFile;
 }
 
 constinit const Op<ExpertsArgs> experts{"experts", kExperts, check, cost};

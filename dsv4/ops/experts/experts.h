@@ -12,23 +12,16 @@
 
 #pragma once
 
-#include <span>
-
-#include "dsv4/formats/weight.h"
+#include "dsv4/ops/experts/expert_stack.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/tensor.h"
 
 namespace dsv4 {
 
-struct ExpertWeights {
-  WeightView w1, w3;  // [i, d] gate and up
-  WeightView w2;      // [d, i] down
-};
-
 struct ExpertsArgs {
-  ConstTensorView x;                     // [t, d] f32|bf16
-  std::span<const ExpertWeights> table;  // e experts of equal shape
-  // Both empty: every token goes to the only expert of the table, with weight 1.
+  ConstTensorView x;  // [t, d] f32|bf16
+  ExpertStack stack;  // e experts of equal shape
+  // Both empty: every token goes to the only expert of the stack, with weight 1.
   ConstTensorView experts;   // [t, k] I32 in [0, e), distinct or not
   ConstTensorView weights;   // [t, k] f32
   float swiglu_limit = 0.f;  // 0: no clamp
@@ -42,6 +35,10 @@ inline int64_t slots(const ExpertsArgs& args) {
 }
 
 extern const Op<ExpertsArgs> experts;
+
+// The layout in which the implementations that take calls in this context read the experts best:
+// kernel images where there is a kernel for them and all of the weights have one.
+WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file);
 
 // experts.cost() reads the ids. Where they are not known, as in a dry run: the cost that is
 // expected if each token chooses k distinct experts and all choices are equally likely.

@@ -11,6 +11,7 @@
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
+#include "dsv4/formats/codebook.h"
 
 namespace dsv4 {
 namespace {
@@ -41,7 +42,7 @@ struct Case {
     for (int64_t i = 0; i < kDraws * t * kChosen; ++i)
       ids.as<int32_t>()[i] = static_cast<int32_t>(rng.below(kExperts));
     args.x = x;
-    args.table = table;
+    args.stack = table;
     args.weights = weights;
     args.swiglu_limit = 10.f;
     args.acc = acc;
@@ -52,6 +53,41 @@ struct Case {
     args.experts = ids.view().slice(0, draw * t, (draw + 1) * t);
   }
 };
+
+// The same weights as kernel images; every byte is s0111xxx, as in weight_pool.h.
+struct ImageCase : Case {
+  bench::Tensor gate_up, down, scale2;
+
+  ImageCase(int bits, int64_t t) : Case(WeightFormat::kKbit, bits, t) {
+    const KbitImage up_image{2 * kInner, kWidth, bits, true},
+        down_image{kWidth, kInner, bits, true};
+    gate_up = bench::Tensor(DType::kU8, {kExperts, up_image.bytes()});
+    down = bench::Tensor(DType::kU8, {kExperts, down_image.bytes()});
+    scale2 = bench::Tensor(DType::kF32, {kExperts, 3});
+    Rng rng(2);
+    for (const bench::Tensor* bytes : {&gate_up, &down}) {
+      auto* words = reinterpret_cast<uint64_t*>(bytes->view().data);
+      for (int64_t i = 0; i < bytes->view().bytes() / 8; ++i)
+        words[i] = (rng.bits() & 0x8787878787878787u) | 0x3838383838383838u;
+    }
+    std::fill_n(scale2.as<float>(), kExperts * 3, 0.01f);
+    args.stack = ExpertImages{.gate_up = up_image,
+                              .down = down_image,
+                              .gate_up_codebook = nf_codebook(bits),
+                              .down_codebook = nf_codebook(bits),
+                              .gate_up_bytes = gate_up,
+                              .down_bytes = down,
+                              .scale2 = scale2};
+  }
+};
+
+void add_images(int bits) {
+  for (const int64_t t : bench::token_counts()) {
+    bench::register_impls<ExpertsArgs>(
+        fmt::format("experts/k{}-image/t:{}", bits, t), experts,
+        [=] { return std::make_shared<ImageCase>(bits, t); }, Arch::kCuda);
+  }
+}
 
 void add(const char* stored, WeightFormat format, int bits = 0) {
   std::set<int64_t> counts{4, 64, 512};
@@ -69,6 +105,7 @@ const bool kRegistered = [] {
   add("k3", WeightFormat::kKbit, 3);
   add("k4", WeightFormat::kKbit, 4);
   add("k5", WeightFormat::kKbit, 5);
+  for (const int bits : {2, 3, 4, 5}) add_images(bits);
   return true;
 }();
 

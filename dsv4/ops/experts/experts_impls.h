@@ -6,8 +6,20 @@
 
 namespace dsv4 {
 
+const char* experts_cpu_reject(const Context& context, const ExpertsArgs& args);
 void experts_cpu(const Context& context, const ExpertsArgs& args);
 HostBytes experts_cpu_bytes(const ExpertsArgs& args);
+
+// Kernel images of k-bit weights under kOfficial: products for up to 8 tokens of an expert at a
+// time, weights rounded to f16.
+const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& args);
+void experts_sm90_few(const Context& context, const ExpertsArgs& args);
+// The same images, weights rounded to bf16: a matrix is decoded once for up to 128 tokens.
+const char* experts_sm90_mma_reject(const Context& context, const ExpertsArgs& args);
+void experts_sm90_mma(const Context& context, const ExpertsArgs& args);
+// Whether this context can use both, whatever the experts are.
+bool reads_images(const Context& context);
+bool sm90_few_takes(const ExpertImages& images);  // its shapes
 
 // The shared expert in FP8 blocks, 64 tokens or more: products by cuBLASLt.
 const char* experts_cublaslt_fp8_reject(const Context& context, const ExpertsArgs& args);

@@ -66,7 +66,7 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
     for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order is irrelevant
       const auto e = shared ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(t)[j]);
       const double weight = shared ? 1.0 : static_cast<double>(args.weights.row<float>(t)[j]);
-      const Vector y = feed_forward(args.table[e], x, weight, limit, official);
+      const Vector y = feed_forward(args.stack.file()[e], x, weight, limit, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }
     out.insert(out.end(), acc.begin(), acc.end());

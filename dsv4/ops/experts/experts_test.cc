@@ -4,6 +4,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/experts/experts_oracle.h"
+#include "dsv4/ops/experts/images_case_test.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
@@ -37,27 +38,19 @@ void fill_case(Case& c, const Shape& s, const test::StoredAs& stored, DType x_dt
   test::fill_uniform(weights, rng, 0.05, 0.6);
   test::fill_normal(acc, rng);
   c.args = {.x = x,
-            .table = c.table,
+            .stack = c.table,
             .experts = ids,
             .weights = weights,
             .swiglu_limit = 1.5f,
             .acc = acc};
 }
 
-// Gives every value of the codebooks three significant bits: times a scale of five bits they are
-// bf16 numbers, and implementations that round weights to bf16 are exact. (The tests of linear
-// cover the effect of that rounding on one GEMM; here it would change Q8 codes between two GEMMs.)
+// The tests of linear cover the effect of rounded weights on one GEMM; here it would change Q8
+// codes between two GEMMs.
 void coarsen_codebooks(const Case& c) {
   for (const ExpertWeights& expert : c.table) {
-    for (const WeightView& w : {expert.w1, expert.w3, expert.w2}) {
-      if (w.format != WeightFormat::kKbit) continue;
-      auto* values = const_cast<float*>(w.codebook.as<float>());
-      for (int64_t i = 0; i < w.codebook.numel(); ++i) {
-        int exponent = 0;
-        const float mantissa = std::frexp(values[i], &exponent);
-        values[i] = std::ldexp(std::round(mantissa * 8) / 8, exponent);
-      }
-    }
+    for (const WeightView& w : {expert.w1, expert.w3, expert.w2})
+      if (w.format == WeightFormat::kKbit) test::coarsen(w.codebook);
   }
 }
 
@@ -223,6 +216,92 @@ TEST(Experts, SharedExpertOfAPrompt) {
   }
 }
 
+void check_images(test::ImagesCase& c, const std::string& name) {
+  test::OpCase<ExpertsArgs> test{.name = name,
+                                 .args = c.args,
+                                 .outputs = {{"acc",
+                                              c.args.acc,
+                                              experts_oracle({}, c.file_args),
+                                              {.rel = 0.02, .cosine = 5e-6}}},
+                                 .one_token = one_token,
+                                 .num_tokens = c.args.x.dim(0)};
+  test.strided = [](ExpertsArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.acc);
+  };
+  check_op(experts.impls, {}, c.arena, test);
+}
+
+// Kernel images, which only devices read: odd numbers of tokens, rows and columns that are not
+// whole units, one K for gate and up and another for down.
+TEST(Experts, ImagesAgreeWithOracle) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
+  for (const int bits : {2, 3, 4, 5}) {
+    for (const test::ImagesShape& s :
+         {test::ImagesShape{.t = 0, .k = 2, .e = 3, .d = 64, .inner = 32},
+          {.t = 1, .k = 6, .e = 40, .d = 256, .inner = 128},
+          {.t = 7, .k = 3, .e = 9, .d = 288, .inner = 544},
+          {.t = 33, .k = 6, .e = 256, .d = 96, .inner = 64},
+          {.t = 130, .k = 2, .e = 2, .d = 608, .inner = 96}}) {
+      test::ImagesCase c(s, bits, bits == 5 ? 2 : bits + 1);
+      check_images(c, fmt::format("images K={} t={} e={} d={} i={}", bits, s.t, s.e, s.d, s.inner));
+    }
+  }
+  test::ImagesCase wide({.t = 3, .k = 2, .e = 4, .d = 4096, .inner = 2048}, 3, 3);
+  check_images(wide, "images of V4-Flash's width");
+}
+
+// Experts with 0, 1, 8, 9 and 17 pairs in one call, and all tokens at one expert.
+TEST(Experts, ImagesOfUnevenRouting) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
+  test::ImagesCase c({.t = 35, .k = 1, .e = 6, .d = 160, .inner = 96}, 3, 3);
+  auto* ids = const_cast<int32_t*>(c.args.experts.as<int32_t>());
+  const int pairs_of[] = {17, 0, 8, 1, 9, 0};
+  for (int e = 0, next = 0; e < 6; ++e) {
+    for (int i = 0; i < pairs_of[e]; ++i, ++next) ids[next * 13 % 35] = e;  // 13 and 35: coprime
+  }
+  check_images(c, "uneven");
+  for (const int64_t t : {8, 9, 17}) {
+    test::ImagesCase one({.t = t, .k = 1, .e = 5, .d = 160, .inner = 96, .only = 3}, 3, 4);
+    check_images(one, fmt::format("{} tokens at one expert", t));
+  }
+}
+
+// More pairs than are staged at a time, and several entries for every expert.
+TEST(Experts, ImagesOfAPrompt) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
+  test::ImagesCase c({.t = 720, .k = 6, .e = 40, .d = 64, .inner = 32}, 3, 3);
+  check_images(c, "prompt");
+}
+
+TEST(Experts, ImagesNeedAntisymmetricCodebooksOfOneK) {
+  Case c;
+  fill_case(c, {2, 2, 3, 64, 64}, {WeightFormat::kKbit, 3}, DType::kBF16);
+  const auto set = [](const WeightView& w, const Codebook& book) {
+    std::copy(book.values().begin(), book.values().end(),
+              const_cast<float*>(w.codebook.as<float>()));
+  };
+  for (const WeightView& w : {c.table[0].w1, c.table[0].w3, c.table[0].w2}) set(w, nf_codebook(3));
+  const char* why = nullptr;
+  const ExpertImages images = expert_images(c.table, &why);
+  ASSERT_EQ(why, nullptr);
+  EXPECT_EQ(images.gate_up.n, 128);
+  EXPECT_TRUE(images.gate_up.sign_magnitude);
+  // n is padded to 16 rows and k to 256 columns: the four blocks of a row of 64 become eight.
+  EXPECT_EQ(images.gate_up.bytes(), 4 * (c.table[0].w1.bytes() + c.table[0].w3.bytes()));
+  const auto reason = [&] {
+    EXPECT_TRUE(expert_images(c.table, &why).empty());
+    return std::string(why);
+  };
+  set(c.table[0].w3, bnf_codebook(3));
+  EXPECT_NE(reason().find("differ in bits or codebook"), std::string::npos);
+  set(c.table[0].w3, nf_codebook(3));
+  set(c.table[0].w2, user_codebook(std::vector<float>{-1, 0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(reason(), "codebooks are not antisymmetric");
+  Rng rng(3);
+  c.table[1].w2 = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, 64, 64);
+  EXPECT_NE(reason().find("differ in bits"), std::string::npos);
+}
+
 // Scalars computed by hand: d = inner = 1, w1 = w2 = w3 = 1.
 TEST(Experts, ClampAndOrderOfSteps) {
   Arena arena;
@@ -239,7 +318,7 @@ TEST(Experts, ClampAndOrderOfSteps) {
   test::set_value(x, 2, -50);  // up clamped to -10, gate not
   test::set_value(acc, 0, 100);
   experts({.numerics = Numerics::kExact}, {.x = x,
-                                           .table = table,
+                                           .stack = table,
                                            .experts = ids,
                                            .weights = weights,
                                            .swiglu_limit = 10.f,
@@ -259,9 +338,10 @@ TEST(Experts, DeviceImplementationsNeedEvenlySpacedExperts) {
   mixed[2].w1 = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, 64, 64);
   for (const Impl<ExpertsArgs>& row : experts.impls) {
     if (row.arch == Arch::kCpu || row.name == "cublaslt_fp8") continue;  // one expert only
+    if (row.name == "sm90_few" || row.name == "sm90_mma") continue;      // kernel images
     EXPECT_STREQ(row.reject(Context{}, c.args), "experts are not evenly spaced") << row.name;
     ExpertsArgs other = c.args;
-    other.table = mixed;
+    other.stack = mixed;
     EXPECT_STREQ(row.reject(Context{}, other), "experts differ in format") << row.name;
   }
 }

@@ -22,18 +22,18 @@ void check(const MoeArgs& args) {
   expect("acc", args.acc, {DType::kF32}, {t, d});
   check("gate", args.gate);
   DSV4_CHECK(args.gate.k == *d, "gate: {} columns for x of {}", args.gate.k, *d);
-  const auto e = static_cast<int64_t>(args.routed.size());
+  const auto e = args.routed.size();
   DSV4_CHECK(args.gate.n == e, "gate: {} rows for {} experts", args.gate.n, e);
   DSV4_CHECK(args.shared.size() == 1, "{} shared experts, want one", args.shared.size());
   DSV4_CHECK(args.experts_per_token >= 1 && args.experts_per_token <= e, "top-{} of {} experts",
              args.experts_per_token, e);
 }
 
-double values(const ExpertWeights& expert) {
-  return static_cast<double>(3 * expert.w1.n * expert.w1.k);
+double values(const ExpertStack& stack, int64_t d) {
+  return static_cast<double>(3 * stack.inner() * d);
 }
-double bytes(const ExpertWeights& expert) {
-  return static_cast<double>(expert.w1.bytes() + expert.w3.bytes() + expert.w2.bytes());
+double bytes(const ExpertStack& stack) {
+  return static_cast<double>(stack.expert_bytes(0));
 }
 
 // The router's choices are not known before the call: the experts of t tokens are counted as t * k
@@ -41,12 +41,13 @@ double bytes(const ExpertWeights& expert) {
 Cost cost(const MoeArgs& args) {
   const auto t = static_cast<double>(args.x.dim(0)),
              chosen = t * static_cast<double>(args.experts_per_token);
+  const int64_t d = args.x.dim(1);
   const double active = std::min(chosen, static_cast<double>(args.routed.size()));
-  const double weights = static_cast<double>(args.gate.bytes()) + active * bytes(args.routed[0]) +
-                         (t > 0 ? bytes(args.shared[0]) : 0);
+  const double weights = static_cast<double>(args.gate.bytes()) + active * bytes(args.routed) +
+                         (t > 0 ? bytes(args.shared) : 0);
   return {.bytes = weights + static_cast<double>(args.x.bytes() + args.acc.bytes()),
           .flops = 2 * (t * static_cast<double>(args.gate.n * args.gate.k) +
-                        chosen * values(args.routed[0]) + t * values(args.shared[0])),
+                        chosen * values(args.routed, d) + t * values(args.shared, d)),
           .weight_bytes = weights};
 }
 

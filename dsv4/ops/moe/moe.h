@@ -9,8 +9,6 @@
 
 #pragma once
 
-#include <span>
-
 #include "dsv4/ops/experts/experts.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/tensor.h"
@@ -18,14 +16,14 @@
 namespace dsv4 {
 
 struct MoeArgs {
-  ConstTensorView x;                      // [t, D] f32|bf16
-  ConstTensorView ids;                    // [t] I32 token ids, used with tid2eid
-  WeightView gate;                        // [e, D]
-  ConstTensorView bias;                   // [e] f32; empty: no bias
-  ConstTensorView tid2eid;                // [v, k] I64|I32; empty: learned routing
-  std::span<const ExpertWeights> routed;  // e experts of equal shape
-  std::span<const ExpertWeights> shared;  // one expert
-  int64_t experts_per_token = 0;          // k
+  ConstTensorView x;              // [t, D] f32|bf16
+  ConstTensorView ids;            // [t] I32 token ids, used with tid2eid
+  WeightView gate;                // [e, D]
+  ConstTensorView bias;           // [e] f32; empty: no bias
+  ConstTensorView tid2eid;        // [v, k] I64|I32; empty: learned routing
+  ExpertStack routed;             // e experts of equal shape
+  ExpertStack shared;             // one expert
+  int64_t experts_per_token = 0;  // k
   float route_scale = 1.f;
   bool normalize = true;  // norm_topk_prob
   float swiglu_limit = 0.f;

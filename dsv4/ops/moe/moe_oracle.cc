@@ -26,13 +26,13 @@ std::vector<double> moe_oracle(const Context& context, const MoeArgs& args) {
   const Buffer zeros(DType::kF32, {t, d});
   const Buffer acc = oracle::stored(DType::kF32, {t, d},
                                     experts_oracle(context, {.x = args.x,
-                                                             .table = args.routed,
+                                                             .stack = args.routed,
                                                              .experts = chosen,
                                                              .weights = share,
                                                              .swiglu_limit = args.swiglu_limit,
                                                              .acc = zeros}));
   return experts_oracle(
-      context, {.x = args.x, .table = args.shared, .swiglu_limit = args.swiglu_limit, .acc = acc});
+      context, {.x = args.x, .stack = args.shared, .swiglu_limit = args.swiglu_limit, .acc = acc});
 }
 
 }  // namespace dsv4

@@ -22,7 +22,7 @@ void moe_parts(const Context& context, const MoeArgs& args) {
                    .experts = chosen,
                    .weights = share});
   experts(context, {.x = args.x,
-                    .table = args.routed,
+                    .stack = args.routed,
                     .experts = chosen,
                     .weights = share,
                     .swiglu_limit = args.swiglu_limit,
@@ -30,7 +30,7 @@ void moe_parts(const Context& context, const MoeArgs& args) {
                     .add = false});
   // The shared expert processes every token with weight 1.
   experts(context,
-          {.x = args.x, .table = args.shared, .swiglu_limit = args.swiglu_limit, .acc = args.acc});
+          {.x = args.x, .stack = args.shared, .swiglu_limit = args.swiglu_limit, .acc = args.acc});
 }
 
 }  // namespace dsv4

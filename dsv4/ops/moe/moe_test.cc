@@ -120,8 +120,8 @@ TEST(Moe, ReportsErrors) {
     return text.find(part) != std::string::npos;
   };
   EXPECT_TRUE(has(message([](auto& a) { a.experts_per_token = 5; }), "top-5 of 4 experts"));
-  EXPECT_TRUE(
-      has(message([](auto& a) { a.routed = a.routed.first(3); }), "gate: 4 rows for 3 experts"));
+  EXPECT_TRUE(has(message([](auto& a) { a.routed = a.routed.file().first(3); }),
+                  "gate: 4 rows for 3 experts"));
   EXPECT_TRUE(has(message([](auto& a) { a.shared = {}; }), "0 shared experts, want one"));
   EXPECT_TRUE(
       has(message([](auto& a) { a.x = a.x.slice(1, 0, 16), a.acc = a.acc.slice(1, 0, 16); }),

@@ -39,7 +39,7 @@ struct Plan {
 
 Plan make_plan(const ExpertsArgs& args) {
   const int64_t t = args.x.dim(0), k = slots(args);
-  Plan plan{.first = std::vector<int64_t>(args.table.size() + 1)};
+  Plan plan{.first = std::vector<int64_t>(static_cast<size_t>(args.stack.size()) + 1)};
   if (args.experts.empty()) {
     plan.first[1] = t;
     plan.token.resize(static_cast<size_t>(t));
@@ -76,12 +76,12 @@ class Chunk {
         official_(context.numerics == Numerics::kOfficial),
         middle_(official_ ? DType::kBF16 : DType::kF32),
         d_(args.x.dim(1)),
-        inner_(args.table.front().w1.n) {
+        inner_(args.stack.inner()) {
     if (official_) quantize_x();
   }
 
   void run() {
-    const size_t num_experts = args_.table.size();
+    const size_t num_experts = args_.stack.file().size();
     for (size_t e = 0; e < num_experts;) {
       const size_t begin = e;
       while (e < num_experts && plan_.first[e] - plan_.first[begin] < kWavePairs) ++e;
@@ -102,7 +102,7 @@ class Chunk {
     const auto quantized = [](const ExpertWeights& expert) {
       return expert.w1.quantized_activations() || expert.w3.quantized_activations();
     };
-    if (std::none_of(args_.table.begin(), args_.table.end(), quantized)) return;
+    if (std::none_of(args_.stack.file().begin(), args_.stack.file().end(), quantized)) return;
     const int64_t t = args_.x.dim(0);
     quantized_x_ = Buffer(DType::kF32, {t, d_});
 #pragma omp parallel for if (cpu::worth_sharing(10 * t * d_))
@@ -139,7 +139,7 @@ class Chunk {
     std::vector<bool> quantize_hidden;
     for (size_t e = begin; e < end; ++e) {
       if (plan_.first[e] == plan_.first[e + 1]) continue;
-      const ExpertWeights& expert = args_.table[e];
+      const ExpertWeights& expert = args_.stack.file()[e];
       add_job(first, e, base, {expert.w1, x_for(expert.w1), true, gate});
       add_job(first, e, base, {expert.w3, x_for(expert.w3), true, up});
       add_job(second, e, base, {expert.w2, hidden, false, y});
@@ -205,7 +205,7 @@ class Chunk {
 // Called before anything is written.
 void check_ids(const ExpertsArgs& args) {
   if (args.experts.empty()) return;
-  const auto num_experts = static_cast<int32_t>(args.table.size());
+  const auto num_experts = static_cast<int32_t>(args.stack.size());
   for (int64_t t = 0; t < args.experts.dim(0); ++t) {
     for (int64_t j = 0; j < args.experts.dim(1); ++j) {
       const int32_t id = args.experts.row<int32_t>(t)[j];
@@ -220,13 +220,17 @@ void check_ids(const ExpertsArgs& args) {
 // Gate, up, hidden and output of the pairs of a wave, their packed activations for two products,
 // and the quantized input of a chunk.
 HostBytes experts_cpu_bytes(const ExpertsArgs& args) {
-  if (args.table.empty()) return {};
-  const int64_t d = args.x.dim(1), inner = args.table.front().w1.n;
+  if (args.stack.empty()) return {};
+  const int64_t d = args.x.dim(1), inner = args.stack.inner();
   const int64_t chunk = std::min(args.x.dim(0), kChunkTokens);
   const int64_t pairs = std::min(kWavePairs - 1 + chunk, chunk * slots(args));
   HostBytes bytes = quant_gemm::gemm_bytes(2 * pairs, std::max(d, inner));
   bytes.shared += (chunk * d + pairs * (3 * inner + d)) * static_cast<int64_t>(sizeof(float));
   return bytes;
+}
+
+const char* experts_cpu_reject(const Context&, const ExpertsArgs& args) {
+  return args.stack.is_image() ? "kernel images of experts" : nullptr;
 }
 
 void experts_cpu(const Context& context, const ExpertsArgs& args) {
@@ -235,7 +239,7 @@ void experts_cpu(const Context& context, const ExpertsArgs& args) {
   if (!args.add) {
     for (int64_t i = 0; i < t; ++i) std::fill_n(args.acc.row<float>(i), args.acc.dim(1), 0.f);
   }
-  if (args.table.empty()) return;
+  if (args.stack.empty()) return;
   for (int64_t begin = 0; begin < t; begin += kChunkTokens) {
     const int64_t end = std::min(t, begin + kChunkTokens);
     ExpertsArgs part = args;

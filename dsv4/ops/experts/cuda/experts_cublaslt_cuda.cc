@@ -35,11 +35,11 @@ struct Q8 {
 }  // namespace
 
 const char* experts_cublaslt_fp8_reject(const Context& context, const ExpertsArgs& args) {
-  if (!args.experts.empty()) return "for the shared expert";
+  if (!args.experts.empty() || args.stack.is_image()) return "for the shared expert";
   if (context.numerics == Numerics::kExact) return "sums of tensor cores are not exact f32";
-  const int64_t t = args.x.dim(0), d = args.x.dim(1), inner = args.table[0].w1.n;
+  const int64_t t = args.x.dim(0), d = args.x.dim(1), inner = args.stack.inner();
   if (t < kMinTokens) return "for 64 tokens or more";
-  const ExpertWeights& expert = args.table[0];
+  const ExpertWeights& expert = args.stack.file()[0];
   const TensorMeta gate_up = TensorMeta::contiguous(DType::kBF16, {t, 2 * inner});
   const TensorView half = TensorView(gate_up, nullptr).slice(1, 0, inner);
   const TensorView y(TensorMeta::contiguous(DType::kBF16, {t, d}), nullptr);
@@ -55,8 +55,8 @@ void experts_cublaslt_fp8(const Context& context, const ExpertsArgs& args) {
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
-  const int64_t t = args.x.dim(0), d = args.x.dim(1), inner = args.table[0].w1.n;
-  const ExpertWeights& expert = args.table[0];
+  const int64_t t = args.x.dim(0), d = args.x.dim(1), inner = args.stack.inner();
+  const ExpertWeights& expert = args.stack.file()[0];
   const Q8 x = Q8::in(scratch, t, d), h = Q8::in(scratch, t, inner);
   const TensorView gate_up = scratch.take(DType::kBF16, {t, 2 * inner});
   const TensorView hidden = scratch.take(DType::kBF16, {t, inner});

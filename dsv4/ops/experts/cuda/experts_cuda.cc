@@ -68,7 +68,7 @@ class Call {
         t_(args.x.dim(0)),
         pairs_(t_ * slots(args)),
         d_(args.x.dim(1)),
-        inner_(args.table[0].w1.n) {}
+        inner_(args.stack.inner()) {}
 
   void run() {
     Scratch& scratch = device_.workspace();
@@ -81,9 +81,9 @@ class Call {
     up.tile_m = down.tile_m = tile;
     if (!args_.experts.empty()) plan_ = make_expert_plan(device_, args_, tile, scale2s());
     up.gather = plan_.token;
-    up.weight[0] = strided_weight(args_.table, &ExpertWeights::w1, plan_.scale2_w1);
-    up.weight[1] = strided_weight(args_.table, &ExpertWeights::w3, plan_.scale2_w3);
-    down.weight[0] = strided_weight(args_.table, &ExpertWeights::w2, plan_.scale2_w2);
+    up.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w1, plan_.scale2_w1);
+    up.weight[1] = strided_weight(args_.stack.file(), &ExpertWeights::w3, plan_.scale2_w3);
+    down.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w2, plan_.scale2_w2);
     multiply(up);
     experts_swiglu(device_, {.gate_up = gate_up,
                              .weight = plan_.weight,
@@ -100,7 +100,7 @@ class Call {
 
  private:
   bool quantized(Member member) const {
-    return official_ && (args_.table[0].*member).quantized_activations();
+    return official_ && (args_.stack.file()[0].*member).quantized_activations();
   }
 
   ConstTensorView activations() const {
@@ -126,7 +126,7 @@ class Call {
   }
 
   int choose_tile(const Problem& up, const Problem& down) const {
-    const auto e = static_cast<int64_t>(args_.table.size());
+    const auto e = static_cast<int64_t>(args_.stack.file().size());
     if (kernels_ == Kernels::kMma) {
       const int first = mma_tile(device_, up, e), second = mma_tile(device_, down, e);
       // Either k may be too large for the small-M kernels.
@@ -138,10 +138,10 @@ class Call {
 
   Scale2s scale2s() const {
     Scale2s all;
-    for (size_t e = 0; e < args_.table.size(); ++e) {
-      all.w1[e] = args_.table[e].w1.scale2;
-      all.w3[e] = args_.table[e].w3.scale2;
-      all.w2[e] = args_.table[e].w2.scale2;
+    for (size_t e = 0; e < args_.stack.file().size(); ++e) {
+      all.w1[e] = args_.stack.file()[e].w1.scale2;
+      all.w3[e] = args_.stack.file()[e].w3.scale2;
+      all.w2[e] = args_.stack.file()[e].w2.scale2;
     }
     return all;
   }
@@ -165,12 +165,13 @@ class Call {
 }  // namespace
 
 const char* experts_cuda_reject(const Context&, const ExpertsArgs& args) {
-  if (args.table.empty()) return "no experts";
-  if (args.table.size() > kMaxExperts) return "more than 384 experts";
+  if (args.stack.empty()) return "no experts";
+  if (args.stack.is_image()) return "kernel images of experts";
+  if (args.stack.size() > kMaxExperts) return "more than 384 experts";
   for (const Member member : {&ExpertWeights::w1, &ExpertWeights::w3, &ExpertWeights::w2}) {
-    if (const char* reason = reject_weights(args.table, member)) return reason;
+    if (const char* reason = reject_weights(args.stack.file(), member)) return reason;
   }
-  const WeightView &gate = args.table[0].w1, &up = args.table[0].w3;
+  const WeightView &gate = args.stack.file()[0].w1, &up = args.stack.file()[0].w3;
   if (gate.format != up.format || gate.bits != up.bits || gate.scale.dtype != up.scale.dtype)
     return "gate and up differ in format";
   return nullptr;
@@ -182,12 +183,12 @@ const char* reject_mma_impl(const Context& context, const ExpertsArgs& args, boo
   if (const char* reason = experts_cuda_reject(context, args)) return reason;
   if (context.numerics == Numerics::kExact) return "exact numerics";
   // Where most experts have one pair, the GEMV kernels are as fast.
-  const auto experts = static_cast<int64_t>(args.table.size());
+  const auto experts = static_cast<int64_t>(args.stack.file().size());
   const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= experts;
   if (few && context.force_impl.empty()) return "few tokens for each expert";
   // Only the fields that reject_mma reads are set. Hidden is allocated here and therefore aligned;
   // x is read in place unless it is quantized.
-  const ExpertWeights& first = args.table[0];
+  const ExpertWeights& first = args.stack.file()[0];
   const bool copied = first.w1.quantized_activations();
   Problem up{.x = copied ? nullptr : args.x.data,
              .x_dtype = copied ? DType::kBF16 : args.x.dtype,
@@ -195,9 +196,9 @@ const char* reject_mma_impl(const Context& context, const ExpertsArgs& args, boo
              .k = static_cast<int>(args.x.dim(1)),
              .projections = 2};
   Problem down{.x_dtype = DType::kBF16, .x_stride = first.w2.k, .k = static_cast<int>(first.w2.k)};
-  up.weight[0] = strided_weight(args.table, &ExpertWeights::w1, nullptr);
-  up.weight[1] = strided_weight(args.table, &ExpertWeights::w3, nullptr);
-  down.weight[0] = strided_weight(args.table, &ExpertWeights::w2, nullptr);
+  up.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w1, nullptr);
+  up.weight[1] = strided_weight(args.stack.file(), &ExpertWeights::w3, nullptr);
+  down.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w2, nullptr);
   if (const char* reason = reject_mma(up, rounded)) return reason;
   return reject_mma(down, rounded);
 }

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
 ExpertPlan make_expert_plan(Device& device, const ExpertsArgs& args, int tile_m,
                             const Scale2s& scale2s) {
   Scratch& scratch = device.workspace();
-  const auto e = static_cast<int64_t>(args.table.size());
+  const auto e = static_cast<int64_t>(args.stack.size());
   const int64_t slots = args.experts.dim(1), pairs = args.x.dim(0) * slots;
   const auto ints = [&](int64_t count) { return scratch.take(DType::kI32, {count}).as<int32_t>(); };
   const auto floats = [&](int64_t count) { return scratch.take(DType::kF32, {count}).as<float>(); };

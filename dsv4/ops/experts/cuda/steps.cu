@@ -6,6 +6,7 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/experts/cuda/swiglu.cuh"
 
 namespace dsv4 {
 namespace {
@@ -47,15 +48,6 @@ __global__ void quantize_kernel(const X* x, int64_t x_stride, bf16* out, int d) 
   quantize_group(v);
   for (int i = 0; i < kLaneColumns; ++i)
     if (first + i * kWarp < d) out[row * d + first + i * kWarp] = from_float<bf16>(v[i]);
-}
-
-// weight * (silu(min(gate, limit)) * clamp(up, -limit, limit)); comparisons, not fminf, keep NaN
-__device__ float swiglu(float gate, float up, float weight, float limit) {
-  gate = gate > limit ? limit : gate;
-  up = up > limit ? limit : up < -limit ? -limit : up;
-  const float e = expf(-fabsf(gate));  // never overflows
-  const float silu = (gate < 0 ? gate * e : gate) / (1.f + e);
-  return weight * (silu * up);
 }
 
 template <class X>

@@ -21,10 +21,10 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
 
 inline void stmatrix_x2_trans(uint32_t row, uint32_t r0, uint32_t r1) {
   const uint32_t r[2] = {r0, r1};
-  emulator::store_matrices_transposed(r, row, 2);
+  emulator::store_matrices(r, row, 2, true);
 }
 inline void stmatrix_x4_trans(uint32_t row, const uint32_t (&r)[4]) {
-  emulator::store_matrices_transposed(r, row, 4);
+  emulator::store_matrices(r, row, 4, true);
 }
 
 }  // namespace dsv4::ptx

@@ -1,0 +1,67 @@
+// The experts of a layer, all of equal shape, and how their bytes lie.
+
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "dsv4/formats/kbit_image.h"
+#include "dsv4/formats/weight.h"
+
+namespace dsv4 {
+
+enum class WeightLayout : uint8_t {
+  kFile,   // every matrix as formats/weight.h says, wherever it is
+  kImage,  // k-bit weights as kernel images, one allocation for all experts
+};
+
+struct ExpertWeights {
+  WeightView w1, w3;  // [i, d] gate and up
+  WeightView w2;      // [d, i] down
+};
+
+// Kernel images (formats/kbit_image.h) of e experts of one K and codebook for gate and up, and one
+// for down. Codebooks are antisymmetric.
+struct ExpertImages {
+  KbitImage gate_up, down;  // of one expert: [2 i, d], [d, i]
+  Codebook gate_up_codebook, down_codebook;
+  ConstTensorView gate_up_bytes, down_bytes;  // [e, image.bytes()] U8
+  ConstTensorView scale2;                     // [e, 3] F32: of w1, w3 and w2
+
+  bool empty() const { return gate_up.bits == 0; }
+};
+
+class ExpertStack {
+ public:
+  ExpertStack() = default;
+  // Each matrix in its own format. The span must outlive the stack.
+  ExpertStack(std::span<const ExpertWeights> experts) : file_(experts) {}
+  ExpertStack(const std::vector<ExpertWeights>& experts) : file_(experts) {}
+  ExpertStack(const ExpertImages& images) : layout_(WeightLayout::kImage), images_(images) {}
+
+  WeightLayout layout() const { return layout_; }
+  bool is_image() const { return layout_ == WeightLayout::kImage; }
+  bool empty() const { return size() == 0; }
+  int64_t size() const { return is_image() ? images_.gate_up_bytes.dim(0) : std::ssize(file_); }
+  // Of a stack that is not empty.
+  int64_t inner() const { return is_image() ? images_.gate_up.n / 2 : file_.front().w1.n; }
+  int64_t expert_bytes(int64_t e) const {  // stored bytes of weights
+    if (is_image()) return images_.gate_up.bytes() + images_.down.bytes();
+    const ExpertWeights& expert = file_[static_cast<size_t>(e)];
+    return expert.w1.bytes() + expert.w3.bytes() + expert.w2.bytes();
+  }
+
+  std::span<const ExpertWeights> file() const { return file_; }  // kFile
+  const ExpertImages& images() const { return images_; }         // kImage
+
+ private:
+  WeightLayout layout_ = WeightLayout::kFile;
+  std::span<const ExpertWeights> file_;
+  ExpertImages images_;
+};
+
+// The images that these experts would have, without data but for the codebooks: empty when they
+// have none, with the reason in `why` if it is not null.
+ExpertImages expert_images(std::span<const ExpertWeights> experts, const char** why = nullptr);
+
+}  // namespace dsv4

@@ -1,0 +1,69 @@
+// From the arguments of a call to the parameters of its kernels, without launching them.
+
+#pragma once
+
+#include <cmath>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/ops/experts/experts.h"
+#include "dsv4/ops/experts/sm90_few/config.cuh"
+#include "dsv4/tensor/scratch.h"
+
+namespace dsv4::experts_few {
+
+struct Call {
+  PairLists lists;
+  TensorView hidden, y;  // [pairs, i], [pairs, d] bf16
+  Params gate_up, down;
+};
+
+inline Params product(const KbitImage& image, const ConstTensorView& bytes,
+                      const Codebook& codebook) {
+  const int chunks = static_cast<int>(image.units_along_k());
+  const int strips = static_cast<int>(image.num_strips()), at_once = kMathWarps / chunks;
+  const Table table = make_table(codebook);
+  constexpr float kScaleFactor = 16;  // block_scales() gives a sixteenth
+  return {.images = bytes.data,
+          .image_bytes = image.bytes(),
+          .strips = strips,
+          .chunks = chunks,
+          .stage_strips = at_once,
+          .stages = (strips + at_once - 1) / at_once,
+          .table = table,
+          .columns = static_cast<int>(image.k),
+          .factor = kScaleFactor * table.unit};
+}
+
+// Takes temporaries from `scratch`.
+inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
+  const ExpertImages& images = args.stack.images();
+  const int64_t d = args.x.dim(1), inner = args.stack.inner(), pairs = args.x.dim(0) * slots(args);
+  const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
+  Call call;
+  call.lists.token = ints(pairs);
+  call.lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
+  call.lists.pair_of = ints(pairs);
+  call.lists.entries = reinterpret_cast<Entry*>(ints(3 * max_entries(pairs, args.stack.size())));
+  call.lists.num_entries = ints(1);
+  call.hidden = scratch.take(DType::kBF16, {pairs, inner});
+  call.y = scratch.take(DType::kBF16, {pairs, d});
+
+  const auto with_lists = [&](Params p) {
+    p.entries = call.lists.entries, p.num_entries = call.lists.num_entries;
+    p.scale2 = images.scale2.as<float>();
+    return p;
+  };
+  Params& up = call.gate_up;
+  up = with_lists(product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook));
+  up.x = args.x.as<bf16>(), up.x_stride = args.x.row_stride(), up.gather = call.lists.token;
+  up.pair_weight = call.lists.weight;
+  up.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
+  up.out = call.hidden.as<bf16>(), up.out_stride = inner, up.rows = static_cast<int>(inner);
+  Params& down = call.down;
+  down = with_lists(product(images.down, images.down_bytes, images.down_codebook));
+  down.x = call.hidden.as<bf16>(), down.x_stride = inner;
+  down.out = call.y.as<bf16>(), down.out_stride = d, down.rows = static_cast<int>(d);
+  return call;
+}
+
+}  // namespace dsv4::experts_few

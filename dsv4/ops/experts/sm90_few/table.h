@@ -1,0 +1,35 @@
+// The codebook of an antisymmetric k-bit weight as f16, by bytes: what the byte permutes of
+// decode.cuh select from.
+//
+// Values are divided by a power of two that brings the largest into [1, 2), and rounded: a relative
+// error of at most 2^-11, or 2^-25 of the largest value.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "dsv4/formats/codebook.h"
+#include "dsv4/formats/float16.h"
+
+namespace dsv4::experts_few {
+
+// Byte b of word w belongs to index 4 w + b: sign and magnitude (K <= 3), or magnitude (K >= 4).
+struct Table {
+  uint32_t low[4] = {}, high[4] = {};
+  float unit = 1;  // the power of two
+};
+
+inline Table make_table(const Codebook& book) {
+  const int top = book.size() / 2;
+  Table table{.unit = std::ldexp(1.f, std::ilogb(book.largest()))};
+  for (int index = 0; index < (book.bits <= 3 ? 2 * top : top); ++index) {
+    const float magnitude = book.value[static_cast<size_t>(top + index % top)] / table.unit;
+    const uint32_t bits = f32_to_f16(index >= top ? -magnitude : magnitude);
+    table.low[index / 4] |= (bits & 0xffu) << (8 * (index % 4));
+    table.high[index / 4] |= (bits >> 8) << (8 * (index % 4));
+  }
+  return table;
+}
+
+}  // namespace dsv4::experts_few

@@ -1,0 +1,13 @@
+// dsv4/device/ptx/mma_f16.cuh on the emulator.
+
+#pragma once
+
+#include "tests/emulator/instructions.h"
+
+namespace dsv4::ptx {
+
+inline void mma_m16n8k16_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulator::multiply(c, a, b0, b1, emulator::OperandType::kF16);
+}
+
+}  // namespace dsv4::ptx
