@@ -92,8 +92,8 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
 // Block `block` of a sequence, kPoolColumns columns of its entry from `first` on: thread i of the
 // first kPoolColumns returns column first + i. All kPoolThreads threads of a CTA; may be called
 // again without a barrier, and every thread has read its tokens when one returns.
-__device__ inline float pool_entry(const Inputs& in, const Sequence& sequence, int block,
-                                   int first, PoolShared& shared) {
+__device__ inline float pool_entry(const Inputs& in, const Sequence& sequence, int block, int first,
+                                   PoolShared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first_column = first + lane;
   float largest[kLaneColumns], sum[kLaneColumns] = {}, pooled[kLaneColumns] = {};
