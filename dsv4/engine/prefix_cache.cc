@@ -8,7 +8,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kFloatBytes = sizeof(float);
+constexpr int64_t kStateBytes = sizeof(float);
 
 }  // namespace
 
@@ -22,7 +22,7 @@ int64_t prefix_step(std::span<const CacheGroup> groups) {
 int64_t prefix_state_bytes(std::span<const StateLayout> states) {
   int64_t bytes = 0;
   for (const StateLayout& state : states)
-    if (state.overlap) bytes += 2 * int64_t{state.ratio} * state.columns() * kFloatBytes;
+    if (state.overlap) bytes += 2 * int64_t{state.ratio} * state.columns() * kStateBytes;
   return bytes;
 }
 
@@ -44,10 +44,10 @@ std::vector<PrefixCache::Rows> PrefixCache::rows_of(int64_t slot, int64_t tokens
   for (size_t i = 0; i < states.size(); ++i) {
     const StateLayout& state = states[i];
     if (!state.overlap) continue;
-    const int64_t row_bytes = state.columns() * kFloatBytes;
+    const int64_t row_bytes = state.columns() * kStateBytes;
     for (int plane = 0; plane < 2; ++plane) {
       std::byte* ring = cache_.pools().state(static_cast<int>(i)).data +
-                        (slot * state.floats() + plane * state.plane()) * kFloatBytes;
+                        (slot * state.floats() + plane * state.plane()) * kStateBytes;
       for (int64_t t = tokens - state.ratio; t < tokens;) {
         const int row = state.row_of(t);
         const int64_t count = std::min<int64_t>(tokens - t, state.rows() - row);
