@@ -1,7 +1,8 @@
 // The runner of a device.
 //
 //   lists     built in page-locked memory, one copy to the device per step (model/step_lists.h)
-//   decode    steps of up to 8 tokens per sequence, all of whose logits are wanted (one token, or
+//   decode    steps of up to kMaxRunTokens tokens per sequence, all of whose logits are wanted (one
+//   token, or
 //             one and the drafts to verify), are padded to a few sizes and captured: the first of a
 //             size runs kernel by kernel (which also makes every workspace as large as it gets),
 //             the second is captured, and all further ones are one graph launch
@@ -140,7 +141,6 @@ StepExtents::Group DeviceRunner::padded(const CacheGroupSpec& group, int64_t exa
 std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& batch,
                                                           const StepExtents& exact,
                                                           const TensorView& logits) const {
-  constexpr int64_t kMaxRunTokens = 8;
   // An observer waits for every op, which a capture does not allow.
   if (device_.times() != nullptr || context_.observer != nullptr ||
       exact.logits_rows != exact.tokens)

@@ -97,12 +97,16 @@ StepLimits step_limits(const CacheLimits& limits) {
 
 // The steps that reach the maxima. While the indexer would select every entry, all of them are
 // listed instead, which can take more memory than the longest context does. On a device a decode
-// step is padded to at most twice its sequences and twice its context.
+// step of up to kMaxRunTokens tokens a sequence is padded to at most twice its sequences and twice
+// its context.
 std::vector<StepLimits> largest_steps(std::span<const CacheGroupSpec> groups, int64_t index_topk,
                                       const CacheLimits& limits, bool padded) {
   std::vector<StepLimits> steps = {step_limits(limits)};
   StepLimits decode = steps[0];
-  decode.tokens = decode.sequences = 2 * limits.max_sequences;
+  decode.sequences = 2 * limits.max_sequences;
+  const int64_t drafted = std::min(
+      {kMaxRunTokens * limits.max_sequences, limits.max_batch_tokens, limits.logits_rows()});
+  decode.tokens = std::max(decode.sequences, drafted);
   for (const CacheGroupSpec& group : groups) {
     if (!group.has_index) continue;
     StepLimits listed = steps[0];
