@@ -24,6 +24,7 @@ struct ServeOptions {
   bool any_model = false, strict_fields = false, reasoning_alias = false;
   bool lenient_tools = false, require_reasoning = false;
   ServiceOptions service;
+  ToolGrammar tool_grammar = ToolGrammar::kStrict;
   int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64;
   bool quiet = false, no_alias = false;
 };
@@ -34,6 +35,7 @@ Service::Loaded load(const ServeOptions& options) {
   model.text->any_name = options.any_model;
   model.text->chat.lenient_tools = options.lenient_tools;
   model.text->chat.require_reasoning = options.require_reasoning;
+  model.text->tool_grammar = options.tool_grammar;
   model.text->strict_fields = options.strict_fields;
   model.text->reasoning_alias = options.reasoning_alias;
   return {.engine = std::move(model.engine), .model = model.text};
@@ -85,6 +87,17 @@ void add_request_options(CLI::App& command, ServeOptions& options) {
                    "accept tool results that match no call");
   command.add_flag("--require-reasoning", options.require_reasoning,
                    "refuse histories without the reasoning that would be rendered");
+  command
+      .add_option(
+          "--tool-grammar", options.tool_grammar,
+          "what calls must obey that a request does not force: nothing, the tags and names, "
+          "also the schemas of tools with strict: true, or those of all tools")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, ToolGrammar>{{"off", ToolGrammar::kOff},
+                                             {"tags", ToolGrammar::kTags},
+                                             {"strict", ToolGrammar::kStrict},
+                                             {"all", ToolGrammar::kAll}}))
+      ->option_text("off|tags|strict|all (strict)");
   command.add_flag("--strict-fields", options.strict_fields, "refuse unknown fields");
   command.add_flag("--reasoning-alias", options.reasoning_alias,
                    "also send reasoning_content as reasoning");

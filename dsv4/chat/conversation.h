@@ -39,8 +39,9 @@ enum class ToolChoice { kAuto, kRequired, kNamed };
 struct ResponseFormat {
   enum class Kind { kText, kJsonObject, kJsonSchema, kRegex };
   Kind kind = Kind::kText;
-  JsonValue schema;   // kJsonSchema
-  std::string regex;  // kRegex; the prompt does not show it
+  JsonValue schema;     // kJsonSchema
+  bool strict = false;  // kJsonSchema: no white space between the parts of the answer
+  std::string regex;    // kRegex; the prompt does not show it
 };
 
 struct Conversation {

@@ -19,19 +19,52 @@ std::optional<bool> thinking_type(const Field& thinking) {
 }
 
 void read_format(const Field& format, ResponseFormat& out) {
-  if (!format.present()) return;
   const std::string& type = format.at("type").string();
   if (type == "json_object") {
     out.kind = ResponseFormat::Kind::kJsonObject;
   } else if (type == "json_schema") {
+    const Field schema = format.at("json_schema");
     out.kind = ResponseFormat::Kind::kJsonSchema;
-    out.schema = format.at("json_schema").at("schema").object();
+    out.schema = schema.at("schema").object();
+    out.strict = schema.at("strict").boolean(false);
   } else if (type == "regex") {
     const Field pattern = format.at("pattern");
     out.kind = ResponseFormat::Kind::kRegex;
     out.regex = (pattern.present() ? pattern : format.at("regex")).string();
   } else if (type != "text") {
     refuse(format.path() + ".type", "want text, json_object, json_schema or regex");
+  }
+}
+
+// A regular expression for one of these texts.
+std::string choice_regex(const Field& choices) {
+  std::string regex;
+  for (size_t i = 0; i < choices.list(); ++i) {
+    regex += i > 0 ? "|" : "";
+    for (const char c : choices.at(i).string()) {
+      if (std::string_view("\\^$.|?*+()[]{}/-").find(c) != std::string_view::npos) regex += '\\';
+      regex += c;
+    }
+  }
+  if (regex.empty()) refuse(choices.path(), "want texts");
+  return "(?:" + regex + ")";
+}
+
+// One of vLLM's forms; `prefix` is "guided_", or empty inside structured_outputs.
+void read_guided(const Field& body, const std::string& prefix, ResponseFormat& out) {
+  if (const Field schema = body.at(prefix + "json"); schema.present()) {
+    out.kind = ResponseFormat::Kind::kJsonSchema;
+    out.schema =
+        schema.json().is_string() ? parse_json(schema.string(), schema.path()) : schema.object();
+    if (!out.schema.is_object()) refuse(schema.path(), "want a JSON object");
+  }
+  if (const Field regex = body.at(prefix + "regex"); regex.present()) {
+    out.kind = ResponseFormat::Kind::kRegex;
+    out.regex = regex.string();
+  }
+  if (const Field choices = body.at(prefix + "choice"); choices.present()) {
+    out.kind = ResponseFormat::Kind::kRegex;
+    out.regex = choice_regex(choices);
   }
 }
 
@@ -64,12 +97,29 @@ void read_effort(const Field& body, const ChatOptions& options, Conversation& co
   conversation.profile = options.profile;
 }
 
+ResponseFormat read_response_format(const Field& body) {
+  ResponseFormat format;
+  if (const Field wanted = body.at("response_format"); wanted.present())
+    read_format(wanted, format);
+  read_guided(body, "guided_", format);
+  if (const Field outputs = body.at("structured_outputs"); outputs.present()) {
+    outputs.object();
+    for (const char* key : {"grammar", "structural_tag", "json_object"}) {
+      if (outputs.at(key).present())
+        throw RequestError("unsupported_value", outputs.path() + "." + key,
+                           fmt::format("{}.{}: is not supported", outputs.path(), key));
+    }
+    read_guided(outputs, "", format);
+  }
+  return format;
+}
+
 Conversation read_chat_request(const JsonValue& body_json, const ChatOptions& options) {
   const Field body(&body_json, "");
   Conversation conversation;
   read_effort(body, options, conversation);
   read_tools(body, conversation);
-  read_format(body.at("response_format"), conversation.format);
+  conversation.format = read_response_format(body);
   read_messages(body, options, conversation);
   return conversation;
 }

@@ -1,7 +1,8 @@
 // A chat request body (OpenAI's /v1/chat/completions) as a Conversation
 // (docs/spec/serving.md 1.2, 1.4).
 //
-// Read here: messages, tools, tool_choice, response_format, thinking, reasoning_effort,
+// Read here: messages, tools, tool_choice, response_format (and vLLM's guided_json, guided_regex,
+// guided_choice and structured_outputs, which are other names of it), thinking, reasoning_effort,
 // chat_template_kwargs, drop_thinking, continue_final_message. Sampling fields and limits are the
 // server's. Whatever is refused is a RequestError.
 
@@ -20,6 +21,8 @@ struct ChatOptions {
 };
 
 Conversation read_chat_request(const JsonValue& body, const ChatOptions& options);
+
+ResponseFormat read_response_format(const Field& body);
 
 // The request's thinking, effort and drop_thinking.
 void read_effort(const Field& body, const ChatOptions& options, Conversation& conversation);

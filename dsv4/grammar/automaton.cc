@@ -131,4 +131,30 @@ void AutomatonBuilder::check_left_recursion() const {
   }
 }
 
+Automaton either(Automaton first, const Automaton& second) {
+  const auto nodes = static_cast<NodeId>(first.nodes.size());
+  const auto rules = static_cast<RuleId>(first.rules.size());
+  for (Automaton::Node node : second.nodes) {
+    for (auto& edge : node.symbols) edge.target += nodes;
+    for (NodeId& target : node.empty) target += nodes;
+    for (Automaton::Call& call : node.calls) call.rule += rules, call.target += nodes;
+    first.nodes.push_back(std::move(node));
+  }
+  for (const NodeId begin : second.rules) first.rules.push_back(begin + nodes);
+  // Rule 0 must be the grammar, and nothing may call it by that number any more: its old content
+  // becomes the last rule.
+  const auto moved = static_cast<RuleId>(first.rules.size());
+  first.rules.push_back(first.rules[0]);
+  for (Automaton::Node& node : first.nodes) {
+    for (Automaton::Call& call : node.calls)
+      if (call.rule == 0) call.rule = moved;
+  }
+  const auto begin = static_cast<NodeId>(first.nodes.size()), end = begin + 1;
+  first.nodes.resize(first.nodes.size() + 2);
+  first.nodes[static_cast<size_t>(begin)].calls = {{moved, end}, {rules, end}};
+  first.nodes[static_cast<size_t>(end)].accepts = true;
+  first.rules[0] = begin;
+  return first;
+}
+
 }  // namespace dsv4

@@ -91,4 +91,7 @@ class AutomatonBuilder {
   Automaton automaton_;
 };
 
+// A text of one grammar or of the other.
+Automaton either(Automaton first, const Automaton& second);
+
 }  // namespace dsv4

@@ -176,6 +176,13 @@ size_t TokenMasks::states() const {
   return states_.size();
 }
 
+size_t TokenMasks::bytes() const {
+  constexpr size_t kConfigs = 8;  // of a state, in two places
+  const std::lock_guard lock(mutex_);
+  return states_.size() * (sizeof(StateData) + 2 * kConfigs * sizeof(Config)) +
+         masks_.size() * tree_->words() * sizeof(uint32_t);
+}
+
 void TokenMasks::mask(State state, std::span<uint32_t> out) {
   DSV4_CHECK(state != kDead && out.size() == tree_->words(), "state {}, {} words", state,
              out.size());

@@ -80,6 +80,7 @@ class TokenMasks {
   void mask(State state, std::span<uint32_t> out);
 
   size_t states() const;
+  size_t bytes() const;  // of states and masks, about
 
  private:
   // A return address and what is below it; numbered, so that equal stacks are one.

@@ -12,6 +12,15 @@
 namespace dsv4 {
 namespace {
 
+bool has_usable_schema(const ToolDefinition& tool) {
+  try {
+    tool_grammar({tool}, {.schemas = ToolSchemas::kAll});
+    return true;
+  } catch (const RequestError&) {
+    return false;
+  }
+}
+
 class ToolWriter {
  public:
   ToolWriter(AutomatonBuilder& builder, const ToolGrammarOptions& options)
@@ -57,14 +66,26 @@ class ToolWriter {
 
   NodeId invoke(NodeId from, const ToolDefinition& tool, size_t index) {
     NodeId at = open_tag(from, "invoke name=\"" + tool.name + "\">\n");
-    const bool by_schema = options_.schemas == ToolSchemas::kAll ||
-                           (options_.schemas == ToolSchemas::kStrict && tool.strict);
-    if (by_schema) {
+    if (by_schema(tool)) {
       at = parameters(at, tool, fmt::format("tools[{}].function.parameters", index));
     } else {
       at = builder_.repeat(at, 0, -1, [this](NodeId node) { return any_parameter(node); });
     }
     return close_tag(at, "invoke>\n");
+  }
+
+  bool by_schema(const ToolDefinition& tool) const {
+    switch (options_.schemas) {
+      case ToolSchemas::kNone:
+        return false;
+      case ToolSchemas::kStrict:
+        return tool.strict;
+      case ToolSchemas::kUsable:
+        return tool.strict || has_usable_schema(tool);
+      case ToolSchemas::kAll:
+        return true;
+    }
+    return true;
   }
 
   NodeId any_parameter(NodeId from) {
@@ -179,7 +200,11 @@ Automaton tool_grammar(const std::vector<ToolDefinition>& tools,
   }
   builder.end(writer.calls(from, tools));
   writer.finish();
-  return builder.finish();
+  try {
+    return builder.finish();
+  } catch (const Error& error) {
+    throw RequestError("unsupported_schema", "tools", fmt::format("tools: {}", error.what()));
+  }
 }
 
 }  // namespace dsv4

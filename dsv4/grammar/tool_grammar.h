@@ -22,6 +22,7 @@ namespace dsv4 {
 enum class ToolSchemas {
   kNone,    // tags and names of all tools
   kStrict,  // the schemas of tools with strict: true
+  kUsable,  // all schemas; of tools that are not strict, only those that are supported
   kAll,
 };
 

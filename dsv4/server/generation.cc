@@ -28,7 +28,8 @@ GenerateParams Generation::job_params(size_t choice) const {
                         .max_new_tokens = prepared_.max_tokens,
                         .min_new_tokens = prepared_.settings.min_tokens,
                         .stop = prepared_.settings.stop_ids,
-                        .logit_bias = prepared_.settings.logit_bias};
+                        .logit_bias = prepared_.settings.logit_bias,
+                        .constraint = prepared_.constraint};
   if (!prepared_.settings.ignore_eos)
     params.stop.insert(params.stop.end(), model_->limits.eos.begin(), model_->limits.eos.end());
   params.sampling.seed += choice % static_cast<size_t>(prepared_.settings.n);
@@ -76,6 +77,12 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
       break;
     }
     case EngineEvent::Kind::kFinished:
+      if (event.finish == Finish::kBlocked) {
+        fail({.status = 500,
+              .code = "grammar_error",
+              .message = "the grammar of the answer became too large, or no token continues it"});
+        break;
+      }
       choices_[choice]->on_engine_finish(event.finish);
       break;
     case EngineEvent::Kind::kFailed:

@@ -42,6 +42,8 @@ constexpr Metric kTable[] = {
     {"dsv4_connections_refused_total", Kind::kCounter, "Connections over a limit", ""},
     {"dsv4_timeouts_total", Kind::kCounter, "Connections closed for being slow", ""},
     {"dsv4_tool_parse_total", Kind::kCounter, "Calls by how they were parsed", ""},
+    {"dsv4_grammars", Kind::kGauge, "Compiled grammars that are kept", ""},
+    {"dsv4_grammar_bytes", Kind::kGauge, "Bytes of their states and masks, about", ""},
     {"dsv4_replay_turns", Kind::kGauge, "Turns in the replay map", ""},
     {"dsv4_replay_bytes", Kind::kGauge, "Bytes of the replay map", ""},
     {"dsv4_ttft_seconds", Kind::kHistogram, "Time to the first token",

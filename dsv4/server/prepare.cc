@@ -7,6 +7,7 @@
 #include "dsv4/chat/render.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/chat/responses_api.h"
+#include "dsv4/server/answer_constraint.h"
 #include "dsv4/server/numbers.h"
 #include "dsv4/server/seal.h"
 
@@ -34,12 +35,6 @@ void read_declared(const std::vector<ToolDefinition>& tools, ParserOptions& pars
     if (properties == nullptr) continue;
     for (const auto& [key, value] : properties->members) keys.insert(key);
   }
-}
-
-void refuse_formats(const Conversation& conversation) {
-  if (conversation.format.kind == ResponseFormat::Kind::kText) return;
-  throw RequestError("unsupported_value", "response_format",
-                     "response_format: only text is supported by this engine");
 }
 
 // A prompt of ids that the client gives.
@@ -89,6 +84,7 @@ void read_completion_prompts(const JsonValue& body, const ServedModel& model, Pr
     for (const auto& ids : out.prompts)
       out.answer.prompt_texts.push_back(model.tokenizer->decode(ids, /*skip_special=*/true));
   }
+  out.constraint = format_constraint(model, read_response_format(Field(&body, "")));
   // The output is text as it comes, newlines at its start included.
   out.parser.stage = OutputStage::kContent;
   out.parser.continues = true;
@@ -96,7 +92,6 @@ void read_completion_prompts(const JsonValue& body, const ServedModel& model, Pr
 
 void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
   const Conversation conversation = read_chat_request(body, model.chat);
-  refuse_formats(conversation);
   const Prompt prompt = render(conversation, &model.replay, out.settings.salt);
   out.prompts.push_back(encode(prompt, model.markers, model.text));
   out.is_chat = true;
@@ -105,6 +100,7 @@ void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
   out.parser.stage = prompt.stage;
   out.parser.single_call = !Field(&body, "").at("parallel_tool_calls").boolean(true);
   read_declared(conversation.tools, out.parser);
+  out.constraint = answer_constraint(model, conversation, prompt.stage, out.parser.single_call);
   if (!out.settings.has_top_p && conversation.thinking && out.has_tools) {
     out.settings.sampling.top_p =
         static_cast<float>(default_top_p(conversation.thinking, out.has_tools));

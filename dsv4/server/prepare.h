@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/chat/prompt.h"
+#include "dsv4/engine/token_constraint.h"
 #include "dsv4/server/answer.h"
 #include "dsv4/server/served_model.h"
 
@@ -19,12 +20,13 @@ struct Prepared {
   std::vector<std::vector<int32_t>> prompts;  // ids; settings.n choices of each
   ParserOptions parser;
   Settings settings;
-  int64_t max_tokens = 0;                     // of a choice
-  bool fills_context = false;                 // max_tokens is all that the context has left
-  bool is_chat = false;                       // the output is parsed, else it is text
-  bool has_tools = false, continues = false;  // of the conversation, for the replay map
-  std::vector<std::string> ignored;           // for the header x-dsv4-warning
-  AnswerContext answer;                       // without what the generation adds
+  std::shared_ptr<TokenConstraint> constraint;  // of every choice; null: none
+  int64_t max_tokens = 0;                       // of a choice
+  bool fills_context = false;                   // max_tokens is all that the context has left
+  bool is_chat = false;                         // the output is parsed, else it is text
+  bool has_tools = false, continues = false;    // of the conversation, for the replay map
+  std::vector<std::string> ignored;             // for the header x-dsv4-warning
+  AnswerContext answer;                         // without what the generation adds
 };
 
 // RequestError, also where the prompt does not fit the context. `seal_key`: of seal.h.

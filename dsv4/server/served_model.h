@@ -1,5 +1,5 @@
 // What the server knows of a model besides its engine. Constant once it serves, except the replay
-// map, so every thread may read it.
+// map and the grammars, which may be used by every thread.
 
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "dsv4/chat/request.h"
 #include "dsv4/ops/sample/sample.h"
 #include "dsv4/server/engine_port.h"
+#include "dsv4/server/grammars.h"
 #include "dsv4/text/text_encoder.h"
 #include "dsv4/text/tokenizer.h"
 
@@ -19,7 +20,10 @@ namespace dsv4 {
 
 struct ServedModel {
   explicit ServedModel(std::shared_ptr<const Tokenizer> t)
-      : tokenizer(std::move(t)), text(tokenizer->text_encoder()), markers(*tokenizer) {}
+      : tokenizer(std::move(t)),
+        text(tokenizer->text_encoder()),
+        markers(*tokenizer),
+        grammars(tokenizer, markers) {}
 
   std::shared_ptr<const Tokenizer> tokenizer;
   const TextEncoder& text;  // the tokenizer's
@@ -32,7 +36,9 @@ struct ServedModel {
   int64_t created = 0;           // Unix time of the start
   bool strict_fields = false;    // unknown fields are an error, not a warning
   bool reasoning_alias = false;  // `reasoning` beside `reasoning_content`
+  ToolGrammar tool_grammar = ToolGrammar::kStrict;
   mutable ReplayMap replay;
+  mutable Grammars grammars;
 };
 
 }  // namespace dsv4

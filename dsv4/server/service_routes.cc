@@ -235,6 +235,9 @@ std::string Service::metrics_text() {
   set("dsv4_engine_prefill_seconds_total", state.stats.prefill_seconds);
   set("dsv4_engine_decode_seconds_total", state.stats.decode_seconds);
   if (model_) {
+    const Grammars::Size grammars = model_->grammars.size();
+    set("dsv4_grammars", grammars.count);
+    set("dsv4_grammar_bytes", grammars.bytes);
     set("dsv4_replay_turns", model_->replay.turns());
     set("dsv4_replay_bytes", model_->replay.bytes());
   }

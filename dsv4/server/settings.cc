@@ -69,8 +69,8 @@ void read_bias(const Field& bias, int32_t vocab_size, std::vector<LogitBias>& ou
   if (static_cast<int64_t>(map.members.size()) > kMaxLogitBiases)
     refuse(bias.path(), "at most {} tokens", kMaxLogitBiases);
   for (const auto& [key, value] : map.members) {
-    const bool digits =
-        !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == key.npos;
+    const bool digits = !key.empty() && key.size() <= 9 && (key.size() == 1 || key[0] != '0') &&
+                        key.find_first_not_of("0123456789") == key.npos;
     if (!digits || std::stoll(key) >= vocab_size)
       refuse(bias.path(), "'{}' is no id of a vocabulary of {}", key, vocab_size);
     const Field one(&value, bias.path() + "." + key);
@@ -167,7 +167,11 @@ constexpr std::string_view kCommon[] = {"model",
                                         "safety_identifier",
                                         "deadline_ms",
                                         "prompt_cache_key",
-                                        "response_format"};
+                                        "response_format",
+                                        "guided_json",
+                                        "guided_regex",
+                                        "guided_choice",
+                                        "structured_outputs"};
 constexpr std::string_view kChatFields[] = {"messages",
                                             "max_completion_tokens",
                                             "top_logprobs",
@@ -210,9 +214,8 @@ constexpr std::string_view kResponsesFields[] = {"model",
                                                  "prompt_cache_key",
                                                  "seed"};
 // Refused where present and not null or false.
-constexpr std::string_view kRefused[] = {
-    "audio",          "modalities",         "guided_json", "guided_regex",   "guided_choice",
-    "guided_grammar", "structured_outputs", "mcp_servers", "use_beam_search"};
+constexpr std::string_view kRefused[] = {"audio", "modalities", "guided_grammar", "mcp_servers",
+                                         "use_beam_search"};
 
 bool contains(std::span<const std::string_view> list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();

@@ -44,7 +44,7 @@ class Socket {
     return true;
   }
   // Appends what arrives; false at the end of the stream or after `timeout_ms` without a byte.
-  bool receive(std::string& out, int timeout_ms = 10'000) {
+  bool receive(std::string& out, int timeout_ms = 60'000) {
     pollfd poll_fd{fd_, POLLIN, 0};
     if (poll(&poll_fd, 1, timeout_ms) != 1) return false;
     char buffer[16384];
@@ -54,7 +54,7 @@ class Socket {
     return true;
   }
   // Everything until the server closes.
-  std::string receive_all(int timeout_ms = 10'000) {
+  std::string receive_all(int timeout_ms = 60'000) {
     std::string out;
     while (receive(out, timeout_ms)) {
     }

@@ -1,5 +1,5 @@
 // A whole server on a free port of loopback whose engine answers from a script, with the bundled
-// model's tokenizer.
+// model's tokenizer; without a script, the bundled model answers.
 
 #pragma once
 
@@ -24,6 +24,7 @@ struct ScriptOptions {
   ServiceOptions service;
   int64_t context = 4096;
   int max_sequences = 4;
+  ToolGrammar tool_grammar = ToolGrammar::kStrict;
 };
 
 class ScriptedServer {
@@ -65,8 +66,16 @@ class ScriptedServer {
                                 .max_sequences = options.max_sequences,
                                 .eos = {1}};
       Service::Loaded loaded;
-      loaded.engine = script_engine(script, "script", model->tokenizer, limits);
+      if (script.empty()) {
+        loaded.engine = model_engine(std::make_shared<Model>(Model::load("models/demo")),
+                                     {.max_tokens = options.context,
+                                      .max_sequences = options.max_sequences,
+                                      .max_batch_tokens = 256});
+      } else {
+        loaded.engine = script_engine(script, "script", model->tokenizer, limits);
+      }
       model->limits = limits;
+      model->tool_grammar = options.tool_grammar;
       loaded.model = model;
       return loaded;
     };

@@ -67,7 +67,8 @@ TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
                        {"presence_penalty", 3},
                        {"logit_bias", {{"99999", 1}}},
                        {"top_logprobs", 21},
-                       {"guided_json", json::object()},
+                       {"guided_grammar", "root ::= x"},
+                       {"structured_outputs", {{"grammar", "root ::= x"}}},
                        {"audio", json::object()},
                        {"functions", json::array()},
                        {"priority", 1}};
@@ -79,9 +80,6 @@ TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
     EXPECT_EQ(answer.status, 400) << key;
     EXPECT_TRUE(answer.json()["error"]["param"].get<std::string>().starts_with(key)) << answer.body;
   }
-  json body = chat_body("Hi");
-  body["response_format"] = {{"type", "json_object"}};
-  EXPECT_EQ(server().post("/v1/chat/completions", body).status, 400);
 }
 
 TEST(ServiceLife, WarnsOfFieldsWithoutEffect) {

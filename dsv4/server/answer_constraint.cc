@@ -1,0 +1,171 @@
+#include "dsv4/server/answer_constraint.h"
+
+#include "dsv4/chat/request_error.h"
+#include "dsv4/grammar/schema_grammar.h"
+#include "dsv4/grammar/tool_grammar.h"
+#include "dsv4/server/served_model.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr const char* kFormatParam = "response_format";
+
+bool forces_tools(const Conversation& conversation) {
+  return !conversation.tools.empty() && conversation.tool_choice != ToolChoice::kAuto;
+}
+
+// What identifies a grammar: everything that it is made from.
+std::string key_of(const ResponseFormat& format) {
+  switch (format.kind) {
+    case ResponseFormat::Kind::kText:
+      return "text";
+    case ResponseFormat::Kind::kJsonObject:
+      return "object";
+    case ResponseFormat::Kind::kJsonSchema:
+      return (format.strict ? "strict schema " : "schema ") + to_json(format.schema);
+    case ResponseFormat::Kind::kRegex:
+      return "regex " + format.regex;
+  }
+  return "";
+}
+
+std::string key_of(const std::vector<ToolDefinition>& tools, const ToolGrammarOptions& options) {
+  std::string key = fmt::format("tools {} {} {} ", static_cast<int>(options.schemas),
+                                options.single ? 1 : 0, options.inside_block ? 1 : 0);
+  JsonValue list = JsonValue::array();
+  list.items.push_back(JsonValue::of_string(options.only));
+  for (const ToolDefinition& tool : tools) {
+    list.items.push_back(JsonValue::of_string(tool.name));
+    list.items.push_back(JsonValue::of_bool(tool.strict));
+    list.items.push_back(tool.parameters);
+  }
+  return key + to_json(list);
+}
+
+Automaton grammar_of(const ResponseFormat& format) {
+  switch (format.kind) {
+    case ResponseFormat::Kind::kJsonSchema:
+      return json_schema_grammar(
+          format.schema, format.strict ? JsonSpaces::kNone : JsonSpaces::kSome, kFormatParam);
+    case ResponseFormat::Kind::kRegex:
+      return regex_format_grammar(format.regex, kFormatParam);
+    default:
+      return json_object_grammar();
+  }
+}
+
+ToolGrammarOptions tool_options(const ServedModel& model, const Conversation& conversation,
+                                bool inside_block, bool single_call) {
+  const bool forced = forces_tools(conversation);
+  ToolGrammarOptions options{.only = conversation.chosen_tool,
+                             .single = single_call || !conversation.chosen_tool.empty(),
+                             .inside_block = inside_block};
+  switch (model.tool_grammar) {
+    case ToolGrammar::kOff:
+    case ToolGrammar::kTags:
+      options.schemas = ToolSchemas::kNone;
+      break;
+    case ToolGrammar::kStrict:
+      options.schemas = forced ? ToolSchemas::kUsable : ToolSchemas::kStrict;
+      break;
+    case ToolGrammar::kAll:
+      options.schemas = ToolSchemas::kUsable;
+      break;
+  }
+  return options;
+}
+
+std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string& key,
+                                     const std::function<Automaton()>& make) {
+  try {
+    return model.grammars.get(model.limits, key, make);
+  } catch (const RequestError&) {
+    throw;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadInput) throw;
+    throw RequestError("unsupported_schema", kFormatParam, error.what());
+  }
+}
+
+AnswerConstraint::Options constraint_options(const ServedModel& model) {
+  return {.think_end = model.markers.id(Marker::kThinkEnd).value_or(-1),
+          .dsml = model.markers.id(Marker::kDsml).value_or(-1),
+          .eos = model.limits.eos};
+}
+
+}  // namespace
+
+AnswerConstraint::AnswerConstraint(std::shared_ptr<TokenMasks> masks,
+                                   std::shared_ptr<const Tokenizer> tokenizer, Options options)
+    : masks_(std::move(masks)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
+  TokenMasks::State state = masks_->start();
+  if (!options_.forced) {
+    state = masks_->advance_bytes(state, "\n\n<");
+    if (state != TokenMasks::kDead) state = masks_->advance(state, options_.dsml);
+  } else {
+    state = masks_->advance_bytes(state, options_.begun);
+    if (state == TokenMasks::kDead)
+      refuse("messages", "the format does not allow how the answer begins");
+  }
+  in_grammar_ = of(state);
+  start_ = options_.thinking ? kThinking : begin();
+}
+
+TokenConstraint::State AnswerConstraint::advance(State state, int32_t token) {
+  if (state >= kGrammar)
+    return of(masks_->advance(static_cast<TokenMasks::State>(state - kGrammar), token));
+  const bool thinking = state == kThinking || state == kThinkingLess;
+  if (thinking && token == options_.think_end) return begin();
+  const bool after_less = state == kThinkingLess || state == kTextLess;
+  if (!options_.forced && after_less && token == options_.dsml) return in_grammar_;
+  const bool less = tokenizer_->token_bytes(token).ends_with('<') &&
+                    !tokenizer_->token_bytes(token).ends_with("</");
+  return (thinking ? kThinking : kText) + (less ? 1 : 0);
+}
+
+void AnswerConstraint::mask(State state, std::span<uint32_t> out) {
+  if (state >= kGrammar) return masks_->mask(static_cast<TokenMasks::State>(state - kGrammar), out);
+  std::fill(out.begin(), out.end(), ~uint32_t{0});
+  const auto forbid = [&](int32_t token) {
+    if (token >= 0) out[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
+  };
+  for (const int32_t token : options_.eos) forbid(token);
+  forbid(options_.dsml);
+}
+
+std::shared_ptr<TokenConstraint> format_constraint(const ServedModel& model,
+                                                   const ResponseFormat& format) {
+  if (format.kind == ResponseFormat::Kind::kText) return nullptr;
+  return std::make_shared<AnswerConstraint>(
+      compiled(model, key_of(format), [&] { return grammar_of(format); }), model.tokenizer,
+      constraint_options(model));
+}
+
+std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
+                                                   const Conversation& conversation,
+                                                   OutputStage stage, bool single_call) {
+  const ResponseFormat& format = conversation.format;
+  const bool has_format = format.kind != ResponseFormat::Kind::kText;
+  const bool has_tools = !conversation.tools.empty(), forced_tools = forces_tools(conversation);
+  const bool free_tools = has_tools && !forced_tools && model.tool_grammar != ToolGrammar::kOff;
+  if (!forced_tools && !has_format && !free_tools) return nullptr;
+  const std::vector<ToolDefinition>& tools = conversation.tools;
+  const ToolGrammarOptions how =
+      tool_options(model, conversation, stage == OutputStage::kBlock, single_call);
+  AnswerConstraint::Options options = constraint_options(model);
+  options.forced = forced_tools || has_format;
+  options.thinking = stage == OutputStage::kReason;
+  if (conversation.continues && !options.thinking) options.begun = conversation.turns.back().text;
+  std::shared_ptr<TokenMasks> masks;
+  if (!has_tools || forced_tools || !has_format) {
+    masks = has_tools
+                ? compiled(model, key_of(tools, how), [&] { return tool_grammar(tools, how); })
+                : compiled(model, key_of(format), [&] { return grammar_of(format); });
+  } else {  // the model chooses between a call and an answer in the format
+    masks = compiled(model, key_of(format) + " or " + key_of(tools, how),
+                     [&] { return either(grammar_of(format), tool_grammar(tools, how)); });
+  }
+  return std::make_shared<AnswerConstraint>(std::move(masks), model.tokenizer, std::move(options));
+}
+
+}  // namespace dsv4

@@ -1,0 +1,70 @@
+// The grammar of an answer, as the engine follows it (docs/spec/serving.md 3.4).
+//
+//   thinking ---</think>---> text ---"<" and the DSML marker---> calls        tools that may be
+//   used thinking ---</think>---> the grammar                                      a format, forced
+//   tools
+//
+// Text and thinking are free. Where the grammar is forced, the sentence cannot end before it, and
+// no calls can begin in the thinking.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsv4/chat/conversation.h"
+#include "dsv4/chat/prompt.h"
+#include "dsv4/engine/token_constraint.h"
+#include "dsv4/grammar/token_masks.h"
+
+namespace dsv4 {
+
+struct ServedModel;
+
+class AnswerConstraint : public TokenConstraint {
+ public:
+  struct Options {
+    bool forced = true;  // the answer must be of the grammar; otherwise only its calls
+    bool thinking = false;
+    std::string begun;  // of the answer, in the prompt
+    int32_t think_end = -1, dsml = -1;
+    std::vector<int32_t> eos;
+  };
+  // The grammar of calls that are not forced begins with "\n\n<" and DSML. RequestError where the
+  // grammar does not allow `begun`.
+  AnswerConstraint(std::shared_ptr<TokenMasks> masks, std::shared_ptr<const Tokenizer> tokenizer,
+                   Options options);
+
+  State start() override { return start_; }
+  State advance(State state, int32_t token) override;
+  bool restricts(State state) override { return state >= kGrammar || options_.forced; }
+  void mask(State state, std::span<uint32_t> out) override;
+
+ private:
+  // States before the grammar; those of the grammar follow. kLess: the text ends in "<", so that a
+  // tag may begin.
+  static constexpr State kThinking = 0, kThinkingLess = 1, kText = 2, kTextLess = 3, kGrammar = 4;
+
+  State begin() const { return options_.forced ? in_grammar_ : kText; }
+  static State of(TokenMasks::State state) {
+    return state == TokenMasks::kDead ? kEnded : kGrammar + state;
+  }
+
+  const std::shared_ptr<TokenMasks> masks_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const Options options_;
+  State in_grammar_ = kEnded;  // where the grammar is entered
+  State start_ = kThinking;
+};
+
+// Null where nothing constrains the answer. RequestError `unsupported_schema` for what is not in
+// the subset of schemas. `single_call`: parallel_tool_calls is false.
+std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
+                                                   const Conversation& conversation,
+                                                   OutputStage stage, bool single_call);
+// Of an answer that is text only.
+std::shared_ptr<TokenConstraint> format_constraint(const ServedModel& model,
+                                                   const ResponseFormat& format);
+
+}  // namespace dsv4
