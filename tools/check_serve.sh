@@ -1,18 +1,36 @@
 #!/usr/bin/env bash
-# Real clients against a real server: tools/check_serve.sh [PRESET]. Makes build/venv-serve with the newest `openai` and
-# `anthropic` from PyPI, starts `dsv4 serve demo` with a scripted engine and with the bundled model, and runs
-# tools/serve/check_clients.py. Exit status 77: the packages are not to be had.
+# Real clients against a real server: tools/check_serve.sh [PRESET] [CLIENT ...]. Makes environments in build/venvs with
+# the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor and
+# pydantic-ai, all from PyPI; then tools/serve/check_clients.py runs tools/serve/client_*.py. Exit status 77: the packages are not to be
+# had.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-cpu}
+shift || true
 binary=build/$preset/bin/dsv4
-venv=build/venv-serve
+venvs=build/venvs
+
+environment() {  # NAME PACKAGE...
+  local name=$1 folder=$venvs/$1
+  shift
+  [ "$(cat "$folder/packages" 2>/dev/null)" = "$*" ] && return
+  rm -rf "$folder"
+  mkdir -p "$venvs"
+  if python3 -m venv "$folder" &&
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --only-binary :all: "$@" >"$folder.log" 2>&1; then
+    echo "$*" >"$folder/packages"
+  else
+    echo "the packages of $name are not to be had from PyPI, see $folder.log"
+    exit 77
+  fi
+}
 
 [ -x "$binary" ] || { echo "check_serve: no $binary: build preset $preset first" >&2; exit 1; }
-if ! [ -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import openai, anthropic' 2>/dev/null; then
-  python3 -m venv "$venv" &&
-    "$venv/bin/pip" install --quiet --disable-pip-version-check openai anthropic >build/venv-serve.log 2>&1 ||
-    { echo "openai and anthropic are not to be had from PyPI"; exit 77; }
-fi
-exec "$venv/bin/python" tools/serve/check_clients.py "$binary"
+environment new openai anthropic
+environment old openai==1.40.0 anthropic==0.40.0 'httpx<0.28'
+environment litellm litellm mcp
+environment langchain langchain-openai langchain-anthropic
+environment instructor instructor
+environment pydantic_ai 'pydantic-ai-slim[openai]'
+exec "$venvs/new/bin/python" tools/serve/check_clients.py "$binary" "$venvs" "$@"
