@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -41,17 +42,19 @@ emulator::Kernel kernel(const Params& p, const Run& how) {
 // acc[t] += y of the pairs of token t, which are in order of expert.
 void combine(const ExpertsArgs& args, const experts_few::Call& call) {
   const int64_t k = slots(args);
-  for (int64_t pair = 0; pair < args.x.dim(0) * k; ++pair) {
-    float* acc = args.acc.row<float>(call.lists.token[pair]);
-    for (int64_t i = 0; i < args.x.dim(1); ++i)
-      acc[i] += bf16_to_f32(call.y.row<uint16_t>(pair)[i]);
+  for (int64_t t = 0; t < args.x.dim(0); ++t) {
+    std::vector<int32_t> pairs(call.lists.pair_of + t * k, call.lists.pair_of + (t + 1) * k);
+    std::sort(pairs.begin(), pairs.end());
+    for (const int32_t pair : pairs)
+      for (int64_t i = 0; i < args.x.dim(1); ++i)
+        args.acc.row<float>(t)[i] += bf16_to_f32(call.y.row<uint16_t>(pair)[i]);
   }
 }
 
 template <int K>
 void run_emulated(const ExpertsArgs& args, const Run& how) {
   Scratch scratch;
-  const experts_few::Call call = experts_few::make_call(args, scratch);
+  const experts_few::Call call = experts_few::make_call(args, how.ctas, scratch);
   const experts_few::Choices choices{.experts = args.experts.as<int32_t>(),
                                      .weights = args.weights.as<float>(),
                                      .expert_stride = args.experts.row_stride(),

@@ -29,13 +29,12 @@ __device__ inline uint32_t q8_pair(float low, float high) {
 }
 
 // Columns of chunk `chunk` of the pairs of `entry`; pairs and columns that do not exist are 0.
-__device__ inline void load_activations(const Params& p, const Entry& entry, int chunk,
-                                        Activations& to) {
+template <bool kGateUp>
+__device__ void load_activations(const Params& p, const Entry& entry, int chunk, Activations& to) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   const bool exists = g < entry.pairs;
-  const int pair = entry.first_pair + g;
   const bf16* row = p.x;
-  if (exists) row += (p.gather == nullptr ? pair : p.gather[pair]) * p.x_stride;
+  if (exists) row += int64_t{kGateUp ? entry.token[g] : entry.first_pair + g} * p.x_stride;
   const int first = chunk * kUnitColumns + 2 * t;
 #pragma unroll
   for (int i = 0; i < 2 * kUnitColumns / 16; ++i) {

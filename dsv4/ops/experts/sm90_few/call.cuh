@@ -34,33 +34,39 @@ inline Params product(const KbitImage& image, const ConstTensorView& bytes,
           .factor = kScaleFactor * table.unit};
 }
 
-// Takes temporaries from `scratch`.
-inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
+// ctas: of the grids of both products. Takes temporaries from `scratch`.
+inline Call make_call(const ExpertsArgs& args, int ctas, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
   const int64_t d = args.x.dim(1), inner = args.stack.inner(), pairs = args.x.dim(0) * slots(args);
   const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
   Call call;
-  call.lists.token = ints(pairs);
+  const auto records = [&](int64_t n, size_t bytes) {
+    return ints(n * static_cast<int64_t>(bytes / sizeof(int32_t)));
+  };
   call.lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
   call.lists.pair_of = ints(pairs);
-  call.lists.entries = reinterpret_cast<Entry*>(ints(3 * max_entries(pairs, args.stack.size())));
-  call.lists.num_entries = ints(1);
+  call.lists.entries =
+      reinterpret_cast<Entry*>(records(max_entries(pairs, args.stack.size()), sizeof(Entry)));
+  for (Start*& starts : call.lists.starts)
+    starts = reinterpret_cast<Start*>(records(ctas, sizeof(Start)));
+  call.lists.ctas = ctas;
   call.hidden = scratch.take(DType::kBF16, {pairs, inner});
   call.y = scratch.take(DType::kBF16, {pairs, d});
 
-  const auto with_lists = [&](Params p) {
-    p.entries = call.lists.entries, p.num_entries = call.lists.num_entries;
+  const auto with_lists = [&](Params p, int which) {
+    p.entries = call.lists.entries, p.starts = call.lists.starts[which];
+    call.lists.entry_stages[which] = p.stages;
     p.scale2 = images.scale2.as<float>();
     return p;
   };
   Params& up = call.gate_up;
-  up = with_lists(product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook));
-  up.x = args.x.as<bf16>(), up.x_stride = args.x.row_stride(), up.gather = call.lists.token;
+  up = with_lists(product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook), 0);
+  up.x = args.x.as<bf16>(), up.x_stride = args.x.row_stride();
   up.pair_weight = call.lists.weight;
   up.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
   up.out = call.hidden.as<bf16>(), up.out_stride = inner, up.rows = static_cast<int>(inner);
   Params& down = call.down;
-  down = with_lists(product(images.down, images.down_bytes, images.down_codebook));
+  down = with_lists(product(images.down, images.down_bytes, images.down_codebook), 1);
   down.x = call.hidden.as<bf16>(), down.x_stride = inner;
   down.out = call.y.as<bf16>(), down.out_stride = d, down.rows = static_cast<int>(d);
   return call;

@@ -34,14 +34,12 @@ struct Params {
   int stages;               // ceil(strips / stage_strips)
   Table table;              // the codebook
 
-  // Row i of x, or row gather[i], belongs to pair i.
-  const bf16* x;
+  const bf16* x;  // gate and up: rows are tokens; down: rows are pairs
   int64_t x_stride;
-  const int32_t* gather;
   int columns;  // of x; the image has zero scales past them
 
   const Entry* entries;  // at most kPairs pairs of one expert each
-  const int32_t* num_entries;
+  const Start* starts;   // [gridDim.x]
 
   const float* scale2;       // [e, 3]: of w1, w3, w2
   float factor;              // what all sums lack: the table's unit, and 16 (block_scales())

@@ -12,16 +12,28 @@ namespace dsv4::experts_few {
 inline constexpr int kPairs = 8;  // the columns of one mma
 
 struct Entry {
-  int32_t expert, first_pair, pairs;
+  int32_t expert, first_pair, pairs, unused;
+  int32_t token[kPairs];  // rows of x
 };
+
+// Where a CTA begins, with what it would otherwise look up: stage `stage` of entry `index`, which
+// is `entry`; `stages` stages in all.
+struct Start {
+  int32_t index, stage, stages, unused;
+  Entry entry;
+};
+
+// The two products, gate and up and down: how many stages an entry has.
+inline constexpr int kProducts = 2;
 
 // Pointers to device memory.
 struct PairLists {
-  int32_t* token;    // [pairs] row of x
-  float* weight;     // [pairs] router weight
-  int32_t* pair_of;  // [t, k] the pair of each slot of a token
-  Entry* entries;    // [max_entries()]
-  int32_t* num_entries;
+  float* weight;             // [pairs] router weight
+  int32_t* pair_of;          // [t, k] the pair of each slot of a token
+  Entry* entries;            // [max_entries()]
+  Start* starts[kProducts];  // [ctas]
+  int ctas;
+  int entry_stages[kProducts];
 };
 
 // Entries have one pair at least, and all entries of an expert but one are full.

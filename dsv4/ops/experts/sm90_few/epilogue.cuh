@@ -22,8 +22,8 @@ struct EpilogueEntry {
   float weight[2];  // of pairs 2t and 2t + 1, gate and up
 
   template <bool kGateUp>
-  __device__ static EpilogueEntry load(const Params& p, int index) {
-    EpilogueEntry e{.entry = p.entries[index]};
+  __device__ static EpilogueEntry load(const Params& p, const Entry& entry) {
+    EpilogueEntry e{.entry = entry};
     const float* const scale2 = p.scale2 + e.entry.expert * 3;
 #pragma unroll
     for (int i = 0; i < 3; ++i) e.scale2[i] = scale2[i] * p.factor;
@@ -67,11 +67,11 @@ __device__ void finish(const Params& p, Shared<K>& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int buffer = static_cast<int>(threadIdx.x) / kWarp - kMathWarps;
   EpilogueEntry e;
-  int loaded = -1;  // entry of e
-  for (Work work(p); work.more(); work.next()) {
+  const Entry* loaded = nullptr;  // entry of e
+  for (Work work(p); work.more(); work.next(p)) {
     if (work.done % kBuffers != buffer) continue;
     if (loaded != work.entry) {
-      e = EpilogueEntry::load<kGateUp>(p, work.entry);
+      e = EpilogueEntry::load<kGateUp>(p, *work.entry);
       loaded = work.entry;
     }
     ptx::barrier_sync(filled_barrier(buffer), kFilledThreads);

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant_
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   if (warp < kMathWarps) {
     ptx::setmaxnreg_inc<kMathRegisters>();
-    multiply<K>(p, shared);
+    multiply<K, kGateUp>(p, shared);
     return;
   }
   ptx::setmaxnreg_dec<kOtherRegisters>();

@@ -73,7 +73,7 @@ void experts_sm90_few(const Context& context, const ExpertsArgs& args) {
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
-  const experts_few::Call call = experts_few::make_call(args, scratch);
+  const experts_few::Call call = experts_few::make_call(args, device.info().num_sms, scratch);
   list_pairs(device, args, call.lists);
   with_bits(args.stack.images().gate_up.bits,
             [&]<int K>() { experts_few::launch_gate_up<K>(device, call.gate_up); });

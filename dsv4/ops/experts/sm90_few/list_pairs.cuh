@@ -31,6 +31,8 @@ struct Choices {
 struct ListShared {
   uint16_t counts[kSelectWarps][kMaxExperts];  // of a round; then pairs of warps before
   int first[kMaxExperts];                      // pair of each expert in this round
+  int first_pair[kMaxExperts], first_entry[kMaxExperts];
+  int entries;
   int warp_pairs[kSelectWarps], warp_entries[kSelectWarps];
 };
 
@@ -90,10 +92,28 @@ __device__ inline int list_entries(int mine, ListShared& shared, const PairLists
   const int first = sum_warps(shared.warp_pairs).before + pairs_through - mine;
   const WarpSums entry_sums = sum_warps(shared.warp_entries);
   const int first_entry = entry_sums.before + entries_through - entries;
-  for (int i = 0; i < entries; ++i)
-    out.entries[first_entry + i] = {e, first + i * kPairs, min(kPairs, mine - i * kPairs)};
-  if (e == 0) *out.num_entries = entry_sums.all;
+  for (int i = 0; i < entries; ++i) {
+    Entry& entry = out.entries[first_entry + i];
+    entry.expert = e, entry.first_pair = first + i * kPairs;
+    entry.pairs = min(kPairs, mine - i * kPairs);
+  }
+  if (e < kMaxExperts) shared.first_pair[e] = first, shared.first_entry[e] = first_entry;
+  if (e == 0) shared.entries = entry_sums.all;
   return first;
+}
+
+// Call when the entries are complete. CTA b of n begins at stage b W / n of all W stages.
+__device__ inline void list_starts(const PairLists& out, int entries) {
+  for (int i = static_cast<int>(threadIdx.x); i < kProducts * out.ctas; i += kListThreads) {
+    const int product = i / out.ctas, cta = i % out.ctas, stages = out.entry_stages[product];
+    const int64_t all = int64_t{entries} * stages;
+    const int64_t first = all * cta / out.ctas, end = all * (cta + 1) / out.ctas;
+    Start& start = out.starts[product][cta];
+    start.index = static_cast<int>(first / stages);
+    start.stage = static_cast<int>(first % stages);
+    start.stages = static_cast<int>(end - first);
+    if (first < end) start.entry = out.entries[start.index];
+  }
 }
 
 __global__ void __launch_bounds__(kListThreads)
@@ -116,10 +136,14 @@ __global__ void __launch_bounds__(kListThreads)
     if (own.expert < 0) continue;
     const int to =
         shared.first[own.expert] + shared.counts[threadIdx.x / kWarp][own.expert] + own.before();
-    out.token[to] = own.index / in.slots;
+    const int of_expert = to - shared.first_pair[own.expert];
+    Entry& entry = out.entries[shared.first_entry[own.expert] + of_expert / kPairs];
+    entry.token[of_expert % kPairs] = own.index / in.slots;
     out.weight[to] = in.weight(own.index);
     out.pair_of[own.index] = to;
   }
+  __syncthreads();
+  list_starts(out, shared.entries);
 }
 
 }  // namespace dsv4::experts_few

@@ -63,17 +63,17 @@ __device__ inline float4 multiply_unit(const Table& table, const Unit<K>& unit,
   return sums;
 }
 
-template <int K>
+template <int K, bool kGateUp>
 __device__ void multiply(const Params& p, Shared<K>& shared) {
   constexpr int kStages = Shared<K>::kStages;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int strip = warp / p.chunks, chunk = warp % p.chunks;
   Activations x;
-  int loaded = -1;  // entry of x
-  for (Work work(p); work.more(); work.next()) {
+  const Entry* loaded = nullptr;  // entry of x
+  for (Work work(p); work.more(); work.next(p)) {
     if (loaded != work.entry) {
-      load_activations(p, p.entries[work.entry], chunk, x);
+      load_activations<kGateUp>(p, *work.entry, chunk, x);
       loaded = work.entry;
     }
     const int stage = work.done % kStages, buffer = work.done % kBuffers;

@@ -8,23 +8,25 @@
 namespace dsv4::experts_few {
 
 struct Work {
-  int entry, stage;  // the current stage of the current entry
-  int left;          // stages of this CTA, with this one
-  int done = 0;      // stages of this CTA before this one
-  int stages;        // of an entry
+  const Entry* entry;  // the current one
+  int stage;           // the current stage of it
+  int left;            // stages of this CTA, with this one
+  int done = 0;        // stages of this CTA before this one
 
-  // Reads the number of entries: call after griddepcontrol_wait().
-  __device__ explicit Work(const Params& p) : stages(p.stages) {
-    const int64_t all = int64_t{*p.num_entries} * p.stages;
-    const int64_t first = all * blockIdx.x / gridDim.x, end = all * (blockIdx.x + 1) / gridDim.x;
-    entry = static_cast<int>(first / stages);
-    stage = static_cast<int>(first % stages);
-    left = static_cast<int>(end - first);
-  }
+  // Reads the start of this CTA: call after griddepcontrol_wait().
+  __device__ explicit Work(const Params& p)
+      : entry(&p.starts[blockIdx.x].entry),
+        stage(p.starts[blockIdx.x].stage),
+        left(p.starts[blockIdx.x].stages) {}
+
   __device__ bool more() const { return left > 0; }
-  __device__ void next() {
+  __device__ void next(const Params& p) {
     --left, ++done;
-    if (++stage == stages) stage = 0, ++entry;
+    if (++stage < p.stages) return;
+    stage = 0;
+    // After the entry of the start comes the one that follows it in the list.
+    const Start& start = p.starts[blockIdx.x];
+    entry = entry == &start.entry ? p.entries + start.index + 1 : entry + 1;
   }
 };
 
