@@ -27,7 +27,9 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   EngineOptions engine{.numerics = options.numerics,
                        .deterministic = options.deterministic,
                        .max_tokens = context,
-                       .max_sequences = options.max_batch};
+                       .max_sequences = options.max_batch,
+                       .prefix_checkpoints = options.prefix_checkpoints,
+                       .checkpoint_interval = options.checkpoint_interval};
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
   engine.max_batch_tokens = std::max<int64_t>(
@@ -49,6 +51,16 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
       .add_option("--context", options.context,
                   "most tokens of prompt and answer; default: 32768, or what the model has")
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 24));
+  command
+      .add_option("--prefix-checkpoints", options.prefix_checkpoints,
+                  "beginnings of conversations that are not computed again")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command
+      .add_option("--checkpoint-interval", options.checkpoint_interval,
+                  "tokens between them inside a long prompt")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
   command.add_option("--thinking", options.thinking, "where a request does not say")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();

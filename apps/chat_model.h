@@ -20,6 +20,8 @@ struct ChatModelOptions {
   std::string effort_profile = "auto", thinking = "auto";
   std::optional<int64_t> context, cache_tokens, max_batch_tokens;
   int max_batch = 1;
+  int prefix_checkpoints = 16;
+  int64_t checkpoint_interval = 2048;
   bool deterministic = false;
   Numerics numerics = Numerics::kOfficial;
 };

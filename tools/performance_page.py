@@ -152,8 +152,13 @@ def peer_section(report):
             "| case | peer | ours | ratio | minimum | goal |", "|---|---|---|---|---|---|", *peer_rows(report), ""]
 
 
+def decode_report(gpu):
+    """decode_batches.json (`bench decode --batch 1,2,4,8,16,32,64`) where it was recorded, else the run with all kernels."""
+    return gpu.get("decode_batches", gpu["decode_flash"])
+
+
 def gpu_section(gpu):
-    decode, prefill = gpu["decode_flash"], gpu["prefill_flash"]
+    decode, prefill = decode_report(gpu), gpu["prefill_flash"]
     lines = [f"# Performance: {decode['device']}", "", MADE, "",
              f"`tools/gpu_check.sh`, driver for {decode['driver']}. Peaks measured in the same run: copy {decode['copy_bytes_per_s'] / 1e9:.0f} GB/s, bf16 "
              f"{decode['matrix_flops_per_s'] / 1e12:.0f} TFLOP/s. Shares are of the bytes that a step must read and the flops that it must do "
@@ -161,8 +166,11 @@ def gpu_section(gpu):
              "| batch | context | step | tokens/s | % of copy bandwidth |", "|---|---|---|---|---|", *decode_rows(decode), "",
              f"Prefill, {what_ran(prefill)}:", "",
              "| prompt | chunk | time | tokens/s | % of bf16 peak |", "|---|---|---|---|---|", *prefill_rows(prefill), ""]
+    if decode is not gpu["decode_flash"]:
+        lines += ["The kernels below, and prefill, are those of an earlier run (`decode_flash.json`, `prefill_flash.json`).", ""]
     for index, name in ((0, "Decode, batch 1"), (2, "Decode, batch 32")):
-        lines += kernel_table(f"{name}, context {thousands(decode['results'][index]['context'])}", decode["results"][index])
+        row = gpu["decode_flash"]["results"][index]
+        lines += kernel_table(f"{name}, context {thousands(row['context'])}", row)
     lines += kernel_table(f"Prefill, first chunk of {thousands(prefill['results'][0]['chunk'])}", prefill["results"][0])
     phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f} s" for name, seconds in decode["seconds"].items())
     lines += [f"Start, by phase: {phases}; first four steps {decode['results'][0]['warm_up_seconds']:.2f} s.", "",
@@ -180,8 +188,11 @@ def gpu_readme(gpus):
     lines = ["", "V4-Flash with random weights, 3-bit experts, FP8 dense, `tools/gpu_check.sh`:", "",
              "| GPU | layers | what | tokens/s | share of the measured peak |", "|---|---|---|---|---|"]
     for gpu in gpus:
-        decode, prefill = gpu["decode_flash"], gpu["prefill_flash"]
-        for r in decode["results"][:3]:  # the shorter context; docs/performance.md has all
+        decode, prefill = decode_report(gpu), gpu["prefill_flash"]
+        shorter = decode["results"][0]["context"]  # docs/performance.md has all
+        for r in decode["results"]:
+            if r["batch"] not in (1, 8, 32) or r["context"] != shorter:
+                continue
             lines.append(f"| {decode['device']} | {decode['layers']} | decode, batch {r['batch']}, context {thousands(r['context'])} | "
                          f"{r['tokens_per_second']:.0f} | {percent(r['share_of_memory_roof'])} of copy bandwidth |")
         for r in prefill["results"][:1]:

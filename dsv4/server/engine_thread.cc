@@ -6,6 +6,11 @@
 
 namespace dsv4 {
 
+void EngineThread::Job::on_start(RequestId, int64_t cached_tokens) {
+  events->push_back(
+      {.job = id, .kind = EngineEvent::Kind::kStarted, .cached_tokens = cached_tokens});
+}
+
 void EngineThread::Job::on_token(RequestId, const Sampled& token) {
   events->push_back({.job = id, .kind = EngineEvent::Kind::kToken, .token = token});
 }

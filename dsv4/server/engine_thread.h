@@ -28,6 +28,7 @@ struct EngineEvent {
   Kind kind = Kind::kToken;
   Sampled token;                  // kToken
   Finish finish = Finish::kStop;  // kFinished
+  int64_t cached_tokens = 0;      // kStarted: of the prompt, that a stored prefix spares
 };
 
 class EngineThread {
@@ -57,6 +58,7 @@ class EngineThread {
 
  private:
   struct Job : TokenSink {
+    void on_start(RequestId id, int64_t cached_tokens) override;
     void on_token(RequestId id, const Sampled& token) override;
     void on_finish(RequestId id, Finish why) override;
 

@@ -29,7 +29,8 @@ GenerateParams Generation::job_params(size_t choice) const {
                         .min_new_tokens = prepared_.settings.min_tokens,
                         .stop = prepared_.settings.stop_ids,
                         .logit_bias = prepared_.settings.logit_bias,
-                        .constraint = prepared_.constraint};
+                        .constraint = prepared_.constraint,
+                        .salt = prepared_.settings.salt};
   if (!prepared_.settings.ignore_eos)
     params.stop.insert(params.stop.end(), model_->limits.eos.begin(), model_->limits.eos.end());
   params.sampling.seed += choice % static_cast<size_t>(prepared_.settings.n);
@@ -64,6 +65,8 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
     case EngineEvent::Kind::kStarted:
       if (!started_) report_.queue_seconds = seconds_since_begin();
       started_ = true;
+      if (choice % static_cast<size_t>(prepared_.settings.n) == 0)  // once a prompt
+        usage_.cached += event.cached_tokens;
       break;
     case EngineEvent::Kind::kToken: {
       const auto now = Clock::now();

@@ -31,6 +31,8 @@ constexpr Metric kTable[] = {
     {"dsv4_requests_total", Kind::kCounter, "Requests by end", "vllm:request_success_total"},
     {"dsv4_preemptions_total", Kind::kCounter, "Requests whose pages were taken back",
      "vllm:num_preemptions_total"},
+    {"dsv4_prefix_cached_tokens_total", Kind::kCounter, "Prompt tokens that stored prefixes spared",
+     "vllm:prefix_cache_hits_total"},
     {"dsv4_engine_steps_total", Kind::kCounter, "Steps of the engine", ""},
     {"dsv4_engine_prefill_tokens_total", Kind::kCounter,
      "Tokens in steps with prompts, recomputed ones included", ""},

@@ -230,6 +230,7 @@ std::string Service::metrics_text() {
   set("dsv4_timeouts_total", http.timeouts);
   set("dsv4_ready", unready_reason().empty());
   set("dsv4_preemptions_total", state.stats.preemptions);
+  set("dsv4_prefix_cached_tokens_total", state.stats.cached_tokens);
   set("dsv4_engine_steps_total", state.stats.steps);
   set("dsv4_engine_prefill_tokens_total", state.stats.prefill_tokens);
   set("dsv4_engine_prefill_seconds_total", state.stats.prefill_seconds);

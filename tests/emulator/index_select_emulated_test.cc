@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "dsv4/base/error.h"
@@ -51,11 +52,13 @@ void run_emulated(const IndexSelectArgs& args, uint64_t seed) {
 }
 
 // All values are small integers, so scores are exact and many are equal. Both sizes of clusters.
-void check(IndexShape shape, int64_t k) {
+void check(IndexShape shape, int64_t k, bool all_equal = false) {
   shape.exact_sums = true;
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 31 + shape.h * 7 + shape.n + k));
   const IndexScoresArgs scores = test::random_index_args(arena, rng, shape);
+  if (all_equal)
+    std::fill_n(const_cast<std::byte*>(scores.weights.data), scores.weights.bytes(), std::byte{});
   const IndexSelectArgs args{.q = scores.q,
                              .weights = scores.weights,
                              .weight_scale = scores.weight_scale,
@@ -80,6 +83,11 @@ TEST(IndexSelectEmulated, AgreesWithOracle) {
   check({.t = 2, .h = 16, .n = 300}, 128);
   check({.t = 3, .h = 6, .n = 90, .page_entries = 16}, 17);
   check({.t = 1, .h = 9, .n = 1100}, 512);  // several tiles of a warp
+}
+
+// A row too many would be outside of the tensor.
+TEST(IndexSelectEmulated, TiesGoToTheFirst) {
+  check({.t = 1, .h = 4, .n = 300}, 129, true);
 }
 
 TEST(IndexSelectEmulated, AsManyAsThereAreOrMore) {

@@ -70,7 +70,8 @@ class ScriptedServer {
         loaded.engine = model_engine(std::make_shared<Model>(Model::load("models/demo")),
                                      {.max_tokens = options.context,
                                       .max_sequences = options.max_sequences,
-                                      .max_batch_tokens = 256});
+                                      .max_batch_tokens = 256,
+                                      .prefix_checkpoints = 4});
       } else {
         loaded.engine = script_engine(script, "script", model->tokenizer, limits);
       }

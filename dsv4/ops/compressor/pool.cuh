@@ -75,7 +75,7 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
   const int own = block * layout.ratio, end = own + layout.ratio;
   int begin = (layout.overlap ? own - layout.ratio : own) + threadIdx.x / kWarp;
   while (begin < 0) begin += kPoolWarps;  // block -1 does not exist
-#pragma unroll 8
+#pragma unroll 2
   for (int position = begin; position < end; position += kPoolWarps) {
     const TokenRow row = token_row(in, sequence, position);
     // Half of the columns belong to the next block's entry, half to this block's

@@ -1,6 +1,5 @@
 #include "dsv4/ops/sample/launch.cuh"
 #include "dsv4/ops/sample/sample_impls.h"
-#include "dsv4/ops/sample/sm90_cluster/wide.cuh"
 
 namespace dsv4 {
 namespace {
@@ -18,7 +17,7 @@ const char* sample_sm90_cluster_reject(const Context& context, const SampleArgs&
 }
 
 void sample_sm90_cluster(const Context& context, const SampleArgs& args) {
-  if (!sampling::sample_wide(context, args)) sampling::launch_sample<kCtas>(context, args);
+  sampling::launch_sample<kCtas>(context, args);
 }
 
 }  // namespace dsv4

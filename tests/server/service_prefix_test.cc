@@ -1,0 +1,50 @@
+// Conversations of the bundled model whose beginning is stored: usage says so, answers stay the
+// same.
+
+#include <gtest/gtest.h>
+
+#include "tests/server/service_data.h"
+
+namespace dsv4 {
+namespace {
+
+using nlohmann::json;
+using test::Answer;
+using test::chat_body;
+using test::ScriptedServer;
+using test::user;
+
+std::string long_text() {
+  std::string text = "Tell me of the farm again.";
+  for (int i = 0; i < 40; ++i) text += " The mill stood by the river, and the boy had a red kite.";
+  return text;
+}
+
+int64_t cached_tokens(const Answer& answer) {
+  return answer.json().at("usage").at("prompt_tokens_details").at("cached_tokens").get<int64_t>();
+}
+
+TEST(ServicePrefix, ASecondTurnIsCached) {
+  ScriptedServer server("", {.context = 2048, .max_sequences = 2});
+  json body = chat_body(long_text());
+  body["temperature"] = 0;
+  body["max_tokens"] = 8;
+  const Answer first = server.post("/v1/chat/completions", body);
+  ASSERT_EQ(first.status, 200) << first.body;
+  EXPECT_EQ(cached_tokens(first), 0);
+  const Answer again = server.post("/v1/chat/completions", body);
+  EXPECT_GE(cached_tokens(again), 256);
+  EXPECT_EQ(again.json()["choices"][0]["message"], first.json()["choices"][0]["message"]);
+
+  body["messages"].push_back({{"role", "assistant"}, {"content", "The mill."}});
+  body["messages"].push_back(user("And the kite?"));
+  EXPECT_GE(cached_tokens(server.post("/v1/chat/completions", body)), 256);
+  body["cache_salt"] = "another client";
+  EXPECT_EQ(cached_tokens(server.post("/v1/chat/completions", body)), 0);
+  EXPECT_NE(
+      test::ask(server.port(), "GET", "/metrics").body.find("dsv4_prefix_cached_tokens_total"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4
