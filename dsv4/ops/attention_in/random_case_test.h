@@ -222,9 +222,10 @@ OpOutput pool_output(const char* name, const Pool& pool, const ConstTensorView& 
 
 // Exact: f32 sums of at most 256 terms of order 2, twice, normalized in between.
 // Official: an f32 sum close to a tie changes a bf16 value by a step, and rarely a code of 8 bits
-// by 1/8 of itself, or one of 4 bits by a third of the largest. One of those in a case is allowed;
-// a skipped rounding to 8 bits changes the cosine of q by 1e-4, one to 4 bits that of the indexer's
-// rows by 5e-3.
+// by 1/8 of itself, or one of 4 bits by a third of the largest. One of those in a case is allowed:
+// of the 192 codes of a latent, it changes the cosine of q by (1/8)^2 / 192 / 2 = 4e-5. FP8 tensor
+// cores, whose sums have about 14 bits, are off by one more often than f32 sums. A skipped rounding
+// to 8 bits changes the cosine of q by 1e-4, one to 4 bits that of the indexer's rows by 5e-3.
 struct Tolerances {
   Tolerance q, rows, keys, state, index_q, index_weights;
 };
@@ -234,7 +235,7 @@ inline constexpr Tolerances kExact{.q = {.ulps = 4, .rel = 1e-5},
                                    .state = {.ulps = 4, .rel = 4e-6},
                                    .index_q = {.ulps = 4, .rel = 1e-5},
                                    .index_weights = {.ulps = 4, .rel = 4e-6}};
-inline constexpr Tolerances kOfficial{.q = {.ulps = 2.01, .rel = 0.02, .cosine = 5e-6},
+inline constexpr Tolerances kOfficial{.q = {.ulps = 2.01, .rel = 0.02, .cosine = 4e-5},
                                       .rows = {.ulps = 1.01, .rel = 0.13, .cosine = 1e-4},
                                       .keys = {.ulps = 0, .rel = 0.34, .cosine = 1e-3},
                                       .state = {.ulps = 4, .rel = 4e-6},

@@ -7,6 +7,17 @@
 namespace dsv4 {
 namespace {
 
+// More tiles than this many of a cluster: the output head. Sums of every tile are exchanged, and
+// kernels without an exchange are faster where they are bound by memory: one token by the GEMV
+// kernels, 16 or more by cuBLASLt.
+constexpr int64_t kLargeWeight = int64_t{256} << 20;  // bytes
+constexpr int64_t kManyTokens = 16;
+
+bool is_faster_elsewhere(const LinearArgs& args) {
+  const int64_t t = args.x.dim(0);
+  return args.weight.bytes() > kLargeWeight && (t == 1 || t >= kManyTokens);
+}
+
 few_gemm::Product product_of(const LinearArgs& args) {
   return {.in = {.x = args.x, .x_scale = args.x_scale, .quantize = args.quantize_x},
           .weight = args.weight,
@@ -22,6 +33,7 @@ const char* linear_sm90_few_reject(const Context& context, const LinearArgs& arg
     return "for up to 32 tokens";
   if (args.quantize_x && args.x.dim(0) > few_gemm::kQuantizeTokens)
     return "many tokens to quantize";
+  if (!context.need_batch_invariant && is_faster_elsewhere(args)) return "a large weight";
   const bool converted = args.x.dtype == DType::kBF16 && !args.quantize_x &&
                          args.weight.format == WeightFormat::kFp8Block;
   if (converted && args.x.dim(0) > few_gemm::kConvertTokens && !context.need_batch_invariant)

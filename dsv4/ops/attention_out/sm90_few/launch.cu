@@ -38,17 +38,21 @@ void run_wo_a(Device& device, const few_gemm::Product& p, const U& u) {
 }  // namespace
 
 const char* attention_out_sm90_few_reject(const Context& context, const AttentionOutArgs& args) {
-  if (args.o.dim(0) > few_gemm::kConvertTokens && !context.need_batch_invariant)
-    return "for up to 8 tokens";
+  // With fewer, quantizing u in the second product, as parts do, takes no longer.
+  const int64_t tokens = args.o.dim(0);
+  if ((tokens <= few_gemm::kQuantizeTokens || tokens > few_gemm::kConvertTokens) &&
+      !context.need_batch_invariant)
+    return "for 5 to 8 tokens";
   if (args.wo_a.format != WeightFormat::kFp8Block || args.wo_b.format != WeightFormat::kFp8Block)
     return "for fp8 weights";
   if (args.wo_a.n / args.groups % few_gemm::kScaleColumns != 0)
     return "rows of a group must be a multiple of 128";
   if (const char* why = few_gemm::reject(context, few::product_of_wo_a(args))) return why;
   // Temporaries are aligned.
-  const int64_t t = args.o.dim(0), rows = args.wo_a.n;
-  const U u{{TensorMeta::contiguous(DType::kE4M3, {t, rows}), nullptr},
-            {TensorMeta::contiguous(DType::kE8M0, {t, rows / few_gemm::kScaleColumns}), nullptr}};
+  const int64_t rows = args.wo_a.n;
+  const U u{
+      {TensorMeta::contiguous(DType::kE4M3, {tokens, rows}), nullptr},
+      {TensorMeta::contiguous(DType::kE8M0, {tokens, rows / few_gemm::kScaleColumns}), nullptr}};
   return few_gemm::reject(context, product_of_wo_b(args, u));
 }
 
