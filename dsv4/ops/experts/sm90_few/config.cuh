@@ -6,6 +6,7 @@
 
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/ops/experts/sm90_few/decode.cuh"
 #include "dsv4/ops/experts/sm90_few/entries.h"
 #include "dsv4/ops/experts/sm90_few/table.h"
 
@@ -59,10 +60,12 @@ struct Partials {
 template <int K>
 struct Shared {
   static constexpr int kStageBytes = kMathWarps * kUnitBytes<K>;
-  static constexpr int kStages =
-      (kMaxShared - kBuffers * static_cast<int>(sizeof(Partials)) - 1024) / kStageBytes;
+  static constexpr int kStages = (kMaxShared - kBuffers * static_cast<int>(sizeof(Partials)) -
+                                  static_cast<int>(sizeof(PairTable<K>)) - 1024) /
+                                 kStageBytes;
 
   unsigned char stages[kStages][kStageBytes];
+  PairTable<K> pairs;
   Partials partials[kBuffers];
   // full: the bytes of a stage have landed; empty: all math warps have read it
   ptx::Mbarrier full[kStages], empty[kStages];

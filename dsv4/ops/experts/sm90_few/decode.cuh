@@ -1,14 +1,17 @@
 // Codes of a k-bit image (formats/kbit_image.h) to A fragments of mma.sync m16n8k16 in f16.
 //
-// The codebook is in registers as two tables, of the low and of the high bytes of its values. A
-// byte permute (PRMT) takes four bytes of 8 by four nibbles of the code word: 4 permutes make the
-// two registers of four codes. ALU instructions for a weight, of which an SM executes 64 a clock:
+// Two ways, of which a unit uses both, because one is bound by the ALU (64 instructions a clock and
+// SM), the other by issue slots (128) and shared memory:
 //
-//   K     permutes   selectors   signs   sum
-//   2     1.0        0.3         -       1.3
-//   3     1.0        0.4         -       1.4
-//   4     1.0        0.25        0.5     1.75
-//   5     2.0        0.75        0.5     3.25
+//   permutes   The codebook is in registers as two tables, of the low and of the high bytes of its
+//              values. PRMT takes four bytes of 8 by four nibbles of the code word: 4 permutes make
+//              the two registers of four codes. 10 ALU instructions for 8 codes at K = 3
+//   pairs      A table in shared memory has a register for each pair of codes, that is for each
+//   byte
+//              of nibbles, in a column for each lane, so reads are free of bank conflicts. 7 ALU
+//              instructions and 4 loads for 8 codes
+//
+// Signs of K = 4 and 5 come on top with 4 logic operations for 8 codes.
 
 #pragma once
 
@@ -23,35 +26,70 @@
 
 namespace dsv4::experts_few {
 
-// Bytes j of both results belong to nibble j of `selectors`, whose upper half is ignored.
+// K < 5. Bytes j of both results belong to nibble j of `selectors`, whose upper half is ignored.
 template <int K>
 __device__ inline void look_up(const Table& table, uint32_t selectors, uint32_t& lows,
                                uint32_t& highs) {
   constexpr int kLast = K == 2 ? 0 : 1;  // of the words with the first eight entries
-  if constexpr (K < 5) {
-    lows = ptx::prmt(table.low[0], table.low[kLast], selectors);
-    highs = ptx::prmt(table.high[0], table.high[kLast], selectors);
-  } else {  // byte j of the first or of the second eight entries
-    const uint32_t eight = selectors & 0x7777u, half = ((selectors >> 1) & 0x4444u) | 0x3210u;
-    lows = ptx::prmt(ptx::prmt(table.low[0], table.low[1], eight),
-                     ptx::prmt(table.low[2], table.low[3], eight), half);
-    highs = ptx::prmt(ptx::prmt(table.high[0], table.high[1], eight),
-                      ptx::prmt(table.high[2], table.high[3], eight), half);
-  }
+  lows = ptx::prmt(table.low[0], table.low[kLast], selectors);
+  highs = ptx::prmt(table.high[0], table.high[kLast], selectors);
+}
+
+// Groups of a step of four whose codes are permuted; the others are looked up as pairs. Sixteen
+// magnitudes are too many for permutes.
+template <int K>
+inline constexpr int kPermutedGroups = K == 5 ? 0 : 1;
+
+// Bytes of nibbles that occur, and one more.
+template <int K>
+inline constexpr int kPairEntries = K == 2   ? 0x34
+                                    : K == 5 ? 0x100
+                                             : 0x78;
+template <int K>
+using PairTable = uint32_t[kPairEntries<K>][kWarp];
+
+// Called by all threads of the CTA.
+template <int K>
+__device__ inline void fill_pairs(const Table& table, PairTable<K>& pairs) {
+  const auto value = [&](int index) {  // kEntries of them; others do not occur
+    const int word = index / 4 % 4, shift = index % 4 * 8;
+    return (table.low[word] >> shift & 0xffu) | (table.high[word] >> shift & 0xffu) << 8;
+  };
+  for (int i = static_cast<int>(threadIdx.x); i < kPairEntries<K> * kWarp;
+       i += static_cast<int>(blockDim.x))
+    pairs[i / kWarp][i % kWarp] = value(i / kWarp % 16) | value(i / kWarp / 16) << 16;
+}
+
+// Register r of a group by the byte r of its nibbles.
+template <int K>
+__device__ inline uint32_t look_up_pair(const PairTable<K>& pairs, uint32_t nibbles, int r) {
+  constexpr uint32_t kRow = sizeof(uint32_t) * kWarp;
+  constexpr uint32_t kBytes = (K == 2 ? 0x33u : K == 5 ? 0xffu : 0x77u) * kRow;
+  const uint32_t rows = (r == 0 ? nibbles * kRow : nibbles >> (8 * r - 7)) & kBytes;
+  const uint32_t lane = threadIdx.x % kWarp * sizeof(uint32_t);
+  return *reinterpret_cast<const uint32_t*>(reinterpret_cast<const unsigned char*>(pairs) +
+                                            (rows | lane));
 }
 
 // words: the K words of one step of 64 columns. Fragment of group i: registers 0 .. 3 hold codes 2r
 // and 2r + 1.
 template <int K>
-__device__ inline void decode_group(const Table& table, const uint32_t* words, int i,
-                                    uint32_t (&a)[4]) {
-  const uint32_t index = kbit_nibbles(words, K, i);
+__device__ inline void decode_group(const Table& table, const PairTable<K>& pairs,
+                                    const uint32_t* words, int i, uint32_t (&a)[4]) {
+  if (i < kPermutedGroups<K>) {
+    const uint32_t index = kbit_nibbles(words, K, i);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint32_t lows, highs;
-    look_up<K>(table, half == 0 ? index : index >> 16, lows, highs);
-    a[2 * half] = ptx::prmt(lows, highs, 0x5140);
-    a[2 * half + 1] = ptx::prmt(lows, highs, 0x7362);
+    for (int half = 0; half < 2; ++half) {
+      uint32_t lows, highs;
+      look_up<K>(table, half == 0 ? index : index >> 16, lows, highs);
+      a[2 * half] = ptx::prmt(lows, highs, 0x5140);
+      a[2 * half + 1] = ptx::prmt(lows, highs, 0x7362);
+    }
+  } else {
+    // look_up_pair() masks: the other bits of a word may stay.
+    const uint32_t nibbles = K == 4 || (K == 3 && i < 3) ? words[i] : kbit_nibbles(words, K, i);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) a[r] = look_up_pair<K>(pairs, nibbles, r);
   }
 #pragma unroll
   for (int r = 0; r < 4; ++r) {

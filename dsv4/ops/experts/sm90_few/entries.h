@@ -11,14 +11,14 @@ namespace dsv4::experts_few {
 
 inline constexpr int kPairs = 8;  // the columns of one mma
 
-struct Entry {
+struct alignas(16) Entry {
   int32_t expert, first_pair, pairs, unused;
   int32_t token[kPairs];  // rows of x
 };
 
 // Where a CTA begins, with what it would otherwise look up: stage `stage` of entry `index`, which
 // is `entry`; `stages` stages in all.
-struct Start {
+struct alignas(16) Start {
   int32_t index, stage, stages, unused;
   Entry entry;
 };

@@ -44,6 +44,7 @@ template <int K, bool kGateUp>
 __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant__ Params p) {
   ptx::griddepcontrol_launch_dependents();
   auto& shared = *reinterpret_cast<Shared<K>*>(ptx::dynamic_smem());
+  fill_pairs<K>(p.table, shared.pairs);
   init_barriers(shared);
   ptx::griddepcontrol_wait();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;

@@ -57,7 +57,7 @@ const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& a
   if (!args.stack.is_image()) return "for kernel images";
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
-  if (args.stack.size() > experts_few::kMaxExperts) return "more than 512 experts";
+  if (args.stack.size() > experts_few::kMaxExperts) return "more than 384 experts";
   if (!sm90_few_takes(args.stack.images())) return "rows of more than 4096 columns";
   if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)

@@ -12,7 +12,8 @@
 
 namespace dsv4::experts_few {
 
-inline constexpr int kListThreads = kSelectThreads, kMaxExperts = 512;
+inline constexpr int kListThreads = kSelectThreads, kMaxExperts = 384;
+inline constexpr int kStagedEntries = 192;  // kept in shared memory, too, for the starts
 
 struct Choices {
   const int32_t* experts;  // [t, k]
@@ -33,6 +34,7 @@ struct ListShared {
   int first[kMaxExperts];                      // pair of each expert in this round
   int first_pair[kMaxExperts], first_entry[kMaxExperts];
   int entries;
+  Entry staged[kStagedEntries];
   int warp_pairs[kSelectWarps], warp_entries[kSelectWarps];
 };
 
@@ -93,26 +95,30 @@ __device__ inline int list_entries(int mine, ListShared& shared, const PairLists
   const WarpSums entry_sums = sum_warps(shared.warp_entries);
   const int first_entry = entry_sums.before + entries_through - entries;
   for (int i = 0; i < entries; ++i) {
-    Entry& entry = out.entries[first_entry + i];
-    entry.expert = e, entry.first_pair = first + i * kPairs;
-    entry.pairs = min(kPairs, mine - i * kPairs);
+    const auto fill = [&](Entry& entry) {
+      entry.expert = e, entry.first_pair = first + i * kPairs;
+      entry.pairs = min(kPairs, mine - i * kPairs);
+    };
+    fill(out.entries[first_entry + i]);
+    if (first_entry + i < kStagedEntries) fill(shared.staged[first_entry + i]);
   }
   if (e < kMaxExperts) shared.first_pair[e] = first, shared.first_entry[e] = first_entry;
   if (e == 0) shared.entries = entry_sums.all;
   return first;
 }
 
-// Call when the entries are complete. CTA b of n begins at stage b W / n of all W stages.
-__device__ inline void list_starts(const PairLists& out, int entries) {
+// Call when the entries are complete. The first W mod n of n CTAs take one stage more than the
+// others of all W stages.
+__device__ inline void list_starts(const PairLists& out, const ListShared& shared) {
   for (int i = static_cast<int>(threadIdx.x); i < kProducts * out.ctas; i += kListThreads) {
     const int product = i / out.ctas, cta = i % out.ctas, stages = out.entry_stages[product];
-    const int64_t all = int64_t{entries} * stages;
-    const int64_t first = all * cta / out.ctas, end = all * (cta + 1) / out.ctas;
-    Start& start = out.starts[product][cta];
-    start.index = static_cast<int>(first / stages);
-    start.stage = static_cast<int>(first % stages);
-    start.stages = static_cast<int>(end - first);
-    if (first < end) start.entry = out.entries[start.index];
+    const int all = shared.entries * stages, each = all / out.ctas, more = all % out.ctas;
+    const int first = cta * each + min(cta, more), count = each + (cta < more ? 1 : 0);
+    const int index = first / stages;
+    // Put together in registers, so that it is stored 16 bytes at a time.
+    Start start{.index = index, .stage = first - index * stages, .stages = count};
+    if (count > 0) start.entry = index < kStagedEntries ? shared.staged[index] : out.entries[index];
+    out.starts[product][cta] = start;
   }
 }
 
@@ -137,13 +143,15 @@ __global__ void __launch_bounds__(kListThreads)
     const int to =
         shared.first[own.expert] + shared.counts[threadIdx.x / kWarp][own.expert] + own.before();
     const int of_expert = to - shared.first_pair[own.expert];
-    Entry& entry = out.entries[shared.first_entry[own.expert] + of_expert / kPairs];
-    entry.token[of_expert % kPairs] = own.index / in.slots;
+    const int entry = shared.first_entry[own.expert] + of_expert / kPairs;
+    const int token = own.index / in.slots;
+    out.entries[entry].token[of_expert % kPairs] = token;
+    if (entry < kStagedEntries) shared.staged[entry].token[of_expert % kPairs] = token;
     out.weight[to] = in.weight(own.index);
     out.pair_of[own.index] = to;
   }
   __syncthreads();
-  list_starts(out, shared.entries);
+  list_starts(out, shared);
 }
 
 }  // namespace dsv4::experts_few

@@ -34,8 +34,8 @@ struct Unit {
 // 16 rows x 8 pairs: sums over 256 columns, weights without 2^exponent, 16 and scale2. Blocks of
 // 32 columns are summed by the tensor core, scaled and added in f32, and so are groups of 128.
 template <int K>
-__device__ inline float4 multiply_unit(const Table& table, const Unit<K>& unit,
-                                       const Activations& x) {
+__device__ inline float4 multiply_unit(const Table& table, const PairTable<K>& pairs,
+                                       const Unit<K>& unit, const Activations& x) {
   float4 sums{0, 0, 0, 0};
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
@@ -47,7 +47,7 @@ __device__ inline float4 multiply_unit(const Table& table, const Unit<K>& unit,
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint32_t a[4];
-        decode_group<K>(table, unit.words + block / 2 * K, block % 2 * 2 + half, a);
+        decode_group<K>(table, pairs, unit.words + block / 2 * K, block % 2 * 2 + half, a);
         const uint32_t* const operand = x.b + 4 * block + 2 * half;
         ptx::mma_m16n8k16_f16(part, a, operand[0], operand[1]);
       }
@@ -82,7 +82,7 @@ __device__ void multiply(const Params& p, Shared<K>& shared) {
     const Unit<K> unit(shared.stages[stage] + warp * kUnitBytes<K>);
     __syncwarp();
     if (lane == 0) shared.empty[stage].arrive();
-    const float4 sums = multiply_unit<K>(p.table, unit, x);
+    const float4 sums = multiply_unit<K>(p.table, shared.pairs, unit, x);
     shared.drained[buffer].wait((work.done / kBuffers + 1) % 2);
     if (strip < strips_of(p, work.stage)) shared.partials[buffer].sums[warp][lane] = sums;
     ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);

@@ -1,5 +1,5 @@
-// The stages of a CTA: CTA b of n takes stages [b W / n, (b + 1) W / n) of all W stages of all
-// entries, in order of entry, so its warps load activations once or twice.
+// The stages of a CTA: neighbors in the list of all stages of all entries, in order of entry, so
+// its warps load activations once or twice.
 
 #pragma once
 
