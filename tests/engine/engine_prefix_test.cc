@@ -8,6 +8,7 @@
 #include "dsv4/engine/engine.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/tiny_model.h"
+#include "tests/model/golden_files.h"
 
 namespace dsv4 {
 namespace {
@@ -30,10 +31,7 @@ struct Answers : TokenSink {
 };
 
 std::vector<int32_t> random_ids(int64_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(kVocab)));
-  return ids;
+  return test::random_ids(n, kVocab, seed);
 }
 
 std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {

@@ -13,14 +13,9 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kStep = 256;  // of pages of 64 entries of 4 tokens
+using test::random_ids;
 
-std::vector<int32_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(vocab)));
-  return ids;
-}
+constexpr int64_t kStep = 256;  // of pages of 64 entries of 4 tokens
 
 class PrefixCacheTest : public testing::TestWithParam<Numerics> {
  protected:

@@ -11,6 +11,8 @@
 namespace dsv4 {
 namespace {
 
+using test::random_ids;
+
 struct Case {
   const char* folder;
   Numerics numerics;
@@ -20,13 +22,6 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
   std::string text = std::string(info.param.folder) + "_" + name(info.param.numerics);
   std::replace(text.begin(), text.end(), '/', '_');
   return text;
-}
-
-std::vector<int32_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(vocab)));
-  return ids;
 }
 
 class Chunking : public testing::TestWithParam<Case> {

@@ -18,6 +18,8 @@
 namespace dsv4 {
 namespace {
 
+using test::random_ids;
+
 std::shared_ptr<Device> shared_gpu() {
   return {test::gpu(), [](Device*) {}};  // the harness owns it
 }
@@ -34,13 +36,6 @@ class OnGpu : public testing::Test {
     if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
   }
 };
-
-std::vector<int32_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(vocab)));
-  return ids;
-}
 
 double largest_difference(const Buffer& a, const Buffer& b) {
   double largest = 0;

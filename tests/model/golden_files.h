@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/base/rng.h"
 #include "dsv4/engine/score.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/model/model.h"
@@ -18,6 +19,13 @@ inline const std::string kGoldenFolder = "tests/golden/";  // tests run in the r
 inline std::vector<int32_t> read_ids(const std::string& file) {
   std::ifstream in(file);
   return {std::istream_iterator<int32_t>(in), std::istream_iterator<int32_t>()};
+}
+
+inline std::vector<int32_t> random_ids(int64_t n, int64_t vocab, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(rng.below(vocab)));
+  return ids;
 }
 
 // Logits of every position, [T, V].

@@ -125,10 +125,7 @@ TEST_P(OneLayerOnGpu, OfficialLogitsAreTheCpus) {
   const Model cpu = Model::load(path);
   Model gpu = Model::load(path);
   move_to_device(gpu, {test::gpu(), [](Device*) {}}, [](int64_t, int64_t) {});
-  Rng rng(17);
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < kTokens; ++i)
-    ids.push_back(static_cast<int32_t>(rng.below(cpu.config().vocab_size)));
+  const std::vector<int32_t> ids = test::random_ids(kTokens, cpu.config().vocab_size, 17);
 
   const Buffer want = test::all_logits(cpu, Numerics::kOfficial, ids, kTokens);
   for (const int64_t chunk : {kTokens, int64_t{7}}) {
