@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Checks the text of every tracked file for problems that a formatter does not find.
 
-  every file     no absolute path of a build machine
+  every file     no absolute path of a build machine, no mark of an unfinished merge
   not data       no trailing blanks, one newline at the end (data: .json; data/, golden/, corpus/)
   code           no tabs; at most 500 lines (see LONG)
-  C++            a header has #pragma once (X-inl.h: Highway's toggle guard) and opens with a comment
+  C++            comments of at most 100 columns, which clang-format does not wrap (it breaks tables and
+                 formulas); a header has #pragma once (X-inl.h: Highway's toggle guard) and opens with a comment
                  that says what it is; a source opens with a comment or, beside its header, an include
   prose, names   none of the words in WORDS, which the field does not use, and American spelling. They are
                  looked for in comments, messages, documents, and in identifiers word by word (TestNames, snake_case)
@@ -22,7 +23,8 @@ import sys
 HEADERS, SOURCES = {".h", ".cuh"}, {".cc", ".cu"}
 CODE = HEADERS | SOURCES | {".py", ".cmake"}
 MACHINE_PATH = re.compile(r'(?<![\w.$}/<-])/(?:work|tmp|root|home|mnt)/[\w.]')
-MAX_LINES = 500
+MERGE_MARK = re.compile(r"(<<<<<<<|>>>>>>>) ")
+MAX_LINES, MAX_COMMENT = 500, 100
 LONG = {}  # path: why it is longer
 DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/(?!(.*/)?README\.md$)")
 
@@ -71,6 +73,8 @@ def check_file(path, data):
     for number, line in enumerate(lines, 1):
         if MACHINE_PATH.search(line):
             yield number, "names a path of one machine"
+        if MERGE_MARK.match(line):
+            yield number, "an unfinished merge"
     if DATA.search(path):
         return
     for number, line in enumerate(lines, 1):
@@ -78,6 +82,8 @@ def check_file(path, data):
             yield number, "trailing blank"
         if suffix in CODE and "\t" in line:
             yield number, "tab"
+        if suffix in HEADERS | SOURCES and line.lstrip().startswith("//") and len(line) > MAX_COMMENT:
+            yield number, f"a comment of more than {MAX_COMMENT} columns"
     if not text.endswith("\n"):
         yield len(lines), "no newline at the end"
     elif text.endswith("\n\n"):

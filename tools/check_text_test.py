@@ -36,6 +36,15 @@ class CheckTextTest(unittest.TestCase):
         self.assertEqual(self.problems("a.py", "\tx\n"), ["1: tab"])
         self.assertEqual(self.problems("tests/golden/a.txt", "a \nb"), [])
 
+    def test_unfinished_merges(self):
+        for mark in ("<<<<<<<", ">>>>>>>"):  # concatenated, so that this file passes
+            self.assertEqual(self.problems("a.md", "a\n" + mark + " HEAD\n"), ["2: an unfinished merge"])
+
+    def test_long_comments(self):
+        wide = "// " + "x" * 97 + "\n"
+        self.assertEqual(self.problems("a.cc", wide), [])
+        self.assertEqual(self.problems("a.cc", "// x\n  " + wide), ["2: a comment of more than 100 columns"])
+
     def test_length(self):
         self.assertEqual(self.problems("a.cc", "// x\n" * 500), [])
         self.assertEqual(self.problems("a.cc", "// x\n" * 501), ["501: longer than 500 lines"])
