@@ -1,9 +1,9 @@
-// OutputParser: what the model writes, as reasoning, content and tool calls (docs/spec/serving.md
-// 2).
+// OutputParser: what the model writes, as reasoning, content and tool calls
+// (docs/spec/serving.md 2).
 //
-//   reasoning </think> content <｜DSML｜tool_calls> <｜DSML｜invoke name="f">
-//     <｜DSML｜parameter name="a" string="true">x</｜DSML｜parameter> </｜DSML｜invoke>
-//     </｜DSML｜tool_calls>
+//   reasoning </think> content <｜DSML｜tool_calls>
+//     <｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="true">x</｜DSML｜parameter>
+//     </｜DSML｜invoke> </｜DSML｜tool_calls>
 //
 // Input is bytes and markers; a marker spelled with ordinary tokens is plain text. Results do not
 // depend on how the input is cut, and every piece of output is whole characters of valid UTF-8:

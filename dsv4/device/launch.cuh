@@ -1,7 +1,7 @@
 // Launching a kernel on a device's stream, checked, with its shared memory allowed.
 //
-//   launch(device, "rms_norm", rms_norm_kernel<T>, {.grid = rows, .block = 256, .shared = bytes},
-//   args...);
+//   launch(device, "rms_norm", rms_norm_kernel<T>,
+//          {.grid = rows, .block = 256, .shared = bytes}, args...);
 //
 // An empty grid is no launch: ops are called with zero tokens. The name is what an error says and
 // what a profiler shows (NVTX).

@@ -1,11 +1,10 @@
 // The runner of a device.
 //
 //   lists     built in page-locked memory, one copy to the device per step (model/step_lists.h)
-//   decode    steps of up to kMaxRunTokens tokens per sequence, all of whose logits are wanted (one
-//   token, or
-//             one and the drafts to verify), are padded to a few sizes and captured: the first of a
-//             size runs kernel by kernel (which also makes every workspace as large as it gets),
-//             the second is captured, and all further ones are one graph launch
+//   decode    steps of up to kMaxRunTokens tokens per sequence, all of whose logits are wanted
+//             (one token, or one and the drafts to verify), are padded to a few sizes and captured:
+//             the first of a size runs kernel by kernel (which also makes every workspace as large
+//             as it gets), the second is captured, and all further ones are one graph launch
 //   prefill   kernel by kernel; the host enqueues ahead of the device
 //   sample    on the device; the only wait of a step is for the sampled ids
 

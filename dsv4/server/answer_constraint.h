@@ -1,8 +1,7 @@
 // The grammar of an answer, as the engine follows it (docs/spec/serving.md 3.4).
 //
-//   thinking ---</think>---> text ---"<" and the DSML marker---> calls        tools that may be
-//   used thinking ---</think>---> the grammar                                      a format, forced
-//   tools
+//   thinking --</think>--> text --"<" and the DSML marker--> calls   tools that may be used
+//   thinking --</think>--> the grammar                               a format, forced tools
 //
 // Text and thinking are free. Where the grammar is forced, the sentence cannot end before it, and
 // no calls can begin in the thinking.

@@ -1,8 +1,8 @@
 // EngineThread: the one thread that calls an engine. Requests wait here until the engine has a
 // sequence free; what the engine reports leaves in one batch per step.
 //
-//   I/O thread --submit, cancel--> mailbox --> engine thread: step() --deliver(events)--> I/O
-//   thread
+//   I/O thread --submit, cancel--> mailbox --> engine thread: step()
+//   engine thread --deliver(events)--> I/O thread
 //
 // All methods may be called from any thread.
 

@@ -2,15 +2,14 @@
 // the caches (docs/spec/dsv4.md 4.1, 5, 6). The caches are written before attention reads them: the
 // query that closes a block of tokens already sees its entry (4.3).
 //
-//   c       = rms_norm(x wq_a)                                  latent of the queries
-//   q       = rope(head_norm(c wq_b))                           of each head
-//   window  <- rope(rms_norm(x wkv))                            one row per token
-//   entries <- rope(rms_norm(compressor(x wkv', x wgate')))     layers with compression: one row
-//   per
-//                                                               block that closes in this step
-//   keys    <- hadamard(rope(rms_norm(compressor(...))))        layers with an indexer: the same
-//                                                               with the indexer's compressor
-//   index_q       = S4(hadamard(rope(c wq_b')))                 where the caller selects entries
+//   c       = rms_norm(x wq_a)                                latent of the queries
+//   q       = rope(head_norm(c wq_b))                         of each head
+//   window  <- rope(rms_norm(x wkv))                          one row per token
+//   entries <- rope(rms_norm(compressor(x wkv', x wgate')))   layers with compression: one row
+//                                                             per block that closes in this step
+//   keys    <- hadamard(rope(rms_norm(compressor(...))))      layers with an indexer: the same
+//                                                             with the indexer's compressor
+//   index_q       = S4(hadamard(rope(c wq_b')))               where the caller selects entries
 //   index_weights = x weights_proj
 //
 // kOfficial stores every intermediate value in bf16, but for the compressors' f32 input and states,

@@ -54,7 +54,7 @@ struct Case {
   }
 };
 
-// The same weights as kernel images; every byte is s0111xxx, as in weight_pool.h.
+// The same weights as kernel images; every byte is a moderate number, as in weight_pool.h.
 struct ImageCase : Case {
   bench::Tensor gate_up, down, scale2;
 

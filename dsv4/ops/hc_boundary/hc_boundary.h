@@ -2,8 +2,9 @@
 // residual streams, and the normalized input x of the next block comes out of them
 // (docs/spec/dsv4.md 8; ops/mhc/mhc.h and ops/norm/norm.h have the formulas).
 //
-//   X'             = hc_post(X, y; post, comb of the boundary before y's block)   left out without
-//   y x, post', comb' = hc_pre(X') x'             = rms_norm(x)
+//   X'              = hc_post(X, y; post, comb of the boundary before y's block)   only with y
+//   x, post', comb' = hc_pre(X')
+//   x'              = rms_norm(x)
 //
 // Each of X', x and x' is stored, and so rounded, once.
 

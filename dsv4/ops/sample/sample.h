@@ -2,8 +2,8 @@
 //
 //   adjust    f32, one rounding each, for the tokens in `terms`:
 //               seen:  l = l > 0 ? l / repetition_penalty : l * repetition_penalty
-//               l = l - frequency_penalty * count; count > 0: l = l - presence_penalty; l = l +
-//               bias
+//               l = l - frequency_penalty * count; count > 0: l = l - presence_penalty
+//               l = l + bias
 //             then l = -inf where the mask has no bit
 //   choose    temperature 0: the largest l, ties to the lowest id
 //             otherwise:     p = softmax(l / temperature); tokens with p < min_p of the largest p

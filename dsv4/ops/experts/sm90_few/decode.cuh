@@ -7,9 +7,8 @@
 //              values. PRMT takes four bytes of 8 by four nibbles of the code word: 4 permutes make
 //              the two registers of four codes. 10 ALU instructions for 8 codes at K = 3
 //   pairs      A table in shared memory has a register for each pair of codes, that is for each
-//   byte
-//              of nibbles, in a column for each lane, so reads are free of bank conflicts. 7 ALU
-//              instructions and 4 loads for 8 codes
+//              byte of two nibbles, in a column for each lane, so reads are free of bank
+//              conflicts. 7 ALU instructions and 4 loads for 8 codes
 //
 // Signs of K = 4 and 5 come on top with 4 logic operations for 8 codes.
 

@@ -11,9 +11,8 @@
 // Exchange   a digit's histogram goes from every CTA to every CTA (st.async, 512 bytes each), so
 //            all reach the same threshold, and each knows how many keys the CTAs before it have
 //            above and at it: where its own rows begin in the result. No atomics but integer counts
-// Barriers   received[i] | 1 and 512 bytes of each CTA | the CTA itself, histograms of digit i |
-// all threads
-//            A CTA ends after it has received everything that is sent to it
+// Barriers   received[i] | 1 and 512 bytes of each CTA | the CTA itself, histograms of digit i
+//            | all threads. A CTA ends after it has received everything that is sent to it
 // Before the wait  barriers, cleared histograms
 
 #pragma once

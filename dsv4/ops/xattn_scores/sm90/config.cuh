@@ -1,14 +1,12 @@
 // Block scores on Hopper: shapes, parameters and shared memory.
 //
 //   item      128 groups of queries (rows) of one head, against all groups of keys they see
-//   cluster   up to two CTAs with the same rows of as many query heads of one key head: slices of
-//   K are
-//             multicast, each CTA loads its share of the rows. Items go to clusters in a fixed
-//             order, longest first, back and forth
+//   cluster   up to two CTAs with the same rows of as many query heads of one key head: slices
+//             of K are multicast, each CTA loads its share of the rows. Items go to clusters in a
+//             fixed order, longest first, back and forth
 //   warps     warpgroup 0, warp 0: producer (TMA); warpgroups 1 and 2: consumers, 64 rows each
-//   tile      256 columns; its product is S * d / kSlice steps: kSlice values of one token of every
-//   key
-//             group, and of the mirrored token of every query group, through a 4-D view
+//   tile      256 columns; its product is S * d / kSlice steps: kSlice values of one token of
+//             every key group, and of the mirrored token of every query group, through a 4-D view
 //             [groups][S][heads * d] of the tensor as it is
 //   softmax   running maximum and sum by row. The exponentials of a tile are added by key block,
 //             relative to the maximum so far, and stored in the CTA's workspace; when the row's
