@@ -6,7 +6,7 @@ namespace {
 constexpr std::string_view kFinerP = "P rounded to f16, not bf16, against a maximum updated late";
 constexpr std::string_view kRunningMax = "P rounded against the running maximum, not the row's";
 constexpr std::string_view kRoundedWeights = "weights of more than 8 significant bits -> bf16";
-
+constexpr std::string_view kF16Codebook = "codebook values -> f16";
 constexpr std::string_view kShortSums = "FP8 tensor cores add 128 products with about 14 bits";
 
 constexpr Deviation kDeviations[] = {
@@ -19,6 +19,8 @@ constexpr Deviation kDeviations[] = {
     {"attention_in", "sm90_few", kShortSums},
     {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},
+    {"experts", "sm90_few", kF16Codebook},
+    {"experts", "sm90_mma", kRoundedWeights},
     {"linear", "cuda_mma_rounded", kRoundedWeights},
     {"experts", "cuda_mma_rounded", kRoundedWeights},
 };
