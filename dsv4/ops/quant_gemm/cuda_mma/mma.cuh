@@ -218,6 +218,41 @@ __device__ inline void add_slices(Sums<kTile>& sums, int slice, float* shared) {
   }
 }
 
+// The sums of a CTA's tile, of all slices in the warps of slice 0. Both operands of the next step
+// arrive while the warps multiply this one. table: the codebook, which the CTA has begun to fill;
+// operands: shared memory for x, w, x, w
+template <int kTile, class Weights>
+__device__ inline void sum_tile(int k, Weights& weights, const ActivationLoader<kTile>& activations,
+                                const float* table, uint4* operands, const WarpPlace<kTile>& place,
+                                Sums<kTile>& sums) {
+  auto* bytes = reinterpret_cast<std::byte*>(operands);
+  const auto x = [&](int step) { return bytes + step % 2 * 2 * kOperandBytes; };
+  const auto w = [&](int step) { return x(step) + kOperandBytes; };
+  constexpr int kStepColumns = MmaShape<kTile>::kSlices * kSliceColumns;
+  const int steps = (k + kStepColumns - 1) / kStepColumns;
+
+  weights.load(0);
+  activations.load(0, x(0));
+  __syncthreads();  // the codebook is in shared memory
+  weights.store(w(0), table);
+  ptx::cp_async_wait_all();
+  __syncthreads();
+  for (int step = 0; step < steps; ++step) {
+    const bool more = step + 1 < steps;
+    if (more) {
+      weights.load(step + 1);
+      activations.load(step + 1, x(step + 1));
+    }
+    multiply_step<kTile>(x(step), w(step), place, sums);
+    if (more) {
+      weights.store(w(step + 1), table);
+      ptx::cp_async_wait_all();
+    }
+    __syncthreads();  // all warps have read this step, and the next one is complete
+  }
+  add_slices<kTile>(sums, place.slice, reinterpret_cast<float*>(operands));
+}
+
 template <int kTile>
 __device__ inline void store_sums(const Problem& p, const Tile& tile, int first_n, float scale2,
                                   const WarpPlace<kTile>& place, const Sums<kTile>& sums) {
@@ -251,36 +286,11 @@ __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
   const Matrix matrix = matrix_of(p, tile);
   for (int i = threadIdx.x; i < Decode::kTable; i += kMmaThreads) table[i] = matrix.codebook[i];
   const int first_n = static_cast<int>(blockIdx.y) * Shape::kN;
-  auto* bytes = reinterpret_cast<std::byte*>(operands);
-  const auto x = [&](int step) { return bytes + step % 2 * 2 * kOperandBytes; };
-  const auto w = [&](int step) { return x(step) + kOperandBytes; };
-  constexpr int kStepColumns = Shape::kSlices * kSliceColumns;
-  const int steps = (p.k + kStepColumns - 1) / kStepColumns;
-
   WeightLoader<Decode, kTile> weights(p, matrix, first_n);
   const ActivationLoader<kTile> activations(p, tile);
   const WarpPlace<kTile> place;
   Sums<kTile> sums = {};
-  weights.load(0);
-  activations.load(0, x(0));
-  __syncthreads();  // the codebook is in shared memory
-  weights.store(w(0), table);
-  ptx::cp_async_wait_all();
-  __syncthreads();
-  for (int step = 0; step < steps; ++step) {
-    const bool more = step + 1 < steps;
-    if (more) {
-      weights.load(step + 1);
-      activations.load(step + 1, x(step + 1));
-    }
-    multiply_step<kTile>(x(step), w(step), place, sums);
-    if (more) {
-      weights.store(w(step + 1), table);
-      ptx::cp_async_wait_all();
-    }
-    __syncthreads();  // all warps have read this step, and the next one is complete
-  }
-  add_slices<kTile>(sums, place.slice, reinterpret_cast<float*>(operands));
+  sum_tile(p.k, weights, activations, table, operands, place, sums);
   if (place.slice == 0) store_sums<kTile>(p, tile, first_n, matrix.scale2, place, sums);
 }
 

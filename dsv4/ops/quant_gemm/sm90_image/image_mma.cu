@@ -149,37 +149,12 @@ __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
   if (tile.rows == 0) return;
   fill_table<K>(image.codebook, table);
   const int first_row = static_cast<int>(blockIdx.y) * Shape::kN;
-  auto* bytes = reinterpret_cast<std::byte*>(operands);
-  const auto x = [&](int step) { return bytes + step % 2 * 2 * kOperandBytes; };
-  const auto w = [&](int step) { return x(step) + kOperandBytes; };
-  constexpr int kStepColumns = Shape::kSlices * kSliceColumns;
-  const int steps = (p.k + kStepColumns - 1) / kStepColumns;
-
   ImageLoader<K, kTile> weights(image.images + tile.matrix * image.image_bytes,
                                 {.n = ImageRows(p).count(), .k = p.k, .bits = K}, first_row);
   const ActivationLoader<kTile> activations(p, tile);
   const WarpPlace<kTile> place;
   Sums<kTile> sums = {};
-  weights.load(0);
-  activations.load(0, x(0));
-  __syncthreads();  // the codebook is in shared memory
-  weights.store(w(0), table);
-  ptx::cp_async_wait_all();
-  __syncthreads();
-  for (int step = 0; step < steps; ++step) {
-    const bool more = step + 1 < steps;
-    if (more) {
-      weights.load(step + 1);
-      activations.load(step + 1, x(step + 1));
-    }
-    multiply_step<kTile>(x(step), w(step), place, sums);
-    if (more) {
-      weights.store(w(step + 1), table);
-      ptx::cp_async_wait_all();
-    }
-    __syncthreads();  // all warps have read this step, and the next one is complete
-  }
-  add_slices<kTile>(sums, place.slice, reinterpret_cast<float*>(operands));
+  sum_tile(p.k, weights, activations, table, operands, place, sums);
   if (place.slice == 0) store_image_sums<kTile>(image, tile, first_row, place, sums);
 }
 
