@@ -8,7 +8,7 @@
 //   prefill   kernel by kernel; the host enqueues ahead of the device
 //   sample    on the device; the only wait of a step is for the sampled ids
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -20,15 +20,12 @@
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
 #include "dsv4/device/graph.h"
+#include "dsv4/engine/captured_steps.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/workspace.h"
 
 namespace dsv4 {
 namespace {
-
-int64_t pow2_at_least(int64_t n) {
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
-}
 
 // Page-locked memory and its mirror on the device, of equal size.
 struct Mirrored {
@@ -78,8 +75,6 @@ class DeviceRunner : public Runner {
 
   std::optional<StepExtents> captured_extents(const ForwardBatch& batch, const StepExtents& exact,
                                               const TensorView& logits) const;
-  StepExtents::Group padded(const CacheGroupSpec& group, int64_t exact_visible, int64_t runs,
-                            int64_t run_tokens) const;
   void run_captured(const StepExtents& extents, const TensorView& logits,
                     const std::function<void()>& enqueue);
   void send_lists(const SampleRows& rows);
@@ -90,7 +85,7 @@ class DeviceRunner : public Runner {
   Device& device_;
   const Model& model_;
   Context context_;
-  const CacheLimits limits_;
+  const CapturedSteps captured_steps_;
   Scratch scratch_;
   Scratch list_scratch_;  // one chunk of page-locked memory
   const Workspace workspace_;
@@ -105,7 +100,7 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
     : device_(*context.device),
       model_(model),
       context_(context),
-      limits_(limits),
+      captured_steps_(model.cache_groups(), model.config().index_topk, limits),
       scratch_(device_.memory()),
       list_scratch_(device_.pinned()),
       workspace_(plan_workspace(model, context, limits, 0)),
@@ -120,40 +115,16 @@ DeviceRunner::~DeviceRunner() {
   cudaStreamSynchronize(device_.stream());  // kernels may still use what goes away now
 }
 
-// Sizes of one group in a step of `runs` sequences with `run_tokens` tokens each: a power of two of
-// visible entries, up to what a sequence can have.
-StepExtents::Group DeviceRunner::padded(const CacheGroupSpec& group, int64_t exact_visible,
-                                        int64_t runs, int64_t run_tokens) const {
-  constexpr int64_t kLeastVisible = 64;  // of HCA: 8192 tokens at ratio 128
-  const int64_t tokens = runs * run_tokens;
-  if (group.keep_tokens > 0)
-    return {.closed = tokens, .visible = std::min(group.keep_tokens, limits_.max_tokens)};
-  const int64_t least = group.has_index ? model_.config().index_topk : kLeastVisible;
-  const int64_t most = std::max<int64_t>(1, limits_.max_tokens / group.ratio);
-  const int64_t visible = std::min(most, pow2_at_least(std::max(exact_visible, least)));
-  return {.closed = runs * ceil_div(run_tokens, group.ratio),
-          .visible = visible,
-          .pages = ceil_div(visible, group.page_entries)};
-}
-
 // What a decode step is padded to; nothing for steps that are not captured.
 std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& batch,
                                                           const StepExtents& exact,
                                                           const TensorView& logits) const {
   // An observer waits for every op, which a capture does not allow.
-  if (device_.times() != nullptr || context_.observer != nullptr ||
-      exact.logits_rows != exact.tokens)
-    return {};
+  if (device_.times() != nullptr || context_.observer != nullptr) return {};
   int64_t run_tokens = 0;
   for (const SequenceRun& run : batch.runs) run_tokens = std::max(run_tokens, run.count);
-  const int64_t runs = std::min<int64_t>(pow2_at_least(exact.runs), limits_.max_sequences);
-  const int64_t tokens = runs * run_tokens;
-  if (run_tokens > kMaxRunTokens || tokens > limits_.max_batch_tokens || tokens > logits.dim(0))
-    return {};
-  StepExtents extents{.tokens = tokens, .runs = runs, .logits_rows = tokens};
-  for (size_t g = 0; g < exact.groups.size(); ++g)
-    extents.groups.push_back(
-        padded(model_.cache_groups()[g], exact.groups[g].visible, runs, run_tokens));
+  std::optional<StepExtents> extents = captured_steps_.padded(exact, run_tokens);
+  if (extents && extents->tokens > logits.dim(0)) return {};
   return extents;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/engine/captured_steps.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/token_terms.h"
 #include "dsv4/model/dry_run.h"
@@ -96,26 +97,19 @@ StepLimits step_limits(const CacheLimits& limits) {
 }
 
 // The steps that reach the maxima. While the indexer would select every entry, all of them are
-// listed instead, which can take more memory than the longest context does. On a device a decode
-// step of up to kMaxRunTokens tokens a sequence is padded to at most twice its sequences and twice
-// its context.
-std::vector<StepLimits> largest_steps(std::span<const CacheGroupSpec> groups, int64_t index_topk,
-                                      const CacheLimits& limits, bool padded) {
-  std::vector<StepLimits> steps = {step_limits(limits)};
-  StepLimits decode = steps[0];
-  decode.sequences = 2 * limits.max_sequences;
-  const int64_t drafted = std::min(
-      {kMaxRunTokens * limits.max_sequences, limits.max_batch_tokens, limits.logits_rows()});
-  decode.tokens = std::max(decode.sequences, drafted);
+// listed instead, which can take more memory than the longest context does. A device also pads
+// decode steps.
+std::vector<StepExtents> largest_steps(std::span<const CacheGroupSpec> groups, int64_t index_topk,
+                                       const CacheLimits& limits, bool captures) {
+  std::vector<StepExtents> steps;
+  if (captures) steps = CapturedSteps(groups, index_topk, limits).largest();
+  steps.push_back(largest_step(groups, step_limits(limits)));
   for (const CacheGroupSpec& group : groups) {
-    if (!group.has_index) continue;
-    StepLimits listed = steps[0];
-    listed.context = std::min(limits.max_tokens, group.ratio * index_topk + group.ratio - 1);
-    if (listed.context < limits.max_tokens) steps.push_back(listed);
-    decode.context = std::max(decode.context, group.ratio * index_topk);
+    StepLimits listed = step_limits(limits);
+    listed.context = group.ratio * index_topk + group.ratio - 1;
+    if (group.has_index && listed.context < limits.max_tokens)
+      steps.push_back(largest_step(groups, listed));
   }
-  decode.context *= 2;
-  if (padded) steps.push_back(decode);
   return steps;
 }
 
@@ -137,9 +131,8 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
                          unmapped_memory());
   Workspace plan{.logits = limits.logits_rows() * config.vocab_size *
                            static_cast<int64_t>(sizeof(float))};
-  for (const StepLimits& step : largest_steps(groups, config.index_topk, limits, !host)) {
-    const StepScratch taken =
-        dry_run(model, dry.context(), largest_step(groups, step), cache.layers());
+  for (const StepExtents& step : largest_steps(groups, config.index_topk, limits, !host)) {
+    const StepScratch taken = dry_run(model, dry.context(), step, cache.layers());
     plan.lists = std::max(plan.lists, taken.lists);
     plan.activations = std::max(plan.activations, taken.activations);
     plan.step = std::max(plan.step, taken.lists + taken.activations);

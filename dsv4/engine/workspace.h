@@ -9,9 +9,6 @@
 
 namespace dsv4 {
 
-// Of a sequence in a step that a device captures: one token, or one and the drafts to verify.
-inline constexpr int64_t kMaxRunTokens = 8;
-
 // Each is the maximum over all steps that the limits allow; they may be reached by different steps.
 struct Workspace {
   int64_t lists = 0;        // of make_step(); on a device as much again is page-locked host memory
