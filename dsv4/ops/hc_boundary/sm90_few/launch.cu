@@ -10,7 +10,9 @@ namespace few = hc_boundary_kernel::sm90_few;
 
 const char* hc_boundary_sm90_few_reject(const Context& context, const HcBoundaryArgs& args) {
   if (context.device->info().major != 9) return "tuned for Hopper";
-  if (args.streams.dim(0) > few::kMaxTokens) return "more than 64 tokens";
+  // Where the bits of a token must not depend on the batch, larger batches take the same kernels.
+  if (args.streams.dim(0) > few::kMaxTokens && !context.need_batch_invariant)
+    return "more than 64 tokens";
   if (args.streams.dim(1) != few::kStreams) return "wants 4 streams";
   const int64_t d = args.streams.dim(2);
   if (d % (few::kRun * kWarp) != 0 || d > few::kSlice * few::kMaxSlices)
