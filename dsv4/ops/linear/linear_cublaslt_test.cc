@@ -14,6 +14,8 @@ namespace {
 
 using test::Arena;
 
+const test::TestedElsewhere kElsewhere{"parts"};
+
 struct Shape {
   int64_t t, n, k;
 };

@@ -14,6 +14,8 @@ namespace {
 
 using test::Arena;
 
+const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized"};
+
 enum class X { kBf16, kCodes, kQuantized };
 
 struct Scene {

@@ -15,7 +15,7 @@ namespace {
 using test::Arena;
 
 // Shapes of whole scale blocks are in linear_cublaslt_test.cc.
-const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized"};
+const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized", "parts"};
 
 struct Shape {
   int64_t t, n, k;

@@ -22,6 +22,8 @@
 namespace dsv4::test {
 namespace {
 
+const TestedElsewhere kElsewhere{"parts"};  // op_sparse_mla_test
+
 // --- comparison -------------------------------------------------------------------------------
 
 struct Allowed {
