@@ -109,6 +109,7 @@ if(DSV4_SANITIZE OR NOT has_avx512)
 endif()
 target_compile_definitions(dsv4_flags INTERFACE "HWY_DISABLED_TARGETS=(${disabled_targets})")
 if(DSV4_SANITIZE)
+  target_compile_definitions(dsv4_flags INTERFACE DSV4_SANITIZED)
   target_compile_options(dsv4_flags INTERFACE
     -fsanitize=${DSV4_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
   if(DSV4_SANITIZE MATCHES "undefined")

@@ -37,7 +37,7 @@ TEST(Buffer, MovingKeepsTheMemory) {
 }
 
 TEST(Buffer, PagesAreNotCommittedUntilTouched) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DSV4_SANITIZED
   GTEST_SKIP() << "the sanitizer's shadow memory is counted too";
 #endif
   const auto peak_kib = [] {

@@ -14,15 +14,7 @@
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/workspace.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define DSV4_OWN_ALLOCATOR 0
-#elif defined(__has_feature)
-#define DSV4_OWN_ALLOCATOR !(__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
-#else
-#define DSV4_OWN_ALLOCATOR 1
-#endif
-
-#if DSV4_OWN_ALLOCATOR
+#ifndef DSV4_SANITIZED  // a sanitizer has its own allocator
 
 namespace {
 

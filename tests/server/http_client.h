@@ -16,6 +16,12 @@
 
 namespace dsv4::test {
 
+#ifdef DSV4_SANITIZED
+inline constexpr int kTimeoutMs = 600'000;  // of an answer sent as a whole: ten times as long
+#else
+inline constexpr int kTimeoutMs = 60'000;
+#endif
+
 class Socket {
  public:
   explicit Socket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -44,7 +50,7 @@ class Socket {
     return true;
   }
   // Appends what arrives; false at the end of the stream or after `timeout_ms` without a byte.
-  bool receive(std::string& out, int timeout_ms = 60'000) {
+  bool receive(std::string& out, int timeout_ms = kTimeoutMs) {
     pollfd poll_fd{fd_, POLLIN, 0};
     if (poll(&poll_fd, 1, timeout_ms) != 1) return false;
     char buffer[16384];
@@ -54,7 +60,7 @@ class Socket {
     return true;
   }
   // Everything until the server closes.
-  std::string receive_all(int timeout_ms = 60'000) {
+  std::string receive_all(int timeout_ms = kTimeoutMs) {
     std::string out;
     while (receive(out, timeout_ms)) {
     }
