@@ -34,6 +34,10 @@ function(dsv4_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE ${TEST_LIBS} dsv4_flags GTest::gtest_main)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)  # what takes time is in the libraries
+  if(DSV4_SANITIZE MATCHES "undefined")
+    # UndefinedBehaviorSanitizer checks the libraries: without it the code of tests compiles in three fifths of the time.
+    set_source_files_properties(${TEST_SOURCES} PROPERTIES COMPILE_OPTIONS -fno-sanitize=undefined)
+  endif()
   if(NOT TEST_LABELS)
     set(TEST_LABELS unit)
   endif()
