@@ -91,10 +91,10 @@ void reach(Feeder& feeder, const CacheLimits& limits, int64_t context,
 
 // Steps at every limit: contexts end on a block of 128, and the long run has one token more than a
 // multiple of the block, so that it closes one entry more than its length suggests. With a context
-// of 128 tokens the indexer of this model may select every entry, with 512 it may not.
+// of 128 tokens the indexer of this model may select every entry, with 256 it may not.
 TEST_F(WorkspacePlan, IsReachedByTheLargestStep) {
   for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
-    for (const int64_t context : {128, 512}) {
+    for (const int64_t context : {128, 256}) {
       for (const CacheLimits& limits :
            {CacheLimits{context, 1, 1}, CacheLimits{context, 1, 65},
             CacheLimits{context, 3, 67, 67}, CacheLimits{context, 5, 5}}) {
@@ -113,9 +113,9 @@ TEST_F(WorkspacePlan, IsReachedByTheLargestStep) {
 // Random batches of the kind that an engine makes.
 TEST_F(WorkspacePlan, IsNeverExceeded) {
   Rng pick(20261121);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 8; ++round) {
     Case c{.numerics = pick.below(2) == 0 ? Numerics::kOfficial : Numerics::kExact};
-    c.limits.max_tokens = 1 + pick.below(700);
+    c.limits.max_tokens = 1 + pick.below(400);
     c.limits.max_sequences = static_cast<int>(1 + pick.below(4));
     c.limits.max_batch_tokens = c.limits.max_sequences + pick.below(200);
     c.limits.max_logits_rows = pick.below(2) * c.limits.max_batch_tokens;
