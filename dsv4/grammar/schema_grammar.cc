@@ -324,8 +324,9 @@ JsonValue SchemaGrammar::merge(const JsonValue& a, const JsonValue& b,
   JsonValue out = a;
   for (const auto& [key, value] : b.members) {
     if (is_annotation(key)) continue;
-    const auto same = std::find_if(out.members.begin(), out.members.end(),
-                                   [&](const auto& member) { return member.first == key; });
+    const auto same =
+        std::find_if(out.members.begin(), out.members.end(),
+                     [&key = key](const auto& member) { return member.first == key; });
     if (same == out.members.end()) {
       out.add(key, value);
     } else if (!(same->second == value)) {
