@@ -1,4 +1,7 @@
-"""Trains the demo model in three phases: short texts, long texts, long texts with top-k selection.
+"""Trains the demo model in four phases: short texts, long texts, top-k selection, conversations.
+
+Phase 3 continues from the weights of phase 2 or from an exported folder; its batches are a mixture
+of the corpus of the other phases and of the conversations of chat_data.py.
 
 Phase 0 should stay short: two runs with 187 and 1182 steps of it settled on a poor recall mechanism
 (81 to 90 % of the answer tokens correct in phase 1), the run with 145 steps reached 99.9 %.
@@ -6,6 +9,7 @@ Phase 0 should stay short: two runs with 187 and 1182 steps of it settled on a p
 
 import argparse
 import json
+import math
 import multiprocessing as mp
 import time
 from dataclasses import dataclass
@@ -15,12 +19,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+import chat_data
+import checkpoint
 import data
 import optim
 from config import DEMO, Config
 from model import Model
 from numerics import OFFICIAL, TRAIN, TRAIN_QUANT, Mode
 
+COMPILED = 10  # steps after which every graph is compiled
 DISTANCES = (64, 256, 512, 1000, 2000, 3000, 3900)
 
 
@@ -30,42 +37,47 @@ class Phase:
     steps: int
     mode: Mode
     sparse: bool  # real top-k selection
+    chats: float = 0.0  # share of documents that are conversations
 
 
 PHASES = (
     Phase(512, 145, TRAIN, sparse=False),
     Phase(4096, 530, TRAIN_QUANT, sparse=False),
     Phase(4096, 3962, TRAIN_QUANT, sparse=True),
+    Phase(4096, 2600, TRAIN_QUANT, sparse=True, chats=0.6),
 )
 
 
-def feed(tokenizer_folder: Path, seed: int, worker: int, tokens: int, T, queue) -> None:
-    """Worker process: endless training batches at the current length T (shared value)."""
+def feed(tokenizer_folder: Path, seed: int, worker: int, tokens: int, phase, queue) -> None:
+    """Worker process: endless training batches of the current phase (shared value: its index)."""
     tokenizer = data.load_tokenizer(tokenizer_folder)
     n = 0
     while True:
-        size = T.value
-        ids, weights = data.batch(tokenizer, f"train-{seed}-{worker}-{n}", tokens // size, size + 1)
-        queue.put((size, ids, weights))
+        index = phase.value
+        size, share = PHASES[index].T, PHASES[index].chats
+        ids, weights = chat_data.batch(tokenizer, f"train-{seed}-{worker}-{n}", tokens // size,
+                                       size + 1, share)
+        queue.put((index, ids, weights))
         n += 1
 
 
 class Feeder:
     def __init__(self, args: argparse.Namespace):
         context = mp.get_context("spawn")
-        self.T, self.queue = context.Value("i", PHASES[0].T), context.Queue(maxsize=24)
+        self.phase = context.Value("i", args.phases[0])
+        self.queue = context.Queue(maxsize=200)
         self.workers = [
             context.Process(target=feed, daemon=True, args=(
-                args.tokenizer, args.seed, w, args.tokens, self.T, self.queue))
+                args.tokenizer, args.seed, w, args.tokens, self.phase, self.queue))
             for w in range(args.workers)]
         for worker in self.workers:
             worker.start()
 
-    def next(self, T: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-        self.T.value = T
+    def next(self, phase: Phase, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        self.phase.value = PHASES.index(phase)
         while True:
-            size, ids, weights = self.queue.get()
-            if size == T:  # batches of the previous phase are dropped
+            index, ids, weights = self.queue.get()
+            if PHASES[index] is phase:  # batches of the previous phase are dropped
                 return (torch.from_numpy(ids).to(device, torch.long),
                         torch.from_numpy(weights).to(device, torch.float32) / 4)
 
@@ -126,30 +138,43 @@ def perplexity(model: Model, tokenizer, count: int, T: int, device: str,
     return float(np.exp(total / count))
 
 
+def load_weights(path: Path, device: str) -> dict[str, torch.Tensor]:
+    if path.is_dir():
+        return checkpoint.load(path).state_dict()
+    return torch.load(path, map_location=device)
+
+
+def settings() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch._dynamo.config.cache_size_limit = 64
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of tokenizer.json")
     parser.add_argument("--out", type=Path, required=True, help="checkpoint file")
-    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--resume", type=Path, help="checkpoint file or exported model folder")
+    parser.add_argument("--seconds", type=float, default=math.inf,
+                        help="limit of the wall time: with --cool the rates decay in time for it")
     parser.add_argument("--tokens", type=int, default=65536, help="tokens per step")
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--decay", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=13)
     parser.add_argument("--phases", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--cool", action="store_true", help="decay the learning rates over the second half")
+    parser.add_argument("--cool", action="store_true",
+                        help="decay the learning rates over the second half")
     parser.add_argument("--log-every", type=int, default=20)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch._dynamo.config.cache_size_limit = 64
+    settings()
     feeder = Feeder(args)
     tokenizer = data.load_tokenizer(args.tokenizer)
     model = Model(Config.of(DEMO)).to(args.device)
     if args.resume:
-        model.load_state_dict(torch.load(args.resume, map_location=args.device), strict=True)
+        model.load_state_dict(load_weights(args.resume, args.device), strict=True)
     if args.device == "cuda":
         for layer in model.layers:
             layer.compile(dynamic=False)
@@ -161,7 +186,8 @@ class Trainer:
     def __init__(self, args, model, tokenizer, feeder, optimizers):
         self.args, self.model, self.tokenizer = args, model, tokenizer
         self.feeder, self.optimizers = feeder, optimizers
-        self.step, self.tokens, self.started = 0, 0, time.time()
+        self.step, self.tokens = 0, 0
+        self.started, self.compiled = time.time(), 0.0
 
     def log(self, **values) -> None:
         print(json.dumps({"s": round(time.time() - self.started), "step": self.step,
@@ -175,13 +201,28 @@ class Trainer:
             self.run_phase(phase, total)
             torch.save(self.model.state_dict(), self.args.out)
             near = [d for d in DISTANCES if d < 2 * phase.T]
+            if self.args.device == "cuda":
+                self.log(memory_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1))
             self.log(recall=recall(self.model, self.tokenizer, 16, self.args.device,
                                    distances=near),
                      heldout=perplexity(self.model, self.tokenizer, 2, phase.T, self.args.device))
 
+    def left(self, total: int) -> float:
+        """Share of the run that remains, by steps or by time, whichever is less."""
+        now = time.time() - self.started
+        if self.step <= COMPILED:
+            self.compiled = now
+        if now >= self.args.seconds:
+            return 0.0
+        spent = (now - self.compiled) / (self.args.seconds - self.compiled)
+        return 1 - max(self.step / total, spent)
+
     def run_phase(self, phase: Phase, total: int) -> None:
         for _ in range(phase.steps):
-            left = 1 - self.step / total if self.args.cool else 1.0
+            left = self.left(total)
+            if left <= 0:
+                break
+            left = left if self.args.cool else 1.0
             lr = self.args.lr * min(1, (self.step + 1) / 100) * min(1, 2.04 * left + 0.02)
             loss, index_loss, right, loads = self.train_step(phase, lr)
             balance(self.model, loads, 0.002 * min(1, 2 * left))
@@ -191,7 +232,7 @@ class Trainer:
                          load=round((loads.amax(-1) / loads.mean(-1)).max().item(), 2))
 
     def train_step(self, phase: Phase, lr: float):
-        ids, weights = self.feeder.next(phase.T, self.args.device)
+        ids, weights = self.feeder.next(phase, self.args.device)
         loss, index_loss, right, loads = losses(self.model, ids, weights, phase.mode, phase.sparse)
         (loss + index_loss).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
