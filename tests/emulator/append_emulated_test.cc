@@ -4,92 +4,35 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/attention_in/attention_in_oracle.h"
 #include "dsv4/ops/attention_in/heads.cuh"
-#include "dsv4/ops/attention_in/random_case_test.h"
 #include "dsv4/ops/attention_in/sm90_few/append_kernel.cuh"
-#include "dsv4/ops/linear/linear_oracle.h"
-#include "dsv4/ops/linear/projection_oracle.h"
 #include "dsv4/ops/norm/norm_oracle.h"
-#include "dsv4/ops/oracle.h"
 #include "dsv4/ops/rope/rope_oracle.h"
-#include "tests/emulator/launch.h"
+#include "tests/emulator/attention_in_rows.h"
 #include "tests/emulator/runs.h"
 
 namespace dsv4 {
 namespace {
 
 namespace few = attention_in_kernel::sm90_few;
-using emulator::Kernel;
 using test::AttentionInShape;
-
-// Reads and writes every byte, as the kernels before and after do.
-Kernel touching(std::vector<ConstTensorView> views) {
-  return {{.block = 32, .pdl = true}, [=] {
-            ptx::griddepcontrol_launch_dependents();
-            ptx::griddepcontrol_wait();
-            for (const ConstTensorView& view : views) {
-              auto* bytes = reinterpret_cast<volatile uint8_t*>(const_cast<std::byte*>(view.data));
-              for (int64_t i = threadIdx.x; i < view.bytes(); i += 32)
-                bytes[i] = static_cast<uint8_t>(bytes[i]);
-            }
-          }};
-}
-
-struct Products {
-  Buffer kv, entry_kv, entry_gate, key_kv, key_gate;
-
-  explicit Products(const AttentionInArgs& args) {
-    const AttentionInWeights& w = args.weights;
-    const auto product = [&](const WeightView& weight) {
-      return oracle::stored(DType::kF32, {args.x.dim(0), weight.n},
-                            linear_oracle({.x = args.x, .weight = weight}));
-    };
-    kv = oracle::stored(DType::kBF16, {args.x.dim(0), w.wkv.n},
-                        projection_oracle(Context{}, args.x, w.wkv));
-    if (args.state.layout.ratio > 0)
-      entry_kv = product(w.compressor.wkv), entry_gate = product(w.compressor.wgate);
-    if (args.index_state.layout.ratio == 0) return;
-    key_kv = product(w.indexer.compressor.wkv), key_gate = product(w.indexer.compressor.wgate);
-  }
-  AppendInputs inputs() const { return {kv, entry_kv, entry_gate, key_kv, key_gate}; }
-};
 
 void check(AttentionInShape shape) {
   shape.hidden = 256, shape.rank = 128, shape.heads = 1, shape.row = {}, shape.index_dim = 128;
   test::AttentionInCase c(shape, Numerics::kOfficial, test::kFp8);
   const AttentionInArgs& args = c.args;
   const AttentionInWant want = attention_in_oracle(Context{}, args);
-  const Products products(args);
-  const test::Tolerances& tolerances = test::kOfficial;
-  std::vector<test::OpOutput> outputs = {
-      test::pool_output("window", args.window, args.window_rows, want.window, tolerances.rows)};
-  std::vector<ConstTensorView> touched = {products.kv, args.positions, args.window_rows,
-                                          args.window.pages};
-  if (shape.ratio > 0) {
-    outputs.push_back(
-        test::pool_output("entries", args.entries, args.entry_rows, want.entries, tolerances.rows));
-    outputs.push_back({"state", args.state.slots, want.state, tolerances.state});
-    for (const ConstTensorView& view :
-         {ConstTensorView(products.entry_kv), ConstTensorView(products.entry_gate), args.cu_tokens,
-          args.start, args.state_slots, args.entry_rows, args.entry_positions,
-          ConstTensorView(args.entries.pages), ConstTensorView(args.state.slots)})
-      touched.push_back(view);
-  }
-  if (shape.has_index) {
-    outputs.push_back(
-        test::pool_output("keys", args.keys, args.entry_rows, want.keys, tolerances.keys));
-    outputs.push_back({"index_state", args.index_state.slots, want.index_state, tolerances.state});
-  }
+  const test::RowProducts products(args);
+  const test::Rows rows(args, want, products);
   const few::AppendParams p = few::make_params(args, products.inputs());
   emulator::check_runs(
       c.arena, 3,
       [&](int i) {
-        emulator::launch_stream({touching(touched),
+        emulator::launch_stream({test::touching(rows.touched),
                                  {{.grid = few::kCtas * static_cast<int>(few::num_clusters(p)),
                                    .block = few::kThreads,
                                    .cluster = few::kCtas,
@@ -97,18 +40,10 @@ void check(AttentionInShape shape) {
                                    .pdl = true,
                                    .resident = 2},
                                   [&] { few::append_kernel(p); }},
-                                 touching(touched)},
+                                 test::touching(rows.touched)},
                                 static_cast<uint64_t>(i));
       },
-      [&] {
-        for (const test::OpOutput& output : outputs) {
-          const Buffer decoded = output.decoded ? output.decoded() : Buffer();
-          EXPECT_EQ(test::compare(output.decoded ? decoded.view() : output.view, output.want,
-                                  output.tolerance),
-                    "")
-              << output.name;
-        }
-      });
+      [&] { rows.expect_equal(); });
 }
 
 TEST(AppendEmulated, WindowRows) {
@@ -158,13 +93,13 @@ TEST(FinishHeadsEmulated, AgreesWithOracle) {
                                    .positions = positions.as<int32_t>(),
                                    .freqs = freqs.as<float>(),
                                    .eps = 1e-6f};
-        emulator::launch_stream({touching({q, positions}),
+        emulator::launch_stream({test::touching({q, positions}),
                                  {{.grid = {kTokens, 2},
                                    .block = kernel::kHeadWarps * kWarp,
                                    .pdl = true,
                                    .resident = 2},
                                   [&] { kernel::finish_heads_kernel(p); }},
-                                 touching({q})},
+                                 test::touching({q})},
                                 static_cast<uint64_t>(i));
       },
       [&] {

@@ -5,6 +5,7 @@
 
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/ops/attention_in/bf16_step.cuh"
 #include "dsv4/ops/rope/rotation.cuh"
 
 namespace dsv4::attention_in_kernel {
@@ -20,10 +21,6 @@ struct HeadParams {
   const float* freqs;
   float eps;
 };
-
-__device__ inline float bf16_step(float x) {
-  return to_float(from_float<bf16>(x));
-}
 
 // RMS0_bf16 of docs/spec/dsv4.md 0.4.
 __device__ inline void normalize_head(float (&x)[kLaneColumns], float eps) {

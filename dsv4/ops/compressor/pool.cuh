@@ -5,12 +5,18 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/compressor/compressor.h"
 
 namespace dsv4::compressing {
 
 inline constexpr int kPoolWarps = 8, kPoolThreads = kPoolWarps * kWarp;
 inline constexpr int kLaneColumns = 4, kPoolColumns = kLaneColumns * kWarp;
+inline constexpr int kPoolBarrier = 3;  // named barrier of those threads: a CTA may have others
+
+__device__ inline void sync_pool() {
+  ptx::barrier_sync(kPoolBarrier, kPoolThreads);
+}
 
 struct Inputs {
   StateLayout layout;
@@ -90,8 +96,8 @@ __device__ void for_each_token(const Inputs& in, const Sequence& sequence, int b
 }
 
 // Block `block` of a sequence, kPoolColumns columns of its entry from `first` on: thread i of the
-// first kPoolColumns returns column first + i. All kPoolThreads threads of a CTA; may be called
-// again without a barrier, and every thread has read its tokens when one returns.
+// first kPoolColumns returns column first + i. For the first kPoolThreads threads of a CTA; may be
+// called again without a barrier, and every thread has read its tokens when one returns.
 __device__ inline float pool_entry(const Inputs& in, const Sequence& sequence, int block, int first,
                                    PoolShared& shared) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -103,7 +109,7 @@ __device__ inline float pool_entry(const Inputs& in, const Sequence& sequence, i
   };
   for_each_token(in, sequence, block, first_column, raise);
   for (int i = 0; i < kLaneColumns; ++i) shared.largest[warp][i * kWarp + lane] = largest[i];
-  __syncthreads();
+  sync_pool();
   for (int i = 0; i < kLaneColumns; ++i) {
     for (int w = 0; w < kPoolWarps; ++w) {
       largest[i] = fmaxf(largest[i], shared.largest[w][i * kWarp + lane]);
@@ -119,7 +125,7 @@ __device__ inline float pool_entry(const Inputs& in, const Sequence& sequence, i
     shared.sum[warp][i * kWarp + lane] = sum[i];
     shared.pooled[warp][i * kWarp + lane] = pooled[i];
   }
-  __syncthreads();
+  sync_pool();
   if (threadIdx.x >= kPoolColumns) return 0.f;
   float all = 0.f, value = 0.f;
   for (int w = 0; w < kPoolWarps; ++w) {

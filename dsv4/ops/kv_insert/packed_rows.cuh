@@ -1,5 +1,5 @@
-// Rows of paged pools, packed by a CTA: the bytes of pack_kv_entry() and pack_index_key(). Each
-// warp packs one of the groups that share a scale.
+// Rows of paged pools, packed by the first warps of a CTA (all of them unless said): the bytes of
+// pack_kv_entry() and pack_index_key(). Each warp packs one of the groups that share a scale.
 
 #pragma once
 
@@ -34,15 +34,18 @@ struct Columns {
   int begin, count;
 };
 
-// Those columns of a row; x: all columns of the row. Whole groups, or to the end of the row. All
-// threads of the CTA.
+__device__ inline int warps_of_cta() {
+  return static_cast<int>(blockDim.x) / kWarp;
+}
+
+// Those columns of a row; x: all columns of the row. Whole groups, or to the end of the row.
 template <class T>
 __device__ void pack_kv_columns(const PackedPages<KvLayout>& pages, int row, const T* x,
-                                Columns columns) {
+                                Columns columns, int warps = warps_of_cta()) {
   const KvLayout layout = pages.layout;
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warps = static_cast<int>(blockDim.x) / kWarp, end = columns.begin + columns.count;
+  const int end = columns.begin + columns.count;
   auto* page = pages.template page<uint8_t>(row);
   uint8_t* codes = page + layout.entry_offset(pages.entry(row));
   uint8_t* scales = page + layout.scale_offset(pages.page_entries, pages.entry(row));
@@ -61,12 +64,12 @@ __device__ void pack_kv_columns(const PackedPages<KvLayout>& pages, int row, con
     tail[c] = f32_to_bf16(to_float(x[layout.nope + c]));
 }
 
-// x: the row. All threads of the CTA.
+// x: the row.
 template <class T>
-__device__ void pack_index_row(const PackedPages<IndexLayoutFp4>& pages, int row, const T* x) {
+__device__ void pack_index_row(const PackedPages<IndexLayoutFp4>& pages, int row, const T* x,
+                               int warps = warps_of_cta()) {
   const IndexLayoutFp4 layout = pages.layout;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
   auto* page = pages.template page<uint8_t>(row);
   uint8_t* pairs = page + layout.code_offset(pages.entry(row));
   uint8_t* scales = page + layout.scale_offset(pages.page_entries, pages.entry(row));

@@ -7,7 +7,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/device/quantize.cuh"
+#include "dsv4/ops/quant/lanes.cuh"
 #include "dsv4/ops/quant/quant_impls.h"
 
 namespace dsv4 {
@@ -61,21 +61,6 @@ __global__ void quantize_q8_kernel(Groups groups, const T* x, int64_t x_stride, 
   if (n > 0 && groups.lanes.own() == 0) scales[row * scales_stride + begin / groups.group] = scale;
 }
 
-struct S8 {
-  static __device__ uint8_t scale(float largest) { return q8_scale(largest); }
-  static __device__ float round(float x) { return e4m3_to_f32(f32_to_e4m3(x)); }
-};
-struct S4 {
-  static __device__ uint8_t scale(float largest) { return q4_scale(largest); }
-  // The code's bits are the upper bits of a float whose exponent is 126 too small, subnormals
-  // included. The table of e2m1_to_f32() would be read from memory.
-  static __device__ float round(float x) {
-    const uint8_t code = f32_to_e2m1(x);
-    const float magnitude = __uint_as_float((code & 7u) << 22) * 0x1p126f;
-    return (code & 8u) != 0 ? -magnitude : magnitude;
-  }
-};
-
 // x may be out: a lane writes only elements that no other lane reads.
 template <class Format, int kRun, class T, class Out>
 __global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, Out* out,
@@ -96,9 +81,7 @@ __global__ void fake_quant_kernel(Groups groups, const T* x, int64_t x_stride, O
   }
 }
 
-// Lane l holds elements from l * kPer on. The butterflies at distance 1, 2, 4, .. are those of the
-// CPU, the same sums of the same terms, so the bits are the same. With rows shorter than a warp,
-// some lanes are idle.
+// A warp has a row. With rows shorter than a warp, some lanes are idle.
 template <int kPer, int kRun, class T, class Out>
 __global__ void hadamard_kernel(const T* x, int64_t x_stride, Out* out, int64_t out_stride,
                                 int64_t rows, int n, float factor) {
@@ -111,23 +94,7 @@ __global__ void hadamard_kernel(const T* x, int64_t x_stride, Out* out, int64_t 
   if (mine) {
     for (int j = 0; j < kPer; j += kRun) load<kRun>(x + row * x_stride + begin + j, v + j);
   }
-#pragma unroll
-  for (int step = 1; step < kPer; step *= 2) {
-#pragma unroll
-    for (int j = 0; j < kPer; ++j) {
-      if ((j & step) != 0) continue;
-      const float a = v[j], b = v[j + step];
-      v[j] = a + b;
-      v[j + step] = a - b;
-    }
-  }
-  for (int step = 1; step * kPer < n; step *= 2) {
-#pragma unroll
-    for (int j = 0; j < kPer; ++j) {
-      const float other = __shfl_xor_sync(~0u, v[j], step);
-      v[j] = (lane & step) != 0 ? other - v[j] : v[j] + other;
-    }
-  }
+  hadamard_in_lanes(v, n / kPer, lane);
   if (!mine) return;
 #pragma unroll
   for (int j = 0; j < kPer; ++j) v[j] *= factor;
