@@ -1,9 +1,11 @@
-// attention_in for few tokens: all products of x in one launch (few_gemm), the queries by their
-// ops, and everything that is stored in another launch (append.h).
+// attention_in for few tokens: all products of x in one launch (few_gemm), everything else in
+// another (query.h); with more tokens the queries by their ops, and what is stored in a launch
+// (append.h).
 
 #include "dsv4/ops/attention_in/attention_in_impls.h"
 #include "dsv4/ops/attention_in/queries.h"
 #include "dsv4/ops/attention_in/sm90_few/append.h"
+#include "dsv4/ops/attention_in/sm90_few/query.h"
 #include "dsv4/ops/few_gemm/launch.h"
 #include "dsv4/ops/few_gemm/plan.h"
 #include "dsv4/ops/norm/norm.h"
@@ -70,6 +72,8 @@ void attention_in_sm90_few(const Context& given, const AttentionInArgs& args) {
   const Products products(args, &scratch);
   few_gemm::run(context, args.x, products.targets());
   const TensorView& c = products.latent;
+  if (finish_few_reject(context, args) == nullptr)
+    return finish_few(context, args, c, products.append);
   rms_norm(context, {.x = c, .weight = args.weights.q_norm, .out = c, .eps = args.norm_eps});
   make_queries(context, args, c);
   append_rows(context, args, products.append);

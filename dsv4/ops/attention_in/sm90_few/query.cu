@@ -1,0 +1,75 @@
+#include "dsv4/ops/attention_in/sm90_few/query.h"
+
+#include "dsv4/base/bits.h"
+#include "dsv4/device/alignment.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/pack.cuh"
+#include "dsv4/ops/attention_in/sm90_few/query_kernel.cuh"
+
+namespace dsv4 {
+
+namespace kernel = attention_in_kernel::query;
+
+namespace {
+
+constexpr int64_t kMapAlign = 16;  // of rows in a tensor map
+constexpr int64_t kMostTokens = 16;
+constexpr int64_t kCtasOfSm = 3;
+// Every CTA normalizes all latents. Of more groups of 128 columns, in the CTAs that an SM runs one
+// after another, that takes longer than launches of its own.
+constexpr int64_t kMostGroups = 128;
+
+bool has_many_latents(const Context& context, const AttentionInArgs& args) {
+  const int64_t heads = args.q.dim(1) + ceil_div(args.index_q.rank > 0 ? args.index_q.dim(1) : 0,
+                                                 int64_t{kernel::kRanks});
+  const int64_t waves =
+      ceil_div(heads * kernel::kRanks, kCtasOfSm * context.device->info().num_sms);
+  return args.q.dim(0) * (args.weights.wq_b.k / kernel::kSlabColumns) * waves > kMostGroups;
+}
+
+const char* reject_weight(const WeightView& w) {
+  if (w.format != WeightFormat::kFp8Block) return "for fp8 weights of queries";
+  if (w.k % kernel::kSlabColumns != 0 || w.k / kernel::kSlabColumns > kernel::kMaxSlabs)
+    return "wants latents of a multiple of 128 values, at most 4096";
+  if (!rows_on(w.data, kMapAlign)) return "rows of the weight are not 16-byte aligned";
+  return nullptr;
+}
+
+}  // namespace
+
+const char* finish_few_reject(const Context& context, const AttentionInArgs& args) {
+  if (context.device->info().major != 9) return "for Hopper";
+  if (context.numerics != Numerics::kOfficial) return "rounds to bf16";
+  if (args.q.dim(0) > kMostTokens) return "for up to 16 tokens";
+  const AttentionInWeights& w = args.weights;
+  if (args.q.dtype != DType::kBF16 || w.q_norm.dtype != DType::kBF16)
+    return "for bf16 queries and norms";
+  if (!packs(w.q_norm, kernel::kLaneColumns)) return "the norm is not on 16 bytes";
+  if (args.q.dim(2) != kernel::kHeadWidth || args.freqs.dim(0) != kernel::kPairs)
+    return "wants heads of 512 values of which 64 rotate";
+  if (const char* why = reject_weight(w.wq_b)) return why;
+  if (has_many_latents(context, args)) return "more latents than every CTA should normalize";
+  if (args.index_q.rank == 0) return nullptr;
+  if (args.index_q.dtype != DType::kBF16 || args.index_q.dim(2) != kernel::kIndexWidth)
+    return "wants bf16 indexer heads of 128 values";
+  if (!packs(args.index_q, 4)) return "indexer queries are not on 8 bytes";
+  return reject_weight(w.indexer.wq_b);
+}
+
+void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
+                const AppendInputs& rows) {
+  Device& device = *context.device;
+  if (args.q.dim(0) == 0 || device.is_dry_run()) return;
+  const kernel::Params params = kernel::make_params(args, latent, rows, make_tma_map);
+  const int tokens = few_gemm::tile_tokens(params.tokens);
+  launch(device, "attention_in_few",
+         tokens == 8 ? kernel::query_kernel<8> : kernel::query_kernel<16>,
+         {.grid = kernel::kRanks * int64_t{params.num_clusters()},
+          .block = kernel::kThreads,
+          .shared = kernel::Layout(tokens, params.slabs, params.stages).bytes,
+          .cluster = kernel::kRanks,
+          .pdl = true},
+         params);
+}
+
+}  // namespace dsv4

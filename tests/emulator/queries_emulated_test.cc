@@ -1,0 +1,107 @@
+// The kernel of attention_in/sm90_few/query.h on the emulator, launched early between kernels that
+// touch what it reads and writes, against the oracle of attention_in with the oracle's products.
+// Bits depend neither on the order of events nor on the other tokens.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "dsv4/ops/attention_in/sm90_few/query_kernel.cuh"
+#include "tests/emulator/attention_in_rows.h"
+#include "tests/emulator/runs.h"
+#include "tests/emulator/tensor_map.h"
+
+namespace dsv4 {
+namespace {
+
+namespace query = attention_in_kernel::query;
+using emulator::Kernel;
+using test::AttentionInShape;
+
+Kernel query_kernel(const query::Params& p) {
+  const int tokens = few_gemm::tile_tokens(p.tokens);
+  Kernel kernel{{.grid = query::kRanks * p.num_clusters(),
+                 .block = query::kThreads,
+                 .cluster = query::kRanks,
+                 .shared = static_cast<size_t>(query::Layout(tokens, p.slabs, p.stages).bytes),
+                 .pdl = true,
+                 .resident = 2},
+                {}};
+  kernel.body = [p, tokens] {
+    tokens == 8 ? query::query_kernel<8>(p) : query::query_kernel<16>(p);
+  };
+  return kernel;
+}
+
+CUtensorMap make_map(const TmaBox& box) {
+  return emulator::make_tma_map(box);
+}
+
+void check(AttentionInShape shape) {
+  SCOPED_TRACE(shape.tokens());
+  shape.hidden = 128, shape.row = {}, shape.index_dim = query::kIndexWidth;
+  test::AttentionInCase c(shape, Numerics::kOfficial, test::kFp8);
+  const AttentionInArgs& args = c.args;
+  const AttentionInWant want = attention_in_oracle(Context{}, args);
+  const Buffer latent = oracle::stored(DType::kBF16, {args.x.dim(0), args.weights.wq_a.n},
+                                       projection_oracle(Context{}, args.x, args.weights.wq_a));
+  const test::RowProducts products(args);
+  const test::Rows rows(args, want, products);
+  std::vector<ConstTensorView> touched = rows.touched;
+  touched.push_back(latent), touched.push_back(args.q);
+  const query::Params p = query::make_params(args, latent, products.inputs(), make_map);
+  emulator::check_runs(
+      c.arena, 3,
+      [&](int i) {
+        emulator::launch_stream({test::touching(touched), query_kernel(p), test::touching(touched)},
+                                static_cast<uint64_t>(i));
+      },
+      [&] {
+        rows.expect_equal();
+        EXPECT_EQ(test::compare(args.q, want.q, test::kOfficial.q), "");
+        if (shape.select) {
+          EXPECT_EQ(test::compare(args.index_q, want.index_q, test::kOfficial.index_q), "");
+        }
+      });
+  // A token alone.
+  const int64_t last = args.q.dim(0) - 1, bytes = args.q.bytes() / args.q.dim(0);
+  const std::vector<std::byte> in_batch(args.q.data + last * bytes, args.q.data + args.q.bytes());
+  query::Params alone = p;
+  alone.row_clusters = 0, alone.tokens = 1, alone.latent += last * args.weights.wq_a.n,
+  alone.positions += last;
+  alone.stages = query::stages_of(few_gemm::tile_tokens(1), p.slabs);
+  emulator::launch_stream({query_kernel(alone)}, 1);
+  EXPECT_EQ(std::memcmp(args.q.data, in_batch.data(), in_batch.size()), 0);
+}
+
+TEST(QueriesEmulated, Heads) {
+  check({.runs = {{5, 1}}, .rank = 128, .heads = 1});
+  check({.runs = {{1'000'000, 8}}, .rank = 640, .heads = 2});
+}
+
+// The second cluster of indexer heads has two of four.
+TEST(QueriesEmulated, IndexerHeads) {
+  check({.runs = {{3, 5}},
+         .ratio = 4,
+         .has_index = true,
+         .select = true,
+         .rank = 384,
+         .heads = 1,
+         .index_heads = 6});
+}
+
+// More groups of latents than are in registers at a time, and larger tiles.
+TEST(QueriesEmulated, ManyTokens) {
+  check({.runs = {{0, 9}}, .rank = 640, .heads = 1});
+  check({.runs = {{0, 15}},
+         .ratio = 4,
+         .has_index = true,
+         .select = true,
+         .rank = 256,
+         .heads = 1,
+         .index_heads = 1});
+}
+
+}  // namespace
+}  // namespace dsv4
