@@ -5,7 +5,8 @@
 // ordered before the access of j: j was launched without pdl, or the thread of j has executed
 // griddepcontrol.wait, or synchronized with a thread of its CTA that has. Since griddepcontrol.wait
 // waits for the kernel directly before, kernel i is ordered before j > i + 1 only if a thread of
-// every kernel between them has executed it, too.
+// every kernel between them has executed it, too. What kernel j - 1 has waited for is ordered
+// before all of j if every CTA of j - 1 waited before it executed griddepcontrol.launch_dependents.
 //
 // Ordinary loads and stores arrive here through -fsanitize=thread, which makes them calls; copies
 // in the background through the emulated instructions.

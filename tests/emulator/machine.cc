@@ -85,6 +85,10 @@ bool Machine::advance_grids() {
   for (Grid& grid : grids) {
     if (grid.next == grid.num_clusters || grid.live == grid.launch().resident) continue;
     if (!may_start(grid)) continue;
+    if (grid.launch().pdl && grid.number > 0) {
+      const Grid& previous = grids[static_cast<size_t>(grid.number) - 1];
+      if (previous.waited && previous.waited_first) grid.before |= previous.after_wait;
+    }
     start_cluster(grid);
     return true;
   }
@@ -169,7 +173,9 @@ void Machine::end_thread(Thread& thread) {
 }
 
 void Machine::trigger(Cta& cta) {
-  if (!std::exchange(cta.triggered, true)) ++grid().triggered;
+  if (std::exchange(cta.triggered, true)) return;
+  ++grid().triggered;
+  if (!current->knows.waited) grid().waited_first = false;
 }
 
 // Every thread has ended; shared memory is gone with its CTA, but cp.async and wgmma may go on.

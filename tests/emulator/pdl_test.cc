@@ -41,6 +41,15 @@ void expect_hazard(const std::string& text, const std::vector<Kernel>& kernels) 
   emulator::expect_error_of(text, [&](uint64_t seed) { emulator::launch_stream(kernels, seed); });
 }
 
+// Lets the next kernel start before or after it waits.
+Kernel bystander(bool waits_first) {
+  return {{.grid = kCtas, .pdl = true, .resident = 2}, [=] {
+            if (waits_first) ptx::griddepcontrol_wait();
+            ptx::griddepcontrol_launch_dependents();
+            if (!waits_first) ptx::griddepcontrol_wait();
+          }};
+}
+
 struct Vectors {
   std::vector<int> a = std::vector<int>(32 * kCtas), b = a, c = a;
 };
@@ -59,6 +68,17 @@ TEST(EmulatorPdl, ReadingBeforeTheWaitIsAHazard) {
   Vectors v;
   expect_hazard("kernel 1 does so before griddepcontrol.wait",
                 {writer(v.a, 5), reader(v.a, v.b, false)});
+}
+
+TEST(EmulatorPdl, ATriggerAfterTheWaitOrdersWhatWasWaitedFor) {
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    Vectors v;
+    emulator::launch_stream({writer(v.a, 5), bystander(true), reader(v.a, v.b, false)}, seed);
+    ASSERT_EQ(v.b.front(), v.a.back()) << seed;
+  }
+  Vectors v;
+  expect_hazard("before griddepcontrol.wait",
+                {writer(v.a, 5), bystander(false), reader(v.a, v.b, false)});
 }
 
 // Also if the kernel before never triggers: then its CTAs end before, but its writes are not

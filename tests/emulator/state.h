@@ -167,12 +167,13 @@ struct Cta {
 struct Grid {
   const Kernel* kernel = nullptr;
   int number = 0, num_clusters = 0;
-  int next = 0, live = 0;   // clusters: the next to start, running
-  int triggered = 0;        // CTAs
-  int64_t delay = -1;       // steps until a dependent kernel starts early; -1: not drawn
-  bool waited = false;      // some thread has executed griddepcontrol.wait
-  uint64_t before = 0;      // kernels that are complete and visible at its start, as bits
-  uint64_t after_wait = 0;  // and after griddepcontrol.wait
+  int next = 0, live = 0;    // clusters: the next to start, running
+  int triggered = 0;         // CTAs
+  int64_t delay = -1;        // steps until a dependent kernel starts early; -1: not drawn
+  bool waited = false;       // some thread has executed griddepcontrol.wait
+  bool waited_first = true;  // all threads that triggered had
+  uint64_t before = 0;       // kernels that are complete and visible at its start, as bits
+  uint64_t after_wait = 0;   // and after griddepcontrol.wait
 
   const Launch& launch() const { return kernel->launch; }
   bool complete() const { return next == num_clusters && live == 0; }
