@@ -11,23 +11,24 @@
 // Lane l = 4g + t holds the elements of A that mma.sync m16n8k16 and wgmma m64nNk16 (A in
 // registers; a strip for each warp) require of it, with k in natural order.
 // Its 4K words, in vectors of four, are the codes of four steps of 64 columns; step j uses words Kj
-// .. Kj+K-1. A step is four groups i (k16 each) of eight codes; code q = 2r + p is half p of A
-// register r:
+// .. Kj+K-1. A step is four groups i (k16 each) of eight codes; code q = 4h + 2c + p is
 //
-//   row g + 8 (r % 2),  column 64 j + 16 i + 2t + 8 (r / 2) + p
+//   row g + 8h,  column 64 j + 16 i + 2t + 8c + p
 //
-// and is nibble q of a word, so that two neighboring nibbles make one register:
+// and is nibble q of a word. Two neighboring nibbles, byte b = 2h + c of the word, make register
+// h + 2c of a 16-bit A fragment; four, half h of the word, make register h + 2 (i % 2) of an e4m3
+// fragment of two groups, whose k is in the order of the nibbles:
 //
 //   K = 2   word i/2, bits 0-1 (even i) or 2-3 (odd i) of the nibble
 //   K = 3   words 0-2: bits 0-2 of the nibble, group i = word; group 3: bit b in bit 3 of word b
-//   K = 4   word i: bits 0-2 of the nibble; bit 3 of half p of register r is bit 4r + 16p + 3
-//   K = 5   word i holds bits 0-3; bit 4 of half p of register r is bit 4i + r + 16p of word 4
+//   K = 4   word i: bits 0-2 of the nibble; bit 3 is bit 8 (2c + p) + 7 - 4h
+//   K = 5   word i holds bits 0-3; bit 4 of half p of byte b is bit 4i + b + 16p of word 4
 //
 // Codes of an antisymmetric codebook are stored as sign (top bit) and magnitude index, other codes
-// unchanged. At K = 4 and 5 the signs of a register are 16 bits apart, as in the register. With two
-// weights (gate, up), rows 0-7 of a unit are gate's and 8-15 up's: row 8u + g of both is in one
-// lane, and SwiGLU needs no exchange. Source: docs/spec/lowbit.md 4.2, 4.5; PTX ISA, "Matrix
-// fragments for mma.m16n8k16".
+// unchanged. At K = 4 the signs of an e4m3 register are 8 bits apart, as in the register; at K = 5
+// those of a 16-bit register are 16 bits apart. With two weights (gate, up), rows 0-7 of a unit are
+// gate's and 8-15 up's: row 8u + g of both is in one lane, and SwiGLU needs no exchange. Source:
+// docs/spec/lowbit.md 4.2, 4.5; PTX ISA, "Matrix fragments for mma.m16n8k16".
 
 #pragma once
 
@@ -73,8 +74,8 @@ struct KbitFragment {
   int row, column;
 };
 DSV4_HD constexpr KbitFragment kbit_fragment(int lane, int e) {
-  const int i = e / 8, r = e % 8 / 2, p = e % 2;
-  return {lane / 4 + 8 * (r % 2), 16 * i + 2 * (lane % 4) + 8 * (r / 2) + p};
+  const int i = e / 8, h = e % 8 / 4, c = e % 4 / 2, p = e % 2;
+  return {lane / 4 + 8 * h, 16 * i + 2 * (lane % 4) + 8 * c + p};
 }
 
 // Sorted code <-> sign and magnitude index of an antisymmetric codebook; its own inverse up to the
@@ -88,16 +89,21 @@ DSV4_HD constexpr uint8_t kbit_from_sign_magnitude(uint8_t code, int bits) {
   return static_cast<uint8_t>((code & top) != 0 ? 2 * top - 1 - code : code + top);
 }
 
-// The bit of the lane's words that holds bit b of code e = 8i + q, q = 2r + p.
+// The register of a 16-bit A fragment that byte b of a word makes.
+DSV4_HD constexpr int kbit_register(int b) {
+  return b / 2 + b % 2 * 2;
+}
+
+// The bit of the lane's words that holds bit b of code e = 8i + q.
 struct KbitPlace {
   int word, bit;
 };
 DSV4_HD constexpr KbitPlace kbit_place(int bits, int e, int b) {
-  const int i = e / 8, q = e % 8, r = q / 2, p = q % 2;
+  const int i = e / 8, q = e % 8;
   if (bits == 2) return {i / 2, 4 * q + 2 * (i % 2) + b};
   if (bits == 3) return i == 3 ? KbitPlace{b, 4 * q + 3} : KbitPlace{i, 4 * q + b};
-  if (bits == 4 && b == 3) return {i, 4 * r + 16 * p + 3};
-  if (b == 4) return {4, 4 * i + r + 16 * p};
+  if (bits == 4 && b == 3) return {i, 8 * (q % 4) + 7 - q / 4 * 4};
+  if (b == 4) return {4, 4 * i + q / 2 + q % 2 * 16};
   return {i, 4 * q + b};
 }
 
@@ -132,9 +138,15 @@ DSV4_HD constexpr uint32_t kbit_nibbles(const uint32_t* words, int bits, int i) 
   return ((words[0] >> 3) & 0x11111111u) | ((words[1] >> 2) & 0x22222222u) |
          ((words[2] >> 1) & 0x44444444u);
 }
-// K = 4 and 5: the signs of codes 2r and 2r + 1 of group i, in bits 15 and 31.
-DSV4_HD constexpr uint32_t kbit_signs(const uint32_t* words, int bits, int i, int r) {
-  return (bits == 4 ? words[i] << (12 - 4 * r) : words[4] << (15 - 4 * i - r)) & 0x80008000u;
+// K = 4 and 5: the signs of codes 2b and 2b + 1 of group i, in bits 15 and 31.
+DSV4_HD constexpr uint32_t kbit_signs(const uint32_t* words, int bits, int i, int b) {
+  if (bits == 5) return (words[4] << (15 - 4 * i - b)) & 0x80008000u;
+  const uint32_t pair = ((words[i] << (b / 2 * 4)) >> (b % 2 * 16)) & 0x8080u;
+  return (pair * 0x10100u) & 0x80008000u;
+}
+// K = 4: the signs of codes 4h .. 4h + 3 of group i, in bits 7, 15, 23 and 31.
+DSV4_HD constexpr uint32_t kbit_byte_signs(const uint32_t* words, int i, int h) {
+  return (words[i] << (4 * h)) & 0x80808080u;
 }
 
 // The image of one weight, or of gate and up interleaved (equal shape, bits and codebook; checked).

@@ -146,6 +146,9 @@ TEST_P(KbitImageBits, NibblesAndSignsAreTheCodes) {
     if (bits >= 4)
       code |= (kbit_signs(words, bits, i, q / 2) >> (15 + 16 * (q % 2)) & 1u) << (bits - 1);
     EXPECT_EQ(code, codes[e]) << e;
+    if (bits != 4) continue;
+    const uint32_t sign = kbit_byte_signs(words, i, q / 4) >> (8 * (q % 4) + 7);
+    EXPECT_EQ(sign & 1u, uint32_t{codes[e]} >> 3) << e;
   }
 }
 
@@ -191,11 +194,11 @@ TEST_P(KbitImageBits, FeedsTheTensorCoreFragments) {
         uint8_t codes[KbitImage::kLaneCodes];
         unpack_kbit_lane(words, bits, codes);
         for (int i = 0; i < 8; ++i) {
-          const int row = MmaA::row(lane, i);
+          const int row = MmaA::row(lane, i), q = i / 2 % 2 * 4 + i / 4 * 2 + i % 2;
           const int64_t k = column + MmaA::column(lane, i);
           const uint8_t scale = at[image.scale_offset(row, static_cast<int>(k % 256 / 32))];
           const float value =
-              book.value[kbit_from_sign_magnitude(codes[group * 8 + i], bits)] * e4m4_to_f32(scale);
+              book.value[kbit_from_sign_magnitude(codes[group * 8 + q], bits)] * e4m4_to_f32(scale);
           // Rows 0-7 of a unit are gate's, 8-15 up's.
           const double want = weight_value(row < 8 ? gate.view : up.view, u * 8 + row % 8, k);
           ASSERT_EQ(value, static_cast<float>(want)) << u << ' ' << column << ' ' << lane;

@@ -50,8 +50,8 @@ __device__ void pack_step(const KbitImage& image, const FlatRow (&rows)[2], int6
       for (int p = 0; p < K; ++p) planes[p] = rows[h].planes[block * K + p];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const int e = b * 16 + i / 4 * 8 + i % 4 / 2 * 4 + i % 2 + 2 * h;  // e % 8 / 2 % 2 == h
-        const int column = e / 8 % 2 * 16 + e % 8 / 4 * 8 + e % 2 + 2 * t;
+        const int e = b * 16 + i / 4 * 8 + 4 * h + i % 4;
+        const int column = kbit_fragment(t, e).column - 32 * b;
         uint8_t code = kbit_code(planes, K, column);
         if (image.sign_magnitude) code = kbit_to_sign_magnitude(code, K);
 #pragma unroll

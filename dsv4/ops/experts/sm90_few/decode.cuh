@@ -59,7 +59,7 @@ __device__ inline void fill_pairs(const Table& table, PairTable<K>& pairs) {
     pairs[i / kWarp][i % kWarp] = value(i / kWarp % 16) | value(i / kWarp / 16) << 16;
 }
 
-// Register r of a group by the byte r of its nibbles.
+// Two codes of a group by byte r of its nibbles.
 template <int K>
 __device__ inline uint32_t look_up_pair(const PairTable<K>& pairs, uint32_t nibbles, int r) {
   constexpr uint32_t kRow = sizeof(uint32_t) * kWarp;
@@ -70,8 +70,15 @@ __device__ inline uint32_t look_up_pair(const PairTable<K>& pairs, uint32_t nibb
                                             (rows | lane));
 }
 
-// words: the K words of one step of 64 columns. Fragment of group i: registers 0 .. 3 hold codes 2r
-// and 2r + 1.
+// The signs of byte b of group i, in bits 15 and 31; other bits have no say.
+template <int K>
+__device__ inline uint32_t signs_of_pair(const uint32_t* words, int i, int b) {
+  if constexpr (K == 5) return words[4] << (15 - 4 * i - b);
+  // Of the four codes of a half word, the signs are the top bits of the bytes, which are repeated.
+  return ptx::prmt(words[i] << (b / 2 * 4), 0, b % 2 == 0 ? 0x9988 : 0xbbaa);
+}
+
+// words: the K words of one step of 64 columns. Fragment of group i.
 template <int K>
 __device__ inline void decode_group(const Table& table, const PairTable<K>& pairs,
                                     const uint32_t* words, int i, uint32_t (&a)[4]) {
@@ -81,18 +88,18 @@ __device__ inline void decode_group(const Table& table, const PairTable<K>& pair
     for (int half = 0; half < 2; ++half) {
       uint32_t lows, highs;
       look_up<K>(table, half == 0 ? index : index >> 16, lows, highs);
-      a[2 * half] = ptx::prmt(lows, highs, 0x5140);
-      a[2 * half + 1] = ptx::prmt(lows, highs, 0x7362);
+      a[half] = ptx::prmt(lows, highs, 0x5140);
+      a[half + 2] = ptx::prmt(lows, highs, 0x7362);
     }
   } else {
     // look_up_pair() masks: the other bits of a word may stay.
     const uint32_t nibbles = K == 4 || (K == 3 && i < 3) ? words[i] : kbit_nibbles(words, K, i);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) a[r] = look_up_pair<K>(pairs, nibbles, r);
+    for (int b = 0; b < 4; ++b) a[kbit_register(b)] = look_up_pair<K>(pairs, nibbles, b);
   }
 #pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    if constexpr (K >= 4) a[r] ^= kbit_signs(words, K, i, r);
+  for (int b = 0; b < 4; ++b) {
+    if constexpr (K >= 4) a[kbit_register(b)] ^= signs_of_pair<K>(words, i, b) & 0x80008000u;
   }
 }
 

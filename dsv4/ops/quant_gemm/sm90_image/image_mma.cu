@@ -91,11 +91,12 @@ class ImageLoader {
       };
       uint32_t pairs[4];
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
+      for (int b = 0; b < 4; ++b) {
+        uint32_t& pair = pairs[kbit_register(b)];
         const float scale =
-            e4m4_to_f32(static_cast<uint8_t>(scales_ >> (16 * (i / 2) + 8 * (r % 2))));
-        pairs[r] = ptx::pack_bf16x2(value(2 * r) * scale, value(2 * r + 1) * scale);
-        if constexpr (K >= 4) pairs[r] ^= kbit_signs(words_, K, i, r);
+            e4m4_to_f32(static_cast<uint8_t>(scales_ >> (16 * (i / 2) + 8 * (b / 2))));
+        pair = ptx::pack_bf16x2(value(2 * b) * scale, value(2 * b + 1) * scale);
+        if constexpr (K >= 4) pair ^= kbit_signs(words_, K, i, b);
       }
       ptx::stmatrix_x4(operand + chunk_at<MmaShape<kTile>::kN>(slice_, row, 2 * i + chunk), pairs);
     }
