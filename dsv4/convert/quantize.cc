@@ -56,6 +56,8 @@ Codebook codebook_of(const Target& target, const std::map<std::string, Codebook>
       return nf_codebook(target.bits);
     case Target::Book::kE2m1:
       return e2m1_codebook();
+    case Target::Book::kE4m3:
+      return e4m3_codebook(target.bits);
     case Target::Book::kFile:
       return files.at(target.file);
     default:

@@ -16,7 +16,8 @@ constexpr int kMaxLayer = 9999;
 constexpr std::string_view kBlanks = " \t\r,";
 
 constexpr std::string_view kFormats =
-    "keep, bf16, fp8, or k2 to k5 with or without a codebook -nf, -bnf, -e2m1 (k4) or -@FILE";
+    "keep, bf16, fp8, or k2 to k5 with or without a codebook -nf, -bnf, -e2m1 (k4), "
+    "-e4m3 (k2 to k4) or -@FILE";
 
 struct Alias {
   std::string_view alias, leaf;
@@ -137,6 +138,8 @@ Target parse_kbit(std::string_view word, const std::string& where) {
     target.book = Target::Book::kBnf;
   } else if (book == "-e2m1" && target.bits == 4) {
     target.book = Target::Book::kE2m1;
+  } else if (book == "-e4m3" && target.bits <= kMaxE4m3Bits) {
+    target.book = Target::Book::kE4m3;
   } else if (book.substr(0, 2) == "-@" && book.size() > 2) {
     target.book = Target::Book::kFile;
     target.file = book.substr(2);
@@ -193,6 +196,8 @@ std::string to_string(const Target& target) {
       return text + "-bnf";
     case Target::Book::kE2m1:
       return text + "-e2m1";
+    case Target::Book::kE4m3:
+      return text + "-e4m3";
     case Target::Book::kFile:
       return fmt::format("{}-@{}", text, target.file);
   }

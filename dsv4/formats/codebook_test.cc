@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsv4/formats/e2m1.h"
+#include "dsv4/formats/e4m3.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -43,6 +44,7 @@ TEST(Codebook, AllAreSortedAndAntisymmetric) {
     books.push_back(bnf_codebook(bits));
     EXPECT_EQ(nf_codebook(bits).largest(), 1.f);
     EXPECT_LT(bnf_codebook(bits).largest(), 1.f);
+    if (bits <= kMaxE4m3Bits) books.push_back(e4m3_codebook(bits));
   }
   for (const Codebook& book : books) {
     EXPECT_TRUE(book.antisymmetric());
@@ -75,6 +77,16 @@ TEST(Codebook, BnfIsLloydMaxOfABlockOverItsAbsmax) {
     }
     for (size_t i = 0; i < sum.size(); ++i)
       EXPECT_NEAR(sum[i] / count[i], static_cast<double>(book.value[i]), 0.004) << bits << ' ' << i;
+  }
+}
+
+// Four significant bits, and 14 binades below the largest: normal e4m3 numbers times 2^-7.
+TEST(Codebook, E4m3IsOnTheGridOfE4m3) {
+  for (int bits = kMinKbit; bits <= kMaxE4m3Bits; ++bits) {
+    for (const float value : e4m3_codebook(bits).values()) {
+      EXPECT_EQ(e4m3_to_f32(f32_to_e4m3(value * 128)), value * 128) << bits << ' ' << value;
+      EXPECT_GE(std::abs(value), 0x1p-5f);
+    }
   }
 }
 
