@@ -9,6 +9,8 @@ constexpr std::string_view kRoundedWeights = "weights of more than 8 significant
 constexpr std::string_view kF16Codebook = "codebook values -> f16";
 constexpr std::string_view kShortSums = "FP8 tensor cores add 128 products with about 14 bits";
 
+constexpr std::string_view kShortBlocks = "FP8 tensor cores add 32 products with about 14 bits";
+
 constexpr Deviation kDeviations[] = {
     {"sparse_mla", "sm90_fp8", kFinerP},
     {"sparse_mla", "sm90_fp8_invariant", kFinerP},
@@ -19,6 +21,7 @@ constexpr Deviation kDeviations[] = {
     {"attention_in", "sm90_few", kShortSums},
     {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},
+    {"experts", "sm90_few_e4m3", kShortBlocks},
     {"experts", "sm90_few", kF16Codebook},
     {"experts", "sm90_mma", kRoundedWeights},
     {"linear", "cuda_mma_rounded", kRoundedWeights},

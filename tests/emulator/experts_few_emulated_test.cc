@@ -1,5 +1,5 @@
-// Implementation sm90_few of experts.h on the emulator: list of pairs, gate and up, down, as a
-// stream of kernels that start early.
+// Implementations sm90_few and sm90_few_e4m3 of experts.h on the emulator: list of pairs, gate and
+// up, down, as a stream of kernels that start early.
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,8 @@
 #include "dsv4/ops/experts/sm90_few/call.cuh"
 #include "dsv4/ops/experts/sm90_few/kernel.cuh"
 #include "dsv4/ops/experts/sm90_few/list_pairs.cuh"
+#include "dsv4/ops/experts/sm90_few_e4m3/kernel.cuh"
+#include "dsv4/ops/experts/sm90_few_e4m3/reader.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 
@@ -29,14 +31,36 @@ struct Run {
 };
 constexpr Run kRuns[] = {{0, 2}, {1, 3}, {2, 1}, {3, 5}};
 
-template <int K, bool kGateUp>
+template <int K>
+struct F16 {
+  static constexpr experts_few::Reader kReader = experts_few::kReader;
+  static constexpr int kThreads = experts_few::kThreads;
+  using Shared = experts_few::Shared<K>;
+  template <bool kGateUp>
+  static void run(const Params& p) {
+    experts_few::few_kernel<K, kGateUp>(p);
+  }
+};
+
+template <int K>
+struct E4M3 {
+  static constexpr experts_few::Reader kReader = experts_few_e4m3::kReader;
+  static constexpr int kThreads = experts_few_e4m3::kThreads;
+  using Shared = experts_few_e4m3::Shared<K>;
+  template <bool kGateUp>
+  static void run(const Params& p) {
+    experts_few_e4m3::few_kernel<K, kGateUp>(p);
+  }
+};
+
+template <class Kernels, bool kGateUp>
 emulator::Kernel kernel(const Params& p, const Run& how) {
   return {{.grid = how.ctas,
-           .block = experts_few::kThreads,
-           .shared = sizeof(experts_few::Shared<K>),
+           .block = Kernels::kThreads,
+           .shared = sizeof(typename Kernels::Shared),
            .pdl = true,
            .resident = 2},
-          [p] { experts_few::few_kernel<K, kGateUp>(p); }};
+          [p] { Kernels::template run<kGateUp>(p); }};
 }
 
 // acc[t] += y of the pairs of token t, which are in order of expert.
@@ -51,35 +75,38 @@ void combine(const ExpertsArgs& args, const experts_few::Call& call) {
   }
 }
 
-template <int K>
+template <class Kernels>
 void run_emulated(const ExpertsArgs& args, const Run& how) {
   Scratch scratch;
-  const experts_few::Call call = experts_few::make_call(args, how.ctas, scratch);
-  const experts_few::Choices choices{.experts = args.experts.as<int32_t>(),
-                                     .weights = args.weights.as<float>(),
-                                     .expert_stride = args.experts.row_stride(),
-                                     .weight_stride = args.weights.row_stride(),
-                                     .pairs = static_cast<int>(args.x.dim(0) * slots(args)),
-                                     .slots = static_cast<int>(slots(args))};
-  const experts_few::PairLists lists = call.lists;
-  emulator::launch_stream({{{.block = experts_few::kListThreads, .pdl = true},
-                            [=] { experts_few::list_pairs_kernel(choices, lists); }},
-                           kernel<K, true>(call.gate_up, how),
-                           kernel<K, false>(call.down, how)},
-                          how.seed);
+  const experts_few::Call call = experts_few::make_call(args, how.ctas, Kernels::kReader, scratch);
+  std::vector<emulator::Kernel> kernels{kernel<Kernels, true>(call.gate_up, how),
+                                        kernel<Kernels, false>(call.down, how)};
+  if (call.needs_list()) {
+    kernels.insert(kernels.begin(),
+                   {{.block = experts_few::kListThreads, .pdl = true}, [args, lists = call.lists] {
+                      experts_few::list_pairs_kernel(experts_few::choices_of(args), lists);
+                    }});
+  }
+  emulator::launch_stream(kernels, how.seed);
   combine(args, call);
+}
+
+template <class Kernels>
+void check_kernels(const ImagesShape& shape, int bits) {
+  ImagesCase c(shape, bits, bits);
+  const std::vector<double> want = experts_oracle({}, c.file_args);
+  emulator::check_runs(
+      c.arena, static_cast<int>(std::size(kRuns)),
+      [&](int i) { run_emulated<Kernels>(c.args, kRuns[i]); },
+      [&] { EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 5e-6}), ""); });
 }
 
 template <int K>
 void check(const ImagesShape& shape) {
   SCOPED_TRACE(fmt::format("K={} t={} k={} e={} d={} i={}", K, shape.t, shape.k, shape.e, shape.d,
                            shape.inner));
-  ImagesCase c(shape, K, K);
-  const std::vector<double> want = experts_oracle({}, c.file_args);
-  emulator::check_runs(
-      c.arena, static_cast<int>(std::size(kRuns)),
-      [&](int i) { run_emulated<K>(c.args, kRuns[i]); },
-      [&] { EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 5e-6}), ""); });
+  check_kernels<F16<K>>(shape, K);
+  if constexpr (K <= kMaxE4m3Bits) check_kernels<E4M3<K>>(shape, K);
 }
 
 TEST(ExpertsFewEmulated, EveryK) {
@@ -94,10 +121,23 @@ TEST(ExpertsFewEmulated, WideRows) {
   check<3>({.t = 2, .k = 2, .e = 3, .d = 4096, .inner = 64});
 }
 
-// Entries of 1, 8 and 9 pairs of one expert.
+// Entries of 1, 8 and 9 pairs of one expert; 33 pairs are one more than kernels list themselves.
 TEST(ExpertsFewEmulated, AllTokensToOneExpert) {
-  for (const int64_t t : {1, 8, 9, 17})
+  for (const int64_t t : {1, 8, 9, 17, 33})
     check<3>({.t = t, .k = 1, .e = 5, .d = 160, .inner = 96, .only = 3});
+}
+
+// What decides between the two implementations.
+TEST(ExpertsFewEmulated, CodebooksOnTheE4m3Grid) {
+  using experts_few_e4m3::fits_e4m3;
+  for (const int bits : {2, 3, 4}) {
+    EXPECT_TRUE(fits_e4m3(e4m3_codebook(bits))) << bits;
+    EXPECT_FALSE(fits_e4m3(nf_codebook(bits))) << bits;
+    EXPECT_FALSE(fits_e4m3(bnf_codebook(bits))) << bits;
+  }
+  EXPECT_TRUE(fits_e4m3(e2m1_codebook()));
+  EXPECT_FALSE(fits_e4m3(user_codebook(std::vector<float>{-4, -1, 1, 2})));  // not antisymmetric
+  EXPECT_FALSE(fits_e4m3(user_codebook(std::vector<float>{-1, -0x1p-18f, 0x1p-18f, 1})));
 }
 
 }  // namespace

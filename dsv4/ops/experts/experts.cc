@@ -12,6 +12,8 @@ namespace {
 constexpr Impl<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
     {"cublaslt_fp8", Arch::kSm90, false, experts_cublaslt_fp8_reject, experts_cublaslt_fp8},
+    {"sm90_few_e4m3", Arch::kSm90, true, experts_sm90_few_e4m3_reject, experts_sm90_few_e4m3,
+     0x1p-13},
     {"sm90_few", Arch::kSm90, true, experts_sm90_few_reject, experts_sm90_few, 0x1p-11},
     {"sm90_mma", Arch::kSm90, false, experts_sm90_mma_reject, experts_sm90_mma, 0x1p-9},
     {"cuda_mma", Arch::kCuda, false, experts_cuda_mma_reject, experts_cuda_mma},

@@ -58,7 +58,7 @@ struct Case {
 struct ImageCase : Case {
   bench::Tensor gate_up, down, scale2;
 
-  ImageCase(int bits, int64_t t) : Case(WeightFormat::kKbit, bits, t) {
+  ImageCase(int bits, Codebook book, int64_t t) : Case(WeightFormat::kKbit, bits, t) {
     const KbitImage up_image{2 * kInner, kWidth, bits, true},
         down_image{kWidth, kInner, bits, true};
     gate_up = bench::Tensor(DType::kU8, {kExperts, up_image.bytes()});
@@ -73,19 +73,19 @@ struct ImageCase : Case {
     std::fill_n(scale2.as<float>(), kExperts * 3, 0.01f);
     args.stack = ExpertImages{.gate_up = up_image,
                               .down = down_image,
-                              .gate_up_codebook = nf_codebook(bits),
-                              .down_codebook = nf_codebook(bits),
+                              .gate_up_codebook = book,
+                              .down_codebook = book,
                               .gate_up_bytes = gate_up,
                               .down_bytes = down,
                               .scale2 = scale2};
   }
 };
 
-void add_images(int bits) {
+void add_images(const std::string& name, const Codebook& book) {
   for (const int64_t t : bench::token_counts()) {
     bench::register_impls<ExpertsArgs>(
-        fmt::format("experts/k{}-image/t:{}", bits, t), experts,
-        [=] { return std::make_shared<ImageCase>(bits, t); }, Arch::kCuda);
+        fmt::format("experts/{}-image/t:{}", name, t), experts,
+        [=] { return std::make_shared<ImageCase>(book.bits, book, t); }, Arch::kCuda);
   }
 }
 
@@ -105,7 +105,9 @@ const bool kRegistered = [] {
   add("k3", WeightFormat::kKbit, 3);
   add("k4", WeightFormat::kKbit, 4);
   add("k5", WeightFormat::kKbit, 5);
-  for (const int bits : {2, 3, 4, 5}) add_images(bits);
+  for (const int bits : {2, 3, 4, 5}) add_images(fmt::format("k{}", bits), nf_codebook(bits));
+  for (const int bits : {2, 3, 4}) add_images(fmt::format("k{}-e4m3", bits), e4m3_codebook(bits));
+  add_images("k4-e2m1", e2m1_codebook());
   return true;
 }();
 

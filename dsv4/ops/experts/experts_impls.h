@@ -14,6 +14,9 @@ HostBytes experts_cpu_bytes(const ExpertsArgs& args);
 // time, weights rounded to f16.
 const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& args);
 void experts_sm90_few(const Context& context, const ExpertsArgs& args);
+// The same with codebooks of at most 4 bits on the e4m3 grid: weights are exact.
+const char* experts_sm90_few_e4m3_reject(const Context& context, const ExpertsArgs& args);
+void experts_sm90_few_e4m3(const Context& context, const ExpertsArgs& args);
 // The same images, weights rounded to bf16: a matrix is decoded once for up to 128 tokens.
 const char* experts_sm90_mma_reject(const Context& context, const ExpertsArgs& args);
 void experts_sm90_mma(const Context& context, const ExpertsArgs& args);

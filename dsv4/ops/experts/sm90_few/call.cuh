@@ -11,17 +11,36 @@
 
 namespace dsv4::experts_few {
 
+// How the kernels of a folder take an image.
+struct Reader {
+  Table (*table)(const Codebook& codebook);
+  int (*stage_strips)(int chunks);  // strips of 16 rows of a stage
+  int own_pairs = 0;                // they list the pairs of calls of at most so many themselves
+};
+
+inline Choices choices_of(const ExpertsArgs& args) {
+  return {.experts = args.experts.as<int32_t>(),
+          .weights = args.weights.as<float>(),
+          .expert_stride = args.experts.row_stride(),
+          .weight_stride = args.weights.row_stride(),
+          .pairs = static_cast<int>(args.x.dim(0) * slots(args)),
+          .slots = static_cast<int>(slots(args))};
+}
+
 struct Call {
   PairLists lists;
   TensorView hidden, y;  // [pairs, i], [pairs, d] bf16
   Params gate_up, down;
+
+  bool needs_list() const { return gate_up.choices.pairs == 0; }  // before gate_up
 };
 
 inline Params product(const KbitImage& image, const ConstTensorView& bytes,
-                      const Codebook& codebook) {
+                      const Codebook& codebook, const Reader& reader) {
   const int chunks = static_cast<int>(image.units_along_k());
-  const int strips = static_cast<int>(image.num_strips()), at_once = kMathWarps / chunks;
-  const Table table = make_table(codebook);
+  const int strips = static_cast<int>(image.num_strips());
+  const int at_once = reader.stage_strips(chunks);
+  const Table table = reader.table(codebook);
   constexpr float kScaleFactor = 16;  // block_scales() gives a sixteenth
   return {.images = bytes.data,
           .image_bytes = image.bytes(),
@@ -34,8 +53,11 @@ inline Params product(const KbitImage& image, const ConstTensorView& bytes,
           .factor = kScaleFactor * table.unit};
 }
 
+// The reader of the kernels of this folder: one unit for each math warp.
+inline constexpr Reader kReader{make_table, [](int chunks) { return kMathWarps / chunks; }};
+
 // ctas: of the grids of both products. Takes temporaries from `scratch`.
-inline Call make_call(const ExpertsArgs& args, int ctas, Scratch& scratch) {
+inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
   const int64_t d = args.x.dim(1), inner = args.stack.inner(), pairs = args.x.dim(0) * slots(args);
   const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
@@ -57,16 +79,18 @@ inline Call make_call(const ExpertsArgs& args, int ctas, Scratch& scratch) {
     p.entries = call.lists.entries, p.starts = call.lists.starts[which];
     call.lists.entry_stages[which] = p.stages;
     p.scale2 = images.scale2.as<float>();
+    if (pairs <= reader.own_pairs) p.choices = choices_of(args), p.pair_of = call.lists.pair_of;
     return p;
   };
   Params& up = call.gate_up;
-  up = with_lists(product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook), 0);
+  up =
+      with_lists(product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, reader), 0);
   up.x = args.x.as<bf16>(), up.x_stride = args.x.row_stride();
   up.pair_weight = call.lists.weight;
   up.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
   up.out = call.hidden.as<bf16>(), up.out_stride = inner, up.rows = static_cast<int>(inner);
   Params& down = call.down;
-  down = with_lists(product(images.down, images.down_bytes, images.down_codebook), 1);
+  down = with_lists(product(images.down, images.down_bytes, images.down_codebook, reader), 1);
   down.x = call.hidden.as<bf16>(), down.x_stride = inner;
   down.out = call.y.as<bf16>(), down.out_stride = d, down.rows = static_cast<int>(d);
   return call;

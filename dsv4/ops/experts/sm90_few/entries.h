@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "dsv4/base/bits.h"
+
 namespace dsv4::experts_few {
 
 inline constexpr int kPairs = 8;  // the columns of one mma
@@ -25,6 +27,21 @@ struct alignas(16) Start {
 
 // The two products, gate and up and down: how many stages an entry has.
 inline constexpr int kProducts = 2;
+
+// What the router has chosen. Device memory.
+struct Choices {
+  const int32_t* experts;  // [t, k]
+  const float* weights;    // [t, k]
+  int64_t expert_stride, weight_stride;
+  int pairs, slots;  // t * k, k
+
+  DSV4_HD int expert(int pair) const {
+    return experts[pair / slots * expert_stride + pair % slots];
+  }
+  DSV4_HD float weight(int pair) const {
+    return weights[pair / slots * weight_stride + pair % slots];
+  }
+};
 
 // Pointers to device memory.
 struct PairLists {

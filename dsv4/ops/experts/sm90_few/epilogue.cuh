@@ -22,7 +22,8 @@ struct EpilogueEntry {
   float weight[2];  // of pairs 2t and 2t + 1, gate and up
 
   template <bool kGateUp>
-  __device__ static EpilogueEntry load(const Params& p, const Entry& entry) {
+  __device__ static EpilogueEntry load(const Params& p, const Entry& entry,
+                                       const float* pair_weight) {
     EpilogueEntry e{.entry = entry};
     const float* const scale2 = p.scale2 + e.entry.expert * 3;
 #pragma unroll
@@ -30,7 +31,7 @@ struct EpilogueEntry {
     const int m = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
-      if (kGateUp && m + j < e.entry.pairs) e.weight[j] = p.pair_weight[e.entry.first_pair + m + j];
+      if (kGateUp && m + j < e.entry.pairs) e.weight[j] = pair_weight[e.entry.first_pair + m + j];
     return e;
   }
 };
@@ -68,10 +69,10 @@ __device__ void finish(const Params& p, Shared<K>& shared) {
   const int buffer = static_cast<int>(threadIdx.x) / kWarp - kMathWarps;
   EpilogueEntry e;
   const Entry* loaded = nullptr;  // entry of e
-  for (Work work(p); work.more(); work.next(p)) {
+  for (Work work{Range(p)}; work.more(); work.next(p)) {
     if (work.done % kBuffers != buffer) continue;
     if (loaded != work.entry) {
-      e = EpilogueEntry::load<kGateUp>(p, *work.entry);
+      e = EpilogueEntry::load<kGateUp>(p, *work.entry, p.pair_weight);
       loaded = work.entry;
     }
     ptx::barrier_sync(filled_barrier(buffer), kFilledThreads);

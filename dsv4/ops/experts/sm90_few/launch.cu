@@ -1,11 +1,11 @@
-// The implementation sm90_few of experts.h: list of pairs, gate and up with SwiGLU, down, combine;
-// one launch each.
+// The implementation sm90_few of experts.h, and what sm90_few_e4m3 shares with it: list of pairs,
+// gate and up with SwiGLU, down, combine; one launch each.
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/experts/cuda/steps.h"
 #include "dsv4/ops/experts/experts_impls.h"
-#include "dsv4/ops/experts/sm90_few/call.cuh"
 #include "dsv4/ops/experts/sm90_few/instances.h"
+#include "dsv4/ops/experts/sm90_few/launch.cuh"
 #include "dsv4/ops/experts/sm90_few/list_pairs.cuh"
 
 namespace dsv4 {
@@ -14,32 +14,6 @@ namespace {
 // With more pairs of an expert on average, kernels that decode a matrix once for up to 128 pairs
 // are faster.
 constexpr int64_t kMostPairs = 32;
-
-// Calls body with K as a constant.
-template <class Body>
-void with_bits(int bits, const Body& body) {
-  switch (bits) {
-    case 2:
-      return body.template operator()<2>();
-    case 3:
-      return body.template operator()<3>();
-    case 4:
-      return body.template operator()<4>();
-    default:
-      return body.template operator()<5>();
-  }
-}
-
-void list_pairs(Device& device, const ExpertsArgs& args, const experts_few::PairLists& lists) {
-  const experts_few::Choices choices{.experts = args.experts.as<int32_t>(),
-                                     .weights = args.weights.as<float>(),
-                                     .expert_stride = args.experts.row_stride(),
-                                     .weight_stride = args.weights.row_stride(),
-                                     .pairs = static_cast<int>(args.x.dim(0) * slots(args)),
-                                     .slots = static_cast<int>(slots(args))};
-  launch(device, "experts_list", experts_few::list_pairs_kernel,
-         {.block = experts_few::kListThreads, .pdl = true}, choices, lists);
-}
 
 }  // namespace
 
@@ -53,7 +27,9 @@ bool sm90_few_takes(const ExpertImages& images) {
          experts_few::kMathWarps;
 }
 
-const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& args) {
+namespace experts_few {
+
+const char* reject(const Context& context, const ExpertsArgs& args) {
   if (!args.stack.is_image()) return "for kernel images";
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
@@ -68,22 +44,37 @@ const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& a
   return nullptr;
 }
 
-void experts_sm90_few(const Context& context, const ExpertsArgs& args) {
+void run(const Context& context, const ExpertsArgs& args, const Kernels& kernels) {
   if (args.x.dim(0) == 0) return;
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
-  const experts_few::Call call = experts_few::make_call(args, device.info().num_sms, scratch);
-  list_pairs(device, args, call.lists);
-  with_bits(args.stack.images().gate_up.bits,
-            [&]<int K>() { experts_few::launch_gate_up<K>(device, call.gate_up); });
-  with_bits(args.stack.images().down.bits,
-            [&]<int K>() { experts_few::launch_down<K>(device, call.down); });
+  const Call call = make_call(args, device.info().num_sms, kernels.reader, scratch);
+  const ExpertImages& images = args.stack.images();
+  if (call.needs_list())
+    launch(device, "experts_list", list_pairs_kernel, {.block = kListThreads, .pdl = true},
+           choices_of(args), call.lists);
+  kernels.gate_up[images.gate_up.bits - kMinKbit](device, call.gate_up);
+  kernels.down[images.down.bits - kMinKbit](device, call.down);
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.pair_of,
                            .slots = slots(args),
                            .add = args.add,
                            .acc = args.acc});
+}
+
+}  // namespace experts_few
+
+const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& args) {
+  return experts_few::reject(context, args);
+}
+
+void experts_sm90_few(const Context& context, const ExpertsArgs& args) {
+  using namespace experts_few;
+  run(context, args,
+      {.reader = kReader,
+       .gate_up = {launch_gate_up<2>, launch_gate_up<3>, launch_gate_up<4>, launch_gate_up<5>},
+       .down = {launch_down<2>, launch_down<3>, launch_down<4>, launch_down<5>}});
 }
 
 }  // namespace dsv4

@@ -15,20 +15,6 @@ namespace dsv4::experts_few {
 inline constexpr int kListThreads = kSelectThreads, kMaxExperts = 384;
 inline constexpr int kStagedEntries = 192;  // kept in shared memory, too, for the starts
 
-struct Choices {
-  const int32_t* experts;  // [t, k]
-  const float* weights;    // [t, k]
-  int64_t expert_stride, weight_stride;
-  int pairs, slots;  // t * k, k
-
-  __device__ int expert(int pair) const {
-    return experts[pair / slots * expert_stride + pair % slots];
-  }
-  __device__ float weight(int pair) const {
-    return weights[pair / slots * weight_stride + pair % slots];
-  }
-};
-
 struct ListShared {
   uint16_t counts[kSelectWarps][kMaxExperts];  // of a round; then pairs of warps before
   int first[kMaxExperts];                      // pair of each expert in this round

@@ -71,7 +71,7 @@ __device__ void multiply(const Params& p, Shared<K>& shared) {
   const int strip = warp / p.chunks, chunk = warp % p.chunks;
   Activations x;
   const Entry* loaded = nullptr;  // entry of x
-  for (Work work(p); work.more(); work.next(p)) {
+  for (Work work{Range(p)}; work.more(); work.next(p)) {
     if (loaded != work.entry) {
       load_activations<kGateUp>(p, *work.entry, chunk, x);
       loaded = work.entry;

@@ -11,7 +11,7 @@ template <int K>
 __device__ void produce(const Params& p, Shared<K>& shared) {
   constexpr int kStages = Shared<K>::kStages;
   const int strip_bytes = p.chunks * kUnitBytes<K>;
-  for (Work work(p); work.more(); work.next(p)) {
+  for (Work work{Range(p)}; work.more(); work.next(p)) {
     const int stage = work.done % kStages;
     shared.empty[stage].wait((work.done / kStages + 1) % 2);
     const int first = work.stage * p.stage_strips;

@@ -7,26 +7,41 @@
 
 namespace dsv4::experts_few {
 
-struct Work {
-  const Entry* entry;  // the current one
-  int stage;           // the current stage of it
-  int left;            // stages of this CTA, with this one
-  int done = 0;        // stages of this CTA before this one
+struct Range {
+  const Entry *first, *second;  // entries: the one where the CTA begins, and the next
+  int stage, stages;            // the first stage of it; all of this CTA
 
   // Reads the start of this CTA: call after griddepcontrol_wait().
-  __device__ explicit Work(const Params& p)
-      : entry(&p.starts[blockIdx.x].entry),
+  __device__ explicit Range(const Params& p)
+      : first(&p.starts[blockIdx.x].entry),
+        second(p.entries + p.starts[blockIdx.x].index + 1),
         stage(p.starts[blockIdx.x].stage),
-        left(p.starts[blockIdx.x].stages) {}
+        stages(p.starts[blockIdx.x].stages) {}
+  // `count` entries in shared memory.
+  __device__ Range(const Params& p, const Entry* entries, int count) {
+    const int all = count * p.stages, ctas = static_cast<int>(gridDim.x);
+    const int each = all / ctas, more = all % ctas, cta = static_cast<int>(blockIdx.x);
+    const int begin = cta * each + min(cta, more);
+    first = entries + begin / p.stages, second = first + 1;
+    stage = begin % p.stages, stages = each + (cta < more ? 1 : 0);
+  }
+};
+
+struct Work {
+  const Entry *entry, *following;  // the current one; after it
+  int stage;                       // the current stage of it
+  int left;                        // stages of this CTA, with this one
+  int done = 0;                    // stages of this CTA before this one
+
+  __device__ explicit Work(const Range& range)
+      : entry(range.first), following(range.second), stage(range.stage), left(range.stages) {}
 
   __device__ bool more() const { return left > 0; }
   __device__ void next(const Params& p) {
     --left, ++done;
     if (++stage < p.stages) return;
     stage = 0;
-    // After the entry of the start comes the one that follows it in the list.
-    const Start& start = p.starts[blockIdx.x];
-    entry = entry == &start.entry ? p.entries + start.index + 1 : entry + 1;
+    entry = following++;
   }
 };
 

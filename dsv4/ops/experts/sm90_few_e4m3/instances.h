@@ -1,0 +1,15 @@
+// The kernels of this folder for one K each, compiled in files of their own.
+
+#pragma once
+
+#include "dsv4/device/device.h"
+#include "dsv4/ops/experts/sm90_few/config.cuh"
+
+namespace dsv4::experts_few_e4m3 {
+
+template <int K>
+void launch_gate_up(Device& device, const experts_few::Params& p);
+template <int K>
+void launch_down(Device& device, const experts_few::Params& p);
+
+}  // namespace dsv4::experts_few_e4m3
