@@ -91,7 +91,7 @@ TEST(QueriesEmulated, IndexerHeads) {
          .index_heads = 6});
 }
 
-// More groups of latents than are in registers at a time, and larger tiles.
+// More groups of latents than are in registers at a time; 16 tokens.
 TEST(QueriesEmulated, ManyTokens) {
   check({.runs = {{0, 9}}, .rank = 640, .heads = 1});
   check({.runs = {{0, 15}},

@@ -13,11 +13,11 @@ namespace kernel = attention_in_kernel::query;
 namespace {
 
 constexpr int64_t kMapAlign = 16;  // of rows in a tensor map
-constexpr int64_t kMostTokens = 16;
+constexpr int kMostTokens = 8;
 constexpr int64_t kCtasOfSm = 3;
 // Every CTA normalizes all latents. Of more groups of 128 columns, in the CTAs that an SM runs one
 // after another, that takes longer than launches of its own.
-constexpr int64_t kMostGroups = 128;
+constexpr int64_t kMostGroups = 64;
 
 bool has_many_latents(const Context& context, const AttentionInArgs& args) {
   const int64_t heads = args.q.dim(1) + ceil_div(args.index_q.rank > 0 ? args.index_q.dim(1) : 0,
@@ -40,7 +40,7 @@ const char* reject_weight(const WeightView& w) {
 const char* finish_few_reject(const Context& context, const AttentionInArgs& args) {
   if (context.device->info().major != 9) return "for Hopper";
   if (context.numerics != Numerics::kOfficial) return "rounds to bf16";
-  if (args.q.dim(0) > kMostTokens) return "for up to 16 tokens";
+  if (args.q.dim(0) > kMostTokens) return "for up to 8 tokens";
   const AttentionInWeights& w = args.weights;
   if (args.q.dtype != DType::kBF16 || w.q_norm.dtype != DType::kBF16)
     return "for bf16 queries and norms";
@@ -61,12 +61,10 @@ void finish_few(const Context& context, const AttentionInArgs& args, const Const
   Device& device = *context.device;
   if (args.q.dim(0) == 0 || device.is_dry_run()) return;
   const kernel::Params params = kernel::make_params(args, latent, rows, make_tma_map);
-  const int tokens = few_gemm::tile_tokens(params.tokens);
-  launch(device, "attention_in_few",
-         tokens == 8 ? kernel::query_kernel<8> : kernel::query_kernel<16>,
+  launch(device, "attention_in_few", kernel::query_kernel<kMostTokens>,
          {.grid = kernel::kRanks * int64_t{params.num_clusters()},
           .block = kernel::kThreads,
-          .shared = kernel::Layout(tokens, params.slabs, params.stages).bytes,
+          .shared = kernel::Layout(kMostTokens, params.slabs, params.stages).bytes,
           .cluster = kernel::kRanks,
           .pdl = true},
          params);
