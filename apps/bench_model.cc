@@ -11,6 +11,7 @@
 #include "apps/step_trace.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/workspace.h"
@@ -80,8 +81,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.add_option("--seed", options.seed, "seed of random weights and prompts")
       ->check(seed_number())
       ->capture_default_str();
-  command.add_flag("--deterministic", options.deterministic,
-                   "use only implementations whose bits do not depend on the batch");
+  add_deterministic(command, options.deterministic);
   command.add_flag("--ops", options.ops, "also time every op, and on a device every kernel");
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
@@ -217,15 +217,17 @@ std::vector<int32_t> random_tokens(const Model& model, int64_t n, uint64_t seed)
   return ids;
 }
 
-std::vector<int64_t> parse_numbers(const char* what, const std::string& text) {
+std::vector<int64_t> parse_numbers(const char* what, const std::string& text, int64_t high) {
   std::vector<int64_t> numbers;
   const char* at = text.data();
   const char* const end = at + text.size();
   while (true) {
     int64_t number = 0;
     const auto [stop, error] = std::from_chars(at, end, number);
-    if (error != std::errc() || number < 1 || (stop != end && *stop != ','))
-      fail(ErrorCode::kBadInput, "{} {}: want positive numbers separated by commas", what, text);
+    const bool good = error == std::errc() && number >= 1 && number <= high;
+    if (!good || (stop != end && *stop != ','))
+      fail(ErrorCode::kBadInput, "{} {}: want numbers from 1 to {} separated by commas", what,
+           quotable(text), high);
     numbers.push_back(number);
     if (stop == end) return numbers;
     at = stop + 1;

@@ -95,7 +95,7 @@ class BenchModel {
 // Random token ids of the model.
 std::vector<int32_t> random_tokens(const Model& model, int64_t n, uint64_t seed);
 
-// "8" or "1,8,32"
-std::vector<int64_t> parse_numbers(const char* what, const std::string& text);
+// "8" or "1,8,32", each from 1 to `high`
+std::vector<int64_t> parse_numbers(const char* what, const std::string& text, int64_t high);
 
 }  // namespace dsv4::apps

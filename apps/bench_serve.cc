@@ -18,6 +18,8 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/common.h"
+#include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 
@@ -123,7 +125,7 @@ std::string request_text(const LoadOptions& options, const LoadTarget& target, u
                {"ignore_eos", true},
                {"seed", number}};
   if (!options.model.empty()) body["model"] = options.model;
-  const std::string text = body.dump();
+  const std::string text = dump(body);
   std::string head = fmt::format(
       "POST {}/completions HTTP/1.1\r\nHost: {}:{}\r\nContent-Type: application/json\r\n"
       "Connection: close\r\nContent-Length: {}\r\n",
@@ -209,6 +211,23 @@ std::vector<LoadResult> run_load(const LoadOptions& options, const LoadTarget& t
   return results;
 }
 
+void print_report(const Json& report) {
+  fmt::print("{} requests in {:.2f} s: {} good, {} refused (429, 503), {} failed\n",
+             report["requests"].get<int64_t>(), report["seconds"].get<double>(),
+             report["good"].get<int64_t>(), report["refused"].get<int64_t>(),
+             report["failed"].get<int64_t>());
+  fmt::print("{:.1f} tokens/s, {:.2f} requests/s\n", report["tokens_per_second"].get<double>(),
+             report["requests_per_second"].get<double>());
+  const auto line = [](const char* what, const Json& values) {
+    fmt::print("{:22} p50 {:8.2f} ms   p90 {:8.2f} ms   p99 {:8.2f} ms\n", what,
+               values["p50"].get<double>() * 1e3, values["p90"].get<double>() * 1e3,
+               values["p99"].get<double>() * 1e3);
+  };
+  line("time to first token", report["ttft_seconds"]);
+  line("time between tokens", report["itl_seconds"]);
+  line("whole request", report["e2e_seconds"]);
+}
+
 void bench_server(const LoadOptions& options) {
   const LoadTarget target = target_of(options.url);
   const auto begin = Clock::now();
@@ -240,22 +259,7 @@ void bench_server(const LoadOptions& options) {
                        {"ttft_seconds", spread(first)},
                        {"itl_seconds", spread(gaps)},
                        {"e2e_seconds", spread(total)}};
-  if (options.json) {
-    fmt::print("{}\n", report.dump());
-    return;
-  }
-  fmt::print("{} requests in {:.2f} s: {} good, {} refused (429, 503), {} failed\n",
-             options.requests, time, good, refused, failed);
-  fmt::print("{:.1f} tokens/s, {:.2f} requests/s\n", static_cast<double>(tokens) / time,
-             static_cast<double>(good) / time);
-  const auto line = [](const char* what, const Json& values) {
-    fmt::print("{:22} p50 {:8.2f} ms   p90 {:8.2f} ms   p99 {:8.2f} ms\n", what,
-               values["p50"].get<double>() * 1e3, values["p90"].get<double>() * 1e3,
-               values["p99"].get<double>() * 1e3);
-  };
-  line("time to first token", report["ttft_seconds"]);
-  line("time between tokens", report["itl_seconds"]);
-  line("whole request", report["e2e_seconds"]);
+  options.json ? fmt::print("{}\n", dump(report)) : print_report(report);
   if (good == 0) fail(ErrorCode::kIo, "no request to {} got an answer", options.url);
 }
 
@@ -272,20 +276,22 @@ void add_bench_serve(CLI::App& bench_app, Action& action) {
   command->add_option("--model", options->model, "model name; default: the server's own");
   command->add_option("--key", options->key, "API key");
   command->add_option("--requests", options->requests, "requests in all")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--clients", options->clients, "requests at a time")
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->check(integer_in(1, 4096))
       ->capture_default_str();
   command->add_option("--rate", options->rate, "requests a second at random, instead of --clients")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_in(0, 1e6));
   command->add_option("--prompt-words", options->prompt_words, "random words of each prompt")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   command->add_option("--tokens", options->tokens, "tokens of each answer")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
-  command->add_option("--seed", options->seed)->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the prompts")
+      ->check(seed_number())
+      ->capture_default_str();
   command->add_flag("--json", options->json, "print one JSON object");
   command->callback([options, &action] { action = [options] { bench_server(*options); }; });
 }

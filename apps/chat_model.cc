@@ -50,16 +50,16 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
   command
       .add_option("--context", options.context,
                   "most tokens of prompt and answer; default: 32768, or what the model has")
-      ->check(CLI::Range(int64_t{16}, int64_t{1} << 24));
+      ->check(integer_in(16, 1 << 24));
   command
       .add_option("--prefix-checkpoints", options.prefix_checkpoints,
                   "beginnings of conversations that are not computed again")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(integer_in(0, 1 << 20))
       ->capture_default_str();
   command
       .add_option("--checkpoint-interval", options.checkpoint_interval,
                   "tokens between them inside a long prompt")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->check(integer_in(1, 1 << 24))
       ->capture_default_str();
   command.add_option("--thinking", options.thinking, "where a request does not say")
       ->check(CLI::IsMember({"auto", "on", "off"}))

@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmSteps = 4;  // the second one captures the graph
+constexpr int64_t kMaxSequences = 1 << 20, kMaxTokens = 1 << 30;
 
 struct DecodeOptions : BenchOptions {
   std::string batch = "1", context = "4096";
@@ -257,8 +258,8 @@ void check_positions(const Model& model, const std::vector<CacheLimits>& caches)
 }
 
 void bench_decode(const DecodeOptions& options) {
-  const std::vector<int64_t> batches = parse_numbers("--batch", options.batch),
-                             contexts = parse_numbers("--context", options.context);
+  const std::vector<int64_t> batches = parse_numbers("--batch", options.batch, kMaxSequences),
+                             contexts = parse_numbers("--context", options.context, kMaxTokens);
   std::vector<CacheLimits> caches;
   for (const int64_t context : contexts) {
     for (const int64_t batch : batches) caches.push_back(limits_of(options, batch, context));
@@ -274,7 +275,7 @@ void bench_decode(const DecodeOptions& options) {
 }
 
 void bench_prefill(const PrefillOptions& options) {
-  const std::vector<int64_t> lengths = parse_numbers("--tokens", options.tokens);
+  const std::vector<int64_t> lengths = parse_numbers("--tokens", options.tokens, kMaxTokens);
   std::vector<CacheLimits> caches;
   for (const int64_t tokens : lengths) caches.push_back(limits_of(options, tokens));
   BenchModel bench(options, caches);

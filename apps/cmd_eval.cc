@@ -19,11 +19,10 @@
 namespace dsv4::apps {
 namespace {
 
-struct LogitsOptions {
-  std::string model, ids, out, device = "cpu";
+struct LogitsOptions : EvalMode {
+  std::string model, ids, out;
   int64_t chunk = 512;
-  Numerics numerics = Numerics::kOfficial;
-  bool json = false, check_numbers = false;
+  bool json = false;
 };
 
 void eval_logits(const LogitsOptions& options) {
@@ -38,7 +37,7 @@ void eval_logits(const LogitsOptions& options) {
 
   const auto begin = std::chrono::steady_clock::now();
   Progress progress("scoring", total);
-  const EvalContext context(options.numerics, options.check_numbers, model);
+  const EvalContext context(options, model);
   score(model, *context, ids, options.chunk, [&](int64_t first, const ConstTensorView& chunk) {
     std::memcpy(logits.view().row<float>(first), chunk.data, static_cast<size_t>(chunk.bytes()));
     progress.update(first + chunk.dim(0));
@@ -70,10 +69,7 @@ void add_eval(CLI::App& app, Action& action) {
   logits->add_option("--chunk", options->chunk, "tokens per step")
       ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
-  add_numerics(*logits, options->numerics);
-  add_device(*logits, options->device);
-  add_threads(*logits);
-  add_check_numbers(*logits, options->check_numbers);
+  add_eval_mode(*logits, *options);
   logits->add_flag("--json", options->json, "print a report on stdout");
   logits->callback([options, &action] { action = [options] { eval_logits(*options); }; });
   add_eval_perplexity(*eval, action);

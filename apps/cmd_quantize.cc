@@ -7,6 +7,7 @@
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/generation.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
@@ -120,7 +121,7 @@ void print_summary(const Options& options, const QuantizeResult& result, const B
     print_first(result.imatrix_unknown.size(), "entries of the imatrix match no weight",
                 result.imatrix_unknown[0]);
   for (const std::string& rule : result.unused_rules)
-    fmt::print("rule {}: matches no weight\n", rule);
+    fmt::print("rule {}: matches no weight\n", printable(rule, kMaxShown));
   std::string files;
   for (const std::string& file : result.side_files)
     files += (files.empty() ? "" : ", ") + quotable(file);
@@ -130,6 +131,8 @@ void print_summary(const Options& options, const QuantizeResult& result, const B
 // What `run` would refuse is refused before the work begins: it may take an hour.
 void check_source(const std::string& folder) {
   const Model model = Model::load(folder);
+  check_tokenizer(model);
+  load_sampling_defaults(folder);
   bool kbit = false;
   for (const auto& [name, stored] : model.checkpoint().tensors())
     kbit |= name.ends_with(".codebook");

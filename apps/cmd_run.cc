@@ -277,8 +277,7 @@ void add_run(CLI::App& app, Action& action) {
   add_end_options(*command, *options);
   add_output_options(*command, *options);
   add_numerics(*command, options->numerics);
-  command->add_flag("--deterministic", options->deterministic,
-                    "use only implementations whose bits do not depend on the batch");
+  add_deterministic(*command, options->deterministic);
   add_device(*command, options->device);
   add_threads(*command);
   add_check_numbers(*command, options->check_numbers);

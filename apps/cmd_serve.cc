@@ -18,6 +18,8 @@
 namespace dsv4::apps {
 namespace {
 
+constexpr int64_t kMaxCount = 1 << 20;  // of connections and requests
+
 struct ServeOptions {
   ChatModelOptions model{.max_batch = 16};
   std::vector<std::string> names;
@@ -102,16 +104,16 @@ void add_request_options(CLI::App& command, ServeOptions& options) {
   command.add_flag("--reasoning-alias", options.reasoning_alias,
                    "also send reasoning_content as reasoning");
   command.add_option("--max-batch", options.model.max_batch, "sequences that run at once")
-      ->check(CLI::Range(1, 4096))
+      ->check(integer_in(1, 4096))
       ->capture_default_str();
   command
       .add_option("--cache-tokens", options.model.cache_tokens,
                   "tokens that the cache of all sequences holds; default: twice the context")
-      ->check(CLI::Range(int64_t{16}, int64_t{1} << 40));
+      ->check(integer_in(16, int64_t{1} << 40));
   command
       .add_option("--max-batch-tokens", options.model.max_batch_tokens,
                   "tokens of one step; default: 512 on the CPU, 2048 on a GPU")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+      ->check(integer_in(1, 1 << 20));
 }
 
 void add_server_options(CLI::App& command, ServeOptions& options) {
@@ -121,37 +123,45 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
                   "address to listen on; others than loopback "
                   "need a key")
       ->capture_default_str();
-  command.add_option("--port", service.http.port, "0: any free one")->capture_default_str();
+  command.add_option("--port", service.http.port, "0: any free one")
+      ->check(integer_in(0, 65535))
+      ->capture_default_str();
   command.add_option(
       "--api-key-file", service.api_key_file,
       "one name:key[:admin] or name:sha256:HEX[:admin] a line; read again on SIGHUP");
   command.add_option("--cors-origin", service.cors_origins,
                      "origins whose pages may use the server");
-  command.add_option("--max-connections", service.http.max_connections)->capture_default_str();
+  command.add_option("--max-connections", service.http.max_connections, "connections in all")
+      ->check(integer_in(1, kMaxCount))
+      ->capture_default_str();
   command
       .add_option("--max-connections-per-address", service.http.max_per_address,
                   "loopback excepted")
+      ->check(integer_in(1, kMaxCount))
       ->capture_default_str();
   command.add_option("--max-queue", service.max_queue, "requests that may wait")
+      ->check(integer_in(0, kMaxCount))
       ->capture_default_str();
   command.add_option("--max-queue-tokens", service.max_queue_tokens, "prompt tokens that may wait")
+      ->check(integer_in(0, int64_t{1} << 40))
       ->capture_default_str();
   command
       .add_option("--max-per-key", service.max_per_key,
                   "requests of one key that run or wait; 0: no limit")
+      ->check(integer_in(0, kMaxCount))
       ->capture_default_str();
-  command.add_option("--max-body-mib", options.max_body_mib)
-      ->check(CLI::Range(1, 1024))
+  command.add_option("--max-body-mib", options.max_body_mib, "MiB of a request's body")
+      ->check(integer_in(1, 1024))
       ->capture_default_str();
   command
       .add_option("--drain-s", options.drain_seconds,
                   "time that running requests get after SIGTERM")
-      ->check(CLI::Range(0, 86400))
+      ->check(integer_in(0, 86400))
       ->capture_default_str();
   command
       .add_option("--watchdog-s", options.watchdog_seconds,
                   "a step that takes longer makes /ready answer 503")
-      ->check(CLI::Range(1, 86400))
+      ->check(integer_in(1, 86400))
       ->capture_default_str();
   command.add_flag("--quiet", options.quiet, "no log lines for requests");
   command.add_flag("--no-metrics-alias", options.no_alias, "no metrics under vLLM's names");

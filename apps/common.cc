@@ -70,6 +70,11 @@ void add_numerics(CLI::App& command, Numerics& numerics) {
       ->option_text("official|exact");
 }
 
+void add_deterministic(CLI::App& command, bool& deterministic) {
+  command.add_flag("--deterministic", deterministic,
+                   "use only implementations whose bits do not depend on the batch");
+}
+
 void add_check_numbers(CLI::App& command, bool& check) {
   command.add_flag("--check-numbers", check,
                    "stop at the first op whose output holds NaN or infinity, and name it");
@@ -187,6 +192,15 @@ std::string size_text(int64_t bytes) {
     if (value < 1024) break;
   }
   return fmt::format("{:.1f} {}", value, unit);
+}
+
+std::optional<int32_t> check_tokenizer(const Model& model) {
+  const std::string path = model.checkpoint().folder() + "/tokenizer.json";
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  const Tokenizer tokenizer = Tokenizer::load(path);
+  check_vocabulary(tokenizer, model);
+  return tokenizer.vocab_size();
 }
 
 void check_vocabulary(const Tokenizer& tokenizer, const Model& model) {

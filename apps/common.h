@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ std::string find_model(const std::string& model);
 
 // --numerics official|exact
 void add_numerics(CLI::App& command, Numerics& numerics);
+// --deterministic
+void add_deterministic(CLI::App& command, bool& deterministic);
 // --check-numbers
 void add_check_numbers(CLI::App& command, bool& check);
 // --device cpu|cuda[:N]
@@ -64,6 +67,10 @@ std::string input_name(const std::string& path);
 
 // "113.1 GiB", "18.4 MiB", "584 B"
 std::string size_text(int64_t bytes);
+
+// The tokenizer of the model's folder, when there is one: its number of tokens. Throws what `run`
+// would throw.
+std::optional<int32_t> check_tokenizer(const Model& model);
 
 // Rejects the tokenizer of another model, which would otherwise fail during the run.
 void check_vocabulary(const Tokenizer& tokenizer, const Model& model);

@@ -11,6 +11,7 @@
 #include "apps/eval_input.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/quality/divergence.h"
 #include "dsv4/quality/reference_file.h"
@@ -63,7 +64,7 @@ EvalInput open_file(const DivergenceOptions& options, const Model& model) {
   check_same(options, *file, model);
   if (!file->numerics().empty() && file->numerics() != name(options.numerics)) {
     fmt::print(stderr, "dsv4: note: the reference ran in {} numerics, the model runs in {}\n",
-               file->numerics(), name(options.numerics));
+               quotable(file->numerics()), name(options.numerics));
   }
   input.how = file->options();
   input.text = {.what = options.reference, .ids = {file->ids().begin(), file->ids().end()}};
@@ -91,7 +92,7 @@ EvalInput open_model(const DivergenceOptions& options, const Model& model) {
   check_tokenizer(input.text, options, reference);
   const Model* const models[] = {&model, &reference};
   input.how = window_options(options, models);
-  input.reference_context.emplace(options.numerics, options.check_numbers, reference);
+  input.reference_context.emplace(options, reference);
   input.reference =
       std::make_unique<ModelLogits>(reference, **input.reference_context, input.how, options.chunk);
   return input;
@@ -136,7 +137,7 @@ void compare(const DivergenceOptions& options, const Model& model) {
                               ? open_file(options, model)
                               : open_model(options, model);
   const std::vector<Window> windows = eval_windows(input.text, input.how);
-  const EvalContext context(options.numerics, options.check_numbers, model);
+  const EvalContext context(options, model);
   ModelLogits logits(model, *context, input.how, options.chunk);
   DivergenceMeter meter(options.reference, options.model);
   read_pieces(windows, input.how.bos, options.chunk, [&](const Piece& piece) {
@@ -176,7 +177,7 @@ void save_reference(const DivergenceOptions& options, const Model& model) {
   const int64_t rows = num_counted(windows), vocab = model.config().vocab_size;
   ReferenceWriter writer(options.save_reference, text.ids, how, rows, vocab,
                          name(options.numerics));
-  const EvalContext context(options.numerics, options.check_numbers, model);
+  const EvalContext context(options, model);
   ModelLogits logits(model, *context, how, options.chunk);
   PerplexityMeter meter(options.model);  // also rejects non-finite logits
   read_pieces(windows, how.bos, options.chunk, [&](const Piece& piece) {

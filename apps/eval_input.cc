@@ -15,6 +15,14 @@ constexpr int64_t kDefaultContext = 4096;
 
 }  // namespace
 
+void add_eval_mode(CLI::App& command, EvalMode& mode) {
+  add_numerics(command, mode.numerics);
+  add_deterministic(command, mode.deterministic);
+  add_device(command, mode.device);
+  add_threads(command);
+  add_check_numbers(command, mode.check_numbers);
+}
+
 void add_eval_options(CLI::App& command, EvalOptions& options) {
   command.add_option("model", options.model, "model folder, or demo")->required();
   CLI::Option* file =
@@ -33,16 +41,15 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
   command.add_option("--chunk", options.chunk, "tokens per step")
       ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
-  add_numerics(command, options.numerics);
-  add_device(command, options.device);
-  add_threads(command);
-  add_check_numbers(command, options.check_numbers);
+  add_eval_mode(command, options);
   command.add_flag("--json", options.json, "print a report on stdout");
 }
 
-EvalContext::EvalContext(Numerics numerics, bool check_numbers, const Model& model)
-    : check_(check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
-      context_{.numerics = numerics, .observer = check_.get()} {
+EvalContext::EvalContext(const EvalMode& mode, const Model& model)
+    : check_(mode.check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
+      context_{.numerics = mode.numerics,
+               .need_batch_invariant = mode.deterministic,
+               .observer = check_.get()} {
 }
 
 EvalText read_eval_text(const EvalOptions& options, const Model& model) {

@@ -19,18 +19,25 @@ class App;
 
 namespace dsv4::apps {
 
-struct EvalOptions {
-  std::string model, file, ids, device = "cpu";
+// How the model runs in an evaluation.
+struct EvalMode {
+  std::string device = "cpu";
+  Numerics numerics = Numerics::kOfficial;
+  bool deterministic = false, check_numbers = false;
+};
+void add_eval_mode(CLI::App& command, EvalMode& mode);
+
+struct EvalOptions : EvalMode {
+  std::string model, file, ids;
   std::optional<int64_t> context, stride;
   int64_t chunk = 512;
-  Numerics numerics = Numerics::kOfficial;
-  bool json = false, check_numbers = false;
+  bool json = false;
 };
 
 // The context of an evaluation; with --check-numbers it has an observer.
 class EvalContext {
  public:
-  EvalContext(Numerics numerics, bool check_numbers, const Model& model);
+  EvalContext(const EvalMode& mode, const Model& model);
   const Context& operator*() const { return context_; }
 
  private:

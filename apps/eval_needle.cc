@@ -8,7 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/common.h"
-#include "apps/threads.h"
+#include "apps/eval_input.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
@@ -22,14 +22,14 @@ namespace {
 // The model may emit a token or two of white space before the answer.
 constexpr int64_t kSpareTokens = 4;
 constexpr size_t kMaxTemplateBytes = size_t{16} << 20;
+constexpr int64_t kMaxPromptTokens = int64_t{1} << 27;  // of 4 bytes, in all prompts
 
-struct NeedleOptions {
-  std::string model, form, device = "cpu";
+struct NeedleOptions : EvalMode {
+  std::string model, form;
   std::vector<int64_t> distances = {64, 256, 1000, 3000};
   int64_t prompts = 20;
   uint64_t seed = 0;
-  Numerics numerics = Numerics::kOfficial;
-  bool json = false, check_numbers = false;
+  bool json = false;
 };
 
 struct Question {
@@ -64,13 +64,19 @@ NeedleTemplate load_template(const NeedleOptions& options, const std::string& fo
   return parse_needle_template(read_text_file(file, kMaxTemplateBytes), source);
 }
 
-// Before any prompt is made: one of a billion tokens would take all memory.
+// Before any prompt is made: one of a billion tokens would take all memory, and so would a million
+// of a thousand.
 void check_distances(const NeedleOptions& options, const Model& model) {
   const int64_t positions = model.config().max_positions;
+  int64_t total = 0;
   for (const int64_t distance : options.distances) {
     if (distance >= positions)
       fail(ErrorCode::kBadInput, "a distance of {} tokens exceeds the model's {} positions",
            distance, positions);
+    total += distance * options.prompts;
+    if (total > kMaxPromptTokens)
+      fail(ErrorCode::kBadInput, "--prompts {}: more than {} tokens in all prompts; ask for fewer",
+           options.prompts, kMaxPromptTokens);
   }
 }
 
@@ -88,7 +94,7 @@ std::vector<Question> make_questions(const NeedleOptions& options, const NeedleT
 }
 
 // Options for the longest question; throws kBadInput when it exceeds the model's positions.
-EngineOptions options_for(const Model& model, Numerics numerics, bool check_numbers,
+EngineOptions options_for(const Model& model, const EvalMode& mode,
                           const std::vector<Question>& questions) {
   int64_t longest = 0;
   for (const auto& [distance, prompt] : questions) {
@@ -99,7 +105,10 @@ EngineOptions options_for(const Model& model, Numerics numerics, bool check_numb
     fail(ErrorCode::kBadInput, "prompts of up to {} tokens exceed the model's {} positions",
          longest, model.config().max_positions);
   }
-  return {.numerics = numerics, .max_tokens = longest, .check_numbers = check_numbers};
+  return {.numerics = mode.numerics,
+          .deterministic = mode.deterministic,
+          .max_tokens = longest,
+          .check_numbers = mode.check_numbers};
 }
 
 std::map<int64_t, Score> ask(const Model& model, const Tokenizer& tokenizer,
@@ -135,8 +144,7 @@ void eval_needle(const NeedleOptions& options) {
   check_distances(options, model);
   const std::vector<Question> questions =
       make_questions(options, form, tokenizer, model.config().bos);
-  const EngineOptions engine_options =
-      options_for(model, options.numerics, options.check_numbers, questions);
+  const EngineOptions engine_options = options_for(model, options, questions);
   place_model(model, std::move(device), cache_bytes(model, engine_options),
               engine_options.numerics);
   const std::map<int64_t, Score> scores = ask(model, tokenizer, engine_options, questions);
@@ -176,10 +184,7 @@ void add_eval_needle(CLI::App& eval, Action& action) {
       ->capture_default_str();
   command->add_option("--template", options->form,
                       "template of the prompts (default: the model's needle.json, or built in)");
-  add_numerics(*command, options->numerics);
-  add_device(*command, options->device);
-  add_threads(*command);
-  add_check_numbers(*command, options->check_numbers);
+  add_eval_mode(*command, *options);
   command->add_flag("--json", options->json, "print a report on stdout");
   command->callback([options, &action] { action = [options] { eval_needle(*options); }; });
 }

@@ -22,7 +22,7 @@ void eval_perplexity(const EvalOptions& options) {
   const WindowOptions how = window_options(options, models);
   const std::vector<Window> windows = eval_windows(text, how);
 
-  const EvalContext context(options.numerics, options.check_numbers, model);
+  const EvalContext context(options, model);
   ModelLogits logits(model, *context, how, options.chunk);
   PerplexityMeter meter(options.model);
   read_pieces(windows, how.bos, options.chunk,

@@ -1,7 +1,5 @@
 #include "apps/inspect_model.h"
 
-#include <filesystem>
-
 #include "apps/common.h"
 #include "apps/generation.h"
 #include "apps/json_report.h"
@@ -11,7 +9,6 @@
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/model/model.h"
 #include "dsv4/plan/weight_summary.h"
-#include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
 namespace {
@@ -107,21 +104,6 @@ void print_ledger(const Ledger& ledger) {
 void print_names(const char* what, const std::vector<std::string>& names, const char* why) {
   if (!names.empty())
     fmt::print("{:<10} {} {}, such as {}\n", what, names.size(), why, quotable(names.front()));
-}
-
-}  // namespace
-
-namespace {
-
-// The tokenizer, when the folder has one: its number of tokens. A tokenizer that `run` would refuse
-// is refused here.
-std::optional<int32_t> check_tokenizer(const Model& model) {
-  const std::string path = model.checkpoint().folder() + "/tokenizer.json";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::nullopt;
-  const Tokenizer tokenizer = Tokenizer::load(path);
-  check_vocabulary(tokenizer, model);
-  return tokenizer.vocab_size();
 }
 
 struct Verified {

@@ -29,7 +29,7 @@ void write_text(const char* text) {
   write_text(text, std::strlen(text));
 }
 
-// Parses hexadecimal digits at `at` and moves it behind them.
+// Parses hexadecimal digits at `at` and moves it past them.
 uintptr_t read_hex(const char*& at, const char* end) {
   uintptr_t value = 0;
   for (; at < end; ++at) {
@@ -103,6 +103,8 @@ void install_signal_handlers() {
   bus.sa_sigaction = on_bus_error;
   bus.sa_flags = SA_SIGINFO;
   sigaction(SIGBUS, &bus, nullptr);
+  // A file that outgrows `ulimit -f` is then an error of write(), which names the file.
+  std::signal(SIGXFSZ, SIG_IGN);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);

@@ -54,9 +54,10 @@ TEST_F(CliBench, BenchUsageErrors) {
   expect_error("bench decode demo --synthetic flash", "either a model or --synthetic");
   expect_error("bench decode --synthetic flash", "add --device cuda");
   expect_error("bench decode --synthetic small", "--synthetic");
-  expect_error("bench decode demo --batch 1,x", "--batch 1,x: want positive numbers");
-  expect_error("bench prefill demo --tokens 0", "--tokens 0: want positive numbers");
-  expect_error("bench prefill demo --tokens 5,", "--tokens 5,: want positive numbers");
+  expect_error("bench decode demo --batch 1,x", "--batch 1,x: want numbers from 1 to 1048576");
+  expect_error("bench prefill demo --tokens 0", "--tokens 0: want numbers from 1 to 1073741824");
+  expect_error("bench prefill demo --tokens 5,", "--tokens 5,: want numbers from 1");
+  expect_error("bench decode demo --batch 9223372036854775807", "want numbers from 1 to 1048576");
   expect_error("bench decode demo --experts k3", "require --synthetic: demo has fixed formats");
   expect_error("bench prefill demo --layers 2", "require --synthetic");
   expect_error("bench decode demo --routing zipf:1", "require --synthetic");

@@ -182,6 +182,10 @@ TEST_F(CliDamage, NoTextOfALibraryIsShown) {
       shell(fmt::format("bash -c \"DSV4_MODELS=\\$'\\\\xff' {} inspect env --json\"", DSV4_BINARY));
   EXPECT_EQ(strange.exit_code, 0) << strange.err;
   EXPECT_TRUE(json::accept(strange.out)) << strange.out;
+  const Result server = shell(fmt::format(
+      "bash -c \"{} bench serve http://127.0.0.1:9 --requests 1 --json --model \\$'\\\\xff'\"",
+      DSV4_BINARY));
+  EXPECT_EQ(server.err, "dsv4: no request to http://127.0.0.1:9 got an answer\n");
 }
 
 TEST_F(CliDamage, LimitsOfConfigAreClear) {
@@ -237,6 +241,8 @@ TEST_F(CliDamage, RecordingFailsBeforeTheWork) {
 TEST_F(CliDamage, NeedleDistancesAreComparedFirst) {
   expect_error("eval needle demo --distances 1000000000 --prompts 1",
                "a distance of 1000000000 tokens exceeds the model's 65536 positions");
+  expect_error("eval needle demo --distances 64,60000 --prompts 1000000",
+               "--prompts 1000000: more than 134217728 tokens in all prompts");
 }
 
 TEST_F(CliDamage, QuantizeRefusesWhatRunRefuses) {
@@ -247,6 +253,11 @@ TEST_F(CliDamage, QuantizeRefusesWhatRunRefuses) {
   std::ofstream(model + "/model.safetensors", std::ios::binary) << bytes;
   expect_error("quantize " + model + " --experts k3 -o " + path("out"), name + " is missing");
   expect_error("quantize demo --experts k3 -o demo", "demo names the bundled model");
+  for (const char* file : {"tokenizer.json", "generation_config.json"}) {
+    const std::string damaged = copy_demo();
+    std::ofstream(damaged + "/" + file) << "[";
+    expect_error("quantize " + damaged + " --experts k3 -o " + path("out"), file);
+  }
   EXPECT_FALSE(fs::exists(path("out.partial")));
 }
 

@@ -129,6 +129,17 @@ TEST_F(CliEval, NeedleWithAnotherTemplate) {
   EXPECT_EQ(result.at("recall")[0].at("right"), 0);
 }
 
+// On the CPU every implementation gives the same bits anyway.
+TEST_F(CliEval, EveryEvaluationTakesDeterministic) {
+  for (const std::string& command :
+       {"eval ppl " + mixed + "--ids 1,2,3 --json",
+        "eval logits " + mixed + "--ids 1,2,3 -o " + path("a"),
+        "eval kld " + mixed + "--ids 1,2,3 --json --reference tests/golden/hf/mixed",
+        std::string("eval needle demo --distances 64 --prompts 1")}) {
+    EXPECT_EQ(dsv4(command + " --deterministic").exit_code, 0) << command;
+  }
+}
+
 TEST_F(CliEval, HelpHasAnExample) {
   for (const char* command : {"ppl", "kld", "needle"}) {
     const test::CliResult result = dsv4(fmt::format("eval {} --help", command));
@@ -184,6 +195,18 @@ TEST_F(CliEval, BadReferences) {
                "has 1536 tokens, that of the reference");
   expect_error("eval kld " + mixed + "--ids 1,2 --save-reference " + path("no/folder/x"),
                "no/folder/x");
+}
+
+// The metadata of a file must not reach a terminal as it is.
+TEST_F(CliEval, NumericsOfAReferenceAreQuoted) {
+  report("eval kld demo --ids 1,2,3 --save-reference " + path("ref"));
+  std::string bytes = read(path("ref"));
+  const size_t at = bytes.find("official");
+  ASSERT_NE(at, std::string::npos);
+  write("ref", bytes.replace(at, 8, "\\u001b[m"));
+  const test::CliResult result = dsv4("eval kld demo --reference " + path("ref"));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.err.find("ran in ?[m numerics"), std::string::npos) << result.err;
 }
 
 // A reference file with one NaN.

@@ -169,6 +169,23 @@ TEST_F(CliRun, LogProbabilities) {
   EXPECT_EQ(text, answer.at("text"));
 }
 
+// Options win over generation_config.json, and each reaches the sampler.
+TEST_F(CliRun, SamplingOptions) {
+  const std::string prompt = " -p 'Once upon a time' -n 40 ",
+                    greedy = dsv4("run demo --temp 0" + prompt).out;
+  for (const char* one : {"--top-k 1", "--top-p 0.000001", "--min-p 1"})
+    EXPECT_EQ(dsv4(fmt::format("run demo --temp 2 --seed 3 {}{}", one, prompt)).out, greedy) << one;
+  for (const char* other : {"--repeat-penalty 3", "--presence-penalty 50", "--frequency-penalty 9"})
+    EXPECT_NE(dsv4(fmt::format("run demo --temp 0 {}{}", other, prompt)).out, greedy) << other;
+  const json first = json::parse(dsv4("run demo --temp 0 --logprobs" + prompt).out).at("tokens")[0];
+  const json biased =
+      json::parse(dsv4(fmt::format("run demo --temp 0 --logprobs --logit-bias {}:-100{}",
+                                   first.at("id"), prompt))
+                      .out);
+  EXPECT_NE(biased.at("tokens")[0].at("id"), first.at("id"));
+  expect_error("run demo -p a --logit-bias 1:x", "want ID:BIAS");
+}
+
 TEST_F(CliRun, ThreadsGiveTheSameText) {
   const std::string one = dsv4(greedy_ + "-p 'Once upon' -t 1").out;
   EXPECT_EQ(dsv4(greedy_ + "-p 'Once upon' --threads 3").out, one);
