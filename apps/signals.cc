@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "dsv4/loader/atomic_file.h"
+#include "dsv4/base/atomic_file.h"
 
 namespace dsv4::apps {
 namespace {

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <filesystem>
 
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/convert/weight_name.h"
-#include "dsv4/loader/atomic_file.h"
 #include "dsv4/loader/strict_json.h"
 
 namespace dsv4 {

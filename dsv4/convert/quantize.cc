@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/convert/convert_weight.h"
@@ -13,7 +14,6 @@
 #include "dsv4/convert/side_files.h"
 #include "dsv4/convert/stored_tensors.h"
 #include "dsv4/convert/work_folder.h"
-#include "dsv4/loader/atomic_file.h"
 #include "dsv4/loader/checkpoint.h"
 #include "dsv4/loader/safetensors_layout.h"
 #include "dsv4/model/config.h"

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
-#include "dsv4/loader/atomic_file.h"
 #include "dsv4/loader/safetensors.h"
 
 namespace dsv4 {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "dsv4/loader/atomic_file.h"
+#include "dsv4/base/atomic_file.h"
 
 namespace dsv4 {
 namespace {

@@ -1,7 +1,7 @@
 // Implements write_safetensors().
 
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
-#include "dsv4/loader/atomic_file.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/loader/safetensors_layout.h"
 

@@ -14,7 +14,7 @@
 #include <map>
 #include <string>
 
-#include "dsv4/loader/atomic_file.h"
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/quality/logits_source.h"
 

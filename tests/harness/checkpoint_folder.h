@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/base/mapped_file.h"
-#include "dsv4/loader/atomic_file.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/temp_folder.h"

@@ -1,4 +1,4 @@
-#include "dsv4/loader/atomic_file.h"
+#include "dsv4/base/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -29,10 +29,6 @@ bool flush_folder_of(const std::string& path) {
   errno = reason;
   return flushed;
 }
-
-}  // namespace
-
-namespace {
 
 // Names of temporary files, where a signal handler can read them. A file beyond the slots, or with
 // a longer name, stays behind after a signal.
@@ -69,7 +65,7 @@ void remove_temporary_files() noexcept {
   }
 }
 
-AtomicFile::AtomicFile(const std::string& path) : path_(path) {
+AtomicFile::AtomicFile(const std::string& path, unsigned mode) : path_(path) {
   // A rename would replace a device such as /dev/null with a file.
   struct stat info {};
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))
@@ -77,7 +73,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   static std::atomic<int> counter = 0;
   do {  // skips names left over from a killed process
     temporary_ = fmt::format("{}.{}-{}.tmp", path, getpid(), counter++);
-    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_with_errno();
   take_slot(temporary_);

@@ -15,7 +15,8 @@ namespace dsv4 {
 
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::string& path);
+  // mode: permissions of a file that is new, less the umask
+  explicit AtomicFile(const std::string& path, unsigned mode = 0666);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
