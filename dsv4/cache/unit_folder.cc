@@ -1,0 +1,126 @@
+#include "dsv4/cache/unit_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kSuffix = ".dpc";
+
+void make_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return;
+  fail(ErrorCode::kIo, "cannot make the folder {} of the prefix cache: {}", path,
+       std::strerror(errno));
+}
+
+int64_t file_bytes(const std::string& path) {
+  std::error_code ignored;
+  const uintmax_t bytes = fs::file_size(path, ignored);
+  return ignored ? 0 : static_cast<int64_t>(bytes);
+}
+
+double age_seconds(const std::string& path) {
+  std::error_code ignored;
+  const fs::file_time_type written = fs::last_write_time(path, ignored);
+  if (ignored) return 0;
+  const auto age = fs::file_time_type::clock::now() - written;
+  return std::max(0.0, std::chrono::duration<double>(age).count());
+}
+
+// Files of the folder with this ending.
+std::vector<std::string> files_ending(const std::string& folder, std::string_view ending) {
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().ends_with(ending)) found.push_back(entry.path().string());
+  }
+  return found;
+}
+
+}  // namespace
+
+UnitFolder::UnitFolder(const std::string& folder, const Digest& fingerprint)
+    : fingerprint_(fingerprint) {
+  make_folder(folder);
+  PrefixKey name;
+  std::copy_n(fingerprint.begin(), name.bytes.size(), name.bytes.begin());
+  folder_ = folder + "/" + name.hex().substr(0, 16);
+  make_folder(folder_);
+  make_folder(folder_ + "/bad");
+  lock_ = open((folder_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_ < 0) fail(ErrorCode::kIo, "cannot write {}/lock: {}", folder_, std::strerror(errno));
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    close(lock_);
+    fail(ErrorCode::kBadInput,
+         "another program uses the prefix cache in {}: give each server a folder of its own",
+         folder);
+  }
+  for (const std::string& path : files_ending(folder_, ".tmp")) unlink(path.c_str());
+}
+
+UnitFolder::~UnitFolder() {
+  close(lock_);
+}
+
+std::string UnitFolder::path_of(const PrefixKey& key) const {
+  return fmt::format("{}/{}{}", folder_, key.hex(), kSuffix);
+}
+
+std::vector<UnitFolder::File> UnitFolder::scan(const UnitLayout& layout) {
+  std::vector<File> files;
+  for (const std::string& path : files_ending(folder_, kSuffix)) {
+    try {
+      File file{read_unit_header(path), file_bytes(path), age_seconds(path)};
+      const UnitHeader& header = file.header;
+      if (header.fingerprint != fingerprint_ || header.layout != layout ||
+          path != path_of(header.key))
+        fail(ErrorCode::kBadInput, "{} is of another cache", path);
+      files.push_back(std::move(file));
+    } catch (const Error&) {
+      move_to_bad(path);
+    }
+  }
+  return files;
+}
+
+int64_t UnitFolder::write(const UnitHeader& header, const UnitPieces& pieces) {
+  const std::string path = path_of(header.key);
+  write_unit(path, header, pieces);
+  return file_bytes(path);
+}
+
+void UnitFolder::read(const UnitHeader& header, UnitPieces& pieces) const {
+  const std::string path = path_of(header.key);
+  // A file that was deleted is missing for good; other errors of the system may pass.
+  if (access(path.c_str(), F_OK) != 0 && errno == ENOENT)
+    fail(ErrorCode::kBadInput, "{} was deleted", path);
+  read_unit(path, header, pieces);
+}
+
+void UnitFolder::remove(const PrefixKey& key) {
+  unlink(path_of(key).c_str());
+}
+
+void UnitFolder::move_to_bad(const PrefixKey& key) {
+  move_to_bad(path_of(key));
+}
+
+void UnitFolder::move_to_bad(const std::string& path) {
+  ++num_bad_;
+  std::error_code failed;
+  fs::rename(path, folder_ + "/bad/" + fs::path(path).filename().string(), failed);
+  if (failed) unlink(path.c_str());
+}
+
+}  // namespace dsv4
