@@ -56,10 +56,11 @@ class DeviceRunner : public Runner {
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override;
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
+  Memory& staging() override { return device_.pinned(); }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
-    cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+    cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault,
                                device_.stream()),
-               "copy of a compressor's rows");
+               "copy of a stored prefix");
   }
   void wait() override { device_.wait(); }
   void observe(Observer* observer) override { context_.observer = observer; }

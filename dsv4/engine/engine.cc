@@ -5,6 +5,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/engine/fingerprint.h"
 #include "dsv4/engine/score.h"
 
 namespace dsv4 {
@@ -36,6 +37,13 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
   DSV4_CHECK(options.prefix_checkpoints >= 0 && options.checkpoint_interval >= 1,
              "prefix_checkpoints={} checkpoint_interval={}", options.prefix_checkpoints,
              options.checkpoint_interval);
+  DSV4_CHECK(options.tiers.ram_bytes == 0 || options.prefix_checkpoints > 0,
+             "{} bytes of host memory for prefixes of an engine without checkpoints",
+             options.tiers.ram_bytes);
+  DSV4_CHECK(options.tiers.folder.empty() ||
+                 (options.tiers.ram_bytes > 0 && !options.model_identity.empty()),
+             "a folder for prefixes, with {} bytes of host memory and the identity '{}'",
+             options.tiers.ram_bytes, options.model_identity);
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }
@@ -72,6 +80,10 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       options_(checked(model, options)),
       check_(options.check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
       executor_(model, context(), limits_of(options)) {
+  if (options.tiers.ram_bytes == 0) return;
+  const Digest fingerprint =
+      cache_fingerprint(options.model_identity, model, context(), executor_.cache_plan());
+  executor_.prefixes()->open_tiers(options.tiers, fingerprint);
 }
 
 Context Engine::context() const {
@@ -108,6 +120,8 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
                        .sink = &sink,
                        .terms = {params.sampling, params.logit_bias, prompt},
                        .state = params.constraint ? params.constraint->start() : 0});
+  if (const UnitStore* units = this->units())
+    requests_.back().chain = PrefixChain(units->fingerprint(), params.salt, units->layout().step);
   return id;
 }
 
@@ -129,10 +143,19 @@ void Engine::drop_cancelled(std::vector<Event>& events) {
 
 std::list<Engine::Request>::iterator Engine::remove(std::list<Request>::iterator at, size_t index) {
   if (index < num_running_) {
-    executor_.cache().close(at->seq);
+    stop_running(*at);
     --num_running_;
   }
   return requests_.erase(at);
+}
+
+// Its sequence ends; what its answer has computed stays stored.
+void Engine::stop_running(Request& request) {
+  if (request.answer_checkpoint != CheckpointId::kNone)
+    save_units(request, request.answer_checkpoint);
+  request.answer_checkpoint = CheckpointId::kNone;
+  executor_.cache().close(request.seq);
+  request.cached = 0;
 }
 
 Schedule Engine::plan_step() const {
@@ -141,10 +164,11 @@ Schedule Engine::plan_step() const {
   const PrefixCache* prefixes = executor_.prefixes();
   std::vector<ScheduledRequest> requests;
   for (const Request& request : requests_) {
-    if (requests.size() == slots) break;
     const bool waits = requests.size() >= num_running_ && prefixes != nullptr;
-    const int64_t cached =
+    if (requests.size() == slots || (waits && loading(request))) break;
+    int64_t cached =
         waits ? prefixes->match(request.params.salt, reusable(request)) : request.cached;
+    if (request.lease != nullptr) cached = std::max(cached, request.lease->tokens());
     requests.push_back({.tokens = request.length(),
                         .cached = cached,
                         .answer_left = request.params.max_new_tokens - request.generated,
@@ -155,12 +179,12 @@ Schedule Engine::plan_step() const {
   std::vector<int64_t> free_pages;
   for (int g = 0; g < static_cast<int>(tables.groups().size()); ++g)
     free_pages.push_back(tables.free_pages(g) + tables.idle_pages(g));
-  return schedule(
-      {.requests = requests,
-       .num_running = num_running_,
-       .groups = tables.groups(),
-       .free_pages = free_pages},
-      {.max_batch_tokens = options_.max_batch_tokens, .max_sequences = options_.max_sequences});
+  return schedule({.requests = requests,
+                   .num_running = num_running_,
+                   .groups = tables.groups(),
+                   .free_pages = free_pages},
+                  {.max_batch_tokens = options_.max_batch_tokens,
+                   .max_sequences = options_.max_sequences});
 }
 
 std::span<const int32_t> Engine::reusable(const Request& request) const {
@@ -173,7 +197,11 @@ int64_t Engine::next_stop(const Request& request, int64_t cached) const {
   const int64_t step = prefixes->step();
   const int64_t interval = ceil_div(options_.checkpoint_interval, step) * step;
   const int64_t last = (request.length() - 1) / step * step;
-  const int64_t stop = std::min(last, (cached / interval + 1) * interval);
+  int64_t stop = std::min(last, (cached / interval + 1) * interval);
+  for (const int64_t fork : request.params.forks) {
+    const int64_t place = fork / step * step;
+    if (place > cached) stop = std::min(stop, place);
+  }
   return stop > cached ? stop : 0;
 }
 
@@ -183,7 +211,14 @@ void Engine::set_running(size_t num_running, std::vector<Event>& events) {
   PrefixCache* prefixes = executor_.prefixes();
   for (; num_running_ < num_running; ++num_running_, ++at) {
     at->seq = executor_.cache().open();
-    if (prefixes != nullptr) at->cached = prefixes->attach(at->seq, at->params.salt, reusable(*at));
+    if (prefixes != nullptr) {
+      const PrefixCache::Attached attached =
+          prefixes->attach(at->seq, at->params.salt, reusable(*at), at->lease.get());
+      at->lease.reset();
+      at->cached = attached.tokens;
+      stats_.ram_tokens += attached.ram;
+      stats_.disk_tokens += attached.disk;
+    }
     stats_.cached_tokens += at->cached;
     if (!at->started)
       events.push_back(
@@ -191,8 +226,8 @@ void Engine::set_running(size_t num_running, std::vector<Event>& events) {
     at->started = true;
   }
   for (; num_running_ > num_running; --num_running_, ++at) {
-    executor_.cache().close(at->seq);
-    at->cached = 0;
+    stop_running(*at);
+    at->lookups = 0;
     ++stats_.preemptions;
   }
 }
@@ -303,15 +338,23 @@ void Engine::reserve(const Batch& batch) {
   }
 }
 
-// At the ends of chunks that next_stop() chose, and on the way of an answer.
+// At the ends of chunks that next_stop() chose, and on the way of an answer, which keeps its newest
+// checkpoint only.
 void Engine::store_prefixes(const Batch& batch) {
   PrefixCache* prefixes = executor_.prefixes();
   if (prefixes == nullptr) return;
   for (const Batch::Chunk& chunk : batch.chunks) {
-    const Request& request = *chunk.request;
+    Request& request = *chunk.request;
     if (request.cached % prefixes->step() != 0) continue;
-    prefixes->store(request.seq, request.params.salt,
-                    std::span(request.tokens).first(static_cast<size_t>(request.cached)));
+    const CheckpointId id =
+        prefixes->store(request.seq, request.params.salt,
+                        std::span(request.tokens).first(static_cast<size_t>(request.cached)));
+    if (request.generated == 0) {
+      save_units(request, id);
+    } else if (id != CheckpointId::kNone) {
+      prefixes->erase(request.answer_checkpoint);
+      request.answer_checkpoint = id;
+    }
   }
 }
 
@@ -340,10 +383,14 @@ EngineStats Engine::stats() const {
     stats.pages_used +=
         tables.groups()[g].num_pages - tables.free_pages(group) - tables.idle_pages(group);
   }
+  if (const PrefixCache* prefixes = executor_.prefixes()) stats.checkpoints = prefixes->size();
+  stats.checkpoint_limit = options_.prefix_checkpoints;
+  if (const UnitStore* units = this->units()) stats.units = units->stats();
   return stats;
 }
 
 void Engine::run_batch(std::vector<Event>& events) {
+  look_up_units();
   const Schedule plan = plan_step();
   set_running(plan.num_running, events);
   const Batch batch = make_batch(plan);

@@ -10,6 +10,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -38,7 +39,13 @@ struct EngineOptions {
   // checkpoint_bytes() of cache_plan.h; 0: none.
   int prefix_checkpoints = 0;
   int64_t checkpoint_interval = 2048;  // tokens between checkpoints inside a long prompt
-  bool check_numbers = false;          // look at the output of every op (check_numbers.h)
+  // Checkpoints are also kept in host memory, of so many bytes, and in a folder
+  // (cache/unit_store.h). 0 bytes: only in the cache itself. Wants prefix_checkpoints > 0.
+  UnitStoreOptions tiers;
+  std::string model_identity;  // fingerprint.h; of the model's files, for units that are kept
+  // How long a request that would begin with units on the disk waits for them.
+  std::chrono::milliseconds longest_load{2000};
+  bool check_numbers = false;  // look at the output of every op (check_numbers.h)
 };
 
 // Bytes of the cache that an engine with these options allocates. Throws what its constructor
@@ -53,6 +60,9 @@ struct GenerateParams {
   std::vector<LogitBias> logit_bias;
   std::shared_ptr<TokenConstraint> constraint;  // null: every token may follow
   std::string salt;  // requests of different salts share no stored prefix
+  // Tokens of the prompt after which other texts may differ, as the end of a system prompt: places
+  // of checkpoints, besides those of EngineOptions.
+  std::vector<int64_t> forks;
 };
 
 // kStop: also where the constraint has ended. kBlocked: the constraint cannot say what may follow.
@@ -74,13 +84,17 @@ class TokenSink {
 };
 
 struct EngineStats {
-  int64_t cached_tokens = 0;   // prompt tokens that a stored prefix spared
+  int64_t cached_tokens = 0;                // prompt tokens that a stored prefix spared
+  int64_t ram_tokens = 0, disk_tokens = 0;  // of them, those that units brought
   int64_t prefill_tokens = 0;  // prompt tokens that went through the network, and recomputed ones
   int64_t decode_tokens = 0;   // generated tokens that did, in steps without prompt tokens
   double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
   int64_t steps = 0;
   int64_t preemptions = 0;
   int64_t pages = 0, pages_used = 0;  // of the cache, now; used: by running requests
+  int64_t checkpoints = 0;            // in the cache, now
+  int64_t checkpoint_limit = 0;
+  UnitStoreStats units;
 };
 
 class Engine {
@@ -99,6 +113,17 @@ class Engine {
   bool step();
   EngineStats stats() const;
 
+  // Forgets every stored prefix, in all tiers. Running requests keep theirs.
+  void drop_prefixes();
+  // Waits until what is stored is on the disk, as far as the disk can be written.
+  void flush_prefixes();
+  // A stored beginning of this text as one file, and back: a request that begins with it then finds
+  // it. Wants tiers. save_prefix() returns its tokens; 0: nothing of the text is stored, and no
+  // file is written. load_prefix() throws kBadInput for a file that is damaged or of another model.
+  int64_t save_prefix(const std::string& path, std::span<const int32_t> ids,
+                      std::string_view salt = {});
+  void load_prefix(const std::string& path);
+
  private:
   struct Request {
     RequestId id{};
@@ -113,6 +138,11 @@ class Engine {
     bool started = false;
     int64_t generated = 0;
     bool cancelled = false;
+    PrefixChain chain;                        // of its tokens; with tiers only
+    std::unique_ptr<UnitStore::Lease> lease;  // while it waits: of the units it would begin with
+    std::chrono::steady_clock::time_point lease_begin;
+    int lookups = 0;                   // since it began to wait
+    CheckpointId answer_checkpoint{};  // the newest of its answer
 
     void advance(int32_t token);        // of the constraint
     void restrict(SampleLists& lists);  // masks the last row, from which the next token comes
@@ -141,6 +171,10 @@ class Engine {
     Finish why{};
   };
   void drop_cancelled(std::vector<Event>& events);
+  // Finds units for the requests that may run next.
+  void look_up_units();
+  void look_up_units(Request& request);
+  bool loading(const Request& request) const;
   Schedule plan_step() const;
   // Opens and closes sequences so that the first `num_running` requests run.
   void set_running(size_t num_running, std::vector<Event>& events);
@@ -151,6 +185,11 @@ class Engine {
   // Makes room for the batch, at the cost of stored prefixes.
   void reserve(const Batch& batch);
   void store_prefixes(const Batch& batch);
+  // Makes units of checkpoints that stay.
+  void save_units(Request& request, CheckpointId checkpoint);
+  void stop_running(Request& request);
+  UnitStore* units() { return executor_.units(); }
+  const UnitStore* units() const { return executor_.units(); }
   Batch make_batch(const Schedule& plan);
   // index: its place in the order of arrival
   std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);

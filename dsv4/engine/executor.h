@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "dsv4/engine/model_cache.h"
@@ -31,6 +32,9 @@ class Executor {
   const CacheLimits& limits() const { return cache_.limits(); }
   PrefixCache* prefixes() { return prefixes_.get(); }  // null: limits().checkpoints is 0
   const PrefixCache* prefixes() const { return prefixes_.get(); }
+  UnitStore* units() { return prefixes_ ? prefixes_->units() : nullptr; }  // null: no tiers
+  const UnitStore* units() const { return prefixes_ ? std::as_const(*prefixes_).units() : nullptr; }
+  const CachePlan& cache_plan() const { return cache_.plan(); }
   const Scratch& scratch() const { return runner_->scratch(); }
 
   // Computes the tokens and appends them to the caches; on a device the computation may still run

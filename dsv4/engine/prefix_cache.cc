@@ -72,46 +72,130 @@ int64_t PrefixCache::match(std::string_view salt, std::span<const int32_t> ids) 
   return match ? match->tokens : 0;
 }
 
-int64_t PrefixCache::attach(SeqId seq, std::string_view salt, std::span<const int32_t> ids) {
-  const auto match = index_.find(salt, ids);
-  if (!match) return 0;
-  PageTables& tables = cache_.tables();
-  tables.attach(seq, checkpoints_[static_cast<size_t>(match->checkpoint)].pages);
-  const std::byte* kept = states_.view().row<std::byte>(match->checkpoint);
-  for (const Rows& rows : rows_of(tables.slot(seq), match->tokens))
-    runner_.copy(rows.data, kept + rows.kept, rows.bytes);
-  use(match->checkpoint);
-  return match->tokens;
+void PrefixCache::open_tiers(const UnitStoreOptions& options, const Digest& fingerprint) {
+  bytes_ = std::make_unique<UnitBytes>(cache_, runner_, step(),
+                                       prefix_state_bytes(cache_.plan().states));
+  units_ = std::make_unique<UnitStore>(options, bytes_->layout(), fingerprint, runner_.staging());
 }
 
-void PrefixCache::store(SeqId seq, std::string_view salt, std::span<const int32_t> ids) {
+// From a checkpoint to the sequence's slot.
+void PrefixCache::fill_states(SeqId seq, int place) {
+  const PageTables& tables = cache_.tables();
+  for (const Rows& rows : rows_of(tables.slot(seq), tables.length(seq)))
+    runner_.copy(rows.data, states_of(place) + rows.kept, rows.bytes);
+}
+
+PrefixCache::Attached PrefixCache::attach(SeqId seq, std::string_view salt,
+                                          std::span<const int32_t> ids, UnitStore::Lease* lease) {
+  PageTables& tables = cache_.tables();
+  const auto match = index_.find(salt, ids);
+  const int64_t have = match ? match->tokens : 0;
+  if (match) {
+    tables.attach(seq, checkpoints_[static_cast<size_t>(match->checkpoint)].pages);
+    use(match->checkpoint);
+  }
+  const bool longer = lease != nullptr && lease->tokens() > have &&
+                      lease->state() == UnitStore::Lease::State::kReady;
+  if (longer) {
+    if (!load(seq, salt, have, *lease)) return {};
+    const int64_t loaded = lease->tokens() - have;
+    return {lease->tokens(), lease->from_disk() ? 0 : loaded, lease->from_disk() ? loaded : 0};
+  }
+  if (match) fill_states(seq, match->checkpoint);
+  return {.tokens = have};
+}
+
+// Takes the pages of the next tokens, which are then written by copies. A piece at a time, because
+// the window's pages of a piece go back with the next one.
+bool PrefixCache::grow(SeqId seq, int64_t tokens) {
+  PageTables& tables = cache_.tables();
+  while (tables.length(seq) < tokens) {
+    const int64_t count = std::min(cache_.limits().max_batch_tokens, tokens - tables.length(seq));
+    while (!tables.reserve(seq, count)) {
+      if (!evict()) return false;
+    }
+    tables.commit(seq, count);
+  }
+  return true;
+}
+
+// Makes a checkpoint of the lease's text and begins the sequence with it. It has `have` tokens, of
+// an engine's checkpoint. False: there are no pages, and the sequence is empty.
+bool PrefixCache::load(SeqId seq, std::string_view salt, int64_t have, UnitStore::Lease& lease) {
+  PageTables& tables = cache_.tables();
+  const std::span<const int32_t> ids = lease.ids();
+  if (!grow(seq, lease.tokens())) {
+    tables.truncate(seq, 0);
+    return false;
+  }
+  const CheckpointId id = store(seq, salt, ids);
+  const int place = places_.at(id);
+  std::vector<std::span<std::byte>> blocks = lease.blocks();
+  blocks.erase(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(have / step()));
+  bytes_->copy_to_cache(checkpoints_[static_cast<size_t>(place)].pages, states_of(place), have,
+                        {.blocks = std::move(blocks), .checkpoint = lease.checkpoint()});
+  fill_states(seq, place);
+  return true;
+}
+
+int PrefixCache::take_place() {
+  if (free_.empty()) evict();
+  const int place = free_.back();
+  free_.pop_back();
+  return place;
+}
+
+CheckpointId PrefixCache::store(SeqId seq, std::string_view salt, std::span<const int32_t> ids) {
   PageTables& tables = cache_.tables();
   const auto tokens = static_cast<int64_t>(ids.size());
   DSV4_CHECK(tables.length(seq) == tokens, "a checkpoint of {} tokens of a sequence of {}", tokens,
              tables.length(seq));
-  if (checkpoints_.empty()) return;
   const auto match = index_.find(salt, ids);
-  if (match && match->tokens == tokens) return use(match->checkpoint);
-  if (free_.empty()) evict();
-  const int place = free_.back();
-  free_.pop_back();
+  if (match && match->tokens == tokens) {
+    use(match->checkpoint);
+    return CheckpointId::kNone;
+  }
+  const int place = take_place();
+  Checkpoint& checkpoint = checkpoints_[static_cast<size_t>(place)];
   index_.insert(salt, ids, place);
-  checkpoints_[static_cast<size_t>(place)].pages = tables.hold(seq, tokens);
-  std::byte* kept = states_.view().row<std::byte>(place);
+  checkpoint.id = static_cast<CheckpointId>(++num_stored_);
+  places_[checkpoint.id] = place;
+  checkpoint.pages = tables.hold(seq, tokens);
   for (const Rows& rows : rows_of(tables.slot(seq), tokens))
-    runner_.copy(kept + rows.kept, rows.data, rows.bytes);
+    runner_.copy(states_of(place) + rows.kept, rows.data, rows.bytes);
   use(place);
+  return checkpoint.id;
 }
 
-bool PrefixCache::evict() {
-  if (by_use_.empty()) return false;
-  const int place = by_use_.begin()->second;
-  by_use_.erase(by_use_.begin());
+void PrefixCache::save(CheckpointId id, const PrefixChain& chain, std::span<const int32_t> ids) {
+  const auto found = places_.find(id);
+  if (units_ == nullptr || found == places_.end()) return;
+  const int place = found->second;
+  const PagePrefix& pages = checkpoints_[static_cast<size_t>(place)].pages;
+  units_->save(chain, ids.first(static_cast<size_t>(pages.tokens)),
+               [&](int64_t first, const UnitPieces& unit) {
+                 bytes_->copy_to_host(pages, states_of(place), first, unit);
+               });
+}
+
+void PrefixCache::give_up(int place) {
   Checkpoint& checkpoint = checkpoints_[static_cast<size_t>(place)];
+  by_use_.erase(checkpoint.last_use);
+  places_.erase(checkpoint.id);
   index_.erase(place);
   cache_.tables().release(checkpoint.pages);
   checkpoint = {};
   free_.push_back(place);
+}
+
+void PrefixCache::erase(CheckpointId id) {
+  const auto found = places_.find(id);
+  if (found != places_.end()) give_up(found->second);
+}
+
+bool PrefixCache::evict() {
+  if (by_use_.empty()) return false;
+  give_up(by_use_.begin()->second);
   return true;
 }
 

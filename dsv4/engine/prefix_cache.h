@@ -9,12 +9,14 @@
 // limits().checkpoints of them; a new one takes the place of the least recently used. Their pages
 // count as free for the scheduler: evict() gives them back.
 //
-// Not here: checkpoints in host memory or on a disk.
+// With tiers, checkpoints are also units in host memory and on a disk (cache/unit_store.h), from
+// which attach() makes them again.
 
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,12 +24,20 @@
 #include "dsv4/cache/prefix_index.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/runner.h"
+#include "dsv4/engine/unit_bytes.h"
 
 namespace dsv4 {
+
+// A handle of a checkpoint; one that was given up is never valid again.
+enum class CheckpointId : uint64_t { kNone = 0 };
 
 class PrefixCache {
  public:
   PrefixCache(ModelCache& cache, Runner& runner);
+  // Units of this fingerprint; throws what UnitStore does.
+  void open_tiers(const UnitStoreOptions& options, const Digest& fingerprint);
+  UnitStore* units() { return units_.get(); }  // null: no tiers
+  const UnitStore* units() const { return units_.get(); }
 
   int64_t step() const { return index_.step(); }
   int64_t size() const { return static_cast<int64_t>(by_use_.size()); }
@@ -35,15 +45,27 @@ class PrefixCache {
   // Length of the longest stored prefix of `ids`; 0: none. The salt separates texts that must not
   // be shared.
   int64_t match(std::string_view salt, std::span<const int32_t> ids) const;
-  // An empty sequence begins with that prefix. Returns its length.
-  int64_t attach(SeqId seq, std::string_view salt, std::span<const int32_t> ids);
-  // Keeps a sequence of exactly these tokens, a multiple of step(), unless they are stored already.
-  void store(SeqId seq, std::string_view salt, std::span<const int32_t> ids);
+  // An empty sequence begins with that prefix, or with the one of `lease` where it is longer and
+  // ready; null: none. Says which tokens came from where.
+  struct Attached {
+    int64_t tokens = 0;         // of the prefix
+    int64_t ram = 0, disk = 0;  // of them, those that a unit brought
+  };
+  Attached attach(SeqId seq, std::string_view salt, std::span<const int32_t> ids,
+                  UnitStore::Lease* lease = nullptr);
+  // Keeps a sequence of exactly these tokens, a multiple of step(). kNone: they are stored already.
+  CheckpointId store(SeqId seq, std::string_view salt, std::span<const int32_t> ids);
+  // Makes a checkpoint that still exists a unit too. `ids`: a text that begins with its own, whose
+  // chain this is. Without tiers nothing.
+  void save(CheckpointId id, const PrefixChain& chain, std::span<const int32_t> ids);
+  // Gives up a checkpoint, if it still exists.
+  void erase(CheckpointId id);
   // Gives up the least recently used checkpoint; false: there is none.
   bool evict();
 
  private:
   struct Checkpoint {
+    CheckpointId id{};
     PagePrefix pages;
     uint64_t last_use = 0;
   };
@@ -56,6 +78,12 @@ class PrefixCache {
   // Everything that a checkpoint at `tokens` keeps of the states of a slot.
   std::vector<Rows> rows_of(int64_t slot, int64_t tokens) const;
   void use(int place);
+  void give_up(int place);
+  int take_place();
+  std::byte* states_of(int place) const { return states_.view().row<std::byte>(place); }
+  void fill_states(SeqId seq, int place);
+  bool grow(SeqId seq, int64_t tokens);
+  bool load(SeqId seq, std::string_view salt, int64_t have, UnitStore::Lease& lease);
 
   ModelCache& cache_;
   Runner& runner_;
@@ -64,7 +92,10 @@ class PrefixCache {
   std::vector<int> free_;           // places without a checkpoint
   Buffer states_;                   // [checkpoints, bytes] U8
   std::map<uint64_t, int> by_use_;  // last_use -> place, least recently used first
-  uint64_t num_uses_ = 0;
+  std::map<CheckpointId, int> places_;
+  uint64_t num_uses_ = 0, num_stored_ = 0;
+  std::unique_ptr<UnitBytes> bytes_;
+  std::unique_ptr<UnitStore> units_;
 };
 
 // Tokens that fill pages of every group: the least common multiple of their pages.

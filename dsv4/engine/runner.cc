@@ -20,6 +20,7 @@ class HostRunner : public Runner {
   const Scratch& scratch() const override { return scratch_; }
 
   void observe(Observer* observer) override { context_.observer = observer; }
+  Memory& staging() override { return host_memory(); }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
     std::copy_n(from, bytes, to);
   }

@@ -27,7 +27,10 @@ class Runner {
   // Samples one token per row and waits for it. Throws kInvalidArgument when a row has no finite
   // logit. logits: [b, V] f32; rows: b of them, at most limits.max_sequences on a device
   virtual std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) = 0;
-  // Copies inside memory(), after the work that was started before and before what is started next.
+  // Host memory that copy() reaches at full speed: page-locked where memory() is a device's.
+  virtual Memory& staging() = 0;
+  // Copies inside and between memory() and staging(), after the work that was started before and
+  // before what is started next.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Waits until all started work is done.
   virtual void wait() {}

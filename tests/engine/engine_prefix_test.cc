@@ -110,6 +110,23 @@ TEST_F(EnginePrefix, TheLastTokenIsAlwaysComputed) {
   }
 }
 
+// Without its own places, a prompt of 1,000 tokens has one checkpoint, at 768.
+TEST_F(EnginePrefix, OtherTextsShareABeginningUpToAFork) {
+  Engine engine(model_, options(8));
+  Answers sink;
+  const std::vector<int32_t> head = random_ids(600, 11);
+  GenerateParams params = sampled(3, 1);
+  params.forks = {600, 5, 5000};
+  engine.submit(join(head, random_ids(400, 12)), params, sink);
+  finish(engine);
+  EXPECT_EQ(engine.stats().checkpoints, 2);
+  const std::vector<int32_t> other = join(head, random_ids(300, 13));
+  const RequestId id = engine.submit(other, sampled(20, 2), sink);
+  finish(engine);
+  EXPECT_EQ(sink.cached[id], 2 * kStep);
+  EXPECT_EQ(sink.tokens[id], alone(other, sampled(20, 2)));
+}
+
 TEST_F(EnginePrefix, SaltsShareNothing) {
   Engine engine(model_, options(8));
   Answers sink;

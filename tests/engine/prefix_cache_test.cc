@@ -57,7 +57,7 @@ TEST_P(PrefixCacheTest, ContinuesWithTheBitsOfTheWhole) {
       feed(*e, filler, random_ids(300, 40, 2));
 
       const SeqId second = e->cache().open();
-      EXPECT_EQ(e->prefixes()->attach(second, "", ids_), prefix);
+      EXPECT_EQ(e->prefixes()->attach(second, "", ids_).tokens, prefix);
       EXPECT_EQ(e->cache().length(second), prefix);
       const Work rest{second, std::span(ids_).subspan(size_t(prefix)), Work::Logits::kAll};
       EXPECT_TRUE(test::same_bits(e->run({&rest, 1}), want.view().slice(0, prefix, 1100)))

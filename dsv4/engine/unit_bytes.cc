@@ -1,0 +1,101 @@
+#include "dsv4/engine/unit_bytes.h"
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+
+UnitBytes::UnitBytes(const ModelCache& cache, Runner& runner, int64_t step, int64_t state_bytes)
+    : cache_(cache), runner_(runner), state_bytes_(state_bytes), layout_{.step = step} {
+  const CachePlan& plan = cache.plan();
+  layout_.checkpoint_bytes = state_bytes;
+  for (const CachePlan::Pool& pool : plan.pools) {
+    const CacheGroup& group = plan.groups[static_cast<size_t>(pool.group)];
+    const int64_t page_bytes = pool.page_items * item_bytes(pool.dtype);
+    if (group.keep_tokens > 0) {
+      layout_.checkpoint_bytes += kept_pages(group) * page_bytes;
+    } else {
+      layout_.block_bytes += pages_of_step(group) * page_bytes;
+    }
+  }
+}
+
+int64_t UnitBytes::pages_of_step(const CacheGroup& group) const {
+  return layout_.step / group.tokens_per_entry / group.page_entries;
+}
+
+// Of a long text that ends on a step. A text that is shorter than keep_tokens has fewer, and the
+// end of its checkpoint is unused.
+int64_t UnitBytes::kept_pages(const CacheGroup& group) const {
+  const int64_t far = (group.keep_tokens / layout_.step + 1) * layout_.step;
+  return held_pages(group, far);
+}
+
+void UnitBytes::append_page(Pieces& pieces, size_t pool, int32_t page) const {
+  const TensorView& pages = cache_.pools().pool(static_cast<int>(pool));
+  DSV4_CHECK(page >= 0, "a page of pool {} was given back", pool);
+  pieces.emplace_back(pages.row<std::byte>(page),
+                      static_cast<size_t>(pages.dim(1) * item_bytes(pages.dtype)));
+}
+
+UnitBytes::Pieces UnitBytes::blocks(const PagePrefix& pages, int64_t first) const {
+  const CachePlan& plan = cache_.plan();
+  Pieces pieces;
+  for (int64_t step = first / layout_.step; step < pages.tokens / layout_.step; ++step) {
+    for (size_t pool = 0; pool < plan.pools.size(); ++pool) {
+      const auto g = static_cast<size_t>(plan.pools[pool].group);
+      if (plan.groups[g].keep_tokens > 0) continue;
+      const int64_t count = pages_of_step(plan.groups[g]);
+      for (int64_t p = step * count; p < (step + 1) * count; ++p)
+        append_page(pieces, pool, pages.tables[g][static_cast<size_t>(p)]);
+    }
+  }
+  return pieces;
+}
+
+UnitBytes::Pieces UnitBytes::checkpoint(const PagePrefix& pages, std::byte* states) const {
+  const CachePlan& plan = cache_.plan();
+  Pieces pieces;
+  if (state_bytes_ > 0) pieces.emplace_back(states, static_cast<size_t>(state_bytes_));
+  for (size_t pool = 0; pool < plan.pools.size(); ++pool) {
+    const auto g = static_cast<size_t>(plan.pools[pool].group);
+    if (plan.groups[g].keep_tokens == 0) continue;
+    const std::vector<int32_t>& table = pages.tables[g];
+    const auto count = static_cast<size_t>(held_pages(plan.groups[g], pages.tokens));
+    for (size_t p = table.size() - count; p < table.size(); ++p)
+      append_page(pieces, pool, table[p]);
+  }
+  return pieces;
+}
+
+// Both lists are cut differently; the shorter one says how much there is.
+void UnitBytes::copy(const Pieces& to, const Pieces& from) {
+  size_t t = 0, f = 0;
+  std::span<std::byte> target, source;
+  for (;;) {
+    while (target.empty() && t < to.size()) target = to[t++];
+    while (source.empty() && f < from.size()) source = from[f++];
+    const size_t bytes = std::min(target.size(), source.size());
+    if (bytes == 0) return;
+    runner_.copy(target.data(), source.data(), static_cast<int64_t>(bytes));
+    target = target.subspan(bytes);
+    source = source.subspan(bytes);
+  }
+}
+
+void UnitBytes::copy_to_host(const PagePrefix& pages, std::byte* states, int64_t first,
+                             const UnitPieces& unit) {
+  copy(unit.blocks, blocks(pages, first));
+  copy(unit.checkpoint, checkpoint(pages, states));
+  runner_.wait();
+}
+
+void UnitBytes::copy_to_cache(const PagePrefix& pages, std::byte* states, int64_t first,
+                              const UnitPieces& unit) {
+  copy(blocks(pages, first), unit.blocks);
+  copy(checkpoint(pages, states), unit.checkpoint);
+  runner_.wait();
+}
+
+}  // namespace dsv4

@@ -1,0 +1,248 @@
+// Requests that begin with units in host memory or on a disk: the answers of requests alone, bit
+// for bit, also after restarts and with damaged files. DSV4_CAMPAIGN=1000 makes the last test long
+// (docs/spec/serving.md 10.4, campaign 2).
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/engine/engine.h"
+#include "tests/harness/random_model.h"
+#include "tests/harness/temp_folder.h"
+#include "tests/harness/tiny_model.h"
+#include "tests/model/golden_files.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kStep = 256, kVocab = 40;
+
+struct Answers : TokenSink {
+  void on_start(RequestId id, int64_t cached_tokens) override { cached[id] = cached_tokens; }
+  void on_token(RequestId id, const Sampled& token) override { tokens[id].push_back(token.id); }
+  void on_finish(RequestId, Finish) override {}
+
+  std::map<RequestId, int64_t> cached;
+  std::map<RequestId, std::vector<int32_t>> tokens;
+};
+
+std::vector<int32_t> random_ids(int64_t n, uint64_t seed) {
+  return test::random_ids(n, kVocab, seed);
+}
+
+std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class EngineTiers : public testing::Test {
+ protected:
+  // One checkpoint in the cache: everything else comes from the tiers.
+  EngineOptions options(bool disk) const {
+    EngineOptions options{.deterministic = true,
+                          .max_tokens = 1400,
+                          .max_sequences = 3,
+                          .max_batch_tokens = 600,
+                          .prefix_checkpoints = 1,
+                          .checkpoint_interval = kStep,
+                          .model_identity = "random model 6"};
+    options.tiers.ram_bytes = 64 << 20;
+    options.longest_load = std::chrono::seconds(60);  // a slow machine is no miss here
+    if (disk) options.tiers.folder = folder_.file("cache");
+    return options;
+  }
+  static GenerateParams sampled(int64_t n, uint64_t seed) {
+    return {.sampling = {.temperature = 0.9f, .seed = seed}, .max_new_tokens = n};
+  }
+  static void finish(Engine& engine) {
+    while (engine.step()) {
+    }
+  }
+  // Runs a request and compares its answer with the one that it gets alone.
+  int64_t cached_tokens(Engine& engine, const std::vector<int32_t>& prompt,
+                        const GenerateParams& params) {
+    Answers sink;
+    const RequestId id = engine.submit(prompt, params, sink);
+    finish(engine);
+    EXPECT_EQ(sink.tokens[id], alone(prompt, params));
+    return sink.cached[id];
+  }
+  const std::vector<int32_t>& alone(const std::vector<int32_t>& prompt,
+                                    const GenerateParams& params) {
+    const auto [at, fresh] = alone_.try_emplace({prompt, params.sampling.seed});
+    if (!fresh) return at->second;
+    EngineOptions plain = options(false);
+    plain.tiers = {};
+    plain.prefix_checkpoints = 0;
+    Engine engine(model_, plain);
+    Answers sink;
+    const RequestId id = engine.submit(prompt, params, sink);
+    finish(engine);
+    return at->second = sink.tokens[id];
+  }
+
+  Model model_ = test::random_model(test::tiny_config(), 6);
+  test::TempFolder folder_;
+  std::map<std::pair<std::vector<int32_t>, uint64_t>, std::vector<int32_t>> alone_;
+};
+
+TEST_F(EngineTiers, HostMemoryBringsBackWhatTheCacheGaveUp) {
+  Engine engine(model_, options(false));
+  const std::vector<int32_t> a = random_ids(1100, 1), b = random_ids(600, 2);
+  EXPECT_EQ(cached_tokens(engine, a, sampled(5, 1)), 0);
+  EXPECT_EQ(cached_tokens(engine, b, sampled(5, 2)), 0);
+  EXPECT_EQ(engine.stats().checkpoints, 1);
+  const std::vector<int32_t> turn = join(a, random_ids(20, 3));
+  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 4 * kStep);
+  EXPECT_EQ(engine.stats().ram_tokens, 4 * kStep);
+  EXPECT_EQ(cached_tokens(engine, a, sampled(5, 4)), 4 * kStep) << "from the cache itself";
+  EXPECT_EQ(engine.stats().ram_tokens, 4 * kStep);
+  GenerateParams salted = sampled(5, 1);
+  salted.salt = "another";
+  Answers sink;
+  const RequestId id = engine.submit(a, salted, sink);
+  finish(engine);
+  EXPECT_EQ(sink.cached[id], 0);
+  engine.drop_prefixes();
+  EXPECT_EQ(cached_tokens(engine, b, sampled(5, 2)), 0);
+}
+
+TEST_F(EngineTiers, TheDiskSurvivesARestart) {
+  const std::vector<int32_t> a = random_ids(1100, 1), turn = join(a, random_ids(20, 3));
+  {
+    Engine engine(model_, options(true));
+    EXPECT_EQ(cached_tokens(engine, a, sampled(5, 1)), 0);
+  }
+  {
+    Engine engine(model_, options(true));
+    EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 4 * kStep);
+    EXPECT_EQ(engine.stats().disk_tokens, 4 * kStep);
+  }
+  EngineOptions other = options(true);
+  other.model_identity = "another model";
+  Engine engine(model_, other);
+  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 0);
+}
+
+TEST_F(EngineTiers, AnAnswerKeepsItsNewestCheckpoint) {
+  EngineOptions many = options(false);
+  many.prefix_checkpoints = 8;
+  Engine engine(model_, many);
+  const std::vector<int32_t> head = random_ids(20, 4);
+  Answers sink;
+  const RequestId first = engine.submit(head, sampled(800, 1), sink);
+  finish(engine);
+  EXPECT_EQ(engine.stats().checkpoints, 1);
+  EXPECT_EQ(engine.stats().units.saved, 1) << "when it has ended";
+  const std::vector<int32_t> turn = join(join(head, sink.tokens[first]), {1, 2, 3});
+  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 2)), 3 * kStep);
+  engine.drop_prefixes();
+  EXPECT_EQ(engine.stats().checkpoints, 0);
+}
+
+// The second request finds its 512 tokens stored already, so its own checkpoint is that of 256.
+TEST_F(EngineTiers, AnAnswerThatWasStoredAlready) {
+  EngineOptions few = options(false);
+  few.prefix_checkpoints = 2;
+  Engine engine(model_, few);
+  const std::vector<int32_t> head = random_ids(20, 4);
+  const std::vector<int32_t> answer = alone(head, sampled(600, 1));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(cached_tokens(engine, head, sampled(600, 1)), 0);
+  EXPECT_EQ(cached_tokens(engine, random_ids(600, 5), sampled(5, 2)), 0);  // takes both places
+  const std::vector<int32_t> begin(answer.begin(), answer.begin() + 280);
+  EXPECT_EQ(cached_tokens(engine, join(head, begin), sampled(5, 2)), kStep);
+  EXPECT_EQ(engine.stats().ram_tokens, kStep);
+}
+
+TEST_F(EngineTiers, OneConversationInAFile) {
+  const std::vector<int32_t> a = random_ids(1100, 1), turn = join(a, random_ids(20, 3));
+  const std::string file = folder_.file("conversation");
+  {
+    Engine engine(model_, options(false));
+    cached_tokens(engine, a, sampled(5, 1));
+    EXPECT_EQ(engine.save_prefix(file, a), 4 * kStep);
+    EXPECT_EQ(engine.save_prefix(folder_.file("none"), random_ids(600, 9)), 0);
+  }
+  Engine engine(model_, options(false));
+  engine.load_prefix(file);
+  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 4 * kStep);
+}
+
+// Sequences share few pages: requests wait for units, are preempted, and find their own again.
+TEST_F(EngineTiers, RandomLoadGivesTheAnswersOfRequestsAlone) {
+  EngineOptions tight = options(true);
+  tight.cache_tokens = 1400;
+  tight.max_sequences = 4;
+  tight.tiers.ram_bytes = 4 << 20;  // some units are on the disk only
+  Rng rng(9);
+  int64_t preempted = 0, from_ram = 0, from_disk = 0;
+  for (int restart = 0; restart < 2; ++restart) {
+    Engine engine(model_, tight);
+    Answers sink;
+    struct Asked {
+      std::vector<int32_t> prompt;
+      GenerateParams params;
+    };
+    std::map<RequestId, Asked> asked;
+    while (asked.size() < 9 || engine.step()) {
+      if (asked.size() < 9 && rng.below(3) == 0) {
+        const std::vector<int32_t> shared =
+            random_ids(900, 20 + static_cast<uint64_t>(rng.below(2)));
+        const bool grows = asked.size() < 4;  // long answers outgrow what was expected of them
+        const int64_t begin = grows ? 100 : 100 + rng.below(800);
+        std::vector<int32_t> prompt(shared.begin(), shared.begin() + begin);
+        prompt = join(std::move(prompt), random_ids(1 + rng.below(80), asked.size()));
+        const GenerateParams params = sampled(grows ? 450 : 1 + rng.below(60), asked.size());
+        asked[engine.submit(prompt, params, sink)] = {prompt, params};
+      }
+      engine.step();
+    }
+    for (const auto& [id, request] : asked)
+      EXPECT_EQ(sink.tokens[id], alone(request.prompt, request.params)) << uint64_t(id);
+    preempted += engine.stats().preemptions;
+    from_ram += engine.stats().ram_tokens;
+    from_disk += engine.stats().disk_tokens;
+  }
+  EXPECT_GT(preempted, 0);
+  EXPECT_GT(from_ram, 0);
+  EXPECT_GT(from_disk, 0);
+}
+
+// Campaign 2: one changed bit or a cut in a file is a miss, and the answer stays the same.
+TEST_F(EngineTiers, DamagedUnitsAreMissesAndNoOtherTokens) {
+  const char* wanted = std::getenv("DSV4_CAMPAIGN");
+  const int rounds = wanted == nullptr ? 6 : std::atoi(wanted);
+  const std::vector<int32_t> text = random_ids(300, 1);
+  Rng rng(3);
+  for (int round = 0; round < rounds; ++round) {
+    { Engine(model_, options(true)).drop_prefixes(); }
+    {
+      Engine engine(model_, options(true));
+      EXPECT_EQ(cached_tokens(engine, text, sampled(3, 1)), 0);
+    }
+    std::string damaged;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
+      if (entry.path().extension() != ".dpc" || entry.path().parent_path().filename() == "bad")
+        continue;
+      damaged = entry.path().string();
+    }
+    ASSERT_FALSE(damaged.empty());
+    std::string bytes = read_text_file(damaged);
+    const auto at = static_cast<size_t>(rng.below(static_cast<int64_t>(bytes.size())));
+    if (rng.below(4) == 0) {
+      bytes.resize(at);
+    } else {
+      bytes[at] = static_cast<char>(bytes[at] ^ (1 << rng.below(8)));
+    }
+    std::ofstream(damaged, std::ios::binary) << bytes;
+    Engine engine(model_, options(true));
+    EXPECT_EQ(cached_tokens(engine, text, sampled(3, 1)), 0) << "byte " << at;
+    EXPECT_EQ(engine.stats().units.bad_files, 1) << "byte " << at;
+  }
+}
+
+}  // namespace
+}  // namespace dsv4
