@@ -184,7 +184,15 @@ Schedule Engine::plan_step() const {
                    .groups = tables.groups(),
                    .free_pages = free_pages},
                   {.max_batch_tokens = options_.max_batch_tokens,
+                   .max_prompt_tokens = max_prompt_tokens(),
                    .max_sequences = options_.max_sequences});
+}
+
+int64_t Engine::max_prompt_tokens() const {
+  constexpr int64_t kLeast = 32;  // a small step costs nearly as much
+  if (options_.longest_step.count() == 0) return 0;
+  const double seconds = std::chrono::duration<double>(options_.longest_step).count();
+  return step_time_.tokens_within(seconds, kLeast, options_.max_batch_tokens);
 }
 
 std::span<const int32_t> Engine::reusable(const Request& request) const {
@@ -402,6 +410,10 @@ void Engine::run_batch(std::vector<Event>& events) {
   broken_ = false;
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   ++stats_.steps;
+  int64_t num_tokens = 0;
+  for (const Batch::Chunk& chunk : batch.chunks) num_tokens += chunk.count;
+  // Without a token to wait for, a device may still compute.
+  if (!batch.sampled.empty()) step_time_.observe(num_tokens, spent.count());
   for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
   store_prefixes(batch);
   const bool prefill = batch.prefill_tokens > 0;

@@ -21,6 +21,7 @@
 #include "dsv4/engine/check_numbers.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/scheduler.h"
+#include "dsv4/engine/step_time.h"
 #include "dsv4/engine/token_constraint.h"
 #include "dsv4/engine/token_terms.h"
 
@@ -35,6 +36,9 @@ struct EngineOptions {
   // no request is preempted.
   int64_t cache_tokens = 0;
   int64_t max_batch_tokens = 512;  // tokens of one step
+  // Beside requests that decode, prompts get as many tokens of a step as are expected to fit this
+  // time, and at least a few; 0: all that there is room for.
+  std::chrono::milliseconds longest_step{0};
   // Beginnings of texts that later requests need not compute again (prefix_cache.h), each about
   // checkpoint_bytes() of cache_plan.h; 0: none.
   int prefix_checkpoints = 0;
@@ -176,6 +180,7 @@ class Engine {
   void look_up_units(Request& request);
   bool loading(const Request& request) const;
   Schedule plan_step() const;
+  int64_t max_prompt_tokens() const;
   // Opens and closes sequences so that the first `num_running` requests run.
   void set_running(size_t num_running, std::vector<Event>& events);
   // Where a chunk of the request's prompt has to end for a checkpoint; 0: anywhere.
@@ -210,6 +215,7 @@ class Engine {
   size_t num_running_ = 0;       // the first so many run
   uint64_t next_id_ = 1;
   bool broken_ = false;
+  StepTime step_time_;
   EngineStats stats_;
 };
 

@@ -29,6 +29,8 @@ class Planner {
 
   Schedule run() {
     decode();
+    if (!plan_.chunks.empty() && limits_.max_prompt_tokens > 0)
+      budget_ = std::min(budget_, limits_.max_prompt_tokens);
     prefill();
     while (plan_.chunks.empty() && plan_.num_running > 1) {
       preempt_newest();

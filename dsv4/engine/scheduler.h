@@ -3,7 +3,7 @@
 //   1. Every decoding request gets its next token, oldest first. When pages run out, the newest
 //      running request is preempted: its pages go back, and it waits at the head of the queue.
 //   2. What is left of the token budget goes to prompts, oldest first, in chunks as long as budget
-//      and pages allow.
+//      and pages allow. Beside requests that decode, prompts get at most max_prompt_tokens.
 //   3. Waiting requests are admitted in order of arrival, as long as a slot and budget are left and
 //      the pages suffice for what all running requests and the new one are expected to need: their
 //      tokens and the next `lookahead` tokens of their answers. A request that would run alone is
@@ -47,6 +47,8 @@ struct SchedulerState {
 
 struct SchedulerLimits {
   int64_t max_batch_tokens = 0;  // of one step, at least one for every sequence
+  int64_t max_prompt_tokens =
+      0;  // of a step in which a request decodes; 0: as many as there is room
   int max_sequences = 1;
   int64_t lookahead = 256;
 };

@@ -203,6 +203,23 @@ TEST(Scheduler, DecodesFirstThenPromptsInOrder) {
   EXPECT_EQ(plan.chunks[2].count, 6);
 }
 
+TEST(Scheduler, PromptsAreShortBesideRequestsThatDecode) {
+  Simulation simulation(groups_for(3, 3 * 128, 40),
+                        {.max_batch_tokens = 40, .max_prompt_tokens = 6, .max_sequences = 3});
+  simulation.submit(30, 20);
+  EXPECT_EQ(simulation.step().chunks[0].count, 30) << "nothing decodes";
+  simulation.submit(10, 5);
+  simulation.submit(10, 5);
+  Schedule plan = simulation.step();
+  ASSERT_EQ(plan.chunks.size(), 2u);
+  EXPECT_EQ(plan.chunks[0].count, 1);
+  EXPECT_EQ(plan.chunks[1].count, 6);
+  plan = simulation.step();
+  ASSERT_EQ(plan.chunks.size(), 3u);
+  EXPECT_EQ(plan.chunks[1].count, 4);
+  EXPECT_EQ(plan.chunks[2].count, 2);
+}
+
 TEST(Scheduler, AdmitsInOrderOfArrivalWhenPagesSuffice) {
   Simulation simulation(groups_for(4, 128, 64), {.max_batch_tokens = 64, .max_sequences = 4});
   simulation.submit(40, 8);

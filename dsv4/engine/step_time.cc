@@ -1,0 +1,48 @@
+#include "dsv4/engine/step_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsv4 {
+namespace {
+
+const double kDecay = std::exp2(-1.0 / 64);
+
+}  // namespace
+
+void StepTime::observe(int64_t tokens, double seconds) {
+  const auto x = static_cast<double>(tokens);
+  const auto add = [](double& sum, double value) { sum = kDecay * sum + value; };
+  add(n_, 1);
+  add(x_, x);
+  add(y_, seconds);
+  add(xx_, x * x);
+  add(xy_, x * seconds);
+}
+
+// Steps of one size only say nothing of the intercept: then the line goes through the origin, which
+// takes the time of a token for longer than it is.
+StepTime::Line StepTime::fit() const {
+  const double spread = n_ * xx_ - x_ * x_, slope = n_ * xy_ - x_ * y_;
+  if (spread > 1e-6 * n_ * xx_ && slope > 0) {
+    const double b = slope / spread, a = (y_ - b * x_) / n_;
+    if (a >= 0) return {a, b};
+  }
+  return {0, xy_ / xx_};
+}
+
+double StepTime::expected(int64_t tokens) const {
+  if (n_ == 0) return 0;
+  const Line line = fit();
+  return line.a + line.b * static_cast<double>(tokens);
+}
+
+int64_t StepTime::tokens_within(double seconds, int64_t least, int64_t most) const {
+  if (n_ == 0) return most;
+  const Line line = fit();
+  const double tokens = (seconds - line.a) / std::max(line.b, 1e-12);
+  if (tokens >= static_cast<double>(most)) return most;
+  return std::max(std::min(least, most), static_cast<int64_t>(std::max(tokens, 0.0)));
+}
+
+}  // namespace dsv4

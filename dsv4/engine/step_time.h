@@ -1,0 +1,30 @@
+// How long a step takes, from the steps before: seconds = a + b * tokens, fitted by least squares
+// in which a step counts half as much after 64 more. Says how many tokens of prompts a step may
+// take so that the requests that decode get their next tokens in time (docs/spec/serving.md 4.2).
+
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4 {
+
+class StepTime {
+ public:
+  // A step of so many tokens, those that decode included, took so long.
+  void observe(int64_t tokens, double seconds);
+  // Seconds of a step of so many tokens; 0 before the first step.
+  double expected(int64_t tokens) const;
+  // The most tokens of a step that is expected to take at most so long, at least `least`: prompts
+  // must get on where even that takes longer. `most` before the first step.
+  int64_t tokens_within(double seconds, int64_t least, int64_t most) const;
+
+ private:
+  struct Line {
+    double a = 0, b = 0;
+  };
+  Line fit() const;
+
+  double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums over the steps, decayed
+};
+
+}  // namespace dsv4
