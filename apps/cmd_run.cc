@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
+#include "dsv4/engine/fingerprint.h"
 #include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
@@ -35,6 +37,7 @@ struct RunOptions {
   int64_t max_new_tokens = kDefaultNewTokens;  // -1: until the model or the context ends it
   std::optional<int64_t> context;
   int parallel = kDefaultParallel;
+  std::string prompt_cache;  // file; empty: none
   bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
   SamplingOptions sampling;
   Numerics numerics = Numerics::kOfficial;
@@ -54,7 +57,7 @@ double seconds(Clock::time_point from, Clock::time_point to) {
 }
 
 struct Timings {
-  int64_t prompt_tokens, generated_tokens;
+  int64_t prompt_tokens, cached_tokens, generated_tokens;
   double first_token_seconds, prefill_rate, decode_rate;
 };
 
@@ -63,6 +66,7 @@ Timings timings_of(const EngineStats& stats, const Answers& answers, Clock::time
     return time > 0 ? static_cast<double>(tokens) / time : 0.0;
   };
   return {.prompt_tokens = stats.prefill_tokens,
+          .cached_tokens = stats.cached_tokens,
           .generated_tokens = answers.tokens(),
           .first_token_seconds = answers.tokens() > 0 ? seconds(begin, answers.first_token()) : 0.0,
           .prefill_rate = rate(stats.prefill_tokens, stats.prefill_seconds),
@@ -76,6 +80,7 @@ void print_stats(const RunOptions& options, const Timings& t, const Answers& ans
   const bool one = answers.all().size() == 1;
   if (options.stats == "json") {
     const nlohmann::json report = {{"prompt_tokens", t.prompt_tokens},
+                                   {"cached_tokens", t.cached_tokens},
                                    {"generated_tokens", t.generated_tokens},
                                    {"first_token_seconds", t.first_token_seconds},
                                    {"prefill_tokens_per_second", t.prefill_rate},
@@ -161,7 +166,19 @@ EngineOptions engine_options(const RunOptions& options, const std::vector<Submis
                                  static_cast<int64_t>(one.ids.size()) + one.params.max_new_tokens);
   engine.max_sequences =
       static_cast<int>(std::min<size_t>(all.size(), static_cast<size_t>(options.parallel)));
+  if (!options.prompt_cache.empty()) engine.prefix_checkpoints = 2;
   return engine;
+}
+
+// Host memory for the file's conversation and for what this run adds to it.
+void add_prompt_cache(const RunOptions& options, const std::string& folder, const Model& model,
+                      size_t num_prompts, EngineOptions& engine) {
+  if (options.prompt_cache.empty()) return;
+  if (num_prompts > 1)
+    fail(ErrorCode::kBadInput, "--prompt-cache is for one prompt, and there are {}", num_prompts);
+  constexpr int64_t kAtLeast = int64_t{16} << 20;
+  engine.tiers.ram_bytes = std::max(kAtLeast, 3 * cache_bytes(model, engine));
+  engine.model_identity = model_identity(folder);
 }
 
 void run(const RunOptions& options) {
@@ -172,9 +189,12 @@ void run(const RunOptions& options) {
   Model model = Model::load(folder);
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
-  const EngineOptions how = engine_options(options, all);
+  EngineOptions how = engine_options(options, all);
+  add_prompt_cache(options, folder, model, all.size(), how);
   place_model(model, std::move(device), cache_bytes(model, how), how.numerics);
   Engine engine(model, how);
+  if (std::filesystem::exists(options.prompt_cache)) engine.load_prefix(options.prompt_cache);
+  std::vector<int32_t> text = all.front().ids;
 
   int64_t prompt_tokens = 0;
   for (const Submission& one : all) prompt_tokens += static_cast<int64_t>(one.ids.size());
@@ -190,6 +210,9 @@ void run(const RunOptions& options) {
                 one.params.sampling.seed);
   }
   while (engine.step()) progress.update(engine.stats().prefill_tokens);
+  const std::vector<int32_t>& answer = answers.all().front().ids;
+  text.insert(text.end(), answer.begin(), answer.end());
+  if (!options.prompt_cache.empty()) engine.save_prefix(options.prompt_cache, text);
   print_stats(options, timings_of(engine.stats(), answers, begin), answers);
 }
 
@@ -245,6 +268,15 @@ void add_end_options(CLI::App& command, RunOptions& options) {
       ->option_text("N (the model's positions)");
 }
 
+void add_cache_options(CLI::App& command, RunOptions& options) {
+  command
+      .add_option(
+          "--prompt-cache", options.prompt_cache,
+          "file that keeps what was computed of the text: a longer text that begins with it "
+          "computes the rest only")
+      ->option_text("FILE");
+}
+
 void add_output_options(CLI::App& command, RunOptions& options) {
   command.add_flag("--echo", options.answers.echo, "print the prompt before the answer");
   command.add_flag("--special", options.answers.show_special, "print special tokens as well");
@@ -275,6 +307,7 @@ void add_run(CLI::App& app, Action& action) {
   add_prompt_options(*command, *options);
   add_draw_options(*command, *options);
   add_end_options(*command, *options);
+  add_cache_options(*command, *options);
   add_output_options(*command, *options);
   add_numerics(*command, options->numerics);
   add_deterministic(*command, options->deterministic);

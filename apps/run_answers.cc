@@ -47,8 +47,9 @@ void Answers::add(RequestId id, RunPrompt prompt, int64_t prompt_tokens, uint64_
 void Answers::on_token(RequestId id, const Sampled& token) {
   if (tokens_++ == 0) first_token_ = std::chrono::steady_clock::now();
   Open& open = open_.at(id);
-  if (open.stop.found()) return;  // computed before the request was cancelled
   Answer& answer = *open.answer;
+  answer.ids.push_back(token.id);
+  if (open.stop.found()) return;  // computed before the request was cancelled
   ++answer.tokens;
   if (options_.logprobs) answer.logprobs.push_back(token);
   answer.text += open.stop.push(open.decoder.push(token.id));

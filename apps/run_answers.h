@@ -36,6 +36,7 @@ struct Answer {
   std::string why;  // "stop" (a token), "stop text", "length"
   uint64_t seed = 0;
   std::vector<Sampled> logprobs;
+  std::vector<int32_t> ids;  // all that the model wrote, also after a stop text
 };
 
 class Answers : public TokenSink {

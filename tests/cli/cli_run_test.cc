@@ -217,5 +217,27 @@ TEST_F(CliRun, BadNumberOfThreadsInTheEnvironment) {
             std::string::npos);
 }
 
+// A second run of a longer text computes only what the file does not hold, and says the same.
+TEST_F(CliRun, PromptCacheKeepsAConversation) {
+  std::string text = "Tell me of the farm again.";
+  for (int i = 0; i < 40; ++i) text += " The mill stood by the river, and the boy had a red kite.";
+  write("text", text);
+  write("more", text + " The kite flew over the mill. In the morning the boy");
+  const std::string run = "run demo --temp 0 -n 8 --deterministic --stats json -f ",
+                    cache = " --prompt-cache " + path("cache");
+  const auto cached = [](const Result& result) {
+    return json::parse(result.err).at("cached_tokens").get<int64_t>();
+  };
+  const Result first = dsv4(run + path("text") + cache);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(cached(first), 0);
+  const Result plain = dsv4(run + path("more")), second = dsv4(run + path("more") + cache);
+  EXPECT_GE(cached(second), 256);
+  EXPECT_EQ(second.out, plain.out);
+  expect_error("run demo -p a --prompt-cache " + path("text"), "not a whole unit");
+  EXPECT_EQ(read(path("text")), text) << "another file is not replaced";
+  expect_error(run + path("text") + " -f " + path("more") + cache, "--prompt-cache is for one");
+}
+
 }  // namespace
 }  // namespace dsv4
