@@ -11,11 +11,24 @@
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/model_folder.h"
 #include "dsv4/engine/device_model.h"
+#include "dsv4/engine/fingerprint.h"
 
 namespace dsv4::apps {
 namespace {
 
 constexpr int64_t kDefaultContext = 32768;
+
+UnitStoreOptions tiers_of(const ChatModelOptions& options) {
+  constexpr double kGb = 1e9, kDefaultRam = 1;  // units pass through host memory
+  const bool disk = !options.disk_cache.empty();
+  const double ram = options.ram_cache_gb == 0 && disk ? kDefaultRam : options.ram_cache_gb;
+  if (ram > 0 && options.prefix_checkpoints == 0)
+    fail(ErrorCode::kBadInput,
+         "--ram-cache and --disk-cache keep checkpoints, and --prefix-checkpoints 0 makes none");
+  return {.ram_bytes = static_cast<int64_t>(ram * kGb),
+          .folder = options.disk_cache,
+          .disk_bytes = static_cast<int64_t>(options.disk_cache_gb * kGb)};
+}
 
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
                                         const ServedModel& text) {
@@ -28,8 +41,11 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                        .deterministic = options.deterministic,
                        .max_tokens = context,
                        .max_sequences = options.max_batch,
+                       .longest_step = std::chrono::milliseconds(options.max_itl_ms),
                        .prefix_checkpoints = options.prefix_checkpoints,
-                       .checkpoint_interval = options.checkpoint_interval};
+                       .checkpoint_interval = options.checkpoint_interval,
+                       .tiers = tiers_of(options)};
+  if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
   engine.max_batch_tokens = std::max<int64_t>(
@@ -61,6 +77,19 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
                   "tokens between them inside a long prompt")
       ->check(integer_in(1, 1 << 24))
       ->capture_default_str();
+  command
+      .add_option("--ram-cache", options.ram_cache_gb,
+                  "GB of host memory for checkpoints that leave the cache; 0: none, or 1 with "
+                  "--disk-cache")
+      ->check(number_in(0, 1e6))
+      ->option_text("GB (0)");
+  command
+      .add_option("--disk-cache", options.disk_cache,
+                  "folder that keeps checkpoints, also when the program ends")
+      ->option_text("DIR");
+  command.add_option("--disk-cache-gb", options.disk_cache_gb, "bytes of that folder at most")
+      ->check(number_in(0, 1e9))
+      ->option_text("GB (64)");
   command.add_option("--thinking", options.thinking, "where a request does not say")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();

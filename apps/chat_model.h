@@ -22,6 +22,9 @@ struct ChatModelOptions {
   int max_batch = 1;
   int prefix_checkpoints = 16;
   int64_t checkpoint_interval = 2048;
+  int64_t max_itl_ms = 100;
+  double ram_cache_gb = 0, disk_cache_gb = 64;
+  std::string disk_cache;
   bool deterministic = false;
   Numerics numerics = Numerics::kOfficial;
 };

@@ -111,6 +111,11 @@ void add_request_options(CLI::App& command, ServeOptions& options) {
                   "tokens that the cache of all sequences holds; default: twice the context")
       ->check(integer_in(16, int64_t{1} << 40));
   command
+      .add_option("--max-itl-ms", options.model.max_itl_ms,
+                  "time between the tokens of an answer that prompts beside it may take; 0: any")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  command
       .add_option("--max-batch-tokens", options.model.max_batch_tokens,
                   "tokens of one step; default: 512 on the CPU, 2048 on a GPU")
       ->check(integer_in(1, 1 << 20));
@@ -145,6 +150,8 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_option("--max-queue-tokens", service.max_queue_tokens, "prompt tokens that may wait")
       ->check(integer_in(0, int64_t{1} << 40))
       ->capture_default_str();
+  command.add_flag("--isolate-keys", service.isolate_keys,
+                   "requests of different keys share no stored prefix");
   command
       .add_option("--max-per-key", service.max_per_key,
                   "requests of one key that run or wait; 0: no limit")

@@ -58,9 +58,9 @@ class DeviceRunner : public Runner {
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
   Memory& staging() override { return device_.pinned(); }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
-    cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault,
-                               device_.stream()),
-               "copy of a stored prefix");
+    cuda_check(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, device_.stream()),
+        "copy of a stored prefix");
   }
   void wait() override { device_.wait(); }
   void observe(Observer* observer) override { context_.observer = observer; }

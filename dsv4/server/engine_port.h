@@ -31,6 +31,7 @@ class EnginePort {
   virtual void cancel(RequestId id) = 0;
   virtual bool step() = 0;
   virtual EngineStats stats() const = 0;
+  virtual void drop_prefixes() {}
 };
 
 std::unique_ptr<EnginePort> model_engine(std::shared_ptr<const Model> model,

@@ -33,24 +33,53 @@ EngineThread::~EngineThread() {
   thread_.join();
 }
 
-JobId EngineThread::submit(std::vector<int32_t> prompt, GenerateParams params) {
+JobId EngineThread::submit(std::vector<int32_t> prompt, GenerateParams params, const Place& place) {
   auto job = std::make_unique<Job>();
   job->prompt = std::move(prompt);
   job->params = std::move(params);
   const std::lock_guard lock(mutex_);
   const auto id = static_cast<JobId>(next_job_++);
   job->id = id;
-  state_.queued_tokens += static_cast<int64_t>(job->prompt.size());
-  queue_.push_back(std::move(job));
+  const auto tokens = static_cast<int64_t>(job->prompt.size());
+  order_.push({.id = static_cast<uint64_t>(id),
+               .key = place.key,
+               .priority = place.priority,
+               .prompt_tokens = tokens,
+               .answer_tokens = job->params.max_new_tokens},
+              std::chrono::steady_clock::now());
+  queue_[id] = std::move(job);
+  state_.queued_tokens += tokens;
   state_.queued = queue_.size();
   wake_.notify_all();
   return id;
+}
+
+// With the mutex held.
+std::unique_ptr<EngineThread::Job> EngineThread::take_from_queue(JobId id) {
+  auto job = std::move(queue_.extract(id).mapped());
+  state_.queued_tokens -= static_cast<int64_t>(job->prompt.size());
+  state_.queued = queue_.size();
+  return job;
 }
 
 void EngineThread::cancel(JobId job) {
   const std::lock_guard lock(mutex_);
   cancelled_.push_back(job);
   wake_.notify_all();
+}
+
+void EngineThread::drop_prefixes() {
+  const std::lock_guard lock(mutex_);
+  drop_prefixes_ = true;
+  wake_.notify_all();
+}
+
+void EngineThread::drop_if_wanted() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(drop_prefixes_, false)) return;
+  }
+  engine_->drop_prefixes();
 }
 
 EngineThread::State EngineThread::state() const {
@@ -97,6 +126,7 @@ void EngineThread::serve() {
   while (wait_for_work()) {
     std::vector<EngineEvent> events;
     apply_cancellations(events);
+    drop_if_wanted();
     admit(events);
     if (!running_.empty()) step(events);
     {
@@ -108,12 +138,15 @@ void EngineThread::serve() {
   }
 }
 
-// False when the thread has to end.
+// False when the thread has to end. While the engine rests, its disk tier may still write.
 bool EngineThread::wait_for_work() {
+  constexpr std::chrono::milliseconds kRefresh{250};  // of the numbers that state() gives
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [this] {
-    return stopping_ || !queue_.empty() || !cancelled_.empty() || !running_.empty();
-  });
+  const auto has_work = [this] {
+    return stopping_ || drop_prefixes_ || !queue_.empty() || !cancelled_.empty() ||
+           !running_.empty();
+  };
+  while (!wake_.wait_for(lock, kRefresh, has_work)) state_.stats = engine_->stats();
   return !stopping_;
 }
 
@@ -124,15 +157,11 @@ void EngineThread::apply_cancellations(std::vector<EngineEvent>& events) {
       engine_->cancel(running->second->request);
       continue;
     }
-    const auto queued =
-        std::find_if(queue_.begin(), queue_.end(), [&](const auto& job) { return job->id == id; });
-    if (queued == queue_.end()) continue;
-    state_.queued_tokens -= static_cast<int64_t>((*queued)->prompt.size());
-    queue_.erase(queued);
+    if (!order_.erase(static_cast<uint64_t>(id))) continue;
+    take_from_queue(id);
     events.push_back(
         {.job = id, .kind = EngineEvent::Kind::kFinished, .finish = Finish::kCancelled});
   }
-  state_.queued = queue_.size();
 }
 
 void EngineThread::admit(std::vector<EngineEvent>& events) {
@@ -142,10 +171,7 @@ void EngineThread::admit(std::vector<EngineEvent>& events) {
     {
       const std::lock_guard lock(mutex_);
       if (queue_.empty() || running_.size() >= slots) return;
-      job = std::move(queue_.front());
-      queue_.pop_front();
-      state_.queued = queue_.size();
-      state_.queued_tokens -= static_cast<int64_t>(job->prompt.size());
+      job = take_from_queue(static_cast<JobId>(*order_.pop(std::chrono::steady_clock::now())));
     }
     const JobId id = job->id;
     if (state_.broken) {

@@ -1,5 +1,5 @@
-// EngineThread: the one thread that calls an engine. Requests wait here until the engine has a
-// sequence free; what the engine reports leaves in one batch per step.
+// EngineThread: the one thread that calls an engine. Requests wait here, in the order of JobQueue,
+// until the engine has a sequence free; what the engine reports leaves in one batch per step.
 //
 //   I/O thread --submit, cancel--> mailbox --> engine thread: step()
 //   engine thread --deliver(events)--> I/O thread
@@ -10,13 +10,13 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "dsv4/server/engine_port.h"
+#include "dsv4/server/job_queue.h"
 
 namespace dsv4 {
 
@@ -51,9 +51,16 @@ class EngineThread {
   EngineThread(Loader loader, Deliver deliver);
   ~EngineThread();  // what runs is dropped without an event
 
-  JobId submit(std::vector<int32_t> prompt, GenerateParams params);
+  // Where it waits: by whose key it came, and its priority.
+  struct Place {
+    std::string key;
+    int priority = 0;
+  };
+  JobId submit(std::vector<int32_t> prompt, GenerateParams params, const Place& place);
   // The job ends with kFinished and Finish::kCancelled.
   void cancel(JobId job);
+  // Before the next step, the engine forgets every stored prefix.
+  void drop_prefixes();
   State state() const;
 
  private:
@@ -75,6 +82,8 @@ class EngineThread {
   void serve();
   bool wait_for_work();
   void apply_cancellations(std::vector<EngineEvent>& events);
+  std::unique_ptr<Job> take_from_queue(JobId id);
+  void drop_if_wanted();
   void admit(std::vector<EngineEvent>& events);
   void step(std::vector<EngineEvent>& events);
   void fail_all(std::vector<EngineEvent>& events, const std::string& error);
@@ -85,11 +94,12 @@ class EngineThread {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::unique_ptr<Job>> queue_;
+  JobQueue order_;
+  std::map<JobId, std::unique_ptr<Job>> queue_;  // those in order_
   std::vector<JobId> cancelled_;
   State state_;
   std::chrono::steady_clock::time_point step_begin_;
-  bool in_step_ = false, stopping_ = false;
+  bool in_step_ = false, stopping_ = false, drop_prefixes_ = false;
   uint64_t next_job_ = 1;
 
   std::thread thread_;

@@ -1,9 +1,22 @@
 #include "dsv4/server/generation.h"
 
+#include <algorithm>
+
 namespace dsv4 {
 namespace {
 
 constexpr std::chrono::seconds kKeepAlive{10};
+
+// Where other conversations with the same system prompt and tools part from this one, and where
+// this one does when its last turn is written again.
+std::vector<int64_t> forks_of(const std::vector<int32_t>& prompt, const MarkerIds& markers) {
+  const auto user = markers.id(Marker::kUser);
+  if (!user) return {};
+  const auto first = std::find(prompt.begin(), prompt.end(), *user);
+  if (first == prompt.end()) return {};
+  const auto last = std::find(prompt.rbegin(), prompt.rend(), *user).base() - 1;
+  return {first - prompt.begin(), last - prompt.begin()};
+}
 
 }  // namespace
 
@@ -30,7 +43,8 @@ GenerateParams Generation::job_params(size_t choice) const {
                         .stop = prepared_.settings.stop_ids,
                         .logit_bias = prepared_.settings.logit_bias,
                         .constraint = prepared_.constraint,
-                        .salt = prepared_.settings.salt};
+                        .salt = prepared_.settings.salt,
+                        .forks = forks_of(job_prompt(choice), model_->markers)};
   if (!prepared_.settings.ignore_eos)
     params.stop.insert(params.stop.end(), model_->limits.eos.begin(), model_->limits.eos.end());
   params.sampling.seed += choice % static_cast<size_t>(prepared_.settings.n);

@@ -22,6 +22,7 @@ class ModelEngine : public EnginePort {
   void cancel(RequestId id) override { engine_.cancel(id); }
   bool step() override { return engine_.step(); }
   EngineStats stats() const override { return engine_.stats(); }
+  void drop_prefixes() override { engine_.drop_prefixes(); }
 
  private:
   std::shared_ptr<const Model> model_;

@@ -128,11 +128,12 @@ void check_context(const ServedModel& model, Prepared& out) {
 }
 
 void prepare_body(const JsonValue& body, const Translated& request, const ServedModel& model,
-                  Prepared& out) {
+                  const std::string& owner, Prepared& out) {
   const bool completions = out.api == Api::kCompletions;
   out.settings =
       read_settings(Field(&request.chat, ""), completions ? Api::kCompletions : Api::kChat,
                     model.sampling, model.limits.vocab_size);
+  if (!owner.empty()) out.settings.salt = owner + '\n' + out.settings.salt;
   out.parser.stops = out.settings.stops;
   if (completions) {
     read_completion_prompts(body, model, out);
@@ -145,7 +146,7 @@ void prepare_body(const JsonValue& body, const Translated& request, const Served
 }  // namespace
 
 Prepared prepare(Api api, const std::string& text, const ServedModel& model,
-                 const std::string& seal_key) {
+                 const std::string& seal_key, const std::string& owner) {
   const JsonValue body = parse_json(text, "the body");
   Field(&body, "").object();
   Prepared out{.api = api};
@@ -153,7 +154,7 @@ Prepared prepare(Api api, const std::string& text, const ServedModel& model,
   out.ignored = ignored_fields(body, api, model.strict_fields);
   Translated request = translated(api, body, seal_key);
   try {
-    prepare_body(body, request, model, out);
+    prepare_body(body, request, model, owner, out);
   } catch (const RequestError& error) {
     throw client_error(error, request);
   }

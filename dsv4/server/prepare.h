@@ -29,9 +29,10 @@ struct Prepared {
   AnswerContext answer;                         // without what the generation adds
 };
 
-// RequestError, also where the prompt does not fit the context. `seal_key`: of seal.h.
+// RequestError, also where the prompt does not fit the context. `seal_key`: of seal.h. `owner`:
+// requests of different owners share nothing that is stored; empty: the request's salt decides.
 Prepared prepare(Api api, const std::string& body, const ServedModel& model,
-                 const std::string& seal_key);
+                 const std::string& seal_key, const std::string& owner = {});
 
 // The prompt of a chat, Messages or Responses body.
 std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedModel& model,

@@ -24,6 +24,8 @@ const Entry kRoutes[] = {
     {"/detokenize", {Endpoint::kDetokenize, "POST", false, false, true, Api::kChat, ""}},
     {"/dsv4/render", {Endpoint::kRender, "POST", false, false, true, Api::kChat, ""}},
     {"/dsv4/requests", {Endpoint::kRequests, "GET", false, true, false, Api::kChat, ""}},
+    {"/dsv4/cache", {Endpoint::kCache, "GET", false, true, false, Api::kChat, ""}},
+    {"/dsv4/cache/drop", {Endpoint::kDropCache, "POST", false, true, false, Api::kChat, ""}},
     {"/health", {Endpoint::kHealth, "GET", true, false, false, Api::kChat, ""}},
     {"/ready", {Endpoint::kReady, "GET", true, false, false, Api::kChat, ""}},
     {"/metrics", {Endpoint::kMetrics, "GET", true, false, false, Api::kChat, ""}},

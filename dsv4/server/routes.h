@@ -27,6 +27,8 @@ enum class Endpoint {
   kVersion,
   kPage,
   kRequests,
+  kCache,
+  kDropCache,
   kCancel,  // /v1/dsv4/requests/{id}/cancel
 };
 

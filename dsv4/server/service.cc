@@ -224,11 +224,13 @@ void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
     *gone = true;
     metrics_.add("dsv4_disconnects_total");
   };
-  http_->post_worker([this, exchange, api, gone, model = model_] {
+  const ApiKey* key = options_.isolate_keys ? key_of(exchange->request()) : nullptr;
+  const std::string owner = key == nullptr ? "" : key->name;
+  http_->post_worker([this, exchange, api, gone, owner, model = model_] {
     auto prepared = std::make_shared<Prepared>();
     std::optional<ApiError> error;
     try {
-      *prepared = prepare(api, exchange->request().body, *model, seal_key_);
+      *prepared = prepare(api, exchange->request().body, *model, seal_key_, owner);
     } catch (const RequestError& refused) {
       error = {refused.status(), refused.api_code(), refused.param(), refused.what(), 0};
     } catch (const Error& bad) {
@@ -285,6 +287,11 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
     metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", error->status));
     return exchange->respond(error_response(exchange->request(), api, *error));
   }
+  const EngineThread::Place place{key_name, prepared->settings.priority};
+  if (place.priority > 0 && key != nullptr && !key->admin) {
+    const ApiError error{403, "", "priority", "priority: above 0 is for admin keys", 0};
+    return exchange->respond(error_response(exchange->request(), api, error));
+  }
   const std::string id = random_id("req_");
   prepared->answer.request_id = id;
   prepared->answer.created = std::time(nullptr);
@@ -299,7 +306,7 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   generations_[id] = generation;
   exchange->on_gone = [this, id] { abandon(id); };
   for (size_t k = 0; k < generation->choices(); ++k) {
-    const JobId job = engine_->submit(generation->job_prompt(k), generation->job_params(k));
+    const JobId job = engine_->submit(generation->job_prompt(k), generation->job_params(k), place);
     generation->set_job(k, job);
     jobs_[job] = {generation, k};
   }

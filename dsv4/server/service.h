@@ -29,6 +29,7 @@ struct ServiceOptions {
   int64_t max_queue_tokens = 4 << 20;
   size_t max_per_key = 0;  // requests of one key that run or wait; 0: no limit
   std::chrono::seconds drain{60}, watchdog{30};
+  bool isolate_keys = false;  // requests of different keys share no stored prefix
   bool metrics_alias = true;
   bool log_requests = true;
   bool handle_signals = true;
@@ -81,6 +82,8 @@ class Service : public HttpHandler {
   std::string models_json() const;
   std::string metrics_text();
   std::string requests_json() const;
+  std::string cache_json() const;
+  void set_cache_metrics(const EngineStats& stats);
   void answer_from_worker(std::shared_ptr<Exchange> exchange, Api api, Work work);
 
   // Generations.

@@ -135,6 +135,11 @@ void Service::handle(std::shared_ptr<Exchange> exchange) {
     }
     case Endpoint::kRequests:
       return send(requests_json());
+    case Endpoint::kCache:
+      return send(cache_json());
+    case Endpoint::kDropCache:
+      engine_->drop_prefixes();
+      return send(R"({"dropped":true})");
     case Endpoint::kCancel: {
       const auto found = generations_.find(route.argument);
       if (found == generations_.end()) {
@@ -212,6 +217,56 @@ std::string Service::requests_json() const {
   return text_of(Json{{"data", std::move(list)}});
 }
 
+// Tokens of prompts: those that stored prefixes spared, and all of them.
+std::string Service::cache_json() const {
+  const EngineStats stats = engine_->state().stats;
+  const UnitStoreStats& units = stats.units;
+  const int64_t queried = stats.cached_tokens + stats.prefill_tokens;
+  return text_of(Json{
+      {"hit_rate", queried == 0
+                       ? 0.0
+                       : static_cast<double>(stats.cached_tokens) / static_cast<double>(queried)},
+      {"cached_tokens", stats.cached_tokens},
+      {"computed_tokens", stats.prefill_tokens},
+      {"engine", {{"entries", stats.checkpoints}, {"limit", stats.checkpoint_limit}}},
+      {"ram",
+       {{"entries", units.ram_units},
+        {"bytes", units.ram_bytes},
+        {"cached_tokens", stats.ram_tokens},
+        {"evictions", units.ram_evictions}}},
+      {"disk",
+       {{"entries", units.disk_units},
+        {"bytes", units.disk_bytes},
+        {"cached_tokens", stats.disk_tokens},
+        {"evictions", units.disk_evictions},
+        {"bad_files", units.bad_files},
+        {"errors", units.io_errors},
+        {"waiting_writes", units.queued_writes},
+        {"paused", units.disk_paused}}}});
+}
+
+void Service::set_cache_metrics(const EngineStats& stats) {
+  const auto set = [&](const char* name, int64_t engine, int64_t ram, int64_t disk) {
+    if (engine >= 0) metrics_.set(name, static_cast<double>(engine), "tier=\"engine\"");
+    metrics_.set(name, static_cast<double>(ram), "tier=\"ram\"");
+    metrics_.set(name, static_cast<double>(disk), "tier=\"disk\"");
+  };
+  const UnitStoreStats& units = stats.units;
+  set("dsv4_prompt_tokens_cached_total", stats.cached_tokens - stats.ram_tokens - stats.disk_tokens,
+      stats.ram_tokens, stats.disk_tokens);
+  set("dsv4_cache_entries", stats.checkpoints, units.ram_units, units.disk_units);
+  set("dsv4_cache_bytes", -1, units.ram_bytes, units.disk_bytes);
+  set("dsv4_cache_evictions_total", -1, units.ram_evictions, units.disk_evictions);
+  const auto one = [&](const char* name, int64_t value) {
+    metrics_.set(name, static_cast<double>(value));
+  };
+  one("dsv4_prefix_queries_total", stats.cached_tokens + stats.prefill_tokens);
+  one("dsv4_cache_bad_files_total", units.bad_files);
+  one("dsv4_cache_errors_total", units.io_errors);
+  one("dsv4_cache_loads_total", units.read);
+  one("dsv4_cache_recomputed_total", units.recomputed);
+}
+
 std::string Service::metrics_text() {
   const EngineThread::State state = engine_->state();
   const HttpCounters& http = http_->counters();
@@ -231,6 +286,7 @@ std::string Service::metrics_text() {
   set("dsv4_ready", unready_reason().empty());
   set("dsv4_preemptions_total", state.stats.preemptions);
   set("dsv4_prefix_cached_tokens_total", state.stats.cached_tokens);
+  set_cache_metrics(stats);
   set("dsv4_engine_steps_total", state.stats.steps);
   set("dsv4_engine_prefill_tokens_total", state.stats.prefill_tokens);
   set("dsv4_engine_prefill_seconds_total", state.stats.prefill_seconds);

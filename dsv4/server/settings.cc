@@ -112,8 +112,7 @@ void read_limits(const Field& body, Api api, Settings& out) {
   if (const auto best = read_integer(body.at("best_of"), 1, 16); best && *best != out.n)
     unsupported("best_of", "must equal n");
   out.deadline_ms = read_integer(body.at("deadline_ms"), 1, kMost).value_or(0);
-  if (const auto priority = read_integer(body.at("priority"), -2, 2); priority && *priority != 0)
-    unsupported("priority", "only 0 is supported");
+  out.priority = static_cast<int>(read_integer(body.at("priority"), -2, 2).value_or(0));
 }
 
 void read_streaming(const Field& body, Settings& out) {

@@ -31,6 +31,7 @@ struct Settings {
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false, echo = false;
   int64_t deadline_ms = 0;  // 0: none
+  int priority = 0;         // -2 .. 2
   std::string salt;         // of the replay map and, later, the prefix cache
 };
 

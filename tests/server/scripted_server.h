@@ -71,7 +71,8 @@ class ScriptedServer {
                                      {.max_tokens = options.context,
                                       .max_sequences = options.max_sequences,
                                       .max_batch_tokens = 256,
-                                      .prefix_checkpoints = 4});
+                                      .prefix_checkpoints = 4,
+                                      .tiers = {.ram_bytes = 64 << 20}});
       } else {
         loaded.engine = script_engine(script, "script", model->tokenizer, limits);
       }

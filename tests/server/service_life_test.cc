@@ -71,7 +71,7 @@ TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
                        {"structured_outputs", {{"grammar", "root ::= x"}}},
                        {"audio", json::object()},
                        {"functions", json::array()},
-                       {"priority", 1}};
+                       {"priority", 3}};
   for (const auto& [key, value] : fields.items()) {
     json body = chat_body("Hi");
     body["logprobs"] = true;
@@ -272,6 +272,16 @@ TEST(ServiceLife, KeysAreWanted) {
   EXPECT_EQ(status("GET", "/health", ""), 200);
   EXPECT_EQ(status("GET", "/v1/dsv4/requests", "x-api-key: alice-secret\r\n"), 403);
   EXPECT_EQ(status("GET", "/v1/dsv4/requests", "x-api-key: root-secret\r\n"), 200);
+  EXPECT_EQ(status("GET", "/v1/dsv4/cache", "x-api-key: alice-secret\r\n"), 403);
+  EXPECT_EQ(status("POST", "/v1/dsv4/cache/drop", "x-api-key: alice-secret\r\n"), 403);
+  EXPECT_EQ(status("GET", "/v1/dsv4/cache", "x-api-key: root-secret\r\n"), 200);
+  json first = chat_body("Hi");
+  first["priority"] = 1;
+  const auto prioritized = [&](const char* headers) {
+    return ask(locked.port(), "POST", chat, first.dump(), headers).status;
+  };
+  EXPECT_EQ(prioritized("x-api-key: alice-secret\r\n"), 403);
+  EXPECT_EQ(prioritized("x-api-key: root-secret\r\n"), 200);
 }
 
 TEST(ServiceLife, WithoutKeysOnlyLoopbackIsServed) {

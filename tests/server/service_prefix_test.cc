@@ -41,9 +41,35 @@ TEST(ServicePrefix, ASecondTurnIsCached) {
   EXPECT_GE(cached_tokens(server.post("/v1/chat/completions", body)), 256);
   body["cache_salt"] = "another client";
   EXPECT_EQ(cached_tokens(server.post("/v1/chat/completions", body)), 0);
+  const json cache = test::ask(server.port(), "GET", "/v1/dsv4/cache").json();
+  EXPECT_GT(cache["hit_rate"].get<double>(), 0.2);
+  EXPECT_GE(cache["ram"]["entries"].get<int>(), 2) << cache;
+  EXPECT_GT(cache["ram"]["bytes"].get<int64_t>(), 100'000);
+  EXPECT_EQ(server.post("/v1/dsv4/cache/drop", json::object()).status, 200);
+  EXPECT_EQ(cached_tokens(server.post("/v1/chat/completions", body)), 0);
+  EXPECT_NE(
+      test::ask(server.port(), "GET", "/metrics").body.find("dsv4_cache_entries{tier=\"ram\"}"),
+      std::string::npos);
   EXPECT_NE(
       test::ask(server.port(), "GET", "/metrics").body.find("dsv4_prefix_cached_tokens_total"),
       std::string::npos);
+}
+
+// Two conversations that share nothing but the system prompt, which ends between two checkpoints of
+// a long prompt.
+TEST(ServicePrefix, ASystemPromptIsShared) {
+  ScriptedServer server("", {.context = 2048, .max_sequences = 2});
+  const auto about = [&](const char* name) {
+    std::string question = std::string(name) + " asks:";
+    for (int i = 0; i < 40; ++i) question += std::string(" What did ") + name + " say of the mill?";
+    json body = chat_body(question);
+    body["messages"].insert(body["messages"].begin(),
+                            json{{"role", "system"}, {"content", long_text()}});
+    body["max_tokens"] = 4;
+    return cached_tokens(server.post("/v1/chat/completions", body));
+  };
+  EXPECT_EQ(about("Mira"), 0);
+  EXPECT_GE(about("Tom"), 256);
 }
 
 }  // namespace

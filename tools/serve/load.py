@@ -43,9 +43,9 @@ def check(name, holds, detail):
 
 
 class Server:
-    def __init__(self, binary, *options):
+    def __init__(self, binary, *options, **how):
         self.process = subprocess.Popen([binary, "serve", "demo", "--port", "0", *options], stderr=subprocess.PIPE,
-                                        text=True)
+                                        text=True, **how)
         atexit.register(self.process.kill)  # where this program fails
         for line in self.process.stderr:
             entry = json.loads(line) if line.startswith("{") else {"event": ""}

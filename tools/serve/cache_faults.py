@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Fault campaigns against the prefix cache of `dsv4 serve` (docs/spec/serving.md 10.4: 1, 2, 5 and 8), with the bundled
+model. Ends with "N passed, N failed".
+
+    tools/serve/cache_faults.py BINARY            500 kills, 1,000 damaged files, 10 minutes of overload (an hour)
+    tools/serve/cache_faults.py BINARY --short    a few of each, for ./check
+
+kill      the server is killed while it writes; the next one finds no torn file, and every conversation that the one before
+          had on the disk is a hit with the same answer
+damage    a file of the stopped server is cut, or one bit of it flipped: the answer stays the same
+full      every file is cut at 100 kB by the system: requests are answered, from host memory
+overload  twice as many clients as fit the queue: only 200 and 429, and memory stays flat
+
+Campaign 3 (clients that leave) is load.py's."""
+
+import argparse
+import concurrent.futures
+import http.client
+import json
+import pathlib
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+
+import load
+from load import Server, check
+
+OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "2", "--prefix-checkpoints", "2", "--threads", "1")
+
+
+def ask(server, method, path, body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    connection.request(method, path, json.dumps(body) if body is not None else None, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    return response.status, json.loads(text)
+
+
+def text_of(number):
+    words = random.Random(number)
+    places = ["mill", "river", "farm", "kite", "village", "boy", "girl", "sea", "morning"]
+    looks = ["old", "new", "red"]
+    return f"Story {number}." + "".join(
+        f" The {words.choice(places)} by the {words.choice(places)} was {words.choice(looks)}." for _ in range(60))
+
+
+def answer(server, number, tokens=8):
+    """The answer's text, and how many tokens of the prompt were cached."""
+    status, body = ask(server, "POST", "/v1/chat/completions",
+                       {"messages": [{"role": "user", "content": text_of(number)}], "temperature": 0, "max_tokens": tokens})
+    if status != 200:
+        sys.exit(f"the server answered {status}: {body}")
+    return body["choices"][0]["message"]["content"], body["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def cache(server):
+    return ask(server, "GET", "/v1/dsv4/cache")[1]
+
+
+def wait_written(server):
+    for _ in range(600):
+        disk = cache(server)["disk"]
+        if disk["waiting_writes"] == 0 and disk["entries"] > 0:
+            return disk
+        time.sleep(0.02)
+    sys.exit(f"the server does not write: {disk}")
+
+
+def disk_server(binary, folder, **how):
+    return Server(binary, *OPTIONS, "--ram-cache", "0.05", "--disk-cache", str(folder), **how)
+
+
+def kills(binary, number):
+    rng, torn, missed, wrong, slowest = random.Random(1), 0, 0, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        known = {}
+        for round_number in range(number):
+            begin = time.monotonic()
+            server = disk_server(binary, folder)
+            slowest = max(slowest, time.monotonic() - begin)
+            for one in rng.sample(sorted(known), min(2, len(known))):
+                text, cached = answer(server, one)
+                missed += cached < 256
+                wrong += text != known[one]
+            torn += cache(server)["disk"]["bad_files"]
+            fresh = 1000 + round_number
+            known[fresh] = answer(server, fresh)[0]
+            wait_written(server)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:  # it is killed while it computes or writes this one
+                interrupted = pool.submit(interrupt, server, 100000 + round_number)
+                time.sleep(rng.random() * 0.3)
+                server.process.kill()
+                server.process.wait()
+                interrupted.result()
+    check(f"{number} kills", torn == missed == wrong == 0,
+          f"{torn} torn files, {missed} announced conversations missed, {wrong} other answers, slowest start {slowest:.1f} s")
+
+
+def interrupt(server, number):
+    try:
+        answer(server, number)
+    except (OSError, http.client.HTTPException, json.JSONDecodeError):
+        pass  # the server is gone
+
+
+def damage(binary, number):
+    rng, wrong, hits, refused = random.Random(2), 0, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        server = disk_server(binary, folder)
+        right = answer(server, 1)[0]
+        wait_written(server)
+        server.stop()
+        for _ in range(number):
+            files = [path for path in pathlib.Path(folder).glob("*/*.dpc")]
+            path = rng.choice(files)
+            data = bytearray(path.read_bytes())
+            position = int.from_bytes(data[96:104], "little")  # tokens of the text up to its end
+            place = rng.randrange(len(data))
+            if rng.random() < 0.25:
+                del data[place:]
+            else:
+                data[place] ^= 1 << rng.randrange(8)
+            path.write_bytes(data)
+            server = disk_server(binary, folder)
+            text, cached = answer(server, 1)
+            wrong += text != right
+            hits += cached >= position
+            refused += cache(server)["disk"]["bad_files"]
+            wait_written(server)
+            server.stop()
+    # A unit of the answer is not read by the same prompt, so it need not be refused.
+    check(f"{number} damaged files", wrong == hits == 0 and refused > number // 2,
+          f"{wrong} other answers, {hits} hits, {refused} files refused")
+
+
+def full(binary, requests):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with tempfile.TemporaryDirectory() as folder:
+        server = disk_server(binary, folder, preexec_fn=limit, restore_signals=False)
+        first = [answer(server, number) for number in range(requests)]
+        again = [answer(server, number) for number in range(requests)]
+        disk = cache(server)["disk"]
+        check("full disk", [text for text, _ in first] == [text for text, _ in again] and disk["errors"] > 0
+              and min(cached for _, cached in again) >= 256 and server.process.poll() is None,
+              f"{2 * requests} answers, {disk['errors']} errors of the disk, {disk['entries']} files")
+        check("SIGTERM with a full disk", server.stop() == 0, "status 0")
+
+
+def overload(binary, seconds):
+    with tempfile.TemporaryDirectory() as folder:
+        script = pathlib.Path(folder) / "script.jsonl"
+        script.write_text(json.dumps({"output": "tick ", "repeat": 20, "step_ms": 2}) + "\n")
+        server = Server(binary, "--engine", f"script:{script}", "--max-batch", "8", "--max-queue", "8")
+
+        def client(clients_end):
+            times, other = [], []
+            while time.monotonic() < clients_end:
+                begin = time.monotonic()
+                status, _ = ask(server, "POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Go"}]})
+                (times if status == 200 else other).append(time.monotonic() - begin if status == 200 else status)
+                if status != 200:
+                    time.sleep(0.05)  # less than Retry-After
+            return times, other
+
+        def load_with(clients):
+            with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+                results = list(pool.map(client, [time.monotonic() + seconds] * clients))
+            return sorted(t for times, _ in results for t in times), [s for _, other in results for s in other]
+
+        normal, _ = load_with(16)
+        before = server.resident()
+        busy, refused = load_with(32)
+        grown = server.resident() / before - 1
+        p99 = [times[int(0.99 * (len(times) - 1))] for times in (normal, busy)]
+        check(f"overload for {seconds} s", set(refused) == {429} and p99[1] <= 1.5 * p99[0] + 0.05 and grown < 0.05,
+              f"{len(busy)} answers, {len(refused)} refused with {set(refused)}, p99 {p99[0]:.2f} and {p99[1]:.2f} s, "
+              f"memory {grown:+.1%}")
+        server.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("--short", action="store_true")
+    options = parser.parse_args()
+    kills(options.binary, 5 if options.short else 500)
+    damage(options.binary, 5 if options.short else 1000)
+    full(options.binary, 3 if options.short else 50)
+    overload(options.binary, 4 if options.short else 600)
+    print(f"{load.passed} passed, {len(load.failures)} failed")
+    return 1 if load.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
