@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Real clients against a real server: tools/check_serve.sh [PRESET] [CLIENT ...]. Makes environments in build/venvs with
 # the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor and
-# pydantic-ai, all from PyPI; then tools/serve/check_clients.py runs tools/serve/client_*.py. Exit status 77: the packages are not to be
-# had.
+# pydantic-ai, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, and the web page in Debian's
+# Chromium. With CLIENT only these clients. Exit status 77: the packages are not to be had.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,4 +33,16 @@ environment litellm litellm mcp
 environment langchain langchain-openai langchain-anthropic
 environment instructor instructor
 environment pydantic_ai 'pydantic-ai-slim[openai]'
-exec "$venvs/new/bin/python" tools/serve/check_clients.py "$binary" "$venvs" "$@"
+python=$venvs/new/bin/python status=0
+$python tools/serve/check_clients.py "$binary" "$venvs" "$@" || status=1
+if [ $# -eq 0 ]; then
+  $python tools/serve/check_docs.py "$binary" "$venvs" || status=1
+  page=0
+  $python tools/serve/check_page.py "$binary" || page=$?
+  if [ $page -eq 77 ]; then
+    echo "skipped: the web page (no chromium)"
+  elif [ $page -ne 0 ]; then
+    status=1
+  fi
+fi
+exit $status

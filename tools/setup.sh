@@ -4,6 +4,7 @@
 #   tools/setup.sh          packages for building and running
 #   tools/setup.sh check    also packages for ./check (tools/check_python.sh installs three Python packages itself)
 #   tools/setup.sh clang    also packages for ./check --sanitize, --fuzz and --tidy
+#   tools/setup.sh serve    also Chromium, for ./check --serve (300 MB)
 
 set -euo pipefail
 
@@ -11,11 +12,14 @@ build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-d
 check=(libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
+serve=(chromium fonts-dejavu-core curl)
+
 case "${1:-build}" in
   build) want=("${build[@]}") ;;
   check) want=("${build[@]}" "${check[@]}") ;;
   clang) want=("${build[@]}" "${check[@]}" "${clang[@]}") ;;
-  *) echo "usage: tools/setup.sh [build|check|clang]" >&2; exit 2 ;;
+  serve) want=("${build[@]}" "${check[@]}" "${serve[@]}") ;;
+  *) echo "usage: tools/setup.sh [build|check|clang|serve]" >&2; exit 2 ;;
 esac
 
 missing=()

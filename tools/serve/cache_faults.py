@@ -26,7 +26,8 @@ import tempfile
 import time
 
 import load
-from load import Server, check
+from load import check
+from server import Server
 
 OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "2", "--prefix-checkpoints", "2", "--threads", "1")
 

@@ -7,33 +7,14 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import threading
+
+from server import Server, write_script
 
 HERE = pathlib.Path(__file__).parent
 # Environment (tools/check_serve.sh) and script.
 CLIENTS = [("new", "openai"), ("old", "openai"), ("new", "anthropic"), ("old", "anthropic"), ("litellm", "litellm"),
-           ("langchain", "langchain"), ("instructor", "instructor"), ("pydantic_ai", "pydantic_ai")]
+           ("langchain", "langchain"), ("instructor", "instructor"), ("pydantic_ai", "pydantic_ai"), ("new", "agents")]
 SCENARIOS = ["plain", "stream", "tools", "thinking", "error", "cancel", "20 in parallel", "format"]
-
-
-class Server:
-    def __init__(self, binary, *options):
-        self.process = subprocess.Popen([binary, "serve", "demo", "--port", "0", *options], stderr=subprocess.PIPE,
-                                        text=True)
-        port = None
-        for line in self.process.stderr:
-            entry = json.loads(line) if line.startswith("{") else {"event": ""}
-            port = entry.get("port", port)
-            if entry["event"] == "ready":
-                break
-        else:
-            sys.exit("the server did not start")
-        self.url = f"http://127.0.0.1:{port}"
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()  # or a full pipe stops the server
-
-    def stop(self):
-        self.process.terminate()
-        return self.process.wait(30)
 
 
 def run_client(environment, script, urls):
@@ -66,9 +47,8 @@ def main():
     binary, venvs, wanted = sys.argv[1], pathlib.Path(sys.argv[2]).absolute(), sys.argv[3:]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        script = pathlib.Path(folder) / "script.jsonl"
         from scenarios import SCRIPT
-        script.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in SCRIPT))
+        script = write_script(folder, SCRIPT)
         servers = [Server(binary, "--engine", f"script:{script}", "--max-batch", "8"), Server(binary)]
         for environment, client in CLIENTS:
             if not wanted or client in wanted:

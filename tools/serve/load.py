@@ -11,18 +11,15 @@ engine is idle when all clients are gone. The short form takes the median of the
 
 import argparse
 import asyncio
-import atexit
 import json
-import os
-import pathlib
 import random
 import resource
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
+
+from server import Server, write_script
 
 SCRIPT = [{"match": "forever", "output": "tick ", "repeat": 100000, "step_ms": 50},
           {"match": "fast", "output": "tick ", "repeat": 100000},
@@ -40,42 +37,6 @@ def check(name, holds, detail):
         passed += 1
     else:
         failures.append(name)
-
-
-class Server:
-    def __init__(self, binary, *options, **how):
-        self.process = subprocess.Popen([binary, "serve", "demo", "--port", "0", *options], stderr=subprocess.PIPE,
-                                        text=True, **how)
-        atexit.register(self.process.kill)  # where this program fails
-        for line in self.process.stderr:
-            entry = json.loads(line) if line.startswith("{") else {"event": ""}
-            self.port = entry.get("port", getattr(self, "port", None))
-            if entry["event"] == "ready":
-                break
-        else:
-            sys.exit("the server did not start")
-        threading.Thread(target=self.drain_log, daemon=True).start()  # or a full pipe stops the server
-
-    def drain_log(self):
-        for _ in self.process.stderr:
-            pass
-
-    def resident(self):
-        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) * 1024
-        return 0
-
-    def threads(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/task"))
-
-    def cpu_seconds(self):
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def stop(self):
-        self.process.terminate()
-        return self.process.wait(60)
 
 
 def request_bytes(text, stream=True, **fields):
@@ -114,7 +75,7 @@ def probe(port):
 
 async def health_times(server):
     process = await asyncio.create_subprocess_exec(sys.executable, __file__, "--probe", str(server.port),
-                                                   stdout=subprocess.PIPE)
+                                                   stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     return json.loads(out)
 
@@ -259,8 +220,7 @@ async def overhead(server, clients, tokens):
 
 async def main(options):
     with tempfile.TemporaryDirectory() as folder:
-        script = pathlib.Path(folder) / "script.jsonl"
-        script.write_text("".join(json.dumps(line) + "\n" for line in SCRIPT))
+        script = write_script(folder, SCRIPT)
         server = Server(options.binary, "--engine", f"script:{script}", "--max-batch", "1024", "--max-connections", "12000",
                         "--max-queue", "2000")
         await streams(server, 1000 // (10 if options.short else 1), options.short)

@@ -1,0 +1,60 @@
+"""`dsv4 serve` as a child process, for the scripts in this folder."""
+
+import atexit
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+
+class Server:
+    """A server on a free port of loopback, ready to answer. `environment`: more variables; `how`: of the child
+    process."""
+
+    def __init__(self, binary, *options, model="demo", environment=None, **how):
+        self.process = subprocess.Popen([binary, "serve", model, "--port", "0", *options], stderr=subprocess.PIPE,
+                                        text=True, env=os.environ | (environment or {}), **how)
+        atexit.register(self.process.kill)  # where the script fails
+        self.port, lines = None, []
+        for line in self.process.stderr:
+            lines.append(line)
+            entry = json.loads(line) if line.startswith("{") else {"event": ""}
+            self.port = entry.get("port", self.port)
+            if entry["event"] == "ready":
+                break
+        else:
+            sys.exit("the server did not start: " + "".join(lines))
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self.drain_log, daemon=True).start()  # or a full pipe stops the server
+
+    def drain_log(self):
+        for _ in self.process.stderr:
+            pass
+
+    def resident(self):
+        """Bytes of physical memory."""
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def cpu_seconds(self):
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self):
+        """Asks the server to end; its exit status."""
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+def write_script(folder, lines):
+    """A file for `--engine script:FILE`; its path."""
+    path = pathlib.Path(folder) / "script.jsonl"
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    return path
