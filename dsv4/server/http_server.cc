@@ -55,7 +55,9 @@ void HttpServer::Impl::on_accept(tcp::socket socket) {
   const std::string address = peer.to_string();
   const size_t open = connections.size();
   const bool full = open >= options.max_connections + options.reserved_connections;
-  const bool greedy = !peer.is_loopback() && per_address[address] >= options.max_per_address;
+  const auto of_peer = per_address.find(address);
+  const bool greedy = !peer.is_loopback() && of_peer != per_address.end() &&
+                      of_peer->second >= options.max_per_address;
   socket.non_blocking(true, error);
   if (full || greedy) {
     ++counters.refused;

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include "dsv4/base/mapped_file.h"
+
 namespace dsv4 {
 namespace {
 
@@ -28,6 +32,33 @@ TEST(Metrics, WritesPrometheusText) {
   EXPECT_TRUE(has_line(text, "vllm:num_requests_running{model_name=\"a\\\"b\"} 3"));
   EXPECT_TRUE(has_line(text, "dsv4_requests_waiting 0")) << "before its first value";
   EXPECT_EQ(metrics.text(false, "m").find("vllm:"), std::string::npos);
+}
+
+// Every metric that docs/grafana.json reads is one that the server has.
+TEST(Metrics, TheDashboardReadsWhatThereIs) {
+  const std::string text = Metrics().text(false, "m");
+  const auto dashboard = nlohmann::json::parse(read_text_file("docs/grafana.json"));
+  size_t names = 0;
+  for (const auto& panel : dashboard.at("panels")) {
+    for (const auto& target : panel.at("targets")) {
+      const std::string expression = target.at("expr");
+      size_t here = 0;
+      for (size_t at = expression.find("dsv4_"); at != expression.npos;
+           at = expression.find("dsv4_", at + 1), ++here) {
+        const size_t end =
+            expression.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_", at);
+        std::string name = expression.substr(at, end - at);
+        const bool bucket = name.ends_with("_bucket");
+        if (bucket) name.resize(name.size() - 7);
+        EXPECT_TRUE(has_line(text, "# TYPE " + name + (bucket ? " histogram" : " counter")) ||
+                    has_line(text, "# TYPE " + name + " gauge"))
+            << panel.at("title") << ": " << name;
+        ++names;
+      }
+      EXPECT_GT(here, 0u) << expression;
+    }
+  }
+  EXPECT_GT(names, 10u);
 }
 
 }  // namespace

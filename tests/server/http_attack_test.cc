@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "tests/server/scripted_server.h"
 
 namespace dsv4 {
@@ -35,6 +37,13 @@ Answer answer_to(std::string_view bytes) {
   while (!test::parse_answer(received).complete && socket.receive(received, 5000)) {
   }
   return test::parse_answer(received);
+}
+
+// Of this process, which the server is part of.
+size_t resident_bytes() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
 class HttpAttack : public testing::Test {
@@ -90,6 +99,15 @@ TEST_F(HttpAttack, BodiesHaveLimits) {
                 .status,
             400);
   EXPECT_EQ(answer_to(head + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n").status, 400);
+  // A chunk may say that it has 1 GiB: it is counted while it arrives, and nothing is set aside.
+  Socket huge(server().port());
+  ASSERT_TRUE(huge.send(head + "Transfer-Encoding: chunked\r\n\r\n40000000\r\n"));
+  const std::string piece(0x10000, ' ');
+  const size_t before = resident_bytes();
+  for (sent = 0; sent < 0x1000 && huge.send(piece); ++sent) {
+  }
+  EXPECT_LT(resident_bytes(), before + (size_t{32} << 20));
+  EXPECT_TRUE(huge.receive_all(5000).starts_with("HTTP/1.1 413"));
   EXPECT_EQ(answer_to(head + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n").status,
             400);
 }
@@ -146,6 +164,33 @@ TEST_F(HttpAttack, BodiesOfAllSorts) {
           "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"a\\r\\nSet-Cookie: b=c\":1}");
   EXPECT_EQ(split.status, 200);
   EXPECT_FALSE(split.headers.contains("set-cookie"));
+}
+
+// A client that requests a long stream and reads nothing stalls itself only, and is cancelled.
+TEST_F(HttpAttack, AClientThatDoesNotReadIsCancelled) {
+  ScriptOptions options{.context = 32768};
+  options.service.http.write_stall = std::chrono::milliseconds(500);
+  ScriptedServer long_answers(R"({"match": "long", "output": "tick ", "repeat": 1000000}
+{"output": "Hello."})",
+                              options);
+  const nlohmann::json body = {{"messages", {{{"role", "user"}, {"content", "long"}}}},
+                               {"max_tokens", 30000},
+                               {"stream", true},
+                               {"logprobs", true},
+                               {"n", 2}};
+  Socket silent(long_answers.port(), 4096);
+  ASSERT_TRUE(silent.send(test::request_text("POST", "/v1/chat/completions", body.dump())));
+  const auto begin = std::chrono::steady_clock::now();
+  bool cancelled = false;
+  while (!cancelled && std::chrono::steady_clock::now() - begin < std::chrono::seconds(30)) {
+    const nlohmann::json hello = {{"messages", {{{"role", "user"}, {"content", "x"}}}}};
+    EXPECT_EQ(long_answers.post("/v1/chat/completions", hello).status, 200);
+    const std::string metrics = ask(long_answers.port(), "GET", "/metrics").body;
+    cancelled = metrics.find("dsv4_disconnects_total 0\n") == metrics.npos &&
+                metrics.find("dsv4_requests_running 0\n") != metrics.npos;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_TRUE(cancelled);
 }
 
 TEST_F(HttpAttack, TextIsNoOtherContentType) {

@@ -24,7 +24,10 @@ inline constexpr int kTimeoutMs = 60'000;
 
 class Socket {
  public:
-  explicit Socket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+  // `receive_buffer`: bytes that the kernel keeps for a client that does not read; 0: its default.
+  explicit Socket(uint16_t port, int receive_buffer = 0) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    if (receive_buffer > 0)
+      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
