@@ -134,7 +134,7 @@ def damage(binary, number):
             wait_written(server)
             server.stop()
     # A unit of the answer is not read by the same prompt, so it need not be refused.
-    check(f"{number} damaged files", wrong == hits == 0 and refused > number // 2,
+    check(f"{number} damaged files", wrong == hits == 0 and refused > 0,
           f"{wrong} other answers, {hits} hits, {refused} files refused")
 
 
