@@ -177,12 +177,12 @@ TEST_F(CliRun, SamplingOptions) {
     EXPECT_EQ(dsv4(fmt::format("run demo --temp 2 --seed 3 {}{}", one, prompt)).out, greedy) << one;
   for (const char* other : {"--repeat-penalty 3", "--presence-penalty 50", "--frequency-penalty 9"})
     EXPECT_NE(dsv4(fmt::format("run demo --temp 0 {}{}", other, prompt)).out, greedy) << other;
-  const json first = json::parse(dsv4("run demo --temp 0 --logprobs" + prompt).out).at("tokens")[0];
-  const json biased =
-      json::parse(dsv4(fmt::format("run demo --temp 0 --logprobs --logit-bias {}:-100{}",
-                                   first.at("id"), prompt))
-                      .out);
-  EXPECT_NE(biased.at("tokens")[0].at("id"), first.at("id"));
+  const auto first_id = [&](const std::string& bias) {
+    const Result result = dsv4("run demo --temp 0 --logprobs" + bias + prompt);
+    return json::parse(result.out).at("tokens")[0].at("id").get<int>();
+  };
+  const int first = first_id("");
+  EXPECT_NE(first_id(fmt::format(" --logit-bias {}:-100", first)), first);
   expect_error("run demo -p a --logit-bias 1:x", "want ID:BIAS");
 }
 
