@@ -1,6 +1,6 @@
 """Measures conversations and tool calls of the demo model through `dsv4 serve`, greedy.
 
-    python3 eval_chat.py --dsv4 DSV4 --model ../../models/demo --out report.json
+    python3 eval_chat.py --dsv4 DSV4 --model ../../models/demo --out results.jsonl
 
 Every case is a conversation of the corpus with a seed that training never used. Its last exchange
 is played through POST /v1/chat/completions: the engine encodes the request, runs the model and
@@ -8,6 +8,9 @@ parses its output. A reply is right if its calls are the expected ones, with equ
 arguments, and if its content holds every value that had to be copied or, without such values, is
 the expected text. It must come with reasoning if the conversation thinks, and without otherwise. A
 case is right if all replies of its last exchange are. Results of tools come from the corpus.
+
+The cases of all groups take turns, and every result is a line of the output file, so that a run which
+is ended by Control-C or a slow machine has measured something too.
 """
 
 import argparse
@@ -20,7 +23,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +36,7 @@ from toolbox import TOYS, draw
 @dataclass(frozen=True)
 class Case:
     group: str
+    index: int
     talk: Conversation
     start: int  # index of the user message that begins the last exchange
 
@@ -71,7 +75,7 @@ def case(group: str, index: int, skill: Callable[[chats.Talk], None], before: in
         chats.exchange(talk)
     skill(talk)
     users = [i for i, m in enumerate(talk.out.messages) if m.role == "user"]
-    return Case(group, talk.out, users[-1])
+    return Case(group, index, talk.out, users[-1])
 
 
 def cases(count: int) -> list[Case]:
@@ -91,7 +95,7 @@ def cases(count: int) -> list[Case]:
     for kind in TOYS:
         out += [case(f"{kind}, unseen name", i, partial(chats.errand, kind=kind), 0, (kind,), True)
                 for i in range(count)]
-    return out
+    return sorted(out, key=lambda one: one.index)
 
 
 def right_content(want: str, got: str) -> bool:
@@ -122,7 +126,7 @@ def judge(want: Message, reply: dict, thinking: bool) -> str:
 def post(url: str, body: dict) -> dict:
     data = json.dumps(body).encode()
     ask = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(ask, timeout=600) as answer:
+    with urllib.request.urlopen(ask, timeout=3600) as answer:
         return json.load(answer)["choices"][0]["message"]
 
 
@@ -167,17 +171,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     server, url = serve(args.dsv4, args.model)
+    pool = ThreadPoolExecutor(8)
+    total: Counter = Counter()
+    right: Counter = Counter()
     try:
-        with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(partial(play, url), cases(args.count)))
+        with args.out.open("w") as out:
+            for done in as_completed([pool.submit(play, url, one) for one in cases(args.count)]):
+                result = done.result()
+                out.write(json.dumps(result, ensure_ascii=False) + "\n")
+                out.flush()
+                total[result["group"]] += 1
+                right[result["group"]] += not result["wrong"]
+    except KeyboardInterrupt:
+        print("ended early")
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         server.terminate()
         server.wait()
-    total = Counter(r["group"] for r in results)
-    right = Counter(r["group"] for r in results if not r["wrong"])
-    report = {"groups": {g: {"cases": n, "right": right[g]} for g, n in total.items()},
-              "wrong": [r for r in results if r["wrong"]]}
-    args.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     for group, count in total.items():
         print(f"{group:34} {right[group]:4} of {count}")
 
