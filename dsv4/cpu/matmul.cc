@@ -5,6 +5,10 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 
+#if defined(HWY_COMPILE_ONLY_STATIC) && HWY_STATIC_TARGET == HWY_SCALAR
+#error "these flags select Highway's one-lane target, which is ten times slower"
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace dsv4::cpu::HWY_NAMESPACE {
 
