@@ -215,7 +215,8 @@ def runs(rng, model, out):
     refused = []
 
     def note(done):
-        refused.append(done.code != 0)
+        # Finite weights of any size load: only a step shows that they give no numbers.
+        refused.append(done.code != 0 and b"dsv4 inspect --verify looks" not in done.err)
         return ""
 
     def also_refused(done):
