@@ -34,6 +34,7 @@ WEIGHTS = (
     ("shared expert w1, w3, w2", "3 x (2048 x 4096)", ALL, FP8, 3 * 2048 * 4096, None),
 )
 EXPERT = 3 * 2048 * 4096
+HC_HEAD = 4 * 16384 * F32  # what joins the streams before the head
 HEAD = ("head, once a step", "129280 x 4096", BF16, 129280 * 4096, ("linear", "bf16/t:1/n:129280/k:4096"))
 
 
@@ -51,7 +52,7 @@ def layer_bytes(kind, tokens, context):
 
 
 def step_bytes(tokens, context):
-    return sum(count * layer_bytes(kind, tokens, context) for kind, count in KINDS.items()) + HEAD[2] * HEAD[3]
+    return sum(count * layer_bytes(kind, tokens, context) for kind, count in KINDS.items()) + HEAD[2] * HEAD[3] + HC_HEAD
 
 
 def floor_rows(rate, context=4096):

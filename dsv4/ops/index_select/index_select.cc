@@ -33,10 +33,11 @@ Cost cost(const IndexSelectArgs& args) {
   const IndexLayoutFp4& layout = args.keys.layout;
   const int64_t key_bytes = args.keys.packed() ? layout.page_bytes(1) : 4 * int64_t{layout.width};
   const auto pairs = static_cast<double>(args.q.dim(0) * args.max_visible);
-  return {
-      .bytes = pairs * static_cast<double>(key_bytes) +
-               static_cast<double>(args.q.bytes() + args.weights.bytes() + args.indices.bytes()),
-      .flops = pairs * static_cast<double>(args.q.dim(1)) * (2.0 * layout.width + 3)};
+  const double keys = pairs * static_cast<double>(key_bytes);
+  return {.bytes = keys + static_cast<double>(args.q.bytes() + args.weights.bytes() +
+                                              args.indices.bytes()),
+          .flops = pairs * static_cast<double>(args.q.dim(1)) * (2.0 * layout.width + 3),
+          .cache_bytes = keys};
 }
 
 }  // namespace
