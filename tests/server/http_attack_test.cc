@@ -177,7 +177,7 @@ TEST_F(HttpAttack, AClientThatDoesNotReadIsCancelled) {
                                {"max_tokens", 30000},
                                {"stream", true},
                                {"logprobs", true},
-                               {"n", 2}};
+                               {"n", 4}};
   Socket silent(long_answers.port(), 4096);
   ASSERT_TRUE(silent.send(test::request_text("POST", "/v1/chat/completions", body.dump())));
   const auto begin = std::chrono::steady_clock::now();
