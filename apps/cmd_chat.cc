@@ -233,6 +233,12 @@ bool Chat::run_command(const std::string& line) {
   } else if (command == "undo") {
     drop_last_answer();
     if (!messages_.empty()) messages_.pop_back();
+  } else if (command == "edit") {
+    if (argument.empty()) fail(ErrorCode::kBadInput, "/edit: want the text of your last message");
+    drop_last_answer();
+    if (!messages_.empty()) messages_.pop_back();
+    add("user", argument);
+    answer();
   } else if (command == "file") {
     add("user", read_text_file(argument));
     answer();
@@ -249,7 +255,7 @@ bool Chat::run_command(const std::string& line) {
     say("/system TEXT  /think show|hide|off|low|high|max\n"
         "/set temperature|top_k|top_p|min_p|repeat_penalty|presence_penalty|frequency_penalty|seed "
         "VALUE\n"
-        "/save FILE  /load FILE  /file FILE  /retry  /undo  /tokens  /stats  /quit\n"
+        "/save FILE  /load FILE  /file FILE  /retry  /undo  /edit TEXT  /tokens  /stats  /quit\n"
         "Ctrl-C stops an answer, twice leaves.");
   }
   return true;

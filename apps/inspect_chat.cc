@@ -107,7 +107,7 @@ ParserOptions parser_options(const Field& body) {
     if (word != name(options.stage)) refuse("stage", "want reason, content or block");
   }
   options.continues = body.at("continues").boolean(false);
-  options.single_call = !body.at("parallel_tool_calls").boolean(true);
+  options.max_calls = body.at("parallel_tool_calls").boolean(true) ? 0 : 1;
   read_declared(body.at("tools"), options);
   const Field stops = body.at("stops");
   for (size_t i = 0; stops.present() && i < stops.list(); ++i) {

@@ -11,7 +11,7 @@ ParserOptions options_of(uint8_t bits) {
   ParserOptions options{.stage = static_cast<OutputStage>((bits & 3) % 3),
                         .continues = (bits & 4) != 0,
                         .tools = (bits & 8) == 0,
-                        .single_call = (bits & 16) != 0};
+                        .max_calls = bits & 16 ? 1 : 0};
   if (bits & 32) options.stops = {"STOP", "\n\n", "></", "｜"};
   if (bits & 64) options.declared = {{"f", {"a", "b"}}};
   return options;

@@ -48,11 +48,13 @@ struct Conversation {
   bool thinking = false;
   Effort effort = Effort::kAbsent;
   EffortProfile profile = EffortProfile::kOfficial;
-  bool drop_thinking = true;  // past reasoning is not rendered, unless there are tools
+  int64_t thinking_budget = 0;  // tokens after which the thinking must end; 0: any number
+  bool drop_thinking = true;    // past reasoning is not rendered, unless there are tools
   std::string system;
   std::vector<ToolDefinition> tools;  // empty also where the client chose none
   ToolChoice tool_choice = ToolChoice::kAuto;
-  std::string chosen_tool;  // kNamed
+  std::string chosen_tool;                 // kNamed
+  std::vector<std::string> allowed_tools;  // that may be called; empty: all. The prompt shows all.
   ResponseFormat format;
   std::vector<ChatTurn> turns;
   bool continues = false;  // the last turn is the assistant's, and the output goes on with it

@@ -100,7 +100,11 @@ bool MessageReader::is_prefix(const Field& message) const {
 
 void MessageReader::read_assistant(const Field& message) {
   ChatTurn turn{.kind = ChatTurn::Kind::kAssistant, .text = message.at("content").text()};
-  const Field reasoning = message.at("reasoning_content");
+  Field reasoning = message.at("reasoning_content");
+  if (const Field alias = message.at("reasoning"); !reasoning.present() && alias.present())
+    reasoning = alias;  // as vLLM names it
+  if (message.at("function_call").present())
+    refuse(message.path() + ".function_call", "is not supported; want tool_calls");
   if (reasoning.present()) turn.reasoning = reasoning.string();
   turn.calls = read_tool_calls(message.at("tool_calls"), options_.lenient_tools);
   if (is_prefix(message)) {

@@ -161,8 +161,6 @@ void MessagesTranslator::read_choice(const Field& choice) {
 
 void MessagesTranslator::read_effort() {
   out_.copy(body_.at("thinking"), "thinking");
-  if (body_.at("thinking").present() && body_.at("thinking").at("budget_tokens").present())
-    out_.ignored.push_back("thinking.budget_tokens");
   const Field config = body_.at("output_config");
   Field format = body_.at("output_format");
   if (config.present()) {

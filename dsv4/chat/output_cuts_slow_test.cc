@@ -53,7 +53,7 @@ ParserOptions random_options(Rng& rng) {
   options.stage = static_cast<OutputStage>(rng.below(3));
   options.tools = rng.below(4) > 0;
   options.continues = rng.below(4) == 0;
-  options.single_call = rng.below(8) == 0;
+  options.max_calls = rng.below(8) == 0 ? 1 + rng.below(2) : 0;
   if (rng.below(3) == 0) options.stops = {"STOP", "\n\n", "x >", "</th"};
   if (rng.below(3) == 0) options.declared = {{"f", {"a"}}};
   return options;

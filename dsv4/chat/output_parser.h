@@ -33,7 +33,7 @@ struct ParserOptions {
   OutputStage stage = OutputStage::kContent;  // Prompt::stage
   bool continues = false;                     // Prompt::continues: first newlines are output
   bool tools = false;                         // without, the markup of calls is content
-  bool single_call = false;                   // parallel_tool_calls: false
+  int64_t max_calls = 0;                      // 0: any number; 1: parallel_tool_calls is false
   std::vector<std::string> stops;             // of the content; none is empty
   // The keys that each declared tool's parameters have.
   std::unordered_map<std::string, std::unordered_set<std::string>> declared;

@@ -204,7 +204,7 @@ void OutputParser::end_call(bool repaired) {
   if (repaired) ++counts_.repaired;
   call_open_ = false;
   tag_ = Tag::kNone;
-  state_ = options_.single_call ? State::kDone : State::kBlock;
+  state_ = options_.max_calls > 0 && begun_ >= options_.max_calls ? State::kDone : State::kBlock;
 }
 
 // Whatever a model writes must fit into memory.

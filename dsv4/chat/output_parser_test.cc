@@ -220,8 +220,8 @@ TEST(OutputParser, EndsOfOutput) {
 }
 
 TEST(OutputParser, OneCallOnly) {
-  const Parsed parsed = parse(std::string("<◆tool>") + kCall + kCall + "</◆tool>",
-                              {.tools = true, .single_call = true});
+  const Parsed parsed =
+      parse(std::string("<◆tool>") + kCall + kCall + "</◆tool>", {.tools = true, .max_calls = 1});
   EXPECT_EQ(parsed.calls.size(), 1u);
   EXPECT_EQ(parsed.finish, FinishReason::kToolCalls);
 }

@@ -1,11 +1,24 @@
 #include "dsv4/chat/request.h"
 
+#include <charconv>
+
 #include "dsv4/chat/messages.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/chat/tools.h"
 
 namespace dsv4 {
 namespace {
+
+// A count in a JSON number.
+int64_t read_budget(const Field& budget) {
+  int64_t count = 0;
+  const std::string& digits = budget.json().text;
+  const bool whole =
+      budget.json().is(JsonValue::Kind::kInteger) &&
+      std::from_chars(digits.data(), digits.data() + digits.size(), count).ec == std::errc();
+  if (!whole || count < 1) refuse(budget.path(), "want a positive integer");
+  return count;
+}
 
 // thinking.type, which wins over everything else; nothing where it is absent.
 std::optional<bool> thinking_type(const Field& thinking) {
@@ -84,7 +97,10 @@ void read_effort(const Field& body, const ChatOptions& options, Conversation& co
   }
   Field wanted = from_kwargs("thinking");
   if (!wanted.present()) wanted = from_kwargs("enable_thinking");
-  if (const auto type = thinking_type(body.at("thinking"))) {
+  const Field thinking = body.at("thinking");
+  if (thinking.present() && thinking.at("budget_tokens").present())
+    conversation.thinking_budget = read_budget(thinking.at("budget_tokens"));
+  if (const auto type = thinking_type(thinking)) {
     conversation.thinking = *type;
   } else if (wanted.present()) {
     conversation.thinking = wanted.boolean(true);
@@ -104,12 +120,13 @@ ResponseFormat read_response_format(const Field& body) {
   read_guided(body, "guided_", format);
   if (const Field outputs = body.at("structured_outputs"); outputs.present()) {
     outputs.object();
-    for (const char* key : {"grammar", "structural_tag", "json_object"}) {
+    for (const char* key : {"grammar", "structural_tag"}) {
       if (outputs.at(key).present())
         throw RequestError("unsupported_value", outputs.path() + "." + key,
                            fmt::format("{}.{}: is not supported", outputs.path(), key));
     }
     read_guided(outputs, "", format);
+    if (outputs.at("json_object").boolean(false)) format.kind = ResponseFormat::Kind::kJsonObject;
   }
   return format;
 }

@@ -39,9 +39,11 @@ class ResponsesTranslator {
   void read_output(const Field& item);
   // Reasoning, text and calls that follow one another are one assistant message.
   void end_assistant();
+  void read_include();
   void read_tools();
   void read_tool(const Field& tool, const std::string& prefix, JsonValue& list);
   void read_choice(const Field& choice);
+  void read_allowed(const Field& choice);
   void read_format();
 
   const Field body_;
@@ -85,14 +87,36 @@ Translated ResponsesTranslator::run() {
   read_tools();
   read_choice(body_.at("tool_choice"));
   read_format();
-  if (const Field reasoning = body_.at("reasoning"); reasoning.present()) {
+  read_include();
+  if (const Field reasoning = body_.at("reasoning"); reasoning.present())
     out_.copy(reasoning.at("effort"), "reasoning_effort");
-  }
+  const std::string truncation = body_.at("truncation").string_or("disabled");
+  if (truncation == "auto") out_.ignored.push_back("truncation");
+  if (truncation != "auto" && truncation != "disabled")
+    refuse("truncation", "want auto or disabled");
   out_.copy(body_.at("max_output_tokens"), "max_completion_tokens");
-  for (const char* key : {"temperature", "top_p", "stream", "parallel_tool_calls", "seed"})
+  for (const char* key : {"temperature", "top_p", "stream", "parallel_tool_calls", "max_tool_calls",
+                          "seed", "user", "safety_identifier", "prompt_cache_key"})
     out_.copy(body_.at(key), key);
   if (body_.at("store").boolean(false)) out_.ignored.push_back("store");
   return std::move(out_);
+}
+
+// Log probabilities are given for `include` or for a number of likeliest tokens.
+void ResponsesTranslator::read_include() {
+  const Field include = body_.at("include"), top = body_.at("top_logprobs");
+  bool logprobs = top.present();
+  for (size_t i = 0; include.present() && i < include.list(); ++i) {
+    const Field item = include.at(i);
+    const std::string& what = item.string();
+    if (what == "message.output_text.logprobs") {
+      logprobs = true;
+    } else if (what != "reasoning.encrypted_content") {
+      out_.ignored.push_back(item.path());
+    }
+  }
+  if (logprobs) out_.chat.add("logprobs", JsonValue::of_bool(true));
+  out_.copy(top, "top_logprobs");
 }
 
 void ResponsesTranslator::read_item(const Field& item) {
@@ -200,6 +224,10 @@ void ResponsesTranslator::read_tool(const Field& tool, const std::string& prefix
   function.add("name", JsonValue::of_string(name));
   function.add("description", JsonValue::of_string(tool.at("description").string_or("")));
   if (type == "custom") {
+    // The text of the call is free: a grammar of it would have to hold inside the tags.
+    if (const Field format = tool.at("format");
+        format.present() && format.at("type").string() != "text")
+      out_.ignored.push_back(format.path());
     out_.custom_tools.insert(name);
     JsonValue input = JsonValue::object(), properties = JsonValue::object();
     JsonValue schema = JsonValue::object(), required = JsonValue::array();
@@ -229,12 +257,7 @@ void ResponsesTranslator::read_choice(const Field& choice) {
     return;
   }
   const std::string& type = choice.at("type").string();
-  if (type == "allowed_tools") {
-    // All tools stay in the prompt, which keeps the cache; the mode decides whether one must come.
-    out_.chat.add("tool_choice", JsonValue::of_string(choice.at("mode").string_or("auto")));
-    out_.ignored.push_back("tool_choice.tools");
-    return;
-  }
+  if (type == "allowed_tools") return read_allowed(choice);
   if (type != "function" && type != "custom")
     refuse("tool_choice.type", "want function, custom or allowed_tools");
   JsonValue function = JsonValue::object();
@@ -243,6 +266,33 @@ void ResponsesTranslator::read_choice(const Field& choice) {
   named.add("type", JsonValue::of_string("function"));
   named.add("function", std::move(function));
   out_.chat.add("tool_choice", std::move(named));
+}
+
+// The chat form has one more level and `function` around each name.
+void ResponsesTranslator::read_allowed(const Field& choice) {
+  JsonValue names = JsonValue::array();
+  const Field tools = choice.at("tools");
+  for (size_t i = 0; i < tools.list(); ++i) {
+    const std::string& type = tools.at(i).at("type").string();
+    if (type != "function" && type != "custom")
+      continue;  // hosted tools are not there to be called
+    JsonValue function = JsonValue::object(), one = JsonValue::object();
+    function.add("name", JsonValue::of_string(tools.at(i).at("name").string()));
+    one.add("type", JsonValue::of_string("function"));
+    one.add("function", std::move(function));
+    names.items.push_back(std::move(one));
+  }
+  const std::string mode = choice.at("mode").string_or("auto");
+  if (names.items.empty() && mode == "auto") {
+    out_.chat.add("tool_choice", JsonValue::of_string("none"));
+    return;
+  }
+  JsonValue allowed = JsonValue::object(), wanted = JsonValue::object();
+  allowed.add("mode", JsonValue::of_string(mode));
+  allowed.add("tools", std::move(names));
+  wanted.add("type", JsonValue::of_string("allowed_tools"));
+  wanted.add("allowed_tools", std::move(allowed));
+  out_.chat.add("tool_choice", std::move(wanted));
 }
 
 void ResponsesTranslator::read_format() {
@@ -256,7 +306,11 @@ void ResponsesTranslator::read_format() {
   if (type == "json_schema") {
     JsonValue schema = JsonValue::object();
     schema.add("schema", format.at("schema").object());
+    if (const Field strict = format.at("strict"); strict.present())
+      schema.add("strict", strict.json());
     wanted.add("json_schema", std::move(schema));
+  } else if (type == "regex") {
+    wanted.add("pattern", JsonValue::of_string(format.at("pattern").string()));
   }
   out_.chat.add("response_format", std::move(wanted));
   out_.field_paths["response_format"] = "text.format";

@@ -65,7 +65,8 @@ TEST(ResponsesApi, ReasoningIsItsContentThenWhatIsSealedThenEmpty) {
 
 TEST(ResponsesApi, MapsTools) {
   const Translated request = translate(
-      R"({"input": "x", "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": []},
+      R"({"input": "x", "tool_choice": {"type": "allowed_tools", "mode": "required",
+                          "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}]},
           "tools": [{"type": "function", "name": "f", "parameters": {"a": 1}, "strict": true},
                     {"type": "custom", "name": "sh"}, {"type": "web_search"},
                     {"type": "namespace", "name": "ns",
@@ -77,8 +78,19 @@ TEST(ResponsesApi, MapsTools) {
             R"({"input": {"type": "string"}}, "required": ["input"]}}}, {"type": "function", )"
             R"("function": {"name": "ns__g", "description": ""}}])");
   EXPECT_TRUE(request.custom_tools.contains("sh"));
-  EXPECT_EQ(request.ignored, (std::vector<std::string>{"tools[2]", "tool_choice.tools"}));
-  EXPECT_EQ(request.chat.find("tool_choice")->text, "required");
+  EXPECT_EQ(request.ignored, (std::vector<std::string>{"tools[2]"}));
+  EXPECT_EQ(to_json(*request.chat.find("tool_choice")),
+            R"({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": )"
+            R"([{"type": "function", "function": {"name": "f"}}]}})");
+}
+
+// Hosted tools are left out: a choice among nothing but these is a choice of none.
+TEST(ResponsesApi, AChoiceOfHostedToolsOnly) {
+  const Translated request = translate(
+      R"({"input": "x", "tools": [{"type": "function", "name": "f"}, {"type": "web_search"}],
+          "tool_choice": {"type": "allowed_tools", "mode": "auto",
+                          "tools": [{"type": "web_search"}]}})");
+  EXPECT_EQ(request.chat.find("tool_choice")->text, "none");
 }
 
 TEST(ResponsesApi, RefusesWhatWouldLoseTheConversation) {

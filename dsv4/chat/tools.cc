@@ -40,26 +40,47 @@ ToolDefinition read_tool(const Field& field) {
   return tool;
 }
 
+bool has_tool(const Conversation& conversation, const std::string& name) {
+  return std::any_of(conversation.tools.begin(), conversation.tools.end(),
+                     [&](const ToolDefinition& tool) { return tool.name == name; });
+}
+
+void read_choice_word(const Field& choice, Conversation& conversation) {
+  const std::string& word = choice.string();
+  if (word == "required") {
+    conversation.tool_choice = ToolChoice::kRequired;
+  } else if (word == "none") {
+    conversation.tools.clear();
+  } else if (word != "auto") {
+    refuse(choice.path(), "want none, auto, required, a function or allowed_tools");
+  }
+}
+
+// {"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name"}}]}
+void read_allowed(const Field& allowed, Conversation& conversation) {
+  const std::string mode = allowed.at("mode").string_or("auto");
+  if (mode != "auto" && mode != "required")
+    refuse(allowed.path() + ".mode", "want auto or required");
+  if (mode == "required") conversation.tool_choice = ToolChoice::kRequired;
+  const Field tools = allowed.at("tools");
+  for (size_t i = 0; i < tools.list(); ++i) {
+    const Field name = tools.at(i).at("function").at("name");
+    if (!has_tool(conversation, name.string()))
+      refuse(name.path(), "no tool of that name is in tools");
+    conversation.allowed_tools.push_back(name.string());
+  }
+  if (conversation.allowed_tools.empty()) refuse(tools.path(), "is empty");
+}
+
 void read_choice(const Field& choice, Conversation& conversation) {
   if (!choice.present()) return;
-  if (choice.json().is_string()) {
-    const std::string& word = choice.string();
-    if (word == "required") {
-      conversation.tool_choice = ToolChoice::kRequired;
-    } else if (word == "none") {
-      conversation.tools.clear();
-    } else if (word != "auto") {
-      refuse(choice.path(), "want none, auto, required or a function");
-    }
-    return;
-  }
-  if (choice.at("type").string() != "function") refuse(choice.path() + ".type", "want function");
+  if (choice.json().is_string()) return read_choice_word(choice, conversation);
+  const std::string& type = choice.at("type").string();
+  if (type == "allowed_tools") return read_allowed(choice.at("allowed_tools"), conversation);
+  if (type != "function") refuse(choice.path() + ".type", "want function or allowed_tools");
   conversation.tool_choice = ToolChoice::kNamed;
   conversation.chosen_tool = choice.at("function").at("name").string();
-  const auto is_chosen = [&](const ToolDefinition& tool) {
-    return tool.name == conversation.chosen_tool;
-  };
-  if (std::none_of(conversation.tools.begin(), conversation.tools.end(), is_chosen))
+  if (!has_tool(conversation, conversation.chosen_tool))
     refuse(choice.path(), "no tool of that name is in tools");
 }
 

@@ -4,8 +4,7 @@
 
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/server/answer.h"
-#include "dsv4/server/json_text.h"
-#include "dsv4/text/utf8.h"
+#include "dsv4/server/logprobs.h"
 
 namespace dsv4 {
 namespace {
@@ -18,28 +17,6 @@ Json usage_json(const Usage& usage) {
           {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
           {"prompt_cache_hit_tokens", usage.cached},
           {"prompt_cache_miss_tokens", usage.prompt - usage.cached}};
-}
-
-// A token that is no whole UTF-8 is written as its bytes, `\xe5`.
-std::string token_text(const std::string& bytes) {
-  if (valid_utf8_prefix(bytes) == bytes.size()) return bytes;
-  std::string out;
-  for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-  return out;
-}
-
-Json token_json(const TokenLogprob& token) {
-  Json bytes = Json::array();
-  for (const char c : token.bytes) bytes.push_back(static_cast<unsigned char>(c));
-  return {
-      {"token", token_text(token.bytes)}, {"logprob", token.logprob}, {"bytes", std::move(bytes)}};
-}
-
-Json logprob_json(const TokenLogprob& token) {
-  Json json = token_json(token), top = Json::array();
-  for (const TokenLogprob& one : token.top) top.push_back(token_json(one));
-  json["top_logprobs"] = std::move(top);
-  return json;
 }
 
 // Of /v1/completions: the likeliest tokens by their text, of which the first counts where several

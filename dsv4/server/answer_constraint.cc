@@ -1,5 +1,7 @@
 #include "dsv4/server/answer_constraint.h"
 
+#include <algorithm>
+
 #include "dsv4/chat/request_error.h"
 #include "dsv4/grammar/schema_grammar.h"
 #include "dsv4/grammar/tool_grammar.h"
@@ -87,10 +89,29 @@ std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string
   }
 }
 
+std::vector<ToolDefinition> allowed_tools(const Conversation& conversation) {
+  if (conversation.allowed_tools.empty()) return conversation.tools;
+  std::vector<ToolDefinition> out;
+  for (const ToolDefinition& tool : conversation.tools) {
+    const auto& names = conversation.allowed_tools;
+    if (std::find(names.begin(), names.end(), tool.name) != names.end()) out.push_back(tool);
+  }
+  return out;
+}
+
 AnswerConstraint::Options constraint_options(const ServedModel& model) {
   return {.think_end = model.markers.id(Marker::kThinkEnd).value_or(-1),
           .dsml = model.markers.id(Marker::kDsml).value_or(-1),
           .eos = model.limits.eos};
+}
+
+// Of an answer that only a budget of thinking constrains.
+AnswerConstraint::Options thinking_options(const ServedModel& model,
+                                           const Conversation& conversation) {
+  return {.forced = false,
+          .thinking = true,
+          .thinking_budget = conversation.thinking_budget,
+          .think_end = model.markers.require(Marker::kThinkEnd)};
 }
 
 }  // namespace
@@ -98,6 +119,8 @@ AnswerConstraint::Options constraint_options(const ServedModel& model) {
 AnswerConstraint::AnswerConstraint(std::shared_ptr<TokenMasks> masks,
                                    std::shared_ptr<const Tokenizer> tokenizer, Options options)
     : masks_(std::move(masks)), tokenizer_(std::move(tokenizer)), options_(std::move(options)) {
+  start_ = options_.thinking ? kThinking : begin();
+  if (masks_ == nullptr) return;
   TokenMasks::State state = masks_->start();
   if (!options_.forced) {
     state = masks_->advance_bytes(state, "\n\n<");
@@ -108,23 +131,31 @@ AnswerConstraint::AnswerConstraint(std::shared_ptr<TokenMasks> masks,
       refuse("messages", "the format does not allow how the answer begins");
   }
   in_grammar_ = of(state);
-  start_ = options_.thinking ? kThinking : begin();
+  if (!options_.thinking) start_ = begin();
 }
 
 TokenConstraint::State AnswerConstraint::advance(State state, int32_t token) {
-  if (state >= kGrammar)
+  if (base(state) >= kGrammar)
     return of(masks_->advance(static_cast<TokenMasks::State>(state - kGrammar), token));
-  const bool thinking = state == kThinking || state == kThinkingLess;
+  const bool thinking = is_thinking(state);
   if (thinking && token == options_.think_end) return begin();
-  const bool after_less = state == kThinkingLess || state == kTextLess;
+  const bool after_less = base(state) == kThinkingLess || state == kTextLess;
   if (!options_.forced && after_less && token == options_.dsml) return in_grammar_;
   const bool less = tokenizer_->token_bytes(token).ends_with('<') &&
                     !tokenizer_->token_bytes(token).ends_with("</");
-  return (thinking ? kThinking : kText) + (less ? 1 : 0);
+  if (!thinking) return less ? kTextLess : kText;
+  const State count = options_.thinking_budget > 0 ? state / kOneToken + 1 : 0;
+  return count * kOneToken + (less ? kThinkingLess : kThinking);
 }
 
 void AnswerConstraint::mask(State state, std::span<uint32_t> out) {
-  if (state >= kGrammar) return masks_->mask(static_cast<TokenMasks::State>(state - kGrammar), out);
+  if (base(state) >= kGrammar)
+    return masks_->mask(static_cast<TokenMasks::State>(state - kGrammar), out);
+  if (at_budget(state)) {
+    std::fill(out.begin(), out.end(), 0);
+    out[static_cast<size_t>(options_.think_end) / 32] = uint32_t{1} << (options_.think_end % 32);
+    return;
+  }
   std::fill(out.begin(), out.end(), ~uint32_t{0});
   const auto forbid = [&](int32_t token) {
     if (token >= 0) out[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
@@ -147,14 +178,22 @@ std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
   const ResponseFormat& format = conversation.format;
   const bool has_format = format.kind != ResponseFormat::Kind::kText;
   const bool has_tools = !conversation.tools.empty(), forced_tools = forces_tools(conversation);
-  const bool free_tools = has_tools && !forced_tools && model.tool_grammar != ToolGrammar::kOff;
-  if (!forced_tools && !has_format && !free_tools) return nullptr;
-  const std::vector<ToolDefinition>& tools = conversation.tools;
+  const bool free_tools =
+      has_tools && !forced_tools &&
+      (model.tool_grammar != ToolGrammar::kOff || !conversation.allowed_tools.empty());
+  const bool thinking = stage == OutputStage::kReason;
+  if (!forced_tools && !has_format && !free_tools) {
+    if (!thinking || conversation.thinking_budget == 0) return nullptr;
+    return std::make_shared<AnswerConstraint>(nullptr, model.tokenizer,
+                                              thinking_options(model, conversation));
+  }
+  const std::vector<ToolDefinition> tools = allowed_tools(conversation);
   const ToolGrammarOptions how =
       tool_options(model, conversation, stage == OutputStage::kBlock, single_call);
   AnswerConstraint::Options options = constraint_options(model);
   options.forced = forced_tools || has_format;
-  options.thinking = stage == OutputStage::kReason;
+  options.thinking = thinking;
+  options.thinking_budget = conversation.thinking_budget;
   if (conversation.continues && !options.thinking) options.begun = conversation.turns.back().text;
   std::shared_ptr<TokenMasks> masks;
   if (!has_tools || forced_tools || !has_format) {

@@ -4,7 +4,7 @@
 //   thinking --</think>--> the grammar                               a format, forced tools
 //
 // Text and thinking are free. Where the grammar is forced, the sentence cannot end before it, and
-// no calls can begin in the thinking.
+// no calls can begin in the thinking. A budget of thinking ends with </think> as the only token.
 
 #pragma once
 
@@ -26,25 +26,37 @@ class AnswerConstraint : public TokenConstraint {
   struct Options {
     bool forced = true;  // the answer must be of the grammar; otherwise only its calls
     bool thinking = false;
-    std::string begun;  // of the answer, in the prompt
+    int64_t thinking_budget = 0;  // tokens; 0: any number
+    std::string begun;            // of the answer, in the prompt
     int32_t think_end = -1, dsml = -1;
     std::vector<int32_t> eos;
   };
-  // The grammar of calls that are not forced begins with "\n\n<" and DSML. RequestError where the
-  // grammar does not allow `begun`.
+  // The grammar of calls that are not forced begins with "\n\n<" and DSML; null: there is none, and
+  // the answer is not forced. RequestError where the grammar does not allow `begun`.
   AnswerConstraint(std::shared_ptr<TokenMasks> masks, std::shared_ptr<const Tokenizer> tokenizer,
                    Options options);
 
   State start() override { return start_; }
   State advance(State state, int32_t token) override;
-  bool restricts(State state) override { return state >= kGrammar || options_.forced; }
+  bool restricts(State state) override {
+    return base(state) >= kGrammar || options_.forced || at_budget(state);
+  }
   void mask(State state, std::span<uint32_t> out) override;
 
  private:
   // States before the grammar; those of the grammar follow. kLess: the text ends in "<", so that a
-  // tag may begin.
+  // tag may begin. Where the thinking has a budget, its states count their tokens: kOneToken each.
   static constexpr State kThinking = 0, kThinkingLess = 1, kText = 2, kTextLess = 3, kGrammar = 4;
+  static constexpr State kOneToken = State{1} << 32;
 
+  static State base(State state) { return state < 0 ? state : state % kOneToken; }
+  static bool is_thinking(State state) {
+    return base(state) == kThinking || base(state) == kThinkingLess;
+  }
+  bool at_budget(State state) const {
+    return options_.thinking_budget > 0 && is_thinking(state) &&
+           state / kOneToken >= options_.thinking_budget;
+  }
   State begin() const { return options_.forced ? in_grammar_ : kText; }
   static State of(TokenMasks::State state) {
     return state == TokenMasks::kDead ? kEnded : kGrammar + state;

@@ -5,7 +5,7 @@
 
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/server/answer.h"
-#include "dsv4/server/json_text.h"
+#include "dsv4/server/logprobs.h"
 #include "dsv4/server/seal.h"
 
 namespace dsv4 {
@@ -26,6 +26,11 @@ class Responses : public AnswerWriter, public OutputSink {
   }
 
   OutputSink& sink(size_t) override { return *this; }
+
+  void logprobs(size_t, std::vector<TokenLogprob> tokens, bool reasoning) override {
+    if (reasoning) return;  // the API has them of the text only
+    for (const TokenLogprob& token : tokens) new_logprobs_.push_back(logprob_json(token));
+  }
 
   void begin() override {
     const Json response = snapshot("in_progress");
@@ -54,10 +59,12 @@ class Responses : public AnswerWriter, public OutputSink {
                             {"role", "assistant"},
                             {"phase", "final_answer"},
                             {"content", Json::array()}});
-      emit_part("response.content_part.added", {{"part", text_part("")}});
+      emit_part("response.content_part.added", {{"part", text_part("", Json::array())}});
     }
     text_ += text;
-    emit_part("response.output_text.delta", {{"delta", text}, {"logprobs", Json::array()}});
+    Json logprobs = std::exchange(new_logprobs_, Json::array());
+    logprobs_.insert(logprobs_.end(), logprobs.begin(), logprobs.end());
+    emit_part("response.output_text.delta", {{"delta", text}, {"logprobs", std::move(logprobs)}});
   }
 
   void on_call(const std::string& name) override {
@@ -107,11 +114,11 @@ class Responses : public AnswerWriter, public OutputSink {
   static Json reasoning_part(const std::string& text) {
     return {{"type", "reasoning_text"}, {"text", text}};
   }
-  static Json text_part(const std::string& text) {
+  static Json text_part(const std::string& text, const Json& logprobs) {
     return {{"type", "output_text"},
             {"text", text},
             {"annotations", Json::array()},
-            {"logprobs", Json::array()}};
+            {"logprobs", logprobs}};
   }
 
   void emit(const std::string& type, Json fields) {
@@ -149,9 +156,10 @@ class Responses : public AnswerWriter, public OutputSink {
         if (seals_) item_["encrypted_content"] = sealed(context_.seal_key, text_);
         break;
       case Kind::kMessage:
-        emit_part("response.output_text.done", {{"text", text_}, {"logprobs", Json::array()}});
-        emit_part("response.content_part.done", {{"part", text_part(text_)}});
-        item_["content"].push_back(text_part(text_));
+        emit_part("response.output_text.done", {{"text", text_}, {"logprobs", logprobs_}});
+        emit_part("response.content_part.done", {{"part", text_part(text_, logprobs_)}});
+        item_["content"].push_back(text_part(text_, logprobs_));
+        logprobs_ = Json::array();
         item_["phase"] = phase;
         break;
       case Kind::kCall:
@@ -206,6 +214,7 @@ class Responses : public AnswerWriter, public OutputSink {
                      {"incomplete_details", nullptr},
                      {"instructions", asked("instructions", nullptr)},
                      {"max_output_tokens", asked("max_output_tokens", nullptr)},
+                     {"max_tool_calls", asked("max_tool_calls", nullptr)},
                      {"model", context_.model},
                      {"output", output_},
                      {"parallel_tool_calls", asked("parallel_tool_calls", true)},
@@ -216,6 +225,7 @@ class Responses : public AnswerWriter, public OutputSink {
                      {"text", asked("text", {{"format", {{"type", "text"}}}})},
                      {"tool_choice", asked("tool_choice", "auto")},
                      {"tools", asked("tools", Json::array())},
+                     {"top_logprobs", context_.settings.sampling.top_logprobs},
                      {"top_p", context_.settings.sampling.top_p},
                      {"truncation", "disabled"},
                      {"usage", in_progress ? Json() : usage()},
@@ -229,8 +239,9 @@ class Responses : public AnswerWriter, public OutputSink {
   const std::string id_;
   bool seals_ = false;
   Kind kind_ = Kind::kNone;
-  Json item_;         // that is open
-  std::string text_;  // of it
+  Json item_;                                                     // that is open
+  std::string text_;                                              // of it
+  Json logprobs_ = Json::array(), new_logprobs_ = Json::array();  // of it; of the next delta
   Json output_ = Json::array();
   int64_t sequence_ = 0;
   ChoiceEnd end_;

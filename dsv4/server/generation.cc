@@ -28,6 +28,7 @@ Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> mod
   report_ = {.api = prepared_.api,
              .request_id = prepared_.answer.request_id,
              .key = std::move(key),
+             .user = prepared_.settings.user,
              .stream = prepared_.settings.stream};
   const size_t count = prepared_.answer.choices;
   writer_ = make_writer(prepared_.api, std::move(prepared_.answer));

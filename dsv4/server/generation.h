@@ -21,6 +21,7 @@ class Generation {
   struct Report {
     Api api = Api::kChat;
     std::string request_id, key, finish;
+    std::string user;  // that the client named
     int status = 200;
     bool stream = false;
     Usage usage;

@@ -8,6 +8,7 @@
 #include "dsv4/chat/request_error.h"
 #include "dsv4/chat/responses_api.h"
 #include "dsv4/server/answer_constraint.h"
+#include "dsv4/server/known_fields.h"
 #include "dsv4/server/numbers.h"
 #include "dsv4/server/seal.h"
 
@@ -98,9 +99,11 @@ void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
   out.has_tools = out.parser.tools = !conversation.tools.empty();
   out.continues = out.parser.continues = prompt.continues;
   out.parser.stage = prompt.stage;
-  out.parser.single_call = !Field(&body, "").at("parallel_tool_calls").boolean(true);
+  const Field fields(&body, "");
+  out.parser.max_calls = read_integer(fields.at("max_tool_calls"), 1, int64_t{1} << 30).value_or(0);
+  if (!fields.at("parallel_tool_calls").boolean(true)) out.parser.max_calls = 1;
   read_declared(conversation.tools, out.parser);
-  out.constraint = answer_constraint(model, conversation, prompt.stage, out.parser.single_call);
+  out.constraint = answer_constraint(model, conversation, prompt.stage, out.parser.max_calls == 1);
   if (!out.settings.has_top_p && conversation.thinking && out.has_tools) {
     out.settings.sampling.top_p =
         static_cast<float>(default_top_p(conversation.thinking, out.has_tools));

@@ -3,8 +3,6 @@
 
 #include "dsv4/server/service.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -13,6 +11,7 @@
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/request_error.h"
+#include "dsv4/server/known_fields.h"
 #include "dsv4/server/seal.h"
 #include "dsv4/server/server_log.h"
 
@@ -21,10 +20,20 @@ namespace {
 
 constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
 constexpr std::chrono::seconds kLastWrites{2};
-constexpr size_t kWaits = 64;
+constexpr size_t kWaits = 64, kMaxLoggedFields = 256;
+constexpr std::chrono::hours kLogFieldAgain{24};
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+// What a client calls its user, so that its requests can be found in the log but not its name.
+std::string user_hash(const std::string& user) {
+  if (user.empty()) return "";
+  std::string out;
+  const auto digest = sha256(user);
+  for (size_t i = 0; i < 8; ++i) out += fmt::format("{:02x}", digest[i]);
+  return out;
 }
 
 // "localhost:8000" -> "localhost"
@@ -279,6 +288,19 @@ int64_t Service::retry_after() const {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(sorted[sorted.size() / 2])), 1, 60);
 }
 
+// One line a day for each field: an agent sends the same ones with every request.
+void Service::log_ignored(const Prepared& prepared) {
+  if (!options_.log_requests) return;
+  const auto now = Clock::now();
+  for (const std::string& field : prepared.ignored) {
+    const auto found = logged_fields_.find(field);
+    if (found != logged_fields_.end() && now - found->second < kLogFieldAgain) continue;
+    if (found == logged_fields_.end() && logged_fields_.size() >= kMaxLoggedFields) continue;
+    logged_fields_[field] = now;
+    log_line("ignored_field", {{"field", short_text(field)}, {"api", name(prepared.api)}});
+  }
+}
+
 void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared) {
   const ApiKey* key = key_of(exchange->request());
   const std::string key_name = key == nullptr ? "" : key->name;
@@ -299,9 +321,9 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   if (!prepared->settings.has_seed) {
     head.headers.emplace_back("x-dsv4-seed", std::to_string(prepared->settings.sampling.seed));
   }
+  log_ignored(*prepared);
   if (!prepared->ignored.empty())
-    head.headers.emplace_back("x-dsv4-warning",
-                              fmt::format("{}", fmt::join(prepared->ignored, ", ")));
+    head.headers.emplace_back("x-dsv4-warning", warning_of(prepared->ignored));
   auto generation = std::make_shared<Generation>(std::move(*prepared), model_, exchange, key_name);
   generations_[id] = generation;
   exchange->on_gone = [this, id] { abandon(id); };
@@ -383,6 +405,7 @@ void Service::retire(const std::shared_ptr<Generation>& generation) {
   if (!options_.log_requests) return;
   log_line("request", {{"id", report.request_id},
                        {"key", short_text(report.key)},
+                       {"user", user_hash(report.user)},
                        {"api", name(report.api)},
                        {"status", report.status},
                        {"finish", report.finish},

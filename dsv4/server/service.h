@@ -91,6 +91,7 @@ class Service : public HttpHandler {
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared);
   std::optional<ApiError> admission_error(const Prepared& prepared, const std::string& key) const;
   int64_t retry_after() const;
+  void log_ignored(const Prepared& prepared);
   void on_events(const std::vector<EngineEvent>& events);
   void settle(const std::shared_ptr<Generation>& generation);
   void retire(const std::shared_ptr<Generation>& generation);
@@ -108,6 +109,7 @@ class Service : public HttpHandler {
   std::map<std::string, std::shared_ptr<Generation>> generations_;  // by request id
   std::map<JobId, Job> jobs_;
   std::deque<double> waits_;  // seconds in the queue, of the latest requests
+  std::map<std::string, Clock::time_point> logged_fields_;  // that had no effect, and when
   bool draining_ = false, stopping_ = false;
   Clock::time_point drain_end_, stop_at_;
   int status_ = 0;

@@ -3,7 +3,6 @@
 #include <openssl/rand.h>
 
 #include <algorithm>
-#include <span>
 
 #include "dsv4/base/error.h"
 #include "dsv4/chat/request_error.h"
@@ -139,102 +138,6 @@ void read_logprobs(const Field& body, Api api, Settings& out) {
   out.sampling.top_logprobs = static_cast<int>(top.value_or(0));
 }
 
-// Fields by what happens to them. Every list is sorted by use, not by name.
-constexpr std::string_view kCommon[] = {"model",
-                                        "max_tokens",
-                                        "temperature",
-                                        "top_p",
-                                        "top_k",
-                                        "min_p",
-                                        "presence_penalty",
-                                        "frequency_penalty",
-                                        "seed",
-                                        "n",
-                                        "stop",
-                                        "repetition_penalty",
-                                        "stream",
-                                        "stream_options",
-                                        "logprobs",
-                                        "stop_token_ids",
-                                        "logit_bias",
-                                        "ignore_eos",
-                                        "min_tokens",
-                                        "include_stop_str_in_output",
-                                        "cache_salt",
-                                        "user",
-                                        "priority",
-                                        "safety_identifier",
-                                        "deadline_ms",
-                                        "prompt_cache_key",
-                                        "response_format",
-                                        "guided_json",
-                                        "guided_regex",
-                                        "guided_choice",
-                                        "structured_outputs"};
-constexpr std::string_view kChatFields[] = {"messages",
-                                            "max_completion_tokens",
-                                            "top_logprobs",
-                                            "tools",
-                                            "tool_choice",
-                                            "parallel_tool_calls",
-                                            "thinking",
-                                            "reasoning_effort",
-                                            "drop_thinking",
-                                            "chat_template_kwargs",
-                                            "functions",
-                                            "function_call",
-                                            "continue_final_message"};
-constexpr std::string_view kCompletionFields[] = {"prompt", "suffix", "echo", "best_of",
-                                                  "parse_special"};
-constexpr std::string_view kMessagesFields[] = {
-    "model",         "messages", "max_tokens",  "system",   "stop_sequences",
-    "temperature",   "top_p",    "top_k",       "thinking", "output_config",
-    "output_format", "tools",    "tool_choice", "stream"};
-constexpr std::string_view kResponsesFields[] = {"model",
-                                                 "input",
-                                                 "instructions",
-                                                 "max_output_tokens",
-                                                 "reasoning",
-                                                 "text",
-                                                 "tools",
-                                                 "tool_choice",
-                                                 "include",
-                                                 "stream",
-                                                 "parallel_tool_calls",
-                                                 "temperature",
-                                                 "top_p",
-                                                 "store",
-                                                 "previous_response_id",
-                                                 "conversation",
-                                                 "background",
-                                                 "prompt",
-                                                 "user",
-                                                 "safety_identifier",
-                                                 "prompt_cache_key",
-                                                 "seed"};
-// Refused where present and not null or false.
-constexpr std::string_view kRefused[] = {"audio", "modalities", "guided_grammar", "mcp_servers",
-                                         "use_beam_search"};
-
-bool contains(std::span<const std::string_view> list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
-
-bool is_known(std::string_view field, Api api) {
-  if (api == Api::kMessages) return contains(kMessagesFields, field);
-  if (api == Api::kResponses) return contains(kResponsesFields, field);
-  return contains(kCommon, field) ||
-         contains(api == Api::kChat ? std::span<const std::string_view>(kChatFields)
-                                    : std::span<const std::string_view>(kCompletionFields),
-                  field);
-}
-
-// Text only, which is what there is.
-bool is_text_only(const JsonValue& modalities) {
-  return modalities.is_array() && modalities.items.size() == 1 &&
-         modalities.items[0] == JsonValue::of_string("text");
-}
-
 }  // namespace
 
 Settings read_settings(const Field& body, Api api, const SamplingParams& sampling,
@@ -247,25 +150,11 @@ Settings read_settings(const Field& body, Api api, const SamplingParams& samplin
   read_streaming(body, settings);
   read_logprobs(body, api, settings);
   settings.salt = body.at("cache_salt").string_or("");
-  for (const char* key : {"user", "safety_identifier", "prompt_cache_key"})
-    body.at(key).string_or("");
-  return settings;
-}
-
-std::vector<std::string> ignored_fields(const JsonValue& body, Api api, bool strict) {
-  std::vector<std::string> ignored;
-  for (const auto& [key, value] : body.members) {
-    if (is_known(key, api) || value.is_null()) continue;
-    const bool harmless =
-        value == JsonValue::of_bool(false) || (key == "modalities" && is_text_only(value));
-    if (contains(kRefused, key) && !harmless) unsupported(one_line(key), "is not supported");
-    if (strict) {
-      throw RequestError("unknown_field", one_line(key),
-                         fmt::format("{}: is not a field of this API", one_line(key)));
-    }
-    ignored.push_back(one_line(key).substr(0, 64));
+  for (const char* key : {"user", "safety_identifier", "prompt_cache_key"}) {
+    const std::string text = body.at(key).string_or("");
+    if (settings.user.empty()) settings.user = text;
   }
-  return ignored;
+  return settings;
 }
 
 }  // namespace dsv4

@@ -32,16 +32,13 @@ struct Settings {
   bool logprobs = false, echo = false;
   int64_t deadline_ms = 0;  // 0: none
   int priority = 0;         // -2 .. 2
-  std::string salt;         // of the replay map and, later, the prefix cache
+  std::string salt;         // of the replay map and the prefix cache
+  std::string user;         // user, safety_identifier or prompt_cache_key; the log has a hash of it
 };
 
 // `api`: kChat or kCompletions, whose fields differ. `sampling`: where the body says nothing.
 // Without a seed the settings get a random one.
 Settings read_settings(const Field& body, Api api, const SamplingParams& sampling,
                        int32_t vocab_size);
-
-// Fields of a body that have no effect, of those `api` knows; RequestError for fields that must not
-// be there, and in strict mode for unknown ones.
-std::vector<std::string> ignored_fields(const JsonValue& body, Api api, bool strict);
 
 }  // namespace dsv4

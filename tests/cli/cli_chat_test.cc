@@ -1,4 +1,4 @@
-// dsv4 inspect prompt|completion: the contract of scripts (docs/chat.md).
+// dsv4 inspect prompt|completion, the contract of scripts (docs/chat.md), and dsv4 chat in a pipe.
 
 #include <nlohmann/json.hpp>
 
@@ -103,6 +103,27 @@ TEST_F(CliChat, Completion) {
   EXPECT_EQ(answers[4].at("error").at("status"), 400);
   EXPECT_EQ(answers[5].at("tool_calls").at(0).at("arguments"), "");
   EXPECT_EQ(answers[6].at("error").at("status"), 400);
+}
+
+// A scripted engine answers; without a terminal only the answers are printed.
+TEST_F(CliChat, TalksInAPipe) {
+  write("script", R"({"match": "second", "output": "Two."}
+{"match": "color", "output": "re\u001b[31md\u0007"}
+{"output": "One."}
+)");
+  const std::string history = path("history");
+  write("input", "Hello\n/edit second\n/undo\n\"\"\"a\nthird\"\"\"\n/save " + history +
+                     "\ncolor\n/load " + history + "\n/retry\n/quit\nnever read\n");
+  const std::string command = fmt::format("{} chat demo --engine script:{} <{} >{}", DSV4_BINARY,
+                                          path("script"), path("input"), path("output"));
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  std::string answers = read(folder_ / "output");
+  std::erase(answers, '\n');
+  EXPECT_EQ(answers, "One.Two.One.re[31mdOne.") << "the model's control bytes are never printed";
+  const Json saved = Json::parse(read(folder_ / "history"));
+  ASSERT_EQ(saved.at("messages").size(), 2u) << saved;
+  EXPECT_EQ(saved["messages"][0]["content"], "a\nthird");
+  EXPECT_EQ(saved["messages"][1]["content"], "One.");
 }
 
 TEST_F(CliChat, WrongCommandLines) {

@@ -269,6 +269,59 @@ TEST(ServiceGrammar, RequiredCallsParseWhateverTheSchema) {
   EXPECT_GT(calls, 0);
 }
 
+// All tools are in the prompt, and only the allowed one can be called.
+TEST(ServiceGrammar, OnlyAllowedToolsAreCalled) {
+  const json name = {{"type", "function"}, {"function", {{"name", "get_weather"}}}};
+  int calls = 0;
+  for (const uint64_t seed : {1, 2, 3}) {
+    json body =
+        tool_body({{"type", "allowed_tools"},
+                   {"allowed_tools", {{"mode", "required"}, {"tools", json::array({name})}}}},
+                  false);
+    body["seed"] = seed;
+    for (const json& choice : choices_of(model_server().post("/v1/chat/completions", body))) {
+      for (const json& call : choice["message"].value("tool_calls", json::array())) {
+        EXPECT_EQ(call["function"]["name"], "get_weather");
+        ++calls;
+      }
+    }
+  }
+  EXPECT_GT(calls, 0);
+  json unknown = tool_body("auto", false);
+  unknown["tool_choice"] = {
+      {"type", "allowed_tools"},
+      {"allowed_tools",
+       {{"tools", json::array({{{"type", "function"}, {"function", {{"name", "none"}}}}})}}}};
+  EXPECT_EQ(model_server().post("/v1/chat/completions", unknown).status, 400);
+}
+
+// After the budget the only token is the end of the thinking; then the answer goes on, free or in
+// its grammar.
+TEST(ServiceGrammar, AThinkingBudgetEndsTheThinking) {
+  json plain = chat_body("Tell me of a farm.");
+  json format = format_body(schema_format(formats()[1].schema), 4);
+  json call = tool_body("required", true);
+  for (json* body : {&plain, &format, &call}) {
+    (*body)["max_tokens"] = 120;
+    (*body)["seed"] = 3;
+    (*body)["thinking"] = {{"type", "enabled"}, {"budget_tokens", 7}};
+    // The model would not write it by itself.
+    const MarkerIds markers(*test::demo_text()->tokenizer);
+    (*body)["logit_bias"] = {{std::to_string(*markers.id(Marker::kThinkEnd)), -100}};
+    const json answer = model_server().post("/v1/chat/completions", *body).json();
+    EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 7) << answer;
+    EXPECT_GT(answer["usage"]["completion_tokens"], 8) << answer;
+  }
+  const json messages = {{"messages", json::array({user("Tell me of a farm.")})},
+                         {"max_tokens", 40},
+                         {"temperature", 0},
+                         {"thinking", {{"type", "enabled"}, {"budget_tokens", 5}}}};
+  const json blocks = model_server().post("/v1/messages", messages).json()["content"];
+  ASSERT_EQ(blocks.size(), 2u) << blocks;
+  EXPECT_EQ(blocks[0]["type"], "thinking");
+  EXPECT_EQ(blocks[1]["type"], "text");
+}
+
 TEST(ServiceGrammar, RefusesWhatIsNotSupported) {
   const auto refused = [](json body) {
     const Answer answer = model_server().post("/v1/chat/completions", body);

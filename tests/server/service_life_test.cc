@@ -169,6 +169,22 @@ double metric(uint16_t port, const std::string& name) {
   return at == text.npos ? -1 : std::stod(text.substr(at + name.size() + 2));
 }
 
+// Of the bundled model's cache: above zero while a request runs, read when it is asked for.
+TEST(ServiceLife, TheUsageOfPagesIsMeasured) {
+  ScriptedServer model("");
+  json body = chat_body("Tell me a story.");
+  body.update({{"stream", true}, {"max_tokens", 400}, {"ignore_eos", true}});
+  test::Socket socket(model.port());
+  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+  double usage = 0;
+  for (int i = 0; i < 2000 && usage <= 0; ++i) {
+    usage = metric(model.port(), "dsv4_kv_usage_ratio");
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GT(usage, 0);
+  EXPECT_LT(usage, 1);
+}
+
 TEST(ServiceLife, ADisconnectCancels) {
   {
     test::Socket socket(server().port());

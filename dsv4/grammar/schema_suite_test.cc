@@ -1,0 +1,83 @@
+// The public JSON-Schema-Test-Suite (github.com/json-schema-org), which is not in this repository:
+// DSV4_SCHEMA_SUITE names its folder `tests`, and without it this test is skipped.
+//
+// What a schema does not allow is never accepted; a schema outside the subset is refused with the
+// one error for that. Valid values may be refused: the grammar is narrower (schema_grammar.h).
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "dsv4/base/mapped_file.h"
+#include "tests/grammar/grammar_data.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Counts {
+  int schemas = 0, unsupported = 0, invalid = 0, valid = 0, valid_accepted = 0;
+};
+
+// oneOf counts as anyOf (docs/spec/serving.md 3.4): what fits two of its schemas is accepted.
+bool has_one_of(const JsonValue& schema) {
+  return to_json(schema).find("\"oneOf\"") != std::string::npos;
+}
+
+void run_case(const JsonValue& one, const std::string& where, Counts& counts) {
+  const JsonValue& schema = *one.find("schema");
+  ++counts.schemas;
+  std::optional<TokenMasks> masks;
+  try {
+    masks.emplace(json_schema_grammar(schema, JsonSpaces::kSome, "schema"), test::demo_tree());
+  } catch (const RequestError& refused) {
+    EXPECT_EQ(refused.api_code(), "unsupported_schema") << where << refused.what();
+    ++counts.unsupported;
+    return;
+  } catch (const Error& refused) {  // too large, or a rule that begins with itself
+    EXPECT_EQ(refused.code(), ErrorCode::kBadInput) << where << refused.what();
+    ++counts.unsupported;
+    return;
+  }
+  for (const JsonValue& test : one.find("tests")->items) {
+    const auto data = std::find_if(test.members.begin(), test.members.end(),
+                                   [](const auto& member) { return member.first == "data"; });
+    const std::string text = to_json(data->second);
+    const bool accepted = test::matches(*masks, text);
+    if (test.find("valid")->boolean) {
+      ++counts.valid;
+      counts.valid_accepted += accepted;
+    } else {
+      ++counts.invalid;
+      EXPECT_TRUE(!accepted || has_one_of(schema))
+          << where << ": " << to_json(schema) << " accepts " << text;
+    }
+  }
+}
+
+TEST(SchemaSuite, NothingInvalidIsAccepted) {
+  const char* const folder = std::getenv("DSV4_SCHEMA_SUITE");
+  if (folder == nullptr)
+    GTEST_SKIP() << "no JSON-Schema-Test-Suite (DSV4_SCHEMA_SUITE names no folder)";
+  for (const char* draft : {"draft2020-12", "draft7"}) {
+    Counts counts;
+    for (const auto& entry : fs::recursive_directory_iterator(fs::path(folder) / draft)) {
+      if (entry.path().extension() != ".json") continue;
+      const JsonValue cases = parse_json(read_text_file(entry.path().string()), "suite");
+      for (const JsonValue& one : cases.items) {
+        run_case(one, entry.path().filename().string() + ", " + one.find("description")->text,
+                 counts);
+      }
+    }
+    std::printf(
+        "%s: %d schemas, %d of them unsupported; %d invalid values; %d of %d valid values "
+        "accepted\n",
+        draft, counts.schemas, counts.unsupported, counts.invalid, counts.valid_accepted,
+        counts.valid);
+    EXPECT_GT(counts.invalid, 100);
+    EXPECT_GT(counts.valid_accepted, counts.valid / 2);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4
