@@ -139,7 +139,11 @@ inline Answer ask(uint16_t port, std::string_view method, std::string_view path,
   Socket socket(port);
   socket.send(request_text(method, path, body, headers));
   std::string bytes;
-  while (!parse_answer(bytes).complete && socket.receive(bytes)) {
+  const auto complete = [&] {
+    if (method == "HEAD") return bytes.ends_with("\r\n\r\n");  // has the length of a body, but none
+    return parse_answer(bytes).complete;
+  };
+  while (!complete() && socket.receive(bytes)) {
   }
   return parse_answer(bytes);
 }

@@ -102,6 +102,8 @@ TEST(ServiceLife, ContextErrorsHaveBothNumbers) {
   EXPECT_NE(message.find("5000"), message.npos);
 }
 
+constexpr std::string_view kClose = "Connection: close\r\n";  // or the server waits for more
+
 TEST(ServiceLife, SmallRoutes) {
   const uint16_t port = server().port();
   EXPECT_EQ(ask(port, "GET", "/health").status, 200);
@@ -242,7 +244,7 @@ TEST(ServiceLife, DrainLetsRunningRequestsFinish) {
   json body = chat_body("x");
   body["stream"] = true;
   test::Socket socket(draining.port());
-  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump(), kClose));
   std::string bytes;
   while (bytes.find("\"w\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   draining.service().drain();
@@ -258,7 +260,7 @@ TEST(ServiceLife, DrainEndsWithAnErrorEvent) {
   json body = chat_body("slow");
   body["stream"] = true;
   test::Socket socket(draining.port());
-  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump(), kClose));
   std::string bytes;
   while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   draining.service().drain();
