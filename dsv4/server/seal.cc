@@ -28,6 +28,13 @@ void check(int ok) {
   if (ok != 1) fail(ErrorCode::kResource, "libcrypto: AES-256-GCM failed");
 }
 
+std::string base64(const std::string& raw) {
+  std::string encoded(4 * ((raw.size() + 2) / 3) + 1, '\0');  // and the zero that OpenSSL appends
+  EVP_EncodeBlock(bytes(encoded), bytes(raw), static_cast<int>(raw.size()));
+  encoded.pop_back();
+  return encoded;
+}
+
 }  // namespace
 
 std::string random_bytes(size_t count) {
@@ -49,10 +56,7 @@ std::string sealed(const std::string& key, const std::string& text) {
   check(EVP_EncryptFinal_ex(cipher.get(), bytes(out) + kNonce + size, &size));
   check(EVP_CIPHER_CTX_ctrl(cipher.get(), EVP_CTRL_GCM_GET_TAG, kTag,
                             bytes(out) + kNonce + text.size()));
-  std::string encoded(4 * ((out.size() + 2) / 3) + 1, '\0');
-  EVP_EncodeBlock(bytes(encoded), bytes(out), static_cast<int>(out.size()));
-  encoded.pop_back();
-  return encoded;
+  return base64(out);
 }
 
 std::optional<std::string> unsealed(const std::string& key, const std::string& text) {
@@ -61,7 +65,8 @@ std::optional<std::string> unsealed(const std::string& key, const std::string& t
   if (EVP_DecodeBlock(bytes(raw), bytes(text), static_cast<int>(text.size())) < 0)
     return std::nullopt;
   for (size_t i = text.size(); i > text.size() - 2 && text[i - 1] == '='; --i) raw.pop_back();
-  if (raw.size() < kNonce + kTag) return std::nullopt;
+  // The bits after the last byte have no say in `raw`, but they have been changed, too.
+  if (raw.size() < kNonce + kTag || base64(raw) != text) return std::nullopt;
   const size_t length = raw.size() - kNonce - kTag;
   std::string out(length, '\0');
   const Cipher cipher(EVP_CIPHER_CTX_new());
