@@ -112,7 +112,8 @@ CLI::Validator number_in(double low, double high) {
     const bool whole = !text.empty() && *end == '\0';
     return whole && value >= low && value <= high
                ? ""
-               : fmt::format("'{}' is not a number from {} to {}", text, low, high);
+               : fmt::format("'{}' is not a number from {} to {}", printable(text, kMaxQuote), low,
+                             high);
   };
   return CLI::Validator(check, fmt::format("[{}, {}]", low, high));
 }
@@ -127,7 +128,8 @@ CLI::Validator whole_number(Number low, Number high) {
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, value);
     if (error != std::errc() || stop != end || value < low || value > high)
-      return fmt::format("'{}' is not a whole number from {} to {}", text, low, high);
+      return fmt::format("'{}' is not a whole number from {} to {}", printable(text, kMaxQuote),
+                         low, high);
     text = fmt::format("{}", value);
     return "";
   };

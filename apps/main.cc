@@ -71,7 +71,8 @@ int parse(CLI::App& app, int argc, char** argv) {
   const auto count = static_cast<int>(words.size());
   const Named named = named_command(app, count, words.data());
   if (!named.unknown.empty()) {
-    return usage_error(named, fmt::format("no command '{}': want {}", named.unknown,
+    return usage_error(named, fmt::format("no command '{}': want {}",
+                                          dsv4::printable(named.unknown, dsv4::kMaxQuote),
                                           command_names(*named.command)));
   }
   try {

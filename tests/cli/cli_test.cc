@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/loader/safetensors.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -125,6 +126,9 @@ TEST_F(Cli, VersionListsTheBuildTargets) {
 TEST_F(Cli, UsageErrors) {
   expect_error("", "give a command: run, eval, inspect,");
   expect_error("frobnicate", "no command 'frobnicate': want run, eval, inspect,");
+  const std::string cut = std::string(kMaxQuote, 'x') + "...'";
+  expect_error(std::string(3000, 'x'), "no command '" + cut);
+  expect_error("run demo -n " + std::string(3000, 'x'), "'" + cut);
   expect_error("eval pl demo", "no command 'pl': want logits, ppl, kld, needle (see dsv4 eval");
   expect_error("eval", "give a command: logits, ppl");
   expect_error("run", "model is required (see dsv4 run --help)");
