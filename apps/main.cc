@@ -55,7 +55,9 @@ Named named_command(CLI::App& app, int argc, char** argv) {
 }
 
 int usage_error(const Named& named, const std::string& what) {
-  const std::string line = fmt::format("{} (see {} --help)", what, full_name(named.command));
+  constexpr size_t kMost = 500;  // bytes: a value on the command line may have any length
+  const std::string line =
+      fmt::format("{} (see {} --help)", dsv4::printable(what, kMost), full_name(named.command));
   print_error(line.c_str());
   return kExitUsage;
 }
