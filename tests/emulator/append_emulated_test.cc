@@ -32,7 +32,7 @@ void check(AttentionInShape shape) {
   emulator::check_runs(
       c.arena, 3,
       [&](int i) {
-        emulator::launch_stream({test::touching(rows.touched),
+        emulator::launch_stream({emulator::touching(rows.touched),
                                  {{.grid = few::kCtas * static_cast<int>(few::num_clusters(p)),
                                    .block = few::kThreads,
                                    .cluster = few::kCtas,
@@ -40,7 +40,7 @@ void check(AttentionInShape shape) {
                                    .pdl = true,
                                    .resident = 2},
                                   [&] { few::append_kernel(p); }},
-                                 test::touching(rows.touched)},
+                                 emulator::touching(rows.touched)},
                                 static_cast<uint64_t>(i));
       },
       [&] { rows.expect_equal(); });
@@ -93,13 +93,13 @@ TEST(FinishHeadsEmulated, AgreesWithOracle) {
                                    .positions = positions.as<int32_t>(),
                                    .freqs = freqs.as<float>(),
                                    .eps = 1e-6f};
-        emulator::launch_stream({test::touching({q, positions}),
+        emulator::launch_stream({emulator::touching({q, positions}),
                                  {{.grid = {kTokens, 2},
                                    .block = kernel::kHeadWarps * kWarp,
                                    .pdl = true,
                                    .resident = 2},
                                   [&] { kernel::finish_heads_kernel(p); }},
-                                 test::touching({q})},
+                                 emulator::touching({q})},
                                 static_cast<uint64_t>(i));
       },
       [&] {

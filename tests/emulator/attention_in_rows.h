@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/attention_in/attention_in_oracle.h"
 #include "dsv4/ops/attention_in/random_case_test.h"
 #include "dsv4/ops/attention_in/sm90_few/append.h"
@@ -13,21 +12,9 @@
 #include "dsv4/ops/linear/projection_oracle.h"
 #include "dsv4/ops/oracle.h"
 #include "tests/emulator/launch.h"
+#include "tests/emulator/touching.h"
 
 namespace dsv4::test {
-
-// Reads and writes every byte, as the kernels before and after do.
-inline emulator::Kernel touching(std::vector<ConstTensorView> views) {
-  return {{.block = 32, .pdl = true}, [=] {
-            ptx::griddepcontrol_launch_dependents();
-            ptx::griddepcontrol_wait();
-            for (const ConstTensorView& view : views) {
-              auto* bytes = reinterpret_cast<volatile uint8_t*>(const_cast<std::byte*>(view.data));
-              for (int64_t i = threadIdx.x; i < view.bytes(); i += 32)
-                bytes[i] = static_cast<uint8_t>(bytes[i]);
-            }
-          }};
-}
 
 // The oracle's products of x.
 struct RowProducts {

@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/hc_boundary/hc_boundary_oracle.h"
 #include "dsv4/ops/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
+#include "tests/emulator/touching.h"
 
 namespace dsv4 {
 namespace {
 
 namespace few = hc_boundary_kernel::sm90_few;
-using emulator::Kernel;
+using emulator::touching;
 using test::Arena;
 
 struct Case {
@@ -58,31 +58,15 @@ HcBoundaryArgs make_args(Arena& arena, const Case& c) {
   return args;
 }
 
-// Reads and writes every byte of the tensors, as the kernels before and after do.
-Kernel touching(std::vector<TensorView> views) {
-  return {{.block = 32, .pdl = true}, [=] {
-            ptx::griddepcontrol_launch_dependents();
-            ptx::griddepcontrol_wait();
-            for (const TensorView& view : views) {
-              auto* words = reinterpret_cast<volatile uint16_t*>(view.data);
-              for (int64_t i = threadIdx.x; i < view.bytes() / 2; i += 32)
-                words[i] = static_cast<uint16_t>(words[i]);
-            }
-          }};
-}
-TensorView writable(const ConstTensorView& view) {
-  return {view, const_cast<std::byte*>(view.data)};
-}
-
 template <int kTokens, class Y, class W>
 void run_emulated(const HcBoundaryArgs& args, uint64_t seed) {
   const auto t = static_cast<int>(args.streams.dim(0)), d = static_cast<int>(args.streams.dim(2));
   const auto slices = static_cast<int>(few::num_slices(args));
   std::vector<float> partial(static_cast<size_t>(t * few::kSums * slices), NAN);
   const few::Params p = few::make_params(args, partial.data());
-  std::vector<TensorView> inputs = {args.streams};
+  std::vector<ConstTensorView> inputs = {args.streams};
   for (const ConstTensorView& view : {args.y, args.y_post, args.y_comb})
-    if (view.rank > 0) inputs.push_back(writable(view));
+    if (view.rank > 0) inputs.push_back(view);
   emulator::launch_stream({touching(inputs),
                            {{.grid = {slices, (t + kTokens - 1) / kTokens},
                              .block = few::kMixWarps * kWarp,

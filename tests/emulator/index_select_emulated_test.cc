@@ -7,33 +7,21 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/index_select/index_select_oracle.h"
 #include "dsv4/ops/index_select/sm90_few/kernel.cuh"
 #include "dsv4/ops/indexer/random_case_test.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
+#include "tests/emulator/touching.h"
 
 namespace dsv4 {
 namespace {
 
 namespace few = index_select_kernel::sm90_few;
 using emulator::Kernel;
+using emulator::touching;
 using test::Arena;
 using test::IndexShape;
-
-// Reads and writes every byte, as the kernels before and after do.
-Kernel touching(std::vector<ConstTensorView> views) {
-  return {{.block = 32, .pdl = true}, [=] {
-            ptx::griddepcontrol_launch_dependents();
-            ptx::griddepcontrol_wait();
-            for (const ConstTensorView& view : views) {
-              auto* bytes = reinterpret_cast<volatile uint8_t*>(const_cast<std::byte*>(view.data));
-              for (int64_t i = threadIdx.x; i < view.bytes(); i += 32)
-                bytes[i] = static_cast<uint8_t>(bytes[i]);
-            }
-          }};
-}
 
 template <class C>
 void run_emulated(const IndexSelectArgs& args, uint64_t seed) {

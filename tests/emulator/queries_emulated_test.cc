@@ -54,8 +54,9 @@ void check(AttentionInShape shape) {
   emulator::check_runs(
       c.arena, 3,
       [&](int i) {
-        emulator::launch_stream({test::touching(touched), query_kernel(p), test::touching(touched)},
-                                static_cast<uint64_t>(i));
+        emulator::launch_stream(
+            {emulator::touching(touched), query_kernel(p), emulator::touching(touched)},
+            static_cast<uint64_t>(i));
       },
       [&] {
         rows.expect_equal();
