@@ -2,69 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "dsv4/base/rng.h"
-#include "dsv4/engine/engine.h"
-#include "tests/harness/random_model.h"
-#include "tests/harness/tiny_model.h"
-#include "tests/model/golden_files.h"
+#include "tests/engine/stored_prefixes.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kStep = 256, kVocab = 40;
+using test::Answers;
+using test::join;
+using test::kStep;
 
-struct Answers : TokenSink {
-  void on_start(RequestId id, int64_t cached_tokens) override {
-    EXPECT_FALSE(cached.contains(id)) << "started twice";
-    cached[id] = cached_tokens;
-  }
-  void on_token(RequestId id, const Sampled& token) override {
-    EXPECT_TRUE(cached.contains(id)) << "a token before the start";
-    tokens[id].push_back(token.id);
-  }
-  void on_finish(RequestId, Finish) override {}
-
-  std::map<RequestId, int64_t> cached;
-  std::map<RequestId, std::vector<int32_t>> tokens;
-};
-
-std::vector<int32_t> random_ids(int64_t n, uint64_t seed) {
-  return test::random_ids(n, kVocab, seed);
-}
-
-std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-class EnginePrefix : public testing::Test {
- protected:
-  EngineOptions options(int checkpoints) const {
-    return {.deterministic = true,
-            .max_tokens = 1400,
-            .max_sequences = 3,
-            .max_batch_tokens = 600,
-            .prefix_checkpoints = checkpoints};
-  }
-  static GenerateParams sampled(int64_t n, uint64_t seed) {
-    return {.sampling = {.temperature = 0.9f, .seed = seed}, .max_new_tokens = n};
-  }
-  static void finish(Engine& engine) {
-    while (engine.step()) {
-    }
-  }
-  std::vector<int32_t> alone(const std::vector<int32_t>& prompt, const GenerateParams& params) {
-    Engine engine(model_, options(0));
-    Answers sink;
-    const RequestId id = engine.submit(prompt, params, sink);
-    finish(engine);
-    return sink.tokens[id];
-  }
-
-  Model model_ = test::random_model(test::tiny_config(), 6);
-};
+class EnginePrefix : public test::StoredPrefixes {};
 
 TEST_F(EnginePrefix, ASecondTurnComputesOnlyWhatIsNew) {
   Engine engine(model_, options(8));

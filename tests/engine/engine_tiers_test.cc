@@ -9,57 +9,27 @@
 
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
-#include "dsv4/engine/engine.h"
-#include "tests/harness/random_model.h"
+#include "tests/engine/stored_prefixes.h"
 #include "tests/harness/temp_folder.h"
-#include "tests/harness/tiny_model.h"
-#include "tests/model/golden_files.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kStep = 256, kVocab = 40;
+using test::Answers;
+using test::join;
+using test::kStep;
 
-struct Answers : TokenSink {
-  void on_start(RequestId id, int64_t cached_tokens) override { cached[id] = cached_tokens; }
-  void on_token(RequestId id, const Sampled& token) override { tokens[id].push_back(token.id); }
-  void on_finish(RequestId, Finish) override {}
-
-  std::map<RequestId, int64_t> cached;
-  std::map<RequestId, std::vector<int32_t>> tokens;
-};
-
-std::vector<int32_t> random_ids(int64_t n, uint64_t seed) {
-  return test::random_ids(n, kVocab, seed);
-}
-
-std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-class EngineTiers : public testing::Test {
+class EngineTiers : public test::StoredPrefixes {
  protected:
   // One checkpoint in the cache: everything else comes from the tiers.
   EngineOptions options(bool disk) const {
-    EngineOptions options{.deterministic = true,
-                          .max_tokens = 1400,
-                          .max_sequences = 3,
-                          .max_batch_tokens = 600,
-                          .prefix_checkpoints = 1,
-                          .checkpoint_interval = kStep,
-                          .model_identity = "random model 6"};
+    EngineOptions options = StoredPrefixes::options(1);
+    options.checkpoint_interval = kStep;
+    options.model_identity = "random model 6";
     options.tiers.ram_bytes = 64 << 20;
     options.longest_load = std::chrono::seconds(60);  // a slow machine is no miss here
     if (disk) options.tiers.folder = folder_.file("cache");
     return options;
-  }
-  static GenerateParams sampled(int64_t n, uint64_t seed) {
-    return {.sampling = {.temperature = 0.9f, .seed = seed}, .max_new_tokens = n};
-  }
-  static void finish(Engine& engine) {
-    while (engine.step()) {
-    }
   }
   // Runs a request and compares its answer with the one that it gets alone.
   int64_t cached_tokens(Engine& engine, const std::vector<int32_t>& prompt,
@@ -70,23 +40,8 @@ class EngineTiers : public testing::Test {
     EXPECT_EQ(sink.tokens[id], alone(prompt, params));
     return sink.cached[id];
   }
-  const std::vector<int32_t>& alone(const std::vector<int32_t>& prompt,
-                                    const GenerateParams& params) {
-    const auto [at, fresh] = alone_.try_emplace({prompt, params.sampling.seed});
-    if (!fresh) return at->second;
-    EngineOptions plain = options(false);
-    plain.tiers = {};
-    plain.prefix_checkpoints = 0;
-    Engine engine(model_, plain);
-    Answers sink;
-    const RequestId id = engine.submit(prompt, params, sink);
-    finish(engine);
-    return at->second = sink.tokens[id];
-  }
 
-  Model model_ = test::random_model(test::tiny_config(), 6);
   test::TempFolder folder_;
-  std::map<std::pair<std::vector<int32_t>, uint64_t>, std::vector<int32_t>> alone_;
 };
 
 TEST_F(EngineTiers, HostMemoryBringsBackWhatTheCacheGaveUp) {
