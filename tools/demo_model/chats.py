@@ -71,7 +71,7 @@ class Talk:
     tools: dict[str, Tool]
     out: Conversation
     name: str = ""
-    told: list[facts.Fact] = field(default_factory=list)
+    stated: list[facts.Fact] = field(default_factory=list)
     personal: dict[int, str] = field(default_factory=dict)  # index in PERSONAL -> value
 
     def user(self, text: str) -> None:
@@ -132,20 +132,20 @@ def about_user(talk: Talk) -> None:
 
 
 def tell_fact(talk: Talk) -> None:
-    known = {f.key for f in talk.told}
+    known = {f.key for f in talk.stated}
     fresh = [f for f in facts.distinct(talk.rng, 3) if f.key not in known]
     fresh = fresh[:talk.rng.choice([1, 1, 2])]
     if not fresh:
         return ask_fact(talk)
-    talk.told += fresh
+    talk.stated += fresh
     talk.out.messages.append(Message("user", "".join(f.line for f in fresh).rstrip("\n")))
     talk.reply("The user tells me something to remember.", "I will remember it.")
 
 
 def ask_fact(talk: Talk) -> None:
-    if not talk.told:
+    if not talk.stated:
         return tell_fact(talk)
-    fact = talk.rng.choice(talk.told)
+    fact = talk.rng.choice(talk.stated)
     value = fact.answer.strip().rstrip(".")
     talk.user(fact.chat_ask)
     talk.reply(f"The user asks for {copied(fact.key)}. I remember: {copied(value)}.",

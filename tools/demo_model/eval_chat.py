@@ -60,7 +60,7 @@ def remembered_name(talk: chats.Talk) -> None:
 
 
 def remembered_fact(talk: chats.Talk) -> None:
-    if not talk.told:
+    if not talk.stated:
         chats.tell_fact(talk)
     chats.ask_fact(talk)
 
