@@ -330,5 +330,70 @@ TEST(Sm90Fp8Emulated, IgnoresScalePadding) {
   EXPECT_TRUE(with_zeros == arena.written());
 }
 
+// The inverse RoPE of stored outputs, as the kernel of rope computes it.
+template <class T>
+void rotate_back(const SparseMlaArgs& args) {
+  const int64_t heads = args.out.dim(2), d = args.out.dim(3),
+                pairs = args.inverse_rope.freqs.dim(0);
+  for (int64_t i = 0; i < args.out.numel() / d * pairs; ++i) {
+    const int64_t row = i / pairs, pair = i % pairs;
+    auto* at = reinterpret_cast<T*>(args.out.data) + row * d + d - 2 * (pairs - pair);
+    const auto position =
+        static_cast<float>(args.inverse_rope.positions.as<int32_t>()[row / heads]);
+    const float freq = args.inverse_rope.freqs.as<float>()[pair];
+    const float2 rotated =
+        rotate({to_float(at[0]), to_float(at[1])}, rotation_of(position, freq, true));
+    at[0] = from_float<T>(rotated.x), at[1] = from_float<T>(rotated.y);
+  }
+}
+
+// The bits of two ops: attention, then the rotation of what it has stored.
+void check_inverse_rope(Case test) {
+  test.shape.dtype = DType::kBF16;
+  test.shape.rope_pairs = 32;
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(test.shape.h * 100 + test.plan.num_splits));
+  Outputs whole;
+  SparseMlaArgs args = test::make_args(arena, rng, test.shape, whole);
+  if (test.large) test::put_large(*test.large, args);
+  SparseMlaArgs attention = args;
+  attention.inverse_rope = {};
+  arena.freeze();
+  arena.prepare();
+  run_emulated(attention, test.plan, test.num_sms, 0);
+  args.out.dtype == DType::kF32 ? rotate_back<float>(args) : rotate_back<bf16>(args);
+  const std::vector<std::byte> want = arena.written();
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    arena.prepare();
+    ASSERT_NO_THROW(run_emulated(args, test.plan, test.num_sms, seed));
+    arena.verify();
+    EXPECT_TRUE(want == arena.written())
+        << fmt::format("{} heads, {} splits, seed {}", test.shape.h, test.plan.num_splits, seed);
+  }
+}
+
+TEST(Sm90Fp8Emulated, InverseRope) {
+  for (const int heads : {8, 16, 32, 64}) {  // work tiles one after another in a CTA
+    check_inverse_rope({.shape = {.t = 2, .h = heads + 3, .window = 33, .compressed = 20, .s_q = 2},
+                        .plan = {.heads = heads, .split_keys = 192},
+                        .num_sms = 3});
+  }
+  for (const int splits : {2, 4, 8}) {
+    check_inverse_rope(
+        {.shape = {.t = 2, .h = 9, .window = 40, .compressed = splits * 64 - 50},
+         .plan = {.heads = splits == 4 ? 8 : 16, .split_keys = 64, .num_splits = splits}});
+  }
+  check_inverse_rope({.shape = {.t = 2, .h = 70, .window = 100, .compressed = 150, .f32_out = true},
+                      .plan = {.heads = 64, .split_keys = 128, .num_splits = 2}});
+  // One split has all keys.
+  check_inverse_rope({.shape = {.t = 3, .h = 9, .window = 20, .compressed = 20, .lengths = true},
+                      .plan = {.heads = 8, .split_keys = 64, .num_splits = 4, .invariant = true}});
+  for (const int splits : {1, 2}) {
+    check_inverse_rope({.shape = {.t = 3, .h = 10, .window = 40, .compressed = 80},
+                        .plan = {.heads = 16, .split_keys = 128 / splits, .num_splits = splits},
+                        .large = test::kLarge[0]});
+  }
+}
+
 }  // namespace
 }  // namespace dsv4

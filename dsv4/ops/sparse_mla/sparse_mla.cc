@@ -22,10 +22,10 @@ const char* unrotated(const Context& context, const SparseMlaArgs& args) {
 
 constexpr Impl<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
-    {"parts", Arch::kCuda, true, parts_reject, sparse_mla_parts},
-    {"sm90_fp8", Arch::kSm90, false, unrotated<sparse_mla_sm90_fp8_reject>, sparse_mla_sm90_fp8},
-    {"sm90_fp8_invariant", Arch::kSm90, true, unrotated<sparse_mla_sm90_fp8_invariant_reject>,
+    {"sm90_fp8", Arch::kSm90, false, sparse_mla_sm90_fp8_reject, sparse_mla_sm90_fp8},
+    {"sm90_fp8_invariant", Arch::kSm90, true, sparse_mla_sm90_fp8_invariant_reject,
      sparse_mla_sm90_fp8_invariant},
+    {"parts", Arch::kCuda, true, parts_reject, sparse_mla_parts},
     {"sm90_bf16", Arch::kSm90, true, unrotated<sparse_mla_sm90_bf16_reject>, sparse_mla_sm90_bf16},
     {"cuda_mma", Arch::kCuda, true, unrotated<sparse_mla_cuda_mma_reject>, sparse_mla_cuda_mma},
     {"cuda", Arch::kCuda, true, unrotated<sparse_mla_cuda_reject>, sparse_mla_cuda},

@@ -99,6 +99,18 @@ TEST(SparseMla, InverseRopeOfTheOutput) {
     }
     check_shape({.t = 0, .h = 4, .window = 8, .dtype = dtype, .rope_pairs = 32});
   }
+  // Packed rows of the releases: splits, CTAs of several work tiles, a few heads.
+  for (const int64_t heads : {8, 64, 70}) {
+    for (const int64_t queries : {1, 3, 150}) {
+      if (heads * queries > 5000) continue;
+      check_shape({.t = queries,
+                   .h = heads,
+                   .window = 128,
+                   .compressed = 100,
+                   .dtype = DType::kBF16,
+                   .rope_pairs = 32});
+    }
+  }
   check_shape({.t = 2,
                .h = 3,
                .window = 9,

@@ -26,6 +26,7 @@
 #include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/device/sm90/epilogue.cuh"
 #include "dsv4/device/sm90/online_softmax.cuh"
+#include "dsv4/ops/rope/rotation.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8/operands.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8/work.cuh"
 
@@ -205,6 +206,27 @@ __device__ int first_dim(const Lane& at, int t) {
   return 64 * (kDimTiles * at.wg + t) + 16 * at.warp + pair;
 }
 
+// The inverse RoPE of a lane's dims first_dim() and first_dim() + 1 in tile t, or null.
+template <class KvFormat, int kHeads>
+__device__ const float2* rotation_at(const Params& p, const Smem<KvFormat, kHeads>& smem,
+                                     const Lane& at, int t) {
+  if (!KvFormat::kRopeIsValue || p.freqs == nullptr || t != kDimTiles - 1 || at.wg == 0)
+    return nullptr;
+  return smem.rotation + (first_dim<KvFormat>(at, t) - KvFormat::kCodes) / 2;
+}
+
+// Stores two neighboring dims of the output. With a rotation they are rounded first, as if they had
+// been stored, so that the result has the bits of two ops.
+template <class T>
+__device__ void store_dims(T* to, float low, float high, const float2* rotation) {
+  if (rotation != nullptr) {
+    const float2 rotated =
+        rotate({to_float(from_float<T>(low)), to_float(from_float<T>(high))}, *rotation);
+    low = rotated.x, high = rotated.y;
+  }
+  sm90::store_pair(to, low, high);
+}
+
 // Adds the partials of this CTA's fragments and stores the output. kSplits: an upper bound of
 // work.num_splits, which is at least 2.
 template <class T, int kSplits, class KvFormat, int kHeads>
@@ -235,8 +257,9 @@ __device__ void combine_partials(const Params& p, Smem<KvFormat, kHeads>& smem,
     // fmaf with 0: the sign of a zero must not depend on the number of splits without keys.
     const float4 out{fmaf(sum.x, scale.x, 0.f), fmaf(sum.y, scale.x, 0.f),
                      fmaf(sum.z, scale.y, 0.f), fmaf(sum.w, scale.y, 0.f)};
-    if (head < heads) sm90::store_pair(to, out.x, out.y);
-    if (head + 1 < heads) sm90::store_pair(to + p.out_at.head, out.z, out.w);
+    const float2* rotation = rotation_at(p, smem, at, t);
+    if (head < heads) store_dims(to, out.x, out.y, rotation);
+    if (head + 1 < heads) store_dims(to + p.out_at.head, out.z, out.w, rotation);
   }
 }
 template <class T, class KvFormat, int kHeads>

@@ -21,6 +21,7 @@ constexpr int kMaxSmem = 227 << 10;  // bytes of a CTA
 constexpr uint32_t kSmemBase = 1024;
 constexpr int kDimV = 512;                         // head dimension of V and of the output
 constexpr int kDimTiles = kDimV / 64 / 2;          // 64-dim tiles of O per consumer warpgroup
+constexpr int kRopePairs = 32;                     // of the output, in its last tile
 constexpr int kTileKeys = 64;                      // keys of one QK^T tile
 constexpr int kStageKeys = 32;                     // keys of one pipeline stage
 constexpr int kConsumers = 2 * kWarpgroup;         // threads of the two consumer warpgroups
@@ -74,7 +75,10 @@ struct Params {
   float* max_logits = nullptr;  // [b, h_q, s_q] or null
   const float* sink = nullptr;  // [h_q] or null
   QueryStrides q_at{}, out_at{}, lse_at{}, max_at{};
-  float log2_scale = 0;  // softmax scale * log2(e)
+  // The inverse RoPE of the output's last 64 dims, or null.
+  const int32_t* positions = nullptr;  // [b, s_q]
+  const float* freqs = nullptr;        // [kRopePairs]
+  float log2_scale = 0;                // softmax scale * log2(e)
   bool normalized = true, out_f32 = false;
   int queries = 0, heads = 0;  // b * s_q, h_q
   Divisor s_q{};
@@ -190,6 +194,9 @@ struct Smem {
   // [warpgroup][head]: the factor for O before it is stored or sent as a partial. In a split that
   // takes the fp32 fallback: [0] the split's share, [1] 1 / the common divisor (combine.cuh).
   alignas(16) float out_scale[2][kHeads];
+  // cos and sin of the inverse RoPE for the work tile's query. A warp of warpgroup 1 writes those of
+  // its own eight pairs, and no other reads them.
+  float2 rotation[kRopePairs];
   // Split-KV (combine.cuh): the only split with keys, or kNoOwner; (m, row sum)
   // of each split; the power of two by which O of each split is divided to
   // fit f16; the factor for the sum of the partials.

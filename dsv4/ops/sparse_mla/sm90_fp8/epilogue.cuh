@@ -2,7 +2,7 @@
 // partial of a split. With z_j = scale log2(e) S_j:
 //   out = O / (row_sum + 2^(sink log2(e) - m))   O = sum_j P_j V_j,  P_j = 2^(z_j - m)
 //   lse = ln(2) (log2(row_sum) + m)              row_sum = sum_j P_j
-//
+// With an inverse RoPE the last 64 dims of out are rotated by minus the query's position.
 //
 // The two warpgroups store their halves of the dims independently.
 
@@ -28,6 +28,24 @@ __device__ void pair_rope_dims(Consumer<KvFormat, kHeads>& c) {
     const float other = __shfl_xor_sync(~0u, odd ? a : b, 4);
     a = odd ? other : a, b = odd ? b : other;
   }
+}
+
+// Computes the inverse RoPE of the query's position, at the start of its work tile: the first keys
+// are still on their way. Each pair is that of four lanes (first_dim).
+template <class KvFormat, int kHeads>
+__device__ void set_rotation(Consumer<KvFormat, kHeads>& c) {
+  const Params& p = c.p;
+  const Lane at = this_lane();
+  if (!KvFormat::kRopeIsValue || p.freqs == nullptr || at.wg == 0) return;
+  const WorkTile& work = c.tile().work;
+  const int pair = (first_dim<KvFormat>(at, kDimTiles - 1) - KvFormat::kCodes) / 2;
+  const int query = work.request * static_cast<int>(p.s_q.divisor) + work.query;
+  __syncwarp();  // all lanes have stored the previous tile
+  if (at.j == 0) {
+    const auto position = static_cast<float>(p.positions[query]);
+    c.smem.rotation[pair] = rotation_of(position, p.freqs[pair], true);
+  }
+  __syncwarp();
 }
 
 // For a query without splits: computes Smem::out_scale and stores lse and max_logits.
@@ -65,7 +83,7 @@ __device__ void store_output_as(const Consumer<KvFormat, kHeads>& c, const WorkT
 #pragma unroll
       for (int t = 0; t < kDimTiles; ++t) {
         const float low = c.out[t][r] * scale, high = c.out[t][r + 2] * scale;
-        sm90::store_pair(to + dims[t], low, high);
+        store_dims(to + dims[t], low, high, rotation_at(p, c.smem, at, t));
       }
     }
     to += (i % 2 == 0 ? 1 : 7) * p.out_at.head;

@@ -75,10 +75,20 @@ __device__ void store_output_f32(const Params& p, const WorkTile& work, int head
                                  const float (&out)[FallbackLane<KvFormat>::kDims]) {
   const int64_t to =
       offset_of(p.out_at, work, head) + FallbackLane<KvFormat>::kDims * (thread_index() % kWarp);
+  const int first_pair =
+      (FallbackLane<KvFormat>::kDims * (thread_index() % kWarp) - KvFormat::kCodes) / 2;
+  const bool rotates = KvFormat::kRopeIsValue && p.freqs != nullptr && first_pair >= 0;
+  const int query = work.request * static_cast<int>(p.s_q.divisor) + work.query;
   for (int i = 0; i < FallbackLane<KvFormat>::kDims; i += 2) {
     const float low = out[i] * scale, high = out[i + 1] * scale;
-    p.out_f32 ? sm90::store_pair(static_cast<float*>(p.out) + to + i, low, high)
-              : sm90::store_pair(static_cast<bf16*>(p.out) + to + i, low, high);
+    float2 rotation;
+    if (rotates) {
+      const auto position = static_cast<float>(p.positions[query]);
+      rotation = rotation_of(position, p.freqs[first_pair + i / 2], true);
+    }
+    const float2* by = rotates ? &rotation : nullptr;
+    p.out_f32 ? store_dims(static_cast<float*>(p.out) + to + i, low, high, by)
+              : store_dims(static_cast<bf16*>(p.out) + to + i, low, high, by);
   }
 }
 

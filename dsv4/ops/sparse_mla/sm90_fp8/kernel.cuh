@@ -98,6 +98,7 @@ __device__ void consume(const Params& p, Smem<KvFormat, kHeads>& smem, const Wor
   ptx::barrier_sync(kBarrierConsumers, kConsumers);
   for (;;) {
     c.begin_tile();
+    set_rotation(c);
     if (c.key_tiles_left() == 0) {
       c.release_q();
       publish_row_sum(c);

@@ -68,6 +68,9 @@ const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaAr
   if ((d != KvLayout{}.width() && d != kV32Layout.width()) || args.out.dim(-1) != kDimV)
     return "wants 512 or 576 dims, 512 of them values";
   if (!rows_on(args.q, 16) || !rows_on(args.out, 16)) return "q or out is not on 16 bytes";
+  const bool rotates = args.inverse_rope.positions.rank > 0;
+  if (rotates && (is_v32(args) || args.inverse_rope.freqs.dim(0) != kRopePairs))
+    return "rotates 64 dims back, of values with RoPE";
   if (args.q.dim(0) * args.q.dim(1) * args.q.dim(2) > kMost || total_topk(args) > kMost)
     return "too many queries or indices";
   if (const char* reason = reject_list(args.window, is_v32(args))) return reason;

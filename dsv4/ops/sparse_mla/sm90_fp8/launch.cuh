@@ -31,6 +31,10 @@ inline Params make_params(const SparseMlaArgs& args, const Plan& plan) {
     p.max_logits = args.max_logits.as<float>(), p.max_at = lse_strides(args.max_logits);
   }
   if (!args.sink.empty()) p.sink = args.sink.as<float>();
+  if (args.inverse_rope.positions.rank > 0) {
+    p.positions = args.inverse_rope.positions.as<int32_t>();
+    p.freqs = args.inverse_rope.freqs.as<float>();
+  }
   p.log2_scale = args.scale * sm90::kLog2E;
   p.normalized = args.normalized;
   p.s_q = Divisor(std::max<int64_t>(1, args.q.dim(1)));
