@@ -192,7 +192,7 @@ void check_pair(int64_t t, int num_sms, bool bf16) {
   const few_gemm::PairParams params = few_gemm::make_pair_params(
       pair, targets, x, few_gemm::Activations{.x = x, .quantize = true}, make_map);
   const auto run = [&](auto config) {
-    return [&params] { few_gemm::few_gemm_pair_kernel<decltype(config)::kTokens>(params); };
+    return [&params] { few_gemm::store_pair_kernel<decltype(config)::kTokens>()(params); };
   };
   emulator::Kernel kernel{
       {.grid = {static_cast<int>(pair.ctas()), static_cast<int>(ceil_div(t, pair.tokens))},

@@ -48,6 +48,9 @@ struct Matrix {
 template <int kMatrices_>
 struct Params {
   static constexpr int kMatrices = kMatrices_;
+  // Tile i is of matrix i % kMatrices; all matrices have the same rows. Else matrices follow each
+  // other.
+  static constexpr bool kInterleaved = false;
 
   CUtensorMap x;                     // boxes of kTokens tokens x 128 bytes
   const uint8_t* x_scale = nullptr;  // [t, groups * k / 128] E8M0, of FP8
@@ -87,7 +90,11 @@ struct Share {
 template <class P>
 __device__ inline Tile locate_tile(const P& params, const Share& share, int index) {
   int m = 0;
-  if constexpr (P::kMatrices > 1) {
+  if constexpr (P::kInterleaved) {
+    m = index % P::kMatrices;
+    const int row = index / P::kMatrices * kTileRows;
+    return {.matrix = m, .row = row, .count = min(kTileRows, params.matrix[m].n - row)};
+  } else if constexpr (P::kMatrices > 1) {
     while (m + 1 < P::kMatrices && index >= params.matrix[m + 1].first_tile) ++m;
   }
   const Matrix& matrix = params.matrix[m];

@@ -99,6 +99,28 @@ TEST(FewGemmPlan, TwoFormatsShareClusters) {
   }
 }
 
+// Two tiles of FP8 weights belong together; those of BF16 weights do not.
+TEST(FewGemmPlan, ClustersOfAPairHaveWholeRunsOfTiles) {
+  for (const int64_t groups : {1, 32, 48, 500}) {
+    for (const int ctas_per_sm : {2, 3}) {
+      const Shape fp8{.format = Format::kFp8,
+                      .tokens = 32,
+                      .k = 4096,
+                      .tiles = 2 * groups,
+                      .tiles_per_group = 2 * groups,
+                      .tiles_of_cluster = 2,
+                      .ctas_per_sm = ctas_per_sm};
+      Shape bf16 = fp8;
+      bf16.format = Format::kBf16, bf16.tiles = bf16.tiles_per_group = 4, bf16.tiles_of_cluster = 1;
+      const SplitPair split = make_split_pair(fp8, bf16, kSms);
+      EXPECT_EQ(split.fp8.tiles_per_cluster, 2 * split.bf16.tiles_per_cluster);
+      EXPECT_EQ(split.fp8.rank_bits, split.bf16.rank_bits);
+      EXPECT_LE((split.fp8.clusters() + split.bf16.clusters()) * split.fp8.ranks(),
+                ctas_per_sm * kSms);
+    }
+  }
+}
+
 TEST(FewGemmPlan, RejectsLongRows) {
   EXPECT_NE(reject(shape_of({Format::kBf16, 64, 64 * 1024}, 1)), nullptr);
 }

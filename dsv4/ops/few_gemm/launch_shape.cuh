@@ -1,9 +1,9 @@
-// The grid of a kernel of few_gemm.
+// The grids of kernels of few_gemm.
 
 #pragma once
 
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/few_gemm/config.cuh"
+#include "dsv4/ops/few_gemm/pair.cuh"
 
 namespace dsv4::few_gemm {
 
@@ -13,6 +13,15 @@ inline LaunchShape launch_shape(const Shape& shape, const Split& split, int toke
           .grid_y = ceil_div(shape.tokens, tokens),
           .shared = Layout(shape.format, tokens, split).bytes,
           .cluster = split.ranks(),
+          .pdl = true};
+}
+
+inline LaunchShape launch_shape(const Pair& pair) {
+  return {.grid = pair.ctas(),
+          .block = kThreads,
+          .grid_y = ceil_div(pair.fp8.tokens, pair.tokens),
+          .shared = pair.shared(),
+          .cluster = pair.split.fp8.ranks(),
           .pdl = true};
 }
 

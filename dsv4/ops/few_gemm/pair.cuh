@@ -10,14 +10,18 @@
 
 namespace dsv4::few_gemm {
 
-struct PairParams {
-  Params<kFp8Targets> fp8;
-  Params<kBf16Targets> bf16;
+// Fp8, Bf16: Params, or derived from it.
+template <class Fp8_, class Bf16_>
+struct PairOf {
+  using Fp8 = Fp8_;
+  using Bf16 = Bf16_;
+  Fp8 fp8;
+  Bf16 bf16;
 };
+using PairParams = PairOf<Params<kFp8Targets>, Params<kBf16Targets>>;
 
-template <int kTokens>
-__global__ void __launch_bounds__(kThreads)
-    few_gemm_pair_kernel(const __grid_constant__ PairParams params) {
+template <int kTokens, class P, class Fp8Epilogue, class Bf16Epilogue>
+__global__ void __launch_bounds__(kThreads) few_gemm_pair_kernel(const __grid_constant__ P params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   ptx::griddepcontrol_launch_dependents();
   const int bits = params.fp8.split.rank_bits, clusters = params.fp8.split.clusters();
@@ -25,17 +29,22 @@ __global__ void __launch_bounds__(kThreads)
   const int rank = static_cast<int>(blockIdx.x) - (cluster << bits);
   if (cluster < clusters) {
     using C = Config<Format::kFp8, kTokens>;
-    using P = Params<kFp8Targets>;
-    multiply_share<C>(params.fp8, cluster, rank, LoadX<C, P>{params.fp8}, StoreTile<P>{params.fp8});
+    multiply_share<C>(params.fp8, cluster, rank, LoadX<C, typename P::Fp8>{params.fp8},
+                      Fp8Epilogue{params.fp8});
   } else {
     using C = Config<Format::kBf16, kTokens>;
-    using P = Params<kBf16Targets>;
-    multiply_share<C>(params.bf16, cluster - clusters, rank, LoadX<C, P>{params.bf16},
-                      StoreTile<P>{params.bf16});
+    multiply_share<C>(params.bf16, cluster - clusters, rank,
+                      LoadX<C, typename P::Bf16>{params.bf16}, Bf16Epilogue{params.bf16});
   }
 #else
   __trap();  // compiled for another architecture; reject() refuses those
 #endif
+}
+
+template <int kTokens>
+auto store_pair_kernel() {
+  return few_gemm_pair_kernel<kTokens, PairParams, StoreTile<PairParams::Fp8>,
+                              StoreTile<PairParams::Bf16>>;
 }
 
 // A call as a launch.
@@ -49,6 +58,11 @@ struct Pair {
         bf16(shape_of(Format::kBf16, targets, t, k)),
         split(make_split_pair(fp8, bf16, num_sms)),
         tokens(tile_tokens(t)) {}
+  Pair(const Shape& fp8_shape, const Shape& bf16_shape, int num_sms)
+      : fp8(fp8_shape),
+        bf16(bf16_shape),
+        split(make_split_pair(fp8, bf16, num_sms)),
+        tokens(tile_tokens(fp8.tokens)) {}
 
   int64_t ctas() const {
     return int64_t{split.fp8.ranks()} * (split.fp8.clusters() + split.bf16.clusters());
@@ -73,12 +87,11 @@ struct Pair {
   }
 };
 
-// x: bf16; quantized: what the FP8 weights take.
-template <class MakeMap>
-PairParams make_pair_params(const Pair& pair, std::span<const Target> targets,
-                            const ConstTensorView& x, const Activations& quantized,
-                            const MakeMap& make_map) {
-  PairParams params;
+// x: bf16; quantized: what the FP8 weights take. P: a PairOf.
+template <class P = PairParams, class MakeMap>
+P make_pair_params(const Pair& pair, std::span<const Target> targets, const ConstTensorView& x,
+                   const Activations& quantized, const MakeMap& make_map) {
+  P params;
   set_activations(params.fp8, Format::kFp8, quantized, pair.split.fp8, pair.fp8.k, pair.tokens,
                   make_map);
   set_activations(params.bf16, Format::kBf16, Activations{.x = x}, pair.split.bf16, pair.bf16.k,

@@ -8,29 +8,34 @@ namespace {
 constexpr int kMinStages = 4;
 // Shared memory of a CTA when three, two or one of them fit on an SM (228 KB, 1 KB reserved each).
 constexpr int kShared[] = {75 << 10, 113 << 10, 227 << 10};
-// Two per SM of a GPU of 132, which stream at full speed.
-constexpr int kMostCtas = 264;
+constexpr int kSms = 132;          // for the number of ranks, whatever the GPU
 constexpr int kRankXBytes = 2048;  // of a token's activations in one rank, preferred
 
 int slabs_of(const Shape& shape) {
   return static_cast<int>(ceil_div(shape.k, int64_t{slab_columns(shape.format)}));
 }
 
-// `tiles` may count those of another format, too.
+// `tiles` may count those of another format, too. A run of tiles that a cluster has as a whole
+// counts as one in a pair of formats.
 int rank_bits_of(const Shape& shape, int64_t tiles) {
   const int slabs = slabs_of(shape), x_bytes = x_boxes(shape.format) * kSlabBytes;
   int bits = 0;
   while (2 << bits <= kMaxRanks && 2 << bits <= slabs &&
-         (tiles << (bits + 1) <= kMostCtas ||
+         (tiles << (bits + 1) <= shape.ctas_per_sm * kSms ||
           ceil_div(slabs, int64_t{1} << bits) * x_bytes > kRankXBytes))
     ++bits;
   return bits;
 }
 
-// As few as two CTAs per SM allow; a group has whole clusters.
-int tiles_per_cluster(const Shape& shape, int64_t tiles, int rank_bits, int num_sms) {
-  const int64_t unit = shape.tiles_of_cluster, resident = std::max(1, 2 * num_sms >> rank_bits);
-  int64_t units = std::max<int64_t>(1, ceil_div(ceil_div(tiles, unit), resident));
+int64_t resident_clusters(const Shape& shape, int rank_bits, int num_sms) {
+  return std::max(1, shape.ctas_per_sm * num_sms >> rank_bits);
+}
+
+// As few as one wave allows; a group has whole clusters.
+int tiles_per_cluster(const Shape& shape, int rank_bits, int num_sms) {
+  const int64_t unit = shape.tiles_of_cluster,
+                resident = resident_clusters(shape, rank_bits, num_sms);
+  int64_t units = std::max<int64_t>(1, ceil_div(ceil_div(shape.tiles, unit), resident));
   while (units > 1 && shape.tiles_per_group < shape.tiles &&
          shape.tiles_per_group % (units * unit) != 0)
     --units;
@@ -68,15 +73,18 @@ const char* reject(const Shape& shape) {
 
 Split make_split(const Shape& shape, int num_sms) {
   const int bits = rank_bits_of(shape, shape.tiles);
-  return make_split(shape, bits, tiles_per_cluster(shape, shape.tiles, bits, num_sms));
+  return make_split(shape, bits, tiles_per_cluster(shape, bits, num_sms));
 }
 
 SplitPair make_split_pair(const Shape& fp8, const Shape& bf16, int num_sms) {
-  const int64_t tiles = fp8.tiles + bf16.tiles;
+  const auto units_of = [](const Shape& s) { return ceil_div(s.tiles, s.tiles_of_cluster); };
+  const int64_t units = units_of(fp8) + units_of(bf16);
   const Shape& widest = bf16.tiles > 0 ? bf16 : fp8;
-  const int bits = rank_bits_of(widest, tiles);
-  const int each = tiles_per_cluster(widest, tiles, bits, num_sms);
-  return {make_split(fp8, bits, each), make_split(bf16, bits, each)};
+  const int bits = rank_bits_of(widest, units);
+  const int64_t each =
+      std::max<int64_t>(1, ceil_div(units, resident_clusters(widest, bits, num_sms)));
+  return {make_split(fp8, bits, static_cast<int>(each * fp8.tiles_of_cluster)),
+          make_split(bf16, bits, static_cast<int>(each * bf16.tiles_of_cluster))};
 }
 
 }  // namespace dsv4::few_gemm

@@ -72,6 +72,7 @@ struct Shape {
   int64_t tokens, k;               // k: of one group
   int64_t tiles, tiles_per_group;  // of all groups and matrices; of one group
   int64_t tiles_of_cluster = 1;    // a cluster has a multiple of this many
+  int ctas_per_sm = 2;             // at most; three fit, if they need at most 75 KB each
 };
 
 // Tokens of a CTA: 8, 16 or 32.
@@ -83,7 +84,7 @@ const char* reject(const Shape& shape);
 Split make_split(const Shape& shape, int num_sms);
 
 // Weights of two formats with the same columns, in one launch: clusters have the same number of
-// CTAs and of tiles. No tiles of a format: its split has none.
+// CTAs, and of tiles as multiples of tiles_of_cluster. No tiles of a format: its split has none.
 struct SplitPair {
   Split fp8, bf16;
 };

@@ -94,14 +94,9 @@ void run(const Context& context, const ConstTensorView& x, std::span<const Targe
   if (device.is_dry_run()) return;
   const Pair pair(targets, t, k, device.info().num_sms);
   const PairParams params = make_pair_params(pair, targets, x, quantized, make_tma_map);
-  const LaunchShape shape{.grid = pair.ctas(),
-                          .block = kThreads,
-                          .grid_y = ceil_div(t, pair.tokens),
-                          .shared = pair.shared(),
-                          .cluster = pair.split.fp8.ranks(),
-                          .pdl = true};
   with_tokens<Format::kFp8>(pair.tokens, [&](auto config) {
-    launch(device, "few_gemm_pair", few_gemm_pair_kernel<decltype(config)::kTokens>, shape, params);
+    launch(device, "few_gemm_pair", store_pair_kernel<decltype(config)::kTokens>(),
+           launch_shape(pair), params);
   });
 }
 
