@@ -73,6 +73,7 @@ void check(const ExpertsArgs& args) {
     expect("weights", args.weights, {DType::kF32}, {t, k});
   }
   expect("acc", args.acc, {DType::kF32}, {t, d});
+  if (!args.addend.empty()) expect("addend", args.addend, {DType::kF32, DType::kBF16}, {t, d});
   DSV4_CHECK(args.swiglu_limit >= 0, "swiglu_limit is {}", args.swiglu_limit);
   if (args.stack.is_image()) {
     check_images(args.stack.images(), *d);
@@ -89,7 +90,8 @@ double bytes_of(const ExpertStack& stack, int64_t e) {
 Cost cost_with(const ExpertsArgs& args, double weight_bytes) {
   const auto pairs = static_cast<double>(args.x.dim(0) * slots(args));
   const int64_t ids = args.experts.empty() ? 0 : args.experts.bytes() + args.weights.bytes();
-  const int64_t moved = args.x.bytes() + ids + (args.add ? 2 : 1) * args.acc.bytes();
+  const int64_t moved = args.x.bytes() + ids + (args.add ? 2 : 1) * args.acc.bytes() +
+                        (args.addend.empty() ? 0 : args.addend.bytes());
   const double inner = args.stack.empty() ? 0 : static_cast<double>(args.stack.inner());
   return {.bytes = weight_bytes + static_cast<double>(moved),
           .flops = 6.0 * pairs * inner * static_cast<double>(args.x.dim(1)),
@@ -115,12 +117,15 @@ Cost cost(const ExpertsArgs& args) {
 
 Cost expected_cost(const ExpertsArgs& args) {
   if (args.experts.empty()) return cost(args);
-  const auto count = static_cast<double>(args.stack.size());
+  return cost_with(args, expected_weight_bytes(args.stack, args.x.dim(0), slots(args)));
+}
+
+double expected_weight_bytes(const ExpertStack& stack, int64_t t, int64_t k) {
   double all = 0;
-  for (int64_t e = 0; e < args.stack.size(); ++e) all += bytes_of(args.stack, e);
-  const double missed =
-      std::pow(1 - static_cast<double>(slots(args)) / count, static_cast<double>(args.x.dim(0)));
-  return cost_with(args, (1 - missed) * all);
+  for (int64_t e = 0; e < stack.size(); ++e) all += bytes_of(stack, e);
+  const double missed = std::pow(1 - static_cast<double>(k) / static_cast<double>(stack.size()),
+                                 static_cast<double>(t));
+  return (1 - missed) * all;
 }
 
 WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file) {

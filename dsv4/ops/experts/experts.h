@@ -4,6 +4,7 @@
 //   u = clamp(u, -limit, limit), g = min(g, limit)
 //   h = weight * (silu(g) * u)                          f32; kOfficial: rounded to bf16
 //   acc[t] += w2 h                                      kOfficial: w2 h rounded to bf16 first
+//   acc[t] += addend[t]                                 last
 //
 // Under kOfficial, x and h pass through Q8 (groups of 128) wherever the weight format is quantized.
 // Experts are added in ascending order of their ids whatever the order of `experts`, so acc does
@@ -27,6 +28,7 @@ struct ExpertsArgs {
   float swiglu_limit = 0.f;  // 0: no clamp
   TensorView acc;            // [t, d] f32
   bool add = true;           // false: acc is overwritten
+  ConstTensorView addend{};  // [t, d] f32|bf16, added to acc after all experts; empty: nothing
 };
 
 // Experts of one token: k, or 1 without ids.
@@ -43,5 +45,7 @@ WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> 
 // experts.cost() reads the ids. Where they are not known, as in a dry run: the cost that is
 // expected if each token chooses k distinct experts and all choices are equally likely.
 Cost expected_cost(const ExpertsArgs& args);
+// Bytes of the experts that t tokens then read.
+double expected_weight_bytes(const ExpertStack& stack, int64_t t, int64_t k);
 
 }  // namespace dsv4

@@ -69,6 +69,10 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
       const Vector y = feed_forward(args.stack.file()[e], x, weight, limit, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }
+    if (!args.addend.empty()) {
+      const Vector addend = oracle::row(args.addend, t);
+      for (size_t i = 0; i < acc.size(); ++i) acc[i] += addend[i];
+    }
     out.insert(out.end(), acc.begin(), acc.end());
   }
   return out;

@@ -61,6 +61,7 @@ ExpertsArgs one_token(const ExpertsArgs& a, int64_t i) {
     one.experts = a.experts.slice(0, i, i + 1);
     one.weights = a.weights.slice(0, i, i + 1);
   }
+  if (!a.addend.empty()) one.addend = a.addend.slice(0, i, i + 1);
   one.acc = a.acc.slice(0, i, i + 1);
   return one;
 }
@@ -79,7 +80,7 @@ void check_experts(const Shape& shape, const test::StoredAs& stored, DType x_dty
       .one_token = one_token,
       .num_tokens = shape.t};
   test.strided = [](ExpertsArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.experts), copy(a.weights), copy(a.acc);
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.addend), copy(a.acc);
   };
   check_op(experts.impls, context, c.arena, test);
 }
@@ -155,7 +156,7 @@ void check_mixed(Case& c, const char* name, const test::Tolerance& tolerance,
       .one_token = one_token,
       .num_tokens = c.args.x.dim(0)};
   test.strided = [](ExpertsArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.experts), copy(a.weights), copy(a.acc);
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.addend), copy(a.acc);
   };
   check_op(experts.impls, context, c.arena, test);
 }
@@ -204,6 +205,31 @@ TEST(Experts, SharedExpertOverwrites) {
   }
 }
 
+ConstTensorView random_addend(Arena& arena, DType dtype, const ConstTensorView& acc) {
+  Rng rng(23);
+  const TensorView addend = arena.input(dtype, {acc.dim(0), acc.dim(1)});
+  test::fill_normal(addend, rng);
+  return addend;
+}
+
+// A tensor that is added last, to acc as it was or instead of it.
+TEST(Experts, AddsAnAddend) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool add : {true, false}) {
+      Case c;
+      fill_case(c, {5, 3, 4, 288, 64}, {WeightFormat::kMxfp4}, DType::kBF16);
+      c.args.addend = random_addend(c.arena, dtype, c.args.acc);
+      c.args.add = add;
+      check_mixed(c, "addend", {.rel = 0.02, .cosine = 5e-6}, {});
+    }
+  }
+  Case prompt;
+  fill_case(prompt, {68, 1, 1, 256, 384}, {WeightFormat::kFp8Block}, DType::kBF16);
+  prompt.args.experts = {}, prompt.args.weights = {};
+  prompt.args.addend = random_addend(prompt.arena, DType::kBF16, prompt.args.acc);
+  check_mixed(prompt, "shared, prompt, addend", {.rel = 0.02, .cosine = 2e-5}, {});
+}
+
 // Whole scale blocks and enough tokens for products by cuBLASLt. FP8 tensor cores keep 13 bits of a
 // sum behind its largest term, so one bf16 value in eight may be a step off and one Q8 code in a
 // hundred, which adds 1e-5 to the cosine; a missing Q8 would add 1e-4.
@@ -226,7 +252,7 @@ void check_images(test::ImagesCase& c, const std::string& name) {
                                  .one_token = one_token,
                                  .num_tokens = c.args.x.dim(0)};
   test.strided = [](ExpertsArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.experts), copy(a.weights), copy(a.acc);
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.addend), copy(a.acc);
   };
   check_op(experts.impls, {}, c.arena, test);
 }
@@ -248,6 +274,14 @@ TEST(Experts, ImagesAgreeWithOracle) {
   }
   test::ImagesCase wide({.t = 3, .k = 2, .e = 4, .d = 4096, .inner = 2048}, 3, 3);
   check_images(wide, "images of V4-Flash's width");
+}
+
+TEST(Experts, ImagesWithAnAddend) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
+  test::ImagesCase c({.t = 9, .k = 3, .e = 5, .d = 288, .inner = 96}, 3, 3);
+  c.args.addend = random_addend(c.arena, DType::kBF16, c.args.acc);
+  c.file_args.addend = c.args.addend;
+  check_images(c, "addend");
 }
 
 // Experts with 0, 1, 8, 9 and 17 pairs in one call, and all tokens at one expert.

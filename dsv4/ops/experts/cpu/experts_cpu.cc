@@ -229,6 +229,24 @@ HostBytes experts_cpu_bytes(const ExpertsArgs& args) {
   return bytes;
 }
 
+namespace {
+
+void add_addend(const ExpertsArgs& args) {
+  if (args.addend.empty()) return;
+  const int64_t t = args.acc.dim(0), d = args.acc.dim(1);
+#pragma omp parallel if (cpu::worth_sharing(2 * t * d))
+  {
+    std::vector<float> row(static_cast<size_t>(d));
+#pragma omp for
+    for (int64_t i = 0; i < t; ++i) {
+      cpu::load(args.addend, i * args.addend.row_stride(), d, row.data());
+      cpu::axpy(1.f, row.data(), args.acc.row<float>(i), d);
+    }
+  }
+}
+
+}  // namespace
+
 const char* experts_cpu_reject(const Context&, const ExpertsArgs& args) {
   return args.stack.is_image() ? "kernel images of experts" : nullptr;
 }
@@ -239,7 +257,7 @@ void experts_cpu(const Context& context, const ExpertsArgs& args) {
   if (!args.add) {
     for (int64_t i = 0; i < t; ++i) std::fill_n(args.acc.row<float>(i), args.acc.dim(1), 0.f);
   }
-  if (args.stack.empty()) return;
+  if (args.stack.empty()) return add_addend(args);
   for (int64_t begin = 0; begin < t; begin += kChunkTokens) {
     const int64_t end = std::min(t, begin + kChunkTokens);
     ExpertsArgs part = args;
@@ -251,6 +269,7 @@ void experts_cpu(const Context& context, const ExpertsArgs& args) {
     part.acc = args.acc.slice(0, begin, end);
     Chunk(context, part).run();
   }
+  add_addend(args);
 }
 
 }  // namespace dsv4

@@ -67,7 +67,7 @@ void experts_cublaslt_fp8(const Context& context, const ExpertsArgs& args) {
   experts_swiglu(device, {.gate_up = gate_up, .limit = args.swiglu_limit, .hidden = hidden});
   quantize_q8_cuda(context, {.x = hidden, .codes = h.codes, .scales = h.scales});
   linear_cublaslt_fp8(context, h.times(expert.w2, y));
-  experts_combine(device, {.y = y, .add = args.add, .acc = args.acc});
+  experts_combine(device, {.y = y, .add = args.add, .addend = args.addend, .acc = args.acc});
 }
 
 }  // namespace dsv4

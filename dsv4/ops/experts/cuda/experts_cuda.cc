@@ -95,6 +95,7 @@ class Call {
                               .pair_of = plan_.pair_of,
                               .slots = slots(args_),
                               .add = args_.add,
+                              .addend = args_.addend,
                               .acc = args_.acc});
   }
 

@@ -80,9 +80,12 @@ void experts_sm90_mma(const Context& context, const ExpertsArgs& args) {
                           .quantize = true,
                           .hidden = hidden});
   run_image_mma(device, down);
-  experts_combine(
-      device,
-      {.y = y, .pair_of = plan.pair_of, .slots = slots(args), .add = args.add, .acc = args.acc});
+  experts_combine(device, {.y = y,
+                           .pair_of = plan.pair_of,
+                           .slots = slots(args),
+                           .add = args.add,
+                           .addend = args.addend,
+                           .acc = args.acc});
 }
 
 }  // namespace dsv4

@@ -71,8 +71,9 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, 
 }
 
 // Each CTA combines kThreads columns of one token. pairs: the token's pairs, sorted
-template <class Y>
-__global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bool add, float* acc,
+template <class Y, class Addend>
+__global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bool add,
+                               const Addend* addend, int64_t addend_stride, float* acc,
                                int64_t acc_stride, int d) {
   ptx::pdl_start();
   extern __shared__ int32_t pairs[];
@@ -88,6 +89,7 @@ __global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bo
   if (c >= d) return;
   float sum = add ? acc[t * acc_stride + c] : 0.f;
   for (int i = 0; i < slots; ++i) sum += to_float(y[int64_t{pairs[i]} * d + c]);
+  if (addend != nullptr) sum += to_float(addend[t * addend_stride + c]);
   acc[t * acc_stride + c] = sum;
 }
 
@@ -116,16 +118,21 @@ void experts_swiglu(Device& device, const SwigluStep& step) {
 
 void experts_combine(Device& device, const CombineStep& step) {
   const int64_t d = step.acc.dim(1);
+  const bool more = !step.addend.empty();
   with_float_type(step.y.dtype, [&](auto element) {
     using Y = decltype(element);
-    launch(device, "experts_combine", combine_kernel<Y>,
-           {.grid = step.acc.dim(0),
-            .block = kThreads,
-            .grid_y = ceil_div(d, kThreads),
-            .shared = step.slots * static_cast<int64_t>(sizeof(int32_t)),
-            .pdl = true},
-           step.y.as<Y>(), step.pair_of, step.slots, step.add, step.acc.as<float>(),
-           step.acc.row_stride(), d);
+    with_float_type(more ? step.addend.dtype : step.y.dtype, [&](auto addend_element) {
+      using Addend = decltype(addend_element);
+      launch(device, "experts_combine", combine_kernel<Y, Addend>,
+             {.grid = step.acc.dim(0),
+              .block = kThreads,
+              .grid_y = ceil_div(d, kThreads),
+              .shared = step.slots * static_cast<int64_t>(sizeof(int32_t)),
+              .pdl = true},
+             step.y.as<Y>(), step.pair_of, step.slots, step.add,
+             more ? step.addend.as<Addend>() : nullptr, more ? step.addend.row_stride() : 0,
+             step.acc.as<float>(), step.acc.row_stride(), d);
+    });
   });
 }
 

@@ -25,9 +25,10 @@ struct CombineStep {
   const int32_t* pair_of = nullptr;  // [t, slots] the pair of each slot; null: token t has pair t
   int64_t slots = 1;
   bool add = true;
-  TensorView acc;  // [t, d] f32
+  ConstTensorView addend{};  // [t, d] f32|bf16; empty: nothing
+  TensorView acc;            // [t, d] f32
 };
-// Adds a token's pairs in ascending order, which is ascending expert, then slot.
+// Adds a token's pairs in ascending order, which is ascending expert, then slot; then the addend.
 void experts_combine(Device& device, const CombineStep& step);
 
 }  // namespace dsv4

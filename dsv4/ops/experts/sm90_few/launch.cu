@@ -60,6 +60,7 @@ void run(const Context& context, const ExpertsArgs& args, const Kernels& kernels
                            .pair_of = call.lists.pair_of,
                            .slots = slots(args),
                            .add = args.add,
+                           .addend = args.addend,
                            .acc = args.acc});
 }
 
