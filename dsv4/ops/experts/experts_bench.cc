@@ -7,11 +7,11 @@
 #include <set>
 #include <vector>
 
+#include "bench/expert_images.h"
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
-#include "dsv4/formats/codebook.h"
 
 namespace dsv4 {
 namespace {
@@ -54,30 +54,13 @@ struct Case {
   }
 };
 
-// The same weights as kernel images; every byte is a moderate number, as in weight_pool.h.
+// The same shapes as kernel images.
 struct ImageCase : Case {
-  bench::Tensor gate_up, down, scale2;
+  bench::RandomImages random;
 
-  ImageCase(int bits, Codebook book, int64_t t) : Case(WeightFormat::kKbit, bits, t) {
-    const KbitImage up_image{2 * kInner, kWidth, bits, true},
-        down_image{kWidth, kInner, bits, true};
-    gate_up = bench::Tensor(DType::kU8, {kExperts, up_image.bytes()});
-    down = bench::Tensor(DType::kU8, {kExperts, down_image.bytes()});
-    scale2 = bench::Tensor(DType::kF32, {kExperts, 3});
-    Rng rng(2);
-    for (const bench::Tensor* bytes : {&gate_up, &down}) {
-      auto* words = reinterpret_cast<uint64_t*>(bytes->view().data);
-      for (int64_t i = 0; i < bytes->view().bytes() / 8; ++i)
-        words[i] = (rng.bits() & 0x8787878787878787u) | 0x3838383838383838u;
-    }
-    std::fill_n(scale2.as<float>(), kExperts * 3, 0.01f);
-    args.stack = ExpertImages{.gate_up = up_image,
-                              .down = down_image,
-                              .gate_up_codebook = book,
-                              .down_codebook = book,
-                              .gate_up_bytes = gate_up,
-                              .down_bytes = down,
-                              .scale2 = scale2};
+  ImageCase(int bits, Codebook book, int64_t t)
+      : Case(WeightFormat::kKbit, bits, t), random(kExperts, kInner, kWidth, bits, book) {
+    args.stack = random.images;
   }
 };
 

@@ -1,10 +1,14 @@
-// moe/FORMAT/t with the shapes of V4-Flash (D 4096, inner 2048, 6 of 256 experts; here of 64, 860
-// MB in 4 bits), a shared expert in FP8. Each call has other tokens, which choose other experts.
+// moe/MODEL/FORMAT/t with the shapes of V4-Flash and V4-Pro (6 of 256 or 384 experts; here of 64 or
+// 32), a shared expert in FP8. Each call has other tokens, which choose other experts, and another
+// shared expert and gate.
 
 #include "dsv4/ops/moe/moe.h"
 
+#include <optional>
+#include <set>
 #include <vector>
 
+#include "bench/expert_images.h"
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
@@ -12,57 +16,80 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kWidth = 4096, kInner = 2048, kChosen = 6, kExperts = 64;
+struct Shape {
+  const char* name;
+  int64_t d, inner, experts;
+};
+constexpr Shape kFlash{"flash", 4096, 2048, 64}, kPro{"pro", 7168, 3072, 32};
+constexpr int64_t kChosen = 6;
 constexpr int64_t kDraws = 16;  // different tokens, used in rotation
+constexpr int64_t kShared = 8;  // different shared experts and gates
 
-ExpertWeights next_expert(bench::WeightPool& pool, WeightFormat format, int bits) {
-  return {.w1 = pool.next(format, kInner, kWidth, bits),
-          .w3 = pool.next(format, kInner, kWidth, bits),
-          .w2 = pool.next(format, kWidth, kInner, bits)};
+ExpertWeights next_expert(bench::WeightPool& pool, const Shape& s, WeightFormat format,
+                          int bits = 0) {
+  return {.w1 = pool.next(format, s.inner, s.d, bits),
+          .w3 = pool.next(format, s.inner, s.d, bits),
+          .w2 = pool.next(format, s.d, s.inner, bits)};
 }
 
+// bits: of kernel images; 0: experts as stored, in MXFP4.
 struct Case {
   bench::WeightPool pool;
-  std::vector<ExpertWeights> routed, shared;
+  std::vector<ExpertWeights> routed;
+  std::vector<std::vector<ExpertWeights>> shared;
+  std::vector<WeightView> gates;
+  std::optional<bench::RandomImages> images;
   bench::Tensor x, ids, bias, acc;
   MoeArgs args;
   int64_t call = 0;
 
-  Case(WeightFormat format, int bits, int64_t t)
-      : x(DType::kBF16, {kDraws * t, kWidth}),
+  Case(const Shape& s, int bits, int64_t t)
+      : x(DType::kBF16, {kDraws * t, s.d}),
         ids(DType::kI32, {t}),
-        bias(DType::kF32, {kExperts}),
-        acc(DType::kF32, {t, kWidth}) {
-    for (int64_t e = 0; e < kExperts; ++e) routed.push_back(next_expert(pool, format, bits));
-    shared.push_back(next_expert(pool, WeightFormat::kFp8Block, 0));
+        bias(DType::kF32, {s.experts}),
+        acc(DType::kF32, {t, s.d}) {
+    for (int64_t i = 0; i < kShared; ++i) {
+      shared.push_back({next_expert(pool, s, WeightFormat::kFp8Block)});
+      gates.push_back(pool.next(WeightFormat::kBF16, s.experts, s.d));
+    }
     bench::fill(x, 0.01f);
-    args = {.x = {},
-            .ids = ids,
-            .gate = pool.next(WeightFormat::kBF16, kExperts, kWidth),
+    args = {.ids = ids,
             .bias = bias,
-            .routed = routed,
-            .shared = shared,
             .experts_per_token = kChosen,
             .route_scale = 1.5f,
             .swiglu_limit = 10.f,
             .acc = acc};
+    if (bits > 0) {
+      args.routed = images.emplace(s.experts, s.inner, s.d, bits, e4m3_codebook(bits)).images;
+    } else {
+      for (int64_t e = 0; e < s.experts; ++e)
+        routed.push_back(next_expert(pool, s, WeightFormat::kMxfp4));
+      args.routed = routed;
+    }
     next();
   }
   void next() {
-    const int64_t t = args.acc.dim(0), draw = call++ % kDraws;
+    const int64_t t = args.acc.dim(0), draw = call % kDraws;
+    const auto which = static_cast<size_t>(call++ % kShared);
     args.x = x.view().slice(0, draw * t, (draw + 1) * t);
+    args.shared = shared[which], args.gate = gates[which];
   }
 };
 
-const bool kRegistered = [] {
-  for (const int64_t t : bench::token_counts()) {
-    bench::register_impls<MoeArgs>(fmt::format("moe/mxfp4/t:{}", t), moe, [=] {
-      return std::make_shared<Case>(WeightFormat::kMxfp4, 0, t);
-    });
-    bench::register_impls<MoeArgs>(fmt::format("moe/k3/t:{}", t), moe, [=] {
-      return std::make_shared<Case>(WeightFormat::kKbit, 3, t);
-    });
+void add(const Shape& shape, const char* format, int bits, Arch least) {
+  std::set<int64_t> counts{2, 4, 8, 16, 64};
+  for (const int64_t t : bench::token_counts()) counts.insert(t);
+  for (const int64_t t : counts) {
+    bench::register_impls<MoeArgs>(
+        fmt::format("moe/{}/{}/t:{}", shape.name, format, t), moe,
+        [=] { return std::make_shared<Case>(shape, bits, t); }, least);
   }
+}
+
+const bool kRegistered = [] {
+  add(kFlash, "mxfp4", 0, Arch::kCpu);
+  add(kFlash, "k3-image", 3, Arch::kCuda);
+  add(kPro, "k3-image", 3, Arch::kCuda);
   return true;
 }();
 

@@ -1,0 +1,42 @@
+// Random kernel images of experts for benchmarks; every byte is a moderate number, as in
+// weight_pool.h.
+
+#pragma once
+
+#include <algorithm>
+
+#include "bench/op_bench.h"
+#include "dsv4/base/rng.h"
+#include "dsv4/formats/codebook.h"
+#include "dsv4/ops/experts/expert_stack.h"
+
+namespace dsv4::bench {
+
+struct RandomImages {
+  Tensor gate_up, down, scale2;
+  ExpertImages images;
+
+  RandomImages(int64_t experts, int64_t inner, int64_t d, int bits, Codebook book) {
+    const KbitImage up_image{2 * inner, d, bits, true}, down_image{d, inner, bits, true};
+    gate_up = Tensor(DType::kU8, {experts, up_image.bytes()});
+    down = Tensor(DType::kU8, {experts, down_image.bytes()});
+    scale2 = Tensor(DType::kF32, {experts, 3});
+    for (const Tensor* bytes : {&gate_up, &down}) {
+      auto* words = reinterpret_cast<uint64_t*>(bytes->view().data);
+#pragma omp parallel for
+      for (int64_t i = 0; i < bytes->view().bytes() / 8; ++i)
+        words[i] =
+            (random_bits(2, static_cast<uint64_t>(i)) & 0x8787878787878787u) | 0x3838383838383838u;
+    }
+    std::fill_n(scale2.as<float>(), experts * 3, 0.01f);
+    images = {.gate_up = up_image,
+              .down = down_image,
+              .gate_up_codebook = book,
+              .down_codebook = book,
+              .gate_up_bytes = gate_up,
+              .down_bytes = down,
+              .scale2 = scale2};
+  }
+};
+
+}  // namespace dsv4::bench
