@@ -13,6 +13,7 @@
 #include "dsv4/ops/indexer/indexer.h"
 #include "dsv4/ops/linear/linear.h"
 #include "dsv4/ops/mhc/mhc.h"
+#include "dsv4/ops/moe/moe.h"
 #include "dsv4/ops/norm/norm.h"
 #include "dsv4/ops/quant/quant.h"
 #include "dsv4/ops/rope/rope.h"
@@ -110,6 +111,10 @@ Traced trace(const ExpertsArgs& a) {
       a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w1.data.data};
 }
 
+Traced trace(const MoeArgs& a) {
+  return {{a.acc}, a.gate.data.data};
+}
+
 template <class Args>
 bool trace_as(const OpCall& call, const Op<Args>& op, Traced& traced) {
   const Args* args = call.args_of(op);
@@ -159,7 +164,7 @@ void CheckNumbers::observe(const OpCall& call) {
   if (call.impl().parts()) return call.run();  // its own calls come here one by one
   const Traced traced = trace_one_of(call, embed, rms_norm, head_norm, rope, quantize_q8,
                                      fake_quant, hadamard, linear, hc_pre, hc_post, hc_head,
-                                     compressor, index_scores, sparse_mla, router, experts);
+                                     compressor, index_scores, sparse_mla, router, experts, moe);
   const auto named = names_.find(traced.weight);
   const bool own = traced.weight != nullptr && named != names_.end();
   if (own) latest_ = named->second;

@@ -19,6 +19,7 @@ constexpr Deviation kDeviations[] = {
     {"linear", "sm90_few", kShortSums},
     {"attention_out", "sm90_few", kShortSums},
     {"attention_in", "sm90_few", kShortSums},
+    {"moe", "sm90_few", kShortSums},
     {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},
     {"experts", "sm90_few_e4m3", kShortBlocks},

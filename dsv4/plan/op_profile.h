@@ -1,7 +1,8 @@
 // Time of each op in the steps of a runner: an observer that runs every call between two time
 // stamps. Steps take longer than without it: no graph is used, and on a device each call ends
 // before the next one starts. An op that is made of calls of others (ImplInfo::parts) does not
-// count; the calls inside it do.
+// count; the calls inside it do. Time and cost of a call that another implementation makes are
+// counted there alone.
 
 #pragma once
 

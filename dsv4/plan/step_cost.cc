@@ -5,7 +5,7 @@
 
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/model/dry_run.h"
-#include "dsv4/ops/experts/experts.h"
+#include "dsv4/ops/moe/moe.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
@@ -46,8 +46,9 @@ StepCost cost_of(const Model& model, Numerics numerics, const StepExtents& exten
 }  // namespace
 
 Cost floor_of(const OpCall& call) {
-  const ExpertsArgs* args = call.args_of(experts);
-  return args != nullptr ? expected_cost(*args) : call.cost();
+  if (const ExpertsArgs* args = call.args_of(experts)) return expected_cost(*args);
+  if (const MoeArgs* args = call.args_of(moe)) return expected_cost(*args);
+  return call.cost();
 }
 
 StepCost decode_cost(const Model& model, Numerics numerics, int64_t tokens, int64_t context) {

@@ -11,11 +11,13 @@ namespace {
 constexpr Impl<MoeArgs> kMoe[] = {
 #if DSV4_CUDA
     {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
+    // After `parts`, so only if it is forced: it has not run on a GPU yet (docs/kernels/moe.md).
+    {"sm90_few", Arch::kSm90, false, moe_sm90_few_reject, moe_sm90_few},
 #endif
     {"parts", Arch::kCpu, true, accept_all<MoeArgs>, moe_parts},
 };
 
-// The ops that `parts` calls check the shapes of bias, tid2eid and the experts.
+// Shapes of bias, tid2eid and the experts: implementations call check() of router and experts.
 void check(const MoeArgs& args) {
   Dim t("t"), d("D");
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
@@ -32,26 +34,33 @@ void check(const MoeArgs& args) {
 double values(const ExpertStack& stack, int64_t d) {
   return static_cast<double>(3 * stack.inner() * d);
 }
-double bytes(const ExpertStack& stack) {
-  return static_cast<double>(stack.expert_bytes(0));
-}
 
-// The router's choices are not known before the call: the experts of t tokens are counted as t * k
-// different ones, up to all.
-Cost cost(const MoeArgs& args) {
+// routed: bytes of the routed experts that are read.
+Cost cost_with(const MoeArgs& args, double routed) {
   const auto t = static_cast<double>(args.x.dim(0)),
              chosen = t * static_cast<double>(args.experts_per_token);
   const int64_t d = args.x.dim(1);
-  const double active = std::min(chosen, static_cast<double>(args.routed.size()));
-  const double weights = static_cast<double>(args.gate.bytes()) + active * bytes(args.routed) +
-                         (t > 0 ? bytes(args.shared) : 0);
+  const auto shared = static_cast<double>(t > 0 ? args.shared.expert_bytes(0) : 0);
+  const double weights = static_cast<double>(args.gate.bytes()) + routed + shared;
   return {.bytes = weights + static_cast<double>(args.x.bytes() + args.acc.bytes()),
           .flops = 2 * (t * static_cast<double>(args.gate.n * args.gate.k) +
                         chosen * values(args.routed, d) + t * values(args.shared, d)),
           .weight_bytes = weights};
 }
 
+// The router's choices are not known before the call: the experts of t tokens are counted as t * k
+// different ones, up to all.
+Cost cost(const MoeArgs& args) {
+  const int64_t chosen = args.x.dim(0) * args.experts_per_token;
+  const auto active = static_cast<double>(std::min(chosen, args.routed.size()));
+  return cost_with(args, active * static_cast<double>(args.routed.expert_bytes(0)));
+}
+
 }  // namespace
+
+Cost expected_cost(const MoeArgs& args) {
+  return cost_with(args, expected_weight_bytes(args.routed, args.x.dim(0), args.experts_per_token));
+}
 
 constinit const Op<MoeArgs> moe{"moe", kMoe, check, cost};
 

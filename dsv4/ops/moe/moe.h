@@ -32,4 +32,8 @@ struct MoeArgs {
 
 extern const Op<MoeArgs> moe;
 
+// moe.cost() counts different experts for all tokens; this expects them to be chosen at random, as
+// expected_cost() of experts.h.
+Cost expected_cost(const MoeArgs& args);
+
 }  // namespace dsv4

@@ -8,4 +8,9 @@ namespace dsv4 {
 
 void moe_parts(const Context& context, const MoeArgs& args);
 
+// Up to 64 tokens under kOfficial, a shared expert in FP8 and a gate in BF16, on Hopper: two
+// launches (few_gemm) before the routed experts.
+const char* moe_sm90_few_reject(const Context& context, const MoeArgs& args);
+void moe_sm90_few(const Context& context, const MoeArgs& args);
+
 }  // namespace dsv4

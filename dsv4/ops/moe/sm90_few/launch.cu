@@ -1,0 +1,110 @@
+// moe for few tokens: the gate and gate and up of the shared expert in one launch, its down
+// projection and the router in another, then the routed experts, which add what the shared expert
+// computed.
+
+#include "dsv4/ops/few_gemm/launch_shape.cuh"
+#include "dsv4/ops/moe/moe_impls.h"
+#include "dsv4/ops/moe/sm90_few/call.cuh"
+#include "dsv4/ops/quant/quant.h"
+
+namespace dsv4 {
+namespace {
+
+namespace few = moe_kernel::sm90_few;
+
+constexpr int64_t kMaxTokens = 64;
+// With more, quantizing x in a kernel of its own is faster.
+constexpr int64_t kQuantizeTokens = 4;
+
+few_gemm::Activations quantized_x(const Context& context, const ConstTensorView& x) {
+  const int64_t t = x.dim(0), k = x.dim(1);
+  if (t <= kQuantizeTokens) return {.x = x, .quantize = true};
+  Scratch& scratch = context.device->workspace();
+  const TensorView codes = scratch.take(DType::kE4M3, {t, k});
+  const TensorView scales = scratch.take(DType::kE8M0, {t, k / few_gemm::kScaleColumns});
+  quantize_q8(context,
+              {.x = x, .codes = codes, .scales = scales, .group = few_gemm::kScaleColumns});
+  return {.x = codes, .x_scale = scales};
+}
+
+void run_inputs(const Context& context, const MoeArgs& args, const few::Middle& middle) {
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const few_gemm::Activations quantized = quantized_x(context, args.x);
+  if (device.is_dry_run()) return;
+  const few::InputTargets targets(args, middle);
+  const few_gemm::Pair pair = few::pair_of_inputs(args, targets, device.info().num_sms);
+  const few::InputParams params =
+      few::make_input_params(pair, args, targets, middle, quantized, make_tma_map);
+  few_gemm::with_tokens<few_gemm::Format::kFp8>(pair.tokens, [&](auto config) {
+    launch(device, "moe_inputs", few::inputs_kernel<decltype(config)::kTokens>(),
+           few_gemm::launch_shape(pair), params);
+  });
+}
+
+void run_down(const Context& context, const MoeArgs& args, const few::Middle& middle) {
+  Device& device = *context.device;
+  if (device.is_dry_run()) return;
+  const few_gemm::Product p = few::product_of_w2(args, middle);
+  const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, 1);
+  const few_gemm::Split split = few_gemm::make_split(shape, device.info().num_sms);
+  const int tokens = few_gemm::tile_tokens(shape.tokens);
+  const few::DownParams params =
+      few::make_down_params(p, few::router_args(args, middle), split, tokens, make_tma_map);
+  LaunchShape grid = few_gemm::launch_shape(shape, split, tokens);
+  grid.grid = params.product_ctas + params.routing_ctas;
+  few_gemm::with_tokens<few_gemm::Format::kFp8>(tokens, [&](auto config) {
+    launch(device, "moe_down", few::down_kernel<decltype(config)::kTokens>, grid, params);
+  });
+}
+
+const char* reject_router(const MoeArgs& args) {
+  if (args.experts_per_token > kWarp) return "more choices than lanes";
+  if (args.gate.n > few::kMaxExperts) return "more than 384 experts";
+  return nullptr;
+}
+
+}  // namespace
+
+const char* moe_sm90_few_reject(const Context& context, const MoeArgs& args) {
+  if (args.x.dim(0) > kMaxTokens) return "for up to 64 tokens";
+  if (args.shared.is_image()) return "kernel images of the shared expert";
+  const ExpertWeights& shared = few::shared_expert(args);
+  for (const WeightView* w : {&shared.w1, &shared.w3, &shared.w2})
+    if (w->format != WeightFormat::kFp8Block) return "for a shared expert in fp8";
+  if (args.gate.format != WeightFormat::kBF16) return "for a gate in bf16";
+  if (const char* why = reject_router(args)) return why;
+  const few::Middle middle =
+      few::make_middle(args, [](DType dtype, std::initializer_list<int64_t> shape) {
+        return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
+      });
+  if (const char* why = few_gemm::reject(context, args.x, few::InputTargets(args, middle).all))
+    return why;
+  return few_gemm::reject(context, few::product_of_w2(args, middle));
+}
+
+void moe_sm90_few(const Context& given, const MoeArgs& args) {
+  if (args.x.dim(0) == 0) return;
+  experts.check({.x = args.x, .stack = args.shared, .acc = args.acc});
+  Context context = given;
+  context.force_impl = {};  // of moe
+  Scratch& scratch = workspace(context);
+  const Scratch::Scope scope(scratch);
+  const few::Middle middle =
+      few::make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+        return scratch.take(dtype, shape);
+      });
+  router.check(few::router_args(args, middle));
+  run_inputs(context, args, middle);
+  run_down(context, args, middle);
+  experts(context, {.x = args.x,
+                    .stack = args.routed,
+                    .experts = middle.chosen,
+                    .weights = middle.share,
+                    .swiglu_limit = args.swiglu_limit,
+                    .acc = args.acc,
+                    .add = false,
+                    .addend = middle.y});
+}
+
+}  // namespace dsv4
