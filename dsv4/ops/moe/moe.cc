@@ -10,9 +10,8 @@ namespace {
 
 constexpr Impl<MoeArgs> kMoe[] = {
 #if DSV4_CUDA
-    {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
-    // After `parts`, so only if it is forced: it has not run on a GPU yet (docs/kernels/moe.md).
     {"sm90_few", Arch::kSm90, false, moe_sm90_few_reject, moe_sm90_few},
+    {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
 #endif
     {"parts", Arch::kCpu, true, accept_all<MoeArgs>, moe_parts},
 };
