@@ -1,7 +1,7 @@
 // The implementations of sparse_mla.h, for its table (sparse_mla.cc). One folder each: cpu/, cuda/,
 // cuda_mma/, sm90_bf16/, sm90_fp8/. X_reject returns null if X can run, else the reason. Calls with
-// an inverse RoPE reach sm90_fp8, which rotates what it stores, or sparse_mla_parts, which makes two
-// calls of each.
+// an inverse RoPE reach sm90_fp8, which rotates what it stores, or sparse_mla_parts, which makes
+// two calls of each.
 
 #pragma once
 

@@ -194,8 +194,8 @@ struct Smem {
   // [warpgroup][head]: the factor for O before it is stored or sent as a partial. In a split that
   // takes the fp32 fallback: [0] the split's share, [1] 1 / the common divisor (combine.cuh).
   alignas(16) float out_scale[2][kHeads];
-  // cos and sin of the inverse RoPE for the work tile's query. A warp of warpgroup 1 writes those of
-  // its own eight pairs, and no other reads them.
+  // cos and sin of the inverse RoPE for the work tile's query. A warp of warpgroup 1 writes those
+  // of its own eight pairs, and no other reads them.
   float2 rotation[kRopePairs];
   // Split-KV (combine.cuh): the only split with keys, or kNoOwner; (m, row sum)
   // of each split; the power of two by which O of each split is divided to
