@@ -13,6 +13,7 @@
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/tensor_map.h"
+#include "tests/emulator/touching.h"
 #include "tests/harness/weights.h"
 
 namespace dsv4 {
@@ -76,20 +77,6 @@ CUtensorMap make_map(const TmaBox& box) {
   return emulator::make_tma_map(box);
 }
 
-// A kernel that writes x again, after it has let the next one start.
-emulator::Kernel rewrite(const ConstTensorView& view) {
-  return {{.block = 32, .pdl = true}, [view] {
-            ptx::griddepcontrol_launch_dependents();
-            ptx::griddepcontrol_wait();
-            auto* bytes =
-                const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(view.data));
-            for (int64_t i = threadIdx.x; i < view.bytes(); i += 32) {
-              const unsigned char byte = bytes[i];
-              bytes[i] = byte;
-            }
-          }};
-}
-
 emulator::Kernel inputs_kernel(const Case& c, int num_sms) {
   const few::InputTargets targets(c.args, c.middle);
   const few_gemm::Pair pair = few::pair_of_inputs(c.args, targets, num_sms);
@@ -147,7 +134,7 @@ void check(const Scene& s) {
   const std::vector<double> y = experts_oracle(
       {}, {.x = c.args.x, .stack = c.shared, .swiglu_limit = c.args.swiglu_limit, .acc = zeros});
   const std::vector<emulator::Kernel> kernels{
-      rewrite(c.args.x), inputs_kernel(c, s.num_sms), down_kernel(c, s.num_sms),
+      emulator::touching({c.args.x}), inputs_kernel(c, s.num_sms), down_kernel(c, s.num_sms),
       inputs_kernel(c, s.num_sms), down_kernel(c, s.num_sms)};
   emulator::check_runs(
       c.arena, 4, [&](int seed) { emulator::launch_stream(kernels, static_cast<uint64_t>(seed)); },
