@@ -117,16 +117,17 @@ TokenMasks::State TokenMasks::intern(std::vector<Config> configs, bool accepts) 
   // Whether it accepts belongs to the state: a marker that no node has stands for it.
   std::vector<Config> key = configs;
   if (accepts) key.push_back({-1, -1});
-  const auto [found, is_new] = state_ids_.try_emplace(std::move(key), State(states_.size()));
-  if (!is_new) return found->second;
+  if (const auto known = state_ids_.find(key); known != state_ids_.end()) return known->second;
   if (states_.size() >= kMaxStates)
     fail(ErrorCode::kResource, "the grammar has more than {} states", kMaxStates);
   auto data = std::make_unique<StateData>();
   data->configs = std::move(configs);
   data->accepts = accepts;
   data->next.fill(kUnknown);
+  const auto state = State(states_.size());
   states_.push_back(std::move(data));
-  return found->second;
+  state_ids_.emplace(std::move(key), state);
+  return state;
 }
 
 TokenMasks::State TokenMasks::step(State state, int symbol) {

@@ -46,6 +46,27 @@ TEST(TokenMasks, EqualBruteForce) {
   expect_brute_force(calls, rng, 60);
 }
 
+// A state past the limit is an error each time that it is reached: nothing of it is kept.
+TEST(TokenMasks, TooManyStatesStayAnError) {
+  TokenMasks masks(regex_format_grammar("[ab]*a[ab]{20}", "test"), test::demo_tree());
+  Rng rng(5);
+  TokenMasks::State state = masks.start();
+  std::string byte;
+  bool failed = false;
+  while (!failed) {
+    byte = rng.below(2) == 0 ? "a" : "b";
+    try {
+      state = masks.advance_bytes(state, byte);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kResource);
+      failed = true;
+    }
+    ASSERT_LE(masks.states(), TokenMasks::kMaxStates);
+  }
+  EXPECT_THROW(masks.advance_bytes(state, byte), Error);
+  EXPECT_THROW(masks.advance_bytes(state, byte + byte), Error);
+}
+
 TEST(TokenMasks, AddedTokensNeverPass) {
   TokenMasks any(regex_format_grammar("[^\\u0000]*", "test"), test::demo_tree());
   std::vector<uint32_t> mask(test::demo_tree()->words());
