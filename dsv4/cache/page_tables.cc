@@ -210,6 +210,23 @@ std::span<const int32_t> PageTables::pages(SeqId seq, int group) const {
   return at(seq).tables[static_cast<size_t>(group)];
 }
 
+// Sequences share pages of common prefixes only, so a shared page has one place in all tables.
+int64_t PageTables::own_pages(SeqId seq, int group, std::span<const SeqId> others) const {
+  const auto g = static_cast<size_t>(group);
+  const std::vector<int32_t>& table = at(seq).tables[g];
+  const auto has = [&](SeqId other, size_t p) {
+    const std::vector<int32_t>& theirs = at(other).tables[g];
+    return p < theirs.size() && theirs[p] == table[p];
+  };
+  int64_t own = 0;
+  for (size_t p = 0; p < table.size(); ++p) {
+    if (table[p] < 0) continue;
+    const bool shared = counts_[g].count(table[p]) > held_by_[g][static_cast<size_t>(table[p])] + 1;
+    own += !shared || std::ranges::none_of(others, [&](SeqId other) { return has(other, p); });
+  }
+  return own;
+}
+
 void PageTables::check_invariants() const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     std::vector<int32_t> references = held_by_[g];

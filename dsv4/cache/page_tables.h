@@ -69,6 +69,8 @@ class PageTables {
   int64_t free_pages(int group) const { return counts_[static_cast<size_t>(group)].num_free(); }
   // Pages that only prefixes hold: they would be free if every prefix were released.
   int64_t idle_pages(int group) const { return idle_[static_cast<size_t>(group)]; }
+  // Pages of a sequence that are in the table of none of `others`. Prefixes do not count.
+  int64_t own_pages(SeqId seq, int group, std::span<const SeqId> others) const;
   // Throws unless every page has as many references as tables and prefixes name it; tests call it
   // after each operation.
   void check_invariants() const;

@@ -176,13 +176,22 @@ Schedule Engine::plan_step() const {
                         .stop_at = next_stop(request, cached)});
   }
   const PageTables& tables = executor_.cache();
+  std::vector<SeqId> running;  // oldest first
+  for (const Request& request : requests_) {
+    if (running.size() == num_running_) break;
+    running.push_back(request.seq);
+  }
+  const auto own_pages = [&](size_t i, size_t g) {
+    return tables.own_pages(running[i], static_cast<int>(g), std::span(running).first(i));
+  };
   std::vector<int64_t> free_pages;
   for (int g = 0; g < static_cast<int>(tables.groups().size()); ++g)
     free_pages.push_back(tables.free_pages(g) + tables.idle_pages(g));
   return schedule({.requests = requests,
                    .num_running = num_running_,
                    .groups = tables.groups(),
-                   .free_pages = free_pages},
+                   .free_pages = free_pages,
+                   .own_pages = own_pages},
                   {.max_batch_tokens = options_.max_batch_tokens,
                    .max_prompt_tokens = max_prompt_tokens(),
                    .max_sequences = options_.max_sequences});
@@ -338,10 +347,12 @@ void Engine::deliver(const Batch& batch, std::vector<Sampled> tokens, std::vecto
 
 void Engine::reserve(const Batch& batch) {
   PrefixCache* prefixes = executor_.prefixes();
-  if (prefixes == nullptr) return;
   for (const Batch::Chunk& chunk : batch.chunks) {
     while (!executor_.cache().reserve(chunk.request->seq, chunk.count)) {
-      if (!prefixes->evict()) return;  // the executor says what does not fit
+      if (prefixes == nullptr || !prefixes->evict()) {
+        fail(ErrorCode::kResource, "no cache room for {} tokens after {}", chunk.count,
+             chunk.request->cached);
+      }
     }
   }
 }

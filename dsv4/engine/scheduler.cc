@@ -82,8 +82,10 @@ class Planner {
 
   void preempt_newest() {
     const size_t newest = --plan_.num_running;
-    for (size_t g = 0; g < num_groups(); ++g)
-      free_[g] += held_pages(state_.groups[g], request(newest).cached);
+    for (size_t g = 0; g < num_groups(); ++g) {
+      free_[g] += state_.own_pages ? state_.own_pages(newest, g)
+                                   : held_pages(state_.groups[g], request(newest).cached);
+    }
   }
 
   void decode() {

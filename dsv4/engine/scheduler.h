@@ -1,7 +1,8 @@
 // What runs in a step: a pure function of the requests, their lengths and the free pages.
 //
 //   1. Every decoding request gets its next token, oldest first. When pages run out, the newest
-//      running request is preempted: its pages go back, and it waits at the head of the queue.
+//      running request is preempted: pages that only it has go back, and it waits at the head of
+//      the queue.
 //   2. What is left of the token budget goes to prompts, oldest first, in chunks as long as budget
 //      and pages allow. Beside requests that decode, prompts get at most max_prompt_tokens.
 //   3. Waiting requests are admitted in order of arrival, as long as a slot and budget are left and
@@ -19,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -43,6 +45,9 @@ struct SchedulerState {
   size_t num_running = 0;                      // the first so many run, the others wait
   std::span<const CacheGroup> groups;
   std::span<const int64_t> free_pages;  // [group] those that only stored prefixes hold included
+  // Pages of group g that no older running request shares with running request i: those that go
+  // back when i is preempted after all newer ones. Null: no pages are shared.
+  std::function<int64_t(size_t i, size_t g)> own_pages;
 };
 
 struct SchedulerLimits {

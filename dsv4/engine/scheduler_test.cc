@@ -96,10 +96,16 @@ class Simulation {
     for (size_t g = 0; g < tables_.groups().size(); ++g)
       free_pages.push_back(tables_.free_pages(static_cast<int>(g)) +
                            tables_.idle_pages(static_cast<int>(g)));
+    std::vector<SeqId> running;
+    for (size_t i = 0; i < num_running_; ++i) running.push_back(requests_[i].seq);
+    const auto own_pages = [&](size_t i, size_t g) {
+      return tables_.own_pages(running[i], static_cast<int>(g), std::span(running).first(i));
+    };
     return dsv4::schedule({.requests = requests,
                            .num_running = num_running_,
                            .groups = tables_.groups(),
-                           .free_pages = free_pages},
+                           .free_pages = free_pages,
+                           .own_pages = own_pages},
                           limits_);
   }
 
@@ -324,6 +330,29 @@ TEST(Scheduler, RandomTracesFinishWithStoredPrefixes) {
   }
   EXPECT_GT(all.preemptions, 20) << "the pages never ran out: the test is too easy";
   EXPECT_GT(all.attached, 500);
+}
+
+// Many conversations begin with one long system prompt. What preempting one of them gives back is
+// its own pages, not those of the system prompt.
+TEST(Scheduler, ManySequencesThatShareTheirPrompt) {
+  int64_t preemptions = 0, attached = 0;
+  for (uint64_t seed = 300; seed < 340; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    constexpr int kSequences = 16;
+    const int64_t longest = 256;
+    Simulation simulation(
+        groups_for(kSequences, 2 * longest, 64, 8),
+        {.max_batch_tokens = 64, .max_sequences = kSequences, .lookahead = 8 * (rng.below(3))}, 8);
+    for (int i = 0; i < 40; ++i) simulation.submit(130 + rng.below(16), 1 + rng.below(100));
+    while (!simulation.empty()) {
+      simulation.step();
+      if (HasFailure()) return;
+    }
+    preemptions += simulation.preemptions(), attached += simulation.attached();
+  }
+  EXPECT_GT(preemptions, 100);
+  EXPECT_GT(attached, 1000);
 }
 
 // Pools as EngineOptions::cache_tokens = 0 makes them.
