@@ -198,8 +198,7 @@ std::string size_text(int64_t bytes) {
 
 std::optional<int32_t> check_tokenizer(const Model& model) {
   const std::string path = model.checkpoint().folder() + "/tokenizer.json";
-  std::error_code error;
-  if (!fs::exists(path, error)) return std::nullopt;
+  if (!is_present(path)) return std::nullopt;
   const Tokenizer tokenizer = Tokenizer::load(path);
   check_vocabulary(tokenizer, model);
   return tokenizer.vocab_size();

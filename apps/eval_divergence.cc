@@ -75,7 +75,7 @@ EvalInput open_file(const DivergenceOptions& options, const Model& model) {
 // Both tokenizers must map the text to the same ids.
 void check_tokenizer(const EvalText& text, const EvalOptions& options, const Model& reference) {
   const std::string path = reference.checkpoint().folder() + "/tokenizer.json";
-  if (!text.tokenizer || !std::filesystem::exists(path)) return;
+  if (!text.tokenizer || !is_present(path)) return;
   if (Tokenizer::load(path).encode(text.content) != text.ids) {
     fail(ErrorCode::kBadInput, "{}: the tokenizer of the reference {} gives different tokens",
          options.file, reference.checkpoint().folder());

@@ -1,7 +1,6 @@
 // dsv4 eval needle MODEL: recall of facts by distance. Greedy answers, whole prompts.
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -57,7 +56,7 @@ NeedleTemplate load_template(const NeedleOptions& options, const std::string& fo
   const bool own = options.form.empty();
   const std::string file = own ? folder + "/needle.json" : options.form;
   source = own ? options.model + "/needle.json" : options.form;
-  if (own && !std::filesystem::exists(file)) {
+  if (own && !is_present(file)) {
     source = "built-in";
     return default_needle_template();
   }

@@ -1,7 +1,6 @@
 #include "apps/generation.h"
 
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "dsv4/base/error.h"
@@ -41,7 +40,7 @@ bool boolean(const nlohmann::json& root, const std::string& file, const char* ke
 SamplingParams load_sampling_defaults(const std::string& folder) {
   const std::string file = folder + "/generation_config.json";
   SamplingParams params;
-  if (!std::filesystem::exists(file)) return params;
+  if (!is_present(file)) return params;
   const auto root = nlohmann::json::parse(read_text_file(file, size_t{1} << 20), nullptr,
                                           /*allow_exceptions=*/false);
   if (!root.is_object()) fail(ErrorCode::kBadInput, "{}: not a JSON object", file);

@@ -114,6 +114,11 @@ std::string read_descriptor(int fd, const std::string& what, size_t max_bytes) {
 
 }  // namespace
 
+bool is_present(const std::string& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 std::string read_input(const std::string& path, size_t max_bytes) {
   if (path == "-") return read_descriptor(STDIN_FILENO, "standard input", max_bytes);
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -46,6 +46,10 @@ class ZeroPages {
   size_t size_ = 0;
 };
 
+// Whether an optional file has to be read. A link to itself or to nothing counts as present, and so
+// does what cannot be looked up: opening it says what is wrong.
+bool is_present(const std::string& path);
+
 // Whole small file (config, ids, prompts) as a string; kBadInput above `max_bytes`.
 std::string read_text_file(const std::string& path, size_t max_bytes = size_t{256} << 20);
 

@@ -88,6 +88,19 @@ TEST_F(MappedFileTest, APipeIsRefusedWithoutWaitingForAWriter) {
             "cannot read " + pipe + ": not a regular file");
 }
 
+TEST_F(MappedFileTest, LinksToNothingArePresent) {
+  const std::string missing = (folder_ / "missing").string(), link = (folder_ / "link").string();
+  EXPECT_TRUE(is_present(write("file", "")));
+  EXPECT_FALSE(is_present(missing));
+  EXPECT_FALSE(is_present((folder_ / "file" / "below").string()));
+  fs::create_symlink(missing, link);
+  EXPECT_TRUE(is_present(link));
+  fs::remove(link);
+  fs::create_symlink(link, link);
+  EXPECT_TRUE(is_present(link));
+  EXPECT_TRUE(is_present(link + "/below")) << "opening it says that the link loops";
+}
+
 TEST_F(MappedFileTest, TextFilesHaveALimit) {
   const std::string path = write("big", "12345");
   EXPECT_EQ(read_text_file(path, 5), "12345");

@@ -1,7 +1,5 @@
 #include "dsv4/chat/model_folder.h"
 
-#include <filesystem>
-
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/fields.h"
 
@@ -9,7 +7,7 @@ namespace dsv4 {
 namespace {
 
 std::optional<std::string> read_if_exists(const std::string& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  if (!is_present(path)) return std::nullopt;
   return read_text_file(path, size_t{16} << 20);
 }
 

@@ -1,7 +1,6 @@
 #include "dsv4/convert/ledger.h"
 
 #include <cmath>
-#include <filesystem>
 
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
@@ -152,8 +151,7 @@ Ledger parse_ledger(std::string_view text, const std::string& what) {
 
 std::optional<Ledger> read_ledger(const std::string& folder) {
   const std::string path = ledger_path(folder);
-  std::error_code ignored;  // an inaccessible file counts as absent
-  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  if (!is_present(path)) return std::nullopt;
   return parse_ledger(read_text_file(path, kMaxBytes), path);
 }
 

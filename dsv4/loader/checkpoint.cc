@@ -23,11 +23,6 @@ std::string file_name(const std::string& path) {
   return fs::path(path).filename().string();
 }
 
-bool exists(const std::string& path) {
-  std::error_code ignored;  // an inaccessible file is reported when it is opened
-  return fs::exists(path, ignored);
-}
-
 // The one *.safetensors of a folder that has neither an index nor model.safetensors.
 std::string only_safetensors(const std::string& folder) {
   std::error_code error;
@@ -68,10 +63,10 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   checkpoint.folder_ = folder;
   const std::string index = folder + "/model.safetensors.index.json";
   const std::string single = folder + "/model.safetensors";
-  if (exists(index)) {
+  if (is_present(index)) {
     checkpoint.add_shards(index);
   } else {
-    checkpoint.add_file(exists(single) ? single : only_safetensors(folder), {});
+    checkpoint.add_file(is_present(single) ? single : only_safetensors(folder), {});
   }
   return checkpoint;
 }
@@ -119,8 +114,9 @@ void Checkpoint::add_shards(const std::string& index_path) {
   std::set<std::string> shards;
   for (const auto& [name, file] : weight_map) shards.insert(file);
   std::vector<std::string> missing;
+  std::error_code ignored;  // what cannot be looked up is missing too
   std::copy_if(shards.begin(), shards.end(), std::back_inserter(missing),
-               [&](const std::string& file) { return !exists(folder_ + "/" + file); });
+               [&](const std::string& file) { return !fs::exists(folder_ + "/" + file, ignored); });
   if (!missing.empty())
     fail(ErrorCode::kBadInput, "{} of {} shards are missing from {}: {}{}", missing.size(),
          shards.size(), folder_, quotable(missing[0]), missing.size() > 1 ? ", ..." : "");

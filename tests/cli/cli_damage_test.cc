@@ -114,6 +114,27 @@ TEST_F(CliDamage, InspectReadsTheTokenizer) {
   expect_error("inspect " + model, "tokenizer.json: not valid JSON at byte 1");
 }
 
+// A link to itself or to nothing is no missing file: the error names it, and the system's reason.
+TEST_F(CliDamage, LinksThatLeadNowhereAreErrors) {
+  const std::string model = copy_demo();
+  for (const char* name : {"tokenizer.json", "generation_config.json", "quantization_ledger.json",
+                           "model.safetensors.index.json"}) {
+    const std::string file = model + "/" + name, kept = path("kept");
+    const bool there = std::filesystem::exists(file);
+    if (there) std::filesystem::rename(file, kept);
+    for (const auto& [target, reason] : {std::pair{name, "Too many levels of symbolic links"},
+                                         std::pair{"nowhere", "No such file or directory"}}) {
+      std::filesystem::create_symlink(target, file);
+      expect_error("inspect " + model, fmt::format("cannot open {}: {}", file, reason));
+      std::filesystem::remove(file);
+    }
+    if (there) std::filesystem::rename(kept, file);
+  }
+  std::filesystem::create_symlink("needle.json", model + "/looping");
+  std::filesystem::rename(model + "/looping", model + "/needle.json");
+  expect_error("eval needle " + model + " --distances 64 --prompts 1", "Too many levels");
+}
+
 // Bytes of a file that reach a terminal could move its cursor or set its title.
 TEST_F(CliDamage, NoControlBytesOfAModelAreShown) {
   const std::string evil = "\x1b[2J\x1b]0;pwned\x07\n\xc2\x9b", found = "pwned";
