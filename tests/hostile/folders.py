@@ -18,6 +18,8 @@ STRANGE = [None, True, False, -1, 0, 1, 2, 7, 2**31, 2**53, 2**63, 2**64, -2**63
            "../../etc/passwd", "(a+)+$", "[", "F32", "BF16", "I64", "F8_E8M0", [0], [0, 0], [-1, 4], [2**40, 2**40]]
 NUMBERS = [struct.pack("<f", float("nan")), struct.pack("<f", float("inf")), b"\xc0\x7f", b"\x7f", b"\xff", b"\x00",
            struct.pack("<q", 2**40), struct.pack("<f", 3e38)]
+# What reading or changing a file raises that an earlier change has damaged; RecursionError: nested too deeply.
+DAMAGED = (ValueError, IndexError, KeyError, TypeError, AttributeError, struct.error, MemoryError, RecursionError)
 
 
 def places(value, path=()):
@@ -77,7 +79,7 @@ def change_json_file(rng, folder):
         value = json.loads(folder.read(name))
         done = change_json(rng, value)
         folder.write(name, json.dumps(value, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass"))
-    except (ValueError, IndexError):  # an earlier change left nothing to change
+    except DAMAGED:
         return f"{name} unchanged"
     return f"{name}: {done}"
 
@@ -88,7 +90,7 @@ def change_header(rng, folder):
         size = struct.unpack("<Q", data[:8])[0]
         header = json.loads(data[8:8 + size])
         done = change_json(rng, header)
-    except (ValueError, IndexError, struct.error):
+    except DAMAGED:
         return "header unchanged"
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -103,7 +105,7 @@ def change_numbers(rng, folder):
         header = json.loads(data[8:8 + size])
         name = rng.choice([n for n in header if n != "__metadata__"])
         begin, end = header[name]["data_offsets"]
-    except (ValueError, KeyError, TypeError, IndexError, struct.error):
+    except DAMAGED:
         return "numbers unchanged"
     pattern = rng.choice(NUMBERS)
     if rng.random() < 0.3:
@@ -180,7 +182,7 @@ def split_in_shards(rng, folder):
                 index[name] = f"s{number}.safetensors"
             text = json.dumps(own).encode()
             folder.write(f"s{number}.safetensors", struct.pack("<Q", len(text)) + text + b"".join(bytes_of))
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error, MemoryError):
+    except DAMAGED:
         return "shards unchanged"
     (folder.path / "model.safetensors").unlink()
     folder.write("model.safetensors.index.json", json.dumps({"weight_map": index}).encode())
