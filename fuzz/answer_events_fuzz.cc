@@ -1,6 +1,9 @@
 // What a model writes, as the server-sent events of the API that the first byte picks: bytes below
-// 0xf8 are themselves, the others markers. Every event is JSON in its frame, numbers have no gaps,
-// and blocks and items open and close in order, wherever the output ends.
+// 0xf8 are themselves, the others markers, and some control bytes whole tags, so that a short input
+// holds a call. Every event is JSON in its frame, numbers have no gaps, and blocks and items open
+// and close in order, wherever the output ends.
+
+#include <map>
 
 #include "dsv4/server/choice.h"
 #include "dsv4/server/json_text.h"
@@ -25,8 +28,33 @@ const ServedModel& model() {
   return *served;
 }
 
-int32_t token_of(uint8_t byte) {
-  return byte < 0xf8 ? byte : model().markers.require(kMarkers[byte - 0xf8]);
+constexpr uint8_t kFirstTag = 0x0e;
+constexpr std::string_view kTags[] = {"\n\n<\xfatool_calls>\n",
+                                      "<\xfainvoke name=\"f\">\n",
+                                      "<\xfainvoke name=\"c\">\n",
+                                      "<\xfaparameter name=\"a\" string=\"true\">",
+                                      "<\xfaparameter name=\"a\" string=\"false\">",
+                                      "<\xfaparameter name=\"input\" string=\"true\">",
+                                      "</\xfaparameter>\n",
+                                      "</\xfainvoke>\n",
+                                      "</\xfatool_calls>"};
+
+std::string with_tags(std::string_view output) {
+  std::string text;
+  for (const char c : output) {
+    const size_t tag = static_cast<uint8_t>(c) - size_t{kFirstTag};
+    if (tag < std::size(kTags)) {
+      text += kTags[tag];
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+int32_t token_of(char c) {
+  const auto byte = static_cast<uint8_t>(c);
+  return byte < 0xf8 ? test::byte_token(c) : model().markers.require(kMarkers[byte - 0xf8]);
 }
 
 // A request for a stream with what the bits want.
@@ -58,6 +86,63 @@ Json request_of(Api api, uint8_t bits) {
   }
   return body;
 }
+
+// It does not depend on what the model writes, so each is made once.
+const Prepared& prepared_request(Api api, uint8_t bits) {
+  static std::map<std::pair<Api, uint8_t>, Prepared> known;
+  const auto [found, is_new] = known.try_emplace({api, bits & (4 | 8 | 16)});
+  if (is_new) {
+    const std::string key(32, 'k');
+    found->second = prepare(api, request_of(api, bits).dump(), model(), key);
+  }
+  return found->second;
+}
+
+// The values at the top of an event that the checks below need; a whole tree would cost most of the
+// time.
+struct EventFields : nlohmann::json_sax<Json> {
+  explicit EventFields(const std::string& data) {
+    fuzz::require(data.starts_with('{') && Json::sax_parse(data, this));
+  }
+
+  std::string type;
+  std::map<std::string, int64_t> numbers;
+  bool error = false;
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t value) override { return number(value); }
+  bool number_unsigned(uint64_t value) override { return number(static_cast<int64_t>(value)); }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string& text) override {
+    if (depth == 1 && last_key == "type") type = text;
+    return true;
+  }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return move(1); }
+  bool end_object() override { return move(-1); }
+  bool start_array(size_t) override { return move(1); }
+  bool end_array() override { return move(-1); }
+  bool key(std::string& text) override {
+    if (depth != 1) return true;
+    last_key = text;
+    error |= text == "error";
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
+
+  bool number(int64_t value) {
+    if (depth == 1) numbers[last_key] = value;
+    return true;
+  }
+  bool move(int levels) {
+    depth += levels;
+    return true;
+  }
+
+  std::string last_key;
+  int depth = 0;
+};
 
 // Checks events as they leave.
 class EventChecker {
@@ -94,38 +179,37 @@ class EventChecker {
       ended_ = true;
       return;
     }
-    const Json json = Json::parse(data, nullptr, /*allow_exceptions=*/false);
-    fuzz::require(json.is_object());
-    if (api_ == Api::kMessages) return messages_event(name, json);
-    if (api_ == Api::kResponses) return responses_event(name, json);
+    const EventFields fields(data);
+    if (api_ == Api::kMessages) return messages_event(name, fields);
+    if (api_ == Api::kResponses) return responses_event(name, fields);
     fuzz::require(name.empty());
-    if (json.contains("error")) ended_ = true;
+    if (fields.error) ended_ = true;
   }
 
-  void messages_event(const std::string& name, const Json& json) {
-    fuzz::require(json["type"] == name);
+  void messages_event(const std::string& name, const EventFields& fields) {
+    fuzz::require(fields.type == name);
     if (name == "content_block_start") {
-      fuzz::require(open_ < 0 && json["index"] == blocks_);
+      fuzz::require(open_ < 0 && fields.numbers.at("index") == blocks_);
       open_ = blocks_++;
     } else if (name == "content_block_delta") {
-      fuzz::require(json["index"] == open_);
+      fuzz::require(fields.numbers.at("index") == open_);
     } else if (name == "content_block_stop") {
-      fuzz::require(json["index"] == open_);
+      fuzz::require(fields.numbers.at("index") == open_);
       open_ = -1;
     }
     ended_ = name == "message_stop" || name == "error";
   }
 
-  void responses_event(const std::string& name, const Json& json) {
-    fuzz::require(json["type"] == name && json["sequence_number"] == sequence_++);
+  void responses_event(const std::string& name, const EventFields& fields) {
+    fuzz::require(fields.type == name && fields.numbers.at("sequence_number") == sequence_++);
     if (name == "response.output_item.added") {
-      fuzz::require(open_ < 0 && json["output_index"] == blocks_);
+      fuzz::require(open_ < 0 && fields.numbers.at("output_index") == blocks_);
       open_ = blocks_++;
     } else if (name == "response.output_item.done") {
-      fuzz::require(json["output_index"] == open_);
+      fuzz::require(fields.numbers.at("output_index") == open_);
       open_ = -1;
-    } else if (json.contains("output_index")) {
-      fuzz::require(json["output_index"] == open_);
+    } else if (fields.numbers.contains("output_index")) {
+      fuzz::require(fields.numbers.at("output_index") == open_);
     }
     ended_ =
         name == "response.completed" || name == "response.incomplete" || name == "response.failed";
@@ -137,8 +221,7 @@ class EventChecker {
 };
 
 void write_stream(Api api, uint8_t bits, uint8_t ending, std::string_view output) {
-  const std::string key(32, 'k');
-  Prepared prepared = prepare(api, request_of(api, bits).dump(), model(), key);
+  const Prepared& prepared = prepared_request(api, bits);
   Usage usage;
   AnswerContext context = prepared.answer;
   context.usage = &usage;
@@ -149,9 +232,8 @@ void write_stream(Api api, uint8_t bits, uint8_t ending, std::string_view output
   std::vector<std::unique_ptr<Choice>> choices;
   for (size_t k = 0; k < count; ++k)
     choices.push_back(std::make_unique<Choice>(k, prepared, model(), *writer, usage));
-  for (const char c : output) {
-    for (const auto& choice : choices)
-      choice->on_token({.id = token_of(static_cast<uint8_t>(c)), .logprob = -1.f});
+  for (const char c : with_tags(output)) {
+    for (const auto& choice : choices) choice->on_token({.id = token_of(c), .logprob = -1.f});
     checker.take(writer->take());
   }
   const bool failed = ending % 4 == 3;

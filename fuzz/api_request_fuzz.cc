@@ -31,7 +31,7 @@ void answer(Prepared prepared) {
   for (size_t k = 0; k < choices; ++k) {
     Choice choice(k, prepared, model(), *writer, usage);
     for (const char c : std::string_view("ab\xc3\xa9 \n")) {
-      choice.on_token({.id = static_cast<unsigned char>(c), .logprob = -1.f});
+      choice.on_token({.id = test::byte_token(c), .logprob = -1.f});
       writer->take();
     }
     choice.on_engine_finish(Finish::kStop);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,34 +23,48 @@ inline std::shared_ptr<const TokenTree> byte_tree() {
   return tree;
 }
 
-// Up to `kSteps` tokens that the masks allow, chosen by `choices`; the text where the grammar may
-// end after them. A token passes exactly where its bit is set.
-inline std::optional<std::string> steered_text(TokenMasks& masks, std::string_view choices) {
-  constexpr size_t kSteps = 64;
+// The tokens whose bit is in the mask of `state`, without EOS.
+inline std::vector<int32_t> allowed_tokens(TokenMasks& masks, TokenMasks::State state) {
   const auto tree = byte_tree();
   const int32_t eos = tree->eos().front();
   std::vector<uint32_t> mask(tree->words());
+  masks.mask(state, mask);
+  std::vector<int32_t> allowed;
+  for (int32_t token = 0; token < tree->vocab_size(); ++token) {
+    const bool bit = (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+    if (token == eos) {
+      require(bit == masks.accepts(state));
+    } else if (bit) {
+      allowed.push_back(token);
+    }
+  }
+  return allowed;
+}
+
+// A text of up to `kSteps` tokens that the grammar allows, where it may end after them. A choice is
+// the next byte, 0xfe DSML; where that is forbidden, a mask is computed, and the choice picks one
+// of the allowed tokens. Masks are the costly part, so a run ends after `kMasks` of them.
+inline std::optional<std::string> steered_text(TokenMasks& masks, std::string_view choices) {
+  constexpr size_t kSteps = 64, kMasks = 6;
+  const auto tree = byte_tree();
   std::string text;
   TokenMasks::State state = masks.start();
-  for (size_t i = 0; i < kSteps; ++i) {
-    masks.mask(state, mask);
-    std::vector<int32_t> allowed;
-    for (int32_t token = 0; token < tree->vocab_size(); ++token) {
-      const bool bit = (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
-      if (token == eos) {
-        require(bit == masks.accepts(state));
-      } else if (bit) {
-        allowed.push_back(token);
-      }
+  for (size_t i = 0, computed = 0; i < kSteps; ++i) {
+    const bool steered = i < choices.size();
+    if (!steered && masks.accepts(state)) break;
+    const char choice = steered ? choices[i] : '\xff';
+    int32_t token = choice == '\xfe' ? tree->dsml() : test::byte_token(choice);
+    TokenMasks::State next = masks.advance(state, token);
+    if (next == TokenMasks::kDead) {
+      if (computed++ == kMasks) return std::nullopt;
+      const std::vector<int32_t> allowed = allowed_tokens(masks, state);
+      require(std::find(allowed.begin(), allowed.end(), token) == allowed.end());
+      if (allowed.empty()) break;
+      token = allowed[static_cast<uint8_t>(choice) % allowed.size()];
+      next = masks.advance(state, token);
+      require(next != TokenMasks::kDead);
     }
-    const uint8_t choice = i < choices.size() ? static_cast<uint8_t>(choices[i]) : 255;
-    // Where nothing steers, the text ends as soon as it may.
-    if (allowed.empty() || (choice == 255 && masks.accepts(state))) break;
-    const int32_t token = allowed[choice % allowed.size()];
-    const bool forbidden = std::find(allowed.begin(), allowed.end(), choice) == allowed.end();
-    if (forbidden) require(masks.advance(state, choice) == TokenMasks::kDead);
-    state = masks.advance(state, token);
-    require(state != TokenMasks::kDead);
+    state = next;
     text += tree->bytes(token);
   }
   if (!masks.accepts(state)) return std::nullopt;

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -40,6 +41,16 @@ inline const std::string& marker_tokenizer_json() {
 inline const Tokenizer& marker_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::parse(marker_tokenizer_json(), "test");
   return tokenizer;
+}
+// The token of a byte: ids are in the order of the byte alphabet's code points, not of the bytes.
+inline int32_t byte_token(char byte) {
+  static const auto ids = [] {
+    std::array<int32_t, 256> table{};
+    for (int32_t id = 0; id < 256; ++id)
+      table[static_cast<uint8_t>(marker_tokenizer().token_bytes(id)[0])] = id;
+    return table;
+  }();
+  return ids[static_cast<uint8_t>(byte)];
 }
 inline const TextEncoder& marker_text_encoder() {
   static const TextEncoder text(parse_tokenizer_json(marker_tokenizer_json(), "test"));
