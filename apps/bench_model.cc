@@ -177,8 +177,9 @@ Json BenchModel::kernel_table() {
   return table;
 }
 
-Json BenchModel::save_trace(const std::string& file) {
-  Json report = trace_report(probe_->stop_trace());
+Json BenchModel::save_trace(const std::string& file, Json report) {
+  report["device"] = probe_->name();
+  report.update(trace_report(probe_->stop_trace()));
   std::ofstream out(file);
   out << dump(report) << '\n';
   if (!out.flush()) fail(ErrorCode::kBadInput, "--trace {}: cannot write the file", file);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/expert_count.h"
@@ -61,12 +62,14 @@ class BenchModel {
     executor.observe(nullptr);
     return count;
   }
-  // Writes the trace of one call (step_trace.h) to the file and returns its sums.
+  // Writes `what` and the trace of one call (step_trace.h) to the file and returns it without the
+  // single kernels.
   template <class Call>
-  nlohmann::ordered_json trace(const std::string& file, const Call& call) {
+  nlohmann::ordered_json trace(const std::string& file, nlohmann::ordered_json what,
+                               const Call& call) {
     probe_->start_trace();
     call();
-    return save_trace(file);
+    return save_trace(file, std::move(what));
   }
   // Kernels of one call, slowest first; empty unless --ops was given and there is a device.
   template <class Call>
@@ -81,7 +84,7 @@ class BenchModel {
 
  private:
   nlohmann::ordered_json kernel_table();
-  nlohmann::ordered_json save_trace(const std::string& file);
+  nlohmann::ordered_json save_trace(const std::string& file, nlohmann::ordered_json report);
   nlohmann::ordered_json op_table(OpProfile& profile) const;
 
   const BenchOptions options_;

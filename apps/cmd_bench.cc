@@ -146,7 +146,9 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
   add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
   add_experts(bench.count_experts(executor, [&] { decoding.step(); }), bench.roofs(), row);
   row["memory"] = bench.memory(limits);
-  if (!options.trace.empty()) row["trace"] = bench.trace(options.trace, [&] { decoding.step(); });
+  if (!options.trace.empty())
+    row["trace"] = bench.trace(options.trace, {{"batch", batch}, {"context", context}},
+                               [&] { decoding.step(); });
   row["ops"] = bench.ops(executor, [&] { decoding.step(); });
   row["kernels"] = bench.kernels([&] { decoding.step(); });
   return row;

@@ -24,10 +24,15 @@ def kernel_name(kernel):
     return RENAMED.get(kernel["kernel"], kernel["kernel"])
 
 
-def between_marks(path, mark, text):
-    """The file with the text between <!-- mark --> and <!-- /mark --> replaced."""
+def with_block(page, mark, text):
+    """The page with the text between <!-- mark --> and <!-- /mark --> replaced."""
     block = f"<!-- {mark} -->\n{text}\n<!-- /{mark} -->"
-    return re.sub(f"<!-- {mark} -->.*<!-- /{mark} -->", lambda _: block, (ROOT / path).read_text(), flags=re.S)
+    return re.sub(f"<!-- {mark} -->.*<!-- /{mark} -->", lambda _: block, page, flags=re.S)
+
+
+def between_marks(path, mark, text):
+    """The same for a file."""
+    return with_block((ROOT / path).read_text(), mark, text)
 
 
 def settle(wanted, tool):

@@ -11,7 +11,8 @@ import re
 import sys
 
 import decode_step_page
-from generated import ROOT, between_marks, implementation, kernel_name, op_name, settle
+import decode_trace_page
+from generated import ROOT, between_marks, implementation, kernel_name, op_name, settle, with_block
 
 MADE = "Made by `tools/performance_page.py` from `bench/results`. Weights come from a pool larger than the caches."
 LABELS = {"fp8_block": "FP8 128x128", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "bf16": "BF16", "f16": "F16", "f32": "F32",
@@ -247,6 +248,11 @@ def readme_table(results, gpus):
     return "\n".join(readme_cpu(results) + (gpu_readme(gpus) if gpus else []))
 
 
+def decode_step(gpus):
+    page = between_marks("docs/decode-step.md", "measured", decode_step_page.block(gpus))
+    return with_block(page, "trace", decode_trace_page.block(gpus))
+
+
 def main():
     cpu_files = sorted((ROOT / "bench/results").glob("cpu-*.json"))
     results = [json.loads(path.read_text()) for path in cpu_files]
@@ -256,8 +262,9 @@ def main():
     pages |= {path.stem + ".md": (result["machine"], machine_section(result)) for path, result in zip(cpu_files, results)}
     wanted = {f"docs/performance/{name}": "\n".join(lines).rstrip("\n") + "\n" for name, (_, lines) in pages.items()}
     wanted |= {"docs/performance.md": page(results, gpus, [(name, title) for name, (title, _) in pages.items()]),
-               "docs/decode-step.md": between_marks("docs/decode-step.md", "measured", decode_step_page.block(gpus)),
+               "docs/decode-step.md": decode_step(gpus),
                "README.md": between_marks("README.md", "measured", readme_table(results, gpus))}
+    wanted |= decode_trace_page.figures(gpus)
     sys.exit(settle(wanted, "tools/performance_page.py"))
 
 

@@ -1,0 +1,183 @@
+"""The figures and tables of docs/decode-step.md from a trace of one captured step of V4-Flash at one token:
+bench/results/gpu-*/decode_trace.json (`dsv4 bench decode --trace FILE`). performance_page.py calls block() and figures().
+
+A kernel that starts early waits for its predecessor, so its own time says little. What it costs the step is the time
+from the end of all earlier kernels to its own end, here "exposed".
+"""
+
+import statistics
+from xml.sax.saxutils import escape
+
+from decode_step_page import CHOSEN, EXPERT, K3, READ_RATE, ROW, KEY, TOPK, WEIGHTS, WINDOW
+
+# The kernels of a layer in order: name in the trace, what it does, weights of decode_step_page.WEIGHTS that it reads.
+MIX = ("mix_kernel", "mHC mix", {"mHC fn, both sub-layers": 0.5})
+FINISH = ("finish_kernel", "mHC finish, norm", {})
+NODES = (
+    MIX, FINISH,
+    ("few_gemm_pair_kernel", "products of x", {name: 1 for name in ("wq_a", "wkv", "compressor wkv + wgate", "indexer compressor",
+                                                                    "indexer weights_proj")}),
+    ("query_kernel", "queries, rows", {"wq_b": 1, "indexer wq_b": 1}),
+    ("select_kernel", "index_select", {"keys": 1}),
+    ("sparse_mla_fp8_kernel", "sparse_mla", {"rows": 1}),
+    ("few_gemm_kernel", "wo_a", {"wo_a": 1}),
+    ("few_gemm_kernel", "wo_b", {"wo_b": 1}),
+    MIX, FINISH,
+    ("few_gemm_pair_kernel", "gate, shared w1, w3", {"router gate": 1, "shared expert w1, w3, w2": 2 / 3}),
+    ("down_kernel", "shared w2, router", {"shared expert w1, w3, w2": 1 / 3}),
+    ("few_kernel", "experts gate, up", {"experts": 2 / 3}),
+    ("few_kernel", "experts down", {"experts": 1 / 3}),
+    ("combine_kernel", "combine", {}),
+)
+KINDS = ("CSA", "HCA")
+
+WIDTH, LEFT, RIGHT, TOP, BOTTOM, LINE = 860, 132, 186, 58, 38, 20
+EARLY, BUSY, FLOOR = "#c9d8ea", "#1f5fa8", "#c8501e"
+
+
+def exposed(kernels):
+    """Kernels with "from" (the end of all earlier ones) and "end", and the time between."""
+    latest = kernels[0]["start_us"]
+    for kernel in kernels:
+        end = kernel["start_us"] + kernel["us"]
+        yield {**kernel, "from": latest, "end": end, "exposed_us": max(end - latest, 0)}
+        latest = max(latest, end)
+
+
+def layers(kernels):
+    """(kind, kernels) of each layer, in order. The first layers without index_select are SWA, later ones HCA."""
+    names = [kernel["kernel"] for kernel in kernels]
+    with_select = [node[0] for node in NODES]
+    without = [name for name in with_select if name != "select_kernel"]
+    at, seen = 0, False
+    while at < len(names):
+        for nodes in (with_select, without):
+            if names[at:at + len(nodes)] == nodes:
+                seen = seen or nodes is with_select
+                yield "CSA" if nodes is with_select else "HCA" if seen else "SWA", kernels[at:at + len(nodes)]
+                at += len(nodes)
+                break
+        else:
+            at += 1
+
+
+def typical(kind, found):
+    """The layer whose time is the median of its kind."""
+    times = [(layer[-1]["end"] - layer[0]["from"], layer) for its_kind, layer in found if its_kind == kind]
+    middle = statistics.median_low(time for time, _ in times)
+    return next(layer for time, layer in times if time == middle)
+
+
+def node_bytes(reads, kind, context):
+    """Bytes that a kernel has to read for one token."""
+    entries = {"HCA": context // 128, "CSA": min(context // 4, TOPK)}[kind]
+    sizes = {name: size * count for name, _, kinds, size, count, _ in WEIGHTS if kind in kinds}
+    sizes |= {"experts": CHOSEN * EXPERT * K3, "rows": (WINDOW + entries) * ROW, "keys": context // 4 * KEY}
+    return sum(share * sizes.get(name, 0) for name, share in reads.items())
+
+
+def rows(kind, layer, context, rate):
+    """What the figure and the table show of each kernel; times from the layer's begin."""
+    begin = layer[0]["from"]
+    nodes = [node for node in NODES if kind == "CSA" or node[0] != "select_kernel"]
+    total = layer[-1]["end"] - begin
+    for (_, label, reads), kernel in zip(nodes, layer, strict=True):
+        size = node_bytes(reads, kind, context)
+        yield {"label": label, "ctas": kernel["ctas"], "start": kernel["start_us"] - begin, "from": kernel["from"] - begin,
+               "end": kernel["end"] - begin, "gap": kernel["start_us"] - kernel["from"], "exposed": kernel["exposed_us"],
+               "share": kernel["exposed_us"] / total, "bytes": size, "floor": size / rate * 1e6}
+
+
+def rate_of(row):
+    """TB/s while the kernel was exposed; empty where it reads next to nothing."""
+    return f"{row['bytes'] / row['exposed'] / 1e6:.2f}" if row["bytes"] > 1e6 and row["exposed"] > 0 else ""
+
+
+def table(found):
+    lines = ["| kernel | CTAs | gap | exposed | share | MB | floor | TB/s |", "|---|---|---|---|---|---|---|---|"]
+    for row in found:
+        lines.append(f"| {row['label']} | {row['ctas']} | {row['gap']:+.1f} us | {row['exposed']:.1f} us | {100 * row['share']:.0f} % | "
+                     f"{row['bytes'] / 1e6:.1f} | {row['floor']:.1f} us | {rate_of(row)} |")
+    time, floor = found[-1]["end"], sum(row["floor"] for row in found)
+    return lines + [f"| layer | | | {time:.1f} us | 100 % | {sum(row['bytes'] for row in found) / 1e6:.1f} | {floor:.1f} us | |"]
+
+
+def bar(x, row, y):
+    """Waiting or filling its ring, then alone; a mark where it would end at the speed of memory."""
+    alone = max(row["start"], row["from"])
+    mark = x(row["from"] + row["floor"])
+    lines = []
+    if row["start"] < row["from"]:
+        lines.append(f'<rect x="{x(row["start"]):.1f}" y="{y + 4}" width="{x(row["from"]) - x(row["start"]):.1f}" height="{LINE - 8}" fill="{EARLY}"/>')
+    lines.append(f'<rect x="{x(alone):.1f}" y="{y + 3}" width="{max(x(row["end"]) - x(alone), 0.5):.1f}" height="{LINE - 6}" fill="{BUSY}"/>')
+    if row["floor"] > 0.05:
+        lines.append(f'<line x1="{mark:.1f}" y1="{y + 1}" x2="{mark:.1f}" y2="{y + LINE - 1}" stroke="{FLOOR}" stroke-width="2.5"/>')
+    return lines
+
+
+def figure(title, found):
+    """One bar per kernel over the layer's time."""
+    height = TOP + LINE * len(found) + BOTTOM
+    first, last = min(row["start"] for row in found), found[-1]["end"]
+    x = lambda us: LEFT + (us - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+             'font-family="sans-serif" font-size="11">', f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+             f'<text x="10" y="18" font-size="14">{escape(title)}</text>',
+             *legend(10, 36), f'<text x="{WIDTH - RIGHT + 8}" y="{TOP - 6}" fill="#555555">exposed, share, gap</text>']
+    for tick in range(-100, 1000, 10):
+        if first <= tick <= last:
+            lines += [f'<line x1="{x(tick):.1f}" y1="{TOP}" x2="{x(tick):.1f}" y2="{height - BOTTOM}" stroke="#e4e4e4"/>',
+                      f'<text x="{x(tick):.1f}" y="{height - BOTTOM + 15}" text-anchor="middle">{tick}</text>']
+    for i, row in enumerate(found):
+        y = TOP + LINE * i
+        lines += [f'<text x="{LEFT - 6}" y="{y + 14}" text-anchor="end">{escape(row["label"])}</text>', *bar(x, row, y),
+                  f'<text x="{WIDTH - RIGHT + 8}" y="{y + 14}">{row["exposed"]:.1f} us, {100 * row["share"]:.0f} %, {row["gap"]:+.1f}</text>']
+    lines.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{height - 8}" text-anchor="middle">us from the end of the previous layer</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def legend(x, y):
+    lines = []
+    for color, width, text in ((EARLY, 14, "started early: waits, or fills its ring"), (BUSY, 14, "after all earlier kernels have ended"),
+                               (FLOOR, 3, "end at the read rate of memory")):
+        lines += [f'<rect x="{x}" y="{y - 9}" width="{width}" height="10" fill="{color}"/>', f'<text x="{x + width + 5}" y="{y}">{text}</text>']
+        x += width + 20 + 6 * len(text)
+    return lines
+
+
+def of_kinds(gpu):
+    """{kind: rows} of the typical layers of a GPU's trace."""
+    report, rate = gpu["decode_trace"], READ_RATE[gpu["decode_trace"]["device"]]
+    found = list(layers(list(exposed(report["kernels"]))))
+    return {kind: list(rows(kind, typical(kind, found), report["context"], rate)) for kind in KINDS}
+
+
+def traced(gpus):
+    return [gpu for gpu in gpus if "decode_trace" in gpu]
+
+
+def file_name(kind):
+    return f"figures/decode_{kind.lower()}_layer.svg"
+
+
+def figures(gpus):
+    """{path: text} below docs, of the first GPU that has a trace."""
+    found = {}
+    for gpu in traced(gpus)[:1]:
+        for kind, its_rows in of_kinds(gpu).items():
+            title = f"One {kind} layer of V4-Flash, one token, {gpu['decode_trace']['device']}: {its_rows[-1]['end']:.1f} us"
+            found[f"docs/{file_name(kind)}"] = figure(title, its_rows)
+    return found
+
+
+def block(gpus):
+    lines = []
+    for gpu in traced(gpus)[:1]:
+        report = gpu["decode_trace"]
+        lines += [f"{report['device']}, batch {report['batch']}, context {report['context']}: {report['wall_us'] / 1000:.2f} ms, of which "
+                  f"{report['idle_us']:.0f} us without a kernel. The layers with the median time of their kind; starts are in steps of 0.25 us. "
+                  "Gap: from the end of all earlier kernels to the start, negative where a kernel starts early. Exposed: from there to its own "
+                  f"end. Floor and TB/s: bytes that it has to read, at {READ_RATE[report['device']] / 1e12:.2f} TB/s and in the exposed time.", ""]
+        for kind, its_rows in of_kinds(gpu).items():
+            lines += [f"![one {kind} layer]({file_name(kind)})", "", *table(its_rows), ""]
+    return "\n".join(lines).rstrip("\n")
