@@ -5,8 +5,9 @@
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/convert/weight_name.h"
-#include "dsv4/loader/strict_json.h"
+#include "dsv4/loader/shallow_json.h"
 
 namespace dsv4 {
 namespace {
@@ -133,8 +134,7 @@ std::string to_text(const Ledger& ledger) {
 }
 
 Ledger parse_ledger(std::string_view text, const std::string& what) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) fail(ErrorCode::kBadInput, "{}: not valid JSON", what);
+  const Json json = parse_shallow_json(text, what);
   try {
     return ledger_of(json);
   } catch (const Json::exception&) {

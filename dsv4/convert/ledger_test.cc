@@ -78,6 +78,8 @@ TEST(Ledger, ErrorsAreOneLine) {
   EXPECT_TRUE(says(with("\"k3-bnf\",1024", "\"k3-bnf\",-1"), "experts.0.w1: -1 is not a size"));
   EXPECT_TRUE(says(with("\"k3-bnf\",1024", "\"k3-bnf\",\"x\""), "is not a size"));
   EXPECT_TRUE(says(with("\"source\": {", "\"source\": 1, \"x\": {"), "source is not an object"));
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_TRUE(says(with("\"evals\": []", "\"evals\": " + deep), "l.json: nested deeper than 64"));
 }
 
 TEST(Ledger, HandlesFlashSize) {

@@ -17,6 +17,7 @@
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/loader/shallow_json.h"
 
 namespace dsv4 {
 namespace {
@@ -147,12 +148,16 @@ bool WorkFolder::finished(const std::string& shard, Json* record) const {
   std::error_code ignored;
   if (!fs::exists(record_path(shard), ignored) || !fs::exists(file(shard), ignored)) return false;
   try {
-    const Json stored = Json::parse(read_text_file(record_path(shard), kMaxRecord));
+    const std::string path = record_path(shard);
+    const Json stored = parse_shallow_json(read_text_file(path, kMaxRecord), path);
     if (stored.at("seal") != seal(file(shard))) return false;
     *record = stored.at("record");
     return true;
-  } catch (const Json::exception&) {
-    return false;  // a damaged record: the shard is rewritten
+  } catch (const Json::exception&) {  // a damaged record: the shard is rewritten
+    return false;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBadInput) throw;
+    return false;
   }
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dsv4/base/atomic_file.h"
+#include "dsv4/base/mapped_file.h"
 
 namespace dsv4 {
 namespace {
@@ -95,6 +96,19 @@ TEST_F(WorkFolderTest, ContinuesAfterAnInterruptedRemoval) {
     EXPECT_FALSE(fs::exists(partial())) << gone;
     fs::remove_all(out());
   }
+}
+
+TEST_F(WorkFolderTest, ADeeplyNestedRecordIsDamaged) {
+  WorkFolder folder(out(), {{"source", "x"}}, true);
+  write_shard(folder);
+  const std::string path = partial() + "/shards/a.safetensors.json", value = R"({"weights":1})";
+  std::string text = read_text_file(path);
+  ASSERT_NE(text.find(value), text.npos) << text;
+  text.replace(text.find(value), value.size(),
+               std::string(100'000, '[') + std::string(100'000, ']'));
+  write_file(path, text);
+  nlohmann::json record;
+  EXPECT_FALSE(folder.finished("a.safetensors", &record));
 }
 
 // One bit of a finished shard, wherever it is: the shard is written again.

@@ -8,6 +8,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/loader/shallow_json.h"
 #include "dsv4/model/schedule.h"
 
 namespace dsv4 {
@@ -108,7 +109,6 @@ class Reader {
 
 constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kMaxRatio = 65536;
-constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxKeys = 10000;
 constexpr double kMinTheta = 1.0001, kMaxTheta = 1e12;  // a base of 1 would not rotate at all
 
@@ -319,20 +319,8 @@ void validate(const ModelConfig& c, const std::string& file) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view json, const std::string& file) {
-  // The parser would take a NUL for the end of the text.
-  if (json.find('\0') != json.npos) fail(ErrorCode::kBadInput, "{}: holds a NUL byte", file);
-  // Error messages print values recursively, so the nesting depth is limited to a few levels; the
-  // converter writes the keys again in their order, in a time that grows with their square.
-  int64_t keys = 0;
-  const auto shallow = [&](int depth, Json::parse_event_t event, Json&) {
-    if (event == Json::parse_event_t::key && ++keys > kMaxKeys)
-      fail(ErrorCode::kBadInput, "{}: more than {} keys", file, kMaxKeys);
-    if (depth > kMaxDepth)
-      fail(ErrorCode::kBadInput, "{}: nested deeper than {} levels", file, kMaxDepth);
-    return true;
-  };
-  const Json root = Json::parse(json, shallow, /*allow_exceptions=*/false);
-  if (root.is_discarded()) fail(ErrorCode::kBadInput, "{}: not valid JSON", file);
+  // The converter writes the keys again in their order, in a time that grows with their square.
+  const Json root = parse_shallow_json(json, file, kMaxKeys);
   if (!root.is_object()) fail(ErrorCode::kBadInput, "{}: want a JSON object", file);
   Reader in(root, file);
   ModelConfig config;
