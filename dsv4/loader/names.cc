@@ -2,6 +2,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/loader/safetensors.h"
 
 namespace dsv4 {
 namespace {
@@ -78,6 +79,11 @@ bool ends_with(std::string_view text, std::string_view tail) {
 
 constexpr std::string_view kStackedPair = ".experts.w1w3.", kStackedDown = ".experts.w2.";
 
+// Whether a file can hold a tensor of this name. Renaming may leave nothing, or too much.
+bool can_be_stored(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxTensorName && name != "__metadata__";
+}
+
 // The bit of a letter; any other character shares the bit of some letter.
 uint32_t letter_bit(char c) {
   return uint32_t{1} << (static_cast<unsigned char>(c) & 31);
@@ -107,7 +113,8 @@ std::string official_name(std::string_view stored) {
     present = initials(name);
   }
   if (ends_with(name, kStackedPair) || ends_with(name, kStackedDown)) name += "weight.";
-  return name.substr(1, name.size() - 2);
+  name = name.substr(1, name.size() - 2);
+  return can_be_stored(name) ? name : std::string(stored);
 }
 
 std::vector<OfficialTensor> official_tensors(std::string_view stored, const ConstTensorView& view) {
@@ -119,6 +126,8 @@ std::vector<OfficialTensor> official_tensors(std::string_view stored, const Cons
     fail(ErrorCode::kBadInput, "{}: want [experts, {}, columns], got {}", quotable(stored),
          pair ? "2 x rows" : "rows", to_string(view));
   }
+  if (name.size() + std::string_view("65535.").size() > kMaxTensorName)
+    fail(ErrorCode::kBadInput, "{}: too long for the names of its experts", quotable(stored));
   // "layers.3.ffn.experts." and ".weight"
   const size_t split = name.find(".experts.") + std::string_view(".experts.").size();
   const std::string head = name.substr(0, split), tail = name.substr(name.find('.', split));

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "dsv4/base/error.h"
+#include "dsv4/loader/safetensors.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/errors.h"
 
@@ -117,6 +118,16 @@ TEST(OfficialName, LeavesOtherNamesUnchanged) {
   }
 }
 
+// quantize writes the names again.
+TEST(OfficialName, IsANameThatAFileCanHold) {
+  EXPECT_EQ(official_name("model."), "model.");
+  EXPECT_EQ(official_name("model.__metadata__"), "model.__metadata__");
+  const std::string longest = std::string(kMaxTensorName - 11, 'x') + ".attn.sinks";
+  EXPECT_EQ(official_name(longest), longest);
+  EXPECT_EQ(official_name(longest.substr(4)),
+            longest.substr(4, kMaxTensorName - 15) + ".attn.attn_sink");
+}
+
 TEST(OfficialTensors, OrdinaryTensorIsUnchanged) {
   const Buffer buffer(DType::kF32, {2, 3});
   const auto tensors = official_tensors("model.layers.1.self_attn.q_a_proj.weight", buffer);
@@ -179,6 +190,8 @@ TEST(OfficialTensors, RejectsStackedTensorsOfOtherShapes) {
   EXPECT_EQ(reject("a.mlp.experts.down_proj", {2, 3}),
             "a.mlp.experts.down_proj: want [experts, rows, columns], got [2, 3] U8");
   reject("a.mlp.experts.down_proj", {int64_t{1} << 40, 0, 4});  // a shape without data
+  const std::string longest = std::string(kMaxTensorName - 22, 'x') + ".mlp.experts.down_proj";
+  EXPECT_TRUE(test::says(reject(longest.c_str(), {2, 3, 4}), "too long for the names of its experts"));
 }
 
 }  // namespace
