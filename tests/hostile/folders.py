@@ -13,7 +13,8 @@ import struct
 
 from outcome import Run
 
-STRANGE = [None, True, False, -1, 0, 1, 2, 7, 2**31, 2**53, 2**63, 2**64, -2**63, 1.5, -0.0, 1e308, 1e-320, "", "x",
+DEEP = "nested 100,000 times"  # stands for such a list until the text is written: json would not write it
+STRANGE = [DEEP, DEEP, None, True, False, -1, 0, 1, 2, 7, 2**31, 2**53, 2**63, 2**64, -2**63, 1.5, -0.0, 1e308, 1e-320, "", "x",
            "\x1b[2J\x1b]0;t\x07", "a\nb", "\x00", "\u202e\u0085", "x" * 5000, [], {}, [[]], {"a": {"b": []}}, [0] * 3000,
            "../../etc/passwd", "(a+)+$", "[", "F32", "BF16", "I64", "F8_E8M0", [0], [0, 0], [-1, 4], [2**40, 2**40]]
 NUMBERS = [struct.pack("<f", float("nan")), struct.pack("<f", float("inf")), b"\xc0\x7f", b"\x7f", b"\xff", b"\x00",
@@ -51,6 +52,11 @@ def change_json(rng, value):
     return f"{'.'.join(map(str, path))[:60]} kind {kind}"
 
 
+def json_text(value, **how):
+    nest = "[" * 100_000 + "]" * 100_000
+    return json.dumps(value, **how).replace(json.dumps(DEEP), nest).encode("utf-8", "surrogatepass")
+
+
 class Folder:
     """A copy of a model folder in which only changed files are copied."""
 
@@ -78,7 +84,7 @@ def change_json_file(rng, folder):
     try:
         value = json.loads(folder.read(name))
         done = change_json(rng, value)
-        folder.write(name, json.dumps(value, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass"))
+        folder.write(name, json_text(value, ensure_ascii=rng.random() < 0.5))
     except DAMAGED:
         return f"{name} unchanged"
     return f"{name}: {done}"
@@ -92,7 +98,7 @@ def change_header(rng, folder):
         done = change_json(rng, header)
     except DAMAGED:
         return "header unchanged"
-    text = json.dumps(header).encode()
+    text = json_text(header)
     text += b" " * (-len(text) % 8)
     folder.write("model.safetensors", struct.pack("<Q", len(text)) + text + data[8 + size:])
     return f"header: {done}"

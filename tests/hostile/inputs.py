@@ -6,7 +6,7 @@ Each starts from a good one; words, lines and bytes are changed.
 import json
 import struct
 
-from folders import STRANGE, change_json
+from folders import STRANGE, change_json, json_text
 from outcome import Run
 
 WORDS = ["experts", "dense", "attn", "w1", "gate", "head", "embed", "0-2", "3", "5-1", "0-99999999999", "k2", "k3", "k9",
@@ -54,7 +54,7 @@ def imatrix(rng, place, path):
         change_json(rng, header)
     value = rng.choice([1.0, 0.0, -1.0, float("nan"), float("inf"), 1e-42, 3e38])
     values = [rng.random() if rng.random() < 0.99 else value for _ in range(512)]
-    text = json.dumps(header).encode()
+    text = json_text(header)
     path.write_bytes(damaged(rng, struct.pack("<Q", len(text)) + text + struct.pack("<512f", *values)))
     yield Run(["quantize", place.demo, "--experts", "k2", "--dense", "k4", "--imatrix", path, "-o", place.folder / "out"])
 
@@ -63,7 +63,7 @@ def needle(rng, place, path):
     value = json.loads((place.demo / "needle.json").read_text())
     for _ in range(rng.choice([1, 1, 3])):
         change_json(rng, value)
-    path.write_bytes(damaged(rng, json.dumps(value).encode("utf-8", "surrogatepass")))
+    path.write_bytes(damaged(rng, json_text(value)))
     yield Run(["eval", "needle", place.demo, "--template", path, "--distances", "100", "--prompts", "2"])
 
 
@@ -73,8 +73,8 @@ def json_lines(rng, place, path):
         value = {"prompt": "Once upon a time", "max_tokens": 2, "seed": 5}
         if rng.random() < 0.8:
             value[rng.choice(["prompt", "max_tokens", "seed", "\x1b[2J", "other"])] = rng.choice(STRANGE)
-        lines.append(json.dumps(rng.choice([value, value, "Once", rng.choice(STRANGE)])))
-    path.write_bytes(damaged(rng, rng.choice(["\n", "\n\n", "\r\n"]).join(lines).encode("utf-8", "surrogatepass")))
+        lines.append(json_text(rng.choice([value, value, "Once", rng.choice(STRANGE)])))
+    path.write_bytes(damaged(rng, rng.choice([b"\n", b"\n\n", b"\r\n"]).join(lines)))
     yield Run(["run", place.demo, "--jsonl", path, "-n", "2", "--quiet"], shows_model_text=True)
 
 
@@ -107,7 +107,7 @@ def chat_requests(rng, place, path):
              "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "thinking": True}
     for _ in range(rng.choice([1, 2, 4])):
         change_json(rng, value)
-    line = damaged(rng, json.dumps(value).encode("utf-8", "surrogatepass"))
+    line = damaged(rng, json_text(value))
     yield Run(["inspect", rng.choice(["prompt", "completion"]), place.demo], stdin=line + b"\n" + line)
 
 

@@ -77,7 +77,8 @@ def classify(run, done):
     if has_control(done.err if run.shows_model_text else done.out + done.err):
         return "control character"
     if done.code != 0:
-        if done.err.count(b"\n") != 1 or not done.err.startswith(b"dsv4: "):
+        lines = [line for line in done.err.splitlines(keepends=True) if not line.startswith(b"dsv4: note: ")]
+        if len(lines) != 1 or not lines[0].startswith(b"dsv4: ") or not lines[0].endswith(b"\n"):
             return "not one line"
         if len(done.err) > LONGEST_LINE:
             return "long line"

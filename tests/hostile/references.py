@@ -3,7 +3,7 @@
 import json
 import struct
 
-from folders import change_json
+from folders import change_json, json_text
 from outcome import Run
 
 
@@ -15,7 +15,7 @@ def case(rng, place):
     if kind in ("header", "metadata"):
         header = json.loads(data[8:8 + size])
         what = kind + " " + change_json(rng, header if kind == "header" else header["__metadata__"])
-        text = json.dumps(header).encode()
+        text = json_text(header)
         data = struct.pack("<Q", len(text)) + text + data[8 + size:]
     elif kind == "flip":
         for _ in range(rng.choice([1, 10, 1000])):
