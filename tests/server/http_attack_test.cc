@@ -7,14 +7,8 @@
 
 #include "tests/server/scripted_server.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
-
-using test::Answer;
-using test::ask;
-using test::ScriptedServer;
-using test::ScriptOptions;
-using test::Socket;
 
 ScriptedServer& server() {
   static ScriptOptions options = [] {
@@ -34,9 +28,9 @@ Answer answer_to(std::string_view bytes) {
   Socket socket(server().port());
   socket.send(bytes);
   std::string received;
-  while (!test::parse_answer(received).complete && socket.receive(received, 5000)) {
+  while (!parse_answer(received).complete && socket.receive(received, 5000)) {
   }
-  return test::parse_answer(received);
+  return parse_answer(received);
 }
 
 // Of this process, which the server is part of.
@@ -179,12 +173,12 @@ TEST_F(HttpAttack, AClientThatDoesNotReadIsCancelled) {
                                {"logprobs", true},
                                {"n", 4}};
   Socket silent(long_answers.port(), 4096);
-  ASSERT_TRUE(silent.send(test::request_text("POST", "/v1/chat/completions", body.dump())));
+  ASSERT_TRUE(silent.send(request_text("POST", "/v1/chat/completions", body.dump())));
   const auto begin = std::chrono::steady_clock::now();
   bool cancelled = false;
   while (!cancelled && std::chrono::steady_clock::now() - begin < std::chrono::seconds(30)) {
     const nlohmann::json hello = {{"messages", {{{"role", "user"}, {"content", "x"}}}}};
-    EXPECT_EQ(long_answers.post("/v1/chat/completions", hello).status, 200);
+    EXPECT_EQ(long_answers.chat(hello).status, 200);
     const std::string metrics = ask(long_answers.port(), "GET", "/metrics").body;
     cancelled = metrics.find("dsv4_disconnects_total 0\n") == metrics.npos &&
                 metrics.find("dsv4_requests_running 0\n") != metrics.npos;
@@ -204,7 +198,7 @@ TEST_F(HttpAttack, TextIsNoOtherContentType) {
 
 TEST_F(HttpAttack, DisconnectsAtEveryByte) {
   nlohmann::json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"stream", true}};
-  const std::string text = test::request_text("POST", "/v1/chat/completions", body.dump());
+  const std::string text = request_text("POST", "/v1/chat/completions", body.dump());
   for (size_t cut = 0; cut <= text.size(); ++cut) {
     Socket socket(server().port());
     socket.send(text.substr(0, cut));
@@ -221,4 +215,4 @@ TEST_F(HttpAttack, DisconnectsAtEveryByte) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

@@ -10,6 +10,8 @@
 
 namespace dsv4::test {
 
+using nlohmann::json;
+
 inline std::shared_ptr<ServedModel> demo_text() {
   static const auto tokenizer =
       std::make_shared<const Tokenizer>(Tokenizer::load("models/demo/tokenizer.json"));
@@ -46,9 +48,12 @@ class ScriptedServer {
     thread_.join();
     return status_;
   }
-  Answer post(std::string_view path, const nlohmann::json& body, std::string_view headers = "") {
+  Answer post(std::string_view path, const json& body, std::string_view headers = "") {
     return ask(port(), "POST", path, body.dump(), headers);
   }
+  Answer chat(const json& body) { return post("/v1/chat/completions", body); }
+  // The first choice of a chat completion.
+  json choice(const json& body) { return chat(body).json()["choices"][0]; }
 
  private:
   static ServiceOptions quiet(ServiceOptions options) {

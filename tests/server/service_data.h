@@ -16,12 +16,12 @@ inline const char* const kServiceScript =
 {"output": "Hello there."}
 )";
 
-inline nlohmann::json user(const std::string& text) {
+inline json user(const std::string& text) {
   return {{"role", "user"}, {"content", text}};
 }
 
-inline nlohmann::json chat_body(const std::string& text) {
-  return {{"messages", nlohmann::json::array({user(text)})}};
+inline json chat_body(const std::string& text) {
+  return {{"messages", json::array({user(text)})}};
 }
 
 inline ScriptedServer& server() {

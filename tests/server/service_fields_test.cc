@@ -6,15 +6,8 @@
 #include "dsv4/server/known_fields.h"
 #include "tests/server/service_data.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
-
-using nlohmann::json;
-using test::Answer;
-using test::chat_body;
-using test::ScriptedServer;
-using test::server;
-using test::user;
 
 struct Api4 {
   const char* path;
@@ -145,7 +138,7 @@ TEST(ServiceFields, StrictnessKnowsTheApis) {
 TEST(ServiceFields, AWarningHasABound) {
   json body = chat_body("Hi");
   for (int i = 0; i < 20'000; ++i) body["x" + std::to_string(i)] = 1;
-  const std::string text = warning(server().post("/v1/chat/completions", body));
+  const std::string text = warning(server().chat(body));
   EXPECT_LT(text.size(), 1500u);
   EXPECT_TRUE(text.ends_with(", ...")) << text;
 }
@@ -174,7 +167,7 @@ TEST(ServiceFields, ResponsesHaveLogprobs) {
   EXPECT_EQ(text, part["text"]);
   body["stream"] = true;
   std::string streamed;
-  for (const auto& event : test::events_of(server().post("/v1/responses", body).body)) {
+  for (const auto& event : events_of(server().post("/v1/responses", body).body)) {
     if (event.event != "response.output_text.delta") continue;
     const json delta = event.json();
     for (const json& token : delta["logprobs"]) streamed += token["token"];
@@ -198,4 +191,4 @@ TEST(ServiceFields, MaxToolCallsEndTheAnswer) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

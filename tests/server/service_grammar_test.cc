@@ -10,15 +10,8 @@
 #include "dsv4/server/answer_constraint.h"
 #include "tests/server/service_data.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
-
-using nlohmann::json;
-using test::Answer;
-using test::chat_body;
-using test::events_of;
-using test::ScriptedServer;
-using test::user;
 
 ScriptedServer& model_server() {
   static ScriptedServer one("", {.max_sequences = 8});
@@ -119,8 +112,8 @@ TEST(ServiceGrammar, EveryAnswerThatEndsIsValid) {
   for (const Format& format : formats()) {
     int ended = 0;
     for (const bool strict : {false, true}) {
-      const Answer answer = model_server().post(
-          "/v1/chat/completions", format_body(schema_format(format.schema, strict), 1, 2));
+      const Answer answer =
+          model_server().chat(format_body(schema_format(format.schema, strict), 1, 2));
       for (const json& choice : choices_of(answer)) {
         if (choice["finish_reason"] != "stop") continue;
         ++ended;
@@ -137,20 +130,19 @@ TEST(ServiceGrammar, EveryAnswerThatEndsIsValid) {
 
 TEST(ServiceGrammar, JsonObjectRegexAndChoice) {
   json body = format_body({{"type", "json_object"}}, 3, 2);
-  for (const json& choice : choices_of(model_server().post("/v1/chat/completions", body))) {
+  for (const json& choice : choices_of(model_server().chat(body))) {
     EXPECT_TRUE(content_of(choice).starts_with("{")) << choice;
     if (choice["finish_reason"] == "stop") {
       EXPECT_TRUE(json::parse(content_of(choice)).is_object());
     }
   }
   body = format_body({{"type", "regex"}, {"pattern", "[0-9]{4}-(spring|fall)"}}, 4);
-  const json regex = model_server().post("/v1/chat/completions", body).json()["choices"][0];
+  const json regex = model_server().choice(body);
   EXPECT_EQ(regex["finish_reason"], "stop");
   EXPECT_TRUE(content_of(regex).ends_with("spring") || content_of(regex).ends_with("fall"));
   body = chat_body("Yes or no?");
   body["guided_choice"] = {"yes (sure)", "no [never]"};
-  const std::string chosen =
-      content_of(model_server().post("/v1/chat/completions", body).json()["choices"][0]);
+  const std::string chosen = content_of(model_server().choice(body));
   EXPECT_TRUE(chosen == "yes (sure)" || chosen == "no [never]") << chosen;
   const json text = {{"prompt", "Once"}, {"guided_regex", "[a-c]{5}"}, {"max_tokens", 20}};
   const json completion = model_server().post("/v1/completions", text).json()["choices"][0];
@@ -162,9 +154,7 @@ TEST(ServiceGrammar, AnswersDoNotDependOnOtherRequests) {
   const auto answer = [](uint64_t seed) {
     const Format& format = formats()[seed % formats().size()];
     return content_of(
-        model_server()
-            .post("/v1/chat/completions", format_body(schema_format(format.schema), seed))
-            .json()["choices"][0]);
+        model_server().chat(format_body(schema_format(format.schema), seed)).json()["choices"][0]);
   };
   std::vector<std::string> single;
   for (uint64_t seed = 0; seed < 4; ++seed) single.push_back(answer(seed));
@@ -174,7 +164,7 @@ TEST(ServiceGrammar, AnswersDoNotDependOnOtherRequests) {
   json body = format_body(schema_format(formats()[0].schema), 0);
   body["stream"] = true;
   std::string streamed;
-  for (const auto& event : events_of(model_server().post("/v1/chat/completions", body).body)) {
+  for (const auto& event : events_of(model_server().chat(body).body)) {
     if (event.data == "[DONE]") continue;
     const json chunk = event.json();
     for (const json& choice : chunk["choices"]) streamed += choice["delta"].value("content", "");
@@ -185,7 +175,7 @@ TEST(ServiceGrammar, AnswersDoNotDependOnOtherRequests) {
 TEST(ServiceGrammar, StopStringsCutConstrainedAnswers) {
   json body = format_body(schema_format(formats()[0].schema), 5);
   body["stop"] = "\"age";
-  const json choice = model_server().post("/v1/chat/completions", body).json()["choices"][0];
+  const json choice = model_server().choice(body);
   EXPECT_EQ(choice["stop_reason"], "\"age");
   EXPECT_EQ(content_of(choice).find("\"age"), std::string::npos);
 }
@@ -196,14 +186,14 @@ TEST(ServiceGrammar, AContinuedAnswerGoesOnInTheGrammar) {
   int ended = 0;
   for (int seed = 6; seed < 26 && ended == 0; ++seed) {  // some answers end at max_tokens
     body["seed"] = seed;
-    const json choice = model_server().post("/v1/chat/completions", body).json()["choices"][0];
+    const json choice = model_server().choice(body);
     if (choice["finish_reason"] != "stop") continue;
     ++ended;
     EXPECT_TRUE(formats()[1].valid(json::parse("[true, " + content_of(choice)))) << choice;
   }
   EXPECT_EQ(ended, 1);
   body["messages"].back()["content"] = "No json";
-  EXPECT_EQ(model_server().post("/v1/chat/completions", body).status, 400);
+  EXPECT_EQ(model_server().chat(body).status, 400);
 }
 
 json tools() {
@@ -239,10 +229,10 @@ TEST(ServiceGrammar, ForcedCallsParse) {
     json body = tool_body(named, thinking);
     body["n"] = 2;
     if (thinking) {  // the end of the thinking, which this model rarely writes
-      const MarkerIds markers(*test::demo_text()->tokenizer);
+      const MarkerIds markers(*demo_text()->tokenizer);
       body["logit_bias"] = {{std::to_string(*markers.id(Marker::kThinkEnd)), 100}};
     }
-    const Answer answer = model_server().post("/v1/chat/completions", body);
+    const Answer answer = model_server().chat(body);
     ASSERT_EQ(answer.status, 200) << answer.body;
     for (const json& choice : choices_of(answer)) {
       if (choice["finish_reason"] == "length") continue;
@@ -264,7 +254,7 @@ TEST(ServiceGrammar, RequiredCallsParseWhateverTheSchema) {
   body["n"] = 2;
   body["parallel_tool_calls"] = false;
   int calls = 0;
-  for (const json& choice : choices_of(model_server().post("/v1/chat/completions", body))) {
+  for (const json& choice : choices_of(model_server().chat(body))) {
     if (choice["finish_reason"] == "length") continue;
     EXPECT_EQ(choice["finish_reason"], "tool_calls") << choice;
     for (const json& call : choice["message"]["tool_calls"]) {
@@ -285,7 +275,7 @@ TEST(ServiceGrammar, OnlyAllowedToolsAreCalled) {
                    {"allowed_tools", {{"mode", "required"}, {"tools", json::array({name})}}}},
                   false);
     body["seed"] = seed;
-    for (const json& choice : choices_of(model_server().post("/v1/chat/completions", body))) {
+    for (const json& choice : choices_of(model_server().chat(body))) {
       for (const json& call : choice["message"].value("tool_calls", json::array())) {
         EXPECT_EQ(call["function"]["name"], "get_weather");
         ++calls;
@@ -298,7 +288,7 @@ TEST(ServiceGrammar, OnlyAllowedToolsAreCalled) {
       {"type", "allowed_tools"},
       {"allowed_tools",
        {{"tools", json::array({{{"type", "function"}, {"function", {{"name", "none"}}}}})}}}};
-  EXPECT_EQ(model_server().post("/v1/chat/completions", unknown).status, 400);
+  EXPECT_EQ(model_server().chat(unknown).status, 400);
 }
 
 // After the budget the only token is the end of the thinking; then the answer goes on, free or in
@@ -312,9 +302,9 @@ TEST(ServiceGrammar, AThinkingBudgetEndsTheThinking) {
     (*body)["seed"] = 3;
     (*body)["thinking"] = {{"type", "enabled"}, {"budget_tokens", 7}};
     // The model would not write it by itself.
-    const MarkerIds markers(*test::demo_text()->tokenizer);
+    const MarkerIds markers(*demo_text()->tokenizer);
     (*body)["logit_bias"] = {{std::to_string(*markers.id(Marker::kThinkEnd)), -100}};
-    const json answer = model_server().post("/v1/chat/completions", *body).json();
+    const json answer = model_server().chat(*body).json();
     EXPECT_EQ(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 7) << answer;
     EXPECT_GT(answer["usage"]["completion_tokens"], 8) << answer;
   }
@@ -330,7 +320,7 @@ TEST(ServiceGrammar, AThinkingBudgetEndsTheThinking) {
 
 TEST(ServiceGrammar, RefusesWhatIsNotSupported) {
   const auto refused = [](json body) {
-    const Answer answer = model_server().post("/v1/chat/completions", body);
+    const Answer answer = model_server().chat(body);
     EXPECT_EQ(answer.status, 400) << answer.body;
     return answer.json()["error"];
   };
@@ -345,7 +335,7 @@ TEST(ServiceGrammar, RefusesWhatIsNotSupported) {
   strict["tools"][1]["function"]["strict"] = true;
   EXPECT_EQ(refused(strict)["code"], "unsupported_schema");
   const json lenient = tool_body("auto", false);
-  EXPECT_EQ(model_server().post("/v1/chat/completions", lenient).status, 200);
+  EXPECT_EQ(model_server().chat(lenient).status, 200);
 }
 
 TEST(ServiceSampling, FieldsReachTheModel) {
@@ -355,7 +345,7 @@ TEST(ServiceSampling, FieldsReachTheModel) {
                {"logprobs", 3},
                {"logit_bias", {{"42", 100}}}};
   const json forced = model_server().post("/v1/completions", body).json()["choices"][0];
-  const std::string token(test::demo_text()->tokenizer->token_bytes(42));
+  const std::string token(demo_text()->tokenizer->token_bytes(42));
   std::string expected;
   for (int i = 0; i < 6; ++i) expected += token;
   EXPECT_EQ(forced["text"], expected);
@@ -363,19 +353,18 @@ TEST(ServiceSampling, FieldsReachTheModel) {
   EXPECT_EQ(forced["logprobs"]["top_logprobs"][0].size(), 4u) << "three and the chosen one";
   json chat = chat_body("Tell me a story.");
   chat.update({{"temperature", 0}, {"max_tokens", 40}, {"logprobs", true}, {"top_logprobs", 5}});
-  const json plain = model_server().post("/v1/chat/completions", chat).json()["choices"][0];
+  const json plain = model_server().choice(chat);
   const json& top = plain["logprobs"]["content"][0]["top_logprobs"];
   ASSERT_EQ(top.size(), 5u);
   EXPECT_EQ(top[0]["token"], plain["logprobs"]["content"][0]["token"]);  // greedy
   chat["frequency_penalty"] = 2;
-  EXPECT_NE(model_server().post("/v1/chat/completions", chat).json()["choices"][0]["message"],
-            plain["message"]);
+  EXPECT_NE(model_server().choice(chat)["message"], plain["message"]);
 }
 
 // Calls that are not forced: text and thinking are free, and a call that was begun is of the
 // grammar, wherever it begins.
 TEST(AnswerConstraint, FollowsCallsInFreeText) {
-  const auto model = test::demo_text();
+  const auto model = demo_text();
   model->limits = {.vocab_size = model->tokenizer->vocab_size(), .context = 1000, .eos = {1}};
   Conversation conversation;
   conversation.tools = {{.name = "get"}};
@@ -412,7 +401,7 @@ TEST(AnswerConstraint, FollowsCallsInFreeText) {
 }
 
 TEST(AnswerConstraint, CompilesAGrammarOnce) {
-  const auto model = test::demo_text();
+  const auto model = demo_text();
   model->limits = {.vocab_size = model->tokenizer->vocab_size(), .context = 1000, .eos = {1}};
   int made = 0;
   const auto make = [&] {
@@ -427,4 +416,4 @@ TEST(AnswerConstraint, CompilesAGrammarOnce) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

@@ -7,22 +7,11 @@
 
 #include "tests/server/service_data.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
 
-using nlohmann::json;
-using test::Answer;
-using test::ask;
-using test::chat_body;
-using test::ScriptedServer;
-using test::ScriptOptions;
-using test::server;
-using test::user;
-
-const char* const kScript = test::kServiceScript;
-
 TEST(ServiceLife, ErrorsHaveTheFormOfTheirApi) {
-  const Answer chat = server().post("/v1/chat/completions", {{"messages", json::array()}});
+  const Answer chat = server().chat({{"messages", json::array()}});
   EXPECT_EQ(chat.status, 400);
   EXPECT_EQ(chat.json()["error"]["type"], "invalid_request_error");
   EXPECT_EQ(chat.json()["error"]["param"], "messages");
@@ -31,8 +20,7 @@ TEST(ServiceLife, ErrorsHaveTheFormOfTheirApi) {
   EXPECT_EQ(messages.status, 400);
   EXPECT_EQ(messages.json()["type"], "error");
   EXPECT_EQ(messages.json()["error"]["type"], "invalid_request_error");
-  const Answer model =
-      server().post("/v1/chat/completions", {{"model", "gpt"}, {"messages", json::array()}});
+  const Answer model = server().chat({{"model", "gpt"}, {"messages", json::array()}});
   EXPECT_EQ(model.status, 404);
   EXPECT_EQ(model.json()["error"]["code"], "model_not_found");
   EXPECT_EQ(ask(server().port(), "POST", "/v1/chat/completions", "{").status, 400);
@@ -76,7 +64,7 @@ TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
     json body = chat_body("Hi");
     body["logprobs"] = true;
     body[key] = value;
-    const Answer answer = server().post("/v1/chat/completions", body);
+    const Answer answer = server().chat(body);
     EXPECT_EQ(answer.status, 400) << key;
     EXPECT_TRUE(answer.json()["error"]["param"].get<std::string>().starts_with(key)) << answer.body;
   }
@@ -86,7 +74,7 @@ TEST(ServiceLife, WarnsOfFieldsWithoutEffect) {
   json body = chat_body("Hi");
   body["store"] = true;
   body["brand_new"] = 1;
-  const Answer answer = server().post("/v1/chat/completions", body);
+  const Answer answer = server().chat(body);
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.headers.at("x-dsv4-warning"), "brand_new, store");
 }
@@ -94,7 +82,7 @@ TEST(ServiceLife, WarnsOfFieldsWithoutEffect) {
 TEST(ServiceLife, ContextErrorsHaveBothNumbers) {
   json body = chat_body("Hi");
   body["max_tokens"] = 5000;
-  const Answer answer = server().post("/v1/chat/completions", body);
+  const Answer answer = server().chat(body);
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
   const std::string message = answer.json()["error"]["message"];
@@ -130,7 +118,7 @@ TEST(ServiceLife, SmallRoutes) {
 }
 
 TEST(ServiceLife, MetricsCountRequests) {
-  server().post("/v1/chat/completions", chat_body("Hi"));
+  server().chat(chat_body("Hi"));
   const std::string text = ask(server().port(), "GET", "/metrics").body;
   EXPECT_NE(text.find("dsv4_requests_total{finish=\"stop\",api=\"chat\",code=\"200\"}"), text.npos)
       << text;
@@ -139,14 +127,14 @@ TEST(ServiceLife, MetricsCountRequests) {
 }
 
 TEST(ServiceLife, AConnectionServesManyRequests) {
-  test::Socket socket(server().port());
+  Socket socket(server().port());
   const std::string body = chat_body("Hi").dump();
   std::string bytes;
-  for (int i = 0; i < 3; ++i) socket.send(test::request_text("POST", "/v1/chat/completions", body));
+  for (int i = 0; i < 3; ++i) socket.send(request_text("POST", "/v1/chat/completions", body));
   for (int i = 0; i < 3; ++i) {
     size_t used = 0;
-    while (!test::parse_answer(bytes, &used).complete) ASSERT_TRUE(socket.receive(bytes));
-    EXPECT_EQ(test::parse_answer(bytes).status, 200);
+    while (!parse_answer(bytes, &used).complete) ASSERT_TRUE(socket.receive(bytes));
+    EXPECT_EQ(parse_answer(bytes).status, 200);
     bytes.erase(0, used);
   }
 }
@@ -158,7 +146,7 @@ TEST(ServiceLife, TwentyInParallel) {
     threads.emplace_back([&, i] {
       json body = chat_body(i % 2 == 0 ? "count" : "Hi");
       body["stream"] = i % 3 == 0;
-      good += server().post("/v1/chat/completions", body).status == 200;
+      good += server().chat(body).status == 200;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -176,8 +164,8 @@ TEST(ServiceLife, TheUsageOfPagesIsMeasured) {
   ScriptedServer model("");
   json body = chat_body("Tell me a story.");
   body.update({{"stream", true}, {"max_tokens", 400}, {"ignore_eos", true}});
-  test::Socket socket(model.port());
-  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+  Socket socket(model.port());
+  socket.send(request_text("POST", "/v1/chat/completions", body.dump()));
   double usage = 0;
   for (int i = 0; i < 2000 && usage <= 0; ++i) {
     usage = metric(model.port(), "dsv4_kv_usage_ratio");
@@ -189,10 +177,10 @@ TEST(ServiceLife, TheUsageOfPagesIsMeasured) {
 
 TEST(ServiceLife, ADisconnectCancels) {
   {
-    test::Socket socket(server().port());
+    Socket socket(server().port());
     json body = chat_body("slow");
     body["stream"] = true;
-    socket.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+    socket.send(request_text("POST", "/v1/chat/completions", body.dump()));
     std::string bytes;
     while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   }
@@ -205,7 +193,7 @@ TEST(ServiceLife, ADisconnectCancels) {
 TEST(ServiceLife, DeadlinesCut) {
   json body = chat_body("slow");
   body["deadline_ms"] = 300;
-  const json choice = server().post("/v1/chat/completions", body).json()["choices"][0];
+  const json choice = server().choice(body);
   EXPECT_EQ(choice["finish_reason"], "length");
   EXPECT_EQ(choice["stop_reason"], "deadline");
 }
@@ -213,26 +201,26 @@ TEST(ServiceLife, DeadlinesCut) {
 TEST(ServiceLife, AFullQueueIs429) {
   ScriptOptions options{.max_sequences = 1};
   options.service.max_queue = 1;
-  ScriptedServer small(kScript, options);
+  ScriptedServer small(kServiceScript, options);
   json body = chat_body("slow");
   body["stream"] = true;
-  const std::string text = test::request_text("POST", "/v1/chat/completions", body.dump());
-  test::Socket first(small.port()), second(small.port());
+  const std::string text = request_text("POST", "/v1/chat/completions", body.dump());
+  Socket first(small.port()), second(small.port());
   std::string bytes;
   first.send(text);
   while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(first.receive(bytes));
   second.send(text);
   for (int i = 0; i < 200 && metric(small.port(), "dsv4_requests_waiting") != 1; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const Answer third = small.post("/v1/chat/completions", chat_body("Hi"));
+  const Answer third = small.chat(chat_body("Hi"));
   EXPECT_EQ(third.status, 429);
   EXPECT_EQ(third.json()["error"]["code"], "queue_full");
   EXPECT_GE(std::stoi(third.headers.at("retry-after")), 1);
 }
 
 TEST(ServiceLife, AnEngineFaultIs500AndExit70) {
-  ScriptedServer broken(kScript);
-  const Answer answer = broken.post("/v1/chat/completions", chat_body("fault"));
+  ScriptedServer broken(kServiceScript);
+  const Answer answer = broken.chat(chat_body("fault"));
   EXPECT_EQ(answer.status, 500);
   EXPECT_EQ(answer.json()["error"]["type"], "api_error");
   EXPECT_EQ(answer.body.find("script"), std::string::npos) << "details leaked";
@@ -243,8 +231,8 @@ TEST(ServiceLife, DrainLetsRunningRequestsFinish) {
   ScriptedServer draining(R"({"output": "w ", "repeat": 20, "step_ms": 20})");
   json body = chat_body("x");
   body["stream"] = true;
-  test::Socket socket(draining.port());
-  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump(), kClose));
+  Socket socket(draining.port());
+  socket.send(request_text("POST", "/v1/chat/completions", body.dump(), kClose));
   std::string bytes;
   while (bytes.find("\"w\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   draining.service().drain();
@@ -256,11 +244,11 @@ TEST(ServiceLife, DrainLetsRunningRequestsFinish) {
 TEST(ServiceLife, DrainEndsWithAnErrorEvent) {
   ScriptOptions options;
   options.service.drain = std::chrono::seconds(0);
-  ScriptedServer draining(kScript, options);
+  ScriptedServer draining(kServiceScript, options);
   json body = chat_body("slow");
   body["stream"] = true;
-  test::Socket socket(draining.port());
-  socket.send(test::request_text("POST", "/v1/chat/completions", body.dump(), kClose));
+  Socket socket(draining.port());
+  socket.send(request_text("POST", "/v1/chat/completions", body.dump(), kClose));
   std::string bytes;
   while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
   draining.service().drain();
@@ -275,7 +263,7 @@ TEST(ServiceLife, KeysAreWanted) {
   std::ofstream(path) << "alice:alice-secret\nroot:root-secret:admin\n";
   ScriptOptions options;
   options.service.api_key_file = path;
-  ScriptedServer locked(kScript, options);
+  ScriptedServer locked(kServiceScript, options);
   const auto status = [&](const char* method, const char* route, const char* headers) {
     return ask(locked.port(), method, route, method[0] == 'P' ? chat_body("Hi").dump() : "",
                headers)
@@ -311,13 +299,13 @@ TEST(ServiceLife, WithoutKeysOnlyLoopbackIsServed) {
 TEST(ServiceLife, OtherSitesAreRefused) {
   const uint16_t port = server().port();
   const std::string body = chat_body("Hi").dump();
-  test::Socket socket(port);
+  Socket socket(port);
   socket.send("POST /v1/chat/completions HTTP/1.1\r\nHost: evil.example\r\nContent-Length: " +
               std::to_string(body.size()) + "\r\n\r\n" + body);
   std::string bytes;
-  while (!test::parse_answer(bytes).complete && socket.receive(bytes)) {
+  while (!parse_answer(bytes).complete && socket.receive(bytes)) {
   }
-  EXPECT_EQ(test::parse_answer(bytes).status, 403);
+  EXPECT_EQ(parse_answer(bytes).status, 403);
   EXPECT_EQ(
       ask(port, "POST", "/v1/chat/completions", body, "Origin: http://evil.example\r\n").status,
       403);
@@ -325,7 +313,7 @@ TEST(ServiceLife, OtherSitesAreRefused) {
             200);
   ScriptOptions options;
   options.service.cors_origins = {"https://app.example"};
-  ScriptedServer shared(kScript, options);
+  ScriptedServer shared(kServiceScript, options);
   const char* const origin = "Origin: https://app.example\r\n";
   EXPECT_EQ(ask(shared.port(), "OPTIONS", "/v1/chat/completions", "", origin).status, 204);
   EXPECT_EQ(ask(shared.port(), "POST", "/v1/chat/completions", body, origin)
@@ -334,4 +322,4 @@ TEST(ServiceLife, OtherSitesAreRefused) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

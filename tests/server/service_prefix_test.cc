@@ -5,14 +5,8 @@
 
 #include "tests/server/service_data.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
-
-using nlohmann::json;
-using test::Answer;
-using test::chat_body;
-using test::ScriptedServer;
-using test::user;
 
 std::string long_text() {
   std::string text = "Tell me of the farm again.";
@@ -29,30 +23,28 @@ TEST(ServicePrefix, ASecondTurnIsCached) {
   json body = chat_body(long_text());
   body["temperature"] = 0;
   body["max_tokens"] = 8;
-  const Answer first = server.post("/v1/chat/completions", body);
+  const Answer first = server.chat(body);
   ASSERT_EQ(first.status, 200) << first.body;
   EXPECT_EQ(cached_tokens(first), 0);
-  const Answer again = server.post("/v1/chat/completions", body);
+  const Answer again = server.chat(body);
   EXPECT_GE(cached_tokens(again), 256);
   EXPECT_EQ(again.json()["choices"][0]["message"], first.json()["choices"][0]["message"]);
 
   body["messages"].push_back({{"role", "assistant"}, {"content", "The mill."}});
   body["messages"].push_back(user("And the kite?"));
-  EXPECT_GE(cached_tokens(server.post("/v1/chat/completions", body)), 256);
+  EXPECT_GE(cached_tokens(server.chat(body)), 256);
   body["cache_salt"] = "another client";
-  EXPECT_EQ(cached_tokens(server.post("/v1/chat/completions", body)), 0);
-  const json cache = test::ask(server.port(), "GET", "/v1/dsv4/cache").json();
+  EXPECT_EQ(cached_tokens(server.chat(body)), 0);
+  const json cache = ask(server.port(), "GET", "/v1/dsv4/cache").json();
   EXPECT_GT(cache["hit_rate"].get<double>(), 0.2);
   EXPECT_GE(cache["ram"]["entries"].get<int>(), 2) << cache;
   EXPECT_GT(cache["ram"]["bytes"].get<int64_t>(), 100'000);
   EXPECT_EQ(server.post("/v1/dsv4/cache/drop", json::object()).status, 200);
-  EXPECT_EQ(cached_tokens(server.post("/v1/chat/completions", body)), 0);
-  EXPECT_NE(
-      test::ask(server.port(), "GET", "/metrics").body.find("dsv4_cache_entries{tier=\"ram\"}"),
-      std::string::npos);
-  EXPECT_NE(
-      test::ask(server.port(), "GET", "/metrics").body.find("dsv4_prefix_cached_tokens_total"),
-      std::string::npos);
+  EXPECT_EQ(cached_tokens(server.chat(body)), 0);
+  EXPECT_NE(ask(server.port(), "GET", "/metrics").body.find("dsv4_cache_entries{tier=\"ram\"}"),
+            std::string::npos);
+  EXPECT_NE(ask(server.port(), "GET", "/metrics").body.find("dsv4_prefix_cached_tokens_total"),
+            std::string::npos);
 }
 
 // Two conversations that share nothing but the system prompt, which ends between two checkpoints of
@@ -66,11 +58,11 @@ TEST(ServicePrefix, ASystemPromptIsShared) {
     body["messages"].insert(body["messages"].begin(),
                             json{{"role", "system"}, {"content", long_text()}});
     body["max_tokens"] = 4;
-    return cached_tokens(server.post("/v1/chat/completions", body));
+    return cached_tokens(server.chat(body));
   };
   EXPECT_EQ(about("Mira"), 0);
   EXPECT_GE(about("Tom"), 256);
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test

@@ -4,18 +4,8 @@
 
 #include "tests/server/service_data.h"
 
-namespace dsv4 {
+namespace dsv4::test {
 namespace {
-
-using nlohmann::json;
-using test::Answer;
-using test::ask;
-using test::chat_body;
-using test::events_of;
-using test::ScriptedServer;
-using test::server;
-using test::SseEvent;
-using test::user;
 
 json weather_tool() {
   return json::array(
@@ -46,7 +36,7 @@ std::vector<std::string> names_of(const Answer& answer) {
 }
 
 TEST(Service, AnswersAChat) {
-  const Answer answer = server().post("/v1/chat/completions", chat_body("Hi"));
+  const Answer answer = server().chat(chat_body("Hi"));
   ASSERT_EQ(answer.status, 200) << answer.body;
   const json body = answer.json();
   EXPECT_EQ(body["object"], "chat.completion");
@@ -66,7 +56,7 @@ TEST(Service, StreamsAChat) {
   json body = chat_body("Hi");
   body["stream"] = true;
   body["stream_options"] = {{"include_usage", true}};
-  const Answer answer = server().post("/v1/chat/completions", body);
+  const Answer answer = server().chat(body);
   EXPECT_EQ(answer.headers.at("content-type"), "text/event-stream; charset=utf-8");
   EXPECT_EQ(answer.headers.at("cache-control"), "no-store");
   ASSERT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
@@ -88,7 +78,7 @@ TEST(Service, StreamsAChat) {
 TEST(Service, ThinkingIsApart) {
   json body = chat_body("ponder");
   body["thinking"] = {{"type", "enabled"}};
-  const json answer = server().post("/v1/chat/completions", body).json();
+  const json answer = server().chat(body).json();
   EXPECT_EQ(answer["choices"][0]["message"]["reasoning_content"], "Hm, yes.");
   EXPECT_EQ(answer["choices"][0]["message"]["content"], "Done.");
   const json usage = answer["usage"];
@@ -100,7 +90,7 @@ TEST(Service, ToolCallsComeAndGoBack) {
   json body = chat_body("weather");
   body["tools"] = weather_tool();
   body["thinking"] = {{"type", "enabled"}};
-  const json choice = server().post("/v1/chat/completions", body).json()["choices"][0];
+  const json choice = server().choice(body);
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   const json message = choice["message"];
   EXPECT_EQ(message["reasoning_content"], "Let me see.");
@@ -111,7 +101,7 @@ TEST(Service, ToolCallsComeAndGoBack) {
   body["messages"].push_back(message);
   body["messages"].push_back(
       {{"role", "tool"}, {"tool_call_id", message["tool_calls"][0]["id"]}, {"content", "sunny"}});
-  EXPECT_EQ(server().post("/v1/chat/completions", body).status, 200);
+  EXPECT_EQ(server().chat(body).status, 200);
 }
 
 TEST(Service, StreamedCallsJoinToTheSameArguments) {
@@ -119,7 +109,7 @@ TEST(Service, StreamedCallsJoinToTheSameArguments) {
   body["tools"] = weather_tool();
   body["stream"] = true;
   std::string arguments, finish;
-  for (const json& chunk : chunks_of(server().post("/v1/chat/completions", body))) {
+  for (const json& chunk : chunks_of(server().chat(body))) {
     const json choice = chunk["choices"][0];
     if (choice["delta"].contains("tool_calls"))
       arguments += choice["delta"]["tool_calls"][0]["function"]["arguments"];
@@ -132,19 +122,18 @@ TEST(Service, StreamedCallsJoinToTheSameArguments) {
 TEST(Service, StopStringsCutAcrossTokens) {
   json body = chat_body("count");
   body["stop"] = {"four five", "zzz"};
-  const json choice = server().post("/v1/chat/completions", body).json()["choices"][0];
+  const json choice = server().choice(body);
   EXPECT_EQ(choice["message"]["content"], "one two three ");
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_EQ(choice["stop_reason"], "four five");
   body["include_stop_str_in_output"] = true;
-  EXPECT_EQ(server().post("/v1/chat/completions", body).json()["choices"][0]["message"]["content"],
-            "one two three four five");
+  EXPECT_EQ(server().choice(body)["message"]["content"], "one two three four five");
 }
 
 TEST(Service, LimitsEndWithLength) {
   json body = chat_body("count");
   body["max_tokens"] = 3;
-  const json answer = server().post("/v1/chat/completions", body).json();
+  const json answer = server().chat(body).json();
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
   EXPECT_EQ(answer["usage"]["completion_tokens"], 3);
 }
@@ -153,7 +142,7 @@ TEST(Service, ManyChoicesAndLogprobs) {
   json body = chat_body("Hi");
   body["n"] = 3;
   body["logprobs"] = true;
-  const json answer = server().post("/v1/chat/completions", body).json();
+  const json answer = server().chat(body).json();
   ASSERT_EQ(answer["choices"].size(), 3u);
   for (const json& choice : answer["choices"]) {
     std::string joined;
@@ -265,4 +254,4 @@ TEST(Service, CustomToolsGiveTheirText) {
 }
 
 }  // namespace
-}  // namespace dsv4
+}  // namespace dsv4::test
