@@ -323,6 +323,7 @@ void add_bench(CLI::App& app, Action& action) {
   prefill->callback([p, &action] { action = [p] { bench_prefill(*p); }; });
 
   add_bench_serve(*command, action);
+  add_bench_cache(*command, action);
 }
 
 }  // namespace dsv4::apps

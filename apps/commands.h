@@ -30,8 +30,9 @@ void add_completion(CLI::App& app, Action& action);  // of all commands added be
 void add_serve(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
 
-// Subcommand of `dsv4 bench`.
+// Subcommands of `dsv4 bench`.
 void add_bench_serve(CLI::App& bench, Action& action);
+void add_bench_cache(CLI::App& bench, Action& action);
 
 // Subcommands of `dsv4 eval`.
 void add_eval_perplexity(CLI::App& eval, Action& action);

@@ -198,14 +198,15 @@ std::optional<std::vector<int32_t>> UnitStore::take_slots(int64_t count) {
     if (oldest == nullptr) oldest = oldest_in_ram(/*written=*/false);
     if (oldest == nullptr) return std::nullopt;
     ++stats_.ram_evictions;
-    if (oldest->on_disk) {
-      take_from_ram(*oldest);
-    } else {
-      ++stats_.lost;
-      forget(oldest);
-    }
+    evict_from_ram(oldest);
   }
   return arena_.take(count);
+}
+
+void UnitStore::evict_from_ram(const EntryPtr& entry) {
+  if (entry->on_disk) return take_from_ram(*entry);
+  ++stats_.lost;
+  forget(entry);
 }
 
 int64_t UnitStore::match(const PrefixChain& chain, std::span<const int32_t> ids) const {
@@ -344,6 +345,14 @@ void UnitStore::drop_all() {
   }
   units_.clear();
   writes_.clear();
+  changed_.notify_all();
+}
+
+void UnitStore::drop_ram() {
+  const Lock lock(mutex_);
+  for (const bool written : {true, false}) {
+    while (const EntryPtr entry = oldest_in_ram(written)) evict_from_ram(entry);
+  }
   changed_.notify_all();
 }
 

@@ -116,6 +116,7 @@ class UnitStore {
   void import_text(const std::string& path);
 
   void drop_all();  // units in use stay until their leases end
+  void drop_ram();  // of the units that are not in use; those that are on the disk stay there
   void flush();     // returns when every queued write is done or the disk is paused
   UnitStoreStats stats() const;
   // Bytes a second of reads so far; 0: none yet.
@@ -159,6 +160,7 @@ class UnitStore {
   void unpin(const EntryPtr& entry);
   void put_in_ram(Entry& entry, std::vector<int32_t> slots);
   void take_from_ram(Entry& entry);
+  void evict_from_ram(const EntryPtr& entry);
   void release_if_dead(Entry& entry);
   void set_on_disk(Entry& entry, int64_t bytes);
   void remove_from_disk(Entry& entry);

@@ -75,6 +75,8 @@ const char* name(Finish finish);
 
 enum class RequestId : uint64_t {};
 
+enum class PrefixTier : uint8_t { kCache, kRam, kDisk };  // fastest first
+
 // Called at the end of step(), on the thread that called step(), when the engine's state is
 // consistent: a sink may submit and cancel. An exception of a sink leaves step(); the other sinks
 // do not get the tokens of that step, but the engine can continue.
@@ -117,8 +119,9 @@ class Engine {
   bool step();
   EngineStats stats() const;
 
-  // Forgets every stored prefix, in all tiers. Running requests keep theirs.
-  void drop_prefixes();
+  // Forgets every stored prefix of this tier and of the faster ones; a unit that is in host memory
+  // only goes with it. Running requests keep theirs.
+  void drop_prefixes(PrefixTier last = PrefixTier::kDisk);
   // Waits until what is stored is on the disk, as far as the disk can be written.
   void flush_prefixes();
   // A stored beginning of this text as one file, and back: a request that begins with it then finds

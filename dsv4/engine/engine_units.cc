@@ -66,11 +66,12 @@ void Engine::save_units(Request& request, CheckpointId checkpoint) {
   executor_.prefixes()->save(checkpoint, request.chain, request.tokens);
 }
 
-void Engine::drop_prefixes() {
+void Engine::drop_prefixes(PrefixTier last) {
   for (Request& request : requests_) request.lease.reset();
   while (executor_.prefixes() != nullptr && executor_.prefixes()->evict()) {
   }
-  if (units() != nullptr) units()->drop_all();
+  if (units() == nullptr || last == PrefixTier::kCache) return;
+  last == PrefixTier::kRam ? units()->drop_ram() : units()->drop_all();
 }
 
 void Engine::flush_prefixes() {

@@ -43,6 +43,30 @@ TEST_F(CliBench, BenchPrefillUsesChunks) {
   EXPECT_GT(report["results"][1].at("flops").get<double>(), 0);
 }
 
+TEST_F(CliBench, BenchCacheRunsEveryScenario) {
+  std::filesystem::create_directory(path("disk"));
+  const CliResult result = dsv4(
+      "bench cache demo --head 140 --turns 2 --new 150 --answer 2 --conversations 2 "
+      "--memory-turns 1 --clients 2 --client-prompt 20 --client-answer 4 --long-prompt 300 "
+      "--max-batch-tokens 512 --ram-cache 0.1 --disk-cache " +
+      path("disk") + " --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json results = Json::parse(result.out).at("results");
+  ASSERT_EQ(results.size(), 3u);
+  const Json& tiers = results[0].at("tiers");
+  ASSERT_EQ(tiers.size(), 4u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_GT(tiers[i].at("ratio_p50").get<double>(), 0);
+    EXPECT_EQ(tiers[i].at("computed_tokens").size(), 2u);
+  }
+  EXPECT_GT(tiers[3].at("tokens_from_disk").get<int64_t>(), 0);
+  EXPECT_GT(results[1].at("ratio").get<double>(), 0);
+  EXPECT_GT(results[2].at("itl_ms").at("count").get<int64_t>(), 0);
+  EXPECT_TRUE(std::filesystem::is_empty(path("disk"))) << "the folder of the disk tier is gone";
+  expect_error("bench cache demo --scenario none", "--scenario");
+  expect_error("bench cache demo --disk-cache /none", "--disk-cache /none");
+}
+
 TEST_F(CliBench, BenchPrintsOneLinePerResult) {
   const CliResult result = dsv4("bench decode demo --context 64 --steps 1");
   EXPECT_EQ(result.exit_code, 0) << result.err;
