@@ -154,9 +154,9 @@ PagePrefix PageTables::hold(SeqId seq, int64_t tokens) {
   PagePrefix prefix{.tokens = tokens};
   for (size_t g = 0; g < groups_.size(); ++g) {
     const CacheGroup& group = groups_[g];
-    DSV4_CHECK(tokens % (int64_t{group.tokens_per_entry} * group.page_entries) == 0,
-               "a prefix of {} tokens does not fill its pages of {} entries of {} tokens", tokens,
-               group.page_entries, group.tokens_per_entry);
+    const int64_t whole =
+        int64_t{group.tokens_per_entry} * (group.keep_tokens > 0 ? group.page_entries : 1);
+    DSV4_CHECK(tokens % whole == 0, "a prefix of {} tokens in steps of {}", tokens, whole);
     const auto first = static_cast<size_t>(first_page(group, tokens)),
                end = static_cast<size_t>(table_pages(group, tokens));
     std::vector<int32_t>& table = prefix.tables.emplace_back(end, -1);
@@ -192,18 +192,34 @@ void PageTables::release(const PagePrefix& prefix) {
   }
 }
 
-void PageTables::attach(SeqId seq, const PagePrefix& prefix) {
+std::optional<std::vector<PageTables::PartOfPage>> PageTables::attach(SeqId seq,
+                                                                      const PagePrefix& prefix) {
   Sequence& sequence = at(seq);
   DSV4_CHECK(sequence.length == 0, "a sequence of {} tokens cannot begin with a prefix",
              sequence.length);
   truncate(seq, 0);  // pages that were reserved
+  std::vector<PartOfPage> parts;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    for (const int32_t page : prefix.tables[g]) {
-      if (page >= 0) share_page(g, page);
-    }
+    const int64_t entries = prefix.tokens / groups_[g].tokens_per_entry % groups_[g].page_entries;
+    if (entries == 0) continue;
+    if (counts_[g].num_free() == 0) return std::nullopt;
+    parts.push_back(
+        {.group = static_cast<int>(g), .from = prefix.tables[g].back(), .entries = entries});
   }
   sequence.tables = prefix.tables;
+  for (PartOfPage& part : parts) {
+    const auto g = static_cast<size_t>(part.group);
+    part.to = counts_[g].take();
+    sequence.tables[g].back() = part.to;
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t p = 0; p < prefix.tables[g].size(); ++p) {
+      const int32_t page = prefix.tables[g][p];
+      if (page >= 0 && page == sequence.tables[g][p]) share_page(g, page);
+    }
+  }
   sequence.length = sequence.shared = prefix.tokens;
+  return parts;
 }
 
 std::span<const int32_t> PageTables::pages(SeqId seq, int group) const {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -55,12 +56,21 @@ class PageTables {
   // that does not cut a shared prefix.
   void truncate(SeqId seq, int64_t length);
 
-  // References to the pages of the first `tokens` tokens. They must fill their pages in every
-  // group, and none may have been given back that a sequence of `tokens` tokens needs.
+  // References to the pages of the first `tokens` tokens: whole entries in every group, whole pages
+  // in those that drop old ones, and none may have been given back that a sequence of `tokens`
+  // tokens needs. The sequence goes on to write the other entries of a page that they fill in part.
   PagePrefix hold(SeqId seq, int64_t tokens);
   void release(const PagePrefix& prefix);
-  // Lets an empty sequence begin with the prefix, whose pages it shares and never writes.
-  void attach(SeqId seq, const PagePrefix& prefix);
+  // The first entries of a page.
+  struct PartOfPage {
+    int group = 0;
+    int32_t from = 0, to = 0;  // pages
+    int64_t entries = 0;
+  };
+  // Lets an empty sequence begin with the prefix. It shares the pages that the prefix fills and
+  // never writes them; of those that it fills in part it gets its own, to which the caller copies
+  // these entries. Nothing: there is no free page, and the sequence is still empty.
+  std::optional<std::vector<PartOfPage>> attach(SeqId seq, const PagePrefix& prefix);
 
   int64_t length(SeqId seq) const { return at(seq).length; }
   int32_t slot(SeqId seq) const;  // row of the state tensors, in [0, max_sequences)

@@ -157,9 +157,51 @@ TEST(PageTables, SharedTokensAreNotRewritten) {
   tables.truncate(second, 0);
   tables.check_invariants();
   append(tables, first, 11);
-  EXPECT_THROW((void)tables.hold(first, 24 - 4), Error) << "a page is not full";
+  EXPECT_THROW((void)tables.hold(first, 26), Error) << "an entry is not whole";
   EXPECT_THROW((void)tables.hold(first, 16), Error) << "its window is gone";
   tables.release(prefix);
+  tables.check_invariants();
+}
+
+// A prefix of 12 tokens fills one page and a half of the second group.
+TEST(PageTables, APageFilledInPartIsCopied) {
+  PageTables tables = small_tables();
+  const SeqId first = tables.open(), second = tables.open();
+  append(tables, first, 12);
+  const PagePrefix prefix = tables.hold(first, 12);
+  append(tables, first, 6);
+  EXPECT_EQ(tables.pages(first, 1)[1], prefix.tables[1][1]) << "goes on in the same page";
+  const auto parts = tables.attach(second, prefix);
+  tables.check_invariants();
+  ASSERT_TRUE(parts);
+  ASSERT_EQ(parts->size(), 1u);
+  EXPECT_EQ(parts->at(0).group, 1);
+  EXPECT_EQ(parts->at(0).from, prefix.tables[1][1]);
+  EXPECT_EQ(parts->at(0).to, tables.pages(second, 1)[1]);
+  EXPECT_EQ(parts->at(0).entries, 1);
+  EXPECT_NE(parts->at(0).to, parts->at(0).from);
+  EXPECT_EQ(tables.pages(second, 1)[0], prefix.tables[1][0]);
+  tables.close(first);
+  append(tables, second, 4);
+  tables.release(prefix);
+  tables.check_invariants();
+  tables.close(second);
+  EXPECT_EQ(tables.free_pages(0), 12);
+  EXPECT_EQ(tables.free_pages(1), 9);
+}
+
+TEST(PageTables, WithoutAFreePageASequenceStaysEmpty) {
+  PageTables tables = small_tables();
+  const SeqId first = tables.open(), second = tables.open(), third = tables.open();
+  append(tables, first, 12);
+  const PagePrefix prefix = tables.hold(first, 12);
+  for (int i = 0; i < 14; ++i) append(tables, second, 4);
+  EXPECT_EQ(tables.free_pages(1), 0);
+  EXPECT_FALSE(tables.attach(third, prefix));
+  tables.check_invariants();
+  EXPECT_EQ(tables.length(third), 0);
+  tables.close(second);
+  EXPECT_TRUE(tables.attach(third, prefix));
   tables.check_invariants();
 }
 
@@ -176,9 +218,10 @@ TEST(PageTables, RandomOperationsKeepInvariants) {
       const SeqId seq = tables.open();
       lengths[seq] = 0;
       if (!prefixes.empty()) {
-        tables.attach(seq, prefixes.back());
-        lengths[seq] = prefixes.back().tokens;
-        ++shared;
+        if (tables.attach(seq, prefixes.back())) {
+          lengths[seq] = prefixes.back().tokens;
+          ++shared;
+        }
       }
     }
     if (lengths.empty()) continue;
@@ -189,7 +232,7 @@ TEST(PageTables, RandomOperationsKeepInvariants) {
       tables.close(seq);
       lengths.erase(it);
     } else if (what == 2) {
-      if (length > 0 && length % 8 == 0 && prefixes.size() < 2) {
+      if (length > 0 && length % 4 == 0 && prefixes.size() < 2) {
         prefixes.push_back(tables.hold(seq, length));
       } else if (!prefixes.empty()) {
         tables.release(prefixes.back());

@@ -16,10 +16,12 @@
 namespace dsv4 {
 
 struct CachePlan {
+  // A page: entries one after another, then their scales where these are apart, then padding.
   struct Pool {
     int group = 0;
     DType dtype = DType::kU8;
     int64_t page_items = 0;
+    int64_t entry_bytes = 0, scale_bytes = 0;  // of one entry; 0: no scales apart
   };
   std::vector<CacheGroup> groups;
   std::vector<Pool> pools;

@@ -1,5 +1,8 @@
 #include "dsv4/cache/prefix_index.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -12,9 +15,7 @@ namespace {
 constexpr size_t kRootSeed = 0x5bd1e995u;
 
 size_t hash_of(int32_t parent, std::span<const int32_t> ids) {
-  const std::string_view bytes(reinterpret_cast<const char*>(ids.data()), ids.size_bytes());
-  const size_t mixed = static_cast<size_t>(parent + 1) * 0x9e3779b97f4a7c15u;
-  return std::hash<std::string_view>{}(bytes) ^ mixed;
+  return XXH3_64bits_withSeed(ids.data(), ids.size_bytes(), static_cast<uint64_t>(parent + 1));
 }
 
 size_t hash_of(std::string_view salt) {
@@ -46,16 +47,16 @@ std::optional<int32_t> PrefixIndex::child(int32_t parent, std::span<const int32_
   return std::nullopt;
 }
 
-std::optional<PrefixIndex::Match> PrefixIndex::find(std::string_view salt,
-                                                    std::span<const int32_t> ids) const {
-  std::optional<Match> best;
+PrefixIndex::Match PrefixIndex::find(std::string_view salt, std::span<const int32_t> ids) const {
+  Match best;
   std::optional<int32_t> node = root(salt);
   const auto step = static_cast<size_t>(step_);
   for (size_t end = step; node && end <= ids.size(); end += step) {
     node = child(*node, ids.subspan(end - step, step));
     if (!node) break;
+    best.common = static_cast<int64_t>(end);
     const int32_t checkpoint = nodes_[static_cast<size_t>(*node)].checkpoint;
-    if (checkpoint >= 0) best = Match{checkpoint, static_cast<int64_t>(end)};
+    if (checkpoint >= 0) best.checkpoint = checkpoint, best.tokens = best.common;
   }
   return best;
 }

@@ -28,11 +28,12 @@ class PrefixIndex {
   size_t num_nodes() const { return nodes_.size() - free_.size(); }
 
   struct Match {
-    int checkpoint = -1;
-    int64_t tokens = 0;
+    int checkpoint = -1;  // -1: none
+    int64_t tokens = 0;   // of its prefix
+    int64_t common = 0;   // that `ids` shares with some text that goes on to a checkpoint
   };
   // The longest prefix of `ids` that has a checkpoint.
-  std::optional<Match> find(std::string_view salt, std::span<const int32_t> ids) const;
+  Match find(std::string_view salt, std::span<const int32_t> ids) const;
   // `ids` has a checkpoint from now on; their number is a positive multiple of step(). Returns the
   // one that they already have instead, if any.
   std::optional<int> insert(std::string_view salt, std::span<const int32_t> ids, int checkpoint);

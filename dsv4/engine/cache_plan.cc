@@ -1,6 +1,7 @@
 #include "dsv4/engine/cache_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/model/schedule.h"
@@ -13,15 +14,18 @@ constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 CachePlan::Pool entry_pool(const ModelConfig& c, Numerics numerics, int group, int page_entries) {
   const KvLayout layout = entry_layout(c);
   if (numerics == Numerics::kExact)
-    return {group, DType::kF32, int64_t{page_entries} * layout.width()};
-  return {group, DType::kU8, layout.page_bytes(page_entries)};
+    return {group, DType::kF32, int64_t{page_entries} * layout.width(),
+            kFloatBytes * layout.width()};
+  return {group, DType::kU8, layout.page_bytes(page_entries), layout.entry_bytes(),
+          layout.scale_bytes()};
 }
 
 CachePlan::Pool key_pool(const ModelConfig& c, Numerics numerics, int group, int page_entries) {
   const IndexLayoutFp4 layout = key_layout(c);
   if (numerics == Numerics::kExact)
-    return {group, DType::kF32, int64_t{page_entries} * layout.width};
-  return {group, DType::kU8, layout.page_bytes(page_entries)};
+    return {group, DType::kF32, int64_t{page_entries} * layout.width, kFloatBytes * layout.width};
+  return {group, DType::kU8, layout.page_bytes(page_entries), layout.code_bytes(),
+          layout.scale_bytes()};
 }
 
 // Pages that a sequence holds of a group that drops old entries: those of keep_tokens - 1 tokens,
@@ -79,6 +83,14 @@ double KvRate::total() const {
   return sum;
 }
 
+int64_t checkpoint_step(std::span<const CacheGroup> groups) {
+  int64_t step = 1;
+  for (const CacheGroup& group : groups)
+    step = std::lcm(
+        step, int64_t{group.tokens_per_entry} * (group.keep_tokens > 0 ? group.page_entries : 1));
+  return step;
+}
+
 CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const CacheLimits& limits) {
   CacheLayout layout{.plan = {.max_sequences = limits.max_sequences}};
   CachePlan& plan = layout.plan;
@@ -91,9 +103,14 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
     plan.pools.push_back(pool);
     return static_cast<int>(plan.pools.size()) - 1;
   };
+  // A checkpoint is made when a chunk has run that goes on after it, by less than a step.
+  const auto checkpoint_rows = [&](const StateLayout& state) -> int64_t {
+    if (limits.checkpoints == 0 || !state.overlap) return 0;
+    return std::max<int64_t>(0, checkpoint_step(plan.groups) - 1 - state.ratio);
+  };
   const auto add_state = [&](const LayerSpec& spec, int64_t width) {
     StateLayout state = state_layout(spec, width);
-    state.spare = static_cast<int>(limits.max_rollback);
+    state.spare = static_cast<int>(std::max(limits.max_rollback, checkpoint_rows(state)));
     plan.states.push_back(state);
     return static_cast<int>(plan.states.size()) - 1;
   };

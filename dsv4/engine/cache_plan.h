@@ -11,6 +11,7 @@
 
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,10 @@ struct CacheLayout {
   std::vector<Layer> layers;
 };
 CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const CacheLimits& limits);
+
+// Checkpoints are at multiples of these tokens: every block of a compressor is closed there, and
+// the pages of the groups that drop old entries are full. 128 for the released models.
+int64_t checkpoint_step(std::span<const CacheGroup> groups);
 
 // Bytes that a token adds to the cache, summed over the layers: rows without the pages' rounding.
 struct KvRate {

@@ -16,6 +16,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/not_finite.h"
+#include "dsv4/device/copy_pieces.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
@@ -57,11 +58,7 @@ class DeviceRunner : public Runner {
                const TensorView& logits) override;
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
   Memory& staging() override { return device_.pinned(); }
-  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
-    cuda_check(
-        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, device_.stream()),
-        "copy of a stored prefix");
-  }
+  void copy(std::span<const CopyPiece> pieces) override;
   void wait() override { device_.wait(); }
   void observe(Observer* observer) override { context_.observer = observer; }
 
@@ -95,6 +92,8 @@ class DeviceRunner : public Runner {
   const SampleLayout layout_;
   Mirrored sampling_;  // by layout_
   std::map<StepExtents, Captured> captured_;
+  Buffer pieces_;  // of the last copy(), page-locked: the kernel reads them there
+  Event pieces_read_;
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits)
@@ -162,6 +161,18 @@ void DeviceRunner::run_captured(const StepExtents& extents, const TensorView& lo
   captured.workspace = scratch_bytes();
   captured.logits = logits.data;
   captured.graph->launch(device_);
+}
+
+void DeviceRunner::copy(std::span<const CopyPiece> pieces) {
+  if (pieces.empty()) return;
+  const auto bytes = static_cast<int64_t>(pieces.size_bytes());
+  pieces_read_.wait();
+  if (pieces_.empty() || pieces_.view().bytes() < bytes)
+    pieces_ = Buffer(DType::kU8, {std::max(bytes, int64_t{64} << 10)}, device_.pinned());
+  std::memcpy(pieces_.view().data, pieces.data(), pieces.size_bytes());
+  copy_pieces(device_, reinterpret_cast<const CopyPiece*>(pieces_.view().data),
+              static_cast<int64_t>(pieces.size()));
+  pieces_read_.record(device_.stream());
 }
 
 // Copies the parts of the lists that these rows have, and nothing else.

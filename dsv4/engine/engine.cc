@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
+#include <utility>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
@@ -25,6 +27,14 @@ const char* name(Finish finish) {
 }
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLeastJunction = 256;  // tokens; of fewer, a checkpoint costs more than it spares
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
 const EngineOptions& checked(const Model& model, const EngineOptions& options) {
   DSV4_CHECK(options.max_tokens >= 1 && options.max_sequences >= 1,
@@ -119,7 +129,8 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
                        .params = params,
                        .sink = &sink,
                        .terms = {params.sampling, params.logit_bias, prompt},
-                       .state = params.constraint ? params.constraint->start() : 0});
+                       .state = params.constraint ? params.constraint->start() : 0,
+                       .submitted = Clock::now()});
   if (const UnitStore* units = this->units())
     requests_.back().chain = PrefixChain(units->fingerprint(), params.salt, units->layout().step);
   return id;
@@ -136,7 +147,7 @@ void Engine::drop_cancelled(std::vector<Event>& events) {
       ++at, ++index;
       continue;
     }
-    events.push_back({.sink = at->sink, .id = at->id, .finished = true, .why = Finish::kCancelled});
+    finish(*at, Finish::kCancelled, events.emplace_back());
     at = remove(at, index);
   }
 }
@@ -158,17 +169,40 @@ void Engine::stop_running(Request& request) {
   request.cached = 0;
 }
 
-Schedule Engine::plan_step() const {
+bool Engine::Request::before(const Request& other) const {
+  constexpr int kMostPreemptions = 3;
+  const bool kept = stats.preemptions >= kMostPreemptions,
+             other_kept = other.stats.preemptions >= kMostPreemptions;
+  return std::tuple(!kept, -params.priority, id) <
+         std::tuple(!other_kept, -other.params.priority, other.id);
+}
+
+// Those that run keep standing before the others.
+void Engine::sort_requests() {
+  auto waiting = requests_.begin();
+  std::advance(waiting, num_running_);
+  std::list<Request> others;
+  others.splice(others.end(), requests_, waiting, requests_.end());
+  const auto before = [](const Request& a, const Request& b) { return a.before(b); };
+  requests_.sort(before);
+  others.sort(before);
+  requests_.splice(requests_.end(), others);
+}
+
+Schedule Engine::plan_step() {
   // Requests after these cannot run in this step: there are no more slots.
   const size_t slots = static_cast<size_t>(options_.max_sequences);
   const PrefixCache* prefixes = executor_.prefixes();
   std::vector<ScheduledRequest> requests;
-  for (const Request& request : requests_) {
+  for (Request& request : requests_) {
     const bool waits = requests.size() >= num_running_ && prefixes != nullptr;
     if (requests.size() == slots || (waits && loading(request))) break;
-    int64_t cached =
-        waits ? prefixes->match(request.params.salt, reusable(request)) : request.cached;
-    if (request.lease != nullptr) cached = std::max(cached, request.lease->tokens());
+    int64_t cached = request.cached;
+    if (waits) {
+      const PrefixCache::Match match = prefixes->match(request.params.salt, reusable(request));
+      cached = std::max(match.tokens, request.lease == nullptr ? 0 : request.lease->tokens());
+      request.junction = match.common - cached >= kLeastJunction ? match.common : 0;
+    }
     requests.push_back({.tokens = request.length(),
                         .cached = cached,
                         .answer_left = request.params.max_new_tokens - request.generated,
@@ -176,7 +210,7 @@ Schedule Engine::plan_step() const {
                         .stop_at = next_stop(request, cached)});
   }
   const PageTables& tables = executor_.cache();
-  std::vector<SeqId> running;  // oldest first
+  std::vector<SeqId> running;  // in order
   for (const Request& request : requests_) {
     if (running.size() == num_running_) break;
     running.push_back(request.seq);
@@ -194,7 +228,8 @@ Schedule Engine::plan_step() const {
                    .own_pages = own_pages},
                   {.max_batch_tokens = options_.max_batch_tokens,
                    .max_prompt_tokens = max_prompt_tokens(),
-                   .max_sequences = options_.max_sequences});
+                   .max_sequences = options_.max_sequences,
+                   .chunk_step = checkpoint_step(tables.groups())});
 }
 
 int64_t Engine::max_prompt_tokens() const {
@@ -208,18 +243,32 @@ std::span<const int32_t> Engine::reusable(const Request& request) const {
   return std::span(request.tokens).first(request.tokens.size() - 1);
 }
 
+bool Engine::wants_checkpoint(const Request& request, int64_t tokens) const {
+  const int64_t step = executor_.prefixes()->step();
+  const int64_t interval = ceil_div(options_.checkpoint_interval, step) * step;
+  const auto is_fork = [&](int64_t fork) { return fork / step * step == tokens; };
+  return tokens > 0 &&
+         (tokens == (request.length() - 1) / step * step || tokens % interval == 0 ||
+          tokens == request.junction || std::ranges::any_of(request.params.forks, is_fork));
+}
+
+// A checkpoint is made when a chunk ends less than a step after it, so none is needed near the end.
 int64_t Engine::next_stop(const Request& request, int64_t cached) const {
   const PrefixCache* prefixes = executor_.prefixes();
   if (prefixes == nullptr || request.decoding()) return 0;
-  const int64_t step = prefixes->step();
-  const int64_t interval = ceil_div(options_.checkpoint_interval, step) * step;
-  const int64_t last = (request.length() - 1) / step * step;
-  int64_t stop = std::min(last, (cached / interval + 1) * interval);
-  for (const int64_t fork : request.params.forks) {
-    const int64_t place = fork / step * step;
-    if (place > cached) stop = std::min(stop, place);
+  const int64_t step = prefixes->step(), end = request.length() - step;
+  for (int64_t tokens = (cached / step + 1) * step; tokens <= end; tokens += step) {
+    if (wants_checkpoint(request, tokens)) return tokens;
   }
-  return stop > cached ? stop : 0;
+  return 0;
+}
+
+int64_t Engine::checkpoint_after(const Request& request, int64_t count) const {
+  const PrefixCache* prefixes = executor_.prefixes();
+  if (prefixes == nullptr) return 0;
+  const int64_t end = request.cached + count, tokens = end / prefixes->step() * prefixes->step();
+  if (tokens <= request.cached) return 0;
+  return request.decoding() || wants_checkpoint(request, tokens) ? tokens - request.cached : 0;
 }
 
 void Engine::set_running(size_t num_running, std::vector<Event>& events) {
@@ -235,16 +284,21 @@ void Engine::set_running(size_t num_running, std::vector<Event>& events) {
       at->cached = attached.tokens;
       stats_.ram_tokens += attached.ram;
       stats_.disk_tokens += attached.disk;
+      if (!at->started) at->stats.ram_tokens = attached.ram, at->stats.disk_tokens = attached.disk;
     }
     stats_.cached_tokens += at->cached;
-    if (!at->started)
-      events.push_back(
-          {.sink = at->sink, .id = at->id, .starts = true, .cached_tokens = at->cached});
+    if (at->started) continue;
+    events.push_back({.sink = at->sink, .id = at->id, .starts = true, .cached_tokens = at->cached});
     at->started = true;
+    at->first_run = Clock::now();
+    at->stats.queue_seconds = seconds_between(at->submitted, at->first_run);
+    at->stats.prompt_tokens = at->length();
+    at->stats.cached_tokens = at->cached;
   }
   for (; num_running_ > num_running; --num_running_, ++at) {
     stop_running(*at);
     at->lookups = 0;
+    ++at->stats.preemptions;
     ++stats_.preemptions;
   }
 }
@@ -262,12 +316,25 @@ Engine::Batch Engine::make_batch(const Schedule& plan) {
         std::span<const int32_t>(request.tokens).subspan(static_cast<size_t>(request.cached));
     const bool last = chunk.count == static_cast<int64_t>(rest.size());
     batch.work.push_back({request.seq, rest.first(static_cast<size_t>(chunk.count)),
-                          last ? Work::Logits::kLast : Work::Logits::kNone});
+                          last ? Work::Logits::kLast : Work::Logits::kNone,
+                          checkpoint_after(request, chunk.count)});
     batch.chunks.push_back({&request, chunk.count});
     if (last) batch.sampled.push_back(&request);
     if (!request.decoding()) batch.prefill_tokens += chunk.count;
   }
   return batch;
+}
+
+void Engine::finish(const Request& request, Finish why, Event& event) {
+  event.sink = request.sink;
+  event.id = request.id;
+  event.finished = true;
+  event.why = why;
+  event.stats = request.stats;
+  event.stats.answer_tokens = request.generated;
+  if (request.started) return;
+  event.stats.queue_seconds = seconds_between(request.submitted, Clock::now());
+  event.stats.prompt_tokens = request.length();
 }
 
 Engine::Event Engine::accept(Request& request, Sampled token) {
@@ -279,7 +346,8 @@ Engine::Event Engine::accept(Request& request, Sampled token) {
   if (stopped || request.blocked || request.state == TokenConstraint::kEnded) return event;
   request.tokens.push_back(token.id);
   request.terms.add(token.id);
-  ++request.generated;
+  if (++request.generated == 1)
+    request.stats.prefill_seconds = seconds_between(request.first_run, Clock::now());
   event.has_token = true;
   event.token = std::move(token);
   event.finished = request.generated == request.params.max_new_tokens;
@@ -320,7 +388,10 @@ std::vector<Sampled> Engine::sample(const Batch& batch) {
 
 std::vector<Sampled> Engine::compute(const Batch& batch) {
   try {
-    executor_.start(batch.work);
+    executor_.start(batch.work, [&](size_t i) {
+      store_prefix(*batch.chunks[i].request,
+                   batch.chunks[i].request->cached + batch.work[i].checkpoint);
+    });
     return sample(batch);
   } catch (const NotFinite&) {
     if (check_ != nullptr) throw;  // it already says where
@@ -339,6 +410,7 @@ void Engine::deliver(const Batch& batch, std::vector<Sampled> tokens, std::vecto
     Request& request = *batch.sampled[i];
     events.push_back(accept(request, std::move(tokens[i])));
     if (!events.back().finished) continue;
+    finish(request, events.back().why, events.back());
     const auto at = std::find_if(requests_.begin(), requests_.end(),
                                  [&](const Request& other) { return &other == &request; });
     remove(at, static_cast<size_t>(std::distance(requests_.begin(), at)));
@@ -357,23 +429,16 @@ void Engine::reserve(const Batch& batch) {
   }
 }
 
-// At the ends of chunks that next_stop() chose, and on the way of an answer, which keeps its newest
-// checkpoint only.
-void Engine::store_prefixes(const Batch& batch) {
+void Engine::store_prefix(Request& request, int64_t tokens) {
   PrefixCache* prefixes = executor_.prefixes();
-  if (prefixes == nullptr) return;
-  for (const Batch::Chunk& chunk : batch.chunks) {
-    Request& request = *chunk.request;
-    if (request.cached % prefixes->step() != 0) continue;
-    const CheckpointId id =
-        prefixes->store(request.seq, request.params.salt,
-                        std::span(request.tokens).first(static_cast<size_t>(request.cached)));
-    if (request.generated == 0) {
-      save_units(request, id);
-    } else if (id != CheckpointId::kNone) {
-      prefixes->erase(request.answer_checkpoint);
-      request.answer_checkpoint = id;
-    }
+  const CheckpointId id =
+      prefixes->store(request.seq, request.params.salt,
+                      std::span(request.tokens).first(static_cast<size_t>(tokens)));
+  if (request.generated == 0) {
+    stored_.emplace_back(&request, id);
+  } else if (id != CheckpointId::kNone) {
+    prefixes->erase(request.answer_checkpoint);
+    request.answer_checkpoint = id;
   }
 }
 
@@ -384,10 +449,19 @@ bool Engine::step() {
   std::vector<Event> events;
   drop_cancelled(events);
   const bool busy = !requests_.empty();
-  if (busy) run_batch(events);
+  if (busy) {
+    sort_requests();
+    look_up_units();
+    if (move_loading_last()) {
+      run_batch(events);
+    } else {  // nothing else to do; not long, because requests may arrive
+      requests_.front().lease->wait_for(std::chrono::milliseconds(2));
+    }
+  }
   for (const Event& event : events) {
     if (event.starts) event.sink->on_start(event.id, event.cached_tokens);
     if (event.has_token) event.sink->on_token(event.id, event.token);
+    if (event.finished) event.sink->on_stats(event.id, event.stats);
     if (event.finished) event.sink->on_finish(event.id, event.why);
   }
   return busy || !requests_.empty();
@@ -409,24 +483,24 @@ EngineStats Engine::stats() const {
 }
 
 void Engine::run_batch(std::vector<Event>& events) {
-  look_up_units();
   const Schedule plan = plan_step();
   set_running(plan.num_running, events);
   const Batch batch = make_batch(plan);
   reserve(batch);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
                    // half-written
   std::vector<Sampled> tokens = compute(batch);
   broken_ = false;
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+  const std::chrono::duration<double> spent = Clock::now() - begin;
   ++stats_.steps;
   int64_t num_tokens = 0;
   for (const Batch::Chunk& chunk : batch.chunks) num_tokens += chunk.count;
   // Without a token to wait for, a device may still compute.
   if (!batch.sampled.empty()) step_time_.observe(num_tokens, spent.count());
   for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
-  store_prefixes(batch);
+  for (const auto& [request, checkpoint] : std::exchange(stored_, {}))
+    save_units(*request, checkpoint);
   const bool prefill = batch.prefill_tokens > 0;
   stats_.prefill_tokens += batch.prefill_tokens;
   if (!prefill) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());

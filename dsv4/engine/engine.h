@@ -5,8 +5,10 @@
 //                 ^                                                   |
 //                 +--------------(preempted: pages ran out)-----------+
 //
-// scheduler.h decides who runs in a step. A preempted request keeps its answer and its place in the
-// order of arrival, and later computes its tokens again: the answer is the same.
+// scheduler.h decides which requests run in a step. Requests stand in order of their priority, then
+// of arrival, those that run first; when pages run out, the last running one is preempted. It keeps
+// its answer and its place, and later computes its tokens again, from its last checkpoint on: the
+// answer is the same. After three times it is not preempted again while others can be.
 
 #pragma once
 
@@ -64,6 +66,7 @@ struct GenerateParams {
   std::vector<LogitBias> logit_bias;
   std::shared_ptr<TokenConstraint> constraint;  // null: every token may follow
   std::string salt;  // requests of different salts share no stored prefix
+  int priority = 0;  // a request of a higher one is preempted after those of lower ones
   // Tokens of the prompt after which other texts may differ, as the end of a system prompt: places
   // of checkpoints, besides those of EngineOptions.
   std::vector<int64_t> forks;
@@ -77,6 +80,16 @@ enum class RequestId : uint64_t {};
 
 enum class PrefixTier : uint8_t { kCache, kRam, kDisk };  // fastest first
 
+// What a request has cost, when it finishes.
+struct RequestStats {
+  double queue_seconds = 0;    // from submit() until it first ran
+  double prefill_seconds = 0;  // from then until its first token
+  int64_t prompt_tokens = 0, answer_tokens = 0;
+  // Of the prompt, when it first ran: found in the cache, and of them what units brought.
+  int64_t cached_tokens = 0, ram_tokens = 0, disk_tokens = 0;
+  int preemptions = 0;
+};
+
 // Called at the end of step(), on the thread that called step(), when the engine's state is
 // consistent: a sink may submit and cancel. An exception of a sink leaves step(); the other sinks
 // do not get the tokens of that step, but the engine can continue.
@@ -85,6 +98,7 @@ class TokenSink {
   virtual ~TokenSink() = default;
   virtual void on_token(RequestId id, const Sampled& token) = 0;
   virtual void on_finish(RequestId id, Finish why) = 0;
+  virtual void on_stats(RequestId, const RequestStats&) {}  // just before on_finish()
   // Once, before the first token: how many tokens of the prompt were in the cache already.
   virtual void on_start(RequestId, int64_t /*cached_tokens*/) {}
 };
@@ -150,11 +164,15 @@ class Engine {
     std::chrono::steady_clock::time_point lease_begin;
     int lookups = 0;                   // since it began to wait
     CheckpointId answer_checkpoint{};  // the newest of its answer
+    int64_t junction = 0;  // up to where it shares a text without a checkpoint there; 0: nowhere
+    std::chrono::steady_clock::time_point submitted, first_run;
+    RequestStats stats;
 
     void advance(int32_t token);        // of the constraint
     void restrict(SampleLists& lists);  // masks the last row, from which the next token comes
     int64_t length() const { return static_cast<int64_t>(tokens.size()); }
     bool decoding() const { return generated > 0 && cached + 1 == length(); }
+    bool before(const Request& other) const;  // in the order of the scheduler
   };
   struct Batch {
     struct Chunk {
@@ -176,23 +194,31 @@ class Engine {
     Sampled token;
     bool finished = false;
     Finish why{};
+    RequestStats stats;  // of a finished one
   };
+  void sort_requests();
   void drop_cancelled(std::vector<Event>& events);
   // Finds units for the requests that may run next.
   void look_up_units();
   void look_up_units(Request& request);
+  bool move_loading_last();
   bool loading(const Request& request) const;
-  Schedule plan_step() const;
+  Schedule plan_step();
   int64_t max_prompt_tokens() const;
   // Opens and closes sequences so that the first `num_running` requests run.
   void set_running(size_t num_running, std::vector<Event>& events);
+  // Whether a checkpoint is wanted after so many tokens of its prompt.
+  bool wants_checkpoint(const Request& request, int64_t tokens) const;
   // Where a chunk of the request's prompt has to end for a checkpoint; 0: anywhere.
   int64_t next_stop(const Request& request, int64_t cached) const;
+  // After so many of its next `count` tokens a checkpoint is made; 0: none.
+  int64_t checkpoint_after(const Request& request, int64_t count) const;
   // The stored prefix with which a request would begin: all but its last token at most.
   std::span<const int32_t> reusable(const Request& request) const;
   // Makes room for the batch, at the cost of stored prefixes.
   void reserve(const Batch& batch);
-  void store_prefixes(const Batch& batch);
+  // A checkpoint of its first so many tokens; the newest of an answer replaces the one before.
+  void store_prefix(Request& request, int64_t tokens);
   // Makes units of checkpoints that stay.
   void save_units(Request& request, CheckpointId checkpoint);
   void stop_running(Request& request);
@@ -203,6 +229,8 @@ class Engine {
   std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);
   void run_batch(std::vector<Event>& events);
   std::vector<Sampled> compute(const Batch& batch);
+  // Its finish, with what it cost.
+  static void finish(const Request& request, Finish why, Event& event);
   std::vector<Sampled> sample(const Batch& batch);
   Context context() const;
   // Gives each request its token and removes finished requests.
@@ -214,8 +242,10 @@ class Engine {
   EngineOptions options_;
   std::unique_ptr<CheckNumbers> check_;
   Executor executor_;
-  std::list<Request> requests_;  // in order of arrival
+  std::list<Request> requests_;  // those that run, then the others, each in order
   size_t num_running_ = 0;       // the first so many run
+  // Checkpoints of prompts that this step has made, of which units become.
+  std::vector<std::pair<Request*, CheckpointId>> stored_;
   uint64_t next_id_ = 1;
   bool broken_ = false;
   StepTime step_time_;

@@ -26,7 +26,7 @@ void Engine::look_up_units(Request& request) {
       request.chain.extend(request.tokens);
       const double spent = stats_.prefill_seconds,
                    tokens = static_cast<double>(stats_.prefill_tokens);
-      const int64_t have = executor_.prefixes()->match(request.params.salt, ids);
+      const int64_t have = executor_.prefixes()->match(request.params.salt, ids).tokens;
       request.lease = units()->find(request.chain, ids, have, tokens > 0 ? spent / tokens : 0);
       request.lease_begin = std::chrono::steady_clock::now();
       if (request.lease == nullptr) return;  // a later step may find what others store until then
@@ -50,14 +50,18 @@ void Engine::look_up_units() {
     if (index == slots) return;
     if (index++ < num_running_) continue;
     look_up_units(request);
-    if (index > 1 || !loading(request)) continue;
-    request.lease->wait_for(options_.longest_load);  // nothing else runs
-    look_up_units(request);
-    if (loading(request)) {
-      request.lease.reset();
-      request.lookups = kMostLookups;
-    }
   }
+}
+
+// So that requests behind them run meanwhile. False: every request loads.
+bool Engine::move_loading_last() {
+  auto at = requests_.begin();
+  std::advance(at, num_running_);
+  for (auto left = std::distance(at, requests_.end()); left > 0; --left) {
+    const auto request = at++;
+    if (loading(*request)) requests_.splice(requests_.end(), requests_, request);
+  }
+  return !loading(requests_.front());
 }
 
 void Engine::save_units(Request& request, CheckpointId checkpoint) {

@@ -40,7 +40,7 @@ ForwardBatch Executor::make_batch(std::span<const Work> work) const {
   return batch;
 }
 
-void Executor::start(std::span<const Work> work) {
+void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoint) {
   rows_ = 0;
   if (work.empty()) return;
   PageTables& tables = cache_.tables();
@@ -60,7 +60,14 @@ void Executor::start(std::span<const Work> work) {
   if (logits_.view().dim(0) < rows)
     logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->memory());
   runner_->forward(batch, cache_.layers(), logits_);
-  for (const Work& item : work) tables.commit(item.seq, static_cast<int64_t>(item.ids.size()));
+  for (size_t i = 0; i < work.size(); ++i) {
+    const Work& item = work[i];
+    if (item.checkpoint > 0) {
+      tables.commit(item.seq, item.checkpoint);
+      on_checkpoint(i);
+    }
+    tables.commit(item.seq, static_cast<int64_t>(item.ids.size()) - item.checkpoint);
+  }
   rows_ = rows;
 }
 

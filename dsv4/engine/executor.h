@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -18,6 +19,9 @@ struct Work {
   SeqId seq{};
   std::span<const int32_t> ids;  // the next tokens of the sequence
   enum class Logits { kNone, kLast, kAll } logits = Logits::kNone;
+  // start() calls back when the sequence has so many of `ids`, fewer than a checkpoint_step()
+  // before its end; 0: not.
+  int64_t checkpoint = 0;
 };
 
 class Executor {
@@ -40,8 +44,10 @@ class Executor {
   // Computes the tokens and appends them to the caches; on a device the computation may still run
   // when this returns. Throws kResource when the cache has no room for all of them: then no token
   // was computed, and sequences keep the pages that were reserved for them. A sequence may appear
-  // once.
-  void start(std::span<const Work> work);
+  // once. on_checkpoint(i) of work[i].checkpoint may store the sequence as it is then
+  // (PrefixCache::store).
+  using OnCheckpoint = std::function<void(size_t)>;
+  void start(std::span<const Work> work, const OnCheckpoint& on_checkpoint = {});
   // One token for each row of logits of the last start(), in the order of its work. Throws
   // NotFinite when a logit is not a number.
   std::vector<Sampled> sample(const SampleRows& rows);

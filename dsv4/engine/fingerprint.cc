@@ -6,6 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/engine/cache_plan.h"
 #include "op_list.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
@@ -73,6 +74,7 @@ Digest cache_fingerprint(const std::string& identity, const Model& model, const 
   std::string text =
       fmt::format("{}\nnumerics {} batch invariant {} on {}", identity, name(context.numerics),
                   context.need_batch_invariant, processor(model));
+  text += fmt::format("\ncheckpoints every {}", checkpoint_step(plan.groups));
   for (const CacheGroup& group : plan.groups)
     text += fmt::format("\ngroup {} {} {}", group.tokens_per_entry, group.page_entries,
                         group.keep_tokens);

@@ -1,7 +1,6 @@
 #include "dsv4/engine/prefix_cache.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "dsv4/base/error.h"
 
@@ -11,13 +10,6 @@ namespace {
 constexpr int64_t kStateBytes = sizeof(float);
 
 }  // namespace
-
-int64_t prefix_step(std::span<const CacheGroup> groups) {
-  int64_t step = 1;
-  for (const CacheGroup& group : groups)
-    step = std::lcm(step, int64_t{group.tokens_per_entry} * group.page_entries);
-  return step;
-}
 
 int64_t prefix_state_bytes(std::span<const StateLayout> states) {
   int64_t bytes = 0;
@@ -29,10 +21,11 @@ int64_t prefix_state_bytes(std::span<const StateLayout> states) {
 PrefixCache::PrefixCache(ModelCache& cache, Runner& runner)
     : cache_(cache),
       runner_(runner),
-      index_(prefix_step(cache.tables().groups())),
+      index_(checkpoint_step(cache.tables().groups())),
       checkpoints_(static_cast<size_t>(cache.limits().checkpoints)),
       states_(DType::kU8, {cache.limits().checkpoints, prefix_state_bytes(cache.plan().states)},
-              runner.memory()) {
+              runner.memory()),
+      bytes_(cache, runner, step(), prefix_state_bytes(cache.plan().states)) {
   for (size_t place = checkpoints_.size(); place-- > 0;) free_.push_back(static_cast<int>(place));
 }
 
@@ -67,33 +60,44 @@ void PrefixCache::use(int place) {
   by_use_.emplace(checkpoint.last_use, place);
 }
 
-int64_t PrefixCache::match(std::string_view salt, std::span<const int32_t> ids) const {
-  const auto match = index_.find(salt, ids);
-  return match ? match->tokens : 0;
+PrefixCache::Match PrefixCache::match(std::string_view salt, std::span<const int32_t> ids) const {
+  const PrefixIndex::Match match = index_.find(salt, ids);
+  return {.tokens = match.tokens, .common = match.common};
 }
 
 void PrefixCache::open_tiers(const UnitStoreOptions& options, const Digest& fingerprint) {
-  bytes_ = std::make_unique<UnitBytes>(cache_, runner_, step(),
-                                       prefix_state_bytes(cache_.plan().states));
-  units_ = std::make_unique<UnitStore>(options, bytes_->layout(), fingerprint, runner_.staging());
+  units_ = std::make_unique<UnitStore>(options, bytes_.layout(), fingerprint, runner_.staging());
 }
 
 // From a checkpoint to the sequence's slot.
 void PrefixCache::fill_states(SeqId seq, int place) {
   const PageTables& tables = cache_.tables();
+  std::vector<CopyPiece> copies;
   for (const Rows& rows : rows_of(tables.slot(seq), tables.length(seq)))
-    runner_.copy(rows.data, states_of(place) + rows.kept, rows.bytes);
+    copies.push_back({rows.data, states_of(place) + rows.kept, rows.bytes});
+  runner_.copy(copies);
+}
+
+// The sequence begins with the checkpoint's pages. Where there is no page for entries that it must
+// copy, other checkpoints are given up; false: there is none either.
+bool PrefixCache::share_pages(SeqId seq, int place) {
+  for (;;) {
+    const auto parts = cache_.tables().attach(seq, checkpoints_[static_cast<size_t>(place)].pages);
+    if (parts) {
+      for (const PageTables::PartOfPage& part : *parts) bytes_.copy_part(part);
+      return true;
+    }
+    if (by_use_.size() < 2) return false;
+    evict();  // the least recently used, which is not this one
+  }
 }
 
 PrefixCache::Attached PrefixCache::attach(SeqId seq, std::string_view salt,
                                           std::span<const int32_t> ids, UnitStore::Lease* lease) {
-  PageTables& tables = cache_.tables();
-  const auto match = index_.find(salt, ids);
-  const int64_t have = match ? match->tokens : 0;
-  if (match) {
-    tables.attach(seq, checkpoints_[static_cast<size_t>(match->checkpoint)].pages);
-    use(match->checkpoint);
-  }
+  const PrefixIndex::Match match = index_.find(salt, ids);
+  if (match.tokens > 0) use(match.checkpoint);
+  const bool shared = match.tokens > 0 && share_pages(seq, match.checkpoint);
+  const int64_t have = shared ? match.tokens : 0;
   const bool longer = lease != nullptr && lease->tokens() > have &&
                       lease->state() == UnitStore::Lease::State::kReady;
   if (longer) {
@@ -101,7 +105,7 @@ PrefixCache::Attached PrefixCache::attach(SeqId seq, std::string_view salt,
     const int64_t loaded = lease->tokens() - have;
     return {lease->tokens(), lease->from_disk() ? 0 : loaded, lease->from_disk() ? loaded : 0};
   }
-  if (match) fill_states(seq, match->checkpoint);
+  if (shared) fill_states(seq, match.checkpoint);
   return {.tokens = have};
 }
 
@@ -132,8 +136,8 @@ bool PrefixCache::load(SeqId seq, std::string_view salt, int64_t have, UnitStore
   const int place = places_.at(id);
   std::vector<std::span<std::byte>> blocks = lease.blocks();
   blocks.erase(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(have / step()));
-  bytes_->copy_to_cache(checkpoints_[static_cast<size_t>(place)].pages, states_of(place), have,
-                        {.blocks = std::move(blocks), .checkpoint = lease.checkpoint()});
+  bytes_.copy_to_cache(checkpoints_[static_cast<size_t>(place)].pages, states_of(place), have,
+                       {.blocks = std::move(blocks), .checkpoint = lease.checkpoint()});
   fill_states(seq, place);
   return true;
 }
@@ -150,9 +154,9 @@ CheckpointId PrefixCache::store(SeqId seq, std::string_view salt, std::span<cons
   const auto tokens = static_cast<int64_t>(ids.size());
   DSV4_CHECK(tables.length(seq) == tokens, "a checkpoint of {} tokens of a sequence of {}", tokens,
              tables.length(seq));
-  const auto match = index_.find(salt, ids);
-  if (match && match->tokens == tokens) {
-    use(match->checkpoint);
+  const PrefixIndex::Match match = index_.find(salt, ids);
+  if (match.tokens == tokens) {
+    use(match.checkpoint);
     return CheckpointId::kNone;
   }
   const int place = take_place();
@@ -161,8 +165,10 @@ CheckpointId PrefixCache::store(SeqId seq, std::string_view salt, std::span<cons
   checkpoint.id = static_cast<CheckpointId>(++num_stored_);
   places_[checkpoint.id] = place;
   checkpoint.pages = tables.hold(seq, tokens);
+  std::vector<CopyPiece> copies;
   for (const Rows& rows : rows_of(tables.slot(seq), tokens))
-    runner_.copy(states_of(place) + rows.kept, rows.data, rows.bytes);
+    copies.push_back({states_of(place) + rows.kept, rows.data, rows.bytes});
+  runner_.copy(copies);
   use(place);
   return checkpoint.id;
 }
@@ -174,7 +180,7 @@ void PrefixCache::save(CheckpointId id, const PrefixChain& chain, std::span<cons
   const PagePrefix& pages = checkpoints_[static_cast<size_t>(place)].pages;
   units_->save(chain, ids.first(static_cast<size_t>(pages.tokens)),
                [&](int64_t first, const UnitPieces& unit) {
-                 bytes_->copy_to_host(pages, states_of(place), first, unit);
+                 bytes_.copy_to_host(pages, states_of(place), first, unit);
                });
 }
 

@@ -5,7 +5,7 @@
 //   checkpoint at P   the pages of the first P tokens (page_tables.h), and of each compressor with
 //                     overlap the rows of tokens P - r .. P - 1: at P every open block is empty
 //
-// P is a multiple of step(), the least number of tokens that fills pages of every group. There are
+// P is a multiple of step() (checkpoint_step() of cache_plan.h, 128 for the releases). There are
 // limits().checkpoints of them; a new one takes the place of the least recently used. Their pages
 // count as free for the scheduler: evict() gives them back.
 //
@@ -42,9 +42,12 @@ class PrefixCache {
   int64_t step() const { return index_.step(); }
   int64_t size() const { return static_cast<int64_t>(by_use_.size()); }
 
-  // Length of the longest stored prefix of `ids`; 0: none. The salt separates texts that must not
-  // be shared.
-  int64_t match(std::string_view salt, std::span<const int32_t> ids) const;
+  // The salt separates texts that must not be shared.
+  struct Match {
+    int64_t tokens = 0;  // of the longest stored prefix of `ids`; 0: none
+    int64_t common = 0;  // that `ids` shares with a stored text, in steps
+  };
+  Match match(std::string_view salt, std::span<const int32_t> ids) const;
   // An empty sequence begins with that prefix, or with the one of `lease` where it is longer and
   // ready; null: none. Says which tokens came from where.
   struct Attached {
@@ -82,6 +85,7 @@ class PrefixCache {
   int take_place();
   std::byte* states_of(int place) const { return states_.view().row<std::byte>(place); }
   void fill_states(SeqId seq, int place);
+  bool share_pages(SeqId seq, int place);
   bool grow(SeqId seq, int64_t tokens);
   bool load(SeqId seq, std::string_view salt, int64_t have, UnitStore::Lease& lease);
 
@@ -94,12 +98,10 @@ class PrefixCache {
   std::map<uint64_t, int> by_use_;  // last_use -> place, least recently used first
   std::map<CheckpointId, int> places_;
   uint64_t num_uses_ = 0, num_stored_ = 0;
-  std::unique_ptr<UnitBytes> bytes_;
+  UnitBytes bytes_;
   std::unique_ptr<UnitStore> units_;
 };
 
-// Tokens that fill pages of every group: the least common multiple of their pages.
-int64_t prefix_step(std::span<const CacheGroup> groups);
 // Bytes that a checkpoint keeps of the compressors' states.
 int64_t prefix_state_bytes(std::span<const StateLayout> states);
 

@@ -21,8 +21,8 @@ class HostRunner : public Runner {
 
   void observe(Observer* observer) override { context_.observer = observer; }
   Memory& staging() override { return host_memory(); }
-  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
-    std::copy_n(from, bytes, to);
+  void copy(std::span<const CopyPiece> pieces) override {
+    for (const CopyPiece& piece : pieces) std::copy_n(piece.from, piece.bytes, piece.to);
   }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override {

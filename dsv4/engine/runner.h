@@ -11,6 +11,7 @@
 #include "dsv4/engine/cache_plan.h"
 #include "dsv4/engine/sample_lists.h"
 #include "dsv4/model/model.h"
+#include "dsv4/tensor/copy_piece.h"
 
 namespace dsv4 {
 
@@ -30,8 +31,8 @@ class Runner {
   // Host memory that copy() reaches at full speed: page-locked where memory() is a device's.
   virtual Memory& staging() = 0;
   // Copies inside and between memory() and staging(), after the work that was started before and
-  // before what is started next.
-  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // before what is started next. The pieces may be in any order and do not overlap.
+  virtual void copy(std::span<const CopyPiece> pieces) = 0;
   // Waits until all started work is done.
   virtual void wait() {}
   // Sees every call of the following steps, none of which is captured; null: calls run.

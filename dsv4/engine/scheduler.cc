@@ -33,7 +33,7 @@ class Planner {
       budget_ = std::min(budget_, limits_.max_prompt_tokens);
     prefill();
     while (plan_.chunks.empty() && plan_.num_running > 1) {
-      preempt_newest();
+      preempt_last();
       prefill();
     }
     // A request is not admitted in the step that preempts it: its old pages go back only after it.
@@ -70,7 +70,9 @@ class Planner {
   int64_t chunk(size_t i) const {
     const ScheduledRequest& r = request(i);
     const int64_t wanted = r.stop_at > r.cached ? r.stop_at - r.cached : budget_;
-    return std::min({budget_, wanted, tokens_that_fit(i)});
+    const int64_t most = std::min({budget_, wanted, tokens_that_fit(i)});
+    const int64_t aligned = (r.cached + most) / limits_.chunk_step * limits_.chunk_step - r.cached;
+    return r.cached + most == r.tokens || aligned < 1 ? most : aligned;
   }
 
   void grant(size_t i, int64_t count) {
@@ -80,19 +82,19 @@ class Planner {
     plan_.chunks.push_back({i, count});
   }
 
-  void preempt_newest() {
-    const size_t newest = --plan_.num_running;
+  void preempt_last() {
+    const size_t last = --plan_.num_running;
     for (size_t g = 0; g < num_groups(); ++g) {
-      free_[g] += state_.own_pages ? state_.own_pages(newest, g)
-                                   : held_pages(state_.groups[g], request(newest).cached);
+      free_[g] += state_.own_pages ? state_.own_pages(last, g)
+                                   : held_pages(state_.groups[g], request(last).cached);
     }
   }
 
   void decode() {
     for (size_t i = 0; i < plan_.num_running; ++i) {
       if (!request(i).decoding) continue;
-      // Requests that have their token are older than i, so no preempted request has a chunk.
-      while (tokens_that_fit(i) < 1 && plan_.num_running > std::max<size_t>(i, 1)) preempt_newest();
+      // Requests that have their token stand before i, so no preempted request has a chunk.
+      while (tokens_that_fit(i) < 1 && plan_.num_running > std::max<size_t>(i, 1)) preempt_last();
       if (i < plan_.num_running && tokens_that_fit(i) >= 1) grant(i, 1);
     }
   }

@@ -1,21 +1,21 @@
 // What runs in a step: a pure function of the requests, their lengths and the free pages.
 //
-//   1. Every decoding request gets its next token, oldest first. When pages run out, the newest
-//      running request is preempted: pages that only it has go back, and it waits at the head of
-//      the queue.
-//   2. What is left of the token budget goes to prompts, oldest first, in chunks as long as budget
-//      and pages allow. Beside requests that decode, prompts get at most max_prompt_tokens.
-//   3. Waiting requests are admitted in order of arrival, as long as a slot and budget are left and
+//   1. Every decoding request gets its next token, in order. When pages run out, the last running
+//      request is preempted: pages that only it has go back, and it waits.
+//   2. What is left of the token budget goes to prompts, in order, in chunks as long as budget and
+//      pages allow. Beside requests that decode, prompts get at most max_prompt_tokens.
+//   3. Waiting requests are admitted in order, as long as a slot and budget are left and
 //      the pages suffice for what all running requests and the new one are expected to need: their
 //      tokens and the next `lookahead` tokens of their answers. A request that would run alone is
 //      always admitted.
 //
 // A preempted request later computes its prompt and its answer so far again, in any chunks, which
-// gives the bits that it had. No request starves: the oldest one is never preempted, so it
-// finishes, and one sequence alone must fit the cache. Where the pools hold the longest sequence
-// for every slot, no request is ever preempted or waits for pages.
+// gives the bits that it had. The first running request is never preempted, so it finishes, and one
+// sequence alone must fit the cache. Where the pools hold the longest sequence for every slot, no
+// request is ever preempted or waits for pages.
 //
-// Not here: priorities, deadlines and fairness between clients.
+// Not here: the order, which is the caller's (Engine: priority, then arrival), deadlines, and
+// fairness between clients.
 
 #pragma once
 
@@ -41,12 +41,12 @@ struct ScheduledRequest {
 };
 
 struct SchedulerState {
-  std::span<const ScheduledRequest> requests;  // in order of arrival
+  std::span<const ScheduledRequest> requests;  // in order
   size_t num_running = 0;                      // the first so many run, the others wait
   std::span<const CacheGroup> groups;
   std::span<const int64_t> free_pages;  // [group] those that only stored prefixes hold included
-  // Pages of group g that no older running request shares with running request i: those that go
-  // back when i is preempted after all newer ones. Null: no pages are shared.
+  // Pages of group g that no running request before it shares with running request i: those that go
+  // back when i is preempted after all that follow it. Null: no pages are shared.
   std::function<int64_t(size_t i, size_t g)> own_pages;
 };
 
@@ -56,6 +56,7 @@ struct SchedulerLimits {
       0;  // of a step in which a request decodes; 0: as many as there is room
   int max_sequences = 1;
   int64_t lookahead = 256;
+  int64_t chunk_step = 1;  // a chunk ends at a multiple of these tokens, or with its prompt
 };
 
 struct Schedule {
@@ -69,7 +70,7 @@ struct Schedule {
   size_t num_running = 0;
 };
 
-// Throws kResource when not even the oldest request alone fits the cache.
+// Throws kResource when not even the first request alone fits the cache.
 Schedule schedule(const SchedulerState& state, const SchedulerLimits& limits);
 
 }  // namespace dsv4

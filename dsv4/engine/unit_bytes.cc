@@ -16,13 +16,13 @@ UnitBytes::UnitBytes(const ModelCache& cache, Runner& runner, int64_t step, int6
     if (group.keep_tokens > 0) {
       layout_.checkpoint_bytes += kept_pages(group) * page_bytes;
     } else {
-      layout_.block_bytes += pages_of_step(group) * page_bytes;
+      layout_.block_bytes += entries_of_step(group) * (pool.entry_bytes + pool.scale_bytes);
     }
   }
 }
 
-int64_t UnitBytes::pages_of_step(const CacheGroup& group) const {
-  return layout_.step / group.tokens_per_entry / group.page_entries;
+int64_t UnitBytes::entries_of_step(const CacheGroup& group) const {
+  return layout_.step / group.tokens_per_entry;
 }
 
 // Of a long text that ends on a step. A text that is shorter than keep_tokens has fewer, and the
@@ -32,11 +32,24 @@ int64_t UnitBytes::kept_pages(const CacheGroup& group) const {
   return held_pages(group, far);
 }
 
-void UnitBytes::append_page(Pieces& pieces, size_t pool, int32_t page) const {
-  const TensorView& pages = cache_.pools().pool(static_cast<int>(pool));
+std::span<std::byte> UnitBytes::page_bytes(size_t pool, int32_t page) const {
   DSV4_CHECK(page >= 0, "a page of pool {} was given back", pool);
-  pieces.emplace_back(pages.row<std::byte>(page),
-                      static_cast<size_t>(pages.dim(1) * item_bytes(pages.dtype)));
+  const TensorView& pages = cache_.pools().pool(static_cast<int>(pool));
+  const int64_t bytes = pages.dim(1) * item_bytes(pages.dtype);
+  return {pages.data + page * bytes, static_cast<size_t>(bytes)};
+}
+
+void UnitBytes::append_entries(Pieces& pieces, size_t pool, int32_t page, int64_t first,
+                               int64_t count) const {
+  const CachePlan::Pool& plan = cache_.plan().pools[pool];
+  const int64_t page_entries = cache_.plan().groups[static_cast<size_t>(plan.group)].page_entries;
+  std::byte* const entries = page_bytes(pool, page).data();
+  std::byte* const scales = entries + page_entries * plan.entry_bytes;
+  pieces.emplace_back(entries + first * plan.entry_bytes,
+                      static_cast<size_t>(count * plan.entry_bytes));
+  if (plan.scale_bytes > 0)
+    pieces.emplace_back(scales + first * plan.scale_bytes,
+                        static_cast<size_t>(count * plan.scale_bytes));
 }
 
 UnitBytes::Pieces UnitBytes::blocks(const PagePrefix& pages, int64_t first) const {
@@ -46,9 +59,14 @@ UnitBytes::Pieces UnitBytes::blocks(const PagePrefix& pages, int64_t first) cons
     for (size_t pool = 0; pool < plan.pools.size(); ++pool) {
       const auto g = static_cast<size_t>(plan.pools[pool].group);
       if (plan.groups[g].keep_tokens > 0) continue;
-      const int64_t count = pages_of_step(plan.groups[g]);
-      for (int64_t p = step * count; p < (step + 1) * count; ++p)
-        append_page(pieces, pool, pages.tables[g][static_cast<size_t>(p)]);
+      const int64_t page_entries = plan.groups[g].page_entries,
+                    count = entries_of_step(plan.groups[g]), end = (step + 1) * count;
+      for (int64_t e = step * count; e < end;) {
+        const int64_t page = e / page_entries, stop = std::min(end, (page + 1) * page_entries);
+        append_entries(pieces, pool, pages.tables[g][static_cast<size_t>(page)], e % page_entries,
+                       stop - e);
+        e = stop;
+      }
     }
   }
   return pieces;
@@ -64,13 +82,13 @@ UnitBytes::Pieces UnitBytes::checkpoint(const PagePrefix& pages, std::byte* stat
     const std::vector<int32_t>& table = pages.tables[g];
     const auto count = static_cast<size_t>(held_pages(plan.groups[g], pages.tokens));
     for (size_t p = table.size() - count; p < table.size(); ++p)
-      append_page(pieces, pool, table[p]);
+      pieces.push_back(page_bytes(pool, table[p]));
   }
   return pieces;
 }
 
 // Both lists are cut differently; the shorter one says how much there is.
-void UnitBytes::copy(const Pieces& to, const Pieces& from) {
+void UnitBytes::pair(const Pieces& to, const Pieces& from, std::vector<CopyPiece>& copies) {
   size_t t = 0, f = 0;
   std::span<std::byte> target, source;
   for (;;) {
@@ -78,23 +96,40 @@ void UnitBytes::copy(const Pieces& to, const Pieces& from) {
     while (source.empty() && f < from.size()) source = from[f++];
     const size_t bytes = std::min(target.size(), source.size());
     if (bytes == 0) return;
-    runner_.copy(target.data(), source.data(), static_cast<int64_t>(bytes));
+    copies.push_back({target.data(), source.data(), static_cast<int64_t>(bytes)});
     target = target.subspan(bytes);
     source = source.subspan(bytes);
   }
 }
 
+void UnitBytes::copy_part(const PageTables::PartOfPage& part) {
+  std::vector<CopyPiece> copies;
+  const CachePlan& plan = cache_.plan();
+  for (size_t pool = 0; pool < plan.pools.size(); ++pool) {
+    if (plan.pools[pool].group != part.group) continue;
+    Pieces to, from;
+    append_entries(to, pool, part.to, 0, part.entries);
+    append_entries(from, pool, part.from, 0, part.entries);
+    pair(to, from, copies);
+  }
+  runner_.copy(copies);
+}
+
 void UnitBytes::copy_to_host(const PagePrefix& pages, std::byte* states, int64_t first,
                              const UnitPieces& unit) {
-  copy(unit.blocks, blocks(pages, first));
-  copy(unit.checkpoint, checkpoint(pages, states));
+  std::vector<CopyPiece> copies;
+  pair(unit.blocks, blocks(pages, first), copies);
+  pair(unit.checkpoint, checkpoint(pages, states), copies);
+  runner_.copy(copies);
   runner_.wait();
 }
 
 void UnitBytes::copy_to_cache(const PagePrefix& pages, std::byte* states, int64_t first,
                               const UnitPieces& unit) {
-  copy(blocks(pages, first), unit.blocks);
-  copy(checkpoint(pages, states), unit.checkpoint);
+  std::vector<CopyPiece> copies;
+  pair(blocks(pages, first), unit.blocks, copies);
+  pair(checkpoint(pages, states), unit.checkpoint, copies);
+  runner_.copy(copies);
   runner_.wait();
 }
 

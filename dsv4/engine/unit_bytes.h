@@ -1,11 +1,11 @@
 // Which bytes of a model's cache a unit holds (cache/unit_file.h), and their copies in both
 // directions.
 //
-//   block of a step   the pages that it fills, of every pool of a group that keeps all entries
+//   block of a step   its entries and their scales, of every pool of a group that keeps all entries
 //   checkpoint        the pages at the end of the groups that drop old entries, and the
 //                     compressors' rows that a checkpoint of prefix_cache.h keeps
 //
-// A page is contiguous, so a step of Flash takes 62 copies of 2 to 37 KB and a checkpoint 87.
+// A step fills pages in part, so for Flash it takes 124 copies of 8 bytes to 18 KB.
 
 #pragma once
 
@@ -24,6 +24,9 @@ class UnitBytes {
 
   const UnitLayout& layout() const { return layout_; }
 
+  // To `part.to`, the first entries of the page `part.from`.
+  void copy_part(const PageTables::PartOfPage& part);
+
   // Between the cache and host memory that the runner reaches. `pages`: of a text that is at least
   // as long as what is copied; `states`: the rows of its checkpoint, in the cache's memory. Each
   // returns when the bytes are there.
@@ -34,13 +37,16 @@ class UnitBytes {
 
  private:
   using Pieces = std::vector<std::span<std::byte>>;
-  int64_t pages_of_step(const CacheGroup& group) const;
+  int64_t entries_of_step(const CacheGroup& group) const;
   int64_t kept_pages(const CacheGroup& group) const;
-  void append_page(Pieces& pieces, size_t pool, int32_t page) const;
+  std::span<std::byte> page_bytes(size_t pool, int32_t page) const;
+  // `count` entries of a page from `first` on, and their scales.
+  void append_entries(Pieces& pieces, size_t pool, int32_t page, int64_t first,
+                      int64_t count) const;
   // Of the tokens from `first` on, and at the end.
   Pieces blocks(const PagePrefix& pages, int64_t first) const;
   Pieces checkpoint(const PagePrefix& pages, std::byte* states) const;
-  void copy(const Pieces& to, const Pieces& from);
+  static void pair(const Pieces& to, const Pieces& from, std::vector<CopyPiece>& copies);
 
   const ModelCache& cache_;
   Runner& runner_;

@@ -37,6 +37,7 @@ JobId EngineThread::submit(std::vector<int32_t> prompt, GenerateParams params, c
   auto job = std::make_unique<Job>();
   job->prompt = std::move(prompt);
   job->params = std::move(params);
+  job->params.priority = place.priority;  // also the order of preemption
   const std::lock_guard lock(mutex_);
   const auto id = static_cast<JobId>(next_job_++);
   job->id = id;

@@ -14,7 +14,7 @@ using test::kStep;
 
 class EnginePrefix : public test::StoredPrefixes {};
 
-TEST_F(EnginePrefix, ASecondTurnComputesOnlyWhatIsNew) {
+TEST_P(EnginePrefix, ASecondTurnComputesOnlyWhatIsNew) {
   Engine engine(model_, options(8));
   Answers sink;
   const std::vector<int32_t> head = random_ids(600, 1);
@@ -27,13 +27,20 @@ TEST_F(EnginePrefix, ASecondTurnComputesOnlyWhatIsNew) {
   const std::vector<int32_t> turn = join(join(head, sink.tokens[first]), random_ids(30, 2));
   const RequestId second = engine.submit(turn, sampled(40, 2), sink);
   finish(engine);
-  EXPECT_EQ(sink.cached[second], 2 * kStep);
-  EXPECT_EQ(engine.stats().prefill_tokens - before, 670 - 2 * kStep);
-  EXPECT_EQ(engine.stats().cached_tokens, 2 * kStep);
+  EXPECT_EQ(sink.cached[second], 4 * kStep);
+  EXPECT_EQ(engine.stats().prefill_tokens - before, 670 - 4 * kStep);
+  EXPECT_EQ(engine.stats().cached_tokens, 4 * kStep);
+  const RequestStats& cost = sink.stats[second];
+  EXPECT_EQ(cost.prompt_tokens, 670);
+  EXPECT_EQ(cost.cached_tokens, 4 * kStep);
+  EXPECT_EQ(cost.ram_tokens + cost.disk_tokens, 0);
+  EXPECT_EQ(cost.answer_tokens, 40);
+  EXPECT_GT(cost.prefill_seconds, 0);
+  EXPECT_GE(cost.queue_seconds, 0);
   EXPECT_EQ(sink.tokens[second], alone(turn, sampled(40, 2)));
 }
 
-TEST_F(EnginePrefix, AnAnswerIsAPrefixToo) {
+TEST_P(EnginePrefix, AnAnswerIsAPrefixToo) {
   Engine engine(model_, options(8));
   Answers sink;
   const std::vector<int32_t> head = random_ids(20, 3);
@@ -42,11 +49,11 @@ TEST_F(EnginePrefix, AnAnswerIsAPrefixToo) {
   const std::vector<int32_t> turn = join(join(head, sink.tokens[first]), {1, 2, 3});
   const RequestId second = engine.submit(turn, sampled(10, 2), sink);
   finish(engine);
-  EXPECT_EQ(sink.cached[second], kStep);
+  EXPECT_EQ(sink.cached[second], 2 * kStep);
   EXPECT_EQ(sink.tokens[second], alone(turn, sampled(10, 2)));
 }
 
-TEST_F(EnginePrefix, TheLastTokenIsAlwaysComputed) {
+TEST_P(EnginePrefix, TheLastTokenIsAlwaysComputed) {
   Engine engine(model_, options(8));
   Answers sink;
   const std::vector<int32_t> head = random_ids(2 * kStep, 4);
@@ -58,8 +65,8 @@ TEST_F(EnginePrefix, TheLastTokenIsAlwaysComputed) {
   }
 }
 
-// Without its own places, a prompt of 1,000 tokens has one checkpoint, at 768.
-TEST_F(EnginePrefix, OtherTextsShareABeginningUpToAFork) {
+// Without its own places, a prompt of 1,000 tokens has one checkpoint, at 896.
+TEST_P(EnginePrefix, OtherTextsShareABeginningUpToAFork) {
   Engine engine(model_, options(8));
   Answers sink;
   const std::vector<int32_t> head = random_ids(600, 11);
@@ -71,11 +78,11 @@ TEST_F(EnginePrefix, OtherTextsShareABeginningUpToAFork) {
   const std::vector<int32_t> other = join(head, random_ids(300, 13));
   const RequestId id = engine.submit(other, sampled(20, 2), sink);
   finish(engine);
-  EXPECT_EQ(sink.cached[id], 2 * kStep);
+  EXPECT_EQ(sink.cached[id], 4 * kStep);
   EXPECT_EQ(sink.tokens[id], alone(other, sampled(20, 2)));
 }
 
-TEST_F(EnginePrefix, SaltsShareNothing) {
+TEST_P(EnginePrefix, SaltsShareNothing) {
   Engine engine(model_, options(8));
   Answers sink;
   const std::vector<int32_t> head = random_ids(300, 5);
@@ -87,16 +94,16 @@ TEST_F(EnginePrefix, SaltsShareNothing) {
     finish(engine);
     cached.push_back(sink.cached[id]);
   }
-  EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, kStep}));
+  EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, 2 * kStep}));
 }
 
 // Requests that share beginnings arrive at random at an engine with room for two long ones: they
 // wait, are preempted, evict prefixes and find some. Their answers are those that they get alone.
-TEST_F(EnginePrefix, RandomLoadGivesTheAnswersOfRequestsAlone) {
+TEST_P(EnginePrefix, RandomLoadGivesTheAnswersOfRequestsAlone) {
   EngineOptions tight = options(4);
   tight.cache_tokens = 1400;
   tight.max_sequences = 4;
-  tight.checkpoint_interval = kStep;
+  tight.checkpoint_interval = 2 * kStep;
   Engine engine(model_, tight);
   Answers sink;
   Rng rng(9);
@@ -127,6 +134,73 @@ TEST_F(EnginePrefix, RandomLoadGivesTheAnswersOfRequestsAlone) {
 
   EXPECT_GT(engine.stats().preemptions, 0);
 }
+
+// Two texts share 700 tokens, and only their ends have checkpoints. The second makes one where they
+// part, from which the third begins.
+TEST_P(EnginePrefix, TextsPartWhereACheckpointIsMade) {
+  Engine engine(model_, options(8));
+  Answers sink;
+  const std::vector<int32_t> shared = random_ids(700, 31);
+  const auto run = [&](uint64_t seed) {
+    const std::vector<int32_t> prompt = join(shared, random_ids(300, seed));
+    const RequestId id = engine.submit(prompt, sampled(8, seed), sink);
+    finish(engine);
+    EXPECT_EQ(sink.tokens[id], alone(prompt, sampled(8, seed)));
+    return sink.cached[id];
+  };
+  EXPECT_EQ(run(32), 0);
+  EXPECT_EQ(run(33), 0);
+  EXPECT_EQ(run(34), 5 * kStep);
+}
+
+// Pages for one long answer and a half: the request of the lowest priority makes room, whenever it
+// arrived, and after three times the others do.
+TEST_P(EnginePrefix, TheLowestPriorityIsPreempted) {
+  EngineOptions tight = options(0);
+  tight.cache_tokens = 1400;
+  Engine engine(model_, tight);
+  Answers sink;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<RequestId> ids;
+  for (const int priority : {0, -1, 1}) {
+    prompts.push_back(random_ids(100, 40 + prompts.size()));
+    GenerateParams params = sampled(700, prompts.size());
+    params.priority = priority;
+    ids.push_back(engine.submit(prompts.back(), params, sink));
+  }
+  finish(engine);
+  EXPECT_GE(sink.stats[ids[1]].preemptions, 1);
+  EXPECT_EQ(sink.stats[ids[2]].preemptions, 0);
+  EXPECT_LE(sink.stats[ids[0]].preemptions, sink.stats[ids[1]].preemptions);
+  for (size_t i = 0; i < ids.size(); ++i)
+    EXPECT_EQ(sink.tokens[ids[i]], alone(prompts[i], sampled(700, i + 1))) << i;
+}
+
+// Any chunks, and 31 others in the batch.
+TEST_P(EnginePrefix, TheSameTokensAmong31OthersInAnyChunks) {
+  for (const int64_t batch_tokens : {45, 333}) {
+    EngineOptions many = options(8);
+    many.max_sequences = 32;
+    many.max_batch_tokens = batch_tokens;
+    many.cache_tokens = 4000;
+    Engine engine(model_, many);
+    Answers sink;
+    std::vector<std::vector<int32_t>> prompts;
+    std::vector<RequestId> ids;
+    for (uint64_t i = 0; i < 32; ++i) {
+      const std::vector<int32_t> shared = random_ids(300, 50 + i % 3);
+      prompts.push_back(join(shared, random_ids(1 + static_cast<int64_t>(i) * 5, 60 + i)));
+      ids.push_back(engine.submit(prompts.back(), sampled(24, i), sink));
+    }
+    finish(engine);
+    for (size_t i = 0; i < ids.size(); ++i)
+      EXPECT_EQ(sink.tokens[ids[i]], alone(prompts[i], sampled(24, i)))
+          << i << " in steps of " << batch_tokens;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EnginePrefix, testing::ValuesIn(test::kModels),
+                         [](const auto& model) { return std::string(model.param); });
 
 }  // namespace
 }  // namespace dsv4

@@ -24,8 +24,8 @@ class EngineTiers : public test::StoredPrefixes {
   // One checkpoint in the cache: everything else comes from the tiers.
   EngineOptions options(bool disk) const {
     EngineOptions options = StoredPrefixes::options(1);
-    options.checkpoint_interval = kStep;
-    options.model_identity = "random model 6";
+    options.checkpoint_interval = 2 * kStep;
+    options.model_identity = GetParam();
     options.tiers.ram_bytes = 64 << 20;
     options.longest_load = std::chrono::seconds(60);  // a slow machine is no miss here
     if (disk) options.tiers.folder = folder_.file("cache");
@@ -44,17 +44,17 @@ class EngineTiers : public test::StoredPrefixes {
   test::TempFolder folder_;
 };
 
-TEST_F(EngineTiers, HostMemoryBringsBackWhatTheCacheGaveUp) {
+TEST_P(EngineTiers, HostMemoryBringsBackWhatTheCacheGaveUp) {
   Engine engine(model_, options(false));
   const std::vector<int32_t> a = random_ids(1100, 1), b = random_ids(600, 2);
   EXPECT_EQ(cached_tokens(engine, a, sampled(5, 1)), 0);
   EXPECT_EQ(cached_tokens(engine, b, sampled(5, 2)), 0);
   EXPECT_EQ(engine.stats().checkpoints, 1);
   const std::vector<int32_t> turn = join(a, random_ids(20, 3));
-  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 4 * kStep);
-  EXPECT_EQ(engine.stats().ram_tokens, 4 * kStep);
-  EXPECT_EQ(cached_tokens(engine, a, sampled(5, 4)), 4 * kStep) << "from the cache itself";
-  EXPECT_EQ(engine.stats().ram_tokens, 4 * kStep);
+  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 8 * kStep);
+  EXPECT_EQ(engine.stats().ram_tokens, 8 * kStep);
+  EXPECT_EQ(cached_tokens(engine, a, sampled(5, 4)), 8 * kStep) << "from the cache itself";
+  EXPECT_EQ(engine.stats().ram_tokens, 8 * kStep);
   GenerateParams salted = sampled(5, 1);
   salted.salt = "another";
   Answers sink;
@@ -65,7 +65,7 @@ TEST_F(EngineTiers, HostMemoryBringsBackWhatTheCacheGaveUp) {
   EXPECT_EQ(cached_tokens(engine, b, sampled(5, 2)), 0);
 }
 
-TEST_F(EngineTiers, TheDiskSurvivesARestart) {
+TEST_P(EngineTiers, TheDiskSurvivesARestart) {
   const std::vector<int32_t> a = random_ids(1100, 1), turn = join(a, random_ids(20, 3));
   {
     Engine engine(model_, options(true));
@@ -73,8 +73,8 @@ TEST_F(EngineTiers, TheDiskSurvivesARestart) {
   }
   {
     Engine engine(model_, options(true));
-    EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 4 * kStep);
-    EXPECT_EQ(engine.stats().disk_tokens, 4 * kStep);
+    EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 8 * kStep);
+    EXPECT_EQ(engine.stats().disk_tokens, 8 * kStep);
   }
   EngineOptions other = options(true);
   other.model_identity = "another model";
@@ -82,7 +82,7 @@ TEST_F(EngineTiers, TheDiskSurvivesARestart) {
   EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 0);
 }
 
-TEST_F(EngineTiers, AnAnswerKeepsItsNewestCheckpoint) {
+TEST_P(EngineTiers, AnAnswerKeepsItsNewestCheckpoint) {
   EngineOptions many = options(false);
   many.prefix_checkpoints = 8;
   Engine engine(model_, many);
@@ -93,41 +93,41 @@ TEST_F(EngineTiers, AnAnswerKeepsItsNewestCheckpoint) {
   EXPECT_EQ(engine.stats().checkpoints, 1);
   EXPECT_EQ(engine.stats().units.saved, 1) << "when it has ended";
   const std::vector<int32_t> turn = join(join(head, sink.tokens[first]), {1, 2, 3});
-  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 2)), 3 * kStep);
+  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 2)), 6 * kStep);
   engine.drop_prefixes();
   EXPECT_EQ(engine.stats().checkpoints, 0);
 }
 
-// The second request finds its 512 tokens stored already, so its own checkpoint is that of 256.
-TEST_F(EngineTiers, AnAnswerThatWasStoredAlready) {
+// The second request finds its 512 tokens stored already, so its own checkpoint is that of 384.
+TEST_P(EngineTiers, AnAnswerThatWasStoredAlready) {
   EngineOptions few = options(false);
-  few.prefix_checkpoints = 2;
+  few.prefix_checkpoints = 3;
   Engine engine(model_, few);
   const std::vector<int32_t> head = random_ids(20, 4);
   const std::vector<int32_t> answer = alone(head, sampled(600, 1));
   for (int i = 0; i < 2; ++i) EXPECT_EQ(cached_tokens(engine, head, sampled(600, 1)), 0);
-  EXPECT_EQ(cached_tokens(engine, random_ids(600, 5), sampled(5, 2)), 0);  // takes both places
-  const std::vector<int32_t> begin(answer.begin(), answer.begin() + 280);
-  EXPECT_EQ(cached_tokens(engine, join(head, begin), sampled(5, 2)), kStep);
-  EXPECT_EQ(engine.stats().ram_tokens, kStep);
+  EXPECT_EQ(cached_tokens(engine, random_ids(900, 5), sampled(5, 2)), 0);  // takes all places
+  const std::vector<int32_t> begin(answer.begin(), answer.begin() + 370);
+  EXPECT_EQ(cached_tokens(engine, join(head, begin), sampled(5, 2)), 3 * kStep);
+  EXPECT_EQ(engine.stats().ram_tokens, 3 * kStep);
 }
 
-TEST_F(EngineTiers, OneConversationInAFile) {
+TEST_P(EngineTiers, OneConversationInAFile) {
   const std::vector<int32_t> a = random_ids(1100, 1), turn = join(a, random_ids(20, 3));
   const std::string file = folder_.file("conversation");
   {
     Engine engine(model_, options(false));
     cached_tokens(engine, a, sampled(5, 1));
-    EXPECT_EQ(engine.save_prefix(file, a), 4 * kStep);
+    EXPECT_EQ(engine.save_prefix(file, a), 8 * kStep);
     EXPECT_EQ(engine.save_prefix(folder_.file("none"), random_ids(600, 9)), 0);
   }
   Engine engine(model_, options(false));
   engine.load_prefix(file);
-  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 4 * kStep);
+  EXPECT_EQ(cached_tokens(engine, turn, sampled(5, 3)), 8 * kStep);
 }
 
 // Sequences share few pages: requests wait for units, are preempted, and find their own again.
-TEST_F(EngineTiers, RandomLoadGivesTheAnswersOfRequestsAlone) {
+TEST_P(EngineTiers, RandomLoadGivesTheAnswersOfRequestsAlone) {
   EngineOptions tight = options(true);
   tight.cache_tokens = 1400;
   tight.max_sequences = 4;
@@ -167,7 +167,7 @@ TEST_F(EngineTiers, RandomLoadGivesTheAnswersOfRequestsAlone) {
 }
 
 // Campaign 2: one changed bit or a cut in a file is a miss, and the answer stays the same.
-TEST_F(EngineTiers, DamagedUnitsAreMissesAndNoOtherTokens) {
+TEST_P(EngineTiers, DamagedUnitsAreMissesAndNoOtherTokens) {
   const char* wanted = std::getenv("DSV4_CAMPAIGN");
   const int rounds = wanted == nullptr ? 6 : std::atoi(wanted);
   const std::vector<int32_t> text = random_ids(300, 1);
@@ -198,6 +198,9 @@ TEST_F(EngineTiers, DamagedUnitsAreMissesAndNoOtherTokens) {
     EXPECT_EQ(engine.stats().units.bad_files, 1) << "byte " << at;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineTiers, testing::ValuesIn(test::kModels),
+                         [](const auto& model) { return std::string(model.param); });
 
 }  // namespace
 }  // namespace dsv4

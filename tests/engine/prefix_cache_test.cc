@@ -15,7 +15,7 @@ namespace {
 
 using test::random_ids;
 
-constexpr int64_t kStep = 256;  // of pages of 64 entries of 4 tokens
+constexpr int64_t kStep = 128;  // half a page of 64 entries of 4 tokens
 
 class PrefixCacheTest : public testing::TestWithParam<Numerics> {
  protected:
@@ -41,11 +41,11 @@ class PrefixCacheTest : public testing::TestWithParam<Numerics> {
   std::vector<int32_t> ids_ = random_ids(1100, 40, 1);
 };
 
-// Rollback makes rings longer than two blocks, so that kept rows wrap around their end.
+// With a rollback of 246, rings have 254 rows, around whose end those of 256 tokens wrap.
 TEST_P(PrefixCacheTest, ContinuesWithTheBitsOfTheWhole) {
   const Buffer want = test::all_logits(model_, GetParam(), ids_, 1100);
-  for (const int64_t rollback : {0, 1, 3}) {
-    for (const int64_t prefix : {kStep, 2 * kStep, 4 * kStep}) {
+  for (const int64_t rollback : {0, 3, 246}) {
+    for (const int64_t prefix : {kStep, 2 * kStep, 5 * kStep}) {
       const auto e = executor(2, rollback);
       ASSERT_EQ(e->prefixes()->step(), kStep);
       const SeqId first = e->cache().open();
@@ -67,6 +67,34 @@ TEST_P(PrefixCacheTest, ContinuesWithTheBitsOfTheWhole) {
   }
 }
 
+// The chunk goes on after the checkpoint, by as much as a ring's rows allow; another sequence
+// continues there while the first one goes on writing to the page that they share.
+TEST_P(PrefixCacheTest, ACheckpointInsideAChunk) {
+  const Buffer want = test::all_logits(model_, GetParam(), ids_, 1100);
+  for (const int64_t after : {int64_t{1}, int64_t{50}, kStep - 1}) {
+    const auto e = executor(2);
+    const SeqId first = e->cache().open(), second = e->cache().open();
+    const int64_t prefix = 3 * kStep;
+    const Work chunk{first, ids(prefix + after), Work::Logits::kNone, prefix};
+    e->start({&chunk, 1}, [&](size_t i) {
+      EXPECT_EQ(i, 0u);
+      e->prefixes()->store(first, "", ids(prefix));
+    });
+    e->cache().check_invariants();
+    EXPECT_EQ(e->prefixes()->attach(second, "", ids_).tokens, prefix);
+    const Work rest[] = {
+        {first, std::span(ids_).subspan(size_t(prefix + after), 200), Work::Logits::kAll},
+        {second, std::span(ids_).subspan(size_t(prefix), 300), Work::Logits::kAll}};
+    const ConstTensorView got = e->run(rest);
+    EXPECT_TRUE(test::same_bits(got.slice(0, 0, 200),
+                                want.view().slice(0, prefix + after, prefix + after + 200)))
+        << after;
+    EXPECT_TRUE(test::same_bits(got.slice(0, 200, 500), want.view().slice(0, prefix, prefix + 300)))
+        << after;
+    e->cache().check_invariants();
+  }
+}
+
 TEST_P(PrefixCacheTest, SharesTheLongestPrefixOfOneSalt) {
   const auto e = executor(3);
   PrefixCache& prefixes = *e->prefixes();
@@ -75,10 +103,10 @@ TEST_P(PrefixCacheTest, SharesTheLongestPrefixOfOneSalt) {
     feed(*e, seq, ids(n).last(kStep));
     prefixes.store(seq, "a", ids(n));
   }
-  EXPECT_EQ(prefixes.match("a", ids(kStep - 1)), 0);
-  EXPECT_EQ(prefixes.match("a", ids(2 * kStep - 1)), kStep);
-  EXPECT_EQ(prefixes.match("a", ids_), 2 * kStep);
-  EXPECT_EQ(prefixes.match("", ids_), 0);
+  EXPECT_EQ(prefixes.match("a", ids(kStep - 1)).tokens, 0);
+  EXPECT_EQ(prefixes.match("a", ids(2 * kStep - 1)).tokens, kStep);
+  EXPECT_EQ(prefixes.match("a", ids_).tokens, 2 * kStep);
+  EXPECT_EQ(prefixes.match("", ids_).tokens, 0);
   prefixes.store(seq, "a", ids(2 * kStep));
   EXPECT_EQ(prefixes.size(), 2) << "stored once";
   EXPECT_THROW(prefixes.store(seq, "a", ids(kStep)), Error) << "not the sequence's length";
@@ -96,7 +124,7 @@ TEST_P(PrefixCacheTest, GivesUpTheLeastRecentlyUsed) {
     e->cache().check_invariants();
   };
   const auto known = [&](uint64_t seed) {
-    return prefixes.match("", random_ids(kStep, 40, seed)) > 0;
+    return prefixes.match("", random_ids(kStep, 40, seed)).tokens > 0;
   };
   add(1), add(2);
   const SeqId reader = e->cache().open();

@@ -1,5 +1,6 @@
-// What tests of requests that begin with a stored prefix share: a small random model, and the
-// answer of a request that runs alone in an engine that stores nothing.
+// What tests of requests that begin with a stored prefix share: a model, and the answer of a request
+// that runs alone in an engine that stores nothing. The programs *_gpu_test run them on a GPU, also
+// with the bundled model.
 
 #pragma once
 
@@ -12,10 +13,28 @@
 #include "tests/harness/random_model.h"
 #include "tests/harness/tiny_model.h"
 #include "tests/model/golden_files.h"
+#if DSV4_TESTS_ON_GPU
+#include "dsv4/engine/device_model.h"
+#include "tests/harness/gpu.h"
+#endif
 
 namespace dsv4::test {
 
-inline constexpr int64_t kStep = 256;  // tokens between checkpoints
+inline constexpr int64_t kStep = 128;  // checkpoints are at its multiples
+
+#if DSV4_TESTS_ON_GPU
+inline constexpr const char* kModels[] = {"random", "demo"};
+#else
+inline constexpr const char* kModels[] = {"random"};
+#endif
+
+inline Model stored_prefix_model(const std::string& name) {
+  Model model = name == "random" ? random_model(tiny_config(), 6) : Model::load("models/demo");
+#if DSV4_TESTS_ON_GPU
+  if (gpu() != nullptr) move_to_device(model, {gpu(), [](Device*) {}}, [](int64_t, int64_t) {});
+#endif
+  return model;
+}
 
 struct Answers : TokenSink {
   void on_start(RequestId id, int64_t cached_tokens) override {
@@ -27,9 +46,11 @@ struct Answers : TokenSink {
     tokens[id].push_back(token.id);
   }
   void on_finish(RequestId, Finish) override {}
+  void on_stats(RequestId id, const RequestStats& cost) override { stats[id] = cost; }
 
   std::map<RequestId, int64_t> cached;
   std::map<RequestId, std::vector<int32_t>> tokens;
+  std::map<RequestId, RequestStats> stats;
 };
 
 inline std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
@@ -37,10 +58,13 @@ inline std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32
   return a;
 }
 
-class StoredPrefixes : public testing::Test {
+class StoredPrefixes : public testing::TestWithParam<const char*> {
  protected:
-  static constexpr int64_t kVocab = 40;  // of tiny_config()
-
+#if DSV4_TESTS_ON_GPU
+  void SetUp() override {
+    if (gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  }
+#endif
   static EngineOptions options(int checkpoints) {
     return {.deterministic = true,
             .max_tokens = 1400,
@@ -48,8 +72,8 @@ class StoredPrefixes : public testing::Test {
             .max_batch_tokens = 600,
             .prefix_checkpoints = checkpoints};
   }
-  static std::vector<int32_t> random_ids(int64_t n, uint64_t seed) {
-    return test::random_ids(n, kVocab, seed);
+  std::vector<int32_t> random_ids(int64_t n, uint64_t seed) const {
+    return test::random_ids(n, model_.config().vocab_size, seed);
   }
   static GenerateParams sampled(int64_t n, uint64_t seed) {
     return {.sampling = {.temperature = 0.9f, .seed = seed}, .max_new_tokens = n};
@@ -70,7 +94,7 @@ class StoredPrefixes : public testing::Test {
     return at->second = sink.tokens[id];
   }
 
-  Model model_ = random_model(tiny_config(), 6);
+  const Model model_ = stored_prefix_model(GetParam());
 
  private:
   std::map<std::tuple<std::vector<int32_t>, uint64_t, int64_t>, std::vector<int32_t>> alone_;
