@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <utility>
 
 #include "dsv4/base/error.h"
 
@@ -48,10 +50,29 @@ std::vector<std::string> files_ending(const std::string& folder, std::string_vie
   return found;
 }
 
+// The lock file of a folder of this cache.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder)
+      : file_(open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC)),
+        held_(file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) == 0) {}
+  FolderLock(FolderLock&& other) noexcept
+      : file_(std::exchange(other.file_, -1)), held_(other.held_) {}
+  ~FolderLock() {
+    if (file_ >= 0) close(file_);
+  }
+
+  bool held() const { return held_; }
+
+ private:
+  int file_;
+  bool held_;
+};
+
 }  // namespace
 
 UnitFolder::UnitFolder(const std::string& folder, const Digest& fingerprint)
-    : fingerprint_(fingerprint) {
+    : root_(folder), fingerprint_(fingerprint) {
   make_folder(folder);
   PrefixKey name;
   std::copy_n(fingerprint.begin(), name.bytes.size(), name.bytes.begin());
@@ -87,8 +108,8 @@ std::vector<UnitFolder::File> UnitFolder::scan(const UnitLayout& layout) {
           path != path_of(header.key))
         fail(ErrorCode::kBadInput, "{} is of another cache", path);
       files.push_back(std::move(file));
-    } catch (const Error&) {
-      move_to_bad(path);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kIo) move_to_bad(path);
     }
   }
   return files;
@@ -110,6 +131,39 @@ void UnitFolder::read(const UnitHeader& header, UnitPieces& pieces) const {
 
 void UnitFolder::remove(const PrefixKey& key) {
   unlink(path_of(key).c_str());
+}
+
+int64_t UnitFolder::shrink_others(int64_t max_bytes) {
+  struct Old {
+    double age = 0;
+    int64_t bytes = 0;
+    std::string path;
+  };
+  std::vector<Old> files;
+  int64_t total = 0;
+  const auto add = [&](const std::string& folder) {
+    for (const std::string& path : files_ending(folder, kSuffix)) {
+      files.push_back({age_seconds(path), file_bytes(path), path});
+      total += files.back().bytes;
+    }
+  };
+  add(folder_ + "/bad");
+  std::vector<FolderLock> locks;  // so that no program begins with a folder while files go
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(root_, ignored)) {
+    const std::string path = entry.path().string();
+    if (path == folder_ || !entry.is_directory(ignored) || !fs::exists(path + "/lock", ignored))
+      continue;
+    if (!locks.emplace_back(path).held()) continue;
+    add(path);
+    if (fs::exists(path + "/bad", ignored)) add(path + "/bad");
+  }
+  std::ranges::sort(files, std::greater{}, &Old::age);
+  for (const Old& file : files) {
+    if (total <= max_bytes) break;
+    if (unlink(file.path.c_str()) == 0) total -= file.bytes;
+  }
+  return total;
 }
 
 void UnitFolder::move_to_bad(const PrefixKey& key) {

@@ -6,11 +6,12 @@
 //     lock                   held by the one program that writes here
 //
 // There is no index file that could disagree with the units: the headers are read at the start.
-// Temporary files of a program that was killed are removed then. May be used by one thread at a
-// time.
+// Temporary files of a program that was killed are removed then. read() and move_to_bad() may be
+// called by several threads, the others by one at a time.
 
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,8 @@ class UnitFolder {
     int64_t bytes = 0;
     double age_seconds = 0;  // since it was written
   };
-  // Every file whose header is whole and of this cache; others go to bad/.
+  // Every file whose header is whole and of this cache; others go to bad/. Files that the system
+  // does not let us read now stay where they are.
   std::vector<File> scan(const UnitLayout& layout);
   int64_t num_bad() const { return num_bad_; }
 
@@ -39,16 +41,19 @@ class UnitFolder {
   int64_t write(const UnitHeader& header, const UnitPieces& pieces);
   void read(const UnitHeader& header, UnitPieces& pieces) const;
   void remove(const PrefixKey& key);
+  // Removes the oldest units of other fingerprints in DIR that no program holds, and the oldest
+  // files in bad/, until so many bytes are left. Returns the bytes that are.
+  int64_t shrink_others(int64_t max_bytes);
   void move_to_bad(const PrefixKey& key);
 
  private:
   std::string path_of(const PrefixKey& key) const;
   void move_to_bad(const std::string& path);
 
-  std::string folder_;
+  std::string root_, folder_;  // DIR, DIR/FINGERPRINT
   Digest fingerprint_;
   int lock_ = -1;
-  int64_t num_bad_ = 0;
+  std::atomic<int64_t> num_bad_ = 0;
 };
 
 }  // namespace dsv4

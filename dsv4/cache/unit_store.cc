@@ -1,4 +1,4 @@
-// The engine's half of the store; unit_store_io.cc is the I/O thread's.
+// The engine's half of the store; unit_store_io.cc is that of its threads.
 
 #include "dsv4/cache/unit_store.h"
 
@@ -12,6 +12,7 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kLeastSlot = 4096;  // bytes
+constexpr int kReaders = 4;
 
 int64_t slot_bytes(const UnitLayout& layout) {
   return std::max(layout.block_bytes, kLeastSlot);
@@ -33,17 +34,17 @@ UnitStore::UnitStore(const UnitStoreOptions& options, const UnitLayout& layout,
   if (options.folder.empty()) return;
   folder_ = std::make_unique<UnitFolder>(options.folder, fingerprint);
   index_folder();
-  thread_ = std::thread([this] { run(); });
+  threads_.emplace_back([this] { run(); });
+  for (int i = 0; i < kReaders; ++i) threads_.emplace_back([this] { run_reader(); });
 }
 
 UnitStore::~UnitStore() {
-  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 // One slot a block, and as many as the checkpoint fills.
@@ -169,6 +170,7 @@ void UnitStore::forget(const EntryPtr& entry) {
   units_.erase(entry->header.key);
   if (entry->parent != nullptr) --entry->parent->children;
   entry->dead = true;
+  std::erase(writes_, entry);
   remove_from_disk(*entry);
   release_if_dead(*entry);
 }

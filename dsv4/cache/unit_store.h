@@ -10,7 +10,9 @@
 // and so are all units that need it. After an error of the system (a full disk) the disk is not
 // used for a minute.
 //
-// save() and find() belong to one thread, the engine's; the I/O thread is the store's own.
+// save() and find() belong to one thread, the engine's. The store has threads of its own: one disk
+// thread, which alone writes and removes files, and readers, because one thread reads the files of a
+// long text at a fraction of what memory and a fast disk give.
 
 #pragma once
 
@@ -36,7 +38,7 @@ struct UnitStoreOptions {
   int64_t disk_bytes = int64_t{64} << 30;
   std::chrono::seconds disk_pause{60};  // after an error of the system
   // A unit that was saved is on the disk from now on, whatever happens to the program. Called on
-  // the I/O thread.
+  // the disk thread.
   std::function<void(const UnitHeader&)> on_written;
 };
 
@@ -168,9 +170,10 @@ class UnitStore {
   EntryPtr oldest_in_ram(bool written) const;
   Lease::State state_of(Lease& lease) const;
 
-  // The I/O thread (unit_store_io.cc).
+  // The disk thread and the readers (unit_store_io.cc).
   void index_folder();
   void run();
+  void run_reader();
   void remove_files(Lock& lock);
   void read_one(Lock& lock);
   void write_one(Lock& lock);
@@ -181,7 +184,7 @@ class UnitStore {
   const UnitLayout layout_;
   const Digest fingerprint_;
   SlotArena arena_;
-  std::unique_ptr<UnitFolder> folder_;  // the I/O thread's, after the constructor
+  std::unique_ptr<UnitFolder> folder_;  // of the threads, after the constructor
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
@@ -190,12 +193,14 @@ class UnitStore {
   std::vector<PrefixKey> removals_;  // of files
   uint64_t num_uses_ = 0;
   bool writing_ = false;
+  int reading_ = 0;  // readers with a file
   Clock::time_point disk_off_until_{};
-  double read_rate_ = 0;
+  double read_rate_ = 0;     // of all readers together
+  int64_t other_bytes_ = 0;  // on the disk, of units of other models and of files in bad/
   bool stopping_ = false;
   UnitStoreStats stats_;
 
-  std::thread thread_;  // the last member: it uses the others
+  std::vector<std::thread> threads_;  // the last member: they use the others
 };
 
 }  // namespace dsv4

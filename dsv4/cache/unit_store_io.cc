@@ -1,7 +1,8 @@
-// The I/O thread of the store: removals first, then reads, which requests wait for, then writes.
-// The mutex is not held while it reads or writes a file.
+// The threads of the store. The disk thread removes files, then writes; the readers read, because
+// requests wait for that. The mutex is not held while a file is read or written.
 
 #include <algorithm>
+#include <limits>
 
 #include "dsv4/base/error.h"
 #include "dsv4/cache/unit_store.h"
@@ -29,6 +30,7 @@ void UnitStore::index_folder() {
         std::chrono::duration<double>(file.age_seconds));
     set_on_disk(*entry, file.bytes);
   }
+  other_bytes_ = folder_->shrink_others(std::numeric_limits<int64_t>::max());
   shrink_disk();
 }
 
@@ -37,8 +39,6 @@ void UnitStore::run() {
   for (;;) {
     if (!removals_.empty()) {
       remove_files(lock);
-    } else if (!reads_.empty()) {
-      read_one(lock);
     } else if (!writes_.empty() && disk_usable()) {
       write_one(lock);
     } else if (stopping_) {
@@ -48,6 +48,15 @@ void UnitStore::run() {
     } else {
       changed_.wait_until(lock, disk_off_until_);
     }
+  }
+}
+
+void UnitStore::run_reader() {
+  Lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !reads_.empty(); });
+    if (reads_.empty()) return;
+    read_one(lock);
   }
 }
 
@@ -76,6 +85,7 @@ void UnitStore::read_one(Lock& lock) {
   put_in_ram(*entry, std::move(*slots));
   entry->read = Io::kActive;
   UnitPieces pieces = pieces_of(*entry);
+  const int busy = ++reading_;
   lock.unlock();
   const auto begin = Clock::now();
   std::optional<ErrorCode> failed;
@@ -88,10 +98,12 @@ void UnitStore::read_one(Lock& lock) {
   const bool bad = failed && *failed != ErrorCode::kIo;
   if (bad) folder_->move_to_bad(entry->header.key);
   lock.lock();
+  --reading_;
   entry->read = Io::kNone;
   if (!failed) {
     entry->ids = std::move(pieces.ids);
-    const double rate = static_cast<double>(entry->file_bytes) / std::max(seconds, 1e-6);
+    // A text is read by several threads when it has several units.
+    const double rate = static_cast<double>(entry->file_bytes) / std::max(seconds, 1e-6) * busy;
     read_rate_ = read_rate_ == 0 ? rate : 0.75 * read_rate_ + 0.25 * rate;
     ++stats_.read;
     release_if_dead(*entry);
@@ -142,9 +154,12 @@ void UnitStore::write_one(Lock& lock) {
   changed_.notify_all();
 }
 
-// Gives up the files with the least value, hits times tokens over bytes, that no other unit needs.
+// Files of other models go first. Then those with the least value, hits times tokens over bytes,
+// that no other unit needs.
 void UnitStore::shrink_disk() {
   const auto now = Clock::now();
+  const int64_t left = std::max<int64_t>(0, options_.disk_bytes - stats_.disk_bytes);
+  if (other_bytes_ > left) other_bytes_ = folder_->shrink_others(left);
   while (stats_.disk_bytes > options_.disk_bytes) {
     EntryPtr least;
     double least_value = 0;

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
@@ -91,6 +92,13 @@ int64_t found(UnitStore& store, const Text& text) {
   fill_with(text.chain.keys()[static_cast<size_t>(steps) - 1], {&end, 1});
   EXPECT_EQ(joined(lease->checkpoint()), checkpoint);
   return steps;
+}
+
+// False: it is not so within a minute.
+bool eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!holds() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  return holds();
 }
 
 UnitStore open(const UnitStoreOptions& options) {
@@ -277,15 +285,90 @@ TEST_F(UnitStoreTest, AFullDiskPausesTheTierAndNothingElse) {
   const rlimit full{.rlim_cur = 1000, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
   EXPECT_TRUE(save(store, text, 3));
-  while (store.stats().io_errors == 0) std::this_thread::yield();
+  EXPECT_TRUE(eventually([&] { return store.stats().io_errors > 0; }));
   EXPECT_TRUE(store.stats().disk_paused);
   EXPECT_EQ(found(store, text), 3) << "from host memory";
   EXPECT_TRUE(save(store, text, 5));
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  while (store.stats().written < 2) std::this_thread::yield();  // it tries again after the pause
+  EXPECT_TRUE(eventually([&] { return store.stats().written == 2; })) << "after the pause";
   EXPECT_EQ(store.stats().disk_units, 2);
   store.check_invariants();
+}
+
+TEST_F(UnitStoreTest, UnitsOfAFullDiskDoNotQueueForever) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  {
+    UnitStore store = open(disk(12));
+    const rlimit full{.rlim_cur = 1000, .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+    for (uint64_t text = 0; text < 40; ++text) EXPECT_TRUE(save(store, Text(text, 1), 1));
+    EXPECT_TRUE(eventually([&] { return store.stats().disk_paused; }));
+    EXPECT_LE(store.stats().queued_writes, 5) << "those in host memory, and the one that failed";
+    store.check_invariants();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+}
+
+TEST_F(UnitStoreTest, HostMemoryAloneIsDropped) {
+  UnitStore store = open(disk(40));
+  const Text text(1, 5);
+  for (const int64_t steps : {2, 5}) EXPECT_TRUE(save(store, text, steps));
+  store.flush();
+  store.drop_ram();
+  store.check_invariants();
+  EXPECT_EQ(store.stats().ram_units, 0);
+  EXPECT_EQ(store.stats().disk_units, 2);
+  EXPECT_EQ(found(store, text), 5);
+  store.drop_ram();
+  EXPECT_EQ(store.stats().ram_units, 0);
+}
+
+TEST_F(UnitStoreTest, ManyUnitsAreReadAtOnce) {
+  const Text text(1, 60);
+  {
+    UnitStore store = open(disk(400));
+    for (int64_t steps = 1; steps <= 60; ++steps) EXPECT_TRUE(save(store, text, steps));
+  }
+  UnitStore store = open(disk(400));
+  EXPECT_EQ(found(store, text), 60);
+  EXPECT_EQ(store.stats().read, 60);
+  store.check_invariants();
+}
+
+// The folder holds no more than its limit, whatever model wrote the units.
+TEST_F(UnitStoreTest, UnitsOfOtherModelsGoFirst) {
+  const Text text(1, 9);
+  const auto open_as = [&](const char* model, int64_t bytes) {
+    UnitStoreOptions options = disk(40);
+    options.disk_bytes = bytes;
+    return std::make_unique<UnitStore>(options, kLayout, digest_of(model), host_memory());
+  };
+  const auto save_as = [&](const char* model, UnitStore& store) {
+    PrefixChain chain(digest_of(model), "", kLayout.step);
+    chain.extend(text.ids);
+    EXPECT_TRUE(store.save(chain, text.first(4), [](int64_t, const UnitPieces&) {}));
+    store.flush();
+  };
+  const auto files = [&] {
+    int count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.file("cache")))
+      count += entry.path().extension() == ".dpc" ? 1 : 0;
+    return count;
+  };
+  save_as("old", *open_as("old", 1 << 20));
+  {
+    const auto held = open_as("old", 1 << 20);
+    const auto store = open_as("new", 7000);
+    save_as("new", *store);
+    EXPECT_EQ(files(), 2) << "another program uses those";
+  }
+  const auto store = open_as("new", 7000);
+  EXPECT_EQ(files(), 1);
+  EXPECT_EQ(store->stats().disk_units, 1);
 }
 
 TEST_F(UnitStoreTest, OneConversationIsOneFile) {
