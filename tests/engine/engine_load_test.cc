@@ -1,0 +1,126 @@
+// Random load on engines with every tier: requests that share prefixes, of different salts and
+// priorities, arrive, are cancelled and preempted; engines are restarted, lose their faster tiers,
+// and have different limits. Every answer is the one that the request gets alone.
+//
+// DSV4_LOAD_SECONDS=3600 runs it for an hour; tools/load_sanitized.sh does so under the sanitizers.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <set>
+
+#include "dsv4/base/rng.h"
+#include "tests/engine/stored_prefixes.h"
+#include "tests/harness/temp_folder.h"
+
+namespace dsv4 {
+namespace {
+
+using test::join;
+
+struct Asked {
+  std::vector<int32_t> prompt;
+  GenerateParams params;
+};
+
+// Compares tokens as they come, so that a cancelled request counts too.
+struct Compared : TokenSink {
+  void on_token(RequestId id, const Sampled& token) override {
+    const std::vector<int32_t>& answer = *want.at(id);
+    const size_t at = got[id]++;
+    if (at >= answer.size() || answer[at] != token.id) ++wrong;
+  }
+  void on_finish(RequestId id, Finish why) override {
+    if (why != Finish::kCancelled && got[id] != want.at(id)->size()) ++wrong;
+    open.erase(id);
+  }
+
+  std::map<RequestId, const std::vector<int32_t>*> want;
+  std::map<RequestId, size_t> got;
+  std::set<RequestId> open;
+  int wrong = 0;
+};
+
+class EngineLoad : public test::StoredPrefixes {
+ protected:
+  // One of a few dozen requests, whose answers alone are known after the first time.
+  Asked random_request(Rng& rng) const {
+    const int64_t family = rng.below(4), kind = rng.below(8);
+    const std::vector<int32_t> shared = random_ids(900, 70 + static_cast<uint64_t>(family));
+    const int64_t begin = kind == 0 ? 20 : 100 * kind + 17 * family;
+    const std::vector<int32_t> head(shared.begin(), shared.begin() + begin);
+    Asked asked{join(head, random_ids(5 + 11 * kind, static_cast<uint64_t>(kind))),
+                sampled(kind == 0 ? 300 : 4 + 9 * kind, static_cast<uint64_t>(8 * family + kind))};
+    if (rng.below(3) == 0) asked.params.forks = {begin / 2, begin};
+    if (rng.below(4) == 0) asked.params.salt = "other";
+    asked.params.priority = static_cast<int>(rng.below(3)) - 1;
+    return asked;
+  }
+  EngineOptions random_options(Rng& rng) const {
+    EngineOptions options = StoredPrefixes::options(static_cast<int>(1 + rng.below(6)));
+    options.max_sequences = static_cast<int>(2 + rng.below(5));
+    options.max_batch_tokens = 40 + rng.below(400);
+    options.cache_tokens = 1400 + rng.below(1500);
+    options.checkpoint_interval = 128 * (1 + rng.below(4));
+    options.model_identity = GetParam();
+    options.longest_load = std::chrono::seconds(10);
+    if (rng.below(4) > 0) options.tiers.ram_bytes = (2 + rng.below(14)) << 20;
+    if (options.tiers.ram_bytes > 0 && rng.below(3) > 0) {
+      options.tiers.folder = folder_.file("cache");
+      options.tiers.disk_bytes = (4 + rng.below(60)) << 20;
+    }
+    return options;
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_P(EngineLoad, AnswersAreThoseOfRequestsAlone) {
+  const char* wanted = std::getenv("DSV4_LOAD_SECONDS");
+  const auto end = std::chrono::steady_clock::now() +
+                   std::chrono::seconds(wanted == nullptr ? 2 : std::atoi(wanted));
+  Rng rng(17);
+  int64_t engines = 0, requests = 0, cancelled = 0;
+  EngineStats sum;
+  do {
+    const EngineOptions options = random_options(rng);
+    Engine engine(model_, options);
+    Compared sink;
+    for (int64_t left = 10 + rng.below(30); left > 0 || !sink.open.empty();) {
+      if (left > 0 && rng.below(4) == 0) {
+        const Asked asked = random_request(rng);
+        const std::vector<int32_t>& answer = alone(asked.prompt, asked.params);
+        const RequestId id = engine.submit(asked.prompt, asked.params, sink);
+        sink.want[id] = &answer;
+        sink.open.insert(id);
+        --left, ++requests;
+      }
+      if (!sink.open.empty() && rng.below(200) == 0) {
+        engine.cancel(*sink.open.begin());
+        ++cancelled;
+      }
+      if (rng.below(300) == 0) engine.drop_prefixes(static_cast<PrefixTier>(rng.below(3)));
+      engine.step();
+    }
+    EXPECT_EQ(sink.wrong, 0) << "engine " << engines;
+    const EngineStats stats = engine.stats();
+    EXPECT_EQ(stats.pages_used, 0);
+    ++engines;
+    sum.preemptions += stats.preemptions;
+    sum.cached_tokens += stats.cached_tokens;
+    sum.ram_tokens += stats.ram_tokens;
+    sum.disk_tokens += stats.disk_tokens;
+  } while (std::chrono::steady_clock::now() < end && !HasFailure());
+  fmt::print(
+      "{} engines, {} requests, {} cancelled, {} preemptions; tokens found: {}, from host "
+      "memory {}, from disk {}\n",
+      engines, requests, cancelled, sum.preemptions, sum.cached_tokens, sum.ram_tokens,
+      sum.disk_tokens);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EngineLoad, testing::ValuesIn(test::kModels),
+                         [](const auto& model) { return std::string(model.param); });
+
+}  // namespace
+}  // namespace dsv4

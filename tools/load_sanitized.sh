@@ -1,0 +1,23 @@
+#!/bin/sh
+# tools/load_sanitized.sh [SECONDS] [JOBS]: random load on the engine and its prefix cache (tests/engine/engine_load_test.cc)
+# under AddressSanitizer with UBSan, and at the same time under ThreadSanitizer. An hour each unless SECONDS says otherwise.
+# Builds the presets asan and tsan. Exits with 1 when a sanitizer or a test reports something.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+seconds=${1:-3600} jobs=${2:-$(nproc)}
+for preset in asan tsan; do
+  cmake --preset $preset > /dev/null && cmake --build --preset $preset -j "$jobs" --target engine_load_test > /dev/null || exit 1
+done
+export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive DSV4_LOAD_SECONDS="$seconds"
+export TSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=detect_leaks=1
+pids=
+for preset in asan tsan; do
+  build/$preset/bin/engine_load_test > build/$preset/engine_load.log 2>&1 &
+  pids="$pids $!"
+done
+failed=0
+for pid in $pids; do wait "$pid" || failed=1; done
+for preset in asan tsan; do
+  echo "$preset, $seconds s: $(grep -E 'engines,|WARNING|ERROR|FAILED|PASSED' build/$preset/engine_load.log | tr '\n' ' ')"
+done
+exit $failed
