@@ -1,193 +1,107 @@
-// dsv4 chat MODEL: a conversation in the terminal (docs/spec/serving.md 9). Reads lines from
-// standard input; with a pipe instead of a terminal it prints the answers only.
-//
-// Control bytes that the model writes are never printed: no answer can move the cursor, change the
-// title or read the clipboard.
+// dsv4 chat MODEL, or dsv4 chat --url URL: a conversation in the terminal (docs/spec/serving.md 9).
+// With a pipe instead of a terminal it reads lines and prints the answers only.
 
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <random>
 
-#include "apps/chat_model.h"
+#include "apps/chat_backend.h"
+#include "apps/chat_printer.h"
 #include "apps/commands.h"
+#include "apps/line_editor.h"
 #include "apps/sampling_options.h"
+#include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
-#include "dsv4/chat/chat_message.h"
-#include "dsv4/chat/output_parser.h"
-#include "dsv4/chat/render.h"
-#include "dsv4/chat/request_error.h"
+#include "dsv4/chat/effort.h"
+#include "dsv4/text/utf8.h"
 
 namespace dsv4::apps {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 std::atomic<int> interrupts = 0;
+std::atomic<bool> editing = false;
 
 void on_interrupt(int) {
-  // A second one while the first is not served ends the program.
-  if (interrupts.fetch_add(1) >= 1) _exit(130);
+  // A second one while the first is not served ends the program; the editor ends it in order, with
+  // the terminal as it was.
+  if (interrupts.fetch_add(1) >= 1 && !editing) _exit(130);
 }
-
-// Without control characters except newlines and tabs.
-std::string shown_text(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool c1 =
-        byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (c1) {
-      ++i;  // both of its bytes
-    } else if ((byte >= 0x20 && byte != 0x7f) || byte == '\n' || byte == '\t') {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
-// Prints an answer as it comes.
-class ChatPrinter : public OutputSink {
- public:
-  ChatPrinter(bool terminal, bool show_thinking)
-      : terminal_(terminal), show_thinking_(show_thinking) {}
-
-  void on_reasoning(std::string_view text) override {
-    message.on_reasoning(text);
-    if (!show_thinking_) {
-      if (terminal_ && !dim_) print("\033[2m(thinking)\033[0m\n");
-      dim_ = true;
-      return;
-    }
-    if (terminal_ && !dim_) print("\033[2m");
-    dim_ = true;
-    print(shown_text(text));
-  }
-  void on_content(std::string_view text) override {
-    end_thinking();
-    message.on_content(text);
-    print(shown_text(text));
-  }
-  void on_call(const std::string& name) override {
-    end_thinking();
-    message.on_call(name);
-    print("\n[call " + shown_text(name) + " ");
-  }
-  void on_arguments(std::string_view json) override {
-    message.on_arguments(json);
-    print(shown_text(json));
-  }
-  void on_call_end() override {
-    message.on_call_end();
-    print("]\n");
-  }
-  void end() {
-    end_thinking();
-    print("\n");
-  }
-
-  ChatMessage message;
-
- private:
-  void end_thinking() {
-    if (!dim_) return;
-    dim_ = false;
-    if (terminal_ && show_thinking_) print("\033[0m");
-    if (show_thinking_) print("\n\n");
-  }
-  static void print(std::string_view text) {
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-      fail(ErrorCode::kIo, "cannot write to standard output");
-  }
-
-  const bool terminal_, show_thinking_;
-  bool dim_ = false;
-};
-
-// Feeds the parser with the engine's tokens.
-class TokenReader : public TokenSink {
- public:
-  TokenReader(OutputParser& parser, const ServedModel& text) : parser_(parser), text_(text) {}
-  void on_token(RequestId, const Sampled& sampled) override {
-    const int32_t token = sampled.id;
-    if (tokens++ == 0) first = Clock::now();
-    if (const auto marker = text_.markers.marker(token)) {
-      parser_.marker(*marker);
-    } else {
-      parser_.text(text_.tokenizer->token_bytes(token));
-    }
-  }
-  void on_finish(RequestId, Finish why) override { finish = why; }
-
-  int64_t tokens = 0;
-  Clock::time_point first;
-  std::optional<Finish> finish;
-
- private:
-  OutputParser& parser_;
-  const ServedModel& text_;
-};
 
 class Chat {
  public:
-  Chat(const ChatModelOptions& options, const SamplingOptions& sampling, bool terminal)
-      : model_(load_chat_model(options)),
-        terminal_(terminal),
-        sampling_(sampling.applied_to(model_.text->sampling)),
-        logit_bias_(sampling.logit_bias) {
-    sampling_.seed = sampling.seed ? *sampling.seed : std::random_device{}();
-  }
+  // `editor`: null without a terminal.
+  Chat(std::unique_ptr<ChatBackend> backend, const SamplingOptions& sampling,
+       std::unique_ptr<LineEditor> editor)
+      : backend_(std::move(backend)), editor_(std::move(editor)), sampling_(sampling) {}
 
   void run();
 
  private:
   std::optional<std::string> read_input();
+  std::optional<std::string> read_line(const char* prompt);
   bool run_command(const std::string& line);  // false: leave
   void answer();
   JsonValue body() const;
   void save(const std::string& file) const;
   void load(const std::string& file);
   void set(const std::string& argument);
-  void add(const char* role, std::string text);
+  void add(const char* role, const std::string& text);
   void drop_last_answer();
   void say(const std::string& text) const {
-    if (terminal_) fmt::print(stderr, "{}\n", text);
+    if (editor_) fmt::print(stderr, "{}\n", text);
   }
 
-  ChatModel model_;
-  const bool terminal_;
-  SamplingParams sampling_;
-  const std::vector<LogitBias> logit_bias_;
+  const std::unique_ptr<ChatBackend> backend_;
+  const std::unique_ptr<LineEditor> editor_;
+  SamplingOptions sampling_;
   std::string system_, effort_;  // effort_: off, low, high, max; empty: the model's default
   bool show_thinking_ = true;
   std::vector<JsonValue> messages_;
   std::string stats_ = "no answer yet";
 };
 
-std::optional<std::string> Chat::read_input() {
-  if (terminal_) fmt::print(stderr, "\n> ");
+// Nothing at the end of the input, or after two interrupts.
+std::optional<std::string> Chat::read_line(const char* prompt) {
   std::string line;
-  if (!std::getline(std::cin, line)) return std::nullopt;
-  constexpr std::string_view kQuotes = "\"\"\"";
-  if (!line.starts_with(kQuotes)) return line;
-  std::string text = line.substr(kQuotes.size());
-  while (text.find(kQuotes) == text.npos) {
+  if (!editor_) {
     if (!std::getline(std::cin, line)) return std::nullopt;
-    text += (text.empty() ? "" : "\n") + line;
+    return line;
+  }
+  for (bool interrupted = false;;) {
+    editing = true;
+    const LineEditor::End end = editor_->read(prompt, line);
+    editing = false;
+    interrupts = 0;
+    if (end == LineEditor::End::kText) return line;
+    fmt::print(stderr, "\n");
+    if (end == LineEditor::End::kEndOfInput || interrupted) return std::nullopt;
+    interrupted = true;
+    say("Ctrl-C again leaves.");
+  }
+}
+
+std::optional<std::string> Chat::read_input() {
+  if (editor_) fmt::print(stderr, "\n");
+  std::optional<std::string> line = read_line("> ");
+  constexpr std::string_view kQuotes = "\"\"\"";
+  if (!line || !line->starts_with(kQuotes)) return line;
+  std::string text = line->substr(kQuotes.size());
+  while (text.find(kQuotes) == text.npos) {
+    if (!(line = read_line("  "))) return std::nullopt;
+    text += (text.empty() ? "" : "\n") + *line;
   }
   return text.substr(0, text.find(kQuotes));
 }
 
 void Chat::run() {
-  say("Type a message; \"\"\" begins and ends one of many lines; /help lists commands.");
+  say("Type a message; Ctrl-J begins a new line of it; /help lists commands.");
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
@@ -202,8 +116,8 @@ void Chat::run() {
         answer();
       }
     } catch (const Error& error) {
-      if (!terminal_) throw;
-      say(error.what());
+      if (!editor_) throw;
+      say(shown_text(error.what()));
     }
   }
 }
@@ -214,7 +128,7 @@ bool Chat::run_command(const std::string& line) {
   const std::string argument = line.substr(std::min(space + 1, line.size()));
   if (command == "quit" || command == "exit") return false;
   if (command == "system") {
-    system_ = argument;
+    system_ = utf8_lossy(argument);
   } else if (command == "think") {
     if (argument == "show" || argument == "hide") {
       show_thinking_ = argument == "show";
@@ -247,16 +161,15 @@ bool Chat::run_command(const std::string& line) {
   } else if (command == "stats") {
     say(stats_);
   } else if (command == "tokens") {
-    const Prompt prompt = render(read_chat_request(body(), model_.text->chat));
-    say(fmt::format("{} of {} tokens",
-                    encode(prompt, model_.text->markers, model_.text->text).size(),
-                    model_.text->limits.context));
+    say(backend_->count_tokens(body()));
   } else {
     say("/system TEXT  /think show|hide|off|low|high|max\n"
         "/set temperature|top_k|top_p|min_p|repeat_penalty|presence_penalty|frequency_penalty|seed "
         "VALUE\n"
         "/save FILE  /load FILE  /file FILE  /retry  /undo  /edit TEXT  /tokens  /stats  /quit\n"
-        "Ctrl-C stops an answer, twice leaves.");
+        "Ctrl-J begins a new line, and \"\"\" begins and ends a text of many; the arrows bring "
+        "back\n"
+        "what you wrote; Ctrl-C stops an answer, twice leaves.");
   }
   return true;
 }
@@ -268,14 +181,14 @@ void Chat::set(const std::string& argument) {
   const std::string text = argument.substr(std::min(space + 1, argument.size()));
   const double value = std::strtod(text.c_str(), &end);
   const bool number = !text.empty() && *end == '\0' && std::isfinite(value);
-  SamplingParams wanted = sampling_;
-  float* const field = key == "temperature"         ? &wanted.temperature
-                       : key == "top_p"             ? &wanted.top_p
-                       : key == "min_p"             ? &wanted.min_p
-                       : key == "repeat_penalty"    ? &wanted.repetition_penalty
-                       : key == "presence_penalty"  ? &wanted.presence_penalty
-                       : key == "frequency_penalty" ? &wanted.frequency_penalty
-                                                    : nullptr;
+  SamplingOptions wanted = sampling_;
+  std::optional<float>* const field = key == "temperature"         ? &wanted.temperature
+                                      : key == "top_p"             ? &wanted.top_p
+                                      : key == "min_p"             ? &wanted.min_p
+                                      : key == "repeat_penalty"    ? &wanted.repetition_penalty
+                                      : key == "presence_penalty"  ? &wanted.presence_penalty
+                                      : key == "frequency_penalty" ? &wanted.frequency_penalty
+                                                                   : nullptr;
   if (number && field != nullptr) {
     *field = static_cast<float>(value);
   } else if (number && value >= 0 && value < 0x1p24 && key == "top_k") {
@@ -285,14 +198,14 @@ void Chat::set(const std::string& argument) {
   } else {
     fail(ErrorCode::kBadInput, "/set: want the name of a sampling parameter and a number: /help");
   }
-  check_sampling(wanted, logit_bias_, model_.text->limits.vocab_size);
+  check_sampling(wanted.applied_to({}), {}, 1);
   sampling_ = wanted;
 }
 
-void Chat::add(const char* role, std::string text) {
+void Chat::add(const char* role, const std::string& text) {
   JsonValue message = JsonValue::object();
   message.add("role", JsonValue::of_string(role));
-  message.add("content", JsonValue::of_string(std::move(text)));
+  message.add("content", JsonValue::of_string(utf8_lossy(text)));
   messages_.push_back(std::move(message));
 }
 
@@ -321,37 +234,21 @@ JsonValue Chat::body() const {
 }
 
 void Chat::answer() {
-  const ServedModel& text = *model_.text;
-  const Conversation conversation = read_chat_request(body(), text.chat);
-  const Prompt prompt = render(conversation, &text.replay);
-  const std::vector<int32_t> ids = encode(prompt, text.markers, text.text);
-  const int64_t room = text.limits.context - static_cast<int64_t>(ids.size());
-  if (room < 1) {
-    fail(ErrorCode::kBadInput, "the conversation has {} tokens, the context {}: /undo or leave",
-         ids.size(), text.limits.context);
+  ChatPrinter printer(editor_ != nullptr, show_thinking_);
+  const auto stopped = [] { return interrupts > 0; };
+  ChatAnswer answer;
+  try {
+    answer = backend_->answer(body(), sampling_, printer, stopped);
+  } catch (const Error&) {
+    printer.end();  // or the terminal stays as it is within thinking
+    throw;
   }
-  GenerateParams params{.sampling = sampling_,
-                        .max_new_tokens = std::min(
-                            room, default_max_tokens(conversation.thinking, conversation.effort)),
-                        .stop = text.limits.eos,
-                        .logit_bias = logit_bias_};
-  ChatPrinter printer(terminal_, show_thinking_);
-  OutputParser parser({.stage = prompt.stage, .continues = prompt.continues}, printer);
-  TokenReader reader(parser, text);
-  const auto begin = Clock::now();
-  const RequestId request = model_.engine->submit(ids, params, reader);
-  ++sampling_.seed;
-  while (!reader.finish) {
-    if (interrupts > 0) model_.engine->cancel(request);
-    model_.engine->step();
-  }
-  parser.finish(*reader.finish == Finish::kStop ? OutputEnd::kModel : OutputEnd::kLimit);
   printer.end();
-  const double seconds = std::chrono::duration<double>(Clock::now() - reader.first).count();
+  if (sampling_.seed) ++*sampling_.seed;
   stats_ = fmt::format("{} prompt tokens, {} tokens at {:.1f} tokens/s, the first after {:.2f} s",
-                       ids.size(), reader.tokens,
-                       static_cast<double>(reader.tokens) / std::max(seconds, 1e-9),
-                       std::chrono::duration<double>(reader.first - begin).count());
+                       answer.prompt_tokens, answer.tokens,
+                       static_cast<double>(answer.tokens) / std::max(answer.rest_seconds, 1e-9),
+                       answer.first_seconds);
   add("assistant", printer.message.content);
   if (!printer.message.reasoning.empty()) {
     messages_.back().add("reasoning_content", JsonValue::of_string(printer.message.reasoning));
@@ -366,25 +263,54 @@ void Chat::save(const std::string& file) const {
 
 void Chat::load(const std::string& file) {
   const JsonValue saved = parse_json(read_text_file(file), file);
-  read_chat_request(saved, model_.text->chat);  // checks it
+  backend_->check(saved);
   messages_ = saved.find("messages")->items;
   system_.clear();
   say(fmt::format("{} messages", messages_.size()));
+}
+
+// ---- Options
+
+struct ChatCommand {
+  ChatModelOptions model;
+  SamplingOptions sampling;
+  std::string url, key;
+};
+
+std::unique_ptr<ChatBackend> backend_of(const ChatCommand& options) {
+  if (options.url.empty() && options.model.model.empty())
+    fail(ErrorCode::kBadInput, "give MODEL, a folder or demo, or --url of a server");
+  if (options.url.empty()) return local_chat(options.model);
+  return remote_chat(options.url, options.model.model,
+                     options.key.empty() ? env("DSV4_API_KEY") : options.key);
 }
 
 }  // namespace
 
 void add_chat(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("chat", "Talk with a model in the terminal");
-  auto options = std::make_shared<ChatModelOptions>();
-  auto sampling = std::make_shared<SamplingOptions>();
-  command->footer("Example: dsv4 chat demo\n         echo Hello | dsv4 chat demo");
-  add_chat_model_options(*command, *options);
-  add_sampling_options(*command, *sampling);
-  command->callback([options, sampling, &action] {
-    action = [options, sampling] {
+  auto options = std::make_shared<ChatCommand>();
+  command->footer(
+      "Example: dsv4 chat demo\n"
+      "         echo Hello | dsv4 chat demo\n"
+      "         dsv4 chat --url http://127.0.0.1:8000");
+  add_chat_model_options(*command, options->model);
+  CLI::Option* model = command->get_option("MODEL")->required(false);
+  model->description("model folder, or demo; with --url the server's name of a model");
+  CLI::Option* url =
+      command->add_option("--url", options->url,
+                          "talk with this server, through OpenAI's API, instead of a model here");
+  for (CLI::Option* option : command->get_options()) {  // they are about a model here
+    if (option != model && option != url && option->get_name() != "--help") url->excludes(option);
+  }
+  command->add_option("--key", options->key, "of that server; default: DSV4_API_KEY")->needs(url);
+  add_sampling_options(*command, options->sampling);
+  command->callback([options, &action] {
+    action = [options] {
       const bool terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-      Chat(*options, *sampling, terminal).run();
+      auto backend = backend_of(*options);
+      auto editor = terminal ? std::make_unique<LineEditor>() : nullptr;
+      Chat(std::move(backend), options->sampling, std::move(editor)).run();
     };
   });
 }

@@ -9,7 +9,8 @@ namespace dsv4 {
 namespace {
 
 constexpr EnvVar kTable[] = {
-    {"DSV4_API_KEY", "no key", "key that clients of `dsv4 serve` must send"},
+    {"DSV4_API_KEY", "no key",
+     "key that clients of `dsv4 serve` must send, and that `dsv4 chat --url` sends"},
     {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",
      "folder that holds the bundled models (demo)"},
     {"DSV4_NO_EARLY", "kernels start before the previous one has ended, where the GPU can",

@@ -1,0 +1,82 @@
+#include "apps/chat_printer.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4::apps {
+namespace {
+
+constexpr std::string_view kDim = "\033[2m", kPlain = "\033[0m";
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    fail(ErrorCode::kIo, "cannot write to standard output");
+}
+
+}  // namespace
+
+std::string shown_text(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool c1 =
+        byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (c1) {
+      ++i;  // both of its bytes
+    } else if ((byte >= 0x20 && byte != 0x7f) || byte == '\n' || byte == '\t') {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+void ChatPrinter::on_reasoning(std::string_view text) {
+  message.on_reasoning(text);
+  if (!thinking_) begin_ = std::chrono::steady_clock::now();
+  if (terminal_ && !thinking_) print(show_thinking_ ? kDim : "\033[2m(thinking)");
+  thinking_ = true;
+  if (show_thinking_) print(shown_text(text));
+}
+
+void ChatPrinter::end_thinking() {
+  if (!thinking_) return;
+  thinking_ = false;
+  if (terminal_ && !show_thinking_) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
+    print(fmt::format("\r(thought for {:.1f} s; /think show)", spent.count()));
+  }
+  if (terminal_) print(kPlain);
+  if (terminal_ || show_thinking_) print(show_thinking_ ? "\n\n" : "\n");
+}
+
+void ChatPrinter::on_content(std::string_view text) {
+  end_thinking();
+  message.on_content(text);
+  print(shown_text(text));
+}
+
+void ChatPrinter::on_call(const std::string& name) {
+  end_thinking();
+  message.on_call(name);
+  print("\n[call " + shown_text(name) + " ");
+}
+
+void ChatPrinter::on_arguments(std::string_view json) {
+  message.on_arguments(json);
+  print(shown_text(json));
+}
+
+void ChatPrinter::on_call_end() {
+  message.on_call_end();
+  print("]\n");
+}
+
+void ChatPrinter::end() {
+  end_thinking();
+  print("\n");
+}
+
+}  // namespace dsv4::apps
