@@ -143,17 +143,25 @@ NodeId SchemaGrammar::build(NodeId from, const JsonValue& original, const std::s
     const Place place = resolve(reference->text, pointer);
     return value(from, *place.schema, place.pointer);
   }
+  const NodeId end = builder_.node();
+  const auto one_of = [&](const std::vector<JsonValue>& values) {
+    for (const JsonValue* one : values_of(values, schema, pointer))
+      builder_.empty_edge(builder_.literal(from, to_json(*one)), end);
+    return end;
+  };
   if (const JsonValue* values = schema.find("enum")) {
     if (!values->is_array() || values->items.empty()) refuse(pointer, "enum must be a list");
-    return build_values(from, values->items, schema, pointer);
+    return one_of(values->items);
   }
   for (const auto& [key, constant] : schema.members) {
-    if (key == "const") return build_values(from, {constant}, schema, pointer);
+    if (key == "const") return one_of({constant});
   }
   for (const char* keyword : {"anyOf", "oneOf"}) {
-    if (schema.find(keyword) != nullptr) return build_alternatives(from, keyword, schema, pointer);
+    if (schema.find(keyword) == nullptr) continue;
+    for (const Place& one : alternatives_of(keyword, schema, pointer))
+      builder_.empty_edge(value(from, *one.schema, one.pointer), end);
+    return end;
   }
-  const NodeId end = builder_.node();
   for (const std::string& type : types_of(schema, pointer))
     builder_.empty_edge(build_type(from, type, schema, pointer), end);
   return end;
@@ -197,7 +205,7 @@ NodeId SchemaGrammar::build_type(NodeId from, const std::string& type, const Jso
     builder_.empty_edge(builder_.literal(from, "false"), end);
     return end;
   }
-  if (type == "string") return build_string(from, schema, pointer);
+  if (type == "string") return build_string(from, schema, pointer, StringForm::kJson);
   if (type == "integer" || type == "number")
     return build_number(from, type == "integer", schema, pointer);
   if (type == "array") return build_array(from, schema, pointer);
@@ -205,8 +213,9 @@ NodeId SchemaGrammar::build_type(NodeId from, const std::string& type, const Jso
   refuse(pointer, fmt::format("unknown type '{}'", type));
 }
 
-NodeId SchemaGrammar::build_values(NodeId from, const std::vector<JsonValue>& values,
-                                   const JsonValue& schema, const std::string& pointer) {
+std::vector<const JsonValue*> SchemaGrammar::values_of(const std::vector<JsonValue>& values,
+                                                       const JsonValue& schema,
+                                                       const std::string& pointer) const {
   for (const auto& [key, value] : schema.members) {
     const bool fine =
         is_annotation(key) || key == "enum" || key == "const" || key == "type" || key == "nullable";
@@ -219,23 +228,20 @@ NodeId SchemaGrammar::build_values(NodeId from, const std::vector<JsonValue>& va
   const bool any_type = schema.find("type") == nullptr;
   const std::vector<std::string> types =
       any_type ? std::vector<std::string>{} : types_of(schema, pointer);
-  const NodeId end = builder_.node();
-  bool any = false;
+  std::vector<const JsonValue*> found;
   for (const JsonValue& value : values) {
     const bool typed = any_type || std::any_of(types.begin(), types.end(), [&](const auto& type) {
                          return has_type(value, type);
                        });
-    if (!typed || (only != nullptr && !(value == *only))) continue;
-    builder_.empty_edge(builder_.literal(from, to_json(value)), end);
-    any = true;
+    if (typed && (only == nullptr || value == *only)) found.push_back(&value);
   }
-  if (!any) refuse(pointer, "no value of enum or const has the type");
-  return end;
+  if (found.empty()) refuse(pointer, "no value of enum or const has the type");
+  return found;
 }
 
-// Each alternative together with what stands beside them.
-NodeId SchemaGrammar::build_alternatives(NodeId from, const char* keyword, const JsonValue& schema,
-                                         const std::string& pointer) {
+std::vector<SchemaGrammar::Place> SchemaGrammar::alternatives_of(const char* keyword,
+                                                                 const JsonValue& schema,
+                                                                 const std::string& pointer) {
   const JsonValue& list = *schema.find(keyword);
   if (!list.is_array() || list.items.empty())
     refuse(pointer, fmt::format("{} must be a list", keyword));
@@ -243,7 +249,7 @@ NodeId SchemaGrammar::build_alternatives(NodeId from, const char* keyword, const
   for (const auto& [key, value] : schema.members) {
     if (key != keyword && !is_annotation(key)) beside.add(key, value);
   }
-  const NodeId end = builder_.node();
+  std::vector<Place> places;
   for (size_t i = 0; i < list.items.size(); ++i) {
     const std::string place = fmt::format("{}/{}/{}", pointer, keyword, i);
     const JsonValue* one = &list.items[i];
@@ -252,9 +258,61 @@ NodeId SchemaGrammar::build_alternatives(NodeId from, const char* keyword, const
       check_keywords(*one, place);
       one = &owned_.emplace_back(merge(beside, *one, place));
     }
-    builder_.empty_edge(value(from, *one, place), end);
+    places.push_back({one, place});
   }
-  return end;
+  return places;
+}
+
+// As build(), of strings only.
+std::optional<NodeId> SchemaGrammar::bare_strings(NodeId from, const JsonValue& original,
+                                                  const std::string& pointer) {
+  constexpr int kMaxBareDepth = 16;
+  if (original.is_bool())
+    return original.boolean ? std::optional(bare_text(from, 0, -1)) : std::nullopt;
+  if (!original.is_object()) refuse(pointer, "want an object or true");
+  check_keywords(original, pointer);
+  const JsonValue& schema = merged(original, pointer);
+  std::vector<Place> others;
+  const NodeId end = builder_.node();
+  bool any = false;
+  const auto add_values = [&](const std::vector<JsonValue>& values) {
+    for (const JsonValue* one : values_of(values, schema, pointer)) {
+      if (!one->is_string()) continue;
+      builder_.empty_edge(builder_.literal(from, one->text), end);
+      any = true;
+    }
+    return any ? std::optional(end) : std::nullopt;
+  };
+  if (const JsonValue* reference = schema.find("$ref"); reference != nullptr) {
+    if (!reference->is_string()) refuse(pointer, "$ref must be a string");
+    others = {resolve(reference->text, pointer)};
+  } else if (const JsonValue* values = schema.find("enum")) {
+    if (!values->is_array()) refuse(pointer, "enum must be a list");
+    return add_values(values->items);
+  }
+  for (const auto& [key, constant] : schema.members) {
+    if (key == "const") return add_values({constant});
+  }
+  for (const char* keyword : {"anyOf", "oneOf"}) {
+    if (others.empty() && schema.find(keyword) != nullptr)
+      others = alternatives_of(keyword, schema, pointer);
+  }
+  if (others.empty()) {
+    for (const std::string& type : types_of(schema, pointer)) {
+      if (type == "any") return bare_text(from, 0, -1);
+      if (type == "string") return build_string(from, schema, pointer, StringForm::kBare);
+    }
+    return std::nullopt;
+  }
+  if (bare_depth_ == kMaxBareDepth) return std::nullopt;  // a $ref to itself
+  ++bare_depth_;
+  for (const Place& one : others) {
+    const auto strings = bare_strings(from, *one.schema, one.pointer);
+    if (strings) builder_.empty_edge(*strings, end);
+    any = any || strings;
+  }
+  --bare_depth_;
+  return any ? std::optional(end) : std::nullopt;
 }
 
 SchemaGrammar::Place SchemaGrammar::resolve(const std::string& reference,

@@ -27,6 +27,9 @@ class SchemaGrammar {
 
   // A value of `schema`, which is part of root and stands at `pointer`.
   NodeId value(NodeId from, const JsonValue& schema, const std::string& pointer);
+  // The strings of `schema` as they are, without quotes and escapes; nothing where none is valid.
+  std::optional<NodeId> bare_strings(NodeId from, const JsonValue& schema,
+                                     const std::string& pointer);
   // What schema() put off; once, at the end.
   void finish();
 
@@ -35,23 +38,29 @@ class SchemaGrammar {
     const JsonValue* schema;
     std::string pointer;
   };
+  enum class StringForm { kJson, kBare };
 
   [[noreturn]] void refuse(const std::string& pointer, const std::string& what) const;
   RuleId rule_of(const JsonValue& schema, const std::string& pointer);
   NodeId build(NodeId from, const JsonValue& schema, const std::string& pointer);
   NodeId build_type(NodeId from, const std::string& type, const JsonValue& schema,
                     const std::string& pointer);
-  NodeId build_values(NodeId from, const std::vector<JsonValue>& values, const JsonValue& schema,
-                      const std::string& pointer);
-  NodeId build_alternatives(NodeId from, const char* keyword, const JsonValue& schema,
-                            const std::string& pointer);
-  NodeId build_string(NodeId from, const JsonValue& schema, const std::string& pointer);
+  NodeId build_string(NodeId from, const JsonValue& schema, const std::string& pointer,
+                      StringForm form);
+  NodeId bare_text(NodeId from, int64_t min, int64_t max);
   NodeId build_number(NodeId from, bool integer, const JsonValue& schema,
                       const std::string& pointer);
   NodeId build_array(NodeId from, const JsonValue& schema, const std::string& pointer);
   NodeId build_object(NodeId from, const JsonValue& schema, const std::string& pointer);
   NodeId separator(NodeId from, char c);
 
+  // The values of enum or const that have the schema's type.
+  std::vector<const JsonValue*> values_of(const std::vector<JsonValue>& values,
+                                          const JsonValue& schema,
+                                          const std::string& pointer) const;
+  // Each alternative together with what stands beside them.
+  std::vector<Place> alternatives_of(const char* keyword, const JsonValue& schema,
+                                     const std::string& pointer);
   void check_keywords(const JsonValue& schema, const std::string& pointer) const;
   std::vector<std::string> types_of(const JsonValue& schema, const std::string& pointer) const;
   Place resolve(const std::string& reference, const std::string& pointer) const;
@@ -67,6 +76,8 @@ class SchemaGrammar {
   const JsonValue& root_;
   const std::string param_;
   std::map<const JsonValue*, RuleId> rules_;
+  std::optional<RuleId> any_character_;  // of bare_text()
+  int bare_depth_ = 0;                   // of $ref and alternatives in bare_strings()
   std::vector<std::pair<RuleId, Place>> put_off_;
   std::deque<JsonValue> owned_;  // schemas that merging made
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "dsv4/chat/request_error.h"
+#include "dsv4/grammar/code_points.h"
 #include "dsv4/grammar/regex_grammar.h"
 #include "dsv4/grammar/schema_grammar.h"
 
@@ -62,14 +63,17 @@ NodeId SchemaGrammar::separator(NodeId from, char c) {
   return pieces_.spaces(builder_.literal(from, std::string(1, c)));
 }
 
-NodeId SchemaGrammar::build_string(NodeId from, const JsonValue& schema,
-                                   const std::string& pointer) {
+NodeId SchemaGrammar::build_string(NodeId from, const JsonValue& schema, const std::string& pointer,
+                                   StringForm form) {
   const auto min = count(schema, "minLength", pointer), max = count(schema, "maxLength", pointer);
   if (min && max && *max < *min) refuse(pointer, "maxLength is below minLength");
   const JsonValue* pattern = schema.find("pattern");
   const JsonValue* format = schema.find("format");
-  if (pattern == nullptr && format == nullptr)
-    return pieces_.string(from, min.value_or(0), max.value_or(-1));
+  const bool json = form == StringForm::kJson;
+  if (pattern == nullptr && format == nullptr) {
+    return json ? pieces_.string(from, min.value_or(0), max.value_or(-1))
+                : bare_text(from, min.value_or(0), max.value_or(-1));
+  }
   if (min || max || (pattern != nullptr && format != nullptr))
     refuse(pointer, "pattern or format beside other limits of a string is not supported");
   std::string_view regex;
@@ -82,9 +86,22 @@ NodeId SchemaGrammar::build_string(NodeId from, const JsonValue& schema,
     }
     if (regex.empty()) refuse(pointer, fmt::format("format '{}' is not supported", format->text));
   }
+  if (!json) return add_regex(builder_, from, regex, RegexText::kRaw);
   const NodeId last =
       add_regex(builder_, builder_.literal(from, "\""), regex, RegexText::kInsideJsonString);
   return builder_.literal(last, "\"");
+}
+
+NodeId SchemaGrammar::bare_text(NodeId from, int64_t min, int64_t max) {
+  const CodePoints all(0, 0x10ffff);
+  if (min == 0 && max < 0)
+    return builder_.repeat(from, 0, -1, [&](NodeId node) { return add_utf8(builder_, node, all); });
+  if (!any_character_) {
+    any_character_ = builder_.declare();
+    builder_.end(add_utf8(builder_, builder_.begin(*any_character_), all));
+  }
+  return builder_.repeat(from, min, max,
+                         [&](NodeId node) { return builder_.call(node, *any_character_); });
 }
 
 NodeId SchemaGrammar::build_number(NodeId from, bool integer, const JsonValue& schema,

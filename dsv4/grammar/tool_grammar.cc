@@ -6,7 +6,6 @@
 #include "dsv4/base/error.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/grammar/code_points.h"
-#include "dsv4/grammar/regex_grammar.h"
 #include "dsv4/grammar/schema_grammar.h"
 
 namespace dsv4 {
@@ -104,79 +103,61 @@ class ToolWriter {
   NodeId parameters(NodeId from, const ToolDefinition& tool, const std::string& param) {
     schemas_.push_back(
         std::make_unique<SchemaGrammar>(builder_, tool.parameters, JsonSpaces::kSome, param));
+    const JsonValue none = JsonValue::object(), empty = JsonValue::array();
     const JsonValue* properties = tool.parameters.find("properties");
     const JsonValue* required = tool.parameters.find("required");
-    if (properties == nullptr) return from;
+    if (properties == nullptr) properties = &none;
+    if (required == nullptr) required = &empty;
+    for (const JsonValue& name : required->items) {
+      if (name.is_string() && properties->find(name.text) == nullptr) {
+        throw RequestError(
+            "unsupported_schema", param,
+            fmt::format("{}: '{}' is required and not in properties", param, one_line(name.text)));
+      }
+    }
     for (const auto& [key, schema] : properties->members) {
       const JsonValue name = JsonValue::of_string(key);
       const bool must =
-          required != nullptr &&
           std::find(required->items.begin(), required->items.end(), name) != required->items.end();
       if (key.find_first_of("\"<>\n") != key.npos) {
         throw RequestError(
             "unsupported_schema", param,
             fmt::format("{}: the name of a parameter has \", <, > or a new line", param));
       }
-      const NodeId after = parameter(from, key, schema, param);
+      const NodeId after = parameter(from, key, schema);
       if (!must) builder_.empty_edge(from, after);
       from = after;
     }
     return from;
   }
 
-  NodeId parameter(NodeId from, const std::string& key, const JsonValue& schema,
-                   const std::string& param) {
+  // A string stands as it is, everything else as JSON.
+  NodeId parameter(NodeId from, const std::string& key, const JsonValue& schema) {
     const NodeId tag = open_tag(from, "parameter name=\"" + key + "\" string=\"");
     const NodeId end = builder_.node();
-    const std::vector<std::string> types = types_of(schema);
-    const auto has = [&](const char* type) {
-      return std::find(types.begin(), types.end(), type) != types.end();
-    };
-    const bool text_only = types.size() == 1 && has("string");
-    if (has("string") || types.empty())
-      builder_.empty_edge(string_value(builder_.literal(tag, "true\">"), schema, param), end);
-    if (!text_only) {
+    const std::string pointer = "/properties/" + key;
+    const NodeId begin = builder_.node();  // of a string; a tag before nothing would be a dead end
+    const auto bare = schemas_.back()->bare_strings(begin, schema, pointer);
+    if (bare) {
+      builder_.empty_edge(builder_.literal(tag, "true\">"), begin);
+      builder_.empty_edge(*bare, end);
+    }
+    if (!bare || !strings_only(schema)) {
       builder_.empty_edge(
-          schemas_.back()->value(builder_.literal(tag, "false\">"), schema, "/properties/" + key),
-          end);
+          schemas_.back()->value(builder_.literal(tag, "false\">"), schema, pointer), end);
     }
     return close_tag(end, "parameter>\n");
   }
 
-  // Empty where the schema names none.
-  static std::vector<std::string> types_of(const JsonValue& schema) {
-    const JsonValue* type = schema.find("type");
-    if (type == nullptr) {
-      const JsonValue* values = schema.find("enum");
-      const bool strings = values != nullptr && values->is_array() &&
-                           std::all_of(values->items.begin(), values->items.end(),
-                                       [](const JsonValue& value) { return value.is_string(); });
-      return strings ? std::vector<std::string>{"string"} : std::vector<std::string>{};
+  static bool strings_only(const JsonValue& schema) {
+    if (const JsonValue* type = schema.find("type")) {
+      const bool nullable = schema.find("nullable") != nullptr;
+      return type->is_string() && type->text == "string" && !nullable;
     }
-    if (type->is_string()) return {type->text};
-    std::vector<std::string> types;
-    for (const JsonValue& one : type->items) types.push_back(one.text);
-    return types;
-  }
-
-  // As it is, without quotes.
-  NodeId string_value(NodeId from, const JsonValue& schema, const std::string& param) {
-    const NodeId end = builder_.node();
-    std::vector<JsonValue> values;
-    if (const JsonValue* list = schema.find("enum")) values = list->items;
-    if (const JsonValue* one = schema.find("const")) values = {*one};
-    for (const JsonValue& value : values) {
-      if (value.is_string()) builder_.empty_edge(builder_.literal(from, value.text), end);
-    }
-    if (!values.empty()) return end;
-    if (const JsonValue* pattern = schema.find("pattern"); pattern != nullptr) {
-      try {
-        return add_regex(builder_, from, pattern->text, RegexText::kRaw);
-      } catch (const Error& error) {
-        throw RequestError("unsupported_schema", param, fmt::format("{}: {}", param, error.what()));
-      }
-    }
-    return text(from);
+    const JsonValue* values = schema.find("enum");
+    return values != nullptr && values->is_array() &&
+           std::all_of(values->items.begin(), values->items.end(),
+                       [](const JsonValue& value) { return value.is_string(); });
   }
 
   AutomatonBuilder& builder_;

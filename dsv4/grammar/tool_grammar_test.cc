@@ -81,6 +81,42 @@ TEST(ToolGrammar, WhatIsDrawnParsesWithoutARepair) {
   EXPECT_GT(drawn, 20);
 }
 
+// Strings of parameters have no quotes, and the same limits as in JSON.
+TEST(ToolGrammar, StringsObeyTheirSchemas) {
+  const std::vector<ToolDefinition> all = {
+      {.name = "f",
+       .parameters = parse_json(
+           R"({"properties": {"p": {"type": "string", "minLength": 2, "maxLength": 3},
+               "q": {"type": "string", "format": "date"}, "r": {"$ref": "#/$defs/number"},
+               "s": {"anyOf": [{"type": "integer"}, {"enum": ["a<b", 7]}]},
+               "t": {"type": ["string", "null"], "pattern": "^x+$"}, "u": {"const": "\"q\""},
+               "v": {}, "w": {"items": {}}, "x": {"type": "string", "nullable": true}},
+               "$defs": {"number": {"type": "number"}}})",
+           "test"),
+       .strict = true}};
+  TokenMasks masks(tool_grammar(all, {.inside_block = true}), test::demo_tree());
+  const auto accepts = [&](const std::string& parameter) {
+    const std::string name = parameter.substr(0, 1), kind = parameter.substr(2, 1),
+                      value = parameter.substr(4);
+    TokenMasks::State state = masks.start();
+    const std::string text = "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"" + name +
+                             "\" string=\"" + (kind == "t" ? "true" : "false") + "\">" + value +
+                             "</｜DSML｜parameter>\n";
+    for (const int32_t id : test::demo_tokenizer().encode(text)) {
+      if (state != TokenMasks::kDead) state = masks.advance(state, id);
+    }
+    return state != TokenMasks::kDead;
+  };
+  for (const char* good :
+       {"p t ab", "p t éßé", "q t 2026-11-22", "r f 1.5", "s f 3", "s t a<b", "s f 7", "t t xx",
+        "t f null", "u t \"q\"", "v t any", "v f {\"a\": 1}", "w f [1]", "x t y", "x f null"})
+    EXPECT_TRUE(accepts(good)) << good;
+  for (const char* bad :
+       {"p t a", "p t abcd", "p f \"ab\"", "q t today", "q t 2026-13-01", "r t 1", "r t one",
+        "s t 3", "s t b", "s t 7", "t t y", "t t null", "u t q", "w t one", "w f 1"})
+    EXPECT_FALSE(accepts(bad)) << bad;
+}
+
 TEST(ToolGrammar, TextMayComeInsteadWhereItIsAllowed) {
   TokenMasks masks(tool_grammar(tools(), {.text_allowed = true}), test::demo_tree());
   EXPECT_TRUE(test::matches(masks, "Just an answer <b>."));
@@ -94,6 +130,9 @@ TEST(ToolGrammar, UnsupportedSchemasOfStrictToolsAreRefused) {
   bad[0].parameters = parse_json(R"({"properties": {"a": {"type": "string", "not": {}}}})", "test");
   TokenMasks by_tags(tool_grammar(bad, {.schemas = ToolSchemas::kNone}), test::demo_tree());
   EXPECT_NE(by_tags.advance_bytes(by_tags.start(), "\n\n<"), TokenMasks::kDead);
+  EXPECT_THROW(tool_grammar(bad, {}), RequestError) << "a string is no less bound";
+  bad[0].parameters = parse_json(R"({"properties": {}, "required": ["a"]})", "test");
+  EXPECT_THROW(tool_grammar(bad, {}), RequestError);
 }
 
 }  // namespace
