@@ -54,6 +54,7 @@ const EngineOptions& checked(const Model& model, const EngineOptions& options) {
                  (options.tiers.ram_bytes > 0 && !options.model_identity.empty()),
              "a folder for prefixes, with {} bytes of host memory and the identity '{}'",
              options.tiers.ram_bytes, options.model_identity);
+  DSV4_CHECK(options.max_scored_tokens >= 0, "max_scored_tokens={}", options.max_scored_tokens);
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }
@@ -62,6 +63,7 @@ CacheLimits limits_of(const EngineOptions& options) {
   return {.max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
           .max_batch_tokens = options.max_batch_tokens,
+          .max_logits_rows = options.max_sequences + options.max_scored_tokens,
           .cache_tokens = options.cache_tokens,
           .checkpoints = options.prefix_checkpoints};
 }
@@ -122,6 +124,9 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
          "prompt of {} tokens and answer of up to {} do not fit the cache of {} tokens", length,
          params.max_new_tokens, options_.max_tokens);
   }
+  if (params.score_prompt && options_.max_scored_tokens == 0)
+    fail(ErrorCode::kUnsupported,
+         "this engine scores no prompts (EngineOptions::max_scored_tokens)");
   check_sampling(params.sampling, params.logit_bias, model_.config().vocab_size);
   const auto id = static_cast<RequestId>(next_id_++);
   requests_.push_back({.id = id,
@@ -240,6 +245,7 @@ int64_t Engine::max_prompt_tokens() const {
 }
 
 std::span<const int32_t> Engine::reusable(const Request& request) const {
+  if (request.scoring()) return {};
   return std::span(request.tokens).first(request.tokens.size() - 1);
 }
 
@@ -310,17 +316,28 @@ Engine::Batch Engine::make_batch(const Schedule& plan) {
     running.push_back(&request);
   }
   Batch batch;
+  int64_t spare_rows = options_.max_scored_tokens;  // besides one for each request
   for (const Schedule::Chunk& chunk : plan.chunks) {
     Request& request = *running[chunk.request];
     const std::span<const int32_t> rest =
         std::span<const int32_t>(request.tokens).subspan(static_cast<size_t>(request.cached));
-    const bool last = chunk.count == static_cast<int64_t>(rest.size());
-    batch.work.push_back({request.seq, rest.first(static_cast<size_t>(chunk.count)),
-                          last ? Work::Logits::kLast : Work::Logits::kNone,
-                          checkpoint_after(request, chunk.count)});
-    batch.chunks.push_back({&request, chunk.count});
-    if (last) batch.sampled.push_back(&request);
-    if (!request.decoding()) batch.prefill_tokens += chunk.count;
+    int64_t count = chunk.count;
+    const bool scoring = request.scoring();
+    if (scoring) count = std::min(count, 1 + spare_rows);
+    const bool last = count == static_cast<int64_t>(rest.size());
+    batch.work.push_back({request.seq, rest.first(static_cast<size_t>(count)),
+                          scoring ? Work::Logits::kAll
+                          : last  ? Work::Logits::kLast
+                                  : Work::Logits::kNone,
+                          checkpoint_after(request, count)});
+    batch.chunks.push_back({&request, count});
+    if (scoring) {
+      spare_rows -= count - 1;
+      for (int64_t i = 1; i <= count - last; ++i)
+        batch.rows.push_back({&request, request.cached + i});
+    }
+    if (last) batch.rows.push_back({&request, 0});
+    if (!request.decoding()) batch.prefill_tokens += count;
   }
   return batch;
 }
@@ -375,10 +392,18 @@ void Engine::Request::restrict(SampleLists& lists) {
 }
 
 std::vector<Sampled> Engine::sample(const Batch& batch) {
-  if (batch.sampled.empty()) return {};
+  if (batch.rows.empty()) return {};
   // Masks are made here, while a device still computes the logits.
   SampleLists lists(model_.config().vocab_size);
-  for (Request* request : batch.sampled) {
+  for (const auto& [request, scores] : batch.rows) {
+    if (scores > 0) {
+      // The one token that the mask leaves is chosen, and its log-probability is of all logits.
+      lists.add({.temperature = 0, .top_logprobs = request->params.sampling.top_logprobs}, 0);
+      std::ranges::fill(lists.mask(), 0);
+      const auto token = static_cast<size_t>(request->tokens[static_cast<size_t>(scores)]);
+      lists.mask()[token / 32] |= uint32_t{1} << (token % 32);
+      continue;
+    }
     lists.add(request->params.sampling, static_cast<uint64_t>(request->generated),
               request->terms.list());
     request->restrict(lists);
@@ -407,7 +432,17 @@ std::vector<Sampled> Engine::compute(const Batch& batch) {
 
 void Engine::deliver(const Batch& batch, std::vector<Sampled> tokens, std::vector<Event>& events) {
   for (size_t i = 0; i < tokens.size(); ++i) {
-    Request& request = *batch.sampled[i];
+    Request& request = *batch.rows[i].request;
+    if (const int64_t scores = batch.rows[i].scores; scores > 0) {
+      if (scores <= request.scored) continue;  // computed again after a preemption
+      request.scored = scores;
+      events.push_back({.sink = request.sink,
+                        .id = request.id,
+                        .has_token = true,
+                        .of_prompt = true,
+                        .token = std::move(tokens[i])});
+      continue;
+    }
     events.push_back(accept(request, std::move(tokens[i])));
     if (!events.back().finished) continue;
     finish(request, events.back().why, events.back());
@@ -460,7 +495,11 @@ bool Engine::step() {
   }
   for (const Event& event : events) {
     if (event.starts) event.sink->on_start(event.id, event.cached_tokens);
-    if (event.has_token) event.sink->on_token(event.id, event.token);
+    if (event.has_token && event.of_prompt) {
+      event.sink->on_prompt_token(event.id, event.token);
+    } else if (event.has_token) {
+      event.sink->on_token(event.id, event.token);
+    }
     if (event.finished) event.sink->on_stats(event.id, event.stats);
     if (event.finished) event.sink->on_finish(event.id, event.why);
   }
@@ -497,7 +536,7 @@ void Engine::run_batch(std::vector<Event>& events) {
   int64_t num_tokens = 0;
   for (const Batch::Chunk& chunk : batch.chunks) num_tokens += chunk.count;
   // Without a token to wait for, a device may still compute.
-  if (!batch.sampled.empty()) step_time_.observe(num_tokens, spent.count());
+  if (!batch.rows.empty()) step_time_.observe(num_tokens, spent.count());
   for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
   for (const auto& [request, checkpoint] : std::exchange(stored_, {}))
     save_units(*request, checkpoint);

@@ -51,6 +51,9 @@ struct EngineOptions {
   std::string model_identity;  // fingerprint.h; of the model's files, for units that are kept
   // How long a request that would begin with units on the disk waits for them.
   std::chrono::milliseconds longest_load{2000};
+  // Tokens of prompts that a step can score (GenerateParams::score_prompt), a row of logits each;
+  // 0: none, and requests that want it are refused.
+  int64_t max_scored_tokens = 0;
   bool check_numbers = false;  // look at the output of every op (check_numbers.h)
 };
 
@@ -70,6 +73,9 @@ struct GenerateParams {
   // Tokens of the prompt after which other texts may differ, as the end of a system prompt: places
   // of checkpoints, besides those of EngineOptions.
   std::vector<int64_t> forks;
+  // The sink gets the log-probability of every token of the prompt but the first. No stored prefix
+  // is used, since the logits are needed.
+  bool score_prompt = false;
 };
 
 // kStop: also where the constraint has ended. kBlocked: the constraint cannot say what may follow.
@@ -101,6 +107,8 @@ class TokenSink {
   virtual void on_stats(RequestId, const RequestStats&) {}  // just before on_finish()
   // Once, before the first token: how many tokens of the prompt were in the cache already.
   virtual void on_start(RequestId, int64_t /*cached_tokens*/) {}
+  // With GenerateParams::score_prompt, before the first token: of the prompt's tokens, in order.
+  virtual void on_prompt_token(RequestId, const Sampled& /*token*/) {}
 };
 
 struct EngineStats {
@@ -158,6 +166,7 @@ class Engine {
     int64_t cached = 0;                // tokens in the cache
     bool started = false;
     int64_t generated = 0;
+    int64_t scored = 0;  // tokens of the prompt that the sink has, with score_prompt
     bool cancelled = false;
     PrefixChain chain;                        // of its tokens; with tiers only
     std::unique_ptr<UnitStore::Lease> lease;  // while it waits: of the units it would begin with
@@ -171,6 +180,7 @@ class Engine {
     void advance(int32_t token);        // of the constraint
     void restrict(SampleLists& lists);  // masks the last row, from which the next token comes
     int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+    bool scoring() const { return params.score_prompt && scored + 1 < length() - generated; }
     bool decoding() const { return generated > 0 && cached + 1 == length(); }
     bool before(const Request& other) const;  // in the order of the scheduler
   };
@@ -180,9 +190,13 @@ class Engine {
       int64_t count;
     };
     std::vector<Work> work;
-    std::vector<Chunk> chunks;      // of the work, in its order
-    int64_t prefill_tokens = 0;     // in chunks of requests that do not decode
-    std::vector<Request*> sampled;  // those that get logits, in the order of the rows
+    std::vector<Chunk> chunks;   // of the work, in its order
+    int64_t prefill_tokens = 0;  // in chunks of requests that do not decode
+    struct Row {                 // of logits
+      Request* request;
+      int64_t scores;  // the token of the prompt that the row predicts; 0: a new token is drawn
+    };
+    std::vector<Row> rows;
   };
   // What a sink receives at the end of the step.
   struct Event {
@@ -191,6 +205,7 @@ class Engine {
     bool starts = false;
     int64_t cached_tokens = 0;
     bool has_token = false;
+    bool of_prompt = false;  // the token
     Sampled token;
     bool finished = false;
     Finish why{};

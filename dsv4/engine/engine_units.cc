@@ -21,6 +21,7 @@ bool Engine::loading(const Request& request) const {
 void Engine::look_up_units(Request& request) {
   using State = UnitStore::Lease::State;
   const std::span<const int32_t> ids = reusable(request);
+  if (ids.empty()) return;
   while (request.lease != nullptr || request.lookups < kMostLookups) {
     if (request.lease == nullptr) {
       request.chain.extend(request.tokens);
