@@ -44,7 +44,8 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                        .longest_step = std::chrono::milliseconds(options.max_itl_ms),
                        .prefix_checkpoints = options.prefix_checkpoints,
                        .checkpoint_interval = options.checkpoint_interval,
-                       .tiers = tiers_of(options)};
+                       .tiers = tiers_of(options),
+                       .max_scored_tokens = options.max_scored_tokens};
   if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));

@@ -23,6 +23,7 @@ struct ChatModelOptions {
   int prefix_checkpoints = 16;
   int64_t checkpoint_interval = 2048;
   int64_t max_itl_ms = 100;
+  int64_t max_scored_tokens = 0;  // of prompts, per step
   double ram_cache_gb = 0, disk_cache_gb = 64;
   std::string disk_cache;
   bool deterministic = false;

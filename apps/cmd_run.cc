@@ -1,4 +1,5 @@
 // dsv4 run MODEL [-p TEXT | -f FILE ... | --jsonl FILE]: continue texts, token by token on stdout.
+// With --chat they are messages, and the model answers.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -17,6 +18,8 @@
 #include "apps/sampling_options.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
+#include "dsv4/chat/model_folder.h"
+#include "dsv4/chat/render.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/engine.h"
 #include "dsv4/engine/fingerprint.h"
@@ -38,6 +41,7 @@ struct RunOptions {
   std::optional<int64_t> context;
   int parallel = kDefaultParallel;
   std::string prompt_cache;  // file; empty: none
+  bool chat = false;
   bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
   SamplingOptions sampling;
   Numerics numerics = Numerics::kOfficial;
@@ -51,6 +55,32 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, int32_t bos,
   if (bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
   return ids;
 }
+
+// The prompt of a conversation that begins with this message, without thinking: whatever stands in
+// the text, it is text.
+class ChatPrompts {
+ public:
+  ChatPrompts(const Tokenizer& tokenizer, const std::string& folder)
+      : tokenizer_(tokenizer),
+        markers_(tokenizer),
+        options_(chat_options_of_folder(folder, "auto", "off")) {}
+
+  std::vector<int32_t> encode(const std::string& text) const {
+    JsonValue body = JsonValue::object(), messages = JsonValue::array(),
+              message = JsonValue::object();
+    message.add("role", JsonValue::of_string("user"));
+    message.add("content", JsonValue::of_string(text));
+    messages.items.push_back(std::move(message));
+    body.add("messages", std::move(messages));
+    return dsv4::encode(render(read_chat_request(body, options_)), markers_,
+                        tokenizer_.text_encoder());
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  const MarkerIds markers_;
+  const ChatOptions options_;
+};
 
 double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -116,11 +146,11 @@ int64_t context_of(const RunOptions& options, const ModelConfig& config) {
 }
 
 Submission submission_of(const RunOptions& options, RunPrompt prompt, size_t index, uint64_t seed,
-                         const SamplingParams& defaults, const Tokenizer& tokenizer,
+                         const SamplingParams& defaults, std::vector<int32_t> ids,
                          const ModelConfig& config) {
   Submission one{.params = {.sampling = options.sampling.applied_to(defaults),
                             .logit_bias = options.sampling.logit_bias}};
-  one.ids = encode_prompt(tokenizer, config.bos, prompt.text);
+  one.ids = std::move(ids);
   const auto length = static_cast<int64_t>(one.ids.size());
   const int64_t context = context_of(options, config), room = context - length;
   if (room < 1)
@@ -146,11 +176,15 @@ std::vector<Submission> submissions_of(const RunOptions& options, const std::str
                                        const Tokenizer& tokenizer, const ModelConfig& config) {
   const SamplingParams defaults = load_sampling_defaults(folder);
   const uint64_t seed = options.sampling.seed ? *options.sampling.seed : std::random_device{}();
+  std::optional<ChatPrompts> chat;
+  if (options.chat) chat.emplace(tokenizer, folder);
   std::vector<Submission> all;
   for (RunPrompt& prompt : read_prompts(options.prompts)) {
     const size_t index = all.size();
+    std::vector<int32_t> ids =
+        chat ? chat->encode(prompt.text) : encode_prompt(tokenizer, config.bos, prompt.text);
     all.push_back(
-        submission_of(options, std::move(prompt), index, seed, defaults, tokenizer, config));
+        submission_of(options, std::move(prompt), index, seed, defaults, std::move(ids), config));
   }
   return all;
 }
@@ -235,6 +269,9 @@ void add_prompt_options(CLI::App& command, RunOptions& options) {
                   "a JSON object per line")
       ->excludes(text)
       ->excludes(file);
+  command.add_flag("--chat", options.chat,
+                   "the texts are messages that the model answers, without thinking; `dsv4 chat` "
+                   "is a whole conversation");
   command.add_option("--parallel", options.parallel, "prompts that run at a time")
       ->check(integer_in(1, 1 << 16))
       ->capture_default_str();

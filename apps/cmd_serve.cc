@@ -1,5 +1,6 @@
 // dsv4 serve MODEL: the HTTP server (docs/spec/serving.md 3).
 
+#include <arpa/inet.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,7 @@
 #include "apps/version.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
 
@@ -21,13 +23,13 @@ namespace {
 constexpr int64_t kMaxCount = 1 << 20;  // of connections and requests
 
 struct ServeOptions {
-  ChatModelOptions model{.max_batch = 16};
+  ChatModelOptions model{.max_batch = 16, .max_scored_tokens = 64};
   std::vector<std::string> names;
   bool any_model = false, strict_fields = false, reasoning_alias = false;
   bool lenient_tools = false, require_reasoning = false;
   ServiceOptions service;
   ToolGrammar tool_grammar = ToolGrammar::kStrict;
-  int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64;
+  int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64, max_queue_ms = 0;
   bool quiet = false, no_alias = false;
 };
 
@@ -64,6 +66,7 @@ void serve(ServeOptions options) {
   options.service.api_key = env("DSV4_API_KEY");
   options.service.version = version_text();
   options.service.drain = std::chrono::seconds(options.drain_seconds);
+  options.service.max_wait = std::chrono::milliseconds(options.max_queue_ms);
   options.service.watchdog = std::chrono::seconds(options.watchdog_seconds);
   options.service.http.max_body_bytes = static_cast<size_t>(options.max_body_mib) << 20;
   options.service.log_requests = !options.quiet;
@@ -121,6 +124,17 @@ void add_request_options(CLI::App& command, ServeOptions& options) {
       ->check(integer_in(1, 1 << 20));
 }
 
+CLI::Validator ip_address() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        unsigned char bytes[sizeof(in6_addr)];
+        const bool valid = inet_pton(AF_INET, text.c_str(), bytes) == 1 ||
+                           inet_pton(AF_INET6, text.c_str(), bytes) == 1;
+        return valid ? "" : fmt::format("'{}': want an IP address", quotable(text));
+      },
+      "");
+}
+
 void add_server_options(CLI::App& command, ServeOptions& options) {
   ServiceOptions& service = options.service;
   command
@@ -144,10 +158,19 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
                   "loopback excepted")
       ->check(integer_in(1, kMaxCount))
       ->capture_default_str();
+  command
+      .add_option("--trusted-proxy", service.http.trusted_proxies,
+                  "address of a proxy whose X-Forwarded-For names the client")
+      ->check(ip_address());
   command.add_option("--max-queue", service.max_queue, "requests that may wait")
       ->check(integer_in(0, kMaxCount))
       ->capture_default_str();
   command.add_option("--max-queue-tokens", service.max_queue_tokens, "prompt tokens that may wait")
+      ->check(integer_in(0, int64_t{1} << 40))
+      ->capture_default_str();
+  command
+      .add_option("--max-queue-ms", options.max_queue_ms,
+                  "time that a request may wait before it gets 429; 0: any")
       ->check(integer_in(0, int64_t{1} << 40))
       ->capture_default_str();
   command.add_flag("--isolate-keys", service.isolate_keys,
@@ -170,6 +193,7 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
                   "a step that takes longer makes /ready answer 503")
       ->check(integer_in(1, 86400))
       ->capture_default_str();
+  command.add_flag("--log-content", service.log_content, "log prompts and answers, too");
   command.add_flag("--quiet", options.quiet, "no log lines for requests");
   command.add_flag("--no-metrics-alias", options.no_alias, "no metrics under vLLM's names");
 }

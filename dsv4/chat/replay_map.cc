@@ -59,6 +59,7 @@ TurnKey turn_key(const std::string& salt, bool has_tools, bool with_reasoning,
 std::shared_ptr<const RecordedTurn> ReplayMap::find(const TurnKey& key) {
   const std::lock_guard lock(mutex_);
   const auto entry = entries_.find(key);
+  ++(entry == entries_.end() ? misses_ : hits_);
   if (entry == entries_.end()) return nullptr;
   uses_.splice(uses_.begin(), uses_, entry->second.use);
   return entry->second.turn;
@@ -85,6 +86,16 @@ void ReplayMap::erase(std::map<TurnKey, Entry>::iterator entry) {
 size_t ReplayMap::turns() const {
   const std::lock_guard lock(mutex_);
   return entries_.size();
+}
+
+int64_t ReplayMap::hits() const {
+  const std::lock_guard lock(mutex_);
+  return hits_;
+}
+
+int64_t ReplayMap::misses() const {
+  const std::lock_guard lock(mutex_);
+  return misses_;
 }
 
 size_t ReplayMap::bytes() const {

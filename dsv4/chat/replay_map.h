@@ -49,6 +49,8 @@ class ReplayMap {
   void record(const TurnKey& key, RecordedTurn turn);
 
   size_t turns() const;
+  int64_t hits() const;  // of find()
+  int64_t misses() const;
   size_t bytes() const;
 
  private:
@@ -63,6 +65,7 @@ class ReplayMap {
   std::map<TurnKey, Entry> entries_;
   std::list<TurnKey> uses_;  // the latest use first
   size_t bytes_ = 0;
+  int64_t hits_ = 0, misses_ = 0;
 };
 
 // Records an output that the model ended by itself: `ids` are what it wrote after a prompt that

@@ -29,6 +29,10 @@ std::string error_type(int status) {
   }
 }
 
+int status_of(Api api, const ApiError& error) {
+  return api == Api::kMessages && error.status == 503 ? 529 : error.status;
+}
+
 std::string error_body(Api api, const ApiError& error, const std::string& request_id) {
   const std::string type = error_type(error.status);
   if (api == Api::kMessages) {

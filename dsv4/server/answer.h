@@ -32,7 +32,8 @@ struct ChoiceEnd {
 
 struct TokenLogprob {
   std::string bytes;
-  float logprob = 0;
+  float logprob = 0;              // NaN: of the first token of a prompt, which nothing predicts
+  bool shown = true;              // false: a marker, which the text leaves out
   std::vector<TokenLogprob> top;  // the likeliest tokens in this place, where they were asked for
 };
 
@@ -50,6 +51,8 @@ class AnswerWriter {
   // Of the tokens whose text the next call of a sink has.
   virtual void logprobs(size_t, std::vector<TokenLogprob>, bool /*reasoning*/) {}
   virtual void begin() {}
+  // Of the prompt's tokens, before the first of the answer: echo together with logprobs.
+  virtual void prompt_logprobs(size_t, std::vector<TokenLogprob>) {}
   virtual void finish(size_t choice, const ChoiceEnd& end) = 0;
   virtual void end() = 0;
   virtual void fail(const ApiError& error) = 0;  // inside a stream
@@ -80,7 +83,9 @@ std::unique_ptr<AnswerWriter> responses_writer(AnswerContext context);
 
 // "invalid_request_error" and the like; `api` decides the names.
 std::string error_type(int status);
-// The body of an error. Messages has its own form and status for overload.
+// The status that a client gets: Messages has its own for overload.
+int status_of(Api api, const ApiError& error);
+// The body of an error. Messages has its own form.
 std::string error_body(Api api, const ApiError& error, const std::string& request_id);
 
 }  // namespace dsv4

@@ -1,5 +1,6 @@
 // /v1/chat/completions and /v1/completions.
 
+#include <cmath>
 #include <utility>
 
 #include "dsv4/chat/chat_message.h"
@@ -216,20 +217,28 @@ class Completion : public AnswerWriter {
   void logprobs(size_t choice, std::vector<TokenLogprob> tokens, bool) override {
     Choice& one = choices_[choice];
     for (const TokenLogprob& token : tokens) {
+      const bool predicted = !std::isnan(token.logprob);
       one.logprobs["tokens"].push_back(token_text(token.bytes));
-      one.logprobs["token_logprobs"].push_back(token.logprob);
+      one.logprobs["token_logprobs"].push_back(predicted ? Json(token.logprob) : Json());
       Json& top = one.logprobs["top_logprobs"];
-      if (!token.top.empty()) top.push_back(top_json(token));
+      if (!token.top.empty()) {
+        top.push_back(top_json(token));
+      } else if (!predicted && context_.settings.sampling.top_logprobs > 0) {
+        top.push_back(nullptr);
+      }
       one.logprobs["text_offset"].push_back(one.offset);
-      one.offset += token.bytes.size();
+      one.offset += token.shown ? token.bytes.size() : 0;
     }
   }
 
   void begin() override {
-    if (!context_.settings.echo) return;
-    const size_t per_prompt = choices_.size() / context_.prompt_texts.size();
-    for (size_t k = 0; k < choices_.size(); ++k)
-      choices_[k].on_content(context_.prompt_texts[k / per_prompt]);
+    if (!context_.settings.echo || context_.settings.logprobs) return;
+    for (size_t k = 0; k < choices_.size(); ++k) choices_[k].on_content(prompt_text(k));
+  }
+
+  void prompt_logprobs(size_t choice, std::vector<TokenLogprob> tokens) override {
+    logprobs(choice, std::move(tokens), false);
+    choices_[choice].on_content(prompt_text(choice));
   }
 
   void finish(size_t choice, const ChoiceEnd& end) override {
@@ -285,6 +294,10 @@ class Completion : public AnswerWriter {
     Completion& answer_;
     size_t index_;
   };
+
+  const std::string& prompt_text(size_t choice) const {
+    return context_.prompt_texts[choice / (choices_.size() / context_.prompt_texts.size())];
+  }
 
   Json choice_json(size_t choice, std::string text, Json finish) {
     Choice& one = choices_[choice];

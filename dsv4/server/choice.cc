@@ -1,5 +1,7 @@
 #include "dsv4/server/choice.h"
 
+#include <limits>
+
 namespace dsv4 {
 
 Choice::Choice(size_t index, const Prepared& prepared, const ServedModel& model,
@@ -16,21 +18,24 @@ Choice::Choice(size_t index, const Prepared& prepared, const ServedModel& model,
 
 TokenLogprob Choice::logprob_of(const Sampled& sampled) const {
   const Tokenizer& tokenizer = *model_.tokenizer;
-  TokenLogprob out{std::string(tokenizer.token_bytes(sampled.id)), sampled.logprob, {}};
+  TokenLogprob out{.bytes = std::string(tokenizer.token_bytes(sampled.id)),
+                   .logprob = sampled.logprob,
+                   .shown = !tokenizer.is_special(sampled.id)};
   for (const LikelyToken& one : sampled.top)
-    out.top.push_back({std::string(tokenizer.token_bytes(one.id)), one.logprob, {}});
+    out.top.push_back(
+        {.bytes = std::string(tokenizer.token_bytes(one.id)), .logprob = one.logprob});
   return out;
 }
 
 void Choice::on_token(const Sampled& sampled) {
   if (ended_) return;
+  release_prompt();
   const int32_t token = sampled.id;
-  ++tokens_;
   ++usage_.completion;
   const auto marker = model_.markers.marker(token);
   if (marker == Marker::kThinkEnd) reasoning_ = false;
   if (reasoning_) ++usage_.reasoning;
-  if (prepared_.is_chat) ids_.push_back(token);
+  ids_.push_back(token);
   const bool plain = !marker || !prepared_.is_chat;
   if (prepared_.settings.logprobs && plain) held_.push_back(logprob_of(sampled));
   if (!plain) {
@@ -59,6 +64,7 @@ void Choice::end_at_deadline() {
 
 void Choice::finish(OutputEnd end) {
   ended_ = true;
+  release_prompt();
   end_.reason = parser_.finish(end);
   end_.stop_string = parser_.stop_string();
   if (end_.stop_string && prepared_.settings.include_stop) out_.on_content(*end_.stop_string);
@@ -69,6 +75,15 @@ void Choice::record_turn() {
   if (!prepared_.is_chat || prepared_.continues) return;
   record_output(model_.replay, prepared_.settings.salt, prepared_.has_tools, prepared_.parser.stage,
                 ids_, *model_.tokenizer, model_.markers);
+}
+
+void Choice::release_prompt() {
+  const Settings& settings = prepared_.settings;
+  if (!settings.echo || !settings.logprobs || std::exchange(prompt_released_, true)) return;
+  const auto& ids = prepared_.prompts[index_ / static_cast<size_t>(settings.n)];
+  const Sampled first{.id = ids.front(), .logprob = std::numeric_limits<float>::quiet_NaN()};
+  prompt_.insert(prompt_.begin(), logprob_of(first));
+  writer_.prompt_logprobs(index_, std::exchange(prompt_, {}));
 }
 
 void Choice::release_logprobs(bool reasoning) {

@@ -17,6 +17,8 @@ class Choice : private OutputSink {
   Choice(size_t index, const Prepared& prepared, const ServedModel& model, AnswerWriter& writer,
          Usage& usage);
 
+  // Of the prompt, in order, before the first token: echo together with logprobs.
+  void on_prompt_token(const Sampled& sampled) { prompt_.push_back(logprob_of(sampled)); }
   // Either may end the choice.
   void on_token(const Sampled& sampled);
   void on_engine_finish(Finish why);
@@ -26,7 +28,7 @@ class Choice : private OutputSink {
   bool ended() const { return ended_; }
   const ChoiceEnd& end() const { return end_; }
   const ParseCounts& counts() const { return parser_.counts(); }
-  int64_t tokens() const { return tokens_; }
+  const std::vector<int32_t>& ids() const { return ids_; }
 
  private:
   void on_reasoning(std::string_view text) override;
@@ -36,6 +38,7 @@ class Choice : private OutputSink {
   void on_call_end() override { out_.on_call_end(); }
 
   TokenLogprob logprob_of(const Sampled& sampled) const;
+  void release_prompt();
   void release_logprobs(bool reasoning);
   void finish(OutputEnd end);
   void record_turn();
@@ -48,9 +51,9 @@ class Choice : private OutputSink {
   Usage& usage_;
   OutputParser parser_;
   bool reasoning_;  // the output is still in its reasoning
-  std::vector<TokenLogprob> held_;
-  std::vector<int32_t> ids_;  // for the replay map
-  int64_t tokens_ = 0;
+  std::vector<TokenLogprob> prompt_, held_;
+  bool prompt_released_ = false;
+  std::vector<int32_t> ids_;  // of the answer, for the replay map and the log
   bool ended_ = false;
   ChoiceEnd end_;
 };

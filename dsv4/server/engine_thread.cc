@@ -11,6 +11,10 @@ void EngineThread::Job::on_start(RequestId, int64_t cached_tokens) {
       {.job = id, .kind = EngineEvent::Kind::kStarted, .cached_tokens = cached_tokens});
 }
 
+void EngineThread::Job::on_prompt_token(RequestId, const Sampled& token) {
+  events->push_back({.job = id, .kind = EngineEvent::Kind::kPromptToken, .token = token});
+}
+
 void EngineThread::Job::on_token(RequestId, const Sampled& token) {
   events->push_back({.job = id, .kind = EngineEvent::Kind::kToken, .token = token});
 }

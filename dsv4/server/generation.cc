@@ -45,7 +45,8 @@ GenerateParams Generation::job_params(size_t choice) const {
                         .logit_bias = prepared_.settings.logit_bias,
                         .constraint = prepared_.constraint,
                         .salt = prepared_.settings.salt,
-                        .forks = forks_of(job_prompt(choice), model_->markers)};
+                        .forks = forks_of(job_prompt(choice), model_->markers),
+                        .score_prompt = prepared_.settings.echo && prepared_.settings.logprobs};
   if (!prepared_.settings.ignore_eos)
     params.stop.insert(params.stop.end(), model_->limits.eos.begin(), model_->limits.eos.end());
   params.sampling.seed += choice % static_cast<size_t>(prepared_.settings.n);
@@ -82,6 +83,9 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
       started_ = true;
       if (choice % static_cast<size_t>(prepared_.settings.n) == 0)  // once a prompt
         usage_.cached += event.cached_tokens;
+      break;
+    case EngineEvent::Kind::kPromptToken:
+      choices_[choice]->on_prompt_token(event.token);
       break;
     case EngineEvent::Kind::kToken: {
       const auto now = Clock::now();
@@ -158,17 +162,20 @@ void Generation::cut() {
 
 void Generation::fail(const ApiError& error) {
   if (over_) return;
+  const int status = status_of(prepared_.api, error);
   if (prepared_.settings.stream) {
     writer_->fail(error);
     exchange_->write(writer_->take());
     exchange_->end_stream();
   } else {
-    HttpResponse response{.status = error.status,
+    HttpResponse response{.status = status,
                           .headers = headers_,
                           .body = error_body(prepared_.api, error, report_.request_id)};
+    if (error.retry_after > 0)
+      response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
     exchange_->respond(std::move(response));
   }
-  close_report(error.status, "error");
+  close_report(status, "error");
 }
 
 void Generation::abandon() {

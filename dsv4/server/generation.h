@@ -56,6 +56,10 @@ class Generation {
   // Jobs of a choice that ended before the engine knew.
   bool wants_cancel(size_t choice) const { return choices_[choice]->ended(); }
   bool started() const { return started_; }
+  double seconds_since_begin() const;
+  // Ids of each prompt and each answer, for a log that wants them.
+  const std::vector<std::vector<int32_t>>& prompts() const { return prepared_.prompts; }
+  const std::vector<int32_t>& answer_ids(size_t choice) const { return choices_[choice]->ids(); }
   const Report& report() const { return report_; }
   const std::string& request_id() const { return report_.request_id; }
   const Exchange& exchange() const { return *exchange_; }
@@ -65,7 +69,6 @@ class Generation {
  private:
   void end_if_complete();
   void close_report(int status, const std::string& finish);
-  double seconds_since_begin() const;
 
   Prepared prepared_;
   std::shared_ptr<const ServedModel> model_;

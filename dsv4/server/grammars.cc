@@ -1,6 +1,7 @@
 #include "dsv4/server/grammars.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace dsv4 {
 
@@ -8,12 +9,16 @@ std::shared_ptr<TokenMasks> Grammars::get(const EngineLimits& limits, const std:
                                           const std::function<Automaton()>& make) {
   if (auto known = find(key)) return known;
   // Without the lock: a large schema takes a while. Two requests may compile the same grammar.
+  const auto begin = std::chrono::steady_clock::now();
   Automaton automaton = make();
   std::call_once(tree_made_, [&] {
     tree_ = std::make_shared<const TokenTree>(*tokenizer_, markers_, limits.eos, limits.vocab_size);
   });
   auto masks = std::make_shared<TokenMasks>(std::move(automaton), tree_, kMaxMaskBytes);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   const std::lock_guard lock(mutex_);
+  ++compiles_;
+  compile_seconds_ += spent.count();
   if (const auto known = kept_.find(key); known != kept_.end()) return known->second.masks;
   drop_oldest();
   uses_.push_front(key);
@@ -31,7 +36,7 @@ std::shared_ptr<TokenMasks> Grammars::find(const std::string& key) {
 
 Grammars::Size Grammars::size() const {
   const std::lock_guard lock(mutex_);
-  Size size{.count = kept_.size()};
+  Size size{.count = kept_.size(), .compiles = compiles_, .compile_seconds = compile_seconds_};
   for (const auto& [key, kept] : kept_) size.bytes += kept.masks->bytes();
   return size;
 }

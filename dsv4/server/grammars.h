@@ -35,9 +35,11 @@ class Grammars {
                                   const std::function<Automaton()>& make);
 
   struct Size {
-    size_t count = 0, bytes = 0;
+    size_t count = 0, bytes = 0;  // of those that are kept
+    int64_t compiles = 0;         // in all
+    double compile_seconds = 0;
   };
-  Size size() const;  // of those that are kept
+  Size size() const;
 
  private:
   static constexpr size_t kMaxGrammars = 64;
@@ -54,6 +56,8 @@ class Grammars {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const MarkerIds& markers_;
   mutable std::mutex mutex_;
+  int64_t compiles_ = 0;
+  double compile_seconds_ = 0;
   std::once_flag tree_made_;
   std::shared_ptr<const TokenTree> tree_;  // made for the first grammar
   std::map<std::string, Kept> kept_;

@@ -171,10 +171,12 @@ bool Connection::begin_body(const std::string& head) {
               .query = question == target.npos ? "" : std::string(target.substr(question + 1)),
               .headers = {},
               .body = {},
-              .peer = address_};
+              .peer = {}};
   for (const auto& field : message)
     request_.headers.emplace_back(lower_case(field.name_string()), field.value());
   first_request_ = false;
+  const bool counted = count_client();
+  request_.peer = client_;
   head_only_ = request_.method == "HEAD";
   if (error && error != http::error::need_more) {
     const bool too_large = error == http::error::body_limit;
@@ -185,6 +187,10 @@ bool Connection::begin_body(const std::string& head) {
   const auto& served = server_.options.always_served;
   if (reserved_ && std::find(served.begin(), served.end(), request_.path) == served.end()) {
     fail_request(503, "too many connections");
+    return true;
+  }
+  if (!counted) {
+    fail_request(503, "too many connections from one address");
     return true;
   }
   if (auto refused = server_.handler.check(request_)) {
@@ -204,6 +210,25 @@ bool Connection::begin_body(const std::string& head) {
     flush_later();
   }
   state_ = State::kBody;
+  return true;
+}
+
+// Of a request that comes through a trusted proxy, the client is the last address of
+// X-Forwarded-For that is no trusted proxy: those before it are what the client claims.
+bool Connection::count_client() {
+  if (!proxy_) return true;
+  std::string list(request_.header("x-forwarded-for")), client;
+  do {
+    const size_t comma = list.rfind(',');
+    client = list.substr(comma + 1);  // npos + 1 is 0
+    list.resize(comma == list.npos ? 0 : comma);
+    std::erase(client, ' ');
+  } while (server_.is_trusted(client) && !list.empty());
+  error_code error;
+  asio::ip::make_address(client, error);
+  if (error || client == client_) return true;  // no address: the proxy's own
+  if (!server_.count_address(client)) return false;
+  server_.uncount_address(std::exchange(client_, client));
   return true;
 }
 

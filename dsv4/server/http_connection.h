@@ -29,6 +29,10 @@ struct HttpServer::Impl {
   void tick_later();
   void signal_later();
   void closed(Connection& connection);
+  bool is_trusted(const std::string& address) const;
+  // False where the address has as many connections as one may have.
+  bool count_address(const std::string& address);
+  void uncount_address(const std::string& address);
 
   const HttpServerOptions options;
   HttpHandler& handler;
@@ -53,12 +57,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(Server& server, tcp::socket socket, std::string address, bool reserved)
       : server_(server),
         socket_(std::move(socket)),
-        address_(std::move(address)),
+        proxy_(server.is_trusted(address)),
+        client_(std::move(address)),
         reserved_(reserved) {}
 
   void start();
   void check_deadlines(std::chrono::steady_clock::time_point now);
-  const std::string& address() const { return address_; }
+  const std::string& client() const { return client_; }
   bool busy() const { return state_ == State::kAnswering; }
 
   // For the exchange of the request that is being answered.
@@ -81,6 +86,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool read_head();
   bool read_body();
   bool begin_body(const std::string& head);
+  bool count_client();
   void dispatch();
   void fail_request(int status, const std::string& message);
   void next_request();
@@ -94,7 +100,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Server& server_;
   tcp::socket socket_;
-  const std::string address_;
+  const bool proxy_;  // a trusted one
+  std::string
+      client_;  // the address that this connection counts for; a proxy's: of its latest request
   const bool reserved_;
   State state_ = State::kHead;
   Clock::time_point deadline_, progress_;

@@ -2,6 +2,7 @@
 
 #include "dsv4/server/http_server.h"
 
+#include <algorithm>
 #include <csignal>
 
 #include "dsv4/base/error.h"
@@ -55,11 +56,8 @@ void HttpServer::Impl::on_accept(tcp::socket socket) {
   const std::string address = peer.to_string();
   const size_t open = connections.size();
   const bool full = open >= options.max_connections + options.reserved_connections;
-  const auto of_peer = per_address.find(address);
-  const bool greedy = !peer.is_loopback() && of_peer != per_address.end() &&
-                      of_peer->second >= options.max_per_address;
   socket.non_blocking(true, error);
-  if (full || greedy) {
+  if (full || !count_address(address)) {
     ++counters.refused;
     constexpr std::string_view kBusy =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
@@ -68,7 +66,6 @@ void HttpServer::Impl::on_accept(tcp::socket socket) {
     return;
   }
   socket.set_option(tcp::no_delay(true), error);
-  ++per_address[address];
   auto connection = std::make_shared<Connection>(*this, std::move(socket), address,
                                                  open >= options.max_connections);
   connections.emplace(connection.get(), connection);
@@ -76,9 +73,28 @@ void HttpServer::Impl::on_accept(tcp::socket socket) {
   connection->start();
 }
 
+bool HttpServer::Impl::is_trusted(const std::string& address) const {
+  const auto& trusted = options.trusted_proxies;
+  return std::find(trusted.begin(), trusted.end(), address) != trusted.end();
+}
+
+bool HttpServer::Impl::count_address(const std::string& address) {
+  error_code unknown;
+  const bool unlimited =
+      is_trusted(address) || asio::ip::make_address(address, unknown).is_loopback();
+  size_t& count = per_address[address];
+  if (!unlimited && count >= options.max_per_address) return false;
+  ++count;
+  return true;
+}
+
+void HttpServer::Impl::uncount_address(const std::string& address) {
+  const auto counted = per_address.find(address);
+  if (--counted->second == 0) per_address.erase(counted);
+}
+
 void HttpServer::Impl::closed(Connection& connection) {
-  const auto address = per_address.find(connection.address());
-  if (--address->second == 0) per_address.erase(address);
+  uncount_address(connection.client());
   connections.erase(&connection);
   counters.connections = static_cast<int64_t>(connections.size());
 }

@@ -16,6 +16,8 @@ struct HttpServerOptions {
   size_t max_connections = 4096;
   size_t reserved_connections = 8;  // over the maximum, for the paths in `always_served`
   size_t max_per_address = 64;      // loopback excepted
+  // Proxies whose X-Forwarded-For names the client that max_per_address counts.
+  std::vector<std::string> trusted_proxies;
   size_t max_body_bytes = size_t{64} << 20;
   size_t max_unsent_bytes = size_t{16} << 20;  // a client that reads slower is cut off
   HeadLimits head;

@@ -17,6 +17,13 @@ struct Metric {
   std::string_view alias;  // empty: none
 };
 
+// vLLM's counter of requests has good ones only, and its own word for how they ended.
+std::string labels_of_alias(std::string_view name, std::string labels) {
+  constexpr std::string_view kFinish = "finish=";
+  if (name != "dsv4_requests_total" || !labels.starts_with(kFinish)) return labels;
+  return "finished_reason=" + labels.substr(kFinish.size());
+}
+
 // Every metric; add() and set() of another name are errors of this program.
 constexpr Metric kTable[] = {
     {"dsv4_requests_running", Kind::kGauge, "Requests in the engine", "vllm:num_requests_running"},
@@ -31,7 +38,7 @@ constexpr Metric kTable[] = {
     {"dsv4_requests_total", Kind::kCounter, "Requests by end", "vllm:request_success_total"},
     {"dsv4_preemptions_total", Kind::kCounter, "Requests whose pages were taken back",
      "vllm:num_preemptions_total"},
-    {"dsv4_prefix_cached_tokens_total", Kind::kCounter, "Prompt tokens that stored prefixes spared",
+    {"dsv4_prefix_hits_total", Kind::kCounter, "Prompt tokens that stored prefixes spared",
      "vllm:prefix_cache_hits_total"},
     {"dsv4_prefix_queries_total", Kind::kCounter, "Prompt tokens that prefixes were looked up for",
      "vllm:prefix_cache_queries_total"},
@@ -48,6 +55,7 @@ constexpr Metric kTable[] = {
     {"dsv4_engine_steps_total", Kind::kCounter, "Steps of the engine", ""},
     {"dsv4_engine_prefill_tokens_total", Kind::kCounter,
      "Tokens in steps with prompts, recomputed ones included", ""},
+    {"dsv4_engine_decode_tokens_total", Kind::kCounter, "Tokens of answers in the other steps", ""},
     {"dsv4_engine_prefill_seconds_total", Kind::kCounter, "Time of steps with prompts", ""},
     {"dsv4_engine_decode_seconds_total", Kind::kCounter, "Time of the other steps", ""},
     {"dsv4_rejections_total", Kind::kCounter, "Requests refused, by reason", ""},
@@ -58,7 +66,10 @@ constexpr Metric kTable[] = {
     {"dsv4_tool_parse_total", Kind::kCounter, "Calls by how they were parsed", ""},
     {"dsv4_grammars", Kind::kGauge, "Compiled grammars that are kept", ""},
     {"dsv4_grammar_bytes", Kind::kGauge, "Bytes of their states and masks, about", ""},
+    {"dsv4_grammar_compiles_total", Kind::kCounter, "Grammars compiled", ""},
+    {"dsv4_grammar_compile_seconds_total", Kind::kCounter, "Time of compiling them", ""},
     {"dsv4_replay_turns", Kind::kGauge, "Turns in the replay map", ""},
+    {"dsv4_replay_lookups_total", Kind::kCounter, "Turns of histories, by whether it had them", ""},
     {"dsv4_replay_bytes", Kind::kGauge, "Bytes of the replay map", ""},
     {"dsv4_ttft_seconds", Kind::kHistogram, "Time to the first token",
      "vllm:time_to_first_token_seconds"},
@@ -67,6 +78,8 @@ constexpr Metric kTable[] = {
     {"dsv4_e2e_seconds", Kind::kHistogram, "Time of a request", "vllm:e2e_request_latency_seconds"},
     {"dsv4_queue_seconds", Kind::kHistogram, "Time in the queue",
      "vllm:request_queue_time_seconds"},
+    {"dsv4_prefill_seconds", Kind::kHistogram, "Time from the queue to the first token",
+     "vllm:request_prefill_time_seconds"},
 };
 
 constexpr double kBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -119,8 +132,14 @@ std::string Metrics::text(bool aliases, std::string_view model) const {
       const auto found = values_.find(metric.name);
       if (found == values_.end())
         return void(out += fmt::format("{}{} 0\n", name, with_braces(common)));
-      for (const auto& [labels, value] : found->second)
-        out += fmt::format("{}{} {}\n", name, with_braces(join(labels)), value);
+      for (const auto& [labels, value] : found->second) {
+        const bool alias = name != metric.name;
+        if (alias && labels.find("code=\"") != labels.npos &&
+            labels.find("code=\"200\"") == labels.npos)
+          continue;
+        const std::string own = alias ? labels_of_alias(metric.name, labels) : labels;
+        out += fmt::format("{}{} {}\n", name, with_braces(join(own)), value);
+      }
       return;
     }
     const auto found = histograms_.find(metric.name);

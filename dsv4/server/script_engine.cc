@@ -55,6 +55,7 @@ class ScriptEngine : public EnginePort {
     if (rule == rules_.end()) fail(ErrorCode::kBadInput, "the script has no line for this prompt");
     const auto id = static_cast<RequestId>(next_id_++);
     running_[id] = {&*rule, params.max_new_tokens, &sink};
+    if (params.score_prompt) running_[id].prompt.assign(prompt.begin() + 1, prompt.end());
     stats_.prefill_tokens += static_cast<int64_t>(prompt.size());
     return id;
   }
@@ -77,6 +78,8 @@ class ScriptEngine : public EnginePort {
       const auto [id, one] = *at;
       if (one.rule->fault_after == static_cast<int64_t>(one.sent))
         fail(ErrorCode::kUnsupported, "the script wants a fault");
+      for (const int32_t token : std::exchange(at->second.prompt, {}))
+        one.sink->on_prompt_token(id, {.id = token, .logprob = -0.5f});
       const bool ended = one.sent == one.rule->ids.size();
       if (!ended) {
         ++at->second.sent;
@@ -102,6 +105,7 @@ class ScriptEngine : public EnginePort {
     int64_t max_tokens;
     TokenSink* sink;
     size_t sent = 0;
+    std::vector<int32_t> prompt;  // that is to be scored
   };
 
   std::vector<Rule> rules_;

@@ -1,5 +1,5 @@
 // Life of the server, checks before a body is read, and generations. service_routes.cc has the
-// other routes.
+// other routes, service_reports.cc what the log and the metrics get.
 
 #include "dsv4/server/service.h"
 
@@ -20,20 +20,9 @@ namespace {
 
 constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
 constexpr std::chrono::seconds kLastWrites{2};
-constexpr size_t kWaits = 64, kMaxLoggedFields = 256;
-constexpr std::chrono::hours kLogFieldAgain{24};
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
-// What a client calls its user, so that its requests can be found in the log but not its name.
-std::string user_hash(const std::string& user) {
-  if (user.empty()) return "";
-  std::string out;
-  const auto digest = sha256(user);
-  for (size_t i = 0; i < 8; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
 }
 
 // "localhost:8000" -> "localhost"
@@ -209,8 +198,7 @@ HttpResponse Service::answer(const HttpRequest& head, HttpResponse response) con
 HttpResponse Service::error_response(const HttpRequest& head, Api api,
                                      const ApiError& error) const {
   const std::string id = random_id("req_");
-  const bool overloaded = api == Api::kMessages && error.status == 503;
-  HttpResponse response{.status = overloaded ? 529 : error.status,
+  HttpResponse response{.status = status_of(api, error),
                         .headers = {{"x-request-id", id}},
                         .body = error_body(api, error, id)};
   if (error.retry_after > 0)
@@ -288,19 +276,6 @@ int64_t Service::retry_after() const {
   return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(sorted[sorted.size() / 2])), 1, 60);
 }
 
-// One line a day for each field: an agent sends the same ones with every request.
-void Service::log_ignored(const Prepared& prepared) {
-  if (!options_.log_requests) return;
-  const auto now = Clock::now();
-  for (const std::string& field : prepared.ignored) {
-    const auto found = logged_fields_.find(field);
-    if (found != logged_fields_.end() && now - found->second < kLogFieldAgain) continue;
-    if (found == logged_fields_.end() && logged_fields_.size() >= kMaxLoggedFields) continue;
-    logged_fields_[field] = now;
-    log_line("ignored_field", {{"field", short_text(field)}, {"api", name(prepared.api)}});
-  }
-}
-
 void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared) {
   const ApiKey* key = key_of(exchange->request());
   const std::string key_name = key == nullptr ? "" : key->name;
@@ -375,48 +350,6 @@ void Service::settle(const std::shared_ptr<Generation>& generation) {
   if (generation->over()) retire(generation);
 }
 
-void Service::retire(const std::shared_ptr<Generation>& generation) {
-  if (generations_.erase(generation->request_id()) == 0) return;
-  for (const JobId job : generation->jobs()) {
-    if (jobs_.erase(job) > 0) engine_->cancel(job);
-  }
-  const Generation::Report& report = generation->report();
-  metrics_.add("dsv4_requests_total", 1,
-               fmt::format("finish=\"{}\",api=\"{}\",code=\"{}\"", report.finish, name(report.api),
-                           report.status));
-  metrics_.add("dsv4_prompt_tokens_total", static_cast<double>(report.usage.prompt));
-  metrics_.add("dsv4_generated_tokens_total", static_cast<double>(report.usage.completion));
-  metrics_.observe("dsv4_e2e_seconds", report.total_seconds);
-  metrics_.observe("dsv4_queue_seconds", report.queue_seconds);
-  if (report.first_token_seconds >= 0)
-    metrics_.observe("dsv4_ttft_seconds", report.first_token_seconds);
-  const ParseCounts& parsed = report.parsed;
-  const auto count = [&](const char* kind, int64_t calls) {
-    if (calls > 0)
-      metrics_.add("dsv4_tool_parse_total", static_cast<double>(calls),
-                   fmt::format("kind=\"{}\"", kind));
-  };
-  count("ok", parsed.calls - parsed.repaired);
-  count("repaired", parsed.repaired);
-  count("truncated", parsed.truncated);
-  count("unknown_tool", parsed.unknown);
-  waits_.push_back(report.queue_seconds);
-  if (waits_.size() > kWaits) waits_.pop_front();
-  if (!options_.log_requests) return;
-  log_line("request", {{"id", report.request_id},
-                       {"key", short_text(report.key)},
-                       {"user", user_hash(report.user)},
-                       {"api", name(report.api)},
-                       {"status", report.status},
-                       {"finish", report.finish},
-                       {"stream", report.stream},
-                       {"prompt_tokens", report.usage.prompt},
-                       {"completion_tokens", report.usage.completion},
-                       {"queue_s", report.queue_seconds},
-                       {"ttft_s", report.first_token_seconds},
-                       {"total_s", report.total_seconds}});
-}
-
 // The client has left.
 void Service::abandon(const std::string& request_id) {
   const auto found = generations_.find(request_id);
@@ -434,6 +367,12 @@ void Service::on_tick() {
   std::vector<std::shared_ptr<Generation>> all;
   for (const auto& [id, generation] : generations_) all.push_back(generation);
   for (const auto& generation : all) {
+    const auto wait = std::chrono::duration<double>(options_.max_wait).count();
+    if (wait > 0 && !generation->started() && generation->seconds_since_begin() > wait) {
+      generation->fail({429, "queue_timeout", "",
+                        fmt::format("the request waited {} s, the most that it may here", wait),
+                        retry_after()});
+    }
     generation->on_tick(now);
     if (generation->over()) retire(generation);
   }

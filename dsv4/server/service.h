@@ -16,6 +16,7 @@
 #include "dsv4/server/engine_thread.h"
 #include "dsv4/server/generation.h"
 #include "dsv4/server/http_server.h"
+#include "dsv4/server/json_text.h"
 #include "dsv4/server/metrics.h"
 #include "dsv4/server/routes.h"
 
@@ -27,11 +28,13 @@ struct ServiceOptions {
   std::vector<std::string> cors_origins;
   size_t max_queue = 256;
   int64_t max_queue_tokens = 4 << 20;
-  size_t max_per_key = 0;  // requests of one key that run or wait; 0: no limit
+  size_t max_per_key = 0;                 // requests of one key that run or wait; 0: no limit
+  std::chrono::milliseconds max_wait{0};  // in the queue; 0: any time
   std::chrono::seconds drain{60}, watchdog{30};
   bool isolate_keys = false;  // requests of different keys share no stored prefix
   bool metrics_alias = true;
   bool log_requests = true;
+  bool log_content = false;  // also prompts and answers
   bool handle_signals = true;
   std::string version;
 };
@@ -95,6 +98,7 @@ class Service : public HttpHandler {
   void on_events(const std::vector<EngineEvent>& events);
   void settle(const std::shared_ptr<Generation>& generation);
   void retire(const std::shared_ptr<Generation>& generation);
+  void add_content(const Generation& generation, Json& line) const;
   void abandon(const std::string& request_id);
 
   void on_tick();

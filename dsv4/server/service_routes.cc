@@ -285,16 +285,23 @@ std::string Service::metrics_text() {
   set("dsv4_timeouts_total", http.timeouts);
   set("dsv4_ready", unready_reason().empty());
   set("dsv4_preemptions_total", state.stats.preemptions);
-  set("dsv4_prefix_cached_tokens_total", state.stats.cached_tokens);
+  set("dsv4_prefix_hits_total", state.stats.cached_tokens);
   set_cache_metrics(stats);
   set("dsv4_engine_steps_total", state.stats.steps);
   set("dsv4_engine_prefill_tokens_total", state.stats.prefill_tokens);
+  set("dsv4_engine_decode_tokens_total", state.stats.decode_tokens);
   set("dsv4_engine_prefill_seconds_total", state.stats.prefill_seconds);
   set("dsv4_engine_decode_seconds_total", state.stats.decode_seconds);
   if (model_) {
     const Grammars::Size grammars = model_->grammars.size();
     set("dsv4_grammars", grammars.count);
     set("dsv4_grammar_bytes", grammars.bytes);
+    set("dsv4_grammar_compiles_total", grammars.compiles);
+    set("dsv4_grammar_compile_seconds_total", grammars.compile_seconds);
+    metrics_.set("dsv4_replay_lookups_total", static_cast<double>(model_->replay.hits()),
+                 "result=\"hit\"");
+    metrics_.set("dsv4_replay_lookups_total", static_cast<double>(model_->replay.misses()),
+                 "result=\"miss\"");
     set("dsv4_replay_turns", model_->replay.turns());
     set("dsv4_replay_bytes", model_->replay.bytes());
   }

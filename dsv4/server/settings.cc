@@ -129,7 +129,6 @@ void read_logprobs(const Field& body, Api api, Settings& out) {
     out.logprobs = count.has_value();
     out.echo = body.at("echo").boolean(false);
     out.sampling.top_logprobs = static_cast<int>(count.value_or(0));
-    if (out.echo && out.logprobs) unsupported("echo", "is not supported together with logprobs");
     return;
   }
   out.logprobs = body.at("logprobs").boolean(false);

@@ -77,7 +77,8 @@ class ScriptedServer {
                                       .max_sequences = options.max_sequences,
                                       .max_batch_tokens = 256,
                                       .prefix_checkpoints = 4,
-                                      .tiers = {.ram_bytes = 64 << 20}});
+                                      .tiers = {.ram_bytes = 64 << 20},
+                                      .max_scored_tokens = 16});
       } else {
         loaded.engine = script_engine(script, "script", model->tokenizer, limits);
       }

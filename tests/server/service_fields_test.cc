@@ -91,7 +91,6 @@ TEST(ServiceFields, WhatChangesTheAnswerIsRefusedByName) {
              {user("x"), {{"role", "assistant"}, {"function_call", function}}, user("y")})}},
        "messages[1].function_call"},
       {kCompletions, {{"truncate_prompt_tokens", 5}}, "truncate_prompt_tokens"},
-      {kCompletions, {{"echo", true}, {"logprobs", 1}}, "echo"},
       {kMessages, {{"mcp_servers", {1}}}, "mcp_servers"},
       {kMessages,
        {{"tools", json::array({{{"type", "web_search_20250305"}, {"name", "w"}}})}},

@@ -123,7 +123,12 @@ TEST(ServiceLife, MetricsCountRequests) {
   EXPECT_NE(text.find("dsv4_requests_total{finish=\"stop\",api=\"chat\",code=\"200\"}"), text.npos)
       << text;
   EXPECT_NE(text.find("vllm:num_requests_running{model_name=\"demo\"} 0"), text.npos);
-  EXPECT_NE(text.find("dsv4_ttft_seconds_count"), text.npos);
+  for (const char* name : {"ttft", "itl", "e2e", "queue", "prefill"})
+    EXPECT_NE(text.find(fmt::format("dsv4_{}_seconds_count", name)), text.npos) << name;
+  EXPECT_NE(text.find("vllm:request_success_total{model_name=\"demo\",finished_reason=\"stop\","),
+            text.npos);
+  EXPECT_EQ(text.find("vllm:request_success_total{model_name=\"demo\",finished_reason=\"error\""),
+            text.npos);
 }
 
 TEST(ServiceLife, AConnectionServesManyRequests) {
@@ -196,6 +201,68 @@ TEST(ServiceLife, DeadlinesCut) {
   const json choice = server().choice(body);
   EXPECT_EQ(choice["finish_reason"], "length");
   EXPECT_EQ(choice["stop_reason"], "deadline");
+}
+
+// Each client of a trusted proxy has its own count; what others send in the header counts nothing.
+TEST(ServiceLife, ClientsOfATrustedProxyAreCounted) {
+  ScriptOptions options;
+  options.service.http.max_per_address = 2;
+  options.service.http.trusted_proxies = {"127.0.0.1", "10.0.0.1"};
+  ScriptedServer proxied(kScript, options);
+  const auto request = [&](const std::string& forwarded) {
+    json body = chat_body("slow");
+    body["stream"] = true;
+    const std::string header = forwarded.empty() ? "" : "X-Forwarded-For: " + forwarded + "\r\n";
+    return test::request_text("POST", "/v1/chat/completions", body.dump(), header);
+  };
+  std::vector<std::unique_ptr<test::Socket>> open;
+  const auto status = [&](const std::string& forwarded) {
+    open.push_back(std::make_unique<test::Socket>(proxied.port()));
+    open.back()->send(request(forwarded));
+    std::string bytes;
+    while (bytes.find("\r\n\r\n") == bytes.npos && open.back()->receive(bytes)) {
+    }
+    return bytes.size() > 12 ? std::stoi(bytes.substr(9, 3)) : 0;
+  };
+  EXPECT_EQ(status("203.0.113.7"), 200);
+  EXPECT_EQ(status("1.2.3.4, 203.0.113.7"), 200);
+  EXPECT_EQ(status("9.9.9.9,203.0.113.7, 10.0.0.1"), 503) << "the third of one client";
+  EXPECT_EQ(status("203.0.113.8"), 200);
+  EXPECT_EQ(status("no address"), 200) << "counts for the proxy, which has no limit";
+  EXPECT_EQ(status(""), 200);
+  open.clear();
+  int again = 503;
+  for (int i = 0; i < 200 && again == 503; ++i) {
+    again = status("203.0.113.7");
+    if (again == 503) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(again, 200) << "closed connections count no more";
+  open.clear();
+  ScriptOptions alone;
+  alone.service.http.max_per_address = 1;
+  ScriptedServer direct(kScript, alone);
+  const char* const header = "X-Forwarded-For: 203.0.113.7\r\n";
+  test::Socket first(direct.port());
+  first.send(test::request_text("GET", "/health", "", header));
+  std::string bytes;
+  while (!test::parse_answer(bytes).complete) ASSERT_TRUE(first.receive(bytes));
+  EXPECT_EQ(ask(direct.port(), "GET", "/health", "", header).status, 200);
+}
+
+TEST(ServiceLife, AWaitMayBeBounded) {
+  ScriptOptions options{.max_sequences = 1};
+  options.service.max_wait = std::chrono::milliseconds(100);
+  ScriptedServer small(kScript, options);
+  json body = chat_body("slow");
+  body["stream"] = true;
+  test::Socket first(small.port());
+  first.send(test::request_text("POST", "/v1/chat/completions", body.dump()));
+  std::string bytes;
+  while (bytes.find("\"ick\"") == bytes.npos) ASSERT_TRUE(first.receive(bytes));
+  const Answer second = small.post("/v1/chat/completions", chat_body("Hi"));
+  EXPECT_EQ(second.status, 429) << second.body;
+  EXPECT_EQ(second.json()["error"]["code"], "queue_timeout");
+  EXPECT_GE(std::stoi(second.headers.at("retry-after")), 1);
 }
 
 TEST(ServiceLife, AFullQueueIs429) {

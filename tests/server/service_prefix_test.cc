@@ -43,7 +43,7 @@ TEST(ServicePrefix, ASecondTurnIsCached) {
   EXPECT_EQ(cached_tokens(server.chat(body)), 0);
   EXPECT_NE(ask(server.port(), "GET", "/metrics").body.find("dsv4_cache_entries{tier=\"ram\"}"),
             std::string::npos);
-  EXPECT_NE(ask(server.port(), "GET", "/metrics").body.find("dsv4_prefix_cached_tokens_total"),
+  EXPECT_NE(ask(server.port(), "GET", "/metrics").body.find("dsv4_prefix_hits_total"),
             std::string::npos);
 }
 

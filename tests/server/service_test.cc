@@ -172,6 +172,68 @@ TEST(Service, CompletionsTakeTextIdsAndLists) {
   EXPECT_EQ(texts({{"prompt", "Hi, "}, {"echo", true}}), Texts{"Hi, Hello there."});
 }
 
+// As evaluations of other servers' models ask for the likelihood of a text.
+TEST(Service, EchoWithLogprobsScoresThePrompt) {
+  json body = {{"prompt", "Hi there"}, {"echo", true}, {"logprobs", 0}, {"max_tokens", 2}};
+  const json whole = server().post("/v1/completions", body).json()["choices"][0];
+  const json logprobs = whole["logprobs"];
+  const json ids = server().post("/v1/dsv4/tokenize", {{"prompt", "Hi there"}}).json()["tokens"];
+  const size_t size = 1 + ids.size() + 2;  // the beginning of the sentence, which the text has not
+  ASSERT_EQ(logprobs["tokens"].size(), size);
+  ASSERT_EQ(logprobs["token_logprobs"].size(), size);
+  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null()) << "nothing predicts the first token";
+  std::string joined;
+  for (size_t i = 0; i < logprobs["tokens"].size(); ++i) {
+    EXPECT_EQ(logprobs["text_offset"][i], joined.size());
+    if (i > 0) {
+      EXPECT_EQ(logprobs["token_logprobs"][i], -0.5);
+    }
+    if (i > 0) joined += logprobs["tokens"][i];
+  }
+  EXPECT_EQ(joined, whole["text"]);
+  EXPECT_TRUE(joined.starts_with("Hi there"));
+  body["stream"] = true;
+  std::string text;
+  size_t tokens = 0;
+  for (const SseEvent& event : events_of(server().post("/v1/completions", body).body)) {
+    if (event.data == "[DONE]") continue;
+    const json choice = event.json()["choices"][0];
+    text += choice["text"];
+    if (choice["logprobs"].is_object()) tokens += choice["logprobs"]["tokens"].size();
+  }
+  EXPECT_EQ(text, joined);
+  EXPECT_EQ(tokens, size);
+}
+
+// By the bundled model: the likelihood of a text is that of its tokens, one by one.
+TEST(Service, PromptsAreScoredByTheModel) {
+  ScriptedServer model("");
+  const json body = {{"prompt", "Once upon a time, there was a little girl."},
+                     {"echo", true},
+                     {"logprobs", 1},
+                     {"max_tokens", 1},
+                     {"temperature", 0}};
+  const json logprobs = model.post("/v1/completions", body).json()["choices"][0]["logprobs"];
+  const json& tokens = logprobs["tokens"];
+  std::string text;
+  ASSERT_GT(tokens.size(), 5u);
+  for (size_t i = 1; i + 1 < tokens.size(); ++i) {
+    text += tokens[i];
+    // The next token's likeliest, as the model chooses it after the same text.
+    const json next =
+        model
+            .post("/v1/completions",
+                  {{"prompt", text}, {"logprobs", 1}, {"max_tokens", 1}, {"temperature", 0}})
+            .json()["choices"][0]["logprobs"];
+    const json top = logprobs["top_logprobs"][i + 1];
+    const std::string likeliest = next["tokens"][0];
+    ASSERT_TRUE(top.contains(likeliest)) << i << top;
+    EXPECT_NEAR(top[likeliest], next["token_logprobs"][0], 1e-3) << i;
+    for (const json& other : top) EXPECT_LE(other, top[likeliest]) << i;
+    EXPECT_LE(logprobs["token_logprobs"][i + 1], top[likeliest]) << i;
+  }
+}
+
 TEST(Service, MessagesHaveTheirEventOrder) {
   json body = {{"max_tokens", 1000},
                {"messages", json::array({user("weather")})},

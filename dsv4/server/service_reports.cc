@@ -1,0 +1,93 @@
+// What the log and the metrics get of a request when it is over.
+
+#include "dsv4/server/known_fields.h"
+#include "dsv4/server/server_log.h"
+#include "dsv4/server/service.h"
+#include "dsv4/text/utf8.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr size_t kWaits = 64, kMaxLoggedFields = 256;
+constexpr std::chrono::hours kLogFieldAgain{24};
+
+// What a client calls its user, so that its requests can be found in the log but not its name.
+std::string user_hash(const std::string& user) {
+  if (user.empty()) return "";
+  std::string out;
+  const auto digest = sha256(user);
+  for (size_t i = 0; i < 8; ++i) out += fmt::format("{:02x}", digest[i]);
+  return out;
+}
+
+}  // namespace
+
+// One line a day for each field: an agent sends the same ones with every request.
+void Service::log_ignored(const Prepared& prepared) {
+  if (!options_.log_requests) return;
+  const auto now = Clock::now();
+  for (const std::string& field : prepared.ignored) {
+    const auto found = logged_fields_.find(field);
+    if (found != logged_fields_.end() && now - found->second < kLogFieldAgain) continue;
+    if (found == logged_fields_.end() && logged_fields_.size() >= kMaxLoggedFields) continue;
+    logged_fields_[field] = now;
+    log_line("ignored_field", {{"field", short_text(field)}, {"api", name(prepared.api)}});
+  }
+}
+
+void Service::retire(const std::shared_ptr<Generation>& generation) {
+  if (generations_.erase(generation->request_id()) == 0) return;
+  for (const JobId job : generation->jobs()) {
+    if (jobs_.erase(job) > 0) engine_->cancel(job);
+  }
+  const Generation::Report& report = generation->report();
+  metrics_.add("dsv4_requests_total", 1,
+               fmt::format("finish=\"{}\",api=\"{}\",code=\"{}\"", report.finish, name(report.api),
+                           report.status));
+  metrics_.add("dsv4_prompt_tokens_total", static_cast<double>(report.usage.prompt));
+  metrics_.add("dsv4_generated_tokens_total", static_cast<double>(report.usage.completion));
+  metrics_.observe("dsv4_e2e_seconds", report.total_seconds);
+  metrics_.observe("dsv4_queue_seconds", report.queue_seconds);
+  if (report.first_token_seconds >= 0)
+    metrics_.observe("dsv4_ttft_seconds", report.first_token_seconds);
+  if (report.first_token_seconds >= 0)
+    metrics_.observe("dsv4_prefill_seconds", report.first_token_seconds - report.queue_seconds);
+  const ParseCounts& parsed = report.parsed;
+  const auto count = [&](const char* kind, int64_t calls) {
+    if (calls > 0)
+      metrics_.add("dsv4_tool_parse_total", static_cast<double>(calls),
+                   fmt::format("kind=\"{}\"", kind));
+  };
+  count("ok", parsed.calls - parsed.repaired);
+  count("repaired", parsed.repaired);
+  count("truncated", parsed.truncated);
+  count("unknown_tool", parsed.unknown);
+  waits_.push_back(report.queue_seconds);
+  if (waits_.size() > kWaits) waits_.pop_front();
+  if (!options_.log_requests) return;
+  Json line = {{"id", report.request_id},
+               {"key", short_text(report.key)},
+               {"user", user_hash(report.user)},
+               {"api", name(report.api)},
+               {"status", report.status},
+               {"finish", report.finish},
+               {"stream", report.stream},
+               {"prompt_tokens", report.usage.prompt},
+               {"completion_tokens", report.usage.completion},
+               {"queue_s", report.queue_seconds},
+               {"ttft_s", report.first_token_seconds},
+               {"total_s", report.total_seconds}};
+  if (options_.log_content) add_content(*generation, line);
+  log_line("request", line);
+}
+
+void Service::add_content(const Generation& generation, Json& line) const {
+  const auto text = [&](const std::vector<int32_t>& ids) {
+    return utf8_lossy(model_->tokenizer->decode(ids));
+  };
+  for (const auto& prompt : generation.prompts()) line["prompts"].push_back(text(prompt));
+  for (size_t k = 0; k < generation.choices(); ++k)
+    line["answers"].push_back(text(generation.answer_ids(k)));
+}
+
+}  // namespace dsv4
