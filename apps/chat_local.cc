@@ -18,6 +18,7 @@ class TokenReader : public TokenSink {
   TokenReader(OutputParser& parser, const ServedModel& text) : parser_(parser), text_(text) {}
   void on_token(RequestId, const Sampled& sampled) override {
     const int32_t token = sampled.id;
+    if (silent || token >= text_.tokenizer->vocab_size()) return;
     if (tokens++ == 0) first = Clock::now();
     if (const auto marker = text_.markers.marker(token)) {
       parser_.marker(*marker);
@@ -30,6 +31,7 @@ class TokenReader : public TokenSink {
   int64_t tokens = 0;
   Clock::time_point first = Clock::now();
   std::optional<Finish> finish;
+  bool silent = false;  // tokens are dropped
 
  private:
   OutputParser& parser_;
@@ -86,9 +88,17 @@ ChatAnswer LocalChat::answer(const JsonValue& body, const SamplingOptions& sampl
   const auto begin = Clock::now();
   const RequestId request =
       model_.engine->submit(ids, params_of(conversation, prompt_tokens, sampling), reader);
-  while (!reader.finish) {
-    if (stopped()) model_.engine->cancel(request);
-    model_.engine->step();
+  try {
+    while (!reader.finish) {
+      if (stopped()) model_.engine->cancel(request);
+      model_.engine->step();
+    }
+  } catch (...) {
+    // The engine must not keep a reader that is gone.
+    reader.silent = true;
+    model_.engine->cancel(request);
+    while (!reader.finish) model_.engine->step();
+    throw;
   }
   parser.finish(*reader.finish == Finish::kStop ? OutputEnd::kModel : OutputEnd::kLimit);
   const auto seconds = [](auto time) { return std::chrono::duration<double>(time).count(); };

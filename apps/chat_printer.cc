@@ -1,8 +1,9 @@
 #include "apps/chat_printer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <cstdio>
+#include <cerrno>
 
 #include "dsv4/base/error.h"
 
@@ -11,9 +12,13 @@ namespace {
 
 constexpr std::string_view kDim = "\033[2m", kPlain = "\033[0m";
 
+// A signal may interrupt a write that waits for the terminal.
 void print(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    fail(ErrorCode::kIo, "cannot write to standard output");
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno != EINTR) fail(ErrorCode::kIo, "cannot write to standard output");
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+  }
 }
 
 }  // namespace
