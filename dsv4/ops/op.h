@@ -80,8 +80,8 @@ struct HostBytes {
 struct ImplInfo {
   std::string_view name;
   Arch arch;
-  // A token's bits do not depend on its neighbors; the harness proves it. Of `parts`: where the
-  // context needs it.
+  // A token's bits do not depend on its neighbors; the harness proves it. Of implementations that
+  // call other ops: where the context needs it.
   bool batch_invariant;
 
   // Made of calls of other ops, which go through the same context: an observer sees this call

@@ -8,7 +8,7 @@ namespace {
 
 constexpr Impl<AttentionInArgs> kAttentionIn[] = {
 #if DSV4_CUDA
-    {"sm90_few", Arch::kSm90, false, attention_in_sm90_few_reject, attention_in_sm90_few},
+    {"sm90_few", Arch::kSm90, true, attention_in_sm90_few_reject, attention_in_sm90_few},
     {"parts", Arch::kCuda, true, accept_all<AttentionInArgs>, attention_in_parts},
 #endif
     {"parts", Arch::kCpu, true, accept_all<AttentionInArgs>, attention_in_parts},

@@ -1,5 +1,7 @@
 #include "dsv4/ops/attention_in/attention_in.h"
 
+#include <algorithm>
+
 #include "dsv4/base/error.h"
 #include "dsv4/ops/attention_in/attention_in_oracle.h"
 #include "dsv4/ops/attention_in/random_case_test.h"
@@ -14,8 +16,36 @@ using Case = test::AttentionInCase;
 using Run = test::TokenRun;
 using Shape = test::AttentionInShape;
 
+// Token i of runs of one token each. cu_tokens: {0, 1}
+AttentionInArgs one_token(const AttentionInArgs& a, int64_t i, const Shape& shape,
+                          const TensorView& cu_tokens) {
+  AttentionInArgs one = a;
+  const auto row = [i](const auto& view) { return view.slice(0, i, i + 1); };
+  one.x = row(a.x), one.positions = row(a.positions), one.window_rows = row(a.window_rows);
+  one.q = row(a.q);
+  if (shape.select) one.index_q = row(a.index_q), one.index_weights = row(a.index_weights);
+  if (shape.ratio == 0) return one;
+  one.cu_tokens = cu_tokens, one.start = row(a.start), one.state_slots = row(a.state_slots);
+  const auto closes = [&](int64_t run) {
+    return (shape.runs[static_cast<size_t>(run)].start + 1) % shape.ratio == 0 ? 1 : 0;
+  };
+  int64_t before = 0;
+  for (int64_t run = 0; run < i; ++run) before += closes(run);
+  one.entry_rows = a.entry_rows.slice(0, before, before + closes(i));
+  one.entry_positions = a.entry_positions.slice(0, before, before + closes(i));
+  return one;
+}
+
+bool tokens_are_runs(const Shape& shape) {
+  return shape.spare == 0 && std::all_of(shape.runs.begin(), shape.runs.end(),
+                                         [](const Run& run) { return run.count == 1; });
+}
+
 void check_case(const Shape& shape, Numerics numerics, test::StoredAs stored = kFp8) {
   Case c(shape, numerics, stored);
+  const TensorView single = c.arena.input(DType::kI32, {2});
+  single.as<int32_t>()[0] = 0, single.as<int32_t>()[1] = 1;
+  c.arena.keep_order(single);
   const AttentionInArgs& args = c.args;
   const Context context{.numerics = numerics};
   const test::Tolerances& tolerances =
@@ -47,6 +77,12 @@ void check_case(const Shape& shape, Numerics numerics, test::StoredAs stored = k
   test.strided = [](AttentionInArgs& a, test::StridedCopy& copy) {
     copy(a.x), copy(a.window.pages), copy(a.index_weights);
   };
+  if (tokens_are_runs(shape)) {
+    test.num_tokens = shape.tokens();
+    test.one_token = [&](const AttentionInArgs& a, int64_t i) {
+      return one_token(a, i, shape, single);
+    };
+  }
   check_op(attention_in.impls, context, c.arena, test);
 }
 
@@ -103,6 +139,25 @@ TEST(AttentionIn, WidthsOfTheReleases) {
     hca.runs = runs;
     check_case(hca, Numerics::kOfficial);
   }
+}
+
+// A token alone has the bits that it has among 20: tiles of 8 and 32 tokens, queries in one launch
+// and by ops, rows of both. Latents of eight scale groups, so that an order of additions shows.
+TEST(AttentionIn, TokensDoNotDependOnTheirNeighbors) {
+  Shape shape{.ratio = 4,
+              .has_index = true,
+              .select = true,
+              .hidden = 512,
+              .rank = 1024,
+              .heads = 16,
+              .index_heads = 64,
+              .row = {},
+              .index_dim = 128};
+  for (int64_t i = 0; i < 20; ++i) shape.runs.push_back({3 + i % 5, 1});
+  check_case(shape, Numerics::kOfficial);
+  shape.ratio = 128, shape.has_index = shape.select = false;
+  shape.heads = 2, shape.rank = 256, shape.runs[3].start = 127;
+  check_case(shape, Numerics::kOfficial);
 }
 
 TEST(AttentionIn, ReportsErrors) {

@@ -86,6 +86,14 @@ TEST(FewGemmPlan, FlashWeightsUseMostOfTheGpu) {
   EXPECT_EQ(ctas(kWeights[9]), 264);  // head
 }
 
+// wq_b of the queries and of the indexer: no ranks, as in attention_in/sm90_few.
+TEST(FewGemmPlan, LatentsStayWhole) {
+  for (const int64_t n : {32768, 8192})
+    EXPECT_EQ(make_split(shape_of({Format::kFp8, n, 1024}, 1), kSms).ranks(), 1) << n;
+  EXPECT_GT(make_split(shape_of({Format::kFp8, 4096, 1024}, 1), kSms).ranks(), 1);
+  EXPECT_GT(make_split(shape_of({Format::kFp8, 8192, 1536}, 1), kSms).ranks(), 1);
+}
+
 TEST(FewGemmPlan, TwoFormatsShareClusters) {
   for (const int64_t tiles : {0, 16, 41}) {
     Shape fp8{.format = Format::kFp8, .tokens = 1, .k = 4096, .tiles = 24, .tiles_per_group = 24};

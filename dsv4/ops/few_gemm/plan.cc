@@ -10,6 +10,9 @@ constexpr int kMinStages = 4;
 constexpr int kShared[] = {75 << 10, 113 << 10, 227 << 10};
 constexpr int kSms = 132;          // for the number of ranks, whatever the GPU
 constexpr int kRankXBytes = 2048;  // of a token's activations in one rank, preferred
+// Rows of at most this many slabs stay whole where that gives about a CTA to every SM: the kernel
+// of queries adds up whole rows too (attention_in/sm90_few), so both have the same bits.
+constexpr int kWholeSlabs = 8, kManyTiles = 128;
 
 int slabs_of(const Shape& shape) {
   return static_cast<int>(ceil_div(shape.k, int64_t{slab_columns(shape.format)}));
@@ -20,6 +23,7 @@ int slabs_of(const Shape& shape) {
 int rank_bits_of(const Shape& shape, int64_t tiles) {
   const int slabs = slabs_of(shape), x_bytes = x_boxes(shape.format) * kSlabBytes;
   int bits = 0;
+  if (slabs <= kWholeSlabs && tiles >= kManyTiles) return bits;
   while (2 << bits <= kMaxRanks && 2 << bits <= slabs &&
          (tiles << (bits + 1) <= shape.ctas_per_sm * kSms ||
           ceil_div(slabs, int64_t{1} << bits) * x_bytes > kRankXBytes))

@@ -10,7 +10,7 @@ namespace {
 
 constexpr Impl<MoeArgs> kMoe[] = {
 #if DSV4_CUDA
-    {"sm90_few", Arch::kSm90, false, moe_sm90_few_reject, moe_sm90_few},
+    {"sm90_few", Arch::kSm90, true, moe_sm90_few_reject, moe_sm90_few},
     {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
 #endif
     {"parts", Arch::kCpu, true, accept_all<MoeArgs>, moe_parts},

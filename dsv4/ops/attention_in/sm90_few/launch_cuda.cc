@@ -1,6 +1,6 @@
 // attention_in for few tokens: all products of x in one launch (few_gemm), everything else in
 // another (query.h); with more tokens the queries by their ops, and what is stored in a launch
-// (append.h).
+// (append.h). All of these have the same bits, so a token's do not depend on the number of tokens.
 
 #include "dsv4/ops/attention_in/attention_in_impls.h"
 #include "dsv4/ops/attention_in/queries.h"
@@ -54,12 +54,15 @@ class Products {
 }  // namespace
 
 const char* attention_in_sm90_few_reject(const Context& context, const AttentionInArgs& args) {
-  if (args.x.dim(0) > few_gemm::kMaxTokens) return "for up to 32 tokens";
+  // Where the bits of a token must not depend on the batch, larger batches take the same products.
+  if (args.x.dim(0) > few_gemm::kMaxTokens && !context.need_batch_invariant)
+    return "for up to 32 tokens";
   if (args.weights.wq_a.format != WeightFormat::kFp8Block ||
       args.weights.wkv.format != WeightFormat::kFp8Block)
     return "for fp8 weights of queries and keys";
   if (args.q.dtype != DType::kBF16) return "for bf16 queries";
-  if (const char* why = append_rows_reject(context, args)) return why;
+  if (!context.need_batch_invariant)
+    if (const char* why = append_rows_reject(context, args)) return why;
   return few_gemm::reject(context, args.x, Products(args, nullptr).targets());
 }
 
@@ -72,11 +75,13 @@ void attention_in_sm90_few(const Context& given, const AttentionInArgs& args) {
   const Products products(args, &scratch);
   few_gemm::run(context, args.x, products.targets());
   const TensorView& c = products.latent;
-  if (finish_few_reject(context, args) == nullptr)
+  const bool at_once = append_rows_reject(context, args) == nullptr;
+  if (at_once && finish_few_reject(context, args) == nullptr)
     return finish_few(context, args, c, products.append);
   rms_norm(context, {.x = c, .weight = args.weights.q_norm, .out = c, .eps = args.norm_eps});
   make_queries(context, args, c);
-  append_rows(context, args, products.append);
+  at_once ? append_rows(context, args, products.append)
+          : append_by_ops(context, args, products.append);
 }
 
 }  // namespace dsv4

@@ -27,6 +27,17 @@ bool has_many_latents(const Context& context, const AttentionInArgs& args) {
   return args.q.dim(0) * (args.weights.wq_b.k / kernel::kSlabColumns) * waves > kMostGroups;
 }
 
+// Whether several ranks of few_gemm share the columns of this weight; here a CTA has all of them.
+bool splits_latent(const WeightView& w, const Context& context) {
+  const int64_t tiles = ceil_div(w.n, int64_t{few_gemm::kTileRows});
+  const few_gemm::Shape shape{.format = few_gemm::Format::kFp8,
+                              .tokens = 1,
+                              .k = w.k,
+                              .tiles = tiles,
+                              .tiles_per_group = tiles};
+  return few_gemm::make_split(shape, context.device->info().num_sms).ranks() > 1;
+}
+
 const char* reject_weight(const WeightView& w) {
   if (w.format != WeightFormat::kFp8Block) return "for fp8 weights of queries";
   if (w.k % kernel::kSlabColumns != 0 || w.k / kernel::kSlabColumns > kernel::kMaxSlabs)
@@ -49,10 +60,15 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
     return "wants heads of 512 values of which 64 rotate";
   if (const char* why = reject_weight(w.wq_b)) return why;
   if (has_many_latents(context, args)) return "more latents than every CTA should normalize";
+  // For more tokens `linear` multiplies.
+  if (context.need_batch_invariant && splits_latent(w.wq_b, context))
+    return "products of more tokens add up in another order";
   if (args.index_q.rank == 0) return nullptr;
   if (args.index_q.dtype != DType::kBF16 || args.index_q.dim(2) != kernel::kIndexWidth)
     return "wants bf16 indexer heads of 128 values";
   if (!packs(args.index_q, 4)) return "indexer queries are not on 8 bytes";
+  if (context.need_batch_invariant && splits_latent(w.indexer.wq_b, context))
+    return "products of more tokens add up in another order";
   return reject_weight(w.indexer.wq_b);
 }
 

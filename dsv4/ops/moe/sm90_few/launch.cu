@@ -67,7 +67,8 @@ const char* reject_router(const MoeArgs& args) {
 }  // namespace
 
 const char* moe_sm90_few_reject(const Context& context, const MoeArgs& args) {
-  if (args.x.dim(0) > kMaxTokens) return "for up to 64 tokens";
+  // Where the bits of a token must not depend on the batch, larger batches take the same kernels.
+  if (args.x.dim(0) > kMaxTokens && !context.need_batch_invariant) return "for up to 64 tokens";
   if (args.shared.is_image()) return "kernel images of the shared expert";
   const ExpertWeights& shared = few::shared_expert(args);
   for (const WeightView* w : {&shared.w1, &shared.w3, &shared.w2})
