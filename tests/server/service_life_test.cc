@@ -208,7 +208,7 @@ TEST(ServiceLife, ClientsOfATrustedProxyAreCounted) {
   ScriptOptions options;
   options.service.http.max_per_address = 2;
   options.service.http.trusted_proxies = {"127.0.0.1", "10.0.0.1"};
-  ScriptedServer proxied(kScript, options);
+  ScriptedServer proxied(kServiceScript, options);
   const auto request = [&](const std::string& forwarded) {
     json body = chat_body("slow");
     body["stream"] = true;
@@ -240,7 +240,7 @@ TEST(ServiceLife, ClientsOfATrustedProxyAreCounted) {
   open.clear();
   ScriptOptions alone;
   alone.service.http.max_per_address = 1;
-  ScriptedServer direct(kScript, alone);
+  ScriptedServer direct(kServiceScript, alone);
   const char* const header = "X-Forwarded-For: 203.0.113.7\r\n";
   test::Socket first(direct.port());
   first.send(test::request_text("GET", "/health", "", header));
@@ -252,7 +252,7 @@ TEST(ServiceLife, ClientsOfATrustedProxyAreCounted) {
 TEST(ServiceLife, AWaitMayBeBounded) {
   ScriptOptions options{.max_sequences = 1};
   options.service.max_wait = std::chrono::milliseconds(100);
-  ScriptedServer small(kScript, options);
+  ScriptedServer small(kServiceScript, options);
   json body = chat_body("slow");
   body["stream"] = true;
   test::Socket first(small.port());
