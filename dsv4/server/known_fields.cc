@@ -1,7 +1,6 @@
 #include "dsv4/server/known_fields.h"
 
 #include <algorithm>
-#include <span>
 
 #include "dsv4/chat/request_error.h"
 
@@ -10,105 +9,87 @@ namespace {
 
 constexpr size_t kMaxNamed = 16, kMaxNameBytes = 64;
 
-// The fields of one object, by words. `place`: "" is the body, "tools[].function" an object of
-// each item of a list. `ignored`: fields that the API has and that change nothing here.
+constexpr unsigned bit(Api api) {
+  return 1u << static_cast<unsigned>(api);
+}
+constexpr unsigned kChat = bit(Api::kChat), kCompletions = bit(Api::kCompletions),
+                   kMessages = bit(Api::kMessages), kResponses = bit(Api::kResponses);
+
+// Fields of one object of these APIs, by words. `place`: "" is the body, "tools[].function" an
+// object of each item of a list; it may have several entries. `ignored`: fields that the API has
+// and that change nothing here.
 struct KnownFields {
+  unsigned apis;
   std::string_view place, known, ignored;
 };
 
-constexpr KnownFields kChat[] = {
-    {"",
-     "model messages max_tokens max_completion_tokens temperature top_p top_k min_p "
-     "presence_penalty frequency_penalty repetition_penalty seed n stop stop_token_ids ignore_eos "
-     "min_tokens include_stop_str_in_output logit_bias stream stream_options logprobs "
-     "top_logprobs tools tool_choice parallel_tool_calls max_tool_calls functions function_call "
-     "thinking reasoning_effort drop_thinking chat_template_kwargs continue_final_message "
-     "response_format guided_json guided_regex guided_choice structured_outputs cache_salt user "
-     "safety_identifier prompt_cache_key priority deadline_ms",
-     "metadata store service_tier verbosity prediction web_search_options prompt_cache_retention"},
-    {"stream_options", "include_usage continuous_usage_stats", "include_obfuscation"},
-    {"thinking", "type budget_tokens", ""},
-    {"chat_template_kwargs", "thinking enable_thinking reasoning_effort drop_thinking", ""},
-    {"response_format", "type json_schema pattern regex", ""},
-    {"response_format.json_schema", "schema strict", "name description"},
-    {"structured_outputs", "json json_object regex choice grammar structural_tag", ""},
-    {"messages[]",
-     "role content reasoning_content reasoning tool_calls tool_call_id prefix function_call",
-     "name refusal annotations"},
-    {"messages[].content[]", "type text", "cache_control"},
-    {"messages[].tool_calls[]", "id type function index", ""},
-    {"messages[].tool_calls[].function", "name arguments", ""},
-    {"tools[]", "type function", "cache_control"},
-    {"tools[].function", "name description parameters strict", ""},
-    {"tool_choice", "type function allowed_tools", ""},
-};
-
-constexpr KnownFields kCompletions[] = {
-    {"",
-     "model prompt suffix echo parse_special max_tokens temperature top_p top_k min_p "
-     "presence_penalty frequency_penalty repetition_penalty seed n best_of stop stop_token_ids "
-     "ignore_eos min_tokens include_stop_str_in_output logit_bias stream stream_options logprobs "
-     "response_format guided_json guided_regex guided_choice structured_outputs cache_salt user "
+constexpr KnownFields kFields[] = {
+    {kChat | kCompletions, "",
+     "model max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty "
+     "repetition_penalty seed n stop stop_token_ids ignore_eos min_tokens "
+     "include_stop_str_in_output logit_bias stream stream_options logprobs response_format "
+     "guided_json guided_regex guided_choice structured_outputs cache_salt user "
      "safety_identifier prompt_cache_key priority deadline_ms",
      "metadata store service_tier prompt_cache_retention"},
-    {"stream_options", "include_usage continuous_usage_stats", "include_obfuscation"},
-    {"response_format", "type json_schema pattern regex", ""},
-    {"response_format.json_schema", "schema strict", "name description"},
-    {"structured_outputs", "json json_object regex choice grammar structural_tag", ""},
-};
+    {kChat, "",
+     "messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls "
+     "max_tool_calls functions function_call thinking reasoning_effort drop_thinking "
+     "chat_template_kwargs continue_final_message",
+     "verbosity prediction web_search_options"},
+    {kCompletions, "", "prompt suffix echo parse_special best_of", ""},
+    {kChat | kCompletions, "stream_options", "include_usage continuous_usage_stats",
+     "include_obfuscation"},
+    {kChat | kCompletions, "response_format", "type json_schema pattern regex", ""},
+    {kChat | kCompletions, "response_format.json_schema", "schema strict", "name description"},
+    {kChat | kCompletions, "structured_outputs",
+     "json json_object regex choice grammar structural_tag", ""},
+    {kChat, "thinking", "type budget_tokens", ""},
+    {kChat, "chat_template_kwargs", "thinking enable_thinking reasoning_effort drop_thinking", ""},
+    {kChat, "messages[]",
+     "role content reasoning_content reasoning tool_calls tool_call_id prefix function_call",
+     "name refusal annotations"},
+    {kChat, "messages[].content[]", "type text", "cache_control"},
+    {kChat, "messages[].tool_calls[]", "id type function index", ""},
+    {kChat, "messages[].tool_calls[].function", "name arguments", ""},
+    {kChat, "tools[]", "type function", "cache_control"},
+    {kChat, "tools[].function", "name description parameters strict", ""},
+    {kChat, "tool_choice", "type function allowed_tools", ""},
 
-constexpr KnownFields kMessages[] = {
-    {"",
+    {kMessages, "",
      "model messages max_tokens system stop_sequences temperature top_p top_k thinking "
      "output_config output_format tools tool_choice stream",
      "metadata service_tier container context_management betas cache_control inference_geo"},
-    {"system[]", "type text", "cache_control citations"},
-    {"messages[]", "role content", ""},
-    {"messages[].content[]",
+    {kMessages, "thinking", "type budget_tokens", "display"},
+    {kMessages, "system[]", "type text", "cache_control citations"},
+    {kMessages, "messages[]", "role content", ""},
+    {kMessages, "messages[].content[]",
      "type text thinking signature data id name input tool_use_id content is_error",
      "cache_control citations caller"},
-    {"messages[].content[].content[]", "type text", "cache_control citations"},
-    {"thinking", "type budget_tokens", "display"},
-    {"output_config", "effort format", "task_budget"},
-    {"output_config.format", "type schema", "name"},
-    {"output_format", "type schema", "name"},
-    {"tools[]", "type name description input_schema strict",
+    {kMessages, "messages[].content[].content[]", "type text", "cache_control citations"},
+    {kMessages, "output_config", "effort format", "task_budget"},
+    {kMessages, "output_config.format", "type schema", "name"},
+    {kMessages, "output_format", "type schema", "name"},
+    {kMessages, "tools[]", "type name description input_schema strict",
      "cache_control defer_loading eager_input_streaming input_examples allowed_callers"},
-    {"tool_choice", "type name disable_parallel_tool_use", ""},
-};
+    {kMessages, "tool_choice", "type name disable_parallel_tool_use", ""},
 
-// Without the items of `input` and `tools`, whose keys depend on their types: responses_api.cc.
-constexpr KnownFields kResponses[] = {
-    {"",
+    // Without the items of `input` and `tools`, whose keys depend on their types: responses_api.cc.
+    {kResponses, "",
      "model input instructions max_output_tokens reasoning text tools tool_choice include stream "
      "parallel_tool_calls max_tool_calls top_logprobs temperature top_p store truncation metadata "
      "previous_response_id conversation background prompt user safety_identifier "
      "prompt_cache_key seed",
      "service_tier prompt_cache_retention stream_options context_management client_metadata"},
-    {"reasoning", "effort", "summary generate_summary"},
-    {"text", "format", "verbosity"},
-    {"text.format", "type schema strict pattern", "name description"},
-    {"tool_choice", "type name mode tools", ""},
+    {kResponses, "reasoning", "effort", "summary generate_summary"},
+    {kResponses, "text", "format", "verbosity"},
+    {kResponses, "text.format", "type schema strict pattern", "name description"},
+    {kResponses, "tool_choice", "type name mode tools", ""},
 };
 
 // Wherever they stand in a body, and whatever the API: they would change what the answer may be.
 constexpr std::string_view kRefused =
     "audio modalities guided_grammar mcp_servers use_beam_search logits_processors bad_words "
     "allowed_token_ids chat_template prompt_embeds truncate_prompt_tokens";
-
-std::span<const KnownFields> fields_of(Api api) {
-  switch (api) {
-    case Api::kChat:
-      return kChat;
-    case Api::kCompletions:
-      return kCompletions;
-    case Api::kMessages:
-      return kMessages;
-    case Api::kResponses:
-      return kResponses;
-  }
-  return {};
-}
 
 bool has_word(std::string_view words, std::string_view word) {
   if (word.empty() || word.find(' ') != word.npos) return false;
@@ -118,6 +99,24 @@ bool has_word(std::string_view words, std::string_view word) {
       return true;
   }
   return false;
+}
+
+// Whether an entry of this place has the key among its `words`.
+bool has_field(unsigned api, std::string_view place, std::string_view KnownFields::*words,
+               std::string_view key) {
+  return std::any_of(std::begin(kFields), std::end(kFields), [&](const KnownFields& fields) {
+    return (fields.apis & api) != 0 && fields.place == place && has_word(fields.*words, key);
+  });
+}
+
+// The places of an API, each once, in the order of the table.
+std::vector<std::string_view> places_of(unsigned api) {
+  std::vector<std::string_view> places;
+  for (const KnownFields& fields : kFields) {
+    const bool is_new = std::find(places.begin(), places.end(), fields.place) == places.end();
+    if ((fields.apis & api) != 0 && is_new) places.push_back(fields.place);
+  }
+  return places;
 }
 
 // Changes nothing.
@@ -155,20 +154,20 @@ void visit(const JsonValue& value, std::string_view place, const Visit& on_objec
 
 std::vector<std::string> ignored_fields(const JsonValue& body, Api api, bool strict) {
   std::vector<std::string> ignored;
-  for (const KnownFields& fields : fields_of(api)) {
-    visit(body, fields.place, [&](const JsonValue& object) {
+  for (const std::string_view place : places_of(bit(api))) {
+    visit(body, place, [&](const JsonValue& object) {
       for (const auto& [key, value] : object.members) {
         const bool refused = has_word(kRefused, key);
         // An empty object still turns something on, such as `audio`.
-        if (has_word(fields.known, key) || (is_idle(value) && !(refused && value.is_object())))
+        if (has_field(bit(api), place, &KnownFields::known, key) ||
+            (is_idle(value) && !(refused && value.is_object())))
           continue;
-        const std::string name =
-            one_line(fields.place.empty() ? key : fmt::format("{}.{}", fields.place, key));
+        const std::string name = one_line(place.empty() ? key : fmt::format("{}.{}", place, key));
         if (key == "modalities" && is_text_only(value)) continue;
         if (refused) {
           throw RequestError("unsupported_value", name, fmt::format("{}: is not supported", name));
         }
-        if (strict && !has_word(fields.ignored, key)) {
+        if (strict && !has_field(bit(api), place, &KnownFields::ignored, key)) {
           throw RequestError("unknown_field", name,
                              fmt::format("{}: is not a field of this API", name));
         }
