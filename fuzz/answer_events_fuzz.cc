@@ -17,10 +17,28 @@ constexpr Marker kMarkers[] = {Marker::kThink, Marker::kThinkEnd, Marker::kDsml,
                                Marker::kDsml,  Marker::kEos,      Marker::kUser,
                                Marker::kBos,   Marker::kAssistant};
 
+// Each is a token, so that a short input holds a call: events are what costs time.
+constexpr std::string_view kWords[] = {"\n\n<",
+                                       "</",
+                                       "tool_calls>\n",
+                                       "invoke name=\"f\">\n",
+                                       "invoke name=\"c\">\n",
+                                       "parameter name=\"a\" string=\"true\">",
+                                       "parameter name=\"a\" string=\"false\">",
+                                       "parameter name=\"input\" string=\"true\">",
+                                       "parameter>\n",
+                                       "invoke>\n",
+                                       "tool_calls>",
+                                       "some words of text"};
+constexpr int32_t kFirstWord = 256 + static_cast<int32_t>(kNumMarkers);
+
 const ServedModel& model() {
   static const auto served = [] {
+    Json tokenizer = Json::parse(test::marker_tokenizer_json());
+    for (size_t i = 0; i < std::size(kWords); ++i)
+      tokenizer["model"]["vocab"][token_text_of_bytes(kWords[i])] = kFirstWord + i;
     auto one = std::make_unique<ServedModel>(
-        std::make_shared<const Tokenizer>(Tokenizer::parse(test::marker_tokenizer_json(), "test")));
+        std::make_shared<const Tokenizer>(Tokenizer::parse(tokenizer.dump(), "test")));
     one->names = {"m"};
     one->limits = {.vocab_size = one->tokenizer->vocab_size(), .context = 65536};
     return one;
@@ -28,33 +46,29 @@ const ServedModel& model() {
   return *served;
 }
 
+// A byte from 0x0e on: the first word, where there is one, else "<"; DSML; the second.
 constexpr uint8_t kFirstTag = 0x0e;
-constexpr std::string_view kTags[] = {"\n\n<\xfatool_calls>\n",
-                                      "<\xfainvoke name=\"f\">\n",
-                                      "<\xfainvoke name=\"c\">\n",
-                                      "<\xfaparameter name=\"a\" string=\"true\">",
-                                      "<\xfaparameter name=\"a\" string=\"false\">",
-                                      "<\xfaparameter name=\"input\" string=\"true\">",
-                                      "</\xfaparameter>\n",
-                                      "</\xfainvoke>\n",
-                                      "</\xfatool_calls>"};
+constexpr std::pair<int32_t, int32_t> kTags[] = {{0, 2},  {-1, 3}, {-1, 4}, {-1, 5}, {-1, 6},
+                                                 {-1, 7}, {1, 8},  {1, 9},  {1, 10}};
+constexpr uint8_t kText = kFirstTag + std::size(kTags);
 
-std::string with_tags(std::string_view output) {
-  std::string text;
+std::vector<int32_t> tokens_of(std::string_view output) {
+  std::vector<int32_t> tokens;
   for (const char c : output) {
-    const size_t tag = static_cast<uint8_t>(c) - size_t{kFirstTag};
-    if (tag < std::size(kTags)) {
-      text += kTags[tag];
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte >= 0xf8) {
+      tokens.push_back(model().markers.require(kMarkers[byte - 0xf8]));
+    } else if (byte == kText) {
+      tokens.push_back(kFirstWord + static_cast<int32_t>(std::size(kWords)) - 1);
+    } else if (byte >= kFirstTag && byte < kText) {
+      const auto [before, word] = kTags[byte - kFirstTag];
+      tokens.insert(tokens.end(), {before < 0 ? test::byte_token('<') : kFirstWord + before,
+                                   model().markers.require(Marker::kDsml), kFirstWord + word});
     } else {
-      text += c;
+      tokens.push_back(test::byte_token(c));
     }
   }
-  return text;
-}
-
-int32_t token_of(char c) {
-  const auto byte = static_cast<uint8_t>(c);
-  return byte < 0xf8 ? test::byte_token(c) : model().markers.require(kMarkers[byte - 0xf8]);
+  return tokens;
 }
 
 // A request for a stream with what the bits want.
@@ -232,8 +246,8 @@ void write_stream(Api api, uint8_t bits, uint8_t ending, std::string_view output
   std::vector<std::unique_ptr<Choice>> choices;
   for (size_t k = 0; k < count; ++k)
     choices.push_back(std::make_unique<Choice>(k, prepared, model(), *writer, usage));
-  for (const char c : with_tags(output)) {
-    for (const auto& choice : choices) choice->on_token({.id = token_of(c), .logprob = -1.f});
+  for (const int32_t token : tokens_of(output)) {
+    for (const auto& choice : choices) choice->on_token({.id = token, .logprob = -1.f});
     checker.take(writer->take());
   }
   const bool failed = ending % 4 == 3;
