@@ -13,7 +13,9 @@
 #include "apps/version.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/chat/replay_file.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
 
@@ -33,8 +35,9 @@ struct ServeOptions {
   bool quiet = false, no_alias = false;
 };
 
-Service::Loaded load(const ServeOptions& options) {
+Service::Loaded load(const ServeOptions& options, std::shared_ptr<ServedModel>& served) {
   ChatModel model = load_chat_model(options.model);
+  served = model.text;
   if (!options.names.empty()) model.text->names = options.names;
   model.text->any_name = options.any_model;
   model.text->chat.lenient_tools = options.lenient_tools;
@@ -61,6 +64,31 @@ void want_descriptors(size_t connections) {
   }
 }
 
+// The replay map lives with the disk tier. A file that cannot be used is a line in the log and no
+// reason not to serve.
+template <class Use>
+void with_replay_file(const ServeOptions& options, const Use& use) {
+  try {
+    const std::string tokenizer =
+        read_text_file(find_model(options.model.model) + "/tokenizer.json");
+    use(replay_file(options.model.disk_cache, tokenizer), tokenizer);
+  } catch (const Error& error) {
+    log_line("replay_map", {{"error", error.what()}});
+  }
+}
+
+void load_replay(const ServeOptions& options, const ServedModel& model) {
+  with_replay_file(options, [&](const std::string& path, const std::string& tokenizer) {
+    load_replay_map(model.replay, path, tokenizer);
+  });
+}
+
+void save_replay(const ServeOptions& options, const ServedModel& model) {
+  with_replay_file(options, [&](const std::string& path, const std::string& tokenizer) {
+    save_replay_map(model.replay, path, tokenizer);
+  });
+}
+
 void serve(ServeOptions options) {
   find_model(options.model.model);  // before a port is taken
   options.service.api_key = env("DSV4_API_KEY");
@@ -72,15 +100,22 @@ void serve(ServeOptions options) {
   options.service.log_requests = !options.quiet;
   options.service.metrics_alias = !options.no_alias;
   want_descriptors(options.service.http.max_connections);
-  // The engine's thread loads and computes.
-  Service service(options.service, [options, threads = num_threads()] {
-    use_threads(threads);
-    return load(options);
-  });
-  if (!options.quiet) {
-    log_line("listening", {{"host", options.service.http.host}, {"port", service.port()}});
+  std::shared_ptr<ServedModel> served;
+  int status = 0;
+  {
+    // The engine's thread loads and computes.
+    Service service(options.service, [&options, &served, threads = num_threads()] {
+      use_threads(threads);
+      Service::Loaded loaded = load(options, served);
+      if (!options.model.disk_cache.empty()) load_replay(options, *served);
+      return loaded;
+    });
+    if (!options.quiet) {
+      log_line("listening", {{"host", options.service.http.host}, {"port", service.port()}});
+    }
+    status = service.run();
   }
-  const int status = service.run();
+  if (served != nullptr && !options.model.disk_cache.empty()) save_replay(options, *served);
   if (status != 0) throw ExitStatus{status};
 }
 

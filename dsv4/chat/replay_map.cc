@@ -83,6 +83,12 @@ void ReplayMap::erase(std::map<TurnKey, Entry>::iterator entry) {
   entries_.erase(entry);
 }
 
+void ReplayMap::for_each(
+    const std::function<void(const TurnKey&, const RecordedTurn&)>& visit) const {
+  const std::lock_guard lock(mutex_);
+  for (auto key = uses_.rbegin(); key != uses_.rend(); ++key) visit(*key, *entries_.at(*key).turn);
+}
+
 size_t ReplayMap::turns() const {
   const std::lock_guard lock(mutex_);
   return entries_.size();

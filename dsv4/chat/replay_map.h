@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -47,6 +48,9 @@ class ReplayMap {
   std::shared_ptr<const RecordedTurn> find(const TurnKey& key);
   // A turn that is larger than the whole map is not kept.
   void record(const TurnKey& key, RecordedTurn turn);
+
+  // The turn that was not used for the longest time first.
+  void for_each(const std::function<void(const TurnKey&, const RecordedTurn&)>& visit) const;
 
   size_t turns() const;
   int64_t hits() const;  // of find()

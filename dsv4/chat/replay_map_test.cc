@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
+#include "dsv4/chat/replay_file.h"
 #include "tests/chat/chat_data.h"
+#include "tests/harness/temp_folder.h"
 
 namespace dsv4 {
 namespace {
@@ -107,6 +111,42 @@ Json next_request(std::string_view output, bool tools, bool thinking) {
   body["thinking"] = {{"type", thinking ? "enabled" : "disabled"}};
   if (tools) body["tools"] = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
   return body;
+}
+
+TEST(ReplayMap, SurvivesInAFile) {
+  const test::TempFolder folder;
+  const std::string path = replay_file(folder.path(), "{}");
+  ReplayMap map;
+  load_replay_map(map, path, "{}");
+  EXPECT_EQ(map.turns(), 0u) << "there is no file yet";
+  for (int i = 0; i < 3; ++i) map.record(key(i), {{i, 2 * i, 70'000}, std::to_string(i)});
+  map.record(key(9), {});
+  map.find(key(0));
+  save_replay_map(map, path, "{}");
+  ReplayMap same;
+  load_replay_map(same, path, "{}");
+  EXPECT_EQ(same.turns(), 4u);
+  EXPECT_EQ(same.bytes(), map.bytes());
+  EXPECT_EQ(same.find(key(2))->ids, (std::vector<int32_t>{2, 4, 70'000}));
+  EXPECT_EQ(same.find(key(2))->text, "2");
+  EXPECT_TRUE(same.find(key(9))->ids.empty());
+  ReplayMap small(2);
+  load_replay_map(small, path, "{}");
+  EXPECT_TRUE(small.find(key(0))) << "used last";
+  EXPECT_FALSE(small.find(key(1)));
+
+  EXPECT_NE(replay_file(folder.path(), "{ }"), path);
+  EXPECT_THROW(load_replay_map(same, path, "{ }"), Error) << "another tokenizer";
+  const std::string whole = read_text_file(path);
+  for (size_t byte = 0; byte < whole.size(); ++byte) {
+    std::string changed = whole;
+    changed[byte] = static_cast<char>(changed[byte] ^ 4);
+    folder.write("changed", changed);
+    EXPECT_THROW(load_replay_map(same, folder.file("changed"), "{}"), Error) << byte;
+    folder.write("changed", whole.substr(0, byte));
+    EXPECT_THROW(load_replay_map(same, folder.file("changed"), "{}"), Error) << byte;
+  }
+  EXPECT_EQ(same.turns(), 4u);
 }
 
 TEST(ReplayMap, RendersTheIdsThatTheModelWrote) {
