@@ -249,41 +249,52 @@ std::unique_ptr<UnitStore::Lease> UnitStore::find(const PrefixChain& chain,
   return lease;
 }
 
-bool UnitStore::save(const PrefixChain& chain, std::span<const int32_t> ids, const Fill& fill) {
+UnitStore::Saving UnitStore::begin_save(const PrefixChain& chain, std::span<const int32_t> ids) {
   const size_t steps = ids.size() / static_cast<size_t>(layout_.step);
   DSV4_CHECK(steps > 0 && ids.size() % static_cast<size_t>(layout_.step) == 0 &&
                  steps <= chain.keys().size(),
              "a unit of {} tokens, in steps of {}, with {} keys", ids.size(), layout_.step,
              chain.keys().size());
-  Lock lock(mutex_);
+  const Lock lock(mutex_);
+  Saving saving;
   const PrefixKey& key = chain.keys()[steps - 1];
   if (const auto found = units_.find(key); found != units_.end()) {
     touch(found->second);
-    return usable(*found->second, ids);
+    saving.kept = usable(*found->second, ids);
+    return saving;
   }
   auto entry = std::make_shared<Entry>();
   entry->parent = longest(chain, ids, steps - 1);
-  const int64_t first = entry->parent == nullptr ? 0 : entry->parent->header.position;
+  const EntryPtr& parent = entry->parent;
+  saving.first = parent == nullptr ? 0 : parent->header.position;
   entry->header = {.fingerprint = fingerprint_,
                    .salt = chain.salt(),
                    .key = key,
-                   .parent = entry->parent == nullptr ? PrefixKey{} : entry->parent->header.key,
+                   .parent = parent == nullptr ? PrefixKey{} : parent->header.key,
                    .position = static_cast<int64_t>(ids.size()),
-                   .run = static_cast<int64_t>(ids.size()) - first,
+                   .run = static_cast<int64_t>(ids.size()) - saving.first,
                    .layout = layout_};
-  entry->ids.assign(ids.begin() + first, ids.end());
-  const EntryPtr parent = entry->parent;
+  entry->ids.assign(ids.begin() + saving.first, ids.end());
   if (parent != nullptr) ++parent->pins;
   auto slots = take_slots(slots_of(entry->header));
-  if (slots) {
-    put_in_ram(*entry, std::move(*slots));
-    lock.unlock();
-    fill(first, pieces_of(*entry));
-    lock.lock();
+  if (!slots) {
+    if (parent != nullptr) unpin(parent);
+    ++stats_.not_saved;
+    return saving;
   }
+  put_in_ram(*entry, std::move(*slots));
+  saving.pieces = pieces_of(*entry);
+  saving.entry = std::move(entry);
+  return saving;
+}
+
+bool UnitStore::finish_save(Saving saving) {
+  if (saving.entry == nullptr) return saving.kept;
+  const Lock lock(mutex_);
+  const EntryPtr& entry = saving.entry;
+  const EntryPtr& parent = entry->parent;
   if (parent != nullptr) unpin(parent);
-  const bool kept = slots && (parent == nullptr || !parent->dead);
-  if (!kept) {
+  if ((parent != nullptr && parent->dead) || units_.contains(entry->header.key)) {
     take_from_ram(*entry);
     ++stats_.not_saved;
     return false;
@@ -293,6 +304,12 @@ bool UnitStore::save(const PrefixChain& chain, std::span<const int32_t> ids, con
   if (folder_ != nullptr) writes_.push_back(entry);
   changed_.notify_all();
   return true;
+}
+
+bool UnitStore::save(const PrefixChain& chain, std::span<const int32_t> ids, const Fill& fill) {
+  Saving saving = begin_save(chain, ids);
+  if (saving.entry != nullptr) fill(saving.first, saving.pieces);
+  return finish_save(std::move(saving));
 }
 
 void UnitStore::export_text(const std::string& path, const PrefixChain& chain,

@@ -11,8 +11,8 @@
 // used for a minute.
 //
 // save() and find() belong to one thread, the engine's. The store has threads of its own: one disk
-// thread, which alone writes and removes files, and readers, because one thread reads the files of a
-// long text at a fraction of what memory and a fast disk give.
+// thread, which alone writes and removes files, and readers, because one thread reads the files of
+// a long text at a fraction of what memory and a fast disk give.
 
 #pragma once
 
@@ -112,6 +112,20 @@ class UnitStore {
   // kept already.
   using Fill = std::function<void(int64_t first, const UnitPieces& pieces)>;
   bool save(const PrefixChain& chain, std::span<const int32_t> ids, const Fill& fill);
+
+  // save() in two halves, for bytes that arrive meanwhile. Until finish_save() the unit does not
+  // exist for any other call.
+  struct Saving {
+    bool kept = false;  // already, as `save` says; otherwise without pieces there is no room
+    int64_t first = 0;
+    UnitPieces pieces;
+
+   private:
+    friend class UnitStore;
+    std::shared_ptr<Entry> entry;
+  };
+  Saving begin_save(const PrefixChain& chain, std::span<const int32_t> ids);
+  bool finish_save(Saving saving);
 
   // The text as one file of its own, and back; for one conversation.
   void export_text(const std::string& path, const PrefixChain& chain, std::span<const int32_t> ids);

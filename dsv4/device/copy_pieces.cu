@@ -45,4 +45,21 @@ void copy_pieces(Device& device, const CopyPiece* pieces, int64_t count) {
   launch(device, "copy_pieces", copy_pieces_kernel, {.grid = count, .block = kThreads}, pieces);
 }
 
+CopyStream::CopyStream(Device& device) : device_(device) {
+  cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream of copies");
+}
+
+CopyStream::~CopyStream() {
+  cudaStreamSynchronize(stream_);
+  cudaStreamDestroy(stream_);
+}
+
+void CopyStream::copy(const CopyPiece* pieces, int64_t count, Event& end) {
+  begin_.record(device_.stream());
+  begin_.let_wait(stream_);
+  Device there(device_.info(), stream_, TensorView());
+  copy_pieces(there, pieces, count);
+  end.record(stream_);
+}
+
 }  // namespace dsv4

@@ -47,6 +47,37 @@ struct Mirrored {
   }
 };
 
+// Pieces in page-locked memory, where the kernel that copies reads them.
+struct PieceList {
+  Buffer memory;
+  Event read;
+
+  const CopyPiece* fill(std::span<const CopyPiece> pieces, Memory& pinned) {
+    read.wait();
+    const auto bytes = static_cast<int64_t>(pieces.size_bytes());
+    constexpr int64_t kLeast = 64 << 10;
+    if (memory.empty() || memory.view().bytes() < bytes)
+      memory = Buffer(DType::kU8, {std::max(bytes, kLeast)}, pinned);
+    std::memcpy(memory.view().data, pieces.data(), pieces.size_bytes());
+    return reinterpret_cast<const CopyPiece*>(memory.view().data);
+  }
+};
+
+// Gives its list back: allocating page-locked memory takes longer than most copies.
+class DeviceTransfer final : public Transfer {
+ public:
+  DeviceTransfer(std::unique_ptr<PieceList> list, std::vector<std::unique_ptr<PieceList>>& unused)
+      : list_(std::move(list)), unused_(unused) {}
+  ~DeviceTransfer() override { unused_.push_back(std::move(list_)); }
+
+  bool done() override { return list_->read.reached(); }
+  void wait() override { list_->read.wait(); }
+
+ private:
+  std::unique_ptr<PieceList> list_;
+  std::vector<std::unique_ptr<PieceList>>& unused_;
+};
+
 class DeviceRunner : public Runner {
  public:
   DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits);
@@ -59,6 +90,7 @@ class DeviceRunner : public Runner {
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
   Memory& staging() override { return device_.pinned(); }
   void copy(std::span<const CopyPiece> pieces) override;
+  std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
   void wait() override { device_.wait(); }
   void observe(Observer* observer) override { context_.observer = observer; }
 
@@ -92,8 +124,9 @@ class DeviceRunner : public Runner {
   const SampleLayout layout_;
   Mirrored sampling_;  // by layout_
   std::map<StepExtents, Captured> captured_;
-  Buffer pieces_;  // of the last copy(), page-locked: the kernel reads them there
-  Event pieces_read_;
+  PieceList pieces_;                                     // of the last copy()
+  std::vector<std::unique_ptr<PieceList>> piece_lists_;  // that no transfer uses now
+  CopyStream copy_stream_;
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits)
@@ -106,7 +139,8 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       workspace_(plan_workspace(model, context, limits, 0)),
       list_mirror_(DType::kU8, {workspace_.lists}, device_.memory()),
       layout_(sample_layout(model.config(), limits)),
-      sampling_(device_, layout_.bytes) {
+      sampling_(device_, layout_.bytes),
+      copy_stream_(device_) {
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
 }
@@ -165,14 +199,21 @@ void DeviceRunner::run_captured(const StepExtents& extents, const TensorView& lo
 
 void DeviceRunner::copy(std::span<const CopyPiece> pieces) {
   if (pieces.empty()) return;
-  const auto bytes = static_cast<int64_t>(pieces.size_bytes());
-  pieces_read_.wait();
-  if (pieces_.empty() || pieces_.view().bytes() < bytes)
-    pieces_ = Buffer(DType::kU8, {std::max(bytes, int64_t{64} << 10)}, device_.pinned());
-  std::memcpy(pieces_.view().data, pieces.data(), pieces.size_bytes());
-  copy_pieces(device_, reinterpret_cast<const CopyPiece*>(pieces_.view().data),
-              static_cast<int64_t>(pieces.size()));
-  pieces_read_.record(device_.stream());
+  copy_pieces(device_, pieces_.fill(pieces, device_.pinned()), static_cast<int64_t>(pieces.size()));
+  pieces_.read.record(device_.stream());
+}
+
+std::unique_ptr<Transfer> DeviceRunner::start_copy(std::span<const CopyPiece> pieces) {
+  std::unique_ptr<PieceList> list;
+  if (piece_lists_.empty()) {
+    list = std::make_unique<PieceList>();
+  } else {
+    list = std::move(piece_lists_.back());
+    piece_lists_.pop_back();
+  }
+  copy_stream_.copy(list->fill(pieces, device_.pinned()), static_cast<int64_t>(pieces.size()),
+                    list->read);
+  return std::make_unique<DeviceTransfer>(std::move(list), piece_lists_);
 }
 
 // Copies the parts of the lists that these rows have, and nothing else.

@@ -5,7 +5,6 @@
 #include <tuple>
 #include <utility>
 
-#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/fingerprint.h"
 #include "dsv4/engine/score.h"
@@ -208,11 +207,12 @@ Schedule Engine::plan_step() {
       cached = std::max(match.tokens, request.lease == nullptr ? 0 : request.lease->tokens());
       request.junction = match.common - cached >= kLeastJunction ? match.common : 0;
     }
-    requests.push_back({.tokens = request.length(),
-                        .cached = cached,
-                        .answer_left = request.params.max_new_tokens - request.generated,
-                        .decoding = request.decoding(),
-                        .stop_at = next_stop(request, cached)});
+    requests.push_back(
+        {.tokens = request.length(),
+         .cached = cached,
+         .answer_left = request.params.max_new_tokens - request.generated,
+         .decoding = request.decoding(),
+         .stop_at = next_stop(request, cached, waits ? cached : request.last_checkpoint)});
   }
   const PageTables& tables = executor_.cache();
   std::vector<SeqId> running;  // in order
@@ -244,39 +244,6 @@ int64_t Engine::max_prompt_tokens() const {
   return step_time_.tokens_within(seconds, kLeast, options_.max_batch_tokens);
 }
 
-std::span<const int32_t> Engine::reusable(const Request& request) const {
-  if (request.scoring()) return {};
-  return std::span(request.tokens).first(request.tokens.size() - 1);
-}
-
-bool Engine::wants_checkpoint(const Request& request, int64_t tokens) const {
-  const int64_t step = executor_.prefixes()->step();
-  const int64_t interval = ceil_div(options_.checkpoint_interval, step) * step;
-  const auto is_fork = [&](int64_t fork) { return fork / step * step == tokens; };
-  return tokens > 0 &&
-         (tokens == (request.length() - 1) / step * step || tokens % interval == 0 ||
-          tokens == request.junction || std::ranges::any_of(request.params.forks, is_fork));
-}
-
-// A checkpoint is made when a chunk ends less than a step after it, so none is needed near the end.
-int64_t Engine::next_stop(const Request& request, int64_t cached) const {
-  const PrefixCache* prefixes = executor_.prefixes();
-  if (prefixes == nullptr || request.decoding()) return 0;
-  const int64_t step = prefixes->step(), end = request.length() - step;
-  for (int64_t tokens = (cached / step + 1) * step; tokens <= end; tokens += step) {
-    if (wants_checkpoint(request, tokens)) return tokens;
-  }
-  return 0;
-}
-
-int64_t Engine::checkpoint_after(const Request& request, int64_t count) const {
-  const PrefixCache* prefixes = executor_.prefixes();
-  if (prefixes == nullptr) return 0;
-  const int64_t end = request.cached + count, tokens = end / prefixes->step() * prefixes->step();
-  if (tokens <= request.cached) return 0;
-  return request.decoding() || wants_checkpoint(request, tokens) ? tokens - request.cached : 0;
-}
-
 void Engine::set_running(size_t num_running, std::vector<Event>& events) {
   auto at = requests_.begin();
   std::advance(at, std::min(num_running, num_running_));
@@ -286,12 +253,14 @@ void Engine::set_running(size_t num_running, std::vector<Event>& events) {
     if (prefixes != nullptr) {
       const PrefixCache::Attached attached =
           prefixes->attach(at->seq, at->params.salt, reusable(*at), at->lease.get());
+      if (attached.ram + attached.disk > 0) leases_in_use_.push_back(std::move(at->lease));
       at->lease.reset();
       at->cached = attached.tokens;
       stats_.ram_tokens += attached.ram;
       stats_.disk_tokens += attached.disk;
       if (!at->started) at->stats.ram_tokens = attached.ram, at->stats.disk_tokens = attached.disk;
     }
+    at->last_checkpoint = at->cached;
     stats_.cached_tokens += at->cached;
     if (at->started) continue;
     events.push_back({.sink = at->sink, .id = at->id, .starts = true, .cached_tokens = at->cached});
@@ -452,31 +421,6 @@ void Engine::deliver(const Batch& batch, std::vector<Sampled> tokens, std::vecto
   }
 }
 
-void Engine::reserve(const Batch& batch) {
-  PrefixCache* prefixes = executor_.prefixes();
-  for (const Batch::Chunk& chunk : batch.chunks) {
-    while (!executor_.cache().reserve(chunk.request->seq, chunk.count)) {
-      if (prefixes == nullptr || !prefixes->evict()) {
-        fail(ErrorCode::kResource, "no cache room for {} tokens after {}", chunk.count,
-             chunk.request->cached);
-      }
-    }
-  }
-}
-
-void Engine::store_prefix(Request& request, int64_t tokens) {
-  PrefixCache* prefixes = executor_.prefixes();
-  const CheckpointId id =
-      prefixes->store(request.seq, request.params.salt,
-                      std::span(request.tokens).first(static_cast<size_t>(tokens)));
-  if (request.generated == 0) {
-    stored_.emplace_back(&request, id);
-  } else if (id != CheckpointId::kNone) {
-    prefixes->erase(request.answer_checkpoint);
-    request.answer_checkpoint = id;
-  }
-}
-
 bool Engine::step() {
   if (broken_)
     fail(ErrorCode::kUnsupported,
@@ -493,6 +437,7 @@ bool Engine::step() {
       requests_.front().lease->wait_for(std::chrono::milliseconds(2));
     }
   }
+  if (executor_.prefixes() != nullptr) executor_.prefixes()->finish_saves(requests_.empty());
   for (const Event& event : events) {
     if (event.starts) event.sink->on_start(event.id, event.cached_tokens);
     if (event.has_token && event.of_prompt) {
@@ -531,6 +476,7 @@ void Engine::run_batch(std::vector<Event>& events) {
                    // half-written
   std::vector<Sampled> tokens = compute(batch);
   broken_ = false;
+  if (!batch.rows.empty()) leases_in_use_.clear();  // the device has come to the end of the step
   const std::chrono::duration<double> spent = Clock::now() - begin;
   ++stats_.steps;
   int64_t num_tokens = 0;

@@ -173,6 +173,7 @@ class Engine {
     std::chrono::steady_clock::time_point lease_begin;
     int lookups = 0;                   // since it began to wait
     CheckpointId answer_checkpoint{};  // the newest of its answer
+    int64_t last_checkpoint = 0;       // tokens of its newest, or of the one it began with
     int64_t junction = 0;  // up to where it shares a text without a checkpoint there; 0: nowhere
     std::chrono::steady_clock::time_point submitted, first_run;
     RequestStats stats;
@@ -222,10 +223,11 @@ class Engine {
   int64_t max_prompt_tokens() const;
   // Opens and closes sequences so that the first `num_running` requests run.
   void set_running(size_t num_running, std::vector<Event>& events);
-  // Whether a checkpoint is wanted after so many tokens of its prompt.
-  bool wants_checkpoint(const Request& request, int64_t tokens) const;
+  // Whether a checkpoint is wanted after so many tokens of its prompt, when the one before it is
+  // after `before`.
+  bool wants_checkpoint(const Request& request, int64_t tokens, int64_t before) const;
   // Where a chunk of the request's prompt has to end for a checkpoint; 0: anywhere.
-  int64_t next_stop(const Request& request, int64_t cached) const;
+  int64_t next_stop(const Request& request, int64_t cached, int64_t before) const;
   // After so many of its next `count` tokens a checkpoint is made; 0: none.
   int64_t checkpoint_after(const Request& request, int64_t count) const;
   // The stored prefix with which a request would begin: all but its last token at most.
@@ -261,6 +263,8 @@ class Engine {
   size_t num_running_ = 0;       // the first so many run
   // Checkpoints of prompts that this step has made, of which units become.
   std::vector<std::pair<Request*, CheckpointId>> stored_;
+  // Whose host memory copies to the device may still read.
+  std::vector<std::unique_ptr<UnitStore::Lease>> leases_in_use_;
   uint64_t next_id_ = 1;
   bool broken_ = false;
   StepTime step_time_;

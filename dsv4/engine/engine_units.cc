@@ -1,8 +1,10 @@
-// The engine's side of the tiers (cache/unit_store.h): requests that wait find units of their
-// beginnings, and what stays stored becomes units.
+// The engine's side of stored prefixes: where checkpoints are made, and the tiers
+// (cache/unit_store.h): requests that wait find units of their prefixes, and what stays stored
+// becomes units.
 
 #include <algorithm>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/engine.h"
 
@@ -13,6 +15,68 @@ namespace {
 constexpr int kMostLookups = 3;
 
 }  // namespace
+
+std::span<const int32_t> Engine::reusable(const Request& request) const {
+  if (request.scoring()) return {};
+  return std::span(request.tokens).first(request.tokens.size() - 1);
+}
+
+// Besides the ends of prompts, forks and junctions: every so many tokens after the checkpoint
+// before. A turn that is shorter has one at its end, and no step is cut for another.
+bool Engine::wants_checkpoint(const Request& request, int64_t tokens, int64_t before) const {
+  const int64_t step = executor_.prefixes()->step();
+  const int64_t interval = ceil_div(options_.checkpoint_interval, step) * step;
+  const auto is_fork = [&](int64_t fork) { return fork / step * step == tokens; };
+  return tokens == (request.length() - 1) / step * step || tokens - before >= interval ||
+         tokens == request.junction || std::ranges::any_of(request.params.forks, is_fork);
+}
+
+// A checkpoint is made when a chunk ends less than a step after it, so none is needed near the end.
+int64_t Engine::next_stop(const Request& request, int64_t cached, int64_t before) const {
+  const PrefixCache* prefixes = executor_.prefixes();
+  if (prefixes == nullptr || request.decoding()) return 0;
+  const int64_t step = prefixes->step(), end = request.length() - step;
+  for (int64_t tokens = (cached / step + 1) * step; tokens <= end; tokens += step) {
+    if (wants_checkpoint(request, tokens, before)) return tokens;
+  }
+  return 0;
+}
+
+int64_t Engine::checkpoint_after(const Request& request, int64_t count) const {
+  const PrefixCache* prefixes = executor_.prefixes();
+  if (prefixes == nullptr) return 0;
+  const int64_t end = request.cached + count, tokens = end / prefixes->step() * prefixes->step();
+  if (tokens <= request.cached) return 0;
+  const bool wanted =
+      request.decoding() || wants_checkpoint(request, tokens, request.last_checkpoint);
+  return wanted ? tokens - request.cached : 0;
+}
+
+void Engine::store_prefix(Request& request, int64_t tokens) {
+  PrefixCache* prefixes = executor_.prefixes();
+  const CheckpointId id =
+      prefixes->store(request.seq, request.params.salt,
+                      std::span(request.tokens).first(static_cast<size_t>(tokens)));
+  request.last_checkpoint = tokens;
+  if (request.generated == 0) {
+    stored_.emplace_back(&request, id);
+  } else if (id != CheckpointId::kNone) {
+    prefixes->erase(request.answer_checkpoint);
+    request.answer_checkpoint = id;
+  }
+}
+
+void Engine::reserve(const Batch& batch) {
+  PrefixCache* prefixes = executor_.prefixes();
+  for (const Batch::Chunk& chunk : batch.chunks) {
+    while (!executor_.cache().reserve(chunk.request->seq, chunk.count)) {
+      if (prefixes == nullptr || !prefixes->evict()) {
+        fail(ErrorCode::kResource, "no cache room for {} tokens after {}", chunk.count,
+             chunk.request->cached);
+      }
+    }
+  }
+}
 
 bool Engine::loading(const Request& request) const {
   return request.lease != nullptr && request.lease->state() == UnitStore::Lease::State::kLoading;
@@ -80,7 +144,9 @@ void Engine::drop_prefixes(PrefixTier last) {
 }
 
 void Engine::flush_prefixes() {
-  if (units() != nullptr) units()->flush();
+  if (units() == nullptr) return;
+  executor_.prefixes()->finish_saves(/*wait=*/true);
+  units()->flush();
 }
 
 int64_t Engine::save_prefix(const std::string& path, std::span<const int32_t> ids,

@@ -176,16 +176,27 @@ CheckpointId PrefixCache::store(SeqId seq, std::string_view salt, std::span<cons
 void PrefixCache::save(CheckpointId id, const PrefixChain& chain, std::span<const int32_t> ids) {
   const auto found = places_.find(id);
   if (units_ == nullptr || found == places_.end()) return;
+  finish_saves(/*wait=*/true);  // the unit before is often the parent of this one
   const int place = found->second;
   const PagePrefix& pages = checkpoints_[static_cast<size_t>(place)].pages;
-  units_->save(chain, ids.first(static_cast<size_t>(pages.tokens)),
-               [&](int64_t first, const UnitPieces& unit) {
-                 bytes_.copy_to_host(pages, states_of(place), first, unit);
-               });
+  UnitStore::Saving unit = units_->begin_save(chain, ids.first(static_cast<size_t>(pages.tokens)));
+  if (unit.pieces.blocks.empty()) return;
+  auto transfer = bytes_.copy_to_host(pages, states_of(place), unit.first, unit.pieces);
+  save_ = Save{id, std::move(unit), std::move(transfer)};
+  finish_saves(/*wait=*/false);
+}
+
+void PrefixCache::finish_saves(bool wait) {
+  if (!save_) return;
+  if (wait) save_->transfer->wait();
+  if (!save_->transfer->done()) return;
+  units_->finish_save(std::move(save_->unit));
+  save_.reset();
 }
 
 void PrefixCache::give_up(int place) {
   Checkpoint& checkpoint = checkpoints_[static_cast<size_t>(place)];
+  if (save_ && save_->checkpoint == checkpoint.id) finish_saves(/*wait=*/true);
   by_use_.erase(checkpoint.last_use);
   places_.erase(checkpoint.id);
   index_.erase(place);

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ enum class CheckpointId : uint64_t { kNone = 0 };
 class PrefixCache {
  public:
   PrefixCache(ModelCache& cache, Runner& runner);
+  ~PrefixCache() { finish_saves(/*wait=*/true); }
+  PrefixCache(const PrefixCache&) = delete;
+  PrefixCache& operator=(const PrefixCache&) = delete;
   // Units of this fingerprint; throws what UnitStore does.
   void open_tiers(const UnitStoreOptions& options, const Digest& fingerprint);
   UnitStore* units() { return units_.get(); }  // null: no tiers
@@ -59,8 +63,10 @@ class PrefixCache {
   // Keeps a sequence of exactly these tokens, a multiple of step(). kNone: they are stored already.
   CheckpointId store(SeqId seq, std::string_view salt, std::span<const int32_t> ids);
   // Makes a checkpoint that still exists a unit too. `ids`: a text that begins with its own, whose
-  // chain this is. Without tiers nothing.
+  // chain this is. Without tiers nothing. The copies may go on beside the next steps;
+  // finish_saves() makes units of those that have ended, or waits for all.
   void save(CheckpointId id, const PrefixChain& chain, std::span<const int32_t> ids);
+  void finish_saves(bool wait);
   // Gives up a checkpoint, if it still exists.
   void erase(CheckpointId id);
   // Gives up the least recently used checkpoint; false: there is none.
@@ -100,6 +106,12 @@ class PrefixCache {
   uint64_t num_uses_ = 0, num_stored_ = 0;
   UnitBytes bytes_;
   std::unique_ptr<UnitStore> units_;
+  struct Save {
+    CheckpointId checkpoint{};
+    UnitStore::Saving unit;
+    std::unique_ptr<Transfer> transfer;
+  };
+  std::optional<Save> save_;  // the one that goes on
 };
 
 // Bytes that a checkpoint keeps of the compressors' states.

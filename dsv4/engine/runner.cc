@@ -8,6 +8,12 @@
 namespace dsv4 {
 namespace {
 
+class FinishedTransfer final : public Transfer {
+ public:
+  bool done() override { return true; }
+  void wait() override {}
+};
+
 class HostRunner : public Runner {
  public:
   HostRunner(const Model& model, const Context& context, const CacheLimits& limits)
@@ -23,6 +29,10 @@ class HostRunner : public Runner {
   Memory& staging() override { return host_memory(); }
   void copy(std::span<const CopyPiece> pieces) override {
     for (const CopyPiece& piece : pieces) std::copy_n(piece.from, piece.bytes, piece.to);
+  }
+  std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override {
+    copy(pieces);
+    return std::make_unique<FinishedTransfer>();
   }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits) override {

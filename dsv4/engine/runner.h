@@ -15,6 +15,14 @@
 
 namespace dsv4 {
 
+// Copies that run beside the steps. Ended before it is destroyed.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  virtual bool done() = 0;
+  virtual void wait() = 0;
+};
+
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -33,6 +41,9 @@ class Runner {
   // Copies inside and between memory() and staging(), after the work that was started before and
   // before what is started next. The pieces may be in any order and do not overlap.
   virtual void copy(std::span<const CopyPiece> pieces) = 0;
+  // As copy(), but steps that are started next do not wait for it: they may read the pieces and
+  // write neither end. On a device it has a stream of its own.
+  virtual std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) = 0;
   // Waits until all started work is done.
   virtual void wait() {}
   // Sees every call of the following steps, none of which is captured; null: calls run.

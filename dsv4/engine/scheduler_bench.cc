@@ -1,5 +1,5 @@
-// Planning a step (docs/spec/serving.md 4): 256 sequences that decode, and the same with half of them
-// computing prompts while others wait.
+// Planning a step (docs/spec/serving.md 4): 256 sequences that decode, and the same with half of
+// them computing prompts while others wait.
 
 #include <benchmark/benchmark.h>
 

@@ -115,13 +115,12 @@ void UnitBytes::copy_part(const PageTables::PartOfPage& part) {
   runner_.copy(copies);
 }
 
-void UnitBytes::copy_to_host(const PagePrefix& pages, std::byte* states, int64_t first,
-                             const UnitPieces& unit) {
+std::unique_ptr<Transfer> UnitBytes::copy_to_host(const PagePrefix& pages, std::byte* states,
+                                                  int64_t first, const UnitPieces& unit) {
   std::vector<CopyPiece> copies;
   pair(unit.blocks, blocks(pages, first), copies);
   pair(unit.checkpoint, checkpoint(pages, states), copies);
-  runner_.copy(copies);
-  runner_.wait();
+  return runner_.start_copy(copies);
 }
 
 void UnitBytes::copy_to_cache(const PagePrefix& pages, std::byte* states, int64_t first,
@@ -130,7 +129,6 @@ void UnitBytes::copy_to_cache(const PagePrefix& pages, std::byte* states, int64_
   pair(blocks(pages, first), unit.blocks, copies);
   pair(checkpoint(pages, states), unit.checkpoint, copies);
   runner_.copy(copies);
-  runner_.wait();
 }
 
 }  // namespace dsv4

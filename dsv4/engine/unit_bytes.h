@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "dsv4/cache/unit_store.h"
@@ -28,10 +29,10 @@ class UnitBytes {
   void copy_part(const PageTables::PartOfPage& part);
 
   // Between the cache and host memory that the runner reaches. `pages`: of a text that is at least
-  // as long as what is copied; `states`: the rows of its checkpoint, in the cache's memory. Each
-  // returns when the bytes are there.
-  void copy_to_host(const PagePrefix& pages, std::byte* states, int64_t first,
-                    const UnitPieces& unit);
+  // as long as what is copied; `states`: the rows of its checkpoint, in the cache's memory. To the
+  // host beside the steps, to the cache in order with them.
+  std::unique_ptr<Transfer> copy_to_host(const PagePrefix& pages, std::byte* states, int64_t first,
+                                         const UnitPieces& unit);
   void copy_to_cache(const PagePrefix& pages, std::byte* states, int64_t first,
                      const UnitPieces& unit);
 

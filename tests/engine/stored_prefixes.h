@@ -1,6 +1,6 @@
-// What tests of requests that begin with a stored prefix share: a model, and the answer of a request
-// that runs alone in an engine that stores nothing. The programs *_gpu_test run them on a GPU, also
-// with the bundled model.
+// What tests of requests that begin with a stored prefix share: a model, and the answer of a
+// request that runs alone in an engine that stores nothing. The programs *_gpu_test run them on a
+// GPU, also with the bundled model.
 
 #pragma once
 
