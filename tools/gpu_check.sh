@@ -110,7 +110,7 @@ bench() { # bench NAME ARGUMENTS ...
 for step in "${steps[@]}"; do
   case "$step" in
     ops) mapfile -t programs < <(op_programs); run_all ops "" "${programs[@]}" ;;
-    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer}_test ;;
+    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer,engine_prefix_gpu}_test ;;
     python)
       tools/check_python.sh "$bin/../lib/libdsv4_kernels.so" "$out/python" >"$out/python.log" 2>&1
       count_or_skip python $? "$out/python.log"
@@ -140,6 +140,7 @@ for step in "${steps[@]}"; do
       flash=(--synthetic flash --experts k3 "${layers[@]}")
       bench decode_flash decode "${flash[@]}" --batch 1,8,32 --context 4096,65536 --ops
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
+      bench cache_flash cache "${flash[@]}"
       "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1
       count "bench ops" $? "$out/ops.log"
       ;;
