@@ -3,6 +3,8 @@
 
 #include "dsv4/server/service.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -21,14 +23,28 @@ namespace {
 constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
 constexpr std::chrono::seconds kLastWrites{2};
 
+// "localhost", or a loopback address. A name that only looks like one, as 127.evil.example, may
+// resolve to anything.
 bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  in_addr v4{};
+  in6_addr v6{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  return host == "localhost";
 }
 
-// "localhost:8000" -> "localhost"
-std::string_view host_name(std::string_view host) {
-  if (host.starts_with("[")) return host.substr(1, std::max<size_t>(host.find(']'), 1) - 1);
-  return host.substr(0, host.find(':'));
+// Whether a Host header names loopback: a name or an IPv4 address, or an IPv6 address in brackets,
+// and perhaps a port.
+bool names_loopback(std::string_view host) {
+  const bool brackets = host.starts_with("[");
+  const size_t end = brackets ? host.find(']') : std::min(host.find(':'), host.size());
+  if (end == host.npos) return false;
+  const std::string name(host.substr(brackets, end - brackets));
+  const std::string_view rest = host.substr(end + brackets);
+  const bool is_v6 = name.find(':') != name.npos;
+  const bool port =
+      rest.empty() || (rest[0] == ':' && rest.find_first_not_of("0123456789", 1) == rest.npos);
+  return port && brackets == is_v6 && is_loopback(name);
 }
 
 }  // namespace
@@ -95,8 +111,7 @@ void Service::read_keys() {
 bool Service::host_allowed(const HttpRequest& head) const {
   if (!is_loopback(options_.http.host)) return true;
   const std::string_view host = head.header("host");
-  const std::string_view name = host_name(host);
-  return host.empty() || name == "localhost" || name == "::1" || name.starts_with("127.");
+  return host.empty() || names_loopback(host);
 }
 
 // A page of another site may not use the server through its reader's browser.

@@ -363,6 +363,32 @@ TEST(ServiceLife, WithoutKeysOnlyLoopbackIsServed) {
   EXPECT_THROW(Service(options.service, [] { return Service::Loaded{}; }), Error);
 }
 
+// The status of a request to `host` from a page of the same host.
+int status_for_host(uint16_t port, const std::string& host) {
+  const std::string body = chat_body("Hi").dump();
+  test::Socket socket(port);
+  socket.send("POST /v1/chat/completions HTTP/1.1\r\nHost: " + host + "\r\nOrigin: http://" + host +
+              "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  std::string bytes;
+  while (!test::parse_answer(bytes).complete && socket.receive(bytes)) {
+  }
+  return test::parse_answer(bytes).status;
+}
+
+// A name that an attacker's DNS server resolves to 127.0.0.1 is not loopback, whatever it looks
+// like.
+TEST(ServiceLife, OnlyLoopbackNamesAreServed) {
+  const uint16_t port = server().port();
+  for (const char* host : {"localhost", "localhost:8000", "127.0.0.1", "127.0.0.1:8000",
+                           "127.1.2.3:1", "[::1]", "[::1]:8000"})
+    EXPECT_EQ(status_for_host(port, host), 200) << host;
+  for (const char* host :
+       {"127.evil.example", "127.0.0.1.evil.example", "127.0.0.1.evil.example:8000",
+        "localhost.evil.example", "[::1].evil.example", "[::1", "[::1]x", "127.0.0.256", "127.1",
+        "localhost:evil", "[127.0.0.1]", "::1", "10.0.0.1", "[::2]", ":8000"})
+    EXPECT_EQ(status_for_host(port, host), 403) << host;
+}
+
 TEST(ServiceLife, OtherSitesAreRefused) {
   const uint16_t port = server().port();
   const std::string body = chat_body("Hi").dump();
