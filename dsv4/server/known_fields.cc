@@ -57,7 +57,7 @@ constexpr KnownFields kFields[] = {
 
     {kMessages, "",
      "model messages max_tokens system stop_sequences temperature top_p top_k thinking "
-     "output_config output_format tools tool_choice stream",
+     "output_config output_format tools tool_choice stream cache_salt priority deadline_ms",
      "metadata service_tier container context_management betas cache_control inference_geo"},
     {kMessages, "thinking", "type budget_tokens", "display"},
     {kMessages, "system[]", "type text", "cache_control citations"},
@@ -78,7 +78,7 @@ constexpr KnownFields kFields[] = {
      "model input instructions max_output_tokens reasoning text tools tool_choice include stream "
      "parallel_tool_calls max_tool_calls top_logprobs temperature top_p store truncation metadata "
      "previous_response_id conversation background prompt user safety_identifier "
-     "prompt_cache_key seed",
+     "prompt_cache_key seed cache_salt priority deadline_ms",
      "service_tier prompt_cache_retention stream_options context_management client_metadata"},
     {kResponses, "reasoning", "effort", "summary generate_summary"},
     {kResponses, "text", "format", "verbosity"},

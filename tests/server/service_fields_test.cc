@@ -142,6 +142,25 @@ TEST(ServiceFields, AWarningHasABound) {
   EXPECT_TRUE(text.ends_with(", ...")) << text;
 }
 
+// Every API has the fields that decide when a request runs and what it may share.
+TEST(ServiceFields, EveryApiHasTheFieldsOfTheQueue) {
+  for (const Api4& api : {kChat, kCompletions, kMessages, kResponses}) {
+    EXPECT_EQ(warning(with(api, {{"cache_salt", "x"}, {"priority", -1}, {"deadline_ms", 60000}})),
+              "")
+        << api.path;
+    for (const json& wrong :
+         {json{{"cache_salt", 5}}, json{{"priority", 3}}, json{{"deadline_ms", 0}}})
+      EXPECT_EQ(with(api, wrong).status, 400) << api.path << wrong;
+  }
+  const json slow = {{"messages", json::array({user("slow")})}, {"max_tokens", 2000}};
+  json body = slow;
+  body["deadline_ms"] = 300;
+  EXPECT_EQ(server().post("/v1/messages", body).json()["stop_reason"], "max_tokens");
+  const json response =
+      server().post("/v1/responses", {{"input", "slow"}, {"deadline_ms", 300}}).json();
+  EXPECT_EQ(response["status"], "incomplete") << response;
+}
+
 TEST(ServiceFields, ReasoningIsReadUnderItsOtherName) {
   json body = chat_body("Q");
   body["messages"].push_back({{"role", "assistant"}, {"content", "A"}, {"reasoning", "because"}});

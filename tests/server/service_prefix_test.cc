@@ -47,6 +47,31 @@ TEST(ServicePrefix, ASecondTurnIsCached) {
             std::string::npos);
 }
 
+// Requests of another salt share nothing, whatever their API.
+TEST(ServicePrefix, ASaltSeparatesInEveryApi) {
+  ScriptedServer server("", {.context = 1024, .max_sequences = 2});
+  const std::string text = long_text().substr(0, 1300);
+  const json messages = json::array({user(text)});
+  const std::vector<std::pair<const char*, json>> apis = {
+      {"/v1/chat/completions", {{"messages", messages}, {"max_tokens", 4}}},
+      {"/v1/messages", {{"messages", messages}, {"max_tokens", 4}}},
+      {"/v1/responses", {{"input", text}, {"max_output_tokens", 4}}}};
+  for (const auto& [path, request] : apis) {
+    json body = request;
+    const auto computed = [&](const char* salt) {
+      const auto before = test::ask(server.port(), "GET", "/v1/dsv4/cache").json();
+      body["cache_salt"] = std::string(path) + salt;
+      EXPECT_EQ(server.post(path, body).status, 200) << path;
+      const auto after = test::ask(server.port(), "GET", "/v1/dsv4/cache").json();
+      return after["computed_tokens"].get<int64_t>() - before["computed_tokens"].get<int64_t>();
+    };
+    const int64_t whole = computed("a");
+    EXPECT_GT(whole, 256) << path;
+    EXPECT_LT(computed("a"), 256) << path;
+    EXPECT_EQ(computed("b"), whole) << path;
+  }
+}
+
 // Two conversations that share nothing but the system prompt, which ends between two checkpoints of
 // a long prompt.
 TEST(ServicePrefix, ASystemPromptIsShared) {
