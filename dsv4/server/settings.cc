@@ -28,6 +28,7 @@ namespace {
 
 constexpr int64_t kMaxSeed = INT64_MAX;
 constexpr size_t kMaxStops = 16, kMaxStopBytes = 256;
+constexpr size_t kMaxStopIds = 1024;  // each token is compared with all
 
 [[noreturn]] void unsupported(const std::string& field, std::string_view why) {
   throw RequestError("unsupported_value", field, fmt::format("{}: {}", field, why));
@@ -91,6 +92,7 @@ void read_stops(const Field& body, int32_t vocab_size, Settings& out) {
       refuse(stop.path(), "stop strings have 1 to {} bytes", kMaxStopBytes);
   }
   const Field ids = body.at("stop_token_ids");
+  if (ids.present() && ids.list() > kMaxStopIds) refuse(ids.path(), "at most {} ids", kMaxStopIds);
   for (size_t i = 0; ids.present() && i < ids.list(); ++i)
     out.stop_ids.push_back(static_cast<int32_t>(*read_integer(ids.at(i), 0, vocab_size - 1)));
   out.ignore_eos = body.at("ignore_eos").boolean(false);

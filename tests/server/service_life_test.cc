@@ -59,6 +59,7 @@ TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
                        {"structured_outputs", {{"grammar", "root ::= x"}}},
                        {"audio", json::object()},
                        {"functions", json::array()},
+                       {"stop_token_ids", std::vector<int>(1025, 5)},
                        {"priority", 3}};
   for (const auto& [key, value] : fields.items()) {
     json body = chat_body("Hi");
