@@ -2,9 +2,20 @@
 
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/error.h"
+#include "dsv4/chat/request_error.h"
 #include "dsv4/server/json_text.h"
 
 namespace dsv4 {
+
+ApiError api_error(const std::exception& exception) {
+  if (const auto* refused = dynamic_cast<const RequestError*>(&exception))
+    return {refused->status(), refused->api_code(), refused->param(), refused->what(), 0};
+  const auto* error = dynamic_cast<const Error*>(&exception);
+  if (error != nullptr && error->code() == ErrorCode::kBadInput)
+    return {400, "invalid_json", "", one_line(error->what()), 0};
+  return {500, "internal", "", "internal error", 0};
+}
 
 std::string error_type(int status) {
   switch (status) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,9 @@ struct ApiError {
   std::string code, param, message;
   int64_t retry_after = 0;  // seconds; 0: no header
 };
+
+// Of an exception: bad input is reported in its own words, everything else as "internal error".
+ApiError api_error(const std::exception& exception);
 
 class AnswerWriter {
  public:

@@ -16,14 +16,18 @@ Choice::Choice(size_t index, const Prepared& prepared, const ServedModel& model,
       reasoning_(prepared.parser.stage == OutputStage::kReason) {
 }
 
+// Empty for an id of the model that the tokenizer does not have.
+std::string_view Choice::bytes_of(int32_t token) const {
+  return token >= model_.text_ids() ? std::string_view() : model_.tokenizer->token_bytes(token);
+}
+
 TokenLogprob Choice::logprob_of(const Sampled& sampled) const {
-  const Tokenizer& tokenizer = *model_.tokenizer;
-  TokenLogprob out{.bytes = std::string(tokenizer.token_bytes(sampled.id)),
+  const std::string_view bytes = bytes_of(sampled.id);
+  TokenLogprob out{.bytes = std::string(bytes),
                    .logprob = sampled.logprob,
-                   .shown = !tokenizer.is_special(sampled.id)};
+                   .shown = !bytes.empty() && !model_.tokenizer->is_special(sampled.id)};
   for (const LikelyToken& one : sampled.top)
-    out.top.push_back(
-        {.bytes = std::string(tokenizer.token_bytes(one.id)), .logprob = one.logprob});
+    out.top.push_back({.bytes = std::string(bytes_of(one.id)), .logprob = one.logprob});
   return out;
 }
 
@@ -35,13 +39,14 @@ void Choice::on_token(const Sampled& sampled) {
   const auto marker = model_.markers.marker(token);
   if (marker == Marker::kThinkEnd) reasoning_ = false;
   if (reasoning_) ++usage_.reasoning;
-  ids_.push_back(token);
+  const std::string_view bytes = bytes_of(token);
+  if (!bytes.empty()) ids_.push_back(token);
   const bool plain = !marker || !prepared_.is_chat;
   if (prepared_.settings.logprobs && plain) held_.push_back(logprob_of(sampled));
   if (!plain) {
     if (*marker != Marker::kEos) parser_.marker(*marker);  // which ignore_eos lets through
-  } else if (prepared_.is_chat || !model_.tokenizer->is_special(token)) {
-    parser_.text(model_.tokenizer->token_bytes(token));
+  } else if (!bytes.empty() && (prepared_.is_chat || !model_.tokenizer->is_special(token))) {
+    parser_.text(bytes);
   }
   if (parser_.done()) finish(OutputEnd::kModel);
 }

@@ -37,6 +37,7 @@ class Choice : private OutputSink {
   void on_arguments(std::string_view json) override { out_.on_arguments(json); }
   void on_call_end() override { out_.on_call_end(); }
 
+  std::string_view bytes_of(int32_t token) const;
   TokenLogprob logprob_of(const Sampled& sampled) const;
   void release_prompt();
   void release_logprobs(bool reasoning);

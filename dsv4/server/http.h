@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -63,6 +64,8 @@ class HttpHandler {
   // Before the body is read; an answer ends the request.
   virtual std::optional<HttpResponse> check(const HttpRequest& head) = 0;
   virtual void handle(std::shared_ptr<Exchange> exchange) = 0;
+  // What left a handler or posted work as an exception; the server goes on.
+  virtual void caught(const std::exception& exception) = 0;
   // An error below the handler: a malformed request, a body that is too large, too many
   // connections. `head` has what was read of the request.
   virtual HttpResponse error(const HttpRequest& head, int status, const std::string& message) = 0;

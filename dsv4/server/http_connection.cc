@@ -46,12 +46,14 @@ class ConnectionExchange : public Exchange {
 
   HttpRequest& request() override { return request_; }
   void respond(HttpResponse response) override {
+    if (streaming_) return abort();  // too late for another head
     if (const auto connection = take()) {
       connection->send(std::move(response), false);
       connection->finish_answer();
     }
   }
   void begin_stream(HttpResponse head) override {
+    streaming_ = true;
     if (const auto connection = connection_.lock(); connection && !ended_)
       connection->send(std::move(head), true);
   }
@@ -80,7 +82,7 @@ class ConnectionExchange : public Exchange {
 
   std::weak_ptr<Connection> connection_;
   HttpRequest request_;
-  bool ended_ = false;
+  bool streaming_ = false, ended_ = false;
 };
 
 }  // namespace
@@ -268,7 +270,12 @@ void Connection::dispatch() {
   parser_.reset();
   auto exchange = std::make_shared<ConnectionExchange>(shared_from_this(), std::move(request_));
   exchange_ = exchange;
-  server_.handler.handle(std::move(exchange));
+  try {
+    server_.handler.handle(exchange);
+  } catch (const std::exception& exception) {
+    server_.handler.caught(exception);
+    exchange->respond(server_.handler.error(exchange->request(), 500, "internal error"));
+  }
 }
 
 // The connection ends after this answer: what follows on it cannot be trusted.

@@ -43,7 +43,9 @@ void HttpServer::Impl::accept() {
     if (error == asio::error::operation_aborted) return;
     accept_failed = static_cast<bool>(error);  // out of descriptors: the next tick tries again
     if (error) return;
+    accept_failed = true;  // until on_accept() has returned
     on_accept(std::move(socket));
+    accept_failed = false;
     accept();
   });
 }
@@ -103,6 +105,7 @@ void HttpServer::Impl::tick_later() {
   timer.expires_after(kTick);
   timer.async_wait([this](error_code error) {
     if (error) return;
+    tick_later();
     const auto now = std::chrono::steady_clock::now();
     std::vector<std::shared_ptr<Connection>> open;
     open.reserve(connections.size());
@@ -110,7 +113,6 @@ void HttpServer::Impl::tick_later() {
     for (const auto& connection : open) connection->check_deadlines(now);
     if (accept_failed && acceptor.is_open()) accept();
     if (tick) tick();
-    tick_later();
   });
 }
 
@@ -145,7 +147,13 @@ uint16_t HttpServer::port() const {
 }
 
 void HttpServer::run() {
-  impl_->io.run();
+  while (!impl_->io.stopped()) {
+    try {
+      impl_->io.run();
+    } catch (const std::exception& exception) {
+      impl_->handler.caught(exception);
+    }
+  }
 }
 
 void HttpServer::stop() {

@@ -66,12 +66,12 @@ void read_completion_prompts(const JsonValue& body, const ServedModel& model, Pr
     prompt.string();
     out.prompts.push_back(encode_text(body, prompt.json(), model));
   } else if (prompt.list() > 0 && is_integer(prompt.json().items[0])) {
-    out.prompts.push_back(read_ids(prompt, model.limits.vocab_size));
+    out.prompts.push_back(read_ids(prompt, model.text_ids()));
   } else {
     for (size_t i = 0; i < prompt.list(); ++i) {
       const Field one = prompt.at(i);
       if (one.present() && one.json().is_array()) {
-        out.prompts.push_back(read_ids(one, model.limits.vocab_size));
+        out.prompts.push_back(read_ids(one, model.text_ids()));
       } else {
         one.string();
         out.prompts.push_back(encode_text(body, one.json(), model));
@@ -135,7 +135,7 @@ void prepare_body(const JsonValue& body, const Translated& request, const Served
   const bool completions = out.api == Api::kCompletions;
   out.settings =
       read_settings(Field(&request.chat, ""), completions ? Api::kCompletions : Api::kChat,
-                    model.sampling, model.limits.vocab_size);
+                    model.sampling, model.text_ids());
   if (!owner.empty()) out.settings.salt = owner + '\n' + out.settings.salt;
   out.parser.stops = out.settings.stops;
   if (completions) {

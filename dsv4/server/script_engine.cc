@@ -20,13 +20,14 @@ struct Rule {
   int64_t fault_after = -1;
 };
 
-Rule read_rule(const JsonValue& line, const std::string& where, const Tokenizer& tokenizer) {
+Rule read_rule(const JsonValue& line, const std::string& where, const Tokenizer& tokenizer,
+               int32_t vocab_size) {
   const Field field(&line, where);
   Rule rule{.match = field.at("match").string_or("")};
   std::vector<int32_t> once;
   if (const Field ids = field.at("ids"); ids.present()) {
     for (size_t i = 0; i < ids.list(); ++i)
-      once.push_back(static_cast<int32_t>(*read_integer(ids.at(i), 0, tokenizer.vocab_size() - 1)));
+      once.push_back(static_cast<int32_t>(*read_integer(ids.at(i), 0, vocab_size - 1)));
   } else {
     once = tokenizer.encode(field.at("output").string());
   }
@@ -131,7 +132,7 @@ std::unique_ptr<EnginePort> script_engine(const std::string& text, const std::st
     ++number;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const std::string where = fmt::format("{}:{}", file, number);
-    rules.push_back(read_rule(parse_json(line, where), where, *tokenizer));
+    rules.push_back(read_rule(parse_json(line, where), where, *tokenizer, limits.vocab_size));
   }
   if (rules.empty()) fail(ErrorCode::kBadInput, "{}: no lines", file);
   return std::make_unique<ScriptEngine>(std::move(rules), std::move(tokenizer), limits);

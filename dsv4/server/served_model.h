@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ struct ServedModel {
         text(tokenizer->text_encoder()),
         markers(*tokenizer),
         grammars(tokenizer, markers) {}
+
+  // A model may have more ids than its tokenizer. Those have no text, and no client may name them.
+  int32_t text_ids() const { return std::min(limits.vocab_size, tokenizer->vocab_size()); }
 
   std::shared_ptr<const Tokenizer> tokenizer;
   const TextEncoder& text;  // the tokenizer's

@@ -228,6 +228,10 @@ HttpResponse Service::error(const HttpRequest& head, int status, const std::stri
                         {status, "", "", message, status == 503 ? 1 : 0});
 }
 
+void Service::caught(const std::exception& exception) {
+  log_line("internal_error", {{"error", short_text(exception.what())}});
+}
+
 // ---- Generations
 
 void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
@@ -243,23 +247,26 @@ void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
     std::optional<ApiError> error;
     try {
       *prepared = prepare(api, exchange->request().body, *model, seal_key_, owner);
-    } catch (const RequestError& refused) {
-      error = {refused.status(), refused.api_code(), refused.param(), refused.what(), 0};
-    } catch (const Error& bad) {
-      const bool theirs = bad.code() == ErrorCode::kBadInput;
-      error = {theirs ? 400 : 500, theirs ? "invalid_json" : "internal", "",
-               theirs ? one_line(bad.what()) : "internal error", 0};
-    } catch (const std::exception&) {
-      error = {500, "internal", "", "internal error", 0};
+    } catch (const std::exception& exception) {
+      error = api_error(exception);
     }
     http_->post_io([this, exchange, api, gone, prepared, error] {
       if (*gone) return;
       exchange->request().body = {};
-      if (!error) return admit(exchange, prepared);
-      metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", error->status));
-      exchange->respond(error_response(exchange->request(), api, *error));
+      try {
+        if (!error) return admit(exchange, prepared);
+        refuse(exchange, api, *error);
+      } catch (const std::exception& exception) {
+        caught(exception);
+        refuse(exchange, api, api_error(exception));
+      }
     });
   });
+}
+
+void Service::refuse(const std::shared_ptr<Exchange>& exchange, Api api, const ApiError& error) {
+  metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", error.status));
+  exchange->respond(error_response(exchange->request(), api, error));
 }
 
 std::optional<ApiError> Service::admission_error(const Prepared& prepared,
@@ -295,14 +302,10 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   const ApiKey* key = key_of(exchange->request());
   const std::string key_name = key == nullptr ? "" : key->name;
   const Api api = prepared->api;
-  if (const auto error = admission_error(*prepared, key_name)) {
-    metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", error->status));
-    return exchange->respond(error_response(exchange->request(), api, *error));
-  }
+  if (const auto error = admission_error(*prepared, key_name)) return refuse(exchange, api, *error);
   const EngineThread::Place place{key_name, prepared->settings.priority};
   if (place.priority > 0 && key != nullptr && !key->admin) {
-    const ApiError error{403, "", "priority", "priority: above 0 is for admin keys", 0};
-    return exchange->respond(error_response(exchange->request(), api, error));
+    return refuse(exchange, api, {403, "", "priority", "priority: above 0 is for admin keys", 0});
   }
   const std::string id = random_id("req_");
   prepared->answer.request_id = id;
@@ -317,12 +320,26 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   auto generation = std::make_shared<Generation>(std::move(*prepared), model_, exchange, key_name);
   generations_[id] = generation;
   exchange->on_gone = [this, id] { abandon(id); };
-  for (size_t k = 0; k < generation->choices(); ++k) {
-    const JobId job = engine_->submit(generation->job_prompt(k), generation->job_params(k), place);
-    generation->set_job(k, job);
-    jobs_[job] = {generation, k};
+  guarded(generation, [&] {
+    for (size_t k = 0; k < generation->choices(); ++k) {
+      const JobId job =
+          engine_->submit(generation->job_prompt(k), generation->job_params(k), place);
+      generation->set_job(k, job);
+      jobs_[job] = {generation, k};
+    }
+    generation->begin(std::move(head.headers));
+  });
+}
+
+void Service::guarded(const std::shared_ptr<Generation>& generation,
+                      const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& exception) {
+    caught(exception);
+    generation->fail(api_error(exception));
   }
-  generation->begin(std::move(head.headers));
+  if (generation->over()) retire(generation);
 }
 
 void Service::on_events(const std::vector<EngineEvent>& events) {
@@ -341,28 +358,28 @@ void Service::on_events(const std::vector<EngineEvent>& events) {
   for (const EngineEvent& event : events) {
     const auto job = jobs_.find(event.job);
     if (job == jobs_.end()) continue;  // its request is over
-    const std::shared_ptr<Generation> generation = job->second.generation;
-    const size_t choice = job->second.choice;
-    const bool last =
-        event.kind == EngineEvent::Kind::kFinished || event.kind == EngineEvent::Kind::kFailed;
-    if (last) jobs_.erase(job);
-    generation->on_event(choice, event);
-    if (!last && generation->wants_cancel(choice)) {
-      engine_->cancel(event.job);
-      jobs_.erase(event.job);
-    }
-    if (std::find(touched.begin(), touched.end(), generation) == touched.end())
-      touched.push_back(generation);
+    const Job of = job->second;
+    guarded(of.generation, [&] { on_event(event, of); });
+    if (std::find(touched.begin(), touched.end(), of.generation) == touched.end())
+      touched.push_back(of.generation);
   }
-  for (const auto& generation : touched) settle(generation);
+  for (const auto& generation : touched) guarded(generation, [&] { flush(*generation); });
 }
 
-// What the events became leaves; a request that is over is retired.
-void Service::settle(const std::shared_ptr<Generation>& generation) {
-  generation->flush();
-  for (const double seconds : generation->take_intervals())
+void Service::on_event(const EngineEvent& event, const Job& job) {
+  const bool last =
+      event.kind == EngineEvent::Kind::kFinished || event.kind == EngineEvent::Kind::kFailed;
+  if (last) jobs_.erase(event.job);
+  job.generation->on_event(job.choice, event);
+  if (last || !job.generation->wants_cancel(job.choice)) return;
+  engine_->cancel(event.job);
+  jobs_.erase(event.job);
+}
+
+void Service::flush(Generation& generation) {
+  generation.flush();
+  for (const double seconds : generation.take_intervals())
     metrics_.observe("dsv4_itl_seconds", seconds);
-  if (generation->over()) retire(generation);
 }
 
 // The client has left.
@@ -377,20 +394,21 @@ void Service::abandon(const std::string& request_id) {
 
 // ---- Life
 
+void Service::on_tick(Generation& generation, Clock::time_point now) {
+  const auto wait = std::chrono::duration<double>(options_.max_wait).count();
+  if (wait > 0 && !generation.started() && generation.seconds_since_begin() > wait) {
+    generation.fail({429, "queue_timeout", "",
+                     fmt::format("the request waited {} s, the most that it may here", wait),
+                     retry_after()});
+  }
+  generation.on_tick(now);
+}
+
 void Service::on_tick() {
   const auto now = Clock::now();
   std::vector<std::shared_ptr<Generation>> all;
   for (const auto& [id, generation] : generations_) all.push_back(generation);
-  for (const auto& generation : all) {
-    const auto wait = std::chrono::duration<double>(options_.max_wait).count();
-    if (wait > 0 && !generation->started() && generation->seconds_since_begin() > wait) {
-      generation->fail({429, "queue_timeout", "",
-                        fmt::format("the request waited {} s, the most that it may here", wait),
-                        retry_after()});
-    }
-    generation->on_tick(now);
-    if (generation->over()) retire(generation);
-  }
+  for (const auto& generation : all) guarded(generation, [&] { on_tick(*generation, now); });
   if (stopping_ && (http_->busy() == 0 || now > stop_at_)) return http_->stop();
   if (stopping_) return;
   if (engine_->state().broken) {

@@ -59,6 +59,7 @@ class Service : public HttpHandler {
   std::optional<HttpResponse> check(const HttpRequest& head) override;
   void handle(std::shared_ptr<Exchange> exchange) override;
   HttpResponse error(const HttpRequest& head, int status, const std::string& message) override;
+  void caught(const std::exception& exception) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -91,17 +92,22 @@ class Service : public HttpHandler {
 
   // Generations.
   void generate(std::shared_ptr<Exchange> exchange, Api api);
+  void refuse(const std::shared_ptr<Exchange>& exchange, Api api, const ApiError& error);
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared);
   std::optional<ApiError> admission_error(const Prepared& prepared, const std::string& key) const;
   int64_t retry_after() const;
   void log_ignored(const Prepared& prepared);
   void on_events(const std::vector<EngineEvent>& events);
-  void settle(const std::shared_ptr<Generation>& generation);
+  void on_event(const EngineEvent& event, const Job& job);
+  // What `work` throws ends this generation, not the server. A generation that is over is retired.
+  void guarded(const std::shared_ptr<Generation>& generation, const std::function<void()>& work);
+  void flush(Generation& generation);
   void retire(const std::shared_ptr<Generation>& generation);
   void add_content(const Generation& generation, Json& line) const;
   void abandon(const std::string& request_id);
 
   void on_tick();
+  void on_tick(Generation& generation, Clock::time_point now);
   void on_signal(int number);
   void begin_drain();
   void finish_drain();

@@ -50,8 +50,7 @@ std::string detokenize(const std::string& text, const ServedModel& model) {
   const Field tokens = Field(&body, "").at("tokens");
   std::vector<int32_t> ids;
   for (size_t i = 0; i < tokens.list(); ++i)
-    ids.push_back(
-        static_cast<int32_t>(*read_integer(tokens.at(i), 0, model.limits.vocab_size - 1)));
+    ids.push_back(static_cast<int32_t>(*read_integer(tokens.at(i), 0, model.text_ids() - 1)));
   const std::string out = utf8_lossy(model.tokenizer->decode(ids));
   return text_of(Json{{"prompt", out}, {"text", out}});
 }
@@ -161,14 +160,8 @@ void Service::answer_from_worker(std::shared_ptr<Exchange> exchange, Api api, Wo
     std::optional<ApiError> error;
     try {
       body = work(exchange->request().body, *model);
-    } catch (const RequestError& refused) {
-      error = {refused.status(), refused.api_code(), refused.param(), refused.what(), 0};
-    } catch (const Error& bad) {
-      const bool theirs = bad.code() == ErrorCode::kBadInput;
-      error = {theirs ? 400 : 500, theirs ? "invalid_json" : "internal", "",
-               theirs ? one_line(bad.what()) : "internal error", 0};
-    } catch (const std::exception&) {
-      error = {500, "internal", "", "internal error", 0};
+    } catch (const std::exception& exception) {
+      error = api_error(exception);
     }
     http_->post_io([this, exchange, api, body = std::move(body), error] {
       const HttpRequest& request = exchange->request();

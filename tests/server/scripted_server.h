@@ -26,7 +26,9 @@ struct ScriptOptions {
   ServiceOptions service;
   int64_t context = 4096;
   int max_sequences = 4;
+  int32_t padding_ids = 0;  // of the model, which the tokenizer does not have
   ToolGrammar tool_grammar = ToolGrammar::kStrict;
+  std::function<std::unique_ptr<EnginePort>(const EngineLimits&)> engine;  // instead of a script's
 };
 
 class ScriptedServer {
@@ -66,12 +68,14 @@ class ScriptedServer {
                                                  const ScriptOptions& options) {
     return [script, options] {
       auto model = demo_text();
-      const EngineLimits limits{.vocab_size = model->tokenizer->vocab_size(),
+      const EngineLimits limits{.vocab_size = model->tokenizer->vocab_size() + options.padding_ids,
                                 .context = options.context,
                                 .max_sequences = options.max_sequences,
                                 .eos = {1}};
       Service::Loaded loaded;
-      if (script.empty()) {
+      if (options.engine) {
+        loaded.engine = options.engine(limits);
+      } else if (script.empty()) {
         loaded.engine = model_engine(std::make_shared<Model>(Model::load("models/demo")),
                                      {.max_tokens = options.context,
                                       .max_sequences = options.max_sequences,
