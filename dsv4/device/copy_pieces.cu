@@ -45,6 +45,31 @@ void copy_pieces(Device& device, const CopyPiece* pieces, int64_t count) {
   launch(device, "copy_pieces", copy_pieces_kernel, {.grid = count, .block = kThreads}, pieces);
 }
 
+StreamMark::StreamMark() {
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "mark of a stream");
+  event_.reset(event);
+}
+
+void StreamMark::record(cudaStream_t stream) {
+  cuda_check(cudaEventRecord(event_.get(), stream), "mark of a stream");
+}
+
+bool StreamMark::reached() const {
+  const cudaError_t status = cudaEventQuery(event_.get());
+  if (status == cudaErrorNotReady) return false;
+  cuda_check(status, "mark of a stream");
+  return true;
+}
+
+void StreamMark::wait() const {
+  cuda_check(cudaEventSynchronize(event_.get()), "waiting for the GPU");
+}
+
+void StreamMark::let_wait(cudaStream_t stream) const {
+  cuda_check(cudaStreamWaitEvent(stream, event_.get(), 0), "order of two streams");
+}
+
 CopyStream::CopyStream(Device& device) : device_(device) {
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream of copies");
 }
@@ -54,7 +79,7 @@ CopyStream::~CopyStream() {
   cudaStreamDestroy(stream_);
 }
 
-void CopyStream::copy(const CopyPiece* pieces, int64_t count, Event& end) {
+void CopyStream::copy(const CopyPiece* pieces, int64_t count, StreamMark& end) {
   begin_.record(device_.stream());
   begin_.let_wait(stream_);
   Device there(device_.info(), stream_, TensorView());

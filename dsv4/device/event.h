@@ -18,17 +18,6 @@ class Event {
     event_.reset(event);
   }
   void record(cudaStream_t stream) { cuda_check(cudaEventRecord(event_.get(), stream), "event"); }
-  // Whether the stream has come to the last record(); true when there was none.
-  bool reached() const {
-    const cudaError_t status = cudaEventQuery(event_.get());
-    if (status == cudaErrorNotReady) return false;
-    cuda_check(status, "event");
-    return true;
-  }
-  // What is enqueued to `stream` next comes after the last record().
-  void let_wait(cudaStream_t stream) const {
-    cuda_check(cudaStreamWaitEvent(stream, event_.get(), 0), "order of two streams");
-  }
   // Until the stream has come to the last record(); at once when there was none.
   void wait() const { cuda_check(cudaEventSynchronize(event_.get()), "waiting for the GPU"); }
   // Seconds from `earlier` to this; both have been reached.

@@ -50,7 +50,7 @@ struct Mirrored {
 // Pieces in page-locked memory, where the kernel that copies reads them.
 struct PieceList {
   Buffer memory;
-  Event read;
+  StreamMark read;
 
   const CopyPiece* fill(std::span<const CopyPiece> pieces, Memory& pinned) {
     read.wait();
