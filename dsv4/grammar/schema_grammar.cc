@@ -371,14 +371,20 @@ const JsonValue& SchemaGrammar::merged(const JsonValue& schema, const std::strin
 
 JsonValue SchemaGrammar::merge(const JsonValue& a, const JsonValue& b,
                                const std::string& pointer) const {
-  // additionalProperties is about the properties beside it, which merging would change.
-  const auto closed = [](const JsonValue& one) {
-    const JsonValue* more = one.find("additionalProperties");
-    return more != nullptr && !(*more == JsonValue::of_bool(true));
-  };
-  const bool both = a.find("properties") != nullptr && b.find("properties") != nullptr;
-  if (both && (closed(a) || closed(b)))
-    refuse(pointer, "allOf with additionalProperties cannot be merged");
+  // Each of these is about what its own schema names beside it, which merging would change.
+  constexpr std::pair<const char*, const char*> kRests[] = {{"additionalProperties", "properties"},
+                                                            {"items", "prefixItems"},
+                                                            {"additionalItems", "items"}};
+  for (const auto& [rest, named] : kRests) {
+    for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+      const JsonValue *bound = one->find(rest), *names = other->find(named),
+                      *own = one->find(named);
+      const bool bounds =
+          bound != nullptr && !(*bound == JsonValue::of_bool(true)) && !bound->is_array();
+      if (bounds && names != nullptr && (own == nullptr || !(*own == *names)))
+        refuse(pointer, fmt::format("allOf with {} cannot be merged", rest));
+    }
+  }
   JsonValue out = a;
   for (const auto& [key, value] : b.members) {
     if (is_annotation(key)) continue;
