@@ -37,11 +37,12 @@ struct ToolDefinition {
 enum class ToolChoice { kAuto, kRequired, kNamed };
 
 struct ResponseFormat {
-  enum class Kind { kText, kJsonObject, kJsonSchema, kRegex };
+  enum class Kind { kText, kJsonObject, kJsonSchema, kRegex, kGrammar };
   Kind kind = Kind::kText;
   JsonValue schema;     // kJsonSchema
   bool strict = false;  // kJsonSchema: no white space between the parts of the answer
   std::string regex;    // kRegex; the prompt does not show it
+  std::string grammar;  // kGrammar: EBNF, not shown either
 };
 
 struct Conversation {

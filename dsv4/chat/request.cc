@@ -75,6 +75,10 @@ void read_guided(const Field& body, const std::string& prefix, ResponseFormat& o
     out.kind = ResponseFormat::Kind::kRegex;
     out.regex = regex.string();
   }
+  if (const Field grammar = body.at(prefix + "grammar"); grammar.present()) {
+    out.kind = ResponseFormat::Kind::kGrammar;
+    out.grammar = grammar.string();
+  }
   if (const Field choices = body.at(prefix + "choice"); choices.present()) {
     out.kind = ResponseFormat::Kind::kRegex;
     out.regex = choice_regex(choices);
@@ -120,11 +124,8 @@ ResponseFormat read_response_format(const Field& body) {
   read_guided(body, "guided_", format);
   if (const Field outputs = body.at("structured_outputs"); outputs.present()) {
     outputs.object();
-    for (const char* key : {"grammar", "structural_tag"}) {
-      if (outputs.at(key).present())
-        throw RequestError("unsupported_value", outputs.path() + "." + key,
-                           fmt::format("{}.{}: is not supported", outputs.path(), key));
-    }
+    if (const Field tag = outputs.at("structural_tag"); tag.present())
+      throw RequestError("unsupported_value", tag.path(), tag.path() + ": is not supported");
     read_guided(outputs, "", format);
     if (outputs.at("json_object").boolean(false)) format.kind = ResponseFormat::Kind::kJsonObject;
   }

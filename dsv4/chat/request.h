@@ -2,9 +2,9 @@
 // (docs/spec/serving.md 1.2, 1.4).
 //
 // Read here: messages, tools, tool_choice, response_format (and vLLM's guided_json, guided_regex,
-// guided_choice and structured_outputs, which are other names of it), thinking, reasoning_effort,
-// chat_template_kwargs, drop_thinking, continue_final_message. Sampling fields and limits are the
-// server's. Whatever is refused is a RequestError.
+// guided_choice, guided_grammar and structured_outputs: other names of it), thinking,
+// reasoning_effort, chat_template_kwargs, drop_thinking, continue_final_message. Sampling fields
+// and limits are the server's. Whatever is refused is a RequestError.
 
 #pragma once
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/chat/request_error.h"
+#include "dsv4/grammar/ebnf_grammar.h"
 #include "dsv4/grammar/schema_grammar.h"
 #include "dsv4/grammar/tool_grammar.h"
 #include "dsv4/server/served_model.h"
@@ -27,6 +28,8 @@ std::string key_of(const ResponseFormat& format) {
       return (format.strict ? "strict schema " : "schema ") + to_json(format.schema);
     case ResponseFormat::Kind::kRegex:
       return "regex " + format.regex;
+    case ResponseFormat::Kind::kGrammar:
+      return "grammar " + format.grammar;
   }
   return "";
 }
@@ -51,6 +54,8 @@ Automaton grammar_of(const ResponseFormat& format) {
           format.schema, format.strict ? JsonSpaces::kNone : JsonSpaces::kSome, kFormatParam);
     case ResponseFormat::Kind::kRegex:
       return regex_format_grammar(format.regex, kFormatParam);
+    case ResponseFormat::Kind::kGrammar:
+      return ebnf_format_grammar(format.grammar, kFormatParam);
     default:
       return json_object_grammar();
   }

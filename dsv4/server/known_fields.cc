@@ -28,7 +28,7 @@ constexpr KnownFields kFields[] = {
      "model max_tokens temperature top_p top_k min_p presence_penalty frequency_penalty "
      "repetition_penalty seed n stop stop_token_ids ignore_eos min_tokens "
      "include_stop_str_in_output logit_bias stream stream_options logprobs response_format "
-     "guided_json guided_regex guided_choice structured_outputs cache_salt user "
+     "guided_json guided_regex guided_choice guided_grammar structured_outputs cache_salt user "
      "safety_identifier prompt_cache_key priority deadline_ms",
      "metadata store service_tier prompt_cache_retention"},
     {kChat, "",
@@ -88,7 +88,7 @@ constexpr KnownFields kFields[] = {
 
 // Wherever they stand in a body, and whatever the API: they would change what the answer may be.
 constexpr std::string_view kRefused =
-    "audio modalities guided_grammar mcp_servers use_beam_search logits_processors bad_words "
+    "audio modalities mcp_servers use_beam_search logits_processors bad_words "
     "allowed_token_ids chat_template prompt_embeds truncate_prompt_tokens";
 
 bool has_word(std::string_view words, std::string_view word) {

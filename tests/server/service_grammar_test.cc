@@ -144,6 +144,27 @@ TEST(ServiceGrammar, JsonObjectRegexAndChoice) {
   body["guided_choice"] = {"yes (sure)", "no [never]"};
   const std::string chosen = content_of(model_server().choice(body));
   EXPECT_TRUE(chosen == "yes (sure)" || chosen == "no [never]") << chosen;
+  for (const bool nested : {false, true}) {
+    const char* const grammar = "root ::= item (\", \" item)* \".\"\nitem ::= [a-c]{2} | \"dd\"";
+    json described = chat_body("List some.");
+    described["seed"] = 5;
+    described["max_tokens"] = 60;
+    if (nested) {
+      described["structured_outputs"] = {{"grammar", grammar}};
+    } else {
+      described["guided_grammar"] = grammar;
+    }
+    for (const json& choice : choices_of(model_server().post("/v1/chat/completions", described))) {
+      const std::string listed = content_of(choice);
+      if (choice["finish_reason"] != "stop") continue;
+      EXPECT_TRUE(listed.ends_with(".") && listed.size() % 4 == 3) << listed;
+      EXPECT_EQ(listed.find_first_not_of("abcd, ."), listed.npos) << listed;
+    }
+  }
+  json wrong = chat_body("x");
+  wrong["guided_grammar"] = "root ::= missing";
+  EXPECT_EQ(model_server().post("/v1/chat/completions", wrong).json()["error"]["code"],
+            "unsupported_grammar");
   const json text = {{"prompt", "Once"}, {"guided_regex", "[a-c]{5}"}, {"max_tokens", 20}};
   const json completion = model_server().post("/v1/completions", text).json()["choices"][0];
   EXPECT_EQ(completion["text"].get<std::string>().size(), 5u) << completion;
