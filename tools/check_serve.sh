@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Real clients against a real server: tools/check_serve.sh [PRESET] [CLIENT ...]. Makes environments in build/venvs with
 # the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor and
-# pydantic-ai, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, and the web page in Debian's
-# Chromium. With CLIENT only these clients. Exit status 77: the packages are not to be had.
+# pydantic-ai, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, answers under random schemas
+# and tools, the JSON-Schema-Test-Suite, and the web page in Debian's Chromium. With CLIENT only these clients. Exit status 77: the packages are not to be had.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,10 +33,24 @@ environment litellm litellm mcp
 environment langchain langchain-openai langchain-anthropic
 environment instructor instructor
 environment pydantic_ai 'pydantic-ai-slim[openai]'
+environment schema jsonschema
 python=$venvs/new/bin/python status=0
 $python tools/serve/check_clients.py "$binary" "$venvs" "$@" || status=1
 if [ $# -eq 0 ]; then
   $python tools/serve/check_docs.py "$binary" "$venvs" || status=1
+  "$venvs/schema/bin/python" tools/serve/random_formats.py "$binary" || status=1
+  # The source package of jsonschema has the public suite of schemas.
+  suite=$venvs/schema/suite
+  if [ ! -d "$suite/tests" ] && mkdir -p "$suite" &&
+    "$venvs/schema/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary jsonschema \
+      --dest "$suite" jsonschema >"$suite.log" 2>&1; then
+    tar -xzf "$suite"/jsonschema-*.tar.gz -C "$suite" --strip-components=2 --wildcards '*/json/tests'
+  fi
+  if [ ! -d "$suite/tests" ]; then
+    echo "skipped: the JSON-Schema-Test-Suite (no source package, see $suite.log)"
+  elif [ -x "build/$preset/bin/schema_suite_test" ]; then
+    DSV4_SCHEMA_SUITE=$suite/tests "build/$preset/bin/schema_suite_test" || status=1
+  fi
   page=0
   $python tools/serve/check_page.py "$binary" || page=$?
   if [ $page -eq 77 ]; then

@@ -117,7 +117,7 @@ async def one_end(binary, script, rng):
     first, rest, last = [await asyncio.gather(*tasks) for tasks in (running, more, late)]
     status = await exit_status(server)
     # What has begun is whole, unless it needs longer than the server has; what waits gets 503.
-    begun = {"whole", "ended"} if endless else {"whole"}
+    begun = {"whole", "ended", "503"} if endless else {"whole"}  # 503: cut, and not a stream
     fine = set(tally(first)) <= begun and set(tally(rest)) <= begun | {"503", "error", "none"}
     fine = fine and set(tally(last)) <= {"503", "error", "none"} and (not endless or first[-1].kind == "ended")
     # 0: the server had ended already.

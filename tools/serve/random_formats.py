@@ -4,13 +4,15 @@
 "N passed, N failed".
 
     tools/serve/random_formats.py BINARY          200 answers of each kind
-    DSV4_CAMPAIGN=10000 ... BINARY                so many answers under schemas that ended, and as many calls
+    DSV4_CAMPAIGN=10000 ... BINARY                so many answers under schemas that ended, and half as many forced calls
+    ... BINARY --first 100000 --seconds 100       other cases, as many as the time allows
 
 schemas   every answer that ends validates; one that max_tokens cuts is the beginning of JSON
 forced    tool_choice required and named, strict tools: every answer is a call whose arguments validate
 parsed    what a model writes for random calls of random tools is parsed to the same names and arguments, whole and streamed
 """
 
+import argparse
 import concurrent.futures
 import http.client
 import json
@@ -19,6 +21,7 @@ import random
 import string
 import sys
 import tempfile
+import time
 
 import jsonschema
 
@@ -111,28 +114,33 @@ class Tally(dict):
         if example is not None:
             self.setdefault("examples", []).append(example)
 
+    def sum(self, *keys):
+        return sum(self.get(key, 0) for key in keys)
+
     def text(self):
         examples = self.pop("examples", [])
         return ", ".join(f"{count} {key}" for key, count in self.items()) + "".join(f"\n    {one}" for one in examples[:3])
 
 
-def in_parallel(work, wanted, done):
-    """work(number) for numbers from 0 until done() >= wanted."""
+def in_parallel(work, options, done):
+    """work(number) for numbers from options.first until done() says that it is enough, or the time is over."""
+    end = time.monotonic() + options.seconds
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-        number = 0
-        while done() < wanted:
+        number = options.first
+        while not done() and time.monotonic() < end:
             list(pool.map(work, range(number, number + 4 * CLIENTS)))
             number += 4 * CLIENTS
 
 
-def schemas(server, wanted):
+def schemas(server, options):
     tally = Tally()
 
     def one(number):
         rng = random.Random(number)
         schema, strict = random_schema(rng), rng.random() < 0.5
         status, text = ask(server, {
-            "messages": [{"role": "user", "content": "Reply in json."}], "seed": number, "n": 4, "max_tokens": 120,
+            "messages": [{"role": "user", "content": "Reply in json."}], "seed": number, "n": options.choices,
+            "max_tokens": 120,
             "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": strict}}})
         if status != 200:
             kind = "unsupported" if "unsupported_schema" in text else "failed"
@@ -148,9 +156,8 @@ def schemas(server, wanted):
                 wrong = str(error)
             tally.count("invalid" if wrong else "valid", f"{wrong}: {content} of {schema}" if wrong else None)
         return None
-    in_parallel(one, wanted, lambda: tally.get("valid", 0) + tally.get("invalid", 0) + tally.get("failed", 0))
-    bad = sum(tally.get(key, 0) for key in ("invalid", "failed", "cut elsewhere"))
-    check("schemas", bad == 0 and tally["valid"] >= wanted, tally.text())
+    in_parallel(one, options, lambda: tally.sum("valid", "invalid", "failed") >= options.wanted)
+    check("schemas", tally.sum("invalid", "failed", "cut elsewhere") == 0 and tally.sum("valid") > 0, tally.text())
 
 
 def tools_of(rng):
@@ -170,7 +177,7 @@ def strict(schema):
     return out
 
 
-def forced(server, wanted):
+def forced(server, options):
     tally = Tally()
 
     def one(number):
@@ -200,8 +207,8 @@ def forced(server, wanted):
                     wrong = wrong or problem(json.loads(call["function"]["arguments"]), by_name[name])
             tally.count("wrong" if wrong else "calls", f"{wrong}: {calls}" if wrong else None)
         return None
-    in_parallel(one, wanted, lambda: tally.get("calls", 0) + tally.get("wrong", 0) + tally.get("failed", 0))
-    check("forced calls", tally.get("wrong", 0) + tally.get("failed", 0) == 0 and tally["calls"] >= wanted, tally.text())
+    in_parallel(one, options, lambda: tally.sum("calls", "wrong", "failed") >= options.wanted // 2)
+    check("forced calls", tally.sum("wrong", "failed") == 0 and tally.sum("calls") > 0, tally.text())
 
 
 def random_value(rng, depth=0):
@@ -242,10 +249,10 @@ def streamed_calls(text):
     return [(name, json.loads(arguments)) for _, (name, arguments) in sorted(calls.items())]
 
 
-def parsed(binary, wanted):
+def parsed(binary, wanted, first):
     tally, cases, lines = Tally(), [], []
     for number in range(wanted):
-        rng = random.Random(2_000_000 + number)
+        rng = random.Random(2_000_000 + first + number)
         keys = ["arg_" + word.replace(" ", "_") for word in WORDS]
         calls = [(f"tool_{rng.randrange(5)}", {key: random_value(rng) for key in rng.sample(keys, rng.randrange(5))})
                  for _ in range(rng.randrange(1, 4))]
@@ -272,15 +279,25 @@ def parsed(binary, wanted):
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(one, range(wanted)))
         server.stop()
-    check("parsed calls", tally.get("wrong", 0) == 0 and tally["right"] == 2 * wanted, tally.text())
+    check("parsed calls", tally.sum("wrong") == 0 and tally.sum("right") == 2 * wanted, tally.text())
 
 
 def main():
-    binary, wanted = sys.argv[1], int(os.environ.get("DSV4_CAMPAIGN", "200"))
-    parsed(binary, min(wanted, 2000))  # a script is searched from its beginning for every request
-    server = Server(binary, "--max-batch", "16", "--context", "4096")
-    schemas(server, wanted)
-    forced(server, wanted // 2)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", choices=["schemas", "forced", "parsed"])
+    parser.add_argument("--choices", type=int, default=4, help="answers under each schema")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of each of the two campaigns with the model")
+    options = parser.parse_args()
+    options.wanted = int(os.environ.get("DSV4_CAMPAIGN", "200"))
+    if options.only in (None, "parsed"):  # a script is searched from its beginning for every request
+        parsed(options.binary, min(options.wanted, 2000), options.first)
+    server = Server(options.binary, "--max-batch", "16", "--context", "4096")
+    if options.only in (None, "schemas"):
+        schemas(server, options)
+    if options.only in (None, "forced"):
+        forced(server, options)
     check("SIGTERM", server.stop() == 0, "status 0")
     print(f"{load.passed} passed, {len(load.failures)} failed")
     return 1 if load.failures else 0
