@@ -10,7 +10,8 @@ from typing import Callable, Optional
 
 ADDRESS_SPACE = 8 << 30
 RESIDENT = 2 << 30
-TIMEOUT = 60
+CPU_SECONDS = 60  # a program on a busy machine may wait for long before it has had as much
+TIMEOUT = 300
 LONGEST_LINE = 700
 # Texts of libraries and of checks that are meant for programmers.
 INTERNAL = (b"json.exception", b"std::", b"basic_string", b"vector::", b".cc:", b".h:", b"what():", b"libgomp")
@@ -39,6 +40,7 @@ class Run:
 def limit():
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
 
 
 def execute(binary, run, scratch):
@@ -59,6 +61,7 @@ def execute(binary, run, scratch):
             os.kill(program.pid, signal.SIGKILL)
         time.sleep(0.002)
     program.returncode = os.waitstatus_to_exitcode(status)
+    hung |= program.returncode == -signal.SIGXCPU
     return Done(program.returncode, paths["out"].read_bytes(), paths["err"].read_bytes(), usage.ru_maxrss << 10, hung)
 
 
