@@ -1,6 +1,7 @@
-// The kernel of attention_in/sm90_few/query.h on the emulator, launched early between kernels that
-// touch what it reads and writes, against the oracle of attention_in with the oracle's products.
-// Bits depend neither on the order of events nor on the other tokens.
+// The kernels of attention_in/sm90_few/query.h on the emulator, launched early between kernels that
+// touch what they read and write, against the oracle of attention_in with the oracle's products.
+// Bits depend neither on the order of events nor on the other tokens, nor on whether every CTA
+// normalizes the latents or a kernel of their own does.
 
 #include <gtest/gtest.h>
 
@@ -19,6 +20,10 @@ namespace query = attention_in_kernel::query;
 using emulator::Kernel;
 using test::AttentionInShape;
 
+bool normalizes(const query::Params& p) {
+  return p.latent != nullptr;
+}
+
 Kernel query_kernel(const query::Params& p) {
   const int tokens = few_gemm::tile_tokens(p.tokens);
   Kernel kernel{{.grid = query::kRanks * p.num_clusters(),
@@ -29,16 +34,40 @@ Kernel query_kernel(const query::Params& p) {
                  .resident = 2},
                 {}};
   kernel.body = [p, tokens] {
-    tokens == 8 ? query::query_kernel<8>(p) : query::query_kernel<16>(p);
+    normalizes(p)  ? query::query_kernel<8, true>(p)
+    : tokens == 8  ? query::query_kernel<8, false>(p)
+    : tokens == 16 ? query::query_kernel<16, false>(p)
+                   : query::query_kernel<32, false>(p);
   };
   return kernel;
+}
+
+Kernel normalize_kernel(const query::NormalizeParams& p, int tokens) {
+  return {{.grid = tokens, .block = query::normalize_threads(p.slabs), .pdl = true},
+          [p] { query::normalize_kernel(p); }};
 }
 
 CUtensorMap make_map(const TmaBox& box) {
   return emulator::make_tma_map(box);
 }
 
-void check(AttentionInShape shape) {
+// Memory of what normalize_kernel stores.
+query::StoredLatents stored_latents(test::Arena& arena, int64_t t, int64_t k) {
+  return {.codes = arena.output(DType::kE4M3, {t, k}),
+          .scales = arena.output(DType::kE8M0, {t, k / query::kSlabColumns})};
+}
+
+query::NormalizeParams normalize_params(const AttentionInArgs& args, const ConstTensorView& latent,
+                                        const query::StoredLatents& to) {
+  return {.latent = latent.as<bf16>(),
+          .norm = args.weights.q_norm.as<bf16>(),
+          .eps = args.norm_eps,
+          .slabs = static_cast<int>(latent.dim(1) / query::kSlabColumns),
+          .codes = to.codes.as<uint8_t>(),
+          .scales = to.scales.as<uint8_t>()};
+}
+
+void check(AttentionInShape shape, bool stored) {
   SCOPED_TRACE(shape.tokens());
   shape.hidden = 128, shape.row = {}, shape.index_dim = query::kIndexWidth;
   test::AttentionInCase c(shape, Numerics::kOfficial, test::kFp8);
@@ -50,14 +79,18 @@ void check(AttentionInShape shape) {
   const test::Rows rows(args, want, products);
   std::vector<ConstTensorView> touched = rows.touched;
   touched.push_back(latent), touched.push_back(args.q);
-  const query::Params p = query::make_params(args, latent, products.inputs(), make_map);
+  const query::Params normalizing = query::make_params(args, latent, products.inputs(), make_map);
+  query::Params p = normalizing;
+  std::vector<Kernel> kernels{emulator::touching(touched)};
+  if (stored) {
+    const query::StoredLatents to = stored_latents(c.arena, args.x.dim(0), latent.view().dim(1));
+    kernels.push_back(normalize_kernel(normalize_params(args, latent, to), p.tokens));
+    query::use_stored(p, to, make_map);
+  }
+  kernels.push_back(query_kernel(p));
+  kernels.push_back(emulator::touching(touched));
   emulator::check_runs(
-      c.arena, 3,
-      [&](int i) {
-        emulator::launch_stream(
-            {emulator::touching(touched), query_kernel(p), emulator::touching(touched)},
-            static_cast<uint64_t>(i));
-      },
+      c.arena, 3, [&](int i) { emulator::launch_stream(kernels, static_cast<uint64_t>(i)); },
       [&] {
         rows.expect_equal();
         EXPECT_EQ(test::compare(args.q, want.q, test::kOfficial.q), "");
@@ -65,10 +98,10 @@ void check(AttentionInShape shape) {
           EXPECT_EQ(test::compare(args.index_q, want.index_q, test::kOfficial.index_q), "");
         }
       });
-  // A token alone.
+  // A token alone, which the CTAs normalize.
   const int64_t last = args.q.dim(0) - 1, bytes = args.q.bytes() / args.q.dim(0);
   const std::vector<std::byte> in_batch(args.q.data + last * bytes, args.q.data + args.q.bytes());
-  query::Params alone = p;
+  query::Params alone = normalizing;
   alone.row_clusters = 0, alone.tokens = 1, alone.latent += last * args.weights.wq_a.n,
   alone.positions += last;
   alone.stages = query::stages_of(few_gemm::tile_tokens(1), p.slabs);
@@ -77,31 +110,33 @@ void check(AttentionInShape shape) {
 }
 
 TEST(QueriesEmulated, Heads) {
-  check({.runs = {{5, 1}}, .rank = 128, .heads = 1});
-  check({.runs = {{1'000'000, 8}}, .rank = 640, .heads = 2});
+  check({.runs = {{5, 1}}, .rank = 128, .heads = 1}, false);
+  check({.runs = {{1'000'000, 8}}, .rank = 640, .heads = 2}, false);
 }
 
 // The second cluster of indexer heads has two of four.
 TEST(QueriesEmulated, IndexerHeads) {
-  check({.runs = {{3, 5}},
-         .ratio = 4,
-         .has_index = true,
-         .select = true,
-         .rank = 384,
-         .heads = 1,
-         .index_heads = 6});
+  const AttentionInShape shape{.runs = {{3, 5}},
+                               .ratio = 4,
+                               .has_index = true,
+                               .select = true,
+                               .rank = 384,
+                               .heads = 1,
+                               .index_heads = 6};
+  for (const bool stored : {false, true}) check(shape, stored);
 }
 
-// More groups of latents than are in registers at a time; 16 tokens.
 TEST(QueriesEmulated, ManyTokens) {
-  check({.runs = {{0, 9}}, .rank = 640, .heads = 1});
+  check({.runs = {{0, 9}}, .rank = 640, .heads = 1}, true);
   check({.runs = {{0, 15}},
          .ratio = 4,
          .has_index = true,
          .select = true,
          .rank = 256,
          .heads = 1,
-         .index_heads = 1});
+         .index_heads = 1},
+        true);
+  check({.runs = {{7, 29}}, .rank = 384, .heads = 1}, true);
 }
 
 }  // namespace

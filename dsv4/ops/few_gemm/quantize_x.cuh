@@ -26,15 +26,20 @@ struct ToCodes {
   static __device__ float scale(float largest) { return ue8m0_to_f32(q8_scale(largest)); }
   static __device__ float inverse(float largest) { return inverse_scale(q8_scale(largest)); }
 
-  // v: scaled values of columns 8 * run ..
-  template <class C>
-  static __device__ void store(unsigned char* slab, int token, int run, const float (&v)[kRun]) {
-    Pack<__nv_fp8x2_storage_t, kRun / 2> codes;
+  using Codes = Pack<__nv_fp8x2_storage_t, kRun / 2>;
+  // v: scaled values.
+  static __device__ Codes codes(const float (&v)[kRun]) {
+    Codes codes;
 #pragma unroll
     for (int i = 0; i < kRun / 2; ++i)
       codes.value[i] =
           __nv_cvt_float2_to_fp8x2({v[2 * i], v[2 * i + 1]}, __NV_SATFINITE, __NV_E4M3);
-    *reinterpret_cast<decltype(codes)*>(slab + swizzled(token, run / 2, run % 2 * 8)) = codes;
+    return codes;
+  }
+  // v: of columns 8 * run ..
+  template <class C>
+  static __device__ void store(unsigned char* slab, int token, int run, const float (&v)[kRun]) {
+    *reinterpret_cast<Codes*>(slab + swizzled(token, run / 2, run % 2 * 8)) = codes(v);
   }
 };
 

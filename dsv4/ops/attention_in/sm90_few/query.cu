@@ -13,11 +13,10 @@ namespace kernel = attention_in_kernel::query;
 namespace {
 
 constexpr int64_t kMapAlign = 16;  // of rows in a tensor map
-constexpr int kMostTokens = 8;
 constexpr int64_t kCtasOfSm = 3;
-// Every CTA normalizes all latents. Of more groups of 128 columns, in the CTAs that an SM runs one
-// after another, that takes longer than launches of its own.
-constexpr int64_t kMostGroups = 64;
+// Of more groups of 128 columns, in the CTAs that an SM runs one after another, it takes longer
+// that every CTA normalizes all latents than a launch of its own.
+constexpr int64_t kMostGroups = 16;
 
 bool has_many_latents(const Context& context, const AttentionInArgs& args) {
   const int64_t heads = args.q.dim(1) + ceil_div(args.index_q.rank > 0 ? args.index_q.dim(1) : 0,
@@ -38,6 +37,33 @@ bool splits_latent(const WeightView& w, const Context& context) {
   return few_gemm::make_split(shape, context.device->info().num_sms).ranks() > 1;
 }
 
+kernel::StoredLatents take_latents(Scratch& scratch, int64_t t, int64_t k) {
+  return {.codes = scratch.take(DType::kE4M3, {t, k}),
+          .scales = scratch.take(DType::kE8M0, {t, k / kernel::kSlabColumns})};
+}
+
+void normalize(Device& device, const AttentionInArgs& args, const ConstTensorView& latent,
+               const kernel::StoredLatents& to) {
+  const auto slabs = static_cast<int>(latent.dim(1) / kernel::kSlabColumns);
+  launch(device, "normalize_latents", kernel::normalize_kernel,
+         {.grid = latent.dim(0), .block = kernel::normalize_threads(slabs), .pdl = true},
+         kernel::NormalizeParams{.latent = latent.as<bf16>(),
+                                 .norm = args.weights.q_norm.as<bf16>(),
+                                 .eps = args.norm_eps,
+                                 .slabs = slabs,
+                                 .codes = to.codes.as<uint8_t>(),
+                                 .scales = to.scales.as<uint8_t>()});
+}
+
+// Calls body(kernel) of an instance.
+template <class Body>
+void with_kernel(bool normalizes, int tokens, const Body& body) {
+  if (normalizes) return body(kernel::query_kernel<8, true>);
+  if (tokens == 8) return body(kernel::query_kernel<8, false>);
+  if (tokens == 16) return body(kernel::query_kernel<16, false>);
+  body(kernel::query_kernel<32, false>);
+}
+
 const char* reject_weight(const WeightView& w) {
   if (w.format != WeightFormat::kFp8Block) return "for fp8 weights of queries";
   if (w.k % kernel::kSlabColumns != 0 || w.k / kernel::kSlabColumns > kernel::kMaxSlabs)
@@ -51,7 +77,7 @@ const char* reject_weight(const WeightView& w) {
 const char* finish_few_reject(const Context& context, const AttentionInArgs& args) {
   if (context.device->info().major != 9) return "for Hopper";
   if (context.numerics != Numerics::kOfficial) return "rounds to bf16";
-  if (args.q.dim(0) > kMostTokens) return "for up to 8 tokens";
+  if (args.q.dim(0) > few_gemm::kMaxTokens) return "for up to 32 tokens";
   const AttentionInWeights& w = args.weights;
   if (args.q.dtype != DType::kBF16 || w.q_norm.dtype != DType::kBF16)
     return "for bf16 queries and norms";
@@ -59,7 +85,6 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
   if (args.q.dim(2) != kernel::kHeadWidth || args.freqs.dim(0) != kernel::kPairs)
     return "wants heads of 512 values of which 64 rotate";
   if (const char* why = reject_weight(w.wq_b)) return why;
-  if (has_many_latents(context, args)) return "more latents than every CTA should normalize";
   // For more tokens `linear` multiplies.
   if (context.need_batch_invariant && splits_latent(w.wq_b, context))
     return "products of more tokens add up in another order";
@@ -75,15 +100,28 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
 void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
                 const AppendInputs& rows) {
   Device& device = *context.device;
-  if (args.q.dim(0) == 0 || device.is_dry_run()) return;
-  const kernel::Params params = kernel::make_params(args, latent, rows, make_tma_map);
-  launch(device, "attention_in_few", kernel::query_kernel<kMostTokens>,
-         {.grid = kernel::kRanks * int64_t{params.num_clusters()},
-          .block = kernel::kThreads,
-          .shared = kernel::Layout(kMostTokens, params.slabs, params.stages).bytes,
-          .cluster = kernel::kRanks,
-          .pdl = true},
-         params);
+  const int64_t t = args.q.dim(0);
+  if (t == 0) return;
+  const Scratch::Scope scope(device.workspace());
+  const bool normalizes = !has_many_latents(context, args);
+  kernel::StoredLatents stored;
+  if (!normalizes) {
+    stored = take_latents(device.workspace(), t, latent.dim(1));
+    normalize(device, args, latent, stored);
+  }
+  if (device.is_dry_run()) return;
+  kernel::Params params = kernel::make_params(args, latent, rows, make_tma_map);
+  if (!normalizes) kernel::use_stored(params, stored, make_tma_map);
+  const int tokens = few_gemm::tile_tokens(t);
+  with_kernel(normalizes, tokens, [&](auto* run) {
+    launch(device, "attention_in_few", run,
+           {.grid = kernel::kRanks * int64_t{params.num_clusters()},
+            .block = kernel::kThreads,
+            .shared = kernel::Layout(tokens, params.slabs, params.stages).bytes,
+            .cluster = kernel::kRanks,
+            .pdl = true},
+           params);
+  });
 }
 
 }  // namespace dsv4

@@ -5,9 +5,11 @@
 //            The first clusters append rows (append_cluster.cuh), which take less time
 // Bound      reading the weights: 128 KB per CTA at K = 1024
 // Tiles      a slab is 128 rows x 128 columns (16 KB), a stage of the ring: two tiles of wgmma with
-//            weights as M (64 rows) and tokens as N (8, 16). Products of a slab start at zero
+//            weights as M (64 rows) and tokens as N (8, 16, 32). Products of a slab start at zero
 //            and are added in f32 times the scales of its columns, the official arithmetic
 // Roles      warps 0 - 3, 4 - 7: a tile each | warp 8, lane 0: copies | warp 9: cos and sin
+// Latents    every CTA normalizes and quantizes all of them, or copies the codes that
+//            normalize_kernel has stored (query_latent.cuh)
 // Order      the ring is filled before the wait for the previous kernel
 // Exchange   one sum of squares per token and rank of a head, to all ranks (st.async), added in
 //            rank order; cos and sin, of which each CTA computes those of a quarter of the tokens.
@@ -16,6 +18,7 @@
 //            empty[s]   256       | consumers  | producer
 //            exchanged  1 + bytes | all ranks  | consumers
 //            rotated    1 + bytes | all ranks  | warps 4 - 7, where rows rotate
+//            x_full     1 + bytes | producer   | consumers, of stored codes
 //            named 1    256       | consumers  | consumers
 
 #pragma once
@@ -60,13 +63,22 @@ class Producer {
 
   __device__ void init_barriers(const Work& work) const {
     for (int i = 0; i < p_.stages; ++i) memory_.full(i).init(1), memory_.empty(i).init(kConsumers);
-    memory_.exchanged().init(1), memory_.rotated().init(1);
+    memory_.exchanged().init(1), memory_.rotated().init(1), memory_.x_full().init(1);
     ptx::fence_mbarrier_init();
     if (!work.is_index) expect(memory_.exchanged(), kRanks * kTokens * sizeof(float));
     if (work.rotates()) expect(memory_.rotated(), p_.tokens * kPairs * sizeof(float2));
   }
   __device__ void fill() {
     while (slab_ < min(p_.stages, p_.slabs)) copy_slab();
+  }
+  // Stored codes of all latents.
+  __device__ void copy_x() const {
+    ptx::Mbarrier& full = memory_.x_full();
+    full.expect_tx(p_.slabs * kTokens * kSlabColumns);
+    for (int slab = 0; slab < p_.slabs; ++slab)
+      ptx::cp_async_bulk_tensor_2d(ptx::smem_address(memory_.x(slab)), &p_.codes, full,
+                                   slab * kSlabColumns, 0);
+    full.arrive();
   }
   __device__ void stream() {
     while (slab_ < p_.slabs) {
@@ -130,7 +142,7 @@ __device__ void multiply(const Params& p, const Memory<kTokens>& memory, float s
   for (float& value : sum) value = bf16_step(value);
 }
 
-template <int kTokens>
+template <int kTokens, bool kNormalizes>
 __device__ void compute_queries(const Params& p) {
   const Memory<kTokens> memory(p);
   const Work work(p);
@@ -140,6 +152,7 @@ __device__ void compute_queries(const Params& p) {
   if (thread == kProducerWarp * kWarp) {
     producer.init_barriers(work);
     if (exists) producer.fill();
+    if (!kNormalizes) ptx::prefetch_tensormap(&p.codes);
   }
   float scales = 0;
   if (exists && lane < p.slabs) scales = work.weight(p).scale_at(work.row(), lane);
@@ -151,10 +164,15 @@ __device__ void compute_queries(const Params& p) {
     return send_rotations(p, memory, work.rank, work.first_rotating(), work.end_rotating(p));
   if (!exists) return;
   if (warp == kProducerWarp) {
-    if (lane == 0) producer.stream();
-    return;
+    if (lane > 0) return;
+    if (!kNormalizes) producer.copy_x();
+    return producer.stream();
   }
-  normalize_latents(p, memory, thread);
+  if constexpr (kNormalizes) {
+    normalize_latents(p, memory, thread);
+  } else {
+    load_latents(p, memory, thread);
+  }
   Products<kTokens> products;
   multiply(p, memory, scales, products, thread);
   if (work.is_index) {
@@ -164,13 +182,13 @@ __device__ void compute_queries(const Params& p) {
   }
 }
 
-// grid: p.num_clusters() clusters. kTokens: 8 or 16
-template <int kTokens>
+// grid: p.num_clusters() clusters. kTokens: 8, 16 or 32. kNormalizes: p.latent, else p.codes
+template <int kTokens, bool kNormalizes>
 __global__ void __launch_bounds__(kThreads, 3) query_kernel(const __grid_constant__ Params p) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   ptx::griddepcontrol_launch_dependents();
   const int cluster = static_cast<int>(blockIdx.x) / kRanks;
-  if (cluster >= p.row_clusters) return compute_queries<kTokens>(p);
+  if (cluster >= p.row_clusters) return compute_queries<kTokens, kNormalizes>(p);
   auto& shared = *reinterpret_cast<sm90_few::Shared*>(ptx::dynamic_smem());
   sm90_few::start_append(shared);
   ptx::griddepcontrol_wait();

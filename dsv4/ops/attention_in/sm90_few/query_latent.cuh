@@ -1,11 +1,16 @@
-// The activations of query_kernel.cuh: latents are normalized and quantized (Q8) by every CTA, into
-// the swizzled layout that wgmma reads. Half a warp has a group of 128 columns of a token, a lane 8
-// of them. Sums of squares are added over the lanes by a butterfly, then over the groups of a token
-// in ascending order.
+// The activations of query_kernel.cuh: latents are normalized and quantized (Q8). Half a warp has a
+// group of 128 columns of a token, a lane 8 of them. Sums of squares are added over the lanes by a
+// butterfly, then over the groups of a token in ascending order.
+//
+// With few tokens every CTA does so for all latents, into the swizzled layout that wgmma reads,
+// which takes about 1 us a token of V4-Flash. With more, normalize_kernel does it once, and every
+// CTA copies the codes.
 
 #pragma once
 
+#include "dsv4/base/bits.h"
 #include "dsv4/device/pack.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/attention_in/sm90_few/query_params.cuh"
 #include "dsv4/ops/few_gemm/quantize_x.cuh"
@@ -19,6 +24,46 @@ inline constexpr int kLaneGroups = kLatentGroups / kGroupsAtOnce;
 
 __device__ inline void sync_consumers() {
   ptx::barrier_sync(kConsumerBarrier, kConsumers);
+}
+
+// The columns of a lane. All lanes of a warp call these functions together.
+using Columns = Pack<bf16, kLaneColumns>;
+
+__device__ inline Columns load_columns(const bf16* from) {
+  return *reinterpret_cast<const Columns*>(from);
+}
+// Of the group.
+__device__ inline float sum_of_squares(const Columns& x) {
+  float sum = 0;
+#pragma unroll
+  for (const bf16 value : x.value) sum = __fmaf_rn(to_float(value), to_float(value), sum);
+#pragma unroll
+  for (int step = kGroupLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  return sum;
+}
+// squares: of the groups of a token.
+__device__ inline float latent_root(const float* squares, int slabs, float eps) {
+  float sum = 0;
+  for (int i = 0; i < slabs; ++i) sum += squares[i];
+  return 1.f / sqrtf(sum / static_cast<float>(slabs * kSlabColumns) + eps);
+}
+// v: the normalized values, divided by the group's scale. Returns the largest magnitude of the
+// group before that.
+__device__ inline float normalize_columns(const Columns& x, const Columns& norm, float root,
+                                          float (&v)[kLaneColumns]) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) {
+    v[i] = to_float(from_float<bf16>(to_float(x.value[i]) * root * to_float(norm.value[i])));
+    largest = fmaxf(largest, fabsf(v[i]));
+  }
+#pragma unroll
+  for (int step = kGroupLanes / 2; step > 0; step /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  const float inverse = few_gemm::ToCodes::inverse(largest);
+#pragma unroll
+  for (float& value : v) value *= inverse;
+  return largest;
 }
 
 // Some whole tokens, at most kLatentGroups groups.
@@ -40,19 +85,13 @@ class LatentBatch {
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
       const int token = first_ + group(b) / p_.slabs, column = column_of(b);
-      values_[b] = *reinterpret_cast<const Values*>(
-          p_.latent + int64_t{token} * p_.slabs * kSlabColumns + column);
-      norms_[b] = *reinterpret_cast<const Values*>(p_.norm + column);
+      values_[b] = load_columns(p_.latent + int64_t{token} * p_.slabs * kSlabColumns + column);
+      norms_[b] = load_columns(p_.norm + column);
     }
 #pragma unroll
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
-      float sum = 0;
-#pragma unroll
-      for (const bf16 value : values_[b].value)
-        sum = __fmaf_rn(to_float(value), to_float(value), sum);
-#pragma unroll
-      for (int step = kGroupLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      const float sum = sum_of_squares(values_[b]);
       if (lane_ == 0 && exists(b)) memory_.squares()[group(b)] = sum;
     }
   }
@@ -63,24 +102,10 @@ class LatentBatch {
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
       const int in_batch = group(b) / p_.slabs, slab = group(b) - in_batch * p_.slabs;
-      const float* squares = memory_.squares() + in_batch * p_.slabs;
-      float sum = 0;
-      for (int i = 0; i < p_.slabs; ++i) sum += squares[i];
       const float root =
-          1.f / sqrtf(sum / static_cast<float>(p_.slabs * kSlabColumns) + p_.norm_eps);
-      float v[kLaneColumns], largest = 0;
-#pragma unroll
-      for (int i = 0; i < kLaneColumns; ++i) {
-        v[i] = to_float(
-            from_float<bf16>(to_float(values_[b].value[i]) * root * to_float(norms_[b].value[i])));
-        largest = fmaxf(largest, fabsf(v[i]));
-      }
-#pragma unroll
-      for (int step = kGroupLanes / 2; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-      const float inverse = few_gemm::ToCodes::inverse(largest);
-#pragma unroll
-      for (float& value : v) value *= inverse;
+          latent_root(memory_.squares() + in_batch * p_.slabs, p_.slabs, p_.norm_eps);
+      float v[kLaneColumns];
+      const float largest = normalize_columns(values_[b], norms_[b], root, v);
       if (!exists(b)) continue;
       const int token = first_ + in_batch;
       few_gemm::ToCodes::store<void>(memory_.x(slab), token, lane_, v);
@@ -89,8 +114,6 @@ class LatentBatch {
   }
 
  private:
-  using Values = Pack<bf16, kLaneColumns>;
-
   // All lanes of a warp take part in its shuffles; a group past the end repeats the last.
   __device__ int group(int b) const {
     return min(own_ + b * kGroupsAtOnce, groups_ - 1);
@@ -105,7 +128,7 @@ class LatentBatch {
   const Params& p_;
   const Memory<kTokens>& memory_;
   const int first_, groups_, own_, lane_;
-  Values values_[kLaneGroups], norms_[kLaneGroups];
+  Columns values_[kLaneGroups], norms_[kLaneGroups];
 };
 
 // All consumers, after the wait for the previous kernel. Ends with a barrier.
@@ -120,6 +143,52 @@ __device__ void normalize_latents(const Params& p, const Memory<kTokens>& memory
     ptx::fence_proxy_async();
     sync_consumers();
   }
+}
+
+// The same with stored codes, which the producer copies.
+template <int kTokens>
+__device__ void load_latents(const Params& p, const Memory<kTokens>& memory, int thread) {
+  for (int i = thread; i < p.tokens * p.slabs; i += kConsumers) {
+    const int token = i / p.slabs, slab = i - token * p.slabs;
+    memory.x_scale()[slab * kTokens + token] = ue8m0_to_f32(p.code_scales[i]);
+  }
+  sync_consumers();
+  memory.x_full().wait(0);
+}
+
+struct NormalizeParams {
+  const bf16 *latent, *norm;  // [t, k], [k]
+  float eps;
+  int slabs;                // k / 128
+  uint8_t *codes, *scales;  // [t, k] e4m3, [t, k / 128] E8M0
+};
+
+inline int normalize_threads(int slabs) {
+  return align_up(slabs * kGroupLanes, kWarp);
+}
+
+// grid: [t], normalize_threads(slabs) threads
+__global__ void __launch_bounds__(kMaxSlabs* kGroupLanes)
+    normalize_kernel(const NormalizeParams p) {
+  ptx::griddepcontrol_launch_dependents();
+  __shared__ float squares[kMaxSlabs];
+  const int own = static_cast<int>(threadIdx.x) / kGroupLanes,
+            lane = static_cast<int>(threadIdx.x) % kGroupLanes;
+  const int slab = min(own, p.slabs - 1);  // as in LatentBatch
+  const int column = slab * kSlabColumns + lane * kLaneColumns;
+  const int64_t first = int64_t{blockIdx.x} * p.slabs;
+  const Columns norm = load_columns(p.norm + column);
+  ptx::griddepcontrol_wait();
+  const Columns x = load_columns(p.latent + first * kSlabColumns + column);
+  const float sum = sum_of_squares(x);
+  if (lane == 0 && own == slab) squares[slab] = sum;
+  __syncthreads();
+  float v[kLaneColumns];
+  const float largest = normalize_columns(x, norm, latent_root(squares, p.slabs, p.eps), v);
+  if (own != slab) return;
+  using Codes = few_gemm::ToCodes::Codes;
+  *reinterpret_cast<Codes*>(p.codes + first * kSlabColumns + column) = few_gemm::ToCodes::codes(v);
+  if (lane == 0) p.scales[first + slab] = q8_scale(largest);
 }
 
 }  // namespace dsv4::attention_in_kernel::query

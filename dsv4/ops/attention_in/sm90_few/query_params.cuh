@@ -49,8 +49,10 @@ struct Weight {
 
 struct Params {
   Weight q, index;               // index.heads = 0: not wanted
-  const bf16* latent;            // [t, k], not normalized
+  const bf16* latent;            // [t, k], not normalized; null: `codes` and their scales
   const bf16* norm;              // [k]
+  CUtensorMap codes;             // Q8 of the normalized latents: boxes of a tile's tokens x 128
+  const uint8_t* code_scales;    // [t, k / 128] E8M0
   float norm_eps, index_factor;  // index_factor: of the Hadamard transform
   const int32_t* positions;      // [t]
   const float* freqs;            // [kPairs]
@@ -75,7 +77,7 @@ struct Layout {
         x_scale(exchange + kRanks * tokens * 4),
         rotation(x_scale + slabs * tokens * 4),
         barriers(rotation + tokens * kPairs * 8),
-        bytes(barriers + (2 * kMaxStages + 2) * 8) {}
+        bytes(barriers + (2 * kMaxStages + 3) * 8) {}
 };
 
 // As many stages as leave room for three CTAs on an SM (228 KB, 1 KB reserved for each).
@@ -114,6 +116,8 @@ struct Memory {
   __device__ ptx::Mbarrier& exchanged() const { return barriers()[2 * kMaxStages]; }
   // Rotations of all tokens have arrived: bytes -> the second consumer group.
   __device__ ptx::Mbarrier& rotated() const { return barriers()[2 * kMaxStages + 1]; }
+  // Stored codes of all latents have arrived: bytes -> consumers.
+  __device__ ptx::Mbarrier& x_full() const { return barriers()[2 * kMaxStages + 2]; }
 
  private:
   __device__ float* floats(int offset) const { return reinterpret_cast<float*>(base + offset); }
@@ -134,6 +138,7 @@ Weight make_weight(const WeightView& weight, int heads, const MakeMap& make_map)
       .heads = heads};
 }
 
+// Latents that every CTA normalizes and quantizes itself.
 template <class MakeMap>
 Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
                    const AppendInputs& rows, const MakeMap& make_map) {
@@ -142,6 +147,8 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
            .index = {},
            .latent = latent.as<bf16>(),
            .norm = w.q_norm.as<bf16>(),
+           .codes = {},
+           .code_scales = nullptr,
            .norm_eps = args.norm_eps,
            .index_factor = static_cast<float>(1 / std::sqrt(static_cast<double>(kIndexWidth))),
            .positions = args.positions.as<int32_t>(),
@@ -159,6 +166,19 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
   p.index = make_weight(w.indexer.wq_b, static_cast<int>(args.index_q.dim(1)), make_map);
   p.index_out = args.index_q.as<bf16>();
   return p;
+}
+
+// Latents that normalize_kernel stores.
+struct StoredLatents {
+  TensorView codes, scales;  // [t, k] E4M3, [t, k / 128] E8M0
+};
+template <class MakeMap>
+void use_stored(Params& p, const StoredLatents& latents, const MakeMap& make_map) {
+  p.latent = nullptr;
+  p.codes = make_map(tma_rows(latents.codes.data, DType::kE4M3, p.tokens, latents.codes.dim(1),
+                              latents.codes.row_stride(), few_gemm::tile_tokens(p.tokens),
+                              kSlabColumns, TmaSwizzle::k128));
+  p.code_scales = latents.scales.as<uint8_t>();
 }
 
 static_assert(sizeof(sm90_few::Shared) <= kMinStages * kSlab, "clusters that append have the ring");
