@@ -10,6 +10,7 @@
 #include "dsv4/ops/sparse_mla/sm90_fp8/launch.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/sparse_mla_check.h"
+#include "tests/emulator/touching.h"
 
 namespace dsv4 {
 namespace {
@@ -22,15 +23,21 @@ using test::Shape;
 
 constexpr int kSeeds = 4;
 
-void run_emulated(const SparseMlaArgs& args, const Plan& plan, int num_sms, uint64_t seed) {
+emulator::Kernel kernel_of(const SparseMlaArgs& args, const Plan& plan, int num_sms) {
   const sm90_fp8::Params p = sm90_fp8::make_params(args, plan);
   const sm90_fp8::Instance instance = sm90_fp8::select_instance(p, sm90_fp8::is_v32(args), plan);
-  emulator::launch({.grid = static_cast<int>(sm90_fp8::num_ctas(p, num_sms)),
-                    .block = sm90_fp8::kThreads,
-                    .cluster = plan.num_splits,
-                    .shared = static_cast<size_t>(instance.smem_bytes),
-                    .seed = seed},
-                   [&] { instance.kernel(p); });
+  return {{.grid = static_cast<int>(sm90_fp8::num_ctas(p, num_sms)),
+           .block = sm90_fp8::kThreads,
+           .cluster = plan.num_splits,
+           .shared = static_cast<size_t>(instance.smem_bytes),
+           .pdl = true},
+          [=] { instance.kernel(p); }};
+}
+
+void run_emulated(const SparseMlaArgs& args, const Plan& plan, int num_sms, uint64_t seed) {
+  emulator::Kernel kernel = kernel_of(args, plan, num_sms);
+  kernel.launch.seed = seed;
+  emulator::launch(kernel.launch, kernel.body);
 }
 
 struct Case {
@@ -73,6 +80,50 @@ TEST(Sm90Fp8Emulated, CtasOfEverySize) {
     check({.shape = {.t = 2, .h = heads + 3, .window = 33, .compressed = 20, .s_q = 2},
            .plan = plan,
            .num_sms = 3});
+  }
+}
+
+// Between kernels that touch whatever the call does not promise to be complete: the bits of a
+// launch on its own.
+TEST(Sm90Fp8Emulated, LaunchedEarly) {
+  for (const bool early : {false, true}) {
+    for (const Plan& plan : {Plan{.heads = 8, .split_keys = 64, .num_splits = 3},
+                             Plan{.heads = 16, .split_keys = 192}}) {
+      Arena arena;
+      Rng rng(static_cast<uint64_t>(plan.heads));
+      Outputs whole;
+      SparseMlaArgs args = test::make_args(arena, rng,
+                                           {.t = 3,
+                                            .h = 9,
+                                            .window = 70,
+                                            .compressed = 90,
+                                            .dtype = DType::kBF16,
+                                            .lengths = true,
+                                            .rope_pairs = 32},
+                                           whole);
+      args.max_logits = {};
+      args.window.early = args.compressed.early = args.inverse_rope.early = early;
+      std::vector<ConstTensorView> before{args.q, args.window.pool.pages,
+                                          args.compressed.pool.pages, args.sink, args.out};
+      if (!early) {
+        for (const ConstTensorView& view :
+             {args.window.indices, args.window.topk_length, args.compressed.indices,
+              args.compressed.topk_length, args.inverse_rope.positions, args.inverse_rope.freqs})
+          before.push_back(view);
+      }
+      arena.freeze();
+      arena.prepare();
+      run_emulated(args, plan, 2, 0);
+      const std::vector<std::byte> want = arena.written();
+      for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+        arena.prepare();
+        ASSERT_NO_THROW(emulator::launch_stream(
+            {emulator::touching(before), kernel_of(args, plan, 2), emulator::touching(before)},
+            seed));
+        arena.verify();
+        EXPECT_TRUE(want == arena.written()) << fmt::format("early {}, seed {}", early, seed);
+      }
+    }
   }
 }
 

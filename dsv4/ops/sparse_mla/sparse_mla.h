@@ -31,6 +31,9 @@ struct KvList {
   // [b] I32, or empty: the queries of request i use their first topk_length[i] indices only; later
   // ones are never dereferenced, whatever their value. Below 0 counts as 0, above topk as topk.
   ConstTensorView topk_length{};
+  // Indices and lengths were complete before the previous kernel of the stream was launched, so a
+  // kernel that is launched early (LaunchShape::pdl) may read them before it waits.
+  bool early = false;
 
   // Indices of a query, valid or not; 0 without a list.
   int64_t topk() const { return indices.rank == 0 ? 0 : indices.dim(-1); }
@@ -41,6 +44,7 @@ struct KvList {
 struct InverseRope {
   ConstTensorView positions;  // [b, s_q] I32, contiguous; rank 0: no rotation
   ConstTensorView freqs;      // [num_pairs] f32; dims d - 2 * num_pairs .. d - 1 rotate
+  bool early = false;         // both, as KvList::early
 };
 
 struct SparseMlaArgs {

@@ -78,7 +78,8 @@ struct Params {
   // The inverse RoPE of the output's last 64 dims, or null.
   const int32_t* positions = nullptr;  // [b, s_q]
   const float* freqs = nullptr;        // [kRopePairs]
-  float log2_scale = 0;                // softmax scale * log2(e)
+  bool early = false;    // lists, lengths, positions and freqs may be read before the wait
+  float log2_scale = 0;  // softmax scale * log2(e)
   bool normalized = true, out_f32 = false;
   int queries = 0, heads = 0;  // b * s_q, h_q
   Divisor s_q{};

@@ -30,14 +30,13 @@ __device__ void pair_rope_dims(Consumer<KvFormat, kHeads>& c) {
   }
 }
 
-// Computes the inverse RoPE of the query's position, at the start of its work tile: the first keys
-// are still on their way. Each pair is that of four lanes (first_dim).
+// Computes the inverse RoPE of the query's position, while q or the first keys are on their way.
+// Each pair is that of four lanes (first_dim).
 template <class KvFormat, int kHeads>
-__device__ void set_rotation(Consumer<KvFormat, kHeads>& c) {
+__device__ void set_rotation(const Consumer<KvFormat, kHeads>& c, const WorkTile& work) {
   const Params& p = c.p;
   const Lane at = this_lane();
   if (!KvFormat::kRopeIsValue || p.freqs == nullptr || at.wg == 0) return;
-  const WorkTile& work = c.tile().work;
   const int pair = (first_dim<KvFormat>(at, kDimTiles - 1) - KvFormat::kCodes) / 2;
   const int query = work.request * static_cast<int>(p.s_q.divisor) + work.query;
   __syncwarp();  // all lanes have stored the previous tile

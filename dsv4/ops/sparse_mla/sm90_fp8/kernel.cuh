@@ -91,14 +91,18 @@ template <bool kTrackMax, class KvFormat, int kHeads>
 __device__ void consume(const Params& p, Smem<KvFormat, kHeads>& smem, const WorkTile& first) {
   Consumer<KvFormat, kHeads> c(p, smem);
   const QLoader<KvFormat, kHeads, kConsumers> q{p, smem, thread_index()};
+  if (p.early) {
+    set_rotation(c, first);
+    ptx::griddepcontrol_wait();
+  }
   ptx::barrier_sync(kBarrierIndices, kThreads);
   q.fetch(first);
+  if (!p.early) set_rotation(c, first);
   q.finish(first, 0);
   if (p.cluster_size > 1) ptx::cluster_wait();  // the other CTAs started while q was in flight
   ptx::barrier_sync(kBarrierConsumers, kConsumers);
   for (;;) {
     c.begin_tile();
-    set_rotation(c);
     if (c.key_tiles_left() == 0) {
       c.release_q();
       publish_row_sum(c);
@@ -109,6 +113,7 @@ __device__ void consume(const Params& p, Smem<KvFormat, kHeads>& smem, const Wor
     if (next_tile(p, c.tile().work.index) >= num_tiles(p)) return;
     c.state ^= kPhaseOfTile;
     smem.tile_full.wait(phase);
+    set_rotation(c, c.tile().work);
   }
 }
 
@@ -145,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::griddepcontrol_launch_dependents();
   WorkTile first = locate_tile<kHeads>(p, first_tile(p));  // the previous kernel may still run
   first.request = ptx::opaque(first.request), first.query = ptx::opaque(first.query);
-  ptx::griddepcontrol_wait();
+  if (!p.early) ptx::griddepcontrol_wait();  // else each role waits
   read_lengths(p, first);
   if (static_cast<int>(threadIdx.x) >= kConsumers) {
     ptx::setmaxnreg_dec<kProducerRegisters<KvFormat, kHeads>>();

@@ -35,6 +35,9 @@ inline Params make_params(const SparseMlaArgs& args, const Plan& plan) {
     p.positions = args.inverse_rope.positions.as<int32_t>();
     p.freqs = args.inverse_rope.freqs.as<float>();
   }
+  const auto early = [](const KvList& list) { return list.topk() == 0 || list.early; };
+  p.early = early(args.window) && early(args.compressed) &&
+            (args.inverse_rope.positions.rank == 0 || args.inverse_rope.early);
   p.log2_scale = args.scale * sm90::kLog2E;
   p.normalized = args.normalized;
   p.s_q = Divisor(std::max<int64_t>(1, args.q.dim(1)));

@@ -16,6 +16,7 @@
 
 #include "dsv4/device/ptx/bulk_copy.cuh"
 #include "dsv4/device/ptx/cache_hint.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/device/sm90/pipeline.cuh"
 #include "dsv4/ops/sparse_mla/sm90_fp8/combine.cuh"
@@ -100,6 +101,16 @@ struct KvLoader {
     const int position = at.position + mine * kStageKeys + row;
     return {
         .stages = at.stages(), .index = at.index(position), .is_window = position < at.work.window};
+  }
+
+  // Brings a batch into L2, but for what the previous kernel may still write there.
+  __device__ void prefetch(const Batch& batch) const {
+    const PagedList& list = batch.is_window ? p.window : p.compressed;
+    if (mine >= batch.stages || !is_valid(list, batch.index)) return;
+    const EntryPointers at = find_entry<KvFormat>(list, batch.index);
+    ptx::cp_async_bulk_prefetch_l2(at.entry, KvFormat::kEntryBytes);
+    if constexpr (!KvFormat::kFloatScales)
+      ptx::cp_async_bulk_prefetch_l2(at.scales - reinterpret_cast<uintptr_t>(at.scales) % 16, 16);
   }
 
   // The first `free` stages of the batch need no long wait; between() runs before the wait for the
@@ -243,6 +254,10 @@ struct Producer {
     Cursor<kHeads> cursor(p, first);
     Batch now, next;
     bool more = read(cursor, now);
+    if (p.early) {
+      if (more) loader.prefetch(now.keys);
+      ptx::griddepcontrol_wait();
+    }
     // The consumers fetch q only after this barrier: if the indices were requested after the 64 KB
     // of q, they would arrive half a microsecond later.
     ptx::barrier_sync(kBarrierIndices, kThreads);
