@@ -89,7 +89,7 @@ void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& we
   const EntryLists* lists =
       spec.kind == LayerKind::kSwa ? nullptr : &step.groups[static_cast<size_t>(spec.group)];
   if (lists != nullptr && lists->max_visible > 0)
-    compressed = {.pool = cache.entries, .indices = lists->all_rows};
+    compressed = {.pool = cache.entries, .indices = lists->all_rows, .early = true};
   const bool select = lists != nullptr && lists->max_visible > 0 && lists->all_rows.empty();
   const TensorView chosen =
       select ? step.scratch.take(DType::kI32, {t, m.index_topk}) : TensorView();
@@ -103,18 +103,22 @@ void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& we
     attention_in(step.context, input_args(step, spec, weights, freqs, cache, index, x, q));
     if (select) select_entries(step, *lists, cache.keys, index, chosen);
   }
-  if (select) compressed.indices = chosen;
+  if (select) compressed.indices = chosen, compressed.early = false;
   if (compressed.indices.rank > 0) compressed.indices = compressed.indices.unsqueeze(1);
 
   const TensorView o = step.activation({t, m.num_heads, m.head_dim});
-  sparse_mla(step.context,
-             {.q = q.unsqueeze(1),  // a request per token
-              .window = {.pool = cache.window, .indices = step.window().all_rows.unsqueeze(1)},
-              .compressed = compressed,
-              .sink = weights.sink,
-              .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),
-              .inverse_rope = {.positions = step.positions.unsqueeze(1), .freqs = freqs},
-              .out = o.unsqueeze(1)});
+  sparse_mla(
+      step.context,
+      {.q = q.unsqueeze(1),  // a request per token
+       // The step's lists are on the device before its first kernel.
+       .window = {.pool = cache.window,
+                  .indices = step.window().all_rows.unsqueeze(1),
+                  .early = true},
+       .compressed = compressed,
+       .sink = weights.sink,
+       .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),
+       .inverse_rope = {.positions = step.positions.unsqueeze(1), .freqs = freqs, .early = true},
+       .out = o.unsqueeze(1)});
   attention_out(step.context,
                 {.o = o, .wo_a = weights.wo_a, .wo_b = weights.wo_b, .groups = m.o_groups, .y = y});
 }
