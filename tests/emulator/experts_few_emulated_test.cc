@@ -121,10 +121,30 @@ TEST(ExpertsFewEmulated, WideRows) {
   check<3>({.t = 2, .k = 2, .e = 3, .d = 4096, .inner = 64});
 }
 
-// Entries of 1, 8 and 9 pairs of one expert; 33 pairs are one more than kernels list themselves.
+// Entries of 1, 3, 8 and 9 pairs of one expert; 33 pairs are one more than kernels list themselves.
 TEST(ExpertsFewEmulated, AllTokensToOneExpert) {
-  for (const int64_t t : {1, 8, 9, 17, 33})
+  for (const int64_t t : {1, 3, 8, 9, 17, 33})
     check<3>({.t = t, .k = 1, .e = 5, .d = 160, .inner = 96, .only = 3});
+}
+
+// An entry of up to 2, 4 or 8 pairs of an expert: a token's bits are the same in each.
+TEST(ExpertsFewEmulated, BitsDoNotDependOnTheBatch) {
+  ImagesCase c({.t = 7, .k = 1, .e = 2, .d = 544, .inner = 96, .only = 1}, 3, 3);
+  const TensorView& acc = c.args.acc;
+  const auto bits_of = [&](int64_t tokens) {
+    ExpertsArgs args = c.args;
+    args.x = args.x.slice(0, 0, tokens), args.acc = args.acc.slice(0, 0, tokens);
+    args.experts = args.experts.slice(0, 0, tokens),
+    args.weights = args.weights.slice(0, 0, tokens);
+    std::fill_n(acc.as<float>(), acc.numel(), 0.f);
+    run_emulated<E4M3<3>>(args, kRuns[1]);
+    return std::vector<float>(acc.as<float>(), acc.as<float>() + tokens * acc.dim(1));
+  };
+  const std::vector<float> together = bits_of(7);
+  for (const int64_t tokens : {1, 2, 3, 4, 5}) {
+    const std::vector<float> few = bits_of(tokens);
+    EXPECT_TRUE(std::equal(few.begin(), few.end(), together.begin())) << tokens;
+  }
 }
 
 // What decides between the two implementations.

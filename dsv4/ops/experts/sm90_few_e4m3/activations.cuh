@@ -9,7 +9,7 @@
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/formats/quant_group.h"
-#include "dsv4/ops/experts/sm90_few_e4m3/config.cuh"
+#include "dsv4/ops/experts/sm90_few_e4m3/columns.cuh"
 
 namespace dsv4::experts_few_e4m3 {
 
@@ -45,7 +45,8 @@ struct Columns16 {
 };
 
 // Called by all threads of a math warpgroup when they have finished with the activations before.
-// Pairs and columns that do not exist are 0.
+// Rows of a tile are 0 where they belong to another block (columns.cuh) or to no pair, and columns
+// that do not exist are 0.
 template <int K, bool kGateUp>
 __device__ void load_activations(const Params& p, const Entry& entry, int group,
                                  Shared<K>& shared) {
@@ -53,6 +54,7 @@ __device__ void load_activations(const Params& p, const Entry& entry, int group,
   const int thread = static_cast<int>(threadIdx.x) % (kGroupWarps * kWarp);
   const int pair = thread / kPieces, piece = thread % kPieces;
   const int half = piece / 8, column16 = piece % 8;  // of the chunk's two groups of 128
+  const int to = row_of(width_of(entry.pairs), pair, column16 / 2);
   const bf16* row = p.x;
   if (pair < entry.pairs)
     row += int64_t{kGateUp ? entry.token[pair] : entry.first_pair + pair} * p.x_stride;
@@ -76,7 +78,7 @@ __device__ void load_activations(const Params& p, const Entry& entry, int group,
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
     const uint8_t scale = q8_scale(largest);
     const int tile = 2 * chunk + half;
-    *reinterpret_cast<uint4*>(shared.x[tile].codes[pair] + 16 * (column16 ^ pair)) =
+    *reinterpret_cast<uint4*>(shared.x[tile].codes[to] + 16 * (column16 ^ to)) =
         x[i].codes(inverse_scale(scale));
     if (column16 == 0) shared.x_scale[tile][pair] = ue8m0_to_f32(scale);
   }

@@ -64,6 +64,17 @@ struct Shared {
   ptx::Mbarrier drained[kBuffers];
 };
 
+// A stage of the ring and the parity of its use.
+template <int K>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void next() {
+    if (++stage == Shared<K>::kStages) stage = 0, parity ^= 1;
+  }
+};
+
 // Named barriers: math warps have stored the partial sums of a buffer; the warps of a warpgroup
 // about their activations.
 __device__ inline int filled_barrier(int buffer) {

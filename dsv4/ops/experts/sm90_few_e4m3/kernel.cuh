@@ -17,9 +17,10 @@
 // Smem       activations 32 KB, ring of 5 (K = 4) to 9 (K = 2) stages of 18 to 34 KB, partial sums
 //            16 KB
 //
-// One CTA an SM. Order of additions, which is that of no batch and no grid: blocks of 32 columns by
-// the tensor core, which keeps about 14 bits; blocks of a group of 128, groups of a warpgroup,
-// warpgroups, in f32.
+// One CTA an SM. Order of additions, for every batch and grid: blocks of 32 columns by the tensor
+// core, which keeps 13 fractional bits; then in f32 the blocks of a warpgroup that have the same
+// place in their groups of 128, the four places, the warpgroups. Entries of few pairs need fewer
+// accumulators for it (columns.cuh).
 //
 // gate_up lets down start when it has waited itself, so the list of pairs is complete then: down
 // copies weights before it waits for h.

@@ -6,15 +6,47 @@
 #include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/upper_f16.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
-#include "dsv4/ops/experts/sm90_few/multiply.cuh"
 #include "dsv4/ops/experts/sm90_few_e4m3/activations.cuh"
 
 namespace dsv4::experts_few_e4m3 {
 
-using experts_few::block_scales;
-using experts_few::Unit;
+inline constexpr int kHalves = kUnitColumns / kQ8Group;  // groups of Q8 in a unit
 
-inline constexpr int kBlocks = kQ8Group / kKbitBlock;  // of a group of Q8
+// What a lane holds of a unit: its codes, and the scales of rows g and g + 8 for the blocks to
+// which its columns of the product belong.
+template <int K, int kWidth>
+struct Unit {
+  uint32_t words[4 * K];
+  uint32_t scales[kHalves][kSets<kWidth>];  // two bytes each
+
+  __device__ explicit Unit(const unsigned char* unit) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const auto* codes = reinterpret_cast<const uint4*>(unit) + lane;
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+      const uint4 four = codes[i * kWarp];
+      words[4 * i] = four.x, words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
+    }
+    const auto* of_row = reinterpret_cast<const uint16_t*>(unit + 512 * K + lane / 4 * 16);
+    if constexpr (kWidth < 8) {
+      const int block = lane % 4 * 2 / kWidth;
+#pragma unroll
+      for (int i = 0; i < kHalves * kSets<kWidth>; ++i)
+        scales[i / kSets<kWidth>][i % kSets<kWidth>] = of_row[block + i * kSetBlocks<kWidth>];
+    } else {
+      const uint4 all = *reinterpret_cast<const uint4*>(of_row);
+      const uint32_t two[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) scales[i / 4][i % 4] = two[i / 2] >> (16 * (i % 2));
+    }
+  }
+  // Over 16.
+  __device__ float2 scale(int half, int set) const {
+    const uint32_t bytes = ptx::prmt(scales[half][set], 0, 0x4140) << 6;
+    return __half22float2(reinterpret_cast<const __half2&>(bytes));
+  }
+};
 
 // words: the K words of one step of 64 columns. Fragment of block b of 32: four codes a register.
 // The upper four nibbles move down through the FMA pipe: byte permutes and masks keep the ALU busy.
@@ -34,81 +66,125 @@ __device__ inline void decode_block(const Table& table, const uint32_t* words, i
   }
 }
 
-// Adds the products of a group of 128 columns to sums: its blocks times their scales first.
-template <int K>
-__device__ inline void promote(float (&part)[kBlocks][4], const Unit<K>& unit, int half,
-                               const float (&x_scale)[kPairs], float (&sums)[4]) {
+// x_scale: of a group, [8]
+template <int K, int kWidth>
+__device__ inline void promote(Sums<kWidth>& part, const Unit<K, kWidth>& unit, int half,
+                               const float (&x_scale)[kPairs], Sums<kWidth>& sums) {
   const float2 factor =
-      *reinterpret_cast<const float2*>(x_scale + static_cast<int>(threadIdx.x) % 4 * 2);
-  float scaled[4] = {};
+      *reinterpret_cast<const float2*>(x_scale + static_cast<int>(threadIdx.x) % 4 * 2 % kWidth);
 #pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-    ptx::wgmma_fence_operand(part[b]);
-    const float2 scale = block_scales(unit.scales, half * kBlocks + b);
+  for (int set = 0; set < kSets<kWidth>; ++set) {
+    ptx::wgmma_fence_operand(part[set]);
+    const float2 scale = unit.scale(half, set);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) scaled[i] = fmaf(part[b][i], i < 2 ? scale.x : scale.y, scaled[i]);
+    for (int i = 0; i < 4; ++i) {
+      // A product with a power of two.
+      const float both = (i < 2 ? scale.x : scale.y) * (i % 2 == 0 ? factor.x : factor.y);
+      sums[set][i] = fmaf(part[set][i], both, sums[set][i]);
+    }
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sums[i] = fmaf(scaled[i], i % 2 == 0 ? factor.x : factor.y, sums[i]);
 }
 
-// Adds 16 rows x 8 pairs: sums over 256 columns, weights without the table's unit, 16 and scale2.
-// Blocks of 32 columns are summed by the tensor core, scaled and added in f32, and so are groups of
-// 128.
+// Adds 16 rows x 8 columns: sums over 256 columns of x, weights without the table's unit, 16 and
+// scale2.
 // tiles: descriptor of the first of two; x_scale: [2, 8]
-template <int K>
-__device__ inline void add_unit(const Table& table, const Unit<K>& unit, uint64_t tiles,
-                                const float (*x_scale)[kPairs], float (&sums)[4]) {
+template <int K, int kWidth>
+__device__ inline void add_unit(const Table& table, const Unit<K, kWidth>& unit, uint64_t tiles,
+                                const float (*x_scale)[kPairs], Sums<kWidth>& sums) {
+  constexpr int kAtOnce = kWidth == 8 ? 1 : kHalves;  // halves; registers limit it
 #pragma unroll
-  for (int half = 0; half < kUnitColumns / kQ8Group; ++half) {
-    uint32_t a[kBlocks][4];
-    float part[kBlocks][4];
+  for (int first = 0; first < kHalves; first += kAtOnce) {
+    uint32_t a[kAtOnce * kBlocks][4];
+    Sums<kWidth> part[kAtOnce];
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b)
-      decode_block<K>(table, unit.words + (half * 2 + b / 2) * K, b % 2, a[b]);
+    for (int b = 0; b < kAtOnce * kBlocks; ++b)
+      decode_block<K>(table, unit.words + (first * 2 + b / 2) * K, b % 2, a[b]);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      const uint64_t tile = ptx::advance_desc(
-          tiles, static_cast<uint32_t>(half * sizeof(ActivationTile)) + b * kKbitBlock);
-      ptx::Wgmma<__nv_fp8_e4m3, kPairs>::run(part[b], a[b], tile, 0);
+    for (int b = 0; b < kAtOnce * kBlocks; ++b) {
+      const int half = b / kBlocks, in_group = b % kBlocks;
+      const uint64_t tile =
+          ptx::advance_desc(tiles, static_cast<uint32_t>((first + half) * sizeof(ActivationTile)) +
+                                       in_group * kKbitBlock);
+      ptx::Wgmma<__nv_fp8_e4m3, kPairs>::run(part[half][in_group / kSetBlocks<kWidth>], a[b], tile,
+                                             in_group % kSetBlocks<kWidth>);
     }
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
-    promote(part, unit, half, x_scale[half], sums);
+#pragma unroll
+    for (int half = 0; half < kAtOnce; ++half)
+      promote<K, kWidth>(part[half], unit, first + half, x_scale[first + half], sums);
   }
+}
+
+// The blocks of each group of 128 were summed apart, by their place b in it: (0 + 1) + (2 + 3).
+// Result: rows g and g + 8 of pairs 2t and 2t + 1.
+template <int kWidth>
+__device__ inline float4 add_blocks(const Sums<kWidth>& sums) {
+  const auto other = [](float x, int lanes) { return x + __shfl_xor_sync(~0u, x, lanes); };
+  float all[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kWidth == 8) {
+      all[i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
+    } else if constexpr (kWidth == 4) {
+      all[i] = other(sums[0][i], 2) + other(sums[1][i], 2);
+    } else {
+      all[i] = other(other(sums[0][i], 1), 2);
+    }
+  }
+  return {all[0], all[1], all[2], all[3]};
+}
+
+// One item. ring: of its first step; afterwards of the first step of the next item.
+template <int K, int kWidth>
+__device__ inline float4 multiply_item(const Params& p, uint64_t x, int group, RingPlace<K>& ring,
+                                       Shared<K>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int strip = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps;
+  Sums<kWidth> sums = {};
+  for (int chunk = group; chunk < p.chunks + group; chunk += kGroups, ring.next()) {
+    shared.full[ring.stage].wait(ring.parity);
+    // A warp past the last strip or chunk reads bytes of other stages.
+    const Unit<K, kWidth> unit(shared.stages[ring.stage] +
+                               (strip * kGroups + group) * kUnitBytes<K>);
+    __syncwarp();
+    if (lane == 0) shared.empty[ring.stage].arrive();
+    if (chunk >= p.chunks) continue;
+    add_unit<K, kWidth>(
+        p.table, unit,
+        ptx::advance_desc(x, static_cast<uint32_t>(chunk * 2 * sizeof(ActivationTile))),
+        shared.x_scale + 2 * chunk, sums);
+  }
+  return add_blocks<kWidth>(sums);
 }
 
 template <int K, bool kGateUp>
 __device__ void multiply(const Params& p, const Range& range, Shared<K>& shared) {
-  constexpr int kStages = Shared<K>::kStages;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int group = warp / kGroupWarps, strip = warp % kGroupWarps, steps = steps_of(p);
+  const int group = __shfl_sync(~0u, warp / kGroupWarps, 0);  // so that addresses are uniform
   const uint64_t x = ptx::make_smem_desc_128B(ptx::smem_address(shared.x));
   const Entry* loaded = nullptr;  // entry of x
-  int copied = 0;                 // stages before this one
+  int width = 0;
+  RingPlace<K> ring;
   for (Work work(range); work.more(); work.next(p)) {
     if (loaded != work.entry) {
       load_activations<K, kGateUp>(p, *work.entry, group, shared);
       loaded = work.entry;
+      width = width_of(work.entry->pairs);
     }
-    float sums[4] = {};
-    for (int step = 0; step < steps; ++step, ++copied) {
-      const int stage = copied % kStages, chunk = step * kGroups + group;
-      shared.full[stage].wait(copied / kStages % 2);
-      // A warp past the last strip or chunk reads bytes of other stages.
-      const Unit<K> unit(shared.stages[stage] + (strip * kGroups + group) * kUnitBytes<K>);
-      __syncwarp();
-      if (lane == 0) shared.empty[stage].arrive();
-      if (chunk >= p.chunks) continue;
-      add_unit<K>(p.table, unit,
-                  ptx::advance_desc(x, static_cast<uint32_t>(chunk * 2 * sizeof(ActivationTile))),
-                  shared.x_scale + 2 * chunk, sums);
+    float4 sums;
+    if (width == 2) {
+      sums = multiply_item<K, 2>(p, x, group, ring, shared);
+    } else if (width == 4) {
+      sums = multiply_item<K, 4>(p, x, group, ring, shared);
+    } else {
+      sums = multiply_item<K, 8>(p, x, group, ring, shared);
     }
     const int buffer = work.done % kBuffers;
     shared.drained[buffer].wait((work.done / kBuffers + 1) % 2);
-    shared.partials[buffer].sums[warp][lane] = {sums[0], sums[1], sums[2], sums[3]};
+    shared.partials[buffer].sums[warp][lane] = sums;
     ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);
   }
 }

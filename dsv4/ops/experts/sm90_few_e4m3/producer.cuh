@@ -10,24 +10,23 @@ namespace dsv4::experts_few_e4m3 {
 
 template <int K>
 __device__ void produce(const Params& p, const Range& range, Shared<K>& shared) {
-  constexpr int kStages = Shared<K>::kStages, kUnit = kUnitBytes<K>;
+  constexpr int kUnit = kUnitBytes<K>;
   const int steps = steps_of(p), strip_bytes = p.chunks * kUnit;
-  int copied = 0;
+  RingPlace<K> ring;
   for (Work work(range); work.more(); work.next(p)) {
     const int strips = strips_of(p, work.stage);
     const std::byte* item =
         p.images + work.entry->expert * p.image_bytes + int64_t{work.stage} * kStrips * strip_bytes;
-    for (int step = 0; step < steps; ++step, ++copied) {
-      const int stage = copied % kStages;
+    for (int step = 0; step < steps; ++step, ring.next()) {
       const int run = min(kGroups, p.chunks - step * kGroups) * kUnit;
-      shared.empty[stage].wait((copied / kStages + 1) % 2);
-      shared.full[stage].expect_tx(strips * run);
+      shared.empty[ring.stage].wait(ring.parity ^ 1);
+      shared.full[ring.stage].expect_tx(strips * run);
       for (int i = 0; i < strips; ++i) {
         ptx::cp_async_bulk_evict_first(
-            ptx::smem_address(shared.stages[stage] + i * kGroups * kUnit),
-            item + i * strip_bytes + step * kGroups * kUnit, run, shared.full[stage]);
+            ptx::smem_address(shared.stages[ring.stage] + i * kGroups * kUnit),
+            item + i * strip_bytes + step * kGroups * kUnit, run, shared.full[ring.stage]);
       }
-      shared.full[stage].arrive();
+      shared.full[ring.stage].arrive();
     }
   }
 }
