@@ -1,6 +1,7 @@
 #include "dsv4/grammar/token_masks.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "dsv4/base/error.h"
 
@@ -10,6 +11,8 @@ namespace {
 void set_bit(std::span<uint32_t> mask, int32_t token) {
   mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
 }
+
+constexpr size_t kMapNode = 48;  // what a map's node has besides its value
 
 bool has_bit(std::span<const uint32_t> mask, int32_t token) {
   return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
@@ -62,21 +65,51 @@ TokenTree::TokenTree(const Tokenizer& tokenizer, const MarkerIds& markers, std::
 }
 
 TokenMasks::TokenMasks(Automaton automaton, std::shared_ptr<const TokenTree> tree,
-                       size_t max_mask_bytes)
+                       size_t max_mask_bytes, std::shared_ptr<GrammarMemory> memory)
     : automaton_(std::move(automaton)),
       tree_(std::move(tree)),
-      max_masks_(std::max<size_t>(max_mask_bytes / (tree_->words() * sizeof(uint32_t)), 1)) {
+      max_masks_(std::max<size_t>(max_mask_bytes / mask_bytes(), 1)),
+      memory_(memory != nullptr ? std::move(memory) : std::make_shared<GrammarMemory>(SIZE_MAX)) {
   std::vector<Config> configs, seen;
   bool accepts = false;
   close({automaton_.rules[0], -1}, configs, seen, accepts);
   intern(std::move(configs), accepts);
 }
 
+TokenMasks::~TokenMasks() {
+  memory_->bytes -= bytes_;
+}
+
+bool TokenMasks::take(size_t bytes) {
+  if (memory_->bytes += bytes; memory_->bytes > memory_->most) {
+    memory_->bytes -= bytes;
+    return false;
+  }
+  bytes_ += bytes;
+  return true;
+}
+
+void TokenMasks::give_back(size_t bytes) {
+  memory_->bytes -= bytes;
+  bytes_ -= bytes;
+}
+
+void TokenMasks::take_or_fail(size_t bytes) {
+  while (!take(bytes)) {
+    if (masks_.empty())
+      fail(ErrorCode::kResource, "all grammars together have {} bytes", memory_->most);
+    drop_oldest_mask();
+  }
+}
+
 int32_t TokenMasks::frame(NodeId node, int32_t parent) {
-  const auto [found, is_new] =
-      frame_ids_.try_emplace({node, parent}, static_cast<int32_t>(frames_.size()));
-  if (is_new) frames_.push_back({node, parent});
-  return found->second;
+  if (const auto found = frame_ids_.find({node, parent}); found != frame_ids_.end())
+    return found->second;
+  take_or_fail(kMapNode + 2 * sizeof(Frame) + sizeof(int32_t));
+  const auto id = static_cast<int32_t>(frames_.size());
+  frames_.push_back({node, parent});
+  frame_ids_[{node, parent}] = id;
+  return id;
 }
 
 // Everything that a configuration reaches without a symbol; those that can read one are kept.
@@ -120,6 +153,7 @@ TokenMasks::State TokenMasks::intern(std::vector<Config> configs, bool accepts) 
   if (const auto known = state_ids_.find(key); known != state_ids_.end()) return known->second;
   if (states_.size() >= kMaxStates)
     fail(ErrorCode::kResource, "the grammar has more than {} states", kMaxStates);
+  take_or_fail(sizeof(StateData) + 2 * configs.size() * sizeof(Config) + kMapNode);
   auto data = std::make_unique<StateData>();
   data->configs = std::move(configs);
   data->accepts = accepts;
@@ -178,10 +212,8 @@ size_t TokenMasks::states() const {
 }
 
 size_t TokenMasks::bytes() const {
-  constexpr size_t kConfigs = 8;  // of a state, in two places
   const std::lock_guard lock(mutex_);
-  return states_.size() * (sizeof(StateData) + 2 * kConfigs * sizeof(Config)) +
-         masks_.size() * tree_->words() * sizeof(uint32_t);
+  return bytes_;
 }
 
 void TokenMasks::mask(State state, std::span<uint32_t> out) {
@@ -196,12 +228,24 @@ void TokenMasks::mask(State state, std::span<uint32_t> out) {
   walk(state, out);
   DSV4_CHECK(std::any_of(out.begin(), out.end(), [](uint32_t word) { return word != 0; }),
              "no token of the vocabulary continues the grammar in state {}", state);
-  if (masks_.size() >= max_masks_) {
-    masks_.erase(uses_.back());
-    uses_.pop_back();
+  keep_mask(state, out);
+}
+
+// Unless the memory has no room for any.
+void TokenMasks::keep_mask(State state, std::span<const uint32_t> mask) {
+  if (masks_.size() >= max_masks_) drop_oldest_mask();
+  while (!take(mask_bytes())) {
+    if (masks_.empty()) return;
+    drop_oldest_mask();
   }
   uses_.push_front(state);
-  masks_[state] = {{out.begin(), out.end()}, uses_.begin()};
+  masks_[state] = {{mask.begin(), mask.end()}, uses_.begin()};
+}
+
+void TokenMasks::drop_oldest_mask() {
+  masks_.erase(uses_.back());
+  uses_.pop_back();
+  give_back(mask_bytes());
 }
 
 void TokenMasks::walk(State state, std::span<uint32_t> out) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <list>
 #include <map>
 #include <memory>
@@ -59,16 +60,28 @@ class TokenTree {
   int32_t vocab_size_;
 };
 
+// What several grammars take together. Their states and masks grow while answers are computed.
+struct GrammarMemory {
+  explicit GrammarMemory(size_t m) : most(m) {}
+  const size_t most;
+  std::atomic<size_t> bytes = 0;
+};
+
 class TokenMasks {
  public:
   using State = int32_t;
   static constexpr State kDead = -1;
 
-  // `max_mask_bytes` bounds the masks that are kept.
+  // `max_mask_bytes` bounds the masks that are kept. `memory`: null for a grammar alone.
   TokenMasks(Automaton automaton, std::shared_ptr<const TokenTree> tree,
-             size_t max_mask_bytes = size_t{64} << 20);
+             size_t max_mask_bytes = size_t{64} << 20,
+             std::shared_ptr<GrammarMemory> memory = nullptr);
+  ~TokenMasks();
+  TokenMasks(const TokenMasks&) = delete;
+  TokenMasks& operator=(const TokenMasks&) = delete;
 
-  // Any thread may call these. Each throws kResource past kMaxStates states.
+  // Any thread may call these. Each throws kResource past kMaxStates states, and where all grammars
+  // of the memory would take more than it has.
   static constexpr size_t kMaxStates = 100'000;
   State start() const { return 0; }
   State advance(State state, int32_t token);  // kDead where the mask forbids it
@@ -80,7 +93,7 @@ class TokenMasks {
   void mask(State state, std::span<uint32_t> out);
 
   size_t states() const;
-  size_t bytes() const;  // of states and masks, about
+  size_t bytes() const;  // of states, stacks and masks
 
  private:
   // A return address and what is below it; numbered, so that equal stacks are one.
@@ -108,10 +121,18 @@ class TokenMasks {
   State step(State state, int symbol);
   State compute_step(State state, int symbol);
   void walk(State state, std::span<uint32_t> out);
+  bool take(size_t bytes);  // of the memory; false where it has no more
+  void give_back(size_t bytes);
+  void take_or_fail(size_t bytes);
+  size_t mask_bytes() const { return tree_->words() * sizeof(uint32_t); }
+  void drop_oldest_mask();
+  void keep_mask(State state, std::span<const uint32_t> mask);
 
   const Automaton automaton_;
   const std::shared_ptr<const TokenTree> tree_;
   const size_t max_masks_;
+  const std::shared_ptr<GrammarMemory> memory_;
+  size_t bytes_ = 0;
 
   mutable std::mutex mutex_;
   std::vector<Frame> frames_;

@@ -1,6 +1,5 @@
 #include "dsv4/server/grammars.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace dsv4 {
@@ -14,15 +13,16 @@ std::shared_ptr<TokenMasks> Grammars::get(const EngineLimits& limits, const std:
   std::call_once(tree_made_, [&] {
     tree_ = std::make_shared<const TokenTree>(*tokenizer_, markers_, limits.eos, limits.vocab_size);
   });
-  auto masks = std::make_shared<TokenMasks>(std::move(automaton), tree_, kMaxMaskBytes);
+  auto masks =
+      std::make_shared<TokenMasks>(std::move(automaton), tree_, limits_.most_mask_bytes, memory_);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
   const std::lock_guard lock(mutex_);
   ++compiles_;
   compile_seconds_ += spent.count();
   if (const auto known = kept_.find(key); known != kept_.end()) return known->second.masks;
-  drop_oldest();
   uses_.push_front(key);
   kept_[key] = {masks, uses_.begin()};
+  trim_locked();
   return masks;
 }
 
@@ -36,20 +36,26 @@ std::shared_ptr<TokenMasks> Grammars::find(const std::string& key) {
 
 Grammars::Size Grammars::size() const {
   const std::lock_guard lock(mutex_);
-  Size size{.count = kept_.size(), .compiles = compiles_, .compile_seconds = compile_seconds_};
-  for (const auto& [key, kept] : kept_) size.bytes += kept.masks->bytes();
-  return size;
+  return {.count = kept_.size(),
+          .bytes = memory_->bytes,
+          .compiles = compiles_,
+          .compile_seconds = compile_seconds_};
 }
 
-// Grammars that answers still use stay alive with them.
-void Grammars::drop_oldest() {
-  size_t bytes = 0;
-  for (const auto& [key, kept] : kept_) bytes += kept.masks->bytes();
-  while (!uses_.empty() && (kept_.size() >= kMaxGrammars || bytes > kMaxBytes)) {
-    const auto oldest = kept_.find(uses_.back());
-    bytes -= std::min(bytes, oldest->second.masks->bytes());
-    kept_.erase(oldest);
-    uses_.pop_back();
+void Grammars::trim() {
+  const std::lock_guard lock(mutex_);
+  trim_locked();
+}
+
+// Caller holds mutex_. Dropping a grammar that an answer uses would free nothing.
+void Grammars::trim_locked() {
+  for (auto use = uses_.end(); use != uses_.begin();) {
+    const auto kept = kept_.find(*--use);
+    const bool idle = kept->second.masks.use_count() == 1;
+    const bool drop = kept_.size() > limits_.kept || (idle && memory_->bytes > limits_.idle_bytes);
+    if (!drop) continue;
+    kept_.erase(kept);
+    use = uses_.erase(use);
   }
 }
 

@@ -406,6 +406,7 @@ void Service::on_tick(Generation& generation, Clock::time_point now) {
 
 void Service::on_tick() {
   const auto now = Clock::now();
+  if (model_) model_->grammars.trim();
   std::vector<std::shared_ptr<Generation>> all;
   for (const auto& [id, generation] : generations_) all.push_back(generation);
   for (const auto& generation : all) guarded(generation, [&] { on_tick(*generation, now); });
