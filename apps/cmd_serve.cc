@@ -2,15 +2,18 @@
 
 #include <arpa/inet.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 
 #include "apps/chat_model.h"
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/threads.h"
 #include "apps/version.h"
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
@@ -99,6 +102,11 @@ void serve(ServeOptions options) {
   options.service.http.max_body_bytes = static_cast<size_t>(options.max_body_mib) << 20;
   options.service.log_requests = !options.quiet;
   options.service.metrics_alias = !options.no_alias;
+  options.service.on_second_signal = [](int number) {
+    remove_temporary_files();
+    _exit(128 + number);
+  };
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may leave
   want_descriptors(options.service.http.max_connections);
   std::shared_ptr<ServedModel> served;
   int status = 0;

@@ -105,7 +105,7 @@ void install_signal_handlers() {
   sigaction(SIGBUS, &bus, nullptr);
   // A file that outgrows `ulimit -f` is then an error of write(), which names the file.
   std::signal(SIGXFSZ, SIG_IGN);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
     if (before.sa_handler == SIG_IGN) continue;  // nohup, or a background job of a plain shell

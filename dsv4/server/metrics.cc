@@ -62,6 +62,7 @@ constexpr Metric kTable[] = {
     {"dsv4_disconnects_total", Kind::kCounter, "Clients that left before the end", ""},
     {"dsv4_connections_accepted_total", Kind::kCounter, "Connections", ""},
     {"dsv4_connections_refused_total", Kind::kCounter, "Connections over a limit", ""},
+    {"dsv4_log_lines_lost_total", Kind::kCounter, "Lines that the log did not take at once", ""},
     {"dsv4_timeouts_total", Kind::kCounter, "Connections closed for being slow", ""},
     {"dsv4_tool_parse_total", Kind::kCounter, "Calls by how they were parsed", ""},
     {"dsv4_grammars", Kind::kGauge, "Compiled grammars that are kept", ""},

@@ -433,8 +433,10 @@ void Service::on_signal(int number) {
     }
     return;
   }
-  if (draining_) return http_->stop();
-  begin_drain();
+  if (!draining_) return begin_drain();
+  log_line("second_signal", {{"signal", number}});
+  if (options_.on_second_signal) options_.on_second_signal(number);
+  http_->stop();
 }
 
 void Service::begin_drain() {

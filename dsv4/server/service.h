@@ -36,6 +36,9 @@ struct ServiceOptions {
   bool log_requests = true;
   bool log_content = false;  // also prompts and answers
   bool handle_signals = true;
+  // For a SIGTERM or SIGINT while the server drains. It may end the process, which waits for no
+  // step, loading or write; without it run() returns, and the destructor waits for those.
+  std::function<void(int)> on_second_signal;
   std::string version;
 };
 

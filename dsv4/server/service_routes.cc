@@ -7,6 +7,7 @@
 #include "dsv4/server/numbers.h"
 #include "dsv4/server/page.h"
 #include "dsv4/server/prepare.h"
+#include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
 #include "dsv4/text/utf8.h"
 
@@ -276,6 +277,7 @@ std::string Service::metrics_text() {
   set("dsv4_connections_accepted_total", http.accepted);
   set("dsv4_connections_refused_total", http.refused);
   set("dsv4_timeouts_total", http.timeouts);
+  set("dsv4_log_lines_lost_total", log_lines_lost());
   set("dsv4_ready", unready_reason().empty());
   set("dsv4_preemptions_total", state.stats.preemptions);
   set("dsv4_prefix_hits_total", state.stats.cached_tokens);
