@@ -7,6 +7,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <boost/beast/http/error.hpp>
@@ -116,13 +117,19 @@ void Connection::on_readable() {
   advance();
 }
 
-// While an answer is computed: is the client still there? What it sends ahead stays in the socket.
+// While an answer is computed: is the client still there? Pipelined bytes stay in the socket, where
+// they hide the end of the stream from a read: check_deadlines() then polls for it.
 void Connection::peek() {
   char byte;
   error_code error;
   socket_.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
   if (error == asio::error::would_block) return wait_readable();
   if (error) client_left();
+}
+
+bool Connection::closed_by_client() {
+  pollfd socket{socket_.native_handle(), POLLRDHUP, 0};
+  return poll(&socket, 1, 0) == 1;
 }
 
 void Connection::advance() {
@@ -185,7 +192,7 @@ bool Connection::begin_body(const std::string& head) {
     fail_request(too_large ? 413 : 400, too_large ? "the body is too large" : error.message());
     return true;
   }
-  keep_alive_ = parser_->keep_alive();
+  keep_alive_ = parser_->keep_alive() && !reserved_;  // a reserved place is for one request
   const auto& served = server_.options.always_served;
   if (reserved_ && std::find(served.begin(), served.end(), request_.path) == served.end()) {
     fail_request(503, "too many connections");
@@ -288,9 +295,7 @@ void Connection::fail_request(int status, const std::string& message) {
   finish_answer();
 }
 
-void Connection::send(HttpResponse response, bool is_stream) {
-  if (state_ == State::kClosed) return;
-  if (is_stream && !chunked_) keep_alive_ = false;
+std::string head_text(const HttpResponse& response, bool keep_alive) {
   std::string head =
       fmt::format("HTTP/1.1 {} {}\r\nDate: {:%a, %d %b %Y %H:%M:%S GMT}\r\n", response.status,
                   reason_phrase(response.status), fmt::gmtime(std::time(nullptr)));
@@ -298,7 +303,13 @@ void Connection::send(HttpResponse response, bool is_stream) {
     head += fmt::format("Content-Type: {}\r\n", response.content_type);
   for (const auto& [name, value] : response.headers)
     head += fmt::format("{}: {}\r\n", name, header_value(value));
-  if (!keep_alive_) head += "Connection: close\r\n";
+  return keep_alive ? head : head + "Connection: close\r\n";
+}
+
+void Connection::send(HttpResponse response, bool is_stream) {
+  if (state_ == State::kClosed) return;
+  if (is_stream && !chunked_) keep_alive_ = false;
+  std::string head = head_text(response, keep_alive_);
   if (!is_stream) {
     if (response.status != 204) head += fmt::format("Content-Length: {}\r\n", response.body.size());
   } else if (chunked_) {
@@ -419,6 +430,8 @@ void Connection::check_deadlines(Clock::time_point now) {
     ++server_.counters.timeouts;
     return client_left();
   }
+  if (state_ == State::kAnswering && !waiting_ && !answered_ && closed_by_client())
+    return client_left();
   if (state_ == State::kAnswering || now < deadline_) return;
   if (state_ == State::kLinger || (state_ == State::kHead && in_.empty())) return close();
   fail_request(408, "the request did not arrive in time");

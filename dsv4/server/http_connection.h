@@ -19,6 +19,39 @@ using boost::system::error_code;
 
 inline constexpr size_t kReadBuffer = 64 << 10;
 
+// A string that grows while the body arrives; Beast's string_body sets aside whatever length a
+// client claims.
+struct ArrivingBody {
+  using value_type = std::string;
+  class reader {
+   public:
+    template <bool kIsRequest, class Fields>
+    reader(http::header<kIsRequest, Fields>&, value_type& body) : body_(body) {}
+    template <class Length>
+    void init(const Length&, error_code& error) {
+      error = {};
+    }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      const size_t before = body_.size();
+      for (auto at = asio::buffer_sequence_begin(buffers); at != asio::buffer_sequence_end(buffers);
+           ++at) {
+        const asio::const_buffer one = *at;
+        body_.append(static_cast<const char*>(one.data()), one.size());
+      }
+      return body_.size() - before;
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    std::string& body_;
+  };
+};
+
+// The status line and the headers, without those of the body's length and without the blank line.
+std::string head_text(const HttpResponse& response, bool keep_alive);
+
 struct HttpServer::Impl {
   Impl(const HttpServerOptions& o, HttpHandler& h)
       : options(o), handler(h), acceptor(io), timer(io), signals(io), workers(o.workers) {}
@@ -82,6 +115,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void wait_readable();
   void on_readable();
   void peek();
+  bool closed_by_client();
   void advance();
   bool read_head();
   bool read_body();

@@ -61,10 +61,10 @@ void HttpServer::Impl::on_accept(tcp::socket socket) {
   socket.non_blocking(true, error);
   if (full || !count_address(address)) {
     ++counters.refused;
-    constexpr std::string_view kBusy =
-        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
-        "Connection: close\r\n\r\n";
-    socket.write_some(asio::buffer(kBusy.data(), kBusy.size()), error);
+    const HttpResponse busy = handler.error({}, 503, "too many connections");
+    const std::string text = fmt::format("{}Content-Length: {}\r\n\r\n{}", head_text(busy, false),
+                                         busy.body.size(), busy.body);
+    socket.write_some(asio::buffer(text), error);
     return;
   }
   socket.set_option(tcp::no_delay(true), error);
