@@ -35,6 +35,7 @@ struct ServeOptions {
   ServiceOptions service;
   ToolGrammar tool_grammar = ToolGrammar::kStrict;
   int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64, max_queue_ms = 0;
+  int64_t max_bodies_mib = 256;
   bool quiet = false, no_alias = false;
 };
 
@@ -100,6 +101,7 @@ void serve(ServeOptions options) {
   options.service.max_wait = std::chrono::milliseconds(options.max_queue_ms);
   options.service.watchdog = std::chrono::seconds(options.watchdog_seconds);
   options.service.http.max_body_bytes = static_cast<size_t>(options.max_body_mib) << 20;
+  options.service.http.max_body_memory = static_cast<size_t>(options.max_bodies_mib) << 20;
   options.service.log_requests = !options.quiet;
   options.service.metrics_alias = !options.no_alias;
   options.service.on_second_signal = [](int number) {
@@ -225,6 +227,11 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
       ->capture_default_str();
   command.add_option("--max-body-mib", options.max_body_mib, "MiB of a request's body")
       ->check(integer_in(1, 1024))
+      ->capture_default_str();
+  command
+      .add_option("--max-bodies-mib", options.max_bodies_mib,
+                  "MiB of all bodies that arrive or wait to be read, at least one body's")
+      ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
   command
       .add_option("--drain-s", options.drain_seconds,

@@ -97,8 +97,13 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     value.number = number;
     return put(std::move(value)) != nullptr;
   }
-  // The place of the value in the tree, which stays valid until the enclosing value gets another.
+  // The place of the value in the tree, which stays valid until the enclosing value gets another;
+  // null where the text has too many.
   JsonValue* put(JsonValue value) {
+    if (++count_ > kMaxJsonValues) {
+      fail_with(fmt::format("more than {} values", kMaxJsonValues));
+      return nullptr;
+    }
     if (open_.empty()) return &(root_ = std::move(value));
     JsonValue& parent = *open_.back();
     if (parent.is_array()) return &parent.items.emplace_back(std::move(value));
@@ -108,7 +113,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     if (open_.size() == kMaxJsonDepth)
       return fail_with(fmt::format("nested deeper than {} levels", kMaxJsonDepth));
     open_.push_back(put(std::move(value)));
-    return true;
+    return open_.back() != nullptr;
   }
   bool fail_with(std::string error) {
     error_ = std::move(error);
@@ -117,6 +122,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
 
   JsonValue& root_;
   std::vector<JsonValue*> open_;
+  int64_t count_ = 0;
   std::string error_;
 };
 

@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,9 +54,10 @@ struct JsonValue {
 // "an integer", "an object", ... for error lines.
 const char* name(JsonValue::Kind kind);
 
-// Errors are kBadInput, "WHAT: not valid JSON ..."; also nesting deeper than kMaxJsonDepth and
-// numbers beyond the range of a double.
+// Errors are kBadInput, "WHAT: not valid JSON ..."; also nesting deeper than kMaxJsonDepth, more
+// than kMaxJsonValues values and numbers beyond the range of a double.
 inline constexpr int kMaxJsonDepth = 128;
+inline constexpr int64_t kMaxJsonValues = int64_t{1} << 21;  // each takes about 100 bytes
 JsonValue parse_json(std::string_view text, std::string_view what);
 // Nothing where the text is not valid JSON by the same rules.
 std::optional<JsonValue> try_parse_json(std::string_view text);

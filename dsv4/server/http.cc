@@ -2,6 +2,30 @@
 
 namespace dsv4 {
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
+  }
+  return out;
+}
+
+bool BodyShare::grow_to(size_t bytes) {
+  if (bytes <= bytes_) return true;
+  const size_t more = bytes - bytes_;
+  if (*total_ += more; *total_ > most_) {
+    *total_ -= more;
+    return false;
+  }
+  bytes_ = bytes;
+  return true;
+}
+
+void HttpRequest::drop_body() {
+  body = {};
+  share = nullptr;
+}
+
 std::string_view HttpRequest::header(std::string_view lower_case_name) const {
   for (const auto& [name, value] : headers) {
     if (name == lower_case_name) return value;

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -20,14 +21,35 @@ namespace dsv4 {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
+// What a body takes of the memory that all bodies share, from its arrival until it is dropped. Any
+// thread may destroy it.
+class BodyShare {
+ public:
+  using Total = std::atomic<size_t>;  // bytes of all bodies
+
+  BodyShare(std::shared_ptr<Total> total, size_t most) : total_(std::move(total)), most_(most) {}
+  ~BodyShare() { *total_ -= bytes_; }
+  BodyShare(const BodyShare&) = delete;
+  BodyShare& operator=(const BodyShare&) = delete;
+  // False where all bodies would have more than `most` bytes.
+  bool grow_to(size_t bytes);
+
+ private:
+  const std::shared_ptr<Total> total_;
+  const size_t most_;
+  size_t bytes_ = 0;
+};
+
 struct HttpRequest {
   std::string method, path, query;  // path: before the '?', still percent-encoded
   HttpHeaders headers;              // names in lower case
   std::string body;
-  std::string peer;  // address of the client
+  std::string peer;                  // address of the client
+  std::shared_ptr<BodyShare> share;  // the body's; null without a body
 
   // Empty where the header is absent.
   std::string_view header(std::string_view lower_case_name) const;
+  void drop_body();
 };
 
 struct HttpResponse {
@@ -49,8 +71,6 @@ class Exchange {
   // Leaves when the I/O thread has run what it is running, so that many writes are one packet.
   virtual void write(std::string_view piece) = 0;
   virtual void end_stream() = 0;
-  // Bytes that the client has not read yet.
-  virtual size_t unsent() const = 0;
   // Closes the connection at once; on_gone is not called.
   virtual void abort() = 0;
 
@@ -81,6 +101,9 @@ class HttpThreads {
 
 // "Bad Request"
 std::string_view reason_phrase(int status);
+
+// ASCII letters only.
+std::string lower_case(std::string_view text);
 
 // "%2F" and the like decoded; nothing where an escape is malformed.
 std::optional<std::string> percent_decoded(std::string_view text);

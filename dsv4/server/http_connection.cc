@@ -22,14 +22,6 @@ constexpr size_t kMaxChunkExtension = 256;
 constexpr milliseconds kLinger{2000};  // how long an error waits for the client to read it
 constexpr milliseconds kReservedTimeout{2000};
 
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
-  }
-  return out;
-}
-
 // Without line breaks, which would end a header.
 std::string header_value(std::string text) {
   for (char& c : text) {
@@ -64,10 +56,6 @@ class ConnectionExchange : public Exchange {
   }
   void end_stream() override {
     if (const auto connection = take()) connection->finish_answer();
-  }
-  size_t unsent() const override {
-    const auto connection = connection_.lock();
-    return connection ? connection->unsent() : 0;
   }
   void abort() override {
     on_gone = nullptr;
@@ -180,7 +168,8 @@ bool Connection::begin_body(const std::string& head) {
               .query = question == target.npos ? "" : std::string(target.substr(question + 1)),
               .headers = {},
               .body = {},
-              .peer = {}};
+              .peer = {},
+              .share = std::make_shared<BodyShare>(server_.body_bytes, server_.max_body_memory())};
   for (const auto& field : message)
     request_.headers.emplace_back(lower_case(field.name_string()), field.value());
   first_request_ = false;
@@ -256,6 +245,10 @@ bool Connection::read_body() {
     }
     return true;
   }
+  if (!request_.share->grow_to(parser_->get().body().size())) {
+    fail_request(503, "the server has no memory for this body now");
+    return true;
+  }
   if (parser_->is_done()) {
     dispatch();
     return true;
@@ -291,6 +284,8 @@ void Connection::fail_request(int status, const std::string& message) {
   if (status == 408) ++server_.counters.timeouts;
   state_ = State::kAnswering;
   keep_alive_ = false;
+  parser_.reset();
+  request_.drop_body();
   send(server_.handler.error(request_, status, message), false);
   finish_answer();
 }

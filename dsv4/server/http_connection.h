@@ -5,7 +5,6 @@
 
 #include <boost/asio.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <unordered_map>
 
 #include "dsv4/server/http_server.h"
@@ -66,6 +65,10 @@ struct HttpServer::Impl {
   // False where the address has as many connections as one may have.
   bool count_address(const std::string& address);
   void uncount_address(const std::string& address);
+  // At least one body of the greatest size fits.
+  size_t max_body_memory() const {
+    return std::max(options.max_body_memory, options.max_body_bytes);
+  }
 
   const HttpServerOptions options;
   HttpHandler& handler;
@@ -80,6 +83,7 @@ struct HttpServer::Impl {
   std::function<void()> tick;
   std::function<void(int)> on_signal;
   HttpCounters counters;
+  const std::shared_ptr<BodyShare::Total> body_bytes = std::make_shared<BodyShare::Total>(0);
   std::vector<char> read_buffer = std::vector<char>(kReadBuffer);
 };
 
@@ -103,14 +107,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void send(HttpResponse response, bool is_stream);
   void send_piece(std::string_view piece);
   void finish_answer();
-  size_t unsent() const { return out_.size() + writing_.size() - written_; }
   void close();
 
  private:
   using Clock = std::chrono::steady_clock;
   enum class State { kHead, kBody, kAnswering, kLinger, kClosed };
-  using Parser = http::request_parser<http::string_body>;
+  using Parser = http::request_parser<ArrivingBody>;
 
+  size_t unsent() const { return out_.size() + writing_.size() - written_; }
   void set_deadline(std::chrono::milliseconds time) { deadline_ = Clock::now() + time; }
   void wait_readable();
   void on_readable();

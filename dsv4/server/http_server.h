@@ -1,7 +1,7 @@
 // HttpServer: HTTP/1.1 over TCP for thousands of connections on one thread, with the limits and
 // timeouts of docs/spec/serving.md 7.2. No TLS: a proxy does that.
 //
-// http_server.cc is the only file that includes Boost.
+// Only http_connection.h, and the two files that include it, include Boost.
 
 #pragma once
 
@@ -19,6 +19,7 @@ struct HttpServerOptions {
   // Proxies whose X-Forwarded-For names the client that max_per_address counts.
   std::vector<std::string> trusted_proxies;
   size_t max_body_bytes = size_t{64} << 20;
+  size_t max_body_memory = size_t{256} << 20;  // of the bodies that wait or are read, together
   size_t max_unsent_bytes = size_t{16} << 20;  // a client that reads slower is cut off
   HeadLimits head;
   std::chrono::milliseconds head_timeout{10'000}, idle_timeout{60'000}, write_stall{30'000};

@@ -17,16 +17,18 @@ namespace {
 
 constexpr size_t kMaxChoices = 128;
 
-// The chat form of a body; a completions body is its own.
+// The chat form of a body, empty where the body has it already: chat_form().
 Translated translated(Api api, const JsonValue& body, const std::string& seal_key) {
   if (api == Api::kMessages) return chat_of_messages(body);
   if (api == Api::kResponses) {
     return chat_of_responses(body,
                              [&](const std::string& text) { return unsealed(seal_key, text); });
   }
-  Translated same;
-  same.chat = body;
-  return same;
+  return {};
+}
+
+const JsonValue& chat_form(Api api, const JsonValue& body, const Translated& request) {
+  return api == Api::kMessages || api == Api::kResponses ? request.chat : body;
 }
 
 void read_declared(const std::vector<ToolDefinition>& tools, ParserOptions& parser) {
@@ -57,6 +59,11 @@ std::vector<int32_t> encode_text(const JsonValue& body, const JsonValue& text,
   return encode(render_completion(one), model.markers, model.text);
 }
 
+void check_choices(size_t prompts, int64_t n) {
+  if (prompts * static_cast<size_t>(n) > kMaxChoices)
+    refuse("prompt", "prompts times n must be at most {}", kMaxChoices);
+}
+
 void read_completion_prompts(const JsonValue& body, const ServedModel& model, Prepared& out) {
   const Field prompt = Field(&body, "").at("prompt");
   const auto is_integer = [](const JsonValue& value) {
@@ -68,6 +75,7 @@ void read_completion_prompts(const JsonValue& body, const ServedModel& model, Pr
   } else if (prompt.list() > 0 && is_integer(prompt.json().items[0])) {
     out.prompts.push_back(read_ids(prompt, model.text_ids()));
   } else {
+    check_choices(prompt.list(), out.settings.n);  // before any of them costs time
     for (size_t i = 0; i < prompt.list(); ++i) {
       const Field one = prompt.at(i);
       if (one.present() && one.json().is_array()) {
@@ -79,8 +87,6 @@ void read_completion_prompts(const JsonValue& body, const ServedModel& model, Pr
     }
   }
   if (out.prompts.empty()) refuse("prompt", "is empty");
-  if (out.prompts.size() * static_cast<size_t>(out.settings.n) > kMaxChoices)
-    refuse("prompt", "prompts times n must be at most {}", kMaxChoices);
   if (out.settings.echo) {
     for (const auto& ids : out.prompts)
       out.answer.prompt_texts.push_back(model.tokenizer->decode(ids, /*skip_special=*/true));
@@ -133,15 +139,15 @@ void check_context(const ServedModel& model, Prepared& out) {
 void prepare_body(const JsonValue& body, const Translated& request, const ServedModel& model,
                   const std::string& owner, Prepared& out) {
   const bool completions = out.api == Api::kCompletions;
-  out.settings =
-      read_settings(Field(&request.chat, ""), completions ? Api::kCompletions : Api::kChat,
-                    model.sampling, model.text_ids());
+  const JsonValue& chat = chat_form(out.api, body, request);
+  out.settings = read_settings(Field(&chat, ""), completions ? Api::kCompletions : Api::kChat,
+                               model.sampling, model.text_ids());
   if (!owner.empty()) out.settings.salt = owner + '\n' + out.settings.salt;
   out.parser.stops = out.settings.stops;
   if (completions) {
     read_completion_prompts(body, model, out);
   } else {
-    read_chat(request.chat, model, out);
+    read_chat(chat, model, out);
   }
   check_context(model, out);
 }
@@ -150,7 +156,7 @@ void prepare_body(const JsonValue& body, const Translated& request, const Served
 
 Prepared prepare(Api api, const std::string& text, const ServedModel& model,
                  const std::string& seal_key, const std::string& owner) {
-  const JsonValue body = parse_json(text, "the body");
+  JsonValue body = parse_json(text, "the body");
   Field(&body, "").object();
   Prepared out{.api = api};
   out.answer.model = model_name(body, model);
@@ -169,10 +175,10 @@ Prepared prepare(Api api, const std::string& text, const ServedModel& model,
   if (api == Api::kResponses) {
     request.chat = {};
     out.answer.request = std::move(request);
-    out.answer.body = body;
-    for (auto& [key, value] : out.answer.body.members) {
+    for (auto& [key, value] : body.members) {
       if (key == "input") value = {};  // which the answer does not repeat
     }
+    out.answer.body = std::move(body);
   }
   return out;
 }
@@ -181,7 +187,7 @@ std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedMode
                                 const std::string& seal_key, Prompt* prompt) {
   const Translated request = translated(api, body, seal_key);
   try {
-    Prompt rendered = render(read_chat_request(request.chat, model.chat));
+    Prompt rendered = render(read_chat_request(chat_form(api, body, request), model.chat));
     std::vector<int32_t> ids = encode(rendered, model.markers, model.text);
     if (prompt != nullptr) *prompt = std::move(rendered);
     return ids;

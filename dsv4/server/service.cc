@@ -242,25 +242,25 @@ void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
   };
   const ApiKey* key = options_.isolate_keys ? key_of(exchange->request()) : nullptr;
   const std::string owner = key == nullptr ? "" : key->name;
-  http_->post_worker([this, exchange, api, gone, owner, model = model_] {
-    auto prepared = std::make_shared<Prepared>();
-    std::optional<ApiError> error;
+  const auto prepared = std::make_shared<Prepared>();
+  const auto error = std::make_shared<std::optional<ApiError>>();
+  const auto work = [this, exchange, api, owner, prepared, error, model = model_] {
     try {
       *prepared = prepare(api, exchange->request().body, *model, seal_key_, owner);
     } catch (const std::exception& exception) {
-      error = api_error(exception);
+      *error = api_error(exception);
     }
-    http_->post_io([this, exchange, api, gone, prepared, error] {
-      if (*gone) return;
-      exchange->request().body = {};
-      try {
-        if (!error) return admit(exchange, prepared);
-        refuse(exchange, api, *error);
-      } catch (const std::exception& exception) {
-        caught(exception);
-        refuse(exchange, api, api_error(exception));
-      }
-    });
+  };
+  on_worker(exchange, api, work, [this, exchange, api, gone, prepared, error] {
+    if (*gone) return;
+    exchange->request().drop_body();
+    try {
+      if (!*error) return admit(exchange, prepared);
+      refuse(exchange, api, **error);
+    } catch (const std::exception& exception) {
+      caught(exception);
+      refuse(exchange, api, api_error(exception));
+    }
   });
 }
 

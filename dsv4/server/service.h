@@ -28,6 +28,7 @@ struct ServiceOptions {
   std::vector<std::string> cors_origins;
   size_t max_queue = 256;
   int64_t max_queue_tokens = 4 << 20;
+  size_t max_preparing = 256;             // bodies that wait until a worker reads them
   size_t max_per_key = 0;                 // requests of one key that run or wait; 0: no limit
   std::chrono::milliseconds max_wait{0};  // in the queue; 0: any time
   std::chrono::seconds drain{60}, watchdog{30};
@@ -91,6 +92,10 @@ class Service : public HttpHandler {
   std::string requests_json() const;
   std::string cache_json() const;
   void set_cache_metrics(const EngineStats& stats);
+  // Runs `work` on a worker thread and then `done` on the I/O thread; 429 where too many bodies
+  // wait for a worker.
+  void on_worker(const std::shared_ptr<Exchange>& exchange, Api api, std::function<void()> work,
+                 std::function<void()> done);
   void answer_from_worker(std::shared_ptr<Exchange> exchange, Api api, Work work);
 
   // Generations.
@@ -123,6 +128,7 @@ class Service : public HttpHandler {
   std::map<JobId, Job> jobs_;
   std::deque<double> waits_;  // seconds in the queue, of the latest requests
   std::map<std::string, Clock::time_point> logged_fields_;  // that had no effect, and when
+  size_t preparing_ = 0;  // bodies that a worker reads or that wait for one
   bool draining_ = false, stopping_ = false;
   Clock::time_point drain_end_, stop_at_;
   int status_ = 0;

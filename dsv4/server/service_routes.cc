@@ -156,18 +156,32 @@ void Service::handle(std::shared_ptr<Exchange> exchange) {
 
 // Answers with what `work` makes of the body on a worker thread.
 void Service::answer_from_worker(std::shared_ptr<Exchange> exchange, Api api, Work work) {
-  http_->post_worker([this, exchange, api, work = std::move(work), model = model_] {
-    std::string body;
-    std::optional<ApiError> error;
+  const auto body = std::make_shared<std::string>();
+  const auto error = std::make_shared<std::optional<ApiError>>();
+  const auto compute = [exchange, body, error, work = std::move(work), model = model_] {
     try {
-      body = work(exchange->request().body, *model);
+      *body = work(exchange->request().body, *model);
     } catch (const std::exception& exception) {
-      error = api_error(exception);
+      *error = api_error(exception);
     }
-    http_->post_io([this, exchange, api, body = std::move(body), error] {
-      const HttpRequest& request = exchange->request();
-      exchange->respond(error ? error_response(request, api, *error)
-                              : answer(request, {.body = body}));
+  };
+  on_worker(exchange, api, compute, [this, exchange, api, body, error] {
+    const HttpRequest& request = exchange->request();
+    exchange->respond(*error ? error_response(request, api, **error)
+                             : answer(request, {.body = std::move(*body)}));
+  });
+}
+
+void Service::on_worker(const std::shared_ptr<Exchange>& exchange, Api api,
+                        std::function<void()> work, std::function<void()> done) {
+  if (preparing_ >= options_.max_preparing)
+    return refuse(exchange, api, {429, "queue_full", "", "too many bodies wait to be read", 1});
+  ++preparing_;
+  http_->post_worker([this, work = std::move(work), done = std::move(done)] {
+    work();
+    http_->post_io([this, done] {
+      --preparing_;
+      done();
     });
   });
 }

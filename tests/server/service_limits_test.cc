@@ -1,0 +1,136 @@
+// What bounds the memory and the time of requests that are not computed yet. The engine is
+// scripted.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/server/service_data.h"
+
+namespace dsv4 {
+namespace {
+
+using nlohmann::json;
+using test::Answer;
+using test::ask;
+using test::chat_body;
+using test::ScriptedServer;
+using test::ScriptOptions;
+using test::Socket;
+
+const char* const kScript = R"({"output": "Hello."})";
+const std::string kHead =
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+
+Answer receive(Socket& socket) {
+  std::string bytes;
+  while (!test::parse_answer(bytes).complete && socket.receive(bytes)) {
+  }
+  return test::parse_answer(bytes);
+}
+
+// Of the addresses of this process, which the server is part of; touched or not.
+size_t virtual_bytes() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(ServiceLimits, AllBodiesShareABudget) {
+  ScriptOptions options;
+  options.service.http.max_body_bytes = options.service.http.max_body_memory = 1 << 20;
+  ScriptedServer small(kScript, options);
+  const std::string most(700'000, ' ');
+  for (const std::string& head : {kHead + "Content-Length: 1000000\r\n\r\n",
+                                  kHead + "Transfer-Encoding: chunked\r\n\r\naae60\r\n"}) {
+    Socket second(small.port());
+    {
+      Socket first(small.port());
+      ASSERT_TRUE(first.send(head + most));
+      // Once the first body has arrived, a second one finds no memory.
+      Answer refused;
+      for (int i = 0; i < 100 && refused.status != 503; ++i) {
+        Socket other(small.port());
+        other.send(kHead + "Content-Length: 600000\r\n\r\n" + most.substr(0, 599'999));
+        std::string bytes;
+        while (!test::parse_answer(bytes).complete && other.receive(bytes, 100)) {
+        }
+        refused = test::parse_answer(bytes);
+      }
+      EXPECT_EQ(refused.status, 503);
+      EXPECT_EQ(refused.headers["retry-after"], "1");
+      EXPECT_EQ(ask(small.port(), "GET", "/health").status, 200);
+    }
+    // The first client has left, and its bytes are free again.
+    json body = chat_body("Hi");
+    body["metadata"] = {{"a", most}};
+    Answer served;
+    for (int i = 0; i < 100 && served.status != 200; ++i)
+      served = small.post("/v1/chat/completions", body);
+    EXPECT_EQ(served.status, 200);
+  }
+}
+
+TEST(ServiceLimits, ALengthSetsNothingAside) {
+  ScriptOptions options;
+  options.service.http.max_body_bytes = size_t{8} << 30;
+  ScriptedServer roomy(kScript, options);
+  const size_t before = virtual_bytes();
+  for (const char* length : {"Content-Length: 8000000000\r\n\r\n{",
+                             "Transfer-Encoding: chunked\r\n\r\n1dcd65000\r\n{"}) {
+    Socket socket(roomy.port());
+    ASSERT_TRUE(socket.send(kHead + length));
+    std::string none;
+    EXPECT_FALSE(socket.receive(none, 300)) << none;
+    EXPECT_LT(virtual_bytes(), before + (size_t{1} << 30)) << length;
+  }
+}
+
+TEST(ServiceLimits, ValuesOfABodyAreCounted) {
+  std::string zeros = "[0";
+  for (int64_t i = 1; i < kMaxJsonValues; ++i) zeros += ",0";
+  const Answer answer =
+      ask(test::server().port(), "POST", "/v1/completions", "{\"prompt\": " + zeros + "]}");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find("more than 2097152 values"), answer.body.npos) << answer.body;
+}
+
+// The last prompt is wrong, and is not reached.
+TEST(ServiceLimits, ChoicesAreCountedBeforePromptsAreRead) {
+  json prompts = json::array();
+  for (int i = 0; i < 40; ++i) prompts.push_back("x");
+  prompts.push_back(json::object());
+  json body = {{"prompt", prompts}, {"n", 4}};
+  const Answer answer = test::server().post("/v1/completions", body);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find("at most 128"), answer.body.npos) << answer.body;
+}
+
+TEST(ServiceLimits, BodiesThatWaitForAWorkerAreCounted) {
+  ScriptOptions options;
+  options.service.max_preparing = 2;
+  ScriptedServer small(kScript, options);
+  json large = chat_body("");
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += std::to_string(i * 7919) + " ";
+  large["messages"][0]["content"] = text;  // more than the context: refused after it is tokenized
+  const std::string bytes = test::request_text("POST", "/v1/chat/completions", large.dump());
+  std::vector<std::unique_ptr<Socket>> sockets;
+  for (int i = 0; i < 12; ++i) {
+    sockets.push_back(std::make_unique<Socket>(small.port()));
+    ASSERT_TRUE(sockets.back()->send(bytes));
+  }
+  int refused = 0, read = 0;
+  for (const auto& socket : sockets) {
+    const Answer answer = receive(*socket);
+    refused += answer.status == 429 && answer.headers.at("retry-after") == "1";
+    read += answer.status == 400;
+  }
+  EXPECT_EQ(refused + read, 12);
+  EXPECT_GE(read, 2);
+  EXPECT_GE(refused, 1);
+  EXPECT_EQ(small.post("/v1/chat/completions", chat_body("Hi")).status, 200);
+}
+
+}  // namespace
+}  // namespace dsv4
