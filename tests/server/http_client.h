@@ -148,6 +148,13 @@ inline Answer ask(uint16_t port, std::string_view method, std::string_view path,
   return parse_answer(bytes);
 }
 
+// A metric by its name and labels; -1 where there is none.
+inline double metric(uint16_t port, const std::string& name) {
+  const std::string text = ask(port, "GET", "/metrics").body;
+  const size_t at = text.find("\n" + name + " ");
+  return at == text.npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+}
+
 struct SseEvent {
   std::string event, data;
   nlohmann::json json() const { return nlohmann::json::parse(data, nullptr, false); }

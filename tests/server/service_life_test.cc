@@ -90,29 +90,6 @@ TEST(ServiceLife, ContextErrorsHaveBothNumbers) {
   EXPECT_NE(message.find("5000"), message.npos);
 }
 
-// A model may have more ids than its tokenizer has texts. Clients cannot name those ids, and one
-// that the model chooses has no text.
-TEST(ServiceLife, IdsWithoutTextAreNoText) {
-  const int32_t known = test::demo_text()->tokenizer->vocab_size();
-  const std::string first = std::to_string(known);
-  ScriptedServer padded(R"({"match": "pad", "ids": [)" + first + R"(, 5, )" + first + R"(]}
-{"output": "Hello there."})",
-                        {.padding_ids = 64});
-  const Answer answer = padded.post("/v1/completions", {{"prompt", "pad"}, {"logprobs", 2}});
-  EXPECT_EQ(answer.status, 200) << answer.body;
-  const std::string text(test::demo_text()->tokenizer->token_bytes(5));
-  EXPECT_EQ(answer.json()["choices"][0]["text"], text);
-  EXPECT_EQ(padded.post("/v1/chat/completions", chat_body("pad")).status, 200);
-  const std::vector<json> wrong = {{{"prompt", "x"}, {"logit_bias", {{first, 100}}}},
-                                   {{"prompt", "x"}, {"stop_token_ids", {known}}},
-                                   {{"prompt", {known}}},
-                                   {{"prompt", {known}}, {"echo", true}}};
-  for (const json& body : wrong)
-    EXPECT_EQ(padded.post("/v1/completions", body).status, 400) << body;
-  EXPECT_EQ(padded.post("/v1/dsv4/detokenize", {{"tokens", {known}}}).status, 400);
-  EXPECT_EQ(padded.post("/v1/chat/completions", chat_body("Hi")).status, 200);
-}
-
 constexpr std::string_view kClose = "Connection: close\r\n";  // or the server waits for more
 
 TEST(ServiceLife, SmallRoutes) {
@@ -141,13 +118,17 @@ TEST(ServiceLife, SmallRoutes) {
 }
 
 TEST(ServiceLife, MetricsCountRequests) {
-  server().chat(chat_body("Hi"));
-  const std::string text = ask(server().port(), "GET", "/metrics").body;
-  EXPECT_NE(text.find("dsv4_requests_total{finish=\"stop\",api=\"chat\",code=\"200\"}"), text.npos)
-      << text;
-  EXPECT_NE(text.find("vllm:num_requests_running{model_name=\"demo\"} 0"), text.npos);
-  for (const char* name : {"ttft", "itl", "e2e", "queue", "prefill"})
-    EXPECT_NE(text.find(fmt::format("dsv4_{}_seconds_count", name)), text.npos) << name;
+  ScriptedServer one(kServiceScript);
+  for (int i = 0; i < 3; ++i) one.chat(chat_body("Hi"));
+  const auto value = [&](const std::string& name) { return metric(one.port(), name); };
+  EXPECT_EQ(value("dsv4_requests_total{finish=\"stop\",api=\"chat\",code=\"200\"}"), 3);
+  EXPECT_EQ(value("vllm:num_requests_running{model_name=\"demo\"}"), 0);
+  for (const char* name : {"ttft", "e2e", "queue", "prefill"}) {
+    EXPECT_EQ(value(fmt::format("dsv4_{}_seconds_count", name)), 3) << name;
+    EXPECT_EQ(value(fmt::format("dsv4_{}_seconds_bucket{{le=\"+Inf\"}}", name)), 3) << name;
+  }
+  EXPECT_GE(value("dsv4_itl_seconds_count"), 3);
+  const std::string text = ask(one.port(), "GET", "/metrics").body;
   EXPECT_NE(text.find("vllm:request_success_total{model_name=\"demo\",finished_reason=\"stop\","),
             text.npos);
   EXPECT_EQ(text.find("vllm:request_success_total{model_name=\"demo\",finished_reason=\"error\""),
@@ -167,24 +148,40 @@ TEST(ServiceLife, AConnectionServesManyRequests) {
   }
 }
 
-TEST(ServiceLife, TwentyInParallel) {
-  std::vector<std::thread> threads;
-  std::atomic<int> good = 0;
-  for (int i = 0; i < 20; ++i) {
-    threads.emplace_back([&, i] {
-      json body = chat_body(i % 2 == 0 ? "count" : "Hi");
-      body["stream"] = i % 3 == 0;
-      good += server().chat(body).status == 200;
-    });
+// The text of an answer, whole or as a stream.
+std::string text_of(const Answer& answer, bool stream) {
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  if (!stream) return answer.json()["choices"][0]["text"];
+  std::string text;
+  for (const auto& event : test::events_of(answer.body)) {
+    if (event.data != "[DONE]") text += event.json()["choices"][0]["text"].get<std::string>();
   }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(good, 20);
+  return text;
 }
 
-double metric(uint16_t port, const std::string& name) {
-  const std::string text = ask(port, "GET", "/metrics").body;
-  const size_t at = text.find("\n" + name + " ");
-  return at == text.npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+// Of the bundled model: one step computes several requests, and each gets the answer that it gets
+// alone.
+TEST(ServiceLife, TwentyInParallel) {
+  ScriptedServer model("", {.context = 512, .max_sequences = 8});
+  const auto answer = [&](int i) {
+    const bool stream = i % 3 == 0;
+    const json body = {{"prompt", "Once upon a time " + std::to_string(i % 5) + " friends"},
+                       {"max_tokens", 24},
+                       {"temperature", 0},
+                       {"ignore_eos", true},
+                       {"stream", stream}};
+    return text_of(model.post("/v1/completions", body), stream);
+  };
+  std::vector<std::string> alone(5), together(20);
+  for (int i = 0; i < 5; ++i) alone[static_cast<size_t>(i)] = answer(i);
+  const auto steps = [&] { return metric(model.port(), "dsv4_engine_steps_total"); };
+  const double before = steps();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 20; ++i)
+    threads.emplace_back([&, i] { together[static_cast<size_t>(i)] = answer(i); });
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < 20; ++i) EXPECT_EQ(together[i], alone[i % 5]) << i;
+  EXPECT_LT(steps() - before, 20 * 24 / 2);
 }
 
 // Of the bundled model's cache: above zero while a request runs, read when it is asked for.
@@ -315,53 +312,6 @@ TEST(ServiceLife, AnEngineFaultIs500AndExit70) {
   EXPECT_EQ(answer.json()["error"]["type"], "api_error");
   EXPECT_EQ(answer.body.find("script"), std::string::npos) << "details leaked";
   EXPECT_EQ(broken.wait(), 70);
-}
-
-// An engine whose answers have an id that no tokenizer has, except that of the first request, the
-// canary.
-class NonsenseEngine : public EnginePort {
- public:
-  explicit NonsenseEngine(EngineLimits limits) : limits_(std::move(limits)) {}
-  const EngineLimits& limits() const override { return limits_; }
-  RequestId submit(std::span<const int32_t>, const GenerateParams&, TokenSink& sink) override {
-    running_.push_back(&sink);
-    return static_cast<RequestId>(++submitted_);
-  }
-  void cancel(RequestId) override { cancelled_ = true; }
-  bool step() override {
-    const bool canary = submitted_ == 1;
-    for (TokenSink* sink : running_) sink->on_token({}, {.id = canary ? 5 : -1});
-    if (!canary && !cancelled_) return true;
-    for (TokenSink* sink : std::exchange(running_, {})) sink->on_finish({}, Finish::kCancelled);
-    cancelled_ = false;
-    return false;
-  }
-  EngineStats stats() const override { return {}; }
-
- private:
-  const EngineLimits limits_;
-  std::vector<TokenSink*> running_;
-  uint64_t submitted_ = 0;
-  bool cancelled_ = false;
-};
-
-// What an answer throws on the I/O thread ends this answer and not the server.
-TEST(ServiceLife, AnExceptionEndsOneRequest) {
-  ScriptedServer nonsense("", {.engine = [](const EngineLimits& limits) {
-                            return std::make_unique<NonsenseEngine>(limits);
-                          }});
-  for (const bool stream : {false, true}) {
-    json body = chat_body("Hi");
-    body["stream"] = stream;
-    const Answer answer = nonsense.post("/v1/chat/completions", body);
-    EXPECT_EQ(answer.status, stream ? 200 : 500);
-    EXPECT_TRUE(answer.complete);
-    EXPECT_NE(answer.body.find("internal error"), answer.body.npos) << answer.body;
-  }
-  EXPECT_EQ(ask(nonsense.port(), "GET", "/health").status, 200);
-  for (int i = 0; i < 200 && metric(nonsense.port(), "dsv4_requests_running") != 0; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_EQ(metric(nonsense.port(), "dsv4_requests_running"), 0) << "its job still runs";
 }
 
 TEST(ServiceLife, DrainLetsRunningRequestsFinish) {
