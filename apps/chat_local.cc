@@ -1,9 +1,11 @@
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <random>
 
 #include "apps/chat_backend.h"
 #include "dsv4/base/error.h"
+#include "dsv4/chat/feed_token.h"
 #include "dsv4/chat/output_parser.h"
 #include "dsv4/chat/render.h"
 
@@ -12,18 +14,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Feeds the parser with the engine's tokens.
+// Feeds the parser with the engine's tokens. What the parser's sink throws is kept until the
+// request has finished: the engine uses the reader until then, and a step that throws loses events.
 class TokenReader : public TokenSink {
  public:
   TokenReader(OutputParser& parser, const ServedModel& text) : parser_(parser), text_(text) {}
   void on_token(RequestId, const Sampled& sampled) override {
-    const int32_t token = sampled.id;
-    if (silent || token >= text_.tokenizer->vocab_size()) return;
     if (tokens++ == 0) first = Clock::now();
-    if (const auto marker = text_.markers.marker(token)) {
-      parser_.marker(*marker);
-    } else {
-      parser_.text(text_.tokenizer->token_bytes(token));
+    if (error) return;
+    try {
+      feed_token(parser_, sampled.id, *text_.tokenizer, text_.markers);
+    } catch (const std::exception&) {
+      error = std::current_exception();
     }
   }
   void on_finish(RequestId, Finish why) override { finish = why; }
@@ -31,7 +33,7 @@ class TokenReader : public TokenSink {
   int64_t tokens = 0;
   Clock::time_point first = Clock::now();
   std::optional<Finish> finish;
-  bool silent = false;  // tokens are dropped
+  std::exception_ptr error;
 
  private:
   OutputParser& parser_;
@@ -88,18 +90,11 @@ ChatAnswer LocalChat::answer(const JsonValue& body, const SamplingOptions& sampl
   const auto begin = Clock::now();
   const RequestId request =
       model_.engine->submit(ids, params_of(conversation, prompt_tokens, sampling), reader);
-  try {
-    while (!reader.finish) {
-      if (stopped()) model_.engine->cancel(request);
-      model_.engine->step();
-    }
-  } catch (...) {
-    // The engine must not keep a reader that is gone.
-    reader.silent = true;
-    model_.engine->cancel(request);
-    while (!reader.finish) model_.engine->step();
-    throw;
+  while (!reader.finish) {
+    if (stopped() || reader.error) model_.engine->cancel(request);
+    model_.engine->step();
   }
+  if (reader.error) std::rethrow_exception(reader.error);
   parser.finish(*reader.finish == Finish::kStop ? OutputEnd::kModel : OutputEnd::kLimit);
   const auto seconds = [](auto time) { return std::chrono::duration<double>(time).count(); };
   return {.prompt_tokens = prompt_tokens,

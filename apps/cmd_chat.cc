@@ -245,10 +245,12 @@ void Chat::answer() {
   }
   printer.end();
   if (sampling_.seed) ++*sampling_.seed;
-  stats_ = fmt::format("{} prompt tokens, {} tokens at {:.1f} tokens/s, the first after {:.2f} s",
-                       answer.prompt_tokens, answer.tokens,
-                       static_cast<double>(answer.tokens) / std::max(answer.rest_seconds, 1e-9),
-                       answer.first_seconds);
+  stats_ = fmt::format("{} prompt tokens, {} tokens", answer.prompt_tokens, answer.tokens);
+  if (answer.tokens > 0) {
+    stats_ += fmt::format(" at {:.1f} tokens/s, the first after {:.2f} s",
+                          static_cast<double>(answer.tokens) / std::max(answer.rest_seconds, 1e-9),
+                          answer.first_seconds);
+  }
   add("assistant", printer.message.content);
   if (!printer.message.reasoning.empty()) {
     messages_.back().add("reasoning_content", JsonValue::of_string(printer.message.reasoning));

@@ -24,6 +24,7 @@ from server import Server, write_script  # noqa: E402
 # The first whose `match` occurs in the conversation, so what is said later stands first.
 SCRIPT = [{"match": "ponder", "output": "Hm.</think>\n\nDone."},
           {"match": "endless", "output": "tick ", "repeat": 100000, "step_ms": 20},
+          {"match": "silence", "output": ""},
           {"match": "escape", "output": "re\x1b[31md\x07"},
           {"match": "two\nlines", "output": "I saw two lines."},
           {"output": "Hello there."}]
@@ -102,6 +103,12 @@ def keys(binary, script):
     stats = terminal.wait_for("tokens/s")
     check("Ctrl-C stops an answer", "prompt tokens" in stats, stats)
     terminal.wait_for("> ")
+    terminal.type("silence\r")
+    terminal.wait_for("> ")
+    terminal.type("/stats\r")
+    terminal.wait_for("0 tokens")
+    stats = terminal.wait_for("> ")
+    check("an answer without a token has no times", "after" not in stats, stats)
     terminal.type("/think hide\r")
     terminal.wait_for("> ")
     terminal.type("/think low\r")

@@ -126,6 +126,19 @@ TEST_F(CliChat, TalksInAPipe) {
   EXPECT_EQ(saved["messages"][1]["content"], "One.");
 }
 
+// The context has room for one token after one of these prompts: the token that cannot be printed
+// is then also the last one of its answer.
+TEST_F(CliChat, AnAnswerThatCannotBePrintedIsAnError) {
+  std::string text = "Hi";
+  for (int words = 0; words < 10; ++words) {
+    write("input", text + "\n");
+    const auto result = shell(fmt::format("timeout 60 {} chat demo --context 16 <{} >/dev/full",
+                                          DSV4_BINARY, path("input")));
+    EXPECT_EQ(result.exit_code, 1) << text << result.err;
+    text += " a";
+  }
+}
+
 TEST_F(CliChat, WrongCommandLines) {
   expect_error("inspect prompt", "needs a model folder");
   expect_error("inspect completion nowhere", "no model folder nowhere");
