@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/hex.h"
 
 namespace dsv4 {
 namespace {
@@ -41,9 +42,7 @@ Digest digest_of(std::string_view text) {
 }
 
 std::string PrefixKey::hex() const {
-  std::string text;
-  for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
+  return hex_digits(bytes);
 }
 
 PrefixKey salt_key(std::string_view salt) {

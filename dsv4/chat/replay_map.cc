@@ -1,12 +1,11 @@
 #include "dsv4/chat/replay_map.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 
-#include "dsv4/base/error.h"
 #include "dsv4/chat/chat_message.h"
+#include "dsv4/chat/feed_token.h"
 #include "dsv4/chat/output_parser.h"
+#include "dsv4/chat/sha256.h"
 #include "dsv4/text/tokenizer.h"
 
 namespace dsv4 {
@@ -20,14 +19,7 @@ class Fields {
     for (int shift = 0; shift < 64; shift += 8) bytes_ += static_cast<char>(size >> shift & 0xff);
     bytes_ += field;
   }
-  TurnKey sha256() const {
-    TurnKey key;
-    unsigned size = 0;
-    const int ok =
-        EVP_Digest(bytes_.data(), bytes_.size(), key.data(), &size, EVP_sha256(), nullptr);
-    if (ok != 1 || size != key.size()) fail(ErrorCode::kResource, "no SHA-256 in libcrypto");
-    return key;
-  }
+  TurnKey key() const { return sha256(bytes_); }
 
  private:
   std::string bytes_;
@@ -53,7 +45,7 @@ TurnKey turn_key(const std::string& salt, bool has_tools, bool with_reasoning,
     fields.add(call.name);
     fields.add(to_json(call.arguments));
   }
-  return fields.sha256();
+  return fields.key();
 }
 
 std::shared_ptr<const RecordedTurn> ReplayMap::find(const TurnKey& key) {
@@ -116,11 +108,7 @@ void record_output(ReplayMap& map, const std::string& salt, bool has_tools, Outp
   ChatMessage message;
   OutputParser parser({.stage = stage, .tools = has_tools}, message);
   for (const int32_t id : ids) {
-    if (const auto marker = markers.marker(id)) {
-      parser.marker(*marker);
-    } else {
-      parser.text(tokenizer.token_bytes(id));
-    }
+    feed_token(parser, id, tokenizer, markers);
   }
   parser.finish(OutputEnd::kModel);
   if (parser.counts().truncated > 0) return;

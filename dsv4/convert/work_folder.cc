@@ -16,6 +16,7 @@
 
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/hex.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/loader/shallow_json.h"
 
@@ -61,9 +62,7 @@ std::string seal(const std::string& path) {
   if (!hashed || EVP_DigestFinal_ex(digest.get(), sum, &bytes) != 1)
     fail(ErrorCode::kResource, "libcrypto cannot hash {}", path);
   if (file.bad() || !file.eof()) fail(ErrorCode::kIo, "cannot read {}", path);
-  std::string text = fmt::format("{}-", length);
-  for (unsigned int i = 0; i < bytes; ++i) text += fmt::format("{:02x}", sum[i]);
-  return text;
+  return fmt::format("{}-{}", length, hex_digits({sum, bytes}));
 }
 
 // Removes the half-written files of a killed process.

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/hex.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/engine/cache_plan.h"
 #include "op_list.h"
@@ -25,12 +26,6 @@ std::string_view header_of(const MappedFile& file) {
   std::memcpy(&length, bytes.data(), sizeof length);
   const size_t end = std::min<uint64_t>(length, bytes.size() - sizeof length);
   return {reinterpret_cast<const char*>(bytes.data()) + sizeof length, end};
-}
-
-std::string hex(const Digest& digest) {
-  std::string text;
-  for (const uint8_t byte : digest) text += fmt::format("{:02x}", byte);
-  return text;
 }
 
 std::string processor(const Model& model) {
@@ -64,7 +59,7 @@ std::string model_identity(const std::string& folder) {
     const MappedFile file(path.string());
     text += fmt::format("\n{} {} {} {}", path.filename().string(), file.bytes().size(),
                         fs::last_write_time(path).time_since_epoch().count(),
-                        hex(digest_of(header_of(file))));
+                        hex_digits(digest_of(header_of(file))));
   }
   return text;
 }

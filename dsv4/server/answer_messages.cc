@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "dsv4/base/hex.h"
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/server/answer.h"
 #include "dsv4/server/json_text.h"
@@ -18,9 +19,7 @@ std::string signature(const std::string& key, const std::string& thinking) {
   unsigned size = 0;
   HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
        reinterpret_cast<const unsigned char*>(thinking.data()), thinking.size(), mac, &size);
-  std::string out = "dsv4.";
-  for (unsigned i = 0; i < std::min(size, 16u); ++i) out += fmt::format("{:02x}", mac[i]);
-  return out;
+  return "dsv4." + hex_digits({mac, std::min(size, 16u)});
 }
 
 class Messages : public AnswerWriter, public OutputSink {

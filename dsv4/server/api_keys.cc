@@ -1,9 +1,10 @@
 #include "dsv4/server/api_keys.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 
 #include "dsv4/base/error.h"
+#include "dsv4/chat/sha256.h"
+#include "dsv4/server/http.h"
 
 namespace dsv4 {
 namespace {
@@ -61,15 +62,6 @@ ApiKey read_key(std::string_view line, const std::string& where) {
 
 }  // namespace
 
-std::array<uint8_t, 32> sha256(std::string_view bytes) {
-  std::array<uint8_t, 32> digest{};
-  unsigned size = 0;
-  const int ok =
-      EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr);
-  if (ok != 1 || size != digest.size()) fail(ErrorCode::kResource, "no SHA-256 in libcrypto");
-  return digest;
-}
-
 ApiKeys ApiKeys::parse(std::string_view text, const std::string& what) {
   ApiKeys keys;
   int64_t number = 0;
@@ -102,12 +94,9 @@ const ApiKey* ApiKeys::find(std::string_view presented) const {
 
 std::string_view presented_key(std::string_view authorization, std::string_view x_api_key) {
   constexpr std::string_view kBearer = "bearer ";
-  if (authorization.size() > kBearer.size()) {
-    bool bearer = true;
-    for (size_t i = 0; i < kBearer.size(); ++i)
-      bearer = bearer && (authorization[i] | 0x20) == (kBearer[i] | 0x20);
-    if (bearer) return authorization.substr(kBearer.size());
-  }
+  if (authorization.size() > kBearer.size() &&
+      lower_case(authorization.substr(0, kBearer.size())) == kBearer)
+    return authorization.substr(kBearer.size());
   return x_api_key;
 }
 

@@ -39,6 +39,4 @@ class ApiKeys {
 // The key of `Authorization: Bearer KEY` or `x-api-key: KEY`; empty where there is none.
 std::string_view presented_key(std::string_view authorization, std::string_view x_api_key);
 
-std::array<uint8_t, 32> sha256(std::string_view bytes);
-
 }  // namespace dsv4

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dsv4/base/error.h"
+#include "dsv4/chat/sha256.h"
 
 namespace dsv4 {
 namespace {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "dsv4/server/http.h"
+
 namespace dsv4 {
 namespace {
 
@@ -17,13 +19,6 @@ bool is_token_char(char c) {
 
 bool is_token(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char);
-}
-
-bool equals_ignoring_case(std::string_view text, std::string_view lower) {
-  const auto same = [](char a, char b) {
-    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a | 0x20) : a) == b;
-  };
-  return text.size() == lower.size() && std::equal(text.begin(), text.end(), lower.begin(), same);
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -69,17 +64,16 @@ std::optional<HeadError> check_header_line(std::string_view line, Framing& frami
     const auto byte = static_cast<unsigned char>(c);
     if ((byte < 0x20 && c != '\t') || byte == 0x7f) return bad("control byte in a header");
   }
-  if (equals_ignoring_case(name, "content-length")) {
+  if (lower_case(name) == "content-length") {
     ++framing.lengths;
     const bool digits =
         !value.empty() && value.size() <= 18 &&
         std::all_of(value.begin(), value.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (!digits) return bad("malformed Content-Length");
-  } else if (equals_ignoring_case(name, "transfer-encoding")) {
+  } else if (lower_case(name) == "transfer-encoding") {
     ++framing.encodings;
-    if (!equals_ignoring_case(value, "chunked"))
-      return bad("the only transfer encoding is chunked");
-  } else if (equals_ignoring_case(name, "host")) {
+    if (lower_case(value) != "chunked") return bad("the only transfer encoding is chunked");
+  } else if (lower_case(name) == "host") {
     ++framing.hosts;
   }
   return std::nullopt;

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
-#include "dsv4/server/api_keys.h"
+#include "dsv4/chat/sha256.h"
 
 namespace dsv4 {
 namespace {

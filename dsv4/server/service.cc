@@ -3,8 +3,6 @@
 
 #include "dsv4/server/service.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -14,6 +12,7 @@
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/server/known_fields.h"
+#include "dsv4/server/loopback_names.h"
 #include "dsv4/server/seal.h"
 #include "dsv4/server/server_log.h"
 
@@ -22,30 +21,6 @@ namespace {
 
 constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
 constexpr std::chrono::seconds kLastWrites{2};
-
-// "localhost", or a loopback address. A name that only looks like one, as 127.evil.example, may
-// resolve to anything.
-bool is_loopback(const std::string& host) {
-  in_addr v4{};
-  in6_addr v6{};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
-  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
-  return host == "localhost";
-}
-
-// Whether a Host header names loopback: a name or an IPv4 address, or an IPv6 address in brackets,
-// and perhaps a port.
-bool names_loopback(std::string_view host) {
-  const bool brackets = host.starts_with("[");
-  const size_t end = brackets ? host.find(']') : std::min(host.find(':'), host.size());
-  if (end == host.npos) return false;
-  const std::string name(host.substr(brackets, end - brackets));
-  const std::string_view rest = host.substr(end + brackets);
-  const bool is_v6 = name.find(':') != name.npos;
-  const bool port =
-      rest.empty() || (rest[0] == ':' && rest.find_first_not_of("0123456789", 1) == rest.npos);
-  return port && brackets == is_v6 && is_loopback(name);
-}
 
 }  // namespace
 

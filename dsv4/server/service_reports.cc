@@ -1,5 +1,7 @@
 // What the log and the metrics get of a request when it is over.
 
+#include "dsv4/base/hex.h"
+#include "dsv4/chat/sha256.h"
 #include "dsv4/server/known_fields.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
@@ -13,11 +15,7 @@ constexpr std::chrono::hours kLogFieldAgain{24};
 
 // What a client calls its user, so that its requests can be found in the log but not its name.
 std::string user_hash(const std::string& user) {
-  if (user.empty()) return "";
-  std::string out;
-  const auto digest = sha256(user);
-  for (size_t i = 0; i < 8; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
+  return user.empty() ? "" : hex_digits(sha256(user)).substr(0, 16);
 }
 
 }  // namespace
