@@ -1,4 +1,4 @@
-// Which beginnings of texts have a checkpoint: prefixes of token ids, in steps of a fixed number of
+// Which prefixes of texts have a checkpoint: sequences of token ids, in steps of a fixed number of
 // tokens, found by walking from the start (docs/spec/serving.md 5.3).
 //
 //   node         one step of ids after its parent; the root of a salt stands before the first step

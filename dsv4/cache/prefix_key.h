@@ -1,4 +1,4 @@
-// Names of beginnings of texts: a chain of hashes over steps of token ids (docs/spec/serving.md
+// Names of prefixes of texts: a chain of hashes over steps of token ids (docs/spec/serving.md
 // 5.3).
 //
 //   root  = SHA-256(fingerprint, SHA-256(salt))     what computes the text, and who may share it

@@ -159,7 +159,7 @@ class UnitStore {
   using EntryPtr = std::shared_ptr<Entry>;
   using Lock = std::unique_lock<std::mutex>;
 
-  // All of these want the mutex.
+  // Caller holds mutex_.
   int64_t slots_of(const UnitHeader& header) const;
   void append_blocks(const Entry& entry, std::vector<std::span<std::byte>>& blocks) const;
   std::vector<std::span<std::byte>> checkpoint_of(const Entry& entry) const;

@@ -19,7 +19,7 @@ const char* name(Finish finish) {
       return "length";
     case Finish::kCancelled:
       return "cancelled";
-    case Finish::kBlocked:
+    case Finish::kConstraintFailed:
       return "blocked";
   }
   return "unknown";
@@ -328,7 +328,7 @@ Engine::Event Engine::accept(Request& request, Sampled token) {
   const std::vector<int32_t>& stop = request.params.stop;
   const bool stopped = std::find(stop.begin(), stop.end(), token.id) != stop.end();
   if (!stopped && !request.blocked) request.advance(token.id);
-  if (request.blocked) event.why = Finish::kBlocked;
+  if (request.blocked) event.why = Finish::kConstraintFailed;
   if (stopped || request.blocked || request.state == TokenConstraint::kEnded) return event;
   request.tokens.push_back(token.id);
   request.terms.add(token.id);

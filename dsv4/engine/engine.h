@@ -41,7 +41,7 @@ struct EngineOptions {
   // Beside requests that decode, prompts get as many tokens of a step as are expected to fit this
   // time, and at least a few; 0: all that there is room for.
   std::chrono::milliseconds longest_step{0};
-  // Beginnings of texts that later requests need not compute again (prefix_cache.h), each about
+  // Prefixes that later requests need not compute again (prefix_cache.h), each about
   // checkpoint_bytes() of cache_plan.h; 0: none.
   int prefix_checkpoints = 0;
   int64_t checkpoint_interval = 2048;  // tokens between checkpoints inside a long prompt
@@ -78,8 +78,9 @@ struct GenerateParams {
   bool score_prompt = false;
 };
 
-// kStop: also where the constraint has ended. kBlocked: the constraint cannot say what may follow.
-enum class Finish : uint8_t { kStop, kLength, kCancelled, kBlocked };
+// kStop: also where the constraint has ended. kConstraintFailed: the constraint cannot say what may
+// follow.
+enum class Finish : uint8_t { kStop, kLength, kCancelled, kConstraintFailed };
 const char* name(Finish finish);
 
 enum class RequestId : uint64_t {};

@@ -1,4 +1,4 @@
-// Beginnings of texts that later sequences continue instead of computing them again
+// Prefixes of texts that later sequences continue instead of computing them again
 // (docs/spec/serving.md 5). They live in the cache's own memory: pages that are shared and never
 // written, and a copy of what the compressors still need.
 //

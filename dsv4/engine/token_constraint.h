@@ -18,7 +18,7 @@ class TokenConstraint {
   virtual ~TokenConstraint() = default;
 
   // The functions below may be called by several threads. They throw where the constraint cannot
-  // say what may follow; the engine then ends the answer with Finish::kBlocked.
+  // say what may follow; the engine then ends the answer with Finish::kConstraintFailed.
   virtual State start() = 0;
   virtual State advance(State state, int32_t token) = 0;
   // Whether any token is forbidden.

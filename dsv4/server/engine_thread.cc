@@ -37,18 +37,19 @@ EngineThread::~EngineThread() {
   thread_.join();
 }
 
-JobId EngineThread::submit(std::vector<int32_t> prompt, GenerateParams params, const Place& place) {
+JobId EngineThread::submit(std::vector<int32_t> prompt, GenerateParams params,
+                           const QueueInfo& info) {
   auto job = std::make_unique<Job>();
   job->prompt = std::move(prompt);
   job->params = std::move(params);
-  job->params.priority = place.priority;  // also the order of preemption
+  job->params.priority = info.priority;  // also the order of preemption
   const std::lock_guard lock(mutex_);
   const auto id = static_cast<JobId>(next_job_++);
   job->id = id;
   const auto tokens = static_cast<int64_t>(job->prompt.size());
   order_.push({.id = static_cast<uint64_t>(id),
-               .key = place.key,
-               .priority = place.priority,
+               .key = info.key,
+               .priority = info.priority,
                .prompt_tokens = tokens,
                .answer_tokens = job->params.max_new_tokens},
               std::chrono::steady_clock::now());

@@ -51,12 +51,12 @@ class EngineThread {
   EngineThread(Loader loader, Deliver deliver);
   ~EngineThread();  // what runs is dropped without an event
 
-  // Where it waits: by whose key it came, and its priority.
-  struct Place {
+  // What decides when a job begins: whose key it came with, and its priority.
+  struct QueueInfo {
     std::string key;
     int priority = 0;
   };
-  JobId submit(std::vector<int32_t> prompt, GenerateParams params, const Place& place);
+  JobId submit(std::vector<int32_t> prompt, GenerateParams params, const QueueInfo& info);
   // The job ends with kFinished and Finish::kCancelled.
   void cancel(JobId job);
   // Before the next step, the engine forgets every stored prefix.

@@ -99,7 +99,7 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
       break;
     }
     case EngineEvent::Kind::kFinished:
-      if (event.finish == Finish::kBlocked) {
+      if (event.finish == Finish::kConstraintFailed) {
         fail({.status = 500,
               .code = "grammar_error",
               .message = "the grammar of the answer became too large, or no token continues it"});
@@ -147,7 +147,7 @@ void Generation::on_tick(Clock::time_point now) {
                    .param = "deadline_ms",
                    .message = "the deadline passed while the request waited"});
     }
-    return cut();
+    return finish_early();
   }
   if (prepared_.settings.stream && now - last_write_ > kKeepAlive) {
     exchange_->write(": keep-alive\n\n");
@@ -155,7 +155,7 @@ void Generation::on_tick(Clock::time_point now) {
   }
 }
 
-void Generation::cut() {
+void Generation::finish_early() {
   for (const auto& choice : choices_) choice->end_at_deadline();
   flush();
 }
@@ -178,7 +178,7 @@ void Generation::fail(const ApiError& error) {
   close_report(status, "error");
 }
 
-void Generation::abandon() {
+void Generation::client_disconnected() {
   if (!over_) close_report(499, "disconnect");
 }
 

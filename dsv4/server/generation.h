@@ -47,10 +47,10 @@ class Generation {
   // Once a tick: keep-alive comments and the deadline.
   void on_tick(Clock::time_point now);
   // Ends with what there is: drain or deadline.
-  void cut();
+  void finish_early();
   void fail(const ApiError& error);
   // The client has left.
-  void abandon();
+  void client_disconnected();
 
   bool over() const { return over_; }
   // Jobs of a choice that ended before the engine knew.
@@ -62,7 +62,6 @@ class Generation {
   const std::vector<int32_t>& answer_ids(size_t choice) const { return choices_[choice]->ids(); }
   const Report& report() const { return report_; }
   const std::string& request_id() const { return report_.request_id; }
-  const Exchange& exchange() const { return *exchange_; }
   // Seconds between the latest two tokens, for each token since the last call.
   std::vector<double> take_intervals() { return std::exchange(intervals_, {}); }
 

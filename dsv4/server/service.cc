@@ -278,8 +278,8 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   const std::string key_name = key == nullptr ? "" : key->name;
   const Api api = prepared->api;
   if (const auto error = admission_error(*prepared, key_name)) return refuse(exchange, api, *error);
-  const EngineThread::Place place{key_name, prepared->settings.priority};
-  if (place.priority > 0 && key != nullptr && !key->admin) {
+  const EngineThread::QueueInfo info{key_name, prepared->settings.priority};
+  if (info.priority > 0 && key != nullptr && !key->admin) {
     return refuse(exchange, api, {403, "", "priority", "priority: above 0 is for admin keys", 0});
   }
   const std::string id = random_id("req_");
@@ -294,11 +294,10 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
     head.headers.emplace_back("x-dsv4-warning", warning_of(prepared->ignored));
   auto generation = std::make_shared<Generation>(std::move(*prepared), model_, exchange, key_name);
   generations_[id] = generation;
-  exchange->on_gone = [this, id] { abandon(id); };
+  exchange->on_gone = [this, id] { client_disconnected(id); };
   guarded(generation, [&] {
     for (size_t k = 0; k < generation->choices(); ++k) {
-      const JobId job =
-          engine_->submit(generation->job_prompt(k), generation->job_params(k), place);
+      const JobId job = engine_->submit(generation->job_prompt(k), generation->job_params(k), info);
       generation->set_job(k, job);
       jobs_[job] = {generation, k};
     }
@@ -314,7 +313,7 @@ void Service::guarded(const std::shared_ptr<Generation>& generation,
     caught(exception);
     generation->fail(api_error(exception));
   }
-  if (generation->over()) retire(generation);
+  if (generation->over()) remove(generation);
 }
 
 void Service::on_events(const std::vector<EngineEvent>& events) {
@@ -358,13 +357,13 @@ void Service::flush(Generation& generation) {
 }
 
 // The client has left.
-void Service::abandon(const std::string& request_id) {
+void Service::client_disconnected(const std::string& request_id) {
   const auto found = generations_.find(request_id);
   if (found == generations_.end()) return;
   metrics_.add("dsv4_disconnects_total");
   const std::shared_ptr<Generation> generation = found->second;
-  generation->abandon();
-  retire(generation);
+  generation->client_disconnected();
+  remove(generation);
 }
 
 // ---- Life
@@ -426,7 +425,7 @@ void Service::begin_drain() {
   }
   for (const auto& generation : waiting) {
     generation->fail({503, "draining", "", "the server is shutting down", 5});
-    retire(generation);
+    remove(generation);
   }
 }
 
@@ -436,7 +435,7 @@ void Service::finish_drain() {
   for (const auto& [id, generation] : generations_) all.push_back(generation);
   for (const auto& generation : all) {
     generation->fail({503, "draining", "", "the server is shutting down", 5});
-    retire(generation);
+    remove(generation);
   }
   stopping_ = true;
   stop_at_ = Clock::now() + kLastWrites;

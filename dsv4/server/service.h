@@ -107,12 +107,12 @@ class Service : public HttpHandler {
   void log_ignored(const Prepared& prepared);
   void on_events(const std::vector<EngineEvent>& events);
   void on_event(const EngineEvent& event, const Job& job);
-  // What `work` throws ends this generation, not the server. A generation that is over is retired.
+  // What `work` throws ends this generation, not the server. A generation that is over is removed.
   void guarded(const std::shared_ptr<Generation>& generation, const std::function<void()>& work);
   void flush(Generation& generation);
-  void retire(const std::shared_ptr<Generation>& generation);
+  void remove(const std::shared_ptr<Generation>& generation);
   void add_content(const Generation& generation, Json& line) const;
-  void abandon(const std::string& request_id);
+  void client_disconnected(const std::string& request_id);
 
   void on_tick();
   void on_tick(Generation& generation, Clock::time_point now);

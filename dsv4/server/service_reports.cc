@@ -33,7 +33,7 @@ void Service::log_ignored(const Prepared& prepared) {
   }
 }
 
-void Service::retire(const std::shared_ptr<Generation>& generation) {
+void Service::remove(const std::shared_ptr<Generation>& generation) {
   if (generations_.erase(generation->request_id()) == 0) return;
   for (const JobId job : generation->jobs()) {
     if (jobs_.erase(job) > 0) engine_->cancel(job);

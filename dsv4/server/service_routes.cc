@@ -147,8 +147,8 @@ void Service::handle(std::shared_ptr<Exchange> exchange) {
             request, route.api, {404, "request_not_found", "", "no such request runs", 0}));
       }
       const std::shared_ptr<Generation> generation = found->second;
-      generation->cut();
-      retire(generation);
+      generation->finish_early();
+      remove(generation);
       return send(R"({"cancelled":true})");
     }
   }

@@ -232,7 +232,7 @@ TEST_F(EngineSampling, AConstraintThatFailsEndsItsRequestOnly) {
   const RequestId good = engine.submit(prompt(20, 2), plain, sink);
   while (engine.step()) {
   }
-  EXPECT_EQ(sink.answers[bad].finish, Finish::kBlocked);
+  EXPECT_EQ(sink.answers[bad].finish, Finish::kConstraintFailed);
   EXPECT_EQ(sink.answers[bad].tokens.size(), 10u);
   expect_equal(sink.answers[good], alone(prompt(20, 2), plain));
 }
