@@ -36,11 +36,23 @@ float two_heaps(int id, Rng& rng) {
   return (id % 5 == 0 ? 2.f : 0.f) + 0x1p-20f * static_cast<float>(rng.below(700));
 }
 
+float one_hot(int id, Rng&) {
+  return id == 77 ? 90.f : 0.f;
+}
+// A bin of a further division that has more tokens than are compared all with all.
+float scales(int id, Rng& rng) {
+  const float step = id % 50 == 0 ? 0x1p-4f : id % 5 == 0 ? 0x1p-16f : 0;
+  return 1 + step + 0x1p-23f * static_cast<float>(rng.below(2));
+}
+
 const Case kCases[] = {
     {"greedy", 700, {.temperature = 0, .top_logprobs = 5}, normal},
     {"drawn", 700, {.temperature = 1.5f, .top_p = 0.9f, .top_k = 50, .seed = 3}, normal},
     {"ties", 900, {.top_p = 0.7f, .seed = 5, .top_logprobs = 20}, equal},
     {"a full bin", 3000, {.top_p = 0.95f, .seed = 9, .min_p = 0.01f}, two_heaps},
+    {"several cuts", 2500, {.top_p = 0.5f, .top_k = 700, .seed = 6, .top_logprobs = 20}, normal},
+    {"one likely token", 1500, {.temperature = 9, .top_p = 0.9999f, .seed = 2}, one_hot},
+    {"scales", 2600, {.top_p = 0.3f, .top_k = 2500, .seed = 8, .top_logprobs = 7}, scales},
     {"a slice without tokens", 1, {.seed = 1, .top_logprobs = 3}, normal},
     {"penalties",
      500,
@@ -98,7 +110,7 @@ class Call {
     const sampling::Inputs in{.logits = logits_.data(),
                               .stride = v_,
                               .v = v_,
-                              .slice = static_cast<int>(ceil_div(v_, kCtas)),
+                              .slice = static_cast<int>(align_up(ceil_div(v_, kCtas), 4)),
                               .bits = sampling::mass_bits(v_),
                               .params = &params_,
                               .steps = &step_,
@@ -111,7 +123,8 @@ class Call {
                                 .top_ids = result.top_ids,
                                 .top_logprobs = result.top_logprobs,
                                 .top = kMaxTopLogprobs};
-    const size_t shared = sizeof(sampling::Shared) + sizeof(float) * static_cast<size_t>(in.slice);
+    const size_t shared =
+        sizeof(sampling::Shared<kCtas>) + sizeof(float) * static_cast<size_t>(in.slice);
     emulator::launch({.grid = kCtas,
                       .block = sampling::kThreads,
                       .cluster = kCtas,

@@ -7,9 +7,16 @@
 
 namespace dsv4::sampling {
 
+// Ids of a CTA. Those of a cluster begin on 16 bytes of the row.
+template <int kCtas>
+int64_t slice_of(int64_t v) {
+  return align_up(ceil_div(v, kCtas), 4);
+}
+
 template <int kCtas>
 int64_t shared_bytes(int64_t v) {
-  return static_cast<int64_t>(sizeof(Shared)) + (kCtas > 1 ? ceil_div(v, kCtas) * 4 : 0);
+  const int64_t copy = kCtas > 1 ? slice_of<kCtas>(v) * static_cast<int64_t>(sizeof(float)) : 0;
+  return static_cast<int64_t>(sizeof(Shared<kCtas>)) + copy;
 }
 
 template <int kCtas>
@@ -20,7 +27,7 @@ void launch_sample(const Context& context, const SampleArgs& args) {
   Inputs in{.logits = args.logits.as<float>(),
             .stride = args.logits.row_stride(),
             .v = static_cast<int>(v),
-            .slice = static_cast<int>(ceil_div(v, kCtas)),
+            .slice = static_cast<int>(slice_of<kCtas>(v)),
             .bits = mass_bits(v),
             .params = args.params.data(),
             .steps = args.steps.data(),

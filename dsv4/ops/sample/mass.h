@@ -3,14 +3,16 @@
 //
 //   weight(l) = round(2^bits * 2^x),  x = (l - largest) * log2(e) / temperature
 //
-// All of a row's weights together stay below 2^63. Only additions, multiplications and divisions of
-// f64, each rounded by itself (never fused), lead to a weight: 2^x is 2^(n/128), from a table,
-// times a Taylor polynomial of degree 4 in the rest, with a relative error below 2^-49.
+// All of a row's weights together stay below 2^63. Only additions, multiplications, divisions and
+// fused multiplications and additions of f64 lead to a weight, each written as it is computed: 2^x
+// is 2^(n/128), from a table, times a Taylor polynomial of degree 4 in the rest, with a relative
+// error below 2^-49.
 
 #pragma once
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "dsv4/base/bits.h"
@@ -52,6 +54,15 @@ DSV4_HD inline double mul(double a, double b) {
 #endif
 }
 
+// a * b + c, rounded once.
+DSV4_HD inline double fused(double a, double b, double c) {
+#ifdef __CUDA_ARCH__
+  return __fma_rn(a, b, c);
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
 // What 2^x takes besides its table; c: Taylor coefficients of 2^(r / 128).
 struct MassConstants {
   double round = 0x1.8p52, integer = 0x1p52;  // adding it rounds; its last bit counts ones
@@ -74,33 +85,36 @@ DSV4_HD constexpr int mass_bits(int64_t v) {
 // Weights of the tokens of a row.
 struct Weights {
   float largest;   // finite
+  double deepest;  // -bits * kExp2Steps / steps: below this distance weights are 0
   double steps;    // kExp2Steps * log2(e) / temperature
   int bits;        // of the largest weight
   uint64_t least;  // smaller weights count as 0
 
   // exp2_table: kExp2Table, where the caller reads it fastest
   DSV4_HD uint64_t of(float logit, const double* exp2_table) const {
-    const double x = mul(add(static_cast<double>(logit), -static_cast<double>(largest)), steps);
-    if (!(x >= -static_cast<double>(bits * kExp2Steps))) return 0;
+    const double below = add(static_cast<double>(logit), -static_cast<double>(largest));
+    const bool counts = below >= deepest;
 #ifdef __CUDA_ARCH__
+    // No branch: a thread computes several weights side by side.
     const MassConstants& c = device_mass_constants;
 #else
+    if (!counts) return 0;
     constexpr MassConstants c{};
 #endif
-    const double shifted = add(x, c.round);
+    const double shifted = fused(below, steps, c.round);
     const auto n = static_cast<int32_t>(static_cast<uint32_t>(std::bit_cast<uint64_t>(shifted)));
-    const double r = add(x, -add(shifted, -c.round));  // |r| <= 1/2 step, exact
-    double p = add(c.c3, mul(r, c.c4));
-    p = add(c.c2, mul(r, p));
-    p = add(c.c1, mul(r, p));
-    p = add(1, mul(r, p));
+    const double r = fused(below, steps, -add(shifted, -c.round));  // |r| <= 1/2 step
+    double p = fused(r, c.c4, c.c3);
+    p = fused(r, p, c.c2);
+    p = fused(r, p, c.c1);
+    p = fused(r, p, 1);
     p = mul(p, exp2_table[n & (kExp2Steps - 1)]);
-    const int64_t exponent = bits + (n >> 7);
+    const auto exponent = static_cast<uint32_t>(bits + (n >> 7));
     const double scaled =
-        std::bit_cast<double>(std::bit_cast<int64_t>(p) + exponent * (int64_t{1} << 52));
+        std::bit_cast<double>(std::bit_cast<uint64_t>(p) + (uint64_t{exponent} << 52));
     const uint64_t rounded = std::bit_cast<uint64_t>(add(scaled, c.integer));
     const uint64_t weight = rounded & ((uint64_t{1} << 52) - 1);
-    return weight < least ? 0 : weight;
+    return counts && weight >= least ? weight : 0;
   }
 };
 
@@ -114,8 +128,10 @@ DSV4_HD inline uint64_t round_up(double x) {
 DSV4_HD inline Weights weights_of(float largest, float temperature, float min_p, int bits) {
   const uint64_t least =
       round_up(static_cast<double>(min_p) * static_cast<double>(uint64_t{1} << bits));
+  const double steps = kExp2Steps * kLog2E / static_cast<double>(temperature);
   return {.largest = largest,
-          .steps = kExp2Steps * kLog2E / static_cast<double>(temperature),
+          .deepest = -static_cast<double>(bits * kExp2Steps) / steps,
+          .steps = steps,
           .bits = bits,
           .least = least > 1 ? least : 1};
 }
@@ -144,6 +160,9 @@ DSV4_HD inline double ln_of_mass(uint64_t mass, int bits) {
   if (g > 1.4142135623730951) g *= 0.5, ++exponent;
   const double z = add(g, -1) / add(g, 1), zz = mul(z, z);
   double series = 0;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
   for (int k = 10; k >= 0; --k) series = add(1.0 / (2 * k + 1), mul(zz, series));
   return add(mul(static_cast<double>(exponent), kLn2), mul(mul(2, z), series));
 }

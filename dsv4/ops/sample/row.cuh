@@ -1,118 +1,38 @@
-// What one row of sample.h costs on a device: an exact search for the token at a position of the
-// cumulative masses, without sorting.
+// One row of sample.h on a device: what passes over all of its values find, and an exact search for
+// the token at a position of the cumulative masses, without sorting.
 //
-// A team of CTAs shares the row; each has a slice of consecutive ids. Tokens are ranked by an order
-// key (larger first) and then by id. The row is divided into 128 bins by logit: a histogram of
-// counts and masses, added over the team, names the bin in which a position lies. The up to 256
-// tokens of that bin are gathered and compared all with all; a bin with more tokens is divided
-// further, by the bits of the order key, and tokens of equal key are counted in the order of their
-// ids. Masses are integers (mass.h), so no order of additions is seen in the result.
+// Tokens are ranked by an order key (larger first) and then by id. The row is divided into bins by
+// logit (histogram.cuh), and the sums of the bins before it name the bin in which a position lies.
+// The tokens of that bin are sent to all CTAs of the team and compared all with all, each CTA a
+// part of them; a bin with more than 512 is divided further, by the bits of the order key, and
+// tokens of equal key are counted in the order of their ids.
 //
-// A column of the histogram belongs to one lane of every warp: lanes of a warp never add to the
-// same word, however few bins the logits fall in.
-//
-// All CTAs of a team draw the same conclusions from the same exchanged numbers. An exchange writes
-// one of two buffers, synchronizes the team and reads the buffers of all CTAs: whoever writes a
-// buffer again has synchronized once more after every read of it.
+// All CTAs of a team draw the same conclusions from the same exchanged numbers, so all threads take
+// the same branches around a hop.
 
 #pragma once
 
 #include "dsv4/base/rng.h"
-#include "dsv4/device/math.cuh"
-#include "dsv4/device/select.cuh"
 #include "dsv4/ops/sample/adjust.h"
-#include "dsv4/ops/sample/mass.h"
-#include "dsv4/ops/sample/team.cuh"
+#include "dsv4/ops/sample/histogram.cuh"
 
 namespace dsv4::sampling {
 
-inline constexpr int kThreads = 1024, kWarps = kThreads / kWarp;
-inline constexpr int kBinBits = 7, kBins = 1 << kBinBits;
-inline constexpr int kListed = 256;  // tokens that are compared all with all
-
-// An order key and the complement of an id: the larger item comes first. 0: none.
-using Item = uint64_t;
-__device__ inline Item item_of(uint32_t key, int id) {
-  return static_cast<Item>(key) << 32 | ~static_cast<uint32_t>(id);
-}
-__device__ inline uint32_t key_of(Item item) {
-  return static_cast<uint32_t>(item >> 32);
-}
-__device__ inline int id_of(Item item) {
-  return static_cast<int>(~static_cast<uint32_t>(item));
-}
-
-struct Bin {
-  uint64_t mass;
-  uint32_t count;
-};
-struct Exchange {
-  uint64_t wide[kListed];
-  uint32_t narrow[kBins];
-};
-struct Chosen {
-  int bin;
-  Bin before, inside;
-};
-struct Found {
-  Item item;              // id -1 when only its key was wanted
-  uint64_t mass_through;  // of all tokens up to and including this one
-};
-
-struct Shared {
-  uint32_t low[kBins][kWarp], high[kBins][kWarp], count[kBins][kWarp];  // a column per lane
-  Exchange exchange[2];
-  double exp2_table[kExp2Steps];
-  Bin first[kBins], further[kBins];  // of the whole row; of a bin that is divided further
-  Item listed[kListed];
-  uint64_t sizes[kListed];
-  Item top[kMaxTopLogprobs];
-  uint64_t wide[kWarps];
-  uint32_t narrow[kWarps];
-  Chosen chosen;
-  Found found;
-};
-
-// What a token counts: its mass, or 1.
-struct Sizes {
-  Weights weights;
-  bool ones;
-
-  __device__ uint64_t of(float logit, const Shared& shared) const {
-    if (ones) return logit > -INFINITY ? 1 : 0;
-    return weights.of(logit, shared.exp2_table);
-  }
-};
-
-// The logits of a bin: those that the first division gives this number, with keys in
-// [low, high].
-struct Interval {
-  float half_largest, bins_per_half;  // halves: a difference of two f32 may overflow
-  int bin;
-  uint32_t low, high;
-
-  __device__ int bin_of(float logit) const {
-    const float below = __fsub_rn(half_largest, __fmul_rn(0.5f, logit));
-    return min(__float2int_rz(__fmul_rn(below, bins_per_half)), kBins - 1);  // NaN is 0
-  }
-  // Most tokens are in another bin, which costs less to see than their keys. low > 0, so no banned
-  // token is in an interval.
-  __device__ bool holds(float logit) const {
-    if (bin_of(logit) != bin) return false;
-    const uint32_t key = order_key(logit);
-    return key >= low && key <= high;
-  }
-};
-
 template <int kCtas>
 class Row {
-  using Cta = Team<kCtas>;
-  static_assert(kWarps == kWarp && kThreads / kCtas % kWarp == 0, "a lane for each warp");
+  using T = Table<kCtas>;
+  using Chosen = typename Shared<kCtas>::Chosen;
 
  public:
-  // A slice: ids [begin, begin + count)
-  __device__ Row(Shared& shared, int begin, int count)
-      : shared_(shared), begin_(begin), count_(count) {}
+  using Values = typename Shared<kCtas>::WarpValue;
+
+  __device__ Row(Shared<kCtas>& shared, Team<kCtas>& team, const Slice<kCtas>& slice)
+      : shared_(shared), team_(team), slice_(slice), histogram_(shared, team) {}
+
+  // Before the first division, any time.
+  __device__ void prepare() { histogram_.clear(); }
+  // For teams of one CTA, whose values are in global memory.
+  __device__ void use(const float* values) { slice_.values = values; }
 
   // The first token of the row, the smallest key of a token that is not banned, and whether there
   // is a NaN or +inf.
@@ -120,25 +40,47 @@ class Row {
     Item best;
     uint32_t least;
     bool bad;
+
     __device__ float largest() const { return from_order_key(key_of(best)); }
   };
-  // values: [count] logits of the slice, in shared or in global memory; from now on they are those
-  // of the row. copy: they are copied there at the same time and read there afterwards; null: they
-  // are not.
-  __device__ Extremes extremes(const float* values, float* copy) {
-    Extremes mine{0, ~0u, false};
-#pragma unroll 4
-    for (int i = threadIdx.x; i < count_; i += kThreads) {
-      const float logit = values[i];
-      if (copy != nullptr) copy[i] = logit;
-      const uint32_t key = order_key(logit);
-      mine.bad |= !(logit < INFINITY);
-      if (key == 0) continue;
-      mine.best = max(mine.best, item_of(key, begin_ + i));
-      mine.least = min(mine.least, key);
-    }
-    values_ = copy != nullptr ? copy : values;
-    return all_extremes(mine);
+  __device__ Extremes extremes() {
+    return extremes_of([](float logit) { return logit > -INFINITY; });
+  }
+
+  // Masses of all tokens as given, and of the kept ones as they are drawn. By warps; the next
+  // exchange but one overwrites them.
+  struct Wanted {
+    bool given, drawn;
+    Weights given_weights, drawn_weights;
+    Item last;  // of the kept tokens; 0: all
+  };
+  __device__ const Values* masses(const Wanted& wanted) {
+    uint64_t given = 0, drawn = 0;
+    slice_.for_each([&](float logit, int id) {
+      if (wanted.given) given += wanted.given_weights.of(logit, shared_.exp2_table);
+      if (wanted.drawn) drawn += drawn_size(wanted, logit, id);
+    });
+    return exchange({warp_sum(drawn), warp_sum(given)});
+  }
+  // Of all warps.
+  __device__ Values sum_of(const Values* values) const {
+    Values sum{0, 0};
+#pragma unroll
+    for (int i = lane(); i < kCtas * kWarps; i += kWarp) sum.a += values[i].a, sum.b += values[i].b;
+    return {warp_sum(sum.a), warp_sum(sum.b)};
+  }
+  // The id at `position` of the drawn masses, in ascending id, in the one warp that has it; -1 in
+  // all others.
+  __device__ int draw(const Wanted& wanted, const Values* values, uint64_t position) const {
+    const int mine = rank() * kWarps + warp();
+    uint64_t before = 0;
+#pragma unroll
+    for (int i = lane(); i < kCtas * kWarps; i += kWarp)
+      if (i < mine) before += values[i].a;
+    before = warp_sum(before);
+    if (position < before || position - before >= values[mine].a) return -1;
+    return slice_.locate(position - before,
+                         [&](float logit, int id) { return drawn_size(wanted, logit, id); });
   }
 
   // Divides the row into bins. Then positions can be searched with find().
@@ -148,86 +90,70 @@ class Row {
     const double depth =
         sizes.ones ? INFINITY : 0.5 * kExp2Steps * sizes.weights.bits / sizes.weights.steps;
     interval_ = {.half_largest = 0.5f * of.largest(),
-                 .bins_per_half = kBins / fminf(half_range, static_cast<float>(depth))};
-    histogram([this](float logit) { return interval_.bin_of(logit); }, shared_.first);
+                 .bins_per_half = T::kBins / fminf(half_range, static_cast<float>(depth))};
+    divide_bins(false, {0, 0});
   }
   // Of all tokens of the row that have a size; after divide().
   __device__ Bin total() const {
-    Bin sum{};
-    for (int b = threadIdx.x % kWarp; b < kBins; b += kWarp)
-      sum.mass += shared_.first[b].mass, sum.count += shared_.first[b].count;
-#pragma unroll 1
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      sum.mass += __shfl_xor_sync(~0u, sum.mass, step);
-      sum.count += __shfl_xor_sync(~0u, sum.count, step);
-    }
+    Bin sum = shared_.starts[0][T::kGroups - 1];
+    sum.add(shared_.groups[0][T::kGroups - 1]);
     return sum;
   }
 
   // The token at `position` of the cumulative counts or masses of the row, which is below their
   // total.
-  __device__ Found find(uint64_t position, bool by_count, bool want_id) {
-    Chosen at = choose(shared_.first, position, by_count, {});
-    interval_.bin = at.bin, interval_.low = 1, interval_.high = ~0u;
-    if (at.inside.count > kListed) {
-      narrow_interval();
-      while (at.inside.count > kListed && interval_.low < interval_.high) {
-        const int width = 32 - __clz(static_cast<int>(interval_.high - interval_.low));
-        const int shift = max(width - kBinBits, 0);
-        histogram(
-            [this, shift](float logit) {
-              return interval_.holds(logit)
-                         ? static_cast<int>((interval_.high - order_key(logit)) >> shift)
-                         : -1;
-            },
-            shared_.further);
-        at = choose(shared_.further, position, by_count, at.before);
-        interval_.high -= static_cast<uint32_t>(at.bin) << shift;
-        interval_.low = max(interval_.low, interval_.high - min(interval_.high, (1u << shift) - 1));
+  __device__ Found find(uint64_t position, bool by_count) {
+    Chosen at{};
+    bool further = false;
+    while (true) {
+      at = choose(further, position, by_count);
+      if (further) {
+        interval_.high -= static_cast<uint32_t>(at.bin) << interval_.shift;
+        interval_.low =
+            max(interval_.low, interval_.high - min(interval_.high, (1u << interval_.shift) - 1));
+      } else {
+        interval_.bin = at.bin, interval_.low = 1, interval_.high = ~0u;
       }
-      if (at.inside.count > kListed) return find_tie(position, by_count, want_id, at.before);
+      if (at.inside.count <= kListed) break;
+      if (!further) narrow_interval();
+      if (interval_.low == interval_.high) break;
+      const int width = 32 - __clz(static_cast<int>(interval_.high - interval_.low));
+      interval_.shift = max(width - T::kBinBits, 0);
+      further = true;
+      divide_bins(true, at.before);
     }
-    const int n = gather([this](float logit, int) { return interval_.holds(logit); });
-    return find_listed(n, position, by_count, at.before);
+    if (at.inside.count > kListed) {
+      find_tie(position, by_count, at.before);
+    } else {
+      list(at);
+      find_listed(static_cast<int>(at.inside.count), position, by_count, at.before);
+    }
+    team_.wait(kFound);
+    const Found found = shared_.found;
+    __syncthreads();  // nothing of this search is read any more
+    return found;
   }
 
-  // Lists the first tokens of the row up to `last` in shared.top, in order; returns their number.
-  __device__ int list_top(const Found& last) {
-    const int n = gather([&](float logit, int id) {
-      return order_key(logit) != 0 && item_of(order_key(logit), id) >= last.item;
+  // Lists the first n <= 20 tokens of the row, up to `last`, in shared.top of the first CTA.
+  __device__ void list_top(Item last, int n) {
+    if (rank() == 0 && thread() == 0)
+      team_.expect(kTop, static_cast<uint32_t>(n) * static_cast<uint32_t>(sizeof(Item)));
+    slice_.for_each([&](float logit, int id) {
+      const uint32_t key = order_key(logit);
+      if (key == 0 || item_of(key, id) < last) return;
+      const uint32_t slot = atomicAdd(&shared_.top_taken, 1u);
+      team_.send(kTop, 0, &shared_.top_sent[rank() * kMaxTopLogprobs + static_cast<int>(slot)],
+                 item_of(key, id));
     });
-    if (thread() < n) {
-      const Item mine = shared_.listed[threadIdx.x];
-      int rank = 0;
-      for (int i = 0; i < n; ++i) rank += shared_.listed[i] > mine ? 1 : 0;
-      shared_.top[rank] = mine;
+    if (rank() != 0) return team_.pass(kTop);
+    team_.wait(kTop);
+    if (thread() < kCtas * kMaxTopLogprobs) {
+      const Item mine = shared_.top_sent[thread()];
+      int before = 0;
+      for (const Item other : shared_.top_sent) before += other > mine ? 1 : 0;
+      if (mine != 0) shared_.top[before] = mine;
     }
     __syncthreads();
-    return n;
-  }
-
-  // Mass of all tokens.
-  __device__ uint64_t mass(const Weights& weights) {
-    uint64_t sum = 0;
-#pragma unroll 2
-    for (int i = threadIdx.x; i < count_; i += kThreads)
-      sum += weights.of(values_[i], shared_.exp2_table);
-#pragma unroll 1
-    for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (threadIdx.x % kWarp == 0) shared_.wide[threadIdx.x / kWarp] = sum;
-    __syncthreads();
-    Exchange& exchange = next_exchange();
-    if (threadIdx.x < kWarp) {
-      sum = shared_.wide[threadIdx.x];
-#pragma unroll 1
-      for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      if (threadIdx.x == 0) exchange.wide[0] = sum;
-    }
-    Cta::sync();
-    sum = of_ctas(&exchange.wide[0], uint64_t{0});
-#pragma unroll
-    for (int step = 1; step < kCtas; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    return __shfl_sync(~0u, sum, 0);
   }
 
  private:
@@ -237,259 +163,238 @@ class Row {
   static __device__ int lane() {
     return thread() % kWarp;
   }
-
-  // In lane r of every warp what CTA r of the team has there, in the lanes without a CTA `none`.
-  template <class T>
-  __device__ T of_ctas(const T* mine, T none) const {
-    return lane() < kCtas ? Cta::load(mine, lane()) : none;
+  static __device__ int warp() {
+    return thread() / kWarp;
+  }
+  static __device__ int rank() {
+    return Team<kCtas>::rank();
   }
 
-  __device__ Exchange& next_exchange() {
-    flip_ ^= 1;
-    return shared_.exchange[flip_];
+  // What every warp of the team has, in the order of ranks and warps. The next call but one
+  // overwrites it.
+  __device__ const Values* exchange(const Values& mine) {
+    const int buffer = values_buffer_, hop = kWarpValues + buffer;
+    values_buffer_ ^= 1;
+    Values* const values = shared_.warp_values[buffer];
+    Values* const place = values + rank() * kWarps + warp();
+    if (thread() == 0) team_.expect(hop, kCtas * kWarps * sizeof(Values));
+    if (lane() < kCtas) {
+      team_.send(hop, lane(), &place->a, mine.a);
+      team_.send(hop, lane(), &place->b, mine.b);
+    }
+    team_.wait(hop);
+    return values;
   }
 
-  __device__ Extremes all_extremes(Extremes mine) {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    Exchange& exchange = next_exchange();
+  // Of the tokens that `take` accepts.
+  template <class Take>
+  __device__ Extremes extremes_of(const Take& take) {
+    float largest = -INFINITY, least = INFINITY;
+    int first = 0;
+    bool bad = false;
+    slice_.for_each([&](float logit, int id) {
+      // Without branches, which would keep a thread from computing several side by side.
+      const bool taken = take(logit), larger = taken && logit > largest;
+      bad |= !(logit < INFINITY);
+      largest = larger ? logit : largest, first = larger ? id : first;
+      least = taken ? fminf(least, logit) : least;
+    });
+    const bool any = largest > -INFINITY;
+    Extremes mine{any ? item_of(order_key(largest), first) : 0, any ? order_key(least) : ~0u, bad};
     const auto over_warp = [&] {
       const uint32_t key = __reduce_max_sync(~0u, key_of(mine.best));
       const auto id = static_cast<uint32_t>(mine.best);  // its complement
       const uint32_t lowest = __reduce_max_sync(~0u, key_of(mine.best) == key ? id : 0);
       mine.best = static_cast<Item>(key) << 32 | lowest;
       mine.least = __reduce_min_sync(~0u, mine.least);
+      mine.bad = __any_sync(~0u, mine.bad);
     };
     over_warp();
-    if (lane == 0) shared_.wide[warp] = mine.best, shared_.narrow[warp] = mine.least;
-    mine.bad = __syncthreads_or(mine.bad) != 0;
-    if (warp == 0) {
-      mine.best = shared_.wide[lane], mine.least = shared_.narrow[lane];
-      over_warp();
-      if (lane == 0) {
-        exchange.wide[0] = mine.best;
-        exchange.narrow[0] = mine.least;
-        exchange.narrow[1] = mine.bad ? 1 : 0;
-      }
+    const Values* values =
+        exchange({mine.best, static_cast<uint64_t>(mine.least) << 32 | (mine.bad ? 1 : 0)});
+#pragma unroll
+    for (int i = lane(); i < kCtas * kWarps; i += kWarp) {
+      mine.best = max(mine.best, values[i].a);
+      mine.least = min(mine.least, static_cast<uint32_t>(values[i].b >> 32));
+      mine.bad |= (values[i].b & 1) != 0;
     }
-    Cta::sync();
-    mine.best = of_ctas(&exchange.wide[0], Item{0});
-    mine.least = of_ctas(&exchange.narrow[0], ~0u);
-    mine.bad = __any_sync(~0u, of_ctas(&exchange.narrow[1], 0u) != 0);
     over_warp();
     return mine;
   }
 
-  // out[b]: all tokens of the row for which bin_of(logit) is b; a negative number is no bin.
-  template <class BinOf>
-  __device__ void histogram(const BinOf& bin_of, Bin* out) {
-    const int lane = threadIdx.x % kWarp;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < 3 * kBins * kWarp; i += kThreads) shared_.low[0][i] = 0;
-    __syncthreads();
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count_; i += kThreads) {
-      const float logit = values_[i];
-      const int bin = bin_of(logit);
-      if (bin < 0) continue;
-      const uint64_t size = sizes_.of(logit, shared_);
-      if (size == 0) continue;
-      const auto low = static_cast<uint32_t>(size);
-      const uint32_t before = atomicAdd(&shared_.low[bin][lane], low);
-      const uint32_t carry = before > ~low ? 1 : 0;
-      atomicAdd(&shared_.high[bin][lane], static_cast<uint32_t>(size >> 32) + carry);
-      atomicAdd(&shared_.count[bin][lane], 1u);
-    }
-    __syncthreads();
-    Exchange& exchange = next_exchange();
-    if (threadIdx.x < kBins) {
-      const int bin = threadIdx.x;
-      Bin sum{};
-#pragma unroll 4
-      for (int c = 0; c < kWarp; ++c) {
-        const int column = (c + lane) % kWarp;
-        sum.mass +=
-            static_cast<uint64_t>(shared_.high[bin][column]) << 32 | shared_.low[bin][column];
-        sum.count += shared_.count[bin][column];
-      }
-      exchange.wide[bin] = sum.mass;
-      exchange.narrow[bin] = sum.count;
-    }
-    Cta::sync();
-    if (threadIdx.x < kBins) {
-      Bin sum{};
-#pragma unroll
-      for (int r = 0; r < kCtas; ++r) {
-        sum.mass += Cta::load(&exchange.wide[threadIdx.x], r);
-        sum.count += Cta::load(&exchange.narrow[threadIdx.x], r);
-      }
-      out[threadIdx.x] = sum;
-    }
-    __syncthreads();
+  __device__ uint64_t drawn_size(const Wanted& wanted, float logit, int id) const {
+    if (wanted.last != 0 && item_of(order_key(logit), id) < wanted.last) return 0;
+    return wanted.drawn_weights.of(logit, shared_.exp2_table);
   }
 
-  // The bin in which `position` lies; `before` is before the first bin.
-  __device__ Chosen choose(const Bin* bins, uint64_t position, bool by_count, Bin before) {
-    constexpr int kEach = kBins / kWarp;
-    if (threadIdx.x < kWarp) {
-      const int first = kEach * static_cast<int>(threadIdx.x);
-      Bin sum{};
-      for (int j = 0; j < kEach; ++j)
-        sum.mass += bins[first + j].mass, sum.count += bins[first + j].count;
-      Bin through = sum;
-#pragma unroll 1
-      for (int step = 1; step < kWarp; step *= 2) {
-        const uint64_t mass = __shfl_up_sync(~0u, through.mass, step);
-        const uint32_t count = __shfl_up_sync(~0u, through.count, step);
-        if (thread() >= step) through.mass += mass, through.count += count;
-      }
-      before.mass += through.mass - sum.mass, before.count += through.count - sum.count;
-      for (int j = 0; j < kEach; ++j) {
-        const Bin bin = bins[first + j];
-        const uint64_t start = by_count ? before.count : before.mass;
-        if (position >= start && position - start < (by_count ? bin.count : bin.mass))
-          shared_.chosen = {first + j, before, bin};
-        before.mass += bin.mass, before.count += bin.count;
-      }
-    }
-    __syncthreads();
-    const Chosen chosen = shared_.chosen;
-    __syncthreads();
-    return chosen;
+  __device__ void divide_bins(bool further, const Bin& before) {
+    histogram_.divide(
+        slice_, sizes_,
+        [this, further](float logit) {
+          return further ? interval_.further_bin(logit) : interval_.first_bin(logit);
+        },
+        further, before);
   }
 
   // Moves the limits of the interval to the keys of its first and last token.
   __device__ void narrow_interval() {
-    Extremes mine{0, ~0u, false};
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count_; i += kThreads) {
-      const float logit = values_[i];
-      if (!interval_.holds(logit) || sizes_.of(logit, shared_) == 0) continue;
-      const uint32_t key = order_key(logit);
-      mine.best = max(mine.best, item_of(key, 0));
-      mine.least = min(mine.least, key);
-    }
-    const Extremes all = all_extremes(mine);
+    const Extremes all = extremes_of([this](float logit) {
+      return interval_.holds(logit) && sizes_.of(logit, shared_.exp2_table) != 0;
+    });
     interval_.high = key_of(all.best), interval_.low = all.least;
   }
 
-  // Collects the items of the row's tokens for which take(logit, id) holds and which have a size,
-  // in any order: at most kListed.
-  template <class Take>
-  __device__ int gather(const Take& take) {
-    Exchange& exchange = next_exchange();
-    if (threadIdx.x == 0) exchange.narrow[0] = 0;
-    __syncthreads();
-#pragma unroll 1
-    for (int i = threadIdx.x; i < count_; i += kThreads) {
-      const float logit = values_[i];
-      if (!take(logit, begin_ + i) || sizes_.of(logit, shared_) == 0) continue;
-      exchange.wide[atomicAdd(&exchange.narrow[0], 1u)] = item_of(order_key(logit), begin_ + i);
+  // The bin in which `position` lies. The first warp finds its group, exchanges the bins of it,
+  // and finds the bin.
+  __device__ Chosen choose(bool further, uint64_t position, bool by_count) {
+    const int buffer = bins_buffer_, hop = kBinSums + buffer;
+    bins_buffer_ ^= 1;
+    if (warp() == 0) {
+      if (thread() == 0) team_.expect(hop, kCtas * kWarp * 12), shared_.num_own = 0;
+      const int group = choose_group(further, position, by_count);
+      const Bin mine = shared_.bins[further ? 1 : 0][group * kWarp + lane()].unpacked();
+#pragma unroll
+      for (int r = 0; r < kCtas; ++r) {
+        team_.send(hop, r, &shared_.bin_mass[buffer][rank()][lane()], mine.mass);
+        team_.send(hop, r, &shared_.bin_count[buffer][rank()][lane()], mine.count);
+      }
+      team_.wait_in_warp(hop);
+      Bin sum{0, 0};
+      uint32_t offset = 0;
+#pragma unroll
+      for (int r = 0; r < kCtas; ++r) {
+        if (r == rank()) offset = sum.count;
+        sum.add({shared_.bin_mass[buffer][r][lane()], shared_.bin_count[buffer][r][lane()]});
+      }
+      const Bin through = warp_sum_through(sum);
+      Bin start = shared_.starts[further ? 1 : 0][group];
+      start.add({through.mass - sum.mass, through.count - sum.count});
+      if (holds(start, sum, position, by_count))
+        shared_.chosen = {group * kWarp + lane(), start, sum, offset};
+    } else {
+      team_.pass(hop);
     }
-    Cta::sync();
-    constexpr int kPerCta = kThreads / kCtas;
-    const int from = thread() / kPerCta;  // one for all lanes of a warp
-    const uint32_t n = of_ctas(&exchange.narrow[0], 0u);
-    const uint32_t before = __reduce_add_sync(~0u, lane() < from ? n : 0),
-                   mine = __shfl_sync(~0u, n, from);
-    for (uint32_t i = threadIdx.x % kPerCta; i < mine; i += kPerCta)
-      shared_.listed[before + i] = Cta::load(&exchange.wide[i], from);
     __syncthreads();
-    return static_cast<int>(__reduce_add_sync(~0u, n));
+    return shared_.chosen;
   }
 
-  // The token at `position` among the first n of shared.listed, which come after `before`.
-  __device__ Found find_listed(int n, uint64_t position, bool by_count, Bin before) {
-    constexpr int kShare = kThreads / kListed;  // threads of a token
+  // By one warp.
+  __device__ int choose_group(bool further, uint64_t position, bool by_count) const {
+    const Bin* const groups = shared_.groups[further ? 1 : 0];
+    const Bin* const starts = shared_.starts[further ? 1 : 0];
+    uint32_t found = 0;  // plus one
+#pragma unroll
+    for (int group = lane(); group < T::kGroups; group += kWarp)
+      if (holds(starts[group], groups[group], position, by_count))
+        found = static_cast<uint32_t>(group + 1);
+    return static_cast<int>(__reduce_max_sync(~0u, found)) - 1;
+  }
+  static __device__ bool holds(const Bin& start, const Bin& bin, uint64_t position, bool by_count) {
+    const uint64_t first = by_count ? start.count : start.mass;
+    return position >= first && position - first < (by_count ? bin.count : bin.mass);
+  }
+
+  // Sends the tokens of the chosen bin to all CTAs, in any order.
+  __device__ void list(const Chosen& at) {
+    constexpr uint32_t kBytes = sizeof(Item) + sizeof(uint64_t);
+    if (thread() == 0) team_.expect(kList, at.inside.count * kBytes);
+    // Only the last bins have tokens without a size, unless min_p drops some.
+    const bool all_count =
+        sizes_.ones || (sizes_.weights.least <= 1 && interval_.bin < T::kBins - 2);
+    slice_.for_each([&](float logit, int id) {
+      if (!interval_.holds(logit)) return;
+      if (!all_count && sizes_.of(logit, shared_.exp2_table) == 0) return;
+      shared_.own()[atomicAdd(&shared_.num_own, 1u)] = item_of(order_key(logit), id);
+    });
+    __syncthreads();
+    const int n = static_cast<int>(shared_.num_own);
     if (thread() < n)
-      shared_.sizes[threadIdx.x] =
-          sizes_.of(from_order_key(key_of(shared_.listed[threadIdx.x])), shared_);
+      shared_.own_sizes()[thread()] =
+          sizes_.of(from_order_key(key_of(shared_.own()[thread()])), shared_.exp2_table);
     __syncthreads();
-    const int mine = thread() / kShare;
-    const Item item = mine < n ? shared_.listed[mine] : ~Item{0};
-    Bin larger{};
+    for (int i = thread(); i < n * kCtas; i += kThreads) {
+      const int from = i / kCtas, to = static_cast<int>(at.offset) + from;
+      team_.send(kList, i % kCtas, &shared_.listed[to], shared_.own()[from]);
+      team_.send(kList, i % kCtas, &shared_.sizes[to], shared_.own_sizes()[from]);
+    }
+    team_.wait(kList);
+  }
+
+  // Sends the token at `position` among the n of shared.listed, which come after `before`. A CTA
+  // compares every kCtas-th of them with all.
+  __device__ void find_listed(int n, uint64_t position, bool by_count, const Bin& before) {
+    constexpr int kShare = 16;  // threads of a token
+    constexpr int kTokens = kThreads / kShare;
+    if (thread() == 0) team_.expect(kFound, sizeof(Found));
+    for (int first = 0; first < n; first += kTokens * kCtas) {
+      const int mine = first + thread() / kShare * kCtas + rank();
+      const Item item = mine < n ? shared_.listed[mine] : ~Item{0};
+      Bin start = before;
+      if (thread() % kShare != 0) start = {0, 0};
 #pragma unroll 2
-    for (int i = thread() % kShare; i < n; i += kShare) {
-      if (shared_.listed[i] <= item) continue;
-      larger.mass += shared_.sizes[i];
-      ++larger.count;
+      for (int i = thread() % kShare; i < n; i += kShare)
+        if (shared_.listed[i] > item) start.add({shared_.sizes[i], 1});
+      for (int step = 1; step < kShare; step *= 2) {
+        const uint64_t mass = __shfl_xor_sync(~0u, start.mass, step);
+        const uint32_t count = __shfl_xor_sync(~0u, start.count, step);
+        start.add({mass, count});
+      }
+      if (mine >= n || thread() % kShare != 0) continue;
+      const uint64_t size = shared_.sizes[mine];
+      if (holds(start, {size, 1}, position, by_count)) send_found({item, start.mass + size});
     }
-    for (int step = 1; step < kShare; step *= 2) {
-      larger.mass += __shfl_xor_sync(~0u, larger.mass, step);
-      larger.count += __shfl_xor_sync(~0u, larger.count, step);
+  }
+
+  __device__ void send_found(const Found& found) {
+    for (int r = 0; r < kCtas; ++r) {
+      team_.send(kFound, r, &shared_.found.item, found.item);
+      team_.send(kFound, r, &shared_.found.mass_through, found.mass_through);
     }
-    before.mass += larger.mass, before.count += larger.count;
-    const uint64_t start = by_count ? before.count : before.mass;
-    if (mine < n && thread() % kShare == 0 && position >= start &&
-        position - start < (by_count ? 1 : shared_.sizes[mine])) {
-      shared_.found = {item, before.mass + shared_.sizes[mine]};
-    }
-    __syncthreads();
-    const Found found = shared_.found;
-    __syncthreads();
-    return found;
   }
 
   // The same when all tokens of the interval have one key: by division, in ascending id.
-  __device__ Found find_tie(uint64_t position, bool by_count, bool want_id, Bin before) {
+  __device__ void find_tie(uint64_t position, bool by_count, const Bin& before) {
     const uint32_t key = interval_.high;
-    const uint64_t size = sizes_.of(from_order_key(key), shared_);
+    const uint64_t size = sizes_.of(from_order_key(key), shared_.exp2_table);
     const uint64_t tie = by_count ? position - before.count : (position - before.mass) / size;
-    const int id = want_id ? nth_of_key(key, static_cast<uint32_t>(tie)) : -1;
-    return {item_of(key, id), before.mass + (tie + 1) * size};
+    if (thread() == 0) team_.expect(kFound, sizeof(Found));
+    send_nth_of_key(key, static_cast<uint32_t>(tie), before.mass + (tie + 1) * size);
   }
 
-  // The id of token n, in ascending id, of those with this key.
-  __device__ int nth_of_key(uint32_t key, uint32_t n) {
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    const int stretch = static_cast<int>(align_up(ceil_div(count_, kWarps), kWarp));
-    const int begin = warp * stretch, end = min(begin + stretch, count_);
+  // The token n, in ascending id, of those with this key. Warps own consecutive stretches.
+  __device__ void send_nth_of_key(uint32_t key, uint32_t n, uint64_t through) {
+    const int stretch = static_cast<int>(align_up(ceil_div(slice_.count, kWarps), kWarp));
+    const int begin = warp() * stretch, end = min(begin + stretch, slice_.count);
     const auto equal = [&](int i) {
-      return __ballot_sync(~0u, i + lane < end && order_key(values_[i + lane]) == key);
+      return __ballot_sync(~0u, i + lane() < end && order_key(slice_.values[i + lane()]) == key);
     };
     uint32_t mine = 0;
-    for (int i = begin; i < end; i += kWarp) mine += __popc(equal(i));
-    if (lane == 0) shared_.narrow[warp] = mine;
-    __syncthreads();
-    uint32_t before = 0, all = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      if (w < warp) before += shared_.narrow[w];
-      all += shared_.narrow[w];
+    for (int i = begin; i < end; i += kWarp) mine += static_cast<uint32_t>(__popc(equal(i)));
+    const Values* values = exchange({mine, 0});
+    uint32_t before = 0;
+    for (int i = lane(); i < rank() * kWarps + warp(); i += kWarp)
+      before += static_cast<uint32_t>(values[i].a);
+    before = __reduce_add_sync(~0u, before);
+    if (n < before || n - before >= mine) return;
+    uint32_t left = n - before;
+    for (int i = begin; i < end; i += kWarp) {
+      const uint32_t here = equal(i);
+      const auto number = static_cast<uint32_t>(__popc(here & ((1u << lane()) - 1)));
+      if ((here >> lane() & 1) != 0 && number == left)
+        send_found({item_of(key, slice_.begin + i + lane()), through});
+      const auto found = static_cast<uint32_t>(__popc(here));
+      if (left < found) break;
+      left -= found;
     }
-    Exchange& counts = next_exchange();
-    if (threadIdx.x == 0) counts.narrow[0] = all;
-    Cta::sync();
-#pragma unroll
-    for (int r = 0; r < kCtas; ++r)
-      if (r < Cta::rank()) before += Cta::load(&counts.narrow[0], r);
-    // One warp of the team finds it.
-    Exchange& answer = next_exchange();
-    if (threadIdx.x == 0) answer.narrow[0] = ~0u;
-    __syncthreads();
-    if (n >= before && n - before < mine) {
-      uint32_t left = n - before;
-      for (int i = begin; i < end; i += kWarp) {
-        const uint32_t here = equal(i);
-        const auto number = static_cast<uint32_t>(__popc(here & ((1u << lane) - 1)));
-        if ((here >> lane & 1) != 0 && number == left)
-          answer.narrow[0] = static_cast<uint32_t>(begin_ + i + lane);
-        const auto found = static_cast<uint32_t>(__popc(here));
-        if (left < found) break;
-        left -= found;
-      }
-    }
-    Cta::sync();
-    uint32_t id = ~0u;
-#pragma unroll
-    for (int r = 0; r < kCtas; ++r) id = min(id, Cta::load(&answer.narrow[0], r));
-    return static_cast<int>(id);
   }
 
-  Shared& shared_;
-  const float* values_ = nullptr;
-  const int begin_, count_;
+  Shared<kCtas>& shared_;
+  Team<kCtas>& team_;
+  Slice<kCtas> slice_;
+  Histogram<kCtas> histogram_;
   Sizes sizes_{};
-  Interval interval_{};
-  int flip_ = 0;
+  Interval<T::kBins> interval_{};
+  int values_buffer_ = 0, bins_buffer_ = 0;
 };
 
 }  // namespace dsv4::sampling

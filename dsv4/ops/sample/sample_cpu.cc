@@ -1,4 +1,4 @@
-// A draw rarely needs more than the likeliest hundred tokens, so the vocabulary is never sorted as
+// A cut rarely keeps more than the likeliest hundred tokens, so the vocabulary is never sorted as
 // a whole: candidates are found band by band (by their distance from the largest logit), and only
 // as many of a band are sorted as are needed.
 
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "dsv4/base/error.h"
@@ -126,22 +127,47 @@ void check(const SamplingParams& p) {
   DSV4_CHECK(p.top_logprobs >= 0, "top_logprobs={}", p.top_logprobs);
 }
 
+// The tokens up to `last` in descending order; without cuts, all.
+struct Kept {
+  uint64_t mass;
+  std::optional<Candidate> last;
+
+  bool has(float logit, int64_t id) const {
+    return !last || logit > last->logit || (logit == last->logit && id <= last->id);
+  }
+};
+
+// all: mass of all candidates
+Kept cut(const Logits& logits, const Weights& weights, const SamplingParams& params, uint64_t all) {
+  constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+  constexpr size_t kAll = std::numeric_limits<size_t>::max();
+  Descending candidates(logits, weights, static_cast<double>(params.temperature));
+  Kept kept{.mass = all};
+  const auto take = [&](const Prefix& found) {
+    kept = {.mass = found.mass, .last = *candidates.at(found.count - 1)};
+  };
+  if (params.top_k > 0 && params.top_k < logits.size)
+    take(prefix(candidates, static_cast<size_t>(params.top_k), kNever));
+  if (params.top_p < 1)
+    take(prefix(candidates, kAll, sampling::mass_to_keep(params.top_p, kept.mass)));
+  return kept;
+}
+
 // mass: of all candidates
 int32_t draw(const Logits& logits, const SamplingParams& params, uint64_t step, int bits,
              uint64_t* mass) {
-  constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-  constexpr size_t kAll = std::numeric_limits<size_t>::max();
   const Weights weights =
       sampling::weights_of(logits.largest, params.temperature, params.min_p, bits);
-  Descending candidates(logits, weights, static_cast<double>(params.temperature));
   *mass = mass_of(logits, weights);
-  uint64_t kept = *mass;
-  if (params.top_k > 0 && params.top_k < logits.size)
-    kept = prefix(candidates, static_cast<size_t>(params.top_k), kNever).mass;
-  if (params.top_p < 1)
-    kept = prefix(candidates, kAll, sampling::mass_to_keep(params.top_p, kept)).mass;
-  const uint64_t position = sampling::position_of(random_bits(params.seed, step) >> 11, kept);
-  return candidates.at(prefix(candidates, kAll, position + 1).count - 1)->id;
+  const Kept kept = cut(logits, weights, params, *mass);
+  const uint64_t position = sampling::position_of(random_bits(params.seed, step) >> 11, kept.mass);
+  uint64_t through = 0;
+  for (int64_t id = 0; id < logits.size; ++id) {
+    if (!kept.has(logits.data[id], id)) continue;
+    through += weights.of(logits.data[id], sampling::kExp2Table.data());
+    if (through > position) return static_cast<int32_t>(id);
+  }
+  fail(ErrorCode::kInvalidArgument, "a draw at {} of {}", position, through);
 }
 
 int32_t largest_id(const Logits& logits) {

@@ -109,7 +109,7 @@ SampleWant sample_oracle(const SampleArgs& args) {
     const double u = random_uniform(params.seed, args.steps[static_cast<size_t>(r)]);
     size_t chosen = 0;
     double below = 0;
-    for (const size_t id : by_logit(drawn_from.data(), v)) {
+    for (size_t id = 0; id < p.size(); ++id) {
       if (p[id] > 0) chosen = id;
       below += p[id];
       if (below > u) break;

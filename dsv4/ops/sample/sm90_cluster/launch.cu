@@ -13,6 +13,8 @@ const char* sample_sm90_cluster_reject(const Context& context, const SampleArgs&
   constexpr int64_t kMaxShared = 227 << 10;
   if (sampling::shared_bytes<kCtas>(args.logits.dim(1)) > kMaxShared)
     return "an eighth of a row does not fit into shared memory";
+  if (sampling::slice_of<kCtas>(args.logits.dim(1)) > sampling::kMaxSlice)
+    return "more than 131,072 tokens";
   return nullptr;
 }
 
