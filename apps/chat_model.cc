@@ -16,7 +16,7 @@
 namespace dsv4::apps {
 namespace {
 
-constexpr int64_t kDefaultContext = 32768;
+constexpr int64_t kChatContext = 32768;
 
 UnitStoreOptions tiers_of(const ChatModelOptions& options) {
   constexpr double kGb = 1e9, kDefaultRam = 1;  // units pass through host memory
@@ -36,7 +36,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   auto model = std::make_shared<Model>(Model::load(folder));
   check_vocabulary(*text.tokenizer, *model);
   const int64_t context =
-      std::min<int64_t>(options.context.value_or(kDefaultContext), model->config().max_positions);
+      std::min<int64_t>(options.context.value_or(kChatContext), model->config().max_positions);
   EngineOptions engine{.numerics = options.numerics,
                        .deterministic = options.deterministic,
                        .max_tokens = context,
@@ -116,7 +116,7 @@ ChatModel load_chat_model(const ChatModelOptions& options) {
   if (options.engine.starts_with(kScript)) {
     const std::string file = options.engine.substr(kScript.size());
     const EngineLimits limits{.vocab_size = text.tokenizer->vocab_size(),
-                              .context = options.context.value_or(kDefaultContext),
+                              .context = options.context.value_or(kChatContext),
                               .max_sequences = options.max_batch,
                               .eos = {text.markers.require(Marker::kEos)}};
     model.engine = script_engine(read_text_file(file), file, text.tokenizer, limits);

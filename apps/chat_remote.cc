@@ -14,7 +14,6 @@ namespace dsv4::apps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::json;
 
 constexpr size_t kMaxReason = 300;             // bytes of an error that is shown
 constexpr size_t kMaxLine = size_t{64} << 20;  // of a stream
@@ -49,19 +48,19 @@ class EventLines {
 };
 
 // The text of a member, or nothing.
-std::string text_in(const Json& object, const char* key) {
+std::string text_in(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-int64_t number_in(const Json& object, const char* key) {
+int64_t number_in(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
 }
 
 // What an error body says, in the forms of the servers that there are.
 std::string reason_of(const std::string& body) {
-  const Json json = Json::parse(body, nullptr, false);
+  const nlohmann::json json = nlohmann::json::parse(body, nullptr, false);
   if (!json.is_object()) return printable(body, kMaxReason);
   for (const char* key : {"error", "detail", "message"}) {
     const auto found = json.find(key);
@@ -79,7 +78,7 @@ class DeltaReader {
 
   void on_data(std::string_view data) {
     if (data == "[DONE]") return;
-    const Json event = Json::parse(data, nullptr, false);
+    const nlohmann::json event = nlohmann::json::parse(data, nullptr, false);
     if (!event.is_object())
       fail(ErrorCode::kIo, "the server sends events that are no JSON objects");
     if (event.contains("error"))
@@ -90,7 +89,7 @@ class DeltaReader {
     }
     const auto choices = event.find("choices");
     if (choices == event.end() || !choices->is_array() || choices->empty()) return;
-    const Json& choice = choices->front();
+    const nlohmann::json& choice = choices->front();
     if (!choice.is_object()) return;
     any_ = true;
     const auto delta = choice.find("delta");
@@ -146,7 +145,7 @@ class RemoteChat : public ChatBackend {
   static constexpr std::string_view kVersion = "/v1";
 
   std::string first_model() const;
-  Json json_of(const JsonValue& body) const;
+  nlohmann::json json_of(const JsonValue& body) const;
   [[noreturn]] void refuse(const HttpReply& reply) const {
     fail(ErrorCode::kIo, "{}: status {}: {}", url_.text(), reply.status, reason_of(reply.body));
   }
@@ -159,7 +158,7 @@ class RemoteChat : public ChatBackend {
 std::string RemoteChat::first_model() const {
   const HttpReply reply = call(url_, {.path = "/v1/models", .headers = headers_});
   if (reply.status != 200) refuse(reply);
-  const Json models = Json::parse(reply.body, nullptr, false);
+  const nlohmann::json models = nlohmann::json::parse(reply.body, nullptr, false);
   const auto list = models.is_object() ? models.find("data") : models.end();
   if (!models.is_object() || list == models.end() || !list->is_array() || list->empty() ||
       !list->front().is_object() || text_in(list->front(), "id").empty())
@@ -168,9 +167,9 @@ std::string RemoteChat::first_model() const {
 }
 
 // Past reasoning is not sent: a chat without tools does not render it, and some servers refuse it.
-Json RemoteChat::json_of(const JsonValue& body) const {
-  Json json = Json::parse(to_json(body));
-  for (Json& message : json["messages"]) {
+nlohmann::json RemoteChat::json_of(const JsonValue& body) const {
+  nlohmann::json json = nlohmann::json::parse(to_json(body));
+  for (nlohmann::json& message : json["messages"]) {
     if (message.is_object()) message.erase("reasoning_content");
   }
   json["model"] = model_;
@@ -179,7 +178,7 @@ Json RemoteChat::json_of(const JsonValue& body) const {
 
 ChatAnswer RemoteChat::answer(const JsonValue& body, const SamplingOptions& sampling,
                               OutputSink& sink, const std::function<bool()>& stopped) {
-  Json json = json_of(body);
+  nlohmann::json json = json_of(body);
   json["stream"] = true;
   json["stream_options"] = {{"include_usage", true}};
   const auto set = [&](const char* key, const auto& value) {
@@ -216,7 +215,7 @@ std::string RemoteChat::count_tokens(const JsonValue& body) {
   // A route of dsv4 and vLLM.
   const HttpReply reply =
       call(url_, {.path = "/tokenize", .body = json_of(body).dump(), .headers = headers_});
-  const Json counted = Json::parse(reply.body, nullptr, false);
+  const nlohmann::json counted = nlohmann::json::parse(reply.body, nullptr, false);
   if (reply.status != 200 || !counted.is_object() || number_in(counted, "count") == 0)
     fail(ErrorCode::kUnsupported, "this server does not count tokens");
   return fmt::format("{} of {} tokens", number_in(counted, "count"),
