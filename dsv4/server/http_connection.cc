@@ -264,6 +264,7 @@ bool Connection::read_body() {
 void Connection::dispatch() {
   state_ = State::kAnswering;
   answered_ = false;
+  dispatched_ = true;
   request_.body = std::move(parser_->get().body());
   const unsigned version = parser_->get().version();
   chunked_ = version >= 11;
@@ -378,6 +379,7 @@ void Connection::write_some() {
 
 void Connection::on_drained() {
   if (state_ != State::kAnswering) return;
+  if (reserved_ && dispatched_) return close();  // others wait for its place
   if (!keep_alive_) return linger();
   next_request();
 }

@@ -154,6 +154,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::weak_ptr<Exchange> exchange_;
 
   bool keep_alive_ = false, chunked_ = false, head_only_ = false, answered_ = false;
+  bool dispatched_ = false;  // a whole request came to the handler
   bool flush_posted_ = false;
   std::string out_, writing_;
   size_t written_ = 0;  // of writing_
