@@ -89,6 +89,9 @@ std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string
   } catch (const RequestError&) {
     throw;
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kResource)
+      throw RequestError("grammar_memory", kFormatParam, "other answers' grammars take it all",
+                         503);
     if (error.code() != ErrorCode::kBadInput) throw;
     throw RequestError("unsupported_schema", kFormatParam, error.what());
   }

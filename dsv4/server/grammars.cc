@@ -7,6 +7,7 @@ namespace dsv4 {
 std::shared_ptr<TokenMasks> Grammars::get(const EngineLimits& limits, const std::string& key,
                                           const std::function<Automaton()>& make) {
   if (auto known = find(key)) return known;
+  trim();
   // Without the lock: a large schema takes a while. Two requests may compile the same grammar.
   const auto begin = std::chrono::steady_clock::now();
   Automaton automaton = make();

@@ -56,8 +56,8 @@ TEST_F(GrammarsTest, ThoseThatAnswersUseHaveALimit) {
   std::vector<std::shared_ptr<TokenMasks>> used;
   int refused = 0;
   for (int i = 0; i < 4; ++i) {
-    used.push_back(get(grammars, std::to_string(i)));
     try {
+      used.push_back(get(grammars, std::to_string(i)));
       grow(*used.back(), rng_, 6000);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kResource);
