@@ -11,12 +11,12 @@
 namespace dsv4 {
 namespace {
 
-// Standard error is a pipe of one page while this lives.
+// Standard error is a pipe of two pages while this lives.
 class PipeAsStandardError {
  public:
   PipeAsStandardError() : before_(dup(STDERR_FILENO)) {
     EXPECT_EQ(pipe(ends_), 0);
-    fcntl(ends_[1], F_SETPIPE_SZ, 4096);
+    fcntl(ends_[1], F_SETPIPE_SZ, 8192);
     dup2(ends_[1], STDERR_FILENO);
     close(ends_[1]);
   }

@@ -17,13 +17,13 @@ using std::chrono::seconds;
 using test::ask;
 using Clock = std::chrono::steady_clock;
 
-// A server whose standard error is a pipe of one page.
+// A server whose standard error is a pipe of two pages.
 class ServerProcess {
  public:
   explicit ServerProcess(const std::string& script) {
     int ends[2];
     EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    fcntl(ends[1], F_SETPIPE_SZ, 4096);
+    fcntl(ends[1], F_SETPIPE_SZ, 8192);
     log_ = ends[0];
     pid_ = fork();
     if (pid_ == 0) {
