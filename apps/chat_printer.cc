@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kDim = "\033[2m", kPlain = "\033[0m";
 
 // A signal may interrupt a write that waits for the terminal.
-void print(std::string_view text) {
+void write_out(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno != EINTR) fail(ErrorCode::kIo, "cannot write to standard output");
@@ -41,9 +41,9 @@ std::string shown_text(std::string_view text) {
 void ChatPrinter::on_reasoning(std::string_view text) {
   message.on_reasoning(text);
   if (!thinking_) begin_ = std::chrono::steady_clock::now();
-  if (terminal_ && !thinking_) print(show_thinking_ ? kDim : "\033[2m(thinking)");
+  if (terminal_ && !thinking_) write_out(show_thinking_ ? kDim : "\033[2m(thinking)");
   thinking_ = true;
-  if (show_thinking_) print(shown_text(text));
+  if (show_thinking_) write_out(shown_text(text));
 }
 
 void ChatPrinter::end_thinking() {
@@ -51,37 +51,37 @@ void ChatPrinter::end_thinking() {
   thinking_ = false;
   if (terminal_ && !show_thinking_) {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin_;
-    print(fmt::format("\r(thought for {:.1f} s; /think show)", spent.count()));
+    write_out(fmt::format("\r(thought for {:.1f} s; /think show)", spent.count()));
   }
-  if (terminal_) print(kPlain);
-  if (terminal_ || show_thinking_) print(show_thinking_ ? "\n\n" : "\n");
+  if (terminal_) write_out(kPlain);
+  if (terminal_ || show_thinking_) write_out(show_thinking_ ? "\n\n" : "\n");
 }
 
 void ChatPrinter::on_content(std::string_view text) {
   end_thinking();
   message.on_content(text);
-  print(shown_text(text));
+  write_out(shown_text(text));
 }
 
 void ChatPrinter::on_call(const std::string& name) {
   end_thinking();
   message.on_call(name);
-  print("\n[call " + shown_text(name) + " ");
+  write_out("\n[call " + shown_text(name) + " ");
 }
 
 void ChatPrinter::on_arguments(std::string_view json) {
   message.on_arguments(json);
-  print(shown_text(json));
+  write_out(shown_text(json));
 }
 
 void ChatPrinter::on_call_end() {
   message.on_call_end();
-  print("]\n");
+  write_out("]\n");
 }
 
 void ChatPrinter::end() {
   end_thinking();
-  print("\n");
+  write_out("\n");
 }
 
 }  // namespace dsv4::apps

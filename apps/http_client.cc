@@ -72,7 +72,7 @@ class Steps {
   tcp::socket socket_;
 };
 
-void connect(Steps& steps, const HttpUrl& url) {
+void open_connection(Steps& steps, const HttpUrl& url) {
   tcp::resolver resolver(steps.io());
   tcp::resolver::results_type found;
   steps.run("find", kConnect, [&](auto done) {
@@ -184,7 +184,7 @@ HttpUrl parse_http_url(const std::string& url) {
 HttpReply call(const HttpUrl& url, const HttpCall& call) {
   Steps steps(url, call);
   try {
-    connect(steps, url);
+    open_connection(steps, url);
     return url.tls ? call_over_tls(steps, url, call) : converse(steps, steps.socket(), url, call);
   } catch (const Stopped&) {
     return {.stopped = true};
