@@ -10,7 +10,7 @@
 //               are dropped; then all but the top_k largest (0: none); of these, the smallest set
 //               whose mass reaches top_p of theirs stays. Both keep the largest l, and of equal l
 //               the lowest ids. Drawn by inverse CDF with random_uniform(seed, step) over what is
-//               left, in ascending id (docs/adr/0024-draws-in-order-of-ids.md)
+//               left, in ascending id (docs/adr/0025-draws-in-order-of-ids.md)
 //   logprob   log softmax of the logits as given: no terms, no mask, no temperature, no cuts
 //
 // Probabilities are integers of up to 46 bits (mass.h), so the choice has the same bits in every
