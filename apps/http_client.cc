@@ -58,6 +58,7 @@ class Steps {
     if (stopped) throw Stopped();
     if (late) fail(ErrorCode::kIo, "cannot {} {}: no answer", what, url_.text());
     const bool end = *result == asio::error::eof || *result == http::error::end_of_stream ||
+                     *result == http::error::partial_message ||
                      *result == asio::ssl::error::stream_truncated ||
                      *result == http::error::need_buffer;
     if (*result && !end)

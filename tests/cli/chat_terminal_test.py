@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 
@@ -23,8 +24,8 @@ from server import Server, write_script  # noqa: E402
 
 # The first whose `match` occurs in the conversation, so what is said later stands first.
 SCRIPT = [{"match": "ponder", "output": "Hm.</think>\n\nDone."},
-          {"match": "endless", "output": "tick ", "repeat": 100000, "step_ms": 20},
           {"match": "silence", "output": ""},
+          {"match": "endless", "output": "tick ", "repeat": 100000, "step_ms": 20},
           {"match": "escape", "output": "re\x1b[31md\x07"},
           {"match": "two\nlines", "output": "I saw two lines."},
           {"output": "Hello there."}]
@@ -65,6 +66,13 @@ class Terminal:
         before, self.seen = self.seen.split(text, 1)
         return before
 
+    def wait_for_prompt(self):
+        """Until the editor reads keys; before, the terminal itself would take Ctrl-J for Enter."""
+        before = self.wait_for("> ")
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON:
+            time.sleep(0.01)
+        return before
+
     def status(self):
         try:
             while os.read(self.fd, 1 << 16):
@@ -76,53 +84,53 @@ class Terminal:
 
 def keys(binary, script):
     terminal = Terminal(binary, "chat", "demo", "--engine", f"script:{script}")
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("two\nlines\r")  # Ctrl-J, then Enter
     terminal.wait_for("I saw two lines.")
     check("Ctrl-J begins a new line", True)
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("\x1b[200~two\rlines\x1b[201~")  # as terminals send what is pasted
     time.sleep(0.2)
     terminal.type("\r")
     terminal.wait_for("I saw two lines.")
     check("pasted line ends do not send the text", True)
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("\x1b[A\r")  # the arrow up
     terminal.wait_for("I saw two lines.")
     check("the arrow brings back what was written", True)
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("X\x01esca\x05\x7fpe\x1b[D\x1b[C\r")  # Ctrl-A, Ctrl-E, backspace, arrows
     shown = terminal.wait_for("d\r\n")
     check("control bytes of the model are not printed", "re[31m" in shown and "\x07" not in shown, shown)
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("endless\r")
     terminal.wait_for("tick tick")
     terminal.type("\x03")
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("/stats\r")
     stats = terminal.wait_for("tokens/s")
     check("Ctrl-C stops an answer", "prompt tokens" in stats, stats)
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("silence\r")
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("/stats\r")
     terminal.wait_for("0 tokens")
-    stats = terminal.wait_for("> ")
+    stats = terminal.wait_for_prompt()
     check("an answer without a token has no times", "after" not in stats, stats)
     terminal.type("/think hide\r")
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("/think low\r")
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("ponder\r")
     shown = terminal.wait_for("Done.")
     check("hidden thinking is one line", "thought for" in shown and "Hm." not in shown, shown)
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("half a text\x03")
     terminal.wait_for("again leaves")
     terminal.type("\x03")
     check("two Ctrl-C leave", terminal.status() == 0)
     ended = Terminal(binary, "chat", "demo", "--engine", f"script:{script}")
-    ended.wait_for("> ")
+    ended.wait_for_prompt()
     ended.type("\x04")
     check("Ctrl-D leaves", ended.status() == 0)
 
@@ -145,11 +153,11 @@ def remote(binary, script):
     done = talk(binary, server.url, "Hi\n", "nothing", "--key", "a-secret")
     check("a wrong model", done.returncode == 1 and "no model 'nothing'" in done.stderr, done)
     terminal = Terminal(binary, "chat", "--url", server.url, "--key", "a-secret")
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("endless\r")
     terminal.wait_for("tick tick")
     terminal.type("\x03")
-    terminal.wait_for("> ")
+    terminal.wait_for_prompt()
     terminal.type("/tokens\r")
     tokens = terminal.wait_for("of 32768 tokens")
     check("Ctrl-C stops an answer of a server, /tokens counts there", re.search(r"\d+ $", tokens), tokens)
@@ -200,7 +208,7 @@ def other_servers(binary):
         "reasoning": (200, "text/event-stream", b": hi\n\n" + event({"reasoning": "R"}) + event({"content": "C"}) + done),
         "nulls": (200, "text/event-stream", event({"content": None}) + b"data:{\"choices\":[]}\n\n" + event({"content": "x"})),
         "cut": (200, "text/event-stream", event({"content": "half"}), 1000),
-        "error": (200, "text/event-stream", b'data: {"error": {"message": "out of \x1b[31mluck"}}\n\n'),
+        "error": (200, "text/event-stream", b'data: {"error": {"message": "out of \\u001b[31mluck"}}\n\n'),
         "plain": (200, "application/json", b'{"choices": []}'),
         "broken": (200, "text/event-stream", b"data: {\n\n"),
         "teapot": (418, "text/html", b"<h1>no</h1>"),
