@@ -191,7 +191,8 @@ TEST(OfficialTensors, RejectsStackedTensorsOfOtherShapes) {
             "a.mlp.experts.down_proj: want [experts, rows, columns], got [2, 3] U8");
   reject("a.mlp.experts.down_proj", {int64_t{1} << 40, 0, 4});  // a shape without data
   const std::string longest = std::string(kMaxTensorName - 22, 'x') + ".mlp.experts.down_proj";
-  EXPECT_TRUE(test::says(reject(longest.c_str(), {2, 3, 4}), "too long for the names of its experts"));
+  EXPECT_TRUE(
+      test::says(reject(longest.c_str(), {2, 3, 4}), "too long for the names of its experts"));
 }
 
 }  // namespace
