@@ -11,6 +11,7 @@
 #include "apps/chat_model.h"
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/signals.h"
 #include "apps/threads.h"
 #include "apps/version.h"
 #include "dsv4/base/atomic_file.h"
@@ -124,6 +125,7 @@ void serve(ServeOptions options) {
       log_line("listening", {{"host", options.service.http.host}, {"port", service.port()}});
     }
     status = service.run();
+    install_signal_handlers();  // a further signal ends the wait for the engine's last step
   }
   if (served != nullptr && !options.model.disk_cache.empty()) save_replay(options, *served);
   if (status != 0) throw ExitStatus{status};
