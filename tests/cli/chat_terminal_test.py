@@ -127,6 +127,7 @@ def keys(binary, script):
     terminal.wait_for_prompt()
     terminal.type("half a text\x03")
     terminal.wait_for("again leaves")
+    terminal.wait_for_prompt()
     terminal.type("\x03")
     check("two Ctrl-C leave", terminal.status() == 0)
     ended = Terminal(binary, "chat", "demo", "--engine", f"script:{script}")
