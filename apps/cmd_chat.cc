@@ -76,7 +76,9 @@ std::optional<std::string> Chat::read_line(const char* prompt) {
   }
   for (bool interrupted = false;;) {
     editing = true;
-    const LineEditor::End end = editor_->read(prompt, line);
+    // The second interrupt may come before the editor reads again.
+    const LineEditor::End end =
+        interrupted && interrupts > 0 ? LineEditor::End::kInterrupt : editor_->read(prompt, line);
     editing = false;
     interrupts = 0;
     if (end == LineEditor::End::kText) return line;
