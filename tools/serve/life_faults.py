@@ -125,15 +125,20 @@ async def one_end(binary, script, rng):
     return tally(first + rest + last), None if fine else f"{tally(first)} {tally(rest)} {tally(last)} ready {ready}, {status}"
 
 
-async def terminate(binary, script, number):
-    rng, bad, kinds = random.Random(4), [], {}
+async def repeat(what, one, binary, script, number, seed):
+    """Runs `one` so often; each gives the counts of its answers, and what was wrong or None."""
+    rng, bad, kinds = random.Random(seed), [], {}
     for _ in range(number):
-        tallied, wrong = await one_end(binary, script, rng)
+        tallied, wrong = await one(binary, script, rng)
         for kind, count in tallied.items():
             kinds[kind] = kinds.get(kind, 0) + count
         if wrong:
             bad.append(wrong)
-    check(f"{number} SIGTERMs", not bad, f"answers {kinds}, wrong: {bad[:3]}")
+    check(f"{number} {what}", not bad, f"answers {kinds}, wrong: {bad[:3]}")
+
+
+async def terminate(binary, script, number):
+    await repeat("SIGTERMs", one_end, binary, script, number, 4)
 
 
 async def one_fault(binary, script, rng):
@@ -154,14 +159,7 @@ async def one_fault(binary, script, rng):
 
 
 async def faults(binary, script, number):
-    rng, bad, kinds = random.Random(6), [], {}
-    for _ in range(number):
-        tallied, wrong = await one_fault(binary, script, rng)
-        for kind, count in tallied.items():
-            kinds[kind] = kinds.get(kind, 0) + count
-        if wrong:
-            bad.append(wrong)
-    check(f"{number} faults of the engine", not bad, f"answers {kinds}, wrong: {bad[:3]}")
+    await repeat("faults of the engine", one_fault, binary, script, number, 6)
 
 
 # Moves the clock of the day by what a file says; no other program sees it.
