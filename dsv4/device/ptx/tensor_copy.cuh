@@ -36,6 +36,18 @@ __device__ inline void cp_async_bulk_tensor_2d(uint32_t to, const CUtensorMap* m
       "l"(map), "r"(smem_address(&barrier)), "r"(x), "r"(y)
       : "memory");
 }
+// The same with an evict-first L2 policy, for bytes that are read once.
+__device__ inline void cp_async_bulk_tensor_2d_evict_first(uint32_t to, const CUtensorMap* map,
+                                                           Mbarrier& barrier, int32_t x,
+                                                           int32_t y) {
+  asm volatile(
+      "{\n.reg .b64 first;\n"
+      "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n"
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], first;\n}" ::"r"(to),
+      "l"(map), "r"(smem_address(&barrier)), "r"(x), "r"(y)
+      : "memory");
+}
 __device__ inline void cp_async_bulk_tensor_3d(uint32_t to, const CUtensorMap* map,
                                                Mbarrier& barrier, int32_t x, int32_t y, int32_t z) {
   asm volatile(

@@ -95,8 +95,8 @@ class Producer {
   __device__ void copy_slab() {
     ptx::Mbarrier& full = memory_.full(stage_);
     full.expect_tx(kSlab);
-    ptx::cp_async_bulk_tensor_2d(memory_.slab(stage_), &weight_.codes, full, slab_ * kSlabColumns,
-                                 row_);
+    ptx::cp_async_bulk_tensor_2d_evict_first(memory_.slab(stage_), &weight_.codes, full,
+                                             slab_ * kSlabColumns, row_);
     full.arrive();
     ++slab_;
     if (++stage_ == p_.stages) stage_ = 0, phase_ ^= 1;

@@ -16,6 +16,10 @@ inline void cp_async_bulk_tensor_2d(uint32_t to, const CUtensorMap* map, Mbarrie
                                     int32_t x, int32_t y) {
   emulator::copy_tensor(to, map, {x, y}, &barrier);
 }
+inline void cp_async_bulk_tensor_2d_evict_first(uint32_t to, const CUtensorMap* map,
+                                                Mbarrier& barrier, int32_t x, int32_t y) {
+  emulator::copy_tensor(to, map, {x, y}, &barrier);
+}
 inline void cp_async_bulk_tensor_3d(uint32_t to, const CUtensorMap* map, Mbarrier& barrier,
                                     int32_t x, int32_t y, int32_t z) {
   emulator::copy_tensor(to, map, {x, y, z}, &barrier);
