@@ -57,8 +57,8 @@ class Histogram {
     clear_ = true;
   }
 
-  // Afterwards bins(further) has those of this CTA, and shared.groups and shared.starts have the
-  // groups of the row and what comes before them; `before` comes before the first.
+  // Afterwards shared.bin(further, i) has those of this CTA, and shared.groups and shared.starts
+  // have the groups of the row and what comes before them; `before` comes before the first.
   template <class BinOf>
   __device__ void divide(const Slice<kCtas>& slice, const Sizes& sizes, const BinOf& bin_of,
                          bool further, const Bin& before) {
@@ -90,10 +90,6 @@ class Histogram {
     add_columns(further, sizes.ones);
     exchange_groups(further, before);
     __syncthreads();
-  }
-
-  __device__ uint4* bins(bool further) {
-    return further ? shared_.words[0] : shared_.first;
   }
 
  private:
@@ -155,7 +151,7 @@ class Histogram {
       const int group = warp * kEach + j, b = group * kWarp + lane;
       Bin bin = sum_of_columns(b);
       if (ones) bin.mass = bin.count;
-      shared_.bins[further ? 1 : 0][b] = bin;
+      shared_.set_bin(further, b, bin);
       const Bin sum{warp_sum(bin.mass), __reduce_add_sync(~0u, bin.count)};
       if (lane >= kCtas) continue;
       team_.send(kGroupSums, lane, &shared_.group_mass[Team<kCtas>::rank()][group], sum.mass);

@@ -9,12 +9,12 @@ namespace dsv4::sampling {
 
 // Ids of a CTA. Those of a cluster begin on 16 bytes of the row.
 template <int kCtas>
-int64_t slice_of(int64_t v) {
+constexpr int64_t slice_of(int64_t v) {
   return align_up(ceil_div(v, kCtas), 4);
 }
 
 template <int kCtas>
-int64_t shared_bytes(int64_t v) {
+constexpr int64_t shared_bytes(int64_t v) {
   const int64_t copy = kCtas > 1 ? slice_of<kCtas>(v) * static_cast<int64_t>(sizeof(float)) : 0;
   return static_cast<int64_t>(sizeof(Shared<kCtas>)) + copy;
 }

@@ -252,7 +252,7 @@ class Row {
     if (warp() == 0) {
       if (thread() == 0) team_.expect(hop, kCtas * kWarp * 12), shared_.num_own = 0;
       const int group = choose_group(further, position, by_count);
-      const Bin mine = shared_.bins[further ? 1 : 0][group * kWarp + lane()].unpacked();
+      const Bin mine = shared_.bin(further, group * kWarp + lane());
 #pragma unroll
       for (int r = 0; r < kCtas; ++r) {
         team_.send(hop, r, &shared_.bin_mass[buffer][rank()][lane()], mine.mass);

@@ -103,9 +103,10 @@ struct Shared {
   };
 
   // The columns of a bin in this CTA, in three words (histogram.cuh). Once they are added up,
-  // `words[0]` holds the tokens of a bin that this CTA has, and `words[1]` their sizes.
+  // `words[0]` holds the tokens of a bin that this CTA has, `words[1]` their sizes, and `words[2]`
+  // the bins of a further division.
   uint4 words[3][T::kBins];
-  PackedBin bins[2][T::kBins];  // of this CTA: of the first division, of a further one
+  PackedBin first_bins[T::kBins];  // of this CTA: of the first division
   // What CTAs send, by rank.
   WarpValue warp_values[2][kCtas * kWarps];
   uint64_t group_mass[kCtas][T::kGroups];
@@ -123,6 +124,19 @@ struct Shared {
   uint32_t num_own, top_taken;
   double exp2_table[kExp2Steps];
   typename Team<kCtas>::Shared team;
+
+  // Bins of this CTA. A bin of a further division overwrites its own columns.
+  __device__ void set_bin(bool further, int i, const Bin& bin) {
+    if (!further) first_bins[i] = bin;
+    if (further)
+      words[2][i] = {static_cast<uint32_t>(bin.mass), static_cast<uint32_t>(bin.mass >> 32),
+                     bin.count, 0};
+  }
+  __device__ Bin bin(bool further, int i) const {
+    if (!further) return first_bins[i].unpacked();
+    const uint4 packed = words[2][i];
+    return {static_cast<uint64_t>(packed.y) << 32 | packed.x, packed.z};
+  }
 
   __device__ Item* own() { return reinterpret_cast<Item*>(words[0]); }
   __device__ uint64_t* own_sizes() { return reinterpret_cast<uint64_t*>(words[1]); }
