@@ -70,37 +70,53 @@ struct ToF16 {
   }
 };
 
+// Where a group of 128 columns is: groups in order, all tokens of a slab after each other.
+__device__ inline int2 slab_and_token(int group, int tokens) {
+  if (tokens == 1) return {group, 0};  // a division is 20 instructions
+  const int slab = group / tokens;
+  return {slab, group - slab * tokens};
+}
+
 // x: of the first token and of column 0 of the group of columns. All consumers.
+//
+// A pass has up to kBatch groups for every 16 lanes, whose loads are in flight together. Steps of a
+// pass past the end are skipped by all threads: instructions that do not run are not fetched.
 template <class C, class To>
 __device__ void convert_x(const Memory<C>& memory, const Share& share, const bf16* x,
                           int64_t stride, int tokens, int thread) {
-  constexpr int kAtOnce = kConsumers / kRuns, kBatch = 4;  // groups; loads in flight
-  const int run = thread % kRuns, groups = tokens * share.slabs;
+  constexpr int kAtOnce = kConsumers / kRuns, kBatch = 4;
+  const int run = thread % kRuns, own = thread / kRuns, groups = tokens * share.slabs;
   x += share.first_slab * kScaleColumns + run * kRun;
-  for (int first = thread / kRuns; first < groups + thread / kRuns; first += kBatch * kAtOnce) {
-    float v[kBatch][kRun];
-    int slab[kBatch], token[kBatch];
+#pragma unroll 1
+  for (int first = 0; first < groups; first += kBatch * kAtOnce) {
+    Pack<bf16, kRun> packed[kBatch];
+    int2 place[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
+      if (first + b * kAtOnce >= groups) break;
       // All lanes of a warp take part in its shuffles; a group past the end repeats the last.
-      const int i = min(first + b * kAtOnce, groups - 1);
-      slab[b] = i / tokens, token[b] = i - slab[b] * tokens;
-      load<kRun>(x + token[b] * stride + slab[b] * kScaleColumns, v[b]);
+      place[b] = slab_and_token(min(first + b * kAtOnce + own, groups - 1), tokens);
+      packed[b] = *reinterpret_cast<const Pack<bf16, kRun>*>(x + place[b].y * stride +
+                                                             place[b].x * kScaleColumns);
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      float largest = 0;
+      if (first + b * kAtOnce >= groups) break;
+      float v[kRun], largest = 0;
 #pragma unroll
-      for (const float value : v[b]) largest = fmaxf(largest, fabsf(value));
+      for (int i = 0; i < kRun; ++i) {
+        v[i] = to_float(packed[b].value[i]);
+        largest = fmaxf(largest, fabsf(v[i]));
+      }
 #pragma unroll
       for (int step = kRuns / 2; step > 0; step /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
       const float inverse = To::inverse(largest);
 #pragma unroll
-      for (float& value : v[b]) value *= inverse;
-      if (first + b * kAtOnce >= groups) continue;
-      To::template store<C>(memory.x(slab[b]), token[b], run, v[b]);
-      if (run == 0) memory.x_scale()[slab[b] * C::kTokens + token[b]] = To::scale(largest);
+      for (float& value : v) value *= inverse;
+      if (first + b * kAtOnce + own >= groups) continue;
+      To::template store<C>(memory.x(place[b].x), place[b].y, run, v);
+      if (run == 0) memory.x_scale()[place[b].x * C::kTokens + place[b].y] = To::scale(largest);
     }
   }
 }
