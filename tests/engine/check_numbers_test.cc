@@ -8,9 +8,13 @@
 
 #include "dsv4/engine/engine.h"
 #include "dsv4/engine/score.h"
+#include "dsv4/engine/workspace.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/tiny_model.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -97,6 +101,18 @@ TEST(CheckNumbers, ScoringNamesThePlaceToo) {
   EXPECT_TRUE(test::says(found, "rms_norm with layers.3.attn.kv_norm.weight: row 0"));
   EXPECT_TRUE(test::says(found, "inspect --verify"));
 }
+
+#if DSV4_CUDA
+// An engine on a GPU plans its workspace with the calls of a step whose tensors have no memory.
+TEST(CheckNumbers, PlanningAStepReadsNothing) {
+  const Model model = damaged_model("");
+  const std::unique_ptr<Device> hopper =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  CheckNumbers check(model);
+  const Context context{.numerics = Numerics::kExact, .device = hopper.get(), .observer = &check};
+  EXPECT_GT(plan_workspace(model, context, {.max_tokens = 200, .max_batch_tokens = 64}, 0).step, 0);
+}
+#endif
 
 }  // namespace
 }  // namespace dsv4
