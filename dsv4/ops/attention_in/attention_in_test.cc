@@ -135,6 +135,11 @@ TEST(AttentionIn, WidthsOfTheReleases) {
   csa.runs = {{0, 9}, {6, 1}, {3, 5}, {5, 0}, {7, 1}, {126, 3}}, csa.spare = 2;
   hca.ratio = 128, hca.has_index = hca.select = false;
   check_case(csa, Numerics::kOfficial);
+  // Latents of one scale group: a launch of their own normalizes them from 9 tokens on.
+  csa.rank = 128, csa.runs = {{0, 8}};
+  check_case(csa, Numerics::kOfficial);
+  csa.runs = {{0, 9}, {6, 3}};
+  check_case(csa, Numerics::kOfficial);
   for (const auto& runs : kSteps) {
     hca.runs = runs;
     check_case(hca, Numerics::kOfficial);

@@ -14,11 +14,14 @@ namespace {
 
 constexpr int64_t kMapAlign = 16;  // of rows in a tensor map
 constexpr int64_t kCtasOfSm = 3;
-// Of more groups of 128 columns, in the CTAs that an SM runs one after another, it takes longer
-// that every CTA normalizes all latents than a launch of its own.
+// The instance whose CTAs normalize all latents has tiles of 8 tokens. Of more groups of 128
+// columns, in the CTAs that an SM runs one after another, that takes longer than a launch of its
+// own.
+constexpr int kNormalizedTokens = 8;
 constexpr int64_t kMostGroups = 16;
 
 bool has_many_latents(const Context& context, const AttentionInArgs& args) {
+  if (args.q.dim(0) > kNormalizedTokens) return true;
   const int64_t heads = args.q.dim(1) + ceil_div(args.index_q.rank > 0 ? args.index_q.dim(1) : 0,
                                                  int64_t{kernel::kRanks});
   const int64_t waves =
@@ -58,7 +61,7 @@ void normalize(Device& device, const AttentionInArgs& args, const ConstTensorVie
 // Calls body(kernel) of an instance.
 template <class Body>
 void with_kernel(bool normalizes, int tokens, const Body& body) {
-  if (normalizes) return body(kernel::query_kernel<8, true>);
+  if (normalizes) return body(kernel::query_kernel<kNormalizedTokens, true>);
   if (tokens == 8) return body(kernel::query_kernel<8, false>);
   if (tokens == 16) return body(kernel::query_kernel<16, false>);
   body(kernel::query_kernel<32, false>);
