@@ -10,7 +10,8 @@ from xml.sax.saxutils import escape
 
 from decode_step_page import CHOSEN, EXPERT, K3, READ_RATE, ROW, KEY, TOPK, WEIGHTS, WINDOW
 
-# The kernels of a layer in order: name in the trace, what it does, weights of decode_step_page.WEIGHTS that it reads.
+# The kernels of a layer in order: name in the trace, what it does, weights of decode_step_page.WEIGHTS that it reads. A
+# layer without index_select has no select_kernel; with few tokens there is no finish_kernel (without_finish).
 MIX = ("mix_kernel", "mHC mix", {"mHC fn, both sub-layers": 0.5})
 FINISH = ("finish_kernel", "mHC finish, norm", {})
 NODES = (
@@ -35,6 +36,11 @@ WIDTH, LEFT, RIGHT, TOP, BOTTOM, LINE = 860, 132, 186, 58, 38, 20
 EARLY, BUSY, FLOOR = "#c9d8ea", "#1f5fa8", "#c8501e"
 
 
+def without_finish(names):
+    """The same layer where the products finish the boundary."""
+    return ["boundary_pair_kernel" if name == "few_gemm_pair_kernel" else name for name in names if name != FINISH[0]]
+
+
 def exposed(kernels):
     """Kernels with "from" (the end of all earlier ones) and "end", and the time between."""
     latest = kernels[0]["start_us"]
@@ -51,10 +57,11 @@ def layers(kernels):
     without = [name for name in with_select if name != "select_kernel"]
     at, seen = 0, False
     while at < len(names):
-        for nodes in (with_select, without):
+        for nodes in (with_select, without, without_finish(with_select), without_finish(without)):
             if names[at:at + len(nodes)] == nodes:
-                seen = seen or nodes is with_select
-                yield "CSA" if nodes is with_select else "HCA" if seen else "SWA", kernels[at:at + len(nodes)]
+                csa = "select_kernel" in nodes
+                seen = seen or csa
+                yield "CSA" if csa else "HCA" if seen else "SWA", kernels[at:at + len(nodes)]
                 at += len(nodes)
                 break
         else:
@@ -79,7 +86,8 @@ def node_bytes(reads, kind, context):
 def rows(kind, layer, context, rate):
     """What the figure and the table show of each kernel; times from the layer's begin."""
     begin = layer[0]["from"]
-    nodes = [node for node in NODES if kind == "CSA" or node[0] != "select_kernel"]
+    names = {kernel["kernel"] for kernel in layer}
+    nodes = [node for node in NODES if node[0] in names or node[0] == "few_gemm_pair_kernel"]
     total = layer[-1]["end"] - begin
     for (_, label, reads), kernel in zip(nodes, layer, strict=True):
         size = node_bytes(reads, kind, context)

@@ -29,6 +29,14 @@ class Layers(unittest.TestCase):
         trace = [kernel("embed_kernel", 0, 1), *layer(1, False), *layer(40, True), *layer(80, False), kernel("gemv_kernel", 130, 9)]
         self.assertEqual([kind for kind, _ in page.layers(trace)], ["SWA", "CSA", "HCA"])
 
+    def test_products_may_finish_the_boundary(self):
+        names = page.without_finish([node[0] for node in page.NODES])
+        found = list(page.layers(list(page.exposed([kernel(name, i, 1) for i, name in enumerate(names)]))))
+        self.assertEqual([kind for kind, _ in found], ["CSA"])
+        labels = [row["label"] for row in page.rows("CSA", found[0][1], 4096, 4e12)]
+        self.assertEqual(labels[:2], ["mHC mix", "products of x"])
+        self.assertEqual(len(labels), len(page.NODES) - 2)
+
     def test_other_kernels_are_no_layer(self):
         self.assertEqual(list(page.layers(layer(0, False)[:-1])), [])
 

@@ -17,9 +17,10 @@ struct IndexQueries {
 
 AttentionInArgs input_args(const Step& step, const LayerSpec& spec, const AttentionWeights& weights,
                            const ConstTensorView& freqs, const LayerCache& cache,
-                           const IndexQueries& index, const ConstTensorView& x,
+                           const IndexQueries& index, const HcBoundaryArgs& boundary,
                            const TensorView& q) {
-  AttentionInArgs args{.x = x,
+  AttentionInArgs args{.x = boundary.x,
+                       .boundary = boundary,
                        .weights = weights,
                        .norm_eps = step.config.norm_eps,
                        .positions = step.positions,
@@ -75,8 +76,8 @@ RopeTables make_rope_tables(const ModelConfig& config, std::deque<Buffer>& owner
 }
 
 void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& weights,
-                   const RopeTables& tables, const LayerCache& cache, const ConstTensorView& x,
-                   const TensorView& y) {
+                   const RopeTables& tables, const LayerCache& cache,
+                   const HcBoundaryArgs& boundary, const TensorView& y) {
   const ModelConfig& m = step.config;
   const int64_t t = step.num_tokens;
   const ConstTensorView freqs = spec.kind == LayerKind::kSwa ? tables.raw : tables.compressed;
@@ -100,7 +101,7 @@ void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& we
       index = {.q = step.activation({t, m.index_heads, m.index_dim}),
                .weights = step.activation({t, m.index_heads})};
     }
-    attention_in(step.context, input_args(step, spec, weights, freqs, cache, index, x, q));
+    attention_in(step.context, input_args(step, spec, weights, freqs, cache, index, boundary, q));
     if (select) select_entries(step, *lists, cache.keys, index, chosen);
   }
   if (select) compressed.indices = chosen, compressed.early = false;

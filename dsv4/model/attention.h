@@ -20,9 +20,10 @@ struct RopeTables {
 // Appends the tables' memory to `owner`.
 RopeTables make_rope_tables(const ModelConfig& config, std::deque<Buffer>& owner);
 
-// x: [T, D] after attn_norm; y: [T, D]. Appends this step's tokens to the caches.
+// Computes the boundary before the block, then the block from its x; y: [T, D]. Appends this step's
+// tokens to the caches.
 void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& weights,
-                   const RopeTables& rope, const LayerCache& cache, const ConstTensorView& x,
+                   const RopeTables& rope, const LayerCache& cache, const HcBoundaryArgs& boundary,
                    const TensorView& y);
 
 }  // namespace dsv4

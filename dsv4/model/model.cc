@@ -60,26 +60,22 @@ class HyperStreams {
     return y_;
   }
 
-  // Mixes what the block before wrote into the streams, if there is one. Returns the input of the
-  // next block. [T, D]
-  const TensorView& boundary(const HyperWeights& hc, const ConstTensorView& norm) {
+  // From what the block before wrote, if there is one, to the input of the next block.
+  HcBoundaryArgs boundary(const HyperWeights& hc, const ConstTensorView& norm) {
     const ModelConfig& m = step_.config;
-    const Gates& before = gates_[0];
-    const Gates& next = gates_[1];
-    hc_boundary(step_.context, {.y = y_,
-                                .y_post = before.post,
-                                .y_comb = before.comb,
-                                .hc = hc,
-                                .norm = norm,
-                                .norm_eps = m.norm_eps,
-                                .hc_eps = m.hc_eps,
-                                .sinkhorn_iters = m.sinkhorn_iters,
-                                .streams = streams_,
-                                .x = x_,
-                                .post = next.post,
-                                .comb = next.comb});
     std::swap(gates_[0], gates_[1]);
-    return x_;
+    return {.y = y_,
+            .y_post = gates_[1].post,
+            .y_comb = gates_[1].comb,
+            .hc = hc,
+            .norm = norm,
+            .norm_eps = m.norm_eps,
+            .hc_eps = m.hc_eps,
+            .sinkhorn_iters = m.sinkhorn_iters,
+            .streams = streams_,
+            .x = x_,
+            .post = gates_[0].post,
+            .comb = gates_[0].comb};
   }
 
   // The same for the last block, which no other follows.
@@ -98,7 +94,7 @@ class HyperStreams {
   TensorView x_;        // [T, D]
   TensorView sum_;      // [T, D] f32
   TensorView y_;        // [T, D] in sum_, of the block before; rank 0: none
-  Gates gates_[2];      // of the boundary before the current block; of the next boundary
+  Gates gates_[2];      // of the latest boundary; of the one before
 };
 
 }  // namespace
@@ -116,10 +112,11 @@ void ModelShard::forward(Step& step, std::span<const LayerCache> caches,
   embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
   for (size_t l = 0; l < schedule().size(); ++l) {
     const LayerWeights& layer = weights_.layers[l];
-    const TensorView x = hyper.boundary(layer.hc_attn, layer.attn_norm);
-    run_attention(step, schedule()[l], layer.attn, rope_, caches[l], x, hyper.output(step.act));
-    hyper.boundary(layer.hc_ffn, layer.ffn_norm);
-    run_moe(step, layer.moe, x, hyper.output(DType::kF32));
+    const HcBoundaryArgs before_attention = hyper.boundary(layer.hc_attn, layer.attn_norm);
+    run_attention(step, schedule()[l], layer.attn, rope_, caches[l], before_attention,
+                  hyper.output(step.act));
+    const HcBoundaryArgs before_moe = hyper.boundary(layer.hc_ffn, layer.ffn_norm);
+    run_moe(step, layer.moe, before_moe, hyper.output(DType::kF32));
   }
   hyper.finish();
   run_head(step, hyper.streams(), logits);

@@ -4,10 +4,11 @@
 
 namespace dsv4 {
 
-void run_moe(const Step& step, const MoeWeights& weights, const ConstTensorView& x,
+void run_moe(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
              const TensorView& acc) {
   const ModelConfig& m = step.config;
-  moe(step.context, {.x = x,
+  moe(step.context, {.x = boundary.x,
+                     .boundary = boundary,
                      .ids = step.ids,
                      .gate = weights.gate,
                      .bias = weights.bias,

@@ -7,8 +7,8 @@
 
 namespace dsv4 {
 
-// x: [T, D] after ffn_norm; acc: [T, D] f32.
-void run_moe(const Step& step, const MoeWeights& weights, const ConstTensorView& x,
+// Computes the boundary before the block, then the block from its x; acc: [T, D] f32.
+void run_moe(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
              const TensorView& acc);
 
 }  // namespace dsv4

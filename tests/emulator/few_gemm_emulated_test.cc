@@ -10,13 +10,19 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/attention_out/attention_out_oracle.h"
 #include "dsv4/ops/attention_out/sm90_few/launch.cuh"
+#include "dsv4/ops/few_gemm/boundary.cuh"
 #include "dsv4/ops/few_gemm/kernel.cuh"
 #include "dsv4/ops/few_gemm/launch.cuh"
 #include "dsv4/ops/few_gemm/pair.cuh"
+#include "dsv4/ops/hc_boundary/hc_boundary_oracle.h"
+#include "dsv4/ops/hc_boundary/random_boundary_test.h"
+#include "dsv4/ops/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/linear/linear_oracle.h"
+#include "dsv4/ops/oracle.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/tensor_map.h"
+#include "tests/emulator/touching.h"
 #include "tests/harness/weights.h"
 
 namespace dsv4 {
@@ -218,6 +224,107 @@ TEST(FewGemmEmulated, TwoFormats) {
   check_pair(2, 30, true);
   check_pair(9, 1, true);
   check_pair(3, 4, false);
+}
+
+constexpr int kSms = 8;
+
+// A boundary and products of its x: by mix, finish and the products, or by mix and the kernel that
+// finishes the boundary itself.
+struct BoundaryScene {
+  int64_t t, d;
+  bool first = false;
+};
+
+struct BoundaryCase {
+  Arena arena;
+  HcBoundaryArgs boundary;
+  std::vector<few_gemm::Target> targets;
+
+  explicit BoundaryCase(const BoundaryScene& s) {
+    Rng rng(static_cast<uint64_t>(s.t * 100 + s.d));
+    boundary = test::random_boundary(arena, rng, s.t, s.d, DType::kBF16, s.first);
+    const auto add = [&](WeightFormat format, int64_t n, DType out) {
+      targets.push_back(
+          {test::random_weight(arena, rng, {format}, n, s.d), arena.output(out, {s.t, n})});
+    };
+    add(WeightFormat::kFp8Block, 70, DType::kBF16);
+    add(WeightFormat::kBF16, 65, DType::kF32);
+    add(WeightFormat::kFp8Block, 20, DType::kF32);
+  }
+};
+
+void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
+  namespace hc = few_gemm::hc;
+  const HcBoundaryArgs& b = c.boundary;
+  const auto t = static_cast<int>(b.x.dim(0)), d = static_cast<int>(b.x.dim(1));
+  const auto slices = static_cast<int>(hc::num_slices(b));
+  std::vector<float> partial(static_cast<size_t>(t * hc::kSums * slices), NAN);
+  const hc::Params p = hc::make_params(b, partial.data());
+  const few_gemm::Pair pair(c.targets, t, d, kSms, in_one ? few_gemm::boundary_bytes(b) : 0);
+  const few_gemm::WithBoundary<few_gemm::PairParams> params{
+      few_gemm::make_pair_params(pair, c.targets, b.x,
+                                 few_gemm::Activations{.x = b.x, .quantize = true}, make_map),
+      p};
+  emulator::Launch products{.grid = static_cast<int>(pair.ctas()),
+                            .block = few_gemm::kThreads,
+                            .cluster = pair.split.fp8.ranks(),
+                            .shared = static_cast<size_t>(pair.shared()),
+                            .pdl = true,
+                            .resident = 2};
+  using Fp8 = few_gemm::StoreTile<few_gemm::PairParams::Fp8>;
+  using Bf16 = few_gemm::StoreTile<few_gemm::PairParams::Bf16>;
+  std::vector<ConstTensorView> inputs{b.streams}, outputs{b.streams, b.x, b.post, b.comb};
+  for (const ConstTensorView& view : {b.y, b.y_post, b.y_comb})
+    if (view.rank > 0) inputs.push_back(view);
+  for (const few_gemm::Target& target : c.targets) outputs.push_back(target.out);
+  std::vector<emulator::Kernel> kernels{
+      emulator::touching(inputs),
+      {{.grid = {slices, t}, .block = hc::kMixWarps * kWarp, .pdl = true, .resident = 3},
+       [&] { hc::mix_kernel<1, bf16>(p); }}};
+  if (in_one) {
+    products.grid.x += products.cluster;
+    kernels.push_back({products, [&] {
+                         few_gemm::boundary_pair_kernel<few_gemm::PairParams, Fp8, Bf16>(params);
+                       }});
+  } else {
+    kernels.push_back({{.grid = {t, 2}, .block = d / hc::kRun, .pdl = true, .resident = 2},
+                       [&] { hc::finish_kernel<bf16>(p); }});
+    kernels.push_back({products, [&] { few_gemm::store_pair_kernel<8>()(params.pair); }});
+  }
+  kernels.push_back(emulator::touching(outputs));
+  emulator::launch_stream(kernels, seed);
+}
+
+void check_boundary(const BoundaryScene& s) {
+  SCOPED_TRACE(fmt::format("{} tokens of {}", s.t, s.d));
+  BoundaryCase c(s);
+  const HcBoundaryArgs& b = c.boundary;
+  const few_gemm::Pair pair(c.targets, s.t, s.d, kSms, few_gemm::boundary_bytes(b));
+  ASSERT_EQ(few_gemm::reject_split(b, pair), nullptr);
+  HcBoundaryWant want = hc_boundary_oracle(b);
+  for (double& v : want.x) v = oracle::bf16(v);
+  // Both ways have the same bits.
+  emulator::check_runs(
+      c.arena, 6, [&](int seed) { run_boundary(c, seed % 3 != 2, static_cast<uint64_t>(seed)); },
+      [&] {
+        // Tolerances: hc_boundary_test.cc.
+        EXPECT_EQ(test::compare(b.x, want.x, {.ulps = 1.01, .rel = 0x1p-8, .cosine = 2e-7}), "");
+        EXPECT_EQ(test::compare(b.comb, want.comb, {.ulps = 4, .abs = 1e-4}), "");
+        for (const few_gemm::Target& target : c.targets) {
+          const LinearArgs args{.x = b.x,
+                                .weight = target.weight,
+                                .out = target.out,
+                                .quantize_x = few_gemm::Pair::is_fp8(target)};
+          EXPECT_EQ(test::compare(target.out, linear_oracle(args), tolerance(args)), "");
+        }
+      });
+}
+
+// One to eight groups of columns a rank, one to four tokens.
+TEST(FewGemmEmulated, FinishesABoundary) {
+  check_boundary({.t = 4, .d = 1024, .first = true});
+  check_boundary({.t = 1, .d = 2048});
+  check_boundary({.t = 3, .d = 7168});
 }
 
 // The kernel of wo_a, whose epilogue quantizes u.

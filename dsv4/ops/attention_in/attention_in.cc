@@ -57,6 +57,7 @@ void check(const AttentionInArgs& args) {
   Dim t("t"), columns("D"), h("h"), d("d"), num_pairs("num_pairs");
   const AttentionInWeights& w = args.weights;
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, columns});
+  check_boundary_of(args.x, args.boundary);
   expect("positions", args.positions, {DType::kI32}, {t});
   expect("freqs", args.freqs, {DType::kF32}, {num_pairs});
   expect("window_rows", args.window_rows, {DType::kI32}, {t});
@@ -79,6 +80,7 @@ Cost cost(const AttentionInArgs& args) {
   const AttentionInWeights& w = args.weights;
   const auto t = static_cast<double>(args.x.dim(0));
   Cost cost{.bytes = static_cast<double>(args.x.bytes() + args.q.bytes())};
+  if (is_given(args.boundary)) cost += hc_boundary.cost(args.boundary);
   const auto add = [&](const WeightView& weight) {
     cost.bytes += static_cast<double>(weight.bytes());
     cost.weight_bytes += static_cast<double>(weight.bytes());

@@ -20,6 +20,7 @@
 
 #include "dsv4/formats/weight.h"
 #include "dsv4/ops/compressor/compressor.h"
+#include "dsv4/ops/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/ops/pools.h"
 #include "dsv4/tensor/tensor.h"
@@ -46,7 +47,8 @@ struct AttentionInWeights {
 };
 
 struct AttentionInArgs {
-  ConstTensorView x;  // [t, D] f32|bf16
+  ConstTensorView x;        // [t, D] f32|bf16
+  HcBoundaryArgs boundary;  // if given, it is computed first, and x is its x
   AttentionInWeights weights;
   float norm_eps = 1e-6f;
   ConstTensorView positions;  // [t] I32

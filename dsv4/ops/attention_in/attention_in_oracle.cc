@@ -3,6 +3,7 @@
 
 #include "dsv4/ops/attention_in/attention_in_oracle.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/compressor/compressor_oracle.h"
 #include "dsv4/ops/kv_insert/kv_insert_oracle.h"
 #include "dsv4/ops/linear/linear_oracle.h"
@@ -111,6 +112,7 @@ Vector index_queries(const Steps& steps, const Buffer& c) {
 }  // namespace
 
 AttentionInWant attention_in_oracle(const Context& context, const AttentionInArgs& args) {
+  DSV4_CHECK(!is_given(args.boundary), "{}", "the oracle takes x");
   const Steps steps{context, args};
   const AttentionInWeights& w = args.weights;
   const Buffer c = steps.normalized(steps.projected(args.x, w.wq_a), w.q_norm);

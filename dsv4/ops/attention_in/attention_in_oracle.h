@@ -8,8 +8,8 @@
 
 namespace dsv4 {
 
-// Call before the op, which updates states in place. Rows are the values that are read back from
-// the pools, without those of negative ids.
+// For args without a boundary. Call before the op, which updates states in place. Rows are the
+// values that are read back from the pools, without those of negative ids.
 struct AttentionInWant {
   std::vector<double> q;                       // [t, h, d]
   std::vector<double> window, entries, keys;   // [rows that are written, width]

@@ -76,6 +76,7 @@ void append_at_once(const Context& context, const AttentionInArgs& args, Product
 }  // namespace
 
 void attention_in_parts(const Context& context, const AttentionInArgs& args) {
+  if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   const Scratch::Scope scope(workspace(context));
   Products products(context, args);
   const TensorView latent = products.quantized(args.weights.wq_a);

@@ -21,6 +21,7 @@ AttentionInArgs one_token(const AttentionInArgs& a, int64_t i, const Shape& shap
                           const TensorView& cu_tokens) {
   AttentionInArgs one = a;
   const auto row = [i](const auto& view) { return view.slice(0, i, i + 1); };
+  if (shape.boundary) one.boundary = test::one_token(a.boundary, i);
   one.x = row(a.x), one.positions = row(a.positions), one.window_rows = row(a.window_rows);
   one.q = row(a.q);
   if (shape.select) one.index_q = row(a.index_q), one.index_weights = row(a.index_weights);
@@ -165,6 +166,34 @@ TEST(AttentionIn, TokensDoNotDependOnTheirNeighbors) {
   check_case(shape, Numerics::kOfficial);
 }
 
+// The last has more tokens than the products finish a boundary for.
+TEST(AttentionIn, BoundaryInside) {
+  for (const int64_t t : {3, 5}) {
+    for (const int ratio : {0, 4}) {
+      Shape shape{.ratio = ratio,
+                  .has_index = ratio > 0,
+                  .select = ratio > 0,
+                  .hidden = 1024,
+                  .rank = 256,
+                  .heads = 2,
+                  .row = {},
+                  .index_dim = 128,
+                  .boundary = true};
+      for (int64_t i = 0; i < t; ++i) shape.runs.push_back({2 + i, 1});
+      Case c(shape, Numerics::kOfficial, kFp8);
+      const TensorView single = c.arena.input(DType::kI32, {2});
+      single.as<int32_t>()[0] = 0, single.as<int32_t>()[1] = 1;
+      c.arena.keep_order(single);
+      check_boundary_inside(attention_in.impls, Context{}, c.arena,
+                            {.name = fmt::format("attention_in t={} ratio={} boundary", t, ratio),
+                             .args = c.args,
+                             .one_token = [&](const AttentionInArgs& a,
+                                              int64_t i) { return one_token(a, i, shape, single); },
+                             .num_tokens = t});
+    }
+  }
+}
+
 TEST(AttentionIn, ReportsErrors) {
   const Shape shape{.runs = {{0, 5}}, .ratio = 4, .has_index = true, .select = true};
   Case c(shape, Numerics::kExact, kBf16);
@@ -185,6 +214,10 @@ TEST(AttentionIn, ReportsErrors) {
   EXPECT_TRUE(has(message([](auto& a) { a.state = {}; }), "an indexer with ratio 4"));
   EXPECT_TRUE(has(message([](auto& a) { a.index_weights = {}; }), "index_weights: want [t=5"));
   EXPECT_TRUE(has(message([](auto& a) { a.q = a.q.slice(2, 0, 64); }), "q must be contiguous"));
+  Case with({.runs = {{0, 1}}, .boundary = true}, Numerics::kExact, kBf16);
+  with.args.x = c.args.x.slice(0, 0, 1);
+  EXPECT_TRUE(has(test::error_of([&] { attention_in({.numerics = Numerics::kExact}, with.args); }),
+                  "is not x of its boundary"));
 }
 
 }  // namespace

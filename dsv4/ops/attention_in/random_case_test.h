@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "dsv4/ops/attention_in/attention_in.h"
+#include "dsv4/ops/hc_boundary/random_boundary_test.h"
 #include "dsv4/ops/rope/rope.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
@@ -27,6 +28,7 @@ struct AttentionInShape {
   int64_t hidden = 256, rank = 192, heads = 4, index_heads = 2;
   KvLayout row{.nope = 64, .rope = 64};
   int index_dim = 64;
+  bool boundary = false;  // x is computed inside
 
   int64_t run_tokens() const {
     return std::accumulate(runs.begin(), runs.end(), int64_t{0},
@@ -131,7 +133,12 @@ inline void AttentionInCase::tokens() {
   const std::vector<float> freqs = rope_frequencies(s_.row.rope, 10000, {});
   const TensorView table = arena.input(DType::kF32, {static_cast<int64_t>(freqs.size())});
   std::copy(freqs.begin(), freqs.end(), table.as<float>());
-  args.x = normal(dtype_, {t, s_.hidden});
+  if (s_.boundary) {
+    args.boundary = random_boundary(arena, rng_, t, s_.hidden, dtype_);
+    args.x = args.boundary.x;
+  } else {
+    args.x = normal(dtype_, {t, s_.hidden});
+  }
   args.weights = {.wq_a = random_weight(arena, rng_, stored_, s_.rank, s_.hidden),
                   .wq_b = random_weight(arena, rng_, stored_, s_.heads * d, s_.rank),
                   .wkv = random_weight(arena, rng_, stored_, d, s_.hidden),

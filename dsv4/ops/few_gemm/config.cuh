@@ -118,6 +118,8 @@ struct Memory {
   __device__ unsigned char* x(int slab) const { return base + at.x + slab * C::kXBytes; }
   // [slabs][kTokens]
   __device__ float* x_scale() const { return reinterpret_cast<float*>(base + at.x_scale); }
+  // Of the prologue.
+  __device__ float* prologue() const { return reinterpret_cast<float*>(base + at.prologue); }
   // Partial sums sent to this CTA: [ranks][pairs of this rank][64 rows], a pair of tokens each.
   __device__ float2* exchange(int buffer) const {
     return reinterpret_cast<float2*>(base + at.exchange + buffer * at.exchange_bytes);
@@ -129,7 +131,7 @@ struct Memory {
   __device__ ptx::Mbarrier& full(int stage) const { return barriers()[stage]; }
   // Slabs are read: all consumers -> producer.
   __device__ ptx::Mbarrier& empty(int stage) const { return barriers()[kMaxStages + stage]; }
-  // Activations have arrived: bytes -> consumers.
+  // Activations have arrived, or what the prologue exchanges: bytes -> consumers.
   __device__ ptx::Mbarrier& x_full() const { return barriers()[2 * kMaxStages]; }
   // Partial sums of all ranks have arrived: bytes -> consumers.
   __device__ ptx::Mbarrier& exchanged(int buffer) const {

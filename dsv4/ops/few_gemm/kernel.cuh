@@ -38,9 +38,10 @@ struct LoadX {
   // Whether the producer copies them.
   __device__ bool copies() const { return params.x_values == nullptr; }
 
-  // What the consumers do, after the wait for the previous kernel.
+  // What the consumers do: the wait for the previous kernel, then all of x in shared memory.
   __device__ void operator()(const Memory<C>& memory, const Share& share, int first_token,
                              int tokens, int thread) const {
+    ptx::griddepcontrol_wait();
     if constexpr (C::kScaledX) {
       const int64_t column = int64_t{share.group} * params.k;
       if (copies()) {
@@ -77,8 +78,8 @@ __device__ void multiply_share(const P& params, int cluster, int rank, const Pro
   }
   __syncthreads();
   if (params.split.rank_bits > 0) ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
-  ptx::griddepcontrol_wait();
   if (thread >= kConsumers) {
+    ptx::griddepcontrol_wait();
     if (thread > kConsumers) return;
     if (prologue.copies()) producer.copy_x(first_token);
     return producer.stream();

@@ -6,6 +6,7 @@
 
 #include "dsv4/device/device.h"
 #include "dsv4/formats/weight.h"
+#include "dsv4/ops/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/tensor.h"
 
@@ -44,5 +45,9 @@ const char* reject(const Context& context, const ConstTensorView& x,
                    std::span<const Target> targets);
 // x: [t, k] bf16
 void run(const Context& context, const ConstTensorView& x, std::span<const Target> targets);
+// x: of the boundary, which is computed first: with few tokens in two launches, the second of which
+// are the products (boundary.cuh), else by hc_boundary. If no boundary is given, x.
+void run(const Context& context, const HcBoundaryArgs& boundary, const ConstTensorView& x,
+         std::span<const Target> targets);
 
 }  // namespace dsv4::few_gemm

@@ -25,4 +25,11 @@ inline LaunchShape launch_shape(const Pair& pair) {
           .pdl = true};
 }
 
+// Of boundary_pair_kernel.
+inline LaunchShape launch_shape_with_boundary(const Pair& pair) {
+  LaunchShape shape = launch_shape(pair);
+  shape.grid += pair.split.fp8.ranks();
+  return shape;
+}
+
 }  // namespace dsv4::few_gemm

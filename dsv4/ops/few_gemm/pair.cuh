@@ -20,22 +20,30 @@ struct PairOf {
 };
 using PairParams = PairOf<Params<kFp8Targets>, Params<kBf16Targets>>;
 
+// The work of one CTA. make_prologue(config, params of a format): what loads x.
+template <int kTokens, class Fp8Epilogue, class Bf16Epilogue, class P, class MakePrologue>
+__device__ void multiply_pair(const P& params, int cluster, int rank,
+                              const MakePrologue& make_prologue) {
+  const int clusters = params.fp8.split.clusters();
+  if (cluster < clusters) {
+    using C = Config<Format::kFp8, kTokens>;
+    multiply_share<C>(params.fp8, cluster, rank, make_prologue(C{}, params.fp8),
+                      Fp8Epilogue{params.fp8});
+  } else {
+    using C = Config<Format::kBf16, kTokens>;
+    multiply_share<C>(params.bf16, cluster - clusters, rank, make_prologue(C{}, params.bf16),
+                      Bf16Epilogue{params.bf16});
+  }
+}
+
 template <int kTokens, class P, class Fp8Epilogue, class Bf16Epilogue>
 __global__ void __launch_bounds__(kThreads) few_gemm_pair_kernel(const __grid_constant__ P params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   ptx::griddepcontrol_launch_dependents();
-  const int bits = params.fp8.split.rank_bits, clusters = params.fp8.split.clusters();
-  const int cluster = static_cast<int>(blockIdx.x) >> bits;
-  const int rank = static_cast<int>(blockIdx.x) - (cluster << bits);
-  if (cluster < clusters) {
-    using C = Config<Format::kFp8, kTokens>;
-    multiply_share<C>(params.fp8, cluster, rank, LoadX<C, typename P::Fp8>{params.fp8},
-                      Fp8Epilogue{params.fp8});
-  } else {
-    using C = Config<Format::kBf16, kTokens>;
-    multiply_share<C>(params.bf16, cluster - clusters, rank,
-                      LoadX<C, typename P::Bf16>{params.bf16}, Bf16Epilogue{params.bf16});
-  }
+  const int bits = params.fp8.split.rank_bits, cluster = static_cast<int>(blockIdx.x) >> bits;
+  multiply_pair<kTokens, Fp8Epilogue, Bf16Epilogue>(
+      params, cluster, static_cast<int>(blockIdx.x) - (cluster << bits),
+      []<class C, class Q>(C, const Q& of_format) { return LoadX<C, Q>{of_format}; });
 #else
   __trap();  // compiled for another architecture; reject() refuses those
 #endif
@@ -53,11 +61,9 @@ struct Pair {
   SplitPair split;
   int tokens;
 
-  Pair(std::span<const Target> targets, int64_t t, int64_t k, int num_sms)
-      : fp8(shape_of(Format::kFp8, targets, t, k)),
-        bf16(shape_of(Format::kBf16, targets, t, k)),
-        split(make_split_pair(fp8, bf16, num_sms)),
-        tokens(tile_tokens(t)) {}
+  Pair(std::span<const Target> targets, int64_t t, int64_t k, int num_sms, int prologue_bytes = 0)
+      : Pair(shape_of(Format::kFp8, targets, t, k, prologue_bytes),
+             shape_of(Format::kBf16, targets, t, k, prologue_bytes), num_sms) {}
   Pair(const Shape& fp8_shape, const Shape& bf16_shape, int num_sms)
       : fp8(fp8_shape),
         bf16(bf16_shape),
@@ -75,7 +81,8 @@ struct Pair {
   static bool is_fp8(const Target& target) {
     return target.weight.format == WeightFormat::kFp8Block;
   }
-  static Shape shape_of(Format format, std::span<const Target> targets, int64_t t, int64_t k) {
+  static Shape shape_of(Format format, std::span<const Target> targets, int64_t t, int64_t k,
+                        int prologue_bytes = 0) {
     int64_t tiles = 0;
     for (const Target& target : targets)
       if (is_fp8(target) == (format == Format::kFp8)) tiles += ceil_div(target.weight.n, kTileRows);
@@ -83,7 +90,8 @@ struct Pair {
             .tokens = t,
             .k = k,
             .tiles = tiles,
-            .tiles_per_group = std::max<int64_t>(1, tiles)};
+            .tiles_per_group = std::max<int64_t>(1, tiles),
+            .prologue_bytes = prologue_bytes};
   }
 };
 

@@ -51,7 +51,8 @@ Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
               .slabs = slabs_of(shape),
               .tiles = static_cast<int>(shape.tiles),
               .tiles_per_group = static_cast<int>(shape.tiles_per_group),
-              .tiles_per_cluster = tiles_of_cluster};
+              .tiles_per_cluster = tiles_of_cluster,
+              .prologue_bytes = shape.prologue_bytes};
   const int tokens = tile_tokens(shape.tokens);
   for (const int limit : kShared) {
     for (split.stages = kMaxStages; split.stages >= kMinStages; --split.stages)

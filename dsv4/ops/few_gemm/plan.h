@@ -38,6 +38,7 @@ struct Split {
   int tiles_per_cluster = 1;  // the tiles of a cluster are of one group
   int stage_slabs = 1;        // slabs of a stage; divides slabs
   int stages = 0;
+  int prologue_bytes = 0;  // shared memory of the prologue
 
   DSV4_HD constexpr int ranks() const { return 1 << rank_bits; }
   DSV4_HD constexpr int clusters() const {
@@ -51,14 +52,15 @@ struct Split {
 
 // Offsets in bytes. The ring is at 0.
 struct Layout {
-  int x, exchange, exchange_bytes, x_scale, barriers, bytes;
+  int x, exchange, exchange_bytes, x_scale, prologue, barriers, bytes;
 
   DSV4_HD constexpr Layout(Format format, int tokens, const Split& split)
       : x(split.stages * kSlabSize),
         exchange(x + split.rank_slabs() * x_boxes(format) * tokens * kSlabBytes),
         exchange_bytes(split.ranks() * pairs_of_rank(tokens, split.rank_bits) * kTileRows * 8),
         x_scale(exchange + split.exchange_buffers() * exchange_bytes),
-        barriers(x_scale + (format != Format::kBf16 ? split.rank_slabs() * tokens * 4 : 0)),
+        prologue(x_scale + (format != Format::kBf16 ? split.rank_slabs() * tokens * 4 : 0)),
+        barriers(prologue + split.prologue_bytes),
         bytes(barriers + (2 * kMaxStages + 1 + 2 * kExchangeBuffers) * 8) {}
 
   // Pairs of tokens that a rank adds up: pair p belongs to rank p % ranks.
@@ -73,6 +75,7 @@ struct Shape {
   int64_t tiles, tiles_per_group;  // of all groups and matrices; of one group
   int64_t tiles_of_cluster = 1;    // a cluster has a multiple of this many
   int ctas_per_sm = 2;             // at most; three fit, if they need at most 75 KB each
+  int prologue_bytes = 0;          // a multiple of 8
 };
 
 // Tokens of a CTA: 8, 16 or 32.

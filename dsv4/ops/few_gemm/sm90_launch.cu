@@ -1,8 +1,11 @@
 #include "dsv4/device/alignment.h"
+#include "dsv4/ops/few_gemm/boundary.cuh"
 #include "dsv4/ops/few_gemm/kernel.cuh"
 #include "dsv4/ops/few_gemm/launch.cuh"
 #include "dsv4/ops/few_gemm/launch_shape.cuh"
 #include "dsv4/ops/few_gemm/pair.cuh"
+#include "dsv4/ops/hc_boundary/hc_boundary_impls.h"
+#include "dsv4/ops/hc_boundary/sm90_few/launch.cuh"
 #include "dsv4/ops/quant/quant.h"
 
 namespace dsv4::few_gemm {
@@ -98,6 +101,26 @@ void run(const Context& context, const ConstTensorView& x, std::span<const Targe
     launch(device, "few_gemm_pair", store_pair_kernel<decltype(config)::kTokens>(),
            launch_shape(pair), params);
   });
+}
+
+void run(const Context& context, const HcBoundaryArgs& boundary, const ConstTensorView& x,
+         std::span<const Target> targets) {
+  if (!is_given(boundary)) return run(context, x, targets);
+  Device& device = *context.device;
+  const Pair pair(targets, x.dim(0), x.dim(1), device.info().num_sms, boundary_bytes(boundary));
+  if (reject_boundary(context, boundary, pair) != nullptr) {
+    hc_boundary(context, boundary);
+    return run(context, x, targets);
+  }
+  if (x.dim(0) == 0) return;
+  const Scratch::Scope scope(device.workspace());
+  const hc::Params mixed = hc::launch_mix(context, boundary);
+  if (device.is_dry_run()) return;
+  const WithBoundary<PairParams> params{
+      make_pair_params(pair, targets, x, {.x = x, .quantize = true}, make_tma_map), mixed};
+  launch(device, "few_gemm_pair with boundary",
+         boundary_pair_kernel<PairParams, StoreTile<PairParams::Fp8>, StoreTile<PairParams::Bf16>>,
+         launch_shape_with_boundary(pair), params);
 }
 
 }  // namespace dsv4::few_gemm

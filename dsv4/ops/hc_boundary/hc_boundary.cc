@@ -55,4 +55,14 @@ Cost cost(const HcBoundaryArgs& args) {
 
 constinit const Op<HcBoundaryArgs> hc_boundary{"hc_boundary", kHcBoundary, check, cost};
 
+void check_boundary_of(const ConstTensorView& x, const HcBoundaryArgs& boundary) {
+  if (!is_given(boundary)) return;
+  check(boundary);
+  DSV4_CHECK(x.data == boundary.x.data && x.rank == 2 && x.dtype == boundary.x.dtype &&
+                 x.dim(0) == boundary.x.dim(0) && x.dim(1) == boundary.x.dim(1) &&
+                 x.row_stride() == boundary.x.row_stride(),
+             "x of the block, {}, is not x of its boundary, {}", to_string(x),
+             to_string(boundary.x));
+}
+
 }  // namespace dsv4

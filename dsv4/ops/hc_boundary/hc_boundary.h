@@ -38,4 +38,12 @@ struct HcBoundaryArgs {
 
 extern const Op<HcBoundaryArgs> hc_boundary;
 
+// Blocks take the boundary before them as an argument, so that an implementation may compute x in
+// the kernel that reads it. Results are those of hc_boundary and then the block. No streams: none.
+inline bool is_given(const HcBoundaryArgs& boundary) {
+  return boundary.streams.rank > 0;
+}
+// x: what the block takes, which must be the boundary's.
+void check_boundary_of(const ConstTensorView& x, const HcBoundaryArgs& boundary);
+
 }  // namespace dsv4

@@ -20,6 +20,7 @@ constexpr Impl<MoeArgs> kMoe[] = {
 void check(const MoeArgs& args) {
   Dim t("t"), d("D");
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
+  check_boundary_of(args.x, args.boundary);
   expect("acc", args.acc, {DType::kF32}, {t, d});
   check("gate", args.gate);
   DSV4_CHECK(args.gate.k == *d, "gate: {} columns for x of {}", args.gate.k, *d);
@@ -41,10 +42,12 @@ Cost cost_with(const MoeArgs& args, double routed) {
   const int64_t d = args.x.dim(1);
   const auto shared = static_cast<double>(t > 0 ? args.shared.expert_bytes(0) : 0);
   const double weights = static_cast<double>(args.gate.bytes()) + routed + shared;
-  return {.bytes = weights + static_cast<double>(args.x.bytes() + args.acc.bytes()),
-          .flops = 2 * (t * static_cast<double>(args.gate.n * args.gate.k) +
-                        chosen * values(args.routed, d) + t * values(args.shared, d)),
-          .weight_bytes = weights};
+  Cost cost{.bytes = weights + static_cast<double>(args.x.bytes() + args.acc.bytes()),
+            .flops = 2 * (t * static_cast<double>(args.gate.n * args.gate.k) +
+                          chosen * values(args.routed, d) + t * values(args.shared, d)),
+            .weight_bytes = weights};
+  if (is_given(args.boundary)) cost += hc_boundary.cost(args.boundary);
+  return cost;
 }
 
 // The router's choices are not known before the call: the experts of t tokens are counted as t * k

@@ -10,19 +10,22 @@
 #pragma once
 
 #include "dsv4/ops/experts/experts.h"
+#include "dsv4/ops/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/tensor.h"
 
 namespace dsv4 {
 
 struct MoeArgs {
-  ConstTensorView x;              // [t, D] f32|bf16
-  ConstTensorView ids;            // [t] I32 token ids, used with tid2eid
-  WeightView gate;                // [e, D]
-  ConstTensorView bias;           // [e] f32; empty: no bias
-  ConstTensorView tid2eid;        // [v, k] I64|I32; empty: learned routing
-  ExpertStack routed;             // e experts of equal shape
-  ExpertStack shared;             // one expert
+  ConstTensorView x;        // [t, D] f32|bf16
+  HcBoundaryArgs boundary;  // if given, it is computed first, and x is its x; acc may have the
+                            // memory of its y
+  ConstTensorView ids;      // [t] I32 token ids, used with tid2eid
+  WeightView gate;          // [e, D]
+  ConstTensorView bias;     // [e] f32; empty: no bias
+  ConstTensorView tid2eid;  // [v, k] I64|I32; empty: learned routing
+  ExpertStack routed;       // e experts of equal shape
+  ExpertStack shared;       // one expert
   int64_t experts_per_token = 0;  // k
   float route_scale = 1.f;
   bool normalize = true;  // norm_topk_prob

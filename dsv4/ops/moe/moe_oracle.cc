@@ -2,6 +2,7 @@
 
 #include "dsv4/ops/moe/moe_oracle.h"
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/experts/experts_oracle.h"
 #include "dsv4/ops/linear/linear_oracle.h"
 #include "dsv4/ops/oracle.h"
@@ -10,6 +11,7 @@
 namespace dsv4 {
 
 std::vector<double> moe_oracle(const Context& context, const MoeArgs& args) {
+  DSV4_CHECK(!is_given(args.boundary), "{}", "the oracle takes x");
   const int64_t t = args.x.dim(0), d = args.x.dim(1), k = args.experts_per_token;
   const Buffer logits = oracle::stored(DType::kF32, {t, args.gate.n},
                                        linear_oracle({.x = args.x, .weight = args.gate}));

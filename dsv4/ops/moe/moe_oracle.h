@@ -8,6 +8,7 @@
 
 namespace dsv4 {
 
+// For args without a boundary.
 std::vector<double> moe_oracle(const Context& context, const MoeArgs& args);  // [t, D]
 
 }  // namespace dsv4

@@ -6,6 +6,7 @@
 namespace dsv4 {
 
 void moe_parts(const Context& context, const MoeArgs& args) {
+  if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
   const int64_t t = args.x.dim(0), k = args.experts_per_token;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
+#include "dsv4/ops/hc_boundary/random_boundary_test.h"
 #include "dsv4/ops/moe/moe_oracle.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
@@ -67,6 +68,7 @@ void fill_case(Case& c, const Shape& s, const StoredAs& stored, const StoredAs& 
 
 MoeArgs one_token(const MoeArgs& a, int64_t i) {
   MoeArgs one = a;
+  if (is_given(a.boundary)) one.boundary = test::one_token(a.boundary, i);
   one.x = a.x.slice(0, i, i + 1);
   one.ids = a.ids.slice(0, i, i + 1);
   one.acc = a.acc.slice(0, i, i + 1);
@@ -126,6 +128,23 @@ TEST(Moe, FewTokensOfOtherShapes) {
 
 TEST(Moe, FewTokensOfFlashWidth) {
   check_few_tokens({2, 4096, 3, 2, 1024});
+}
+
+// The last has more tokens than the products finish a boundary for.
+TEST(Moe, BoundaryInside) {
+  for (const int64_t t : {2, 6}) {
+    Case c;
+    fill_case(c, {t, 1024, 20, 3, 64}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block},
+              DType::kBF16);
+    Rng rng(static_cast<uint64_t>(t));
+    c.args.boundary = test::random_boundary(c.arena, rng, t, 1024, DType::kBF16);
+    c.args.x = c.args.boundary.x;
+    check_boundary_inside(moe.impls, Context{}, c.arena,
+                          {.name = fmt::format("moe t={} boundary", t),
+                           .args = c.args,
+                           .one_token = one_token,
+                           .num_tokens = t});
+  }
 }
 
 TEST(Moe, ReportsErrors) {

@@ -73,7 +73,7 @@ void attention_in_sm90_few(const Context& given, const AttentionInArgs& args) {
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
   const Products products(args, &scratch);
-  few_gemm::run(context, args.x, products.targets());
+  few_gemm::run(context, args.boundary, args.x, products.targets());
   const TensorView& c = products.latent;
   const bool at_once = append_rows_reject(context, args) == nullptr;
   if (at_once && finish_few_reject(context, args) == nullptr)

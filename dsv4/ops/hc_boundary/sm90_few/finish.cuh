@@ -3,83 +3,42 @@
 // Problem    mix = sums * rho; x = sum_j pre_j X_j, rounded to bf16, x' = rms_norm(x);
 //            post = 2 sigmoid, comb = Sinkhorn, in the other CTA
 // Bound      latency: sums and X from L2, two block barriers; Sinkhorn is 40 dependent steps
-// Tiles      a thread has 8 columns; a warp sums a row of partial sums, 4 or 8 slices per lane
-// Before the wait  the norm's weights
+// Tiles      a thread has 8 columns (input.cuh); a warp sums a row of partial sums, 4 or 8 slices
+//            per lane
+// Before the wait  the norm's weights, base and scale
 
 #pragma once
 
-#include <cmath>
-
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/device/ptx/reciprocal.cuh"
-#include "dsv4/ops/hc_boundary/sm90_few/params.cuh"
+#include "dsv4/ops/hc_boundary/sm90_few/input.cuh"
 
 namespace dsv4::hc_boundary_kernel::sm90_few {
 
-// A row of partial sums: lane i has slices 4 i .. 4 i + 3 and the same 128 later.
-struct RowOfSums {
-  float4 low{}, high{};
-
-  __device__ RowOfSums(const Params& p, int token, int row) {
-    const float* from = p.partial_of(token, row) + threadIdx.x % kWarp * 4;
-    const int left = p.slices - static_cast<int>(threadIdx.x % kWarp) * 4;
-    if (left > 0) low = *reinterpret_cast<const float4*>(from);
-    if (left > 4 * kWarp) high = *reinterpret_cast<const float4*>(from + 4 * kWarp);
-  }
-  __device__ float total() const {
-    return warp_sum(((low.x + low.y) + (low.z + low.w)) + ((high.x + high.y) + (high.z + high.w)));
-  }
-};
-
-__device__ inline float sigmoid(float x) {
-  return ptx::rcp_approx_ftz(1.f + expf(-x));
-}
-
-__device__ inline float rho_of(const Params& p, float squares) {
-  return 1.f / sqrtf(squares / static_cast<float>(kStreams * p.d) + p.norm_eps);
-}
-
 template <class W>
 __device__ void finish_x(const Params& p, int token) {
-  __shared__ float sums[kStreams + 1], reduction[kWarp];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp,
-            warps = static_cast<int>(blockDim.x) / kWarp;
-  const int column = static_cast<int>(threadIdx.x) * kRun;
-  float norm[kRun], base[kStreams];
+  alignas(16) __shared__ float pre[kStreams];
+  __shared__ float squares[kMaxGroups];
+  const int thread = static_cast<int>(threadIdx.x), column = thread * kRun;
+  const int lane = thread % kWarp, run = thread % kGroupRuns;
+  float norm[kRun];
   load<kRun>(static_cast<const W*>(p.norm) + column, norm);
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) base[j] = p.base[j];
-  const float scale = p.scale[0];
+  const PreGate gates(p, token, lane);
   ptx::griddepcontrol_wait();
 
-  const bf16* const from = p.streams + token * p.token_stride + column;
-  float values[kStreams][kRun];
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) load<kRun>(from + j * p.stream_stride, values[j]);
-  for (int i = warp; i <= kStreams; i += warps) {
-    const float sum = RowOfSums(p, token, i < kStreams ? i : kMixes).total();
-    if (threadIdx.x % kWarp == 0) sums[i] = sum;
+  StreamRuns streams;
+  streams.load(p, token, column);
+  if (thread < kWarp) {
+    const float gate = gates.compute(p, lane);
+    if (lane % kGateLanes == 0 && lane < kGateLanes * kStreams) pre[lane / kGateLanes] = gate;
   }
   __syncthreads();
-  const float rho = rho_of(p, sums[kStreams]);
-  float x[kRun] = {}, square = 0;
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) {
-    const float pre = sigmoid(sums[j] * rho * scale + base[j]) + p.hc_eps;
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) x[i] = __fmaf_rn(pre, values[j][i], x[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < kRun; ++i) {
-    x[i] = to_float(from_float<bf16>(x[i]));
-    square = __fmaf_rn(x[i], x[i], square);
-  }
-  const float mean = block_sum(square, reduction) / static_cast<float>(p.d);
-  const float root = 1.f / sqrtf(mean + p.norm_eps);
-#pragma unroll
-  for (int i = 0; i < kRun; ++i) x[i] = x[i] * root * norm[i];
-  store<kRun>(p.x + token * p.x_stride + column, x);
+  const Run x = streams.combined(*reinterpret_cast<const float4*>(pre));
+  const float square = group_square(x);
+  if (run == 0) squares[thread / kGroupRuns] = square;
+  __syncthreads();
+  const float root = root_of(p, squares, run);
+  normalized(x, root, norm).store(p.x + token * p.x_stride + column);
 }
 
 using Matrix = float[kStreams][kStreams];
@@ -145,18 +104,18 @@ __device__ inline void store_comb(const Params& p, int token, const float* mix, 
   }
 }
 
-__device__ inline void finish_gates(const Params& p, int token) {
-  __shared__ float mix[kSums];
+// mix: [kSums], shared memory of the CTA. All threads, after the wait.
+__device__ inline void finish_gates(const Params& p, int token, float* mix) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-  ptx::griddepcontrol_wait();
   for (int row = kStreams + warp; row < kSums; row += 2 * warps) {  // two at a time
     const int next = min(row + warps, kSums - 1);
-    const RowOfSums low(p, token, row), high(p, token, next);
-    const float sums[2] = {low.total(), high.total()};
-    if (lane == 0) mix[row] = sums[0];
-    if (lane == 0 && next == row + warps) mix[next] = sums[1];
+    float sums[2];
+    lane_sums<2>(p, p.partial_of(token, 0) + 4 * lane, {row, next}, lane, sums);
+    const float low = warp_sum(sums[0]), high = warp_sum(sums[1]);
+    if (lane == 0) mix[row] = low;
+    if (lane == 0 && next == row + warps) mix[next] = high;
   }
   __syncthreads();
   const float rho = rho_of(p, mix[kMixes]);
@@ -176,7 +135,9 @@ __global__ void __launch_bounds__(kMaxSlices* kSlice / kRun)
   if (blockIdx.y == 0) {
     finish_x<W>(p, token);
   } else {
-    finish_gates(p, token);
+    __shared__ float mix[kSums];
+    ptx::griddepcontrol_wait();
+    finish_gates(p, token, mix);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/hc_boundary/hc_boundary_impls.h"
 #include "dsv4/ops/hc_boundary/sm90_few/finish.cuh"
+#include "dsv4/ops/hc_boundary/sm90_few/launch.cuh"
 #include "dsv4/ops/hc_boundary/sm90_few/mix.cuh"
 
 namespace dsv4 {
@@ -24,28 +25,31 @@ const char* hc_boundary_sm90_few_reject(const Context& context, const HcBoundary
   return nullptr;
 }
 
-void hc_boundary_sm90_few(const Context& context, const HcBoundaryArgs& args) {
+few::Params few::launch_mix(const Context& context, const HcBoundaryArgs& args) {
   Device& device = *context.device;
-  const Scratch::Scope scope(device.workspace());
-  const int64_t t = args.streams.dim(0), slices = few::num_slices(args);
-  const TensorView partial = device.workspace().take(DType::kF32, {t, few::kSums, slices});
-  const few::Params params = few::make_params(args, partial.as<float>());
+  const int64_t t = args.streams.dim(0), slices = num_slices(args);
+  const TensorView partial = device.workspace().take(DType::kF32, {t, kSums, slices});
+  const Params params = make_params(args, partial.as<float>());
   with_float_type(args.y.rank > 0 ? args.y.dtype : DType::kBF16, [&](auto y) {
     using Y = decltype(y);
     const int tokens = t < 4 ? 1 : t <= 8 ? 4 : 8;  // of a CTA
     launch(device, "hc_boundary mix",
-           tokens == 1   ? few::mix_kernel<1, Y>
-           : tokens == 4 ? few::mix_kernel<4, Y>
-                         : few::mix_kernel<8, Y>,
-           {.grid = slices,
-            .block = few::kMixWarps * kWarp,
-            .grid_y = ceil_div(t, tokens),
-            .pdl = true},
+           tokens == 1   ? mix_kernel<1, Y>
+           : tokens == 4 ? mix_kernel<4, Y>
+                         : mix_kernel<8, Y>,
+           {.grid = slices, .block = kMixWarps * kWarp, .grid_y = ceil_div(t, tokens), .pdl = true},
            params);
   });
+  return params;
+}
+
+void hc_boundary_sm90_few(const Context& context, const HcBoundaryArgs& args) {
+  Device& device = *context.device;
+  const Scratch::Scope scope(device.workspace());
+  const few::Params params = few::launch_mix(context, args);
   with_float_type(args.norm.dtype, [&](auto norm) {
     launch(device, "hc_boundary finish", few::finish_kernel<decltype(norm)>,
-           {.grid = t,
+           {.grid = args.streams.dim(0),
             .block = static_cast<int>(args.streams.dim(2) / few::kRun),
             .grid_y = 2,
             .pdl = true},

@@ -14,7 +14,10 @@ inline constexpr int kSlice = 32;                         // columns of d that a
 inline constexpr int kMixWarps = 8;                       // of a CTA of mix
 inline constexpr int kWarpMixes = kMixes / kMixWarps;     // rows of fn of a warp
 inline constexpr int kRun = 8;                            // columns of a thread of finish
-inline constexpr int kMaxSlices = 256;                    // two float4 per lane
+inline constexpr int kGroup = 128;                        // columns whose squares are added first
+inline constexpr int kGroupRuns = kGroup / kRun;
+inline constexpr int kMaxSlices = 256;  // two float4 per lane
+inline constexpr int kMaxGroups = kMaxSlices * kSlice / kGroup;
 inline constexpr int64_t kMaxTokens = 64;
 
 struct Params {
@@ -33,10 +36,11 @@ struct Params {
   float *post, *comb;
   int64_t post_stride, comb_stride, comb_row_stride;
   float* partial;  // [t, kSums, slices]
-  int t, d, slices;
+  int t, d, slices, groups;
+  float inverse_d;  // 1 / d
 
   __device__ float* partial_of(int token, int row) const {
-    return partial + (int64_t{token} * kSums + row) * slices;
+    return partial + (token * kSums + row) * slices;
   }
 };
 
@@ -74,7 +78,9 @@ inline Params make_params(const HcBoundaryArgs& args, float* partial) {
           .partial = partial,
           .t = static_cast<int>(args.streams.dim(0)),
           .d = static_cast<int>(args.streams.dim(2)),
-          .slices = static_cast<int>(num_slices(args))};
+          .slices = static_cast<int>(num_slices(args)),
+          .groups = static_cast<int>(args.streams.dim(2) / kGroup),
+          .inverse_d = 1 / static_cast<float>(args.streams.dim(2))};
 }
 
 }  // namespace dsv4::hc_boundary_kernel::sm90_few

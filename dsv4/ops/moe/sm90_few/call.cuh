@@ -45,11 +45,11 @@ struct InputTargets {
             {args.gate, middle.logits}} {}
 };
 
-inline few_gemm::Pair pair_of_inputs(const MoeArgs& args, const InputTargets& targets,
-                                     int num_sms) {
+inline few_gemm::Pair pair_of_inputs(const MoeArgs& args, const InputTargets& targets, int num_sms,
+                                     int prologue_bytes = 0) {
   const auto shape_of = [&](few_gemm::Format format) {
     few_gemm::Shape shape =
-        few_gemm::Pair::shape_of(format, targets.all, args.x.dim(0), args.x.dim(1));
+        few_gemm::Pair::shape_of(format, targets.all, args.x.dim(0), args.x.dim(1), prologue_bytes);
     shape.ctas_per_sm = kCtasPerSm;
     return shape;
   };

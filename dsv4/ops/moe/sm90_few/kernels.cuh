@@ -9,7 +9,7 @@
 #pragma once
 
 #include "dsv4/ops/experts/cuda/swiglu.cuh"
-#include "dsv4/ops/few_gemm/pair.cuh"
+#include "dsv4/ops/few_gemm/boundary.cuh"
 #include "dsv4/ops/router/routing.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
@@ -56,6 +56,12 @@ struct StoreHidden {
 template <int kTokens>
 auto inputs_kernel() {
   return few_gemm::few_gemm_pair_kernel<kTokens, InputParams, StoreHidden,
+                                        few_gemm::StoreTile<InputParams::Bf16>>;
+}
+
+// The same with the boundary before the block.
+inline auto inputs_with_boundary_kernel() {
+  return few_gemm::boundary_pair_kernel<InputParams, StoreHidden,
                                         few_gemm::StoreTile<InputParams::Bf16>>;
 }
 

@@ -3,6 +3,7 @@
 // computed.
 
 #include "dsv4/ops/few_gemm/launch_shape.cuh"
+#include "dsv4/ops/hc_boundary/sm90_few/launch.cuh"
 #include "dsv4/ops/moe/moe_impls.h"
 #include "dsv4/ops/moe/sm90_few/call.cuh"
 #include "dsv4/ops/quant/quant.h"
@@ -27,12 +28,35 @@ few_gemm::Activations quantized_x(const Context& context, const ConstTensorView&
   return {.x = codes, .x_scale = scales};
 }
 
+// Runs the boundary and the inputs in two launches, if they take it. Else returns false.
+bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
+                              const few::InputTargets& targets, const few::Middle& middle) {
+  Device& device = *context.device;
+  const few_gemm::Pair pair = few::pair_of_inputs(args, targets, device.info().num_sms,
+                                                  few_gemm::boundary_bytes(args.boundary));
+  if (few_gemm::reject_boundary(context, args.boundary, pair) != nullptr) return false;
+  const Scratch::Scope scope(device.workspace());
+  const few_gemm::hc::Params mixed = few_gemm::hc::launch_mix(context, args.boundary);
+  if (device.is_dry_run()) return true;
+  const few_gemm::WithBoundary<few::InputParams> params{
+      few::make_input_params(pair, args, targets, middle, {.x = args.x, .quantize = true},
+                             make_tma_map),
+      mixed};
+  launch(device, "moe_inputs with boundary", few::inputs_with_boundary_kernel(),
+         few_gemm::launch_shape_with_boundary(pair), params);
+  return true;
+}
+
 void run_inputs(const Context& context, const MoeArgs& args, const few::Middle& middle) {
   Device& device = *context.device;
+  const few::InputTargets targets(args, middle);
+  if (is_given(args.boundary)) {
+    if (run_inputs_with_boundary(context, args, targets, middle)) return;
+    hc_boundary(context, args.boundary);
+  }
   const Scratch::Scope scope(device.workspace());
   const few_gemm::Activations quantized = quantized_x(context, args.x);
   if (device.is_dry_run()) return;
-  const few::InputTargets targets(args, middle);
   const few_gemm::Pair pair = few::pair_of_inputs(args, targets, device.info().num_sms);
   const few::InputParams params =
       few::make_input_params(pair, args, targets, middle, quantized, make_tma_map);
