@@ -8,6 +8,9 @@
 namespace dsv4 {
 namespace {
 
+constexpr int64_t kShortShare = 4;   // short prompts pass a long one with budget / kShortShare
+constexpr int64_t kMostLeftOut = 8;  // of a chunk: at most 1 / kMostLeftOut, to end at chunk_step
+
 // Pages that a sequence of `tokens` tokens holds at most between two steps.
 int64_t peak_pages(const CacheGroup& group, int64_t tokens) {
   const int64_t whole = table_pages(group, tokens);
@@ -36,8 +39,7 @@ class Planner {
       preempt_last();
       prefill();
     }
-    // A request is not admitted in the step that preempts it: its old pages go back only after it.
-    if (plan_.num_running >= state_.num_running) admit();
+    admit();
     if (plan_.chunks.empty() && !state_.requests.empty())
       fail(ErrorCode::kResource, "a sequence of {} tokens alone does not fit the cache",
            request(0).tokens);
@@ -51,7 +53,19 @@ class Planner {
   // Pages that the next `count` tokens of a request take.
   int64_t missing(size_t g, size_t i, int64_t count) const {
     const CacheGroup& group = state_.groups[g];
-    return table_pages(group, request(i).cached + count) - table_pages(group, request(i).cached);
+    const int64_t cached = request(i).cached;
+    if (count == 1) {  // the case of most calls, without most of the divisions
+      const int64_t entries = (cached + 1) / group.tokens_per_entry;
+      if (entries * group.tokens_per_entry != cached + 1) return 0;  // no entry is closed
+      return (entries - 1) % group.page_entries == 0 ? 1 : 0;
+    }
+    return table_pages(group, cached + count) - table_pages(group, cached);
+  }
+
+  bool next_token_fits(size_t i) const {
+    for (size_t g = 0; g < num_groups(); ++g)
+      if (missing(g, i, 1) > free_[g]) return false;
+    return true;
   }
 
   // The longest chunk for which there are pages.
@@ -72,7 +86,8 @@ class Planner {
     const int64_t wanted = r.stop_at > r.cached ? r.stop_at - r.cached : budget_;
     const int64_t most = std::min({budget_, wanted, tokens_that_fit(i)});
     const int64_t aligned = (r.cached + most) / limits_.chunk_step * limits_.chunk_step - r.cached;
-    return r.cached + most == r.tokens || aligned < 1 ? most : aligned;
+    const bool ends = r.cached + most == r.tokens, wastes = most - aligned > most / kMostLeftOut;
+    return ends || wastes ? most : aligned;
   }
 
   void grant(size_t i, int64_t count) {
@@ -94,17 +109,41 @@ class Planner {
     for (size_t i = 0; i < plan_.num_running; ++i) {
       if (!request(i).decoding) continue;
       // Requests that have their token stand before i, so no preempted request has a chunk.
-      while (tokens_that_fit(i) < 1 && plan_.num_running > std::max<size_t>(i, 1)) preempt_last();
-      if (i < plan_.num_running && tokens_that_fit(i) >= 1) grant(i, 1);
+      while (!next_token_fits(i) && plan_.num_running > std::max<size_t>(i, 1)) preempt_last();
+      if (i < plan_.num_running && next_token_fits(i)) grant(i, 1);
     }
   }
 
+  bool is_long(size_t i) const {
+    return request(i).tokens - request(i).cached > limits_.long_prompt;
+  }
+
   void prefill() {
+    bool passed = false;
     for (size_t i = 0; i < plan_.num_running; ++i) {
-      if (request(i).decoding) continue;
-      const int64_t count = chunk(i);
-      if (count > 0) grant(i, count);
+      if (!passed && is_long(i)) {
+        passed = true;
+        pass_long_prompt(i);
+      }
+      prefill(i);
     }
+  }
+
+  void prefill(size_t i) {
+    if (request(i).decoding || granted_[i] > 0) return;
+    const int64_t count = chunk(i);
+    if (count > 0) grant(i, count);
+  }
+
+  // Short prompts after this one get a share of the budget before it, so that a prompt of 100,000
+  // tokens does not hold up every request that comes after it.
+  void pass_long_prompt(size_t long_one) {
+    const int64_t kept = budget_ - budget_ / kShortShare;
+    budget_ -= kept;
+    for (size_t i = long_one + 1; i < plan_.num_running; ++i)
+      if (!is_long(i)) prefill(i);
+    admit(/*only_short=*/true);
+    budget_ += kept;
   }
 
   // Pages that a request is expected to hold: all its tokens and a piece of its answer.
@@ -113,29 +152,45 @@ class Planner {
     return peak_pages(state_.groups[g], request(i).tokens + ahead);
   }
 
-  bool has_room(size_t newcomer) const {
+  // [group] pages that no running request is expected to need.
+  std::vector<int64_t> spare_pages() const {
+    std::vector<int64_t> spare = free_;
     for (size_t g = 0; g < num_groups(); ++g) {
-      int64_t room = free_[g];
-      for (size_t i = 0; i < plan_.num_running; ++i) {
-        const int64_t held =
-            held_pages(state_.groups[g], request(i).cached) + missing(g, i, granted_[i]);
-        room -= std::max<int64_t>(0, expected(g, i) - held);
-      }
-      if (expected(g, newcomer) > room) return false;
+      for (size_t i = 0; i < plan_.num_running; ++i)
+        spare[g] -= std::max<int64_t>(0, expected(g, i) - held_after(g, i));
     }
-    return true;
+    return spare;
   }
 
-  void admit() {
-    const size_t slots = static_cast<size_t>(limits_.max_sequences);
-    while (plan_.num_running < std::min(slots, state_.requests.size()) && budget_ > 0) {
+  // Pages of a running request when the step has run.
+  int64_t held_after(size_t g, size_t i) const {
+    return held_pages(state_.groups[g], request(i).cached) + missing(g, i, granted_[i]);
+  }
+
+  // Requests that wait, in order, up to the first that must wait on.
+  void admit(bool only_short = false) {
+    // A request is not admitted in the step that preempts it: its old pages go back only after it.
+    if (plan_.num_running < state_.num_running) return;
+    const size_t slots =
+        std::min(static_cast<size_t>(limits_.max_sequences), state_.requests.size());
+    if (plan_.num_running >= slots || budget_ < 1) return;
+    std::vector<int64_t> spare = spare_pages();
+    while (plan_.num_running < slots && budget_ > 0) {
       const size_t i = plan_.num_running;
-      if (i > 0 && !has_room(i)) return;
+      if (only_short && is_long(i)) return;
+      for (size_t g = 0; g < num_groups(); ++g)
+        if (i > 0 && expected(g, i) > spare[g]) return;
+      const std::vector<int64_t> free_before = free_;
       take_prefix(i);
       const int64_t count = chunk(i);
-      if (count < 1) return;
+      if (count < 1) {
+        free_ = free_before;
+        return;
+      }
       ++plan_.num_running;
       grant(i, count);
+      for (size_t g = 0; g < num_groups(); ++g)
+        spare[g] -= std::max(expected(g, i), held_after(g, i));
     }
   }
 

@@ -3,7 +3,8 @@
 //   1. Every decoding request gets its next token, in order. When pages run out, the last running
 //      request is preempted: pages that only it has go back, and it waits.
 //   2. What is left of the token budget goes to prompts, in order, in chunks as long as budget and
-//      pages allow. Beside requests that decode, prompts get at most max_prompt_tokens.
+//      pages allow. Beside requests that decode, prompts get at most max_prompt_tokens. Short
+//      prompts after a long one, those that wait included, pass it with up to a quarter of that.
 //   3. Waiting requests are admitted in order, as long as a slot and budget are left and
 //      the pages suffice for what all running requests and the new one are expected to need: their
 //      tokens and the next `lookahead` tokens of their answers. A request that would run alone is
@@ -56,7 +57,10 @@ struct SchedulerLimits {
       0;  // of a step in which a request decodes; 0: as many as there is room
   int max_sequences = 1;
   int64_t lookahead = 256;
-  int64_t chunk_step = 1;  // a chunk ends at a multiple of these tokens, or with its prompt
+  int64_t long_prompt = 4096;  // a prompt with more tokens than these left is long
+  // A chunk ends with its prompt, or at a multiple of these tokens unless that leaves out more than
+  // an eighth of it.
+  int64_t chunk_step = 1;
 };
 
 struct Schedule {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <set>
+#include <utility>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
@@ -226,6 +227,52 @@ TEST(Scheduler, PromptsAreShortBesideRequestsThatDecode) {
   EXPECT_EQ(plan.chunks[2].count, 2);
 }
 
+TEST(Scheduler, ShortPromptsPassALongOneWithAQuarterOfTheBudget) {
+  Simulation simulation(groups_for(4, 4 * 256, 40),
+                        {.max_batch_tokens = 40, .max_sequences = 4, .long_prompt = 20});
+  simulation.submit(200, 5);
+  EXPECT_EQ(simulation.step().chunks[0].count, 40) << "nothing passes it";
+  simulation.submit(15, 5);
+  simulation.submit(4, 5);
+  simulation.submit(60, 5);
+  Schedule plan = simulation.step();
+  ASSERT_EQ(plan.chunks.size(), 2u);
+  EXPECT_EQ(plan.chunks[0].request, 1u);
+  EXPECT_EQ(plan.chunks[0].count, 10);
+  EXPECT_EQ(plan.chunks[1].request, 0u);
+  EXPECT_EQ(plan.chunks[1].count, 30);
+  plan = simulation.step();
+  ASSERT_EQ(plan.chunks.size(), 3u);
+  EXPECT_EQ(plan.chunks[0].count, 5);
+  EXPECT_EQ(plan.chunks[1].count, 4);
+  EXPECT_EQ(plan.chunks[2].request, 0u);
+  EXPECT_EQ(plan.chunks[2].count, 31) << "what the short prompts leave";
+  EXPECT_EQ(simulation.step().num_running, 3u) << "a long prompt passes none";
+}
+
+TEST(Scheduler, AShortPromptBeforeALongOneGetsAllThatItCan) {
+  Simulation simulation(groups_for(2, 2 * 256, 40),
+                        {.max_batch_tokens = 40, .max_sequences = 2, .long_prompt = 50});
+  simulation.submit(50, 5);
+  simulation.submit(200, 5);
+  const Schedule plan = simulation.step();
+  ASSERT_EQ(plan.chunks.size(), 1u);
+  EXPECT_EQ(plan.chunks[0].count, 40);
+  const Schedule next = simulation.step();
+  ASSERT_EQ(next.chunks.size(), 2u);
+  EXPECT_EQ(next.chunks[0].count, 10);
+  EXPECT_EQ(next.chunks[1].count, 30);
+}
+
+TEST(Scheduler, ChunksEndAtAStepUnlessThatLeavesOutMuch) {
+  for (const auto& [budget, chunk] : {std::pair(34, 32), std::pair(20, 20)}) {
+    Simulation simulation(groups_for(1, 256, 40),
+                          {.max_batch_tokens = budget, .max_sequences = 1, .chunk_step = 16});
+    simulation.submit(100, 5);
+    EXPECT_EQ(simulation.step().chunks[0].count, chunk);
+  }
+}
+
 TEST(Scheduler, AdmitsInOrderOfArrivalWhenPagesSuffice) {
   Simulation simulation(groups_for(4, 128, 64), {.max_batch_tokens = 64, .max_sequences = 4});
   simulation.submit(40, 8);
@@ -282,9 +329,13 @@ Trace run_trace(uint64_t seed, int sequences, int64_t shared, int64_t longest, i
                 size_t prefixes = 0) {
   Rng rng(seed);
   const int64_t batch = sequences + rng.below(40);
-  Simulation simulation(
-      groups_for(sequences, shared, batch, static_cast<int64_t>(prefixes)),
-      {.max_batch_tokens = batch, .max_sequences = sequences, .lookahead = lookahead}, prefixes);
+  Simulation simulation(groups_for(sequences, shared, batch, static_cast<int64_t>(prefixes)),
+                        {.max_batch_tokens = batch,
+                         .max_sequences = sequences,
+                         .lookahead = lookahead,
+                         .long_prompt = 1 + rng.below(longest),
+                         .chunk_step = 1 + rng.below(16)},
+                        prefixes);
   int64_t left = 40, work = 0;
   size_t submitted = 0;
   while (left > 0 || !simulation.empty()) {
