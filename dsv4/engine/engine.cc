@@ -187,9 +187,12 @@ void Engine::sort_requests() {
   std::advance(waiting, num_running_);
   std::list<Request> others;
   others.splice(others.end(), requests_, waiting, requests_.end());
-  const auto before = [](const Request& a, const Request& b) { return a.before(b); };
-  requests_.sort(before);
-  others.sort(before);
+  const auto sort = [](std::list<Request>& requests) {
+    const auto before = [](const Request& a, const Request& b) { return a.before(b); };
+    if (!std::ranges::is_sorted(requests, before)) requests.sort(before);
+  };
+  sort(requests_);
+  sort(others);
   requests_.splice(requests_.end(), others);
 }
 

@@ -141,6 +141,9 @@ class Engine {
   // with the op and the weight when NaN or infinity stops a request.
   bool step();
   EngineStats stats() const;
+  // Throws unless the pages, the checkpoints and the units agree with the requests and with each
+  // other. Tests call it between steps.
+  void check_invariants() const;
 
   // Forgets every stored prefix of this tier and of the faster ones; a unit that is in host memory
   // only goes with it. Running requests keep theirs.

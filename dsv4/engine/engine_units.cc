@@ -1,6 +1,6 @@
 // The engine's side of stored prefixes: where checkpoints are made, and the tiers
 // (cache/unit_store.h): requests that wait find units of their prefixes, and what stays stored
-// becomes units.
+// becomes units. Also the check of what all of this must keep true.
 
 #include <algorithm>
 
@@ -162,6 +162,21 @@ int64_t Engine::save_prefix(const std::string& path, std::span<const int32_t> id
 void Engine::load_prefix(const std::string& path) {
   DSV4_CHECK(units() != nullptr, "{} cannot be read: the engine has no tiers", path);
   units()->import_text(path);
+}
+
+void Engine::check_invariants() const {
+  const PageTables& tables = executor_.cache();
+  tables.check_invariants();
+  size_t index = 0;
+  for (const Request& request : requests_) {
+    if (index++ == num_running_) break;
+    DSV4_CHECK(tables.length(request.seq) == request.cached,
+               "request {} has computed {} tokens, and its pages hold {}",
+               static_cast<uint64_t>(request.id), request.cached, tables.length(request.seq));
+  }
+  DSV4_CHECK(num_running_ <= requests_.size(), "{} of {} requests run", num_running_,
+             requests_.size());
+  if (executor_.prefixes() != nullptr) executor_.prefixes()->check_invariants();
 }
 
 }  // namespace dsv4

@@ -216,4 +216,20 @@ bool PrefixCache::evict() {
   return true;
 }
 
+void PrefixCache::check_invariants() const {
+  DSV4_CHECK(
+      by_use_.size() + free_.size() == checkpoints_.size() && places_.size() == by_use_.size(),
+      "{} checkpoints, of which {} are free, {} ordered by use and {} known by id",
+      checkpoints_.size(), free_.size(), by_use_.size(), places_.size());
+  for (const auto& [use, place] : by_use_) {
+    const Checkpoint& checkpoint = checkpoints_[static_cast<size_t>(place)];
+    const auto found = places_.find(checkpoint.id);
+    DSV4_CHECK(checkpoint.last_use == use && checkpoint.pages.tokens > 0 &&
+                   found != places_.end() && found->second == place,
+               "place {} has a checkpoint of {} tokens, used {} and not {}", place,
+               checkpoint.pages.tokens, checkpoint.last_use, use);
+  }
+  if (units_ != nullptr) units_->check_invariants();
+}
+
 }  // namespace dsv4

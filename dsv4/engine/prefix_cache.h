@@ -71,6 +71,8 @@ class PrefixCache {
   void erase(CheckpointId id);
   // Gives up the least recently used checkpoint; false: there is none.
   bool evict();
+  // Throws unless every place is free or has one checkpoint, and the units are consistent.
+  void check_invariants() const;
 
  private:
   struct Checkpoint {
