@@ -4,6 +4,7 @@ model. Ends with "N passed, N failed".
 
     tools/serve/cache_faults.py BINARY            500 kills, 1,000 damaged files, 10 minutes of overload (an hour)
     tools/serve/cache_faults.py BINARY --short    a few of each, for ./check
+    tools/serve/cache_faults.py BINARY --campaign kill --jobs 8    500 kills, of servers side by side
 
 kill      the server is killed while it writes; the next one finds no torn file, and every conversation that the one before
           had on the disk is a hit with the same answer
@@ -14,6 +15,7 @@ overload  twice as many clients as fit the queue: only 200 and 429, and memory s
 Campaign 3 (clients that leave) is load.py's."""
 
 import argparse
+import collections
 import concurrent.futures
 import http.client
 import json
@@ -29,7 +31,8 @@ import load
 from load import check
 from server import Server
 
-OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "2", "--prefix-checkpoints", "2", "--threads", "1")
+OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "2", "--prefix-checkpoints", "2", "--threads", "1",
+           "--checkpoint-interval", "256")  # several units of a conversation
 
 
 def ask(server, method, path, body=None):
@@ -46,7 +49,7 @@ def text_of(number):
     places = ["mill", "river", "farm", "kite", "village", "boy", "girl", "sea", "morning"]
     looks = ["old", "new", "red"]
     return f"Story {number}." + "".join(
-        f" The {words.choice(places)} by the {words.choice(places)} was {words.choice(looks)}." for _ in range(60))
+        f" The {words.choice(places)} by the {words.choice(places)} was {words.choice(looks)}." for _ in range(100))
 
 
 def answer(server, number, tokens=8):
@@ -75,30 +78,52 @@ def disk_server(binary, folder, **how):
     return Server(binary, *OPTIONS, "--ram-cache", "0.05", "--disk-cache", str(folder), **how)
 
 
-def kills(binary, number):
-    rng, torn, missed, wrong, slowest = random.Random(1), 0, 0, 0, 0
+def kill_some(binary, number, seed):
+    """Kills servers of one folder; what was found."""
+    rng, found = random.Random(seed), collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         known = {}
         for round_number in range(number):
             begin = time.monotonic()
             server = disk_server(binary, folder)
-            slowest = max(slowest, time.monotonic() - begin)
+            found["slowest start ms"] = max(found["slowest start ms"], int(1000 * (time.monotonic() - begin)))
             for one in rng.sample(sorted(known), min(2, len(known))):
                 text, cached = answer(server, one)
-                missed += cached < 256
-                wrong += text != known[one]
-            torn += cache(server)["disk"]["bad_files"]
-            fresh = 1000 + round_number
-            known[fresh] = answer(server, fresh)[0]
+                found["announced"] += 1
+                found["missed"] += cached < known[one][1]
+                found["wrong"] += text != known[one][0]
+            found["torn"] += cache(server)["disk"]["bad_files"]
+            fresh = 1000 * seed + round_number
+            known[fresh] = answer(server, fresh)[0], answer(server, fresh)[1]  # and its cached tokens
             wait_written(server)
             with concurrent.futures.ThreadPoolExecutor(1) as pool:  # it is killed while it computes or writes this one
-                interrupted = pool.submit(interrupt, server, 100000 + round_number)
+                interrupted = pool.submit(interrupt, server, 100000 * seed + round_number)
                 time.sleep(rng.random() * 0.3)
                 server.process.kill()
                 server.process.wait()
                 interrupted.result()
-    check(f"{number} kills", torn == missed == wrong == 0,
-          f"{torn} torn files, {missed} announced conversations missed, {wrong} other answers, slowest start {slowest:.1f} s")
+            found["kills"] += 1
+    return found
+
+
+def kills(binary, number, jobs):
+    found = side_by_side(kill_some, binary, number, jobs)
+    check(f"{found['kills']} kills", found["torn"] == found["missed"] == found["wrong"] == 0 < found["announced"],
+          f"{found['torn']} torn files; of {found['announced']} announced conversations {found['missed']} missed, "
+          f"{found['wrong']} other answers; slowest start {found['slowest start ms'] / 1000:.1f} s")
+
+
+def side_by_side(campaign, binary, number, jobs):
+    """Runs the campaign in as many folders, a share of the number in each; the sums of what they found, and of their
+    slowest the most."""
+    shares = [number // jobs + (job < number % jobs) for job in range(jobs)]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        results = list(pool.map(lambda job: campaign(binary, shares[job], job + 1), range(jobs)))
+    total = collections.Counter()
+    for result in results:
+        for key, value in result.items():
+            total[key] = max(total[key], value) if key.startswith("slowest") else total[key] + value
+    return total
 
 
 def interrupt(server, number):
@@ -108,34 +133,52 @@ def interrupt(server, number):
         pass  # the server is gone
 
 
-def damage(binary, number):
-    rng, wrong, hits, refused = random.Random(2), 0, 0, 0
+def position_of(unit):
+    """Tokens of the text up to the end of this unit."""
+    return int.from_bytes(unit[96:104], "little")
+
+
+def damage_some(binary, number, seed):
+    """Damages one of the files that a request needs, again and again; what was found. The damage has to be noticed, and
+    the file is a miss with all that need it."""
+    rng, found = random.Random(seed), collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         server = disk_server(binary, folder)
-        right = answer(server, 1)[0]
+        right = answer(server, seed)[0]
+        most = answer(server, seed)[1]
         wait_written(server)
         server.stop()
         for _ in range(number):
-            files = [path for path in pathlib.Path(folder).glob("*/*.dpc")]
-            path = rng.choice(files)
+            needed = [path for path in pathlib.Path(folder).glob("*/*.dpc") if position_of(path.read_bytes()) <= most]
+            path = rng.choice(needed)
             data = bytearray(path.read_bytes())
-            position = int.from_bytes(data[96:104], "little")  # tokens of the text up to its end
+            position = position_of(data)
             place = rng.randrange(len(data))
-            if rng.random() < 0.25:
+            cut = rng.random() < 0.25
+            if cut:
                 del data[place:]
             else:
                 data[place] ^= 1 << rng.randrange(8)
             path.write_bytes(data)
             server = disk_server(binary, folder)
-            text, cached = answer(server, 1)
-            wrong += text != right
-            hits += cached >= position
-            refused += cache(server)["disk"]["bad_files"]
+            text, cached = answer(server, seed)
+            found["damaged"] += 1
+            found["cut"] += cut
+            found["wrong"] += text != right
+            found["hits"] += cached >= position
+            found["unnoticed"] += cache(server)["disk"]["bad_files"] != 1
+            found["files"] += len(needed)
             wait_written(server)
             server.stop()
-    # A unit of the answer is not read by the same prompt, so it need not be refused.
-    check(f"{number} damaged files", wrong == hits == 0 and refused > 0,
-          f"{wrong} other answers, {hits} hits, {refused} files refused")
+    return found
+
+
+def damage(binary, number, jobs):
+    found = side_by_side(damage_some, binary, number, jobs)
+    check(f"{found['damaged']} damaged files, {found['cut']} of them cut",
+          found["wrong"] == found["hits"] == found["unnoticed"] == 0,
+          f"{found['wrong']} other answers, {found['hits']} hits, {found['unnoticed']} unnoticed; "
+          f"a request needed {found['files'] / found['damaged']:.1f} files")
 
 
 def full(binary, requests):
@@ -189,11 +232,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="servers that are killed or damaged side by side")
+    parser.add_argument("--campaign", choices=["kill", "damage", "full", "overload"], action="append",
+                        help="only this one; may be given again")
     options = parser.parse_args()
-    kills(options.binary, 5 if options.short else 500)
-    damage(options.binary, 5 if options.short else 1000)
-    full(options.binary, 3 if options.short else 50)
-    overload(options.binary, 4 if options.short else 600)
+    binary, short, jobs = options.binary, options.short, options.jobs
+    campaigns = {"kill": lambda: kills(binary, 5 if short else 500, jobs),
+                 "damage": lambda: damage(binary, 5 if short else 1000, jobs),
+                 "full": lambda: full(binary, 3 if short else 50),
+                 "overload": lambda: overload(binary, 4 if short else 600)}
+    for name in options.campaign or campaigns:
+        campaigns[name]()
     print(f"{load.passed} passed, {len(load.failures)} failed")
     return 1 if load.failures else 0
 
