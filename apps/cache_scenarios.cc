@@ -139,16 +139,18 @@ std::vector<double> resident_turns(const Model& model, const ScenarioOptions& op
 
 struct Turns {
   std::vector<double> first_ms;
-  std::vector<int64_t> computed;
+  std::vector<int64_t> computed, steps;  // steps: up to the end of the answer
 };
 
 void run_turn(Engine& engine, Conversation& conversation, Turns& turns) {
   TimedRequests requests;
-  const int64_t before = engine.stats().prefill_tokens;
+  const EngineStats before = engine.stats();
   const TimedRequests::Request& request =
       requests.run(engine, conversation.next_turn(), conversation.params());
+  const EngineStats after = engine.stats();
   turns.first_ms.push_back(1e3 * request.first());
-  turns.computed.push_back(engine.stats().prefill_tokens - before);
+  turns.computed.push_back(after.prefill_tokens - before.prefill_tokens);
+  turns.steps.push_back(after.steps - before.steps);
   conversation.add_answer(request.tokens);
 }
 
@@ -171,7 +173,8 @@ Json turns_json(const char* tier, const Turns& turns, const ScenarioOptions& opt
           {"extra_ms_max", quantile(extra, 1)},
           {"recomputed_max", most},
           {"ttft_ms", turns.first_ms},
-          {"computed_tokens", turns.computed}};
+          {"computed_tokens", turns.computed},
+          {"steps", turns.steps}};
 }
 
 // All turns with what is stored dropped from the faster tiers before each of them.
@@ -267,6 +270,15 @@ class ClosedLoop {
       }
     }
     return gaps;
+  }
+  // Milliseconds to the first token of the requests that were submitted in this time.
+  std::vector<double> first_ms(Clock::time_point from, Clock::time_point to) const {
+    std::vector<double> first;
+    for (const auto& [id, request] : requests.all()) {
+      const bool submitted = request.submitted > from && request.submitted <= to;
+      if (submitted && !request.times.empty()) first.push_back(1e3 * request.first());
+    }
+    return first;
   }
 
   TimedRequests requests;
@@ -399,6 +411,7 @@ Json arrival_scenario(const Model& model, const ScenarioOptions& options) {
   const RequestId id = alone.submit(engine, second, {.max_new_tokens = 1});
   while (!alone.at(id).done) step();
   const auto end = Clock::now();
+  while (!clients.all_decode()) engine.step();  // to the first tokens of those that came meanwhile
   const double seconds = alone.at(id).first();
   return {{"scenario", "arrival"},
           {"clients", options.clients},
@@ -408,6 +421,7 @@ Json arrival_scenario(const Model& model, const ScenarioOptions& options) {
           {"max_itl_ms", options.max_itl_ms},
           {"itl_before_ms", spread(clients.gaps(settled, begin))},
           {"itl_ms", spread(clients.gaps(begin, end))},
+          {"client_first_ms", spread(clients.first_ms(begin, end))},
           {"alone_seconds", alone_seconds},
           {"beside_seconds", seconds},
           {"rate_ratio", alone_seconds / seconds}};

@@ -6,8 +6,8 @@
 //             after a restart, compared with a sequence that was never given up
 //   memory    conversations whose caches exceed the engine's: tokens per second, compared with an
 //             engine that holds all of them
-//   arrival   clients that decode when a long prompt arrives: their times between tokens, and how
-//             fast the prompt is computed beside them
+//   arrival   clients that decode when a long prompt arrives: their times between tokens and to the
+//             first token of their next requests, and how fast the prompt is computed beside them
 
 #pragma once
 
