@@ -105,8 +105,8 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
 ChatModel load_chat_model(const ChatModelOptions& options) {
   const std::string folder = find_model(options.model);
   ChatModel model;
-  model.text = std::make_shared<ServedModel>(
-      std::make_shared<const Tokenizer>(Tokenizer::load(folder + "/tokenizer.json")));
+  model.text =
+      std::make_shared<ServedModel>(std::make_shared<const Tokenizer>(load_tokenizer(folder)));
   ServedModel& text = *model.text;
   text.names.push_back(options.model);
   text.chat = chat_options_of_folder(folder, options.effort_profile, options.thinking);

@@ -131,7 +131,12 @@ void print_summary(const Options& options, const QuantizeResult& result, const B
 // What `run` would refuse is refused before the work begins: it may take an hour.
 void check_source(const std::string& folder) {
   const Model model = Model::load(folder);
-  check_tokenizer(model);
+  if (!check_tokenizer(model)) {
+    fmt::print(stderr,
+               "dsv4: note: {} has no tokenizer.json: the converted model will need one for run, "
+               "chat and serve\n",
+               printable(folder, kMaxShown));
+  }
   load_sampling_defaults(folder);
   bool kbit = false;
   for (const auto& [name, stored] : model.checkpoint().tensors())

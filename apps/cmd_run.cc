@@ -218,7 +218,7 @@ void add_prompt_cache(const RunOptions& options, const std::string& folder, cons
 void run(const RunOptions& options) {
   const auto begin = Clock::now();
   const std::string folder = find_model(options.model);
-  const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
+  const Tokenizer tokenizer = load_tokenizer(folder);
   std::shared_ptr<Device> device = open_device(options.device);
   Model model = Model::load(folder);
   check_vocabulary(tokenizer, model);

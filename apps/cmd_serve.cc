@@ -74,8 +74,7 @@ void want_descriptors(size_t connections) {
 template <class Use>
 void with_replay_file(const ServeOptions& options, const Use& use) {
   try {
-    const std::string tokenizer =
-        read_text_file(find_model(options.model.model) + "/tokenizer.json");
+    const std::string tokenizer = read_text_file(tokenizer_file(find_model(options.model.model)));
     use(replay_file(options.model.disk_cache, tokenizer), tokenizer);
   } catch (const Error& error) {
     log_line("replay_map", {{"error", error.what()}});
@@ -95,7 +94,7 @@ void save_replay(const ServeOptions& options, const ServedModel& model) {
 }
 
 void serve(ServeOptions options) {
-  find_model(options.model.model);  // before a port is taken
+  tokenizer_file(find_model(options.model.model));  // throws before a port is taken
   options.service.api_key = env("DSV4_API_KEY");
   options.service.version = version_text();
   options.service.drain = std::chrono::seconds(options.drain_seconds);

@@ -26,7 +26,7 @@ struct TokenizeOptions {
 };
 
 Tokenizer tokenizer_of(const std::string& model) {
-  return Tokenizer::load(find_model(model) + "/tokenizer.json");
+  return load_tokenizer(find_model(model));
 }
 
 void tokenize(const TokenizeOptions& options) {

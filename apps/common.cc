@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kTokenizerFile = "/tokenizer.json";
+
 // Folders that may hold bundled models, in order. The binary of a preset is build/PRESET/bin/dsv4;
 // an installed one is PREFIX/bin/dsv4.
 std::vector<fs::path> model_folders() {
@@ -196,10 +198,24 @@ std::string size_text(int64_t bytes) {
   return fmt::format("{:.1f} {}", value, unit);
 }
 
+std::string tokenizer_file(const std::string& folder) {
+  std::string path = folder + kTokenizerFile;
+  if (!is_present(path)) {
+    fail(ErrorCode::kBadInput,
+         "{} is missing, and text needs it: copy it from the original checkpoint",
+         printable(path, kMaxPath));
+  }
+  return path;
+}
+
+Tokenizer load_tokenizer(const std::string& folder) {
+  return Tokenizer::load(tokenizer_file(folder));
+}
+
 std::optional<int32_t> check_tokenizer(const Model& model) {
-  const std::string path = model.checkpoint().folder() + "/tokenizer.json";
-  if (!is_present(path)) return std::nullopt;
-  const Tokenizer tokenizer = Tokenizer::load(path);
+  const std::string& folder = model.checkpoint().folder();
+  if (!is_present(folder + kTokenizerFile)) return std::nullopt;
+  const Tokenizer tokenizer = load_tokenizer(folder);
   check_vocabulary(tokenizer, model);
   return tokenizer.vocab_size();
 }

@@ -27,6 +27,8 @@ class Tokenizer;
 
 namespace dsv4::apps {
 
+constexpr size_t kMaxPath = 4096;  // bytes of a path in a message
+
 // A folder stands for itself; `demo` is the bundled model: in $DSV4_MODELS, beside the build tree,
 // or in the installation. Throws kBadInput listing the folders that were searched.
 std::string find_model(const std::string& model);
@@ -68,8 +70,13 @@ std::string input_name(const std::string& path);
 // "113.1 GiB", "18.4 MiB", "584 B"
 std::string size_text(int64_t bytes);
 
-// The tokenizer of the model's folder, when there is one: its number of tokens. Throws what `run`
-// would throw.
+// The tokenizer.json of a model's folder, for commands that read or write text. Throws kBadInput
+// when the folder has none.
+std::string tokenizer_file(const std::string& folder);
+Tokenizer load_tokenizer(const std::string& folder);
+
+// For commands that need weights only: the number of tokens, or none when the folder has no
+// tokenizer.json. A tokenizer that `run` would reject is an error.
 std::optional<int32_t> check_tokenizer(const Model& model);
 
 // Rejects the tokenizer of another model, which would otherwise fail during the run.

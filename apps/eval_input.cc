@@ -58,7 +58,7 @@ EvalText read_eval_text(const EvalOptions& options, const Model& model) {
     text.what = input_name(options.file);
     text.content = read_input(options.file);
     if (text.content.empty()) fail(ErrorCode::kBadInput, "{}: the text is empty", text.what);
-    text.tokenizer.emplace(Tokenizer::load(model.checkpoint().folder() + "/tokenizer.json"));
+    text.tokenizer.emplace(load_tokenizer(model.checkpoint().folder()));
     check_vocabulary(*text.tokenizer, model);
     text.ids = text.tokenizer->encode(text.content);
   } else if (!options.ids.empty()) {

@@ -136,7 +136,7 @@ void eval_needle(const NeedleOptions& options) {
   const std::string folder = find_model(options.model);
   std::string source;
   const NeedleTemplate form = load_template(options, folder, source);
-  const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
+  const Tokenizer tokenizer = load_tokenizer(folder);
   std::shared_ptr<Device> device = open_device(options.device);
   Model model = Model::load(folder);
   check_vocabulary(tokenizer, model);

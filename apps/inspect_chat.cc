@@ -180,7 +180,7 @@ OutputEnd output_end(const Field& finish) {
 void inspect_prompt(const InspectChatOptions& options) {
   const std::string folder = find_model(options.model);
   const ChatOptions chat = chat_options(options, folder);
-  const Tokenizer tokenizer = Tokenizer::load(folder + "/tokenizer.json");
+  const Tokenizer tokenizer = load_tokenizer(folder);
   const MarkerIds markers(tokenizer);
   for_each_line([&](const JsonValue& body) -> Json {
     const Prompt prompt = prompt_of(body, chat);
@@ -192,7 +192,7 @@ void inspect_prompt(const InspectChatOptions& options) {
 }
 
 void inspect_completion(const InspectChatOptions& options) {
-  const Tokenizer tokenizer = Tokenizer::load(find_model(options.model) + "/tokenizer.json");
+  const Tokenizer tokenizer = load_tokenizer(find_model(options.model));
   const MarkerIds markers(tokenizer);
   for_each_line([&](const JsonValue& body_json) -> Json {
     const Field body(&body_json, "");

@@ -15,8 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxEval = 100;   // characters of an evaluation's line
-constexpr size_t kMaxPath = 4096;  // of a folder
+constexpr size_t kMaxEval = 100;  // characters of an evaluation's line
 
 Json ledger_json(const Ledger& ledger) {
   Json totals = Json::object();
@@ -155,7 +154,8 @@ void inspect_model(const std::string& name_or_folder, bool json, bool verify) {
     fmt::print("{}\n", dump(report));
   } else {
     print_architecture(model);
-    fmt::print("tokenizer  {}\n", tokens ? fmt::format("{} tokens", *tokens) : "none");
+    fmt::print("tokenizer  {}\n", tokens ? fmt::format("{} tokens", *tokens)
+                                         : "none: run, chat and serve need tokenizer.json");
     fmt::print("tensors    {} in {}\n", weights.total.tensors, size_text(weights.total.bytes));
     print_table("by stored dtype", weights.dtypes);
     print_table("by weight format (vectors and tables are other)", weights.formats);

@@ -114,6 +114,32 @@ TEST_F(CliDamage, InspectReadsTheTokenizer) {
   expect_error("inspect " + model, "tokenizer.json: not valid JSON at byte 1");
 }
 
+// Weights and config.json are all that inspecting, converting and measuring on ids need.
+TEST_F(CliDamage, AModelWithoutATokenizerHasNoText) {
+  const std::string model = copy_demo();
+  fs::remove(model + "/tokenizer.json");
+  const Result inspected = dsv4("inspect " + model);
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("none: run, chat and serve need tokenizer.json"), std::string::npos);
+  EXPECT_EQ(json::parse(dsv4("inspect --json " + model).out).at("tokenizer"), nullptr);
+
+  const Result converted = dsv4(fmt::format("quantize {} --experts k3 -o {}", model, path("k3")));
+  EXPECT_EQ(converted.exit_code, 0) << converted.err;
+  EXPECT_EQ(converted.err, "dsv4: note: " + model +
+                               " has no tokenizer.json: the converted model will need one for "
+                               "run, chat and serve\n");
+  EXPECT_EQ(dsv4("eval ppl --ids 1,2,3 " + path("k3")).exit_code, 0);
+
+  const std::string missing =
+      path("k3") + "/tokenizer.json is missing, and text needs it: copy it from the original";
+  for (const char* command : {"run -p x ", "chat ", "serve --port 0 ", "tokenize -p x ",
+                              "eval ppl -f README.md ", "eval needle ", "inspect prompt "})
+    expect_error(command + path("k3"), missing);
+  // That file is all that is missing.
+  fs::copy("models/demo/tokenizer.json", path("k3"));
+  EXPECT_EQ(dsv4("run -n 2 -p Once " + path("k3")).exit_code, 0);
+}
+
 // A link to itself or to nothing is no missing file: the error names it, and the system's reason.
 TEST_F(CliDamage, LinksThatLeadNowhereAreErrors) {
   const std::string model = copy_demo();

@@ -165,6 +165,10 @@ TEST_F(CliEval, RejectsTextsWithNothingToCount) {
   const json one = report("eval ppl " + mixed + "--ids 5");
   EXPECT_EQ(one.at("tokens"), 1);
   EXPECT_TRUE(one.at("perplexity_error").is_null()) << "one token has no variance";
+  const std::string text = dsv4("eval ppl " + mixed + "--ids 5").out;
+  EXPECT_NE(text.find("perplexity"), std::string::npos) << text;
+  EXPECT_EQ(text.find("nan"), std::string::npos) << text;
+  EXPECT_EQ(text.find("+-"), std::string::npos) << text;
 }
 
 TEST_F(CliEval, BadOptions) {

@@ -31,6 +31,8 @@ TEST_F(CliQuantize, DemoGeneratesStoriesAtEveryWidth) {
         dsv4(fmt::format("quantize demo -o {} --experts k{} --dense k{}", out, bits, bits));
     ASSERT_EQ(made.exit_code, 0) << made.err;
     EXPECT_NE(made.out.find("experts"), std::string::npos);
+    // Sizes have the unit that their value needs: the demo is not "0.0 GiB".
+    EXPECT_NE(made.out.find(" MiB from 15.2 MiB in "), std::string::npos) << made.out;
     const auto story = dsv4(fmt::format("run {} -n 24 --temp 0 -p 'Once upon a time'", out));
     EXPECT_EQ(story.exit_code, 0) << story.err;
     EXPECT_GT(story.out.size(), 30u);
