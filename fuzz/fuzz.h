@@ -21,12 +21,13 @@ inline std::string_view text(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
+// `other`: a second code that is allowed.
 template <class Parse>
-void allow_bad_input(const Parse& parse) {
+void allow_bad_input(const Parse& parse, ErrorCode other = ErrorCode::kBadInput) {
   try {
     parse();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kBadInput) throw;
+    if (error.code() != ErrorCode::kBadInput && error.code() != other) throw;
   }
 }
 

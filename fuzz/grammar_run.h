@@ -14,6 +14,12 @@
 
 namespace dsv4::fuzz {
 
+// A grammar that is refused, or whose run reaches a limit.
+template <class Run>
+void allow_limits(const Run& run) {
+  allow_bad_input(run, ErrorCode::kResource);
+}
+
 // The 256 bytes and every marker.
 inline std::shared_ptr<const TokenTree> byte_tree() {
   static const auto tree = std::make_shared<const TokenTree>(

@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (zero == rest.npos) return 0;
   const std::string_view choices = rest.substr(0, zero);
   const auto spaces = data[0] % 2 == 0 ? JsonSpaces::kNone : JsonSpaces::kSome;
-  fuzz::allow_bad_input([&] {
+  fuzz::allow_limits([&] {
     const JsonValue schema = parse_json(rest.substr(zero + 1), "schema");
     if (data[0] & 2) {
       check_tool(schema, choices);

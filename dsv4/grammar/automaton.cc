@@ -5,9 +5,14 @@
 namespace dsv4 {
 
 SymbolSet byte_range(int first, int last) {
-  SymbolSet set;
-  for (int i = first; i <= last; ++i) set.set(static_cast<size_t>(i));
-  return set;
+  if (first > last) return {};
+  const auto count = static_cast<size_t>(last - first + 1);
+  return ~SymbolSet() >> (kNumSymbols - count) << static_cast<size_t>(first);
+}
+
+void AutomatonBuilder::count_edge() {
+  if (++edges_ > kMaxEdges)
+    fail(ErrorCode::kBadInput, "the grammar is too large: more than {} edges", kMaxEdges);
 }
 
 NodeId AutomatonBuilder::node() {
@@ -18,10 +23,12 @@ NodeId AutomatonBuilder::node() {
 }
 
 void AutomatonBuilder::empty_edge(NodeId from, NodeId to) {
+  count_edge();
   automaton_.nodes[static_cast<size_t>(from)].empty.push_back(to);
 }
 
 void AutomatonBuilder::symbol_edge(NodeId from, const SymbolSet& symbols, NodeId to) {
+  count_edge();
   automaton_.nodes[static_cast<size_t>(from)].symbols.push_back({symbols, to});
 }
 
@@ -62,44 +69,53 @@ Automaton AutomatonBuilder::finish() {
 
 namespace {
 
-// Which rules can end without a symbol, and which rules each one can call before its first symbol.
+// The rules that each rule can call before it reads a symbol, in one pass over all nodes. What
+// follows a call is visited only when the called rule turns out to end without a symbol.
 class FirstCalls {
  public:
   explicit FirstCalls(const Automaton& automaton)
-      : automaton_(automaton), nullable_(automaton.rules.size()) {
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t rule = 0; rule < nullable_.size(); ++rule) {
-        if (nullable_[rule] || !reach(rule, nullptr)) continue;
-        nullable_[rule] = changed = true;
-      }
+      : automaton_(automaton),
+        seen_(automaton.nodes.size()),
+        nullable_(automaton.rules.size()),
+        waiting_(automaton.rules.size()),
+        called_(automaton.rules.size()) {
+    for (size_t rule = 0; rule < automaton.rules.size(); ++rule) {
+      todo_.push_back({static_cast<RuleId>(rule), automaton.rules[rule]});
+      while (!todo_.empty()) visit_next();
     }
   }
-
-  // Whether the rule's end is reached without a symbol; `called` gets the rules on the way.
-  bool reach(size_t rule, std::vector<RuleId>* called) const {
-    std::vector<bool> seen(automaton_.nodes.size());
-    std::vector<NodeId> todo = {automaton_.rules[rule]};
-    bool ends = false;
-    while (!todo.empty()) {
-      const auto at = static_cast<size_t>(todo.back());
-      todo.pop_back();
-      if (seen[at]) continue;
-      seen[at] = true;
-      const Automaton::Node& node = automaton_.nodes[at];
-      ends = ends || node.accepts;
-      todo.insert(todo.end(), node.empty.begin(), node.empty.end());
-      for (const Automaton::Call& call : node.calls) {
-        if (called != nullptr) called->push_back(call.rule);
-        if (nullable_[static_cast<size_t>(call.rule)]) todo.push_back(call.target);
-      }
-    }
-    return ends;
-  }
+  const std::vector<std::vector<RuleId>>& called() const { return called_; }
 
  private:
+  struct Place {
+    RuleId rule;
+    NodeId node;  // of that rule alone
+  };
+
+  void visit_next() {
+    const Place at = todo_.back();
+    todo_.pop_back();
+    if (seen_[static_cast<size_t>(at.node)]) return;
+    seen_[static_cast<size_t>(at.node)] = true;
+    const Automaton::Node& node = automaton_.nodes[static_cast<size_t>(at.node)];
+    const auto rule = static_cast<size_t>(at.rule);
+    if (node.accepts && !nullable_[rule]) {
+      nullable_[rule] = true;
+      todo_.insert(todo_.end(), waiting_[rule].begin(), waiting_[rule].end());
+    }
+    for (const NodeId target : node.empty) todo_.push_back({at.rule, target});
+    for (const Automaton::Call& call : node.calls) {
+      const auto callee = static_cast<size_t>(call.rule);
+      called_[rule].push_back(call.rule);
+      (nullable_[callee] ? todo_ : waiting_[callee]).push_back({at.rule, call.target});
+    }
+  }
+
   const Automaton& automaton_;
-  std::vector<bool> nullable_;
+  std::vector<bool> seen_, nullable_;
+  std::vector<std::vector<Place>> waiting_;  // [rule] where the callers of the rule continue
+  std::vector<std::vector<RuleId>> called_;
+  std::vector<Place> todo_;
 };
 
 }  // namespace
@@ -107,8 +123,7 @@ class FirstCalls {
 void AutomatonBuilder::check_left_recursion() const {
   const FirstCalls calls(automaton_);
   const size_t count = automaton_.rules.size();
-  std::vector<std::vector<RuleId>> first(count);
-  for (size_t rule = 0; rule < count; ++rule) calls.reach(rule, &first[rule]);
+  const std::vector<std::vector<RuleId>>& first = calls.called();
   // Depth-first search for a cycle, with its own stack: chains of rules may be long.
   enum class Mark : uint8_t { kNew, kOpen, kDone };
   std::vector<Mark> marks(count, Mark::kNew);

@@ -44,8 +44,9 @@ struct Automaton {
 // node where it ends.
 class AutomatonBuilder {
  public:
-  // kBadInput with "the grammar is too large" past so many nodes.
-  static constexpr size_t kMaxNodes = 200'000;
+  // kBadInput with "the grammar is too large" past so many nodes, or edges that read a symbol or
+  // nothing: a short text can describe many of either.
+  static constexpr size_t kMaxNodes = 200'000, kMaxEdges = 1'000'000;
 
   NodeId node();
   void empty_edge(NodeId from, NodeId to);
@@ -54,10 +55,15 @@ class AutomatonBuilder {
   NodeId literal(NodeId from, std::string_view bytes);
   NodeId dsml(NodeId from);
   NodeId call(NodeId from, RuleId rule);
-  // `piece(from)` at least `min` times and at most `max` (-1: any number).
+  // `piece(from)` at least `min` times and at most `max` (-1: any number). A piece that ends where
+  // it begins is empty, and so are its repetitions.
   template <class Piece>
   NodeId repeat(NodeId from, int64_t min, int64_t max, const Piece& piece) {
-    for (int64_t i = 0; i < min; ++i) from = piece(from);
+    for (int64_t i = 0; i < min; ++i) {
+      const NodeId before = from;
+      from = piece(from);
+      if (from == before) return from;
+    }
     if (max < 0) {
       const NodeId loop = node();
       empty_edge(from, loop);
@@ -67,7 +73,9 @@ class AutomatonBuilder {
     const NodeId end = node();
     for (int64_t i = min; i < max; ++i) {
       empty_edge(from, end);
+      const NodeId before = from;
       from = piece(from);
+      if (from == before) return end;
     }
     empty_edge(from, end);
     return end;
@@ -86,9 +94,11 @@ class AutomatonBuilder {
   Automaton finish();
 
  private:
+  void count_edge();
   void check_left_recursion() const;
 
   Automaton automaton_;
+  size_t edges_ = 0;
 };
 
 // A text of one grammar or of the other.

@@ -61,18 +61,17 @@ void CodePoints::add(char32_t first, char32_t last) {
     if (last > 0xdfff) add(0xe000, last);
     return;
   }
-  std::vector<Range> all = std::move(ranges_);
-  all.push_back({first, last});
-  std::sort(all.begin(), all.end(),
-            [](const Range& a, const Range& b) { return a.first < b.first; });
-  ranges_.clear();
-  for (const Range& range : all) {
-    if (!ranges_.empty() && range.first <= ranges_.back().last + 1) {
-      ranges_.back().last = std::max(ranges_.back().last, range.last);
-    } else {
-      ranges_.push_back(range);
-    }
+  // The ranges that touch or overlap the new one become part of it.
+  const auto begin = std::partition_point(
+      ranges_.begin(), ranges_.end(), [&](const Range& range) { return range.last + 1 < first; });
+  const auto end = std::partition_point(
+      begin, ranges_.end(), [&](const Range& range) { return range.first <= last + 1; });
+  if (begin == end) {
+    ranges_.insert(begin, {first, last});
+    return;
   }
+  *begin = {std::min(first, begin->first), std::max(last, std::prev(end)->last)};
+  ranges_.erase(begin + 1, end);
 }
 
 void CodePoints::add(const CodePoints& other) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/grammar/code_points.h"
 #include "dsv4/text/utf8.h"
@@ -57,12 +58,14 @@ class EbnfReader {
   }
 
  private:
-  [[noreturn]] void bad(const std::string& what) const {
+  [[noreturn]] void bad(const std::string& what) {
     fail(ErrorCode::kBadInput, "grammar: line {}: {}", line(), what);
   }
-  int line() const {
-    const auto end = text_.begin() + static_cast<std::ptrdiff_t>(std::min(at_, text_.size()));
-    return 1 + static_cast<int>(std::count(text_.begin(), end, '\n'));
+  int line() {
+    const std::string_view next = text_.substr(counted_, at_ - counted_);
+    line_ += static_cast<int>(std::count(next.begin(), next.end(), '\n'));
+    counted_ = std::min(at_, text_.size());
+    return line_;
   }
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   bool take(std::string_view word) {
@@ -110,8 +113,11 @@ class EbnfReader {
   }
   Sequence sequence(int depth) {
     Sequence items;
-    for (skip(); at_ < text_.size() && peek() != '|' && peek() != ')' && !rule_begins(); skip())
-      items.push_back(item(depth));
+    for (skip(); at_ < text_.size() && peek() != '|' && peek() != ')' && !rule_begins(); skip()) {
+      Item one = item(depth);
+      // An empty text adds no node, so no limit would end its repetitions.
+      if (one.kind != Item::Kind::kText || !one.text.empty()) items.push_back(std::move(one));
+    }
     return items;
   }
   Item item(int depth) {
@@ -227,6 +233,8 @@ class EbnfReader {
 
   const std::string_view text_;
   size_t at_ = 0;
+  int line_ = 1;        // of the byte counted_
+  size_t counted_ = 0;  // at most at_
 };
 
 class EbnfBuilder {
@@ -249,7 +257,7 @@ class EbnfBuilder {
  private:
   void declare(const Rule& rule) {
     if (!ids_.emplace(rule.name, builder_.declare()).second)
-      fail(ErrorCode::kBadInput, "grammar: two rules are named {}", rule.name);
+      fail(ErrorCode::kBadInput, "grammar: two rules are named {}", quotable(rule.name));
   }
   NodeId add(NodeId from, const Alternatives& all) {
     const NodeId end = builder_.node();
@@ -276,7 +284,8 @@ class EbnfBuilder {
     }
     const auto rule = ids_.find(item.text);
     if (rule == ids_.end())
-      fail(ErrorCode::kBadInput, "grammar: line {}: no rule is named {}", item.line, item.text);
+      fail(ErrorCode::kBadInput, "grammar: line {}: no rule is named {}", item.line,
+           quotable(item.text));
     return builder_.call(from, rule->second);
   }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dsv4/base/error.h"
+#include "dsv4/text/utf8.h"
 #include "tests/grammar/grammar_data.h"
 
 namespace dsv4 {
@@ -85,9 +86,46 @@ TEST(EbnfGrammar, ErrorsSayWhere) {
            {"root ::= \"\xff\"", "not valid UTF-8"},
            {"root ::= " + std::string(200, '('), "nested deeper"},
            {"root ::= ((\"x\"{9999}){9999}){9999}", "too large"},
+           {"root ::= (" + std::string(60'000, '|') + "){10000}", "more than 1000000 edges"},
            {std::string(70'000, ' '), "longer than"}})
     EXPECT_NE(error(grammar).find(what), std::string::npos)
         << grammar.substr(0, 60) << ": " << error(grammar);
+}
+
+// A request may hold any of these: each took 2 to 13 seconds, or gigabytes, when its cost was the
+// square of its length.
+TEST(EbnfGrammar, CostsWhatItsLengthSays) {
+  std::string chain = "root ::= 0";  // every rule may be empty, because the last one may
+  for (int i = 0; i < 5000; ++i) chain += fmt::format("\n{:x}::={:x}", i, i + 1);
+  chain += "\n1388::=\"\"";
+  std::string points = "root ::= [";
+  for (char32_t c = 0xd7fe; c > 0x3000; c -= 2) append_utf8(points, c);
+  const std::string grammars[] = {chain, points + "]", "root ::= (\"\"{0,10000}){10000}",
+                                  "root ::= (" + std::string(30'000, '"') + "){10000}"};
+  for (const std::string& grammar : grammars) {
+    const double begin = test::cpu_seconds();
+    TokenMasks masks(ebnf_grammar(grammar), test::demo_tree());
+    EXPECT_LT(test::cpu_seconds() - begin, 1) << grammar.substr(0, 60);
+  }
+  // A piece without text, and what it may be repeated into, is the empty text.
+  EXPECT_TRUE(accepts("root ::= (\"\"{2,9} \"a\" \"\"*){2}", "aa"));
+  EXPECT_FALSE(accepts("root ::= (\"\"{2,9} \"a\" \"\"*){2}", "a"));
+}
+
+TEST(EbnfGrammar, RulesThatMayBeEmptyBeforeARecursion) {
+  const auto recursive = [](const std::string& grammar) {
+    try {
+      ebnf_grammar(grammar);
+    } catch (const Error& error) {
+      return std::string(error.what()).find("refers to itself") != std::string::npos;
+    }
+    return false;
+  };
+  // Whether b may be empty is known only after c, and c's rule comes last.
+  EXPECT_TRUE(recursive("root ::= b root \"x\"\nb ::= c\nc ::= \"y\"?"));
+  EXPECT_FALSE(recursive("root ::= b root? \"x\"\nb ::= c\nc ::= \"y\""));
+  EXPECT_TRUE(recursive("root ::= a\na ::= b a?\nb ::= c c\nc ::= \"y\"*"));
+  EXPECT_TRUE(recursive("root ::= a\na ::= b\nb ::= \"\" a"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "dsv4/grammar/regex_grammar.h"
 
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "dsv4/base/error.h"
@@ -169,7 +170,7 @@ class RegexReader {
       return;
     }
     if (peek() == '[') {
-      bracket();
+      bracket_here();
       return;
     }
     if (!take('(')) {
@@ -194,7 +195,7 @@ class RegexReader {
       case '(':
         return group(from);
       case '[':
-        return characters(from, bracket());
+        return characters(from, bracket_here());
       case '.':
         ++at_;
         return characters(from, line_ends().complement());
@@ -226,7 +227,19 @@ class RegexReader {
                                     : add_json_character(builder_, from, set);
   }
 
-  CodePoints bracket() {
+  // The class at this place, which is read once however often its atom is built.
+  const CodePoints& bracket_here() {
+    const auto [place, is_new] = brackets_.try_emplace(at_);
+    Bracket& bracket = place->second;
+    if (is_new) {
+      bracket.set = read_bracket();
+      bracket.end = at_;
+    }
+    at_ = bracket.end;
+    return bracket.set;
+  }
+
+  CodePoints read_bracket() {
     ++at_;
     const bool negated = take('^');
     CodePoints set;
@@ -331,11 +344,17 @@ class RegexReader {
     return value;
   }
 
+  struct Bracket {
+    CodePoints set;
+    size_t end = 0;
+  };
+
   AutomatonBuilder& builder_;
   std::string_view pattern_;
   RegexText text_;
   size_t at_ = 0;
   int depth_ = 0;
+  std::unordered_map<size_t, Bracket> brackets_;  // by the place of their [
 };
 
 }  // namespace

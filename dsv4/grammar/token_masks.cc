@@ -70,9 +70,9 @@ TokenMasks::TokenMasks(Automaton automaton, std::shared_ptr<const TokenTree> tre
       tree_(std::move(tree)),
       max_masks_(std::max<size_t>(max_mask_bytes / mask_bytes(), 1)),
       memory_(memory != nullptr ? std::move(memory) : std::make_shared<GrammarMemory>(SIZE_MAX)) {
-  std::vector<Config> configs, seen;
+  std::vector<Config> configs;
   bool accepts = false;
-  close({automaton_.rules[0], -1}, configs, seen, accepts);
+  close({automaton_.rules[0], -1}, configs, accepts);
   intern(std::move(configs), accepts);
 }
 
@@ -112,26 +112,39 @@ int32_t TokenMasks::frame(NodeId node, int32_t parent) {
   return id;
 }
 
-// Everything that a configuration reaches without a symbol; those that can read one are kept.
-void TokenMasks::close(Config config, std::vector<Config>& out, std::vector<Config>& seen,
-                       bool& accepts) {
+// Whether nothing but the end of its rule follows a node, at most some empty edges later.
+bool TokenMasks::only_ends(NodeId id) const {
+  for (int edges = 0; edges < 8; ++edges) {
+    const Automaton::Node& node = automaton_.nodes[static_cast<size_t>(id)];
+    if (!node.symbols.empty() || !node.calls.empty()) return false;
+    if (node.accepts) return node.empty.empty();
+    if (node.empty.size() != 1) return false;
+    id = node.empty.front();
+  }
+  return false;
+}
+
+// Everything that a configuration reaches without a symbol and that is not in seen_ yet; those that
+// can read one are kept.
+void TokenMasks::close(Config config, std::vector<Config>& out, bool& accepts) {
   std::vector<Config> todo = {config};
   while (!todo.empty()) {
     const Config at = todo.back();
     todo.pop_back();
-    const auto place = std::lower_bound(seen.begin(), seen.end(), at);
-    if (place != seen.end() && *place == at) continue;
-    seen.insert(place, at);
+    if (!seen_.insert(uint64_t{static_cast<uint32_t>(at.node)} << 32 |
+                      static_cast<uint32_t>(at.frame)))
+      continue;
+    if (seen_.size() > kMaxPlaces) {
+      fail(states_.empty() ? ErrorCode::kBadInput : ErrorCode::kResource,
+           "the grammar is too large: in more than {} places at once", kMaxPlaces);
+    }
     const Automaton::Node& node = automaton_.nodes[static_cast<size_t>(at.node)];
     if (!node.symbols.empty()) out.push_back(at);
     for (const NodeId target : node.empty) todo.push_back({target, at.frame});
     for (const Automaton::Call& call : node.calls) {
       // A call at the end of a rule needs no frame of its own: stacks stay short.
-      const Automaton::Node& after = automaton_.nodes[static_cast<size_t>(call.target)];
-      const bool last =
-          after.accepts && after.symbols.empty() && after.empty.empty() && after.calls.empty();
       todo.push_back({automaton_.rules[static_cast<size_t>(call.rule)],
-                      last ? at.frame : frame(call.target, at.frame)});
+                      only_ends(call.target) ? at.frame : frame(call.target, at.frame)});
     }
     if (!node.accepts) continue;
     if (at.frame < 0) {
@@ -170,12 +183,13 @@ TokenMasks::State TokenMasks::step(State state, int symbol) {
 }
 
 TokenMasks::State TokenMasks::compute_step(State state, int symbol) {
-  std::vector<Config> configs, seen;
+  std::vector<Config> configs;
   bool accepts = false;
+  seen_.clear();
   for (const Config& config : states_[static_cast<size_t>(state)]->configs) {
     for (const auto& edge : automaton_.nodes[static_cast<size_t>(config.node)].symbols) {
       if (edge.symbols[static_cast<size_t>(symbol)])
-        close({edge.target, config.frame}, configs, seen, accepts);
+        close({edge.target, config.frame}, configs, accepts);
     }
   }
   const State next = intern(std::move(configs), accepts);

@@ -21,6 +21,7 @@
 
 #include "dsv4/chat/markers.h"
 #include "dsv4/grammar/automaton.h"
+#include "dsv4/grammar/seen_set.h"
 #include "dsv4/text/tokenizer.h"
 
 namespace dsv4 {
@@ -80,9 +81,11 @@ class TokenMasks {
   TokenMasks(const TokenMasks&) = delete;
   TokenMasks& operator=(const TokenMasks&) = delete;
 
-  // Any thread may call these. Each throws kResource past kMaxStates states, and where all grammars
-  // of the memory would take more than it has.
-  static constexpr size_t kMaxStates = 100'000;
+  // Any thread may call these. Each throws kResource past kMaxStates states, past kMaxPlaces stacks
+  // of one state (rules that call each other in two ways have 2^depth; the constructor throws
+  // kBadInput for the first state), and where all grammars of the memory would take more than it
+  // has.
+  static constexpr size_t kMaxStates = 100'000, kMaxPlaces = 200'000;
   State start() const { return 0; }
   State advance(State state, int32_t token);  // kDead where the mask forbids it
   State advance_bytes(State state, std::string_view bytes);
@@ -116,7 +119,8 @@ class TokenMasks {
   static constexpr int32_t kUnknown = -2;
 
   int32_t frame(NodeId node, int32_t parent);
-  void close(Config config, std::vector<Config>& out, std::vector<Config>& seen, bool& accepts);
+  bool only_ends(NodeId node) const;
+  void close(Config config, std::vector<Config>& out, bool& accepts);
   State intern(std::vector<Config> configs, bool accepts);
   State step(State state, int symbol);
   State compute_step(State state, int symbol);
@@ -135,6 +139,7 @@ class TokenMasks {
   size_t bytes_ = 0;
 
   mutable std::mutex mutex_;
+  SeenSet seen_;  // of the step that is computed
   std::vector<Frame> frames_;
   std::map<Frame, int32_t> frame_ids_;
   std::vector<std::unique_ptr<StateData>> states_;

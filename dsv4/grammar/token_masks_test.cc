@@ -109,6 +109,57 @@ TEST(TokenMasks, AMaskWithoutATokenIsAnError) {
   EXPECT_EQ(dead_end.advance_bytes(dead_end.start(), "\t"), TokenMasks::kDead);
 }
 
+// A step into very many places takes time in proportion to them.
+TEST(TokenMasks, ManyPlacesAtOnce) {
+  AutomatonBuilder builder;
+  const NodeId start = builder.begin(builder.declare()), end = builder.node();
+  for (int i = 0; i < 100'000; ++i) {
+    const NodeId place = builder.node();
+    builder.empty_edge(start, place);
+    builder.symbol_edge(place, byte_range('x', 'z'), end);
+  }
+  builder.end(end);
+  const double begin = test::cpu_seconds();
+  TokenMasks masks(builder.finish(), test::demo_tree());
+  EXPECT_TRUE(test::matches(masks, "y"));
+  EXPECT_FALSE(test::matches(masks, "w"));
+  EXPECT_LT(test::cpu_seconds() - begin, 1);
+}
+
+// Two calls of the same rule at the end of each rule are one stack. Where something follows, there
+// are 2^depth stacks: an error before they take seconds or gigabytes.
+TEST(TokenMasks, TwoWaysThroughManyRules) {
+  const auto chain = [](int depth, bool followed) {
+    AutomatonBuilder builder;
+    RuleId rule = builder.declare();
+    for (int i = 0; i < depth; ++i) {
+      const RuleId next = builder.declare();
+      const NodeId from = builder.begin(rule), end = builder.node();
+      for (int way = 0; way < 2; ++way) {
+        const NodeId after = builder.call(from, next);
+        builder.empty_edge(followed ? builder.literal(after, ",") : after, end);
+      }
+      builder.end(end);
+      rule = next;
+    }
+    builder.end(builder.literal(builder.begin(rule), "x"));
+    return builder.finish();
+  };
+  const double begin = test::cpu_seconds();
+  TokenMasks masks(chain(3000, false), test::demo_tree());
+  EXPECT_TRUE(test::matches(masks, "x"));
+  TokenMasks some(chain(10, true), test::demo_tree());
+  EXPECT_TRUE(test::matches(some, "x,,,,,,,,,,"));
+  EXPECT_FALSE(test::matches(some, "x,,,,,,,,,"));
+  try {
+    TokenMasks many(chain(40, true), test::demo_tree());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadInput) << error.what();
+  }
+  EXPECT_LT(test::cpu_seconds() - begin, 3);
+}
+
 TEST(TokenMasks, RefusesRulesThatBeginWithThemselves) {
   EXPECT_THROW(schema_of(R"({"$ref": "#"})"), RequestError);
   EXPECT_THROW(schema_of(R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})"), RequestError);

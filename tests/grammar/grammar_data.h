@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "dsv4/base/rng.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/grammar/schema_grammar.h"
@@ -27,6 +29,13 @@ inline std::shared_ptr<const TokenTree> demo_tree() {
       demo_tokenizer(), demo_markers(), std::vector<int32_t>{demo_markers().require(Marker::kEos)},
       demo_tokenizer().vocab_size());
   return tree;
+}
+
+// CPU time of the calling thread. A test that bounds it leaves a factor of ten to a sanitizer.
+inline double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 inline bool matches(TokenMasks& masks, std::string_view text) {
