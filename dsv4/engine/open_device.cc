@@ -1,6 +1,7 @@
 #include <charconv>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/engine/device_model.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
@@ -25,7 +26,8 @@ int cuda_ordinal(const std::string& name) {
 std::shared_ptr<Device> open_device(const std::string& name) {
   if (name == "cpu") return nullptr;
   const int ordinal = cuda_ordinal(name);
-  if (ordinal < 0) fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", name);
+  if (ordinal < 0)
+    fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", quotable(name));
 #if DSV4_CUDA
   return std::make_shared<Device>(ordinal);
 #else

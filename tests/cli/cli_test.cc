@@ -143,6 +143,10 @@ TEST_F(Cli, UsageErrors) {
   expect_error("run demo --temp nan", "--temp");
   expect_error("run demo -p a --device gpu", "no device 'gpu': want cpu, cuda or cuda:N");
   expect_error("run demo -p a --device cuda:x", "no device 'cuda:x'");
+  const std::string words = std::string(5000, 'x');
+  const Result device = dsv4("run demo -p a --device " + words);
+  EXPECT_NE(device.err.find("xxx...'"), std::string::npos) << device.err;
+  EXPECT_LT(device.err.size(), 700u) << "a long word is cut";
 #if !DSV4_CUDA
   expect_error("run demo -p a --device cuda", "this program was built without CUDA");
 #endif
