@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "tests/harness/errors.h"
 
 namespace dsv4 {
@@ -35,6 +37,21 @@ TEST(ShallowJson, RefusesWhatIsNoJson) {
   EXPECT_EQ(refused("{"), "x.json: not valid JSON");
   EXPECT_EQ(refused("{} x"), "x.json: not valid JSON");
   EXPECT_EQ(refused({"{}\0x", 4}), "x.json: holds a NUL byte");
+}
+
+// A ledger may hold many evaluations. 20,000 objects took a second when each one cost a search
+// through all before it.
+TEST(ShallowJson, ManyObjectsTakeTimeInProportion) {
+  std::string text = "[{}";
+  for (int i = 1; i < 100'000; ++i) text += ",{}";
+  text += ']';
+  timespec begin{}, end{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+  EXPECT_EQ(parse_shallow_json(text, "x.json").size(), 100'000u);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+  EXPECT_LT(static_cast<double>(end.tv_sec - begin.tv_sec) +
+                1e-9 * static_cast<double>(end.tv_nsec - begin.tv_nsec),
+            1.5);
 }
 
 }  // namespace
