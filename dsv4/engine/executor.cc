@@ -74,7 +74,25 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
 std::vector<Sampled> Executor::sample(const SampleRows& rows) {
   DSV4_CHECK(rows.count() == rows_, "{} parameters for {} rows of logits", rows.count(), rows_);
   if (&runner_->memory() == &host_memory()) require_finite_logits(logits());
-  return runner_->sample(logits(), rows);
+  std::vector<Sampled> tokens = runner_->sample(logits(), rows);
+  process_logprobs(rows, tokens);
+  return tokens;
+}
+
+void Executor::process_logprobs(const SampleRows& rows, std::vector<Sampled>& tokens) {
+  const bool on_host = &runner_->memory() == &host_memory();
+  Buffer copy;
+  for (int64_t r = 0; r < rows.count(); ++r) {
+    if (!rows.params[static_cast<size_t>(r)].processed_logprobs) continue;
+    ConstTensorView row = logits().slice(0, r, r + 1);
+    if (!on_host) {
+      if (copy.empty()) copy = Buffer(DType::kF32, {1, row.dim(1)});
+      runner_->memory().download(copy.view().data, row.data, row.bytes());
+      row = copy;
+    }
+    tokens[static_cast<size_t>(r)] =
+        with_drawn_logprobs(rows, r, row, tokens[static_cast<size_t>(r)].id);
+  }
 }
 
 ConstTensorView Executor::run(std::span<const Work> work) {

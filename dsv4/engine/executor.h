@@ -59,6 +59,8 @@ class Executor {
   ConstTensorView run(std::span<const Work> work);
 
  private:
+  // Replaces the log-probabilities of the rows that want those of the draw.
+  void process_logprobs(const SampleRows& rows, std::vector<Sampled>& tokens);
   ForwardBatch make_batch(std::span<const Work> work) const;
   ConstTensorView logits() const { return logits_.view().slice(0, 0, rows_); }
 

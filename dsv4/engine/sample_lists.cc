@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
 
@@ -29,6 +30,36 @@ std::vector<Sampled> sampled_of(const SampleRows& rows, const int32_t* ids, cons
       tokens[r].top.push_back({top_ids[i], top_logprobs[i]});
   }
   return tokens;
+}
+
+Sampled with_drawn_logprobs(const SampleRows& rows, int64_t r, const ConstTensorView& logits,
+                            int32_t id) {
+  const auto at = static_cast<size_t>(r);
+  const int64_t top = rows.params[at].top_logprobs;
+  const Buffer ids(DType::kI32, {1}), logprobs(DType::kF32, {1});
+  const Buffer top_ids(DType::kI32, {1, top}), top_logprobs(DType::kF32, {1, top});
+  ids.as<int32_t>()[0] = id;
+  SampleRows row{.params = rows.params.subspan(at, 1), .steps = rows.steps.subspan(at, 1)};
+  if (!rows.term_begin.empty()) {
+    row.terms = rows.terms;
+    row.term_begin = rows.term_begin.subspan(at, 2);
+  }
+  if (!rows.mask.empty()) {
+    const size_t words = rows.mask.size() / rows.params.size();
+    row.mask = rows.mask.subspan(at * words, words);
+  }
+  SampleArgs args{.logits = logits,
+                  .params = row.params,
+                  .steps = row.steps,
+                  .ids = ids,
+                  .logprobs = logprobs,
+                  .terms = row.terms,
+                  .term_begin = row.term_begin};
+  args.mask = row.mask_view(reinterpret_cast<const std::byte*>(row.mask.data()));
+  if (top > 0) args.top_ids = top_ids, args.top_logprobs = top_logprobs;
+  drawn_logprobs(args, 0);
+  return sampled_of(row, ids.as<int32_t>(), logprobs.as<float>(), top_ids.as<int32_t>(),
+                    top_logprobs.as<float>())[0];
 }
 
 SampleLists::SampleLists(int64_t vocab) : words_(static_cast<size_t>(ceil_div(vocab, 32))) {

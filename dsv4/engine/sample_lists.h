@@ -30,7 +30,8 @@ struct LikelyToken {
   float logprob = 0.f;
 };
 
-// A chosen token; its log-probability is of the logits as the model gave them.
+// A chosen token; log-probabilities are of the logits as the model gave them, or, with
+// params.processed_logprobs, of the distribution that the token was drawn from.
 struct Sampled {
   int32_t id = -1;
   float logprob = 0.f;
@@ -40,6 +41,11 @@ struct Sampled {
 // What the sampler has written. top_ids, top_logprobs: [rows, rows.most_top_logprobs()]
 std::vector<Sampled> sampled_of(const SampleRows& rows, const int32_t* ids, const float* logprobs,
                                 const int32_t* top_ids, const float* top_logprobs);
+
+// The token that was chosen in row r, with what drawn_logprobs() says of it.
+// logits: [1, V] f32 of this row, on the host
+Sampled with_drawn_logprobs(const SampleRows& rows, int64_t r, const ConstTensorView& logits,
+                            int32_t id);
 
 class SampleLists {
  public:

@@ -150,6 +150,7 @@ Settings read_settings(const Field& body, Api api, const SamplingParams& samplin
   read_limits(body, api, settings);
   read_streaming(body, settings);
   read_logprobs(body, api, settings);
+  settings.sampling.processed_logprobs &= settings.logprobs;  // nothing for those not sent
   settings.salt = body.at("cache_salt").string_or("");
   for (const char* key : {"user", "safety_identifier", "prompt_cache_key"}) {
     const std::string text = body.at(key).string_or("");

@@ -174,6 +174,50 @@ TEST_F(EngineSampling, TopLogprobsAreTheLikeliestOfTheLogitsAsGiven) {
   }
 }
 
+// Beside a request whose log-probabilities are those of the logits as given.
+TEST_F(EngineSampling, ProcessedLogprobsAreOfTheDraw) {
+  const std::vector<int32_t> ids = prompt(30, 2);
+  GenerateParams params{.sampling = {.temperature = 0.5f, .top_k = 3, .top_logprobs = 7},
+                        .max_new_tokens = 6,
+                        .logit_bias = {{5, 4.f}}};
+  GenerateParams processed = params;
+  processed.sampling.processed_logprobs = true;
+  Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 800, .max_sequences = 2});
+  Collector sink;
+  const RequestId raw_id = engine.submit(ids, params, sink);
+  const RequestId processed_id = engine.submit(ids, processed, sink);
+  while (engine.step()) {
+  }
+  const Answer& raw = sink.answers[raw_id];
+  const Answer& answer = sink.answers[processed_id];
+  ASSERT_EQ(answer.ids(), raw.ids());
+  expect_equal(raw, alone(ids, params));
+  std::vector<int32_t> all = ids;
+  for (size_t i = 0; i < answer.tokens.size(); ++i) {
+    const Sampled& token = answer.tokens[i];
+    std::vector<float> l = logits(all);
+    l[5] += 4;
+    std::vector<int32_t> order(kVocab);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return l[static_cast<size_t>(a)] > l[static_cast<size_t>(b)];
+    });
+    const auto scaled = [&](int32_t id) {
+      return static_cast<double>(l[static_cast<size_t>(id)]) / 0.5;
+    };
+    double sum = 0;
+    for (size_t k = 0; k < 3; ++k) sum += std::exp(scaled(order[k]));
+    ASSERT_EQ(token.top.size(), 3u) << "the others cannot be drawn";
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_EQ(token.top[k].id, order[k]);
+      EXPECT_NEAR(token.top[k].logprob, scaled(order[k]) - std::log(sum), 1e-5);
+    }
+    EXPECT_NEAR(token.logprob, scaled(token.id) - std::log(sum), 1e-5);
+    EXPECT_EQ(raw.tokens[i].top.size(), 7u);
+    all.push_back(token.id);
+  }
+}
+
 // Requests with every mixture of controls share slots, and some are preempted; each gets the bits
 // that it gets alone.
 TEST_F(EngineSampling, ControlsDoNotDependOnTheBatch) {

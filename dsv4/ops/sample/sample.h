@@ -41,6 +41,8 @@ struct SamplingParams {
   float repetition_penalty = 1.f;  // > 0
   float frequency_penalty = 0.f, presence_penalty = 0.f;
   int top_logprobs = 0;  // how many to report; at most SampleArgs::top_ids has room for
+  // Not read by the op: its caller wants what drawn_logprobs() gives instead.
+  bool processed_logprobs = false;
 };
 
 // What is known of one token of the vocabulary for one row.
@@ -72,5 +74,11 @@ struct SampleArgs {
 };
 
 extern const Op<SampleArgs> sample;
+
+// Of one row, after sample() has chosen args.ids[row]: replaces its logprob and its likeliest
+// tokens by those of the distribution that the token was drawn from, after the terms, the mask, the
+// temperature and the cuts. Tokens that cannot be drawn are not listed. At temperature 0 nothing is
+// cut, and the distribution is softmax(l). On the host: everything in `args` is in host memory.
+void drawn_logprobs(const SampleArgs& args, int64_t row);
 
 }  // namespace dsv4

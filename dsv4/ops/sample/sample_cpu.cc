@@ -252,6 +252,31 @@ void sample_row(const SampleArgs& args, int64_t row, const Logits& raw, const Lo
 
 }  // namespace
 
+void drawn_logprobs(const SampleArgs& args, int64_t row) {
+  const int64_t v = args.logits.dim(1);
+  SamplingParams params = args.params[static_cast<size_t>(row)];
+  check(params);
+  if (params.temperature == 0) params = {};
+  std::vector<float> values = adjusted_row(args, row);
+  if (values.empty()) values.assign(args.logits.row<float>(row), args.logits.row<float>(row) + v);
+  const Logits changed = checked(values.data(), v, row, "logits with terms and mask");
+  const Weights weights = sampling::weights_of(changed.largest, params.temperature, params.min_p,
+                                               sampling::mass_bits(v));
+  const Kept kept = cut(changed, weights, params, mass_of(changed, weights));
+  double sum = 0;
+  for (int64_t id = 0; id < v; ++id) {
+    float& l = values[static_cast<size_t>(id)];
+    const bool drawn = kept.has(l, id) && weights.of(l, sampling::kExp2Table.data()) > 0;
+    l = drawn ? (l - changed.largest) / params.temperature : -INFINITY;
+    sum += std::exp(static_cast<double>(l));
+  }
+  const Logits drawn{values.data(), v, 0};
+  const int32_t id = args.ids.as<int32_t>()[row];
+  args.logprobs.as<float>()[row] =
+      sampling::logprob_of(values[static_cast<size_t>(id)], 0, std::log(sum));
+  if (!args.top_ids.empty()) list_top(args, row, drawn, std::log(sum));
+}
+
 // The candidates of a row; a vector that grows holds up to three times its contents while it moves.
 // Rows that terms or masks change are copied first.
 HostBytes sample_cpu_bytes(const SampleArgs& args) {

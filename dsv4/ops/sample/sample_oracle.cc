@@ -98,6 +98,16 @@ std::vector<double> sample_distribution(const SamplingParams& params, const floa
   return p;
 }
 
+std::vector<double> drawn_logprobs_oracle(const SampleArgs& args, int64_t row) {
+  const int64_t v = args.logits.dim(1);
+  const std::vector<float> logits = changed(args, row);
+  const SamplingParams& params = args.params[static_cast<size_t>(row)];
+  std::vector<double> p = params.temperature == 0 ? softmax(logits.data(), v, 1)
+                                                  : sample_distribution(params, logits.data(), v);
+  for (double& value : p) value = std::log(value);
+  return p;
+}
+
 SampleWant sample_oracle(const SampleArgs& args) {
   const int64_t v = args.logits.dim(1), n = args.top_ids.empty() ? 0 : args.top_ids.dim(1);
   SampleWant want;

@@ -21,4 +21,7 @@ SampleWant sample_oracle(const SampleArgs& args);
 std::vector<double> sample_distribution(const SamplingParams& params, const float* logits,
                                         int64_t v);
 
+// What drawn_logprobs() is about: log-probability of every id of a row; -inf: it cannot be drawn.
+std::vector<double> drawn_logprobs_oracle(const SampleArgs& args, int64_t row);  // [v]
+
 }  // namespace dsv4
