@@ -13,7 +13,11 @@ ParserOptions options_of(uint8_t bits) {
                         .tools = (bits & 8) == 0,
                         .max_calls = bits & 16 ? 1 : 0};
   if (bits & 32) options.stops = {"STOP", "\n\n", "></", "｜"};
-  if (bits & 64) options.declared = {{"f", {"a", "b"}}};
+  if (bits & 64) {
+    options.declared = {{"f", {"a", "b"}}};
+    options.types = {
+        {"f", {{"a", JsonTypes::kInteger | JsonTypes::kNull}, {"b", JsonTypes::kString}}}};
+  }
   return options;
 }
 

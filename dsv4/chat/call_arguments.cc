@@ -11,8 +11,10 @@ std::string_view trim_json(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-void CallArguments::begin_call(const std::unordered_set<std::string>* declared) {
+void CallArguments::begin_call(const std::unordered_set<std::string>* declared,
+                               const ParameterTypes* types) {
   declared_ = declared;
+  types_ = types;
   value_kind_ = Value::kNone;
   key_.clear();
   value_.clear();
@@ -28,7 +30,8 @@ void CallArguments::begin_value(std::string key, bool is_string) {
   key_ = std::move(key);
   is_string_ = is_string;
   value_.clear();
-  value_kind_ = may_be_whole ? Value::kWhole : is_string ? Value::kStreamed : Value::kHeld;
+  const bool streams = is_string && !may_coerce_string(types_of(key_));
+  value_kind_ = may_be_whole ? Value::kWhole : streams ? Value::kStreamed : Value::kHeld;
   if (value_kind_ == Value::kStreamed) {
     put_key(key_);
     put("\"");
@@ -50,7 +53,7 @@ void CallArguments::end_value() {
       put("\"");
       break;
     case Value::kHeld:
-      put_value(key_, false, value_);
+      put_value(key_, is_string_, value_);
       value_.clear();
       break;
     case Value::kWhole:
@@ -104,6 +107,11 @@ void CallArguments::put_key(const std::string& key) {
 
 void CallArguments::put_value(const std::string& key, bool is_string, const std::string& text) {
   put_key(key);
+  if (const auto value = coerced(text, is_string, types_of(key))) {
+    repaired_ = true;
+    put(*value);
+    return;
+  }
   const std::string_view json = trim_json(text);
   if (!is_string && try_parse_json(json)) {
     put(json);
@@ -113,6 +121,12 @@ void CallArguments::put_value(const std::string& key, bool is_string, const std:
   put("\"");
   append_json_escaped(out_, text);
   put("\"");
+}
+
+JsonTypes CallArguments::types_of(const std::string& key) const {
+  if (types_ == nullptr) return JsonTypes::kNone;
+  const auto found = types_->find(key);
+  return found == types_->end() ? JsonTypes::kNone : found->second;
 }
 
 void CallArguments::put_whole() {

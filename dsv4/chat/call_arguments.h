@@ -4,7 +4,8 @@
 // A string's bytes are sent as they come; any other value is held to its end and sent as it is if
 // it is JSON, else as a JSON string. Not sent at all until the call ends: the value of a single
 // parameter `arguments` or `input` that the tool does not declare, since it may be the object that
-// the model meant.
+// the model meant. Where the tool's types are given, neither is a string that may become a value of
+// another type (coerce.h).
 
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "dsv4/chat/coerce.h"
 #include "dsv4/chat/output_sink.h"
 
 namespace dsv4 {
@@ -21,8 +23,10 @@ class CallArguments {
  public:
   explicit CallArguments(OutputSink& sink) : sink_(sink) {}
 
-  // `declared`: the keys of the tool's parameters; null where the tool is not declared.
-  void begin_call(const std::unordered_set<std::string>* declared);
+  // `declared`: the keys of the tool's parameters; null where the tool is not declared. `types`:
+  // those that values are coerced to; null: values stay as the model wrote them.
+  void begin_call(const std::unordered_set<std::string>* declared,
+                  const ParameterTypes* types = nullptr);
   void begin_value(std::string key, bool is_string);
   void value_text(std::string_view text);
   void end_value();
@@ -43,10 +47,12 @@ class CallArguments {
   void put_key(const std::string& key);
   void put_value(const std::string& key, bool is_string, const std::string& text);
   void put_whole();
+  JsonTypes types_of(const std::string& key) const;
   std::optional<std::string> unwrapped() const;
 
   OutputSink& sink_;
   const std::unordered_set<std::string>* declared_ = nullptr;
+  const ParameterTypes* types_ = nullptr;
   Value value_kind_ = Value::kNone;
   bool is_string_ = false;
   std::string key_, value_, body_;

@@ -58,6 +58,7 @@ ParserOptions random_options(Rng& rng) {
   options.max_calls = rng.below(8) == 0 ? 1 + rng.below(2) : 0;
   if (rng.below(3) == 0) options.stops = {"STOP", "\n\n", "x >", "</th"};
   if (rng.below(3) == 0) options.declared = {{"f", {"a"}}};
+  if (rng.below(3) == 0) options.types = {{"f", {{"a", JsonTypes::kInteger | JsonTypes::kObject}}}};
   return options;
 }
 

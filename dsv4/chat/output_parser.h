@@ -37,6 +37,8 @@ struct ParserOptions {
   std::vector<std::string> stops;             // of the content; none is empty
   // The keys that each declared tool's parameters have.
   std::unordered_map<std::string, std::unordered_set<std::string>> declared;
+  // By the names of tools: the types that values of their parameters are coerced to (coerce.h).
+  std::unordered_map<std::string, ParameterTypes> types;
 };
 
 enum class OutputEnd {

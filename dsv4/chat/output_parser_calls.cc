@@ -82,7 +82,9 @@ void OutputParser::begin_call() {
   const auto declared = options_.declared.find(name_);
   const bool known = declared != options_.declared.end();
   if (!known && !options_.declared.empty()) ++counts_.unknown;
-  arguments_.begin_call(known ? &declared->second : nullptr);
+  const auto types = options_.types.find(name_);
+  arguments_.begin_call(known ? &declared->second : nullptr,
+                        types == options_.types.end() ? nullptr : &types->second);
   sink_.on_call(name_);
   ++begun_;
   call_open_ = true;

@@ -170,6 +170,44 @@ TEST(OutputParser, AWholeObjectInOneParameterIsUnwrapped) {
             "{\"input\": {\"input\": 1}}");
 }
 
+TEST(OutputParser, ValuesBecomeTheDeclaredTypes) {
+  const ParserOptions options{
+      .tools = true,
+      .types = {
+          {"f",
+           {{"n", JsonTypes::kInteger}, {"s", JsonTypes::kString}, {"any", JsonTypes::kNone}}}}};
+  EXPECT_EQ(arguments(parameter("name=\"n\" string=\"true\"", " 5 ") +
+                          parameter("name=\"s\" string=\"false\"", "5") +
+                          parameter("name=\"any\" string=\"true\"", "5") +
+                          parameter("name=\"other\" string=\"true\"", "5"),
+                      options),
+            "{\"n\": 5, \"s\": \"5\", \"any\": \"5\", \"other\": \"5\"}");
+  EXPECT_EQ(arguments(parameter("name=\"n\" string=\"true\"", "five"), options),
+            "{\"n\": \"five\"}");
+  // A value that is cut is left open, and was not sent.
+  const Parsed cut = parse("<◆invoke name=\"f\"><◆parameter name=\"n\" string=\"true\">5", options);
+  EXPECT_EQ(cut.calls[0].arguments, "");
+}
+
+TEST(OutputParser, CoercedCallsCountAsRepaired) {
+  for (const std::string value : {"5", "five"}) {
+    ChatMessage message;
+    OutputParser parser({.tools = true, .types = {{"f", {{"n", JsonTypes::kInteger}}}}}, message);
+    parser.text("<");
+    parser.marker(Marker::kDsml);
+    parser.text("invoke name=\"f\">\n<");
+    parser.marker(Marker::kDsml);
+    parser.text("parameter name=\"n\" string=\"true\">" + value + "</");
+    parser.marker(Marker::kDsml);
+    parser.text("parameter>\n</");
+    parser.marker(Marker::kDsml);
+    parser.text("invoke>");
+    parser.finish(OutputEnd::kModel);
+    EXPECT_EQ(parser.counts().calls, 1);
+    EXPECT_EQ(parser.counts().repaired, value == "5" ? 1 : 0) << value;
+  }
+}
+
 TEST(OutputParser, StopStrings) {
   const auto stopped = [](const std::string& text, std::vector<std::string> stops) {
     return parse(text, {.tools = true, .stops = std::move(stops)});

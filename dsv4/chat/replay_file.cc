@@ -1,7 +1,5 @@
 #include "dsv4/chat/replay_file.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/chat/sha256.h"
 
 namespace dsv4 {
 namespace {
@@ -20,15 +19,6 @@ constexpr size_t kMaxFile = size_t{1} << 30;
 constexpr mode_t kOwnerOnly = 0600;
 
 using Digest = TurnKey;
-
-Digest sha256(std::string_view bytes) {
-  Digest digest;
-  unsigned size = 0;
-  const int ok =
-      EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr);
-  if (ok != 1 || size != digest.size()) fail(ErrorCode::kResource, "no SHA-256 in libcrypto");
-  return digest;
-}
 
 std::string_view view(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};

@@ -4,7 +4,6 @@
 
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/feed_token.h"
-#include "dsv4/chat/output_parser.h"
 #include "dsv4/chat/sha256.h"
 #include "dsv4/text/tokenizer.h"
 
@@ -101,12 +100,16 @@ size_t ReplayMap::bytes() const {
   return bytes_;
 }
 
-void record_output(ReplayMap& map, const std::string& salt, bool has_tools, OutputStage stage,
+void record_output(ReplayMap& map, const std::string& salt, const ParserOptions& options,
                    std::span<const int32_t> ids, const Tokenizer& tokenizer,
                    const MarkerIds& markers) {
+  const OutputStage stage = options.stage;
+  const bool has_tools = options.tools;
   if (stage == OutputStage::kBlock) return;  // the prompt has a part of what is rendered
   ChatMessage message;
-  OutputParser parser({.stage = stage, .tools = has_tools}, message);
+  OutputParser parser(
+      {.stage = stage, .tools = has_tools, .declared = options.declared, .types = options.types},
+      message);
   for (const int32_t id : ids) {
     feed_token(parser, id, tokenizer, markers);
   }

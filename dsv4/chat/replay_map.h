@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "dsv4/chat/conversation.h"
-#include "dsv4/chat/prompt.h"
+#include "dsv4/chat/output_parser.h"
 
 namespace dsv4 {
 
@@ -73,9 +73,9 @@ class ReplayMap {
 };
 
 // Records an output that the model ended by itself: `ids` are what it wrote after a prompt that
-// ended with the assistant's header (not with a prefix), without the end of the sentence. Outputs
-// with a call that was cut are not recorded.
-void record_output(ReplayMap& map, const std::string& salt, bool has_tools, OutputStage stage,
+// ended with the assistant's header (not with a prefix), without the end of the sentence. `parser`:
+// as the client's answer was parsed. Outputs with a call that was cut are not recorded.
+void record_output(ReplayMap& map, const std::string& salt, const ParserOptions& parser,
                    std::span<const int32_t> ids, const Tokenizer& tokenizer,
                    const MarkerIds& markers);
 

@@ -159,8 +159,10 @@ TEST(ReplayMap, RendersTheIdsThatTheModelWrote) {
       const std::string answer = "\n\nHello  world" + (tools ? call : std::string());
       const std::string output = thinking ? "\nR\n</think>" + answer : answer;
       ReplayMap map;
-      record_output(map, "salt", tools, thinking ? OutputStage::kReason : OutputStage::kContent,
-                    written(output), test::marker_tokenizer(), test::marker_ids());
+      const ParserOptions parser{.stage = thinking ? OutputStage::kReason : OutputStage::kContent,
+                                 .tools = tools};
+      record_output(map, "salt", parser, written(output), test::marker_tokenizer(),
+                    test::marker_ids());
       const Conversation next = test::read_request(next_request(output, tools, thinking));
       const auto part = written(tools ? output : answer);
       EXPECT_TRUE(contains(prompt_ids(next, &map), part)) << tools << thinking;
@@ -170,9 +172,24 @@ TEST(ReplayMap, RendersTheIdsThatTheModelWrote) {
   }
 }
 
+// The client has the arguments as they were coerced, and sends those back.
+TEST(ReplayMap, ACoercedCallIsFound) {
+  const std::string output =
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+      "string=\"true\">5</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  const ParserOptions parser{.tools = true, .types = {{"f", {{"a", JsonTypes::kInteger}}}}};
+  ReplayMap map;
+  record_output(map, "", parser, written(output), test::marker_tokenizer(), test::marker_ids());
+  ChatTurn turn;
+  turn.calls.push_back({.name = "f", .arguments = parse_json(R"({"a": 5})", "arguments")});
+  EXPECT_NE(map.find(turn_key("", true, false, turn)), nullptr);
+  turn.calls[0].arguments = parse_json(R"({"a": "5"})", "arguments");
+  EXPECT_EQ(map.find(turn_key("", true, false, turn)), nullptr);
+}
+
 TEST(ReplayMap, OutputsThatWereCutAreNotRecorded) {
   ReplayMap map;
-  record_output(map, "", true, OutputStage::kContent,
+  record_output(map, "", {.tools = true},
                 written("<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\">1"),
                 test::marker_tokenizer(), test::marker_ids());
   EXPECT_EQ(map.turns(), 0u);

@@ -78,8 +78,8 @@ void Choice::finish(OutputEnd end) {
 
 void Choice::record_turn() {
   if (!prepared_.is_chat || prepared_.continues) return;
-  record_output(model_.replay, prepared_.settings.salt, prepared_.has_tools, prepared_.parser.stage,
-                ids_, *model_.tokenizer, model_.markers);
+  record_output(model_.replay, prepared_.settings.salt, prepared_.parser, ids_, *model_.tokenizer,
+                model_.markers);
 }
 
 void Choice::release_prompt() {

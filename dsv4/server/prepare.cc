@@ -31,8 +31,9 @@ const JsonValue& chat_form(Api api, const JsonValue& body, const Translated& req
   return api == Api::kMessages || api == Api::kResponses ? request.chat : body;
 }
 
-void read_declared(const std::vector<ToolDefinition>& tools, ParserOptions& parser) {
+void read_declared(const std::vector<ToolDefinition>& tools, bool coerce, ParserOptions& parser) {
   for (const ToolDefinition& tool : tools) {
+    if (coerce) parser.types[tool.name] = parameter_types(tool.parameters);
     auto& keys = parser.declared[tool.name];
     const JsonValue* properties = tool.parameters.find("properties");
     if (properties == nullptr) continue;
@@ -102,17 +103,17 @@ void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
   const Prompt prompt = render(conversation, &model.replay, out.settings.salt);
   out.prompts.push_back(encode(prompt, model.markers, model.text));
   out.is_chat = true;
-  out.has_tools = out.parser.tools = !conversation.tools.empty();
+  out.parser.tools = !conversation.tools.empty();
   out.continues = out.parser.continues = prompt.continues;
   out.parser.stage = prompt.stage;
   const Field fields(&body, "");
   out.parser.max_calls = read_integer(fields.at("max_tool_calls"), 1, int64_t{1} << 30).value_or(0);
   if (!fields.at("parallel_tool_calls").boolean(true)) out.parser.max_calls = 1;
-  read_declared(conversation.tools, out.parser);
+  read_declared(conversation.tools, model.tool_coerce, out.parser);
   out.constraint = answer_constraint(model, conversation, prompt.stage, out.parser.max_calls == 1);
-  if (!out.settings.has_top_p && conversation.thinking && out.has_tools) {
+  if (!out.settings.has_top_p && conversation.thinking && out.parser.tools) {
     out.settings.sampling.top_p =
-        static_cast<float>(default_top_p(conversation.thinking, out.has_tools));
+        static_cast<float>(default_top_p(conversation.thinking, out.parser.tools));
   }
   if (!out.settings.max_tokens) {
     const int64_t room = model.limits.context - static_cast<int64_t>(out.prompts[0].size());

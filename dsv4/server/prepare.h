@@ -24,7 +24,7 @@ struct Prepared {
   int64_t max_tokens = 0;                       // of a choice
   bool fills_context = false;                   // max_tokens is all that the context has left
   bool is_chat = false;                         // the output is parsed, else it is text
-  bool has_tools = false, continues = false;    // of the conversation, for the replay map
+  bool continues = false;                       // an answer that the client began
   std::vector<std::string> ignored;             // for the header x-dsv4-warning
   AnswerContext answer;                         // without what the generation adds
 };

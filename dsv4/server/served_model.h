@@ -41,6 +41,7 @@ struct ServedModel {
   bool strict_fields = false;    // unknown fields are an error, not a warning
   bool reasoning_alias = false;  // `reasoning` beside `reasoning_content`
   ToolGrammar tool_grammar = ToolGrammar::kStrict;
+  bool tool_coerce = false;  // arguments of calls become the types that the schemas declare
   mutable ReplayMap replay;
   mutable Grammars grammars;
 };
