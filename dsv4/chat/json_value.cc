@@ -60,6 +60,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     return whole ? integer(digits) : real(value);
   }
   bool string(string_t& value) override {
+    if (value.size() > kMaxJsonString)
+      return fail_with(fmt::format("a string of more than {} bytes", kMaxJsonString));
     return put(JsonValue::of_string(std::move(value))) != nullptr;
   }
   bool binary(binary_t&) override { return fail_with("binary data"); }

@@ -55,8 +55,10 @@ struct JsonValue {
 const char* name(JsonValue::Kind kind);
 
 // Errors are kBadInput, "WHAT: not valid JSON ..."; also nesting deeper than kMaxJsonDepth, more
-// than kMaxJsonValues values and numbers beyond the range of a double.
+// than kMaxJsonValues values, a string of more than kMaxJsonString bytes, and numbers beyond the
+// range of a double.
 inline constexpr int kMaxJsonDepth = 128;
+inline constexpr size_t kMaxJsonString = size_t{32} << 20;
 inline constexpr int64_t kMaxJsonValues = int64_t{1} << 21;  // each takes about 100 bytes
 JsonValue parse_json(std::string_view text, std::string_view what);
 // Nothing where the text is not valid JSON by the same rules.

@@ -98,6 +98,12 @@ TEST(JsonValue, RefusesInOneLine) {
   EXPECT_TRUE(try_parse_json(std::string(kMaxJsonDepth, '[') + std::string(kMaxJsonDepth, ']')));
 }
 
+TEST(JsonValue, StringsHaveALimit) {
+  const auto text = [](size_t size) { return '"' + std::string(size, 'x') + '"'; };
+  EXPECT_TRUE(try_parse_json(text(kMaxJsonString)));
+  EXPECT_FALSE(try_parse_json(text(kMaxJsonString + 1)));
+}
+
 // A tree that searches its keys for each new one would take minutes.
 TEST(JsonValue, ManyKeysTakeLinearTime) {
   std::string text = "{";

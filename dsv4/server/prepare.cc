@@ -41,6 +41,10 @@ void read_declared(const std::vector<ToolDefinition>& tools, bool coerce, Parser
   }
 }
 
+std::string prompt_field(Api api) {
+  return api == Api::kCompletions ? "prompt" : "messages";
+}
+
 // A prompt of ids that the client gives.
 std::vector<int32_t> read_ids(const Field& list, int32_t vocab_size) {
   std::vector<int32_t> ids;
@@ -50,6 +54,20 @@ std::vector<int32_t> read_ids(const Field& list, int32_t vocab_size) {
   return ids;
 }
 
+// A text that is too long for the context in any case is refused before it keeps a worker busy.
+std::vector<int32_t> encode_prompt(const Prompt& prompt, const ServedModel& model, Api api) {
+  size_t bytes = 0;
+  for (const PromptPiece& piece : prompt.pieces())
+    if (!piece.marker && piece.ids.empty()) bytes += piece.text.size();
+  const size_t least = model.least_tokens(bytes);
+  if (least > static_cast<size_t>(model.limits.context)) {
+    throw RequestError("context_length_exceeded", prompt_field(api),
+                       fmt::format("this model's context is {} tokens; the prompt has {} or more",
+                                   model.limits.context, least));
+  }
+  return encode(prompt, model.markers, model.text);
+}
+
 std::vector<int32_t> encode_text(const JsonValue& body, const JsonValue& text,
                                  const ServedModel& model) {
   JsonValue one = JsonValue::object();
@@ -57,7 +75,7 @@ std::vector<int32_t> encode_text(const JsonValue& body, const JsonValue& text,
     if (const JsonValue* value = body.find(key)) one.add(key, *value);
   }
   one.add("prompt", text);
-  return encode(render_completion(one), model.markers, model.text);
+  return encode_prompt(render_completion(one), model, Api::kCompletions);
 }
 
 void check_choices(size_t prompts, int64_t n) {
@@ -101,7 +119,7 @@ void read_completion_prompts(const JsonValue& body, const ServedModel& model, Pr
 void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
   const Conversation conversation = read_chat_request(body, model.chat);
   const Prompt prompt = render(conversation, &model.replay, out.settings.salt);
-  out.prompts.push_back(encode(prompt, model.markers, model.text));
+  out.prompts.push_back(encode_prompt(prompt, model, Api::kChat));
   out.is_chat = true;
   out.parser.tools = !conversation.tools.empty();
   out.continues = out.parser.continues = prompt.continues;
@@ -130,7 +148,7 @@ void check_context(const ServedModel& model, Prepared& out) {
     const int64_t context = model.limits.context;
     if (length < context && out.max_tokens >= 1 && out.max_tokens <= context - length) continue;
     throw RequestError(
-        "context_length_exceeded", out.api == Api::kCompletions ? "prompt" : "messages",
+        "context_length_exceeded", prompt_field(out.api),
         fmt::format("this model's context is {} tokens; the prompt has {} and the answer may have "
                     "{}",
                     context, length, std::max<int64_t>(out.max_tokens, 1)));

@@ -26,6 +26,8 @@ struct ServedModel {
         markers(*tokenizer),
         grammars(tokenizer, markers) {}
 
+  // At least so many tokens, whatever the text says.
+  size_t least_tokens(size_t bytes) const { return (bytes + longest_token_ - 1) / longest_token_; }
   // A model may have more ids than its tokenizer. Those have no text, and no client may name them.
   int32_t text_ids() const { return std::min(limits.vocab_size, tokenizer->vocab_size()); }
 
@@ -44,6 +46,15 @@ struct ServedModel {
   bool tool_coerce = false;  // arguments of calls become the types that the schemas declare
   mutable ReplayMap replay;
   mutable Grammars grammars;
+
+ private:
+  static size_t longest_token(const Tokenizer& tokenizer) {
+    size_t longest = 1;
+    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+      longest = std::max(longest, tokenizer.token_bytes(id).size());
+    return longest;
+  }
+  const size_t longest_token_ = longest_token(*tokenizer);  // bytes
 };
 
 }  // namespace dsv4
