@@ -35,6 +35,7 @@ struct ServeOptions {
   bool lenient_tools = false, require_reasoning = false;
   ServiceOptions service;
   ToolGrammar tool_grammar = ToolGrammar::kStrict;
+  bool tool_coerce = false, processed_logprobs = false;
   int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64, max_queue_ms = 0;
   int64_t max_bodies_mib = 256;
   bool quiet = false, no_alias = false;
@@ -48,6 +49,8 @@ Service::Loaded load(const ServeOptions& options, std::shared_ptr<ServedModel>& 
   model.text->chat.lenient_tools = options.lenient_tools;
   model.text->chat.require_reasoning = options.require_reasoning;
   model.text->tool_grammar = options.tool_grammar;
+  model.text->tool_coerce = options.tool_coerce;
+  model.text->sampling.processed_logprobs = options.processed_logprobs;
   model.text->strict_fields = options.strict_fields;
   model.text->reasoning_alias = options.reasoning_alias;
   return {.engine = std::move(model.engine), .model = model.text};
@@ -109,7 +112,8 @@ void serve(ServeOptions options) {
     _exit(128 + number);
   };
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may leave
-  want_descriptors(options.service.http.max_connections);
+  const HttpServerOptions& http = options.service.http;
+  want_descriptors(http.max_connections + (http.admin_port ? http.max_admin_connections : 0));
   std::shared_ptr<ServedModel> served;
   int status = 0;
   {
@@ -121,7 +125,9 @@ void serve(ServeOptions options) {
       return loaded;
     });
     if (!options.quiet) {
-      log_line("listening", {{"host", options.service.http.host}, {"port", service.port()}});
+      Json line = {{"host", options.service.http.host}, {"port", service.port()}};
+      if (service.admin_port() != 0) line["admin_port"] = service.admin_port();
+      log_line("listening", line);
     }
     status = service.run();
     install_signal_handlers();  // a further signal ends the wait for the engine's last step
@@ -149,6 +155,15 @@ void add_request_options(CLI::App& command, ServeOptions& options) {
                                              {"strict", ToolGrammar::kStrict},
                                              {"all", ToolGrammar::kAll}}))
       ->option_text("off|tags|strict|all (strict)");
+  command.add_flag("--tool-coerce", options.tool_coerce,
+                   "make arguments of calls the types that the tools' schemas declare");
+  command
+      .add_option("--logprobs-mode", options.processed_logprobs,
+                  "log-probabilities of the logits as the model gives them, or of what tokens are "
+                  "drawn from, after penalties, biases, masks, temperature and cuts")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, bool>{{"raw", false}, {"processed", true}}))
+      ->option_text("raw|processed (raw)");
   command.add_flag("--strict-fields", options.strict_fields, "refuse unknown fields");
   command.add_flag("--reasoning-alias", options.reasoning_alias,
                    "also send reasoning_content as reasoning");
@@ -181,6 +196,19 @@ CLI::Validator ip_address() {
       "");
 }
 
+// As browsers send it: no path, no slash at the end, and no pattern.
+CLI::Validator origin() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const size_t scheme = text.find("://");
+        const bool valid = scheme != text.npos && scheme > 0 && scheme + 3 < text.size() &&
+                           text.find_first_of("*/?# ", scheme + 3) == text.npos;
+        return valid ? ""
+                     : fmt::format("'{}': want one origin, as https://app.example", quotable(text));
+      },
+      "");
+}
+
 void add_server_options(CLI::App& command, ServeOptions& options) {
   ServiceOptions& service = options.service;
   command
@@ -191,11 +219,18 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_option("--port", service.http.port, "0: any free one")
       ->check(integer_in(0, 65535))
       ->capture_default_str();
+  command
+      .add_option("--admin-port", service.http.admin_port,
+                  "where /metrics and the routes for admin keys are served, and not at --port; 0: "
+                  "any free one")
+      ->check(integer_in(0, 65535));
   command.add_option(
       "--api-key-file", service.api_key_file,
       "one name:key[:admin] or name:sha256:HEX[:admin] a line; read again on SIGHUP");
-  command.add_option("--cors-origin", service.cors_origins,
-                     "origins whose pages may use the server");
+  command
+      .add_option("--cors-origin", service.cors_origins,
+                  "origins whose pages may use the server, as https://app.example")
+      ->check(origin());
   command.add_option("--max-connections", service.http.max_connections, "connections in all")
       ->check(integer_in(1, kMaxCount))
       ->capture_default_str();

@@ -352,15 +352,17 @@ void Engine::Request::advance(int32_t token) {
   }
 }
 
-void Engine::Request::restrict(SampleLists& lists) {
+bool Engine::Request::restrict(SampleLists& lists) {
+  bool masked = false;
   try {
-    if (params.constraint != nullptr && params.constraint->restricts(state))
-      params.constraint->mask(state, lists.mask());
+    masked = params.constraint != nullptr && params.constraint->restricts(state);
+    if (masked) params.constraint->mask(state, lists.mask());
   } catch (const Error&) {
     blocked = true;  // the token that is sampled now is dropped
     std::ranges::fill(lists.mask(), ~uint32_t{0});
   }
   if (generated < params.min_new_tokens) forbid(params.stop, lists.mask());
+  return masked;
 }
 
 std::vector<Sampled> Engine::sample(const Batch& batch) {
@@ -378,7 +380,10 @@ std::vector<Sampled> Engine::sample(const Batch& batch) {
     }
     lists.add(request->params.sampling, static_cast<uint64_t>(request->generated),
               request->terms.list());
-    request->restrict(lists);
+    const auto begin = Clock::now();
+    if (!request->restrict(lists)) continue;
+    ++stats_.masks;
+    stats_.mask_seconds += seconds_between(begin, Clock::now());
   }
   return executor_.sample(lists.rows());
 }
@@ -452,21 +457,6 @@ bool Engine::step() {
     if (event.finished) event.sink->on_finish(event.id, event.why);
   }
   return busy || !requests_.empty();
-}
-
-EngineStats Engine::stats() const {
-  EngineStats stats = stats_;
-  const PageTables& tables = executor_.cache();
-  for (size_t g = 0; g < tables.groups().size(); ++g) {
-    stats.pages += tables.groups()[g].num_pages;
-    const auto group = static_cast<int>(g);
-    stats.pages_used +=
-        tables.groups()[g].num_pages - tables.free_pages(group) - tables.idle_pages(group);
-  }
-  if (const PrefixCache* prefixes = executor_.prefixes()) stats.checkpoints = prefixes->size();
-  stats.checkpoint_limit = options_.prefix_checkpoints;
-  if (const UnitStore* units = this->units()) stats.units = units->stats();
-  return stats;
 }
 
 void Engine::run_batch(std::vector<Event>& events) {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "dsv4/engine/check_numbers.h"
+#include "dsv4/engine/device_memory.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/scheduler.h"
 #include "dsv4/engine/step_time.h"
@@ -121,7 +122,17 @@ struct EngineStats {
   int64_t steps = 0;
   int64_t preemptions = 0;
   int64_t pages = 0, pages_used = 0;  // of the cache, now; used: by running requests
-  int64_t checkpoints = 0;            // in the cache, now
+  // Pages of one rate of entries (cache/page_tables.h); stored: only prefixes hold them.
+  struct PageGroup {
+    int tokens_per_entry = 1;
+    bool window = false;  // entries of the newest tokens only
+    int64_t used = 0, stored = 0, free = 0;
+  };
+  std::vector<PageGroup> groups;
+  int64_t state_slots = 0, state_slots_used = 0;
+  int64_t masks = 0;        // made of constraints
+  double mask_seconds = 0;  // the time that took, during which a device computes
+  int64_t checkpoints = 0;  // in the cache, now
   int64_t checkpoint_limit = 0;
   UnitStoreStats units;
 };
@@ -144,6 +155,8 @@ class Engine {
   // Throws unless the pages, the checkpoints and the units agree with the requests and with each
   // other. Tests call it between steps.
   void check_invariants() const;
+  // Asks the driver: takes longer than stats().
+  DeviceMemory device_memory() const;
 
   // Forgets every stored prefix of this tier and of the faster ones; a unit that is in host memory
   // only goes with it. Running requests keep theirs.
@@ -182,8 +195,9 @@ class Engine {
     std::chrono::steady_clock::time_point submitted, first_run;
     RequestStats stats;
 
-    void advance(int32_t token);        // of the constraint
-    void restrict(SampleLists& lists);  // masks the last row, from which the next token comes
+    void advance(int32_t token);  // of the constraint
+    // Masks the last row, from which the next token comes; true where the constraint has made it.
+    bool restrict(SampleLists& lists);
     int64_t length() const { return static_cast<int64_t>(tokens.size()); }
     bool scoring() const { return params.score_prompt && scored + 1 < length() - generated; }
     bool decoding() const { return generated > 0 && cached + 1 == length(); }

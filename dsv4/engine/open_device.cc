@@ -2,6 +2,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/engine/device_memory.h"
 #include "dsv4/engine/device_model.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
@@ -35,6 +36,14 @@ std::shared_ptr<Device> open_device(const std::string& name) {
        "--device {}: this program was built without CUDA (build it with `cmake --preset cuda`)",
        name);
 #endif
+}
+
+DeviceMemory device_memory([[maybe_unused]] const Device* device) {
+#if DSV4_CUDA
+  if (device != nullptr)
+    return {.total_bytes = device->info().total_bytes, .free_bytes = device->free_bytes()};
+#endif
+  return {};
 }
 
 #if !DSV4_CUDA

@@ -31,6 +31,7 @@ class EnginePort {
   virtual void cancel(RequestId id) = 0;
   virtual bool step() = 0;
   virtual EngineStats stats() const = 0;
+  virtual DeviceMemory device_memory() const { return {}; }
   virtual void drop_prefixes() {}
 };
 

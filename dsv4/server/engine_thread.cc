@@ -124,6 +124,7 @@ bool EngineThread::load(const Loader& loader) {
     state_.error = error;
     if (engine_) state_.stats = engine_->stats();
   }
+  if (engine_) refresh_device_memory();
   deliver_({});
   return error.empty();
 }
@@ -134,6 +135,8 @@ void EngineThread::serve() {
     apply_cancellations(events);
     drop_if_wanted();
     admit(events);
+    // A first step may take long: its requests no longer wait.
+    if (!running_.empty() && !events.empty()) deliver_(std::exchange(events, {}));
     if (!running_.empty()) step(events);
     {
       const std::lock_guard lock(mutex_);
@@ -141,6 +144,7 @@ void EngineThread::serve() {
       state_.stats = engine_->stats();
     }
     if (!events.empty()) deliver_(std::move(events));
+    refresh_device_memory();
   }
 }
 
@@ -152,8 +156,29 @@ bool EngineThread::wait_for_work() {
     return stopping_ || drop_prefixes_ || !queue_.empty() || !cancelled_.empty() ||
            !running_.empty();
   };
-  while (!wake_.wait_for(lock, kRefresh, has_work)) state_.stats = engine_->stats();
+  while (!wake_.wait_for(lock, kRefresh, has_work)) {
+    state_.stats = engine_->stats();
+    lock.unlock();
+    refresh_device_memory();
+    lock.lock();
+  }
   return !stopping_;
+}
+
+// Every other second: the driver is asked without the mutex.
+void EngineThread::refresh_device_memory() {
+  constexpr std::chrono::seconds kEvery{2};
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_memory_) return;
+  next_memory_ = now + kEvery;
+  DeviceMemory memory;
+  try {
+    memory = engine_->device_memory();
+  } catch (const std::exception&) {  // the device is broken: the next step says how
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  state_.device_memory = memory;
 }
 
 void EngineThread::apply_cancellations(std::vector<EngineEvent>& events) {
@@ -192,6 +217,8 @@ void EngineThread::admit(std::vector<EngineEvent>& events) {
     }
     events.push_back({.job = id, .kind = EngineEvent::Kind::kStarted});
     running_[id] = std::move(job);
+    const std::lock_guard lock(mutex_);
+    state_.running = running_.size();
   }
 }
 

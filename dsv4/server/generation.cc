@@ -5,8 +5,6 @@
 namespace dsv4 {
 namespace {
 
-constexpr std::chrono::seconds kKeepAlive{10};
-
 // Where other conversations with the same system prompt and tools part from this one, and where
 // this one does when its last turn is written again.
 std::vector<int64_t> forks_of(const std::vector<int32_t>& prompt, const MarkerIds& markers) {
@@ -137,7 +135,7 @@ void Generation::end_if_complete() {
   close_report(200, name(choices_[0]->end().reason));
 }
 
-void Generation::on_tick(Clock::time_point now) {
+void Generation::on_tick(Clock::time_point now, std::chrono::milliseconds keep_alive) {
   if (over_) return;
   const auto deadline = std::chrono::milliseconds(prepared_.settings.deadline_ms);
   if (deadline.count() > 0 && now - begin_ > deadline) {
@@ -149,7 +147,7 @@ void Generation::on_tick(Clock::time_point now) {
     }
     return finish_early();
   }
-  if (prepared_.settings.stream && now - last_write_ > kKeepAlive) {
+  if (prepared_.settings.stream && now - last_write_ > keep_alive) {
     exchange_->write(": keep-alive\n\n");
     last_write_ = now;
   }

@@ -44,8 +44,8 @@ class Generation {
   void on_event(size_t choice, const EngineEvent& event);
   // What the events since the last call became.
   void flush();
-  // Once a tick: keep-alive comments and the deadline.
-  void on_tick(Clock::time_point now);
+  // Once a tick: the deadline, and a comment where a stream was silent for so long.
+  void on_tick(Clock::time_point now, std::chrono::milliseconds keep_alive);
   // Ends with what there is: drain or deadline.
   void finish_early();
   void fail(const ApiError& error);

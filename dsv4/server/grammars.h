@@ -25,7 +25,7 @@ enum class ToolGrammar {
 };
 
 struct GrammarLimits {
-  size_t kept = 64;                           // grammars, whether answers use them or not
+  size_t kept = 256;                          // grammars, whether answers use them or not
   size_t idle_bytes = size_t{256} << 20;      // those that no answer uses leave above this
   size_t most_bytes = size_t{1} << 30;        // of all: an answer that needs more fails
   size_t most_mask_bytes = size_t{32} << 20;  // of the masks of one

@@ -45,6 +45,7 @@ struct HttpRequest {
   HttpHeaders headers;              // names in lower case
   std::string body;
   std::string peer;                  // address of the client
+  bool admin = false;                // came through the admin port
   std::shared_ptr<BodyShare> share;  // the body's; null without a body
 
   // Empty where the header is absent.

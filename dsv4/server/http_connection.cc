@@ -169,6 +169,7 @@ bool Connection::begin_body(const std::string& head) {
               .headers = {},
               .body = {},
               .peer = {},
+              .admin = admin_,
               .share = std::make_shared<BodyShare>(server_.body_bytes, server_.max_body_memory())};
   for (const auto& field : message)
     request_.headers.emplace_back(lower_case(field.name_string()), field.value());

@@ -51,13 +51,24 @@ struct ArrivingBody {
 // The status line and the headers, without those of the body's length and without the blank line.
 std::string head_text(const HttpResponse& response, bool keep_alive);
 
+// A port that connections come from.
+struct Listener {
+  Listener(asio::io_context& io, bool is_admin) : acceptor(io), admin(is_admin) {}
+
+  tcp::acceptor acceptor;
+  const bool admin;
+  bool accept_failed = false;
+};
+
 struct HttpServer::Impl {
   Impl(const HttpServerOptions& o, HttpHandler& h)
-      : options(o), handler(h), acceptor(io), timer(io), signals(io), workers(o.workers) {}
+      : options(o), handler(h), timer(io), signals(io), workers(o.workers) {}
 
   void listen();
-  void accept();
-  void on_accept(tcp::socket socket);
+  void listen(Listener& listener, uint16_t port);
+  void accept(Listener& listener);
+  void on_accept(tcp::socket socket, bool admin);
+  void refuse(tcp::socket& socket);
   void tick_later();
   void signal_later();
   void closed(Connection& connection);
@@ -73,11 +84,11 @@ struct HttpServer::Impl {
   const HttpServerOptions options;
   HttpHandler& handler;
   asio::io_context io{1};
-  tcp::acceptor acceptor;
+  Listener main{io, false}, admin{io, true};
   asio::steady_timer timer;
   asio::signal_set signals;
   asio::thread_pool workers;
-  bool accept_failed = false;
+  size_t admin_connections = 0;  // of `connections`
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections;
   std::unordered_map<std::string, size_t> per_address;
   std::function<void()> tick;
@@ -91,16 +102,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Server = HttpServer::Impl;
 
-  Connection(Server& server, tcp::socket socket, std::string address, bool reserved)
+  enum class Place { kOrdinary, kReserved, kAdmin };
+  Connection(Server& server, tcp::socket socket, std::string address, Place place)
       : server_(server),
         socket_(std::move(socket)),
-        proxy_(server.is_trusted(address)),
+        proxy_(place != Place::kAdmin && server.is_trusted(address)),
         client_(std::move(address)),
-        reserved_(reserved) {}
+        reserved_(place == Place::kReserved),
+        admin_(place == Place::kAdmin) {}
 
   void start();
   void check_deadlines(std::chrono::steady_clock::time_point now);
   const std::string& client() const { return client_; }
+  bool admin() const { return admin_; }
   bool busy() const { return state_ == State::kAnswering; }
 
   // For the exchange of the request that is being answered.
@@ -141,7 +155,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const bool proxy_;  // a trusted one
   std::string
       client_;  // the address that this connection counts for; a proxy's: of its latest request
-  const bool reserved_;
+  const bool reserved_, admin_;
   State state_ = State::kHead;
   Clock::time_point deadline_, progress_;
   bool waiting_ = false, first_request_ = true;

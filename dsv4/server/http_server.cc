@@ -16,15 +16,21 @@ constexpr std::chrono::milliseconds kTick{250};
 }  // namespace
 
 void HttpServer::Impl::listen() {
+  listen(main, options.port);
+  if (options.admin_port) listen(admin, *options.admin_port);
+  tick_later();
+}
+
+void HttpServer::Impl::listen(Listener& listener, uint16_t port) {
+  tcp::acceptor& acceptor = listener.acceptor;
   error_code error;
   const auto address =
       asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
   if (error) fail(ErrorCode::kBadInput, "--host {}: want an IP address or localhost", options.host);
-  const tcp::endpoint endpoint(address, options.port);
+  const tcp::endpoint endpoint(address, port);
   const auto check = [&](const char* what) {
     if (error) {
-      fail(ErrorCode::kIo, "cannot {} {} port {}: {}", what, options.host, options.port,
-           error.message());
+      fail(ErrorCode::kIo, "cannot {} {} port {}: {}", what, options.host, port, error.message());
     }
   };
   acceptor.open(endpoint.protocol(), error);
@@ -34,43 +40,48 @@ void HttpServer::Impl::listen() {
   check("bind to");
   acceptor.listen(asio::socket_base::max_listen_connections, error);
   check("listen on");
-  accept();
-  tick_later();
+  accept(listener);
 }
 
-void HttpServer::Impl::accept() {
-  acceptor.async_accept([this](error_code error, tcp::socket socket) {
+void HttpServer::Impl::accept(Listener& from) {
+  from.acceptor.async_accept([this, &from](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
-    accept_failed = static_cast<bool>(error);  // out of descriptors: the next tick tries again
+    from.accept_failed = static_cast<bool>(error);  // out of descriptors: the next tick tries again
     if (error) return;
-    accept_failed = true;  // until on_accept() has returned
-    on_accept(std::move(socket));
-    accept_failed = false;
-    accept();
+    from.accept_failed = true;  // until on_accept() has returned
+    on_accept(std::move(socket), from.admin);
+    from.accept_failed = false;
+    accept(from);
   });
 }
 
-void HttpServer::Impl::on_accept(tcp::socket socket) {
+void HttpServer::Impl::refuse(tcp::socket& socket) {
+  ++counters.refused;
+  const HttpResponse busy = handler.error({}, 503, "too many connections");
+  const std::string text = fmt::format("{}Content-Length: {}\r\n\r\n{}", head_text(busy, false),
+                                       busy.body.size(), busy.body);
+  error_code ignored;
+  socket.write_some(asio::buffer(text), ignored);
+}
+
+void HttpServer::Impl::on_accept(tcp::socket socket, bool is_admin) {
   ++counters.accepted;
   error_code error;
   const auto peer = socket.remote_endpoint(error).address();
   if (error) return;
   const std::string address = peer.to_string();
-  const size_t open = connections.size();
-  const bool full = open >= options.max_connections + options.reserved_connections;
+  const size_t open = connections.size() - admin_connections;
+  const bool full = is_admin ? admin_connections >= options.max_admin_connections
+                             : open >= options.max_connections + options.reserved_connections;
   socket.non_blocking(true, error);
-  if (full || !count_address(address)) {
-    ++counters.refused;
-    const HttpResponse busy = handler.error({}, 503, "too many connections");
-    const std::string text = fmt::format("{}Content-Length: {}\r\n\r\n{}", head_text(busy, false),
-                                         busy.body.size(), busy.body);
-    socket.write_some(asio::buffer(text), error);
-    return;
-  }
+  if (full || (!is_admin && !count_address(address))) return refuse(socket);
   socket.set_option(tcp::no_delay(true), error);
-  auto connection = std::make_shared<Connection>(*this, std::move(socket), address,
-                                                 open >= options.max_connections);
+  const Connection::Place place = is_admin                         ? Connection::Place::kAdmin
+                                  : open < options.max_connections ? Connection::Place::kOrdinary
+                                                                   : Connection::Place::kReserved;
+  auto connection = std::make_shared<Connection>(*this, std::move(socket), address, place);
   connections.emplace(connection.get(), connection);
+  admin_connections += is_admin;
   counters.connections = static_cast<int64_t>(connections.size());
   connection->start();
 }
@@ -96,7 +107,11 @@ void HttpServer::Impl::uncount_address(const std::string& address) {
 }
 
 void HttpServer::Impl::closed(Connection& connection) {
-  uncount_address(connection.client());
+  if (connection.admin()) {
+    --admin_connections;
+  } else {
+    uncount_address(connection.client());
+  }
   connections.erase(&connection);
   counters.connections = static_cast<int64_t>(connections.size());
 }
@@ -111,7 +126,8 @@ void HttpServer::Impl::tick_later() {
     open.reserve(connections.size());
     for (const auto& [key, connection] : connections) open.push_back(connection);
     for (const auto& connection : open) connection->check_deadlines(now);
-    if (accept_failed && acceptor.is_open()) accept();
+    for (Listener* listener : {&main, &admin})
+      if (listener->accept_failed && listener->acceptor.is_open()) accept(*listener);
     if (tick) tick();
   });
 }
@@ -143,7 +159,11 @@ HttpServer::~HttpServer() {
 }
 
 uint16_t HttpServer::port() const {
-  return impl_->acceptor.local_endpoint().port();
+  return impl_->main.acceptor.local_endpoint().port();
+}
+
+uint16_t HttpServer::admin_port() const {
+  return impl_->options.admin_port ? impl_->admin.acceptor.local_endpoint().port() : 0;
 }
 
 void HttpServer::run() {
@@ -170,7 +190,7 @@ void HttpServer::post_worker(std::function<void()> work) {
 
 void HttpServer::stop_listening() {
   error_code ignored;
-  impl_->acceptor.close(ignored);
+  impl_->main.acceptor.close(ignored);
 }
 
 void HttpServer::on_tick(std::function<void()> tick) {

@@ -13,6 +13,9 @@ namespace dsv4 {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;  // 0: any free one
+  // A second port, whose connections say HttpRequest::admin and count for no limit but their own.
+  std::optional<uint16_t> admin_port;  // 0: any free one
+  size_t max_admin_connections = 64;
   size_t max_connections = 4096;
   size_t reserved_connections = 8;  // over the maximum, for the paths in `always_served`
   size_t max_per_address = 64;      // loopback excepted
@@ -25,7 +28,7 @@ struct HttpServerOptions {
   std::chrono::milliseconds head_timeout{10'000}, idle_timeout{60'000}, write_stall{30'000};
   std::chrono::milliseconds body_timeout{30'000}, body_timeout_per_mib{1'000};
   std::vector<std::string> always_served = {"/health", "/ready", "/metrics"};
-  int workers = 1;
+  int workers = 2;
 };
 
 struct HttpCounters {
@@ -42,6 +45,7 @@ class HttpServer : public HttpThreads {
   ~HttpServer() override;
 
   uint16_t port() const;
+  uint16_t admin_port() const;  // 0: there is none
   // Serves until stop(); called by the thread that becomes the I/O thread. The following may be
   // called from any thread.
   void run();
@@ -53,7 +57,7 @@ class HttpServer : public HttpThreads {
   void join_workers();
 
   // On the I/O thread, or before run().
-  void stop_listening();
+  void stop_listening();                     // the admin port stays open
   void on_tick(std::function<void()> tick);  // every 250 ms
   // SIGTERM, SIGINT and SIGHUP no longer end the process.
   void on_signal(std::function<void(int)> handler);

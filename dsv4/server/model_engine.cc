@@ -22,6 +22,7 @@ class ModelEngine : public EnginePort {
   void cancel(RequestId id) override { engine_.cancel(id); }
   bool step() override { return engine_.step(); }
   EngineStats stats() const override { return engine_.stats(); }
+  DeviceMemory device_memory() const override { return engine_.device_memory(); }
   void drop_prefixes() override { engine_.drop_prefixes(); }
 
  private:

@@ -35,6 +35,19 @@ const Entry kRoutes[] = {
 
 }  // namespace
 
+bool Route::served_at(bool admin_port) const {
+  switch (endpoint) {
+    case Endpoint::kHealth:
+    case Endpoint::kReady:
+    case Endpoint::kVersion:
+      return true;
+    case Endpoint::kMetrics:
+      return admin_port;
+    default:
+      return admin == admin_port;
+  }
+}
+
 std::optional<Route> find_route(std::string_view path) {
   if (path.starts_with("/v1/")) path.remove_prefix(3);
   for (const Entry& entry : kRoutes) {

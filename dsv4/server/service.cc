@@ -1,5 +1,6 @@
 // Life of the server, checks before a body is read, and generations. service_routes.cc has the
-// other routes, service_reports.cc what the log and the metrics get.
+// other routes, service_metrics.cc /metrics, service_reports.cc what is counted and logged of a
+// request that is over.
 
 #include "dsv4/server/service.h"
 
@@ -139,7 +140,9 @@ std::optional<HttpResponse> Service::check(const HttpRequest& head) {
                           {403, "wrong_origin", "", "pages of this origin are not allowed", 0});
   }
   const auto route = find_route(head.path);
-  if (!route) {
+  const bool served =
+      route && (!options_.http.admin_port || route->served_at(/*admin_port=*/head.admin));
+  if (!served) {
     return error_response(head, Api::kChat,
                           {404, "route_not_found", "", "no such route: " + one_line(head.path), 0});
   }
@@ -153,7 +156,7 @@ std::optional<HttpResponse> Service::check(const HttpRequest& head) {
   }
   const auto refused = refusal(head, *route);
   if (!refused) return std::nullopt;
-  metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", refused->status));
+  count_rejection(*refused);
   return error_response(head, route->api, *refused);
 }
 
@@ -197,10 +200,10 @@ HttpResponse Service::error_response(const HttpRequest& head, Api api,
 }
 
 HttpResponse Service::error(const HttpRequest& head, int status, const std::string& message) {
-  metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", status));
+  const ApiError error{status, "", "", message, status == 503 ? 1 : 0};
+  count_rejection(error);
   const auto route = find_route(head.path);
-  return error_response(head, route ? route->api : Api::kChat,
-                        {status, "", "", message, status == 503 ? 1 : 0});
+  return error_response(head, route ? route->api : Api::kChat, error);
 }
 
 void Service::caught(const std::exception& exception) {
@@ -240,7 +243,7 @@ void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
 }
 
 void Service::refuse(const std::shared_ptr<Exchange>& exchange, Api api, const ApiError& error) {
-  metrics_.add("dsv4_rejections_total", 1, fmt::format("code=\"{}\"", error.status));
+  count_rejection(error);
   exchange->respond(error_response(exchange->request(), api, error));
 }
 
@@ -375,7 +378,7 @@ void Service::on_tick(Generation& generation, Clock::time_point now) {
                      fmt::format("the request waited {} s, the most that it may here", wait),
                      retry_after()});
   }
-  generation.on_tick(now);
+  generation.on_tick(now, options_.keep_alive);
 }
 
 void Service::on_tick() {

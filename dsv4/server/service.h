@@ -1,7 +1,7 @@
 // Service: the routes of docs/spec/serving.md 3.1 between HttpServer and EngineThread.
 //
 //   I/O thread      connections, routes, events of the engine -> answers
-//   worker thread   request bodies -> prompts
+//   worker threads  request bodies -> prompts
 //   engine thread   the model
 //
 // Everything but run() and stop() belongs to the I/O thread.
@@ -32,6 +32,7 @@ struct ServiceOptions {
   size_t max_per_key = 0;                 // requests of one key that run or wait; 0: no limit
   std::chrono::milliseconds max_wait{0};  // in the queue; 0: any time
   std::chrono::seconds drain{60}, watchdog{30};
+  std::chrono::milliseconds keep_alive{10'000};  // a stream that is silent so long gets a comment
   bool isolate_keys = false;  // requests of different keys share no stored prefix
   bool metrics_alias = true;
   bool log_requests = true;
@@ -59,6 +60,7 @@ class Service : public HttpHandler {
   void stop();   // any thread
   void drain();  // as SIGTERM; any thread
   uint16_t port() const { return http_->port(); }
+  uint16_t admin_port() const { return http_->admin_port(); }  // 0: there is none
 
   std::optional<HttpResponse> check(const HttpRequest& head) override;
   void handle(std::shared_ptr<Exchange> exchange) override;
@@ -92,6 +94,8 @@ class Service : public HttpHandler {
   std::string requests_json() const;
   std::string cache_json() const;
   void set_cache_metrics(const EngineStats& stats);
+  void set_memory_metrics(const EngineThread::State& state);
+  void count_rejection(const ApiError& error);
   // Runs `work` on a worker thread and then `done` on the I/O thread; 429 where too many bodies
   // wait for a worker.
   void on_worker(const std::shared_ptr<Exchange>& exchange, Api api, std::function<void()> work,

@@ -33,6 +33,13 @@ void Service::log_ignored(const Prepared& prepared) {
   }
 }
 
+// Codes are words of this program, so there are few of them.
+void Service::count_rejection(const ApiError& error) {
+  metrics_.add("dsv4_rejections_total", 1,
+               fmt::format("code=\"{}\",reason=\"{}\"", error.status,
+                           error.code.empty() ? error_type(error.status) : error.code));
+}
+
 void Service::remove(const std::shared_ptr<Generation>& generation) {
   if (generations_.erase(generation->request_id()) == 0) return;
   for (const JobId job : generation->jobs()) {

@@ -1,6 +1,7 @@
 // dsv4 serve as a process: what its signals do, and a log that stalls or ends.
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 
 #include <chrono>
@@ -20,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 // A server whose standard error is a pipe of two pages.
 class ServerProcess {
  public:
-  explicit ServerProcess(const std::string& script) {
+  explicit ServerProcess(const std::string& script, const std::string& drain_seconds = "60") {
     int ends[2];
     EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
     fcntl(ends[1], F_SETPIPE_SZ, 8192);
@@ -30,7 +31,7 @@ class ServerProcess {
       dup2(ends[1], STDERR_FILENO);
       const std::string engine = "script:" + script;
       execl(DSV4_BINARY, DSV4_BINARY, "serve", "demo", "--port", "0", "--engine", engine.c_str(),
-            static_cast<char*>(nullptr));
+            "--drain-s", drain_seconds.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
     close(ends[1]);
@@ -50,8 +51,10 @@ class ServerProcess {
 
   uint16_t port() const { return port_; }
   void signal(int number) const { kill(pid_, number); }
-  // Appends what the log has; false at its end.
+  // Appends what the log has; false at its end, or where nothing comes.
   bool read_log(std::string& log) const {
+    pollfd readable{log_, POLLIN, 0};
+    if (poll(&readable, 1, 30'000) != 1) return false;
     char buffer[1 << 16];
     const ssize_t size = read(log_, buffer, sizeof buffer);
     if (size <= 0) return false;
@@ -61,6 +64,14 @@ class ServerProcess {
   void leave_log() {
     if (log_ >= 0) close(log_);
     log_ = -1;
+  }
+  bool runs_a_request() const {
+    for (const auto end = Clock::now() + seconds(30); Clock::now() < end;) {
+      const std::string metrics = ask(port_, "GET", "/metrics").body;
+      if (metrics.find("dsv4_requests_running 1\n") != metrics.npos) return true;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return false;
   }
   // The exit status as a shell has it; nothing where the process still runs after `time`.
   std::optional<int> wait(milliseconds time) {
@@ -92,6 +103,16 @@ class CliServe : public test::Cli {
   }
 };
 
+TEST_F(CliServe, RefusesOptionsThatCannotHold) {
+  for (const char* origin : {"'*'", "app.example", "https://", "https://app.example/",
+                             "'https://*.app.example'", "https://app.example/page"})
+    expect_error(std::string("serve demo --cors-origin ") + origin, "want one origin");
+  expect_error("serve demo --logprobs-mode cooked", "--logprobs-mode");
+  expect_error("serve demo --admin-port 65536", "65536");
+  expect_error("serve demo --port 0", "4096 connections need 4160 file descriptors",
+               "ulimit -n 100;");
+}
+
 TEST_F(CliServe, GoesOnWhenTheReaderOfItsLogLeaves) {
   ServerProcess server(script(R"({"output": "Hello."})"));
   ASSERT_GT(server.port(), 0);
@@ -119,25 +140,38 @@ TEST_F(CliServe, GoesOnWhenTheReaderOfItsLogStalls) {
   EXPECT_NE(log.find("\"event\":\"log_lost\""), log.npos) << log;
 }
 
+// A step of ten minutes; the first request, the canary, has another line.
+const char* const kHungStep = R"({"match": "Hi", "output": "slow ", "step_ms": 600000}
+{"output": "Hello."})";
+
 // Neither a long answer nor the step that computes holds the process.
 TEST_F(CliServe, ASecondSignalEndsAtOnce) {
-  ServerProcess server(script(R"({"match": "Hi", "output": "slow ", "repeat": 1000, "step_ms": 2000}
-{"output": "Hello."})"));
+  ServerProcess server(script(kHungStep));
   ASSERT_GT(server.port(), 0);
   test::Socket waits(server.port());
   waits.send(test::request_text("POST", kChat, kBody));
-  const auto runs = [&] {
-    const std::string metrics = ask(server.port(), "GET", "/metrics").body;
-    return metrics.find("dsv4_requests_running 1\n") != metrics.npos;
-  };
-  const auto deadline = std::chrono::steady_clock::now() + seconds(30);
-  while (!runs()) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  ASSERT_TRUE(server.runs_a_request());
   server.signal(SIGTERM);
   std::string log;
   while (log.find("\"drain\"") == log.npos) ASSERT_TRUE(server.read_log(log));
   EXPECT_EQ(server.wait(milliseconds(300)), std::nullopt) << "one signal lets the request finish";
   server.signal(SIGTERM);
-  EXPECT_EQ(server.wait(seconds(1)), 128 + SIGTERM);
+  EXPECT_EQ(server.wait(seconds(5)), 128 + SIGTERM);
+}
+
+// The time for running requests is over, they have had their errors, and nothing is left to do but
+// to wait for the step.
+TEST_F(CliServe, ASignalAfterTheDrainEndsAHungStep) {
+  ServerProcess server(script(kHungStep), "0");
+  ASSERT_GT(server.port(), 0);
+  test::Socket waits(server.port());
+  waits.send(test::request_text("POST", kChat, kBody, "Connection: close\r\n"));
+  ASSERT_TRUE(server.runs_a_request());
+  server.signal(SIGTERM);
+  EXPECT_EQ(test::parse_answer(waits.receive_all(30'000)).status, 503);
+  EXPECT_EQ(server.wait(seconds(1)), std::nullopt) << "one signal waits for the step";
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(seconds(5)), 128 + SIGTERM);
 }
 
 }  // namespace

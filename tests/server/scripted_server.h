@@ -28,6 +28,7 @@ struct ScriptOptions {
   int max_sequences = 4;
   int32_t padding_ids = 0;  // of the model, which the tokenizer does not have
   ToolGrammar tool_grammar = ToolGrammar::kStrict;
+  bool tool_coerce = false, processed_logprobs = false;
   std::function<std::unique_ptr<EnginePort>(const EngineLimits&)> engine;  // instead of a script's
 };
 
@@ -88,6 +89,8 @@ class ScriptedServer {
       }
       model->limits = limits;
       model->tool_grammar = options.tool_grammar;
+      model->tool_coerce = options.tool_coerce;
+      model->sampling.processed_logprobs = options.processed_logprobs;
       loaded.model = model;
       return loaded;
     };

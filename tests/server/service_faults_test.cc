@@ -84,5 +84,31 @@ TEST(ServiceFaults, AnExceptionEndsOneRequest) {
   EXPECT_EQ(metric(nonsense.port(), "dsv4_requests_running"), 0) << "its job still runs";
 }
 
+// An engine on a device whose memory fills up.
+class DeviceEngine : public NonsenseEngine {
+ public:
+  using NonsenseEngine::NonsenseEngine;
+  DeviceMemory device_memory() const override {
+    return {.total_bytes = 1000, .free_bytes = 900 - 100 * asked_++};
+  }
+
+ private:
+  mutable int asked_ = 0;
+};
+
+TEST(ServiceFaults, MemoryOfTheGpuIsAskedForAgain) {
+  ScriptedServer one("", {.engine = [](const EngineLimits& limits) {
+                       return std::make_unique<DeviceEngine>(limits);
+                     }});
+  const auto bytes = [&](const char* use) {
+    return metric(one.port(), std::string("dsv4_gpu_memory_bytes{use=\"") + use + "\"}");
+  };
+  EXPECT_EQ(bytes("free"), 900);
+  EXPECT_EQ(bytes("taken"), 100);
+  for (int i = 0; i < 1000 && bytes("free") == 900; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(bytes("free"), 800);
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -195,6 +195,42 @@ TEST(ServiceFields, ResponsesHaveLogprobs) {
       with(kResponses, json::object()).json()["output"][0]["content"][0]["logprobs"].empty());
 }
 
+// Whole and streamed, and only with the option.
+TEST(ServiceFields, ArgumentsBecomeTheDeclaredTypes) {
+  const std::string script =
+      R"({"output": "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n)"
+      R"(<｜DSML｜parameter name=\"days\" string=\"true\">5</｜DSML｜parameter>\n)"
+      R"(<｜DSML｜parameter name=\"city\" string=\"false\">7</｜DSML｜parameter>\n)"
+      R"(</｜DSML｜invoke>\n</｜DSML｜tool_calls>"})";
+  json body = chat_body("x");
+  body["tools"] =
+      json::array({{{"type", "function"},
+                    {"function",
+                     {{"name", "f"},
+                      {"parameters",
+                       {{"type", "object"},
+                        {"properties",
+                         {{"days", {{"type", "integer"}}}, {"city", {{"type", "string"}}}}}}}}}}});
+  for (const bool coerce : {false, true}) {
+    ScriptedServer coercing(script, {.tool_coerce = coerce});
+    const json want = coerce ? json{{"days", 5}, {"city", "7"}} : json{{"days", "5"}, {"city", 7}};
+    const auto arguments = [](const json& call) {
+      return json::parse(call["function"]["arguments"].get<std::string>());
+    };
+    body["stream"] = false;
+    EXPECT_EQ(arguments(coercing.choice(body)["message"]["tool_calls"][0]), want);
+    body["stream"] = true;
+    std::string streamed;
+    for (const auto& event : events_of(coercing.chat(body).body)) {
+      if (event.data == "[DONE]") continue;
+      const json delta = event.json()["choices"][0]["delta"];
+      if (delta.contains("tool_calls"))
+        streamed += delta["tool_calls"][0]["function"].value("arguments", "");
+    }
+    EXPECT_EQ(json::parse(streamed), want);
+  }
+}
+
 TEST(ServiceFields, MaxToolCallsEndTheAnswer) {
   const std::string call = R"(<｜DSML｜invoke name=\"f\">\n</｜DSML｜invoke>\n)";
   ScriptedServer many(R"({"output": "<｜DSML｜tool_calls>\n)" + call + call + call +

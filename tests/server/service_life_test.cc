@@ -184,22 +184,6 @@ TEST(ServiceLife, TwentyInParallel) {
   EXPECT_LT(steps() - before, 20 * 24 / 2);
 }
 
-// Of the bundled model's cache: above zero while a request runs, read when it is asked for.
-TEST(ServiceLife, TheUsageOfPagesIsMeasured) {
-  ScriptedServer model("");
-  json body = chat_body("Tell me a story.");
-  body.update({{"stream", true}, {"max_tokens", 400}, {"ignore_eos", true}});
-  Socket socket(model.port());
-  socket.send(request_text("POST", "/v1/chat/completions", body.dump()));
-  double usage = 0;
-  for (int i = 0; i < 2000 && usage <= 0; ++i) {
-    usage = metric(model.port(), "dsv4_kv_usage_ratio");
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  EXPECT_GT(usage, 0);
-  EXPECT_LT(usage, 1);
-}
-
 TEST(ServiceLife, ADisconnectCancels) {
   {
     Socket socket(server().port());
@@ -267,6 +251,28 @@ TEST(ServiceLife, ClientsOfATrustedProxyAreCounted) {
   std::string bytes;
   while (!test::parse_answer(bytes).complete) ASSERT_TRUE(first.receive(bytes));
   EXPECT_EQ(ask(direct.port(), "GET", "/health", "", header).status, 200);
+}
+
+// Headers leave at admission, and comments keep proxies from closing a stream that computes.
+TEST(ServiceLife, ASilentStreamIsKeptAlive) {
+  ScriptOptions options;
+  options.service.keep_alive = std::chrono::milliseconds(100);
+  ScriptedServer silent(R"({"match": "long", "output": "w", "step_ms": 1500}
+{"output": "Hello."})",
+                        options);
+  json body = chat_body("long");
+  body["stream"] = true;
+  Socket socket(silent.port());
+  socket.send(request_text("POST", "/v1/chat/completions", body.dump(), kClose));
+  std::string bytes;
+  while (bytes.find(": keep-alive\n\n") == bytes.npos) ASSERT_TRUE(socket.receive(bytes));
+  EXPECT_EQ(bytes.find("[DONE]"), bytes.npos) << "it came with the end";
+  const Answer head = test::parse_answer(bytes);
+  EXPECT_EQ(head.headers.at("content-type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(head.headers.at("cache-control"), "no-store");
+  EXPECT_EQ(head.headers.at("x-accel-buffering"), "no");
+  bytes += socket.receive_all();
+  EXPECT_NE(bytes.find("[DONE]"), bytes.npos);
 }
 
 TEST(ServiceLife, AWaitMayBeBounded) {

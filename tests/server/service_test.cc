@@ -315,5 +315,28 @@ TEST(Service, CustomToolsGiveTheirText) {
   EXPECT_EQ(whole["output"][0]["input"], "ls -l");
 }
 
+// With a bias that leaves one token, that token is certain for the draw and not for the model.
+TEST(Service, LogprobsMayBeThoseOfTheDraw) {
+  for (const bool processed : {false, true}) {
+    ScriptedServer server("", {.context = 512, .processed_logprobs = processed});
+    json body = chat_body("Hi");
+    body["logprobs"] = true;
+    body["top_logprobs"] = 5;
+    body["max_tokens"] = 2;
+    body["logit_bias"] = {{"77", 100}};
+    const json tokens = server.choice(body)["logprobs"]["content"];
+    ASSERT_EQ(tokens.size(), 2u);
+    for (const json& token : tokens) {
+      if (processed) {
+        EXPECT_GT(token["logprob"].get<double>(), -1e-6);
+        EXPECT_EQ(token["top_logprobs"].size(), 1u) << token;
+      } else {
+        EXPECT_LT(token["logprob"].get<double>(), -1);
+        EXPECT_EQ(token["top_logprobs"].size(), 5u) << token;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dsv4::test

@@ -1,0 +1,18 @@
+// How much of a device's memory is in use, by every program together.
+
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4 {
+
+class Device;
+
+struct DeviceMemory {
+  int64_t total_bytes = 0, free_bytes = 0;
+};
+
+// Of the host (null), and in builds without CUDA: zeros.
+DeviceMemory device_memory(const Device* device);
+
+}  // namespace dsv4

@@ -1,0 +1,33 @@
+#include "dsv4/engine/engine.h"
+
+namespace dsv4 {
+
+EngineStats Engine::stats() const {
+  EngineStats stats = stats_;
+  const PageTables& tables = executor_.cache();
+  for (size_t g = 0; g < tables.groups().size(); ++g) {
+    const CacheGroup& group = tables.groups()[g];
+    const int64_t free = tables.free_pages(static_cast<int>(g)),
+                  stored = tables.idle_pages(static_cast<int>(g)),
+                  used = group.num_pages - free - stored;
+    stats.pages += group.num_pages;
+    stats.pages_used += used;
+    stats.groups.push_back({.tokens_per_entry = group.tokens_per_entry,
+                            .window = group.keep_tokens > 0,
+                            .used = used,
+                            .stored = stored,
+                            .free = free});
+  }
+  stats.state_slots = options_.max_sequences;
+  stats.state_slots_used = tables.num_open();
+  if (const PrefixCache* prefixes = executor_.prefixes()) stats.checkpoints = prefixes->size();
+  stats.checkpoint_limit = options_.prefix_checkpoints;
+  if (const UnitStore* units = this->units()) stats.units = units->stats();
+  return stats;
+}
+
+DeviceMemory Engine::device_memory() const {
+  return dsv4::device_memory(model_.device());
+}
+
+}  // namespace dsv4

@@ -1,0 +1,103 @@
+// The gauges and counters that are read when /metrics is asked (docs/spec/serving.md 8).
+
+#include "dsv4/server/server_log.h"
+#include "dsv4/server/service.h"
+
+namespace dsv4 {
+namespace {
+
+// "window", "ratio4", "ratio128": by what an entry of the pages stands for.
+std::string name_of(const EngineStats::PageGroup& group) {
+  return group.window ? "window" : fmt::format("ratio{}", group.tokens_per_entry);
+}
+
+}  // namespace
+
+void Service::set_memory_metrics(const EngineThread::State& state) {
+  const EngineStats& stats = state.stats;
+  for (const EngineStats::PageGroup& group : stats.groups) {
+    const auto set = [&](const char* use, int64_t pages) {
+      metrics_.set("dsv4_cache_pages", static_cast<double>(pages),
+                   fmt::format("group=\"{}\",use=\"{}\"", name_of(group), use));
+    };
+    set("running", group.used);
+    set("stored", group.stored);
+    set("free", group.free);
+  }
+  metrics_.set("dsv4_state_slots", static_cast<double>(stats.state_slots_used), "use=\"running\"");
+  metrics_.set("dsv4_state_slots", static_cast<double>(stats.state_slots - stats.state_slots_used),
+               "use=\"free\"");
+  const DeviceMemory& memory = state.device_memory;
+  metrics_.set("dsv4_gpu_memory_bytes", static_cast<double>(memory.total_bytes - memory.free_bytes),
+               "use=\"taken\"");
+  metrics_.set("dsv4_gpu_memory_bytes", static_cast<double>(memory.free_bytes), "use=\"free\"");
+}
+
+void Service::set_cache_metrics(const EngineStats& stats) {
+  const auto set = [&](const char* name, int64_t engine, int64_t ram, int64_t disk) {
+    if (engine >= 0) metrics_.set(name, static_cast<double>(engine), "tier=\"engine\"");
+    metrics_.set(name, static_cast<double>(ram), "tier=\"ram\"");
+    metrics_.set(name, static_cast<double>(disk), "tier=\"disk\"");
+  };
+  const UnitStoreStats& units = stats.units;
+  set("dsv4_prompt_tokens_cached_total", stats.cached_tokens - stats.ram_tokens - stats.disk_tokens,
+      stats.ram_tokens, stats.disk_tokens);
+  set("dsv4_cache_entries", stats.checkpoints, units.ram_units, units.disk_units);
+  set("dsv4_cache_bytes", -1, units.ram_bytes, units.disk_bytes);
+  set("dsv4_cache_evictions_total", -1, units.ram_evictions, units.disk_evictions);
+  const auto one = [&](const char* name, int64_t value) {
+    metrics_.set(name, static_cast<double>(value));
+  };
+  one("dsv4_prefix_queries_total", stats.cached_tokens + stats.prefill_tokens);
+  one("dsv4_cache_bad_files_total", units.bad_files);
+  one("dsv4_cache_errors_total", units.io_errors);
+  one("dsv4_cache_loads_total", units.read);
+  one("dsv4_cache_recomputed_total", units.recomputed);
+}
+
+std::string Service::metrics_text() {
+  const EngineThread::State state = engine_->state();
+  const HttpCounters& http = http_->counters();
+  const auto set = [&](const char* name, auto value) {
+    metrics_.set(name, static_cast<double>(value));
+  };
+  set("dsv4_requests_running", state.running);
+  set("dsv4_requests_waiting", state.queued);
+  const EngineStats& stats = state.stats;
+  set("dsv4_kv_usage_ratio", static_cast<double>(stats.pages_used) /
+                                 static_cast<double>(std::max<int64_t>(stats.pages, 1)));
+  set("dsv4_queued_prompt_tokens", state.queued_tokens);
+  set("dsv4_connections", http.connections);
+  set("dsv4_connections_accepted_total", http.accepted);
+  set("dsv4_connections_refused_total", http.refused);
+  set("dsv4_timeouts_total", http.timeouts);
+  set("dsv4_log_lines_lost_total", log_lines_lost());
+  set("dsv4_ready", unready_reason().empty());
+  set("dsv4_preemptions_total", state.stats.preemptions);
+  set("dsv4_prefix_hits_total", state.stats.cached_tokens);
+  set_cache_metrics(stats);
+  set_memory_metrics(state);
+  set("dsv4_engine_steps_total", state.stats.steps);
+  set("dsv4_engine_prefill_tokens_total", state.stats.prefill_tokens);
+  set("dsv4_engine_decode_tokens_total", state.stats.decode_tokens);
+  set("dsv4_engine_prefill_seconds_total", state.stats.prefill_seconds);
+  set("dsv4_engine_decode_seconds_total", state.stats.decode_seconds);
+  set("dsv4_grammar_masks_total", state.stats.masks);
+  set("dsv4_grammar_mask_seconds_total", state.stats.mask_seconds);
+  if (model_) {
+    const Grammars::Size grammars = model_->grammars.size();
+    set("dsv4_grammars", grammars.count);
+    set("dsv4_grammar_bytes", grammars.bytes);
+    set("dsv4_grammar_compiles_total", grammars.compiles);
+    set("dsv4_grammar_compile_seconds_total", grammars.compile_seconds);
+    metrics_.set("dsv4_replay_lookups_total", static_cast<double>(model_->replay.hits()),
+                 "result=\"hit\"");
+    metrics_.set("dsv4_replay_lookups_total", static_cast<double>(model_->replay.misses()),
+                 "result=\"miss\"");
+    set("dsv4_replay_turns", model_->replay.turns());
+    set("dsv4_replay_bytes", model_->replay.bytes());
+  }
+  return metrics_.text(options_.metrics_alias, model_ ? model_->names.front() : "");
+}
+
+}  // namespace dsv4
