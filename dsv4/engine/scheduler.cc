@@ -8,7 +8,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kShortShare = 4;   // short prompts pass a long one with budget / kShortShare
+constexpr int64_t kShortShare = 8;   // short prompts pass a long one with budget / kShortShare
 constexpr int64_t kMostLeftOut = 8;  // of a chunk: at most 1 / kMostLeftOut, to end at chunk_step
 
 // Pages that a sequence of `tokens` tokens holds at most between two steps.

@@ -4,7 +4,7 @@
 //      request is preempted: pages that only it has go back, and it waits.
 //   2. What is left of the token budget goes to prompts, in order, in chunks as long as budget and
 //      pages allow. Beside requests that decode, prompts get at most max_prompt_tokens. Short
-//      prompts after a long one, those that wait included, pass it with up to a quarter of that.
+//      prompts after a long one, those that wait included, pass it with up to an eighth of that.
 //   3. Waiting requests are admitted in order, as long as a slot and budget are left and
 //      the pages suffice for what all running requests and the new one are expected to need: their
 //      tokens and the next `lookahead` tokens of their answers. A request that would run alone is

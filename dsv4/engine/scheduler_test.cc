@@ -227,11 +227,11 @@ TEST(Scheduler, PromptsAreShortBesideRequestsThatDecode) {
   EXPECT_EQ(plan.chunks[2].count, 2);
 }
 
-TEST(Scheduler, ShortPromptsPassALongOneWithAQuarterOfTheBudget) {
-  Simulation simulation(groups_for(4, 4 * 256, 40),
-                        {.max_batch_tokens = 40, .max_sequences = 4, .long_prompt = 20});
-  simulation.submit(200, 5);
-  EXPECT_EQ(simulation.step().chunks[0].count, 40) << "nothing passes it";
+TEST(Scheduler, ShortPromptsPassALongOneWithAnEighthOfTheBudget) {
+  Simulation simulation(groups_for(4, 4 * 512, 80),
+                        {.max_batch_tokens = 80, .max_sequences = 4, .long_prompt = 20});
+  simulation.submit(400, 5);
+  EXPECT_EQ(simulation.step().chunks[0].count, 80) << "nothing passes it";
   simulation.submit(15, 5);
   simulation.submit(4, 5);
   simulation.submit(60, 5);
@@ -240,13 +240,13 @@ TEST(Scheduler, ShortPromptsPassALongOneWithAQuarterOfTheBudget) {
   EXPECT_EQ(plan.chunks[0].request, 1u);
   EXPECT_EQ(plan.chunks[0].count, 10);
   EXPECT_EQ(plan.chunks[1].request, 0u);
-  EXPECT_EQ(plan.chunks[1].count, 30);
+  EXPECT_EQ(plan.chunks[1].count, 70);
   plan = simulation.step();
   ASSERT_EQ(plan.chunks.size(), 3u);
   EXPECT_EQ(plan.chunks[0].count, 5);
   EXPECT_EQ(plan.chunks[1].count, 4);
   EXPECT_EQ(plan.chunks[2].request, 0u);
-  EXPECT_EQ(plan.chunks[2].count, 31) << "what the short prompts leave";
+  EXPECT_EQ(plan.chunks[2].count, 71) << "what the short prompts leave";
   EXPECT_EQ(simulation.step().num_running, 3u) << "a long prompt passes none";
 }
 
