@@ -180,13 +180,9 @@ class Planner {
       if (only_short && is_long(i)) return;
       for (size_t g = 0; g < num_groups(); ++g)
         if (i > 0 && expected(g, i) > spare[g]) return;
-      const std::vector<int64_t> free_before = free_;
       take_prefix(i);
       const int64_t count = chunk(i);
-      if (count < 1) {
-        free_ = free_before;
-        return;
-      }
+      if (count < 1) return;
       ++plan_.num_running;
       grant(i, count);
       for (size_t g = 0; g < num_groups(); ++g)
