@@ -12,6 +12,7 @@
 #include "dsv4/ops/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
+#include "dsv4/ops/quant/quant_oracle.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"
@@ -58,13 +59,23 @@ HcBoundaryArgs make_args(Arena& arena, const Case& c) {
   return args;
 }
 
+// Q8 of x, which finish stores where its caller wants it; rank 0: not wanted.
+struct Codes {
+  TensorView codes, scales;
+};
+
 template <int kTokens, class Y, class W>
-void run_emulated(const HcBoundaryArgs& args, uint64_t seed) {
+void run_emulated(const HcBoundaryArgs& args, const Codes& q8, uint64_t seed) {
   const auto t = static_cast<int>(args.streams.dim(0)), d = static_cast<int>(args.streams.dim(2));
   const auto slices = static_cast<int>(few::num_slices(args));
   std::vector<float> partial(static_cast<size_t>(t * few::kSums * slices), NAN);
-  const few::Params p = few::make_params(args, partial.data());
+  few::Params p = few::make_params(args, partial.data());
   std::vector<ConstTensorView> inputs = {args.streams};
+  std::vector<ConstTensorView> outputs = {args.streams, args.x, args.post, args.comb};
+  if (q8.codes.rank > 0) {
+    p.codes = q8.codes.as<uint8_t>(), p.code_scales = q8.scales.as<uint8_t>();
+    outputs.insert(outputs.end(), {q8.codes, q8.scales});
+  }
   for (const ConstTensorView& view : {args.y, args.y_post, args.y_comb})
     if (view.rank > 0) inputs.push_back(view);
   emulator::launch_stream({touching(inputs),
@@ -75,7 +86,7 @@ void run_emulated(const HcBoundaryArgs& args, uint64_t seed) {
                             [&] { few::mix_kernel<kTokens, Y>(p); }},
                            {{.grid = {t, 2}, .block = d / few::kRun, .pdl = true, .resident = 2},
                             [&] { few::finish_kernel<W>(p); }},
-                           touching({args.streams, args.x, args.post, args.comb})},
+                           touching(outputs)},
                           seed);
 }
 
@@ -84,6 +95,11 @@ template <class Y = bf16, class W = bf16>
 void check(const Case& c) {
   Arena arena;
   const HcBoundaryArgs args = make_args(arena, c);
+  Codes q8;
+  if (c.t > 1) {
+    q8 = {.codes = arena.output(DType::kE4M3, {c.t, c.d}),
+          .scales = arena.output(DType::kE8M0, {c.t, c.d / few::kGroup})};
+  }
   HcBoundaryWant want = hc_boundary_oracle(args);
   for (double& v : want.x) v = oracle::bf16(v);
   SCOPED_TRACE(fmt::format("{} tokens of {}", c.t, c.d));
@@ -91,15 +107,20 @@ void check(const Case& c) {
       arena, 4,
       [&](int i) {
         const auto seed = static_cast<uint64_t>(i);
-        i % 3 == 0   ? run_emulated<8, Y, W>(args, seed)
-        : i % 3 == 1 ? run_emulated<1, Y, W>(args, seed)
-                     : run_emulated<4, Y, W>(args, seed);
+        i % 3 == 0   ? run_emulated<8, Y, W>(args, q8, seed)
+        : i % 3 == 1 ? run_emulated<1, Y, W>(args, q8, seed)
+                     : run_emulated<4, Y, W>(args, q8, seed);
       },
       [&] {
         EXPECT_EQ(test::compare(args.streams, want.streams, {.ulps = 0.51, .rel = 5e-6}), "");
         EXPECT_EQ(test::compare(args.x, want.x, {.ulps = 1.01, .rel = 0x1p-8, .cosine = 2e-7}), "");
         EXPECT_EQ(test::compare(args.post, want.post, {.ulps = 4, .abs = 1e-4}), "");
         EXPECT_EQ(test::compare(args.comb, want.comb, {.ulps = 4, .abs = 1e-4}), "");
+        if (q8.codes.rank == 0) return;
+        const QuantizeQ8Want codes = quantize_q8_oracle(
+            {.x = args.x, .codes = q8.codes, .scales = q8.scales, .group = few::kGroup});
+        EXPECT_EQ(test::compare(q8.codes, codes.codes, {.ulps = 0}), "");
+        EXPECT_EQ(test::compare(q8.scales, codes.scales, {.ulps = 0}), "");
       });
 }
 

@@ -104,19 +104,10 @@ struct LoadBoundary {
       unsigned char* const slab = memory.x(hc::kGroupRuns / kSlabRuns * group + run / kSlabRuns);
       if (exists) *reinterpret_cast<hc::Run*>(slab + swizzled(token, run % kSlabRuns, 0)) = x;
     } else {
-      float v[hc::kRun], largest = 0;
-      x.widen(v);
-#pragma unroll
-      for (const float value : v) largest = fmaxf(largest, fabsf(value));
-#pragma unroll
-      for (int step = hc::kGroupRuns / 2; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-      const float inverse = ToCodes::inverse(largest);
-#pragma unroll
-      for (float& value : v) value *= inverse;
+      const hc::CodesOfRun q(x);
       if (!exists) return;
-      ToCodes::store<C>(memory.x(group), token, run, v);
-      if (run == 0) memory.x_scale()[group * C::kTokens + token] = ToCodes::scale(largest);
+      *reinterpret_cast<uint2*>(memory.x(group) + swizzled(token, run / 2, run % 2 * 8)) = q.codes;
+      if (run == 0) memory.x_scale()[group * C::kTokens + token] = ue8m0_to_f32(q.scale);
     }
   }
 };

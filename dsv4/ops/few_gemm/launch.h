@@ -41,12 +41,16 @@ inline constexpr int kFp8Targets = 2, kBf16Targets = 5;
 // kernel of its own, and FP8 weights times bf16 by another implementation.
 inline constexpr int64_t kQuantizeTokens = 4, kConvertTokens = 8;
 
+// x as FP8 weights take it: with few tokens their kernel quantizes it, else the codes are in the
+// workspace, as long as the caller's Scratch::Scope lives. If a boundary is given, it is computed
+// first, and x is its x.
+Activations quantized_x(const Context& context, const HcBoundaryArgs& boundary,
+                        const ConstTensorView& x);
+
 const char* reject(const Context& context, const ConstTensorView& x,
                    std::span<const Target> targets);
-// x: [t, k] bf16
-void run(const Context& context, const ConstTensorView& x, std::span<const Target> targets);
-// x: of the boundary, which is computed first: with few tokens in two launches, the second of which
-// are the products (boundary.cuh), else by hc_boundary. If no boundary is given, x.
+// x: [t, k] bf16. If a boundary is given, it is computed first, and x is its x: with few tokens in
+// two launches, the second of which are the products (boundary.cuh).
 void run(const Context& context, const HcBoundaryArgs& boundary, const ConstTensorView& x,
          std::span<const Target> targets);
 

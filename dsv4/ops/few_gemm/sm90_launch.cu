@@ -82,18 +82,57 @@ const char* reject(const Context& context, const ConstTensorView& x,
   return why != nullptr ? why : reject(pair.bf16);
 }
 
-void run(const Context& context, const ConstTensorView& x, std::span<const Target> targets) {
+Activations quantized_x(const Context& context, const HcBoundaryArgs& boundary,
+                        const ConstTensorView& x) {
+  const int64_t t = x.dim(0), k = x.dim(1);
+  if (t <= kQuantizeTokens) {
+    if (is_given(boundary)) hc_boundary(context, boundary);
+    return {.x = x, .quantize = true};
+  }
+  Scratch& scratch = context.device->workspace();
+  const TensorView codes = scratch.take(DType::kE4M3, {t, k});
+  const TensorView scales = scratch.take(DType::kE8M0, {t, k / kScaleColumns});
+  if (is_given(boundary) && hc_boundary_sm90_few_reject(context, boundary) == nullptr) {
+    const Scratch::Scope scope(scratch);
+    hc::Params params = hc::launch_mix(context, boundary);
+    params.codes = codes.as<uint8_t>(), params.code_scales = scales.as<uint8_t>();
+    hc::launch_finish(context, boundary, params);
+  } else {
+    if (is_given(boundary)) hc_boundary(context, boundary);
+    quantize_q8(context, {.x = x, .codes = codes, .scales = scales, .group = kScaleColumns});
+  }
+  return {.x = codes, .x_scale = scales};
+}
+
+namespace {
+
+// Whether mix and the products are the whole call.
+bool run_with_boundary(const Context& context, const HcBoundaryArgs& boundary,
+                       const ConstTensorView& x, std::span<const Target> targets) {
+  Device& device = *context.device;
+  const Pair pair(targets, x.dim(0), x.dim(1), device.info().num_sms, boundary_bytes(boundary));
+  if (reject_boundary(context, boundary, pair) != nullptr) return false;
+  const Scratch::Scope scope(device.workspace());
+  const hc::Params mixed = hc::launch_mix(context, boundary);
+  if (device.is_dry_run()) return true;
+  const WithBoundary<PairParams> params{
+      make_pair_params(pair, targets, x, {.x = x, .quantize = true}, make_tma_map), mixed};
+  launch(device, "few_gemm_pair with boundary",
+         boundary_pair_kernel<PairParams, StoreTile<PairParams::Fp8>, StoreTile<PairParams::Bf16>>,
+         launch_shape_with_boundary(pair), params);
+  return true;
+}
+
+}  // namespace
+
+void run(const Context& context, const HcBoundaryArgs& boundary, const ConstTensorView& x,
+         std::span<const Target> targets) {
   Device& device = *context.device;
   const int64_t t = x.dim(0), k = x.dim(1);
   if (t == 0) return;
+  if (is_given(boundary) && run_with_boundary(context, boundary, x, targets)) return;
   const Scratch::Scope scope(device.workspace());
-  Activations quantized{.x = x, .quantize = true};
-  if (t > kQuantizeTokens) {
-    const TensorView codes = device.workspace().take(DType::kE4M3, {t, k});
-    const TensorView scales = device.workspace().take(DType::kE8M0, {t, k / kScaleColumns});
-    quantize_q8(context, {.x = x, .codes = codes, .scales = scales, .group = kScaleColumns});
-    quantized = {.x = codes, .x_scale = scales};
-  }
+  const Activations quantized = quantized_x(context, boundary, x);
   if (device.is_dry_run()) return;
   const Pair pair(targets, t, k, device.info().num_sms);
   const PairParams params = make_pair_params(pair, targets, x, quantized, make_tma_map);
@@ -101,26 +140,6 @@ void run(const Context& context, const ConstTensorView& x, std::span<const Targe
     launch(device, "few_gemm_pair", store_pair_kernel<decltype(config)::kTokens>(),
            launch_shape(pair), params);
   });
-}
-
-void run(const Context& context, const HcBoundaryArgs& boundary, const ConstTensorView& x,
-         std::span<const Target> targets) {
-  if (!is_given(boundary)) return run(context, x, targets);
-  Device& device = *context.device;
-  const Pair pair(targets, x.dim(0), x.dim(1), device.info().num_sms, boundary_bytes(boundary));
-  if (reject_boundary(context, boundary, pair) != nullptr) {
-    hc_boundary(context, boundary);
-    return run(context, x, targets);
-  }
-  if (x.dim(0) == 0) return;
-  const Scratch::Scope scope(device.workspace());
-  const hc::Params mixed = hc::launch_mix(context, boundary);
-  if (device.is_dry_run()) return;
-  const WithBoundary<PairParams> params{
-      make_pair_params(pair, targets, x, {.x = x, .quantize = true}, make_tma_map), mixed};
-  launch(device, "few_gemm_pair with boundary",
-         boundary_pair_kernel<PairParams, StoreTile<PairParams::Fp8>, StoreTile<PairParams::Bf16>>,
-         launch_shape_with_boundary(pair), params);
 }
 
 }  // namespace dsv4::few_gemm

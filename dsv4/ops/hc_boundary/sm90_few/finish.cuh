@@ -1,7 +1,7 @@
 // The second kernel: the sums over the slices, then two CTAs per token.
 //
-// Problem    mix = sums * rho; x = sum_j pre_j X_j, rounded to bf16, x' = rms_norm(x);
-//            post = 2 sigmoid, comb = Sinkhorn, in the other CTA
+// Problem    mix = sums * rho; x = sum_j pre_j X_j, rounded to bf16, x' = rms_norm(x), and Q8 of x'
+//            where it is wanted; post = 2 sigmoid, comb = Sinkhorn, in the other CTA
 // Bound      latency: sums and X from L2, two block barriers; Sinkhorn is 40 dependent steps
 // Tiles      a thread has 8 columns (input.cuh); a warp sums a row of partial sums, 4 or 8 slices
 //            per lane
@@ -38,7 +38,12 @@ __device__ void finish_x(const Params& p, int token) {
   if (run == 0) squares[thread / kGroupRuns] = square;
   __syncthreads();
   const float root = root_of(p, squares, run);
-  normalized(x, root, norm).store(p.x + token * p.x_stride + column);
+  const Run out = normalized(x, root, norm);
+  out.store(p.x + token * p.x_stride + column);
+  if (p.codes == nullptr) return;
+  const CodesOfRun q(out);
+  *reinterpret_cast<uint2*>(p.codes + int64_t{token} * p.d + column) = q.codes;
+  if (run == 0) p.code_scales[token * p.groups + thread / kGroupRuns] = q.scale;
 }
 
 using Matrix = float[kStreams][kStreams];

@@ -10,10 +10,13 @@
 
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include <cmath>
 
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/reciprocal.cuh"
+#include "dsv4/formats/quant_group.h"
 #include "dsv4/ops/hc_boundary/sm90_few/lanes.cuh"
 #include "dsv4/ops/hc_boundary/sm90_few/params.cuh"
 
@@ -145,5 +148,31 @@ __device__ inline Run normalized(const Run& x, float root, const float (&norm)[k
   for (int i = 0; i < kRun; ++i) v[i] = v[i] * root * norm[i];
   return Run::rounded(v);
 }
+
+// Q8 of a group (formats/quant_group.h): the codes of a lane, and the scale.
+struct CodesOfRun {
+  uint2 codes;
+  uint8_t scale;
+
+  // 16 lanes call this together.
+  __device__ explicit CodesOfRun(const Run& x) {
+    float v[kRun], largest = 0;
+    x.widen(v);
+#pragma unroll
+    for (const float value : v) largest = fmaxf(largest, fabsf(value));
+#pragma unroll
+    for (int step = kGroupRuns / 2; step > 0; step /= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    scale = q8_scale(largest);
+    const float inverse = inverse_scale(scale);
+    uint32_t pairs[kRun / 2];
+#pragma unroll
+    for (int i = 0; i < kRun / 2; ++i) {
+      const float2 pair{v[2 * i] * inverse, v[2 * i + 1] * inverse};
+      pairs[i] = __nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E4M3);
+    }
+    codes = {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
+  }
+};
 
 }  // namespace dsv4::hc_boundary_kernel::sm90_few

@@ -43,18 +43,20 @@ few::Params few::launch_mix(const Context& context, const HcBoundaryArgs& args) 
   return params;
 }
 
-void hc_boundary_sm90_few(const Context& context, const HcBoundaryArgs& args) {
-  Device& device = *context.device;
-  const Scratch::Scope scope(device.workspace());
-  const few::Params params = few::launch_mix(context, args);
+void few::launch_finish(const Context& context, const HcBoundaryArgs& args, const Params& params) {
   with_float_type(args.norm.dtype, [&](auto norm) {
-    launch(device, "hc_boundary finish", few::finish_kernel<decltype(norm)>,
+    launch(*context.device, "hc_boundary finish", finish_kernel<decltype(norm)>,
            {.grid = args.streams.dim(0),
-            .block = static_cast<int>(args.streams.dim(2) / few::kRun),
+            .block = static_cast<int>(args.streams.dim(2) / kRun),
             .grid_y = 2,
             .pdl = true},
            params);
   });
+}
+
+void hc_boundary_sm90_few(const Context& context, const HcBoundaryArgs& args) {
+  const Scratch::Scope scope(context.device->workspace());
+  few::launch_finish(context, args, few::launch_mix(context, args));
 }
 
 }  // namespace dsv4

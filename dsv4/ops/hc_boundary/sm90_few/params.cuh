@@ -33,6 +33,7 @@ struct Params {
   int64_t token_stride, stream_stride;
   bf16* x;
   int64_t x_stride;
+  uint8_t *codes, *code_scales;  // [t, d] E4M3, [t, d / 128] E8M0: Q8 of x; null: not wanted
   float *post, *comb;
   int64_t post_stride, comb_stride, comb_row_stride;
   float* partial;  // [t, kSums, slices]

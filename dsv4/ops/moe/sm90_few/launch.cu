@@ -6,7 +6,6 @@
 #include "dsv4/ops/hc_boundary/sm90_few/launch.cuh"
 #include "dsv4/ops/moe/moe_impls.h"
 #include "dsv4/ops/moe/sm90_few/call.cuh"
-#include "dsv4/ops/quant/quant.h"
 
 namespace dsv4 {
 namespace {
@@ -14,20 +13,6 @@ namespace {
 namespace few = moe_kernel::sm90_few;
 
 constexpr int64_t kMaxTokens = 64;
-// With more, quantizing x in a kernel of its own is faster.
-constexpr int64_t kQuantizeTokens = 4;
-
-few_gemm::Activations quantized_x(const Context& context, const ConstTensorView& x) {
-  const int64_t t = x.dim(0), k = x.dim(1);
-  if (t <= kQuantizeTokens) return {.x = x, .quantize = true};
-  Scratch& scratch = context.device->workspace();
-  const TensorView codes = scratch.take(DType::kE4M3, {t, k});
-  const TensorView scales = scratch.take(DType::kE8M0, {t, k / few_gemm::kScaleColumns});
-  quantize_q8(context,
-              {.x = x, .codes = codes, .scales = scales, .group = few_gemm::kScaleColumns});
-  return {.x = codes, .x_scale = scales};
-}
-
 // Runs the boundary and the inputs in two launches, if they take it. Else returns false.
 bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
                               const few::InputTargets& targets, const few::Middle& middle) {
@@ -50,12 +35,9 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
 void run_inputs(const Context& context, const MoeArgs& args, const few::Middle& middle) {
   Device& device = *context.device;
   const few::InputTargets targets(args, middle);
-  if (is_given(args.boundary)) {
-    if (run_inputs_with_boundary(context, args, targets, middle)) return;
-    hc_boundary(context, args.boundary);
-  }
+  if (is_given(args.boundary) && run_inputs_with_boundary(context, args, targets, middle)) return;
   const Scratch::Scope scope(device.workspace());
-  const few_gemm::Activations quantized = quantized_x(context, args.x);
+  const few_gemm::Activations quantized = few_gemm::quantized_x(context, args.boundary, args.x);
   if (device.is_dry_run()) return;
   const few_gemm::Pair pair = few::pair_of_inputs(args, targets, device.info().num_sms);
   const few::InputParams params =
