@@ -337,7 +337,7 @@ void add_output_options(CLI::App& command, RunOptions& options) {
 void add_run(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("run", "Continue a text");
   command->footer(
-      "Example: dsv4 run demo -p 'Long ago,' -n 200 --seed 7\n"
+      "Example: dsv4 run demo -p 'Long ago,' -n 80 --seed 7\n"
       "         echo 'Long ago,' | dsv4 run demo --stop '\n'");
   auto options = std::make_shared<RunOptions>();
   command->add_option("model", options->model, "model folder, or demo")->required();
