@@ -4,8 +4,8 @@
 //   engine --save()--> host memory --disk thread--> disk
 //   engine <--Lease--- host memory <----readers---- disk
 //
-// A unit needs every unit before it, so the units of a text form a chain, and a unit is evicted only
-// after its descendants. Every saved unit is written to the disk in the background; host
+// A unit needs every unit before it, so the units of a text form a chain, and a unit is evicted
+// only after its descendants. Every saved unit is written to the disk in the background; host
 // memory then drops the least recently used. A unit that cannot be read or is damaged is a miss,
 // and so are all units that need it. After an error of the system (a full disk) the disk is not
 // used for a minute.

@@ -237,6 +237,7 @@ Schedule Engine::plan_step() {
                   {.max_batch_tokens = options_.max_batch_tokens,
                    .max_prompt_tokens = max_prompt_tokens(),
                    .max_sequences = options_.max_sequences,
+                   .long_prompt = options_.long_prompt,
                    .chunk_step = checkpoint_step(tables.groups())});
 }
 
@@ -438,6 +439,7 @@ bool Engine::step() {
   const bool busy = !requests_.empty();
   if (busy) {
     sort_requests();
+    move_long_last();
     look_up_units();
     if (move_loading_last()) {
       run_batch(events);
@@ -465,8 +467,7 @@ void Engine::run_batch(std::vector<Event>& events) {
   const Batch batch = make_batch(plan);
   reserve(batch);
   const auto begin = Clock::now();
-  broken_ = true;  // until the step has run: a forward pass that stops half-way leaves caches
-                   // half-written
+  broken_ = true;  // until the step has run: one that stops half-way leaves caches half-written
   std::vector<Sampled> tokens = compute(batch);
   broken_ = false;
   if (!batch.rows.empty()) leases_in_use_.clear();  // the device has come to the end of the step

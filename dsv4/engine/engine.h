@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <span>
@@ -42,6 +43,7 @@ struct EngineOptions {
   // Beside requests that decode, prompts get as many tokens of a step as are expected to fit this
   // time, and at least a few; 0: all that there is room for.
   std::chrono::milliseconds longest_step{0};
+  int64_t long_prompt = SchedulerLimits{}.long_prompt;  // short prompts pass longer ones
   // Prefixes that later requests need not compute again (prefix_cache.h), each about
   // checkpoint_bytes() of cache_plan.h; 0: none.
   int prefix_checkpoints = 0;
@@ -235,7 +237,9 @@ class Engine {
   // Finds units for the requests that may run next.
   void look_up_units();
   void look_up_units(Request& request);
+  void move_last(const std::function<bool(const Request&)>& wanted);
   bool move_loading_last();
+  void move_long_last();
   bool loading(const Request& request) const;
   Schedule plan_step();
   int64_t max_prompt_tokens() const;

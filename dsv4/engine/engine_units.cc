@@ -3,6 +3,7 @@
 // becomes units. Also the check of what all of this must keep true.
 
 #include <algorithm>
+#include <iterator>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
@@ -118,15 +119,38 @@ void Engine::look_up_units() {
   }
 }
 
-// So that requests behind them run meanwhile. False: every request loads.
-bool Engine::move_loading_last() {
+// Of the requests that wait.
+void Engine::move_last(const std::function<bool(const Request&)>& wanted) {
   auto at = requests_.begin();
   std::advance(at, num_running_);
   for (auto left = std::distance(at, requests_.end()); left > 0; --left) {
     const auto request = at++;
-    if (loading(*request)) requests_.splice(requests_.end(), requests_, request);
+    if (wanted(*request)) requests_.splice(requests_.end(), requests_, request);
   }
+}
+
+// So that requests after them run meanwhile. False: every request loads.
+bool Engine::move_loading_last() {
+  move_last([&](const Request& request) { return loading(request); });
   return !loading(requests_.front());
+}
+
+// One long prompt at a time is computed, and while others wait for it, short ones pass them. A
+// prompt of which most is stored is short.
+void Engine::move_long_last() {
+  const auto end_of_running = std::next(requests_.begin(), static_cast<int64_t>(num_running_));
+  const bool any = std::any_of(requests_.begin(), end_of_running, [&](const Request& request) {
+    return request.length() - request.cached > options_.long_prompt;
+  });
+  if (!any) return;
+  const PrefixCache* prefixes = executor_.prefixes();
+  move_last([&](const Request& request) {
+    if (request.length() <= options_.long_prompt) return false;
+    int64_t stored = request.lease == nullptr ? 0 : request.lease->tokens();
+    if (prefixes != nullptr)
+      stored = std::max(stored, prefixes->match(request.params.salt, reusable(request)).tokens);
+    return request.length() - stored > options_.long_prompt;
+  });
 }
 
 void Engine::save_units(Request& request, CheckpointId checkpoint) {

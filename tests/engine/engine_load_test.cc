@@ -73,6 +73,7 @@ class EngineLoad : public test::StoredPrefixes {
     EngineOptions options = StoredPrefixes::options(static_cast<int>(1 + rng.below(6)));
     options.max_sequences = static_cast<int>(2 + rng.below(5));
     options.max_batch_tokens = 40 + rng.below(400);
+    options.long_prompt = 50 + rng.below(800);
     options.cache_tokens = 1400 + rng.below(1500);
     options.checkpoint_interval = 128 * (1 + rng.below(4));
     options.model_identity = GetParam();

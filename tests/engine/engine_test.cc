@@ -98,6 +98,26 @@ TEST_F(EngineTest, AnswersDoNotDependOnTheBatch) {
   }
 }
 
+// Two long prompts are in the engine when a short one arrives; it does not wait for their ends.
+TEST_F(EngineTest, AShortPromptPassesLongOnes) {
+  Engine engine(model, {.numerics = Numerics::kExact,
+                        .max_tokens = 900,
+                        .max_sequences = 4,
+                        .max_batch_tokens = 64,
+                        .long_prompt = 100});
+  Collector sink;
+  const RequestId first = engine.submit(prompt(800, 1), greedy(1), sink),
+                  second = engine.submit(prompt(800, 2), greedy(1), sink);
+  engine.step();
+  const RequestId third = engine.submit(prompt(12, 3), greedy(2), sink);
+  for (int i = 0; i < 4; ++i) engine.step();
+  EXPECT_TRUE(sink.finished.contains(third));
+  EXPECT_FALSE(sink.finished.contains(first) || sink.finished.contains(second));
+  while (engine.step()) {
+  }
+  EXPECT_EQ(sink.finished.size(), 3u);
+}
+
 // With cache for two or three of five requests, some are preempted in the middle of their answers
 // and recompute their tokens; each gets the same answer as alone.
 TEST_F(EngineTest, PreemptedRequestsGetTheSameAnswers) {
