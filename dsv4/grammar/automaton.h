@@ -55,15 +55,11 @@ class AutomatonBuilder {
   NodeId literal(NodeId from, std::string_view bytes);
   NodeId dsml(NodeId from);
   NodeId call(NodeId from, RuleId rule);
-  // `piece(from)` at least `min` times and at most `max` (-1: any number). A piece that ends where
-  // it begins is empty, and so are its repetitions.
+  // `piece(from)` at least `min` times and at most `max` (-1: any number). Each piece must add a
+  // node or an edge: only these are limited.
   template <class Piece>
   NodeId repeat(NodeId from, int64_t min, int64_t max, const Piece& piece) {
-    for (int64_t i = 0; i < min; ++i) {
-      const NodeId before = from;
-      from = piece(from);
-      if (from == before) return from;
-    }
+    for (int64_t i = 0; i < min; ++i) from = piece(from);
     if (max < 0) {
       const NodeId loop = node();
       empty_edge(from, loop);
@@ -73,9 +69,7 @@ class AutomatonBuilder {
     const NodeId end = node();
     for (int64_t i = min; i < max; ++i) {
       empty_edge(from, end);
-      const NodeId before = from;
       from = piece(from);
-      if (from == before) return end;
     }
     empty_edge(from, end);
     return end;
