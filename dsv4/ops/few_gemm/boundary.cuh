@@ -65,8 +65,9 @@ struct LoadBoundary {
         pre[warp * hc::kStreams + lane / hc::kGateLanes] = gate;
     }
     ptx::barrier_sync(kConsumerBarrier, kConsumers);
-    hc::Run
-        x[kBoundaryTokens];  // the latest token first: loops that are not unrolled are less code
+    // The latest token first, so that the loops need no unrolling: instructions that are fetched
+    // after the wait cost more than moves.
+    hc::Run x[kBoundaryTokens];
 #pragma unroll 1
     for (int i = 0; i < tokens; ++i) {
       const hc::StreamRuns streams = next;

@@ -1,5 +1,5 @@
-// The kernels one by one, for callers that finish the boundary themselves (few_gemm/boundary.cuh), or
-// that want more of it than hc_boundary.h promises. Arguments: those that
+// The kernels one by one, for callers that finish the boundary themselves (few_gemm/boundary.cuh),
+// or that want more of it than hc_boundary.h promises. Arguments: those that
 // hc_boundary_sm90_few_reject accepts.
 
 #pragma once
