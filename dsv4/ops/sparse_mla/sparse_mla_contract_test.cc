@@ -18,11 +18,11 @@ using test::Shape;
 
 // Invalid indices after the last valid one change no bit in batch-invariant implementations: a
 // graph has room for the longest list.
-TEST(SparseMlaContract, IgnoresTrailingInvalidIndices) {
-  constexpr int64_t kShort = 40, kLong = 3000;
+void check_trailing_invalid_indices(int64_t window, int64_t valid) {
+  constexpr int64_t kLong = 3000;
   Arena arena;
   Rng rng(8);
-  const Shape shape{.t = 1, .h = 16, .window = 30, .compressed = kShort, .dtype = DType::kBF16};
+  const Shape shape{.t = 1, .h = 16, .window = window, .compressed = valid, .dtype = DType::kBF16};
   Outputs whole;
   const SparseMlaArgs args = test::make_args(arena, rng, shape, whole);
   const auto with_room = [&](const ConstTensorView& ids, int64_t slots) {
@@ -44,8 +44,14 @@ TEST(SparseMlaContract, IgnoresTrailingInvalidIndices) {
       if (context.device != nullptr) test::wait(*context.device);
     }
     EXPECT_TRUE(std::equal(args.out.data, args.out.data + args.out.bytes(), padded.out.data))
-        << impl.name;
+        << impl.name << ", " << valid;
   }
+}
+
+TEST(SparseMlaContract, IgnoresTrailingInvalidIndices) {
+  check_trailing_invalid_indices(30, 40);
+  // A window that is not full has a few compressed entries after it at most.
+  for (const int64_t valid : {400, 1500}) check_trailing_invalid_indices(128, valid);
 }
 
 // Two partials combined in double: the output of the whole list.
