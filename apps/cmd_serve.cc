@@ -105,6 +105,9 @@ void serve(ServeOptions options) {
   options.service.watchdog = std::chrono::seconds(options.watchdog_seconds);
   options.service.http.max_body_bytes = static_cast<size_t>(options.max_body_mib) << 20;
   options.service.http.max_body_memory = static_cast<size_t>(options.max_bodies_mib) << 20;
+  // Clients that come at the same time wait for a worker before they wait in the queue.
+  options.service.max_preparing =
+      std::max(options.service.max_preparing, options.service.max_queue);
   options.service.log_requests = !options.quiet;
   options.service.metrics_alias = !options.no_alias;
   options.service.on_second_signal = [](int number) {
