@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -22,6 +23,12 @@ namespace dsv4 {
 namespace {
 
 using test::join;
+
+#ifdef __has_feature
+constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
+#else
+constexpr bool kThreadSanitizer = false;  // the preset tsan uses clang
+#endif
 
 struct Asked {
   std::vector<int32_t> prompt;
@@ -141,8 +148,11 @@ TEST_P(EngineLoad, AnswersAreThoseOfRequestsAlone) {
     EXPECT_GT(sum.preemptions, 0);
   }
   // The answers of requests alone, which are kept, are all known after a while; a leak goes on.
-  if (length >= std::chrono::minutes(10) && resident.size() >= 5) {
-    EXPECT_LT(resident.back(), 1.05 * resident[resident.size() / 2]);
+  // ThreadSanitizer itself keeps what it knows of threads that have ended.
+  if (!kThreadSanitizer && length >= std::chrono::minutes(2) && resident.size() >= 6) {
+    const auto half = resident.begin() + static_cast<std::ptrdiff_t>(resident.size() / 2);
+    EXPECT_LT(*std::max_element(half, resident.end()),
+              1.25 * *std::max_element(resident.begin(), half));
   }
 }
 
