@@ -11,8 +11,19 @@
 namespace dsv4 {
 namespace {
 
-Json json_of(const JsonValue* value) {
-  return value == nullptr ? Json() : Json::parse(to_json(*value), nullptr, false);
+// Keys are unique already: appending a member without a search for an equal key keeps an object of
+// many keys linear.
+Json json_of(const JsonValue& value) {
+  if (value.is_array()) {
+    Json array = Json::array();
+    for (const JsonValue& item : value.items) array.push_back(json_of(item));
+    return array;
+  }
+  if (!value.is_object()) return Json::parse(to_json(value), nullptr, false);
+  Json object = Json::object();
+  Json::object_t::Container& members = object.get_ref<Json::object_t&>();
+  for (const auto& [key, member] : value.members) members.emplace_back(key, json_of(member));
+  return object;
 }
 
 class Responses : public AnswerWriter, public OutputSink {
@@ -200,7 +211,7 @@ class Responses : public AnswerWriter, public OutputSink {
   // A field of the request, or what applies without it.
   Json asked(const char* key, Json otherwise) const {
     const JsonValue* value = context_.body.find(key);
-    return value == nullptr ? std::move(otherwise) : json_of(value);
+    return value == nullptr ? std::move(otherwise) : json_of(*value);
   }
 
   Json snapshot(const std::string& status) const {

@@ -1,8 +1,10 @@
 // What bounds the memory and the time of requests that are not computed yet. The engine is
 // scripted.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <fstream>
 
 #include "tests/server/service_data.h"
@@ -106,6 +108,19 @@ TEST(ServiceLimits, ChoicesAreCountedBeforePromptsAreRead) {
   const Answer answer = test::server().post("/v1/completions", body);
   EXPECT_EQ(answer.status, 400);
   EXPECT_NE(answer.body.find("at most 128"), answer.body.npos) << answer.body;
+}
+
+// An answer repeats fields of its request: 100,000 keys that are compared with each other would
+// take 20 s.
+TEST(ServiceLimits, RepeatedFieldsTakeLinearTime) {
+  std::string keys = R"("k":"")";
+  for (int i = 0; i < 100'000; ++i) keys += fmt::format(R"(,"k{}":"")", i);
+  const std::clock_t begin = std::clock();  // of all threads
+  const Answer answer = ask(test::server().port(), "POST", "/v1/responses",
+                            R"({"input":"a","max_output_tokens":16,"metadata":{)" + keys + "}}");
+  EXPECT_EQ(answer.status, 200) << answer.body.substr(0, 300);
+  EXPECT_NE(answer.body.find(R"("k99999":"")"), answer.body.npos);
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 8);
 }
 
 // Tokenizing it would take a worker seconds.
