@@ -11,7 +11,6 @@ import pathlib
 import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tools" / "serve"))
-from server import Server, write_script  # noqa: E402
+from server import Server, give_up_after, write_script  # noqa: E402
 
 # The first whose `match` occurs in the conversation, so what is said later stands first.
 SCRIPT = [{"match": "ponder", "output": "Hm.</think>\n\nDone."},
@@ -162,6 +161,7 @@ def remote(binary, script):
     terminal.type("/tokens\r")
     tokens = terminal.wait_for("of 32768 tokens")
     check("Ctrl-C stops an answer of a server, /tokens counts there", re.search(r"\d+ $", tokens), tokens)
+    terminal.wait_for_prompt()
     terminal.type("\x04")
     check("Ctrl-D leaves --url", terminal.status() == 0)
     check("the server ends", server.stop() == 0)
@@ -229,7 +229,7 @@ def other_servers(binary):
 
 def main():
     binary = os.path.abspath(sys.argv[1])
-    signal.alarm(300)
+    give_up_after(300)
     with tempfile.TemporaryDirectory() as folder:
         script = write_script(folder, SCRIPT)
         keys(binary, script)

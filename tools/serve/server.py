@@ -4,9 +4,17 @@ import atexit
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
+
+
+def give_up_after(seconds):
+    """Ends a script that hangs, and with it the servers that it started: a signal's default action would leave them,
+    with the pipes of whoever waits for the script."""
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"no end after {seconds} s"))
+    signal.alarm(seconds)
 
 
 class Server:
