@@ -122,7 +122,7 @@ TEST(SparseMla, InverseRopeOfTheOutput) {
 TEST(SparseMla, ManyQueriesAndLongLists) {
   check_shape({.t = 140, .h = 20, .window = 70, .compressed = 3, .dtype = DType::kBF16});
   check_shape({.t = 2, .h = 16, .window = 128, .compressed = 1400, .dtype = DType::kBF16});
-  // Two splits where bits do not depend on the batch; a query alone is planned otherwise.
+  // Other heads per CTA and other splits than for one query, but for batch-invariant ones.
   check_shape({.t = 40, .h = 64, .window = 128, .compressed = 300, .dtype = DType::kBF16});
 }
 

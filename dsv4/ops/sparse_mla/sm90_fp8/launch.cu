@@ -85,7 +85,7 @@ const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
                                                  const SparseMlaArgs& args) {
   if (args.window.topk() > kInvariantWindow && args.compressed.topk() > 0)
     return "more than 128 window indices before compressed ones";
-  if (invariant_topk(args) > invariant_split_begin(kMaxSplits)) return "more than 40960 indices";
+  if (invariant_topk(args) > kMaxSplits * kInvariantSplitKeys) return "more than 16384 indices";
   return sparse_mla_sm90_fp8_reject(context, args);
 }
 void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& args) {

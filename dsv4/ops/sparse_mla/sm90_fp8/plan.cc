@@ -66,9 +66,8 @@ Plan plan_call(int64_t queries, int heads, int topk, int num_sms) {
 }
 
 Plan plan_invariant(int heads, int topk) {
-  const int size = heads <= 8 ? 8 : heads <= 16 ? 16 : 32;
-  int splits = 1;
-  while (splits < kMaxSplits && invariant_split_begin(splits) < topk) ++splits;
+  const int size = heads <= 8 ? 8 : heads <= 16 ? 16 : heads <= 32 ? 32 : 64;
+  auto splits = static_cast<int>(std::max<int64_t>(1, ceil_div(topk, kInvariantSplitKeys)));
   while (!splits_fit(size, splits)) ++splits;  // the last ones are empty
   return {
       .heads = size, .split_keys = kInvariantSplitKeys, .num_splits = splits, .invariant = true};

@@ -7,17 +7,14 @@
 //
 //   time = waves * (start + min(1, CTAs / SMs) * crowd + keys * per_key) + [splits > 1] combine
 //
-// The splits of the invariant plan begin at fixed positions, whatever the number of queries and the
-// length of the longest list: 0, 320, 640, 1280 and so on, and its CTAs have 32 heads, or the
-// fewest that hold all. (The products of CTAs of 64 heads have other bits than those of 8.) So the
-// results for a query are the same in any batch. A larger topk costs CTAs: those of empty splits
-// only wait for the others.
+// The invariant plan ignores the number of queries: the smallest CTA that has all heads (64 at
+// most), splits of kInvariantSplitKeys. Its results for a query are the same in any batch, also if
+// topk is larger because other queries have longer lists. A larger topk costs CTAs: those of empty
+// splits only wait for the others.
 
 #pragma once
 
 #include <cstdint>
-
-#include "dsv4/base/bits.h"
 
 namespace dsv4::mla::sm90_fp8 {
 
@@ -28,19 +25,14 @@ constexpr bool splits_fit(int heads, int splits) {
   if (heads < 32) return true;
   return (splits & (splits - 1)) == 0 || (heads == 32 && splits < 6);
 }
-// Where split i of an invariant plan begins: a window of 128 positions and 512 compressed ones are
-// two equal splits, and each later split is as long as all before it.
-constexpr int kInvariantSplitKeys = 320;
-DSV4_HD constexpr int invariant_split_begin(int i) {
-  return i == 0 ? 0 : kInvariantSplitKeys << (i - 1);
-}
+constexpr int kInvariantSplitKeys = 2048;
 // A non-empty window occupies at least this many list positions: a pair of key tiles. A longer
 // window before a compressed list is rejected.
 constexpr int kInvariantWindow = 128;
 
 struct Plan {
   int heads = 64;      // of a CTA: 8, 16, 32 or 64
-  int split_keys = 0;  // list positions of a split, a multiple of 64; invariant: of the first
+  int split_keys = 0;  // list positions of a split, a multiple of 64
   int num_splits = 1;
   // Invalid indices after the last valid one of either list change no bit of the result. To that
   // end the compressed list starts at a fixed position, whatever the length of the window, and the

@@ -39,28 +39,15 @@ __device__ WorkTile locate_tile(const Params& p, int index) {
   work.query = at.query;
   return work;
 }
-// Where a split begins, and how many splits of a query are not empty.
-__device__ inline int split_begin(const Params& p, int split) {
-  return p.invariant ? invariant_split_begin(split)
-                     : split * static_cast<int>(p.split_keys.divisor);
-}
-__device__ inline int count_splits(const Params& p, int length) {
-  if (!p.invariant)
-    return static_cast<int>(
-        p.split_keys.divide(length + static_cast<int>(p.split_keys.divisor) - 1));
-  int splits = 0;
-  while (splits < p.cluster_size && invariant_split_begin(splits) < length) ++splits;
-  return splits;
-}
 // The other members: the range of keys, from the lengths of the lists.
 __device__ inline void read_lengths(const Params& p, WorkTile& work) {
   work.window_indices = num_indices(p.window.list, work.request);
   work.window = max(work.window_indices, p.window_positions);
+  const int split_keys = static_cast<int>(p.split_keys.divisor);
   const int length = work.window + num_indices(p.compressed.list, work.request);
-  const int split = split_of_cta(p);
-  work.num_splits = max(1, count_splits(p, length));
-  work.begin = min(length, split_begin(p, split));
-  work.end = min(length, split_begin(p, split + 1));
+  work.num_splits = max(1, static_cast<int>(p.split_keys.divide(length + split_keys - 1)));
+  work.begin = min(length, split_of_cta(p) * split_keys);
+  work.end = min(length, work.begin + split_keys);
 }
 
 template <int kHeads>
