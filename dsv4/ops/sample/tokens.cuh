@@ -127,10 +127,12 @@ struct Shared {
 
   // Bins of this CTA. A bin of a further division overwrites its own columns.
   __device__ void set_bin(bool further, int i, const Bin& bin) {
-    if (!further) first_bins[i] = bin;
-    if (further)
+    if (further) {
       words[2][i] = {static_cast<uint32_t>(bin.mass), static_cast<uint32_t>(bin.mass >> 32),
                      bin.count, 0};
+    } else {
+      first_bins[i] = bin;
+    }
   }
   __device__ Bin bin(bool further, int i) const {
     if (!further) return first_bins[i].unpacked();
