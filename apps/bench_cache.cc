@@ -85,7 +85,9 @@ void bench_cache(const CacheBenchOptions& options) {
   scenario.ram_bytes = static_cast<int64_t>(options.ram_gb * 1e9);
   scenario.seed = options.seed;
   scenario.identity = "bench " + options.model + options.synthetic + options.experts;
-  scenario.context = {.numerics = options.numerics, .need_batch_invariant = options.deterministic};
+  scenario.context = {.numerics = options.numerics,
+                      .need_batch_invariant = options.deterministic,
+                      .choices = options.choices};
   BenchModel bench(options,
                    {limits_of(agent_engine(scenario)), limits_of(memory_engine(scenario, false)),
                     limits_of(arrival_engine(scenario))});

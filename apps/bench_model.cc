@@ -82,6 +82,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->check(seed_number())
       ->capture_default_str();
   add_deterministic(command, options.deterministic);
+  add_choices(command, options.choices);
   command.add_flag("--ops", options.ops, "also time every op, and on a device every kernel");
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
@@ -114,7 +115,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   if (options.synthetic.empty()) {
     model_.emplace(Model::load(find_model(options.model)));
     place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches),
-                options.numerics);
+                context());
     phase("load_weights");
     return;
   }
@@ -124,13 +125,15 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   phase("list_tensors");
 #if DSV4_CUDA
   make_on_device(*model_, std::move(device), options.seed,
-                 largest_cache(*model_, options.numerics, caches), options.numerics);
+                 largest_cache(*model_, options.numerics, caches), context());
 #endif
   phase("make_weights");
 }
 
 Context BenchModel::context() const {
-  return {.numerics = options_.numerics, .need_batch_invariant = options_.deterministic};
+  return {.numerics = options_.numerics,
+          .need_batch_invariant = options_.deterministic,
+          .choices = options_.choices};
 }
 
 Json BenchModel::header() const {

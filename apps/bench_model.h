@@ -26,6 +26,7 @@ struct BenchOptions {
   uint64_t seed = 1;
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, ops = false, json = false;
+  std::vector<ImplChoice> choices;
 };
 
 void add_bench_options(CLI::App& command, BenchOptions& options);

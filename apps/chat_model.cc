@@ -39,6 +39,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
       std::min<int64_t>(options.context.value_or(kChatContext), model->config().max_positions);
   EngineOptions engine{.numerics = options.numerics,
                        .deterministic = options.deterministic,
+                       .choices = options.choices,
                        .max_tokens = context,
                        .max_sequences = options.max_batch,
                        .longest_step = std::chrono::milliseconds(options.max_itl_ms),
@@ -51,7 +52,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
   engine.max_batch_tokens = std::max<int64_t>(
       options.max_batch_tokens.value_or(options.device == "cpu" ? 512 : 2048), options.max_batch);
-  place_model(*model, std::move(device), cache_bytes(*model, engine), engine.numerics);
+  place_model(*model, std::move(device), cache_bytes(*model, engine), step_context(engine));
   return model_engine(std::move(model), engine);
 }
 
@@ -64,6 +65,7 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
   add_numerics(command, options.numerics);
   command.add_flag("--deterministic", options.deterministic,
                    "the same tokens whatever else runs in the batch");
+  add_choices(command, options.choices);
   command
       .add_option("--context", options.context,
                   "most tokens of prompt and answer; default: 32768, or what the model has")

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/served_model.h"
@@ -27,6 +28,7 @@ struct ChatModelOptions {
   double ram_cache_gb = 0, disk_cache_gb = 64;
   std::string disk_cache;
   bool deterministic = false;
+  std::vector<ImplChoice> choices;
   Numerics numerics = Numerics::kOfficial;
 };
 

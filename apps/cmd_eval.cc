@@ -30,7 +30,7 @@ void eval_logits(const LogitsOptions& options) {
   if (!std::filesystem::is_directory(folder))
     fail(ErrorCode::kIo, "cannot write {}: no folder {}", options.out, folder.string());
   const std::vector<int32_t> ids = parse_ids(options.ids);
-  const Model model = load_model(find_model(options.model), options.device, options.numerics);
+  const Model model = load_model(find_model(options.model), options.device, step_context(options));
   const auto total = static_cast<int64_t>(ids.size()), vocab = model.config().vocab_size;
   const Buffer logits(DType::kF32, {total, vocab}), stored_ids(DType::kI32, {total});
   std::copy(ids.begin(), ids.end(), stored_ids.as<int32_t>());

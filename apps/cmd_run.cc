@@ -43,6 +43,7 @@ struct RunOptions {
   std::string prompt_cache;  // file; empty: none
   bool chat = false;
   bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
+  std::vector<ImplChoice> choices;
   SamplingOptions sampling;
   Numerics numerics = Numerics::kOfficial;
 };
@@ -193,6 +194,7 @@ std::vector<Submission> submissions_of(const RunOptions& options, const std::str
 EngineOptions engine_options(const RunOptions& options, const std::vector<Submission>& all) {
   EngineOptions engine{.numerics = options.numerics,
                        .deterministic = options.deterministic,
+                       .choices = options.choices,
                        .max_tokens = 1,
                        .check_numbers = options.check_numbers};
   for (const Submission& one : all)
@@ -225,7 +227,7 @@ void run(const RunOptions& options) {
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   EngineOptions how = engine_options(options, all);
   add_prompt_cache(options, folder, model, all.size(), how);
-  place_model(model, std::move(device), cache_bytes(model, how), how.numerics);
+  place_model(model, std::move(device), cache_bytes(model, how), step_context(how));
   Engine engine(model, how);
   if (std::filesystem::exists(options.prompt_cache)) engine.load_prefix(options.prompt_cache);
   std::vector<int32_t> text = all.front().ids;
@@ -348,6 +350,7 @@ void add_run(CLI::App& app, Action& action) {
   add_output_options(*command, *options);
   add_numerics(*command, options->numerics);
   add_deterministic(*command, options->deterministic);
+  add_choices(*command, options->choices);
   add_device(*command, options->device);
   add_threads(*command);
   add_check_numbers(*command, options->check_numbers);

@@ -17,6 +17,7 @@
 #include "dsv4/base/quote.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"
+#include "dsv4/ops/inspect.h"
 #include "dsv4/text/tokenizer.h"
 
 namespace dsv4::apps {
@@ -77,6 +78,38 @@ void add_deterministic(CLI::App& command, bool& deterministic) {
                    "use only implementations whose bits do not depend on the batch");
 }
 
+namespace {
+
+// "moe=parts" with the names of the tables, which last. Throws CLI::ValidationError.
+ImplChoice parse_choice(const std::string& text) {
+  const size_t sign = text.find('=');
+  const std::string_view op = std::string_view(text).substr(0, sign),
+                         impl = sign == text.npos ? "" : std::string_view(text).substr(sign + 1);
+  std::string found;
+  for (const OpImpl& entry : all_op_impls()) {
+    if (entry.op != op) continue;
+    if (entry.impl == impl) return {entry.op, entry.impl};
+    found += fmt::format("{}{}={}", found.empty() ? "" : ", ", entry.op, entry.impl);
+  }
+  throw CLI::ValidationError(
+      "--impl", fmt::format("'{}' is not in the op table; {}", printable(text, kMaxQuote),
+                            found.empty() ? "`dsv4 inspect ops` prints it" : "there is " + found));
+}
+
+}  // namespace
+
+void add_choices(CLI::App& command, std::vector<ImplChoice>& choices) {
+  const auto add = [&choices](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) choices.push_back(parse_choice(text));
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--impl", add, "implementation to try first for an op (see `dsv4 inspect ops`)")
+      ->option_text("OP=IMPLEMENTATION ...")
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
 void add_check_numbers(CLI::App& command, bool& check) {
   command.add_flag("--check-numbers", check,
                    "stop at the first op whose output holds NaN or infinity, and name it");
@@ -88,22 +121,22 @@ void add_device(CLI::App& command, std::string& device) {
       ->capture_default_str();
 }
 
-Model load_model(const std::string& folder, const std::string& device, Numerics numerics) {
+Model load_model(const std::string& folder, const std::string& device, const Context& steps) {
   std::shared_ptr<Device> place = open_device(device);
   Model model = Model::load(folder);
-  place_model(model, std::move(place), 0, numerics);
+  place_model(model, std::move(place), 0, steps);
   return model;
 }
 
 void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
-                 Numerics numerics) {
+                 const Context& steps) {
   if (device == nullptr) return;
   Progress progress("loading weights", 0, "B");
   const auto show = [&](int64_t done, int64_t total) {
     progress.set_total(total);
     progress.update(done);
   };
-  move_to_device(model, std::move(device), show, cache_bytes, numerics);
+  move_to_device(model, std::move(device), show, cache_bytes, steps);
   progress.finish();
 }
 

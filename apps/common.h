@@ -37,17 +37,19 @@ std::string find_model(const std::string& model);
 void add_numerics(CLI::App& command, Numerics& numerics);
 // --deterministic
 void add_deterministic(CLI::App& command, bool& deterministic);
+// --impl OP=IMPLEMENTATION, repeated
+void add_choices(CLI::App& command, std::vector<ImplChoice>& choices);
 // --check-numbers
 void add_check_numbers(CLI::App& command, bool& check);
 // --device cpu|cuda[:N]
 void add_device(CLI::App& command, std::string& device);
 // The model of a folder, to run on `device`. A device that cannot be used is rejected before
-// anything is read.
-Model load_model(const std::string& folder, const std::string& device, Numerics numerics);
+// anything is read. steps: as move_to_device().
+Model load_model(const std::string& folder, const std::string& device, const Context& steps);
 // Copies the weights to the device, with a progress bar. Throws before copying when they and a
 // cache of `cache_bytes` do not fit in GPU memory. Null: the model stays on the host.
 void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
-                 Numerics numerics);
+                 const Context& steps);
 
 // A finite number in [low, high]; CLI::Range accepts NaN.
 CLI::Validator number_in(double low, double high);

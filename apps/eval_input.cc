@@ -18,6 +18,7 @@ constexpr int64_t kDefaultContext = 4096;
 void add_eval_mode(CLI::App& command, EvalMode& mode) {
   add_numerics(command, mode.numerics);
   add_deterministic(command, mode.deterministic);
+  add_choices(command, mode.choices);
   add_device(command, mode.device);
   add_threads(command);
   add_check_numbers(command, mode.check_numbers);
@@ -45,11 +46,16 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
   command.add_flag("--json", options.json, "print a report on stdout");
 }
 
+Context step_context(const EvalMode& mode) {
+  return {.numerics = mode.numerics,
+          .need_batch_invariant = mode.deterministic,
+          .choices = mode.choices};
+}
+
 EvalContext::EvalContext(const EvalMode& mode, const Model& model)
     : check_(mode.check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
-      context_{.numerics = mode.numerics,
-               .need_batch_invariant = mode.deterministic,
-               .observer = check_.get()} {
+      context_(step_context(mode)) {
+  context_.observer = check_.get();
 }
 
 EvalText read_eval_text(const EvalOptions& options, const Model& model) {

@@ -24,7 +24,10 @@ struct EvalMode {
   std::string device = "cpu";
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, check_numbers = false;
+  std::vector<ImplChoice> choices;
 };
+// Without device and observer; it reads `mode` as long as it is used.
+Context step_context(const EvalMode& mode);
 void add_eval_mode(CLI::App& command, EvalMode& mode);
 
 struct EvalOptions : EvalMode {

@@ -106,6 +106,7 @@ EngineOptions options_for(const Model& model, const EvalMode& mode,
   }
   return {.numerics = mode.numerics,
           .deterministic = mode.deterministic,
+          .choices = mode.choices,
           .max_tokens = longest,
           .check_numbers = mode.check_numbers};
 }
@@ -145,7 +146,7 @@ void eval_needle(const NeedleOptions& options) {
       make_questions(options, form, tokenizer, model.config().bos);
   const EngineOptions engine_options = options_for(model, options, questions);
   place_model(model, std::move(device), cache_bytes(model, engine_options),
-              engine_options.numerics);
+              step_context(engine_options));
   const std::map<int64_t, Score> scores = ask(model, tokenizer, engine_options, questions);
 
   nlohmann::json rows = nlohmann::json::array();

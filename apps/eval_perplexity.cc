@@ -16,7 +16,7 @@ namespace {
 
 void eval_perplexity(const EvalOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  const Model model = load_model(find_model(options.model), options.device, options.numerics);
+  const Model model = load_model(find_model(options.model), options.device, step_context(options));
   const EvalText text = read_eval_text(options, model);
   const Model* const models[] = {&model};
   const WindowOptions how = window_options(options, models);

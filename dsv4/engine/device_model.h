@@ -21,9 +21,10 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 // Throws kResource before anything is allocated when the GPU has no room for the weights together
 // with the cache that the caller is going to allocate.
 //
-// numerics: of the steps that the model will run. A model that is placed for kExact runs with both;
-// one that is placed for kOfficial may have experts as kernel images, which kExact cannot read.
+// steps: numerics and choices of the steps that the model will run. A model that is placed for
+// kExact runs with both; one that is placed for kOfficial may have experts as kernel images, which
+// kExact cannot read.
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
-                    int64_t cache_bytes = 0, Numerics numerics = Numerics::kExact);
+                    int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact});
 
 }  // namespace dsv4

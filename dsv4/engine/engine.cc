@@ -80,6 +80,12 @@ void forbid(std::span<const int32_t> ids, std::span<uint32_t> mask) {
 
 }  // namespace
 
+Context step_context(const EngineOptions& options) {
+  return {.numerics = options.numerics,
+          .need_batch_invariant = options.deterministic,
+          .choices = options.choices};
+}
+
 int64_t cache_bytes(const Model& model, const EngineOptions& options) {
   const CacheLimits limits = limits_of(options);
   const CachePlan plan = plan_cache(model.config(), checked(model, options).numerics, limits).plan;
@@ -98,9 +104,9 @@ Engine::Engine(const Model& model, const EngineOptions& options)
 }
 
 Context Engine::context() const {
-  return {.numerics = options_.numerics,
-          .need_batch_invariant = options_.deterministic,
-          .observer = check_.get()};
+  Context context = step_context(options_);
+  context.observer = check_.get();
+  return context;
 }
 
 RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& params,

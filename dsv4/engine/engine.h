@@ -33,8 +33,9 @@ namespace dsv4 {
 
 struct EngineOptions {
   Numerics numerics = Numerics::kOfficial;
-  bool deterministic = false;  // use batch invariant rows only
-  int64_t max_tokens = 4096;   // of one sequence at most: prompt and answer
+  bool deterministic = false;       // use only batch invariant implementations
+  std::vector<ImplChoice> choices;  // tried before the order of the tables
+  int64_t max_tokens = 4096;        // of one sequence at most: prompt and answer
   int max_sequences = 1;
   // Cache of all sequences together, at least max_tokens; 0: max_tokens for each of them, so that
   // no request is preempted.
@@ -59,6 +60,9 @@ struct EngineOptions {
   int64_t max_scored_tokens = 0;
   bool check_numbers = false;  // look at the output of every op (check_numbers.h)
 };
+
+// The context of its steps, without device and observer; it reads `options` as long as it is used.
+Context step_context(const EngineOptions& options);
 
 // Bytes of the cache that an engine with these options allocates. Throws what its constructor
 // throws for options that do not fit the model.

@@ -77,6 +77,8 @@ Digest cache_fingerprint(const std::string& identity, const Model& model, const 
     text += fmt::format("\npool {} {}", pool.group, pool.page_items * item_bytes(pool.dtype));
   for (const StateLayout& state : plan.states)
     text += fmt::format("\nstate {} {} {}", state.ratio, state.width, state.overlap);
+  for (const ImplChoice& choice : context.choices)
+    text += fmt::format("\nchoice {}={}", choice.op, choice.impl);
   for_each_op([&](const auto& op) {
     text += fmt::format("\n{}", op.name);
     for (const auto& impl : op.impls) text += fmt::format(" {}", impl.name);

@@ -227,9 +227,9 @@ Buffer allocate_weights(Device& device, int64_t bytes, int64_t cache_bytes) {
 }
 
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
-                    int64_t cache_bytes, Numerics numerics) {
-  const std::vector<PackedExperts> packed =
-      model.choose_layouts({.numerics = numerics, .device = device.get()});
+                    int64_t cache_bytes, Context steps) {
+  steps.device = device.get();
+  const std::vector<PackedExperts> packed = model.choose_layouts(steps);
   const std::vector<TensorPlace> places = place_tensors(model);
   std::vector<TensorPlace> copies = places;
   const std::vector<ImageJob> image_jobs = take_image_jobs(packed, copies);

@@ -47,7 +47,7 @@ DeviceMemory device_memory([[maybe_unused]] const Device* device) {
 }
 
 #if !DSV4_CUDA
-void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&, int64_t, Numerics) {
+void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&, int64_t, Context) {
   fail(ErrorCode::kUnsupported, "{} cannot move: this program was built without CUDA",
        model.checkpoint().folder());
 }

@@ -7,7 +7,9 @@
 // The table has one entry per implementation, in order of preference. Dispatch, `dsv4 inspect ops`,
 // every op test and every benchmark walk the same table, so a new implementation is tested,
 // measured and listed for free. A call checks the arguments, chooses the first implementation that
-// accepts them, and runs it, or hands it to the observer of the context.
+// accepts them, and runs it, or hands it to the observer of the context. An implementation that
+// accepts nothing that an earlier one rejects runs only where a context names it: kernels that are
+// not measured yet stand there.
 
 #pragma once
 
@@ -34,10 +36,17 @@ class Device;
 class Observer;
 class Scratch;
 
+// An implementation that a context tries before the others of the op's table (--impl).
+struct ImplChoice {
+  std::string_view op, impl;
+};
+
 struct Context {
   Numerics numerics = Numerics::kOfficial;
   bool need_batch_invariant = false;  // --deterministic
   std::string_view force_impl{};      // tests and benchmarks pin one implementation of the table
+  // Each is taken for the calls that it accepts; other calls choose by the order of the table.
+  std::span<const ImplChoice> choices{};
   // Null: tensors are in host memory and CPU implementations run. Otherwise tensors are in memory
   // that this device reads, and device implementations enqueue work on its stream and return; they
   // cannot read tensor contents on the host, so contents that a CPU implementation would refuse are
@@ -164,7 +173,7 @@ const char* refusal(const Context& context, const ImplInfo& impl);
 [[noreturn]] void fail_no_impl(std::string_view op, std::span<const ImplInfo* const> impls,
                                std::span<const char* const> reasons);
 
-// The first implementation that accepts the call.
+// The implementation that the context chose, if it accepts the call, else the first that does.
 template <class Args>
 const Impl<Args>& choose(const Op<Args>& op, const Context& context,
                          const std::type_identity_t<Args>& args) {
@@ -172,6 +181,11 @@ const Impl<Args>& choose(const Op<Args>& op, const Context& context,
     const char* why = refusal(context, impl);
     return why != nullptr ? why : impl.reject(context, args);
   };
+  for (const ImplChoice& choice : context.choices) {
+    if (choice.op != op.name) continue;
+    for (const Impl<Args>& impl : op.impls)
+      if (impl.name == choice.impl && reason(impl) == nullptr) return impl;
+  }
   for (const Impl<Args>& impl : op.impls)
     if (reason(impl) == nullptr) return impl;
   // Reasons are collected only now: a call that finds its implementation allocates nothing.

@@ -25,9 +25,9 @@ Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t 
                       uint64_t seed, double skew = 0);
 
 // Makes the large tensors on the device and places the model there. Throws like move_to_device()
-// where it and a cache of so many bytes do not fit; numerics as there. CUDA builds.
+// where it and a cache of so many bytes do not fit; steps as there. CUDA builds.
 void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
-                    int64_t cache_bytes = 0, Numerics numerics = Numerics::kExact);
+                    int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact});
 
 // Fills every row of the caches with what a forward pass could have written: a context of any
 // length for decode benchmarks, without the prefill. CUDA builds.

@@ -153,9 +153,9 @@ void fill_pool(Device& device, const Pool& pool, int width, uint64_t seed) {
 }  // namespace
 
 void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
-                    int64_t cache_bytes, Numerics numerics) {
-  const std::vector<PackedExperts> packed =
-      model.choose_layouts({.numerics = numerics, .device = device.get()});
+                    int64_t cache_bytes, Context steps) {
+  steps.device = device.get();
+  const std::vector<PackedExperts> packed = model.choose_layouts(steps);
   const std::vector<TensorPlace> places = place_tensors(model);
   std::vector<TensorPlace> plain = places;
   const std::vector<ImageJob> image_jobs = take_image_jobs(packed, plain);

@@ -33,6 +33,14 @@ TEST_F(CliBench, BenchDecodeReportsEveryCombination) {
   EXPECT_LT(two, 2 * one);
 }
 
+TEST_F(CliBench, TakesChoicesOfImplementations) {
+  const CliResult result = dsv4(
+      "bench decode demo --batch 1 --context 64 --steps 1 --impl moe=parts --impl linear=cpu "
+      "--ops --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("linear/cpu"), std::string::npos) << result.out;
+}
+
 TEST_F(CliBench, BenchPrefillUsesChunks) {
   const CliResult result = dsv4("bench prefill demo --tokens 100,130 --chunk 64 --json");
   ASSERT_EQ(result.exit_code, 0) << result.err;

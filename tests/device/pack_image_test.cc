@@ -94,7 +94,7 @@ TEST_F(PackImage, SyntheticExpertsAreTheImagesOfTheirFiles) {
   const std::shared_ptr<Device> device(test::gpu(), [](Device*) {});
   const auto model_for = [&](Numerics numerics) {
     Model model = synthetic_model("flash", recipe_of_flags("k3", ""), 1, 1);
-    make_on_device(model, device, 3, 0, numerics);
+    make_on_device(model, device, 3, 0, {.numerics = numerics});
     return model;
   };
   const Model files = model_for(Numerics::kExact), packed = model_for(Numerics::kOfficial);

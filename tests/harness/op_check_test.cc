@@ -337,6 +337,22 @@ TEST(Dispatch, TakesTheFirstImplementationThatFits) {
             "slow: not the forced implementation)");
 }
 
+TEST(Dispatch, TriesTheChoicesOfTheContextFirst) {
+  const Impl<DoubleArgs> impls[] = {{"any", Arch::kCpu, false, accept_all<DoubleArgs>, correct},
+                                    {"late", Arch::kCpu, false, accept_all<DoubleArgs>, correct},
+                                    {"never", Arch::kCpu, false, too_small, correct}};
+  const Op<DoubleArgs> op{"double", impls, check_nothing, no_cost};
+  const auto chosen = [&](std::vector<ImplChoice> choices, std::string_view force = {}) {
+    return choose(op, Context{.force_impl = force, .choices = choices}, {}).name;
+  };
+  EXPECT_EQ(chosen({}), "any");
+  EXPECT_EQ(chosen({{"double", "late"}}), "late");
+  EXPECT_EQ(chosen({{"triple", "late"}}), "any") << "of another op";
+  EXPECT_EQ(chosen({{"double", "never"}}), "any") << "it rejects the call";
+  EXPECT_EQ(chosen({{"double", "never"}, {"double", "late"}}), "late");
+  EXPECT_EQ(chosen({{"double", "late"}}, "any"), "any") << "a forced one is the only one";
+}
+
 // Keeps what it saw and runs every second call.
 struct EverySecond final : Observer {
   std::vector<std::string> seen;
