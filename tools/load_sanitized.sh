@@ -10,7 +10,10 @@ for preset in asan tsan; do
 done
 export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive DSV4_LOAD_SECONDS="$seconds"
 # Freed memory that AddressSanitizer keeps would look like a leak for the first minutes.
-export TSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16
+export ASAN_OPTIONS=detect_leaks=1:quarantine_size_mb=16
+# As in ./check: libomp is not instrumented, libarcher reports its synchronization.
+export OMP_TOOL_LIBRARIES=/usr/lib/llvm-14/lib/libarcher.so
+export TSAN_OPTIONS="halt_on_error=1 ignore_noninstrumented_modules=1 suppressions=$PWD/cmake/tsan.supp"
 pids=
 for preset in asan tsan; do
   build/$preset/bin/engine_load_test --gtest_filter='*/demo' > build/$preset/engine_load.log 2>&1 &
