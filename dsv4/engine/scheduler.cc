@@ -8,8 +8,8 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kShortShare = 8;   // short prompts pass a long one with budget / kShortShare
-constexpr int64_t kMostLeftOut = 8;  // of a chunk: at most 1 / kMostLeftOut, to end at chunk_step
+constexpr int64_t kShortShare = 8;    // short prompts pass a long one with budget / kShortShare
+constexpr int64_t kMostLeftOut = 32;  // of a chunk: at most 1 / kMostLeftOut, to end at chunk_step
 
 // Pages that a sequence of `tokens` tokens holds at most between two steps.
 int64_t peak_pages(const CacheGroup& group, int64_t tokens) {

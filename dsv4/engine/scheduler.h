@@ -59,7 +59,7 @@ struct SchedulerLimits {
   int64_t lookahead = 256;
   int64_t long_prompt = 4096;  // a prompt with more tokens than these left is long
   // A chunk ends with its prompt, or at a multiple of these tokens unless that leaves out more than
-  // an eighth of it.
+  // 1/32 of it.
   int64_t chunk_step = 1;
 };
 

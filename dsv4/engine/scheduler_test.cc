@@ -265,8 +265,8 @@ TEST(Scheduler, AShortPromptBeforeALongOneGetsAllThatItCan) {
 }
 
 TEST(Scheduler, ChunksEndAtAStepUnlessThatLeavesOutMuch) {
-  for (const auto& [budget, chunk] : {std::pair(34, 32), std::pair(20, 20)}) {
-    Simulation simulation(groups_for(1, 256, 40),
+  for (const auto& [budget, chunk] : {std::pair(65, 64), std::pair(35, 35)}) {
+    Simulation simulation(groups_for(1, 256, 80),
                           {.max_batch_tokens = budget, .max_sequences = 1, .chunk_step = 16});
     simulation.submit(100, 5);
     EXPECT_EQ(simulation.step().chunks[0].count, chunk);
