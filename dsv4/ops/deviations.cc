@@ -23,6 +23,7 @@ constexpr Deviation kDeviations[] = {
     {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},
     {"experts", "sm90_few_e4m3", kShortBlocks},
+    {"experts", "sm90_wide", kShortBlocks},
     {"experts", "sm90_few", kF16Codebook},
     {"experts", "sm90_mma", kRoundedWeights},
     {"linear", "cuda_mma_rounded", kRoundedWeights},

@@ -1,5 +1,5 @@
-// Implementations sm90_few and sm90_few_e4m3 of experts.h on the emulator: list of pairs, gate and
-// up, down, as a stream of kernels that start early.
+// Implementations sm90_few, sm90_few_e4m3 and sm90_wide of experts.h on the emulator: list of
+// pairs, gate and up, down, as a stream of kernels that start early.
 
 #include <gtest/gtest.h>
 
@@ -35,6 +35,7 @@ template <int K>
 struct F16 {
   static constexpr experts_few::Reader kReader = experts_few::kReader;
   static constexpr int kThreads = experts_few::kThreads;
+  template <bool kGateUp>
   using Shared = experts_few::Shared<K>;
   template <bool kGateUp>
   static void run(const Params& p) {
@@ -42,22 +43,28 @@ struct F16 {
   }
 };
 
-template <int K>
+// kColumns: of gate and up, at most
+template <int K, int kColumns = experts_few_e4m3::kMaxColumns>
 struct E4M3 {
   static constexpr experts_few::Reader kReader = experts_few_e4m3::kReader;
   static constexpr int kThreads = experts_few_e4m3::kThreads;
-  using Shared = experts_few_e4m3::Shared<K>;
+  template <bool kGateUp>
+  static constexpr int kMost = kGateUp ? kColumns : experts_few_e4m3::kMaxColumns;
+  template <bool kGateUp>
+  using Shared = experts_few_e4m3::SharedOf<K, kMost<kGateUp>>;
   template <bool kGateUp>
   static void run(const Params& p) {
-    experts_few_e4m3::few_kernel<K, kGateUp>(p);
+    experts_few_e4m3::few_kernel<K, kGateUp, kMost<kGateUp>>(p);
   }
 };
+template <int K>
+using Wide = E4M3<K, experts_few_e4m3::kWideColumns>;
 
 template <class Kernels, bool kGateUp>
 emulator::Kernel kernel(const Params& p, const Run& how) {
   return {{.grid = how.ctas,
            .block = Kernels::kThreads,
-           .shared = sizeof(typename Kernels::Shared),
+           .shared = sizeof(typename Kernels::template Shared<kGateUp>),
            .pdl = true,
            .resident = 2},
           [p] { Kernels::template run<kGateUp>(p); }};
@@ -101,12 +108,43 @@ void check_kernels(const ImagesShape& shape, int bits) {
       [&] { EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 5e-6}), ""); });
 }
 
+std::string text(int bits, const ImagesShape& s) {
+  return fmt::format("K={} t={} k={} e={} d={} i={}", bits, s.t, s.k, s.e, s.d, s.inner);
+}
+
 template <int K>
 void check(const ImagesShape& shape) {
-  SCOPED_TRACE(fmt::format("K={} t={} k={} e={} d={} i={}", K, shape.t, shape.k, shape.e, shape.d,
-                           shape.inner));
+  SCOPED_TRACE(text(K, shape));
   check_kernels<F16<K>>(shape, K);
   if constexpr (K <= kMaxE4m3Bits) check_kernels<E4M3<K>>(shape, K);
+}
+
+template <int K>
+void check_wide(const ImagesShape& shape) {
+  SCOPED_TRACE(text(K, shape));
+  check_kernels<Wide<K>>(shape, K);
+}
+
+// acc, which was zero, after the first `tokens` tokens.
+template <class Kernels>
+std::vector<float> result_of(const ImagesCase& c, int64_t tokens, const Run& how) {
+  ExpertsArgs args = c.args;
+  const TensorView acc = c.args.acc.slice(0, 0, tokens);
+  args.x = args.x.slice(0, 0, tokens), args.acc = acc;
+  args.experts = args.experts.slice(0, 0, tokens), args.weights = args.weights.slice(0, 0, tokens);
+  std::fill_n(acc.as<float>(), acc.numel(), 0.f);
+  run_emulated<Kernels>(args, how);
+  return {acc.as<float>(), acc.as<float>() + acc.numel()};
+}
+
+// The bits of each token are those that it has with all of the others.
+template <class Kernels>
+void expect_same_bits(const ImagesCase& c, std::initializer_list<int64_t> batches) {
+  const std::vector<float> together = result_of<Kernels>(c, c.args.x.dim(0), kRuns[1]);
+  for (const int64_t tokens : batches) {
+    const std::vector<float> few = result_of<Kernels>(c, tokens, kRuns[0]);
+    EXPECT_TRUE(std::equal(few.begin(), few.end(), together.begin())) << tokens;
+  }
 }
 
 TEST(ExpertsFewEmulated, EveryK) {
@@ -129,22 +167,34 @@ TEST(ExpertsFewEmulated, AllTokensToOneExpert) {
 
 // An entry of up to 2, 4 or 8 pairs of an expert: a token's bits are the same in each.
 TEST(ExpertsFewEmulated, BitsDoNotDependOnTheBatch) {
-  ImagesCase c({.t = 7, .k = 1, .e = 2, .d = 544, .inner = 96, .only = 1}, 3, 3);
-  const TensorView& acc = c.args.acc;
-  const auto bits_of = [&](int64_t tokens) {
-    ExpertsArgs args = c.args;
-    args.x = args.x.slice(0, 0, tokens), args.acc = args.acc.slice(0, 0, tokens);
-    args.experts = args.experts.slice(0, 0, tokens),
-    args.weights = args.weights.slice(0, 0, tokens);
-    std::fill_n(acc.as<float>(), acc.numel(), 0.f);
-    run_emulated<E4M3<3>>(args, kRuns[1]);
-    return std::vector<float>(acc.as<float>(), acc.as<float>() + tokens * acc.dim(1));
-  };
-  const std::vector<float> together = bits_of(7);
-  for (const int64_t tokens : {1, 2, 3, 4, 5}) {
-    const std::vector<float> few = bits_of(tokens);
-    EXPECT_TRUE(std::equal(few.begin(), few.end(), together.begin())) << tokens;
-  }
+  const ImagesCase c({.t = 7, .k = 1, .e = 2, .d = 544, .inner = 96, .only = 1}, 3, 3);
+  expect_same_bits<E4M3<3>>(c, {1, 2, 3, 4, 5});
+}
+
+// V4-Pro: 28 chunks in gate and up are 7 steps; 3,072 columns in down. 5,216 and 7,136 columns end
+// within a step, 224 within the first.
+TEST(ExpertsFewEmulated, WideExperts) {
+  check_wide<2>({.t = 2, .k = 2, .e = 3, .d = 7168, .inner = 64});
+  check_wide<3>({.t = 1, .k = 2, .e = 3, .d = 7136, .inner = 96});
+  check_wide<4>({.t = 3, .k = 1, .e = 2, .d = 5216, .inner = 96});
+  check_wide<2>({.t = 2, .k = 1, .e = 2, .d = 224, .inner = 3072});
+}
+
+// Entries of 1, 2, 8 and 9 pairs; 33 pairs are listed by a kernel.
+TEST(ExpertsFewEmulated, TokensOfOneWideExpert) {
+  for (const int64_t t : {1, 2, 8, 9, 33})
+    check_wide<2>({.t = t, .k = 1, .e = 4, .d = 4128, .inner = 32, .only = 2});
+}
+
+TEST(ExpertsFewEmulated, BitsOfWideExpertsDoNotDependOnTheBatch) {
+  const ImagesCase c({.t = 9, .k = 1, .e = 2, .d = 7168, .inner = 32, .only = 1}, 2, 2);
+  expect_same_bits<Wide<2>>(c, {1, 2, 3, 5, 8});
+}
+
+// Where both take a call, the room for columns changes no bit.
+TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
+  const ImagesCase c({.t = 5, .k = 2, .e = 3, .d = 1312, .inner = 96}, 3, 3);
+  EXPECT_TRUE(result_of<Wide<3>>(c, 5, kRuns[1]) == result_of<E4M3<3>>(c, 5, kRuns[1]));
 }
 
 // What decides between the two implementations.

@@ -16,6 +16,7 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
      0x1p-13},
     {"sm90_few", Arch::kSm90, true, experts_sm90_few_reject, experts_sm90_few, 0x1p-11},
     {"sm90_mma", Arch::kSm90, false, experts_sm90_mma_reject, experts_sm90_mma, 0x1p-9},
+    {"sm90_wide", Arch::kSm90, true, experts_sm90_wide_reject, experts_sm90_wide, 0x1p-13},
     {"cuda_mma", Arch::kCuda, false, experts_cuda_mma_reject, experts_cuda_mma},
     {"cuda_mma_rounded", Arch::kCuda, false, experts_cuda_mma_rounded_reject, experts_cuda_mma,
      0x1p-9},

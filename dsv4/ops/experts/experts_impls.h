@@ -17,12 +17,16 @@ void experts_sm90_few(const Context& context, const ExpertsArgs& args);
 // The same with codebooks of at most 4 bits on the e4m3 grid: weights are exact.
 const char* experts_sm90_few_e4m3_reject(const Context& context, const ExpertsArgs& args);
 void experts_sm90_few_e4m3(const Context& context, const ExpertsArgs& args);
+// The same for rows of up to 7,168 columns; has not run on a card yet, so only where it is named.
+const char* experts_sm90_wide_reject(const Context& context, const ExpertsArgs& args);
+void experts_sm90_wide(const Context& context, const ExpertsArgs& args);
 // The same images, weights rounded to bf16: a matrix is decoded once for up to 128 tokens.
 const char* experts_sm90_mma_reject(const Context& context, const ExpertsArgs& args);
 void experts_sm90_mma(const Context& context, const ExpertsArgs& args);
-// Whether this context can use both, whatever the experts are.
+// Whether this context can use all of them, whatever the experts are.
 bool reads_images(const Context& context);
-bool sm90_few_takes(const ExpertImages& images);  // its shapes
+bool sm90_few_takes(const ExpertImages& images);   // its shapes
+bool sm90_wide_takes(const ExpertImages& images);  // its shapes and codebooks
 
 // The shared expert in FP8 blocks, 64 tokens or more: products by cuBLASLt.
 const char* experts_cublaslt_fp8_reject(const Context& context, const ExpertsArgs& args);

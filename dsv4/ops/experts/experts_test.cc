@@ -274,6 +274,8 @@ TEST(Experts, ImagesAgreeWithOracle) {
   }
   test::ImagesCase wide({.t = 3, .k = 2, .e = 4, .d = 4096, .inner = 2048}, 3, 3);
   check_images(wide, "images of V4-Flash's width");
+  test::ImagesCase pro({.t = 3, .k = 2, .e = 4, .d = 7168, .inner = 3072}, 2, 2);
+  check_images(pro, "images of V4-Pro's width");
 }
 
 TEST(Experts, ImagesWithAnAddend) {

@@ -34,7 +34,6 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
   if (args.stack.size() > experts_few::kMaxExperts) return "more than 384 experts";
-  if (!sm90_few_takes(args.stack.images())) return "rows of more than 4096 columns";
   if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)
     return "x is not bf16 in aligned pairs";
@@ -67,7 +66,8 @@ void run(const Context& context, const ExpertsArgs& args, const Kernels& kernels
 }  // namespace experts_few
 
 const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& args) {
-  return experts_few::reject(context, args);
+  if (const char* const reason = experts_few::reject(context, args)) return reason;
+  return sm90_few_takes(args.stack.images()) ? nullptr : experts_few::kTooWide;
 }
 
 void experts_sm90_few(const Context& context, const ExpertsArgs& args) {

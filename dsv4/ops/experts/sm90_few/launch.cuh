@@ -1,4 +1,4 @@
-// What launches the kernels of sm90_few and sm90_few_e4m3.
+// What launches the kernels of sm90_few, sm90_few_e4m3 and sm90_wide.
 
 #pragma once
 
@@ -13,8 +13,9 @@ struct Kernels {
   Launch gate_up[kMaxKbit - kMinKbit + 1], down[kMaxKbit - kMinKbit + 1];
 };
 
-// Of both implementations, whatever the codebooks are.
+// Of every implementation, whatever codebooks and columns are.
 const char* reject(const Context& context, const ExpertsArgs& args);
+inline constexpr const char* kTooWide = "rows of more than 4096 columns";
 void run(const Context& context, const ExpertsArgs& args, const Kernels& kernels);
 
 }  // namespace dsv4::experts_few

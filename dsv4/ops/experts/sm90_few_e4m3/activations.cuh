@@ -47,10 +47,9 @@ struct Columns16 {
 // Called by all threads of a math warpgroup when they have finished with the activations before.
 // Rows of a tile are 0 where they belong to another block (columns.cuh) or to no pair, and columns
 // that do not exist are 0.
-template <int K, bool kGateUp>
-__device__ void load_activations(const Params& p, const Entry& entry, int group,
-                                 Shared<K>& shared) {
-  constexpr int kPieces = kUnitColumns / 16, kChunks = kMaxColumns / kUnitColumns / kGroups;
+template <bool kGateUp, class S>
+__device__ void load_activations(const Params& p, const Entry& entry, int group, S& shared) {
+  constexpr int kPieces = kUnitColumns / 16, kChunks = S::kTiles / kHalves / kGroups;
   const int thread = static_cast<int>(threadIdx.x) % (kGroupWarps * kWarp);
   const int pair = thread / kPieces, piece = thread % kPieces;
   const int half = piece / 8, column16 = piece % 8;  // of the chunk's two groups of 128

@@ -16,7 +16,8 @@
 
 namespace dsv4::experts_few_e4m3 {
 
-inline constexpr int kBlocks = kQ8Group / kKbitBlock;  // of a group of Q8
+inline constexpr int kHalves = kUnitColumns / kQ8Group;  // groups of Q8 in a unit
+inline constexpr int kBlocks = kQ8Group / kKbitBlock;    // of a group of Q8
 
 __device__ constexpr int width_of(int pairs) {
   return pairs <= 2 ? 2 : pairs <= 4 ? 4 : 8;

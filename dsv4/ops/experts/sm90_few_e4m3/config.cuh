@@ -30,7 +30,9 @@ using experts_few::kOtherRegisters;
 // warpgroup j multiplies the chunks j, j + kGroups, ...
 inline constexpr int kStrips = kGroupWarps;
 
-inline constexpr int kMaxColumns = 4096, kQ8Group = 128;
+// Of x, at most: of both products, and of gate and up of wide experts.
+inline constexpr int kMaxColumns = 4096, kWideColumns = 7168;
+inline constexpr int kQ8Group = 128;
 
 // 8 pairs x 128 columns of e4m3 codes as wgmma reads them: rows of 128 bytes, swizzled, with the
 // columns of each 16 in the order of the codes of a lane (formats/kbit_image.h).
@@ -46,10 +48,10 @@ struct OwnList {
   int count;                // entries
 };
 
-template <int K>
+template <int K_, int kTiles_>
 struct Shared {
+  static constexpr int K = K_, kTiles = kTiles_;
   static constexpr int kStageBytes = kStrips * kGroups * kUnitBytes<K>;
-  static constexpr int kTiles = kMaxColumns / kQ8Group;
   static constexpr int kStages =
       (experts_few::kMaxShared - kTiles * static_cast<int>(sizeof(ActivationTile)) -
        kBuffers * static_cast<int>(sizeof(Partials)) - 4096) /
@@ -64,14 +66,18 @@ struct Shared {
   ptx::Mbarrier drained[kBuffers];
 };
 
-// A stage of the ring and the parity of its use.
-template <int K>
+// Of the kernels for rows of at most kColumns.
+template <int K, int kColumns>
+using SharedOf = Shared<K, kColumns / kQ8Group>;
+
+// A stage of the ring and the parity of its use. S: a Shared, here and below.
+template <class S>
 struct RingPlace {
   int stage = 0;
   uint32_t parity = 0;
 
   __device__ void next() {
-    if (++stage == Shared<K>::kStages) stage = 0, parity ^= 1;
+    if (++stage == S::kStages) stage = 0, parity ^= 1;
   }
 };
 

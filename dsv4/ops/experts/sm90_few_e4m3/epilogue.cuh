@@ -8,8 +8,8 @@
 
 namespace dsv4::experts_few_e4m3 {
 
-template <int K, bool kGateUp>
-__device__ void finish(const Params& p, const Range& range, Shared<K>& shared) {
+template <bool kGateUp, class S>
+__device__ void finish(const Params& p, const Range& range, S& shared) {
   constexpr int kOwn = kStrips / kEpilogueWarps;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = (static_cast<int>(threadIdx.x) / kWarp - kMathWarps) * kOwn;

@@ -15,7 +15,7 @@
 //            drained[buffer] 64   epilogue warps | math warps
 // Registers  104 of math warps, 64 of the others, no spills
 // Smem       activations 32 KB, ring of 5 (K = 4) to 9 (K = 2) stages of 18 to 34 KB, partial sums
-//            16 KB
+//            16 KB; instances for wide rows: 56 KB, 4 to 8 stages
 //
 // One CTA an SM. Order of additions, for every batch and grid: blocks of 32 columns by the tensor
 // core, which keeps 13 fractional bits; then in f32 the blocks of a warpgroup that have the same
@@ -36,20 +36,22 @@
 
 namespace dsv4::experts_few_e4m3 {
 
-template <int K>
-__device__ void init_barriers(Shared<K>& shared) {
+template <class S>
+__device__ void init_barriers(S& shared) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shared<K>::kStages; ++i)
-      shared.full[i].init(1), shared.empty[i].init(kMathWarps);
+    for (int i = 0; i < S::kStages; ++i) shared.full[i].init(1), shared.empty[i].init(kMathWarps);
     for (int i = 0; i < kBuffers; ++i) shared.drained[i].init(kEpilogueWarps * kWarp);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
 }
 
-template <int K, bool kGateUp>
+// kColumns: of x, at most
+template <int K, bool kGateUp, int kColumns>
 __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant__ Params p) {
-  auto& shared = *reinterpret_cast<Shared<K>*>(ptx::dynamic_smem());
+  using S = SharedOf<K, kColumns>;
+  static_assert(sizeof(S) <= experts_few::kMaxShared);
+  auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
   init_barriers(shared);
   if constexpr (kGateUp) ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
@@ -64,13 +66,13 @@ __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant_
   if (warp < kMathWarps) {
     ptx::setmaxnreg_inc<kMathRegisters>();
     if constexpr (!kGateUp) ptx::griddepcontrol_wait();
-    multiply<K, kGateUp>(p, range, shared);
+    multiply<kGateUp>(p, range, shared);
     return;
   }
   ptx::setmaxnreg_dec<kOtherRegisters>();
-  if (warp == kProducerWarp && threadIdx.x % kWarp == 0) produce<K>(p, range, shared);
+  if (warp == kProducerWarp && threadIdx.x % kWarp == 0) produce(p, range, shared);
   if constexpr (!kGateUp) ptx::griddepcontrol_wait();
-  if (warp < kProducerWarp) finish<K, kGateUp>(p, range, shared);
+  if (warp < kProducerWarp) finish<kGateUp>(p, range, shared);
 }
 
 }  // namespace dsv4::experts_few_e4m3

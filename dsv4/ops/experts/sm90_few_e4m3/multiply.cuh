@@ -10,8 +10,6 @@
 
 namespace dsv4::experts_few_e4m3 {
 
-inline constexpr int kHalves = kUnitColumns / kQ8Group;  // groups of Q8 in a unit
-
 // What a lane holds of a unit: its codes, and the scales of rows g and g + 8 for the blocks to
 // which its columns of the product belong.
 template <int K, int kWidth>
@@ -137,9 +135,10 @@ __device__ inline float4 add_blocks(const Sums<kWidth>& sums) {
 }
 
 // One item. ring: of its first step; afterwards of the first step of the next item.
-template <int K, int kWidth>
-__device__ inline float4 multiply_item(const Params& p, uint64_t x, int group, RingPlace<K>& ring,
-                                       Shared<K>& shared) {
+template <int kWidth, class S>
+__device__ inline float4 multiply_item(const Params& p, uint64_t x, int group, RingPlace<S>& ring,
+                                       S& shared) {
+  constexpr int K = S::K;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int strip = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps;
   Sums<kWidth> sums = {};
@@ -159,28 +158,28 @@ __device__ inline float4 multiply_item(const Params& p, uint64_t x, int group, R
   return add_blocks<kWidth>(sums);
 }
 
-template <int K, bool kGateUp>
-__device__ void multiply(const Params& p, const Range& range, Shared<K>& shared) {
+template <bool kGateUp, class S>
+__device__ void multiply(const Params& p, const Range& range, S& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int group = __shfl_sync(~0u, warp / kGroupWarps, 0);  // so that addresses are uniform
   const uint64_t x = ptx::make_smem_desc_128B(ptx::smem_address(shared.x));
   const Entry* loaded = nullptr;  // entry of x
   int width = 0;
-  RingPlace<K> ring;
+  RingPlace<S> ring;
   for (Work work(range); work.more(); work.next(p)) {
     if (loaded != work.entry) {
-      load_activations<K, kGateUp>(p, *work.entry, group, shared);
+      load_activations<kGateUp>(p, *work.entry, group, shared);
       loaded = work.entry;
       width = width_of(work.entry->pairs);
     }
     float4 sums;
     if (width == 2) {
-      sums = multiply_item<K, 2>(p, x, group, ring, shared);
+      sums = multiply_item<2>(p, x, group, ring, shared);
     } else if (width == 4) {
-      sums = multiply_item<K, 4>(p, x, group, ring, shared);
+      sums = multiply_item<4>(p, x, group, ring, shared);
     } else {
-      sums = multiply_item<K, 8>(p, x, group, ring, shared);
+      sums = multiply_item<8>(p, x, group, ring, shared);
     }
     const int buffer = work.done % kBuffers;
     shared.drained[buffer].wait((work.done / kBuffers + 1) % 2);
