@@ -67,7 +67,7 @@ TEST_F(PackImage, HasTheBytesOfTheCpu) {
   Rng rng(1);
   for (const int bits : {2, 3, 4, 5}) {
     for (const int64_t n : {8, 40, 64}) {
-      for (const int64_t k : {32, 288, 512}) {
+      for (const int64_t k : {32, 288, 512, 7168}) {
         SCOPED_TRACE(fmt::format("K={} n={} k={}", bits, n, k));
         test::Arena arena;
         const test::StoredAs stored{WeightFormat::kKbit, bits};

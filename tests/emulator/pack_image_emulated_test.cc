@@ -40,22 +40,26 @@ std::vector<uint8_t> by_kernel(const KbitImage& image, std::span<const WeightVie
 }
 
 template <int K>
+void check_shape(int64_t n, int64_t k) {
+  SCOPED_TRACE(fmt::format("K={} n={} k={}", K, n, k));
+  Rng rng(static_cast<uint64_t>(K + n + k));
+  test::Arena arena;
+  const test::StoredAs stored{WeightFormat::kKbit, K};
+  std::vector<WeightView> both{test::random_weight(arena, rng, stored, n, k),
+                               test::random_weight(arena, rng, stored, n, k)};
+  both[1].codebook = both[0].codebook;
+  const std::span<const WeightView> gate(both.data(), 1);
+  EXPECT_EQ(by_kernel<K>(kbit_image(both[0]), gate), by_cpu(kbit_image(both[0]), gate));
+  const KbitImage image = kbit_image(both[0], both[1]);
+  EXPECT_EQ(by_kernel<K>(image, both), by_cpu(image, both));
+}
+
+template <int K>
 void check() {
-  Rng rng(K);
-  for (const int64_t n : {8, 40, 64}) {
-    for (const int64_t k : {32, 288, 512}) {
-      SCOPED_TRACE(fmt::format("K={} n={} k={}", K, n, k));
-      test::Arena arena;
-      const test::StoredAs stored{WeightFormat::kKbit, K};
-      std::vector<WeightView> both{test::random_weight(arena, rng, stored, n, k),
-                                   test::random_weight(arena, rng, stored, n, k)};
-      both[1].codebook = both[0].codebook;
-      const std::span<const WeightView> gate(both.data(), 1);
-      EXPECT_EQ(by_kernel<K>(kbit_image(both[0]), gate), by_cpu(kbit_image(both[0]), gate));
-      const KbitImage image = kbit_image(both[0], both[1]);
-      EXPECT_EQ(by_kernel<K>(image, both), by_cpu(image, both));
-    }
-  }
+  for (const int64_t n : {8, 40, 64})
+    for (const int64_t k : {32, 288, 512}) check_shape<K>(n, k);
+  check_shape<K>(24, 7168);  // V4-Pro's x
+  check_shape<K>(16, 3072);
 }
 
 TEST(PackImageEmulated, HasTheBytesOfTheCpu) {
