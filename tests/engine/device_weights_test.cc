@@ -15,8 +15,8 @@
 namespace dsv4 {
 namespace {
 
-Model small_synthetic(const char* experts) {
-  return synthetic_model("flash", recipe_of_flags(experts, ""), 3, 1);
+Model small_synthetic(const char* experts, const char* release = "flash") {
+  return synthetic_model(release, recipe_of_flags(experts, ""), 3, 1);
 }
 
 // ops/experts requires equal strides: every tensor of expert e is e strides after expert 0's.
@@ -69,6 +69,23 @@ TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
       EXPECT_EQ(job.stored_bytes(), placed_bytes(staged_tensors(job)));
     }
   }
+}
+
+// V4-Pro's experts have 7,168 columns: images where a kernel for them is named and the codebook is
+// on its grid, which that of 5 bits is not.
+TEST(DeviceWeights, WideExpertsStayFilesUnlessTheirKernelIsNamed) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9});
+  const ImplChoice wide{"experts", "sm90_wide"};
+  const Context plain{.device = hopper.get()}, named{.choices = {&wide, 1}, .device = hopper.get()};
+  Model pro = small_synthetic("k2", "pro"), other = small_synthetic("k5", "pro");
+  const int64_t file_bytes = placed_bytes(place_tensors(pro));
+  EXPECT_TRUE(pro.choose_layouts(plain).empty());
+  EXPECT_TRUE(other.choose_layouts(named).empty());
+  EXPECT_EQ(pro.choose_layouts(named).size(), 3u);
+  EXPECT_LE(placed_bytes(place_tensors(pro)), file_bytes + 3 * 384 * 3 * 4);
+  const ExpertImages& images = pro.weights().layers[2].moe.images;
+  EXPECT_EQ(images.gate_up.units_along_k(), 28);
+  EXPECT_EQ(images.down.units_along_k(), 12);
 }
 #endif
 

@@ -1,5 +1,6 @@
 #include "dsv4/ops/experts/experts.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -129,17 +130,29 @@ double expected_weight_bytes(const ExpertStack& stack, int64_t t, int64_t k) {
   return (1 - missed) * all;
 }
 
-WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file) {
 #if DSV4_CUDA
-  if (reads_images(context)) {
-    const ExpertImages images = expert_images(file);
-    if (!images.empty() && sm90_few_takes(images)) return WeightLayout::kImage;
-  }
+namespace {
+
+bool names(const Context& context, std::string_view impl) {
+  return std::ranges::any_of(context.choices, [&](const ImplChoice& choice) {
+    return choice.op == experts.name && choice.impl == impl;
+  });
+}
+
+}  // namespace
+
+WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file) {
+  if (!reads_images(context)) return WeightLayout::kFile;
+  const ExpertImages images = expert_images(file);
+  const bool fast = !images.empty() && (sm90_few_takes(images) ||
+                                        (names(context, "sm90_wide") && sm90_wide_takes(images)));
+  return fast ? WeightLayout::kImage : WeightLayout::kFile;
+}
 #else
-  static_cast<void>(context), static_cast<void>(file);
-#endif
+WeightLayout best_layout(const Context&, std::span<const ExpertWeights>) {
   return WeightLayout::kFile;
 }
+#endif
 
 constinit const Op<ExpertsArgs> experts{"experts", kExperts, check, cost};
 

@@ -3,6 +3,9 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/experts/experts_oracle.h"
 #include "dsv4/ops/experts/images_case_test.h"
 #include "tests/harness/op_check.h"
@@ -308,6 +311,41 @@ TEST(Experts, ImagesOfAPrompt) {
   test::ImagesCase c({.t = 720, .k = 6, .e = 40, .d = 64, .inner = 32}, 3, 3);
   check_images(c, "prompt");
 }
+
+#if DSV4_CUDA
+// sm90_wide runs where it is named: only there do wide experts become images.
+TEST(Experts, WideExpertsAreImagesWhereTheirKernelIsNamed) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9});
+  const ImplChoice wide{"experts", "sm90_wide"}, other{"moe", "sm90_wide"};
+  const Context plain{.device = hopper.get()};
+  Context named = plain, elsewhere = plain;
+  named.choices = {&wide, 1}, elsewhere.choices = {&other, 1};
+
+  const test::ImagesCase c({.t = 70, .k = 1, .e = 2, .d = 4352, .inner = 32}, 2, 3);
+  EXPECT_EQ(best_layout(plain, c.file), WeightLayout::kFile);
+  EXPECT_EQ(best_layout(elsewhere, c.file), WeightLayout::kFile);
+  EXPECT_EQ(best_layout(named, c.file), WeightLayout::kImage);
+  ExpertsArgs few = one_token(c.args, 0);
+  EXPECT_EQ(choose(experts, plain, few).name, "sm90_mma");
+  EXPECT_EQ(choose(experts, named, few).name, "sm90_wide");
+  EXPECT_EQ(choose(experts, named, c.args).name, "sm90_mma") << "many pairs for each expert";
+
+  for (const test::ImagesShape& s :
+       {test::ImagesShape{.t = 1, .k = 1, .e = 2, .d = 7200, .inner = 32},
+        {.t = 1, .k = 1, .e = 2, .d = 32, .inner = 4352}}) {
+    const test::ImagesCase wider(s, 2, 2);
+    EXPECT_EQ(best_layout(named, wider.file), WeightLayout::kFile);
+    EXPECT_EQ(choose(experts, named, wider.args).name, "sm90_mma");
+  }
+  const Codebook off_grid = nf_codebook(3);
+  std::copy(off_grid.values().begin(), off_grid.values().end(),
+            const_cast<float*>(c.file[0].w2.codebook.as<float>()));
+  EXPECT_EQ(best_layout(named, c.file), WeightLayout::kFile) << "codebook of down";
+  const test::ImagesCase narrow({.t = 1, .k = 1, .e = 2, .d = 64, .inner = 32}, 2, 2);
+  EXPECT_EQ(best_layout(plain, narrow.file), WeightLayout::kImage);
+  EXPECT_EQ(choose(experts, plain, narrow.args).name, "sm90_few_e4m3");
+}
+#endif
 
 TEST(Experts, ImagesNeedAntisymmetricCodebooksOfOneK) {
   Case c;
