@@ -150,14 +150,15 @@ void Engine::cancel(RequestId id) {
   for (Request& request : requests_) request.cancelled |= request.id == id;
 }
 
-void Engine::drop_cancelled(std::vector<Event>& events) {
+void Engine::end_early(std::vector<Event>& events) {
+  const auto now = Clock::now();
   size_t index = 0;
   for (auto at = requests_.begin(); at != requests_.end();) {
-    if (!at->cancelled) {
+    if (!at->cancelled && now < at->params.deadline) {
       ++at, ++index;
       continue;
     }
-    finish(*at, Finish::kCancelled, events.emplace_back());
+    finish(*at, at->cancelled ? Finish::kCancelled : Finish::kLength, events.emplace_back());
     at = remove(at, index);
   }
 }
@@ -441,7 +442,7 @@ bool Engine::step() {
     fail(ErrorCode::kUnsupported,
          "an earlier step failed and left the caches half-written: start a new engine");
   std::vector<Event> events;
-  drop_cancelled(events);
+  end_early(events);
   const bool busy = !requests_.empty();
   if (busy) {
     sort_requests();

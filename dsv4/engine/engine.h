@@ -77,6 +77,9 @@ struct GenerateParams {
   std::shared_ptr<TokenConstraint> constraint;  // null: every token may follow
   std::string salt;  // requests of different salts share no stored prefix
   int priority = 0;  // a request of a higher one is preempted after those of lower ones
+  // At the next step after it the request ends with the tokens that it has (Finish::kLength), in
+  // the queue too.
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   // Tokens of the prompt after which other texts may differ, as the end of a system prompt: places
   // of checkpoints, besides those of EngineOptions.
   std::vector<int64_t> forks;
@@ -237,7 +240,7 @@ class Engine {
     RequestStats stats;  // of a finished one
   };
   void sort_requests();
-  void drop_cancelled(std::vector<Event>& events);
+  void end_early(std::vector<Event>& events);  // those cancelled, and those whose time is up
   // Finds units for the requests that may run next.
   void look_up_units();
   void look_up_units(Request& request);

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <map>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "dsv4/base/error.h"
@@ -170,6 +172,32 @@ TEST_F(EngineTest, CancelFromASink) {
   }
   engine.cancel(first);  // finished: ignored
   EXPECT_FALSE(engine.step());
+}
+
+// The first one's time is up when it has three tokens at most, the second one's while it waits.
+TEST_F(EngineTest, ADeadlineEndsAnAnswer) {
+  struct SlowSink : Collector {
+    void on_token(RequestId id, const Sampled& token) override {
+      Collector::on_token(id, token);
+      if (tokens[id].size() == 3) std::this_thread::sleep_until(until);
+    }
+    std::chrono::steady_clock::time_point until;
+  };
+  Engine engine(model, {.numerics = Numerics::kExact, .max_tokens = 200, .max_sequences = 1});
+  SlowSink slow;
+  slow.until = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+  Collector sink;
+  GenerateParams params = greedy(50);
+  params.deadline = slow.until;
+  const RequestId running = engine.submit(prompt(20, 1), params, slow),
+                  waiting = engine.submit(prompt(20, 2), params, sink),
+                  other = engine.submit(prompt(20, 3), greedy(50), sink);
+  while (engine.step()) engine.check_invariants();
+  EXPECT_EQ(slow.finished.at(running), Finish::kLength);
+  EXPECT_LE(slow.tokens[running].size(), 3u);
+  EXPECT_EQ(sink.finished.at(waiting), Finish::kLength);
+  EXPECT_EQ(sink.tokens.count(waiting), 0u);
+  EXPECT_EQ(sink.tokens.at(other), alone(prompt(20, 3), greedy(50)));
 }
 
 TEST_F(EngineTest, RejectsRequestsThatDoNotFit) {
