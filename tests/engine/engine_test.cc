@@ -30,8 +30,13 @@ class Collector : public TokenSink {
     finished[id] = why;
   }
 
+  void on_stats(RequestId id, const RequestStats& stats) override {
+    preemptions[id] = stats.preemptions;
+  }
+
   std::map<RequestId, std::vector<int32_t>> tokens;
   std::map<RequestId, Finish> finished;
+  std::map<RequestId, int> preemptions;
   Engine* engine = nullptr;
   int cancel_after = 0;
 };
@@ -144,6 +149,35 @@ TEST_F(EngineTest, PreemptedRequestsGetTheSameAnswers) {
       EXPECT_EQ(sink.finished[id], Finish::kLength);
       EXPECT_EQ(sink.tokens[id], alone(request.first, request.second)) << cache_tokens;
     }
+  }
+}
+
+// Requests of a higher priority come three times, as many as are let in beside the first one, and
+// outgrow the page of 256 tokens that was expected of them. The first one goes on without its
+// tokens, or from a checkpoint.
+TEST_F(EngineTest, PreemptionsChangeNoToken) {
+  for (const auto& [checkpoints, preemptions] : {std::pair(0, 3), std::pair(4, 1)}) {
+    Engine engine(model, {.numerics = Numerics::kExact,
+                          .deterministic = true,
+                          .max_tokens = 1000,
+                          .max_sequences = 5,
+                          .cache_tokens = 5 * 256,
+                          .max_batch_tokens = 128,
+                          .prefix_checkpoints = checkpoints});
+    Collector sink;
+    GenerateParams params = sampled(800, 1);
+    params.priority = -1;
+    const RequestId first = engine.submit(prompt(2, 1), params, sink);
+    engine.step();
+    for (const int others : {4, 3, 1}) {
+      for (int i = 0; i < others; ++i) engine.submit(prompt(2, 2), sampled(300, 2), sink);
+      for (size_t wanted = sink.finished.size() + others; sink.finished.size() < wanted;)
+        ASSERT_TRUE(engine.step());
+    }
+    while (engine.step()) {
+    }
+    EXPECT_EQ(sink.preemptions.at(first), preemptions) << checkpoints;
+    EXPECT_EQ(sink.tokens.at(first), alone(prompt(2, 1), params)) << checkpoints;
   }
 }
 
