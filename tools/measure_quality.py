@@ -25,7 +25,7 @@ DISTANCES = (1000, 3000)
 ROWS = [("keep", "keep", "search"), ("k4-e2m1", "keep", "search"),
         *((experts, "keep", scales) for experts in ("k5-bnf", "k4-bnf", "k3-bnf", "k2-bnf") for scales in ("reference", "search")),
         *((experts, "keep", "search") for experts in ("k5-nf", "k4-nf", "k3-nf", "k2-nf", "k4-e4m3", "k3-e4m3", "k2-e4m3")),
-        *(("keep", dense, "search") for dense in ("k5-bnf", "k4-bnf"))]
+        *(("keep", dense, "search") for dense in ("k5-bnf", "k4-bnf", "k5-e4m3", "k4-e4m3"))]
 
 
 class Measure:

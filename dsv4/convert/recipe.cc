@@ -17,7 +17,7 @@ constexpr std::string_view kBlanks = " \t\r,";
 
 constexpr std::string_view kFormats =
     "keep, bf16, fp8, or k2 to k5 with or without a codebook -nf, -bnf, -e2m1 (k4), "
-    "-e4m3 (k2 to k4) or -@FILE";
+    "-e4m3 or -@FILE";
 
 struct Alias {
   std::string_view alias, leaf;
@@ -138,7 +138,7 @@ Target parse_kbit(std::string_view word, const std::string& where) {
     target.book = Target::Book::kBnf;
   } else if (book == "-e2m1" && target.bits == 4) {
     target.book = Target::Book::kE2m1;
-  } else if (book == "-e4m3" && target.bits <= kMaxE4m3Bits) {
+  } else if (book == "-e4m3") {
     target.book = Target::Book::kE4m3;
   } else if (book.substr(0, 2) == "-@" && book.size() > 2) {
     target.book = Target::Book::kFile;

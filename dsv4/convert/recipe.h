@@ -14,7 +14,7 @@
 //          indexer, compressor, gate, mtp, head, embed
 // LAYERS   numbers and ranges, separated by commas; `mtp` is the drafter. Default: everywhere
 // FORMAT   keep | bf16 | fp8 | k2..k5 with an optional codebook: -nf, -bnf (the default),
-//          -e2m1 (k4), -e4m3 (k2..k4), -@FILE (2^K numbers). fp8 is E4M3 with UE8M0 scales of
+//          -e2m1 (k4), -e4m3, -@FILE (2^K numbers). fp8 is E4M3 with UE8M0 scales of
 //          128 x 128 blocks.
 //          On an MXFP4 weight plain k4 means k4-e2m1, the lossless import.
 //

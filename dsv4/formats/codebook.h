@@ -4,8 +4,9 @@
 //         c_i = fl32(fl32(Q((i + .5)/n)) / fl32(Q((n - .5)/n))), Q the normal quantile
 //   bnf   Lloyd-Max levels of a Gaussian divided by its block-of-32 absmax, ends free
 //   e2m1  the FP4 values over 8, K = 4 only: MXFP4 fits without loss (docs/spec/lowbit.md 7.1)
-//   e4m3  near bnf, of e4m3 numbers times a power of two, K <= 4: FP8 tensor cores multiply such
-//         weights without rounding them (docs/kernels/experts.md)
+//   e4m3  near bnf, of e4m3 numbers times a power of two: FP8 tensor cores multiply such weights
+//         without rounding them (docs/kernels/experts.md). At K = 5 value i of the positive half is
+//         8 times the e4m3 code 2i + 1, so kernels need no table
 //
 // These four are sorted and antisymmetric bit for bit: codes i and 2^K - 1 - i are negatives of
 // each other (e2m1 has a -0 and a 0). A user's codebook may be any 2^K finite ascending numbers.
@@ -41,8 +42,8 @@ struct Codebook {
 Codebook nf_codebook(int bits);
 Codebook bnf_codebook(int bits);
 Codebook e2m1_codebook();
-inline constexpr int kMaxE4m3Bits = 4;
-Codebook e4m3_codebook(int bits);  // 2..4
+Codebook e4m3_codebook(int bits);
+bool is_e4m3_codebook(std::span<const float> values);
 
 // 2^K finite values in ascending order, not all zero. Throws kBadInput with the first value that is
 // wrong.

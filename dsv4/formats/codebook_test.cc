@@ -44,7 +44,7 @@ TEST(Codebook, AllAreSortedAndAntisymmetric) {
     books.push_back(bnf_codebook(bits));
     EXPECT_EQ(nf_codebook(bits).largest(), 1.f);
     EXPECT_LT(bnf_codebook(bits).largest(), 1.f);
-    if (bits <= kMaxE4m3Bits) books.push_back(e4m3_codebook(bits));
+    books.push_back(e4m3_codebook(bits));
   }
   for (const Codebook& book : books) {
     EXPECT_TRUE(book.antisymmetric());
@@ -80,13 +80,25 @@ TEST(Codebook, BnfIsLloydMaxOfABlockOverItsAbsmax) {
   }
 }
 
-// Four significant bits, and 14 binades below the largest: normal e4m3 numbers times 2^-7.
+// Four significant bits, and at most 6 binades below the largest: normal e4m3 numbers times 2^-7.
 TEST(Codebook, E4m3IsOnTheGridOfE4m3) {
-  for (int bits = kMinKbit; bits <= kMaxE4m3Bits; ++bits) {
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     for (const float value : e4m3_codebook(bits).values()) {
       EXPECT_EQ(e4m3_to_f32(f32_to_e4m3(value * 128)), value * 128) << bits << ' ' << value;
-      EXPECT_GE(std::abs(value), 0x1p-5f);
+      EXPECT_GE(std::abs(value), 0x1p-6f);
     }
+    EXPECT_TRUE(is_e4m3_codebook(e4m3_codebook(bits).values()));
+    EXPECT_FALSE(is_e4m3_codebook(bnf_codebook(bits).values()));
+  }
+  EXPECT_FALSE(is_e4m3_codebook({}));
+}
+
+// What kernels decode without a table.
+TEST(Codebook, E4m3OfFiveBitsAreOddCodes) {
+  const Codebook book = e4m3_codebook(5);
+  for (int i = 0; i < 16; ++i) {
+    const float value = e4m3_to_f32(static_cast<uint8_t>(2 * i + 1)) * 8;
+    EXPECT_EQ(book.value[static_cast<size_t>(16 + i)], value) << i;
   }
 }
 

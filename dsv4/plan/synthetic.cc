@@ -35,11 +35,6 @@ int64_t columns(const TensorMeta& weight) {
   return pairs ? 2 * weight.dim(1) : weight.dim(1);
 }
 
-// Values do not matter, speed does: of the codebooks that kernels read best.
-Codebook codebook_of(int bits) {
-  return bits <= kMaxE4m3Bits ? e4m3_codebook(bits) : nf_codebook(bits);
-}
-
 float root_mean_square(const Codebook& book) {
   float sum = 0;
   for (const float value : book.values()) sum += value * value;
@@ -55,7 +50,7 @@ uint8_t scale_byte(const TensorMeta& weight) {
   const float wanted = 1.f / std::sqrt(static_cast<float>(columns(weight)));
   if (weight.dtype == DType::kE4M3) return e8m0_near(wanted / kE4M3Deviation);
   if (weight.dtype == DType::kI32)
-    return f32_to_e4m4(wanted / root_mean_square(codebook_of(static_cast<int>(weight.dim(2)))));
+    return f32_to_e4m4(wanted / root_mean_square(e4m3_codebook(static_cast<int>(weight.dim(2)))));
   return e8m0_near(wanted / kE2M1Deviation);
 }
 
@@ -139,7 +134,8 @@ void fill_small(const ModelConfig& config, const std::string& name, const Tensor
   if (ends_with(name, "norm.weight") || ends_with(name, ".scale_2") || ends_with(name, "_scale"))
     return fill_ones(view);
   if (ends_with(name, ".codebook")) {
-    const Codebook book = codebook_of(static_cast<int>(std::log2(view.numel())));
+    // Values do not matter, speed does: of the codebooks that kernels read best.
+    const Codebook book = e4m3_codebook(static_cast<int>(std::log2(view.numel())));
     std::copy(book.values().begin(), book.values().end(), view.as<float>());
   }
   if (ends_with(name, "tid2eid")) fill_hash_table(view, config.num_experts, skew, rng);

@@ -31,7 +31,7 @@ TEST(SyntheticRule, ScalesGiveUnitActivations) {
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     const TensorMeta planes = meta(DType::kI32, {256, 128, bits});
     double squares = 0;
-    const Codebook book = bits <= kMaxE4m3Bits ? e4m3_codebook(bits) : nf_codebook(bits);
+    const Codebook book = e4m3_codebook(bits);
     for (const float v : book.values()) squares += static_cast<double>(v * v);
     const double of_kbit = std::sqrt(squares / (1 << bits)) *
                            e4m4_to_f32(synthetic_rule("a.scale", scale, &planes).byte);

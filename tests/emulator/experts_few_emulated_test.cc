@@ -116,7 +116,7 @@ template <int K>
 void check(const ImagesShape& shape) {
   SCOPED_TRACE(text(K, shape));
   check_kernels<F16<K>>(shape, K);
-  if constexpr (K <= kMaxE4m3Bits) check_kernels<E4M3<K>>(shape, K);
+  if constexpr (K < 5) check_kernels<E4M3<K>>(shape, K);
 }
 
 template <int K>
@@ -206,6 +206,7 @@ TEST(ExpertsFewEmulated, CodebooksOnTheE4m3Grid) {
     EXPECT_FALSE(fits_e4m3(bnf_codebook(bits))) << bits;
   }
   EXPECT_TRUE(fits_e4m3(e2m1_codebook()));
+  EXPECT_FALSE(fits_e4m3(e4m3_codebook(5)));  // a permute finds one of eight values
   EXPECT_FALSE(fits_e4m3(user_codebook(std::vector<float>{-4, -1, 1, 2})));  // not antisymmetric
   EXPECT_FALSE(fits_e4m3(user_codebook(std::vector<float>{-1, -0x1p-18f, 0x1p-18f, 1})));
 }

@@ -38,6 +38,7 @@ const TableRow kTable[] = {
     {"E4M3 of 2", e4m3_codebook(2), {kNone, kNone}, {9.80, kNone}},
     {"E4M3 of 3", e4m3_codebook(3), {kNone, kNone}, {15.87, kNone}},
     {"E4M3 of 4", e4m3_codebook(4), {kNone, kNone}, {22.14, kNone}},
+    {"E4M3 of 5", e4m3_codebook(5), {kNone, kNone}, {27.31, 27.24}},
     {"BNF2", bnf_codebook(2), {kNone, kNone}, {9.79, 8.11}},
     {"NF3", nf_codebook(3), {14.99, kNone}, {15.91, 14.63}},
     {"BNF3", bnf_codebook(3), {15.45, kNone}, {15.89, kNone}},
