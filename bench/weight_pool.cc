@@ -31,7 +31,7 @@ ConstTensorView codebook(int bits) {
   static const std::array<Tensor, kMaxKbit + 1> books = [] {
     std::array<Tensor, kMaxKbit + 1> all;
     for (int b = kMinKbit; b <= kMaxKbit; ++b) {
-      const Codebook book = bnf_codebook(b);
+      const Codebook book = e4m3_codebook(b);
       Tensor& values = all[static_cast<size_t>(b)];
       values = Tensor(DType::kF32, {book.size()});
       std::copy(book.values().begin(), book.values().end(), values.as<float>());
@@ -80,6 +80,7 @@ WeightView WeightPool::next(WeightFormat format, int64_t n, int64_t k, int bits)
       w.data = take(DType::kI32, n, k / kKbitBlock * bits);
       w.scale = take(DType::kU8, n, k / kKbitBlock);
       w.codebook = codebook(bits);
+      w.e4m3_codebook = true;
       break;
   }
   return w;

@@ -39,6 +39,9 @@ struct WeightView {
   float scale2 = 1.f;          // kNvfp4, kKbit
   int bits = 0;                // kKbit: K
   ConstTensorView codebook{};  // kKbit: [2^K] F32
+  // kKbit: the codebook is e4m3_codebook(K). Set where values are read on the host: kernels that
+  // know this codebook are chosen without reading `codebook`, which may be on a device.
+  bool e4m3_codebook = false;
 
   bool empty() const { return data.empty(); }
   // Rows [begin, end); for kFp8Block `begin` must be a multiple of 128 unless `begin` and `end` are

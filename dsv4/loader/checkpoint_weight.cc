@@ -4,6 +4,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/formats/codebook.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/loader/checkpoint.h"
 
@@ -90,6 +91,9 @@ WeightView Checkpoint::kbit_weight(const std::string& prefix, WeightView weight)
       fail(ErrorCode::kBadInput, "{}.codebook: value {} is not finite ({})", prefix, i,
            stored.file);
   }
+  weight.e4m3_codebook =
+      has_data_ &&
+      is_e4m3_codebook({weight.codebook.as<float>(), static_cast<size_t>(weight.codebook.numel())});
   if (!has(prefix + ".scale_2")) return weight;
   weight.scale2 = scalar(prefix + ".scale_2");
   if (!(weight.scale2 > 0) || !std::isfinite(weight.scale2))

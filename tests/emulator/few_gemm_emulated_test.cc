@@ -42,7 +42,8 @@ struct Scene {
 };
 
 few_gemm::Product random_product(Arena& arena, Rng& rng, const Scene& s) {
-  const bool codes = s.format == Format::kFp8 && !s.quantize;
+  const bool kbit = few_gemm::bits_of(s.format) > 0;
+  const bool codes = (s.format == Format::kFp8 || s.format == Format::kKbit5) && !s.quantize;
   few_gemm::Product p{.groups = s.groups};
   const TensorView x = arena.input(codes ? DType::kE4M3 : DType::kBF16, {s.t, s.groups * s.k});
   test::fill_normal(x, rng);
@@ -53,9 +54,12 @@ few_gemm::Product random_product(Arena& arena, Rng& rng, const Scene& s) {
       scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
     p.in.x_scale = scale;
   }
-  p.weight = test::random_weight(
-      arena, rng, {s.format == Format::kBf16 ? WeightFormat::kBF16 : WeightFormat::kFp8Block},
-      s.groups * s.n, s.k, s.f32_scale ? DType::kF32 : DType::kE8M0);
+  const test::StoredAs stored =
+      kbit ? test::StoredAs{WeightFormat::kKbit, few_gemm::bits_of(s.format), true}
+           : test::StoredAs{s.format == Format::kBf16 ? WeightFormat::kBF16
+                                                      : WeightFormat::kFp8Block};
+  p.weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k,
+                                 s.f32_scale ? DType::kF32 : DType::kE8M0);
   p.out = arena.output(s.f32_out ? DType::kF32 : DType::kBF16, {s.t, s.groups * s.n});
   return p;
 }
@@ -100,7 +104,7 @@ emulator::Launch launch_of(const few_gemm::Shape& shape, const Split& split, int
 emulator::Kernel product_kernel(const few_gemm::Product& p, int num_sms) {
   const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, p.groups);
   const Split split = few_gemm::make_split(shape, num_sms);
-  const int tokens = few_gemm::tile_tokens(shape.tokens);
+  const int tokens = few_gemm::tile_tokens(shape.format, shape.tokens);
   emulator::Kernel kernel{launch_of(shape, split, tokens), {}};
   few_gemm::with_config(shape.format, tokens, [&](auto config) {
     kernel.body = [params = few_gemm::make_params(p, split, tokens, make_map)] {
@@ -162,6 +166,48 @@ TEST(FewGemmEmulated, ScalesInF32) {
 TEST(FewGemmEmulated, QuantizesX) {
   check({.t = 1, .n = 70, .k = 640, .quantize = true});
   check({.t = 7, .n = 70, .k = 1408, .quantize = true});
+}
+
+// 1 to 8 ranks of one to five slabs; both numbers of columns of a product, the second of them
+// filled, and twice; rows and groups that end inside a tile.
+TEST(FewGemmEmulated, BitPlanes) {
+  constexpr Format kKbit = Format::kKbit5;
+  check({.t = 1, .n = 64, .k = 256, .format = kKbit});
+  check({.t = 2, .n = 70, .k = 1280, .format = kKbit, .num_sms = 4, .f32_out = true});
+  check({.t = 3, .n = 130, .k = 768, .format = kKbit});
+  check({.t = 8, .n = 65, .k = 2560, .format = kKbit});
+  check({.t = 11, .n = 40, .k = 512, .format = kKbit, .f32_out = true});
+  check({.t = 2, .n = 128, .k = 256, .format = kKbit, .groups = 3});
+  check({.t = 2, .n = 70, .k = 512, .format = kKbit, .quantize = true});
+  check({.t = 4, .n = 70, .k = 1536, .format = kKbit, .num_sms = 4, .quantize = true});
+  check({.t = 1, .n = 64 * 5, .k = 1536, .format = kKbit, .num_sms = 1});
+  check({.t = 1, .n = 60, .k = 10240, .format = kKbit});  // scales of more than four slabs
+}
+TEST(FewGemmEmulated, BitPlanesTimesBf16) {
+  constexpr Format kKbit = Format::kKbit5Bf16;
+  check({.t = 2, .n = 70, .k = 1280, .format = kKbit, .num_sms = 4, .f32_out = true});
+  check({.t = 7, .n = 65, .k = 2560, .format = kKbit});
+  check({.t = 3, .n = 128, .k = 512, .format = kKbit, .groups = 3});
+}
+
+// The same bits alone, and among more tokens than a tile of two has.
+TEST(FewGemmEmulated, BitPlanesOfATokenDoNotDependOnTheOthers) {
+  for (const Format format : {Format::kKbit5, Format::kKbit5Bf16}) {
+    Arena arena;
+    Rng rng(5);
+    const few_gemm::Product all = random_product(
+        arena, rng, {.t = 7, .n = 100, .k = 1280, .format = format, .f32_out = true});
+    arena.prepare();
+    run_emulated(all, 4, 1);
+    const std::vector<float> want(all.out.as<float>(), all.out.as<float>() + all.out.numel());
+    for (int64_t i = 0; i < 7; ++i) {
+      few_gemm::Product one = all;
+      one.in.x = all.in.x.slice(0, i, i + 1), one.out = all.out.slice(0, i, i + 1);
+      if (!all.in.x_scale.empty()) one.in.x_scale = all.in.x_scale.slice(0, i, i + 1);
+      run_emulated(one, 4, 2);
+    }
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), all.out.as<float>()));
+  }
 }
 
 // Tiles of one cluster use the ring and the exchange buffers again.

@@ -20,6 +20,7 @@ namespace dsv4::test {
 struct StoredAs {
   WeightFormat format;
   int bits = 0;  // of a k-bit weight
+  bool e4m3_codebook = false;
 };
 
 inline constexpr StoredAs kAllStored[] = {{WeightFormat::kF32},     {WeightFormat::kBF16},
@@ -29,7 +30,8 @@ inline constexpr StoredAs kAllStored[] = {{WeightFormat::kF32},     {WeightForma
                                           {WeightFormat::kKbit, 4}, {WeightFormat::kKbit, 5}};
 
 inline std::string name(const StoredAs& stored) {
-  return stored.bits == 0 ? name(stored.format) : fmt::format("k{}", stored.bits);
+  return stored.bits == 0 ? name(stored.format)
+                          : fmt::format("k{}{}", stored.bits, stored.e4m3_codebook ? "-e4m3" : "");
 }
 
 // k of a weight must be a multiple of this.
@@ -61,7 +63,8 @@ inline void fill_codebook(const TensorView& out, int bits, Rng& rng) {
 }
 
 // Planes of random codes; scales between 1/16 and 1/2 with a few zeros and subnormals.
-inline void fill_kbit(Arena& arena, Rng& rng, int bits, WeightView& w) {
+inline void fill_kbit(Arena& arena, Rng& rng, const StoredAs& stored, WeightView& w) {
+  const int bits = stored.bits;
   const int64_t blocks = w.k / kKbitBlock;
   const TensorView planes = arena.input(DType::kI32, {w.n, blocks * bits});
   for (int64_t i = 0; i < planes.numel(); ++i) {
@@ -73,8 +76,14 @@ inline void fill_kbit(Arena& arena, Rng& rng, int bits, WeightView& w) {
         static_cast<uint8_t>(rng.below(10) == 0 ? rng.below(20) : 0x70 + rng.below(0x30));
   }
   const TensorView codebook = arena.input(DType::kF32, {int64_t{1} << bits});
-  fill_codebook(codebook, bits, rng);
+  if (stored.e4m3_codebook) {
+    const Codebook book = e4m3_codebook(bits);
+    std::copy(book.values().begin(), book.values().end(), codebook.as<float>());
+  } else {
+    fill_codebook(codebook, bits, rng);
+  }
   w.bits = bits;
+  w.e4m3_codebook = stored.e4m3_codebook;
   w.data = planes, w.scale = scale, w.codebook = codebook;
   w.scale2 = rng.below(2) == 0 ? 1.f : 0.5f;
 }
@@ -114,7 +123,7 @@ inline WeightView random_weight(Arena& arena, Rng& rng, const StoredAs& stored, 
     }
     w.data = data, w.scale = scale;
   } else if (format == WeightFormat::kKbit) {
-    fill_kbit(arena, rng, stored.bits, w);
+    fill_kbit(arena, rng, stored, w);
   } else {
     w.data = bytes(arena.input(DType::kU8, {n, k / 2}), 0, 256);
     if (format == WeightFormat::kMxfp4) {

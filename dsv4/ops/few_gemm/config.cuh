@@ -2,7 +2,8 @@
 //
 //   tile      64 rows of a weight matrix (M of wgmma) x kTokens tokens (N)
 //   slab      64 rows x 128 bytes: 128 columns of an FP8 weight, 64 of a BF16 weight; one scale
-//             per token and one of the weight. One tensor copy, one stage of the ring
+//             per token and one of the weight. One tensor copy, one stage of the ring. Of bit
+//             planes 64 rows x 256 columns, with two scales per token (kbit.cuh)
 //   cluster   `ranks` CTAs with the same tiles; rank r multiplies its share of the slabs
 
 #pragma once
@@ -22,22 +23,31 @@ namespace dsv4::few_gemm {
 inline constexpr int kConsumers = 128, kThreads = kConsumers + kWarp;  // one warpgroup, a producer
 inline constexpr int kConsumerBarrier = 1;                             // named barrier
 
-// kFormat: of weights and activations. kTokens: 8, 16 or 32.
+// kFormat: of weights and activations. kTokens: 8, 16 or 32; 2 or 8 of bit planes.
 template <Format kFormat_, int kTokens_>
 struct Config {
   static constexpr Format kFormat = kFormat_;
   static constexpr int kTokens = kTokens_;
+  static constexpr int kBits = bits_of(kFormat);                  // K of bit planes, else 0
   static constexpr bool kScaledX = kFormat != Format::kBf16;      // activations have scales
-  static constexpr int kXBoxes = x_boxes(kFormat);                // 128-byte columns of x in a slab
-  static constexpr int kXBytes = kXBoxes * kTokens * kSlabBytes;  // of x for a slab
+  static constexpr int kXBoxes = x_boxes(kFormat);                // 128-byte rows of x in a group
+  static constexpr int kXBytes = kXBoxes * kTokens * kSlabBytes;  // of x for a group
+  static constexpr int kGroups = slab_groups(kFormat);            // of x in a slab
+  // Elements of the weight's tensor in a row of a slab: words of bit planes.
+  static constexpr int kBoxColumns = kBits > 0 ? slab_columns(kFormat) / 32 * kBits
+                                               : slab_columns(kFormat);
+  // Sums of a thread: those of a product for all tokens, of which there are at least 8.
+  static constexpr int kSums = (kTokens < 8 ? 8 : kTokens) / 2;
 };
 
 // One weight of a launch, [groups * n, k].
 struct Matrix {
   CUtensorMap weight;           // boxes of a slab
-  const void* scale = nullptr;  // [groups * n / 128, k / 128] E8M0|F32, of FP8
+  const void* scale = nullptr;  // [groups * n / 128, k / 128] E8M0|F32, of FP8;
+                                // [groups * n, k / 32] E4M4, of bit planes
   void* out = nullptr;          // [t, groups * n] f32|bf16
   int64_t scale_stride = 0;     // blocks
+  float factor = 1;             // of bit planes: of all sums
   int64_t out_stride = 0;       // elements
   bool scale_is_f32 = false, out_is_bf16 = false;
   int n = 0;                   // rows of one group
@@ -55,7 +65,9 @@ struct Params {
   CUtensorMap x;                     // boxes of kTokens tokens x 128 bytes
   const uint8_t* x_scale = nullptr;  // [t, groups * k / 128] E8M0, of FP8
   int64_t x_scale_stride = 0;
-  const bf16* x_values = nullptr;  // [t, k], to be quantized by the kernel; null: x is used
+  // [t, k] bf16, to be quantized or converted by the kernel; for bit planes with x_scale E4M3,
+  // since they take no tensor copy; null: x is used.
+  const void* x_values = nullptr;
   int64_t x_stride = 0;
   int tokens = 0;
   int k = 0;  // columns of one group
@@ -113,10 +125,13 @@ struct Memory {
   __device__ explicit Memory(const Split& split)
       : base(ptx::dynamic_smem()), at(C::kFormat, C::kTokens, split) {}
   // Slab i of the ring.
-  __device__ uint32_t slab(int i) const { return ptx::smem_address(base) + i * kSlabSize; }
-  // [kXBoxes][kTokens][128 bytes] of a slab, with the 128-byte swizzle
-  __device__ unsigned char* x(int slab) const { return base + at.x + slab * C::kXBytes; }
-  // [slabs][kTokens]
+  __device__ uint32_t slab(int i) const {
+    return ptx::smem_address(base) + i * slab_bytes(C::kFormat);
+  }
+  __device__ const unsigned char* planes(int i) const { return base + i * slab_bytes(C::kFormat); }
+  // [kXBoxes][kTokens][128 bytes] of a group of columns, with the 128-byte swizzle
+  __device__ unsigned char* x(int group) const { return base + at.x + group * C::kXBytes; }
+  // [groups][kTokens]
   __device__ float* x_scale() const { return reinterpret_cast<float*>(base + at.x_scale); }
   // Of the prologue.
   __device__ float* prologue() const { return reinterpret_cast<float*>(base + at.prologue); }

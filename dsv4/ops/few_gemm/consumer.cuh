@@ -7,6 +7,7 @@
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/few_gemm/config.cuh"
 #include "dsv4/ops/few_gemm/exchange.cuh"
+#include "dsv4/ops/few_gemm/kbit.cuh"
 #include "dsv4/ops/few_gemm/products.cuh"
 
 namespace dsv4::few_gemm {
@@ -14,15 +15,48 @@ namespace dsv4::few_gemm {
 template <class C, class P>
 class Consumer {
  public:
-  __device__ Consumer(const P& params, const Memory<C>& memory, const Share& share, int tokens)
+  // plane_scales: the first of the first tile, requested; of bit planes.
+  __device__ Consumer(const P& params, const Memory<C>& memory, const Share& share, int tokens,
+                      const PlaneScales& plane_scales)
       : params_(params),
         memory_(memory),
         share_(share),
         pairs_((tokens + 1) / 2),
-        thread_(static_cast<int>(threadIdx.x)) {}
+        thread_(static_cast<int>(threadIdx.x)),
+        plane_scales_(plane_scales) {}
 
-  // acc_ = the share of this rank in the product of a tile.
+  // acc_ = the share of this rank in the product of a tile. Tiles come in order.
   __device__ void multiply(const Tile& tile) {
+    if constexpr (C::kBits > 0) {
+      multiply_kbit(tile);
+    } else {
+      multiply_codes(tile);
+    }
+  }
+
+  // Sends the sums of the tile to their owners.
+  __device__ void send() {
+    send_sums(memory_, params_.split, share_, acc_, pairs_, sent_++, thread_);
+  }
+  // Waits for the next tile in the order of send(). own_pairs(), pair_of() and sum() are what this
+  // rank then has of it.
+  __device__ void receive() { wait_for_sums(memory_, params_.split, received_++); }
+  // The sums of the tile `back` tiles ago have been read, and ranks may send another one there.
+  __device__ void free_exchange(int back) {
+    few_gemm::free_exchange(memory_, params_.split, received_ - 1 - back, thread_);
+  }
+  // Pairs of tokens that this rank owns, of those that exist.
+  __device__ int own_pairs() const {
+    return Layout::pairs_of_rank(2 * (pairs_ - share_.rank), params_.split.rank_bits);
+  }
+  __device__ int pair_of(int own) const { return (own << params_.split.rank_bits) + share_.rank; }
+  // A row of the pair `own` in the tile `back` tiles ago, 0 or 1.
+  __device__ float2 sum(int back, int own, int row) const {
+    return add_ranks(memory_, params_.split, received_ - 1 - back, own, row);
+  }
+
+ private:
+  __device__ void multiply_codes(const Tile& tile) {
     const float scales = load_scales(tile);
 #pragma unroll
     for (float& sum : acc_) sum = 0;
@@ -43,33 +77,58 @@ class Consumer {
       add(part, scale, slab);
     }
   }
+  __device__ void multiply_kbit(const Tile& tile) {
+    float sums[C::kTokens / 2][4] = {};
+    for (int slab = 0; slab < share_.slabs; ++slab) {
+      if (slab % PlaneScales::kSlabs == 0) advance_scales(tile, slab + PlaneScales::kSlabs);
+      float2 scale[C::kGroups];
+      plane_scales_.of_slab(slab, scale);
+      memory_.full(stage_).wait(phase_);
+      const Planes<C> planes(memory_.planes(stage_));
+      memory_.empty(stage_).arrive();
+      if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
+      uint32_t a[C::kGroups][C::kXBoxes][4];
+      float part[C::kGroups][2 * C::kTokens];
+#pragma unroll
+      for (int group = 0; group < C::kGroups; ++group) {
+        const uint32_t x = ptx::smem_address(memory_.x(slab * C::kGroups + group));
+        multiply_planes<C>(planes.words[group], x, a[group], part[group]);
+      }
+      ptx::wgmma_wait_group<0>();
+#pragma unroll
+      for (int group = 0; group < C::kGroups; ++group) {
+        ptx::wgmma_fence_operand(part[group]);
+        promote(part[group], scale[group], slab * C::kGroups + group, sums);
+      }
+    }
+    add_blocks<C::kTokens>(sums, acc_);
+#pragma unroll
+    for (float& sum : acc_) sum *= params_.matrix[tile.matrix].factor;
+  }
+  // Scales up to `slab` become those in use; the next ones are of this tile or of the one after it.
+  __device__ void advance_scales(const Tile& tile, int slab) {
+    plane_scales_.advance();
+    if (slab < share_.slabs) return plane_scales_.request(params_, share_, tile, slab);
+    const int index = share_.first_tile + ++tiles_;
+    if (index < share_.end_tile)
+      plane_scales_.request(params_, share_, locate_tile(params_, share_, index), 0);
+  }
+  // sums += the products of a group of columns, of the lane's block; scale: of its two rows.
+  __device__ void promote(const float (&part)[2 * C::kTokens], float2 scale, int group,
+                          float (&sums)[C::kTokens / 2][4]) {
+    const auto* const of_x =
+        reinterpret_cast<const float2*>(memory_.x_scale() + group * C::kTokens);
+#pragma unroll
+    for (int n = 0; n < C::kTokens / 2; ++n) {
+      const float2 x = of_x[n];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float factor = (i < 2 ? scale.x : scale.y) * (i % 2 == 0 ? x.x : x.y);
+        sums[n][i] = fmaf(part[4 * n + i], factor, sums[n][i]);
+      }
+    }
+  }
 
-  // Sends the sums of the tile to their owners.
-  __device__ void send() {
-    send_sums(memory_, params_.split, share_, acc_, pairs_, sent_++, thread_);
-  }
-  // Waits for the next tile in the order of send(). own_pairs(), pair_of() and sum() are what this
-  // rank then has of it.
-  __device__ void receive() {
-    wait_for_sums(memory_, params_.split, received_++);
-  }
-  // The sums of the tile `back` tiles ago have been read, and ranks may send another one there.
-  __device__ void free_exchange(int back) {
-    few_gemm::free_exchange(memory_, params_.split, received_ - 1 - back, thread_);
-  }
-  // Pairs of tokens that this rank owns, of those that exist.
-  __device__ int own_pairs() const {
-    return Layout::pairs_of_rank(2 * (pairs_ - share_.rank), params_.split.rank_bits);
-  }
-  __device__ int pair_of(int own) const {
-    return (own << params_.split.rank_bits) + share_.rank;
-  }
-  // A row of the pair `own` in the tile `back` tiles ago, 0 or 1.
-  __device__ float2 sum(int back, int own, int row) const {
-    return add_ranks(memory_, params_.split, received_ - 1 - back, own, row);
-  }
-
- private:
   // Lane i has the scale of slab i of this rank.
   __device__ float load_scales(const Tile& tile) const {
     if constexpr (C::kFormat == Format::kBf16) return 1;
@@ -103,7 +162,9 @@ class Consumer {
   const Share& share_;
   const int pairs_, thread_;
   int stage_ = 0, phase_ = 0, sent_ = 0, received_ = 0;
-  float acc_[C::kTokens / 2];
+  float acc_[C::kSums];
+  PlaneScales plane_scales_;  // of bit planes
+  int tiles_ = 0;             // whose scales have been requested, but for the first
 };
 
 }  // namespace dsv4::few_gemm

@@ -13,10 +13,11 @@
 
 namespace dsv4::few_gemm {
 
-// acc: [64, kTokens] as wgmma leaves it. `use` counts the tiles of this CTA. All consumers.
+// acc: [64, kTokens], at least [64, 8], as wgmma leaves it. `use` counts the tiles of this CTA. All
+// consumers.
 template <class C>
 __device__ void send_sums(const Memory<C>& memory, const Split& split, const Share& share,
-                          const float (&acc)[C::kTokens / 2], int pairs, int use, int thread) {
+                          const float (&acc)[C::kSums], int pairs, int use, int thread) {
   const int buffer = use % kExchangeBuffers, ranks = split.ranks();
   float2* to = memory.exchange(buffer);
   const int g = thread % kWarp / 4, j = thread % 4, row = thread / kWarp * 16 + g;
@@ -30,7 +31,7 @@ __device__ void send_sums(const Memory<C>& memory, const Split& split, const Sha
     exchanged.arrive();
   }
 #pragma unroll
-  for (int n = 0; n < C::kTokens / 8; ++n) {
+  for (int n = 0; n < C::kSums / 4; ++n) {
     const int pair = 4 * n + j, owner = pair & (ranks - 1);
     if (pair >= pairs) continue;
     float2* rows = to + (share.rank * own_pairs + (pair >> split.rank_bits)) * kTileRows + row;

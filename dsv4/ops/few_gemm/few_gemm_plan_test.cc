@@ -26,13 +26,25 @@ Shape shape_of(const Weight& w, int64_t tokens) {
           .tiles_of_cluster = w.tiles_of_cluster};
 }
 
-// V4-Flash: wq_a, wkv, wq_b, wo_a, wo_b, shared w1 and w2, gate, a compressor, head; odd ones.
-constexpr Weight kWeights[] = {
-    {Format::kFp8, 1024, 4096},           {Format::kFp8, 512, 4096},    {Format::kFp8, 32768, 1024},
-    {Format::kFp8Bf16, 1024, 4096, 8, 2}, {Format::kFp8, 4096, 8192},   {Format::kFp8, 2048, 4096},
-    {Format::kFp8, 4096, 2048},           {Format::kBf16, 256, 4096},   {Format::kBf16, 1024, 4096},
-    {Format::kBf16, 129280, 4096},        {Format::kFp8, 1, 128},       {Format::kBf16, 200, 8},
-    {Format::kFp8Bf16, 384, 1152, 5, 2},  {Format::kBf16, 70, 16384, 3}};
+// V4-Flash: wq_a, wkv, wq_b, wo_a, wo_b, shared w1 and w2, gate, a compressor, head; odd ones;
+// wq_b, wo_a and wo_b as bit planes.
+constexpr Weight kWeights[] = {{Format::kFp8, 1024, 4096},
+                               {Format::kFp8, 512, 4096},
+                               {Format::kFp8, 32768, 1024},
+                               {Format::kFp8Bf16, 1024, 4096, 8, 2},
+                               {Format::kFp8, 4096, 8192},
+                               {Format::kFp8, 2048, 4096},
+                               {Format::kFp8, 4096, 2048},
+                               {Format::kBf16, 256, 4096},
+                               {Format::kBf16, 1024, 4096},
+                               {Format::kBf16, 129280, 4096},
+                               {Format::kFp8, 1, 128},
+                               {Format::kBf16, 200, 8},
+                               {Format::kFp8Bf16, 384, 1152, 5, 2},
+                               {Format::kBf16, 70, 16384, 3},
+                               {Format::kKbit5, 32768, 1024},
+                               {Format::kKbit5Bf16, 1024, 4096, 8},
+                               {Format::kKbit5, 4096, 8192}};
 
 TEST(FewGemmPlan, FitsAnSmAndKeepsGroupsApart) {
   for (const Weight& w : kWeights) {
@@ -40,7 +52,7 @@ TEST(FewGemmPlan, FitsAnSmAndKeepsGroupsApart) {
       const Shape shape = shape_of(w, tokens);
       ASSERT_EQ(reject(shape), nullptr);
       const Split split = make_split(shape, kSms);
-      const Layout layout(w.format, tile_tokens(tokens), split);
+      const Layout layout(w.format, tile_tokens(w.format, tokens), split);
       EXPECT_LE(layout.bytes, kMostShared);
       EXPECT_GE(split.stages, 4);
       EXPECT_LE(split.stages, kMaxStages);
@@ -73,7 +85,7 @@ TEST(FewGemmPlan, ADecodeStepIsOneWave) {
     const Shape shape = shape_of(w, 1);
     const Split split = make_split(shape, kSms);
     EXPECT_LE(split.clusters() * split.ranks(), 2 * kSms) << w.n;
-    EXPECT_LE(Layout(w.format, tile_tokens(1), split).bytes, 75 << 10) << w.n;
+    EXPECT_LE(Layout(w.format, tile_tokens(w.format, 1), split).bytes, 75 << 10) << w.n;
   }
 }
 
@@ -82,7 +94,7 @@ TEST(FewGemmPlan, FlashWeightsUseMostOfTheGpu) {
     const Split split = make_split(shape_of(w, 1), kSms);
     return split.clusters() * split.ranks();
   };
-  for (const int i : {2, 3, 4, 5, 6}) EXPECT_EQ(ctas(kWeights[i]), 256) << i;
+  for (const int i : {2, 3, 4, 5, 6, 14, 15, 16}) EXPECT_EQ(ctas(kWeights[i]), 256) << i;
   EXPECT_EQ(ctas(kWeights[9]), 264);  // head
 }
 

@@ -1,9 +1,9 @@
 // Products of few tokens on Hopper.
 //
-// Problem    out[t, n] = sum_k x[t, k] * w[n, k] for t up to 32: weights are FP8 with block scales
-//            or bf16, activations Q8 (stored, or quantized here) or bf16. FP8 weights times bf16
-//            are products of f16: weights exactly, activations scaled by powers of two
-//            (quantize_x.cuh)
+// Problem    out[t, n] = sum_k x[t, k] * w[n, k] for t up to 32: weights are FP8 with block scales,
+//            bf16 or bit planes (kbit.cuh), activations Q8 (stored, or quantized here) or bf16. FP8
+//            weights and bit planes times bf16 are products of f16: weights exactly, activations
+//            scaled by powers of two (quantize_x.cuh)
 // Bound      reading the weights: 8 KB per SM in 430 clocks; products of a slab take 100 to 200
 // Tiles      weights are M (64 rows), tokens N (8, 16, 32). A slab is 64 rows x 128 bytes: 8 KB, a
 //            stage of the ring. Products of a slab start at zero and are added in f32 times the
@@ -36,22 +36,35 @@ struct LoadX {
   const P& params;
 
   // Whether the producer copies them.
-  __device__ bool copies() const { return params.x_values == nullptr; }
+  __device__ bool copies() const { return C::kBits == 0 && params.x_values == nullptr; }
 
   // What the consumers do: the wait for the previous kernel, then all of x in shared memory.
   __device__ void operator()(const Memory<C>& memory, const Share& share, int first_token,
                              int tokens, int thread) const {
+    if constexpr (C::kBits > 0) {
+      clear_blocks(memory, share, thread);
+      ptx::barrier_sync(kConsumerBarrier, kConsumers);
+    }
     ptx::griddepcontrol_wait();
     if constexpr (C::kScaledX) {
       const int64_t column = int64_t{share.group} * params.k;
-      if (copies()) {
+      if (C::kBits > 0 ? params.x_scale != nullptr : copies()) {
         load_x_scale(memory, share,
                      params.x_scale + first_token * params.x_scale_stride + column / kScaleColumns,
                      params.x_scale_stride, tokens, thread);
+        if constexpr (C::kFormat == Format::kKbit5) {
+          const auto* const x = static_cast<const uint8_t*>(params.x_values);
+          load_blocks(memory, share, x + first_token * params.x_stride + column, params.x_stride,
+                      tokens, thread);
+          ptx::fence_proxy_async();
+        }
       } else {
-        using To = std::conditional_t<C::kFormat == Format::kFp8, ToCodes, ToF16>;
-        convert_x<C, To>(memory, share, params.x_values + first_token * params.x_stride + column,
-                         params.x_stride, tokens, thread);
+        using To = std::conditional_t<converts_to_f16(C::kFormat),
+                                      std::conditional_t<C::kBits == 0, ToF16, ToF16Blocks>,
+                                      std::conditional_t<C::kBits == 0, ToCodes, ToBlocks>>;
+        const auto* const x = static_cast<const bf16*>(params.x_values);
+        convert_x<C, To>(memory, share, x + first_token * params.x_stride + column, params.x_stride,
+                         tokens, thread);
         ptx::fence_proxy_async();
       }
       ptx::barrier_sync(kConsumerBarrier, kConsumers);
@@ -84,8 +97,11 @@ __device__ void multiply_share(const P& params, int cluster, int rank, const Pro
     if (prologue.copies()) producer.copy_x(first_token);
     return producer.stream();
   }
+  PlaneScales plane_scales;
+  if constexpr (C::kBits > 0)
+    plane_scales.request(params, share, locate_tile(params, share, share.first_tile), 0);
   prologue(memory, share, first_token, tokens, thread);
-  Consumer<C, P> consumer(params, memory, share, tokens);
+  Consumer<C, P> consumer(params, memory, share, tokens, plane_scales);
   const auto finish = [&](int index) {
     consumer.receive();
     if ((index - share.first_tile) % Epilogue::kTiles != Epilogue::kTiles - 1) return;

@@ -12,7 +12,9 @@ namespace dsv4::few_gemm {
 
 inline Format format_of(const WeightView& weight, const Activations& a) {
   if (weight.format == WeightFormat::kBF16) return Format::kBf16;
-  return a.quantize || a.x.dtype == DType::kE4M3 ? Format::kFp8 : Format::kFp8Bf16;
+  const bool codes = a.quantize || a.x.dtype == DType::kE4M3;
+  if (weight.format == WeightFormat::kKbit) return codes ? Format::kKbit5 : Format::kKbit5Bf16;
+  return codes ? Format::kFp8 : Format::kFp8Bf16;
 }
 
 inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t groups) {
@@ -24,15 +26,22 @@ inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t gr
           .tiles_per_group = tiles};
 }
 
+// Of bit planes: a value of e4m3_codebook(5) over the e4m3 number that stands for it, and a block
+// scale over the f16 number.
+inline constexpr float kE4m3Unit = 8, kScaleUnit = 16;
+
 // One matrix of a launch. first_tile: among the tiles of the launch.
 template <class MakeMap>
 Matrix make_matrix(const WeightView& weight, const TensorView& out, int64_t groups, int first_tile,
                    const MakeMap& make_map) {
   Matrix m;
+  const bool kbit = weight.format == WeightFormat::kKbit;
   const int64_t item = item_bytes(weight.data.dtype);
-  m.weight = make_map(tma_rows(weight.data.data, weight.data.dtype, weight.n, weight.k,
-                               weight.data.row_stride() * item, kTileRows, kSlabBytes / item,
-                               TmaSwizzle::k128));
+  const int64_t columns = kbit ? Config<Format::kKbit5, 8>::kBoxColumns : kSlabBytes / item;
+  m.weight = make_map(tma_rows(weight.data.data, weight.data.dtype, weight.n, weight.data.dim(1),
+                               weight.data.row_stride() * item, kTileRows, columns,
+                               kbit ? TmaSwizzle::kNone : TmaSwizzle::k128));
+  if (kbit) m.factor = kE4m3Unit * kScaleUnit * weight.scale2;
   if (!weight.scale.empty()) {
     m.scale = weight.scale.data;
     m.scale_stride = weight.scale.row_stride();
@@ -55,14 +64,16 @@ void set_activations(P& params, Format format, const Activations& a, const Split
   params.tokens = static_cast<int>(a.x.dim(0));
   params.k = static_cast<int>(k);
   params.split = split;
-  if (a.quantize || format == Format::kFp8Bf16) {
-    params.x_values = a.x.as<bf16>();
+  const bool values = a.quantize || converts_to_f16(format);
+  if (values || bits_of(format) > 0) {
+    params.x_values = a.x.data;
     params.x_stride = a.x.row_stride();
-    return;
+  } else {
+    params.x =
+        make_map(tma_rows(a.x.data, a.x.dtype, a.x.dim(0), a.x.dim(1), a.x.row_stride() * item,
+                          tokens, kSlabBytes / item, TmaSwizzle::k128));
   }
-  params.x = make_map(tma_rows(a.x.data, a.x.dtype, a.x.dim(0), a.x.dim(1), a.x.row_stride() * item,
-                               tokens, kSlabBytes / item, TmaSwizzle::k128));
-  if (a.x.dtype == DType::kE4M3) {
+  if (!values && a.x.dtype == DType::kE4M3) {
     params.x_scale = a.x_scale.as<uint8_t>();
     params.x_scale_stride = a.x_scale.row_stride();
   }
@@ -92,6 +103,12 @@ void with_config(Format format, int tokens, const Body& body) {
       return with_tokens<Format::kBf16>(tokens, body);
     case Format::kFp8Bf16:
       return with_tokens<Format::kFp8Bf16>(tokens, body);
+    case Format::kKbit5:
+      if (tokens == 2) return body(Config<Format::kKbit5, 2>{});
+      return body(Config<Format::kKbit5, 8>{});
+    case Format::kKbit5Bf16:
+      if (tokens == 2) return body(Config<Format::kKbit5Bf16, 2>{});
+      return body(Config<Format::kKbit5Bf16, 8>{});
   }
 }
 

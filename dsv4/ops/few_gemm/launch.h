@@ -16,7 +16,7 @@ namespace dsv4::few_gemm {
 struct Activations {
   ConstTensorView x;        // bf16, or E4M3 with x_scale
   ConstTensorView x_scale;  // [t, groups * k / 128] E8M0
-  bool quantize = false;    // bf16 x is multiplied as Q8 (groups of 128); with FP8 weights
+  bool quantize = false;    // bf16 x is multiplied as Q8 (groups of 128); not with BF16 weights
 };
 
 struct Product {
@@ -29,6 +29,10 @@ struct Product {
 // Returns nullptr, or why the kernel cannot compute it.
 const char* reject(const Context& context, const Product& product);
 void run(const Context& context, const Product& product);
+
+// The same of bit planes, which run() takes, too.
+const char* reject_kbit(const Context& context, const Product& product);
+inline constexpr int64_t kKbitTokens = 8;  // of a CTA; more read the weights again
 
 // Several weights times the same activations in one launch: at most kFp8Targets FP8 weights, which
 // take Q8 of x, and kBf16Targets BF16 weights, which take x.

@@ -12,7 +12,7 @@ constexpr int kSms = 132;          // for the number of ranks, whatever the GPU
 constexpr int kRankXBytes = 2048;  // of a token's activations in one rank, preferred
 // Rows of at most this many slabs stay whole where that gives about a CTA to every SM: the kernel
 // of queries adds up whole rows too (attention_in/sm90_few), so both have the same bits.
-constexpr int kWholeSlabs = 8, kManyTiles = 128;
+constexpr int kWholeSlabs = 8, kWholeKbitSlabs = 4, kManyTiles = 128;
 
 int slabs_of(const Shape& shape) {
   return static_cast<int>(ceil_div(shape.k, int64_t{slab_columns(shape.format)}));
@@ -21,9 +21,13 @@ int slabs_of(const Shape& shape) {
 // `tiles` may count those of another format, too. A run of tiles that a cluster has as a whole
 // counts as one in a pair of formats.
 int rank_bits_of(const Shape& shape, int64_t tiles) {
-  const int slabs = slabs_of(shape), x_bytes = x_boxes(shape.format) * kSlabBytes;
+  // Of bit planes, x counts without the zeros between blocks.
+  const bool kbit = bits_of(shape.format) > 0;
+  const int slabs = slabs_of(shape),
+            x_bytes = kbit ? slab_columns(shape.format) * (converts_to_f16(shape.format) ? 2 : 1)
+                           : x_boxes(shape.format) * kSlabBytes;
   int bits = 0;
-  if (slabs <= kWholeSlabs && tiles >= kManyTiles) return bits;
+  if (slabs <= (kbit ? kWholeKbitSlabs : kWholeSlabs) && tiles >= kManyTiles) return bits;
   while (2 << bits <= kMaxRanks && 2 << bits <= slabs &&
          (tiles << (bits + 1) <= shape.ctas_per_sm * kSms ||
           ceil_div(slabs, int64_t{1} << bits) * x_bytes > kRankXBytes))
@@ -53,7 +57,7 @@ Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
               .tiles_per_group = static_cast<int>(shape.tiles_per_group),
               .tiles_per_cluster = tiles_of_cluster,
               .prologue_bytes = shape.prologue_bytes};
-  const int tokens = tile_tokens(shape.tokens);
+  const int tokens = tile_tokens(shape.format, shape.tokens);
   for (const int limit : kShared) {
     for (split.stages = kMaxStages; split.stages >= kMinStages; --split.stages)
       if (Layout(shape.format, tokens, split).bytes <= limit) return split;
@@ -67,11 +71,16 @@ Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
 int tile_tokens(int64_t tokens) {
   return tokens <= 8 ? 8 : tokens <= 16 ? 16 : kMaxTokens;
 }
+int tile_tokens(Format format, int64_t tokens) {
+  if (bits_of(format) == 0) return tile_tokens(tokens);
+  return tokens <= 2 ? 2 : 8;
+}
 
 const char* reject(const Shape& shape) {
   const auto slabs =
       static_cast<int>(ceil_div(slabs_of(shape), int64_t{1} << rank_bits_of(shape, shape.tiles)));
-  if (slabs > kMaxRankSlabs || slabs * x_boxes(shape.format) * kSlabBytes * kMaxTokens > kMaxXBytes)
+  const int x_bytes = slab_groups(shape.format) * x_boxes(shape.format) * kSlabBytes;
+  if (slabs > kMaxRankSlabs || slabs * x_bytes * tile_tokens(shape.format, kMaxTokens) > kMaxXBytes)
     return "rows are too long";
   return nullptr;
 }

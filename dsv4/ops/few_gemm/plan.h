@@ -1,8 +1,9 @@
 // How a product of few tokens is divided over the GPU.
 //
 // Tiles of 64 rows go to clusters in runs of equal length; the slabs of a tile (128 bytes of every
-// row) to the ranks of the cluster. The number of ranks decides the order of additions, so it
-// depends on the shape alone, never on the number of tokens; the number of clusters may.
+// row; of bit planes 256 columns) to the ranks of the cluster. The number of ranks decides the
+// order of additions, so it depends on the shape alone, never on the number of tokens; the number
+// of clusters may.
 
 #pragma once
 
@@ -16,18 +17,26 @@ namespace dsv4::few_gemm {
 inline constexpr int kTileRows = 64;
 inline constexpr int kSlabBytes = 128;  // of a row
 inline constexpr int kScaleColumns = 128;
-inline constexpr int kMaxTokens = 32;  // of a CTA
-inline constexpr int kSlabSize = kTileRows * kSlabBytes;
+inline constexpr int kMaxTokens = 32;                     // of a CTA
+inline constexpr int kSlabSize = kTileRows * kSlabBytes;  // of weights that are not bit planes
 inline constexpr int kMaxRanks = 8, kMaxStages = 8, kExchangeBuffers = 2;
 // Scales of a rank's slabs are in the lanes of a warp; its activations in shared memory.
 inline constexpr int kMaxRankSlabs = 32;
 inline constexpr int kMaxXBytes = 128 << 10;
 
 constexpr int slab_columns(Format format) {
-  return format == Format::kBf16 ? 64 : 128;
+  return bits_of(format) > 0 ? 256 : format == Format::kBf16 ? 64 : 128;
 }
+constexpr int slab_bytes(Format format) {
+  return bits_of(format) > 0 ? kTileRows * slab_columns(format) * bits_of(format) / 8 : kSlabSize;
+}
+// Columns of x come in groups: those of a scale, or a slab of BF16 weights.
+constexpr int slab_groups(Format format) {
+  return bits_of(format) > 0 ? slab_columns(format) / kScaleColumns : 1;
+}
+// Rows of 128 bytes that a token has in a group: a block of 32 columns each for bit planes.
 constexpr int x_boxes(Format format) {
-  return format == Format::kFp8Bf16 ? 2 : 1;
+  return (bits_of(format) > 0 ? 4 : 1) * (converts_to_f16(format) ? 2 : 1);
 }
 
 struct Split {
@@ -55,17 +64,21 @@ struct Layout {
   int x, exchange, exchange_bytes, x_scale, prologue, barriers, bytes;
 
   DSV4_HD constexpr Layout(Format format, int tokens, const Split& split)
-      : x(split.stages * kSlabSize),
-        exchange(x + split.rank_slabs() * x_boxes(format) * tokens * kSlabBytes),
+      : x(split.stages * slab_bytes(format)),
+        exchange(x + groups(format, split) * x_boxes(format) * tokens * kSlabBytes),
         exchange_bytes(split.ranks() * pairs_of_rank(tokens, split.rank_bits) * kTileRows * 8),
         x_scale(exchange + split.exchange_buffers() * exchange_bytes),
-        prologue(x_scale + (format != Format::kBf16 ? split.rank_slabs() * tokens * 4 : 0)),
+        prologue(x_scale + (format != Format::kBf16 ? groups(format, split) * tokens * 4 : 0)),
         barriers(prologue + split.prologue_bytes),
         bytes(barriers + (2 * kMaxStages + 1 + 2 * kExchangeBuffers) * 8) {}
 
   // Pairs of tokens that a rank adds up: pair p belongs to rank p % ranks.
   DSV4_HD static constexpr int pairs_of_rank(int tokens, int rank_bits) {
     return (tokens / 2 + (1 << rank_bits) - 1) >> rank_bits;
+  }
+  // Of columns of x in a rank.
+  DSV4_HD static constexpr int groups(Format format, const Split& split) {
+    return split.rank_slabs() * slab_groups(format);
   }
 };
 
@@ -78,8 +91,9 @@ struct Shape {
   int prologue_bytes = 0;          // a multiple of 8
 };
 
-// Tokens of a CTA: 8, 16 or 32.
+// Tokens of a CTA: 8, 16 or 32; 2 or 8 of bit planes.
 int tile_tokens(int64_t tokens);
+int tile_tokens(Format format, int64_t tokens);
 
 // Returns nullptr, or why no split fits: the rows of x are too long.
 const char* reject(const Shape& shape);

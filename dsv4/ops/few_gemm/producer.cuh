@@ -51,10 +51,10 @@ class Producer {
 
   __device__ void copy_slab() {
     ptx::Mbarrier& full = memory_.full(stage_);
-    full.expect_tx(kSlabSize);
+    full.expect_tx(slab_bytes(C::kFormat));
     ptx::cp_async_bulk_tensor_2d_evict_first(
         memory_.slab(stage_), &params_.matrix[tile_.matrix].weight, full,
-        (share_.first_slab + slab_) * slab_columns(C::kFormat), tile_.row);
+        (share_.first_slab + slab_) * C::kBoxColumns, tile_.row);
     full.arrive();
     if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
     if (++slab_ < share_.slabs) return;

@@ -1,7 +1,7 @@
 // bf16 activations as the kernel multiplies them, written by the consumers into the swizzled layout
 // that wgmma reads (smem_desc.cuh): groups of 128 columns, one slab, with a scale.
 //
-//   codes  Q8 (formats/quant_group.h), for FP8 weights
+//   codes  Q8 (formats/quant_group.h), for FP8 weights and bit planes
 //   f16    for FP8 weights that are multiplied with bf16: scaled by the power of two that brings
 //          the largest value of the group to 2^14 .. 2^15. Only values below 2^-28 of the largest
 //          are rounded, by at most 2^-39 of it
@@ -11,7 +11,7 @@
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/formats/quant_group.h"
-#include "dsv4/ops/few_gemm/config.cuh"
+#include "dsv4/ops/few_gemm/kbit.cuh"
 
 namespace dsv4::few_gemm {
 
@@ -43,6 +43,15 @@ struct ToCodes {
   }
 };
 
+// The same, for bit planes.
+struct ToBlocks : ToCodes {
+  template <class C>
+  static __device__ void store(unsigned char* group, int token, int run, const float (&v)[kRun]) {
+    const Codes all = codes(v);
+    store_blocks(group, token, run, reinterpret_cast<const uint2&>(all));
+  }
+};
+
 struct ToF16 {
   // Biased exponent of the largest value, at least 27: its scale and inverse are then normal.
   static __device__ uint32_t exponent(float largest) {
@@ -70,6 +79,14 @@ struct ToF16 {
   }
 };
 
+// The same, for bit planes.
+struct ToF16Blocks : ToF16 {
+  template <class C>
+  static __device__ void store(unsigned char* group, int token, int run, const float (&v)[kRun]) {
+    store_f16_blocks<C::kTokens>(group, token, run, v);
+  }
+};
+
 // Where a group of 128 columns is: groups in order, all tokens of a slab after each other.
 __device__ inline int2 slab_and_token(int group, int tokens) {
   if (tokens == 1) return {group, 0};  // a division is 20 instructions
@@ -85,8 +102,8 @@ template <class C, class To>
 __device__ void convert_x(const Memory<C>& memory, const Share& share, const bf16* x,
                           int64_t stride, int tokens, int thread) {
   constexpr int kAtOnce = kConsumers / kRuns, kBatch = 4;
-  const int run = thread % kRuns, own = thread / kRuns, groups = tokens * share.slabs;
-  x += share.first_slab * kScaleColumns + run * kRun;
+  const int run = thread % kRuns, own = thread / kRuns, groups = tokens * share.slabs * C::kGroups;
+  x += share.first_slab * C::kGroups * kScaleColumns + run * kRun;
 #pragma unroll 1
   for (int first = 0; first < groups; first += kBatch * kAtOnce) {
     Pack<bf16, kRun> packed[kBatch];
@@ -121,14 +138,15 @@ __device__ void convert_x(const Memory<C>& memory, const Share& share, const bf1
   }
 }
 
-// Stored scales as f32: [slabs][kTokens]. first: of the first token and of slab 0 of the group.
+// Stored scales as f32: [groups][kTokens]. first: of the first token and of column 0.
 template <class C>
 __device__ void load_x_scale(const Memory<C>& memory, const Share& share, const uint8_t* first,
                              int64_t stride, int tokens, int thread) {
-  for (int i = thread; i < tokens * share.slabs; i += kConsumers) {
-    const int token = i / share.slabs, slab = i - token * share.slabs;
-    memory.x_scale()[slab * C::kTokens + token] =
-        ue8m0_to_f32(first[token * stride + share.first_slab + slab]);
+  for (int i = thread; i < tokens * share.slabs * C::kGroups; i += kConsumers) {
+    const int token = i / (share.slabs * C::kGroups);
+    const int group = i - token * share.slabs * C::kGroups;
+    memory.x_scale()[group * C::kTokens + token] =
+        ue8m0_to_f32(first[token * stride + share.first_slab * C::kGroups + group]);
   }
 }
 

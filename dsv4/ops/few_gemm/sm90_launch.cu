@@ -11,7 +11,8 @@
 namespace dsv4::few_gemm {
 namespace {
 
-constexpr int64_t kMapAlign = 16;  // of rows in a tensor map
+constexpr int64_t kMapAlign = 16;   // of rows in a tensor map
+constexpr int64_t kScaleAlign = 8;  // of rows of E4M4 scales: those of a slab
 
 const char* reject_weight(const WeightView& w) {
   if (w.format != WeightFormat::kFp8Block && w.format != WeightFormat::kBF16)
@@ -50,13 +51,28 @@ const char* reject(const Context& context, const Product& p) {
   return reject(shape_of(p.weight, p.in, p.groups));
 }
 
+const char* reject_kbit(const Context& context, const Product& p) {
+  if (const char* why = reject_context(context)) return why;
+  const WeightView& w = p.weight;
+  if (w.format != WeightFormat::kKbit || w.bits != bits_of(Format::kKbit5) || !w.e4m3_codebook)
+    return "for k5-e4m3 weights";
+  if (w.n == 0 || w.k == 0 || w.k % slab_columns(Format::kKbit5) != 0)
+    return "columns must be a multiple of 256";
+  if (!rows_on(w.data, kMapAlign) || !rows_on(w.scale, kScaleAlign))
+    return "rows of the weight are not 16-byte aligned, or of its scales not 8-byte";
+  if (p.in.x.dtype != DType::kBF16 && (p.in.quantize || p.in.x.dtype != DType::kE4M3))
+    return "f32 activations";
+  if (!rows_on(p.in.x, kMapAlign)) return "rows of x are not 16-byte aligned";
+  return reject(shape_of(w, p.in, p.groups));
+}
+
 void run(const Context& context, const Product& p) {
   Device& device = *context.device;
   const int64_t t = p.in.x.dim(0);
   if (t == 0 || device.is_dry_run()) return;
   const Shape shape = shape_of(p.weight, p.in, p.groups);
   const Split split = make_split(shape, device.info().num_sms);
-  const int tokens = tile_tokens(t);
+  const int tokens = tile_tokens(shape.format, t);
   const Params<1> params = make_params(p, split, tokens, make_tma_map);
   with_config(shape.format, tokens, [&](auto config) {
     using C = decltype(config);

@@ -76,7 +76,9 @@ constexpr Stored kAll[] = {{"fp8_block", WeightFormat::kFp8Block},
 // The formats of the layers of V4-Flash.
 constexpr Stored kFlash[] = {{"fp8_block q8", WeightFormat::kFp8Block, 0, true},
                              {"k3 q8", WeightFormat::kKbit, 3, true},
+                             {"k5 q8", WeightFormat::kKbit, 5, true},
                              {"bf16", WeightFormat::kBF16}};
+constexpr Stored kFlashBf16 = kFlash[3];
 
 const bool kRegistered = [] {
   for (const Stored& stored : kAll) {  // a token, a small batch, a prompt
@@ -93,12 +95,14 @@ const bool kRegistered = [] {
       add(stored, {t, 1024, 4096});   // wq_a; in bf16 a compressor
       add(stored, {t, 512, 4096});    // wkv
     }
-    for (const auto& [n, k] : {std::pair{32768, 1024}, {4096, 8192}, {2048, 4096}, {1024, 4096}})
+    for (const auto& [n, k] : {std::pair{32768, 1024}, {4096, 8192}, {2048, 4096}, {1024, 4096}}) {
       add({"fp8_block to_q8", WeightFormat::kFp8Block, 0, false, true}, {t, n, k});
-    add(kAll[0], {t, 1024, 4096, 8});  // wo_a
-    add(kFlash[2], {t, 256, 4096});    // router
+      add({"k5 to_q8", WeightFormat::kKbit, 5, false, true}, {t, n, k});
+    }
+    for (const Stored& stored : {kAll[0], kAll[6]}) add(stored, {t, 1024, 4096, 8});  // wo_a
+    add(kFlashBf16, {t, 256, 4096});                                                  // router
   }
-  for (const int64_t t : {1, 32}) add(kFlash[2], {t, 129280, 4096});  // logits
+  for (const int64_t t : {1, 32}) add(kFlashBf16, {t, 129280, 4096});  // logits
   return true;
 }();
 

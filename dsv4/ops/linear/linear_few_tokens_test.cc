@@ -1,5 +1,6 @@
-// Shapes for sm90_few: FP8 and BF16 weights, few tokens; activations as codes, as bf16, and as bf16
-// to be quantized. All other implementations of the table are tested with them too.
+// Shapes for sm90_few and sm90_few_kbit: FP8, BF16 and k5-e4m3 weights, few tokens; activations as
+// codes, as bf16, and as bf16 to be quantized. All other implementations of the table are tested
+// with them too.
 
 #include <cmath>
 
@@ -38,7 +39,9 @@ LinearArgs random_args(Arena& arena, Rng& rng, const Scene& s) {
       scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
     args.x_scale = scale;
   }
-  args.weight = test::random_weight(arena, rng, {s.format}, s.groups * s.n, s.k, s.scale);
+  const test::StoredAs stored = s.format == WeightFormat::kKbit ? test::StoredAs{s.format, 5, true}
+                                                                : test::StoredAs{s.format};
+  args.weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k, s.scale);
   args.out = arena.output(s.out, {s.t, s.groups * s.n});
   return args;
 }
@@ -98,6 +101,26 @@ TEST(LinearFewTokens, QuantizesX) {
   check({.t = 2, .n = 40, .k = 384, .format = WeightFormat::kMxfp4, .x = X::kQuantized});
 }
 
+// Ranks of one to five slabs of 256 columns; 2 tokens or 8 of a CTA.
+TEST(LinearFewTokens, BitPlanes) {
+  constexpr WeightFormat kKbit = WeightFormat::kKbit;
+  for (const int64_t t : {1, 2, 3, 7, 8, 9}) check({.t = t, .n = 200, .k = 1280, .format = kKbit});
+  for (const int64_t k : {256, 512, 2048, 10240})
+    check({.t = 3, .n = 65, .k = k, .format = kKbit, .out = DType::kF32});
+  for (const int64_t t : {1, 4, 5})
+    check({.t = t, .n = 130, .k = 1536, .format = kKbit, .x = X::kQuantized});
+  for (const X x : {X::kCodes, X::kQuantized})
+    check({.t = 2, .n = 70, .k = 256, .format = kKbit, .x = x, .groups = 3});
+  for (const int64_t t : {1, 2, 6}) {
+    check({.t = t, .n = 130, .k = 1536, .format = kKbit, .x = X::kBf16});
+    check({.t = t, .n = 128, .k = 512, .format = kKbit, .x = X::kBf16, .groups = 3});
+  }
+  check({.t = 1, .n = 64 * 300, .k = 1024, .format = kKbit});
+  for (const X x : {X::kCodes, X::kBf16})
+    check({.t = 19, .n = 100, .k = 512, .format = kKbit, .x = x, .invariant = true});
+  check({.t = 3, .n = 40, .k = 384, .format = kKbit});  // for other implementations
+}
+
 TEST(LinearFewTokens, GroupsOfCodes) {
   for (const int64_t t : {1, 7, 22}) check({.t = t, .n = 256, .k = 384, .groups = 3});
 }
@@ -129,12 +152,14 @@ TEST(LinearFewTokens, InvariantBatches) {
 // An activation that is NaN makes its outputs NaN, and no others.
 TEST(LinearFewTokens, NanAffectsOnlyItsOutputs) {
   for (const X x : {X::kCodes, X::kBf16, X::kQuantized}) {
-    check({.t = 4, .n = 70, .k = 256, .x = x}, [&](LinearArgs& args) {
-      const ConstTensorView two = args.x.slice(0, 2, 3);
-      auto* bytes = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(two.data));
-      std::fill_n(bytes + 7 * item_bytes(two.dtype), item_bytes(two.dtype), uint8_t{0x7f});
-      if (two.dtype == DType::kBF16) bytes[14] = 0xff;
-    });
+    for (const WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kKbit}) {
+      check({.t = 4, .n = 70, .k = 256, .format = format, .x = x}, [&](LinearArgs& args) {
+        const ConstTensorView two = args.x.slice(0, 2, 3);
+        auto* bytes = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(two.data));
+        std::fill_n(bytes + 7 * item_bytes(two.dtype), item_bytes(two.dtype), uint8_t{0x7f});
+        if (two.dtype == DType::kBF16) bytes[14] = 0xff;
+      });
+    }
   }
 }
 

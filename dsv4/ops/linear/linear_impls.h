@@ -6,7 +6,7 @@
 
 namespace dsv4 {
 
-// All but sm90_few and parts take x as it is.
+// All but sm90_few, sm90_few_kbit and parts take x as it is.
 inline const char* linear_reject_quantize(const Context&, const LinearArgs& args) {
   return args.quantize_x ? "x has to be quantized first" : nullptr;
 }
@@ -19,6 +19,10 @@ void linear_parts(const Context& context, const LinearArgs& args);
 // kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
 const char* linear_sm90_few_reject(const Context& context, const LinearArgs& args);
 void linear_sm90_few(const Context& context, const LinearArgs& args);
+
+// k5-e4m3 weights, read as bit planes by the same kernel, for up to 8 tokens.
+const char* linear_sm90_few_kbit_reject(const Context& context, const LinearArgs& args);
+void linear_sm90_few_kbit(const Context& context, const LinearArgs& args);
 
 void linear_cpu(const Context& context, const LinearArgs& args);
 HostBytes linear_cpu_bytes(const LinearArgs& args);

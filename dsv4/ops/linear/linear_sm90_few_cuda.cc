@@ -1,4 +1,5 @@
-// The implementation sm90_few of linear.h: few tokens, each weight read once (few_gemm).
+// The implementations sm90_few and sm90_few_kbit of linear.h: few tokens, each weight read once
+// (few_gemm).
 
 #include "dsv4/ops/few_gemm/launch.h"
 #include "dsv4/ops/few_gemm/plan.h"
@@ -42,6 +43,18 @@ const char* linear_sm90_few_reject(const Context& context, const LinearArgs& arg
 }
 
 void linear_sm90_few(const Context& context, const LinearArgs& args) {
+  few_gemm::run(context, product_of(args));
+}
+
+const char* linear_sm90_few_kbit_reject(const Context& context, const LinearArgs& args) {
+  if (args.x.dim(0) > few_gemm::kKbitTokens && !context.need_batch_invariant)
+    return "for up to 8 tokens";
+  if (args.quantize_x && args.x.dim(0) > few_gemm::kQuantizeTokens)
+    return "many tokens to quantize";
+  return few_gemm::reject_kbit(context, product_of(args));
+}
+
+void linear_sm90_few_kbit(const Context& context, const LinearArgs& args) {
   few_gemm::run(context, product_of(args));
 }
 
