@@ -43,7 +43,8 @@ struct Scene {
 
 few_gemm::Product random_product(Arena& arena, Rng& rng, const Scene& s) {
   const bool kbit = few_gemm::bits_of(s.format) > 0;
-  const bool codes = (s.format == Format::kFp8 || s.format == Format::kKbit5) && !s.quantize;
+  const bool codes =
+      (s.format == Format::kFp8 || kbit) && !few_gemm::converts_to_f16(s.format) && !s.quantize;
   few_gemm::Product p{.groups = s.groups};
   const TensorView x = arena.input(codes ? DType::kE4M3 : DType::kBF16, {s.t, s.groups * s.k});
   test::fill_normal(x, rng);
@@ -182,17 +183,22 @@ TEST(FewGemmEmulated, BitPlanes) {
   check({.t = 4, .n = 70, .k = 1536, .format = kKbit, .num_sms = 4, .quantize = true});
   check({.t = 1, .n = 64 * 5, .k = 1536, .format = kKbit, .num_sms = 1});
   check({.t = 1, .n = 60, .k = 10240, .format = kKbit});  // scales of more than four slabs
+  constexpr Format kKbit4 = Format::kKbit4;
+  check({.t = 2, .n = 70, .k = 1280, .format = kKbit4, .num_sms = 4, .f32_out = true});
+  check({.t = 8, .n = 65, .k = 2560, .format = kKbit4});
+  check({.t = 4, .n = 70, .k = 1536, .format = kKbit4, .num_sms = 4, .quantize = true});
 }
 TEST(FewGemmEmulated, BitPlanesTimesBf16) {
   constexpr Format kKbit = Format::kKbit5Bf16;
   check({.t = 2, .n = 70, .k = 1280, .format = kKbit, .num_sms = 4, .f32_out = true});
   check({.t = 7, .n = 65, .k = 2560, .format = kKbit});
   check({.t = 3, .n = 128, .k = 512, .format = kKbit, .groups = 3});
+  check({.t = 5, .n = 65, .k = 2560, .format = Format::kKbit4Bf16});
 }
 
 // The same bits alone, and among more tokens than a tile of two has.
 TEST(FewGemmEmulated, BitPlanesOfATokenDoNotDependOnTheOthers) {
-  for (const Format format : {Format::kKbit5, Format::kKbit5Bf16}) {
+  for (const Format format : {Format::kKbit4, Format::kKbit5, Format::kKbit5Bf16}) {
     Arena arena;
     Rng rng(5);
     const few_gemm::Product all = random_product(

@@ -1,5 +1,5 @@
-// Weights as bit planes (formats/kbit.h) with e4m3_codebook(5), times e4m3 codes, without an image:
-// a lane takes whole blocks of 32 columns, so that planes become bytes by shifts and logic alone.
+// Weights as bit planes (formats/kbit.h) with an e4m3_codebook(), times e4m3 codes, without an
+// image: a lane takes whole blocks of 32 columns, so that planes become bytes by shifts and logic.
 //
 //   lane 4g + b   block b of a group of 128 columns, of rows g and g + 8 of the warp's 16: its
 //                 codes are the lane's A registers of four wgmma m64nNk32, each of which has 8
@@ -11,84 +11,61 @@
 // With activations in f16 each of the codes' registers becomes two, and an A fragment of one
 // m64nNk16, of which there are eight: 4 columns of every block each.
 //
-// The magnitudes of the codebook are 2i + 1 as an e4m3 code, i = 0 .. 15: a byte is the sign, the
-// four bits of i and a one. docs/kernels/few_gemm_kbit.md.
+// docs/kernels/few_gemm_kbit.md has the reasons.
 
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include "dsv4/device/ptx/convert.cuh"
-#include "dsv4/device/ptx/lop3.cuh"
 #include "dsv4/device/ptx/prmt.cuh"
 #include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/few_gemm/config.cuh"
+#include "dsv4/ops/few_gemm/decode_planes.cuh"
 
 namespace dsv4::few_gemm {
 
 inline constexpr int kBlock = 32, kBlocks = kScaleColumns / kBlock;
-
-// Bits of `a` where the mask has ones, else of `b`.
-__device__ inline uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
-  return ptx::lop3<(0xf0 & 0xcc) | (~0xf0 & 0xaa)>(mask, a, b);
-}
-
-// planes: of a block. Byte j of codes[i] is the e4m3 code of column i + 8j.
-__device__ inline void decode_planes(const uint32_t (&planes)[5], uint32_t (&codes)[8]) {
-  const uint32_t minus = ~planes[4];
-  uint32_t index[4];  // bits of the magnitudes' indices: those of the codes, inverted below zero
-#pragma unroll
-  for (int p = 0; p < 4; ++p) index[p] = planes[p] ^ minus;
-    // Transpose the four words bit by bit: nibble j of index[i] is that of column i + 4j.
-#pragma unroll
-  for (int p = 0; p < 4; p += 2) {
-    const uint32_t even = index[p], odd = index[p + 1];
-    index[p] = select_bits(0x55555555, even, odd << 1);
-    index[p + 1] = select_bits(0x55555555, even >> 1, odd);
-  }
-#pragma unroll
-  for (int p = 0; p < 2; ++p) {
-    const uint32_t low = index[p], high = index[p + 2];
-    index[p] = select_bits(0x33333333, low, high << 2);
-    index[p + 2] = select_bits(0x33333333, low >> 2, high);
-  }
-  const auto bytes = [](uint32_t magnitudes, uint32_t signs) {
-    const uint32_t all = select_bits(0x80808080, signs, magnitudes);
-    return ptx::lop3<(0xf0 & 0xcc) | 0xaa>(all, 0x9e9e9e9e, 0x01010101);
-  };
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    codes[i] = bytes(index[i] << 1, minus << (7 - i));
-    codes[i + 4] = bytes(index[i] >> 3, minus << (3 - i));
-  }
-}
 
 // The column of the product: a row of x in shared memory.
 __device__ inline int row_of_block(int token, int block) {
   return token / 2 * 8 + 2 * block + token % 2;
 }
 
-// Stores the 8 codes of columns 8 run .. 8 run + 7 of a group. Column i of them is multiplied by
-// byte run % 4 of codes[i], in product i % 4, half i / 4.
-__device__ inline void store_blocks(unsigned char* group, int token, int run, uint2 codes) {
+// Where column `i` of the columns 8 run .. 8 run + 7 of a group is multiplied: by byte `byte` of
+// codes[word].
+struct PlanePlace {
+  int word, byte;
+};
+template <int K>
+__device__ constexpr PlanePlace plane_place(int run, int i) {
+  if constexpr (K == 5) return {i, run % 4};
+  return {i % 4 + run % 4 / 2 * 4, run % 2 * 2 + i / 4};
+}
+
+// Stores the 8 codes of those columns: word w is of product w % 4, half w / 4.
+template <int K>
+__device__ void store_blocks(unsigned char* group, int token, int run, uint2 codes) {
   const int block = run / 4, row = row_of_block(token, block);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int chunk = (i % 4 * 2 + i / 4) ^ (row % 8);
-    group[row * kSlabBytes + chunk * 16 + block * 4 + run % 4] =
+    const PlanePlace at = plane_place<K>(run, i);
+    const int chunk = (at.word % 4 * 2 + at.word / 4) ^ (row % 8);
+    group[row * kSlabBytes + chunk * 16 + block * 4 + at.byte] =
         static_cast<unsigned char>((i < 4 ? codes.x : codes.y) >> (i % 4 * 8));
   }
 }
-// The same of f16: product i, of which 4 are in 128 bytes.
-template <int kTokens>
+// The same of f16: word w is of product w, of which 4 are in 128 bytes.
+template <class C>
 __device__ void store_f16_blocks(unsigned char* group, int token, int run, const float (&v)[8]) {
   const int block = run / 4, row = row_of_block(token, block);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    unsigned char* const rows = group + i / 4 * kBlocks * kTokens * kSlabBytes;
-    const int chunk = (i % 4 * 2 + run % 4 / 2) ^ (row % 8);
-    *reinterpret_cast<f16*>(rows + row * kSlabBytes + chunk * 16 + block * 4 + run % 2 * 2) =
+    const PlanePlace at = plane_place<C::kBits>(run, i);
+    unsigned char* const rows = group + at.word / 4 * kBlocks * C::kTokens * kSlabBytes;
+    const int chunk = (at.word % 4 * 2 + at.byte / 2) ^ (row % 8);
+    *reinterpret_cast<f16*>(rows + row * kSlabBytes + chunk * 16 + block * 4 + at.byte % 2 * 2) =
         from_float<f16>(v[i]);
   }
 }
@@ -110,7 +87,8 @@ __device__ void load_blocks(const Memory<C>& memory, const Share& share, const u
   x += share.first_slab * C::kGroups * kScaleColumns;
   for (int token = 0; token < tokens; ++token, x += stride) {
     for (int i = thread; i < runs; i += kConsumers)
-      store_blocks(memory.x(i / kRuns), token, i % kRuns, reinterpret_cast<const uint2*>(x)[i]);
+      store_blocks<C::kBits>(memory.x(i / kRuns), token, i % kRuns,
+                             reinterpret_cast<const uint2*>(x)[i]);
   }
 }
 

@@ -52,7 +52,7 @@ struct LoadX {
         load_x_scale(memory, share,
                      params.x_scale + first_token * params.x_scale_stride + column / kScaleColumns,
                      params.x_scale_stride, tokens, thread);
-        if constexpr (C::kFormat == Format::kKbit5) {
+        if constexpr (C::kBits > 0 && !converts_to_f16(C::kFormat)) {
           const auto* const x = static_cast<const uint8_t*>(params.x_values);
           load_blocks(memory, share, x + first_token * params.x_stride + column, params.x_stride,
                       tokens, thread);

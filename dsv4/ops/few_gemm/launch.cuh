@@ -5,6 +5,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/tma_map.h"
+#include "dsv4/formats/kbit.h"
 #include "dsv4/ops/few_gemm/config.cuh"
 #include "dsv4/ops/few_gemm/launch.h"
 
@@ -13,7 +14,10 @@ namespace dsv4::few_gemm {
 inline Format format_of(const WeightView& weight, const Activations& a) {
   if (weight.format == WeightFormat::kBF16) return Format::kBf16;
   const bool codes = a.quantize || a.x.dtype == DType::kE4M3;
-  if (weight.format == WeightFormat::kKbit) return codes ? Format::kKbit5 : Format::kKbit5Bf16;
+  if (weight.format == WeightFormat::kKbit) {
+    if (weight.bits == 4) return codes ? Format::kKbit4 : Format::kKbit4Bf16;
+    return codes ? Format::kKbit5 : Format::kKbit5Bf16;
+  }
   return codes ? Format::kFp8 : Format::kFp8Bf16;
 }
 
@@ -26,9 +30,11 @@ inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t gr
           .tiles_per_group = tiles};
 }
 
-// Of bit planes: a value of e4m3_codebook(5) over the e4m3 number that stands for it, and a block
+// Of bit planes: a value of e4m3_codebook() over the e4m3 number that stands for it, times a block
 // scale over the f16 number.
-inline constexpr float kE4m3Unit = 8, kScaleUnit = 16;
+constexpr float plane_unit(int bits) {
+  return (bits == 5 ? 8.f : 1.f) * 16;
+}
 
 // One matrix of a launch. first_tile: among the tiles of the launch.
 template <class MakeMap>
@@ -37,11 +43,11 @@ Matrix make_matrix(const WeightView& weight, const TensorView& out, int64_t grou
   Matrix m;
   const bool kbit = weight.format == WeightFormat::kKbit;
   const int64_t item = item_bytes(weight.data.dtype);
-  const int64_t columns = kbit ? Config<Format::kKbit5, 8>::kBoxColumns : kSlabBytes / item;
+  const int64_t columns = kbit ? kPlaneColumns / kKbitBlock * weight.bits : kSlabBytes / item;
   m.weight = make_map(tma_rows(weight.data.data, weight.data.dtype, weight.n, weight.data.dim(1),
                                weight.data.row_stride() * item, kTileRows, columns,
                                kbit ? TmaSwizzle::kNone : TmaSwizzle::k128));
-  if (kbit) m.factor = kE4m3Unit * kScaleUnit * weight.scale2;
+  if (kbit) m.factor = plane_unit(weight.bits) * weight.scale2;
   if (!weight.scale.empty()) {
     m.scale = weight.scale.data;
     m.scale_stride = weight.scale.row_stride();
@@ -94,6 +100,11 @@ void with_tokens(int tokens, const Body& body) {
   if (tokens == 16) return body(Config<kFormat, 16>{});
   body(Config<kFormat, 32>{});
 }
+template <Format kFormat, class Body>
+void with_plane_tokens(int tokens, const Body& body) {
+  if (tokens == 2) return body(Config<kFormat, 2>{});
+  body(Config<kFormat, 8>{});
+}
 template <class Body>
 void with_config(Format format, int tokens, const Body& body) {
   switch (format) {
@@ -103,12 +114,14 @@ void with_config(Format format, int tokens, const Body& body) {
       return with_tokens<Format::kBf16>(tokens, body);
     case Format::kFp8Bf16:
       return with_tokens<Format::kFp8Bf16>(tokens, body);
+    case Format::kKbit4:
+      return with_plane_tokens<Format::kKbit4>(tokens, body);
+    case Format::kKbit4Bf16:
+      return with_plane_tokens<Format::kKbit4Bf16>(tokens, body);
     case Format::kKbit5:
-      if (tokens == 2) return body(Config<Format::kKbit5, 2>{});
-      return body(Config<Format::kKbit5, 8>{});
+      return with_plane_tokens<Format::kKbit5>(tokens, body);
     case Format::kKbit5Bf16:
-      if (tokens == 2) return body(Config<Format::kKbit5Bf16, 2>{});
-      return body(Config<Format::kKbit5Bf16, 8>{});
+      return with_plane_tokens<Format::kKbit5Bf16>(tokens, body);
   }
 }
 

@@ -17,6 +17,7 @@ namespace dsv4::few_gemm {
 inline constexpr int kTileRows = 64;
 inline constexpr int kSlabBytes = 128;  // of a row
 inline constexpr int kScaleColumns = 128;
+inline constexpr int kPlaneColumns = 256;                 // of a slab of bit planes
 inline constexpr int kMaxTokens = 32;                     // of a CTA
 inline constexpr int kSlabSize = kTileRows * kSlabBytes;  // of weights that are not bit planes
 inline constexpr int kMaxRanks = 8, kMaxStages = 8, kExchangeBuffers = 2;
@@ -25,7 +26,7 @@ inline constexpr int kMaxRankSlabs = 32;
 inline constexpr int kMaxXBytes = 128 << 10;
 
 constexpr int slab_columns(Format format) {
-  return bits_of(format) > 0 ? 256 : format == Format::kBf16 ? 64 : 128;
+  return bits_of(format) > 0 ? kPlaneColumns : format == Format::kBf16 ? 64 : 128;
 }
 constexpr int slab_bytes(Format format) {
   return bits_of(format) > 0 ? kTileRows * slab_columns(format) * bits_of(format) / 8 : kSlabSize;

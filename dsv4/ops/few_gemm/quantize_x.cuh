@@ -48,7 +48,7 @@ struct ToBlocks : ToCodes {
   template <class C>
   static __device__ void store(unsigned char* group, int token, int run, const float (&v)[kRun]) {
     const Codes all = codes(v);
-    store_blocks(group, token, run, reinterpret_cast<const uint2&>(all));
+    store_blocks<C::kBits>(group, token, run, reinterpret_cast<const uint2&>(all));
   }
 };
 
@@ -83,7 +83,7 @@ struct ToF16 {
 struct ToF16Blocks : ToF16 {
   template <class C>
   static __device__ void store(unsigned char* group, int token, int run, const float (&v)[kRun]) {
-    store_f16_blocks<C::kTokens>(group, token, run, v);
+    store_f16_blocks<C>(group, token, run, v);
   }
 };
 

@@ -54,10 +54,9 @@ const char* reject(const Context& context, const Product& p) {
 const char* reject_kbit(const Context& context, const Product& p) {
   if (const char* why = reject_context(context)) return why;
   const WeightView& w = p.weight;
-  if (w.format != WeightFormat::kKbit || w.bits != bits_of(Format::kKbit5) || !w.e4m3_codebook)
-    return "for k5-e4m3 weights";
-  if (w.n == 0 || w.k == 0 || w.k % slab_columns(Format::kKbit5) != 0)
-    return "columns must be a multiple of 256";
+  if (w.format != WeightFormat::kKbit || w.bits < 4 || !w.e4m3_codebook)
+    return "for k4-e4m3 and k5-e4m3 weights";
+  if (w.n == 0 || w.k == 0 || w.k % kPlaneColumns != 0) return "columns must be a multiple of 256";
   if (!rows_on(w.data, kMapAlign) || !rows_on(w.scale, kScaleAlign))
     return "rows of the weight are not 16-byte aligned, or of its scales not 8-byte";
   if (p.in.x.dtype != DType::kBF16 && (p.in.quantize || p.in.x.dtype != DType::kE4M3))

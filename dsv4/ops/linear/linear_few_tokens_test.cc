@@ -1,4 +1,4 @@
-// Shapes for sm90_few and sm90_few_kbit: FP8, BF16 and k5-e4m3 weights, few tokens; activations as
+// Shapes for sm90_few and sm90_few_kbit: FP8, BF16 and k-bit weights, few tokens; activations as
 // codes, as bf16, and as bf16 to be quantized. All other implementations of the table are tested
 // with them too.
 
@@ -22,6 +22,7 @@ enum class X { kBf16, kCodes, kQuantized };
 struct Scene {
   int64_t t, n, k;
   WeightFormat format = WeightFormat::kFp8Block;
+  int bits = 5;  // of bit planes
   X x = X::kCodes;
   int64_t groups = 1;
   DType out = DType::kBF16, scale = DType::kE8M0;
@@ -39,8 +40,9 @@ LinearArgs random_args(Arena& arena, Rng& rng, const Scene& s) {
       scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
     args.x_scale = scale;
   }
-  const test::StoredAs stored = s.format == WeightFormat::kKbit ? test::StoredAs{s.format, 5, true}
-                                                                : test::StoredAs{s.format};
+  const test::StoredAs stored = s.format == WeightFormat::kKbit
+                                    ? test::StoredAs{s.format, s.bits, true}
+                                    : test::StoredAs{s.format};
   args.weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k, s.scale);
   args.out = arena.output(s.out, {s.t, s.groups * s.n});
   return args;
@@ -118,6 +120,10 @@ TEST(LinearFewTokens, BitPlanes) {
   check({.t = 1, .n = 64 * 300, .k = 1024, .format = kKbit});
   for (const X x : {X::kCodes, X::kBf16})
     check({.t = 19, .n = 100, .k = 512, .format = kKbit, .x = x, .invariant = true});
+  for (const X x : {X::kCodes, X::kQuantized, X::kBf16}) {
+    for (const int64_t t : {2, 4})
+      check({.t = t, .n = 130, .k = 1536, .format = kKbit, .bits = 4, .x = x});
+  }
   check({.t = 3, .n = 40, .k = 384, .format = kKbit});  // for other implementations
 }
 

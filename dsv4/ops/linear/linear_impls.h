@@ -20,7 +20,7 @@ void linear_parts(const Context& context, const LinearArgs& args);
 const char* linear_sm90_few_reject(const Context& context, const LinearArgs& args);
 void linear_sm90_few(const Context& context, const LinearArgs& args);
 
-// k5-e4m3 weights, read as bit planes by the same kernel, for up to 8 tokens.
+// k4-e4m3 and k5-e4m3 weights, read as bit planes by the same kernel, for up to 8 tokens.
 const char* linear_sm90_few_kbit_reject(const Context& context, const LinearArgs& args);
 void linear_sm90_few_kbit(const Context& context, const LinearArgs& args);
 
