@@ -22,6 +22,7 @@
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
+#include "dsv4/base/thread.h"
 
 namespace dsv4::apps {
 namespace {
@@ -186,8 +187,8 @@ Json spread(std::vector<double> values) {
 
 std::vector<LoadResult> run_load(const LoadOptions& options, const LoadTarget& target) {
   std::vector<LoadResult> results(static_cast<size_t>(options.requests));
-  std::vector<std::thread> threads;
   std::atomic<int64_t> next = 0;
+  std::vector<std::jthread> threads;  // join where one of them cannot start
   if (options.rate > 0) {
     Rng rng(options.seed);
     auto start = Clock::now();
@@ -195,19 +196,19 @@ std::vector<LoadResult> run_load(const LoadOptions& options, const LoadTarget& t
       start += std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(-std::log(1 - rng.uniform()) / options.rate));
       std::this_thread::sleep_until(start);
-      threads.emplace_back([&, i] {
+      threads.push_back(start_thread("a client", [&, i] {
         results[static_cast<size_t>(i)] = run_request(options, target, static_cast<uint64_t>(i));
-      });
+      }));
     }
   } else {
     for (int64_t c = 0; c < std::min(options.clients, options.requests); ++c) {
-      threads.emplace_back([&] {
+      threads.push_back(start_thread("a client", [&] {
         for (int64_t i = next++; i < options.requests; i = next++)
           results[static_cast<size_t>(i)] = run_request(options, target, static_cast<uint64_t>(i));
-      });
+      }));
     }
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::jthread& thread : threads) thread.join();
   return results;
 }
 

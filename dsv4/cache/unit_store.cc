@@ -7,6 +7,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/thread.h"
 
 namespace dsv4 {
 namespace {
@@ -34,17 +35,27 @@ UnitStore::UnitStore(const UnitStoreOptions& options, const UnitLayout& layout,
   if (options.folder.empty()) return;
   folder_ = std::make_unique<UnitFolder>(options.folder, fingerprint);
   index_folder();
-  threads_.emplace_back([this] { run(); });
-  for (int i = 0; i < kReaders; ++i) threads_.emplace_back([this] { run_reader(); });
+  try {
+    threads_.push_back(start_thread("the disk thread of the prefix cache", [this] { run(); }));
+    for (int i = 0; i < kReaders; ++i)
+      threads_.push_back(start_thread("a reader of the prefix cache", [this] { run_reader(); }));
+  } catch (...) {  // those that run use this object
+    join_threads();
+    throw;
+  }
 }
 
 UnitStore::~UnitStore() {
+  join_threads();
+}
+
+void UnitStore::join_threads() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::jthread& thread : threads_) thread.join();
 }
 
 // One slot a block, and as many as the checkpoint fills.

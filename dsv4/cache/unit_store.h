@@ -186,6 +186,7 @@ class UnitStore {
 
   // The disk thread and the readers (unit_store_io.cc).
   void index_folder();
+  void join_threads();
   void run();
   void run_reader();
   void remove_files(Lock& lock);
@@ -214,7 +215,7 @@ class UnitStore {
   bool stopping_ = false;
   UnitStoreStats stats_;
 
-  std::vector<std::thread> threads_;  // the last member: they use the others
+  std::vector<std::jthread> threads_;  // the last member: they use the others
 };
 
 }  // namespace dsv4

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "dsv4/base/error.h"
@@ -369,6 +370,32 @@ TEST_F(UnitStoreTest, UnitsOfOtherModelsGoFirst) {
   const auto store = open_as("new", 7000);
   EXPECT_EQ(files(), 1);
   EXPECT_EQ(store->stats().disk_units, 1);
+}
+
+// A limit of the address space leaves no room for the stacks of all threads.
+TEST_F(UnitStoreTest, AThreadThatCannotStartIsAnError) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs address space of its own";
+#endif
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const UnitStoreOptions options = disk(40);
+  int refused = 0;
+  for (int64_t room = 2; room < 100; room += 4) {  // MB
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlimit little{.rlim_cur = static_cast<rlim_t>(pages * getpagesize() + (room << 20)),
+                        .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+    try {
+      open(options);
+    } catch (const Error& error) {
+      refused += error.code() == ErrorCode::kResource ? 1 : 0;
+    } catch (const std::bad_alloc&) {
+    }
+    setrlimit(RLIMIT_AS, &before);
+  }
+  EXPECT_GT(refused, 0);
 }
 
 TEST_F(UnitStoreTest, OneConversationIsOneFile) {

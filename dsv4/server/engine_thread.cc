@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/thread.h"
 
 namespace dsv4 {
 
@@ -25,7 +26,9 @@ void EngineThread::Job::on_finish(RequestId, Finish why) {
 }
 
 EngineThread::EngineThread(Loader loader, Deliver deliver)
-    : deliver_(std::move(deliver)), thread_([this, loader = std::move(loader)] { run(loader); }) {
+    : deliver_(std::move(deliver)),
+      thread_(start_thread("the thread of the engine",
+                           [this, loader = std::move(loader)] { run(loader); })) {
 }
 
 EngineThread::~EngineThread() {

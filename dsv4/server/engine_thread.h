@@ -106,7 +106,7 @@ class EngineThread {
   bool in_step_ = false, stopping_ = false, drop_prefixes_ = false;
   uint64_t next_job_ = 1;
 
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace dsv4

@@ -140,8 +140,15 @@ void HttpServer::Impl::signal_later() {
   });
 }
 
-HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler)
-    : impl_(std::make_unique<Impl>(options, handler)) {
+HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler) {
+  try {
+    impl_ = std::make_unique<Impl>(options, handler);
+  } catch (const boost::system::system_error& error) {
+    fail(ErrorCode::kResource,
+         "cannot start the server: {} (ulimit -u and -n and the control group limit threads and "
+         "descriptors)",
+         error.code().message());
+  }
   impl_->listen();
 }
 
