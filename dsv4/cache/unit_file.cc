@@ -161,7 +161,8 @@ void check_sizes(const UnitHeader& header, const UnitPieces& pieces) {
 class InputFile {
  public:
   explicit InputFile(const std::string& path)
-      : path_(path), file_{open(path.c_str(), O_RDONLY | O_CLOEXEC)} {
+      // Without O_NONBLOCK, opening a pipe would wait for its writer.
+      : path_(path), file_{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)} {
     struct stat info {};
     if (file_.fd < 0 || fstat(file_.fd, &info) != 0) fail_with_errno();
     if (!S_ISREG(info.st_mode)) damaged("not a regular file");

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -118,6 +119,13 @@ TEST_F(UnitFileTest, AFailedWriteLeavesTheOldFile) {
   EXPECT_THROW(write_unit(path_, wrong.header, wrong.pieces), Error);
   EXPECT_TRUE(read(path_, unit) == unit);
   EXPECT_THROW(read_unit_header(folder_.path()), Error) << "a folder";
+}
+
+TEST_F(UnitFileTest, APipeIsRefusedAtOnce) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  alarm(60);  // reading it would wait for a writer
+  EXPECT_THROW(read_unit_header(path_), Error);
+  alarm(0);
 }
 
 TEST(PrefixKeyTest, NamesTheWholeText) {

@@ -41,10 +41,20 @@ double age_seconds(const std::string& path) {
   return std::max(0.0, std::chrono::duration<double>(age).count());
 }
 
-// Files of the folder with this ending.
-std::vector<std::string> files_ending(const std::string& folder, std::string_view ending) {
+// What is in the folder, up to an error.
+std::vector<fs::directory_entry> entries_of(const std::string& folder, std::error_code& error) {
+  std::vector<fs::directory_entry> found;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    found.push_back(*entry);
+  return found;
+}
+
+// Files of the folder with this ending, up to an error.
+std::vector<std::string> files_ending(const std::string& folder, std::string_view ending,
+                                      std::error_code& error) {
   std::vector<std::string> found;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const fs::directory_entry& entry : entries_of(folder, error)) {
     if (entry.path().filename().string().ends_with(ending)) found.push_back(entry.path().string());
   }
   return found;
@@ -87,7 +97,8 @@ UnitFolder::UnitFolder(const std::string& folder, const Digest& fingerprint)
          "another program uses the prefix cache in {}: give each server a folder of its own",
          folder);
   }
-  for (const std::string& path : files_ending(folder_, ".tmp")) unlink(path.c_str());
+  std::error_code ignored;
+  for (const std::string& path : files_ending(folder_, ".tmp", ignored)) unlink(path.c_str());
 }
 
 UnitFolder::~UnitFolder() {
@@ -100,7 +111,8 @@ std::string UnitFolder::path_of(const PrefixKey& key) const {
 
 std::vector<UnitFolder::File> UnitFolder::scan(const UnitLayout& layout) {
   std::vector<File> files;
-  for (const std::string& path : files_ending(folder_, kSuffix)) {
+  std::error_code failed;
+  for (const std::string& path : files_ending(folder_, kSuffix, failed)) {
     try {
       File file{read_unit_header(path), file_bytes(path), age_seconds(path)};
       const UnitHeader& header = file.header;
@@ -112,6 +124,7 @@ std::vector<UnitFolder::File> UnitFolder::scan(const UnitLayout& layout) {
       if (error.code() != ErrorCode::kIo) move_to_bad(path);
     }
   }
+  if (failed) fail(ErrorCode::kIo, "cannot read the folder {}: {}", folder_, failed.message());
   return files;
 }
 
@@ -141,16 +154,16 @@ int64_t UnitFolder::shrink_others(int64_t max_bytes) {
   };
   std::vector<Old> files;
   int64_t total = 0;
+  std::error_code ignored;  // a folder may go at any time, and this runs in the store's thread
   const auto add = [&](const std::string& folder) {
-    for (const std::string& path : files_ending(folder, kSuffix)) {
+    for (const std::string& path : files_ending(folder, kSuffix, ignored)) {
       files.push_back({age_seconds(path), file_bytes(path), path});
       total += files.back().bytes;
     }
   };
   add(folder_ + "/bad");
   std::vector<FolderLock> locks;  // so that no program begins with a folder while files go
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(root_, ignored)) {
+  for (const fs::directory_entry& entry : entries_of(root_, ignored)) {
     const std::string path = entry.path().string();
     if (path == folder_ || !entry.is_directory(ignored) || !fs::exists(path + "/lock", ignored))
       continue;

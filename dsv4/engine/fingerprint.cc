@@ -51,9 +51,12 @@ std::string processor(const Model& model) {
 std::string model_identity(const std::string& folder) {
   std::string text = read_text_file(folder + "/config.json");
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (entry->path().extension() == ".safetensors") files.push_back(entry->path());
   }
+  if (error) fail(ErrorCode::kIo, "cannot read the folder {}: {}", folder, error.message());
   std::ranges::sort(files);
   for (const fs::path& path : files) {
     const MappedFile file(path.string());
