@@ -9,6 +9,7 @@
 #include "apps/http_client.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/text/utf8.h"
 
 namespace dsv4::apps {
 namespace {
@@ -28,9 +29,9 @@ class EventLines {
   // `piece`: any cut of the stream.
   template <class OnData>
   void add(std::string_view piece, const OnData& on_data) {
+    size_t begin = 0, from = line_.size();  // what came before has no end of a line
     line_ += piece;
-    size_t begin = 0;
-    for (size_t end; (end = line_.find('\n', begin)) != line_.npos; begin = end + 1) {
+    for (size_t end; (end = line_.find('\n', from)) != line_.npos; begin = from = end + 1) {
       std::string_view line = std::string_view(line_).substr(begin, end - begin);
       if (line.ends_with('\r')) line.remove_suffix(1);
       constexpr std::string_view kData = "data:";
@@ -128,6 +129,8 @@ class RemoteChat : public ChatBackend {
     const bool plain =
         std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 0x7f; });
     if (!plain) fail(ErrorCode::kBadInput, "a key has no spaces and no control characters");
+    if (valid_utf8_prefix(model) != model.size())
+      fail(ErrorCode::kBadInput, "MODEL '{}' is not valid UTF-8", quotable(model));
     if (!key.empty()) headers_.emplace_back("Authorization", "Bearer " + key);
     if (model_.empty()) model_ = first_model();
   }
@@ -138,6 +141,11 @@ class RemoteChat : public ChatBackend {
     const JsonValue* messages = body.find("messages");
     if (messages == nullptr || !messages->is_array() || messages->items.empty())
       fail(ErrorCode::kBadInput, "want an object with messages");
+    for (const JsonValue& message : messages->items) {
+      const JsonValue* role = message.find("role");
+      if (role == nullptr || !role->is_string())
+        fail(ErrorCode::kBadInput, "want messages that are objects with a role");
+    }
   }
   std::string count_tokens(const JsonValue& body) override;
 

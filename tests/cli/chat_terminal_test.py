@@ -10,6 +10,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import select
 import subprocess
 import sys
@@ -170,6 +171,8 @@ def remote(binary, script):
     for url in ("nowhere", "ftp://x", "http://", "http://x:y", "http://[::1", "http://a b"):
         done = talk(binary, url, "Hi\n")
         check(f"--url {url}", done.returncode == 1 and done.stderr.count("\n") == 1, done)
+    done = subprocess.run([binary, "chat", "--url", "http://x", b"\xff"], input=b"Hi\n", capture_output=True, timeout=60)
+    check("a model's name that is no UTF-8", done.returncode == 1 and b"is not valid UTF-8" in done.stderr, done)
     done = talk(binary, "http://x", "", "--context", "100")
     check("--url excludes options of a model here", done.returncode == 2 and "--url" in done.stderr, done)
 
@@ -203,6 +206,11 @@ def event(delta):
     return b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\r\n\r\n"
 
 
+def cpu_of_children():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def other_servers(binary):
     done = b"data: [DONE]\n\n"
     Misbehaving.answers = {
@@ -213,6 +221,7 @@ def other_servers(binary):
         "plain": (200, "application/json", b'{"choices": []}'),
         "broken": (200, "text/event-stream", b"data: {\n\n"),
         "teapot": (418, "text/html", b"<h1>no</h1>"),
+        "endless": (200, "text/event-stream", b"x" * (65 << 20)),
     }
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Misbehaving)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -224,6 +233,15 @@ def other_servers(binary):
         done = talk(binary, url, text + "\n")
         check(f"a server that answers: {text}", done.returncode == 1 and what in done.stderr and
               done.stderr.count("\n") == 1, done)
+    before = cpu_of_children()
+    talked, spent = talk(binary, url, "endless\n"), cpu_of_children() - before
+    check("an event without an end is read once", "an event without an end" in talked.stderr and spent < 3, (talked, spent))
+    with tempfile.TemporaryDirectory() as folder:
+        for messages in ([1], [None], [{}], [{"role": 1}]):
+            saved = pathlib.Path(folder) / "saved"
+            saved.write_text(json.dumps({"messages": messages}))
+            talked = talk(binary, url, f"/load {saved}\n/retry\n")
+            check(f"/load of {messages}", talked.returncode == 1 and "want messages that are objects" in talked.stderr, talked)
     server.shutdown()
 
 
