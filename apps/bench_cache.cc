@@ -114,7 +114,9 @@ void add_bench_cache(CLI::App& bench_app, Action& action) {
       "arrival: times between tokens of clients while a long prompt is computed.");
   add_bench_options(*command, *options);
   ScenarioOptions& scenario = options->scenario;
-  scenario.folder = std::filesystem::temp_directory_path().string();
+  std::error_code none;  // TMPDIR may be wrong, and this runs for every command
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(none);
+  scenario.folder = none ? "/tmp" : temporary.string();
   command->add_option("--scenario", options->scenarios, "which, a list")
       ->delimiter(',')
       ->check(CLI::IsMember({"agent", "memory", "arrival"}))

@@ -26,8 +26,10 @@ struct LogitsOptions : EvalMode {
 };
 
 void eval_logits(const LogitsOptions& options) {
-  const std::filesystem::path folder = std::filesystem::absolute(options.out).parent_path();
-  if (!std::filesystem::is_directory(folder))
+  if (options.out.empty()) fail(ErrorCode::kBadInput, "-o '': want the name of a file");
+  std::error_code none;
+  const auto folder = std::filesystem::absolute(options.out, none).parent_path();
+  if (!std::filesystem::is_directory(folder, none))
     fail(ErrorCode::kIo, "cannot write {}: no folder {}", options.out, folder.string());
   const std::vector<int32_t> ids = parse_ids(options.ids);
   const Model model = load_model(find_model(options.model), options.device, step_context(options));

@@ -18,6 +18,7 @@
 #include "apps/sampling_options.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
 #include "dsv4/chat/model_folder.h"
 #include "dsv4/chat/render.h"
 #include "dsv4/engine/device_model.h"
@@ -229,7 +230,8 @@ void run(const RunOptions& options) {
   add_prompt_cache(options, folder, model, all.size(), how);
   place_model(model, std::move(device), cache_bytes(model, how), step_context(how));
   Engine engine(model, how);
-  if (std::filesystem::exists(options.prompt_cache)) engine.load_prefix(options.prompt_cache);
+  if (!options.prompt_cache.empty() && is_present(options.prompt_cache))
+    engine.load_prefix(options.prompt_cache);
   std::vector<int32_t> text = all.front().ids;
 
   int64_t prompt_tokens = 0;

@@ -161,6 +161,16 @@ TEST_F(CliDamage, LinksThatLeadNowhereAreErrors) {
   expect_error("eval needle " + model + " --distances 64 --prompts 1", "Too many levels");
 }
 
+// What no file can be is an error of the system, in words of this program, and at once.
+TEST_F(CliDamage, AStrangePromptCacheIsAnError) {
+  const std::string run = "run demo -n 1 -p Once --prompt-cache ";
+  std::filesystem::create_symlink("loop", path("loop"));
+  expect_error(run + path("loop"), "cannot read " + path("loop") + ": Too many levels");
+  expect_error(run + std::string(300, 'x'), "xxx: File name too long");
+  shell("mkfifo " + path("pipe"));
+  expect_error(run + path("pipe"), "not a regular file", "timeout 60");
+}
+
 // Bytes of a file that reach a terminal could move its cursor or set its title.
 TEST_F(CliDamage, NoControlBytesOfAModelAreShown) {
   const std::string evil = "\x1b[2J\x1b]0;pwned\x07\n\xc2\x9b", found = "pwned";
@@ -345,6 +355,10 @@ TEST_F(CliDamage, GenerationDefaultsAreTyped) {
   refused("{\"top_k\": 1.5}", "top_k must be a whole number");
   refused("{\"do_sample\": 0}", "do_sample must be true or false");
   refused("{\"temperature\": -1}", "temperature must be a number between 0 and 100");
+  std::ofstream(model + "/generation_config.json")
+      << "{\"temperature\": 0, \"repetition_penalty\": 1.9}";
+  const std::string run = "run -p 'Once upon a time' -n 30 --quiet " + model;
+  EXPECT_NE(dsv4(run).out, dsv4(run + " --repeat-penalty 1").out) << "the file's penalty counts";
 }
 
 }  // namespace

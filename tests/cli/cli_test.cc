@@ -123,6 +123,11 @@ TEST_F(Cli, VersionListsTheBuildTargets) {
 #endif
 }
 
+// Scripts and containers leave TMPDIR as it is when its folder goes.
+TEST_F(Cli, NoCommandNeedsATemporaryFolder) {
+  EXPECT_EQ(dsv4("--version", "env TMPDIR=/nowhere/at/all").exit_code, 0);
+}
+
 TEST_F(Cli, UsageErrors) {
   expect_error("", "give a command: run, eval, inspect,");
   expect_error("frobnicate", "no command 'frobnicate': want run, eval, inspect,");
@@ -254,9 +259,10 @@ TEST_F(Cli, FullDisk) {
   EXPECT_EQ(read(out), "old");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3)
       << "a temporary file remains";
-  expect_error(
-      "eval logits tests/golden/hf/mixed --numerics exact --ids 1 -o " + path("no/such/folder/x"),
-      "no/such/folder");
+  const std::string to = "eval logits tests/golden/hf/mixed --numerics exact --ids 1 -o ";
+  expect_error(to + path("no/such/folder/x"), "no/such/folder");
+  expect_error(to + "''", "-o '': want the name of a file");
+  expect_error(to + std::string(300, 'x') + "/y", "cannot write xxx");
 }
 
 TEST_F(Cli, FullStandardOutput) {
