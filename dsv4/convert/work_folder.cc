@@ -35,6 +35,11 @@ void io(const char* doing, const std::string& path, const Action& action) {
   if (error) fail(ErrorCode::kIo, "cannot {} {}: {}", doing, path, error.message());
 }
 
+// As job.json holds it: JSON is UTF-8, and a recipe or a path may have any bytes.
+std::string text_of(const WorkFolder::Job& job) {
+  return Json(job).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 std::string without_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
@@ -106,7 +111,7 @@ WorkFolder::WorkFolder(const std::string& out, const Job& job, bool restart)
     io("create", partial_ + part,
        [&](std::error_code& e) { fs::create_directories(partial_ + part, e); });
   for (const char* part : {"", "/model", "/shards"}) remove_temporaries(partial_ + part);
-  if (!ours || restart) write_file(job_file, Json(job).dump(1) + "\n");
+  if (!ours || restart) write_file(job_file, text_of(job));
 }
 
 WorkFolder::Lock::~Lock() {
@@ -130,7 +135,7 @@ void WorkFolder::check_job(const Job& job) const {
   } catch (const Json::exception&) {
     fail(ErrorCode::kBadInput, "{} is damaged: use --restart to start over", path);
   }
-  for (const auto& [property, value] : job) {
+  for (const auto& [property, value] : Json::parse(text_of(job)).get<Job>()) {
     if (const auto at = started.find(property); at == started.end() || at->second != value)
       fail(ErrorCode::kBadInput,
            "{} was started with a different {}: repeat the original command to continue, or use "

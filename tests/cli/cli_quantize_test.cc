@@ -57,6 +57,16 @@ TEST_F(CliQuantize, RecipeAndReport) {
   EXPECT_EQ(info.exit_code, 0) << info.err;
 }
 
+// A recipe is text of any encoding: its comments need not be UTF-8, which job.json is.
+TEST_F(CliQuantize, ACommentHasAnyBytes) {
+  write("recipe.txt", "# caf\xe9\nexperts k3\n");
+  const std::string command =
+      "quantize demo --recipe " + path("recipe.txt") + " --shard-size 0.0009 -o " + path("out");
+  expect_error(command, "cannot write", "ulimit -f 600; trap '' XFSZ;");
+  EXPECT_EQ(dsv4(command).err, "") << "the command continues its own job";
+  EXPECT_EQ(dsv4("inspect " + path("out")).exit_code, 0);
+}
+
 TEST_F(CliQuantize, UsageErrors) {
   const std::string to = " -o " + path("out");
   expect_error("quantize demo --experts k3", "--out");
