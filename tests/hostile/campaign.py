@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs dsv4 on hostile input of six kinds, and classifies how each run ends.
+"""Runs dsv4 on hostile input of ten kinds, and classifies how each run ends.
 
     tests/hostile/campaign.py [--binary build/cpu/bin/dsv4] [--count 300] [--seed 1] [--seconds 0] [--workers 1]
-                              [--kind folders,values,tiny,references,inputs,words] [--keep FOLDER]
+                              [--kind folders,values,...] [--keep FOLDER]
 
 A case is some input and one to six command lines on it (the modules of the kinds say which). Each command has to end by
 itself within a time and memory limit, and an error has to be one short line without control characters or words of a
@@ -24,11 +24,14 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import units
 from outcome import classify, execute
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-KINDS = ["folders", "values", "tiny", "references", "inputs", "words"]
-SHARES = {"folders": 6, "values": 2, "tiny": 2, "references": 1, "inputs": 2, "words": 5}  # cases of a kind, of each 18
+TEXT = ROOT / "tests/golden/demo/heldout.txt"
+SHARES = {"folders": 6, "values": 2, "tiny": 2, "references": 1, "inputs": 2, "words": 5, "units": 2, "serving": 1, "chats": 3,
+          "surroundings": 3}  # cases of a kind, of each 27
+KINDS = list(SHARES)
 
 
 class Place:
@@ -37,8 +40,8 @@ class Place:
     def __init__(self, binary, shared, folder):
         self.binary, self.folder = binary, folder
         self.demo, self.k3 = ROOT / "models/demo", shared / "k3"
-        self.reference, self.completion = shared / "reference", shared / "completion"
-        self.text = ROOT / "tests/golden/demo/heldout.txt"
+        self.reference, self.completion, self.units = shared / "reference", shared / "completion", shared / "units"
+        self.text = TEXT
 
     def clear(self):
         for left in self.folder.iterdir():
@@ -53,6 +56,7 @@ def prepare(binary, shared):
     call("eval", "kld", ROOT / "models/demo", "--save-reference", shared / "reference", "--ids",
          ",".join(str(7 * i % 1500) for i in range(40)))
     (shared / "completion").write_bytes(call("completion", "bash"))
+    units.prepare(binary, shared / "units", TEXT.read_bytes()[:3600])
 
 
 def run_case(task):

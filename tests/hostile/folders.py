@@ -32,7 +32,7 @@ def places(value, path=()):
         yield from places(below, path + (key,))
 
 
-def change_json(rng, value):
+def change_json(rng, value, strange=STRANGE):
     """One random change in place; returns what was done."""
     path = rng.choice([p for p in places(value) if p])
     parent = value
@@ -48,7 +48,7 @@ def change_json(rng, value):
     elif kind == 3 and isinstance(parent[key], int):
         parent[key] = parent[key] * 2 + rng.choice([-1, 0, 1])
     else:
-        parent[key] = rng.choice(STRANGE)
+        parent[key] = rng.choice(strange)
     return f"{'.'.join(map(str, path))[:60]} kind {kind}"
 
 

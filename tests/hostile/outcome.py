@@ -1,11 +1,16 @@
 """Runs one command line under limits of time and memory, and says how it ended."""
 
+import ctypes
+import fcntl
 import os
+import pty
 import resource
 import signal
 import subprocess
-import time
+import termios
+import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Callable, Optional
 
 ADDRESS_SPACE = 8 << 30
@@ -14,7 +19,8 @@ CPU_SECONDS = 60  # a program on a busy machine may wait for long before it has 
 TIMEOUT = 300
 LONGEST_LINE = 700
 # Texts of libraries and of checks that are meant for programmers.
-INTERNAL = (b"json.exception", b"std::", b"basic_string", b"vector::", b".cc:", b".h:", b"what():", b"libgomp")
+INTERNAL = (b"json.exception", b"filesystem error", b"std::", b"basic_string", b"vector::", b".cc:", b".h:", b"what():",
+            b"libgomp", b"terminate called")
 
 
 @dataclass
@@ -25,6 +31,19 @@ class Done:
     err: bytes
     resident: int
     hung: bool
+    played: str = ""  # what a player found
+
+
+@dataclass
+class Program:
+    """A program that runs: its id, the file of its errors, and the terminal that it runs in."""
+    pid: int
+    errors: Path
+    terminal: Optional[int] = None
+
+    def has_ended(self):
+        """It can still be waited for."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 @dataclass
@@ -35,12 +54,28 @@ class Run:
     judge: Optional[Callable[[Done], str]] = None
     shows_model_text: bool = False  # its output is the model's own, any bytes
     environment: dict = field(default_factory=dict)
+    limits: dict = field(default_factory=dict)  # of resources, beside time and memory
+    closed: tuple = ()  # streams that it starts without
+    play: Optional[Callable[[Program], str]] = None  # a client or a user; returns a finding, or ''
+    in_terminal: bool = False  # for `play`; standard error is a file nevertheless
 
 
-def limit():
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def limit(run, terminal):
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a server must not outlive a campaign that is cut short
+    limits = {resource.RLIMIT_AS: ADDRESS_SPACE, resource.RLIMIT_CORE: 0} | run.limits
+    for what, value in limits.items():
+        resource.setrlimit(what, (value, value))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as a full disk: a write fails
+    if terminal is not None:
+        os.setsid()
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+    for stream in run.closed:
+        os.close(stream)
 
 
 def execute(binary, run, scratch):
@@ -48,21 +83,27 @@ def execute(binary, run, scratch):
     paths = {name: scratch / f"stream.{name}" for name in ("in", "out", "err")}
     paths["in"].write_bytes(run.stdin)
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | run.environment
+    user, terminal = pty.openpty() if run.in_terminal else (None, None)
     with open(paths["in"], "rb") as given, open(paths["out"], "wb") as out, open(paths["err"], "wb") as err:
-        program = subprocess.Popen([binary, *run.words], stdin=given, stdout=out, stderr=err, preexec_fn=limit,
-                                   env=environment, cwd=scratch)
-    end, hung = time.monotonic() + TIMEOUT, False
-    while True:
-        pid, status, usage = os.wait4(program.pid, os.WNOHANG)
-        if pid:
-            break
-        if time.monotonic() > end and not hung:
-            hung = True
-            os.kill(program.pid, signal.SIGKILL)
-        time.sleep(0.002)
+        program = subprocess.Popen([binary, *run.words], stdin=terminal or given, stdout=terminal or out, stderr=err,
+                                   preexec_fn=lambda: limit(run, terminal), env=environment, cwd=scratch)
+    if terminal is not None:
+        os.close(terminal)
+    played = run.play(Program(program.pid, paths["err"], user)) if run.play else ""
+    hung = threading.Event()
+
+    def give_up():
+        hung.set()
+        os.kill(program.pid, signal.SIGKILL)
+    timer = threading.Timer(TIMEOUT, give_up)
+    timer.start()
+    _, status, usage = os.wait4(program.pid, 0)
+    timer.cancel()
     program.returncode = os.waitstatus_to_exitcode(status)
-    hung |= program.returncode == -signal.SIGXCPU
-    return Done(program.returncode, paths["out"].read_bytes(), paths["err"].read_bytes(), usage.ru_maxrss << 10, hung)
+    if user is not None:
+        os.close(user)
+    return Done(program.returncode, paths["out"].read_bytes(), paths["err"].read_bytes(), usage.ru_maxrss << 10,
+                hung.is_set() or program.returncode == -signal.SIGXCPU, played)
 
 
 def has_control(text):
@@ -79,13 +120,13 @@ def classify(run, done):
         return f"memory {done.resident >> 20} MiB"
     if has_control(done.err if run.shows_model_text else done.out + done.err):
         return "control character"
-    if done.code != 0:
-        lines = [line for line in done.err.splitlines(keepends=True) if not line.startswith(b"dsv4: note: ")]
+    if done.code != 0 and 2 not in run.closed:
+        lines = [line for line in done.err.splitlines(keepends=True) if not line.startswith((b"dsv4: note: ", b'{"time":'))]
         if len(lines) != 1 or not lines[0].startswith(b"dsv4: ") or not lines[0].endswith(b"\n"):
             return "not one line"
         if len(done.err) > LONGEST_LINE:
             return "long line"
         if any(text in done.err for text in INTERNAL):
             return "internal text"
-    finding = run.judge(done) if run.judge else ""
+    finding = done.played or (run.judge(done) if run.judge else "")
     return finding or ("ok" if done.code == 0 else "error")
