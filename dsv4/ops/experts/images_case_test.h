@@ -51,6 +51,29 @@ inline ExpertImages pack_images(Arena& arena, const std::vector<ExpertWeights>& 
   return images;
 }
 
+// Random experts that have images, exact in all implementations. bits: of gate and up, of down
+inline std::vector<ExpertWeights> experts_with_images(Arena& arena, Rng& rng, int64_t e, int64_t d,
+                                                      int64_t inner, int bits, int down_bits) {
+  const auto stack = [&](int k_bits, int64_t n, int64_t k) {
+    const StoredAs stored{WeightFormat::kKbit, k_bits};
+    const auto weights = random_stack(arena, rng, stored, e, n, k);
+    const Codebook antisymmetric = rng.below(2) == 0 ? nf_codebook(k_bits) : bnf_codebook(k_bits);
+    auto* values = const_cast<float*>(weights[0].codebook.as<float>());
+    std::copy(antisymmetric.values().begin(), antisymmetric.values().end(), values);
+    coarsen(weights[0].codebook);
+    return weights;
+  };
+  const auto w1 = stack(bits, inner, d);
+  auto w3 = stack(bits, inner, d);
+  const auto w2 = stack(down_bits, d, inner);
+  std::vector<ExpertWeights> file;
+  for (size_t i = 0; i < w1.size(); ++i) {
+    w3[i].codebook = w1[i].codebook;
+    file.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
+  }
+  return file;
+}
+
 struct ImagesCase {
   Arena arena;
   std::vector<ExpertWeights> file;
@@ -59,22 +82,7 @@ struct ImagesCase {
   // bits: of gate and up, of down
   ImagesCase(const ImagesShape& s, int bits, int down_bits) {
     Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner + bits));
-    const auto stack = [&](int k_bits, int64_t n, int64_t k) {
-      const StoredAs stored{WeightFormat::kKbit, k_bits};
-      const auto weights = random_stack(arena, rng, stored, s.e, n, k);
-      const Codebook antisymmetric = rng.below(2) == 0 ? nf_codebook(k_bits) : bnf_codebook(k_bits);
-      auto* values = const_cast<float*>(weights[0].codebook.as<float>());
-      std::copy(antisymmetric.values().begin(), antisymmetric.values().end(), values);
-      coarsen(weights[0].codebook);
-      return weights;
-    };
-    const auto w1 = stack(bits, s.inner, s.d);
-    auto w3 = stack(bits, s.inner, s.d);
-    const auto w2 = stack(down_bits, s.d, s.inner);
-    for (size_t i = 0; i < w1.size(); ++i) {
-      w3[i].codebook = w1[i].codebook;
-      file.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
-    }
+    file = experts_with_images(arena, rng, s.e, s.d, s.inner, bits, down_bits);
     const TensorView x = arena.input(DType::kBF16, {s.t, s.d});
     const TensorView ids = arena.input(DType::kI32, {s.t, s.k});
     const TensorView weights = arena.input(DType::kF32, {s.t, s.k});

@@ -12,6 +12,13 @@
 
 namespace dsv4::few_gemm {
 
+// Of the block of an FP8 weight that has `row`, and the columns of `slab`.
+__device__ inline float block_scale(const Matrix& matrix, int row, int slab) {
+  const int64_t i = row / kScaleColumns * matrix.scale_stride + slab;
+  return matrix.scale_is_f32 ? static_cast<const float*>(matrix.scale)[i]
+                             : ue8m0_to_f32(static_cast<const uint8_t*>(matrix.scale)[i]);
+}
+
 template <class C, class P>
 class Consumer {
  public:
@@ -132,12 +139,9 @@ class Consumer {
   // Lane i has the scale of slab i of this rank.
   __device__ float load_scales(const Tile& tile) const {
     if constexpr (C::kFormat == Format::kBf16) return 1;
-    const Matrix& matrix = params_.matrix[tile.matrix];
     const int lane = thread_ % kWarp;
     if (lane >= share_.slabs) return 0;
-    const int64_t i = tile.row / kScaleColumns * matrix.scale_stride + share_.first_slab + lane;
-    return matrix.scale_is_f32 ? static_cast<const float*>(matrix.scale)[i]
-                               : ue8m0_to_f32(static_cast<const uint8_t*>(matrix.scale)[i]);
+    return block_scale(params_.matrix[tile.matrix], tile.row, share_.first_slab + lane);
   }
 
   __device__ void add(const float (&part)[C::kTokens / 2], float scale, int slab) {

@@ -36,16 +36,16 @@ constexpr float plane_unit(int bits) {
   return (bits == 5 ? 8.f : 1.f) * 16;
 }
 
-// One matrix of a launch. first_tile: among the tiles of the launch.
+// One matrix of a launch. first_tile: among the tiles of the launch. box_rows: of a copy
 template <class MakeMap>
 Matrix make_matrix(const WeightView& weight, const TensorView& out, int64_t groups, int first_tile,
-                   const MakeMap& make_map) {
+                   const MakeMap& make_map, int box_rows = kTileRows) {
   Matrix m;
   const bool kbit = weight.format == WeightFormat::kKbit;
   const int64_t item = item_bytes(weight.data.dtype);
   const int64_t columns = kbit ? kPlaneColumns / kKbitBlock * weight.bits : kSlabBytes / item;
   m.weight = make_map(tma_rows(weight.data.data, weight.data.dtype, weight.n, weight.data.dim(1),
-                               weight.data.row_stride() * item, kTileRows, columns,
+                               weight.data.row_stride() * item, box_rows, columns,
                                kbit ? TmaSwizzle::kNone : TmaSwizzle::k128));
   if (kbit) m.factor = plane_unit(weight.bits) * weight.scale2;
   if (!weight.scale.empty()) {

@@ -62,14 +62,20 @@ inline Routing make_routing(const RouterArgs& args) {
           .k = static_cast<int>(args.experts.dim(1))};
 }
 
+// Lane j < k has the score of the j-th selected expert. Returns the weight of it.
+__device__ inline float weight_of(const Routing& r, float own) {
+  float sum = 0;
+  for (int j = 0; j < r.k; ++j) sum += __shfl_sync(~0u, own, j);
+  return (r.normalize ? own / sum : own) * r.route_scale;
+}
+
 // Lane j has the j-th selected expert and its score.
 __device__ inline void write_choice(const Routing& r, int64_t token, int expert, float own) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float sum = 0;
-  for (int j = 0; j < r.k; ++j) sum += __shfl_sync(~0u, own, j);
+  const float weight = weight_of(r, own);
   if (lane >= r.k) return;
   r.chosen[token * r.chosen_stride + lane] = expert;
-  r.weights[token * r.weights_stride + lane] = (r.normalize ? own / sum : own) * r.route_scale;
+  r.weights[token * r.weights_stride + lane] = weight;
 }
 
 // The experts of one lane that are not yet selected.
@@ -148,15 +154,20 @@ __device__ void route_learned(const Routing& r, int64_t token) {
   write_choice(r, token, chosen, chosen_score);
 }
 
-// One warp. Entry: the element type of the table.
+// The expert in a slot of a token. Entry: the element type of the table.
+template <class Entry>
+__device__ int hashed(const Routing& r, int64_t token, int slot) {
+  return static_cast<int>(static_cast<const Entry*>(r.table)[r.ids[token] * r.table_stride + slot]);
+}
+
+// One warp.
 template <class Entry>
 __device__ void route_hash(const Routing& r, int64_t token) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const auto* row = static_cast<const Entry*>(r.table) + r.ids[token] * r.table_stride;
   int chosen = 0;
   float own = 0;
   if (lane < r.k) {
-    chosen = static_cast<int>(row[lane]);
+    chosen = hashed<Entry>(r, token, lane);
     own = score(r.logits[token * r.logits_stride + chosen]);
   }
   write_choice(r, token, chosen, own);

@@ -56,9 +56,28 @@ inline Params product(const KbitImage& image, const ConstTensorView& bytes,
 // The reader of the kernels of this folder: one unit for each math warp.
 inline constexpr Reader kReader{make_table, [](int chunks) { return kMathWarps / chunks; }};
 
+// The two products, without lists. hidden: [pairs, i]; the caller sets where down stores.
+inline Params gate_up_of(const ExpertsArgs& args, const Reader& reader, const TensorView& hidden) {
+  const ExpertImages& images = args.stack.images();
+  Params p = product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, reader);
+  p.scale2 = images.scale2.as<float>();
+  p.x = args.x.as<bf16>(), p.x_stride = args.x.row_stride();
+  p.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
+  p.out = hidden.as<bf16>(), p.out_stride = hidden.row_stride();
+  p.rows = static_cast<int>(args.stack.inner());
+  return p;
+}
+inline Params down_of(const ExpertsArgs& args, const Reader& reader, const TensorView& hidden) {
+  const ExpertImages& images = args.stack.images();
+  Params p = product(images.down, images.down_bytes, images.down_codebook, reader);
+  p.scale2 = images.scale2.as<float>();
+  p.x = hidden.as<bf16>(), p.x_stride = hidden.row_stride();
+  p.rows = static_cast<int>(args.x.dim(1));
+  return p;
+}
+
 // ctas: of the grids of both products. Takes temporaries from `scratch`.
 inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, Scratch& scratch) {
-  const ExpertImages& images = args.stack.images();
   const int64_t d = args.x.dim(1), inner = args.stack.inner(), pairs = args.x.dim(0) * slots(args);
   const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
   Call call;
@@ -78,21 +97,13 @@ inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, S
   const auto with_lists = [&](Params p, int which) {
     p.entries = call.lists.entries, p.starts = call.lists.starts[which];
     call.lists.entry_stages[which] = p.stages;
-    p.scale2 = images.scale2.as<float>();
     if (pairs <= reader.own_pairs) p.choices = choices_of(args), p.pair_of = call.lists.pair_of;
     return p;
   };
-  Params& up = call.gate_up;
-  up =
-      with_lists(product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, reader), 0);
-  up.x = args.x.as<bf16>(), up.x_stride = args.x.row_stride();
-  up.pair_weight = call.lists.weight;
-  up.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
-  up.out = call.hidden.as<bf16>(), up.out_stride = inner, up.rows = static_cast<int>(inner);
-  Params& down = call.down;
-  down = with_lists(product(images.down, images.down_bytes, images.down_codebook, reader), 1);
-  down.x = call.hidden.as<bf16>(), down.x_stride = inner;
-  down.out = call.y.as<bf16>(), down.out_stride = d, down.rows = static_cast<int>(d);
+  call.gate_up = with_lists(gate_up_of(args, reader, call.hidden), 0);
+  call.gate_up.pair_weight = call.lists.weight;
+  call.down = with_lists(down_of(args, reader, call.hidden), 1);
+  call.down.out = call.y.as<bf16>(), call.down.out_stride = d;
   return call;
 }
 

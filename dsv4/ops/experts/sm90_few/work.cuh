@@ -31,10 +31,14 @@ struct Work {
   const Entry *entry, *following;  // the current one; after it
   int stage;                       // the current stage of it
   int left;                        // stages of this CTA, with this one
-  int done = 0;                    // stages of this CTA before this one
+  int done;                        // stages of this CTA before this one
 
-  __device__ explicit Work(const Range& range)
-      : entry(range.first), following(range.second), stage(range.stage), left(range.stages) {}
+  __device__ explicit Work(const Range& range, int done_before = 0)
+      : entry(range.first),
+        following(range.second),
+        stage(range.stage),
+        left(range.stages),
+        done(done_before) {}
 
   __device__ bool more() const { return left > 0; }
   __device__ void next(const Params& p) {

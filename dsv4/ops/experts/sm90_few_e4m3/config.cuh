@@ -48,20 +48,21 @@ struct OwnList {
   int count;                // entries
 };
 
-template <int K_, int kTiles_>
+// Own: what a kernel keeps beside the buffers, at most kOwnBytes with barriers and scales of x.
+template <int K_, int kTiles_, class Own = OwnList, int kOwnBytes = 4096>
 struct Shared {
   static constexpr int K = K_, kTiles = kTiles_;
   static constexpr int kStageBytes = kStrips * kGroups * kUnitBytes<K>;
   static constexpr int kStages =
       (experts_few::kMaxShared - kTiles * static_cast<int>(sizeof(ActivationTile)) -
-       kBuffers * static_cast<int>(sizeof(Partials)) - 4096) /
+       kBuffers * static_cast<int>(sizeof(Partials)) - kOwnBytes) /
       kStageBytes;
 
   ActivationTile x[kTiles];
   unsigned char stages[kStages][kStageBytes];  // [strips][chunks] units
   Partials partials[kBuffers];                 // of warp kGroupWarps * group + strip
   float x_scale[kTiles][kPairs];
-  OwnList own;
+  Own own;
   ptx::Mbarrier full[kStages], empty[kStages];
   ptx::Mbarrier drained[kBuffers];
 };

@@ -8,18 +8,19 @@
 
 namespace dsv4::experts_few_e4m3 {
 
+// used: how often buffers were used before
 template <bool kGateUp, class S>
-__device__ void finish(const Params& p, const Range& range, S& shared) {
+__device__ void finish(const Params& p, const Range& range, const float* pair_weight, S& shared,
+                       int used = 0) {
   constexpr int kOwn = kStrips / kEpilogueWarps;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = (static_cast<int>(threadIdx.x) / kWarp - kMathWarps) * kOwn;
   experts_few::EpilogueEntry e;
   const Entry* loaded = nullptr;  // entry of e
-  for (Work work(range); work.more(); work.next(p)) {
+  for (Work work(range, used); work.more(); work.next(p)) {
     const int buffer = work.done % kBuffers;
     if (loaded != work.entry) {
-      e = experts_few::EpilogueEntry::load<kGateUp>(
-          p, *work.entry, p.choices.pairs > 0 ? shared.own.weight : p.pair_weight);
+      e = experts_few::EpilogueEntry::load<kGateUp>(p, *work.entry, pair_weight);
       loaded = work.entry;
     }
     ptx::barrier_sync(filled_barrier(buffer), kFilledThreads);

@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant_
   ptx::setmaxnreg_dec<kOtherRegisters>();
   if (warp == kProducerWarp && threadIdx.x % kWarp == 0) produce(p, range, shared);
   if constexpr (!kGateUp) ptx::griddepcontrol_wait();
-  if (warp < kProducerWarp) finish<kGateUp>(p, range, shared);
+  if (warp < kProducerWarp)
+    finish<kGateUp>(p, range, own_list ? shared.own.weight : p.pair_weight, shared);
 }
 
 }  // namespace dsv4::experts_few_e4m3

@@ -134,10 +134,11 @@ __device__ inline float4 add_blocks(const Sums<kWidth>& sums) {
   return {all[0], all[1], all[2], all[3]};
 }
 
-// One item. ring: of its first step; afterwards of the first step of the next item.
+// One item. x, x_scale: of its first tile. ring: of its first step; afterwards of the first step of
+// the next item.
 template <int kWidth, class S>
-__device__ inline float4 multiply_item(const Params& p, uint64_t x, int group, RingPlace<S>& ring,
-                                       S& shared) {
+__device__ inline float4 multiply_item(const Params& p, uint64_t x, const float (*x_scale)[kPairs],
+                                       int group, RingPlace<S>& ring, S& shared) {
   constexpr int K = S::K;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int strip = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps;
@@ -153,15 +154,24 @@ __device__ inline float4 multiply_item(const Params& p, uint64_t x, int group, R
     add_unit<K, kWidth>(
         p.table, unit,
         ptx::advance_desc(x, static_cast<uint32_t>(chunk * 2 * sizeof(ActivationTile))),
-        shared.x_scale + 2 * chunk, sums);
+        x_scale + 2 * chunk, sums);
   }
   return add_blocks<kWidth>(sums);
+}
+
+// Hands the sums of a math warp to the epilogue. use: of the buffers, from 0
+template <class S>
+__device__ inline void hand_over(float4 sums, int use, S& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, buffer = use % kBuffers;
+  shared.drained[buffer].wait((use / kBuffers + 1) % 2);
+  shared.partials[buffer].sums[warp][lane] = sums;
+  ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);
 }
 
 template <bool kGateUp, class S>
 __device__ void multiply(const Params& p, const Range& range, S& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int group = __shfl_sync(~0u, warp / kGroupWarps, 0);  // so that addresses are uniform
   const uint64_t x = ptx::make_smem_desc_128B(ptx::smem_address(shared.x));
   const Entry* loaded = nullptr;  // entry of x
@@ -175,16 +185,13 @@ __device__ void multiply(const Params& p, const Range& range, S& shared) {
     }
     float4 sums;
     if (width == 2) {
-      sums = multiply_item<2>(p, x, group, ring, shared);
+      sums = multiply_item<2>(p, x, shared.x_scale, group, ring, shared);
     } else if (width == 4) {
-      sums = multiply_item<4>(p, x, group, ring, shared);
+      sums = multiply_item<4>(p, x, shared.x_scale, group, ring, shared);
     } else {
-      sums = multiply_item<8>(p, x, group, ring, shared);
+      sums = multiply_item<8>(p, x, shared.x_scale, group, ring, shared);
     }
-    const int buffer = work.done % kBuffers;
-    shared.drained[buffer].wait((work.done / kBuffers + 1) % 2);
-    shared.partials[buffer].sums[warp][lane] = sums;
-    ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);
+    hand_over(sums, work.done, shared);
   }
 }
 

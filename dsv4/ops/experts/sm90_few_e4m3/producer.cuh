@@ -8,11 +8,11 @@
 
 namespace dsv4::experts_few_e4m3 {
 
+// ring: where the first stage goes
 template <class S>
-__device__ void produce(const Params& p, const Range& range, S& shared) {
+__device__ void produce(const Params& p, const Range& range, S& shared, RingPlace<S> ring = {}) {
   constexpr int kUnit = kUnitBytes<S::K>;
   const int steps = steps_of(p), strip_bytes = p.chunks * kUnit;
-  RingPlace<S> ring;
   for (Work work(range); work.more(); work.next(p)) {
     const int strips = strips_of(p, work.stage);
     const std::byte* item =

@@ -59,10 +59,10 @@ auto inputs_kernel() {
                                         few_gemm::StoreTile<InputParams::Bf16>>;
 }
 
-// The same with the boundary before the block.
-inline auto inputs_with_boundary_kernel() {
-  return few_gemm::boundary_pair_kernel<InputParams, StoreHidden,
-                                        few_gemm::StoreTile<InputParams::Bf16>>;
+// The same with the boundary before the block. A template, so that only its callers compile it.
+template <class P = InputParams>
+auto inputs_with_boundary_kernel() {
+  return few_gemm::boundary_pair_kernel<P, StoreHidden, few_gemm::StoreTile<typename P::Bf16>>;
 }
 
 struct DownParams {

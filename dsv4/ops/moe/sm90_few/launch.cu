@@ -5,7 +5,7 @@
 #include "dsv4/ops/few_gemm/launch_shape.cuh"
 #include "dsv4/ops/hc_boundary/sm90_few/launch.cuh"
 #include "dsv4/ops/moe/moe_impls.h"
-#include "dsv4/ops/moe/sm90_few/call.cuh"
+#include "dsv4/ops/moe/sm90_few/launch.cuh"
 
 namespace dsv4 {
 namespace {
@@ -32,7 +32,9 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
   return true;
 }
 
-void run_inputs(const Context& context, const MoeArgs& args, const few::Middle& middle) {
+}  // namespace
+
+void few::run_inputs(const Context& context, const MoeArgs& args, const few::Middle& middle) {
   Device& device = *context.device;
   const few::InputTargets targets(args, middle);
   if (is_given(args.boundary) && run_inputs_with_boundary(context, args, targets, middle)) return;
@@ -47,6 +49,8 @@ void run_inputs(const Context& context, const MoeArgs& args, const few::Middle& 
            few_gemm::launch_shape(pair), params);
   });
 }
+
+namespace {
 
 void run_down(const Context& context, const MoeArgs& args, const few::Middle& middle) {
   Device& device = *context.device;
@@ -102,7 +106,7 @@ void moe_sm90_few(const Context& given, const MoeArgs& args) {
         return scratch.take(dtype, shape);
       });
   router.check(few::router_args(args, middle));
-  run_inputs(context, args, middle);
+  few::run_inputs(context, args, middle);
   run_down(context, args, middle);
   experts(context, {.x = args.x,
                     .stack = args.routed,

@@ -1,0 +1,121 @@
+// A random call of moe with a shared expert in FP8, and the kernels of sm90_few for it on the
+// emulator.
+
+#pragma once
+
+#include <vector>
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/moe/sm90_few/call.cuh"
+#include "tests/emulator/launch.h"
+#include "tests/emulator/tensor_map.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4::test {
+
+enum class Choice { kLearned, kTies, kHash32, kHash64 };
+
+struct MoeScene {
+  int64_t t, d, inner, e, k;  // inner: of the shared expert
+  int num_sms = 2;
+  Choice choice = Choice::kLearned;
+};
+
+struct MoeCase {
+  static constexpr int64_t kVocab = 20;
+
+  Arena arena;
+  std::vector<ExpertWeights> shared;
+  MoeArgs args;
+  moe_kernel::sm90_few::Middle middle;
+
+  explicit MoeCase(const MoeScene& s) {
+    Rng rng(static_cast<uint64_t>(s.t * 1000 + s.d + s.inner));
+    const StoredAs fp8{WeightFormat::kFp8Block};
+    shared = {{.w1 = random_weight(arena, rng, fp8, s.inner, s.d),
+               .w3 = random_weight(arena, rng, fp8, s.inner, s.d),
+               .w2 = random_weight(arena, rng, fp8, s.d, s.inner)}};
+    const TensorView x = arena.input(DType::kBF16, {s.t, s.d});
+    const TensorView ids = arena.input(DType::kI32, {s.t});
+    fill_normal(x, rng);
+    fill_ints(ids, rng, 0, kVocab);
+    args = {.x = x,
+            .ids = ids,
+            .gate = random_weight(arena, rng, {WeightFormat::kBF16}, s.e, s.d),
+            .shared = shared,
+            .experts_per_token = s.k,
+            .route_scale = 1.5f,
+            .swiglu_limit = 1.5f,
+            .acc = {TensorMeta::contiguous(DType::kF32, {s.t, s.d}), nullptr}};
+    if (s.choice == Choice::kLearned) {
+      const TensorView bias = arena.input(DType::kF32, {s.e});
+      fill_normal(bias, rng, 0.2);
+      args.bias = bias;
+    } else if (s.choice == Choice::kTies) {  // all logits are 0
+      auto* values = const_cast<uint16_t*>(args.gate.data.as<uint16_t>());
+      std::fill_n(values, args.gate.data.numel(), uint16_t{0});
+    } else {
+      const TensorView table =
+          arena.input(s.choice == Choice::kHash32 ? DType::kI32 : DType::kI64, {kVocab, s.k});
+      fill_ints(table, rng, 0, s.e);
+      args.tid2eid = table;
+    }
+    middle = moe_kernel::sm90_few::make_middle(
+        args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+          return arena.output(dtype, shape);
+        });
+  }
+};
+
+inline CUtensorMap emulated_map(const TmaBox& box) {
+  return emulator::make_tma_map(box);
+}
+
+inline emulator::Kernel moe_inputs(const MoeCase& c, const moe_kernel::sm90_few::Middle& middle,
+                                   int num_sms) {
+  namespace few = moe_kernel::sm90_few;
+  const few::InputTargets targets(c.args, middle);
+  const few_gemm::Pair pair = few::pair_of_inputs(c.args, targets, num_sms);
+  emulator::Kernel kernel{{.grid = {static_cast<int>(pair.ctas()),
+                                    static_cast<int>(ceil_div(pair.fp8.tokens, pair.tokens))},
+                           .block = few_gemm::kThreads,
+                           .cluster = pair.split.fp8.ranks(),
+                           .shared = static_cast<size_t>(pair.shared()),
+                           .pdl = true,
+                           .resident = 2},
+                          {}};
+  few_gemm::with_tokens<few_gemm::Format::kFp8>(pair.tokens, [&](auto config) {
+    kernel.body = [params = few::make_input_params(
+                       pair, c.args, targets, middle,
+                       few_gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
+      few::inputs_kernel<decltype(config)::kTokens>()(params);
+    };
+  });
+  return kernel;
+}
+
+inline emulator::Kernel moe_down(const MoeCase& c, const moe_kernel::sm90_few::Middle& middle,
+                                 int num_sms) {
+  namespace few = moe_kernel::sm90_few;
+  const few_gemm::Product p = few::product_of_w2(c.args, middle);
+  const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, 1);
+  const few_gemm::Split split = few_gemm::make_split(shape, num_sms);
+  const int tokens = few_gemm::tile_tokens(shape.tokens);
+  const few::DownParams params =
+      few::make_down_params(p, few::router_args(c.args, middle), split, tokens, emulated_map);
+  emulator::Kernel kernel{
+      {.grid = {params.product_ctas + params.routing_ctas,
+                static_cast<int>(ceil_div(shape.tokens, tokens))},
+       .block = few_gemm::kThreads,
+       .cluster = split.ranks(),
+       .shared = static_cast<size_t>(few_gemm::Layout(shape.format, tokens, split).bytes),
+       .pdl = true,
+       .resident = 2},
+      {}};
+  few_gemm::with_tokens<few_gemm::Format::kFp8>(tokens, [&](auto config) {
+    kernel.body = [params] { few::down_kernel<decltype(config)::kTokens>(params); };
+  });
+  return kernel;
+}
+
+}  // namespace dsv4::test
