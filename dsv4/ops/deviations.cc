@@ -20,6 +20,7 @@ constexpr Deviation kDeviations[] = {
     {"attention_out", "sm90_few", kShortSums},
     {"attention_in", "sm90_few", kShortSums},
     {"moe", "sm90_few", kShortSums},
+    {"moe", "sm90_fused", kShortBlocks},
     {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},
     {"experts", "sm90_few_e4m3", kShortBlocks},

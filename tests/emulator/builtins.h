@@ -84,6 +84,10 @@ inline unsigned __float_as_uint(float x) {
 inline int __clz(int bits) {
   return std::countl_zero(static_cast<unsigned>(bits));
 }
+// One more than the place of the lowest bit; 0 for none.
+inline int __ffs(int bits) {
+  return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1;
+}
 inline int __popc(unsigned bits) {
   return std::popcount(bits);
 }

@@ -84,6 +84,7 @@ class Consumer {
       add(part, scale, slab);
     }
   }
+
   __device__ void multiply_kbit(const Tile& tile) {
     float sums[C::kTokens / 2][4] = {};
     for (int slab = 0; slab < share_.slabs; ++slab) {

@@ -13,4 +13,9 @@ void moe_parts(const Context& context, const MoeArgs& args);
 const char* moe_sm90_few_reject(const Context& context, const MoeArgs& args);
 void moe_sm90_few(const Context& context, const MoeArgs& args);
 
+// Of these calls, those of one or two tokens whose routed experts are read by experts
+// `sm90_few_e4m3`: three launches for the whole block, the same bits.
+const char* moe_sm90_fused_reject(const Context& context, const MoeArgs& args);
+void moe_sm90_fused(const Context& context, const MoeArgs& args);
+
 }  // namespace dsv4

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
+#include "dsv4/ops/experts/images_case_test.h"
 #include "dsv4/ops/hc_boundary/random_boundary_test.h"
 #include "dsv4/ops/moe/moe_oracle.h"
 #include "tests/harness/op_check.h"
@@ -75,26 +76,31 @@ MoeArgs one_token(const MoeArgs& a, int64_t i) {
   return one;
 }
 
-// The bounds of the experts' test, those of FP8 tensor cores for a shared expert in FP8; the logits
-// add a relative error of about 1e-6 to the weights. No two keys of the router are so close that
-// this changes a choice.
+// oracle: acc by moe_oracle(). The bounds of the experts' test, those of FP8 tensor cores for a
+// shared expert in FP8; the logits add a relative error of about 1e-6 to the weights. No two keys
+// of the router are so close that this changes a choice.
+void check_case(const std::string& name, const Context& context, Case& c,
+                const std::vector<double>& oracle) {
+  const test::Tolerance tolerance = context.numerics == Numerics::kExact
+                                        ? test::Tolerance{.ulps = 4, .rel = 8e-6}
+                                        : test::Tolerance{.rel = 0.02, .cosine = 2e-5};
+  test::OpCase<MoeArgs> test{.name = name,
+                             .args = c.args,
+                             .outputs = {{"acc", c.args.acc, oracle, tolerance}},
+                             .one_token = one_token,
+                             .num_tokens = c.args.x.dim(0)};
+  test.strided = [](MoeArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.acc); };
+  check_op(moe.impls, context, c.arena, test);
+}
+
 void check_moe(const Shape& shape, const StoredAs& stored, const StoredAs& shared,
                Numerics numerics) {
   const Context context{.numerics = numerics};
   Case c;
   fill_case(c, shape, stored, shared, activation_dtype(context));
-  const test::Tolerance tolerance = numerics == Numerics::kExact
-                                        ? test::Tolerance{.ulps = 4, .rel = 8e-6}
-                                        : test::Tolerance{.rel = 0.02, .cosine = 2e-5};
-  test::OpCase<MoeArgs> test{
-      .name = fmt::format("moe {} t={} e={} k={} {}", name(stored), shape.t, shape.e, shape.k,
-                          name(numerics)),
-      .args = c.args,
-      .outputs = {{"acc", c.args.acc, moe_oracle(context, c.args), tolerance}},
-      .one_token = one_token,
-      .num_tokens = shape.t};
-  test.strided = [](MoeArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.acc); };
-  check_op(moe.impls, context, c.arena, test);
+  check_case(fmt::format("moe {} t={} e={} k={} {}", name(stored), shape.t, shape.e, shape.k,
+                         name(numerics)),
+             context, c, moe_oracle(context, c.args));
 }
 
 TEST(Moe, AgreesWithOracle) {
@@ -130,21 +136,86 @@ TEST(Moe, FewTokensOfFlashWidth) {
   check_few_tokens({2, 4096, 3, 2, 1024});
 }
 
+// Routed experts in kernel images, which only devices read. Returns args with those of the file.
+MoeArgs fill_images(Case& c, const Shape& shape, int bits, int down_bits) {
+  fill_case(c, {shape.t, shape.d, shape.e, shape.k, shape.inner, shape.hash},
+            {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block}, DType::kBF16);
+  Rng rng(static_cast<uint64_t>(shape.e));
+  c.routed =
+      test::experts_with_images(c.arena, rng, shape.e, shape.d, shape.inner, bits, down_bits);
+  MoeArgs file = c.args;
+  file.routed = c.routed;
+  c.args.routed = test::pack_images(c.arena, c.routed);
+  return file;
+}
+
+void check_images(const Shape& shape, int bits, int down_bits) {
+  Case c;
+  const MoeArgs file = fill_images(c, shape, bits, down_bits);
+  check_case(
+      fmt::format("moe images K={} t={} d={} e={} k={}", bits, shape.t, shape.d, shape.e, shape.k),
+      {}, c, moe_oracle({}, file));
+}
+
+// For sm90_fused; the third has more tokens than it takes.
+TEST(Moe, Images) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "kernel images are read on Hopper";
+  for (const int64_t t : {1, 2, 3}) check_images({t, 384, 20, 6, 64}, 3, 3);
+  check_images({1, 128, 256, 6, 256}, 2, 4);
+  check_images({2, 256, 384, 8, 192}, 4, 2);
+  for (const int64_t t : {1, 2}) check_images({t, 256, 6, 6, 64, true}, 3, 3);
+  check_images({2, 128, 9, 6, 320}, 3, 3);
+}
+
+TEST(Moe, ImagesOfFlashWidth) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "kernel images are read on Hopper";
+  for (const int64_t t : {1, 2}) check_images({t, 4096, 5, 4, 1024}, 3, 3);
+}
+
+// A token has the same bits in a step of one or two tokens and in a larger one.
+TEST(Moe, FusedHasTheBitsOfFew) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "for Hopper";
+  for (const int64_t t : {1, 2}) {
+    Case c;
+    fill_images(c, {t, 4096, 12, 6, 1024}, 3, 3);
+    const auto bits_of = [&](std::string_view impl) {
+      c.arena.prepare();
+      moe({.force_impl = impl, .device = test::gpu()}, c.args);
+      test::wait(*test::gpu());
+      return c.arena.written();
+    };
+    c.arena.freeze();
+    EXPECT_TRUE(bits_of("sm90_few") == bits_of("sm90_fused")) << t;
+  }
+}
+
 // The last has more tokens than the products finish a boundary for.
+void check_boundary(Case& c) {
+  const int64_t t = c.args.x.dim(0), d = c.args.x.dim(1);
+  Rng rng(static_cast<uint64_t>(t));
+  c.args.boundary = test::random_boundary(c.arena, rng, t, d, DType::kBF16);
+  c.args.x = c.args.boundary.x;
+  check_boundary_inside(moe.impls, Context{}, c.arena,
+                        {.name = fmt::format("moe t={} boundary", t),
+                         .args = c.args,
+                         .one_token = one_token,
+                         .num_tokens = t});
+}
+
 TEST(Moe, BoundaryInside) {
   for (const int64_t t : {2, 6}) {
     Case c;
     fill_case(c, {t, 1024, 20, 3, 64}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block},
               DType::kBF16);
-    Rng rng(static_cast<uint64_t>(t));
-    c.args.boundary = test::random_boundary(c.arena, rng, t, 1024, DType::kBF16);
-    c.args.x = c.args.boundary.x;
-    check_boundary_inside(moe.impls, Context{}, c.arena,
-                          {.name = fmt::format("moe t={} boundary", t),
-                           .args = c.args,
-                           .one_token = one_token,
-                           .num_tokens = t});
+    check_boundary(c);
   }
+}
+
+TEST(Moe, BoundaryInsideWithImages) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "kernel images are read on Hopper";
+  Case c;
+  fill_images(c, {2, 1024, 20, 3, 64}, 3, 3);
+  check_boundary(c);
 }
 
 TEST(Moe, ReportsErrors) {

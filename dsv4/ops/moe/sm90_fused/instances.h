@@ -1,0 +1,15 @@
+// The kernels of this folder for one K each, compiled in files of their own.
+
+#pragma once
+
+#include "dsv4/device/device.h"
+#include "dsv4/ops/moe/sm90_fused/config.cuh"
+
+namespace dsv4::moe_kernel::sm90_fused {
+
+template <int K>
+void launch_gate_up(Device& device, const GateUpParams& p);
+template <int K>
+void launch_down(Device& device, int tokens, const DownParams& p);
+
+}  // namespace dsv4::moe_kernel::sm90_fused

@@ -1,0 +1,177 @@
+// The launches of moe/sm90_fused on the emulator: inputs, routing with gate and up and the shared
+// w2, down with the sums. Beside the oracle, the bits of sm90_few.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "dsv4/ops/experts/images_case_test.h"
+#include "dsv4/ops/experts/sm90_few_e4m3/kernel.cuh"
+#include "dsv4/ops/moe/moe_oracle.h"
+#include "dsv4/ops/moe/sm90_fused/call.cuh"
+#include "dsv4/ops/moe/sm90_fused/down.cuh"
+#include "dsv4/ops/moe/sm90_fused/gate_up.cuh"
+#include "tests/emulator/moe_case.h"
+#include "tests/emulator/runs.h"
+#include "tests/emulator/touching.h"
+
+namespace dsv4 {
+namespace {
+
+namespace fused = moe_kernel::sm90_fused;
+using test::Choice;
+
+struct Scene {
+  test::MoeScene moe;  // num_sms: CTAs of gate and up, too
+  int64_t inner;       // of the routed experts
+  int runs = 4;
+};
+
+struct Case : test::MoeCase {
+  std::vector<ExpertWeights> file;
+  MoeArgs file_args;
+  TensorView hidden;
+
+  Case(const Scene& s, int bits, int down_bits) : MoeCase(s.moe) {
+    Rng rng(static_cast<uint64_t>(s.inner + s.moe.e));
+    file = test::experts_with_images(arena, rng, s.moe.e, s.moe.d, s.inner, bits, down_bits);
+    args.acc = arena.output(DType::kF32, {s.moe.t, s.moe.d});
+    file_args = args;
+    file_args.routed = file;
+    args.routed = test::pack_images(arena, file);
+  }
+  fused::Middle temporaries(Scratch& scratch) const {
+    return fused::make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+      return scratch.take(dtype, shape);
+    });
+  }
+};
+
+emulator::Launch launch_of(int ctas, size_t shared, int threads) {
+  return {.grid = ctas, .block = threads, .shared = shared, .pdl = true, .resident = 2};
+}
+
+template <int K>
+emulator::Kernel gate_up(const Case& c, const fused::Middle& middle, int num_sms) {
+  return {launch_of(num_sms, sizeof(fused::Shared<K>), fused::kThreads),
+          [p = fused::make_gate_up_params(c.args, middle, num_sms, test::emulated_map)] {
+            fused::gate_up_kernel<K>(p);
+          }};
+}
+
+template <int K>
+emulator::Kernel down(const Case& c, const fused::Middle& middle) {
+  const fused::DownParams p = fused::make_down_params(c.args, middle);
+  return {launch_of(static_cast<int>(ceil_div(p.routed.rows, fused::kDownRows)),
+                    sizeof(fused::Shared<K>), fused::kThreads),
+          [p, two = c.args.x.dim(0) == 2] {
+            two ? fused::down_kernel<K, 2>(p) : fused::down_kernel<K, 1>(p);
+          }};
+}
+
+// Twice in a stream, so that the second call overwrites what the first one reads.
+template <int K, int kDownK>
+void run_fused(const Case& c, const Scene& s, int seed) {
+  Scratch scratch;
+  const fused::Middle middle = c.temporaries(scratch);
+  ASSERT_EQ(fused::reject_shape(c.args, middle, s.moe.num_sms), nullptr);
+  std::vector<emulator::Kernel> kernels{emulator::touching({c.args.x, c.args.ids})};
+  for (int call = 0; call < 2; ++call) {
+    kernels.push_back(test::moe_inputs(c, middle.inputs, s.moe.num_sms));
+    kernels.push_back(gate_up<K>(c, middle, s.moe.num_sms));
+    kernels.push_back(down<kDownK>(c, middle));
+  }
+  kernels.push_back(emulator::touching({c.args.acc}));
+  emulator::launch_stream(kernels, static_cast<uint64_t>(seed));
+}
+
+// The five launches of sm90_few, the last one on the host.
+template <int K, int kDownK>
+std::vector<float> bits_of_few(const Case& c, int num_sms) {
+  using namespace experts_few_e4m3;
+  Scratch scratch;
+  const fused::Middle middle = c.temporaries(scratch);
+  const ExpertsArgs routed = fused::routed_args(c.args, middle);
+  const experts_few::Call call = experts_few::make_call(routed, num_sms, kReader, scratch);
+  const auto products = [&](size_t shared) { return launch_of(num_sms, shared, kThreads); };
+  emulator::launch_stream({test::moe_inputs(c, middle.inputs, num_sms),
+                           test::moe_down(c, middle.inputs, num_sms),
+                           {products(sizeof(SharedOf<K, kMaxColumns>)),
+                            [&] { few_kernel<K, true, kMaxColumns>(call.gate_up); }},
+                           {products(sizeof(SharedOf<kDownK, kMaxColumns>)),
+                            [&] { few_kernel<kDownK, false, kMaxColumns>(call.down); }}},
+                          0);
+  const int64_t t = c.args.x.dim(0), d = c.args.x.dim(1), k = c.args.experts_per_token;
+  std::vector<float> acc(static_cast<size_t>(t * d));
+  for (int64_t token = 0; token < t; ++token) {
+    std::vector<int32_t> pairs(call.lists.pair_of + token * k,
+                               call.lists.pair_of + (token + 1) * k);
+    std::sort(pairs.begin(), pairs.end());
+    for (int64_t i = 0; i < d; ++i) {
+      float& sum = acc[static_cast<size_t>(token * d + i)];
+      for (const int32_t pair : pairs) sum += bf16_to_f32(call.y.row<uint16_t>(pair)[i]);
+      sum += bf16_to_f32(middle.inputs.y.row<uint16_t>(token)[i]);
+    }
+  }
+  return acc;
+}
+
+template <int K, int kDownK = K>
+void check(const Scene& s) {
+  SCOPED_TRACE(fmt::format("K {} t {} d {} inner {} {} e {} k {}", K, s.moe.t, s.moe.d, s.inner,
+                           s.moe.inner, s.moe.e, s.moe.k));
+  Case c(s, K, kDownK);
+  const std::vector<double> want = moe_oracle({}, c.file_args);
+  const std::vector<float> few = bits_of_few<K, kDownK>(c, s.moe.num_sms);
+  emulator::check_runs(
+      c.arena, s.runs, [&](int seed) { run_fused<K, kDownK>(c, s, seed); },
+      [&] {
+        // As in moe_test.cc.
+        EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 2e-5}), "");
+        EXPECT_TRUE(std::equal(few.begin(), few.end(), c.args.acc.as<float>()))
+            << "other bits than sm90_few";
+      });
+}
+
+// 1, 2 and 4 shares of the shared expert's rows; 8 and 12 experts a lane.
+TEST(MoeFusedEmulated, Learned) {
+  check<3>({{.t = 1, .d = 128, .inner = 128, .e = 6, .k = 2, .num_sms = 5}, 64});
+  check<3>({{.t = 2, .d = 384, .inner = 256, .e = 70, .k = 3, .num_sms = 12}, 96});
+  check<2, 4>({{.t = 1, .d = 128, .inner = 512, .e = 256, .k = 6, .num_sms = 4}, 32});
+  check<4, 2>({{.t = 2, .d = 128, .inner = 640, .e = 384, .k = 8, .num_sms = 7}, 32});
+}
+
+// An item's activations fill the room for them, so that each overwrites those before. Then an odd
+// number of entries, of which some CTAs have none.
+TEST(MoeFusedEmulated, ManyItems) {
+  check<3>({{.t = 2, .d = 128, .inner = 128, .e = 9, .k = 2, .num_sms = 5}, 3104});
+  check<3>({{.t = 1, .d = 128, .inner = 128, .e = 9, .k = 3, .num_sms = 7}, 32});
+}
+
+// Equal keys: the lowest experts.
+TEST(MoeFusedEmulated, Ties) {
+  check<3>(
+      {{.t = 1, .d = 128, .inner = 128, .e = 300, .k = 3, .num_sms = 4, .choice = Choice::kTies},
+       32});
+  check<3>(
+      {{.t = 2, .d = 128, .inner = 128, .e = 12, .k = 6, .num_sms = 4, .choice = Choice::kTies},
+       32});
+}
+
+// A row of a random table has an expert twice now and then.
+TEST(MoeFusedEmulated, Hash) {
+  check<3>(
+      {{.t = 1, .d = 128, .inner = 128, .e = 6, .k = 6, .num_sms = 4, .choice = Choice::kHash32},
+       64});
+  check<3>(
+      {{.t = 2, .d = 128, .inner = 128, .e = 6, .k = 6, .num_sms = 4, .choice = Choice::kHash64},
+       64});
+}
+
+TEST(MoeFusedEmulated, WideRows) {
+  check<3>({{.t = 2, .d = 4096, .inner = 128, .e = 3, .k = 1, .num_sms = 128}, 32, 1});
+}
+
+}  // namespace
+}  // namespace dsv4
