@@ -49,12 +49,14 @@ inline std::vector<int32_t> allowed_tokens(TokenMasks& masks, TokenMasks::State 
 
 // A text of up to `kSteps` tokens that the grammar allows, where it may end after them. A choice is
 // the next byte, 0xfe DSML; where that is forbidden, a mask is computed, and the choice picks one
-// of the allowed tokens. Masks are the costly part, so a run ends after `kMasks` of them.
-inline std::optional<std::string> steered_text(TokenMasks& masks, std::string_view choices) {
+// of the allowed tokens. Masks are the costly part, so a run ends after `kMasks` of them. `plain`
+// reads the same tokens and computes none: where both go does not depend on masks.
+inline std::optional<std::string> steered_text(const Automaton& grammar, std::string_view choices) {
   constexpr size_t kSteps = 64, kMasks = 6;
   const auto tree = byte_tree();
+  TokenMasks masks(grammar, tree), plain(grammar, tree);
   std::string text;
-  TokenMasks::State state = masks.start();
+  TokenMasks::State state = masks.start(), at = plain.start();
   for (size_t i = 0, computed = 0; i < kSteps; ++i) {
     const bool steered = i < choices.size();
     if (!steered && masks.accepts(state)) break;
@@ -71,6 +73,8 @@ inline std::optional<std::string> steered_text(TokenMasks& masks, std::string_vi
       require(next != TokenMasks::kDead);
     }
     state = next;
+    at = plain.advance(at, token);
+    require(at != TokenMasks::kDead && plain.accepts(at) == masks.accepts(state));
     text += tree->bytes(token);
   }
   if (!masks.accepts(state)) return std::nullopt;

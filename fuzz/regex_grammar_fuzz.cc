@@ -27,13 +27,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (zero == input.npos) return 0;
   const std::string_view choices = input.substr(0, zero), pattern = input.substr(zero + 1);
   fuzz::allow_limits([&] {
-    TokenMasks masks(regex_format_grammar(pattern, "pattern"), fuzz::byte_tree());
-    if (const auto text = fuzz::steered_text(masks, choices))
+    if (const auto text = fuzz::steered_text(regex_format_grammar(pattern, "pattern"), choices))
       fuzz::require(valid_utf8_prefix(*text) == text->size());
   });
   fuzz::allow_limits([&] {
-    TokenMasks masks(json_string_grammar(pattern), fuzz::byte_tree());
-    if (const auto text = fuzz::steered_text(masks, choices)) {
+    if (const auto text = fuzz::steered_text(json_string_grammar(pattern), choices)) {
       const auto value = try_parse_json(*text);
       fuzz::require(value.has_value() && value->is_string());
     }

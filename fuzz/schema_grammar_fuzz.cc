@@ -10,8 +10,7 @@ namespace dsv4 {
 namespace {
 
 void check_format(const JsonValue& schema, JsonSpaces spaces, std::string_view choices) {
-  TokenMasks masks(json_schema_grammar(schema, spaces, "schema"), fuzz::byte_tree());
-  const auto text = fuzz::steered_text(masks, choices);
+  const auto text = fuzz::steered_text(json_schema_grammar(schema, spaces, "schema"), choices);
   if (text) fuzz::require(try_parse_json(*text).has_value());
 }
 
@@ -20,10 +19,9 @@ void check_tool(const JsonValue& schema, std::string_view choices) {
                                               .description = "",
                                               .parameters = strict_schema(schema, "tools"),
                                               .strict = true}};
-  TokenMasks masks(
+  fuzz::steered_text(
       tool_grammar(tools, {.schemas = ToolSchemas::kStrict, .single = true, .inside_block = true}),
-      fuzz::byte_tree());
-  fuzz::steered_text(masks, choices);
+      choices);
 }
 
 }  // namespace

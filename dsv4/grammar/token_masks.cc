@@ -185,15 +185,20 @@ TokenMasks::State TokenMasks::step(State state, int symbol) {
 TokenMasks::State TokenMasks::compute_step(State state, int symbol) {
   std::vector<Config> configs;
   bool accepts = false;
+  SymbolSet same = ~SymbolSet();  // the symbols that read exactly the edges that this one reads
   seen_.clear();
   for (const Config& config : states_[static_cast<size_t>(state)]->configs) {
     for (const auto& edge : automaton_.nodes[static_cast<size_t>(config.node)].symbols) {
-      if (edge.symbols[static_cast<size_t>(symbol)])
-        close({edge.target, config.frame}, configs, accepts);
+      const bool reads = edge.symbols[static_cast<size_t>(symbol)];
+      same &= reads ? edge.symbols : ~edge.symbols;
+      if (reads) close({edge.target, config.frame}, configs, accepts);
     }
   }
   const State next = intern(std::move(configs), accepts);
-  states_[static_cast<size_t>(state)]->next[static_cast<size_t>(symbol)] = next;
+  std::array<int32_t, kNumSymbols>& known = states_[static_cast<size_t>(state)]->next;
+  for (size_t other = 0; other < known.size(); ++other) {
+    if (same[other]) known[other] = next;
+  }
   return next;
 }
 

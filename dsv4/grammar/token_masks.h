@@ -85,7 +85,7 @@ class TokenMasks {
   // of one state (rules that call each other in two ways have 2^depth; the constructor throws
   // kBadInput for the first state), and where all grammars of the memory would take more than it
   // has.
-  static constexpr size_t kMaxStates = 100'000, kMaxPlaces = 200'000;
+  static constexpr size_t kMaxStates = 100'000 / kLimitsBy, kMaxPlaces = 200'000 / kLimitsBy;
   State start() const { return 0; }
   State advance(State state, int32_t token);  // kDead where the mask forbids it
   State advance_bytes(State state, std::string_view bytes);

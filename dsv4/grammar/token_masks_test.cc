@@ -46,6 +46,29 @@ TEST(TokenMasks, EqualBruteForce) {
   expect_brute_force(calls, rng, 60);
 }
 
+// Symbols that a state reads in the same way share a step: each leads where it leads in a run that
+// reads no other.
+TEST(TokenMasks, EverySymbolAsIfAlone) {
+  const Automaton grammar = regex_format_grammar("([a-m]x|[h-z]y|q|[^a-f]{2}z)*é?", "test");
+  TokenMasks shared(grammar, test::demo_tree());
+  const auto after = [](TokenMasks& masks, std::string_view text) {
+    return masks.advance_bytes(masks.start(), text);
+  };
+  for (const std::string_view path : {"", "a", "h", "q", "qq", "0", "\xc3", "hxk"}) {
+    for (int first = 0; first < 256; ++first) {
+      for (const char second : {'a', 'x', 'y', 'z', '\xa9'}) {
+        const std::string text = std::string(path) + static_cast<char>(first);
+        TokenMasks alone(grammar, test::demo_tree());
+        const TokenMasks::State a = after(alone, text), s = after(shared, text);
+        ASSERT_EQ(alone.accepts(a), shared.accepts(s)) << path << " and byte " << first;
+        ASSERT_EQ(alone.advance_bytes(a, {&second, 1}) == TokenMasks::kDead,
+                  shared.advance_bytes(s, {&second, 1}) == TokenMasks::kDead)
+            << path << " and bytes " << first << ", " << second;
+      }
+    }
+  }
+}
+
 // A state past the limit is an error each time that it is reached: nothing of it is kept.
 TEST(TokenMasks, TooManyStatesStayAnError) {
   TokenMasks masks(regex_format_grammar("[ab]*a[ab]{20}", "test"), test::demo_tree());
