@@ -34,13 +34,13 @@ TIMEFORMAT='%U %S'
 run() {
   local log=build/fuzz/$1.log dictionary=() cpu status=0
   [ -f "fuzz/$1.dict" ] && dictionary=("-dict=fuzz/$1.dict")
-  cpu=$({ time "build/fuzz/bin/$1_fuzz" "$limit=$((amount / 2))" -max_len="$2" -timeout=20 -rss_limit_mb=2048 -entropic=0 \
+  cpu=$({ time "build/fuzz/bin/$1_fuzz" "$limit=$((amount / 2))" -max_len="$2" -timeout=60 -rss_limit_mb=2048 -entropic=0 \
     -detect_leaks=0 -reload=0 -verbosity=1 -print_final_stats=1 -artifact_prefix=build/fuzz/ "${dictionary[@]}" \
     "build/fuzz/corpus/$1" "fuzz/corpus/$1" >"$log" 2>&1; } 2>&1) || status=$?
   local executions
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   printf '{"fuzzer": "%s", "longest": %d, "executions": %d, "cpu_s": [%s], "date": "%s", "commit": "%s", "status": %d}\n' "$1" "$2" \
-    "${executions:-0}" "${cpu/ /, }" "$(date -I)" "$(git rev-parse --short HEAD)" "$status" | tee -a build/fuzz/runs.jsonl
+    "${executions:-0}" "${cpu/ /, }" "$(date -I)" "$(git describe --always --dirty=+)" "$status" | tee -a build/fuzz/runs.jsonl
   [ "$status" -eq 0 ] || { grep -E 'ERROR|SUMMARY|Test unit written' "$log" >&2; return 1; }
 }
 
