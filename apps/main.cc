@@ -17,11 +17,18 @@
 namespace {
 
 constexpr int kExitError = 1, kExitUsage = 2;
-constexpr size_t kMaxErrorLine = 2000;
+constexpr size_t kMaxErrorLine = 600;
 
 // Errors quote names and keys of files: one line without control characters, whatever they hold.
-void print_error(const char* message) {
-  std::fprintf(stderr, "dsv4: %s\n", dsv4::printable(message, kMaxErrorLine).c_str());
+// Of a long one the middle is left out: what failed comes first, and why comes last.
+void print_error(const std::string& message) {
+  std::string line = dsv4::printable(message, 4 * message.size());
+  if (line.size() > kMaxErrorLine) {
+    size_t tail = line.size() - kMaxErrorLine / 2;
+    while ((static_cast<unsigned char>(line[tail]) & 0xc0u) == 0x80) ++tail;
+    line = dsv4::printable(line, kMaxErrorLine / 2) + line.substr(tail);
+  }
+  std::fprintf(stderr, "dsv4: %s\n", line.c_str());
 }
 
 std::string command_names(const CLI::App& app) {
@@ -58,7 +65,7 @@ int usage_error(const Named& named, const std::string& what) {
   constexpr size_t kMost = 500;  // bytes: a value on the command line may have any length
   const std::string line =
       fmt::format("{} (see {} --help)", dsv4::printable(what, kMost), full_name(named.command));
-  print_error(line.c_str());
+  print_error(line);
   return kExitUsage;
 }
 

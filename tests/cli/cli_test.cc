@@ -165,6 +165,13 @@ TEST_F(Cli, UsageErrors) {
   expect_error("bench serve --seed -1", "'-1' is not a whole number from 0 to");
 }
 
+TEST_F(Cli, OfALongErrorTheMiddleIsLeftOut) {
+  const std::string command = "quantize demo --experts k2 -o ", name(5000, 'x');
+  expect_error(command + name, "dsv4: cannot create xxx");
+  expect_error(command + name, "xxx.partial: File name too long");
+  EXPECT_LT(dsv4(command + name).err.size(), 650u);
+}
+
 TEST_F(Cli, MissingFiles) {
   expect_error("run " + path("nowhere"), "no model folder");
   expect_error("inspect " + folder_.string(), "config.json");
