@@ -6,8 +6,8 @@
 #
 # OUT: folder for logs and JSON (default gpu-check).
 #
-# Steps, in this order unless named: ops model python memcheck racecheck bench peer. The exit status is the number of failures;
-# the last line says "N passed, N failed". python and peer need torch in python3 (sparse_mla's peer also flash_mla, otherwise
+# Steps, in this order unless named: ops model python memcheck racecheck bench named peer. The exit status is the number of
+# failures; the last line says "N passed, N failed". named measures the kernels that run only by --impl. python and peer need torch in python3 (sparse_mla's peer also flash_mla, otherwise
 # it compares with a table); without a network also nanobind, numpy and pytest.
 #
 #   --only OP        ops, memcheck and racecheck run only the programs of this op, the sanitizers each of its tests in
@@ -30,7 +30,7 @@ while [ $# -gt 0 ]; do
     *) steps+=("$1"); shift ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench peer)
+[ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench named peer)
 mkdir -p "$out"
 passed=0 failed=0
 trap 'kill $(jobs -p) 2>/dev/null' EXIT  # when stopped, leave nothing running on the GPU
@@ -107,6 +107,15 @@ bench() { # bench NAME ARGUMENTS ...
   count "bench $name" $? "$out/$name.log"
 }
 
+# A decode step without a kernel that runs only by name, and with it: named OP=IMPLEMENTATION ARGUMENTS ...
+named() {
+  local choice=$1 name
+  name=named_${1/=/_}
+  shift
+  bench "$name.without" decode "$@" --context 4096
+  bench "$name" decode "$@" --context 4096 --impl "$choice"
+}
+
 for step in "${steps[@]}"; do
   case "$step" in
     ops) mapfile -t programs < <(op_programs); run_all ops "" "${programs[@]}" ;;
@@ -143,6 +152,11 @@ for step in "${steps[@]}"; do
       bench cache_flash cache "${flash[@]}"
       "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1
       count "bench ops" $? "$out/ops.log"
+      ;;
+    named)
+      named moe=sm90_fused --synthetic flash --experts k3 --layers 24 --batch 1,2
+      named linear=sm90_few_kbit --synthetic flash --experts k3 --dense k5 --layers 24 --batch 1,8
+      named experts=sm90_wide --synthetic pro --experts k2 --layers 6 --batch 1,32
       ;;
     peer)
       # Uses the package built by step python.
