@@ -43,6 +43,7 @@ struct ResponseFormat {
   bool strict = false;  // kJsonSchema: no white space between the parts of the answer
   std::string regex;    // kRegex; the prompt does not show it
   std::string grammar;  // kGrammar: EBNF, not shown either
+  std::string param = "response_format";  // the client's field that has it, for errors
 };
 
 struct Conversation {

@@ -66,20 +66,24 @@ std::string choice_regex(const Field& choices) {
 // One of vLLM's forms; `prefix` is "guided_", or empty inside structured_outputs.
 void read_guided(const Field& body, const std::string& prefix, ResponseFormat& out) {
   if (const Field schema = body.at(prefix + "json"); schema.present()) {
+    out.param = schema.path();
     out.kind = ResponseFormat::Kind::kJsonSchema;
     out.schema =
         schema.json().is_string() ? parse_json(schema.string(), schema.path()) : schema.object();
     if (!out.schema.is_object()) refuse(schema.path(), "want a JSON object");
   }
   if (const Field regex = body.at(prefix + "regex"); regex.present()) {
+    out.param = regex.path();
     out.kind = ResponseFormat::Kind::kRegex;
     out.regex = regex.string();
   }
   if (const Field grammar = body.at(prefix + "grammar"); grammar.present()) {
+    out.param = grammar.path();
     out.kind = ResponseFormat::Kind::kGrammar;
     out.grammar = grammar.string();
   }
   if (const Field choices = body.at(prefix + "choice"); choices.present()) {
+    out.param = choices.path();
     out.kind = ResponseFormat::Kind::kRegex;
     out.regex = choice_regex(choices);
   }

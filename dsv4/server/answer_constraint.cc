@@ -11,8 +11,6 @@
 namespace dsv4 {
 namespace {
 
-constexpr const char* kFormatParam = "response_format";
-
 bool forces_tools(const Conversation& conversation) {
   return !conversation.tools.empty() && conversation.tool_choice != ToolChoice::kAuto;
 }
@@ -51,11 +49,11 @@ Automaton grammar_of(const ResponseFormat& format) {
   switch (format.kind) {
     case ResponseFormat::Kind::kJsonSchema:
       return json_schema_grammar(
-          format.schema, format.strict ? JsonSpaces::kNone : JsonSpaces::kSome, kFormatParam);
+          format.schema, format.strict ? JsonSpaces::kNone : JsonSpaces::kSome, format.param);
     case ResponseFormat::Kind::kRegex:
-      return regex_format_grammar(format.regex, kFormatParam);
+      return regex_format_grammar(format.regex, format.param);
     case ResponseFormat::Kind::kGrammar:
-      return ebnf_format_grammar(format.grammar, kFormatParam);
+      return ebnf_format_grammar(format.grammar, format.param);
     default:
       return json_object_grammar();
   }
@@ -82,7 +80,9 @@ ToolGrammarOptions tool_options(const ServedModel& model, const Conversation& co
   return options;
 }
 
-std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string& key,
+// param: of the request, for errors
+std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string& param,
+                                     const std::string& key,
                                      const std::function<Automaton()>& make) {
   try {
     return model.grammars.get(model.limits, key, make);
@@ -90,10 +90,9 @@ std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string
     throw;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kResource)
-      throw RequestError("grammar_memory", kFormatParam, "other answers' grammars take it all",
-                         503);
+      throw RequestError("grammar_memory", param, "other answers' grammars take it all", 503);
     if (error.code() != ErrorCode::kBadInput) throw;
-    throw RequestError("unsupported_schema", kFormatParam, error.what());
+    throw RequestError("unsupported_schema", param, error.what());
   }
 }
 
@@ -176,8 +175,8 @@ std::shared_ptr<TokenConstraint> format_constraint(const ServedModel& model,
                                                    const ResponseFormat& format) {
   if (format.kind == ResponseFormat::Kind::kText) return nullptr;
   return std::make_shared<AnswerConstraint>(
-      compiled(model, key_of(format), [&] { return grammar_of(format); }), model.tokenizer,
-      constraint_options(model));
+      compiled(model, format.param, key_of(format), [&] { return grammar_of(format); }),
+      model.tokenizer, constraint_options(model));
 }
 
 std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
@@ -205,11 +204,12 @@ std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
   if (conversation.continues && !options.thinking) options.begun = conversation.turns.back().text;
   std::shared_ptr<TokenMasks> masks;
   if (!has_tools || forced_tools || !has_format) {
-    masks = has_tools
-                ? compiled(model, key_of(tools, how), [&] { return tool_grammar(tools, how); })
-                : compiled(model, key_of(format), [&] { return grammar_of(format); });
+    masks =
+        has_tools
+            ? compiled(model, "tools", key_of(tools, how), [&] { return tool_grammar(tools, how); })
+            : compiled(model, format.param, key_of(format), [&] { return grammar_of(format); });
   } else {  // the model chooses between a call and an answer in the format
-    masks = compiled(model, key_of(format) + " or " + key_of(tools, how),
+    masks = compiled(model, format.param, key_of(format) + " or " + key_of(tools, how),
                      [&] { return either(grammar_of(format), tool_grammar(tools, how)); });
   }
   return std::make_shared<AnswerConstraint>(std::move(masks), model.tokenizer, std::move(options));

@@ -163,8 +163,13 @@ TEST(ServiceGrammar, JsonObjectRegexAndChoice) {
   }
   json wrong = chat_body("x");
   wrong["guided_grammar"] = "root ::= missing";
-  EXPECT_EQ(model_server().post("/v1/chat/completions", wrong).json()["error"]["code"],
-            "unsupported_grammar");
+  const json refused = model_server().post("/v1/chat/completions", wrong).json()["error"];
+  EXPECT_EQ(refused["code"], "unsupported_grammar");
+  EXPECT_EQ(refused["param"], "guided_grammar") << "the client's field";
+  wrong = chat_body("x");
+  wrong["structured_outputs"] = {{"regex", "(a"}};
+  EXPECT_EQ(model_server().post("/v1/chat/completions", wrong).json()["error"]["param"],
+            "structured_outputs.regex");
   const json text = {{"prompt", "Once"}, {"guided_regex", "[a-c]{5}"}, {"max_tokens", 20}};
   const json completion = model_server().post("/v1/completions", text).json()["choices"][0];
   EXPECT_EQ(completion["text"].get<std::string>().size(), 5u) << completion;
