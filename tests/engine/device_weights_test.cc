@@ -71,17 +71,15 @@ TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
   }
 }
 
-// V4-Pro's experts have 7,168 columns: images where a kernel for them is named and the codebook is
-// on its grid, which that of 5 bits is not.
-TEST(DeviceWeights, WideExpertsStayFilesUnlessTheirKernelIsNamed) {
+// V4-Pro's experts have 7,168 columns: images where the codebook is on the e4m3 grid, which that of
+// 5 bits is not.
+TEST(DeviceWeights, WideExpertsAreImages) {
   const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9});
-  const ImplChoice wide{"experts", "sm90_wide"};
-  const Context plain{.device = hopper.get()}, named{.choices = {&wide, 1}, .device = hopper.get()};
+  const Context context{.device = hopper.get()};
   Model pro = small_synthetic("k2", "pro"), other = small_synthetic("k5", "pro");
   const int64_t file_bytes = placed_bytes(place_tensors(pro));
-  EXPECT_TRUE(pro.choose_layouts(plain).empty());
-  EXPECT_TRUE(other.choose_layouts(named).empty());
-  EXPECT_EQ(pro.choose_layouts(named).size(), 3u);
+  EXPECT_TRUE(other.choose_layouts(context).empty());
+  EXPECT_EQ(pro.choose_layouts(context).size(), 3u);
   EXPECT_LE(placed_bytes(place_tensors(pro)), file_bytes + 3 * 384 * 3 * 4);
   const ExpertImages& images = pro.weights().layers[2].moe.images;
   EXPECT_EQ(images.gate_up.units_along_k(), 28);

@@ -16,8 +16,8 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
     {"sm90_few_e4m3", Arch::kSm90, true, experts_sm90_few_e4m3_reject, experts_sm90_few_e4m3,
      0x1p-13},
     {"sm90_few", Arch::kSm90, true, experts_sm90_few_reject, experts_sm90_few, 0x1p-11},
-    {"sm90_mma", Arch::kSm90, false, experts_sm90_mma_reject, experts_sm90_mma, 0x1p-9},
     {"sm90_wide", Arch::kSm90, true, experts_sm90_wide_reject, experts_sm90_wide, 0x1p-13},
+    {"sm90_mma", Arch::kSm90, false, experts_sm90_mma_reject, experts_sm90_mma, 0x1p-9},
     {"cuda_mma", Arch::kCuda, false, experts_cuda_mma_reject, experts_cuda_mma},
     {"cuda_mma_rounded", Arch::kCuda, false, experts_cuda_mma_rounded_reject, experts_cuda_mma,
      0x1p-9},
@@ -131,21 +131,10 @@ double expected_weight_bytes(const ExpertStack& stack, int64_t t, int64_t k) {
 }
 
 #if DSV4_CUDA
-namespace {
-
-bool names(const Context& context, std::string_view impl) {
-  return std::ranges::any_of(context.choices, [&](const ImplChoice& choice) {
-    return choice.op == experts.name && choice.impl == impl;
-  });
-}
-
-}  // namespace
-
 WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file) {
   if (!reads_images(context)) return WeightLayout::kFile;
   const ExpertImages images = expert_images(file);
-  const bool fast = !images.empty() && (sm90_few_takes(images) ||
-                                        (names(context, "sm90_wide") && sm90_wide_takes(images)));
+  const bool fast = !images.empty() && (sm90_few_takes(images) || sm90_wide_takes(images));
   return fast ? WeightLayout::kImage : WeightLayout::kFile;
 }
 #else

@@ -39,8 +39,7 @@ inline int64_t slots(const ExpertsArgs& args) {
 extern const Op<ExpertsArgs> experts;
 
 // The layout in which the implementations that take calls in this context read the experts best:
-// kernel images where there is a kernel for them and all of the weights have one; those of more
-// than 4,096 columns where the context names their kernel, sm90_wide.
+// kernel images where there is a kernel for them and all of the weights have one.
 WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file);
 
 // experts.cost() reads the ids. Where they are not known, as in a dry run: the cost that is

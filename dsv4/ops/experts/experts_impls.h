@@ -17,7 +17,7 @@ void experts_sm90_few(const Context& context, const ExpertsArgs& args);
 // The same with codebooks of at most 4 bits on the e4m3 grid: weights are exact.
 const char* experts_sm90_few_e4m3_reject(const Context& context, const ExpertsArgs& args);
 void experts_sm90_few_e4m3(const Context& context, const ExpertsArgs& args);
-// The same for rows of up to 7,168 columns; has not run on a card yet, so only where it is named.
+// The same for rows of up to 7,168 columns.
 const char* experts_sm90_wide_reject(const Context& context, const ExpertsArgs& args);
 void experts_sm90_wide(const Context& context, const ExpertsArgs& args);
 // The same images, weights rounded to bf16: a matrix is decoded once for up to 128 tokens.

@@ -14,7 +14,7 @@ namespace {
 
 using test::Arena;
 
-const test::TestedElsewhere kElsewhere{"parts"};
+const test::TestedElsewhere kElsewhere{"parts", "sm90_few_kbit"};
 
 struct Shape {
   int64_t t, n, k;

@@ -15,7 +15,8 @@ namespace {
 using test::Arena;
 
 // Shapes of whole scale blocks are in linear_cublaslt_test.cc.
-const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized", "parts"};
+const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized", "parts",
+                                       "sm90_few_kbit"};
 
 struct Shape {
   int64_t t, n, k;

@@ -15,7 +15,7 @@ constexpr Impl<MoeArgs> kMoe[] = {
     {"sm90_fused", Arch::kSm90, true, moe_sm90_fused_reject, moe_sm90_fused},
     {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
 #endif
-    {"parts", Arch::kCpu, true, accept_all<MoeArgs>, moe_parts},
+    {"parts", Arch::kCpu, true, moe_host_parts_reject, moe_parts},
 };
 
 // Shapes of bias, tid2eid and the experts: implementations call check() of router and experts.

@@ -7,6 +7,8 @@
 namespace dsv4 {
 
 void moe_parts(const Context& context, const MoeArgs& args);
+// In host memory: only devices read kernel images.
+const char* moe_host_parts_reject(const Context& context, const MoeArgs& args);
 
 // Up to 64 tokens under kOfficial, a shared expert in FP8 and a gate in BF16, on Hopper: two
 // launches (few_gemm) before the routed experts.

@@ -5,6 +5,10 @@
 
 namespace dsv4 {
 
+const char* moe_host_parts_reject(const Context&, const MoeArgs& args) {
+  return args.routed.is_image() ? "kernel images of experts" : nullptr;
+}
+
 void moe_parts(const Context& context, const MoeArgs& args) {
   if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   Scratch& scratch = workspace(context);

@@ -3,6 +3,9 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/experts/images_case_test.h"
 #include "dsv4/ops/hc_boundary/random_boundary_test.h"
 #include "dsv4/ops/moe/moe_oracle.h"
@@ -171,6 +174,20 @@ TEST(Moe, ImagesOfFlashWidth) {
   if (test::gpu_capability().major != 9) GTEST_SKIP() << "kernel images are read on Hopper";
   for (const int64_t t : {1, 2}) check_images({t, 4096, 5, 4, 1024}, 3, 3);
 }
+
+#if DSV4_CUDA
+// One and two tokens of experts in kernel images.
+TEST(Moe, DryRunOfFused) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const ImplChoice fused{"moe", "sm90_fused"};
+  const Context context{.choices = {&fused, 1}, .device = hopper.get()};
+  for (const int64_t t : {1, 2, 3}) {
+    Case c;
+    fill_images(c, {t, 384, 20, 6, 64}, 3, 3);
+    EXPECT_EQ(choose(moe, context, c.args).name, t <= 2 ? "sm90_fused" : "sm90_few") << t;
+  }
+}
+#endif
 
 // A token has the same bits in a step of one or two tokens and in a larger one.
 TEST(Moe, FusedHasTheBitsOfFew) {
