@@ -150,13 +150,12 @@ for step in "${steps[@]}"; do
       bench decode_flash decode "${flash[@]}" --batch 1,8,32 --context 4096,65536 --ops
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       bench cache_flash cache "${flash[@]}"
+      bench decode_pro decode --synthetic pro --experts k2 --layers 6 --batch 1,8,32 --context 4096
       "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1
       count "bench ops" $? "$out/ops.log"
       ;;
     named)
-      named moe=sm90_fused --synthetic flash --experts k3 --layers 24 --batch 1,2
       named linear=sm90_few_kbit --synthetic flash --experts k3 --dense k5 --layers 24 --batch 1,8
-      named experts=sm90_wide --synthetic pro --experts k2 --layers 6 --batch 1,32
       ;;
     peer)
       # Uses the package built by step python.

@@ -10,9 +10,8 @@ namespace {
 
 constexpr Impl<MoeArgs> kMoe[] = {
 #if DSV4_CUDA
-    {"sm90_few", Arch::kSm90, true, moe_sm90_few_reject, moe_sm90_few},
-    // Takes a part of the calls of sm90_few: runs where it is chosen by name.
     {"sm90_fused", Arch::kSm90, true, moe_sm90_fused_reject, moe_sm90_fused},
+    {"sm90_few", Arch::kSm90, true, moe_sm90_few_reject, moe_sm90_few},
     {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
 #endif
     {"parts", Arch::kCpu, true, moe_host_parts_reject, moe_parts},

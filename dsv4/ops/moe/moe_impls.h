@@ -15,8 +15,9 @@ const char* moe_host_parts_reject(const Context& context, const MoeArgs& args);
 const char* moe_sm90_few_reject(const Context& context, const MoeArgs& args);
 void moe_sm90_few(const Context& context, const MoeArgs& args);
 
-// Of these calls, those of one or two tokens whose routed experts are read by experts
-// `sm90_few_e4m3`: three launches for the whole block, the same bits.
+// Of these calls, those of one token whose routed experts are read by experts `sm90_few_e4m3`:
+// three launches for the whole block, the same bits. Two tokens, where sm90_few is as fast, only
+// when forced.
 const char* moe_sm90_fused_reject(const Context& context, const MoeArgs& args);
 void moe_sm90_fused(const Context& context, const MoeArgs& args);
 

@@ -1,4 +1,4 @@
-// moe for one and two tokens in three launches: the inputs of sm90_few; routing, gate and up of the
+// moe for one token, or two, in three launches: the inputs of sm90_few; routing, gate and up of the
 // routed experts and w2 of the shared one; down and the sums (docs/kernels/moe_fused.md).
 
 #include "dsv4/ops/experts/experts_impls.h"
@@ -22,6 +22,7 @@ constexpr void (*kDown[])(Device&, int, const fused::DownParams&) = {
 
 const char* moe_sm90_fused_reject(const Context& given, const MoeArgs& args) {
   if (const char* why = moe_sm90_few_reject(given, args)) return why;
+  if (given.force_impl.empty() && args.x.dim(0) > 1) return "for one token";
   // Shapes alone; a view is not empty where it has an address, which is never read.
   auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{256});
   const fused::Middle middle =
