@@ -1,7 +1,11 @@
 # Third-party packages (all in Debian 12), options and compiler flags.
 
 option(DSV4_WERROR "Warnings are errors; off in ./start, whose user may have another compiler" ON)
-option(DSV4_UNITY "Compile several sources at a time: less time in all, more after an edit" OFF)
+set(unity OFF)
+if(DEFINED ENV{DSV4_UNITY})
+  set(unity $ENV{DSV4_UNITY})
+endif()
+option(DSV4_UNITY "Compile several sources at a time: less time in all, more after an edit" ${unity})
 option(DSV4_TESTS "Build tests and benchmarks" ON)
 option(DSV4_FUZZ "Build libFuzzer targets (clang)" OFF)
 option(DSV4_CUDA "Build the CUDA implementations and the GPU engine (nvcc)" OFF)
