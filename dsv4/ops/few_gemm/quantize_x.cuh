@@ -12,9 +12,11 @@
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/formats/quant_group.h"
 #include "dsv4/ops/few_gemm/kbit.cuh"
+#include "dsv4/ops/hc_boundary/sm90_few/input.cuh"
 
 namespace dsv4::few_gemm {
 
+using hc_boundary_kernel::sm90_few::Run;
 inline constexpr int kRun = 8, kRuns = kScaleColumns / kRun;  // columns of a lane; lanes of a group
 
 // Byte `at` of chunk `chunk` (16 bytes) of a token's row.
@@ -96,8 +98,9 @@ __device__ inline int2 slab_and_token(int group, int tokens) {
 
 // x: of the first token and of column 0 of the group of columns. All consumers.
 //
-// A pass has up to kBatch groups for every 16 lanes, whose loads are in flight together. Steps of a
-// pass past the end are skipped by all threads: instructions that do not run are not fetched.
+// A pass has up to kBatch groups for every 16 lanes, whose loads are in flight together: as words,
+// since halves are taken apart where they are loaded, which waits for each load. Steps of a pass
+// past the end are skipped by all threads: instructions that do not run are not fetched.
 template <class C, class To>
 __device__ void convert_x(const Memory<C>& memory, const Share& share, const bf16* x,
                           int64_t stride, int tokens, int thread) {
@@ -106,25 +109,22 @@ __device__ void convert_x(const Memory<C>& memory, const Share& share, const bf1
   x += share.first_slab * C::kGroups * kScaleColumns + run * kRun;
 #pragma unroll 1
   for (int first = 0; first < groups; first += kBatch * kAtOnce) {
-    Pack<bf16, kRun> packed[kBatch];
+    Run packed[kBatch];
     int2 place[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       if (first + b * kAtOnce >= groups) break;
       // All lanes of a warp take part in its shuffles; a group past the end repeats the last.
       place[b] = slab_and_token(min(first + b * kAtOnce + own, groups - 1), tokens);
-      packed[b] = *reinterpret_cast<const Pack<bf16, kRun>*>(x + place[b].y * stride +
-                                                             place[b].x * kScaleColumns);
+      packed[b] = Run::load(x + place[b].y * stride + place[b].x * kScaleColumns);
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
       if (first + b * kAtOnce >= groups) break;
       float v[kRun], largest = 0;
+      packed[b].widen(v);
 #pragma unroll
-      for (int i = 0; i < kRun; ++i) {
-        v[i] = to_float(packed[b].value[i]);
-        largest = fmaxf(largest, fabsf(v[i]));
-      }
+      for (const float value : v) largest = fmaxf(largest, fabsf(value));
 #pragma unroll
       for (int step = kRuns / 2; step > 0; step /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
