@@ -156,6 +156,8 @@ __device__ void compute_queries(const Params& p) {
   }
   float scales = 0;
   if (exists && lane < p.slabs) scales = work.weight(p).scale_at(work.row(), lane);
+  LatentBatch<kTokens> latents(p, memory, thread);
+  if (kNormalizes && exists && thread < kConsumers) latents.prepare();
   __syncthreads();
   ptx::cluster_arrive_relaxed();
   ptx::cluster_wait();  // all barriers can count
@@ -169,7 +171,7 @@ __device__ void compute_queries(const Params& p) {
     return producer.stream();
   }
   if constexpr (kNormalizes) {
-    normalize_latents(p, memory, thread);
+    normalize_latents(latents);
   } else {
     load_latents(p, memory, thread);
   }

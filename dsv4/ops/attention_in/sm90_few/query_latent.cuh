@@ -27,16 +27,15 @@ __device__ inline void sync_consumers() {
 }
 
 // The columns of a lane. All lanes of a warp call these functions together.
-using Columns = Pack<bf16, kLaneColumns>;
+using Columns = few_gemm::Run;
+static_assert(kLaneColumns == few_gemm::kRun);
 
-__device__ inline Columns load_columns(const bf16* from) {
-  return *reinterpret_cast<const Columns*>(from);
-}
 // Of the group.
 __device__ inline float sum_of_squares(const Columns& x) {
-  float sum = 0;
+  float v[kLaneColumns], sum = 0;
+  x.widen(v);
 #pragma unroll
-  for (const bf16 value : x.value) sum = __fmaf_rn(to_float(value), to_float(value), sum);
+  for (const float value : v) sum = __fmaf_rn(value, value, sum);
 #pragma unroll
   for (int step = kGroupLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
   return sum;
@@ -51,10 +50,11 @@ __device__ inline float latent_root(const float* squares, int slabs, float eps) 
 // group before that.
 __device__ inline float normalize_columns(const Columns& x, const Columns& norm, float root,
                                           float (&v)[kLaneColumns]) {
-  float largest = 0;
+  float weights[kLaneColumns], largest = 0;
+  x.widen(v), norm.widen(weights);
 #pragma unroll
   for (int i = 0; i < kLaneColumns; ++i) {
-    v[i] = to_float(from_float<bf16>(to_float(x.value[i]) * root * to_float(norm.value[i])));
+    v[i] = to_float(from_float<bf16>(v[i] * root * weights[i]));
     largest = fmaxf(largest, fabsf(v[i]));
   }
 #pragma unroll
@@ -66,27 +66,37 @@ __device__ inline float normalize_columns(const Columns& x, const Columns& norm,
   return largest;
 }
 
-// Some whole tokens, at most kLatentGroups groups.
+// Some whole tokens, at most kLatentGroups groups; the first ones to begin with.
 template <int kTokens>
 class LatentBatch {
  public:
-  __device__ LatentBatch(const Params& p, const Memory<kTokens>& memory, int first_token,
-                         int tokens, int thread)
+  __device__ LatentBatch(const Params& p, const Memory<kTokens>& memory, int thread)
       : p_(p),
         memory_(memory),
-        first_(first_token),
-        groups_(tokens * p.slabs),
         own_(thread / kGroupLanes),
-        lane_(thread % kGroupLanes) {}
+        lane_(thread % kGroupLanes),
+        groups_(num_tokens() * p.slabs) {}
 
-  // The sums of squares of all groups, in shared memory.
-  __device__ void load() {
+  // What does not depend on the latents: where the lane's groups are, and the norm's weights, which
+  // no kernel writes. The caller does so for the first batch before the wait.
+  __device__ void prepare() {
 #pragma unroll
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
-      const int token = first_ + group(b) / p_.slabs, column = column_of(b);
-      values_[b] = load_columns(p_.latent + int64_t{token} * p_.slabs * kSlabColumns + column);
-      norms_[b] = load_columns(p_.norm + column);
+      tokens_[b] = group(b) / p_.slabs;
+      slabs_[b] = group(b) - tokens_[b] * p_.slabs;
+      norms_[b] = Columns::load(p_.norm + slabs_[b] * kSlabColumns + lane_ * kLaneColumns);
+    }
+  }
+
+  // The sums of squares of all groups, in shared memory.
+  __device__ void load() {
+    const bf16* const from =
+        p_.latent + int64_t{first_} * p_.slabs * kSlabColumns + lane_ * kLaneColumns;
+#pragma unroll
+    for (int b = 0; b < kLaneGroups; ++b) {
+      if (b * kGroupsAtOnce >= groups_) break;
+      values_[b] = Columns::load(from + group(b) * kSlabColumns);
     }
 #pragma unroll
     for (int b = 0; b < kLaneGroups; ++b) {
@@ -101,19 +111,30 @@ class LatentBatch {
 #pragma unroll
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
-      const int in_batch = group(b) / p_.slabs, slab = group(b) - in_batch * p_.slabs;
       const float root =
-          latent_root(memory_.squares() + in_batch * p_.slabs, p_.slabs, p_.norm_eps);
+          latent_root(memory_.squares() + tokens_[b] * p_.slabs, p_.slabs, p_.norm_eps);
       float v[kLaneColumns];
       const float largest = normalize_columns(values_[b], norms_[b], root, v);
       if (!exists(b)) continue;
-      const int token = first_ + in_batch;
+      const int token = first_ + tokens_[b], slab = slabs_[b];
       few_gemm::ToCodes::store<void>(memory_.x(slab), token, lane_, v);
       if (lane_ == 0) memory_.x_scale()[slab * kTokens + token] = few_gemm::ToCodes::scale(largest);
     }
   }
 
+  // Becomes the next tokens, if there are more.
+  __device__ bool advance() {
+    first_ += kLatentGroups / p_.slabs;
+    if (first_ >= p_.tokens) return false;
+    groups_ = num_tokens() * p_.slabs;
+    prepare();
+    return true;
+  }
+
  private:
+  __device__ int num_tokens() const {
+    return min(kLatentGroups / p_.slabs, p_.tokens - first_);
+  }
   // All lanes of a warp take part in its shuffles; a group past the end repeats the last.
   __device__ int group(int b) const {
     return min(own_ + b * kGroupsAtOnce, groups_ - 1);
@@ -121,28 +142,25 @@ class LatentBatch {
   __device__ bool exists(int b) const {
     return own_ + b * kGroupsAtOnce < groups_;
   }
-  __device__ int column_of(int b) const {
-    return group(b) % p_.slabs * kSlabColumns + lane_ * kLaneColumns;
-  }
 
   const Params& p_;
   const Memory<kTokens>& memory_;
-  const int first_, groups_, own_, lane_;
+  const int own_, lane_;
+  int first_ = 0, groups_;
+  int tokens_[kLaneGroups], slabs_[kLaneGroups];  // of the lane's groups: token of the batch, slab
   Columns values_[kLaneGroups], norms_[kLaneGroups];
 };
 
-// All consumers, after the wait for the previous kernel. Ends with a barrier.
+// All tokens. All consumers, after the wait for the previous kernel. Ends with a barrier.
 template <int kTokens>
-__device__ void normalize_latents(const Params& p, const Memory<kTokens>& memory, int thread) {
-  const int batch = kLatentGroups / p.slabs;
-  for (int first = 0; first < p.tokens; first += batch) {
-    LatentBatch<kTokens> tokens(p, memory, first, min(batch, p.tokens - first), thread);
-    tokens.load();
+__device__ void normalize_latents(LatentBatch<kTokens>& batch) {
+  do {
+    batch.load();
     sync_consumers();
-    tokens.quantize();
+    batch.quantize();
     ptx::fence_proxy_async();
     sync_consumers();
-  }
+  } while (batch.advance());
 }
 
 // The same with stored codes, which the producer copies.
@@ -177,9 +195,9 @@ __global__ void __launch_bounds__(kMaxSlabs* kGroupLanes)
   const int slab = min(own, p.slabs - 1);  // as in LatentBatch
   const int column = slab * kSlabColumns + lane * kLaneColumns;
   const int64_t first = int64_t{blockIdx.x} * p.slabs;
-  const Columns norm = load_columns(p.norm + column);
+  const Columns norm = Columns::load(p.norm + column);
   ptx::griddepcontrol_wait();
-  const Columns x = load_columns(p.latent + first * kSlabColumns + column);
+  const Columns x = Columns::load(p.latent + first * kSlabColumns + column);
   const float sum = sum_of_squares(x);
   if (lane == 0 && own == slab) squares[slab] = sum;
   __syncthreads();
