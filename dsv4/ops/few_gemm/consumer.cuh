@@ -4,40 +4,47 @@
 
 #include <type_traits>
 
-#include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/few_gemm/config.cuh"
 #include "dsv4/ops/few_gemm/exchange.cuh"
 #include "dsv4/ops/few_gemm/kbit.cuh"
+#include "dsv4/ops/few_gemm/pending_scale.cuh"
 #include "dsv4/ops/few_gemm/products.cuh"
 
 namespace dsv4::few_gemm {
 
 // Of the block of an FP8 weight that has `row`, and the columns of `slab`.
-__device__ inline float block_scale(const Matrix& matrix, int row, int slab) {
-  const int64_t i = row / kScaleColumns * matrix.scale_stride + slab;
-  return matrix.scale_is_f32 ? static_cast<const float*>(matrix.scale)[i]
-                             : ue8m0_to_f32(static_cast<const uint8_t*>(matrix.scale)[i]);
+__device__ inline PendingScale block_scale(const Matrix& matrix, int row, int slab) {
+  return {matrix.scale, matrix.scale_is_f32, row / kScaleColumns * matrix.scale_stride + slab};
 }
 
 template <class C, class P>
 class Consumer {
  public:
-  // plane_scales: the first of the first tile, requested; of bit planes.
-  __device__ Consumer(const P& params, const Memory<C>& memory, const Share& share, int tokens,
-                      const PlaneScales& plane_scales)
+  __device__ Consumer(const P& params, const Memory<C>& memory, const Share& share, int tokens)
       : params_(params),
         memory_(memory),
         share_(share),
         pairs_((tokens + 1) / 2),
-        thread_(static_cast<int>(threadIdx.x)),
-        plane_scales_(plane_scales) {}
+        thread_(static_cast<int>(threadIdx.x)) {}
 
+  // Of the weights of the next tile, if there is one. They come from memory: the caller requests
+  // the first before the wait for the previous kernel, multiply() the others a tile ahead.
+  __device__ void request_scales() {
+    const int index = share_.first_tile + tiles_++;
+    if (!C::kScaledX || index >= share_.end_tile) return;
+    const Tile tile = locate_tile(params_, share_, index);
+    if constexpr (C::kBits > 0) {
+      plane_scales_.request(params_, share_, tile, 0);
+    } else if (const int lane = thread_ % kWarp; lane < share_.slabs) {
+      block_scale_ = block_scale(params_.matrix[tile.matrix], tile.row, share_.first_slab + lane);
+    }
+  }
   // acc_ = the share of this rank in the product of a tile. Tiles come in order.
   __device__ void multiply(const Tile& tile) {
     if constexpr (C::kBits > 0) {
       multiply_kbit(tile);
     } else {
-      multiply_codes(tile);
+      multiply_codes();
     }
   }
 
@@ -63,15 +70,16 @@ class Consumer {
   }
 
  private:
-  __device__ void multiply_codes(const Tile& tile) {
-    const float scales = load_scales(tile);
+  __device__ void multiply_codes() {
+    const float scales = C::kScaledX ? block_scale_.value() : 1;
 #pragma unroll
     for (float& sum : acc_) sum = 0;
     for (int slab = 0; slab < share_.slabs; ++slab) {
       const float scale = __shfl_sync(~0u, scales, slab);
+      // The shuffle shows the compiler that all lanes have the same descriptors.
+      const uint32_t x = __shfl_sync(~0u, ptx::smem_address(memory_.x(slab)), 0);
       memory_.full(stage_).wait(phase_);
       float part[C::kTokens / 2];
-      const uint32_t x = ptx::smem_address(memory_.x(slab));
       const uint32_t weights = memory_.slab(stage_);
       if constexpr (C::kFormat == Format::kFp8Bf16) {
         multiply_converted<C::kTokens>(part, weights, x, thread_);
@@ -82,6 +90,7 @@ class Consumer {
       memory_.empty(stage_).arrive();
       if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
       add(part, scale, slab);
+      if (slab == 0) request_scales();  // not sooner: the first slab waits for nothing else
     }
   }
 
@@ -117,9 +126,7 @@ class Consumer {
   __device__ void advance_scales(const Tile& tile, int slab) {
     plane_scales_.advance();
     if (slab < share_.slabs) return plane_scales_.request(params_, share_, tile, slab);
-    const int index = share_.first_tile + ++tiles_;
-    if (index < share_.end_tile)
-      plane_scales_.request(params_, share_, locate_tile(params_, share_, index), 0);
+    request_scales();
   }
   // sums += the products of a group of columns, of the lane's block; scale: of its two rows.
   __device__ void promote(const float (&part)[2 * C::kTokens], float2 scale, int group,
@@ -135,14 +142,6 @@ class Consumer {
         sums[n][i] = fmaf(part[4 * n + i], factor, sums[n][i]);
       }
     }
-  }
-
-  // Lane i has the scale of slab i of this rank.
-  __device__ float load_scales(const Tile& tile) const {
-    if constexpr (C::kFormat == Format::kBf16) return 1;
-    const int lane = thread_ % kWarp;
-    if (lane >= share_.slabs) return 0;
-    return block_scale(params_.matrix[tile.matrix], tile.row, share_.first_slab + lane);
   }
 
   __device__ void add(const float (&part)[C::kTokens / 2], float scale, int slab) {
@@ -168,8 +167,9 @@ class Consumer {
   const int pairs_, thread_;
   int stage_ = 0, phase_ = 0, sent_ = 0, received_ = 0;
   float acc_[C::kSums];
+  PendingScale block_scale_;  // of FP8 weights: lane i has that of slab i
   PlaneScales plane_scales_;  // of bit planes
-  int tiles_ = 0;             // whose scales have been requested, but for the first
+  int tiles_ = 0;             // whose scales have been requested
 };
 
 }  // namespace dsv4::few_gemm

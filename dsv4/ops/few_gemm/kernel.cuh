@@ -10,7 +10,8 @@
 //            scales of its 128 columns, which is the official arithmetic, and for bf16 more exact
 //            than a long sum in the tensor core
 // Roles      warps 0 - 3: consumers | warp 4, lane 0: producer
-// Order      the producer fills the ring before it waits for the previous kernel
+// Order      before the wait for the previous kernel: the producer fills the ring, consumers
+//            request the scales of the first tile
 // Split      ranks of a cluster have equal shares of K; exchange.cuh adds them in rank order. Bits
 //            of a token depend neither on the others nor on how many there are
 // Barriers   full[s]       1 + bytes | producer           | consumers
@@ -85,23 +86,22 @@ __device__ void multiply_share(const P& params, int cluster, int rank, const Pro
   const int tokens = min(C::kTokens, params.tokens - first_token);
   const int thread = static_cast<int>(threadIdx.x);
   Producer<C, P> producer(params, memory, share);
+  Consumer<C, P> consumer(params, memory, share, tokens);
+  if (thread < kConsumers) consumer.request_scales();
   if (thread == kConsumers) {
     memory.init_barriers(params.split);
     producer.fill(prologue.copies());
   }
   __syncthreads();
   if (params.split.rank_bits > 0) ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
-  if (thread >= kConsumers) {
+  // The shuffle shows the compiler that a warp has one role.
+  if (__shfl_sync(~0u, thread / kWarp, 0) >= kConsumers / kWarp) {
     ptx::griddepcontrol_wait();
     if (thread > kConsumers) return;
     if (prologue.copies()) producer.copy_x(first_token);
     return producer.stream();
   }
-  PlaneScales plane_scales;
-  if constexpr (C::kBits > 0)
-    plane_scales.request(params, share, locate_tile(params, share, share.first_tile), 0);
   prologue(memory, share, first_token, tokens, thread);
-  Consumer<C, P> consumer(params, memory, share, tokens, plane_scales);
   const auto finish = [&](int index) {
     consumer.receive();
     if ((index - share.first_tile) % Epilogue::kTiles != Epilogue::kTiles - 1) return;

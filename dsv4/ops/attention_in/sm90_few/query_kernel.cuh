@@ -154,8 +154,8 @@ __device__ void compute_queries(const Params& p) {
     if (exists) producer.fill();
     if (!kNormalizes) ptx::prefetch_tensormap(&p.codes);
   }
-  float scales = 0;
-  if (exists && lane < p.slabs) scales = work.weight(p).scale_at(work.row(), lane);
+  few_gemm::PendingScale scale;
+  if (exists && lane < p.slabs) scale = work.weight(p).scale_at(work.row(), lane);
   LatentBatch<kTokens> latents(p, memory, thread);
   if (kNormalizes && exists && thread < kConsumers) latents.prepare();
   __syncthreads();
@@ -176,7 +176,7 @@ __device__ void compute_queries(const Params& p) {
     load_latents(p, memory, thread);
   }
   Products<kTokens> products;
-  multiply(p, memory, scales, products, thread);
+  multiply(p, memory, scale.value(), products, thread);
   if (work.is_index) {
     finish_index_head(p, memory, products, work.head, thread);
   } else {

@@ -14,6 +14,7 @@
 #include "dsv4/formats/weight.h"
 #include "dsv4/ops/attention_in/sm90_few/append_params.cuh"
 #include "dsv4/ops/attention_in/sm90_few/query.h"
+#include "dsv4/ops/few_gemm/pending_scale.cuh"
 #include "dsv4/ops/few_gemm/plan.h"
 
 namespace dsv4::attention_in_kernel::query {
@@ -40,10 +41,8 @@ struct Weight {
   int heads = 0;
 
   // Of rows row .. row + 127 in slab `slab`.
-  __device__ float scale_at(int row, int slab) const {
-    const int64_t i = row / kSlabColumns * scale_stride + slab;
-    return scale_is_f32 ? static_cast<const float*>(scale)[i]
-                        : ue8m0_to_f32(static_cast<const uint8_t*>(scale)[i]);
+  __device__ few_gemm::PendingScale scale_at(int row, int slab) const {
+    return {scale, scale_is_f32, row / kSlabColumns * scale_stride + slab};
   }
 };
 

@@ -56,13 +56,13 @@ struct SharedTile {
 template <class S>
 class SharedDown {
  public:
-  // Reads scales of weights. Lane i has that of slab i of the rank.
+  // Requests scales of weights. Lane i has that of slab i of the rank.
   __device__ SharedDown(const SharedTile<S>& tile, int group)
       : tile_(tile), group_(group), share_(tile.p, 0, group) {
     slabs_ = tile.exists() && group < tile.p.split.ranks() ? share_.slabs : 0;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if (lane < slabs_)
-      scales_ = few_gemm::block_scale(tile.p.matrix[0], tile.row(), share_.first_slab + lane);
+      scale_ = few_gemm::block_scale(tile.p.matrix[0], tile.row(), share_.first_slab + lane);
   }
   // h of a thread: 8 columns of a token. After the wait.
   __device__ void load() {
@@ -82,10 +82,11 @@ class SharedDown {
   }
   // Rows and tokens as wgmma leaves them: 16 rows of a warp, of which the first two have some.
   __device__ float4 multiply(S& shared) const {
+    const float scales = scale_.value();
     float acc[4] = {};
 #pragma unroll 1
     for (int i = 0; i < slabs_; ++i) {
-      const float scale = __shfl_sync(~0u, scales_, i);
+      const float scale = __shfl_sync(~0u, scales, i);
       const int slab = share_.first_slab + i, stage = slab / SharedTile<S>::kStageSlabs;
       shared.full[stage].wait(0);
       float part[4];
@@ -126,7 +127,7 @@ class SharedDown {
   int group_;
   few_gemm::Share share_;
   int slabs_;
-  float scales_ = 0;
+  few_gemm::PendingScale scale_;
   hc::Run run_{};  // of h
 };
 
