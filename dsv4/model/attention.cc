@@ -57,7 +57,10 @@ void select_entries(const Step& step, const EntryLists& lists, const IndexPool& 
                 .sequence = step.sequence,
                 .visible = lists.visible,
                 .max_visible = lists.max_visible,
-                .indices = indices});
+                .indices = indices,
+                // The step's lists are on the device before its first kernel, and keys that earlier
+                // steps closed were there before.
+                .settled = lists.settled});
 }
 
 }  // namespace

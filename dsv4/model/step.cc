@@ -190,6 +190,8 @@ EntryLists ListWriter::entries(size_t g) {
   lists.closed_positions = closed_positions(g);
   lists.visible = token_list(
       0, [&](const SequenceRun& run, int64_t i) { return end_visible(group, run.position + i); });
+  lists.settled =
+      token_list(0, [&](const SequenceRun& run, int64_t) { return run.position / group.ratio; });
   lists.pages = pages(g);
   // As many as the indexer may choose are all attended to.
   const bool all = !group.has_index || lists.max_visible <= step_.config.index_topk;

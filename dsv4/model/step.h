@@ -39,6 +39,7 @@ struct EntryLists {
   ConstTensorView closed_rows;       // [n] I32 cache rows of the entries that close in this step
   ConstTensorView closed_positions;  // [n] I32 w * r, where RoPE places an entry
   ConstTensorView visible;           // [T] I32
+  ConstTensorView settled;           // [T] I32: entries that earlier steps closed
   ConstTensorView pages;             // [runs, max_pages] I32
   // [T, max_visible] I32 rows of all visible entries, oldest first, -1 padded; empty where the
   // indexer chooses

@@ -8,6 +8,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/index_select/index_select_oracle.h"
+#include "dsv4/ops/index_select/sm90_few/gather.cuh"
 #include "dsv4/ops/index_select/sm90_few/kernel.cuh"
 #include "dsv4/ops/indexer/random_case_test.h"
 #include "tests/emulator/launch.h"
@@ -23,23 +24,60 @@ using emulator::touching;
 using test::Arena;
 using test::IndexShape;
 
-template <class C>
-void run_emulated(const IndexSelectArgs& args, uint64_t seed) {
-  const few::Params p = few::make_params(args);
-  const Kernel kernel{{.grid = C::kCtas * static_cast<int>(args.q.dim(0)),
-                       .block = C::kThreads,
-                       .cluster = C::kCtas,
-                       .shared = static_cast<size_t>(few::shared_bytes<C>(p)),
-                       .pdl = true,
-                       .resident = 2},
-                      [&] { few::select_kernel<C, bf16>(p); }};
-  emulator::launch_stream(
-      {touching({args.q, args.weights, args.pages, args.sequence, args.visible, args.indices}),
-       kernel, touching({args.indices})},
-      seed);
+// The bytes of the keys that a launch with `settled` may not read early.
+std::vector<ConstTensorView> fresh_keys(const IndexSelectArgs& args) {
+  std::vector<ConstTensorView> views;
+  const IndexPool& keys = args.keys;
+  for (int64_t t = 0; t < args.q.dim(0); ++t) {
+    const auto* pages = args.pages.row<int32_t>(args.sequence.as<int32_t>()[t]);
+    for (int s = args.settled.as<int32_t>()[t]; s < args.visible.as<int32_t>()[t]; ++s) {
+      const int64_t page = pages[s / keys.page_entries], entry = s % keys.page_entries;
+      const std::byte* from = keys.pages.slice(0, page, page + 1).data;
+      const auto view = [&](int64_t at, int64_t bytes) {
+        views.push_back({TensorMeta::contiguous(DType::kU8, {bytes}), from + at});
+      };
+      view(keys.layout.code_offset(entry), keys.layout.code_bytes());
+      view(keys.layout.scale_offset(keys.page_entries, entry), keys.layout.scale_bytes());
+    }
+  }
+  return views;
 }
 
-// All values are small integers, so scores are exact and many are equal. Both sizes of clusters.
+template <class C>
+Kernel kernel_of(const IndexSelectArgs& args, void (*kernel)(few::Params), int64_t shared) {
+  const few::Params p = few::make_params(args);
+  return {{.grid = C::kCtas * static_cast<int>(args.q.dim(0)),
+           .block = C::kThreads,
+           .cluster = C::kCtas,
+           .shared = static_cast<size_t>(shared),
+           .pdl = true,
+           .resident = 2},
+          [=] { kernel(p); }};
+}
+template <class C>
+Kernel gathering(const IndexSelectArgs& args) {
+  return kernel_of<C>(args, few::gather::select_kernel<C, bf16>,
+                      few::gather_shared_bytes<C>(few::make_params(args)));
+}
+template <class C>
+Kernel exchanging(const IndexSelectArgs& args) {
+  return kernel_of<C>(args, few::select_kernel<C, bf16>,
+                      few::shared_bytes<C>(few::make_params(args)));
+}
+
+void run_emulated(const IndexSelectArgs& args, const Kernel& kernel, uint64_t seed) {
+  std::vector<ConstTensorView> before{args.q, args.weights, args.indices};
+  if (args.settled.rank == 0) {
+    before.insert(before.end(), {args.keys.pages, args.pages, args.sequence, args.visible});
+  } else {
+    const std::vector<ConstTensorView> fresh = fresh_keys(args);
+    before.insert(before.end(), fresh.begin(), fresh.end());
+  }
+  emulator::launch_stream({touching(before), kernel, touching({args.indices})}, seed);
+}
+
+// All values are small integers, so scores are exact and many are equal. Every configuration; those
+// for few entries with and without settled ones, of which the last 3 or 70 are not.
 void check(IndexShape shape, int64_t k, bool all_equal = false) {
   shape.exact_sums = true;
   Arena arena;
@@ -47,22 +85,29 @@ void check(IndexShape shape, int64_t k, bool all_equal = false) {
   const IndexScoresArgs scores = test::random_index_args(arena, rng, shape);
   if (all_equal)
     std::fill_n(const_cast<std::byte*>(scores.weights.data), scores.weights.bytes(), std::byte{});
-  const IndexSelectArgs args{.q = scores.q,
-                             .weights = scores.weights,
-                             .weight_scale = scores.weight_scale,
-                             .keys = scores.keys,
-                             .pages = scores.pages,
-                             .sequence = scores.sequence,
-                             .visible = scores.visible,
-                             .max_visible = shape.n,
-                             .indices = arena.output(DType::kI32, {shape.t, k})};
+  IndexSelectArgs args{.q = scores.q,
+                       .weights = scores.weights,
+                       .weight_scale = scores.weight_scale,
+                       .keys = scores.keys,
+                       .pages = scores.pages,
+                       .sequence = scores.sequence,
+                       .visible = scores.visible,
+                       .max_visible = shape.n,
+                       .indices = arena.output(DType::kI32, {shape.t, k})};
+  const TensorView settled = arena.input(DType::kI32, {shape.t});
+  for (int64_t t = 0; t < shape.t; ++t)
+    settled.as<int32_t>()[t] = std::max(0, args.visible.as<int32_t>()[t] - (t == 0 ? 3 : 70));
   const std::vector<double> want = index_select_oracle(Context{}, args);
   SCOPED_TRACE(fmt::format("{} queries of {} heads, {} of {}", shape.t, shape.h, k, shape.n));
   emulator::check_runs(
-      arena, 4,
+      arena, 8,
       [&](int i) {
-        const auto seed = static_cast<uint64_t>(i);
-        i % 2 == 0 ? run_emulated<few::Short>(args, seed) : run_emulated<few::LongWide>(args, seed);
+        args.settled = i < 4 ? ConstTensorView(settled) : ConstTensorView();
+        const auto seed = static_cast<uint64_t>(i < 4 ? i : i + 1);
+        if (i == 6) return run_emulated(args, exchanging<few::Many>(args), seed);
+        if (i == 7) return run_emulated(args, exchanging<few::ManyWide>(args), seed);
+        run_emulated(args, i % 2 == 0 ? gathering<few::Few>(args) : gathering<few::FewWide>(args),
+                     seed);
       },
       [&] { EXPECT_EQ(test::compare(args.indices, want, {.ulps = 0}), ""); });
 }
@@ -70,6 +115,7 @@ void check(IndexShape shape, int64_t k, bool all_equal = false) {
 TEST(IndexSelectEmulated, AgreesWithOracle) {
   check({.t = 2, .h = 16, .n = 300}, 128);
   check({.t = 3, .h = 6, .n = 90, .page_entries = 16}, 17);
+  check({.t = 2, .h = 4, .n = 100, .page_entries = 12}, 30);
   check({.t = 1, .h = 9, .n = 1100}, 512);  // several tiles of a warp
 }
 

@@ -1,6 +1,6 @@
 // A step may be larger than its batch (StepExtents): padding tokens, runs and list entries change
 // no bit of the results of the batch or of the caches. Captured decode steps on a device depend on
-// this.
+// this. And no step changes the keys of entries that it calls settled, which kernels read early.
 
 #include <gtest/gtest.h>
 
@@ -13,6 +13,50 @@ namespace {
 
 constexpr int64_t kContext = 700;
 constexpr int kSequences = 3;
+
+// The index keys of the entries that are settled in a step, of all layers.
+class SettledKeys {
+ public:
+  SettledKeys(const Model& model, const Step& step, std::span<const LayerCache> caches) {
+    for (size_t l = 0; l < caches.size(); ++l) {
+      if (caches[l].keys.empty()) continue;
+      const EntryLists& lists = step.groups[static_cast<size_t>(model.schedule()[l].group)];
+      for (int64_t t = 0; t < step.num_tokens; ++t) add(caches[l].keys, lists, step.sequence, t);
+    }
+    for (const ConstTensorView& key : keys_) before_.push_back(bytes(key));
+  }
+  void expect_unchanged() const {
+    for (size_t i = 0; i < keys_.size(); ++i) EXPECT_EQ(bytes(keys_[i]), before_[i]);
+  }
+  size_t count() const { return keys_.size(); }
+
+ private:
+  void add(const IndexPool& pool, const EntryLists& lists, const ConstTensorView& sequence,
+           int64_t t) {
+    const int32_t settled = lists.settled.as<int32_t>()[t];
+    EXPECT_LE(settled, lists.visible.as<int32_t>()[t]);
+    const auto* pages = lists.pages.row<int32_t>(sequence.as<int32_t>()[t]);
+    for (int32_t s = 0; s < settled; ++s) {
+      const int64_t page = pages[s / pool.page_entries], entry = s % pool.page_entries;
+      const std::byte* from = pool.pages.slice(0, page, page + 1).data;
+      const auto view = [&](int64_t at, int64_t size) {
+        keys_.push_back({TensorMeta::contiguous(DType::kU8, {size}), from + at});
+      };
+      if (pool.packed()) {
+        view(pool.layout.code_offset(entry), pool.layout.code_bytes());
+        view(pool.layout.scale_offset(pool.page_entries, entry), pool.layout.scale_bytes());
+      } else {
+        view(4 * pool.layout.width * entry, int64_t{4} * pool.layout.width);
+      }
+    }
+  }
+  static std::vector<std::byte> bytes(const ConstTensorView& key) {
+    return {key.data, key.data + key.bytes()};
+  }
+
+  std::vector<ConstTensorView> keys_;
+  std::vector<std::vector<std::byte>> before_;
+};
 
 // Sequences that advance together, one call per step.
 class Stepper {
@@ -43,11 +87,15 @@ class Stepper {
     const Scratch::Scope scope(scratch_);
     Step step = make_step(context_, model_.config(), model_.cache_groups(), batch, extents,
                           StepLists(scratch_), scratch_);
+    const SettledKeys settled(model_, step, cache_.layers());
     model_.forward(step, cache_.layers(), logits);
+    settled.expect_unchanged();
+    num_settled_ += settled.count();
     for (size_t i = 0; i < ids.size(); ++i)
       cache_.tables().commit(sequences_[i], static_cast<int64_t>(ids[i].size()));
     return logits;
   }
+  size_t num_settled() const { return num_settled_; }  // keys, of all steps
 
  private:
   void enlarge(StepExtents& extents) const {
@@ -66,6 +114,7 @@ class Stepper {
   ModelCache cache_;
   Scratch scratch_;
   std::vector<SeqId> sequences_;
+  size_t num_settled_ = 0;
 };
 
 class PaddedStep : public testing::TestWithParam<Numerics> {};
@@ -89,6 +138,7 @@ TEST_P(PaddedStep, GivesTheSameBits) {
     const Buffer want = exact.step(ids, false), got = padded.step(ids, true);
     EXPECT_TRUE(test::same_bits(want, got.view().slice(0, 0, kSequences)));
   }
+  EXPECT_GT(exact.num_settled(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, PaddedStep, testing::Values(Numerics::kOfficial, Numerics::kExact),

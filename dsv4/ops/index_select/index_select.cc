@@ -21,6 +21,7 @@ void check(const IndexSelectArgs& args) {
   expect("pages", args.pages, {DType::kI32}, {b, max_pages});
   expect("sequence", args.sequence, {DType::kI32}, {t});
   expect("visible", args.visible, {DType::kI32}, {t});
+  if (args.settled.rank != 0) expect("settled", args.settled, {DType::kI32}, {t});
   expect("indices", args.indices, {DType::kI32}, {t, k});
   check("keys", args.keys);
   DSV4_CHECK(args.keys.layout.width == *d, "keys of {} values for queries of {}",

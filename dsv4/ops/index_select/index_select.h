@@ -25,6 +25,11 @@ struct IndexSelectArgs {
   ConstTensorView visible;   // [t] I32: entries 0 .. visible-1 are visible
   int64_t max_visible = 0;   // visible[t] at most
   TensorView indices;        // [t, k] I32 rows of the pools that share these pages; -1 padded
+  // [t] I32, or empty: the keys of entries 0 .. settled-1 of the token's sequence, and pages,
+  // sequence, visible and this list, were complete before the previous kernel of the stream was
+  // launched, and so may be read by a kernel that is launched early (LaunchShape::pdl) before it
+  // waits. No value changes the result.
+  ConstTensorView settled{};
 };
 
 extern const Op<IndexSelectArgs> index_select;

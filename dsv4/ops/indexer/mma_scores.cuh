@@ -114,6 +114,46 @@ __device__ void load_query(const Queries& in, int64_t query, const W* weights, u
   }
 }
 
+// load_query() by CTAs of at least kMaxHeads / 2 threads that have nothing else to do: the weights
+// and up to 4 chunks of a thread are requested before the first is stored. Swizzled: lane i of step
+// pair `half` is at i ^ 2 half, so that these stores have no bank conflicts.
+template <class W>
+__device__ void load_query_at_once(const Queries& in, int64_t query, const W* weights, uint4* b,
+                                   uint32_t* pairs) {
+  constexpr int kBatch = 4;
+  const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+  const bool has_pair = thread < in.weight_words();
+  float w[2] = {};
+#pragma unroll
+  for (int x = 0; x < 2; ++x) {
+    const int head = 2 * thread + x;
+    if (has_pair && head < in.heads) w[x] = to_float(weights[query * in.weight_stride + head]);
+  }
+  const int chunks = in.groups() * 8 * (kWidth / 8);  // of 8 dims
+#pragma unroll 1
+  for (int first = thread; first < chunks; first += kBatch * threads) {
+    uint4 dims[kBatch];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int i = first + u * threads, head = i / (kWidth / 8), chunk = i % (kWidth / 8);
+      dims[u] = {};
+      if (head < in.heads) {
+        dims[u] = *reinterpret_cast<const uint4*>(in.q + query * in.stride + head * in.head_stride +
+                                                  chunk * 8);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int i = first + u * threads, head = i / (kWidth / 8), chunk = i % (kWidth / 8);
+      const int half = chunk % 4, lane = head % 8 * 4 + chunk / 4;  // 32 dims per lane
+      if (i < chunks) b[(head / 8 * (kSteps / 2) + half) * kWarp + (lane ^ 2 * half)] = dims[u];
+    }
+  }
+  if (has_pair)
+    pairs[thread] =
+        ptx::as_bits(__floats2bfloat162_rn(w[0] * in.weight_scale, w[1] * in.weight_scale));
+}
+
 // bf16(relu(bf16(dot)) * weight) of two heads, added to sum. NaN is kept.
 __device__ inline float add_heads(float sum, float dot0, float dot1, __nv_bfloat162 weights) {
   const __nv_bfloat162 qk = __floats2bfloat162_rn(dot0, dot1);
@@ -125,7 +165,7 @@ __device__ inline float add_heads(float sum, float dot0, float dot1, __nv_bfloat
 // Scores of this warp's keys for the query in shared memory. sums[tile][r]: key 16 tile + 8 r + g,
 // the same in the four lanes of g. kTogether: groups of heads whose products are in flight at a
 // time; the sums are the same.
-template <int kTiles, int kTogether = 1>
+template <int kTiles, int kTogether = 1, bool kSwizzled = false>
 __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint32_t* weights,
                       int groups, float (&sums)[kTiles][2]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -134,7 +174,8 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
     float qk[kTiles][4] = {};
 #pragma unroll
     for (int half = 0; half < kSteps / 2; ++half) {
-      const uint4 dims = b[(group * (kSteps / 2) + half) * kWarp + lane];
+      const int at = kSwizzled ? lane ^ 2 * half : lane;
+      const uint4 dims = b[(group * (kSteps / 2) + half) * kWarp + at];
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         ptx::mma_m16n8k16_bf16(qk[tile], tiles[tile].a[2 * half], dims.x, dims.y);

@@ -1,4 +1,5 @@
-// Scores and selection of one query by a cluster of CTAs, in one launch.
+// Scores and selection of one query by a cluster of CTAs, in one launch, for many entries (few:
+// gather.cuh).
 //
 // Problem    index_select.h under kOfficial, packed keys of 128 dims. The scores have the bits of
 //            index_scores `cuda_mma`; the k largest by two digits of 8 bits, ties to the lowest

@@ -1,6 +1,7 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/wide_cluster.cuh"
 #include "dsv4/ops/index_select/index_select_impls.h"
+#include "dsv4/ops/index_select/sm90_few/gather.cuh"
 #include "dsv4/ops/index_select/sm90_few/kernel.cuh"
 
 namespace dsv4 {
@@ -9,32 +10,49 @@ namespace few = index_select_kernel::sm90_few;
 
 namespace {
 
-constexpr int64_t kShortVisible = few::Short::kCtas * few::Short::kPassKeys;
 // Where `parts` is as fast, which loads a key once for several queries: 32 queries of 1,024
 // entries, and clusters of one wave above that.
-constexpr int64_t kShortQueries = 32, kLongQueries = 15;
+constexpr int64_t kFewVisible = 1024, kFewQueries = 32, kManyQueries = 15;
 constexpr int64_t kWideQueries = 7;  // clusters of 16 that run at a time
 
+// A kernel with its clusters, for one type of weights.
 template <class C>
-LaunchShape shape_of(const few::Params& params, int64_t queries) {
-  return {.grid = C::kCtas * queries,
-          .block = C::kThreads,
-          .shared = few::shared_bytes<C>(params),
-          .cluster = C::kCtas,
-          .pdl = true};
-}
+struct Launch {
+  void (*kernel)(few::Params);
+  int64_t shared;
 
+  LaunchShape shape(int64_t queries) const {
+    return {.grid = C::kCtas * queries,
+            .block = C::kThreads,
+            .shared = shared,
+            .cluster = C::kCtas,
+            .pdl = true};
+  }
+  void run(Device& device, const few::Params& params, int64_t queries) const {
+    launch(device, "index_select", kernel, shape(queries), params);
+  }
+};
 template <class C, class W>
-void select(Device& device, const few::Params& params, int64_t queries) {
-  launch(device, "index_select", few::select_kernel<C, W>, shape_of<C>(params, queries), params);
+Launch<C> gathering(const few::Params& params) {
+  return {few::gather::select_kernel<C, W>, few::gather_shared_bytes<C>(params)};
+}
+template <class C, class W>
+Launch<C> exchanging(const few::Params& params) {
+  return {few::select_kernel<C, W>, few::shared_bytes<C>(params)};
 }
 
-// Clusters of 16 are above the portable size: not every GPU forms them.
-template <class W>
-bool forms_wide_clusters(const few::Params& params) {
-  static const bool forms = allow_wide_clusters(few::select_kernel<few::LongWide, W>,
-                                                shape_of<few::LongWide>(params, 1)) > 0;
+// Clusters of 16 are above the portable size: not every GPU forms them. Allows them, too.
+template <class W, class C>
+bool forms_clusters(const Launch<C>& wide) {
+  static const bool forms = allow_wide_clusters(wide.kernel, wide.shape(1)) > 0;
   return forms;
+}
+
+template <class W, class Narrow, class Wide>
+void run(Device& device, const few::Params& params, int64_t queries, const Launch<Narrow>& narrow,
+         const Launch<Wide>& wide) {
+  if (queries <= kWideQueries && forms_clusters<W>(wide)) return wide.run(device, params, queries);
+  narrow.run(device, params, queries);
 }
 
 }  // namespace
@@ -42,8 +60,8 @@ bool forms_wide_clusters(const few::Params& params) {
 const char* index_select_sm90_few_reject(const Context& context, const IndexSelectArgs& args) {
   if (context.device->info().major != 9) return "clusters of CTAs are Hopper's";
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
-  const bool is_short = args.max_visible <= kShortVisible;
-  if (args.q.dim(0) > (is_short ? kShortQueries : kLongQueries)) return "too many queries";
+  if (args.q.dim(0) > (args.max_visible <= kFewVisible ? kFewQueries : kManyQueries))
+    return "too many queries";
   if (args.max_visible > few::kMaxVisible) return "more than 65536 entries";
   if (args.indices.dim(1) == 0) return "selects nothing";
   if (!args.keys.packed() || args.q.dim(2) != index_mma::kWidth)
@@ -62,12 +80,12 @@ void index_select_sm90_few(const Context& context, const IndexSelectArgs& args) 
   if (device.is_dry_run() || queries == 0) return;
   with_float_type(args.weights.dtype, [&](auto w) {
     using W = decltype(w);
-    if (args.max_visible <= kShortVisible) {
-      select<few::Short, W>(device, params, queries);
-    } else if (queries <= kWideQueries && forms_wide_clusters<W>(params)) {
-      select<few::LongWide, W>(device, params, queries);
+    if (args.max_visible <= few::Few::kMost) {
+      run<W>(device, params, queries, gathering<few::Few, W>(params),
+             gathering<few::FewWide, W>(params));
     } else {
-      select<few::Long, W>(device, params, queries);
+      run<W>(device, params, queries, exchanging<few::Many, W>(params),
+             exchanging<few::ManyWide, W>(params));
     }
   });
 }

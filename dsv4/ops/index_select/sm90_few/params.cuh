@@ -10,6 +10,7 @@ namespace dsv4::index_select_kernel::sm90_few {
 
 inline constexpr int kDigitBits = 8, kBins = 1 << kDigitBits;  // keys of 16 bits: two digits
 inline constexpr int64_t kMaxVisible = 65536;
+inline constexpr int kThreadKeys = 8;  // order keys that a thread of a gathering CTA has
 
 // A cluster has one query. kTogether: groups of 8 heads whose products are in flight at a time.
 template <int kCtas_, int kWarps_, int kTogether_>
@@ -24,9 +25,26 @@ struct Config {
     return static_cast<int>(align_up(ceil_div(visible, kCtas), kWarp));
   }
 };
-using Short = Config<8, 8, 4>;  // up to 1,024 entries: one tile a warp
-using Long = Config<8, 16, 2>;
-using LongWide = Config<16, 16, 2>;  // few queries
+using Many = Config<8, 16, 2>;
+using ManyWide = Config<16, 16, 2>;  // few queries
+
+// The same for few entries: a warp has kTiles tiles of keys, once, and the first CTA selects.
+template <int kCtas_, int kWarps_, int kTiles_, int kTogether_>
+struct GatherConfig {
+  static constexpr int kCtas = kCtas_, kWarps = kWarps_, kTiles = kTiles_, kTogether = kTogether_;
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kWarpKeys = kTiles * index_mma::kTileKeys;
+  static constexpr int kMost = kCtas * kWarps * kWarpKeys;  // entries of a query
+  static_assert(kBins <= kThreads, "a thread for each bin");
+  static_assert(kMost <= kThreads * kThreadKeys, "a CTA has all keys");
+
+  // Entries of a CTA when `visible` are: whole tiles.
+  __host__ __device__ static int slice_of(int visible) {
+    return static_cast<int>(align_up(ceil_div(visible, kCtas), index_mma::kTileKeys));
+  }
+};
+using Few = GatherConfig<8, 8, 2, 2>;       // up to 2,048 entries
+using FewWide = GatherConfig<16, 8, 1, 4>;  // the same, few queries
 
 struct Params {
   index_mma::Queries queries;
@@ -37,6 +55,7 @@ struct Params {
   int max_visible, k;
   int32_t* indices;  // [t, k]
   int64_t indices_stride;
+  const int32_t* settled;  // or null: nothing may be read before the wait
 };
 
 // Of one digit, for the thread's own cluster rank.
@@ -56,11 +75,29 @@ struct alignas(16) Shared {
   int above[C::kWarps], equal[C::kWarps];
   Digit digit;
 };
+// Where the k-th largest lies, and how many of the k lie in that bin; keys in all bins.
+struct Bin {
+  int bin, left, total;
+};
+// Followed by the query, its weights and the order keys of all entries.
+template <class C>
+struct alignas(16) GatherShared {
+  ptx::Mbarrier received;  // of order keys
+  int bins[2][kBins];
+  int of_warp[kBins / kWarp], before[C::kWarps];
+  Bin found;
+};
 
+inline int64_t query_bytes(const Params& p) {
+  return int64_t{16} * p.queries.b_words() + 4 * p.queries.weight_words();
+}
 template <class C>
 int64_t shared_bytes(const Params& p) {
-  return static_cast<int64_t>(sizeof(Shared<C>)) + int64_t{16} * p.queries.b_words() +
-         4 * p.queries.weight_words() + 2 * C::slice_of(p.max_visible);
+  return static_cast<int64_t>(sizeof(Shared<C>)) + query_bytes(p) + 2 * C::slice_of(p.max_visible);
+}
+template <class C>
+int64_t gather_shared_bytes(const Params& p) {
+  return static_cast<int64_t>(sizeof(GatherShared<C>)) + query_bytes(p) + 2 * C::kMost;
 }
 
 inline Params make_params(const IndexSelectArgs& args) {
@@ -81,7 +118,8 @@ inline Params make_params(const IndexSelectArgs& args) {
           .max_visible = static_cast<int>(args.max_visible),
           .k = static_cast<int>(args.indices.dim(1)),
           .indices = args.indices.as<int32_t>(),
-          .indices_stride = args.indices.row_stride()};
+          .indices_stride = args.indices.row_stride(),
+          .settled = args.settled.rank == 0 ? nullptr : args.settled.as<int32_t>()};
 }
 
 }  // namespace dsv4::index_select_kernel::sm90_few
