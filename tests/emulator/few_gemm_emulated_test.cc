@@ -223,44 +223,49 @@ TEST(FewGemmEmulated, ManyTilesOfACluster) {
   check({.t = 17, .n = 64 * 4, .k = 1024, .format = Format::kBf16, .num_sms = 1});
 }
 
-// Weights of two formats in one launch. quantize: in the kernel, else codes are given.
-void check_pair(int64_t t, int num_sms, bool bf16) {
-  SCOPED_TRACE(fmt::format("{} tokens, {} SMs", t, num_sms));
+constexpr test::StoredAs kFp8{WeightFormat::kFp8Block}, kBf16{WeightFormat::kBF16},
+    kKbit4{WeightFormat::kKbit, 4, true}, kKbit5{WeightFormat::kKbit, 5, true};
+
+// Weights of two formats in one launch. first: what takes Q8 of x.
+void check_pair(int64_t t, int num_sms, bool bf16, const test::StoredAs& first = kFp8,
+                int64_t k = 384) {
+  SCOPED_TRACE(fmt::format("{} tokens, {} SMs, {}", t, num_sms, name(first)));
   Arena arena;
   Rng rng(static_cast<uint64_t>(t + num_sms));
-  const int64_t k = 384;
   const TensorView x = arena.input(DType::kBF16, {t, k});
   test::fill_normal(x, rng);
   std::vector<few_gemm::Target> targets;
   std::vector<std::vector<double>> want;
   std::vector<test::Tolerance> tolerated;
-  const auto add = [&](WeightFormat format, int64_t n, DType out) {
-    const bool fp8 = format == WeightFormat::kFp8Block;
-    targets.push_back({test::random_weight(arena, rng, {format}, n, k), arena.output(out, {t, n})});
-    const LinearArgs args{
-        .x = x, .weight = targets.back().weight, .out = targets.back().out, .quantize_x = fp8};
+  const auto add = [&](const test::StoredAs& stored, int64_t n, DType out) {
+    targets.push_back({test::random_weight(arena, rng, stored, n, k), arena.output(out, {t, n})});
+    const LinearArgs args{.x = x,
+                          .weight = targets.back().weight,
+                          .out = targets.back().out,
+                          .quantize_x = few_gemm::Pair::takes_q8(targets.back())};
     want.push_back(linear_oracle(args));
     tolerated.push_back(tolerance(args));
   };
-  add(WeightFormat::kFp8Block, 130, DType::kBF16);
-  if (bf16) add(WeightFormat::kBF16, 70, DType::kF32), add(WeightFormat::kBF16, 1, DType::kBF16);
-  add(WeightFormat::kFp8Block, 64, DType::kF32);
-  if (bf16) add(WeightFormat::kBF16, 128, DType::kF32);
+  add(first, 130, DType::kBF16);
+  if (bf16) add(kBf16, 70, DType::kF32), add(kBf16, 1, DType::kBF16);
+  add(first, 64, DType::kF32);
+  if (bf16) add(kBf16, 128, DType::kF32);
   const few_gemm::Pair pair(targets, t, k, num_sms);
   const few_gemm::PairParams params = few_gemm::make_pair_params(
       pair, targets, x, few_gemm::Activations{.x = x, .quantize = true}, make_map);
   const auto run = [&](auto config) {
-    return [&params] { few_gemm::store_pair_kernel<decltype(config)::kTokens>()(params); };
+    return [&params] { few_gemm::store_pair_kernel<decltype(config)>()(params); };
   };
   emulator::Kernel kernel{
       {.grid = {static_cast<int>(pair.ctas()), static_cast<int>(ceil_div(t, pair.tokens))},
        .block = few_gemm::kThreads,
-       .cluster = pair.split.fp8.ranks(),
+       .cluster = pair.split.q8.ranks(),
        .shared = static_cast<size_t>(pair.shared()),
        .pdl = true,
        .resident = 2},
       {}};
-  few_gemm::with_tokens<Format::kFp8>(pair.tokens, [&](auto config) { kernel.body = run(config); });
+  few_gemm::with_q8_config(pair.q8.format, pair.tokens,
+                           [&](auto config) { kernel.body = run(config); });
   emulator::check_runs(
       arena, 3,
       [&](int seed) {
@@ -278,6 +283,15 @@ TEST(FewGemmEmulated, TwoFormats) {
   check_pair(3, 4, false);
 }
 
+// Ranks of unequal shares; 9 tokens are two tiles of both formats.
+TEST(FewGemmEmulated, BitPlanesBesideBf16) {
+  check_pair(1, 30, true, kKbit5, 768);
+  check_pair(2, 4, true, kKbit4, 2560);
+  check_pair(7, 2, true, kKbit5, 1024);
+  check_pair(9, 1, true, kKbit5, 256);
+  check_pair(3, 4, false, kKbit4, 512);
+}
+
 constexpr int kSms = 8;
 
 // A boundary and products of its x: by mix, finish and the products, or by mix and the kernel that
@@ -285,6 +299,7 @@ constexpr int kSms = 8;
 struct BoundaryScene {
   int64_t t, d;
   bool first = false;
+  test::StoredAs q8 = kFp8;  // what takes Q8 of x
 };
 
 struct BoundaryCase {
@@ -295,13 +310,13 @@ struct BoundaryCase {
   explicit BoundaryCase(const BoundaryScene& s) {
     Rng rng(static_cast<uint64_t>(s.t * 100 + s.d));
     boundary = test::random_boundary(arena, rng, s.t, s.d, DType::kBF16, s.first);
-    const auto add = [&](WeightFormat format, int64_t n, DType out) {
+    const auto add = [&](const test::StoredAs& stored, int64_t n, DType out) {
       targets.push_back(
-          {test::random_weight(arena, rng, {format}, n, s.d), arena.output(out, {s.t, n})});
+          {test::random_weight(arena, rng, stored, n, s.d), arena.output(out, {s.t, n})});
     };
-    add(WeightFormat::kFp8Block, 70, DType::kBF16);
-    add(WeightFormat::kBF16, 65, DType::kF32);
-    add(WeightFormat::kFp8Block, 20, DType::kF32);
+    add(s.q8, 70, DType::kBF16);
+    add(kBf16, 65, DType::kF32);
+    add(s.q8, 20, DType::kF32);
   }
 };
 
@@ -319,11 +334,11 @@ void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
       p};
   emulator::Launch products{.grid = static_cast<int>(pair.ctas()),
                             .block = few_gemm::kThreads,
-                            .cluster = pair.split.fp8.ranks(),
+                            .cluster = pair.split.q8.ranks(),
                             .shared = static_cast<size_t>(pair.shared()),
                             .pdl = true,
                             .resident = 2};
-  using Fp8 = few_gemm::StoreTile<few_gemm::PairParams::Fp8>;
+  using Q8 = few_gemm::StoreTile<few_gemm::PairParams::Q8>;
   using Bf16 = few_gemm::StoreTile<few_gemm::PairParams::Bf16>;
   std::vector<ConstTensorView> inputs{b.streams}, outputs{b.streams, b.x, b.post, b.comb};
   for (const ConstTensorView& view : {b.y, b.y_post, b.y_comb})
@@ -335,20 +350,26 @@ void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
        [&] { hc::mix_kernel<1, bf16>(p); }}};
   if (in_one) {
     products.grid.x += products.cluster;
-    kernels.push_back({products, [&] {
-                         few_gemm::boundary_pair_kernel<few_gemm::PairParams, Fp8, Bf16>(params);
-                       }});
+    emulator::Kernel& kernel = kernels.emplace_back(products, std::function<void()>{});
+    few_gemm::with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
+      kernel.body = [&params] {
+        few_gemm::boundary_pair_kernel<decltype(config), few_gemm::PairParams, Q8, Bf16>(params);
+      };
+    });
   } else {
     kernels.push_back({{.grid = {t, 2}, .block = d / hc::kRun, .pdl = true, .resident = 2},
                        [&] { hc::finish_kernel<bf16>(p); }});
-    kernels.push_back({products, [&] { few_gemm::store_pair_kernel<8>()(params.pair); }});
+    emulator::Kernel& kernel = kernels.emplace_back(products, std::function<void()>{});
+    few_gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+      kernel.body = [&params] { few_gemm::store_pair_kernel<decltype(config)>()(params.pair); };
+    });
   }
   kernels.push_back(emulator::touching(outputs));
   emulator::launch_stream(kernels, seed);
 }
 
 void check_boundary(const BoundaryScene& s) {
-  SCOPED_TRACE(fmt::format("{} tokens of {}", s.t, s.d));
+  SCOPED_TRACE(fmt::format("{} tokens of {}, {}", s.t, s.d, name(s.q8)));
   BoundaryCase c(s);
   const HcBoundaryArgs& b = c.boundary;
   const few_gemm::Pair pair(c.targets, s.t, s.d, kSms, few_gemm::boundary_bytes(b));
@@ -366,7 +387,7 @@ void check_boundary(const BoundaryScene& s) {
           const LinearArgs args{.x = b.x,
                                 .weight = target.weight,
                                 .out = target.out,
-                                .quantize_x = few_gemm::Pair::is_fp8(target)};
+                                .quantize_x = few_gemm::Pair::takes_q8(target)};
           EXPECT_EQ(test::compare(target.out, linear_oracle(args), tolerance(args)), "");
         }
       });
@@ -377,6 +398,12 @@ TEST(FewGemmEmulated, FinishesABoundary) {
   check_boundary({.t = 4, .d = 1024, .first = true});
   check_boundary({.t = 1, .d = 2048});
   check_boundary({.t = 3, .d = 7168});
+}
+// Of bit planes one to three slabs a rank.
+TEST(FewGemmEmulated, FinishesABoundaryBeforeBitPlanes) {
+  check_boundary({.t = 1, .d = 2048, .q8 = kKbit5});
+  check_boundary({.t = 2, .d = 4096, .first = true, .q8 = kKbit4});
+  check_boundary({.t = 4, .d = 6144, .q8 = kKbit5});
 }
 
 // The kernel of wo_a, whose epilogue quantizes u.

@@ -1,5 +1,5 @@
-// A random call of moe with a shared expert in FP8, and the kernels of sm90_few for it on the
-// emulator.
+// A random call of moe with a shared expert in FP8 or bit planes, and the kernels of sm90_few for
+// it on the emulator.
 
 #pragma once
 
@@ -19,6 +19,7 @@ struct MoeScene {
   int64_t t, d, inner, e, k;  // inner: of the shared expert
   int num_sms = 2;
   Choice choice = Choice::kLearned;
+  StoredAs stored{WeightFormat::kFp8Block};  // of the shared expert
 };
 
 struct MoeCase {
@@ -31,10 +32,9 @@ struct MoeCase {
 
   explicit MoeCase(const MoeScene& s) {
     Rng rng(static_cast<uint64_t>(s.t * 1000 + s.d + s.inner));
-    const StoredAs fp8{WeightFormat::kFp8Block};
-    shared = {{.w1 = random_weight(arena, rng, fp8, s.inner, s.d),
-               .w3 = random_weight(arena, rng, fp8, s.inner, s.d),
-               .w2 = random_weight(arena, rng, fp8, s.d, s.inner)}};
+    shared = {{.w1 = random_weight(arena, rng, s.stored, s.inner, s.d),
+               .w3 = random_weight(arena, rng, s.stored, s.inner, s.d),
+               .w2 = random_weight(arena, rng, s.stored, s.d, s.inner)}};
     const TensorView x = arena.input(DType::kBF16, {s.t, s.d});
     const TensorView ids = arena.input(DType::kI32, {s.t});
     fill_normal(x, rng);
@@ -77,18 +77,18 @@ inline emulator::Kernel moe_inputs(const MoeCase& c, const moe_kernel::sm90_few:
   const few::InputTargets targets(c.args, middle);
   const few_gemm::Pair pair = few::pair_of_inputs(c.args, targets, num_sms);
   emulator::Kernel kernel{{.grid = {static_cast<int>(pair.ctas()),
-                                    static_cast<int>(ceil_div(pair.fp8.tokens, pair.tokens))},
+                                    static_cast<int>(ceil_div(pair.q8.tokens, pair.tokens))},
                            .block = few_gemm::kThreads,
-                           .cluster = pair.split.fp8.ranks(),
+                           .cluster = pair.split.q8.ranks(),
                            .shared = static_cast<size_t>(pair.shared()),
                            .pdl = true,
                            .resident = 2},
                           {}};
-  few_gemm::with_tokens<few_gemm::Format::kFp8>(pair.tokens, [&](auto config) {
+  few_gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
     kernel.body = [params = few::make_input_params(
                        pair, c.args, targets, middle,
                        few_gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
-      few::inputs_kernel<decltype(config)::kTokens>()(params);
+      few::inputs_kernel<decltype(config)>()(params);
     };
   });
   return kernel;
@@ -100,7 +100,7 @@ inline emulator::Kernel moe_down(const MoeCase& c, const moe_kernel::sm90_few::M
   const few_gemm::Product p = few::product_of_w2(c.args, middle);
   const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, 1);
   const few_gemm::Split split = few_gemm::make_split(shape, num_sms);
-  const int tokens = few_gemm::tile_tokens(shape.tokens);
+  const int tokens = few_gemm::tile_tokens(shape.format, shape.tokens);
   const few::DownParams params =
       few::make_down_params(p, few::router_args(c.args, middle), split, tokens, emulated_map);
   emulator::Kernel kernel{
@@ -112,8 +112,8 @@ inline emulator::Kernel moe_down(const MoeCase& c, const moe_kernel::sm90_few::M
        .pdl = true,
        .resident = 2},
       {}};
-  few_gemm::with_tokens<few_gemm::Format::kFp8>(tokens, [&](auto config) {
-    kernel.body = [params] { few::down_kernel<decltype(config)::kTokens>(params); };
+  few_gemm::with_q8_config(shape.format, tokens, [&](auto config) {
+    kernel.body = [params] { few::down_kernel<decltype(config)>(params); };
   });
   return kernel;
 }

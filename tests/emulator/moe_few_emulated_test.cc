@@ -22,7 +22,8 @@ using Scene = test::MoeScene;
 // y of the shared expert is bf16 and compared as such; the choices are those of the oracle, whose
 // keys are far enough apart.
 void check(const Scene& s) {
-  SCOPED_TRACE(fmt::format("t {} d {} inner {} e {} sms {}", s.t, s.d, s.inner, s.e, s.num_sms));
+  SCOPED_TRACE(fmt::format("t {} d {} inner {} e {} sms {} {}", s.t, s.d, s.inner, s.e, s.num_sms,
+                           name(s.stored)));
   test::MoeCase c(s);
   const few::Middle& middle = c.middle;
   const std::vector<double> logits = linear_oracle({.x = c.args.x, .weight = c.args.gate});
@@ -53,6 +54,15 @@ TEST(MoeFewEmulated, Learned) {
   check({.t = 3, .d = 640, .inner = 256, .e = 70, .k = 3, .num_sms = 8});
   check({.t = 9, .d = 256, .inner = 128, .e = 300, .k = 6, .num_sms = 1});
   check({.t = 35, .d = 256, .inner = 128, .e = 40, .k = 6, .num_sms = 2});
+}
+
+TEST(MoeFewEmulated, BitPlanes) {
+  const test::StoredAs k5{WeightFormat::kKbit, 5, true}, k4{WeightFormat::kKbit, 4, true};
+  check({.t = 1, .d = 512, .inner = 256, .e = 6, .k = 2, .stored = k5});
+  check({.t = 2, .d = 768, .inner = 512, .e = 70, .k = 3, .num_sms = 8, .stored = k4});
+  check({.t = 7, .d = 256, .inner = 256, .e = 40, .k = 6, .num_sms = 1, .stored = k5});
+  check(
+      {.t = 11, .d = 1024, .inner = 256, .e = 40, .k = 6, .choice = Choice::kHash32, .stored = k5});
 }
 
 TEST(MoeFewEmulated, Hash) {

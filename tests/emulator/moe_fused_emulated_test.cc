@@ -54,10 +54,13 @@ emulator::Launch launch_of(int ctas, size_t shared, int threads) {
 
 template <int K>
 emulator::Kernel gate_up(const Case& c, const fused::Middle& middle, int num_sms) {
-  return {launch_of(num_sms, sizeof(fused::Shared<K>), fused::kThreads),
-          [p = fused::make_gate_up_params(c.args, middle, num_sms, test::emulated_map)] {
-            fused::gate_up_kernel<K>(p);
-          }};
+  emulator::Kernel kernel{launch_of(num_sms, sizeof(fused::Shared<K>), fused::kThreads), {}};
+  fused::with_shared_config(fused::format_of_shared(c.args, middle.inputs), [&](auto config) {
+    kernel.body = [p = fused::make_gate_up_params(c.args, middle, num_sms, test::emulated_map)] {
+      fused::gate_up_kernel<K, decltype(config)>(p);
+    };
+  });
+  return kernel;
 }
 
 template <int K>
@@ -119,8 +122,8 @@ std::vector<float> bits_of_few(const Case& c, int num_sms) {
 
 template <int K, int kDownK = K>
 void check(const Scene& s) {
-  SCOPED_TRACE(fmt::format("K {} t {} d {} inner {} {} e {} k {}", K, s.moe.t, s.moe.d, s.inner,
-                           s.moe.inner, s.moe.e, s.moe.k));
+  SCOPED_TRACE(fmt::format("K {} t {} d {} inner {} {} e {} k {} {}", K, s.moe.t, s.moe.d, s.inner,
+                           s.moe.inner, s.moe.e, s.moe.k, name(s.moe.stored)));
   Case c(s, K, kDownK);
   const std::vector<double> want = moe_oracle({}, c.file_args);
   const std::vector<float> few = bits_of_few<K, kDownK>(c, s.moe.num_sms);
@@ -167,6 +170,15 @@ TEST(MoeFusedEmulated, Hash) {
   check<3>(
       {{.t = 2, .d = 128, .inner = 128, .e = 6, .k = 6, .num_sms = 4, .choice = Choice::kHash64},
        64});
+}
+
+// 1, 2 and 4 shares; an odd number of slabs in them; rows that end inside a tile of 32.
+TEST(MoeFusedEmulated, SharedExpertOfBitPlanes) {
+  const test::StoredAs k5{WeightFormat::kKbit, 5, true}, k4{WeightFormat::kKbit, 4, true};
+  check<3>({{.t = 1, .d = 256, .inner = 256, .e = 6, .k = 2, .num_sms = 9, .stored = k5}, 64});
+  check<3>({{.t = 2, .d = 256, .inner = 512, .e = 70, .k = 3, .num_sms = 12, .stored = k5}, 96});
+  check<2>({{.t = 2, .d = 512, .inner = 1792, .e = 9, .k = 2, .num_sms = 17, .stored = k4}, 32});
+  check<4>({{.t = 1, .d = 256, .inner = 1024, .e = 9, .k = 2, .num_sms = 8, .stored = k5}, 32});
 }
 
 TEST(MoeFusedEmulated, WideRows) {

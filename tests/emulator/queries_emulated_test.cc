@@ -25,25 +25,26 @@ bool normalizes(const query::Params& p) {
 }
 
 Kernel query_kernel(const query::Params& p) {
-  const int tokens = few_gemm::tile_tokens(p.tokens);
-  Kernel kernel{{.grid = query::kRanks * p.num_clusters(),
-                 .block = query::kThreads,
-                 .cluster = query::kRanks,
-                 .shared = static_cast<size_t>(query::Layout(tokens, p.slabs, p.stages).bytes),
-                 .pdl = true,
-                 .resident = 2},
-                {}};
-  kernel.body = [p, tokens] {
-    normalizes(p)  ? query::query_kernel<8, true>(p)
-    : tokens == 8  ? query::query_kernel<8, false>(p)
-    : tokens == 16 ? query::query_kernel<16, false>(p)
-                   : query::query_kernel<32, false>(p);
-  };
+  const int tokens = few_gemm::tile_tokens(p.format, p.tokens);
+  Kernel kernel{
+      {.grid = query::kRanks * p.num_clusters(),
+       .block = query::kThreads,
+       .cluster = query::kRanks,
+       .shared = static_cast<size_t>(query::Layout(p.format, tokens, p.groups, p.stages).bytes),
+       .pdl = true,
+       .resident = 2},
+      {}};
+  few_gemm::with_q8_config(p.format, tokens, [&](auto tile) {
+    using C = query::Config<decltype(tile)::kFormat, decltype(tile)::kTokens>;
+    kernel.body = [p] {
+      normalizes(p) ? query::query_kernel<C, true>(p) : query::query_kernel<C, false>(p);
+    };
+  });
   return kernel;
 }
 
 Kernel normalize_kernel(const query::NormalizeParams& p, int tokens) {
-  return {{.grid = tokens, .block = query::normalize_threads(p.slabs), .pdl = true},
+  return {{.grid = tokens, .block = query::normalize_threads(p.groups), .pdl = true},
           [p] { query::normalize_kernel(p); }};
 }
 
@@ -54,7 +55,7 @@ CUtensorMap make_map(const TmaBox& box) {
 // Memory of what normalize_kernel stores.
 query::StoredLatents stored_latents(test::Arena& arena, int64_t t, int64_t k) {
   return {.codes = arena.output(DType::kE4M3, {t, k}),
-          .scales = arena.output(DType::kE8M0, {t, k / query::kSlabColumns})};
+          .scales = arena.output(DType::kE8M0, {t, k / query::kGroup})};
 }
 
 query::NormalizeParams normalize_params(const AttentionInArgs& args, const ConstTensorView& latent,
@@ -62,15 +63,16 @@ query::NormalizeParams normalize_params(const AttentionInArgs& args, const Const
   return {.latent = latent.as<bf16>(),
           .norm = args.weights.q_norm.as<bf16>(),
           .eps = args.norm_eps,
-          .slabs = static_cast<int>(latent.dim(1) / query::kSlabColumns),
+          .groups = static_cast<int>(latent.dim(1) / query::kGroup),
           .codes = to.codes.as<uint8_t>(),
           .scales = to.scales.as<uint8_t>()};
 }
 
-void check(AttentionInShape shape, bool stored) {
+void check(AttentionInShape shape, bool stored, const test::StoredAs& weights = test::kFp8) {
   SCOPED_TRACE(shape.tokens());
+  SCOPED_TRACE(name(weights));
   shape.hidden = 128, shape.row = {}, shape.index_dim = query::kIndexWidth;
-  test::AttentionInCase c(shape, Numerics::kOfficial, test::kFp8);
+  test::AttentionInCase c(shape, Numerics::kOfficial, weights);
   const AttentionInArgs& args = c.args;
   const AttentionInWant want = attention_in_oracle(Context{}, args);
   const Buffer latent = oracle::stored(DType::kBF16, {args.x.dim(0), args.weights.wq_a.n},
@@ -104,7 +106,7 @@ void check(AttentionInShape shape, bool stored) {
   query::Params alone = normalizing;
   alone.row_clusters = 0, alone.tokens = 1, alone.latent += last * args.weights.wq_a.n,
   alone.positions += last;
-  alone.stages = query::stages_of(few_gemm::tile_tokens(1), p.slabs);
+  alone.stages = query::stages_of(p.format, few_gemm::tile_tokens(p.format, 1), p.groups);
   emulator::launch_stream({query_kernel(alone)}, 1);
   EXPECT_EQ(std::memcmp(args.q.data, in_batch.data(), in_batch.size()), 0);
 }
@@ -124,6 +126,26 @@ TEST(QueriesEmulated, IndexerHeads) {
                                .heads = 1,
                                .index_heads = 6};
   for (const bool stored : {false, true}) check(shape, stored);
+}
+
+// One and five slabs; tiles of 2 and 8 tokens, the second of both filled; latents that CTAs
+// normalize, and stored ones.
+TEST(QueriesEmulated, BitPlanes) {
+  check({.runs = {{5, 1}}, .rank = 256, .heads = 1}, false, test::kKbit5);
+  check({.runs = {{1'000'000, 2}}, .rank = 1280, .heads = 2}, false, test::kKbit5);
+  check({.runs = {{9, 2}}, .rank = 1024, .heads = 1}, true, test::kKbit4);
+  AttentionInShape shape{.runs = {{3, 2}},
+                         .ratio = 4,
+                         .has_index = true,
+                         .select = true,
+                         .rank = 512,
+                         .heads = 1,
+                         .index_heads = 6};
+  check(shape, false, test::kKbit4);
+  shape.runs = {{3, 8}};
+  check(shape, true, test::kKbit5);
+  shape.runs = {{3, 5}}, shape.rank = 1280;
+  check(shape, true, test::kKbit4);
 }
 
 TEST(QueriesEmulated, ManyTokens) {

@@ -1,6 +1,6 @@
 // attention_in/KIND/t:TOKENS with the shapes of V4-Flash: a decode step of that many sequences in
 // FP8, in which one of four (CSA) or one of 128 (HCA) closes an entry. Each call reads other
-// weights.
+// weights. attention_in/KIND/k5/t:TOKENS has weights of 5 bits in place of FP8.
 
 #include "dsv4/ops/attention_in/attention_in.h"
 
@@ -19,6 +19,7 @@ enum class Kind { kSwa, kHca, kCsa };
 
 struct Case {
   const Kind kind;
+  const int bits;  // of k-bit weights; 0: FP8
   const KvLayout row{};
   const IndexLayoutFp4 key{};
   const StateLayout state_layout, index_layout;
@@ -28,17 +29,20 @@ struct Case {
       q, index_q, index_weights;
   AttentionInArgs args;
 
-  Case(Kind which, int64_t t);
+  Case(Kind which, int bits, int64_t t);
   void next();
-  WeightView fp8(int64_t n, int64_t k) { return pool.next(WeightFormat::kFp8Block, n, k); }
+  WeightView coded(int64_t n, int64_t k) {
+    return pool.next(bits > 0 ? WeightFormat::kKbit : WeightFormat::kFp8Block, n, k, bits);
+  }
   WeightView bf16(int64_t n, int64_t k) { return pool.next(WeightFormat::kBF16, n, k); }
   void compressor(CompressorWeights& w, const StateLayout& layout) {
     w.wkv = bf16(layout.columns(), kHidden), w.wgate = bf16(layout.columns(), kHidden);
   }
 };
 
-Case::Case(Kind which, int64_t t)
+Case::Case(Kind which, int bits_, int64_t t)
     : kind(which),
+      bits(bits_),
       state_layout{which == Kind::kCsa ? 4 : 128, KvLayout{}.width(), which == Kind::kCsa},
       index_layout{4, IndexLayoutFp4{}.width, true},
       x(DType::kBF16, {t, kHidden}),
@@ -98,13 +102,13 @@ Case::Case(Kind which, int64_t t)
 
 void Case::next() {
   AttentionInWeights& w = args.weights;
-  w.wq_a = fp8(kRank, kHidden);
-  w.wq_b = fp8(kHeads * row.width(), kRank);
-  w.wkv = fp8(row.width(), kHidden);
+  w.wq_a = coded(kRank, kHidden);
+  w.wq_b = coded(kHeads * row.width(), kRank);
+  w.wkv = coded(row.width(), kHidden);
   if (kind != Kind::kSwa) compressor(w.compressor, state_layout);
   if (kind != Kind::kCsa) return;
   compressor(w.indexer.compressor, index_layout);
-  w.indexer.wq_b = fp8(kIndexHeads * key.width, kRank);
+  w.indexer.wq_b = coded(kIndexHeads * key.width, kRank);
   w.indexer.weights_proj = bf16(kIndexHeads, kHidden);
 }
 
@@ -113,7 +117,10 @@ const bool kRegistered = [] {
     for (const int64_t t : bench::token_counts()) {
       bench::register_impls<AttentionInArgs>(fmt::format("attention_in/{}/t:{}", name, t),
                                              attention_in,
-                                             [=] { return std::make_shared<Case>(kind, t); });
+                                             [=] { return std::make_shared<Case>(kind, 0, t); });
+      bench::register_impls<AttentionInArgs>(
+          fmt::format("attention_in/{}/k5/t:{}", name, t), attention_in,
+          [=] { return std::make_shared<Case>(kind, 5, t); }, Arch::kCuda);
     }
   };
   add("swa", Kind::kSwa);

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/attention_in/attention_in_oracle.h"
 #include "dsv4/ops/attention_in/random_case_test.h"
 
@@ -11,6 +14,8 @@ namespace {
 
 using test::kBf16;
 using test::kFp8;
+using test::kKbit4;
+using test::kKbit5;
 using test::pool_output;
 using Case = test::AttentionInCase;
 using Run = test::TokenRun;
@@ -49,8 +54,11 @@ void check_case(const Shape& shape, Numerics numerics, test::StoredAs stored = k
   c.arena.keep_order(single);
   const AttentionInArgs& args = c.args;
   const Context context{.numerics = numerics};
-  const test::Tolerances& tolerances =
-      numerics == Numerics::kExact ? test::kExact : test::kOfficial;
+  // `cuda_mma_rounded` rounds k-bit weights to bf16, from 5 tokens on.
+  const bool rounds = stored.bits > 0 && shape.tokens() > 4;
+  const test::Tolerances& tolerances = numerics == Numerics::kExact ? test::kExact
+                                       : rounds                     ? test::kRoundedWeights
+                                                                    : test::kOfficial;
   const AttentionInWant want = attention_in_oracle(context, args);
   test::OpCase<AttentionInArgs> test{
       .name = fmt::format("attention_in t={} ratio={} {} {}", shape.tokens(), shape.ratio,
@@ -166,32 +174,89 @@ TEST(AttentionIn, TokensDoNotDependOnTheirNeighbors) {
   check_case(shape, Numerics::kOfficial);
 }
 
+// For sm90_few, up to 8 tokens: tiles of 2 and 8, latents that every CTA normalizes and stored
+// ones; five slabs; a latent of 384 columns, whose queries other ops compute.
+TEST(AttentionIn, BitPlanes) {
+  Shape shape{.ratio = 4,
+              .has_index = true,
+              .select = true,
+              .hidden = 512,
+              .rank = 1024,
+              .heads = 16,
+              .index_heads = 64,
+              .row = {},
+              .index_dim = 128};
+  for (int64_t i = 0; i < 9; ++i) {
+    shape.runs.push_back({3 + i % 5, 1});
+    if (i != 3 && i != 6) check_case(shape, Numerics::kOfficial, i % 2 == 0 ? kKbit5 : kKbit4);
+  }
+  shape.ratio = 128, shape.has_index = shape.select = false, shape.heads = 3, shape.hidden = 768;
+  for (const int64_t rank : {384, 1280}) {
+    shape.rank = rank;
+    shape.runs = {{127, 1}};
+    check_case(shape, Numerics::kOfficial, kKbit5);
+    shape.runs = {{0, 3}, {6, 1}, {126, 3}}, shape.spare = 1;
+    check_case(shape, Numerics::kOfficial, kKbit5);
+    shape.spare = 0;
+  }
+}
+
+#if DSV4_CUDA
+// FP8 up to 32 tokens, bit planes up to 8.
+TEST(AttentionIn, DryRunOfFew) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const Context context{.device = hopper.get()};
+  const auto chosen = [&](int64_t t, const test::StoredAs& stored) {
+    const Shape shape{.runs = {{3, t}}, .hidden = 512, .rank = 256, .row = {}, .index_dim = 128};
+    const Case c(shape, Numerics::kOfficial, stored);
+    return choose(attention_in, context, c.args).name;
+  };
+  EXPECT_EQ(chosen(32, kFp8), "sm90_few");
+  EXPECT_EQ(chosen(33, kFp8), "parts");
+  for (const int64_t t : {1, 2, 8}) {
+    EXPECT_EQ(chosen(t, kKbit5), "sm90_few") << t;
+    EXPECT_EQ(chosen(t, kKbit4), "sm90_few") << t;
+  }
+  EXPECT_EQ(chosen(9, kKbit5), "parts");
+  EXPECT_EQ(chosen(1, {WeightFormat::kKbit, 5}), "parts");
+}
+#endif
+
 // The last has more tokens than the products finish a boundary for.
-TEST(AttentionIn, BoundaryInside) {
-  for (const int64_t t : {3, 5}) {
+void check_boundary(const test::StoredAs& stored, std::initializer_list<int64_t> tokens) {
+  for (const int64_t t : tokens) {
     for (const int ratio : {0, 4}) {
       Shape shape{.ratio = ratio,
                   .has_index = ratio > 0,
                   .select = ratio > 0,
-                  .hidden = 1024,
+                  .hidden = stored.bits > 0 ? 2048 : 1024,  // slabs of 256 columns in 8 ranks
                   .rank = 256,
                   .heads = 2,
                   .row = {},
                   .index_dim = 128,
                   .boundary = true};
       for (int64_t i = 0; i < t; ++i) shape.runs.push_back({2 + i, 1});
-      Case c(shape, Numerics::kOfficial, kFp8);
+      Case c(shape, Numerics::kOfficial, stored);
       const TensorView single = c.arena.input(DType::kI32, {2});
       single.as<int32_t>()[0] = 0, single.as<int32_t>()[1] = 1;
       c.arena.keep_order(single);
-      check_boundary_inside(attention_in.impls, Context{}, c.arena,
-                            {.name = fmt::format("attention_in t={} ratio={} boundary", t, ratio),
-                             .args = c.args,
-                             .one_token = [&](const AttentionInArgs& a,
-                                              int64_t i) { return one_token(a, i, shape, single); },
-                             .num_tokens = t});
+      check_boundary_inside(
+          attention_in.impls, Context{}, c.arena,
+          {.name = fmt::format("attention_in t={} ratio={} {} boundary", t, ratio, name(stored)),
+           .args = c.args,
+           .one_token = [&](const AttentionInArgs& a,
+                            int64_t i) { return one_token(a, i, shape, single); },
+           .num_tokens = t});
     }
   }
+}
+
+TEST(AttentionIn, BoundaryInside) {
+  check_boundary(kFp8, {3, 5});
+}
+TEST(AttentionIn, BoundaryInsideWithBitPlanes) {
+  check_boundary(kKbit5, {1, 4, 5});
+  check_boundary(kKbit4, {2});
 }
 
 TEST(AttentionIn, ReportsErrors) {

@@ -37,7 +37,8 @@ struct AttentionInShape {
   int64_t tokens() const { return run_tokens() + spare; }
 };
 
-inline constexpr StoredAs kFp8{WeightFormat::kFp8Block}, kBf16{WeightFormat::kBF16};
+inline constexpr StoredAs kFp8{WeightFormat::kFp8Block}, kBf16{WeightFormat::kBF16},
+    kKbit4{WeightFormat::kKbit, 4, true}, kKbit5{WeightFormat::kKbit, 5, true};
 
 // Random arguments of one layer.
 class AttentionInCase {
@@ -144,6 +145,9 @@ inline void AttentionInCase::tokens() {
                   .wkv = random_weight(arena, rng_, stored_, d, s_.hidden),
                   .q_norm = normal(dtype_, {s_.rank}, 0.2, 1),
                   .kv_norm = normal(dtype_, {d}, 0.2, 1)};
+  // Kernels may read it before they wait for the previous kernel, as other weights.
+  const ConstTensorView& norm = args.weights.q_norm;
+  arena.keep_order({norm, const_cast<std::byte*>(norm.data)});
   args.positions = ints(positions);
   args.freqs = table;
   args.window = kv_pool(t + 5, 7);
@@ -248,5 +252,13 @@ inline constexpr Tolerances kOfficial{.q = {.ulps = 2.01, .rel = 0.02, .cosine =
                                       .state = {.ulps = 4, .rel = 4e-6},
                                       .index_q = {.ulps = 0, .rel = 0.34, .cosine = 1e-3},
                                       .index_weights = {.ulps = 1.01, .rel = 4e-6}};
+
+// Weights are rounded to bf16: by 2^-9 at most, once for a latent, and again for what follows.
+inline constexpr Tolerances kRoundedWeights{.q = {.ulps = 2.01, .rel = 0.02, .cosine = 9e-5},
+                                            .rows = {.ulps = 1.01, .rel = 0.13, .cosine = 2e-4},
+                                            .keys = kOfficial.keys,
+                                            .state = kOfficial.state,
+                                            .index_q = {.ulps = 0, .rel = 0.34, .cosine = 3e-3},
+                                            .index_weights = kOfficial.index_weights};
 
 }  // namespace dsv4::test

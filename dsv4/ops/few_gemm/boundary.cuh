@@ -41,10 +41,9 @@ struct LoadBoundary {
 
   __device__ void operator()(const Memory<C>& memory, const Share& share, int, int tokens,
                              int thread) const {
-    constexpr int kGroupSlabs = hc::kGroup / slab_columns(C::kFormat);
     const int group = thread / hc::kGroupRuns, run = thread % hc::kGroupRuns;
     const int warp = thread / kWarp, lane = thread % kWarp;
-    const int groups = share.slabs / kGroupSlabs, first = share.first_slab / kGroupSlabs;
+    const int groups = groups_of(share.slabs), first = groups_of(share.first_slab);
     const bool exists = group < groups;  // else the lanes repeat the last
     const int column = (first + min(group, groups - 1)) * hc::kGroup + run * hc::kRun;
     float* const pre = memory.prologue();
@@ -55,6 +54,8 @@ struct LoadBoundary {
       memory.x_full().expect_tx(tokens * boundary.groups * sizeof(float));
       memory.x_full().arrive();
     }
+    if constexpr (C::kBits > 0)  // a barrier follows
+      clear_blocks<C, kConsumers>(memory.x(0), groups, thread);
     ptx::griddepcontrol_wait();
 
     hc::StreamRuns next;
@@ -97,6 +98,12 @@ struct LoadBoundary {
   }
 
  private:
+  // Of 128 columns in some slabs.
+  __device__ static int groups_of(int slabs) {
+    constexpr int kColumns = slab_columns(C::kFormat);
+    return kColumns < hc::kGroup ? slabs / (hc::kGroup / kColumns)
+                                 : slabs * (kColumns / hc::kGroup);
+  }
   // Where wgmma reads it.
   __device__ static void put(const Memory<C>& memory, int group, int token, int run, bool exists,
                              const hc::Run& x) {
@@ -107,7 +114,12 @@ struct LoadBoundary {
     } else {
       const hc::CodesOfRun q(x);
       if (!exists) return;
-      *reinterpret_cast<uint2*>(memory.x(group) + swizzled(token, run / 2, run % 2 * 8)) = q.codes;
+      if constexpr (C::kBits > 0) {
+        store_blocks<C::kBits>(memory.x(group), token, run, q.codes);
+      } else {
+        *reinterpret_cast<uint2*>(memory.x(group) + swizzled(token, run / 2, run % 2 * 8)) =
+            q.codes;
+      }
       if (run == 0) memory.x_scale()[group * C::kTokens + token] = ue8m0_to_f32(q.scale);
     }
   }
@@ -120,19 +132,19 @@ struct WithBoundary {
   hc::Params boundary;
 };
 
-// The grid has one cluster more than the pair.
-template <class P, class Fp8Epilogue, class Bf16Epilogue>
-__global__ void __launch_bounds__(kThreads)
+// The grid has one cluster more than the pair. C: Config of the first clusters, of all tokens.
+template <class C, class P, class Q8Epilogue, class Bf16Epilogue>
+__global__ void __launch_bounds__(kThreads, C::kCtasOfSm)
     boundary_pair_kernel(const __grid_constant__ WithBoundary<P> params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   ptx::griddepcontrol_launch_dependents();
   const P& pair = params.pair;
-  const int bits = pair.fp8.split.rank_bits, cluster = static_cast<int>(blockIdx.x) >> bits;
+  const int bits = pair.q8.split.rank_bits, cluster = static_cast<int>(blockIdx.x) >> bits;
   const int rank = static_cast<int>(blockIdx.x) - (cluster << bits);
-  if (cluster < pair.fp8.split.clusters() + pair.bf16.split.clusters()) {
-    multiply_pair<8, Fp8Epilogue, Bf16Epilogue>(
-        pair, cluster, rank, [&]<class C, class Q>(C, const Q& of_format) {
-          return LoadBoundary<C, Q>{of_format, params.boundary, cluster == 0};
+  if (cluster < pair.q8.split.clusters() + pair.bf16.split.clusters()) {
+    multiply_pair<C, Q8Epilogue, Bf16Epilogue>(
+        pair, cluster, rank, [&]<class D, class Q>(D, const Q& of_format) {
+          return LoadBoundary<D, Q>{of_format, params.boundary, cluster == 0};
         });
   } else {
     ptx::griddepcontrol_wait();
@@ -146,11 +158,20 @@ __global__ void __launch_bounds__(kThreads)
 #endif
 }
 
+// Calls body(config) of an instance of the first clusters, for up to kBoundaryTokens.
+template <class Body>
+void with_boundary_config(Format format, int tokens, const Body& body) {
+  if (format == Format::kKbit4) return with_plane_tokens<Format::kKbit4>(tokens, body);
+  if (format == Format::kKbit5) return with_plane_tokens<Format::kKbit5>(tokens, body);
+  body(Config<Format::kFp8, 8>{});
+}
+
 // Returns nullptr, or why the boundary has to be finished before.
 inline const char* reject_split(const HcBoundaryArgs& args, const Pair& pair) {
-  const int64_t ranks = pair.split.fp8.ranks(), columns = args.streams.dim(2);
+  const int64_t ranks = pair.split.q8.ranks(), columns = args.streams.dim(2);
   if (args.streams.dim(0) > kBoundaryTokens) return "more than 4 tokens";
-  if (ranks == 1 || columns % (ranks * hc::kGroup) != 0) return "ranks without whole groups";
+  if (ranks == 1 || columns % (ranks * std::max(hc::kGroup, slab_columns(pair.q8.format))) != 0)
+    return "ranks without whole groups";
   if (columns / (ranks * hc::kGroup) > kConsumers / hc::kGroupRuns)
     return "more groups of columns than half warps";
   return args.norm.dtype == DType::kBF16 ? nullptr : "a norm in f32";

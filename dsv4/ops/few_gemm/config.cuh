@@ -36,6 +36,8 @@ struct Config {
   // Elements of the weight's tensor in a row of a slab: words of bit planes.
   static constexpr int kBoxColumns = kBits > 0 ? slab_columns(kFormat) / 32 * kBits
                                                : slab_columns(kFormat);
+  // CTAs of an SM, at least; 0: as many as registers allow.
+  static constexpr int kCtasOfSm = kBits > 0 && !converts_to_f16(kFormat) ? 3 : 0;
   // Sums of a thread: those of a product for all tokens, of which there are at least 8.
   static constexpr int kSums = (kTokens < 8 ? 8 : kTokens) / 2;
 };
@@ -128,7 +130,7 @@ struct Memory {
   __device__ uint32_t slab(int i) const {
     return ptx::smem_address(base) + i * slab_bytes(C::kFormat);
   }
-  __device__ const unsigned char* planes(int i) const { return base + i * slab_bytes(C::kFormat); }
+  __device__ unsigned char* planes(int i) const { return base + i * slab_bytes(C::kFormat); }
   // [kXBoxes][kTokens][128 bytes] of a group of columns, with the 128-byte swizzle
   __device__ unsigned char* x(int group) const { return base + at.x + group * C::kXBytes; }
   // [groups][kTokens]

@@ -39,6 +39,15 @@ class Consumer {
       block_scale_ = block_scale(params_.matrix[tile.matrix], tile.row, share_.first_slab + lane);
     }
   }
+  // Half of the decoding of what is in the ring, before the wait for the previous kernel, which is
+  // followed by a proxy fence.
+  __device__ void order_planes() {
+    const int slabs = share_.slabs * (share_.end_tile - share_.first_tile);
+    ordered_ = order_slabs<C>(min(params_.split.stages, slabs), thread_, [&](int stage) {
+      memory_.full(stage).wait(0);
+      return memory_.planes(stage);
+    });
+  }
   // acc_ = the share of this rank in the product of a tile. Tiles come in order.
   __device__ void multiply(const Tile& tile) {
     if constexpr (C::kBits > 0) {
@@ -98,25 +107,14 @@ class Consumer {
     float sums[C::kTokens / 2][4] = {};
     for (int slab = 0; slab < share_.slabs; ++slab) {
       if (slab % PlaneScales::kSlabs == 0) advance_scales(tile, slab + PlaneScales::kSlabs);
-      float2 scale[C::kGroups];
-      plane_scales_.of_slab(slab, scale);
       memory_.full(stage_).wait(phase_);
-      const Planes<C> planes(memory_.planes(stage_));
-      memory_.empty(stage_).arrive();
-      if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
-      uint32_t a[C::kGroups][C::kXBoxes][4];
-      float part[C::kGroups][2 * C::kTokens];
-#pragma unroll
-      for (int group = 0; group < C::kGroups; ++group) {
-        const uint32_t x = ptx::smem_address(memory_.x(slab * C::kGroups + group));
-        multiply_planes<C>(planes.words[group], x, a[group], part[group]);
-      }
-      ptx::wgmma_wait_group<0>();
-#pragma unroll
-      for (int group = 0; group < C::kGroups; ++group) {
-        ptx::wgmma_fence_operand(part[group]);
-        promote(part[group], scale[group], slab * C::kGroups + group, sums);
-      }
+      const int group = slab * C::kGroups;
+      add_slab<C, C::kGroups>(memory_.planes(stage_), slab, ptx::smem_address(memory_.x(group)),
+                              memory_.x_scale() + group * C::kTokens, plane_scales_, sums, thread_,
+                              ordered_-- > 0, [&] {
+                                memory_.empty(stage_).arrive();
+                                if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
+                              });
     }
     add_blocks<C::kTokens>(sums, acc_);
 #pragma unroll
@@ -127,21 +125,6 @@ class Consumer {
     plane_scales_.advance();
     if (slab < share_.slabs) return plane_scales_.request(params_, share_, tile, slab);
     request_scales();
-  }
-  // sums += the products of a group of columns, of the lane's block; scale: of its two rows.
-  __device__ void promote(const float (&part)[2 * C::kTokens], float2 scale, int group,
-                          float (&sums)[C::kTokens / 2][4]) {
-    const auto* const of_x =
-        reinterpret_cast<const float2*>(memory_.x_scale() + group * C::kTokens);
-#pragma unroll
-    for (int n = 0; n < C::kTokens / 2; ++n) {
-      const float2 x = of_x[n];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float factor = (i < 2 ? scale.x : scale.y) * (i % 2 == 0 ? x.x : x.y);
-        sums[n][i] = fmaf(part[4 * n + i], factor, sums[n][i]);
-      }
-    }
   }
 
   __device__ void add(const float (&part)[C::kTokens / 2], float scale, int slab) {
@@ -169,6 +152,7 @@ class Consumer {
   float acc_[C::kSums];
   PendingScale block_scale_;  // of FP8 weights: lane i has that of slab i
   PlaneScales plane_scales_;  // of bit planes
+  int ordered_ = 0;           // slabs that are ordered, of those to come
   int tiles_ = 0;             // whose scales have been requested
 };
 

@@ -36,13 +36,25 @@ __device__ inline void transpose_bits(uint32_t (&index)[4]) {
   }
 }
 
-// planes: of a block. Byte j of codes[i] is the e4m3 code of column i + 8j.
-__device__ inline void decode_planes(const uint32_t (&planes)[5], uint32_t (&codes)[8]) {
+// The first half of decoding: planes become nibbles of the magnitudes' indices (the lower bits of
+// the codes, inverted below zero) and signs. K = 4: nothing, since signs have no room.
+__device__ inline void order_planes(uint32_t (&planes)[5]) {
   const uint32_t minus = ~planes[4];
-  uint32_t index[4];  // bits of the magnitudes' indices: those of the codes, inverted below zero
+  uint32_t index[4];
 #pragma unroll
   for (int p = 0; p < 4; ++p) index[p] = planes[p] ^ minus;
   transpose_bits(index);
+#pragma unroll
+  for (int p = 0; p < 4; ++p) planes[p] = index[p];
+  planes[4] = minus;
+}
+__device__ inline void order_planes(uint32_t (&)[4]) {
+}
+
+// Ordered planes of a block. Byte j of codes[i] is the e4m3 code of column i + 8j.
+__device__ inline void decode_planes(const uint32_t (&ordered)[5], uint32_t (&codes)[8]) {
+  const uint32_t(&index)[5] = ordered;
+  const uint32_t minus = ordered[4];
   const auto bytes = [](uint32_t magnitudes, uint32_t signs) {
     const uint32_t all = select_bits(0x80808080, signs, magnitudes);
     return ptx::lop3<(0xf0 & 0xcc) | 0xaa>(all, 0x9e9e9e9e, 0x01010101);

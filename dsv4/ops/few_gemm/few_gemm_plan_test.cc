@@ -108,14 +108,28 @@ TEST(FewGemmPlan, LatentsStayWhole) {
 
 TEST(FewGemmPlan, TwoFormatsShareClusters) {
   for (const int64_t tiles : {0, 16, 41}) {
-    Shape fp8{.format = Format::kFp8, .tokens = 1, .k = 4096, .tiles = 24, .tiles_per_group = 24};
-    Shape bf16 = fp8;
+    Shape q8{.format = Format::kFp8, .tokens = 1, .k = 4096, .tiles = 24, .tiles_per_group = 24};
+    Shape bf16 = q8;
     bf16.format = Format::kBf16, bf16.tiles = tiles,
     bf16.tiles_per_group = std::max<int64_t>(1, tiles);
-    const SplitPair split = make_split_pair(fp8, bf16, kSms);
-    EXPECT_EQ(split.fp8.rank_bits, split.bf16.rank_bits);
-    EXPECT_LE((split.fp8.clusters() + split.bf16.clusters()) * split.fp8.ranks(), 2 * kSms);
+    const SplitPair split = make_split_pair(q8, bf16, kSms);
+    EXPECT_EQ(split.q8.rank_bits, split.bf16.rank_bits);
+    EXPECT_LE((split.q8.clusters() + split.bf16.clusters()) * split.q8.ranks(), 2 * kSms);
     EXPECT_EQ(split.bf16.clusters() == 0, tiles == 0);
+  }
+}
+
+// A rank without slabs would leave copies behind.
+TEST(FewGemmPlan, EveryRankOfAPairHasSlabs) {
+  for (const Format format : {Format::kFp8, Format::kKbit5}) {
+    for (const int64_t k : {256, 512, 1024, 4096, 7168}) {
+      const Shape q8{.format = format, .tokens = 1, .k = k, .tiles = 8, .tiles_per_group = 8};
+      Shape bf16 = q8;
+      bf16.format = Format::kBf16, bf16.tiles = bf16.tiles_per_group = 1;
+      const SplitPair split = make_split_pair(q8, bf16, kSms);
+      EXPECT_LE(split.q8.ranks(), split.q8.slabs) << k;
+      EXPECT_EQ(split.q8.rank_bits, split.bf16.rank_bits);
+    }
   }
 }
 
@@ -123,19 +137,19 @@ TEST(FewGemmPlan, TwoFormatsShareClusters) {
 TEST(FewGemmPlan, ClustersOfAPairHaveWholeRunsOfTiles) {
   for (const int64_t groups : {1, 32, 48, 500}) {
     for (const int ctas_per_sm : {2, 3}) {
-      const Shape fp8{.format = Format::kFp8,
-                      .tokens = 32,
-                      .k = 4096,
-                      .tiles = 2 * groups,
-                      .tiles_per_group = 2 * groups,
-                      .tiles_of_cluster = 2,
-                      .ctas_per_sm = ctas_per_sm};
-      Shape bf16 = fp8;
+      const Shape q8{.format = Format::kFp8,
+                     .tokens = 32,
+                     .k = 4096,
+                     .tiles = 2 * groups,
+                     .tiles_per_group = 2 * groups,
+                     .tiles_of_cluster = 2,
+                     .ctas_per_sm = ctas_per_sm};
+      Shape bf16 = q8;
       bf16.format = Format::kBf16, bf16.tiles = bf16.tiles_per_group = 4, bf16.tiles_of_cluster = 1;
-      const SplitPair split = make_split_pair(fp8, bf16, kSms);
-      EXPECT_EQ(split.fp8.tiles_per_cluster, 2 * split.bf16.tiles_per_cluster);
-      EXPECT_EQ(split.fp8.rank_bits, split.bf16.rank_bits);
-      EXPECT_LE((split.fp8.clusters() + split.bf16.clusters()) * split.fp8.ranks(),
+      const SplitPair split = make_split_pair(q8, bf16, kSms);
+      EXPECT_EQ(split.q8.tiles_per_cluster, 2 * split.bf16.tiles_per_cluster);
+      EXPECT_EQ(split.q8.rank_bits, split.bf16.rank_bits);
+      EXPECT_LE((split.q8.clusters() + split.bf16.clusters()) * split.q8.ranks(),
                 ctas_per_sm * kSms);
     }
   }

@@ -70,25 +70,22 @@ __device__ void store_f16_blocks(unsigned char* group, int token, int run, const
   }
 }
 
-// Zeros for all of x. All consumers.
-template <class C>
-__device__ void clear_blocks(const Memory<C>& memory, const Share& share, int thread) {
-  auto* const x = reinterpret_cast<uint4*>(memory.x(0));
-  const int count = share.slabs * C::kGroups * C::kXBytes / static_cast<int>(sizeof(uint4));
-  for (int i = thread; i < count; i += kConsumers) x[i] = {};
+// Zeros for x of `groups` groups of columns, by kThreads threads.
+template <class C, int kThreads>
+__device__ void clear_blocks(unsigned char* x, int groups, int thread) {
+  const int count = groups * C::kXBytes / static_cast<int>(sizeof(uint4));
+  for (int i = thread; i < count; i += kThreads) reinterpret_cast<uint4*>(x)[i] = {};
 }
 
-// Stored codes. x: of the first token and of column 0. All consumers.
-template <class C>
-__device__ void load_blocks(const Memory<C>& memory, const Share& share, const uint8_t* x,
-                            int64_t stride, int tokens, int thread) {
+// Stored codes. x: of the first group. from: of the first token and that group.
+template <class C, int kThreads>
+__device__ void load_blocks(unsigned char* x, int groups, const uint8_t* from, int64_t stride,
+                            int tokens, int thread) {
   constexpr int kRuns = kScaleColumns / 8;
-  const int runs = share.slabs * C::kGroups * kRuns;
-  x += share.first_slab * C::kGroups * kScaleColumns;
-  for (int token = 0; token < tokens; ++token, x += stride) {
-    for (int i = thread; i < runs; i += kConsumers)
-      store_blocks<C::kBits>(memory.x(i / kRuns), token, i % kRuns,
-                             reinterpret_cast<const uint2*>(x)[i]);
+  for (int token = 0; token < tokens; ++token, from += stride) {
+    for (int i = thread; i < groups * kRuns; i += kThreads)
+      store_blocks<C::kBits>(x + i / kRuns * C::kXBytes, token, i % kRuns,
+                             reinterpret_cast<const uint2*>(from)[i]);
   }
 }
 
@@ -101,57 +98,99 @@ class PlaneScales {
   // Those of slabs first .. first + 3 of the rank become the next ones.
   template <class P>
   __device__ void request(const P& params, const Share& share, const Tile& tile, int first) {
-    const Matrix& matrix = params.matrix[tile.matrix];
-    const int thread = static_cast<int>(threadIdx.x), slab = first + thread % 4;
+    request(params.matrix[tile.matrix], tile, share.first_slab + first,
+            share.first_slab + share.slabs, static_cast<int>(threadIdx.x));
+  }
+  // The same of slabs `first` .. up to `end` of the matrix. thread: of those that have the tile.
+  __device__ void request(const Matrix& matrix, const Tile& tile, int first, int end, int thread) {
+    const int slab = first + thread % 4;
     const int row = thread / kWarp * 16 + thread % kWarp / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       next_[half] = {};
-      if (slab >= share.slabs) continue;
+      if (slab >= end) continue;
       const auto* scales = static_cast<const uint8_t*>(matrix.scale) +
                            (tile.row + min(row + 8 * half, tile.count - 1)) * matrix.scale_stride;
-      next_[half] = reinterpret_cast<const uint2*>(scales)[share.first_slab + slab];
+      next_[half] = reinterpret_cast<const uint2*>(scales)[slab];
     }
   }
   __device__ void advance() {
     held_[0] = next_[0], held_[1] = next_[1];
   }
 
-  // Over 16: of rows g and g + 8, for the lane's block of both groups of a slab.
-  __device__ void of_slab(int slab, float2 (&scale)[2]) const {
+  // Over 16: of rows g and g + 8, for the lane's block of group 0 or 1 of a slab.
+  __device__ float2 of_group(int slab, int group) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int from = lane / 4 * 4 + slab % kSlabs;
     const uint32_t selectors = 0x4400 + lane % 4 * 0x1111;  // the byte of each row, twice
-#pragma unroll
-    for (int group = 0; group < 2; ++group) {
-      const uint32_t upper = __shfl_sync(~0u, group == 0 ? held_[0].x : held_[0].y, from);
-      const uint32_t lower = __shfl_sync(~0u, group == 0 ? held_[1].x : held_[1].y, from);
-      const uint32_t both = (ptx::prmt(upper, lower, selectors) & 0x00ff00ff) << 6;
-      scale[group] = __half22float2(reinterpret_cast<const __half2&>(both));
-    }
+    const uint32_t upper = __shfl_sync(~0u, group == 0 ? held_[0].x : held_[0].y, from);
+    const uint32_t lower = __shfl_sync(~0u, group == 0 ? held_[1].x : held_[1].y, from);
+    const uint32_t both = (ptx::prmt(upper, lower, selectors) & 0x00ff00ff) << 6;
+    return __half22float2(reinterpret_cast<const __half2&>(both));
   }
 
  private:
   uint2 held_[2], next_[2];
 };
 
-// The lane's blocks of a slab: rows g and g + 8 of both groups.
-template <class C>
+// The lane's blocks of kGroups groups of a slab, from group `first_group` on: rows g and g + 8.
+template <class C, int kGroups>
 struct Planes {
-  uint32_t words[C::kGroups][2][C::kBits];
+  uint32_t words[kGroups][2][C::kBits];
 
-  __device__ explicit Planes(const unsigned char* slab) {
-    constexpr int kBlockWords = C::kBits, kRowWords = C::kBoxColumns;
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-    const auto* const first = reinterpret_cast<const uint32_t*>(slab) +
-                              (thread / kWarp * 16 + lane / 4) * kRowWords + lane % 4 * kBlockWords;
+  // Ordered, or as the file has them.
+  __device__ Planes(const unsigned char* slab, int first_group, int thread) {
+    const auto* const first = place(slab, first_group, thread);
 #pragma unroll
-    for (int i = 0; i < C::kGroups * 2 * C::kBits; ++i) {
-      const int word = i % C::kBits, half = i / C::kBits % 2, group = i / C::kBits / 2;
-      words[group][half][word] = first[8 * half * kRowWords + group * kBlocks * kBlockWords + word];
-    }
+    for (int i = 0; i < kCount; ++i) at(i) = first[offset(i)];
+  }
+  __device__ void order() {
+#pragma unroll
+    for (int i = 0; i < 2 * kGroups; ++i) order_planes(words[i / 2][i % 2]);
+  }
+  // Back to where they were.
+  __device__ void store(unsigned char* slab, int first_group, int thread) {
+    auto* const first = const_cast<uint32_t*>(place(slab, first_group, thread));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) first[offset(i)] = at(i);
+  }
+
+ private:
+  static constexpr int kBlockWords = C::kBits, kRowWords = C::kBoxColumns;
+  static constexpr int kCount = kGroups * 2 * C::kBits;
+
+  __device__ static const uint32_t* place(const unsigned char* slab, int first_group, int thread) {
+    const int lane = thread % kWarp;
+    return reinterpret_cast<const uint32_t*>(slab) + (thread / kWarp * 16 + lane / 4) * kRowWords +
+           (first_group * kBlocks + lane % 4) * kBlockWords;
+  }
+  __device__ static constexpr int offset(int i) {
+    const int word = i % C::kBits, half = i / C::kBits % 2, group = i / C::kBits / 2;
+    return 8 * half * kRowWords + group * kBlocks * kBlockWords + word;
+  }
+  __device__ uint32_t& at(int i) {
+    return words[i / C::kBits / 2][i / C::kBits % 2][i % C::kBits];
   }
 };
+
+// Orders slabs in the ring in place, before the wait for the previous kernel; slab(i) waits for
+// one. Whoever does so executes a proxy fence before it releases the stage. Returns how many are
+// ordered.
+template <class C, class Slab>
+__device__ int order_slabs(int count, int thread, const Slab& slab) {
+  if constexpr (C::kBits == 5) {
+#pragma unroll 1
+    for (int i = 0; i < count * C::kGroups; ++i) {
+      unsigned char* const planes = slab(i / C::kGroups);
+      Planes<C, 1> words(planes, i % C::kGroups, thread);
+      words.order();
+      words.store(planes, i % C::kGroups, thread);
+    }
+    return count;
+  } else {
+    return 0;
+  }
+}
 
 // part += the products of a group of 128 columns; x: of the group. Returns without waiting.
 template <class C>
@@ -179,6 +218,50 @@ __device__ void multiply_planes(const uint32_t (&words)[2][C::kBits], uint32_t x
     ptx::Wgmma<T, kBlocks * C::kTokens>::run(part, a[i], ptx::advance_desc(b, i % 4 * 32), i > 0);
   }
   ptx::wgmma_commit_group();
+}
+
+// sums += the products of a group, of the lane's block. scale: of its two rows; of_x: of the group.
+template <int kTokens>
+__device__ void promote_planes(const float (&part)[2 * kTokens], float2 scale, const float* of_x,
+                               float (&sums)[kTokens / 2][4]) {
+#pragma unroll
+  for (int n = 0; n < kTokens / 2; ++n) {
+    const float2 x = reinterpret_cast<const float2*>(of_x)[n];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float factor = (i < 2 ? scale.x : scale.y) * (i % 2 == 0 ? x.x : x.y);
+      sums[n][i] = fmaf(part[4 * n + i], factor, sums[n][i]);
+    }
+  }
+}
+
+// sums += the products of slab `slab` of the rank, `planes` in the ring. x, x_scale: of its first
+// group, whose scales are kScales apart. ordered: whether the planes are. kAtOnce: groups whose
+// products are in flight together. release() runs when the slab has been read.
+template <class C, int kAtOnce, int kScales = C::kTokens, class Release>
+__device__ void add_slab(const unsigned char* planes, int slab, uint32_t x, const float* x_scale,
+                         const PlaneScales& scales, float (&sums)[C::kTokens / 2][4], int thread,
+                         bool ordered, const Release& release) {
+#pragma unroll
+  for (int first = 0; first < C::kGroups; first += kAtOnce) {
+    Planes<C, kAtOnce> words(planes, first, thread);
+    if (first + kAtOnce == C::kGroups) release();
+    if (!ordered) words.order();
+    uint32_t a[kAtOnce][C::kXBoxes][4];
+    float part[kAtOnce][2 * C::kTokens];
+    float2 scale[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      multiply_planes<C>(words.words[i], x + (first + i) * C::kXBytes, a[i], part[i]);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) scale[i] = scales.of_group(slab, first + i);
+    ptx::wgmma_wait_group<0>();
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      ptx::wgmma_fence_operand(part[i]);
+      promote_planes<C::kTokens>(part[i], scale[i], x_scale + (first + i) * kScales, sums);
+    }
+  }
 }
 
 // Sums of the four blocks, as wgmma would leave them for tokens as columns: the lane b of four has

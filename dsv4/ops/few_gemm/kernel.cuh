@@ -43,7 +43,7 @@ struct LoadX {
   __device__ void operator()(const Memory<C>& memory, const Share& share, int first_token,
                              int tokens, int thread) const {
     if constexpr (C::kBits > 0) {
-      clear_blocks(memory, share, thread);
+      clear_blocks<C, kConsumers>(memory.x(0), share.slabs * C::kGroups, thread);
       ptx::barrier_sync(kConsumerBarrier, kConsumers);
     }
     ptx::griddepcontrol_wait();
@@ -54,9 +54,11 @@ struct LoadX {
                      params.x_scale + first_token * params.x_scale_stride + column / kScaleColumns,
                      params.x_scale_stride, tokens, thread);
         if constexpr (C::kBits > 0 && !converts_to_f16(C::kFormat)) {
-          const auto* const x = static_cast<const uint8_t*>(params.x_values);
-          load_blocks(memory, share, x + first_token * params.x_stride + column, params.x_stride,
-                      tokens, thread);
+          const auto* const x = static_cast<const uint8_t*>(params.x_values) +
+                                first_token * params.x_stride + column +
+                                share.first_slab * slab_columns(C::kFormat);
+          load_blocks<C, kConsumers>(memory.x(0), share.slabs * C::kGroups, x, params.x_stride,
+                                     tokens, thread);
           ptx::fence_proxy_async();
         }
       } else {
@@ -101,6 +103,7 @@ __device__ void multiply_share(const P& params, int cluster, int rank, const Pro
     if (prologue.copies()) producer.copy_x(first_token);
     return producer.stream();
   }
+  if constexpr (C::kBits > 0) consumer.order_planes();
   prologue(memory, share, first_token, tokens, thread);
   const auto finish = [&](int index) {
     consumer.receive();
@@ -149,7 +152,8 @@ struct StoreTile {
 };
 
 template <class C, class P, class Epilogue>
-__global__ void __launch_bounds__(kThreads) few_gemm_kernel(const __grid_constant__ P params) {
+__global__ void __launch_bounds__(kThreads, C::kCtasOfSm)
+    few_gemm_kernel(const __grid_constant__ P params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
   ptx::griddepcontrol_launch_dependents();
   const int cta = static_cast<int>(blockIdx.x), bits = params.split.rank_bits;

@@ -125,4 +125,12 @@ void with_config(Format format, int tokens, const Body& body) {
   }
 }
 
+// Of weights that take Q8 of x.
+template <class Body>
+void with_q8_config(Format format, int tokens, const Body& body) {
+  if (format == Format::kKbit4) return with_plane_tokens<Format::kKbit4>(tokens, body);
+  if (format == Format::kKbit5) return with_plane_tokens<Format::kKbit5>(tokens, body);
+  with_tokens<Format::kFp8>(tokens, body);
+}
+
 }  // namespace dsv4::few_gemm

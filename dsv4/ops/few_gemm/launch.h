@@ -34,13 +34,13 @@ void run(const Context& context, const Product& product);
 const char* reject_kbit(const Context& context, const Product& product);
 inline constexpr int64_t kKbitTokens = 8;  // of a CTA; more read the weights again
 
-// Several weights times the same activations in one launch: at most kFp8Targets FP8 weights, which
-// take Q8 of x, and kBf16Targets BF16 weights, which take x.
+// Several weights times the same activations in one launch: at most kQ8Targets weights that take
+// Q8 of x, FP8 or bit planes of one K, and kBf16Targets BF16 weights, which take x.
 struct Target {
   WeightView weight;  // [n, k]
   TensorView out;     // [t, n] f32|bf16
 };
-inline constexpr int kFp8Targets = 2, kBf16Targets = 5;
+inline constexpr int kQ8Targets = 2, kBf16Targets = 5;
 // Every CTA converts its columns of all tokens. With more tokens than these, Q8 is faster in a
 // kernel of its own, and FP8 weights times bf16 by another implementation.
 inline constexpr int64_t kQuantizeTokens = 4, kConvertTokens = 8;
@@ -53,6 +53,9 @@ Activations quantized_x(const Context& context, const HcBoundaryArgs& boundary,
 
 const char* reject(const Context& context, const ConstTensorView& x,
                    std::span<const Target> targets);
+// The same with bit planes in place of FP8.
+const char* reject_kbit(const Context& context, const ConstTensorView& x,
+                        std::span<const Target> targets);
 // x: [t, k] bf16. If a boundary is given, it is computed first, and x is its x: with few tokens in
 // two launches, the second of which are the products (boundary.cuh).
 void run(const Context& context, const HcBoundaryArgs& boundary, const ConstTensorView& x,

@@ -19,16 +19,16 @@ inline LaunchShape launch_shape(const Shape& shape, const Split& split, int toke
 inline LaunchShape launch_shape(const Pair& pair) {
   return {.grid = pair.ctas(),
           .block = kThreads,
-          .grid_y = ceil_div(pair.fp8.tokens, pair.tokens),
+          .grid_y = ceil_div(pair.q8.tokens, pair.tokens),
           .shared = pair.shared(),
-          .cluster = pair.split.fp8.ranks(),
+          .cluster = pair.split.q8.ranks(),
           .pdl = true};
 }
 
 // Of boundary_pair_kernel.
 inline LaunchShape launch_shape_with_boundary(const Pair& pair) {
   LaunchShape shape = launch_shape(pair);
-  shape.grid += pair.split.fp8.ranks();
+  shape.grid += pair.split.q8.ranks();
   return shape;
 }
 

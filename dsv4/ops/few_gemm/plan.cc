@@ -68,14 +68,6 @@ Split make_split(const Shape& shape, int rank_bits, int tiles_of_cluster) {
 
 }  // namespace
 
-int tile_tokens(int64_t tokens) {
-  return tokens <= 8 ? 8 : tokens <= 16 ? 16 : kMaxTokens;
-}
-int tile_tokens(Format format, int64_t tokens) {
-  if (bits_of(format) == 0) return tile_tokens(tokens);
-  return tokens <= 2 ? 2 : 8;
-}
-
 const char* reject(const Shape& shape) {
   const auto slabs =
       static_cast<int>(ceil_div(slabs_of(shape), int64_t{1} << rank_bits_of(shape, shape.tiles)));
@@ -90,14 +82,15 @@ Split make_split(const Shape& shape, int num_sms) {
   return make_split(shape, bits, tiles_per_cluster(shape, bits, num_sms));
 }
 
-SplitPair make_split_pair(const Shape& fp8, const Shape& bf16, int num_sms) {
+SplitPair make_split_pair(const Shape& q8, const Shape& bf16, int num_sms) {
   const auto units_of = [](const Shape& s) { return ceil_div(s.tiles, s.tiles_of_cluster); };
-  const int64_t units = units_of(fp8) + units_of(bf16);
-  const Shape& widest = bf16.tiles > 0 ? bf16 : fp8;
-  const int bits = rank_bits_of(widest, units);
+  const int64_t units = units_of(q8) + units_of(bf16);
+  const Shape& widest = bf16.tiles > 0 ? bf16 : q8;
+  int bits = rank_bits_of(widest, units);
+  while (1 << bits > std::max(1, slabs_of(q8))) --bits;  // every rank has slabs of both
   const int64_t each =
       std::max<int64_t>(1, ceil_div(units, resident_clusters(widest, bits, num_sms)));
-  return {make_split(fp8, bits, static_cast<int>(each * fp8.tiles_of_cluster)),
+  return {make_split(q8, bits, static_cast<int>(each * q8.tiles_of_cluster)),
           make_split(bf16, bits, static_cast<int>(each * bf16.tiles_of_cluster))};
 }
 

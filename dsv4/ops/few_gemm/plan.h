@@ -93,8 +93,13 @@ struct Shape {
 };
 
 // Tokens of a CTA: 8, 16 or 32; 2 or 8 of bit planes.
-int tile_tokens(int64_t tokens);
-int tile_tokens(Format format, int64_t tokens);
+constexpr int tile_tokens(int64_t tokens) {
+  return tokens <= 8 ? 8 : tokens <= 16 ? 16 : kMaxTokens;
+}
+constexpr int tile_tokens(Format format, int64_t tokens) {
+  if (bits_of(format) == 0) return tile_tokens(tokens);
+  return tokens <= 2 ? 2 : 8;
+}
 
 // Returns nullptr, or why no split fits: the rows of x are too long.
 const char* reject(const Shape& shape);
@@ -104,8 +109,8 @@ Split make_split(const Shape& shape, int num_sms);
 // Weights of two formats with the same columns, in one launch: clusters have the same number of
 // CTAs, and of tiles as multiples of tiles_of_cluster. No tiles of a format: its split has none.
 struct SplitPair {
-  Split fp8, bf16;
+  Split q8, bf16;
 };
-SplitPair make_split_pair(const Shape& fp8, const Shape& bf16, int num_sms);
+SplitPair make_split_pair(const Shape& q8, const Shape& bf16, int num_sms);
 
 }  // namespace dsv4::few_gemm

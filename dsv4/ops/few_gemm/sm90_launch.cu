@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "dsv4/device/alignment.h"
 #include "dsv4/ops/few_gemm/boundary.cuh"
 #include "dsv4/ops/few_gemm/kernel.cuh"
@@ -34,6 +36,15 @@ const char* reject_activations(const WeightView& w, const Activations& a) {
   return nullptr;
 }
 
+const char* reject_planes(const WeightView& w) {
+  if (w.format != WeightFormat::kKbit || w.bits < 4 || !w.e4m3_codebook)
+    return "for k4-e4m3 and k5-e4m3 weights";
+  if (w.n == 0 || w.k == 0 || w.k % kPlaneColumns != 0) return "columns must be a multiple of 256";
+  if (!rows_on(w.data, kMapAlign) || !rows_on(w.scale, kScaleAlign))
+    return "rows of the weight are not 16-byte aligned, or of its scales not 8-byte";
+  return nullptr;
+}
+
 const char* reject_context(const Context& context) {
   if (context.device->info().major != 9) return "for Hopper";
   if (context.numerics == Numerics::kExact) return "exact numerics";
@@ -53,16 +64,11 @@ const char* reject(const Context& context, const Product& p) {
 
 const char* reject_kbit(const Context& context, const Product& p) {
   if (const char* why = reject_context(context)) return why;
-  const WeightView& w = p.weight;
-  if (w.format != WeightFormat::kKbit || w.bits < 4 || !w.e4m3_codebook)
-    return "for k4-e4m3 and k5-e4m3 weights";
-  if (w.n == 0 || w.k == 0 || w.k % kPlaneColumns != 0) return "columns must be a multiple of 256";
-  if (!rows_on(w.data, kMapAlign) || !rows_on(w.scale, kScaleAlign))
-    return "rows of the weight are not 16-byte aligned, or of its scales not 8-byte";
+  if (const char* why = reject_planes(p.weight)) return why;
   if (p.in.x.dtype != DType::kBF16 && (p.in.quantize || p.in.x.dtype != DType::kE4M3))
     return "f32 activations";
   if (!rows_on(p.in.x, kMapAlign)) return "rows of x are not 16-byte aligned";
-  return reject(shape_of(w, p.in, p.groups));
+  return reject(shape_of(p.weight, p.in, p.groups));
 }
 
 void run(const Context& context, const Product& p) {
@@ -80,21 +86,46 @@ void run(const Context& context, const Product& p) {
   });
 }
 
+namespace {
+
+const char* reject_pair(const Context& context, const ConstTensorView& x,
+                        std::span<const Target> targets) {
+  const auto first = std::count_if(targets.begin(), targets.end(), Pair::takes_q8);
+  const auto bf16 = static_cast<int64_t>(targets.size()) - first;
+  if (first < 1 || first > kQ8Targets || bf16 > kBf16Targets)
+    return "too many weights, or none that takes quantized x";
+  const Pair pair(targets, x.dim(0), x.dim(1), context.device->info().num_sms);
+  const char* why = reject(pair.q8);
+  return why != nullptr ? why : reject(pair.bf16);
+}
+
+}  // namespace
+
 const char* reject(const Context& context, const ConstTensorView& x,
                    std::span<const Target> targets) {
   if (const char* why = reject_context(context)) return why;
-  int fp8 = 0, bf16 = 0;
   for (const Target& target : targets) {
-    const bool quantize = Pair::is_fp8(target);
-    (quantize ? fp8 : bf16) += 1;
     if (const char* why = reject_weight(target.weight)) return why;
-    if (const char* why = reject_activations(target.weight, {.x = x, .quantize = quantize}))
+    if (const char* why =
+            reject_activations(target.weight, {.x = x, .quantize = Pair::takes_q8(target)}))
       return why;
   }
-  if (fp8 < 1 || fp8 > kFp8Targets || bf16 > kBf16Targets) return "too many weights, or no fp8 one";
-  const Pair pair(targets, x.dim(0), x.dim(1), context.device->info().num_sms);
-  const char* why = reject(pair.fp8);
-  return why != nullptr ? why : reject(pair.bf16);
+  return reject_pair(context, x, targets);
+}
+
+const char* reject_kbit(const Context& context, const ConstTensorView& x,
+                        std::span<const Target> targets) {
+  if (const char* why = reject_context(context)) return why;
+  for (const Target& target : targets) {
+    const bool first = Pair::takes_q8(target);
+    if (const char* why = first ? reject_planes(target.weight) : reject_weight(target.weight))
+      return why;
+    if (first && format_of(target.weight, {.quantize = true}) != Pair::q8_format(targets))
+      return "weights of different K";
+  }
+  if (x.dtype != DType::kBF16) return "for bf16 activations";
+  if (!rows_on(x, kMapAlign)) return "rows of x are not 16-byte aligned";
+  return reject_pair(context, x, targets);
 }
 
 Activations quantized_x(const Context& context, const HcBoundaryArgs& boundary,
@@ -132,9 +163,12 @@ bool run_with_boundary(const Context& context, const HcBoundaryArgs& boundary,
   if (device.is_dry_run()) return true;
   const WithBoundary<PairParams> params{
       make_pair_params(pair, targets, x, {.x = x, .quantize = true}, make_tma_map), mixed};
-  launch(device, "few_gemm_pair with boundary",
-         boundary_pair_kernel<PairParams, StoreTile<PairParams::Fp8>, StoreTile<PairParams::Bf16>>,
-         launch_shape_with_boundary(pair), params);
+  with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
+    launch(device, "few_gemm_pair with boundary",
+           boundary_pair_kernel<decltype(config), PairParams, StoreTile<PairParams::Q8>,
+                                StoreTile<PairParams::Bf16>>,
+           launch_shape_with_boundary(pair), params);
+  });
   return true;
 }
 
@@ -151,9 +185,9 @@ void run(const Context& context, const HcBoundaryArgs& boundary, const ConstTens
   if (device.is_dry_run()) return;
   const Pair pair(targets, t, k, device.info().num_sms);
   const PairParams params = make_pair_params(pair, targets, x, quantized, make_tma_map);
-  with_tokens<Format::kFp8>(pair.tokens, [&](auto config) {
-    launch(device, "few_gemm_pair", store_pair_kernel<decltype(config)::kTokens>(),
-           launch_shape(pair), params);
+  with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+    launch(device, "few_gemm_pair", store_pair_kernel<decltype(config)>(), launch_shape(pair),
+           params);
   });
 }
 

@@ -11,6 +11,8 @@ namespace {
 constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
     {"sm90_few", Arch::kSm90, true, linear_sm90_few_reject, linear_sm90_few, kLtFp8Rounding},
+    {"sm90_few_kbit", Arch::kSm90, true, linear_sm90_few_kbit_reject, linear_sm90_few_kbit,
+     kLtFp8Rounding},
     {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8,
      kLtFp8Rounding},
     {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt, kLtBf16Rounding},
@@ -21,9 +23,6 @@ constexpr Impl<LinearArgs> kLinear[] = {
      0x1p-9},
     {"cuda", Arch::kCuda, true, linear_reject_quantize, linear_cuda},
     {"parts", Arch::kCuda, true, linear_parts_reject, linear_parts, kLtFp8Rounding},
-    // Chosen by name only until it has been measured: the entries above take all of its calls.
-    {"sm90_few_kbit", Arch::kSm90, true, linear_sm90_few_kbit_reject, linear_sm90_few_kbit,
-     kLtFp8Rounding},
 #endif
     {"cpu", Arch::kCpu, true, linear_reject_quantize, linear_cpu, 0, linear_cpu_bytes},
     {"parts", Arch::kCpu, true, linear_parts_reject, linear_parts},

@@ -1,6 +1,6 @@
 // moe/MODEL/FORMAT/t with the shapes of V4-Flash and V4-Pro (6 of 256 or 384 experts; here of 64 or
-// 32), a shared expert in FP8. Each call has other tokens, which choose other experts, and another
-// shared expert and gate.
+// 32), a shared expert in FP8, or k5 where FORMAT says so. Each call has other tokens, which choose
+// other experts, and another shared expert and gate.
 
 #include "dsv4/ops/moe/moe.h"
 
@@ -43,13 +43,15 @@ struct Case {
   MoeArgs args;
   int64_t call = 0;
 
-  Case(const Shape& s, int bits, int64_t t)
+  // shared_bits: of a k-bit shared expert; 0: FP8
+  Case(const Shape& s, int bits, int shared_bits, int64_t t)
       : x(DType::kBF16, {kDraws * t, s.d}),
         ids(DType::kI32, {t}),
         bias(DType::kF32, {s.experts}),
         acc(DType::kF32, {t, s.d}) {
     for (int64_t i = 0; i < kShared; ++i) {
-      shared.push_back({next_expert(pool, s, WeightFormat::kFp8Block)});
+      shared.push_back({next_expert(
+          pool, s, shared_bits > 0 ? WeightFormat::kKbit : WeightFormat::kFp8Block, shared_bits)});
       gates.push_back(pool.next(WeightFormat::kBF16, s.experts, s.d));
     }
     bench::fill(x, 0.01f);
@@ -76,19 +78,20 @@ struct Case {
   }
 };
 
-void add(const Shape& shape, const char* format, int bits, Arch least) {
+void add(const Shape& shape, const char* format, int bits, Arch least, int shared_bits = 0) {
   std::set<int64_t> counts{2, 4, 8, 16, 64};
   for (const int64_t t : bench::token_counts()) counts.insert(t);
   for (const int64_t t : counts) {
     bench::register_impls<MoeArgs>(
         fmt::format("moe/{}/{}/t:{}", shape.name, format, t), moe,
-        [=] { return std::make_shared<Case>(shape, bits, t); }, least);
+        [=] { return std::make_shared<Case>(shape, bits, shared_bits, t); }, least);
   }
 }
 
 const bool kRegistered = [] {
   add(kFlash, "mxfp4", 0, Arch::kCpu);
   add(kFlash, "k3-image", 3, Arch::kCuda);
+  add(kFlash, "k3-image shared-k5", 3, Arch::kCuda, 5);
   add(kPro, "k3-image", 3, Arch::kCuda);
   return true;
 }();

@@ -11,7 +11,8 @@ void moe_parts(const Context& context, const MoeArgs& args);
 const char* moe_host_parts_reject(const Context& context, const MoeArgs& args);
 
 // Up to 64 tokens under kOfficial, a shared expert in FP8 and a gate in BF16, on Hopper: two
-// launches (few_gemm) before the routed experts.
+// launches (few_gemm) before the routed experts. Up to 8 tokens with a shared expert in k4-e4m3 or
+// k5-e4m3.
 const char* moe_sm90_few_reject(const Context& context, const MoeArgs& args);
 void moe_sm90_few(const Context& context, const MoeArgs& args);
 

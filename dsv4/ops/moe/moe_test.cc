@@ -84,9 +84,11 @@ MoeArgs one_token(const MoeArgs& a, int64_t i) {
 // of the router are so close that this changes a choice.
 void check_case(const std::string& name, const Context& context, Case& c,
                 const std::vector<double>& oracle) {
+  // `parts` may round a k-bit shared expert to bf16.
+  const double cosine = c.shared[0].w1.format == WeightFormat::kKbit ? 5e-5 : 2e-5;
   const test::Tolerance tolerance = context.numerics == Numerics::kExact
                                         ? test::Tolerance{.ulps = 4, .rel = 8e-6}
-                                        : test::Tolerance{.rel = 0.02, .cosine = 2e-5};
+                                        : test::Tolerance{.rel = 0.02, .cosine = cosine};
   test::OpCase<MoeArgs> test{.name = name,
                              .args = c.args,
                              .outputs = {{"acc", c.args.acc, oracle, tolerance}},
@@ -135,14 +137,27 @@ TEST(Moe, FewTokensOfOtherShapes) {
   check_few_tokens({19, 256, 384, 6, 64, true});
 }
 
+constexpr StoredAs kKbit4{WeightFormat::kKbit, 4, true}, kKbit5{WeightFormat::kKbit, 5, true};
+
+// For sm90_few: tiles of 2 and 8 tokens, 1 to 8 ranks; more tokens than it takes.
+TEST(Moe, SharedExpertOfBitPlanes) {
+  for (const int64_t t : {1, 2, 3, 8, 9})
+    check_moe({t, 512, 20, 6, 128}, {WeightFormat::kMxfp4}, kKbit5, Numerics::kOfficial);
+  for (const int64_t d : {256, 768, 2560})
+    check_moe({2, d, 300, 8, 384}, {WeightFormat::kMxfp4}, kKbit4, Numerics::kOfficial);
+  check_moe({5, 1024, 20, 6, 256, true}, {WeightFormat::kMxfp4}, kKbit5, Numerics::kOfficial);
+  check_moe({1, 4096, 3, 2, 1024}, {WeightFormat::kMxfp4}, kKbit5, Numerics::kOfficial);
+}
+
 TEST(Moe, FewTokensOfFlashWidth) {
   check_few_tokens({2, 4096, 3, 2, 1024});
 }
 
 // Routed experts in kernel images, which only devices read. Returns args with those of the file.
-MoeArgs fill_images(Case& c, const Shape& shape, int bits, int down_bits) {
+MoeArgs fill_images(Case& c, const Shape& shape, int bits, int down_bits,
+                    const StoredAs& shared = {WeightFormat::kFp8Block}) {
   fill_case(c, {shape.t, shape.d, shape.e, shape.k, shape.inner, shape.hash},
-            {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block}, DType::kBF16);
+            {WeightFormat::kMxfp4}, shared, DType::kBF16);
   Rng rng(static_cast<uint64_t>(shape.e));
   c.routed =
       test::experts_with_images(c.arena, rng, shape.e, shape.d, shape.inner, bits, down_bits);
@@ -152,12 +167,13 @@ MoeArgs fill_images(Case& c, const Shape& shape, int bits, int down_bits) {
   return file;
 }
 
-void check_images(const Shape& shape, int bits, int down_bits) {
+void check_images(const Shape& shape, int bits, int down_bits,
+                  const StoredAs& shared = {WeightFormat::kFp8Block}) {
   Case c;
-  const MoeArgs file = fill_images(c, shape, bits, down_bits);
-  check_case(
-      fmt::format("moe images K={} t={} d={} e={} k={}", bits, shape.t, shape.d, shape.e, shape.k),
-      {}, c, moe_oracle({}, file));
+  const MoeArgs file = fill_images(c, shape, bits, down_bits, shared);
+  check_case(fmt::format("moe images K={} t={} d={} e={} k={} {}", bits, shape.t, shape.d, shape.e,
+                         shape.k, name(shared)),
+             {}, c, moe_oracle({}, file));
 }
 
 // For sm90_fused; the third has more tokens than it takes.
@@ -168,6 +184,13 @@ TEST(Moe, Images) {
   check_images({2, 256, 384, 8, 192}, 4, 2);
   for (const int64_t t : {1, 2}) check_images({t, 256, 6, 6, 64, true}, 3, 3);
   check_images({2, 128, 9, 6, 320}, 3, 3);
+}
+
+TEST(Moe, ImagesBesideBitPlanes) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "kernel images are read on Hopper";
+  for (const int64_t t : {1, 2, 3}) check_images({t, 512, 20, 6, 128}, 3, 3, kKbit5);
+  check_images({1, 256, 256, 6, 1024}, 2, 4, kKbit4);
+  check_images({2, 4096, 5, 4, 1024}, 3, 3, kKbit5);
 }
 
 TEST(Moe, ImagesOfFlashWidth) {
@@ -184,24 +207,32 @@ TEST(Moe, DryRunOfFused) {
     Case c;
     fill_images(c, {t, 384, 20, 6, 64}, 3, 3);
     EXPECT_EQ(choose(moe, context, c.args).name, t == 1 ? "sm90_fused" : "sm90_few") << t;
+    Case planes;
+    fill_images(planes, {t, 512, 20, 6, 128}, 3, 3, kKbit5);
+    EXPECT_EQ(choose(moe, context, planes.args).name, t == 1 ? "sm90_fused" : "sm90_few") << t;
   }
 }
 #endif
 
 // A token has the same bits in a step of one or two tokens and in a larger one.
+void check_bits_of_fused(int64_t t, const StoredAs& shared) {
+  Case c;
+  fill_images(c, {t, 4096, 12, 6, 1024}, 3, 3, shared);
+  const auto bits_of = [&](std::string_view impl) {
+    c.arena.prepare();
+    moe({.force_impl = impl, .device = test::gpu()}, c.args);
+    test::wait(*test::gpu());
+    return c.arena.written();
+  };
+  c.arena.freeze();
+  EXPECT_TRUE(bits_of("sm90_few") == bits_of("sm90_fused")) << t;
+}
+
 TEST(Moe, FusedHasTheBitsOfFew) {
   if (test::gpu_capability().major != 9) GTEST_SKIP() << "for Hopper";
   for (const int64_t t : {1, 2}) {
-    Case c;
-    fill_images(c, {t, 4096, 12, 6, 1024}, 3, 3);
-    const auto bits_of = [&](std::string_view impl) {
-      c.arena.prepare();
-      moe({.force_impl = impl, .device = test::gpu()}, c.args);
-      test::wait(*test::gpu());
-      return c.arena.written();
-    };
-    c.arena.freeze();
-    EXPECT_TRUE(bits_of("sm90_few") == bits_of("sm90_fused")) << t;
+    check_bits_of_fused(t, {WeightFormat::kFp8Block});
+    check_bits_of_fused(t, kKbit5);
   }
 }
 
@@ -222,6 +253,15 @@ TEST(Moe, BoundaryInside) {
   for (const int64_t t : {2, 6}) {
     Case c;
     fill_case(c, {t, 1024, 20, 3, 64}, {WeightFormat::kMxfp4}, {WeightFormat::kFp8Block},
+              DType::kBF16);
+    check_boundary(c);
+  }
+}
+
+TEST(Moe, BoundaryInsideWithBitPlanes) {
+  for (const int64_t t : {1, 4, 6}) {
+    Case c;
+    fill_case(c, {t, 2048, 20, 3, 128}, {WeightFormat::kMxfp4}, t == 4 ? kKbit4 : kKbit5,
               DType::kBF16);
     check_boundary(c);
   }

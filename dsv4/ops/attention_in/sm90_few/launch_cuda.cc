@@ -47,23 +47,27 @@ class Products {
 
   int64_t t_;
   Scratch* scratch_;
-  few_gemm::Target targets_[few_gemm::kFp8Targets + few_gemm::kBf16Targets];
+  few_gemm::Target targets_[few_gemm::kQ8Targets + few_gemm::kBf16Targets];
   size_t count_ = 0;
 };
 
 }  // namespace
 
 const char* attention_in_sm90_few_reject(const Context& context, const AttentionInArgs& args) {
+  const WeightFormat format = args.weights.wq_a.format;
+  const bool kbit = format == WeightFormat::kKbit;
+  if (!kbit && format != WeightFormat::kFp8Block) return "for fp8 and k-bit weights of queries";
+  if (args.weights.wkv.format != format) return "keys in another format than queries";
   // Where the bits of a token must not depend on the batch, larger batches take the same products.
-  if (args.x.dim(0) > few_gemm::kMaxTokens && !context.need_batch_invariant)
-    return "for up to 32 tokens";
-  if (args.weights.wq_a.format != WeightFormat::kFp8Block ||
-      args.weights.wkv.format != WeightFormat::kFp8Block)
-    return "for fp8 weights of queries and keys";
+  if (args.x.dim(0) > (kbit ? few_gemm::kKbitTokens : few_gemm::kMaxTokens) &&
+      !context.need_batch_invariant)
+    return "for up to 32 tokens, 8 with k-bit weights";
   if (args.q.dtype != DType::kBF16) return "for bf16 queries";
   if (!context.need_batch_invariant)
     if (const char* why = append_rows_reject(context, args)) return why;
-  return few_gemm::reject(context, args.x, Products(args, nullptr).targets());
+  const Products products(args, nullptr);
+  return kbit ? few_gemm::reject_kbit(context, args.x, products.targets())
+              : few_gemm::reject(context, args.x, products.targets());
 }
 
 void attention_in_sm90_few(const Context& given, const AttentionInArgs& args) {

@@ -14,24 +14,24 @@
 namespace dsv4::attention_in_kernel::query {
 
 // The registers of a thread. Values are f32 with the bits of bf16 once rounded.
-template <int kTokens>
+template <class C>
 struct Products {
-  float value[kTokens / 2];
+  float value[C::kSums];
 
   // visit(value, row of the tile, token)
   template <class Visit>
   __device__ void for_each(int thread, const Visit& visit) {
     const int row = thread / kWarp % 4 * 16 + thread % kWarp / 4;
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i)
+    for (int i = 0; i < C::kSums; ++i)
       visit(value[i], row + i / 2 % 2 * 8, i / 4 * 8 + thread % 4 * 2 + i % 2);
   }
 };
 
 // cos and sin of every token, for the CTAs of the cluster that rotate: from `first` on. Every CTA
 // computes those of some tokens, a warp of it, and sends them.
-template <int kTokens>
-__device__ void send_rotations(const Params& p, const Memory<kTokens>& memory, int rank, int first,
+template <class C>
+__device__ void send_rotations(const Params& p, const Memory<C>& memory, int rank, int first,
                                int end) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const float freq = p.freqs[lane];
@@ -46,9 +46,8 @@ __device__ void send_rotations(const Params& p, const Memory<kTokens>& memory, i
 
 // Rows of the second tile of the last CTA of a head: the 64 columns that rotate. A pair is rows of
 // neighboring g. The second consumer group.
-template <int kTokens>
-__device__ void rotate_rows(const Memory<kTokens>& memory, Products<kTokens>& products,
-                            int thread) {
+template <class C>
+__device__ void rotate_rows(const Memory<C>& memory, Products<C>& products, int thread) {
   memory.rotated().wait_acquire_cluster(0);
   products.for_each(thread, [&](float& value, int row, int token) {
     const float other = __shfl_xor_sync(~0u, value, 4);
@@ -60,12 +59,12 @@ __device__ void rotate_rows(const Memory<kTokens>& memory, Products<kTokens>& pr
 }
 
 // The sums of squares of this CTA's rows, to all ranks.
-template <int kTokens>
-__device__ void send_squares(const Memory<kTokens>& memory, const Products<kTokens>& products,
-                             int rank, int thread) {
+template <class C>
+__device__ void send_squares(const Memory<C>& memory, const Products<C>& products, int rank,
+                             int thread) {
   const int warp = thread / kWarp, lane = thread % kWarp;
 #pragma unroll
-  for (int n = 0; n < kTokens / 8; ++n) {
+  for (int n = 0; n < C::kSummed / 8; ++n) {
     const float* v = products.value + 4 * n;
     float2 sum{bf16_step(v[0] * v[0]) + bf16_step(v[2] * v[2]),
                bf16_step(v[1] * v[1]) + bf16_step(v[3] * v[3])};
@@ -75,34 +74,34 @@ __device__ void send_squares(const Memory<kTokens>& memory, const Products<kToke
       sum.y += __shfl_xor_sync(~0u, sum.y, step);
     }
     if (lane < 4)
-      *reinterpret_cast<float2*>(memory.squares() + warp * kTokens + 8 * n + 2 * lane) = sum;
+      *reinterpret_cast<float2*>(memory.squares() + warp * C::kSummed + 8 * n + 2 * lane) = sum;
   }
   sync_consumers();
-  constexpr int kTokenPairs = kTokens / 2;
+  constexpr int kTokenPairs = C::kSummed / 2;
   if (thread >= kRanks * kTokenPairs) return;
   const int to = thread / kTokenPairs, token = thread % kTokenPairs * 2;
   float2 sum{};
 #pragma unroll
   for (int w = 0; w < kConsumerWarps; ++w) {
-    const float2 part = *reinterpret_cast<const float2*>(memory.squares() + w * kTokens + token);
+    const float2 part = *reinterpret_cast<const float2*>(memory.squares() + w * C::kSummed + token);
     sum.x += part.x, sum.y += part.y;
   }
-  ptx::st_async(reinterpret_cast<uint2*>(memory.exchange() + rank * kTokens + token),
+  ptx::st_async(reinterpret_cast<uint2*>(memory.exchange() + rank * C::kSummed + token),
                 static_cast<uint32_t>(to), {__float_as_uint(sum.x), __float_as_uint(sum.y)},
                 memory.exchanged());
 }
 
 // RMS0_bf16 of docs/spec/dsv4.md 0.4, from the sums of all ranks.
-template <int kTokens>
-__device__ void normalize_rows(const Params& p, const Memory<kTokens>& memory,
-                               Products<kTokens>& products, int thread) {
+template <class C>
+__device__ void normalize_rows(const Params& p, const Memory<C>& memory, Products<C>& products,
+                               int thread) {
   memory.exchanged().wait_acquire_cluster(0);
 #pragma unroll
-  for (int n = 0; n < kTokens / 8; ++n) {
+  for (int n = 0; n < C::kSummed / 8; ++n) {
     float sums[2] = {};
 #pragma unroll
     for (int rank = 0; rank < kRanks; ++rank) {
-      const float2 part = *reinterpret_cast<const float2*>(memory.exchange() + rank * kTokens +
+      const float2 part = *reinterpret_cast<const float2*>(memory.exchange() + rank * C::kSummed +
                                                            8 * n + thread % 4 * 2);
       sums[0] += part.x, sums[1] += part.y;
     }
@@ -121,9 +120,9 @@ __device__ void normalize_rows(const Params& p, const Memory<kTokens>& memory,
 }
 
 // Head norm, RoPE, and the store of a quarter of a head. All consumers.
-template <int kTokens>
-__device__ void finish_head(const Params& p, const Memory<kTokens>& memory,
-                            Products<kTokens>& products, int head, int rank, int thread) {
+template <class C>
+__device__ void finish_head(const Params& p, const Memory<C>& memory, Products<C>& products,
+                            int head, int rank, int thread) {
   send_squares(memory, products, rank, thread);
   normalize_rows(p, memory, products, thread);
   const int group = thread / (kConsumers / 2);
@@ -137,12 +136,12 @@ __device__ void finish_head(const Params& p, const Memory<kTokens>& memory,
 
 // RoPE, Hadamard and S4 of an indexer head. A warp has a token in the end, a lane 4 columns. All
 // consumers, after all of them have multiplied: the ring is used again.
-template <int kTokens>
-__device__ void finish_index_head(const Params& p, const Memory<kTokens>& memory,
-                                  Products<kTokens>& products, int head, int thread) {
+template <class C>
+__device__ void finish_index_head(const Params& p, const Memory<C>& memory, Products<C>& products,
+                                  int head, int thread) {
   constexpr int kPitch = kIndexWidth + 4, kPer = kIndexWidth / kWarp;
-  static_assert(kTokens * kPitch * 4 <= kMinStages * kSlab);
-  float* const rows = reinterpret_cast<float*>(memory.base);  // [kTokens][kPitch]
+  static_assert(C::kSummed * kPitch * 4 <= kMinStages * C::kSlab);
+  float* const rows = reinterpret_cast<float*>(memory.base);  // [kSummed][kPitch]
   const int group = thread / (kConsumers / 2);
   if (group == 1) rotate_rows(memory, products, thread);
   sync_consumers();

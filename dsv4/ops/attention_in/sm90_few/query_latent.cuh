@@ -18,9 +18,8 @@
 namespace dsv4::attention_in_kernel::query {
 
 inline constexpr int kConsumerBarrier = 1;  // named barrier of all consumers
-inline constexpr int kLaneColumns = 8, kGroupLanes = kSlabColumns / kLaneColumns;
+inline constexpr int kLaneColumns = 8, kGroupLanes = kGroup / kLaneColumns;
 inline constexpr int kGroupsAtOnce = kConsumers / kGroupLanes;
-inline constexpr int kLaneGroups = kLatentGroups / kGroupsAtOnce;
 
 __device__ inline void sync_consumers() {
   ptx::barrier_sync(kConsumerBarrier, kConsumers);
@@ -41,10 +40,10 @@ __device__ inline float sum_of_squares(const Columns& x) {
   return sum;
 }
 // squares: of the groups of a token.
-__device__ inline float latent_root(const float* squares, int slabs, float eps) {
+__device__ inline float latent_root(const float* squares, int groups, float eps) {
   float sum = 0;
-  for (int i = 0; i < slabs; ++i) sum += squares[i];
-  return 1.f / sqrtf(sum / static_cast<float>(slabs * kSlabColumns) + eps);
+  for (int i = 0; i < groups; ++i) sum += squares[i];
+  return 1.f / sqrtf(sum / static_cast<float>(groups * kGroup) + eps);
 }
 // v: the normalized values, divided by the group's scale. Returns the largest magnitude of the
 // group before that.
@@ -66,16 +65,16 @@ __device__ inline float normalize_columns(const Columns& x, const Columns& norm,
   return largest;
 }
 
-// Some whole tokens, at most kLatentGroups groups; the first ones to begin with.
-template <int kTokens>
+// Some whole tokens, at most C::kLatentGroups groups; the first ones to begin with.
+template <class C>
 class LatentBatch {
  public:
-  __device__ LatentBatch(const Params& p, const Memory<kTokens>& memory, int thread)
+  __device__ LatentBatch(const Params& p, const Memory<C>& memory, int thread)
       : p_(p),
         memory_(memory),
         own_(thread / kGroupLanes),
         lane_(thread % kGroupLanes),
-        groups_(num_tokens() * p.slabs) {}
+        groups_(num_tokens() * p.groups) {}
 
   // What does not depend on the latents: where the lane's groups are, and the norm's weights, which
   // no kernel writes. The caller does so for the first batch before the wait.
@@ -83,20 +82,20 @@ class LatentBatch {
 #pragma unroll
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
-      tokens_[b] = group(b) / p_.slabs;
-      slabs_[b] = group(b) - tokens_[b] * p_.slabs;
-      norms_[b] = Columns::load(p_.norm + slabs_[b] * kSlabColumns + lane_ * kLaneColumns);
+      tokens_[b] = group(b) / p_.groups;
+      groups_of_[b] = group(b) - tokens_[b] * p_.groups;
+      norms_[b] = Columns::load(p_.norm + groups_of_[b] * kGroup + lane_ * kLaneColumns);
     }
   }
 
   // The sums of squares of all groups, in shared memory.
   __device__ void load() {
     const bf16* const from =
-        p_.latent + int64_t{first_} * p_.slabs * kSlabColumns + lane_ * kLaneColumns;
+        p_.latent + int64_t{first_} * p_.groups * kGroup + lane_ * kLaneColumns;
 #pragma unroll
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
-      values_[b] = Columns::load(from + group(b) * kSlabColumns);
+      values_[b] = Columns::load(from + group(b) * kGroup);
     }
 #pragma unroll
     for (int b = 0; b < kLaneGroups; ++b) {
@@ -112,28 +111,31 @@ class LatentBatch {
     for (int b = 0; b < kLaneGroups; ++b) {
       if (b * kGroupsAtOnce >= groups_) break;
       const float root =
-          latent_root(memory_.squares() + tokens_[b] * p_.slabs, p_.slabs, p_.norm_eps);
+          latent_root(memory_.squares() + tokens_[b] * p_.groups, p_.groups, p_.norm_eps);
       float v[kLaneColumns];
       const float largest = normalize_columns(values_[b], norms_[b], root, v);
       if (!exists(b)) continue;
-      const int token = first_ + tokens_[b], slab = slabs_[b];
-      few_gemm::ToCodes::store<void>(memory_.x(slab), token, lane_, v);
-      if (lane_ == 0) memory_.x_scale()[slab * kTokens + token] = few_gemm::ToCodes::scale(largest);
+      const int token = first_ + tokens_[b];
+      using To = std::conditional_t<C::kBits == 0, few_gemm::ToCodes, few_gemm::ToBlocks>;
+      To::template store<C>(memory_.x(groups_of_[b]), token, lane_, v);
+      if (lane_ == 0) memory_.x_scale()[groups_of_[b] * C::kTokens + token] = To::scale(largest);
     }
   }
 
   // Becomes the next tokens, if there are more.
   __device__ bool advance() {
-    first_ += kLatentGroups / p_.slabs;
+    first_ += C::kLatentGroups / p_.groups;
     if (first_ >= p_.tokens) return false;
-    groups_ = num_tokens() * p_.slabs;
+    groups_ = num_tokens() * p_.groups;
     prepare();
     return true;
   }
 
  private:
+  static constexpr int kLaneGroups = C::kLatentGroups / kGroupsAtOnce;
+
   __device__ int num_tokens() const {
-    return min(kLatentGroups / p_.slabs, p_.tokens - first_);
+    return min(C::kLatentGroups / p_.groups, p_.tokens - first_);
   }
   // All lanes of a warp take part in its shuffles; a group past the end repeats the last.
   __device__ int group(int b) const {
@@ -144,16 +146,16 @@ class LatentBatch {
   }
 
   const Params& p_;
-  const Memory<kTokens>& memory_;
+  const Memory<C>& memory_;
   const int own_, lane_;
   int first_ = 0, groups_;
-  int tokens_[kLaneGroups], slabs_[kLaneGroups];  // of the lane's groups: token of the batch, slab
+  int tokens_[kLaneGroups], groups_of_[kLaneGroups];  // the lane's: token of the batch, group
   Columns values_[kLaneGroups], norms_[kLaneGroups];
 };
 
 // All tokens. All consumers, after the wait for the previous kernel. Ends with a barrier.
-template <int kTokens>
-__device__ void normalize_latents(LatentBatch<kTokens>& batch) {
+template <class C>
+__device__ void normalize_latents(LatentBatch<C>& batch) {
   do {
     batch.load();
     sync_consumers();
@@ -163,50 +165,55 @@ __device__ void normalize_latents(LatentBatch<kTokens>& batch) {
   } while (batch.advance());
 }
 
-// The same with stored codes, which the producer copies.
-template <int kTokens>
-__device__ void load_latents(const Params& p, const Memory<kTokens>& memory, int thread) {
-  for (int i = thread; i < p.tokens * p.slabs; i += kConsumers) {
-    const int token = i / p.slabs, slab = i - token * p.slabs;
-    memory.x_scale()[slab * kTokens + token] = ue8m0_to_f32(p.code_scales[i]);
+// The same with stored codes, which the producer copies where weights are FP8.
+template <class C>
+__device__ void load_latents(const Params& p, const Memory<C>& memory, int thread) {
+  for (int i = thread; i < p.tokens * p.groups; i += kConsumers) {
+    const int token = i / p.groups, group = i - token * p.groups;
+    memory.x_scale()[group * C::kTokens + token] = ue8m0_to_f32(p.code_scales[i]);
+  }
+  if constexpr (C::kBits > 0) {
+    few_gemm::load_blocks<C, kConsumers>(memory.x(0), p.groups, p.code_values, p.groups * kGroup,
+                                         p.tokens, thread);
+    ptx::fence_proxy_async();
   }
   sync_consumers();
-  memory.x_full().wait(0);
+  if constexpr (C::kBits == 0) memory.x_full().wait(0);
 }
 
 struct NormalizeParams {
   const bf16 *latent, *norm;  // [t, k], [k]
   float eps;
-  int slabs;                // k / 128
+  int groups;               // k / 128
   uint8_t *codes, *scales;  // [t, k] e4m3, [t, k / 128] E8M0
 };
 
-inline int normalize_threads(int slabs) {
-  return align_up(slabs * kGroupLanes, kWarp);
+inline int normalize_threads(int groups) {
+  return align_up(groups * kGroupLanes, kWarp);
 }
 
-// grid: [t], normalize_threads(slabs) threads
-__global__ void __launch_bounds__(kMaxSlabs* kGroupLanes)
+// grid: [t], normalize_threads(groups) threads
+__global__ void __launch_bounds__(kMaxGroups* kGroupLanes)
     normalize_kernel(const NormalizeParams p) {
   ptx::griddepcontrol_launch_dependents();
-  __shared__ float squares[kMaxSlabs];
+  __shared__ float squares[kMaxGroups];
   const int own = static_cast<int>(threadIdx.x) / kGroupLanes,
             lane = static_cast<int>(threadIdx.x) % kGroupLanes;
-  const int slab = min(own, p.slabs - 1);  // as in LatentBatch
-  const int column = slab * kSlabColumns + lane * kLaneColumns;
-  const int64_t first = int64_t{blockIdx.x} * p.slabs;
+  const int group = min(own, p.groups - 1);  // as in LatentBatch
+  const int column = group * kGroup + lane * kLaneColumns;
+  const int64_t first = int64_t{blockIdx.x} * p.groups;
   const Columns norm = Columns::load(p.norm + column);
   ptx::griddepcontrol_wait();
-  const Columns x = Columns::load(p.latent + first * kSlabColumns + column);
+  const Columns x = Columns::load(p.latent + first * kGroup + column);
   const float sum = sum_of_squares(x);
-  if (lane == 0 && own == slab) squares[slab] = sum;
+  if (lane == 0 && own == group) squares[group] = sum;
   __syncthreads();
   float v[kLaneColumns];
-  const float largest = normalize_columns(x, norm, latent_root(squares, p.slabs, p.eps), v);
-  if (own != slab) return;
+  const float largest = normalize_columns(x, norm, latent_root(squares, p.groups, p.eps), v);
+  if (own != group) return;
   using Codes = few_gemm::ToCodes::Codes;
-  *reinterpret_cast<Codes*>(p.codes + first * kSlabColumns + column) = few_gemm::ToCodes::codes(v);
-  if (lane == 0) p.scales[first + slab] = q8_scale(largest);
+  *reinterpret_cast<Codes*>(p.codes + first * kGroup + column) = few_gemm::ToCodes::codes(v);
+  if (lane == 0) p.scales[first + group] = q8_scale(largest);
 }
 
 }  // namespace dsv4::attention_in_kernel::query

@@ -53,7 +53,7 @@ inline few_gemm::Pair pair_of_inputs(const MoeArgs& args, const InputTargets& ta
     shape.ctas_per_sm = kCtasPerSm;
     return shape;
   };
-  few_gemm::Shape gate_up = shape_of(few_gemm::Format::kFp8);
+  few_gemm::Shape gate_up = shape_of(few_gemm::Pair::q8_format(targets.all));
   gate_up.tiles_of_cluster = 2;
   return few_gemm::Pair(gate_up, shape_of(few_gemm::Format::kBf16), num_sms);
 }
@@ -65,9 +65,9 @@ InputParams make_input_params(const few_gemm::Pair& pair, const MoeArgs& args,
                               const few_gemm::Activations& quantized, const MakeMap& make_map) {
   auto params =
       few_gemm::make_pair_params<InputParams>(pair, targets.all, args.x, quantized, make_map);
-  params.fp8.hidden = middle.hidden.as<bf16>();
-  params.fp8.hidden_stride = middle.hidden.row_stride();
-  params.fp8.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
+  params.q8.hidden = middle.hidden.as<bf16>();
+  params.q8.hidden_stride = middle.hidden.row_stride();
+  params.q8.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
   return params;
 }
 

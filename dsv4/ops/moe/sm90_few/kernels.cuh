@@ -53,16 +53,17 @@ struct StoreHidden {
   }
 };
 
-template <int kTokens>
+// C: Config of w1 and w3.
+template <class C>
 auto inputs_kernel() {
-  return few_gemm::few_gemm_pair_kernel<kTokens, InputParams, StoreHidden,
+  return few_gemm::few_gemm_pair_kernel<C, InputParams, StoreHidden,
                                         few_gemm::StoreTile<InputParams::Bf16>>;
 }
 
 // The same with the boundary before the block. A template, so that only its callers compile it.
-template <class P = InputParams>
+template <class C, class P = InputParams>
 auto inputs_with_boundary_kernel() {
-  return few_gemm::boundary_pair_kernel<P, StoreHidden, few_gemm::StoreTile<typename P::Bf16>>;
+  return few_gemm::boundary_pair_kernel<C, P, StoreHidden, few_gemm::StoreTile<typename P::Bf16>>;
 }
 
 struct DownParams {
@@ -91,11 +92,11 @@ __device__ inline void route(const DownParams& params, int tile_tokens) {
   }
 }
 
-template <int kTokens>
-__global__ void __launch_bounds__(few_gemm::kThreads)
+// C: Config of w2.
+template <class C>
+__global__ void __launch_bounds__(few_gemm::kThreads, C::kCtasOfSm)
     down_kernel(const __grid_constant__ DownParams params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using C = few_gemm::Config<few_gemm::Format::kFp8, kTokens>;
   using P = few_gemm::Params<1>;
   ptx::griddepcontrol_launch_dependents();
   const int cta = static_cast<int>(blockIdx.x), bits = params.down.split.rank_bits;
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(few_gemm::kThreads)
                                 few_gemm::StoreTile<P>{params.down});
   } else {
     ptx::griddepcontrol_wait();
-    route(params, kTokens);
+    route(params, C::kTokens);
   }
 #else
   __trap();  // compiled for another architecture; the reject function refuses those

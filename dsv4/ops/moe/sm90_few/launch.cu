@@ -27,8 +27,10 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
       few::make_input_params(pair, args, targets, middle, {.x = args.x, .quantize = true},
                              make_tma_map),
       mixed};
-  launch(device, "moe_inputs with boundary", few::inputs_with_boundary_kernel(),
-         few_gemm::launch_shape_with_boundary(pair), params);
+  few_gemm::with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
+    launch(device, "moe_inputs with boundary", few::inputs_with_boundary_kernel<decltype(config)>(),
+           few_gemm::launch_shape_with_boundary(pair), params);
+  });
   return true;
 }
 
@@ -44,8 +46,8 @@ void few::run_inputs(const Context& context, const MoeArgs& args, const few::Mid
   const few_gemm::Pair pair = few::pair_of_inputs(args, targets, device.info().num_sms);
   const few::InputParams params =
       few::make_input_params(pair, args, targets, middle, quantized, make_tma_map);
-  few_gemm::with_tokens<few_gemm::Format::kFp8>(pair.tokens, [&](auto config) {
-    launch(device, "moe_inputs", few::inputs_kernel<decltype(config)::kTokens>(),
+  few_gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+    launch(device, "moe_inputs", few::inputs_kernel<decltype(config)>(),
            few_gemm::launch_shape(pair), params);
   });
 }
@@ -58,13 +60,13 @@ void run_down(const Context& context, const MoeArgs& args, const few::Middle& mi
   const few_gemm::Product p = few::product_of_w2(args, middle);
   const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, 1);
   const few_gemm::Split split = few_gemm::make_split(shape, device.info().num_sms);
-  const int tokens = few_gemm::tile_tokens(shape.tokens);
+  const int tokens = few_gemm::tile_tokens(shape.format, shape.tokens);
   const few::DownParams params =
       few::make_down_params(p, few::router_args(args, middle), split, tokens, make_tma_map);
   LaunchShape grid = few_gemm::launch_shape(shape, split, tokens);
   grid.grid = params.product_ctas + params.routing_ctas;
-  few_gemm::with_tokens<few_gemm::Format::kFp8>(tokens, [&](auto config) {
-    launch(device, "moe_down", few::down_kernel<decltype(config)::kTokens>, grid, params);
+  few_gemm::with_q8_config(shape.format, tokens, [&](auto config) {
+    launch(device, "moe_down", few::down_kernel<decltype(config)>, grid, params);
   });
 }
 
@@ -77,21 +79,27 @@ const char* reject_router(const MoeArgs& args) {
 }  // namespace
 
 const char* moe_sm90_few_reject(const Context& context, const MoeArgs& args) {
-  // Where the bits of a token must not depend on the batch, larger batches take the same kernels.
-  if (args.x.dim(0) > kMaxTokens && !context.need_batch_invariant) return "for up to 64 tokens";
   if (args.shared.is_image()) return "kernel images of the shared expert";
   const ExpertWeights& shared = few::shared_expert(args);
+  const bool kbit = shared.w2.format == WeightFormat::kKbit;
+  // Where the bits of a token must not depend on the batch, larger batches take the same kernels.
+  if (args.x.dim(0) > (kbit ? few_gemm::kKbitTokens : kMaxTokens) && !context.need_batch_invariant)
+    return "for up to 64 tokens, 8 with a k-bit shared expert";
   for (const WeightView* w : {&shared.w1, &shared.w3, &shared.w2})
-    if (w->format != WeightFormat::kFp8Block) return "for a shared expert in fp8";
+    if (w->format != (kbit ? WeightFormat::kKbit : WeightFormat::kFp8Block))
+      return "for a shared expert in fp8 or k-bit planes";
   if (args.gate.format != WeightFormat::kBF16) return "for a gate in bf16";
   if (const char* why = reject_router(args)) return why;
   const few::Middle middle =
       few::make_middle(args, [](DType dtype, std::initializer_list<int64_t> shape) {
         return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
       });
-  if (const char* why = few_gemm::reject(context, args.x, few::InputTargets(args, middle).all))
-    return why;
-  return few_gemm::reject(context, few::product_of_w2(args, middle));
+  const few::InputTargets targets(args, middle);
+  const few_gemm::Product w2 = few::product_of_w2(args, middle);
+  const char* why = kbit ? few_gemm::reject_kbit(context, args.x, targets.all)
+                         : few_gemm::reject(context, args.x, targets.all);
+  if (why != nullptr) return why;
+  return kbit ? few_gemm::reject_kbit(context, w2) : few_gemm::reject(context, w2);
 }
 
 void moe_sm90_few(const Context& given, const MoeArgs& args) {

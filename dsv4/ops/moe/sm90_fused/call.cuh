@@ -32,6 +32,11 @@ inline ExpertsArgs routed_args(const MoeArgs& args, const Middle& middle) {
           .acc = args.acc};
 }
 
+// Of w2.
+inline few_gemm::Format format_of_shared(const MoeArgs& args, const sm90_few::Middle& middle) {
+  const few_gemm::Product p = sm90_few::product_of_w2(args, middle);
+  return few_gemm::format_of(p.weight, p.in);
+}
 inline few_gemm::Split split_of_shared(const MoeArgs& args, const sm90_few::Middle& middle,
                                        int num_sms) {
   const few_gemm::Product p = sm90_few::product_of_w2(args, middle);
@@ -47,7 +52,9 @@ inline const char* reject_shape(const MoeArgs& args, const Middle& middle, int n
   if (args.experts_per_token > kMaxSlots) return "more than 8 experts of a token";
   if (args.x.dim(0) == 0) return nullptr;
   const few_gemm::Split split = split_of_shared(args, middle.inputs, num_sms);
-  if (split.ranks() > e4m3::kGroups || split.rank_slabs() > kRankSlabs)
+  const int rank_groups =
+      split.rank_slabs() * few_gemm::slab_groups(format_of_shared(args, middle.inputs));
+  if (split.ranks() > e4m3::kGroups || rank_groups > kRankGroups)
     return "rows of the shared expert's w2 are not in four shares of up to 512 columns";
   return shared_tiles(args) > num_sms ? "fewer SMs than tiles of w2" : nullptr;
 }
@@ -62,7 +69,7 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Middle& middle, int 
       .routed = experts_few::gate_up_of(routed_args(args, middle), e4m3::kReader, middle.hidden),
       .shared = {},
       .shared_tiles = shared_tiles(args)};
-  few_gemm::set_activations(params.shared, few_gemm::Format::kFp8, p.in,
+  few_gemm::set_activations(params.shared, format_of_shared(args, middle.inputs), p.in,
                             split_of_shared(args, middle.inputs, num_sms), p.weight.k, kMaxTokens,
                             make_map);
   params.shared.matrix[0] =

@@ -57,8 +57,17 @@ static_assert(kFits<2> && kFits<3> && kFits<4> && Shared<3>::kStages == 6);
 
 // w2 of the shared expert: a CTA has 32 rows, half of what wgmma multiplies, so that almost all
 // CTAs have the same work. Warpgroup r has the columns of rank r of few_gemm.
-inline constexpr int kSharedRows = 32, kSharedSlabBytes = kSharedRows * few_gemm::kSlabBytes;
-inline constexpr int kRankSlabs = kHiddenTiles / e4m3::kGroups;  // at most
+inline constexpr int kSharedRows = 32;
+inline constexpr int kRankGroups = kHiddenTiles / e4m3::kGroups;  // of 128 columns, at most
+
+// Calls body(config): few_gemm's Config of w2.
+template <class Body>
+void with_shared_config(few_gemm::Format format, const Body& body) {
+  using few_gemm::Format;
+  if (format == Format::kKbit4) return body(few_gemm::Config<Format::kKbit4, kMaxTokens>{});
+  if (format == Format::kKbit5) return body(few_gemm::Config<Format::kKbit5, kMaxTokens>{});
+  body(few_gemm::Config<Format::kFp8, kPairs>{});
+}
 
 struct GateUpParams {
   routing::Routing router;  // stores nothing

@@ -36,13 +36,13 @@ __device__ inline experts_few::Range range_of(const GateUpParams& p, const Route
   return experts_few::Range(p.routed, routes.entries, routes.count);
 }
 
-template <class S>
-__device__ void gate_up_math(const GateUpParams& p, const SharedTile<S>& tile, S& shared) {
+template <class S, class C>
+__device__ void gate_up_math(const GateUpParams& p, const SharedTile<S, C>& tile, S& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = __shfl_sync(~0u, warp / e4m3::kGroupWarps, 0);  // so that addresses are uniform
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   Scorer scorer(p.router, p.tokens);
-  SharedDown<S> down(tile, group);
+  SharedDown<S, C> down(tile, group);
   const Rows<2> rows(p.routed, group, p.tokens - 1);
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
@@ -67,12 +67,13 @@ __device__ void gate_up_math(const GateUpParams& p, const SharedTile<S>& tile, S
                     tile.items() + i, shared);
 }
 
-template <int K>
+// C: few_gemm's Config of w2 of the shared expert.
+template <int K, class C>
 __global__ void __launch_bounds__(kThreads, 1)
     gate_up_kernel(const __grid_constant__ GateUpParams p) {
   auto& shared = *reinterpret_cast<Shared<K>*>(ptx::dynamic_smem());
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const SharedTile<Shared<K>> tile(p);
+  const SharedTile<Shared<K>, C> tile(p);
   clear(shared);
   if (threadIdx.x == 0)
     shared.own.expected = experts_few::Range(p.routed, shared.own.entries, p.tokens * p.router.k);

@@ -15,8 +15,11 @@ LaunchShape launch_shape(int64_t ctas) {
 }
 
 template <int K>
-void launch_gate_up(Device& device, const GateUpParams& p) {
-  launch(device, "moe_gate_up", gate_up_kernel<K>, launch_shape<K>(device.info().num_sms), p);
+void launch_gate_up(Device& device, few_gemm::Format shared, const GateUpParams& p) {
+  with_shared_config(shared, [&](auto config) {
+    launch(device, "moe_gate_up", gate_up_kernel<K, decltype(config)>,
+           launch_shape<K>(device.info().num_sms), p);
+  });
 }
 template <int K>
 void launch_down(Device& device, int tokens, const DownParams& p) {

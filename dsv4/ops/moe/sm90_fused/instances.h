@@ -7,8 +7,9 @@
 
 namespace dsv4::moe_kernel::sm90_fused {
 
+// shared: the format of the shared expert's w2.
 template <int K>
-void launch_gate_up(Device& device, const GateUpParams& p);
+void launch_gate_up(Device& device, few_gemm::Format shared, const GateUpParams& p);
 template <int K>
 void launch_down(Device& device, int tokens, const DownParams& p);
 

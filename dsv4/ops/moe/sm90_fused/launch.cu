@@ -13,7 +13,7 @@ namespace {
 namespace fused = moe_kernel::sm90_fused;
 
 // By K - kMinKbit: codebooks on the e4m3 grid have at most 4 bits.
-constexpr void (*kGateUp[])(Device&, const fused::GateUpParams&) = {
+constexpr void (*kGateUp[])(Device&, few_gemm::Format, const fused::GateUpParams&) = {
     fused::launch_gate_up<2>, fused::launch_gate_up<3>, fused::launch_gate_up<4>};
 constexpr void (*kDown[])(Device&, int, const fused::DownParams&) = {
     fused::launch_down<2>, fused::launch_down<3>, fused::launch_down<4>};
@@ -54,7 +54,8 @@ void moe_sm90_fused(const Context& given, const MoeArgs& args) {
   if (device.is_dry_run()) return;
   const ExpertImages& images = args.routed.images();
   kGateUp[images.gate_up.bits - kMinKbit](
-      device, fused::make_gate_up_params(args, middle, device.info().num_sms, make_tma_map));
+      device, fused::format_of_shared(args, middle.inputs),
+      fused::make_gate_up_params(args, middle, device.info().num_sms, make_tma_map));
   kDown[images.down.bits - kMinKbit](device, static_cast<int>(args.x.dim(0)),
                                      fused::make_down_params(args, middle));
 }

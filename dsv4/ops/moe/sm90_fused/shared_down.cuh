@@ -17,11 +17,14 @@ namespace dsv4::moe_kernel::sm90_fused {
 
 namespace hc = hc_boundary_kernel::sm90_few;
 
-// The tile of this CTA in the ring. wgmma reads 64 rows: those of the next slab are not used.
-template <class S>
+// The tile of this CTA in the ring. FP8: wgmma reads 64 rows, those of the next slab are not used.
+template <class S, class C>
 struct SharedTile {
-  static constexpr int kStageSlabs = S::kStageBytes / kSharedSlabBytes;
-  static_assert((kHiddenTiles + kStageSlabs - 1) / kStageSlabs < S::kStages, "reads past the ring");
+  static constexpr int kSlabBytes =
+      few_gemm::slab_bytes(C::kFormat) * kSharedRows / few_gemm::kTileRows;
+  static constexpr int kStageSlabs = S::kStageBytes / kSlabBytes;
+  static constexpr int kMostSlabs = kHiddenTiles / C::kGroups;
+  static_assert((kMostSlabs + kStageSlabs - 1) / kStageSlabs < S::kStages, "reads past the ring");
 
   const few_gemm::Params<1>& p;
   int tile;  // negative: none
@@ -37,68 +40,76 @@ struct SharedTile {
   }
   __device__ e4m3::RingPlace<S> after() const { return {.stage = stages()}; }
   __device__ int row() const { return tile * kSharedRows; }
+  // Waits for a slab.
+  __device__ const unsigned char* slab(int slab, S& shared) const {
+    const int stage = slab / kStageSlabs;
+    shared.full[stage].wait(0);
+    return reinterpret_cast<const unsigned char*>(shared.stages[stage]) +
+           slab % kStageSlabs * kSlabBytes;
+  }
 
   // One thread.
   __device__ void copy(S& shared) const {
     for (int stage = 0, slab = 0; stage < stages(); ++stage) {
       const int end = min(slab + kStageSlabs, p.split.slabs);
-      shared.full[stage].expect_tx((end - slab) * kSharedSlabBytes);
+      shared.full[stage].expect_tx((end - slab) * kSlabBytes);
       for (int i = 0; slab < end; ++slab, ++i)
         ptx::cp_async_bulk_tensor_2d_evict_first(
-            ptx::smem_address(shared.stages[stage]) + i * kSharedSlabBytes, &p.matrix[0].weight,
-            shared.full[stage], slab * few_gemm::kScaleColumns, row());
+            ptx::smem_address(shared.stages[stage]) + i * kSlabBytes, &p.matrix[0].weight,
+            shared.full[stage], slab * C::kBoxColumns, row());
       shared.full[stage].arrive();
     }
   }
 };
 
 // The part of a math warpgroup.
-template <class S>
+template <class S, class C>
 class SharedDown {
  public:
-  // Requests scales of weights. Lane i has that of slab i of the rank.
-  __device__ SharedDown(const SharedTile<S>& tile, int group)
+  // Requests scales of weights. FP8: lane i has that of slab i of the rank.
+  __device__ SharedDown(const SharedTile<S, C>& tile, int group)
       : tile_(tile), group_(group), share_(tile.p, 0, group) {
     slabs_ = tile.exists() && group < tile.p.split.ranks() ? share_.slabs : 0;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if (lane < slabs_)
-      scale_ = few_gemm::block_scale(tile.p.matrix[0], tile.row(), share_.first_slab + lane);
+    const few_gemm::Matrix& matrix = tile.p.matrix[0];
+    if constexpr (C::kBits > 0) {
+      const few_gemm::Tile rows{
+          .matrix = 0, .row = tile.row(), .count = min(kSharedRows, matrix.n - tile.row())};
+      planes_.request(matrix, rows, share_.first_slab, share_.first_slab + slabs_, row_thread());
+    } else {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
+      if (lane < slabs_)
+        scale_ = few_gemm::block_scale(matrix, tile.row(), share_.first_slab + lane);
+    }
   }
   // h of a thread: 8 columns of a token. After the wait.
   __device__ void load() {
-    if (slab() < slabs_ && token() < tile_.p.tokens)
-      run_ = hc::Run::load(static_cast<const bf16*>(tile_.p.x_values) + token() * tile_.p.x_stride +
-                           (share_.first_slab + slab()) * few_gemm::kScaleColumns +
-                           thread() % kRuns * hc::kRun);
+    if (own_group() < slabs_ * C::kGroups && token() < tile_.p.tokens)
+      run_ =
+          hc::Run::load(static_cast<const bf16*>(tile_.p.x_values) + token() * tile_.p.x_stride +
+                        (share_.first_slab * C::kGroups + own_group()) * few_gemm::kScaleColumns +
+                        thread() % kRuns * hc::kRun);
   }
   // All threads of the group; a fence and a barrier follow.
   __device__ void store(S& shared) const {
     const hc::CodesOfRun q(run_);
-    if (slab() >= slabs_) return;
-    const int to = first_tile() + slab(), run = thread() % kRuns;
-    *reinterpret_cast<uint2*>(&shared.x[to].codes[0][0] +
-                              few_gemm::swizzled(token(), run / 2, run % 2 * 8)) = q.codes;
+    if (own_group() >= slabs_ * C::kGroups) return;
+    const int to = first_tile() + own_group(), run = thread() % kRuns;
+    unsigned char* const codes = &shared.x[to].codes[0][0];
+    if constexpr (C::kBits > 0) {
+      few_gemm::store_blocks<C::kBits>(codes, token(), run, q.codes);
+    } else {
+      *reinterpret_cast<uint2*>(codes + few_gemm::swizzled(token(), run / 2, run % 2 * 8)) =
+          q.codes;
+    }
     if (run == 0) shared.x_scale[to][token()] = ue8m0_to_f32(q.scale);
   }
   // Rows and tokens as wgmma leaves them: 16 rows of a warp, of which the first two have some.
-  __device__ float4 multiply(S& shared) const {
-    const float scales = scale_.value();
+  __device__ float4 multiply(S& shared) {
     float acc[4] = {};
-#pragma unroll 1
-    for (int i = 0; i < slabs_; ++i) {
-      const float scale = __shfl_sync(~0u, scales, i);
-      const int slab = share_.first_slab + i, stage = slab / SharedTile<S>::kStageSlabs;
-      shared.full[stage].wait(0);
-      float part[4];
-      few_gemm::multiply_shared<__nv_fp8_e4m3, kPairs>(
-          part,
-          ptx::smem_address(shared.stages[stage]) +
-              slab % SharedTile<S>::kStageSlabs * kSharedSlabBytes,
-          ptx::smem_address(shared.x + first_tile() + i));
-      const float2 x =
-          *reinterpret_cast<const float2*>(shared.x_scale[first_tile() + i] + thread() % 4 * 2);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) acc[j] = fmaf(part[j], scale * (j % 2 == 0 ? x.x : x.y), acc[j]);
+    if constexpr (C::kBits > 0) {
+      add_planes(shared, acc);
+    } else {
+      add_codes(shared, acc);
     }
     __syncwarp();
     if (threadIdx.x % kWarp == 0)
@@ -108,32 +119,70 @@ class SharedDown {
 
  private:
   static constexpr int kRuns = few_gemm::kRuns;
-  static_assert(hc::kGroupRuns == kRuns && kMaxTokens * kRankSlabs * kRuns == kGroupThreads);
+  static_assert(hc::kGroupRuns == kRuns && kMaxTokens * kRankGroups * kRuns == kGroupThreads);
+
+  __device__ void add_codes(S& shared, float (&acc)[4]) const {
+    const float scales = scale_.value();
+#pragma unroll 1
+    for (int i = 0; i < slabs_; ++i) {
+      const float scale = __shfl_sync(~0u, scales, i);
+      const unsigned char* const slab = tile_.slab(share_.first_slab + i, shared);
+      float part[4];
+      few_gemm::multiply_shared<__nv_fp8_e4m3, kPairs>(
+          part, ptx::smem_address(slab), ptx::smem_address(shared.x + first_tile() + i));
+      const float2 x =
+          *reinterpret_cast<const float2*>(shared.x_scale[first_tile() + i] + thread() % 4 * 2);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) acc[j] = fmaf(part[j], scale * (j % 2 == 0 ? x.x : x.y), acc[j]);
+    }
+  }
+  __device__ void add_planes(S& shared, float (&acc)[4]) {
+    static_assert(sizeof(shared.x[0]) == C::kXBytes &&
+                  kRankGroups / C::kGroups <= few_gemm::PlaneScales::kSlabs);
+    float sums[1][4] = {};
+    planes_.advance();
+#pragma unroll 1
+    for (int i = 0; i < slabs_; ++i) {
+      const int tile = first_tile() + i * C::kGroups;
+      few_gemm::add_slab<C, 1, kPairs>(tile_.slab(share_.first_slab + i, shared), i,
+                                       ptx::smem_address(shared.x + tile), shared.x_scale[tile],
+                                       planes_, sums, row_thread(), false, [] {});
+    }
+    few_gemm::add_blocks<C::kTokens>(sums, acc);
+#pragma unroll
+    for (float& sum : acc) sum *= tile_.p.matrix[0].factor;
+  }
 
   __device__ static int thread() {
     return static_cast<int>(threadIdx.x) % kGroupThreads;
   }
-  __device__ static int token() {
-    return thread() / (kRankSlabs * kRuns);
+  // Of two warps, which have the rows; the others repeat them.
+  __device__ static int row_thread() {
+    return static_cast<int>(threadIdx.x) % (kSharedRows / experts_few::kUnitRows * kWarp);
   }
-  __device__ static int slab() {
-    return thread() / kRuns % kRankSlabs;
+  __device__ static int token() {
+    return thread() / (kRankGroups * kRuns);
+  }
+  // Of 128 columns of the rank.
+  __device__ static int own_group() {
+    return thread() / kRuns % kRankGroups;
   }
   __device__ int first_tile() const {
-    return kXTiles + group_ * kRankSlabs;
+    return kXTiles + group_ * kRankGroups;
   }
 
-  const SharedTile<S>& tile_;
+  const SharedTile<S, C>& tile_;
   int group_;
   few_gemm::Share share_;
   int slabs_;
-  few_gemm::PendingScale scale_;
-  hc::Run run_{};  // of h
+  few_gemm::PendingScale scale_;  // of FP8
+  few_gemm::PlaneScales planes_;  // of bit planes
+  hc::Run run_{};                 // of h
 };
 
 // An epilogue warp: 16 rows, whose sums are the first use of a buffer.
-template <class S>
-__device__ void finish_shared(const SharedTile<S>& tile, S& shared) {
+template <class S, class C>
+__device__ void finish_shared(const SharedTile<S, C>& tile, S& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int strip = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
   ptx::barrier_sync(e4m3::filled_barrier(0), e4m3::kFilledThreads);
