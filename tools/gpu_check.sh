@@ -148,15 +148,14 @@ for step in "${steps[@]}"; do
       [ "${memory:-0}" -gt 130000000000 ] || layers=(--layers 24)
       flash=(--synthetic flash --experts k3 "${layers[@]}")
       bench decode_flash decode "${flash[@]}" --batch 1,8,32 --context 4096,65536 --ops
+      bench decode_flash_k5 decode "${flash[@]}" --dense k5 --batch 1,8 --context 4096
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       bench cache_flash cache "${flash[@]}"
       bench decode_pro decode --synthetic pro --experts k2 --layers 6 --batch 1,8,32 --context 4096
       "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1
       count "bench ops" $? "$out/ops.log"
       ;;
-    named)
-      named linear=sm90_few_kbit --synthetic flash --experts k3 --dense k5 --layers 24 --batch 1,8
-      ;;
+    named) ;;  # lines of `named OP=IMPLEMENTATION ARGUMENTS ..`; none at present
     peer)
       # Uses the package built by step python.
       PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_sparse_mla.py \
