@@ -10,11 +10,11 @@ from xml.sax.saxutils import escape
 
 from decode_step_page import CHOSEN, EXPERT, K3, READ_RATE, ROW, KEY, TOPK, WEIGHTS, WINDOW
 
-# The kernels of a layer in order: name in the trace, what it does, weights of decode_step_page.WEIGHTS that it reads. A
-# layer without index_select has no select_kernel; with few tokens there is no finish_kernel (without_finish).
+# The kernels of a layer in order: name in the trace, what it does, weights of decode_step_page.WEIGHTS that it reads.
+# forms() has the layers without some of them.
 MIX = ("mix_kernel", "mHC mix", {"mHC fn, both sub-layers": 0.5})
 FINISH = ("finish_kernel", "mHC finish, norm", {})
-NODES = (
+ATTENTION = (
     MIX, FINISH,
     ("few_gemm_pair_kernel", "products of x", {name: 1 for name in ("wq_a", "wkv", "compressor wkv + wgate", "indexer compressor",
                                                                     "indexer weights_proj")}),
@@ -25,10 +25,16 @@ NODES = (
     ("few_gemm_kernel", "wo_b", {"wo_b": 1}),
     MIX, FINISH,
     ("few_gemm_pair_kernel", "gate, shared w1, w3", {"router gate": 1, "shared expert w1, w3, w2": 2 / 3}),
+)
+EXPERTS = (
     ("down_kernel", "shared w2, router", {"shared expert w1, w3, w2": 1 / 3}),
     ("few_kernel", "experts gate, up", {"experts": 2 / 3}),
     ("few_kernel", "experts down", {"experts": 1 / 3}),
     ("combine_kernel", "combine", {}),
+)
+FUSED_EXPERTS = (
+    ("gate_up_kernel", "router, shared w2, gate, up", {"shared expert w1, w3, w2": 1 / 3, "experts": 2 / 3}),
+    ("down_kernel", "down, sums", {"experts": 1 / 3}),
 )
 KINDS = ("CSA", "HCA")
 
@@ -36,9 +42,19 @@ WIDTH, LEFT, RIGHT, TOP, BOTTOM, LINE = 860, 132, 186, 58, 38, 20
 EARLY, BUSY, FLOOR = "#c9d8ea", "#1f5fa8", "#c8501e"
 
 
-def without_finish(names):
+def without_finish(nodes):
     """The same layer where the products finish the boundary."""
-    return ["boundary_pair_kernel" if name == "few_gemm_pair_kernel" else name for name in names if name != FINISH[0]]
+    named = {"few_gemm_pair_kernel": "boundary_pair_kernel"}
+    return [(named.get(name, name), label, reads) for name, label, reads in nodes if name != FINISH[0]]
+
+
+def forms():
+    """All forms of a layer: with and without index_select, the boundary inside the products, the experts fused."""
+    for experts in (EXPERTS, FUSED_EXPERTS):
+        whole = [*ATTENTION, *experts]
+        for nodes in (whole, [node for node in whole if node[0] != "select_kernel"]):
+            yield nodes
+            yield without_finish(nodes)
 
 
 def exposed(kernels):
@@ -51,17 +67,18 @@ def exposed(kernels):
 
 
 def layers(kernels):
-    """(kind, kernels) of each layer, in order. The first layers without index_select are SWA, later ones HCA."""
+    """(kind, kernels with their nodes) of each layer, in order. The first layers without index_select are SWA, later ones
+    HCA."""
     names = [kernel["kernel"] for kernel in kernels]
-    with_select = [node[0] for node in NODES]
-    without = [name for name in with_select if name != "select_kernel"]
     at, seen = 0, False
     while at < len(names):
-        for nodes in (with_select, without, without_finish(with_select), without_finish(without)):
-            if names[at:at + len(nodes)] == nodes:
-                csa = "select_kernel" in nodes
+        for nodes in forms():
+            its_names = [node[0] for node in nodes]
+            if names[at:at + len(nodes)] == its_names:
+                csa = "select_kernel" in its_names
                 seen = seen or csa
-                yield "CSA" if csa else "HCA" if seen else "SWA", kernels[at:at + len(nodes)]
+                its_kernels = [{**kernel, "node": node} for kernel, node in zip(kernels[at:], nodes)]
+                yield "CSA" if csa else "HCA" if seen else "SWA", its_kernels
                 at += len(nodes)
                 break
         else:
@@ -86,10 +103,9 @@ def node_bytes(reads, kind, context):
 def rows(kind, layer, context, rate):
     """What the figure and the table show of each kernel; times from the layer's begin."""
     begin = layer[0]["from"]
-    names = {kernel["kernel"] for kernel in layer}
-    nodes = [node for node in NODES if node[0] in names or node[0] == "few_gemm_pair_kernel"]
     total = layer[-1]["end"] - begin
-    for (_, label, reads), kernel in zip(nodes, layer, strict=True):
+    for kernel in layer:
+        _, label, reads = kernel["node"]
         size = node_bytes(reads, kind, context)
         yield {"label": label, "ctas": kernel["ctas"], "start": kernel["start_us"] - begin, "from": kernel["from"] - begin,
                "end": kernel["end"] - begin, "gap": kernel["start_us"] - kernel["from"], "exposed": kernel["exposed_us"],

@@ -13,9 +13,9 @@ def kernel(name, start, us, ctas=1):
     return {"kernel": name, "start_us": start, "us": us, "ctas": ctas}
 
 
-def layer(start, with_select, us=2.0):
+def layer(start, with_select, us=2.0, experts=page.EXPERTS):
     """A layer whose kernels start 0.5 us before their predecessor ends."""
-    names = [node[0] for node in page.NODES if with_select or node[0] != "select_kernel"]
+    names = [node[0] for node in (*page.ATTENTION, *experts) if with_select or node[0] != "select_kernel"]
     return [kernel(name, start + i * (us - 0.5), us) for i, name in enumerate(names)]
 
 
@@ -30,12 +30,17 @@ class Layers(unittest.TestCase):
         self.assertEqual([kind for kind, _ in page.layers(trace)], ["SWA", "CSA", "HCA"])
 
     def test_products_may_finish_the_boundary(self):
-        names = page.without_finish([node[0] for node in page.NODES])
-        found = list(page.layers(list(page.exposed([kernel(name, i, 1) for i, name in enumerate(names)]))))
+        nodes = page.without_finish([*page.ATTENTION, *page.EXPERTS])
+        found = list(page.layers(list(page.exposed([kernel(node[0], i, 1) for i, node in enumerate(nodes)]))))
         self.assertEqual([kind for kind, _ in found], ["CSA"])
         labels = [row["label"] for row in page.rows("CSA", found[0][1], 4096, 4e12)]
         self.assertEqual(labels[:2], ["mHC mix", "products of x"])
-        self.assertEqual(len(labels), len(page.NODES) - 2)
+        self.assertEqual(len(labels), len(page.ATTENTION) + len(page.EXPERTS) - 2)
+
+    def test_experts_may_be_fused(self):
+        trace = [*layer(0, True, experts=page.FUSED_EXPERTS), *layer(40, True)]
+        labels = [its[-1]["node"][1] for _, its in page.layers(list(page.exposed(trace)))]
+        self.assertEqual(labels, ["down, sums", "combine"])
 
     def test_other_kernels_are_no_layer(self):
         self.assertEqual(list(page.layers(layer(0, False)[:-1])), [])
