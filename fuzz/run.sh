@@ -5,7 +5,8 @@
 #   fuzz/run.sh --runs N [NAME...]          each for N executions
 #   fuzz/run.sh --jobs J ...                J processes share the executions of a fuzzer, each with a seed and a folder
 #                                           for new inputs of its own
-#   fuzz/run.sh --built ...                 does not build: programs are in build/fuzz/bin (another machine, say)
+#   fuzz/run.sh --built ...                 does not build: programs are in build/fuzz/bin, as on a machine without the
+#                                           sources, where FUZZ_COMMIT is the commit to record
 #
 # The first half of each run has short inputs. New inputs go to build/fuzz/corpus/NAME, what was reached to
 # build/fuzz/runs.jsonl, from which tools/fuzz_page.py --add makes the table in fuzz/README.md.

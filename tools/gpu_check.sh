@@ -148,7 +148,10 @@ for step in "${steps[@]}"; do
       [ "${memory:-0}" -gt 130000000000 ] || layers=(--layers 24)
       flash=(--synthetic flash --experts k3 "${layers[@]}")
       bench decode_flash decode "${flash[@]}" --batch 1,8,32 --context 4096,65536 --ops
-      bench decode_flash_k5 decode "${flash[@]}" --dense k5 --batch 1,8 --context 4096
+      bench decode_batches decode "${flash[@]}" --batch 1,2,4,8,16,32,64 --context 4096
+      bench decode_traced decode "${flash[@]}" --batch 1 --context 4096 --trace "$out/decode_trace.json"
+      bench decode_deterministic decode "${flash[@]}" --deterministic --batch 1,8,32 --context 4096
+      bench decode_dense_k5 decode "${flash[@]}" --dense k5 --batch 1,8 --context 4096
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       bench cache_flash cache "${flash[@]}"
       bench decode_pro decode --synthetic pro --experts k2 --layers 6 --batch 1,8,32 --context 4096
