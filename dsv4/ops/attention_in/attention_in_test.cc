@@ -155,18 +155,23 @@ TEST(AttentionIn, WidthsOfTheReleases) {
   }
 }
 
+// A CSA layer whose latents have eight scale groups.
+Shape csa_of_eight_groups() {
+  return {.ratio = 4,
+          .has_index = true,
+          .select = true,
+          .hidden = 512,
+          .rank = 1024,
+          .heads = 16,
+          .index_heads = 64,
+          .row = {},
+          .index_dim = 128};
+}
+
 // A token alone has the bits that it has among 20: tiles of 8 and 32 tokens, queries in one launch
 // and by ops, rows of both. Latents of eight scale groups, so that an order of additions shows.
 TEST(AttentionIn, TokensDoNotDependOnTheirNeighbors) {
-  Shape shape{.ratio = 4,
-              .has_index = true,
-              .select = true,
-              .hidden = 512,
-              .rank = 1024,
-              .heads = 16,
-              .index_heads = 64,
-              .row = {},
-              .index_dim = 128};
+  Shape shape = csa_of_eight_groups();
   for (int64_t i = 0; i < 20; ++i) shape.runs.push_back({3 + i % 5, 1});
   check_case(shape, Numerics::kOfficial);
   shape.ratio = 128, shape.has_index = shape.select = false;
@@ -177,15 +182,7 @@ TEST(AttentionIn, TokensDoNotDependOnTheirNeighbors) {
 // For sm90_few, up to 8 tokens: tiles of 2 and 8, latents that every CTA normalizes and stored
 // ones; five slabs; a latent of 384 columns, whose queries other ops compute.
 TEST(AttentionIn, BitPlanes) {
-  Shape shape{.ratio = 4,
-              .has_index = true,
-              .select = true,
-              .hidden = 512,
-              .rank = 1024,
-              .heads = 16,
-              .index_heads = 64,
-              .row = {},
-              .index_dim = 128};
+  Shape shape = csa_of_eight_groups();
   for (int64_t i = 0; i < 9; ++i) {
     shape.runs.push_back({3 + i % 5, 1});
     if (i != 3 && i != 6) check_case(shape, Numerics::kOfficial, i % 2 == 0 ? kKbit5 : kKbit4);
