@@ -3,7 +3,7 @@
 #include <set>
 #include <vector>
 
-#include "dsv4/ops/experts/experts.h"
+#include "dsv4/ops/parts/experts/experts.h"
 
 namespace dsv4::apps {
 

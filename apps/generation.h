@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "dsv4/ops/sample/sample.h"
+#include "dsv4/ops/model/sample/sample.h"
 
 namespace dsv4::apps {
 

@@ -8,7 +8,7 @@
 #include "bench/op_bench.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/formats/codebook.h"
-#include "dsv4/ops/experts/expert_stack.h"
+#include "dsv4/ops/parts/experts/expert_stack.h"
 
 namespace dsv4::bench {
 

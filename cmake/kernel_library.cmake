@@ -5,7 +5,7 @@
 # Its objects are position independent: whole layers up to device, and of ops the folders in DSV4_LIBRARY_OPS, since the
 # linker takes only what the C functions reach.
 
-set(DSV4_LIBRARY_OPS sparse_mla block_sparse_attention xattn_scores xattn_select xattn_prefill)
+set(DSV4_LIBRARY_OPS model/sparse_mla xattn/attention xattn/scores xattn/select xattn/prefill)
 
 set(archives)
 foreach(layer ops device cpu formats tensor base)

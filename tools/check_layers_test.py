@@ -35,6 +35,19 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual(self.problems({"dsv4/cpu/vec.cc": '\n#include "dsv4/ops/op.h"\n'}),
                          ["dsv4/cpu/vec.cc:2: cpu may not include ops (dsv4/ops/op.h)"])
 
+    def test_floors_of_ops(self):
+        layers = LAYERS.replace("apps:", "ops/gemm: ops\nops/parts: ops ops/gemm\nops/model: ops ops/parts\napps:")
+        allowed = {
+            "dsv4/ops/parts/x/x.cc": '#include "dsv4/ops/gemm/sm90/ring.cuh"\n#include "dsv4/base/a.h"\n',
+            "dsv4/ops/parts/x/cuda/a.cu": '#include "dsv4/ops/parts/y/y.h"\n#include "dsv4/ops/parts/x/cuda/b.cuh"\n',
+            "apps/main.cc": '#include "dsv4/ops/parts/x/x.h"\n',
+        }
+        self.assertEqual(self.problems(allowed, layers), [])
+        self.assertEqual(self.problems({"dsv4/ops/gemm/a.cu": '#include "dsv4/ops/parts/x/x.h"\n'}, layers),
+                         ["dsv4/ops/gemm/a.cu:1: ops/gemm may not include ops/parts (dsv4/ops/parts/x/x.h)"])
+        self.assertEqual(self.problems({"dsv4/ops/model/x/x.cc": '#include "dsv4/ops/parts/y/cuda/b.cuh"\n'}, layers), [
+            "dsv4/ops/model/x/x.cc:1: dsv4/ops/parts/y/cuda/b.cuh is an implementation of parts/y: no other op includes it"])
+
     def test_include_spelled_differently(self):
         for line in ("#include <dsv4/ops/op.h>", '  #  include "dsv4/ops/op.h"  // why'):
             self.assertEqual(len(self.problems({"dsv4/base/a.h": line + "\n"})), 1, line)

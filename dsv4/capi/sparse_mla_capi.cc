@@ -4,7 +4,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/capi/call.h"
-#include "dsv4/ops/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
 namespace dsv4::capi {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/capi/call.h"
-#include "dsv4/ops/block_sparse_attention/block_sparse_attention.h"
-#include "dsv4/ops/xattn_prefill/xattn_prefill.h"
-#include "dsv4/ops/xattn_scores/xattn_scores.h"
-#include "dsv4/ops/xattn_select/xattn_select.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention.h"
+#include "dsv4/ops/xattn/prefill/xattn_prefill.h"
+#include "dsv4/ops/xattn/scores/xattn_scores.h"
+#include "dsv4/ops/xattn/select/xattn_select.h"
 
 namespace dsv4::capi {
 namespace {

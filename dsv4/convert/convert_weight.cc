@@ -6,8 +6,8 @@
 #include "dsv4/base/error.h"
 #include "dsv4/convert/fp8_blocks.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/ops/dequantize/dequantize.h"
 #include "dsv4/ops/kbit/import_mxfp4.h"
+#include "dsv4/ops/parts/dequantize/dequantize.h"
 
 namespace dsv4 {
 namespace {

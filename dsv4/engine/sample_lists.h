@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "dsv4/ops/sample/sample.h"
+#include "dsv4/ops/model/sample/sample.h"
 
 namespace dsv4 {
 

@@ -1,5 +1,5 @@
-// What the sampler is given about single tokens for one request (ops/sample/sample.h): the biases
-// of the request, and the tokens that its penalties concern.
+// What the sampler is given about single tokens for one request (ops/model/sample/sample.h): the
+// biases of the request, and the tokens that its penalties concern.
 //
 // The presence and frequency penalties concern the answer, the repetition penalty also the prompt.
 // Where a request has none of them, no token is counted.
@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "dsv4/ops/sample/sample.h"
+#include "dsv4/ops/model/sample/sample.h"
 
 namespace dsv4 {
 

@@ -8,7 +8,7 @@
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/token_terms.h"
 #include "dsv4/model/dry_run.h"
-#include "dsv4/ops/sample/sample.h"
+#include "dsv4/ops/model/sample/sample.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif

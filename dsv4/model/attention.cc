@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dsv4/ops/attention_out/attention_out.h"
-#include "dsv4/ops/index_select/index_select.h"
-#include "dsv4/ops/sparse_mla/sparse_mla.h"
+#include "dsv4/ops/model/attention_out/attention_out.h"
+#include "dsv4/ops/model/index_select/index_select.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
 namespace dsv4 {
 namespace {

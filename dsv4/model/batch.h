@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "dsv4/ops/compressor/compressor.h"
+#include "dsv4/ops/parts/compressor/compressor.h"
 #include "dsv4/ops/pools.h"
 
 namespace dsv4 {

@@ -129,7 +129,7 @@ void read_dims(Reader& in, ModelConfig& c) {
   c.experts_per_token = in.integer("num_experts_per_tok", 1, c.num_experts);
   c.expert_dim = in.integer("moe_intermediate_size", 1, kMaxDim);
   c.shared_experts = in.integer("n_shared_experts", 1, 64, 1);
-  c.hc_mult = in.integer("hc_mult", 1, 8);  // kMaxStreams of ops/mhc
+  c.hc_mult = in.integer("hc_mult", 1, 8);  // kMaxStreams of ops/parts/mhc
   c.sinkhorn_iters = static_cast<int>(in.integer("hc_sinkhorn_iters", 1, 1000));
   c.max_positions = in.integer("max_position_embeddings", 1, int64_t{1} << 30);
   c.mtp_layers = in.integer("num_nextn_predict_layers", 0, 64, 0);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dsv4/ops/rope/rope.h"
+#include "dsv4/ops/parts/rope/rope.h"
 
 namespace dsv4 {
 

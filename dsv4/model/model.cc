@@ -4,11 +4,11 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/model/moe.h"
-#include "dsv4/ops/embed/embed.h"
-#include "dsv4/ops/hc_boundary/hc_boundary.h"
-#include "dsv4/ops/linear/linear.h"
-#include "dsv4/ops/mhc/mhc.h"
-#include "dsv4/ops/norm/norm.h"
+#include "dsv4/ops/model/embed/embed.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary.h"
+#include "dsv4/ops/parts/linear/linear.h"
+#include "dsv4/ops/parts/mhc/mhc.h"
+#include "dsv4/ops/parts/norm/norm.h"
 
 namespace dsv4 {
 

@@ -1,6 +1,6 @@
 #include "dsv4/model/moe.h"
 
-#include "dsv4/ops/moe/moe.h"
+#include "dsv4/ops/model/moe/moe.h"
 
 namespace dsv4 {
 

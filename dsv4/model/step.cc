@@ -4,7 +4,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/compressor/compressor.h"
+#include "dsv4/ops/parts/compressor/compressor.h"
 
 namespace dsv4 {
 namespace {

@@ -11,9 +11,9 @@
 #include "dsv4/formats/weight.h"
 #include "dsv4/loader/checkpoint.h"
 #include "dsv4/model/model_spec.h"
-#include "dsv4/ops/attention_in/attention_in.h"
-#include "dsv4/ops/experts/experts.h"
-#include "dsv4/ops/hc_boundary/hc_boundary.h"
+#include "dsv4/ops/model/attention_in/attention_in.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary.h"
+#include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
@@ -59,7 +59,7 @@ struct PackedExperts {
   std::vector<ExpertWeights> stored;
   ExpertImages images;
 };
-// Changes the experts whose best layout (ops/experts/experts.h) are images.
+// Changes the experts whose best layout (ops/parts/experts/experts.h) are images.
 std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& weights);
 
 // Visits every tensor that is present, in the order in which a forward step reads them.

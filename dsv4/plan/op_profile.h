@@ -17,7 +17,7 @@ namespace dsv4 {
 struct OpTotal {
   int64_t calls = 0;
   double seconds = 0;
-  Cost cost;  // of all calls; experts as expected (ops/experts/experts.h)
+  Cost cost;  // of all calls; experts as expected (ops/parts/experts/experts.h)
 };
 
 class OpProfile : public Observer {

@@ -5,7 +5,7 @@
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
-#include "dsv4/ops/linear/linear.h"
+#include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/plan/probe.h"
 #include "dsv4/tensor/buffer.h"
 

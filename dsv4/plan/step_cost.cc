@@ -5,7 +5,7 @@
 
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/model/dry_run.h"
-#include "dsv4/ops/moe/moe.h"
+#include "dsv4/ops/model/moe/moe.h"
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif

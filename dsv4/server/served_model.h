@@ -11,7 +11,7 @@
 #include "dsv4/chat/markers.h"
 #include "dsv4/chat/replay_map.h"
 #include "dsv4/chat/request.h"
-#include "dsv4/ops/sample/sample.h"
+#include "dsv4/ops/model/sample/sample.h"
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/grammars.h"
 #include "dsv4/text/text_encoder.h"

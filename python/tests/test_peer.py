@@ -19,7 +19,7 @@ PREFILL = CASES["prefill s_q4096 s_kv8192 h128 d576 2048 rows"]
 
 
 def name_of(case):
-    """As dsv4/ops/sparse_mla/sparse_mla_bench.cc names it, after the model."""
+    """As dsv4/ops/model/sparse_mla/sparse_mla_bench.cc names it, after the model."""
     if "topk" in case:
         return "prefill s_q{s_q} s_kv{s_kv} h{h} d{d} {topk} rows".format(**case)
     first, second = [*(topk for topk, _ in case["lists"]), 0][:2]

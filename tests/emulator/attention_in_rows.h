@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "dsv4/ops/attention_in/attention_in_oracle.h"
-#include "dsv4/ops/attention_in/random_case_test.h"
-#include "dsv4/ops/attention_in/sm90_few/append.h"
-#include "dsv4/ops/linear/linear_oracle.h"
-#include "dsv4/ops/linear/projection_oracle.h"
+#include "dsv4/ops/model/attention_in/attention_in_oracle.h"
+#include "dsv4/ops/model/attention_in/random_case_test.h"
+#include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #include "dsv4/ops/oracle.h"
+#include "dsv4/ops/parts/linear/linear_oracle.h"
+#include "dsv4/ops/parts/linear/projection_oracle.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/touching.h"
 

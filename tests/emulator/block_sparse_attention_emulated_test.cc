@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/block_sparse_attention/attention_case_test.h"
-#include "dsv4/ops/block_sparse_attention/block_sparse_attention_oracle.h"
-#include "dsv4/ops/block_sparse_attention/sm90/kernel.cuh"
-#include "dsv4/ops/block_sparse_attention/sm90/params.cuh"
+#include "dsv4/ops/xattn/attention/attention_case_test.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention_oracle.h"
+#include "dsv4/ops/xattn/attention/sm90/kernel.cuh"
+#include "dsv4/ops/xattn/attention/sm90/params.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/tensor_map.h"

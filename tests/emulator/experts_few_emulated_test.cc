@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/experts/experts_oracle.h"
-#include "dsv4/ops/experts/images_case_test.h"
-#include "dsv4/ops/experts/sm90_few/call.cuh"
-#include "dsv4/ops/experts/sm90_few/kernel.cuh"
-#include "dsv4/ops/experts/sm90_few/list_pairs.cuh"
-#include "dsv4/ops/experts/sm90_few_e4m3/kernel.cuh"
-#include "dsv4/ops/experts/sm90_few_e4m3/reader.cuh"
+#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/parts/experts/images_case_test.h"
+#include "dsv4/ops/parts/experts/sm90_few/call.cuh"
+#include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"
+#include "dsv4/ops/parts/experts/sm90_few/list_pairs.cuh"
+#include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
+#include "dsv4/ops/parts/experts/sm90_few_e4m3/reader.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/hc_boundary/hc_boundary_oracle.h"
-#include "dsv4/ops/hc_boundary/sm90_few/finish.cuh"
-#include "dsv4/ops/hc_boundary/sm90_few/mix.cuh"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
+#include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
+#include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/quant/quant_oracle.h"
+#include "dsv4/ops/parts/quant/quant_oracle.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/index_select/index_select_oracle.h"
-#include "dsv4/ops/index_select/sm90_few/gather.cuh"
-#include "dsv4/ops/index_select/sm90_few/kernel.cuh"
-#include "dsv4/ops/indexer/random_case_test.h"
+#include "dsv4/ops/model/index_select/index_select_oracle.h"
+#include "dsv4/ops/model/index_select/sm90_few/gather.cuh"
+#include "dsv4/ops/model/index_select/sm90_few/kernel.cuh"
+#include "dsv4/ops/parts/indexer/random_case_test.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"

@@ -4,10 +4,10 @@
 
 #include <vector>
 
-#include "dsv4/ops/experts/experts_oracle.h"
-#include "dsv4/ops/linear/linear_oracle.h"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/router/router_oracle.h"
+#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/parts/linear/linear_oracle.h"
+#include "dsv4/ops/parts/router/router_oracle.h"
 #include "tests/emulator/moe_case.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "dsv4/ops/experts/images_case_test.h"
-#include "dsv4/ops/experts/sm90_few_e4m3/kernel.cuh"
-#include "dsv4/ops/moe/moe_oracle.h"
-#include "dsv4/ops/moe/sm90_fused/call.cuh"
-#include "dsv4/ops/moe/sm90_fused/down.cuh"
-#include "dsv4/ops/moe/sm90_fused/gate_up.cuh"
+#include "dsv4/ops/model/moe/moe_oracle.h"
+#include "dsv4/ops/model/moe/sm90_fused/call.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/down.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/gate_up.cuh"
+#include "dsv4/ops/parts/experts/images_case_test.h"
+#include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
 #include "tests/emulator/moe_case.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "dsv4/ops/attention_in/sm90_few/query_kernel.cuh"
+#include "dsv4/ops/model/attention_in/sm90_few/query_kernel.cuh"
 #include "tests/emulator/attention_in_rows.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/tensor_map.h"

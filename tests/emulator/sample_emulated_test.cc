@@ -8,8 +8,8 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/rng.h"
-#include "dsv4/ops/sample/kernel.cuh"
-#include "dsv4/ops/sample/sample_impls.h"
+#include "dsv4/ops/model/sample/kernel.cuh"
+#include "dsv4/ops/model/sample/sample_impls.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/emulator/launch.h"
 

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/sparse_mla/sm90_bf16/kernel.cuh"
-#include "dsv4/ops/sparse_mla/sm90_bf16/launch.cuh"
+#include "dsv4/ops/model/sparse_mla/sm90_bf16/kernel.cuh"
+#include "dsv4/ops/model/sparse_mla/sm90_bf16/launch.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/sparse_mla_check.h"
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/sparse_mla/sm90_fp8/kernel.cuh"
-#include "dsv4/ops/sparse_mla/sm90_fp8/launch.cuh"
+#include "dsv4/ops/model/sparse_mla/sm90_fp8/kernel.cuh"
+#include "dsv4/ops/model/sparse_mla/sm90_fp8/launch.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/sparse_mla_check.h"
 #include "tests/emulator/touching.h"

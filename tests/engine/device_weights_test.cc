@@ -19,7 +19,7 @@ Model small_synthetic(const char* experts, const char* release = "flash") {
   return synthetic_model(release, recipe_of_flags(experts, ""), 3, 1);
 }
 
-// ops/experts requires equal strides: every tensor of expert e is e strides after expert 0's.
+// ops/parts/experts requires equal strides: every tensor of expert e is e strides after expert 0's.
 TEST(DeviceWeights, ExpertsHaveEqualStrides) {
   Model model = small_synthetic("k3");
   const std::vector<TensorPlace> places = place_tensors(model);

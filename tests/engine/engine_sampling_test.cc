@@ -118,7 +118,7 @@ class EngineSampling : public testing::Test {
   Model model = Model::load("tests/golden/hf/mixed");
 };
 
-// Against the formulas of ops/sample/sample.h, with counts made anew for every token.
+// Against the formulas of ops/model/sample/sample.h, with counts made anew for every token.
 TEST_F(EngineSampling, GreedyWithPenaltiesAndBiases) {
   GenerateParams params{.sampling = {.temperature = 0,
                                      .repetition_penalty = 1.4f,

@@ -3,18 +3,18 @@
 #include <cmath>
 #include <vector>
 
-#include "dsv4/ops/compressor/compressor_oracle.h"
-#include "dsv4/ops/embed/embed_oracle.h"
-#include "dsv4/ops/experts/experts_oracle.h"
-#include "dsv4/ops/indexer/indexer_oracle.h"
-#include "dsv4/ops/kv_insert/kv_insert_oracle.h"
-#include "dsv4/ops/linear/linear_oracle.h"
-#include "dsv4/ops/mhc/mhc_oracle.h"
-#include "dsv4/ops/norm/norm_oracle.h"
-#include "dsv4/ops/quant/quant_oracle.h"
-#include "dsv4/ops/rope/rope_oracle.h"
-#include "dsv4/ops/router/router_oracle.h"
-#include "dsv4/ops/sparse_mla/sparse_mla_oracle.h"
+#include "dsv4/ops/model/embed/embed_oracle.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla_oracle.h"
+#include "dsv4/ops/parts/compressor/compressor_oracle.h"
+#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/parts/indexer/indexer_oracle.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert_oracle.h"
+#include "dsv4/ops/parts/linear/linear_oracle.h"
+#include "dsv4/ops/parts/mhc/mhc_oracle.h"
+#include "dsv4/ops/parts/norm/norm_oracle.h"
+#include "dsv4/ops/parts/quant/quant_oracle.h"
+#include "dsv4/ops/parts/rope/rope_oracle.h"
+#include "dsv4/ops/parts/router/router_oracle.h"
 #include "tests/harness/compare.h"
 
 namespace dsv4::test {
@@ -120,7 +120,7 @@ Wants wants(const Context&, const RouterArgs& args) {
   return {{args.experts, want.experts, {.ulps = 0}}, {args.weights, want.weights, {.ulps = 16}}};
 }
 
-// A hidden value near a tie may change by one Q8 code (ops/experts/experts_test.cc has the bound).
+// A hidden value near a tie may change by one Q8 code (bound: ops/parts/experts/experts_test.cc).
 Wants wants(const Context& context, const ExpertsArgs& args) {
   return {{args.acc, experts_oracle(context, args), {.rel = 0.02, .cosine = 1e-5}}};
 }

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "dsv4/loader/safetensors.h"
-#include "dsv4/ops/xattn_scores/xattn_scores.h"
-#include "dsv4/ops/xattn_select/xattn_select.h"
+#include "dsv4/ops/xattn/scores/xattn_scores.h"
+#include "dsv4/ops/xattn/select/xattn_select.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {

@@ -1,0 +1,32 @@
+// The CPU kernels for FP8 weights.
+
+#include "dsv4/ops/gemm/quant_gemm/cpu/multiply.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "dsv4/ops/gemm/quant_gemm/cpu/multiply_fp8.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+
+#include "dsv4/ops/gemm/quant_gemm/cpu/multiply-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dsv4::quant_gemm::HWY_NAMESPACE {
+
+void MultiplyFp8(const Block& block) {
+  MultiplyFormat<DecodeFp8>(block);
+}
+
+}  // namespace dsv4::quant_gemm::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dsv4::quant_gemm {
+
+HWY_EXPORT(MultiplyFp8);
+
+void multiply_fp8(const Block& block) {
+  HWY_DYNAMIC_DISPATCH(MultiplyFp8)(block);
+}
+
+}  // namespace dsv4::quant_gemm
+#endif  // HWY_ONCE

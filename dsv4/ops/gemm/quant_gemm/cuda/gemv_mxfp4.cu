@@ -1,0 +1,12 @@
+// The GEMV kernels for MXFP4 weights.
+
+#include "dsv4/ops/gemm/quant_gemm/cuda/gemv.cuh"
+#include "dsv4/ops/gemm/quant_gemm/cuda/gemv.h"
+
+namespace dsv4::quant_gemm {
+
+void gemv_mxfp4(Device& device, const Problem& problem) {
+  launch_gemv_tile<DecodeMxfp4>(device, problem);
+}
+
+}  // namespace dsv4::quant_gemm

@@ -1,0 +1,95 @@
+#include "dsv4/ops/model/attention_in/attention_in_impls.h"
+#include "dsv4/ops/model/attention_in/queries.h"
+#include "dsv4/ops/model/attention_in/rows.h"
+#include "dsv4/ops/parts/linear/projection.h"
+#include "dsv4/ops/parts/norm/norm.h"
+#if DSV4_CUDA
+#include "dsv4/ops/model/attention_in/sm90_few/append.h"
+#endif
+
+namespace dsv4 {
+namespace {
+
+// Products of x, taken from the workspace.
+class Products {
+ public:
+  Products(const Context& context, const AttentionInArgs& args)
+      : context_(context), t_(args.x.dim(0)), x_(context, args.x) {}
+
+  TensorView quantized(const WeightView& weight) {
+    const TensorView out = workspace(context_).take(activation_dtype(context_), {t_, weight.n});
+    x_.into(weight, out);
+    return out;
+  }
+  TensorView plain(const WeightView& weight) {
+    const TensorView out = workspace(context_).take(DType::kF32, {t_, weight.n});
+    x_.plain(weight, out);
+    return out;
+  }
+  void plain(const WeightView& weight, const TensorView& out) { x_.plain(weight, out); }
+
+ private:
+  const Context& context_;
+  int64_t t_;
+  Projection x_;
+};
+
+// All rows of this step: those of the window, of entries and of index keys. Products are computed
+// when they are needed, and their memory is reused.
+void append_all(const Context& context, const AttentionInArgs& args, Products& products) {
+  const AttentionInWeights& w = args.weights;
+  Scratch& scratch = workspace(context);
+  {
+    const Scratch::Scope scope(scratch);
+    append_window(context, args, products.quantized(w.wkv));
+  }
+  if (args.state.layout.ratio > 0) {
+    const Scratch::Scope scope(scratch);
+    const TensorView kv = products.plain(w.compressor.wkv);
+    append_entries(context, args, kv, products.plain(w.compressor.wgate));
+  }
+  if (args.index_state.layout.ratio > 0) {
+    const Scratch::Scope scope(scratch);
+    const TensorView kv = products.plain(w.indexer.compressor.wkv);
+    append_keys(context, args, kv, products.plain(w.indexer.compressor.wgate));
+  }
+}
+
+#if DSV4_CUDA
+// The same in one launch after the products.
+void append_at_once(const Context& context, const AttentionInArgs& args, Products& products) {
+  const AttentionInWeights& w = args.weights;
+  const Scratch::Scope scope(workspace(context));
+  AppendInputs inputs{.kv = products.quantized(w.wkv)};
+  if (args.state.layout.ratio > 0) {
+    inputs.entry_kv = products.plain(w.compressor.wkv);
+    inputs.entry_gate = products.plain(w.compressor.wgate);
+  }
+  if (args.index_state.layout.ratio > 0) {
+    inputs.key_kv = products.plain(w.indexer.compressor.wkv);
+    inputs.key_gate = products.plain(w.indexer.compressor.wgate);
+  }
+  append_rows(context, args, inputs);
+}
+#endif
+
+}  // namespace
+
+void attention_in_parts(const Context& context, const AttentionInArgs& args) {
+  if (is_given(args.boundary)) hc_boundary(context, args.boundary);
+  const Scratch::Scope scope(workspace(context));
+  Products products(context, args);
+  const TensorView latent = products.quantized(args.weights.wq_a);
+  rms_norm(context,
+           {.x = latent, .weight = args.weights.q_norm, .out = latent, .eps = args.norm_eps});
+  make_queries(context, args, latent);
+#if DSV4_CUDA
+  const bool at_once = context.device != nullptr && append_rows_reject(context, args) == nullptr;
+  at_once ? append_at_once(context, args, products) : append_all(context, args, products);
+#else
+  append_all(context, args, products);
+#endif
+  if (args.index_q.rank > 0) products.plain(args.weights.indexer.weights_proj, args.index_weights);
+}
+
+}  // namespace dsv4

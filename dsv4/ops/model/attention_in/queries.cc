@@ -1,0 +1,51 @@
+#include "dsv4/ops/model/attention_in/queries.h"
+
+#include "dsv4/ops/parts/linear/projection.h"
+#include "dsv4/ops/parts/norm/norm.h"
+#include "dsv4/ops/parts/quant/quant.h"
+#include "dsv4/ops/parts/rope/rope.h"
+#if DSV4_CUDA
+#include "dsv4/ops/model/attention_in/heads.h"
+#endif
+
+namespace dsv4 {
+namespace {
+
+// c -> [t, h, d], normalized per head and rotated.
+void queries(const Context& context, const AttentionInArgs& args, Projection& c) {
+  const TensorView& q = args.q;
+  const int64_t t = q.dim(0), h = q.dim(1), d = q.dim(2);
+  c.into(args.weights.wq_b, q.reshape({t, h * d}));
+#if DSV4_CUDA
+  if (context.device != nullptr && finish_heads_cuda_reject(context, args) == nullptr)
+    return finish_heads_cuda(context, args);
+#endif
+  const TensorView heads = q.reshape({t * h, d});
+  head_norm(context, {.x = heads, .out = heads, .eps = args.norm_eps});
+  rope(context, {.x = q, .positions = args.positions, .freqs = args.freqs});
+}
+
+// c -> [t, index_heads, index_dim]; under official numerics on the Hadamard-transformed 4-bit grid
+// that the keys are stored on.
+void index_queries(const Context& context, const AttentionInArgs& args, Projection& c) {
+  const TensorView& q = args.index_q;
+  const int64_t t = q.dim(0), h = q.dim(1), d = q.dim(2);
+  c.into(args.weights.indexer.wq_b, q.reshape({t, h * d}));
+  rope(context, {.x = q, .positions = args.positions, .freqs = args.freqs});
+  if (context.numerics != Numerics::kOfficial) return;
+  const TensorView heads = q.reshape({t * h, d});
+  hadamard(context, {.x = heads, .out = heads});
+  fake_quant(
+      context,
+      {.x = heads, .out = heads, .format = FakeQuantFormat::kS4, .group = IndexLayoutFp4::kGroup});
+}
+
+}  // namespace
+
+void make_queries(const Context& context, const AttentionInArgs& args, const TensorView& latent) {
+  Projection c(context, latent);
+  queries(context, args, c);
+  if (args.index_q.rank > 0) index_queries(context, args, c);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,12 @@
+// The queries of attention_in.h from their latent, by the ops that they are made of.
+
+#pragma once
+
+#include "dsv4/ops/model/attention_in/attention_in.h"
+
+namespace dsv4 {
+
+// latent: [t, Q], c of attention_in.h. Writes q, and index_q where it is wanted.
+void make_queries(const Context& context, const AttentionInArgs& args, const TensorView& latent);
+
+}  // namespace dsv4

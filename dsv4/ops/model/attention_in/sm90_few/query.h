@@ -1,0 +1,23 @@
+// All of attention_in.h after the products of x in one launch, for few tokens under kOfficial on
+// Hopper: the rows of append.h, and the queries
+//
+//   c       = Q8(rms_norm(latent))
+//   q       = rope(head_norm(c wq_b))
+//   index_q = S4(hadamard(rope(c wq_b')))
+
+#pragma once
+
+#include "dsv4/ops/model/attention_in/sm90_few/append.h"
+
+namespace dsv4 {
+
+// Null: finish_few() takes these arguments, of which append_rows_reject() takes the rows; else why
+// not.
+const char* finish_few_reject(const Context& context, const AttentionInArgs& args);
+
+// latent: [t, Q] bf16, x wq_a, contiguous and on 16 bytes. Writes q, the rows, and index_q where it
+// is wanted.
+void finish_few(const Context& context, const AttentionInArgs& args, const ConstTensorView& latent,
+                const AppendInputs& rows);
+
+}  // namespace dsv4

@@ -1,0 +1,202 @@
+// Shapes, arguments and shared memory of the kernel of query.h.
+
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/device/tma_map.h"
+#include "dsv4/formats/weight.h"
+#include "dsv4/ops/gemm/few_gemm/launch.cuh"
+#include "dsv4/ops/model/attention_in/sm90_few/append_params.cuh"
+#include "dsv4/ops/model/attention_in/sm90_few/query.h"
+
+namespace dsv4::attention_in_kernel::query {
+
+inline constexpr int kRanks = sm90_few::kCtas;          // CTAs of a cluster
+inline constexpr int kRows = 128;                       // of a weight, per CTA: two tiles of wgmma
+inline constexpr int kGroup = few_gemm::kScaleColumns;  // columns of a latent with one scale
+inline constexpr int kHeadWidth = kRanks * kRows, kIndexWidth = kRows;
+inline constexpr int kPairs = 32, kRotated = 2 * kPairs;  // at the end of every head
+inline constexpr int kConsumers = 256, kConsumerWarps = kConsumers / kWarp;
+inline constexpr int kProducerWarp = kConsumerWarps, kRotationWarp = kProducerWarp + 1;
+inline constexpr int kThreads = kConsumers + 2 * kWarp;
+inline constexpr int kMinStages = 2, kMaxStages = 8, kMaxGroups = kWarp;
+
+// A slab of the ring: two of few_gemm.
+constexpr int stage_bytes(few_gemm::Format format) {
+  return kRows / few_gemm::kTileRows * few_gemm::slab_bytes(format);
+}
+// CTAs of an SM. Sums and shared memory of 8 tokens take more of bit planes than of FP8.
+constexpr int ctas_of_sm(few_gemm::Format format, int tokens) {
+  return few_gemm::bits_of(format) > 0 && tokens > 2 ? 2 : 3;
+}
+// Tokens that the sums of a thread stand for: the columns of a product are at least 8.
+constexpr int summed_tokens(int tokens) {
+  return tokens < 8 ? 8 : tokens;
+}
+
+// kFormat: of both weights. kTokens: 8, 16 or 32; 2 or 8 of bit planes.
+template <few_gemm::Format kFormat, int kTokens>
+struct Config : few_gemm::Config<kFormat, kTokens> {
+  static constexpr int kSlab = stage_bytes(kFormat);
+  static constexpr int kSummed = summed_tokens(kTokens);
+  static constexpr int kCtas = ctas_of_sm(kFormat, kTokens);
+  // Groups of 128 columns of the latents in registers at a time.
+  static constexpr int kLatentGroups = few_gemm::bits_of(kFormat) > 0 ? 16 : 32;
+  static_assert(kLatentGroups <= kSummed * kConsumerWarps, "both have `squares`");
+};
+
+// One weight, [heads * width, k], with boxes of kRows rows.
+struct Weight : few_gemm::Matrix {
+  int heads = 0;
+};
+
+struct Params {
+  Weight q, index;               // index.heads = 0: not wanted
+  const bf16* latent;            // [t, k], not normalized; null: `codes` and their scales
+  const bf16* norm;              // [k]
+  CUtensorMap codes;             // Q8 of the normalized latents: boxes of a tile's tokens x 128
+  const uint8_t* code_values;    // the same for bit planes, [t, k]
+  const uint8_t* code_scales;    // [t, k / 128] E8M0
+  float norm_eps, index_factor;  // index_factor: of the Hadamard transform
+  const int32_t* positions;      // [t]
+  const float* freqs;            // [kPairs]
+  bf16* out;                     // [t, q.heads, kHeadWidth]
+  bf16* index_out;               // [t, index.heads, kIndexWidth]
+  int tokens, groups;            // groups: k / 128
+  int slabs, stages;             // of a weight, in the ring
+  int row_clusters;              // the first clusters append rows
+  sm90_few::AppendParams rows;
+  few_gemm::Format format;  // of both weights
+
+  int num_clusters() const { return row_clusters + q.heads + (index.heads + kRanks - 1) / kRanks; }
+};
+
+// Offsets in bytes. The ring is at 0.
+struct Layout {
+  int x, squares, exchange, x_scale, rotation, barriers, bytes;
+
+  // tokens: of a tile.
+  DSV4_HD constexpr Layout(few_gemm::Format format, int tokens, int groups, int stages)
+      : x(stages * stage_bytes(format)),
+        squares(x + groups * few_gemm::x_boxes(format) * tokens * few_gemm::kSlabBytes),
+        exchange(squares + summed_tokens(tokens) * kConsumerWarps * 4),
+        x_scale(exchange + kRanks * summed_tokens(tokens) * 4),
+        rotation(x_scale + groups * tokens * 4),
+        barriers(rotation + summed_tokens(tokens) * kPairs * 8),
+        bytes(barriers + (2 * kMaxStages + 3) * 8) {}
+};
+
+// As many stages as leave room for the CTAs of an SM (228 KB, 1 KB reserved for each).
+inline int stages_of(few_gemm::Format format, int tokens, int groups) {
+  const int room = ctas_of_sm(format, tokens) == 3 ? 75 << 10 : 113 << 10;
+  int stages = std::min(groups / few_gemm::slab_groups(format), kMaxStages);
+  while (stages > kMinStages && Layout(format, tokens, groups, stages).bytes > room) --stages;
+  return stages;
+}
+
+template <class C>
+struct Memory {
+  unsigned char* base;
+  Layout at;
+
+  __device__ explicit Memory(const Params& p)
+      : base(ptx::dynamic_smem()), at(C::kFormat, C::kTokens, p.groups, p.stages) {}
+  // [kRows][128 bytes], with the 128-byte swizzle; of bit planes without
+  __device__ uint32_t slab(int stage) const { return ptx::smem_address(base) + stage * C::kSlab; }
+  __device__ unsigned char* planes(int stage) const { return base + stage * C::kSlab; }
+  // [kXBoxes][kTokens][128 bytes] codes of a group, with the 128-byte swizzle
+  __device__ unsigned char* x(int group) const { return base + at.x + group * C::kXBytes; }
+  __device__ float* squares() const { return floats(at.squares); }
+  // [kRanks][kSummed]: sums of squares of a head, from all ranks.
+  __device__ float* exchange() const { return floats(at.exchange); }
+  // [groups][kTokens]
+  __device__ float* x_scale() const { return floats(at.x_scale); }
+  // [kSummed][kPairs] cos, sin
+  __device__ float2* rotation() const { return reinterpret_cast<float2*>(base + at.rotation); }
+  // Slabs have arrived: bytes -> consumers.
+  __device__ ptx::Mbarrier& full(int stage) const { return barriers()[stage]; }
+  // Slabs are read: all consumers -> producer.
+  __device__ ptx::Mbarrier& empty(int stage) const { return barriers()[kMaxStages + stage]; }
+  // Sums of squares of all ranks have arrived: bytes -> consumers.
+  __device__ ptx::Mbarrier& exchanged() const { return barriers()[2 * kMaxStages]; }
+  // Rotations of all tokens have arrived: bytes -> the second consumer group.
+  __device__ ptx::Mbarrier& rotated() const { return barriers()[2 * kMaxStages + 1]; }
+  // Stored codes of all latents have arrived: bytes -> consumers.
+  __device__ ptx::Mbarrier& x_full() const { return barriers()[2 * kMaxStages + 2]; }
+
+ private:
+  __device__ float* floats(int offset) const { return reinterpret_cast<float*>(base + offset); }
+  __device__ ptx::Mbarrier* barriers() const {
+    return reinterpret_cast<ptx::Mbarrier*>(base + at.barriers);
+  }
+};
+
+// `make_map` makes a tensor map of a box: the driver's, or the emulator's.
+template <class MakeMap>
+Weight make_weight(const WeightView& weight, int heads, const MakeMap& make_map) {
+  Weight w;
+  static_cast<few_gemm::Matrix&>(w) = few_gemm::make_matrix(weight, {}, 1, 0, make_map, kRows);
+  w.heads = heads;
+  return w;
+}
+
+// Latents that every CTA normalizes and quantizes itself.
+template <class MakeMap>
+Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
+                   const AppendInputs& rows, const MakeMap& make_map) {
+  const AttentionInWeights& w = args.weights;
+  Params p{.q = make_weight(w.wq_b, static_cast<int>(args.q.dim(1)), make_map),
+           .index = {},
+           .latent = latent.as<bf16>(),
+           .norm = w.q_norm.as<bf16>(),
+           .codes = {},
+           .code_values = nullptr,
+           .code_scales = nullptr,
+           .norm_eps = args.norm_eps,
+           .index_factor = static_cast<float>(1 / std::sqrt(static_cast<double>(kIndexWidth))),
+           .positions = args.positions.as<int32_t>(),
+           .freqs = args.freqs.as<float>(),
+           .out = args.q.as<bf16>(),
+           .index_out = nullptr,
+           .tokens = static_cast<int>(args.q.dim(0)),
+           .groups = static_cast<int>(w.wq_b.k / kGroup),
+           .slabs = 0,
+           .stages = 0,
+           .row_clusters = 0,
+           .rows = sm90_few::make_params(args, rows),
+           .format = few_gemm::format_of(w.wq_b, {.quantize = true})};
+  p.row_clusters = static_cast<int>(sm90_few::num_clusters(p.rows));
+  p.slabs = p.groups / few_gemm::slab_groups(p.format);
+  p.stages = stages_of(p.format, few_gemm::tile_tokens(p.format, p.tokens), p.groups);
+  if (args.index_q.rank == 0) return p;
+  p.index = make_weight(w.indexer.wq_b, static_cast<int>(args.index_q.dim(1)), make_map);
+  p.index_out = args.index_q.as<bf16>();
+  return p;
+}
+
+// Latents that normalize_kernel stores.
+struct StoredLatents {
+  TensorView codes, scales;  // [t, k] E4M3, [t, k / 128] E8M0
+};
+template <class MakeMap>
+void use_stored(Params& p, const StoredLatents& latents, const MakeMap& make_map) {
+  p.latent = nullptr;
+  p.code_values = latents.codes.as<uint8_t>();
+  p.code_scales = latents.scales.as<uint8_t>();
+  if (few_gemm::bits_of(p.format) > 0) return;
+  p.codes = make_map(tma_rows(latents.codes.data, DType::kE4M3, p.tokens, latents.codes.dim(1),
+                              latents.codes.row_stride(), few_gemm::tile_tokens(p.tokens), kGroup,
+                              TmaSwizzle::k128));
+}
+
+static_assert(sizeof(sm90_few::Shared) <= stage_bytes(few_gemm::Format::kKbit4),
+              "clusters that append have the ring");
+
+}  // namespace dsv4::attention_in_kernel::query

@@ -1,0 +1,42 @@
+#include "dsv4/ops/model/attention_out/attention_out.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/model/attention_out/attention_out_impls.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Impl<AttentionOutArgs> kAttentionOut[] = {
+#if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, attention_out_sm90_few_reject, attention_out_sm90_few},
+    {"parts", Arch::kCuda, true, accept_all<AttentionOutArgs>, attention_out_parts},
+#endif
+    {"parts", Arch::kCpu, true, accept_all<AttentionOutArgs>, attention_out_parts},
+};
+
+void check(const AttentionOutArgs& args) {
+  Dim t("t"), h("h"), d("d");
+  expect("o", args.o, {DType::kF32, DType::kBF16}, {t, h, d});
+  DSV4_CHECK(args.o.is_contiguous(), "o must be contiguous, got {}", to_string(args.o));
+  check("wo_a", args.wo_a);
+  check("wo_b", args.wo_b);
+  DSV4_CHECK(args.groups >= 1 && args.wo_a.k * args.groups == *h * *d,
+             "wo_a: {} groups of {} columns for {} heads of {}", args.groups, args.wo_a.k, *h, *d);
+  DSV4_CHECK(args.wo_b.k == args.wo_a.n, "wo_b: {} columns for {} rows of wo_a", args.wo_b.k,
+             args.wo_a.n);
+  expect("y", args.y, {DType::kF32, DType::kBF16}, {t, args.wo_b.n});
+}
+
+Cost cost(const AttentionOutArgs& args) {
+  const double weights = static_cast<double>(args.wo_a.bytes() + args.wo_b.bytes());
+  return {.bytes = weights + static_cast<double>(args.o.bytes() + args.y.bytes()),
+          .flops = 2.0 * static_cast<double>(args.o.dim(0)) *
+                   static_cast<double>(args.wo_a.n * args.wo_a.k + args.wo_b.n * args.wo_b.k),
+          .weight_bytes = weights};
+}
+
+}  // namespace
+
+constinit const Op<AttentionOutArgs> attention_out{"attention_out", kAttentionOut, check, cost};
+
+}  // namespace dsv4

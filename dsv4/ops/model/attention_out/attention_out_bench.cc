@@ -1,0 +1,40 @@
+// attention_out/TOKENS with the shapes of V4-Flash: 64 heads of 512 in 8 groups, D 4096, FP8. Each
+// call reads other weights.
+
+#include "dsv4/ops/model/attention_out/attention_out.h"
+
+#include "bench/op_bench.h"
+#include "bench/weight_pool.h"
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kHeads = 64, kHeadDim = 512, kGroups = 8, kRank = 1024, kWidth = 4096;
+
+struct Case {
+  bench::WeightPool pool;
+  bench::Tensor o, y;
+  AttentionOutArgs args;
+
+  explicit Case(int64_t t) : o(DType::kBF16, {t, kHeads, kHeadDim}), y(DType::kBF16, {t, kWidth}) {
+    bench::fill(o);
+    args.o = o, args.y = y, args.groups = kGroups;
+    next();
+  }
+  void next() {
+    args.wo_a = pool.next(WeightFormat::kFp8Block, kGroups * kRank, kHeads * kHeadDim / kGroups);
+    args.wo_b = pool.next(WeightFormat::kFp8Block, kWidth, kGroups * kRank);
+  }
+};
+
+const bool kRegistered = [] {
+  for (const int64_t t : bench::token_counts()) {
+    bench::register_impls<AttentionOutArgs>(fmt::format("attention_out/t:{}", t), attention_out,
+                                            [=] { return std::make_shared<Case>(t); });
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,33 @@
+#include "dsv4/ops/model/embed/embed.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/model/embed/embed_impls.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Impl<EmbedArgs> kEmbed[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<EmbedArgs>, embed_cuda},
+#endif
+    {"cpu", Arch::kCpu, true, accept_all<EmbedArgs>, embed_cpu},
+};
+
+void check(const EmbedArgs& args) {
+  Dim t("t"), v("v"), m("m"), d("d");
+  expect("ids", args.ids, {DType::kI32}, {t});
+  expect("table", args.table, {DType::kF32, DType::kBF16, DType::kF16}, {v, d});
+  expect("out", args.out, {DType::kF32, DType::kBF16}, {t, m, d});
+  DSV4_CHECK(args.out.is_contiguous(), "out must be contiguous, got {}", to_string(args.out));
+}
+
+Cost cost(const EmbedArgs& args) {
+  const int64_t rows = args.ids.dim(0) * args.table.dim(1) * item_bytes(args.table.dtype);
+  return {.bytes = static_cast<double>(rows + args.ids.bytes() + args.out.bytes())};
+}
+
+}  // namespace
+
+constinit const Op<EmbedArgs> embed{"embed", kEmbed, check, cost};
+
+}  // namespace dsv4

@@ -1,0 +1,32 @@
+#include "dsv4/ops/model/embed/embed_impls.h"
+
+#include <vector>
+
+#include "dsv4/base/error.h"
+#include "dsv4/cpu/parallel.h"
+#include "dsv4/cpu/rows.h"
+
+namespace dsv4 {
+
+void embed_cpu(const Context&, const EmbedArgs& args) {
+  const int64_t tokens = args.ids.dim(0), streams = args.out.dim(1), d = args.out.dim(2);
+  const int64_t vocabulary = args.table.dim(0);
+  const int32_t* ids = args.ids.as<int32_t>();
+  for (int64_t t = 0; t < tokens; ++t) {  // checked before anything is written
+    DSV4_CHECK(ids[t] >= 0 && ids[t] < vocabulary, "ids[{}] is {}, the table has {} rows", t,
+               ids[t], vocabulary);
+  }
+#pragma omp parallel if (cpu::worth_sharing(2 * args.out.numel()))
+  {
+    std::vector<float> row(static_cast<size_t>(d));
+#pragma omp for
+    for (int64_t t = 0; t < tokens; ++t) {
+      cpu::load(args.table, ids[t] * args.table.row_stride(), d, row.data());
+      for (int64_t m = 0; m < streams; ++m) {
+        cpu::store(args.out, t * args.out.stride[0] + m * args.out.stride[1], d, row.data());
+      }
+    }
+  }
+}
+
+}  // namespace dsv4

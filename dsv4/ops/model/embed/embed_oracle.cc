@@ -1,0 +1,16 @@
+#include "dsv4/ops/model/embed/embed_oracle.h"
+
+#include "dsv4/ops/oracle.h"
+
+namespace dsv4 {
+
+std::vector<double> embed_oracle(const EmbedArgs& args) {
+  std::vector<double> out;
+  for (int64_t t = 0; t < args.ids.dim(0); ++t) {
+    const auto row = oracle::row(args.table, static_cast<int64_t>(oracle::value(args.ids, t)));
+    for (int64_t m = 0; m < args.out.dim(1); ++m) out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,72 @@
+#include "dsv4/ops/model/embed/embed.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/model/embed/embed_oracle.h"
+#include "tests/harness/op_check.h"
+
+namespace dsv4 {
+namespace {
+
+using test::Arena;
+
+void check_embed(DType table_dtype, DType out_dtype, int64_t t, int64_t m, int64_t d) {
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
+  const TensorView table = arena.input(table_dtype, {37, d}), ids = arena.input(DType::kI32, {t});
+  for (int64_t i = 0; i < table.numel(); ++i) {
+    if (table_dtype == DType::kF16) {  // any finite code, subnormals included
+      table.as<uint16_t>()[i] = static_cast<uint16_t>(rng.bits() & 0xbbffu);
+    } else {
+      test::set_value(table, i, rng.normal());
+    }
+  }
+  test::fill_ints(ids, rng, 0, 37);
+  const EmbedArgs args{.ids = ids, .table = table, .out = arena.output(out_dtype, {t, m, d})};
+  // A copy, or one rounding to nearest.
+  const double ulps = out_dtype == DType::kF32 || table_dtype == DType::kBF16 ? 0 : 0.5;
+  test::OpCase<EmbedArgs> test{.name = fmt::format("embed {} to {} t={} m={} d={}",
+                                                   name(table_dtype), name(out_dtype), t, m, d),
+                               .args = args,
+                               .outputs = {{"out", args.out, embed_oracle(args), {.ulps = ulps}}},
+                               .one_token =
+                                   [](const EmbedArgs& a, int64_t i) {
+                                     EmbedArgs one = a;
+                                     one.ids = a.ids.slice(0, i, i + 1);
+                                     one.out = a.out.slice(0, i, i + 1);
+                                     return one;
+                                   },
+                               .num_tokens = t};
+  test.strided = [](EmbedArgs& a, test::StridedCopy& copy) {
+    copy(a.ids), copy(a.table), copy(a.out);
+  };
+  check_op(embed.impls, Context{}, arena, test);
+}
+
+TEST(Embed, AgreesWithOracle) {
+  for (const DType table : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const DType out : {DType::kF32, DType::kBF16}) {
+      for (const int64_t d : {1, 7, 64, 130}) {
+        check_embed(table, out, 0, 4, d);
+        check_embed(table, out, 1, 1, d);
+        check_embed(table, out, 6, 4, d);
+      }
+    }
+  }
+}
+
+TEST(Embed, ReportsTheIdOutOfRange) {
+  Arena arena;
+  const TensorView ids = arena.input(DType::kI32, {3});
+  const EmbedArgs args{.ids = ids,
+                       .table = arena.input(DType::kF32, {10, 4}),
+                       .out = arena.output(DType::kF32, {3, 2, 4})};
+  for (const int id : {10, -1}) {
+    test::set_value(ids, 2, id);
+    const std::string text = test::error_of([&] { embed(Context{}, args); });
+    EXPECT_NE(text.find(fmt::format("ids[2] is {}, the table has 10 rows", id)), std::string::npos)
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,68 @@
+#include "dsv4/ops/model/hc_boundary/hc_boundary.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_impls.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr Impl<HcBoundaryArgs> kHcBoundary[] = {
+#if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, hc_boundary_sm90_few_reject, hc_boundary_sm90_few},
+    {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, hc_boundary_parts},
+#endif
+    {"parts", Arch::kCpu, true, accept_all<HcBoundaryArgs>, hc_boundary_parts},
+};
+
+void check(const HcBoundaryArgs& args) {
+  Dim t("t"), m("m"), d("d");
+  expect("streams", args.streams, {DType::kF32, DType::kBF16}, {t, m, d});
+  if (args.y.rank > 0) {
+    expect("y", args.y, {DType::kF32, DType::kBF16}, {t, d});
+    expect("y_post", args.y_post, {DType::kF32}, {t, m});
+    expect("y_comb", args.y_comb, {DType::kF32}, {t, m, m});
+    DSV4_CHECK(
+        *t == 0 || (args.post.data != args.y_post.data && args.comb.data != args.y_comb.data),
+        "{} of the boundary before would be overwritten", "post or comb");
+  }
+  expect("fn", args.hc.fn, {DType::kF32}, {*m * (2 + *m), *m * *d});
+  expect("base", args.hc.base, {DType::kF32}, {*m * (2 + *m)});
+  expect("scale", args.hc.scale, {DType::kF32}, {3});
+  expect("norm", args.norm, {DType::kF32, DType::kBF16}, {d});
+  expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
+  expect("post", args.post, {DType::kF32}, {t, m});
+  expect("comb", args.comb, {DType::kF32}, {t, m, m});
+}
+
+// Every tensor moves once, the streams twice if they are updated.
+Cost cost(const HcBoundaryArgs& args) {
+  const bool update = args.y.rank > 0;
+  const auto m = static_cast<double>(args.streams.dim(1));
+  const int64_t gates = args.post.bytes() + args.comb.bytes();
+  Cost cost{.bytes = static_cast<double>(args.streams.bytes() + args.hc.fn.bytes() +
+                                         args.norm.bytes() + args.x.bytes() + gates),
+            .flops = static_cast<double>(args.streams.numel()) *
+                         (2.0 * static_cast<double>(args.hc.fn.dim(0)) + 4.0) +
+                     4.0 * static_cast<double>(args.x.numel()),
+            .weight_bytes = static_cast<double>(args.hc.fn.bytes())};
+  if (!update) return cost;
+  cost.bytes += static_cast<double>(args.streams.bytes() + args.y.bytes() + gates);
+  cost.flops += static_cast<double>(args.streams.numel()) * (2.0 * m + 1.0);
+  return cost;
+}
+
+}  // namespace
+
+constinit const Op<HcBoundaryArgs> hc_boundary{"hc_boundary", kHcBoundary, check, cost};
+
+void check_boundary_of(const ConstTensorView& x, const HcBoundaryArgs& boundary) {
+  if (!is_given(boundary)) return;
+  check(boundary);
+  DSV4_CHECK(x.data == boundary.x.data && x.rank == 2 && x.dtype == boundary.x.dtype &&
+                 x.dim(0) == boundary.x.dim(0) && x.dim(1) == boundary.x.dim(1) &&
+                 x.row_stride() == boundary.x.row_stride(),
+             "x of the block, {}, is not x of its boundary, {}", to_string(x),
+             to_string(boundary.x));
+}
+
+}  // namespace dsv4

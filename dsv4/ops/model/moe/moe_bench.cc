@@ -1,0 +1,100 @@
+// moe/MODEL/FORMAT/t with the shapes of V4-Flash and V4-Pro (6 of 256 or 384 experts; here of 64 or
+// 32), a shared expert in FP8, or k5 where FORMAT says so. Each call has other tokens, which choose
+// other experts, and another shared expert and gate.
+
+#include "dsv4/ops/model/moe/moe.h"
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "bench/expert_images.h"
+#include "bench/op_bench.h"
+#include "bench/weight_pool.h"
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+struct Shape {
+  const char* name;
+  int64_t d, inner, experts;
+};
+constexpr Shape kFlash{"flash", 4096, 2048, 64}, kPro{"pro", 7168, 3072, 32};
+constexpr int64_t kChosen = 6;
+constexpr int64_t kDraws = 16;  // different tokens, used in rotation
+constexpr int64_t kShared = 8;  // different shared experts and gates
+
+ExpertWeights next_expert(bench::WeightPool& pool, const Shape& s, WeightFormat format,
+                          int bits = 0) {
+  return {.w1 = pool.next(format, s.inner, s.d, bits),
+          .w3 = pool.next(format, s.inner, s.d, bits),
+          .w2 = pool.next(format, s.d, s.inner, bits)};
+}
+
+// bits: of kernel images; 0: experts as stored, in MXFP4.
+struct Case {
+  bench::WeightPool pool;
+  std::vector<ExpertWeights> routed;
+  std::vector<std::vector<ExpertWeights>> shared;
+  std::vector<WeightView> gates;
+  std::optional<bench::RandomImages> images;
+  bench::Tensor x, ids, bias, acc;
+  MoeArgs args;
+  int64_t call = 0;
+
+  // shared_bits: of a k-bit shared expert; 0: FP8
+  Case(const Shape& s, int bits, int shared_bits, int64_t t)
+      : x(DType::kBF16, {kDraws * t, s.d}),
+        ids(DType::kI32, {t}),
+        bias(DType::kF32, {s.experts}),
+        acc(DType::kF32, {t, s.d}) {
+    for (int64_t i = 0; i < kShared; ++i) {
+      shared.push_back({next_expert(
+          pool, s, shared_bits > 0 ? WeightFormat::kKbit : WeightFormat::kFp8Block, shared_bits)});
+      gates.push_back(pool.next(WeightFormat::kBF16, s.experts, s.d));
+    }
+    bench::fill(x, 0.01f);
+    args = {.ids = ids,
+            .bias = bias,
+            .experts_per_token = kChosen,
+            .route_scale = 1.5f,
+            .swiglu_limit = 10.f,
+            .acc = acc};
+    if (bits > 0) {
+      args.routed = images.emplace(s.experts, s.inner, s.d, bits, e4m3_codebook(bits)).images;
+    } else {
+      for (int64_t e = 0; e < s.experts; ++e)
+        routed.push_back(next_expert(pool, s, WeightFormat::kMxfp4));
+      args.routed = routed;
+    }
+    next();
+  }
+  void next() {
+    const int64_t t = args.acc.dim(0), draw = call % kDraws;
+    const auto which = static_cast<size_t>(call++ % kShared);
+    args.x = x.view().slice(0, draw * t, (draw + 1) * t);
+    args.shared = shared[which], args.gate = gates[which];
+  }
+};
+
+void add(const Shape& shape, const char* format, int bits, Arch least, int shared_bits = 0) {
+  std::set<int64_t> counts{2, 4, 8, 16, 64};
+  for (const int64_t t : bench::token_counts()) counts.insert(t);
+  for (const int64_t t : counts) {
+    bench::register_impls<MoeArgs>(
+        fmt::format("moe/{}/{}/t:{}", shape.name, format, t), moe,
+        [=] { return std::make_shared<Case>(shape, bits, shared_bits, t); }, least);
+  }
+}
+
+const bool kRegistered = [] {
+  add(kFlash, "mxfp4", 0, Arch::kCpu);
+  add(kFlash, "k3-image", 3, Arch::kCuda);
+  add(kFlash, "k3-image shared-k5", 3, Arch::kCuda, 5);
+  add(kPro, "k3-image", 3, Arch::kCuda);
+  return true;
+}();
+
+}  // namespace
+}  // namespace dsv4

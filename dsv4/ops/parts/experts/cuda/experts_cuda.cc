@@ -1,0 +1,229 @@
+// The implementations cuda, cuda_mma and cuda_mma_rounded of experts.h: plan, Q8 of x, gate and up,
+// SwiGLU, down, combine; one launch each.
+
+#include <algorithm>
+
+#include "dsv4/ops/gemm/quant_gemm/quant_gemm_cuda.h"
+#include "dsv4/ops/parts/experts/cuda/plan.h"
+#include "dsv4/ops/parts/experts/cuda/steps.h"
+#include "dsv4/ops/parts/experts/experts_impls.h"
+
+namespace dsv4 {
+namespace {
+
+using quant_gemm::Problem;
+using quant_gemm::StridedWeight;
+using Member = WeightView ExpertWeights::*;
+
+int64_t distance(const ConstTensorView& from, const ConstTensorView& to) {
+  return from.empty() || to.empty() ? 0 : to.data - from.data;
+}
+
+// Returns nullptr, or why the matrices `member` of all experts are not one StridedWeight.
+const char* reject_weights(std::span<const ExpertWeights> table, Member member) {
+  const WeightView& first = table[0].*member;
+  const WeightView& second = table[table.size() > 1 ? 1 : 0].*member;
+  for (size_t e = 0; e < table.size(); ++e) {
+    const WeightView& w = table[e].*member;
+    const auto i = static_cast<int64_t>(e);
+    const auto even = [&](ConstTensorView WeightView::*tensor) {
+      return distance(first.*tensor, w.*tensor) == i * distance(first.*tensor, second.*tensor) &&
+             (w.*tensor).row_stride() == (first.*tensor).row_stride();
+    };
+    if (w.format != first.format || w.bits != first.bits || w.scale.dtype != first.scale.dtype)
+      return "experts differ in format";
+    if (!even(&WeightView::data) || !even(&WeightView::scale) || !even(&WeightView::codebook))
+      return "experts are not evenly spaced";
+  }
+  return nullptr;
+}
+
+StridedWeight strided_weight(std::span<const ExpertWeights> table, Member member,
+                             const float* scale2s) {
+  const WeightView& first = table[0].*member;
+  StridedWeight weight = quant_gemm::single_matrix(first);
+  if (table.size() > 1) {
+    const WeightView& second = table[1].*member;
+    weight.matrix_bytes = distance(first.data, second.data);
+    weight.scale_matrix_bytes = distance(first.scale, second.scale);
+    weight.codebook_stride =
+        distance(first.codebook, second.codebook) / static_cast<int64_t>(sizeof(float));
+  }
+  if (first.format == WeightFormat::kNvfp4 || first.format == WeightFormat::kKbit)
+    weight.scale2s = scale2s;  // null for one expert, whose scale2 is in weight.scale2
+  return weight;
+}
+
+enum class Kernels { kGemv, kMma };
+
+// One call: the GEMMs and the steps around them.
+class Call {
+ public:
+  Call(const Context& context, const ExpertsArgs& args, Kernels kernels)
+      : device_(*context.device),
+        args_(args),
+        kernels_(kernels),
+        official_(context.numerics == Numerics::kOfficial),
+        middle_(official_ ? DType::kBF16 : DType::kF32),
+        t_(args.x.dim(0)),
+        pairs_(t_ * slots(args)),
+        d_(args.x.dim(1)),
+        inner_(args.stack.inner()) {}
+
+  void run() {
+    Scratch& scratch = device_.workspace();
+    const TensorView gate_up = scratch.take(middle_, {pairs_, 2 * inner_});
+    const TensorView hidden = scratch.take(middle_, {pairs_, inner_});
+    const TensorView y = scratch.take(middle_, {pairs_, d_});
+    const ConstTensorView x = activations();
+    Problem up = problem(x, gate_up, inner_, 2), down = problem(hidden, y, d_, 1);
+    const int tile = choose_tile(up, down);
+    up.tile_m = down.tile_m = tile;
+    if (!args_.experts.empty()) plan_ = make_expert_plan(device_, args_, tile, scale2s());
+    up.gather = plan_.token;
+    up.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w1, plan_.scale2_w1);
+    up.weight[1] = strided_weight(args_.stack.file(), &ExpertWeights::w3, plan_.scale2_w3);
+    down.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w2, plan_.scale2_w2);
+    multiply(up);
+    experts_swiglu(device_, {.gate_up = gate_up,
+                             .weight = plan_.weight,
+                             .limit = args_.swiglu_limit,
+                             .quantize = quantized(&ExpertWeights::w2),
+                             .hidden = hidden});
+    multiply(down);
+    experts_combine(device_, {.y = y,
+                              .pair_of = plan_.pair_of,
+                              .slots = slots(args_),
+                              .add = args_.add,
+                              .addend = args_.addend,
+                              .acc = args_.acc});
+  }
+
+ private:
+  bool quantized(Member member) const {
+    return official_ && (args_.stack.file()[0].*member).quantized_activations();
+  }
+
+  ConstTensorView activations() const {
+    if (!quantized(&ExpertWeights::w1)) return args_.x;
+    const TensorView x = device_.workspace().take(DType::kBF16, {t_, d_});
+    experts_quantize(device_, args_.x, x);
+    return x;
+  }
+
+  Problem problem(const ConstTensorView& x, const TensorView& out, int64_t n,
+                  int projections) const {
+    return {.x = x.data,
+            .x_dtype = x.dtype,
+            .x_stride = x.row_stride(),
+            .out = out.data,
+            .out_is_bf16 = out.dtype == DType::kBF16,
+            .out_stride = out.row_stride(),
+            .n = static_cast<int>(n),
+            .k = static_cast<int>(x.dim(1)),
+            .projections = projections,
+            .m = pairs_,
+            .weight_rows_per_token = static_cast<int>(slots(args_) * projections * n)};
+  }
+
+  int choose_tile(const Problem& up, const Problem& down) const {
+    const auto e = static_cast<int64_t>(args_.stack.file().size());
+    if (kernels_ == Kernels::kMma) {
+      const int first = mma_tile(device_, up, e), second = mma_tile(device_, down, e);
+      // Either k may be too large for the small-M kernels.
+      return std::max(first, second) > quant_gemm::kSmallM ? std::max(first, second)
+                                                           : std::min(first, second);
+    }
+    return std::min(gemv_tile(device_, up, e), gemv_tile(device_, down, e));
+  }
+
+  Scale2s scale2s() const {
+    Scale2s all;
+    for (size_t e = 0; e < args_.stack.file().size(); ++e) {
+      all.w1[e] = args_.stack.file()[e].w1.scale2;
+      all.w3[e] = args_.stack.file()[e].w3.scale2;
+      all.w2[e] = args_.stack.file()[e].w2.scale2;
+    }
+    return all;
+  }
+
+  void multiply(Problem& p) const {
+    p.tiles = plan_.tiles;
+    p.num_tiles = plan_.num_tiles;
+    p.max_tiles = plan_.max_tiles;
+    kernels_ == Kernels::kMma ? run_mma(device_, p) : run_gemv(device_, p);
+  }
+
+  Device& device_;
+  const ExpertsArgs& args_;
+  const Kernels kernels_;
+  const bool official_;
+  const DType middle_;  // of gate, up and the outputs of down
+  const int64_t t_, pairs_, d_, inner_;
+  ExpertPlan plan_;
+};
+
+}  // namespace
+
+const char* experts_cuda_reject(const Context&, const ExpertsArgs& args) {
+  if (args.stack.empty()) return "no experts";
+  if (args.stack.is_image()) return "kernel images of experts";
+  if (args.stack.size() > kMaxExperts) return "more than 384 experts";
+  for (const Member member : {&ExpertWeights::w1, &ExpertWeights::w3, &ExpertWeights::w2}) {
+    if (const char* reason = reject_weights(args.stack.file(), member)) return reason;
+  }
+  const WeightView &gate = args.stack.file()[0].w1, &up = args.stack.file()[0].w3;
+  if (gate.format != up.format || gate.bits != up.bits || gate.scale.dtype != up.scale.dtype)
+    return "gate and up differ in format";
+  return nullptr;
+}
+
+namespace {
+
+const char* reject_mma_impl(const Context& context, const ExpertsArgs& args, bool rounded) {
+  if (const char* reason = experts_cuda_reject(context, args)) return reason;
+  if (context.numerics == Numerics::kExact) return "exact numerics";
+  // Where most experts have one pair, the GEMV kernels are as fast.
+  const auto experts = static_cast<int64_t>(args.stack.file().size());
+  const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= experts;
+  if (few && context.force_impl.empty()) return "few tokens for each expert";
+  // Only the fields that reject_mma reads are set. Hidden is allocated here and therefore aligned;
+  // x is read in place unless it is quantized.
+  const ExpertWeights& first = args.stack.file()[0];
+  const bool copied = first.w1.quantized_activations();
+  Problem up{.x = copied ? nullptr : args.x.data,
+             .x_dtype = copied ? DType::kBF16 : args.x.dtype,
+             .x_stride = copied ? args.x.dim(1) : args.x.row_stride(),
+             .k = static_cast<int>(args.x.dim(1)),
+             .projections = 2};
+  Problem down{.x_dtype = DType::kBF16, .x_stride = first.w2.k, .k = static_cast<int>(first.w2.k)};
+  up.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w1, nullptr);
+  up.weight[1] = strided_weight(args.stack.file(), &ExpertWeights::w3, nullptr);
+  down.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w2, nullptr);
+  if (const char* reason = reject_mma(up, rounded)) return reason;
+  return reject_mma(down, rounded);
+}
+
+void run(const Context& context, const ExpertsArgs& args, Kernels kernels) {
+  if (args.x.dim(0) == 0) return;
+  const Scratch::Scope scope(context.device->workspace());
+  Call(context, args, kernels).run();
+}
+
+}  // namespace
+
+const char* experts_cuda_mma_reject(const Context& context, const ExpertsArgs& args) {
+  return reject_mma_impl(context, args, false);
+}
+const char* experts_cuda_mma_rounded_reject(const Context& context, const ExpertsArgs& args) {
+  return reject_mma_impl(context, args, true);
+}
+
+void experts_cuda(const Context& context, const ExpertsArgs& args) {
+  run(context, args, Kernels::kGemv);
+}
+void experts_cuda_mma(const Context& context, const ExpertsArgs& args) {
+  run(context, args, Kernels::kMma);
+}
+
+}  // namespace dsv4

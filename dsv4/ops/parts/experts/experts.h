@@ -1,0 +1,51 @@
+// Expert feed-forward with clamped SwiGLU and ordered combine (docs/spec/dsv4.md 7.2 - 7.4).
+//
+//   g = w1 x, u = w3 x                                  kOfficial: both rounded to bf16
+//   u = clamp(u, -limit, limit), g = min(g, limit)
+//   h = weight * (silu(g) * u)                          f32; kOfficial: rounded to bf16
+//   acc[t] += w2 h                                      kOfficial: w2 h rounded to bf16 first
+//   acc[t] += addend[t]                                 last
+//
+// Under kOfficial, x and h pass through Q8 (groups of 128) wherever the weight format is quantized.
+// Experts are added in ascending order of their ids whatever the order of `experts`, so acc does
+// not depend on the router's order. A shared expert is a call without ids and weights: one expert,
+// weight 1.
+
+#pragma once
+
+#include "dsv4/ops/op.h"
+#include "dsv4/ops/parts/experts/expert_stack.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct ExpertsArgs {
+  ConstTensorView x;  // [t, d] f32|bf16
+  ExpertStack stack;  // e experts of equal shape
+  // Both empty: every token goes to the only expert of the stack, with weight 1.
+  ConstTensorView experts;   // [t, k] I32 in [0, e), distinct or not
+  ConstTensorView weights;   // [t, k] f32
+  float swiglu_limit = 0.f;  // 0: no clamp
+  TensorView acc;            // [t, d] f32
+  bool add = true;           // false: acc is overwritten
+  ConstTensorView addend{};  // [t, d] f32|bf16, added to acc after all experts; empty: nothing
+};
+
+// Experts of one token: k, or 1 without ids.
+inline int64_t slots(const ExpertsArgs& args) {
+  return args.experts.empty() ? 1 : args.experts.dim(1);
+}
+
+extern const Op<ExpertsArgs> experts;
+
+// The layout in which the implementations that take calls in this context read the experts best:
+// kernel images where there is a kernel for them and all of the weights have one.
+WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file);
+
+// experts.cost() reads the ids. Where they are not known, as in a dry run: the cost that is
+// expected if each token chooses k distinct experts and all choices are equally likely.
+Cost expected_cost(const ExpertsArgs& args);
+// Bytes of the experts that t tokens then read.
+double expected_weight_bytes(const ExpertStack& stack, int64_t t, int64_t k);
+
+}  // namespace dsv4

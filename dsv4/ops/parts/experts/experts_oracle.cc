@@ -1,0 +1,81 @@
+#include "dsv4/ops/parts/experts/experts_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/oracle.h"
+
+namespace dsv4 {
+namespace {
+
+using Vector = std::vector<double>;
+
+// Q8 over groups of 128, dequantized.
+Vector q8(const Vector& x) {
+  Vector out;
+  for (size_t start = 0; start < x.size(); start += 128) {
+    const size_t count = std::min<size_t>(128, x.size() - start);
+    std::vector<float> group(x.begin() + static_cast<int64_t>(start),
+                             x.begin() + static_cast<int64_t>(start + count));
+    std::vector<uint8_t> codes(count);
+    const uint8_t scale = quantize_group_q8(group.data(), static_cast<int>(count), codes.data());
+    for (const uint8_t code : codes) {
+      out.push_back(static_cast<double>(e4m3_to_f32(code)) *
+                    static_cast<double>(ue8m0_to_f32(scale)));
+    }
+  }
+  return out;
+}
+
+// w x; under kOfficial with a quantized x if the format requires it, and a bf16 result.
+Vector multiply(const WeightView& w, const Vector& x, bool official) {
+  const Vector& in = official && w.quantized_activations() ? q8(x) : x;
+  Vector y;
+  for (int64_t n = 0; n < w.n; ++n) {
+    double sum = 0;
+    for (int64_t k = 0; k < w.k; ++k) sum += weight_value(w, n, k) * in[static_cast<size_t>(k)];
+    y.push_back(official ? oracle::bf16(sum) : sum);
+  }
+  return y;
+}
+
+Vector feed_forward(const ExpertWeights& expert, const Vector& x, double weight, double limit,
+                    bool official) {
+  const Vector g = multiply(expert.w1, x, official), u = multiply(expert.w3, x, official);
+  Vector h;
+  for (size_t i = 0; i < g.size(); ++i) {
+    const double gate = std::min(g[i], limit), up = std::clamp(u[i], -limit, limit);
+    const double v = weight * (gate / (1 + std::exp(-gate)) * up);
+    h.push_back(official ? oracle::bf16(v) : v);
+  }
+  return multiply(expert.w2, h, official);
+}
+
+}  // namespace
+
+std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& args) {
+  const bool official = context.numerics == Numerics::kOfficial;
+  const double limit = args.swiglu_limit > 0 ? static_cast<double>(args.swiglu_limit) : HUGE_VAL;
+  std::vector<double> out;
+  for (int64_t t = 0; t < args.x.dim(0); ++t) {
+    const Vector x = oracle::row(args.x, t);
+    Vector acc = oracle::row(args.acc, t);
+    if (!args.add) acc.assign(acc.size(), 0.0);
+    const bool shared = args.experts.empty();
+    for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order is irrelevant
+      const auto e = shared ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(t)[j]);
+      const double weight = shared ? 1.0 : static_cast<double>(args.weights.row<float>(t)[j]);
+      const Vector y = feed_forward(args.stack.file()[e], x, weight, limit, official);
+      for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
+    }
+    if (!args.addend.empty()) {
+      const Vector addend = oracle::row(args.addend, t);
+      for (size_t i = 0; i < acc.size(); ++i) acc[i] += addend[i];
+    }
+    out.insert(out.end(), acc.begin(), acc.end());
+  }
+  return out;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,105 @@
+// Random experts in both layouts, for the tests of implementations that read kernel images.
+
+#pragma once
+
+#include <cmath>
+#include <vector>
+
+#include "dsv4/ops/parts/experts/experts.h"
+#include "tests/harness/op_check.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4::test {
+
+struct ImagesShape {
+  int64_t t, k, e, d, inner;
+  int64_t only = -1;  // the expert of all pairs; -1: random ones
+};
+
+// Rounds values to three significant bits: times a scale of five bits they are bf16 numbers, and
+// implementations that round weights are exact.
+inline void coarsen(const ConstTensorView& codebook) {
+  auto* values = const_cast<float*>(codebook.as<float>());
+  for (int64_t i = 0; i < codebook.numel(); ++i) {
+    int exponent = 0;
+    const float mantissa = std::frexp(values[i], &exponent);
+    values[i] = std::ldexp(std::round(mantissa * 8) / 8, exponent);
+  }
+}
+
+// The images of `file`, packed by the CPU.
+inline ExpertImages pack_images(Arena& arena, const std::vector<ExpertWeights>& file) {
+  ExpertImages images = expert_images(file);
+  const auto e = std::ssize(file);
+  const TensorView scale2 = arena.input(DType::kF32, {e, 3});
+  const TensorView up = arena.input(DType::kU8, {e, images.gate_up.bytes()});
+  const TensorView down = arena.input(DType::kU8, {e, images.down.bytes()});
+  const auto pack = [](const KbitImage& image, std::span<const WeightView> weights, uint8_t* to) {
+    const int64_t bytes = image.strip_bytes();
+    for (int64_t s = 0; s < image.num_strips(); ++s)
+      pack_kbit_strip(image, weights, s, {to + s * bytes, static_cast<size_t>(bytes)});
+  };
+  for (int64_t i = 0; i < e; ++i) {
+    const ExpertWeights& expert = file[static_cast<size_t>(i)];
+    const WeightView both[] = {expert.w1, expert.w3};
+    pack(images.gate_up, both, up.row<uint8_t>(i));
+    pack(images.down, {&expert.w2, 1}, down.row<uint8_t>(i));
+    float* factors = scale2.row<float>(i);
+    factors[0] = expert.w1.scale2, factors[1] = expert.w3.scale2, factors[2] = expert.w2.scale2;
+  }
+  images.gate_up_bytes = up, images.down_bytes = down, images.scale2 = scale2;
+  return images;
+}
+
+// Random experts that have images, exact in all implementations. bits: of gate and up, of down
+inline std::vector<ExpertWeights> experts_with_images(Arena& arena, Rng& rng, int64_t e, int64_t d,
+                                                      int64_t inner, int bits, int down_bits) {
+  const auto stack = [&](int k_bits, int64_t n, int64_t k) {
+    const StoredAs stored{WeightFormat::kKbit, k_bits};
+    const auto weights = random_stack(arena, rng, stored, e, n, k);
+    const Codebook antisymmetric = rng.below(2) == 0 ? nf_codebook(k_bits) : bnf_codebook(k_bits);
+    auto* values = const_cast<float*>(weights[0].codebook.as<float>());
+    std::copy(antisymmetric.values().begin(), antisymmetric.values().end(), values);
+    coarsen(weights[0].codebook);
+    return weights;
+  };
+  const auto w1 = stack(bits, inner, d);
+  auto w3 = stack(bits, inner, d);
+  const auto w2 = stack(down_bits, d, inner);
+  std::vector<ExpertWeights> file;
+  for (size_t i = 0; i < w1.size(); ++i) {
+    w3[i].codebook = w1[i].codebook;
+    file.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
+  }
+  return file;
+}
+
+struct ImagesCase {
+  Arena arena;
+  std::vector<ExpertWeights> file;
+  ExpertsArgs file_args, args;  // of both layouts, the same otherwise
+
+  // bits: of gate and up, of down
+  ImagesCase(const ImagesShape& s, int bits, int down_bits) {
+    Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner + bits));
+    file = experts_with_images(arena, rng, s.e, s.d, s.inner, bits, down_bits);
+    const TensorView x = arena.input(DType::kBF16, {s.t, s.d});
+    const TensorView ids = arena.input(DType::kI32, {s.t, s.k});
+    const TensorView weights = arena.input(DType::kF32, {s.t, s.k});
+    const TensorView acc = arena.inout(DType::kF32, {s.t, s.d});
+    fill_normal(x, rng);
+    fill_ints(ids, rng, s.only < 0 ? 0 : s.only, s.only < 0 ? s.e : s.only + 1);
+    fill_uniform(weights, rng, 0.05, 0.6);
+    fill_normal(acc, rng);
+    file_args = {.x = x,
+                 .stack = file,
+                 .experts = ids,
+                 .weights = weights,
+                 .swiglu_limit = 1.5f,
+                 .acc = acc};
+    args = file_args;
+    args.stack = pack_images(arena, file);
+  }
+};
+
+}  // namespace dsv4::test

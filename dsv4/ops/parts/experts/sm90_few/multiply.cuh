@@ -1,0 +1,92 @@
+// The math warps: warp w multiplies chunk w % chunks of strip w / chunks of every stage.
+
+#pragma once
+
+#include "dsv4/device/ptx/mma_f16.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/ops/parts/experts/sm90_few/activations.cuh"
+#include "dsv4/ops/parts/experts/sm90_few/decode.cuh"
+#include "dsv4/ops/parts/experts/sm90_few/work.cuh"
+
+namespace dsv4::experts_few {
+
+inline constexpr int kBlocks = kUnitColumns / 32;  // of a unit: columns that share a scale
+
+// What a lane holds of a unit.
+template <int K>
+struct Unit {
+  uint32_t words[4 * K], scales[4];
+
+  __device__ explicit Unit(const unsigned char* unit) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const auto* codes = reinterpret_cast<const uint4*>(unit) + lane;
+#pragma unroll
+    for (int i = 0; i < K; ++i) keep(codes[i * kWarp], words + 4 * i);
+    keep(reinterpret_cast<const uint4*>(unit + 512 * K)[lane / 4], scales);
+  }
+
+ private:
+  static __device__ void keep(uint4 from, uint32_t* to) {
+    to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
+  }
+};
+
+// 16 rows x 8 pairs: sums over 256 columns, weights without 2^exponent, 16 and scale2. Blocks of
+// 32 columns are summed by the tensor core, scaled and added in f32, and so are groups of 128.
+template <int K>
+__device__ inline float4 multiply_unit(const Table& table, const PairTable<K>& pairs,
+                                       const Unit<K>& unit, const Activations& x) {
+  float4 sums{0, 0, 0, 0};
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    float scaled[4] = {};
+#pragma unroll
+    for (int b = 0; b < kBlocks / kGroups; ++b) {
+      const int block = group * kBlocks / kGroups + b;
+      float part[4] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t a[4];
+        decode_group<K>(table, pairs, unit.words + block / 2 * K, block % 2 * 2 + half, a);
+        const uint32_t* const operand = x.b + 4 * block + 2 * half;
+        ptx::mma_m16n8k16_f16(part, a, operand[0], operand[1]);
+      }
+      const float2 scale = block_scales(unit.scales, block);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scaled[i] = fmaf(part[i], i < 2 ? scale.x : scale.y, scaled[i]);
+    }
+    sums.x = fmaf(scaled[0], x.scale[group][0], sums.x);
+    sums.y = fmaf(scaled[1], x.scale[group][1], sums.y);
+    sums.z = fmaf(scaled[2], x.scale[group][0], sums.z);
+    sums.w = fmaf(scaled[3], x.scale[group][1], sums.w);
+  }
+  return sums;
+}
+
+template <int K, bool kGateUp>
+__device__ void multiply(const Params& p, Shared<K>& shared) {
+  constexpr int kStages = Shared<K>::kStages;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int strip = warp / p.chunks, chunk = warp % p.chunks;
+  Activations x;
+  const Entry* loaded = nullptr;  // entry of x
+  for (Work work{Range(p)}; work.more(); work.next(p)) {
+    if (loaded != work.entry) {
+      load_activations<kGateUp>(p, *work.entry, chunk, x);
+      loaded = work.entry;
+    }
+    const int stage = work.done % kStages, buffer = work.done % kBuffers;
+    shared.full[stage].wait(work.done / kStages % 2);
+    // A warp past the last strip reads bytes of other warps and stores sums that are not read.
+    const Unit<K> unit(shared.stages[stage] + warp * kUnitBytes<K>);
+    __syncwarp();
+    if (lane == 0) shared.empty[stage].arrive();
+    const float4 sums = multiply_unit<K>(p.table, shared.pairs, unit, x);
+    shared.drained[buffer].wait((work.done / kBuffers + 1) % 2);
+    if (strip < strips_of(p, work.stage)) shared.partials[buffer].sums[warp][lane] = sums;
+    ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);
+  }
+}
+
+}  // namespace dsv4::experts_few

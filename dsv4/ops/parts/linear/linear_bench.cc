@@ -1,0 +1,110 @@
+// linear/FORMAT/t/n/k. Each call uses another matrix, so weights are read from memory. q8:
+// activations are codes with scales, as in the official engine with quantized weights; to_q8: bf16,
+// quantized by the call; groups: a block-diagonal weight.
+
+#include "dsv4/ops/parts/linear/linear.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bench/op_bench.h"
+#include "bench/weight_pool.h"
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+struct Shape {
+  int64_t t, n, k;  // n and k of one group
+  int64_t groups = 1;
+};
+
+struct Stored {
+  const char* name;
+  WeightFormat format;
+  int bits = 0;
+  bool q8 = false, to_q8 = false;
+};
+
+struct Case {
+  Stored stored;
+  Shape shape;
+  bench::WeightPool pool;
+  bench::Tensor x, x_scale, out;
+  LinearArgs args;
+
+  Case(const Stored& how, const Shape& size)
+      : stored(how),
+        shape(size),
+        x(how.q8 ? DType::kE4M3 : DType::kBF16, {size.t, size.groups * size.k}),
+        x_scale(DType::kE8M0, {size.t, size.groups * size.k / 128}),
+        out(DType::kBF16, {size.t, size.groups * size.n}) {
+    if (stored.q8) {
+      std::fill_n(x.as<uint8_t>(), x.view().numel(), uint8_t{0x38});  // 1
+      std::fill_n(x_scale.as<uint8_t>(), x_scale.view().numel(), uint8_t{127});
+      args.x_scale = x_scale;
+    } else {
+      bench::fill(x);
+    }
+    args.x = x, args.out = out;
+    args.groups = size.groups, args.quantize_x = how.to_q8;
+    next();
+  }
+  void next() {
+    args.weight = pool.next(stored.format, shape.groups * shape.n, shape.k, stored.bits);
+  }
+};
+
+void add(const Stored& stored, const Shape& shape) {
+  bench::register_impls<LinearArgs>(
+      fmt::format("linear/{}/t:{}/n:{}/k:{}{}", stored.name, shape.t, shape.n, shape.k,
+                  shape.groups > 1 ? fmt::format("/groups:{}", shape.groups) : ""),
+      linear, [=] { return std::make_shared<Case>(stored, shape); });
+}
+
+constexpr Stored kAll[] = {{"fp8_block", WeightFormat::kFp8Block},
+                           {"mxfp4", WeightFormat::kMxfp4},
+                           {"nvfp4", WeightFormat::kNvfp4},
+                           {"k2", WeightFormat::kKbit, 2},
+                           {"k3", WeightFormat::kKbit, 3},
+                           {"k4", WeightFormat::kKbit, 4},
+                           {"k5", WeightFormat::kKbit, 5},
+                           {"bf16", WeightFormat::kBF16},
+                           {"f16", WeightFormat::kF16},
+                           {"f32", WeightFormat::kF32}};
+
+// The formats of the layers of V4-Flash.
+constexpr Stored kFlash[] = {{"fp8_block q8", WeightFormat::kFp8Block, 0, true},
+                             {"k3 q8", WeightFormat::kKbit, 3, true},
+                             {"k5 q8", WeightFormat::kKbit, 5, true},
+                             {"bf16", WeightFormat::kBF16}};
+constexpr Stored kFlashBf16 = kFlash[3];
+
+const bool kRegistered = [] {
+  for (const Stored& stored : kAll) {  // a token, a small batch, a prompt
+    for (const int64_t t : {1, 2, 4, 16}) add(stored, {t, 16384, 16384});
+    for (const int64_t t : {1, 64, 256}) add(stored, {t, 1024, 1024});
+    add(stored, {256, 4096, 4096});
+  }
+  for (const int64_t t : bench::token_counts()) {
+    for (const Stored& stored : kFlash) {
+      add(stored, {t, 32768, 1024});  // wq_b
+      add(stored, {t, 4096, 8192});   // wo_b
+      add(stored, {t, 2048, 4096});   // gate of the shared expert
+      add(stored, {t, 4096, 2048});   // its output
+      add(stored, {t, 1024, 4096});   // wq_a; in bf16 a compressor
+      add(stored, {t, 512, 4096});    // wkv
+    }
+    for (const auto& [n, k] : {std::pair{32768, 1024}, {4096, 8192}, {2048, 4096}, {1024, 4096}}) {
+      add({"fp8_block to_q8", WeightFormat::kFp8Block, 0, false, true}, {t, n, k});
+      add({"k5 to_q8", WeightFormat::kKbit, 5, false, true}, {t, n, k});
+    }
+    for (const Stored& stored : {kAll[0], kAll[6]}) add(stored, {t, 1024, 4096, 8});  // wo_a
+    add(kFlashBf16, {t, 256, 4096});                                                  // router
+  }
+  for (const int64_t t : {1, 32}) add(kFlashBf16, {t, 129280, 4096});  // logits
+  return true;
+}();
+
+}  // namespace
+}  // namespace dsv4

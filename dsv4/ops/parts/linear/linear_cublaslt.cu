@@ -1,0 +1,174 @@
+// The implementations cublaslt, cublaslt_fp8 and cublaslt_dequantized of linear.h: one cuBLASLt
+// matmul per group. cuBLASLt takes f32 scales, so a kernel writes them to the workspace in the
+// layout that it requires; with bf16 activations it takes no FP8 weight, so the weight is written
+// there as bf16.
+
+#include "dsv4/base/bits.h"
+#include "dsv4/device/cublas_lt.h"
+#include "dsv4/device/launch.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/formats/ue8m0.h"
+#include "dsv4/ops/parts/dequantize/dequantize_impls.h"
+#include "dsv4/ops/parts/linear/linear_impls.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kMinTokens = 16;          // with fewer, reading the weight once bounds the time
+constexpr int64_t kDequantizeTokens = 256;  // with fewer, writing the weight costs too much
+constexpr int64_t kFp8Tokens = 4;           // cuBLASLt takes multiples of this many tokens with FP8
+constexpr int kThreads = 256;
+
+bool aligned(const ConstTensorView& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % kLtAlignment == 0 &&
+         view.row_stride() * item_bytes(view.dtype) % kLtAlignment == 0;
+}
+
+// The groups of the op: the blocks of a block-diagonal weight.
+int64_t num_groups(const LinearArgs& args) {
+  return args.weight.k == 0 ? 1 : args.x.dim(1) / args.weight.k;
+}
+
+// The matmul of one group.
+LtShape shape_of(const LinearArgs& args) {
+  return {.t = args.x.dim(0),
+          .n = args.weight.n / num_groups(args),
+          .k = args.weight.k,
+          .x_stride = args.x.row_stride(),
+          .weight_stride = args.weight.data.row_stride(),
+          .out_stride = args.out.row_stride(),
+          .operands = args.x.dtype,
+          .out = args.out.dtype};
+}
+
+const char* reject_shape(const Context& context, const LinearArgs& args) {
+  const int64_t unit = kLtAlignment / item_bytes(args.x.dtype);
+  if (context.numerics == Numerics::kExact) return "sums of tensor cores are not exact f32";
+  if (const char* why = linear_reject_quantize(context, args)) return why;
+  if (args.x.dim(0) < kMinTokens) return "for 16 tokens or more";
+  if (args.weight.n == 0 || args.weight.k == 0) return "for weights that are not empty";
+  if (!aligned(args.x) || !aligned(args.weight.data) || !aligned(args.out) ||
+      args.weight.k % unit != 0 || args.weight.n / num_groups(args) % unit != 0)
+    return "tensors must be aligned to 16 bytes";
+  return lt_reject(*context.device, shape_of(args));
+}
+
+LtPointers pointers_of(const LinearArgs& args, const LtShape& shape, int64_t group) {
+  return {.x = args.x.data + group * shape.k * item_bytes(args.x.dtype),
+          .weight = args.weight.data.data +
+                    group * shape.n * shape.weight_stride * item_bytes(args.x.dtype),
+          .out = args.out.data + group * shape.n * item_bytes(args.out.dtype)};
+}
+
+// Scales as stored, [rows, blocks] E8M0 or F32.
+struct Scales {
+  const void* data;
+  int64_t stride;
+  bool f32;
+
+  explicit Scales(const ConstTensorView& view)
+      : data(view.data), stride(view.row_stride()), f32(view.dtype == DType::kF32) {}
+  __device__ float at(int64_t row, int64_t block) const {
+    const int64_t i = row * stride + block;
+    return f32 ? static_cast<const float*>(data)[i]
+               : ue8m0_to_f32(static_cast<const uint8_t*>(data)[i]);
+  }
+};
+
+// x_out: [x_blocks, t]; weight_out: [rows, weight_stride], each row padded with zeros. x_blocks
+// counts the blocks of all groups, weight_blocks those of one group.
+__global__ void widen_scales_kernel(Scales x, int64_t t, int64_t x_blocks, float* x_out,
+                                    Scales weight, int64_t rows, int64_t weight_blocks,
+                                    int64_t weight_stride, float* weight_out) {
+  ptx::pdl_start();
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < t * x_blocks) {
+    x_out[i] = x.at(i % t, i / t);
+    return;
+  }
+  i -= t * x_blocks;
+  if (i >= rows * weight_stride) return;
+  const int64_t block = i % weight_stride;
+  weight_out[i] = block < weight_blocks ? weight.at(i / weight_stride, block) : 0.f;
+}
+
+}  // namespace
+
+const char* linear_cublaslt_reject(const Context& context, const LinearArgs& args) {
+  if (args.weight.format != WeightFormat::kBF16 || args.x.dtype != DType::kBF16)
+    return "for bf16 activations and weights";
+  return reject_shape(context, args);
+}
+
+void linear_cublaslt(const Context& context, const LinearArgs& args) {
+  const LtShape shape = shape_of(args);
+  const LaunchMark mark(*context.device, "linear_cublaslt");
+  for (int64_t g = 0; g < num_groups(args); ++g)
+    lt_matmul(*context.device, shape, pointers_of(args, shape, g));
+}
+
+namespace {
+
+// The same call with the weight as bf16 at `values`.
+LinearArgs with_bf16_weight(const LinearArgs& args, std::byte* values) {
+  LinearArgs widened = args;
+  const WeightView& w = args.weight;
+  widened.weight = {.format = WeightFormat::kBF16,
+                    .n = w.n,
+                    .k = w.k,
+                    .data = TensorView(TensorMeta::contiguous(DType::kBF16, {w.n, w.k}), values)};
+  return widened;
+}
+
+}  // namespace
+
+const char* linear_cublaslt_dequantized_reject(const Context& context, const LinearArgs& args) {
+  if (args.weight.format != WeightFormat::kFp8Block || args.weight.scale.dtype != DType::kE8M0 ||
+      args.x.dtype != DType::kBF16)
+    return "for bf16 activations and fp8 weights with UE8M0 scales";
+  if (args.x.dim(0) < kDequantizeTokens) return "for 256 tokens or more";
+  return reject_shape(context, with_bf16_weight(args, nullptr));
+}
+
+void linear_cublaslt_dequantized(const Context& context, const LinearArgs& args) {
+  Scratch& workspace = context.device->workspace();
+  const Scratch::Scope scope(workspace);
+  const TensorView values = workspace.take(DType::kBF16, {args.weight.n, args.weight.k});
+  dequantize_cuda(context, {.weight = args.weight, .out = values});
+  linear_cublaslt(context, with_bf16_weight(args, values.data));
+}
+
+const char* linear_cublaslt_fp8_reject(const Context& context, const LinearArgs& args) {
+  if (args.weight.format != WeightFormat::kFp8Block || args.x.dtype != DType::kE4M3)
+    return "for fp8 activations and weights";
+  if (context.device->info().major != 9) return "block scales of 128 are Hopper's";
+  if (args.weight.k % kLtScaleBlock != 0 || args.weight.n / num_groups(args) % kLtScaleBlock != 0)
+    return "n and k must be multiples of 128";
+  if (args.x.dim(0) % kFp8Tokens != 0) return "tokens must be a multiple of 4";
+  return reject_shape(context, args);
+}
+
+void linear_cublaslt_fp8(const Context& context, const LinearArgs& args) {
+  Device& device = *context.device;
+  const LtShape shape = shape_of(args);
+  const int64_t blocks = shape.k / kLtScaleBlock, groups = num_groups(args);
+  const int64_t rows = args.weight.n / kLtScaleBlock, stride = lt_weight_scale_stride(shape.k);
+  const Scratch::Scope scope(device.workspace());
+  const TensorView x_scale = device.workspace().take(DType::kF32, {groups * blocks, shape.t});
+  const TensorView weight_scale = device.workspace().take(DType::kF32, {rows, stride});
+  launch(device, "widen_scales", widen_scales_kernel,
+         {.grid = ceil_div(x_scale.numel() + weight_scale.numel(), kThreads),
+          .block = kThreads,
+          .pdl = true},
+         Scales(args.x_scale), shape.t, groups * blocks, x_scale.as<float>(),
+         Scales(args.weight.scale), rows, blocks, stride, weight_scale.as<float>());
+  const LaunchMark mark(device, "linear_cublaslt_fp8");
+  for (int64_t g = 0; g < groups; ++g) {
+    LtPointers pointers = pointers_of(args, shape, g);
+    pointers.x_scale = x_scale.row<float>(g * blocks);
+    pointers.weight_scale = weight_scale.row<float>(g * (shape.n / kLtScaleBlock));
+    lt_matmul(device, shape, pointers);
+  }
+}
+
+}  // namespace dsv4

@@ -1,0 +1,85 @@
+#include "dsv4/ops/parts/norm/norm.h"
+
+#include <cmath>
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/parts/norm/norm_oracle.h"
+#include "tests/harness/op_check.h"
+
+namespace dsv4 {
+namespace {
+
+using test::Arena;
+
+void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DType out_dtype) {
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t * 1000 + d));
+  const TensorView x = arena.input(x_dtype, {t, d}), weight = arena.input(weight_dtype, {d});
+  test::fill_normal(x, rng, 3.0);
+  test::fill_normal(weight, rng, 0.5, 1.0);
+  const RmsNormArgs args{.x = x, .weight = weight, .out = arena.output(out_dtype, {t, d})};
+  test::OpCase<RmsNormArgs> test{
+      .name = fmt::format("rms_norm {}x{}", t, d), .args = args, .num_tokens = t};
+  // f32: vector sums of squares have a few roundings, the scalar instruction set up to d / 4 of
+  // them (about sqrt(d / 4) ulps); the multiplications add two.
+  const double ulps = out_dtype == DType::kF32 ? 8.0 + std::sqrt(static_cast<double>(d)) : 0.51;
+  test.outputs = {{"out", args.out, rms_norm_oracle(args), {.ulps = ulps}}};
+  test.one_token = [](const RmsNormArgs& a, int64_t i) {
+    RmsNormArgs one = a;
+    one.x = a.x.slice(0, i, i + 1);
+    one.out = a.out.slice(0, i, i + 1);
+    return one;
+  };
+  test.strided = [](RmsNormArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
+  check_op(rms_norm.impls, Context{}, arena, test);
+}
+
+TEST(RmsNorm, AgreesWithOracle) {
+  for (const int64_t d : {1, 3, 16, 127, 512, 4096}) {
+    for (const int64_t t : {0, 1, 5}) {
+      check_rms_norm(t, d, DType::kF32, DType::kF32, DType::kF32);
+      check_rms_norm(t, d, DType::kBF16, DType::kBF16, DType::kBF16);
+      check_rms_norm(t, d, DType::kBF16, DType::kF32, DType::kF32);
+    }
+  }
+}
+
+TEST(HeadNorm, AgreesWithOracle) {
+  for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+    for (const int64_t d : {16, 100, 512}) {
+      for (const int64_t rows : {0, 1, 6}) {
+        Arena arena;
+        Rng rng(static_cast<uint64_t>(d + rows));
+        const DType dtype = numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32;
+        const TensorView x = arena.input(dtype, {rows, d});
+        test::fill_normal(x, rng, 2.0);
+        const HeadNormArgs args{.x = x, .out = arena.output(dtype, {rows, d})};
+        const Context context{.numerics = numerics};
+        test::OpCase<HeadNormArgs> test{
+            .name = fmt::format("head_norm {}x{}", rows, d), .args = args, .num_tokens = rows};
+        test.outputs = {{"out",
+                         args.out,
+                         head_norm_oracle(context, args),
+                         {.ulps = dtype == DType::kF32 ? 8.0 : 1.01}}};
+        test.one_token = [](const HeadNormArgs& a, int64_t i) {
+          return HeadNormArgs{
+              .x = a.x.slice(0, i, i + 1), .out = a.out.slice(0, i, i + 1), .eps = a.eps};
+        };
+        test.strided = [](HeadNormArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
+        check_op(head_norm.impls, context, arena, test);
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, ReportsErrors) {
+  Arena arena;
+  const RmsNormArgs args{.x = arena.input(DType::kF32, {2, 8}),
+                         .weight = arena.input(DType::kF32, {7}),
+                         .out = arena.output(DType::kF32, {2, 8})};
+  EXPECT_EQ(test::error_of([&] { rms_norm(Context{}, args); }),
+            "weight: want [d=8] F32|BF16, got [7] F32");
+}
+
+}  // namespace
+}  // namespace dsv4
