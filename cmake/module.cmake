@@ -63,8 +63,40 @@ function(dsv4_folder_tests folder prefix)
   endforeach()
 endfunction()
 
-# Sources of a folder that this build has. An op's implementations may lie one or two folders deeper
-# (ops/OP/IMPL/, ops/OP/IMPL/instances/).
+# Replaces every source X_instance.cu or instance.cc of the list by one generated file for each value of its lines
+#
+#   // Instances: KvFormatV4, 8 | KvFormatV4, 16
+#
+# which defines DSV4_INSTANCE as this value and includes the source: kernels that are compiled in parallel.
+function(dsv4_expand_instances list_name)
+  set(expanded)
+  foreach(source ${${list_name}})
+    if(NOT source MATCHES "instance\\.(cu|cc)$")
+      list(APPEND expanded ${source})
+      continue()
+    endif()
+    file(STRINGS ${source} lines REGEX "^// Instances: ")
+    if(NOT lines)
+      message(FATAL_ERROR "${source}: want a line '// Instances: VALUE | VALUE ...'")
+    endif()
+    set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE path)
+    cmake_path(GET path PARENT_PATH folder)
+    cmake_path(GET path EXTENSION LAST_ONLY extension)
+    list(TRANSFORM lines REPLACE "^// Instances: *" "")
+    string(REGEX REPLACE " *[|] *" ";" values "${lines}")
+    foreach(value ${values})
+      string(MAKE_C_IDENTIFIER "${value}" name)
+      string(REGEX REPLACE "_+" "_" name "${name}")
+      set(file ${CMAKE_BINARY_DIR}/instances/${folder}/${name}${extension})
+      file(CONFIGURE OUTPUT ${file} CONTENT "#define DSV4_INSTANCE ${value}\n#include \"${path}\"\n" @ONLY)
+      list(APPEND expanded ${file})
+    endforeach()
+  endforeach()
+  set(${list_name} ${expanded} PARENT_SCOPE)
+endfunction()
+
+# Sources of a folder that this build has. An op's implementations may lie a folder deeper (ops/FLOOR/OP/IMPL/).
 function(dsv4_sources folder out)
   set(below ${CMAKE_SOURCE_DIR}/dsv4/${folder})
   set(patterns ${below}/*.cc ${below}/*.cu)
@@ -75,6 +107,7 @@ function(dsv4_sources folder out)
   if(NOT DSV4_CUDA)
     list(FILTER sources EXCLUDE REGEX "(_cuda\\.cc|\\.cu|/device/[^/]*)$")
   endif()
+  dsv4_expand_instances(sources)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 

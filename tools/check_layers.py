@@ -82,7 +82,7 @@ def is_oracle(path):
 
 def is_check(path):
     """Tests and benchmarks: no library links them, so they may include anything."""
-    return path.startswith(HELPERS) or re.search(r"_(test|bench)\.(cc|cu|h)$", path) is not None
+    return path.startswith(HELPERS) or re.search(r"_(test|bench)\.(cc|cu|h)$|_case\.h$", path) is not None
 
 
 def violation(layers, path, target):

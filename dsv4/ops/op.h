@@ -111,6 +111,18 @@ struct Impl : ImplInfo {
 template <class Args>
 using Table = std::span<const Impl<Args>>;
 
+// Declares an implementation inside the namespace of its op's kernels, above the table that names it:
+//
+//   namespace dsv4::norm_kernel { DSV4_IMPL(RmsNormArgs, cuda) }
+//
+// The implementation defines both functions there, in its file or folder of the same name, or only
+// run() where the table says accept_all.
+#define DSV4_IMPL(Args, impl)                                                    \
+  namespace impl {                                                               \
+  [[maybe_unused]] const char* reject(const Context& context, const Args& args); \
+  void run(const Context& context, const Args& args);                            \
+  }
+
 // A reject function for implementations that run whatever check() lets through.
 template <class Args>
 const char* accept_all(const Context&, const Args&) {

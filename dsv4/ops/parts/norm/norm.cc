@@ -1,23 +1,30 @@
 #include "dsv4/ops/parts/norm/norm.h"
 
-#include "dsv4/ops/parts/norm/norm_impls.h"
+namespace dsv4::norm_kernel {
 
-namespace dsv4 {
-namespace {
+DSV4_IMPL(RmsNormArgs, cpu)
+DSV4_IMPL(HeadNormArgs, cpu)
+DSV4_IMPL(RmsNormArgs, cuda)
+DSV4_IMPL(HeadNormArgs, cuda)
 
 constexpr Impl<RmsNormArgs> kRmsNorm[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<RmsNormArgs>, rms_norm_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<RmsNormArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<RmsNormArgs>, rms_norm_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<RmsNormArgs>, cpu::run},
 };
 
 constexpr Impl<HeadNormArgs> kHeadNorm[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<HeadNormArgs>, head_norm_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<HeadNormArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<HeadNormArgs>, head_norm_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<HeadNormArgs>, cpu::run},
 };
+
+}  // namespace dsv4::norm_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const RmsNormArgs& args) {
   Dim t("t"), d("d");
@@ -44,8 +51,8 @@ Cost cost(const HeadNormArgs& args) {
 
 }  // namespace
 
-constinit const Op<RmsNormArgs> rms_norm{"rms_norm", kRmsNorm, check, cost};
+constinit const Op<RmsNormArgs> rms_norm{"rms_norm", norm_kernel::kRmsNorm, check, cost};
 
-constinit const Op<HeadNormArgs> head_norm{"head_norm", kHeadNorm, check, cost};
+constinit const Op<HeadNormArgs> head_norm{"head_norm", norm_kernel::kHeadNorm, check, cost};
 
 }  // namespace dsv4

@@ -5,9 +5,9 @@
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/norm/norm_impls.h"
+#include "dsv4/ops/parts/norm/norm.h"
 
-namespace dsv4 {
+namespace dsv4::norm_kernel::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -15,8 +15,8 @@ constexpr int kRun = 8;  // columns that a thread reads at once
 
 // Threads take runs of kN columns.
 template <int kN, class X, class W, class Out>
-__global__ void rms_norm_kernel(const X* x, int64_t x_stride, const W* weight, Out* out,
-                                int64_t out_stride, int d, float eps) {
+__global__ void rms_norm(const X* x, int64_t x_stride, const W* weight, Out* out,
+                         int64_t out_stride, int d, float eps) {
   ptx::pdl_start();
   __shared__ float sums[kWarp];
   x += blockIdx.x * x_stride;
@@ -43,8 +43,8 @@ __device__ float bf16_step(float x) {
 
 // kStepped: every step in bf16 (RMS0_bf16 of docs/spec/dsv4.md 0.4).
 template <bool kStepped, class X, class Out>
-__global__ void head_norm_kernel(const X* x, int64_t x_stride, Out* out, int64_t out_stride, int d,
-                                 float eps) {
+__global__ void head_norm(const X* x, int64_t x_stride, Out* out, int64_t out_stride, int d,
+                          float eps) {
   ptx::pdl_start();
   __shared__ float sums[kWarp];
   x += blockIdx.x * x_stride;
@@ -62,7 +62,7 @@ __global__ void head_norm_kernel(const X* x, int64_t x_stride, Out* out, int64_t
 
 }  // namespace
 
-void rms_norm_cuda(const Context& context, const RmsNormArgs& args) {
+void run(const Context& context, const RmsNormArgs& args) {
   with_float_type(args.x.dtype, [&](auto x) {
     with_float_type(args.weight.dtype, [&](auto w) {
       with_float_type(args.out.dtype, [&](auto out) {
@@ -71,7 +71,7 @@ void rms_norm_cuda(const Context& context, const RmsNormArgs& args) {
         using Out = decltype(out);
         const bool wide = packs(args.x, kRun) && packs(args.weight, kRun) && packs(args.out, kRun);
         launch(*context.device, "rms_norm",
-               wide ? rms_norm_kernel<kRun, X, W, Out> : rms_norm_kernel<1, X, W, Out>,
+               wide ? rms_norm<kRun, X, W, Out> : rms_norm<1, X, W, Out>,
                {.grid = args.x.dim(0), .block = kThreads, .pdl = true}, args.x.as<X>(),
                args.x.row_stride(), args.weight.as<W>(), args.out.as<Out>(), args.out.row_stride(),
                args.x.dim(1), args.eps);
@@ -80,14 +80,14 @@ void rms_norm_cuda(const Context& context, const RmsNormArgs& args) {
   });
 }
 
-void head_norm_cuda(const Context& context, const HeadNormArgs& args) {
+void run(const Context& context, const HeadNormArgs& args) {
   with_float_type(args.x.dtype, [&](auto x) {
     with_float_type(args.out.dtype, [&](auto out) {
       using X = decltype(x);
       using Out = decltype(out);
       const bool stepped = context.numerics == Numerics::kOfficial;
       launch(*context.device, "head_norm",
-             stepped ? head_norm_kernel<true, X, Out> : head_norm_kernel<false, X, Out>,
+             stepped ? head_norm<true, X, Out> : head_norm<false, X, Out>,
              {.grid = args.x.dim(0), .block = kThreads, .pdl = true}, args.x.as<X>(),
              args.x.row_stride(), args.out.as<Out>(), args.out.row_stride(), args.x.dim(1),
              args.eps);
@@ -95,4 +95,4 @@ void head_norm_cuda(const Context& context, const HeadNormArgs& args) {
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::norm_kernel::cuda

@@ -94,7 +94,7 @@ struct Params {
   int window_positions = 0;      // list positions of the window, at least
 };
 
-// What a launch needs of one kernel instance (instances/*.cu): V4 or V3.2, and heads per CTA.
+// What a launch needs of one kernel instance (instance.cu): V4 or V3.2, and heads per CTA.
 struct Instance {
   void (*kernel)(Params);
   int64_t smem_bytes;
