@@ -111,7 +111,7 @@ struct Impl : ImplInfo {
 template <class Args>
 using Table = std::span<const Impl<Args>>;
 
-// Declares an implementation inside the namespace of its op's kernels, above the table that names it:
+// Declares an implementation in the namespace of its op, above the table that names it:
 //
 //   namespace dsv4::norm_kernel { DSV4_IMPL(RmsNormArgs, cuda) }
 //
