@@ -11,6 +11,7 @@
 #include "apps/common.h"
 #include "apps/json_report.h"
 #include "dsv4/base/error.h"
+#include "dsv4/chat/sha256.h"
 #include "dsv4/plan/step_cost.h"
 #include "dsv4/plan/synthetic.h"
 
@@ -91,25 +92,41 @@ class Decoding {
         tokens_(std::move(tokens)) {}
 
   void step() {
-    std::vector<Work> work;
-    for (size_t i = 0; i < sequences_.size(); ++i)
-      work.push_back({sequences_[i], {&tokens_[i], 1}, Work::Logits::kLast});
-    executor_.start(work);
+    executor_.start(work());
     SampleLists greedy(vocab_);
     for (size_t i = 0; i < tokens_.size(); ++i) greedy.add({.temperature = 0}, 0);
     const std::vector<Sampled> chosen = executor_.sample(greedy.rows());
     for (size_t i = 0; i < chosen.size(); ++i) tokens_[i] = chosen[i].id;
   }
 
+  // The logits of one more step, [batch, V] f32.
+  ConstTensorView logits() { return executor_.run(work()); }
+
  private:
+  std::vector<Work> work() const {
+    std::vector<Work> list;
+    for (size_t i = 0; i < sequences_.size(); ++i)
+      list.push_back({sequences_[i], {&tokens_[i], 1}, Work::Logits::kLast});
+    return list;
+  }
+
   Executor& executor_;
   const int64_t vocab_;
   std::vector<SeqId> sequences_;
   std::vector<int32_t> tokens_;
 };
 
+// Two programs whose steps have the same bits, from the same seed, report the same digest.
+std::string digest_of(const ConstTensorView& logits) {
+  const auto* bytes = reinterpret_cast<const char*>(logits.data);
+  std::string text;
+  for (const uint8_t byte : sha256({bytes, static_cast<size_t>(logits.bytes())}))
+    text += fmt::format("{:02x}", byte);
+  return text.substr(0, 16);
+}
+
 CacheLimits limits_of(const DecodeOptions& options, int64_t batch, int64_t context) {
-  return {.max_tokens = context + kWarmSteps + options.steps + 1,
+  return {.max_tokens = context + kWarmSteps + options.steps + 2,
           .max_sequences = static_cast<int>(batch),
           .max_batch_tokens = std::max<int64_t>(batch, 64)};
 }
@@ -146,6 +163,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
   add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
   add_experts(bench.count_experts(executor, [&] { decoding.step(); }), bench.roofs(), row);
   row["memory"] = bench.memory(limits);
+  row["logits_sha256"] = digest_of(decoding.logits());
   if (!options.trace.empty())
     row["trace"] = bench.trace(options.trace, {{"batch", batch}, {"context", context}},
                                [&] { decoding.step(); });

@@ -1,5 +1,5 @@
 // dsv4 inspect MODEL|ops|env|device: shows the contents of a checkpoint, the implementations of
-// ops, the environment variables or the GPUs. dsv4 inspect prompt|completion MODEL: shows the chat
+// ops or of one step, the environment variables or the GPUs. dsv4 inspect prompt|completion MODEL: shows the chat
 // encoding.
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include "apps/inspect_chat.h"
 #include "apps/inspect_device.h"
 #include "apps/inspect_model.h"
+#include "apps/inspect_step.h"
 #include "apps/json_report.h"
 #include "apps/threads.h"
 
@@ -87,12 +88,15 @@ void add_inspect(CLI::App& app, Action& action) {
       app.add_subcommand("inspect", "Show a model, the op table, the environment or the GPUs");
   command->footer(
       "Example: dsv4 inspect demo    dsv4 inspect ops --json\n"
+      "         dsv4 inspect ops --step flash --experts k3 --tokens 1,8,32,4096 --device-info "
+      "h200\n"
       "         echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | "
       "dsv4 inspect prompt demo");
   struct Options {
     std::string what;
     bool json = false, verify = false;
     InspectChatOptions chat;
+    InspectStepOptions step;
   };
   auto options = std::make_shared<Options>();
   command->add_option("what", options->what,
@@ -103,6 +107,7 @@ void add_inspect(CLI::App& app, Action& action) {
   command->add_flag("--verify", options->verify,
                     "of a model: read every weight and look for values that are no numbers");
   add_chat_options(*command, options->chat);
+  add_step_options(*command, options->step);
   command->callback([options, &action] {
     action = [options] {
       if (options->what.empty())
@@ -115,6 +120,11 @@ void add_inspect(CLI::App& app, Action& action) {
       }
       if (!options->chat.model.empty())
         fail(ErrorCode::kBadInput, "inspect {} takes no second word", options->what);
+      if (!options->step.step.empty() && options->what != "ops")
+        fail(ErrorCode::kBadInput, "--step shows the calls of a step: write inspect ops --step {}",
+             options->step.step);
+      if (options->what == "ops" && !options->step.step.empty())
+        return inspect_step(options->step, options->json);
       if (options->what == "ops") return inspect_ops(options->json);
       if (options->what == "env") return inspect_env(options->json);
       if (options->what == "device") return inspect_device(options->json);

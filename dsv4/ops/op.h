@@ -17,6 +17,7 @@
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "dsv4/tensor/dtype.h"
 
@@ -139,6 +140,12 @@ struct Op {
   void operator()(const Context& context, const std::type_identity_t<Args>& args) const;
 };
 
+// Why an implementation does not take a call.
+struct Refusal {
+  std::string_view impl;
+  const char* reason;
+};
+
 // One call, with the types of its op erased.
 class OpCall {
  public:
@@ -148,6 +155,8 @@ class OpCall {
   virtual Cost cost() const = 0;
   virtual int64_t workspace() const = 0;  // bytes of a device's workspace
   virtual HostBytes host_bytes() const = 0;
+  // Of the implementations that the table prefers to impl() and that work in the context's memory.
+  virtual std::vector<Refusal> refusals() const = 0;
   virtual void run() const = 0;
 
   // The arguments if this is a call of `op`, else null.
@@ -185,14 +194,18 @@ const char* refusal(const Context& context, const ImplInfo& impl);
 [[noreturn]] void fail_no_impl(std::string_view op, std::span<const ImplInfo* const> impls,
                                std::span<const char* const> reasons);
 
+// Null if the implementation takes the call in this context.
+template <class Args>
+const char* reason_against(const Impl<Args>& impl, const Context& context, const Args& args) {
+  const char* why = refusal(context, impl);
+  return why != nullptr ? why : impl.reject(context, args);
+}
+
 // The implementation that the context chose, if it accepts the call, else the first that does.
 template <class Args>
 const Impl<Args>& choose(const Op<Args>& op, const Context& context,
                          const std::type_identity_t<Args>& args) {
-  const auto reason = [&](const Impl<Args>& impl) {
-    const char* why = refusal(context, impl);
-    return why != nullptr ? why : impl.reject(context, args);
-  };
+  const auto reason = [&](const Impl<Args>& impl) { return reason_against(impl, context, args); };
   for (const ImplChoice& choice : context.choices) {
     if (choice.op != op.name) continue;
     for (const Impl<Args>& impl : op.impls)
@@ -260,6 +273,15 @@ class OpCallOf final : public OpCall {
   int64_t workspace() const override { return workspace_bytes(impl_, context_, args_); }
   HostBytes host_bytes() const override {
     return impl_.host_bytes != nullptr ? impl_.host_bytes(args_) : HostBytes{};
+  }
+  std::vector<Refusal> refusals() const override {
+    std::vector<Refusal> list;
+    for (const Impl<Args>& impl : op_.impls) {
+      if (&impl == &impl_) break;
+      if (reaches(impl.arch, context_))
+        list.push_back({impl.name, reason_against(impl, context_, args_)});
+    }
+    return list;
   }
   void run() const override { dsv4::run(impl_, context_, args_); }
 

@@ -10,7 +10,7 @@
 #include "dsv4/engine/device_weights.h"
 #include "dsv4/model/schedule.h"
 #if DSV4_CUDA
-#include "dsv4/device/device.h"
+#include "dsv4/plan/imagined_gpu.h"
 #endif
 
 namespace dsv4 {
@@ -49,13 +49,7 @@ struct Balance {
 Context context_of(const Machine& machine, Numerics numerics) {
   Context context{.numerics = numerics};
 #if DSV4_CUDA
-  static const std::unique_ptr<Device> hopper = Device::dry_run({.name = "NVIDIA H200",
-                                                                 .major = 9,
-                                                                 .minor = 0,
-                                                                 .num_sms = 132,
-                                                                 .l2_bytes = int64_t{50} << 20,
-                                                                 .max_smem_per_block = 232448,
-                                                                 .reserved_smem_per_block = 1024});
+  static const std::unique_ptr<Device> hopper = imagined_gpu("h200");
   if (!machine.host) context.device = hopper.get();
 #else
   (void)machine;
