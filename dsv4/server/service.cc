@@ -1,6 +1,6 @@
 // Life of the server, checks before a body is read, and generations. service_routes.cc has the
-// other routes, service_metrics.cc /metrics, service_reports.cc what is counted and logged of a
-// request that is over.
+// table of routes and the other handlers, service_metrics.cc /metrics, service_reports.cc what is
+// counted and logged of a request that is over.
 
 #include "dsv4/server/service.h"
 
@@ -107,7 +107,7 @@ const ApiKey* Service::key_of(const HttpRequest& head) const {
 }
 
 bool Service::authorized(const HttpRequest& head, const Route& route) const {
-  return route.open || keys_.empty() || key_of(head) != nullptr;
+  return route.needs.key == Route::Key::kNone || keys_.empty() || key_of(head) != nullptr;
 }
 
 std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& route) const {
@@ -115,14 +115,14 @@ std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& r
     return ApiError{401, "invalid_api_key", "",
                     "missing or wrong API key: send Authorization: Bearer KEY or x-api-key", 0};
   }
-  if (route.admin && !keys_.empty()) {
+  if (route.needs.key == Route::Key::kAdmin && !keys_.empty()) {
     if (const ApiKey* key = key_of(head); key == nullptr || !key->admin)
       return ApiError{403, "admin_only", "", "this route needs an admin key", 0};
   }
   const std::string_view type = head.header("content-type");
   if (route.method == "POST" && !type.empty() && type.find("json") == type.npos)
     return ApiError{415, "unsupported_media_type", "", "want Content-Type: application/json", 0};
-  if (route.needs_model) {
+  if (route.needs.model) {
     if (const std::string reason = unready_reason(); !reason.empty() && reason != "stalled")
       return ApiError{503, reason, "", "the server is " + reason, 2};
   }
@@ -134,39 +134,35 @@ std::optional<HttpResponse> Service::check(const HttpRequest& head) {
     return error_response(head, Api::kChat,
                           {403, "wrong_host", "", "the Host header names another machine", 0});
   }
-  if (head.method == "OPTIONS") return preflight(head);
-  if (!origin_allowed(head)) {
+  const bool preflights = head.method == "OPTIONS";
+  if (!origin_allowed(head) || (preflights && head.header("origin").empty())) {
     return error_response(head, Api::kChat,
                           {403, "wrong_origin", "", "pages of this origin are not allowed", 0});
   }
-  const auto route = find_route(head.path);
+  const auto found = find_route(routes(), head.path);
   const bool served =
-      route && (!options_.http.admin_port || route->served_at(/*admin_port=*/head.admin));
+      found && (!options_.http.admin_port || found->route->served_at(/*admin_port=*/head.admin));
   if (!served) {
     return error_response(head, Api::kChat,
                           {404, "route_not_found", "", "no such route: " + one_line(head.path), 0});
   }
-  const bool head_of_get = head.method == "HEAD" && route->method == "GET";
-  if (head.method != route->method && !head_of_get) {
-    HttpResponse response =
-        error_response(head, route->api,
-                       {405, "method_not_allowed", "", fmt::format("want {}", route->method), 0});
-    response.headers.emplace_back("Allow", route->method);
+  const Route& route = *found->route;
+  if (preflights) return preflight(head, route);
+  if (!route.takes(head.method)) {
+    HttpResponse response = error_response(
+        head, route.api, {405, "method_not_allowed", "", fmt::format("want {}", route.method), 0});
+    response.headers.emplace_back("Allow", route.allow());
     return response;
   }
-  const auto refused = refusal(head, *route);
+  const auto refused = refusal(head, route);
   if (!refused) return std::nullopt;
   count_rejection(*refused);
-  return error_response(head, route->api, *refused);
+  return error_response(head, route.api, *refused);
 }
 
-HttpResponse Service::preflight(const HttpRequest& head) const {
-  if (head.header("origin").empty() || !origin_allowed(head)) {
-    return error_response(head, Api::kChat,
-                          {403, "wrong_origin", "", "pages of this origin are not allowed", 0});
-  }
+HttpResponse Service::preflight(const HttpRequest& head, const Route& route) const {
   HttpResponse response{.status = 204, .content_type = ""};
-  response.headers = {{"Access-Control-Allow-Methods", "GET, POST"},
+  response.headers = {{"Access-Control-Allow-Methods", std::string(route.allow())},
                       {"Access-Control-Allow-Headers",
                        "authorization, content-type, x-api-key, anthropic-version, "
                        "anthropic-beta"},
@@ -202,8 +198,8 @@ HttpResponse Service::error_response(const HttpRequest& head, Api api,
 HttpResponse Service::error(const HttpRequest& head, int status, const std::string& message) {
   const ApiError error{status, "", "", message, status == 503 ? 1 : 0};
   count_rejection(error);
-  const auto route = find_route(head.path);
-  return error_response(head, route ? route->api : Api::kChat, error);
+  const auto found = find_route(routes(), head.path);
+  return error_response(head, found ? found->route->api : Api::kChat, error);
 }
 
 void Service::caught(const std::exception& exception) {
@@ -212,7 +208,9 @@ void Service::caught(const std::exception& exception) {
 
 // ---- Generations
 
-void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
+Service::Response Service::generate(const RoutedRequest& request) {
+  const std::shared_ptr<Exchange> exchange = request.exchange;
+  const Api api = request.api;
   const auto gone = std::make_shared<bool>(false);  // the client, before the request is admitted
   exchange->on_gone = [this, gone] {
     *gone = true;
@@ -240,6 +238,7 @@ void Service::generate(std::shared_ptr<Exchange> exchange, Api api) {
       refuse(exchange, api, api_error(exception));
     }
   });
+  return std::nullopt;
 }
 
 void Service::refuse(const std::shared_ptr<Exchange>& exchange, Api api, const ApiError& error) {

@@ -61,6 +61,7 @@ class Service : public HttpHandler {
   void drain();  // as SIGTERM; any thread
   uint16_t port() const { return http_->port(); }
   uint16_t admin_port() const { return http_->admin_port(); }  // 0: there is none
+  static std::span<const Route> routes();
 
   std::optional<HttpResponse> check(const HttpRequest& head) override;
   void handle(std::shared_ptr<Exchange> exchange) override;
@@ -69,7 +70,9 @@ class Service : public HttpHandler {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Work = std::function<std::string(const std::string& body, const ServedModel&)>;
+  using Response = std::optional<HttpResponse>;  // of a handler: routes.h
+  // A body and seal_key_ to the body of the answer, on a worker thread.
+  using BodyWork = std::string (*)(const std::string&, const ServedModel&, const std::string&);
   struct Job {
     std::shared_ptr<Generation> generation;
     size_t choice;
@@ -83,16 +86,26 @@ class Service : public HttpHandler {
   const ApiKey* key_of(const HttpRequest& head) const;
   HttpResponse answer(const HttpRequest& head, HttpResponse response) const;
   HttpResponse error_response(const HttpRequest& head, Api api, const ApiError& error) const;
-  HttpResponse preflight(const HttpRequest& head) const;
+  HttpResponse preflight(const HttpRequest& head, const Route& route) const;
   void read_keys();
 
-  // Routes without a generation.
-  HttpResponse ready() const;
+  // Handlers of routes.
+  Response generate(const RoutedRequest& request);
+  template <BodyWork kWork>
+  Response answer_from_body(const RoutedRequest& request);
+  Response models(const RoutedRequest& request);
+  Response model(const RoutedRequest& request);
+  Response requests(const RoutedRequest& request);
+  Response cancel(const RoutedRequest& request);
+  Response cache(const RoutedRequest& request);
+  Response drop_cache(const RoutedRequest& request);
+  Response health(const RoutedRequest& request);
+  Response ready(const RoutedRequest& request);
+  Response version(const RoutedRequest& request);
+  Response metrics(const RoutedRequest& request);
+  Response page(const RoutedRequest& request);
+
   std::string unready_reason() const;
-  std::string models_json() const;
-  std::string metrics_text();
-  std::string requests_json() const;
-  std::string cache_json() const;
   void set_cache_metrics(const EngineStats& stats);
   void set_memory_metrics(const EngineThread::State& state);
   void count_rejection(const ApiError& error);
@@ -100,10 +113,8 @@ class Service : public HttpHandler {
   // wait for a worker.
   void on_worker(const std::shared_ptr<Exchange>& exchange, Api api, std::function<void()> work,
                  std::function<void()> done);
-  void answer_from_worker(std::shared_ptr<Exchange> exchange, Api api, Work work);
 
   // Generations.
-  void generate(std::shared_ptr<Exchange> exchange, Api api);
   void refuse(const std::shared_ptr<Exchange>& exchange, Api api, const ApiError& error);
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared);
   std::optional<ApiError> admission_error(const Prepared& prepared, const std::string& key) const;

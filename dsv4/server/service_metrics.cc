@@ -55,7 +55,7 @@ void Service::set_cache_metrics(const EngineStats& stats) {
   one("dsv4_cache_recomputed_total", units.recomputed);
 }
 
-std::string Service::metrics_text() {
+Service::Response Service::metrics(const RoutedRequest&) {
   const EngineThread::State state = engine_->state();
   const HttpCounters& http = http_->counters();
   const auto set = [&](const char* name, auto value) {
@@ -97,7 +97,9 @@ std::string Service::metrics_text() {
     set("dsv4_replay_turns", model_->replay.turns());
     set("dsv4_replay_bytes", model_->replay.bytes());
   }
-  return metrics_.text(options_.metrics_alias, model_ ? model_->names.front() : "");
+  return HttpResponse{
+      .content_type = "text/plain; version=0.0.4; charset=utf-8",
+      .body = metrics_.text(options_.metrics_alias, model_ ? model_->names.front() : "")};
 }
 
 }  // namespace dsv4

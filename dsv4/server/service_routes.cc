@@ -1,4 +1,4 @@
-// Routes without a generation.
+// The table of routes, and the handlers of those without a generation.
 
 #include "dsv4/base/error.h"
 #include "dsv4/chat/encoder_level.h"
@@ -45,7 +45,7 @@ std::string tokenize(const std::string& text, const ServedModel& model,
       Json{{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model.limits.context}});
 }
 
-std::string detokenize(const std::string& text, const ServedModel& model) {
+std::string detokenize(const std::string& text, const ServedModel& model, const std::string&) {
   const JsonValue body = parse_json(text, "the body");
   const Field tokens = Field(&body, "").at("tokens");
   std::vector<int32_t> ids;
@@ -75,100 +75,128 @@ std::string counted(const std::string& text, const ServedModel& model,
   return text_of(Json{{"input_tokens", prompt_ids(Api::kMessages, body, model, seal_key).size()}});
 }
 
+using Needs = Route::Needs;
+
+constexpr Needs kClient{.model = true};
+constexpr Needs kOperator{.key = Route::Key::kAdmin, .port = Route::Port::kOperators};
+constexpr Needs kProbe{.key = Route::Key::kNone, .port = Route::Port::kBoth};
+constexpr Needs kScrape{.key = Route::Key::kNone, .port = Route::Port::kOperators};
+constexpr Needs kPage{.key = Route::Key::kNone};
+
+HttpResponse json_response(const Json& json) {
+  return {.body = text_of(json)};
+}
+
 }  // namespace
+
+std::span<const Route> Service::routes() {
+  static constexpr Route kRoutes[] = {
+      {"POST", "/chat/completions", &Service::generate, kClient, Api::kChat},
+      {"POST", "/completions", &Service::generate, kClient, Api::kCompletions},
+      {"POST", "/responses", &Service::generate, kClient, Api::kResponses},
+      {"POST", "/messages", &Service::generate, kClient, Api::kMessages},
+      {"POST", "/messages/count_tokens", &Service::answer_from_body<counted>, kClient,
+       Api::kMessages},
+      {"GET", "/models", &Service::models, kClient},
+      {"GET", "/models/{}", &Service::model, kClient},  // a name may hold slashes, as owner/name
+      {"POST", "/dsv4/tokenize", &Service::answer_from_body<tokenize>, kClient},
+      {"POST", "/tokenize", &Service::answer_from_body<tokenize>, kClient},
+      {"POST", "/dsv4/detokenize", &Service::answer_from_body<detokenize>, kClient},
+      {"POST", "/detokenize", &Service::answer_from_body<detokenize>, kClient},
+      {"POST", "/dsv4/render", &Service::answer_from_body<rendered>, kClient},
+      {"GET", "/dsv4/requests", &Service::requests, kOperator},
+      {"POST", "/dsv4/requests/{}/cancel", &Service::cancel, kOperator},
+      {"GET", "/dsv4/cache", &Service::cache, kOperator},
+      {"POST", "/dsv4/cache/drop", &Service::drop_cache, kOperator},
+      {"GET", "/health", &Service::health, kProbe},
+      {"GET", "/ready", &Service::ready, kProbe},
+      {"GET", "/version", &Service::version, kProbe},
+      {"GET", "/metrics", &Service::metrics, kScrape},
+      {"GET", "/", &Service::page, kPage},
+  };
+  return kRoutes;
+}
 
 void Service::handle(std::shared_ptr<Exchange> exchange) {
   const HttpRequest& request = exchange->request();
-  const Route route = *find_route(request.path);
-  const auto send = [&](std::string body, const char* type = "application/json") {
-    exchange->respond(answer(request, {.content_type = type, .body = std::move(body)}));
-  };
-  const std::string& seal_key = seal_key_;
-  switch (route.endpoint) {
-    case Endpoint::kChat:
-    case Endpoint::kCompletions:
-    case Endpoint::kResponses:
-    case Endpoint::kMessages:
-      return generate(std::move(exchange), route.api);
-    case Endpoint::kCountTokens:
-      return answer_from_worker(std::move(exchange), route.api,
-                                [&seal_key](const std::string& body, const ServedModel& model) {
-                                  return counted(body, model, seal_key);
-                                });
-    case Endpoint::kTokenize:
-      return answer_from_worker(std::move(exchange), route.api,
-                                [&seal_key](const std::string& body, const ServedModel& model) {
-                                  return tokenize(body, model, seal_key);
-                                });
-    case Endpoint::kDetokenize:
-      return answer_from_worker(std::move(exchange), route.api, detokenize);
-    case Endpoint::kRender:
-      return answer_from_worker(std::move(exchange), route.api,
-                                [&seal_key](const std::string& body, const ServedModel& model) {
-                                  return rendered(body, model, seal_key);
-                                });
-    case Endpoint::kModels:
-      return send(models_json());
-    case Endpoint::kModel:
-      for (const std::string& name : model_->names) {
-        if (name == route.argument) return send(text_of(model_json(name, *model_)));
-      }
-      return exchange->respond(
-          error_response(request, route.api,
-                         {404, "model_not_found", "model",
-                          fmt::format("no model '{}' here", one_line(route.argument)), 0}));
-    case Endpoint::kHealth:
-      return send(R"({"status":"ok"})");
-    case Endpoint::kReady:
-      return exchange->respond(answer(request, ready()));
-    case Endpoint::kMetrics:
-      return send(metrics_text(), "text/plain; version=0.0.4; charset=utf-8");
-    case Endpoint::kVersion:
-      return send(text_of(Json{{"version", options_.version}}));
-    case Endpoint::kPage: {
-      HttpResponse page{.content_type = "text/html; charset=utf-8", .body = std::string(kWebPage)};
-      page.headers = {{"Content-Security-Policy", page_policy(kWebPage)},
-                      {"Referrer-Policy", "no-referrer"},
-                      {"Cache-Control", "no-cache"}};
-      return exchange->respond(answer(request, std::move(page)));
-    }
-    case Endpoint::kRequests:
-      return send(requests_json());
-    case Endpoint::kCache:
-      return send(cache_json());
-    case Endpoint::kDropCache:
-      engine_->drop_prefixes();
-      return send(R"({"dropped":true})");
-    case Endpoint::kCancel: {
-      const auto found = generations_.find(route.argument);
-      if (found == generations_.end()) {
-        return exchange->respond(error_response(
-            request, route.api, {404, "request_not_found", "", "no such request runs", 0}));
-      }
-      const std::shared_ptr<Generation> generation = found->second;
-      generation->finish_early();
-      remove(generation);
-      return send(R"({"cancelled":true})");
-    }
+  FoundRoute found = *find_route(routes(), request.path);
+  const Api api = found.route->api;
+  try {
+    auto response = (this->*found.route->handler)({exchange, api, std::move(found.argument)});
+    if (response) exchange->respond(answer(request, std::move(*response)));
+  } catch (const RequestError& error) {
+    exchange->respond(error_response(request, api, api_error(error)));
   }
 }
 
-// Answers with what `work` makes of the body on a worker thread.
-void Service::answer_from_worker(std::shared_ptr<Exchange> exchange, Api api, Work work) {
+Service::Response Service::models(const RoutedRequest&) {
+  Json list = Json::array();
+  for (const std::string& name : model_->names) list.push_back(model_json(name, *model_));
+  return json_response({{"object", "list"},
+                        {"data", std::move(list)},
+                        {"has_more", false},
+                        {"first_id", model_->names.front()},
+                        {"last_id", model_->names.back()}});
+}
+
+Service::Response Service::model(const RoutedRequest& request) {
+  for (const std::string& name : model_->names) {
+    if (name == request.argument) return json_response(model_json(name, *model_));
+  }
+  throw RequestError("model_not_found", "model",
+                     fmt::format("no model '{}' here", one_line(request.argument)), 404);
+}
+
+Service::Response Service::health(const RoutedRequest&) {
+  return json_response({{"status", "ok"}});
+}
+
+Service::Response Service::version(const RoutedRequest&) {
+  return json_response({{"version", options_.version}});
+}
+
+Service::Response Service::page(const RoutedRequest&) {
+  HttpResponse page{.content_type = "text/html; charset=utf-8", .body = std::string(kWebPage)};
+  page.headers = {{"Content-Security-Policy", page_policy(kWebPage)},
+                  {"Referrer-Policy", "no-referrer"},
+                  {"Cache-Control", "no-cache"}};
+  return page;
+}
+
+Service::Response Service::drop_cache(const RoutedRequest&) {
+  engine_->drop_prefixes();
+  return json_response({{"dropped", true}});
+}
+
+Service::Response Service::cancel(const RoutedRequest& request) {
+  const auto found = generations_.find(request.argument);
+  if (found == generations_.end())
+    throw RequestError("request_not_found", "", "no such request runs", 404);
+  const std::shared_ptr<Generation> generation = found->second;
+  generation->finish_early();
+  remove(generation);
+  return json_response({{"cancelled", true}});
+}
+
+// Answers with what `kWork` makes of the body on a worker thread.
+template <Service::BodyWork kWork>
+Service::Response Service::answer_from_body(const RoutedRequest& request) {
   const auto body = std::make_shared<std::string>();
   const auto error = std::make_shared<std::optional<ApiError>>();
-  const auto compute = [exchange, body, error, work = std::move(work), model = model_] {
+  const auto compute = [this, exchange = request.exchange, body, error, model = model_] {
     try {
-      *body = work(exchange->request().body, *model);
+      *body = kWork(exchange->request().body, *model, seal_key_);
     } catch (const std::exception& exception) {
       *error = api_error(exception);
     }
   };
-  on_worker(exchange, api, compute, [this, exchange, api, body, error] {
-    const HttpRequest& request = exchange->request();
-    exchange->respond(*error ? error_response(request, api, **error)
-                             : answer(request, {.body = std::move(*body)}));
-  });
+  on_worker(request.exchange, request.api, compute,
+            [this, exchange = request.exchange, api = request.api, body, error] {
+              const HttpRequest& head = exchange->request();
+              exchange->respond(*error ? error_response(head, api, **error)
+                                       : answer(head, {.body = std::move(*body)}));
+            });
+  return std::nullopt;
 }
 
 void Service::on_worker(const std::shared_ptr<Exchange>& exchange, Api api,
@@ -195,7 +223,7 @@ std::string Service::unready_reason() const {
   return state.seconds_in_step > watchdog ? "stalled" : "";
 }
 
-HttpResponse Service::ready() const {
+Service::Response Service::ready(const RoutedRequest&) {
   const std::string reason = unready_reason();
   HttpResponse response{.status = reason.empty() ? 200 : 503};
   response.body = text_of(Json{{"status", reason.empty() ? "ready" : reason}});
@@ -203,17 +231,7 @@ HttpResponse Service::ready() const {
   return response;
 }
 
-std::string Service::models_json() const {
-  Json list = Json::array();
-  for (const std::string& name : model_->names) list.push_back(model_json(name, *model_));
-  return text_of(Json{{"object", "list"},
-                      {"data", std::move(list)},
-                      {"has_more", false},
-                      {"first_id", model_->names.front()},
-                      {"last_id", model_->names.back()}});
-}
-
-std::string Service::requests_json() const {
+Service::Response Service::requests(const RoutedRequest&) {
   Json list = Json::array();
   for (const auto& [id, generation] : generations_) {
     list.push_back({{"id", id},
@@ -221,35 +239,35 @@ std::string Service::requests_json() const {
                     {"key", generation->report().key},
                     {"started", generation->started()}});
   }
-  return text_of(Json{{"data", std::move(list)}});
+  return json_response({{"data", std::move(list)}});
 }
 
 // Tokens of prompts: those that stored prefixes spared, and all of them.
-std::string Service::cache_json() const {
+Service::Response Service::cache(const RoutedRequest&) {
   const EngineStats stats = engine_->state().stats;
   const UnitStoreStats& units = stats.units;
   const int64_t queried = stats.cached_tokens + stats.prefill_tokens;
-  return text_of(Json{
-      {"hit_rate", queried == 0
-                       ? 0.0
-                       : static_cast<double>(stats.cached_tokens) / static_cast<double>(queried)},
-      {"cached_tokens", stats.cached_tokens},
-      {"computed_tokens", stats.prefill_tokens},
-      {"engine", {{"entries", stats.checkpoints}, {"limit", stats.checkpoint_limit}}},
-      {"ram",
-       {{"entries", units.ram_units},
-        {"bytes", units.ram_bytes},
-        {"cached_tokens", stats.ram_tokens},
-        {"evictions", units.ram_evictions}}},
-      {"disk",
-       {{"entries", units.disk_units},
-        {"bytes", units.disk_bytes},
-        {"cached_tokens", stats.disk_tokens},
-        {"evictions", units.disk_evictions},
-        {"bad_files", units.bad_files},
-        {"errors", units.io_errors},
-        {"waiting_writes", units.queued_writes},
-        {"paused", units.disk_paused}}}});
+  return json_response(
+      {{"hit_rate", queried == 0
+                        ? 0.0
+                        : static_cast<double>(stats.cached_tokens) / static_cast<double>(queried)},
+       {"cached_tokens", stats.cached_tokens},
+       {"computed_tokens", stats.prefill_tokens},
+       {"engine", {{"entries", stats.checkpoints}, {"limit", stats.checkpoint_limit}}},
+       {"ram",
+        {{"entries", units.ram_units},
+         {"bytes", units.ram_bytes},
+         {"cached_tokens", stats.ram_tokens},
+         {"evictions", units.ram_evictions}}},
+       {"disk",
+        {{"entries", units.disk_units},
+         {"bytes", units.disk_bytes},
+         {"cached_tokens", stats.disk_tokens},
+         {"evictions", units.disk_evictions},
+         {"bad_files", units.bad_files},
+         {"errors", units.io_errors},
+         {"waiting_writes", units.queued_writes},
+         {"paused", units.disk_paused}}}});
 }
 
 }  // namespace dsv4

@@ -31,6 +31,21 @@ TEST(ServiceLife, ErrorsHaveTheFormOfTheirApi) {
   EXPECT_EQ(method.headers.at("allow"), "POST");
 }
 
+TEST(ServiceLife, EveryRouteSaysWhichMethodsItTakes) {
+  const std::string_view origin = "Origin: http://localhost\r\n";
+  for (const Route& route : Service::routes()) {
+    std::string path = "/v1" + std::string(route.path);
+    if (const size_t at = path.find("{}"); at != path.npos) path.replace(at, 2, "x");
+    const Answer refused = ask(server().port(), "PUT", path);
+    EXPECT_EQ(refused.status, 405) << path;
+    EXPECT_EQ(refused.headers.at("allow"), route.allow()) << path;
+    const Answer preflight = ask(server().port(), "OPTIONS", path, "", origin);
+    EXPECT_EQ(preflight.status, 204) << path;
+    EXPECT_EQ(preflight.headers.at("access-control-allow-methods"), route.allow()) << path;
+  }
+  EXPECT_EQ(ask(server().port(), "OPTIONS", "/v1/nothing", "", origin).status, 404);
+}
+
 // The client's own words, wherever the field became another one inside.
 TEST(ServiceLife, ErrorsNameTheClientsFields) {
   const auto param = [](const char* path, json body) {
