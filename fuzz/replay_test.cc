@@ -35,6 +35,7 @@ TEST(Replay, CorpusAndItsNeighbors) {
       }
     }
   }
+  RecordProperty("inputs", files);
   EXPECT_GT(files, 0) << "no corpus in " << DSV4_CORPUS;
 }
 

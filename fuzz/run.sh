@@ -7,23 +7,53 @@
 #                                           for new inputs of its own
 #   fuzz/run.sh --built ...                 does not build: programs are in build/fuzz/bin, as on a machine without the
 #                                           sources, where FUZZ_COMMIT is the commit to record
+#   fuzz/run.sh --unpack NAME...            only unpacks seeds, to be changed by hand
+#   fuzz/run.sh --pack NAME...              packs them again
 #
-# The first half of each run has short inputs. New inputs go to build/fuzz/corpus/NAME, what was reached to
-# build/fuzz/runs.jsonl, from which tools/fuzz_page.py --add makes the table in fuzz/README.md.
+# Seeds are unpacked from fuzz/corpus/NAME.tar.gz to build/fuzz/seeds/NAME, unless those there are newer. The first half
+# of each run has short inputs. New inputs go to build/fuzz/corpus/NAME, what was reached to build/fuzz/runs.jsonl, from
+# which tools/fuzz_page.py --add makes the table in fuzz/README.md.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
-limit=-max_total_time amount=60 jobs=1 build=1 names=()
+limit=-max_total_time amount=60 jobs=1 build=1 seeds=use names=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --runs) limit=-runs amount=${2:?fuzz/run.sh --runs N}; shift ;;
     --jobs) jobs=${2:?fuzz/run.sh --jobs J}; shift ;;
     --built) build=0 ;;
+    --unpack | --pack) seeds=${1#--} ;;
     [0-9]*) amount=$1 ;;
     *) names+=("$1") ;;
   esac
   shift
 done
+
+unpack() { # unpack NAME
+  local archive=fuzz/corpus/$1.tar.gz folder=build/fuzz/seeds/$1
+  [ ! "$folder" -nt "$archive" ] || return 0
+  rm -rf "$folder" "$folder.part"
+  mkdir -p "$folder.part"
+  tar -xzf "$archive" -C "$folder.part"
+  mv "$folder.part" "$folder"
+  touch "$folder"
+}
+
+# pack NAME: the same seeds give the same bytes.
+pack() {
+  local archive=fuzz/corpus/$1.tar.gz folder=build/fuzz/seeds/$1
+  [ -d "$folder" ] || { echo "fuzz/run.sh: no $folder: unpack it first (fuzz/run.sh --unpack $1)" >&2; return 1; }
+  find "$folder" -type f -printf '%P\n' | LC_ALL=C sort |
+    tar -cf - -C "$folder" --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 \
+      --no-recursion --verbatim-files-from -T - | gzip -9n >"$archive"
+  touch "$folder"
+}
+
+if [ "$seeds" != use ]; then
+  [ ${#names[@]} -gt 0 ] || { echo "usage: fuzz/run.sh --$seeds NAME..." >&2; exit 2; }
+  for name in "${names[@]}"; do "$seeds" "$name"; done
+  exit
+fi
 if [ ${#names[@]} -eq 0 ]; then
   for source in fuzz/*_fuzz.cc; do names+=("$(basename "$source" _fuzz.cc)"); done
 fi
@@ -47,7 +77,7 @@ run() {
   [ -f "fuzz/$1.dict" ] && dictionary=("-dict=fuzz/$1.dict")
   cpu=$({ time "build/fuzz/bin/$1_fuzz" "$limit=$3" -max_len="$2" -timeout=60 -rss_limit_mb=2048 -entropic=0 \
     -detect_leaks=0 -reload=0 -verbosity=1 -print_final_stats=1 -artifact_prefix=build/fuzz/ "${dictionary[@]}" \
-    "$found" "fuzz/corpus/$1" >"$log" 2>&1; } 2>&1) || status=$?
+    "$found" "build/fuzz/seeds/$1" >"$log" 2>&1; } 2>&1) || status=$?
   local executions
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   printf '{"fuzzer": "%s", "longest": %d, "executions": %d, "cpu_s": [%s], "date": "%s", "commit": "%s", "status": %d}\n' "$1" "$2" \
@@ -61,6 +91,7 @@ for name in "${names[@]}"; do
     *_grammar) lengths=(64 128) ;;
     *) lengths=(256 4096) ;;
   esac
+  unpack "$name"
   share=$((amount / 2))
   [ "$limit" = -max_total_time ] || share=$(((share + jobs - 1) / jobs))
   for longest in "${lengths[@]}"; do
