@@ -4,8 +4,6 @@ The minimum bytes come from the shapes of the checkpoint (docs/spec/dsv4.md 1.2,
 performance_page.py calls block().
 """
 
-from generated import implementation, kernel_name, op_name
-
 LAYERS, WINDOW, TOPK = 43, 128, 512
 EXPERTS, CHOSEN = 256, 6
 ROW, KEY = 584, 68  # bytes of a packed cache entry and of an indexer key
@@ -72,14 +70,17 @@ def overhead_us(row):
 def kernel_rows(row):
     cost = overhead_us(row)
     total = 1000 * row["ms_per_step"]
-    kernels = sorted(((kernel_name(k), k["launches"], k["us"] - cost * k["launches"]) for k in row["kernels"]), key=lambda k: -k[2])
+    kernels = sorted(((k["kernel"], k["launches"], k["us"] - cost * k["launches"]) for k in row["kernels"]), key=lambda k: -k[2])
     for name, launches, us in kernels:
         yield f"| {name} | {launches} | {launches / LAYERS:.1f} | {us / launches:.1f} us | {us / 1000:.2f} ms | {100 * us / total:.0f} % |"
 
 
 def weight_rows(rate, ops):
-    """Every weight of a layer with its floor, and the time of the op benchmark where that has this shape."""
-    measured = {(op_name(r), r["shape"]): r["us"] for r in ops["results"] if "us" in r and implementation(r) == "cuda"}
+    """Every weight of a layer with its floor, and the fastest implementation of the op alone where its benchmark has this shape."""
+    measured = {}
+    for r in ops["results"] if ops else []:
+        if "us" in r:
+            measured[r["op"], r["shape"]] = min(r["us"], measured.get((r["op"], r["shape"]), r["us"]))
     head = (HEAD[0], HEAD[1], ALL, HEAD[2], HEAD[3], HEAD[4])
     experts = (f"routed experts, {CHOSEN} of {EXPERTS}", f"{CHOSEN} x 3 x (2048 x 4096)", ALL, K3, CHOSEN * EXPERT, ("experts", "k3/t:1"))
     formats = {FP8: "FP8", BF16: "BF16", F32: "F32", K3: "K=3"}
@@ -87,8 +88,17 @@ def weight_rows(rate, ops):
         us = measured.get(benchmark)
         floor = width * count / rate * 1e6
         where = "all" if kinds == ALL else ", ".join(kinds)
-        alone = "| | |" if us is None else f"| {us:.1f} us | {100 * floor / us:.0f} % |"
-        yield f"| {name} | {where} | {size} | {formats[width]} | {width * count / 1e6:.2f} | {floor:.2f} us {alone}"
+        alone = "" if not ops else " | |" if us is None else f" {us:.1f} us | {100 * floor / us:.0f} % |"
+        yield f"| {name} | {where} | {size} | {formats[width]} | {width * count / 1e6:.2f} | {floor:.2f} us |{alone}"
+
+
+def weight_table(rate, ops):
+    if not ops:
+        return ["What a layer reads at batch 1:", "",
+                "| weight | layers | shape | format | MB | floor |", "|---|---|---|---|---|---|", *weight_rows(rate, ops)]
+    return ["What a layer reads at batch 1, and the fastest implementation of the op alone (`dsv4_bench_cuda`) where the benchmark has "
+            "its shape:", "",
+            "| weight | layers | shape | format | MB | floor | alone | share |", "|---|---|---|---|---|---|---|---|", *weight_rows(rate, ops)]
 
 
 def section(gpu):
@@ -109,12 +119,10 @@ def section(gpu):
     lines += ["", f"Kernels of one step at batch {row['batch']}, {launches} launches. Times are those of events around each launch, less "
               f"{overhead_us(row):.2f} us a launch, so that they add up to the captured step of {row['ms_per_step']:.2f} ms.", "",
               "| kernel | launches | a layer | each | step | share |", "|---|---|---|---|---|---|", *kernel_rows(row), "",
-              "What a layer reads at batch 1, and the op alone (`dsv4_bench_cuda`) where the benchmark has its shape:", "",
-              "| weight | layers | shape | format | MB | floor | alone | share |", "|---|---|---|---|---|---|---|---|",
-              *weight_rows(rate, gpu["ops"]), ""]
+              *weight_table(rate, gpu.get("ops")), ""]
     return lines
 
 
 def block(gpus):
     """The sections of the GPUs that ran all layers."""
-    return "\n".join(line for gpu in gpus if gpu["decode_flash"]["layers"] == LAYERS for line in section(gpu)).rstrip("\n")
+    return "\n".join(line for gpu in gpus if gpu.get("decode_flash", {}).get("layers") == LAYERS for line in section(gpu)).rstrip("\n")

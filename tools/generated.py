@@ -7,23 +7,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# Names in older results -> current names.
-RENAMED = {"linear_bench": "linear", "experts_bench": "experts", "experts_quantise": "experts_quantize",
-           "product": "quant_gemv", "product_few": "quant_gemm_small_m", "product_mma": "quant_gemm_mma"}
-
-
-def op_name(result):
-    return RENAMED.get(result["op"], result["op"])
-
-
-def implementation(result):
-    return result["impl"] if "impl" in result else result["row"]
-
-
-def kernel_name(kernel):
-    return RENAMED.get(kernel["kernel"], kernel["kernel"])
-
-
 def with_block(page, mark, text):
     """The page with the text between <!-- mark --> and <!-- /mark --> replaced."""
     block = f"<!-- {mark} -->\n{text}\n<!-- /{mark} -->"

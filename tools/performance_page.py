@@ -12,7 +12,7 @@ import sys
 
 import decode_step_page
 import decode_trace_page
-from generated import ROOT, between_marks, implementation, kernel_name, op_name, settle, with_block
+from generated import ROOT, between_marks, settle, with_block
 
 MADE = "Made by `tools/performance_page.py` from `bench/results`. Weights come from a pool larger than the caches."
 LABELS = {"fp8_block": "FP8 128x128", "mxfp4": "MXFP4", "nvfp4": "NVFP4", "bf16": "BF16", "f16": "F16", "f32": "F32",
@@ -28,7 +28,7 @@ def label(name):
     s = shape(name)
     size = f", {s['n']} x {s['k']}" if "n" in s else ", Flash shapes"
     kind = "matrix-vector" if s["t"] == 1 else f"{s['t']} tokens"
-    return f"{op_name({'op': op})} {LABELS[fmt]}, {kind}{size}"
+    return f"{op} {LABELS[fmt]}, {kind}{size}"
 
 
 def weight_rate(row, threads):
@@ -56,7 +56,7 @@ def machine_section(result):
 
 
 def read_gpu(folder):
-    """{name: report} of a GPU's folder: decode_flash, prefill_flash, decode_demo, prefill_demo, ops."""
+    """{name: report} of a GPU's folder: decode_flash, ops, peer_sparse_mla and others, each where it was measured."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
@@ -75,7 +75,7 @@ def kernel_table(title, row, columns=14):
     lines = [f"{title}: {sum(k['launches'] for k in kernels)} launches, {total / 1000:.1f} ms in sum", "",
              "| kernel | launches | time | share |", "|---|---|---|---|"]
     for kernel in kernels[:columns]:
-        lines.append(f"| {kernel_name(kernel)} | {kernel['launches']} | {kernel['us'] / 1000:.2f} ms | {percent(kernel['us'] / total)} |")
+        lines.append(f"| {kernel['kernel']} | {kernel['launches']} | {kernel['us'] / 1000:.2f} ms | {percent(kernel['us'] / total)} |")
     rest = sum(kernel["us"] for kernel in kernels[columns:])
     return lines + [f"| others | | {rest / 1000:.2f} ms | {percent(rest / total)} |", ""]
 
@@ -106,21 +106,26 @@ def memory_rows(report):
 
 
 def gpu_ops(gpu):
-    """ops.json, and ops_NAME.json for ops whose kernels were measured later, with the filter that selected them."""
+    """ops.json, and ops_NAME.json for ops whose kernels were measured alone, with the filter that selected them."""
     alone = {name.removeprefix("ops_"): report for name, report in gpu.items() if name.startswith("ops_")}
-    lines = op_table("", gpu["ops"], leave_out={op_name(r) for report in alone.values() for r in report["results"]})
+    measured = {r["op"] for report in alone.values() for r in report["results"]}
+    lines = op_table("", gpu["ops"], leave_out=measured) if "ops" in gpu else []
     for name, report in alone.items():
         lines += op_table(f" --filter '{report['filter']}'" if "filter" in report else f" --filter {name}", report)
     return lines
 
 
+def dated(report):
+    return f", {report['date']}" if "date" in report else ""
+
+
 def op_table(arguments, report, leave_out=()):
-    lines = [f"One op at a time (`dsv4_bench_cuda{arguments}`), peaks of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
+    lines = [f"One op at a time (`dsv4_bench_cuda{arguments}`){dated(report)}, peaks of that run: copy {report['copy_gb_per_s']:.0f} GB/s, bf16 "
              f"{report['matrix_tflop_per_s']:.0f} TFLOP/s:", "",
              "| op | shape | implementation | time | % of copy | % of matrix |", "|---|---|---|---|---|---|"]
     for r in report["results"]:
-        if "us" in r and op_name(r) not in leave_out:
-            lines.append(f"| {op_name(r)} | {r['shape']} | {implementation(r)} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
+        if "us" in r and r["op"] not in leave_out:
+            lines.append(f"| {r['op']} | {r['shape']} | {r['impl']} | {r['us']:.1f} us | {r['percent_copy']:.0f} % | "
                          f"{r.get('percent_matrix', 0):.0f} % |")
     return lines + [""]
 
@@ -146,9 +151,8 @@ def peer_section(report):
     """bench/peer_sparse_mla.py: the best public kernel in the same run, or a table of its times."""
     run = ("`flash_mla` ran in the same run, alternating with ours" if report["peer"] == "flash_mla" else
            "`flash_mla` was not installed: its times are those of `bench/peer/sparse_mla.json`")
-    source = report["source"].replace("spec attention-kernels", "docs/spec/attention-kernels.md")  # as older results cite it
     return ["## Sparse attention on Hopper against the best public kernel", "",
-            f"`bench/peer_sparse_mla.py`, graphs of {report['calls']} calls over random indices. {run} ({source}). Ratio: peer over "
+            f"`bench/peer_sparse_mla.py`{dated(report)}, graphs of {report['calls']} calls over random indices. {run} ({report['source']}). Ratio: peer over "
             "ours in time. Minimum and goal are those set for an H100.", "",
             "| case | peer | ours | ratio | minimum | goal |", "|---|---|---|---|---|---|", *peer_rows(report), ""]
 
@@ -159,9 +163,20 @@ def decode_report(gpu):
 
 
 def gpu_section(gpu):
+    """The page of a GPU: whole steps where they were measured, then kernels alone."""
+    lines = [f"# Performance: {device(gpu)}", "", MADE, "", *(step_section(gpu) if "decode_flash" in gpu else [])]
+    if "peer_sparse_mla" in gpu:
+        lines += peer_section(gpu["peer_sparse_mla"])
+    return lines + gpu_ops(gpu)
+
+
+def device(gpu):
+    return next(iter(gpu.values()))["device"]
+
+
+def step_section(gpu):
     decode, prefill = decode_report(gpu), gpu["prefill_flash"]
-    lines = [f"# Performance: {decode['device']}", "", MADE, "",
-             f"`tools/gpu_check.sh`, driver for {decode['driver']}. Peaks measured in the same run: copy {decode['copy_bytes_per_s'] / 1e9:.0f} GB/s, bf16 "
+    lines = [f"`tools/gpu_check.sh`, driver for {decode['driver']}. Peaks measured in the same run: copy {decode['copy_bytes_per_s'] / 1e9:.0f} GB/s, bf16 "
              f"{decode['matrix_flops_per_s'] / 1e12:.0f} TFLOP/s. Shares are of the bytes that a step must read and the flops that it must do "
              "(`plan/step_cost.h`).", "", f"Decode, {what_ran(decode)}:", "",
              "| batch | context | step | tokens/s | % of copy bandwidth |", "|---|---|---|---|---|", *decode_rows(decode), "",
@@ -178,17 +193,18 @@ def gpu_section(gpu):
               "Memory beyond the CUDA context, planned before loading and measured:", "",
               "| sequences | planned | measured | difference |", "|---|---|---|---|", *memory_rows(decode), *memory_rows(prefill), ""]
     demo = gpu["decode_demo"]["results"]
-    lines += [f"Demo model: {', '.join('%.0f tokens/s at batch %d' % (r['tokens_per_second'], r['batch']) for r in demo)} (decode), "
+    return lines + [f"Demo model: {', '.join('%.0f tokens/s at batch %d' % (r['tokens_per_second'], r['batch']) for r in demo)} (decode), "
               f"{gpu['prefill_demo']['results'][0]['tokens_per_second']:.0f} tokens/s (prefill).", ""]
-    if "peer_sparse_mla" in gpu:
-        lines += peer_section(gpu["peer_sparse_mla"])
-    return lines + gpu_ops(gpu)
+
+
+def with_steps(gpus):
+    return [gpu for gpu in gpus if "decode_flash" in gpu]
 
 
 def gpu_readme(gpus):
     lines = ["", "V4-Flash with random weights, 3-bit experts, FP8 dense, `tools/gpu_check.sh`:", "",
              "| GPU | layers | what | tokens/s | share of the measured peak |", "|---|---|---|---|---|"]
-    for gpu in gpus:
+    for gpu in with_steps(gpus):
         decode, prefill = decode_report(gpu), gpu["prefill_flash"]
         shorter = decode["results"][0]["context"]  # docs/performance.md has all
         for r in decode["results"]:
@@ -204,9 +220,10 @@ def gpu_readme(gpus):
 
 def ratio_rows(gpu):
     """Ratios to the peer on one GPU: the smallest, the median and the largest, with their cases."""
-    rows = sorted((r for r in gpu["peer_sparse_mla"]["results"] if r["ratio"] is not None), key=lambda r: r["ratio"])
+    report = gpu["peer_sparse_mla"]
+    rows = sorted((r for r in report["results"] if r["ratio"] is not None), key=lambda r: r["ratio"])
     for name, r in (("smallest", rows[0]), ("median", rows[len(rows) // 2]), ("largest", rows[-1])):
-        yield (f"| {gpu['decode_flash']['device']} | {name} of {len(rows)} | {r['case']} | {in_unit(r['theirs'], r['unit'])} | "
+        yield (f"| {report['device']}{dated(report)} | {name} of {len(rows)} | {r['case']} | {in_unit(r['theirs'], r['unit'])} | "
                f"{in_unit(r['ours'], r['unit'])} | {r['ratio']:.2f} |")
 
 
@@ -215,7 +232,7 @@ def page(results, gpus, pages):
     lines = ["# Performance", "", MADE + " A share is of a peak measured in the same run; a ratio compares two programs in one run, or with a "
              "table of published times where the peer was not installed. All tables:", "",
              *(f"* [{title}](performance/{name})" for name, title in pages), ""]
-    lines += gpu_readme(gpus)[1:] if gpus else []
+    lines += gpu_readme(gpus)[1:] if with_steps(gpus) else []
     with_peer = [gpu for gpu in gpus if "peer_sparse_mla" in gpu]
     if with_peer:
         lines += ["", "Sparse attention against FlashMLA, graphs of 20 calls over random indices (`bench/peer_sparse_mla.py`; ratio: peer over "
@@ -230,7 +247,7 @@ def page(results, gpus, pages):
 def readme_cpu(results):
     lines = []
     for result in results:
-        demo, ops = result["demo"], {row["name"].replace("_bench", "", 1): row for row in result["ops"]}
+        demo, ops = result["demo"], {row["name"]: row for row in result["ops"]}
         lines += [f"{result['machine']} ({result['cpu']}), {result['date']}, `{result['command'].split()[0]}`:", "",
                   "| what | measured | share of the measured peak |", "|---|---|---|"]
         for fmt in ("fp8_block", "mxfp4"):
@@ -245,7 +262,7 @@ def readme_cpu(results):
 
 
 def readme_table(results, gpus):
-    return "\n".join(readme_cpu(results) + (gpu_readme(gpus) if gpus else []))
+    return "\n".join(readme_cpu(results) + (gpu_readme(gpus) if with_steps(gpus) else []))
 
 
 def decode_step(gpus):
@@ -258,7 +275,7 @@ def main():
     results = [json.loads(path.read_text()) for path in cpu_files]
     folders = sorted((ROOT / "bench/results").glob("gpu-*"), reverse=True)
     gpus = [read_gpu(folder) for folder in folders]
-    pages = {folder.name.removeprefix("gpu-") + ".md": (gpu["decode_flash"]["device"], gpu_section(gpu)) for folder, gpu in zip(folders, gpus)}
+    pages = {folder.name.removeprefix("gpu-") + ".md": (device(gpu), gpu_section(gpu)) for folder, gpu in zip(folders, gpus)}
     pages |= {path.stem + ".md": (result["machine"], machine_section(result)) for path, result in zip(cpu_files, results)}
     wanted = {f"docs/performance/{name}": "\n".join(lines).rstrip("\n") + "\n" for name, (_, lines) in pages.items()}
     wanted |= {"docs/performance.md": page(results, gpus, [(name, title) for name, (title, _) in pages.items()]),

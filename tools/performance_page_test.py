@@ -35,21 +35,35 @@ class PeerSection(unittest.TestCase):
 
     def test_page_has_smallest_median_and_largest_ratio(self):
         results = [result(case=f"case {ratio}", ratio=ratio) for ratio in (2.0, 1.0, 3.0)] + [result(ratio=None)]
-        gpu = {"peer_sparse_mla": {"results": results}, "decode_flash": {"device": "GPU"}}
-        rows = list(performance_page.ratio_rows(gpu))
+        rows = list(performance_page.ratio_rows({"peer_sparse_mla": {"device": "GPU", "date": "2026-11-22", "results": results}}))
+        self.assertTrue(rows[0].startswith("| GPU, 2026-11-22 | smallest of 3 |"))
         self.assertEqual([row.split("|")[3].strip() for row in rows], ["case 1.0", "case 2.0", "case 3.0"])
         self.assertTrue(rows[0].endswith("| 12.3 us | 8.0 us | 1.00 |"))
 
 
-class Names(unittest.TestCase):
-    def test_names_of_older_results(self):
-        report = {"copy_gb_per_s": 1, "matrix_tflop_per_s": 1, "results": [
-            {"op": "linear_bench", "row": "cuda", "shape": "s", "us": 1, "percent_copy": 2},
-            {"op": "linear", "impl": "mma", "shape": "s", "us": 1, "percent_copy": 2},
-            {"op": "experts_bench", "row": "cuda", "shape": "s", "us": 1, "percent_copy": 2}]}
+def op_result(op, impl, us, shape="s"):
+    return {"op": op, "impl": impl, "shape": shape, "us": us, "percent_copy": 2}
+
+
+def op_report(*results):
+    return {"device": "GPU", "copy_gb_per_s": 1, "matrix_tflop_per_s": 1, "results": list(results)}
+
+
+class Ops(unittest.TestCase):
+    def test_ops_measured_alone_are_left_out(self):
+        report = op_report(op_result("linear", "cuda", 1), op_result("linear", "mma", 1), op_result("experts", "cuda", 1))
         lines = performance_page.op_table("", report, leave_out={"experts": {}})
         self.assertEqual(lines[-3:], ["| linear | s | cuda | 1.0 us | 2 % | 0 % |", "| linear | s | mma | 1.0 us | 2 % | 0 % |", ""])
-        self.assertEqual(performance_page.label("experts_bench/k3/t:1"), "experts K=3, matrix-vector, Flash shapes")
+        self.assertEqual(performance_page.label("experts/k3/t:1"), "experts K=3, matrix-vector, Flash shapes")
+
+    def test_table_of_all_ops_only_where_they_were_measured(self):
+        gpu = {"ops_sample": op_report(op_result("sample", "cuda", 1))}
+        self.assertFalse(any("`dsv4_bench_cuda`" in line for line in performance_page.gpu_section(gpu)))
+        gpu["ops"] = op_report(op_result("linear", "cuda", 3), op_result("sample", "cuda", 9))
+        lines = performance_page.gpu_section(gpu)
+        self.assertTrue(any("`dsv4_bench_cuda`" in line for line in lines))
+        self.assertIn("| linear | s | cuda | 3.0 us | 2 % | 0 % |", lines)
+        self.assertNotIn("| sample | s | cuda | 9.0 us | 2 % | 0 % |", lines)
 
 
 class DecodeStep(unittest.TestCase):
@@ -63,7 +77,7 @@ class DecodeStep(unittest.TestCase):
 
     def test_kernels_add_up_to_the_step(self):
         row = {"ms_per_step": 1.0, "kernels": [{"kernel": "a", "launches": 10, "us": 900.0},
-                                               {"kernel": "experts_quantise", "launches": 90, "us": 400.0}]}
+                                               {"kernel": "experts_quantize", "launches": 90, "us": 400.0}]}
         self.assertAlmostEqual(decode_step_page.overhead_us(row), 3.0)
         rows = list(decode_step_page.kernel_rows(row))
         self.assertEqual(rows, ["| a | 10 | 0.2 | 87.0 us | 0.87 ms | 87 % |",
@@ -73,6 +87,12 @@ class DecodeStep(unittest.TestCase):
         self.assertEqual(decode_step_page.distinct(1), 6)
         self.assertAlmostEqual(decode_step_page.distinct(32), 136.1, places=1)
         self.assertLess(decode_step_page.distinct(10000), 256.0001)
+
+    def test_fastest_op_alone_where_ops_were_measured(self):
+        self.assertIn("| weight | layers | shape | format | MB | floor |", decode_step_page.weight_table(4e12, None))
+        ops = op_report(op_result("experts", "cuda", 40, "k3/t:1"), op_result("experts", "sm90_few", 20, "k3/t:1"))
+        rows = [row for row in decode_step_page.weight_table(4e12, ops) if row.startswith("| routed experts")]
+        self.assertTrue(rows[0].endswith("| 15.34 us | 20.0 us | 77 % |"), rows[0])
 
     def test_sections_only_for_gpus_that_ran_all_layers(self):
         gpu = self.gpu()
