@@ -12,7 +12,7 @@
 #
 # Seeds are unpacked from fuzz/corpus/NAME.tar.gz to build/fuzz/seeds/NAME, unless those there are newer. The first half
 # of each run has short inputs. New inputs go to build/fuzz/corpus/NAME, what was reached to build/fuzz/runs.jsonl, from
-# which tools/fuzz_page.py --add makes the table in fuzz/README.md.
+# which `python3 tools/pages --add fuzz` makes the table in fuzz/README.md.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."

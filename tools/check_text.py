@@ -28,8 +28,8 @@ MAX_LINES, MAX_COMMENT = 500, 100
 LONG = {}  # path: why it is longer
 DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/(?!(.*/)?README\.md$)")
 
-# Files that hold such words as data: the lists themselves, names in older results, the demo model's vocabulary.
-WORDS_AS_DATA = re.compile(r"^(LICENSE|tools/(check_text(_test)?|generated|performance_page_test)\.py|tools/demo_model/\w+\.py|models/demo/(needle\.json|README\.md))$")
+# Files that hold such words as data: the lists themselves, the demo model's vocabulary.
+WORDS_AS_DATA = re.compile(r"^(LICENSE|tools/check_text(_test)?\.py|tools/demo_model/\w+\.py|models/demo/(needle\.json|README\.md))$")
 BRITISH = ("amort author canonical categor character custom equal factor final general initial linear local material "
            "maxim memor minim normal optim organ parallel penal prior quant random real recogn serial special stabil "
            "standard summar synchron token util vector visual").split()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the CPU engine on this machine and writes one JSON file; tools/performance_page.py makes the page.
+"""Measures the CPU engine on this machine and writes one JSON file; tools/pages makes the page.
 
     tools/measure_cpu.py [--build build/cpu] --name "2 cores of Xeon ..." --out bench/results/cpu.json
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Quantizes the demo model in every way of the table and measures the loss; tools/quality_page.py makes the page.
+"""Quantizes the demo model in every way of the table and measures the loss; tools/pages makes the page.
 
     tools/measure_quality.py --out bench/results/quality_demo.json [--build build/cpu] [--prompts 100]
 
@@ -17,7 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import quality_page
+sys.path.insert(0, str(Path(__file__).parent / "pages"))
+import quality  # noqa: E402
 
 TEXT = "tests/golden/demo/heldout.txt"
 DISTANCES = (1000, 3000)
@@ -88,7 +89,7 @@ def main():
     result = {"model": "demo", "text": TEXT, "date": time.strftime("%Y-%m-%d"), "commit": commit.stdout.strip(),
               "command": f"tools/measure_quality.py --out {args.out} --prompts {args.prompts}", "prompts": args.prompts, **measured}
     Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
-    for line in quality_page.broken_claims(result):
+    for line in quality.broken_claims(result):
         print(f"claim not confirmed: {line}", file=sys.stderr)
 
 

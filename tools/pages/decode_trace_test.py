@@ -1,12 +1,12 @@
-"""decode_trace_page.py on a small trace and on the committed one. Run: python3 FILE."""
+"""decode_trace.py on a small trace and on the committed one. Run: python3 FILE."""
 
 import unittest
 import xml.etree.ElementTree as xml
 
-import decode_step_page
-import decode_trace_page as page
-import performance_page
-from generated import ROOT
+import decode_step
+import decode_trace as page
+import performance
+from common import RESULTS
 
 
 def kernel(name, start, us, ctas=1):
@@ -63,15 +63,15 @@ class Layers(unittest.TestCase):
 
 class Committed(unittest.TestCase):
     def setUp(self):
-        self.gpu = performance_page.read_gpu(ROOT / "bench/results/gpu-h200")
+        self.gpu = performance.read_gpu(RESULTS / "gpu-h200")
 
     def test_all_layers_are_found(self):
         kinds = [kind for kind, _ in page.layers(list(page.exposed(self.gpu["decode_trace"]["kernels"])))]
-        self.assertEqual({kind: kinds.count(kind) for kind in decode_step_page.KINDS}, decode_step_page.KINDS)
+        self.assertEqual({kind: kinds.count(kind) for kind in decode_step.KINDS}, decode_step.KINDS)
 
     def test_kernels_read_what_the_layer_reads(self):
         for kind, rows in page.of_kinds(self.gpu).items():
-            self.assertAlmostEqual(sum(row["bytes"] for row in rows) / decode_step_page.layer_bytes(kind, 1, 4096), 1, places=9)
+            self.assertAlmostEqual(sum(row["bytes"] for row in rows) / decode_step.layer_bytes(kind, 1, 4096), 1, places=9)
 
     def test_figures_stay_inside(self):
         for text in page.figures([self.gpu]).values():

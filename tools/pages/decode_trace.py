@@ -1,5 +1,5 @@
 """The figures and tables of docs/decode-step.md from a trace of one captured step of V4-Flash at one token:
-bench/results/gpu-*/decode_trace.json (`dsv4 bench decode --trace FILE`). performance_page.py calls block() and figures().
+bench/results/gpu-*/decode_trace.json (`dsv4 bench decode --trace FILE`). performance.py calls block() and figures().
 
 A kernel that starts early waits for its predecessor, so its own time says little. What it costs the step is the time
 from the end of all earlier kernels to its own end, here "exposed".
@@ -8,9 +8,10 @@ from the end of all earlier kernels to its own end, here "exposed".
 import statistics
 from xml.sax.saxutils import escape
 
-from decode_step_page import CHOSEN, EXPERT, K3, READ_RATE, ROW, KEY, TOPK, WEIGHTS, WINDOW
+from common import percent, row, table
+from decode_step import CHOSEN, EXPERT, K3, KEY, READ_RATE, ROW, TOPK, WEIGHTS, WINDOW
 
-# The kernels of a layer in order: name in the trace, what it does, weights of decode_step_page.WEIGHTS that it reads.
+# The kernels of a layer in order: name in the trace, what it does, weights of decode_step.WEIGHTS that it reads.
 # forms() has the layers without some of them.
 MIX = ("mix_kernel", "mHC mix", {"mHC fn, both sub-layers": 0.5})
 FINISH = ("finish_kernel", "mHC finish, norm", {})
@@ -112,37 +113,41 @@ def rows(kind, layer, context, rate):
                "share": kernel["exposed_us"] / total, "bytes": size, "floor": size / rate * 1e6}
 
 
-def rate_of(row):
+def rate_of(found):
     """TB/s while the kernel was exposed; empty where it reads next to nothing."""
-    return f"{row['bytes'] / row['exposed'] / 1e6:.2f}" if row["bytes"] > 1e6 and row["exposed"] > 0 else ""
+    return f"{found['bytes'] / found['exposed'] / 1e6:.2f}" if found["bytes"] > 1e6 and found["exposed"] > 0 else ""
 
 
-def table(found):
-    lines = ["| kernel | CTAs | gap | exposed | share | MB | floor | TB/s |", "|---|---|---|---|---|---|---|---|"]
-    for row in found:
-        lines.append(f"| {row['label']} | {row['ctas']} | {row['gap']:+.1f} us | {row['exposed']:.1f} us | {100 * row['share']:.0f} % | "
-                     f"{row['bytes'] / 1e6:.1f} | {row['floor']:.1f} us | {rate_of(row)} |")
-    time, floor = found[-1]["end"], sum(row["floor"] for row in found)
-    return lines + [f"| layer | | | {time:.1f} us | 100 % | {sum(row['bytes'] for row in found) / 1e6:.1f} | {floor:.1f} us | |"]
+def kernel_row(found):
+    return row(found["label"], found["ctas"], f"{found['gap']:+.1f} us", f"{found['exposed']:.1f} us", percent(found["share"]),
+               f"{found['bytes'] / 1e6:.1f}", f"{found['floor']:.1f} us", rate_of(found))
 
 
-def bar(x, row, y):
+def layer_table(kernels):
+    time, floor, size = kernels[-1]["end"], sum(k["floor"] for k in kernels), sum(k["bytes"] for k in kernels)
+    return table("kernel | CTAs | gap | exposed | share | MB | floor | TB/s", *map(kernel_row, kernels),
+                 f"| layer | | | {time:.1f} us | 100 % | {size / 1e6:.1f} | {floor:.1f} us | |")
+
+
+def box(x, y, width, height, color):
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{color}"/>'
+
+
+def bar(x, kernel, y):
     """Waiting or filling its ring, then alone; a mark where it would end at the speed of memory."""
-    alone = max(row["start"], row["from"])
-    mark = x(row["from"] + row["floor"])
-    lines = []
-    if row["start"] < row["from"]:
-        lines.append(f'<rect x="{x(row["start"]):.1f}" y="{y + 4}" width="{x(row["from"]) - x(row["start"]):.1f}" height="{LINE - 8}" fill="{EARLY}"/>')
-    lines.append(f'<rect x="{x(alone):.1f}" y="{y + 3}" width="{max(x(row["end"]) - x(alone), 0.5):.1f}" height="{LINE - 6}" fill="{BUSY}"/>')
-    if row["floor"] > 0.05:
+    start, begin, end = (x(kernel[name]) for name in ("start", "from", "end"))
+    alone, mark = max(start, begin), x(kernel["from"] + kernel["floor"])
+    lines = [box(f"{start:.1f}", y + 4, f"{begin - start:.1f}", LINE - 8, EARLY)] if kernel["start"] < kernel["from"] else []
+    lines.append(box(f"{alone:.1f}", y + 3, f"{max(end - alone, 0.5):.1f}", LINE - 6, BUSY))
+    if kernel["floor"] > 0.05:
         lines.append(f'<line x1="{mark:.1f}" y1="{y + 1}" x2="{mark:.1f}" y2="{y + LINE - 1}" stroke="{FLOOR}" stroke-width="2.5"/>')
     return lines
 
 
-def figure(title, found):
+def figure(title, kernels):
     """One bar per kernel over the layer's time."""
-    height = TOP + LINE * len(found) + BOTTOM
-    first, last = min(row["start"] for row in found), found[-1]["end"]
+    height = TOP + LINE * len(kernels) + BOTTOM
+    first, last = min(k["start"] for k in kernels), kernels[-1]["end"]
     x = lambda us: LEFT + (us - first) / (last - first) * (WIDTH - LEFT - RIGHT)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
              'font-family="sans-serif" font-size="11">', f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
@@ -152,10 +157,10 @@ def figure(title, found):
         if first <= tick <= last:
             lines += [f'<line x1="{x(tick):.1f}" y1="{TOP}" x2="{x(tick):.1f}" y2="{height - BOTTOM}" stroke="#e4e4e4"/>',
                       f'<text x="{x(tick):.1f}" y="{height - BOTTOM + 15}" text-anchor="middle">{tick}</text>']
-    for i, row in enumerate(found):
+    for i, k in enumerate(kernels):
         y = TOP + LINE * i
-        lines += [f'<text x="{LEFT - 6}" y="{y + 14}" text-anchor="end">{escape(row["label"])}</text>', *bar(x, row, y),
-                  f'<text x="{WIDTH - RIGHT + 8}" y="{y + 14}">{row["exposed"]:.1f} us, {100 * row["share"]:.0f} %, {row["gap"]:+.1f}</text>']
+        lines += [f'<text x="{LEFT - 6}" y="{y + 14}" text-anchor="end">{escape(k["label"])}</text>', *bar(x, k, y),
+                  f'<text x="{WIDTH - RIGHT + 8}" y="{y + 14}">{k["exposed"]:.1f} us, {percent(k["share"])}, {k["gap"]:+.1f}</text>']
     lines.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{height - 8}" text-anchor="middle">us from the end of the previous layer</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
 
@@ -164,7 +169,7 @@ def legend(x, y):
     lines = []
     for color, width, text in ((EARLY, 14, "started early: waits, or fills its ring"), (BUSY, 14, "after all earlier kernels have ended"),
                                (FLOOR, 3, "end at the read rate of memory")):
-        lines += [f'<rect x="{x}" y="{y - 9}" width="{width}" height="10" fill="{color}"/>', f'<text x="{x + width + 5}" y="{y}">{text}</text>']
+        lines += [box(x, y - 9, width, 10, color), f'<text x="{x + width + 5}" y="{y}">{text}</text>']
         x += width + 20 + 6 * len(text)
     return lines
 
@@ -203,5 +208,5 @@ def block(gpus):
                   "Gap: from the end of all earlier kernels to the start, negative where a kernel starts early. Exposed: from there to its own "
                   f"end. Floor and TB/s: bytes that it has to read, at {READ_RATE[report['device']] / 1e12:.2f} TB/s and in the exposed time.", ""]
         for kind, its_rows in of_kinds(gpu).items():
-            lines += [f"![one {kind} layer]({file_name(kind)})", "", *table(its_rows), ""]
+            lines += [f"![one {kind} layer]({file_name(kind)})", "", *layer_table(its_rows), ""]
     return "\n".join(lines).rstrip("\n")
