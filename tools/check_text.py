@@ -29,7 +29,7 @@ LONG = {}  # path: why it is longer
 DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/(?!(.*/)?README\.md$)")
 
 # Files that hold such words as data: the lists themselves, the demo model's vocabulary.
-WORDS_AS_DATA = re.compile(r"^(LICENSE|tools/check_text(_test)?\.py|tools/demo_model/\w+\.py|models/demo/(needle\.json|README\.md))$")
+WORDS_AS_DATA = re.compile(r"^(LICENSE|tools/check_text(_test)?\.py|models/demo/(train/\w+\.py|needle\.json|README\.md))$")
 BRITISH = ("amort author canonical categor character custom equal factor final general initial linear local material "
            "maxim memor minim normal optim organ parallel penal prior quant random real recogn serial special stabil "
            "standard summar synchron token util vector visual").split()

@@ -84,7 +84,7 @@ class CheckTextTest(unittest.TestCase):
 
     def test_words_as_data(self):
         self.assertEqual(self.words("nobody", "tests/golden/a.txt"), [])
-        self.assertEqual(self.words("nobody", "tools/demo_model/lexicon.py"), [])
+        self.assertEqual(self.words("nobody", "models/demo/train/lexicon.py"), [])
         self.assertEqual(len(self.words("nobody", "tests/golden/a/README.md")), 1)
 
 

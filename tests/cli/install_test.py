@@ -21,12 +21,13 @@ def main():
         prefix, link = Path(scratch) / "prefix", Path(scratch) / "link"
         subprocess.run(["cmake", "--install", sys.argv[1], "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
         missing = [name for name in FILES if not (prefix / name).is_file() or (prefix / name).stat().st_size == 0]
+        training = prefix / "share/dsv4/models/demo/train"  # belongs to the sources only
         link.symlink_to(prefix / "bin/dsv4")
         environment = {name: value for name, value in os.environ.items() if name != "DSV4_MODELS"}
         done = subprocess.run([link, "run", "demo", "-p", "Once", "-n", "2", "--quiet"], cwd="/", env=environment,
                               capture_output=True, text=True)
-        if missing or done.returncode != 0 or not done.stdout.strip():
-            sys.exit(f"missing: {missing}; the installed program: {done}")
+        if missing or training.exists() or done.returncode != 0 or not done.stdout.strip():
+            sys.exit(f"missing: {missing}; training scripts installed: {training.exists()}; the installed program: {done}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Writes the inputs of `dsv4 eval` for the demo model: a held-out text and the recall template.
 
-    python3 make_quality.py --model ../../models/demo --text ../../tests/golden/demo/heldout.txt
+    python3 make_quality.py --model .. --text ../../../tests/golden/demo/heldout.txt
 
 The text is DOCUMENTS documents of the corpus with seeds that training never used, each preceded by a BOS
 token and cut at the end of its last whole line. needle.json, written into the model's folder, has

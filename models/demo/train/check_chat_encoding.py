@@ -1,6 +1,6 @@
 """Compares chat_encoding.py with `dsv4 inspect prompt` on random conversations of the corpus.
 
-    python3 check_chat_encoding.py --dsv4 DSV4 --model ../../models/demo --count 300
+    python3 check_chat_encoding.py --dsv4 DSV4 --model .. --count 300
 
 Every conversation is compared up to each of the assistant's replies: the text and the token ids of
 the request's prompt are those that the training document holds before that reply.

@@ -1,6 +1,6 @@
 """Measures conversations and tool calls of the demo model through `dsv4 serve`, greedy.
 
-    python3 eval_chat.py --dsv4 DSV4 --model ../../models/demo --out results.jsonl
+    python3 eval_chat.py --dsv4 DSV4 --model .. --out results.jsonl
 
 Every case is a conversation of the corpus with a seed that training never used. Its last exchange
 is played through POST /v1/chat/completions: the engine encodes the request, runs the model and
