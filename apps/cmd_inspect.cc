@@ -1,6 +1,6 @@
 // dsv4 inspect MODEL|ops|env|device: shows the contents of a checkpoint, the implementations of
-// ops or of one step, the environment variables or the GPUs. dsv4 inspect prompt|completion MODEL: shows the chat
-// encoding.
+// ops or of one step, the environment variables or the GPUs. dsv4 inspect prompt|completion MODEL:
+// shows the chat encoding.
 
 #include <CLI/CLI.hpp>
 #include <memory>
