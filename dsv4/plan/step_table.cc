@@ -57,7 +57,7 @@ class CallList final : public Observer {
   int depth_ = 0;
 };
 
-// On a GPU the experts have the layout that its implementations read best; every tensor has a place.
+// On a GPU the experts have the layout that its implementations read best; all tensors get a place.
 Model model_of(const StepTableRequest& request, const Context& context) {
   Model model = synthetic_model(request.release, request.recipe, 0, 1);
   if (context.device == nullptr) return model;

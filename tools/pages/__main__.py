@@ -11,13 +11,14 @@ page that its numbers do not support.
 import argparse
 import sys
 
+import architecture
 import common
 import fuzz
 import performance
 import quality
 import xattention
 
-PAGES = {module.__name__: module for module in (performance, quality, xattention, fuzz)}
+PAGES = {module.__name__: module for module in (performance, quality, xattention, fuzz, architecture)}
 
 
 def main():

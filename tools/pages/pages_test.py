@@ -9,6 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import architecture
 import common
 import fuzz
 import quality
@@ -54,6 +55,21 @@ class Quality(unittest.TestCase):
         self.assertEqual(list(quality.broken_claims(result)), [])
         next(r for r in result["rows"] if r["experts"] == "k4-e2m1")["top1"] = 0.99
         self.assertEqual([claim.split(":")[0] for claim in quality.broken_claims(result)], ["k4-e2m1 equals the official model"])
+
+
+class ArchitectureTest(unittest.TestCase):
+    def test_table_of_a_step(self):
+        def call(depth, op, impl, calls=1):
+            return {"depth": depth, "op": op, "impl": impl, "calls": calls, "refusals": []}
+        report = {"tables": [
+            {"tokens": 1, "calls": [call(0, "moe", "sm90_fused", 43), call(0, "linear", "cuda")]},
+            {"tokens": 4096, "calls": [call(0, "moe", "parts", 43), call(1, "router", "cuda", 43),
+                                       call(1, "linear", "cublaslt", 43), call(0, "linear", "cuda")]}]}
+        self.assertEqual(architecture.lines_of(report), [
+            "| op | 1 token | 4096 tokens |", "|---|---|---|",
+            "| `moe` | `sm90_fused` | `parts` |",
+            "| `linear` | `cuda` | `cublaslt` 43, `cuda` 1 |",
+            "| `router` | - | `cuda` |"])
 
 
 if __name__ == "__main__":
