@@ -6,7 +6,7 @@
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
-#include "dsv4/engine/score.h"
+#include "dsv4/model/batch.h"
 
 namespace dsv4::apps {
 namespace {

@@ -1,102 +1,32 @@
 #include "dsv4/engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
-#include <tuple>
+#include <iterator>
 #include <utility>
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/fingerprint.h"
-#include "dsv4/engine/score.h"
+#include "dsv4/model/batch.h"
 
 namespace dsv4 {
-
-const char* name(Finish finish) {
-  switch (finish) {
-    case Finish::kStop:
-      return "stop";
-    case Finish::kLength:
-      return "length";
-    case Finish::kCancelled:
-      return "cancelled";
-    case Finish::kConstraintFailed:
-      return "blocked";
-  }
-  return "unknown";
-}
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kLeastJunction = 256;  // tokens; of fewer, a checkpoint costs more than it spares
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-const EngineOptions& checked(const Model& model, const EngineOptions& options) {
-  DSV4_CHECK(options.max_tokens >= 1 && options.max_sequences >= 1,
-             "max_tokens={} max_sequences={}", options.max_tokens, options.max_sequences);
-  DSV4_CHECK(options.max_batch_tokens >= options.max_sequences,
-             "max_batch_tokens={} below max_sequences={}", options.max_batch_tokens,
-             options.max_sequences);
-  DSV4_CHECK(options.cache_tokens == 0 || options.cache_tokens >= options.max_tokens,
-             "cache_tokens={} below max_tokens={}", options.cache_tokens, options.max_tokens);
-  DSV4_CHECK(options.prefix_checkpoints >= 0 && options.checkpoint_interval >= 1,
-             "prefix_checkpoints={} checkpoint_interval={}", options.prefix_checkpoints,
-             options.checkpoint_interval);
-  DSV4_CHECK(options.tiers.ram_bytes == 0 || options.prefix_checkpoints > 0,
-             "{} bytes of host memory for prefixes of an engine without checkpoints",
-             options.tiers.ram_bytes);
-  DSV4_CHECK(options.tiers.folder.empty() ||
-                 (options.tiers.ram_bytes > 0 && !options.model_identity.empty()),
-             "a folder for prefixes, with {} bytes of host memory and the identity '{}'",
-             options.tiers.ram_bytes, options.model_identity);
-  DSV4_CHECK(options.max_scored_tokens >= 0, "max_scored_tokens={}", options.max_scored_tokens);
-  if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
-  return options;
-}
-
-CacheLimits limits_of(const EngineOptions& options) {
-  return {.max_tokens = options.max_tokens,
-          .max_sequences = options.max_sequences,
-          .max_batch_tokens = options.max_batch_tokens,
-          .max_logits_rows = options.max_sequences + options.max_scored_tokens,
-          .cache_tokens = options.cache_tokens,
-          .checkpoints = options.prefix_checkpoints};
-}
-
-// Leaves the mask as it is where it allows nothing else.
-void forbid(std::span<const int32_t> ids, std::span<uint32_t> mask) {
-  std::vector<uint32_t> left(mask.begin(), mask.end());
-  for (const int32_t id : ids) {
-    if (id >= 0 && static_cast<size_t>(id) / 32 < left.size())
-      left[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
-  }
-  const bool any = std::ranges::any_of(left, [](uint32_t word) { return word != 0; });
-  if (any) std::ranges::copy(left, mask.begin());
-}
-
 }  // namespace
-
-Context step_context(const EngineOptions& options) {
-  return {.numerics = options.numerics,
-          .need_batch_invariant = options.deterministic,
-          .choices = options.choices};
-}
-
-int64_t cache_bytes(const Model& model, const EngineOptions& options) {
-  const CacheLimits limits = limits_of(options);
-  const CachePlan plan = plan_cache(model.config(), checked(model, options).numerics, limits).plan;
-  return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan.states);
-}
 
 Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
-      options_(checked(model, options)),
+      options_(checked_options(model, options)),
       check_(options.check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
-      executor_(model, context(), limits_of(options)) {
+      executor_(model, context(), cache_limits(options)),
+      prefixes_(executor_.cache(), executor_.prefixes(),
+                {.checkpoint_interval = options.checkpoint_interval,
+                 .longest_load = options.longest_load}) {
   if (options.tiers.ram_bytes == 0) return;
   const Digest fingerprint =
       cache_fingerprint(options.model_identity, model, context(), executor_.cache_plan());
@@ -141,8 +71,6 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
                        .terms = {params.sampling, params.logit_bias, prompt},
                        .state = params.constraint ? params.constraint->start() : 0,
                        .submitted = Clock::now()});
-  if (const UnitStore* units = this->units())
-    requests_.back().chain = PrefixChain(units->fingerprint(), params.salt, units->layout().step);
   return id;
 }
 
@@ -165,27 +93,10 @@ void Engine::end_early(std::vector<Event>& events) {
 
 std::list<Engine::Request>::iterator Engine::remove(std::list<Request>::iterator at, size_t index) {
   if (index < num_running_) {
-    stop_running(*at);
+    prefixes_.end(*at);
     --num_running_;
   }
   return requests_.erase(at);
-}
-
-// Its sequence ends; what its answer has computed stays stored.
-void Engine::stop_running(Request& request) {
-  if (request.answer_checkpoint != CheckpointId::kNone)
-    save_units(request, request.answer_checkpoint);
-  request.answer_checkpoint = CheckpointId::kNone;
-  executor_.cache().close(request.seq);
-  request.cached = 0;
-}
-
-bool Engine::Request::before(const Request& other) const {
-  constexpr int kMostPreemptions = 3;
-  const bool kept = stats.preemptions >= kMostPreemptions,
-             other_kept = other.stats.preemptions >= kMostPreemptions;
-  return std::tuple(!kept, -params.priority, id) <
-         std::tuple(!other_kept, -other.params.priority, other.id);
 }
 
 // Those that run keep standing before the others.
@@ -203,26 +114,58 @@ void Engine::sort_requests() {
   requests_.splice(requests_.end(), others);
 }
 
+void Engine::look_up_units() {
+  const double spent = stats_.prefill_seconds, tokens = static_cast<double>(stats_.prefill_tokens);
+  const size_t slots = static_cast<size_t>(options_.max_sequences);
+  size_t index = 0;
+  for (Request& request : requests_) {
+    if (index == slots) return;
+    if (index++ >= num_running_) prefixes_.look_up(request, tokens > 0 ? spent / tokens : 0);
+  }
+}
+
+// Of the requests that wait.
+void Engine::move_last(const std::function<bool(const Request&)>& wanted) {
+  auto at = requests_.begin();
+  std::advance(at, num_running_);
+  for (auto left = std::distance(at, requests_.end()); left > 0; --left) {
+    const auto request = at++;
+    if (wanted(*request)) requests_.splice(requests_.end(), requests_, request);
+  }
+}
+
+// So that requests after them run meanwhile. False: every request loads.
+bool Engine::move_loading_last() {
+  move_last([&](const Request& request) { return prefixes_.loading(request); });
+  return !prefixes_.loading(requests_.front());
+}
+
+// One long prompt at a time is computed, and while others wait for it, short ones pass them. A
+// prompt of which most is stored is short.
+void Engine::move_long_last() {
+  const auto end_of_running = std::next(requests_.begin(), static_cast<int64_t>(num_running_));
+  const bool any = std::any_of(requests_.begin(), end_of_running, [&](const Request& request) {
+    return request.length() - request.cached > options_.long_prompt;
+  });
+  if (!any) return;
+  move_last([&](const Request& request) {
+    return request.length() > options_.long_prompt &&
+           request.length() - prefixes_.stored_tokens(request) > options_.long_prompt;
+  });
+}
+
 Schedule Engine::plan_step() {
   // Requests after these cannot run in this step: there are no more slots.
   const size_t slots = static_cast<size_t>(options_.max_sequences);
-  const PrefixCache* prefixes = executor_.prefixes();
   std::vector<ScheduledRequest> requests;
   for (Request& request : requests_) {
-    const bool waits = requests.size() >= num_running_ && prefixes != nullptr;
-    if (requests.size() == slots || (waits && loading(request))) break;
-    int64_t cached = request.cached;
-    if (waits) {
-      const PrefixCache::Match match = prefixes->match(request.params.salt, reusable(request));
-      cached = std::max(match.tokens, request.lease == nullptr ? 0 : request.lease->tokens());
-      request.junction = match.common - cached >= kLeastJunction ? match.common : 0;
-    }
-    requests.push_back(
-        {.tokens = request.length(),
-         .cached = cached,
-         .answer_left = request.params.max_new_tokens - request.generated,
-         .decoding = request.decoding(),
-         .stop_at = next_stop(request, cached, waits ? cached : request.last_checkpoint)});
+    if (requests.size() == slots || prefixes_.loading(request)) break;
+    const RequestPrefixes::Plan plan = prefixes_.plan(request);
+    requests.push_back({.tokens = request.length(),
+                        .cached = plan.cached,
+                        .answer_left = request.params.max_new_tokens - request.generated,
+                        .decoding = request.decoding(),
+                        .stop_at = plan.stop_at});
   }
   const PageTables& tables = executor_.cache();
   std::vector<SeqId> running;  // in order
@@ -258,35 +201,28 @@ int64_t Engine::max_prompt_tokens() const {
 void Engine::set_running(size_t num_running, std::vector<Event>& events) {
   auto at = requests_.begin();
   std::advance(at, std::min(num_running, num_running_));
-  PrefixCache* prefixes = executor_.prefixes();
-  for (; num_running_ < num_running; ++num_running_, ++at) {
-    at->seq = executor_.cache().open();
-    if (prefixes != nullptr) {
-      const PrefixCache::Attached attached =
-          prefixes->attach(at->seq, at->params.salt, reusable(*at), at->lease.get());
-      if (attached.ram + attached.disk > 0) leases_in_use_.push_back(std::move(at->lease));
-      at->lease.reset();
-      at->cached = attached.tokens;
-      stats_.ram_tokens += attached.ram;
-      stats_.disk_tokens += attached.disk;
-      if (!at->started) at->stats.ram_tokens = attached.ram, at->stats.disk_tokens = attached.disk;
-    }
-    at->last_checkpoint = at->cached;
-    stats_.cached_tokens += at->cached;
-    if (at->started) continue;
-    events.push_back({.sink = at->sink, .id = at->id, .starts = true, .cached_tokens = at->cached});
-    at->started = true;
-    at->first_run = Clock::now();
-    at->stats.queue_seconds = seconds_between(at->submitted, at->first_run);
-    at->stats.prompt_tokens = at->length();
-    at->stats.cached_tokens = at->cached;
-  }
+  for (; num_running_ < num_running; ++num_running_, ++at) begin(*at, events);
   for (; num_running_ > num_running; --num_running_, ++at) {
-    stop_running(*at);
-    at->lookups = 0;
+    prefixes_.end(*at);
     ++at->stats.preemptions;
     ++stats_.preemptions;
   }
+}
+
+void Engine::begin(Request& request, std::vector<Event>& events) {
+  const PrefixCache::Attached attached = prefixes_.begin(request);
+  stats_.cached_tokens += attached.tokens;
+  stats_.ram_tokens += attached.ram;
+  stats_.disk_tokens += attached.disk;
+  if (std::exchange(request.started, true)) return;
+  events.push_back(
+      {.sink = request.sink, .id = request.id, .starts = true, .cached_tokens = attached.tokens});
+  request.first_run = Clock::now();
+  request.stats.queue_seconds = seconds_between(request.submitted, request.first_run);
+  request.stats.prompt_tokens = request.length();
+  request.stats.cached_tokens = attached.tokens;
+  request.stats.ram_tokens = attached.ram;
+  request.stats.disk_tokens = attached.disk;
 }
 
 Engine::Batch Engine::make_batch(const Schedule& plan) {
@@ -309,7 +245,7 @@ Engine::Batch Engine::make_batch(const Schedule& plan) {
                           scoring ? Work::Logits::kAll
                           : last  ? Work::Logits::kLast
                                   : Work::Logits::kNone,
-                          checkpoint_after(request, count)});
+                          prefixes_.checkpoint_after(request, count)});
     batch.chunks.push_back({&request, count});
     if (scoring) {
       spare_rows -= count - 1;
@@ -352,27 +288,6 @@ Engine::Event Engine::accept(Request& request, Sampled token) {
   return event;
 }
 
-void Engine::Request::advance(int32_t token) {
-  try {
-    if (params.constraint != nullptr) state = params.constraint->advance(state, token);
-  } catch (const Error&) {
-    blocked = true;
-  }
-}
-
-bool Engine::Request::restrict(SampleLists& lists) {
-  bool masked = false;
-  try {
-    masked = params.constraint != nullptr && params.constraint->restricts(state);
-    if (masked) params.constraint->mask(state, lists.mask());
-  } catch (const Error&) {
-    blocked = true;  // the token that is sampled now is dropped
-    std::ranges::fill(lists.mask(), ~uint32_t{0});
-  }
-  if (generated < params.min_new_tokens) forbid(params.stop, lists.mask());
-  return masked;
-}
-
 std::vector<Sampled> Engine::sample(const Batch& batch) {
   if (batch.rows.empty()) return {};
   // Masks are made here, while a device still computes the logits.
@@ -399,8 +314,8 @@ std::vector<Sampled> Engine::sample(const Batch& batch) {
 std::vector<Sampled> Engine::compute(const Batch& batch) {
   try {
     executor_.start(batch.work, [&](size_t i) {
-      store_prefix(*batch.chunks[i].request,
-                   batch.chunks[i].request->cached + batch.work[i].checkpoint);
+      Request& request = *batch.chunks[i].request;
+      prefixes_.store(request, request.cached + batch.work[i].checkpoint);
     });
     return sample(batch);
   } catch (const NotFinite&) {
@@ -451,10 +366,10 @@ bool Engine::step() {
     if (move_loading_last()) {
       run_batch(events);
     } else {  // nothing else to do; not long, because requests may arrive
-      requests_.front().lease->wait_for(std::chrono::milliseconds(2));
+      prefixes_.wait(requests_.front(), std::chrono::milliseconds(2));
     }
   }
-  if (executor_.prefixes() != nullptr) executor_.prefixes()->finish_saves(requests_.empty());
+  prefixes_.finish_saves(/*wait=*/requests_.empty());
   for (const Event& event : events) {
     if (event.starts) event.sink->on_start(event.id, event.cached_tokens);
     if (event.has_token && event.of_prompt) {
@@ -472,12 +387,11 @@ void Engine::run_batch(std::vector<Event>& events) {
   const Schedule plan = plan_step();
   set_running(plan.num_running, events);
   const Batch batch = make_batch(plan);
-  reserve(batch);
+  for (const Batch::Chunk& chunk : batch.chunks) prefixes_.reserve(*chunk.request, chunk.count);
   const auto begin = Clock::now();
   broken_ = true;  // until the step has run: one that stops half-way leaves caches half-written
   std::vector<Sampled> tokens = compute(batch);
   broken_ = false;
-  if (!batch.rows.empty()) leases_in_use_.clear();  // the device has come to the end of the step
   const std::chrono::duration<double> spent = Clock::now() - begin;
   ++stats_.steps;
   int64_t num_tokens = 0;
@@ -485,13 +399,50 @@ void Engine::run_batch(std::vector<Event>& events) {
   // Without a token to wait for, a device may still compute.
   if (!batch.rows.empty()) step_time_.observe(num_tokens, spent.count());
   for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
-  for (const auto& [request, checkpoint] : std::exchange(stored_, {}))
-    save_units(*request, checkpoint);
+  prefixes_.after_step(/*waited=*/!batch.rows.empty());
   const bool prefill = batch.prefill_tokens > 0;
   stats_.prefill_tokens += batch.prefill_tokens;
   if (!prefill) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
   (prefill ? stats_.prefill_seconds : stats_.decode_seconds) += spent.count();
   deliver(batch, std::move(tokens), events);
+}
+
+void Engine::drop_prefixes(PrefixTier last) {
+  for (Request& request : requests_) prefixes_.forget_units(request);
+  prefixes_.drop(last);
+}
+
+void Engine::flush_prefixes() {
+  prefixes_.flush();
+}
+
+int64_t Engine::save_prefix(const std::string& path, std::span<const int32_t> ids,
+                            std::string_view salt) {
+  return prefixes_.save_text(path, ids, salt);
+}
+
+void Engine::load_prefix(const std::string& path) {
+  prefixes_.load_text(path);
+}
+
+void Engine::check_invariants() const {
+  const PageTables& tables = executor_.cache();
+  tables.check_invariants();
+  size_t index = 0;
+  for (const Request& request : requests_) {
+    const bool runs = index++ < num_running_;
+    DSV4_CHECK(request.runs() == runs && (runs || request.cached == 0),
+               "request {} is number {} of {} that run, with {} tokens in sequence {:#x}",
+               static_cast<uint64_t>(request.id), index, num_running_, request.cached,
+               static_cast<uint64_t>(request.seq));
+    if (!runs) continue;
+    DSV4_CHECK(tables.length(request.seq) == request.cached,
+               "request {} has computed {} tokens, and its pages hold {}",
+               static_cast<uint64_t>(request.id), request.cached, tables.length(request.seq));
+  }
+  DSV4_CHECK(num_running_ <= requests_.size(), "{} of {} requests run", num_running_,
+             requests_.size());
+  if (executor_.prefixes() != nullptr) executor_.prefixes()->check_invariants();
 }
 
 }  // namespace dsv4

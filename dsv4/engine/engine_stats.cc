@@ -22,7 +22,7 @@ EngineStats Engine::stats() const {
   stats.state_slots_used = tables.num_open();
   if (const PrefixCache* prefixes = executor_.prefixes()) stats.checkpoints = prefixes->size();
   stats.checkpoint_limit = options_.prefix_checkpoints;
-  if (const UnitStore* units = this->units()) stats.units = units->stats();
+  if (const UnitStore* units = executor_.units()) stats.units = units->stats();
   return stats;
 }
 

@@ -7,13 +7,6 @@
 
 namespace dsv4 {
 
-void check_token_ids(std::span<const int32_t> ids, int64_t vocab) {
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= vocab)
-      fail(ErrorCode::kBadInput, "token id {} at position {} is outside [0, {})", ids[i], i, vocab);
-  }
-}
-
 void score(const Model& model, const Context& context, std::span<const int32_t> ids, int64_t chunk,
            const std::function<void(int64_t, const ConstTensorView&)>& on_chunk) {
   const auto total = static_cast<int64_t>(ids.size());

@@ -9,9 +9,6 @@
 
 namespace dsv4 {
 
-// Throws kBadInput "token id 97 at position 1 is outside [0, 97)".
-void check_token_ids(std::span<const int32_t> ids, int64_t vocab);
-
 // Feeds `ids` in chunks of `chunk` >= 1 tokens and hands out logits chunk by chunk:
 //   on_chunk(first, logits)   [n, V] f32 of positions first .. first + n - 1, valid in the call
 // Any chunking gives the same bits on batch invariant rows.

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "dsv4/base/error.h"
 #include "dsv4/ops/parts/compressor/compressor.h"
 #include "dsv4/ops/pools.h"
 
@@ -27,6 +28,15 @@ struct ForwardBatch {
   std::vector<SequenceRun> runs;     // cover ids in order, without gaps
   std::vector<int32_t> logits_rows;  // indices into ids whose logits are wanted, in output order
 };
+
+// Throws kBadInput "token id 97 at position 1 is outside [0, 97)". For ids from outside, before
+// they are in a batch.
+inline void check_token_ids(std::span<const int32_t> ids, int64_t vocab) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocab)
+      fail(ErrorCode::kBadInput, "token id {} at position {} is outside [0, {})", ids[i], i, vocab);
+  }
+}
 
 // One layer's cache, shared by all sequences. Each sequence has its own pages and its own slot.
 struct LayerCache {

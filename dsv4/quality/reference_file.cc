@@ -3,8 +3,8 @@
 #include <charconv>
 
 #include "dsv4/base/error.h"
-#include "dsv4/engine/score.h"
 #include "dsv4/loader/safetensors_layout.h"
+#include "dsv4/model/batch.h"
 
 namespace dsv4 {
 namespace {

@@ -1,0 +1,54 @@
+#include "dsv4/engine/engine_options.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/engine/fingerprint.h"
+#include "dsv4/engine/prefix_cache.h"
+
+namespace dsv4 {
+
+const EngineOptions& checked_options(const Model& model, const EngineOptions& options) {
+  DSV4_CHECK(options.max_tokens >= 1 && options.max_sequences >= 1,
+             "max_tokens={} max_sequences={}", options.max_tokens, options.max_sequences);
+  DSV4_CHECK(options.max_batch_tokens >= options.max_sequences,
+             "max_batch_tokens={} below max_sequences={}", options.max_batch_tokens,
+             options.max_sequences);
+  DSV4_CHECK(options.cache_tokens == 0 || options.cache_tokens >= options.max_tokens,
+             "cache_tokens={} below max_tokens={}", options.cache_tokens, options.max_tokens);
+  DSV4_CHECK(options.prefix_checkpoints >= 0 && options.checkpoint_interval >= 1,
+             "prefix_checkpoints={} checkpoint_interval={}", options.prefix_checkpoints,
+             options.checkpoint_interval);
+  DSV4_CHECK(options.tiers.ram_bytes == 0 || options.prefix_checkpoints > 0,
+             "{} bytes of host memory for prefixes of an engine without checkpoints",
+             options.tiers.ram_bytes);
+  DSV4_CHECK(options.tiers.folder.empty() ||
+                 (options.tiers.ram_bytes > 0 && !options.model_identity.empty()),
+             "a folder for prefixes, with {} bytes of host memory and the identity '{}'",
+             options.tiers.ram_bytes, options.model_identity);
+  DSV4_CHECK(options.max_scored_tokens >= 0, "max_scored_tokens={}", options.max_scored_tokens);
+  if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
+  return options;
+}
+
+CacheLimits cache_limits(const EngineOptions& options) {
+  return {.max_tokens = options.max_tokens,
+          .max_sequences = options.max_sequences,
+          .max_batch_tokens = options.max_batch_tokens,
+          .max_logits_rows = options.max_sequences + options.max_scored_tokens,
+          .cache_tokens = options.cache_tokens,
+          .checkpoints = options.prefix_checkpoints};
+}
+
+Context step_context(const EngineOptions& options) {
+  return {.numerics = options.numerics,
+          .need_batch_invariant = options.deterministic,
+          .choices = options.choices};
+}
+
+int64_t cache_bytes(const Model& model, const EngineOptions& options) {
+  const CacheLimits limits = cache_limits(options);
+  const Numerics numerics = checked_options(model, options).numerics;
+  const CachePlan plan = plan_cache(model.config(), numerics, limits).plan;
+  return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan.states);
+}
+
+}  // namespace dsv4
