@@ -136,7 +136,7 @@ struct ByLevels {
   }
 };
 
-// The same bits from the two levels of t's cell: rounding is monotonic, so the nearest level gives
+// The bits of ByLevels, from the two levels of t's cell: rounding is monotonic, so the nearest gives
 // the smallest rounded square.
 template <int kCells>
 struct ByCells {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm.h"
+#include "dsv4/ops/gemm/gemm.h"
 #include "dsv4/ops/oracle.h"
 #include "dsv4/ops/parts/quant/quant_oracle.h"
 

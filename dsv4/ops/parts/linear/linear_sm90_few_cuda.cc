@@ -3,9 +3,9 @@
 
 #include "dsv4/ops/gemm/few_gemm/launch.h"
 #include "dsv4/ops/gemm/few_gemm/plan.h"
-#include "dsv4/ops/parts/linear/linear_impls.h"
+#include "dsv4/ops/parts/linear/linear.h"
 
-namespace dsv4 {
+namespace dsv4::linear_kernel {
 namespace {
 
 // More tiles than this many of a cluster: the output head. Sums of every tile are exchanged, and
@@ -28,7 +28,9 @@ few_gemm::Product product_of(const LinearArgs& args) {
 
 }  // namespace
 
-const char* linear_sm90_few_reject(const Context& context, const LinearArgs& args) {
+namespace sm90_few {
+
+const char* reject(const Context& context, const LinearArgs& args) {
   // Where the bits of a token must not depend on the batch, larger batches take the same kernel.
   if (args.x.dim(0) > few_gemm::kMaxTokens && !context.need_batch_invariant)
     return "for up to 32 tokens";
@@ -42,11 +44,15 @@ const char* linear_sm90_few_reject(const Context& context, const LinearArgs& arg
   return few_gemm::reject(context, product_of(args));
 }
 
-void linear_sm90_few(const Context& context, const LinearArgs& args) {
+void run(const Context& context, const LinearArgs& args) {
   few_gemm::run(context, product_of(args));
 }
 
-const char* linear_sm90_few_kbit_reject(const Context& context, const LinearArgs& args) {
+}  // namespace sm90_few
+
+namespace sm90_few_kbit {
+
+const char* reject(const Context& context, const LinearArgs& args) {
   if (args.x.dim(0) > few_gemm::kKbitTokens && !context.need_batch_invariant)
     return "for up to 8 tokens";
   if (args.quantize_x && args.x.dim(0) > few_gemm::kQuantizeTokens)
@@ -54,8 +60,10 @@ const char* linear_sm90_few_kbit_reject(const Context& context, const LinearArgs
   return few_gemm::reject_kbit(context, product_of(args));
 }
 
-void linear_sm90_few_kbit(const Context& context, const LinearArgs& args) {
+void run(const Context& context, const LinearArgs& args) {
   few_gemm::run(context, product_of(args));
 }
 
-}  // namespace dsv4
+}  // namespace sm90_few_kbit
+
+}  // namespace dsv4::linear_kernel
