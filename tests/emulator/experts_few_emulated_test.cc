@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "dsv4/ops/parts/experts/sm90_few/call.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"

@@ -18,7 +18,7 @@
 #include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/tensor_map.h"
@@ -45,24 +45,23 @@ few_gemm::Product random_product(Arena& arena, Rng& rng, const Scene& s) {
   const bool kbit = few_gemm::bits_of(s.format) > 0;
   const bool codes =
       (s.format == Format::kFp8 || kbit) && !few_gemm::converts_to_f16(s.format) && !s.quantize;
-  few_gemm::Product p{.groups = s.groups};
-  const TensorView x = arena.input(codes ? DType::kE4M3 : DType::kBF16, {s.t, s.groups * s.k});
-  test::fill_normal(x, rng);
-  p.in = {.x = x, .quantize = s.quantize};
-  if (codes) {
-    const TensorView scale = arena.input(DType::kE8M0, {s.t, s.groups * s.k / 128});
-    for (int64_t i = 0; i < scale.numel(); ++i)
-      scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
-    p.in.x_scale = scale;
-  }
   const test::StoredAs stored =
       kbit ? test::StoredAs{WeightFormat::kKbit, few_gemm::bits_of(s.format), true}
            : test::StoredAs{s.format == Format::kBf16 ? WeightFormat::kBF16
                                                       : WeightFormat::kFp8Block};
-  p.weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k,
-                                 s.f32_scale ? DType::kF32 : DType::kE8M0);
-  p.out = arena.output(s.f32_out ? DType::kF32 : DType::kBF16, {s.t, s.groups * s.n});
-  return p;
+  const WeightView weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k,
+                                                s.f32_scale ? DType::kF32 : DType::kE8M0);
+  const LinearArgs args = test::random_linear(arena, rng,
+                                              {.t = s.t,
+                                               .x = codes ? DType::kE4M3 : DType::kBF16,
+                                               .out = s.f32_out ? DType::kF32 : DType::kBF16,
+                                               .groups = s.groups,
+                                               .quantize_x = s.quantize},
+                                              weight);
+  return {.in = {.x = args.x, .x_scale = args.x_scale, .quantize = s.quantize},
+          .weight = weight,
+          .out = args.out,
+          .groups = s.groups};
 }
 
 LinearArgs linear_args(const few_gemm::Product& p) {
@@ -126,9 +125,7 @@ void run_emulated(const few_gemm::Product& p, int num_sms, uint64_t seed) {
 
 // Products of e4m3 keep 13 fractional bits on a GPU; the emulator's are exact.
 test::Tolerance tolerance(const LinearArgs& args) {
-  const double walk = 4 + std::sqrt(static_cast<double>(args.weight.k));
-  return {.ulps = args.out.dtype == DType::kF32 ? 2.0 : 0.51,
-          .abs = 0x1p-24 * walk * linear_magnitude(args)};
+  return test::linear_tolerance(args, linear_magnitude(args));
 }
 
 void check(const Scene& scene) {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
 #include "dsv4/ops/parts/router/router_oracle.h"
 #include "tests/emulator/moe_case.h"
 #include "tests/emulator/runs.h"
