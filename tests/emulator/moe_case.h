@@ -75,19 +75,19 @@ inline emulator::Kernel moe_inputs(const MoeCase& c, const moe_kernel::sm90_few:
                                    int num_sms) {
   namespace few = moe_kernel::sm90_few;
   const few::InputTargets targets(c.args, middle);
-  const few_gemm::Pair pair = few::pair_of_inputs(c.args, targets, num_sms);
+  const gemm::TwoFormats pair = few::pair_of_inputs(c.args, targets, num_sms);
   emulator::Kernel kernel{{.grid = {static_cast<int>(pair.ctas()),
                                     static_cast<int>(ceil_div(pair.q8.tokens, pair.tokens))},
-                           .block = few_gemm::kThreads,
+                           .block = gemm::kThreads,
                            .cluster = pair.split.q8.ranks(),
                            .shared = static_cast<size_t>(pair.shared()),
                            .pdl = true,
                            .resident = 2},
                           {}};
-  few_gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+  gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
     kernel.body = [params = few::make_input_params(
                        pair, c.args, targets, middle,
-                       few_gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
+                       gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
       few::inputs_kernel<decltype(config)>()(params);
     };
   });
@@ -97,22 +97,22 @@ inline emulator::Kernel moe_inputs(const MoeCase& c, const moe_kernel::sm90_few:
 inline emulator::Kernel moe_down(const MoeCase& c, const moe_kernel::sm90_few::Middle& middle,
                                  int num_sms) {
   namespace few = moe_kernel::sm90_few;
-  const few_gemm::Product p = few::product_of_w2(c.args, middle);
-  const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, 1);
-  const few_gemm::Split split = few_gemm::make_split(shape, num_sms);
-  const int tokens = few_gemm::tile_tokens(shape.format, shape.tokens);
+  const gemm::Product p = few::product_of_w2(c.args, middle);
+  const gemm::Shape shape = gemm::shape_of(p.weight, p.in, 1);
+  const gemm::Split split = gemm::make_split(shape, num_sms);
+  const int tokens = gemm::tile_tokens(shape.format, shape.tokens);
   const few::DownParams params =
       few::make_down_params(p, few::router_args(c.args, middle), split, tokens, emulated_map);
   emulator::Kernel kernel{
       {.grid = {params.product_ctas + params.routing_ctas,
                 static_cast<int>(ceil_div(shape.tokens, tokens))},
-       .block = few_gemm::kThreads,
+       .block = gemm::kThreads,
        .cluster = split.ranks(),
-       .shared = static_cast<size_t>(few_gemm::Layout(shape.format, tokens, split).bytes),
+       .shared = static_cast<size_t>(gemm::Layout(shape.format, tokens, split).bytes),
        .pdl = true,
        .resident = 2},
       {}};
-  few_gemm::with_q8_config(shape.format, tokens, [&](auto config) {
+  gemm::with_q8_config(shape.format, tokens, [&](auto config) {
     kernel.body = [params] { few::down_kernel<decltype(config)>(params); };
   });
   return kernel;

@@ -92,11 +92,11 @@ void run_fused(const Case& c, const Scene& s, int seed) {
 // The five launches of sm90_few, the last one on the host.
 template <int K, int kDownK>
 std::vector<float> bits_of_few(const Case& c, int num_sms) {
-  using namespace experts_few_e4m3;
+  using namespace experts_kernel::sm90_few_e4m3;
   Scratch scratch;
   const fused::Middle middle = c.temporaries(scratch);
   const ExpertsArgs routed = fused::routed_args(c.args, middle);
-  const experts_few::Call call = experts_few::make_call(routed, num_sms, kReader, scratch);
+  const experts_kernel::Call call = experts_kernel::make_call(routed, num_sms, kReader, scratch);
   const auto products = [&](size_t shared) { return launch_of(num_sms, shared, kThreads); };
   emulator::launch_stream({test::moe_inputs(c, middle.inputs, num_sms),
                            test::moe_down(c, middle.inputs, num_sms),

@@ -5,12 +5,18 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
 
 namespace dsv4::experts_kernel {
 
 // The shared expert in FP8 blocks, 64 tokens or more: products by cuBLASLt.
 DSV4_IMPL(ExpertsArgs, cublaslt_fp8)
+// Kernel images of k-bit weights under kOfficial: products for up to 8 tokens of an expert at a
+// time, weights rounded to f16.
+DSV4_IMPL(ExpertsArgs, sm90_few)
+// Kernel images with codebooks of at most 4 bits on the e4m3 grid: weights are exact.
+DSV4_IMPL(ExpertsArgs, sm90_few_e4m3)
+// The kernels of sm90_few_e4m3 for rows of up to 7,168 columns; they lie in its folder.
+DSV4_IMPL(ExpertsArgs, sm90_wide)
 // Kernel images of k-bit weights under kOfficial, weights rounded to bf16: a matrix is decoded once
 // for up to 128 tokens.
 DSV4_IMPL(ExpertsArgs, sm90_mma)
@@ -32,10 +38,9 @@ HostBytes host_bytes(const ExpertsArgs& args);
 constexpr Impl<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
     {"cublaslt_fp8", Arch::kSm90, false, cublaslt_fp8::reject, cublaslt_fp8::run},
-    {"sm90_few_e4m3", Arch::kSm90, true, experts_sm90_few_e4m3_reject, experts_sm90_few_e4m3,
-     0x1p-13},
-    {"sm90_few", Arch::kSm90, true, experts_sm90_few_reject, experts_sm90_few, 0x1p-11},
-    {"sm90_wide", Arch::kSm90, true, experts_sm90_wide_reject, experts_sm90_wide, 0x1p-13},
+    {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
+    {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
     {"sm90_mma", Arch::kSm90, false, sm90_mma::reject, sm90_mma::run, 0x1p-9},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},

@@ -27,7 +27,7 @@
 #include "dsv4/device/ptx/fence.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/tensor_copy.cuh"
-#include "dsv4/ops/gemm/few_gemm/consumer.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/consumer.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/append_cluster.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/query_epilogue.cuh"
 
@@ -114,19 +114,19 @@ class Producer {
 // that of slab i.
 template <class C>
 struct Scales {
-  few_gemm::PendingScale of_slab;
+  gemm::PendingScale of_slab;
 
   __device__ Scales(const Params& p, const Work& work) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if (work.exists(p) && lane < p.slabs)
-      of_slab = few_gemm::block_scale(work.weight(p), work.row(), lane);
+      of_slab = gemm::block_scale(work.weight(p), work.row(), lane);
   }
 };
 template <class C>
 requires(C::kBits > 0) struct Scales<C> {
-  const few_gemm::Matrix& matrix;
-  few_gemm::Tile tile;
-  few_gemm::PlaneScales planes;
+  const gemm::Matrix& matrix;
+  gemm::Tile tile;
+  gemm::PlaneScales planes;
   int ordered = 0;  // slabs that are ordered
 
   __device__ Scales(const Params& p, const Work& work)
@@ -142,14 +142,14 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
   auto& sum = products.value;
 #pragma unroll
   for (float& value : sum) value = 0;
-  const int tile = thread / (kConsumers / 2) * few_gemm::kSlabSize;
+  const int tile = thread / (kConsumers / 2) * gemm::kSlabSize;
   const float of_lane = scales.of_slab.value();
   int stage = 0, phase = 0;
   for (int slab = 0; slab < p.slabs; ++slab) {
     const float scale = __shfl_sync(~0u, of_lane, slab);
     memory.full(stage).wait(phase);
     float part[C::kSums];
-    few_gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(stage) + tile,
+    gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(stage) + tile,
                                                          ptx::smem_address(memory.x(slab)));
     memory.empty(stage).arrive();
     if (++stage == p.stages) stage = 0, phase ^= 1;
@@ -171,7 +171,7 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
 template <class C>
 __device__ void multiply(const Params& p, const Memory<C>& memory, Scales<C>& scales,
                          Products<C>& products, int thread) requires(C::kBits > 0) {
-  constexpr int kSlabs = few_gemm::PlaneScales::kSlabs;
+  constexpr int kSlabs = gemm::PlaneScales::kSlabs;
   float sums[C::kTokens / 2][4] = {};
   int stage = 0, phase = 0;
   for (int slab = 0; slab < p.slabs; ++slab) {
@@ -181,14 +181,14 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, Scales<C>& sc
     }
     memory.full(stage).wait(phase);
     const int group = slab * C::kGroups;
-    few_gemm::add_slab<C, 1>(memory.planes(stage), slab, ptx::smem_address(memory.x(group)),
+    gemm::add_slab<C, 1>(memory.planes(stage), slab, ptx::smem_address(memory.x(group)),
                              memory.x_scale() + group * C::kTokens, scales.planes, sums, thread,
                              slab < scales.ordered, [&] {
                                memory.empty(stage).arrive();
                                if (++stage == p.stages) stage = 0, phase ^= 1;
                              });
   }
-  few_gemm::add_blocks<C::kTokens>(sums, products.value);
+  gemm::add_blocks<C::kTokens>(sums, products.value);
 #pragma unroll
   for (float& value : products.value) value *= scales.matrix.factor;
 }
@@ -206,7 +206,7 @@ __device__ void compute_queries(const Params& p) {
     if (!kNormalizes && C::kBits == 0) ptx::prefetch_tensormap(&p.codes);
   }
   if constexpr (C::kBits > 0)
-    if (thread < kConsumers) few_gemm::clear_blocks<C, kConsumers>(memory.x(0), p.groups, thread);
+    if (thread < kConsumers) gemm::clear_blocks<C, kConsumers>(memory.x(0), p.groups, thread);
   Scales<C> scales(p, work);
   LatentBatch<C> latents(p, memory, thread);
   if (kNormalizes && exists && thread < kConsumers) latents.prepare();
@@ -215,7 +215,7 @@ __device__ void compute_queries(const Params& p) {
   ptx::cluster_wait();  // all barriers can count
   if constexpr (C::kBits > 0)
     if (exists && thread < kConsumers)
-      scales.ordered = few_gemm::order_slabs<C>(min(p.stages, p.slabs), thread, [&](int stage) {
+      scales.ordered = gemm::order_slabs<C>(min(p.stages, p.slabs), thread, [&](int stage) {
         memory.full(stage).wait(0);
         return memory.planes(stage);
       });

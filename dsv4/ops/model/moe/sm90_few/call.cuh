@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "dsv4/ops/gemm/few_gemm/launch.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
 #include "dsv4/ops/model/moe/moe.h"
 #include "dsv4/ops/model/moe/sm90_few/kernels.cuh"
 
@@ -37,7 +37,7 @@ Middle make_middle(const MoeArgs& args, const Make& make) {
 
 // The products of x; only the gate's has an output as such.
 struct InputTargets {
-  few_gemm::Target all[3];
+  gemm::Target all[3];
 
   InputTargets(const MoeArgs& args, const Middle& middle)
       : all{{shared_expert(args).w1, {}},
@@ -45,33 +45,33 @@ struct InputTargets {
             {args.gate, middle.logits}} {}
 };
 
-inline few_gemm::Pair pair_of_inputs(const MoeArgs& args, const InputTargets& targets, int num_sms,
+inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& targets, int num_sms,
                                      int prologue_bytes = 0) {
-  const auto shape_of = [&](few_gemm::Format format) {
-    few_gemm::Shape shape =
-        few_gemm::Pair::shape_of(format, targets.all, args.x.dim(0), args.x.dim(1), prologue_bytes);
+  const auto shape_of = [&](gemm::Format format) {
+    gemm::Shape shape =
+        gemm::TwoFormats::shape_of(format, targets.all, args.x.dim(0), args.x.dim(1), prologue_bytes);
     shape.ctas_per_sm = kCtasPerSm;
     return shape;
   };
-  few_gemm::Shape gate_up = shape_of(few_gemm::Pair::q8_format(targets.all));
+  gemm::Shape gate_up = shape_of(gemm::TwoFormats::q8_format(targets.all));
   gate_up.tiles_of_cluster = 2;
-  return few_gemm::Pair(gate_up, shape_of(few_gemm::Format::kBf16), num_sms);
+  return gemm::TwoFormats(gate_up, shape_of(gemm::Format::kBf16), num_sms);
 }
 
 // quantized: x as w1 and w3 take it.
 template <class MakeMap>
-InputParams make_input_params(const few_gemm::Pair& pair, const MoeArgs& args,
+InputParams make_input_params(const gemm::TwoFormats& pair, const MoeArgs& args,
                               const InputTargets& targets, const Middle& middle,
-                              const few_gemm::Activations& quantized, const MakeMap& make_map) {
+                              const gemm::Activations& quantized, const MakeMap& make_map) {
   auto params =
-      few_gemm::make_pair_params<InputParams>(pair, targets.all, args.x, quantized, make_map);
+      gemm::make_two_format_params<InputParams>(pair, targets.all, args.x, quantized, make_map);
   params.q8.hidden = middle.hidden.as<bf16>();
   params.q8.hidden_stride = middle.hidden.row_stride();
   params.q8.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
   return params;
 }
 
-inline few_gemm::Product product_of_w2(const MoeArgs& args, const Middle& middle) {
+inline gemm::Product product_of_w2(const MoeArgs& args, const Middle& middle) {
   return {.in = {.x = middle.hidden, .quantize = true},
           .weight = shared_expert(args).w2,
           .out = middle.y};
@@ -90,12 +90,12 @@ inline RouterArgs router_args(const MoeArgs& args, const Middle& middle) {
 
 // One token for each warp of the clusters that route.
 template <class MakeMap>
-DownParams make_down_params(const few_gemm::Product& p, const RouterArgs& router,
-                            const few_gemm::Split& split, int tokens, const MakeMap& make_map) {
-  constexpr int kWarps = few_gemm::kThreads / kWarp;
+DownParams make_down_params(const gemm::Product& p, const RouterArgs& router,
+                            const gemm::Split& split, int tokens, const MakeMap& make_map) {
+  constexpr int kWarps = gemm::kThreads / kWarp;
   const int64_t of_tile = std::min<int64_t>(tokens, router.logits.dim(0));
   return {
-      .down = few_gemm::make_params(p, split, tokens, make_map),
+      .down = gemm::make_params(p, split, tokens, make_map),
       .router = routing::make_routing(router),
       .product_ctas = split.clusters() * split.ranks(),
       .routing_ctas = static_cast<int>(ceil_div(of_tile, split.ranks() * kWarps)) * split.ranks()};

@@ -8,8 +8,8 @@
 
 #pragma once
 
-#include "dsv4/ops/gemm/few_gemm/boundary.cuh"
-#include "dsv4/ops/parts/experts/cuda/swiglu.cuh"
+#include "dsv4/ops/gemm/x/boundary.cuh"
+#include "dsv4/ops/gemm/epilogue/swiglu.cuh"
 #include "dsv4/ops/parts/router/routing.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
@@ -17,14 +17,14 @@ namespace dsv4::moe_kernel::sm90_few {
 inline constexpr int kMaxExperts = 384;
 
 // w1 and w3: tile 2 i has rows of w1, tile 2 i + 1 the same rows of w3, in one cluster.
-struct GateUp : few_gemm::Params<2> {
+struct GateUp : gemm::Params<2> {
   static constexpr bool kInterleaved = true;
   bf16* hidden = nullptr;  // [t, inner]
   int64_t hidden_stride = 0;
   float limit = 0;
 };
 
-using InputParams = few_gemm::PairOf<GateUp, few_gemm::Params<1>>;
+using InputParams = gemm::TwoFormatsOf<GateUp, gemm::Params<1>>;
 
 // After a tile of w1 and one of w3.
 struct StoreHidden {
@@ -32,11 +32,11 @@ struct StoreHidden {
   const GateUp& params;
 
   template <class Consumer>
-  __device__ void operator()(const Consumer& consumer, const few_gemm::Tile& tile, int first_token,
+  __device__ void operator()(const Consumer& consumer, const gemm::Tile& tile, int first_token,
                              int tokens) const {
-    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_pairs() * few_gemm::kTileRows;
-         i += few_gemm::kConsumers) {
-      const int own = i / few_gemm::kTileRows, row = i % few_gemm::kTileRows;
+    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_pairs() * gemm::kTileRows;
+         i += gemm::kConsumers) {
+      const int own = i / gemm::kTileRows, row = i % gemm::kTileRows;
       const float2 gate = consumer.sum(1, own, row), up = consumer.sum(0, own, row);
       const int token = 2 * consumer.pair_of(own);
       if (row >= tile.count) continue;
@@ -56,18 +56,18 @@ struct StoreHidden {
 // C: Config of w1 and w3.
 template <class C>
 auto inputs_kernel() {
-  return few_gemm::few_gemm_pair_kernel<C, InputParams, StoreHidden,
-                                        few_gemm::StoreTile<InputParams::Bf16>>;
+  return gemm::two_formats_kernel<C, InputParams, StoreHidden,
+                                        gemm::StoreTile<InputParams::Bf16>>;
 }
 
 // The same with the boundary before the block. A template, so that only its callers compile it.
 template <class C, class P = InputParams>
 auto inputs_with_boundary_kernel() {
-  return few_gemm::boundary_pair_kernel<C, P, StoreHidden, few_gemm::StoreTile<typename P::Bf16>>;
+  return gemm::boundary_kernel<C, P, StoreHidden, gemm::StoreTile<typename P::Bf16>>;
 }
 
 struct DownParams {
-  few_gemm::Params<1> down;
+  gemm::Params<1> down;
   routing::Routing router;
   int product_ctas = 0, routing_ctas = 0;  // along x
 };
@@ -78,7 +78,7 @@ __device__ inline void route(const DownParams& params, int tile_tokens) {
   const int first = static_cast<int>(blockIdx.y) * tile_tokens;
   const int end = min(first + tile_tokens, static_cast<int>(r.t));
   const int cta = static_cast<int>(blockIdx.x) - params.product_ctas;
-  constexpr int kWarps = few_gemm::kThreads / kWarp;
+  constexpr int kWarps = gemm::kThreads / kWarp;
   for (int token = first + cta * kWarps + static_cast<int>(threadIdx.x) / kWarp; token < end;
        token += params.routing_ctas * kWarps) {
     if (r.table != nullptr) {
@@ -94,16 +94,16 @@ __device__ inline void route(const DownParams& params, int tile_tokens) {
 
 // C: Config of w2.
 template <class C>
-__global__ void __launch_bounds__(few_gemm::kThreads, C::kCtasOfSm)
+__global__ void __launch_bounds__(gemm::kThreads, C::kCtasOfSm)
     down_kernel(const __grid_constant__ DownParams params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using P = few_gemm::Params<1>;
+  using P = gemm::Params<1>;
   ptx::griddepcontrol_launch_dependents();
   const int cta = static_cast<int>(blockIdx.x), bits = params.down.split.rank_bits;
   if (cta < params.product_ctas) {
-    few_gemm::multiply_share<C>(params.down, cta >> bits, cta & ((1 << bits) - 1),
-                                few_gemm::LoadX<C, P>{params.down},
-                                few_gemm::StoreTile<P>{params.down});
+    gemm::multiply_share<C>(params.down, cta >> bits, cta & ((1 << bits) - 1),
+                                gemm::LoadX<C, P>{params.down},
+                                gemm::StoreTile<P>{params.down});
   } else {
     ptx::griddepcontrol_wait();
     route(params, C::kTokens);

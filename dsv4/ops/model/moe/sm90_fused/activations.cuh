@@ -4,7 +4,7 @@
 #pragma once
 
 #include "dsv4/ops/model/moe/sm90_fused/config.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/activations.cuh"
+#include "dsv4/ops/gemm/x/rows_of_experts.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
@@ -27,7 +27,7 @@ template <int kWidth>
 class Rows {
  public:
   // pair_bits: pairs of an item are 1 << pair_bits
-  __device__ Rows(const experts_few::Params& p, int group, int pair_bits)
+  __device__ Rows(const gemm::experts::Params& p, int group, int pair_bits)
       : p_(p), group_(group), pair_bits_(pair_bits) {
     chunk_bits_ = e4m3::steps_of(p) > 2 ? 2 : 1;  // at least two: pieces of a row fill a warp
   }
@@ -76,7 +76,7 @@ class Rows {
     }
   };
 
-  const experts_few::Params& p_;
+  const gemm::experts::Params& p_;
   int group_, pair_bits_, chunk_bits_;
 };
 

@@ -6,7 +6,7 @@
 #include "dsv4/ops/gemm/sm90_image/image_mma.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
+#include "dsv4/ops/parts/experts/experts.h"
 
 namespace dsv4::experts_kernel::sm90_mma {
 namespace {

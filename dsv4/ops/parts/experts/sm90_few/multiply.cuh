@@ -5,31 +5,8 @@
 #include "dsv4/device/ptx/mma_f16.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/activations.cuh"
-#include "dsv4/ops/parts/experts/sm90_few/decode.cuh"
-#include "dsv4/ops/parts/experts/sm90_few/work.cuh"
 
-namespace dsv4::experts_few {
-
-inline constexpr int kBlocks = kUnitColumns / 32;  // of a unit: columns that share a scale
-
-// What a lane holds of a unit.
-template <int K>
-struct Unit {
-  uint32_t words[4 * K], scales[4];
-
-  __device__ explicit Unit(const unsigned char* unit) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const auto* codes = reinterpret_cast<const uint4*>(unit) + lane;
-#pragma unroll
-    for (int i = 0; i < K; ++i) keep(codes[i * kWarp], words + 4 * i);
-    keep(reinterpret_cast<const uint4*>(unit + 512 * K)[lane / 4], scales);
-  }
-
- private:
-  static __device__ void keep(uint4 from, uint32_t* to) {
-    to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
-  }
-};
+namespace dsv4::experts_kernel::sm90_few {
 
 // 16 rows x 8 pairs: sums over 256 columns, weights without 2^exponent, 16 and scale2. Blocks of
 // 32 columns are summed by the tensor core, scaled and added in f32, and so are groups of 128.
@@ -89,4 +66,4 @@ __device__ void multiply(const Params& p, Shared<K>& shared) {
   }
 }
 
-}  // namespace dsv4::experts_few
+}  // namespace dsv4::experts_kernel::sm90_few
