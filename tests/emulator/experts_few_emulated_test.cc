@@ -13,6 +13,10 @@
 #include "dsv4/ops/parts/experts/image_call.h"
 #include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
+#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/parts/experts/image_call.h"
+#include "dsv4/ops/parts/experts/images_case_test.h"
+#include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"
 #include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
@@ -85,14 +89,16 @@ void combine(const ExpertsArgs& args, const experts_kernel::Call& call) {
 template <class Kernels>
 void run_emulated(const ExpertsArgs& args, const Run& how) {
   Scratch scratch;
-  const experts_kernel::Call call = experts_kernel::make_call(args, how.ctas, Kernels::kReader, scratch);
+  const experts_kernel::Call call =
+      experts_kernel::make_call(args, how.ctas, Kernels::kReader, scratch);
   std::vector<emulator::Kernel> kernels{kernel<Kernels, true>(call.gate_up, how),
                                         kernel<Kernels, false>(call.down, how)};
   if (call.needs_list()) {
-    kernels.insert(kernels.begin(),
-                   {{.block = gemm::experts::kListThreads, .pdl = true}, [args, lists = call.lists] {
-                      gemm::experts::list_pairs_kernel(experts_kernel::choices_of(args), lists);
-                    }});
+    kernels.insert(
+        kernels.begin(),
+        {{.block = gemm::experts::kListThreads, .pdl = true}, [args, lists = call.lists] {
+           gemm::experts::list_pairs_kernel(experts_kernel::choices_of(args), lists);
+         }});
   }
   emulator::launch_stream(kernels, how.seed);
   combine(args, call);
@@ -199,7 +205,7 @@ TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
 
 // What decides between the two implementations.
 TEST(ExpertsFewEmulated, CodebooksOnTheE4m3Grid) {
-  using gemm::experts::fits_e4m3;
+  using gemm::fits_e4m3;
   for (const int bits : {2, 3, 4}) {
     EXPECT_TRUE(fits_e4m3(e4m3_codebook(bits))) << bits;
     EXPECT_FALSE(fits_e4m3(nf_codebook(bits))) << bits;

@@ -8,10 +8,10 @@
 #include <cstring>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/gemm/x/boundary.cuh"
-#include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/call.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
+#include "dsv4/ops/gemm/x/boundary.cuh"
 #include "dsv4/ops/model/attention_out/attention_out_oracle.h"
 #include "dsv4/ops/model/attention_out/sm90_few/launch.cuh"
 #include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
@@ -263,7 +263,7 @@ void check_pair(int64_t t, int num_sms, bool bf16, const test::StoredAs& first =
        .resident = 2},
       {}};
   gemm::with_q8_config(pair.q8.format, pair.tokens,
-                           [&](auto config) { kernel.body = run(config); });
+                       [&](auto config) { kernel.body = run(config); });
   emulator::check_runs(
       arena, 3,
       [&](int seed) {
@@ -328,7 +328,7 @@ void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
   const gemm::TwoFormats pair(c.targets, t, d, kSms, in_one ? gemm::boundary_bytes(t, d) : 0);
   const gemm::WithBoundary<gemm::TwoFormatParams> params{
       gemm::make_two_format_params(pair, c.targets, b.x,
-                                 gemm::Activations{.x = b.x, .quantize = true}, make_map),
+                                   gemm::Activations{.x = b.x, .quantize = true}, make_map),
       p};
   emulator::Launch products{.grid = static_cast<int>(pair.ctas()),
                             .block = gemm::kThreads,

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "dsv4/device/alignment.h"
-#include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/call.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/launch_shape.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
 
@@ -85,7 +85,7 @@ void run(const Context& context, const Product& p) {
 namespace {
 
 const char* reject_two_formats(const Context& context, const ConstTensorView& x,
-                        std::span<const Target> targets) {
+                               std::span<const Target> targets) {
   const auto first = std::count_if(targets.begin(), targets.end(), TwoFormats::takes_q8);
   const auto bf16 = static_cast<int64_t>(targets.size()) - first;
   if (first < 1 || first > kQ8Targets || bf16 > kBf16Targets)

@@ -23,11 +23,11 @@
 #include "dsv4/formats/kbit_image.h"
 #include "dsv4/ops/gemm/weights/kbit_image_table.h"
 
-namespace dsv4::gemm::experts {
+namespace dsv4::gemm {
 
 // K < 5. Bytes j of both results belong to nibble j of `selectors`, whose upper half is ignored.
 template <int K>
-__device__ inline void look_up(const Table& table, uint32_t selectors, uint32_t& lows,
+__device__ inline void look_up(const KbitTable& table, uint32_t selectors, uint32_t& lows,
                                uint32_t& highs) {
   constexpr int kLast = K == 2 ? 0 : 1;  // of the words with the first eight entries
   lows = ptx::prmt(table.low[0], table.low[kLast], selectors);
@@ -41,38 +41,38 @@ inline constexpr int kPermutedGroups = K == 5 ? 0 : 1;
 
 // Bytes of nibbles that occur, and one more.
 template <int K>
-inline constexpr int kPairEntries = K == 2   ? 0x34
-                                    : K == 5 ? 0x100
-                                             : 0x78;
+inline constexpr int kTwoCodeEntries = K == 2   ? 0x34
+                                       : K == 5 ? 0x100
+                                                : 0x78;
 template <int K>
-using PairTable = uint32_t[kPairEntries<K>][kWarp];
+using TwoCodeTable = uint32_t[kTwoCodeEntries<K>][kWarp];
 
 // Called by all threads of the CTA.
 template <int K>
-__device__ inline void fill_pairs(const Table& table, PairTable<K>& pairs) {
+__device__ inline void fill_two_codes(const KbitTable& table, TwoCodeTable<K>& two_codes) {
   const auto value = [&](int index) {  // kEntries of them; others do not occur
     const int word = index / 4 % 4, shift = index % 4 * 8;
     return (table.low[word] >> shift & 0xffu) | (table.high[word] >> shift & 0xffu) << 8;
   };
-  for (int i = static_cast<int>(threadIdx.x); i < kPairEntries<K> * kWarp;
+  for (int i = static_cast<int>(threadIdx.x); i < kTwoCodeEntries<K> * kWarp;
        i += static_cast<int>(blockDim.x))
-    pairs[i / kWarp][i % kWarp] = value(i / kWarp % 16) | value(i / kWarp / 16) << 16;
+    two_codes[i / kWarp][i % kWarp] = value(i / kWarp % 16) | value(i / kWarp / 16) << 16;
 }
 
 // Two codes of a group by byte r of its nibbles.
 template <int K>
-__device__ inline uint32_t look_up_pair(const PairTable<K>& pairs, uint32_t nibbles, int r) {
+__device__ inline uint32_t look_up_two(const TwoCodeTable<K>& two_codes, uint32_t nibbles, int r) {
   constexpr uint32_t kRow = sizeof(uint32_t) * kWarp;
   constexpr uint32_t kBytes = (K == 2 ? 0x33u : K == 5 ? 0xffu : 0x77u) * kRow;
   const uint32_t rows = (r == 0 ? nibbles * kRow : nibbles >> (8 * r - 7)) & kBytes;
   const uint32_t lane = threadIdx.x % kWarp * sizeof(uint32_t);
-  return *reinterpret_cast<const uint32_t*>(reinterpret_cast<const unsigned char*>(pairs) +
+  return *reinterpret_cast<const uint32_t*>(reinterpret_cast<const unsigned char*>(two_codes) +
                                             (rows | lane));
 }
 
 // The signs of byte b of group i, in bits 15 and 31; other bits have no say.
 template <int K>
-__device__ inline uint32_t signs_of_pair(const uint32_t* words, int i, int b) {
+__device__ inline uint32_t signs_of_two(const uint32_t* words, int i, int b) {
   if constexpr (K == 5) return words[4] << (15 - 4 * i - b);
   // Of the four codes of a half word, the signs are the top bits of the bytes, which are repeated.
   return ptx::prmt(words[i] << (b / 2 * 4), 0, b % 2 == 0 ? 0x9988 : 0xbbaa);
@@ -80,7 +80,7 @@ __device__ inline uint32_t signs_of_pair(const uint32_t* words, int i, int b) {
 
 // words: the K words of one step of 64 columns. Fragment of group i.
 template <int K>
-__device__ inline void decode_group(const Table& table, const PairTable<K>& pairs,
+__device__ inline void decode_group(const KbitTable& table, const TwoCodeTable<K>& two_codes,
                                     const uint32_t* words, int i, uint32_t (&a)[4]) {
   if (i < kPermutedGroups<K>) {
     const uint32_t index = kbit_nibbles(words, K, i);
@@ -92,14 +92,14 @@ __device__ inline void decode_group(const Table& table, const PairTable<K>& pair
       a[half + 2] = ptx::prmt(lows, highs, 0x7362);
     }
   } else {
-    // look_up_pair() masks: the other bits of a word may stay.
+    // look_up_two() masks: the other bits of a word may stay.
     const uint32_t nibbles = K == 4 || (K == 3 && i < 3) ? words[i] : kbit_nibbles(words, K, i);
 #pragma unroll
-    for (int b = 0; b < 4; ++b) a[kbit_register(b)] = look_up_pair<K>(pairs, nibbles, b);
+    for (int b = 0; b < 4; ++b) a[kbit_register(b)] = look_up_two<K>(two_codes, nibbles, b);
   }
 #pragma unroll
   for (int b = 0; b < 4; ++b) {
-    if constexpr (K >= 4) a[kbit_register(b)] ^= signs_of_pair<K>(words, i, b) & 0x80008000u;
+    if constexpr (K >= 4) a[kbit_register(b)] ^= signs_of_two<K>(words, i, b) & 0x80008000u;
   }
 }
 
@@ -109,19 +109,34 @@ __device__ inline float2 block_scales(const uint32_t (&scales)[4], int block) {
   return __half22float2(reinterpret_cast<const __half2&>(bytes));
 }
 
-inline constexpr int kBlocks = kUnitColumns / 32;  // of a unit: columns that share a scale
-
-// What a lane holds of a unit.
+// The weights of a unit, as A fragments of mma.sync m16n8k16 in f16.
 template <int K>
-struct Unit {
-  uint32_t words[4 * K], scales[4];
+struct KbitImageF16 {
+  using Operand = f16;
+  static constexpr int kSlabBytes = kUnitBytes<K>, kSlabColumns = kUnitColumns;
+  static constexpr int kBlock = 32, kBlocks = kUnitColumns / kBlock;  // columns that share a scale
 
-  __device__ explicit Unit(const unsigned char* unit) {
+  // What a lane has of a unit.
+  struct Held {
+    uint32_t words[4 * K], scales[4];
+  };
+  static __device__ Held load(const unsigned char* unit) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const auto* codes = reinterpret_cast<const uint4*>(unit) + lane;
+    Held held;
 #pragma unroll
-    for (int i = 0; i < K; ++i) keep(codes[i * kWarp], words + 4 * i);
-    keep(reinterpret_cast<const uint4*>(unit + 512 * K)[lane / 4], scales);
+    for (int i = 0; i < K; ++i) keep(codes[i * kWarp], held.words + 4 * i);
+    keep(reinterpret_cast<const uint4*>(unit + 512 * K)[lane / 4], held.scales);
+    return held;
+  }
+  // Fragment of half `half` (16 columns) of a block.
+  static __device__ void decode(const KbitTable& table, const TwoCodeTable<K>& two_codes,
+                                const Held& held, int block, int half, uint32_t (&a)[4]) {
+    decode_group<K>(table, two_codes, held.words + block / 2 * K, block % 2 * 2 + half, a);
+  }
+  // The scales of a block of rows g and g + 8, divided by 16, which Params::factor has.
+  static __device__ float2 scale(const Held& held, int block) {
+    return block_scales(held.scales, block);
   }
 
  private:
@@ -130,4 +145,4 @@ struct Unit {
   }
 };
 
-}  // namespace dsv4::gemm::experts
+}  // namespace dsv4::gemm

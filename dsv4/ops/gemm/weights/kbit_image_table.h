@@ -1,8 +1,9 @@
-// The codebook of an antisymmetric k-bit weight as f16, by bytes: what the byte permutes of
-// decode.cuh select from.
+// The codebook of an antisymmetric k-bit weight by bytes: what the byte permutes of kbit_image_f16.cuh
+// and kbit_image_e4m3.cuh select from. Two tables:
 //
-// Values are divided by a power of two that brings the largest into [1, 2), and rounded: a relative
-// error of at most 2^-11, or 2^-25 of the largest value.
+//   f16    values are divided by a power of two that brings the largest into [1, 2), and rounded: a
+//          relative error of at most 2^-11, or 2^-25 of the largest value
+//   e4m3   values that are e4m3 numbers times one power of two, exactly
 
 #pragma once
 
@@ -13,17 +14,22 @@
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/float16.h"
 
-namespace dsv4::gemm::experts {
+namespace dsv4::gemm {
+
+// A unit of a kernel image (formats/kbit_image.h).
+inline constexpr int kUnitColumns = 256, kUnitRows = 16;
+template <int K>
+inline constexpr int kUnitBytes = 512 * K + 128;
 
 // Byte b of word w belongs to index 4 w + b: sign and magnitude (K <= 3), or magnitude (K >= 4).
-struct Table {
+struct KbitTable {
   uint32_t low[4] = {}, high[4] = {};
   float unit = 1;  // the power of two
 };
 
-inline Table make_table(const Codebook& book) {
+inline KbitTable make_f16_table(const Codebook& book) {
   const int top = book.size() / 2;
-  Table table{.unit = std::ldexp(1.f, std::ilogb(book.largest()))};
+  KbitTable table{.unit = std::ldexp(1.f, std::ilogb(book.largest()))};
   for (int index = 0; index < (book.bits <= 3 ? 2 * top : top); ++index) {
     const float magnitude = book.value[static_cast<size_t>(top + index % top)] / table.unit;
     const uint32_t bits = f32_to_f16(index >= top ? -magnitude : magnitude);
@@ -50,9 +56,9 @@ inline bool fits_e4m3(const Codebook& book) {
 }
 
 // Byte i of `low` is the e4m3 code of index i: sign and magnitude (K <= 3), or magnitude (K = 4).
-inline Table make_e4m3_table(const Codebook& book) {
+inline KbitTable make_e4m3_table(const Codebook& book) {
   const int top = book.size() / 2;
-  Table table{.unit = e4m3_unit(book)};
+  KbitTable table{.unit = e4m3_unit(book)};
   for (int index = 0; index < (book.bits <= 3 ? 2 * top : top); ++index) {
     const float magnitude = book.value[static_cast<size_t>(top + index % top)] / table.unit;
     const uint32_t code = f32_to_e4m3(index >= top ? -magnitude : magnitude);
@@ -61,4 +67,4 @@ inline Table make_e4m3_table(const Codebook& book) {
   return table;
 }
 
-}  // namespace dsv4::gemm::experts
+}  // namespace dsv4::gemm

@@ -75,8 +75,8 @@ struct LoadBoundary {
       x[0] = streams.combined(reinterpret_cast<const float4*>(pre)[i]);
       const float square = group_square(x[0]);
       if (exists && run < params.split.ranks())
-        ptx::st_async(reinterpret_cast<uint32_t*>(squares + i * from.groups + first + group),
-                      run, __float_as_uint(square), memory.x_full());
+        ptx::st_async(reinterpret_cast<uint32_t*>(squares + i * from.groups + first + group), run,
+                      __float_as_uint(square), memory.x_full());
     }
     memory.x_full().wait_acquire_cluster(0);
 #pragma unroll 1
@@ -99,7 +99,7 @@ struct LoadBoundary {
   __device__ static int groups_of(int slabs) {
     constexpr int kColumns = slab_columns(C::kFormat);
     return kColumns < boundary::kGroup ? slabs / (boundary::kGroup / kColumns)
-                                 : slabs * (kColumns / boundary::kGroup);
+                                       : slabs * (kColumns / boundary::kGroup);
   }
   // Where wgmma reads it.
   __device__ static void put(const Memory<C>& memory, int group, int token, int run, bool exists,

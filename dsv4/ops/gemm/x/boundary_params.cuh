@@ -14,7 +14,7 @@ inline constexpr int kSlice = 32;                         // columns of d that a
 inline constexpr int kMixWarps = 8;                       // of a CTA of mix
 inline constexpr int kWarpMixes = kMixes / kMixWarps;     // rows of fn of a warp
 inline constexpr int kGroup = 128;                        // columns whose squares are added first
-inline constexpr int kMaxSlices = 256;  // two float4 per lane
+inline constexpr int kMaxSlices = 256;                    // two float4 per lane
 inline constexpr int kMaxGroups = kMaxSlices * kSlice / kGroup;
 inline constexpr int64_t kMaxTokens = 64;
 

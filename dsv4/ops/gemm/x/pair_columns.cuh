@@ -13,12 +13,14 @@
 #pragma once
 
 #include "dsv4/formats/kbit_image.h"
-#include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
+#include "dsv4/ops/gemm/sm90/experts/entries.h"
+#include "dsv4/ops/gemm/weights/kbit_image_table.h"
 
-namespace dsv4::gemm::experts_e4m3 {
+namespace dsv4::gemm {
 
-inline constexpr int kHalves = kUnitColumns / kQ8Group;  // groups of Q8 in a unit
-inline constexpr int kBlocks = kQ8Group / kKbitBlock;    // of a group of Q8
+inline constexpr int kPairs = experts::kPairs;
+inline constexpr int kHalves = kUnitColumns / 128;     // groups of Q8 in a unit
+inline constexpr int kGroupBlocks = 128 / kKbitBlock;  // blocks of a group of Q8
 
 __device__ constexpr int width_of(int pairs) {
   return pairs <= 2 ? 2 : pairs <= 4 ? 4 : 8;
@@ -31,10 +33,10 @@ __device__ constexpr int row_of(int width, int pair, int block) {
 template <int kWidth>
 inline constexpr int kSetBlocks = kPairs / kWidth;
 template <int kWidth>
-inline constexpr int kSets = kBlocks / kSetBlocks<kWidth>;  // of a group
+inline constexpr int kSets = kGroupBlocks / kSetBlocks<kWidth>;  // of a group
 
 // Sums of a lane: of each set of a group, rows g and g + 8 of columns 2t and 2t + 1.
 template <int kWidth>
 using Sums = float[kSets<kWidth>][4];
 
-}  // namespace dsv4::gemm::experts_e4m3
+}  // namespace dsv4::gemm

@@ -118,6 +118,7 @@ Cost cost(const AttentionInArgs& args) {
 
 }  // namespace
 
-constinit const Op<AttentionInArgs> attention_in{"attention_in", attention_in_kernel::kTable, check, cost};
+constinit const Op<AttentionInArgs> attention_in{"attention_in", attention_in_kernel::kTable, check,
+                                                 cost};
 
 }  // namespace dsv4

@@ -44,6 +44,7 @@ Cost cost(const AttentionOutArgs& args) {
 
 }  // namespace
 
-constinit const Op<AttentionOutArgs> attention_out{"attention_out", attention_out_kernel::kTable, check, cost};
+constinit const Op<AttentionOutArgs> attention_out{"attention_out", attention_out_kernel::kTable,
+                                                   check, cost};
 
 }  // namespace dsv4

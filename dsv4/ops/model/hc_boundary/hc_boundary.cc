@@ -59,7 +59,8 @@ Cost cost(const HcBoundaryArgs& args) {
 
 }  // namespace
 
-constinit const Op<HcBoundaryArgs> hc_boundary{"hc_boundary", hc_boundary_kernel::kTable, check, cost};
+constinit const Op<HcBoundaryArgs> hc_boundary{"hc_boundary", hc_boundary_kernel::kTable, check,
+                                               cost};
 
 void check_boundary_of(const ConstTensorView& x, const HcBoundaryArgs& boundary) {
   if (!is_given(boundary)) return;

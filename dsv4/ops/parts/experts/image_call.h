@@ -12,7 +12,7 @@
 namespace dsv4::experts_kernel {
 
 using gemm::experts::Choices, gemm::experts::Entry, gemm::experts::PairLists, gemm::experts::Params;
-using gemm::experts::Reader, gemm::experts::Start, gemm::experts::Table;
+using gemm::experts::Reader, gemm::experts::Start;
 
 inline Choices choices_of(const ExpertsArgs& args) {
   return {.experts = args.experts.as<int32_t>(),
@@ -36,7 +36,7 @@ inline Params product(const KbitImage& image, const ConstTensorView& bytes,
   const int chunks = static_cast<int>(image.units_along_k());
   const int strips = static_cast<int>(image.num_strips());
   const int at_once = reader.stage_strips(chunks);
-  const Table table = reader.table(codebook);
+  const gemm::KbitTable table = reader.table(codebook);
   constexpr float kScaleFactor = 16;  // block_scales() gives a sixteenth
   return {.images = bytes.data,
           .image_bytes = image.bytes(),
@@ -79,8 +79,8 @@ inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, S
   };
   call.lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
   call.lists.pair_of = ints(pairs);
-  call.lists.entries =
-      reinterpret_cast<Entry*>(records(gemm::experts::max_entries(pairs, args.stack.size()), sizeof(Entry)));
+  call.lists.entries = reinterpret_cast<Entry*>(
+      records(gemm::experts::max_entries(pairs, args.stack.size()), sizeof(Entry)));
   for (Start*& starts : call.lists.starts)
     starts = reinterpret_cast<Start*>(records(ctas, sizeof(Start)));
   call.lists.ctas = ctas;

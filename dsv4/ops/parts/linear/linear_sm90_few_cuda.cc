@@ -34,8 +34,7 @@ const char* reject(const Context& context, const LinearArgs& args) {
   // Where the bits of a token must not depend on the batch, larger batches take the same kernel.
   if (args.x.dim(0) > gemm::kMaxTokens && !context.need_batch_invariant)
     return "for up to 32 tokens";
-  if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens)
-    return "many tokens to quantize";
+  if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens) return "many tokens to quantize";
   if (!context.need_batch_invariant && is_faster_elsewhere(args)) return "a large weight";
   const bool converted = args.x.dtype == DType::kBF16 && !args.quantize_x &&
                          args.weight.format == WeightFormat::kFp8Block;
@@ -55,8 +54,7 @@ namespace sm90_few_kbit {
 const char* reject(const Context& context, const LinearArgs& args) {
   if (args.x.dim(0) > gemm::kKbitTokens && !context.need_batch_invariant)
     return "for up to 8 tokens";
-  if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens)
-    return "many tokens to quantize";
+  if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens) return "many tokens to quantize";
   return gemm::reject_kbit(context, product_of(args));
 }
 

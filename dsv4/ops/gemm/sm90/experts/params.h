@@ -17,11 +17,6 @@ inline constexpr int kMathWarps = 16;  // of a CTA
 // Registers of a thread: 96 at launch, moved from the last warpgroup to the four before it.
 inline constexpr int kMathRegisters = 104, kOtherRegisters = 64;
 
-// Of a k-bit image: formats/kbit_image.h.
-inline constexpr int kUnitColumns = 256, kUnitRows = 16;
-template <int K>
-inline constexpr int kUnitBytes = 512 * K + 128;
-
 // One of the two products. A stage is the work of all math warps at a time: `stage_strips` strips
 // of 16 rows of an image, one unit for each warp.
 struct Params {
@@ -30,7 +25,7 @@ struct Params {
   int strips, chunks;       // of an image: rows / 16, columns / 256
   int stage_strips;         // kMathWarps / chunks
   int stages;               // ceil(strips / stage_strips)
-  Table table;              // the codebook
+  KbitTable table;          // the codebook
 
   const bf16* x;  // gate and up: rows are tokens; down: rows are pairs
   int64_t x_stride;
@@ -57,7 +52,7 @@ struct Partials {
 
 // How the kernels of a folder take an image.
 struct Reader {
-  Table (*table)(const Codebook& codebook);
+  KbitTable (*table)(const Codebook& codebook);
   int (*stage_strips)(int chunks);  // strips of 16 rows of a stage
   int own_pairs = 0;                // they list the pairs of calls of at most so many themselves
 };

@@ -2,20 +2,18 @@
 
 #pragma once
 
+#include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/ops/gemm/sm90/experts/work.cuh"
 
 namespace dsv4::gemm::experts_e4m3 {
 
 using gemm::experts::Entry;
 using gemm::experts::kPairs;
-using gemm::experts::kUnitBytes;
-using gemm::experts::kUnitColumns;
 using gemm::experts::Params;
 using gemm::experts::Partials;
 using gemm::experts::Range;
 using gemm::experts::Start;
 using gemm::experts::strips_of;
-using gemm::experts::Table;
 using gemm::experts::Work;
 
 inline constexpr int kGroups = 4, kGroupWarps = 4;  // math warpgroups and their warps
@@ -49,8 +47,8 @@ struct OwnList {
 };
 
 // What these kernels take.
-inline constexpr gemm::experts::Reader kReader{gemm::experts::make_e4m3_table,
-                                               [](int) { return kStrips; }, kOwnPairs};
+inline constexpr gemm::experts::Reader kReader{make_e4m3_table, [](int) { return kStrips; },
+                                               kOwnPairs};
 
 // Own: what a kernel keeps beside the buffers, at most kOwnBytes with barriers and scales of x.
 template <int K_, int kTiles_, class Own = OwnList, int kOwnBytes = 4096>
@@ -75,21 +73,16 @@ struct Shared {
 template <int K, int kColumns>
 using SharedOf = Shared<K, kColumns / kQ8Group>;
 
-// A stage of the ring and the parity of its use. S: a Shared, here and below.
+// The place of an item's step in the ring. S: a Shared, here and below.
 template <class S>
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  __device__ void next() {
-    if (++stage == S::kStages) stage = 0, parity ^= 1;
-  }
+struct RingPlace : sm90::RingCursor {
+  __device__ void next() { sm90::RingCursor::next(S::kStages); }
 };
 
 template <class S>
 __device__ void init_barriers(S& shared) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i) shared.full[i].init(1), shared.empty[i].init(kMathWarps);
+    sm90::init_ring(shared.full, shared.empty, S::kStages, kMathWarps);
     for (int i = 0; i < kBuffers; ++i) shared.drained[i].init(kEpilogueWarps * kWarp);
     ptx::fence_mbarrier_init();
   }

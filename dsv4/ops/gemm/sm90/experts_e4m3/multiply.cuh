@@ -11,14 +11,15 @@ namespace dsv4::gemm::experts_e4m3 {
 
 // x_scale: of a group, [8]
 template <int K, int kWidth>
-__device__ inline void promote(Sums<kWidth>& part, const Unit<K, kWidth>& unit, int half,
+__device__ inline void promote(Sums<kWidth>& part,
+                               const typename KbitImageE4m3<K, kWidth>::Held& unit, int half,
                                const float (&x_scale)[kPairs], Sums<kWidth>& sums) {
   const float2 factor =
       *reinterpret_cast<const float2*>(x_scale + static_cast<int>(threadIdx.x) % 4 * 2 % kWidth);
 #pragma unroll
   for (int set = 0; set < kSets<kWidth>; ++set) {
     ptx::wgmma_fence_operand(part[set]);
-    const float2 scale = unit.scale(half, set);
+    const float2 scale = KbitImageE4m3<K, kWidth>::scale(unit, half, set);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       // A product with a power of two.
@@ -32,20 +33,21 @@ __device__ inline void promote(Sums<kWidth>& part, const Unit<K, kWidth>& unit, 
 // scale2.
 // tiles: descriptor of the first of two; x_scale: [2, 8]
 template <int K, int kWidth>
-__device__ inline void add_unit(const Table& table, const Unit<K, kWidth>& unit, uint64_t tiles,
+__device__ inline void add_unit(const KbitTable& table,
+                                const typename KbitImageE4m3<K, kWidth>::Held& unit, uint64_t tiles,
                                 const float (*x_scale)[kPairs], Sums<kWidth>& sums) {
   constexpr int kAtOnce = kWidth == 8 ? 1 : kHalves;  // halves; registers limit it
 #pragma unroll
   for (int first = 0; first < kHalves; first += kAtOnce) {
-    uint32_t a[kAtOnce * kBlocks][4];
+    uint32_t a[kAtOnce * kGroupBlocks][4];
     Sums<kWidth> part[kAtOnce];
 #pragma unroll
-    for (int b = 0; b < kAtOnce * kBlocks; ++b)
-      decode_block<K>(table, unit.words + (first * 2 + b / 2) * K, b % 2, a[b]);
+    for (int b = 0; b < kAtOnce * kGroupBlocks; ++b)
+      KbitImageE4m3<K, kWidth>::decode(table, unit, first * kGroupBlocks + b, a[b]);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int b = 0; b < kAtOnce * kBlocks; ++b) {
-      const int half = b / kBlocks, in_group = b % kBlocks;
+    for (int b = 0; b < kAtOnce * kGroupBlocks; ++b) {
+      const int half = b / kGroupBlocks, in_group = b % kGroupBlocks;
       const uint64_t tile =
           ptx::advance_desc(tiles, static_cast<uint32_t>((first + half) * sizeof(ActivationTile)) +
                                        in_group * kKbitBlock);
@@ -89,10 +91,10 @@ __device__ inline float4 multiply_item(const Params& p, uint64_t x, const float 
   const int strip = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps;
   Sums<kWidth> sums = {};
   for (int chunk = group; chunk < p.chunks + group; chunk += kGroups, ring.next()) {
-    shared.full[ring.stage].wait(ring.parity);
+    shared.full[ring.stage].wait(ring.phase);
     // A warp past the last strip or chunk reads bytes of other stages.
-    const Unit<K, kWidth> unit(shared.stages[ring.stage] +
-                               (strip * kGroups + group) * kUnitBytes<K>);
+    const auto unit = KbitImageE4m3<K, kWidth>::load(shared.stages[ring.stage] +
+                                                     (strip * kGroups + group) * kUnitBytes<K>);
     __syncwarp();
     if (lane == 0) shared.empty[ring.stage].arrive();
     if (chunk >= p.chunks) continue;

@@ -19,7 +19,7 @@ __device__ void produce(const Params& p, const Range& range, S& shared, RingPlac
         p.images + work.entry->expert * p.image_bytes + int64_t{work.stage} * kStrips * strip_bytes;
     for (int step = 0; step < steps; ++step, ring.next()) {
       const int run = min(kGroups, p.chunks - step * kGroups) * kUnit;
-      shared.empty[ring.stage].wait(ring.parity ^ 1);
+      shared.empty[ring.stage].wait(ring.phase ^ 1);
       shared.full[ring.stage].expect_tx(strips * run);
       for (int i = 0; i < strips; ++i) {
         ptx::cp_async_bulk_evict_first(

@@ -6,8 +6,8 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/tma_map.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/ops/gemm/sm90/small_m/config.cuh"
 #include "dsv4/ops/gemm/sm90/small_m.h"
+#include "dsv4/ops/gemm/sm90/small_m/config.cuh"
 
 namespace dsv4::gemm {
 

@@ -57,7 +57,7 @@ __device__ void multiply_share(const P& params, int cluster, int rank, const Pro
     if (prologue.copies()) producer.copy_x(first_token);
     return producer.stream();
   }
-  if constexpr (C::kBits > 0) consumer.order_planes();
+  consumer.prepare_ring();
   prologue(memory, share, first_token, tokens, thread);
   const auto finish = [&](int index) {
     consumer.receive();

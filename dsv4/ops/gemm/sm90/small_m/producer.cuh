@@ -41,7 +41,7 @@ class Producer {
   // The rest of the slabs, each when its stage is free.
   __device__ void stream() {
     while (more()) {
-      memory_.empty(stage_).wait(phase_ ^ 1);
+      memory_.empty(ring_.stage).wait(ring_.phase ^ 1);
       copy_slab();
     }
   }
@@ -50,13 +50,13 @@ class Producer {
   __device__ bool more() const { return index_ < share_.end_tile; }
 
   __device__ void copy_slab() {
-    ptx::Mbarrier& full = memory_.full(stage_);
+    ptx::Mbarrier& full = memory_.full(ring_.stage);
     full.expect_tx(slab_bytes(C::kFormat));
     ptx::cp_async_bulk_tensor_2d_evict_first(
-        memory_.slab(stage_), &params_.matrix[tile_.matrix].weight, full,
+        memory_.slab(ring_.stage), &params_.matrix[tile_.matrix].weight, full,
         (share_.first_slab + slab_) * C::kBoxColumns, tile_.row);
     full.arrive();
-    if (++stage_ == params_.split.stages) stage_ = 0, phase_ ^= 1;
+    ring_.next(params_.split.stages);
     if (++slab_ < share_.slabs) return;
     slab_ = 0;
     if (++index_ < share_.end_tile) tile_ = locate_tile(params_, share_, index_);
@@ -67,7 +67,8 @@ class Producer {
   const Share& share_;
   int index_;
   Tile tile_;
-  int slab_ = 0, stage_ = 0, phase_ = 0;
+  int slab_ = 0;
+  sm90::RingCursor ring_;
 };
 
 }  // namespace dsv4::gemm

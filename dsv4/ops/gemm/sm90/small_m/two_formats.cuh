@@ -30,7 +30,7 @@ constexpr int bf16_tokens(int tokens) {
 // what loads x.
 template <class C, class Q8Epilogue, class Bf16Epilogue, class P, class MakePrologue>
 __device__ void multiply_two_formats(const P& params, int cluster, int rank,
-                              const MakePrologue& make_prologue) {
+                                     const MakePrologue& make_prologue) {
   const int clusters = params.q8.split.clusters();
   if (cluster < clusters) {
     multiply_share<C>(params.q8, cluster, rank, make_prologue(C{}, params.q8),
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, C::kCtasOfSm)
 template <class C>
 auto store_two_formats_kernel() {
   return two_formats_kernel<C, TwoFormatParams, StoreTile<TwoFormatParams::Q8>,
-                              StoreTile<TwoFormatParams::Bf16>>;
+                            StoreTile<TwoFormatParams::Bf16>>;
 }
 
 // A call as a launch.
@@ -68,9 +68,10 @@ struct TwoFormats {
   TwoSplits split;
   int tokens;  // of a CTA of the first clusters
 
-  TwoFormats(std::span<const Target> targets, int64_t t, int64_t k, int num_sms, int prologue_bytes = 0)
+  TwoFormats(std::span<const Target> targets, int64_t t, int64_t k, int num_sms,
+             int prologue_bytes = 0)
       : TwoFormats(shape_of(q8_format(targets), targets, t, k, prologue_bytes),
-             shape_of(Format::kBf16, targets, t, k, prologue_bytes), num_sms) {}
+                   shape_of(Format::kBf16, targets, t, k, prologue_bytes), num_sms) {}
   TwoFormats(const Shape& q8_shape, const Shape& bf16_shape, int num_sms)
       : q8(q8_shape),
         bf16(bf16_shape),
@@ -109,8 +110,9 @@ struct TwoFormats {
 
 // x: bf16; quantized: what the first clusters take. P: a TwoFormatsOf.
 template <class P = TwoFormatParams, class MakeMap>
-P make_two_format_params(const TwoFormats& pair, std::span<const Target> targets, const ConstTensorView& x,
-                   const Activations& quantized, const MakeMap& make_map) {
+P make_two_format_params(const TwoFormats& pair, std::span<const Target> targets,
+                         const ConstTensorView& x, const Activations& quantized,
+                         const MakeMap& make_map) {
   P params;
   set_activations(params.q8, pair.q8.format, quantized, pair.split.q8, pair.q8.k, pair.tokens,
                   make_map);

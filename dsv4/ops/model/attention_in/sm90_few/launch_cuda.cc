@@ -2,8 +2,8 @@
 // another (query.h); with more tokens the queries by their ops, and what is stored in a launch
 // (append.h). All of these have the same bits, so a token's do not depend on the number of tokens.
 
-#include "dsv4/ops/gemm/sm90/small_m.h"
 #include "dsv4/ops/gemm/sm90/plan.h"
+#include "dsv4/ops/gemm/sm90/small_m.h"
 #include "dsv4/ops/model/attention_in/queries.h"
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #include "dsv4/ops/model/attention_in/sm90_few/query.h"

@@ -63,7 +63,7 @@ class Producer {
       : p_(p), memory_(memory), weight_(work.weight(p)), row_(work.row()) {}
 
   __device__ void init_barriers(const Work& work) const {
-    for (int i = 0; i < p_.stages; ++i) memory_.full(i).init(1), memory_.empty(i).init(kConsumers);
+    sm90::init_ring(&memory_.full(0), &memory_.empty(0), p_.stages, kConsumers);
     memory_.exchanged().init(1), memory_.rotated().init(1), memory_.x_full().init(1);
     ptx::fence_mbarrier_init();
     if (!work.is_index) expect(memory_.exchanged(), kRanks * C::kSummed * sizeof(float));
@@ -83,7 +83,7 @@ class Producer {
   }
   __device__ void stream() {
     while (slab_ < p_.slabs) {
-      memory_.empty(stage_).wait(phase_ ^ 1);
+      memory_.empty(ring_.stage).wait(ring_.phase ^ 1);
       copy_slab();
     }
   }
@@ -94,20 +94,21 @@ class Producer {
     barrier.arrive();
   }
   __device__ void copy_slab() {
-    ptx::Mbarrier& full = memory_.full(stage_);
+    ptx::Mbarrier& full = memory_.full(ring_.stage);
     full.expect_tx(C::kSlab);
-    ptx::cp_async_bulk_tensor_2d_evict_first(memory_.slab(stage_), &weight_.weight, full,
+    ptx::cp_async_bulk_tensor_2d_evict_first(memory_.slab(ring_.stage), &weight_.weight, full,
                                              slab_ * C::kBoxColumns, row_);
     full.arrive();
     ++slab_;
-    if (++stage_ == p_.stages) stage_ = 0, phase_ ^= 1;
+    ring_.next(p_.stages);
   }
 
   const Params& p_;
   const Memory<C>& memory_;
   const Weight& weight_;
   const int row_;
-  int slab_ = 0, stage_ = 0, phase_ = 0;
+  int slab_ = 0;
+  sm90::RingCursor ring_;
 };
 
 // The scales of the CTA's rows that a thread holds, requested before the wait: of FP8, lane i has
@@ -144,15 +145,15 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
   for (float& value : sum) value = 0;
   const int tile = thread / (kConsumers / 2) * gemm::kSlabSize;
   const float of_lane = scales.of_slab.value();
-  int stage = 0, phase = 0;
+  sm90::RingCursor ring;
   for (int slab = 0; slab < p.slabs; ++slab) {
     const float scale = __shfl_sync(~0u, of_lane, slab);
-    memory.full(stage).wait(phase);
+    memory.full(ring.stage).wait(ring.phase);
     float part[C::kSums];
-    gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(stage) + tile,
-                                                         ptx::smem_address(memory.x(slab)));
-    memory.empty(stage).arrive();
-    if (++stage == p.stages) stage = 0, phase ^= 1;
+    gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(ring.stage) + tile,
+                                                     ptx::smem_address(memory.x(slab)));
+    memory.empty(ring.stage).arrive();
+    ring.next(p.stages);
 #pragma unroll
     for (int n = 0; n < C::kTokens / 8; ++n) {
       const float2 x = *reinterpret_cast<const float2*>(memory.x_scale() + slab * C::kTokens +
@@ -173,20 +174,20 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, Scales<C>& sc
                          Products<C>& products, int thread) requires(C::kBits > 0) {
   constexpr int kSlabs = gemm::PlaneScales::kSlabs;
   float sums[C::kTokens / 2][4] = {};
-  int stage = 0, phase = 0;
+  sm90::RingCursor ring;
   for (int slab = 0; slab < p.slabs; ++slab) {
     if (slab % kSlabs == 0) {
       if (slab > 0) scales.planes.request(scales.matrix, scales.tile, slab, p.slabs, thread);
       scales.planes.advance();
     }
-    memory.full(stage).wait(phase);
+    memory.full(ring.stage).wait(ring.phase);
     const int group = slab * C::kGroups;
-    gemm::add_slab<C, 1>(memory.planes(stage), slab, ptx::smem_address(memory.x(group)),
-                             memory.x_scale() + group * C::kTokens, scales.planes, sums, thread,
-                             slab < scales.ordered, [&] {
-                               memory.empty(stage).arrive();
-                               if (++stage == p.stages) stage = 0, phase ^= 1;
-                             });
+    gemm::add_slab<C, 1>(memory.planes(ring.stage), slab, ptx::smem_address(memory.x(group)),
+                         memory.x_scale() + group * C::kTokens, scales.planes, sums, thread,
+                         slab < scales.ordered, [&] {
+                           memory.empty(ring.stage).arrive();
+                           ring.next(p.stages);
+                         });
   }
   gemm::add_blocks<C::kTokens>(sums, products.value);
 #pragma unroll

@@ -174,7 +174,7 @@ __device__ void load_latents(const Params& p, const Memory<C>& memory, int threa
   }
   if constexpr (C::kBits > 0) {
     gemm::load_blocks<C, kConsumers>(memory.x(0), p.groups, p.code_values, p.groups * kGroup,
-                                         p.tokens, thread);
+                                     p.tokens, thread);
     ptx::fence_proxy_async();
   }
   sync_consumers();

@@ -18,8 +18,8 @@
 
 namespace dsv4::attention_in_kernel::query {
 
-inline constexpr int kRanks = sm90_few::kCtas;          // CTAs of a cluster
-inline constexpr int kRows = 128;                       // of a weight, per CTA: two tiles of wgmma
+inline constexpr int kRanks = sm90_few::kCtas;      // CTAs of a cluster
+inline constexpr int kRows = 128;                   // of a weight, per CTA: two tiles of wgmma
 inline constexpr int kGroup = gemm::kScaleColumns;  // columns of a latent with one scale
 inline constexpr int kHeadWidth = kRanks * kRows, kIndexWidth = kRows;
 inline constexpr int kPairs = 32, kRotated = 2 * kPairs;  // at the end of every head

@@ -47,9 +47,8 @@ const char* reject(const Context& context, const AttentionOutArgs& args) {
   if (const char* why = gemm::reject(context, product_of_wo_a(args))) return why;
   // Temporaries are aligned.
   const int64_t rows = args.wo_a.n;
-  const U u{
-      {TensorMeta::contiguous(DType::kE4M3, {tokens, rows}), nullptr},
-      {TensorMeta::contiguous(DType::kE8M0, {tokens, rows / gemm::kScaleColumns}), nullptr}};
+  const U u{{TensorMeta::contiguous(DType::kE4M3, {tokens, rows}), nullptr},
+            {TensorMeta::contiguous(DType::kE8M0, {tokens, rows / gemm::kScaleColumns}), nullptr}};
   return gemm::reject(context, product_of_wo_b(args, u));
 }
 

@@ -45,11 +45,11 @@ struct InputTargets {
             {args.gate, middle.logits}} {}
 };
 
-inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& targets, int num_sms,
-                                     int prologue_bytes = 0) {
+inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& targets,
+                                       int num_sms, int prologue_bytes = 0) {
   const auto shape_of = [&](gemm::Format format) {
-    gemm::Shape shape =
-        gemm::TwoFormats::shape_of(format, targets.all, args.x.dim(0), args.x.dim(1), prologue_bytes);
+    gemm::Shape shape = gemm::TwoFormats::shape_of(format, targets.all, args.x.dim(0),
+                                                   args.x.dim(1), prologue_bytes);
     shape.ctas_per_sm = kCtasPerSm;
     return shape;
   };

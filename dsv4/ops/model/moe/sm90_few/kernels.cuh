@@ -8,8 +8,8 @@
 
 #pragma once
 
-#include "dsv4/ops/gemm/x/boundary.cuh"
 #include "dsv4/ops/gemm/epilogue/swiglu.cuh"
+#include "dsv4/ops/gemm/x/boundary.cuh"
 #include "dsv4/ops/parts/router/routing.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
@@ -56,8 +56,7 @@ struct StoreHidden {
 // C: Config of w1 and w3.
 template <class C>
 auto inputs_kernel() {
-  return gemm::two_formats_kernel<C, InputParams, StoreHidden,
-                                        gemm::StoreTile<InputParams::Bf16>>;
+  return gemm::two_formats_kernel<C, InputParams, StoreHidden, gemm::StoreTile<InputParams::Bf16>>;
 }
 
 // The same with the boundary before the block. A template, so that only its callers compile it.
@@ -102,8 +101,7 @@ __global__ void __launch_bounds__(gemm::kThreads, C::kCtasOfSm)
   const int cta = static_cast<int>(blockIdx.x), bits = params.down.split.rank_bits;
   if (cta < params.product_ctas) {
     gemm::multiply_share<C>(params.down, cta >> bits, cta & ((1 << bits) - 1),
-                                gemm::LoadX<C, P>{params.down},
-                                gemm::StoreTile<P>{params.down});
+                            gemm::LoadX<C, P>{params.down}, gemm::StoreTile<P>{params.down});
   } else {
     ptx::griddepcontrol_wait();
     route(params, C::kTokens);

@@ -16,16 +16,15 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
                               const InputTargets& targets, const Middle& middle) {
   Device& device = *context.device;
   const int64_t t = args.x.dim(0), d = args.x.dim(1);
-  const gemm::TwoFormats pair = pair_of_inputs(args, targets, device.info().num_sms,
-                                                  gemm::boundary_bytes(t, d));
+  const gemm::TwoFormats pair =
+      pair_of_inputs(args, targets, device.info().num_sms, gemm::boundary_bytes(t, d));
   if (reject_mix(context, args.boundary) != nullptr || gemm::reject_boundary(t, d, pair) != nullptr)
     return false;
   const Scratch::Scope scope(device.workspace());
   const gemm::boundary::Params mixed = mix_boundary(context, args.boundary);
   if (device.is_dry_run()) return true;
   const gemm::WithBoundary<InputParams> params{
-      make_input_params(pair, args, targets, middle, {.x = args.x, .quantize = true},
-                             make_tma_map),
+      make_input_params(pair, args, targets, middle, {.x = args.x, .quantize = true}, make_tma_map),
       mixed};
   gemm::with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
     launch(device, "moe_inputs with boundary", inputs_with_boundary_kernel<decltype(config)>(),
@@ -47,8 +46,8 @@ void run_inputs(const Context& context, const MoeArgs& args, const Middle& middl
   const InputParams params =
       make_input_params(pair, args, targets, middle, quantized, make_tma_map);
   gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
-    launch(device, "moe_inputs", inputs_kernel<decltype(config)>(),
-           gemm::launch_shape(pair), params);
+    launch(device, "moe_inputs", inputs_kernel<decltype(config)>(), gemm::launch_shape(pair),
+           params);
   });
 }
 
@@ -90,10 +89,9 @@ const char* reject(const Context& context, const MoeArgs& args) {
       return "for a shared expert in fp8 or k-bit planes";
   if (args.gate.format != WeightFormat::kBF16) return "for a gate in bf16";
   if (const char* why = reject_router(args)) return why;
-  const Middle middle =
-      make_middle(args, [](DType dtype, std::initializer_list<int64_t> shape) {
-        return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
-      });
+  const Middle middle = make_middle(args, [](DType dtype, std::initializer_list<int64_t> shape) {
+    return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
+  });
   const InputTargets targets(args, middle);
   const gemm::Product w2 = product_of_w2(args, middle);
   const char* why = kbit ? gemm::reject_kbit(context, args.x, targets.all)
@@ -109,10 +107,9 @@ void run(const Context& given, const MoeArgs& args) {
   context.force_impl = {};  // of moe
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
-  const Middle middle =
-      make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-        return scratch.take(dtype, shape);
-      });
+  const Middle middle = make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+    return scratch.take(dtype, shape);
+  });
   router.check(router_args(args, middle));
   run_inputs(context, args, middle);
   run_down(context, args, middle);

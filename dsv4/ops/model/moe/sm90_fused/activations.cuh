@@ -3,8 +3,8 @@
 
 #pragma once
 
-#include "dsv4/ops/model/moe/sm90_fused/config.cuh"
 #include "dsv4/ops/gemm/x/rows_of_experts.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/config.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
@@ -57,14 +57,14 @@ class Rows {
     const uint8_t scale = q8_scale(largest);
     const int column16 = piece % 8,
               tile = at.item * item_tiles + 2 * at.chunk + piece % kPieces / 8;
-    const int to = e4m3::row_of(kWidth, at.pair, column16 / 2);
+    const int to = gemm::row_of(kWidth, at.pair, column16 / 2);
     *reinterpret_cast<uint4*>(shared.x[tile].codes[to] + 16 * (column16 ^ to)) =
         x.codes(inverse_scale(scale));
     if (column16 == 0) shared.x_scale[tile][at.pair] = ue8m0_to_f32(scale);
   }
 
  private:
-  static constexpr int kPieces = e4m3::kUnitColumns / 16;  // of a chunk
+  static constexpr int kPieces = gemm::kUnitColumns / 16;  // of a chunk
 
   struct Place {
     int item, pair, chunk, column;
@@ -72,7 +72,7 @@ class Rows {
       const int run = piece / kPieces, of_item = run >> rows.chunk_bits_;
       chunk = (run & ((1 << rows.chunk_bits_) - 1)) * e4m3::kGroups + rows.group_;
       pair = of_item & ((1 << rows.pair_bits_) - 1), item = of_item >> rows.pair_bits_;
-      column = chunk * e4m3::kUnitColumns + piece % kPieces * 16;
+      column = chunk * gemm::kUnitColumns + piece % kPieces * 16;
     }
   };
 

@@ -45,7 +45,7 @@ inline gemm::Format format_of_shared(const MoeArgs& args, const sm90_few::Middle
   return gemm::format_of(p.weight, p.in);
 }
 inline gemm::Split split_of_shared(const MoeArgs& args, const sm90_few::Middle& middle,
-                                       int num_sms) {
+                                   int num_sms) {
   const gemm::Product p = sm90_few::product_of_w2(args, middle);
   return gemm::make_split(gemm::shape_of(p.weight, p.in, 1), num_sms);
 }
@@ -77,10 +77,9 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Middle& middle, int 
       .shared = {},
       .shared_tiles = shared_tiles(args)};
   gemm::set_activations(params.shared, format_of_shared(args, middle.inputs), p.in,
-                            split_of_shared(args, middle.inputs, num_sms), p.weight.k, kMaxTokens,
-                            make_map);
-  params.shared.matrix[0] =
-      gemm::make_matrix(p.weight, p.out, p.groups, 0, make_map, kSharedRows);
+                        split_of_shared(args, middle.inputs, num_sms), p.weight.k, kMaxTokens,
+                        make_map);
+  params.shared.matrix[0] = gemm::make_matrix(p.weight, p.out, p.groups, 0, make_map, kSharedRows);
   return params;
 }
 

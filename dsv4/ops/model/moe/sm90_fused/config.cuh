@@ -4,8 +4,8 @@
 
 #pragma once
 
-#include "dsv4/ops/gemm/sm90/small_m/config.cuh"
 #include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/config.cuh"
 #include "dsv4/ops/parts/router/routing.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
@@ -74,7 +74,7 @@ struct GateUpParams {
   int tokens;
   gemm::experts::Params routed;
   gemm::Params<1> shared;  // y = w2 h of the shared expert; boxes of kSharedRows
-  int shared_tiles;            // the last CTAs have one each
+  int shared_tiles;        // the last CTAs have one each
 };
 
 struct DownParams {

@@ -17,17 +17,17 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/bulk_copy.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/setmaxnreg.cuh"
 #include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
-#include "dsv4/device/ptx/bulk_copy.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/activations.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/routes.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
 inline constexpr int kItemEntries = 2, kItemStrips = e4m3::kStrips / kItemEntries;
-inline constexpr int kDownRows = kItemStrips * gemm::experts::kUnitRows;  // of a CTA
+inline constexpr int kDownRows = kItemStrips * gemm::kUnitRows;  // of a CTA
 
 __device__ inline int items_of(const Routes& routes) {
   return (routes.count + kItemEntries - 1) / kItemEntries;
@@ -36,7 +36,7 @@ __device__ inline int items_of(const Routes& routes) {
 // One lane.
 template <class S>
 __device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
-  constexpr int kUnit = gemm::experts::kUnitBytes<S::K>;
+  constexpr int kUnit = gemm::kUnitBytes<S::K>;
   const int steps = e4m3::steps_of(p), strip_bytes = p.chunks * kUnit;
   const int first_strip = static_cast<int>(blockIdx.x) * kItemStrips;
   const int strips = min(kItemStrips, p.strips - first_strip);
@@ -45,7 +45,7 @@ __device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
     const int entries = min(kItemEntries, shared.own.count - entry);
     for (int step = 0; step < steps; ++step, ring.next()) {
       const int run = min(e4m3::kGroups, p.chunks - step * e4m3::kGroups) * kUnit;
-      shared.empty[ring.stage].wait(ring.parity ^ 1);
+      shared.empty[ring.stage].wait(ring.phase ^ 1);
       shared.full[ring.stage].expect_tx(entries * strips * run);
       for (int i = 0; i < entries * kItemStrips; ++i) {
         const int strip = i % kItemStrips;
@@ -116,8 +116,8 @@ template <int kTokens, class S>
 __device__ void sum_entries(const DownParams& p, S& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, token = lane % 2, half = lane / 2 % 2;
   const int strip = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
-  const int row = static_cast<int>(blockIdx.x) * kDownRows + strip * gemm::experts::kUnitRows +
-                  lane / 4 + 8 * half;
+  const int row =
+      static_cast<int>(blockIdx.x) * kDownRows + strip * gemm::kUnitRows + lane / 4 + 8 * half;
   const bool stores = token < kTokens && row < p.routed.rows;
   const Routes& routes = shared.own;
   ptx::barrier_sync(kListedBarrier, kListedThreads);

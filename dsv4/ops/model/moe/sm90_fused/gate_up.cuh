@@ -24,9 +24,9 @@
 
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/setmaxnreg.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/epilogue.cuh"
 #include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
 #include "dsv4/ops/gemm/sm90/experts_e4m3/producer.cuh"
-#include "dsv4/ops/gemm/sm90/experts_e4m3/epilogue.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/activations.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/routes.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/shared_down.cuh"

@@ -10,8 +10,8 @@ namespace {
 // By K - kMinKbit: codebooks on the e4m3 grid have at most 4 bits.
 constexpr void (*kGateUp[])(Device&, gemm::Format, const GateUpParams&) = {
     launch_gate_up<2>, launch_gate_up<3>, launch_gate_up<4>};
-constexpr void (*kDown[])(Device&, int, const DownParams&) = {
-    launch_down<2>, launch_down<3>, launch_down<4>};
+constexpr void (*kDown[])(Device&, int, const DownParams&) = {launch_down<2>, launch_down<3>,
+                                                              launch_down<4>};
 
 }  // namespace
 
@@ -20,14 +20,12 @@ const char* reject(const Context& given, const MoeArgs& args) {
   if (given.force_impl.empty() && args.x.dim(0) > 1) return "for one token";
   // Shapes alone; a view is not empty where it has an address, which is never read.
   auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{256});
-  const Middle middle =
-      make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-        return TensorView(TensorMeta::contiguous(dtype, shape), somewhere);
-      });
+  const Middle middle = make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+    return TensorView(TensorMeta::contiguous(dtype, shape), somewhere);
+  });
   Context context = given;
   context.force_impl = {};  // of moe
-  if (const char* why = reject_experts_e4m3(context, routed_args(args, middle)))
-    return why;
+  if (const char* why = reject_experts_e4m3(context, routed_args(args, middle))) return why;
   return reject_shape(args, middle, given.device->info().num_sms);
 }
 
@@ -39,10 +37,9 @@ void run(const Context& given, const MoeArgs& args) {
   Device& device = *context.device;
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
-  const Middle middle =
-      make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-        return scratch.take(dtype, shape);
-      });
+  const Middle middle = make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+    return scratch.take(dtype, shape);
+  });
   router.check(sm90_few::router_args(args, middle.inputs));
   experts.check(routed_args(args, middle));
   sm90_few::run_inputs(context, args, middle.inputs);

@@ -7,18 +7,17 @@
 #pragma once
 
 #include "dsv4/device/ptx/tensor_copy.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/consumer.cuh"
 #include "dsv4/ops/gemm/x/convert.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/config.cuh"
-#include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
 // The tile of this CTA in the ring. FP8: wgmma reads 64 rows, those of the next slab are not used.
 template <class S, class C>
 struct SharedTile {
-  static constexpr int kSlabBytes =
-      gemm::slab_bytes(C::kFormat) * kSharedRows / gemm::kTileRows;
+  static constexpr int kSlabBytes = gemm::slab_bytes(C::kFormat) * kSharedRows / gemm::kTileRows;
   static constexpr int kStageSlabs = S::kStageBytes / kSlabBytes;
   static constexpr int kMostSlabs = kHiddenTiles / C::kGroups;
   static_assert((kMostSlabs + kStageSlabs - 1) / kStageSlabs < S::kStages, "reads past the ring");
@@ -35,7 +34,7 @@ struct SharedTile {
   __device__ int stages() const {
     return exists() ? (p.split.slabs + kStageSlabs - 1) / kStageSlabs : 0;
   }
-  __device__ e4m3::RingPlace<S> after() const { return {.stage = stages()}; }
+  __device__ e4m3::RingPlace<S> after() const { return {{.stage = stages()}}; }
   __device__ int row() const { return tile * kSharedRows; }
   // Waits for a slab.
   __device__ const unsigned char* slab(int slab, S& shared) const {
@@ -74,8 +73,7 @@ class SharedDown {
       planes_.request(matrix, rows, share_.first_slab, share_.first_slab + slabs_, row_thread());
     } else {
       const int lane = static_cast<int>(threadIdx.x) % kWarp;
-      if (lane < slabs_)
-        scale_ = gemm::block_scale(matrix, tile.row(), share_.first_slab + lane);
+      if (lane < slabs_) scale_ = gemm::block_scale(matrix, tile.row(), share_.first_slab + lane);
     }
   }
   // h of a thread: 8 columns of a token. After the wait.
@@ -83,8 +81,8 @@ class SharedDown {
     if (own_group() < slabs_ * C::kGroups && token() < tile_.p.tokens)
       run_ =
           gemm::Run::load(static_cast<const bf16*>(tile_.p.x_values) + token() * tile_.p.x_stride +
-                        (share_.first_slab * C::kGroups + own_group()) * gemm::kScaleColumns +
-                        thread() % kRuns * gemm::kRun);
+                          (share_.first_slab * C::kGroups + own_group()) * gemm::kScaleColumns +
+                          thread() % kRuns * gemm::kRun);
   }
   // All threads of the group; a fence and a barrier follow.
   __device__ void store(S& shared) const {
@@ -95,8 +93,7 @@ class SharedDown {
     if constexpr (C::kBits > 0) {
       gemm::store_blocks<C::kBits>(codes, token(), run, q.codes);
     } else {
-      *reinterpret_cast<uint2*>(codes + gemm::swizzled(token(), run / 2, run % 2 * 8)) =
-          q.codes;
+      *reinterpret_cast<uint2*>(codes + gemm::swizzled(token(), run / 2, run % 2 * 8)) = q.codes;
     }
     if (run == 0) shared.x_scale[to][token()] = ue8m0_to_f32(q.scale);
   }
@@ -125,8 +122,8 @@ class SharedDown {
       const float scale = __shfl_sync(~0u, scales, i);
       const unsigned char* const slab = tile_.slab(share_.first_slab + i, shared);
       float part[4];
-      gemm::multiply_shared<__nv_fp8_e4m3, kPairs>(
-          part, ptx::smem_address(slab), ptx::smem_address(shared.x + first_tile() + i));
+      gemm::multiply_shared<__nv_fp8_e4m3, kPairs>(part, ptx::smem_address(slab),
+                                                   ptx::smem_address(shared.x + first_tile() + i));
       const float2 x =
           *reinterpret_cast<const float2*>(shared.x_scale[first_tile() + i] + thread() % 4 * 2);
 #pragma unroll
@@ -142,8 +139,8 @@ class SharedDown {
     for (int i = 0; i < slabs_; ++i) {
       const int tile = first_tile() + i * C::kGroups;
       gemm::add_slab<C, 1, kPairs>(tile_.slab(share_.first_slab + i, shared), i,
-                                       ptx::smem_address(shared.x + tile), shared.x_scale[tile],
-                                       planes_, sums, row_thread(), false, [] {});
+                                   ptx::smem_address(shared.x + tile), shared.x_scale[tile],
+                                   planes_, sums, row_thread(), false, [] {});
     }
     gemm::add_blocks<C::kTokens>(sums, acc);
 #pragma unroll
@@ -155,7 +152,7 @@ class SharedDown {
   }
   // Of two warps, which have the rows; the others repeat them.
   __device__ static int row_thread() {
-    return static_cast<int>(threadIdx.x) % (kSharedRows / gemm::experts::kUnitRows * kWarp);
+    return static_cast<int>(threadIdx.x) % (kSharedRows / gemm::kUnitRows * kWarp);
   }
   __device__ static int token() {
     return thread() / (kRankGroups * kRuns);
@@ -174,7 +171,7 @@ class SharedDown {
   int slabs_;
   gemm::PendingScale scale_;  // of FP8
   gemm::PlaneScales planes_;  // of bit planes
-  gemm::Run run_{};                 // of h
+  gemm::Run run_{};           // of h
 };
 
 // An epilogue warp: 16 rows, whose sums are the first use of a buffer.
@@ -194,7 +191,7 @@ __device__ void finish_shared(const SharedTile<S, C>& tile, S& shared) {
   const float values[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int row = tile.row() + strip * gemm::experts::kUnitRows + lane / 4 + i / 2 * 8;
+    const int row = tile.row() + strip * gemm::kUnitRows + lane / 4 + i / 2 * 8;
     if (i % 2 < tile.p.tokens && row < matrix.n)
       static_cast<bf16*>(matrix.out)[i % 2 * matrix.out_stride + row] = from_float<bf16>(values[i]);
   }

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "dsv4/device/ptx/mbarrier.cuh"
-#include "dsv4/device/sm90/pipeline.cuh"
+#include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/device/sm90/tile_scheduler.cuh"
 #include "dsv4/device/sm90/warpgroup.cuh"
 #include "dsv4/ops/model/sparse_mla/index_lists.cuh"

@@ -18,7 +18,7 @@
 #include "dsv4/device/ptx/cache_hint.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
-#include "dsv4/device/sm90/pipeline.cuh"
+#include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/combine.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/load_q.cuh"
 

@@ -4,12 +4,14 @@
 
 #include <cstdint>
 
+#include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/ops/gemm/sm90/experts/work.cuh"
 #include "dsv4/ops/gemm/weights/kbit_image_f16.cuh"
 
 namespace dsv4::experts_kernel::sm90_few {
 
 using namespace gemm::experts;
+using gemm::KbitTable, gemm::kUnitBytes, gemm::kUnitColumns, gemm::kUnitRows, gemm::TwoCodeTable;
 
 inline constexpr int kEpilogueWarps = 3;
 inline constexpr int kProducerWarp = kMathWarps + kEpilogueWarps;
@@ -21,11 +23,11 @@ template <int K>
 struct Shared {
   static constexpr int kStageBytes = kMathWarps * kUnitBytes<K>;
   static constexpr int kStages = (sm90::kMaxSmem - kBuffers * static_cast<int>(sizeof(Partials)) -
-                                  static_cast<int>(sizeof(PairTable<K>)) - 1024) /
+                                  static_cast<int>(sizeof(TwoCodeTable<K>)) - 1024) /
                                  kStageBytes;
 
   unsigned char stages[kStages][kStageBytes];
-  PairTable<K> pairs;
+  TwoCodeTable<K> two_codes;
   Partials partials[kBuffers];
   // full: the bytes of a stage have landed; empty: all math warps have read it
   ptx::Mbarrier full[kStages], empty[kStages];
@@ -35,7 +37,8 @@ struct Shared {
 };
 
 // What these kernels take: a unit of the image for each math warp.
-inline constexpr Reader kReader{make_table, [](int chunks) { return kMathWarps / chunks; }};
+inline constexpr Reader kReader{gemm::make_f16_table,
+                                [](int chunks) { return kMathWarps / chunks; }};
 
 // The named barrier of a buffer: math warps arrive, its epilogue warp waits.
 __device__ inline int filled_barrier(int buffer) {

@@ -9,12 +9,10 @@ namespace dsv4::experts_kernel::sm90_few {
 
 template <int K, bool kGateUp>
 void launch_product(Device& device, const Params& p) {
-  launch(device, kGateUp ? "experts_gate_up" : "experts_down", few_kernel<K, kGateUp>,
-         {.grid = device.info().num_sms,
-          .block = kThreads,
-          .shared = sizeof(Shared<K>),
-          .pdl = true},
-         p);
+  launch(
+      device, kGateUp ? "experts_gate_up" : "experts_down", few_kernel<K, kGateUp>,
+      {.grid = device.info().num_sms, .block = kThreads, .shared = sizeof(Shared<K>), .pdl = true},
+      p);
 }
 
 template void launch_product<DSV4_INSTANCE, true>(Device& device, const Params& p);

@@ -32,8 +32,7 @@ namespace dsv4::experts_kernel::sm90_few {
 template <int K>
 __device__ void init_barriers(Shared<K>& shared) {
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shared<K>::kStages; ++i)
-      shared.full[i].init(1), shared.empty[i].init(kMathWarps);
+    sm90::init_ring(shared.full, shared.empty, Shared<K>::kStages, kMathWarps);
     for (int i = 0; i < kBuffers; ++i) shared.drained[i].init(kWarp);
     ptx::fence_mbarrier_init();
   }
@@ -44,7 +43,7 @@ template <int K, bool kGateUp>
 __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant__ Params p) {
   ptx::griddepcontrol_launch_dependents();
   auto& shared = *reinterpret_cast<Shared<K>*>(ptx::dynamic_smem());
-  fill_pairs<K>(p.table, shared.pairs);
+  gemm::fill_two_codes<K>(p.table, shared.two_codes);
   init_barriers(shared);
   ptx::griddepcontrol_wait();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;

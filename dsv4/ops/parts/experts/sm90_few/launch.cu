@@ -2,10 +2,10 @@
 // gate and up with SwiGLU, down, combine; one launch each.
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/sm90_few/config.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/launch.cuh"
-#include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
 
 namespace dsv4 {
 

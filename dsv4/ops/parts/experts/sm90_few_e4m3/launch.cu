@@ -10,8 +10,7 @@ namespace sm90_few_e4m3 {
 namespace {
 
 bool takes_codebooks(const ExpertImages& images) {
-  return gemm::experts::fits_e4m3(images.gate_up_codebook) &&
-         gemm::experts::fits_e4m3(images.down_codebook);
+  return gemm::fits_e4m3(images.gate_up_codebook) && gemm::fits_e4m3(images.down_codebook);
 }
 
 // What both implementations refuse, whatever the columns are.
