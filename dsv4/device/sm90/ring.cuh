@@ -10,15 +10,7 @@
 
 #include <cstdint>
 
-#include "dsv4/device/ptx/mbarrier.cuh"
-
 namespace dsv4::sm90 {
-
-// The barriers of a ring, by one thread. arrivals: of all readers, at a stage.
-__device__ inline void init_ring(ptx::Mbarrier* full, ptx::Mbarrier* empty, int stages,
-                                 int arrivals) {
-  for (int i = 0; i < stages; ++i) full[i].init(1), empty[i].init(arrivals);
-}
 
 // The position in a ring, one use after the other. The number of stages may be known at run time
 // only.

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "dsv4/device/sm90/limits.h"
+
 namespace dsv4::gemm {
 namespace {
 
 constexpr int kMinStages = 4;
 // Shared memory of a CTA when three, two or one of them fit on an SM (228 KB, 1 KB reserved each).
-constexpr int kShared[] = {75 << 10, 113 << 10, 227 << 10};
+constexpr int kShared[] = {75 << 10, 113 << 10, sm90::kMaxSmem};
 constexpr int kSms = 132;          // for the number of ranks, whatever the GPU
 constexpr int kRankXBytes = 2048;  // of a token's activations in one rank, preferred
 // Rows of at most this many slabs stay whole where that gives about a CTA to every SM: the kernel

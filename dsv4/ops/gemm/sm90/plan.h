@@ -33,8 +33,9 @@ constexpr bool converts_to_f16(Format format) {
 inline constexpr int kTileRows = 64;
 inline constexpr int kSlabBytes = 128;  // of a row
 inline constexpr int kScaleColumns = 128;
-inline constexpr int kPlaneColumns = 256;                 // of a slab of bit planes
-inline constexpr int kMaxTokens = 32;                     // of a CTA
+inline constexpr int kBlock = 32, kBlocks = kScaleColumns / kBlock;  // of bit planes
+inline constexpr int kPlaneColumns = 256;                            // of a slab of bit planes
+inline constexpr int kMaxTokens = 32;                                // of a CTA
 inline constexpr int kSlabSize = kTileRows * kSlabBytes;  // of weights that are not bit planes
 inline constexpr int kMaxRanks = 8, kMaxStages = 8, kExchangeBuffers = 2;
 // Scales of a rank's slabs are in the lanes of a warp; its activations in shared memory.

@@ -109,34 +109,29 @@ __device__ inline float2 block_scales(const uint32_t (&scales)[4], int block) {
   return __half22float2(reinterpret_cast<const __half2&>(bytes));
 }
 
-// The weights of a unit, as A fragments of mma.sync m16n8k16 in f16.
+// What a lane has of a unit: weights as A fragments of mma.sync m16n8k16 in f16.
 template <int K>
 struct KbitImageF16 {
   using Operand = f16;
   static constexpr int kSlabBytes = kUnitBytes<K>, kSlabColumns = kUnitColumns;
   static constexpr int kBlock = 32, kBlocks = kUnitColumns / kBlock;  // columns that share a scale
+  uint32_t words[4 * K], scales[4];
 
-  // What a lane has of a unit.
-  struct Held {
-    uint32_t words[4 * K], scales[4];
-  };
-  static __device__ Held load(const unsigned char* unit) {
+  __device__ explicit KbitImageF16(const unsigned char* unit) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const auto* codes = reinterpret_cast<const uint4*>(unit) + lane;
-    Held held;
 #pragma unroll
-    for (int i = 0; i < K; ++i) keep(codes[i * kWarp], held.words + 4 * i);
-    keep(reinterpret_cast<const uint4*>(unit + 512 * K)[lane / 4], held.scales);
-    return held;
+    for (int i = 0; i < K; ++i) keep(codes[i * kWarp], words + 4 * i);
+    keep(reinterpret_cast<const uint4*>(unit + 512 * K)[lane / 4], scales);
   }
-  // Fragment of half `half` (16 columns) of a block.
-  static __device__ void decode(const KbitTable& table, const TwoCodeTable<K>& two_codes,
-                                const Held& held, int block, int half, uint32_t (&a)[4]) {
-    decode_group<K>(table, two_codes, held.words + block / 2 * K, block % 2 * 2 + half, a);
+  // The fragment of a half of a block, 16 columns.
+  __device__ void decode(const KbitTable& table, const TwoCodeTable<K>& two_codes, int block,
+                         int half, uint32_t (&a)[4]) const {
+    decode_group<K>(table, two_codes, words + block / 2 * K, block % 2 * 2 + half, a);
   }
   // The scales of a block of rows g and g + 8, divided by 16, which Params::factor has.
-  static __device__ float2 scale(const Held& held, int block) {
-    return block_scales(held.scales, block);
+  __device__ float2 scale(int block) const {
+    return block_scales(scales, block);
   }
 
  private:

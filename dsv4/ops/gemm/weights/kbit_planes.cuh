@@ -30,7 +30,6 @@
 #include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/gemm/sm90/small_m/config.cuh"
-#include "dsv4/ops/gemm/x/block_rows.cuh"
 
 namespace dsv4::gemm {
 

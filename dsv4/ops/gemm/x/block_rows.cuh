@@ -9,8 +9,6 @@
 
 namespace dsv4::gemm {
 
-inline constexpr int kBlock = 32, kBlocks = kScaleColumns / kBlock;
-
 // The column of the product: a row of x in shared memory.
 __device__ inline int row_of_block(int token, int block) {
   return token / 2 * 8 + 2 * block + token % 2;

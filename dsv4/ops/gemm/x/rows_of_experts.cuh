@@ -9,6 +9,7 @@
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
 #include "dsv4/ops/gemm/x/pair_columns.cuh"
 
 namespace dsv4::gemm::experts_e4m3 {

@@ -12,6 +12,7 @@
 namespace dsv4::gemm::experts {
 
 inline constexpr int kPairs = 8;  // the columns of one mma
+inline constexpr int kMaxExperts = 384;
 
 struct alignas(16) Entry {
   int32_t expert, first_pair, pairs, unused;

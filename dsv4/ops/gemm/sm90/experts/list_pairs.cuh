@@ -12,7 +12,7 @@
 
 namespace dsv4::gemm::experts {
 
-inline constexpr int kListThreads = kSelectThreads, kMaxExperts = 384;
+inline constexpr int kListThreads = kSelectThreads;
 inline constexpr int kStagedEntries = 192;  // kept in shared memory, too, for the starts
 
 struct ListShared {

@@ -82,7 +82,7 @@ struct RingPlace : sm90::RingCursor {
 template <class S>
 __device__ void init_barriers(S& shared) {
   if (threadIdx.x == 0) {
-    sm90::init_ring(shared.full, shared.empty, S::kStages, kMathWarps);
+    for (int i = 0; i < S::kStages; ++i) shared.full[i].init(1), shared.empty[i].init(kMathWarps);
     for (int i = 0; i < kBuffers; ++i) shared.drained[i].init(kEpilogueWarps * kWarp);
     ptx::fence_mbarrier_init();
   }

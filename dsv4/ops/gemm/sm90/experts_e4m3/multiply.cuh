@@ -11,15 +11,14 @@ namespace dsv4::gemm::experts_e4m3 {
 
 // x_scale: of a group, [8]
 template <int K, int kWidth>
-__device__ inline void promote(Sums<kWidth>& part,
-                               const typename KbitImageE4m3<K, kWidth>::Held& unit, int half,
+__device__ inline void promote(Sums<kWidth>& part, const KbitImageE4m3<K, kWidth>& unit, int half,
                                const float (&x_scale)[kPairs], Sums<kWidth>& sums) {
   const float2 factor =
       *reinterpret_cast<const float2*>(x_scale + static_cast<int>(threadIdx.x) % 4 * 2 % kWidth);
 #pragma unroll
   for (int set = 0; set < kSets<kWidth>; ++set) {
     ptx::wgmma_fence_operand(part[set]);
-    const float2 scale = KbitImageE4m3<K, kWidth>::scale(unit, half, set);
+    const float2 scale = unit.scale(half, set);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       // A product with a power of two.
@@ -33,9 +32,9 @@ __device__ inline void promote(Sums<kWidth>& part,
 // scale2.
 // tiles: descriptor of the first of two; x_scale: [2, 8]
 template <int K, int kWidth>
-__device__ inline void add_unit(const KbitTable& table,
-                                const typename KbitImageE4m3<K, kWidth>::Held& unit, uint64_t tiles,
-                                const float (*x_scale)[kPairs], Sums<kWidth>& sums) {
+__device__ inline void add_unit(const KbitTable& table, const KbitImageE4m3<K, kWidth>& unit,
+                                uint64_t tiles, const float (*x_scale)[kPairs],
+                                Sums<kWidth>& sums) {
   constexpr int kAtOnce = kWidth == 8 ? 1 : kHalves;  // halves; registers limit it
 #pragma unroll
   for (int first = 0; first < kHalves; first += kAtOnce) {
@@ -43,7 +42,7 @@ __device__ inline void add_unit(const KbitTable& table,
     Sums<kWidth> part[kAtOnce];
 #pragma unroll
     for (int b = 0; b < kAtOnce * kGroupBlocks; ++b)
-      KbitImageE4m3<K, kWidth>::decode(table, unit, first * kGroupBlocks + b, a[b]);
+      unit.decode(table, first * kGroupBlocks + b, a[b]);
     ptx::wgmma_fence();
 #pragma unroll
     for (int b = 0; b < kAtOnce * kGroupBlocks; ++b) {
@@ -93,8 +92,8 @@ __device__ inline float4 multiply_item(const Params& p, uint64_t x, const float 
   for (int chunk = group; chunk < p.chunks + group; chunk += kGroups, ring.next()) {
     shared.full[ring.stage].wait(ring.phase);
     // A warp past the last strip or chunk reads bytes of other stages.
-    const auto unit = KbitImageE4m3<K, kWidth>::load(shared.stages[ring.stage] +
-                                                     (strip * kGroups + group) * kUnitBytes<K>);
+    const KbitImageE4m3<K, kWidth> unit(shared.stages[ring.stage] +
+                                        (strip * kGroups + group) * kUnitBytes<K>);
     __syncwarp();
     if (lane == 0) shared.empty[ring.stage].arrive();
     if (chunk >= p.chunks) continue;

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
 #include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/ops/gemm/sm90/plan.h"
@@ -161,7 +162,7 @@ struct Memory {
   }
 
   __device__ void init_barriers(const Split& split) const {
-    sm90::init_ring(&full(0), &empty(0), split.stages, kConsumers);
+    for (int i = 0; i < split.stages; ++i) full(i).init(1), empty(i).init(kConsumers);
     x_full().init(1);
     for (int i = 0; i < kExchangeBuffers; ++i) exchanged(i).init(1), freed(i).init(split.ranks());
     ptx::fence_mbarrier_init();

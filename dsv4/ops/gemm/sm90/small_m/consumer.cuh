@@ -195,10 +195,10 @@ class Consumer {
   const Memory<C>& memory_;
   const Share& share_;
   const int pairs_, thread_;
-  WeightProduct<C, P> product_;
   sm90::RingCursor ring_;
   int sent_ = 0, received_ = 0;
   float acc_[C::kSums];
+  WeightProduct<C, P> product_;
   int tiles_ = 0;  // whose scales have been requested
 };
 

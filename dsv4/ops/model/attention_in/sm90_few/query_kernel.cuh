@@ -63,7 +63,7 @@ class Producer {
       : p_(p), memory_(memory), weight_(work.weight(p)), row_(work.row()) {}
 
   __device__ void init_barriers(const Work& work) const {
-    sm90::init_ring(&memory_.full(0), &memory_.empty(0), p_.stages, kConsumers);
+    for (int i = 0; i < p_.stages; ++i) memory_.full(i).init(1), memory_.empty(i).init(kConsumers);
     memory_.exchanged().init(1), memory_.rotated().init(1), memory_.x_full().init(1);
     ptx::fence_mbarrier_init();
     if (!work.is_index) expect(memory_.exchanged(), kRanks * C::kSummed * sizeof(float));

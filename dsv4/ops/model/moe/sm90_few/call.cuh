@@ -7,9 +7,25 @@
 
 #include "dsv4/ops/gemm/sm90/small_m/call.cuh"
 #include "dsv4/ops/model/moe/moe.h"
-#include "dsv4/ops/model/moe/sm90_few/kernels.cuh"
+#include "dsv4/ops/parts/router/routing.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
+
+// w1 and w3: tile 2 i has rows of w1, tile 2 i + 1 the same rows of w3, in one cluster.
+struct GateUp : gemm::Params<2> {
+  static constexpr bool kInterleaved = true;
+  bf16* hidden = nullptr;  // [t, inner]
+  int64_t hidden_stride = 0;
+  float limit = 0;
+};
+
+using InputParams = gemm::TwoFormatsOf<GateUp, gemm::Params<1>>;
+
+struct DownParams {
+  gemm::Params<1> down;
+  routing::Routing router;
+  int product_ctas = 0, routing_ctas = 0;  // along x
+};
 
 // Three CTAs of the first kernel fit on an SM. Its tiles are few: 36 of V4-Flash.
 inline constexpr int kCtasPerSm = 3;

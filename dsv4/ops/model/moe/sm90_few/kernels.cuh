@@ -10,21 +10,9 @@
 
 #include "dsv4/ops/gemm/epilogue/swiglu.cuh"
 #include "dsv4/ops/gemm/x/boundary.cuh"
-#include "dsv4/ops/parts/router/routing.cuh"
+#include "dsv4/ops/model/moe/sm90_few/call.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
-
-inline constexpr int kMaxExperts = 384;
-
-// w1 and w3: tile 2 i has rows of w1, tile 2 i + 1 the same rows of w3, in one cluster.
-struct GateUp : gemm::Params<2> {
-  static constexpr bool kInterleaved = true;
-  bf16* hidden = nullptr;  // [t, inner]
-  int64_t hidden_stride = 0;
-  float limit = 0;
-};
-
-using InputParams = gemm::TwoFormatsOf<GateUp, gemm::Params<1>>;
 
 // After a tile of w1 and one of w3.
 struct StoreHidden {
@@ -65,12 +53,6 @@ auto inputs_with_boundary_kernel() {
   return gemm::boundary_kernel<C, P, StoreHidden, gemm::StoreTile<typename P::Bf16>>;
 }
 
-struct DownParams {
-  gemm::Params<1> down;
-  routing::Routing router;
-  int product_ctas = 0, routing_ctas = 0;  // along x
-};
-
 // One token for each warp at a time. Experts of a lane: 8 or 12.
 __device__ inline void route(const DownParams& params, int tile_tokens) {
   const routing::Routing& r = params.router;
@@ -86,7 +68,7 @@ __device__ inline void route(const DownParams& params, int tile_tokens) {
     } else if (r.experts <= 8 * kWarp) {
       routing::route_learned<8>(r, token);
     } else {
-      routing::route_learned<kMaxExperts / kWarp>(r, token);
+      routing::route_learned<gemm::experts::kMaxExperts / kWarp>(r, token);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include "dsv4/ops/gemm/sm90/small_m/launch_shape.cuh"
 #include "dsv4/ops/gemm/x/boundary.cuh"
 #include "dsv4/ops/model/hc_boundary/block_input.h"
+#include "dsv4/ops/model/moe/sm90_few/kernels.cuh"
 #include "dsv4/ops/model/moe/sm90_few/launch.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
@@ -71,7 +72,7 @@ void run_down(const Context& context, const MoeArgs& args, const Middle& middle)
 
 const char* reject_router(const MoeArgs& args) {
   if (args.experts_per_token > kWarp) return "more choices than lanes";
-  if (args.gate.n > kMaxExperts) return "more than 384 experts";
+  if (args.gate.n > gemm::experts::kMaxExperts) return "more than 384 experts";
   return nullptr;
 }
 

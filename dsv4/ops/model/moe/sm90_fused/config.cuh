@@ -15,7 +15,7 @@ using gemm::experts::Entry;
 using gemm::experts::kPairs;
 
 inline constexpr int kMaxTokens = 2, kMaxSlots = 8, kMaxEntries = kMaxTokens * kMaxSlots;
-inline constexpr int kMaxExperts = 384;
+using gemm::experts::kMaxExperts;
 
 // The roles of a CTA: 16 math warps and 2 of the epilogue as in experts/sm90_few_e4m3; warp 18
 // routes the first token, lists the entries and copies routed weights; warp 19 copies w2 of the

@@ -20,6 +20,7 @@
 #include "dsv4/device/ptx/bulk_copy.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/setmaxnreg.cuh"
+#include "dsv4/ops/gemm/epilogue/expert_rows.cuh"
 #include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/activations.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/routes.cuh"

@@ -13,7 +13,6 @@
 namespace dsv4 {
 
 // The second factors of the weights (WeightView::scale2), which differ between experts.
-inline constexpr int kMaxExperts = 384;
 struct Scale2s {
   float w1[kMaxExperts], w3[kMaxExperts], w2[kMaxExperts];
 };

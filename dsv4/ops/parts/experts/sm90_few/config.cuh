@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/ops/gemm/sm90/experts/work.cuh"
 #include "dsv4/ops/gemm/weights/kbit_image_f16.cuh"
 

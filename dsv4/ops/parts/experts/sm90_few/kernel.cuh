@@ -32,7 +32,8 @@ namespace dsv4::experts_kernel::sm90_few {
 template <int K>
 __device__ void init_barriers(Shared<K>& shared) {
   if (threadIdx.x == 0) {
-    sm90::init_ring(shared.full, shared.empty, Shared<K>::kStages, kMathWarps);
+    for (int i = 0; i < Shared<K>::kStages; ++i)
+      shared.full[i].init(1), shared.empty[i].init(kMathWarps);
     for (int i = 0; i < kBuffers; ++i) shared.drained[i].init(kWarp);
     ptx::fence_mbarrier_init();
   }

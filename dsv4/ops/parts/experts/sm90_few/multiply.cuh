@@ -12,8 +12,7 @@ namespace dsv4::experts_kernel::sm90_few {
 // 32 columns are summed by the tensor core, scaled and added in f32, and so are groups of 128.
 template <int K>
 __device__ inline float4 multiply_unit(const KbitTable& table, const TwoCodeTable<K>& two_codes,
-                                       const typename gemm::KbitImageF16<K>::Held& unit,
-                                       const Activations& x) {
+                                       const gemm::KbitImageF16<K>& unit, const Activations& x) {
   using W = gemm::KbitImageF16<K>;
   float4 sums{0, 0, 0, 0};
 #pragma unroll
@@ -26,11 +25,11 @@ __device__ inline float4 multiply_unit(const KbitTable& table, const TwoCodeTabl
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint32_t a[4];
-        W::decode(table, two_codes, unit, block, half, a);
+        unit.decode(table, two_codes, block, half, a);
         const uint32_t* const operand = x.b + 4 * block + 2 * half;
         ptx::mma_m16n8k16_f16(part, a, operand[0], operand[1]);
       }
-      const float2 scale = W::scale(unit, block);
+      const float2 scale = unit.scale(block);
 #pragma unroll
       for (int i = 0; i < 4; ++i) scaled[i] = fmaf(part[i], i < 2 ? scale.x : scale.y, scaled[i]);
     }
@@ -58,7 +57,7 @@ __device__ void multiply(const Params& p, Shared<K>& shared) {
     const int stage = work.done % kStages, buffer = work.done % kBuffers;
     shared.full[stage].wait(work.done / kStages % 2);
     // A warp past the last strip reads bytes of other warps and stores sums that are not read.
-    const auto unit = gemm::KbitImageF16<K>::load(shared.stages[stage] + warp * kUnitBytes<K>);
+    const gemm::KbitImageF16<K> unit(shared.stages[stage] + warp * kUnitBytes<K>);
     __syncwarp();
     if (lane == 0) shared.empty[stage].arrive();
     const float4 sums = multiply_unit<K>(p.table, shared.two_codes, unit, x);
