@@ -18,7 +18,7 @@
 //           the sign, the four bits of i and a one
 //   K = 4   a byte permute finds four of eight magnitudes
 //
-// docs/kernels/few_gemm_kbit.md has the reasons.
+// docs/kernels/gemm_kbit_planes.md has the reasons.
 
 #pragma once
 
