@@ -1,5 +1,6 @@
-// The kernel of gemm/sm90/small_m on the emulator, against the oracle of linear.h: every format, number of
-// ranks and token tile; bits depend neither on the order of events nor on the other tokens.
+// The kernel of gemm/sm90/small_m on the emulator, against the oracle of linear.h: every format,
+// number of ranks and token tile; bits depend neither on the order of events nor on the other
+// tokens.
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-// A ring of buffers in shared memory that a producer fills and consumers read. Each buffer, a stage,
-// has two mbarriers: `full` (its bytes have landed) and `empty` (all readers have read it). A stage is
-// used again after as many uses as the ring has stages, and the phase (parity) of its barriers flips
-// each time.
+// A ring of buffers in shared memory that a producer fills and consumers read. Each buffer, a
+// stage, has two mbarriers: `full` (its bytes have landed) and `empty` (all readers have read it).
+// A stage is used again after as many uses as the ring has stages, and the phase (parity) of its
+// barriers flips each time.
 //
-// A consumer waits for `phase`, which starts at 0. A producer waits for the other phase, for which a
-// wait on a fresh "empty" barrier returns at once.
+// A consumer waits for `phase`, which starts at 0. A producer waits for the other phase, for which
+// a wait on a fresh "empty" barrier returns at once.
 
 #pragma once
 

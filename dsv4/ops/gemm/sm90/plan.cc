@@ -23,7 +23,7 @@ int slabs_of(const Shape& shape) {
 // `tiles` may count those of another format, too. A run of tiles that a cluster has as a whole
 // counts as one in a pair of formats.
 int rank_bits_of(const Shape& shape, int64_t tiles) {
-  // Of bit planes, x counts without the zeros between blocks.
+  // x of bit planes counts without the zeros between blocks.
   const bool kbit = bits_of(shape.format) > 0;
   const int slabs = slabs_of(shape),
             x_bytes = kbit ? slab_columns(shape.format) * (converts_to_f16(shape.format) ? 2 : 1)

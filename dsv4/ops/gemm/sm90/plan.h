@@ -94,7 +94,7 @@ struct Layout {
   DSV4_HD static constexpr int pairs_of_rank(int tokens, int rank_bits) {
     return (tokens / 2 + (1 << rank_bits) - 1) >> rank_bits;
   }
-  // Of columns of x in a rank.
+  // Groups of columns of x in a rank.
   DSV4_HD static constexpr int groups(Format format, const Split& split) {
     return split.rank_slabs() * slab_groups(format);
   }

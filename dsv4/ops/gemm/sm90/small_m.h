@@ -29,9 +29,9 @@ struct Product {
 const char* reject(const Context& context, const Product& product);
 void run(const Context& context, const Product& product);
 
-// The same of bit planes, which run() takes, too.
+// reject() for weights as bit planes, which run() takes, too.
 const char* reject_kbit(const Context& context, const Product& product);
-inline constexpr int64_t kKbitTokens = 8;  // of a CTA; more read the weights again
+inline constexpr int64_t kKbitTokens = 8;  // a CTA has at most 8; more read the weights again
 
 // Several weights times the same activations in one launch: at most kQ8Targets weights that take
 // Q8 of x, FP8 or bit planes of one K, and kBf16Targets BF16 weights, which take x.
@@ -46,7 +46,7 @@ inline constexpr int64_t kQuantizeTokens = 4, kConvertTokens = 8;
 
 const char* reject(const Context& context, const ConstTensorView& x,
                    std::span<const Target> targets);
-// The same with bit planes in place of FP8.
+// reject() for targets as bit planes in place of FP8.
 const char* reject_kbit(const Context& context, const ConstTensorView& x,
                         std::span<const Target> targets);
 // x: [t, k] bf16. quantized: x as the weights that take Q8 want it, x itself to be quantized by the

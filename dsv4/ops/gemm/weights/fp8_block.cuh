@@ -31,7 +31,7 @@ class PendingScale {
   bool is_f32_ = false;
 };
 
-// Of the block of an FP8 weight that has `row`, and the columns of `slab`.
+// The scale of the 128 x 128 block of an FP8 weight that has `row` and the columns of `slab`.
 __device__ inline PendingScale block_scale(const Matrix& matrix, int row, int slab) {
   return {matrix.scale, matrix.scale_is_f32, row / kScaleColumns * matrix.scale_stride + slab};
 }

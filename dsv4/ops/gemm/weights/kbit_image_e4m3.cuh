@@ -1,5 +1,5 @@
-// Codes of a k-bit image (formats/kbit_image.h) whose codebook is on the e4m3 grid, as A fragments of
-// wgmma m64n8k32: a byte permute finds four codes.
+// Codes of a k-bit image (formats/kbit_image.h) whose codebook is on the e4m3 grid, as A fragments
+// of wgmma m64n8k32: a byte permute finds four codes.
 
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace dsv4::gemm {
 
-// The codes of four columns a register for a block b of 32 of the words of 64 columns. The upper four
-// nibbles move down through the FMA pipe, since byte permutes and masks keep the ALU busy. As f16
-// they are finite, since bit 11 is 0.
+// The codes of four columns a register for a block b of 32 of the words of 64 columns. The upper
+// four nibbles move down through the FMA pipe, since byte permutes and masks keep the ALU busy. As
+// f16 they are finite, since bit 11 is 0.
 template <int K>
 __device__ inline void decode_block(const KbitTable& table, const uint32_t* words, int b,
                                     uint32_t (&a)[4]) {

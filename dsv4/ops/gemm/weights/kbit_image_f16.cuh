@@ -74,7 +74,7 @@ __device__ inline uint32_t look_up_two(const TwoCodeTable<K>& two_codes, uint32_
 template <int K>
 __device__ inline uint32_t signs_of_two(const uint32_t* words, int i, int b) {
   if constexpr (K == 5) return words[4] << (15 - 4 * i - b);
-  // Of the four codes of a half word, the signs are the top bits of the bytes, which are repeated.
+  // The signs of the four codes of a half word are the top bits of its bytes, which are repeated.
   return ptx::prmt(words[i] << (b / 2 * 4), 0, b % 2 == 0 ? 0x9988 : 0xbbaa);
 }
 

@@ -1,5 +1,5 @@
-// The codebook of an antisymmetric k-bit weight by bytes: what the byte permutes of kbit_image_f16.cuh
-// and kbit_image_e4m3.cuh select from. Two tables:
+// The codebook of an antisymmetric k-bit weight by bytes: what the byte permutes of
+// kbit_image_f16.cuh and kbit_image_e4m3.cuh select from. Two tables:
 //
 //   f16    values are divided by a power of two that brings the largest into [1, 2), and rounded: a
 //          relative error of at most 2^-11, or 2^-25 of the largest value

@@ -113,13 +113,14 @@ class PlaneScales {
  public:
   static constexpr int kSlabs = 4;
 
-  // Those of slabs first .. first + 3 of the rank become the next ones.
+  // Loads the scales of slabs first .. first + 3 of the rank; advance() makes them those in use.
   template <class P>
   __device__ void request(const P& params, const Share& share, const Tile& tile, int first) {
     request(params.matrix[tile.matrix], tile, share.first_slab + first,
             share.first_slab + share.slabs, static_cast<int>(threadIdx.x));
   }
-  // The same of slabs `first` .. up to `end` of the matrix. thread: of those that have the tile.
+  // Loads the scales of slabs `first` .. up to `end` of the matrix. thread: its index among the
+  // threads that have the tile.
   __device__ void request(const Matrix& matrix, const Tile& tile, int first, int end, int thread) {
     const int slab = first + thread % 4;
     const int row = thread / kWarp * 16 + thread % kWarp / 4;
@@ -136,15 +137,16 @@ class PlaneScales {
     held_[0] = next_[0], held_[1] = next_[1];
   }
 
-  // Over 16: of rows g and g + 8, for the lane's block of group 0 or 1 of a slab.
+  // Returns the scales of rows g and g + 8 for the lane's block of group 0 or 1 of a slab, divided
+  // by 16; the 16 is in Matrix::factor.
   __device__ float2 of_group(int slab, int group) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int from = lane / 4 * 4 + slab % kSlabs;
     const uint32_t selectors = 0x4400 + lane % 4 * 0x1111;  // the byte of each row, twice
     const uint32_t upper = __shfl_sync(~0u, group == 0 ? held_[0].x : held_[0].y, from);
     const uint32_t lower = __shfl_sync(~0u, group == 0 ? held_[1].x : held_[1].y, from);
-    const uint32_t both = (ptx::prmt(upper, lower, selectors) & 0x00ff00ff) << 6;
-    return __half22float2(reinterpret_cast<const __half2&>(both));
+    const uint32_t two_scales = (ptx::prmt(upper, lower, selectors) & 0x00ff00ff) << 6;
+    return __half22float2(reinterpret_cast<const __half2&>(two_scales));
   }
 
  private:
@@ -238,13 +240,14 @@ __device__ void multiply_planes(const uint32_t (&words)[2][C::kBits], uint32_t x
   ptx::wgmma_commit_group();
 }
 
-// sums += the products of a group, of the lane's block. scale: of its two rows; of_x: of the group.
+// sums += the products of a group, of the lane's block. scale: of its two rows; x_scale: of the
+// group.
 template <int kTokens>
-__device__ void promote_planes(const float (&part)[2 * kTokens], float2 scale, const float* of_x,
+__device__ void promote_planes(const float (&part)[2 * kTokens], float2 scale, const float* x_scale,
                                float (&sums)[kTokens / 2][4]) {
 #pragma unroll
   for (int n = 0; n < kTokens / 2; ++n) {
-    const float2 x = reinterpret_cast<const float2*>(of_x)[n];
+    const float2 x = reinterpret_cast<const float2*>(x_scale)[n];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float factor = (i < 2 ? scale.x : scale.y) * (i % 2 == 0 ? x.x : x.y);
@@ -285,20 +288,20 @@ __device__ void add_slab(const unsigned char* planes, int slab, uint32_t x, cons
 // Sums of the four blocks, as wgmma would leave them for tokens as columns: the lane b of four has
 // tokens 2b and 2b + 1, or every lane tokens 0 and 1. (0 + 2) + (1 + 3), however many tokens.
 template <int kTokens>
-__device__ void add_blocks(float (&of_pair)[kTokens / 2][4], float (&sums)[4]) {
+__device__ void add_blocks(float (&parts)[kTokens / 2][4], float (&sums)[4]) {
   const int block = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (kTokens == 2) {
-      const float two = of_pair[0][i] + __shfl_xor_sync(~0u, of_pair[0][i], 2);
+      const float two = parts[0][i] + __shfl_xor_sync(~0u, parts[0][i], 2);
       sums[i] = two + __shfl_xor_sync(~0u, two, 1);
     } else {
       static_assert(kTokens == 8);
       float two[2];
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        const float kept = block < 2 ? of_pair[n][i] : of_pair[n + 2][i];
-        const float sent = block < 2 ? of_pair[n + 2][i] : of_pair[n][i];
+        const float kept = block < 2 ? parts[n][i] : parts[n + 2][i];
+        const float sent = block < 2 ? parts[n + 2][i] : parts[n][i];
         two[n] = kept + __shfl_xor_sync(~0u, sent, 2);
       }
       const float kept = block % 2 == 0 ? two[0] : two[1];

@@ -1,5 +1,6 @@
-// Activations for weights as bit planes (weights/kbit_planes.cuh), in shared memory: a token has a row
-// of 128 bytes for each block of 32 columns, with zeros in place of the other blocks of its group.
+// Activations for weights as bit planes (weights/kbit_planes.cuh), in shared memory: a token has a
+// row of 128 bytes for each block of 32 columns, with zeros in place of the other blocks of its
+// group.
 
 #pragma once
 
@@ -37,7 +38,7 @@ __device__ void store_blocks(unsigned char* group, int token, int run, uint2 cod
         static_cast<unsigned char>((i < 4 ? codes.x : codes.y) >> (i % 4 * 8));
   }
 }
-// The same of f16: word w is of product w, of which 4 are in 128 bytes.
+// Stores 8 columns as f16: word w is of product w; four products are in 128 bytes.
 template <class C>
 __device__ void store_f16_blocks(unsigned char* group, int token, int run, const float (&v)[8]) {
   const int block = run / 4, row = row_of_block(token, block);

@@ -95,7 +95,7 @@ struct LoadBoundary {
   }
 
  private:
-  // Of 128 columns in some slabs.
+  // Groups of 128 columns in `slabs` slabs.
   __device__ static int groups_of(int slabs) {
     constexpr int kColumns = slab_columns(C::kFormat);
     return kColumns < boundary::kGroup ? slabs / (boundary::kGroup / kColumns)

@@ -1,5 +1,5 @@
 // The input x of a block from what mix leaves: partial sums and the updated streams. Shared by the
-// finish kernel and by few_gemm/boundary.cuh, which computes x in the kernel that multiplies it.
+// finish kernel and by gemm/x/boundary.cuh, which computes x in the kernel that multiplies it.
 //
 //   rho = 1 / sqrt(mean(X^2) + eps), pre_j = sigmoid(mix_j rho scale_0 + base_j) + hc_eps
 //   x = sum_j pre_j X_j, rounded to bf16; root = 1 / sqrt(mean(x^2) + eps)

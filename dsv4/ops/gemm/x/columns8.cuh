@@ -34,7 +34,7 @@ struct alignas(16) Run {
   }
 };
 
-// Over the 16 lanes of a group.
+// The sum over the 16 lanes of a group.
 __device__ inline float sum_of_group(float x) {
 #pragma unroll
   for (int step = kRuns / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);

@@ -45,7 +45,7 @@ struct ToCodes {
   }
 };
 
-// The same, for bit planes.
+// Q8 for bit planes.
 struct ToBlocks : ToCodes {
   template <class C>
   static __device__ void store(unsigned char* group, int token, int run, const float (&v)[kRun]) {
@@ -81,7 +81,7 @@ struct ToF16 {
   }
 };
 
-// The same, for bit planes.
+// f16 for bit planes.
 struct ToF16Blocks : ToF16 {
   template <class C>
   static __device__ void store(unsigned char* group, int token, int run, const float (&v)[kRun]) {

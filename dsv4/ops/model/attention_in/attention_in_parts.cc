@@ -56,7 +56,7 @@ void append_all(const Context& context, const AttentionInArgs& args, Products& p
 }
 
 #if DSV4_CUDA
-// The same in one launch after the products.
+// What append_all() does, in one launch after the products.
 void append_at_once(const Context& context, const AttentionInArgs& args, Products& products) {
   const AttentionInWeights& w = args.weights;
   const Scratch::Scope scope(workspace(context));

@@ -1,5 +1,5 @@
-// The input x of a block as the first products of the block take it, together with the boundary before
-// the block, if there is one: Q8 of x, or x computed in the kernel of the products. For the
+// The input x of a block as the first products of the block take it, together with the boundary
+// before the block, if there is one: Q8 of x, or x computed in the kernel of the products. For the
 // implementations sm90_few of blocks, in CUDA builds.
 
 #pragma once
@@ -24,9 +24,9 @@ gemm::Activations quantized_input(const Context& context, const HcBoundaryArgs& 
 void input_products(const Context& context, const HcBoundaryArgs& boundary,
                     const ConstTensorView& x, std::span<const gemm::Target> targets);
 
-// The first kernel of the boundary alone, for kernels that finish it. reject_mix returns nullptr, or
-// why it does not take the call. The partial sums that mix_boundary returns are in the workspace, as
-// long as the caller's Scratch::Scope lives.
+// The first kernel of the boundary alone, for kernels that finish it. reject_mix returns nullptr,
+// or why it does not take the call. The partial sums that mix_boundary returns are in the
+// workspace, as long as the caller's Scratch::Scope lives.
 const char* reject_mix(const Context& context, const HcBoundaryArgs& boundary);
 gemm::boundary::Params mix_boundary(const Context& context, const HcBoundaryArgs& boundary);
 

@@ -6,9 +6,9 @@
 
 namespace dsv4::moe_kernel {
 
-// One token of a call that sm90_few takes, whose routed experts are read by experts `sm90_few_e4m3`:
-// three launches for the whole block, with the bits of sm90_few. Two tokens, where sm90_few is as
-// fast, only when forced.
+// One token of a call that sm90_few takes, whose routed experts are read by experts
+// `sm90_few_e4m3`: three launches for the whole block, with the bits of sm90_few. Two tokens, where
+// sm90_few is as fast, only when forced.
 DSV4_IMPL(MoeArgs, sm90_fused)
 // Up to 64 tokens under kOfficial, a shared expert in FP8 and a gate in BF16, on Hopper: two
 // launches of gemm/sm90 before the routed experts. Up to 8 tokens with a shared expert in k4-e4m3

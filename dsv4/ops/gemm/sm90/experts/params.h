@@ -1,4 +1,5 @@
-// Products of lists of token-expert pairs with kernel images of k-bit weights: sizes and parameters.
+// Products of lists of token-expert pairs with kernel images of k-bit weights: sizes and
+// parameters.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sizes and shared memory of the kernels in this folder. Parameters are those of sm90_few.
+// Sizes and shared memory of the kernels in this folder. Parameters are those of sm90/experts.
 
 #pragma once
 
@@ -28,7 +28,7 @@ using gemm::experts::kOtherRegisters;
 // warpgroup j multiplies the chunks j, j + kGroups, ...
 inline constexpr int kStrips = kGroupWarps;
 
-// Of x, at most: of both products, and of gate and up of wide experts.
+// Columns of x, at most: in both products, and in gate and up of wide experts.
 inline constexpr int kMaxColumns = 4096, kWideColumns = 7168;
 inline constexpr int kQ8Group = 128;
 
@@ -69,7 +69,7 @@ struct Shared {
   ptx::Mbarrier drained[kBuffers];
 };
 
-// Of the kernels for rows of at most kColumns.
+// The shared memory of the kernels for rows of at most kColumns.
 template <int K, int kColumns>
 using SharedOf = Shared<K, kColumns / kQ8Group>;
 

@@ -22,8 +22,8 @@ __device__ inline void promote(Sums<kWidth>& part, const KbitImageE4m3<K, kWidth
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       // A product with a power of two.
-      const float both = (i < 2 ? scale.x : scale.y) * (i % 2 == 0 ? factor.x : factor.y);
-      sums[set][i] = fmaf(part[set][i], both, sums[set][i]);
+      const float factor_of_sum = (i < 2 ? scale.x : scale.y) * (i % 2 == 0 ? factor.x : factor.y);
+      sums[set][i] = fmaf(part[set][i], factor_of_sum, sums[set][i]);
     }
   }
 }

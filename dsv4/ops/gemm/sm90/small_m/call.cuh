@@ -32,8 +32,8 @@ inline Shape shape_of(const WeightView& weight, const Activations& a, int64_t gr
           .tiles_per_group = tiles};
 }
 
-// Of bit planes: a value of e4m3_codebook() over the e4m3 number that stands for it, times a block
-// scale over the f16 number.
+// The factor of all sums of bit planes: a value of e4m3_codebook() over the e4m3 number that stands
+// for it, times a block scale over the f16 number.
 constexpr float plane_unit(int bits) {
   return (bits == 5 ? 8.f : 1.f) * 16;
 }
@@ -127,7 +127,7 @@ void with_config(Format format, int tokens, const Body& body) {
   }
 }
 
-// Of weights that take Q8 of x.
+// Calls body(config) of an instance for weights that take Q8 of x.
 template <class Body>
 void with_q8_config(Format format, int tokens, const Body& body) {
   if (format == Format::kKbit4) return with_plane_tokens<Format::kKbit4>(tokens, body);
@@ -174,7 +174,7 @@ struct TwoFormats {
                     Layout(Format::kBf16, bf16_tokens(tokens), split.bf16).bytes);
   }
 
-  // Of the first clusters.
+  // The first clusters have the weights that take Q8 of x.
   static bool takes_q8(const Target& target) { return target.weight.format != WeightFormat::kBF16; }
   static Format q8_format(std::span<const Target> targets) {
     for (const Target& target : targets)

@@ -1,4 +1,4 @@
-// Products of few tokens on Hopper (few_gemm.h): formats, parameters, shared memory.
+// Products of few tokens on Hopper (small_m.h): formats, parameters, shared memory.
 //
 //   tile      64 rows of a weight matrix (M of wgmma) x kTokens tokens (N)
 //   slab      64 rows x 128 bytes: 128 columns of an FP8 weight, 64 of a BF16 weight; one scale
@@ -136,7 +136,7 @@ struct Memory {
   __device__ unsigned char* x(int group) const { return base + at.x + group * C::kXBytes; }
   // [groups][kTokens]
   __device__ float* x_scale() const { return reinterpret_cast<float*>(base + at.x_scale); }
-  // Of the prologue.
+  // What the prologue keeps.
   __device__ float* prologue() const { return reinterpret_cast<float*>(base + at.prologue); }
   // Partial sums sent to this CTA: [ranks][pairs of this rank][64 rows], a pair of tokens each.
   __device__ float2* exchange(int buffer) const {

@@ -12,9 +12,9 @@
 
 namespace dsv4::gemm {
 
-// The product of a tile in one rank, for weights that wgmma reads from shared memory, or as f16 that
-// they are converted to: FP8 blocks and bf16. Products of a slab start at zero and are added in f32,
-// with the scales of its columns.
+// The product of a tile in one rank, for weights that wgmma reads from shared memory, or as f16
+// that they are converted to: FP8 blocks and bf16. Products of a slab start at zero and are added
+// in f32, with the scales of its columns.
 template <class C, class P>
 class OperandProduct {
  public:
@@ -81,8 +81,8 @@ class OperandProduct {
   PendingScale scale_;  // FP8: lane i has the scale of slab i
 };
 
-// The product of a tile in one rank, for bit planes: four columns of the product for each token, one
-// a block of 32 columns, which are added at the end.
+// The product of a tile in one rank, for bit planes: four columns of the product for each token,
+// one a block of 32 columns, which are added at the end.
 template <class C, class P>
 class PlaneProduct {
  public:
@@ -154,9 +154,9 @@ class Consumer {
         thread_(static_cast<int>(threadIdx.x)),
         product_(params, memory, share) {}
 
-  // Requests the scales of the weights of the next tile, if there is one. They come from memory: the
-  // caller requests the first before the wait for the previous kernel, multiply() the others a tile
-  // ahead.
+  // Requests the scales of the weights of the next tile, if there is one. They come from memory:
+  // the caller requests the first before the wait for the previous kernel, multiply() the others a
+  // tile ahead.
   __device__ void request_scales() {
     const int index = share_.first_tile + tiles_++;
     if (!C::kScaledX || index >= share_.end_tile) return;

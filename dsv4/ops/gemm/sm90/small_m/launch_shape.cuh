@@ -1,4 +1,4 @@
-// The grids of kernels of few_gemm.
+// The grids of the small-M kernels.
 
 #pragma once
 
@@ -25,7 +25,7 @@ inline LaunchShape launch_shape(const TwoFormats& pair) {
           .pdl = true};
 }
 
-// Of boundary_kernel.
+// The grid of boundary_kernel has one cluster more.
 inline LaunchShape launch_shape_with_boundary(const TwoFormats& pair) {
   LaunchShape shape = launch_shape(pair);
   shape.grid += pair.split.q8.ranks();

@@ -1,4 +1,4 @@
-// attention_in for few tokens: all products of x in one launch (few_gemm), everything else in
+// attention_in for few tokens: all products of x in one launch (gemm/sm90), everything else in
 // another (query.h); with more tokens the queries by their ops, and what is stored in a launch
 // (append.h). All of these have the same bits, so a token's do not depend on the number of tokens.
 

@@ -15,9 +15,9 @@ namespace {
 constexpr int64_t kMapAlign = 16;   // of rows in a tensor map
 constexpr int64_t kScaleAlign = 8;  // of rows of E4M4 scales: those of a slab
 constexpr int64_t kCtasOfSm = 3;
-// The instance whose CTAs normalize all latents has the smallest tiles. Of more groups of 128
-// columns, in the CTAs that an SM runs one after another, that takes longer than a launch of its
-// own.
+// Above so many groups of 128 columns in the CTAs that an SM runs one after another, normalizing
+// all latents in every CTA takes longer than a launch of its own. The instance that does so has the
+// smallest tiles.
 constexpr int64_t kMostGroups = 16;
 
 gemm::Format format_of(const WeightView& w) {
@@ -33,7 +33,7 @@ bool has_many_latents(const Context& context, const AttentionInArgs& args) {
   return args.q.dim(0) * (args.weights.wq_b.k / kernel::kGroup) * waves > kMostGroups;
 }
 
-// Whether several ranks of few_gemm share the columns of this weight; here a CTA has all of them.
+// Whether several ranks of gemm/sm90 share the columns of this weight; here a CTA has all of them.
 bool splits_latent(const WeightView& w, const Context& context) {
   const int64_t tiles = ceil_div(w.n, int64_t{gemm::kTileRows});
   const gemm::Shape shape{

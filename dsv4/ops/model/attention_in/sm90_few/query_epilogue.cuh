@@ -105,7 +105,7 @@ __device__ void normalize_rows(const Params& p, const Memory<C>& memory, Product
                                                            8 * n + thread % 4 * 2);
       sums[0] += part.x, sums[1] += part.y;
     }
-    // Of tokens that exist: a root and a reciprocal take 200 clocks.
+    // Only of tokens that exist: a root and a reciprocal take 200 clocks.
     float roots[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

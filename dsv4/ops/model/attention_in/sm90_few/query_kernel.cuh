@@ -7,7 +7,7 @@
 // Tiles      a slab is 128 rows x 128 columns of FP8 (16 KB), a stage of the ring: two tiles of
 //            wgmma with weights as M (64 rows) and tokens as N (8, 16, 32). Products of a slab
 //            start at zero and are added in f32 times the scales of its columns, the official
-//            arithmetic. Of bit planes 128 rows x 256 columns (few_gemm/kbit.cuh)
+//            arithmetic. A slab of bit planes has 256 columns (weights/kbit_planes)
 // Roles      warps 0 - 3, 4 - 7: a tile each | warp 8, lane 0: copies | warp 9: cos and sin
 // Latents    every CTA normalizes and quantizes all of them, or copies the codes that
 //            normalize_kernel has stored (query_latent.cuh)
@@ -144,10 +144,10 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
 #pragma unroll
   for (float& value : sum) value = 0;
   const int tile = thread / (kConsumers / 2) * gemm::kSlabSize;
-  const float of_lane = scales.of_slab.value();
+  const float lane_scale = scales.of_slab.value();
   sm90::RingCursor ring;
   for (int slab = 0; slab < p.slabs; ++slab) {
-    const float scale = __shfl_sync(~0u, of_lane, slab);
+    const float scale = __shfl_sync(~0u, lane_scale, slab);
     memory.full(ring.stage).wait(ring.phase);
     float part[C::kSums];
     gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(ring.stage) + tile,
@@ -168,7 +168,7 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
   }
 }
 
-// The same of bit planes. Few registers: the products of one group are in flight at a time.
+// The rows of the CTA as bit planes times all latents. To save registers the products of one group are in flight at a time.
 template <class C>
 __device__ void multiply(const Params& p, const Memory<C>& memory, Scales<C>& scales,
                          Products<C>& products, int thread) requires(C::kBits > 0) {

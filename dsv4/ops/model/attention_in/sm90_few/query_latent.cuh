@@ -29,7 +29,7 @@ __device__ inline void sync_consumers() {
 using Columns = gemm::Run;
 static_assert(kLaneColumns == gemm::kRun);
 
-// Of the group.
+// Returns the sum over the group.
 __device__ inline float sum_of_squares(const Columns& x) {
   float v[kLaneColumns], sum = 0;
   x.widen(v);
@@ -165,7 +165,7 @@ __device__ void normalize_latents(LatentBatch<C>& batch) {
   } while (batch.advance());
 }
 
-// The same with stored codes, which the producer copies where weights are FP8.
+// Loads stored codes of all latents, which the producer copies where weights are FP8.
 template <class C>
 __device__ void load_latents(const Params& p, const Memory<C>& memory, int thread) {
   for (int i = thread; i < p.tokens * p.groups; i += kConsumers) {

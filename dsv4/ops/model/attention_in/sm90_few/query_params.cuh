@@ -28,7 +28,7 @@ inline constexpr int kProducerWarp = kConsumerWarps, kRotationWarp = kProducerWa
 inline constexpr int kThreads = kConsumers + 2 * kWarp;
 inline constexpr int kMinStages = 2, kMaxStages = 8, kMaxGroups = kWarp;
 
-// A slab of the ring: two of few_gemm.
+// A slab of the ring: two slabs of gemm/sm90.
 constexpr int stage_bytes(gemm::Format format) {
   return kRows / gemm::kTileRows * gemm::slab_bytes(format);
 }

@@ -1,5 +1,5 @@
-// The two kernels one by one: block_input.cu launches another one in place of the second. Arguments:
-// those that reject() accepts.
+// The two kernels one by one: block_input.cu launches another one in place of the second.
+// Arguments: those that reject() accepts.
 
 #pragma once
 

@@ -35,14 +35,14 @@ inline const ExpertWeights& shared_expert(const MoeArgs& args) {
 }
 
 // Temporaries of a call.
-struct Middle {
+struct Intermediates {
   TensorView logits, hidden, y;  // [t, e] f32, [t, inner], [t, D] bf16
   TensorView chosen, share;      // [t, k] I32, f32
 };
 
 // make: of a dtype and a shape.
 template <class Make>
-Middle make_middle(const MoeArgs& args, const Make& make) {
+Intermediates make_intermediates(const MoeArgs& args, const Make& make) {
   const int64_t t = args.x.dim(0), k = args.experts_per_token;
   return {.logits = make(DType::kF32, {t, args.gate.n}),
           .hidden = make(DType::kBF16, {t, args.shared.inner()}),
@@ -55,10 +55,10 @@ Middle make_middle(const MoeArgs& args, const Make& make) {
 struct InputTargets {
   gemm::Target all[3];
 
-  InputTargets(const MoeArgs& args, const Middle& middle)
+  InputTargets(const MoeArgs& args, const Intermediates& temporaries)
       : all{{shared_expert(args).w1, {}},
             {shared_expert(args).w3, {}},
-            {args.gate, middle.logits}} {}
+            {args.gate, temporaries.logits}} {}
 };
 
 inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& targets,
@@ -77,31 +77,31 @@ inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& 
 // quantized: x as w1 and w3 take it.
 template <class MakeMap>
 InputParams make_input_params(const gemm::TwoFormats& pair, const MoeArgs& args,
-                              const InputTargets& targets, const Middle& middle,
+                              const InputTargets& targets, const Intermediates& temporaries,
                               const gemm::Activations& quantized, const MakeMap& make_map) {
   auto params =
       gemm::make_two_format_params<InputParams>(pair, targets.all, args.x, quantized, make_map);
-  params.q8.hidden = middle.hidden.as<bf16>();
-  params.q8.hidden_stride = middle.hidden.row_stride();
+  params.q8.hidden = temporaries.hidden.as<bf16>();
+  params.q8.hidden_stride = temporaries.hidden.row_stride();
   params.q8.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
   return params;
 }
 
-inline gemm::Product product_of_w2(const MoeArgs& args, const Middle& middle) {
-  return {.in = {.x = middle.hidden, .quantize = true},
+inline gemm::Product product_of_w2(const MoeArgs& args, const Intermediates& temporaries) {
+  return {.in = {.x = temporaries.hidden, .quantize = true},
           .weight = shared_expert(args).w2,
-          .out = middle.y};
+          .out = temporaries.y};
 }
 
-inline RouterArgs router_args(const MoeArgs& args, const Middle& middle) {
-  return {.logits = middle.logits,
+inline RouterArgs router_args(const MoeArgs& args, const Intermediates& temporaries) {
+  return {.logits = temporaries.logits,
           .bias = args.bias,
           .tid2eid = args.tid2eid,
           .ids = args.ids,
           .route_scale = args.route_scale,
           .normalize = args.normalize,
-          .experts = middle.chosen,
-          .weights = middle.share};
+          .experts = temporaries.chosen,
+          .weights = temporaries.share};
 }
 
 // One token for each warp of the clusters that route.

@@ -1,4 +1,4 @@
-// Two kernels around the routed experts (moe.h), both of few_gemm:
+// Two kernels around the routed experts (moe.h), both of gemm/sm90:
 //
 //   inputs   logits = x gate^T; h = bf16(swiglu(bf16(x w1^T), bf16(x w3^T))) of the shared expert
 //   down     y = bf16(Q8(h) w2^T) of the shared expert; in other CTAs the router of logits
@@ -47,7 +47,8 @@ auto inputs_kernel() {
   return gemm::two_formats_kernel<C, InputParams, StoreHidden, gemm::StoreTile<InputParams::Bf16>>;
 }
 
-// The same with the boundary before the block. A template, so that only its callers compile it.
+// inputs_kernel with the boundary before the block. A template, so that only its callers compile
+// it.
 template <class C, class P = InputParams>
 auto inputs_with_boundary_kernel() {
   return gemm::boundary_kernel<C, P, StoreHidden, gemm::StoreTile<typename P::Bf16>>;

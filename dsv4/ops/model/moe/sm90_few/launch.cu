@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMaxTokens = 64;
 // Runs the boundary and the inputs in two launches, if they take it. Else returns false.
 bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
-                              const InputTargets& targets, const Middle& middle) {
+                              const InputTargets& targets, const Intermediates& temporaries) {
   Device& device = *context.device;
   const int64_t t = args.x.dim(0), d = args.x.dim(1);
   const gemm::TwoFormats pair =
@@ -25,7 +25,8 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
   const gemm::boundary::Params mixed = mix_boundary(context, args.boundary);
   if (device.is_dry_run()) return true;
   const gemm::WithBoundary<InputParams> params{
-      make_input_params(pair, args, targets, middle, {.x = args.x, .quantize = true}, make_tma_map),
+      make_input_params(pair, args, targets, temporaries, {.x = args.x, .quantize = true},
+                        make_tma_map),
       mixed};
   gemm::with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
     launch(device, "moe_inputs with boundary", inputs_with_boundary_kernel<decltype(config)>(),
@@ -36,16 +37,17 @@ bool run_inputs_with_boundary(const Context& context, const MoeArgs& args,
 
 }  // namespace
 
-void run_inputs(const Context& context, const MoeArgs& args, const Middle& middle) {
+void run_inputs(const Context& context, const MoeArgs& args, const Intermediates& temporaries) {
   Device& device = *context.device;
-  const InputTargets targets(args, middle);
-  if (is_given(args.boundary) && run_inputs_with_boundary(context, args, targets, middle)) return;
+  const InputTargets targets(args, temporaries);
+  if (is_given(args.boundary) && run_inputs_with_boundary(context, args, targets, temporaries))
+    return;
   const Scratch::Scope scope(device.workspace());
   const gemm::Activations quantized = quantized_input(context, args.boundary, args.x);
   if (device.is_dry_run()) return;
   const gemm::TwoFormats pair = pair_of_inputs(args, targets, device.info().num_sms);
   const InputParams params =
-      make_input_params(pair, args, targets, middle, quantized, make_tma_map);
+      make_input_params(pair, args, targets, temporaries, quantized, make_tma_map);
   gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
     launch(device, "moe_inputs", inputs_kernel<decltype(config)>(), gemm::launch_shape(pair),
            params);
@@ -54,15 +56,15 @@ void run_inputs(const Context& context, const MoeArgs& args, const Middle& middl
 
 namespace {
 
-void run_down(const Context& context, const MoeArgs& args, const Middle& middle) {
+void run_down(const Context& context, const MoeArgs& args, const Intermediates& temporaries) {
   Device& device = *context.device;
   if (device.is_dry_run()) return;
-  const gemm::Product p = product_of_w2(args, middle);
+  const gemm::Product p = product_of_w2(args, temporaries);
   const gemm::Shape shape = gemm::shape_of(p.weight, p.in, 1);
   const gemm::Split split = gemm::make_split(shape, device.info().num_sms);
   const int tokens = gemm::tile_tokens(shape.format, shape.tokens);
   const DownParams params =
-      make_down_params(p, router_args(args, middle), split, tokens, make_tma_map);
+      make_down_params(p, router_args(args, temporaries), split, tokens, make_tma_map);
   LaunchShape grid = gemm::launch_shape(shape, split, tokens);
   grid.grid = params.product_ctas + params.routing_ctas;
   gemm::with_q8_config(shape.format, tokens, [&](auto config) {
@@ -90,11 +92,12 @@ const char* reject(const Context& context, const MoeArgs& args) {
       return "for a shared expert in fp8 or k-bit planes";
   if (args.gate.format != WeightFormat::kBF16) return "for a gate in bf16";
   if (const char* why = reject_router(args)) return why;
-  const Middle middle = make_middle(args, [](DType dtype, std::initializer_list<int64_t> shape) {
-    return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
-  });
-  const InputTargets targets(args, middle);
-  const gemm::Product w2 = product_of_w2(args, middle);
+  const Intermediates temporaries =
+      make_intermediates(args, [](DType dtype, std::initializer_list<int64_t> shape) {
+        return TensorView(TensorMeta::contiguous(dtype, shape), nullptr);
+      });
+  const InputTargets targets(args, temporaries);
+  const gemm::Product w2 = product_of_w2(args, temporaries);
   const char* why = kbit ? gemm::reject_kbit(context, args.x, targets.all)
                          : gemm::reject(context, args.x, targets.all);
   if (why != nullptr) return why;
@@ -108,20 +111,21 @@ void run(const Context& given, const MoeArgs& args) {
   context.force_impl = {};  // of moe
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
-  const Middle middle = make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-    return scratch.take(dtype, shape);
-  });
-  router.check(router_args(args, middle));
-  run_inputs(context, args, middle);
-  run_down(context, args, middle);
+  const Intermediates temporaries =
+      make_intermediates(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+        return scratch.take(dtype, shape);
+      });
+  router.check(router_args(args, temporaries));
+  run_inputs(context, args, temporaries);
+  run_down(context, args, temporaries);
   experts(context, {.x = args.x,
                     .stack = args.routed,
-                    .experts = middle.chosen,
-                    .weights = middle.share,
+                    .experts = temporaries.chosen,
+                    .weights = temporaries.share,
                     .swiglu_limit = args.swiglu_limit,
                     .acc = args.acc,
                     .add = false,
-                    .addend = middle.y});
+                    .addend = temporaries.y});
 }
 
 }  // namespace dsv4::moe_kernel::sm90_few

@@ -9,7 +9,7 @@ namespace dsv4::moe_kernel::sm90_few {
 
 const char* reject(const Context& context, const MoeArgs& args);
 
-// The boundary, if there is one; middle.logits and middle.hidden.
-void run_inputs(const Context& context, const MoeArgs& args, const Middle& middle);
+// The boundary, if there is one; temporaries.logits and temporaries.hidden.
+void run_inputs(const Context& context, const MoeArgs& args, const Intermediates& temporaries);
 
 }  // namespace dsv4::moe_kernel::sm90_few

@@ -56,11 +56,11 @@ inline constexpr bool kFits = sizeof(Shared<K>) <= sm90::kMaxSmem;
 static_assert(kFits<2> && kFits<3> && kFits<4> && Shared<3>::kStages == 6);
 
 // w2 of the shared expert: a CTA has 32 rows, half of what wgmma multiplies, so that almost all
-// CTAs have the same work. Warpgroup r has the columns of rank r of few_gemm.
+// CTAs have the same work. Warpgroup r has the columns of rank r of a small-M product.
 inline constexpr int kSharedRows = 32;
 inline constexpr int kRankGroups = kHiddenTiles / e4m3::kGroups;  // of 128 columns, at most
 
-// Calls body(config): few_gemm's Config of w2.
+// Calls body(config): the Config of w2 (gemm/sm90/small_m).
 template <class Body>
 void with_shared_config(gemm::Format format, const Body& body) {
   using gemm::Format;
@@ -80,9 +80,9 @@ struct GateUpParams {
 struct DownParams {
   routing::Routing router;
   gemm::experts::Params routed;
-  int slots;         // items whose activations are in shared memory at a time
-  const bf16* more;  // [t, D]: what the shared expert adds
-  int64_t more_stride;
+  int slots;             // items whose activations are in shared memory at a time
+  const bf16* shared_y;  // [t, D]: what the shared expert adds
+  int64_t shared_stride;
   float* acc;  // [t, D]
   int64_t acc_stride;
 };

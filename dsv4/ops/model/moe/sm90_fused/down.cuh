@@ -126,7 +126,7 @@ __device__ void sum_entries(const DownParams& p, S& shared) {
       lane < routes.count ? p.routed.scale2[routes.entries[lane].expert * 3 + 2] * p.routed.factor
                           : 0;
   ptx::griddepcontrol_wait();
-  const float more = stores ? to_float(p.more[token * p.more_stride + row]) : 0;
+  const float shared_y = stores ? to_float(p.shared_y[token * p.shared_stride + row]) : 0;
   float sum = 0;
   for (int item = 0; item < items_of(routes); ++item) {
     const int buffer = item % e4m3::kBuffers;
@@ -148,7 +148,7 @@ __device__ void sum_entries(const DownParams& p, S& shared) {
     }
     shared.drained[buffer].arrive();
   }
-  if (stores) p.acc[token * p.acc_stride + row] = sum + more;
+  if (stores) p.acc[token * p.acc_stride + row] = sum + shared_y;
 }
 
 template <int K, int kTokens>

@@ -71,7 +71,7 @@ __device__ void gate_up_math(const GateUpParams& p, const SharedTile<S, C>& tile
                     tile.items() + i, shared);
 }
 
-// C: few_gemm's Config of w2 of the shared expert.
+// C: the Config of w2 of the shared expert.
 template <int K, class C>
 __global__ void __launch_bounds__(kThreads, 1)
     gate_up_kernel(const __grid_constant__ GateUpParams p) {

@@ -18,15 +18,16 @@ constexpr void (*kDown[])(Device&, int, const DownParams&) = {launch_down<2>, la
 const char* reject(const Context& given, const MoeArgs& args) {
   if (const char* why = sm90_few::reject(given, args)) return why;
   if (given.force_impl.empty() && args.x.dim(0) > 1) return "for one token";
-  // Shapes alone; a view is not empty where it has an address, which is never read.
-  auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{256});
-  const Middle middle = make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-    return TensorView(TensorMeta::contiguous(dtype, shape), somewhere);
-  });
+  // Only shapes are asked for. A view without an address would count as empty.
+  auto* const never_read = reinterpret_cast<std::byte*>(uintptr_t{256});
+  const Intermediates temporaries =
+      make_intermediates(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+        return TensorView(TensorMeta::contiguous(dtype, shape), never_read);
+      });
   Context context = given;
   context.force_impl = {};  // of moe
-  if (const char* why = reject_experts_e4m3(context, routed_args(args, middle))) return why;
-  return reject_shape(args, middle, given.device->info().num_sms);
+  if (const char* why = reject_experts_e4m3(context, routed_args(args, temporaries))) return why;
+  return reject_shape(args, temporaries, given.device->info().num_sms);
 }
 
 void run(const Context& given, const MoeArgs& args) {
@@ -37,19 +38,20 @@ void run(const Context& given, const MoeArgs& args) {
   Device& device = *context.device;
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
-  const Middle middle = make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-    return scratch.take(dtype, shape);
-  });
-  router.check(sm90_few::router_args(args, middle.inputs));
-  experts.check(routed_args(args, middle));
-  sm90_few::run_inputs(context, args, middle.inputs);
+  const Intermediates temporaries =
+      make_intermediates(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+        return scratch.take(dtype, shape);
+      });
+  router.check(sm90_few::router_args(args, temporaries.inputs));
+  experts.check(routed_args(args, temporaries));
+  sm90_few::run_inputs(context, args, temporaries.inputs);
   if (device.is_dry_run()) return;
   const ExpertImages& images = args.routed.images();
   kGateUp[images.gate_up.bits - kMinKbit](
-      device, format_of_shared(args, middle.inputs),
-      make_gate_up_params(args, middle, device.info().num_sms, make_tma_map));
+      device, format_of_shared(args, temporaries.inputs),
+      make_gate_up_params(args, temporaries, device.info().num_sms, make_tma_map));
   kDown[images.down.bits - kMinKbit](device, static_cast<int>(args.x.dim(0)),
-                                     make_down_params(args, middle));
+                                     make_down_params(args, temporaries));
 }
 
 }  // namespace dsv4::moe_kernel::sm90_fused

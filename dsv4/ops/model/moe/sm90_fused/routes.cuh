@@ -124,7 +124,7 @@ __device__ inline void list_entries(int expert, int tokens, int slots, Routes& r
   const int token = exists && lane >= slots ? 1 : 0;
   const unsigned peers = __match_any_sync(~0u, expert), first = (1u << slots) - 1;
   const unsigned own = token == 0 ? first : ~first;
-  // Of the same expert: the choice before this one of the token, those of the other token.
+  // How many choices of this expert the token made before, and how many the other token made.
   const int nth = __popc(peers & own & ((1u << lane) - 1)), others = __popc(peers & ~own);
   const unsigned leaders = __ballot_sync(~0u, exists && (token == 0 || nth >= others));
   int entry = nth;

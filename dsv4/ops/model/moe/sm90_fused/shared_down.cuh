@@ -1,7 +1,7 @@
 // y = bf16(w2 Q8(h)) of the shared expert, in the ring of the routed gate and up: its weights are
 // known before the routing is, so they are on their way while the CTA waits and routes.
 //
-// A CTA has 32 rows and all columns. Warpgroup r computes what rank r of a cluster of few_gemm
+// A CTA has 32 rows and all columns. Warpgroup r computes what rank r of a cluster of gemm/sm90
 // computes, with the same instructions, and the epilogue adds them in the same order: equal bits.
 
 #pragma once
@@ -150,14 +150,14 @@ class SharedDown {
   __device__ static int thread() {
     return static_cast<int>(threadIdx.x) % kGroupThreads;
   }
-  // Of two warps, which have the rows; the others repeat them.
+  // The index among two warps, which have the rows; the others repeat them.
   __device__ static int row_thread() {
     return static_cast<int>(threadIdx.x) % (kSharedRows / gemm::kUnitRows * kWarp);
   }
   __device__ static int token() {
     return thread() / (kRankGroups * kRuns);
   }
-  // Of 128 columns of the rank.
+  // The group of 128 columns, in the rank, that this thread has.
   __device__ static int own_group() {
     return thread() / kRuns % kRankGroups;
   }
