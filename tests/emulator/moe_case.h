@@ -7,6 +7,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/model/moe/sm90_few/call.cuh"
+#include "dsv4/ops/model/moe/sm90_few/kernels.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/tensor_map.h"
 #include "tests/harness/weights.h"
