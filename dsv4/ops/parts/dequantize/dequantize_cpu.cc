@@ -43,7 +43,7 @@ constexpr std::array<float, 16> e2m1_values() {
 }
 inline constexpr auto kE2M1 = e2m1_values();
 
-enum class PairScale : uint8_t { kE8M0, kE4M3 };
+enum class PairScale : uint8_t { kPowerOfTwo, kE4M3Number };
 
 }  // namespace dsv4::dequantize_kernel::cpu
 #endif  // DSV4_OPS_DEQUANTIZE_CPU_ONCE
@@ -91,7 +91,7 @@ HWY_INLINE void SplitPairs(const uint8_t* pairs, uint8_t* codes) {
 void DecodePairs(const uint8_t* pairs, PairScale format, const uint8_t* scales, int64_t group,
                  int64_t n, float scale2, float* out) {
   const Table<16> table(kE2M1.data());
-  const float* scale = format == PairScale::kE8M0 ? kE8M0.data() : kE4M3.data();
+  const float* scale = format == PairScale::kPowerOfTwo ? kE8M0.data() : kE4M3.data();
   for (int64_t i = 0; i < n; i += 16) {
     HWY_ALIGN uint8_t codes[16];
     SplitPairs(pairs + i / 2, codes);
@@ -184,11 +184,11 @@ void decode(const WeightView& w, int64_t row, int64_t begin, int64_t count, floa
       return decode_fp8(w, row, begin, count, out);
     case WeightFormat::kMxfp4:
       return HWY_DYNAMIC_DISPATCH(DecodePairs)(
-          w.data.row<uint8_t>(row) + begin / 2, PairScale::kE8M0,
+          w.data.row<uint8_t>(row) + begin / 2, PairScale::kPowerOfTwo,
           w.scale.row<uint8_t>(row) + begin / kMxfp4Group, kMxfp4Group, count, 1.f, out);
     case WeightFormat::kNvfp4:
       return HWY_DYNAMIC_DISPATCH(DecodePairs)(
-          w.data.row<uint8_t>(row) + begin / 2, PairScale::kE4M3,
+          w.data.row<uint8_t>(row) + begin / 2, PairScale::kE4M3Number,
           w.scale.row<uint8_t>(row) + begin / kNvfp4Group, kNvfp4Group, count, w.scale2, out);
     case WeightFormat::kKbit: {
       const int64_t block = begin / kKbitBlock;
