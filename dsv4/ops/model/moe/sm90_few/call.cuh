@@ -23,7 +23,7 @@ using InputParams = gemm::TwoFormatsOf<GateUp, gemm::Params<1>>;
 
 struct DownParams {
   gemm::Params<1> down;
-  routing::Routing router;
+  router_kernel::Routing router;
   int product_ctas = 0, routing_ctas = 0;  // along x
 };
 
@@ -112,7 +112,7 @@ DownParams make_down_params(const gemm::Product& p, const RouterArgs& router,
   const int64_t of_tile = std::min<int64_t>(tokens, router.logits.dim(0));
   return {
       .down = gemm::make_params(p, split, tokens, make_map),
-      .router = routing::make_routing(router),
+      .router = router_kernel::make_routing(router),
       .product_ctas = split.clusters() * split.ranks(),
       .routing_ctas = static_cast<int>(ceil_div(of_tile, split.ranks() * kWarps)) * split.ranks()};
 }

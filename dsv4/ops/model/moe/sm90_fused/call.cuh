@@ -73,7 +73,7 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Intermediates& tempo
                                  const MakeMap& make_map) {
   const gemm::Product p = sm90_few::product_of_w2(args, temporaries.inputs);
   GateUpParams params{
-      .router = routing::make_routing(sm90_few::router_args(args, temporaries.inputs)),
+      .router = router_kernel::make_routing(sm90_few::router_args(args, temporaries.inputs)),
       .tokens = static_cast<int>(args.x.dim(0)),
       .routed = experts_kernel::gate_up_of(routed_args(args, temporaries), e4m3::kReader,
                                            temporaries.hidden),
@@ -88,7 +88,7 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Intermediates& tempo
 
 inline DownParams make_down_params(const MoeArgs& args, const Intermediates& temporaries) {
   DownParams params{
-      .router = routing::make_routing(sm90_few::router_args(args, temporaries.inputs)),
+      .router = router_kernel::make_routing(sm90_few::router_args(args, temporaries.inputs)),
       .routed = experts_kernel::down_of(routed_args(args, temporaries), e4m3::kReader,
                                         temporaries.hidden),
       .slots = 1,
