@@ -10,7 +10,6 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
 #include "dsv4/ops/parts/experts/experts_case.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
 #include "dsv4/ops/parts/experts/image_call.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"

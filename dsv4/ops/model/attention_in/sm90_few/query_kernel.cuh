@@ -168,7 +168,8 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
   }
 }
 
-// The rows of the CTA as bit planes times all latents. To save registers the products of one group are in flight at a time.
+// The rows of the CTA as bit planes times all latents. To save registers the products of one group
+// are in flight at a time.
 template <class C>
 __device__ void multiply(const Params& p, const Memory<C>& memory, Scales<C>& scales,
                          Products<C>& products, int thread) requires(C::kBits > 0) {
