@@ -32,8 +32,7 @@ LARGE = {
     "dsv4/ops/model/attention_in/sm90_few/query.cu": (76, 14),
     "dsv4/ops/model/attention_in/sm90_few/append.cu": (MOST_FILES, 12),
     "dsv4/ops/model/sparse_mla/sm90_fp8/instance.cu": (MOST_FILES, 14),
-    "dsv4/ops/model/sparse_mla/sm90_bf16/instances/d512.cu": (MOST_FILES, 13),
-    "dsv4/ops/model/sparse_mla/sm90_bf16/instances/d576.cu": (MOST_FILES, 13),
+    "dsv4/ops/model/sparse_mla/sm90_bf16/instance.cu": (MOST_FILES, 13),
     "dsv4/plan/synthetic_cuda.cu": (MOST_FILES, 12),
 }
 
