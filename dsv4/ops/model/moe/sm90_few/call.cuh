@@ -96,7 +96,7 @@ DownParams make_down_params(const few_gemm::Product& p, const RouterArgs& router
   const int64_t of_tile = std::min<int64_t>(tokens, router.logits.dim(0));
   return {
       .down = few_gemm::make_params(p, split, tokens, make_map),
-      .router = routing::make_routing(router),
+      .router = router_kernel::make_routing(router),
       .product_ctas = split.clusters() * split.ranks(),
       .routing_ctas = static_cast<int>(ceil_div(of_tile, split.ranks() * kWarps)) * split.ranks()};
 }

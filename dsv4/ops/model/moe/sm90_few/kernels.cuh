@@ -68,13 +68,13 @@ auto inputs_with_boundary_kernel() {
 
 struct DownParams {
   few_gemm::Params<1> down;
-  routing::Routing router;
+  router_kernel::Routing router;
   int product_ctas = 0, routing_ctas = 0;  // along x
 };
 
 // One token for each warp at a time. Experts of a lane: 8 or 12.
 __device__ inline void route(const DownParams& params, int tile_tokens) {
-  const routing::Routing& r = params.router;
+  const router_kernel::Routing& r = params.router;
   const int first = static_cast<int>(blockIdx.y) * tile_tokens;
   const int end = min(first + tile_tokens, static_cast<int>(r.t));
   const int cta = static_cast<int>(blockIdx.x) - params.product_ctas;
@@ -82,12 +82,12 @@ __device__ inline void route(const DownParams& params, int tile_tokens) {
   for (int token = first + cta * kWarps + static_cast<int>(threadIdx.x) / kWarp; token < end;
        token += params.routing_ctas * kWarps) {
     if (r.table != nullptr) {
-      r.table_is_i64 ? routing::route_hash<int64_t>(r, token)
-                     : routing::route_hash<int32_t>(r, token);
+      r.table_is_i64 ? router_kernel::route_hash<int64_t>(r, token)
+                     : router_kernel::route_hash<int32_t>(r, token);
     } else if (r.experts <= 8 * kWarp) {
-      routing::route_learned<8>(r, token);
+      router_kernel::route_learned<8>(r, token);
     } else {
-      routing::route_learned<kMaxExperts / kWarp>(r, token);
+      router_kernel::route_learned<kMaxExperts / kWarp>(r, token);
     }
   }
 }

@@ -64,7 +64,7 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Middle& middle, int 
                                  const MakeMap& make_map) {
   const few_gemm::Product p = sm90_few::product_of_w2(args, middle.inputs);
   GateUpParams params{
-      .router = routing::make_routing(sm90_few::router_args(args, middle.inputs)),
+      .router = router_kernel::make_routing(sm90_few::router_args(args, middle.inputs)),
       .tokens = static_cast<int>(args.x.dim(0)),
       .routed = experts_few::gate_up_of(routed_args(args, middle), e4m3::kReader, middle.hidden),
       .shared = {},
@@ -79,7 +79,7 @@ GateUpParams make_gate_up_params(const MoeArgs& args, const Middle& middle, int 
 
 inline DownParams make_down_params(const MoeArgs& args, const Middle& middle) {
   DownParams params{
-      .router = routing::make_routing(sm90_few::router_args(args, middle.inputs)),
+      .router = router_kernel::make_routing(sm90_few::router_args(args, middle.inputs)),
       .routed = experts_few::down_of(routed_args(args, middle), e4m3::kReader, middle.hidden),
       .slots = 1,
       .more = middle.inputs.y.as<bf16>(),

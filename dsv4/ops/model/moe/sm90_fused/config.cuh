@@ -35,7 +35,8 @@ inline constexpr int kListedThreads = kThreads - kWarp;  // all but the helper
 // expert: pair `tokens * entry + token`. A token that chose an expert twice (a hash table may say
 // so) has it in two entries.
 struct Routes {
-  alignas(16) uint32_t keys[kMaxTokens][kMaxExperts];  // routing::ordered(); kTaken past the last
+  alignas(
+      16) uint32_t keys[kMaxTokens][kMaxExperts];  // router_kernel::ordered(); kTaken past the last
   Entry entries[kMaxEntries];
   uint32_t tokens_of[kMaxEntries];         // of an entry: bit t for token t
   float weight[kMaxTokens * kMaxEntries];  // of a pair; 0 where the token did not choose the expert
@@ -70,7 +71,7 @@ void with_shared_config(few_gemm::Format format, const Body& body) {
 }
 
 struct GateUpParams {
-  routing::Routing router;  // stores nothing
+  router_kernel::Routing router;  // stores nothing
   int tokens;
   experts_few::Params routed;
   few_gemm::Params<1> shared;  // y = w2 h of the shared expert; boxes of kSharedRows
@@ -78,7 +79,7 @@ struct GateUpParams {
 };
 
 struct DownParams {
-  routing::Routing router;
+  router_kernel::Routing router;
   experts_few::Params routed;
   int slots;         // items whose activations are in shared memory at a time
   const bf16* more;  // [t, D]: what the shared expert adds

@@ -8,7 +8,11 @@
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/experts_impls.h"
 #include "dsv4/ops/parts/linear/linear_impls.h"
-#include "dsv4/ops/parts/quant/quant_impls.h"
+#include "dsv4/ops/parts/quant/quant.h"
+
+namespace dsv4::quant_kernel {
+DSV4_IMPL(QuantizeQ8Args, cuda)
+}
 
 namespace dsv4 {
 namespace {
@@ -61,11 +65,11 @@ void experts_cublaslt_fp8(const Context& context, const ExpertsArgs& args) {
   const TensorView gate_up = scratch.take(DType::kBF16, {t, 2 * inner});
   const TensorView hidden = scratch.take(DType::kBF16, {t, inner});
   const TensorView y = scratch.take(DType::kBF16, {t, d});
-  quantize_q8_cuda(context, {.x = args.x, .codes = x.codes, .scales = x.scales});
+  quant_kernel::cuda::run(context, {.x = args.x, .codes = x.codes, .scales = x.scales});
   linear_cublaslt_fp8(context, x.times(expert.w1, gate_up.slice(1, 0, inner)));
   linear_cublaslt_fp8(context, x.times(expert.w3, gate_up.slice(1, inner, 2 * inner)));
   experts_swiglu(device, {.gate_up = gate_up, .limit = args.swiglu_limit, .hidden = hidden});
-  quantize_q8_cuda(context, {.x = hidden, .codes = h.codes, .scales = h.scales});
+  quant_kernel::cuda::run(context, {.x = hidden, .codes = h.codes, .scales = h.scales});
   linear_cublaslt_fp8(context, h.times(expert.w2, y));
   experts_combine(device, {.y = y, .add = args.add, .addend = args.addend, .acc = args.acc});
 }
