@@ -225,7 +225,7 @@ TEST(Sample, AgreesWithOracleOnHardRows) {
   }
 }
 
-// The same bits on the CPU and on a GPU.
+// The CPU and a GPU give the same bits.
 TEST(Sample, ImplementationsAgreeInBits) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
   uint64_t seed = 5000;

@@ -16,7 +16,7 @@ namespace {
 using test::Arena;
 using Ints = std::vector<int64_t>;
 
-// Of the sequences: in another order they would not fit the tokens.
+// Values of the sequences: in another order they would not fit the tokens.
 TensorView int_input(Arena& arena, const Ints& values) {
   const TensorView view = arena.input(DType::kI32, {static_cast<int64_t>(values.size())});
   arena.keep_order(view);
