@@ -75,7 +75,7 @@ struct SampleArgs {
 
 extern const Op<SampleArgs> sample;
 
-// Replaces the logprob and the likeliest tokens of one row, after sample() has chosen args.ids[row],
+// Replaces the logprob and the likeliest tokens of a row, after sample() has chosen args.ids[row],
 // by those of the distribution that the token was drawn from: after the terms, the mask, the
 // temperature and the cuts. Tokens that cannot be drawn are not listed. At temperature 0 nothing is
 // cut, and the distribution is softmax(l). On the host: everything in `args` is in host memory.
