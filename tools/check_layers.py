@@ -6,7 +6,7 @@
   dsv4/ops/FLOOR/OP/IMPL/..   only this op includes it: an implementation is not a library of other ops. The floor gemm
                               is one: its folders are open to the floors that name it
   apps/..                     may include apps/ and the layers of the line "apps"
-  X_oracle.h, ops/oracle.h    only oracles, tests and benchmarks may include them
+  X_case.h, X_oracle.h, ops/oracle.h    only oracles, tests and benchmarks may include them
   tests/ bench/ fuzz/, X_test.cc, X_bench.cc    may include anything; nothing else may include them
 
 Usage: check_layers.py [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
@@ -89,6 +89,8 @@ def violation(layers, path, target):
     """Why `path` must not include `target`, or None."""
     if is_check(path) or f"{path} {target}".replace("dsv4/ops/", "") in PENDING:
         return None
+    if target.endswith("_case.h") and not is_oracle(path):
+        return f"{target}: only oracles, tests and benchmarks include it"
     if is_oracle(target) and not is_oracle(path):
         return f"{target} is an oracle: only oracles, tests and benchmarks include it"
     if target.startswith(HELPERS):
