@@ -14,10 +14,10 @@
 #include <cmath>
 #include <set>
 
-#include "tests/sparse_mla/peer_scene.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/impl_count.h"
+#include "tests/sparse_mla/peer_scene.h"
 
 namespace dsv4::test {
 namespace {
