@@ -170,6 +170,7 @@ bool Connection::begin_body(const std::string& head) {
               .body = {},
               .peer = {},
               .admin = admin_,
+              .proxied = proxy_,
               .share = std::make_shared<BodyShare>(server_.body_bytes, server_.max_body_memory())};
   for (const auto& field : message)
     request_.headers.emplace_back(lower_case(field.name_string()), field.value());
