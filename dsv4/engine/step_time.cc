@@ -31,6 +31,20 @@ StepTime::Line StepTime::fit() const {
   return {0, xy_ / xx_};
 }
 
+void StepTime::observe_rows(int64_t tokens, int64_t rows, double seconds) {
+  constexpr double kNew = 0.25;  // of the latest step
+  const double one = std::max(0.0, seconds - expected(tokens)) / static_cast<double>(rows);
+  row_seconds_ = row_seconds_ < 0 ? one : (1 - kNew) * row_seconds_ + kNew * one;
+}
+
+int64_t StepTime::rows_within(double seconds, int64_t tokens, int64_t least, int64_t most) const {
+  if (row_seconds_ < 0) return std::min(least, most);
+  const double b = n_ == 0 ? 0 : fit().b;
+  const double rows = (seconds - expected(tokens)) / std::max(b + row_seconds_, 1e-12);
+  if (rows >= static_cast<double>(most)) return most;
+  return std::max(std::min(least, most), static_cast<int64_t>(std::max(rows, 0.0)));
+}
+
 double StepTime::expected(int64_t tokens) const {
   if (n_ == 0) return 0;
   const Line line = fit();

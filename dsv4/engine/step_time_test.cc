@@ -36,5 +36,17 @@ TEST(StepTime, OneSizeOfStepsIsEnoughToBeCareful) {
   EXPECT_EQ(time.tokens_within(0.2, 16, 512), 256);
 }
 
+TEST(StepTime, RowsOfLogitsHaveTheirOwnCost) {
+  StepTime time;
+  EXPECT_EQ(time.rows_within(1.0, 0, 8, 64), 8) << "nothing is known";
+  for (int64_t tokens : {1, 100, 200}) time.observe(tokens, 0.01 + 0.0001 * tokens);
+  time.observe_rows(100, 10, 0.01 + 0.0001 * 100 + 10 * 0.002);
+  // (0.1 - 0.01 - 0.0001 * 5) / (0.0001 + 0.002) = 42.6
+  EXPECT_EQ(time.rows_within(0.1, 5, 8, 64), 42);
+  EXPECT_EQ(time.rows_within(0.1, 5, 8, 32), 32);
+  EXPECT_EQ(time.rows_within(0.001, 5, 8, 64), 8) << "prompts must get on";
+  EXPECT_NEAR(time.expected(100), 0.02, 1e-9) << "a step with rows says nothing of other tokens";
+}
+
 }  // namespace
 }  // namespace dsv4

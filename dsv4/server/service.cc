@@ -24,6 +24,24 @@ constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server 
 constexpr std::chrono::seconds kLastWrites{2};
 constexpr size_t kBodyWorkers = 2, kTextWorkers = 1;
 
+// What is wrong with how the body is written; empty: nothing.
+std::string wrong_encoding(const HttpRequest& head) {
+  const std::string type = lower_case(head.header("content-type"));
+  if (!type.empty() && type.find("json") == type.npos) return "want Content-Type: application/json";
+  constexpr std::string_view kCharset = "charset=";
+  if (const size_t at = type.find(kCharset); at != type.npos) {
+    std::string charset = type.substr(at + kCharset.size());
+    charset.resize(std::min(charset.find(';'), charset.size()));
+    std::erase_if(charset, [](char c) { return c == '"' || c == ' '; });
+    if (charset != "utf-8" && charset != "utf8" && charset != "us-ascii")
+      return fmt::format("bodies are UTF-8, not '{}'", short_text(charset));
+  }
+  const std::string encoding = lower_case(head.header("content-encoding"));
+  if (encoding.empty() || encoding == "identity") return "";
+  return fmt::format("Content-Encoding '{}' is not read: send the body as it is",
+                     short_text(encoding));
+}
+
 ApiError wrong_origin(const HttpRequest& head) {
   return {403, "wrong_origin", "",
           fmt::format("pages of the origin '{}' are not allowed: a server answers them with "
@@ -93,6 +111,8 @@ void Service::read_keys() {
     keys = ApiKeys::parse(read_text_file(options_.api_key_file, size_t{1} << 20),
                           options_.api_key_file);
     if (keys.empty()) fail(ErrorCode::kBadInput, "{}: no keys", options_.api_key_file);
+    if (const std::string open = open_to_others(options_.api_key_file); !open.empty())
+      log_line("key_file", {{"file", options_.api_key_file}, {"warning", open}});
   }
   if (!options_.api_key.empty()) keys.add("environment", options_.api_key);
   keys_ = std::move(keys);
@@ -107,7 +127,10 @@ const ApiKey* Service::key_of(const HttpRequest& head) const {
 }
 
 bool Service::authorized(const HttpRequest& head, const Route& route) const {
-  return route.needs.key == Route::Key::kNone || keys_.empty() || key_of(head) != nullptr;
+  // Who reaches the operators' port may read what is for every key.
+  const bool operators = head.admin && route.needs.key == Route::Key::kAny;
+  return route.needs.key == Route::Key::kNone || operators || keys_.empty() ||
+         key_of(head) != nullptr;
 }
 
 std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& route) const {
@@ -119,9 +142,10 @@ std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& r
     if (const ApiKey* key = key_of(head); key == nullptr || !key->admin)
       return ApiError{403, "admin_only", "", "this route needs an admin key", 0};
   }
-  const std::string_view type = head.header("content-type");
-  if (route.method == "POST" && !type.empty() && type.find("json") == type.npos)
-    return ApiError{415, "unsupported_media_type", "", "want Content-Type: application/json", 0};
+  if (route.method == "POST") {
+    if (const std::string wrong = wrong_encoding(head); !wrong.empty())
+      return ApiError{415, "unsupported_media_type", "", wrong, 0};
+  }
   if (route.needs.model) {
     if (const std::string reason = unready_reason(); !reason.empty() && reason != "stalled")
       return ApiError{503, reason, "", "the server is " + reason, 2};
@@ -148,7 +172,7 @@ std::optional<HttpResponse> Service::check(const HttpRequest& head) {
   const bool served =
       found && (!options_.http.admin_port || found->route->served_at(/*admin_port=*/head.admin));
   if (!served) {
-    return error_response(head, Api::kChat,
+    return error_response(head, api_of_path(head.path),
                           {404, "route_not_found", "", "no such route: " + one_line(head.path), 0});
   }
   const Route& route = *found->route;
@@ -261,8 +285,9 @@ std::optional<ApiError> Service::admission_error(const Prepared& prepared, const
   int64_t tokens = 0;
   for (const auto& prompt : prepared.prompts) tokens += static_cast<int64_t>(prompt.size());
   const bool busy = state.queued > 0 || state.running > 0;
-  if (busy && (!has_room(options_.max_queue, state.queued, engine_->queued_of(client), jobs) ||
-               state.queued_tokens + tokens > options_.max_queue_tokens)) {
+  if (busy &&
+      (!has_room(client, options_.max_queue, state.queued, engine_->queued_of(client), jobs) ||
+       state.queued_tokens + tokens > options_.max_queue_tokens)) {
     return ApiError{429, "queue_full", "", "the queue is full", retry_after()};
   }
   if (options_.max_per_key == 0) return std::nullopt;
@@ -275,7 +300,8 @@ std::optional<ApiError> Service::admission_error(const Prepared& prepared, const
 
 std::string Service::client_of(const HttpRequest& request) const {
   const ApiKey* key = key_of(request);
-  return key == nullptr ? client_at(request.peer) : "key " + key->name;
+  if (key == nullptr) return client_at(request.peer);
+  return keys_.size() == 1 ? "" : "key " + key->name;
 }
 
 int64_t Service::retry_after() const {
@@ -307,7 +333,9 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   log_ignored(*prepared);
   if (!prepared->ignored.empty())
     head.headers.emplace_back("x-dsv4-warning", warning_of(prepared->ignored));
-  auto generation = std::make_shared<Generation>(std::move(*prepared), model_, exchange, key_name);
+  auto generation = std::make_shared<Generation>(
+      std::move(*prepared), model_, exchange, key_name,
+      short_text(std::string(exchange->request().header("x-request-id"))));
   generations_[id] = generation;
   exchange->on_gone = [this, id] { client_disconnected(id); };
   guarded(generation, [&] {
@@ -397,6 +425,7 @@ void Service::on_tick() {
   const auto now = Clock::now();
   if (model_) model_->grammars.trim();
   const bool reading = bodies_->size() + texts_->size() > 0;
+  log_tls_clients(now);
   if (memory_.is_due(now, reading, !generations_.empty())) http_->post_worker(give_back_memory);
   std::vector<std::shared_ptr<Generation>> all;
   for (const auto& [id, generation] : generations_) all.push_back(generation);

@@ -119,12 +119,13 @@ class Service : public HttpHandler {
   // Generations.
   void refuse(const std::shared_ptr<Exchange>& exchange, Api api, const ApiError& error);
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared);
-  // Who shares the queues with others: the key's name, or without a key the address.
+  // The client that shares the queues with others (shares.h).
   std::string client_of(const HttpRequest& request) const;
   std::optional<ApiError> admission_error(const Prepared& prepared, const std::string& key,
                                           const std::string& client) const;
   int64_t retry_after() const;
   void log_ignored(const Prepared& prepared);
+  void log_tls_clients(Clock::time_point now);
   void on_events(const std::vector<EngineEvent>& events);
   void on_event(const EngineEvent& event, const Job& job);
   // What `work` throws ends this generation, not the server. A generation that is over is removed.
@@ -149,6 +150,8 @@ class Service : public HttpHandler {
   std::map<JobId, Job> jobs_;
   std::deque<double> waits_;  // seconds in the queue, of the latest requests
   std::map<std::string, Clock::time_point> logged_fields_;  // that had no effect, and when
+  int64_t tls_logged_ = 0;
+  Clock::time_point next_tls_log_;
   bool draining_ = false, stopping_ = false;
   Clock::time_point drain_end_, stop_at_;
   int status_ = 0;

@@ -1,5 +1,7 @@
 // The table of routes, and the handlers of those without a generation.
 
+#include <fmt/chrono.h>
+
 #include "dsv4/base/error.h"
 #include "dsv4/chat/encoder_level.h"
 #include "dsv4/chat/request_error.h"
@@ -17,6 +19,7 @@ Json model_json(const std::string& id, const ServedModel& model) {
   return {{"id", id},
           {"object", "model"},
           {"created", model.created},
+          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(model.created))},
           {"owned_by", "dsv4"},
           {"type", "model"},
           {"display_name", id},
@@ -81,12 +84,22 @@ std::string counted(const std::string& text, const ServedModel& model,
   return text_of(Json{{"input_tokens", prompt_ids(Api::kMessages, body, model, seal_key).size()}});
 }
 
+std::string counted_response(const std::string& text, const ServedModel& model,
+                             const std::string& seal_key) {
+  const JsonValue body = parse_json(text, "the body");
+  Field(&body, "").object();
+  model_name(body, model);
+  return text_of(Json{{"object", "response.input_tokens"},
+                      {"input_tokens", prompt_ids(Api::kResponses, body, model, seal_key).size()}});
+}
+
 using Needs = Route::Needs;
 
 constexpr Needs kClient{.model = true};
 constexpr Needs kOperator{.key = Route::Key::kAdmin, .port = Route::Port::kOperators};
 constexpr Needs kProbe{.key = Route::Key::kNone, .port = Route::Port::kBoth};
-constexpr Needs kScrape{.key = Route::Key::kNone, .port = Route::Port::kOperators};
+constexpr Needs kBuild{.port = Route::Port::kBoth};
+constexpr Needs kScrape{.port = Route::Port::kOperators};
 constexpr Needs kPage{.key = Route::Key::kNone};
 
 HttpResponse json_response(const Json& json) {
@@ -103,7 +116,10 @@ std::span<const Route> Service::routes() {
       {"POST", "/messages", &Service::generate, kClient, Api::kMessages},
       {"POST", "/messages/count_tokens", &Service::answer_from_body<counted>, kClient,
        Api::kMessages},
+      {"POST", "/responses/input_tokens", &Service::answer_from_body<counted_response>, kClient,
+       Api::kResponses},
       {"GET", "/models", &Service::models, kClient},
+      {"GET", "/models/", &Service::models, kClient},
       {"GET", "/models/{}", &Service::model, kClient},  // a name may hold slashes, as owner/name
       {"POST", "/dsv4/tokenize", &Service::answer_from_body<tokenize>, kClient},
       {"POST", "/tokenize", &Service::answer_from_body<tokenize>, kClient},
@@ -116,7 +132,7 @@ std::span<const Route> Service::routes() {
       {"POST", "/dsv4/cache/drop", &Service::drop_cache, kOperator},
       {"GET", "/health", &Service::health, kProbe},
       {"GET", "/ready", &Service::ready, kProbe},
-      {"GET", "/version", &Service::version, kProbe},
+      {"GET", "/version", &Service::version, kBuild},
       {"GET", "/metrics", &Service::metrics, kScrape},
       {"GET", "/", &Service::page, kPage},
   };

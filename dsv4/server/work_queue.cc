@@ -5,7 +5,7 @@
 namespace dsv4 {
 
 bool WorkQueue::post(Item item) {
-  if (!has_room(most_, size(), order_.count(item.client), 1)) return false;
+  if (!has_room(item.client, most_, size(), order_.count(item.client), 1)) return false;
   const uint64_t id = next_++;
   order_.push({.id = id, .key = item.client, .prompt_tokens = static_cast<int64_t>(item.bytes) + 1},
               std::chrono::steady_clock::now());

@@ -99,7 +99,7 @@ TEST(ServiceHosts, PreflightsOfBrowserSdksPass) {
   EXPECT_EQ(preflight.status, 204);
   EXPECT_EQ(preflight.headers.at("access-control-allow-headers"), asked);
   EXPECT_EQ(preflight.headers.at("access-control-allow-origin"), "https://app.example");
-  EXPECT_EQ(preflight.headers.at("access-control-allow-methods"), "GET, POST");
+  EXPECT_EQ(preflight.headers.at("access-control-allow-methods"), "POST");
   EXPECT_EQ(preflight.headers.at("access-control-max-age"), "7200");
   const Answer answer = call(shared.port(), "localhost", origin);
   const std::string exposed = answer.headers.at("access-control-expose-headers");
