@@ -13,6 +13,7 @@ const double kDecay = std::exp2(-1.0 / 64);
 void StepTime::observe(int64_t tokens, double seconds) {
   const auto x = static_cast<double>(tokens);
   const auto add = [](double& sum, double value) { sum = kDecay * sum + value; };
+  largest_ = std::max(x, kDecay * largest_);
   add(n_, 1);
   add(x_, x);
   add(y_, seconds);
@@ -53,6 +54,7 @@ double StepTime::expected(int64_t tokens) const {
 
 int64_t StepTime::tokens_within(double seconds, int64_t least, int64_t most) const {
   if (n_ == 0) return most;
+  most = std::min(most, std::max(least, static_cast<int64_t>(2 * largest_)));
   const Line line = fit();
   const double tokens = (seconds - line.a) / std::max(line.b, 1e-12);
   if (tokens >= static_cast<double>(most)) return most;

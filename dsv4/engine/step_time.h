@@ -21,7 +21,8 @@ class StepTime {
   // Seconds of a step of so many tokens; 0 before the first step.
   double expected(int64_t tokens) const;
   // The most tokens of a step that is expected to take at most so long, at least `least`: prompts
-  // must get on where even that takes longer. `most` before the first step.
+  // must get on where even that takes longer. `most` before the first step. At most twice as many
+  // as a recent step had: a line through steps of one and two tokens says nothing of 500.
   int64_t tokens_within(double seconds, int64_t least, int64_t most) const;
 
  private:
@@ -30,6 +31,7 @@ class StepTime {
   };
   Line fit() const;
 
+  double largest_ = 0;       // tokens of a step, decayed
   double row_seconds_ = -1;  // of one such row beside its token; below 0: none yet
   double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums over the steps, decayed
 };

@@ -17,7 +17,7 @@ TEST(StepTime, FindsTheTimeOfAStepAndOfAToken) {
   EXPECT_NEAR(time.expected(0), 0.010, 0.002);
   EXPECT_NEAR(time.expected(1000), 0.060, 0.003);
   EXPECT_NEAR(static_cast<double>(time.tokens_within(0.050, 128, 4096)), 800, 60);
-  EXPECT_EQ(time.tokens_within(10, 128, 4096), 4096);
+  EXPECT_EQ(time.tokens_within(10, 128, 2048), 2048);
   EXPECT_EQ(time.tokens_within(0.001, 128, 4096), 128) << "prompts get on";
   EXPECT_EQ(time.tokens_within(0.001, 128, 100), 100);
 }
@@ -46,6 +46,17 @@ TEST(StepTime, RowsOfLogitsHaveTheirOwnCost) {
   EXPECT_EQ(time.rows_within(0.1, 5, 8, 32), 32);
   EXPECT_EQ(time.rows_within(0.001, 5, 8, 64), 8) << "prompts must get on";
   EXPECT_NEAR(time.expected(100), 0.02, 1e-9) << "a step with rows says nothing of other tokens";
+}
+
+// Steps that only decode, with one and two tokens, differ by chance.
+TEST(StepTime, DoesNotReachFarBeyondWhatItHasSeen) {
+  StepTime time;
+  for (int i = 0; i < 100; ++i) time.observe(1 + i % 2, 0.0029 + 0.0001 * (i % 2));
+  EXPECT_EQ(time.tokens_within(0.1, 32, 512), 32) << "the line says 512";
+  time.observe(32, 0.004);
+  EXPECT_EQ(time.tokens_within(0.1, 32, 512), 64);
+  time.observe(64, 0.006);
+  EXPECT_EQ(time.tokens_within(0.1, 32, 512), 128);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Bodies that wait for a worker thread: as many at a time as threads are set aside for this kind of
 // work, the next one by fair shares of the clients (job_queue.h), in which a body costs its bytes.
-// A client that sends long texts waits for its own, and others pass it. Lives on the I/O thread.
+// A client that sends long texts waits for its own, and others pass it. Of several threads, one is
+// always left to bodies of less than a MiB. Lives on the I/O thread.
 
 #pragma once
 
@@ -38,7 +39,7 @@ class WorkQueue {
   const size_t at_once_, most_;
   JobQueue order_;
   std::map<uint64_t, Item> waiting_;  // those in order_
-  size_t running_ = 0;
+  size_t running_ = 0, large_ = 0;  // large_: of those that run
   uint64_t next_ = 1;
 };
 

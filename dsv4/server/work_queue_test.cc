@@ -56,6 +56,19 @@ TEST(WorkQueue, LongBodiesOfOneClientAreNotBeforeThoseOfOthers) {
   EXPECT_EQ(queue.size(), 0u);
 }
 
+// However many large ones came first, and of clients that cannot be distinguished.
+TEST(WorkQueue, LargeBodiesLeaveAWorker) {
+  ManualThreads threads;
+  WorkQueue queue(threads, 2, 100);
+  Trace trace;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(queue.post(trace.item("", 12 << 20)));
+  EXPECT_EQ(threads.started(), 1u);
+  EXPECT_TRUE(queue.post(trace.item("", 1000)));
+  EXPECT_EQ(threads.started(), 2u) << "the small one runs at once";
+  while (threads.run_one()) EXPECT_LE(threads.started(), 2u);
+  EXPECT_EQ(trace.done, 5);
+}
+
 TEST(WorkQueue, SoManyRunAtOnce) {
   ManualThreads threads;
   WorkQueue queue(threads, 2, 100);

@@ -69,7 +69,7 @@ def nginx_command(folder, block, port, upstream):
 def caddy_command(folder, block, port, upstream):
     block = block.replace(f"{SITE} {{", f"http://{SITE}:{port} {{\n  bind 127.0.0.1")
     config = folder / "Caddyfile"
-    config.write_text("{\n  admin off\n  persist_config off\n}\n" + block.replace("127.0.0.1:8000", f"127.0.0.1:{upstream}"))
+    config.write_text("{\n  admin off\n}\n" + block.replace("127.0.0.1:8000", f"127.0.0.1:{upstream}"))
     return ["caddy", "run", "--config", config, "--adapter", "caddyfile"]
 
 
