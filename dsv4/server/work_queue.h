@@ -39,7 +39,7 @@ class WorkQueue {
   const size_t at_once_, most_;
   JobQueue order_;
   std::map<uint64_t, Item> waiting_;  // those in order_
-  size_t running_ = 0, large_ = 0;  // large_: of those that run
+  size_t running_ = 0, large_ = 0;    // large_: of those that run
   uint64_t next_ = 1;
 };
 

@@ -7,7 +7,7 @@ Ends with "N passed, N failed".
 
 texts    six clients that send the longest texts that /v1/dsv4/tokenize takes
 large    four clients that send bodies of 12 MiB, most of which is a field without effect
-choices  one client that asks for 16 choices of each of 8 prompts; beside it the stream is one of the sequences of a
+choices  one client that wants 16 choices of each of 8 prompts; beside it the stream is one of the sequences of a
          step, so its rate is compared with that beside 15 chats, as many as the request may run
 echo     one client that scores prompts of 8,000 tokens; compared with such prompts that are not scored
 
