@@ -130,21 +130,24 @@ class LivingNodes {
  public:
   explicit LivingNodes(const Automaton& automaton)
       : automaton_(automaton),
-        before_(automaton.nodes.size()),
+        first_before_(automaton.nodes.size() + 1),
         lives_(automaton.nodes.size()),
         callers_(automaton.rules.size()),
         rule_at_(automaton.nodes.size(), -1) {
     for (size_t rule = 0; rule < automaton.rules.size(); ++rule)
       rule_at_[static_cast<size_t>(automaton.rules[rule])] = static_cast<RuleId>(rule);
+    for_edges([&](NodeId target, size_t) { ++first_before_[static_cast<size_t>(target)]; });
+    size_t end = 0;
+    for (size_t& count : first_before_) count = end += count;
+    before_.resize(end);
+    // From the end of each list to its beginning, which first_before_ then is.
+    for_edges([&](NodeId target, size_t node) {
+      before_[--first_before_[static_cast<size_t>(target)]] = node;
+    });
     for (size_t node = 0; node < automaton.nodes.size(); ++node) {
-      const Automaton::Node& edges = automaton.nodes[node];
-      for (const auto& edge : edges.symbols) add(edge.target, node, edge.symbols.any());
-      for (const NodeId target : edges.empty) add(target, node, true);
-      for (const Automaton::Call& call : edges.calls) {
-        add(call.target, node, true);
+      for (const Automaton::Call& call : automaton.nodes[node].calls)
         callers_[static_cast<size_t>(call.rule)].push_back(node);
-      }
-      if (edges.accepts) todo_.push_back(node);
+      if (automaton.nodes[node].accepts) todo_.push_back(node);
     }
     while (!todo_.empty()) visit_next();
   }
@@ -154,8 +157,14 @@ class LivingNodes {
   }
 
  private:
-  void add(NodeId target, size_t node, bool passes) {
-    if (passes) before_[static_cast<size_t>(target)].push_back(node);
+  template <class Edge>
+  void for_edges(const Edge& edge) const {
+    for (size_t node = 0; node < automaton_.nodes.size(); ++node) {
+      const Automaton::Node& edges = automaton_.nodes[node];
+      for (const auto& one : edges.symbols) edge(one.target, node);
+      for (const NodeId target : edges.empty) edge(target, node);
+      for (const Automaton::Call& call : edges.calls) edge(call.target, node);
+    }
   }
   bool reaches_a_living_node(size_t node) const {
     const Automaton::Node& edges = automaton_.nodes[node];
@@ -173,14 +182,15 @@ class LivingNodes {
     todo_.pop_back();
     if (lives_[node] || !reaches_a_living_node(node)) return;
     lives_[node] = true;
-    todo_.insert(todo_.end(), before_[node].begin(), before_[node].end());
+    for (size_t i = first_before_[node]; i < first_before_[node + 1]; ++i)
+      todo_.push_back(before_[i]);
     if (rule_at_[node] < 0) return;
     const std::vector<size_t>& callers = callers_[static_cast<size_t>(rule_at_[node])];
     todo_.insert(todo_.end(), callers.begin(), callers.end());
   }
 
   const Automaton& automaton_;
-  std::vector<std::vector<size_t>> before_;  // [node]
+  std::vector<size_t> before_, first_before_;  // [first_before_[node]...]: with an edge to it
   std::vector<bool> lives_;
   std::vector<std::vector<size_t>> callers_;  // [rule]
   std::vector<RuleId> rule_at_;               // [node] that begins there; -1: none

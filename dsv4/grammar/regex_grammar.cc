@@ -53,9 +53,9 @@ class RegexReader {
       fail(ErrorCode::kBadInput, "regex: not valid UTF-8");
   }
 
-  TextNfa run(RegexMatch match) {
+  TextNfa run(RegexScope match) {
     const CodePoints any(0, 0x10ffff);
-    const bool search = match == RegexMatch::kSearch;
+    const bool search = match == RegexScope::kSearch;
     nfa_.first = nfa_.node();
     NodeId from = nfa_.first;
     if (search) from = nfa_.repeat(from, 0, -1, [&](NodeId node) { return nfa_.read(node, any); });
@@ -357,12 +357,12 @@ class RegexReader {
 
 }  // namespace
 
-TextNfa read_regex(std::string_view pattern, RegexMatch match) {
+TextNfa read_regex(std::string_view pattern, RegexScope match) {
   return RegexReader(pattern).run(match);
 }
 
 NodeId add_regex(AutomatonBuilder& builder, NodeId from, std::string_view pattern, RegexText text) {
-  return TextWriter(builder, text).add(from, read_regex(pattern, RegexMatch::kWhole));
+  return TextWriter(builder, text).add(from, read_regex(pattern, RegexScope::kWhole));
 }
 
 }  // namespace dsv4

@@ -11,10 +11,10 @@ namespace dsv4 {
 
 // kWhole: the pattern is the whole text. kSearch: it is found somewhere in the text, as JSON Schema
 // wants it.
-enum class RegexMatch { kWhole, kSearch };
+enum class RegexScope { kWhole, kSearch };
 
 // Both throw kBadInput, which names the construct and the byte where it stands.
-TextNfa read_regex(std::string_view pattern, RegexMatch match);
+TextNfa read_regex(std::string_view pattern, RegexScope match);
 // The whole text.
 NodeId add_regex(AutomatonBuilder& builder, NodeId from, std::string_view pattern, RegexText text);
 

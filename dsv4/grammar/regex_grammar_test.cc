@@ -50,7 +50,7 @@ TEST(RegexGrammar, IsByCodePointAndAnchored) {
 // As JSON Schema reads patterns: anywhere in the text where no ^ or $ says otherwise.
 TEST(RegexGrammar, SearchesAndIntersects) {
   const auto dfa = [](std::string_view pattern) {
-    return std::make_shared<TextDfa>(read_regex(pattern, RegexMatch::kSearch));
+    return std::make_shared<TextDfa>(read_regex(pattern, RegexScope::kSearch));
   };
   EXPECT_TRUE(dfa("b")->contains("abc"));
   EXPECT_FALSE(dfa("^b")->contains("abc"));

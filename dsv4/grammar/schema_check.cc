@@ -75,7 +75,7 @@ bool has_type(const JsonValue& value, std::string_view type) {
 const std::shared_ptr<TextDfa>& SchemaPatterns::of(const std::string& pattern) {
   const auto known = known_.find(pattern);
   if (known != known_.end()) return known->second;
-  auto read = std::make_shared<TextDfa>(read_regex(pattern, RegexMatch::kSearch));
+  auto read = std::make_shared<TextDfa>(read_regex(pattern, RegexScope::kSearch));
   return known_.emplace(pattern, std::move(read)).first->second;
 }
 

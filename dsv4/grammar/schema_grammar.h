@@ -9,6 +9,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "dsv4/chat/json_value.h"
 #include "dsv4/grammar/automaton.h"
@@ -47,6 +48,7 @@ class SchemaGrammar {
 
   // schema_parts.cc
   NodeId string(NodeId from, const SchemaForm& form, StringForm spelling);
+  NodeId limited_text(NodeId from, const SchemaForm& form, StringForm spelling);
   NodeId number(NodeId from, const SchemaForm& form);
   NodeId array(NodeId from, const SchemaForm& form, const JsonValue& place);
   SchemaTerms item_terms(const SchemaForm& form, size_t index) const;
@@ -66,6 +68,8 @@ class SchemaGrammar {
   SchemaForms forms_;
   std::map<SchemaTerms, RuleId> rules_;
   std::vector<std::pair<RuleId, SchemaTerms>> put_off_;
+  // Of strings with limits, by these and how they are spelled.
+  std::map<std::tuple<std::vector<TextPart>, int64_t, int64_t, StringForm>, RuleId> strings_;
 };
 
 // Whole grammars of response formats.

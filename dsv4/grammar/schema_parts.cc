@@ -6,15 +6,37 @@
 
 namespace dsv4 {
 
+// Places with the same limits share one rule: a pattern or a length takes many nodes.
 NodeId SchemaGrammar::string(NodeId from, const SchemaForm& form, StringForm spelling) {
-  if (spelling == StringForm::kBare)
-    return bare_texts_.add_one(from, form.texts, form.min_length, form.max_length);
+  const int64_t max = form.max_length.value_or(-1);
+  const bool limited = !form.texts.empty() || form.min_length > 0 || max >= 0;
+  if (!limited) return limited_text(from, form, spelling);
+  std::vector<TextPart> parts = form.texts;
+  std::sort(parts.begin(), parts.end());
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  const auto [rule, is_new] =
+      strings_.try_emplace({std::move(parts), form.min_length, max, spelling});
+  if (is_new) {
+    rule->second = builder_.declare();
+    const RuleId id = rule->second;
+    builder_.end(limited_text(builder_.begin(id), form, spelling));
+  }
+  return builder_.call(from, rule->second);
+}
+
+NodeId SchemaGrammar::limited_text(NodeId from, const SchemaForm& form, StringForm spelling) {
+  const bool json = spelling == StringForm::kJson;
   // Without a pattern, characters may be written as escapes too.
-  if (form.texts.empty())
+  if (json && form.texts.empty())
     return pieces_.string(from, form.min_length, form.max_length.value_or(-1));
-  const NodeId last = json_texts_.add_one(builder_.literal(from, "\""), form.texts, form.min_length,
-                                          form.max_length);
-  return builder_.literal(last, "\"");
+  const NodeId begin = json ? builder_.literal(from, "\"") : from;
+  TextWriter& texts = json ? json_texts_ : bare_texts_;
+  const bool single = form.texts.size() == 1 && form.texts[0].wanted.value_or(false) &&
+                      form.min_length == 0 && !form.max_length;
+  // One pattern alone need not be deterministic.
+  const NodeId last = single ? texts.add(begin, form.texts[0].texts->nfa())
+                             : texts.add_one(begin, form.texts, form.min_length, form.max_length);
+  return json ? builder_.literal(last, "\"") : last;
 }
 
 NodeId SchemaGrammar::number(NodeId from, const SchemaForm& form) {

@@ -19,6 +19,13 @@ namespace dsv4 {
 #define DSV4_PATH "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
 #define DSV4_CLOCK "T(?:\\d+H(?:\\d+M(?:\\d+S)?)?|\\d+M(?:\\d+S)?|\\d+S)"
 
+#define DSV4_TAIL "(?:\\?(?:" DSV4_PATH "|[/?])*)?(?:#(?:" DSV4_PATH "|[/?])*)?"
+#define DSV4_URI                                                                                 \
+  "[A-Za-z][A-Za-z0-9+.-]*:(?://[A-Za-z0-9._~-]+(?::\\d{1,5})?(?:/" DSV4_PATH "*)*|/?" DSV4_PATH \
+  "+(?:/" DSV4_PATH "*)*)" DSV4_TAIL
+// A URI, or a path whose first part has no colon.
+#define DSV4_REFERENCE "(?:" DSV4_URI "|/?(?:[A-Za-z0-9._~-]+(?:/" DSV4_PATH "+)*/?)?" DSV4_TAIL ")"
+
 inline constexpr std::pair<std::string_view, std::string_view> kStringFormats[] = {
     {"date", DSV4_DATE},
     {"time", DSV4_TIME},
@@ -37,9 +44,15 @@ inline constexpr std::pair<std::string_view, std::string_view> kStringFormats[] 
      "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,32}(?:\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30})?@" DSV4_LABEL
      "(?:\\." DSV4_LABEL "){1,3}"},
     {"hostname", DSV4_LABEL "(?:\\." DSV4_LABEL "){0,3}"},
-    {"uri",
-     "[A-Za-z][A-Za-z0-9+.-]*:(?://[A-Za-z0-9._~-]+(?::\\d{1,5})?(?:/" DSV4_PATH "*)*|/?" DSV4_PATH
-     "+(?:/" DSV4_PATH "*)*)(?:\\?(?:" DSV4_PATH "|[/?])*)?(?:#(?:" DSV4_PATH "|[/?])*)?"},
+    {"uri", DSV4_URI},
+    {"iri", DSV4_URI},
+    {"uri-reference", DSV4_REFERENCE},
+    {"iri-reference", DSV4_REFERENCE},
+    {"uri-template", "(?:" DSV4_PATH "|[/?#]|\\{[A-Za-z0-9_]+(?:,[A-Za-z0-9_]+)*\\})*"},
+    {"json-pointer", "(?:/(?:[^~/]|~[01])*)*"},
+    {"relative-json-pointer", "(?:0|[1-9]\\d{0,8})(?:#|(?:/(?:[^~/]|~[01])*)*)"},
+    // Patterns without groups, classes and counts, which every reader of patterns knows.
+    {"regex", "\\^?(?:(?:[^\\\\()\\[\\]{}*+?|^$]|\\\\[dwsDWS.\\\\/()\\[\\]{}*+?|^$-])[*+?]?)*\\$?"},
 };
 
 #undef DSV4_DATE
@@ -48,6 +61,9 @@ inline constexpr std::pair<std::string_view, std::string_view> kStringFormats[] 
 #undef DSV4_LABEL
 #undef DSV4_PATH
 #undef DSV4_CLOCK
+#undef DSV4_TAIL
+#undef DSV4_URI
+#undef DSV4_REFERENCE
 
 // Empty: the format is an annotation.
 constexpr std::string_view string_format(std::string_view name) {

@@ -74,6 +74,7 @@ class TextDfa {
   // Exactly these texts.
   static std::shared_ptr<TextDfa> of_texts(const std::vector<std::string>& texts);
 
+  const TextNfa& nfa() const { return nfa_; }
   State start() const { return start_; }  // kDead where there is no text at all
   bool accepts(State state) const { return accepting_[static_cast<size_t>(state)]; }
   // The sets do not overlap; a character in none of them leads to kDead. kBadInput past
@@ -104,6 +105,7 @@ inline constexpr size_t kMaxTextStates = 20'000 / kLimitsBy;
 struct TextPart {
   std::shared_ptr<TextDfa> texts;
   std::optional<bool> wanted;  // in or not in the set; nothing: either, which the end tells
+  friend auto operator<=>(const TextPart&, const TextPart&) = default;
 };
 
 // Adds the texts of `min` to `max` characters that have all parts as wanted. Of each combination of
