@@ -1,6 +1,6 @@
-// Everything that a run of a grammar reaches without reading a symbol. The callers of a rule that is
-// entered are collected before their stacks are made, so that one place in a rule has one set of
-// stacks however many ways lead to it.
+// Everything that a run of a grammar reaches without reading a symbol. The callers of a rule that
+// is entered are collected before their stacks are made, so that one place in a rule has one set
+// of stacks however many ways lead to it.
 
 #pragma once
 

@@ -21,11 +21,6 @@ bool is_true(const JsonValue* value) {
   return value != nullptr && value->is_bool() && value->boolean;
 }
 
-template <class Value, class Item>
-void add_once(std::vector<Value>& list, const Item& item) {
-  if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
-}
-
 unsigned types_named(std::string_view name) {
   constexpr std::pair<std::string_view, unsigned> kTypes[] = {
       {"null", SchemaForm::kNull},       {"boolean", SchemaForm::kBoolean},
@@ -41,7 +36,7 @@ unsigned types_named(std::string_view name) {
 }  // namespace
 
 void SchemaForm::add_key(const std::string& key) {
-  add_once(keys, key);
+  SchemaForm::add_once(keys, key);
 }
 
 void SchemaForm::require(const std::string& key) {
@@ -133,8 +128,8 @@ void SchemaForms::add_keywords(SchemaForm& form, const JsonValue& schema, const 
   for (const char* keyword : {"$dynamicRef", "$recursiveRef", "unevaluatedProperties",
                               "unevaluatedItems", "minContains", "maxContains"}) {
     if (schema.find(keyword) != nullptr && !is_true(schema.find(keyword)))
-      refuse(schema, fmt::format("'{}' is not supported: leave it out, or say it by the keywords "
-                                 "of docs/serving.md",
+      refuse(schema, fmt::format("'{}' is not supported: leave it out, or write out "
+                                 "what may come",
                                  keyword));
   }
   add_type(form, schema);
@@ -214,7 +209,7 @@ void SchemaForms::add_number(SchemaForm& form, const JsonValue& schema) const {
   const Decimal divisor = bound(schema, "multipleOf").value;
   if (divisor.negative || !is_multiple(divisor, divisor))
     refuse(schema, "multipleOf must be above 0 and have at most 9 digits");
-  add_once(form.multiples, divisor);
+  SchemaForm::add_once(form.multiples, divisor);
   form.limit(SchemaForm::kNumber);
 }
 
@@ -447,77 +442,6 @@ void SchemaForms::unfold(SchemaForm form, const JsonValue& place, std::vector<Sc
     choices.all[i](one);
     unfold(std::move(one), place, out);
   }
-}
-
-SchemaTerms SchemaForms::terms_of(const SchemaForm& form, const std::string& key) {
-  SchemaTerms terms;
-  for (const SchemaForm::ObjectPart& part : form.objects) {
-    bool named = false;
-    const auto add_members = [&](const JsonValue* map, const auto& is) {
-      if (map == nullptr) return;
-      for (const auto& [name, schema] : map->members) {
-        if (!is(name)) continue;
-        named = true;
-        add_once(terms, SchemaTerm{&schema});
-      }
-    };
-    add_members(part.properties, [&](const std::string& name) { return name == key; });
-    add_members(part.patterns, [&](const std::string& pattern) {
-      return at(*part.patterns, [&] { return patterns_.of(pattern)->contains(key); });
-    });
-    if (!named && part.additional != nullptr) add_once(terms, SchemaTerm{part.additional});
-  }
-  if (const auto extra = form.members.find(key); extra != form.members.end())
-    for (const SchemaTerm& term : extra->second) add_once(terms, term);
-  return terms;
-}
-
-// (deny_object makes such parts from properties alone.)
-bool SchemaForms::names(const SchemaForm::ObjectPart& part, const std::string& key) {
-  if (part.properties == nullptr) return false;
-  const auto& members = part.properties->members;
-  return std::any_of(members.begin(), members.end(),
-                     [&](const auto& member) { return member.first == key; });
-}
-
-std::vector<std::string> SchemaForms::patterns_of(const SchemaForm& form) {
-  std::vector<std::string> patterns;
-  for (const SchemaForm::ObjectPart& part : form.objects) {
-    if (part.patterns == nullptr) continue;
-    for (const auto& [pattern, schema] : part.patterns->members) add_once(patterns, pattern);
-  }
-  return patterns;
-}
-
-SchemaTerms SchemaForms::terms_of_other(const SchemaForm& form,
-                                        const std::vector<std::string>& patterns,
-                                        const std::vector<bool>& matched) const {
-  SchemaTerms terms;
-  for (const SchemaForm::ObjectPart& part : form.objects) {
-    bool named = false;
-    if (part.patterns != nullptr) {
-      for (const auto& [pattern, schema] : part.patterns->members) {
-        const auto place = std::find(patterns.begin(), patterns.end(), pattern);
-        if (!matched[static_cast<size_t>(place - patterns.begin())]) continue;
-        named = true;
-        add_once(terms, SchemaTerm{&schema});
-      }
-    }
-    if (!named && part.additional != nullptr) add_once(terms, SchemaTerm{part.additional});
-  }
-  return terms;
-}
-
-std::vector<const JsonValue*> SchemaForms::values_of(const SchemaForm& form) {
-  std::vector<const JsonValue*> found;
-  for (const JsonValue* value : form.values) {
-    const bool allowed =
-        std::all_of(form.terms.begin(), form.terms.end(), [&](const SchemaTerm& term) {
-          return at(*term.schema, [&] { return fits(*value, term); });
-        });
-    if (allowed) found.push_back(value);
-  }
-  return found;
 }
 
 }  // namespace dsv4

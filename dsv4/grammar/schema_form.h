@@ -10,11 +10,12 @@
 
 #pragma once
 
-#include <deque>
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "dsv4/base/error.h"
@@ -94,6 +95,10 @@ struct SchemaForm {
   int64_t min_members = 0;
   std::optional<int64_t> max_members;
 
+  template <class Value, class Item>
+  static void add_once(std::vector<Value>& list, const Item& item) {
+    if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
+  }
   bool dead() const { return types == 0; }
   // Nothing is said of a value but in `choices`.
   bool is_free() const { return types == kAny && limited == 0 && !has_values; }

@@ -104,7 +104,7 @@ inline constexpr size_t kMaxTextStates = 20'000 / kLimitsBy;
 
 struct TextPart {
   std::shared_ptr<TextDfa> texts;
-  std::optional<bool> wanted;  // in or not in the set; nothing: either, which the end tells
+  std::optional<bool> wanted;  // in or not in the set; nothing: either, which the end shows
   friend auto operator<=>(const TextPart&, const TextPart&) = default;
 };
 

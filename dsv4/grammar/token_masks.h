@@ -1,7 +1,7 @@
 // Which tokens may come next (docs/spec/serving.md 3.4). A state of a run is the places in the
-// grammar where the text so far can stand, each with its stacks (stack_sets.h); states are numbered
-// as they are met, and what was computed of one is kept: its successor for each symbol and its mask.
-// Roll-back is an older number.
+// grammar where the text so far can stand, each with its stacks (stack_sets.h); states are
+// numbered as they are met, and what was computed of one is kept: its successor for each symbol
+// and its mask. Roll-back is an older number.
 //
 //   mask(state) = tokens whose bytes lead from the state to another one; EOS where a rule 0 ends
 //

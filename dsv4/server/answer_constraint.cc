@@ -98,7 +98,7 @@ std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string
 }
 
 // A client's own grammar may be costly beyond what its size says, so its first masks are made here,
-// where a request waits for nobody but itself.
+// outside the steps that all answers share.
 std::shared_ptr<TokenMasks> of_format(const ServedModel& model, const ResponseFormat& format) {
   auto masks = compiled(model, format.param, key_of(format), [&] { return grammar_of(format); });
   const bool own =
