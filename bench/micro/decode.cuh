@@ -6,10 +6,10 @@
 // of 16 columns of x is column 2t + 8c + p.
 //
 //   KbitF16<K>     K3, K4: PRMT -> e4m3 byte -> f16 pairs -> times the E4M4 scale over 16; exact
-//   Mxfp4E4m3      K4 image with a UE8M0 byte a block: (e - e_ref) is added to the exponents of the
+//   Mxfp4E4m3      K4 image with a UE8M0 byte a block: e - e_ref is added to exponents of the
 //                  eight bytes of the PRMT table; exact while exponents of a row span <= 12
-//   K3RoundedE4m3  K3: codebook times E4M4 scale rounded to e4m3, four bytes for a scale byte from a
-//                  table in shared memory; the weight's error is at most 2^-4 of it, 2^-5.x rms
+//   K3RoundedE4m3  K3: codebook times E4M4 scale rounded to e4m3; a scale byte's four from a
+//                  table in shared memory; at most 2^-4 off
 //   K3ExponentE4m3 K3: only the exponent of the scale is in the byte; 1 + m / 16 is left for a
 //                  promotion every 32 columns; exact. Scale bytes below 16 are not handled
 

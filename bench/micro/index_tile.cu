@@ -3,8 +3,8 @@
 //    bf16, ReLU, bf16 product with the head's weight, f32 sum over heads (design 3.2)?
 //    Floor 1,024 clk of MMA a tile and SM. Prediction <= 1,200 with three warpgroups.
 //
-// With three warpgroups ptxas 13.0 serializes the products (C7512: 168 registers do not suffice beside
-// 128 accumulators), so that row is an upper bound only; two have 255.
+// With three warpgroups ptxas 13.0 serializes the products (C7512: 168 registers do not suffice
+// beside 128 accumulators), so that row is an upper bound only; two have 255.
 //
 // Not measured: pages, the radix select, loading of q, keys from memory (they come from L2 here).
 

@@ -1,11 +1,11 @@
-// 4. What do e4m3 products (RS wgmma, twice the rate of f16) give with weights decoded in registers?
+// 4. What do e4m3 products (RS wgmma) give with weights decoded in registers?
 //
 //   promoted    128 (or 192) x N tiles, one m64 a warpgroup: products of 128 columns sum in the
 //               tensor core, then join f32 sums times the token's factor of that group (Q8).
 //               kHalves = 2 splits N, so that one half multiplies while the other is added.
 //               mxfp4: design 2.6, prediction 26 - 28 at N = 96 and 20 at 128, floor 4,096 / N;
 //               k3_rounded: the same loop for K3, codebook times scale rounded to e4m3
-//   token       one factor a token, no promotion, two m64 a warpgroup: the upper bound, what Humming
+//   token       one factor a token, no promotion, two m64 a warpgroup: upper bound, what Humming
 //               does at 834 TFLOP/s
 //   exact       K3 exactly: the exponent of a scale in the bytes, its mantissa by a promotion every
 //               32 columns, one factor a token: an upper bound of this form
