@@ -186,8 +186,12 @@ class Line {
 void rs_f16();     // 1 and 2
 void sustained();  // 3
 void sustained_e4m3();
-void rs_e4m3();     // 4
-void index_tile();  // 5
-void post_mix();    // 6
+void rs_e4m3();                // 4
+void index_tile();             // 5
+void post_mix();               // 6
+void feed_f16(bool clusters);  // A: ways to feed x'
+void feed_token(bool clusters);
+void feed_promoted(bool clusters);  // B
+void index_forms();                 // 5, second try
 
 }  // namespace dsv4::micro

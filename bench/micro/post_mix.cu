@@ -10,42 +10,10 @@
 //
 // Not measured: sums over slots, the second launch.
 
-#include "bench/micro/micro.h"
-#include "bench/micro/stream_data.cuh"
-#include "dsv4/device/ptx/ldmatrix.cuh"
-#include "dsv4/device/ptx/mma.cuh"
-#include "dsv4/device/ptx/packed.cuh"
+#include "bench/micro/post_mix.cuh"
 
 namespace dsv4::micro {
 namespace {
-
-constexpr int kT = 4096, kD = 4096, kStreams = 4, kTileColumns = 128, kDots = 24;
-constexpr int kTiles = kD / kTileColumns, kPartials = kDots + 1;
-constexpr int kValues = kStreams * kTileColumns, kThreads = 256, kWarps = kThreads / 32;
-
-struct MixParams {
-  const __nv_bfloat16* x;  // [kT, 4, kD]
-  const __nv_bfloat16* y;  // [kT, kD]
-  const float* comb;       // [kT, 4, 4]
-  const float* post;       // [kT, 4]
-  const float* fn;         // [24, 4, kD]
-  __nv_bfloat16* out;      // [kT, 4, kD]
-  float* partials;         // [kT, 32, 25]
-};
-
-// Chunk `chunk` (8 values) of token t's 512 in shared memory.
-__device__ inline int mix_at(int t, int chunk) {
-  return t * kValues * 2 + (chunk ^ t % 8) * 16;
-}
-
-__device__ inline void to_floats(uint4 chunk, float (&values)[8]) {
-  const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    values[2 * i] = __uint_as_float(words[i] << 16);
-    values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-  }
-}
 
 // One token, 8 columns of all streams; returns the sum of squares of what it stores.
 __device__ inline float mix_chunk(const MixParams& p, int t, int column, int in_tile, int chunk,
@@ -56,49 +24,16 @@ __device__ inline float mix_chunk(const MixParams& p, int t, int column, int in_
   for (int s = 0; s < kStreams; ++s)
     in[s] = __ldcs(reinterpret_cast<const uint4*>(p.x + at + s * kD));
   const uint4 y_in = __ldcs(reinterpret_cast<const uint4*>(p.y + int64_t{t} * kD + column));
-  const float4 post = *reinterpret_cast<const float4*>(p.post + t * 4);
-  const float posts[4] = {post.x, post.y, post.z, post.w};
-  float x[kStreams][8], y[8], squares = 0;
+  float4 combs[kStreams];
 #pragma unroll
-  for (int s = 0; s < kStreams; ++s) to_floats(in[s], x[s]);
-  to_floats(y_in, y);
-#pragma unroll
-  for (int r = 0; r < kStreams; ++r) {
-    const float4 comb = *reinterpret_cast<const float4*>(p.comb + t * 16 + r * 4);
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float two[2];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int c = 2 * i + j;
-        two[j] = comb.x * x[0][c] + comb.y * x[1][c] + comb.z * x[2][c] + comb.w * x[3][c] +
-                 posts[r] * y[c];
-      }
-      words[i] = ptx::pack_bf16x2(two[0], two[1]);
-      const float low = __uint_as_float(words[i] << 16),
-                  high = __uint_as_float(words[i] & 0xffff0000u);
-      squares += low * low + high * high;
-    }
-    const uint4 result = {words[0], words[1], words[2], words[3]};
-    *reinterpret_cast<uint4*>(p.out + at + r * kD) = result;
-    *reinterpret_cast<uint4*>(tile + mix_at(in_tile, r * 16 + chunk)) = result;
-  }
-  return squares;
-}
-
-// f32 = three bf16 terms; pairs of neighboring k.
-__device__ inline void split(float2 value, uint32_t (&terms)[3]) {
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {
-    terms[i] = ptx::pack_bf16x2(value.x, value.y);
-    value.x -= __uint_as_float(terms[i] << 16);
-    value.y -= __uint_as_float(terms[i] & 0xffff0000u);
-  }
+  for (int r = 0; r < kStreams; ++r)
+    combs[r] = *reinterpret_cast<const float4*>(p.comb + t * 16 + r * 4);
+  return mix_loaded(in, y_in, combs, *reinterpret_cast<const float4*>(p.post + t * 4), p.out + at,
+                    in_tile, chunk, tile);
 }
 
 // Warp w multiplies values 64 w .. 64 w + 63 of all tokens by fn.
-template <int kTokens_>
+template <int kTokens_, bool kPrepared>
 __device__ inline void dot_slice(const MixParams& p, const unsigned char* tile,
                                  float (&sums)[kTokens_ / 16][3][4]) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -111,6 +46,17 @@ __device__ inline void dot_slice(const MixParams& p, const unsigned char* tile,
     uint32_t b[3][2][3];  // of 8 dots, half of k16, term
 #pragma unroll
     for (int n = 0; n < 3; ++n) {
+      if constexpr (kPrepared) {
+        const uint2* const from =
+            p.prepared + lane +
+            (static_cast<int>(blockIdx.x) % kTiles * 32 + warp * 4 + step) * 288 + n * 96;
+#pragma unroll
+        for (int term = 0; term < 3; ++term) {
+          const uint2 two = from[term * 32];
+          b[n][0][term] = two.x, b[n][1][term] = two.y;
+        }
+        continue;
+      }
       const float* const row = fn + int64_t{n * 8 + lane / 4} * kStreams * kD + step * 16;
       split(*reinterpret_cast<const float2*>(row), b[n][0]);
       split(*reinterpret_cast<const float2*>(row + 8), b[n][1]);
@@ -130,10 +76,10 @@ __device__ inline void dot_slice(const MixParams& p, const unsigned char* tile,
   }
 }
 
-template <int kTokens_>
-__global__ void __launch_bounds__(kThreads, kTokens_ == 128  ? 1
-                                            : kTokens_ == 64 ? 2
-                                                             : 3)
+template <int kTokens_, bool kPrepared>
+__global__ void __launch_bounds__(kMixThreads, kTokens_ == 128  ? 1
+                                               : kTokens_ == 64 ? 2
+                                                                : 3)
     mix_kernel(const __grid_constant__ MixParams p) {
   extern __shared__ __align__(1024) unsigned char tile[];  // [kTokens_, 512] bf16
   float* const squares = reinterpret_cast<float*>(tile + kTokens_ * kValues * 2);
@@ -141,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, kTokens_ == 128  ? 1
   const int first_token = static_cast<int>(blockIdx.x) / kTiles * kTokens_;
   const int tile_index = static_cast<int>(blockIdx.x) % kTiles;
 #pragma unroll 2
-  for (int t = thread / 16; t < kTokens_; t += kThreads / 16) {
+  for (int t = thread / 16; t < kTokens_; t += kMixThreads / 16) {
     float sum =
         mix_chunk(p, first_token + t, tile_index * kTileColumns + chunk * 8, t, chunk, tile);
 #pragma unroll
@@ -150,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, kTokens_ == 128  ? 1
   }
   __syncthreads();
   float sums[kTokens_ / 16][3][4] = {};
-  dot_slice<kTokens_>(p, tile, sums);
+  dot_slice<kTokens_, kPrepared>(p, tile, sums);
   __syncthreads();
   // Sums of the warps in place of the tile: [warp][token][24]
   auto* const partial = reinterpret_cast<float*>(tile);
@@ -168,14 +114,15 @@ __global__ void __launch_bounds__(kThreads, kTokens_ == 128  ? 1
     }
   }
   __syncthreads();
-  for (int i = thread; i < kTokens_ * kPartials; i += kThreads) {
+  for (int i = thread; i < kTokens_ * kPartials; i += kMixThreads) {
     const int t = i / kPartials, dot = i % kPartials;
     float sum = dot == kDots ? squares[t] : 0;
     if (dot < kDots) {
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) sum += partial[(w * kTokens_ + t) * kDots + dot];
+      for (int w = 0; w < kMixWarps; ++w) sum += partial[(w * kTokens_ + t) * kDots + dot];
     }
-    p.partials[(int64_t{first_token + t} * kTiles + tile_index) * kPartials + dot] = sum;
+    p.partials[int64_t{first_token + t} * p.token_stride + int64_t{tile_index} * p.tile_stride +
+               dot] = sum;
   }
 }
 
@@ -183,6 +130,7 @@ struct MixData {
   Buffer<__nv_bfloat16> x{size_t{kT} * kStreams * kD}, y{size_t{kT} * kD}, out{x.count};
   Buffer<float> comb{size_t{kT} * 16}, post{size_t{kT} * 4}, fn{size_t{kDots} * kStreams * kD};
   Buffer<float> partials{size_t{kT} * kTiles * kPartials};
+  Buffer<uint2> prepared{size_t{kTiles} * 8 * 4 * 9 * 32};
 
   MixData() {
     random_x<<<1024, 256>>>(x.data, static_cast<int64_t>(x.count));
@@ -190,17 +138,28 @@ struct MixData {
     random_x<<<64, 256>>>(comb.data, static_cast<int64_t>(comb.count));
     random_x<<<64, 256>>>(post.data, static_cast<int64_t>(post.count));
     random_x<<<64, 256>>>(fn.data, static_cast<int64_t>(fn.count));
+    prepare_fn<<<kTiles * 12, 256>>>(fn.data, prepared.data);
     MICRO_CUDA(cudaGetLastError());
     MICRO_CUDA(cudaDeviceSynchronize());
   }
   double bytes() const { return 4.0 * x.count + 2.0 * y.count + 4.0 * partials.count; }
-  MixParams params() const {
-    return {x.data, y.data, comb.data, post.data, fn.data, out.data, partials.data};
+  // by_tile: partials [32, kT, 25], so that a CTA's sums are contiguous
+  MixParams params(bool by_tile) const {
+    return {.x = x.data,
+            .y = y.data,
+            .comb = comb.data,
+            .post = post.data,
+            .fn = fn.data,
+            .out = out.data,
+            .partials = partials.data,
+            .token_stride = by_tile ? kPartials : kTiles * kPartials,
+            .tile_stride = by_tile ? kT * kPartials : kPartials,
+            .prepared = prepared.data};
   }
 };
 
 // X' of some tokens (a), and all sums of these tokens from the stored X' (b).
-void check_mix(const MixData& data, double& mixed_error, double& dots_error) {
+void check_mix(const MixData& data, bool by_tile, double& mixed_error, double& dots_error) {
   const auto fn = data.fn.host();
   std::vector<float> mixed, sums;
   std::vector<double> mixed_expected, sums_expected;
@@ -210,9 +169,13 @@ void check_mix(const MixData& data, double& mixed_error, double& dots_error) {
     const auto y = data.y.host(static_cast<size_t>(t) * kD, kD);
     const auto comb = data.comb.host(static_cast<size_t>(t) * 16, 16);
     const auto post = data.post.host(static_cast<size_t>(t) * 4, 4);
-    const auto part =
-        data.partials.host(static_cast<size_t>(t) * kTiles * kPartials, kTiles * kPartials);
-    sums.insert(sums.end(), part.begin(), part.end());
+    for (size_t tile = 0; tile < kTiles; ++tile) {
+      const MixParams p = data.params(by_tile);
+      const auto part = data.partials.host(
+          static_cast<size_t>(t) * p.token_stride + tile * static_cast<size_t>(p.tile_stride),
+          kPartials);
+      sums.insert(sums.end(), part.begin(), part.end());
+    }
     for (size_t i = 0; i < out.size(); ++i) {
       const size_t r = i / kD, d = i % kD;
       double sum = double{post[r]} * static_cast<float>(y[d]);
@@ -237,27 +200,43 @@ void check_mix(const MixData& data, double& mixed_error, double& dots_error) {
   dots_error = relative_error(sums, sums_expected);
 }
 
-template <int kTokens_>
-void run(const MixData& data) {
-  constexpr int kShared = kTokens_ * (kValues * 2 + 4);
-  static_assert(kWarps * kTokens_ * kDots * 4 <= kTokens_ * kValues * 2);
-  MICRO_CUDA(cudaFuncSetAttribute(mix_kernel<kTokens_>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kShared));
+// Times 20 launches and checks what they leave.
+void time_mix(const MixData& data, const std::string& name, bool by_tile,
+              const std::function<void()>& launch) {
   MICRO_CUDA(cudaMemset(data.out.data, 0xff, data.out.count * 2));
   MICRO_CUDA(cudaMemset(data.partials.data, 0xff, data.partials.count * 4));
   constexpr int kLaunches = 20;
   const Timing t = measure(
       [&] {
-        for (int i = 0; i < kLaunches; ++i)
-          mix_kernel<kTokens_><<<kT / kTokens_ * kTiles, kThreads, kShared>>>(data.params());
+        for (int i = 0; i < kLaunches; ++i) launch();
       },
       nullptr);
   double mixed = 0, dots = 0;
-  check_mix(data, mixed, dots);
-  Line line("6", "post_mix_" + std::to_string(kTokens_) + "_tokens");
+  check_mix(data, by_tile, mixed, dots);
+  Line line("6", "post_mix_" + name);
   line.number("tb_s", data.bytes() * kLaunches / t.us * 1e-6).number("us", t.us / kLaunches);
   line.expected(3.9).number("error_of_streams", mixed);
   line.check(std::max(dots, mixed > 3e-3 ? 1.0 : 0.0), 1e-5);
+}
+
+template <int kTokens_, bool kPrepared = false>
+void run(const MixData& data, bool by_tile = false) {
+  constexpr int kShared = kTokens_ * (kValues * 2 + 4);
+  static_assert(kMixWarps * kTokens_ * kDots * 4 <= kTokens_ * kValues * 2);
+  const auto kernel = mix_kernel<kTokens_, kPrepared>;
+  MICRO_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+  const std::string form = kPrepared ? "_prepared" : by_tile ? "_by_tile" : "";
+  time_mix(data, std::to_string(kTokens_) + "_tokens" + form, by_tile,
+           [&] { kernel<<<kT / kTokens_ * kTiles, kMixThreads, kShared>>>(data.params(by_tile)); });
+}
+
+void run_ring(const MixData& data, int groups) {
+  MICRO_CUDA(cudaFuncSetAttribute(mix_ring_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  sizeof(MixRing)));
+  time_mix(data, "persistent_" + std::to_string(groups * kTiles) + "_ctas", true, [&] {
+    mix_ring_kernel<<<groups * kTiles, MixRing::kThreads, sizeof(MixRing)>>>(data.params(true),
+                                                                             kT / groups);
+  });
 }
 
 }  // namespace
@@ -275,6 +254,10 @@ void post_mix() {
   run<64>(data);
   run<128>(data);
   run<32>(data);
+  run<32>(data, true);
+  run<32, true>(data, true);
+  run<64, true>(data, true);
+  run_ring(data, 4);
 }
 
 }  // namespace dsv4::micro

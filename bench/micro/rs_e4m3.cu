@@ -13,6 +13,7 @@
 // Not measured: the ring of promoted and exact, the epilogue. `error_of_rounding` is the error of
 // k3_rounded against the exact weights, relative to the sums (the codebook's own is 0.16).
 
+#include "bench/micro/feed.cuh"
 #include "bench/micro/stream_data.cuh"
 #include "bench/micro/sustained.h"
 
@@ -29,25 +30,7 @@ struct Promoted : Stream<D, kN, kGroups, 1> {
   };
 };
 
-// Of token column n and group g of four: powers of two, as the scales of Q8.
-__host__ __device__ inline float factor_of(int g, int n) {
-  return static_cast<float>(1 << (g * 7 + n) % 3);
-}
-
-// sums += part * factor: of columns (every 128) or of rows g, g + 8 (every 32).
-template <int kPart>
-__device__ inline void promote_columns(float (&part)[kPart / 2], const float* factors,
-                                       float* sums) {
-  ptx::wgmma_fence_operand(part);
-  const float* const mine = factors + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int n = 0; n < kPart / 8; ++n) {
-    const float2 two = *reinterpret_cast<const float2*>(mine + 8 * n);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sums[4 * n + i] = fmaf(part[4 * n + i], i % 2 == 0 ? two.x : two.y, sums[4 * n + i]);
-  }
-}
+// sums += part * factor of rows g, g + 8.
 template <int kN>
 __device__ inline void promote_rows(float (&part)[kN / 2], float row, float other, float* sums) {
   ptx::wgmma_fence_operand(part);
@@ -93,8 +76,8 @@ struct Consumer {
       for (int half = 0; half < C::kHalves; ++half) {
         if (g > 0) {
           ptx::wgmma_wait_group<C::kHalves - 1>();
-          promote_columns<C::kPart>(part[half], s.factors[g - 1] + half * C::kPart,
-                                    sums + half * C::kPart / 2);
+          promote<C::kPart>(part[half], s.factors[g - 1] + half * C::kPart,
+                            sums + half * C::kPart / 2);
         }
         ptx::wgmma_fence();
 #pragma unroll
@@ -107,8 +90,7 @@ struct Consumer {
     ptx::wgmma_wait_group<0>();
 #pragma unroll
     for (int half = 0; half < C::kHalves; ++half)
-      promote_columns<C::kPart>(part[half], s.factors[3] + half * C::kPart,
-                                sums + half * C::kPart / 2);
+      promote<C::kPart>(part[half], s.factors[3] + half * C::kPart, sums + half * C::kPart / 2);
   }
 
   // The same with promotion every 32 columns; two parts in turn.
@@ -147,7 +129,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& s = *reinterpret_cast<typename C::Shared*>(memory);
   for (int i = threadIdx.x; i < 4 * C::kN; i += C::kThreads)
-    s.factors[i / C::kN][i % C::kN] = factor_of(i / C::kN, i % C::kN);
+    s.factors[i / C::kN][i % C::kN] = token_factor(i / C::kN, i % C::kN);
   fill<C>(p, s);
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (group < C::kGroups) {
@@ -197,7 +179,7 @@ std::vector<double> promoted_reference(Data<C>& data, const StreamParams& p) {
     return data.reference(p, 0, false, weight);
   } else {
     return data.reference(p, 0, false, weight,
-                          [](int column, int n) { return factor_of(column / 128, n); });
+                          [](int column, int n) { return token_factor(column / 128, n); });
   }
 }
 
