@@ -84,7 +84,8 @@ namespace {
 ImplChoice parse_choice(const std::string& text) {
   const size_t sign = text.find('=');
   const std::string_view op = std::string_view(text).substr(0, sign),
-                         impl = sign == text.npos ? "" : std::string_view(text).substr(sign + 1);
+                         name = sign == text.npos ? "" : std::string_view(text).substr(sign + 1),
+                         impl = current_impl_name(op, name);
   std::string found;
   for (const OpImpl& entry : all_op_impls()) {
     if (entry.op != op) continue;

@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,6 +30,25 @@ class Tensor : public Buffer {
  public:
   Tensor() = default;
   Tensor(DType dtype, std::initializer_list<int64_t> shape) : Buffer(dtype, shape, memory()) {}
+};
+
+// Tensors of a case, in memory(). It has the functions of test::Arena that builders of random
+// arguments call (X_case.h), which are templates over the two.
+class Arena {
+ public:
+  TensorView input(DType dtype, std::initializer_list<int64_t> shape) {
+    return tensors_.emplace_back(dtype, shape);
+  }
+  TensorView output(DType dtype, std::initializer_list<int64_t> shape) {
+    return input(dtype, shape);
+  }
+  TensorView inout(DType dtype, std::initializer_list<int64_t> shape) {
+    return input(dtype, shape);
+  }
+  void keep_order(const TensorView&) {}  // nothing reverses the contents
+
+ private:
+  std::deque<Tensor> tensors_;
 };
 
 // Independent values, uniform with variance scale^2; F32 or BF16.

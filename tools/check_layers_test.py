@@ -55,6 +55,25 @@ class CheckLayersTest(unittest.TestCase):
     def test_cuda_files_are_checked(self):
         self.assertEqual(len(self.problems({"dsv4/base/a.cuh": '#include "dsv4/cpu/vec.h"\n'})), 1)
 
+    def chain(self, length):
+        """A .cu file and `length` headers, each of which includes the next."""
+        files = {"dsv4/base/a.cu": '#include "dsv4/base/h0.h"\n', f"dsv4/base/h{length - 1}.h": ""}
+        files.update({f"dsv4/base/h{i}.h": f'#include "dsv4/base/h{i + 1}.h"\n' for i in range(length - 1)})
+        return files
+
+    def test_depth_of_includes(self):
+        self.assertEqual(self.problems(self.chain(10)), [])
+        self.assertEqual(self.problems(self.chain(11)), ["dsv4/base/a.cu:1: has includes 12 deep, more than 11"])
+
+    def test_number_of_files(self):
+        def wide(headers):
+            names = [f"dsv4/base/w{i}.h" for i in range(headers)]
+            includes = "".join(f'#include "{name}"\n' for name in names)
+            return {"dsv4/base/a.cu": includes, **{name: '#include "dsv4/base/w0.h"\n#pragma once\n' if name[-4:] != "w0.h" else ""
+                                                   for name in names}}
+        self.assertEqual(self.problems(wide(59)), [])
+        self.assertEqual(self.problems(wide(60)), ["dsv4/base/a.cu:1: reaches 61 files of the project, more than 60"])
+
     def test_app_includes_hidden_layer(self):
         self.assertEqual(self.problems({"apps/main.cc": '#include "dsv4/cpu/vec.h"\n'}),
                          ["apps/main.cc:1: apps may not include cpu (dsv4/cpu/vec.h)"])

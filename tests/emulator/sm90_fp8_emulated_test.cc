@@ -15,7 +15,7 @@
 namespace dsv4 {
 namespace {
 
-namespace sm90_fp8 = mla::sm90_fp8;
+namespace sm90_fp8 = sparse_mla_kernel::sm90_fp8;
 using sm90_fp8::Plan;
 using test::Arena;
 using test::Outputs;

@@ -4,8 +4,8 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
 #include "dsv4/ops/parts/router/router_oracle.h"
 
 namespace dsv4 {

@@ -5,7 +5,7 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/model/sample/kernel.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 // Ids of a CTA. Those of a cluster begin on 16 bytes of the row.
 template <int kCtas>
@@ -56,4 +56,4 @@ void launch_sample(const Context& context, const SampleArgs& args) {
          in, out);
 }
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

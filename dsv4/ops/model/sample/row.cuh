@@ -16,7 +16,7 @@
 #include "dsv4/ops/model/sample/adjust.h"
 #include "dsv4/ops/model/sample/histogram.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 template <int kCtas>
 class Row {
@@ -397,4 +397,4 @@ class Row {
   int values_buffer_ = 0, bins_buffer_ = 0;
 };
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

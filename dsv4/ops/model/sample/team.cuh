@@ -17,7 +17,7 @@
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/cluster.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 enum Hop : int {
   kRowCopy,  // no exchange: the copy of the row to shared memory
@@ -104,4 +104,4 @@ class Team<1> {
   __device__ void pass(int) {}
 };
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

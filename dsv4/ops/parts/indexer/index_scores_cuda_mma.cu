@@ -6,22 +6,22 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/indexer/indexer_impls.h"
+#include "dsv4/ops/parts/indexer/indexer.h"
 #include "dsv4/ops/parts/indexer/mma_scores.cuh"
 
-namespace dsv4 {
+namespace dsv4::indexer_kernel::cuda_mma {
 namespace {
 
-using index_mma::KeyTile;
+using indexer_kernel::KeyTile;
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kTiles = 2, kWarpKeys = index_mma::kTileKeys * kTiles;  // of a warp
+constexpr int kTiles = 2, kWarpKeys = indexer_kernel::kTileKeys * kTiles;  // of a warp
 constexpr int kBlockKeys = kWarps * kWarpKeys;
 constexpr int kMaxQueries = 8;  // of a CTA
 
 struct Inputs {
-  index_mma::Queries queries;
-  index_mma::Keys keys;
+  indexer_kernel::Queries queries;
+  indexer_kernel::Keys keys;
   int num_queries, block_queries;
   const int32_t *pages, *sequence, *visible;
   int64_t pages_stride, scores_stride;
@@ -38,9 +38,9 @@ __device__ void load_keys(const Inputs& in, const int32_t* pages, int first, int
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       const int s = first + 16 * tile + 8 * which + g;
-      index_mma::PackedDims dims{};
-      if (s < end) dims = index_mma::load_dims(in.keys, pages, s);
-      index_mma::decode_dims(dims, which, tiles[tile]);
+      indexer_kernel::PackedDims dims{};
+      if (s < end) dims = indexer_kernel::load_dims(in.keys, pages, s);
+      indexer_kernel::decode_dims(dims, which, tiles[tile]);
     }
   }
 }
@@ -72,10 +72,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       held_sequence = sequence, held_end = seen;
     }
     __syncthreads();  // all warps have finished the previous query
-    index_mma::load_query(in.queries, query, weights, b, pairs);
+    indexer_kernel::load_query(in.queries, query, weights, b, pairs);
     __syncthreads();
     float sums[kTiles][2] = {};
-    index_mma::score(tiles, b, pairs, in.queries.groups(), sums);
+    indexer_kernel::score(tiles, b, pairs, in.queries.groups(), sums);
     const int g = threadIdx.x % kWarp / 4;
     if (threadIdx.x % 4 != 0) continue;
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -111,18 +111,18 @@ Inputs inputs_of(const IndexScoresArgs& args) {
 
 }  // namespace
 
-const char* index_scores_cuda_mma_reject(const Context& context, const IndexScoresArgs& args) {
+const char* reject(const Context& context, const IndexScoresArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
-  if (!args.keys.packed() || args.q.dim(2) != index_mma::kWidth)
+  if (!args.keys.packed() || args.q.dim(2) != indexer_kernel::kWidth)
     return "wants packed keys of 128 values";
   if (args.q.dtype != DType::kBF16) return "wants bf16 q";
-  if (args.q.dim(1) > index_mma::kMaxHeads) return "more than 128 heads";
+  if (args.q.dim(1) > indexer_kernel::kMaxHeads) return "more than 128 heads";
   if (!rows_on(args.keys.pages, 16)) return "pages are not on 16 bytes";
   if (!rows_on(args.q, 16)) return "q is not on 16 bytes";
   return nullptr;
 }
 
-void index_scores_cuda_mma(const Context& context, const IndexScoresArgs& args) {
+void run(const Context& context, const IndexScoresArgs& args) {
   Inputs in = inputs_of(args);
   const int64_t key_blocks = ceil_div(in.n, kBlockKeys);
   // As many queries per CTA as leave at least two CTAs for each SM.
@@ -140,4 +140,4 @@ void index_scores_cuda_mma(const Context& context, const IndexScoresArgs& args) 
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::indexer_kernel::cuda_mma

@@ -16,7 +16,7 @@
 #include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/device/ptx/packed.cuh"
 
-namespace dsv4::index_mma {
+namespace dsv4::indexer_kernel {
 
 inline constexpr int kWidth = 128, kCodeBytes = kWidth / 2, kScaleBytes = kWidth / 32;
 inline constexpr int kSteps = kWidth / 16;  // of a dot product
@@ -198,4 +198,4 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
   }
 }
 
-}  // namespace dsv4::index_mma
+}  // namespace dsv4::indexer_kernel

@@ -1,10 +1,10 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/wide_cluster.cuh"
-#include "dsv4/ops/model/index_select/index_select_impls.h"
+#include "dsv4/ops/model/index_select/index_select.h"
 #include "dsv4/ops/model/index_select/sm90_few/gather.cuh"
 #include "dsv4/ops/model/index_select/sm90_few/kernel.cuh"
 
-namespace dsv4 {
+namespace dsv4::index_select_kernel::sm90_few {
 
 namespace few = index_select_kernel::sm90_few;
 
@@ -57,23 +57,23 @@ void run(Device& device, const few::Params& params, int64_t queries, const Launc
 
 }  // namespace
 
-const char* index_select_sm90_few_reject(const Context& context, const IndexSelectArgs& args) {
+const char* reject(const Context& context, const IndexSelectArgs& args) {
   if (context.device->info().major != 9) return "clusters of CTAs are Hopper's";
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
   if (args.q.dim(0) > (args.max_visible <= kFewVisible ? kFewQueries : kManyQueries))
     return "too many queries";
   if (args.max_visible > few::kMaxVisible) return "more than 65536 entries";
   if (args.indices.dim(1) == 0) return "selects nothing";
-  if (!args.keys.packed() || args.q.dim(2) != index_mma::kWidth)
+  if (!args.keys.packed() || args.q.dim(2) != indexer_kernel::kWidth)
     return "wants packed keys of 128 values";
   if (args.q.dtype != DType::kBF16) return "wants bf16 q";
-  if (args.q.dim(1) > index_mma::kMaxHeads) return "more than 128 heads";
+  if (args.q.dim(1) > indexer_kernel::kMaxHeads) return "more than 128 heads";
   if (!rows_on(args.keys.pages, 16)) return "pages are not on 16 bytes";
   if (!rows_on(args.q, 16)) return "q is not on 16 bytes";
   return nullptr;
 }
 
-void index_select_sm90_few(const Context& context, const IndexSelectArgs& args) {
+void run(const Context& context, const IndexSelectArgs& args) {
   Device& device = *context.device;
   const few::Params params = few::make_params(args);
   const int64_t queries = args.q.dim(0);
@@ -90,4 +90,4 @@ void index_select_sm90_few(const Context& context, const IndexSelectArgs& args) 
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::index_select_kernel::sm90_few

@@ -17,7 +17,7 @@ template <int kCtas_, int kWarps_, int kTogether_>
 struct Config {
   static constexpr int kCtas = kCtas_, kWarps = kWarps_, kTogether = kTogether_;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kPassKeys = kWarps * index_mma::kTileKeys;  // of a CTA at a time
+  static constexpr int kPassKeys = kWarps * indexer_kernel::kTileKeys;  // of a CTA at a time
   static_assert(kBins <= kThreads, "a thread for each bin");
 
   // Entries of a CTA when `visible` are: whole warp votes.
@@ -33,23 +33,23 @@ template <int kCtas_, int kWarps_, int kTiles_, int kTogether_>
 struct GatherConfig {
   static constexpr int kCtas = kCtas_, kWarps = kWarps_, kTiles = kTiles_, kTogether = kTogether_;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kWarpKeys = kTiles * index_mma::kTileKeys;
+  static constexpr int kWarpKeys = kTiles * indexer_kernel::kTileKeys;
   static constexpr int kMost = kCtas * kWarps * kWarpKeys;  // entries of a query
   static_assert(kBins <= kThreads, "a thread for each bin");
   static_assert(kMost <= kThreads * kThreadKeys, "a CTA has all keys");
 
   // Entries of a CTA when `visible` are: whole tiles.
   __host__ __device__ static int slice_of(int visible) {
-    return static_cast<int>(align_up(ceil_div(visible, kCtas), index_mma::kTileKeys));
+    return static_cast<int>(align_up(ceil_div(visible, kCtas), indexer_kernel::kTileKeys));
   }
 };
 using Few = GatherConfig<8, 8, 2, 2>;       // up to 2,048 entries
 using FewWide = GatherConfig<16, 8, 1, 4>;  // the same, few queries
 
 struct Params {
-  index_mma::Queries queries;
+  indexer_kernel::Queries queries;
   const void* weights;  // [t, heads]
-  index_mma::Keys keys;
+  indexer_kernel::Keys keys;
   const int32_t *pages, *sequence, *visible;
   int64_t pages_stride;
   int max_visible, k;

@@ -9,9 +9,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/model/sparse_mla/index_lists.cuh"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
-namespace dsv4 {
+namespace dsv4::sparse_mla_kernel::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
@@ -214,11 +214,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-const char* sparse_mla_cuda_reject(const Context&, const SparseMlaArgs& args) {
+const char* reject(const Context&, const SparseMlaArgs& args) {
   return args.q.dim(-1) > kMaxWidth ? "rows of more than 576 values" : nullptr;
 }
 
-void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args) {
+void run(const Context& context, const SparseMlaArgs& args) {
   const int64_t heads = args.q.dim(2), d = args.q.dim(3);
   const Shape shape{.q = query_strides(args.q),
                     .out = query_strides(args.out),
@@ -249,4 +249,4 @@ void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args) {
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sparse_mla_kernel::cuda
