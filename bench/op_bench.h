@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/base/rng.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -50,6 +51,15 @@ class Arena {
  private:
   std::deque<Tensor> tensors_;
 };
+
+// Draws of the builders of random arguments, which fill tensors by all threads.
+class Random : public Rng {
+ public:
+  using Rng::Rng;
+};
+// Uniform values of this mean and variance sigma^2, rounded to the dtype (F32, BF16): what a
+// builder's call of test::fill_normal() becomes when it draws from a Random.
+void fill_normal(const TensorView& view, Random& random, double sigma = 1, double mean = 0);
 
 // Independent values, uniform with variance scale^2; F32 or BF16.
 void fill(const Tensor& tensor, float scale = 1);
@@ -114,6 +124,26 @@ void register_impls(const std::string& name, const Op<Args>& op, const Make& mak
                            return std::make_unique<ImplSession<Args, Owner>>(op, impl, make());
                          }});
   }
+}
+
+// A call whose weights do not change.
+template <class Args>
+struct Case {
+  Arena arena;
+  Args args;
+};
+
+// build(Arena&, Random&) returns the arguments.
+template <class Args, class Build>
+void register_case(const std::string& name, const Op<Args>& op, const Build& build,
+                   Arch least = Arch::kCpu) {
+  const auto make = [build] {
+    auto made = std::make_shared<Case<Args>>();
+    Random random(1);
+    made->args = build(made->arena, random);
+    return made;
+  };
+  register_impls(name, op, make, least);
 }
 
 }  // namespace dsv4::bench

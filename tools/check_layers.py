@@ -7,7 +7,7 @@
                               is one: its folders are open to the floors that name it
   apps/..                     may include apps/ and the layers of the line "apps"
   a .cu file                  reaches at most 60 files of the project, at an include depth of at most 11 (itself is 1)
-  X_oracle.h, ops/oracle.h    only oracles, tests and benchmarks may include them
+  X_case.h, X_oracle.h, ops/oracle.h    only oracles, tests and benchmarks may include them
   tests/ bench/ fuzz/, X_test.cc, X_bench.cc    may include anything; nothing else may include them
 
 Usage: check_layers.py [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
@@ -86,6 +86,8 @@ def violation(layers, path, target):
     """Why `path` must not include `target`, or None."""
     if is_check(path):
         return None
+    if target.endswith("_case.h") and not is_oracle(path):
+        return f"{target}: only oracles, tests and benchmarks include it"
     if is_oracle(target) and not is_oracle(path):
         return f"{target} is an oracle: only oracles, tests and benchmarks include it"
     if target.startswith(HELPERS):

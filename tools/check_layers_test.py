@@ -25,11 +25,16 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual(self.problems({
             "dsv4/ops/x/x.h": '#include "dsv4/base/a.h"\n#include "dsv4/ops/op.h"\n#include <vector>\n',
             "apps/main.cc": '#include "dsv4/ops/x/x.h"\n#include "apps/args.h"\n',
-            "dsv4/ops/x/x_oracle.cc": '#include "dsv4/ops/oracle.h"\n',
+            "dsv4/ops/x/x_oracle.cc": '#include "dsv4/ops/oracle.h"\n#include "dsv4/ops/x/x_case.h"\n',
+            "dsv4/ops/x/x_case.h": '#include "tests/harness/fill.h"\n',
             "dsv4/ops/x/x_test.cc": '#include "dsv4/ops/x/x_oracle.h"\n#include "tests/harness/a.h"\n',
             "dsv4/cpu/vec_test.cc": '#include "dsv4/ops/op.h"\n',
             "dsv4/ops/x/x_bench.cc": '#include "bench/op_bench.h"\n',
         }), [])
+
+    def test_cases(self):
+        self.assertEqual(self.problems({"dsv4/ops/x/x.cc": '#include "dsv4/ops/x/x_case.h"\n'}),
+                         ["dsv4/ops/x/x.cc:1: dsv4/ops/x/x_case.h: only oracles, tests and benchmarks include it"])
 
     def test_upward_include(self):
         self.assertEqual(self.problems({"dsv4/cpu/vec.cc": '\n#include "dsv4/ops/op.h"\n'}),

@@ -72,7 +72,7 @@ struct Result {
   float top_logprobs[kMaxTopLogprobs] = {};
 };
 
-// The same call on both sides.
+// One call, for the CPU and for the emulator.
 class Call {
  public:
   explicit Call(const Case& which) : params_(which.params), v_(which.v) {

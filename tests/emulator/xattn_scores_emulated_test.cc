@@ -7,10 +7,9 @@
 #include <cstring>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/xattn/scores/scores_case_test.h"
 #include "dsv4/ops/xattn/scores/sm90/kernel.cuh"
 #include "dsv4/ops/xattn/scores/sm90/params.cuh"
-#include "dsv4/ops/xattn/scores/xattn_scores_oracle.h"
+#include "dsv4/ops/xattn/scores/xattn_scores_case.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/tensor_map.h"
@@ -53,7 +52,7 @@ void check(const ScoresScene& scene) {
   ASSERT_EQ(scene.block / scene.stride, kGroups);
   Arena arena;
   Rng rng(static_cast<uint64_t>(scene.lengths[0].queries * 1000 + scene.lengths[0].keys));
-  const XattnScoresArgs args = test::random_args(arena, rng, scene);
+  const XattnScoresArgs args = test::random_scores(arena, rng, scene);
   SCOPED_TRACE(fmt::format("q {} {} keys, S {}, block {}", to_string(args.q), scene.lengths[0].keys,
                            scene.stride, scene.block));
   const std::vector<double> want = xattn_scores_oracle(args);

@@ -7,7 +7,7 @@
 
 namespace dsv4::sample_kernel {
 
-// Ids of a CTA. Those of a cluster begin on 16 bytes of the row.
+// Ids of a CTA. The slices of a cluster begin on 16 bytes of the row.
 template <int kCtas>
 constexpr int64_t slice_of(int64_t v) {
   return align_up(ceil_div(v, kCtas), 4);

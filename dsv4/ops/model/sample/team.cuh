@@ -68,12 +68,12 @@ class Team {
                   uint2{static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)},
                   shared_.hops[hop]);
   }
-  // By all threads of a receiver.
+  // All threads of a receiver call this.
   __device__ void wait(int hop) {
     shared_.hops[hop].wait_acquire_cluster(phases_ >> hop & 1);
     phases_ ^= 1u << hop;
   }
-  // The same by one warp, which has also sent all that its own CTA sends; the others call pass().
+  // One warp waits, which has also sent all that its own CTA sends; the others call pass().
   __device__ void wait_in_warp(int hop) { wait(hop); }
   __device__ void pass(int hop) { phases_ ^= 1u << hop; }
 

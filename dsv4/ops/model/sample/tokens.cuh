@@ -117,7 +117,7 @@ struct Shared {
   uint64_t sizes[kListed];
   Found found;
   Item top_sent[kCtas * kMaxTopLogprobs];
-  // Of this CTA.
+  // What follows is of this CTA, unless a comment says otherwise.
   Item top[kMaxTopLogprobs];
   Bin groups[2][T::kGroups], starts[2][T::kGroups];  // of the row: first division, further one
   Chosen chosen;

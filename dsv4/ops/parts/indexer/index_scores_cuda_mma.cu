@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/parts/indexer/indexer.h"
@@ -12,16 +11,14 @@
 namespace dsv4::indexer_kernel::cuda_mma {
 namespace {
 
-using indexer_kernel::KeyTile;
-
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kTiles = 2, kWarpKeys = indexer_kernel::kTileKeys * kTiles;  // of a warp
+constexpr int kTiles = 2, kWarpKeys = kTileKeys * kTiles;  // of a warp
 constexpr int kBlockKeys = kWarps * kWarpKeys;
 constexpr int kMaxQueries = 8;  // of a CTA
 
 struct Inputs {
-  indexer_kernel::Queries queries;
-  indexer_kernel::Keys keys;
+  Queries queries;
+  Keys keys;
   int num_queries, block_queries;
   const int32_t *pages, *sequence, *visible;
   int64_t pages_stride, scores_stride;
@@ -38,9 +35,9 @@ __device__ void load_keys(const Inputs& in, const int32_t* pages, int first, int
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       const int s = first + 16 * tile + 8 * which + g;
-      indexer_kernel::PackedDims dims{};
-      if (s < end) dims = indexer_kernel::load_dims(in.keys, pages, s);
-      indexer_kernel::decode_dims(dims, which, tiles[tile]);
+      PackedDims dims{};
+      if (s < end) dims = load_dims(in.keys, pages, s);
+      decode_dims(dims, which, tiles[tile]);
     }
   }
 }
@@ -72,10 +69,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       held_sequence = sequence, held_end = seen;
     }
     __syncthreads();  // all warps have finished the previous query
-    indexer_kernel::load_query(in.queries, query, weights, b, pairs);
+    load_query(in.queries, query, weights, b, pairs);
     __syncthreads();
     float sums[kTiles][2] = {};
-    indexer_kernel::score(tiles, b, pairs, in.queries.groups(), sums);
+    score(tiles, b, pairs, in.queries.groups(), sums);
     const int g = threadIdx.x % kWarp / 4;
     if (threadIdx.x % 4 != 0) continue;
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -89,15 +86,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 Inputs inputs_of(const IndexScoresArgs& args) {
-  return {.queries = {.q = args.q.as<bf16>(),
-                      .stride = args.q.stride[0],
-                      .head_stride = args.q.stride[1],
-                      .weight_stride = args.weights.row_stride(),
-                      .heads = static_cast<int>(args.q.dim(1)),
-                      .weight_scale = args.weight_scale},
-          .keys = {.pages = args.keys.pages.as<uint8_t>(),
-                   .page_bytes = args.keys.pages.row_stride(),
-                   .page_entries = args.keys.page_entries},
+  return {.queries = queries_of(args),
+          .keys = keys_of(args.keys),
           .num_queries = static_cast<int>(args.q.dim(0)),
           .block_queries = 1,
           .pages = args.pages.as<int32_t>(),
@@ -113,13 +103,7 @@ Inputs inputs_of(const IndexScoresArgs& args) {
 
 const char* reject(const Context& context, const IndexScoresArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
-  if (!args.keys.packed() || args.q.dim(2) != indexer_kernel::kWidth)
-    return "wants packed keys of 128 values";
-  if (args.q.dtype != DType::kBF16) return "wants bf16 q";
-  if (args.q.dim(1) > indexer_kernel::kMaxHeads) return "more than 128 heads";
-  if (!rows_on(args.keys.pages, 16)) return "pages are not on 16 bytes";
-  if (!rows_on(args.q, 16)) return "q is not on 16 bytes";
-  return nullptr;
+  return reject_operands(args);
 }
 
 void run(const Context& context, const IndexScoresArgs& args) {

@@ -6,7 +6,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/gemm/gemm.h"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/quant/quant_oracle.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
 
 namespace dsv4 {
 namespace {

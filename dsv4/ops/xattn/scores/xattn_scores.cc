@@ -50,7 +50,7 @@ void check(const XattnScoresArgs& args) {
   DSV4_CHECK(args.sums.is_contiguous(), "sums {} must be contiguous", to_string(args.sums));
 }
 
-// Of sequences of equal length: their lengths may be on a device.
+// Counts sequences of equal length: their lengths may be on a device.
 Cost cost(const XattnScoresArgs& args) {
   const double b = static_cast<double>(std::max<int64_t>(args.batch.size(), 1));
   const bool paged = !args.page_table.empty();

@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/xattn/scores/scores_case_test.h"
-#include "dsv4/ops/xattn/scores/xattn_scores_oracle.h"
+#include "dsv4/ops/xattn/scores/xattn_scores_case.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/op_check.h"
 
@@ -24,17 +23,14 @@ void check(Arena& arena, const XattnScoresArgs& args) {
       .args = args};
   // Scores are sums of S d products, a few units large: some 1e-5 absolute before the exponential,
   // which is a relative error of the sums.
-  test.outputs = {{"sums",
-                   args.sums,
-                   xattn_scores_oracle(args),
-                   {.ulps = 400, .abs = 2e-6}}};
+  test.outputs = {{"sums", args.sums, xattn_scores_oracle(args), {.ulps = 400, .abs = 2e-6}}};
   check_op(xattn_scores.impls, Context{}, arena, test);
 }
 
 void check(const Scene& scene, uint64_t seed = 1) {
   Arena arena;
   Rng rng(seed);
-  check(arena, test::random_args(arena, rng, scene));
+  check(arena, test::random_scores(arena, rng, scene));
 }
 
 // Even tokens 1, odd tokens 2: every antidiagonal is (2 * 1 + 1 * 2) * S / 2 * d, so the softmax is
@@ -148,7 +144,7 @@ TEST(XattnScores, LongRows) {
 TEST(XattnScores, IgnoresKeysPastASequence) {
   Arena arena;
   Rng rng(5);
-  XattnScoresArgs args = test::random_args(arena, rng, {.lengths = {{150, 203}, {10, 60}}});
+  XattnScoresArgs args = test::random_scores(arena, rng, {.lengths = {{150, 203}, {10, 60}}});
   const TensorView k = arena.input(DType::kBF16, {263, 1, 128});
   test::fill_normal(k, rng);
   for (int64_t i = 203 * 128; i < k.numel(); ++i) {
@@ -167,7 +163,7 @@ TEST(XattnScores, IgnoresKeysPastASequence) {
 TEST(XattnScores, SaysWhatIsWrong) {
   Arena arena;
   Rng rng(1);
-  const XattnScoresArgs good = test::random_args(arena, rng, {.lengths = {{300, 300}}, .d = 16});
+  const XattnScoresArgs good = test::random_scores(arena, rng, {.lengths = {{300, 300}}, .d = 16});
   const auto error_with = [&](auto change) {
     XattnScoresArgs args = good;
     change(args);

@@ -35,7 +35,8 @@ inline constexpr int kListedThreads = kThreads - kWarp;  // all but the helper
 // expert: pair `tokens * entry + token`. A token that chose an expert twice (a hash table may say
 // so) has it in two entries.
 struct Routes {
-  alignas(16) uint32_t keys[kMaxTokens][kMaxExperts];  // router_kernel::ordered(); kTaken past the last
+  alignas(
+      16) uint32_t keys[kMaxTokens][kMaxExperts];  // router_kernel::ordered(); kTaken past the last
   Entry entries[kMaxEntries];
   uint32_t tokens_of[kMaxEntries];         // of an entry: bit t for token t
   float weight[kMaxTokens * kMaxEntries];  // of a pair; 0 where the token did not choose the expert

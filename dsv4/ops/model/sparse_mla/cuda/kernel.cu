@@ -145,9 +145,8 @@ __device__ float finish_head(const Shape& shape, const IndexLists& lists, int he
 
 // CTA (i, g): query i, heads g * kHeads ... Dynamic shared memory: kTile keys of d floats.
 template <bool kRound, class Q, class Out>
-__global__ void __launch_bounds__(kThreads)
-    sparse_mla_kernel(IndexLists lists, Shape shape, const Q* q, const float* sink, Out* out,
-                      Stats to) {
+__global__ void __launch_bounds__(kThreads) attend_kernel(IndexLists lists, Shape shape, const Q* q,
+                                                          const float* sink, Out* out, Stats to) {
   ptx::pdl_start();
   extern __shared__ float keys[];
   __shared__ Shared shared;
@@ -237,7 +236,7 @@ void run(const Context& context, const SparseMlaArgs& args) {
       using Out = decltype(out);
       const bool round = context.numerics == Numerics::kOfficial;
       launch(*context.device, "sparse_mla",
-             round ? sparse_mla_kernel<true, Q, Out> : sparse_mla_kernel<false, Q, Out>,
+             round ? attend_kernel<true, Q, Out> : attend_kernel<false, Q, Out>,
              {.grid = args.q.dim(0) * args.q.dim(1),
               .block = kThreads,
               .grid_y = ceil_div(heads, kHeads),

@@ -69,7 +69,7 @@ class RowSum {
       return all;
     }
   }
-  // Of the warps before this one.
+  // The sum over the warps before this one.
   __device__ int before(int x) {
     if constexpr (kWarps == 1) {
       return 0;

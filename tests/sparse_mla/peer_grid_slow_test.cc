@@ -1,5 +1,5 @@
 // The correctness grid of the peer's own tests (docs/spec/attention-kernels.md 1.8), sparse
-// decode and sparse prefill, with its data (peer_scene_test.h) and its tolerances, for every device
+// decode and sparse prefill, with its data (peer_scene.h) and its tolerances, for every device
 // implementation; then head counts and page sizes that the peer does not support. Without a GPU a
 // few of the small cases run on the CPU implementation.
 //
@@ -14,10 +14,10 @@
 #include <cmath>
 #include <set>
 
-#include "dsv4/ops/model/sparse_mla/peer_scene_test.h"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_oracle.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/impl_count.h"
+#include "tests/sparse_mla/peer_scene.h"
 
 namespace dsv4::test {
 namespace {

@@ -1,5 +1,6 @@
-// Random arguments of sparse_mla.h in test memory: every byte of a pool that no list names is NaN,
-// gaps in views hold NaN or invalid indices, indices past topk_length have any value.
+// fp64 oracle of sparse_mla.h, and random arguments in test memory: every byte of a pool that no
+// list names is NaN, gaps in views hold NaN or invalid indices, indices past topk_length have any
+// value. The benchmark has its own cases: pools of gigabytes that several calls share.
 
 #pragma once
 
@@ -7,12 +8,38 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "tests/harness/arena.h"
 #include "tests/harness/compare.h"
+
+namespace dsv4 {
+
+// In the shapes of the arguments' out and lse. Device implementations skip indices that are not
+// below their pool's rows; so does the oracle.
+struct SparseMlaWant {
+  std::vector<double> out;         // [b, s_q, h, d_v]
+  std::vector<double> lse;         // [b, h, s_q]
+  std::vector<double> max_logits;  // [b, h, s_q]
+};
+
+SparseMlaWant sparse_mla_oracle(const Context& context, const SparseMlaArgs& args);
+
+struct SparseMlaHeadWant {
+  std::vector<double> out;  // [d_v]
+  double lse = 0, max_logit = 0;
+};
+
+// Some heads of one query of a request, where all of them would take too long; without the inverse
+// RoPE.
+std::vector<SparseMlaHeadWant> sparse_mla_oracle(const Context& context, const SparseMlaArgs& args,
+                                                 int64_t request, int64_t query,
+                                                 std::span<const int64_t> heads);
+
+}  // namespace dsv4
 
 namespace dsv4::test {
 

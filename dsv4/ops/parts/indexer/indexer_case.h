@@ -1,4 +1,5 @@
-// Random arguments of index_scores in test memory, for the tests of the ops that score keys.
+// Oracles of indexer.h, and random arguments for its tests and benchmarks and for those of
+// index_select.h.
 
 #pragma once
 
@@ -8,7 +9,15 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/parts/indexer/indexer.h"
-#include "tests/harness/arena.h"
+#include "tests/harness/fill.h"
+
+namespace dsv4 {
+
+std::vector<double> index_scores_oracle(const Context& context,
+                                        const IndexScoresArgs& args);  // [t, n]
+std::vector<double> top_k_oracle(const TopKArgs& args);                // [t, k]
+
+}  // namespace dsv4
 
 namespace dsv4::test {
 
@@ -18,6 +27,8 @@ struct IndexShape {
   bool packed = true;
   DType dtype = DType::kBF16;
   bool exact_sums = false;  // all values are small integers: no rounding can differ
+  bool all_visible = false;
+  int64_t sequences = 2;
 };
 
 inline void set_key(const IndexPool& pool, int64_t row, const float* x) {
@@ -29,16 +40,17 @@ inline void set_key(const IndexPool& pool, int64_t row, const float* x) {
   }
 }
 
-// Two sequences with alternating pages, so that logical and physical order differ; tokens alternate
-// between them. `visible` ranges from 0 to n.
-inline IndexScoresArgs random_index_args(Arena& arena, Rng& rng, const IndexShape& shape) {
+// Sequences with alternating pages, so that logical and physical order differ; tokens alternate
+// between them. `visible` ranges from 0 to n, or is n.
+template <class Memory, class Random>
+IndexScoresArgs random_index_scores(Memory& memory, Random& rng, const IndexShape& shape) {
   const int64_t max_pages = ceil_div(shape.n, shape.page_entries);
   IndexPool keys{.layout = {shape.width}, .page_entries = shape.page_entries};
-  const int64_t pool_pages = 2 * max_pages + 1;
+  const int64_t pool_pages = shape.sequences * max_pages + 1;
   keys.pages =
       shape.packed
-          ? arena.input(DType::kU8, {pool_pages, keys.layout.page_bytes(shape.page_entries)})
-          : arena.input(DType::kF32, {pool_pages, int64_t{shape.page_entries} * shape.width});
+          ? memory.input(DType::kU8, {pool_pages, keys.layout.page_bytes(shape.page_entries)})
+          : memory.input(DType::kF32, {pool_pages, int64_t{shape.page_entries} * shape.width});
   std::vector<float> x(static_cast<size_t>(shape.width));
   for (int64_t row = 0; row < pool_pages * shape.page_entries; ++row) {
     for (float& v : x) {
@@ -47,11 +59,11 @@ inline IndexScoresArgs random_index_args(Arena& arena, Rng& rng, const IndexShap
     }
     set_key(keys, row, x.data());
   }
-  const TensorView q = arena.input(shape.dtype, {shape.t, shape.h, shape.width});
-  const TensorView weights = arena.input(shape.dtype, {shape.t, shape.h});
-  const TensorView pages = arena.input(DType::kI32, {2, max_pages});
-  const TensorView sequence = arena.input(DType::kI32, {shape.t});
-  const TensorView visible = arena.input(DType::kI32, {shape.t});
+  const TensorView q = memory.input(shape.dtype, {shape.t, shape.h, shape.width});
+  const TensorView weights = memory.input(shape.dtype, {shape.t, shape.h});
+  const TensorView pages = memory.input(DType::kI32, {shape.sequences, max_pages});
+  const TensorView sequence = memory.input(DType::kI32, {shape.t});
+  const TensorView visible = memory.input(DType::kI32, {shape.t});
   fill_normal(q, rng);
   fill_normal(weights, rng, 0.01);
   for (int64_t i = 0; shape.exact_sums && i < q.numel(); ++i) {
@@ -60,13 +72,14 @@ inline IndexScoresArgs random_index_args(Arena& arena, Rng& rng, const IndexShap
   for (int64_t i = 0; shape.exact_sums && i < weights.numel(); ++i) {
     set_value(weights, i, std::ldexp(static_cast<double>(rng.below(15) - 7), -6));
   }
-  for (int64_t i = 0; i < 2 * max_pages; ++i) {
-    pages.as<int32_t>()[i % 2 * max_pages + i / 2] = static_cast<int32_t>(pool_pages - 1 - i);
+  for (int64_t i = 0; i < shape.sequences * max_pages; ++i) {
+    pages.as<int32_t>()[i % shape.sequences * max_pages + i / shape.sequences] =
+        static_cast<int32_t>(pool_pages - 1 - i);
   }
   for (int64_t i = 0; i < shape.t; ++i) {
-    sequence.as<int32_t>()[i] = static_cast<int32_t>(i % 2);
-    visible.as<int32_t>()[i] =
-        static_cast<int32_t>(shape.t == 1 ? shape.n : shape.n * i / (shape.t - 1));
+    sequence.as<int32_t>()[i] = static_cast<int32_t>(i % shape.sequences);
+    const bool all = shape.all_visible || shape.t == 1;
+    visible.as<int32_t>()[i] = static_cast<int32_t>(all ? shape.n : shape.n * i / (shape.t - 1));
   }
   return {.q = q,
           .weights = weights,
@@ -75,7 +88,7 @@ inline IndexScoresArgs random_index_args(Arena& arena, Rng& rng, const IndexShap
           .pages = pages,
           .sequence = sequence,
           .visible = visible,
-          .scores = arena.output(DType::kF32, {shape.t, shape.n})};
+          .scores = memory.output(DType::kF32, {shape.t, shape.n})};
 }
 
 }  // namespace dsv4::test

@@ -1,5 +1,5 @@
 // Inputs of sparse_mla.h by the rules of the peer's tests (docs/spec/attention-kernels.md 1.8), for
-// sparse_mla_peer_grid_slow_test.cc: every byte of a pool that no index refers to is NaN, q and
+// peer_grid_slow_test.cc: every byte of a pool that no index refers to is NaN, q and
 // caches have gaps, requests have their own topk_length, pages are in random order, and indices
 // past a list's topk_length have any value.
 //
