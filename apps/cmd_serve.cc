@@ -218,6 +218,7 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
       .add_option("--host", service.http.host,
                   "address to listen on; others than loopback "
                   "need a key")
+      ->transform(listen_address())
       ->capture_default_str();
   command.add_option("--port", service.http.port, "0: any free one")
       ->check(integer_in(0, 65535))
