@@ -19,7 +19,7 @@ std::vector<int64_t> forks_of(const std::vector<int32_t>& prompt, const MarkerId
 }  // namespace
 
 Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
-                       std::shared_ptr<Exchange> exchange, std::string key)
+                       std::shared_ptr<Exchange> exchange, std::string key, std::string client_id)
     : prepared_(std::move(prepared)), model_(std::move(model)), exchange_(std::move(exchange)) {
   for (const auto& prompt : prepared_.prompts) usage_.prompt += static_cast<int64_t>(prompt.size());
   prepared_.answer.usage = &usage_;
@@ -27,6 +27,7 @@ Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> mod
              .request_id = prepared_.answer.request_id,
              .key = std::move(key),
              .user = prepared_.settings.user,
+             .client_id = std::move(client_id),
              .stream = prepared_.settings.stream};
   const size_t count = prepared_.answer.choices;
   writer_ = make_writer(prepared_.api, std::move(prepared_.answer));
