@@ -99,9 +99,12 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
     }
     case EngineEvent::Kind::kFinished:
       if (event.finish == Finish::kConstraintFailed) {
-        fail({.status = 500,
+        // The client's grammar did it; the server and other answers are fine.
+        fail({.status = 400,
               .code = "grammar_error",
-              .message = "the grammar of the answer became too large, or no token continues it"});
+              .message =
+                  "the grammar of this answer reads its text in too many ways at once, became "
+                  "too large, or allows no further token: make it smaller or less ambiguous"});
         break;
       }
       choices_[choice]->on_engine_finish(event.finish);
