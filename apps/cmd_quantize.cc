@@ -67,7 +67,7 @@ class Bar {
   int64_t weights_ = 0, processed_bytes_ = 0;
 };
 
-// Of the converted weights; those that were k-bit before have no codebook in the ledger.
+// Counts the codebooks of converted weights; those that were k-bit before have none in the ledger.
 CodebookCounts codebooks_of(const Ledger& ledger) {
   CodebookCounts counts;
   for (const LedgerWeight& weight : ledger.weights) {

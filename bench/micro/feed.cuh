@@ -35,7 +35,7 @@ struct FeedParams {
   CUtensorMap rows, tile;         // kRowTensor: boxes of one row; kTileTensor: of kN or kN / 2
 };
 
-// Of token column n and group g of four: powers of two, as the scales of Q8.
+// The scale of token column n and group g of four: a power of two, as the scales of Q8 are.
 __host__ __device__ inline float token_factor(int g, int n) {
   return static_cast<float>(1 << (g * 7 + n) % 3);
 }

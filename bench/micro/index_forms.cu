@@ -1,5 +1,5 @@
-// 5, second try: forms of the index tile of index_tile.cu (64 keys x 4 queries x 64 heads). That one
-// took 1,655 clk against 1,200: one warp a scheduler decodes and sums after each product.
+// 5, second try: forms of the index tile of index_tile.cu (64 keys x 4 queries x 64 heads). That
+// kernel took 1,655 clk against 1,200: one warp a scheduler decodes and sums after each product.
 //
 //   bf16, e4m3   operands; keys and q are e2m1 times powers of two, exact in both. The tensor core
 //                keeps about 14 bits of a sum of e4m3 products, so more dots round the other way

@@ -93,7 +93,7 @@ struct Consumer {
       promote<C::kPart>(part[half], s.factors[3] + half * C::kPart, sums + half * C::kPart / 2);
   }
 
-  // The same with promotion every 32 columns; two parts in turn.
+  // Promotes every 32 columns; the products use two partial sums in turn.
   __device__ void two_units_by_32(int u) {
     float part[2][C::kN / 2];
     Unit<D> unit;

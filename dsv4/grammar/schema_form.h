@@ -122,7 +122,7 @@ class SchemaForms {
   std::vector<SchemaForm> plain(SchemaForm form, const JsonValue& place);
   // The members that a key has to be, by what the form says of it.
   SchemaTerms terms_of(const SchemaForm& form, const std::string& key);
-  // Of a key that no part names: `matched` by which of patterns().
+  // Members of a key that no part names; `matched` says which of patterns() it matches.
   SchemaTerms terms_of_other(const SchemaForm& form, const std::vector<std::string>& patterns,
                              const std::vector<bool>& matched) const;
   static std::vector<std::string> patterns_of(const SchemaForm& form);

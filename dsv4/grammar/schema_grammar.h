@@ -68,7 +68,7 @@ class SchemaGrammar {
   SchemaForms forms_;
   std::map<SchemaTerms, RuleId> rules_;
   std::vector<std::pair<RuleId, SchemaTerms>> put_off_;
-  // Of strings with limits, by these and how they are spelled.
+  // Rules of strings with limits, by these and how they are spelled.
   std::map<std::tuple<std::vector<TextPart>, int64_t, int64_t, StringForm>, RuleId> strings_;
 };
 

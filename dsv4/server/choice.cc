@@ -82,8 +82,8 @@ void Choice::record_turn() {
                 model_.markers);
 }
 
-// Of a long prompt the writer gets the tokens as the engine gives them, some in each step: all of
-// them at its end would hold up every other stream of the server.
+// The writer gets the tokens of a long prompt as the engine gives them, some in each step: writing
+// all of them at its end would hold up every other stream of the server.
 void Choice::on_prompt_token(const Sampled& sampled) {
   begin_prompt();
   writer_.logprobs(index_, {logprob_of(sampled)}, /*reasoning=*/false);

@@ -69,7 +69,7 @@ TEST_F(CliQuantize, ACommentHasAnyBytes) {
   EXPECT_EQ(dsv4("inspect " + path("out")).exit_code, 0);
 }
 
-// The same K with another codebook runs other kernels on a GPU: every report names it.
+// One K with another codebook runs other kernels on a GPU: every report names it.
 TEST_F(CliQuantize, ReportsNameTheCodebook) {
   const auto json = [&](const std::string& command) {
     const auto result = dsv4(command + " --json");

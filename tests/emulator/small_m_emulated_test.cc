@@ -195,7 +195,7 @@ TEST(SmallMEmulated, BitPlanesTimesBf16) {
   check({.t = 5, .n = 65, .k = 2560, .format = Format::kKbit4Bf16});
 }
 
-// The same bits alone, and among more tokens than a tile of two has.
+// A token gets equal bits alone and among more tokens than a tile of two has.
 TEST(SmallMEmulated, BitPlanesOfATokenDoNotDependOnTheOthers) {
   for (const Format format : {Format::kKbit4, Format::kKbit5, Format::kKbit5Bf16}) {
     Arena arena;
@@ -398,7 +398,7 @@ TEST(SmallMEmulated, FinishesABoundary) {
   check_boundary({.t = 1, .d = 2048});
   check_boundary({.t = 3, .d = 7168});
 }
-// Of bit planes one to three slabs a rank.
+// Each rank holds one to three slabs of bit planes.
 TEST(SmallMEmulated, FinishesABoundaryBeforeBitPlanes) {
   check_boundary({.t = 1, .d = 2048, .q8 = kKbit5});
   check_boundary({.t = 2, .d = 4096, .first = true, .q8 = kKbit4});

@@ -82,7 +82,7 @@ TEST(ServiceShares, ARequestLeavesPlaces) {
   EXPECT_EQ(one.chat(quick).status, 200);
 }
 
-// Of one that came first and has nineteen requests in the queue.
+// The first address has nineteen requests in the queue when the others come.
 TEST(ServiceShares, AddressesShareFairly) {
   ScriptedServer proxied(R"({"output": "w ", "repeat": 10, "step_ms": 10})", behind_a_proxy());
   std::vector<std::unique_ptr<Socket>> many;
