@@ -108,7 +108,7 @@ void add_bench_cache(CLI::App& bench_app, Action& action) {
       "cache", "Prefix cache, tiers and scheduler: agent turns, tight memory, a long prompt");
   auto options = std::make_shared<CacheBenchOptions>();
   command->footer(
-      "Example: dsv4 bench cache --synthetic flash --experts k3 --device cuda --json\n"
+      "Example: dsv4 bench cache --synthetic flash --experts k3-e4m3 --device cuda --json\n"
       "agent: time to the first token of each turn, by the tier that holds the text before it.\n"
       "memory: tokens per second when conversations exceed the cache twice.\n"
       "arrival: times between tokens of clients while a long prompt is computed.");

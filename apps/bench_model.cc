@@ -114,6 +114,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   phase("measure_roofs");
   if (options.synthetic.empty()) {
     model_.emplace(Model::load(find_model(options.model)));
+    codebooks_ = codebooks_of(*model_);
     place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches),
                 context());
     phase("load_weights");
@@ -122,6 +123,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   const Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
   model_.emplace(synthetic_model(options.synthetic, recipe, options.layers, options.seed,
                                  parse_routing(options.routing)));
+  codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA
   make_on_device(*model_, std::move(device), options.seed,
@@ -141,6 +143,7 @@ Json BenchModel::header() const {
   return {{"model", options_.model.empty() ? model_->checkpoint().folder() : options_.model},
           {"experts", options_.experts},
           {"dense", options_.dense},
+          {"codebooks", codebooks_},
           {"layers", config.num_layers},
           {"numerics", name(options_.numerics)},
           {"device", probe_->name()},

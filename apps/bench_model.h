@@ -13,6 +13,7 @@
 #include "dsv4/engine/executor.h"
 #include "dsv4/plan/op_profile.h"
 #include "dsv4/plan/probe.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace CLI {
 class App;
@@ -93,6 +94,7 @@ class BenchModel {
   std::unique_ptr<Probe> probe_;
   Roofs roofs_;
   int64_t free_before_ = 0;
+  CodebookCounts codebooks_;
   nlohmann::ordered_json phases_;
 };
 

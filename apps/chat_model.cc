@@ -27,7 +27,8 @@ UnitStoreOptions tiers_of(const ChatModelOptions& options) {
          "--ram-cache and --disk-cache keep checkpoints, and --prefix-checkpoints 0 makes none");
   return {.ram_bytes = static_cast<int64_t>(ram * kGb),
           .folder = options.disk_cache,
-          .disk_bytes = static_cast<int64_t>(options.disk_cache_gb * kGb)};
+          .disk_bytes = static_cast<int64_t>(options.disk_cache_gb * kGb),
+          .on_disk_state = options.on_disk_state};
 }
 
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,

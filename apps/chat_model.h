@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,7 @@ struct ChatModelOptions {
   int64_t max_scored_tokens = 0;  // of prompts, per step
   double ram_cache_gb = 0, disk_cache_gb = 64;
   std::string disk_cache;
+  std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
   bool deterministic = false;
   std::vector<ImplChoice> choices;
   Numerics numerics = Numerics::kOfficial;

@@ -227,6 +227,8 @@ void print_text(const Json& report) {
   fmt::print("{}, {} layers, {} numerics, on {}\n", report["model"].get<std::string>(),
              report["layers"].get<int64_t>(), report["numerics"].get<std::string>(),
              report["device"].get<std::string>());
+  const CodebookCounts codebooks = report["codebooks"];
+  if (!codebooks.empty()) fmt::print("  codebooks {}\n", to_text(codebooks));
   for (const auto& [phase, time] : report["seconds"].items())
     fmt::print("  {:<14} {:7.2f} s\n", phase, time.get<double>());
   for (const Json& row : report["results"]) {
@@ -313,8 +315,8 @@ void add_bench(CLI::App& app, Action& action) {
   CLI::App* decode = command->add_subcommand(
       "decode", "Tokens per second when every step adds one token per sequence");
   decode->footer(
-      "Example: dsv4 bench decode --synthetic flash --experts k3 --device cuda --batch 1,8,32 "
-      "--context 4096,65536 --json\n"
+      "Example: dsv4 bench decode --synthetic flash --experts k3-e4m3 --device cuda --batch "
+      "1,8,32 --context 4096,65536 --json\n"
       "Contexts are not prefilled: cache entries are random (on the CPU: zero).");
   auto d = std::make_shared<DecodeOptions>();
   add_bench_options(*decode, *d);
@@ -330,8 +332,8 @@ void add_bench(CLI::App& app, Action& action) {
   CLI::App* prefill =
       command->add_subcommand("prefill", "Tokens per second when processing a prompt");
   prefill->footer(
-      "Example: dsv4 bench prefill --synthetic flash --experts k3 --device cuda --tokens "
-      "8192,65536");
+      "Example: dsv4 bench prefill --synthetic flash --experts k3-e4m3 --device cuda "
+      "--tokens 8192,65536");
   auto p = std::make_shared<PrefillOptions>();
   add_bench_options(*prefill, *p);
   prefill->add_option("--tokens", p->tokens, "prompt lengths, a list")->capture_default_str();

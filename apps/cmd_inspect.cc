@@ -88,7 +88,7 @@ void add_inspect(CLI::App& app, Action& action) {
       app.add_subcommand("inspect", "Show a model, the op table, the environment or the GPUs");
   command->footer(
       "Example: dsv4 inspect demo    dsv4 inspect ops --json\n"
-      "         dsv4 inspect ops --step flash --experts k3 --tokens 1,8,32,4096 --device-info "
+      "         dsv4 inspect ops --step flash --experts k3-e4m3 --tokens 1,8,32,4096 --device-info "
       "h200\n"
       "         echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | "
       "dsv4 inspect prompt demo");

@@ -127,6 +127,7 @@ void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPla
       {"weights_bytes", plan.weights.total.bytes},
       {"parts", amounts_json(plan.weights.parts)},
       {"formats", amounts_json(plan.weights.formats)},
+      {"codebooks", plan.weights.codebooks},
       {"unconverted_weights", plan.weights.kept},
       {"idle_rules", plan.weights.idle},
       {"kv_bytes_per_token", plan.kv_rate.total()},
@@ -156,6 +157,7 @@ void print_weights(const WeightSummary& weights) {
     fmt::print("  {:<15} {:>10} {:>7.2f} bits/weight\n", part, size_text(amount.bytes),
                amount.bits_per_value());
   }
+  if (!weights.codebooks.empty()) fmt::print("  codebooks {}\n", to_text(weights.codebooks));
   if (weights.kept > 0)
     fmt::print("  {} weights keep their format despite the recipe, such as {}\n", weights.kept,
                weights.kept_example);
@@ -207,9 +209,12 @@ void print_machines(const std::vector<MachineFit>& fits) {
                fmt::format("{}{}", fit.max_context, fit.all_positions ? " (all)" : ""),
                fit.max_sequences, runs_here(machine) ? "" : "  not yet");
   }
-  fmt::print("weights and cache are spread evenly over the GPUs; reserved: {}\n",
-             reserves_text(fits));
-  if (planned) fmt::print("not yet: this version runs on one GPU or on the CPU\n");
+  fmt::print("room and need are those of one device; reserved: {}\n", reserves_text(fits));
+  if (planned)
+    fmt::print(
+        "not yet: this version runs on one GPU or on the CPU. Several GPUs share the large "
+        "weights, "
+        "and each has the rest and the whole cache\n");
 }
 
 void plan_model(const PlanOptions& options) {
@@ -240,8 +245,8 @@ void add_plan(CLI::App& app, Action& action) {
   command->footer(
       "Example: dsv4 plan --synthetic flash --experts k3 --gpus 1xh200\n"
       "         dsv4 plan demo --context 4096 --batch 8 --json\n"
-      "Weights and cache are assumed to be spread evenly over the GPUs. docs/memory.md has the "
-      "formulas.");
+      "Several GPUs share the large weights; each has the rest and the whole cache. docs/memory.md "
+      "has the formulas.");
   auto options = std::make_shared<PlanOptions>();
   command->add_option("model", options->model, "model folder, or demo");
   command->add_option("--synthetic", options->synthetic, "an official release instead of a folder")

@@ -13,6 +13,7 @@
 #include "dsv4/base/quote.h"
 #include "dsv4/convert/quantize.h"
 #include "dsv4/model/model.h"
+#include "dsv4/plan/weight_summary.h"
 
 namespace dsv4::apps {
 namespace {
@@ -66,6 +67,16 @@ class Bar {
   int64_t weights_ = 0, processed_bytes_ = 0;
 };
 
+// Counts the codebooks of converted weights; those that were k-bit before have none in the ledger.
+CodebookCounts codebooks_of(const Ledger& ledger) {
+  CodebookCounts counts;
+  for (const LedgerWeight& weight : ledger.weights) {
+    if (weight.format.starts_with('k') && weight.format.find('-') != std::string::npos)
+      ++counts[weight.format];
+  }
+  return counts;
+}
+
 void print_totals_json(const Options& options, const QuantizeResult& result, const Bar& bar) {
   Json totals = Json::object();
   for (const auto& [part, total] : result.ledger.totals()) {
@@ -85,6 +96,7 @@ void print_totals_json(const Options& options, const QuantizeResult& result, con
                        {"converted_weights", bar.weights()},
                        {"read_bytes", bar.processed_bytes()},
                        {"totals", totals},
+                       {"codebooks", codebooks_of(result.ledger)},
                        {"exceptions", result.ledger.exceptions.size()},
                        {"imatrix_used", result.imatrix_used},
                        {"imatrix_missing", result.imatrix_missing},
@@ -110,6 +122,8 @@ void print_summary(const Options& options, const QuantizeResult& result, const B
                size_text(total.bytes), total.bits(),
                total.mean_sqnr_db ? fmt::format("{:.2f} dB", *total.mean_sqnr_db) : "exact");
   }
+  if (const std::string books = to_text(codebooks_of(result.ledger)); !books.empty())
+    fmt::print("codebooks: {}\n", printable(books, kMaxShown));
   const auto& exceptions = result.ledger.exceptions;
   if (!exceptions.empty())
     print_first(exceptions.size(), "weights kept their format despite the recipe",

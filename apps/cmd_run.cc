@@ -284,7 +284,9 @@ void add_prompt_options(CLI::App& command, RunOptions& options) {
 CLI::Validator token_limit() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
-        return text == "-1" ? "" : integer_in(1, int64_t{1} << 30)(text);
+        if (text == "-1") return "";
+        const std::string error = integer_in(1, int64_t{1} << 30)(text);
+        return error.empty() ? "" : error + ", or -1 for no limit";
       },
       "");
 }

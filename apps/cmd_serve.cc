@@ -110,6 +110,10 @@ void serve(ServeOptions options) {
       std::max(options.service.max_preparing, options.service.max_queue);
   options.service.log_requests = !options.quiet;
   options.service.metrics_alias = !options.no_alias;
+  options.model.on_disk_state = [](const std::string& error) {
+    if (error.empty()) return log_line("disk_cache", {{"state", "works again"}});
+    log_line("disk_cache", {{"state", "paused, tried again every minute"}, {"error", error}});
+  };
   options.service.on_second_signal = [](int number) {
     remove_temporary_files();
     _exit(128 + number);
@@ -212,12 +216,22 @@ CLI::Validator origin() {
       "");
 }
 
+CLI::Validator host_pattern() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        const std::string error = allowed_host_error(text);
+        return error.empty() ? "" : fmt::format("'{}': {}", quotable(text), error);
+      },
+      "");
+}
+
 void add_server_options(CLI::App& command, ServeOptions& options) {
   ServiceOptions& service = options.service;
   command
       .add_option("--host", service.http.host,
                   "address to listen on; others than loopback "
                   "need a key")
+      ->transform(listen_address())
       ->capture_default_str();
   command.add_option("--port", service.http.port, "0: any free one")
       ->check(integer_in(0, 65535))
@@ -230,6 +244,11 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_option(
       "--api-key-file", service.api_key_file,
       "one name:key[:admin] or name:sha256:HEX[:admin] a line; read again on SIGHUP");
+  command
+      .add_option("--allowed-host", service.allowed_hosts,
+                  "names beside local ones that requests may call a server without keys: "
+                  "chat.example.com, .example.com with those below it, or *")
+      ->check(host_pattern());
   command
       .add_option("--cors-origin", service.cors_origins,
                   "origins whose pages may use the server, as https://app.example")

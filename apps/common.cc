@@ -1,9 +1,11 @@
 #include "apps/common.h"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -11,10 +13,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "apps/suggest.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"
 #include "dsv4/ops/inspect.h"
@@ -40,6 +44,52 @@ std::vector<fs::path> model_folders() {
   return folders;
 }
 
+// "deepseek-ai/DeepSeek-V4-Flash": the name of a model on Hugging Face's hub, not of a path.
+bool is_hub_name(const std::string& model) {
+  const size_t slash = model.find('/');
+  const auto good = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+  };
+  const auto word = [&](const std::string& text) {
+    return !text.empty() && text[0] != '.' && std::ranges::all_of(text, good);
+  };
+  return slash != model.npos && word(model.substr(0, slash)) && word(model.substr(slash + 1));
+}
+
+// As huggingface_hub finds it.
+fs::path hub_folder() {
+  if (const std::string hub = env("HF_HUB_CACHE"); !hub.empty()) return hub;
+  if (const std::string home = env("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+  const std::string home = env("HOME");
+  return home.empty() ? fs::path() : fs::path(home) / ".cache/huggingface/hub";
+}
+
+// The folder that `hf download ORG/NAME` made, of the revision main; empty when there is none.
+std::string hub_snapshot(const std::string& model) {
+  if (!is_hub_name(model) || hub_folder().empty()) return "";
+  std::string folder = "models--" + model;
+  folder.replace(folder.find('/'), 1, "--");
+  const fs::path at = hub_folder() / folder;
+  if (!is_present((at / "refs/main").string())) return "";
+  std::string commit = read_text_file((at / "refs/main").string(), 100);
+  commit.erase(commit.find_last_not_of(" \n\r") + 1);
+  std::error_code error;
+  const fs::path snapshot = at / "snapshots" / commit;
+  const bool plain = std::ranges::all_of(
+      commit, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; });
+  return plain && fs::is_directory(snapshot, error) ? snapshot.string() : "";
+}
+
+std::string how_to_get(const std::string& model) {
+  if (is_hub_name(model))
+    return fmt::format(
+        "want a model folder, or demo. `hf download {} --local-dir {}` fetches it (PyPI: "
+        "huggingface_hub); without --local-dir this name finds it in {}",
+        model, model.substr(model.find('/') + 1), hub_folder().string());
+  return fmt::format("want a model folder (config.json, safetensors), or demo{}",
+                     did_you_mean(model, {"demo"}));
+}
+
 }  // namespace
 
 std::string find_model(const std::string& model) {
@@ -50,8 +100,15 @@ std::string find_model(const std::string& model) {
     return model;
   }
   if (model != "demo") {
-    fail(ErrorCode::kBadInput, "{} {}: want a model folder (config.json, safetensors), or demo",
-         fs::exists(model, error) ? "not a folder:" : "no model folder", model);
+    if (fs::exists(model, error))
+      fail(ErrorCode::kBadInput,
+           "not a folder: {}: want a model folder (config.json, safetensors), or demo", model);
+    if (const std::string snapshot = hub_snapshot(model); !snapshot.empty()) {
+      std::fprintf(stderr, "dsv4: note: %s is in the cache of Hugging Face: %s\n",
+                   printable(model, kMaxQuote).c_str(), printable(snapshot, kMaxPath).c_str());
+      return snapshot;
+    }
+    fail(ErrorCode::kBadInput, "no model folder {}: {}", model, how_to_get(model));
   }
   std::string looked;
   for (const fs::path& folder : model_folders()) {
@@ -84,7 +141,8 @@ namespace {
 ImplChoice parse_choice(const std::string& text) {
   const size_t sign = text.find('=');
   const std::string_view op = std::string_view(text).substr(0, sign),
-                         impl = sign == text.npos ? "" : std::string_view(text).substr(sign + 1);
+                         name = sign == text.npos ? "" : std::string_view(text).substr(sign + 1),
+                         impl = current_impl_name(op, name);
   std::string found;
   for (const OpImpl& entry : all_op_impls()) {
     if (entry.op != op) continue;
@@ -173,6 +231,23 @@ CLI::Validator whole_number(Number low, Number high) {
 
 }  // namespace
 
+CLI::Validator listen_address() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        std::string plain = text;
+        if (plain.starts_with('[') && plain.ends_with(']'))
+          plain = plain.substr(1, plain.size() - 2);
+        in6_addr any{};
+        if (plain != "localhost" && inet_pton(AF_INET, plain.c_str(), &any) != 1 &&
+            inet_pton(AF_INET6, plain.c_str(), &any) != 1)
+          return fmt::format("'{}' is not an IP address or localhost{}", printable(text, kMaxQuote),
+                             did_you_mean(text, {"localhost"}));
+        text = plain;
+        return "";
+      },
+      "");
+}
+
 CLI::Validator integer_in(int64_t low, int64_t high) {
   return whole_number(low, high);
 }
@@ -210,11 +285,7 @@ std::vector<int32_t> parse_ids(const std::string& text) {
 Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file) {
   Recipe recipe = recipe_of_flags(experts, dense);
   if (!file.empty()) recipe.append(parse_recipe(read_text_file(file, size_t{2} << 20), file));
-  for (const Rule& rule : recipe.rules) {  // a missing codebook is an error for a plan as well
-    const Target& target = rule.target;
-    if (target.book == Target::Book::kFile)
-      parse_codebook(read_text_file(target.file, size_t{1} << 20), target.bits, target.file);
-  }
+  read_codebooks(recipe);  // a missing codebook is an error for a plan as well
   return recipe;
 }
 
@@ -234,6 +305,9 @@ std::string size_text(int64_t bytes) {
 std::string tokenizer_file(const std::string& folder) {
   std::string path = folder + kTokenizerFile;
   if (!is_present(path)) {
+    if (const std::string config = folder + "/config.json"; !is_present(config))
+      fail(ErrorCode::kBadInput, "{} is missing: {} is no model folder",
+           printable(config, kMaxPath), printable(folder, kMaxPath));
     fail(ErrorCode::kBadInput,
          "{} is missing, and text needs it: copy it from the original checkpoint",
          printable(path, kMaxPath));

@@ -55,6 +55,8 @@ void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_byt
 CLI::Validator number_in(double low, double high);
 // A decimal whole number in [low, high]; CLI::Range reports 1.5 as out of range.
 CLI::Validator integer_in(int64_t low, int64_t high);
+// An IP address or localhost; [::1] is ::1.
+CLI::Validator listen_address();
 // The same from 0 to 2^64 - 1, which CLI11 would reduce modulo 2^64.
 CLI::Validator seed_number();
 

@@ -57,6 +57,7 @@ Json describe(const Model& model, const WeightSummary& weights,
           {"weights_bytes", weights.total.bytes},
           {"dtypes", amounts_json(weights.dtypes)},
           {"formats", amounts_json(weights.formats)},
+          {"codebooks", codebooks_of(model)},
           {"parts", amounts_json(weights.parts)},
           {"unknown_config_keys", c.unknown},
           {"skipped_drafter_tensors", model.weights().skipped},
@@ -159,6 +160,8 @@ void inspect_model(const std::string& name_or_folder, bool json, bool verify) {
     fmt::print("tensors    {} in {}\n", weights.total.tensors, size_text(weights.total.bytes));
     print_table("by stored dtype", weights.dtypes);
     print_table("by weight format (vectors and tables are other)", weights.formats);
+    if (const std::string books = to_text(codebooks_of(model)); !books.empty())
+      fmt::print("codebooks  {}\n", books);
     print_table("by part", weights.parts);
     if (ledger) print_ledger(*ledger);
     print_names("skipped", model.weights().skipped,

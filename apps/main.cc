@@ -3,12 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "apps/commands.h"
 #include "apps/signals.h"
+#include "apps/suggest.h"
 #include "apps/threads.h"
 #include "apps/version.h"
 #include "dsv4/base/error.h"
@@ -29,13 +31,6 @@ void print_error(const std::string& message) {
     line = dsv4::printable(line, kMaxErrorLine / 2) + line.substr(tail);
   }
   std::fprintf(stderr, "dsv4: %s\n", line.c_str());
-}
-
-std::string command_names(const CLI::App& app) {
-  std::string names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (!command->get_name().empty()) names += (names.empty() ? "" : ", ") + command->get_name();
-  return names;
 }
 
 // "dsv4 eval ppl"
@@ -69,6 +64,18 @@ int usage_error(const Named& named, const std::string& what) {
   return kExitUsage;
 }
 
+int unexpected(const Named& named) {
+  return usage_error(named,
+                     dsv4::apps::unexpected_words(*named.command, named.command->remaining()));
+}
+
+// A full disk or a closed pipe shows only here.
+int flush_output() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout)
+    dsv4::fail(dsv4::ErrorCode::kIo, "cannot write to standard output");
+  return 0;
+}
+
 int parse(CLI::App& app, int argc, char** argv) {
   // "dsv4 help eval ppl" is "dsv4 eval ppl --help".
   std::vector<char*> words(argv, argv + argc);
@@ -80,19 +87,31 @@ int parse(CLI::App& app, int argc, char** argv) {
   const auto count = static_cast<int>(words.size());
   const Named named = named_command(app, count, words.data());
   if (!named.unknown.empty()) {
-    return usage_error(named, fmt::format("no command '{}': want {}",
-                                          dsv4::printable(named.unknown, dsv4::kMaxQuote),
-                                          command_names(*named.command)));
+    const std::vector<std::string> names = dsv4::apps::command_names(*named.command);
+    const std::string meant = dsv4::apps::nearest(named.unknown, names);
+    return usage_error(
+        named,
+        fmt::format("no command '{}': {}want {}", dsv4::printable(named.unknown, dsv4::kMaxQuote),
+                    meant.empty() ? "" : fmt::format("did you mean {}? ", meant),
+                    CLI::detail::join(names, ", ")));
   }
   try {
     app.parse(count, words.data());
+  } catch (const CLI::ExtrasError&) {
+    return unexpected(named);
   } catch (const CLI::RequiredError& error) {
+    if (!named.command->remaining().empty()) return unexpected(named);
     const bool no_command = named.command->get_require_subcommand_min() > 0;
-    return usage_error(named, no_command
-                                  ? fmt::format("give a command: {}", command_names(*named.command))
-                                  : error.what());
+    const auto names = dsv4::apps::command_names(*named.command);
+    return usage_error(
+        named, no_command ? fmt::format("give a command: {}", CLI::detail::join(names, ", "))
+                          : error.what());
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) {  // --help, --version
+      app.exit(error);
+      std::cout.flush();
+      return flush_output();
+    }
     return usage_error(named, error.what());
   }
   return 0;
@@ -121,9 +140,7 @@ int main(int argc, char** argv) {
     dsv4::apps::add_completion(app, action);
     if (const int status = parse(app, argc, argv); status != 0 || !action) return status;
     action();
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-      dsv4::fail(dsv4::ErrorCode::kIo, "cannot write to standard output");
-    return 0;
+    return flush_output();
   } catch (const dsv4::apps::ExitStatus& exit) {
     return exit.status;
   } catch (const std::bad_alloc&) {

@@ -6,14 +6,31 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+
+#include "dsv4/base/env.h"
 
 namespace dsv4::apps {
+namespace {
+
+constexpr size_t kLineInLog = 120;
+
+double seconds_between_lines() {
+  const std::string text = env("DSV4_PROGRESS_S");
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0' && seconds >= 0 ? seconds : 10;
+}
+
+}  // namespace
 
 Progress::Progress(std::string what, int64_t total, std::string unit)
     : what_(std::move(what)),
       unit_(std::move(unit)),
       total_(total),
       terminal_(isatty(STDERR_FILENO) != 0),
+      first_s_(terminal_ ? 2 : seconds_between_lines()),
+      every_s_(terminal_ ? 0.1 : first_s_),
       begin_(std::chrono::steady_clock::now()) {
 }
 
@@ -24,7 +41,7 @@ Progress::~Progress() {
 void Progress::finish() {
   if (drawn_) std::fprintf(stderr, "\r\033[K");
   drawn_ = false;
-  terminal_ = false;
+  finished_ = true;
 }
 
 void Progress::skip(int64_t done) {
@@ -65,10 +82,10 @@ std::string progress_line(const ProgressState& now, size_t columns) {
 }
 
 void Progress::update(int64_t done, const std::string& rates) {
-  if (!terminal_) return;
+  if (finished_) return;
   const auto now = std::chrono::steady_clock::now();
   const std::chrono::duration<double> spent = now - begin_, since = now - latest_;
-  if (spent.count() < 2.0 || since.count() < 0.1 || done <= skipped_) return;
+  if (spent.count() < first_s_ || since.count() < every_s_ || done <= skipped_) return;
   latest_ = now;
   const double share = std::clamp(
       static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total_, 1)), 0., 1.);
@@ -79,10 +96,10 @@ void Progress::update(int64_t done, const std::string& rates) {
                      .share = share,
                      .rates = shown,
                      .left = duration_text(static_cast<double>(total_ - done) / rate)},
-                    terminal_columns());
-  std::fprintf(stderr, "\r\033[K%s", line.c_str());
+                    terminal_ ? terminal_columns() : kLineInLog);
+  std::fprintf(stderr, terminal_ ? "\r\033[K%s" : "dsv4: %s\n", line.c_str());
   std::fflush(stderr);
-  drawn_ = true;
+  drawn_ = terminal_;
 }
 
 }  // namespace dsv4::apps

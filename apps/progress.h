@@ -1,4 +1,4 @@
-// A progress bar for work that lasts.
+// A progress bar, or lines of progress, for work that lasts.
 
 #pragma once
 
@@ -17,7 +17,8 @@ struct ProgressState {
 };
 std::string progress_line(const ProgressState& now, size_t columns);
 
-// A bar on stderr, only when stderr is a terminal and the work lasts over two seconds.
+// Progress on stderr of work that lasts. On a terminal: a bar, after two seconds. In a log or a
+// pipe: a line every ten seconds, or every DSV4_PROGRESS_S seconds.
 class Progress {
  public:
   // `unit` is that of the counted things, for the rate.
@@ -34,7 +35,8 @@ class Progress {
  private:
   std::string what_, unit_;
   int64_t total_, skipped_ = 0;
-  bool terminal_, drawn_ = false;
+  bool terminal_, drawn_ = false, finished_ = false;
+  double first_s_, every_s_;  // when the first line is due, and how long after it the next
   std::chrono::steady_clock::time_point begin_, latest_;
 };
 

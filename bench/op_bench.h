@@ -6,6 +6,7 @@
 
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/base/rng.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -30,6 +32,34 @@ class Tensor : public Buffer {
   Tensor() = default;
   Tensor(DType dtype, std::initializer_list<int64_t> shape) : Buffer(dtype, shape, memory()) {}
 };
+
+// Tensors of a case, in memory(). It has the functions of test::Arena that builders of random
+// arguments call (X_case.h), which are templates over the two.
+class Arena {
+ public:
+  TensorView input(DType dtype, std::initializer_list<int64_t> shape) {
+    return tensors_.emplace_back(dtype, shape);
+  }
+  TensorView output(DType dtype, std::initializer_list<int64_t> shape) {
+    return input(dtype, shape);
+  }
+  TensorView inout(DType dtype, std::initializer_list<int64_t> shape) {
+    return input(dtype, shape);
+  }
+  void keep_order(const TensorView&) {}  // nothing reverses the contents
+
+ private:
+  std::deque<Tensor> tensors_;
+};
+
+// Draws of the builders of random arguments, which fill tensors by all threads.
+class Random : public Rng {
+ public:
+  using Rng::Rng;
+};
+// Uniform values of this mean and variance sigma^2, rounded to the dtype (F32, BF16): what a
+// builder's call of test::fill_normal() becomes when it draws from a Random.
+void fill_normal(const TensorView& view, Random& random, double sigma = 1, double mean = 0);
 
 // Independent values, uniform with variance scale^2; F32 or BF16.
 void fill(const Tensor& tensor, float scale = 1);
@@ -94,6 +124,26 @@ void register_impls(const std::string& name, const Op<Args>& op, const Make& mak
                            return std::make_unique<ImplSession<Args, Owner>>(op, impl, make());
                          }});
   }
+}
+
+// A call whose weights do not change.
+template <class Args>
+struct Case {
+  Arena arena;
+  Args args;
+};
+
+// build(Arena&, Random&) returns the arguments.
+template <class Args, class Build>
+void register_case(const std::string& name, const Op<Args>& op, const Build& build,
+                   Arch least = Arch::kCpu) {
+  const auto make = [build] {
+    auto made = std::make_shared<Case<Args>>();
+    Random random(1);
+    made->args = build(made->arena, random);
+    return made;
+  };
+  register_impls(name, op, make, least);
 }
 
 }  // namespace dsv4::bench

@@ -164,7 +164,7 @@ def threshold_for(dsv4_kernels, prompt, stride, density):
     return high, density_of(mask)
 
 
-def scoring(dsv4_kernels, torch, prompt, stride, implementation=None):
+def scoring(dsv4_kernels, torch, prompt, stride):
     from dsv4_kernels import _core
     blocks = -(-prompt.n // BLOCK)
     sums = torch.empty(1, HEADS, blocks, blocks, device="cuda")
@@ -172,23 +172,10 @@ def scoring(dsv4_kernels, torch, prompt, stride, implementation=None):
     indices = torch.empty(1, HEADS, blocks, blocks, dtype=torch.int32, device="cuda")
     workspace = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     batch, tau = (prompt.lengths, prompt.lengths, None, True, BLOCK), torch.full((HEADS,), 0.9, device="cuda")
-    how = lambda name=None: (False, name, torch.cuda.current_stream().cuda_stream)
+    how = lambda: (False, None, torch.cuda.current_stream().cuda_stream)
     take = lambda size: workspace[:size]
-    return (lambda: _core.xattn_scores(batch, prompt.flat[0], prompt.flat[1], stride, D**-0.5, sums, how(implementation),
-                                       take),
+    return (lambda: _core.xattn_scores(batch, prompt.flat[0], prompt.flat[1], stride, D**-0.5, sums, how(), take),
             lambda: _core.xattn_select(batch, sums, tau, None, (0, 0, 0, 1, 0, 0), counts, indices, how(), take))
-
-
-def fp8_row(torch, dsv4_kernels, prompt, stride, threshold):
-    """Time of FP8 scores, and how far masks at one threshold agree: listed by both / listed by either."""
-    fp8, _ = scoring(dsv4_kernels, torch, prompt, stride, "sm90_fp8")
-    masks = [dsv4_kernels.xattn_estimate(prompt.q, prompt.k, BLOCK, stride, threshold=threshold, implementation=name)[1]
-             for name in (None, "sm90_fp8")]
-    both, either = ((masks[0] & masks[1]).sum().item(), (masks[0] | masks[1]).sum().item())
-    ms = time_ms(torch, [fp8])[0]
-    return {"what": f"scores S {stride} in FP8", "tokens": prompt.n, "ms": {"ours": ms},
-            "tflop_per_s": {"ours": flop(prompt.n) / 2 / stride / ms * 1e-9}, "threshold": threshold,
-            "density": density_of(masks[0]), "fp8_density": density_of(masks[1]), "agreement": both / either}
 
 
 def stage_rows(torch, dsv4_kernels, prompt):
@@ -198,8 +185,6 @@ def stage_rows(torch, dsv4_kernels, prompt):
         ms = time_ms(torch, [scores, select])
         yield {"what": f"scores S {stride}", "tokens": prompt.n, "ms": {"ours": ms[0]},
                "tflop_per_s": {"ours": flop(prompt.n) / 2 / stride / ms[0] * 1e-9}}
-        threshold, _ = threshold_for(dsv4_kernels, prompt, stride, 0.2)
-        yield fp8_row(torch, dsv4_kernels, prompt, stride, threshold)
     yield {"what": "selection", "tokens": prompt.n, "ms": {"ours": ms[1]}}
 
 

@@ -1,4 +1,5 @@
-# lib/libdsv4_kernels.so: include/*.h for programs that are not ours. No symbol but the C ones is
+# lib/libdsv4_kernels.so: include/*.h for programs that are not ours. A CPU build has it for the tests of the Python
+# package only. No symbol but the C ones is
 # visible, and nothing is needed but the C library, libgomp and a driver (Debian's static libgomp cannot be part
 # of a shared object).
 #
@@ -39,10 +40,13 @@ foreach(archive ${archives})
   list(APPEND files $<TARGET_FILE:${archive}>)
 endforeach()
 set(version_script ${CMAKE_SOURCE_DIR}/cmake/kernel_library.map)
-target_link_libraries(dsv4_kernels PRIVATE ${files} dsv4_fmt dsv4_flags gomp)
+# In a CPU build Highway chooses instructions at run time; a CUDA build compiles for one target and needs no library.
+target_link_libraries(dsv4_kernels PRIVATE ${files} $<$<NOT:$<BOOL:${DSV4_CUDA}>>:dsv4_hwy> dsv4_fmt dsv4_flags gomp)
 target_link_options(dsv4_kernels PRIVATE -Wl,--version-script=${version_script} -Wl,--no-undefined)
 set_target_properties(dsv4_kernels PROPERTIES LINK_DEPENDS "${version_script};${files}"
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 # cmake --install build/cuda --component kernels --prefix DIR
-install(TARGETS dsv4_kernels LIBRARY DESTINATION lib COMPONENT kernels)
-install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ DESTINATION include COMPONENT kernels)
+if(DSV4_CUDA)
+  install(TARGETS dsv4_kernels LIBRARY DESTINATION lib COMPONENT kernels)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ DESTINATION include COMPONENT kernels)
+endif()

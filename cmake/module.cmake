@@ -180,6 +180,7 @@ function(dsv4_ops)
     dsv4_sources(ops/${op} op_sources)
     list(APPEND sources ${op_sources})
   endforeach()
+  list(REMOVE_DUPLICATES sources)  # a folder and one below it may both be named
   set(oracles ${sources})
   list(FILTER oracles INCLUDE REGEX "_oracle\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_(test|bench|oracle)\\.cc$")

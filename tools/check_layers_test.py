@@ -25,11 +25,16 @@ class CheckLayersTest(unittest.TestCase):
         self.assertEqual(self.problems({
             "dsv4/ops/x/x.h": '#include "dsv4/base/a.h"\n#include "dsv4/ops/op.h"\n#include <vector>\n',
             "apps/main.cc": '#include "dsv4/ops/x/x.h"\n#include "apps/args.h"\n',
-            "dsv4/ops/x/x_oracle.cc": '#include "dsv4/ops/oracle.h"\n',
+            "dsv4/ops/x/x_oracle.cc": '#include "dsv4/ops/oracle.h"\n#include "dsv4/ops/x/x_case.h"\n',
+            "dsv4/ops/x/x_case.h": '#include "tests/harness/fill.h"\n',
             "dsv4/ops/x/x_test.cc": '#include "dsv4/ops/x/x_oracle.h"\n#include "tests/harness/a.h"\n',
             "dsv4/cpu/vec_test.cc": '#include "dsv4/ops/op.h"\n',
             "dsv4/ops/x/x_bench.cc": '#include "bench/op_bench.h"\n',
         }), [])
+
+    def test_cases(self):
+        self.assertEqual(self.problems({"dsv4/ops/x/x.cc": '#include "dsv4/ops/x/x_case.h"\n'}),
+                         ["dsv4/ops/x/x.cc:1: dsv4/ops/x/x_case.h: only oracles, tests and benchmarks include it"])
 
     def test_upward_include(self):
         self.assertEqual(self.problems({"dsv4/cpu/vec.cc": '\n#include "dsv4/ops/op.h"\n'}),
@@ -54,6 +59,25 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_cuda_files_are_checked(self):
         self.assertEqual(len(self.problems({"dsv4/base/a.cuh": '#include "dsv4/cpu/vec.h"\n'})), 1)
+
+    def chain(self, length):
+        """A .cu file and `length` headers, each of which includes the next."""
+        files = {"dsv4/base/a.cu": '#include "dsv4/base/h0.h"\n', f"dsv4/base/h{length - 1}.h": ""}
+        files.update({f"dsv4/base/h{i}.h": f'#include "dsv4/base/h{i + 1}.h"\n' for i in range(length - 1)})
+        return files
+
+    def test_depth_of_includes(self):
+        self.assertEqual(self.problems(self.chain(10)), [])
+        self.assertEqual(self.problems(self.chain(11)), ["dsv4/base/a.cu:1: has includes 12 deep, more than 11"])
+
+    def test_number_of_files(self):
+        def wide(headers):
+            names = [f"dsv4/base/w{i}.h" for i in range(headers)]
+            includes = "".join(f'#include "{name}"\n' for name in names)
+            return {"dsv4/base/a.cu": includes, **{name: '#include "dsv4/base/w0.h"\n#pragma once\n' if name[-4:] != "w0.h" else ""
+                                                   for name in names}}
+        self.assertEqual(self.problems(wide(59)), [])
+        self.assertEqual(self.problems(wide(60)), ["dsv4/base/a.cu:1: reaches 61 files of the project, more than 60"])
 
     def test_app_includes_hidden_layer(self):
         self.assertEqual(self.problems({"apps/main.cc": '#include "dsv4/cpu/vec.h"\n'}),

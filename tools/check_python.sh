@@ -2,7 +2,8 @@
 # Builds the Python package beside libdsv4_kernels.so and runs its tests; those that need torch and a GPU report that
 # they were skipped.
 #
-#   tools/check_python.sh [LIBRARY] [BUILD]     defaults: build/cuda/lib/libdsv4_kernels.so build/python
+#   tools/check_python.sh [LIBRARY] [BUILD]     defaults: build/cuda/lib/libdsv4_kernels.so build/python; the library
+#                                                of preset cpu does for all tests but those on a GPU
 #
 # python3 runs the tests if it has nanobind, numpy and pytest. Otherwise these are installed, in the versions of
 # python/tests/requirements.txt, into build/venv-python, which also has the packages of python3 (torch); python3 itself

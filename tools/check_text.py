@@ -6,12 +6,17 @@
   code           no tabs; at most 500 lines (see LONG)
   C++            comments of at most 100 columns, which clang-format does not wrap (it breaks tables and
                  formulas); a header has #pragma once (X-inl.h: Highway's toggle guard) and opens with a comment
-                 that says what it is; a source opens with a comment or, beside its header, an include
+                 that says what it is; a source opens with a comment or, beside its header, an include;
+                 no comment opens with a phrase without a subject (OPENING: "Of ...", "The same ..."); no
+                 file of 25 lines or less but public headers and instances, which the build repeats
   prose, names   none of the words in WORDS, which the field does not use, and American spelling. They are
                  looked for in comments, messages, documents, and in identifiers word by word (TestNames, snake_case)
 
 Usage: check_text.py [--only PATH...] [ROOT]. Prints "file:line: message" per violation and exits 1 if there are any.
 With --only, only these files and folders below ROOT.
+
+tools/check_text_pending.txt lists, as "opening PATH" and "short PATH", the files that do not fulfill the last two rules
+yet. It may only shrink: an entry that is not needed any more is a problem, and --prune removes all of these.
 """
 
 import argparse
@@ -26,6 +31,10 @@ MACHINE_PATH = re.compile(r'(?<![\w.$}/<-])/(?:work|tmp|root|home|mnt)/[\w.]')
 MERGE_MARK = re.compile(r"(<<<<<<<|>>>>>>>) ")
 MAX_LINES, MAX_COMMENT = 500, 100
 LONG = {}  # path: why it is longer
+SHORT_LINES = 25
+MAY_BE_SHORT = re.compile(r"^include/|(^|/)instance\.(cu|cc)$")
+OPENING = re.compile(r"\s*// (Of|The same|Over|Those)\b")
+PENDING = "tools/check_text_pending.txt"
 DATA = re.compile(r"\.json$|(^|/)(data|golden|corpus)/(?!(.*/)?README\.md$)")
 
 # Files that hold such words as data: the lists themselves, the demo model's vocabulary.
@@ -99,6 +108,23 @@ def check_file(path, data):
         yield 1, "a source opens with a comment or an include"
 
 
+def check_house(path, data):
+    """(kind, line, message) of each place that the list of pending files may excuse."""
+    if pathlib.PurePath(path).suffix not in HEADERS | SOURCES or DATA.search(path):
+        return
+    lines = data.decode().split("\n")
+    for number, line in enumerate(lines, 1):
+        if OPENING.match(line) and not (number > 1 and lines[number - 2].lstrip().startswith("//")):
+            yield "opening", number, "a comment without a subject: write a sentence, not \"Of ...\" or \"The same ...\""
+    if len(lines) - 1 <= SHORT_LINES and not MAY_BE_SHORT.search(path):
+        yield "short", 1, f"{len(lines) - 1} lines: what has {SHORT_LINES} or less belongs into another file"
+
+
+def read_pending(root):
+    file = root / PENDING
+    return set(file.read_text().splitlines()[1:]) if file.exists() else set()
+
+
 def check_words(path, data):
     """Words of one file that WORDS lists, as (line, message)."""
     try:
@@ -118,22 +144,41 @@ def below(path, folders):
     return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
 
 
-def check(root, only=()):
-    problems = []
+def check(root, only=(), unneeded=None):
+    """Problems as text. `unneeded`, a set, receives the entries of the list of pending files that excuse nothing."""
+    problems, pending, needed = [], read_pending(root), set()
     for path in tracked(root):
         if only and not below(path, only):
             continue
         data = (root / path).read_bytes()
         found = [*check_file(path, data), *check_words(path, data)]
+        for kind, line, message in check_house(path, data):
+            needed.add(f"{kind} {path}")
+            if f"{kind} {path}" not in pending:
+                found.append((line, message))
         problems += [f"{path}:{line}: {message}" for line, message in sorted(found)]
+    if not only:
+        problems += [f'{PENDING}: "{entry}" is not needed any more (--prune)' for entry in sorted(pending - needed)]
+        if unneeded is not None:
+            unneeded |= pending - needed
     return problems
+
+
+def prune(root):
+    unneeded = set()
+    check(root, unneeded=unneeded)
+    lines = (root / PENDING).read_text().splitlines(keepends=True)
+    (root / PENDING).write_text("".join(line for line in lines if line.rstrip("\n") not in unneeded))
 
 
 def main():
     parser = argparse.ArgumentParser(description="Checks the text of every tracked file.")
     parser.add_argument("root", nargs="?", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent)
     parser.add_argument("--only", nargs="+", default=[], metavar="PATH", help="files and folders below the root")
+    parser.add_argument("--prune", action="store_true", help=f"remove entries of {PENDING} that are not needed")
     arguments = parser.parse_args()
+    if arguments.prune:
+        prune(arguments.root)
     problems = check(arguments.root, arguments.only)
     for problem in problems:
         print(problem)

@@ -88,6 +88,24 @@ class CheckTextTest(unittest.TestCase):
         self.assertEqual(len(self.words("nobody", "tests/golden/a/README.md")), 1)
 
 
+    def house(self, path, text):
+        return [f"{kind} {line}" for kind, line, _ in check_text.check_house(path, text.encode())]
+
+    def test_comments_without_a_subject(self):
+        long = "int x;\n" * 30
+        for words in ("Of the group.", "The same for few.", "Over 16.", "Those of a rank."):
+            self.assertEqual(self.house("a.cuh", f"int x;\n  // {words}\n{long}"), ["opening 2"], words)
+        self.assertEqual(self.house("a.cc", "// The sum is\n// over 16 rows,\n// Of which 2.\n" + long), [])
+        self.assertEqual(self.house("a.cc", "// Offsets. Overlap. Thosebury.\n" + long), [])
+        self.assertEqual(self.house("a.py", "# Of it.\n// Of it.\n"), [])
+
+    def test_short_files(self):
+        self.assertEqual(self.house("dsv4/a.h", "// x\n" * 25), ["short 1"])
+        self.assertEqual(self.house("dsv4/a.h", "// x\n" * 26), [])
+        for path in ("include/dsv4.h", "dsv4/ops/x/instance.cu", "a.md", "tools/a.py"):
+            self.assertEqual(self.house(path, "// x\n"), [], path)
+
+
 class CheckTree(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -96,10 +114,24 @@ class CheckTree(unittest.TestCase):
         subprocess.run(["git", "init", "-q", self.root], check=True)
         for name in ("dsv4/a.cc", "docs/a.md"):
             (self.root / name).parent.mkdir()
-            (self.root / name).write_text("// nobody\n")
+            (self.root / name).write_text("// nobody\n" + "// x\n" * 30)
 
     def test_every_tracked_file(self):
         self.assertEqual([problem.split(":")[0] for problem in check_text.check(self.root)], ["docs/a.md", "dsv4/a.cc"])
+
+    def test_pending_files(self):
+        for name in ("dsv4/a.cc", "docs/a.md"):
+            (self.root / name).write_text("// Of it.\n")
+        pending = self.root / check_text.PENDING
+        pending.parent.mkdir()
+        pending.write_text("# what\nopening dsv4/a.cc\nshort dsv4/a.cc\nshort dsv4/b.cc\n")
+        self.assertEqual(check_text.check(self.root),
+                         [f'{check_text.PENDING}: "short dsv4/b.cc" is not needed any more (--prune)'])
+        check_text.prune(self.root)
+        self.assertEqual(pending.read_text(), "# what\nopening dsv4/a.cc\nshort dsv4/a.cc\n")
+        self.assertEqual(check_text.check(self.root), [])
+        (self.root / "dsv4/c.h").write_text("// What.\n\n#pragma once\n")
+        self.assertEqual([problem.split(" ")[0] for problem in check_text.check(self.root)], ["dsv4/c.h:1:"])
 
     def test_only(self):
         for only in (["dsv4"], ["dsv4/"], ["dsv4/a.cc"]):

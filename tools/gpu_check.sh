@@ -6,9 +6,10 @@
 #
 # OUT: folder for logs and JSON (default gpu-check).
 #
-# Steps, in this order unless named: ops model python memcheck racecheck bench named peer. The exit status is the number of
-# failures; the last line says "N passed, N failed". named measures the kernels that run only by --impl. python and peer need torch in python3 (sparse_mla's peer also flash_mla, otherwise
-# it compares with a table); without a network also nanobind, numpy and pytest.
+# Steps, in this order unless named: ops model python memcheck racecheck bench peer speed. The exit status is the number
+# of failures; the last line says "N passed, N failed". python and peer need torch in python3; without a network also
+# nanobind, numpy and pytest. Without flash_mla sparse_mla's peer counts as skipped: it is compared with a table. speed
+# compares what bench and peer left in OUT with bench/results/minimums.json and fails below 90 % (tools/check_speed.py).
 #
 #   --only OP        ops, memcheck and racecheck run only the programs of this op, the sanitizers each of its tests in
 #                    a separate process
@@ -30,7 +31,7 @@ while [ $# -gt 0 ]; do
     *) steps+=("$1"); shift ;;
   esac
 done
-[ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench named peer)
+[ ${#steps[@]} -gt 0 ] || steps=(ops model python memcheck racecheck bench peer speed)
 mkdir -p "$out"
 passed=0 failed=0
 trap 'kill $(jobs -p) 2>/dev/null' EXIT  # when stopped, leave nothing running on the GPU
@@ -41,7 +42,7 @@ count() { # count NAME STATUS LOG
   else
     failed=$((failed + 1))
     echo "FAILED: $1, see $3"
-    grep -E 'Failure|error|ERROR|FAILED|=====.*(Invalid|Race|hazard)' -A6 "$3" | head -n 40
+    grep -E 'Failure|error|ERROR|FAILED|^slow|=====.*(Invalid|Race|hazard)' -A6 "$3" | head -n 40
   fi
 }
 
@@ -107,15 +108,6 @@ bench() { # bench NAME ARGUMENTS ...
   count "bench $name" $? "$out/$name.log"
 }
 
-# A decode step without a kernel that runs only by name, and with it: named OP=IMPLEMENTATION ARGUMENTS ...
-named() {
-  local choice=$1 name
-  name=named_${1/=/_}
-  shift
-  bench "$name.without" decode "$@" --context 4096
-  bench "$name" decode "$@" --context 4096 --impl "$choice"
-}
-
 for step in "${steps[@]}"; do
   case "$step" in
     ops) mapfile -t programs < <(op_programs); run_all ops "" "${programs[@]}" ;;
@@ -146,19 +138,18 @@ for step in "${steps[@]}"; do
       memory=$("$bin/dsv4" inspect device --json | grep -o '"memory_bytes":[0-9]*' | head -n 1 | cut -d: -f2)
       layers=()
       [ "${memory:-0}" -gt 130000000000 ] || layers=(--layers 24)
-      flash=(--synthetic flash --experts k3 "${layers[@]}")
+      flash=(--synthetic flash --experts k3-e4m3 "${layers[@]}")
       bench decode_flash decode "${flash[@]}" --batch 1,8,32 --context 4096,65536 --ops
       bench decode_batches decode "${flash[@]}" --batch 1,2,4,8,16,32,64 --context 4096
       bench decode_traced decode "${flash[@]}" --batch 1 --context 4096 --trace "$out/decode_trace.json"
       bench decode_deterministic decode "${flash[@]}" --deterministic --batch 1,8,32 --context 4096
-      bench decode_dense_k5 decode "${flash[@]}" --dense k5 --batch 1,8 --context 4096
+      bench decode_dense_k5 decode "${flash[@]}" --dense k5-e4m3 --batch 1,8 --context 4096
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       bench cache_flash cache "${flash[@]}"
-      bench decode_pro decode --synthetic pro --experts k2 --layers 6 --batch 1,8,32 --context 4096
+      bench decode_pro decode --synthetic pro --experts k2-e4m3 --layers 6 --batch 1,8,32 --context 4096
       "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1
       count "bench ops" $? "$out/ops.log"
       ;;
-    named) ;;  # lines of `named OP=IMPLEMENTATION ARGUMENTS ..`; none at present
     peer)
       # Uses the package built by step python.
       PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_sparse_mla.py \
@@ -167,6 +158,10 @@ for step in "${steps[@]}"; do
       PYTHONPATH="$out/python${PYTHONPATH:+:$PYTHONPATH}" python3 bench/peer_xattn.py \
         --out "$out/peer_xattn.json" >"$out/peer_xattn.log" 2>&1
       count_or_skip "peer of xattn" $? "$out/peer_xattn.log"
+      ;;
+    speed)
+      tools/check_speed.py "$out" >"$out/speed.log" 2>&1
+      count_or_skip speed $? "$out/speed.log"
       ;;
     *) echo "gpu_check: unknown step $step" >&2; exit 2 ;;
   esac

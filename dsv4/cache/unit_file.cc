@@ -160,12 +160,16 @@ void check_sizes(const UnitHeader& header, const UnitPieces& pieces) {
 
 class InputFile {
  public:
-  explicit InputFile(const std::string& path)
+  InputFile(const std::string& path, UnitOwner owner)
       // Without O_NONBLOCK, opening a pipe would wait for its writer.
-      : path_(path), file_{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)} {
+      : path_(path),
+        file_{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK |
+                                     (owner == UnitOwner::kThisUser ? O_NOFOLLOW : 0))} {
     struct stat info {};
+    if (file_.fd < 0 && errno == ELOOP) damaged("a link");
     if (file_.fd < 0 || fstat(file_.fd, &info) != 0) fail_with_errno();
     if (!S_ISREG(info.st_mode)) damaged("not a regular file");
+    if (owner == UnitOwner::kThisUser && info.st_uid != geteuid()) damaged("another user's file");
     size_ = info.st_size;
   }
 
@@ -285,13 +289,14 @@ void write_unit(const std::string& path, const UnitHeader& header, const UnitPie
   file.commit();
 }
 
-UnitHeader read_unit_header(const std::string& path) {
-  return unit_header(read_header(InputFile(path)));
+UnitHeader read_unit_header(const std::string& path, UnitOwner owner) {
+  return unit_header(read_header(InputFile(path, owner)));
 }
 
-void read_unit(const std::string& path, const UnitHeader& header, UnitPieces& pieces) {
+void read_unit(const std::string& path, const UnitHeader& header, UnitPieces& pieces,
+               UnitOwner owner) {
   check_sizes(header, pieces);
-  const InputFile file(path);
+  const InputFile file(path, owner);
   const FileHeader found = read_header(file);
   if (unit_header(found) != header) file.damaged("it holds another text");
   pieces.ids.resize(static_cast<size_t>(header.run));

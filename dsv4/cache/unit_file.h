@@ -59,11 +59,16 @@ struct UnitPieces {
 // Readable by the owner only. Throws kIo; then there is no file, or the one from before.
 void write_unit(const std::string& path, const UnitHeader& header, const UnitPieces& pieces);
 
+// Whose file may be read: anyone's, or only one of this user that is no link, as those in the
+// folder of a cache.
+enum class UnitOwner { kAnyone, kThisUser };
+
 // Throws kBadInput with the reason for a file that is no whole unit, kIo where the system refuses.
 // The sections are not read.
-UnitHeader read_unit_header(const std::string& path);
+UnitHeader read_unit_header(const std::string& path, UnitOwner owner = UnitOwner::kAnyone);
 // Fills the pieces, whose sizes must be those of `header`; `ids` is resized. Throws as above, also
 // when the file's header is another one or a hash differs; the pieces then hold anything.
-void read_unit(const std::string& path, const UnitHeader& header, UnitPieces& pieces);
+void read_unit(const std::string& path, const UnitHeader& header, UnitPieces& pieces,
+               UnitOwner owner = UnitOwner::kAnyone);
 
 }  // namespace dsv4

@@ -1,6 +1,5 @@
 #include "dsv4/cache/unit_folder.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,18 +13,13 @@
 #include <utility>
 
 #include "dsv4/base/error.h"
+#include "dsv4/cache/private_folder.h"
 
 namespace dsv4 {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kSuffix = ".dpc";
-
-void make_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return;
-  fail(ErrorCode::kIo, "cannot make the folder {} of the prefix cache: {}", path,
-       std::strerror(errno));
-}
 
 int64_t file_bytes(const std::string& path) {
   std::error_code ignored;
@@ -64,7 +58,7 @@ std::vector<std::string> files_ending(const std::string& folder, std::string_vie
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder)
-      : file_(open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC)),
+      : file_(open_private_file(folder + "/lock", /*make=*/false)),
         held_(file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) == 0) {}
   FolderLock(FolderLock&& other) noexcept
       : file_(std::exchange(other.file_, -1)), held_(other.held_) {}
@@ -83,13 +77,13 @@ class FolderLock {
 
 UnitFolder::UnitFolder(const std::string& folder, const Digest& fingerprint)
     : root_(folder), fingerprint_(fingerprint) {
-  make_folder(folder);
+  make_private_folder(folder, /*may_be_link=*/true);
   PrefixKey name;
   std::copy_n(fingerprint.begin(), name.bytes.size(), name.bytes.begin());
   folder_ = folder + "/" + name.hex().substr(0, 16);
-  make_folder(folder_);
-  make_folder(folder_ + "/bad");
-  lock_ = open((folder_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  make_private_folder(folder_, /*may_be_link=*/false);
+  make_private_folder(folder_ + "/bad", /*may_be_link=*/false);
+  lock_ = open_private_file(folder_ + "/lock", /*make=*/true);
   if (lock_ < 0) fail(ErrorCode::kIo, "cannot write {}/lock: {}", folder_, std::strerror(errno));
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     close(lock_);
@@ -114,7 +108,7 @@ std::vector<UnitFolder::File> UnitFolder::scan(const UnitLayout& layout) {
   std::error_code failed;
   for (const std::string& path : files_ending(folder_, kSuffix, failed)) {
     try {
-      File file{read_unit_header(path), file_bytes(path), age_seconds(path)};
+      File file{read_unit_header(path, UnitOwner::kThisUser), file_bytes(path), age_seconds(path)};
       const UnitHeader& header = file.header;
       if (header.fingerprint != fingerprint_ || header.layout != layout ||
           path != path_of(header.key))
@@ -139,7 +133,7 @@ void UnitFolder::read(const UnitHeader& header, UnitPieces& pieces) const {
   // A file that was deleted is missing for good; other errors of the system may pass.
   if (access(path.c_str(), F_OK) != 0 && errno == ENOENT)
     fail(ErrorCode::kBadInput, "{} was deleted", path);
-  read_unit(path, header, pieces);
+  read_unit(path, header, pieces, UnitOwner::kThisUser);
 }
 
 void UnitFolder::remove(const PrefixKey& key) {
@@ -165,7 +159,8 @@ int64_t UnitFolder::shrink_others(int64_t max_bytes) {
   std::vector<FolderLock> locks;  // so that no program begins with a folder while files go
   for (const fs::directory_entry& entry : entries_of(root_, ignored)) {
     const std::string path = entry.path().string();
-    if (path == folder_ || !entry.is_directory(ignored) || !fs::exists(path + "/lock", ignored))
+    if (path == folder_ || entry.is_symlink(ignored) || !entry.is_directory(ignored) ||
+        !fs::exists(path + "/lock", ignored))
       continue;
     if (!locks.emplace_back(path).held()) continue;
     add(path);

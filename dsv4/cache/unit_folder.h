@@ -21,7 +21,8 @@ namespace dsv4 {
 
 class UnitFolder {
  public:
-  // Throws kBadInput when another program holds the folder, kIo when it cannot be made or written.
+  // Throws kBadInput when another program holds the folder or another user could have written it
+  // (private_folder.h), kIo when it cannot be made or written.
   UnitFolder(const std::string& folder, const Digest& fingerprint);
   ~UnitFolder();
   UnitFolder(const UnitFolder&) = delete;

@@ -36,10 +36,13 @@ struct UnitStoreOptions {
   int64_t ram_bytes = 0;
   std::string folder;  // of the disk tier; empty: none
   int64_t disk_bytes = int64_t{64} << 30;
-  std::chrono::seconds disk_pause{60};  // after an error of the system
+  std::chrono::milliseconds disk_pause{60'000};  // after an error of the system
   // A unit that was saved is on the disk from now on, whatever happens to the program. Called on
   // the disk thread.
   std::function<void(const UnitHeader&)> on_written;
+  // The disk begins to fail, with this error, or works again (empty): once each, however many
+  // pauses lie between. Called on a thread of the store; must not call the store.
+  std::function<void(const std::string& error)> on_disk_state;
 };
 
 struct UnitStoreStats {
@@ -193,7 +196,8 @@ class UnitStore {
   void read_one(Lock& lock);
   void write_one(Lock& lock);
   void shrink_disk();
-  void pause_disk();
+  void pause_disk(const std::string& error);
+  void disk_works();
 
   const UnitStoreOptions options_;
   const UnitLayout layout_;
@@ -210,6 +214,7 @@ class UnitStore {
   bool writing_ = false;
   int reading_ = 0;  // readers with a file
   Clock::time_point disk_off_until_{};
+  bool disk_fails_ = false;  // since its last success
   double read_rate_ = 0;     // of all readers together
   int64_t other_bytes_ = 0;  // on the disk, of units of other models and of files in bad/
   bool stopping_ = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "dsv4/base/error.h"
 #include "dsv4/cache/unit_store.h"
@@ -69,9 +70,14 @@ void UnitStore::remove_files(Lock& lock) {
   changed_.notify_all();
 }
 
-void UnitStore::pause_disk() {
+void UnitStore::pause_disk(const std::string& error) {
   ++stats_.io_errors;
   disk_off_until_ = Clock::now() + options_.disk_pause;
+  if (!std::exchange(disk_fails_, true) && options_.on_disk_state) options_.on_disk_state(error);
+}
+
+void UnitStore::disk_works() {
+  if (std::exchange(disk_fails_, false) && options_.on_disk_state) options_.on_disk_state("");
 }
 
 void UnitStore::read_one(Lock& lock) {
@@ -88,14 +94,14 @@ void UnitStore::read_one(Lock& lock) {
   const int busy = ++reading_;
   lock.unlock();
   const auto begin = Clock::now();
-  std::optional<ErrorCode> failed;
+  std::optional<Error> failed;
   try {
     folder_->read(entry->header, pieces);
   } catch (const Error& error) {
-    failed = error.code();
+    failed = error;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  const bool bad = failed && *failed != ErrorCode::kIo;
+  const bool bad = failed && failed->code() != ErrorCode::kIo;
   if (bad) folder_->move_to_bad(entry->header.key);
   lock.lock();
   --reading_;
@@ -106,12 +112,13 @@ void UnitStore::read_one(Lock& lock) {
     const double rate = static_cast<double>(entry->file_bytes) / std::max(seconds, 1e-6) * busy;
     read_rate_ = read_rate_ == 0 ? rate : 0.75 * read_rate_ + 0.25 * rate;
     ++stats_.read;
+    disk_works();
     release_if_dead(*entry);
     return changed_.notify_all();
   }
   take_from_ram(*entry);
   if (!bad) {
-    pause_disk();
+    pause_disk(failed->what());
   } else {
     ++stats_.bad_files;
     if (!entry->dead) forget(entry);
@@ -134,18 +141,21 @@ void UnitStore::write_one(Lock& lock) {
   const UnitPieces pieces = pieces_of(*entry);
   lock.unlock();
   int64_t bytes = 0;
+  std::string failed;
   try {
     bytes = folder_->write(entry->header, pieces);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    failed = error.what();
   }
   if (bytes > 0 && options_.on_written) options_.on_written(entry->header);
   lock.lock();
   entry->writing = writing_ = false;
   if (bytes == 0) {
-    pause_disk();
+    pause_disk(failed);
     if (!entry->dead) writes_.push_front(entry);
   } else {
     ++stats_.written;
+    disk_works();
     set_on_disk(*entry, bytes);
     if (entry->dead) remove_from_disk(*entry);
     shrink_disk();

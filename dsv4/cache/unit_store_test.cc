@@ -280,14 +280,20 @@ TEST_F(UnitStoreTest, AFullDiskPausesTheTierAndNothingElse) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   UnitStoreOptions options = disk(40);
-  options.disk_pause = std::chrono::seconds(1);
+  options.disk_pause = std::chrono::milliseconds(50);
+  std::mutex mutex;
+  std::vector<std::string> states;
+  options.on_disk_state = [&](const std::string& error) {
+    const std::lock_guard lock(mutex);
+    states.push_back(error);
+  };
   UnitStore store = open(options);
   const Text text(1, 5);
   const rlimit full{.rlim_cur = 1000, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
   EXPECT_TRUE(save(store, text, 3));
-  EXPECT_TRUE(eventually([&] { return store.stats().io_errors > 0; }));
-  EXPECT_TRUE(store.stats().disk_paused);
+  EXPECT_TRUE(eventually([&] { return store.stats().disk_paused; }));
+  EXPECT_TRUE(eventually([&] { return store.stats().io_errors > 3; }));
   EXPECT_EQ(found(store, text), 3) << "from host memory";
   EXPECT_TRUE(save(store, text, 5));
   setrlimit(RLIMIT_FSIZE, &before);
@@ -295,6 +301,10 @@ TEST_F(UnitStoreTest, AFullDiskPausesTheTierAndNothingElse) {
   EXPECT_TRUE(eventually([&] { return store.stats().written == 2; })) << "after the pause";
   EXPECT_EQ(store.stats().disk_units, 2);
   store.check_invariants();
+  const std::lock_guard lock(mutex);
+  ASSERT_EQ(states.size(), 2u) << "one when it began to fail, one when it worked again";
+  EXPECT_NE(states[0].find("cannot write"), std::string::npos) << states[0];
+  EXPECT_EQ(states[1], "");
 }
 
 TEST_F(UnitStoreTest, UnitsOfAFullDiskDoNotQueueForever) {

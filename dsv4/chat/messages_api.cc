@@ -10,6 +10,15 @@ namespace {
                      fmt::format("{}: content of type {} is not supported", block.path(), type));
 }
 
+// A document whose source is plain text: its title, and the text.
+std::string document_text(const Field& block) {
+  const Field source = block.at("source");
+  if (source.at("type").string() != "text")
+    unsupported_block(block, "document with a source of type " + source.at("type").string());
+  const std::string title = block.at("title").string_or("");
+  return (title.empty() ? "" : title + "\n\n") + source.at("data").string();
+}
+
 class MessagesTranslator {
  public:
   explicit MessagesTranslator(const JsonValue& body) : body_(&body, "") {}
@@ -71,6 +80,8 @@ void MessagesTranslator::read_user(const Field& item) {
     const std::string& type = block.at("type").string();
     if (type == "text") {
       texts.push_back(block.at("text").string());
+    } else if (type == "document") {
+      texts.push_back(document_text(block));
     } else if (type == "tool_result") {
       if (!texts.empty()) refuse(block.path(), "tool_result blocks must come first in the content");
       JsonValue result = text_message("tool", block.at("content").text());
@@ -125,7 +136,9 @@ void MessagesTranslator::read_tools() {
     const Field tool = tools.at(i);
     const std::string type = tool.at("type").string_or("custom");
     if (type != "custom")
-      refuse(tool.path() + ".type", "server tools are not supported, got {}", type);
+      refuse(tool.path() + ".type",
+             "tools without an input_schema are not supported, got {}: declare a tool of your own",
+             type);
     JsonValue function = JsonValue::object();
     function.add("name", JsonValue::of_string(tool.at("name").string()));
     function.add("description", JsonValue::of_string(tool.at("description").string_or("")));

@@ -3,7 +3,8 @@
 //   system, messages[text, thinking, tool_use, tool_result], tools, tool_choice, thinking,
 //   output_config -> messages, tools, tool_choice, response_format, reasoning_effort
 //
-// A trailing assistant message is continued. Images, documents and server tools are refused.
+// A trailing assistant message is continued. Images, documents that are no text, and tools without
+// a schema are refused.
 
 #pragma once
 

@@ -72,6 +72,14 @@ TEST(MessagesApi, MapsToolsEffortAndFormat) {
       R"("response_format": {"type": "json_schema", "json_schema": {"schema": {}}}})");
 }
 
+TEST(MessagesApi, DocumentsOfPlainText) {
+  EXPECT_EQ(chat(R"({"messages": [{"role": "user", "content": [{"type": "document", "title": "T",
+                     "source": {"type": "text", "media_type": "text/plain", "data": "D"}},
+                     {"type": "text", "text": "Q"}]}]})"),
+            chat(R"({"messages": [{"role": "user", "content": [
+                     {"type": "text", "text": "T\n\nD"}, {"type": "text", "text": "Q"}]}]})"));
+}
+
 TEST(MessagesApi, ErrorsNameTheClientsFields) {
   const std::string user = R"({"role": "user", "content": "Q"})";
   EXPECT_EQ(refused(R"({"messages": []})"), "messages: at least one message is required");
@@ -84,7 +92,12 @@ TEST(MessagesApi, ErrorsNameTheClientsFields) {
             "messages[0].content[1]: tool_result blocks must come first in the content");
   EXPECT_EQ(refused(R"({"messages": [)" + user + R"(], "tools": [{"type": "web_search_20250305",
                         "name": "w"}]})"),
-            "tools[0].type: server tools are not supported, got web_search_20250305");
+            "tools[0].type: tools without an input_schema are not supported, got "
+            "web_search_20250305: declare a tool of your own");
+  EXPECT_EQ(refused(R"({"messages": [{"role": "user", "content": [{"type": "document",
+                        "source": {"type": "url", "url": "x"}}]}]})"),
+            "messages[0].content[0]: content of type document with a source of type url is not "
+            "supported");
   EXPECT_TRUE(refused(R"({"system": "S", "messages": [)" + user + R"(, {"role": "user", "content":
                         [{"type": "tool_result", "tool_use_id": "t9", "content": "x"}]}]})")
                   .starts_with("messages[1].content[0]"));

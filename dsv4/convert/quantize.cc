@@ -8,8 +8,10 @@
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/base/quote.h"
 #include "dsv4/convert/convert_weight.h"
 #include "dsv4/convert/imatrix.h"
+#include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/convert/shards.h"
 #include "dsv4/convert/side_files.h"
 #include "dsv4/convert/stored_tensors.h"
@@ -50,32 +52,6 @@ std::string source_stamp(const Checkpoint& checkpoint) {
                      hash);
 }
 
-Codebook codebook_of(const Target& target, const std::map<std::string, Codebook>& files) {
-  switch (target.book) {
-    case Target::Book::kNf:
-      return nf_codebook(target.bits);
-    case Target::Book::kE2m1:
-      return e2m1_codebook();
-    case Target::Book::kE4m3:
-      return e4m3_codebook(target.bits);
-    case Target::Book::kFile:
-      return files.at(target.file);
-    default:
-      return bnf_codebook(target.bits);
-  }
-}
-
-// User codebooks by their name in the recipe; one file cannot be used for two K.
-std::map<std::string, Codebook> read_codebooks(const Recipe& recipe) {
-  std::map<std::string, Codebook> books;
-  for (const Rule& rule : recipe.rules) {
-    if (rule.target.book != Target::Book::kFile) continue;
-    const std::string& file = rule.target.file;
-    books[file] = parse_codebook(read_text_file(file, size_t{1} << 20), rule.target.bits, file);
-  }
-  return books;
-}
-
 class Quantizer {
  public:
   Quantizer(const QuantizeOptions& options,
@@ -90,6 +66,7 @@ class Quantizer {
         codebooks_(read_codebooks(options.recipe)) {}
 
   QuantizeResult run() {
+    check_recipe();
     if (!options_.imatrix.empty()) open_imatrix();
     count_totals();
     WorkFolder folder(options_.out, job(), options_.restart);
@@ -133,9 +110,24 @@ class Quantizer {
     return count;
   }
 
+  // A recipe for other names would copy the whole checkpoint and say that all is well.
+  void check_recipe() const {
+    const std::vector<Rule>& rules = options_.recipe.rules;
+    if (!rules.empty() && list_.idle.size() == rules.size())
+      fail(ErrorCode::kBadInput, "{}: no rule of the recipe matches a weight of {}",
+           list_.idle.front(), options_.source);
+  }
+
   void open_imatrix() {
     imatrix_ = std::make_unique<SafetensorsFile>(options_.imatrix);
     ImatrixUse use = check_imatrix(imatrix_->tensors(), list_, options_.imatrix);
+    if (use.used == 0)
+      fail(ErrorCode::kBadInput,
+           "{}: none of its {} entries is for one of the {} weights whose scales are searched{}",
+           options_.imatrix, imatrix_->tensors().size(), use.missing,
+           use.unknown.empty() ? ""
+                               : fmt::format(": {} is no weight of this checkpoint",
+                                             quotable(use.unknown.front())));
     imatrix_->release_pages();
     result_.imatrix_used = use.used;
     result_.imatrix_missing = use.missing;
@@ -302,7 +294,7 @@ class Quantizer {
   StoredTensors stored_;
   ConvertList list_;
   std::vector<ShardPlan> shards_;
-  std::map<std::string, Codebook> codebooks_;
+  UserCodebooks codebooks_;
   std::unique_ptr<SafetensorsFile> imatrix_;
   WeightConverter converter_;
   QuantizeResult result_;

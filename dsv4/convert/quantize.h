@@ -48,8 +48,9 @@ struct QuantizeResult {
   std::vector<std::string> side_files;       // copied beside the weights
 };
 
-// Every error is one line and leaves finished shards in OUT.partial. `progress` is called after
-// every piece; it may throw, which ends the call like any error.
+// An imatrix or a recipe that matches no weight at all is an error, because it is for another
+// model. Every error is one line and leaves finished shards in OUT.partial. `progress` is called
+// after every piece; it may throw, which ends the call like any error.
 QuantizeResult quantize(const QuantizeOptions& options,
                         const std::function<void(const QuantizeProgress&)>& progress);
 

@@ -303,7 +303,7 @@ TEST_F(Quantize, RejectsADifferentJob) {
   other.scales = ScaleChoice::kReference;
   EXPECT_TRUE(says(error_of(ErrorCode::kBadInput, [&] { quantize(other, nothing); }),
                    "a different choice of scales"));
-  TestSource(2).weight("embed", WeightFormat::kF32, 4, 32).write(folder_, "other");
+  TestSource(2).weight("layers.0.attn.wkv", WeightFormat::kF32, 4, 32).write(folder_, "other");
   options.source = folder_.file("other");
   EXPECT_TRUE(says(error_of(ErrorCode::kBadInput, [&] { quantize(options, nothing); }),
                    "a different source"));
@@ -392,6 +392,26 @@ TEST_F(Quantize, SearchUsesTheImatrix) {
   EXPECT_TRUE(says(wrong(values), "value 7 is -1"));
   values.as<float>()[7] = NAN;
   EXPECT_TRUE(says(wrong(values), "value 7 is nan"));
+}
+
+// Both would otherwise end as a success that used nothing of what was given.
+TEST_F(Quantize, RejectsAnImatrixOrARecipeForAnotherModel) {
+  const std::string source = write_every_format(folder_);
+  const Buffer values(DType::kF32, {kColumns});
+  write_safetensors(folder_.file("imatrix"), {{"layers.7.attn.nothing", values}});
+  const auto with_imatrix = [&] {
+    quantize({.source = source,
+              .out = out(),
+              .recipe = parse_recipe("attn k2", "r"),
+              .imatrix = folder_.file("imatrix")},
+             nothing);
+  };
+  EXPECT_TRUE(says(error_of(ErrorCode::kBadInput, with_imatrix),
+                   "none of its 1 entries is for one of the 5 weights whose scales are searched: "
+                   "layers.7.attn.nothing is no weight of this checkpoint"));
+  EXPECT_TRUE(says(bad(source, "attn 99 k2\nexperts 98 k3"),
+                   "r:1: no rule of the recipe matches a weight of"));
+  EXPECT_FALSE(std::filesystem::exists(out() + ".partial"));
 }
 
 TEST_F(Quantize, UserCodebooks) {

@@ -191,13 +191,6 @@ Schedule Engine::plan_step() {
                    .chunk_step = checkpoint_step(tables.groups())});
 }
 
-int64_t Engine::max_prompt_tokens() const {
-  constexpr int64_t kLeast = 32;  // a small step costs nearly as much
-  if (options_.longest_step.count() == 0) return 0;
-  const double seconds = std::chrono::duration<double>(options_.longest_step).count();
-  return step_time_.tokens_within(seconds, kLeast, options_.max_batch_tokens);
-}
-
 void Engine::set_running(size_t num_running, std::vector<Event>& events) {
   auto at = requests_.begin();
   std::advance(at, std::min(num_running, num_running_));
@@ -232,7 +225,7 @@ Engine::Batch Engine::make_batch(const Schedule& plan) {
     running.push_back(&request);
   }
   Batch batch;
-  int64_t spare_rows = options_.max_scored_tokens;  // besides one for each request
+  int64_t spare_rows = max_scored_tokens(plan, running);  // besides one for each request
   for (const Schedule::Chunk& chunk : plan.chunks) {
     Request& request = *running[chunk.request];
     const std::span<const int32_t> rest =
@@ -396,8 +389,14 @@ void Engine::run_batch(std::vector<Event>& events) {
   ++stats_.steps;
   int64_t num_tokens = 0;
   for (const Batch::Chunk& chunk : batch.chunks) num_tokens += chunk.count;
+  const auto scored = static_cast<int64_t>(
+      std::ranges::count_if(batch.rows, [](const Batch::Row& row) { return row.scores > 0; }));
   // Without a token to wait for, a device may still compute.
-  if (!batch.rows.empty()) step_time_.observe(num_tokens, spent.count());
+  if (scored > 0) {
+    step_time_.observe_rows(num_tokens, scored, spent.count());
+  } else if (!batch.rows.empty()) {
+    step_time_.observe(num_tokens, spent.count());
+  }
   for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
   prefixes_.after_step(/*waited=*/!batch.rows.empty());
   const bool prefill = batch.prefill_tokens > 0;

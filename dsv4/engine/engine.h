@@ -103,6 +103,8 @@ class Engine {
   void move_long_last();
   Schedule plan_step();
   int64_t max_prompt_tokens() const;
+  // Tokens of prompts that this step scores.
+  int64_t max_scored_tokens(const Schedule& plan, std::span<Request* const> running) const;
   // Opens and closes sequences so that the first `num_running` requests run.
   void set_running(size_t num_running, std::vector<Event>& events);
   void begin(Request& request, std::vector<Event>& events);

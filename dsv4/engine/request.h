@@ -46,7 +46,7 @@ struct RequestStats {
   double queue_seconds = 0;    // from submit() until it first ran
   double prefill_seconds = 0;  // from then until its first token
   int64_t prompt_tokens = 0, answer_tokens = 0;
-  // Of the prompt, when it first ran: found in the cache, and of them what units brought.
+  // Tokens of the prompt that the cache had when it first ran, and how many of them units brought.
   int64_t cached_tokens = 0, ram_tokens = 0, disk_tokens = 0;
   int preemptions = 0;
 };

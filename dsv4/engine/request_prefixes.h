@@ -55,7 +55,7 @@ class RequestPrefixes {
     int64_t checkpoint_interval = 2048;  // tokens between checkpoints inside a long prompt
     std::chrono::milliseconds longest_load{2000};  // that a request waits for units on the disk
   };
-  // Of each request: only this class reads it.
+  // What this class keeps of a request; no other class reads it.
   class State {
     friend class RequestPrefixes;
     std::optional<PrefixChain> chain;         // of its tokens; with tiers only

@@ -13,6 +13,7 @@ const double kDecay = std::exp2(-1.0 / 64);
 void StepTime::observe(int64_t tokens, double seconds) {
   const auto x = static_cast<double>(tokens);
   const auto add = [](double& sum, double value) { sum = kDecay * sum + value; };
+  largest_ = std::max(x, kDecay * largest_);
   add(n_, 1);
   add(x_, x);
   add(y_, seconds);
@@ -31,6 +32,20 @@ StepTime::Line StepTime::fit() const {
   return {0, xy_ / xx_};
 }
 
+void StepTime::observe_rows(int64_t tokens, int64_t rows, double seconds) {
+  constexpr double kNew = 0.25;  // of the latest step
+  const double one = std::max(0.0, seconds - expected(tokens)) / static_cast<double>(rows);
+  row_seconds_ = row_seconds_ < 0 ? one : (1 - kNew) * row_seconds_ + kNew * one;
+}
+
+int64_t StepTime::rows_within(double seconds, int64_t tokens, int64_t least, int64_t most) const {
+  if (row_seconds_ < 0) return std::min(least, most);
+  const double b = n_ == 0 ? 0 : fit().b;
+  const double rows = (seconds - expected(tokens)) / std::max(b + row_seconds_, 1e-12);
+  if (rows >= static_cast<double>(most)) return most;
+  return std::max(std::min(least, most), static_cast<int64_t>(std::max(rows, 0.0)));
+}
+
 double StepTime::expected(int64_t tokens) const {
   if (n_ == 0) return 0;
   const Line line = fit();
@@ -39,6 +54,7 @@ double StepTime::expected(int64_t tokens) const {
 
 int64_t StepTime::tokens_within(double seconds, int64_t least, int64_t most) const {
   if (n_ == 0) return most;
+  most = std::min(most, std::max(least, static_cast<int64_t>(2 * largest_)));
   const Line line = fit();
   const double tokens = (seconds - line.a) / std::max(line.b, 1e-12);
   if (tokens >= static_cast<double>(most)) return most;

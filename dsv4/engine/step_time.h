@@ -12,10 +12,17 @@ class StepTime {
  public:
   // A step of so many tokens, those that decode included, took so long.
   void observe(int64_t tokens, double seconds);
+  // A step of so many tokens, of which `rows` had logits that no new token is drawn from, took so
+  // long: what it took beyond expected(tokens) is those rows' cost.
+  void observe_rows(int64_t tokens, int64_t rows, double seconds);
+  // The most such rows, each of a token of its own, beside `tokens` others, that are expected to
+  // take at most so long, from `least` to `most`; `least` before the first ones.
+  int64_t rows_within(double seconds, int64_t tokens, int64_t least, int64_t most) const;
   // Seconds of a step of so many tokens; 0 before the first step.
   double expected(int64_t tokens) const;
   // The most tokens of a step that is expected to take at most so long, at least `least`: prompts
-  // must get on where even that takes longer. `most` before the first step.
+  // must get on where even that takes longer. `most` before the first step. At most twice as many
+  // as a recent step had: a line through steps of one and two tokens says nothing of 500.
   int64_t tokens_within(double seconds, int64_t least, int64_t most) const;
 
  private:
@@ -24,6 +31,8 @@ class StepTime {
   };
   Line fit() const;
 
+  double largest_ = 0;       // tokens of a step, decayed
+  double row_seconds_ = -1;  // of one such row beside its token; below 0: none yet
   double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // sums over the steps, decayed
 };
 

@@ -2,14 +2,12 @@
 // the released models):
 //
 //   FP4   B x width/2 e2m1 pairs (low nibble = even c), then B x width/32 UE8M0    68 bytes per key
-//   FP8   B x width e4m3, then B x one f32 scale                                  132 bytes per key
 //
-// The reference computes with FP4 after the Hadamard transform; FP8 is the layout of other engines'
-// caches.
+// The reference computes with FP4 after the Hadamard transform. Not here: the FP8 layout of other
+// engines' caches, 132 bytes per key.
 
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "dsv4/base/bits.h"
@@ -53,37 +51,6 @@ DSV4_HD inline void unpack_index_key(const IndexLayoutFp4& layout, const uint8_t
     x[c] =
         e2m1_to_f32(e2m1_code(pairs[c / 2], c)) * ue8m0_to_f32(scales[c / IndexLayoutFp4::kGroup]);
   }
-}
-
-struct IndexLayoutFp8 {
-  int width = 128;
-
-  DSV4_HD constexpr int64_t page_bytes(int64_t keys) const { return keys * (width + 4); }
-  DSV4_HD constexpr int64_t code_offset(int64_t i) const { return i * width; }
-  DSV4_HD constexpr int64_t scale_offset(int64_t keys, int64_t i) const {
-    return keys * width + 4 * i;
-  }
-};
-static_assert(IndexLayoutFp8{}.page_bytes(1) == 132);
-
-// One power-of-two scale for the whole key, stored as f32.
-DSV4_HD inline void pack_index_key(const IndexLayoutFp8& layout, const float* x, uint8_t* page,
-                                   int64_t keys, int64_t i) {
-  const uint8_t scale = quantize_group_q8(x, layout.width, page + layout.code_offset(i));
-  const auto bits = std::bit_cast<uint32_t>(ue8m0_to_f32(scale));
-  for (int b = 0; b < 4; ++b) {
-    page[layout.scale_offset(keys, i) + b] = static_cast<uint8_t>(bits >> (8 * b));
-  }
-}
-
-DSV4_HD inline void unpack_index_key(const IndexLayoutFp8& layout, const uint8_t* page,
-                                     int64_t keys, int64_t i, float* x) {
-  uint32_t bits = 0;
-  for (int b = 0; b < 4; ++b) {
-    bits |= static_cast<uint32_t>(page[layout.scale_offset(keys, i) + b]) << (8 * b);
-  }
-  const uint8_t* codes = page + layout.code_offset(i);
-  for (int c = 0; c < layout.width; ++c) x[c] = e4m3_to_f32(codes[c]) * std::bit_cast<float>(bits);
 }
 
 }  // namespace dsv4

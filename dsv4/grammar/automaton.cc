@@ -1,5 +1,7 @@
 #include "dsv4/grammar/automaton.h"
 
+#include <algorithm>
+
 #include "dsv4/base/error.h"
 
 namespace dsv4 {
@@ -64,6 +66,7 @@ RuleId AutomatonBuilder::declare() {
 
 Automaton AutomatonBuilder::finish() {
   check_left_recursion();
+  drop_dead_ends();
   return std::move(automaton_);
 }
 
@@ -119,6 +122,95 @@ class FirstCalls {
 };
 
 }  // namespace
+
+namespace {
+
+// The nodes from which the end of their rule can be reached, from the ends backwards.
+class LivingNodes {
+ public:
+  explicit LivingNodes(const Automaton& automaton)
+      : automaton_(automaton),
+        first_before_(automaton.nodes.size() + 1),
+        lives_(automaton.nodes.size()),
+        callers_(automaton.rules.size()),
+        rule_at_(automaton.nodes.size(), -1) {
+    for (size_t rule = 0; rule < automaton.rules.size(); ++rule)
+      rule_at_[static_cast<size_t>(automaton.rules[rule])] = static_cast<RuleId>(rule);
+    for_edges([&](NodeId target, size_t) { ++first_before_[static_cast<size_t>(target)]; });
+    size_t end = 0;
+    for (size_t& count : first_before_) count = end += count;
+    before_.resize(end);
+    // From the end of each list to its beginning, which first_before_ then is.
+    for_edges([&](NodeId target, size_t node) {
+      before_[--first_before_[static_cast<size_t>(target)]] = node;
+    });
+    for (size_t node = 0; node < automaton.nodes.size(); ++node) {
+      for (const Automaton::Call& call : automaton.nodes[node].calls)
+        callers_[static_cast<size_t>(call.rule)].push_back(node);
+      if (automaton.nodes[node].accepts) todo_.push_back(node);
+    }
+    while (!todo_.empty()) visit_next();
+  }
+  bool lives(NodeId node) const { return lives_[static_cast<size_t>(node)]; }
+  bool lives(const Automaton::Call& call) const {
+    return lives(call.target) && lives(automaton_.rules[static_cast<size_t>(call.rule)]);
+  }
+
+ private:
+  template <class Edge>
+  void for_edges(const Edge& edge) const {
+    for (size_t node = 0; node < automaton_.nodes.size(); ++node) {
+      const Automaton::Node& edges = automaton_.nodes[node];
+      for (const auto& one : edges.symbols) edge(one.target, node);
+      for (const NodeId target : edges.empty) edge(target, node);
+      for (const Automaton::Call& call : edges.calls) edge(call.target, node);
+    }
+  }
+  bool reaches_a_living_node(size_t node) const {
+    const Automaton::Node& edges = automaton_.nodes[node];
+    const auto any = [](const auto& list, const auto& is) {
+      return std::any_of(list.begin(), list.end(), is);
+    };
+    return edges.accepts ||
+           any(edges.symbols,
+               [&](const auto& edge) { return edge.symbols.any() && lives(edge.target); }) ||
+           any(edges.empty, [&](NodeId target) { return lives(target); }) ||
+           any(edges.calls, [&](const Automaton::Call& call) { return lives(call); });
+  }
+  void visit_next() {
+    const size_t node = todo_.back();
+    todo_.pop_back();
+    if (lives_[node] || !reaches_a_living_node(node)) return;
+    lives_[node] = true;
+    for (size_t i = first_before_[node]; i < first_before_[node + 1]; ++i)
+      todo_.push_back(before_[i]);
+    if (rule_at_[node] < 0) return;
+    const std::vector<size_t>& callers = callers_[static_cast<size_t>(rule_at_[node])];
+    todo_.insert(todo_.end(), callers.begin(), callers.end());
+  }
+
+  const Automaton& automaton_;
+  std::vector<size_t> before_, first_before_;  // [first_before_[node]...]: with an edge to it
+  std::vector<bool> lives_;
+  std::vector<std::vector<size_t>> callers_;  // [rule]
+  std::vector<RuleId> rule_at_;               // [node] that begins there; -1: none
+  std::vector<size_t> todo_;
+};
+
+}  // namespace
+
+void AutomatonBuilder::drop_dead_ends() {
+  const LivingNodes living(automaton_);
+  if (!living.lives(automaton_.rules[0]))
+    fail(ErrorCode::kBadInput, "nothing is valid: no text reaches the end of the grammar");
+  for (Automaton::Node& node : automaton_.nodes) {
+    std::erase_if(node.symbols, [&](const auto& edge) {
+      return edge.symbols.none() || !living.lives(edge.target);
+    });
+    std::erase_if(node.empty, [&](NodeId target) { return !living.lives(target); });
+    std::erase_if(node.calls, [&](const auto& call) { return !living.lives(call); });
+  }
+}
 
 void AutomatonBuilder::check_left_recursion() const {
   const FirstCalls calls(automaton_);

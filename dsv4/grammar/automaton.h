@@ -47,6 +47,26 @@ struct Automaton {
   std::vector<NodeId> rules;  // their first nodes; rule 0 is the grammar
 };
 
+// `piece(from)` at least `min` times and at most `max` (-1: any number), in an automaton that
+// `builder` makes. Each piece must add a node or an edge: only these are limited.
+template <class Builder, class Piece>
+NodeId repeat_piece(Builder& builder, NodeId from, int64_t min, int64_t max, const Piece& piece) {
+  for (int64_t i = 0; i < min; ++i) from = piece(from);
+  if (max < 0) {
+    const NodeId loop = builder.node();
+    builder.empty_edge(from, loop);
+    builder.empty_edge(piece(loop), loop);
+    return loop;
+  }
+  const NodeId end = builder.node();
+  for (int64_t i = min; i < max; ++i) {
+    builder.empty_edge(from, end);
+    from = piece(from);
+  }
+  builder.empty_edge(from, end);
+  return end;
+}
+
 // Builds automata piece by piece: each function adds a piece that begins at a node and returns the
 // node where it ends.
 class AutomatonBuilder {
@@ -62,24 +82,9 @@ class AutomatonBuilder {
   NodeId literal(NodeId from, std::string_view bytes);
   NodeId dsml(NodeId from);
   NodeId call(NodeId from, RuleId rule);
-  // `piece(from)` at least `min` times and at most `max` (-1: any number). Each piece must add a
-  // node or an edge: only these are limited.
   template <class Piece>
   NodeId repeat(NodeId from, int64_t min, int64_t max, const Piece& piece) {
-    for (int64_t i = 0; i < min; ++i) from = piece(from);
-    if (max < 0) {
-      const NodeId loop = node();
-      empty_edge(from, loop);
-      empty_edge(piece(loop), loop);
-      return loop;
-    }
-    const NodeId end = node();
-    for (int64_t i = min; i < max; ++i) {
-      empty_edge(from, end);
-      from = piece(from);
-    }
-    empty_edge(from, end);
-    return end;
+    return repeat_piece(*this, from, min, max, piece);
   }
   template <class Piece>
   NodeId optional(NodeId from, const Piece& piece) {
@@ -91,12 +96,14 @@ class AutomatonBuilder {
   NodeId begin(RuleId rule) const { return automaton_.rules[static_cast<size_t>(rule)]; }
   void end(NodeId last) { automaton_.nodes[static_cast<size_t>(last)].accepts = true; }
 
-  // kBadInput where a rule can call itself before it reads a symbol.
+  // Without what leads to no whole text. kBadInput where a rule can call itself before it reads a
+  // symbol, and where the grammar has no text at all.
   Automaton finish();
 
  private:
   void count_edge();
   void check_left_recursion() const;
+  void drop_dead_ends();
 
   Automaton automaton_;
   size_t edges_ = 0;

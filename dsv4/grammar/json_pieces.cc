@@ -28,27 +28,6 @@ CodePoints plain() {
   return set.without(escaped);
 }
 
-// The numbers from `low` to `high`, both with the same number of digits.
-void add_digits(AutomatonBuilder& builder, NodeId from, std::string_view low, std::string_view high,
-                NodeId to) {
-  if (low.size() == 1) return builder.symbol_edge(from, byte_range(low[0], high[0]), to);
-  const std::string zeros(low.size() - 1, '0'), nines(low.size() - 1, '9');
-  const auto branch = [&](int first, int last, std::string_view rest_low,
-                          std::string_view rest_high) {
-    if (first > last) return;
-    const NodeId next = builder.symbols(from, byte_range(first, last));
-    add_digits(builder, next, rest_low, rest_high, to);
-  };
-  if (low[0] == high[0]) return branch(low[0], low[0], low.substr(1), high.substr(1));
-  branch(low[0], low[0], low.substr(1), nines);
-  branch(low[0] + 1, high[0] - 1, zeros, nines);
-  branch(high[0], high[0], zeros, high.substr(1));
-}
-
-int64_t magnitude_of(int64_t value) {
-  return value == INT64_MIN ? INT64_MAX : value < 0 ? -value : value;
-}
-
 }  // namespace
 
 NodeId JsonPieces::spaces(NodeId from) {
@@ -137,7 +116,11 @@ NodeId JsonPieces::other_key(NodeId from, const std::vector<std::string>& keys) 
 
 NodeId JsonPieces::integer(NodeId from) {
   const NodeId sign = builder_.optional(from, [&](NodeId n) { return builder_.literal(n, "-"); });
-  return magnitude(sign, 0, std::nullopt);
+  const NodeId end = builder_.literal(sign, "0");
+  const NodeId more = builder_.repeat(builder_.symbols(sign, digit(1, 9)), 0, -1,
+                                      [&](NodeId n) { return builder_.symbols(n, digit()); });
+  builder_.empty_edge(more, end);
+  return end;
 }
 
 NodeId JsonPieces::number(NodeId from) {
@@ -157,113 +140,6 @@ NodeId JsonPieces::fraction(NodeId from) {
     return builder_.repeat(builder_.literal(node, "."), 1, -1,
                            [&](NodeId n) { return builder_.symbols(n, digit()); });
   });
-}
-
-NodeId JsonPieces::magnitude(NodeId from, int64_t low, std::optional<int64_t> high) {
-  const NodeId end = builder_.node();
-  const std::string first = std::to_string(low);
-  const std::string last = high ? std::to_string(*high) : "";
-  if (high && *high < low) return end;  // nothing leads there
-  for (size_t size = first.size(); size <= (high ? last.size() : first.size()); ++size) {
-    std::string begin(size, '0');
-    begin[0] = '1';
-    if (size == first.size()) begin = first;
-    const std::string stop = high && size == last.size() ? last : std::string(size, '9');
-    add_digits(builder_, from, begin, stop, end);
-  }
-  if (high) return end;
-  const NodeId longer = builder_.symbols(from, digit(1, 9));
-  const NodeId more = builder_.repeat(longer, static_cast<int64_t>(first.size()), -1,
-                                      [&](NodeId n) { return builder_.symbols(n, digit()); });
-  builder_.empty_edge(more, end);
-  return end;
-}
-
-NodeId JsonPieces::integer_in(NodeId from, const NumberRange& range) {
-  std::optional<int64_t> low = range.low, high = range.high;
-  if (low && range.low_excluded) ++*low;
-  if (high && range.high_excluded) --*high;
-  const NodeId end = builder_.node();
-  if (!high || *high >= 0) {
-    const int64_t from_zero = low ? std::max<int64_t>(*low, 0) : 0;
-    builder_.empty_edge(magnitude(from, from_zero, high), end);
-  }
-  if (!low || *low < 0) {
-    const int64_t least = high && *high < 0 ? magnitude_of(*high) : 1;
-    const auto most = low ? std::optional(magnitude_of(*low)) : std::nullopt;
-    builder_.empty_edge(magnitude(builder_.literal(from, "-"), least, most), end);
-  }
-  return end;
-}
-
-// low <= x <= high for x without a sign, with a fraction.
-NodeId JsonPieces::decimal_magnitude(NodeId from, int64_t low, bool low_excluded,
-                                     std::optional<int64_t> high, bool high_excluded) {
-  const NodeId end = builder_.node();
-  const auto zeros = [&](NodeId node) {
-    return builder_.repeat(node, 0, -1, [&](NodeId n) { return builder_.literal(n, "0"); });
-  };
-  const auto digits = [&](NodeId node) {
-    return builder_.repeat(node, 0, -1, [&](NodeId n) { return builder_.symbols(n, digit()); });
-  };
-  const auto exactly = [&](int64_t value) {  // and nothing or zeros after the point
-    const NodeId whole = builder_.literal(from, std::to_string(value));
-    builder_.empty_edge(whole, end);
-    builder_.empty_edge(zeros(builder_.literal(whole, ".0")), end);
-  };
-  if (high && !high_excluded && *high >= low && !(low_excluded && *high == low)) exactly(*high);
-  const auto below = high ? std::optional(*high - 1) : std::nullopt;
-  if (below && *below < low) return end;
-  if (!low_excluded) {
-    builder_.empty_edge(fraction(magnitude(from, low, below)), end);
-    return end;
-  }
-  // low itself needs a digit after the point that is not zero.
-  const NodeId point = builder_.literal(builder_.literal(from, std::to_string(low)), ".");
-  builder_.empty_edge(digits(builder_.symbols(zeros(point), digit(1, 9))), end);
-  if (!below || *below > low) builder_.empty_edge(fraction(magnitude(from, low + 1, below)), end);
-  return end;
-}
-
-NodeId JsonPieces::number_in(NodeId from, const NumberRange& range) {
-  const NodeId end = builder_.node();
-  const bool positive =
-      !range.high || *range.high > 0 || (*range.high == 0 && !range.high_excluded);
-  const bool negative = !range.low || *range.low < 0;
-  if (positive) {
-    const bool from_low = range.low && *range.low >= 0;
-    builder_.empty_edge(
-        decimal_magnitude(from, from_low ? *range.low : 0, from_low && range.low_excluded,
-                          range.high, range.high_excluded),
-        end);
-  }
-  if (negative) {
-    const bool below_zero = range.high && (*range.high < 0 || (*range.high == 0));
-    const auto most = range.low ? std::optional(magnitude_of(*range.low)) : std::nullopt;
-    // -0 is left out where zero is not in the range.
-    const bool without_zero = below_zero && range.high_excluded;
-    builder_.empty_edge(
-        decimal_magnitude(builder_.literal(from, "-"), below_zero ? magnitude_of(*range.high) : 0,
-                          without_zero, most, range.low_excluded),
-        end);
-  }
-  return end;
-}
-
-NodeId JsonPieces::multiple_of(NodeId from, int64_t divisor) {
-  const NodeId sign = builder_.optional(from, [&](NodeId n) { return builder_.literal(n, "-"); });
-  const auto count = static_cast<size_t>(divisor);
-  std::vector<NodeId> rest;  // by remainder
-  for (size_t i = 0; i < count; ++i) rest.push_back(builder_.node());
-  const NodeId end = builder_.literal(sign, "0");
-  builder_.empty_edge(rest[0], end);
-  for (size_t d = 0; d < 10; ++d) {
-    const SymbolSet symbol = digit(static_cast<int>(d), static_cast<int>(d));
-    if (d > 0) builder_.symbol_edge(sign, symbol, rest[d % count]);
-    for (size_t i = 0; i < count; ++i)
-      builder_.symbol_edge(rest[i], symbol, rest[(i * 10 + d) % count]);
-  }
-  return end;
 }
 
 RuleId JsonPieces::value_rule() {

@@ -1,4 +1,4 @@
-// The pieces of JSON that schemas are made of, as automata: strings, numbers in ranges, any value.
+// The pieces of JSON that schemas are made of, as automata: strings, numbers, any value.
 
 #pragma once
 
@@ -12,12 +12,6 @@ namespace dsv4 {
 
 enum class JsonSpaces { kNone, kSome };
 
-// Bounds of a number; whole, since the bounds of decimals are.
-struct NumberRange {
-  std::optional<int64_t> low, high;
-  bool low_excluded = false, high_excluded = false;
-};
-
 class JsonPieces {
  public:
   JsonPieces(AutomatonBuilder& builder, JsonSpaces spaces) : builder_(builder), spaces_(spaces) {}
@@ -29,9 +23,6 @@ class JsonPieces {
   NodeId other_key(NodeId from, const std::vector<std::string>& keys);
   NodeId number(NodeId from);
   NodeId integer(NodeId from);
-  NodeId integer_in(NodeId from, const NumberRange& range);
-  NodeId number_in(NodeId from, const NumberRange& range);  // without exponents
-  NodeId multiple_of(NodeId from, int64_t divisor);         // integers
   NodeId any_value(NodeId from);
   NodeId any_object(NodeId from);
 
@@ -39,11 +30,7 @@ class JsonPieces {
   RuleId character();
   RuleId value_rule();
   NodeId list(NodeId from, char open, char close, bool with_keys);
-  // A number in [low, high] by its digits, without leading zeros; no `high`: any larger one.
-  NodeId magnitude(NodeId from, int64_t low, std::optional<int64_t> high);
   NodeId fraction(NodeId from);
-  NodeId decimal_magnitude(NodeId from, int64_t low, bool low_excluded, std::optional<int64_t> high,
-                           bool high_excluded);
 
   AutomatonBuilder& builder_;
   JsonSpaces spaces_;

@@ -46,18 +46,24 @@ CodePoints line_ends() {
 // Reads the pattern twice where an atom is repeated: repeat() builds it anew from its text.
 class RegexReader {
  public:
-  RegexReader(AutomatonBuilder& builder, std::string_view pattern, RegexText text)
-      : builder_(builder), pattern_(pattern), text_(text) {
+  explicit RegexReader(std::string_view pattern) : pattern_(pattern) {
     if (pattern.size() > kMaxPattern)
       fail(ErrorCode::kBadInput, "regex: longer than {} bytes", kMaxPattern);
     if (valid_utf8_prefix(pattern) != pattern.size())
       fail(ErrorCode::kBadInput, "regex: not valid UTF-8");
   }
 
-  NodeId run(NodeId from) {
+  TextNfa run(RegexScope match) {
+    const CodePoints any(0, 0x10ffff);
+    const bool search = match == RegexScope::kSearch;
+    nfa_.first = nfa_.node();
+    NodeId from = nfa_.first;
+    if (search) from = nfa_.repeat(from, 0, -1, [&](NodeId node) { return nfa_.read(node, any); });
     const NodeId end = alternatives(from);
     if (at_ < pattern_.size()) bad("unmatched )");
-    return end;
+    nfa_.last =
+        search ? nfa_.repeat(end, 0, -1, [&](NodeId node) { return nfa_.read(node, any); }) : end;
+    return std::move(nfa_);
   }
 
  private:
@@ -81,28 +87,16 @@ class RegexReader {
 
   NodeId alternatives(NodeId from) {
     if (++depth_ > kMaxDepth) bad("nested too deep");
-    const NodeId end = builder_.node();
+    const NodeId end = nfa_.node();
     do {
-      builder_.empty_edge(sequence(from), end);
+      nfa_.empty_edge(sequence(from), end);
     } while (take('|'));
     --depth_;
     return end;
   }
 
-  // ^ and $ may stand where they hold anyway.
   NodeId sequence(NodeId from) {
-    if (peek() == '^') {
-      if (depth_ > 1) bad("^ inside a group is not supported");
-      ++at_;
-    }
-    while (more() && peek() != '|' && peek() != ')') {
-      if (peek() == '$') {
-        ++at_;
-        if (depth_ > 1 || (more() && peek() != '|')) bad("$ is supported at the end only");
-        break;
-      }
-      from = repeated(from);
-    }
+    while (more() && peek() != '|' && peek() != ')') from = repeated(from);
     return from;
   }
 
@@ -119,7 +113,7 @@ class RegexReader {
       at_ = begin;
       return atom(node);
     };
-    const NodeId last = builder_.repeat(from, repeat.min, repeat.max, piece);
+    const NodeId last = nfa_.repeat(from, repeat.min, repeat.max, piece);
     at_ = end;
     return last;
   }
@@ -192,6 +186,12 @@ class RegexReader {
 
   NodeId atom(NodeId from) {
     switch (peek()) {
+      case '^':
+      case '$': {
+        const NodeId to = nfa_.node();
+        take('^') ? nfa_.at_begin(from, to) : (++at_, nfa_.at_end(from, to));
+        return to;
+      }
       case '(':
         return group(from);
       case '[':
@@ -223,8 +223,7 @@ class RegexReader {
 
   NodeId characters(NodeId from, const CodePoints& set) {
     if (set.empty()) bad("an empty class");
-    return text_ == RegexText::kRaw ? add_utf8(builder_, from, set)
-                                    : add_json_character(builder_, from, set);
+    return nfa_.read(from, set);
   }
 
   // The class at this place, which is read once however often its atom is built.
@@ -349,9 +348,8 @@ class RegexReader {
     size_t end = 0;
   };
 
-  AutomatonBuilder& builder_;
+  TextNfa nfa_;
   std::string_view pattern_;
-  RegexText text_;
   size_t at_ = 0;
   int depth_ = 0;
   std::unordered_map<size_t, Bracket> brackets_;  // by the place of their [
@@ -359,8 +357,12 @@ class RegexReader {
 
 }  // namespace
 
+TextNfa read_regex(std::string_view pattern, RegexScope match) {
+  return RegexReader(pattern).run(match);
+}
+
 NodeId add_regex(AutomatonBuilder& builder, NodeId from, std::string_view pattern, RegexText text) {
-  return RegexReader(builder, pattern, text).run(from);
+  return TextWriter(builder, text).add(from, read_regex(pattern, RegexScope::kWhole));
 }
 
 }  // namespace dsv4

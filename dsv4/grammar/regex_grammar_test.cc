@@ -41,14 +41,36 @@ TEST(RegexGrammar, IsByCodePointAndAnchored) {
   EXPECT_TRUE(matches("a{2,}?b*?", "aaaabb"));
   EXPECT_TRUE(matches("\\.\\*\\[", ".*["));
   EXPECT_TRUE(matches("", ""));
+  EXPECT_TRUE(matches("(^a|^b)c$|d", "bc"));
+  EXPECT_TRUE(matches("(^|a)b($|c)", "abc"));
   EXPECT_TRUE(matches("a|", ""));
   EXPECT_TRUE(matches("[\\b\\-\\]]+", "\b-]"));
+}
+
+// As JSON Schema reads patterns: anywhere in the text where no ^ or $ says otherwise.
+TEST(RegexGrammar, SearchesAndIntersects) {
+  const auto dfa = [](std::string_view pattern) {
+    return std::make_shared<TextDfa>(read_regex(pattern, RegexScope::kSearch));
+  };
+  EXPECT_TRUE(dfa("b")->contains("abc"));
+  EXPECT_FALSE(dfa("^b")->contains("abc"));
+  EXPECT_TRUE(dfa("^a|d$")->contains("abc"));
+  EXPECT_FALSE(dfa("^(a|d)$")->contains("abc"));
+  AutomatonBuilder builder;
+  const RuleId rule = builder.declare();
+  TextWriter writer(builder, RegexText::kRaw);
+  builder.end(writer.add_one(
+      builder.begin(rule), {{dfa("^[a-c]+$"), true}, {dfa("b"), true}, {dfa("cc"), false}}, 2, 4));
+  TokenMasks masks(builder.finish(), test::demo_tree());
+  for (const char* text : {"ab", "bcbc", "abca"}) EXPECT_TRUE(test::matches(masks, text)) << text;
+  for (const char* text : {"b", "ac", "bcc", "abcab", "bd"})
+    EXPECT_FALSE(test::matches(masks, text)) << text;
 }
 
 TEST(RegexGrammar, RefusesByName) {
   for (const char* pattern :
        {"(?=a)", "(?<n>a)", "\\1", "\\bx", "\\p{L}", "a**", "*a", "a{3,2}", "a{10001}", "(a", "a)",
-        "[z-a]", "[a", "a\\", "(^a)", "a$b", "\\u12", "[]", "\\q"}) {
+        "[z-a]", "[a", "a\\", "a^b", "a$b", "\\u12", "[]", "\\q"}) {
     EXPECT_THROW(regex_format_grammar(pattern, "test"), RequestError) << pattern;
   }
   std::string deep(200, '('), large = "(((a{100}){100}){100}){100}";

@@ -1,19 +1,20 @@
-// JSON Schema (2020-12 and 7) as an automaton: every text that it accepts is valid under the schema
-// (docs/spec/serving.md 3.4 names the subset). What is not in the subset is a RequestError
-// `unsupported_schema` with its JSON pointer, never dropped.
+// JSON Schema (drafts 4 to 2020-12) as an automaton: every text that it accepts is valid under the
+// schema (docs/spec/serving.md 3.4). What asserts something and is not supported is a RequestError
+// `unsupported_schema` with its JSON pointer and a way out; unknown keywords are annotations.
 //
-// Keys come in the order of `properties`, additional ones last. Where a schema names no type, the
-// one that its keywords are about is taken, which is narrower and still valid.
+// Keys come in the order in which the schema names them, additional ones last. Where a schema names
+// no type, those that its keywords are about are taken, which is narrower and still valid.
 
 #pragma once
 
-#include <deque>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "dsv4/chat/json_value.h"
 #include "dsv4/grammar/automaton.h"
 #include "dsv4/grammar/json_pieces.h"
+#include "dsv4/grammar/schema_form.h"
 
 namespace dsv4 {
 
@@ -22,64 +23,53 @@ class SchemaGrammar {
   // `root` is what `#` refers to. Both must outlive the compiler. `param` names the field that the
   // schema came in.
   SchemaGrammar(AutomatonBuilder& builder, const JsonValue& root, JsonSpaces spaces,
-                std::string param)
-      : builder_(builder), pieces_(builder, spaces), root_(root), param_(std::move(param)) {}
+                const std::string& param)
+      : builder_(builder),
+        pieces_(builder, spaces),
+        json_texts_(builder, RegexText::kInsideJsonString),
+        bare_texts_(builder, RegexText::kRaw),
+        forms_(root, param) {}
 
-  // A value of `schema`, which is part of root and stands at `pointer`.
-  NodeId value(NodeId from, const JsonValue& schema, const std::string& pointer);
+  // A value of `schema`, which is part of root.
+  NodeId value(NodeId from, const JsonValue& schema) { return value_of(from, {{&schema}}); }
   // The strings of `schema` as they are, without quotes and escapes; nothing where none is valid.
-  std::optional<NodeId> bare_strings(NodeId from, const JsonValue& schema,
-                                     const std::string& pointer);
-  // What schema() put off; once, at the end.
+  std::optional<NodeId> bare_strings(NodeId from, const JsonValue& schema);
+  // What value() put off; once, at the end.
   void finish();
 
  private:
-  struct Place {
-    const JsonValue* schema;
-    std::string pointer;
-  };
   enum class StringForm { kJson, kBare };
 
-  [[noreturn]] void refuse(const std::string& pointer, const std::string& what) const;
-  RuleId rule_of(const JsonValue& schema, const std::string& pointer);
-  NodeId build(NodeId from, const JsonValue& schema, const std::string& pointer);
-  NodeId build_type(NodeId from, const std::string& type, const JsonValue& schema,
-                    const std::string& pointer);
-  NodeId build_string(NodeId from, const JsonValue& schema, const std::string& pointer,
-                      StringForm form);
-  NodeId bare_text(NodeId from, int64_t min, int64_t max);
-  NodeId build_number(NodeId from, bool integer, const JsonValue& schema,
-                      const std::string& pointer);
-  NodeId build_array(NodeId from, const JsonValue& schema, const std::string& pointer);
-  NodeId build_object(NodeId from, const JsonValue& schema, const std::string& pointer);
-  NodeId separator(NodeId from, char c);
+  NodeId value_of(NodeId from, SchemaTerms terms);
+  RuleId rule_of(SchemaTerms terms);
+  NodeId build(NodeId from, const SchemaTerms& terms);
+  void build_form(NodeId from, SchemaForm form, const JsonValue& place, NodeId end);
+  NodeId literals(NodeId from, const std::vector<const JsonValue*>& values);
 
-  // The values of enum or const that have the schema's type.
-  std::vector<const JsonValue*> values_of(const std::vector<JsonValue>& values,
-                                          const JsonValue& schema,
-                                          const std::string& pointer) const;
-  // Each alternative together with what stands beside them.
-  std::vector<Place> alternatives_of(const char* keyword, const JsonValue& schema,
-                                     const std::string& pointer);
-  void check_keywords(const JsonValue& schema, const std::string& pointer) const;
-  std::vector<std::string> types_of(const JsonValue& schema, const std::string& pointer) const;
-  Place resolve(const std::string& reference, const std::string& pointer) const;
-  const JsonValue& merged(const JsonValue& schema, const std::string& pointer);
-  JsonValue merge(const JsonValue& a, const JsonValue& b, const std::string& pointer) const;
-  JsonValue merge_keyword(const std::string& key, const JsonValue& a, const JsonValue& b,
-                          const std::string& pointer) const;
-  std::optional<int64_t> count(const JsonValue& schema, const char* key,
-                               const std::string& pointer) const;
+  // schema_parts.cc
+  NodeId string(NodeId from, const SchemaForm& form, StringForm spelling);
+  NodeId limited_text(NodeId from, const SchemaForm& form, StringForm spelling);
+  NodeId number(NodeId from, const SchemaForm& form);
+  NodeId array(NodeId from, const SchemaForm& form, const JsonValue& place);
+  SchemaTerms item_terms(const SchemaForm& form, size_t index) const;
+  NodeId unique_array(NodeId from, const SchemaForm& form, const JsonValue& place);
+  std::vector<const JsonValue*> finite_values(const SchemaTerms& terms);
+  // schema_object.cc
+  NodeId object(NodeId from, SchemaForm form, const JsonValue& place);
+  void drop_idle_counts(SchemaForm& form) const;
+  std::map<std::vector<bool>, NodeId> other_keys(NodeId from, const SchemaForm& form,
+                                                 const JsonValue& place);
+
+  NodeId separator(NodeId from, char c);
 
   AutomatonBuilder& builder_;
   JsonPieces pieces_;
-  const JsonValue& root_;
-  const std::string param_;
-  std::map<const JsonValue*, RuleId> rules_;
-  std::optional<RuleId> any_character_;  // of bare_text()
-  int bare_depth_ = 0;                   // of $ref and alternatives in bare_strings()
-  std::vector<std::pair<RuleId, Place>> put_off_;
-  std::deque<JsonValue> owned_;  // schemas that merging made
+  TextWriter json_texts_, bare_texts_;
+  SchemaForms forms_;
+  std::map<SchemaTerms, RuleId> rules_;
+  std::vector<std::pair<RuleId, SchemaTerms>> put_off_;
+  // Rules of strings with limits, by these and how they are spelled.
+  std::map<std::tuple<std::vector<TextPart>, int64_t, int64_t, StringForm>, RuleId> strings_;
 };
 
 // Whole grammars of response formats.

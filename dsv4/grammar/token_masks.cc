@@ -69,11 +69,17 @@ TokenMasks::TokenMasks(Automaton automaton, std::shared_ptr<const TokenTree> tre
     : automaton_(std::move(automaton)),
       tree_(std::move(tree)),
       max_masks_(std::max<size_t>(max_mask_bytes / mask_bytes(), 1)),
-      memory_(memory != nullptr ? std::move(memory) : std::make_shared<GrammarMemory>(SIZE_MAX)) {
-  std::vector<Config> configs;
-  bool accepts = false;
-  close({automaton_.rules[0], -1}, configs, accepts);
-  intern(std::move(configs), accepts);
+      memory_(memory != nullptr ? std::move(memory) : std::make_shared<GrammarMemory>(SIZE_MAX)),
+      stacks_([this](size_t bytes) { take_or_fail(bytes); }, [this] { count_work(); }),
+      closure_(automaton_, stacks_, [this] { count_work(); }) {
+  most_work_ = kMaxWork;
+  try {
+    auto places = closure_.of({{automaton_.rules[0], stacks_.empty()}});
+    intern(std::move(places), closure_.accepts());
+  } catch (...) {
+    memory_->bytes -= bytes_;
+    throw;
+  }
 }
 
 TokenMasks::~TokenMasks() {
@@ -95,6 +101,8 @@ void TokenMasks::give_back(size_t bytes) {
 }
 
 void TokenMasks::take_or_fail(size_t bytes) {
+  if (bytes_ + bytes > kMaxBytes)
+    fail(ErrorCode::kResource, "the grammar takes more than {} MiB", kMaxBytes >> 20);
   while (!take(bytes)) {
     if (masks_.empty())
       fail(ErrorCode::kResource, "all grammars together have {} bytes", memory_->most);
@@ -102,73 +110,26 @@ void TokenMasks::take_or_fail(size_t bytes) {
   }
 }
 
-int32_t TokenMasks::frame(NodeId node, int32_t parent) {
-  if (const auto found = frame_ids_.find({node, parent}); found != frame_ids_.end())
-    return found->second;
-  take_or_fail(kMapNode + 2 * sizeof(Frame) + sizeof(int32_t));
-  const auto id = static_cast<int32_t>(frames_.size());
-  frames_.push_back({node, parent});
-  frame_ids_[{node, parent}] = id;
-  return id;
+void TokenMasks::count_work() {
+  if (++work_ <= most_work_) return;
+  // The whole of a call counts, so that what fails is the grammar and not where it stands.
+  fail(states_.empty() ? ErrorCode::kBadInput : ErrorCode::kResource,
+       "the grammar is too ambiguous: it reads the text in too many ways at once (more than {} "
+       "steps for one token)",
+       kMaxWork);
 }
 
-// Whether nothing but the end of its rule follows a node, at most some empty edges later.
-bool TokenMasks::only_ends(NodeId id) const {
-  for (int edges = 0; edges < 8; ++edges) {
-    const Automaton::Node& node = automaton_.nodes[static_cast<size_t>(id)];
-    if (!node.symbols.empty() || !node.calls.empty()) return false;
-    if (node.accepts) return node.empty.empty();
-    if (node.empty.size() != 1) return false;
-    id = node.empty.front();
-  }
-  return false;
-}
-
-// Everything that a configuration reaches without a symbol and that is not in seen_ yet; those that
-// can read one are kept.
-void TokenMasks::close(Config config, std::vector<Config>& out, bool& accepts) {
-  std::vector<Config> todo = {config};
-  while (!todo.empty()) {
-    const Config at = todo.back();
-    todo.pop_back();
-    if (!seen_.insert(uint64_t{static_cast<uint32_t>(at.node)} << 32 |
-                      static_cast<uint32_t>(at.frame)))
-      continue;
-    if (seen_.size() > kMaxPlaces) {
-      fail(states_.empty() ? ErrorCode::kBadInput : ErrorCode::kResource,
-           "the grammar is too large: in more than {} places at once", kMaxPlaces);
-    }
-    const Automaton::Node& node = automaton_.nodes[static_cast<size_t>(at.node)];
-    if (!node.symbols.empty()) out.push_back(at);
-    for (const NodeId target : node.empty) todo.push_back({target, at.frame});
-    for (const Automaton::Call& call : node.calls) {
-      // A call at the end of a rule needs no frame of its own: stacks stay short.
-      todo.push_back({automaton_.rules[static_cast<size_t>(call.rule)],
-                      only_ends(call.target) ? at.frame : frame(call.target, at.frame)});
-    }
-    if (!node.accepts) continue;
-    if (at.frame < 0) {
-      accepts = true;
-    } else {
-      const Frame below = frames_[static_cast<size_t>(at.frame)];
-      todo.push_back({below.node, below.parent});
-    }
-  }
-}
-
-TokenMasks::State TokenMasks::intern(std::vector<Config> configs, bool accepts) {
-  if (configs.empty() && !accepts) return kDead;
-  std::sort(configs.begin(), configs.end());
-  configs.erase(std::unique(configs.begin(), configs.end()), configs.end());
+TokenMasks::State TokenMasks::intern(std::vector<GrammarPlace> places, bool accepts) {
+  if (places.empty() && !accepts) return kDead;
   // Whether it accepts belongs to the state: a marker that no node has stands for it.
-  std::vector<Config> key = configs;
+  std::vector<GrammarPlace> key = places;
   if (accepts) key.push_back({-1, -1});
   if (const auto known = state_ids_.find(key); known != state_ids_.end()) return known->second;
   if (states_.size() >= kMaxStates)
     fail(ErrorCode::kResource, "the grammar has more than {} states", kMaxStates);
-  take_or_fail(sizeof(StateData) + 2 * configs.size() * sizeof(Config) + kMapNode);
+  take_or_fail(sizeof(StateData) + 2 * places.size() * sizeof(GrammarPlace) + kMapNode);
   auto data = std::make_unique<StateData>();
-  data->configs = std::move(configs);
+  data->places = std::move(places);
   data->accepts = accepts;
   data->next.fill(kUnknown);
   const auto state = State(states_.size());
@@ -183,18 +144,17 @@ TokenMasks::State TokenMasks::step(State state, int symbol) {
 }
 
 TokenMasks::State TokenMasks::compute_step(State state, int symbol) {
-  std::vector<Config> configs;
-  bool accepts = false;
+  std::vector<GrammarPlace> from;
   SymbolSet same = ~SymbolSet();  // the symbols that read exactly the edges that this one reads
-  seen_.clear();
-  for (const Config& config : states_[static_cast<size_t>(state)]->configs) {
-    for (const auto& edge : automaton_.nodes[static_cast<size_t>(config.node)].symbols) {
+  for (const GrammarPlace& place : states_[static_cast<size_t>(state)]->places) {
+    for (const auto& edge : automaton_.nodes[static_cast<size_t>(place.node)].symbols) {
       const bool reads = edge.symbols[static_cast<size_t>(symbol)];
       same &= reads ? edge.symbols : ~edge.symbols;
-      if (reads) close({edge.target, config.frame}, configs, accepts);
+      if (reads) from.push_back({edge.target, place.stacks});
     }
   }
-  const State next = intern(std::move(configs), accepts);
+  auto places = closure_.of(from);
+  const State next = intern(std::move(places), closure_.accepts());
   std::array<int32_t, kNumSymbols>& known = states_[static_cast<size_t>(state)]->next;
   for (size_t other = 0; other < known.size(); ++other) {
     if (same[other]) known[other] = next;
@@ -204,8 +164,10 @@ TokenMasks::State TokenMasks::compute_step(State state, int symbol) {
 
 TokenMasks::State TokenMasks::advance_bytes(State state, std::string_view bytes) {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < bytes.size() && state != kDead; ++i)
+  for (size_t i = 0; i < bytes.size() && state != kDead; ++i) {
+    most_work_ = work_ + kMaxWork;
     state = step(state, static_cast<unsigned char>(bytes[i]));
+  }
   return state;
 }
 
@@ -214,6 +176,7 @@ TokenMasks::State TokenMasks::advance(State state, int32_t token) {
   if (state == kDead) return kDead;
   if (token == tree_->dsml()) {
     const std::lock_guard lock(mutex_);
+    most_work_ = work_ + kMaxWork;
     return step(state, kDsmlSymbol);
   }
   if (tree_->is_added(token) || tree_->bytes(token).empty()) return kDead;
@@ -235,19 +198,22 @@ size_t TokenMasks::bytes() const {
   return bytes_;
 }
 
-void TokenMasks::mask(State state, std::span<uint32_t> out) {
+uint64_t TokenMasks::mask(State state, std::span<uint32_t> out) {
   DSV4_CHECK(state != kDead && out.size() == tree_->words(), "state {}, {} words", state,
              out.size());
   const std::lock_guard lock(mutex_);
   if (const auto known = masks_.find(state); known != masks_.end()) {
     uses_.splice(uses_.begin(), uses_, known->second.use);
     std::copy(known->second.words.begin(), known->second.words.end(), out.begin());
-    return;
+    return 0;
   }
+  const uint64_t before = work_;
+  most_work_ = work_ + kMaxWork;
   walk(state, out);
   DSV4_CHECK(std::any_of(out.begin(), out.end(), [](uint32_t word) { return word != 0; }),
              "no token of the vocabulary continues the grammar in state {}", state);
   keep_mask(state, out);
+  return work_ - before;
 }
 
 // Unless the memory has no room for any.

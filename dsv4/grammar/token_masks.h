@@ -1,6 +1,7 @@
-// Which tokens may come next (docs/spec/serving.md 3.4). A state of a run is the set of stacks that
-// the text so far can have; states are numbered as they are met, and what was computed of one is
-// kept: its successor for each symbol and its mask. Roll-back is an older number.
+// Which tokens may come next (docs/spec/serving.md 3.4). A state of a run is the places in the
+// grammar where the text so far can stand, each with its stacks (stack_sets.h); states are
+// numbered as they are met, and what was computed of one is kept: its successor for each symbol
+// and its mask. Roll-back is an older number.
 //
 //   mask(state) = tokens whose bytes lead from the state to another one; EOS where a rule 0 ends
 //
@@ -21,7 +22,8 @@
 
 #include "dsv4/chat/markers.h"
 #include "dsv4/grammar/automaton.h"
-#include "dsv4/grammar/seen_set.h"
+#include "dsv4/grammar/closure.h"
+#include "dsv4/grammar/stack_sets.h"
 #include "dsv4/text/tokenizer.h"
 
 namespace dsv4 {
@@ -81,47 +83,34 @@ class TokenMasks {
   TokenMasks(const TokenMasks&) = delete;
   TokenMasks& operator=(const TokenMasks&) = delete;
 
-  // Any thread may call these. Each throws kResource past kMaxStates states, past kMaxPlaces stacks
-  // of one state (rules that call each other in two ways have 2^depth; the constructor throws
-  // kBadInput for the first state), and where all grammars of the memory would take more than it
-  // has.
-  static constexpr size_t kMaxStates = 100'000 / kLimitsBy, kMaxPlaces = 200'000 / kLimitsBy;
+  // Any thread may call these. Each throws kResource past kMaxStates states, past kMaxWork steps of
+  // work in one call (a grammar that reads a text in many ways has many; the constructor throws
+  // kBadInput for the first state), past kMaxBytes, and where all grammars of the memory would take
+  // more than it has.
+  static constexpr size_t kMaxStates = 100'000 / kLimitsBy, kMaxWork = 400'000 / kLimitsBy;
+  static constexpr size_t kMaxBytes = (size_t{256} << 20) / kLimitsBy;
   State start() const { return 0; }
   State advance(State state, int32_t token);  // kDead where the mask forbids it
   State advance_bytes(State state, std::string_view bytes);
   // Whether the grammar may end here, and EOS may come.
   bool accepts(State state);
   // out: [words] u32, bit t of word t / 32 is token t. Throws kInvalidArgument where no token may
-  // come: an unmasked sample would be worse.
-  void mask(State state, std::span<uint32_t> out);
+  // come: an unmasked sample would be worse. Returns the steps of work that it took.
+  uint64_t mask(State state, std::span<uint32_t> out);
 
   size_t states() const;
   size_t bytes() const;  // of states, stacks and masks
 
  private:
-  // A return address and what is below it; numbered, so that equal stacks are one.
-  struct Frame {
-    NodeId node;
-    int32_t parent;
-    friend auto operator<=>(const Frame&, const Frame&) = default;
-  };
-  // A node that reads a symbol, or accepts, on a stack (-1: empty).
-  struct Config {
-    NodeId node;
-    int32_t frame;
-    friend auto operator<=>(const Config&, const Config&) = default;
-  };
   struct StateData {
-    std::vector<Config> configs;
+    std::vector<GrammarPlace> places;  // that read a symbol
     bool accepts = false;
     std::array<int32_t, kNumSymbols> next;  // kUnknown until it is computed
   };
   static constexpr int32_t kUnknown = -2;
 
-  int32_t frame(NodeId node, int32_t parent);
-  bool only_ends(NodeId node) const;
-  void close(Config config, std::vector<Config>& out, bool& accepts);
-  State intern(std::vector<Config> configs, bool accepts);
+  State intern(std::vector<GrammarPlace> places, bool accepts);
+  void count_work();
   State step(State state, int symbol);
   State compute_step(State state, int symbol);
   void walk(State state, std::span<uint32_t> out);
@@ -139,17 +128,17 @@ class TokenMasks {
   size_t bytes_ = 0;
 
   mutable std::mutex mutex_;
-  SeenSet seen_;  // of the step that is computed
-  std::vector<Frame> frames_;
-  std::map<Frame, int32_t> frame_ids_;
   std::vector<std::unique_ptr<StateData>> states_;
-  std::map<std::vector<Config>, State> state_ids_;
+  std::map<std::vector<GrammarPlace>, State> state_ids_;
   struct Mask {
     std::vector<uint32_t> words;
     std::list<State>::iterator use;
   };
   std::unordered_map<State, Mask> masks_;
-  std::list<State> uses_;  // the latest first
+  std::list<State> uses_;              // the latest first
+  uint64_t work_ = 0, most_work_ = 0;  // most: until which the present call may go on
+  StackSets stacks_;
+  Closure closure_;
 };
 
 }  // namespace dsv4

@@ -135,16 +135,14 @@ class ToolWriter {
   NodeId parameter(NodeId from, const std::string& key, const JsonValue& schema) {
     const NodeId tag = open_tag(from, "parameter name=\"" + key + "\" string=\"");
     const NodeId end = builder_.node();
-    const std::string pointer = "/properties/" + key;
     const NodeId begin = builder_.node();  // of a string; a tag before nothing would be a dead end
-    const auto bare = schemas_.back()->bare_strings(begin, schema, pointer);
+    const auto bare = schemas_.back()->bare_strings(begin, schema);
     if (bare) {
       builder_.empty_edge(builder_.literal(tag, "true\">"), begin);
       builder_.empty_edge(*bare, end);
     }
     if (!bare || !strings_only(schema)) {
-      builder_.empty_edge(
-          schemas_.back()->value(builder_.literal(tag, "false\">"), schema, pointer), end);
+      builder_.empty_edge(schemas_.back()->value(builder_.literal(tag, "false\">"), schema), end);
     }
     return close_tag(end, "parameter>\n");
   }

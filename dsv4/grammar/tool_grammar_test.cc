@@ -127,7 +127,8 @@ TEST(ToolGrammar, TextMayComeInsteadWhereItIsAllowed) {
 
 TEST(ToolGrammar, UnsupportedSchemasOfStrictToolsAreRefused) {
   std::vector<ToolDefinition> bad = tools();
-  bad[0].parameters = parse_json(R"({"properties": {"a": {"type": "string", "not": {}}}})", "test");
+  bad[0].parameters =
+      parse_json(R"({"properties": {"a": {"type": "string", "$dynamicRef": "#"}}})", "test");
   TokenMasks by_tags(tool_grammar(bad, {.schemas = ToolSchemas::kNone}), test::demo_tree());
   EXPECT_NE(by_tags.advance_bytes(by_tags.start(), "\n\n<"), TokenMasks::kDead);
   EXPECT_THROW(tool_grammar(bad, {}), RequestError) << "a string is no less bound";

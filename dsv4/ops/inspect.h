@@ -18,4 +18,7 @@ struct OpImpl {
 
 std::vector<OpImpl> all_op_impls();
 
+// The implementation that a name of the release before this one means now; other names as they are.
+std::string_view current_impl_name(std::string_view op, std::string_view impl);
+
 }  // namespace dsv4

@@ -55,6 +55,10 @@ void fail_no_impl(std::string_view op, std::span<const ImplInfo* const> impls,
   fail(ErrorCode::kUnsupported, "{}: no implementation fits ({})", op, list);
 }
 
+void fail_unknown_impl(std::string_view op, std::string_view impl) {
+  fail(ErrorCode::kUnsupported, "{}: this build has no implementation '{}'", op, impl);
+}
+
 #if !DSV4_CUDA
 int64_t dry_run_bytes(const Context&, void (*)(const Context&, const void*), const void*) {
   return 0;

@@ -13,6 +13,7 @@
 
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -99,13 +100,28 @@ struct ImplInfo {
   constexpr bool parts() const { return name == "parts"; }
 };
 
+// The largest relative error of one operand where an implementation that feeds tensor cores rounds
+// operands first: a number, or a function of the arguments. 0: products of the operands as they
+// are, in f32.
+template <class Args>
+class OperandRounding {
+ public:
+  constexpr OperandRounding(double always = 0) : always_(always) {}
+  template <std::convertible_to<double (*)(const Args&)> Of>
+  constexpr OperandRounding(Of of) : of_(of) {}
+
+  double operator()(const Args& args) const { return of_ != nullptr ? of_(args) : always_; }
+
+ private:
+  double always_ = 0;
+  double (*of_)(const Args&) = nullptr;
+};
+
 template <class Args>
 struct Impl : ImplInfo {
   const char* (*reject)(const Context&, const Args&);  // nullptr: can run; else the reason
   void (*run)(const Context&, const Args&);
-  // Implementations that feed tensor cores round operands first: the largest relative error of one
-  // operand. 0: products of the operands as they are, in f32.
-  double operand_rounding = 0;
+  OperandRounding<Args> operand_rounding = {};
   HostBytes (*host_bytes)(const Args&) = nullptr;  // null: a few rows at most
 };
 
@@ -201,6 +217,8 @@ const char* reason_against(const Impl<Args>& impl, const Context& context, const
   return why != nullptr ? why : impl.reject(context, args);
 }
 
+[[noreturn]] void fail_unknown_impl(std::string_view op, std::string_view impl);
+
 // The implementation that the context chose, if it accepts the call, else the first that does.
 template <class Args>
 const Impl<Args>& choose(const Op<Args>& op, const Context& context,
@@ -258,6 +276,15 @@ int64_t workspace_bytes(const Op<Args>& op, const Context& context,
                         const std::type_identity_t<Args>& args) {
   op.check(args);
   return workspace_bytes(choose(op, context, args), context, args);
+}
+
+// The implementation of this name in the table of another op, for an implementation that is made of
+// its kernels. Throws when there is none.
+template <class Args>
+const Impl<Args>& impl_of(const Op<Args>& op, std::string_view name) {
+  for (const Impl<Args>& impl : op.impls)
+    if (impl.name == name) return impl;
+  fail_unknown_impl(op.name, name);
 }
 
 template <class Args>

@@ -6,9 +6,11 @@
 #include <set>
 #include <string_view>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
 #include "dsv4/model/schedule.h"
+#include "dsv4/model/weight_table.h"
 #if DSV4_CUDA
 #include "dsv4/plan/imagined_gpu.h"
 #endif
@@ -65,14 +67,55 @@ Balance balance(const MemoryPlan& plan, const Machine& machine, int64_t context,
                                       machine.host ? request.threads : 0)
                            .total();
   const int64_t cache = plan_cache(plan.config, request.numerics, limits).plan.bytes();
-  int64_t kept = machine.reserve_bytes, need = plan.weights.total.bytes + cache;
+  int64_t kept = machine.reserve_bytes, need = plan.rank_weights(machine.devices) + cache;
   if (machine.host) {
     need += work;
   } else {
     kept = std::max(kept, work);
   }
-  return {.room = machine.devices * (machine.device_bytes - kept), .need = need};
+  return {.room = machine.device_bytes - kept, .need = need};
 }
+
+// Units of rows by which ranks share a weight (weight_table.h), by official name.
+class CutUnits final : public WeightVisitor {
+ public:
+  explicit CutUnits(const ModelConfig& config) {
+    ModelWeights weights;
+    visit_weights(config, weights, *this);
+    DrafterWeights drafter;
+    for (int64_t block = 0; block < config.mtp_layers; ++block)
+      visit_drafter(config, block, drafter, *this);
+  }
+  void matrix(WeightView&, const WeightSpec& spec, int64_t n, int64_t) override { add(spec, n); }
+  void grouped(WeightView&, const WeightSpec& spec, int64_t n, int64_t, int64_t) override {
+    add(spec, n);
+  }
+  void floats(ConstTensorView&, const WeightSpec& spec,
+              std::initializer_list<int64_t> shape) override {
+    add(spec, *shape.begin());
+  }
+  void f32(ConstTensorView&, const WeightSpec& spec,
+           std::initializer_list<int64_t> shape) override {
+    add(spec, *shape.begin());
+  }
+  void expert_ids(ConstTensorView&, const WeightSpec&, std::initializer_list<int64_t>) override {}
+
+  // Bytes of the weights that are cut, by their number of units.
+  std::map<int64_t, int64_t> bytes_of(const ConvertList& weights) const {
+    std::map<int64_t, int64_t> bytes;
+    for (const OutputItem& item : weights.items) {
+      if (const auto at = units_.find(item.name); at != units_.end())
+        bytes[at->second] += item.bytes();
+    }
+    return bytes;
+  }
+
+ private:
+  void add(const WeightSpec& spec, int64_t rows) {
+    if (spec.cut.unit > 0) units_[spec.name] = rows / spec.cut.unit;
+  }
+  std::map<std::string, int64_t> units_;
+};
 
 using Tensors = std::map<std::string, TensorMeta>;
 
@@ -136,6 +179,14 @@ std::shared_ptr<const Model> shapes_of(const ModelConfig& config, const ConvertL
 
 }  // namespace
 
+// The last rank has the largest share of each weight: ceil(units / devices) units.
+int64_t MemoryPlan::rank_weights(int devices) const {
+  int64_t bytes = weights.total.bytes;
+  for (const auto& [units, cut] : cut_bytes)
+    bytes -= cut - cut * ceil_div(units, int64_t{devices}) / units;
+  return bytes;
+}
+
 MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
                        const PlanRequest& request) {
   DSV4_CHECK(request.context >= 1 && request.sequences >= 1 && request.batch_tokens >= 1,
@@ -152,6 +203,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
       .shapes = shapes,
       .request = request,
       .weights = summarize(weights),
+      .cut_bytes = CutUnits(config).bytes_of(weights),
       .kv_rate = kv_rate(config, request.numerics),
       .sequence = sequence_bytes(config, request.numerics),
       .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),

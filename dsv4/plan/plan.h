@@ -4,14 +4,17 @@
 //   cache = sequences x (window pages + compressor states + entry pages of the context)
 //           + window pages of a step's tokens
 //
-// Weights come from tensor shapes (a checkpoint's, or the list of an official one, after a recipe),
-// cache and workspace from the functions that the engine allocates from (cache_plan.h,
-// workspace.h); a build without CUDA plans the kernels of a GPU as those of the host. On several
-// devices the plan spreads weights and cache evenly, without copies; what a parallel scheme
-// replicates is not counted. Source of the method: docs/memory.md.
+// Weights come from tensor shapes (a checkpoint's, or the list of an official one, after a
+// recipe), cache and workspace from the functions that the engine allocates from (cache_plan.h,
+// workspace.h); a build without CUDA plans the kernels of a GPU as those of the host. Several
+// devices share a model as docs/spec/several-gpus.md 2 has it: a weight is cut by rows or whole
+// on each, and every device has the whole cache. Need and room are those of one device, the one
+// with the largest shares. Windows of the exchanges are part of the reserve. Source of the
+// method: docs/memory.md.
 
 #pragma once
 
+#include <map>
 #include <memory>
 
 #include "dsv4/engine/workspace.h"
@@ -29,10 +32,15 @@ struct PlanRequest {
 };
 
 struct MemoryPlan {
+  // Weights of the largest of so many ranks.
+  int64_t rank_weights(int devices) const;
+
   ModelConfig config;
   std::shared_ptr<const Model> shapes;  // for dry runs of a step: no memory, a layer of each kind
   PlanRequest request;
   WeightSummary weights;
+  std::map<int64_t, int64_t>
+      cut_bytes;  // of the weights that ranks share, by their number of units
   KvRate kv_rate;
   SequenceBytes sequence;
   int64_t cache_bytes = 0;  // what the engine allocates for the request
@@ -47,8 +55,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
 
 struct Fit {
   bool fits = false;           // the request
-  int64_t room_bytes = 0;      // of all devices, without what is kept free
-  int64_t need_bytes = 0;      // of the request, beside what is kept free
+  int64_t room_bytes = 0;      // of a device, without what is kept free
+  int64_t need_bytes = 0;      // of the request on a device, beside what is kept free
   int64_t max_context = 0;     // tokens of one sequence alone; 0: not even one
   int64_t max_sequences = 0;   // of the asked context
   bool all_positions = false;  // max_context is the model's limit, not the machine's

@@ -87,10 +87,10 @@ TEST(Plan, KvRates) {
   EXPECT_DOUBLE_EQ(rate("flash").total(), 3514.25);
   EXPECT_DOUBLE_EQ(rate("pro").total(), 5031.4375);
   // With the FP8 indexer rows of other engines.
-  const IndexLayoutFp8 fp8;
+  constexpr double kFp8Key = 128 + 4;  // codes and one f32 scale
   const auto with_fp8 = [&](const char* release, int csa_layers) {
     const KvRate r = rate(release);
-    return r.total() - r.index_keys() + csa_layers * static_cast<double>(fp8.page_bytes(1)) / 4;
+    return r.total() - r.index_keys() + csa_layers * kFp8Key / 4;
   };
   EXPECT_DOUBLE_EQ(with_fp8("flash", 21), 3850.25);
   EXPECT_DOUBLE_EQ(with_fp8("pro", 30), 5511.4375);
@@ -145,15 +145,22 @@ struct Verdict {
 };
 
 TEST(Plan, Verdicts) {
-  const Verdict verdicts[] = {
-      {"flash", "k2", false, "1xh100", 6, false, 0}, {"flash", "k2", false, "1xh200", 6, true, 52},
-      {"flash", "k3", false, "1xh200", 6, true, 20}, {"flash", "", false, "1xh200", 6, false, 0},
-      {"flash", "k4", false, "1xh200", 6, false, 0}, {"flash", "k2", false, "2xh100", 6, true, 63},
-      {"flash", "k3", false, "2xh100", 6, true, 31}, {"flash", "", false, "2xh100", 6, false, 0},
-      {"flash", "", false, "2xh100", 4, true, 2.7},  {"flash", "", true, "2xh200", 6, true, 120},
-      {"pro", "k2", true, "4xh200", 6, true, 90},    {"pro", "k2", true, "8xh100", 6, true, 140},
-      {"pro", "k3", false, "8xh100", 6, false, 0},   {"pro", "k3", false, "5xh200", 6, true, 0},
-      {"pro", "", true, "8xh200", 6, true, 260},     {"pro", "", false, "8xh100", 6, false, 0}};
+  const Verdict verdicts[] = {{"flash", "k2", false, "1xh100", 6, false, 0},
+                              {"flash", "k2", false, "1xh200", 6, true, 52},
+                              {"flash", "k3", false, "1xh200", 6, true, 20},
+                              {"flash", "", false, "1xh200", 6, false, 0},
+                              {"flash", "k4", false, "1xh200", 6, false, 0},
+                              {"flash", "k3", false, "2xh100", 6, true, 14.9},
+                              {"flash", "", false, "2xh100", 6, false, 0},
+                              {"flash", "", false, "2xh100", 4, true, 0.7},
+                              {"flash", "", false, "2xh200", 6, true, 59.7},
+                              {"flash", "k3", false, "4xh200", 6, true, 104},
+                              {"pro", "k2", false, "4xh200", 6, true, 22.5},
+                              {"pro", "k2", false, "8xh100", 6, true, 15.1},
+                              {"pro", "k3", false, "8xh100", 6, false, 0},
+                              {"pro", "k3", false, "8xh200", 6, true, 53.6},
+                              {"pro", "", false, "8xh200", 6, true, 31.1},
+                              {"pro", "", false, "8xh100", 6, false, 0}};
   for (const Verdict& v : verdicts) {
     const MemoryPlan plan = plan_of(v.release, v.experts, v.mtp, {.context = 8192});
     Machine machine = parse_machine(v.machine);
@@ -165,8 +172,43 @@ TEST(Plan, Verdicts) {
     EXPECT_EQ(got.max_sequences > 0, v.fits);
     if (v.left == 0) continue;
     // Stated as "about", and a difference of numbers that were rounded to three digits.
-    EXPECT_NEAR(gib(got.room_bytes - plan.weights.total.bytes), v.left, 1 + 0.03 * v.left);
+    EXPECT_NEAR(gib(got.room_bytes - plan.rank_weights(machine.devices)), v.left,
+                1 + 0.03 * v.left);
   }
+}
+
+// GiB of docs/spec/several-gpus.md 1.1: a rank has what all ranks have, and its share of the rest.
+TEST(Plan, WeightsOfARank) {
+  const struct {
+    const char *release, *experts;
+    double gib[3];  // of 2, 4 and 8 ranks
+  } rows[] = {{"flash", "k3", {57.1, 29.2, 15.2}},
+              {"flash", "", {73.3, 37.2, 19.2}},
+              {"pro", "k2", {218, 110.5, 56.9}},
+              {"pro", "", {398, 200.6, 101.9}}};
+  for (const auto& row : rows) {
+    const MemoryPlan plan = plan_of(row.release, row.experts, false);
+    EXPECT_EQ(plan.rank_weights(1), plan.weights.total.bytes);
+    int devices = 1;
+    for (const double want : row.gib)
+      EXPECT_NEAR(gib(plan.rank_weights(devices *= 2)), want, 0.1 + 0.002 * want)
+          << row.release << " " << row.experts << " " << devices;
+    EXPECT_GT(plan.rank_weights(7), plan.rank_weights(8)) << "eight groups of heads";
+  }
+}
+
+// Every rank has the whole cache: four GPUs hold more sequences than one because weights are
+// shared.
+TEST(Plan, TheCacheIsOnEveryRank) {
+  const MemoryPlan plan = plan_of("flash", "k3", false);
+  const Fit one = fit(plan, parse_machine("1xh200")), four = fit(plan, parse_machine("4xh200"));
+  const int64_t sequence =
+      plan_cache(plan.config, Numerics::kOfficial, {131072, 101, 512}).plan.bytes() -
+      plan_cache(plan.config, Numerics::kOfficial, {131072, 100, 512}).plan.bytes();
+  const int64_t freed = plan.weights.total.bytes - plan.rank_weights(4);
+  EXPECT_NEAR(static_cast<double>(four.max_sequences - one.max_sequences),
+              static_cast<double>(freed) / static_cast<double>(sequence), 2);
+  EXPECT_EQ(four.room_bytes, one.room_bytes);
 }
 
 // The largest context and number of sequences are exactly that.
@@ -177,7 +219,7 @@ TEST(Plan, LargestRequestsFitAndTheNextDoNot) {
       machine.reserve_bytes = machine.device_bytes;  // leave hardly more than the weights
       PlanRequest request{.context = 65536};
       const MemoryPlan base = plan_of("flash", experts, false, request);
-      machine.reserve_bytes -= (base.weights.total.bytes + kGiB) / machine.devices;
+      machine.reserve_bytes -= base.rank_weights(machine.devices) + kGiB;
       const Fit limit = fit(base, machine);
       ASSERT_GT(limit.max_context, 65536);
       ASSERT_LT(limit.max_context, base.config.max_positions);
@@ -204,7 +246,7 @@ TEST(Plan, ABigStepEatsIntoTheRoom) {
   PlanRequest request{.context = 65536, .batch_tokens = 512};
   const int64_t room =
       fit(plan_of("pro", "k2", false, request), parse_machine("4xh200")).room_bytes;
-  EXPECT_EQ(room, 4 * (139 - 6) * kGiB);
+  EXPECT_EQ(room, (139 - 6) * kGiB);
   request.batch_tokens = 65536;
   EXPECT_LT(fit(plan_of("pro", "k2", false, request), parse_machine("4xh200")).room_bytes, room);
 }

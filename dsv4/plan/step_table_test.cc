@@ -21,8 +21,8 @@ std::map<std::string, int64_t> counts_of(const StepTable& table) {
 }
 
 TEST(StepTable, CallsOfTheHost) {
-  const std::vector<StepTable> tables =
-      step_tables({.release = "flash", .recipe = recipe_of_flags("k3", ""), .tokens = {2, 100}});
+  const std::vector<StepTable> tables = step_tables(
+      {.release = "flash", .recipe = recipe_of_flags("k3-e4m3", ""), .tokens = {2, 100}});
   ASSERT_EQ(tables.size(), 2u);
   EXPECT_TRUE(tables[0].decode);
   EXPECT_FALSE(tables[1].decode);
@@ -38,7 +38,8 @@ TEST(StepTable, CallsOfTheHost) {
 // Calls of `parts` stand below it, one step deeper.
 TEST(StepTable, PartsComeBeforeTheirCalls) {
   const StepTable table =
-      step_tables({.release = "flash", .recipe = recipe_of_flags("k3", ""), .tokens = {1}}).front();
+      step_tables({.release = "flash", .recipe = recipe_of_flags("k3-e4m3", ""), .tokens = {1}})
+          .front();
   int depth = 0;
   bool parts = true;
   for (const StepCalls& calls : table.calls) {
@@ -61,7 +62,7 @@ TEST(StepTable, DryRunAgreesWithTheTraceOfARealStep) {
   for (const auto& kernel : trace.at("by_kernel"))
     launches[kernel.at("kernel")] = kernel.at("launches");
   const auto counts = counts_of(step_tables({.release = "flash",
-                                             .recipe = recipe_of_flags("k3", ""),
+                                             .recipe = recipe_of_flags("k3-e4m3", ""),
                                              .gpu = "h200",
                                              .tokens = {trace.at("batch")},
                                              .context = trace.at("context")})
@@ -74,7 +75,7 @@ TEST(StepTable, DryRunAgreesWithTheTraceOfARealStep) {
 
 TEST(StepTable, DryRunSaysWhyOthersDoNotTakeACall) {
   const StepTable table = step_tables({.release = "flash",
-                                       .recipe = recipe_of_flags("k3", ""),
+                                       .recipe = recipe_of_flags("k3-e4m3", ""),
                                        .gpu = "h200",
                                        .tokens = {4096}})
                               .front();

@@ -7,7 +7,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/convert/convert_list.h"
-#include "dsv4/formats/codebook.h"
+#include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/formats/e4m4.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/formats/kbit.h"
@@ -35,9 +35,9 @@ int64_t columns(const TensorMeta& weight) {
   return pairs ? 2 * weight.dim(1) : weight.dim(1);
 }
 
-float root_mean_square(const Codebook& book) {
+float root_mean_square(std::span<const float> book) {
   float sum = 0;
-  for (const float value : book.values()) sum += value * value;
+  for (const float value : book) sum += value * value;
   return std::sqrt(sum / static_cast<float>(book.size()));
 }
 
@@ -46,11 +46,10 @@ uint8_t e8m0_near(float value) {
 }
 
 // The block scale with which codes of the weight have deviation 1/sqrt(k).
-uint8_t scale_byte(const TensorMeta& weight) {
+uint8_t scale_byte(const TensorMeta& weight, std::span<const float> book) {
   const float wanted = 1.f / std::sqrt(static_cast<float>(columns(weight)));
   if (weight.dtype == DType::kE4M3) return e8m0_near(wanted / kE4M3Deviation);
-  if (weight.dtype == DType::kI32)
-    return f32_to_e4m4(wanted / root_mean_square(e4m3_codebook(static_cast<int>(weight.dim(2)))));
+  if (weight.dtype == DType::kI32) return f32_to_e4m4(wanted / root_mean_square(book));
   return e8m0_near(wanted / kE2M1Deviation);
 }
 
@@ -128,16 +127,22 @@ void add_popularity(const TensorView& bias, double skew, Rng& rng) {
     bias.as<float>()[e] += static_cast<float>(kScoreNoise * popularity.log_share(e));
 }
 
-// What synthetic_rule() leaves to the host.
+// The codebooks that the recipe gives to weights, by the names of their tensors.
+std::map<std::string, Codebook> codebooks_of(const ConvertList& list, const Recipe& recipe) {
+  const UserCodebooks files = read_codebooks(recipe);
+  std::map<std::string, Codebook> books;
+  for (const OutputItem& item : list.items) {
+    if (item.target.kind == Target::Kind::kKbit)
+      books.emplace(item.name + ".codebook", codebook_of(item.target, files));
+  }
+  return books;
+}
+
+// What synthetic_rule() leaves to the host, except codebooks.
 void fill_small(const ModelConfig& config, const std::string& name, const TensorView& view,
                 double skew, Rng& rng) {
   if (ends_with(name, "norm.weight") || ends_with(name, ".scale_2") || ends_with(name, "_scale"))
     return fill_ones(view);
-  if (ends_with(name, ".codebook")) {
-    // Values do not matter, speed does: of the codebooks that kernels read best.
-    const Codebook book = e4m3_codebook(static_cast<int>(std::log2(view.numel())));
-    std::copy(book.values().begin(), book.values().end(), view.as<float>());
-  }
   if (ends_with(name, "tid2eid")) fill_hash_table(view, config.num_experts, skew, rng);
   if (ends_with(name, "_base")) fill_hyper_base(view, config.hc_mult);
   if (ends_with(name, "gate.bias")) {
@@ -161,9 +166,9 @@ ModelConfig cut_config(ModelConfig config, int64_t layers) {
 }  // namespace
 
 SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
-                             const TensorMeta* weight) {
+                             const TensorMeta* weight, std::span<const float> book) {
   if (ends_with(name, ".scale") && weight != nullptr)
-    return {.kind = SyntheticKind::kBytes, .byte = scale_byte(*weight)};
+    return {.kind = SyntheticKind::kBytes, .byte = scale_byte(*weight, book)};
   if (ends_with(name, "_fn"))
     return {.kind = SyntheticKind::kNormal,
             .deviation = 0.1f / std::sqrt(static_cast<float>(meta.dim(1)))};
@@ -193,10 +198,15 @@ Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t 
   for (const OutputItem& item : list.items) {
     for (const OutputTensor& tensor : item.tensors) tensors.emplace(tensor.name, tensor.meta);
   }
+  const std::map<std::string, Codebook> books = codebooks_of(list, recipe);
   Rng rng(seed);
   return Model::blank("synthetic " + release, config, tensors,
                       [&](const std::string& name, const TensorView& view) {
-                        fill_small(config, name, view, skew, rng);
+                        if (const auto book = books.find(name); book != books.end()) {
+                          std::ranges::copy(book->second.values(), view.as<float>());
+                        } else {
+                          fill_small(config, name, view, skew, rng);
+                        }
                       });
 }
 

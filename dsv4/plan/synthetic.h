@@ -13,14 +13,17 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "dsv4/convert/recipe.h"
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
 
-// Config and tensors of "flash" or "pro" as the recipe stores them; the first `layers` layers (0:
-// all). Small tensors get their contents here, large ones on the device.
+// Config and tensors of "flash" or "pro" as the recipe stores them, codebooks included: k-bit
+// kernels differ by codebook, so "k3" measures what `dsv4 quantize --experts k3` writes and
+// "k3-e4m3" another kernel. The first `layers` layers (0: all). Small tensors get their contents
+// here, large ones on the device.
 Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
                       uint64_t seed, double skew = 0);
 
@@ -49,8 +52,8 @@ struct SyntheticRule {
 inline constexpr float kE4M3Deviation = 56.f;  // the largest code is 8 deviations away
 
 // For a tensor of a checkpoint, by its official name. `weight` is the one that a ".scale" belongs
-// to.
+// to, `book` the values of its codebook if it is a k-bit weight.
 SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
-                             const TensorMeta* weight);
+                             const TensorMeta* weight, std::span<const float> book = {});
 
 }  // namespace dsv4

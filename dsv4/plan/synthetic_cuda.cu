@@ -130,9 +130,21 @@ struct Named {
   TensorMeta meta;
 };
 
-// "layers.0.attn.wq_a.scale" -> "layers.0.attn.wq_a.weight"
-std::string weight_of(const std::string& scale) {
-  return scale.substr(0, scale.rfind('.')) + ".weight";
+// "layers.0.attn.wq_a.scale", ".weight" -> "layers.0.attn.wq_a.weight"
+std::string sibling(const std::string& scale, const char* end) {
+  return scale.substr(0, scale.rfind('.')) + end;
+}
+
+// How a tensor of the checkpoint is made; its weight and codebook are in the checkpoint too.
+SyntheticRule rule_of(const Checkpoint& checkpoint, const Named& named) {
+  const auto& tensors = checkpoint.tensors();
+  const auto weight = tensors.find(sibling(named.name, ".weight"));
+  const auto book = tensors.find(sibling(named.name, ".codebook"));
+  std::span<const float> values;
+  if (book != tensors.end())
+    values = {book->second.view.as<float>(), static_cast<size_t>(book->second.view.numel())};
+  return synthetic_rule(named.name, named.meta,
+                        weight == tensors.end() ? nullptr : &weight->second.view, values);
 }
 
 template <class Pool>
@@ -165,15 +177,10 @@ void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
   const int64_t staging_bytes = largest_expert(image_jobs);
   Buffer block =
       allocate_weights(*device, placed_bytes(places), std::max(cache_bytes, staging_bytes));
-  const auto& tensors = model.checkpoint().tensors();
   const auto make = [&](const TensorPlace& place, std::byte* to, uint64_t tensor_seed) {
     const auto named = names.find(place.from.data);
     SyntheticRule rule;
-    if (named != names.end()) {
-      const auto weight = tensors.find(weight_of(named->second.name));
-      rule = synthetic_rule(named->second.name, named->second.meta,
-                            weight == tensors.end() ? nullptr : &weight->second.view);
-    }
+    if (named != names.end()) rule = rule_of(model.checkpoint(), named->second);
     if (rule.kind == SyntheticKind::kHostCopy) {
       device->memory().upload(to, place.from.data, place.from.bytes());
     } else {

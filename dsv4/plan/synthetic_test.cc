@@ -8,6 +8,7 @@
 #include <set>
 
 #include "dsv4/base/error.h"
+#include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/formats/codebook.h"
 #include "dsv4/formats/e4m4.h"
 #include "dsv4/formats/ue8m0.h"
@@ -30,12 +31,14 @@ TEST(SyntheticRule, ScalesGiveUnitActivations) {
   EXPECT_LE(std::abs(std::log2(of_fp4 / wanted)), 0.51);
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     const TensorMeta planes = meta(DType::kI32, {256, 128, bits});
-    double squares = 0;
-    const Codebook book = e4m3_codebook(bits);
-    for (const float v : book.values()) squares += static_cast<double>(v * v);
-    const double of_kbit = std::sqrt(squares / (1 << bits)) *
-                           e4m4_to_f32(synthetic_rule("a.scale", scale, &planes).byte);
-    EXPECT_NEAR(of_kbit / wanted, 1, 0.04) << bits;  // a scale has four bits after the point
+    for (const Codebook& book : {e4m3_codebook(bits), bnf_codebook(bits), nf_codebook(bits)}) {
+      double squares = 0;
+      for (const float v : book.values()) squares += static_cast<double>(v * v);
+      const double of_kbit =
+          std::sqrt(squares / (1 << bits)) *
+          e4m4_to_f32(synthetic_rule("a.scale", scale, &planes, book.values()).byte);
+      EXPECT_NEAR(of_kbit / wanted, 1, 0.04) << bits;  // a scale has four bits after the point
+    }
   }
 }
 
@@ -59,7 +62,24 @@ TEST(SyntheticModel, HasTheLayersAndFormatsAskedFor) {
   EXPECT_EQ(layer.moe.routed[255].w1.bits, 3);
   EXPECT_EQ(layer.moe.routed[255].w1.scale2, 1.f);
   EXPECT_EQ(layer.attn.wq_b.format, WeightFormat::kFp8Block);
-  EXPECT_EQ(layer.moe.routed[7].w2.codebook.as<float>()[0], -1.f);
+}
+
+// Kernels differ by codebook: a benchmark of a format measures what `dsv4 quantize` writes for it.
+TEST(SyntheticModel, HasTheCodebooksThatTheRecipeNames) {
+  const auto book_of = [](const char* experts, const char* dense, bool of_dense) {
+    const Model model = synthetic_model("flash", recipe_of_flags(experts, dense), 1, 1);
+    const LayerWeights& layer = model.weights().layers[0];
+    const ConstTensorView& book =
+        of_dense ? layer.attn.wq_b.codebook : layer.moe.routed[7].w2.codebook;
+    return codebook_name({book.as<float>(), static_cast<size_t>(book.numel())});
+  };
+  EXPECT_EQ(book_of("k3", "", false), "bnf");
+  EXPECT_EQ(book_of("k3-bnf", "", false), "bnf");
+  EXPECT_EQ(book_of("k3-e4m3", "", false), "e4m3");
+  EXPECT_EQ(book_of("k2-nf", "", false), "nf");
+  EXPECT_EQ(book_of("k4", "", false), "e2m1") << "the lossless import of MXFP4";
+  EXPECT_EQ(book_of("k3", "k5", true), "bnf");
+  EXPECT_EQ(book_of("k3", "k5-e4m3", true), "e4m3");
 }
 
 TEST(SyntheticModel, HashLayersRouteToDistinctExperts) {

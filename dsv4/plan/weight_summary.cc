@@ -1,8 +1,11 @@
 #include "dsv4/plan/weight_summary.h"
 
+#include <bit>
+#include <cstring>
 #include <iterator>
 
 #include "dsv4/base/error.h"
+#include "dsv4/convert/recipe_codebooks.h"
 
 namespace dsv4 {
 namespace {
@@ -54,10 +57,29 @@ WeightSummary summarize(const ConvertList& list) {
     for (Amount* sum :
          {&summary.total, &summary.parts[part_of(item)], &summary.formats[format_of(item)]})
       add(*sum, amount);
+    if (item.target.kind == Target::Kind::kKbit) ++summary.codebooks[to_string(item.target)];
     if (item.kept.empty()) continue;
     if (summary.kept++ == 0) summary.kept_example = fmt::format("{}: {}", item.name, item.kept);
   }
   return summary;
+}
+
+CodebookCounts codebooks_of(const Model& model) {
+  CodebookCounts counts;
+  for (const auto& [name, stored] : model.checkpoint().tensors()) {
+    if (!name.ends_with(".codebook") || stored.view.dtype != DType::kF32) continue;
+    std::vector<float> values(static_cast<size_t>(stored.view.numel()));
+    std::memcpy(values.data(), stored.view.data, values.size() * sizeof(float));
+    ++counts[fmt::format("k{}-{}", std::bit_width(values.size()) - 1, codebook_name(values))];
+  }
+  return counts;
+}
+
+std::string to_text(const CodebookCounts& codebooks) {
+  std::string text;
+  for (const auto& [book, weights] : codebooks)
+    text += fmt::format("{}{} ({} weights)", text.empty() ? "" : ", ", book, weights);
+  return text;
 }
 
 StoredTensors stored_tensors(const std::vector<NamedTensor>& list) {

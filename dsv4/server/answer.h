@@ -55,8 +55,9 @@ class AnswerWriter {
   // Of the tokens whose text the next call of a sink has.
   virtual void logprobs(size_t, std::vector<TokenLogprob>, bool /*reasoning*/) {}
   virtual void begin() {}
-  // Of the prompt's tokens, before the first of the answer: echo together with logprobs.
-  virtual void prompt_logprobs(size_t, std::vector<TokenLogprob>) {}
+  // Before the first token of the answer, when logprobs() has had those of the prompt: echo
+  // together with logprobs.
+  virtual void prompt_text(size_t /*choice*/) {}
   virtual void finish(size_t choice, const ChoiceEnd& end) = 0;
   virtual void end() = 0;
   virtual void fail(const ApiError& error) = 0;  // inside a stream

@@ -233,13 +233,10 @@ class Completion : public AnswerWriter {
 
   void begin() override {
     if (!context_.settings.echo || context_.settings.logprobs) return;
-    for (size_t k = 0; k < choices_.size(); ++k) choices_[k].on_content(prompt_text(k));
+    for (size_t k = 0; k < choices_.size(); ++k) choices_[k].on_content(text_of_prompt(k));
   }
 
-  void prompt_logprobs(size_t choice, std::vector<TokenLogprob> tokens) override {
-    logprobs(choice, std::move(tokens), false);
-    choices_[choice].on_content(prompt_text(choice));
-  }
+  void prompt_text(size_t choice) override { choices_[choice].on_content(text_of_prompt(choice)); }
 
   void finish(size_t choice, const ChoiceEnd& end) override {
     choices_[choice].end = end;
@@ -295,7 +292,7 @@ class Completion : public AnswerWriter {
     size_t index_;
   };
 
-  const std::string& prompt_text(size_t choice) const {
+  const std::string& text_of_prompt(size_t choice) const {
     return context_.prompt_texts[choice / (choices_.size() / context_.prompt_texts.size())];
   }
 

@@ -1,6 +1,7 @@
 #include "dsv4/server/answer_constraint.h"
 
 #include <algorithm>
+#include <ctime>
 
 #include "dsv4/chat/request_error.h"
 #include "dsv4/grammar/ebnf_grammar.h"
@@ -96,6 +97,22 @@ std::shared_ptr<TokenMasks> compiled(const ServedModel& model, const std::string
   }
 }
 
+// A client's own grammar may be costly beyond what its size says, so its first masks are made here,
+// outside the steps that all answers share.
+std::shared_ptr<TokenMasks> of_format(const ServedModel& model, const ResponseFormat& format) {
+  auto masks = compiled(model, format.param, key_of(format), [&] { return grammar_of(format); });
+  const bool own =
+      format.kind == ResponseFormat::Kind::kGrammar || format.kind == ResponseFormat::Kind::kRegex;
+  if (!own) return masks;
+  try {
+    try_masks(*masks, static_cast<size_t>(model.limits.vocab_size + 31) / 32);
+  } catch (const Error& error) {
+    throw RequestError("unsupported_grammar", format.param,
+                       fmt::format("{}: {}", format.param, error.what()));
+  }
+  return masks;
+}
+
 std::vector<ToolDefinition> allowed_tools(const Conversation& conversation) {
   if (conversation.allowed_tools.empty()) return conversation.tools;
   std::vector<ToolDefinition> out;
@@ -122,6 +139,43 @@ AnswerConstraint::Options thinking_options(const ServedModel& model,
 }
 
 }  // namespace
+
+void MaskBudget::mask(TokenMasks& masks, TokenMasks::State state, std::span<uint32_t> out) {
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+  };
+  const uint64_t begin = now();
+  steps_ += masks.mask(state, out);
+  nanoseconds_ += now() - begin;
+  const uint64_t count = ++masks_;
+  if (steps_ > kStepsAtOnce + count * kStepsEach ||
+      nanoseconds_ > kNanosecondsAtOnce + count * kNanosecondsEach) {
+    fail(ErrorCode::kResource,
+         "the grammar is too ambiguous: {} steps and {} ms for {} tokens, more than {} a token",
+         steps_.load(), nanoseconds_ / 1'000'000, count, kStepsEach);
+  }
+}
+
+void try_masks(TokenMasks& masks, size_t words) {
+  constexpr int kTried = 24;
+  MaskBudget budget;
+  std::vector<uint32_t> mask(words);
+  TokenMasks::State state = masks.start();
+  for (int i = 0; i < kTried; ++i) {
+    budget.mask(masks, state, mask);
+    // The longest run of the grammar is the costly one: a token that does not end it.
+    TokenMasks::State next = TokenMasks::kDead;
+    for (size_t k = 0; k < 32 * words && next == TokenMasks::kDead; ++k) {
+      const size_t token = (k + static_cast<size_t>(i) * 977) % (32 * words);
+      if ((mask[token / 32] >> (token % 32) & 1) != 0)
+        next = masks.advance(state, static_cast<int32_t>(token));
+    }
+    if (next == TokenMasks::kDead) return;
+    state = next;
+  }
+}
 
 AnswerConstraint::AnswerConstraint(std::shared_ptr<TokenMasks> masks,
                                    std::shared_ptr<const Tokenizer> tokenizer, Options options)
@@ -157,7 +211,7 @@ TokenConstraint::State AnswerConstraint::advance(State state, int32_t token) {
 
 void AnswerConstraint::mask(State state, std::span<uint32_t> out) {
   if (base(state) >= kGrammar)
-    return masks_->mask(static_cast<TokenMasks::State>(state - kGrammar), out);
+    return budget_.mask(*masks_, static_cast<TokenMasks::State>(state - kGrammar), out);
   if (at_budget(state)) {
     std::fill(out.begin(), out.end(), 0);
     out[static_cast<size_t>(options_.think_end) / 32] = uint32_t{1} << (options_.think_end % 32);
@@ -174,9 +228,8 @@ void AnswerConstraint::mask(State state, std::span<uint32_t> out) {
 std::shared_ptr<TokenConstraint> format_constraint(const ServedModel& model,
                                                    const ResponseFormat& format) {
   if (format.kind == ResponseFormat::Kind::kText) return nullptr;
-  return std::make_shared<AnswerConstraint>(
-      compiled(model, format.param, key_of(format), [&] { return grammar_of(format); }),
-      model.tokenizer, constraint_options(model));
+  return std::make_shared<AnswerConstraint>(of_format(model, format), model.tokenizer,
+                                            constraint_options(model));
 }
 
 std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
@@ -204,10 +257,9 @@ std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
   if (conversation.continues && !options.thinking) options.begun = conversation.turns.back().text;
   std::shared_ptr<TokenMasks> masks;
   if (!has_tools || forced_tools || !has_format) {
-    masks =
-        has_tools
-            ? compiled(model, "tools", key_of(tools, how), [&] { return tool_grammar(tools, how); })
-            : compiled(model, format.param, key_of(format), [&] { return grammar_of(format); });
+    masks = has_tools ? compiled(model, "tools", key_of(tools, how),
+                                 [&] { return tool_grammar(tools, how); })
+                      : of_format(model, format);
   } else {  // the model chooses between a call and an answer in the format
     masks = compiled(model, format.param, key_of(format) + " or " + key_of(tools, how),
                      [&] { return either(grammar_of(format), tool_grammar(tools, how)); });

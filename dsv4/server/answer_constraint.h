@@ -8,6 +8,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,25 @@
 namespace dsv4 {
 
 struct ServedModel;
+
+// How much work the masks of one request may take, beyond what earlier requests have left in the
+// grammar: so much at once, and so much for each mask on average. The steps are deterministic; the
+// time of the processor is a guard against work that no step counts.
+class MaskBudget {
+ public:
+  static constexpr uint64_t kStepsAtOnce = 400'000, kStepsEach = 10'000;
+  static constexpr uint64_t kNanosecondsAtOnce = 500'000'000, kNanosecondsEach = 10'000'000;
+
+  // Error kResource where the budget is spent.
+  void mask(TokenMasks& masks, TokenMasks::State state, std::span<uint32_t> out);
+
+ private:
+  std::atomic<uint64_t> masks_ = 0, steps_ = 0, nanoseconds_ = 0;
+};
+
+// Computes some masks from the beginning on, as a model would meet them. Error kResource where a
+// request with this grammar would get past its budget.
+void try_masks(TokenMasks& masks, size_t words);
 
 class AnswerConstraint : public TokenConstraint {
  public:
@@ -65,6 +85,7 @@ class AnswerConstraint : public TokenConstraint {
   const std::shared_ptr<TokenMasks> masks_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const Options options_;
+  MaskBudget budget_;
   State in_grammar_ = kEnded;  // where the grammar is entered
   State start_ = kThinking;
 };

@@ -1,6 +1,8 @@
 #include "dsv4/server/api_keys.h"
 
 #include <openssl/crypto.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "dsv4/base/error.h"
 #include "dsv4/chat/sha256.h"
@@ -90,6 +92,20 @@ const ApiKey* ApiKeys::find(std::string_view presented) const {
     if (CRYPTO_memcmp(digest.data(), key.digest.data(), digest.size()) == 0) found = &key;
   }
   return found;
+}
+
+std::string open_to_others(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
+  const bool written = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0,
+             read = (info.st_mode & S_IROTH) != 0;
+  const bool foreign = info.st_uid != geteuid() && info.st_uid != 0;
+  if (!written && !read && !foreign) return "";
+  return fmt::format("{} (mode {:04o}): chmod 600 it",
+                     foreign   ? "it belongs to another user"
+                     : written ? "other users may write it"
+                               : "every user may read it",
+                     info.st_mode & 07777);
 }
 
 std::string_view presented_key(std::string_view authorization, std::string_view x_api_key) {

@@ -36,6 +36,9 @@ class ApiKeys {
   std::vector<ApiKey> keys_;
 };
 
+// What other users may do with a file of keys, as a warning; empty: nothing.
+std::string open_to_others(const std::string& path);
+
 // The key of `Authorization: Bearer KEY` or `x-api-key: KEY`; empty where there is none.
 std::string_view presented_key(std::string_view authorization, std::string_view x_api_key);
 

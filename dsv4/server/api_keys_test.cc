@@ -1,9 +1,12 @@
 #include "dsv4/server/api_keys.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
 #include "dsv4/chat/sha256.h"
+#include "tests/harness/temp_folder.h"
 
 namespace dsv4 {
 namespace {
@@ -54,6 +57,21 @@ TEST(ApiKeys, ReadsBothHeaders) {
   EXPECT_EQ(presented_key("", "xyz"), "xyz");
   EXPECT_EQ(presented_key("Basic abc", ""), "");
   EXPECT_EQ(presented_key("Bearer ", ""), "");
+}
+
+TEST(ApiKeys, AFileThatOthersMayReadOrWriteIsNamed) {
+  const test::TempFolder scratch;
+  const std::string path = scratch.file("keys");
+  write_file(path, "a:a-secret-key\n");
+  const auto warning = [&](mode_t mode) {
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    return open_to_others(path);
+  };
+  for (const mode_t fine : {0600, 0400, 0640}) EXPECT_EQ(warning(fine), "") << fine;
+  EXPECT_NE(warning(0644).find("every user may read it (mode 0644)"), std::string::npos);
+  EXPECT_NE(warning(0660).find("other users may write it"), std::string::npos);
+  EXPECT_EQ(open_to_others(scratch.file("none")), "");
+  EXPECT_EQ(open_to_others("/dev/null"), "") << "no file, as <(echo ...) of a shell";
 }
 
 }  // namespace

@@ -82,13 +82,25 @@ void Choice::record_turn() {
                 model_.markers);
 }
 
+// The writer gets the tokens of a long prompt as the engine gives them, some in each step: writing
+// all of them at its end would hold up every other stream of the server.
+void Choice::on_prompt_token(const Sampled& sampled) {
+  begin_prompt();
+  writer_.logprobs(index_, {logprob_of(sampled)}, /*reasoning=*/false);
+}
+
+void Choice::begin_prompt() {
+  if (std::exchange(prompt_begun_, true)) return;
+  const auto& ids = prepared_.prompts[index_ / static_cast<size_t>(prepared_.settings.n)];
+  const Sampled first{.id = ids.front(), .logprob = std::numeric_limits<float>::quiet_NaN()};
+  writer_.logprobs(index_, {logprob_of(first)}, /*reasoning=*/false);
+}
+
 void Choice::release_prompt() {
   const Settings& settings = prepared_.settings;
   if (!settings.echo || !settings.logprobs || std::exchange(prompt_released_, true)) return;
-  const auto& ids = prepared_.prompts[index_ / static_cast<size_t>(settings.n)];
-  const Sampled first{.id = ids.front(), .logprob = std::numeric_limits<float>::quiet_NaN()};
-  prompt_.insert(prompt_.begin(), logprob_of(first));
-  writer_.prompt_logprobs(index_, std::exchange(prompt_, {}));
+  begin_prompt();
+  writer_.prompt_text(index_);
 }
 
 void Choice::release_logprobs(bool reasoning) {

@@ -18,7 +18,7 @@ class Choice : private OutputSink {
          Usage& usage);
 
   // Of the prompt, in order, before the first token: echo together with logprobs.
-  void on_prompt_token(const Sampled& sampled) { prompt_.push_back(logprob_of(sampled)); }
+  void on_prompt_token(const Sampled& sampled);
   // Either may end the choice.
   void on_token(const Sampled& sampled);
   void on_engine_finish(Finish why);
@@ -39,6 +39,7 @@ class Choice : private OutputSink {
 
   std::string_view bytes_of(int32_t token) const;
   TokenLogprob logprob_of(const Sampled& sampled) const;
+  void begin_prompt();
   void release_prompt();
   void release_logprobs(bool reasoning);
   void finish(OutputEnd end);
@@ -52,8 +53,8 @@ class Choice : private OutputSink {
   Usage& usage_;
   OutputParser parser_;
   bool reasoning_;  // the output is still in its reasoning
-  std::vector<TokenLogprob> prompt_, held_;
-  bool prompt_released_ = false;
+  std::vector<TokenLogprob> held_;
+  bool prompt_begun_ = false, prompt_released_ = false;
   std::vector<int32_t> ids_;  // of the answer, for the replay map and the log
   bool ended_ = false;
   ChoiceEnd end_;

@@ -49,9 +49,11 @@ JobId EngineThread::submit(std::vector<int32_t> prompt, GenerateParams params,
   const std::lock_guard lock(mutex_);
   const auto id = static_cast<JobId>(next_job_++);
   job->id = id;
+  job->part_of = info.request;
   const auto tokens = static_cast<int64_t>(job->prompt.size());
   order_.push({.id = static_cast<uint64_t>(id),
                .key = info.key,
+               .request = info.request,
                .priority = info.priority,
                .prompt_tokens = tokens,
                .answer_tokens = job->params.max_new_tokens},
@@ -89,6 +91,11 @@ void EngineThread::drop_if_wanted() {
     if (!std::exchange(drop_prefixes_, false)) return;
   }
   engine_->drop_prefixes();
+}
+
+size_t EngineThread::queued_of(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  return order_.count(key);
 }
 
 EngineThread::State EngineThread::state() const {
@@ -198,15 +205,18 @@ void EngineThread::apply_cancellations(std::vector<EngineEvent>& events) {
   }
 }
 
+// The one that begins next; null: none may.
+std::unique_ptr<EngineThread::Job> EngineThread::next_job() {
+  JobQueue::Places places{.count = static_cast<size_t>(engine_->limits().max_sequences)};
+  if (running_.size() >= places.count) return nullptr;
+  for (const auto& [id, job] : running_) ++places.taken[job->part_of];
+  const std::lock_guard lock(mutex_);
+  const auto next = order_.pop(std::chrono::steady_clock::now(), places);
+  return next ? take_from_queue(static_cast<JobId>(*next)) : nullptr;
+}
+
 void EngineThread::admit(std::vector<EngineEvent>& events) {
-  const auto slots = static_cast<size_t>(engine_->limits().max_sequences);
-  for (;;) {
-    std::unique_ptr<Job> job;
-    {
-      const std::lock_guard lock(mutex_);
-      if (queue_.empty() || running_.size() >= slots) return;
-      job = take_from_queue(static_cast<JobId>(*order_.pop(std::chrono::steady_clock::now())));
-    }
+  while (std::unique_ptr<Job> job = next_job()) {
     const JobId id = job->id;
     if (state_.broken) {
       events.push_back({.job = id, .kind = EngineEvent::Kind::kFailed});

@@ -52,10 +52,12 @@ class EngineThread {
   EngineThread(Loader loader, Deliver deliver);
   ~EngineThread();  // what runs is dropped without an event
 
-  // What decides when a job begins: whose key it came with, and its priority.
+  // What decides when a job begins: the client that it came from, its priority, and the request
+  // that it is part of.
   struct QueueInfo {
     std::string key;
     int priority = 0;
+    std::string request;
   };
   JobId submit(std::vector<int32_t> prompt, GenerateParams params, const QueueInfo& info);
   // The job ends with kFinished and Finish::kCancelled.
@@ -63,6 +65,7 @@ class EngineThread {
   // Before the next step, the engine forgets every stored prefix.
   void drop_prefixes();
   State state() const;
+  size_t queued_of(const std::string& key) const;  // jobs of this client that wait
 
  private:
   struct Job : TokenSink {
@@ -72,6 +75,7 @@ class EngineThread {
     void on_finish(RequestId id, Finish why) override;
 
     JobId id{};
+    std::string part_of;  // QueueInfo::request
     std::vector<int32_t> prompt;
     GenerateParams params;
     RequestId request{};
@@ -86,6 +90,7 @@ class EngineThread {
   void refresh_device_memory();
   void apply_cancellations(std::vector<EngineEvent>& events);
   std::unique_ptr<Job> take_from_queue(JobId id);
+  std::unique_ptr<Job> next_job();
   void drop_if_wanted();
   void admit(std::vector<EngineEvent>& events);
   void step(std::vector<EngineEvent>& events);

@@ -19,7 +19,7 @@ std::vector<int64_t> forks_of(const std::vector<int32_t>& prompt, const MarkerId
 }  // namespace
 
 Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
-                       std::shared_ptr<Exchange> exchange, std::string key)
+                       std::shared_ptr<Exchange> exchange, std::string key, std::string client_id)
     : prepared_(std::move(prepared)), model_(std::move(model)), exchange_(std::move(exchange)) {
   for (const auto& prompt : prepared_.prompts) usage_.prompt += static_cast<int64_t>(prompt.size());
   prepared_.answer.usage = &usage_;
@@ -27,6 +27,7 @@ Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> mod
              .request_id = prepared_.answer.request_id,
              .key = std::move(key),
              .user = prepared_.settings.user,
+             .client_id = std::move(client_id),
              .stream = prepared_.settings.stream};
   const size_t count = prepared_.answer.choices;
   writer_ = make_writer(prepared_.api, std::move(prepared_.answer));
@@ -98,9 +99,12 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
     }
     case EngineEvent::Kind::kFinished:
       if (event.finish == Finish::kConstraintFailed) {
-        fail({.status = 500,
+        // The client's grammar did it; the server and other answers are fine.
+        fail({.status = 400,
               .code = "grammar_error",
-              .message = "the grammar of the answer became too large, or no token continues it"});
+              .message =
+                  "the grammar of this answer reads its text in too many ways at once, became "
+                  "too large, or allows no further token: make it smaller or less ambiguous"});
         break;
       }
       choices_[choice]->on_engine_finish(event.finish);

@@ -21,7 +21,8 @@ class Generation {
   struct Report {
     Api api = Api::kChat;
     std::string request_id, key, finish;
-    std::string user;  // that the client named
+    std::string user;       // that the client named
+    std::string client_id;  // that the client gave the request; empty: none
     int status = 200;
     bool stream = false;
     Usage usage;
@@ -30,7 +31,7 @@ class Generation {
   };
 
   Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
-             std::shared_ptr<Exchange> exchange, std::string key);
+             std::shared_ptr<Exchange> exchange, std::string key, std::string client_id);
 
   // The parameters of choice k's job.
   GenerateParams job_params(size_t choice) const;

@@ -46,6 +46,7 @@ struct HttpRequest {
   std::string body;
   std::string peer;                  // address of the client
   bool admin = false;                // came through the admin port
+  bool proxied = false;              // came through a trusted proxy
   std::shared_ptr<BodyShare> share;  // the body's; null without a body
 
   // Empty where the header is absent.

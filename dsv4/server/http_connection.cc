@@ -81,6 +81,12 @@ void Connection::start() {
   wait_readable();
 }
 
+void Connection::turn_away(const std::string& answer) {
+  error_code ignored;
+  socket_.write_some(asio::buffer(answer), ignored);
+  linger();
+}
+
 void Connection::wait_readable() {
   if (waiting_ || state_ == State::kClosed) return;
   waiting_ = true;
@@ -131,6 +137,14 @@ void Connection::advance() {
 
 // Both return true where the state has changed.
 bool Connection::read_head() {
+  constexpr int kMostBlankLines = 2;  // RFC 9112, 2.2
+  constexpr char kTlsHandshake = 0x16;
+  for (; in_.starts_with("\r\n") && blank_lines_ < kMostBlankLines; ++blank_lines_) in_.erase(0, 2);
+  if (first_request_ && in_.starts_with(kTlsHandshake)) {
+    ++server_.counters.tls_hellos;
+    fail_request(400, "this port speaks HTTP without TLS");
+    return true;
+  }
   const size_t end = in_.find("\r\n\r\n", scanned_ < 3 ? 0 : scanned_ - 3);
   if (end == in_.npos) {
     scanned_ = in_.size();
@@ -161,7 +175,8 @@ bool Connection::begin_body(const std::string& head) {
   error_code error;
   parser_->put(asio::buffer(head), error);
   const auto& message = parser_->get();
-  const std::string_view target(message.target().data(), message.target().size());
+  const auto [authority, target] =
+      split_target({message.target().data(), message.target().size()}).value_or(RequestTarget{});
   const size_t question = target.find('?');
   request_ = {.method = std::string(message.method_string()),
               .path = std::string(target.substr(0, question)),
@@ -170,9 +185,12 @@ bool Connection::begin_body(const std::string& head) {
               .body = {},
               .peer = {},
               .admin = admin_,
+              .proxied = proxy_,
               .share = std::make_shared<BodyShare>(server_.body_bytes, server_.max_body_memory())};
   for (const auto& field : message)
     request_.headers.emplace_back(lower_case(field.name_string()), field.value());
+  for (auto& [name, value] : request_.headers)
+    if (!authority.empty() && name == "host") value = authority;
   first_request_ = false;
   const bool counted = count_client();
   request_.peer = client_;
@@ -200,11 +218,16 @@ bool Connection::begin_body(const std::string& head) {
     finish_answer();
     return true;
   }
+  const std::string expected = lower_case(request_.header("expect"));
+  if (!expected.empty() && expected != "100-continue") {
+    fail_request(417, "the only expectation that is met is 100-continue");
+    return true;
+  }
   const uint64_t size =
       parser_->content_length().value_or(parser_->chunked() ? server_.options.max_body_bytes : 0);
   set_deadline(server_.options.body_timeout +
                server_.options.body_timeout_per_mib * static_cast<int64_t>(size >> 20));
-  if (!parser_->is_done() && lower_case(request_.header("expect")) == "100-continue") {
+  if (!parser_->is_done() && !expected.empty()) {
     out_ += "HTTP/1.1 100 Continue\r\n\r\n";
     flush_later();
   }
@@ -389,6 +412,7 @@ void Connection::next_request() {
   state_ = State::kHead;
   answered_ = false;
   head_only_ = false;
+  blank_lines_ = 0;
   request_ = {};
   exchange_.reset();
   set_deadline(in_.empty() ? server_.options.idle_timeout : server_.options.head_timeout);

@@ -68,7 +68,7 @@ struct HttpServer::Impl {
   void listen(Listener& listener, uint16_t port);
   void accept(Listener& listener);
   void on_accept(tcp::socket socket, bool admin);
-  void refuse(tcp::socket& socket);
+  void refuse(tcp::socket socket, const std::string& address);
   void tick_later();
   void signal_later();
   void closed(Connection& connection);
@@ -88,7 +88,7 @@ struct HttpServer::Impl {
   asio::steady_timer timer;
   asio::signal_set signals;
   asio::thread_pool workers;
-  size_t admin_connections = 0;  // of `connections`
+  size_t admin_connections = 0, refused_connections = 0;  // of `connections`
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections;
   std::unordered_map<std::string, size_t> per_address;
   std::function<void()> tick;
@@ -102,19 +102,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Server = HttpServer::Impl;
 
-  enum class Place { kOrdinary, kReserved, kAdmin };
+  enum class Place { kOrdinary, kReserved, kAdmin, kRefused };
   Connection(Server& server, tcp::socket socket, std::string address, Place place)
       : server_(server),
         socket_(std::move(socket)),
         proxy_(place != Place::kAdmin && server.is_trusted(address)),
         client_(std::move(address)),
         reserved_(place == Place::kReserved),
-        admin_(place == Place::kAdmin) {}
+        admin_(place == Place::kAdmin),
+        refused_(place == Place::kRefused) {}
 
   void start();
+  // Sends this instead of reading a request, and closes when the client has read it.
+  void turn_away(const std::string& answer);
   void check_deadlines(std::chrono::steady_clock::time_point now);
   const std::string& client() const { return client_; }
   bool admin() const { return admin_; }
+  bool refused() const { return refused_; }
   bool busy() const { return state_ == State::kAnswering; }
 
   // For the exchange of the request that is being answered.
@@ -155,13 +159,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const bool proxy_;  // a trusted one
   std::string
       client_;  // the address that this connection counts for; a proxy's: of its latest request
-  const bool reserved_, admin_;
+  const bool reserved_, admin_, refused_;
   State state_ = State::kHead;
   Clock::time_point deadline_, progress_;
   bool waiting_ = false, first_request_ = true;
 
   std::string in_;
-  size_t scanned_ = 0;  // of in_, without the end of the head
+  size_t scanned_ = 0;   // of in_, without the end of the head
+  int blank_lines_ = 0;  // before the head
   HttpRequest request_;
   std::optional<Parser> parser_;
   std::function<void(uint64_t, boost::beast::string_view, error_code&)> on_chunk_;

@@ -41,8 +41,7 @@ std::optional<HeadError> check_request_line(std::string_view line) {
   const bool printable = std::all_of(target.begin(), target.end(), [](char c) {
     return static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7f;
   });
-  if (!printable || target.empty() || target[0] != '/')
-    return bad("the request target must be a path");
+  if (!printable || !split_target(target)) return bad("the request target must be a path");
   if (!version.starts_with("HTTP/")) return bad("malformed request line");
   if (version != "HTTP/1.1" && version != "HTTP/1.0")
     return HeadError{505, "only HTTP/1.1 and HTTP/1.0 are served"};
@@ -80,6 +79,17 @@ std::optional<HeadError> check_header_line(std::string_view line, Framing& frami
 }
 
 }  // namespace
+
+std::optional<RequestTarget> split_target(std::string_view target) {
+  if (target.starts_with("/")) return RequestTarget{{}, target};
+  const std::string scheme = lower_case(target.substr(0, target.find("://")));
+  if (scheme != "http" && scheme != "https") return std::nullopt;
+  const std::string_view rest = target.substr(std::min(scheme.size() + 3, target.size()));
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  const std::string_view authority = rest.substr(0, slash);
+  if (authority.empty() || authority.find_first_of("@?#") != authority.npos) return std::nullopt;
+  return RequestTarget{authority, slash == rest.size() ? "/" : rest.substr(slash)};
+}
 
 size_t head_size(std::string_view bytes) {
   const size_t end = bytes.find(kEnd);

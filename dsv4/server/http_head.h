@@ -21,6 +21,13 @@ struct HeadError {
   std::string message;
 };
 
+// A request target: a path with its query, or "http://authority/path", as clients of a proxy send.
+struct RequestTarget {
+  std::string_view authority;  // empty: only a path was given
+  std::string_view path;       // begins with '/'
+};
+std::optional<RequestTarget> split_target(std::string_view target);
+
 // The bytes of the head with its blank line; 0 where it is not complete. `bytes` starts with it.
 size_t head_size(std::string_view bytes);
 

@@ -45,13 +45,26 @@ TEST(HttpHead, RefusesWhatTwoParsersReadDifferently) {
 
 TEST(HttpHead, ChecksTheRequestLine) {
   const std::string rest = "\r\nHost: a\r\n\r\n";
-  for (const char* line :
-       {"GET /", "GET  / HTTP/1.1", "GET / x HTTP/1.1", " GET / HTTP/1.1", "G(T / HTTP/1.1",
-        "GET http://a/ HTTP/1.1", "GET /\x01 HTTP/1.1", "GET / XTTP/1.1", ""}) {
+  for (const char* line : {"GET /", "GET  / HTTP/1.1", "GET / x HTTP/1.1", " GET / HTTP/1.1",
+                           "G(T / HTTP/1.1", "GET ftp://a/ HTTP/1.1", "GET http:///x HTTP/1.1",
+                           "GET http://u@a/ HTTP/1.1", "GET a/b HTTP/1.1", "GET http:// HTTP/1.1",
+                           "GET * HTTP/1.1", "GET /\x01 HTTP/1.1", "GET / XTTP/1.1", ""}) {
     EXPECT_EQ(status(line + rest), 400) << line;
   }
   EXPECT_EQ(status("GET / HTTP/2.0" + rest), 505);
   EXPECT_EQ(status("GET / HTTP/1.1\r\n\r\n"), 400) << "no Host";
+}
+
+// RFC 9112, 3.2.2: a server accepts the absolute form, too.
+TEST(HttpHead, TargetsMayNameTheServer) {
+  EXPECT_EQ(status("GET http://a:8000/v1/models?x HTTP/1.1\r\nHost: a\r\n\r\n"), 0);
+  const auto target = split_target("HTTP://a:8000/v1/models?x");
+  ASSERT_TRUE(target);
+  EXPECT_EQ(target->authority, "a:8000");
+  EXPECT_EQ(target->path, "/v1/models?x");
+  EXPECT_EQ(split_target("http://a")->path, "/");
+  EXPECT_EQ(split_target("/a//b")->authority, "");
+  EXPECT_EQ(split_target("/a//b")->path, "/a//b");
 }
 
 TEST(HttpHead, HasLimits) {

@@ -12,6 +12,7 @@ namespace dsv4 {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{250};
+constexpr size_t kMostRefused = 64;  // connections that wait for the client to read why
 
 }  // namespace
 
@@ -55,13 +56,22 @@ void HttpServer::Impl::accept(Listener& from) {
   });
 }
 
-void HttpServer::Impl::refuse(tcp::socket& socket) {
+// A client that still sends its request when the connection closes would not see the answer.
+void HttpServer::Impl::refuse(tcp::socket socket, const std::string& address) {
   ++counters.refused;
   const HttpResponse busy = handler.error({}, 503, "too many connections");
   const std::string text = fmt::format("{}Content-Length: {}\r\n\r\n{}", head_text(busy, false),
                                        busy.body.size(), busy.body);
-  error_code ignored;
-  socket.write_some(asio::buffer(text), ignored);
+  if (refused_connections >= kMostRefused) {
+    error_code ignored;
+    socket.write_some(asio::buffer(text), ignored);
+    return;
+  }
+  auto connection =
+      std::make_shared<Connection>(*this, std::move(socket), address, Connection::Place::kRefused);
+  connections.emplace(connection.get(), connection);
+  ++refused_connections;
+  connection->turn_away(text);
 }
 
 void HttpServer::Impl::on_accept(tcp::socket socket, bool is_admin) {
@@ -70,11 +80,11 @@ void HttpServer::Impl::on_accept(tcp::socket socket, bool is_admin) {
   const auto peer = socket.remote_endpoint(error).address();
   if (error) return;
   const std::string address = peer.to_string();
-  const size_t open = connections.size() - admin_connections;
+  const size_t open = connections.size() - admin_connections - refused_connections;
   const bool full = is_admin ? admin_connections >= options.max_admin_connections
                              : open >= options.max_connections + options.reserved_connections;
   socket.non_blocking(true, error);
-  if (full || (!is_admin && !count_address(address))) return refuse(socket);
+  if (full || (!is_admin && !count_address(address))) return refuse(std::move(socket), address);
   socket.set_option(tcp::no_delay(true), error);
   const Connection::Place place = is_admin                         ? Connection::Place::kAdmin
                                   : open < options.max_connections ? Connection::Place::kOrdinary
@@ -109,6 +119,8 @@ void HttpServer::Impl::uncount_address(const std::string& address) {
 void HttpServer::Impl::closed(Connection& connection) {
   if (connection.admin()) {
     --admin_connections;
+  } else if (connection.refused()) {
+    --refused_connections;
   } else {
     uncount_address(connection.client());
   }

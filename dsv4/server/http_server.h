@@ -34,6 +34,7 @@ struct HttpServerOptions {
 struct HttpCounters {
   int64_t connections = 0;  // open now
   int64_t accepted = 0, refused = 0, timeouts = 0, disconnects = 0;
+  int64_t tls_hellos = 0;  // clients that spoke TLS
 };
 
 class Connection;

@@ -24,17 +24,39 @@ void JobQueue::push(const Job& job, Time now) {
   waiting_.push_back({job, now, start});
 }
 
-std::optional<uint64_t> JobQueue::pop(Time now) {
-  if (waiting_.empty()) return std::nullopt;
+bool JobQueue::may_begin(const Job& job, const Places& places) const {
+  const auto taken = places.taken.find(job.request);
+  if (job.request.empty() || places.count < 2 || taken == places.taken.end()) return true;
+  const bool others = std::ranges::any_of(
+      waiting_, [&](const Waiting& one) { return one.job.request != job.request; });
+  return taken->second < (others ? (places.count + 1) / 2 : places.count - 1);
+}
+
+std::optional<uint64_t> JobQueue::pop(Time now, const Places& places) {
   // The first one of equals is the oldest.
   const auto rank = [&](const Waiting& one) { return std::tuple(-class_of(one, now), one.start); };
-  const auto next = std::ranges::min_element(waiting_, {}, rank);
+  auto next = waiting_.end();
+  for (auto one = waiting_.begin(); one != waiting_.end(); ++one) {
+    if (next != waiting_.end() && rank(*next) <= rank(*one)) continue;
+    if (may_begin(one->job, places)) next = one;
+  }
+  if (next == waiting_.end()) return std::nullopt;
   const uint64_t id = next->job.id;
   virtual_time_ = std::max(virtual_time_, next->start);
   waiting_.erase(next);
   // Keys that have nothing to wait for any more are as new ones.
   std::erase_if(finish_, [&](const auto& key) { return key.second <= virtual_time_; });
   return id;
+}
+
+size_t JobQueue::count(const std::string& key) const {
+  return static_cast<size_t>(
+      std::ranges::count_if(waiting_, [&](const Waiting& one) { return one.job.key == key; }));
+}
+
+double JobQueue::longest_wait(Time now) const {
+  // In order of arrival.
+  return waiting_.empty() ? 0 : std::chrono::duration<double>(now - waiting_.front().since).count();
 }
 
 bool JobQueue::erase(uint64_t id) {

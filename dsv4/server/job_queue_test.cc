@@ -55,6 +55,48 @@ TEST(JobQueue, KeysShareFairly) {
   EXPECT_EQ(taken_short, 6) << "three of 300 tokens for one of 900";
 }
 
+// A request of many jobs beside one of one: half of the places, and one stays free for the next.
+TEST(JobQueue, OneRequestLeavesPlaces) {
+  JobQueue queue;
+  JobQueue::Places places{.count = 16};
+  const auto begin = [&]() -> std::string {
+    size_t running = 0;
+    for (const auto& [request, taken] : places.taken) running += taken;
+    const auto id = running == places.count ? std::nullopt : queue.pop(kStart, places);
+    const std::string request = !id ? "" : *id < 128 ? "many" : "one";
+    if (id) ++places.taken[request];
+    return request;
+  };
+  for (uint64_t id = 0; id < 128; ++id) queue.push({.id = id, .request = "many"}, kStart);
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(begin(), "many") << i;
+  EXPECT_EQ(begin(), "");
+  queue.push({.id = 128, .request = "one"}, kStart);
+  EXPECT_EQ(begin(), "one");
+  places.taken["many"] -= 1;
+  queue.push({.id = 129, .request = "one"}, kStart);
+  EXPECT_EQ(begin(), "one") << "the other one has more than half";
+  places.taken["many"] = 8;
+  queue.push({.id = 130, .request = "one"}, kStart);
+  EXPECT_EQ(begin(), "one");
+  EXPECT_EQ(begin(), "many") << "none else waits";
+}
+
+// No place stays free while jobs of two requests wait.
+TEST(JobQueue, TwoRequestsShareEveryNumberOfPlaces) {
+  for (size_t count = 1; count <= 9; ++count) {
+    JobQueue queue;
+    for (uint64_t id = 0; id < 20; ++id)
+      queue.push({.id = id, .request = id < 10 ? "a" : "b"}, kStart);
+    JobQueue::Places places{.count = count};
+    for (size_t i = 0; i < count; ++i) {
+      const auto id = queue.pop(kStart, places);
+      ASSERT_TRUE(id) << i << " of " << count;
+      ++places.taken[*id < 10 ? "a" : "b"];
+    }
+    EXPECT_LE(places.taken["a"], (count + 1) / 2);
+  }
+}
+
 // Property of random traces: every request leaves once, and none waits for more than the requests
 // that were there before it and those of half a minute per class.
 TEST(JobQueue, NothingStarves) {

@@ -36,6 +36,8 @@ constexpr Metric kTable[] = {
     {"dsv4_queued_prompt_tokens", Kind::kGauge, "Prompt tokens in the queue", ""},
     {"dsv4_connections", Kind::kGauge, "Open connections", ""},
     {"dsv4_ready", Kind::kGauge, "1 while /ready answers 200", ""},
+    {"dsv4_overloaded", Kind::kGauge, "1 while new requests are refused or wait long", ""},
+    {"dsv4_bodies_waiting", Kind::kGauge, "Bodies of requests that wait for a worker", ""},
     {"dsv4_prompt_tokens_total", Kind::kCounter, "Tokens of prompts", "vllm:prompt_tokens_total"},
     {"dsv4_generated_tokens_total", Kind::kCounter, "Tokens of answers",
      "vllm:generation_tokens_total"},

@@ -54,17 +54,11 @@ std::vector<int32_t> read_ids(const Field& list, int32_t vocab_size) {
   return ids;
 }
 
-// A text that is too long for the context in any case is refused before it keeps a worker busy.
 std::vector<int32_t> encode_prompt(const Prompt& prompt, const ServedModel& model, Api api) {
   size_t bytes = 0;
   for (const PromptPiece& piece : prompt.pieces())
     if (!piece.marker && piece.ids.empty()) bytes += piece.text.size();
-  const size_t least = model.least_tokens(bytes);
-  if (least > static_cast<size_t>(model.limits.context)) {
-    throw RequestError("context_length_exceeded", prompt_field(api),
-                       fmt::format("this model's context is {} tokens; the prompt has {} or more",
-                                   model.limits.context, least));
-  }
+  require_room(bytes, model, prompt_field(api));
   return encode(prompt, model.markers, model.text);
 }
 
@@ -173,6 +167,14 @@ void prepare_body(const JsonValue& body, const Translated& request, const Served
 
 }  // namespace
 
+void require_room(size_t bytes, const ServedModel& model, const std::string& param) {
+  const size_t least = model.least_tokens(bytes);
+  if (least <= static_cast<size_t>(model.limits.context)) return;
+  throw RequestError("context_length_exceeded", param,
+                     fmt::format("this model's context is {} tokens; the prompt has {} or more",
+                                 model.limits.context, least));
+}
+
 Prepared prepare(Api api, const std::string& text, const ServedModel& model,
                  const std::string& seal_key, const std::string& owner) {
   JsonValue body = parse_json(text, "the body");
@@ -207,7 +209,7 @@ std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedMode
   const Translated request = translated(api, body, seal_key);
   try {
     Prompt rendered = render(read_chat_request(chat_form(api, body, request), model.chat));
-    std::vector<int32_t> ids = encode(rendered, model.markers, model.text);
+    std::vector<int32_t> ids = encode_prompt(rendered, model, api);
     if (prompt != nullptr) *prompt = std::move(rendered);
     return ids;
   } catch (const RequestError& error) {

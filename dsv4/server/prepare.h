@@ -34,6 +34,10 @@ struct Prepared {
 Prepared prepare(Api api, const std::string& body, const ServedModel& model,
                  const std::string& seal_key, const std::string& owner = {});
 
+// RequestError where a text of so many bytes cannot fit the context, whatever it says: then it need
+// not keep a worker busy. `param`: the field that has it.
+void require_room(size_t bytes, const ServedModel& model, const std::string& param);
+
 // The prompt of a chat, Messages or Responses body.
 std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedModel& model,
                                 const std::string& seal_key, Prompt* prompt = nullptr);

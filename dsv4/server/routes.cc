@@ -28,6 +28,11 @@ bool Route::served_at(bool admin_port) const {
   return needs.port == Port::kBoth || (needs.port == Port::kOperators) == admin_port;
 }
 
+Api api_of_path(std::string_view path) {
+  if (path.starts_with("/v1/")) path.remove_prefix(3);
+  return path == "/messages" || path.starts_with("/messages/") ? Api::kMessages : Api::kChat;
+}
+
 std::optional<FoundRoute> find_route(std::span<const Route> routes, std::string_view path) {
   if (path.starts_with("/v1/")) path.remove_prefix(3);
   for (const Route& route : routes) {

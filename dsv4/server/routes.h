@@ -48,6 +48,9 @@ struct Route {
   bool served_at(bool admin_port) const;
 };
 
+// Whose error bodies a path without a route answers with.
+Api api_of_path(std::string_view path);
+
 struct FoundRoute {
   const Route* route = nullptr;
   std::string argument;

@@ -13,15 +13,42 @@
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/server/known_fields.h"
-#include "dsv4/server/loopback_names.h"
 #include "dsv4/server/seal.h"
 #include "dsv4/server/server_log.h"
+#include "dsv4/server/shares.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server anew
 constexpr std::chrono::seconds kLastWrites{2};
+constexpr size_t kBodyWorkers = 2, kTextWorkers = 1;
+
+// What is wrong with how the body is written; empty: nothing.
+std::string wrong_encoding(const HttpRequest& head) {
+  const std::string type = lower_case(head.header("content-type"));
+  if (!type.empty() && type.find("json") == type.npos) return "want Content-Type: application/json";
+  constexpr std::string_view kCharset = "charset=";
+  if (const size_t at = type.find(kCharset); at != type.npos) {
+    std::string charset = type.substr(at + kCharset.size());
+    charset.resize(std::min(charset.find(';'), charset.size()));
+    std::erase_if(charset, [](char c) { return c == '"' || c == ' '; });
+    if (charset != "utf-8" && charset != "utf8" && charset != "us-ascii")
+      return fmt::format("bodies are UTF-8, not '{}'", short_text(charset));
+  }
+  const std::string encoding = lower_case(head.header("content-encoding"));
+  if (encoding.empty() || encoding == "identity") return "";
+  return fmt::format("Content-Encoding '{}' is not read: send the body as it is",
+                     short_text(encoding));
+}
+
+ApiError wrong_origin(const HttpRequest& head) {
+  return {403, "wrong_origin", "",
+          fmt::format("pages of the origin '{}' are not allowed: a server answers them with "
+                      "--cors-origin",
+                      short_text(std::string(head.header("origin")))),
+          0};
+}
 
 }  // namespace
 
@@ -33,7 +60,14 @@ Service::Service(const ServiceOptions& options, std::function<Loaded()> loader)
          "--host {} without keys would serve everyone: give --api-key-file or DSV4_API_KEY",
          options_.http.host);
   }
-  http_ = std::make_unique<HttpServer>(options_.http, *this);
+  hosts_ = HostRule({.keys = !keys_.empty(),
+                     .allowed_hosts = options_.allowed_hosts,
+                     .cors_origins = options_.cors_origins});
+  HttpServerOptions http = options_.http;
+  http.workers = static_cast<int>(kBodyWorkers + kTextWorkers);
+  http_ = std::make_unique<HttpServer>(http, *this);
+  bodies_ = std::make_unique<WorkQueue>(*http_, kBodyWorkers, options_.max_preparing);
+  texts_ = std::make_unique<WorkQueue>(*http_, kTextWorkers, options_.max_preparing);
   http_->on_tick([this] { on_tick(); });
   if (options_.handle_signals) http_->on_signal([this](int number) { on_signal(number); });
   engine_ = std::make_unique<EngineThread>(
@@ -77,28 +111,14 @@ void Service::read_keys() {
     keys = ApiKeys::parse(read_text_file(options_.api_key_file, size_t{1} << 20),
                           options_.api_key_file);
     if (keys.empty()) fail(ErrorCode::kBadInput, "{}: no keys", options_.api_key_file);
+    if (const std::string open = open_to_others(options_.api_key_file); !open.empty())
+      log_line("key_file", {{"file", options_.api_key_file}, {"warning", open}});
   }
   if (!options_.api_key.empty()) keys.add("environment", options_.api_key);
   keys_ = std::move(keys);
 }
 
 // ---- Before a body is read
-
-bool Service::host_allowed(const HttpRequest& head) const {
-  if (!is_loopback(options_.http.host)) return true;
-  const std::string_view host = head.header("host");
-  return host.empty() || names_loopback(host);
-}
-
-// A page of another site may not use the server through its reader's browser.
-bool Service::origin_allowed(const HttpRequest& head) const {
-  const std::string_view origin = head.header("origin");
-  if (origin.empty()) return true;
-  const size_t scheme = origin.find("://");
-  if (scheme != origin.npos && origin.substr(scheme + 3) == head.header("host")) return true;
-  const auto& allowed = options_.cors_origins;
-  return std::find(allowed.begin(), allowed.end(), origin) != allowed.end();
-}
 
 const ApiKey* Service::key_of(const HttpRequest& head) const {
   const std::string_view key =
@@ -107,7 +127,10 @@ const ApiKey* Service::key_of(const HttpRequest& head) const {
 }
 
 bool Service::authorized(const HttpRequest& head, const Route& route) const {
-  return route.needs.key == Route::Key::kNone || keys_.empty() || key_of(head) != nullptr;
+  // Who reaches the operators' port may read what is for every key.
+  const bool operators = head.admin && route.needs.key == Route::Key::kAny;
+  return route.needs.key == Route::Key::kNone || operators || keys_.empty() ||
+         key_of(head) != nullptr;
 }
 
 std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& route) const {
@@ -119,9 +142,10 @@ std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& r
     if (const ApiKey* key = key_of(head); key == nullptr || !key->admin)
       return ApiError{403, "admin_only", "", "this route needs an admin key", 0};
   }
-  const std::string_view type = head.header("content-type");
-  if (route.method == "POST" && !type.empty() && type.find("json") == type.npos)
-    return ApiError{415, "unsupported_media_type", "", "want Content-Type: application/json", 0};
+  if (route.method == "POST") {
+    if (const std::string wrong = wrong_encoding(head); !wrong.empty())
+      return ApiError{415, "unsupported_media_type", "", wrong, 0};
+  }
   if (route.needs.model) {
     if (const std::string reason = unready_reason(); !reason.empty() && reason != "stalled")
       return ApiError{503, reason, "", "the server is " + reason, 2};
@@ -130,20 +154,25 @@ std::optional<ApiError> Service::refusal(const HttpRequest& head, const Route& r
 }
 
 std::optional<HttpResponse> Service::check(const HttpRequest& head) {
-  if (!host_allowed(head)) {
-    return error_response(head, Api::kChat,
-                          {403, "wrong_host", "", "the Host header names another machine", 0});
+  if (!hosts_.host_allowed(head.header("host"))) {
+    return error_response(
+        head, Api::kChat,
+        {403, "wrong_host", "",
+         fmt::format("the Host header names another machine, '{}': a server without keys answers "
+                     "to it with --allowed-host",
+                     short_text(std::string(head.header("host")))),
+         0});
   }
   const bool preflights = head.method == "OPTIONS";
-  if (!origin_allowed(head) || (preflights && head.header("origin").empty())) {
-    return error_response(head, Api::kChat,
-                          {403, "wrong_origin", "", "pages of this origin are not allowed", 0});
-  }
+  const HostRule::Origin origin = hosts_.origin_of(head);
+  const bool listed = origin == HostRule::Origin::kOwn || origin == HostRule::Origin::kListed;
+  if (preflights ? !listed : !hosts_.origin_allowed(head))
+    return error_response(head, Api::kChat, wrong_origin(head));
   const auto found = find_route(routes(), head.path);
   const bool served =
       found && (!options_.http.admin_port || found->route->served_at(/*admin_port=*/head.admin));
   if (!served) {
-    return error_response(head, Api::kChat,
+    return error_response(head, api_of_path(head.path),
                           {404, "route_not_found", "", "no such route: " + one_line(head.path), 0});
   }
   const Route& route = *found->route;
@@ -163,10 +192,9 @@ std::optional<HttpResponse> Service::check(const HttpRequest& head) {
 HttpResponse Service::preflight(const HttpRequest& head, const Route& route) const {
   HttpResponse response{.status = 204, .content_type = ""};
   response.headers = {{"Access-Control-Allow-Methods", std::string(route.allow())},
-                      {"Access-Control-Allow-Headers",
-                       "authorization, content-type, x-api-key, anthropic-version, "
-                       "anthropic-beta"},
-                      {"Access-Control-Max-Age", "600"}};
+                      {"Access-Control-Max-Age", "7200"}};
+  if (const auto asked = head.header("access-control-request-headers"); !asked.empty())
+    response.headers.emplace_back("Access-Control-Allow-Headers", asked);
   return answer(head, std::move(response));
 }
 
@@ -176,10 +204,12 @@ HttpResponse Service::answer(const HttpRequest& head, HttpResponse response) con
                   [](const auto& header) { return header.first == "x-request-id"; });
   if (!has_id) response.headers.emplace_back("x-request-id", random_id("req_"));
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
-  const std::string_view origin = head.header("origin");
-  if (!origin.empty() && origin_allowed(head)) {
-    response.headers.emplace_back("Access-Control-Allow-Origin", origin);
-    response.headers.emplace_back("Vary", "Origin");
+  if (!options_.cors_origins.empty()) response.headers.emplace_back("Vary", "Origin");
+  const HostRule::Origin origin = hosts_.origin_of(head);
+  if (origin == HostRule::Origin::kOwn || origin == HostRule::Origin::kListed) {
+    response.headers.emplace_back("Access-Control-Allow-Origin", head.header("origin"));
+    response.headers.emplace_back("Access-Control-Expose-Headers",
+                                  "x-request-id, x-dsv4-seed, x-dsv4-warning, Retry-After");
   }
   return response;
 }
@@ -227,7 +257,7 @@ Service::Response Service::generate(const RoutedRequest& request) {
       *error = api_error(exception);
     }
   };
-  on_worker(exchange, api, work, [this, exchange, api, gone, prepared, error] {
+  on_worker(*bodies_, exchange, api, work, [this, exchange, api, gone, prepared, error] {
     if (*gone) return;
     exchange->request().drop_body();
     try {
@@ -246,8 +276,8 @@ void Service::refuse(const std::shared_ptr<Exchange>& exchange, Api api, const A
   exchange->respond(error_response(exchange->request(), api, error));
 }
 
-std::optional<ApiError> Service::admission_error(const Prepared& prepared,
-                                                 const std::string& key) const {
+std::optional<ApiError> Service::admission_error(const Prepared& prepared, const std::string& key,
+                                                 const std::string& client) const {
   if (draining_) return ApiError{503, "draining", "", "the server is shutting down", 5};
   const EngineThread::State state = engine_->state();
   if (state.broken) return ApiError{503, "broken", "", "the engine is broken", 5};
@@ -255,8 +285,9 @@ std::optional<ApiError> Service::admission_error(const Prepared& prepared,
   int64_t tokens = 0;
   for (const auto& prompt : prepared.prompts) tokens += static_cast<int64_t>(prompt.size());
   const bool busy = state.queued > 0 || state.running > 0;
-  if (busy && (state.queued + jobs > options_.max_queue ||
-               state.queued_tokens + tokens > options_.max_queue_tokens)) {
+  if (busy &&
+      (!has_room(client, options_.max_queue, state.queued, engine_->queued_of(client), jobs) ||
+       state.queued_tokens + tokens > options_.max_queue_tokens)) {
     return ApiError{429, "queue_full", "", "the queue is full", retry_after()};
   }
   if (options_.max_per_key == 0) return std::nullopt;
@@ -265,6 +296,12 @@ std::optional<ApiError> Service::admission_error(const Prepared& prepared,
                     [&](const auto& entry) { return entry.second->report().key == key; });
   if (static_cast<size_t>(of_key) < options_.max_per_key) return std::nullopt;
   return ApiError{429, "key_limit", "", "too many requests with this key", retry_after()};
+}
+
+std::string Service::client_of(const HttpRequest& request) const {
+  const ApiKey* key = key_of(request);
+  if (key == nullptr) return client_at(request.peer);
+  return keys_.size() == 1 ? "" : "key " + key->name;
 }
 
 int64_t Service::retry_after() const {
@@ -279,12 +316,14 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   const ApiKey* key = key_of(exchange->request());
   const std::string key_name = key == nullptr ? "" : key->name;
   const Api api = prepared->api;
-  if (const auto error = admission_error(*prepared, key_name)) return refuse(exchange, api, *error);
-  const EngineThread::QueueInfo info{key_name, prepared->settings.priority};
+  const std::string client = client_of(exchange->request());
+  if (const auto error = admission_error(*prepared, key_name, client))
+    return refuse(exchange, api, *error);
+  const std::string id = random_id("req_");
+  const EngineThread::QueueInfo info{client, prepared->settings.priority, id};
   if (info.priority > 0 && key != nullptr && !key->admin) {
     return refuse(exchange, api, {403, "", "priority", "priority: above 0 is for admin keys", 0});
   }
-  const std::string id = random_id("req_");
   prepared->answer.request_id = id;
   prepared->answer.created = std::time(nullptr);
   HttpResponse head = answer(exchange->request(), {.headers = {{"x-request-id", id}}});
@@ -294,7 +333,9 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   log_ignored(*prepared);
   if (!prepared->ignored.empty())
     head.headers.emplace_back("x-dsv4-warning", warning_of(prepared->ignored));
-  auto generation = std::make_shared<Generation>(std::move(*prepared), model_, exchange, key_name);
+  auto generation = std::make_shared<Generation>(
+      std::move(*prepared), model_, exchange, key_name,
+      short_text(std::string(exchange->request().header("x-request-id"))));
   generations_[id] = generation;
   exchange->on_gone = [this, id] { client_disconnected(id); };
   guarded(generation, [&] {
@@ -383,6 +424,9 @@ void Service::on_tick(Generation& generation, Clock::time_point now) {
 void Service::on_tick() {
   const auto now = Clock::now();
   if (model_) model_->grammars.trim();
+  const bool reading = bodies_->size() + texts_->size() > 0;
+  log_tls_clients(now);
+  if (memory_.is_due(now, reading, !generations_.empty())) http_->post_worker(give_back_memory);
   std::vector<std::shared_ptr<Generation>> all;
   for (const auto& [id, generation] : generations_) all.push_back(generation);
   for (const auto& generation : all) guarded(generation, [&] { on_tick(*generation, now); });

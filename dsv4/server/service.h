@@ -15,20 +15,23 @@
 #include "dsv4/server/api_keys.h"
 #include "dsv4/server/engine_thread.h"
 #include "dsv4/server/generation.h"
+#include "dsv4/server/host_rule.h"
 #include "dsv4/server/http_server.h"
 #include "dsv4/server/json_text.h"
+#include "dsv4/server/memory_return.h"
 #include "dsv4/server/metrics.h"
 #include "dsv4/server/routes.h"
+#include "dsv4/server/work_queue.h"
 
 namespace dsv4 {
 
 struct ServiceOptions {
   HttpServerOptions http;
-  std::string api_key_file, api_key;  // empty: none
-  std::vector<std::string> cors_origins;
+  std::string api_key_file, api_key;                     // empty: none
+  std::vector<std::string> allowed_hosts, cors_origins;  // host_rule.h
   size_t max_queue = 256;
   int64_t max_queue_tokens = 4 << 20;
-  size_t max_preparing = 256;             // bodies that wait until a worker reads them
+  size_t max_preparing = 256;             // bodies of a kind that wait until a worker reads them
   size_t max_per_key = 0;                 // requests of one key that run or wait; 0: no limit
   std::chrono::milliseconds max_wait{0};  // in the queue; 0: any time
   std::chrono::seconds drain{60}, watchdog{30};
@@ -80,8 +83,6 @@ class Service : public HttpHandler {
 
   // Before a body is read.
   std::optional<ApiError> refusal(const HttpRequest& head, const Route& route) const;
-  bool host_allowed(const HttpRequest& head) const;
-  bool origin_allowed(const HttpRequest& head) const;
   bool authorized(const HttpRequest& head, const Route& route) const;
   const ApiKey* key_of(const HttpRequest& head) const;
   HttpResponse answer(const HttpRequest& head, HttpResponse response) const;
@@ -106,20 +107,25 @@ class Service : public HttpHandler {
   Response page(const RoutedRequest& request);
 
   std::string unready_reason() const;
+  bool overloaded() const;
   void set_cache_metrics(const EngineStats& stats);
   void set_memory_metrics(const EngineThread::State& state);
   void count_rejection(const ApiError& error);
   // Runs `work` on a worker thread and then `done` on the I/O thread; 429 where too many bodies
-  // wait for a worker.
-  void on_worker(const std::shared_ptr<Exchange>& exchange, Api api, std::function<void()> work,
-                 std::function<void()> done);
+  // wait in this queue.
+  void on_worker(WorkQueue& queue, const std::shared_ptr<Exchange>& exchange, Api api,
+                 std::function<void()> work, std::function<void()> done);
 
   // Generations.
   void refuse(const std::shared_ptr<Exchange>& exchange, Api api, const ApiError& error);
   void admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared> prepared);
-  std::optional<ApiError> admission_error(const Prepared& prepared, const std::string& key) const;
+  // The client that shares the queues with others (shares.h).
+  std::string client_of(const HttpRequest& request) const;
+  std::optional<ApiError> admission_error(const Prepared& prepared, const std::string& key,
+                                          const std::string& client) const;
   int64_t retry_after() const;
   void log_ignored(const Prepared& prepared);
+  void log_tls_clients(Clock::time_point now);
   void on_events(const std::vector<EngineEvent>& events);
   void on_event(const EngineEvent& event, const Job& job);
   // What `work` throws ends this generation, not the server. A generation that is over is removed.
@@ -137,13 +143,15 @@ class Service : public HttpHandler {
 
   const ServiceOptions options_;
   ApiKeys keys_;
+  HostRule hosts_;
   const std::string seal_key_;
   Metrics metrics_;
   std::map<std::string, std::shared_ptr<Generation>> generations_;  // by request id
   std::map<JobId, Job> jobs_;
   std::deque<double> waits_;  // seconds in the queue, of the latest requests
   std::map<std::string, Clock::time_point> logged_fields_;  // that had no effect, and when
-  size_t preparing_ = 0;  // bodies that a worker reads or that wait for one
+  int64_t tls_logged_ = 0;
+  Clock::time_point next_tls_log_;
   bool draining_ = false, stopping_ = false;
   Clock::time_point drain_end_, stop_at_;
   int status_ = 0;
@@ -153,6 +161,9 @@ class Service : public HttpHandler {
   std::shared_ptr<const ServedModel> model_;   // the I/O thread's
 
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<WorkQueue> bodies_;  // of requests that generate
+  std::unique_ptr<WorkQueue> texts_;   // of those that only want ids or text
+  MemoryReturn memory_;
   std::unique_ptr<EngineThread> engine_;  // ends first
 };
 

@@ -72,7 +72,9 @@ Service::Response Service::metrics(const RoutedRequest&) {
   set("dsv4_connections_refused_total", http.refused);
   set("dsv4_timeouts_total", http.timeouts);
   set("dsv4_log_lines_lost_total", log_lines_lost());
-  set("dsv4_ready", unready_reason().empty());
+  set("dsv4_ready", unready_reason().empty() && !overloaded());
+  set("dsv4_overloaded", overloaded());
+  set("dsv4_bodies_waiting", bodies_->size());
   set("dsv4_preemptions_total", state.stats.preemptions);
   set("dsv4_prefix_hits_total", state.stats.cached_tokens);
   set_cache_metrics(stats);

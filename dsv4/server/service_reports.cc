@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kWaits = 64, kMaxLoggedFields = 256;
 constexpr std::chrono::hours kLogFieldAgain{24};
+constexpr std::chrono::minutes kTlsLogAgain{1};
 
 // What a client calls its user, so that its requests can be found in the log but not its name.
 std::string user_hash(const std::string& user) {
@@ -31,6 +32,16 @@ void Service::log_ignored(const Prepared& prepared) {
     logged_fields_[field] = now;
     log_line("ignored_field", {{"field", short_text(field)}, {"api", name(prepared.api)}});
   }
+}
+
+// A client that speaks TLS gets an answer that it cannot read.
+void Service::log_tls_clients(Clock::time_point now) {
+  const int64_t seen = http_->counters().tls_hellos;
+  if (seen == tls_logged_ || now < next_tls_log_) return;
+  log_line("tls_client", {{"connections", seen - tls_logged_},
+                          {"hint", "this port speaks HTTP: use http://, or a proxy with TLS"}});
+  tls_logged_ = seen;
+  next_tls_log_ = now + kTlsLogAgain;
 }
 
 // Codes are words of this program, so there are few of them.
@@ -82,6 +93,7 @@ void Service::remove(const std::shared_ptr<Generation>& generation) {
                {"queue_s", report.queue_seconds},
                {"ttft_s", report.first_token_seconds},
                {"total_s", report.total_seconds}};
+  if (!report.client_id.empty()) line["client_request_id"] = report.client_id;
   if (options_.log_content) add_content(*generation, line);
   log_line("request", line);
 }

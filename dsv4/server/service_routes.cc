@@ -1,5 +1,7 @@
 // The table of routes, and the handlers of those without a generation.
 
+#include <fmt/chrono.h>
+
 #include "dsv4/base/error.h"
 #include "dsv4/chat/encoder_level.h"
 #include "dsv4/chat/request_error.h"
@@ -17,6 +19,7 @@ Json model_json(const std::string& id, const ServedModel& model) {
   return {{"id", id},
           {"object", "model"},
           {"created", model.created},
+          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(model.created))},
           {"owned_by", "dsv4"},
           {"type", "model"},
           {"display_name", id},
@@ -33,6 +36,7 @@ std::string tokenize(const std::string& text, const ServedModel& model,
     ids = prompt_ids(Api::kChat, body, model, seal_key);
   } else {
     const Field prompt = field.at("prompt").present() ? field.at("prompt") : field.at("text");
+    require_room(prompt.string().size(), model, prompt.path());
     if (field.at("parse_special").boolean(true)) {
       ids = model.tokenizer->encode(prompt.string());
     } else {
@@ -40,6 +44,11 @@ std::string tokenize(const std::string& text, const ServedModel& model,
     }
     if (field.at("add_special_tokens").boolean(false))
       ids.insert(ids.begin(), model.markers.require(Marker::kBos));
+  }
+  if (static_cast<int64_t>(ids.size()) > model.limits.context) {
+    throw RequestError("context_length_exceeded", "prompt",
+                       fmt::format("this model's context is {} tokens; the text has {}",
+                                   model.limits.context, ids.size()));
   }
   return text_of(
       Json{{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model.limits.context}});
@@ -75,12 +84,22 @@ std::string counted(const std::string& text, const ServedModel& model,
   return text_of(Json{{"input_tokens", prompt_ids(Api::kMessages, body, model, seal_key).size()}});
 }
 
+std::string counted_response(const std::string& text, const ServedModel& model,
+                             const std::string& seal_key) {
+  const JsonValue body = parse_json(text, "the body");
+  Field(&body, "").object();
+  model_name(body, model);
+  return text_of(Json{{"object", "response.input_tokens"},
+                      {"input_tokens", prompt_ids(Api::kResponses, body, model, seal_key).size()}});
+}
+
 using Needs = Route::Needs;
 
 constexpr Needs kClient{.model = true};
 constexpr Needs kOperator{.key = Route::Key::kAdmin, .port = Route::Port::kOperators};
 constexpr Needs kProbe{.key = Route::Key::kNone, .port = Route::Port::kBoth};
-constexpr Needs kScrape{.key = Route::Key::kNone, .port = Route::Port::kOperators};
+constexpr Needs kBuild{.port = Route::Port::kBoth};
+constexpr Needs kScrape{.port = Route::Port::kOperators};
 constexpr Needs kPage{.key = Route::Key::kNone};
 
 HttpResponse json_response(const Json& json) {
@@ -97,7 +116,10 @@ std::span<const Route> Service::routes() {
       {"POST", "/messages", &Service::generate, kClient, Api::kMessages},
       {"POST", "/messages/count_tokens", &Service::answer_from_body<counted>, kClient,
        Api::kMessages},
+      {"POST", "/responses/input_tokens", &Service::answer_from_body<counted_response>, kClient,
+       Api::kResponses},
       {"GET", "/models", &Service::models, kClient},
+      {"GET", "/models/", &Service::models, kClient},
       {"GET", "/models/{}", &Service::model, kClient},  // a name may hold slashes, as owner/name
       {"POST", "/dsv4/tokenize", &Service::answer_from_body<tokenize>, kClient},
       {"POST", "/tokenize", &Service::answer_from_body<tokenize>, kClient},
@@ -110,7 +132,7 @@ std::span<const Route> Service::routes() {
       {"POST", "/dsv4/cache/drop", &Service::drop_cache, kOperator},
       {"GET", "/health", &Service::health, kProbe},
       {"GET", "/ready", &Service::ready, kProbe},
-      {"GET", "/version", &Service::version, kProbe},
+      {"GET", "/version", &Service::version, kBuild},
       {"GET", "/metrics", &Service::metrics, kScrape},
       {"GET", "/", &Service::page, kPage},
   };
@@ -181,6 +203,11 @@ Service::Response Service::cancel(const RoutedRequest& request) {
 // Answers with what `kWork` makes of the body on a worker thread.
 template <Service::BodyWork kWork>
 Service::Response Service::answer_from_body(const RoutedRequest& request) {
+  constexpr size_t kMostBytes = size_t{16} << 20;
+  if (request.exchange->request().body.size() > kMostBytes) {
+    throw RequestError("body_too_large", "",
+                       fmt::format("this route takes bodies of at most {} bytes", kMostBytes), 413);
+  }
   const auto body = std::make_shared<std::string>();
   const auto error = std::make_shared<std::optional<ApiError>>();
   const auto compute = [this, exchange = request.exchange, body, error, model = model_] {
@@ -190,7 +217,7 @@ Service::Response Service::answer_from_body(const RoutedRequest& request) {
       *error = api_error(exception);
     }
   };
-  on_worker(request.exchange, request.api, compute,
+  on_worker(*texts_, request.exchange, request.api, compute,
             [this, exchange = request.exchange, api = request.api, body, error] {
               const HttpRequest& head = exchange->request();
               exchange->respond(*error ? error_response(head, api, **error)
@@ -199,18 +226,13 @@ Service::Response Service::answer_from_body(const RoutedRequest& request) {
   return std::nullopt;
 }
 
-void Service::on_worker(const std::shared_ptr<Exchange>& exchange, Api api,
+void Service::on_worker(WorkQueue& queue, const std::shared_ptr<Exchange>& exchange, Api api,
                         std::function<void()> work, std::function<void()> done) {
-  if (preparing_ >= options_.max_preparing)
-    return refuse(exchange, api, {429, "queue_full", "", "too many bodies wait to be read", 1});
-  ++preparing_;
-  http_->post_worker([this, work = std::move(work), done = std::move(done)] {
-    work();
-    http_->post_io([this, done] {
-      --preparing_;
-      done();
-    });
-  });
+  const HttpRequest& request = exchange->request();
+  const size_t bytes = request.body.size();
+  if (queue.post({client_of(request), bytes, std::move(work), std::move(done)}))
+    return memory_.used(bytes);
+  refuse(exchange, api, {429, "queue_full", "", "too many bodies wait to be read", 1});
 }
 
 // Empty while requests can be served.
@@ -223,10 +245,25 @@ std::string Service::unready_reason() const {
   return state.seconds_in_step > watchdog ? "stalled" : "";
 }
 
+// A request that came now would get 429, or would wait long before it is read.
+bool Service::overloaded() const {
+  constexpr double kLongWait = 5;  // seconds
+  const EngineThread::State state = engine_->state();
+  const bool busy = state.queued > 0 || state.running > 0;
+  return bodies_->full() || bodies_->longest_wait() > kLongWait ||
+         (busy &&
+          (state.queued >= options_.max_queue || state.queued_tokens >= options_.max_queue_tokens));
+}
+
 Service::Response Service::ready(const RoutedRequest&) {
-  const std::string reason = unready_reason();
+  std::string reason = unready_reason();
+  if (reason.empty() && overloaded()) reason = "overloaded";
   HttpResponse response{.status = reason.empty() ? 200 : 503};
-  response.body = text_of(Json{{"status", reason.empty() ? "ready" : reason}});
+  const EngineThread::State state = engine_->state();
+  response.body = text_of(Json{{"status", reason.empty() ? "ready" : reason},
+                               {"running", state.running},
+                               {"waiting", state.queued},
+                               {"bodies_waiting", bodies_->size()}});
   if (!reason.empty()) response.headers.emplace_back("Retry-After", "2");
   return response;
 }

@@ -50,7 +50,8 @@ void read_sampling(const Field& body, Settings& out) {
   }
   if (const auto value = read_integer(body.at("top_k"), -1, 1 << 24))
     out.sampling.top_k = static_cast<int>(std::max<int64_t>(*value, 0));
-  const auto seed = read_integer(body.at("seed"), 0, kMaxSeed);
+  auto seed = read_integer(body.at("seed"), -1, kMaxSeed);
+  if (seed && *seed < 0) seed.reset();  // -1: at random, as front ends send it
   out.has_seed = seed.has_value();
   out.sampling.seed = seed ? static_cast<uint64_t>(*seed) : random_seed();
   if (const auto value = read_number(body.at("min_p"), 0, 1))

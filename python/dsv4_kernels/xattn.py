@@ -98,7 +98,7 @@ def xattn_estimate(query_states, key_states, block_size, stride, norm=1, softmax
     threshold    a number, or one per head
     norm         temperature of the scores: larger lists more blocks
     top_k, min_blocks, max_blocks, dense_tail    blocks of a row, and tokens at the end that see everything
-    implementation  of the block sums: "sm90_fp8" rounds states to FP8 (S with 8 or 16 groups in a block, d 128)
+    implementation  of the block sums, by its name; None: the first that takes the call
 
     Unlike the original: shapes are those of the real lengths, not of padded ones. The causal offset is kv_len - q_len,
     and blocks are aligned to positions. chunk_size and use_triton do nothing: the result has no chunks. Every row takes

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -28,6 +29,7 @@ class Cli : public testing::Test {
         std::filesystem::temp_directory_path() /
         fmt::format("dsv4_cli_{}", testing::UnitTest::GetInstance()->random_seed() + getpid());
     std::filesystem::create_directories(folder_);
+    setenv("DSV4_PROGRESS_S", "1000000", 1);  // errors are compared, however slow the machine is
   }
   ~Cli() override { std::filesystem::remove_all(folder_); }
 

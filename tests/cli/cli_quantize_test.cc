@@ -52,6 +52,8 @@ TEST_F(CliQuantize, RecipeAndReport) {
   EXPECT_GT(report.at("shards"), 4);
   EXPECT_EQ(report.at("idle_rules"), nlohmann::json::array({path("recipe.txt") + ":4"}));
   EXPECT_EQ(report.at("totals").at("experts").at("exact"), 0);
+  EXPECT_GT(report.at("codebooks").at("k3-bnf"), 0);
+  EXPECT_EQ(report.at("codebooks").at("k5-bnf"), 1);
   EXPECT_TRUE(fs::exists(path("out/model.safetensors.index.json")));
   const auto info = dsv4("inspect " + path("out") + " --json");
   EXPECT_EQ(info.exit_code, 0) << info.err;
@@ -65,6 +67,29 @@ TEST_F(CliQuantize, ACommentHasAnyBytes) {
   expect_error(command, "cannot write", "ulimit -f 600; trap '' XFSZ;");
   EXPECT_EQ(dsv4(command).err, "") << "the command continues its own job";
   EXPECT_EQ(dsv4("inspect " + path("out")).exit_code, 0);
+}
+
+// One K with another codebook runs other kernels on a GPU: every report names it.
+TEST_F(CliQuantize, ReportsNameTheCodebook) {
+  const auto json = [&](const std::string& command) {
+    const auto result = dsv4(command + " --json");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out).at("codebooks");
+  };
+  for (const char* book : {"bnf", "e4m3"}) {
+    const std::string format = fmt::format("k3-{}", book), out = path(book);
+    const auto made = dsv4("quantize demo --scales reference --experts " + format + " -o " + out);
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    EXPECT_NE(made.out.find("codebooks: " + format), std::string::npos) << made.out;
+    EXPECT_EQ(json("inspect " + out), json("plan demo --experts " + format)) << format;
+    EXPECT_EQ(json("inspect " + out).size(), 1u);
+    EXPECT_TRUE(json("inspect " + out).contains(format));
+    EXPECT_NE(dsv4("inspect " + out).out.find("codebooks  " + format), std::string::npos);
+    EXPECT_EQ(json("bench decode --steps 1 --context 8 " + out), json("inspect " + out));
+  }
+  EXPECT_TRUE(json("plan demo --experts k3").contains("k3-bnf"));
+  EXPECT_TRUE(json("plan demo --experts k4").contains("k4-e2m1"));
+  EXPECT_TRUE(json("inspect demo").empty());
 }
 
 TEST_F(CliQuantize, UsageErrors) {

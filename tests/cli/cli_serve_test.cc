@@ -107,6 +107,8 @@ TEST_F(CliServe, RefusesOptionsThatCannotHold) {
   for (const char* origin : {"'*'", "app.example", "https://", "https://app.example/",
                              "'https://*.app.example'", "https://app.example/page"})
     expect_error(std::string("serve demo --cors-origin ") + origin, "want one origin");
+  for (const char* host : {"https://app.example", "app.example:80", "'a*.example'", "."})
+    expect_error(std::string("serve demo --allowed-host ") + host, "want a name");
   expect_error("serve demo --logprobs-mode cooked", "--logprobs-mode");
   expect_error("serve demo --admin-port 65536", "65536");
   expect_error("serve demo --port 0", "4096 connections need 4160 file descriptors",

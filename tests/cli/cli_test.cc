@@ -123,6 +123,80 @@ TEST_F(Cli, VersionListsTheBuildTargets) {
 #endif
 }
 
+// A typo is answered with the name that it is nearest to; the option is named and not its value.
+TEST_F(Cli, TyposAreAnsweredWithAName) {
+  expect_error("rnu demo", "no command 'rnu': did you mean run? want run, eval,");
+  expect_error("eval plp demo", "no command 'plp': did you mean ppl? want logits,");
+  expect_error("run demo --tmp 3", "no option --tmp: did you mean --temp? (see dsv4 run --help)");
+  expect_error("run demo --tmp=3", "no option --tmp: did you mean --temp?");
+  expect_error("run demo --frobnicate 3", "no option --frobnicate (see dsv4 run --help)");
+  expect_error("run demo again", "nothing takes the argument 'again'");
+  expect_error("--verison", "no option --verison: did you mean --version? (see dsv4 --help)");
+  expect_error("-v", "no option -v: did you mean --version?");
+  expect_error("run dmeo",
+               "no model folder dmeo: want a model folder (config.json, safetensors), "
+               "or demo: did you mean demo?");
+  expect_error("serve demo --api-key x",
+               "no option --api-key: give DSV4_API_KEY or --api-key-file");
+  expect_error("serve demo --parallel 4", "no option --parallel: did you mean --max-batch?");
+  expect_error("serve -m demo", "no option -m: the model is an argument without an option");
+  expect_error("serve demo --host lcoalhost",
+               "'lcoalhost' is not an IP address or localhost: did you mean localhost?");
+  expect_error("serve demo --host '[::1' --port 0", "'[::1' is not an IP address or localhost");
+  // Brackets are how a URL has it: accepted, and refused later as an address that needs a key.
+  expect_error("serve demo --host '[::]' --port 0", "--host :: without keys would serve everyone");
+}
+
+// An empty folder lacks a model, not a tokenizer.
+TEST_F(Cli, AnEmptyFolderLacksAConfig) {
+  std::filesystem::create_directory(path("empty"));
+  for (const char* command : {"run", "chat", "serve", "inspect", "plan", "tokenize"})
+    expect_error(fmt::format("{} {}", command, path("empty")), "empty/config.json");
+  const std::string model = copy_model();
+  std::filesystem::remove(model + "/tokenizer.json");
+  expect_error("run " + model + " -p a", "tokenizer.json is missing, and text needs it");
+}
+
+// The name of a model on the hub is found in the cache of Hugging Face, or the error says how to
+// get there.
+TEST_F(Cli, NamesOfTheHub) {
+  const std::string home = "env -u HF_HUB_CACHE -u HF_HOME HOME=" + path("home");
+  expect_error("run deepseek-ai/DeepSeek-V4-Flash -p a",
+               "`hf download deepseek-ai/DeepSeek-V4-Flash --local-dir DeepSeek-V4-Flash` fetches",
+               home);
+  const std::string repo = path("home/.cache/huggingface/hub/models--some--Model");
+  std::filesystem::create_directories(repo + "/refs");
+  std::filesystem::create_directories(repo + "/snapshots");
+  write("home/.cache/huggingface/hub/models--some--Model/refs/main", "0123abcd\n");
+  std::filesystem::rename(copy_model(), repo + "/snapshots/0123abcd");
+  const test::CliResult found = dsv4("inspect some/Model --json", home);
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_NE(found.err.find("some/Model is in the cache of Hugging Face: " + repo),
+            std::string::npos);
+  const test::CliResult moved =
+      dsv4("inspect some/Model --json", "env HF_HUB_CACHE=" + path("home/.cache/huggingface/hub"));
+  EXPECT_EQ(moved.out, found.out);
+  expect_error("inspect other/Model", "no model folder other/Model", home);
+  write("home/.cache/huggingface/hub/models--some--Model/refs/main", "../../..");
+  expect_error("inspect some/Model", "no model folder some/Model", home);
+}
+
+// In a log there is no bar to redraw: lines instead, and none where the work is short.
+TEST_F(Cli, ProgressInALogIsLines) {
+  const std::string command = "inspect demo --verify";
+  const test::CliResult lines = dsv4(command, "env DSV4_PROGRESS_S=0");
+  EXPECT_EQ(lines.exit_code, 0);
+  EXPECT_EQ(lines.err.find("dsv4: verifying ["), 0u) << lines.err;
+  EXPECT_EQ(lines.err.find('\r'), std::string::npos);
+  EXPECT_NE(lines.err.find("100%"), std::string::npos) << lines.err;
+  EXPECT_EQ(dsv4(command).err, "");
+}
+
+TEST_F(Cli, HelpThatCannotBeWrittenIsAnError) {
+  for (const char* option : {"--help", "run --help", "--version"})
+    EXPECT_EQ(shell(fmt::format("{} {} >/dev/full", DSV4_BINARY, option)).exit_code, 1) << option;
+}
+
 // Scripts and containers leave TMPDIR as it is when its folder goes.
 TEST_F(Cli, NoCommandNeedsATemporaryFolder) {
   EXPECT_EQ(dsv4("--version", "env TMPDIR=/nowhere/at/all").exit_code, 0);
@@ -134,8 +208,10 @@ TEST_F(Cli, UsageErrors) {
   const std::string cut = std::string(kMaxQuote, 'x') + "...'";
   expect_error(std::string(3000, 'x'), "no command '" + cut);
   expect_error("run demo -n " + std::string(3000, 'x'), "'" + cut);
-  expect_error("eval pl demo", "no command 'pl': want logits, ppl, kld, needle (see dsv4 eval");
+  expect_error("eval x demo", "no command 'x': want logits, ppl, kld, needle (see dsv4 eval");
   expect_error("eval", "give a command: logits, ppl");
+  expect_error("run demo -n 0",
+               "'0' is not a whole number from 1 to 1073741824, or -1 for no limit");
   expect_error("run", "model is required (see dsv4 run --help)");
   expect_error("run demo -n 1.5", "'1.5' is not a whole number from 1 to");
   expect_error("run demo -n abc", "'abc' is not a whole number");

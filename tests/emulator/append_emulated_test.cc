@@ -10,8 +10,8 @@
 #include "dsv4/base/error.h"
 #include "dsv4/ops/model/attention_in/heads.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/append_kernel.cuh"
-#include "dsv4/ops/parts/norm/norm_oracle.h"
-#include "dsv4/ops/parts/rope/rope_oracle.h"
+#include "dsv4/ops/parts/norm/norm_case.h"
+#include "dsv4/ops/parts/rope/rope_case.h"
 #include "tests/emulator/attention_in_rows.h"
 #include "tests/emulator/runs.h"
 

@@ -9,8 +9,7 @@
 #include "dsv4/ops/model/attention_in/random_case_test.h"
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "dsv4/ops/parts/linear/projection_oracle.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/touching.h"
 

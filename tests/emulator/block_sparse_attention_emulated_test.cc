@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/xattn/attention/attention_case_test.h"
-#include "dsv4/ops/xattn/attention/block_sparse_attention_oracle.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention_case.h"
 #include "dsv4/ops/xattn/attention/sm90/kernel.cuh"
 #include "dsv4/ops/xattn/attention/sm90/params.cuh"
 #include "tests/emulator/launch.h"
@@ -45,7 +44,7 @@ template <class C>
 void check(const AttentionScene& scene) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(scene.lengths[0].queries * 1000 + scene.lengths[0].keys));
-  const BlockSparseAttentionArgs args = test::random_args(arena, rng, scene);
+  const BlockSparseAttentionArgs args = test::random_attention(arena, rng, scene);
   SCOPED_TRACE(fmt::format("q {} {} keys, density {}", to_string(args.q), scene.lengths[0].keys,
                            scene.density));
   const BlockSparseAttentionWant want = block_sparse_attention_oracle(args);

@@ -27,7 +27,7 @@
 #undef __shared__
 #define __shared__ static __attribute__((noinit))
 
-// Of the running thread.
+// Coordinates of the running thread.
 inline uint3 threadIdx{}, blockIdx{};
 inline dim3 blockDim, gridDim;
 
@@ -131,7 +131,7 @@ inline float __fdividef(float x, float y) {
   return x / y;
 }
 
-// Of 4 or 8 bytes, from the lane with this number in the warp.
+// A shuffle of 4 or 8 bytes from the lane with this number in the warp.
 template <class T>
 T emulated_shuffle(const char* name, unsigned mask, T value, int from) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);

@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
+#include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/ops/parts/experts/image_call.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
-#include "dsv4/ops/parts/experts/sm90_few/call.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/kernel.cuh"
-#include "dsv4/ops/parts/experts/sm90_few/list_pairs.cuh"
 #include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/reader.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 
 namespace dsv4 {
 namespace {
 
-using experts_few::Params;
+namespace f16 = experts_kernel::sm90_few;
+using gemm::experts::Params;
 using test::ImagesCase;
 using test::ImagesShape;
 
@@ -33,32 +33,32 @@ constexpr Run kRuns[] = {{0, 2}, {1, 3}, {2, 1}, {3, 5}};
 
 template <int K>
 struct F16 {
-  static constexpr experts_few::Reader kReader = experts_few::kReader;
-  static constexpr int kThreads = experts_few::kThreads;
+  static constexpr gemm::experts::Reader kReader = f16::kReader;
+  static constexpr int kThreads = f16::kThreads;
   template <bool kGateUp>
-  using Shared = experts_few::Shared<K>;
+  using Shared = f16::Shared<K>;
   template <bool kGateUp>
   static void run(const Params& p) {
-    experts_few::few_kernel<K, kGateUp>(p);
+    f16::few_kernel<K, kGateUp>(p);
   }
 };
 
 // kColumns: of gate and up, at most
-template <int K, int kColumns = experts_few_e4m3::kMaxColumns>
+template <int K, int kColumns = gemm::experts_e4m3::kMaxColumns>
 struct E4M3 {
-  static constexpr experts_few::Reader kReader = experts_few_e4m3::kReader;
-  static constexpr int kThreads = experts_few_e4m3::kThreads;
+  static constexpr gemm::experts::Reader kReader = gemm::experts_e4m3::kReader;
+  static constexpr int kThreads = gemm::experts_e4m3::kThreads;
   template <bool kGateUp>
-  static constexpr int kMost = kGateUp ? kColumns : experts_few_e4m3::kMaxColumns;
+  static constexpr int kMost = kGateUp ? kColumns : gemm::experts_e4m3::kMaxColumns;
   template <bool kGateUp>
-  using Shared = experts_few_e4m3::SharedOf<K, kMost<kGateUp>>;
+  using Shared = gemm::experts_e4m3::SharedOf<K, kMost<kGateUp>>;
   template <bool kGateUp>
   static void run(const Params& p) {
-    experts_few_e4m3::few_kernel<K, kGateUp, kMost<kGateUp>>(p);
+    experts_kernel::sm90_few_e4m3::few_kernel<K, kGateUp, kMost<kGateUp>>(p);
   }
 };
 template <int K>
-using Wide = E4M3<K, experts_few_e4m3::kWideColumns>;
+using Wide = E4M3<K, gemm::experts_e4m3::kWideColumns>;
 
 template <class Kernels, bool kGateUp>
 emulator::Kernel kernel(const Params& p, const Run& how) {
@@ -71,7 +71,7 @@ emulator::Kernel kernel(const Params& p, const Run& how) {
 }
 
 // acc[t] += y of the pairs of token t, which are in order of expert.
-void combine(const ExpertsArgs& args, const experts_few::Call& call) {
+void combine(const ExpertsArgs& args, const experts_kernel::Call& call) {
   const int64_t k = slots(args);
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     std::vector<int32_t> pairs(call.lists.pair_of + t * k, call.lists.pair_of + (t + 1) * k);
@@ -85,14 +85,16 @@ void combine(const ExpertsArgs& args, const experts_few::Call& call) {
 template <class Kernels>
 void run_emulated(const ExpertsArgs& args, const Run& how) {
   Scratch scratch;
-  const experts_few::Call call = experts_few::make_call(args, how.ctas, Kernels::kReader, scratch);
+  const experts_kernel::Call call =
+      experts_kernel::make_call(args, how.ctas, Kernels::kReader, scratch);
   std::vector<emulator::Kernel> kernels{kernel<Kernels, true>(call.gate_up, how),
                                         kernel<Kernels, false>(call.down, how)};
   if (call.needs_list()) {
-    kernels.insert(kernels.begin(),
-                   {{.block = experts_few::kListThreads, .pdl = true}, [args, lists = call.lists] {
-                      experts_few::list_pairs_kernel(experts_few::choices_of(args), lists);
-                    }});
+    kernels.insert(
+        kernels.begin(),
+        {{.block = gemm::experts::kListThreads, .pdl = true}, [args, lists = call.lists] {
+           gemm::experts::list_pairs_kernel(experts_kernel::choices_of(args), lists);
+         }});
   }
   emulator::launch_stream(kernels, how.seed);
   combine(args, call);
@@ -199,7 +201,7 @@ TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
 
 // What decides between the two implementations.
 TEST(ExpertsFewEmulated, CodebooksOnTheE4m3Grid) {
-  using experts_few_e4m3::fits_e4m3;
+  using gemm::fits_e4m3;
   for (const int bits : {2, 3, 4}) {
     EXPECT_TRUE(fits_e4m3(e4m3_codebook(bits))) << bits;
     EXPECT_FALSE(fits_e4m3(nf_codebook(bits))) << bits;

@@ -12,7 +12,7 @@
 #include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/quant/quant_oracle.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/index_select/index_select_oracle.h"
+#include "dsv4/ops/model/index_select/index_select_case.h"
 #include "dsv4/ops/model/index_select/sm90_few/gather.cuh"
 #include "dsv4/ops/model/index_select/sm90_few/kernel.cuh"
-#include "dsv4/ops/parts/indexer/random_case_test.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"
@@ -82,18 +81,9 @@ void check(IndexShape shape, int64_t k, bool all_equal = false) {
   shape.exact_sums = true;
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 31 + shape.h * 7 + shape.n + k));
-  const IndexScoresArgs scores = test::random_index_args(arena, rng, shape);
+  IndexSelectArgs args = test::random_index_select(arena, rng, shape, k);
   if (all_equal)
-    std::fill_n(const_cast<std::byte*>(scores.weights.data), scores.weights.bytes(), std::byte{});
-  IndexSelectArgs args{.q = scores.q,
-                       .weights = scores.weights,
-                       .weight_scale = scores.weight_scale,
-                       .keys = scores.keys,
-                       .pages = scores.pages,
-                       .sequence = scores.sequence,
-                       .visible = scores.visible,
-                       .max_visible = shape.n,
-                       .indices = arena.output(DType::kI32, {shape.t, k})};
+    std::fill_n(const_cast<std::byte*>(args.weights.data), args.weights.bytes(), std::byte{});
   const TensorView settled = arena.input(DType::kI32, {shape.t});
   for (int64_t t = 0; t < shape.t; ++t)
     settled.as<int32_t>()[t] = std::max(0, args.visible.as<int32_t>()[t] - (t == 0 ? 3 : 70));

@@ -42,8 +42,8 @@ struct Machine {
   std::byte* shared(std::string_view op, Cta& cta, uint32_t address, size_t size, size_t align);
   std::byte* at(const Place& place);
   Place place_of(std::string_view op, const void* pointer);  // of the running thread's CTA
-  // The same place of the CTA with this rank in the cluster. That CTA must run: it has started if
-  // the running thread has executed cluster_wait.
+  // `place` in the CTA with this rank in the cluster. That CTA must run: it has started if the
+  // running thread has executed cluster_wait.
   Place in_cluster(std::string_view op, const Place& place, uint32_t rank);
   bool in_shared(const void* pointer);  // of the running thread's CTA
   uint32_t address_of(const Cta& cta, const void* pointer);

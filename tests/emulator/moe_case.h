@@ -7,6 +7,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/model/moe/sm90_few/call.cuh"
+#include "dsv4/ops/model/moe/sm90_few/kernels.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/tensor_map.h"
 #include "tests/harness/weights.h"
@@ -28,7 +29,7 @@ struct MoeCase {
   Arena arena;
   std::vector<ExpertWeights> shared;
   MoeArgs args;
-  moe_kernel::sm90_few::Middle middle;
+  moe_kernel::sm90_few::Intermediates temporaries;
 
   explicit MoeCase(const MoeScene& s) {
     Rng rng(static_cast<uint64_t>(s.t * 1000 + s.d + s.inner));
@@ -60,7 +61,7 @@ struct MoeCase {
       fill_ints(table, rng, 0, s.e);
       args.tid2eid = table;
     }
-    middle = moe_kernel::sm90_few::make_middle(
+    temporaries = moe_kernel::sm90_few::make_intermediates(
         args, [&](DType dtype, std::initializer_list<int64_t> shape) {
           return arena.output(dtype, shape);
         });
@@ -71,48 +72,50 @@ inline CUtensorMap emulated_map(const TmaBox& box) {
   return emulator::make_tma_map(box);
 }
 
-inline emulator::Kernel moe_inputs(const MoeCase& c, const moe_kernel::sm90_few::Middle& middle,
+inline emulator::Kernel moe_inputs(const MoeCase& c,
+                                   const moe_kernel::sm90_few::Intermediates& temporaries,
                                    int num_sms) {
   namespace few = moe_kernel::sm90_few;
-  const few::InputTargets targets(c.args, middle);
-  const few_gemm::Pair pair = few::pair_of_inputs(c.args, targets, num_sms);
+  const few::InputTargets targets(c.args, temporaries);
+  const gemm::TwoFormats pair = few::pair_of_inputs(c.args, targets, num_sms);
   emulator::Kernel kernel{{.grid = {static_cast<int>(pair.ctas()),
                                     static_cast<int>(ceil_div(pair.q8.tokens, pair.tokens))},
-                           .block = few_gemm::kThreads,
+                           .block = gemm::kThreads,
                            .cluster = pair.split.q8.ranks(),
                            .shared = static_cast<size_t>(pair.shared()),
                            .pdl = true,
                            .resident = 2},
                           {}};
-  few_gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+  gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
     kernel.body = [params = few::make_input_params(
-                       pair, c.args, targets, middle,
-                       few_gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
+                       pair, c.args, targets, temporaries,
+                       gemm::Activations{.x = c.args.x, .quantize = true}, emulated_map)] {
       few::inputs_kernel<decltype(config)>()(params);
     };
   });
   return kernel;
 }
 
-inline emulator::Kernel moe_down(const MoeCase& c, const moe_kernel::sm90_few::Middle& middle,
+inline emulator::Kernel moe_down(const MoeCase& c,
+                                 const moe_kernel::sm90_few::Intermediates& temporaries,
                                  int num_sms) {
   namespace few = moe_kernel::sm90_few;
-  const few_gemm::Product p = few::product_of_w2(c.args, middle);
-  const few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, 1);
-  const few_gemm::Split split = few_gemm::make_split(shape, num_sms);
-  const int tokens = few_gemm::tile_tokens(shape.format, shape.tokens);
+  const gemm::Product p = few::product_of_w2(c.args, temporaries);
+  const gemm::Shape shape = gemm::shape_of(p.weight, p.in, 1);
+  const gemm::Split split = gemm::make_split(shape, num_sms);
+  const int tokens = gemm::tile_tokens(shape.format, shape.tokens);
   const few::DownParams params =
-      few::make_down_params(p, few::router_args(c.args, middle), split, tokens, emulated_map);
+      few::make_down_params(p, few::router_args(c.args, temporaries), split, tokens, emulated_map);
   emulator::Kernel kernel{
       {.grid = {params.product_ctas + params.routing_ctas,
                 static_cast<int>(ceil_div(shape.tokens, tokens))},
-       .block = few_gemm::kThreads,
+       .block = gemm::kThreads,
        .cluster = split.ranks(),
-       .shared = static_cast<size_t>(few_gemm::Layout(shape.format, tokens, split).bytes),
+       .shared = static_cast<size_t>(gemm::Layout(shape.format, tokens, split).bytes),
        .pdl = true,
        .resident = 2},
       {}};
-  few_gemm::with_q8_config(shape.format, tokens, [&](auto config) {
+  gemm::with_q8_config(shape.format, tokens, [&](auto config) {
     kernel.body = [params] { few::down_kernel<decltype(config)>(params); };
   });
   return kernel;

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "dsv4/ops/parts/router/router_oracle.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
+#include "dsv4/ops/parts/router/router_case.h"
 #include "tests/emulator/moe_case.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/touching.h"
@@ -25,9 +25,9 @@ void check(const Scene& s) {
   SCOPED_TRACE(fmt::format("t {} d {} inner {} e {} sms {} {}", s.t, s.d, s.inner, s.e, s.num_sms,
                            name(s.stored)));
   test::MoeCase c(s);
-  const few::Middle& middle = c.middle;
+  const few::Intermediates& temporaries = c.temporaries;
   const std::vector<double> logits = linear_oracle({.x = c.args.x, .weight = c.args.gate});
-  RouterArgs router = few::router_args(c.args, middle);
+  RouterArgs router = few::router_args(c.args, temporaries);
   const Buffer stored = oracle::stored(DType::kF32, {s.t, s.e}, logits);
   router.logits = stored;
   const RouterAnswer routed = router_oracle(router);
@@ -35,17 +35,17 @@ void check(const Scene& s) {
   const std::vector<double> y = experts_oracle(
       {}, {.x = c.args.x, .stack = c.shared, .swiglu_limit = c.args.swiglu_limit, .acc = zeros});
   const std::vector<emulator::Kernel> kernels{
-      emulator::touching({c.args.x}), test::moe_inputs(c, middle, s.num_sms),
-      test::moe_down(c, middle, s.num_sms), test::moe_inputs(c, middle, s.num_sms),
-      test::moe_down(c, middle, s.num_sms)};
+      emulator::touching({c.args.x}), test::moe_inputs(c, temporaries, s.num_sms),
+      test::moe_down(c, temporaries, s.num_sms), test::moe_inputs(c, temporaries, s.num_sms),
+      test::moe_down(c, temporaries, s.num_sms)};
   emulator::check_runs(
       c.arena, 4, [&](int seed) { emulator::launch_stream(kernels, static_cast<uint64_t>(seed)); },
       [&] {
-        EXPECT_EQ(test::compare(middle.logits, logits, {.ulps = 4, .rel = 8e-6}), "");
-        EXPECT_EQ(test::compare(middle.chosen, routed.experts, {.ulps = 0}), "");
-        EXPECT_EQ(test::compare(middle.share, routed.weights, {.rel = 8e-6}), "");
+        EXPECT_EQ(test::compare(temporaries.logits, logits, {.ulps = 4, .rel = 8e-6}), "");
+        EXPECT_EQ(test::compare(temporaries.chosen, routed.experts, {.ulps = 0}), "");
+        EXPECT_EQ(test::compare(temporaries.share, routed.weights, {.rel = 8e-6}), "");
         // As in experts_test.cc, and one bf16 step for the store.
-        EXPECT_EQ(test::compare(middle.y, y, {.ulps = 1.01, .rel = 0.02, .cosine = 5e-6}), "");
+        EXPECT_EQ(test::compare(temporaries.y, y, {.ulps = 1.01, .rel = 0.02, .cosine = 5e-6}), "");
       });
 }
 

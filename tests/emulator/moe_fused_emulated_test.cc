@@ -41,8 +41,8 @@ struct Case : test::MoeCase {
     file_args.routed = file;
     args.routed = test::pack_images(arena, file);
   }
-  fused::Middle temporaries(Scratch& scratch) const {
-    return fused::make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+  fused::Intermediates temporaries(Scratch& scratch) const {
+    return fused::make_intermediates(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
       return scratch.take(dtype, shape);
     });
   }
@@ -53,10 +53,10 @@ emulator::Launch launch_of(int ctas, size_t shared, int threads) {
 }
 
 template <int K>
-emulator::Kernel gate_up(const Case& c, const fused::Middle& middle, int num_sms) {
+emulator::Kernel gate_up(const Case& c, const fused::Intermediates& between, int num_sms) {
   emulator::Kernel kernel{launch_of(num_sms, sizeof(fused::Shared<K>), fused::kThreads), {}};
-  fused::with_shared_config(fused::format_of_shared(c.args, middle.inputs), [&](auto config) {
-    kernel.body = [p = fused::make_gate_up_params(c.args, middle, num_sms, test::emulated_map)] {
+  fused::with_shared_config(fused::format_of_shared(c.args, between.inputs), [&](auto config) {
+    kernel.body = [p = fused::make_gate_up_params(c.args, between, num_sms, test::emulated_map)] {
       fused::gate_up_kernel<K, decltype(config)>(p);
     };
   });
@@ -64,8 +64,8 @@ emulator::Kernel gate_up(const Case& c, const fused::Middle& middle, int num_sms
 }
 
 template <int K>
-emulator::Kernel down(const Case& c, const fused::Middle& middle) {
-  const fused::DownParams p = fused::make_down_params(c.args, middle);
+emulator::Kernel down(const Case& c, const fused::Intermediates& between) {
+  const fused::DownParams p = fused::make_down_params(c.args, between);
   return {launch_of(static_cast<int>(ceil_div(p.routed.rows, fused::kDownRows)),
                     sizeof(fused::Shared<K>), fused::kThreads),
           [p, two = c.args.x.dim(0) == 2] {
@@ -77,13 +77,13 @@ emulator::Kernel down(const Case& c, const fused::Middle& middle) {
 template <int K, int kDownK>
 void run_fused(const Case& c, const Scene& s, int seed) {
   Scratch scratch;
-  const fused::Middle middle = c.temporaries(scratch);
-  ASSERT_EQ(fused::reject_shape(c.args, middle, s.moe.num_sms), nullptr);
+  const fused::Intermediates between = c.temporaries(scratch);
+  ASSERT_EQ(fused::reject_shape(c.args, between, s.moe.num_sms), nullptr);
   std::vector<emulator::Kernel> kernels{emulator::touching({c.args.x, c.args.ids})};
   for (int call = 0; call < 2; ++call) {
-    kernels.push_back(test::moe_inputs(c, middle.inputs, s.moe.num_sms));
-    kernels.push_back(gate_up<K>(c, middle, s.moe.num_sms));
-    kernels.push_back(down<kDownK>(c, middle));
+    kernels.push_back(test::moe_inputs(c, between.inputs, s.moe.num_sms));
+    kernels.push_back(gate_up<K>(c, between, s.moe.num_sms));
+    kernels.push_back(down<kDownK>(c, between));
   }
   kernels.push_back(emulator::touching({c.args.acc}));
   emulator::launch_stream(kernels, static_cast<uint64_t>(seed));
@@ -92,14 +92,14 @@ void run_fused(const Case& c, const Scene& s, int seed) {
 // The five launches of sm90_few, the last one on the host.
 template <int K, int kDownK>
 std::vector<float> bits_of_few(const Case& c, int num_sms) {
-  using namespace experts_few_e4m3;
+  using namespace experts_kernel::sm90_few_e4m3;
   Scratch scratch;
-  const fused::Middle middle = c.temporaries(scratch);
-  const ExpertsArgs routed = fused::routed_args(c.args, middle);
-  const experts_few::Call call = experts_few::make_call(routed, num_sms, kReader, scratch);
+  const fused::Intermediates between = c.temporaries(scratch);
+  const ExpertsArgs routed = fused::routed_args(c.args, between);
+  const experts_kernel::Call call = experts_kernel::make_call(routed, num_sms, kReader, scratch);
   const auto products = [&](size_t shared) { return launch_of(num_sms, shared, kThreads); };
-  emulator::launch_stream({test::moe_inputs(c, middle.inputs, num_sms),
-                           test::moe_down(c, middle.inputs, num_sms),
+  emulator::launch_stream({test::moe_inputs(c, between.inputs, num_sms),
+                           test::moe_down(c, between.inputs, num_sms),
                            {products(sizeof(SharedOf<K, kMaxColumns>)),
                             [&] { few_kernel<K, true, kMaxColumns>(call.gate_up); }},
                            {products(sizeof(SharedOf<kDownK, kMaxColumns>)),
@@ -114,7 +114,7 @@ std::vector<float> bits_of_few(const Case& c, int num_sms) {
     for (int64_t i = 0; i < d; ++i) {
       float& sum = acc[static_cast<size_t>(token * d + i)];
       for (const int32_t pair : pairs) sum += bf16_to_f32(call.y.row<uint16_t>(pair)[i]);
-      sum += bf16_to_f32(middle.inputs.y.row<uint16_t>(token)[i]);
+      sum += bf16_to_f32(between.inputs.y.row<uint16_t>(token)[i]);
     }
   }
   return acc;

@@ -25,7 +25,7 @@ bool normalizes(const query::Params& p) {
 }
 
 Kernel query_kernel(const query::Params& p) {
-  const int tokens = few_gemm::tile_tokens(p.format, p.tokens);
+  const int tokens = gemm::tile_tokens(p.format, p.tokens);
   Kernel kernel{
       {.grid = query::kRanks * p.num_clusters(),
        .block = query::kThreads,
@@ -34,7 +34,7 @@ Kernel query_kernel(const query::Params& p) {
        .pdl = true,
        .resident = 2},
       {}};
-  few_gemm::with_q8_config(p.format, tokens, [&](auto tile) {
+  gemm::with_q8_config(p.format, tokens, [&](auto tile) {
     using C = query::Config<decltype(tile)::kFormat, decltype(tile)::kTokens>;
     kernel.body = [p] {
       normalizes(p) ? query::query_kernel<C, true>(p) : query::query_kernel<C, false>(p);
@@ -106,7 +106,7 @@ void check(AttentionInShape shape, bool stored, const test::StoredAs& weights = 
   query::Params alone = normalizing;
   alone.row_clusters = 0, alone.tokens = 1, alone.latent += last * args.weights.wq_a.n,
   alone.positions += last;
-  alone.stages = query::stages_of(p.format, few_gemm::tile_tokens(p.format, 1), p.groups);
+  alone.stages = query::stages_of(p.format, gemm::tile_tokens(p.format, 1), p.groups);
   emulator::launch_stream({query_kernel(alone)}, 1);
   EXPECT_EQ(std::memcmp(args.q.data, in_batch.data(), in_batch.size()), 0);
 }

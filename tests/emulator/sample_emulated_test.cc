@@ -9,7 +9,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/model/sample/kernel.cuh"
-#include "dsv4/ops/model/sample/sample_impls.h"
+#include "dsv4/ops/model/sample/sample.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/emulator/launch.h"
 
@@ -72,7 +72,7 @@ struct Result {
   float top_logprobs[kMaxTopLogprobs] = {};
 };
 
-// The same call on both sides.
+// One call, for the CPU and for the emulator.
 class Call {
  public:
   explicit Call(const Case& which) : params_(which.params), v_(which.v) {
@@ -91,46 +91,46 @@ class Call {
     const auto view = [](DType dtype, std::initializer_list<int64_t> shape, auto* data) {
       return TensorView(TensorMeta::contiguous(dtype, shape), reinterpret_cast<std::byte*>(data));
     };
-    sample_cpu(Context{},
-               {.logits = view(DType::kF32, {1, v_}, logits_.data()),
-                .params = {&params_, 1},
-                .steps = {&step_, 1},
-                .ids = view(DType::kI32, {1}, &result.id),
-                .logprobs = view(DType::kF32, {1}, &result.logprob),
-                .terms = terms_,
-                .term_begin = term_begin_,
-                .mask = view(DType::kI32, {1, ceil_div(v_, 32)}, mask_.data()),
-                .top_ids = view(DType::kI32, {1, kMaxTopLogprobs}, result.top_ids),
-                .top_logprobs = view(DType::kF32, {1, kMaxTopLogprobs}, result.top_logprobs)});
+    sample(Context{},
+           {.logits = view(DType::kF32, {1, v_}, logits_.data()),
+            .params = {&params_, 1},
+            .steps = {&step_, 1},
+            .ids = view(DType::kI32, {1}, &result.id),
+            .logprobs = view(DType::kF32, {1}, &result.logprob),
+            .terms = terms_,
+            .term_begin = term_begin_,
+            .mask = view(DType::kI32, {1, ceil_div(v_, 32)}, mask_.data()),
+            .top_ids = view(DType::kI32, {1, kMaxTopLogprobs}, result.top_ids),
+            .top_logprobs = view(DType::kF32, {1, kMaxTopLogprobs}, result.top_logprobs)});
     return result;
   }
 
   Result on_emulator(uint64_t seed) {
     Result result;
-    const sampling::Inputs in{.logits = logits_.data(),
-                              .stride = v_,
-                              .v = v_,
-                              .slice = static_cast<int>(align_up(ceil_div(v_, kCtas), 4)),
-                              .bits = sampling::mass_bits(v_),
-                              .params = &params_,
-                              .steps = &step_,
-                              .terms = terms_.data(),
-                              .term_begin = term_begin_.data(),
-                              .mask = mask_.data(),
-                              .mask_stride = ceil_div(v_, 32)};
-    const sampling::Outputs out{.ids = &result.id,
-                                .logprobs = &result.logprob,
-                                .top_ids = result.top_ids,
-                                .top_logprobs = result.top_logprobs,
-                                .top = kMaxTopLogprobs};
+    const sample_kernel::Inputs in{.logits = logits_.data(),
+                                   .stride = v_,
+                                   .v = v_,
+                                   .slice = static_cast<int>(align_up(ceil_div(v_, kCtas), 4)),
+                                   .bits = sample_kernel::mass_bits(v_),
+                                   .params = &params_,
+                                   .steps = &step_,
+                                   .terms = terms_.data(),
+                                   .term_begin = term_begin_.data(),
+                                   .mask = mask_.data(),
+                                   .mask_stride = ceil_div(v_, 32)};
+    const sample_kernel::Outputs out{.ids = &result.id,
+                                     .logprobs = &result.logprob,
+                                     .top_ids = result.top_ids,
+                                     .top_logprobs = result.top_logprobs,
+                                     .top = kMaxTopLogprobs};
     const size_t shared =
-        sizeof(sampling::Shared<kCtas>) + sizeof(float) * static_cast<size_t>(in.slice);
+        sizeof(sample_kernel::Shared<kCtas>) + sizeof(float) * static_cast<size_t>(in.slice);
     emulator::launch({.grid = kCtas,
-                      .block = sampling::kThreads,
+                      .block = sample_kernel::kThreads,
                       .cluster = kCtas,
                       .shared = shared,
                       .seed = seed},
-                     [&] { sampling::sample_kernel<kCtas>(in, out); });
+                     [&] { sample_kernel::sample_kernel<kCtas>(in, out); });
     return result;
   }
 

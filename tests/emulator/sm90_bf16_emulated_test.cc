@@ -13,7 +13,7 @@
 namespace dsv4 {
 namespace {
 
-namespace sm90_bf16 = mla::sm90_bf16;
+namespace sm90_bf16 = sparse_mla_kernel::sm90_bf16;
 using test::Arena;
 using test::Outputs;
 using test::Shape;

@@ -15,7 +15,7 @@
 namespace dsv4 {
 namespace {
 
-namespace sm90_fp8 = mla::sm90_fp8;
+namespace sm90_fp8 = sparse_mla_kernel::sm90_fp8;
 using sm90_fp8::Plan;
 using test::Arena;
 using test::Outputs;
@@ -254,9 +254,9 @@ void put_scales(uint8_t scale, const KvPool& pool) {
   }
 }
 
-// The same bits with and without -1s after the valid indices, however many splits they fill: after
-// one split with keys and after two, in the fp32 fallback, and where many values of the partials
-// are +0 or -0 in f16 (scale: of all entries; 0: unchanged).
+// -1s after the valid indices change no bit, however many splits they fill: after one split with
+// keys and after two, in the fp32 fallback, and where many values of the partials are +0 or -0 in
+// f16 (scale: of all entries; 0: unchanged).
 void check_trailing(int heads, int64_t compressed, const std::optional<test::Large>& large,
                     uint8_t scale = 0) {
   constexpr int64_t kLong = 600;

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/sparse_mla/random_case_test.h"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_oracle.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
 
 namespace dsv4::emulator {
 

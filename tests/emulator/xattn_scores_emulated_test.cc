@@ -7,12 +7,9 @@
 #include <cstring>
 
 #include "dsv4/base/error.h"
-#include "dsv4/formats/e4m3.h"
-#include "dsv4/ops/xattn/scores/scores_case_test.h"
 #include "dsv4/ops/xattn/scores/sm90/kernel.cuh"
 #include "dsv4/ops/xattn/scores/sm90/params.cuh"
-#include "dsv4/ops/xattn/scores/sm90_fp8/quantize.cuh"
-#include "dsv4/ops/xattn/scores/xattn_scores_oracle.h"
+#include "dsv4/ops/xattn/scores/xattn_scores_case.h"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
 #include "tests/emulator/tensor_map.h"
@@ -55,7 +52,7 @@ void check(const ScoresScene& scene) {
   ASSERT_EQ(scene.block / scene.stride, kGroups);
   Arena arena;
   Rng rng(static_cast<uint64_t>(scene.lengths[0].queries * 1000 + scene.lengths[0].keys));
-  const XattnScoresArgs args = test::random_args(arena, rng, scene);
+  const XattnScoresArgs args = test::random_scores(arena, rng, scene);
   SCOPED_TRACE(fmt::format("q {} {} keys, S {}, block {}", to_string(args.q), scene.lengths[0].keys,
                            scene.stride, scene.block));
   const std::vector<double> want = xattn_scores_oracle(args);
@@ -93,49 +90,6 @@ TEST(XattnScoresEmulated, OneCtaWideHeadsNotCausal) {
   check<16>({.lengths = {{150, 300}}, .causal = false, .heads = 3, .kv_heads = 1, .d = 64});
   check<8, f16>(
       {.lengths = {{150, 300}}, .stride = 16, .heads = 1, .d = 128, .dtype = DType::kF16});
-}
-
-// [t, heads, d] e4m3 of `x`, by the kernel of sm90_fp8, in memory of `arena`; x gets their values.
-TensorView quantized(Arena& arena, const ConstTensorView& x) {
-  namespace fp8 = xattn_scores_kernel::sm90_fp8;
-  const TensorView codes = arena.input(DType::kE4M3, {x.dim(0), x.dim(1), x.dim(2)});
-  const auto width = static_cast<int>(x.dim(1) * x.dim(2));
-  emulator::launch(
-      {.grid = static_cast<int>(ceil_div(x.numel(), int64_t{fp8::kThreads} * fp8::kPer)),
-       .block = fp8::kThreads},
-      [&] {
-        fp8::quantize_kernel(x.as<bf16>(), x.stride[0], x.dim(0), width, codes.as<__nv_fp8_e4m3>());
-      });
-  const TensorView values{x, const_cast<std::byte*>(x.data)};
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    const uint8_t code = codes.as<uint8_t>()[i];
-    EXPECT_EQ(code, f32_to_e4m3(static_cast<float>(test::value_at(x, i)))) << i;
-    test::set_value(values, i, e4m3_to_f32(code));
-  }
-  return codes;
-}
-
-// The oracle on the values of the codes.
-TEST(XattnScoresEmulated, Fp8) {
-  for (const int64_t stride : {8, 16}) {
-    Arena arena;
-    Rng rng(7);
-    XattnScoresArgs args = test::random_args(
-        arena, rng, {.lengths = {{200, 333}, {40, 40}}, .stride = stride, .d = 128});
-    const ConstTensorView q = quantized(arena, args.q), k = quantized(arena, args.k);
-    const std::vector<double> want = xattn_scores_oracle(args);
-    args.q = q, args.k = k;
-    emulator::check_runs(
-        arena, 3,
-        [&](int i) {
-          if (stride == 8) {
-            run_emulated<sm90::Config<__nv_fp8_e4m3, 16>>(args, kRuns[i]);
-          } else {
-            run_emulated<sm90::Config<__nv_fp8_e4m3, 8>>(args, kRuns[i]);
-          }
-        },
-        [&] { EXPECT_EQ(test::compare(args.sums, want, {.ulps = 400, .abs = 2e-6}), ""); });
-  }
 }
 
 TEST(XattnScoresEmulated, Pages) {

@@ -12,8 +12,8 @@
 #include <initializer_list>
 #include <vector>
 
-#include "dsv4/base/rng.h"
 #include "dsv4/tensor/tensor.h"
+#include "tests/harness/fill.h"  // IWYU pragma: export
 
 namespace dsv4::test {
 
@@ -78,15 +78,5 @@ class Arena {
 
   std::deque<Block> blocks_;
 };
-
-// Fills with independent draws, rounded to the dtype (F32, BF16, F16).
-void fill_normal(const TensorView& view, Rng& rng, double sigma = 1.0, double mean = 0.0);
-void fill_uniform(const TensorView& view, Rng& rng, double low, double high);
-void fill_ints(const TensorView& view, Rng& rng, int64_t low,
-               int64_t high);  // I32|I64 in [low, high)
-
-// Element i of a contiguous tensor of any numeric dtype as a double.
-double value_at(const ConstTensorView& view, int64_t i);
-void set_value(const TensorView& view, int64_t i, double value);  // rounds to the dtype
 
 }  // namespace dsv4::test

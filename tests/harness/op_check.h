@@ -140,7 +140,7 @@ class ImplCheck {
   void compare_outputs() {
     for (const OpOutput& output : test_.outputs) {
       Tolerance tolerance = output.tolerance;
-      const double rounding = impl_.operand_rounding;
+      const double rounding = impl_.operand_rounding(test_.args);
       tolerance.abs += rounding * output.operand_scale;
       // Outputs that move by half of the operands' rounding: 1 - cosine is half of its square.
       if (output.operand_scale > 0) tolerance.cosine += rounding * rounding / 8;

@@ -419,6 +419,20 @@ TEST(Dispatch, ChecksBeforeItChooses) {
   EXPECT_EQ(error_of([&] { op(Context{}, {}); }), "x is missing");
 }
 
+TEST(Dispatch, NamesOfTheLastReleaseMeanImplementationsOfThisOne) {
+  EXPECT_EQ(current_impl_name("linear", "cuda_mma_rounded"), "cuda_mma");
+  EXPECT_EQ(current_impl_name("linear", "cuda"), "cuda");
+  EXPECT_EQ(current_impl_name("sparse_mla", "cuda_mma_rounded"), "cuda_mma_rounded");
+}
+
+TEST(Dispatch, FindsAnImplementationByName) {
+  const Impl<DoubleArgs> impls[] = {{"any", Arch::kCpu, false, accept_all<DoubleArgs>, correct}};
+  const Op<DoubleArgs> op{"double", impls, check_nothing, no_cost};
+  EXPECT_EQ(&impl_of(op, "any"), &impls[0]);
+  EXPECT_EQ(error_of([&] { impl_of(op, "fast"); }),
+            "double: this build has no implementation 'fast'");
+}
+
 // Implementations for a GPU are in the table of a CUDA build only.
 TEST(Deviations, NameImplementationsThatExistAndThePageExplains) {
   const std::string page = read_text_file("docs/numerics.md");

@@ -3,18 +3,18 @@
 #include <cmath>
 #include <vector>
 
-#include "dsv4/ops/model/embed/embed_oracle.h"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_oracle.h"
-#include "dsv4/ops/parts/compressor/compressor_oracle.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
-#include "dsv4/ops/parts/indexer/indexer_oracle.h"
-#include "dsv4/ops/parts/kv_insert/kv_insert_oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "dsv4/ops/parts/mhc/mhc_oracle.h"
-#include "dsv4/ops/parts/norm/norm_oracle.h"
-#include "dsv4/ops/parts/quant/quant_oracle.h"
-#include "dsv4/ops/parts/rope/rope_oracle.h"
-#include "dsv4/ops/parts/router/router_oracle.h"
+#include "dsv4/ops/model/embed/embed_case.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
+#include "dsv4/ops/parts/compressor/compressor_case.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/ops/parts/indexer/indexer_case.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert_case.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
+#include "dsv4/ops/parts/mhc/mhc_case.h"
+#include "dsv4/ops/parts/norm/norm_case.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
+#include "dsv4/ops/parts/rope/rope_case.h"
+#include "dsv4/ops/parts/router/router_case.h"
 #include "tests/harness/compare.h"
 
 namespace dsv4::test {

@@ -140,7 +140,7 @@ TEST(ServiceLimits, ATextThatNeverFitsIsNotTokenized) {
 }
 
 TEST(ServiceLimits, BodiesThatWaitForAWorkerAreCounted) {
-  ScriptOptions options;
+  ScriptOptions options{.context = 1 << 20};
   options.service.max_preparing = 2;
   ScriptedServer small(kScript, options);
   std::string text;

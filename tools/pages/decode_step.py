@@ -86,7 +86,7 @@ def weight_table(rate, ops):
     fastest = {}
     for r in sorted((r for r in ops["results"] if "us" in r) if ops else (), key=lambda r: -r["us"]):
         fastest[r["op"], r["shape"]] = r["us"]
-    experts = (f"routed experts, {CHOSEN} of {EXPERTS}", f"{CHOSEN} x 3 x (2048 x 4096)", ALL, K3, CHOSEN * EXPERT, ("experts", "k3/t:1"))
+    experts = (f"routed experts, {CHOSEN} of {EXPERTS}", f"{CHOSEN} x 3 x (2048 x 4096)", ALL, K3, CHOSEN * EXPERT, ("experts", "k3-e4m3-image/t:1"))
     formats = {FP8: "FP8", BF16: "BF16", F32: "F32", K3: "K=3"}
     rows = []
     for name, size, kinds, width, count, benchmark in (*WEIGHTS, experts, HEAD):

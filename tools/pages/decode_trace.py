@@ -17,15 +17,15 @@ MIX = ("mix_kernel", "mHC mix", {"mHC fn, both sub-layers": 0.5})
 FINISH = ("finish_kernel", "mHC finish, norm", {})
 ATTENTION = (
     MIX, FINISH,
-    ("few_gemm_pair_kernel", "products of x", {name: 1 for name in ("wq_a", "wkv", "compressor wkv + wgate", "indexer compressor",
+    ("two_formats_kernel", "products of x", {name: 1 for name in ("wq_a", "wkv", "compressor wkv + wgate", "indexer compressor",
                                                                     "indexer weights_proj")}),
     ("query_kernel", "queries, rows", {"wq_b": 1, "indexer wq_b": 1}),
     ("select_kernel", "index_select", {"keys": 1}),
     ("sparse_mla_fp8_kernel", "sparse_mla", {"rows": 1}),
-    ("few_gemm_kernel", "wo_a", {"wo_a": 1}),
-    ("few_gemm_kernel", "wo_b", {"wo_b": 1}),
+    ("small_m_kernel", "wo_a", {"wo_a": 1}),
+    ("small_m_kernel", "wo_b", {"wo_b": 1}),
     MIX, FINISH,
-    ("few_gemm_pair_kernel", "gate, shared w1, w3", {"router gate": 1, "shared expert w1, w3, w2": 2 / 3}),
+    ("two_formats_kernel", "gate, shared w1, w3", {"router gate": 1, "shared expert w1, w3, w2": 2 / 3}),
 )
 EXPERTS = (
     ("down_kernel", "shared w2, router", {"shared expert w1, w3, w2": 1 / 3}),
@@ -37,6 +37,9 @@ FUSED_EXPERTS = (
     ("gate_up_kernel", "router, shared w2, gate, up", {"shared expert w1, w3, w2": 1 / 3, "experts": 2 / 3}),
     ("down_kernel", "down, sums", {"experts": 1 / 3}),
 )
+# Kernels by the names that they have in traces of earlier builds.
+RENAMED = {"few_gemm_kernel": "small_m_kernel", "few_gemm_pair_kernel": "two_formats_kernel",
+           "boundary_pair_kernel": "boundary_kernel"}
 KINDS = ("CSA", "HCA")
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM, LINE = 860, 132, 186, 58, 38, 20
@@ -45,7 +48,7 @@ EARLY, BUSY, FLOOR = "#c9d8ea", "#1f5fa8", "#c8501e"
 
 def without_finish(nodes):
     """The same layer where the products finish the boundary."""
-    named = {"few_gemm_pair_kernel": "boundary_pair_kernel"}
+    named = {"two_formats_kernel": "boundary_kernel"}
     return [(named.get(name, name), label, reads) for name, label, reads in nodes if name != FINISH[0]]
 
 
@@ -70,7 +73,7 @@ def exposed(kernels):
 def layers(kernels):
     """(kind, kernels with their nodes) of each layer, in order. The first layers without index_select are SWA, later ones
     HCA."""
-    names = [kernel["kernel"] for kernel in kernels]
+    names = [RENAMED.get(kernel["kernel"], kernel["kernel"]) for kernel in kernels]
     at, seen = 0, False
     while at < len(names):
         for nodes in forms():

@@ -66,6 +66,13 @@ class Ops(unittest.TestCase):
         self.assertNotIn("| sample | s | cuda | 9.0 us | 2 % | 0 % |", lines)
 
 
+    def test_committed_table_has_the_kernels_that_a_step_uses(self):
+        shapes = {(r["op"], r["shape"].split("/t:")[0]) for r in performance.read_gpu(RESULTS / "gpu-h200")["ops"]["results"] if "us" in r}
+        for wanted in (("experts", "k3-e4m3-image"), ("experts", "pro-k2-e4m3-image"), ("moe", "flash/k3-image")):
+            self.assertIn(wanted, shapes)
+        self.assertIn(("linear", "k5 to_q8"), shapes)  # few_gemm
+
+
 class DecodeStep(unittest.TestCase):
     def gpu(self):
         return performance.read_gpu(RESULTS / "gpu-h200")
@@ -90,7 +97,8 @@ class DecodeStep(unittest.TestCase):
 
     def test_fastest_op_alone_where_ops_were_measured(self):
         self.assertIn("| weight | layers | shape | format | MB | floor |", decode_step.weight_table(4e12, None))
-        ops = op_report(op_result("experts", "cuda", 40, "k3/t:1"), op_result("experts", "sm90_few", 20, "k3/t:1"))
+        shape = "k3-e4m3-image/t:1"
+        ops = op_report(op_result("experts", "sm90_few", 40, shape), op_result("experts", "sm90_few_e4m3", 20, shape))
         rows = [row for row in decode_step.weight_table(4e12, ops) if row.startswith("| routed experts")]
         self.assertTrue(rows[0].endswith("| 15.34 us | 20.0 us | 77 % |"), rows[0])
 

@@ -2,9 +2,9 @@
 
 #pragma once
 
-namespace dsv4::sm90 {
+#include "dsv4/device/sm90/limits.h"
 
-inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+namespace dsv4::sm90 {
 
 // The m to subtract: the row max, or 0 where no key is valid (m = -inf would give inf - inf).
 __device__ inline float finite_max(float row_max) {

@@ -1,3 +1,6 @@
+// pack_kbit_image() of pack_image.h: one launch of the kernel in pack_image.cuh, in which a warp
+// makes a unit of the image.
+
 #include "dsv4/ops/kbit/pack_image.cuh"
 
 #include "dsv4/device/error.h"

@@ -4,14 +4,19 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/ops/kbit/quantize_kbit_impls.h"
+
+namespace dsv4::quantize_kbit_kernel {
+
+DSV4_IMPL(QuantizeKbitArgs, cpu)
+
+constexpr Impl<QuantizeKbitArgs> kQuantizeKbit[] = {
+    {"cpu", Arch::kCpu, true, accept_all<QuantizeKbitArgs>, cpu::run},
+};
+
+}  // namespace dsv4::quantize_kbit_kernel
 
 namespace dsv4 {
 namespace {
-
-constexpr Impl<QuantizeKbitArgs> kQuantizeKbit[] = {
-    {"cpu", Arch::kCpu, true, accept_all<QuantizeKbitArgs>, quantize_kbit_cpu},
-};
 
 void check(const QuantizeKbitArgs& args) {
   const int bits = args.codebook.bits;
@@ -46,7 +51,8 @@ const char* name(ScaleChoice choice) {
   return choice == ScaleChoice::kReference ? "reference" : "searched";
 }
 
-constinit const Op<QuantizeKbitArgs> quantize_kbit{"quantize_kbit", kQuantizeKbit, check, cost};
+constinit const Op<QuantizeKbitArgs> quantize_kbit{
+    "quantize_kbit", quantize_kbit_kernel::kQuantizeKbit, check, cost};
 
 float choose_tensor_scale(float largest_magnitude) {
   if (!std::isfinite(largest_magnitude) || largest_magnitude < 0)

@@ -2,11 +2,11 @@
 
 #include <omp.h>
 
+#include "bench/op_bench.h"
 #include "bench/roofline.h"
-#include "dsv4/base/rng.h"
-#include "dsv4/formats/float16.h"
-#include "dsv4/ops/kbit/quantize_kbit.h"
+#include "dsv4/ops/kbit/quantize_kbit_case.h"
 #include "dsv4/tensor/buffer.h"
+#include "tests/harness/fill.h"
 
 namespace dsv4 {
 namespace {
@@ -17,8 +17,7 @@ const Buffer& weights() {
   static const Buffer buffer = [] {
     Buffer x(DType::kBF16, {kRows, kColumns});
     Rng rng(1);
-    for (int64_t i = 0; i < kRows * kColumns; ++i)
-      x.as<uint16_t>()[i] = f32_to_bf16(static_cast<float>(0.02 * rng.normal()));
+    test::fill_normal(x, rng, 0.02);
     return x;
   }();
   return buffer;
@@ -27,14 +26,10 @@ const Buffer& weights() {
 void quantize_kbit_bench(benchmark::State& state, Codebook (*codebook)(int), ScaleChoice choice,
                          bool weighted) {
   const int bits = static_cast<int>(state.range(0));
-  const Buffer planes(DType::kI32, {kRows, kColumns / 32 * bits});
-  const Buffer scales(DType::kU8, {kRows, kColumns / 32}), importance(DType::kF32, {kColumns});
+  bench::Arena arena;
+  const TensorView importance = arena.input(DType::kF32, {kColumns});
   for (int64_t i = 0; i < kColumns; ++i) importance.as<float>()[i] = static_cast<float>(1 + i % 7);
-  QuantizeKbitArgs args{.x = weights(),
-                        .codebook = codebook(bits),
-                        .choice = choice,
-                        .planes = planes,
-                        .scales = scales};
+  QuantizeKbitArgs args = test::quantize_kbit_of(arena, weights(), codebook(bits), choice);
   if (weighted) args.importance = importance;
   for (auto _ : state) quantize_kbit({}, args);
   bench::report(state, quantize_kbit.cost(args));

@@ -1,4 +1,4 @@
-#include "dsv4/ops/kbit/quantize_kbit_impls.h"
+#include "dsv4/ops/kbit/quantize_kbit.h"
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 std::vector<float> block_weights(const ConstTensorView& importance) {
   const int64_t k = importance.dim(0);
   std::vector<float> weights(static_cast<size_t>(align_up(k, kKbitBlock)));
-  cpu::load(importance, 0, k, weights.data());
+  dsv4::cpu::load(importance, 0, k, weights.data());
   for (int64_t begin = 0; begin < k; begin += kKbitBlock) {
     float* w = weights.data() + begin;
     const int64_t count = std::min<int64_t>(kKbitBlock, k - begin);
@@ -55,7 +55,7 @@ float fitting_tensor_scale(float magnitude, float limit) {
   const int64_t begin = block * kKbitBlock,
                 count = std::min<int64_t>(kKbitBlock, args.x.dim(1) - begin);
   float x[kKbitBlock], worst = 0;
-  cpu::load(args.x, row * args.x.row_stride() + begin, count, x);
+  dsv4::cpu::load(args.x, row * args.x.row_stride() + begin, count, x);
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(x[i]))
       fail(ErrorCode::kBadInput, "x[{}, {}] is {} (row {}, block {}): want finite values", row,
@@ -72,7 +72,9 @@ float fitting_tensor_scale(float magnitude, float limit) {
 
 }  // namespace
 
-void quantize_kbit_cpu(const Context&, const QuantizeKbitArgs& args) {
+namespace quantize_kbit_kernel::cpu {
+
+void run(const Context&, const QuantizeKbitArgs& args) {
   const int64_t rows = args.x.dim(0), k = args.x.dim(1), bits = args.codebook.bits;
   const int64_t segments = ceil_div(k, kSegment);
   const Quantizer quantizer(args.codebook, args.choice);
@@ -80,15 +82,16 @@ void quantize_kbit_cpu(const Context&, const QuantizeKbitArgs& args) {
       args.importance.empty() ? std::vector<float>{} : block_weights(args.importance);
   int64_t bad = kNone;  // row * blocks + block of the first block that cannot be written
   const int64_t operations_each = args.choice == ScaleChoice::kReference ? 50 : 500;
-#pragma omp parallel if (cpu::worth_sharing(operations_each * rows * k))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(operations_each * rows * k))
   {
     std::array<float, kSegment> z;
 #pragma omp for schedule(dynamic) reduction(min : bad)
     for (int64_t unit = 0; unit < rows * segments; ++unit) {
       const int64_t row = unit / segments, begin = unit % segments * kSegment;
       const int64_t count = std::min(kSegment, k - begin), block = begin / kKbitBlock;
-      cpu::load(args.x, row * args.x.row_stride() + begin, count, z.data());
-      if (args.tensor_scale != 1.f) cpu::scale(1 / args.tensor_scale, z.data(), z.data(), count);
+      dsv4::cpu::load(args.x, row * args.x.row_stride() + begin, count, z.data());
+      if (args.tensor_scale != 1.f)
+        dsv4::cpu::scale(1 / args.tensor_scale, z.data(), z.data(), count);
       std::fill(z.begin() + count, z.begin() + align_up(count, kKbitBlock), 0.f);
       const int64_t stopped = kbit_kernel::quantize_row(
           quantizer, z.data(), count, weights.empty() ? nullptr : weights.data() + begin,
@@ -99,18 +102,20 @@ void quantize_kbit_cpu(const Context&, const QuantizeKbitArgs& args) {
   if (bad != kNone) report(args, quantizer, bad / args.scales.dim(1), bad % args.scales.dim(1));
 }
 
+}  // namespace quantize_kbit_kernel::cpu
+
 float largest_magnitude(const ConstTensorView& x) {
   Dim n("n"), k("k");
   expect("x", x, {DType::kF32, DType::kBF16, DType::kF16}, {n, k});
   uint32_t most = 0;  // as bits, which order like the magnitudes, with NaN above infinity
   const int64_t segments = ceil_div(*k, kSegment);
-#pragma omp parallel if (cpu::worth_sharing(2 * *n * *k))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(2 * *n * *k))
   {
     std::array<float, kSegment> part;
 #pragma omp for reduction(max : most)
     for (int64_t unit = 0; unit < *n * segments; ++unit) {
       const int64_t begin = unit % segments * kSegment, count = std::min(kSegment, *k - begin);
-      cpu::load(x, unit / segments * x.row_stride() + begin, count, part.data());
+      dsv4::cpu::load(x, unit / segments * x.row_stride() + begin, count, part.data());
       for (int64_t i = 0; i < count; ++i) {
         const float v = part[static_cast<size_t>(i)];
         most = std::max(most, std::bit_cast<uint32_t>(v) & 0x7fffffffu);

@@ -136,8 +136,8 @@ struct ByLevels {
   }
 };
 
-// The same bits from the two levels of t's cell: rounding is monotonic, so the nearest level gives
-// the smallest rounded square.
+// ByCells gives the bits of ByLevels from the two levels of t's cell alone: rounding is monotonic,
+// so the nearest level gives the smallest rounded square.
 template <int kCells>
 struct ByCells {
   const cpu::HWY_NAMESPACE::Table<decltype(kF32), kCells> below, above;

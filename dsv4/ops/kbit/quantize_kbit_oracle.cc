@@ -1,4 +1,4 @@
-#include "dsv4/ops/kbit/quantize_kbit_oracle.h"
+#include "dsv4/ops/kbit/quantize_kbit_case.h"
 
 #include <algorithm>
 #include <cmath>

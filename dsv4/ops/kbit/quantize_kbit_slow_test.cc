@@ -14,7 +14,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/quantize_kbit.h"
-#include "dsv4/ops/kbit/quantize_kbit_oracle.h"
+#include "dsv4/ops/kbit/quantize_kbit_case.h"
 #include "dsv4/ops/parts/dequantize/dequantize.h"
 #include "dsv4/tensor/buffer.h"
 

@@ -7,7 +7,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/formats/weight.h"
-#include "dsv4/ops/kbit/quantize_kbit_oracle.h"
+#include "dsv4/ops/kbit/quantize_kbit_case.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/op_check.h"
 
@@ -60,12 +60,7 @@ struct Case {
     const TensorView x = arena.input(dtype, {n, k});
     Rng rng(static_cast<uint64_t>(n * 10000 + k * 10 + book.bits));
     fill_blocks(x, rng, book);
-    const int64_t blocks = ceil_div(k, kKbitBlock);
-    args = {.x = x,
-            .codebook = book,
-            .choice = choice,
-            .planes = arena.output(DType::kI32, {n, blocks * book.bits}),
-            .scales = arena.output(DType::kU8, {n, blocks})};
+    args = test::quantize_kbit_of(arena, x, book, choice);
   }
 
   test::OpCase<QuantizeKbitArgs> op_case(const QuantizedKbit& want) const {

@@ -2,14 +2,19 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/ops/kbit/repack_kbit_impls.h"
+
+namespace dsv4::repack_kbit_kernel {
+
+DSV4_IMPL(RepackKbitArgs, cpu)
+
+constexpr Impl<RepackKbitArgs> kRepackKbit[] = {
+    {"cpu", Arch::kCpu, true, accept_all<RepackKbitArgs>, cpu::run},
+};
+
+}  // namespace dsv4::repack_kbit_kernel
 
 namespace dsv4 {
 namespace {
-
-constexpr Impl<RepackKbitArgs> kRepackKbit[] = {
-    {"cpu", Arch::kCpu, true, accept_all<RepackKbitArgs>, repack_kbit_cpu},
-};
 
 void check(const RepackKbitArgs& args) {
   DSV4_CHECK(is_kbit(args.bits), "want 2 to 5 bits, got {}", args.bits);
@@ -36,6 +41,7 @@ Cost cost(const RepackKbitArgs& args) {
 
 }  // namespace
 
-constinit const Op<RepackKbitArgs> repack_kbit{"repack_kbit", kRepackKbit, check, cost};
+constinit const Op<RepackKbitArgs> repack_kbit{"repack_kbit", repack_kbit_kernel::kRepackKbit,
+                                               check, cost};
 
 }  // namespace dsv4

@@ -1,11 +1,11 @@
-#include "dsv4/ops/kbit/repack_kbit_impls.h"
+#include "dsv4/ops/kbit/repack_kbit.h"
 
 #include <algorithm>
 
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/formats/kbit.h"
 
-namespace dsv4 {
+namespace dsv4::repack_kbit_kernel::cpu {
 namespace {
 
 // A thread moves this many rows at a time, so that their flat runs stay in its cache.
@@ -18,7 +18,7 @@ template <class T>
 void repack(Repack direction, const ConstTensorView& in, const TensorView& out, int64_t n,
             int64_t blocks, int64_t width) {
   const int64_t tiles = ceil_div(blocks, 2);
-#pragma omp parallel for if (cpu::worth_sharing(n * blocks * width))
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(n * blocks * width))
   for (int64_t first = 0; first < n; first += kRows) {
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t words = std::min<int64_t>(2, blocks - 2 * tile) * width;
@@ -38,7 +38,7 @@ void repack(Repack direction, const ConstTensorView& in, const TensorView& out, 
 
 }  // namespace
 
-void repack_kbit_cpu(const Context&, const RepackKbitArgs& args) {
+void run(const Context&, const RepackKbitArgs& args) {
   const ConstTensorView flat =
       args.direction == Repack::kToTiled ? args.scales_in : ConstTensorView(args.scales_out);
   const int64_t n = flat.dim(0), blocks = flat.dim(1);
@@ -46,4 +46,4 @@ void repack_kbit_cpu(const Context&, const RepackKbitArgs& args) {
   repack<uint8_t>(args.direction, args.scales_in, args.scales_out, n, blocks, 1);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::repack_kbit_kernel::cpu

@@ -1,18 +1,26 @@
 #include "dsv4/ops/model/attention_in/attention_in.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/attention_in/attention_in_impls.h"
+
+namespace dsv4::attention_in_kernel {
+
+// Up to 32 tokens under kOfficial on Hopper: FP8 weights of queries and keys, BF16 weights of
+// compressors, rows of the released models. Up to 8 tokens with k4-e4m3 or k5-e4m3 for FP8.
+DSV4_IMPL(AttentionInArgs, sm90_few)
+DSV4_IMPL(AttentionInArgs, parts)
+
+constexpr Impl<AttentionInArgs> kTable[] = {
+#if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
+    {"parts", Arch::kCuda, true, accept_all<AttentionInArgs>, parts::run},
+#endif
+    {"parts", Arch::kCpu, true, accept_all<AttentionInArgs>, parts::run},
+};
+
+}  // namespace dsv4::attention_in_kernel
 
 namespace dsv4 {
 namespace {
-
-constexpr Impl<AttentionInArgs> kAttentionIn[] = {
-#if DSV4_CUDA
-    {"sm90_few", Arch::kSm90, true, attention_in_sm90_few_reject, attention_in_sm90_few},
-    {"parts", Arch::kCuda, true, accept_all<AttentionInArgs>, attention_in_parts},
-#endif
-    {"parts", Arch::kCpu, true, accept_all<AttentionInArgs>, attention_in_parts},
-};
 
 void check_shape(const char* what, const WeightView& w, int64_t n, int64_t k) {
   check(what, w);
@@ -110,6 +118,7 @@ Cost cost(const AttentionInArgs& args) {
 
 }  // namespace
 
-constinit const Op<AttentionInArgs> attention_in{"attention_in", kAttentionIn, check, cost};
+constinit const Op<AttentionInArgs> attention_in{"attention_in", attention_in_kernel::kTable, check,
+                                                 cost};
 
 }  // namespace dsv4

@@ -5,13 +5,12 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/compressor/compressor_oracle.h"
-#include "dsv4/ops/parts/kv_insert/kv_insert_oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "dsv4/ops/parts/linear/projection_oracle.h"
-#include "dsv4/ops/parts/norm/norm_oracle.h"
-#include "dsv4/ops/parts/quant/quant_oracle.h"
-#include "dsv4/ops/parts/rope/rope_oracle.h"
+#include "dsv4/ops/parts/compressor/compressor_case.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert_case.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
+#include "dsv4/ops/parts/norm/norm_case.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
+#include "dsv4/ops/parts/rope/rope_case.h"
 
 namespace dsv4 {
 namespace {

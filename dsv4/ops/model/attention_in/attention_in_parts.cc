@@ -1,4 +1,4 @@
-#include "dsv4/ops/model/attention_in/attention_in_impls.h"
+#include "dsv4/ops/model/attention_in/attention_in.h"
 #include "dsv4/ops/model/attention_in/queries.h"
 #include "dsv4/ops/model/attention_in/rows.h"
 #include "dsv4/ops/parts/linear/projection.h"
@@ -7,7 +7,7 @@
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #endif
 
-namespace dsv4 {
+namespace dsv4::attention_in_kernel::parts {
 namespace {
 
 // Products of x, taken from the workspace.
@@ -56,7 +56,7 @@ void append_all(const Context& context, const AttentionInArgs& args, Products& p
 }
 
 #if DSV4_CUDA
-// The same in one launch after the products.
+// What append_all() does, in one launch after the products.
 void append_at_once(const Context& context, const AttentionInArgs& args, Products& products) {
   const AttentionInWeights& w = args.weights;
   const Scratch::Scope scope(workspace(context));
@@ -75,7 +75,7 @@ void append_at_once(const Context& context, const AttentionInArgs& args, Product
 
 }  // namespace
 
-void attention_in_parts(const Context& context, const AttentionInArgs& args) {
+void run(const Context& context, const AttentionInArgs& args) {
   if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   const Scratch::Scope scope(workspace(context));
   Products products(context, args);
@@ -92,4 +92,4 @@ void attention_in_parts(const Context& context, const AttentionInArgs& args) {
   if (args.index_q.rank > 0) products.plain(args.weights.indexer.weights_proj, args.index_weights);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::attention_in_kernel::parts

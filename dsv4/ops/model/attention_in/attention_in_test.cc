@@ -54,7 +54,7 @@ void check_case(const Shape& shape, Numerics numerics, test::StoredAs stored = k
   c.arena.keep_order(single);
   const AttentionInArgs& args = c.args;
   const Context context{.numerics = numerics};
-  // `cuda_mma_rounded` rounds k-bit weights to bf16, from 5 tokens on.
+  // `cuda_mma` rounds k-bit weights to bf16, from 5 tokens on.
   const bool rounds = stored.bits > 0 && shape.tokens() > 4;
   const test::Tolerances& tolerances = numerics == Numerics::kExact ? test::kExact
                                        : rounds                     ? test::kRoundedWeights

@@ -3,8 +3,7 @@
 #include "dsv4/ops/model/attention_out/attention_out_oracle.h"
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "dsv4/ops/parts/linear/projection_oracle.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
 
 namespace dsv4 {
 

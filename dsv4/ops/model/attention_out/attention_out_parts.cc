@@ -1,9 +1,9 @@
-#include "dsv4/ops/model/attention_out/attention_out_impls.h"
+#include "dsv4/ops/model/attention_out/attention_out.h"
 #include "dsv4/ops/parts/linear/projection.h"
 
-namespace dsv4 {
+namespace dsv4::attention_out_kernel::parts {
 
-void attention_out_parts(const Context& context, const AttentionOutArgs& args) {
+void run(const Context& context, const AttentionOutArgs& args) {
   const Scratch::Scope scope(workspace(context));
   const int64_t t = args.o.dim(0);
   const TensorView u = workspace(context).take(activation_dtype(context), {t, args.wo_a.n});
@@ -14,4 +14,4 @@ void attention_out_parts(const Context& context, const AttentionOutArgs& args) {
   Projection(context, u).into(args.wo_b, args.y);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::attention_out_kernel::parts

@@ -1,17 +1,23 @@
 #include "dsv4/ops/model/embed/embed.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/embed/embed_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::embed_kernel {
+
+DSV4_IMPL(EmbedArgs, cuda)
+DSV4_IMPL(EmbedArgs, cpu)
 
 constexpr Impl<EmbedArgs> kEmbed[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<EmbedArgs>, embed_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<EmbedArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<EmbedArgs>, embed_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<EmbedArgs>, cpu::run},
 };
+
+}  // namespace dsv4::embed_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const EmbedArgs& args) {
   Dim t("t"), v("v"), m("m"), d("d");
@@ -28,6 +34,6 @@ Cost cost(const EmbedArgs& args) {
 
 }  // namespace
 
-constinit const Op<EmbedArgs> embed{"embed", kEmbed, check, cost};
+constinit const Op<EmbedArgs> embed{"embed", embed_kernel::kEmbed, check, cost};
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-#include "dsv4/ops/model/embed/embed_impls.h"
+#include "dsv4/ops/model/embed/embed.h"
 
 #include <vector>
 
@@ -6,9 +6,9 @@
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
-namespace dsv4 {
+namespace dsv4::embed_kernel::cpu {
 
-void embed_cpu(const Context&, const EmbedArgs& args) {
+void run(const Context&, const EmbedArgs& args) {
   const int64_t tokens = args.ids.dim(0), streams = args.out.dim(1), d = args.out.dim(2);
   const int64_t vocabulary = args.table.dim(0);
   const int32_t* ids = args.ids.as<int32_t>();
@@ -16,17 +16,17 @@ void embed_cpu(const Context&, const EmbedArgs& args) {
     DSV4_CHECK(ids[t] >= 0 && ids[t] < vocabulary, "ids[{}] is {}, the table has {} rows", t,
                ids[t], vocabulary);
   }
-#pragma omp parallel if (cpu::worth_sharing(2 * args.out.numel()))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(2 * args.out.numel()))
   {
     std::vector<float> row(static_cast<size_t>(d));
 #pragma omp for
     for (int64_t t = 0; t < tokens; ++t) {
-      cpu::load(args.table, ids[t] * args.table.row_stride(), d, row.data());
+      dsv4::cpu::load(args.table, ids[t] * args.table.row_stride(), d, row.data());
       for (int64_t m = 0; m < streams; ++m) {
-        cpu::store(args.out, t * args.out.stride[0] + m * args.out.stride[1], d, row.data());
+        dsv4::cpu::store(args.out, t * args.out.stride[0] + m * args.out.stride[1], d, row.data());
       }
     }
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::embed_kernel::cpu

@@ -4,9 +4,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/model/embed/embed_impls.h"
+#include "dsv4/ops/model/embed/embed.h"
 
-namespace dsv4 {
+namespace dsv4::embed_kernel::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -28,7 +28,7 @@ __global__ void embed_kernel(const int32_t* ids, const In* table, int64_t table_
 
 }  // namespace
 
-void embed_cuda(const Context& context, const EmbedArgs& args) {
+void run(const Context& context, const EmbedArgs& args) {
   const int64_t d = args.out.dim(2);
   const bool wide = packs(args.table, kWide) && packs(args.out, kWide);
   with_stored_type(args.table.dtype, [&](auto in) {
@@ -47,4 +47,4 @@ void embed_cuda(const Context& context, const EmbedArgs& args) {
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::embed_kernel::cuda

@@ -1,4 +1,4 @@
-#include "dsv4/ops/model/embed/embed_oracle.h"
+#include "dsv4/ops/model/embed/embed_case.h"
 
 #include "dsv4/ops/oracle.h"
 

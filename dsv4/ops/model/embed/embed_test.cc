@@ -1,7 +1,7 @@
 #include "dsv4/ops/model/embed/embed.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/embed/embed_oracle.h"
+#include "dsv4/ops/model/embed/embed_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -12,16 +12,8 @@ using test::Arena;
 void check_embed(DType table_dtype, DType out_dtype, int64_t t, int64_t m, int64_t d) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
-  const TensorView table = arena.input(table_dtype, {37, d}), ids = arena.input(DType::kI32, {t});
-  for (int64_t i = 0; i < table.numel(); ++i) {
-    if (table_dtype == DType::kF16) {  // any finite code, subnormals included
-      table.as<uint16_t>()[i] = static_cast<uint16_t>(rng.bits() & 0xbbffu);
-    } else {
-      test::set_value(table, i, rng.normal());
-    }
-  }
-  test::fill_ints(ids, rng, 0, 37);
-  const EmbedArgs args{.ids = ids, .table = table, .out = arena.output(out_dtype, {t, m, d})};
+  const EmbedArgs args = test::random_embed(
+      arena, rng, {.t = t, .m = m, .d = d, .table = table_dtype, .out = out_dtype});
   // A copy, or one rounding to nearest.
   const double ulps = out_dtype == DType::kF32 || table_dtype == DType::kBF16 ? 0 : 0.5;
   test::OpCase<EmbedArgs> test{.name = fmt::format("embed {} to {} t={} m={} d={}",

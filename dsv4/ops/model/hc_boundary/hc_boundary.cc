@@ -1,18 +1,24 @@
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/hc_boundary/hc_boundary_impls.h"
+
+namespace dsv4::hc_boundary_kernel {
+
+DSV4_IMPL(HcBoundaryArgs, sm90_few)
+DSV4_IMPL(HcBoundaryArgs, parts)
+
+constexpr Impl<HcBoundaryArgs> kTable[] = {
+#if DSV4_CUDA
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
+    {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, parts::run},
+#endif
+    {"parts", Arch::kCpu, true, accept_all<HcBoundaryArgs>, parts::run},
+};
+
+}  // namespace dsv4::hc_boundary_kernel
 
 namespace dsv4 {
 namespace {
-
-constexpr Impl<HcBoundaryArgs> kHcBoundary[] = {
-#if DSV4_CUDA
-    {"sm90_few", Arch::kSm90, true, hc_boundary_sm90_few_reject, hc_boundary_sm90_few},
-    {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, hc_boundary_parts},
-#endif
-    {"parts", Arch::kCpu, true, accept_all<HcBoundaryArgs>, hc_boundary_parts},
-};
 
 void check(const HcBoundaryArgs& args) {
   Dim t("t"), m("m"), d("d");
@@ -53,7 +59,8 @@ Cost cost(const HcBoundaryArgs& args) {
 
 }  // namespace
 
-constinit const Op<HcBoundaryArgs> hc_boundary{"hc_boundary", kHcBoundary, check, cost};
+constinit const Op<HcBoundaryArgs> hc_boundary{"hc_boundary", hc_boundary_kernel::kTable, check,
+                                               cost};
 
 void check_boundary_of(const ConstTensorView& x, const HcBoundaryArgs& boundary) {
   if (!is_given(boundary)) return;

@@ -15,7 +15,7 @@
 
 namespace dsv4 {
 
-// Of one boundary, or of the head: fn [m, m*d], base [m], scale [1].
+// The weights of one boundary, or of the head: fn [m, m*d], base [m], scale [1].
 struct HyperWeights {
   ConstTensorView fn;     // [m*(2+m), m*d] f32
   ConstTensorView base;   // [m*(2+m)] f32

@@ -4,8 +4,8 @@
 #include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/mhc/mhc_oracle.h"
-#include "dsv4/ops/parts/norm/norm_oracle.h"
+#include "dsv4/ops/parts/mhc/mhc_case.h"
+#include "dsv4/ops/parts/norm/norm_case.h"
 
 namespace dsv4 {
 

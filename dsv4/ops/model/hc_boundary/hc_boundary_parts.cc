@@ -1,10 +1,10 @@
-#include "dsv4/ops/model/hc_boundary/hc_boundary_impls.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/parts/mhc/mhc.h"
 #include "dsv4/ops/parts/norm/norm.h"
 
-namespace dsv4 {
+namespace dsv4::hc_boundary_kernel::parts {
 
-void hc_boundary_parts(const Context& context, const HcBoundaryArgs& args) {
+void run(const Context& context, const HcBoundaryArgs& args) {
   if (args.y.rank > 0) {
     hc_post(context,
             {.y = args.y, .post = args.y_post, .comb = args.y_comb, .streams = args.streams});
@@ -22,4 +22,4 @@ void hc_boundary_parts(const Context& context, const HcBoundaryArgs& args) {
   rms_norm(context, {.x = args.x, .weight = args.norm, .out = args.x, .eps = args.norm_eps});
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::hc_boundary_kernel::parts

@@ -1,18 +1,26 @@
 #include "dsv4/ops/model/index_select/index_select.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/index_select/index_select_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::index_select_kernel {
+
+// A cluster of CTAs scores and selects the entries of one query: few queries of packed keys.
+DSV4_IMPL(IndexSelectArgs, sm90_few)
+// Calls index_scores and top_k for 64 queries at a time.
+DSV4_IMPL(IndexSelectArgs, parts)
 
 constexpr Impl<IndexSelectArgs> kIndexSelect[] = {
 #if DSV4_CUDA
-    {"sm90_few", Arch::kSm90, true, index_select_sm90_few_reject, index_select_sm90_few},
-    {"parts", Arch::kCuda, true, accept_all<IndexSelectArgs>, index_select_parts},
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
+    {"parts", Arch::kCuda, true, accept_all<IndexSelectArgs>, parts::run},
 #endif
-    {"parts", Arch::kCpu, true, accept_all<IndexSelectArgs>, index_select_parts},
+    {"parts", Arch::kCpu, true, accept_all<IndexSelectArgs>, parts::run},
 };
+
+}  // namespace dsv4::index_select_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const IndexSelectArgs& args) {
   Dim t("t"), h("h"), d("d"), b("b"), max_pages("max_pages"), k("k");
@@ -43,6 +51,7 @@ Cost cost(const IndexSelectArgs& args) {
 
 }  // namespace
 
-constinit const Op<IndexSelectArgs> index_select{"index_select", kIndexSelect, check, cost};
+constinit const Op<IndexSelectArgs> index_select{"index_select", index_select_kernel::kIndexSelect,
+                                                 check, cost};
 
 }  // namespace dsv4

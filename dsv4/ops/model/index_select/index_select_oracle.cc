@@ -1,9 +1,9 @@
 // The oracles of index_scores and top_k, with scores stored in f32 in between.
 
-#include "dsv4/ops/model/index_select/index_select_oracle.h"
+#include "dsv4/ops/model/index_select/index_select_case.h"
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/indexer/indexer_oracle.h"
+#include "dsv4/ops/parts/indexer/indexer_case.h"
 
 namespace dsv4 {
 

@@ -1,12 +1,14 @@
 #include <algorithm>
 
-#include "dsv4/ops/model/index_select/index_select_impls.h"
+#include "dsv4/ops/model/index_select/index_select.h"
 #include "dsv4/ops/parts/indexer/indexer.h"
 #include "dsv4/tensor/scratch.h"
 
-namespace dsv4 {
+namespace dsv4::index_select_kernel::parts {
 
-void index_select_parts(const Context& context, const IndexSelectArgs& args) {
+constexpr int64_t kScoreTile = 64;  // queries at a time: [64, max_visible] f32 fits in cache
+
+void run(const Context& context, const IndexSelectArgs& args) {
   const int64_t t = args.q.dim(0);
   for (int64_t first = 0; first < t; first += kScoreTile) {
     const Scratch::Scope tile(workspace(context));
@@ -32,4 +34,4 @@ void index_select_parts(const Context& context, const IndexSelectArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::index_select_kernel::parts

@@ -1,8 +1,7 @@
 #include "dsv4/ops/model/index_select/index_select.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/index_select/index_select_oracle.h"
-#include "dsv4/ops/parts/indexer/random_case_test.h"
+#include "dsv4/ops/model/index_select/index_select_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -13,16 +12,7 @@ using test::IndexShape;
 
 IndexSelectArgs make_args(Arena& arena, const IndexShape& shape, int64_t k) {
   Rng rng(static_cast<uint64_t>(shape.t * 31 + shape.h * 7 + shape.n + k));
-  const IndexScoresArgs scores = test::random_index_args(arena, rng, shape);
-  return {.q = scores.q,
-          .weights = scores.weights,
-          .weight_scale = scores.weight_scale,
-          .keys = scores.keys,
-          .pages = scores.pages,
-          .sequence = scores.sequence,
-          .visible = scores.visible,
-          .max_visible = shape.n,
-          .indices = arena.output(DType::kI32, {shape.t, k})};
+  return test::random_index_select(arena, rng, shape, k);
 }
 
 IndexSelectArgs one_query(const IndexSelectArgs& args, int64_t i) {

@@ -3,19 +3,33 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/moe/moe_impls.h"
+
+namespace dsv4::moe_kernel {
+
+// One token of a call that sm90_few takes, whose routed experts are read by experts
+// `sm90_few_e4m3`: three launches for the whole block, with the bits of sm90_few. Two tokens, where
+// sm90_few is as fast, only when forced.
+DSV4_IMPL(MoeArgs, sm90_fused)
+// Up to 64 tokens under kOfficial, a shared expert in FP8 and a gate in BF16, on Hopper: two
+// launches of gemm/sm90 before the routed experts. Up to 8 tokens with a shared expert in k4-e4m3
+// or k5-e4m3.
+DSV4_IMPL(MoeArgs, sm90_few)
+// In host memory parts::reject refuses kernel images: only devices read them.
+DSV4_IMPL(MoeArgs, parts)
+
+constexpr Impl<MoeArgs> kTable[] = {
+#if DSV4_CUDA
+    {"sm90_fused", Arch::kSm90, true, sm90_fused::reject, sm90_fused::run},
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
+    {"parts", Arch::kCuda, true, accept_all<MoeArgs>, parts::run},
+#endif
+    {"parts", Arch::kCpu, true, parts::reject, parts::run},
+};
+
+}  // namespace dsv4::moe_kernel
 
 namespace dsv4 {
 namespace {
-
-constexpr Impl<MoeArgs> kMoe[] = {
-#if DSV4_CUDA
-    {"sm90_fused", Arch::kSm90, true, moe_sm90_fused_reject, moe_sm90_fused},
-    {"sm90_few", Arch::kSm90, true, moe_sm90_few_reject, moe_sm90_few},
-    {"parts", Arch::kCuda, true, accept_all<MoeArgs>, moe_parts},
-#endif
-    {"parts", Arch::kCpu, true, moe_host_parts_reject, moe_parts},
-};
 
 // Shapes of bias, tid2eid and the experts: implementations call check() of router and experts.
 void check(const MoeArgs& args) {
@@ -65,6 +79,6 @@ Cost expected_cost(const MoeArgs& args) {
   return cost_with(args, expected_weight_bytes(args.routed, args.x.dim(0), args.experts_per_token));
 }
 
-constinit const Op<MoeArgs> moe{"moe", kMoe, check, cost};
+constinit const Op<MoeArgs> moe{"moe", moe_kernel::kTable, check, cost};
 
 }  // namespace dsv4

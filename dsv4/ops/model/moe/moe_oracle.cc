@@ -4,9 +4,9 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/experts/experts_oracle.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "dsv4/ops/parts/router/router_oracle.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
+#include "dsv4/ops/parts/router/router_case.h"
 
 namespace dsv4 {
 

@@ -1,15 +1,15 @@
-#include "dsv4/ops/model/moe/moe_impls.h"
+#include "dsv4/ops/model/moe/moe.h"
 #include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/ops/parts/router/router.h"
 #include "dsv4/tensor/scratch.h"
 
-namespace dsv4 {
+namespace dsv4::moe_kernel::parts {
 
-const char* moe_host_parts_reject(const Context&, const MoeArgs& args) {
+const char* reject(const Context&, const MoeArgs& args) {
   return args.routed.is_image() ? "kernel images of experts" : nullptr;
 }
 
-void moe_parts(const Context& context, const MoeArgs& args) {
+void run(const Context& context, const MoeArgs& args) {
   if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
@@ -38,4 +38,4 @@ void moe_parts(const Context& context, const MoeArgs& args) {
           {.x = args.x, .stack = args.shared, .swiglu_limit = args.swiglu_limit, .acc = args.acc});
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::moe_kernel::parts

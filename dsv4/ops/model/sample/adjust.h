@@ -5,7 +5,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/model/sample/sample.h"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 DSV4_HD inline float adjusted(float l, const TokenTerm& term, const SamplingParams& how) {
 #ifdef __CUDA_ARCH__
@@ -19,4 +19,4 @@ DSV4_HD inline float adjusted(float l, const TokenTerm& term, const SamplingPara
   return l + term.bias;
 }
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

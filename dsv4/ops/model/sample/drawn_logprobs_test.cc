@@ -11,7 +11,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/model/sample/sample.h"
-#include "dsv4/ops/model/sample/sample_oracle.h"
+#include "dsv4/ops/model/sample/sample_case.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {

@@ -9,7 +9,7 @@
 
 #include "dsv4/ops/model/sample/slice.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 // Which tokens are divided, and how: the whole row by logit into bins of equal width, or the tokens
 // of one such bin with order keys in [low, high] by key.
@@ -192,4 +192,4 @@ class Histogram {
   bool clear_ = false;
 };
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

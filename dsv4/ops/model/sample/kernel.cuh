@@ -9,7 +9,7 @@
 #include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/ops/model/sample/row.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 struct Inputs {
   const float* logits;  // [b, v]
@@ -194,4 +194,4 @@ __global__ void __launch_bounds__(kThreads, 1)
     write_answer<kCtas>(in, out, answer, r, shared.top);
 }
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

@@ -5,9 +5,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/model/sample/kernel.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
-// Ids of a CTA. Those of a cluster begin on 16 bytes of the row.
+// Ids of a CTA. The slices of a cluster begin on 16 bytes of the row.
 template <int kCtas>
 constexpr int64_t slice_of(int64_t v) {
   return align_up(ceil_div(v, kCtas), 4);
@@ -56,4 +56,4 @@ void launch_sample(const Context& context, const SampleArgs& args) {
          in, out);
 }
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

@@ -17,7 +17,7 @@
 
 #include "dsv4/base/bits.h"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 inline constexpr double kLn2 = 0x1.62e42fefa39efp-1, kLog2E = 0x1.71547652b82fep+0;
 inline constexpr int kExp2Steps = 128;  // of the table, per doubling
@@ -172,4 +172,4 @@ DSV4_HD inline float logprob_of(float logit, float largest, double ln_mass) {
   return static_cast<float>(add(below, -ln_mass));
 }
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

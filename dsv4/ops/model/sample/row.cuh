@@ -16,7 +16,7 @@
 #include "dsv4/ops/model/sample/adjust.h"
 #include "dsv4/ops/model/sample/histogram.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 template <int kCtas>
 class Row {
@@ -62,7 +62,7 @@ class Row {
     });
     return exchange({warp_sum(drawn), warp_sum(given)});
   }
-  // Of all warps.
+  // The sum over all warps of the team.
   __device__ Values sum_of(const Values* values) const {
     Values sum{0, 0};
 #pragma unroll
@@ -93,7 +93,7 @@ class Row {
                  .bins_per_half = T::kBins / fminf(half_range, static_cast<float>(depth))};
     divide_bins(false, {0, 0});
   }
-  // Of all tokens of the row that have a size; after divide().
+  // Size and number of all tokens of the row that have a size; after divide().
   __device__ Bin total() const {
     Bin sum = shared_.starts[0][T::kGroups - 1];
     sum.add(shared_.groups[0][T::kGroups - 1]);
@@ -186,7 +186,7 @@ class Row {
     return values;
   }
 
-  // Of the tokens that `take` accepts.
+  // Extremes of the logits that `take` accepts.
   template <class Take>
   __device__ Extremes extremes_of(const Take& take) {
     float largest = -INFINITY, least = INFINITY;
@@ -352,7 +352,7 @@ class Row {
     }
   }
 
-  // The same when all tokens of the interval have one key: by division, in ascending id.
+  // Finds the token where all tokens of the interval have one key: by division, in ascending id.
   __device__ void find_tie(uint64_t position, bool by_count, const Bin& before) {
     const uint32_t key = interval_.high;
     const uint64_t size = sizes_.of(from_order_key(key), shared_.exp2_table);
@@ -397,4 +397,4 @@ class Row {
   int values_buffer_ = 0, bins_buffer_ = 0;
 };
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

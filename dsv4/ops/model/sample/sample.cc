@@ -4,18 +4,30 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/sample/sample_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::sample_kernel {
+
+// A cluster of 8 CTAs keeps its row in shared memory.
+DSV4_IMPL(SampleArgs, sm90_cluster)
+// A CTA reads its row from global memory in every pass.
+DSV4_IMPL(SampleArgs, cuda)
+DSV4_IMPL(SampleArgs, cpu)
+namespace cpu {
+HostBytes host_bytes(const SampleArgs& args);
+}
 
 constexpr Impl<SampleArgs> kSample[] = {
 #if DSV4_CUDA
-    {"sm90_cluster", Arch::kSm90, true, sample_sm90_cluster_reject, sample_sm90_cluster},
-    {"cuda", Arch::kCuda, true, accept_all<SampleArgs>, sample_cuda},
+    {"sm90_cluster", Arch::kSm90, true, sm90_cluster::reject, sm90_cluster::run},
+    {"cuda", Arch::kCuda, true, accept_all<SampleArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<SampleArgs>, sample_cpu, 0, sample_cpu_bytes},
+    {"cpu", Arch::kCpu, true, accept_all<SampleArgs>, cpu::run, 0, cpu::host_bytes},
 };
+
+}  // namespace dsv4::sample_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const SampleArgs& args) {
   Dim b("b"), v("v"), n("n");
@@ -48,6 +60,6 @@ Cost cost(const SampleArgs& args) {
 
 }  // namespace
 
-constinit const Op<SampleArgs> sample{"sample", kSample, check, cost};
+constinit const Op<SampleArgs> sample{"sample", sample_kernel::kSample, check, cost};
 
 }  // namespace dsv4

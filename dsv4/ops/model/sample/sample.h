@@ -37,7 +37,7 @@ struct SamplingParams {
   int top_k = 0;            // 0: off
   uint64_t seed = 0;
   float min_p = 0.f;  // in [0, 1]; 0: off
-  // Of the tokens in SampleArgs::terms; these values change nothing.
+  // Penalties apply to the tokens in SampleArgs::terms; these values change nothing.
   float repetition_penalty = 1.f;  // > 0
   float frequency_penalty = 0.f, presence_penalty = 0.f;
   int top_logprobs = 0;  // how many to report; at most SampleArgs::top_ids has room for
@@ -75,8 +75,8 @@ struct SampleArgs {
 
 extern const Op<SampleArgs> sample;
 
-// Of one row, after sample() has chosen args.ids[row]: replaces its logprob and its likeliest
-// tokens by those of the distribution that the token was drawn from, after the terms, the mask, the
+// Replaces the logprob and the likeliest tokens of a row, after sample() has chosen args.ids[row],
+// by those of the distribution that the token was drawn from: after the terms, the mask, the
 // temperature and the cuts. Tokens that cannot be drawn are not listed. At temperature 0 nothing is
 // cut, and the distribution is softmax(l). On the host: everything in `args` is in host memory.
 void drawn_logprobs(const SampleArgs& args, int64_t row);

@@ -1,10 +1,9 @@
-#include <cmath>
+#include <algorithm>
+#include <utility>
 
 #include "bench/op_bench.h"
-#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/rng.h"
-#include "dsv4/ops/model/sample/sample.h"
+#include "dsv4/ops/model/sample/sample_case.h"
 
 namespace dsv4 {
 namespace {
@@ -36,58 +35,37 @@ float scales_within_scales(int64_t id, Rng& rng) {
   return 1 + step + 0x1p-23f * static_cast<float>(rng.below(2));
 }
 
-struct Case {
-  bench::Tensor logits, ids, logprobs, steps, params, terms, term_begin, mask, top_ids,
-      top_logprobs;
-  SampleArgs args;
+// The first kTerms multiples of 64, in every row.
+void add_terms(bench::Arena& arena, int64_t b, SampleArgs& args) {
+  const TensorView terms =
+      arena.input(DType::kU8, {b * kTerms, static_cast<int64_t>(sizeof(TokenTerm))});
+  const TensorView begin = arena.input(DType::kI32, {b + 1});
+  auto* list = reinterpret_cast<TokenTerm*>(terms.data);
+  for (int64_t i = 0; i < b * kTerms; ++i)
+    list[i] = {.id = static_cast<int32_t>(i % kTerms * 64), .count = 1, .seen = 1, .bias = 0.5f};
+  for (int64_t r = 0; r <= b; ++r) begin.as<int32_t>()[r] = static_cast<int32_t>(r * kTerms);
+  args.terms = {list, static_cast<size_t>(b * kTerms)};
+  args.term_begin = {begin.as<int32_t>(), static_cast<size_t>(b + 1)};
+}
 
-  Case(int64_t b, LogitOf logit, const SamplingParams& how, bool everything)
-      : logits(DType::kF32, {b, kVocabulary}),
-        ids(DType::kI32, {b}),
-        logprobs(DType::kF32, {b}),
-        steps(DType::kI64, {b}),
-        params(DType::kU8, {b, sizeof(SamplingParams)}),
-        terms(DType::kU8, {b * kTerms, sizeof(TokenTerm)}),
-        term_begin(DType::kI32, {b + 1}),
-        mask(DType::kI32, {b, ceil_div(kVocabulary, 32)}),
-        top_ids(DType::kI32, {b, kMaxTopLogprobs}),
-        top_logprobs(DType::kF32, {b, kMaxTopLogprobs}) {
-    const auto n = static_cast<size_t>(b);
-    auto* chosen = reinterpret_cast<SamplingParams*>(params.view().data);
-    std::fill_n(chosen, n, how);
-    std::fill_n(steps.as<uint64_t>(), n, 17);
-    Rng rng(1);
-    for (int64_t i = 0; i < b * kVocabulary; ++i)
-      logits.as<float>()[i] = logit(i % kVocabulary, rng);
-    args = {.logits = logits,
-            .params = {chosen, n},
-            .steps = {steps.as<uint64_t>(), n},
-            .ids = ids,
-            .logprobs = logprobs};
-    if (everything) add_everything(b, rng);
-  }
-
- private:
-  void add_everything(int64_t b, Rng& rng) {
-    auto* list = reinterpret_cast<TokenTerm*>(terms.view().data);
-    for (int64_t i = 0; i < b * kTerms; ++i)
-      list[i] = {.id = static_cast<int32_t>(i % kTerms * 64), .count = 1, .seen = 1, .bias = 0.5f};
-    for (int64_t r = 0; r <= b; ++r) term_begin.as<int32_t>()[r] = static_cast<int32_t>(r * kTerms);
-    const int64_t words = b * ceil_div(kVocabulary, 32);
-    for (int64_t i = 0; i < words; ++i) mask.as<uint32_t>()[i] = static_cast<uint32_t>(rng.bits());
-    args.terms = {list, static_cast<size_t>(b * kTerms)};
-    args.term_begin = {term_begin.as<int32_t>(), static_cast<size_t>(b + 1)};
-    args.mask = mask;
-    args.top_ids = top_ids, args.top_logprobs = top_logprobs;
-  }
-};
+SampleArgs make_args(bench::Arena& arena, bench::Random& random, int64_t b, LogitOf logit,
+                     const SamplingParams& how, bool everything) {
+  test::SampleCall call(arena, b, kVocabulary, {.mask = everything, .top = everything}, random);
+  std::fill(call.params.begin(), call.params.end(), how);
+  std::fill(call.steps.begin(), call.steps.end(), 17);
+  auto* logits = const_cast<float*>(call.args.logits.as<float>());
+  for (int64_t i = 0; i < b * kVocabulary; ++i) logits[i] = logit(i % kVocabulary, random);
+  if (everything) add_terms(arena, b, call.args);
+  return call.args;
+}
 
 void add(const char* what, const char* row, LogitOf logit, const SamplingParams& params,
          bool everything = false) {
   for (const int64_t b : {1, 32}) {
-    bench::register_impls<SampleArgs>(fmt::format("sample/{} {} b:{}", what, row, b), sample, [=] {
-      return std::make_shared<Case>(b, logit, params, everything);
-    });
+    bench::register_case(fmt::format("sample/{} {} b:{}", what, row, b), sample,
+                         [=](auto& arena, auto& random) {
+                           return make_args(arena, random, b, logit, params, everything);
+                         });
   }
 }
 

@@ -2,7 +2,7 @@
 // a whole: candidates are found band by band (by their distance from the largest logit), and only
 // as many of a band are sorted as are needed.
 
-#include "dsv4/ops/model/sample/sample_impls.h"
+#include "dsv4/ops/model/sample/sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,10 +17,8 @@
 #include "dsv4/ops/model/sample/adjust.h"
 #include "dsv4/ops/model/sample/mass.h"
 
-namespace dsv4 {
+namespace dsv4::sample_kernel::cpu {
 namespace {
-
-using sampling::Weights;
 
 struct Logits {
   const float* data;
@@ -36,8 +34,7 @@ struct Candidate {
 
 uint64_t mass_of(const Logits& logits, const Weights& weights) {
   uint64_t sum = 0;
-  for (int64_t i = 0; i < logits.size; ++i)
-    sum += weights.of(logits.data[i], sampling::kExp2Table.data());
+  for (int64_t i = 0; i < logits.size; ++i) sum += weights.of(logits.data[i], kExp2Table.data());
   return sum;
 }
 
@@ -70,7 +67,7 @@ class Descending {
     for (int64_t i = 0; i < logits_.size; ++i) {
       const float logit = logits_.data[i];
       if (logit < floor || logit >= above_) continue;
-      const uint64_t weight = weights_.of(logit, sampling::kExp2Table.data());
+      const uint64_t weight = weights_.of(logit, kExp2Table.data());
       if (weight != 0) found_.push_back({logit, static_cast<int32_t>(i), weight});
     }
     above_ = last ? kBottom : floor;
@@ -148,23 +145,21 @@ Kept cut(const Logits& logits, const Weights& weights, const SamplingParams& par
   };
   if (params.top_k > 0 && params.top_k < logits.size)
     take(prefix(candidates, static_cast<size_t>(params.top_k), kNever));
-  if (params.top_p < 1)
-    take(prefix(candidates, kAll, sampling::mass_to_keep(params.top_p, kept.mass)));
+  if (params.top_p < 1) take(prefix(candidates, kAll, mass_to_keep(params.top_p, kept.mass)));
   return kept;
 }
 
 // mass: of all candidates
 int32_t draw(const Logits& logits, const SamplingParams& params, uint64_t step, int bits,
              uint64_t* mass) {
-  const Weights weights =
-      sampling::weights_of(logits.largest, params.temperature, params.min_p, bits);
+  const Weights weights = weights_of(logits.largest, params.temperature, params.min_p, bits);
   *mass = mass_of(logits, weights);
   const Kept kept = cut(logits, weights, params, *mass);
-  const uint64_t position = sampling::position_of(random_bits(params.seed, step) >> 11, kept.mass);
+  const uint64_t position = position_of(random_bits(params.seed, step) >> 11, kept.mass);
   uint64_t through = 0;
   for (int64_t id = 0; id < logits.size; ++id) {
     if (!kept.has(logits.data[id], id)) continue;
-    through += weights.of(logits.data[id], sampling::kExp2Table.data());
+    through += weights.of(logits.data[id], kExp2Table.data());
     if (through > position) return static_cast<int32_t>(id);
   }
   fail(ErrorCode::kInvalidArgument, "a draw at {} of {}", position, through);
@@ -176,7 +171,7 @@ int32_t largest_id(const Logits& logits) {
 }
 
 Logits checked(const float* data, int64_t size, int64_t row, const char* which) {
-  const float largest = cpu::max_value(data, size);
+  const float largest = dsv4::cpu::max_value(data, size);
   if (!std::isfinite(largest)) {
     fail(ErrorCode::kInvalidArgument, "{} of row {}: the largest of {} is {}", which, row, size,
          largest);
@@ -201,7 +196,7 @@ std::vector<float> adjusted_row(const SampleArgs& args, int64_t row) {
     DSV4_CHECK(term.id > last && term.id < v, "term of id {} after {} of {}", term.id, last, v);
     last = term.id;
     float& value = values[static_cast<size_t>(term.id)];
-    value = sampling::adjusted(value, term, args.params[r]);
+    value = adjusted(value, term, args.params[r]);
   }
   if (args.mask.empty()) return values;
   const auto* mask = args.mask.row<uint32_t>(row);
@@ -227,14 +222,14 @@ void list_top(const SampleArgs& args, int64_t row, const Logits& logits, double 
   auto* logprobs = args.top_logprobs.row<float>(row);
   for (size_t i = 0; i < static_cast<size_t>(room); ++i) {
     ids[i] = i < listed ? order[i] : -1;
-    logprobs[i] = i < listed ? sampling::logprob_of(logits.data[order[i]], logits.largest, ln_mass)
-                             : -INFINITY;
+    logprobs[i] =
+        i < listed ? logprob_of(logits.data[order[i]], logits.largest, ln_mass) : -INFINITY;
   }
 }
 
 void sample_row(const SampleArgs& args, int64_t row, const Logits& raw, const Logits& changed) {
   const SamplingParams& params = args.params[static_cast<size_t>(row)];
-  const int bits = sampling::mass_bits(raw.size);
+  const int bits = mass_bits(raw.size);
   int32_t id = 0;
   uint64_t mass = 0;
   if (params.temperature > 0) {
@@ -243,49 +238,24 @@ void sample_row(const SampleArgs& args, int64_t row, const Logits& raw, const Lo
     id = largest_id(changed);
   }
   if (params.temperature != 1 || params.min_p > 0 || changed.data != raw.data)
-    mass = mass_of(raw, sampling::weights_of(raw.largest, 1, 0, bits));
-  const double ln_mass = sampling::ln_of_mass(mass, bits);
+    mass = mass_of(raw, weights_of(raw.largest, 1, 0, bits));
+  const double ln_mass = ln_of_mass(mass, bits);
   args.ids.as<int32_t>()[row] = id;
-  args.logprobs.as<float>()[row] = sampling::logprob_of(raw.data[id], raw.largest, ln_mass);
+  args.logprobs.as<float>()[row] = logprob_of(raw.data[id], raw.largest, ln_mass);
   if (!args.top_ids.empty()) list_top(args, row, raw, ln_mass);
 }
 
 }  // namespace
 
-void drawn_logprobs(const SampleArgs& args, int64_t row) {
-  const int64_t v = args.logits.dim(1);
-  SamplingParams params = args.params[static_cast<size_t>(row)];
-  check(params);
-  if (params.temperature == 0) params = {};
-  std::vector<float> values = adjusted_row(args, row);
-  if (values.empty()) values.assign(args.logits.row<float>(row), args.logits.row<float>(row) + v);
-  const Logits changed = checked(values.data(), v, row, "logits with terms and mask");
-  const Weights weights = sampling::weights_of(changed.largest, params.temperature, params.min_p,
-                                               sampling::mass_bits(v));
-  const Kept kept = cut(changed, weights, params, mass_of(changed, weights));
-  double sum = 0;
-  for (int64_t id = 0; id < v; ++id) {
-    float& l = values[static_cast<size_t>(id)];
-    const bool drawn = kept.has(l, id) && weights.of(l, sampling::kExp2Table.data()) > 0;
-    l = drawn ? (l - changed.largest) / params.temperature : -INFINITY;
-    sum += std::exp(static_cast<double>(l));
-  }
-  const Logits drawn{values.data(), v, 0};
-  const int32_t id = args.ids.as<int32_t>()[row];
-  args.logprobs.as<float>()[row] =
-      sampling::logprob_of(values[static_cast<size_t>(id)], 0, std::log(sum));
-  if (!args.top_ids.empty()) list_top(args, row, drawn, std::log(sum));
-}
-
 // The candidates of a row; a vector that grows holds up to three times its contents while it moves.
 // Rows that terms or masks change are copied first.
-HostBytes sample_cpu_bytes(const SampleArgs& args) {
+HostBytes host_bytes(const SampleArgs& args) {
   const bool changed = !args.term_begin.empty() || !args.mask.empty();
   return {.shared = changed ? args.logits.numel() * static_cast<int64_t>(sizeof(float)) : 0,
           .per_thread = 3 * args.logits.dim(1) * static_cast<int64_t>(sizeof(Candidate))};
 }
 
-void sample_cpu(const Context&, const SampleArgs& args) {
+void run(const Context&, const SampleArgs& args) {
   const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
   for (const SamplingParams& params : args.params) check(params);
   std::vector<Logits> raw, changed;
@@ -297,11 +267,41 @@ void sample_cpu(const Context&, const SampleArgs& args) {
                                               : checked(adjusted.back().data(), vocabulary, r,
                                                         "logits with terms and mask"));
   }
-#pragma omp parallel for if (rows > 1 && cpu::worth_sharing(10 * rows * vocabulary))
+#pragma omp parallel for if (rows > 1 && dsv4::cpu::worth_sharing(10 * rows * vocabulary))
   for (int64_t r = 0; r < rows; ++r) {
     const auto i = static_cast<size_t>(r);
     sample_row(args, r, raw[i], changed[i]);
   }
+}
+
+}  // namespace dsv4::sample_kernel::cpu
+
+namespace dsv4 {
+
+void drawn_logprobs(const SampleArgs& args, int64_t row) {
+  using namespace sample_kernel;       // NOLINT: the file's own
+  using namespace sample_kernel::cpu;  // NOLINT
+  const int64_t v = args.logits.dim(1);
+  SamplingParams params = args.params[static_cast<size_t>(row)];
+  check(params);
+  if (params.temperature == 0) params = {};
+  std::vector<float> values = adjusted_row(args, row);
+  if (values.empty()) values.assign(args.logits.row<float>(row), args.logits.row<float>(row) + v);
+  const Logits changed = checked(values.data(), v, row, "logits with terms and mask");
+  const Weights weights =
+      weights_of(changed.largest, params.temperature, params.min_p, mass_bits(v));
+  const Kept kept = cut(changed, weights, params, mass_of(changed, weights));
+  double sum = 0;
+  for (int64_t id = 0; id < v; ++id) {
+    float& l = values[static_cast<size_t>(id)];
+    const bool drawn = kept.has(l, id) && weights.of(l, kExp2Table.data()) > 0;
+    l = drawn ? (l - changed.largest) / params.temperature : -INFINITY;
+    sum += std::exp(static_cast<double>(l));
+  }
+  const Logits drawn{values.data(), v, 0};
+  const int32_t id = args.ids.as<int32_t>()[row];
+  args.logprobs.as<float>()[row] = logprob_of(values[static_cast<size_t>(id)], 0, std::log(sum));
+  if (!args.top_ids.empty()) list_top(args, row, drawn, std::log(sum));
 }
 
 }  // namespace dsv4

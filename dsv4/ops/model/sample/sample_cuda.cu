@@ -1,10 +1,10 @@
 #include "dsv4/ops/model/sample/launch.cuh"
-#include "dsv4/ops/model/sample/sample_impls.h"
+#include "dsv4/ops/model/sample/sample.h"
 
-namespace dsv4 {
+namespace dsv4::sample_kernel::cuda {
 
-void sample_cuda(const Context& context, const SampleArgs& args) {
-  sampling::launch_sample<1>(context, args);
+void run(const Context& context, const SampleArgs& args) {
+  launch_sample<1>(context, args);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sample_kernel::cuda

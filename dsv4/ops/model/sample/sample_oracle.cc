@@ -1,6 +1,6 @@
 // Sorts all candidates and applies the definition.
 
-#include "dsv4/ops/model/sample/sample_oracle.h"
+#include "dsv4/ops/model/sample/sample_case.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,8 +7,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/sample/sample_impls.h"
-#include "dsv4/ops/model/sample/sample_oracle.h"
+#include "dsv4/ops/model/sample/sample_case.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
 
@@ -16,6 +15,10 @@ namespace dsv4 {
 namespace {
 
 using test::Arena;
+using test::Features;
+using Call = test::SampleCall;
+
+constexpr Features kNone{}, kAll{.terms = true, .mask = true, .top = true};
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -40,91 +43,6 @@ Choice sample_one(const std::vector<float>& logits, const SamplingParams& params
                      .logprobs = logprobs});
   return {ids.as<int32_t>()[0], logprobs.as<float>()[0]};
 }
-
-// Which of the optional arguments a case has.
-struct Features {
-  bool terms = false, mask = false, top = false;
-};
-constexpr Features kNone{}, kAll{.terms = true, .mask = true, .top = true};
-
-// The arguments of a call but for the contents of the logits, in memory that every implementation
-// can read.
-class Call {
- public:
-  SampleArgs args;
-  std::span<SamplingParams> params;
-  std::span<uint64_t> steps;
-
-  Call(Arena& arena, int64_t b, int64_t v, Features features, Rng& rng) {
-    const auto n = static_cast<size_t>(b);
-    const auto bytes = static_cast<int64_t>(sizeof(SamplingParams));
-    params = {reinterpret_cast<SamplingParams*>(arena.input(DType::kU8, {b, bytes}).data), n};
-    steps = {arena.input(DType::kI64, {b}).as<uint64_t>(), n};
-    std::fill(params.begin(), params.end(), SamplingParams{});
-    std::fill(steps.begin(), steps.end(), 0);
-    args = {.logits = arena.input(DType::kF32, {b, v}),
-            .params = params,
-            .steps = steps,
-            .ids = arena.output(DType::kI32, {b}),
-            .logprobs = arena.output(DType::kF32, {b})};
-    if (features.terms) add_terms(arena, b, v, rng);
-    if (features.mask) add_mask(arena, b, v, rng);
-    if (!features.top) return;
-    args.top_ids = arena.output(DType::kI32, {b, kMaxTopLogprobs});
-    args.top_logprobs = arena.output(DType::kF32, {b, kMaxTopLogprobs});
-  }
-
-  // Every parameter at random.
-  void randomize(Rng& rng) {
-    const auto one_of = [&](auto... values) {
-      const std::array all{values...};
-      return all[static_cast<size_t>(rng.below(static_cast<int64_t>(all.size())))];
-    };
-    for (size_t r = 0; r < params.size(); ++r) {
-      params[r] = {.temperature = one_of(0.f, 0.3f, 1.f, 5.f),
-                   .top_p = one_of(1.f, 0.95f, 0.3f),
-                   .top_k = one_of(0, 1, 5, 1'000'000),
-                   .seed = rng.bits(),
-                   .min_p = one_of(0.f, 0.f, 0.02f, 0.5f),
-                   .repetition_penalty = one_of(1.f, 1.3f, 0.8f),
-                   .frequency_penalty = one_of(0.f, 0.4f, -0.1f),
-                   .presence_penalty = one_of(0.f, 0.7f),
-                   .top_logprobs = one_of(0, 1, 7, 20)};
-      steps[r] = rng.bits();
-    }
-  }
-
- private:
-  // Up to a third of the vocabulary, row by row; every third row has none.
-  void add_terms(Arena& arena, int64_t b, int64_t v, Rng& rng) {
-    std::vector<TokenTerm> terms;
-    const TensorView begin = arena.input(DType::kI32, {b + 1});
-    begin.as<int32_t>()[0] = 0;
-    for (int64_t r = 0; r < b; ++r) {
-      for (int64_t id = 0; id < v && r % 3 != 1; ++id) {
-        if (rng.below(3 + v / 1000) != 0) continue;
-        const auto count = static_cast<int32_t>(rng.below(4));
-        terms.push_back({.id = static_cast<int32_t>(id),
-                         .count = count,
-                         .seen = count > 0 || rng.below(2) == 0 ? 1 : 0,
-                         .bias = static_cast<float>(rng.below(3) - 1)});
-      }
-      begin.as<int32_t>()[r + 1] = static_cast<int32_t>(terms.size());
-    }
-    const auto n = static_cast<int64_t>(terms.size());
-    const TensorView list = arena.input(DType::kU8, {n, static_cast<int64_t>(sizeof(TokenTerm))});
-    std::copy(terms.begin(), terms.end(), reinterpret_cast<TokenTerm*>(list.data));
-    arena.keep_order(begin), arena.keep_order(list);
-    args.terms = {reinterpret_cast<const TokenTerm*>(list.data), terms.size()};
-    args.term_begin = {begin.as<int32_t>(), static_cast<size_t>(b + 1)};
-  }
-  void add_mask(Arena& arena, int64_t b, int64_t v, Rng& rng) {
-    const TensorView mask = arena.input(DType::kI32, {b, ceil_div(v, 32)});
-    for (int64_t i = 0; i < mask.numel(); ++i)
-      mask.as<uint32_t>()[i] = static_cast<uint32_t>(rng.bits()) | 1u;
-    args.mask = mask;
-  }
-};
 
 void check_case(const std::string& name, Arena& arena, const SampleArgs& args) {
   const SampleWant want = sample_oracle(args);
@@ -226,7 +144,7 @@ TEST(Sample, AgreesWithOracleOnHardRows) {
   }
 }
 
-// The same bits on the CPU and on a GPU.
+// The CPU and a GPU give the same bits.
 TEST(Sample, ImplementationsAgreeInBits) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
   uint64_t seed = 5000;
@@ -238,7 +156,7 @@ TEST(Sample, ImplementationsAgreeInBits) {
     call.randomize(rng);
     arena.freeze();
     arena.prepare();
-    sample_cpu(Context{}, call.args);
+    sample(Context{}, call.args);
     const std::vector<std::byte> want = arena.written();
     for (const Impl<SampleArgs>& impl : sample.impls) {
       const Context context{.device = test::gpu()};

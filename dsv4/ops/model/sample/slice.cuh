@@ -6,7 +6,7 @@
 #include "dsv4/device/ptx/bulk_copy.cuh"
 #include "dsv4/ops/model/sample/tokens.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 // Ids [begin, begin + count). A cluster has the values in shared memory, with -inf up to a
 // multiple of four; a lane visits four in a row.
@@ -120,4 +120,4 @@ class SliceCopy {
   bool waits_ = false;
 };
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

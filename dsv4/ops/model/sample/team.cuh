@@ -17,7 +17,7 @@
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/cluster.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 enum Hop : int {
   kRowCopy,  // no exchange: the copy of the row to shared memory
@@ -68,12 +68,12 @@ class Team {
                   uint2{static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)},
                   shared_.hops[hop]);
   }
-  // By all threads of a receiver.
+  // All threads of a receiver call this.
   __device__ void wait(int hop) {
     shared_.hops[hop].wait_acquire_cluster(phases_ >> hop & 1);
     phases_ ^= 1u << hop;
   }
-  // The same by one warp, which has also sent all that its own CTA sends; the others call pass().
+  // One warp waits, which has also sent all that its own CTA sends; the others call pass().
   __device__ void wait_in_warp(int hop) { wait(hop); }
   __device__ void pass(int hop) { phases_ ^= 1u << hop; }
 
@@ -104,4 +104,4 @@ class Team<1> {
   __device__ void pass(int) {}
 };
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

@@ -9,7 +9,7 @@
 #include "dsv4/ops/model/sample/sample.h"
 #include "dsv4/ops/model/sample/team.cuh"
 
-namespace dsv4::sampling {
+namespace dsv4::sample_kernel {
 
 inline constexpr int kThreads = 512, kWarps = kThreads / kWarp;
 inline constexpr int kListed = 512;  // tokens that are compared all with all
@@ -117,7 +117,7 @@ struct Shared {
   uint64_t sizes[kListed];
   Found found;
   Item top_sent[kCtas * kMaxTopLogprobs];
-  // Of this CTA.
+  // What follows is of this CTA, unless a comment says otherwise.
   Item top[kMaxTopLogprobs];
   Bin groups[2][T::kGroups], starts[2][T::kGroups];  // of the row: first division, further one
   Chosen chosen;
@@ -145,4 +145,4 @@ struct Shared {
   static_assert(sizeof(words[0]) >= kListed * sizeof(Item));
 };
 
-}  // namespace dsv4::sampling
+}  // namespace dsv4::sample_kernel

@@ -36,7 +36,7 @@ struct IndexLists {
   ListPointer window, compressed;
   int s_q;
 
-  // Of the longest list that a query can have.
+  // Length of the longest list that a query can have.
   DSV4_HD int topk() const { return window.topk + compressed.topk; }
 };
 

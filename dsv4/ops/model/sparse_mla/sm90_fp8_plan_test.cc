@@ -7,7 +7,7 @@
 
 #include "dsv4/base/bits.h"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 namespace {
 
 constexpr int kNumSms = 132;
@@ -89,4 +89,4 @@ TEST(Sm90Fp8Plan, InvariantSplitsHaveFixedPositions) {
 }
 
 }  // namespace
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -1,17 +1,25 @@
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
 
-namespace dsv4 {
-namespace {
+// Each implementation has a folder of its name. Calls with an inverse RoPE reach sm90_fp8, which
+// rotates what it stores, or parts, which makes two calls of each.
+namespace dsv4::sparse_mla_kernel {
 
-bool rotates(const SparseMlaArgs& args) {
-  return args.inverse_rope.positions.rank > 0;
+// Packed FP8 entries on Hopper; the invariant one splits every query the same way in any batch.
+DSV4_IMPL(SparseMlaArgs, sm90_fp8)
+DSV4_IMPL(SparseMlaArgs, sm90_fp8_invariant)
+DSV4_IMPL(SparseMlaArgs, parts)
+DSV4_IMPL(SparseMlaArgs, sm90_bf16)
+DSV4_IMPL(SparseMlaArgs, cuda_mma)
+DSV4_IMPL(SparseMlaArgs, cuda)
+DSV4_IMPL(SparseMlaArgs, cpu)
+namespace cpu {
+HostBytes host_bytes(const SparseMlaArgs& args);
 }
 
-const char* parts_reject(const Context&, const SparseMlaArgs& args) {
-  return rotates(args) ? nullptr : "no inverse RoPE: one call";
+static bool rotates(const SparseMlaArgs& args) {
+  return args.inverse_rope.positions.rank > 0;
 }
 
 using Reject = const char* (*)(const Context&, const SparseMlaArgs&);
@@ -22,18 +30,21 @@ const char* unrotated(const Context& context, const SparseMlaArgs& args) {
 
 constexpr Impl<SparseMlaArgs> kSparseMla[] = {
 #if DSV4_CUDA
-    {"sm90_fp8", Arch::kSm90, false, sparse_mla_sm90_fp8_reject, sparse_mla_sm90_fp8},
-    {"sm90_fp8_invariant", Arch::kSm90, true, sparse_mla_sm90_fp8_invariant_reject,
-     sparse_mla_sm90_fp8_invariant},
-    {"parts", Arch::kCuda, true, parts_reject, sparse_mla_parts},
-    {"sm90_bf16", Arch::kSm90, true, unrotated<sparse_mla_sm90_bf16_reject>, sparse_mla_sm90_bf16},
-    {"cuda_mma", Arch::kCuda, true, unrotated<sparse_mla_cuda_mma_reject>, sparse_mla_cuda_mma},
-    {"cuda", Arch::kCuda, true, unrotated<sparse_mla_cuda_reject>, sparse_mla_cuda},
+    {"sm90_fp8", Arch::kSm90, false, sm90_fp8::reject, sm90_fp8::run},
+    {"sm90_fp8_invariant", Arch::kSm90, true, sm90_fp8_invariant::reject, sm90_fp8_invariant::run},
+    {"parts", Arch::kCuda, true, parts::reject, parts::run},
+    {"sm90_bf16", Arch::kSm90, true, unrotated<sm90_bf16::reject>, sm90_bf16::run},
+    {"cuda_mma", Arch::kCuda, true, unrotated<cuda_mma::reject>, cuda_mma::run},
+    {"cuda", Arch::kCuda, true, unrotated<cuda::reject>, cuda::run},
 #endif
-    {"parts", Arch::kCpu, true, parts_reject, sparse_mla_parts},
-    {"cpu", Arch::kCpu, true, unrotated<accept_all<SparseMlaArgs>>, sparse_mla_cpu, 0,
-     sparse_mla_cpu_bytes},
+    {"parts", Arch::kCpu, true, parts::reject, parts::run},
+    {"cpu", Arch::kCpu, true, unrotated<accept_all<SparseMlaArgs>>, cpu::run, 0, cpu::host_bytes},
 };
+
+}  // namespace dsv4::sparse_mla_kernel
+
+namespace dsv4 {
+namespace {
 
 struct Dims {
   Dim b{"b"}, s_q{"s_q"}, h{"h"}, d{"d"}, d_v{"d_v"};
@@ -69,7 +80,7 @@ void check(const SparseMlaArgs& args) {
   DSV4_CHECK(args.normalized || !args.max_logits.empty() || args.out.numel() == 0,
              "normalized=false without max_logits: out {} is relative to them",
              to_string(args.out));
-  if (!rotates(args)) return;
+  if (!sparse_mla_kernel::rotates(args)) return;
   const InverseRope& rope = args.inverse_rope;
   Dim num_pairs("num_pairs");
   expect("positions", rope.positions, {DType::kI32}, {dims.b, dims.s_q});
@@ -100,6 +111,7 @@ Cost cost(const SparseMlaArgs& args) {
 
 }  // namespace
 
-constinit const Op<SparseMlaArgs> sparse_mla{"sparse_mla", kSparseMla, check, cost};
+constinit const Op<SparseMlaArgs> sparse_mla{"sparse_mla", sparse_mla_kernel::kSparseMla, check,
+                                             cost};
 
 }  // namespace dsv4

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "bench/op_bench.h"
@@ -64,7 +65,7 @@ struct SparseMlaCase {
     const bench::Tensor x(DType::kF32, {pool.num_rows(), layout.width()});
     const bench::Tensor rows(DType::kI32, {pool.num_rows()});
     bench::fill(x);
-    bench::fill_ascending(rows);
+    std::iota(rows.as<int32_t>(), rows.as<int32_t>() + pool.num_rows(), 0);
     kv_insert(Context{}, {.x = x, .rows = rows, .pool = pool});
     return pool;
   }
@@ -77,8 +78,7 @@ void add(int64_t t, int64_t h, int64_t window, int64_t compressed, KvLayout layo
       [=] { return std::make_shared<SparseMlaCase>(t, h, window, compressed, layout); });
 }
 
-// --- the peer's decode and prefill shapes (docs/spec/attention-kernels.md 1.7, 1.8)
-// ------------------
+// What follows are the peer's decode and prefill shapes (docs/spec/attention-kernels.md 1.7, 1.8).
 
 constexpr int64_t kRequests = 128;  // that a pool has room for
 

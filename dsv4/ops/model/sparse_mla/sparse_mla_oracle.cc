@@ -1,4 +1,4 @@
-#include "dsv4/ops/model/sparse_mla/sparse_mla_oracle.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/rope/rope_oracle.h"
+#include "dsv4/ops/parts/rope/rope_case.h"
 
 namespace dsv4 {
 namespace {

@@ -1,7 +1,7 @@
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "dsv4/ops/parts/rope/rope.h"
 
-namespace dsv4 {
+namespace dsv4::sparse_mla_kernel::parts {
 namespace {
 
 // [b, n, h, d] with n = 1, or one request of n queries, without the axis of one element.
@@ -17,9 +17,13 @@ TensorView squeezed(const TensorView& view, size_t axis) {
 
 }  // namespace
 
+const char* reject(const Context&, const SparseMlaArgs& args) {
+  return args.inverse_rope.positions.rank > 0 ? nullptr : "no inverse RoPE: one call";
+}
+
 // One call of rope for requests of one query; one for each request otherwise, because requests may
 // be at any distance.
-void sparse_mla_parts(const Context& context, const SparseMlaArgs& args) {
+void run(const Context& context, const SparseMlaArgs& args) {
   SparseMlaArgs attention = args;
   attention.inverse_rope = {};
   sparse_mla(context, attention);
@@ -35,4 +39,4 @@ void sparse_mla_parts(const Context& context, const SparseMlaArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sparse_mla_kernel::parts

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/model/sparse_mla/random_case_test.h"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_oracle.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {

@@ -1,17 +1,23 @@
 #include "dsv4/ops/parts/compressor/compressor.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/compressor/compressor_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::compressor_kernel {
+
+DSV4_IMPL(CompressorArgs, cuda)
+DSV4_IMPL(CompressorArgs, cpu)
 
 constexpr Impl<CompressorArgs> kCompressor[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<CompressorArgs>, compressor_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<CompressorArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<CompressorArgs>, compressor_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<CompressorArgs>, cpu::run},
 };
+
+}  // namespace dsv4::compressor_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const CompressorArgs& args) {
   const StateLayout& layout = args.layout;
@@ -39,6 +45,7 @@ Cost cost(const CompressorArgs& args) {
 
 }  // namespace
 
-constinit const Op<CompressorArgs> compressor{"compressor", kCompressor, check, cost};
+constinit const Op<CompressorArgs> compressor{"compressor", compressor_kernel::kCompressor, check,
+                                              cost};
 
 }  // namespace dsv4

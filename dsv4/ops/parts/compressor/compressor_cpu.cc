@@ -5,7 +5,7 @@
 // Entries are computed in parallel, each row by row so that memory is read sequentially; the states
 // are updated after all entries have read them.
 
-#include "dsv4/ops/parts/compressor/compressor_impls.h"
+#include "dsv4/ops/parts/compressor/compressor.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/parts/compressor/compressor_cpu.cc"
@@ -16,7 +16,7 @@
 #include "dsv4/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace dsv4::HWY_NAMESPACE {
+namespace dsv4::compressor_kernel::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -34,7 +34,7 @@ template <class D>
 HWY_INLINE void AddWeightedAt(D d, const float* kv, const float* gate, const float* ape,
                               const float* largest, float* sum, float* pooled) {
   const auto shifted = hn::Sub(Logit(d, gate, ape), hn::LoadU(d, largest));
-  const auto weight = cpu::HWY_NAMESPACE::ExpNonPositive(d, shifted);
+  const auto weight = dsv4::cpu::HWY_NAMESPACE::ExpNonPositive(d, shifted);
   hn::StoreU(hn::Add(hn::LoadU(d, sum), weight), d, sum);
   hn::StoreU(hn::MulAdd(weight, hn::LoadU(d, kv), hn::LoadU(d, pooled)), d, pooled);
 }
@@ -62,7 +62,7 @@ void AddWeighted(const float* kv, const float* gate, const float* ape, const flo
     AddWeightedAt(one, kv + c, gate + c, ape + c, largest + c, sum + c, pooled + c);
 }
 
-}  // namespace dsv4::HWY_NAMESPACE
+}  // namespace dsv4::compressor_kernel::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -75,7 +75,7 @@ HWY_AFTER_NAMESPACE();
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
-namespace dsv4 {
+namespace dsv4::compressor_kernel::cpu {
 
 HWY_EXPORT(RaiseMax);
 HWY_EXPORT(AddWeighted);
@@ -184,13 +184,13 @@ void Pooling::pool(int64_t index, float* scratch) const {
     HWY_DYNAMIC_DISPATCH(AddWeighted)(row.kv, row.gate, row.ape, largest, sum, pooled, width);
   }
   for (int64_t c = 0; c < width; ++c) pooled[c] /= sum[c];
-  cpu::store(args_.out, index * args_.out.row_stride(), width, pooled);
+  dsv4::cpu::store(args_.out, index * args_.out.row_stride(), width, pooled);
 }
 
 void Pooling::clear_rest() const {
   const std::vector<float> zeros(static_cast<size_t>(layout_.width), 0.f);
   for (int64_t i = num_entries(); i < args_.out.dim(0); ++i) {
-    cpu::store(args_.out, i * args_.out.row_stride(), layout_.width, zeros.data());
+    dsv4::cpu::store(args_.out, i * args_.out.row_stride(), layout_.width, zeros.data());
   }
 }
 
@@ -210,11 +210,11 @@ void Pooling::update_state(int64_t index) const {
 
 }  // namespace
 
-void compressor_cpu(const Context&, const CompressorArgs& args) {
+void run(const Context&, const CompressorArgs& args) {
   const Pooling pooling(args);
   pooling.clear_rest();
   constexpr int64_t kOperations = 20;  // per value: two passes and an exponential
-#pragma omp parallel if (cpu::worth_sharing(kOperations * args.kv.numel()))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(kOperations * args.kv.numel()))
   {
     std::vector<float> scratch(static_cast<size_t>(3 * args.layout.width));
 #pragma omp for
@@ -224,5 +224,5 @@ void compressor_cpu(const Context&, const CompressorArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::compressor_kernel::cpu
 #endif  // HWY_ONCE

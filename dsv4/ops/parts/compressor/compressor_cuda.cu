@@ -7,17 +7,17 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/compressor/compressor_impls.h"
+#include "dsv4/ops/parts/compressor/compressor.h"
 #include "dsv4/ops/parts/compressor/pool.cuh"
 
-namespace dsv4 {
+namespace dsv4::compressor_kernel::cuda {
 namespace {
 
-using compressing::Inputs;
-using compressing::kPoolColumns;
-using compressing::kPoolThreads;
-using compressing::PoolShared;
-using compressing::Sequence;
+using compressor_kernel::Inputs;
+using compressor_kernel::kPoolColumns;
+using compressor_kernel::kPoolThreads;
+using compressor_kernel::PoolShared;
+using compressor_kernel::Sequence;
 
 constexpr int kStateThreads = 128;  // columns of a CTA of the second kernel
 constexpr int kStateRows = 8;       // rows of a state that it updates
@@ -92,8 +92,8 @@ __global__ void state_kernel(Inputs in) {
 
 }  // namespace
 
-void compressor_cuda(const Context& context, const CompressorArgs& args) {
-  const Inputs in = compressing::inputs_of(args);
+void run(const Context& context, const CompressorArgs& args) {
+  const Inputs in = compressor_kernel::inputs_of(args);
   with_float_type(args.out.dtype, [&](auto out) {
     using Out = decltype(out);
     launch(*context.device, "compressor", pool_kernel<Out>,
@@ -112,4 +112,4 @@ void compressor_cuda(const Context& context, const CompressorArgs& args) {
          in);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::compressor_kernel::cuda

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/compressor/compressor_oracle.h"
+#include "dsv4/ops/parts/compressor/compressor_case.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/compressor/compressor_oracle.h"
+#include "dsv4/ops/parts/compressor/compressor_case.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
 
@@ -14,59 +14,18 @@ namespace dsv4 {
 namespace {
 
 using test::Arena;
-using Ints = std::vector<int64_t>;
+using test::Ints;
 
-// Of the sequences: in another order they would not fit the tokens.
-TensorView int_input(Arena& arena, const Ints& values) {
-  const TensorView view = arena.input(DType::kI32, {static_cast<int64_t>(values.size())});
-  arena.keep_order(view);
-  for (size_t i = 0; i < values.size(); ++i)
-    view.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
-  return view;
-}
-
-Ints prefix_sum(const Ints& counts) {
-  Ints sums{0};
-  for (const int64_t n : counts) sums.push_back(sums.back() + n);
-  return sums;
-}
-
-// Sequence i appends counts[i] tokens at position start[i] and uses slot n - 1 - i, or none if it
-// has no tokens. The states are full of numbers, which a sequence that starts at 0 does not read.
-// `spare`: rows of tokens and of the output that no sequence fills.
 void check_case(const StateLayout& layout, const Ints& start, const Ints& counts, DType out_dtype,
                 int64_t spare = 0) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(layout.ratio * 7 + layout.width + counts.front()));
-  const auto b = static_cast<int64_t>(start.size()), tokens = prefix_sum(counts).back() + spare;
-  Ints slots;
-  int64_t entries = spare;
-  const TensorView state = arena.inout(DType::kF32, {b, layout.floats()});
-  test::fill_normal(state, rng);
-  for (int64_t i = 0; i < b; ++i) {
-    const auto at = static_cast<size_t>(i);
-    slots.push_back(counts[at] > 0 ? b - 1 - i : -1);
-    entries += num_closed_entries(start[at], counts[at], layout.ratio);
-  }
-  const TensorView kv = arena.input(DType::kF32, {tokens, layout.columns()});
-  const TensorView gate = arena.input(DType::kF32, {tokens, layout.columns()});
-  const TensorView ape = arena.input(DType::kF32, {layout.ratio, layout.columns()});
-  test::fill_normal(kv, rng);
-  test::fill_normal(gate, rng, 3.0);
-  test::fill_normal(ape, rng);
-  const CompressorArgs args{.layout = layout,
-                            .kv = kv,
-                            .gate = gate,
-                            .ape = ape,
-                            .cu_tokens = int_input(arena, prefix_sum(counts)),
-                            .start = int_input(arena, start),
-                            .state_slots = int_input(arena, slots),
-                            .state = state,
-                            .out = arena.output(out_dtype, {entries, layout.width})};
+  const CompressorArgs args =
+      test::random_compressor(arena, rng, layout, start, counts, out_dtype, spare);
   const CompressorWant want = compressor_oracle(args);
-  test::OpCase<CompressorArgs> test{
-      .name = fmt::format("compressor r={} d_c={} t={}", layout.ratio, layout.width, tokens),
-      .args = args};
+  test::OpCase<CompressorArgs> test{.name = fmt::format("compressor r={} d_c={} t={}", layout.ratio,
+                                                        layout.width, args.kv.dim(0)),
+                                    .args = args};
   // A shifted logit has an error of an ulp of |g| < 16 (2^-20), and so has a weight, relatively;
   // each addition of up to 128 weights adds 2^-24. Outputs are convex combinations of values below
   // max|a|, whose scale `rel` takes from the largest output. The state has one rounding (ape).
@@ -185,7 +144,7 @@ TEST(Compressor, AnEarlierLengthContinuesAsIfNothingHadFollowed) {
 TEST(Compressor, BatchGivesTheBitsOfSingleSequences) {
   const StateLayout layout{4, 24, true};
   const Ints counts{13, 4, 1, 30};
-  const int64_t tokens = prefix_sum(counts).back();
+  const int64_t tokens = test::prefix_sum(counts).back();
   Arena arena;
   Rng rng(4);
   Buffer state(DType::kF32, {4, layout.floats()}), state_alone(DType::kF32, {4, layout.floats()});
@@ -197,20 +156,20 @@ TEST(Compressor, BatchGivesTheBitsOfSingleSequences) {
                       .kv = kv,
                       .gate = gate,
                       .ape = ape,
-                      .cu_tokens = int_input(arena, prefix_sum(counts)),
-                      .start = int_input(arena, {0, 0, 0, 0}),
-                      .state_slots = int_input(arena, {2, 0, 3, 1}),
+                      .cu_tokens = test::int_input(arena, test::prefix_sum(counts)),
+                      .start = test::int_input(arena, {0, 0, 0, 0}),
+                      .state_slots = test::int_input(arena, {2, 0, 3, 1}),
                       .state = state,
                       .out = arena.output(DType::kF32, {3 + 1 + 0 + 7, layout.width})};
   compressor(Context{}, args);
   int64_t entry = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const int64_t begin = prefix_sum(counts)[i], n = counts[i] / 4;
+    const int64_t begin = test::prefix_sum(counts)[i], n = counts[i] / 4;
     CompressorArgs one = args;
     one.kv = kv.slice(0, begin, begin + counts[i]);
     one.gate = gate.slice(0, begin, begin + counts[i]);
-    one.cu_tokens = int_input(arena, {0, counts[i]});
-    one.start = int_input(arena, {0});
+    one.cu_tokens = test::int_input(arena, {0, counts[i]});
+    one.start = test::int_input(arena, {0});
     one.state_slots =
         args.state_slots.slice(0, static_cast<int64_t>(i), static_cast<int64_t>(i) + 1);
     one.state = state_alone;
@@ -253,24 +212,24 @@ TEST(Compressor, ReportsErrors) {
                       .kv = stream.kv,
                       .gate = stream.gate,
                       .ape = stream.ape,
-                      .cu_tokens = int_input(arena, {0, 4, 8}),
-                      .start = int_input(arena, {0, 0}),
-                      .state_slots = int_input(arena, {1, 1}),
+                      .cu_tokens = test::int_input(arena, {0, 4, 8}),
+                      .start = test::int_input(arena, {0, 0}),
+                      .state_slots = test::int_input(arena, {1, 1}),
                       .state = stream.state,
                       .out = stream.out};
   const auto message = [&] { return test::error_of([&] { compressor(Context{}, args); }); };
   EXPECT_TRUE(contains(message(), "state_slots[1]=1 is taken twice"));
-  args.state_slots = int_input(arena, {1, 3});
+  args.state_slots = test::int_input(arena, {1, 3});
   EXPECT_TRUE(contains(message(), "state_slots[1]=3 of 3"));
-  args.state_slots = int_input(arena, {1, 0});
-  args.cu_tokens = int_input(arena, {0, 4, 9});
+  args.state_slots = test::int_input(arena, {1, 0});
+  args.cu_tokens = test::int_input(arena, {0, 4, 9});
   EXPECT_TRUE(contains(message(), "cu_tokens[1]=4 .. 9 of 8"));
-  args.cu_tokens = int_input(arena, {0, 4, 7});
+  args.cu_tokens = test::int_input(arena, {0, 4, 7});
   args.out = stream.out.view().slice(0, 0, 0);
   EXPECT_TRUE(contains(message(), "out has 0 rows, 1 blocks close"));
-  args.state_slots = int_input(arena, {1, -1});
+  args.state_slots = test::int_input(arena, {1, -1});
   EXPECT_TRUE(contains(message(), "state_slots[1]=-1 of 3"));
-  args.start = int_input(arena, {-1, 0});
+  args.start = test::int_input(arena, {-1, 0});
   EXPECT_TRUE(contains(message(), "start[0]=-1"));
 }
 

@@ -8,7 +8,7 @@
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/parts/compressor/compressor.h"
 
-namespace dsv4::compressing {
+namespace dsv4::compressor_kernel {
 
 inline constexpr int kPoolWarps = 8, kPoolThreads = kPoolWarps * kWarp;
 inline constexpr int kLaneColumns = 4, kPoolColumns = kLaneColumns * kWarp;
@@ -158,4 +158,4 @@ inline Inputs inputs_of(const CompressorArgs& args) {
           .state_stride = args.state.row_stride()};
 }
 
-}  // namespace dsv4::compressing
+}  // namespace dsv4::compressor_kernel

@@ -1,16 +1,21 @@
 #include "dsv4/ops/parts/dequantize/dequantize.h"
 
-#include "dsv4/ops/parts/dequantize/dequantize_impls.h"
+namespace dsv4::dequantize_kernel {
 
-namespace dsv4 {
-namespace {
+DSV4_IMPL(DequantizeArgs, cpu)
+DSV4_IMPL(DequantizeArgs, cuda)
 
 constexpr Impl<DequantizeArgs> kDequantize[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<DequantizeArgs>, dequantize_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<DequantizeArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<DequantizeArgs>, dequantize_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<DequantizeArgs>, cpu::run},
 };
+
+}  // namespace dsv4::dequantize_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const DequantizeArgs& args) {
   check("weight", args.weight);
@@ -25,6 +30,7 @@ Cost cost(const DequantizeArgs& args) {
 
 }  // namespace
 
-constinit const Op<DequantizeArgs> dequantize{"dequantize", kDequantize, check, cost};
+constinit const Op<DequantizeArgs> dequantize{"dequantize", dequantize_kernel::kDequantize, check,
+                                              cost};
 
 }  // namespace dsv4

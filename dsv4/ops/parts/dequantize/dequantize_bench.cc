@@ -2,7 +2,7 @@
 // matrix, so weights come from memory.
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/dequantize/dequantize.h"
+#include "dsv4/ops/parts/dequantize/dequantize_case.h"
 
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
@@ -16,13 +16,11 @@ struct Case {
   WeightFormat format;
   int bits;
   bench::WeightPool pool;
-  bench::Tensor out;
+  bench::Arena arena;
   DequantizeArgs args;
 
-  Case(WeightFormat stored, int bits_of_code, DType dtype)
-      : format(stored), bits(bits_of_code), out(dtype, {kN, kK}) {
-    args.out = out;
-    next();
+  Case(WeightFormat stored, int bits_of_code, DType dtype) : format(stored), bits(bits_of_code) {
+    args = test::dequantize_to(arena, dtype, pool.next(format, kN, kK, bits));
   }
   void next() { args.weight = pool.next(format, kN, kK, bits); }
 };

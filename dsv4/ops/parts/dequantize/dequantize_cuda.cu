@@ -9,9 +9,9 @@
 #include "dsv4/formats/kbit.h"
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/formats/weight.h"
-#include "dsv4/ops/parts/dequantize/dequantize_impls.h"
+#include "dsv4/ops/parts/dequantize/dequantize.h"
 
-namespace dsv4 {
+namespace dsv4::dequantize_kernel::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -96,7 +96,7 @@ void dequantize_of(Device& device, const DequantizeArgs& args) {
 
 }  // namespace
 
-void dequantize_cuda(const Context& context, const DequantizeArgs& args) {
+void run(const Context& context, const DequantizeArgs& args) {
   switch (args.weight.format) {
     case WeightFormat::kF32:
       return dequantize_of<WeightFormat::kF32>(*context.device, args);
@@ -115,4 +115,4 @@ void dequantize_cuda(const Context& context, const DequantizeArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::dequantize_kernel::cuda

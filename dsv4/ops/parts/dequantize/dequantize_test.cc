@@ -4,7 +4,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/ops/parts/dequantize/dequantize_oracle.h"
+#include "dsv4/ops/parts/dequantize/dequantize_case.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
@@ -35,7 +35,7 @@ WeightView random_kbit(Arena& arena, Rng& rng, int bits, int64_t n, int64_t k, f
 }
 
 void check_weight(Arena& arena, const WeightView& weight, DType dtype) {
-  const DequantizeArgs args{.weight = weight, .out = arena.output(dtype, {weight.n, weight.k})};
+  const DequantizeArgs args = test::dequantize_to(arena, dtype, weight);
   test::OpCase<DequantizeArgs> test{
       .name = fmt::format("dequantize {} K={} {}x{} to {}", name(weight.format), weight.bits,
                           weight.n, weight.k, name(dtype)),

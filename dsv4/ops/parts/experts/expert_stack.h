@@ -7,8 +7,11 @@
 
 #include "dsv4/formats/kbit_image.h"
 #include "dsv4/formats/weight.h"
+#include "dsv4/ops/gemm/sm90/experts/entries.h"
 
 namespace dsv4 {
+
+using gemm::experts::kMaxExperts;  // of a stack that kernels take
 
 enum class WeightLayout : uint8_t {
   kFile,   // every matrix as formats/weight.h says, wherever it is

@@ -5,26 +5,53 @@
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::experts_kernel {
+
+// The shared expert in FP8 blocks, 64 tokens or more: products by cuBLASLt.
+DSV4_IMPL(ExpertsArgs, cublaslt_fp8)
+// Kernel images of k-bit weights under kOfficial: products for up to 8 tokens of an expert at a
+// time, weights rounded to f16.
+DSV4_IMPL(ExpertsArgs, sm90_few)
+// Kernel images with codebooks of at most 4 bits on the e4m3 grid: weights are exact.
+DSV4_IMPL(ExpertsArgs, sm90_few_e4m3)
+// The kernels of sm90_few_e4m3 for rows of up to 7,168 columns; they lie in its folder.
+DSV4_IMPL(ExpertsArgs, sm90_wide)
+// Kernel images of k-bit weights under kOfficial, weights rounded to bf16: a matrix is decoded once
+// for up to 128 tokens.
+DSV4_IMPL(ExpertsArgs, sm90_mma)
+// Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
+// no bf16 numbers are rounded to bf16.
+DSV4_IMPL(ExpertsArgs, cuda_mma)
+// f32 arithmetic. The experts must lie at equal distances in memory and have equal formats, and
+// gate and up must have one format; the reason says which of these does not hold.
+DSV4_IMPL(ExpertsArgs, cuda)
+DSV4_IMPL(ExpertsArgs, cpu)
+
+namespace cuda_mma {
+double rounding(const ExpertsArgs& args);
+}
+namespace cpu {
+HostBytes host_bytes(const ExpertsArgs& args);
+}
 
 constexpr Impl<ExpertsArgs> kExperts[] = {
 #if DSV4_CUDA
-    {"cublaslt_fp8", Arch::kSm90, false, experts_cublaslt_fp8_reject, experts_cublaslt_fp8},
-    {"sm90_few_e4m3", Arch::kSm90, true, experts_sm90_few_e4m3_reject, experts_sm90_few_e4m3,
-     0x1p-13},
-    {"sm90_few", Arch::kSm90, true, experts_sm90_few_reject, experts_sm90_few, 0x1p-11},
-    {"sm90_wide", Arch::kSm90, true, experts_sm90_wide_reject, experts_sm90_wide, 0x1p-13},
-    {"sm90_mma", Arch::kSm90, false, experts_sm90_mma_reject, experts_sm90_mma, 0x1p-9},
-    {"cuda_mma", Arch::kCuda, false, experts_cuda_mma_reject, experts_cuda_mma},
-    {"cuda_mma_rounded", Arch::kCuda, false, experts_cuda_mma_rounded_reject, experts_cuda_mma,
-     0x1p-9},
-    {"cuda", Arch::kCuda, true, experts_cuda_reject, experts_cuda},
+    {"cublaslt_fp8", Arch::kSm90, false, cublaslt_fp8::reject, cublaslt_fp8::run},
+    {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
+    {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
+    {"sm90_mma", Arch::kSm90, false, sm90_mma::reject, sm90_mma::run, 0x1p-9},
+    {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, experts_cpu_reject, experts_cpu, 0, experts_cpu_bytes},
+    {"cpu", Arch::kCpu, true, cpu::reject, cpu::run, 0, cpu::host_bytes},
 };
+
+}  // namespace dsv4::experts_kernel
+
+namespace dsv4 {
+namespace {
 
 void check_shape(const char* what, const WeightView& w, int64_t n, int64_t k) {
   check(what, w);
@@ -143,6 +170,6 @@ WeightLayout best_layout(const Context&, std::span<const ExpertWeights>) {
 }
 #endif
 
-constinit const Op<ExpertsArgs> experts{"experts", kExperts, check, cost};
+constinit const Op<ExpertsArgs> experts{"experts", experts_kernel::kExperts, check, cost};
 
 }  // namespace dsv4

@@ -42,6 +42,14 @@ extern const Op<ExpertsArgs> experts;
 // kernel images where there is a kernel for them and all of the weights have one.
 WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> file);
 
+// In CUDA builds. Whether this context can use the implementations for kernel images, whatever the
+// experts are.
+bool reads_images(const Context& context);
+bool sm90_few_takes(const ExpertImages& images);   // its shapes
+bool sm90_wide_takes(const ExpertImages& images);  // its shapes and codebooks
+// nullptr: the implementation sm90_few_e4m3 takes the call; else why not.
+const char* reject_experts_e4m3(const Context& context, const ExpertsArgs& args);
+
 // experts.cost() reads the ids. Where they are not known, as in a dry run: the cost that is
 // expected if each token chooses k distinct experts and all choices are equally likely.
 Cost expected_cost(const ExpertsArgs& args);

@@ -2,9 +2,6 @@
 // 860 MB in 4 bits), experts/pro-FORMAT/t with those of V4-Pro (d 7168, inner 3072, of 384). Each
 // token has random experts, different in each call.
 
-#include "dsv4/ops/parts/experts/experts.h"
-
-#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -12,7 +9,7 @@
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/rng.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
 
 namespace dsv4 {
 namespace {
@@ -28,39 +25,31 @@ constexpr int64_t kDraws = 16;  // different choices, used in rotation
 struct Case {
   bench::WeightPool pool;
   std::vector<ExpertWeights> table{kExperts};
-  bench::Tensor x, acc, ids, weights;
+  bench::Arena arena;
+  TensorView ids;  // [kDraws * t, kChosen]
   ExpertsArgs args;
   int64_t call = 0;
 
   Case(const Shape& s, WeightFormat format, int bits, int64_t t)
-      : x(DType::kBF16, {t, s.d}),
-        acc(DType::kF32, {t, s.d}),
-        ids(DType::kI32, {kDraws * t, kChosen}),
-        weights(DType::kF32, {t, kChosen}) {
+      : ids(arena.input(DType::kI32, {kDraws * t, kChosen})) {
     for (ExpertWeights& expert : table) {
       expert = {.w1 = pool.next(format, s.inner, s.d, bits),
                 .w3 = pool.next(format, s.inner, s.d, bits),
                 .w2 = pool.next(format, s.d, s.inner, bits)};
     }
-    bench::fill(x, 0.01f);
-    std::fill_n(weights.as<float>(), t * kChosen, 0.25f);
     Rng rng(1);
-    for (int64_t i = 0; i < kDraws * t * kChosen; ++i)
-      ids.as<int32_t>()[i] = static_cast<int32_t>(rng.below(kExperts));
-    args.x = x;
-    args.stack = table;
-    args.weights = weights;
+    args = test::random_experts(arena, rng, {.t = t, .k = kChosen, .d = s.d, .sigma = 0.01}, table);
     args.swiglu_limit = 10.f;
-    args.acc = acc;
+    test::fill_ints(ids, rng, 0, kExperts);
     next();
   }
   void next() {
     const int64_t t = args.x.dim(0), draw = call++ % kDraws;
-    args.experts = ids.view().slice(0, draw * t, (draw + 1) * t);
+    args.experts = ids.slice(0, draw * t, (draw + 1) * t);
   }
 };
 
-// The same shapes as kernel images.
+// These shapes as kernel images.
 struct ImageCase : Case {
   bench::RandomImages random;
 

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
 
 #include <algorithm>
 #include <cmath>

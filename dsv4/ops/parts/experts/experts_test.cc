@@ -6,7 +6,7 @@
 #if DSV4_CUDA
 #include "dsv4/device/device.h"
 #endif
-#include "dsv4/ops/parts/experts/experts_oracle.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
@@ -32,20 +32,8 @@ void fill_case(Case& c, const Shape& s, const test::StoredAs& stored, DType x_dt
   const auto w3 = test::random_stack(c.arena, rng, stored, s.e, s.inner, s.d);
   const auto w2 = test::random_stack(c.arena, rng, stored, s.e, s.d, s.inner);
   for (size_t i = 0; i < w1.size(); ++i) c.table.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
-  const TensorView x = c.arena.input(x_dtype, {s.t, s.d});
-  const TensorView ids = c.arena.input(DType::kI32, {s.t, s.k});
-  const TensorView weights = c.arena.input(DType::kF32, {s.t, s.k});
-  const TensorView acc = c.arena.inout(DType::kF32, {s.t, s.d});
-  test::fill_normal(x, rng);
-  test::fill_ints(ids, rng, 0, s.e);  // with repeats, which count twice
-  test::fill_uniform(weights, rng, 0.05, 0.6);
-  test::fill_normal(acc, rng);
-  c.args = {.x = x,
-            .stack = c.table,
-            .experts = ids,
-            .weights = weights,
-            .swiglu_limit = 1.5f,
-            .acc = acc};
+  c.args =
+      test::random_experts(c.arena, rng, {.t = s.t, .k = s.k, .d = s.d, .x = x_dtype}, c.table);
 }
 
 // The tests of linear cover the effect of rounded weights on one GEMM; here it would change Q8

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "dsv4/ops/parts/experts/experts.h"
+#include "dsv4/ops/parts/experts/experts_case.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
 
@@ -77,26 +77,13 @@ inline std::vector<ExpertWeights> experts_with_images(Arena& arena, Rng& rng, in
 struct ImagesCase {
   Arena arena;
   std::vector<ExpertWeights> file;
-  ExpertsArgs file_args, args;  // of both layouts, the same otherwise
+  ExpertsArgs file_args, args;  // equal but for the layout of the stack
 
   // bits: of gate and up, of down
   ImagesCase(const ImagesShape& s, int bits, int down_bits) {
     Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner + bits));
     file = experts_with_images(arena, rng, s.e, s.d, s.inner, bits, down_bits);
-    const TensorView x = arena.input(DType::kBF16, {s.t, s.d});
-    const TensorView ids = arena.input(DType::kI32, {s.t, s.k});
-    const TensorView weights = arena.input(DType::kF32, {s.t, s.k});
-    const TensorView acc = arena.inout(DType::kF32, {s.t, s.d});
-    fill_normal(x, rng);
-    fill_ints(ids, rng, s.only < 0 ? 0 : s.only, s.only < 0 ? s.e : s.only + 1);
-    fill_uniform(weights, rng, 0.05, 0.6);
-    fill_normal(acc, rng);
-    file_args = {.x = x,
-                 .stack = file,
-                 .experts = ids,
-                 .weights = weights,
-                 .swiglu_limit = 1.5f,
-                 .acc = acc};
+    file_args = random_experts(arena, rng, {.t = s.t, .k = s.k, .d = s.d, .only = s.only}, file);
     args = file_args;
     args.stack = pack_images(arena, file);
   }

@@ -2,7 +2,7 @@
 // heads of one query, and the heads are summed in ascending order. The (query, tile) pairs are
 // independent; consecutive queries of a sequence reuse the decoded tile.
 
-#include "dsv4/ops/parts/indexer/indexer_impls.h"
+#include "dsv4/ops/parts/indexer/indexer.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/parts/indexer/index_scores_cpu.cc"
@@ -15,10 +15,10 @@
 #include "dsv4/formats/index_layout.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace dsv4::HWY_NAMESPACE {
+namespace dsv4::indexer_kernel::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using cpu::HWY_NAMESPACE::RoundToBf16;
+using dsv4::cpu::HWY_NAMESPACE::RoundToBf16;
 
 // Values of e2m1 codes in the low nibbles. The three bits of x = 2^(e-1) (1 + m/2) are the fields
 // of a float; the subnormals, decoded that way as 0.5 and 0.75, must become 0 and 0.5.
@@ -52,7 +52,7 @@ void DecodeKey(const uint8_t* pairs, const uint8_t* scales, float* key, int64_t 
 
 // sum_h relu(qk[h]) w[h] at one vector of keys; NaN passes through.
 template <bool kRound, class D>
-HWY_INLINE hn::Vec<D> HeadSum(D d, const cpu::Matrix<const float>& qk, const float* weights,
+HWY_INLINE hn::Vec<D> HeadSum(D d, const dsv4::cpu::Matrix<const float>& qk, const float* weights,
                               int64_t column) {
   auto sum = hn::Zero(d);
   for (int64_t h = 0; h < qk.rows; ++h) {
@@ -66,7 +66,8 @@ HWY_INLINE hn::Vec<D> HeadSum(D d, const cpu::Matrix<const float>& qk, const flo
 }
 
 template <bool kRound>
-HWY_INLINE void HeadSums(const cpu::Matrix<const float>& qk, const float* weights, float* scores) {
+HWY_INLINE void HeadSums(const dsv4::cpu::Matrix<const float>& qk, const float* weights,
+                         float* scores) {
   const hn::ScalableTag<float> f32;
   const hn::CappedTag<float, 1> one;
   const auto step = static_cast<int64_t>(hn::Lanes(f32));
@@ -79,12 +80,12 @@ HWY_INLINE void HeadSums(const cpu::Matrix<const float>& qk, const float* weight
   }
 }
 
-void ScoreKeys(const cpu::Matrix<const float>& qk, const float* weights, bool round,
+void ScoreKeys(const dsv4::cpu::Matrix<const float>& qk, const float* weights, bool round,
                float* scores) {
   round ? HeadSums<true>(qk, weights, scores) : HeadSums<false>(qk, weights, scores);
 }
 
-}  // namespace dsv4::HWY_NAMESPACE
+}  // namespace dsv4::indexer_kernel::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -96,7 +97,7 @@ HWY_AFTER_NAMESPACE();
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
-namespace dsv4 {
+namespace dsv4::indexer_kernel::cpu {
 
 HWY_EXPORT(DecodeKey);
 HWY_EXPORT(ScoreKeys);
@@ -146,8 +147,8 @@ class Scorer {
     if (seen == 0) return;
     load_query(query);
     load_keys(args_.sequence.as<int32_t>()[query], begin, seen);
-    const cpu::Matrix<float> qk{qk_.data(), h_, seen, kKeyTile};
-    cpu::matmul_abt({q_.data(), h_, d_, d_}, {keys_.data(), seen, d_, d_}, qk);
+    const dsv4::cpu::Matrix<float> qk{qk_.data(), h_, seen, kKeyTile};
+    dsv4::cpu::matmul_abt({q_.data(), h_, d_, d_}, {keys_.data(), seen, d_, d_}, qk);
     HWY_DYNAMIC_DISPATCH(ScoreKeys)
     ({qk_.data(), h_, seen, kKeyTile}, weights_.data(), round_, scores + begin);
   }
@@ -158,9 +159,9 @@ class Scorer {
     query_ = query;
     const auto& stride = args_.q.stride;
     for (int64_t h = 0; h < h_; ++h) {
-      cpu::load(args_.q, query * stride[0] + h * stride[1], d_, q_.data() + h * d_);
+      dsv4::cpu::load(args_.q, query * stride[0] + h * stride[1], d_, q_.data() + h * d_);
     }
-    cpu::load(args_.weights, query * args_.weights.row_stride(), h_, weights_.data());
+    dsv4::cpu::load(args_.weights, query * args_.weights.row_stride(), h_, weights_.data());
     for (float& w : weights_) {
       w *= args_.weight_scale;
       if (round_) w = round_to_bf16(w);
@@ -198,12 +199,12 @@ class Scorer {
 
 }  // namespace
 
-void index_scores_cpu(const Context& context, const IndexScoresArgs& args) {
+void run(const Context& context, const IndexScoresArgs& args) {
   check_contents(args);
   const int64_t queries = args.q.dim(0), n = args.scores.dim(1);
   const int64_t tiles = queries == 0 ? 0 : ceil_div(n, kKeyTile);
   const int64_t share = std::min<int64_t>(queries, 8);  // enough to reuse a decoded tile
-#pragma omp parallel if (cpu::worth_sharing(args.q.numel() * n))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(args.q.numel() * n))
   {
     Scorer scorer(context, args);
 #pragma omp for schedule(dynamic, share)
@@ -214,5 +215,5 @@ void index_scores_cpu(const Context& context, const IndexScoresArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::indexer_kernel::cpu
 #endif  // HWY_ONCE

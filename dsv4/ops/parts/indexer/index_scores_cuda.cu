@@ -5,9 +5,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/indexer/indexer_impls.h"
+#include "dsv4/ops/parts/indexer/indexer.h"
 
-namespace dsv4 {
+namespace dsv4::indexer_kernel::cuda {
 namespace {
 
 constexpr int kKeys = 64, kGroups = 4, kThreads = kKeys * kGroups;
@@ -144,12 +144,12 @@ Inputs inputs_of(const IndexScoresArgs& args) {
 
 }  // namespace
 
-const char* index_scores_cuda_reject(const Context& context, const IndexScoresArgs& args) {
+const char* reject(const Context& context, const IndexScoresArgs& args) {
   return shared_bytes(args) > context.device->info().max_smem_per_block / 2 ? "keys are too wide"
                                                                             : nullptr;
 }
 
-void index_scores_cuda(const Context& context, const IndexScoresArgs& args) {
+void run(const Context& context, const IndexScoresArgs& args) {
   const bool round = context.numerics == Numerics::kOfficial;
   with_float_type(args.q.dtype, [&](auto q) {
     with_float_type(args.weights.dtype, [&](auto w) {
@@ -167,4 +167,4 @@ void index_scores_cuda(const Context& context, const IndexScoresArgs& args) {
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::indexer_kernel::cuda

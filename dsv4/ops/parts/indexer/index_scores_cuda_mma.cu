@@ -3,25 +3,22 @@
 
 #include <algorithm>
 
-#include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/indexer/indexer_impls.h"
+#include "dsv4/ops/parts/indexer/indexer.h"
 #include "dsv4/ops/parts/indexer/mma_scores.cuh"
 
-namespace dsv4 {
+namespace dsv4::indexer_kernel::cuda_mma {
 namespace {
 
-using index_mma::KeyTile;
-
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kTiles = 2, kWarpKeys = index_mma::kTileKeys * kTiles;  // of a warp
+constexpr int kTiles = 2, kWarpKeys = kTileKeys * kTiles;  // of a warp
 constexpr int kBlockKeys = kWarps * kWarpKeys;
 constexpr int kMaxQueries = 8;  // of a CTA
 
 struct Inputs {
-  index_mma::Queries queries;
-  index_mma::Keys keys;
+  Queries queries;
+  Keys keys;
   int num_queries, block_queries;
   const int32_t *pages, *sequence, *visible;
   int64_t pages_stride, scores_stride;
@@ -38,9 +35,9 @@ __device__ void load_keys(const Inputs& in, const int32_t* pages, int first, int
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       const int s = first + 16 * tile + 8 * which + g;
-      index_mma::PackedDims dims{};
-      if (s < end) dims = index_mma::load_dims(in.keys, pages, s);
-      index_mma::decode_dims(dims, which, tiles[tile]);
+      PackedDims dims{};
+      if (s < end) dims = load_dims(in.keys, pages, s);
+      decode_dims(dims, which, tiles[tile]);
     }
   }
 }
@@ -72,10 +69,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       held_sequence = sequence, held_end = seen;
     }
     __syncthreads();  // all warps have finished the previous query
-    index_mma::load_query(in.queries, query, weights, b, pairs);
+    load_query(in.queries, query, weights, b, pairs);
     __syncthreads();
     float sums[kTiles][2] = {};
-    index_mma::score(tiles, b, pairs, in.queries.groups(), sums);
+    score(tiles, b, pairs, in.queries.groups(), sums);
     const int g = threadIdx.x % kWarp / 4;
     if (threadIdx.x % 4 != 0) continue;
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -89,15 +86,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 Inputs inputs_of(const IndexScoresArgs& args) {
-  return {.queries = {.q = args.q.as<bf16>(),
-                      .stride = args.q.stride[0],
-                      .head_stride = args.q.stride[1],
-                      .weight_stride = args.weights.row_stride(),
-                      .heads = static_cast<int>(args.q.dim(1)),
-                      .weight_scale = args.weight_scale},
-          .keys = {.pages = args.keys.pages.as<uint8_t>(),
-                   .page_bytes = args.keys.pages.row_stride(),
-                   .page_entries = args.keys.page_entries},
+  return {.queries = queries_of(args),
+          .keys = keys_of(args.keys),
           .num_queries = static_cast<int>(args.q.dim(0)),
           .block_queries = 1,
           .pages = args.pages.as<int32_t>(),
@@ -111,18 +101,12 @@ Inputs inputs_of(const IndexScoresArgs& args) {
 
 }  // namespace
 
-const char* index_scores_cuda_mma_reject(const Context& context, const IndexScoresArgs& args) {
+const char* reject(const Context& context, const IndexScoresArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
-  if (!args.keys.packed() || args.q.dim(2) != index_mma::kWidth)
-    return "wants packed keys of 128 values";
-  if (args.q.dtype != DType::kBF16) return "wants bf16 q";
-  if (args.q.dim(1) > index_mma::kMaxHeads) return "more than 128 heads";
-  if (!rows_on(args.keys.pages, 16)) return "pages are not on 16 bytes";
-  if (!rows_on(args.q, 16)) return "q is not on 16 bytes";
-  return nullptr;
+  return reject_operands(args);
 }
 
-void index_scores_cuda_mma(const Context& context, const IndexScoresArgs& args) {
+void run(const Context& context, const IndexScoresArgs& args) {
   Inputs in = inputs_of(args);
   const int64_t key_blocks = ceil_div(in.n, kBlockKeys);
   // As many queries per CTA as leave at least two CTAs for each SM.
@@ -140,4 +124,4 @@ void index_scores_cuda_mma(const Context& context, const IndexScoresArgs& args) 
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::indexer_kernel::cuda_mma

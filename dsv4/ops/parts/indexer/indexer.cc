@@ -1,25 +1,38 @@
 #include "dsv4/ops/parts/indexer/indexer.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/indexer/indexer_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::indexer_kernel {
+
+// Tensor cores, for packed keys and bf16 queries of 128 values.
+DSV4_IMPL(IndexScoresArgs, cuda_mma)
+DSV4_IMPL(IndexScoresArgs, cuda)
+DSV4_IMPL(IndexScoresArgs, cpu)
+DSV4_IMPL(TopKArgs, cuda)
+DSV4_IMPL(TopKArgs, cpu)
+namespace cpu {
+HostBytes host_bytes(const TopKArgs& args);
+}
 
 constexpr Impl<IndexScoresArgs> kIndexScores[] = {
 #if DSV4_CUDA
-    {"cuda_mma", Arch::kCuda, true, index_scores_cuda_mma_reject, index_scores_cuda_mma},
-    {"cuda", Arch::kCuda, true, index_scores_cuda_reject, index_scores_cuda},
+    {"cuda_mma", Arch::kCuda, true, cuda_mma::reject, cuda_mma::run},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, index_scores_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<IndexScoresArgs>, cpu::run},
 };
 
 constexpr Impl<TopKArgs> kTopK[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<TopKArgs>, top_k_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<TopKArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<TopKArgs>, top_k_cpu, 0, top_k_cpu_bytes},
+    {"cpu", Arch::kCpu, true, accept_all<TopKArgs>, cpu::run, 0, cpu::host_bytes},
 };
+
+}  // namespace dsv4::indexer_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const IndexScoresArgs& args) {
   Dim t("t"), h("h"), d("d"), b("b"), max_pages("max_pages"), n("n");
@@ -64,8 +77,9 @@ Cost cost(const TopKArgs& args) {
 
 }  // namespace
 
-constinit const Op<IndexScoresArgs> index_scores{"index_scores", kIndexScores, check, cost};
+constinit const Op<IndexScoresArgs> index_scores{"index_scores", indexer_kernel::kIndexScores,
+                                                 check, cost};
 
-constinit const Op<TopKArgs> top_k{"top_k", kTopK, check, cost};
+constinit const Op<TopKArgs> top_k{"top_k", indexer_kernel::kTopK, check, cost};
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/indexer/indexer_oracle.h"
+#include "dsv4/ops/parts/indexer/indexer_case.h"
 
 #include <algorithm>
 #include <cmath>

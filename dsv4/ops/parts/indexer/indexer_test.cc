@@ -5,8 +5,7 @@
 #include <limits>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/indexer/indexer_oracle.h"
-#include "dsv4/ops/parts/indexer/random_case_test.h"
+#include "dsv4/ops/parts/indexer/indexer_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -31,7 +30,7 @@ IndexScoresArgs one_query(const IndexScoresArgs& args, int64_t i) {
 void check_scores(const Shape& shape, Numerics numerics) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 31 + shape.h * 7 + shape.n));
-  const IndexScoresArgs args = test::random_index_args(arena, rng, shape);
+  const IndexScoresArgs args = test::random_index_scores(arena, rng, shape);
   const Context context{.numerics = numerics};
   test::OpCase<IndexScoresArgs> test{.name = fmt::format("index_scores t={} h={} n={} {}", shape.t,
                                                          shape.h, shape.n, name(numerics)),
@@ -72,7 +71,7 @@ TEST(IndexScores, ReportsErrors) {
   Arena arena;
   Rng rng(1);
   const auto message = [&](auto change) {
-    IndexScoresArgs args = test::random_index_args(arena, rng, {.t = 2, .h = 2, .n = 70});
+    IndexScoresArgs args = test::random_index_scores(arena, rng, {.t = 2, .h = 2, .n = 70});
     change(args);
     return test::error_of([&] { index_scores(Context{}, args); });
   };

@@ -12,11 +12,13 @@
 #pragma once
 
 #include "dsv4/base/bits.h"
+#include "dsv4/device/alignment.h"
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/ops/parts/indexer/indexer.h"
 
-namespace dsv4::index_mma {
+namespace dsv4::indexer_kernel {
 
 inline constexpr int kWidth = 128, kCodeBytes = kWidth / 2, kScaleBytes = kWidth / 32;
 inline constexpr int kSteps = kWidth / 16;  // of a dot product
@@ -39,6 +41,31 @@ struct Queries {
   __host__ __device__ int b_words() const { return groups() * (kSteps / 2) * 32; }  // uint4
   __host__ __device__ int weight_words() const { return groups() * 4; }             // uint32_t
 };
+
+// Why the tensor cores cannot score a call of index_scores or index_select; null if they can.
+template <class Args>
+const char* reject_operands(const Args& args) {
+  if (!args.keys.packed() || args.q.dim(2) != kWidth) return "wants packed keys of 128 values";
+  if (args.q.dtype != DType::kBF16) return "wants bf16 q";
+  if (args.q.dim(1) > kMaxHeads) return "more than 128 heads";
+  if (!rows_on(args.keys.pages, 16)) return "pages are not on 16 bytes";
+  if (!rows_on(args.q, 16)) return "q is not on 16 bytes";
+  return nullptr;
+}
+template <class Args>
+Queries queries_of(const Args& args) {
+  return {.q = args.q.template as<bf16>(),
+          .stride = args.q.stride[0],
+          .head_stride = args.q.stride[1],
+          .weight_stride = args.weights.row_stride(),
+          .heads = static_cast<int>(args.q.dim(1)),
+          .weight_scale = args.weight_scale};
+}
+inline Keys keys_of(const IndexPool& pool) {
+  return {.pages = pool.pages.as<uint8_t>(),
+          .page_bytes = pool.pages.row_stride(),
+          .page_entries = pool.page_entries};
+}
 
 // Operand A of the mma: 16 keys, all dims.
 struct KeyTile {
@@ -198,4 +225,4 @@ __device__ void score(const KeyTile (&tiles)[kTiles], const uint4* b, const uint
   }
 }
 
-}  // namespace dsv4::index_mma
+}  // namespace dsv4::indexer_kernel

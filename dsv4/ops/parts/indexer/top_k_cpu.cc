@@ -9,9 +9,9 @@
 
 #include "dsv4/base/not_finite.h"
 #include "dsv4/cpu/parallel.h"
-#include "dsv4/ops/parts/indexer/indexer_impls.h"
+#include "dsv4/ops/parts/indexer/indexer.h"
 
-namespace dsv4 {
+namespace dsv4::indexer_kernel::cpu {
 namespace {
 
 // The unsigned order of the keys is the order of the floats, with -0 = +0. `score` is not NaN.
@@ -82,16 +82,16 @@ void check_contents(const TopKArgs& args) {
 }  // namespace
 
 // The keys of a row; a vector that grows holds up to three times its contents while it moves.
-HostBytes top_k_cpu_bytes(const TopKArgs& args) {
+HostBytes host_bytes(const TopKArgs& args) {
   return {.per_thread = 3 * args.scores.dim(1) * static_cast<int64_t>(sizeof(uint32_t))};
 }
 
-void top_k_cpu(const Context&, const TopKArgs& args) {
+void run(const Context&, const TopKArgs& args) {
   const int64_t queries = args.scores.dim(0), n = args.scores.dim(1), k = args.indices.dim(1);
   const int32_t* visible = args.visible.as<int32_t>();
   check_contents(args);
   int64_t bad_query = -1;
-#pragma omp parallel if (queries > 1 && cpu::worth_sharing(10 * queries * n))
+#pragma omp parallel if (queries > 1 && dsv4::cpu::worth_sharing(10 * queries * n))
   {
     std::vector<uint32_t> keys;
 #pragma omp for schedule(dynamic)
@@ -113,4 +113,4 @@ void top_k_cpu(const Context&, const TopKArgs& args) {
     throw NotFinite(fmt::format("a score of query {} is nan: there is no top {}", bad_query, k));
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::indexer_kernel::cpu

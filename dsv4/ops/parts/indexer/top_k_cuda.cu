@@ -4,9 +4,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/select.cuh"
-#include "dsv4/ops/parts/indexer/indexer_impls.h"
+#include "dsv4/ops/parts/indexer/indexer.h"
 
-namespace dsv4 {
+namespace dsv4::indexer_kernel::cuda {
 namespace {
 
 // Cache rows of logical entries; without pages, the entries themselves.
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kSelectThreads)
 
 }  // namespace
 
-void top_k_cuda(const Context& context, const TopKArgs& args) {
+void run(const Context& context, const TopKArgs& args) {
   const int64_t k = args.indices.dim(1);
   if (k == 0) return;
   Translation translation{};
@@ -65,4 +65,4 @@ void top_k_cuda(const Context& context, const TopKArgs& args) {
          args.indices.as<int32_t>(), args.indices.row_stride(), k);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::indexer_kernel::cuda

@@ -1,24 +1,32 @@
 #include "dsv4/ops/parts/kv_insert/kv_insert.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/kv_insert/kv_insert_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::kv_insert_kernel {
+
+DSV4_IMPL(KvInsertArgs, cuda)
+DSV4_IMPL(KvInsertArgs, cpu)
+DSV4_IMPL(IndexInsertArgs, cuda)
+DSV4_IMPL(IndexInsertArgs, cpu)
 
 constexpr Impl<KvInsertArgs> kKvInsert[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<KvInsertArgs>, kv_insert_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<KvInsertArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<KvInsertArgs>, kv_insert_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<KvInsertArgs>, cpu::run},
 };
 
 constexpr Impl<IndexInsertArgs> kIndexInsert[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<IndexInsertArgs>, index_insert_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<IndexInsertArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<IndexInsertArgs>, index_insert_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<IndexInsertArgs>, cpu::run},
 };
+
+}  // namespace dsv4::kv_insert_kernel
+
+namespace dsv4 {
+namespace {
 
 template <class Args>
 void check_insert(const Args& args, int64_t width) {
@@ -57,7 +65,8 @@ Cost cost(const IndexInsertArgs& args) {
 
 }  // namespace
 
-constinit const Op<KvInsertArgs> kv_insert{"kv_insert", kKvInsert, check, cost};
-constinit const Op<IndexInsertArgs> index_insert{"index_insert", kIndexInsert, check, cost};
+constinit const Op<KvInsertArgs> kv_insert{"kv_insert", kv_insert_kernel::kKvInsert, check, cost};
+constinit const Op<IndexInsertArgs> index_insert{"index_insert", kv_insert_kernel::kIndexInsert,
+                                                 check, cost};
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/kv_insert/kv_insert_impls.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert.h"
 
 #include <algorithm>
 #include <vector>
@@ -10,7 +10,7 @@
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/finite.h"
 
-namespace dsv4 {
+namespace dsv4::kv_insert_kernel::cpu {
 namespace {
 
 // Two tokens for one row would be a race, so a repeated id is an error.
@@ -27,15 +27,17 @@ void pack_row(const KvPool& pool, uint8_t* page, int64_t entry, const float* x) 
   const KvLayout& layout = pool.layout;
   uint8_t* codes = page + layout.entry_offset(entry);
   uint8_t* scales = page + layout.scale_offset(pool.page_entries, entry);
-  cpu::quantize_q8_row(x, layout.nope, layout.group(), codes, scales);
+  dsv4::cpu::quantize_q8_row(x, layout.nope, layout.group(), codes, scales);
   std::fill(scales + layout.num_scales(), scales + layout.scale_bytes(), uint8_t{0});
-  cpu::narrow_bf16(x + layout.nope, reinterpret_cast<uint16_t*>(codes + layout.nope), layout.rope);
+  dsv4::cpu::narrow_bf16(x + layout.nope, reinterpret_cast<uint16_t*>(codes + layout.nope),
+                         layout.rope);
 }
 
 void pack_row(const IndexPool& pool, uint8_t* page, int64_t entry, const float* x) {
   const IndexLayoutFp4& layout = pool.layout;
-  cpu::quantize_q4_row(x, layout.width, IndexLayoutFp4::kGroup, page + layout.code_offset(entry),
-                       page + layout.scale_offset(pool.page_entries, entry));
+  dsv4::cpu::quantize_q4_row(x, layout.width, IndexLayoutFp4::kGroup,
+                             page + layout.code_offset(entry),
+                             page + layout.scale_offset(pool.page_entries, entry));
 }
 
 template <class Pool>
@@ -54,13 +56,13 @@ void insert(const Args& args) {
   check_distinct(args.rows);
   const int64_t n = args.x.dim(0), width = args.x.dim(1);
   const int32_t* rows = args.rows.template as<int32_t>();
-#pragma omp parallel if (n > 1 && cpu::worth_sharing(10 * n * width))
+#pragma omp parallel if (n > 1 && dsv4::cpu::worth_sharing(10 * n * width))
   {
     std::vector<float> x(static_cast<size_t>(width));
 #pragma omp for
     for (int64_t i = 0; i < n; ++i) {
       if (rows[i] < 0) continue;
-      cpu::load(args.x, i * args.x.row_stride(), width, x.data());
+      dsv4::cpu::load(args.x, i * args.x.row_stride(), width, x.data());
       write_row(args.pool, rows[i], x.data(), width);
     }
   }
@@ -80,13 +82,13 @@ void check_numbers(const IndexInsertArgs& args) {
 
 }  // namespace
 
-void kv_insert_cpu(const Context&, const KvInsertArgs& args) {
+void run(const Context&, const KvInsertArgs& args) {
   insert(args);
 }
 
-void index_insert_cpu(const Context&, const IndexInsertArgs& args) {
+void run(const Context&, const IndexInsertArgs& args) {
   if (args.pool.packed()) check_numbers(args);
   insert(args);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::kv_insert_kernel::cpu

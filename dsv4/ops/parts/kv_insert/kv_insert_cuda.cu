@@ -2,10 +2,10 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/kv_insert/kv_insert_impls.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert.h"
 #include "dsv4/ops/parts/kv_insert/packed_rows.cuh"
 
-namespace dsv4 {
+namespace dsv4::kv_insert_kernel::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -56,14 +56,14 @@ void insert(const Context& context, const char* name, const Args& args, const Pa
 
 }  // namespace
 
-void kv_insert_cuda(const Context& context, const KvInsertArgs& args) {
+void run(const Context& context, const KvInsertArgs& args) {
   insert<KvLayout>(context, "kv_insert", args,
                    [](auto element) { return kv_packed_kernel<decltype(element)>; });
 }
 
-void index_insert_cuda(const Context& context, const IndexInsertArgs& args) {
+void run(const Context& context, const IndexInsertArgs& args) {
   insert<IndexLayoutFp4>(context, "index_insert", args,
                          [](auto element) { return index_packed_kernel<decltype(element)>; });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::kv_insert_kernel::cuda

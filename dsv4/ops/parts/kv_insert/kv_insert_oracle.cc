@@ -1,7 +1,7 @@
 // S8 and S4 from the formulas of docs/spec/dsv4.md 0.4, by search in the table of representable
 // values; it shares no code with the packers of formats/.
 
-#include "dsv4/ops/parts/kv_insert/kv_insert_oracle.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert_case.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,41 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <vector>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/kv_insert/kv_insert_oracle.h"
+#include "dsv4/ops/parts/kv_insert/kv_insert_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
 namespace {
 
 using test::Arena;
-
-constexpr auto kUntouched = std::byte{0x5c};
-
-KvPool kv_pool(Arena& arena, const KvLayout& layout, int64_t pages, int entries, bool packed) {
-  return {.pages = packed ? arena.inout(DType::kU8, {pages, layout.page_bytes(entries)})
-                          : arena.inout(DType::kF32, {pages, entries * layout.width()}),
-          .layout = layout,
-          .page_entries = entries};
-}
-
-IndexPool index_pool(Arena& arena, int width, int64_t pages, int entries, bool packed) {
-  const IndexLayoutFp4 layout{width};
-  return {.pages = packed ? arena.inout(DType::kU8, {pages, layout.page_bytes(entries)})
-                          : arena.inout(DType::kF32, {pages, int64_t{entries} * width}),
-          .layout = layout,
-          .page_entries = entries};
-}
-
-int64_t width_of(const KvPool& pool) {
-  return pool.layout.width();
-}
-int64_t width_of(const IndexPool& pool) {
-  return pool.layout.width;
-}
 
 // The expected contents of the pool, by the scalar packers of formats/; all other bytes are
 // untouched.
@@ -52,10 +27,10 @@ void pack(const IndexPool& pool, int64_t row, const float* x) {
 template <class Args>
 std::vector<double> pool_after(const Args& args) {
   Arena arena;
-  const int64_t width = width_of(args.pool), n = args.pool.pages.numel();
+  const int64_t width = test::width_of(args.pool), n = args.pool.pages.numel();
   auto pool = args.pool;
   pool.pages = arena.inout(args.pool.pages.dtype, {args.pool.pages.dim(0), args.pool.pages.dim(1)});
-  std::fill_n(pool.pages.data, pool.pages.bytes(), kUntouched);
+  std::fill_n(pool.pages.data, pool.pages.bytes(), test::kUntouched);
   std::vector<float> x(static_cast<size_t>(width));
   for (int64_t i = 0; i < args.x.dim(0); ++i) {
     const int32_t row = args.rows.template as<int32_t>()[i];
@@ -74,39 +49,16 @@ std::vector<double> pool_after(const Args& args) {
   return want;
 }
 
-// About a third of the tokens are skipped; the others go to distinct random rows.
-void fill_rows(const TensorView& rows, int64_t num_rows, Rng& rng) {
-  std::set<int64_t> used;
-  for (int64_t i = 0; i < rows.numel(); ++i) {
-    int64_t row = rng.below(num_rows);
-    if (rng.uniform() < 0.3 || !used.insert(row).second) row = -1 - rng.below(5);
-    rows.as<int32_t>()[i] = static_cast<int32_t>(row);
-  }
-}
-
-// Values of very different magnitude, zeros included, so that scales vary and reach their floor.
-void fill_values(const TensorView& x, Rng& rng) {
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    const double size = i / 32 % 5 == 0 ? 0.0 : std::exp2(static_cast<double>(i / 32 % 23) - 12);
-    test::set_value(x, i, size * rng.normal());
-  }
-}
-
 template <class Args, class Pool>
 Args make_args(Arena& arena, const Pool& pool, int64_t n, DType dtype) {
-  Rng rng(static_cast<uint64_t>(n + width_of(pool)));
-  const TensorView x = arena.input(dtype, {n, width_of(pool)}),
-                   rows = arena.input(DType::kI32, {n});
-  fill_values(x, rng);
-  fill_rows(rows, pool.num_rows(), rng);
-  std::fill_n(pool.pages.data, pool.pages.bytes(), kUntouched);
-  return {.x = x, .rows = rows, .pool = pool};
+  Rng rng(static_cast<uint64_t>(n + test::width_of(pool)));
+  return test::random_insert<Args>(arena, rng, pool, n, dtype);
 }
 
 // The written rows, read back in the order of the tokens.
 template <class Args>
 std::vector<float> read_back(const Args& args) {
-  const int64_t width = width_of(args.pool);
+  const int64_t width = test::width_of(args.pool);
   std::vector<float> values;
   for (int64_t i = 0; i < args.x.dim(0); ++i) {
     const int32_t row = args.rows.template as<int32_t>()[i];
@@ -143,7 +95,7 @@ TEST(KvInsert, AgreesWithOracle) {
         for (const int entries : {1, 2, 64}) {
           Arena arena;
           const KvLayout layout{.nope = entries == 1 ? 64 : 448, .rope = entries == 1 ? 6 : 64};
-          const KvPool pool = kv_pool(arena, layout, ceil_div(90, entries), entries, packed);
+          const KvPool pool = test::kv_pool(arena, layout, ceil_div(90, entries), entries, packed);
           const auto args = make_args<KvInsertArgs>(arena, pool, n, dtype);
           check_insert(kv_insert.impls, arena, args, kv_insert_oracle(args));
         }
@@ -159,7 +111,8 @@ TEST(IndexInsert, AgreesWithOracle) {
         for (const int entries : {1, 64}) {
           Arena arena;
           const int width = entries == 1 ? 32 : 128;
-          const IndexPool pool = index_pool(arena, width, ceil_div(90, entries), entries, packed);
+          const IndexPool pool =
+              test::index_pool(arena, width, ceil_div(90, entries), entries, packed);
           const auto args = make_args<IndexInsertArgs>(arena, pool, n, dtype);
           check_insert(index_insert.impls, arena, args, index_insert_oracle(args));
         }
@@ -173,9 +126,10 @@ TEST(IndexInsert, AgreesWithOracle) {
 TEST(KvInsert, NanAndInfinityPackLikeTheFormats) {
   const double odd[] = {std::nan(""), -std::nan(""), HUGE_VAL, -HUGE_VAL, -0.0, 3e38, 1e-44};
   Arena arena;
-  const auto kv = make_args<KvInsertArgs>(arena, kv_pool(arena, {}, 1, 64, true), 9, DType::kF32);
+  const auto kv =
+      make_args<KvInsertArgs>(arena, test::kv_pool(arena, {}, 1, 64, true), 9, DType::kF32);
   const auto index =
-      make_args<IndexInsertArgs>(arena, index_pool(arena, 128, 1, 64, true), 9, DType::kF32);
+      make_args<IndexInsertArgs>(arena, test::index_pool(arena, 128, 1, 64, true), 9, DType::kF32);
   const auto set = [](const ConstTensorView& x, int64_t i, double value) {
     test::set_value(TensorView(x, const_cast<std::byte*>(x.data)), i, value);
   };
@@ -192,7 +146,7 @@ TEST(KvInsert, NanAndInfinityPackLikeTheFormats) {
 
 TEST(KvInsert, PadByteOfThePackedEntryIsZero) {
   Arena arena;
-  const KvPool pool = kv_pool(arena, {}, 1, 2, true);
+  const KvPool pool = test::kv_pool(arena, {}, 1, 2, true);
   const auto args = make_args<KvInsertArgs>(arena, pool, 1, DType::kF32);
   const_cast<int32_t*>(args.rows.as<int32_t>())[0] = 1;
   kv_insert(Context{}, args);
@@ -203,7 +157,7 @@ TEST(KvInsert, PadByteOfThePackedEntryIsZero) {
 // 0.1015625.
 TEST(KvInsert, SpecVectorOfS8) {
   Arena arena;
-  const KvPool pool = kv_pool(arena, {}, 1, 2, true);
+  const KvPool pool = test::kv_pool(arena, {}, 1, 2, true);
   const TensorView x = arena.input(DType::kF32, {1, 512}), rows = arena.input(DType::kI32, {1});
   x.as<float>()[64] = 3.f;
   x.as<float>()[65] = 0.10009765625f;
@@ -217,7 +171,7 @@ TEST(KvInsert, SpecVectorOfS8) {
 
 TEST(KvInsert, ReportsErrors) {
   Arena arena;
-  const KvPool pool = kv_pool(arena, {}, 2, 2, true);
+  const KvPool pool = test::kv_pool(arena, {}, 2, 2, true);
   const TensorView x = arena.input(DType::kF32, {2, 512}), rows = arena.input(DType::kI32, {2});
   const KvInsertArgs args{.x = x, .rows = rows, .pool = pool};
   const auto message = [&](int32_t first, int32_t second) {
@@ -238,7 +192,8 @@ TEST(Pools, ReportErrors) {
   const auto has = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
   };
-  const KvPool kv = kv_pool(arena, {}, 3, 64, true), plain_kv = kv_pool(arena, {}, 3, 4, false);
+  const KvPool kv = test::kv_pool(arena, {}, 3, 64, true),
+               plain_kv = test::kv_pool(arena, {}, 3, 4, false);
   check("pool", kv);
   check("pool", plain_kv);
   EXPECT_EQ(kv.num_rows(), 192);
@@ -259,9 +214,9 @@ TEST(Pools, ReportErrors) {
   v32.layout.nope = 448;
   EXPECT_TRUE(has(message(v32), "packed rows need nope % 128 == 0, got 448"));
 
-  const IndexPool index = index_pool(arena, 128, 3, 64, true);
+  const IndexPool index = test::index_pool(arena, 128, 3, 64, true);
   check("pool", index);
-  check("pool", index_pool(arena, 20, 3, 5, false));
+  check("pool", test::index_pool(arena, 20, 3, 5, false));
   IndexPool bad_index = index;
   bad_index.layout.width = 100;
   EXPECT_TRUE(has(message(bad_index), "packed keys need width % 32 == 0, got 100"));

@@ -38,7 +38,7 @@ __device__ inline int warps_of_cta() {
   return static_cast<int>(blockDim.x) / kWarp;
 }
 
-// Those columns of a row; x: all columns of the row. Whole groups, or to the end of the row.
+// Packs `columns` of a row, which are whole groups or reach to its end; x: all columns of the row.
 template <class T>
 __device__ void pack_kv_columns(const PackedPages<KvLayout>& pages, int row, const T* x,
                                 Columns columns, int warps = warps_of_cta()) {

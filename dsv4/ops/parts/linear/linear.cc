@@ -2,31 +2,66 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm.h"
-#include "dsv4/ops/parts/linear/linear_impls.h"
+#include "dsv4/ops/gemm/gemm.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::linear_kernel {
+
+// Up to 32 tokens under kOfficial, FP8 and BF16 weights, on Hopper (gemm/few_gemm); Q8 of x in the
+// same kernel for up to 4 tokens. FP8 products are added as by cublaslt_fp8.
+DSV4_IMPL(LinearArgs, sm90_few)
+// k4-e4m3 and k5-e4m3 weights, read as bit planes by the same kernel, for up to 8 tokens.
+DSV4_IMPL(LinearArgs, sm90_few_kbit)
+// E4M3 x with its scales times FP8 blocks, on Hopper.
+DSV4_IMPL(LinearArgs, cublaslt_fp8)
+// bf16 x times BF16 weights, 16 tokens or more.
+DSV4_IMPL(LinearArgs, cublaslt)
+// bf16 x times FP8 blocks, which are written to the workspace as bf16 first (exact, because their
+// scales are powers of two); 256 tokens or more.
+DSV4_IMPL(LinearArgs, cublaslt_dequantized)
+// Tensor cores under kOfficial, for more than a few tokens. Weights whose values are no bf16
+// numbers are rounded to bf16.
+DSV4_IMPL(LinearArgs, cuda_mma)
+// f32 arithmetic for any format, shape and alignment.
+DSV4_IMPL(LinearArgs, cuda)
+DSV4_IMPL(LinearArgs, cpu)
+// quantize_x: quantize_q8, then the call without it.
+DSV4_IMPL(LinearArgs, parts)
+
+namespace cuda_mma {
+double rounding(const LinearArgs& args);
+}
+namespace cpu {
+HostBytes host_bytes(const LinearArgs& args);
+}
+
+#if DSV4_CUDA
+// Tensor cores align the addends of a step to the largest one and truncate below its last kept bit.
+// With bf16 operands, whose products are exact, each step loses about 2^-23 of the running f32 sum,
+// always in one direction; 2^-20 of the magnitudes covers k = 16384. With FP8 operands Hopper keeps
+// 13 fractional bits within the 128 columns of a scale.
+constexpr double kLtBf16Rounding = 0x1p-20, kLtFp8Rounding = 0x1p-12;
+#endif
 
 constexpr Impl<LinearArgs> kLinear[] = {
 #if DSV4_CUDA
-    {"sm90_few", Arch::kSm90, true, linear_sm90_few_reject, linear_sm90_few, kLtFp8Rounding},
-    {"sm90_few_kbit", Arch::kSm90, true, linear_sm90_few_kbit_reject, linear_sm90_few_kbit,
-     kLtFp8Rounding},
-    {"cublaslt_fp8", Arch::kSm90, false, linear_cublaslt_fp8_reject, linear_cublaslt_fp8,
-     kLtFp8Rounding},
-    {"cublaslt", Arch::kCuda, false, linear_cublaslt_reject, linear_cublaslt, kLtBf16Rounding},
-    {"cublaslt_dequantized", Arch::kCuda, false, linear_cublaslt_dequantized_reject,
-     linear_cublaslt_dequantized, kLtBf16Rounding},
-    {"cuda_mma", Arch::kCuda, false, linear_cuda_mma_reject, linear_cuda_mma},
-    {"cuda_mma_rounded", Arch::kCuda, false, linear_cuda_mma_rounded_reject, linear_cuda_mma,
-     0x1p-9},
-    {"cuda", Arch::kCuda, true, linear_reject_quantize, linear_cuda},
-    {"parts", Arch::kCuda, true, linear_parts_reject, linear_parts, kLtFp8Rounding},
+    {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, kLtFp8Rounding},
+    {"sm90_few_kbit", Arch::kSm90, true, sm90_few_kbit::reject, sm90_few_kbit::run, kLtFp8Rounding},
+    {"cublaslt_fp8", Arch::kSm90, false, cublaslt_fp8::reject, cublaslt_fp8::run, kLtFp8Rounding},
+    {"cublaslt", Arch::kCuda, false, cublaslt::reject, cublaslt::run, kLtBf16Rounding},
+    {"cublaslt_dequantized", Arch::kCuda, false, cublaslt_dequantized::reject,
+     cublaslt_dequantized::run, kLtBf16Rounding},
+    {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
+    {"parts", Arch::kCuda, true, parts::reject, parts::run, kLtFp8Rounding},
 #endif
-    {"cpu", Arch::kCpu, true, linear_reject_quantize, linear_cpu, 0, linear_cpu_bytes},
-    {"parts", Arch::kCpu, true, linear_parts_reject, linear_parts},
+    {"cpu", Arch::kCpu, true, cpu::reject, cpu::run, 0, cpu::host_bytes},
+    {"parts", Arch::kCpu, true, parts::reject, parts::run},
 };
+
+}  // namespace dsv4::linear_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const LinearArgs& args) {
   check("weight", args.weight);
@@ -64,6 +99,6 @@ Cost cost(const LinearArgs& args) {
 
 }  // namespace
 
-constinit const Op<LinearArgs> linear{"linear", kLinear, check, cost};
+constinit const Op<LinearArgs> linear{"linear", linear_kernel::kLinear, check, cost};
 
 }  // namespace dsv4

@@ -32,4 +32,9 @@ struct LinearArgs {
 
 extern const Op<LinearArgs> linear;
 
+// Why implementations that take x as it is refuse a call; null: they do not.
+inline const char* reject_quantize(const LinearArgs& args) {
+  return args.quantize_x ? "x has to be quantized first" : nullptr;
+}
+
 }  // namespace dsv4

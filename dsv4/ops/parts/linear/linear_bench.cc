@@ -2,14 +2,12 @@
 // activations are codes with scales, as in the official engine with quantized weights; to_q8: bf16,
 // quantized by the call; groups: a block-diagonal weight.
 
-#include "dsv4/ops/parts/linear/linear.h"
-
-#include <algorithm>
 #include <utility>
 
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
 
 namespace dsv4 {
 namespace {
@@ -30,29 +28,23 @@ struct Case {
   Stored stored;
   Shape shape;
   bench::WeightPool pool;
-  bench::Tensor x, x_scale, out;
+  bench::Arena arena;
   LinearArgs args;
 
-  Case(const Stored& how, const Shape& size)
-      : stored(how),
-        shape(size),
-        x(how.q8 ? DType::kE4M3 : DType::kBF16, {size.t, size.groups * size.k}),
-        x_scale(DType::kE8M0, {size.t, size.groups * size.k / 128}),
-        out(DType::kBF16, {size.t, size.groups * size.n}) {
-    if (stored.q8) {
-      std::fill_n(x.as<uint8_t>(), x.view().numel(), uint8_t{0x38});  // 1
-      std::fill_n(x_scale.as<uint8_t>(), x_scale.view().numel(), uint8_t{127});
-      args.x_scale = x_scale;
-    } else {
-      bench::fill(x);
-    }
-    args.x = x, args.out = out;
-    args.groups = size.groups, args.quantize_x = how.to_q8;
-    next();
+  Case(const Stored& how, const Shape& size) : stored(how), shape(size) {
+    Rng rng(1);
+    args = test::random_linear(arena, rng,
+                               {.t = size.t,
+                                .x = how.q8 ? DType::kE4M3 : DType::kBF16,
+                                .out = DType::kBF16,
+                                .groups = size.groups,
+                                .quantize_x = how.to_q8},
+                               next_weight());
   }
-  void next() {
-    args.weight = pool.next(stored.format, shape.groups * shape.n, shape.k, stored.bits);
+  WeightView next_weight() {
+    return pool.next(stored.format, shape.groups * shape.n, shape.k, stored.bits);
   }
+  void next() { args.weight = next_weight(); }
 };
 
 void add(const Stored& stored, const Shape& shape) {

@@ -8,10 +8,10 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/formats/ue8m0.h"
-#include "dsv4/ops/parts/dequantize/dequantize_impls.h"
-#include "dsv4/ops/parts/linear/linear_impls.h"
+#include "dsv4/ops/parts/dequantize/dequantize.h"
+#include "dsv4/ops/parts/linear/linear.h"
 
-namespace dsv4 {
+namespace dsv4::linear_kernel {
 namespace {
 
 constexpr int64_t kMinTokens = 16;          // with fewer, reading the weight once bounds the time
@@ -44,7 +44,7 @@ LtShape shape_of(const LinearArgs& args) {
 const char* reject_shape(const Context& context, const LinearArgs& args) {
   const int64_t unit = kLtAlignment / item_bytes(args.x.dtype);
   if (context.numerics == Numerics::kExact) return "sums of tensor cores are not exact f32";
-  if (const char* why = linear_reject_quantize(context, args)) return why;
+  if (const char* why = reject_quantize(args)) return why;
   if (args.x.dim(0) < kMinTokens) return "for 16 tokens or more";
   if (args.weight.n == 0 || args.weight.k == 0) return "for weights that are not empty";
   if (!aligned(args.x) || !aligned(args.weight.data) || !aligned(args.out) ||
@@ -58,6 +58,17 @@ LtPointers pointers_of(const LinearArgs& args, const LtShape& shape, int64_t gro
           .weight = args.weight.data.data +
                     group * shape.n * shape.weight_stride * item_bytes(args.x.dtype),
           .out = args.out.data + group * shape.n * item_bytes(args.out.dtype)};
+}
+
+// The call with the weight as bf16 at `values`.
+LinearArgs with_bf16_weight(const LinearArgs& args, std::byte* values) {
+  LinearArgs widened = args;
+  const WeightView& w = args.weight;
+  widened.weight = {.format = WeightFormat::kBF16,
+                    .n = w.n,
+                    .k = w.k,
+                    .data = TensorView(TensorMeta::contiguous(DType::kBF16, {w.n, w.k}), values)};
+  return widened;
 }
 
 // Scales as stored, [rows, blocks] E8M0 or F32.
@@ -94,35 +105,26 @@ __global__ void widen_scales_kernel(Scales x, int64_t t, int64_t x_blocks, float
 
 }  // namespace
 
-const char* linear_cublaslt_reject(const Context& context, const LinearArgs& args) {
+namespace cublaslt {
+
+const char* reject(const Context& context, const LinearArgs& args) {
   if (args.weight.format != WeightFormat::kBF16 || args.x.dtype != DType::kBF16)
     return "for bf16 activations and weights";
   return reject_shape(context, args);
 }
 
-void linear_cublaslt(const Context& context, const LinearArgs& args) {
+void run(const Context& context, const LinearArgs& args) {
   const LtShape shape = shape_of(args);
   const LaunchMark mark(*context.device, "linear_cublaslt");
   for (int64_t g = 0; g < num_groups(args); ++g)
     lt_matmul(*context.device, shape, pointers_of(args, shape, g));
 }
 
-namespace {
+}  // namespace cublaslt
 
-// The same call with the weight as bf16 at `values`.
-LinearArgs with_bf16_weight(const LinearArgs& args, std::byte* values) {
-  LinearArgs widened = args;
-  const WeightView& w = args.weight;
-  widened.weight = {.format = WeightFormat::kBF16,
-                    .n = w.n,
-                    .k = w.k,
-                    .data = TensorView(TensorMeta::contiguous(DType::kBF16, {w.n, w.k}), values)};
-  return widened;
-}
+namespace cublaslt_dequantized {
 
-}  // namespace
-
-const char* linear_cublaslt_dequantized_reject(const Context& context, const LinearArgs& args) {
+const char* reject(const Context& context, const LinearArgs& args) {
   if (args.weight.format != WeightFormat::kFp8Block || args.weight.scale.dtype != DType::kE8M0 ||
       args.x.dtype != DType::kBF16)
     return "for bf16 activations and fp8 weights with UE8M0 scales";
@@ -130,15 +132,19 @@ const char* linear_cublaslt_dequantized_reject(const Context& context, const Lin
   return reject_shape(context, with_bf16_weight(args, nullptr));
 }
 
-void linear_cublaslt_dequantized(const Context& context, const LinearArgs& args) {
+void run(const Context& context, const LinearArgs& args) {
   Scratch& workspace = context.device->workspace();
   const Scratch::Scope scope(workspace);
   const TensorView values = workspace.take(DType::kBF16, {args.weight.n, args.weight.k});
-  dequantize_cuda(context, {.weight = args.weight, .out = values});
-  linear_cublaslt(context, with_bf16_weight(args, values.data));
+  impl_of(dequantize, "cuda").run(context, {.weight = args.weight, .out = values});
+  cublaslt::run(context, with_bf16_weight(args, values.data));
 }
 
-const char* linear_cublaslt_fp8_reject(const Context& context, const LinearArgs& args) {
+}  // namespace cublaslt_dequantized
+
+namespace cublaslt_fp8 {
+
+const char* reject(const Context& context, const LinearArgs& args) {
   if (args.weight.format != WeightFormat::kFp8Block || args.x.dtype != DType::kE4M3)
     return "for fp8 activations and weights";
   if (context.device->info().major != 9) return "block scales of 128 are Hopper's";
@@ -148,7 +154,7 @@ const char* linear_cublaslt_fp8_reject(const Context& context, const LinearArgs&
   return reject_shape(context, args);
 }
 
-void linear_cublaslt_fp8(const Context& context, const LinearArgs& args) {
+void run(const Context& context, const LinearArgs& args) {
   Device& device = *context.device;
   const LtShape shape = shape_of(args);
   const int64_t blocks = shape.k / kLtScaleBlock, groups = num_groups(args);
@@ -171,4 +177,6 @@ void linear_cublaslt_fp8(const Context& context, const LinearArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace cublaslt_fp8
+
+}  // namespace dsv4::linear_kernel

@@ -5,9 +5,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/parts/linear/linear.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "tests/harness/op_check.h"
-#include "tests/harness/weights.h"
+#include "dsv4/ops/parts/linear/linear_check_test.h"
 
 namespace dsv4 {
 namespace {
@@ -20,39 +18,13 @@ struct Shape {
   int64_t t, n, k;
 };
 
-// E4M3 activations with scales of 2^-3 .. 2^2, columns [begin, begin + k) of wider rows.
-void set_x(Arena& arena, Rng& rng, DType dtype, const Shape& shape, int64_t begin,
-           LinearArgs* args) {
-  const TensorView x = arena.input(dtype, {shape.t, shape.k + begin});
-  test::fill_normal(x, rng);
-  args->x = x.slice(1, begin, begin + shape.k);
-  if (dtype != DType::kE4M3) return;
-  const TensorView scale = arena.input(DType::kE8M0, {shape.t, shape.k / 128});
-  for (int64_t i = 0; i < scale.numel(); ++i)
-    scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
-  args->x_scale = scale;
-}
-
 void check_linear(WeightFormat format, DType x, DType out, DType scale, const Shape& shape) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 1000003 + shape.n * 1009 + shape.k));
-  LinearArgs args;
-  set_x(arena, rng, x, shape, 0, &args);
-  args.weight = test::random_weight(arena, rng, {format}, shape.n, shape.k, scale);
-  args.out = arena.output(out, {shape.t, shape.n});
-  const double magnitude = linear_magnitude(args);
-  const double walk = 4 + std::sqrt(static_cast<double>(shape.k));
-  const test::Tolerance tolerance{.ulps = out == DType::kF32 ? 2.0 : 0.51,
-                                  .abs = 0x1p-24 * walk * magnitude};
-  test::OpCase<LinearArgs> test{
-      .name = fmt::format("{} t={} n={} k={} to {}", name(format), shape.t, shape.n, shape.k,
-                          name(out)),
-      .args = args,
-      .outputs = {{"out", args.out, linear_oracle(args), tolerance, magnitude}}};
-  test.strided = [](LinearArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.x_scale), copy(a.out);
-  };
-  check_op(linear.impls, Context{}, arena, test);
+  const WeightView weight = test::random_weight(arena, rng, {format}, shape.n, shape.k, scale);
+  const LinearArgs args =
+      test::random_linear(arena, rng, {.t = shape.t, .x = x, .out = out}, weight);
+  test::check_linear(arena, args, fmt::format("{} x {}", name(format), name(x)));
 }
 
 TEST(LinearCublasLt, AgreesWithOracle) {
@@ -78,11 +50,11 @@ TEST(LinearCublasLt, RowsMayBeStrided) {
     Arena arena;
     Rng rng(7);
     const Shape shape{20, 128, 256};
-    LinearArgs args;
-    set_x(arena, rng, dtype, shape, 128, &args);
-    const bool fp8 = dtype == DType::kE4M3;
-    args.weight = test::random_weight(
-        arena, rng, {fp8 ? WeightFormat::kFp8Block : WeightFormat::kBF16}, shape.n, shape.k);
+    const WeightFormat format =
+        dtype == DType::kE4M3 ? WeightFormat::kFp8Block : WeightFormat::kBF16;
+    LinearArgs args =
+        test::random_linear(arena, rng, {.t = shape.t, .x = dtype, .first = 128},
+                            test::random_weight(arena, rng, {format}, shape.n, shape.k));
     const TensorView wide = arena.output(DType::kF32, {shape.t, 2 * shape.n});
     const TensorView dense = arena.output(DType::kF32, {shape.t, shape.n});
     arena.freeze();

@@ -1,29 +1,31 @@
-// The implementations cuda, cuda_mma and cuda_mma_rounded of linear.h: one problem for the
-// quantized GEMM core, whose projections are the groups.
+// The implementations cuda and cuda_mma of linear.h: one problem for the portable CUDA kernels of
+// gemm/, whose projections are the groups.
 
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm_cuda.h"
-#include "dsv4/ops/parts/linear/linear_impls.h"
+#include "dsv4/ops/gemm/cuda/problem.h"
+#include "dsv4/ops/parts/linear/linear.h"
 
-namespace dsv4 {
+namespace dsv4::linear_kernel {
 namespace {
 
-quant_gemm::Problem problem_of(const LinearArgs& args) {
+using gemm::cuda::Problem;
+
+Problem problem_of(const LinearArgs& args) {
   const WeightView& w = args.weight;
   const int64_t n = w.n / args.groups;
-  quant_gemm::Problem p{.x = args.x.data,
-                        .x_dtype = args.x.dtype,
-                        .x_stride = args.x.row_stride(),
-                        .x_projection_stride = w.k,
-                        .out = args.out.data,
-                        .out_is_bf16 = args.out.dtype == DType::kBF16,
-                        .out_stride = args.out.row_stride(),
-                        .n = static_cast<int>(n),
-                        .k = static_cast<int>(w.k),
-                        .projections = static_cast<int>(args.groups),
-                        .projection_is_matrix = true,
-                        .weight = {quant_gemm::single_matrix(w)},
-                        .m = args.x.dim(0),
-                        .weight_rows_per_token = static_cast<int>(w.n)};
+  Problem p{.x = args.x.data,
+            .x_dtype = args.x.dtype,
+            .x_stride = args.x.row_stride(),
+            .x_projection_stride = w.k,
+            .out = args.out.data,
+            .out_is_bf16 = args.out.dtype == DType::kBF16,
+            .out_stride = args.out.row_stride(),
+            .n = static_cast<int>(n),
+            .k = static_cast<int>(w.k),
+            .projections = static_cast<int>(args.groups),
+            .projection_is_matrix = true,
+            .weight = {gemm::cuda::single_matrix(w)},
+            .m = args.x.dim(0),
+            .weight_rows_per_token = static_cast<int>(w.n)};
   const bool block_rows = w.format == WeightFormat::kFp8Block;
   p.weight[0].matrix_bytes = n * p.weight[0].row_bytes;
   p.weight[0].scale_matrix_bytes =
@@ -38,38 +40,43 @@ quant_gemm::Problem problem_of(const LinearArgs& args) {
 
 }  // namespace
 
-void linear_cuda(const Context& context, const LinearArgs& args) {
-  quant_gemm::Problem p = problem_of(args);
-  p.tile_m = quant_gemm::gemv_tile(*context.device, p, 1);
-  quant_gemm::run_gemv(*context.device, p);
+namespace cuda {
+
+const char* reject(const Context&, const LinearArgs& args) {
+  return reject_quantize(args);
 }
 
-namespace {
+void run(const Context& context, const LinearArgs& args) {
+  Problem p = problem_of(args);
+  p.tile_m = gemm::cuda::gemv_tile(*context.device, p, 1);
+  gemm::cuda::run_gemv(*context.device, p);
+}
 
-const char* reject(const Context& context, const LinearArgs& args, bool rounded) {
+}  // namespace cuda
+
+namespace cuda_mma {
+
+const char* reject(const Context& context, const LinearArgs& args) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
-  if (const char* why = linear_reject_quantize(context, args)) return why;
+  if (const char* why = reject_quantize(args)) return why;
   constexpr int64_t kFewTokens = 4;  // the GEMV kernels are as fast
   if (args.x.dim(0) <= kFewTokens && context.force_impl.empty()) return "few tokens";
-  return quant_gemm::reject_mma(problem_of(args), rounded);
+  return gemm::cuda::reject_mma(problem_of(args));
 }
 
-}  // namespace
-
-const char* linear_cuda_mma_reject(const Context& context, const LinearArgs& args) {
-  return reject(context, args, false);
-}
-const char* linear_cuda_mma_rounded_reject(const Context& context, const LinearArgs& args) {
-  return reject(context, args, true);
+double rounding(const LinearArgs& args) {
+  return gemm::cuda::mma_rounding(args.weight);
 }
 
-void linear_cuda_mma(const Context& context, const LinearArgs& args) {
-  quant_gemm::Problem p = problem_of(args);
+void run(const Context& context, const LinearArgs& args) {
+  Problem p = problem_of(args);
   const Scratch::Scope scope(context.device->workspace());
-  p.tile_m = quant_gemm::mma_tile(*context.device, p, 1);
-  if (p.x_dtype == DType::kE4M3 && p.tile_m > quant_gemm::kSmallM)
-    quant_gemm::widen_activations(*context.device, p);
-  quant_gemm::run_mma(*context.device, p);
+  p.tile_m = gemm::cuda::mma_tile(*context.device, p, 1);
+  if (p.x_dtype == DType::kE4M3 && p.tile_m > gemm::cuda::kSmallM)
+    gemm::cuda::widen_activations(*context.device, p);
+  gemm::cuda::run_mma(*context.device, p);
 }
 
-}  // namespace dsv4
+}  // namespace cuda_mma
+
+}  // namespace dsv4::linear_kernel

@@ -6,9 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/parts/linear/linear.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "tests/harness/op_check.h"
-#include "tests/harness/weights.h"
+#include "dsv4/ops/parts/linear/linear_check_test.h"
 
 namespace dsv4 {
 namespace {
@@ -29,54 +27,24 @@ struct Scene {
   bool invariant = false;
 };
 
-LinearArgs random_args(Arena& arena, Rng& rng, const Scene& s) {
-  const TensorView x =
-      arena.input(s.x == X::kCodes ? DType::kE4M3 : DType::kBF16, {s.t, s.groups * s.k});
-  test::fill_normal(x, rng);
-  LinearArgs args{.x = x, .groups = s.groups, .quantize_x = s.x == X::kQuantized};
-  if (s.x == X::kCodes) {
-    const TensorView scale = arena.input(DType::kE8M0, {s.t, s.groups * ceil_div(s.k, 128)});
-    for (int64_t i = 0; i < scale.numel(); ++i)
-      scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
-    args.x_scale = scale;
-  }
-  const test::StoredAs stored = s.format == WeightFormat::kKbit
-                                    ? test::StoredAs{s.format, s.bits, true}
-                                    : test::StoredAs{s.format};
-  args.weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k, s.scale);
-  args.out = arena.output(s.out, {s.t, s.groups * s.n});
-  return args;
-}
-
-LinearArgs one_token(const LinearArgs& args, int64_t i) {
-  LinearArgs one = args;
-  one.x = args.x.slice(0, i, i + 1);
-  if (!args.x_scale.empty()) one.x_scale = args.x_scale.slice(0, i, i + 1);
-  one.out = args.out.slice(0, i, i + 1);
-  return one;
-}
-
 // change: of the arguments, before the oracle sees them.
 void check(const Scene& s, const std::function<void(LinearArgs&)>& change = {}) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(s.t * 1000003 + s.n * 1009 + s.k));
-  LinearArgs args = random_args(arena, rng, s);
+  const test::StoredAs stored = s.format == WeightFormat::kKbit
+                                    ? test::StoredAs{s.format, s.bits, true}
+                                    : test::StoredAs{s.format};
+  LinearArgs args =
+      test::random_linear(arena, rng,
+                          {.t = s.t,
+                           .x = s.x == X::kCodes ? DType::kE4M3 : DType::kBF16,
+                           .out = s.out,
+                           .groups = s.groups,
+                           .quantize_x = s.x == X::kQuantized},
+                          test::random_weight(arena, rng, stored, s.groups * s.n, s.k, s.scale));
   if (change) change(args);
-  const double magnitude = linear_magnitude(args);
-  const double walk = 4 + std::sqrt(static_cast<double>(s.k));
-  const test::Tolerance tolerance{.ulps = s.out == DType::kF32 ? 2.0 : 0.51,
-                                  .abs = 0x1p-24 * walk * magnitude};
-  test::OpCase<LinearArgs> test{
-      .name = fmt::format("{} x {} t={} n={} k={} groups={}", name(s.format), static_cast<int>(s.x),
-                          s.t, s.n, s.k, s.groups),
-      .args = args,
-      .outputs = {{"out", args.out, linear_oracle(args), tolerance, magnitude}},
-      .one_token = one_token,
-      .num_tokens = s.t};
-  test.strided = [](LinearArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.x_scale), copy(a.out);
-  };
-  check_op(linear.impls, Context{.need_batch_invariant = s.invariant}, arena, test);
+  test::check_linear(arena, args, fmt::format("{} x {}", name(s.format), static_cast<int>(s.x)),
+                     {.need_batch_invariant = s.invariant});
 }
 
 // Rows that end inside a tile; columns for 1, 2, 4 and 8 ranks of unequal shares.

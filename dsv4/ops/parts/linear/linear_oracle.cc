@@ -1,12 +1,12 @@
-#include "dsv4/ops/parts/linear/linear_oracle.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "dsv4/base/bits.h"
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm.h"
+#include "dsv4/ops/gemm/gemm.h"
 #include "dsv4/ops/oracle.h"
-#include "dsv4/ops/parts/quant/quant_oracle.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
 
 namespace dsv4 {
 namespace {
@@ -69,6 +69,12 @@ double linear_magnitude(const LinearArgs& args) {
     largest = std::max(largest, s);
   }
   return largest;
+}
+
+std::vector<double> projection_oracle(const Context& context, const ConstTensorView& x,
+                                      const WeightView& weight) {
+  const bool quantize = context.numerics == Numerics::kOfficial && weight.quantized_activations();
+  return linear_oracle({.x = x, .weight = weight, .quantize_x = quantize});
 }
 
 }  // namespace dsv4

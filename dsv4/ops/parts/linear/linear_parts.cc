@@ -1,16 +1,18 @@
+// The implementation parts of linear.h: quantize_q8, then the call without quantize_x.
+
 #include "dsv4/base/bits.h"
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm.h"
-#include "dsv4/ops/parts/linear/linear_impls.h"
+#include "dsv4/ops/gemm/gemm.h"
+#include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/ops/parts/quant/quant.h"
 #include "dsv4/tensor/scratch.h"
 
-namespace dsv4 {
+namespace dsv4::linear_kernel::parts {
 
-const char* linear_parts_reject(const Context&, const LinearArgs& args) {
+const char* reject(const Context&, const LinearArgs& args) {
   return args.quantize_x ? nullptr : "nothing to quantize";
 }
 
-void linear_parts(const Context& context, const LinearArgs& args) {
+void run(const Context& context, const LinearArgs& args) {
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
   const int64_t t = args.x.dim(0), k = args.x.dim(1);
@@ -22,4 +24,4 @@ void linear_parts(const Context& context, const LinearArgs& args) {
   linear(context, quantized);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::linear_kernel::parts

@@ -1,11 +1,11 @@
 // The implementations sm90_few and sm90_few_kbit of linear.h: few tokens, each weight read once
-// (few_gemm).
+// (gemm/sm90).
 
-#include "dsv4/ops/gemm/few_gemm/launch.h"
-#include "dsv4/ops/gemm/few_gemm/plan.h"
-#include "dsv4/ops/parts/linear/linear_impls.h"
+#include "dsv4/ops/gemm/sm90/plan.h"
+#include "dsv4/ops/gemm/sm90/small_m.h"
+#include "dsv4/ops/parts/linear/linear.h"
 
-namespace dsv4 {
+namespace dsv4::linear_kernel {
 namespace {
 
 // More tiles than this many of a cluster: the output head. Sums of every tile are exchanged, and
@@ -19,7 +19,7 @@ bool is_faster_elsewhere(const LinearArgs& args) {
   return args.weight.bytes() > kLargeWeight && (t == 1 || t >= kManyTokens);
 }
 
-few_gemm::Product product_of(const LinearArgs& args) {
+gemm::Product product_of(const LinearArgs& args) {
   return {.in = {.x = args.x, .x_scale = args.x_scale, .quantize = args.quantize_x},
           .weight = args.weight,
           .out = args.out,
@@ -28,34 +28,40 @@ few_gemm::Product product_of(const LinearArgs& args) {
 
 }  // namespace
 
-const char* linear_sm90_few_reject(const Context& context, const LinearArgs& args) {
+namespace sm90_few {
+
+const char* reject(const Context& context, const LinearArgs& args) {
   // Where the bits of a token must not depend on the batch, larger batches take the same kernel.
-  if (args.x.dim(0) > few_gemm::kMaxTokens && !context.need_batch_invariant)
+  if (args.x.dim(0) > gemm::kMaxTokens && !context.need_batch_invariant)
     return "for up to 32 tokens";
-  if (args.quantize_x && args.x.dim(0) > few_gemm::kQuantizeTokens)
-    return "many tokens to quantize";
+  if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens) return "many tokens to quantize";
   if (!context.need_batch_invariant && is_faster_elsewhere(args)) return "a large weight";
   const bool converted = args.x.dtype == DType::kBF16 && !args.quantize_x &&
                          args.weight.format == WeightFormat::kFp8Block;
-  if (converted && args.x.dim(0) > few_gemm::kConvertTokens && !context.need_batch_invariant)
+  if (converted && args.x.dim(0) > gemm::kConvertTokens && !context.need_batch_invariant)
     return "many tokens to convert";
-  return few_gemm::reject(context, product_of(args));
+  return gemm::reject(context, product_of(args));
 }
 
-void linear_sm90_few(const Context& context, const LinearArgs& args) {
-  few_gemm::run(context, product_of(args));
+void run(const Context& context, const LinearArgs& args) {
+  gemm::run(context, product_of(args));
 }
 
-const char* linear_sm90_few_kbit_reject(const Context& context, const LinearArgs& args) {
-  if (args.x.dim(0) > few_gemm::kKbitTokens && !context.need_batch_invariant)
+}  // namespace sm90_few
+
+namespace sm90_few_kbit {
+
+const char* reject(const Context& context, const LinearArgs& args) {
+  if (args.x.dim(0) > gemm::kKbitTokens && !context.need_batch_invariant)
     return "for up to 8 tokens";
-  if (args.quantize_x && args.x.dim(0) > few_gemm::kQuantizeTokens)
-    return "many tokens to quantize";
-  return few_gemm::reject_kbit(context, product_of(args));
+  if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens) return "many tokens to quantize";
+  return gemm::reject_kbit(context, product_of(args));
 }
 
-void linear_sm90_few_kbit(const Context& context, const LinearArgs& args) {
-  few_gemm::run(context, product_of(args));
+void run(const Context& context, const LinearArgs& args) {
+  gemm::run(context, product_of(args));
 }
 
-}  // namespace dsv4
+}  // namespace sm90_few_kbit
+
+}  // namespace dsv4::linear_kernel

@@ -5,14 +5,13 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/float16.h"
-#include "dsv4/ops/parts/linear/linear_oracle.h"
-#include "tests/harness/op_check.h"
-#include "tests/harness/weights.h"
+#include "dsv4/ops/parts/linear/linear_check_test.h"
 
 namespace dsv4 {
 namespace {
 
 using test::Arena;
+using test::tokens;
 
 // Shapes of whole scale blocks are in linear_cublaslt_test.cc.
 const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized", "parts",
@@ -29,57 +28,17 @@ struct Dtypes {
 
 LinearArgs random_args(Arena& arena, Rng& rng, const test::StoredAs& stored, const Shape& shape,
                        const Dtypes& dtypes) {
-  LinearArgs args{.groups = dtypes.groups};
-  const TensorView x = arena.input(dtypes.x, {shape.t, args.groups * shape.k});
-  test::fill_normal(x, rng);
-  args.x = x;
-  if (dtypes.x == DType::kE4M3) {
-    const TensorView scale =
-        arena.input(DType::kE8M0, {shape.t, args.groups * ceil_div(shape.k, 128)});
-    for (int64_t i = 0; i < scale.numel(); ++i) {
-      scale.as<uint8_t>()[i] = static_cast<uint8_t>(124 + rng.below(6));
-    }
-    args.x_scale = scale;
-  }
-  args.weight =
-      test::random_weight(arena, rng, stored, args.groups * shape.n, shape.k, dtypes.fp8_scale);
-  args.out = arena.output(dtypes.out, {shape.t, args.weight.n});
-  return args;
-}
-
-LinearArgs tokens(const LinearArgs& args, int64_t begin, int64_t end) {
-  LinearArgs part = args;
-  part.x = args.x.slice(0, begin, end);
-  if (!args.x_scale.empty()) part.x_scale = args.x_scale.slice(0, begin, end);
-  part.out = args.out.slice(0, begin, end);
-  return part;
-}
-
-// The error of a sum of k products in f32 is a random walk over its k roundings, each at most 2^-24
-// of the sum of magnitudes; a single wrong weight causes an error of about 1/k of it, which is far
-// larger.
-test::Tolerance tolerance(const LinearArgs& args) {
-  const double walk = 4 + std::sqrt(static_cast<double>(args.weight.k));
-  return {.ulps = args.out.dtype == DType::kF32 ? 2.0 : 0.51,
-          .abs = 0x1p-24 * walk * linear_magnitude(args)};
+  const int64_t groups = dtypes.groups;
+  return test::random_linear(
+      arena, rng, {.t = shape.t, .x = dtypes.x, .out = dtypes.out, .groups = groups},
+      test::random_weight(arena, rng, stored, groups * shape.n, shape.k, dtypes.fp8_scale));
 }
 
 void check_linear(const test::StoredAs& stored, const Shape& shape, const Dtypes& dtypes) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(shape.t * 1000003 + shape.n * 1009 + shape.k));
   const LinearArgs args = random_args(arena, rng, stored, shape, dtypes);
-  linear.check(args);
-  test::OpCase<LinearArgs> test{
-      .name = fmt::format("{} t={} n={} k={} x {}", name(stored), shape.t, shape.n, shape.k,
-                          name(dtypes.x)),
-      .args = args,
-      .outputs = {{"out", args.out, linear_oracle(args), tolerance(args), linear_magnitude(args)}},
-      .one_token = [](const LinearArgs& a, int64_t i) { return tokens(a, i, i + 1); },
-      .num_tokens = shape.t};
-  test.strided = [](LinearArgs& a, test::StridedCopy& copy) {
-    copy(a.x), copy(a.x_scale), copy(a.out);
-  };
-  check_op(linear.impls, Context{}, arena, test);
+  test::check_linear(arena, args, fmt::format("{} x {}", name(stored), name(dtypes.x)));
 }
 
 TEST(Linear, AgreesWithOracleOnAnyShape) {

@@ -4,9 +4,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/mhc/mhc_impls.h"
+#include "dsv4/ops/parts/mhc/mhc.h"
 
-namespace dsv4 {
+namespace dsv4::mhc_kernel::cuda {
 namespace {
 
 constexpr int kFewStreams = 4;  // the released models' number: half the registers
@@ -88,7 +88,7 @@ void hc_post_of(Device& device, const HcPostArgs& args) {
 
 }  // namespace
 
-void hc_post_cuda(const Context& context, const HcPostArgs& args) {
+void run(const Context& context, const HcPostArgs& args) {
   const bool wide = packs(args.streams, kRun) && packs(args.y, kRun);
   const bool few = args.streams.dim(1) <= kFewStreams;
   const auto run = wide ? (few ? hc_post_of<kFewStreams, kRun> : hc_post_of<kMaxStreams, kRun>)
@@ -96,4 +96,4 @@ void hc_post_cuda(const Context& context, const HcPostArgs& args) {
   run(*context.device, args);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::mhc_kernel::cuda

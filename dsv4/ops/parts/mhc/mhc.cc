@@ -1,31 +1,47 @@
 #include "dsv4/ops/parts/mhc/mhc.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/mhc/mhc_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::mhc_kernel {
+
+DSV4_IMPL(HcPreArgs, cuda)
+DSV4_IMPL(HcPreArgs, cpu)
+namespace cpu {
+HostBytes host_bytes(const HcPreArgs& args);
+}
+DSV4_IMPL(HcPostArgs, cuda)
+DSV4_IMPL(HcPostArgs, cpu)
+DSV4_IMPL(HcHeadArgs, cuda)
+DSV4_IMPL(HcHeadArgs, cpu)
+namespace cpu {
+HostBytes host_bytes(const HcHeadArgs& args);
+}
 
 constexpr Impl<HcPreArgs> kHcPre[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<HcPreArgs>, hc_pre_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<HcPreArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<HcPreArgs>, hc_pre_cpu, 0, hc_pre_cpu_bytes},
+    {"cpu", Arch::kCpu, true, accept_all<HcPreArgs>, cpu::run, 0, cpu::host_bytes},
 };
 
 constexpr Impl<HcPostArgs> kHcPost[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<HcPostArgs>, hc_post_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<HcPostArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<HcPostArgs>, hc_post_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<HcPostArgs>, cpu::run},
 };
 
 constexpr Impl<HcHeadArgs> kHcHead[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<HcHeadArgs>, hc_head_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<HcHeadArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<HcHeadArgs>, hc_head_cpu, 0, hc_head_cpu_bytes},
+    {"cpu", Arch::kCpu, true, accept_all<HcHeadArgs>, cpu::run, 0, cpu::host_bytes},
 };
+
+}  // namespace dsv4::mhc_kernel
+
+namespace dsv4 {
+namespace {
 
 void check_streams(int64_t m) {
   DSV4_CHECK(m >= 1 && m <= kMaxStreams, "{} streams, at most {}", m, kMaxStreams);
@@ -90,10 +106,10 @@ Cost cost(const HcHeadArgs& args) {
 
 }  // namespace
 
-constinit const Op<HcPreArgs> hc_pre{"hc_pre", kHcPre, check, cost};
+constinit const Op<HcPreArgs> hc_pre{"hc_pre", mhc_kernel::kHcPre, check, cost};
 
-constinit const Op<HcPostArgs> hc_post{"hc_post", kHcPost, check, cost};
+constinit const Op<HcPostArgs> hc_post{"hc_post", mhc_kernel::kHcPost, check, cost};
 
-constinit const Op<HcHeadArgs> hc_head{"hc_head", kHcHead, check, cost};
+constinit const Op<HcHeadArgs> hc_head{"hc_head", mhc_kernel::kHcHead, check, cost};
 
 }  // namespace dsv4

@@ -22,6 +22,8 @@
 
 namespace dsv4 {
 
+inline constexpr int kMaxStreams = 8;  // implementations hold them in registers
+
 struct HcPreArgs {
   ConstTensorView streams;  // X [t, m, d] f32|bf16
   ConstTensorView fn;       // [m*(2+m), m*d] f32

@@ -1,7 +1,7 @@
 // Tokens are processed in tiles, so that a row of fn is read once per tile. With fewer tiles than
 // threads, the threads share the rows of fn instead; the bits of an element are the same.
 
-#include "dsv4/ops/parts/mhc/mhc_impls.h"
+#include "dsv4/ops/parts/mhc/mhc.h"
 
 #include <omp.h>
 
@@ -16,7 +16,7 @@
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/float16.h"
 
-namespace dsv4 {
+namespace dsv4::mhc_kernel::cpu {
 namespace {
 
 constexpr int64_t kTokenTile = 4;
@@ -55,20 +55,21 @@ class MixTile {
     const int64_t width = m_ * d_;
     for (int64_t i = 0; i < count * m_; ++i) {
       const int64_t at = stream_offset(args_.streams, begin + i / m_, i % m_);
-      cpu::load(args_.streams, at, d_, x_.data() + i * d_);
+      dsv4::cpu::load(args_.streams, at, d_, x_.data() + i * d_);
     }
     const float* fn = args_.fn.as<float>();
     const int64_t fn_stride = args_.fn.row_stride();
-#pragma omp parallel for if (cpu::worth_sharing(mixes_ * width))
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(mixes_ * width))
     for (int64_t row = 0; row < mixes_; row += kFnTile) {
       const int64_t rows = std::min(kFnTile, mixes_ - row);
-      cpu::matmul_abt({x_.data(), count, width, width},
-                      {fn + row * fn_stride, rows, width, fn_stride},
-                      {mix_.data() + row, count, rows, mixes_});
+      dsv4::cpu::matmul_abt({x_.data(), count, width, width},
+                            {fn + row * fn_stride, rows, width, fn_stride},
+                            {mix_.data() + row, count, rows, mixes_});
     }
     for (int64_t i = 0; i < count; ++i) {
-      const float mean = cpu::sum_squares(x_.data() + i * width, width) / static_cast<float>(width);
-      cpu::scale(1.f / std::sqrt(mean + args_.norm_eps), mix(i), mix(i), mixes_);
+      const float mean =
+          dsv4::cpu::sum_squares(x_.data() + i * width, width) / static_cast<float>(width);
+      dsv4::cpu::scale(1.f / std::sqrt(mean + args_.norm_eps), mix(i), mix(i), mixes_);
     }
   }
 
@@ -80,9 +81,9 @@ class MixTile {
   void store_mixed(int64_t i, float scale, const float* base, float eps) {
     float pre[kMaxStreams];
     for (int64_t j = 0; j < m_; ++j) pre[j] = sigmoid(mix(i)[j] * scale + base[j]) + eps;
-    cpu::matmul_ab({pre, 1, m_, m_}, {x_.data() + i * m_ * d_, m_, d_, d_},
-                   {mixed_.data(), 1, d_, d_});
-    cpu::store(args_.out, (begin_ + i) * args_.out.row_stride(), d_, mixed_.data());
+    dsv4::cpu::matmul_ab({pre, 1, m_, m_}, {x_.data() + i * m_ * d_, m_, d_, d_},
+                         {mixed_.data(), 1, d_, d_});
+    dsv4::cpu::store(args_.out, (begin_ + i) * args_.out.row_stride(), d_, mixed_.data());
   }
 
  private:
@@ -98,7 +99,7 @@ class MixTile {
 template <class Finish>
 void for_each_mixed_token(const MixArgs& args, const Finish& finish) {
   const int64_t t = args.streams.dim(0), mixes = args.fn.dim(0);
-#pragma omp parallel if (t > kTokenTile && cpu::worth_sharing(args.streams.numel() * mixes))
+#pragma omp parallel if (t > kTokenTile && dsv4::cpu::worth_sharing(args.streams.numel() * mixes))
   {
     MixTile tile(args);
 #pragma omp for
@@ -160,20 +161,20 @@ void mix_columns(const HcPostArgs& args, int64_t token, int64_t begin, int64_t c
     for (int64_t j = 0; j < m; ++j)
       weights[k * (1 + m) + 1 + j] = comb[j * args.comb.stride[1] + k];
   }
-  cpu::load(args.y, token * args.y.row_stride() + begin, count, scratch);
+  dsv4::cpu::load(args.y, token * args.y.row_stride() + begin, count, scratch);
   if (args.streams.dtype == DType::kBF16 && args.y.dtype == DType::kF32) {
     for (int64_t i = 0; i < count; ++i) scratch[i] = round_to_bf16(scratch[i]);
   }
   for (int64_t j = 0; j < m; ++j) {
-    cpu::load(args.streams, stream_offset(args.streams, token, j) + begin, count,
-              scratch + (1 + j) * kColumnTile);
+    dsv4::cpu::load(args.streams, stream_offset(args.streams, token, j) + begin, count,
+                    scratch + (1 + j) * kColumnTile);
   }
   float* out = scratch + (1 + m) * kColumnTile;
-  cpu::matmul_ab({weights, m, 1 + m, 1 + m}, {scratch, 1 + m, count, kColumnTile},
-                 {out, m, count, kColumnTile});
+  dsv4::cpu::matmul_ab({weights, m, 1 + m, 1 + m}, {scratch, 1 + m, count, kColumnTile},
+                       {out, m, count, kColumnTile});
   for (int64_t k = 0; k < m; ++k) {
-    cpu::store(args.streams, stream_offset(args.streams, token, k) + begin, count,
-               out + k * kColumnTile);
+    dsv4::cpu::store(args.streams, stream_offset(args.streams, token, k) + begin, count,
+                     out + k * kColumnTile);
   }
 }
 
@@ -186,15 +187,15 @@ HostBytes mix_bytes(const ConstTensorView& streams, const ConstTensorView& fn) {
 
 }  // namespace
 
-HostBytes hc_pre_cpu_bytes(const HcPreArgs& args) {
+HostBytes host_bytes(const HcPreArgs& args) {
   return mix_bytes(args.streams, args.fn);
 }
 
-HostBytes hc_head_cpu_bytes(const HcHeadArgs& args) {
+HostBytes host_bytes(const HcHeadArgs& args) {
   return mix_bytes(args.streams, args.fn);
 }
 
-void hc_pre_cpu(const Context&, const HcPreArgs& args) {
+void run(const Context&, const HcPreArgs& args) {
   for_each_mixed_token({args.streams, args.fn, args.out, args.norm_eps},
                        [&](MixTile& tile, int64_t i, int64_t token) {
                          finish_pre(args, tile.mix(i), token);
@@ -203,17 +204,17 @@ void hc_pre_cpu(const Context&, const HcPreArgs& args) {
                        });
 }
 
-void hc_head_cpu(const Context&, const HcHeadArgs& args) {
+void run(const Context&, const HcHeadArgs& args) {
   for_each_mixed_token(
       {args.streams, args.fn, args.out, args.norm_eps}, [&](MixTile& tile, int64_t i, int64_t) {
         tile.store_mixed(i, args.scale.as<float>()[0], args.base.as<float>(), args.hc_eps);
       });
 }
 
-void hc_post_cpu(const Context&, const HcPostArgs& args) {
+void run(const Context&, const HcPostArgs& args) {
   const int64_t t = args.streams.dim(0), m = args.streams.dim(1), d = args.streams.dim(2);
   const int64_t tiles = ceil_div(d, kColumnTile);
-#pragma omp parallel if (cpu::worth_sharing(args.streams.numel() * (1 + m)))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(args.streams.numel() * (1 + m)))
   {
     std::vector<float> scratch(static_cast<size_t>((1 + 2 * m) * kColumnTile));
 #pragma omp for
@@ -224,4 +225,4 @@ void hc_post_cpu(const Context&, const HcPostArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::mhc_kernel::cpu

@@ -16,9 +16,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/mhc/mhc_impls.h"
+#include "dsv4/ops/parts/mhc/mhc.h"
 
-namespace dsv4 {
+namespace dsv4::mhc_kernel::cuda {
 namespace {
 
 constexpr int kFewStreams = 4;  // the released models' number: half the registers
@@ -371,7 +371,7 @@ void mix(Device& device, const MixArgs& args) {
 
 }  // namespace
 
-void hc_pre_cuda(const Context& context, const HcPreArgs& args) {
+void run(const Context& context, const HcPreArgs& args) {
   const int64_t t = args.streams.dim(0);
   for (int64_t begin = 0; begin < t; begin += kMaxTokens) {
     const int64_t end = std::min(t, begin + kMaxTokens);
@@ -392,7 +392,7 @@ void hc_pre_cuda(const Context& context, const HcPreArgs& args) {
   }
 }
 
-void hc_head_cuda(const Context& context, const HcHeadArgs& args) {
+void run(const Context& context, const HcHeadArgs& args) {
   const int64_t t = args.streams.dim(0);
   for (int64_t begin = 0; begin < t; begin += kMaxTokens) {
     const int64_t end = std::min(t, begin + kMaxTokens);
@@ -406,4 +406,4 @@ void hc_head_cuda(const Context& context, const HcHeadArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::mhc_kernel::cuda

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/mhc/mhc_oracle.h"
+#include "dsv4/ops/parts/mhc/mhc_case.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,20 +3,13 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/mhc/mhc_oracle.h"
+#include "dsv4/ops/parts/mhc/mhc_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
 namespace {
 
 using test::Arena;
-
-TensorView normal_input(Arena& arena, Rng& rng, DType dtype, std::initializer_list<int64_t> shape,
-                        double sigma = 1.0) {
-  const TensorView view = arena.input(dtype, shape);
-  test::fill_normal(view, rng, sigma);
-  return view;
-}
 
 // Sums have about log2 of their length + 4 roundings of the largest term; the gates add an absolute
 // error of the mixes (dot products of m * d terms) of about 1e-6. bf16 outputs are rounded once.
@@ -27,15 +20,7 @@ test::Tolerance tolerance(DType dtype) {
 void check_hc_pre(int64_t t, int64_t m, int64_t d, DType dtype) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
-  const int64_t mixes = m * (2 + m);
-  const double sigma = 1 / std::sqrt(static_cast<double>(m * d));  // mixes of order 1
-  const HcPreArgs args{.streams = normal_input(arena, rng, dtype, {t, m, d}, 3.0),
-                       .fn = normal_input(arena, rng, DType::kF32, {mixes, m * d}, 3 * sigma),
-                       .base = normal_input(arena, rng, DType::kF32, {mixes}),
-                       .scale = normal_input(arena, rng, DType::kF32, {3}),
-                       .out = arena.output(dtype, {t, d}),
-                       .post = arena.output(DType::kF32, {t, m}),
-                       .comb = arena.output(DType::kF32, {t, m, m})};
+  const HcPreArgs args = test::random_hc_pre(arena, rng, t, m, d, dtype);
   const HcPreWant want = hc_pre_oracle(args);
   test::OpCase<HcPreArgs> test{
       .name = fmt::format("hc_pre t={} m={} d={}", t, m, d), .args = args, .num_tokens = t};
@@ -59,12 +44,7 @@ void check_hc_pre(int64_t t, int64_t m, int64_t d, DType dtype) {
 void check_hc_post(int64_t t, int64_t m, int64_t d, DType y_dtype, DType dtype) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
-  const TensorView streams = arena.inout(dtype, {t, m, d});
-  test::fill_normal(streams, rng, 2.0);
-  const HcPostArgs args{.y = normal_input(arena, rng, y_dtype, {t, d}),
-                        .post = normal_input(arena, rng, DType::kF32, {t, m}),
-                        .comb = normal_input(arena, rng, DType::kF32, {t, m, m}),
-                        .streams = streams};
+  const HcPostArgs args = test::random_hc_post(arena, rng, t, m, d, y_dtype, dtype);
   test::OpCase<HcPostArgs> test{
       .name = fmt::format("hc_post t={} m={} d={}", t, m, d), .args = args, .num_tokens = t};
   test.outputs = {{"streams", args.streams, hc_post_oracle(args), tolerance(dtype)}};
@@ -83,12 +63,7 @@ void check_hc_post(int64_t t, int64_t m, int64_t d, DType y_dtype, DType dtype) 
 void check_hc_head(int64_t t, int64_t m, int64_t d, DType dtype) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 100 + m * 10 + d));
-  const double sigma = 1 / std::sqrt(static_cast<double>(m * d));
-  const HcHeadArgs args{.streams = normal_input(arena, rng, dtype, {t, m, d}, 3.0),
-                        .fn = normal_input(arena, rng, DType::kF32, {m, m * d}, 3 * sigma),
-                        .base = normal_input(arena, rng, DType::kF32, {m}),
-                        .scale = normal_input(arena, rng, DType::kF32, {1}),
-                        .out = arena.output(dtype, {t, d})};
+  const HcHeadArgs args = test::random_hc_head(arena, rng, t, m, d, dtype);
   test::OpCase<HcHeadArgs> test{
       .name = fmt::format("hc_head t={} m={} d={}", t, m, d), .args = args, .num_tokens = t};
   test.outputs = {{"out", args.out, hc_head_oracle(args), tolerance(dtype)}};

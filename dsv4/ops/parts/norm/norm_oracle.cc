@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/norm/norm_oracle.h"
+#include "dsv4/ops/parts/norm/norm_case.h"
 
 #include <cmath>
 

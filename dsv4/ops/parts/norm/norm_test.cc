@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/norm/norm_oracle.h"
+#include "dsv4/ops/parts/norm/norm_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -14,10 +14,8 @@ using test::Arena;
 void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DType out_dtype) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 1000 + d));
-  const TensorView x = arena.input(x_dtype, {t, d}), weight = arena.input(weight_dtype, {d});
-  test::fill_normal(x, rng, 3.0);
-  test::fill_normal(weight, rng, 0.5, 1.0);
-  const RmsNormArgs args{.x = x, .weight = weight, .out = arena.output(out_dtype, {t, d})};
+  const RmsNormArgs args =
+      test::random_rms_norm(arena, rng, t, d, x_dtype, weight_dtype, out_dtype);
   test::OpCase<RmsNormArgs> test{
       .name = fmt::format("rms_norm {}x{}", t, d), .args = args, .num_tokens = t};
   // f32: vector sums of squares have a few roundings, the scalar instruction set up to d / 4 of
@@ -51,9 +49,7 @@ TEST(HeadNorm, AgreesWithOracle) {
         Arena arena;
         Rng rng(static_cast<uint64_t>(d + rows));
         const DType dtype = numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32;
-        const TensorView x = arena.input(dtype, {rows, d});
-        test::fill_normal(x, rng, 2.0);
-        const HeadNormArgs args{.x = x, .out = arena.output(dtype, {rows, d})};
+        const HeadNormArgs args = test::random_head_norm(arena, rng, rows, d, dtype);
         const Context context{.numerics = numerics};
         test::OpCase<HeadNormArgs> test{
             .name = fmt::format("head_norm {}x{}", rows, d), .args = args, .num_tokens = rows};

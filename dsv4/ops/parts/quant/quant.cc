@@ -2,29 +2,41 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/quant/quant_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::quant_kernel {
+
+DSV4_IMPL(QuantizeQ8Args, cuda)
+DSV4_IMPL(QuantizeQ8Args, cpu)
+DSV4_IMPL(FakeQuantArgs, cuda)
+DSV4_IMPL(FakeQuantArgs, cpu)
+DSV4_IMPL(HadamardArgs, cuda)
+DSV4_IMPL(HadamardArgs, cpu)
 
 constexpr Impl<QuantizeQ8Args> kQuantizeQ8[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<QuantizeQ8Args>, quantize_q8_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<QuantizeQ8Args>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<QuantizeQ8Args>, quantize_q8_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<QuantizeQ8Args>, cpu::run},
 };
+
 constexpr Impl<FakeQuantArgs> kFakeQuant[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<FakeQuantArgs>, fake_quant_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<FakeQuantArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<FakeQuantArgs>, fake_quant_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<FakeQuantArgs>, cpu::run},
 };
+
 constexpr Impl<HadamardArgs> kHadamard[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, hadamard_cuda_reject, hadamard_cuda},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<HadamardArgs>, hadamard_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<HadamardArgs>, cpu::run},
 };
+
+}  // namespace dsv4::quant_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const QuantizeQ8Args& args) {
   DSV4_CHECK(args.group > 0, "group={}", args.group);
@@ -71,8 +83,9 @@ Cost cost(const HadamardArgs& args) {
 
 }  // namespace
 
-constinit const Op<QuantizeQ8Args> quantize_q8{"quantize_q8", kQuantizeQ8, check, cost};
-constinit const Op<FakeQuantArgs> fake_quant{"fake_quant", kFakeQuant, check, cost};
-constinit const Op<HadamardArgs> hadamard{"hadamard", kHadamard, check, cost};
+constinit const Op<QuantizeQ8Args> quantize_q8{"quantize_q8", quant_kernel::kQuantizeQ8, check,
+                                               cost};
+constinit const Op<FakeQuantArgs> fake_quant{"fake_quant", quant_kernel::kFakeQuant, check, cost};
+constinit const Op<HadamardArgs> hadamard{"hadamard", quant_kernel::kHadamard, check, cost};
 
 }  // namespace dsv4

@@ -8,9 +8,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/parts/quant/lanes.cuh"
-#include "dsv4/ops/parts/quant/quant_impls.h"
+#include "dsv4/ops/parts/quant/quant.h"
 
-namespace dsv4 {
+namespace dsv4::quant_kernel::cuda {
 namespace {
 
 constexpr int kWarps = 4;  // per CTA
@@ -152,7 +152,7 @@ void hadamard_of(const Context& context, const HadamardArgs& args) {
 
 }  // namespace
 
-void quantize_q8_cuda(const Context& context, const QuantizeQ8Args& args) {
+void run(const Context& context, const QuantizeQ8Args& args) {
   with_run(args.group, args.x, args.codes, [&](auto run) {
     const Groups groups(args.x, args.group, run());
     with_float_type(args.x.dtype, [&](auto in) {
@@ -165,16 +165,16 @@ void quantize_q8_cuda(const Context& context, const QuantizeQ8Args& args) {
   });
 }
 
-void fake_quant_cuda(const Context& context, const FakeQuantArgs& args) {
+void run(const Context& context, const FakeQuantArgs& args) {
   args.format == FakeQuantFormat::kS8 ? launch_fake_quant<S8>(context, args)
                                       : launch_fake_quant<S4>(context, args);
 }
 
-const char* hadamard_cuda_reject(const Context&, const HadamardArgs& args) {
+const char* reject(const Context&, const HadamardArgs& args) {
   return args.x.dim(1) > kWarp * kMaxPerLane ? "rows are longer than a warp holds" : nullptr;
 }
 
-void hadamard_cuda(const Context& context, const HadamardArgs& args) {
+void run(const Context& context, const HadamardArgs& args) {
   const int64_t n = args.x.dim(1);
   const auto run = n <= kWarp        ? hadamard_of<1>
                    : n <= 2 * kWarp  ? hadamard_of<2>
@@ -185,4 +185,4 @@ void hadamard_cuda(const Context& context, const HadamardArgs& args) {
   run(context, args);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::quant_kernel::cuda

@@ -1,7 +1,7 @@
 // The definitions of docs/spec/dsv4.md 0.4 on real numbers: codes are the nearest values on the
 // grid, scales are found by comparing powers of two. No bit manipulation of formats/ is shared.
 
-#include "dsv4/ops/parts/quant/quant_oracle.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
 
 #include <algorithm>
 #include <bit>

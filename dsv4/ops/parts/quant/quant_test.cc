@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/quant/quant_oracle.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
 
@@ -36,10 +36,7 @@ void check_quantize_q8(int64_t t, int64_t k, int group, DType dtype) {
   Rng rng(static_cast<uint64_t>(t * 10007 + k + group));
   const TensorView x = arena.input(dtype, {t, k});
   fill(x, rng);
-  const QuantizeQ8Args args{.x = x,
-                            .codes = arena.output(DType::kE4M3, {t, k}),
-                            .scales = arena.output(DType::kE8M0, {t, ceil_div(k, group)}),
-                            .group = group};
+  const QuantizeQ8Args args = test::quantize_q8_of(arena, x, group);
   const QuantizeQ8Want want = quantize_q8_oracle(args);
   test::OpCase<QuantizeQ8Args> test{
       .name = fmt::format("quantize_q8 {}x{} by {}", t, k, group), .args = args, .num_tokens = t};
@@ -73,8 +70,7 @@ void check_fake_quant(FakeQuantFormat format, int64_t t, int64_t k, int group, D
   Rng rng(static_cast<uint64_t>(t * 10007 + k + group));
   const TensorView x = arena.input(in, {t, k});
   fill(x, rng);
-  const FakeQuantArgs args{
-      .x = x, .out = arena.output(out, {t, k}), .format = format, .group = group};
+  const FakeQuantArgs args = test::fake_quant_of(arena, x, out, format, group);
   test::OpCase<FakeQuantArgs> test{
       .name = fmt::format("fake_quant {}x{} by {}", t, k, group), .args = args, .num_tokens = t};
   // Exact in both dtypes: a code has at most 4 significant bits and the scale is a power of two.
@@ -140,9 +136,7 @@ TEST(FakeQuant, IsStable) {
 void check_hadamard(int64_t t, int64_t n, DType in, DType out) {
   Arena arena;
   Rng rng(static_cast<uint64_t>(t * 10007 + n));
-  const TensorView x = arena.input(in, {t, n});
-  test::fill_normal(x, rng, 3.0);
-  const HadamardArgs args{.x = x, .out = arena.output(out, {t, n})};
+  const HadamardArgs args = test::random_hadamard(arena, rng, t, n, in, out);
   test::OpCase<HadamardArgs> test{
       .name = fmt::format("hadamard {}x{}", t, n), .args = args, .num_tokens = t};
   // log2(n) additions, each within half an ulp of a partial sum; divided by sqrt(n), no partial

@@ -4,17 +4,23 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/rope/rope_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::rope_kernel {
+
+DSV4_IMPL(RopeArgs, cuda)
+DSV4_IMPL(RopeArgs, cpu)
 
 constexpr Impl<RopeArgs> kRope[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, accept_all<RopeArgs>, rope_cuda},
+    {"cuda", Arch::kCuda, true, accept_all<RopeArgs>, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<RopeArgs>, rope_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<RopeArgs>, cpu::run},
 };
+
+}  // namespace dsv4::rope_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const RopeArgs& args) {
   Dim t("t"), h("h"), d("d"), num_pairs("num_pairs");
@@ -73,6 +79,6 @@ std::vector<float> rope_frequencies(int dim, double base, const YarnParams& yarn
   return freqs;
 }
 
-constinit const Op<RopeArgs> rope{"rope", kRope, check, cost};
+constinit const Op<RopeArgs> rope{"rope", rope_kernel::kRope, check, cost};
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/rope/rope_impls.h"
+#include "dsv4/ops/parts/rope/rope.h"
 
 #include <cmath>
 #include <vector>
@@ -6,7 +6,7 @@
 #include "dsv4/cpu/parallel.h"
 #include "dsv4/cpu/rows.h"
 
-namespace dsv4 {
+namespace dsv4::rope_kernel::cpu {
 namespace {
 
 // cos and sin of one token's angles, shared by its heads.
@@ -37,11 +37,11 @@ struct Turn {
 
 }  // namespace
 
-void rope_cpu(const Context&, const RopeArgs& args) {
+void run(const Context&, const RopeArgs& args) {
   const int64_t tokens = args.x.dim(0), heads = args.x.dim(1);
   const int64_t width = 2 * args.freqs.dim(0), skip = args.x.dim(2) - width;
   const auto* positions = args.positions.as<int32_t>();
-#pragma omp parallel if (tokens > 1 && cpu::worth_sharing((40 + 8 * heads) * tokens * width))
+#pragma omp parallel if (tokens > 1 && dsv4::cpu::worth_sharing((40 + 8 * heads) * tokens * width))
   {
     Turn turn(static_cast<size_t>(width / 2));
     std::vector<float> x(static_cast<size_t>(width));
@@ -50,12 +50,12 @@ void rope_cpu(const Context&, const RopeArgs& args) {
       turn.set(positions[t], args.freqs.as<float>(), args.inverse);
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t offset = t * args.x.stride[0] + h * args.x.stride[1] + skip;
-        cpu::load(args.x, offset, width, x.data());
+        dsv4::cpu::load(args.x, offset, width, x.data());
         turn.apply(x.data());
-        cpu::store(args.x, offset, width, x.data());
+        dsv4::cpu::store(args.x, offset, width, x.data());
       }
     }
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::rope_kernel::cpu

@@ -5,10 +5,10 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/parts/rope/rope_impls.h"
+#include "dsv4/ops/parts/rope/rope.h"
 #include "dsv4/ops/parts/rope/rotation.cuh"
 
-namespace dsv4 {
+namespace dsv4::rope_kernel::cuda {
 namespace {
 
 constexpr int kThreads = 128;
@@ -41,7 +41,7 @@ __global__ void rope_kernel(T* x, int64_t token_stride, int64_t head_stride, int
 
 }  // namespace
 
-void rope_cuda(const Context& context, const RopeArgs& args) {
+void run(const Context& context, const RopeArgs& args) {
   const int64_t heads = args.x.dim(1), d = args.x.dim(2), num_pairs = args.freqs.dim(0);
   const TensorView rotated = args.x.slice(2, d - 2 * num_pairs, d);
   if (rotated.numel() == 0) return;
@@ -58,4 +58,4 @@ void rope_cuda(const Context& context, const RopeArgs& args) {
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::rope_kernel::cuda

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/rope/rope_oracle.h"
+#include "dsv4/ops/parts/rope/rope_case.h"
 
 #include <cmath>
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/rope/rope_oracle.h"
+#include "dsv4/ops/parts/rope/rope_case.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
 
@@ -85,25 +85,14 @@ TEST(RopeFrequencies, ReportsErrors) {
             std::string::npos);
 }
 
-struct Shape {
-  int64_t t, h, d, pairs;
-};
-
-void check_rope(const Shape& shape, DType dtype, bool inverse, uint64_t seed) {
-  const auto [t, h, d, pairs] = shape;
+void check_rope(const test::RopeShape& shape, uint64_t seed) {
   Arena arena;
   Rng rng(seed);
-  const TensorView x = arena.inout(dtype, {t, h, d});
-  const TensorView positions = arena.input(DType::kI32, {t});
-  const TensorView freqs = arena.input(DType::kF32, {pairs});
-  test::fill_normal(x, rng, 2.0);
-  test::fill_ints(positions, rng, 0, 2'000'000);
-  const std::vector<float> table = rope_frequencies(static_cast<int>(2 * pairs), 10000, {});
-  std::copy(table.begin(), table.end(), freqs.as<float>());
-
-  const RopeArgs args{.x = x, .positions = positions, .freqs = freqs, .inverse = inverse};
+  const RopeArgs args = test::random_rope(arena, rng, shape);
   test::OpCase<RopeArgs> test{
-      .name = fmt::format("rope {}x{}x{} pairs {}", t, h, d, pairs), .args = args, .num_tokens = t};
+      .name = fmt::format("rope {}x{}x{} pairs {}", shape.t, shape.h, shape.d, shape.pairs),
+      .args = args,
+      .num_tokens = shape.t};
   // cos, sin, two products and their sum are rounded to f32: 2.5 half-ulps of |(a, b)|, which is at
   // most 15 here (7 sigma), with any cancellation. The store rounds once more.
   test.outputs = {{"x", args.x, rope_oracle(args), {.ulps = 0.51, .abs = 15 * 3 * 0x1p-24}}};
@@ -121,11 +110,15 @@ void check_rope(const Shape& shape, DType dtype, bool inverse, uint64_t seed) {
 
 TEST(Rope, AgreesWithOracle) {
   uint64_t seed = 1;
-  for (const Shape& shape :
+  using Shape = test::RopeShape;
+  for (Shape shape :
        {Shape{0, 1, 64, 32}, Shape{1, 1, 64, 32}, Shape{3, 64, 512, 32}, Shape{5, 2, 128, 32},
         Shape{2, 3, 7, 2}, Shape{4, 1, 2, 1}, Shape{2, 0, 8, 4}, Shape{2, 5, 9, 0}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      for (const bool inverse : {false, true}) check_rope(shape, dtype, inverse, seed++);
+      for (const bool inverse : {false, true}) {
+        shape.dtype = dtype, shape.inverse = inverse;
+        check_rope(shape, seed++);
+      }
     }
   }
 }

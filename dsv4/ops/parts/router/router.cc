@@ -1,17 +1,23 @@
 #include "dsv4/ops/parts/router/router.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/router/router_impls.h"
 
-namespace dsv4 {
-namespace {
+namespace dsv4::router_kernel {
+
+DSV4_IMPL(RouterArgs, cuda)
+DSV4_IMPL(RouterArgs, cpu)
 
 constexpr Impl<RouterArgs> kRouter[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, router_cuda_reject, router_cuda},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<RouterArgs>, router_cpu},
+    {"cpu", Arch::kCpu, true, accept_all<RouterArgs>, cpu::run},
 };
+
+}  // namespace dsv4::router_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const RouterArgs& args) {
   Dim t("t"), e("e"), k("k"), v("v");
@@ -35,6 +41,6 @@ Cost cost(const RouterArgs& args) {
 
 }  // namespace
 
-constinit const Op<RouterArgs> router{"router", kRouter, check, cost};
+constinit const Op<RouterArgs> router{"router", router_kernel::kRouter, check, cost};
 
 }  // namespace dsv4

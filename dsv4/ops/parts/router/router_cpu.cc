@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/router/router_impls.h"
+#include "dsv4/ops/parts/router/router.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "dsv4/base/not_finite.h"
 #include "dsv4/cpu/parallel.h"
 
-namespace dsv4 {
+namespace dsv4::router_kernel::cpu {
 namespace {
 
 // Below -20, ln(1 + e^v) equals e^v to f32 precision, and its square root is accurate even where
@@ -87,11 +87,11 @@ bool route_token(const RouterArgs& args, int64_t t, TokenBuffers& s) {
 
 }  // namespace
 
-void router_cpu(const Context&, const RouterArgs& args) {
+void run(const Context&, const RouterArgs& args) {
   if (!args.tid2eid.empty()) check_hash(args);
   const auto num_experts = static_cast<size_t>(args.logits.dim(1));
   int64_t bad_token = -1;
-#pragma omp parallel if (cpu::worth_sharing(30 * args.logits.numel()))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(30 * args.logits.numel()))
   {
     TokenBuffers scratch{std::vector<float>(num_experts), std::vector<float>(num_experts),
                          std::vector<int32_t>(num_experts)};
@@ -107,4 +107,4 @@ void router_cpu(const Context&, const RouterArgs& args) {
                                 bad_token, args.experts.dim(1)));
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::router_kernel::cpu

@@ -1,4 +1,4 @@
-#include "dsv4/ops/parts/router/router_oracle.h"
+#include "dsv4/ops/parts/router/router_case.h"
 
 #include <cmath>
 #include <limits>

@@ -1,7 +1,7 @@
 #include "dsv4/ops/parts/router/router.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/parts/router/router_oracle.h"
+#include "dsv4/ops/parts/router/router_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -40,17 +40,8 @@ TEST(Router, LearnedAgreesWithOracle) {
       for (const bool normalize : {true, false}) {
         Arena arena;
         Rng rng(static_cast<uint64_t>(e * 10 + t));
-        const TensorView logits = arena.input(DType::kF32, {t, e});
-        const TensorView bias = arena.input(DType::kF32, {e});
-        test::fill_normal(logits, rng, 12.0);  // both sides of softplus's threshold of 20
-        test::fill_normal(bias, rng, 1.0);
-        const int64_t k = std::min<int64_t>(e, 6);
-        RouterArgs args{.logits = logits,
-                        .bias = bias,
-                        .route_scale = 1.5f,
-                        .normalize = normalize,
-                        .experts = arena.output(DType::kI32, {t, k}),
-                        .weights = arena.output(DType::kF32, {t, k})};
+        RouterArgs args = test::random_router(arena, rng, t, e, std::min<int64_t>(e, 6));
+        args.normalize = normalize;
         check_router(arena, args, fmt::format("learned e={} t={}", e, t));
         args.bias = {};
         check_router(arena, args, fmt::format("learned without bias e={} t={}", e, t));

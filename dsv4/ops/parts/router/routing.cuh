@@ -6,7 +6,7 @@
 #include "dsv4/device/math.cuh"
 #include "dsv4/ops/parts/router/router.h"
 
-namespace dsv4::routing {
+namespace dsv4::router_kernel {
 
 inline constexpr int kMaxPerLane = 32;
 
@@ -173,4 +173,4 @@ __device__ void route_hash(const Routing& r, int64_t token) {
   write_choice(r, token, chosen, own);
 }
 
-}  // namespace dsv4::routing
+}  // namespace dsv4::router_kernel

@@ -3,25 +3,28 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/xattn/attention/cpu/attention.h"
-#if DSV4_CUDA
-#include "dsv4/ops/xattn/attention/cuda/attention.h"
-#include "dsv4/ops/xattn/attention/sm90/attention.h"
-#endif
 
-namespace dsv4 {
-namespace {
+namespace dsv4::block_sparse_attention_kernel {
+
+// Hopper: wgmma and TMA.
+DSV4_IMPL(BlockSparseAttentionArgs, sm90)
+// Portable: any shape up to 256 columns, f32 arithmetic.
+DSV4_IMPL(BlockSparseAttentionArgs, cuda)
+// Any shape, f32 inside.
+DSV4_IMPL(BlockSparseAttentionArgs, cpu)
 
 constexpr Impl<BlockSparseAttentionArgs> kBlockSparseAttention[] = {
 #if DSV4_CUDA
-    {"sm90", Arch::kSm90, true, block_sparse_attention_kernel::sm90::reject,
-     block_sparse_attention_kernel::sm90::run},
-    {"cuda", Arch::kCuda, true, block_sparse_attention_kernel::cuda::reject,
-     block_sparse_attention_kernel::cuda::run},
+    {"sm90", Arch::kSm90, true, sm90::reject, sm90::run},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<BlockSparseAttentionArgs>,
-     block_sparse_attention_kernel::cpu::run},
+    {"cpu", Arch::kCpu, true, accept_all<BlockSparseAttentionArgs>, cpu::run},
 };
+
+}  // namespace dsv4::block_sparse_attention_kernel
+
+namespace dsv4 {
+namespace {
 
 // [t_kv, h_kv, d], or pages of it.
 void check_kv(const char* name, const ConstTensorView& kv, const ConstTensorView& q, bool paged,
@@ -93,6 +96,6 @@ Cost cost(const BlockSparseAttentionArgs& args) {
 }  // namespace
 
 constinit const Op<BlockSparseAttentionArgs> block_sparse_attention{
-    "block_sparse_attention", kBlockSparseAttention, check, cost};
+    "block_sparse_attention", block_sparse_attention_kernel::kBlockSparseAttention, check, cost};
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-#include "dsv4/ops/xattn/attention/block_sparse_attention_oracle.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention_case.h"
 
 #include <algorithm>
 #include <cmath>

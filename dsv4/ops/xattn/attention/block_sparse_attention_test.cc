@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/xattn/attention/attention_case_test.h"
-#include "dsv4/ops/xattn/attention/block_sparse_attention_oracle.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention_case.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/op_check.h"
 
@@ -20,7 +19,7 @@ using Scene = test::AttentionScene;
 void check(const Scene& scene, uint64_t seed = 1) {
   Arena arena;
   Rng rng(seed);
-  const BlockSparseAttentionArgs args = test::random_args(arena, rng, scene);
+  const BlockSparseAttentionArgs args = test::random_attention(arena, rng, scene);
   test::OpCase<BlockSparseAttentionArgs> test{
       .name =
           fmt::format("block_sparse_attention {} of {} heads, d {}, {} sequences, density {}",
@@ -136,7 +135,7 @@ TEST(BlockSparseAttention, IgnoresValuesPastASequence) {
   Arena arena;
   Rng rng(5);
   const Scene scene{.lengths = {{150, 200}, {10, 60}}, .density = 2};
-  BlockSparseAttentionArgs args = test::random_args(arena, rng, scene);
+  BlockSparseAttentionArgs args = test::random_attention(arena, rng, scene);
   const TensorView v = arena.input(scene.dtype, {260, 1, 128});
   test::fill_normal(v, rng);
   for (int64_t i = 200 * 128; i < v.numel(); ++i) {
@@ -155,7 +154,7 @@ TEST(BlockSparseAttention, SaysWhatIsWrong) {
   Arena arena;
   Rng rng(1);
   const BlockSparseAttentionArgs good =
-      test::random_args(arena, rng, {.lengths = {{300, 300}}, .d = 16, .d_v = 16});
+      test::random_attention(arena, rng, {.lengths = {{300, 300}}, .d = 16, .d_v = 16});
   const auto error_with = [&](auto change) {
     BlockSparseAttentionArgs args = good;
     change(args);

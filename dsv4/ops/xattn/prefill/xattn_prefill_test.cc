@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/xattn/attention/block_sparse_attention_oracle.h"
-#include "dsv4/ops/xattn/attention/prefill_case_test.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention_case.h"
+#include "dsv4/ops/xattn/attention/prefill_batch_case.h"
 #include "dsv4/ops/xattn/scores/xattn_scores.h"
 #include "dsv4/ops/xattn/select/xattn_select.h"
 #include "tests/harness/errors.h"

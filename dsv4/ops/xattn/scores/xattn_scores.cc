@@ -1,30 +1,30 @@
 #include "dsv4/ops/xattn/scores/xattn_scores.h"
 
 #include <algorithm>
+
 #include "dsv4/base/error.h"
 
-#include "dsv4/ops/xattn/scores/cpu/scores.h"
-#if DSV4_CUDA
-#include "dsv4/ops/xattn/scores/cuda/scores.h"
-#include "dsv4/ops/xattn/scores/sm90/scores.h"
-#include "dsv4/ops/xattn/scores/sm90_fp8/scores.h"
-#endif
+namespace dsv4::xattn_scores_kernel {
 
-namespace dsv4 {
-namespace {
+// Hopper: wgmma, TMA, clusters.
+DSV4_IMPL(XattnScoresArgs, sm90)
+// Portable: any width, S from 4 on, f32 arithmetic.
+DSV4_IMPL(XattnScoresArgs, cuda)
+// Any shape, f32 inside.
+DSV4_IMPL(XattnScoresArgs, cpu)
 
 constexpr Impl<XattnScoresArgs> kXattnScores[] = {
 #if DSV4_CUDA
-    {"sm90", Arch::kSm90, true, xattn_scores_kernel::sm90::reject, xattn_scores_kernel::sm90::run},
-    {"cuda", Arch::kCuda, true, xattn_scores_kernel::cuda::reject, xattn_scores_kernel::cuda::run},
+    {"sm90", Arch::kSm90, true, sm90::reject, sm90::run},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-#if DSV4_CUDA
-    // Last, as it rounds q and k: by name only.
-    {"sm90_fp8", Arch::kSm90, true, xattn_scores_kernel::sm90_fp8::reject,
-     xattn_scores_kernel::sm90_fp8::run, 0x1p-4},
-#endif
-    {"cpu", Arch::kCpu, true, accept_all<XattnScoresArgs>, xattn_scores_kernel::cpu::run},
+    {"cpu", Arch::kCpu, true, accept_all<XattnScoresArgs>, cpu::run},
 };
+
+}  // namespace dsv4::xattn_scores_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const XattnScoresArgs& args) {
   Dim b1("b+1"), t_q("t_q"), h("h_q"), d("d"), t_kv("t_kv"), h_kv("h_kv");
@@ -50,7 +50,7 @@ void check(const XattnScoresArgs& args) {
   DSV4_CHECK(args.sums.is_contiguous(), "sums {} must be contiguous", to_string(args.sums));
 }
 
-// Of sequences of equal length: their lengths may be on a device.
+// Counts sequences of equal length: their lengths may be on a device.
 Cost cost(const XattnScoresArgs& args) {
   const double b = static_cast<double>(std::max<int64_t>(args.batch.size(), 1));
   const bool paged = !args.page_table.empty();
@@ -66,6 +66,7 @@ Cost cost(const XattnScoresArgs& args) {
 
 }  // namespace
 
-constinit const Op<XattnScoresArgs> xattn_scores{"xattn_scores", kXattnScores, check, cost};
+constinit const Op<XattnScoresArgs> xattn_scores{"xattn_scores", xattn_scores_kernel::kXattnScores,
+                                                 check, cost};
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-#include "dsv4/ops/xattn/scores/xattn_scores_oracle.h"
+#include "dsv4/ops/xattn/scores/xattn_scores_case.h"
 
 #include <algorithm>
 #include <cmath>

@@ -13,7 +13,7 @@ DSV4_HD constexpr float usable_score(float v) {
   if (!(v > 0.f)) return 0.f;
   return v < 4096.f ? v : 4096.f;
 }
-// Of a usable score.
+// The mass of a usable score.
 DSV4_HD constexpr uint64_t mass(float v) {
   return static_cast<uint64_t>(v * 0x1p40f);
 }

@@ -1,20 +1,24 @@
 #include "dsv4/ops/xattn/select/xattn_select.h"
 
 #include "dsv4/base/error.h"
-#include "dsv4/ops/xattn/select/cpu/select.h"
-#if DSV4_CUDA
-#include "dsv4/ops/xattn/select/cuda/select.h"
-#endif
 
-namespace dsv4 {
-namespace {
+namespace dsv4::xattn_select_kernel {
+
+// Registers only, no sort, no host synchronization.
+DSV4_IMPL(XattnSelectArgs, cuda)
+DSV4_IMPL(XattnSelectArgs, cpu)
 
 constexpr Impl<XattnSelectArgs> kXattnSelect[] = {
 #if DSV4_CUDA
-    {"cuda", Arch::kCuda, true, xattn_select_kernel::cuda::reject, xattn_select_kernel::cuda::run},
+    {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
-    {"cpu", Arch::kCpu, true, accept_all<XattnSelectArgs>, xattn_select_kernel::cpu::run},
+    {"cpu", Arch::kCpu, true, accept_all<XattnSelectArgs>, cpu::run},
 };
+
+}  // namespace dsv4::xattn_select_kernel
+
+namespace dsv4 {
+namespace {
 
 void check(const XattnSelectArgs& args) {
   Dim b1("b+1"), h("h"), q_blocks("q_blocks"), k_blocks("k_blocks");
@@ -48,6 +52,7 @@ Cost cost(const XattnSelectArgs& args) {
 
 }  // namespace
 
-constinit const Op<XattnSelectArgs> xattn_select{"xattn_select", kXattnSelect, check, cost};
+constinit const Op<XattnSelectArgs> xattn_select{"xattn_select", xattn_select_kernel::kXattnSelect,
+                                                 check, cost};
 
 }  // namespace dsv4

@@ -1,4 +1,4 @@
-#include "dsv4/ops/xattn/select/xattn_select_oracle.h"
+#include "dsv4/ops/xattn/select/xattn_select_case.h"
 
 #include <algorithm>
 #include <cmath>

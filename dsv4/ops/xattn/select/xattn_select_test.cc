@@ -5,8 +5,8 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/float16.h"
-#include "dsv4/ops/xattn/attention/prefill_case_test.h"
-#include "dsv4/ops/xattn/select/xattn_select_oracle.h"
+#include "dsv4/ops/xattn/attention/prefill_batch_case.h"
+#include "dsv4/ops/xattn/select/xattn_select_case.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/op_check.h"
 
@@ -16,78 +16,15 @@ namespace {
 using test::Arena;
 using test::Lengths;
 
-struct Scene {
-  std::vector<Lengths> lengths;
-  bool causal = true;
-  int64_t heads = 2, block = 128;
-  double tau = 0.9;
-  int64_t top_k = 0, min_blocks = 0, max_blocks = 1 << 30;
-  bool sink = true;
-  int64_t min_length = 0, dense_tail = 0;
-  std::vector<int> prompt_lengths{};
-  // What the scores look like.
-  enum class Scores { kRandom, kBf16, kEqual, kZero, kOneBlock, kStrange } scores = Scores::kRandom;
-};
-
-float score(Scene::Scores scores, Rng& rng, int64_t j) {
-  switch (scores) {
-    case Scene::Scores::kRandom:
-      return static_cast<float>(std::exp(3 * rng.normal()));
-    case Scene::Scores::kBf16:  // few distinct values: ties are common
-      return round_to_bf16(static_cast<float>(rng.uniform(0.0, 0.02)));
-    case Scene::Scores::kEqual:
-      return 0.25f;
-    case Scene::Scores::kZero:
-      return 0.f;
-    case Scene::Scores::kOneBlock:
-      return j % 7 == 3 ? 15.f : 1e-12f;
-    case Scene::Scores::kStrange: {
-      const float values[] = {std::numeric_limits<float>::quiet_NaN(),
-                              -1.f,
-                              -0.f,
-                              std::numeric_limits<float>::infinity(),
-                              1e-42f,
-                              5000.f,
-                              0.5f};
-      return values[rng.below(7)];
-    }
-  }
-  return 0;
-}
+using Scene = test::SelectScene;
 
 void check(const Scene& scene, uint64_t seed = 1) {
   Arena arena;
   Rng rng(seed);
-  XattnSelectArgs args{.batch = test::prefill_batch(arena, scene.lengths, scene.causal),
-                       .block = scene.block};
-  const int block = static_cast<int>(scene.block);
-  // More room than needed, in both axes.
-  const int64_t b = args.batch.size(), rows = test::max_q_blocks(args.batch, block) + 1;
-  const int64_t slots = test::max_k_blocks(args.batch, block) + 2;
-  const TensorView sums = arena.input(DType::kF32, {b, scene.heads, rows, slots});
-  for (int64_t i = 0; i < sums.numel(); ++i) {
-    sums.as<float>()[i] = score(scene.scores, rng, i % slots);
-  }
-  args.sums = sums;
-  if (scene.top_k == 0) {
-    const TensorView tau = arena.input(DType::kF32, {scene.heads});
-    for (int64_t h = 0; h < scene.heads; ++h) {
-      tau.as<float>()[h] = static_cast<float>(h % 2 == 0 ? scene.tau : scene.tau * 0.7);
-    }
-    args.tau = tau;
-  }
-  args.top_k = scene.top_k, args.min_blocks = scene.min_blocks, args.max_blocks = scene.max_blocks;
-  args.sink = scene.sink, args.min_length = scene.min_length, args.dense_tail = scene.dense_tail;
-  if (!scene.prompt_lengths.empty()) {
-    const TensorView lengths = arena.input(DType::kI32, {b});
-    std::copy(scene.prompt_lengths.begin(), scene.prompt_lengths.end(), lengths.as<int>());
-    args.prompt_lengths = lengths;
-  }
-  args.lists = {.counts = arena.output(DType::kI32, {b, scene.heads, rows}),
-                .indices = arena.output(DType::kI32, {b, scene.heads, rows, slots})};
+  const XattnSelectArgs args = test::random_select(arena, rng, scene);
   const XattnSelectWant want = xattn_select_oracle(args);
   test::OpCase<XattnSelectArgs> test{
-      .name = fmt::format("xattn_select {} tau {}", to_string(sums), scene.tau), .args = args};
+      .name = fmt::format("xattn_select {} tau {}", to_string(args.sums), scene.tau), .args = args};
   test.outputs = {{"counts", args.lists.counts, want.counts, {.ulps = 0}},
                   {"indices", args.lists.indices, want.indices, {.ulps = 0}}};
   check_op(xattn_select.impls, Context{}, arena, test);

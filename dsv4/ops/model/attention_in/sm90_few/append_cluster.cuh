@@ -27,8 +27,8 @@
 
 namespace dsv4::attention_in_kernel::sm90_few {
 
-using compressing::Inputs;
-using compressing::Sequence;
+using compressor_kernel::Inputs;
+using compressor_kernel::Sequence;
 
 __device__ inline int warp_of_thread() {
   return static_cast<int>(threadIdx.x) / kWarp;
@@ -112,15 +112,15 @@ __device__ inline void append_entries(const AppendParams& p, Shared& shared, int
       p, p.entry_state, index, first,
       [&](int n, const Sequence& sequence, int block, int row, int position) {
         if (rank == kCtas - 1 && warp_of_thread() == 0) store_rotations(p, position, shared);
-        const float pooled =
-            bf16_step(compressing::pool_entry(p.entry_state, sequence, block, first, shared.pool));
+        const float pooled = bf16_step(
+            compressor_kernel::pool_entry(p.entry_state, sequence, block, first, shared.pool));
         const int thread = static_cast<int>(threadIdx.x), turn = n % 2;
         if (thread < kColumns) shared.pooled[thread] = pooled;
         if (thread == 0) {
           shared.received[turn].expect_tx(kShares * sizeof(uint32_t));
           shared.received[turn].arrive();
         }
-        compressing::sync_pool();
+        compressor_kernel::sync_pool();
         // Warp r sends to CTA r.
         if (warp_of_thread() < kCtas && lane_of_thread() < kColumns / kRun) {
           const int share = lane_of_thread();
@@ -138,8 +138,9 @@ __device__ inline void append_entries(const AppendParams& p, Shared& shared, int
           const float x = bf16_step(pooled * root * p.entry_norm.at(column));
           shared.row[column] = rotated(x, column, kWidth, shared);
         }
-        compressing::sync_pool();
-        pack_kv_columns(p.entries, row, shared.row, {first, kColumns}, compressing::kPoolWarps);
+        compressor_kernel::sync_pool();
+        pack_kv_columns(p.entries, row, shared.row, {first, kColumns},
+                        compressor_kernel::kPoolWarps);
       });
 }
 
@@ -161,10 +162,10 @@ __device__ inline void append_keys(const AppendParams& p, Shared& shared, int in
       [&](int, const Sequence& sequence, int block, int row, int position) {
         if (warp_of_thread() == 0) store_rotations(p, position, shared);
         const float pooled =
-            bf16_step(compressing::pool_entry(p.key_state, sequence, block, 0, shared.pool));
+            bf16_step(compressor_kernel::pool_entry(p.key_state, sequence, block, 0, shared.pool));
         const int thread = static_cast<int>(threadIdx.x), lane = lane_of_thread();
         if (thread < kColumns) shared.pooled[thread] = pooled;
-        compressing::sync_pool();
+        compressor_kernel::sync_pool();
         if (thread < kColumns) {
           const bool has = lane < kKeyWidth / kRun;
           const float squares =
@@ -173,11 +174,11 @@ __device__ inline void append_keys(const AppendParams& p, Shared& shared, int in
           const float x = bf16_step(pooled * root * p.key_norm.at(thread));
           shared.row[thread] = rotated(x, thread, kKeyWidth, shared);
         }
-        compressing::sync_pool();
+        compressor_kernel::sync_pool();
         if (warp_of_thread() == 0) transform_row(shared, p.key_factor);
-        compressing::sync_pool();
-        pack_index_row(p.keys, row, shared.row, compressing::kPoolWarps);
-        compressing::sync_pool();  // the next block writes there
+        compressor_kernel::sync_pool();
+        pack_index_row(p.keys, row, shared.row, compressor_kernel::kPoolWarps);
+        compressor_kernel::sync_pool();  // the next block writes there
       });
 }
 
@@ -194,7 +195,7 @@ __device__ inline void append_window(const AppendParams& p, Shared& shared, int 
   } else if (warp == 2) {
     store_rotations(p, p.positions[token], shared);
   }
-  compressing::sync_pool();
+  compressor_kernel::sync_pool();
   if (warp < 2) {
     const float root = root_of(shared.warp_sums[0] + shared.warp_sums[1], kWidth, p.norm_eps);
 #pragma unroll
@@ -208,8 +209,8 @@ __device__ inline void append_window(const AppendParams& p, Shared& shared, int 
                           shared.row[column + i + 1] = bf16_step(turned.y);
     }
   }
-  compressing::sync_pool();
-  pack_kv_columns(p.window, row, shared.row, {0, kWidth}, compressing::kPoolWarps);
+  compressor_kernel::sync_pool();
+  pack_kv_columns(p.window, row, shared.row, {0, kWidth}, compressor_kernel::kPoolWarps);
 }
 
 // Before the wait. All threads of the CTA, which may be more than kThreads.

@@ -12,11 +12,11 @@
 namespace dsv4::attention_in_kernel::sm90_few {
 
 inline constexpr int kCtas = 4;  // of a cluster
-inline constexpr int kThreads = compressing::kPoolThreads;
-inline constexpr int kColumns = compressing::kPoolColumns;  // of a row that a CTA pools
-inline constexpr int kWidth = kCtas * kColumns;             // of window rows and entries
-inline constexpr int kKeyWidth = kColumns;                  // of index keys
-inline constexpr int kPairs = 32, kRotated = 2 * kPairs;    // at the end of every row
+inline constexpr int kThreads = compressor_kernel::kPoolThreads;
+inline constexpr int kColumns = compressor_kernel::kPoolColumns;  // of a row that a CTA pools
+inline constexpr int kWidth = kCtas * kColumns;                   // of window rows and entries
+inline constexpr int kKeyWidth = kColumns;                        // of index keys
+inline constexpr int kPairs = 32, kRotated = 2 * kPairs;          // at the end of every row
 inline constexpr int kRun = 8;  // columns of a share of a sum of squares
 inline constexpr int kShares = kWidth / kRun;
 static_assert(kColumns == 128 && kShares == 2 * kWarp, "lane i has shares i and i + 32");
@@ -46,11 +46,11 @@ struct AppendParams {
   const int32_t *window_rows, *entry_rows, *entry_positions;
   PackedPages<KvLayout> window, entries;
   PackedPages<IndexLayoutFp4> keys;
-  compressing::Inputs entry_state, key_state;
+  compressor_kernel::Inputs entry_state, key_state;
 };
 
 struct Shared {
-  compressing::PoolShared pool;
+  compressor_kernel::PoolShared pool;
   alignas(16) float pooled[kColumns];  // rounded to bf16
   alignas(16) float row[kWidth];       // normalized, rotated, rounded to bf16
   float2 rotation[kPairs];             // cos, sin
@@ -59,18 +59,18 @@ struct Shared {
   float warp_sums[2];
 };
 
-inline compressing::Inputs inputs_of(const StatePool& state, const CompressorWeights& weights,
-                                     const AttentionInArgs& args, const ConstTensorView& kv,
-                                     const ConstTensorView& gate) {
-  return compressing::inputs_of({.layout = state.layout,
-                                 .kv = kv,
-                                 .gate = gate,
-                                 .ape = weights.ape,
-                                 .cu_tokens = args.cu_tokens,
-                                 .start = args.start,
-                                 .state_slots = args.state_slots,
-                                 .state = state.slots,
-                                 .out = {}});
+inline compressor_kernel::Inputs inputs_of(const StatePool& state, const CompressorWeights& weights,
+                                           const AttentionInArgs& args, const ConstTensorView& kv,
+                                           const ConstTensorView& gate) {
+  return compressor_kernel::inputs_of({.layout = state.layout,
+                                       .kv = kv,
+                                       .gate = gate,
+                                       .ape = weights.ape,
+                                       .cu_tokens = args.cu_tokens,
+                                       .start = args.start,
+                                       .state_slots = args.state_slots,
+                                       .state = state.slots,
+                                       .out = {}});
 }
 
 inline AppendParams make_params(const AttentionInArgs& args, const AppendInputs& inputs) {

@@ -1,16 +1,16 @@
-// attention_in for few tokens: all products of x in one launch (few_gemm), everything else in
+// attention_in for few tokens: all products of x in one launch (gemm/sm90), everything else in
 // another (query.h); with more tokens the queries by their ops, and what is stored in a launch
 // (append.h). All of these have the same bits, so a token's do not depend on the number of tokens.
 
-#include "dsv4/ops/gemm/few_gemm/launch.h"
-#include "dsv4/ops/gemm/few_gemm/plan.h"
-#include "dsv4/ops/model/attention_in/attention_in_impls.h"
+#include "dsv4/ops/gemm/sm90/plan.h"
+#include "dsv4/ops/gemm/sm90/small_m.h"
 #include "dsv4/ops/model/attention_in/queries.h"
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #include "dsv4/ops/model/attention_in/sm90_few/query.h"
+#include "dsv4/ops/model/hc_boundary/block_input.h"
 #include "dsv4/ops/parts/norm/norm.h"
 
-namespace dsv4 {
+namespace dsv4::attention_in_kernel::sm90_few {
 namespace {
 
 // The products of x: weights and where they go.
@@ -35,7 +35,7 @@ class Products {
     }
     if (args.index_q.rank > 0) targets_[count_++] = {w.indexer.weights_proj, args.index_weights};
   }
-  std::span<const few_gemm::Target> targets() const { return {targets_, count_}; }
+  std::span<const gemm::Target> targets() const { return {targets_, count_}; }
 
  private:
   TensorView add(const WeightView& weight, DType dtype) {
@@ -47,37 +47,37 @@ class Products {
 
   int64_t t_;
   Scratch* scratch_;
-  few_gemm::Target targets_[few_gemm::kQ8Targets + few_gemm::kBf16Targets];
+  gemm::Target targets_[gemm::kQ8Targets + gemm::kBf16Targets];
   size_t count_ = 0;
 };
 
 }  // namespace
 
-const char* attention_in_sm90_few_reject(const Context& context, const AttentionInArgs& args) {
+const char* reject(const Context& context, const AttentionInArgs& args) {
   const WeightFormat format = args.weights.wq_a.format;
   const bool kbit = format == WeightFormat::kKbit;
   if (!kbit && format != WeightFormat::kFp8Block) return "for fp8 and k-bit weights of queries";
   if (args.weights.wkv.format != format) return "keys in another format than queries";
   // Where the bits of a token must not depend on the batch, larger batches take the same products.
-  if (args.x.dim(0) > (kbit ? few_gemm::kKbitTokens : few_gemm::kMaxTokens) &&
+  if (args.x.dim(0) > (kbit ? gemm::kKbitTokens : gemm::kMaxTokens) &&
       !context.need_batch_invariant)
     return "for up to 32 tokens, 8 with k-bit weights";
   if (args.q.dtype != DType::kBF16) return "for bf16 queries";
   if (!context.need_batch_invariant)
     if (const char* why = append_rows_reject(context, args)) return why;
   const Products products(args, nullptr);
-  return kbit ? few_gemm::reject_kbit(context, args.x, products.targets())
-              : few_gemm::reject(context, args.x, products.targets());
+  return kbit ? gemm::reject_kbit(context, args.x, products.targets())
+              : gemm::reject(context, args.x, products.targets());
 }
 
-void attention_in_sm90_few(const Context& given, const AttentionInArgs& args) {
+void run(const Context& given, const AttentionInArgs& args) {
   // The ops that are called here are this implementation's own.
   Context context = given;
   context.observer = nullptr, context.force_impl = {};
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
   const Products products(args, &scratch);
-  few_gemm::run(context, args.boundary, args.x, products.targets());
+  input_products(context, args.boundary, args.x, products.targets());
   const TensorView& c = products.latent;
   const bool at_once = append_rows_reject(context, args) == nullptr;
   if (at_once && finish_few_reject(context, args) == nullptr)
@@ -88,4 +88,4 @@ void attention_in_sm90_few(const Context& given, const AttentionInArgs& args) {
           : append_by_ops(context, args, products.append);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::attention_in_kernel::sm90_few

@@ -15,17 +15,17 @@ namespace {
 constexpr int64_t kMapAlign = 16;   // of rows in a tensor map
 constexpr int64_t kScaleAlign = 8;  // of rows of E4M4 scales: those of a slab
 constexpr int64_t kCtasOfSm = 3;
-// The instance whose CTAs normalize all latents has the smallest tiles. Of more groups of 128
-// columns, in the CTAs that an SM runs one after another, that takes longer than a launch of its
-// own.
+// Above so many groups of 128 columns in the CTAs that an SM runs one after another, normalizing
+// all latents in every CTA takes longer than a launch of its own. The instance that does so has the
+// smallest tiles.
 constexpr int64_t kMostGroups = 16;
 
-few_gemm::Format format_of(const WeightView& w) {
-  return few_gemm::format_of(w, {.quantize = true});
+gemm::Format format_of(const WeightView& w) {
+  return gemm::format_of(w, {.quantize = true});
 }
 
 bool has_many_latents(const Context& context, const AttentionInArgs& args) {
-  if (args.q.dim(0) > few_gemm::tile_tokens(format_of(args.weights.wq_b), 1)) return true;
+  if (args.q.dim(0) > gemm::tile_tokens(format_of(args.weights.wq_b), 1)) return true;
   const int64_t heads = args.q.dim(1) + ceil_div(args.index_q.rank > 0 ? args.index_q.dim(1) : 0,
                                                  int64_t{kernel::kRanks});
   const int64_t waves =
@@ -33,12 +33,12 @@ bool has_many_latents(const Context& context, const AttentionInArgs& args) {
   return args.q.dim(0) * (args.weights.wq_b.k / kernel::kGroup) * waves > kMostGroups;
 }
 
-// Whether several ranks of few_gemm share the columns of this weight; here a CTA has all of them.
+// Whether several ranks of gemm/sm90 share the columns of this weight; here a CTA has all of them.
 bool splits_latent(const WeightView& w, const Context& context) {
-  const int64_t tiles = ceil_div(w.n, int64_t{few_gemm::kTileRows});
-  const few_gemm::Shape shape{
+  const int64_t tiles = ceil_div(w.n, int64_t{gemm::kTileRows});
+  const gemm::Shape shape{
       .format = format_of(w), .tokens = 1, .k = w.k, .tiles = tiles, .tiles_per_group = tiles};
-  return few_gemm::make_split(shape, context.device->info().num_sms).ranks() > 1;
+  return gemm::make_split(shape, context.device->info().num_sms).ranks() > 1;
 }
 
 kernel::StoredLatents take_latents(Scratch& scratch, int64_t t, int64_t k) {
@@ -61,11 +61,11 @@ void normalize(Device& device, const AttentionInArgs& args, const ConstTensorVie
 
 // Calls body(kernel) of an instance.
 template <class Body>
-void with_kernel(few_gemm::Format format, bool normalizes, int tokens, const Body& body) {
-  few_gemm::with_q8_config(format, tokens, [&](auto tile) {
+void with_kernel(gemm::Format format, bool normalizes, int tokens, const Body& body) {
+  gemm::with_q8_config(format, tokens, [&](auto tile) {
     constexpr int kTokens = decltype(tile)::kTokens;
     using C = kernel::Config<decltype(tile)::kFormat, kTokens>;
-    if constexpr (kTokens == few_gemm::tile_tokens(C::kFormat, 1))
+    if constexpr (kTokens == gemm::tile_tokens(C::kFormat, 1))
       if (normalizes) return body(kernel::query_kernel<C, true>);
     body(kernel::query_kernel<C, false>);
   });
@@ -77,7 +77,7 @@ const char* reject_weight(const WeightView& w, const WeightView& wq_a) {
   if (w.format != wq_a.format || w.bits != wq_a.bits) return "weights of several formats";
   if (kbit ? w.bits < 4 || !w.e4m3_codebook : w.format != WeightFormat::kFp8Block)
     return "for fp8, k4-e4m3 and k5-e4m3 weights of queries";
-  if (w.k % few_gemm::slab_columns(format_of(w)) != 0 || w.k / kernel::kGroup > kernel::kMaxGroups)
+  if (w.k % gemm::slab_columns(format_of(w)) != 0 || w.k / kernel::kGroup > kernel::kMaxGroups)
     return "wants latents of a multiple of 128 values, of bit planes 256, at most 4096";
   if (!rows_on(w.data, kMapAlign) || (kbit && !rows_on(w.scale, kScaleAlign)))
     return "rows of the weight are not 16-byte aligned, or of its scales not 8-byte";
@@ -89,7 +89,7 @@ const char* reject_weight(const WeightView& w, const WeightView& wq_a) {
 const char* finish_few_reject(const Context& context, const AttentionInArgs& args) {
   if (context.device->info().major != 9) return "for Hopper";
   if (context.numerics != Numerics::kOfficial) return "rounds to bf16";
-  if (args.q.dim(0) > few_gemm::kMaxTokens) return "for up to 32 tokens";
+  if (args.q.dim(0) > gemm::kMaxTokens) return "for up to 32 tokens";
   const AttentionInWeights& w = args.weights;
   if (args.q.dtype != DType::kBF16 || w.q_norm.dtype != DType::kBF16)
     return "for bf16 queries and norms";
@@ -97,7 +97,7 @@ const char* finish_few_reject(const Context& context, const AttentionInArgs& arg
   if (args.q.dim(2) != kernel::kHeadWidth || args.freqs.dim(0) != kernel::kPairs)
     return "wants heads of 512 values of which 64 rotate";
   if (const char* why = reject_weight(w.wq_b, w.wq_a)) return why;
-  if (w.wq_b.format == WeightFormat::kKbit && args.q.dim(0) > few_gemm::kKbitTokens)
+  if (w.wq_b.format == WeightFormat::kKbit && args.q.dim(0) > gemm::kKbitTokens)
     return "for up to 8 tokens";
   // For more tokens `linear` multiplies.
   if (context.need_batch_invariant && splits_latent(w.wq_b, context))
@@ -126,7 +126,7 @@ void finish_few(const Context& context, const AttentionInArgs& args, const Const
   if (device.is_dry_run()) return;
   kernel::Params params = kernel::make_params(args, latent, rows, make_tma_map);
   if (!normalizes) kernel::use_stored(params, stored, make_tma_map);
-  const int tokens = few_gemm::tile_tokens(params.format, t);
+  const int tokens = gemm::tile_tokens(params.format, t);
   with_kernel(params.format, normalizes, tokens, [&](auto* run) {
     launch(device, "attention_in_few", run,
            {.grid = kernel::kRanks * int64_t{params.num_clusters()},

@@ -105,7 +105,7 @@ __device__ void normalize_rows(const Params& p, const Memory<C>& memory, Product
                                                            8 * n + thread % 4 * 2);
       sums[0] += part.x, sums[1] += part.y;
     }
-    // Of tokens that exist: a root and a reciprocal take 200 clocks.
+    // Only of tokens that exist: a root and a reciprocal take 200 clocks.
     float roots[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -127,7 +127,7 @@ __device__ void finish_head(const Params& p, const Memory<C>& memory, Products<C
   normalize_rows(p, memory, products, thread);
   const int group = thread / (kConsumers / 2);
   if (rank == kRanks - 1 && group == 1) rotate_rows(memory, products, thread);
-  bf16* const out = p.out + head * kHeadWidth + rank * kRows + group * few_gemm::kTileRows;
+  bf16* const out = p.out + head * kHeadWidth + rank * kRows + group * gemm::kTileRows;
   products.for_each(thread, [&](float value, int row, int token) {
     if (token < p.tokens)
       out[int64_t{token} * p.q.heads * kHeadWidth + row] = from_float<bf16>(value);
@@ -146,7 +146,7 @@ __device__ void finish_index_head(const Params& p, const Memory<C>& memory, Prod
   if (group == 1) rotate_rows(memory, products, thread);
   sync_consumers();
   products.for_each(thread, [&](float value, int row, int token) {
-    rows[token * kPitch + group * few_gemm::kTileRows + row] = value;
+    rows[token * kPitch + group * gemm::kTileRows + row] = value;
   });
   sync_consumers();
   const int lane = thread % kWarp;

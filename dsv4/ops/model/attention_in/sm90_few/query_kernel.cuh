@@ -7,7 +7,7 @@
 // Tiles      a slab is 128 rows x 128 columns of FP8 (16 KB), a stage of the ring: two tiles of
 //            wgmma with weights as M (64 rows) and tokens as N (8, 16, 32). Products of a slab
 //            start at zero and are added in f32 times the scales of its columns, the official
-//            arithmetic. Of bit planes 128 rows x 256 columns (few_gemm/kbit.cuh)
+//            arithmetic. A slab of bit planes has 256 columns (weights/kbit_planes)
 // Roles      warps 0 - 3, 4 - 7: a tile each | warp 8, lane 0: copies | warp 9: cos and sin
 // Latents    every CTA normalizes and quantizes all of them, or copies the codes that
 //            normalize_kernel has stored (query_latent.cuh)
@@ -27,7 +27,7 @@
 #include "dsv4/device/ptx/fence.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/tensor_copy.cuh"
-#include "dsv4/ops/gemm/few_gemm/consumer.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/consumer.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/append_cluster.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/query_epilogue.cuh"
 
@@ -83,7 +83,7 @@ class Producer {
   }
   __device__ void stream() {
     while (slab_ < p_.slabs) {
-      memory_.empty(stage_).wait(phase_ ^ 1);
+      memory_.empty(ring_.stage).wait(ring_.phase ^ 1);
       copy_slab();
     }
   }
@@ -94,39 +94,40 @@ class Producer {
     barrier.arrive();
   }
   __device__ void copy_slab() {
-    ptx::Mbarrier& full = memory_.full(stage_);
+    ptx::Mbarrier& full = memory_.full(ring_.stage);
     full.expect_tx(C::kSlab);
-    ptx::cp_async_bulk_tensor_2d_evict_first(memory_.slab(stage_), &weight_.weight, full,
+    ptx::cp_async_bulk_tensor_2d_evict_first(memory_.slab(ring_.stage), &weight_.weight, full,
                                              slab_ * C::kBoxColumns, row_);
     full.arrive();
     ++slab_;
-    if (++stage_ == p_.stages) stage_ = 0, phase_ ^= 1;
+    ring_.next(p_.stages);
   }
 
   const Params& p_;
   const Memory<C>& memory_;
   const Weight& weight_;
   const int row_;
-  int slab_ = 0, stage_ = 0, phase_ = 0;
+  int slab_ = 0;
+  sm90::RingCursor ring_;
 };
 
 // The scales of the CTA's rows that a thread holds, requested before the wait: of FP8, lane i has
 // that of slab i.
 template <class C>
 struct Scales {
-  few_gemm::PendingScale of_slab;
+  gemm::PendingScale of_slab;
 
   __device__ Scales(const Params& p, const Work& work) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if (work.exists(p) && lane < p.slabs)
-      of_slab = few_gemm::block_scale(work.weight(p), work.row(), lane);
+      of_slab = gemm::block_scale(work.weight(p), work.row(), lane);
   }
 };
 template <class C>
 requires(C::kBits > 0) struct Scales<C> {
-  const few_gemm::Matrix& matrix;
-  few_gemm::Tile tile;
-  few_gemm::PlaneScales planes;
+  const gemm::Matrix& matrix;
+  gemm::Tile tile;
+  gemm::PlaneScales planes;
   int ordered = 0;  // slabs that are ordered
 
   __device__ Scales(const Params& p, const Work& work)
@@ -142,17 +143,17 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
   auto& sum = products.value;
 #pragma unroll
   for (float& value : sum) value = 0;
-  const int tile = thread / (kConsumers / 2) * few_gemm::kSlabSize;
-  const float of_lane = scales.of_slab.value();
-  int stage = 0, phase = 0;
+  const int tile = thread / (kConsumers / 2) * gemm::kSlabSize;
+  const float lane_scale = scales.of_slab.value();
+  sm90::RingCursor ring;
   for (int slab = 0; slab < p.slabs; ++slab) {
-    const float scale = __shfl_sync(~0u, of_lane, slab);
-    memory.full(stage).wait(phase);
+    const float scale = __shfl_sync(~0u, lane_scale, slab);
+    memory.full(ring.stage).wait(ring.phase);
     float part[C::kSums];
-    few_gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(stage) + tile,
-                                                         ptx::smem_address(memory.x(slab)));
-    memory.empty(stage).arrive();
-    if (++stage == p.stages) stage = 0, phase ^= 1;
+    gemm::multiply_shared<__nv_fp8_e4m3, C::kTokens>(part, memory.slab(ring.stage) + tile,
+                                                     ptx::smem_address(memory.x(slab)));
+    memory.empty(ring.stage).arrive();
+    ring.next(p.stages);
 #pragma unroll
     for (int n = 0; n < C::kTokens / 8; ++n) {
       const float2 x = *reinterpret_cast<const float2*>(memory.x_scale() + slab * C::kTokens +
@@ -167,28 +168,29 @@ __device__ void multiply(const Params& p, const Memory<C>& memory, const Scales<
   }
 }
 
-// The same of bit planes. Few registers: the products of one group are in flight at a time.
+// The rows of the CTA as bit planes times all latents. To save registers the products of one group
+// are in flight at a time.
 template <class C>
 __device__ void multiply(const Params& p, const Memory<C>& memory, Scales<C>& scales,
                          Products<C>& products, int thread) requires(C::kBits > 0) {
-  constexpr int kSlabs = few_gemm::PlaneScales::kSlabs;
+  constexpr int kSlabs = gemm::PlaneScales::kSlabs;
   float sums[C::kTokens / 2][4] = {};
-  int stage = 0, phase = 0;
+  sm90::RingCursor ring;
   for (int slab = 0; slab < p.slabs; ++slab) {
     if (slab % kSlabs == 0) {
       if (slab > 0) scales.planes.request(scales.matrix, scales.tile, slab, p.slabs, thread);
       scales.planes.advance();
     }
-    memory.full(stage).wait(phase);
+    memory.full(ring.stage).wait(ring.phase);
     const int group = slab * C::kGroups;
-    few_gemm::add_slab<C, 1>(memory.planes(stage), slab, ptx::smem_address(memory.x(group)),
-                             memory.x_scale() + group * C::kTokens, scales.planes, sums, thread,
-                             slab < scales.ordered, [&] {
-                               memory.empty(stage).arrive();
-                               if (++stage == p.stages) stage = 0, phase ^= 1;
-                             });
+    gemm::add_slab<C, 1>(memory.planes(ring.stage), slab, ptx::smem_address(memory.x(group)),
+                         memory.x_scale() + group * C::kTokens, scales.planes, sums, thread,
+                         slab < scales.ordered, [&] {
+                           memory.empty(ring.stage).arrive();
+                           ring.next(p.stages);
+                         });
   }
-  few_gemm::add_blocks<C::kTokens>(sums, products.value);
+  gemm::add_blocks<C::kTokens>(sums, products.value);
 #pragma unroll
   for (float& value : products.value) value *= scales.matrix.factor;
 }
@@ -206,7 +208,7 @@ __device__ void compute_queries(const Params& p) {
     if (!kNormalizes && C::kBits == 0) ptx::prefetch_tensormap(&p.codes);
   }
   if constexpr (C::kBits > 0)
-    if (thread < kConsumers) few_gemm::clear_blocks<C, kConsumers>(memory.x(0), p.groups, thread);
+    if (thread < kConsumers) gemm::clear_blocks<C, kConsumers>(memory.x(0), p.groups, thread);
   Scales<C> scales(p, work);
   LatentBatch<C> latents(p, memory, thread);
   if (kNormalizes && exists && thread < kConsumers) latents.prepare();
@@ -215,7 +217,7 @@ __device__ void compute_queries(const Params& p) {
   ptx::cluster_wait();  // all barriers can count
   if constexpr (C::kBits > 0)
     if (exists && thread < kConsumers)
-      scales.ordered = few_gemm::order_slabs<C>(min(p.stages, p.slabs), thread, [&](int stage) {
+      scales.ordered = gemm::order_slabs<C>(min(p.stages, p.slabs), thread, [&](int stage) {
         memory.full(stage).wait(0);
         return memory.planes(stage);
       });

@@ -12,7 +12,7 @@
 #include "dsv4/device/pack.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
-#include "dsv4/ops/gemm/few_gemm/quantize_x.cuh"
+#include "dsv4/ops/gemm/x/convert.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/query_params.cuh"
 
 namespace dsv4::attention_in_kernel::query {
@@ -26,10 +26,10 @@ __device__ inline void sync_consumers() {
 }
 
 // The columns of a lane. All lanes of a warp call these functions together.
-using Columns = few_gemm::Run;
-static_assert(kLaneColumns == few_gemm::kRun);
+using Columns = gemm::Run;
+static_assert(kLaneColumns == gemm::kRun);
 
-// Of the group.
+// Returns the sum over the group.
 __device__ inline float sum_of_squares(const Columns& x) {
   float v[kLaneColumns], sum = 0;
   x.widen(v);
@@ -59,7 +59,7 @@ __device__ inline float normalize_columns(const Columns& x, const Columns& norm,
 #pragma unroll
   for (int step = kGroupLanes / 2; step > 0; step /= 2)
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  const float inverse = few_gemm::ToCodes::inverse(largest);
+  const float inverse = gemm::ToCodes::inverse(largest);
 #pragma unroll
   for (float& value : v) value *= inverse;
   return largest;
@@ -116,7 +116,7 @@ class LatentBatch {
       const float largest = normalize_columns(values_[b], norms_[b], root, v);
       if (!exists(b)) continue;
       const int token = first_ + tokens_[b];
-      using To = std::conditional_t<C::kBits == 0, few_gemm::ToCodes, few_gemm::ToBlocks>;
+      using To = std::conditional_t<C::kBits == 0, gemm::ToCodes, gemm::ToBlocks>;
       To::template store<C>(memory_.x(groups_of_[b]), token, lane_, v);
       if (lane_ == 0) memory_.x_scale()[groups_of_[b] * C::kTokens + token] = To::scale(largest);
     }
@@ -165,7 +165,7 @@ __device__ void normalize_latents(LatentBatch<C>& batch) {
   } while (batch.advance());
 }
 
-// The same with stored codes, which the producer copies where weights are FP8.
+// Loads stored codes of all latents, which the producer copies where weights are FP8.
 template <class C>
 __device__ void load_latents(const Params& p, const Memory<C>& memory, int thread) {
   for (int i = thread; i < p.tokens * p.groups; i += kConsumers) {
@@ -173,8 +173,8 @@ __device__ void load_latents(const Params& p, const Memory<C>& memory, int threa
     memory.x_scale()[group * C::kTokens + token] = ue8m0_to_f32(p.code_scales[i]);
   }
   if constexpr (C::kBits > 0) {
-    few_gemm::load_blocks<C, kConsumers>(memory.x(0), p.groups, p.code_values, p.groups * kGroup,
-                                         p.tokens, thread);
+    gemm::load_blocks<C, kConsumers>(memory.x(0), p.groups, p.code_values, p.groups * kGroup,
+                                     p.tokens, thread);
     ptx::fence_proxy_async();
   }
   sync_consumers();
@@ -211,8 +211,8 @@ __global__ void __launch_bounds__(kMaxGroups* kGroupLanes)
   float v[kLaneColumns];
   const float largest = normalize_columns(x, norm, latent_root(squares, p.groups, p.eps), v);
   if (own != group) return;
-  using Codes = few_gemm::ToCodes::Codes;
-  *reinterpret_cast<Codes*>(p.codes + first * kGroup + column) = few_gemm::ToCodes::codes(v);
+  using Codes = gemm::ToCodes::Codes;
+  *reinterpret_cast<Codes*>(p.codes + first * kGroup + column) = gemm::ToCodes::codes(v);
   if (lane == 0) p.scales[first + group] = q8_scale(largest);
 }
 

@@ -12,15 +12,15 @@
 #include "dsv4/device/ptx/shared_memory.cuh"
 #include "dsv4/device/tma_map.h"
 #include "dsv4/formats/weight.h"
-#include "dsv4/ops/gemm/few_gemm/launch.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/append_params.cuh"
 #include "dsv4/ops/model/attention_in/sm90_few/query.h"
 
 namespace dsv4::attention_in_kernel::query {
 
-inline constexpr int kRanks = sm90_few::kCtas;          // CTAs of a cluster
-inline constexpr int kRows = 128;                       // of a weight, per CTA: two tiles of wgmma
-inline constexpr int kGroup = few_gemm::kScaleColumns;  // columns of a latent with one scale
+inline constexpr int kRanks = sm90_few::kCtas;      // CTAs of a cluster
+inline constexpr int kRows = 128;                   // of a weight, per CTA: two tiles of wgmma
+inline constexpr int kGroup = gemm::kScaleColumns;  // columns of a latent with one scale
 inline constexpr int kHeadWidth = kRanks * kRows, kIndexWidth = kRows;
 inline constexpr int kPairs = 32, kRotated = 2 * kPairs;  // at the end of every head
 inline constexpr int kConsumers = 256, kConsumerWarps = kConsumers / kWarp;
@@ -28,13 +28,13 @@ inline constexpr int kProducerWarp = kConsumerWarps, kRotationWarp = kProducerWa
 inline constexpr int kThreads = kConsumers + 2 * kWarp;
 inline constexpr int kMinStages = 2, kMaxStages = 8, kMaxGroups = kWarp;
 
-// A slab of the ring: two of few_gemm.
-constexpr int stage_bytes(few_gemm::Format format) {
-  return kRows / few_gemm::kTileRows * few_gemm::slab_bytes(format);
+// A slab of the ring: two slabs of gemm/sm90.
+constexpr int stage_bytes(gemm::Format format) {
+  return kRows / gemm::kTileRows * gemm::slab_bytes(format);
 }
 // CTAs of an SM. Sums and shared memory of 8 tokens take more of bit planes than of FP8.
-constexpr int ctas_of_sm(few_gemm::Format format, int tokens) {
-  return few_gemm::bits_of(format) > 0 && tokens > 2 ? 2 : 3;
+constexpr int ctas_of_sm(gemm::Format format, int tokens) {
+  return gemm::bits_of(format) > 0 && tokens > 2 ? 2 : 3;
 }
 // Tokens that the sums of a thread stand for: the columns of a product are at least 8.
 constexpr int summed_tokens(int tokens) {
@@ -42,18 +42,18 @@ constexpr int summed_tokens(int tokens) {
 }
 
 // kFormat: of both weights. kTokens: 8, 16 or 32; 2 or 8 of bit planes.
-template <few_gemm::Format kFormat, int kTokens>
-struct Config : few_gemm::Config<kFormat, kTokens> {
+template <gemm::Format kFormat, int kTokens>
+struct Config : gemm::Config<kFormat, kTokens> {
   static constexpr int kSlab = stage_bytes(kFormat);
   static constexpr int kSummed = summed_tokens(kTokens);
   static constexpr int kCtas = ctas_of_sm(kFormat, kTokens);
   // Groups of 128 columns of the latents in registers at a time.
-  static constexpr int kLatentGroups = few_gemm::bits_of(kFormat) > 0 ? 16 : 32;
+  static constexpr int kLatentGroups = gemm::bits_of(kFormat) > 0 ? 16 : 32;
   static_assert(kLatentGroups <= kSummed * kConsumerWarps, "both have `squares`");
 };
 
 // One weight, [heads * width, k], with boxes of kRows rows.
-struct Weight : few_gemm::Matrix {
+struct Weight : gemm::Matrix {
   int heads = 0;
 };
 
@@ -73,7 +73,7 @@ struct Params {
   int slabs, stages;             // of a weight, in the ring
   int row_clusters;              // the first clusters append rows
   sm90_few::AppendParams rows;
-  few_gemm::Format format;  // of both weights
+  gemm::Format format;  // of both weights
 
   int num_clusters() const { return row_clusters + q.heads + (index.heads + kRanks - 1) / kRanks; }
 };
@@ -83,9 +83,9 @@ struct Layout {
   int x, squares, exchange, x_scale, rotation, barriers, bytes;
 
   // tokens: of a tile.
-  DSV4_HD constexpr Layout(few_gemm::Format format, int tokens, int groups, int stages)
+  DSV4_HD constexpr Layout(gemm::Format format, int tokens, int groups, int stages)
       : x(stages * stage_bytes(format)),
-        squares(x + groups * few_gemm::x_boxes(format) * tokens * few_gemm::kSlabBytes),
+        squares(x + groups * gemm::x_boxes(format) * tokens * gemm::kSlabBytes),
         exchange(squares + summed_tokens(tokens) * kConsumerWarps * 4),
         x_scale(exchange + kRanks * summed_tokens(tokens) * 4),
         rotation(x_scale + groups * tokens * 4),
@@ -94,9 +94,9 @@ struct Layout {
 };
 
 // As many stages as leave room for the CTAs of an SM (228 KB, 1 KB reserved for each).
-inline int stages_of(few_gemm::Format format, int tokens, int groups) {
+inline int stages_of(gemm::Format format, int tokens, int groups) {
   const int room = ctas_of_sm(format, tokens) == 3 ? 75 << 10 : 113 << 10;
-  int stages = std::min(groups / few_gemm::slab_groups(format), kMaxStages);
+  int stages = std::min(groups / gemm::slab_groups(format), kMaxStages);
   while (stages > kMinStages && Layout(format, tokens, groups, stages).bytes > room) --stages;
   return stages;
 }
@@ -142,7 +142,7 @@ struct Memory {
 template <class MakeMap>
 Weight make_weight(const WeightView& weight, int heads, const MakeMap& make_map) {
   Weight w;
-  static_cast<few_gemm::Matrix&>(w) = few_gemm::make_matrix(weight, {}, 1, 0, make_map, kRows);
+  static_cast<gemm::Matrix&>(w) = gemm::make_matrix(weight, {}, 1, 0, make_map, kRows);
   w.heads = heads;
   return w;
 }
@@ -171,10 +171,10 @@ Params make_params(const AttentionInArgs& args, const ConstTensorView& latent,
            .stages = 0,
            .row_clusters = 0,
            .rows = sm90_few::make_params(args, rows),
-           .format = few_gemm::format_of(w.wq_b, {.quantize = true})};
+           .format = gemm::format_of(w.wq_b, {.quantize = true})};
   p.row_clusters = static_cast<int>(sm90_few::num_clusters(p.rows));
-  p.slabs = p.groups / few_gemm::slab_groups(p.format);
-  p.stages = stages_of(p.format, few_gemm::tile_tokens(p.format, p.tokens), p.groups);
+  p.slabs = p.groups / gemm::slab_groups(p.format);
+  p.stages = stages_of(p.format, gemm::tile_tokens(p.format, p.tokens), p.groups);
   if (args.index_q.rank == 0) return p;
   p.index = make_weight(w.indexer.wq_b, static_cast<int>(args.index_q.dim(1)), make_map);
   p.index_out = args.index_q.as<bf16>();
@@ -190,13 +190,13 @@ void use_stored(Params& p, const StoredLatents& latents, const MakeMap& make_map
   p.latent = nullptr;
   p.code_values = latents.codes.as<uint8_t>();
   p.code_scales = latents.scales.as<uint8_t>();
-  if (few_gemm::bits_of(p.format) > 0) return;
+  if (gemm::bits_of(p.format) > 0) return;
   p.codes = make_map(tma_rows(latents.codes.data, DType::kE4M3, p.tokens, latents.codes.dim(1),
-                              latents.codes.row_stride(), few_gemm::tile_tokens(p.tokens), kGroup,
+                              latents.codes.row_stride(), gemm::tile_tokens(p.tokens), kGroup,
                               TmaSwizzle::k128));
 }
 
-static_assert(sizeof(sm90_few::Shared) <= stage_bytes(few_gemm::Format::kKbit4),
+static_assert(sizeof(sm90_few::Shared) <= stage_bytes(gemm::Format::kKbit4),
               "clusters that append have the ring");
 
 }  // namespace dsv4::attention_in_kernel::query

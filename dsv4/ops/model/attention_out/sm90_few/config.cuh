@@ -4,11 +4,11 @@
 #pragma once
 
 #include "dsv4/device/quantize.cuh"
-#include "dsv4/ops/gemm/few_gemm/kernel.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
 
 namespace dsv4::attention_out_kernel::sm90_few {
 
-struct Params : few_gemm::Params<1> {
+struct Params : gemm::Params<1> {
   uint8_t* codes = nullptr;   // [t, groups * r] e4m3
   uint8_t* scales = nullptr;  // [t, groups * r / 128] E8M0
   int rows = 0;               // groups * r
@@ -17,18 +17,18 @@ struct Params : few_gemm::Params<1> {
 // After two tiles. A warp quantizes the two tokens of a pair; a lane has four rows.
 struct StoreQ8 {
   static constexpr int kTiles = 2;
-  static constexpr int kLaneRows = few_gemm::kScaleColumns / kWarp;
+  static constexpr int kLaneRows = gemm::kScaleColumns / kWarp;
   const Params& params;
 
   template <class Consumer>
-  __device__ void operator()(const Consumer& consumer, const few_gemm::Tile& tile, int first_token,
+  __device__ void operator()(const Consumer& consumer, const gemm::Tile& tile, int first_token,
                              int tokens) const {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int back = lane < kWarp / 2 ? 1 : 0;  // the tile of this lane's rows
-    const int row = lane * kLaneRows % few_gemm::kTileRows;
-    const int column = tile.row - few_gemm::kTileRows;  // of u, first of the group
-    for (int own = warp; own < consumer.own_pairs(); own += few_gemm::kConsumers / kWarp) {
+    const int row = lane * kLaneRows % gemm::kTileRows;
+    const int column = tile.row - gemm::kTileRows;  // of u, first of the group
+    for (int own = warp; own < consumer.own_pairs(); own += gemm::kConsumers / kWarp) {
       float even[kLaneRows], odd[kLaneRows];
 #pragma unroll
       for (int i = 0; i < kLaneRows; ++i) {
@@ -57,7 +57,7 @@ struct StoreQ8 {
                                                 __NV_SATFINITE, __NV_E4M3);
     uint8_t* to = params.codes + token * params.rows + column + lane * kLaneRows;
     *reinterpret_cast<decltype(codes)*>(to) = codes;
-    if (lane == 0) params.scales[(token * params.rows + column) / few_gemm::kScaleColumns] = scale;
+    if (lane == 0) params.scales[(token * params.rows + column) / gemm::kScaleColumns] = scale;
   }
 };
 

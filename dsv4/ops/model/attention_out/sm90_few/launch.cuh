@@ -3,34 +3,34 @@
 
 #pragma once
 
-#include "dsv4/ops/gemm/few_gemm/launch.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
 #include "dsv4/ops/model/attention_out/attention_out.h"
 #include "dsv4/ops/model/attention_out/sm90_few/config.cuh"
 
 namespace dsv4::attention_out_kernel::sm90_few {
 
-inline constexpr int kPairOfTiles = few_gemm::kScaleColumns / few_gemm::kTileRows;
+inline constexpr int kPairOfTiles = gemm::kScaleColumns / gemm::kTileRows;
 
 // u = o wo_a^T, without a place for it.
-inline few_gemm::Product product_of_wo_a(const AttentionOutArgs& args) {
+inline gemm::Product product_of_wo_a(const AttentionOutArgs& args) {
   const int64_t t = args.o.dim(0);
   return {.in = {.x = args.o.reshape({t, args.o.dim(1) * args.o.dim(2)})},
           .weight = args.wo_a,
           .groups = args.groups};
 }
 
-inline few_gemm::Shape shape_of_wo_a(const few_gemm::Product& p) {
-  few_gemm::Shape shape = few_gemm::shape_of(p.weight, p.in, p.groups);
+inline gemm::Shape shape_of_wo_a(const gemm::Product& p) {
+  gemm::Shape shape = gemm::shape_of(p.weight, p.in, p.groups);
   shape.tiles_of_cluster = kPairOfTiles;
   return shape;
 }
 
 // codes: [t, groups * r] E4M3; scales: [t, groups * r / 128] E8M0.
 template <class MakeMap>
-Params make_params(const few_gemm::Product& p, const few_gemm::Split& split, int tokens,
+Params make_params(const gemm::Product& p, const gemm::Split& split, int tokens,
                    const TensorView& codes, const TensorView& scales, const MakeMap& make_map) {
   Params params;
-  static_cast<few_gemm::Params<1>&>(params) = few_gemm::make_params(p, split, tokens, make_map);
+  static_cast<gemm::Params<1>&>(params) = gemm::make_params(p, split, tokens, make_map);
   params.codes = codes.as<uint8_t>();
   params.scales = scales.as<uint8_t>();
   params.rows = static_cast<int>(p.weight.n);

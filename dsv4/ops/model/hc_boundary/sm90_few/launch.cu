@@ -1,31 +1,28 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/model/hc_boundary/hc_boundary_impls.h"
 #include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/launch.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
 
-namespace dsv4 {
+namespace dsv4::hc_boundary_kernel::sm90_few {
 
-namespace few = hc_boundary_kernel::sm90_few;
-
-const char* hc_boundary_sm90_few_reject(const Context& context, const HcBoundaryArgs& args) {
+const char* reject(const Context& context, const HcBoundaryArgs& args) {
   if (context.device->info().major != 9) return "tuned for Hopper";
   // Where the bits of a token must not depend on the batch, larger batches take the same kernels.
-  if (args.streams.dim(0) > few::kMaxTokens && !context.need_batch_invariant)
+  if (args.streams.dim(0) > kMaxTokens && !context.need_batch_invariant)
     return "more than 64 tokens";
-  if (args.streams.dim(1) != few::kStreams) return "wants 4 streams";
+  if (args.streams.dim(1) != kStreams) return "wants 4 streams";
   const int64_t d = args.streams.dim(2);
-  if (d % (few::kRun * kWarp) != 0 || d > few::kSlice * few::kMaxSlices)
+  if (d % (kRun * kWarp) != 0 || d > kSlice * kMaxSlices)
     return "wants d a multiple of 256, at most 8192";
   if (args.streams.dtype != DType::kBF16 || args.x.dtype != DType::kBF16)
     return "wants bf16 streams and x";
-  if (!packs(args.streams, few::kRun) || !packs(args.x, few::kRun) || !packs(args.norm, few::kRun))
+  if (!packs(args.streams, kRun) || !packs(args.x, kRun) || !packs(args.norm, kRun))
     return "rows are not on 16 bytes";
   return nullptr;
 }
 
-few::Params few::launch_mix(const Context& context, const HcBoundaryArgs& args) {
+Params launch_mix(const Context& context, const HcBoundaryArgs& args) {
   Device& device = *context.device;
   const int64_t t = args.streams.dim(0), slices = num_slices(args);
   const TensorView partial = device.workspace().take(DType::kF32, {t, kSums, slices});
@@ -43,7 +40,7 @@ few::Params few::launch_mix(const Context& context, const HcBoundaryArgs& args) 
   return params;
 }
 
-void few::launch_finish(const Context& context, const HcBoundaryArgs& args, const Params& params) {
+void launch_finish(const Context& context, const HcBoundaryArgs& args, const Params& params) {
   with_float_type(args.norm.dtype, [&](auto norm) {
     launch(*context.device, "hc_boundary finish", finish_kernel<decltype(norm)>,
            {.grid = args.streams.dim(0),
@@ -54,9 +51,9 @@ void few::launch_finish(const Context& context, const HcBoundaryArgs& args, cons
   });
 }
 
-void hc_boundary_sm90_few(const Context& context, const HcBoundaryArgs& args) {
+void run(const Context& context, const HcBoundaryArgs& args) {
   const Scratch::Scope scope(context.device->workspace());
-  few::launch_finish(context, args, few::launch_mix(context, args));
+  launch_finish(context, args, launch_mix(context, args));
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::hc_boundary_kernel::sm90_few

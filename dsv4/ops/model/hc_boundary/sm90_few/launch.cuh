@@ -1,6 +1,5 @@
-// The kernels one by one, for callers that finish the boundary themselves (few_gemm/boundary.cuh),
-// or that want more of it than hc_boundary.h promises. Arguments: those that
-// hc_boundary_sm90_few_reject accepts.
+// The two kernels one by one: block_input.cu launches another one in place of the second.
+// Arguments: those that reject() accepts.
 
 #pragma once
 
@@ -8,6 +7,8 @@
 #include "dsv4/ops/op.h"
 
 namespace dsv4::hc_boundary_kernel::sm90_few {
+
+const char* reject(const Context& context, const HcBoundaryArgs& args);
 
 // What the second kernel takes. The partial sums are in the device's workspace, as long as the
 // caller's Scratch::Scope lives.

@@ -14,7 +14,7 @@
 #include <bit>
 
 #include "dsv4/device/ptx/griddep.cuh"
-#include "dsv4/ops/model/hc_boundary/sm90_few/lanes.cuh"
+#include "dsv4/ops/gemm/x/boundary_input.cuh"
 #include "dsv4/ops/model/hc_boundary/sm90_few/params.cuh"
 
 namespace dsv4::hc_boundary_kernel::sm90_few {

@@ -43,13 +43,13 @@ __device__ Slice slice_of(const Params& p, int64_t query) {
 template <class C>
 struct WarpKeys {
   Entries entries[C::kTiles];
-  index_mma::KeyTile tiles[C::kTiles];
+  indexer_kernel::KeyTile tiles[C::kTiles];
 
   // Entries first ..; those from `end` on are zeros.
-  __device__ void load(const index_mma::Keys& keys, const int32_t* pages, int first, int end) {
+  __device__ void load(const indexer_kernel::Keys& keys, const int32_t* pages, int first, int end) {
 #pragma unroll
     for (int i = 0; i < C::kTiles; ++i)
-      entries[i].load(keys, pages, first + i * index_mma::kTileKeys, end);
+      entries[i].load(keys, pages, first + i * indexer_kernel::kTileKeys, end);
   }
   __device__ void decode() {
 #pragma unroll
@@ -74,14 +74,14 @@ __device__ void send_keys(GatherShared<C>& shared, uint16_t* order, int first,
 }
 // What the first CTA receives.
 __device__ inline uint32_t bytes_of_keys(int visible) {
-  return static_cast<uint32_t>(align_up(visible, index_mma::kTileKeys) * sizeof(uint16_t));
+  return static_cast<uint32_t>(align_up(visible, indexer_kernel::kTileKeys) * sizeof(uint16_t));
 }
 
 // Cache rows of this thread's entries.
 struct Rows {
   int row[kThreadKeys];
 
-  __device__ void load(const index_mma::Keys& keys, const Slice& slice) {
+  __device__ void load(const indexer_kernel::Keys& keys, const Slice& slice) {
     const int first = static_cast<int>(threadIdx.x) * kThreadKeys;
     int page = first / keys.page_entries, entry = first % keys.page_entries, base = 0;
 #pragma unroll
@@ -207,16 +207,17 @@ __global__ void __launch_bounds__(C::kThreads, 1) select_kernel(const __grid_con
   // Entries that this step appends.
   const bool fresh = slice.settled < slice.end && slice.settled < first + C::kWarpKeys;
   if (fresh) keys.load(p.keys, slice.pages, first, slice.end);
-  index_mma::load_query_at_once(p.queries, query, static_cast<const W*>(p.weights), b, pairs);
+  indexer_kernel::load_query_at_once(p.queries, query, static_cast<const W*>(p.weights), b, pairs);
   if (fresh) keys.decode();
   __syncthreads();
   if (first < slice.end) {
     float sums[C::kTiles][2] = {};
-    index_mma::score<C::kTiles, C::kTogether, true>(keys.tiles, b, pairs, p.queries.groups(), sums);
+    indexer_kernel::score<C::kTiles, C::kTogether, true>(keys.tiles, b, pairs, p.queries.groups(),
+                                                         sums);
     const int g = static_cast<int>(threadIdx.x) % kWarp / 4;
 #pragma unroll
     for (int tile = 0; tile < C::kTiles; ++tile) {
-      const int of_tile = first + tile * index_mma::kTileKeys;
+      const int of_tile = first + tile * indexer_kernel::kTileKeys;
       uint32_t order_keys[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r)

@@ -1,12 +1,9 @@
-#include "dsv4/device/alignment.h"
 #include "dsv4/device/wide_cluster.cuh"
-#include "dsv4/ops/model/index_select/index_select_impls.h"
+#include "dsv4/ops/model/index_select/index_select.h"
 #include "dsv4/ops/model/index_select/sm90_few/gather.cuh"
 #include "dsv4/ops/model/index_select/sm90_few/kernel.cuh"
 
-namespace dsv4 {
-
-namespace few = index_select_kernel::sm90_few;
+namespace dsv4::index_select_kernel::sm90_few {
 
 namespace {
 
@@ -18,7 +15,7 @@ constexpr int64_t kWideQueries = 7;  // clusters of 16 that run at a time
 // A kernel with its clusters, for one type of weights.
 template <class C>
 struct Launch {
-  void (*kernel)(few::Params);
+  void (*kernel)(Params);
   int64_t shared;
 
   LaunchShape shape(int64_t queries) const {
@@ -28,17 +25,17 @@ struct Launch {
             .cluster = C::kCtas,
             .pdl = true};
   }
-  void run(Device& device, const few::Params& params, int64_t queries) const {
+  void run(Device& device, const Params& params, int64_t queries) const {
     launch(device, "index_select", kernel, shape(queries), params);
   }
 };
 template <class C, class W>
-Launch<C> gathering(const few::Params& params) {
-  return {few::gather::select_kernel<C, W>, few::gather_shared_bytes<C>(params)};
+Launch<C> gathering(const Params& params) {
+  return {gather::select_kernel<C, W>, gather_shared_bytes<C>(params)};
 }
 template <class C, class W>
-Launch<C> exchanging(const few::Params& params) {
-  return {few::select_kernel<C, W>, few::shared_bytes<C>(params)};
+Launch<C> exchanging(const Params& params) {
+  return {select_kernel<C, W>, shared_bytes<C>(params)};
 }
 
 // Clusters of 16 are above the portable size: not every GPU forms them. Allows them, too.
@@ -49,7 +46,7 @@ bool forms_clusters(const Launch<C>& wide) {
 }
 
 template <class W, class Narrow, class Wide>
-void run(Device& device, const few::Params& params, int64_t queries, const Launch<Narrow>& narrow,
+void run(Device& device, const Params& params, int64_t queries, const Launch<Narrow>& narrow,
          const Launch<Wide>& wide) {
   if (queries <= kWideQueries && forms_clusters<W>(wide)) return wide.run(device, params, queries);
   narrow.run(device, params, queries);
@@ -57,37 +54,29 @@ void run(Device& device, const few::Params& params, int64_t queries, const Launc
 
 }  // namespace
 
-const char* index_select_sm90_few_reject(const Context& context, const IndexSelectArgs& args) {
+const char* reject(const Context& context, const IndexSelectArgs& args) {
   if (context.device->info().major != 9) return "clusters of CTAs are Hopper's";
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
   if (args.q.dim(0) > (args.max_visible <= kFewVisible ? kFewQueries : kManyQueries))
     return "too many queries";
-  if (args.max_visible > few::kMaxVisible) return "more than 65536 entries";
+  if (args.max_visible > kMaxVisible) return "more than 65536 entries";
   if (args.indices.dim(1) == 0) return "selects nothing";
-  if (!args.keys.packed() || args.q.dim(2) != index_mma::kWidth)
-    return "wants packed keys of 128 values";
-  if (args.q.dtype != DType::kBF16) return "wants bf16 q";
-  if (args.q.dim(1) > index_mma::kMaxHeads) return "more than 128 heads";
-  if (!rows_on(args.keys.pages, 16)) return "pages are not on 16 bytes";
-  if (!rows_on(args.q, 16)) return "q is not on 16 bytes";
-  return nullptr;
+  return indexer_kernel::reject_operands(args);
 }
 
-void index_select_sm90_few(const Context& context, const IndexSelectArgs& args) {
+void run(const Context& context, const IndexSelectArgs& args) {
   Device& device = *context.device;
-  const few::Params params = few::make_params(args);
+  const Params params = make_params(args);
   const int64_t queries = args.q.dim(0);
   if (device.is_dry_run() || queries == 0) return;
   with_float_type(args.weights.dtype, [&](auto w) {
     using W = decltype(w);
-    if (args.max_visible <= few::Few::kMost) {
-      run<W>(device, params, queries, gathering<few::Few, W>(params),
-             gathering<few::FewWide, W>(params));
+    if (args.max_visible <= Few::kMost) {
+      run<W>(device, params, queries, gathering<Few, W>(params), gathering<FewWide, W>(params));
     } else {
-      run<W>(device, params, queries, exchanging<few::Many, W>(params),
-             exchanging<few::ManyWide, W>(params));
+      run<W>(device, params, queries, exchanging<Many, W>(params), exchanging<ManyWide, W>(params));
     }
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::index_select_kernel::sm90_few

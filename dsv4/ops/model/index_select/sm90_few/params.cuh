@@ -17,7 +17,7 @@ template <int kCtas_, int kWarps_, int kTogether_>
 struct Config {
   static constexpr int kCtas = kCtas_, kWarps = kWarps_, kTogether = kTogether_;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kPassKeys = kWarps * index_mma::kTileKeys;  // of a CTA at a time
+  static constexpr int kPassKeys = kWarps * indexer_kernel::kTileKeys;  // of a CTA at a time
   static_assert(kBins <= kThreads, "a thread for each bin");
 
   // Entries of a CTA when `visible` are: whole warp votes.
@@ -28,28 +28,28 @@ struct Config {
 using Many = Config<8, 16, 2>;
 using ManyWide = Config<16, 16, 2>;  // few queries
 
-// The same for few entries: a warp has kTiles tiles of keys, once, and the first CTA selects.
+// A cluster of few entries: a warp has kTiles tiles of keys, once, and the first CTA selects.
 template <int kCtas_, int kWarps_, int kTiles_, int kTogether_>
 struct GatherConfig {
   static constexpr int kCtas = kCtas_, kWarps = kWarps_, kTiles = kTiles_, kTogether = kTogether_;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kWarpKeys = kTiles * index_mma::kTileKeys;
+  static constexpr int kWarpKeys = kTiles * indexer_kernel::kTileKeys;
   static constexpr int kMost = kCtas * kWarps * kWarpKeys;  // entries of a query
   static_assert(kBins <= kThreads, "a thread for each bin");
   static_assert(kMost <= kThreads * kThreadKeys, "a CTA has all keys");
 
   // Entries of a CTA when `visible` are: whole tiles.
   __host__ __device__ static int slice_of(int visible) {
-    return static_cast<int>(align_up(ceil_div(visible, kCtas), index_mma::kTileKeys));
+    return static_cast<int>(align_up(ceil_div(visible, kCtas), indexer_kernel::kTileKeys));
   }
 };
 using Few = GatherConfig<8, 8, 2, 2>;       // up to 2,048 entries
-using FewWide = GatherConfig<16, 8, 1, 4>;  // the same, few queries
+using FewWide = GatherConfig<16, 8, 1, 4>;  // up to 2,048 entries, few queries
 
 struct Params {
-  index_mma::Queries queries;
+  indexer_kernel::Queries queries;
   const void* weights;  // [t, heads]
-  index_mma::Keys keys;
+  indexer_kernel::Keys keys;
   const int32_t *pages, *sequence, *visible;
   int64_t pages_stride;
   int max_visible, k;
@@ -58,7 +58,7 @@ struct Params {
   const int32_t* settled;  // or null: nothing may be read before the wait
 };
 
-// Of one digit, for the thread's own cluster rank.
+// What a CTA knows of one digit after all counts have arrived.
 struct Digit {
   int bin, left;      // where the k-th largest lies, and how many of the k lie in that bin
   int above, within;  // keys of the CTAs before this one in larger bins, and in that bin
@@ -101,16 +101,9 @@ int64_t gather_shared_bytes(const Params& p) {
 }
 
 inline Params make_params(const IndexSelectArgs& args) {
-  return {.queries = {.q = args.q.as<bf16>(),
-                      .stride = args.q.stride[0],
-                      .head_stride = args.q.stride[1],
-                      .weight_stride = args.weights.row_stride(),
-                      .heads = static_cast<int>(args.q.dim(1)),
-                      .weight_scale = args.weight_scale},
+  return {.queries = indexer_kernel::queries_of(args),
           .weights = args.weights.data,
-          .keys = {.pages = args.keys.pages.as<uint8_t>(),
-                   .page_bytes = args.keys.pages.row_stride(),
-                   .page_entries = args.keys.page_entries},
+          .keys = indexer_kernel::keys_of(args.keys),
           .pages = args.pages.as<int32_t>(),
           .sequence = args.sequence.as<int32_t>(),
           .visible = args.visible.as<int32_t>(),

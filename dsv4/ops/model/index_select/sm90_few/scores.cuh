@@ -14,21 +14,21 @@ __device__ inline uint32_t short_key(float score) {
 
 // A tile of 16 entries of a warp, while its bytes are on the way.
 struct Entries {
-  index_mma::PackedDims dims[2];  // of entries g and g + 8
+  indexer_kernel::PackedDims dims[2];  // of entries g and g + 8
 
   // Entries first ..; those from `end` on are zeros.
-  __device__ void load(const index_mma::Keys& keys, const int32_t* pages, int first, int end) {
+  __device__ void load(const indexer_kernel::Keys& keys, const int32_t* pages, int first, int end) {
     const int g = static_cast<int>(threadIdx.x) % kWarp / 4;
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       const int s = first + 8 * which + g;
       dims[which] = {};
-      if (s < end) dims[which] = index_mma::load_dims(keys, pages, s);
+      if (s < end) dims[which] = indexer_kernel::load_dims(keys, pages, s);
     }
   }
-  __device__ void decode(index_mma::KeyTile& tile) const {
-    index_mma::decode_dims(dims[0], 0, tile);
-    index_mma::decode_dims(dims[1], 1, tile);
+  __device__ void decode(indexer_kernel::KeyTile& tile) const {
+    indexer_kernel::decode_dims(dims[0], 0, tile);
+    indexer_kernel::decode_dims(dims[1], 1, tile);
   }
 };
 
@@ -41,16 +41,16 @@ __device__ void score_slice(const Params& p, int64_t query, int begin, int end, 
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             g = static_cast<int>(threadIdx.x) % kWarp / 4;
   Entries entries;
-  int first = begin + warp * index_mma::kTileKeys;
+  int first = begin + warp * indexer_kernel::kTileKeys;
   entries.load(p.keys, pages, first, end);
-  index_mma::load_query(p.queries, query, static_cast<const W*>(p.weights), b, pairs);
+  indexer_kernel::load_query(p.queries, query, static_cast<const W*>(p.weights), b, pairs);
   __syncthreads();
   for (; first < end; first += C::kPassKeys) {
-    index_mma::KeyTile tile[1];
+    indexer_kernel::KeyTile tile[1];
     entries.decode(tile[0]);
     entries.load(p.keys, pages, first + C::kPassKeys, end);
     float sums[1][2] = {};
-    index_mma::score<1, C::kTogether>(tile, b, pairs, p.queries.groups(), sums);
+    indexer_kernel::score<1, C::kTogether>(tile, b, pairs, p.queries.groups(), sums);
     if (threadIdx.x % 4 == 0) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

@@ -5,11 +5,27 @@
 
 #include <cmath>
 
-#include "dsv4/ops/gemm/few_gemm/launch.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
 #include "dsv4/ops/model/moe/moe.h"
-#include "dsv4/ops/model/moe/sm90_few/kernels.cuh"
+#include "dsv4/ops/parts/router/routing.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
+
+// w1 and w3: tile 2 i has rows of w1, tile 2 i + 1 the same rows of w3, in one cluster.
+struct GateUp : gemm::Params<2> {
+  static constexpr bool kInterleaved = true;
+  bf16* hidden = nullptr;  // [t, inner]
+  int64_t hidden_stride = 0;
+  float limit = 0;
+};
+
+using InputParams = gemm::TwoFormatsOf<GateUp, gemm::Params<1>>;
+
+struct DownParams {
+  gemm::Params<1> down;
+  router_kernel::Routing router;
+  int product_ctas = 0, routing_ctas = 0;  // along x
+};
 
 // Three CTAs of the first kernel fit on an SM. Its tiles are few: 36 of V4-Flash.
 inline constexpr int kCtasPerSm = 3;
@@ -19,14 +35,14 @@ inline const ExpertWeights& shared_expert(const MoeArgs& args) {
 }
 
 // Temporaries of a call.
-struct Middle {
+struct Intermediates {
   TensorView logits, hidden, y;  // [t, e] f32, [t, inner], [t, D] bf16
   TensorView chosen, share;      // [t, k] I32, f32
 };
 
 // make: of a dtype and a shape.
 template <class Make>
-Middle make_middle(const MoeArgs& args, const Make& make) {
+Intermediates make_intermediates(const MoeArgs& args, const Make& make) {
   const int64_t t = args.x.dim(0), k = args.experts_per_token;
   return {.logits = make(DType::kF32, {t, args.gate.n}),
           .hidden = make(DType::kBF16, {t, args.shared.inner()}),
@@ -37,66 +53,66 @@ Middle make_middle(const MoeArgs& args, const Make& make) {
 
 // The products of x; only the gate's has an output as such.
 struct InputTargets {
-  few_gemm::Target all[3];
+  gemm::Target all[3];
 
-  InputTargets(const MoeArgs& args, const Middle& middle)
+  InputTargets(const MoeArgs& args, const Intermediates& temporaries)
       : all{{shared_expert(args).w1, {}},
             {shared_expert(args).w3, {}},
-            {args.gate, middle.logits}} {}
+            {args.gate, temporaries.logits}} {}
 };
 
-inline few_gemm::Pair pair_of_inputs(const MoeArgs& args, const InputTargets& targets, int num_sms,
-                                     int prologue_bytes = 0) {
-  const auto shape_of = [&](few_gemm::Format format) {
-    few_gemm::Shape shape =
-        few_gemm::Pair::shape_of(format, targets.all, args.x.dim(0), args.x.dim(1), prologue_bytes);
+inline gemm::TwoFormats pair_of_inputs(const MoeArgs& args, const InputTargets& targets,
+                                       int num_sms, int prologue_bytes = 0) {
+  const auto shape_of = [&](gemm::Format format) {
+    gemm::Shape shape = gemm::TwoFormats::shape_of(format, targets.all, args.x.dim(0),
+                                                   args.x.dim(1), prologue_bytes);
     shape.ctas_per_sm = kCtasPerSm;
     return shape;
   };
-  few_gemm::Shape gate_up = shape_of(few_gemm::Pair::q8_format(targets.all));
+  gemm::Shape gate_up = shape_of(gemm::TwoFormats::q8_format(targets.all));
   gate_up.tiles_of_cluster = 2;
-  return few_gemm::Pair(gate_up, shape_of(few_gemm::Format::kBf16), num_sms);
+  return gemm::TwoFormats(gate_up, shape_of(gemm::Format::kBf16), num_sms);
 }
 
 // quantized: x as w1 and w3 take it.
 template <class MakeMap>
-InputParams make_input_params(const few_gemm::Pair& pair, const MoeArgs& args,
-                              const InputTargets& targets, const Middle& middle,
-                              const few_gemm::Activations& quantized, const MakeMap& make_map) {
+InputParams make_input_params(const gemm::TwoFormats& pair, const MoeArgs& args,
+                              const InputTargets& targets, const Intermediates& temporaries,
+                              const gemm::Activations& quantized, const MakeMap& make_map) {
   auto params =
-      few_gemm::make_pair_params<InputParams>(pair, targets.all, args.x, quantized, make_map);
-  params.q8.hidden = middle.hidden.as<bf16>();
-  params.q8.hidden_stride = middle.hidden.row_stride();
+      gemm::make_two_format_params<InputParams>(pair, targets.all, args.x, quantized, make_map);
+  params.q8.hidden = temporaries.hidden.as<bf16>();
+  params.q8.hidden_stride = temporaries.hidden.row_stride();
   params.q8.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
   return params;
 }
 
-inline few_gemm::Product product_of_w2(const MoeArgs& args, const Middle& middle) {
-  return {.in = {.x = middle.hidden, .quantize = true},
+inline gemm::Product product_of_w2(const MoeArgs& args, const Intermediates& temporaries) {
+  return {.in = {.x = temporaries.hidden, .quantize = true},
           .weight = shared_expert(args).w2,
-          .out = middle.y};
+          .out = temporaries.y};
 }
 
-inline RouterArgs router_args(const MoeArgs& args, const Middle& middle) {
-  return {.logits = middle.logits,
+inline RouterArgs router_args(const MoeArgs& args, const Intermediates& temporaries) {
+  return {.logits = temporaries.logits,
           .bias = args.bias,
           .tid2eid = args.tid2eid,
           .ids = args.ids,
           .route_scale = args.route_scale,
           .normalize = args.normalize,
-          .experts = middle.chosen,
-          .weights = middle.share};
+          .experts = temporaries.chosen,
+          .weights = temporaries.share};
 }
 
 // One token for each warp of the clusters that route.
 template <class MakeMap>
-DownParams make_down_params(const few_gemm::Product& p, const RouterArgs& router,
-                            const few_gemm::Split& split, int tokens, const MakeMap& make_map) {
-  constexpr int kWarps = few_gemm::kThreads / kWarp;
+DownParams make_down_params(const gemm::Product& p, const RouterArgs& router,
+                            const gemm::Split& split, int tokens, const MakeMap& make_map) {
+  constexpr int kWarps = gemm::kThreads / kWarp;
   const int64_t of_tile = std::min<int64_t>(tokens, router.logits.dim(0));
   return {
-      .down = few_gemm::make_params(p, split, tokens, make_map),
-      .router = routing::make_routing(router),
+      .down = gemm::make_params(p, split, tokens, make_map),
+      .router = router_kernel::make_routing(router),
       .product_ctas = split.clusters() * split.ranks(),
       .routing_ctas = static_cast<int>(ceil_div(of_tile, split.ranks() * kWarps)) * split.ranks()};
 }

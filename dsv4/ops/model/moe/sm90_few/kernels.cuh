@@ -1,4 +1,4 @@
-// Two kernels around the routed experts (moe.h), both of few_gemm:
+// Two kernels around the routed experts (moe.h), both of gemm/sm90:
 //
 //   inputs   logits = x gate^T; h = bf16(swiglu(bf16(x w1^T), bf16(x w3^T))) of the shared expert
 //   down     y = bf16(Q8(h) w2^T) of the shared expert; in other CTAs the router of logits
@@ -8,23 +8,11 @@
 
 #pragma once
 
-#include "dsv4/ops/gemm/few_gemm/boundary.cuh"
-#include "dsv4/ops/parts/experts/cuda/swiglu.cuh"
-#include "dsv4/ops/parts/router/routing.cuh"
+#include "dsv4/ops/gemm/epilogue/swiglu.cuh"
+#include "dsv4/ops/gemm/x/boundary.cuh"
+#include "dsv4/ops/model/moe/sm90_few/call.cuh"
 
 namespace dsv4::moe_kernel::sm90_few {
-
-inline constexpr int kMaxExperts = 384;
-
-// w1 and w3: tile 2 i has rows of w1, tile 2 i + 1 the same rows of w3, in one cluster.
-struct GateUp : few_gemm::Params<2> {
-  static constexpr bool kInterleaved = true;
-  bf16* hidden = nullptr;  // [t, inner]
-  int64_t hidden_stride = 0;
-  float limit = 0;
-};
-
-using InputParams = few_gemm::PairOf<GateUp, few_gemm::Params<1>>;
 
 // After a tile of w1 and one of w3.
 struct StoreHidden {
@@ -32,11 +20,11 @@ struct StoreHidden {
   const GateUp& params;
 
   template <class Consumer>
-  __device__ void operator()(const Consumer& consumer, const few_gemm::Tile& tile, int first_token,
+  __device__ void operator()(const Consumer& consumer, const gemm::Tile& tile, int first_token,
                              int tokens) const {
-    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_pairs() * few_gemm::kTileRows;
-         i += few_gemm::kConsumers) {
-      const int own = i / few_gemm::kTileRows, row = i % few_gemm::kTileRows;
+    for (int i = static_cast<int>(threadIdx.x); i < consumer.own_pairs() * gemm::kTileRows;
+         i += gemm::kConsumers) {
+      const int own = i / gemm::kTileRows, row = i % gemm::kTileRows;
       const float2 gate = consumer.sum(1, own, row), up = consumer.sum(0, own, row);
       const int token = 2 * consumer.pair_of(own);
       if (row >= tile.count) continue;
@@ -56,54 +44,47 @@ struct StoreHidden {
 // C: Config of w1 and w3.
 template <class C>
 auto inputs_kernel() {
-  return few_gemm::few_gemm_pair_kernel<C, InputParams, StoreHidden,
-                                        few_gemm::StoreTile<InputParams::Bf16>>;
+  return gemm::two_formats_kernel<C, InputParams, StoreHidden, gemm::StoreTile<InputParams::Bf16>>;
 }
 
-// The same with the boundary before the block. A template, so that only its callers compile it.
+// inputs_kernel with the boundary before the block. A template, so that only its callers compile
+// it.
 template <class C, class P = InputParams>
 auto inputs_with_boundary_kernel() {
-  return few_gemm::boundary_pair_kernel<C, P, StoreHidden, few_gemm::StoreTile<typename P::Bf16>>;
+  return gemm::boundary_kernel<C, P, StoreHidden, gemm::StoreTile<typename P::Bf16>>;
 }
-
-struct DownParams {
-  few_gemm::Params<1> down;
-  routing::Routing router;
-  int product_ctas = 0, routing_ctas = 0;  // along x
-};
 
 // One token for each warp at a time. Experts of a lane: 8 or 12.
 __device__ inline void route(const DownParams& params, int tile_tokens) {
-  const routing::Routing& r = params.router;
+  const router_kernel::Routing& r = params.router;
   const int first = static_cast<int>(blockIdx.y) * tile_tokens;
   const int end = min(first + tile_tokens, static_cast<int>(r.t));
   const int cta = static_cast<int>(blockIdx.x) - params.product_ctas;
-  constexpr int kWarps = few_gemm::kThreads / kWarp;
+  constexpr int kWarps = gemm::kThreads / kWarp;
   for (int token = first + cta * kWarps + static_cast<int>(threadIdx.x) / kWarp; token < end;
        token += params.routing_ctas * kWarps) {
     if (r.table != nullptr) {
-      r.table_is_i64 ? routing::route_hash<int64_t>(r, token)
-                     : routing::route_hash<int32_t>(r, token);
+      r.table_is_i64 ? router_kernel::route_hash<int64_t>(r, token)
+                     : router_kernel::route_hash<int32_t>(r, token);
     } else if (r.experts <= 8 * kWarp) {
-      routing::route_learned<8>(r, token);
+      router_kernel::route_learned<8>(r, token);
     } else {
-      routing::route_learned<kMaxExperts / kWarp>(r, token);
+      router_kernel::route_learned<gemm::experts::kMaxExperts / kWarp>(r, token);
     }
   }
 }
 
 // C: Config of w2.
 template <class C>
-__global__ void __launch_bounds__(few_gemm::kThreads, C::kCtasOfSm)
+__global__ void __launch_bounds__(gemm::kThreads, C::kCtasOfSm)
     down_kernel(const __grid_constant__ DownParams params) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
-  using P = few_gemm::Params<1>;
+  using P = gemm::Params<1>;
   ptx::griddepcontrol_launch_dependents();
   const int cta = static_cast<int>(blockIdx.x), bits = params.down.split.rank_bits;
   if (cta < params.product_ctas) {
-    few_gemm::multiply_share<C>(params.down, cta >> bits, cta & ((1 << bits) - 1),
-                                few_gemm::LoadX<C, P>{params.down},
-                                few_gemm::StoreTile<P>{params.down});
+    gemm::multiply_share<C>(params.down, cta >> bits, cta & ((1 << bits) - 1),
+                            gemm::LoadX<C, P>{params.down}, gemm::StoreTile<P>{params.down});
   } else {
     ptx::griddepcontrol_wait();
     route(params, C::kTokens);

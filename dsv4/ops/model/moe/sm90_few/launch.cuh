@@ -1,4 +1,4 @@
-// The first launch of sm90_few, which sm90_fused shares.
+// What sm90_fused shares with sm90_few: the calls that it takes, and the first launch.
 
 #pragma once
 
@@ -7,7 +7,9 @@
 
 namespace dsv4::moe_kernel::sm90_few {
 
-// The boundary, if there is one; middle.logits and middle.hidden.
-void run_inputs(const Context& context, const MoeArgs& args, const Middle& middle);
+const char* reject(const Context& context, const MoeArgs& args);
+
+// The boundary, if there is one; temporaries.logits and temporaries.hidden.
+void run_inputs(const Context& context, const MoeArgs& args, const Intermediates& temporaries);
 
 }  // namespace dsv4::moe_kernel::sm90_few

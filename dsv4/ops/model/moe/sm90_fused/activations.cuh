@@ -3,8 +3,8 @@
 
 #pragma once
 
+#include "dsv4/ops/gemm/x/rows_of_experts.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/config.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/activations.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
@@ -27,7 +27,7 @@ template <int kWidth>
 class Rows {
  public:
   // pair_bits: pairs of an item are 1 << pair_bits
-  __device__ Rows(const experts_few::Params& p, int group, int pair_bits)
+  __device__ Rows(const gemm::experts::Params& p, int group, int pair_bits)
       : p_(p), group_(group), pair_bits_(pair_bits) {
     chunk_bits_ = e4m3::steps_of(p) > 2 ? 2 : 1;  // at least two: pieces of a row fill a warp
   }
@@ -57,14 +57,14 @@ class Rows {
     const uint8_t scale = q8_scale(largest);
     const int column16 = piece % 8,
               tile = at.item * item_tiles + 2 * at.chunk + piece % kPieces / 8;
-    const int to = e4m3::row_of(kWidth, at.pair, column16 / 2);
+    const int to = gemm::row_of(kWidth, at.pair, column16 / 2);
     *reinterpret_cast<uint4*>(shared.x[tile].codes[to] + 16 * (column16 ^ to)) =
         x.codes(inverse_scale(scale));
     if (column16 == 0) shared.x_scale[tile][at.pair] = ue8m0_to_f32(scale);
   }
 
  private:
-  static constexpr int kPieces = e4m3::kUnitColumns / 16;  // of a chunk
+  static constexpr int kPieces = gemm::kUnitColumns / 16;  // of a chunk
 
   struct Place {
     int item, pair, chunk, column;
@@ -72,11 +72,11 @@ class Rows {
       const int run = piece / kPieces, of_item = run >> rows.chunk_bits_;
       chunk = (run & ((1 << rows.chunk_bits_) - 1)) * e4m3::kGroups + rows.group_;
       pair = of_item & ((1 << rows.pair_bits_) - 1), item = of_item >> rows.pair_bits_;
-      column = chunk * e4m3::kUnitColumns + piece % kPieces * 16;
+      column = chunk * gemm::kUnitColumns + piece % kPieces * 16;
     }
   };
 
-  const experts_few::Params& p_;
+  const gemm::experts::Params& p_;
   int group_, pair_bits_, chunk_bits_;
 };
 

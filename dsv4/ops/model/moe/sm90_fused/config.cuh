@@ -4,18 +4,18 @@
 
 #pragma once
 
-#include "dsv4/ops/gemm/few_gemm/config.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/config.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/config.cuh"
 #include "dsv4/ops/parts/router/routing.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
-namespace e4m3 = experts_few_e4m3;
-using experts_few::Entry;
-using experts_few::kPairs;
+namespace e4m3 = gemm::experts_e4m3;
+using gemm::experts::Entry;
+using gemm::experts::kPairs;
 
 inline constexpr int kMaxTokens = 2, kMaxSlots = 8, kMaxEntries = kMaxTokens * kMaxSlots;
-inline constexpr int kMaxExperts = 384;
+using gemm::experts::kMaxExperts;
 
 // The roles of a CTA: 16 math warps and 2 of the epilogue as in experts/sm90_few_e4m3; warp 18
 // routes the first token, lists the entries and copies routed weights; warp 19 copies w2 of the
@@ -35,13 +35,14 @@ inline constexpr int kListedThreads = kThreads - kWarp;  // all but the helper
 // expert: pair `tokens * entry + token`. A token that chose an expert twice (a hash table may say
 // so) has it in two entries.
 struct Routes {
-  alignas(16) uint32_t keys[kMaxTokens][kMaxExperts];  // routing::ordered(); kTaken past the last
+  alignas(
+      16) uint32_t keys[kMaxTokens][kMaxExperts];  // router_kernel::ordered(); kTaken past the last
   Entry entries[kMaxEntries];
   uint32_t tokens_of[kMaxEntries];         // of an entry: bit t for token t
   float weight[kMaxTokens * kMaxEntries];  // of a pair; 0 where the token did not choose the expert
   int expert[kMaxEntries], entry_of[kMaxEntries];  // of slot s of token t: [slots * t + s]
   int count;                                       // entries
-  experts_few::Range expected;  // of gate and up, if all choices are of different experts
+  gemm::experts::Range expected;  // of gate and up, if all choices are of different experts
 };
 
 // Tiles of activations: gate and up needs 32 of x and 16 of the shared expert's hidden values; down
@@ -52,37 +53,37 @@ inline constexpr int kTiles = kXTiles + kHiddenTiles;
 template <int K>
 using Shared = e4m3::Shared<K, kTiles, Routes, 7 << 10>;
 template <int K>
-inline constexpr bool kFits = sizeof(Shared<K>) <= experts_few::kMaxShared;
+inline constexpr bool kFits = sizeof(Shared<K>) <= sm90::kMaxSmem;
 static_assert(kFits<2> && kFits<3> && kFits<4> && Shared<3>::kStages == 6);
 
 // w2 of the shared expert: a CTA has 32 rows, half of what wgmma multiplies, so that almost all
-// CTAs have the same work. Warpgroup r has the columns of rank r of few_gemm.
+// CTAs have the same work. Warpgroup r has the columns of rank r of a small-M product.
 inline constexpr int kSharedRows = 32;
 inline constexpr int kRankGroups = kHiddenTiles / e4m3::kGroups;  // of 128 columns, at most
 
-// Calls body(config): few_gemm's Config of w2.
+// Calls body(config): the Config of w2 (gemm/sm90/small_m).
 template <class Body>
-void with_shared_config(few_gemm::Format format, const Body& body) {
-  using few_gemm::Format;
-  if (format == Format::kKbit4) return body(few_gemm::Config<Format::kKbit4, kMaxTokens>{});
-  if (format == Format::kKbit5) return body(few_gemm::Config<Format::kKbit5, kMaxTokens>{});
-  body(few_gemm::Config<Format::kFp8, kPairs>{});
+void with_shared_config(gemm::Format format, const Body& body) {
+  using gemm::Format;
+  if (format == Format::kKbit4) return body(gemm::Config<Format::kKbit4, kMaxTokens>{});
+  if (format == Format::kKbit5) return body(gemm::Config<Format::kKbit5, kMaxTokens>{});
+  body(gemm::Config<Format::kFp8, kPairs>{});
 }
 
 struct GateUpParams {
-  routing::Routing router;  // stores nothing
+  router_kernel::Routing router;  // stores nothing
   int tokens;
-  experts_few::Params routed;
-  few_gemm::Params<1> shared;  // y = w2 h of the shared expert; boxes of kSharedRows
-  int shared_tiles;            // the last CTAs have one each
+  gemm::experts::Params routed;
+  gemm::Params<1> shared;  // y = w2 h of the shared expert; boxes of kSharedRows
+  int shared_tiles;        // the last CTAs have one each
 };
 
 struct DownParams {
-  routing::Routing router;
-  experts_few::Params routed;
-  int slots;         // items whose activations are in shared memory at a time
-  const bf16* more;  // [t, D]: what the shared expert adds
-  int64_t more_stride;
+  router_kernel::Routing router;
+  gemm::experts::Params routed;
+  int slots;             // items whose activations are in shared memory at a time
+  const bf16* shared_y;  // [t, D]: what the shared expert adds
+  int64_t shared_stride;
   float* acc;  // [t, D]
   int64_t acc_stride;
 };

@@ -17,14 +17,18 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/bulk_copy.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/ptx/setmaxnreg.cuh"
+#include "dsv4/ops/gemm/epilogue/expert_rows.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/activations.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/routes.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
 inline constexpr int kItemEntries = 2, kItemStrips = e4m3::kStrips / kItemEntries;
-inline constexpr int kDownRows = kItemStrips * experts_few::kUnitRows;  // of a CTA
+inline constexpr int kDownRows = kItemStrips * gemm::kUnitRows;  // of a CTA
 
 __device__ inline int items_of(const Routes& routes) {
   return (routes.count + kItemEntries - 1) / kItemEntries;
@@ -32,8 +36,8 @@ __device__ inline int items_of(const Routes& routes) {
 
 // One lane.
 template <class S>
-__device__ void copy_strips(const experts_few::Params& p, S& shared) {
-  constexpr int kUnit = experts_few::kUnitBytes<S::K>;
+__device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
+  constexpr int kUnit = gemm::kUnitBytes<S::K>;
   const int steps = e4m3::steps_of(p), strip_bytes = p.chunks * kUnit;
   const int first_strip = static_cast<int>(blockIdx.x) * kItemStrips;
   const int strips = min(kItemStrips, p.strips - first_strip);
@@ -42,7 +46,7 @@ __device__ void copy_strips(const experts_few::Params& p, S& shared) {
     const int entries = min(kItemEntries, shared.own.count - entry);
     for (int step = 0; step < steps; ++step, ring.next()) {
       const int run = min(e4m3::kGroups, p.chunks - step * e4m3::kGroups) * kUnit;
-      shared.empty[ring.stage].wait(ring.parity ^ 1);
+      shared.empty[ring.stage].wait(ring.phase ^ 1);
       shared.full[ring.stage].expect_tx(entries * strips * run);
       for (int i = 0; i < entries * kItemStrips; ++i) {
         const int strip = i % kItemStrips;
@@ -113,8 +117,8 @@ template <int kTokens, class S>
 __device__ void sum_entries(const DownParams& p, S& shared) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, token = lane % 2, half = lane / 2 % 2;
   const int strip = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
-  const int row = static_cast<int>(blockIdx.x) * kDownRows + strip * experts_few::kUnitRows +
-                  lane / 4 + 8 * half;
+  const int row =
+      static_cast<int>(blockIdx.x) * kDownRows + strip * gemm::kUnitRows + lane / 4 + 8 * half;
   const bool stores = token < kTokens && row < p.routed.rows;
   const Routes& routes = shared.own;
   ptx::barrier_sync(kListedBarrier, kListedThreads);
@@ -122,7 +126,7 @@ __device__ void sum_entries(const DownParams& p, S& shared) {
       lane < routes.count ? p.routed.scale2[routes.entries[lane].expert * 3 + 2] * p.routed.factor
                           : 0;
   ptx::griddepcontrol_wait();
-  const float more = stores ? to_float(p.more[token * p.more_stride + row]) : 0;
+  const float shared_y = stores ? to_float(p.shared_y[token * p.shared_stride + row]) : 0;
   float sum = 0;
   for (int item = 0; item < items_of(routes); ++item) {
     const int buffer = item % e4m3::kBuffers;
@@ -139,12 +143,12 @@ __device__ void sum_entries(const DownParams& p, S& shared) {
         const int warp = group * e4m3::kGroupWarps + i * kItemStrips + strip;
         part += reinterpret_cast<const float*>(&shared.partials[buffer].sums[warp][from])[column];
       }
-      const float y = experts_few::rounded(part * __shfl_sync(~0u, scale2, entry));
+      const float y = gemm::experts::rounded(part * __shfl_sync(~0u, scale2, entry));
       if (entry < routes.count && (routes.tokens_of[entry] >> token & 1) != 0) sum += y;
     }
     shared.drained[buffer].arrive();
   }
-  if (stores) p.acc[token * p.acc_stride + row] = sum + more;
+  if (stores) p.acc[token * p.acc_stride + row] = sum + shared_y;
 }
 
 template <int K, int kTokens>

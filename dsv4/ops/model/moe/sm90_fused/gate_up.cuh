@@ -22,18 +22,22 @@
 
 #pragma once
 
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/ptx/setmaxnreg.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/epilogue.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/producer.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/activations.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/routes.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/shared_down.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
 
 // The items of this CTA, when the entries are listed. Their divisions are done before the routing,
 // for the number of entries that is likely.
-__device__ inline experts_few::Range range_of(const GateUpParams& p, const Routes& routes) {
+__device__ inline gemm::experts::Range range_of(const GateUpParams& p, const Routes& routes) {
   if (routes.count == p.tokens * p.router.k) return routes.expected;
-  return experts_few::Range(p.routed, routes.entries, routes.count);
+  return gemm::experts::Range(p.routed, routes.entries, routes.count);
 }
 
 template <class S, class C>
@@ -67,7 +71,7 @@ __device__ void gate_up_math(const GateUpParams& p, const SharedTile<S, C>& tile
                     tile.items() + i, shared);
 }
 
-// C: few_gemm's Config of w2 of the shared expert.
+// C: the Config of w2 of the shared expert.
 template <int K, class C>
 __global__ void __launch_bounds__(kThreads, 1)
     gate_up_kernel(const __grid_constant__ GateUpParams p) {
@@ -76,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const SharedTile<Shared<K>, C> tile(p);
   clear(shared);
   if (threadIdx.x == 0)
-    shared.own.expected = experts_few::Range(p.routed, shared.own.entries, p.tokens * p.router.k);
+    shared.own.expected = gemm::experts::Range(p.routed, shared.own.entries, p.tokens * p.router.k);
   e4m3::init_barriers(shared);
   if (warp < e4m3::kMathWarps) {
     ptx::setmaxnreg_inc<e4m3::kMathRegisters>();

@@ -1,42 +1,36 @@
 // moe for one token, or two, in three launches: the inputs of sm90_few; routing, gate and up of the
 // routed experts and w2 of the shared one; down and the sums (docs/kernels/moe_fused.md).
 
-#include "dsv4/ops/model/moe/moe_impls.h"
 #include "dsv4/ops/model/moe/sm90_few/launch.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/call.cuh"
-#include "dsv4/ops/model/moe/sm90_fused/instances.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
 
-namespace dsv4 {
+namespace dsv4::moe_kernel::sm90_fused {
 namespace {
 
-namespace fused = moe_kernel::sm90_fused;
-
 // By K - kMinKbit: codebooks on the e4m3 grid have at most 4 bits.
-constexpr void (*kGateUp[])(Device&, few_gemm::Format, const fused::GateUpParams&) = {
-    fused::launch_gate_up<2>, fused::launch_gate_up<3>, fused::launch_gate_up<4>};
-constexpr void (*kDown[])(Device&, int, const fused::DownParams&) = {
-    fused::launch_down<2>, fused::launch_down<3>, fused::launch_down<4>};
+constexpr void (*kGateUp[])(Device&, gemm::Format, const GateUpParams&) = {
+    launch_gate_up<2>, launch_gate_up<3>, launch_gate_up<4>};
+constexpr void (*kDown[])(Device&, int, const DownParams&) = {launch_down<2>, launch_down<3>,
+                                                              launch_down<4>};
 
 }  // namespace
 
-const char* moe_sm90_fused_reject(const Context& given, const MoeArgs& args) {
-  if (const char* why = moe_sm90_few_reject(given, args)) return why;
+const char* reject(const Context& given, const MoeArgs& args) {
+  if (const char* why = sm90_few::reject(given, args)) return why;
   if (given.force_impl.empty() && args.x.dim(0) > 1) return "for one token";
-  // Shapes alone; a view is not empty where it has an address, which is never read.
-  auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{256});
-  const fused::Middle middle =
-      fused::make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
-        return TensorView(TensorMeta::contiguous(dtype, shape), somewhere);
+  // Only shapes are asked for. A view without an address would count as empty.
+  auto* const never_read = reinterpret_cast<std::byte*>(uintptr_t{256});
+  const Intermediates temporaries =
+      make_intermediates(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+        return TensorView(TensorMeta::contiguous(dtype, shape), never_read);
       });
   Context context = given;
   context.force_impl = {};  // of moe
-  if (const char* why = experts_sm90_few_e4m3_reject(context, fused::routed_args(args, middle)))
-    return why;
-  return fused::reject_shape(args, middle, given.device->info().num_sms);
+  if (const char* why = reject_experts_e4m3(context, routed_args(args, temporaries))) return why;
+  return reject_shape(args, temporaries, given.device->info().num_sms);
 }
 
-void moe_sm90_fused(const Context& given, const MoeArgs& args) {
+void run(const Context& given, const MoeArgs& args) {
   if (args.x.dim(0) == 0) return;
   experts.check({.x = args.x, .stack = args.shared, .acc = args.acc});
   Context context = given;
@@ -44,20 +38,20 @@ void moe_sm90_fused(const Context& given, const MoeArgs& args) {
   Device& device = *context.device;
   Scratch& scratch = workspace(context);
   const Scratch::Scope scope(scratch);
-  const fused::Middle middle =
-      fused::make_middle(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
+  const Intermediates temporaries =
+      make_intermediates(args, [&](DType dtype, std::initializer_list<int64_t> shape) {
         return scratch.take(dtype, shape);
       });
-  router.check(moe_kernel::sm90_few::router_args(args, middle.inputs));
-  experts.check(fused::routed_args(args, middle));
-  moe_kernel::sm90_few::run_inputs(context, args, middle.inputs);
+  router.check(sm90_few::router_args(args, temporaries.inputs));
+  experts.check(routed_args(args, temporaries));
+  sm90_few::run_inputs(context, args, temporaries.inputs);
   if (device.is_dry_run()) return;
   const ExpertImages& images = args.routed.images();
   kGateUp[images.gate_up.bits - kMinKbit](
-      device, fused::format_of_shared(args, middle.inputs),
-      fused::make_gate_up_params(args, middle, device.info().num_sms, make_tma_map));
+      device, format_of_shared(args, temporaries.inputs),
+      make_gate_up_params(args, temporaries, device.info().num_sms, make_tma_map));
   kDown[images.down.bits - kMinKbit](device, static_cast<int>(args.x.dim(0)),
-                                     fused::make_down_params(args, middle));
+                                     make_down_params(args, temporaries));
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::moe_kernel::sm90_fused

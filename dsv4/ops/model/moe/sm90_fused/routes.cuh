@@ -17,7 +17,7 @@ namespace dsv4::moe_kernel::sm90_fused {
 class Scorer {
  public:
   // Reads the bias, a weight.
-  __device__ Scorer(const routing::Routing& r, int tokens)
+  __device__ Scorer(const router_kernel::Routing& r, int tokens)
       : r_(r), tokens_(tokens), keys_(tokens * r.experts) {
     if (exists()) bias_ = bias();
   }
@@ -29,7 +29,7 @@ class Scorer {
     if (r_.table != nullptr) return;
 #pragma unroll 1
     while (index_ < keys_) {
-      routes.keys[token()][expert()] = routing::ordered(routing::score(logit_) + bias_);
+      routes.keys[token()][expert()] = router_kernel::ordered(router_kernel::score(logit_) + bias_);
       index_ += kMathThreads;
       if (exists()) bias_ = bias(), logit_ = logit();
     }
@@ -53,7 +53,7 @@ class Scorer {
     return r_.logits[token() * r_.logits_stride + expert()];
   }
 
-  const routing::Routing& r_;
+  const router_kernel::Routing& r_;
   const int tokens_, keys_;
   int index_ = static_cast<int>(threadIdx.x);
   float bias_ = 0, logit_ = 0;
@@ -98,13 +98,13 @@ __device__ int select(const uint32_t* of_token, int k) {
     const bool taken = largest && (lanes & ((1u << lane) - 1)) == 0;
 #pragma unroll
     for (int i = 0; i < kPer; ++i)
-      if (taken && i == best.at) keys[i] = routing::kTaken;
+      if (taken && i == best.at) keys[i] = router_kernel::kTaken;
   }
   return chosen;
 }
 
 // The choices of a token by one warp; lane j < k has the j-th.
-__device__ inline int choose(const routing::Routing& r, int tokens, int token,
+__device__ inline int choose(const router_kernel::Routing& r, int tokens, int token,
                              const Routes& routes) {
   if (r.table == nullptr) {
     ptx::barrier_sync(kKeysBarrier, kMathThreads + tokens * kWarp);
@@ -112,8 +112,8 @@ __device__ inline int choose(const routing::Routing& r, int tokens, int token,
                                   : select<kMaxExperts / kWarp>(routes.keys[token], r.k);
   }
   const int slot = min(static_cast<int>(threadIdx.x) % kWarp, r.k - 1);
-  return r.table_is_i64 ? routing::hashed<int64_t>(r, token, slot)
-                        : routing::hashed<int32_t>(r, token, slot);
+  return r.table_is_i64 ? router_kernel::hashed<int64_t>(r, token, slot)
+                        : router_kernel::hashed<int32_t>(r, token, slot);
 }
 
 // One warp. expert: lane `slots * token + slot` has a choice.
@@ -124,7 +124,7 @@ __device__ inline void list_entries(int expert, int tokens, int slots, Routes& r
   const int token = exists && lane >= slots ? 1 : 0;
   const unsigned peers = __match_any_sync(~0u, expert), first = (1u << slots) - 1;
   const unsigned own = token == 0 ? first : ~first;
-  // Of the same expert: the choice before this one of the token, those of the other token.
+  // How many choices of this expert the token made before, and how many the other token made.
   const int nth = __popc(peers & own & ((1u << lane) - 1)), others = __popc(peers & ~own);
   const unsigned leaders = __ballot_sync(~0u, exists && (token == 0 || nth >= others));
   int entry = nth;
@@ -141,7 +141,8 @@ __device__ inline void list_entries(int expert, int tokens, int slots, Routes& r
 }
 
 // Warps kListWarp and kHelperWarp; afterwards the list warp has all entries.
-__device__ inline void route(const routing::Routing& r, int tokens, bool lists, Routes& routes) {
+__device__ inline void route(const router_kernel::Routing& r, int tokens, bool lists,
+                             Routes& routes) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (!lists && tokens == 1) return;
   int expert = choose(r, tokens, lists ? 0 : 1, routes);
@@ -160,13 +161,13 @@ __device__ inline void route(const routing::Routing& r, int tokens, bool lists, 
 }
 
 // The weights of the choices, by the epilogue warps, one for each token; after kListedBarrier.
-__device__ inline void store_weights(const routing::Routing& r, int tokens, Routes& routes) {
+__device__ inline void store_weights(const router_kernel::Routing& r, int tokens, Routes& routes) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int token = static_cast<int>(threadIdx.x) / kWarp - e4m3::kMathWarps;
   if (token < tokens) {
     const int pair = token * r.k + min(lane, r.k - 1);
-    const float weight = routing::weight_of(
-        r, routing::score(r.logits[token * r.logits_stride + routes.expert[pair]]));
+    const float weight = router_kernel::weight_of(
+        r, router_kernel::score(r.logits[token * r.logits_stride + routes.expert[pair]]));
     if (lane < r.k) routes.weight[routes.entry_of[pair] * tokens + token] = weight;
   }
   ptx::barrier_sync(kWeightsBarrier, e4m3::kEpilogueWarps * kWarp);

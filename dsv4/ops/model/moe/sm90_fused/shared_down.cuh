@@ -1,32 +1,28 @@
 // y = bf16(w2 Q8(h)) of the shared expert, in the ring of the routed gate and up: its weights are
 // known before the routing is, so they are on their way while the CTA waits and routes.
 //
-// A CTA has 32 rows and all columns. Warpgroup r computes what rank r of a cluster of few_gemm
+// A CTA has 32 rows and all columns. Warpgroup r computes what rank r of a cluster of gemm/sm90
 // computes, with the same instructions, and the epilogue adds them in the same order: equal bits.
 
 #pragma once
 
 #include "dsv4/device/ptx/tensor_copy.cuh"
-#include "dsv4/ops/gemm/few_gemm/consumer.cuh"
-#include "dsv4/ops/gemm/few_gemm/quantize_x.cuh"
-#include "dsv4/ops/model/hc_boundary/sm90_few/input.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/consumer.cuh"
+#include "dsv4/ops/gemm/x/convert.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/config.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/multiply.cuh"
 
 namespace dsv4::moe_kernel::sm90_fused {
-
-namespace hc = hc_boundary_kernel::sm90_few;
 
 // The tile of this CTA in the ring. FP8: wgmma reads 64 rows, those of the next slab are not used.
 template <class S, class C>
 struct SharedTile {
-  static constexpr int kSlabBytes =
-      few_gemm::slab_bytes(C::kFormat) * kSharedRows / few_gemm::kTileRows;
+  static constexpr int kSlabBytes = gemm::slab_bytes(C::kFormat) * kSharedRows / gemm::kTileRows;
   static constexpr int kStageSlabs = S::kStageBytes / kSlabBytes;
   static constexpr int kMostSlabs = kHiddenTiles / C::kGroups;
   static_assert((kMostSlabs + kStageSlabs - 1) / kStageSlabs < S::kStages, "reads past the ring");
 
-  const few_gemm::Params<1>& p;
+  const gemm::Params<1>& p;
   int tile;  // negative: none
 
   __device__ explicit SharedTile(const GateUpParams& params)
@@ -38,7 +34,7 @@ struct SharedTile {
   __device__ int stages() const {
     return exists() ? (p.split.slabs + kStageSlabs - 1) / kStageSlabs : 0;
   }
-  __device__ e4m3::RingPlace<S> after() const { return {.stage = stages()}; }
+  __device__ e4m3::RingPlace<S> after() const { return {{.stage = stages()}}; }
   __device__ int row() const { return tile * kSharedRows; }
   // Waits for a slab.
   __device__ const unsigned char* slab(int slab, S& shared) const {
@@ -70,36 +66,34 @@ class SharedDown {
   __device__ SharedDown(const SharedTile<S, C>& tile, int group)
       : tile_(tile), group_(group), share_(tile.p, 0, group) {
     slabs_ = tile.exists() && group < tile.p.split.ranks() ? share_.slabs : 0;
-    const few_gemm::Matrix& matrix = tile.p.matrix[0];
+    const gemm::Matrix& matrix = tile.p.matrix[0];
     if constexpr (C::kBits > 0) {
-      const few_gemm::Tile rows{
+      const gemm::Tile rows{
           .matrix = 0, .row = tile.row(), .count = min(kSharedRows, matrix.n - tile.row())};
       planes_.request(matrix, rows, share_.first_slab, share_.first_slab + slabs_, row_thread());
     } else {
       const int lane = static_cast<int>(threadIdx.x) % kWarp;
-      if (lane < slabs_)
-        scale_ = few_gemm::block_scale(matrix, tile.row(), share_.first_slab + lane);
+      if (lane < slabs_) scale_ = gemm::block_scale(matrix, tile.row(), share_.first_slab + lane);
     }
   }
   // h of a thread: 8 columns of a token. After the wait.
   __device__ void load() {
     if (own_group() < slabs_ * C::kGroups && token() < tile_.p.tokens)
       run_ =
-          hc::Run::load(static_cast<const bf16*>(tile_.p.x_values) + token() * tile_.p.x_stride +
-                        (share_.first_slab * C::kGroups + own_group()) * few_gemm::kScaleColumns +
-                        thread() % kRuns * hc::kRun);
+          gemm::Run::load(static_cast<const bf16*>(tile_.p.x_values) + token() * tile_.p.x_stride +
+                          (share_.first_slab * C::kGroups + own_group()) * gemm::kScaleColumns +
+                          thread() % kRuns * gemm::kRun);
   }
   // All threads of the group; a fence and a barrier follow.
   __device__ void store(S& shared) const {
-    const hc::CodesOfRun q(run_);
+    const gemm::CodesOfRun q(run_);
     if (own_group() >= slabs_ * C::kGroups) return;
     const int to = first_tile() + own_group(), run = thread() % kRuns;
     unsigned char* const codes = &shared.x[to].codes[0][0];
     if constexpr (C::kBits > 0) {
-      few_gemm::store_blocks<C::kBits>(codes, token(), run, q.codes);
+      gemm::store_blocks<C::kBits>(codes, token(), run, q.codes);
     } else {
-      *reinterpret_cast<uint2*>(codes + few_gemm::swizzled(token(), run / 2, run % 2 * 8)) =
-          q.codes;
+      *reinterpret_cast<uint2*>(codes + gemm::swizzled(token(), run / 2, run % 2 * 8)) = q.codes;
     }
     if (run == 0) shared.x_scale[to][token()] = ue8m0_to_f32(q.scale);
   }
@@ -118,8 +112,8 @@ class SharedDown {
   }
 
  private:
-  static constexpr int kRuns = few_gemm::kRuns;
-  static_assert(hc::kGroupRuns == kRuns && kMaxTokens * kRankGroups * kRuns == kGroupThreads);
+  static constexpr int kRuns = gemm::kRuns;
+  static_assert(kMaxTokens * kRankGroups * kRuns == kGroupThreads);
 
   __device__ void add_codes(S& shared, float (&acc)[4]) const {
     const float scales = scale_.value();
@@ -128,8 +122,8 @@ class SharedDown {
       const float scale = __shfl_sync(~0u, scales, i);
       const unsigned char* const slab = tile_.slab(share_.first_slab + i, shared);
       float part[4];
-      few_gemm::multiply_shared<__nv_fp8_e4m3, kPairs>(
-          part, ptx::smem_address(slab), ptx::smem_address(shared.x + first_tile() + i));
+      gemm::multiply_shared<__nv_fp8_e4m3, kPairs>(part, ptx::smem_address(slab),
+                                                   ptx::smem_address(shared.x + first_tile() + i));
       const float2 x =
           *reinterpret_cast<const float2*>(shared.x_scale[first_tile() + i] + thread() % 4 * 2);
 #pragma unroll
@@ -138,17 +132,17 @@ class SharedDown {
   }
   __device__ void add_planes(S& shared, float (&acc)[4]) {
     static_assert(sizeof(shared.x[0]) == C::kXBytes &&
-                  kRankGroups / C::kGroups <= few_gemm::PlaneScales::kSlabs);
+                  kRankGroups / C::kGroups <= gemm::PlaneScales::kSlabs);
     float sums[1][4] = {};
     planes_.advance();
 #pragma unroll 1
     for (int i = 0; i < slabs_; ++i) {
       const int tile = first_tile() + i * C::kGroups;
-      few_gemm::add_slab<C, 1, kPairs>(tile_.slab(share_.first_slab + i, shared), i,
-                                       ptx::smem_address(shared.x + tile), shared.x_scale[tile],
-                                       planes_, sums, row_thread(), false, [] {});
+      gemm::add_slab<C, 1, kPairs>(tile_.slab(share_.first_slab + i, shared), i,
+                                   ptx::smem_address(shared.x + tile), shared.x_scale[tile],
+                                   planes_, sums, row_thread(), false, [] {});
     }
-    few_gemm::add_blocks<C::kTokens>(sums, acc);
+    gemm::add_blocks<C::kTokens>(sums, acc);
 #pragma unroll
     for (float& sum : acc) sum *= tile_.p.matrix[0].factor;
   }
@@ -156,14 +150,14 @@ class SharedDown {
   __device__ static int thread() {
     return static_cast<int>(threadIdx.x) % kGroupThreads;
   }
-  // Of two warps, which have the rows; the others repeat them.
+  // The index among two warps, which have the rows; the others repeat them.
   __device__ static int row_thread() {
-    return static_cast<int>(threadIdx.x) % (kSharedRows / experts_few::kUnitRows * kWarp);
+    return static_cast<int>(threadIdx.x) % (kSharedRows / gemm::kUnitRows * kWarp);
   }
   __device__ static int token() {
     return thread() / (kRankGroups * kRuns);
   }
-  // Of 128 columns of the rank.
+  // The group of 128 columns, in the rank, that this thread has.
   __device__ static int own_group() {
     return thread() / kRuns % kRankGroups;
   }
@@ -173,11 +167,11 @@ class SharedDown {
 
   const SharedTile<S, C>& tile_;
   int group_;
-  few_gemm::Share share_;
+  gemm::Share share_;
   int slabs_;
-  few_gemm::PendingScale scale_;  // of FP8
-  few_gemm::PlaneScales planes_;  // of bit planes
-  hc::Run run_{};                 // of h
+  gemm::PendingScale scale_;  // of FP8
+  gemm::PlaneScales planes_;  // of bit planes
+  gemm::Run run_{};           // of h
 };
 
 // An epilogue warp: 16 rows, whose sums are the first use of a buffer.
@@ -193,11 +187,11 @@ __device__ void finish_shared(const SharedTile<S, C>& tile, S& shared) {
   }
   shared.drained[0].arrive();
   if (lane % 4 != 0) return;  // columns of no token
-  const few_gemm::Matrix& matrix = tile.p.matrix[0];
+  const gemm::Matrix& matrix = tile.p.matrix[0];
   const float values[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int row = tile.row() + strip * experts_few::kUnitRows + lane / 4 + i / 2 * 8;
+    const int row = tile.row() + strip * gemm::kUnitRows + lane / 4 + i / 2 * 8;
     if (i % 2 < tile.p.tokens && row < matrix.n)
       static_cast<bf16*>(matrix.out)[i % 2 * matrix.out_stride + row] = from_float<bf16>(values[i]);
   }

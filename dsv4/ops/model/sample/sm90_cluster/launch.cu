@@ -1,27 +1,26 @@
 #include "dsv4/ops/model/sample/launch.cuh"
-#include "dsv4/ops/model/sample/sample_impls.h"
+#include "dsv4/ops/model/sample/sample.h"
 
-namespace dsv4 {
+namespace dsv4::sample_kernel::sm90_cluster {
 namespace {
 
 constexpr int kCtas = 8;  // of a row: the largest cluster that every device forms
 constexpr int64_t kMaxShared = 227 << 10;
 constexpr int64_t kV4Vocabulary = 129'280;
-static_assert(sampling::shared_bytes<kCtas>(kV4Vocabulary) <= kMaxShared);
+static_assert(shared_bytes<kCtas>(kV4Vocabulary) <= kMaxShared);
 
 }  // namespace
 
-const char* sample_sm90_cluster_reject(const Context& context, const SampleArgs& args) {
+const char* reject(const Context& context, const SampleArgs& args) {
   if (context.device->info().major != 9) return "clusters of CTAs are Hopper's";
-  if (sampling::shared_bytes<kCtas>(args.logits.dim(1)) > kMaxShared)
+  if (shared_bytes<kCtas>(args.logits.dim(1)) > kMaxShared)
     return "an eighth of a row does not fit into shared memory";
-  if (sampling::slice_of<kCtas>(args.logits.dim(1)) > sampling::kMaxSlice)
-    return "more than 131,072 tokens";
+  if (slice_of<kCtas>(args.logits.dim(1)) > kMaxSlice) return "more than 131,072 tokens";
   return nullptr;
 }
 
-void sample_sm90_cluster(const Context& context, const SampleArgs& args) {
-  sampling::launch_sample<kCtas>(context, args);
+void run(const Context& context, const SampleArgs& args) {
+  launch_sample<kCtas>(context, args);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sample_kernel::sm90_cluster

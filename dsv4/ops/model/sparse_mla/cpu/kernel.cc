@@ -6,7 +6,7 @@
 // Threads share the queries when there are enough of them, else the entries and head tiles of one
 // query. The arithmetic does not depend on the number of threads.
 
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/model/sparse_mla/cpu/kernel.cc"
@@ -17,7 +17,7 @@
 #include "dsv4/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace dsv4::HWY_NAMESPACE {
+namespace dsv4::sparse_mla_kernel::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -36,8 +36,8 @@ float LargestOf(const float* s, int64_t n) {
 template <class D>
 HWY_INLINE hn::Vec<D> Exponentials(D d, float scale, float largest, bool round, float* s) {
   const auto logit = hn::Mul(hn::Set(d, scale), hn::LoadU(d, s));
-  const auto e = cpu::HWY_NAMESPACE::ExpNonPositive(d, hn::Sub(logit, hn::Set(d, largest)));
-  hn::StoreU(round ? cpu::HWY_NAMESPACE::RoundToBf16(d, e) : e, d, s);
+  const auto e = dsv4::cpu::HWY_NAMESPACE::ExpNonPositive(d, hn::Sub(logit, hn::Set(d, largest)));
+  hn::StoreU(round ? dsv4::cpu::HWY_NAMESPACE::RoundToBf16(d, e) : e, d, s);
   return e;
 }
 
@@ -56,7 +56,7 @@ float Softmax(float scale, float largest, bool round, float* s, int64_t n) {
   return sum;
 }
 
-}  // namespace dsv4::HWY_NAMESPACE
+}  // namespace dsv4::sparse_mla_kernel::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -73,7 +73,7 @@ HWY_AFTER_NAMESPACE();
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 
-namespace dsv4 {
+namespace dsv4::sparse_mla_kernel::cpu {
 
 HWY_EXPORT(LargestOf);
 HWY_EXPORT(Softmax);
@@ -133,17 +133,17 @@ void decode_entry(const KvPool& pool, int64_t row, float* x) {
   const KvLayout& layout = pool.layout;
   if (!pool.packed()) {
     const int64_t first = page * pool.pages.row_stride() + entry * layout.width();
-    return cpu::load(pool.pages, first, layout.width(), x);
+    return dsv4::cpu::load(pool.pages, first, layout.width(), x);
   }
   const uint8_t* base = pool.pages.row<uint8_t>(page);
   const uint8_t* codes = base + layout.entry_offset(entry);
   const uint8_t* scales = base + layout.scale_offset(entries, entry);
   const int group = layout.group();
   for (int g = 0; g < layout.num_scales(); ++g) {
-    cpu::decode_e4m3(codes + g * group, kv_scale(layout, scales, g), x + g * group, group);
+    dsv4::cpu::decode_e4m3(codes + g * group, kv_scale(layout, scales, g), x + g * group, group);
   }
   const auto* rope = reinterpret_cast<const uint16_t*>(base + layout.rope_offset(entry));
-  cpu::widen_bf16(rope, x + layout.nope, layout.rope);
+  dsv4::cpu::widen_bf16(rope, x + layout.nope, layout.rope);
 }
 
 void load_keys(const SparseMlaArgs& args, int64_t request, int64_t query, Keys& keys) {
@@ -154,7 +154,7 @@ void load_keys(const SparseMlaArgs& args, int64_t request, int64_t query, Keys& 
   const auto n = static_cast<int64_t>(keys.entries.size());
   keys.values.resize(static_cast<size_t>(n * d));
   float* values = keys.values.data();
-#pragma omp parallel for if (cpu::worth_sharing(4 * n * d))
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(4 * n * d))
   for (int64_t j = 0; j < n; ++j) {
     const KvEntry& entry = keys.entries[static_cast<size_t>(j)];
     decode_entry(*entry.pool, entry.row, values + j * d);
@@ -206,19 +206,19 @@ void attend(const Context& context, const SparseMlaArgs& args, const HeadTile& t
   out.resize(static_cast<size_t>(heads * d_v));
 
   for (int64_t i = 0; i < heads; ++i) {
-    cpu::load(args.q, head_offset(args.q, tile, tile.begin + i), d, q.data() + i * d);
+    dsv4::cpu::load(args.q, head_offset(args.q, tile, tile.begin + i), d, q.data() + i * d);
   }
   const float* k = keys.values.data();
-  cpu::matmul_abt({q.data(), heads, d, d}, {k, n, d, d}, {s.data(), heads, n, n});
+  dsv4::cpu::matmul_abt({q.data(), heads, d, d}, {k, n, d, d}, {s.data(), heads, n, n});
   float factor[kMaxHeadTile];
   for (int64_t i = 0; i < heads; ++i) {
     factor[i] = finish_head(context, args, tile, tile.begin + i, s.data() + i * n, n);
   }
-  cpu::matmul_ab({s.data(), heads, n, n}, {k, n, d_v, d}, {out.data(), heads, d_v, d_v});
+  dsv4::cpu::matmul_ab({s.data(), heads, n, n}, {k, n, d_v, d}, {out.data(), heads, d_v, d_v});
   for (int64_t i = 0; i < heads; ++i) {
     float* head = out.data() + i * d_v;
-    cpu::scale(factor[i], head, head, d_v);
-    cpu::store(args.out, head_offset(args.out, tile, tile.begin + i), d_v, head);
+    dsv4::cpu::scale(factor[i], head, head, d_v);
+    dsv4::cpu::store(args.out, head_offset(args.out, tile, tile.begin + i), d_v, head);
   }
 }
 
@@ -226,7 +226,7 @@ void attend(const Context& context, const SparseMlaArgs& args, const HeadTile& t
 
 // Entries and scores of a query; a vector that grows holds up to three times its contents while it
 // moves.
-HostBytes sparse_mla_cpu_bytes(const SparseMlaArgs& args) {
+HostBytes host_bytes(const SparseMlaArgs& args) {
   const int64_t entries = args.window.topk() + args.compressed.topk();
   const int64_t floats =
       entries * (args.q.dim(3) + kMaxHeadTile) + kMaxHeadTile * (args.q.dim(3) + args.out.dim(3));
@@ -234,7 +234,7 @@ HostBytes sparse_mla_cpu_bytes(const SparseMlaArgs& args) {
                              entries * static_cast<int64_t>(sizeof(KvEntry)))};
 }
 
-void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args) {
+void run(const Context& context, const SparseMlaArgs& args) {
   const int64_t s_q = args.q.dim(1), queries = args.q.dim(0) * s_q, heads = args.q.dim(2);
   check_indices("window", args.window, args.q.dim(0), s_q);
   check_indices("compressed", args.compressed, args.q.dim(0), s_q);
@@ -243,14 +243,14 @@ void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args) {
   const int threads = omp_get_max_threads();
   const int64_t tile = heads < threads * kMaxHeadTile ? kMaxHeadTile / 2 : kMaxHeadTile;
   // With few queries the outer region has one thread and the inner ones use all of them.
-#pragma omp parallel if (queries >= threads && cpu::worth_sharing(queries * operations))
+#pragma omp parallel if (queries >= threads && dsv4::cpu::worth_sharing(queries * operations))
   {
     Keys keys;
 #pragma omp for schedule(dynamic)
     for (int64_t i = 0; i < queries; ++i) {
       const int64_t request = i / s_q, query = i % s_q;
       load_keys(args, request, query, keys);
-#pragma omp parallel for schedule(dynamic) if (heads > tile && cpu::worth_sharing(operations))
+#pragma omp parallel for schedule(dynamic) if (heads > tile && dsv4::cpu::worth_sharing(operations))
       for (int64_t begin = 0; begin < heads; begin += tile) {
         attend(context, args, {request, query, begin, std::min(begin + tile, heads)}, keys);
       }
@@ -258,5 +258,5 @@ void sparse_mla_cpu(const Context& context, const SparseMlaArgs& args) {
   }
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sparse_mla_kernel::cpu
 #endif  // HWY_ONCE

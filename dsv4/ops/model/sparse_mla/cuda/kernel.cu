@@ -9,9 +9,9 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/model/sparse_mla/index_lists.cuh"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
-namespace dsv4 {
+namespace dsv4::sparse_mla_kernel::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
@@ -145,9 +145,8 @@ __device__ float finish_head(const Shape& shape, const IndexLists& lists, int he
 
 // CTA (i, g): query i, heads g * kHeads ... Dynamic shared memory: kTile keys of d floats.
 template <bool kRound, class Q, class Out>
-__global__ void __launch_bounds__(kThreads)
-    sparse_mla_kernel(IndexLists lists, Shape shape, const Q* q, const float* sink, Out* out,
-                      Stats to) {
+__global__ void __launch_bounds__(kThreads) attend_kernel(IndexLists lists, Shape shape, const Q* q,
+                                                          const float* sink, Out* out, Stats to) {
   ptx::pdl_start();
   extern __shared__ float keys[];
   __shared__ Shared shared;
@@ -214,11 +213,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-const char* sparse_mla_cuda_reject(const Context&, const SparseMlaArgs& args) {
+const char* reject(const Context&, const SparseMlaArgs& args) {
   return args.q.dim(-1) > kMaxWidth ? "rows of more than 576 values" : nullptr;
 }
 
-void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args) {
+void run(const Context& context, const SparseMlaArgs& args) {
   const int64_t heads = args.q.dim(2), d = args.q.dim(3);
   const Shape shape{.q = query_strides(args.q),
                     .out = query_strides(args.out),
@@ -237,7 +236,7 @@ void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args) {
       using Out = decltype(out);
       const bool round = context.numerics == Numerics::kOfficial;
       launch(*context.device, "sparse_mla",
-             round ? sparse_mla_kernel<true, Q, Out> : sparse_mla_kernel<false, Q, Out>,
+             round ? attend_kernel<true, Q, Out> : attend_kernel<false, Q, Out>,
              {.grid = args.q.dim(0) * args.q.dim(1),
               .block = kThreads,
               .grid_y = ceil_div(heads, kHeads),
@@ -249,4 +248,4 @@ void sparse_mla_cuda(const Context& context, const SparseMlaArgs& args) {
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sparse_mla_kernel::cuda

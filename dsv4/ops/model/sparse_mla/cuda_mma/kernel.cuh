@@ -24,7 +24,7 @@
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/model/sparse_mla/cuda_mma/products.cuh"
 
-namespace dsv4::mla::cuda_mma {
+namespace dsv4::sparse_mla_kernel::cuda_mma {
 
 struct Params {
   IndexLists lists;
@@ -323,4 +323,4 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(Params in, Out
   store_pair(to + 2, values.z * factor, values.w * factor);
 }
 
-}  // namespace dsv4::mla::cuda_mma
+}  // namespace dsv4::sparse_mla_kernel::cuda_mma

@@ -12,7 +12,7 @@
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/ops/model/sparse_mla/index_lists.cuh"
 
-namespace dsv4::mla::cuda_mma {
+namespace dsv4::sparse_mla_kernel::cuda_mma {
 
 constexpr KvLayout kPackedLayout{};  // of the released models
 constexpr int kTileKeys = 64, kTileWidth = kPackedLayout.width();
@@ -88,4 +88,4 @@ struct alignas(16) KvTile {
   }
 };
 
-}  // namespace dsv4::mla::cuda_mma
+}  // namespace dsv4::sparse_mla_kernel::cuda_mma

@@ -3,12 +3,10 @@
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/model/sparse_mla/cuda_mma/kernel.cuh"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
-namespace dsv4 {
+namespace dsv4::sparse_mla_kernel::cuda_mma {
 namespace {
-
-using namespace mla::cuda_mma;  // NOLINT: the kernel of this file
 
 constexpr int64_t kPartialBytes = 256ll << 20;  // workspace for the partials of a launch, about
 
@@ -81,7 +79,7 @@ const char* reject_list(const KvList& list) {
 
 }  // namespace
 
-const char* sparse_mla_cuda_mma_reject(const Context& context, const SparseMlaArgs& args) {
+const char* reject(const Context& context, const SparseMlaArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
   if (args.q.dtype != DType::kBF16 || args.q.dim(-1) != kWidth) return "wants bf16 q of 512 values";
   if (args.out.dim(-1) != kWidth) return "wants out of 512 values";
@@ -93,7 +91,7 @@ const char* sparse_mla_cuda_mma_reject(const Context& context, const SparseMlaAr
   return reject_list(args.compressed);
 }
 
-void sparse_mla_cuda_mma(const Context& context, const SparseMlaArgs& args) {
+void run(const Context& context, const SparseMlaArgs& args) {
   Params in{.lists = index_lists(args),
             .q = args.q.as<bf16>(),
             .q_at = query_strides(args.q),
@@ -117,4 +115,4 @@ void sparse_mla_cuda_mma(const Context& context, const SparseMlaArgs& args) {
   });
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sparse_mla_kernel::cuda_mma

@@ -8,7 +8,7 @@
 #include "dsv4/device/ptx/mma.cuh"
 #include "dsv4/ops/model/sparse_mla/cuda_mma/kv_tile.cuh"
 
-namespace dsv4::mla::cuda_mma {
+namespace dsv4::sparse_mla_kernel::cuda_mma {
 
 constexpr int kWidth = kTileWidth, kTile = kTileKeys, kSteps = kWidth / 16;
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
@@ -120,4 +120,4 @@ __device__ void multiply_pv(const Shared<16 * kMTiles>& shared,
   }
 }
 
-}  // namespace dsv4::mla::cuda_mma
+}  // namespace dsv4::sparse_mla_kernel::cuda_mma

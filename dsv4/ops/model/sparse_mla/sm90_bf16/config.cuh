@@ -5,12 +5,12 @@
 #include <cstdint>
 
 #include "dsv4/device/ptx/mbarrier.cuh"
-#include "dsv4/device/sm90/pipeline.cuh"
+#include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/device/sm90/tile_scheduler.cuh"
 #include "dsv4/device/sm90/warpgroup.cuh"
 #include "dsv4/ops/model/sparse_mla/index_lists.cuh"
 
-namespace dsv4::mla::sm90_bf16 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 
 using sm90::kWarpgroup;
 
@@ -41,7 +41,7 @@ struct Params {
   Divisor head_groups, s_q;
 };
 
-// A launch of one kernel instance (instances/*.cu).
+// A launch of one kernel instance (instance.cu).
 struct Instance {
   void (*kernel)(Params);
   int64_t smem_bytes;
@@ -135,4 +135,4 @@ __device__ constexpr int first_panel(int quarter, int owner) {
   return (quarter < kQuarters / 2 ? owner : 1 - owner) * (kValuePanels / 2) + quarter % 2 * 2;
 }
 
-}  // namespace dsv4::mla::sm90_bf16
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

@@ -19,7 +19,7 @@
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/softmax.cuh"
 
-namespace dsv4::mla::sm90_bf16 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 
 // The phase of the barriers of a key tile, which is counted over all work tiles of the CTA.
 __device__ inline uint32_t phase_of(uint32_t key_tile) {
@@ -214,4 +214,4 @@ struct Consumer {
   }
 };
 
-}  // namespace dsv4::mla::sm90_bf16
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

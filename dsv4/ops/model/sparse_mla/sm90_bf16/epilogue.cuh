@@ -6,7 +6,7 @@
 #include "dsv4/device/sm90/epilogue.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/consumer.cuh"
 
-namespace dsv4::mla::sm90_bf16 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 
 __device__ inline void store_lse(const Params& p, const WorkTile& work, int head, float row_max,
                                  float row_sum) {
@@ -76,4 +76,4 @@ __device__ void finish_tile(const Consumer<kPanels>& c, const Params& p, const W
   }
 }
 
-}  // namespace dsv4::mla::sm90_bf16
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

@@ -31,7 +31,7 @@
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/epilogue.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/producer.cuh"
 
-namespace dsv4::mla::sm90_bf16 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 
 template <int kPanels, class Out>
 __device__ void consume(const Params& p, Smem<kPanels>& smem) {
@@ -74,4 +74,4 @@ Instance instance(bool out_f32) {
           .smem_bytes = sizeof(Smem<kPanels>)};
 }
 
-}  // namespace dsv4::mla::sm90_bf16
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

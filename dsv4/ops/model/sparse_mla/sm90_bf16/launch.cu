@@ -4,12 +4,10 @@
 
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
-namespace dsv4 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 namespace {
-
-using namespace mla::sm90_bf16;  // NOLINT: the kernel of this file
 
 const char* reject_list(const KvList& list) {
   if (list.topk() == 0) return nullptr;
@@ -20,7 +18,7 @@ const char* reject_list(const KvList& list) {
 
 }  // namespace
 
-const char* sparse_mla_sm90_bf16_reject(const Context& context, const SparseMlaArgs& args) {
+const char* reject(const Context& context, const SparseMlaArgs& args) {
   if (context.numerics != Numerics::kOfficial) return "bf16 inside";
   // Key tiles span both lists, so the capacity of the first moves the second.
   if (context.need_batch_invariant && args.window.topk() > 0 && args.compressed.topk() > 0)
@@ -35,7 +33,7 @@ const char* sparse_mla_sm90_bf16_reject(const Context& context, const SparseMlaA
   return reject_list(args.compressed);
 }
 
-void sparse_mla_sm90_bf16(const Context& context, const SparseMlaArgs& args) {
+void run(const Context& context, const SparseMlaArgs& args) {
   if (args.q.numel() == 0) return;
   const Params p = make_params(args);
   Device& device = *context.device;
@@ -47,4 +45,4 @@ void sparse_mla_sm90_bf16(const Context& context, const SparseMlaArgs& args) {
          p);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

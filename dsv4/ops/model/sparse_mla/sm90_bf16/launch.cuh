@@ -7,7 +7,7 @@
 
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/config.cuh"
 
-namespace dsv4::mla::sm90_bf16 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 
 inline Params make_params(const SparseMlaArgs& args) {
   const int64_t head_groups = ceil_div(args.q.dim(2), kTileHeads);
@@ -45,4 +45,4 @@ inline Instance select_instance(const SparseMlaArgs& args) {
                                  : instance<kValuePanels + 1>(out_f32);
 }
 
-}  // namespace dsv4::mla::sm90_bf16
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

@@ -10,7 +10,7 @@
 #include "dsv4/device/ptx/cp_async.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/config.cuh"
 
-namespace dsv4::mla::sm90_bf16 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 
 constexpr int kLaneRows = 4;
 
@@ -173,4 +173,4 @@ __device__ void produce(const Params& p, Smem<kPanels>& smem) {
   }
 }
 
-}  // namespace dsv4::mla::sm90_bf16
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

@@ -8,7 +8,7 @@
 #include "dsv4/device/sm90/online_softmax.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_bf16/config.cuh"
 
-namespace dsv4::mla::sm90_bf16 {
+namespace dsv4::sparse_mla_kernel::sm90_bf16 {
 
 using Scores = float[32];                           // S: [2 rows, 64 keys], fragments of wgmma
 using Probabilities = uint32_t[kTileKeys / 16][4];  // P as the A operand, bf16
@@ -88,4 +88,4 @@ struct Softmax {
   }
 };
 
-}  // namespace dsv4::mla::sm90_bf16
+}  // namespace dsv4::sparse_mla_kernel::sm90_bf16

@@ -30,7 +30,7 @@
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/work.cuh"
 #include "dsv4/ops/parts/rope/rotation.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 using sm90::finite_max;
 using sm90::kLn2;
@@ -297,4 +297,4 @@ __device__ void combine_splits(const Params& p, Smem<KvFormat, kHeads>& smem, co
   p.out_f32 ? combine_partials<float>(p, smem, work) : combine_partials<bf16>(p, smem, work);
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -11,7 +11,7 @@
 #include "dsv4/ops/model/sparse_mla/index_lists.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/plan.h"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 using sm90::kWarpgroup;
 
@@ -233,4 +233,4 @@ __device__ inline int v_scale_at(int k) {
   return 8 * (k % 8 / 2) + 2 * (k / 8) + k % 2;
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -12,7 +12,7 @@
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/operands.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 // The position of a consumer, in one register: a phase bit for each key tile of a pair, one for the
 // KV pipeline and one for work tiles; kHasMax, set once a key of the work tile has set the row max;
@@ -318,4 +318,4 @@ __device__ void multiply_pv(Consumer<KvFormat, kHeads>& c) {
   finish_pv(c, kKeyTileOfPair);
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -12,7 +12,7 @@
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/consumer.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/fallback_f32.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 // In the RoPE tile a lane's rows are dims g and g + 8, in other tiles 2g and 2g + 1. Lanes of even
 // and odd g exchange one of them; then they have dims g and g + 1, or g + 7 and g + 8.
@@ -141,4 +141,4 @@ __device__ void finish_tile(Consumer<KvFormat, kHeads>& c) {
   store();
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

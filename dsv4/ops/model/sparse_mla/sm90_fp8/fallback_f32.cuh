@@ -11,7 +11,7 @@
 #include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/combine.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 template <class KvFormat>
 struct FallbackLane {
@@ -147,4 +147,4 @@ __device__ __noinline__ void finish_tile_f32(const Params& p, Smem<KvFormat, kHe
   combine_splits(p, smem, work, false, store, [&] { attend(FallbackEnd::kStorePartial); });
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

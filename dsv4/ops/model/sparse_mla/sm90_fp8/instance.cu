@@ -4,8 +4,8 @@
 
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/kernel.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 template Instance instance<DSV4_INSTANCE>(bool);
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -47,7 +47,7 @@
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/producer.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/softmax.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 template <class KvFormat, int kHeads>
 constexpr int kProducerRegisters = Consumer<KvFormat, kHeads>::kTight ? 56 : 72;
@@ -172,4 +172,4 @@ Instance instance(bool track_max) {
           .smem_bytes = sizeof(Smem<KvFormat, kHeads>)};
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -6,12 +6,10 @@
 
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/launch.cuh"
-#include "dsv4/ops/model/sparse_mla/sparse_mla_impls.h"
+#include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 
-namespace dsv4 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 namespace {
-
-using namespace mla::sm90_fp8;  // NOLINT: the kernel of this file
 
 int64_t total_topk(const SparseMlaArgs& args) {
   return args.window.topk() + args.compressed.topk();
@@ -28,7 +26,7 @@ const char* reject_list(const KvList& list, bool v32) {
   return nullptr;
 }
 
-void run(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
+void launch_plan(const Context& context, const SparseMlaArgs& args, const Plan& plan) {
   Device& device = *context.device;
   const Params p = make_params(args, plan);
   if (p.queries == 0 || p.heads == 0) return;
@@ -57,7 +55,7 @@ Plan invariant_plan_of(const SparseMlaArgs& args) {
 
 }  // namespace
 
-const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaArgs& args) {
+const char* reject(const Context& context, const SparseMlaArgs& args) {
   const DeviceInfo& device = context.device->info();
   if (device.major != 9 || device.minor != 0) return "for Hopper";
   if (device.max_smem_per_block < kMaxSmem || device.reserved_smem_per_block != kSmemBase)
@@ -77,19 +75,24 @@ const char* sparse_mla_sm90_fp8_reject(const Context& context, const SparseMlaAr
   return reject_list(args.compressed, is_v32(args));
 }
 
-void sparse_mla_sm90_fp8(const Context& context, const SparseMlaArgs& args) {
-  run(context, args, plan_of(context, args));
+void run(const Context& context, const SparseMlaArgs& args) {
+  launch_plan(context, args, plan_of(context, args));
 }
 
-const char* sparse_mla_sm90_fp8_invariant_reject(const Context& context,
-                                                 const SparseMlaArgs& args) {
-  if (args.window.topk() > kInvariantWindow && args.compressed.topk() > 0)
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8
+
+namespace dsv4::sparse_mla_kernel::sm90_fp8_invariant {
+
+const char* reject(const Context& context, const SparseMlaArgs& args) {
+  if (args.window.topk() > sm90_fp8::kInvariantWindow && args.compressed.topk() > 0)
     return "more than 128 window indices before compressed ones";
-  if (invariant_topk(args) > kMaxSplits * kInvariantSplitKeys) return "more than 16384 indices";
-  return sparse_mla_sm90_fp8_reject(context, args);
-}
-void sparse_mla_sm90_fp8_invariant(const Context& context, const SparseMlaArgs& args) {
-  run(context, args, invariant_plan_of(args));
+  if (sm90_fp8::invariant_topk(args) > sm90_fp8::kMaxSplits * sm90_fp8::kInvariantSplitKeys)
+    return "more than 16384 indices";
+  return sm90_fp8::reject(context, args);
 }
 
-}  // namespace dsv4
+void run(const Context& context, const SparseMlaArgs& args) {
+  sm90_fp8::launch_plan(context, args, sm90_fp8::invariant_plan_of(args));
+}
+
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8_invariant

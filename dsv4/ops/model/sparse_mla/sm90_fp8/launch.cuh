@@ -9,7 +9,7 @@
 #include "dsv4/device/sm90/online_softmax.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/config.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 inline bool is_v32(const SparseMlaArgs& args) {
   return args.q.dim(-1) == kV32Layout.width();
@@ -78,4 +78,4 @@ inline Instance select_instance(const Params& p, bool v32, const Plan& plan) {
              : select_instance<KvFormatV4>(p, plan.heads);
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -9,7 +9,7 @@
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/operands.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/work.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 // Run by kCount threads; `thread` is the index among them. q is stored in tiles of 64 dims, each
 // [heads, 4] pieces of 16 dims. In this order a thread copies every kCount-th piece, so that its
@@ -125,4 +125,4 @@ struct QLoader {
   };
 };
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -19,7 +19,7 @@
 #include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/config.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 using ptx::thread_index;
 
@@ -144,4 +144,4 @@ struct ValueOperand {
   }
 };
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -5,7 +5,7 @@
 
 #include "dsv4/base/bits.h"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 namespace {
 
 // Microseconds, fitted to a sweep on an H100 (docs/kernels/sparse_mla.md, "Plan"): a CTA of `heads`
@@ -73,4 +73,4 @@ Plan plan_invariant(int heads, int topk) {
       .heads = size, .split_keys = kInvariantSplitKeys, .num_splits = splits, .invariant = true};
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

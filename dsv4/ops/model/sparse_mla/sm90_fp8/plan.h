@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 constexpr int kMaxSplits = 8;  // CTAs of a cluster
 // Partials of a query replace its q in shared memory. With 64 heads they fit for 2, 4 and 8 splits;
@@ -44,4 +44,4 @@ struct Plan {
 Plan plan_call(int64_t queries, int heads, int topk, int num_sms);
 Plan plan_invariant(int heads, int topk);
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -18,11 +18,11 @@
 #include "dsv4/device/ptx/cache_hint.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
-#include "dsv4/device/sm90/pipeline.cuh"
+#include "dsv4/device/sm90/ring.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/combine.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/load_q.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 constexpr int kBatchStages = 2 * kTileKeys / kStageKeys;
 constexpr int kBatchKeys = kBatchStages * kStageKeys;
@@ -332,4 +332,4 @@ struct Producer {
   }
 };
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

@@ -11,7 +11,7 @@
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/consumer.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 constexpr float kHeadroom = 8.f;  // P up to 2^8, far below f16's 2^16
 
@@ -219,4 +219,4 @@ __device__ void store_p(Consumer<KvFormat, kHeads>& c, float (&s)[kHeads / 2]) {
   for (int i = 0; i < 2; ++i) c.row_sum[i] += both[i];
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

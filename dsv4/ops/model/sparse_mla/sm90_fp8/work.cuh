@@ -10,7 +10,7 @@
 #include "dsv4/device/sm90/tile_scheduler.cuh"
 #include "dsv4/ops/model/sparse_mla/sm90_fp8/config.cuh"
 
-namespace dsv4::mla::sm90_fp8 {
+namespace dsv4::sparse_mla_kernel::sm90_fp8 {
 
 __device__ inline int split_of_cta(const Params& p) {
   return p.cluster_size == 1 ? 0 : static_cast<int>(ptx::cluster_ctarank());
@@ -88,4 +88,4 @@ __device__ EntryPointers find_entry(const PagedList& list, uint32_t index) {
   return {base + kLayout.entry_offset(entry), base + kLayout.scale_offset(entries, entry)};
 }
 
-}  // namespace dsv4::mla::sm90_fp8
+}  // namespace dsv4::sparse_mla_kernel::sm90_fp8

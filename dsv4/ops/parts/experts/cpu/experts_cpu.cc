@@ -14,12 +14,12 @@
 #include "dsv4/cpu/quant.h"
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm_cpu.h"
+#include "dsv4/ops/gemm/cpu/jobs.h"
 #include "dsv4/ops/parts/experts/cpu/swiglu.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
+#include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/buffer.h"
 
-namespace dsv4 {
+namespace dsv4::experts_kernel::cpu {
 namespace {
 
 // Scratch grows with the number of token-expert pairs in flight, so tokens are processed in chunks,
@@ -105,11 +105,11 @@ class Chunk {
     if (std::none_of(args_.stack.file().begin(), args_.stack.file().end(), quantized)) return;
     const int64_t t = args_.x.dim(0);
     quantized_x_ = Buffer(DType::kF32, {t, d_});
-#pragma omp parallel for if (cpu::worth_sharing(10 * t * d_))
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(10 * t * d_))
     for (int64_t i = 0; i < t; ++i) {
       float* row = quantized_x_.as<float>() + i * d_;
-      cpu::load(args_.x, i * args_.x.row_stride(), d_, row);
-      cpu::fake_q8_row(row, d_, kActivationGroup, row);
+      dsv4::cpu::load(args_.x, i * args_.x.row_stride(), d_, row);
+      dsv4::cpu::fake_q8_row(row, d_, kActivationGroup, row);
     }
   }
 
@@ -117,12 +117,12 @@ class Chunk {
     return official_ && w.quantized_activations() ? quantized_x_.view() : args_.x;
   }
 
-  void add_job(std::vector<quant_gemm::GemmJob>& jobs, size_t e, int64_t base,
+  void add_job(std::vector<gemm::cpu::GemmJob>& jobs, size_t e, int64_t base,
                const Projection& projection) const {
     const int64_t begin = plan_.first[e], end = plan_.first[e + 1];
-    quant_gemm::GemmJob job{.x = projection.x,
-                            .weight = projection.weight,
-                            .out = projection.out.slice(0, begin - base, end - base)};
+    gemm::cpu::GemmJob job{.x = projection.x,
+                           .weight = projection.weight,
+                           .out = projection.out.slice(0, begin - base, end - base)};
     if (projection.gather) {
       job.gather = plan_.token.data() + begin;
     } else {
@@ -135,7 +135,7 @@ class Chunk {
     const int64_t base = plan_.first[begin], pairs = plan_.first[end] - base;
     const Buffer gate(middle_, {pairs, inner_}), up(middle_, {pairs, inner_});
     const Buffer hidden(DType::kF32, {pairs, inner_}), y(middle_, {pairs, d_});
-    std::vector<quant_gemm::GemmJob> first, second;
+    std::vector<gemm::cpu::GemmJob> first, second;
     std::vector<bool> quantize_hidden;
     for (size_t e = begin; e < end; ++e) {
       if (plan_.first[e] == plan_.first[e + 1]) continue;
@@ -147,9 +147,9 @@ class Chunk {
                              static_cast<size_t>(plan_.first[e + 1] - plan_.first[e]),
                              official_ && expert.w2.quantized_activations());
     }
-    quant_gemm::run_gemms(first);
+    gemm::cpu::run_gemms(first);
     activate(base, gate, up, quantize_hidden, hidden);
-    quant_gemm::run_gemms(second);
+    gemm::cpu::run_gemms(second);
     combine(base, y);
   }
 
@@ -158,38 +158,39 @@ class Chunk {
     const float limit =
         args_.swiglu_limit > 0 ? args_.swiglu_limit : std::numeric_limits<float>::infinity();
     const auto padded = static_cast<size_t>(align_up(inner_, kSwigluPad));
-#pragma omp parallel if (cpu::worth_sharing(30 * gate.numel()))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(30 * gate.numel()))
     {
       std::vector<float> g(padded), u(padded);
       std::vector<uint16_t> rounded(padded);
 #pragma omp for
       for (int64_t p = 0; p < gate.dim(0); ++p) {
-        cpu::load(gate, p * inner_, inner_, g.data());
-        cpu::load(up, p * inner_, inner_, u.data());
+        dsv4::cpu::load(gate, p * inner_, inner_, g.data());
+        dsv4::cpu::load(up, p * inner_, inner_, u.data());
         swiglu(g.data(), u.data(), plan_.weight[static_cast<size_t>(base + p)], limit, g.data(),
                inner_);
         if (official_) {
-          cpu::narrow_bf16(g.data(), rounded.data(), inner_);
-          cpu::widen_bf16(rounded.data(), g.data(), inner_);
+          dsv4::cpu::narrow_bf16(g.data(), rounded.data(), inner_);
+          dsv4::cpu::widen_bf16(rounded.data(), g.data(), inner_);
         }
         if (quantize[static_cast<size_t>(p)]) {
-          cpu::fake_q8_row(g.data(), inner_, kActivationGroup, g.data());
+          dsv4::cpu::fake_q8_row(g.data(), inner_, kActivationGroup, g.data());
         }
-        cpu::store(hidden, p * inner_, inner_, g.data());
+        dsv4::cpu::store(hidden, p * inner_, inner_, g.data());
       }
     }
   }
 
   // Pairs are in ascending order of expert, and every thread adds its columns in that order.
   void combine(int64_t base, const TensorView& y) const {
-#pragma omp parallel for if (cpu::worth_sharing(2 * y.numel()))
+#pragma omp parallel for if (dsv4::cpu::worth_sharing(2 * y.numel()))
     for (int64_t c = 0; c < d_; c += kCombineColumns) {
       std::array<float, kCombineColumns> row;
       const int64_t count = std::min(kCombineColumns, d_ - c);
       for (int64_t p = 0; p < y.dim(0); ++p) {
-        cpu::load(y, p * d_ + c, count, row.data());
-        cpu::axpy(1.f, row.data(),
-                  args_.acc.row<float>(plan_.token[static_cast<size_t>(base + p)]) + c, count);
+        dsv4::cpu::load(y, p * d_ + c, count, row.data());
+        dsv4::cpu::axpy(1.f, row.data(),
+                        args_.acc.row<float>(plan_.token[static_cast<size_t>(base + p)]) + c,
+                        count);
       }
     }
   }
@@ -215,43 +216,39 @@ void check_ids(const ExpertsArgs& args) {
   }
 }
 
-}  // namespace
-
-// Gate, up, hidden and output of the pairs of a wave, their packed activations for two products,
-// and the quantized input of a chunk.
-HostBytes experts_cpu_bytes(const ExpertsArgs& args) {
-  if (args.stack.empty()) return {};
-  const int64_t d = args.x.dim(1), inner = args.stack.inner();
-  const int64_t chunk = std::min(args.x.dim(0), kChunkTokens);
-  const int64_t pairs = std::min(kWavePairs - 1 + chunk, chunk * slots(args));
-  HostBytes bytes = quant_gemm::gemm_bytes(2 * pairs, std::max(d, inner));
-  bytes.shared += (chunk * d + pairs * (3 * inner + d)) * static_cast<int64_t>(sizeof(float));
-  return bytes;
-}
-
-namespace {
-
 void add_addend(const ExpertsArgs& args) {
   if (args.addend.empty()) return;
   const int64_t t = args.acc.dim(0), d = args.acc.dim(1);
-#pragma omp parallel if (cpu::worth_sharing(2 * t * d))
+#pragma omp parallel if (dsv4::cpu::worth_sharing(2 * t * d))
   {
     std::vector<float> row(static_cast<size_t>(d));
 #pragma omp for
     for (int64_t i = 0; i < t; ++i) {
-      cpu::load(args.addend, i * args.addend.row_stride(), d, row.data());
-      cpu::axpy(1.f, row.data(), args.acc.row<float>(i), d);
+      dsv4::cpu::load(args.addend, i * args.addend.row_stride(), d, row.data());
+      dsv4::cpu::axpy(1.f, row.data(), args.acc.row<float>(i), d);
     }
   }
 }
 
 }  // namespace
 
-const char* experts_cpu_reject(const Context&, const ExpertsArgs& args) {
+// Gate, up, hidden and output of the pairs of a wave, their packed activations for two products,
+// and the quantized input of a chunk.
+HostBytes host_bytes(const ExpertsArgs& args) {
+  if (args.stack.empty()) return {};
+  const int64_t d = args.x.dim(1), inner = args.stack.inner();
+  const int64_t chunk = std::min(args.x.dim(0), kChunkTokens);
+  const int64_t pairs = std::min(kWavePairs - 1 + chunk, chunk * slots(args));
+  HostBytes bytes = gemm::cpu::gemm_bytes(2 * pairs, std::max(d, inner));
+  bytes.shared += (chunk * d + pairs * (3 * inner + d)) * static_cast<int64_t>(sizeof(float));
+  return bytes;
+}
+
+const char* reject(const Context&, const ExpertsArgs& args) {
   return args.stack.is_image() ? "kernel images of experts" : nullptr;
 }
 
-void experts_cpu(const Context& context, const ExpertsArgs& args) {
+void run(const Context& context, const ExpertsArgs& args) {
   check_ids(args);
   const int64_t t = args.x.dim(0);
   if (!args.add) {
@@ -272,4 +269,4 @@ void experts_cpu(const Context& context, const ExpertsArgs& args) {
   add_addend(args);
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::experts_kernel::cpu

@@ -4,13 +4,13 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/device.h"
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm.h"
+#include "dsv4/ops/gemm/gemm.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
-#include "dsv4/ops/parts/linear/linear_impls.h"
-#include "dsv4/ops/parts/quant/quant_impls.h"
+#include "dsv4/ops/parts/experts/experts.h"
+#include "dsv4/ops/parts/linear/linear.h"
+#include "dsv4/ops/parts/quant/quant.h"
 
-namespace dsv4 {
+namespace dsv4::experts_kernel::cublaslt_fp8 {
 namespace {
 
 constexpr int64_t kMinTokens = 64;  // with fewer, more launches cost more than tensor cores save
@@ -32,9 +32,17 @@ struct Q8 {
   }
 };
 
+// The implementations that this one is made of.
+const Impl<LinearArgs>& product() {
+  return impl_of(linear, "cublaslt_fp8");
+}
+const Impl<QuantizeQ8Args>& quantize() {
+  return impl_of(quantize_q8, "cuda");
+}
+
 }  // namespace
 
-const char* experts_cublaslt_fp8_reject(const Context& context, const ExpertsArgs& args) {
+const char* reject(const Context& context, const ExpertsArgs& args) {
   if (!args.experts.empty() || args.stack.is_image()) return "for the shared expert";
   if (context.numerics == Numerics::kExact) return "sums of tensor cores are not exact f32";
   const int64_t t = args.x.dim(0), d = args.x.dim(1), inner = args.stack.inner();
@@ -44,14 +52,13 @@ const char* experts_cublaslt_fp8_reject(const Context& context, const ExpertsArg
   const TensorView half = TensorView(gate_up, nullptr).slice(1, 0, inner);
   const TensorView y(TensorMeta::contiguous(DType::kBF16, {t, d}), nullptr);
   for (const WeightView* weight : {&expert.w1, &expert.w3}) {
-    if (const char* reason =
-            linear_cublaslt_fp8_reject(context, Q8::shapes(t, d).times(*weight, half)))
-      return reason;
+    if (const char* why = product().reject(context, Q8::shapes(t, d).times(*weight, half)))
+      return why;
   }
-  return linear_cublaslt_fp8_reject(context, Q8::shapes(t, inner).times(expert.w2, y));
+  return product().reject(context, Q8::shapes(t, inner).times(expert.w2, y));
 }
 
-void experts_cublaslt_fp8(const Context& context, const ExpertsArgs& args) {
+void run(const Context& context, const ExpertsArgs& args) {
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
   const Scratch::Scope scope(scratch);
@@ -61,13 +68,13 @@ void experts_cublaslt_fp8(const Context& context, const ExpertsArgs& args) {
   const TensorView gate_up = scratch.take(DType::kBF16, {t, 2 * inner});
   const TensorView hidden = scratch.take(DType::kBF16, {t, inner});
   const TensorView y = scratch.take(DType::kBF16, {t, d});
-  quantize_q8_cuda(context, {.x = args.x, .codes = x.codes, .scales = x.scales});
-  linear_cublaslt_fp8(context, x.times(expert.w1, gate_up.slice(1, 0, inner)));
-  linear_cublaslt_fp8(context, x.times(expert.w3, gate_up.slice(1, inner, 2 * inner)));
+  quantize().run(context, {.x = args.x, .codes = x.codes, .scales = x.scales});
+  product().run(context, x.times(expert.w1, gate_up.slice(1, 0, inner)));
+  product().run(context, x.times(expert.w3, gate_up.slice(1, inner, 2 * inner)));
   experts_swiglu(device, {.gate_up = gate_up, .limit = args.swiglu_limit, .hidden = hidden});
-  quantize_q8_cuda(context, {.x = hidden, .codes = h.codes, .scales = h.scales});
-  linear_cublaslt_fp8(context, h.times(expert.w2, y));
+  quantize().run(context, {.x = hidden, .codes = h.codes, .scales = h.scales});
+  product().run(context, h.times(expert.w2, y));
   experts_combine(device, {.y = y, .add = args.add, .addend = args.addend, .acc = args.acc});
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::experts_kernel::cublaslt_fp8

@@ -1,18 +1,18 @@
-// The implementations cuda, cuda_mma and cuda_mma_rounded of experts.h: plan, Q8 of x, gate and up,
-// SwiGLU, down, combine; one launch each.
+// The implementations cuda and cuda_mma of experts.h: plan, Q8 of x, gate and up, SwiGLU, down,
+// combine; one launch each.
 
 #include <algorithm>
 
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm_cuda.h"
+#include "dsv4/ops/gemm/cuda/problem.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
+#include "dsv4/ops/parts/experts/experts.h"
 
-namespace dsv4 {
+namespace dsv4::experts_kernel {
 namespace {
 
-using quant_gemm::Problem;
-using quant_gemm::StridedWeight;
+using gemm::cuda::Problem;
+using gemm::cuda::StridedWeight;
 using Member = WeightView ExpertWeights::*;
 
 int64_t distance(const ConstTensorView& from, const ConstTensorView& to) {
@@ -41,7 +41,7 @@ const char* reject_weights(std::span<const ExpertWeights> table, Member member) 
 StridedWeight strided_weight(std::span<const ExpertWeights> table, Member member,
                              const float* scale2s) {
   const WeightView& first = table[0].*member;
-  StridedWeight weight = quant_gemm::single_matrix(first);
+  StridedWeight weight = gemm::cuda::single_matrix(first);
   if (table.size() > 1) {
     const WeightView& second = table[1].*member;
     weight.matrix_bytes = distance(first.data, second.data);
@@ -131,7 +131,7 @@ class Call {
     if (kernels_ == Kernels::kMma) {
       const int first = mma_tile(device_, up, e), second = mma_tile(device_, down, e);
       // Either k may be too large for the small-M kernels.
-      return std::max(first, second) > quant_gemm::kSmallM ? std::max(first, second)
+      return std::max(first, second) > gemm::cuda::kSmallM ? std::max(first, second)
                                                            : std::min(first, second);
     }
     return std::min(gemv_tile(device_, up, e), gemv_tile(device_, down, e));
@@ -163,9 +163,17 @@ class Call {
   ExpertPlan plan_;
 };
 
+void run(const Context& context, const ExpertsArgs& args, Kernels kernels) {
+  if (args.x.dim(0) == 0) return;
+  const Scratch::Scope scope(context.device->workspace());
+  Call(context, args, kernels).run();
+}
+
 }  // namespace
 
-const char* experts_cuda_reject(const Context&, const ExpertsArgs& args) {
+namespace cuda {
+
+const char* reject(const Context&, const ExpertsArgs& args) {
   if (args.stack.empty()) return "no experts";
   if (args.stack.is_image()) return "kernel images of experts";
   if (args.stack.size() > kMaxExperts) return "more than 384 experts";
@@ -178,17 +186,19 @@ const char* experts_cuda_reject(const Context&, const ExpertsArgs& args) {
   return nullptr;
 }
 
+void run(const Context& context, const ExpertsArgs& args) {
+  experts_kernel::run(context, args, Kernels::kGemv);
+}
+
+}  // namespace cuda
+
+namespace cuda_mma {
 namespace {
 
-const char* reject_mma_impl(const Context& context, const ExpertsArgs& args, bool rounded) {
-  if (const char* reason = experts_cuda_reject(context, args)) return reason;
-  if (context.numerics == Numerics::kExact) return "exact numerics";
-  // Where most experts have one pair, the GEMV kernels are as fast.
-  const auto experts = static_cast<int64_t>(args.stack.file().size());
-  const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= experts;
-  if (few && context.force_impl.empty()) return "few tokens for each expert";
-  // Only the fields that reject_mma reads are set. Hidden is allocated here and therefore aligned;
-  // x is read in place unless it is quantized.
+// Why the tensor core kernels do not take the weights of the first expert, which stand for all.
+// Only the fields that reject_mma() reads are set. Hidden is allocated here and therefore aligned;
+// x is read in place unless it is quantized.
+const char* reject_products(const ExpertsArgs& args) {
   const ExpertWeights& first = args.stack.file()[0];
   const bool copied = first.w1.quantized_activations();
   Problem up{.x = copied ? nullptr : args.x.data,
@@ -200,30 +210,35 @@ const char* reject_mma_impl(const Context& context, const ExpertsArgs& args, boo
   up.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w1, nullptr);
   up.weight[1] = strided_weight(args.stack.file(), &ExpertWeights::w3, nullptr);
   down.weight[0] = strided_weight(args.stack.file(), &ExpertWeights::w2, nullptr);
-  if (const char* reason = reject_mma(up, rounded)) return reason;
-  return reject_mma(down, rounded);
-}
-
-void run(const Context& context, const ExpertsArgs& args, Kernels kernels) {
-  if (args.x.dim(0) == 0) return;
-  const Scratch::Scope scope(context.device->workspace());
-  Call(context, args, kernels).run();
+  if (const char* reason = reject_mma(up)) return reason;
+  return reject_mma(down);
 }
 
 }  // namespace
 
-const char* experts_cuda_mma_reject(const Context& context, const ExpertsArgs& args) {
-  return reject_mma_impl(context, args, false);
-}
-const char* experts_cuda_mma_rounded_reject(const Context& context, const ExpertsArgs& args) {
-  return reject_mma_impl(context, args, true);
-}
-
-void experts_cuda(const Context& context, const ExpertsArgs& args) {
-  run(context, args, Kernels::kGemv);
-}
-void experts_cuda_mma(const Context& context, const ExpertsArgs& args) {
-  run(context, args, Kernels::kMma);
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (context.numerics == Numerics::kExact) return "exact numerics";
+  if (args.stack.empty()) return "no experts";
+  if (args.stack.is_image()) return "kernel images of experts";
+  // Where most experts have one pair, the GEMV kernels are as fast.
+  const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= args.stack.size();
+  if (few && context.force_impl.empty()) return "few tokens for each expert";
+  // This walks all experts: last but one, so that a call walks them once on its way down the table.
+  if (const char* reason = cuda::reject(context, args)) return reason;
+  return reject_products(args);
 }
 
-}  // namespace dsv4
+double rounding(const ExpertsArgs& args) {
+  if (args.stack.empty() || args.stack.is_image()) return 0;
+  const ExpertWeights& first = args.stack.file()[0];
+  using gemm::cuda::mma_rounding;
+  return std::max({mma_rounding(first.w1), mma_rounding(first.w3), mma_rounding(first.w2)});
+}
+
+void run(const Context& context, const ExpertsArgs& args) {
+  experts_kernel::run(context, args, Kernels::kMma);
+}
+
+}  // namespace cuda_mma
+
+}  // namespace dsv4::experts_kernel

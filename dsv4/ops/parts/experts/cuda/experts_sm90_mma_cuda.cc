@@ -3,15 +3,15 @@
 
 #include <algorithm>
 
-#include "dsv4/ops/gemm/quant_gemm/sm90_image/image_mma.h"
+#include "dsv4/ops/gemm/sm90_image/image_mma.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
+#include "dsv4/ops/parts/experts/experts.h"
 
-namespace dsv4 {
+namespace dsv4::experts_kernel::sm90_mma {
 namespace {
 
-using quant_gemm::ImageProblem;
+using gemm::sm90_image::ImageProblem;
 
 ImageProblem product(const ConstTensorView& x, const TensorView& out, int64_t n, int projections) {
   return {.problem = {.x = x.data,
@@ -37,7 +37,7 @@ void take_image(ImageProblem& to, const KbitImage& image, const ConstTensorView&
 
 }  // namespace
 
-const char* experts_sm90_mma_reject(const Context& context, const ExpertsArgs& args) {
+const char* reject(const Context& context, const ExpertsArgs& args) {
   if (!args.stack.is_image()) return "for kernel images";
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
@@ -45,7 +45,7 @@ const char* experts_sm90_mma_reject(const Context& context, const ExpertsArgs& a
   return nullptr;
 }
 
-void experts_sm90_mma(const Context& context, const ExpertsArgs& args) {
+void run(const Context& context, const ExpertsArgs& args) {
   if (args.x.dim(0) == 0) return;
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
@@ -88,4 +88,4 @@ void experts_sm90_mma(const Context& context, const ExpertsArgs& args) {
                            .acc = args.acc});
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::experts_kernel::sm90_mma

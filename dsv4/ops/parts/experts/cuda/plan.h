@@ -6,14 +6,13 @@
 
 #pragma once
 
-#include "dsv4/ops/gemm/quant_gemm/quant_gemm_cuda.h"
+#include "dsv4/ops/gemm/cuda/problem.h"
 #include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/scratch.h"
 
 namespace dsv4 {
 
 // The second factors of the weights (WeightView::scale2), which differ between experts.
-inline constexpr int kMaxExperts = 384;
 struct Scale2s {
   float w1[kMaxExperts], w3[kMaxExperts], w2[kMaxExperts];
 };
@@ -24,7 +23,7 @@ struct ExpertPlan {
   float* weight = nullptr;     // [pairs] router weight
   int32_t* pair_of = nullptr;  // [t, k] the pair of each slot of a token
   int32_t* first = nullptr;    // [e + 1] first pair of each expert
-  quant_gemm::RowTile* tiles = nullptr;
+  gemm::cuda::RowTile* tiles = nullptr;
   int32_t* num_tiles = nullptr;
   float *scale2_w1 = nullptr, *scale2_w3 = nullptr, *scale2_w2 = nullptr;  // [e]
   int64_t max_tiles = 0;

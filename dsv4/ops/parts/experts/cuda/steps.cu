@@ -6,7 +6,7 @@
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
 #include "dsv4/formats/quant_group.h"
-#include "dsv4/ops/parts/experts/cuda/swiglu.cuh"
+#include "dsv4/ops/gemm/epilogue/swiglu.cuh"
 
 namespace dsv4 {
 namespace {

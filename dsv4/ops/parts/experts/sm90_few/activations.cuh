@@ -12,7 +12,7 @@
 #include "dsv4/formats/quant_group.h"
 #include "dsv4/ops/parts/experts/sm90_few/config.cuh"
 
-namespace dsv4::experts_few {
+namespace dsv4::experts_kernel::sm90_few {
 
 inline constexpr int kQ8Group = 128, kGroups = kUnitColumns / kQ8Group;
 
@@ -65,4 +65,4 @@ __device__ void load_activations(const Params& p, const Entry& entry, int chunk,
   }
 }
 
-}  // namespace dsv4::experts_few
+}  // namespace dsv4::experts_kernel::sm90_few

@@ -27,7 +27,7 @@
 #include "dsv4/ops/parts/experts/sm90_few/multiply.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/producer.cuh"
 
-namespace dsv4::experts_few {
+namespace dsv4::experts_kernel::sm90_few {
 
 template <int K>
 __device__ void init_barriers(Shared<K>& shared) {
@@ -44,7 +44,7 @@ template <int K, bool kGateUp>
 __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant__ Params p) {
   ptx::griddepcontrol_launch_dependents();
   auto& shared = *reinterpret_cast<Shared<K>*>(ptx::dynamic_smem());
-  fill_pairs<K>(p.table, shared.pairs);
+  gemm::fill_two_codes<K>(p.table, shared.two_codes);
   init_barriers(shared);
   ptx::griddepcontrol_wait();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -61,4 +61,4 @@ __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant_
   }
 }
 
-}  // namespace dsv4::experts_few
+}  // namespace dsv4::experts_kernel::sm90_few

@@ -2,20 +2,12 @@
 // gate and up with SwiGLU, down, combine; one launch each.
 
 #include "dsv4/device/launch.cuh"
+#include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
-#include "dsv4/ops/parts/experts/experts_impls.h"
-#include "dsv4/ops/parts/experts/sm90_few/instances.h"
+#include "dsv4/ops/parts/experts/sm90_few/config.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/launch.cuh"
-#include "dsv4/ops/parts/experts/sm90_few/list_pairs.cuh"
 
 namespace dsv4 {
-namespace {
-
-// With more pairs of an expert on average, kernels that decode a matrix once for up to 128 pairs
-// are faster.
-constexpr int64_t kMostPairs = 32;
-
-}  // namespace
 
 bool reads_images(const Context& context) {
   return context.device != nullptr && context.numerics == Numerics::kOfficial &&
@@ -24,16 +16,25 @@ bool reads_images(const Context& context) {
 
 bool sm90_few_takes(const ExpertImages& images) {
   return std::max(images.gate_up.units_along_k(), images.down.units_along_k()) <=
-         experts_few::kMathWarps;
+         gemm::experts::kMathWarps;
 }
 
-namespace experts_few {
+}  // namespace dsv4
 
-const char* reject(const Context& context, const ExpertsArgs& args) {
+namespace dsv4::experts_kernel::sm90_few {
+namespace {
+
+// With more pairs of an expert on average, kernels that decode a matrix once for up to 128 pairs
+// are faster.
+constexpr int64_t kMostPairs = 32;
+
+}  // namespace
+
+const char* reject_call(const Context& context, const ExpertsArgs& args) {
   if (!args.stack.is_image()) return "for kernel images";
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
-  if (args.stack.size() > experts_few::kMaxExperts) return "more than 384 experts";
+  if (args.stack.size() > kMaxExperts) return "more than 384 experts";
   if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)
     return "x is not bf16 in aligned pairs";
@@ -43,7 +44,7 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   return nullptr;
 }
 
-void run(const Context& context, const ExpertsArgs& args, const Kernels& kernels) {
+void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels& kernels) {
   if (args.x.dim(0) == 0) return;
   Device& device = *context.device;
   Scratch& scratch = device.workspace();
@@ -63,19 +64,18 @@ void run(const Context& context, const ExpertsArgs& args, const Kernels& kernels
                            .acc = args.acc});
 }
 
-}  // namespace experts_few
-
-const char* experts_sm90_few_reject(const Context& context, const ExpertsArgs& args) {
-  if (const char* const reason = experts_few::reject(context, args)) return reason;
-  return sm90_few_takes(args.stack.images()) ? nullptr : experts_few::kTooWide;
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (const char* const reason = reject_call(context, args)) return reason;
+  return sm90_few_takes(args.stack.images()) ? nullptr : kTooWide;
 }
 
-void experts_sm90_few(const Context& context, const ExpertsArgs& args) {
-  using namespace experts_few;
-  run(context, args,
-      {.reader = kReader,
-       .gate_up = {launch_gate_up<2>, launch_gate_up<3>, launch_gate_up<4>, launch_gate_up<5>},
-       .down = {launch_down<2>, launch_down<3>, launch_down<4>, launch_down<5>}});
+void run(const Context& context, const ExpertsArgs& args) {
+  run_kernels(context, args,
+              {.reader = kReader,
+               .gate_up = {launch_product<2, true>, launch_product<3, true>,
+                           launch_product<4, true>, launch_product<5, true>},
+               .down = {launch_product<2, false>, launch_product<3, false>,
+                        launch_product<4, false>, launch_product<5, false>}});
 }
 
-}  // namespace dsv4
+}  // namespace dsv4::experts_kernel::sm90_few

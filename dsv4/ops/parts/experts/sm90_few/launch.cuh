@@ -2,9 +2,9 @@
 
 #pragma once
 
-#include "dsv4/ops/parts/experts/sm90_few/call.cuh"
+#include "dsv4/ops/parts/experts/image_call.h"
 
-namespace dsv4::experts_few {
+namespace dsv4::experts_kernel::sm90_few {
 
 // The products, by K - kMinKbit; null where there is none.
 struct Kernels {
@@ -13,9 +13,13 @@ struct Kernels {
   Launch gate_up[kMaxKbit - kMinKbit + 1], down[kMaxKbit - kMinKbit + 1];
 };
 
-// Of every implementation, whatever codebooks and columns are.
-const char* reject(const Context& context, const ExpertsArgs& args);
+// What all of them refuse, whatever codebooks and columns are.
+const char* reject_call(const Context& context, const ExpertsArgs& args);
 inline constexpr const char* kTooWide = "rows of more than 4096 columns";
-void run(const Context& context, const ExpertsArgs& args, const Kernels& kernels);
+void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels& kernels);
 
-}  // namespace dsv4::experts_few
+// The kernels of this folder, one K in each file that instance.cu becomes.
+template <int K, bool kGateUp>
+void launch_product(Device& device, const Params& p);
+
+}  // namespace dsv4::experts_kernel::sm90_few

@@ -5,53 +5,31 @@
 #include "dsv4/device/ptx/mma_f16.cuh"
 #include "dsv4/device/ptx/named_barrier.cuh"
 #include "dsv4/ops/parts/experts/sm90_few/activations.cuh"
-#include "dsv4/ops/parts/experts/sm90_few/decode.cuh"
-#include "dsv4/ops/parts/experts/sm90_few/work.cuh"
 
-namespace dsv4::experts_few {
-
-inline constexpr int kBlocks = kUnitColumns / 32;  // of a unit: columns that share a scale
-
-// What a lane holds of a unit.
-template <int K>
-struct Unit {
-  uint32_t words[4 * K], scales[4];
-
-  __device__ explicit Unit(const unsigned char* unit) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const auto* codes = reinterpret_cast<const uint4*>(unit) + lane;
-#pragma unroll
-    for (int i = 0; i < K; ++i) keep(codes[i * kWarp], words + 4 * i);
-    keep(reinterpret_cast<const uint4*>(unit + 512 * K)[lane / 4], scales);
-  }
-
- private:
-  static __device__ void keep(uint4 from, uint32_t* to) {
-    to[0] = from.x, to[1] = from.y, to[2] = from.z, to[3] = from.w;
-  }
-};
+namespace dsv4::experts_kernel::sm90_few {
 
 // 16 rows x 8 pairs: sums over 256 columns, weights without 2^exponent, 16 and scale2. Blocks of
 // 32 columns are summed by the tensor core, scaled and added in f32, and so are groups of 128.
 template <int K>
-__device__ inline float4 multiply_unit(const Table& table, const PairTable<K>& pairs,
-                                       const Unit<K>& unit, const Activations& x) {
+__device__ inline float4 multiply_unit(const KbitTable& table, const TwoCodeTable<K>& two_codes,
+                                       const gemm::KbitImageF16<K>& unit, const Activations& x) {
+  using W = gemm::KbitImageF16<K>;
   float4 sums{0, 0, 0, 0};
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     float scaled[4] = {};
 #pragma unroll
-    for (int b = 0; b < kBlocks / kGroups; ++b) {
-      const int block = group * kBlocks / kGroups + b;
+    for (int b = 0; b < W::kBlocks / kGroups; ++b) {
+      const int block = group * W::kBlocks / kGroups + b;
       float part[4] = {};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint32_t a[4];
-        decode_group<K>(table, pairs, unit.words + block / 2 * K, block % 2 * 2 + half, a);
+        unit.decode(table, two_codes, block, half, a);
         const uint32_t* const operand = x.b + 4 * block + 2 * half;
         ptx::mma_m16n8k16_f16(part, a, operand[0], operand[1]);
       }
-      const float2 scale = block_scales(unit.scales, block);
+      const float2 scale = unit.scale(block);
 #pragma unroll
       for (int i = 0; i < 4; ++i) scaled[i] = fmaf(part[i], i < 2 ? scale.x : scale.y, scaled[i]);
     }
@@ -79,14 +57,14 @@ __device__ void multiply(const Params& p, Shared<K>& shared) {
     const int stage = work.done % kStages, buffer = work.done % kBuffers;
     shared.full[stage].wait(work.done / kStages % 2);
     // A warp past the last strip reads bytes of other warps and stores sums that are not read.
-    const Unit<K> unit(shared.stages[stage] + warp * kUnitBytes<K>);
+    const gemm::KbitImageF16<K> unit(shared.stages[stage] + warp * kUnitBytes<K>);
     __syncwarp();
     if (lane == 0) shared.empty[stage].arrive();
-    const float4 sums = multiply_unit<K>(p.table, shared.pairs, unit, x);
+    const float4 sums = multiply_unit<K>(p.table, shared.two_codes, unit, x);
     shared.drained[buffer].wait((work.done / kBuffers + 1) % 2);
     if (strip < strips_of(p, work.stage)) shared.partials[buffer].sums[warp][lane] = sums;
     ptx::barrier_arrive(filled_barrier(buffer), kFilledThreads);
   }
 }
 
-}  // namespace dsv4::experts_few
+}  // namespace dsv4::experts_kernel::sm90_few

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "dsv4/device/ptx/bulk_copy.cuh"
-#include "dsv4/ops/parts/experts/sm90_few/work.cuh"
+#include "dsv4/ops/parts/experts/sm90_few/config.cuh"
 
-namespace dsv4::experts_few {
+namespace dsv4::experts_kernel::sm90_few {
 
 template <int K>
 __device__ void produce(const Params& p, Shared<K>& shared) {
@@ -25,4 +25,4 @@ __device__ void produce(const Params& p, Shared<K>& shared) {
   }
 }
 
-}  // namespace dsv4::experts_few
+}  // namespace dsv4::experts_kernel::sm90_few

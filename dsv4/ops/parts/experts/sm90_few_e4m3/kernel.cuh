@@ -29,28 +29,20 @@
 
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/setmaxnreg.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/epilogue.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/multiply.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/own_list.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/producer.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/epilogue.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/multiply.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/own_list.cuh"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/producer.cuh"
 
-namespace dsv4::experts_few_e4m3 {
+namespace dsv4::experts_kernel::sm90_few_e4m3 {
 
-template <class S>
-__device__ void init_barriers(S& shared) {
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i) shared.full[i].init(1), shared.empty[i].init(kMathWarps);
-    for (int i = 0; i < kBuffers; ++i) shared.drained[i].init(kEpilogueWarps * kWarp);
-    ptx::fence_mbarrier_init();
-  }
-  __syncthreads();
-}
+using namespace gemm::experts_e4m3;
 
 // kColumns: of x, at most
 template <int K, bool kGateUp, int kColumns>
 __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant__ Params p) {
   using S = SharedOf<K, kColumns>;
-  static_assert(sizeof(S) <= experts_few::kMaxShared);
+  static_assert(sizeof(S) <= sm90::kMaxSmem);
   auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
   init_barriers(shared);
   if constexpr (kGateUp) ptx::griddepcontrol_wait();
@@ -76,4 +68,4 @@ __global__ void __launch_bounds__(kThreads, 1) few_kernel(const __grid_constant_
     finish<kGateUp>(p, range, own_list ? shared.own.weight : p.pair_weight, shared);
 }
 
-}  // namespace dsv4::experts_few_e4m3
+}  // namespace dsv4::experts_kernel::sm90_few_e4m3

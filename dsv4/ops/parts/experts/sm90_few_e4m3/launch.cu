@@ -1,22 +1,21 @@
-// The implementations sm90_few_e4m3 and sm90_wide of experts.h: other instances of gate and
-// up.
+// The implementations sm90_few_e4m3 and sm90_wide of experts.h. sm90_wide has its kernels in this
+// folder: instances of gate and up with room for more columns.
 
-#include "dsv4/ops/parts/experts/experts_impls.h"
+#include "dsv4/ops/parts/experts/sm90_few_e4m3/launch.cuh"
+
 #include "dsv4/ops/parts/experts/sm90_few/launch.cuh"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/instances.h"
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/reader.cuh"
 
-namespace dsv4 {
-namespace experts_few_e4m3 {
+namespace dsv4::experts_kernel {
+namespace sm90_few_e4m3 {
 namespace {
 
 bool takes_codebooks(const ExpertImages& images) {
-  return fits_e4m3(images.gate_up_codebook) && fits_e4m3(images.down_codebook);
+  return gemm::fits_e4m3(images.gate_up_codebook) && gemm::fits_e4m3(images.down_codebook);
 }
 
-// Of both implementations, whatever the columns are.
-const char* reject(const Context& context, const ExpertsArgs& args) {
-  if (const char* const reason = experts_few::reject(context, args)) return reason;
+// What both implementations refuse, whatever the columns are.
+const char* reject_call(const Context& context, const ExpertsArgs& args) {
+  if (const char* const reason = sm90_few::reject_call(context, args)) return reason;
   if (!takes_codebooks(args.stack.images())) return "codebooks are not on the e4m3 grid";
   if (args.x.row_stride() % 8 != 0 || reinterpret_cast<uintptr_t>(args.x.data) % 16 != 0)
     return "rows of x are not aligned to 16 bytes";
@@ -24,40 +23,54 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
 }
 
 template <int kColumns>
-void run(const Context& context, const ExpertsArgs& args) {
-  experts_few::run(context, args,
-                   {.reader = kReader,
-                    .gate_up = {launch_gate_up<2, kColumns>, launch_gate_up<3, kColumns>,
-                                launch_gate_up<4, kColumns>},
-                    .down = {launch_down<2>, launch_down<3>, launch_down<4>}});
+void run_kernels(const Context& context, const ExpertsArgs& args) {
+  sm90_few::run_kernels(
+      context, args,
+      {.reader = kReader,
+       .gate_up = {launch_product<2, true, kColumns>, launch_product<3, true, kColumns>,
+                   launch_product<4, true, kColumns>},
+       .down = {launch_product<2, false, kMaxColumns>, launch_product<3, false, kMaxColumns>,
+                launch_product<4, false, kMaxColumns>}});
 }
 
 }  // namespace
-}  // namespace experts_few_e4m3
 
-const char* experts_sm90_few_e4m3_reject(const Context& context, const ExpertsArgs& args) {
-  if (const char* const reason = experts_few_e4m3::reject(context, args)) return reason;
-  return sm90_few_takes(args.stack.images()) ? nullptr : experts_few::kTooWide;
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (const char* const reason = reject_call(context, args)) return reason;
+  return sm90_few_takes(args.stack.images()) ? nullptr : sm90_few::kTooWide;
 }
 
-void experts_sm90_few_e4m3(const Context& context, const ExpertsArgs& args) {
-  experts_few_e4m3::run<experts_few_e4m3::kMaxColumns>(context, args);
+void run(const Context& context, const ExpertsArgs& args) {
+  run_kernels<kMaxColumns>(context, args);
 }
 
-bool sm90_wide_takes(const ExpertImages& images) {
-  using namespace experts_few_e4m3;
-  return takes_codebooks(images) && images.gate_up.k <= kWideColumns &&
-         images.down.k <= kMaxColumns;
-}
+}  // namespace sm90_few_e4m3
 
-const char* experts_sm90_wide_reject(const Context& context, const ExpertsArgs& args) {
-  if (const char* const reason = experts_few_e4m3::reject(context, args)) return reason;
+namespace sm90_wide {
+
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (const char* const reason = sm90_few_e4m3::reject_call(context, args)) return reason;
   return sm90_wide_takes(args.stack.images()) ? nullptr
                                               : "rows of more than 7168 columns, or 4096 in down";
 }
 
-void experts_sm90_wide(const Context& context, const ExpertsArgs& args) {
-  experts_few_e4m3::run<experts_few_e4m3::kWideColumns>(context, args);
+void run(const Context& context, const ExpertsArgs& args) {
+  sm90_few_e4m3::run_kernels<sm90_few_e4m3::kWideColumns>(context, args);
+}
+
+}  // namespace sm90_wide
+}  // namespace dsv4::experts_kernel
+
+namespace dsv4 {
+
+bool sm90_wide_takes(const ExpertImages& images) {
+  using namespace experts_kernel::sm90_few_e4m3;
+  return takes_codebooks(images) && images.gate_up.k <= kWideColumns &&
+         images.down.k <= kMaxColumns;
+}
+
+const char* reject_experts_e4m3(const Context& context, const ExpertsArgs& args) {
+  return experts_kernel::sm90_few_e4m3::reject(context, args);
 }
 
 }  // namespace dsv4

@@ -1,7 +1,7 @@
 // One query block of one head at a time: its listed key blocks in ascending order, with the running
 // maximum and sum of every query (online softmax). Threads share (sequence, query block, head).
 
-#include "dsv4/ops/xattn/attention/cpu/attention.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention.h"
 
 #include <algorithm>
 #include <cmath>

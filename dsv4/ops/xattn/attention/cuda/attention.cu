@@ -4,7 +4,7 @@
 //   keys    32 at a time, as f32 in shared memory; lane j of a warp has key j
 //   output  lane l has the columns l, l + 32, ... of its warp's queries in registers
 
-#include "dsv4/ops/xattn/attention/cuda/attention.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention.h"
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"

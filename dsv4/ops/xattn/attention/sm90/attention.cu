@@ -1,7 +1,7 @@
 // Checks of the Hopper implementation and choice of its kernel
 // (launch.cuh).
 
-#include "dsv4/ops/xattn/attention/sm90/attention.h"
+#include "dsv4/ops/xattn/attention/block_sparse_attention.h"
 
 #include "dsv4/device/alignment.h"
 #include "dsv4/device/device.h"
@@ -13,10 +13,10 @@ namespace {
 using Run = void (*)(Device&, const BlockSparseAttentionArgs&);
 
 Run kernel_for(int64_t d, int64_t d_v) {
-  if (d == 64 && d_v == 64) return run_64_64;
-  if (d == 128 && d_v == 128) return run_128_128;
-  if (d == 192 && d_v == 128) return run_192_128;
-  return d == 256 && d_v == 256 ? run_256_256 : nullptr;
+  if (d == 64 && d_v == 64) return run_heads<64, 64>;
+  if (d == 128 && d_v == 128) return run_heads<128, 128>;
+  if (d == 192 && d_v == 128) return run_heads<192, 128>;
+  return d == 256 && d_v == 256 ? run_heads<256, 256> : nullptr;
 }
 
 // [t, heads, d], or pages of it, with the heads of a token beside each other, at any distance.

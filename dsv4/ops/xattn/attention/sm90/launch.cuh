@@ -26,13 +26,17 @@ void launch_kernel(Device& device, const BlockSparseAttentionArgs& args) {
          params);
 }
 
-// kKeys: keys of a tile; kStages and kQStages: tiles of K and V, and query blocks in shared memory.
-template <int kD, int kDv, int kKeys, int kStages, int kQStages>
-void run_dtypes(Device& device, const BlockSparseAttentionArgs& args) {
+// Keys of a tile, tiles of K and V in shared memory, and query blocks there. 128 registers of O, at
+// 256 values, leave room for 64 keys.
+template <class T, int kD, int kDv>
+using ConfigOf = Config<T, kD, kDv, kD == 256 ? 64 : 128, kD == 64 ? 4 : 2, kD <= 128 ? 2 : 1>;
+
+template <int kD, int kDv>
+void run_heads(Device& device, const BlockSparseAttentionArgs& args) {
   if (args.q.dtype == DType::kBF16) {
-    launch_kernel<Config<bf16, kD, kDv, kKeys, kStages, kQStages>>(device, args);
+    launch_kernel<ConfigOf<bf16, kD, kDv>>(device, args);
   } else {
-    launch_kernel<Config<f16, kD, kDv, kKeys, kStages, kQStages>>(device, args);
+    launch_kernel<ConfigOf<f16, kD, kDv>>(device, args);
   }
 }
 

@@ -26,10 +26,8 @@ inline int64_t items_of(const BlockSparseAttentionArgs& args) {
   return args.batch.size() * args.q.dim(1) * q_blocks_of(args);
 }
 
-// instances/: bf16 and f16, d and d_v.
-void run_64_64(Device& device, const BlockSparseAttentionArgs& args);
-void run_128_128(Device& device, const BlockSparseAttentionArgs& args);
-void run_192_128(Device& device, const BlockSparseAttentionArgs& args);
-void run_256_256(Device& device, const BlockSparseAttentionArgs& args);
+// Launches the kernel for keys of kD and values of kDv columns (instance.cu).
+template <int kD, int kDv>
+void run_heads(Device& device, const BlockSparseAttentionArgs& args);
 
 }  // namespace dsv4::block_sparse_attention_kernel::sm90

@@ -1,7 +1,7 @@
 // Groups are rows of S * d values: those of q with their tokens in reverse order, so that one
 // product of matrices gives every antidiagonal. Threads share (sequence, head, query block).
 
-#include "dsv4/ops/xattn/scores/cpu/scores.h"
+#include "dsv4/ops/xattn/scores/xattn_scores.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 //   passes  two over the tiles: maximum and sum of every row, then its probabilities, added by
 //           block. Scores are computed again: nothing of their size is stored.
 
-#include "dsv4/ops/xattn/scores/cuda/scores.h"
+#include "dsv4/ops/xattn/scores/xattn_scores.h"
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"

@@ -59,7 +59,7 @@ void launch_kernel(Device& device, const XattnScoresArgs& args) {
 }
 
 template <int kGroups>
-void run_dtypes(Device& device, const XattnScoresArgs& args) {
+void run_groups(Device& device, const XattnScoresArgs& args) {
   if (args.q.dtype == DType::kBF16) {
     launch_kernel<Config<bf16, kGroups>>(device, args);
   } else {

@@ -36,11 +36,8 @@ inline int64_t max_ctas(int64_t num_sms, const XattnScoresArgs& args) {
   return std::min(items, num_sms / cluster_size(args) * cluster_size(args));
 }
 
-// instances/: groups of S tokens in a block.
-void run_groups2(Device& device, const XattnScoresArgs& args);
-void run_groups4(Device& device, const XattnScoresArgs& args);
-void run_groups8(Device& device, const XattnScoresArgs& args);
-void run_groups16(Device& device, const XattnScoresArgs& args);
-void run_groups32(Device& device, const XattnScoresArgs& args);
+// Launches the kernel for kGroups groups of S tokens in a block (instance.cu).
+template <int kGroups>
+void run_groups(Device& device, const XattnScoresArgs& args);
 
 }  // namespace dsv4::xattn_scores_kernel::sm90

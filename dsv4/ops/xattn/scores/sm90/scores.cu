@@ -1,6 +1,6 @@
 // Checks of the Hopper implementation and choice of its kernel (launch.cuh).
 
-#include "dsv4/ops/xattn/scores/sm90/scores.h"
+#include "dsv4/ops/xattn/scores/xattn_scores.h"
 
 #include <algorithm>
 
@@ -17,15 +17,15 @@ using Run = void (*)(Device&, const XattnScoresArgs&);
 Run kernel_for(const XattnScoresArgs& args) {
   switch (args.block / args.stride) {
     case 2:
-      return run_groups2;
+      return run_groups<2>;
     case 4:
-      return run_groups4;
+      return run_groups<4>;
     case 8:
-      return run_groups8;
+      return run_groups<8>;
     case 16:
-      return run_groups16;
+      return run_groups<16>;
     case 32:
-      return run_groups32;
+      return run_groups<32>;
     default:
       return nullptr;
   }

@@ -1,6 +1,6 @@
 // Sorts the blocks of a row by score. Threads share the rows.
 
-#include "dsv4/ops/xattn/select/cpu/select.h"
+#include "dsv4/ops/xattn/select/xattn_select.h"
 
 #include <algorithm>
 #include <vector>

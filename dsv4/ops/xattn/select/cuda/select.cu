@@ -7,7 +7,7 @@
 // A row of up to 1024 blocks (131,072 keys in blocks of 128) is a warp of its own, four to a CTA;
 // longer rows are a CTA of 8 warps, or of 32 with 512 blocks each.
 
-#include "dsv4/ops/xattn/select/cuda/select.h"
+#include "dsv4/ops/xattn/select/xattn_select.h"
 
 #include <bit>
 
@@ -69,7 +69,7 @@ class RowSum {
       return all;
     }
   }
-  // Of the warps before this one.
+  // The sum over the warps before this one.
   __device__ int before(int x) {
     if constexpr (kWarps == 1) {
       return 0;

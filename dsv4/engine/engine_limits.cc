@@ -1,0 +1,30 @@
+// How much of prompts a step computes beside requests that decode: as much as is expected to fit
+// EngineOptions::longest_step, by the steps before (step_time.h).
+
+#include "dsv4/engine/engine.h"
+
+namespace dsv4 {
+
+int64_t Engine::max_prompt_tokens() const {
+  constexpr int64_t kLeast = 32;  // a small step costs nearly as much
+  if (options_.longest_step.count() == 0) return 0;
+  const double seconds = std::chrono::duration<double>(options_.longest_step).count();
+  return step_time_.tokens_within(seconds, kLeast, options_.max_batch_tokens);
+}
+
+// Beside requests that decode, as many as fit the time of a step.
+int64_t Engine::max_scored_tokens(const Schedule& plan, std::span<Request* const> running) const {
+  constexpr int64_t kLeast = 8;
+  int64_t others = 0;
+  bool decodes = false;
+  for (const Schedule::Chunk& chunk : plan.chunks) {
+    const Request& request = *running[chunk.request];
+    decodes |= request.decoding();
+    others += request.scoring() ? 0 : chunk.count;
+  }
+  if (!decodes || options_.longest_step.count() == 0) return options_.max_scored_tokens;
+  const double seconds = std::chrono::duration<double>(options_.longest_step).count();
+  return step_time_.rows_within(seconds, others, kLeast, options_.max_scored_tokens);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,63 @@
+// The pairs of a call in order of expert, and their entries: what the kernels of this folder walk.
+//
+// A pair is one slot of a token. Pairs are ordered by expert, then token, then slot; an entry is at
+// most kPairs neighboring pairs of one expert.
+
+#pragma once
+
+#include <cstdint>
+
+#include "dsv4/base/bits.h"
+
+namespace dsv4::gemm::experts {
+
+inline constexpr int kPairs = 8;  // the columns of one mma
+inline constexpr int kMaxExperts = 384;
+
+struct alignas(16) Entry {
+  int32_t expert, first_pair, pairs, unused;
+  int32_t token[kPairs];  // rows of x
+};
+
+// Where a CTA begins, with what it would otherwise look up: stage `stage` of entry `index`, which
+// is `entry`; `stages` stages in all.
+struct alignas(16) Start {
+  int32_t index, stage, stages, unused;
+  Entry entry;
+};
+
+// The two products, gate and up and down: how many stages an entry has.
+inline constexpr int kProducts = 2;
+
+// What the router has chosen. Device memory.
+struct Choices {
+  const int32_t* experts;  // [t, k]
+  const float* weights;    // [t, k]
+  int64_t expert_stride, weight_stride;
+  int pairs, slots;  // t * k, k
+
+  DSV4_HD int expert(int pair) const {
+    return experts[pair / slots * expert_stride + pair % slots];
+  }
+  DSV4_HD float weight(int pair) const {
+    return weights[pair / slots * weight_stride + pair % slots];
+  }
+};
+
+// Pointers to device memory.
+struct PairLists {
+  float* weight;             // [pairs] router weight
+  int32_t* pair_of;          // [t, k] the pair of each slot of a token
+  Entry* entries;            // [max_entries()]
+  Start* starts[kProducts];  // [ctas]
+  int ctas;
+  int entry_stages[kProducts];
+};
+
+// Entries have one pair at least, and all entries of an expert but one are full.
+inline int64_t max_entries(int64_t pairs, int64_t experts) {
+  const int64_t partial = pairs < experts ? pairs : experts, all = partial + pairs / kPairs;
+  return all < pairs ? all : pairs;
+}
+
+}  // namespace dsv4::gemm::experts

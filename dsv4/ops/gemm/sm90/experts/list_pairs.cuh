@@ -1,0 +1,143 @@
+// Lists the pairs of a call by expert, with one CTA, in rounds of 1,024 pairs.
+//
+// In a round a thread has a pair. Lanes of a warp with the same expert find each other by a match,
+// and the lowest of them stores their number: counts[warp][expert]. A thread of each expert turns
+// these counts into positions, in order of warp. A call of several rounds counts all of them first.
+
+#pragma once
+
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/select.cuh"
+#include "dsv4/ops/gemm/sm90/experts/entries.h"
+
+namespace dsv4::gemm::experts {
+
+inline constexpr int kListThreads = kSelectThreads;
+inline constexpr int kStagedEntries = 192;  // kept in shared memory, too, for the starts
+
+struct ListShared {
+  uint16_t counts[kSelectWarps][kMaxExperts];  // of a round; then pairs of warps before
+  int first[kMaxExperts];                      // pair of each expert in this round
+  int first_pair[kMaxExperts], first_entry[kMaxExperts];
+  int entries;
+  Entry staged[kStagedEntries];
+  int warp_pairs[kSelectWarps], warp_entries[kSelectWarps];
+};
+
+// The pair of a thread in a round.
+struct OwnPair {
+  int index, expert;  // expert: -1 past the end
+  unsigned peers;     // lanes with the same expert
+
+  __device__ OwnPair(const Choices& in, int first) {
+    index = first + static_cast<int>(threadIdx.x);
+    expert = index < in.pairs ? in.expert(index) : -1;
+    peers = __match_any_sync(~0u, expert);
+  }
+  __device__ int before() const { return __popc(peers & ((1u << threadIdx.x % kWarp) - 1)); }
+};
+
+// Warps with pairs in the round that starts at pair `first`.
+__device__ inline int warps_of_round(const Choices& in, int first) {
+  return (min(in.pairs - first, kListThreads) + kWarp - 1) / kWarp;
+}
+
+// Fills shared.counts.
+__device__ inline OwnPair count_round(const Choices& in, int first, ListShared& shared) {
+  const int e = static_cast<int>(threadIdx.x), warps = warps_of_round(in, first);
+  __syncthreads();  // the counts of the round before are not needed any more
+  for (int w = 0; w < warps && e < kMaxExperts; ++w) shared.counts[w][e] = 0;
+  __syncthreads();
+  const OwnPair own(in, first);
+  if (own.expert >= 0 && own.before() == 0)
+    shared.counts[threadIdx.x / kWarp][own.expert] = static_cast<uint16_t>(__popc(own.peers));
+  __syncthreads();
+  return own;
+}
+
+// Sum over the warps of the round; with `exclusive`, counts become the sums of the warps before.
+template <bool kExclusive>
+__device__ inline int sum_counts(const Choices& in, int first, ListShared& shared) {
+  const int e = static_cast<int>(threadIdx.x), warps = warps_of_round(in, first);
+  int sum = 0;
+  for (int w = 0; w < warps && e < kMaxExperts; ++w) {
+    const int count = shared.counts[w][e];
+    if (kExclusive) shared.counts[w][e] = static_cast<uint16_t>(sum);
+    sum += count;
+  }
+  return sum;
+}
+
+// Lists the entries. mine: pairs of this thread's expert. Returns the first of them.
+__device__ inline int list_entries(int mine, ListShared& shared, const PairLists& out) {
+  const int e = static_cast<int>(threadIdx.x), entries = (mine + kPairs - 1) / kPairs;
+  const int pairs_through = warp_sum_through(mine), entries_through = warp_sum_through(entries);
+  if (e % kWarp == kWarp - 1) {
+    shared.warp_pairs[e / kWarp] = pairs_through;
+    shared.warp_entries[e / kWarp] = entries_through;
+  }
+  __syncthreads();
+  const int first = sum_warps(shared.warp_pairs).before + pairs_through - mine;
+  const WarpSums entry_sums = sum_warps(shared.warp_entries);
+  const int first_entry = entry_sums.before + entries_through - entries;
+  for (int i = 0; i < entries; ++i) {
+    const auto fill = [&](Entry& entry) {
+      entry.expert = e, entry.first_pair = first + i * kPairs;
+      entry.pairs = min(kPairs, mine - i * kPairs);
+    };
+    fill(out.entries[first_entry + i]);
+    if (first_entry + i < kStagedEntries) fill(shared.staged[first_entry + i]);
+  }
+  if (e < kMaxExperts) shared.first_pair[e] = first, shared.first_entry[e] = first_entry;
+  if (e == 0) shared.entries = entry_sums.all;
+  return first;
+}
+
+// Call when the entries are complete. The first W mod n of n CTAs take one stage more than the
+// others of all W stages.
+__device__ inline void list_starts(const PairLists& out, const ListShared& shared) {
+  for (int i = static_cast<int>(threadIdx.x); i < kProducts * out.ctas; i += kListThreads) {
+    const int product = i / out.ctas, cta = i % out.ctas, stages = out.entry_stages[product];
+    const int all = shared.entries * stages, each = all / out.ctas, more = all % out.ctas;
+    const int first = cta * each + min(cta, more), count = each + (cta < more ? 1 : 0);
+    const int index = first / stages;
+    // Put together in registers, so that it is stored 16 bytes at a time.
+    Start start{.index = index, .stage = first - index * stages, .stages = count};
+    if (count > 0) start.entry = index < kStagedEntries ? shared.staged[index] : out.entries[index];
+    out.starts[product][cta] = start;
+  }
+}
+
+__global__ void __launch_bounds__(kListThreads)
+    list_pairs_kernel(const __grid_constant__ Choices in, const __grid_constant__ PairLists out) {
+  ptx::pdl_start();
+  alignas(16) __shared__ ListShared shared;
+  const int e = static_cast<int>(threadIdx.x);
+  int mine = 0;
+  for (int first = 0; first < in.pairs; first += kListThreads) {
+    count_round(in, first, shared);
+    mine += sum_counts<false>(in, first, shared);
+  }
+  int at = list_entries(mine, shared, out);
+  for (int first = 0; first < in.pairs; first += kListThreads) {
+    const OwnPair own = count_round(in, first, shared);
+    const int in_round = sum_counts<true>(in, first, shared);
+    if (e < kMaxExperts) shared.first[e] = at;
+    at += in_round;
+    __syncthreads();
+    if (own.expert < 0) continue;
+    const int to =
+        shared.first[own.expert] + shared.counts[threadIdx.x / kWarp][own.expert] + own.before();
+    const int of_expert = to - shared.first_pair[own.expert];
+    const int entry = shared.first_entry[own.expert] + of_expert / kPairs;
+    const int token = own.index / in.slots;
+    out.entries[entry].token[of_expert % kPairs] = token;
+    if (entry < kStagedEntries) shared.staged[entry].token[of_expert % kPairs] = token;
+    out.weight[to] = in.weight(own.index);
+    out.pair_of[own.index] = to;
+  }
+  __syncthreads();
+  list_starts(out, shared);
+}
+
+}  // namespace dsv4::gemm::experts

@@ -1,0 +1,89 @@
+// Q8 of the rows of an entry, into shared memory: each warpgroup prepares the chunks that it
+// multiplies, so only its own threads wait for each other.
+
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/gemm/sm90/experts_e4m3/config.cuh"
+#include "dsv4/ops/gemm/x/pair_columns.cuh"
+
+namespace dsv4::gemm::experts_e4m3 {
+
+// Two columns, bf16, to e4m3 codes.
+__device__ inline uint32_t q8_codes(uint32_t pair, float inverse) {
+  const float2 v = __bfloat1622float2(ptx::as_bf162(pair));
+  return __nv_cvt_float2_to_fp8x2(make_float2(v.x * inverse, v.y * inverse), __NV_SATFINITE,
+                                  __NV_E4M3);
+}
+
+// 16 columns of a pair, by one lane.
+struct Columns16 {
+  uint4 first, second;  // 8 columns each, bf16
+
+  __device__ float largest() const {
+    float most = 0;  // fmaxf drops NaN
+#pragma unroll
+    for (const uint32_t pair :
+         {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w}) {
+      const float2 v = __bfloat1622float2(ptx::as_bf162(pair));
+      most = fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y)));
+    }
+    return most;
+  }
+  // Bytes 4t .. 4t + 3: columns 2t, 2t + 1, 2t + 8, 2t + 9.
+  __device__ uint4 codes(float inverse) const {
+    const auto four = [&](uint32_t low, uint32_t high) {
+      return q8_codes(low, inverse) | q8_codes(high, inverse) << 16;
+    };
+    return {four(first.x, second.x), four(first.y, second.y), four(first.z, second.z),
+            four(first.w, second.w)};
+  }
+};
+
+// Called by all threads of a math warpgroup when they have finished with the activations before.
+// Rows of a tile are 0 where they belong to another block (columns.cuh) or to no pair, and columns
+// that do not exist are 0.
+template <bool kGateUp, class S>
+__device__ void load_activations(const Params& p, const Entry& entry, int group, S& shared) {
+  constexpr int kPieces = kUnitColumns / 16, kChunks = S::kTiles / kHalves / kGroups;
+  const int thread = static_cast<int>(threadIdx.x) % (kGroupWarps * kWarp);
+  const int pair = thread / kPieces, piece = thread % kPieces;
+  const int half = piece / 8, column16 = piece % 8;  // of the chunk's two groups of 128
+  const int to = row_of(width_of(entry.pairs), pair, column16 / 2);
+  const bf16* row = p.x;
+  if (pair < entry.pairs)
+    row += int64_t{kGateUp ? entry.token[pair] : entry.first_pair + pair} * p.x_stride;
+  Columns16 x[kChunks];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int column = (i * kGroups + group) * kUnitColumns + piece * 16;
+    const bool exists = pair < entry.pairs && column < p.columns;
+    const auto* from = reinterpret_cast<const uint4*>(row + column);
+    x[i].first = exists ? from[0] : uint4{};
+    x[i].second = exists ? from[1] : uint4{};
+  }
+  ptx::barrier_sync(group_barrier(group), kGroupWarps * kWarp);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int chunk = i * kGroups + group;
+    if (chunk >= p.chunks) break;
+    float largest = x[i].largest();
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    const uint8_t scale = q8_scale(largest);
+    const int tile = 2 * chunk + half;
+    *reinterpret_cast<uint4*>(shared.x[tile].codes[to] + 16 * (column16 ^ to)) =
+        x[i].codes(inverse_scale(scale));
+    if (column16 == 0) shared.x_scale[tile][pair] = ue8m0_to_f32(scale);
+  }
+  ptx::fence_proxy_async();
+  ptx::barrier_sync(group_barrier(group), kGroupWarps * kWarp);
+}
+
+}  // namespace dsv4::gemm::experts_e4m3

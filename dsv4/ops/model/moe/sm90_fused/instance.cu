@@ -1,0 +1,33 @@
+// The two kernels of one K.
+// Instances: 2 | 3 | 4
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/down.cuh"
+#include "dsv4/ops/model/moe/sm90_fused/gate_up.cuh"
+
+namespace dsv4::moe_kernel::sm90_fused {
+
+template <int K>
+LaunchShape launch_shape(int64_t ctas) {
+  return {.grid = ctas, .block = kThreads, .shared = sizeof(Shared<K>), .pdl = true};
+}
+
+template <int K>
+void launch_gate_up(Device& device, gemm::Format shared, const GateUpParams& p) {
+  with_shared_config(shared, [&](auto config) {
+    launch(device, "moe_gate_up", gate_up_kernel<K, decltype(config)>,
+           launch_shape<K>(device.info().num_sms), p);
+  });
+}
+
+template <int K>
+void launch_down(Device& device, int tokens, const DownParams& p) {
+  launch(device, "moe_sums", tokens == 1 ? down_kernel<K, 1> : down_kernel<K, 2>,
+         launch_shape<K>(ceil_div(p.routed.rows, kDownRows)), p);
+}
+
+template void launch_gate_up<DSV4_INSTANCE>(Device& device, gemm::Format shared,
+                                            const GateUpParams& p);
+template void launch_down<DSV4_INSTANCE>(Device& device, int tokens, const DownParams& p);
+
+}  // namespace dsv4::moe_kernel::sm90_fused

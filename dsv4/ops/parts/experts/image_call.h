@@ -1,0 +1,103 @@
+// From the arguments of a call to the parameters of its kernels, without launching them.
+
+#pragma once
+
+#include <cmath>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/ops/gemm/sm90/experts/params.h"
+#include "dsv4/ops/parts/experts/experts.h"
+#include "dsv4/tensor/scratch.h"
+
+namespace dsv4::experts_kernel {
+
+using gemm::experts::Choices, gemm::experts::Entry, gemm::experts::PairLists, gemm::experts::Params;
+using gemm::experts::Reader, gemm::experts::Start;
+
+inline Choices choices_of(const ExpertsArgs& args) {
+  return {.experts = args.experts.as<int32_t>(),
+          .weights = args.weights.as<float>(),
+          .expert_stride = args.experts.row_stride(),
+          .weight_stride = args.weights.row_stride(),
+          .pairs = static_cast<int>(args.x.dim(0) * slots(args)),
+          .slots = static_cast<int>(slots(args))};
+}
+
+struct Call {
+  PairLists lists;
+  TensorView hidden, y;  // [pairs, i], [pairs, d] bf16
+  Params gate_up, down;
+
+  bool needs_list() const { return gate_up.choices.pairs == 0; }  // before gate_up
+};
+
+inline Params product(const KbitImage& image, const ConstTensorView& bytes,
+                      const Codebook& codebook, const Reader& reader) {
+  const int chunks = static_cast<int>(image.units_along_k());
+  const int strips = static_cast<int>(image.num_strips());
+  const int at_once = reader.stage_strips(chunks);
+  const gemm::KbitTable table = reader.table(codebook);
+  constexpr float kScaleFactor = 16;  // block_scales() gives a sixteenth
+  return {.images = bytes.data,
+          .image_bytes = image.bytes(),
+          .strips = strips,
+          .chunks = chunks,
+          .stage_strips = at_once,
+          .stages = (strips + at_once - 1) / at_once,
+          .table = table,
+          .columns = static_cast<int>(image.k),
+          .factor = kScaleFactor * table.unit};
+}
+
+// The two products, without lists. hidden: [pairs, i]; the caller sets where down stores.
+inline Params gate_up_of(const ExpertsArgs& args, const Reader& reader, const TensorView& hidden) {
+  const ExpertImages& images = args.stack.images();
+  Params p = product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, reader);
+  p.scale2 = images.scale2.as<float>();
+  p.x = args.x.as<bf16>(), p.x_stride = args.x.row_stride();
+  p.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
+  p.out = hidden.as<bf16>(), p.out_stride = hidden.row_stride();
+  p.rows = static_cast<int>(args.stack.inner());
+  return p;
+}
+inline Params down_of(const ExpertsArgs& args, const Reader& reader, const TensorView& hidden) {
+  const ExpertImages& images = args.stack.images();
+  Params p = product(images.down, images.down_bytes, images.down_codebook, reader);
+  p.scale2 = images.scale2.as<float>();
+  p.x = hidden.as<bf16>(), p.x_stride = hidden.row_stride();
+  p.rows = static_cast<int>(args.x.dim(1));
+  return p;
+}
+
+// ctas: of the grids of both products. Takes temporaries from `scratch`.
+inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, Scratch& scratch) {
+  const int64_t d = args.x.dim(1), inner = args.stack.inner(), pairs = args.x.dim(0) * slots(args);
+  const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
+  Call call;
+  const auto records = [&](int64_t n, size_t bytes) {
+    return ints(n * static_cast<int64_t>(bytes / sizeof(int32_t)));
+  };
+  call.lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
+  call.lists.pair_of = ints(pairs);
+  call.lists.entries = reinterpret_cast<Entry*>(
+      records(gemm::experts::max_entries(pairs, args.stack.size()), sizeof(Entry)));
+  for (Start*& starts : call.lists.starts)
+    starts = reinterpret_cast<Start*>(records(ctas, sizeof(Start)));
+  call.lists.ctas = ctas;
+  call.hidden = scratch.take(DType::kBF16, {pairs, inner});
+  call.y = scratch.take(DType::kBF16, {pairs, d});
+
+  const auto with_lists = [&](Params p, int which) {
+    p.entries = call.lists.entries, p.starts = call.lists.starts[which];
+    call.lists.entry_stages[which] = p.stages;
+    if (pairs <= reader.own_pairs) p.choices = choices_of(args), p.pair_of = call.lists.pair_of;
+    return p;
+  };
+  call.gate_up = with_lists(gate_up_of(args, reader, call.hidden), 0);
+  call.gate_up.pair_weight = call.lists.weight;
+  call.down = with_lists(down_of(args, reader, call.hidden), 1);
+  call.down.out = call.y.as<bf16>(), call.down.out_stride = d;
+  return call;
+}
+
+}  // namespace dsv4::experts_kernel

@@ -1,8 +1,0 @@
-#include "dsv4/ops/parts/experts/sm90_few_e4m3/instance.cuh"
-
-namespace dsv4::experts_few_e4m3 {
-
-template void launch_gate_up<4, kMaxColumns>(Device& device, const Params& p);
-template void launch_down<4>(Device& device, const Params& p);
-
-}  // namespace dsv4::experts_few_e4m3

@@ -1,9 +1,0 @@
-#include "dsv4/ops/xattn/attention/sm90/launch.cuh"
-
-namespace dsv4::block_sparse_attention_kernel::sm90 {
-
-void run_64_64(Device& device, const BlockSparseAttentionArgs& args) {
-  run_dtypes<64, 64, 128, 4, 2>(device, args);
-}
-
-}  // namespace dsv4::block_sparse_attention_kernel::sm90

@@ -1,0 +1,463 @@
+// The kernel of gemm/sm90/small_m on the emulator, against the oracle of linear.h: every format,
+// number of ranks and token tile; bits depend neither on the order of events nor on the other
+// tokens.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "dsv4/base/error.h"
+#include "dsv4/ops/gemm/sm90/small_m/call.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/kernel.cuh"
+#include "dsv4/ops/gemm/sm90/small_m/two_formats.cuh"
+#include "dsv4/ops/gemm/x/boundary.cuh"
+#include "dsv4/ops/model/attention_out/attention_out_oracle.h"
+#include "dsv4/ops/model/attention_out/sm90_few/launch.cuh"
+#include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
+#include "dsv4/ops/model/hc_boundary/random_boundary_test.h"
+#include "dsv4/ops/model/hc_boundary/sm90_few/finish.cuh"
+#include "dsv4/ops/model/hc_boundary/sm90_few/mix.cuh"
+#include "dsv4/ops/oracle.h"
+#include "dsv4/ops/parts/linear/linear_case.h"
+#include "tests/emulator/launch.h"
+#include "tests/emulator/runs.h"
+#include "tests/emulator/tensor_map.h"
+#include "tests/emulator/touching.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4 {
+namespace {
+
+using gemm::Format;
+using gemm::Params;
+using gemm::Split;
+using test::Arena;
+
+struct Scene {
+  int64_t t, n, k;
+  Format format = Format::kFp8;
+  int64_t groups = 1;
+  int num_sms = 2;
+  bool quantize = false, f32_scale = false, f32_out = false;
+};
+
+gemm::Product random_product(Arena& arena, Rng& rng, const Scene& s) {
+  const bool kbit = gemm::bits_of(s.format) > 0;
+  const bool codes =
+      (s.format == Format::kFp8 || kbit) && !gemm::converts_to_f16(s.format) && !s.quantize;
+  const test::StoredAs stored =
+      kbit ? test::StoredAs{WeightFormat::kKbit, gemm::bits_of(s.format), true}
+           : test::StoredAs{s.format == Format::kBf16 ? WeightFormat::kBF16
+                                                      : WeightFormat::kFp8Block};
+  const WeightView weight = test::random_weight(arena, rng, stored, s.groups * s.n, s.k,
+                                                s.f32_scale ? DType::kF32 : DType::kE8M0);
+  const LinearArgs args = test::random_linear(arena, rng,
+                                              {.t = s.t,
+                                               .x = codes ? DType::kE4M3 : DType::kBF16,
+                                               .out = s.f32_out ? DType::kF32 : DType::kBF16,
+                                               .groups = s.groups,
+                                               .quantize_x = s.quantize},
+                                              weight);
+  return {.in = {.x = args.x, .x_scale = args.x_scale, .quantize = s.quantize},
+          .weight = weight,
+          .out = args.out,
+          .groups = s.groups};
+}
+
+LinearArgs linear_args(const gemm::Product& p) {
+  return {.x = p.in.x,
+          .x_scale = p.in.x_scale,
+          .weight = p.weight,
+          .out = p.out,
+          .groups = p.groups,
+          .quantize_x = p.in.quantize};
+}
+
+// A kernel that writes the bytes of a tensor again, after it has let the next one start.
+emulator::Kernel rewrite(const ConstTensorView& view) {
+  return {{.block = 32, .pdl = true}, [view] {
+            ptx::griddepcontrol_launch_dependents();
+            ptx::griddepcontrol_wait();
+            auto* bytes =
+                const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(view.data));
+            for (int64_t i = threadIdx.x; i < view.bytes(); i += 32) {
+              const unsigned char byte = bytes[i];
+              bytes[i] = byte;
+            }
+          }};
+}
+
+CUtensorMap make_map(const TmaBox& box) {
+  return emulator::make_tma_map(box);
+}
+
+emulator::Launch launch_of(const gemm::Shape& shape, const Split& split, int tokens) {
+  return {
+      .grid = {split.clusters() * split.ranks(), static_cast<int>(ceil_div(shape.tokens, tokens))},
+      .block = gemm::kThreads,
+      .cluster = split.ranks(),
+      .shared = static_cast<size_t>(gemm::Layout(shape.format, tokens, split).bytes),
+      .pdl = true,
+      .resident = 2};
+}
+
+emulator::Kernel product_kernel(const gemm::Product& p, int num_sms) {
+  const gemm::Shape shape = gemm::shape_of(p.weight, p.in, p.groups);
+  const Split split = gemm::make_split(shape, num_sms);
+  const int tokens = gemm::tile_tokens(shape.format, shape.tokens);
+  emulator::Kernel kernel{launch_of(shape, split, tokens), {}};
+  gemm::with_config(shape.format, tokens, [&](auto config) {
+    kernel.body = [params = gemm::make_params(p, split, tokens, make_map)] {
+      using P = Params<1>;
+      gemm::small_m_kernel<decltype(config), P, gemm::StoreTile<P>>(params);
+    };
+  });
+  return kernel;
+}
+
+// The product twice, after kernels that write its activations.
+void run_emulated(const gemm::Product& p, int num_sms, uint64_t seed) {
+  const emulator::Kernel product = product_kernel(p, num_sms);
+  std::vector<emulator::Kernel> kernels{rewrite(p.in.x), product, product};
+  if (!p.in.x_scale.empty()) kernels.insert(kernels.begin() + 1, rewrite(p.in.x_scale));
+  emulator::launch_stream(kernels, seed);
+}
+
+// Products of e4m3 keep 13 fractional bits on a GPU; the emulator's are exact.
+test::Tolerance tolerance(const LinearArgs& args) {
+  return test::linear_tolerance(args, linear_magnitude(args));
+}
+
+void check(const Scene& scene) {
+  SCOPED_TRACE(fmt::format("format {} t {} n {} k {} groups {} sms {}",
+                           static_cast<int>(scene.format), scene.t, scene.n, scene.k, scene.groups,
+                           scene.num_sms));
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(scene.t * 1000 + scene.n * 10 + scene.k));
+  const gemm::Product p = random_product(arena, rng, scene);
+  const std::vector<double> want = linear_oracle(linear_args(p));
+  const test::Tolerance tolerated = tolerance(linear_args(p));
+  emulator::check_runs(
+      arena, 4, [&](int seed) { run_emulated(p, scene.num_sms, static_cast<uint64_t>(seed)); },
+      [&] { EXPECT_EQ(test::compare(p.out, want, tolerated), ""); });
+}
+
+TEST(SmallMEmulated, Formats) {
+  for (const Format format : {Format::kFp8, Format::kBf16, Format::kFp8Bf16}) {
+    check({.t = 1, .n = 64, .k = 128, .format = format});
+    check({.t = 5, .n = 130, .k = 640, .format = format});
+    check({.t = 16, .n = 72, .k = 384, .format = format, .f32_out = true});
+    check({.t = 31, .n = 65, .k = 512, .format = format});
+    check({.t = 70, .n = 40, .k = 256, .format = format});
+  }
+}
+
+TEST(SmallMEmulated, Groups) {
+  for (const Format format : {Format::kFp8, Format::kBf16, Format::kFp8Bf16})
+    check({.t = 3, .n = 128, .k = 256, .format = format, .groups = 3});
+}
+
+TEST(SmallMEmulated, ScalesInF32) {
+  check({.t = 3, .n = 200, .k = 384, .f32_scale = true});
+}
+
+TEST(SmallMEmulated, QuantizesX) {
+  check({.t = 1, .n = 70, .k = 640, .quantize = true});
+  check({.t = 7, .n = 70, .k = 1408, .quantize = true});
+}
+
+// 1 to 8 ranks of one to five slabs; both numbers of columns of a product, the second of them
+// filled, and twice; rows and groups that end inside a tile.
+TEST(SmallMEmulated, BitPlanes) {
+  constexpr Format kKbit = Format::kKbit5;
+  check({.t = 1, .n = 64, .k = 256, .format = kKbit});
+  check({.t = 2, .n = 70, .k = 1280, .format = kKbit, .num_sms = 4, .f32_out = true});
+  check({.t = 3, .n = 130, .k = 768, .format = kKbit});
+  check({.t = 8, .n = 65, .k = 2560, .format = kKbit});
+  check({.t = 11, .n = 40, .k = 512, .format = kKbit, .f32_out = true});
+  check({.t = 2, .n = 128, .k = 256, .format = kKbit, .groups = 3});
+  check({.t = 2, .n = 70, .k = 512, .format = kKbit, .quantize = true});
+  check({.t = 4, .n = 70, .k = 1536, .format = kKbit, .num_sms = 4, .quantize = true});
+  check({.t = 1, .n = 64 * 5, .k = 1536, .format = kKbit, .num_sms = 1});
+  check({.t = 1, .n = 60, .k = 10240, .format = kKbit});  // scales of more than four slabs
+  constexpr Format kKbit4 = Format::kKbit4;
+  check({.t = 2, .n = 70, .k = 1280, .format = kKbit4, .num_sms = 4, .f32_out = true});
+  check({.t = 8, .n = 65, .k = 2560, .format = kKbit4});
+  check({.t = 4, .n = 70, .k = 1536, .format = kKbit4, .num_sms = 4, .quantize = true});
+}
+TEST(SmallMEmulated, BitPlanesTimesBf16) {
+  constexpr Format kKbit = Format::kKbit5Bf16;
+  check({.t = 2, .n = 70, .k = 1280, .format = kKbit, .num_sms = 4, .f32_out = true});
+  check({.t = 7, .n = 65, .k = 2560, .format = kKbit});
+  check({.t = 3, .n = 128, .k = 512, .format = kKbit, .groups = 3});
+  check({.t = 5, .n = 65, .k = 2560, .format = Format::kKbit4Bf16});
+}
+
+// A token gets equal bits alone and among more tokens than a tile of two has.
+TEST(SmallMEmulated, BitPlanesOfATokenDoNotDependOnTheOthers) {
+  for (const Format format : {Format::kKbit4, Format::kKbit5, Format::kKbit5Bf16}) {
+    Arena arena;
+    Rng rng(5);
+    const gemm::Product all = random_product(
+        arena, rng, {.t = 7, .n = 100, .k = 1280, .format = format, .f32_out = true});
+    arena.prepare();
+    run_emulated(all, 4, 1);
+    const std::vector<float> want(all.out.as<float>(), all.out.as<float>() + all.out.numel());
+    for (int64_t i = 0; i < 7; ++i) {
+      gemm::Product one = all;
+      one.in.x = all.in.x.slice(0, i, i + 1), one.out = all.out.slice(0, i, i + 1);
+      if (!all.in.x_scale.empty()) one.in.x_scale = all.in.x_scale.slice(0, i, i + 1);
+      run_emulated(one, 4, 2);
+    }
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), all.out.as<float>()));
+  }
+}
+
+// Tiles of one cluster use the ring and the exchange buffers again.
+TEST(SmallMEmulated, ManyTilesOfACluster) {
+  check({.t = 1, .n = 64 * 5, .k = 1024, .num_sms = 1});
+  check({.t = 8, .n = 64 * 5 + 3, .k = 1024, .num_sms = 1});
+  check({.t = 17, .n = 64 * 4, .k = 1024, .format = Format::kBf16, .num_sms = 1});
+}
+
+constexpr test::StoredAs kFp8{WeightFormat::kFp8Block}, kBf16{WeightFormat::kBF16},
+    kKbit4{WeightFormat::kKbit, 4, true}, kKbit5{WeightFormat::kKbit, 5, true};
+
+// Weights of two formats in one launch. first: what takes Q8 of x.
+void check_pair(int64_t t, int num_sms, bool bf16, const test::StoredAs& first = kFp8,
+                int64_t k = 384) {
+  SCOPED_TRACE(fmt::format("{} tokens, {} SMs, {}", t, num_sms, name(first)));
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t + num_sms));
+  const TensorView x = arena.input(DType::kBF16, {t, k});
+  test::fill_normal(x, rng);
+  std::vector<gemm::Target> targets;
+  std::vector<std::vector<double>> want;
+  std::vector<test::Tolerance> tolerated;
+  const auto add = [&](const test::StoredAs& stored, int64_t n, DType out) {
+    targets.push_back({test::random_weight(arena, rng, stored, n, k), arena.output(out, {t, n})});
+    const LinearArgs args{.x = x,
+                          .weight = targets.back().weight,
+                          .out = targets.back().out,
+                          .quantize_x = gemm::TwoFormats::takes_q8(targets.back())};
+    want.push_back(linear_oracle(args));
+    tolerated.push_back(tolerance(args));
+  };
+  add(first, 130, DType::kBF16);
+  if (bf16) add(kBf16, 70, DType::kF32), add(kBf16, 1, DType::kBF16);
+  add(first, 64, DType::kF32);
+  if (bf16) add(kBf16, 128, DType::kF32);
+  const gemm::TwoFormats pair(targets, t, k, num_sms);
+  const gemm::TwoFormatParams params = gemm::make_two_format_params(
+      pair, targets, x, gemm::Activations{.x = x, .quantize = true}, make_map);
+  const auto run = [&](auto config) {
+    return [&params] { gemm::store_two_formats_kernel<decltype(config)>()(params); };
+  };
+  emulator::Kernel kernel{
+      {.grid = {static_cast<int>(pair.ctas()), static_cast<int>(ceil_div(t, pair.tokens))},
+       .block = gemm::kThreads,
+       .cluster = pair.split.q8.ranks(),
+       .shared = static_cast<size_t>(pair.shared()),
+       .pdl = true,
+       .resident = 2},
+      {}};
+  gemm::with_q8_config(pair.q8.format, pair.tokens,
+                       [&](auto config) { kernel.body = run(config); });
+  emulator::check_runs(
+      arena, 3,
+      [&](int seed) {
+        emulator::launch_stream({rewrite(x), kernel, kernel}, static_cast<uint64_t>(seed));
+      },
+      [&] {
+        for (size_t i = 0; i < targets.size(); ++i)
+          EXPECT_EQ(test::compare(targets[i].out, want[i], tolerated[i]), "") << i;
+      });
+}
+
+TEST(SmallMEmulated, TwoFormats) {
+  check_pair(2, 30, true);
+  check_pair(9, 1, true);
+  check_pair(3, 4, false);
+}
+
+// Ranks of unequal shares; 9 tokens are two tiles of both formats.
+TEST(SmallMEmulated, BitPlanesBesideBf16) {
+  check_pair(1, 30, true, kKbit5, 768);
+  check_pair(2, 4, true, kKbit4, 2560);
+  check_pair(7, 2, true, kKbit5, 1024);
+  check_pair(9, 1, true, kKbit5, 256);
+  check_pair(3, 4, false, kKbit4, 512);
+}
+
+constexpr int kSms = 8;
+
+// A boundary and products of its x: by mix, finish and the products, or by mix and the kernel that
+// finishes the boundary itself.
+struct BoundaryScene {
+  int64_t t, d;
+  bool first = false;
+  test::StoredAs q8 = kFp8;  // what takes Q8 of x
+};
+
+struct BoundaryCase {
+  Arena arena;
+  HcBoundaryArgs boundary;
+  std::vector<gemm::Target> targets;
+
+  explicit BoundaryCase(const BoundaryScene& s) {
+    Rng rng(static_cast<uint64_t>(s.t * 100 + s.d));
+    boundary = test::random_boundary(arena, rng, s.t, s.d, DType::kBF16, s.first);
+    const auto add = [&](const test::StoredAs& stored, int64_t n, DType out) {
+      targets.push_back(
+          {test::random_weight(arena, rng, stored, n, s.d), arena.output(out, {s.t, n})});
+    };
+    add(s.q8, 70, DType::kBF16);
+    add(kBf16, 65, DType::kF32);
+    add(s.q8, 20, DType::kF32);
+  }
+};
+
+void run_boundary(const BoundaryCase& c, bool in_one, uint64_t seed) {
+  namespace hc = hc_boundary_kernel::sm90_few;
+  const HcBoundaryArgs& b = c.boundary;
+  const auto t = static_cast<int>(b.x.dim(0)), d = static_cast<int>(b.x.dim(1));
+  const auto slices = static_cast<int>(hc::num_slices(b));
+  std::vector<float> partial(static_cast<size_t>(t * hc::kSums * slices), NAN);
+  const hc::Params p = hc::make_params(b, partial.data());
+  const gemm::TwoFormats pair(c.targets, t, d, kSms, in_one ? gemm::boundary_bytes(t, d) : 0);
+  const gemm::WithBoundary<gemm::TwoFormatParams> params{
+      gemm::make_two_format_params(pair, c.targets, b.x,
+                                   gemm::Activations{.x = b.x, .quantize = true}, make_map),
+      p};
+  emulator::Launch products{.grid = static_cast<int>(pair.ctas()),
+                            .block = gemm::kThreads,
+                            .cluster = pair.split.q8.ranks(),
+                            .shared = static_cast<size_t>(pair.shared()),
+                            .pdl = true,
+                            .resident = 2};
+  using Q8 = gemm::StoreTile<gemm::TwoFormatParams::Q8>;
+  using Bf16 = gemm::StoreTile<gemm::TwoFormatParams::Bf16>;
+  std::vector<ConstTensorView> inputs{b.streams}, outputs{b.streams, b.x, b.post, b.comb};
+  for (const ConstTensorView& view : {b.y, b.y_post, b.y_comb})
+    if (view.rank > 0) inputs.push_back(view);
+  for (const gemm::Target& target : c.targets) outputs.push_back(target.out);
+  std::vector<emulator::Kernel> kernels{
+      emulator::touching(inputs),
+      {{.grid = {slices, t}, .block = hc::kMixWarps * kWarp, .pdl = true, .resident = 3},
+       [&] { hc::mix_kernel<1, bf16>(p); }}};
+  if (in_one) {
+    products.grid.x += products.cluster;
+    emulator::Kernel& kernel = kernels.emplace_back(products, std::function<void()>{});
+    gemm::with_boundary_config(pair.q8.format, pair.tokens, [&](auto config) {
+      kernel.body = [&params] {
+        gemm::boundary_kernel<decltype(config), gemm::TwoFormatParams, Q8, Bf16>(params);
+      };
+    });
+  } else {
+    kernels.push_back({{.grid = {t, 2}, .block = d / hc::kRun, .pdl = true, .resident = 2},
+                       [&] { hc::finish_kernel<bf16>(p); }});
+    emulator::Kernel& kernel = kernels.emplace_back(products, std::function<void()>{});
+    gemm::with_q8_config(pair.q8.format, pair.tokens, [&](auto config) {
+      kernel.body = [&params] { gemm::store_two_formats_kernel<decltype(config)>()(params.pair); };
+    });
+  }
+  kernels.push_back(emulator::touching(outputs));
+  emulator::launch_stream(kernels, seed);
+}
+
+void check_boundary(const BoundaryScene& s) {
+  SCOPED_TRACE(fmt::format("{} tokens of {}, {}", s.t, s.d, name(s.q8)));
+  BoundaryCase c(s);
+  const HcBoundaryArgs& b = c.boundary;
+  const gemm::TwoFormats pair(c.targets, s.t, s.d, kSms, gemm::boundary_bytes(s.t, s.d));
+  ASSERT_EQ(gemm::reject_boundary(s.t, s.d, pair), nullptr);
+  HcBoundaryWant want = hc_boundary_oracle(b);
+  for (double& v : want.x) v = oracle::bf16(v);
+  // Both ways have the same bits.
+  emulator::check_runs(
+      c.arena, 6, [&](int seed) { run_boundary(c, seed % 3 != 2, static_cast<uint64_t>(seed)); },
+      [&] {
+        // Tolerances: hc_boundary_test.cc.
+        EXPECT_EQ(test::compare(b.x, want.x, {.ulps = 1.01, .rel = 0x1p-8, .cosine = 2e-7}), "");
+        EXPECT_EQ(test::compare(b.comb, want.comb, {.ulps = 4, .abs = 1e-4}), "");
+        for (const gemm::Target& target : c.targets) {
+          const LinearArgs args{.x = b.x,
+                                .weight = target.weight,
+                                .out = target.out,
+                                .quantize_x = gemm::TwoFormats::takes_q8(target)};
+          EXPECT_EQ(test::compare(target.out, linear_oracle(args), tolerance(args)), "");
+        }
+      });
+}
+
+// One to eight groups of columns a rank, one to four tokens.
+TEST(SmallMEmulated, FinishesABoundary) {
+  check_boundary({.t = 4, .d = 1024, .first = true});
+  check_boundary({.t = 1, .d = 2048});
+  check_boundary({.t = 3, .d = 7168});
+}
+// Each rank holds one to three slabs of bit planes.
+TEST(SmallMEmulated, FinishesABoundaryBeforeBitPlanes) {
+  check_boundary({.t = 1, .d = 2048, .q8 = kKbit5});
+  check_boundary({.t = 2, .d = 4096, .first = true, .q8 = kKbit4});
+  check_boundary({.t = 4, .d = 6144, .q8 = kKbit5});
+}
+
+// The kernel of wo_a, whose epilogue quantizes u.
+emulator::Kernel wo_a_kernel(const AttentionOutArgs& args, const TensorView& codes,
+                             const TensorView& scales, int num_sms) {
+  namespace few = attention_out_kernel::sm90_few;
+  const gemm::Product p = few::product_of_wo_a(args);
+  const gemm::Shape shape = few::shape_of_wo_a(p);
+  const Split split = gemm::make_split(shape, num_sms);
+  const int tokens = gemm::tile_tokens(shape.tokens);
+  emulator::Kernel kernel{launch_of(shape, split, tokens), {}};
+  gemm::with_tokens<Format::kFp8Bf16>(tokens, [&](auto config) {
+    kernel.body = [params = few::make_params(p, split, tokens, codes, scales, make_map)] {
+      gemm::small_m_kernel<decltype(config), few::Params, few::StoreQ8>(params);
+    };
+  });
+  return kernel;
+}
+
+// t tokens of 4 heads of 64 in 2 groups of 256 rows.
+void check_attention_out(int64_t t, int num_sms) {
+  SCOPED_TRACE(t);
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t));
+  const test::StoredAs fp8{WeightFormat::kFp8Block};
+  const TensorView o = arena.input(DType::kBF16, {t, 4, 64});
+  test::fill_normal(o, rng);
+  const AttentionOutArgs args{.o = o,
+                              .wo_a = test::random_weight(arena, rng, fp8, 2 * 256, 128),
+                              .wo_b = test::random_weight(arena, rng, fp8, 100, 2 * 256),
+                              .groups = 2,
+                              .y = arena.output(DType::kBF16, {t, 100})};
+  const TensorView codes = arena.output(DType::kE4M3, {t, 512});
+  const TensorView scales = arena.output(DType::kE8M0, {t, 4});
+  const std::vector<double> want = attention_out_oracle({}, args);
+  const gemm::Product wo_b{
+      .in = {.x = codes, .x_scale = scales}, .weight = args.wo_b, .out = args.y};
+  emulator::check_runs(
+      arena, 4,
+      [&](int seed) {
+        emulator::launch_stream(
+            {rewrite(o), wo_a_kernel(args, codes, scales, num_sms), product_kernel(wo_b, num_sms)},
+            static_cast<uint64_t>(seed));
+      },
+      // As in attention_out_test.cc.
+      [&] {
+        EXPECT_EQ(test::compare(args.y, want, {.ulps = 1.01, .rel = 0.02, .cosine = 5e-6}), "");
+      });
+}
+
+TEST(SmallMEmulated, AttentionOut) {
+  check_attention_out(1, 4);
+  check_attention_out(7, 1);
+  check_attention_out(19, 1);
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Floods of `dsv4 serve` with the bundled model, and what they leave to others: the rate of a stream that runs beside
+each, as a share of the rate beside as many clients that chat, the time of a short chat, and resident memory after it.
+Ends with "N passed, N failed".
+
+    tools/serve/floods.py BINARY [--seconds 10]
+
+texts    six clients that send the longest texts that /v1/dsv4/tokenize takes
+large    four clients that send bodies of 12 MiB, most of which is a field without effect
+choices  one client that wants 16 choices of each of 8 prompts; beside it the stream is one of the sequences of a
+         step, so its rate is compared with that beside 15 chats, as many as the request may run
+echo     one client that scores prompts of 8,000 tokens; compared with such prompts that are not scored
+
+A machine that does other work at the time makes the numbers wrong: run it alone."""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+
+import load
+from load import check
+from server import Server
+
+LEAST_SHARE = 0.6
+MOST_CHAT_SECONDS = 2.0
+MOST_MEMORY = 64 << 20  # more than before the flood
+
+
+def post(path, body):
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+async def answer_to(server, request):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        writer.write(request)
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def repeat(server, request, answers):
+    while True:
+        answers.append((await answer_to(server, request))[9:12].decode())
+
+
+def chat(words, **more):
+    return post("/v1/chat/completions", {"messages": [{"role": "user", "content": words}], **more})
+
+
+async def beside(server, clients, request, seconds):
+    """Tokens a second of a stream while so many clients repeat the request, the longest of some short chats, and the
+    statuses that the clients got."""
+    answers, times = [], []
+    reader, writer = await load.open_stream(server, "A story", max_tokens=30000, ignore_eos=True)
+    flood = [asyncio.create_task(repeat(server, request, answers)) for _ in range(clients)]
+    tokens, end = 0, time.monotonic() + seconds
+
+    async def short_chats():
+        while time.monotonic() < end:
+            begin = time.monotonic()
+            await answer_to(server, chat("Hi", max_tokens=1))
+            times.append(time.monotonic() - begin)
+            await asyncio.sleep(0.5)
+    chats = asyncio.create_task(short_chats())
+    while time.monotonic() < end:
+        tokens += (await reader.read(1 << 16)).count(load.TOKEN)
+    await chats
+    for task in flood:
+        task.cancel()
+    writer.transport.abort()
+    await asyncio.gather(*flood, return_exceptions=True)
+    return tokens / seconds, max(times), {status: answers.count(status) for status in sorted(set(answers))}
+
+
+async def flood(server, name, clients, request, plain_clients, seconds, plain_request=None):
+    before = server.resident()
+    plain_request = plain_request or chat("A story of a farm", max_tokens=20)
+    plain, _, _ = await beside(server, plain_clients, plain_request, seconds)
+    rate, slowest, statuses = await beside(server, clients, request, seconds)
+    await asyncio.sleep(8)  # memory goes back when the server is idle
+    check(f"{name}: the stream", rate >= LEAST_SHARE * plain,
+          f"{rate:.1f} tokens a second, {plain:.1f} beside {plain_clients} plain ones; answers {statuses}")
+    check(f"{name}: a short chat", slowest <= MOST_CHAT_SECONDS, f"{slowest:.2f} s at most")
+    after, mib = server.resident(), 1 << 20
+    check(f"{name}: memory", after - before <= MOST_MEMORY, f"{before / mib:.0f} MiB before, {after / mib:.0f} MiB after")
+
+
+async def main(options):
+    server = Server(options.binary, "--max-batch", "16")
+    await answer_to(server, chat("warm up", max_tokens=20))
+    text = post("/v1/dsv4/tokenize", {"prompt": "a b " * 16000})
+    large = chat("Hi", max_tokens=1, metadata={"a": "x" * (12 << 20)})
+    choices = post("/v1/completions", {"prompt": ["Once"] * 8, "n": 16, "max_tokens": 60, "ignore_eos": True})
+    echo = post("/v1/completions", {"prompt": "a b " * 4000, "max_tokens": 1, "echo": True, "logprobs": 5})
+    await flood(server, "texts", 6, text, 6, options.seconds)
+    await flood(server, "large", 4, large, 4, options.seconds)
+    await flood(server, "choices", 1, choices, 15, options.seconds)
+    long = post("/v1/completions", {"prompt": "b a " * 4000, "max_tokens": 1, "cache_salt": "none"})
+    await flood(server, "echo", 1, echo, 1, options.seconds, long)
+    check("SIGTERM", server.stop() == 0, "status 0")
+    print(f"{load.passed} passed, {len(load.failures)} failed")
+    return 1 if load.failures else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("--seconds", type=float, default=10)
+    sys.exit(asyncio.run(main(parser.parse_args())))
