@@ -35,7 +35,7 @@ struct FormShared {
 };
 
 struct Packed {
-  index_mma::PackedDims dims[2];  // keys g and g + 8
+  indexer_kernel::PackedDims dims[2];  // keys g and g + 8
   __device__ void load(const FormParams& p, int first) {
     const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
 #pragma unroll
@@ -51,13 +51,13 @@ struct Bf16Keys {
   using Type = __nv_bfloat16;
   static constexpr const char* kName = "bf16";
   static constexpr int kSteps = 8, kPanels = 2;
-  index_mma::KeyTile tile;
+  indexer_kernel::KeyTile tile;
   __device__ void decode(const Packed& packed) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      index_mma::PackedDims dims = packed.dims[h];
+      indexer_kernel::PackedDims dims = packed.dims[h];
       dims.scale += 127 - kScaleBias;
-      index_mma::decode_dims(dims, h, tile);
+      indexer_kernel::decode_dims(dims, h, tile);
     }
   }
   __device__ const uint32_t (&fragment(int step) const)[4] {

@@ -44,7 +44,7 @@ __host__ __device__ constexpr int dim_at(int s, int p) {
 }
 
 struct PackedTile {  // keys g and g + 8 of a warp
-  index_mma::PackedDims dims[2];
+  indexer_kernel::PackedDims dims[2];
 
   // Decoding does not move before this point.
   __device__ void hide() {
@@ -128,10 +128,10 @@ __global__ void __launch_bounds__(kGroups * 128, 1)
     constexpr int kSteps = kGroups == 3 ? 2 : 8;
 #pragma unroll
     for (int from = 0; from < 8; from += kSteps) {
-      index_mma::KeyTile keys;
+      indexer_kernel::KeyTile keys;
       packed.hide();
-      index_mma::decode_dims(packed.dims[0], 0, keys);
-      index_mma::decode_dims(packed.dims[1], 1, keys);
+      indexer_kernel::decode_dims(packed.dims[0], 0, keys);
+      indexer_kernel::decode_dims(packed.dims[1], 1, keys);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = from; step < from + kSteps; ++step) {
