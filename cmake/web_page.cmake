@@ -67,9 +67,10 @@ foreach(font ${page_fonts})
   page_file(fonts/${name} font/woff2 ${font})
 endforeach()
 set(licenses)
-foreach(package node-markdown-it node-dompurify libjs-katex fonts-katex node-highlight.js)
+foreach(package node-markdown-it node-dompurify libjs-katex node-highlight.js)
   list(APPEND licenses /usr/share/doc/${package}/copyright)
 endforeach()
+list(APPEND licenses ${CMAKE_SOURCE_DIR}/LICENSE)  # the text of Apache-2.0, which Debian's file of dompurify only names
 page_file(licenses.txt "text/plain; charset=utf-8" ${page_out}/licenses.txt GZIP DEPENDS ${licenses}
           COMMAND ${CMAKE_COMMAND} -E cat ${licenses} > ${page_out}/licenses.txt)
 

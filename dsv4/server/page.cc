@@ -1,5 +1,5 @@
-// How the files of the chat page are served: by name, compressed where the client takes gzip, with an
-// entity tag, and under a policy that runs no script and loads nothing but these files.
+// How the files of the chat page are served: by name, compressed where the client takes gzip, with
+// an entity tag, and under a policy that runs no script and loads nothing but these files.
 
 #include "dsv4/server/page.h"
 
@@ -23,8 +23,8 @@ constexpr std::string_view kPolicy =
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify";
 
-// `gzip -n` writes a head of 10 bytes, the deflate stream, its checksum and its size.
-constexpr size_t kGzipHead = 10, kGzipTail = 8;
+// `gzip -n` writes a head of 10 bytes, the deflate stream, and a tail of its checksum and its size.
+constexpr size_t kGzipHead = 10;
 
 // Whether the header Accept-Encoding names gzip with a quality other than 0.
 bool takes_gzip(std::string_view accepted) {
@@ -58,16 +58,18 @@ std::string plain_bytes(const PageFile& file) {
   if (!file.compressed) return std::string(file.bytes);
   uint32_t size = 0;  // little-endian, as every machine that this server runs on
   std::memcpy(&size, file.bytes.data() + file.bytes.size() - sizeof size, sizeof size);
-  std::string plain(size, '\0');
+  std::string plain(size + 1, '\0');  // the stream wants room after its last byte
   boost::beast::zlib::inflate_stream stream;
   boost::beast::zlib::z_params state;
   state.next_in = file.bytes.data() + kGzipHead;
-  state.avail_in = file.bytes.size() - kGzipHead - kGzipTail;
+  state.avail_in =
+      file.bytes.size() - kGzipHead;  // Beast reads ahead of the last code, into the tail
   state.next_out = plain.data();
   state.avail_out = plain.size();
   boost::beast::error_code error;
   stream.write(state, boost::beast::zlib::Flush::finish, error);
-  if (error != boost::beast::zlib::error::end_of_stream || state.avail_out != 0)
+  plain.resize(size);
+  if (error != boost::beast::zlib::error::end_of_stream || state.total_out != size)
     fail(ErrorCode::kBadInput, "the page's {} does not decompress: {}", file.name, error.message());
   return plain;
 }

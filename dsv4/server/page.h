@@ -1,5 +1,6 @@
-// The chat page: its files are compiled in, most of them compressed, and load nothing from elsewhere.
-// cmake/web_page.cmake bundles them from dsv4/server/page/ and the libraries named in docs/adr/0026.
+// The chat page: its files are compiled in, most of them compressed, and load nothing from
+// elsewhere. cmake/web_page.cmake bundles them from dsv4/server/page/ and the libraries that
+// docs/adr/0026 names.
 
 #pragma once
 
@@ -24,8 +25,8 @@ std::span<const PageFile> page_files();
 // The file as a client sees it that takes no gzip.
 std::string plain_bytes(const PageFile& file);
 
-// Answers a request for a file of the page; nothing where there is none of this name. The page itself
-// is "page.html". A client that has the file already (If-None-Match) gets 304.
+// Answers a request for a file of the page; nothing where there is none of this name. The page
+// itself is "page.html". A client that has the file already (If-None-Match) gets 304.
 std::optional<HttpResponse> page_response(std::string_view name, const HttpRequest& request);
 
 }  // namespace dsv4

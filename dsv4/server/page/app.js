@@ -8,12 +8,13 @@ import { $, make, say } from "./dom.js";
 import { messageElement } from "./message.js";
 import { startSettings } from "./settings.js";
 import { closeSidebar, drawSidebar, startSidebar } from "./sidebar.js";
-import { forget, forgetAll, keep, openHistory } from "./storage.js";
+import { forget, forgetAll, keep, keepAtOnce, openHistory } from "./storage.js";
 import { append, awaitsResult, newConversation, path, switchVersion, takeBack } from "./tree.js";
 
 let current = newConversation(), chats = [current];
 let running = null;  // AbortController of the answer that comes
 let editing = null;  // index of the message that is being edited
+let keepsHistory = true;
 
 const atEnd = () => $("log").scrollHeight - $("log").scrollTop - $("log").clientHeight < 80;
 const toEnd = () => { $("log").scrollTop = $("log").scrollHeight; };
@@ -21,7 +22,7 @@ function growInput() { $("input").style.height = "auto"; $("input").style.height
 
 function welcome() {
   return make("div", { className: "empty" }, make("h2", { textContent: server.model || "dsv4" }),
-    make("p", { className: "hint", textContent: `What you write goes to ${location.host} and nowhere else. The history is kept in this browser.` }));
+    make("p", { className: "hint", textContent: `What you write goes to ${location.host} and nowhere else. ${keepsHistory ? "The history is kept in this browser." : "This browser keeps no history."}` }));
 }
 
 function messages() {
@@ -61,10 +62,13 @@ function open(chat) {
   if (!chats.includes(current)) chats.unshift(current);
   cancelEdit();
   closeSidebar();
-  sessionStorage.setItem("dsv4.open", current.id);
+  rememberOpen();
   draw();
   toEnd();
 }
+
+// The conversation that a reload of this tab opens again.
+function rememberOpen() { sessionStorage.setItem("dsv4.open", current.id); }
 
 function begin() { open(); $("input").focus(); }
 
@@ -79,6 +83,7 @@ async function answer({ continues = false, otherwise = current.leaf } = {}) {
   }
   if (!continues) append(chat, chat.leaf, { role: "assistant", content: "" });
   const node = chat.nodes[chat.leaf];
+  if (server.model) say(server.model);  // what was wrong before is over
   running = new AbortController();
   draw();
   toEnd();
@@ -116,7 +121,7 @@ const messageActions = {
   giveResult(call, content) {
     const asked = path(current).findLast(index => current.nodes[index].role === "assistant");
     append(current, current.leaf, { role: "tool", content, tool_call_id: call.id });
-    if (awaitsResult(current, asked)) { keep(current); draw(); } else { say(server.model); answer(); }
+    if (awaitsResult(current, asked)) { keep(current); draw(); } else answer();
   },
 };
 
@@ -128,7 +133,7 @@ const sidebarActions = {
     if (running && chat === current) return;
     chats = chats.filter(one => one !== chat);
     forget(chat);
-    if (chat === current) open(chats[0]); else draw();
+    if (chat === current) open(chats.find(one => one.nodes.length)); else draw();
   },
   removeAll() { if (!running) { chats = []; forgetAll(); begin(); } },
   add(found) { found.forEach(keep); chats = [...found, ...chats.filter(chat => !found.some(one => one.id === chat.id))]; open(found[0]); },
@@ -153,6 +158,7 @@ function send() {
   $("input").value = "";
   append(current, parent, node);
   keep(current);
+  rememberOpen();
   answer();
 }
 
@@ -172,18 +178,21 @@ function startComposer() {
     if (editing !== null) { cancelEdit(); draw(); $("input").focus(); }
     closeSidebar();
   };
-  window.onpagehide = () => { if (running) keep(current); };
+  window.onpagehide = () => keepAtOnce(running ? current : null);
 }
 
 async function start() {
+  const last = sessionStorage.getItem("dsv4.open");
   startSettings(() => connect(draw));
   startAttachments(() => current.used);
   startSidebar(() => chats, sidebarActions);
   startComposer();
   connect(draw);
   draw();
-  chats = [...chats, ...await openHistory()];
-  if (!current.nodes.length) open(chats.find(chat => chat.id === sessionStorage.getItem("dsv4.open")));
+  const history = await openHistory();
+  keepsHistory = history !== null;
+  chats = [...chats, ...(history ?? []).filter(chat => !chats.some(one => one.id === chat.id))];
+  if (!current.nodes.length) open(chats.find(chat => chat.id === last));
 }
 
 start();

@@ -7,7 +7,7 @@ import katex from "katex/katex.mjs";
 const OPTIONS = { throwOnError: true, strict: "ignore", trust: false, maxSize: 50, maxExpand: 500 };
 
 export function show(element, source, displayMode) {
-  const macros = { "\\pmb": "\\boldsymbol{#1}", "\\fcolorbox": "\\colorbox{#2}{#3}" };
+  const macros = { "\\pmb": "\\boldsymbol{#1}", "\\fcolorbox": "\\@secondoftwo{#1}{\\colorbox}" };
   try {
     katex.render(source, element, { ...OPTIONS, displayMode, macros });
   } catch (error) {

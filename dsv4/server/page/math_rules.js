@@ -2,7 +2,7 @@
 // "display" where the formula stands on lines of its own; math.js sets them.
 //
 // A dollar opens a formula when the next character is no space and the one before is no letter or digit; it closes one when
-// the character before is no space and the next one is no digit. So "$5 and $10" stays text.
+// the character before is no space and the next one is no digit; code does not stand inside. So "$5 and $10" stays text.
 
 const PAIRS = [["$$", "$$"], ["\\[", "\\]"], ["\\(", "\\)"], ["$", "$"]];
 const isDisplay = open => open === "$$" || open === "\\[";
@@ -18,7 +18,8 @@ function closing(text, close, from) {
 }
 
 function closingDollar(text, from) {
-  for (let at = closing(text, "$", from); at >= 0; at = closing(text, "$", at + 1)) {
+  const code = text.indexOf("`", from), end = code < 0 ? text.length : code;
+  for (let at = closing(text, "$", from); at >= 0 && at < end; at = closing(text, "$", at + 1)) {
     if (!/\s/.test(text[at - 1]) && !/\d/.test(text[at + 1] ?? "")) return at;
   }
   return -1;

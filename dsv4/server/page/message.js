@@ -99,4 +99,3 @@ export function messageElement(index, view, actions) {
   article.append(buttonsOf(node, index, view, actions));
   return article;
 }
-
