@@ -58,9 +58,10 @@ def blocks_that_are_complete_keep_their_elements(page):
     """While an answer grows, a selection in what came before must stay."""
     page.send("How do I store a cache?", wait=False)
     page.tab.wait(f"{LAST}?.querySelector('.text h3 + *')")
-    page.tab.value(f"window.heading = {LAST}.querySelector('.text h3')")
+    page.tab.value(f"window.heading = {LAST}.querySelector('.text h3'); getSelection().selectAllChildren(window.heading)")
     page.tab.wait(IDLE)
     assert page.tab.value(f"window.heading === {LAST}.querySelector('.text h3') && window.heading.isConnected")
+    assert page.tab.value("getSelection().toString()") == "Two ways to store a cache"
 
 
 @test

@@ -4,7 +4,7 @@
 import { receiveAnswer, requestBody } from "./answer.js";
 import { connect, server } from "./api.js";
 import { hasAttachments, startAttachments, takeAttachments } from "./attachments.js";
-import { $, make, say } from "./dom.js";
+import { $, make, say, setChildren } from "./dom.js";
 import { messageElement } from "./message.js";
 import { startSettings } from "./settings.js";
 import { closeSidebar, drawSidebar, startSidebar } from "./sidebar.js";
@@ -33,7 +33,7 @@ function messages() {
 
 function draw() {
   const follow = atEnd(), key = document.activeElement?.dataset.key;
-  $("log").replaceChildren(...(current.nodes.length ? messages() : [welcome()]));
+  setChildren($("log"), current.nodes.length ? messages() : [welcome()]);
   $("log").setAttribute("aria-busy", !!running);
   if (key) $("log").querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
   if (follow) toEnd();
@@ -51,7 +51,6 @@ function draw() {
 function drawLast() {
   const indices = path(current), follow = atEnd(), key = document.activeElement?.dataset.key;
   const last = messageElement(indices.at(-1), { chat: current, running: true, isLast: true, isReplaced: false }, messageActions);
-  $("log").lastElementChild.replaceWith(last);
   if (key) last.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
   if (follow) toEnd();
 }

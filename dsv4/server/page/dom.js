@@ -12,6 +12,15 @@ export function make(tag, properties = {}, ...children) {
   return element;
 }
 
+// Makes `wanted` the children of an element. Those at their place already are not touched, so that they keep the focus and a
+// selection.
+export function setChildren(element, wanted) {
+  for (const child of [...element.childNodes]) if (!wanted.includes(child)) child.remove();
+  wanted.forEach((child, place) => {
+    if (element.childNodes[place] !== child) element.insertBefore(child, element.childNodes[place] ?? null);
+  });
+}
+
 // A small button. `key` names it across redraws, so that the focus can return to it.
 export function smallButton(text, key, action, label) {
   const button = make("button", { className: "small", type: "button", textContent: text });

@@ -18,7 +18,7 @@ const PURE = {
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
 };
-const LONGEST_COLORED = 50000;  // characters of code; coloring more would delay the next frame
+const LONGEST_COLORED = 50000, LONGEST_GROWING = 3000;  // characters of code; coloring more in a frame would delay the next
 
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true }).use(mathRules).use(plainTags).use(taskLists).use(plainAttributes);
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
@@ -88,7 +88,7 @@ const withMath = lazily(() => {
 });
 const withColors = lazily(() => import("./code.js"));
 
-function finishCode(pre) {
+function finishCode(pre, longest) {
   const code = pre.firstElementChild, source = code.textContent, language = code.className.replace("language-", "");
   const head = make("div", { className: "head" }, make("span", { textContent: language }), smallButton("copy", "", button => copyText(source, button), "Copy this code"));
   pre.tabIndex = 0;
@@ -97,7 +97,7 @@ function finishCode(pre) {
   const frame = make("div", { className: "code" });
   pre.replaceWith(frame);
   frame.append(head, pre);
-  if (language && source.length < LONGEST_COLORED) {
+  if (language && source.length <= longest) {
     withColors(colors => {
       const html = colors.colored(source, language);
       if (html !== null) code.replaceChildren(DOMPurify.sanitize(html, { ...PURE, ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"] }));
@@ -105,7 +105,7 @@ function finishCode(pre) {
   }
 }
 
-function elementsOf(html) {
+function elementsOf(html, isGrowing) {
   const part = DOMPurify.sanitize(html, PURE);
   for (const link of part.querySelectorAll("a")) Object.assign(link, { target: "_blank", rel: "noreferrer noopener" });
   for (const box of part.querySelectorAll("input")) box.type = "checkbox";
@@ -114,7 +114,7 @@ function elementsOf(html) {
     table.replaceWith(frame);
     frame.append(table);
   }
-  for (const pre of part.querySelectorAll("pre")) finishCode(pre);
+  for (const pre of part.querySelectorAll("pre")) finishCode(pre, isGrowing ? LONGEST_GROWING : LONGEST_COLORED);
   for (const formula of part.querySelectorAll(".math")) {
     const source = formula.textContent;
     withMath(math => math.show(formula, source, formula.classList.contains("display")));
@@ -141,13 +141,15 @@ function blocksOf(text) {
 
 const shown = new WeakMap();  // element: the blocks it shows, as [{ source, elements }]
 
-// Makes `element` show the text; what it showed before stays where the source has not changed.
-export function showMarkdown(element, text) {
+// Makes `element` show the text; what it showed before stays where the source has not changed. With `isGrowing` the last block
+// is not complete yet.
+export function showMarkdown(element, text, isGrowing) {
   const blocks = blocksOf(text), old = shown.get(element) ?? [];
+  if (isGrowing && blocks.length && blocks.at(-1).source.length > LONGEST_GROWING) blocks.at(-1).source += "\0";  // once more at the end
   let same = 0;
   while (same < old.length && same < blocks.length && old[same].source === blocks[same].source) ++same;
   for (const { elements } of old.slice(same)) elements.forEach(one => one.remove());
-  const fresh = blocks.slice(same).map(({ source, html }) => ({ source, elements: elementsOf(html()) }));
+  const fresh = blocks.slice(same).map(({ source, html }, place) => ({ source, elements: elementsOf(html(), isGrowing && same + place === blocks.length - 1) }));
   element.append(...fresh.flatMap(({ elements }) => elements));
   shown.set(element, [...old.slice(0, same), ...fresh]);
 }

@@ -1,33 +1,46 @@
 // One message of the conversation as an element: thinking, text, files, calls of tools, and the buttons below.
 //
-// What the buttons do comes in as `actions`; `view` is { chat, running, isLast }. The elements of a text are kept with its
-// node and updated in place while the answer grows.
+// What the buttons do comes in as `actions`; `view` is { chat, running, isLast, isReplaced }. A node keeps its element, and the
+// text and the thinking inside stay where they are while the answer grows, so that a selection in them stays too.
 
-import { copyText, make, smallButton } from "./dom.js";
+import { copyText, make, setChildren, smallButton } from "./dom.js";
 import { showMarkdown } from "./markdown.js";
 import { resultsAfter, versions } from "./tree.js";
 
 const ENDINGS = { stopped: "stopped", length: "cut at the limit of tokens", interrupted: "interrupted", failed: "" };
-const kept = new WeakMap();  // node: the element of its text, and the text that this shows
+const kept = new WeakMap();  // node: { article, text, shown, thinking }
 
-function textOf(node) {
-  const one = kept.get(node) ?? { element: make("div", { className: "text" }), content: null };
-  if (one.content !== node.content) {
-    if (node.role === "assistant") showMarkdown(one.element, node.content); else one.element.textContent = node.content;
-    one.content = node.content;
+function keptOf(node) {
+  if (!kept.has(node)) {
+    const article = make("article", { className: node.role, "aria-label": node.role === "user" ? "You" : "Assistant" });
+    const text = make("div", { className: "text" });
+    article.append(text);
+    kept.set(node, { article, text, shown: "", thinking: null });
   }
-  kept.set(node, one);
-  return one.element;
+  return kept.get(node);
 }
 
-function thinkingOf(node, index, isActive) {
-  const tokens = node.think_tokens ? `, ${node.think_tokens} tokens` : "";
+function showText(node, isActive) {
+  const one = keptOf(node), wanted = `${isActive} ${node.content}`;
+  if (one.shown === wanted) return;
+  one.shown = wanted;
+  if (node.role === "assistant") showMarkdown(one.text, node.content, isActive); else one.text.textContent = node.content;
+}
+
+// The folded thinking, to which only the new part is added.
+function thinkingOf(node, isActive) {
+  const one = keptOf(node);
+  if (!one.thinking) {
+    const text = document.createTextNode(""), summary = make("summary");
+    const details = make("details", { className: "think", open: node.open ?? false }, summary, make("div", {}, text));
+    details.ontoggle = () => { node.open = details.open; };
+    one.thinking = { details, summary, text };
+  }
+  const { details, summary, text } = one.thinking, tokens = node.think_tokens ? `, ${node.think_tokens} tokens` : "";
   const took = node.think_seconds === undefined ? "" : ` for ${node.think_seconds.toFixed(1)} s${tokens}`;
   const title = isActive && !node.content ? "Thinking" : "Thought" + took;
-  const details = make("details", { className: "think", open: node.open ?? false }, make("summary", { textContent: title }),
-    make("div", { textContent: node.reasoning_content }));
-  details.firstElementChild.dataset.key = `think.${index}`;
-  details.ontoggle = () => { node.open = details.open; };
+  if (summary.textContent !== title) summary.textContent = title;
+  text.appendData(node.reasoning_content.slice(text.length));
   return details;
 }
 
@@ -87,15 +100,16 @@ function buttonsOf(node, index, view, actions) {
 }
 
 export function messageElement(index, view, actions) {
-  const node = view.chat.nodes[index], isActive = view.running && view.isLast, isUser = node.role === "user";
-  const article = make("article", { className: node.role, "aria-label": isUser ? "You" : "Assistant" });
+  const node = view.chat.nodes[index], isActive = view.running && view.isLast, { article, text } = keptOf(node);
+  showText(node, isActive);
   article.classList.toggle("replaced", view.isReplaced);
-  if (node.reasoning_content) article.append(thinkingOf(node, index, isActive));
-  if (node.files?.length) article.append(filesOf(node));
-  article.append(textOf(node));
-  if (isActive && !node.content) article.append(make("span", { className: "meta waiting", textContent: node.reasoning_content ? "" : "reading" }));
-  for (const call of node.tool_calls ?? []) article.append(callOf(call, index, view, actions));
-  if (node.error) article.append(make("p", { className: "error", textContent: node.error }));
-  article.append(buttonsOf(node, index, view, actions));
+  const before = [], after = [];
+  if (node.reasoning_content) before.push(thinkingOf(node, isActive));
+  if (node.files?.length) before.push(filesOf(node));
+  if (isActive && !node.content) after.push(make("span", { className: "meta waiting", textContent: node.reasoning_content ? "" : "reading" }));
+  for (const call of node.tool_calls ?? []) after.push(callOf(call, index, view, actions));
+  if (node.error) after.push(make("p", { className: "error", textContent: node.error }));
+  after.push(buttonsOf(node, index, view, actions));
+  setChildren(article, [...before, text, ...after]);
   return article;
 }
