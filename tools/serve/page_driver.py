@@ -26,7 +26,7 @@ print(pages * 64 * 584)
 
 > Compressed layers hold fewer: see [the specification](https://example.org/spec).
 """
-MATH = r"""Inline $a^2$, \(b_i\) and $$c$$ cost $5 and $10, `$code$`, \$x\$.
+MATH = r"""Inline $a^2$, \(b_i\) and $$c$$ cost $5 and $10, $3-$4, `$code$`, \$x\$.
 
 $$
 \int_0^1 x\,dx

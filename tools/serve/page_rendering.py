@@ -34,7 +34,7 @@ def formulas(page):
     assert sources == ["a^2", "b_i", "c", "\\int_0^1 x\\,dx\n= \\frac{1}{2}", "E = mc^2"], sources
     assert page.count(".katex-display") == 3 and page.count("li .katex-display") == 1
     text = page.last()
-    assert "cost $5 and $10" in text and "$x$" in text, text  # no formulas
+    assert "cost $5 and $10, $3-$4, " in text and "$x$" in text, text  # no formulas
     assert page.tab.value(f"{LAST}.querySelector('code').textContent") == "$code$"
     assert page.tab.value(f"{LAST}.querySelector('.math.unread').textContent") == "\\undefinedcommand"
     page.tab.wait("document.fonts.check('16px KaTeX_Math')")
