@@ -21,8 +21,9 @@ const toEnd = () => { $("log").scrollTop = $("log").scrollHeight; };
 function growInput() { $("input").style.height = "auto"; $("input").style.height = $("input").scrollHeight + 2 + "px"; }
 
 function welcome() {
+  const history = keepsHistory ? "The history is kept in this browser." : "This browser keeps no history.";
   return make("div", { className: "empty" }, make("h2", { textContent: server.model || "dsv4" }),
-    make("p", { className: "hint", textContent: `What you write goes to ${location.host} and nowhere else. ${keepsHistory ? "The history is kept in this browser." : "This browser keeps no history."}` }));
+    make("p", { className: "hint", textContent: `What you write goes to ${location.host} and nowhere else. ${history}` }));
 }
 
 function messages() {

@@ -14,12 +14,14 @@ function draw() {
 }
 
 async function read(file, room) {
-  if (server.context && file.size > server.context * MOST_BYTES_PER_TOKEN) throw new Error(`${file.size} bytes do not fit a context of ${server.context} tokens`);
+  const { context } = server;
+  if (context && file.size > context * MOST_BYTES_PER_TOKEN) throw new Error(`${file.size} bytes do not fit a context of ${context} tokens`);
+  const bytes = await file.arrayBuffer();
   let text;
-  try { text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer()); } catch { throw new Error("is no text in UTF-8"); }
+  try { text = new TextDecoder("utf-8", { fatal: true }).decode(bytes); } catch { throw new Error("is no text in UTF-8"); }
   if (text.includes("\0")) throw new Error("is no text");
   const tokens = await countTokens(text);
-  if (server.context && tokens > room()) throw new Error(`its ${tokens} tokens do not fit: the context has ${room()} left`);
+  if (context && tokens > room()) throw new Error(`its ${tokens} tokens do not fit: the context has ${room()} left`);
   return { name: file.name, text, tokens };
 }
 

@@ -53,8 +53,8 @@ import x86asm from "highlight.js/lib/languages/x86asm.js";
 import xml from "highlight.js/lib/languages/xml.js";
 import yaml from "highlight.js/lib/languages/yaml.js";
 
-const LANGUAGES = { bash, clojure, cmake, cpp, cs, css, dart, diff, dockerfile, elixir, erlang, fortran, go, haskell, http, ini, java, javascript,
-  json, julia, kotlin, llvm, lua, makefile, markdown, matlab, nginx, objectivec, ocaml, perl, php, powershell, protobuf, python, r, ruby,
+const LANGUAGES = { bash, clojure, cmake, cpp, cs, css, dart, diff, dockerfile, elixir, erlang, fortran, go, haskell, http, ini, java,
+  javascript, json, julia, kotlin, llvm, lua, makefile, markdown, matlab, nginx, objectivec, ocaml, perl, php, powershell, protobuf, python, r, ruby,
   rust, scala, scheme, shell, sql, swift, tex, typescript, verilog, vim, x86asm, xml, yaml };
 for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(name, language);
 const ALIASES = { cu: "cpp", cuda: "cpp", latex: "tex" };  // beside those that highlight.js knows

@@ -20,7 +20,8 @@ const PURE = {
 };
 const LONGEST_COLORED = 50000, LONGEST_GROWING = 3000;  // characters of code; coloring more in a frame would delay the next
 
-const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true }).use(mathRules).use(plainTags).use(taskLists).use(plainAttributes);
+const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true });
+for (const rules of [mathRules, plainTags, taskLists, plainAttributes]) markdown.use(rules);
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 markdown.validateLink = url => /^(?:https?|mailto):/i.test(url.trim());
 
@@ -50,7 +51,7 @@ function plainTags(md) {
 function taskLists(md) {
   md.core.ruler.after("inline", "task_lists", state => {
     state.tokens.forEach((token, at) => {
-      const isFirst = token.type === "inline" && state.tokens[at - 1]?.type === "paragraph_open" && state.tokens[at - 2]?.type === "list_item_open";
+      const isFirst = [token, state.tokens[at - 1], state.tokens[at - 2]].map(one => one?.type).join() === "inline,paragraph_open,list_item_open";
       const mark = isFirst && /^\[([ xX])\]\s/.exec(token.content), text = token.children?.[0];
       if (!mark || text?.type !== "text") return;
       const box = new state.Token("html_inline", "", 0), isDone = mark[1] !== " ";
@@ -90,7 +91,8 @@ const withColors = lazily(() => import("./code.js"));
 
 function finishCode(pre, longest) {
   const code = pre.firstElementChild, source = code.textContent, language = code.className.replace("language-", "");
-  const head = make("div", { className: "head" }, make("span", { textContent: language }), smallButton("copy", "", button => copyText(source, button), "Copy this code"));
+  const copy = smallButton("copy", "", button => copyText(source, button), "Copy this code");
+  const head = make("div", { className: "head" }, make("span", { textContent: language }), copy);
   pre.tabIndex = 0;
   pre.setAttribute("aria-label", language ? `Code in ${language}` : "Code");
   pre.setAttribute("role", "region");
@@ -149,7 +151,8 @@ export function showMarkdown(element, text, isGrowing) {
   let same = 0;
   while (same < old.length && same < blocks.length && old[same].source === blocks[same].source) ++same;
   for (const { elements } of old.slice(same)) elements.forEach(one => one.remove());
-  const fresh = blocks.slice(same).map(({ source, html }, place) => ({ source, elements: elementsOf(html(), isGrowing && same + place === blocks.length - 1) }));
+  const fresh = blocks.slice(same).map(({ source, html }, place, all) =>
+    ({ source, elements: elementsOf(html(), isGrowing && place === all.length - 1) }));
   element.append(...fresh.flatMap(({ elements }) => elements));
   shown.set(element, [...old.slice(0, same), ...fresh]);
 }

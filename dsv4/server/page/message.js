@@ -55,7 +55,8 @@ function callOf(call, index, { chat, running }, actions) {
   const card = make("section", { className: "card", "aria-label": "Call of " + name }, make("strong", { textContent: name }),
     make("pre", {}, make("code", { textContent: call.function.arguments })));
   if (result !== undefined) {
-    card.append(make("span", { className: "meta", textContent: "Result" }), make("pre", { className: "result" }, make("code", { textContent: result })));
+    card.append(make("span", { className: "meta", textContent: "Result" }),
+      make("pre", { className: "result" }, make("code", { textContent: result })));
   } else if (!running && call.cut) {
     card.append(make("span", { className: "error", textContent: "This call is incomplete." }));
   } else if (!running) {
@@ -106,7 +107,9 @@ export function messageElement(index, view, actions) {
   const before = [], after = [];
   if (node.reasoning_content) before.push(thinkingOf(node, isActive));
   if (node.files?.length) before.push(filesOf(node));
-  if (isActive && !node.content) after.push(make("span", { className: "meta waiting", textContent: node.reasoning_content ? "" : "reading" }));
+  if (isActive && !node.content) {
+    after.push(make("span", { className: "meta waiting", textContent: node.reasoning_content ? "" : "reading" }));
+  }
   for (const call of node.tool_calls ?? []) after.push(callOf(call, index, view, actions));
   if (node.error) after.push(make("p", { className: "error", textContent: node.error }));
   after.push(buttonsOf(node, index, view, actions));
