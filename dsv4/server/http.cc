@@ -37,6 +37,7 @@ std::string_view reason_phrase(int status) {
   constexpr std::pair<int, std::string_view> kPhrases[] = {
       {200, "OK"},
       {204, "No Content"},
+      {304, "Not Modified"},
       {400, "Bad Request"},
       {401, "Unauthorized"},
       {403, "Forbidden"},

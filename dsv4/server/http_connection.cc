@@ -331,7 +331,8 @@ void Connection::send(HttpResponse response, bool is_stream) {
   if (is_stream && !chunked_) keep_alive_ = false;
   std::string head = head_text(response, keep_alive_);
   if (!is_stream) {
-    if (response.status != 204) head += fmt::format("Content-Length: {}\r\n", response.body.size());
+    if (response.status != 204 && response.status != 304)
+      head += fmt::format("Content-Length: {}\r\n", response.body.size());
   } else if (chunked_) {
     head += "Transfer-Encoding: chunked\r\n";
   }

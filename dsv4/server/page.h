@@ -1,15 +1,32 @@
-// The web page: one file, compiled in, that loads nothing from elsewhere.
+// The chat page: its files are compiled in, most of them compressed, and load nothing from
+// elsewhere. cmake/web_page.cmake bundles them from dsv4/server/page/ and the libraries that
+// docs/adr/0026 names.
 
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "dsv4/server/http.h"
+
 namespace dsv4 {
 
-extern const std::string_view kWebPage;
+struct PageFile {
+  std::string_view name;          // "app.js", "fonts/KaTeX_Main-Regular.woff2"
+  std::string_view content_type;  // of what the client sees
+  std::string_view bytes;
+  bool compressed;  // the bytes are of the gzip format
+};
 
-// Content-Security-Policy that lets a page run its own inline script and style and nothing else.
-std::string page_policy(std::string_view page);
+std::span<const PageFile> page_files();
+
+// The file as a client sees it that takes no gzip.
+std::string plain_bytes(const PageFile& file);
+
+// Answers a request for a file of the page; nothing where there is none of this name. The page
+// itself is "page.html". A client that has the file already (If-None-Match) gets 304.
+std::optional<HttpResponse> page_response(std::string_view name, const HttpRequest& request);
 
 }  // namespace dsv4

@@ -135,6 +135,7 @@ std::span<const Route> Service::routes() {
       {"GET", "/version", &Service::version, kBuild},
       {"GET", "/metrics", &Service::metrics, kScrape},
       {"GET", "/", &Service::page, kPage},
+      {"GET", "/page/{}", &Service::page, kPage},
   };
   return kRoutes;
 }
@@ -177,12 +178,11 @@ Service::Response Service::version(const RoutedRequest&) {
   return json_response({{"version", options_.version}});
 }
 
-Service::Response Service::page(const RoutedRequest&) {
-  HttpResponse page{.content_type = "text/html; charset=utf-8", .body = std::string(kWebPage)};
-  page.headers = {{"Content-Security-Policy", page_policy(kWebPage)},
-                  {"Referrer-Policy", "no-referrer"},
-                  {"Cache-Control", "no-cache"}};
-  return page;
+Service::Response Service::page(const RoutedRequest& request) {
+  const std::string name = request.argument.empty() ? "page.html" : request.argument;
+  if (auto response = page_response(name, request.exchange->request())) return response;
+  throw RequestError("not_found", "", fmt::format("the page has no file '{}'", one_line(name)),
+                     404);
 }
 
 Service::Response Service::drop_cache(const RoutedRequest&) {

@@ -130,6 +130,15 @@ TEST(ServiceLife, SmallRoutes) {
   EXPECT_EQ(page.status, 200);
   EXPECT_NE(page.headers.at("content-security-policy").find("default-src 'none'"),
             std::string::npos);
+  const Answer script = ask(port, "GET", "/page/app.js", "", "Accept-Encoding: gzip\r\n");
+  EXPECT_EQ(script.headers.at("content-encoding"), "gzip");
+  EXPECT_EQ(script.headers.at("x-content-type-options"), "nosniff");
+  const Answer same =
+      ask(port, "GET", "/page/app.js", "",
+          "Accept-Encoding: gzip\r\nIf-None-Match: " + script.headers.at("etag") + "\r\n");
+  EXPECT_EQ(same.status, 304);
+  EXPECT_EQ(same.headers.count("content-length"), 0u);  // it would be that of the file
+  EXPECT_EQ(ask(port, "GET", "/page/none.js").status, 404);
 }
 
 TEST(ServiceLife, MetricsCountRequests) {

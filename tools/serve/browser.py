@@ -105,6 +105,8 @@ class Browser:
             self.problems.append(details.get("exception", {}).get("description") or details["text"])
         elif event == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.problems.append(params["entry"]["text"])
+        elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.problems.append(" ".join(str(one.get("value", one.get("description"))) for one in params["args"]))
         elif event == "Page.javascriptDialogOpening":
             self.next_id += 1
             answer = {"id": self.next_id, "method": "Page.handleJavaScriptDialog", "sessionId": self.session,

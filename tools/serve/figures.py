@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes docs/figures/{page,page_phone,terminal_chat}.png: tools/serve/figures.py BINARY. The page's answers are scripted
-(the script of check_page.py), the terminal's are the bundled model's."""
+(the script of page_driver.py), the terminal's are the bundled model's."""
 
 import fcntl
 import html
@@ -16,7 +16,7 @@ import termios
 import time
 
 import browser
-from check_page import SCRIPT, TOOLS, Page
+from page_driver import SCRIPT, TOOLS, Page
 from server import Server, write_script
 
 FIGURES = pathlib.Path(__file__).parents[2] / "docs/figures"
