@@ -1,0 +1,124 @@
+// The tiles of a call and the slots of its pairs
+// (gemm/sm90/grouped/config.cuh), in two launches of one CTA for 1,024 pairs:
+//
+//   count   how many pairs of the CTA each expert has
+//   place   every CTA adds the counts of all CTAs, divides the pairs of each
+//   expert into tiles of
+//           almost equal size, and gives its own pairs their slots; the first
+//           CTA stores the tiles
+//
+// Slots are in order of expert, then token, then slot of the token.
+
+#pragma once
+
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/ops/gemm/sm90/experts/count_pairs.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/config.cuh"
+
+namespace dsv4::experts_kernel::sm90_grouped {
+
+using gemm::experts::Choices, gemm::experts::kMaxExperts;
+using gemm::grouped::Tile;
+
+inline constexpr int kListThreads = gemm::experts::kListThreads;
+
+struct Lists {
+  int experts, ctas;
+  int32_t* counts;  // [ctas, experts]
+  Tile* tiles;      // [max_tiles]
+  int32_t* num_tiles;
+  int32_t* done;               // [max_tiles] 0 of each tile (gemm::grouped::Params)
+  int32_t *slot_of, *tile_of;  // [t, k] of each pair
+};
+
+// The tiles of an expert with `pairs` pairs.
+struct Split {
+  int tiles, pairs,
+      columns;  // of a tile, but that the last may have fewer pairs
+
+  __device__ explicit Split(int all) {
+    tiles = (all + gemm::grouped::kMostColumns - 1) / gemm::grouped::kMostColumns;
+    pairs = tiles == 0 ? 0 : (all + tiles - 1) / tiles;
+    constexpr int kStep = gemm::grouped::kColumnStep;
+    columns = (pairs + kStep - 1) / kStep * kStep;
+  }
+};
+
+inline int64_t max_tiles(int64_t pairs, int64_t experts) {
+  return std::min(pairs, experts) + pairs / gemm::grouped::kMostColumns;
+}
+inline int64_t max_slots(int64_t pairs, int64_t experts) {
+  return pairs + max_tiles(pairs, experts) * (gemm::grouped::kColumnStep - 1);
+}
+
+__global__ void __launch_bounds__(kListThreads)
+    count_kernel(const __grid_constant__ Choices in, const __grid_constant__ Lists out) {
+  ptx::pdl_start();
+  alignas(16) __shared__ gemm::experts::RoundCounts shared;
+  const int first = static_cast<int>(blockIdx.x) * kListThreads, e = static_cast<int>(threadIdx.x);
+  count_round(in, first, shared);
+  const int count = gemm::experts::sum_counts<false>(in, first, shared);
+  if (e < out.experts) out.counts[static_cast<int>(blockIdx.x) * out.experts + e] = count;
+}
+
+struct PlaceShared {
+  gemm::experts::RoundCounts round;
+  int warp_tiles[kSelectWarps], warp_slots[kSelectWarps];
+  // What each expert has:
+  int before[kMaxExperts];  // pairs of the CTAs before
+  int pairs[kMaxExperts];   // of a tile
+  int first_tile[kMaxExperts], first_slot[kMaxExperts];
+};
+
+__global__ void __launch_bounds__(kListThreads)
+    place_kernel(const __grid_constant__ Choices in, const __grid_constant__ Lists out) {
+  ptx::pdl_start();
+  alignas(16) __shared__ PlaceShared shared;
+  const int cta = static_cast<int>(blockIdx.x), e = static_cast<int>(threadIdx.x);
+  int all = 0, before = 0;
+  for (int c = 0; c < out.ctas && e < out.experts; ++c) {
+    const int count = out.counts[c * out.experts + e];
+    if (c < cta) before += count;
+    all += count;
+  }
+  const Split split(all);
+  const int slots = split.tiles * split.columns;
+  const int tiles_through = warp_sum_through(split.tiles), slots_through = warp_sum_through(slots);
+  if (e % kWarp == kWarp - 1) {
+    shared.warp_tiles[e / kWarp] = tiles_through;
+    shared.warp_slots[e / kWarp] = slots_through;
+  }
+  __syncthreads();
+  const WarpSums tile_sums = sum_warps(shared.warp_tiles);
+  const int first_tile = tile_sums.before + tiles_through - split.tiles;
+  const int first_slot = sum_warps(shared.warp_slots).before + slots_through - slots;
+  if (e < kMaxExperts) {
+    shared.before[e] = before, shared.pairs[e] = split.pairs;
+    shared.first_tile[e] = first_tile, shared.first_slot[e] = first_slot;
+  }
+  if (cta == 0) {
+    for (int i = 0; i < split.tiles; ++i) {
+      const int done = i * split.pairs;
+      out.tiles[first_tile + i] = {.expert = e,
+                                   .first_slot = first_slot + i * split.columns,
+                                   .pairs = min(split.pairs, all - done),
+                                   .columns = split.columns};
+      out.done[first_tile + i] = 0;
+    }
+    if (e == 0) *out.num_tiles = tile_sums.all;
+  }
+  const int first = cta * kListThreads;
+  const gemm::experts::OwnPair own = count_round(in, first, shared.round);
+  gemm::experts::sum_counts<true>(in, first, shared.round);
+  __syncthreads();
+  if (own.expert < 0) return;
+  const int rank = shared.before[own.expert] +
+                   shared.round.counts[threadIdx.x / kWarp][own.expert] + own.before();
+  const int pairs = shared.pairs[own.expert], tile = rank / pairs;
+  const int columns = (pairs + gemm::grouped::kColumnStep - 1) / gemm::grouped::kColumnStep *
+                      gemm::grouped::kColumnStep;
+  out.slot_of[own.index] = shared.first_slot[own.expert] + tile * columns + rank - tile * pairs;
+  out.tile_of[own.index] = shared.first_tile[own.expert] + tile;
+}
+
+}  // namespace dsv4::experts_kernel::sm90_grouped
