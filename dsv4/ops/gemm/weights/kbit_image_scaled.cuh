@@ -13,7 +13,6 @@
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/prmt.cuh"
-#include "dsv4/device/ptx/thread.cuh"
 #include "dsv4/formats/kbit_image.h"
 #include "dsv4/ops/gemm/weights/kbit_image_table.h"
 
@@ -23,6 +22,17 @@ namespace dsv4::gemm {
 inline constexpr int kScaledTop = 7;
 inline KbitTable make_scaled_table(const Codebook& book) {
   return make_f16_table(book, kScaledTop);
+}
+
+// A copy of the table for each lane, in shared memory. ptxas keeps what it knows to be equal for all
+// lanes in uniform registers, and copies it before every permute.
+struct TableCopies {
+  uint32_t low[4][kWarp], high[4][kWarp];
+};
+// Called by all threads of the CTA.
+__device__ inline void fill_table_copies(const KbitTable& table, TableCopies& copies) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, i = static_cast<int>(threadIdx.x) / kWarp;
+  if (i < 4) copies.low[i][lane] = table.low[i], copies.high[i][lane] = table.high[i];
 }
 
 // What a lane holds of a unit: the words of the current step, loaded when it first needs them.
@@ -36,10 +46,10 @@ class KbitImageScaled {
     static constexpr int kWords = K == 2 ? 1 : K == 5 ? 4 : 2;
     uint32_t low[kWords], high[kWords];
 
-    __device__ explicit Table(const KbitTable& from) {
+    __device__ explicit Table(const TableCopies& from) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-      for (int i = 0; i < kWords; ++i)
-        low[i] = ptx::opaque(from.low[i]), high[i] = ptx::opaque(from.high[i]);
+      for (int i = 0; i < kWords; ++i) low[i] = from.low[i][lane], high[i] = from.high[i][lane];
     }
   };
 

@@ -11,7 +11,8 @@
 
 #pragma once
 
-#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/device/ptx/ldmatrix.cuh"
+#include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/smem_desc.cuh"
 #include "dsv4/device/ptx/wgmma.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/config.cuh"
@@ -40,6 +41,7 @@ __device__ inline void arrive_once(ptx::Mbarrier& barrier) {
 struct Place {
   sm90::RingCursor codes;
   int x_phase = 0;
+  int items = 0;  // done
 };
 
 template <int kN, class Weights>
@@ -87,6 +89,32 @@ __device__ void multiply(int chunks, const typename Weights::Table& table, Share
   arrive_once(shared.x_empty[kSteps - 1]);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) ptx::wgmma_fence_operand(sums[b]);
+}
+
+// Sums times factors, in bf16; low, high: of rows g and g + 8 of all strips.
+template <int kN, class Weights>
+__device__ void stage(float low, float high, const Sums<kN>& sums, Shared<Weights>& shared,
+                      Place& at) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const float* const factors = shared.factors[at.items % 2] + lane % 4 * 2;
+  const int vector = 2 * strip_of(lane / 16) + lane / 8 % 2;
+  shared.staging_empty.wait((at.items + 1) % 2);
+#pragma unroll
+  for (int n = 0; n < kN / 8; ++n) {
+    const float2 two = *reinterpret_cast<const float2*>(factors + 8 * n);
+    uint32_t four[4];  // rows g, g + 8 of block 0, then of block 1
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float factor = i % 2 == 0 ? low : high;
+      const float* const from = sums[i / 2] + 4 * n + i % 2 * 2;
+      four[i] = ptx::pack_bf16x2(from[0] * (two.x * factor), from[1] * (two.y * factor));
+    }
+    const int column = 8 * n + lane % 8;
+    ptx::stmatrix_x4_trans(ptx::smem_address(shared.staging + staged_at(column, vector)), four);
+  }
+  __syncwarp();
+  arrive_once(shared.staging_full);
+  ++at.items;
 }
 
 }  // namespace dsv4::gemm::grouped

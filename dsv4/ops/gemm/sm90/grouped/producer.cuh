@@ -10,25 +10,12 @@
 
 namespace dsv4::gemm::grouped {
 
-// Calls body(item) for the items of this CTA: all of gate and up, then those of
-// down.
-template <class Body>
-__device__ void for_each_item(const Params& p, const Body& body) {
-  const int tiles = *p.num_tiles;
-  const int first = p.has_gate_up ? tiles * p.gate_up.row_tiles : 0;
-  const int items = first + (p.has_down ? tiles * p.down.row_tiles : 0);
-  for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x)) {
-    const bool down = i >= first;
-    body(Item(p, down, down ? i - first : i));
-  }
-}
-
 // A stage is a unit of each strip of the item.
 template <class Weights>
 __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
   constexpr int kBytes = Weights::kSlabBytes;
   sm90::RingCursor at;
-  for_each_item(p, [&](const Item& item) {
+  Walk().visit_all(p, [&](const Item& item) {
     const Product& product = item.down ? p.down : p.gate_up;
     const int64_t strip_bytes = int64_t{product.chunks} * kBytes;
     const std::byte* from =
@@ -54,7 +41,8 @@ __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
 template <class Weights>
 __device__ void copy_x(const Params& p, Shared<Weights>& shared) {
   sm90::RingCursor at;
-  for_each_item(p, [&](const Item& item) {
+  int parity = 0;
+  Walk().visit_all(p, [&](const Item& item) {
     const Product& product = item.down ? p.down : p.gate_up;
     if (item.down) {
       ptx::wait_at_least(p.done + item.tile_index, p.gate_up.row_tiles);
@@ -65,11 +53,16 @@ __device__ void copy_x(const Params& p, Shared<Weights>& shared) {
     for (int block = 0; block < product.chunks * kSteps; ++block, from += bytes) {
       ptx::Mbarrier& full = shared.x_full[at.stage];
       shared.x_empty[at.stage].wait(at.phase ^ 1);
-      full.expect_tx(bytes);
+      const auto factors = static_cast<uint32_t>(block == 0 ? item.tile.columns * 4 : 0);
+      full.expect_tx(bytes + factors);
       full.arrive();
       ptx::cp_async_bulk(ptx::smem_address(shared.x[at.stage]), from, bytes, full);
+      if (block == 0)
+        ptx::cp_async_bulk(ptx::smem_address(shared.factors[parity]),
+                           product.factors + item.tile.first_slot, factors, full);
       at.next(kXStages);
     }
+    parity ^= 1;
   });
 }
 

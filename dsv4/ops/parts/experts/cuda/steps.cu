@@ -72,8 +72,8 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, 
 
 // Each CTA combines kThreads columns of one token. pairs: the token's pairs, sorted
 template <class Y, class Addend>
-__global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bool add,
-                               const Addend* addend, int64_t addend_stride, float* acc,
+__global__ void combine_kernel(const Y* y, int64_t y_stride, const int32_t* pair_of, int slots,
+                               bool add, const Addend* addend, int64_t addend_stride, float* acc,
                                int64_t acc_stride, int d) {
   ptx::pdl_start();
   extern __shared__ int32_t pairs[];
@@ -88,7 +88,7 @@ __global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bo
   const int c = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
   if (c >= d) return;
   float sum = add ? acc[t * acc_stride + c] : 0.f;
-  for (int i = 0; i < slots; ++i) sum += to_float(y[int64_t{pairs[i]} * d + c]);
+  for (int i = 0; i < slots; ++i) sum += to_float(y[pairs[i] * y_stride + c]);
   if (addend != nullptr) sum += to_float(addend[t * addend_stride + c]);
   acc[t * acc_stride + c] = sum;
 }
@@ -129,7 +129,7 @@ void experts_combine(Device& device, const CombineStep& step) {
               .grid_y = ceil_div(d, kThreads),
               .shared = step.slots * static_cast<int64_t>(sizeof(int32_t)),
               .pdl = true},
-             step.y.as<Y>(), step.pair_of, step.slots, step.add,
+             step.y.as<Y>(), step.y.row_stride(), step.pair_of, step.slots, step.add,
              more ? step.addend.as<Addend>() : nullptr, more ? step.addend.row_stride() : 0,
              step.acc.as<float>(), step.acc.row_stride(), d);
     });

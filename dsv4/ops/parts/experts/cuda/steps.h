@@ -1,4 +1,5 @@
-// The steps of the experts op around its GEMMs, on CUDA. Rows are contiguous.
+// The steps of the experts op around its GEMMs, on CUDA. Rows are contiguous; those of y and acc
+// may have any stride.
 
 #pragma once
 

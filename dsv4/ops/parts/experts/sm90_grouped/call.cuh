@@ -56,7 +56,7 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
                 .counts = ints(ctas * experts),
                 .tiles = reinterpret_cast<Tile*>(
                     bytes(max_tiles(pairs, experts) * static_cast<int64_t>(sizeof(Tile))).data),
-                .num_tiles = ints(1),
+                .class_ends = ints(grouped::kClasses),
                 .done = ints(max_tiles(pairs, experts)),
                 .slot_of = ints(pairs),
                 .tile_of = ints(pairs)};
@@ -89,16 +89,16 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
                .factor = factor,
                .hidden_factor = hidden_factor,
                .weight = weight};
-  gate_up.x = rows.data, gate_up.column = factor;
+  gate_up.x = rows.data, gate_up.factors = factor;
   gate_up.rows = static_cast<int>(args.stack.inner());
-  down.x = hidden.data, down.column = hidden_factor;
+  down.x = hidden.data, down.factors = hidden_factor;
   down.rows = static_cast<int>(d);
   call.products = {.gate_up = gate_up,
                    .down = down,
                    .has_gate_up = true,
                    .has_down = true,
                    .tiles = call.lists.tiles,
-                   .num_tiles = call.lists.num_tiles,
+                   .class_ends = call.lists.class_ends,
                    .done = call.lists.done,
                    .scale2 = images.scale2.as<float>(),
                    .pair_weight = weight,

@@ -10,8 +10,6 @@
 namespace dsv4::experts_kernel::sm90_grouped {
 namespace {
 
-// With fewer pairs of an expert on average, kernels for few tokens are faster.
-constexpr int64_t kLeastPairs = 6;
 // The largest limit of SwiGLU: h' has to have room in f16.
 constexpr float kMostLimit = 64;
 
@@ -33,10 +31,6 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   if (d > kRowThreads * kVector * kRowVectors) return "rows of more than 8192 columns";
   if (!(args.swiglu_limit > 0 && args.swiglu_limit <= kMostLimit))
     return "no clamp of SwiGLU, or one above 64";
-  // Decode steps and prompts have to take one implementation there.
-  if (context.need_batch_invariant) return "--deterministic has the kernels of few tokens";
-  if (context.force_impl.empty() && args.x.dim(0) * slots(args) < kLeastPairs * args.stack.size())
-    return "few pairs for each expert";
   return nullptr;
 }
 

@@ -24,9 +24,9 @@ inline constexpr int kListThreads = gemm::experts::kListThreads;
 
 struct Lists {
   int experts, ctas;
-  int32_t* counts;  // [ctas, experts]
-  Tile* tiles;      // [max_tiles]
-  int32_t* num_tiles;
+  int32_t* counts;             // [ctas, experts]
+  Tile* tiles;                 // [max_tiles]
+  int32_t* class_ends;         // [kClasses] (gemm::grouped::Params)
   int32_t* done;               // [max_tiles] 0 of each tile (gemm::grouped::Params)
   int32_t *slot_of, *tile_of;  // [t, k] of each pair
 };
@@ -41,6 +41,9 @@ struct Split {
     pairs = tiles == 0 ? 0 : (all + tiles - 1) / tiles;
     constexpr int kStep = gemm::grouped::kColumnStep;
     columns = (pairs + kStep - 1) / kStep * kStep;
+  }
+  __device__ int tile_class() const {
+    return (gemm::grouped::kMostColumns - columns) / gemm::grouped::kColumnStep;
   }
 };
 
@@ -70,6 +73,25 @@ struct PlaceShared {
   int first_tile[kMaxExperts], first_slot[kMaxExperts];
 };
 
+// The first tile of this thread's expert, where those of all larger classes and of lower experts of its
+// class come first. The first CTA stores the ends of the classes.
+__device__ inline int first_tile_of(const Split& split, const Lists& out, PlaceShared& shared) {
+  const int e = static_cast<int>(threadIdx.x);
+  int first = 0, before = 0;
+  for (int c = 0; c < gemm::grouped::kClasses; ++c) {
+    const bool mine = split.tiles > 0 && split.tile_class() == c;
+    const int tiles = mine ? split.tiles : 0, through = warp_sum_through(tiles);
+    __syncthreads();  // the sums of the class before are not needed any more
+    if (e % kWarp == kWarp - 1) shared.warp_tiles[e / kWarp] = through;
+    __syncthreads();
+    const WarpSums sums = sum_warps(shared.warp_tiles);
+    if (mine) first = before + sums.before + through - tiles;
+    before += sums.all;
+    if (blockIdx.x == 0 && e == 0) out.class_ends[c] = before;
+  }
+  return first;
+}
+
 __global__ void __launch_bounds__(kListThreads)
     place_kernel(const __grid_constant__ Choices in, const __grid_constant__ Lists out) {
   ptx::pdl_start();
@@ -82,15 +104,9 @@ __global__ void __launch_bounds__(kListThreads)
     all += count;
   }
   const Split split(all);
-  const int slots = split.tiles * split.columns;
-  const int tiles_through = warp_sum_through(split.tiles), slots_through = warp_sum_through(slots);
-  if (e % kWarp == kWarp - 1) {
-    shared.warp_tiles[e / kWarp] = tiles_through;
-    shared.warp_slots[e / kWarp] = slots_through;
-  }
-  __syncthreads();
-  const WarpSums tile_sums = sum_warps(shared.warp_tiles);
-  const int first_tile = tile_sums.before + tiles_through - split.tiles;
+  const int slots = split.tiles * split.columns, slots_through = warp_sum_through(slots);
+  if (e % kWarp == kWarp - 1) shared.warp_slots[e / kWarp] = slots_through;
+  const int first_tile = first_tile_of(split, out, shared);
   const int first_slot = sum_warps(shared.warp_slots).before + slots_through - slots;
   if (e < kMaxExperts) {
     shared.before[e] = before, shared.pairs[e] = split.pairs;
@@ -105,7 +121,6 @@ __global__ void __launch_bounds__(kListThreads)
                                    .columns = split.columns};
       out.done[first_tile + i] = 0;
     }
-    if (e == 0) *out.num_tiles = tile_sums.all;
   }
   const int first = cta * kListThreads;
   const gemm::experts::OwnPair own = count_round(in, first, shared.round);
