@@ -118,6 +118,15 @@ TEST(HcBoundary, FewTokens) {
   check_boundary({.t = 1, .m = 4, .d = 8192, .first = true});
 }
 
+// Blocks of 64 tokens, whole and partial, of both models; several of them for a CTA.
+TEST(HcBoundary, ManyTokens) {
+  for (const int64_t t : {127, 128, 129, 257}) check_boundary({.t = t, .m = 4, .d = 256});
+  check_boundary({.t = 150, .m = 4, .d = 512, .first = true});
+  check_boundary({.t = 100, .m = 4, .d = 512, .y_dtype = DType::kF32});
+  check_boundary({.t = 330, .m = 4, .d = 4096, .y_dtype = DType::kF32});
+  check_boundary({.t = 70, .m = 4, .d = 7168});
+}
+
 TEST(HcBoundary, ReportsErrors) {
   Arena arena;
   const HcBoundaryArgs good = make_args(arena, {.t = 2, .m = 4, .d = 8});
