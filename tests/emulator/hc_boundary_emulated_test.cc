@@ -131,7 +131,7 @@ void run_many(const HcBoundaryArgs& args, const Codes& q8, int sms, uint64_t see
              seed);
 }
 
-// What the boundary computes from the X' that it has stored, so that an X' at a tie, which may round
+// What the boundary computes from the X' that it has stored: an X' at a tie, which may round
 // the other way than the oracle's, does not count.
 HcBoundaryWant want_of_stored(HcBoundaryArgs args) {
   args.y = {}, args.y_post = {}, args.y_comb = {};
