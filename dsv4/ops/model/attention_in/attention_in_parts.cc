@@ -2,7 +2,6 @@
 #include "dsv4/ops/model/attention_in/queries.h"
 #include "dsv4/ops/model/attention_in/rows.h"
 #include "dsv4/ops/parts/linear/projection.h"
-#include "dsv4/ops/parts/norm/norm.h"
 #if DSV4_CUDA
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #endif
@@ -79,10 +78,7 @@ void run(const Context& context, const AttentionInArgs& args) {
   if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   const Scratch::Scope scope(workspace(context));
   Products products(context, args);
-  const TensorView latent = products.quantized(args.weights.wq_a);
-  rms_norm(context,
-           {.x = latent, .weight = args.weights.q_norm, .out = latent, .eps = args.norm_eps});
-  make_queries(context, args, latent);
+  make_queries(context, args, products.quantized(args.weights.wq_a));
 #if DSV4_CUDA
   const bool at_once = context.device != nullptr && append_rows_reject(context, args) == nullptr;
   at_once ? append_at_once(context, args, products) : append_all(context, args, products);
