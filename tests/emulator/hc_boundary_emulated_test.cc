@@ -64,35 +64,24 @@ HcBoundaryArgs make_args(Arena& arena, const Case& c) {
   return args;
 }
 
-// Q8 of x, which finish stores where its caller wants it; rank 0: not wanted.
-struct Codes {
-  TensorView codes, scales;
-};
-
 // The kernels between one that writes their inputs and one that reads their outputs.
-void run_stream(const HcBoundaryArgs& args, const Codes& q8, const emulator::Kernel& first,
+void run_stream(const HcBoundaryArgs& args, const emulator::Kernel& first,
                 const emulator::Kernel& second, uint64_t seed) {
   std::vector<ConstTensorView> inputs = {args.streams};
   std::vector<ConstTensorView> outputs = {args.streams, args.x, args.post, args.comb};
-  if (q8.codes.rank > 0) outputs.insert(outputs.end(), {q8.codes, q8.scales});
+  if (args.codes.rank > 0) outputs.insert(outputs.end(), {args.codes, args.scales});
   for (const ConstTensorView& view : {args.y, args.y_post, args.y_comb})
     if (view.rank > 0) inputs.push_back(view);
   emulator::launch_stream({touching(inputs), first, second, touching(outputs)}, seed);
 }
 
-few::Params params_of(const HcBoundaryArgs& args, const Codes& q8, float* partial) {
-  few::Params p = few::make_params(args, partial);
-  if (q8.codes.rank > 0) p.codes = q8.codes.as<uint8_t>(), p.code_scales = q8.scales.as<uint8_t>();
-  return p;
-}
-
 template <int kTokens, class Y, class W>
-void run_few(const HcBoundaryArgs& args, const Codes& q8, uint64_t seed) {
+void run_few(const HcBoundaryArgs& args, uint64_t seed) {
   const auto t = static_cast<int>(args.streams.dim(0)), d = static_cast<int>(args.streams.dim(2));
   const auto slices = static_cast<int>(few::num_slices(args));
   std::vector<float> partial(static_cast<size_t>(t * few::kSums * slices), NAN);
-  const few::Params p = params_of(args, q8, partial.data());
-  run_stream(args, q8,
+  const few::Params p = few::make_params(args, partial.data());
+  run_stream(args,
              {{.grid = {slices, (t + kTokens - 1) / kTokens},
                .block = few::kMixWarps * kWarp,
                .pdl = true,
@@ -105,18 +94,18 @@ void run_few(const HcBoundaryArgs& args, const Codes& q8, uint64_t seed) {
 
 // sms: of the imagined GPU, which decides how many blocks of tokens a CTA walks over.
 template <class Y, class W>
-void run_many(const HcBoundaryArgs& args, const Codes& q8, int sms, uint64_t seed) {
+void run_many(const HcBoundaryArgs& args, int sms, uint64_t seed) {
   const auto t = static_cast<int>(args.streams.dim(0)), d = static_cast<int>(args.streams.dim(2));
   const int tiles = d / many::kColumns;
   std::vector<float> dots(static_cast<size_t>(tiles * t * few::kMixes), NAN);
   std::vector<float> squares(static_cast<size_t>(tiles * t), NAN);
-  const many::ManyParams p{.call = params_of(args, q8, nullptr),
+  const many::ManyParams p{.call = few::make_params(args, nullptr),
                            .dots = dots.data(),
                            .squares = squares.data(),
                            .tiles = tiles,
                            .blocks = many::blocks_of_cta(t, tiles, sms)};
   const auto groups = static_cast<int>(ceil_div(t, p.blocks * many::kBlock));
-  run_stream(args, q8,
+  run_stream(args,
              {{.grid = {tiles, groups},
                .block = many::kPostMixThreads,
                .shared = sizeof(many::PostMixShared),
@@ -140,50 +129,48 @@ HcBoundaryWant want_of_stored(HcBoundaryArgs args) {
   return want;
 }
 
-// Tolerances of streams and x: hc_boundary_test.cc. run(args, q8, i): the same bits for any i.
-void check_stream(const Case& c,
-                  const std::function<void(const HcBoundaryArgs&, const Codes&, int)>& run) {
+// Tolerances of streams and x: hc_boundary_test.cc. run(args, i): the same bits for any i.
+void check_stream(const Case& c, const std::function<void(const HcBoundaryArgs&, int)>& run) {
   Arena arena;
-  const HcBoundaryArgs args = make_args(arena, c);
-  Codes q8;
+  HcBoundaryArgs args = make_args(arena, c);
   if (c.t > 1) {
-    q8 = {.codes = arena.output(DType::kE4M3, {c.t, c.d}),
-          .scales = arena.output(DType::kE8M0, {c.t, c.d / few::kGroup})};
+    args.codes = arena.output(DType::kE4M3, {c.t, c.d});
+    args.scales = arena.output(DType::kE8M0, {c.t, c.d / few::kGroup});
   }
   const std::vector<double> streams = hc_boundary_oracle(args).streams;
   SCOPED_TRACE(fmt::format("{} tokens of {}", c.t, c.d));
   emulator::check_runs(
-      arena, 4, [&](int i) { run(args, q8, i); },
+      arena, 4, [&](int i) { run(args, i); },
       [&] {
         EXPECT_EQ(test::compare(args.streams, streams, {.ulps = 0.51, .rel = 5e-6}), "");
         const HcBoundaryWant want = want_of_stored(args);
         EXPECT_EQ(test::compare(args.x, want.x, {.ulps = 1.01, .rel = 0x1p-8, .cosine = 2e-7}), "");
         EXPECT_EQ(test::compare(args.post, want.post, {.ulps = 4, .abs = 1e-5}), "");
         EXPECT_EQ(test::compare(args.comb, want.comb, {.ulps = 4, .abs = 1e-5}), "");
-        if (q8.codes.rank == 0) return;
+        if (args.codes.rank == 0) return;
         const QuantizeQ8Want codes = quantize_q8_oracle(
-            {.x = args.x, .codes = q8.codes, .scales = q8.scales, .group = few::kGroup});
-        EXPECT_EQ(test::compare(q8.codes, codes.codes, {.ulps = 0}), "");
-        EXPECT_EQ(test::compare(q8.scales, codes.scales, {.ulps = 0}), "");
+            {.x = args.x, .codes = args.codes, .scales = args.scales, .group = few::kGroup});
+        EXPECT_EQ(test::compare(args.codes, codes.codes, {.ulps = 0}), "");
+        EXPECT_EQ(test::compare(args.scales, codes.scales, {.ulps = 0}), "");
       });
 }
 
 // The bits do not depend on how many tokens a CTA of mix has.
 template <class Y = bf16, class W = bf16>
 void check(const Case& c) {
-  check_stream(c, [](const HcBoundaryArgs& args, const Codes& q8, int i) {
+  check_stream(c, [](const HcBoundaryArgs& args, int i) {
     const auto seed = static_cast<uint64_t>(i);
-    i % 3 == 0   ? run_few<8, Y, W>(args, q8, seed)
-    : i % 3 == 1 ? run_few<1, Y, W>(args, q8, seed)
-                 : run_few<4, Y, W>(args, q8, seed);
+    i % 3 == 0   ? run_few<8, Y, W>(args, seed)
+    : i % 3 == 1 ? run_few<1, Y, W>(args, seed)
+                 : run_few<4, Y, W>(args, seed);
   });
 }
 
 // Nor on how many blocks of tokens a CTA of post_mix has.
 template <class Y = bf16, class W = bf16>
 void check_many(const Case& c) {
-  check_stream(c, [&](const HcBoundaryArgs& args, const Codes& q8, int i) {
-    run_many<Y, W>(args, q8, i % 2 == 0 ? 1 : 132, static_cast<uint64_t>(i));
+  check_stream(c, [&](const HcBoundaryArgs& args, int i) {
+    run_many<Y, W>(args, i % 2 == 0 ? 1 : 132, static_cast<uint64_t>(i));
   });
 }
 
@@ -214,11 +201,11 @@ TEST(HcBoundaryEmulated, ManyTokensAlone) {
   const HcBoundaryArgs args = make_args(arena, c);
   arena.freeze();
   arena.prepare();
-  run_many<bf16, bf16>(args, {}, 132, 0);
+  run_many<bf16, bf16>(args, 132, 0);
   const std::vector<std::byte> together = arena.written();
   arena.prepare();
   for (int64_t i = 0; i < c.t; ++i)
-    run_many<bf16, bf16>(test::one_token(args, i), {}, 132, static_cast<uint64_t>(i));
+    run_many<bf16, bf16>(test::one_token(args, i), 132, static_cast<uint64_t>(i));
   arena.verify();
   EXPECT_TRUE(together == arena.written());
 }

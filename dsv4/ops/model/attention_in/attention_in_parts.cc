@@ -15,6 +15,15 @@ class Products {
   Products(const Context& context, const AttentionInArgs& args)
       : context_(context), t_(args.x.dim(0)), x_(context, args.x) {}
 
+  // x is the boundary's, and Q8 of it, where the first product takes it, is made with it.
+  void compute(HcBoundaryArgs boundary, const WeightView& first) {
+    if (x_.codes().rank > 0 && first.quantized_activations()) {
+      boundary.codes = x_.codes(), boundary.scales = x_.scales();
+      x_.codes_are_made();
+    }
+    hc_boundary(context_, boundary);
+  }
+
   TensorView quantized(const WeightView& weight) {
     const TensorView out = workspace(context_).take(activation_dtype(context_), {t_, weight.n});
     x_.into(weight, out);
@@ -75,9 +84,9 @@ void append_at_once(const Context& context, const AttentionInArgs& args, Product
 }  // namespace
 
 void run(const Context& context, const AttentionInArgs& args) {
-  if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   const Scratch::Scope scope(workspace(context));
   Products products(context, args);
+  if (is_given(args.boundary)) products.compute(args.boundary, args.weights.wq_a);
   make_queries(context, args, products.quantized(args.weights.wq_a));
 #if DSV4_CUDA
   const bool at_once = context.device != nullptr && append_rows_reject(context, args) == nullptr;

@@ -35,6 +35,11 @@ class Projection {
     rms_norm(context, norm);
   }
 
+  // Where Q8 of x goes that the caller makes itself, before the first product; rank 0: nowhere.
+  const TensorView& codes() const { return codes_; }
+  const TensorView& scales() const { return scales_; }
+  void codes_are_made() { quantized_ = true; }
+
   // out = x w^T, with Q8 activations where mode and weight format require them.
   void into(const WeightView& weight, const TensorView& out) {
     if (context_.numerics != Numerics::kOfficial || !weight.quantized_activations())

@@ -53,6 +53,8 @@ const char* reject(const Context& context, const HcBoundaryArgs& args) {
       (update &&
        (!packs(args.y, kRun) || !packs(args.y_post, kStreams) || !packs(args.y_comb, kStreams))))
     return "rows are not on 16 bytes";
+  if (args.codes.rank > 0 && (!args.codes.is_contiguous() || !args.scales.is_contiguous()))
+    return "wants contiguous codes";
   return nullptr;
 }
 
