@@ -93,7 +93,7 @@ TEST(IndexSelect, MemoryGrowsWithQueriesAndEntries) {
   const std::unique_ptr<Device> gpu = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
   const Context context{.force_impl = "parts", .device = gpu.get()};
   Arena arena;
-  IndexSelectArgs args = make_args(arena, {.t = 300, .h = 2, .n = 20, .width = 32}, 4);
+  IndexSelectArgs args = make_args(arena, {.t = 300, .h = 64, .n = 20}, 4);
   int64_t before = 0;
   for (const int64_t entries :
        {1'000, 55'000, 100'000, 167'772, 200'000, 262'144, 262'145, 300'000}) {
