@@ -52,6 +52,7 @@ struct Wgmma;
 #define DSV4_D16(i) DSV4_D8(i), DSV4_D8(i + 8)
 #define DSV4_D32(i) DSV4_D16(i), DSV4_D16(i + 16)
 #define DSV4_D24(i) DSV4_D16(i), DSV4_D8(i + 16)
+#define DSV4_D36(i) DSV4_D32(i), DSV4_D4(i + 32)
 #define DSV4_D40(i) DSV4_D32(i), DSV4_D8(i + 32)
 #define DSV4_D48(i) DSV4_D32(i), DSV4_D16(i + 32)
 #define DSV4_D52(i) DSV4_D48(i), DSV4_D4(i + 48)
@@ -65,6 +66,7 @@ struct Wgmma;
 #define DSV4_TEXT32 \
   DSV4_TEXT16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define DSV4_TEXT36 DSV4_TEXT32 ", %32, %33, %34, %35"
 #define DSV4_TEXT40 DSV4_TEXT32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define DSV4_TEXT48 \
   DSV4_TEXT32       \
@@ -121,6 +123,7 @@ DSV4_WGMMA(16, 8, 8, 9, 10, 11, 12, 13, 14)
 DSV4_WGMMA(32, 16, 16, 17, 18, 19, 20, 21, 22)
 DSV4_WGMMA(48, 24, 24, 25, 26, 27, 28, 29, 30)
 DSV4_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38)
+DSV4_WGMMA(72, 36, 36, 37, 38, 39, 40, 41, 42)
 DSV4_WGMMA(80, 40, 40, 41, 42, 43, 44, 45, 46)
 DSV4_WGMMA(96, 48, 48, 49, 50, 51, 52, 53, 54)
 DSV4_WGMMA(104, 52, 52, 53, 54, 55, 56, 57, 58)
@@ -140,6 +143,8 @@ DSV4_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef DSV4_TEXT32
 #undef DSV4_D24
 #undef DSV4_TEXT24
+#undef DSV4_D36
+#undef DSV4_TEXT36
 #undef DSV4_D40
 #undef DSV4_TEXT40
 #undef DSV4_D48

@@ -21,6 +21,15 @@ struct SwigluStep {
 };
 void experts_swiglu(Device& device, const SwigluStep& step);
 
+// SwiGLU, rounded to bf16, and Q8 of it, in one pass over gate and up.
+struct SwigluQ8Step {
+  ConstTensorView gate_up;  // [t, 2 i] bf16, rows of gate, then up; i a multiple of 128
+  float limit = 0;          // 0: no clamp
+  TensorView codes;         // [t, i] E4M3
+  TensorView scales;        // [t, i / 128] E8M0
+};
+void experts_swiglu_q8(Device& device, const SwigluQ8Step& step);
+
 struct CombineStep {
   ConstTensorView y;                 // [pairs, d] f32|bf16
   const int32_t* pair_of = nullptr;  // [t, slots] the pair of each slot; null: token t has pair t
