@@ -50,6 +50,9 @@ std::string Machine::reason(const Thread& thread) {
     case Wait::kGrid:
       return fmt::format("at griddepcontrol.wait for kernel {}",
                          static_cast<const Grid*>(waits.where)->number);
+    case Wait::kCounter:
+      return fmt::format("for {} in a counter of {}", waits.parity,
+                         *static_cast<const int32_t*>(waits.where));
     case Wait::kMbarrier:
       break;
   }

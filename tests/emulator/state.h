@@ -36,10 +36,10 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-// Why a thread does not run. `where`: a Warp, a Barrier, a Cta whose mbarrier is at `address`, or
-// the Grid that has to complete.
+// Why a thread does not run. `where`: a Warp, a Barrier, a Cta whose mbarrier is at `address`, the
+// Grid that has to complete, or a counter in global memory that has to reach `parity`.
 struct Wait {
-  enum Kind { kLanes, kBarrier, kMbarrier, kGrid } kind;
+  enum Kind { kLanes, kBarrier, kMbarrier, kGrid, kCounter } kind;
   const void* where;
   uint32_t address = 0, parity = 0;
 };

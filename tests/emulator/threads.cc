@@ -172,6 +172,20 @@ void launch_dependents() {
   machine().trigger(machine().cta());
 }
 
+void counter_add(int32_t* counter, int32_t value) {
+  const Instruction instruction;
+  machine().pause();
+  *counter += value;
+  machine().wake(counter);
+}
+void counter_wait(const int32_t* counter, int32_t least) {
+  const Instruction instruction;
+  machine().pause();
+  while (*counter < least)
+    machine().wait(
+        {.kind = Wait::kCounter, .where = counter, .parity = static_cast<uint32_t>(least)});
+}
+
 // Until the kernel directly before is complete. If a thread of that one waited, too, then so are
 // the kernels that it waited for.
 void wait_for_prerequisites() {

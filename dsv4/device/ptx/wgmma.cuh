@@ -52,8 +52,11 @@ struct Wgmma;
 #define DSV4_D16(i) DSV4_D8(i), DSV4_D8(i + 8)
 #define DSV4_D32(i) DSV4_D16(i), DSV4_D16(i + 16)
 #define DSV4_D24(i) DSV4_D16(i), DSV4_D8(i + 16)
+#define DSV4_D36(i) DSV4_D32(i), DSV4_D4(i + 32)
+#define DSV4_D40(i) DSV4_D32(i), DSV4_D8(i + 32)
 #define DSV4_D48(i) DSV4_D32(i), DSV4_D16(i + 32)
 #define DSV4_D52(i) DSV4_D48(i), DSV4_D4(i + 48)
+#define DSV4_D56(i) DSV4_D48(i), DSV4_D8(i + 48)
 #define DSV4_D64(i) DSV4_D32(i), DSV4_D32(i + 32)
 #define DSV4_D128(i) DSV4_D64(i), DSV4_D64(i + 64)
 #define DSV4_TEXT4 "%0, %1, %2, %3"
@@ -63,10 +66,13 @@ struct Wgmma;
 #define DSV4_TEXT32 \
   DSV4_TEXT16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define DSV4_TEXT36 DSV4_TEXT32 ", %32, %33, %34, %35"
+#define DSV4_TEXT40 DSV4_TEXT32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define DSV4_TEXT48 \
   DSV4_TEXT32       \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define DSV4_TEXT52 DSV4_TEXT48 ", %48, %49, %50, %51"
+#define DSV4_TEXT56 DSV4_TEXT48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define DSV4_TEXT64                                                                  \
   DSV4_TEXT32                                                                        \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
@@ -117,8 +123,11 @@ DSV4_WGMMA(16, 8, 8, 9, 10, 11, 12, 13, 14)
 DSV4_WGMMA(32, 16, 16, 17, 18, 19, 20, 21, 22)
 DSV4_WGMMA(48, 24, 24, 25, 26, 27, 28, 29, 30)
 DSV4_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38)
+DSV4_WGMMA(72, 36, 36, 37, 38, 39, 40, 41, 42)
+DSV4_WGMMA(80, 40, 40, 41, 42, 43, 44, 45, 46)
 DSV4_WGMMA(96, 48, 48, 49, 50, 51, 52, 53, 54)
 DSV4_WGMMA(104, 52, 52, 53, 54, 55, 56, 57, 58)
+DSV4_WGMMA(112, 56, 56, 57, 58, 59, 60, 61, 62)
 DSV4_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, 70)
 DSV4_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
 
@@ -134,10 +143,16 @@ DSV4_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef DSV4_TEXT32
 #undef DSV4_D24
 #undef DSV4_TEXT24
+#undef DSV4_D36
+#undef DSV4_TEXT36
+#undef DSV4_D40
+#undef DSV4_TEXT40
 #undef DSV4_D48
 #undef DSV4_TEXT48
 #undef DSV4_D52
 #undef DSV4_TEXT52
+#undef DSV4_D56
+#undef DSV4_TEXT56
 #undef DSV4_D64
 #undef DSV4_TEXT64
 #undef DSV4_D128

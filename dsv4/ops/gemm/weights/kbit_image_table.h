@@ -1,8 +1,8 @@
 // The codebook of an antisymmetric k-bit weight by bytes: what the byte permutes of
 // kbit_image_f16.cuh and kbit_image_e4m3.cuh select from. Two tables:
 //
-//   f16    values are divided by a power of two that brings the largest into [1, 2), and rounded: a
-//          relative error of at most 2^-11, or 2^-25 of the largest value
+//   f16    values are divided by a power of two that brings the largest into [2^top, 2^(top + 1)),
+//          and rounded: a relative error of at most 2^-11, or 2^-25 of the largest value (top = 0)
 //   e4m3   values that are e4m3 numbers times one power of two, exactly
 
 #pragma once
@@ -27,9 +27,9 @@ struct KbitTable {
   float unit = 1;  // the power of two
 };
 
-inline KbitTable make_f16_table(const Codebook& book) {
+inline KbitTable make_f16_table(const Codebook& book, int top_exponent) {
   const int top = book.size() / 2;
-  KbitTable table{.unit = std::ldexp(1.f, std::ilogb(book.largest()))};
+  KbitTable table{.unit = std::ldexp(1.f, std::ilogb(book.largest()) - top_exponent)};
   for (int index = 0; index < (book.bits <= 3 ? 2 * top : top); ++index) {
     const float magnitude = book.value[static_cast<size_t>(top + index % top)] / table.unit;
     const uint32_t bits = f32_to_f16(index >= top ? -magnitude : magnitude);
@@ -37,6 +37,10 @@ inline KbitTable make_f16_table(const Codebook& book) {
     table.high[index / 4] |= (bits >> 8) << (8 * (index % 4));
   }
   return table;
+}
+
+inline KbitTable make_f16_table(const Codebook& book) {
+  return make_f16_table(book, 0);
 }
 
 // Brings the largest value into [128, 256): below 448 whatever its digits are.

@@ -2,7 +2,6 @@
 #include "dsv4/ops/model/attention_in/queries.h"
 #include "dsv4/ops/model/attention_in/rows.h"
 #include "dsv4/ops/parts/linear/projection.h"
-#include "dsv4/ops/parts/norm/norm.h"
 #if DSV4_CUDA
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #endif
@@ -15,6 +14,15 @@ class Products {
  public:
   Products(const Context& context, const AttentionInArgs& args)
       : context_(context), t_(args.x.dim(0)), x_(context, args.x) {}
+
+  // x is the boundary's, and Q8 of it, where the first product takes it, is made with it.
+  void compute(HcBoundaryArgs boundary, const WeightView& first) {
+    if (x_.codes().rank > 0 && first.quantized_activations()) {
+      boundary.codes = x_.codes(), boundary.scales = x_.scales();
+      x_.codes_are_made();
+    }
+    hc_boundary(context_, boundary);
+  }
 
   TensorView quantized(const WeightView& weight) {
     const TensorView out = workspace(context_).take(activation_dtype(context_), {t_, weight.n});
@@ -76,13 +84,10 @@ void append_at_once(const Context& context, const AttentionInArgs& args, Product
 }  // namespace
 
 void run(const Context& context, const AttentionInArgs& args) {
-  if (is_given(args.boundary)) hc_boundary(context, args.boundary);
   const Scratch::Scope scope(workspace(context));
   Products products(context, args);
-  const TensorView latent = products.quantized(args.weights.wq_a);
-  rms_norm(context,
-           {.x = latent, .weight = args.weights.q_norm, .out = latent, .eps = args.norm_eps});
-  make_queries(context, args, latent);
+  if (is_given(args.boundary)) products.compute(args.boundary, args.weights.wq_a);
+  make_queries(context, args, products.quantized(args.weights.wq_a));
 #if DSV4_CUDA
   const bool at_once = context.device != nullptr && append_rows_reject(context, args) == nullptr;
   at_once ? append_at_once(context, args, products) : append_all(context, args, products);

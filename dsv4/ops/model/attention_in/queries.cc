@@ -43,7 +43,9 @@ void index_queries(const Context& context, const AttentionInArgs& args, Projecti
 }  // namespace
 
 void make_queries(const Context& context, const AttentionInArgs& args, const TensorView& latent) {
-  Projection c(context, latent);
+  Projection c(context,
+               {.x = latent, .weight = args.weights.q_norm, .out = latent, .eps = args.norm_eps},
+               args.weights.wq_b);
   queries(context, args, c);
   if (args.index_q.rank > 0) index_queries(context, args, c);
 }

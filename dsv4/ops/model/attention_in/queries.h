@@ -6,7 +6,8 @@
 
 namespace dsv4 {
 
-// latent: [t, Q], c of attention_in.h. Writes q, and index_q where it is wanted.
+// latent: [t, Q], x wq_a of attention_in.h, which becomes c. Writes q, and index_q where it is
+// wanted.
 void make_queries(const Context& context, const AttentionInArgs& args, const TensorView& latent);
 
 }  // namespace dsv4

@@ -1,16 +1,23 @@
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/ops/gemm/gemm.h"
 
 namespace dsv4::hc_boundary_kernel {
 
+// Up to 64 tokens of 4 bf16 streams on Hopper; with --deterministic any number.
 DSV4_IMPL(HcBoundaryArgs, sm90_few)
 DSV4_IMPL(HcBoundaryArgs, parts)
+// More than 32 tokens of 4 bf16 streams under kOfficial, on Hopper: products with fn by tensor
+// cores. Not measured in a whole step yet, so it runs only where a context names it.
+DSV4_IMPL(HcBoundaryArgs, sm90_many)
 
 constexpr Impl<HcBoundaryArgs> kTable[] = {
 #if DSV4_CUDA
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
     {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, parts::run},
+    {"sm90_many", Arch::kSm90, true, sm90_many::reject, sm90_many::run},
 #endif
     {"parts", Arch::kCpu, true, accept_all<HcBoundaryArgs>, parts::run},
 };
@@ -38,6 +45,9 @@ void check(const HcBoundaryArgs& args) {
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
   expect("post", args.post, {DType::kF32}, {t, m});
   expect("comb", args.comb, {DType::kF32}, {t, m, m});
+  if (args.codes.rank == 0) return;
+  expect("codes", args.codes, {DType::kE4M3}, {t, d});
+  expect("scales", args.scales, {DType::kE8M0}, {t, ceil_div(*d, kActivationGroup)});
 }
 
 // Every tensor moves once, the streams twice if they are updated.
@@ -51,6 +61,8 @@ Cost cost(const HcBoundaryArgs& args) {
                          (2.0 * static_cast<double>(args.hc.fn.dim(0)) + 4.0) +
                      4.0 * static_cast<double>(args.x.numel()),
             .weight_bytes = static_cast<double>(args.hc.fn.bytes())};
+  if (args.codes.rank > 0)
+    cost.bytes += static_cast<double>(args.codes.bytes() + args.scales.bytes());
   if (!update) return cost;
   cost.bytes += static_cast<double>(args.streams.bytes() + args.y.bytes() + gates);
   cost.flops += static_cast<double>(args.streams.numel()) * (2.0 * m + 1.0);

@@ -34,6 +34,10 @@ struct HcBoundaryArgs {
   TensorView x;        // [t, d] f32|bf16
   TensorView post;     // [t, m] f32, not the memory of y_post
   TensorView comb;     // [t, m, m] f32, not the memory of y_comb
+  // Q8 of x as quantize_q8 makes it, in groups of 128, for products that take it; rank 0: not
+  // wanted.
+  TensorView codes{};   // [t, d] E4M3
+  TensorView scales{};  // [t, ceil(d / 128)] E8M0
 };
 
 extern const Op<HcBoundaryArgs> hc_boundary;

@@ -19,7 +19,12 @@ void run(const Context& context, const HcBoundaryArgs& args) {
                    .out = args.x,
                    .post = args.post,
                    .comb = args.comb});
-  rms_norm(context, {.x = args.x, .weight = args.norm, .out = args.x, .eps = args.norm_eps});
+  rms_norm(context, {.x = args.x,
+                     .weight = args.norm,
+                     .out = args.x,
+                     .eps = args.norm_eps,
+                     .codes = args.codes,
+                     .scales = args.scales});
 }
 
 }  // namespace dsv4::hc_boundary_kernel::parts

@@ -2,9 +2,11 @@
 
 #include <cmath>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/ops/model/hc_boundary/hc_boundary_oracle.h"
 #include "dsv4/ops/oracle.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
@@ -15,6 +17,7 @@ using test::Arena;
 struct Shape {
   int64_t t, m, d;
   bool first = false;          // no block before
+  bool codes = false;          // Q8 of x
   DType dtype = DType::kBF16;  // of streams and x
   DType y_dtype = DType::kBF16;
 };
@@ -41,6 +44,10 @@ HcBoundaryArgs make_args(Arena& arena, const Shape& s) {
       .x = arena.output(s.dtype, {s.t, s.d}),
       .post = arena.output(DType::kF32, {s.t, s.m}),
       .comb = arena.output(DType::kF32, {s.t, s.m, s.m})};
+  if (s.codes) {
+    args.codes = arena.output(DType::kE4M3, {s.t, s.d});
+    args.scales = arena.output(DType::kE8M0, {s.t, ceil_div(s.d, 128)});
+  }
   // Weights do not change while the model runs: kernels may read them early.
   for (const ConstTensorView& view : {args.hc.fn, args.hc.base, args.hc.scale, args.norm})
     arena.keep_order({view, const_cast<std::byte*>(view.data)});
@@ -55,9 +62,28 @@ HcBoundaryArgs one_token(const HcBoundaryArgs& a, int64_t i) {
   HcBoundaryArgs one = a;
   for (ConstTensorView* view : {&one.y, &one.y_post, &one.y_comb})
     if (view->rank > 0) *view = view->slice(0, i, i + 1);
-  for (TensorView* view : {&one.streams, &one.x, &one.post, &one.comb})
-    *view = view->slice(0, i, i + 1);
+  for (TensorView* view : {&one.streams, &one.x, &one.post, &one.comb, &one.codes, &one.scales})
+    if (view->rank > 0) *view = view->slice(0, i, i + 1);
   return one;
+}
+
+// Every implementation makes the codes of the x that it stores.
+void check_codes(const std::string& name, Arena& arena, const HcBoundaryArgs& args) {
+  Scratch host_workspace;
+  for (const Impl<HcBoundaryArgs>& impl : hc_boundary.impls) {
+    Context context;
+    if (impl.arch != Arch::kCpu) context.device = test::gpu();
+    if (context.device == nullptr) context.workspace = &host_workspace;
+    if (!reaches(impl.arch, context) || impl.reject(context, args) != nullptr) continue;
+    SCOPED_TRACE(name + " by " + std::string(impl.name));
+    arena.prepare();
+    impl.run(context, args);
+    if (context.device != nullptr) test::wait(*context.device);
+    const QuantizeQ8Want want =
+        quantize_q8_oracle({.x = args.x, .codes = args.codes, .scales = args.scales});
+    EXPECT_EQ(test::compare(args.codes, want.codes, {.ulps = 0}), "");
+    EXPECT_EQ(test::compare(args.scales, want.scales, {.ulps = 0}), "");
+  }
 }
 
 // Streams are rounded once (tests of mhc.h). An f32 sum close to a tie may round the other way: a
@@ -92,8 +118,10 @@ void check_boundary(const Shape& shape) {
   test.strided = [](HcBoundaryArgs& a, test::StridedCopy& copy) {
     copy(a.y), copy(a.y_post), copy(a.y_comb), copy(a.streams), copy(a.x), copy(a.post),
         copy(a.comb);
+    if (a.codes.rank > 0) copy(a.codes), copy(a.scales);
   };
   check_op(hc_boundary.impls, Context{}, arena, test);
+  if (shape.codes) check_codes(test.name, arena, args);
 }
 
 TEST(HcBoundary, AgreesWithOracle) {
@@ -116,6 +144,23 @@ TEST(HcBoundary, FewTokens) {
   for (const int64_t t : {1, 5}) check_boundary({.t = t, .m = 4, .d = 4096});
   check_boundary({.t = 2, .m = 4, .d = 7168, .y_dtype = DType::kF32});
   check_boundary({.t = 1, .m = 4, .d = 8192, .first = true});
+}
+
+// Blocks of 64 tokens, whole and partial, of both models; several of them for a CTA.
+TEST(HcBoundary, ManyTokens) {
+  for (const int64_t t : {127, 128, 129}) check_boundary({.t = t, .m = 4, .d = 256});
+  check_boundary({.t = 150, .m = 4, .d = 512, .first = true});
+  check_boundary({.t = 100, .m = 4, .d = 512, .y_dtype = DType::kF32});
+  if (test::gpu() == nullptr) return;  // on a host, many tokens are as few
+  check_boundary({.t = 330, .m = 4, .d = 4096, .y_dtype = DType::kF32});
+  check_boundary({.t = 70, .m = 4, .d = 7168});
+}
+
+TEST(HcBoundary, MakesCodes) {
+  for (const int64_t t : {1, 9, 70}) check_boundary({.t = t, .m = 4, .d = 512, .codes = true});
+  check_boundary({.t = 3, .m = 3, .d = 37, .codes = true});
+  check_boundary({.t = 40, .m = 4, .d = 256, .first = true, .codes = true});
+  check_boundary({.t = 3, .m = 4, .d = 256, .codes = true, .dtype = DType::kF32});
 }
 
 TEST(HcBoundary, ReportsErrors) {

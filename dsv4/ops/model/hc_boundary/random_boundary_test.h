@@ -43,8 +43,8 @@ inline HcBoundaryArgs one_token(const HcBoundaryArgs& a, int64_t i) {
   HcBoundaryArgs one = a;
   for (ConstTensorView* view : {&one.y, &one.y_post, &one.y_comb})
     if (view->rank > 0) *view = view->slice(0, i, i + 1);
-  for (TensorView* view : {&one.streams, &one.x, &one.post, &one.comb})
-    *view = view->slice(0, i, i + 1);
+  for (TensorView* view : {&one.streams, &one.x, &one.post, &one.comb, &one.codes, &one.scales})
+    if (view->rank > 0) *view = view->slice(0, i, i + 1);
   return one;
 }
 

@@ -6,7 +6,7 @@ namespace dsv4::index_select_kernel {
 
 // A cluster of CTAs scores and selects the entries of one query: few queries of packed keys.
 DSV4_IMPL(IndexSelectArgs, sm90_few)
-// Calls index_scores and top_k for 64 queries at a time.
+// Calls index_scores and top_k for a tile of queries at a time.
 DSV4_IMPL(IndexSelectArgs, parts)
 
 constexpr Impl<IndexSelectArgs> kIndexSelect[] = {

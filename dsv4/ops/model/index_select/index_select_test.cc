@@ -1,6 +1,11 @@
 #include "dsv4/ops/model/index_select/index_select.h"
 
+#include <memory>
+
 #include "dsv4/base/error.h"
+#if DSV4_CUDA
+#include "dsv4/device/device.h"
+#endif
 #include "dsv4/ops/model/index_select/index_select_case.h"
 #include "tests/harness/op_check.h"
 
@@ -73,11 +78,34 @@ TEST(IndexSelect, ManyEntries) {
     check_select({.t = 1, .h = 2, .n = n}, 512, Numerics::kOfficial);
 }
 
-// Scores are computed for 64 queries at a time.
+// `parts` computes the scores of a tile of queries at a time: 64 on the host, as many as 16 M
+// scores are on a device.
 TEST(IndexSelect, TilesOfQueriesMeetWithoutGapOrOverlap) {
   for (const int64_t t : {63, 64, 65, 130})
     check_select({.t = t, .h = 2, .n = 150, .width = 32}, 20, Numerics::kOfficial);
+  if (test::gpu() != nullptr)  // a host has the same tiles for any number of entries
+    check_select({.t = 131, .h = 1, .n = 150'000, .width = 32}, 3, Numerics::kOfficial);
 }
+
+#if DSV4_CUDA
+// The memory of the largest step suffices for every smaller one, whose tiles have more queries.
+TEST(IndexSelect, MemoryGrowsWithQueriesAndEntries) {
+  const std::unique_ptr<Device> gpu = Device::dry_run({.name = "H", .major = 9, .num_sms = 132});
+  const Context context{.force_impl = "parts", .device = gpu.get()};
+  Arena arena;
+  IndexSelectArgs args = make_args(arena, {.t = 300, .h = 64, .n = 20}, 4);
+  int64_t before = 0;
+  for (const int64_t entries :
+       {1'000, 55'000, 100'000, 167'772, 200'000, 262'144, 262'145, 300'000}) {
+    args.max_visible = entries;
+    const int64_t bytes = workspace_bytes(index_select, context, args);
+    EXPECT_GE(bytes, before) << entries << " entries";
+    EXPECT_GE(bytes, workspace_bytes(index_select, context, one_query(args, 0)));
+    EXPECT_LE(bytes, std::max<int64_t>(64 << 20, 64 * 4 * entries));
+    before = bytes;
+  }
+}
+#endif
 
 TEST(IndexSelect, ReportsErrors) {
   Arena arena;

@@ -59,7 +59,7 @@ TEST(Dequantize, EveryFormatToEveryDtype) {
     for (const test::StoredAs& stored : test::kAllStored) {
       const WeightFormat format = stored.format;
       const int64_t unit = test::column_multiple(format);
-      for (const int64_t columns : {1, 71, 150}) {
+      for (const int64_t columns : {1, 71, 150, 152}) {  // the last: whole runs of eight
         for (const int64_t n : {0, 1, 130}) {
           Arena arena;
           Rng rng(static_cast<uint64_t>(columns * 1000 + n));

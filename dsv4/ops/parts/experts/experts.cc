@@ -17,6 +17,9 @@ DSV4_IMPL(ExpertsArgs, sm90_few)
 DSV4_IMPL(ExpertsArgs, sm90_few_e4m3)
 // The kernels of sm90_few_e4m3 for rows of up to 7,168 columns; they lie in its folder.
 DSV4_IMPL(ExpertsArgs, sm90_wide)
+// Kernel images of k-bit weights under kOfficial: products for up to 128 tokens of an expert at a
+// time, weights with their scales rounded to f16.
+DSV4_IMPL(ExpertsArgs, sm90_grouped)
 // Kernel images of k-bit weights under kOfficial, weights rounded to bf16: a matrix is decoded once
 // for up to 128 tokens.
 DSV4_IMPL(ExpertsArgs, sm90_mma)
@@ -41,6 +44,7 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
     {"sm90_few_e4m3", Arch::kSm90, true, sm90_few_e4m3::reject, sm90_few_e4m3::run, 0x1p-13},
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
     {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
+    {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
     {"sm90_mma", Arch::kSm90, false, sm90_mma::reject, sm90_mma::run, 0x1p-9},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},

@@ -309,14 +309,14 @@ TEST(Experts, DryRunOfWideExperts) {
   const test::ImagesCase c({.t = 70, .k = 1, .e = 2, .d = 4352, .inner = 32}, 2, 3);
   EXPECT_EQ(best_layout(context, c.file), WeightLayout::kImage);
   EXPECT_EQ(choose(experts, context, one_token(c.args, 0)).name, "sm90_wide");
-  EXPECT_EQ(choose(experts, context, c.args).name, "sm90_mma") << "many pairs for each expert";
+  EXPECT_EQ(choose(experts, context, c.args).name, "sm90_grouped") << "many pairs for each expert";
 
   for (const test::ImagesShape& s :
        {test::ImagesShape{.t = 1, .k = 1, .e = 2, .d = 7200, .inner = 32},
         {.t = 1, .k = 1, .e = 2, .d = 32, .inner = 4352}}) {
     const test::ImagesCase wider(s, 2, 2);
     EXPECT_EQ(best_layout(context, wider.file), WeightLayout::kFile);
-    EXPECT_EQ(choose(experts, context, wider.args).name, "sm90_mma");
+    EXPECT_EQ(choose(experts, context, wider.args).name, "sm90_grouped");
   }
   const Codebook off_grid = nf_codebook(3);
   std::copy(off_grid.values().begin(), off_grid.values().end(),

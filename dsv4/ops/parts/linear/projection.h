@@ -7,6 +7,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/parts/linear/linear.h"
+#include "dsv4/ops/parts/norm/norm.h"
 #include "dsv4/ops/parts/quant/quant.h"
 #include "dsv4/tensor/scratch.h"
 
@@ -24,6 +25,20 @@ class Projection {
     scales_ =
         workspace(context).take(DType::kE8M0, {x.dim(0), ceil_div(x.dim(1), kActivationColumns)});
   }
+
+  // x is what the norm gives; Q8 of it, where `weight` and the mode want it, is made in the same
+  // pass.
+  Projection(const Context& context, RmsNormArgs norm, const WeightView& weight)
+      : Projection(context, norm.out) {
+    quantized_ = context.numerics == Numerics::kOfficial && weight.quantized_activations();
+    if (quantized_) norm.codes = codes_, norm.scales = scales_;
+    rms_norm(context, norm);
+  }
+
+  // Where Q8 of x goes that the caller makes itself, before the first product; rank 0: nowhere.
+  const TensorView& codes() const { return codes_; }
+  const TensorView& scales() const { return scales_; }
+  void codes_are_made() { quantized_ = true; }
 
   // out = x w^T, with Q8 activations where mode and weight format require them.
   void into(const WeightView& weight, const TensorView& out) {

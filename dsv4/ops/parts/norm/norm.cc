@@ -1,5 +1,8 @@
 #include "dsv4/ops/parts/norm/norm.h"
 
+#include "dsv4/base/bits.h"
+#include "dsv4/ops/gemm/gemm.h"
+
 namespace dsv4::norm_kernel {
 
 DSV4_IMPL(RmsNormArgs, cpu)
@@ -31,6 +34,9 @@ void check(const RmsNormArgs& args) {
   expect("x", args.x, {DType::kF32, DType::kBF16}, {t, d});
   expect("weight", args.weight, {DType::kF32, DType::kBF16}, {d});
   expect("out", args.out, {DType::kF32, DType::kBF16}, {t, d});
+  if (args.codes.rank == 0) return;
+  expect("codes", args.codes, {DType::kE4M3}, {t, d});
+  expect("scales", args.scales, {DType::kE8M0}, {t, ceil_div(*d, kActivationGroup)});
 }
 
 void check(const HeadNormArgs& args) {
@@ -40,8 +46,10 @@ void check(const HeadNormArgs& args) {
 }
 
 Cost cost(const RmsNormArgs& args) {
-  return {.bytes = static_cast<double>(args.x.bytes() + args.weight.bytes() + args.out.bytes()),
-          .flops = 4.0 * static_cast<double>(args.x.numel())};
+  const int64_t q8 = args.codes.rank > 0 ? args.codes.bytes() + args.scales.bytes() : 0;
+  return {
+      .bytes = static_cast<double>(args.x.bytes() + args.weight.bytes() + args.out.bytes() + q8),
+      .flops = 4.0 * static_cast<double>(args.x.numel())};
 }
 
 Cost cost(const HeadNormArgs& args) {

@@ -17,6 +17,10 @@ struct RmsNormArgs {
   ConstTensorView weight;  // [d] f32|bf16
   TensorView out;          // [t, d] f32|bf16, may be x
   float eps = 1e-6f;
+  // Q8 of out as quantize_q8 makes it, in groups of 128, for products that take it; rank 0: not
+  // wanted.
+  TensorView codes{};   // [t, d] E4M3
+  TensorView scales{};  // [t, ceil(d / 128)] E8M0
 };
 
 struct HeadNormArgs {

@@ -7,6 +7,8 @@
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 #include "dsv4/formats/float16.h"
+#include "dsv4/ops/gemm/gemm.h"
+#include "dsv4/ops/parts/quant/quant.h"
 
 namespace dsv4::norm_kernel::cpu {
 namespace {
@@ -27,7 +29,7 @@ void plain_norm(float* x, int64_t d, float eps) {
 
 }  // namespace
 
-void run(const Context&, const RmsNormArgs& args) {
+void run(const Context& context, const RmsNormArgs& args) {
   const int64_t rows = args.x.dim(0), d = args.x.dim(1);
   std::vector<float> weight(static_cast<size_t>(d));
   dsv4::cpu::load(args.weight, 0, d, weight.data());
@@ -42,6 +44,12 @@ void run(const Context&, const RmsNormArgs& args) {
       dsv4::cpu::store(args.out, t * args.out.row_stride(), d, x.data());
     }
   }
+  if (args.codes.rank == 0) return;
+  impl_of(quantize_q8, "cpu")
+      .run(context, {.x = args.out,
+                     .codes = args.codes,
+                     .scales = args.scales,
+                     .group = static_cast<int>(kActivationGroup)});
 }
 
 void run(const Context& context, const HeadNormArgs& args) {

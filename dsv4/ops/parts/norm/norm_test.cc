@@ -2,14 +2,26 @@
 
 #include <cmath>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/ops/parts/norm/norm_case.h"
+#include "dsv4/ops/parts/quant/quant_case.h"
 #include "tests/harness/op_check.h"
 
 namespace dsv4 {
 namespace {
 
 using test::Arena;
+
+RmsNormArgs one_row(const RmsNormArgs& a, int64_t i) {
+  RmsNormArgs one = a;
+  one.x = a.x.slice(0, i, i + 1);
+  one.out = a.out.slice(0, i, i + 1);
+  if (a.codes.rank == 0) return one;
+  one.codes = a.codes.slice(0, i, i + 1);
+  one.scales = a.scales.slice(0, i, i + 1);
+  return one;
+}
 
 void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DType out_dtype) {
   Arena arena;
@@ -22,12 +34,7 @@ void check_rms_norm(int64_t t, int64_t d, DType x_dtype, DType weight_dtype, DTy
   // them (about sqrt(d / 4) ulps); the multiplications add two.
   const double ulps = out_dtype == DType::kF32 ? 8.0 + std::sqrt(static_cast<double>(d)) : 0.51;
   test.outputs = {{"out", args.out, rms_norm_oracle(args), {.ulps = ulps}}};
-  test.one_token = [](const RmsNormArgs& a, int64_t i) {
-    RmsNormArgs one = a;
-    one.x = a.x.slice(0, i, i + 1);
-    one.out = a.out.slice(0, i, i + 1);
-    return one;
-  };
+  test.one_token = one_row;
   test.strided = [](RmsNormArgs& a, test::StridedCopy& copy) { copy(a.x), copy(a.out); };
   check_op(rms_norm.impls, Context{}, arena, test);
 }
@@ -38,6 +45,51 @@ TEST(RmsNorm, AgreesWithOracle) {
       check_rms_norm(t, d, DType::kF32, DType::kF32, DType::kF32);
       check_rms_norm(t, d, DType::kBF16, DType::kBF16, DType::kBF16);
       check_rms_norm(t, d, DType::kBF16, DType::kF32, DType::kF32);
+    }
+  }
+}
+
+// out is what it is without codes, and codes are those of quantize_q8.
+void check_codes(int64_t t, int64_t d, DType dtype) {
+  Arena arena;
+  Rng rng(static_cast<uint64_t>(t * 1000 + d));
+  RmsNormArgs args = test::random_rms_norm(arena, rng, t, d, dtype, DType::kF32, dtype);
+  args.codes = arena.output(DType::kE4M3, {t, d});
+  args.scales = arena.output(DType::kE8M0, {t, ceil_div(d, 128)});
+  RmsNormArgs plain = args;
+  plain.codes = {}, plain.scales = {};
+  test::OpCase<RmsNormArgs> test{
+      .name = fmt::format("rms_norm with codes {}x{}", t, d), .args = args, .num_tokens = t};
+  test.one_token = one_row;
+  test.strided = [](RmsNormArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.out), copy(a.codes), copy(a.scales);
+  };
+  check_op(rms_norm.impls, Context{}, arena, test);
+  for (const Impl<RmsNormArgs>& impl : rms_norm.impls) {
+    Context context;
+    if (impl.arch != Arch::kCpu) context.device = test::gpu();
+    if (!reaches(impl.arch, context)) continue;
+    SCOPED_TRACE(test.name + " by " + std::string(impl.name));
+    const auto out_of = [&](const RmsNormArgs& call) {
+      arena.prepare();
+      impl.run(context, call);
+      if (context.device != nullptr) test::wait(*context.device);
+      return std::vector<std::byte>(args.out.data, args.out.data + args.out.bytes());
+    };
+    const std::vector<std::byte> without = out_of(plain);
+    EXPECT_TRUE(out_of(args) == without);
+    const QuantizeQ8Want want =
+        quantize_q8_oracle({.x = args.out, .codes = args.codes, .scales = args.scales});
+    EXPECT_EQ(test::compare(args.codes, want.codes, {.ulps = 0}), "");
+    EXPECT_EQ(test::compare(args.scales, want.scales, {.ulps = 0}), "");
+  }
+}
+
+TEST(RmsNorm, MakesCodes) {
+  for (const int64_t d : {100, 256, 384, 1536, 4096}) {
+    for (const int64_t t : {0, 1, 7}) {
+      check_codes(t, d, DType::kBF16);
+      check_codes(t, d, DType::kF32);
     }
   }
 }

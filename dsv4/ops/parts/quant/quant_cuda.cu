@@ -1,12 +1,15 @@
-// The quantizers use some lanes of a warp per group. The Hadamard transform uses one warp per row,
-// which is held in registers.
+// The quantizers use some lanes of a warp per group; quantize_q8 of bf16 in groups of 128, which
+// every product of a prompt takes, has a kernel whose lanes keep their columns in registers. The
+// Hadamard transform uses one warp per row, which is held in registers.
 
 #include <cmath>
 #include <type_traits>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/base/divisor.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/ops/gemm/x/columns8.cuh"
 #include "dsv4/ops/parts/quant/lanes.cuh"
 #include "dsv4/ops/parts/quant/quant.h"
 
@@ -59,6 +62,56 @@ __global__ void quantize_q8_kernel(Groups groups, const T* x, int64_t x_stride, 
   const uint8_t scale = group_quantize_q8<kRun>(groups.lanes, x + row * x_stride + begin, n,
                                                 codes + row * codes_stride + begin);
   if (n > 0 && groups.lanes.own() == 0) scales[row * scales_stride + begin / groups.group] = scale;
+}
+
+// A lane has 8 columns of kRunsOfLane groups; 16 lanes have a group.
+constexpr int kRunsOfLane = 2;
+
+// The conversion makes one code of all NaN; each keeps its sign, as other codes do.
+__device__ uint2 with_signs(uint2 codes, const gemm::Run& x) {
+  const auto signs = [&](int i) { return (x.word[i] >> 8 & 0x80) | (x.word[i] >> 16 & 0x8000); };
+  return {codes.x | signs(0) | signs(1) << 16, codes.y | signs(2) | signs(3) << 16};
+}
+
+__global__ void __launch_bounds__(kThreads)
+    quantize_q8_runs_kernel(int64_t runs, Divisor row_runs, const bf16* x, int64_t x_stride,
+                            uint8_t* codes, int64_t codes_stride, uint8_t* scales,
+                            int64_t scales_stride) {
+  ptx::pdl_start();
+  const int64_t first = int64_t{blockIdx.x} * (kThreads * kRunsOfLane) + threadIdx.x;
+  gemm::Run loaded[kRunsOfLane] = {};
+  int64_t row[kRunsOfLane];
+  int run[kRunsOfLane];
+#pragma unroll
+  for (int i = 0; i < kRunsOfLane; ++i) {
+    const int64_t at = first + i * kThreads;
+    row[i] = row_runs.divide(static_cast<uint32_t>(at));
+    run[i] = static_cast<int>(at - row[i] * row_runs.divisor);
+    if (at < runs) loaded[i] = gemm::Run::load(x + row[i] * x_stride + run[i] * gemm::kRun);
+  }
+#pragma unroll
+  for (int i = 0; i < kRunsOfLane; ++i) {
+    const gemm::CodesOfRun q(loaded[i]);  // by all lanes of the warp
+    if (first + i * kThreads >= runs) continue;
+    *reinterpret_cast<uint2*>(codes + row[i] * codes_stride + run[i] * gemm::kRun) =
+        with_signs(q.codes, loaded[i]);
+    if (run[i] % gemm::kRuns == 0) scales[row[i] * scales_stride + run[i] / gemm::kRuns] = q.scale;
+  }
+}
+
+// Whether rows consist of whole groups of 128 bf16 numbers whose runs are aligned.
+bool takes_runs(const QuantizeQ8Args& args) {
+  return args.group == gemm::kRun * gemm::kRuns && args.x.dtype == DType::kBF16 &&
+         args.x.dim(1) > 0 && args.x.dim(1) % args.group == 0 && packs(args.x, gemm::kRun) &&
+         packs(args.codes, gemm::kRun) && args.x.numel() / gemm::kRun < INT32_MAX;
+}
+
+void launch_runs(Device& device, const QuantizeQ8Args& args) {
+  const int64_t row_runs = args.x.dim(1) / gemm::kRun, runs = args.x.dim(0) * row_runs;
+  launch(device, "quantize_q8", quantize_q8_runs_kernel,
+         {.grid = ceil_div(runs, kThreads * kRunsOfLane), .block = kThreads, .pdl = true}, runs,
+         Divisor(row_runs), args.x.as<bf16>(), args.x.row_stride(), args.codes.as<uint8_t>(),
+         args.codes.row_stride(), args.scales.as<uint8_t>(), args.scales.row_stride());
 }
 
 // x may be out: a lane writes only elements that no other lane reads.
@@ -153,6 +206,7 @@ void hadamard_of(const Context& context, const HadamardArgs& args) {
 }  // namespace
 
 void run(const Context& context, const QuantizeQ8Args& args) {
+  if (takes_runs(args)) return launch_runs(*context.device, args);
   with_run(args.group, args.x, args.codes, [&](auto run) {
     const Groups groups(args.x, args.group, run());
     with_float_type(args.x.dtype, [&](auto in) {

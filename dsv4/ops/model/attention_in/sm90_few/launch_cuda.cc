@@ -8,7 +8,6 @@
 #include "dsv4/ops/model/attention_in/sm90_few/append.h"
 #include "dsv4/ops/model/attention_in/sm90_few/query.h"
 #include "dsv4/ops/model/hc_boundary/block_input.h"
-#include "dsv4/ops/parts/norm/norm.h"
 
 namespace dsv4::attention_in_kernel::sm90_few {
 namespace {
@@ -82,7 +81,6 @@ void run(const Context& given, const AttentionInArgs& args) {
   const bool at_once = append_rows_reject(context, args) == nullptr;
   if (at_once && finish_few_reject(context, args) == nullptr)
     return finish_few(context, args, c, products.append);
-  rms_norm(context, {.x = c, .weight = args.weights.q_norm, .out = c, .eps = args.norm_eps});
   make_queries(context, args, c);
   at_once ? append_rows(context, args, products.append)
           : append_by_ops(context, args, products.append);

@@ -28,13 +28,11 @@ gemm::Activations quantized_input(const Context& context, const HcBoundaryArgs& 
   Scratch& scratch = context.device->workspace();
   const TensorView codes = scratch.take(DType::kE4M3, {t, k});
   const TensorView scales = scratch.take(DType::kE8M0, {t, k / gemm::kScaleColumns});
-  if (is_given(boundary) && few::reject(context, boundary) == nullptr) {
-    const Scratch::Scope scope(scratch);
-    few::Params params = few::launch_mix(context, boundary);
-    params.codes = codes.as<uint8_t>(), params.code_scales = scales.as<uint8_t>();
-    few::launch_finish(context, boundary, params);
+  if (is_given(boundary)) {
+    HcBoundaryArgs with_codes = boundary;
+    with_codes.codes = codes, with_codes.scales = scales;
+    hc_boundary(context, with_codes);
   } else {
-    if (is_given(boundary)) hc_boundary(context, boundary);
     quantize_q8(context, {.x = x, .codes = codes, .scales = scales, .group = gemm::kScaleColumns});
   }
   return {.x = codes, .x_scale = scales};

@@ -19,6 +19,8 @@ const char* reject(const Context& context, const HcBoundaryArgs& args) {
     return "wants bf16 streams and x";
   if (!packs(args.streams, kRun) || !packs(args.x, kRun) || !packs(args.norm, kRun))
     return "rows are not on 16 bytes";
+  if (args.codes.rank > 0 && (!args.codes.is_contiguous() || !args.scales.is_contiguous()))
+    return "wants contiguous codes";
   return nullptr;
 }
 
@@ -40,7 +42,9 @@ Params launch_mix(const Context& context, const HcBoundaryArgs& args) {
   return params;
 }
 
-void launch_finish(const Context& context, const HcBoundaryArgs& args, const Params& params) {
+void run(const Context& context, const HcBoundaryArgs& args) {
+  const Scratch::Scope scope(context.device->workspace());
+  const Params params = launch_mix(context, args);
   with_float_type(args.norm.dtype, [&](auto norm) {
     launch(*context.device, "hc_boundary finish", finish_kernel<decltype(norm)>,
            {.grid = args.streams.dim(0),
@@ -49,11 +53,6 @@ void launch_finish(const Context& context, const HcBoundaryArgs& args, const Par
             .pdl = true},
            params);
   });
-}
-
-void run(const Context& context, const HcBoundaryArgs& args) {
-  const Scratch::Scope scope(context.device->workspace());
-  launch_finish(context, args, launch_mix(context, args));
 }
 
 }  // namespace dsv4::hc_boundary_kernel::sm90_few

@@ -1,5 +1,5 @@
-// The two kernels one by one: block_input.cu launches another one in place of the second.
-// Arguments: those that reject() accepts.
+// The first kernel alone: block_input.cu launches another one in place of the second. Arguments:
+// those that reject() accepts.
 
 #pragma once
 
@@ -13,6 +13,5 @@ const char* reject(const Context& context, const HcBoundaryArgs& args);
 // What the second kernel takes. The partial sums are in the device's workspace, as long as the
 // caller's Scratch::Scope lives.
 Params launch_mix(const Context& context, const HcBoundaryArgs& args);
-void launch_finish(const Context& context, const HcBoundaryArgs& args, const Params& params);
 
 }  // namespace dsv4::hc_boundary_kernel::sm90_few

@@ -36,6 +36,8 @@ inline Params make_params(const HcBoundaryArgs& args, float* partial) {
           .stream_stride = args.streams.stride[1],
           .x = args.x.as<bf16>(),
           .x_stride = args.x.row_stride(),
+          .codes = args.codes.rank > 0 ? args.codes.as<uint8_t>() : nullptr,
+          .code_scales = args.codes.rank > 0 ? args.scales.as<uint8_t>() : nullptr,
           .post = args.post.as<float>(),
           .comb = args.comb.as<float>(),
           .post_stride = args.post.row_stride(),

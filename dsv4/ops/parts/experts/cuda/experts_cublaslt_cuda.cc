@@ -1,5 +1,5 @@
 // The implementation cublaslt_fp8 of experts.h: the shared expert of a prompt, whose products are
-// those of linear.h with FP8 activations and weights. Q8 of x, gate, up, SwiGLU, Q8 of h, down,
+// those of linear.h with FP8 activations and weights. Q8 of x, gate, up, SwiGLU with Q8 of h, down,
 // sum.
 
 #include "dsv4/base/bits.h"
@@ -66,13 +66,13 @@ void run(const Context& context, const ExpertsArgs& args) {
   const ExpertWeights& expert = args.stack.file()[0];
   const Q8 x = Q8::in(scratch, t, d), h = Q8::in(scratch, t, inner);
   const TensorView gate_up = scratch.take(DType::kBF16, {t, 2 * inner});
-  const TensorView hidden = scratch.take(DType::kBF16, {t, inner});
   const TensorView y = scratch.take(DType::kBF16, {t, d});
   quantize().run(context, {.x = args.x, .codes = x.codes, .scales = x.scales});
   product().run(context, x.times(expert.w1, gate_up.slice(1, 0, inner)));
   product().run(context, x.times(expert.w3, gate_up.slice(1, inner, 2 * inner)));
-  experts_swiglu(device, {.gate_up = gate_up, .limit = args.swiglu_limit, .hidden = hidden});
-  quantize().run(context, {.x = hidden, .codes = h.codes, .scales = h.scales});
+  experts_swiglu_q8(
+      device,
+      {.gate_up = gate_up, .limit = args.swiglu_limit, .codes = h.codes, .scales = h.scales});
   product().run(context, h.times(expert.w2, y));
   experts_combine(device, {.y = y, .add = args.add, .addend = args.addend, .acc = args.acc});
 }

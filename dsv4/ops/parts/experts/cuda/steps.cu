@@ -1,12 +1,15 @@
-#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 
 #include <cmath>
 
+#include "dsv4/base/divisor.h"
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/math.cuh"
+#include "dsv4/device/pack.cuh"
+#include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/formats/quant_group.h"
 #include "dsv4/ops/gemm/epilogue/swiglu.cuh"
+#include "dsv4/ops/gemm/x/columns8.cuh"
 
 namespace dsv4 {
 namespace {
@@ -70,11 +73,35 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, 
   }
 }
 
-// Each CTA combines kThreads columns of one token. pairs: the token's pairs, sorted
-template <class Y, class Addend>
-__global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bool add,
-                               const Addend* addend, int64_t addend_stride, float* acc,
-                               int64_t acc_stride, int d) {
+// A lane has 8 columns, 16 lanes have a group. runs: of all rows; row_runs: of a row
+__global__ void __launch_bounds__(kThreads)
+    swiglu_q8_kernel(const bf16* gate_up, int64_t runs, Divisor row_runs, float limit,
+                     uint8_t* codes, uint8_t* scales) {
+  ptx::pdl_start();
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  float h[gemm::kRun] = {};
+  if (at < runs) {
+    const int64_t row = row_runs.divide(static_cast<uint32_t>(at));
+    const int64_t inner = int64_t{row_runs.divisor} * gemm::kRun;
+    const bf16* const from = gate_up + (at + row * row_runs.divisor) * gemm::kRun;
+    float gate[gemm::kRun], up[gemm::kRun];
+    gemm::Run::load(from).widen(gate);
+    gemm::Run::load(from + inner).widen(up);
+#pragma unroll
+    for (int i = 0; i < gemm::kRun; ++i) h[i] = swiglu(gate[i], up[i], 1.f, limit);
+  }
+  const gemm::CodesOfRun q(gemm::Run::rounded(h));  // by all lanes of the warp
+  if (at >= runs) return;
+  *reinterpret_cast<uint2*>(codes + at * gemm::kRun) = q.codes;
+  if (at % gemm::kRuns == 0) scales[at / gemm::kRuns] = q.scale;
+}
+
+// Each thread combines kRun columns of a token. shared: the token's pairs, sorted
+template <int kRun, class Y, class Addend>
+__global__ void __launch_bounds__(kThreads)
+    combine_kernel(const Y* y, int64_t y_stride, const int32_t* pair_of, int slots, bool add,
+                   const Addend* addend, int64_t addend_stride, float* acc, int64_t acc_stride,
+                   int d) {
   ptx::pdl_start();
   extern __shared__ int32_t pairs[];
   const int64_t t = blockIdx.x;
@@ -85,12 +112,35 @@ __global__ void combine_kernel(const Y* y, const int32_t* pair_of, int slots, bo
     pairs[rank] = pair;
   }
   __syncthreads();
-  const int c = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  const int c = (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kRun;
   if (c >= d) return;
-  float sum = add ? acc[t * acc_stride + c] : 0.f;
-  for (int i = 0; i < slots; ++i) sum += to_float(y[int64_t{pairs[i]} * d + c]);
-  if (addend != nullptr) sum += to_float(addend[t * addend_stride + c]);
-  acc[t * acc_stride + c] = sum;
+  float sum[kRun] = {};
+  const auto plus = [&](const auto* from) {
+    float v[kRun];
+    load<kRun>(from, v);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) sum[i] += v[i];
+  };
+  if (add) load<kRun>(acc + t * acc_stride + c, sum);
+#pragma unroll 4
+  for (int i = 0; i < slots; ++i) plus(y + pairs[i] * y_stride + c);
+  if (addend != nullptr) plus(addend + t * addend_stride + c);
+  store<kRun>(acc + t * acc_stride + c, sum);
+}
+
+template <int kRun, class Y, class Addend>
+void launch_combine(Device& device, const CombineStep& step) {
+  const int64_t d = step.acc.dim(1);
+  const bool more = !step.addend.empty();
+  launch(device, "experts_combine", combine_kernel<kRun, Y, Addend>,
+         {.grid = step.acc.dim(0),
+          .block = kThreads,
+          .grid_y = ceil_div(d, kThreads * kRun),
+          .shared = step.slots * static_cast<int64_t>(sizeof(int32_t)),
+          .pdl = true},
+         step.y.as<Y>(), step.y.row_stride(), step.pair_of, step.slots, step.add,
+         more ? step.addend.as<Addend>() : nullptr, more ? step.addend.row_stride() : 0,
+         step.acc.as<float>(), step.acc.row_stride(), d);
 }
 
 }  // namespace
@@ -116,22 +166,25 @@ void experts_swiglu(Device& device, const SwigluStep& step) {
   });
 }
 
+void experts_swiglu_q8(Device& device, const SwigluQ8Step& step) {
+  const int64_t row_runs = step.codes.dim(1) / gemm::kRun, runs = step.codes.dim(0) * row_runs;
+  launch(device, "experts_swiglu_q8", swiglu_q8_kernel,
+         {.grid = ceil_div(runs, kThreads), .block = kThreads, .pdl = true},
+         step.gate_up.as<bf16>(), runs, Divisor(row_runs), step.limit > 0 ? step.limit : HUGE_VALF,
+         step.codes.as<uint8_t>(), step.scales.as<uint8_t>());
+}
+
 void experts_combine(Device& device, const CombineStep& step) {
-  const int64_t d = step.acc.dim(1);
+  constexpr int kRun = 4;  // columns of a thread where rows are aligned to them
   const bool more = !step.addend.empty();
+  const bool wide =
+      packs(step.y, kRun) && packs(step.acc, kRun) && (!more || packs(step.addend, kRun));
   with_float_type(step.y.dtype, [&](auto element) {
     using Y = decltype(element);
     with_float_type(more ? step.addend.dtype : step.y.dtype, [&](auto addend_element) {
       using Addend = decltype(addend_element);
-      launch(device, "experts_combine", combine_kernel<Y, Addend>,
-             {.grid = step.acc.dim(0),
-              .block = kThreads,
-              .grid_y = ceil_div(d, kThreads),
-              .shared = step.slots * static_cast<int64_t>(sizeof(int32_t)),
-              .pdl = true},
-             step.y.as<Y>(), step.pair_of, step.slots, step.add,
-             more ? step.addend.as<Addend>() : nullptr, more ? step.addend.row_stride() : 0,
-             step.acc.as<float>(), step.acc.row_stride(), d);
+      wide ? launch_combine<kRun, Y, Addend>(device, step)
+           : launch_combine<1, Y, Addend>(device, step);
     });
   });
 }

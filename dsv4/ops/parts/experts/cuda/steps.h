@@ -1,4 +1,5 @@
-// The steps of the experts op around its GEMMs, on CUDA. Rows are contiguous.
+// The steps of the experts op around its GEMMs, on CUDA. Rows are contiguous; those of y and acc
+// may have any stride.
 
 #pragma once
 
@@ -19,6 +20,15 @@ struct SwigluStep {
   TensorView hidden;              // [pairs, i] f32|bf16
 };
 void experts_swiglu(Device& device, const SwigluStep& step);
+
+// SwiGLU, rounded to bf16, and Q8 of it, in one pass over gate and up.
+struct SwigluQ8Step {
+  ConstTensorView gate_up;  // [t, 2 i] bf16, rows of gate, then up; i a multiple of 128
+  float limit = 0;          // 0: no clamp
+  TensorView codes;         // [t, i] E4M3
+  TensorView scales;        // [t, i / 128] E8M0
+};
+void experts_swiglu_q8(Device& device, const SwigluQ8Step& step);
 
 struct CombineStep {
   ConstTensorView y;                 // [pairs, d] f32|bf16

@@ -24,9 +24,9 @@ bool sm90_few_takes(const ExpertImages& images) {
 namespace dsv4::experts_kernel::sm90_few {
 namespace {
 
-// With more pairs of an expert on average, kernels that decode a matrix once for up to 128 pairs
-// are faster.
-constexpr int64_t kMostPairs = 32;
+// With more pairs of an expert on average, sm90_grouped is faster, which decodes a matrix once for
+// up to 128 pairs.
+constexpr int64_t kMostPairs = 8;
 
 }  // namespace
 

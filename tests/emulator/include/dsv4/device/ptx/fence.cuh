@@ -9,5 +9,7 @@ namespace dsv4::ptx {
 inline void fence_proxy_async() {
   emulator::fence_proxy_async();
 }
+inline void fence_proxy_async_global() {
+}
 
 }  // namespace dsv4::ptx

@@ -1,0 +1,23 @@
+// Counters in global memory by which CTAs that run at the same time tell each other what is done.
+
+#pragma once
+
+#include <cstdint>
+
+namespace dsv4::ptx {
+
+// Adds, as a release at GPU scope: what this thread wrote, or waited for at a barrier of its CTA,
+// is visible to a thread that has seen the sum.
+__device__ inline void add_release(int32_t* counter, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+// Waits until the counter is at least `least`; an acquire at GPU scope.
+__device__ inline void wait_at_least(const int32_t* counter, int32_t least) {
+  int32_t value;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  } while (value < least);
+}
+
+}  // namespace dsv4::ptx

@@ -1,0 +1,159 @@
+// Sizes, parameters and shared memory of the grouped kernel (kernel.cuh).
+//
+// Tiles     a tile is the pairs of one expert, at most kMostColumns of them,
+// that a CTA multiplies
+//           with kTileRows rows of the image at a time. Its number of columns
+//           is rounded up to 16
+// Slots     tiles have consecutive slots, as many as columns; a pair has one
+// slot Rows of x of a tile lie in the order in which wgmma reads them: blocks
+// of 64 values of K, in each
+//           a row of 128 bytes for every column of the tile, with the 128-byte
+//           swizzle by the number of the column (device/ptx/smem_desc.cuh). K
+//           is padded to 256 values with zeros. What the columns without a pair
+//           hold does not matter
+
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/mbarrier.cuh"
+#include "dsv4/device/sm90/limits.h"
+#include "dsv4/device/sm90/ring.cuh"
+#include "dsv4/ops/gemm/weights/kbit_image_scaled.cuh"
+
+namespace dsv4::gemm::grouped {
+
+inline constexpr int kTileRows = 256, kTileStrips = kTileRows / kUnitRows;
+inline constexpr int kMostColumns = 128, kColumnStep = 16;
+inline constexpr int kClasses = kMostColumns / kColumnStep;  // tiles of 128, 112, .. columns
+inline constexpr int kBlockColumns = 64,
+                     kBlockBytes = 128;                      // of K, and of a row
+inline constexpr int kSteps = kUnitColumns / kBlockColumns;  // blocks of a unit
+
+inline constexpr int kConsumerWarps = 8, kEpilogueWarps = 4;
+inline constexpr int kFirstEpilogueWarp = kConsumerWarps;
+inline constexpr int kCodesWarp = kFirstEpilogueWarp + kEpilogueWarps, kXWarp = kCodesWarp + 1;
+inline constexpr int kThreads = 16 * kWarp;
+inline constexpr int kConsumerRegisters = 208, kEpilogueRegisters = 56, kProducerRegisters = 40;
+static_assert(2 * kConsumerRegisters + kEpilogueRegisters + kProducerRegisters == 512);
+
+struct alignas(16) Tile {
+  int32_t expert, first_slot, pairs, columns;
+};
+
+// Bytes of K of a slot's row.
+DSV4_HD constexpr int64_t row_bytes(int chunks) {
+  return int64_t{chunks} * kSteps * kBlockBytes;
+}
+// From the first slot of a tile: 16 bytes of K, vector `v` of 8 values, of
+// column `column`.
+DSV4_HD constexpr int64_t vector_at(int columns, int column, int v) {
+  return (int64_t{v / 8} * columns + column) * kBlockBytes + (v % 8 ^ column % 8) * 16;
+}
+
+// Gate and up, or down. Pointers are to device memory.
+struct Product {
+  const std::byte* images;  // [e] kernel images
+  int64_t image_bytes;      // from one expert to the next
+  int strips, chunks;       // of an image: rows / 16, columns / 256
+  int row_tiles;            // tiles of kTileRows rows
+  KbitTable table;          // the codebook
+  float factor;             // what all sums lack: the table's unit, and 16 for the scales
+  const std::byte* x;       // [slots] rows of x, see above
+  const float* factors;     // [slots] what a column's sums lack
+  int rows;                 // of one weight: of gate, or of down
+};
+
+struct Params {
+  Product gate_up, down;
+  bool has_gate_up, has_down;  // what this launch computes
+  const Tile* tiles;           // in order of their classes
+  const int32_t* class_ends;   // [kClasses] tiles up to the end of each class
+  int32_t* done;               // [tiles] items of gate and up whose h' is stored; 0 before
+                               // the launch
+  const float* scale2;         // [e, 3]: of w1, w3, w2
+
+  const float* pair_weight;  // [slots]
+  float limit;               // of SwiGLU
+  int hidden_exponent;       // h' = h * 2^hidden_exponent / pow2ceil(weight)
+  std::byte* hidden;         // [slots] rows of h', which are down's x
+  bf16* y;                   // [slots, y_stride]
+  int64_t y_stride;
+};
+
+// The part of a product that a CTA computes at a time.
+struct Item {
+  Tile tile;
+  int tile_index;
+  bool down;
+  int first_strip, strips;  // of the image; those that exist, at most kTileStrips
+
+  // index: of the item among those of the product whose tiles begin with `first_tile`
+  __device__ Item(const Params& p, bool is_down, int first_tile, int index) : down(is_down) {
+    const Product& product = is_down ? p.down : p.gate_up;
+    tile_index = first_tile + index / product.row_tiles;
+    tile = p.tiles[tile_index];
+    first_strip = index % product.row_tiles * kTileStrips;
+    strips = max(0, min(kTileStrips, product.strips - first_strip));
+  }
+  __device__ int64_t slot_bytes(int chunks) const { return tile.first_slot * row_bytes(chunks); }
+};
+
+// The items of a CTA: blockIdx.x, blockIdx.x + gridDim.x, .. of all in order of product, class, tile
+// and row tile. The largest come first.
+class Walk {
+ public:
+  // Calls body(item) for those of a class.
+  template <class Body>
+  __device__ void visit(const Params& p, bool down, int item_class, const Body& body) {
+    if (!(down ? p.has_down : p.has_gate_up)) return;
+    const int first = item_class == 0 ? 0 : p.class_ends[item_class - 1];
+    const int items =
+        (p.class_ends[item_class] - first) * (down ? p.down.row_tiles : p.gate_up.row_tiles);
+    for (; at_ < items; at_ += static_cast<int>(gridDim.x)) body(Item(p, down, first, at_));
+    at_ -= items;
+  }
+  template <class Body>
+  __device__ void visit_all(const Params& p, const Body& body) {
+#pragma unroll 1
+    for (int i = 0; i < 2 * kClasses; ++i) visit(p, i >= kClasses, i % kClasses, body);
+  }
+
+ private:
+  int at_ = static_cast<int>(blockIdx.x);  // from the first item of the class
+};
+
+inline constexpr int kXStages = kSteps;
+inline constexpr int kStagedBytes = kTileRows * 2;  // of a column
+
+// Vector `v` of 8 image rows of a column, in bf16.
+DSV4_HD constexpr int staged_at(int column, int v) {
+  return column * kStagedBytes + (v ^ column % 8) * 16;
+}
+
+template <class Weights>
+struct Shared {
+  static constexpr int kStageBytes = kTileStrips * Weights::kSlabBytes;
+  static constexpr int kOtherBytes =
+      kMostColumns * (kXStages * kBlockBytes + kStagedBytes + 2 * 4) +
+      2 * static_cast<int>(sizeof(TableCopies)) + 1024;
+  static constexpr int kCodeStages = std::min(4, (sm90::kMaxSmem - kOtherBytes) / kStageBytes);
+  static_assert(kCodeStages >= 2);
+
+  alignas(1024) unsigned char x[kXStages][kMostColumns * kBlockBytes];
+  // Sums of an item times their factors, on their way to the epilogue.
+  alignas(128) unsigned char staging[kMostColumns * kStagedBytes];
+  alignas(128) unsigned char codes[kCodeStages][kStageBytes];
+  alignas(16) float factors[2][kMostColumns];  // of columns: of this item and of the next
+  TableCopies tables[2];                       // of gate and up, of down
+  // full: the bytes have landed; empty: all consumer warps have read them
+  ptx::Mbarrier code_full[kCodeStages], code_empty[kCodeStages];
+  ptx::Mbarrier x_full[kXStages], x_empty[kXStages];
+  // full: all consumer warps have stored; empty: all epilogue warps have read
+  ptx::Mbarrier staging_full, staging_empty;
+};
+
+}  // namespace dsv4::gemm::grouped

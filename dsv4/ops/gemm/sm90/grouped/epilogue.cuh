@@ -1,0 +1,106 @@
+// What becomes of the sums of an item, which lie in shared memory by columns: hidden values of the
+// experts, or rows of down. A warp takes a column at a time.
+
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/global_flag.cuh"
+#include "dsv4/device/ptx/named_barrier.cuh"
+#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/gemm/epilogue/swiglu.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/config.cuh"
+
+namespace dsv4::gemm::grouped {
+
+inline constexpr int kEpilogueBarrier = 1;  // a named one, of the epilogue warps
+
+// Biased exponent of the power of two by which h' of a pair is divided: at least its weight.
+__device__ inline int weight_exponent(float weight) {
+  constexpr uint32_t kLeast = 127 - 14;  // h' of smaller weights needs no more range
+  return static_cast<int>(max(__float_as_uint(weight) >> 23 & 0xffu, kLeast)) + 1;
+}
+
+// gate, up -> h = weight * swiglu(gate, up), in bf16 -> Q8 over groups of 128 rows of the weight,
+// which are those of an item -> h' = code * scale * 2^hidden_exponent / pow2ceil(weight), in f16.
+// Codes times scales are exact unless h' is below 2^-14 (subnormal).
+//
+// Lane 2 s + i has rows 4 i .. 4 i + 3 of strip s: of gate, which is the first vector of the strip,
+// and of up.
+template <class Weights>
+__device__ void store_hidden(const Params& p, const Item& item, const Shared<Weights>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp - kFirstEpilogueWarp;
+  const int strip = lane / 2, half = lane % 2 * 8;
+  const int rows = p.gate_up.rows - (item.first_strip + strip) * 8 - half / 2;  // that exist
+  std::byte* const to = p.hidden + item.slot_bytes(p.down.chunks) + half;
+#pragma unroll 1
+  for (int column = warp; column < item.tile.pairs; column += kEpilogueWarps) {
+    const float weight = p.pair_weight[item.tile.first_slot + column];
+    const auto load = [&](int v) {
+      return *reinterpret_cast<const uint2*>(shared.staging + staged_at(column, v) + half);
+    };
+    const uint2 gates = load(2 * strip), ups = load(2 * strip + 1);
+    float h[4], largest = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 gate = __bfloat1622float2(ptx::as_bf162(i == 0 ? gates.x : gates.y));
+      const float2 up = __bfloat1622float2(ptx::as_bf162(i == 0 ? ups.x : ups.y));
+      h[2 * i] = swiglu(gate.x, up.x, weight, p.limit);
+      h[2 * i + 1] = swiglu(gate.y, up.y, weight, p.limit);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      h[i] = i < rows ? to_float(from_float<bf16>(h[i])) : 0;
+      largest = fmaxf(largest, fabsf(h[i]));  // drops NaN
+    }
+    const uint8_t scale = q8_scale(warp_max(largest));
+    const float inverse = inverse_scale(scale);
+    const int power = scale + 127 + p.hidden_exponent - weight_exponent(weight);
+    const __half2 factor =
+        __float2half2_rn(__uint_as_float(static_cast<uint32_t>(max(power, 0)) << 23));
+    uint32_t words[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto codes = __nv_cvt_float2_to_fp8x2(
+          make_float2(h[2 * i] * inverse, h[2 * i + 1] * inverse), __NV_SATFINITE, __NV_E4M3);
+      const __half2_raw exact = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
+      words[i] = ptx::as_bits(__hmul2(__half2(exact), factor));
+    }
+    *reinterpret_cast<uint2*>(
+        to + vector_at(item.tile.columns, column, item.first_strip + strip)) = {words[0], words[1]};
+  }
+}
+
+template <class Weights>
+__device__ void store_rows(const Params& p, const Item& item, const Shared<Weights>& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp - kFirstEpilogueWarp;
+  const int row = item.first_strip * kUnitRows + 8 * lane;
+  if (row >= p.down.rows) return;
+#pragma unroll 4
+  for (int column = warp; column < item.tile.pairs; column += kEpilogueWarps)
+    *reinterpret_cast<uint4*>(p.y + (item.tile.first_slot + column) * p.y_stride + row) =
+        *reinterpret_cast<const uint4*>(shared.staging + staged_at(column, lane));
+}
+
+// `item` is number `index` of the CTA.
+template <class Weights>
+__device__ void finish(const Params& p, const Item& item, int index, Shared<Weights>& shared) {
+  shared.staging_full.wait(index % 2);
+  if (item.down) {
+    store_rows(p, item, shared);
+  } else {
+    store_hidden(p, item, shared);
+  }
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) shared.staging_empty.arrive();
+  if (item.down) return;
+  ptx::fence_proxy_async_global();  // bulk copies of other CTAs read h'
+  ptx::barrier_sync(kEpilogueBarrier, kEpilogueWarps * kWarp);
+  if (threadIdx.x == kFirstEpilogueWarp * kWarp) ptx::add_release(p.done + item.tile_index, 1);
+}
+
+}  // namespace dsv4::gemm::grouped

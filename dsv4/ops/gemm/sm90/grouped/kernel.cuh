@@ -1,0 +1,103 @@
+// Products of many token-expert pairs with kernel images of k-bit weights, on
+// Hopper.
+//
+// Problem    out^T [256 image rows, pairs of one expert] = W x'^T, both in f16,
+// sums in f32 Bound      the tensor cores from about 64 pairs an expert on
+// (2,048 / N weights a clock and SM);
+//            below, decoding (30 weights a clock), then the bytes of the
+//            weights
+// Tiles      an item is 256 rows x 16 .. 128 columns and all of K, in steps
+// of 64. Gate and up's
+//            items come first, then down's. A CTA takes the items blockIdx.x,
+//            blockIdx.x + gridDim.x, ..; the row tiles of a tile are neighbors,
+//            so that CTAs that run together read its rows of x from L2. All
+//            CTAs have to run at the same time: an item of down waits for those
+//            of gate and up of its tile
+// Roles      warps 0 - 7: consumers, two warpgroups of two blocks of 64 rows | warps 8 - 11:
+//            epilogue, while the consumers compute the next item | warp 12: codes | warp 13: x
+// Barriers   code_full[s]    1 + bytes  producer | consumers
+//            code_empty[s]   8          consumer warps, when the unit is in registers | producer
+//            x_full[j]       1 + bytes  producer | consumers
+//            x_empty[j]      8          consumer warps, after the products of both blocks | producer
+//            staging_full    8          consumer warps | epilogue
+//            staging_empty   4          epilogue warps | consumers
+//            named 1         128        epilogue, before it counts an item as done
+// Registers  208 of consumers, 56 of the epilogue, 40 of producers
+// Smem       x 64 KB, staging 64 KB, codes 2 to 4 stages of 18 to 43 KB
+//
+// Order of additions, for every tile and grid: k ascending, groups of 16 by the
+// tensor core into one accumulator. A column does not see the others, so a pair
+// has the same bits in any batch.
+
+#pragma once
+
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/setmaxnreg.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/consumer.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/epilogue.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/producer.cuh"
+
+namespace dsv4::gemm::grouped {
+
+template <class Weights>
+__device__ void initialize(const Params& p, Shared<Weights>& shared) {
+  fill_table_copies(p.gate_up.table, shared.tables[0]);
+  fill_table_copies(p.down.table, shared.tables[1]);
+  if (threadIdx.x == 0) {
+    for (ptx::Mbarrier& b : shared.code_full) b.init(1);
+    for (ptx::Mbarrier& b : shared.code_empty) b.init(kConsumerWarps);
+    for (ptx::Mbarrier& b : shared.x_full) b.init(1);
+    for (ptx::Mbarrier& b : shared.x_empty) b.init(kConsumerWarps);
+    shared.staging_full.init(kConsumerWarps);
+    shared.staging_empty.init(kEpilogueWarps);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+}
+
+template <int kN, class Weights>
+__device__ void compute(const Params& p, const Item& item, Shared<Weights>& shared, Place& at) {
+  const Product& product = item.down ? p.down : p.gate_up;
+  Sums<kN> sums;
+  multiply<kN>(product.chunks, typename Weights::Table(shared.tables[item.down ? 1 : 0]), shared,
+               at, sums);
+  const float* const scale2 = p.scale2 + item.tile.expert * 3;
+  stage<kN>(product.factor * scale2[item.down ? 2 : 0], product.factor * scale2[item.down ? 2 : 1],
+            sums, shared, at);
+}
+
+// The items of a product, class by class. Each product and class has a loop of its own: where they
+// are branches of one loop, ptxas finds no registers for products in flight (C7512).
+template <int kN, class Weights>
+__device__ void compute_classes(const Params& p, bool down, Walk& walk, Shared<Weights>& shared,
+                                Place& at) {
+  walk.visit(p, down, (kMostColumns - kN) / kColumnStep,
+             [&](const Item& item) { compute<kN>(p, item, shared, at); });
+  if constexpr (kN > kColumnStep) compute_classes<kN - kColumnStep>(p, down, walk, shared, at);
+}
+
+template <class Weights>
+__global__ void __launch_bounds__(kThreads, 1) grouped_kernel(const __grid_constant__ Params p) {
+  using S = Shared<Weights>;
+  static_assert(sizeof(S) <= sm90::kMaxSmem);
+  auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
+  initialize(p, shared);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarp, 0);
+  if (warp < kConsumerWarps) {
+    ptx::setmaxnreg_inc<kConsumerRegisters>();
+    Place at;
+    Walk walk;
+    compute_classes<kMostColumns>(p, false, walk, shared, at);
+    compute_classes<kMostColumns>(p, true, walk, shared, at);
+  } else if (warp < kCodesWarp) {
+    ptx::setmaxnreg_dec<kEpilogueRegisters>();
+    int index = 0;
+    Walk().visit_all(p, [&](const Item& item) { finish(p, item, index++, shared); });
+  } else {
+    ptx::setmaxnreg_dec<kProducerRegisters>();
+    if (warp == kCodesWarp && threadIdx.x % kWarp == 0) copy_codes(p, shared);
+    if (warp == kXWarp && threadIdx.x % kWarp == 0) copy_x(p, shared);
+  }
+}
+
+}  // namespace dsv4::gemm::grouped

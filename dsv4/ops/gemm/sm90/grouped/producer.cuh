@@ -1,0 +1,69 @@
+// The warps of the grouped kernel that copy: one lane brings codes, one lane of
+// another warp rows of x. Both walk the items of the CTA by themselves.
+
+#pragma once
+
+#include "dsv4/device/ptx/bulk_copy.cuh"
+#include "dsv4/device/ptx/fence.cuh"
+#include "dsv4/device/ptx/global_flag.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/config.cuh"
+
+namespace dsv4::gemm::grouped {
+
+// A stage is a unit of each strip of the item.
+template <class Weights>
+__device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
+  constexpr int kBytes = Weights::kSlabBytes;
+  sm90::RingCursor at;
+  Walk().visit_all(p, [&](const Item& item) {
+    const Product& product = item.down ? p.down : p.gate_up;
+    const int64_t strip_bytes = int64_t{product.chunks} * kBytes;
+    const std::byte* from =
+        product.images + item.tile.expert * product.image_bytes + item.first_strip * strip_bytes;
+    for (int chunk = 0; chunk < product.chunks; ++chunk, from += kBytes) {
+      ptx::Mbarrier& full = shared.code_full[at.stage];
+      shared.code_empty[at.stage].wait(at.phase ^ 1);
+      full.expect_tx(static_cast<uint32_t>(item.strips * kBytes));
+      full.arrive();
+      const uint32_t to = ptx::smem_address(shared.codes[at.stage]);
+      for (int strip = 0; strip < item.strips; ++strip)
+        ptx::cp_async_bulk_evict_first(to + static_cast<uint32_t>(strip * kBytes),
+                                       from + strip * strip_bytes, kBytes, full);
+      at.next(Shared<Weights>::kCodeStages);
+    }
+  });
+}
+
+// A stage is a block of K of all columns of the tile, which is one run of
+// bytes. Rows of h' are complete when all items of gate and up of the tile are
+// done. They come before it in the order of items, and all CTAs run together,
+// so they are done or under way.
+template <class Weights>
+__device__ void copy_x(const Params& p, Shared<Weights>& shared) {
+  sm90::RingCursor at;
+  int parity = 0;
+  Walk().visit_all(p, [&](const Item& item) {
+    const Product& product = item.down ? p.down : p.gate_up;
+    if (item.down) {
+      ptx::wait_at_least(p.done + item.tile_index, p.gate_up.row_tiles);
+      ptx::fence_proxy_async_global();
+    }
+    const auto bytes = static_cast<uint32_t>(item.tile.columns * kBlockBytes);
+    const std::byte* from = product.x + item.slot_bytes(product.chunks);
+    for (int block = 0; block < product.chunks * kSteps; ++block, from += bytes) {
+      ptx::Mbarrier& full = shared.x_full[at.stage];
+      shared.x_empty[at.stage].wait(at.phase ^ 1);
+      const auto factors = static_cast<uint32_t>(block == 0 ? item.tile.columns * 4 : 0);
+      full.expect_tx(bytes + factors);
+      full.arrive();
+      ptx::cp_async_bulk(ptx::smem_address(shared.x[at.stage]), from, bytes, full);
+      if (block == 0)
+        ptx::cp_async_bulk(ptx::smem_address(shared.factors[parity]),
+                           product.factors + item.tile.first_slot, factors, full);
+      at.next(kXStages);
+    }
+    parity ^= 1;
+  });
+}
+
+}  // namespace dsv4::gemm::grouped

@@ -1,0 +1,119 @@
+// Codes of a k-bit image (formats/kbit_image.h) times the scales of their blocks, as A fragments of
+// wgmma m64nNk16 in f16: for sums over all of K in one accumulator, where no f32 addition can apply
+// a scale.
+//
+//   weight / unit = f16(codebook / unit) * (scale / 16)         rounded to f16 once more
+//
+// The largest value of the codebook lies in [128, 256) units. Codebooks on the e4m3 grid have 4
+// significant bits and scales have 5, so their products are exact; others are off by at most
+// 2^-10.4. Sixteen magnitudes (K = 5) are two tables of eight and a byte permute that selects.
+
+#pragma once
+
+#include "dsv4/device/math.cuh"
+#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/device/ptx/prmt.cuh"
+#include "dsv4/formats/kbit_image.h"
+#include "dsv4/ops/gemm/weights/kbit_image_table.h"
+
+namespace dsv4::gemm {
+
+// Exponent of the largest value in units, which keeps products with the smallest scale normal.
+inline constexpr int kScaledTop = 7;
+inline KbitTable make_scaled_table(const Codebook& book) {
+  return make_f16_table(book, kScaledTop);
+}
+
+// A copy of the table for each lane, in shared memory. ptxas keeps what it knows to be equal for all
+// lanes in uniform registers, and copies it before every permute.
+struct TableCopies {
+  uint32_t low[4][kWarp], high[4][kWarp];
+};
+// Called by all threads of the CTA.
+__device__ inline void fill_table_copies(const KbitTable& table, TableCopies& copies) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, i = static_cast<int>(threadIdx.x) / kWarp;
+  if (i < 4) copies.low[i][lane] = table.low[i], copies.high[i][lane] = table.high[i];
+}
+
+// What a lane holds of a unit: the words of the current step, loaded when it first needs them.
+template <int K>
+class KbitImageScaled {
+ public:
+  static constexpr int kSlabBytes = kUnitBytes<K>;
+
+  // The codebook in registers of the thread.
+  struct Table {
+    static constexpr int kWords = K == 2 ? 1 : K == 5 ? 4 : 2;
+    uint32_t low[kWords], high[kWords];
+
+    __device__ explicit Table(const TableCopies& from) {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) low[i] = from.low[i][lane], high[i] = from.high[i][lane];
+    }
+  };
+
+  // unit: in shared memory. Steps 0, 1, 2, 3 in this order.
+  __device__ void load(const unsigned char* unit, int step) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const auto* codes = reinterpret_cast<const uint4*>(unit) + lane;
+#pragma unroll
+    for (int v = 0; v < K; ++v) {
+      if (4 * v / K != step) continue;
+      const uint4 four = codes[v * kWarp];
+      words_[4 * v] = four.x, words_[4 * v + 1] = four.y;
+      words_[4 * v + 2] = four.z, words_[4 * v + 3] = four.w;
+    }
+    scales_ = reinterpret_cast<const uint32_t*>(unit + 512 * K + lane / 4 * 16)[step];
+  }
+
+  // Fragments of the four groups of 16 columns of the step.
+  __device__ void decode(const Table& table, int step, uint32_t (&a)[4][4]) const {
+    const uint32_t* const words = words_ + step * K;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t nibbles = kbit_nibbles(words, K, i);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t lows, highs;
+        look_up(table, h == 0 ? nibbles : nibbles >> 16, lows, highs);
+        if constexpr (K == 4) highs ^= kbit_byte_signs(words, i, h);
+        uint32_t first = ptx::prmt(lows, highs, 0x5140), second = ptx::prmt(lows, highs, 0x7362);
+        if constexpr (K == 5) {
+          first ^= kbit_signs(words, K, i, 2 * h);
+          second ^= kbit_signs(words, K, i, 2 * h + 1);
+        }
+        const __half2 scale = scale_of(i / 2, h);
+        a[i][h] = ptx::as_bits(__hmul2(ptx::as_half2(first), scale));
+        a[i][h + 2] = ptx::as_bits(__hmul2(ptx::as_half2(second), scale));
+      }
+    }
+  }
+
+ private:
+  // The scale of the rows of half h in block `block` of the step, over 16, twice.
+  __device__ __half2 scale_of(int block, int h) const {
+    const uint32_t byte = 2 * block + h;  // zero extended twice: 0 b 0 b
+    return ptx::as_half2(ptx::prmt(scales_, 0, byte << 8 | byte | 0x4040) << 6);
+  }
+
+  // Bytes j of both results belong to nibble j of `nibbles`, whose upper half is ignored.
+  static __device__ void look_up(const Table& table, uint32_t nibbles, uint32_t& lows,
+                                 uint32_t& highs) {
+    constexpr int kLast = K == 2 ? 0 : 1;
+    if constexpr (K < 5) {
+      lows = ptx::prmt(table.low[0], table.low[kLast], nibbles);
+      highs = ptx::prmt(table.high[0], table.high[kLast], nibbles);
+    } else {
+      const uint32_t index = nibbles & 0x7777u, select = (nibbles >> 1 & 0x4444u) | 0x3210u;
+      lows = ptx::prmt(ptx::prmt(table.low[0], table.low[1], index),
+                       ptx::prmt(table.low[2], table.low[3], index), select);
+      highs = ptx::prmt(ptx::prmt(table.high[0], table.high[1], index),
+                        ptx::prmt(table.high[2], table.high[3], index), select);
+    }
+  }
+
+  uint32_t words_[4 * K], scales_;
+};
+
+}  // namespace dsv4::gemm

@@ -1,0 +1,113 @@
+// From the arguments of a call to the parameters of its kernels, without launching them.
+
+#pragma once
+
+#include <cmath>
+
+#include "dsv4/ops/gemm/weights/kbit_image_scaled.cuh"
+#include "dsv4/ops/parts/experts/image_call.h"
+#include "dsv4/ops/parts/experts/sm90_grouped/lists.cuh"
+#include "dsv4/ops/parts/experts/sm90_grouped/rows.cuh"
+
+namespace dsv4::experts_kernel::sm90_grouped {
+
+namespace grouped = gemm::grouped;
+
+struct Call {
+  Choices choices;
+  Lists lists;
+  RowsParams rows;
+  grouped::Params products;
+  TensorView y;  // [slots, d] bf16
+};
+
+// h of a clamped SwiGLU is at most limit^2 * weight, and h' has to be below 65504; Q8 may round up
+// by a sixteenth.
+inline int hidden_exponent(float limit) {
+  return static_cast<int>(std::floor(std::log2(61000.0 / (double{limit} * limit))));
+}
+
+inline grouped::Product make_product(const KbitImage& image, const ConstTensorView& bytes,
+                                     const Codebook& codebook, int64_t row_tiles) {
+  constexpr float kScaleFactor = 16;  // decoded weights have a sixteenth of their scale
+  const gemm::KbitTable table = gemm::make_scaled_table(codebook);
+  return {.images = bytes.data,
+          .image_bytes = image.bytes(),
+          .strips = static_cast<int>(image.num_strips()),
+          .chunks = static_cast<int>(image.units_along_k()),
+          .row_tiles = static_cast<int>(row_tiles),
+          .table = table,
+          .factor = kScaleFactor * table.unit};
+}
+
+// Takes temporaries from `scratch`. The rows of y of a tile take the place of its rows of x', which
+// nothing reads when its h' is complete.
+inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
+  const ExpertImages& images = args.stack.images();
+  const int64_t t = args.x.dim(0), d = args.x.dim(1), k = slots(args), pairs = t * k;
+  const int64_t experts = args.stack.size(), all = max_slots(pairs, experts);
+  const int64_t ctas = ceil_div(pairs, kListThreads);
+  const auto ints = [&](int64_t n) { return scratch.take(DType::kI32, {n}).as<int32_t>(); };
+  const auto floats = [&](int64_t n) { return scratch.take(DType::kF32, {n}).as<float>(); };
+  const auto bytes = [&](int64_t n) { return scratch.take(DType::kU8, {n}); };
+  Call call{.choices = choices_of(args)};
+  call.lists = {.experts = static_cast<int>(experts),
+                .ctas = static_cast<int>(ctas),
+                .counts = ints(ctas * experts),
+                .tiles = reinterpret_cast<Tile*>(
+                    bytes(max_tiles(pairs, experts) * static_cast<int64_t>(sizeof(Tile))).data),
+                .class_ends = ints(grouped::kClasses),
+                .done = ints(max_tiles(pairs, experts)),
+                .slot_of = ints(pairs),
+                .tile_of = ints(pairs)};
+  // Gate and up have an item for each 128 columns of h', whose padding is zeros.
+  const int64_t down_chunks = images.down.units_along_k();
+  grouped::Product gate_up =
+      make_product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, 2 * down_chunks);
+  grouped::Product down = make_product(images.down, images.down_bytes, images.down_codebook,
+                                       ceil_div(images.down.num_strips(), grouped::kTileStrips));
+  const TensorView rows = bytes(all * grouped::row_bytes(gate_up.chunks));
+  const TensorView hidden = bytes(all * grouped::row_bytes(down.chunks));
+  const int64_t y_stride = gate_up.chunks * int64_t{gemm::kUnitColumns};
+  call.y =
+      TensorView(TensorMeta::contiguous(DType::kBF16, {all, y_stride}), rows.data).slice(1, 0, d);
+  float *const factor = floats(all), *const hidden_factor = floats(all),
+               *const weight = floats(all);
+  const int exponent = hidden_exponent(args.swiglu_limit);
+  call.rows = {.x = args.x.as<bf16>(),
+               .x_stride = args.x.row_stride(),
+               .weights = args.weights.as<float>(),
+               .weight_stride = args.weights.row_stride(),
+               .columns = static_cast<int>(d),
+               .chunks = gate_up.chunks,
+               .slots = static_cast<int>(k),
+               .tiles = call.lists.tiles,
+               .slot_of = call.lists.slot_of,
+               .tile_of = call.lists.tile_of,
+               .hidden_exponent = exponent,
+               .rows = rows.data,
+               .factor = factor,
+               .hidden_factor = hidden_factor,
+               .weight = weight};
+  gate_up.x = rows.data, gate_up.factors = factor;
+  gate_up.rows = static_cast<int>(args.stack.inner());
+  down.x = hidden.data, down.factors = hidden_factor;
+  down.rows = static_cast<int>(d);
+  call.products = {.gate_up = gate_up,
+                   .down = down,
+                   .has_gate_up = true,
+                   .has_down = true,
+                   .tiles = call.lists.tiles,
+                   .class_ends = call.lists.class_ends,
+                   .done = call.lists.done,
+                   .scale2 = images.scale2.as<float>(),
+                   .pair_weight = weight,
+                   .limit = args.swiglu_limit,
+                   .hidden_exponent = exponent,
+                   .hidden = hidden.data,
+                   .y = call.y.as<bf16>(),
+                   .y_stride = y_stride};
+  return call;
+}
+
+}  // namespace dsv4::experts_kernel::sm90_grouped

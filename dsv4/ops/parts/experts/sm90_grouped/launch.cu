@@ -1,0 +1,66 @@
+// The implementation sm90_grouped of experts.h: lists, Q8 rows in the order of the tiles, gate and
+// up with SwiGLU and Q8, down, combine.
+
+#include "dsv4/ops/parts/experts/sm90_grouped/launch.cuh"
+
+#include "dsv4/device/launch.cuh"
+#include "dsv4/ops/parts/experts/cuda/steps.h"
+#include "dsv4/ops/parts/experts/sm90_grouped/call.cuh"
+
+namespace dsv4::experts_kernel::sm90_grouped {
+namespace {
+
+// The largest limit of SwiGLU: h' has to have room in f16.
+constexpr float kMostLimit = 64;
+
+constexpr void (*kProducts[])(Device& device, const grouped::Params& p) = {
+    launch_products<2>, launch_products<3>, launch_products<4>, launch_products<5>};
+
+}  // namespace
+
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (!args.stack.is_image()) return "for kernel images";
+  if (!reads_images(context)) return "for official numerics on Hopper";
+  if (args.experts.empty()) return "for routed experts";
+  if (args.stack.size() > kMaxExperts) return "more than 384 experts";
+  if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 8 != 0 ||
+      reinterpret_cast<uintptr_t>(args.x.data) % 16 != 0)
+    return "rows of x are not bf16 aligned to 16 bytes";
+  const int64_t d = args.x.dim(1);
+  if (d % 8 != 0) return "columns of x are no multiple of 8";
+  if (d > kRowThreads * kVector * kRowVectors) return "rows of more than 8192 columns";
+  if (!(args.swiglu_limit > 0 && args.swiglu_limit <= kMostLimit))
+    return "no clamp of SwiGLU, or one above 64";
+  return nullptr;
+}
+
+void run(const Context& context, const ExpertsArgs& args) {
+  if (args.x.dim(0) == 0) return;
+  Device& device = *context.device;
+  Scratch& scratch = device.workspace();
+  const Scratch::Scope scope(scratch);
+  const Call call = make_call(args, scratch);
+  const ExpertImages& images = args.stack.images();
+  launch(device, "experts_count", count_kernel,
+         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
+  launch(device, "experts_place", place_kernel,
+         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
+  launch(device, "experts_rows", rows_kernel,
+         {.grid = args.x.dim(0), .block = kRowThreads, .pdl = true}, call.rows);
+  const int up_bits = images.gate_up.bits, down_bits = images.down.bits;
+  grouped::Params products = call.products;
+  products.has_down = up_bits == down_bits;
+  kProducts[up_bits - kMinKbit](device, products);
+  if (!products.has_down) {
+    products.has_gate_up = false, products.has_down = true;
+    kProducts[down_bits - kMinKbit](device, products);
+  }
+  experts_combine(device, {.y = call.y,
+                           .pair_of = call.lists.slot_of,
+                           .slots = slots(args),
+                           .add = args.add,
+                           .addend = args.addend,
+                           .acc = args.acc});
+}
+
+}  // namespace dsv4::experts_kernel::sm90_grouped

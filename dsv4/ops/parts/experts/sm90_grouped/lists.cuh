@@ -1,0 +1,139 @@
+// The tiles of a call and the slots of its pairs
+// (gemm/sm90/grouped/config.cuh), in two launches of one CTA for 1,024 pairs:
+//
+//   count   how many pairs of the CTA each expert has
+//   place   every CTA adds the counts of all CTAs, divides the pairs of each
+//   expert into tiles of
+//           almost equal size, and gives its own pairs their slots; the first
+//           CTA stores the tiles
+//
+// Slots are in order of expert, then token, then slot of the token.
+
+#pragma once
+
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/ops/gemm/sm90/experts/count_pairs.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/config.cuh"
+
+namespace dsv4::experts_kernel::sm90_grouped {
+
+using gemm::experts::Choices, gemm::experts::kMaxExperts;
+using gemm::grouped::Tile;
+
+inline constexpr int kListThreads = gemm::experts::kListThreads;
+
+struct Lists {
+  int experts, ctas;
+  int32_t* counts;             // [ctas, experts]
+  Tile* tiles;                 // [max_tiles]
+  int32_t* class_ends;         // [kClasses] (gemm::grouped::Params)
+  int32_t* done;               // [max_tiles] 0 of each tile (gemm::grouped::Params)
+  int32_t *slot_of, *tile_of;  // [t, k] of each pair
+};
+
+// The tiles of an expert with `pairs` pairs.
+struct Split {
+  int tiles, pairs,
+      columns;  // of a tile, but that the last may have fewer pairs
+
+  __device__ explicit Split(int all) {
+    tiles = (all + gemm::grouped::kMostColumns - 1) / gemm::grouped::kMostColumns;
+    pairs = tiles == 0 ? 0 : (all + tiles - 1) / tiles;
+    constexpr int kStep = gemm::grouped::kColumnStep;
+    columns = (pairs + kStep - 1) / kStep * kStep;
+  }
+  __device__ int tile_class() const {
+    return (gemm::grouped::kMostColumns - columns) / gemm::grouped::kColumnStep;
+  }
+};
+
+inline int64_t max_tiles(int64_t pairs, int64_t experts) {
+  return std::min(pairs, experts) + pairs / gemm::grouped::kMostColumns;
+}
+inline int64_t max_slots(int64_t pairs, int64_t experts) {
+  return pairs + max_tiles(pairs, experts) * (gemm::grouped::kColumnStep - 1);
+}
+
+__global__ void __launch_bounds__(kListThreads)
+    count_kernel(const __grid_constant__ Choices in, const __grid_constant__ Lists out) {
+  ptx::pdl_start();
+  alignas(16) __shared__ gemm::experts::RoundCounts shared;
+  const int first = static_cast<int>(blockIdx.x) * kListThreads, e = static_cast<int>(threadIdx.x);
+  count_round(in, first, shared);
+  const int count = gemm::experts::sum_counts<false>(in, first, shared);
+  if (e < out.experts) out.counts[static_cast<int>(blockIdx.x) * out.experts + e] = count;
+}
+
+struct PlaceShared {
+  gemm::experts::RoundCounts round;
+  int warp_tiles[kSelectWarps], warp_slots[kSelectWarps];
+  // What each expert has:
+  int before[kMaxExperts];  // pairs of the CTAs before
+  int pairs[kMaxExperts];   // of a tile
+  int first_tile[kMaxExperts], first_slot[kMaxExperts];
+};
+
+// The first tile of this thread's expert, where those of all larger classes and of lower experts of its
+// class come first. The first CTA stores the ends of the classes.
+__device__ inline int first_tile_of(const Split& split, const Lists& out, PlaceShared& shared) {
+  const int e = static_cast<int>(threadIdx.x);
+  int first = 0, before = 0;
+  for (int c = 0; c < gemm::grouped::kClasses; ++c) {
+    const bool mine = split.tiles > 0 && split.tile_class() == c;
+    const int tiles = mine ? split.tiles : 0, through = warp_sum_through(tiles);
+    __syncthreads();  // the sums of the class before are not needed any more
+    if (e % kWarp == kWarp - 1) shared.warp_tiles[e / kWarp] = through;
+    __syncthreads();
+    const WarpSums sums = sum_warps(shared.warp_tiles);
+    if (mine) first = before + sums.before + through - tiles;
+    before += sums.all;
+    if (blockIdx.x == 0 && e == 0) out.class_ends[c] = before;
+  }
+  return first;
+}
+
+__global__ void __launch_bounds__(kListThreads)
+    place_kernel(const __grid_constant__ Choices in, const __grid_constant__ Lists out) {
+  ptx::pdl_start();
+  alignas(16) __shared__ PlaceShared shared;
+  const int cta = static_cast<int>(blockIdx.x), e = static_cast<int>(threadIdx.x);
+  int all = 0, before = 0;
+  for (int c = 0; c < out.ctas && e < out.experts; ++c) {
+    const int count = out.counts[c * out.experts + e];
+    if (c < cta) before += count;
+    all += count;
+  }
+  const Split split(all);
+  const int slots = split.tiles * split.columns, slots_through = warp_sum_through(slots);
+  if (e % kWarp == kWarp - 1) shared.warp_slots[e / kWarp] = slots_through;
+  const int first_tile = first_tile_of(split, out, shared);
+  const int first_slot = sum_warps(shared.warp_slots).before + slots_through - slots;
+  if (e < kMaxExperts) {
+    shared.before[e] = before, shared.pairs[e] = split.pairs;
+    shared.first_tile[e] = first_tile, shared.first_slot[e] = first_slot;
+  }
+  if (cta == 0) {
+    for (int i = 0; i < split.tiles; ++i) {
+      const int done = i * split.pairs;
+      out.tiles[first_tile + i] = {.expert = e,
+                                   .first_slot = first_slot + i * split.columns,
+                                   .pairs = min(split.pairs, all - done),
+                                   .columns = split.columns};
+      out.done[first_tile + i] = 0;
+    }
+  }
+  const int first = cta * kListThreads;
+  const gemm::experts::OwnPair own = count_round(in, first, shared.round);
+  gemm::experts::sum_counts<true>(in, first, shared.round);
+  __syncthreads();
+  if (own.expert < 0) return;
+  const int rank = shared.before[own.expert] +
+                   shared.round.counts[threadIdx.x / kWarp][own.expert] + own.before();
+  const int pairs = shared.pairs[own.expert], tile = rank / pairs;
+  const int columns = (pairs + gemm::grouped::kColumnStep - 1) / gemm::grouped::kColumnStep *
+                      gemm::grouped::kColumnStep;
+  out.slot_of[own.index] = shared.first_slot[own.expert] + tile * columns + rank - tile * pairs;
+  out.tile_of[own.index] = shared.first_tile[own.expert] + tile;
+}
+
+}  // namespace dsv4::experts_kernel::sm90_grouped

@@ -1,0 +1,144 @@
+// Rows of x for the grouped kernel: Q8 of a token, as f16 numbers in the layout
+// of its tiles, once for each of its pairs.
+//
+//   x' = code * 2^(kTop + s_group - s_row)      s_row: the largest exponent
+//   among the row's groups
+//
+// Exact while a group is within 2^21 of the row's largest: a code has 4
+// significant bits and 18 binades, f16 has 11 and 40 with subnormals. Smaller
+// groups are off by at most 2^-40 of the row's largest value. Columns past the
+// end are zeros.
+
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/formats/quant_group.h"
+#include "dsv4/ops/gemm/sm90/grouped/epilogue.cuh"
+
+namespace dsv4::experts_kernel::sm90_grouped {
+
+using gemm::grouped::Tile;
+
+// Largest exponent of x' over its code: 448 * 2^7 is below 65504.
+inline constexpr int kTop = 7;
+inline constexpr int kRowThreads = 128,
+                     kVector = 8;      // values that a thread has at a time
+inline constexpr int kRowVectors = 8;  // of a thread: 8,192 columns
+inline constexpr int kGroupThreads = 128 / kVector;
+
+struct RowsParams {
+  const bf16* x;  // [t, d]
+  int64_t x_stride;
+  const float* weights;  // [t, k]
+  int64_t weight_stride;
+  int columns, chunks, slots;  // d, ceil(d / 256), k
+  const Tile* tiles;
+  const int32_t *slot_of, *tile_of;  // [t, k]
+  int hidden_exponent;               // gemm::grouped::Params
+  std::byte* rows;                   // [slots] rows of x'
+  // [slots] what sums of gate and up lack, what sums of down lack, the router's
+  // weight
+  float *factor, *hidden_factor, *weight;
+};
+
+// Eight values of a row as codes, and the exponent of their group.
+struct CodedVector {
+  uint32_t codes[2];
+  int exponent;  // UE8M0
+
+  CodedVector() = default;
+  // Called by all threads of a group together.
+  __device__ CodedVector(const uint4& values) {
+    const uint32_t words[4] = {values.x, values.y, values.z, values.w};
+    float2 v[4];
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i] = __bfloat1622float2(ptx::as_bf162(words[i]));
+      largest = fmaxf(largest, fmaxf(fabsf(v[i].x), fabsf(v[i].y)));  // drops NaN
+    }
+#pragma unroll
+    for (int step = 1; step < kGroupThreads; step *= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    const uint8_t scale = q8_scale(largest);
+    const float inverse = inverse_scale(scale);
+    exponent = scale;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const auto two = [&](float2 pair) -> uint32_t {
+        return __nv_cvt_float2_to_fp8x2(make_float2(pair.x * inverse, pair.y * inverse),
+                                        __NV_SATFINITE, __NV_E4M3);
+      };
+      codes[i] = two(v[2 * i]) | two(v[2 * i + 1]) << 16;
+    }
+  }
+
+  // x' of a row with this largest exponent.
+  __device__ uint4 values(int largest) const {
+    const int power = 127 + kTop + exponent - largest;
+    const __half2 factor =
+        __float2half2_rn(__uint_as_float(static_cast<uint32_t>(max(power, 0)) << 23));
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto code = static_cast<__nv_fp8x2_storage_t>(codes[i / 2] >> (16 * (i % 2)));
+      const __half2_raw exact = __nv_cvt_fp8x2_to_halfraw2(code, __NV_E4M3);
+      words[i] = ptx::as_bits(__hmul2(__half2(exact), factor));
+    }
+    return {words[0], words[1], words[2], words[3]};
+  }
+};
+
+// grid: tokens
+__global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant__ RowsParams p) {
+  ptx::pdl_start();
+  __shared__ int warp_largest[kRowThreads / kWarp];
+  const int64_t t = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int vectors = p.chunks * gemm::kUnitColumns / kVector;
+  const uint4 zero{0, 0, 0, 0};
+  CodedVector coded[kRowVectors];
+  int largest = 0;
+#pragma unroll
+  for (int i = 0; i < kRowVectors; ++i) {
+    const int v = i * kRowThreads + thread;
+    if (i * kRowThreads >= vectors) break;
+    coded[i] = CodedVector(v * kVector < p.columns
+                               ? *reinterpret_cast<const uint4*>(p.x + t * p.x_stride + v * kVector)
+                               : zero);
+    if (v * kVector < p.columns) largest = max(largest, coded[i].exponent);
+  }
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2)
+    largest = max(largest, __shfl_xor_sync(~0u, largest, step));
+  if (thread % kWarp == 0) warp_largest[thread / kWarp] = largest;
+  __syncthreads();
+#pragma unroll
+  for (const int other : warp_largest) largest = max(largest, other);
+
+  for (int k = 0; k < p.slots; ++k) {
+    const int slot = p.slot_of[t * p.slots + k];
+    const Tile tile = p.tiles[p.tile_of[t * p.slots + k]];
+    std::byte* const rows = p.rows + tile.first_slot * gemm::grouped::row_bytes(p.chunks);
+#pragma unroll
+    for (int i = 0; i < kRowVectors; ++i) {
+      const int v = i * kRowThreads + thread;
+      if (v >= vectors) break;
+      *reinterpret_cast<uint4*>(rows +
+                                gemm::grouped::vector_at(tile.columns, slot - tile.first_slot, v)) =
+          coded[i].values(largest);
+    }
+    if (thread == 0) {
+      const float weight = p.weights[t * p.weight_stride + k];
+      const int exponent = gemm::grouped::weight_exponent(weight) - p.hidden_exponent;
+      p.factor[slot] = __uint_as_float(static_cast<uint32_t>(largest - kTop) << 23);
+      p.hidden_factor[slot] = __uint_as_float(static_cast<uint32_t>(exponent) << 23);
+      p.weight[slot] = weight;
+    }
+  }
+}
+
+}  // namespace dsv4::experts_kernel::sm90_grouped
