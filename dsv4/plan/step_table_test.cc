@@ -96,7 +96,9 @@ TEST(StepTable, DryRunSaysWhyOthersDoNotTakeACall) {
   for (const StepCalls& calls : table.calls) {
     for (const Refusal& refusal : calls.refusals)
       EXPECT_NE(refusal.reason, nullptr) << calls.op << "/" << refusal.impl;
-    if (calls.op == "moe") EXPECT_FALSE(calls.refusals.empty());
+    if (calls.op == "moe") {
+      EXPECT_FALSE(calls.refusals.empty());
+    }
   }
 }
 #else

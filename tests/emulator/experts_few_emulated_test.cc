@@ -297,33 +297,41 @@ TEST(ExpertsFewEmulated, Mxfp4HasTheBitsOfItsImport) {
 }
 
 // A scale is a power of two, whatever its byte is: a row of down with byte b has 2^(b - 127) times
-// the bits that it has with 127. Router weights of 2^-12 keep sums finite at b = 254. Results below
-// the smallest normal number may be a step of 2^-133 off, as they are rounded to fewer bits.
+// the bits that it has with 127. Results below the smallest normal number may be a step of 2^-133
+// off, as they are rounded to fewer bits. Router weights of 2^-12 keep the sums of large bytes
+// finite, those of 1 the results of small ones above 2^-133.
 TEST(ExpertsFewEmulated, EveryScaleByteOfMxfp4) {
-  ImagesCase c({.t = 3, .k = 1, .e = 1, .d = 256, .inner = 288}, WeightFormat::kMxfp4,
-               WeightFormat::kMxfp4);
-  for (int64_t i = 0; i < 3; ++i) const_cast<float*>(c.args.weights.as<float>())[i] *= 0x1p-12f;
-  const auto result_with = [&](const auto& byte_of_row) {
-    const ConstTensorView& scale = c.file[0].w2.scale;
-    for (int64_t row = 0; row < 256; ++row)
-      std::fill_n(const_cast<uint8_t*>(scale.row<uint8_t>(row)), scale.dim(1), byte_of_row(row));
-    c.args.stack = test::pack_images(c.arena, c.file);
-    return result_of<Fp4<WeightFormat::kMxfp4>>(c, 3, kRuns[1]);
-  };
-  const std::vector<float> ones = result_with([](int64_t) { return uint8_t{127}; });
-  const std::vector<float> got = result_with([](int64_t row) { return static_cast<uint8_t>(row); });
-  for (size_t i = 0; i < got.size(); ++i) {
-    const int byte = static_cast<int>(i % 256);
-    if (byte == 255) {
-      EXPECT_TRUE(std::isnan(got[i]));
-      continue;
-    }
-    const double want = std::ldexp(static_cast<double>(ones[i]), byte - 127);
-    ASSERT_TRUE(std::isfinite(want) && want != 0);
-    if (std::abs(want) >= 0x1p-126) {
-      EXPECT_EQ(static_cast<double>(got[i]), want) << byte;
-    } else {
-      EXPECT_NEAR(static_cast<double>(got[i]), want, 0x1p-133) << byte;
+  for (const bool large : {false, true}) {
+    ImagesCase c({.t = 3, .k = 1, .e = 1, .d = 256, .inner = 288}, WeightFormat::kMxfp4,
+                 WeightFormat::kMxfp4);
+    for (int64_t i = 0; i < 3; ++i)
+      const_cast<float*>(c.args.weights.as<float>())[i] = large ? 0x1p-12f : 1.f;
+    const auto result_with = [&](const auto& byte_of_row) {
+      const ConstTensorView& scale = c.file[0].w2.scale;
+      for (int64_t row = 0; row < 256; ++row) {
+        auto* bytes = const_cast<uint8_t*>(scale.row<uint8_t>(row));
+        const uint8_t byte = byte_of_row(row);
+        // One NaN alone: sums of several infinite blocks would be NaN, too.
+        std::fill_n(bytes, scale.dim(1), byte == 255 ? uint8_t{127} : byte);
+        bytes[0] = byte;
+      }
+      c.args.stack = test::pack_images(c.arena, c.file);
+      return result_of<Fp4<WeightFormat::kMxfp4>>(c, 3, kRuns[1]);
+    };
+    const std::vector<float> ones = result_with([](int64_t) { return uint8_t{127}; });
+    const std::vector<float> got =
+        result_with([](int64_t row) { return static_cast<uint8_t>(row); });
+    for (size_t i = 0; i < got.size(); ++i) {
+      const int byte = static_cast<int>(i % 256);
+      if (large != (byte > 127)) continue;
+      if (byte == 255) {
+        EXPECT_TRUE(std::isnan(got[i]));
+        continue;
+      }
+      const double want = std::ldexp(static_cast<double>(ones[i]), byte - 127);
+      ASSERT_TRUE(std::isfinite(want) && std::abs(want) > 0x1p-132) << byte;
+      EXPECT_NEAR(static_cast<double>(got[i]), want, std::abs(want) < 0x1p-126 ? 0x1p-133 : 0)
+          << byte;
     }
   }
 }

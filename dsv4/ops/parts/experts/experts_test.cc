@@ -369,9 +369,12 @@ TEST(Experts, DryRunOfFp4Experts) {
               WeightLayout::kFile);
     EXPECT_EQ(choose(experts, context, one_token(c.args, 0)).name, "sm90_wide");
     EXPECT_EQ(choose(experts, context, c.args).name, "sm90_mma") << "many pairs for each expert";
-    const test::ImagesCase narrow({.t = 1, .k = 1, .e = 2, .d = 64, .inner = 32}, fp4, 3);
-    EXPECT_EQ(best_layout(context, narrow.file), WeightLayout::kFile) << "down is not e4m3";
-    EXPECT_EQ(choose(experts, context, narrow.args).name, "sm90_mma");
+    const test::ImagesCase beside({.t = 1, .k = 1, .e = 2, .d = 64, .inner = 32}, fp4, 3);
+    EXPECT_EQ(best_layout(context, beside.file), WeightLayout::kImage);
+    const Codebook off_grid = nf_codebook(3);
+    std::copy(off_grid.values().begin(), off_grid.values().end(),
+              const_cast<float*>(beside.file[0].w2.codebook.as<float>()));
+    EXPECT_EQ(best_layout(context, beside.file), WeightLayout::kFile) << "codebook of down";
     const test::ImagesCase flash({.t = 1, .k = 1, .e = 2, .d = 64, .inner = 32}, fp4, fp4);
     EXPECT_EQ(choose(experts, context, flash.args).name, "sm90_few_e4m3");
   }
