@@ -68,7 +68,8 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
                   "a full-size model with random weights, made on the device")
       ->check(CLI::IsMember({"flash", "pro"}))
       ->option_text("flash|pro");
-  command.add_option("--experts", options.experts, "synthetic: format of routed experts");
+  command.add_option("--experts", options.experts,
+                     "synthetic: format of routed experts, also mxfp4 or nvfp4");
   command.add_option("--dense", options.dense, "synthetic: format of the FP8 weights");
   command.add_option("--recipe", options.recipe, "synthetic: recipe file");
   command
@@ -120,8 +121,8 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     phase("load_weights");
     return;
   }
-  const Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
-  model_.emplace(synthetic_model(options.synthetic, recipe, options.layers, options.seed,
+  const SyntheticFormats formats = read_formats(options.experts, options.dense, options.recipe);
+  model_.emplace(synthetic_model(options.synthetic, formats, options.layers, options.seed,
                                  parse_routing(options.routing)));
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");

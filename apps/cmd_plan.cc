@@ -40,14 +40,14 @@ struct Source {
 };
 
 // A checkpoint is validated as for a run, except that its weights are not read.
-Source source_of(const PlanOptions& options) {
+Source source_of(const PlanOptions& options, WeightFormat released) {
   if (options.model.empty() == options.synthetic.empty())
     fail(ErrorCode::kBadInput, "plan needs either a model or --synthetic flash|pro");
   if (!options.synthetic.empty()) {
     const ModelConfig config = released_config(options.synthetic);
     return {.title = "official " + options.synthetic,
             .config = config,
-            .tensors = stored_tensors(official_tensor_list(config, options.mtp))};
+            .tensors = stored_tensors(official_tensor_list(config, options.mtp, released))};
   }
   const Model model = Model::load(find_model(options.model));
   StoredTensors tensors = stored_tensors(model.checkpoint());
@@ -218,8 +218,11 @@ void print_machines(const std::vector<MachineFit>& fits) {
 }
 
 void plan_model(const PlanOptions& options) {
-  const Source source = source_of(options);
-  const Recipe recipe = read_recipe(options.experts, options.dense, options.recipe);
+  const auto [recipe, released] =
+      options.synthetic.empty()
+          ? SyntheticFormats(read_recipe(options.experts, options.dense, options.recipe))
+          : read_formats(options.experts, options.dense, options.recipe);
+  const Source source = source_of(options, released);
   const ConvertList list = convert_list(source.tensors, recipe, source.config.o_groups);
   const int64_t positions = source.config.max_positions;
   const MemoryPlan plan =
@@ -252,7 +255,9 @@ void add_plan(CLI::App& app, Action& action) {
   command->add_option("--synthetic", options->synthetic, "an official release instead of a folder")
       ->check(CLI::IsMember({"flash", "pro"}))
       ->option_text("flash|pro");
-  command->add_option("--experts", options->experts, "as if quantized: format of routed experts");
+  command->add_option(
+      "--experts", options->experts,
+      "as if quantized: format of routed experts; --synthetic: also mxfp4 or nvfp4");
   command->add_option("--dense", options->dense, "as if quantized: format of the FP8 weights");
   command->add_option("--recipe", options->recipe, "as if quantized: recipe file");
   command

@@ -289,6 +289,13 @@ Recipe read_recipe(const std::string& experts, const std::string& dense, const s
   return recipe;
 }
 
+SyntheticFormats read_formats(const std::string& experts, const std::string& dense,
+                              const std::string& file) {
+  const std::optional<WeightFormat> released = released_format(experts);
+  if (!released) return read_recipe(experts, dense, file);
+  return {read_recipe("", dense, file), *released};
+}
+
 std::string size_text(int64_t bytes) {
   if (bytes < 0) return "-" + size_text(-bytes);
   if (bytes < 1024) return fmt::format("{} B", bytes);

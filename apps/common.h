@@ -12,6 +12,7 @@
 #include "apps/progress.h"
 #include "dsv4/convert/recipe.h"
 #include "dsv4/ops/op.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace CLI {
 class App;
@@ -66,6 +67,9 @@ std::vector<int32_t> parse_ids(const std::string& text);
 
 // The recipe of --experts, --dense and --recipe, each may be empty; rules of the file come last.
 Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file);
+// The same for a synthetic model, whose experts may also be "mxfp4" or "nvfp4".
+SyntheticFormats read_formats(const std::string& experts, const std::string& dense,
+                              const std::string& file);
 
 // How a text that an option or an argument named is called in errors and reports: "-" is standard
 // input.

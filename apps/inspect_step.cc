@@ -55,7 +55,8 @@ void add_step_options(CLI::App& command, InspectStepOptions& options) {
           "ops: the implementation of each call of a step, and why the others do not take it")
       ->check(CLI::IsMember({"flash", "pro"}))
       ->option_text("flash|pro");
-  command.add_option("--experts", options.experts, "--step: format of routed experts");
+  command.add_option("--experts", options.experts,
+                     "--step: format of routed experts, also mxfp4 or nvfp4");
   command.add_option("--dense", options.dense, "--step: format of the FP8 weights");
   command.add_option("--recipe", options.recipe, "--step: recipe file");
   command
@@ -79,7 +80,7 @@ void add_step_options(CLI::App& command, InspectStepOptions& options) {
 void inspect_step(const InspectStepOptions& options, bool json) {
   const std::vector<StepTable> tables =
       step_tables({.release = options.step,
-                   .recipe = read_recipe(options.experts, options.dense, options.recipe),
+                   .formats = read_formats(options.experts, options.dense, options.recipe),
                    .gpu = options.gpu,
                    .tokens = parse_numbers("--tokens", options.tokens, kMostTokens),
                    .context = options.context,

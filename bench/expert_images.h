@@ -16,8 +16,11 @@ struct RandomImages {
   Tensor gate_up, down, scale2;
   ExpertImages images;
 
-  RandomImages(int64_t experts, int64_t inner, int64_t d, int bits, Codebook book) {
-    const KbitImage up_image{2 * inner, d, bits, true}, down_image{d, inner, bits, true};
+  // scale: of FP4, whose codebook is that of image_codebook()
+  RandomImages(int64_t experts, int64_t inner, int64_t d, Codebook book,
+               ImageScale scale = ImageScale::kE4M4) {
+    const KbitImage up_image{2 * inner, d, book.bits, true, scale},
+        down_image{d, inner, book.bits, true, scale};
     gate_up = Tensor(DType::kU8, {experts, up_image.bytes()});
     down = Tensor(DType::kU8, {experts, down_image.bytes()});
     scale2 = Tensor(DType::kF32, {experts, 3});

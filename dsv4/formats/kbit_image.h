@@ -1,10 +1,10 @@
-// The kernel image of a k-bit weight: the codes and scales of the flat layout (kbit.h) in the order
-// in which tensor cores read them. It is a reversible permutation, made once at load; docs/kernels/
-// kbit_image.md has a picture.
+// The kernel image of a k-bit or FP4 weight: the codes and scales of the file (kbit.h, weight.h) in
+// the order in which tensor cores read them. It is a reversible permutation, made once at load;
+// docs/kernels/kbit_image.md has a picture.
 //
-//   unit    16 rows x 256 columns: K 16-byte vectors for each of 32 lanes, then 128 bytes of scales
+//   unit    16 rows x 256 columns: K 16-byte vectors for each of 32 lanes, then the scales
 //             codes    [K][32 lanes][16 bytes]
-//             scales   [8 g][8 blocks][2 h]     row g + 8h, block of 32 columns
+//             scales   [8 g][blocks][2 h]       row g + 8h, 8 blocks of 32 or 16 of 16 columns
 //   image   [strips of 16 rows][k/256] units: a strip is one run of bytes, and so is a slice of k
 //           of it; n is padded to 16 rows, k to 256, with zero bytes
 //
@@ -29,28 +29,49 @@
 // those of a 16-bit register are 16 bits apart. With two weights (gate, up), rows 0-7 of a unit are
 // gate's and 8-15 up's: row 8u + g of both is in one lane, and SwiGLU needs no exchange. Source:
 // docs/spec/lowbit.md 4.2, 4.5; PTX ISA, "Matrix fragments for mma.m16n8k16".
+//
+// An FP4 weight is an image of K = 4: a nibble of the file is sign and magnitude index already.
+// Only its scales differ, by a byte of MXFP4 for 32 columns or of NVFP4 for 16 (ImageScale).
 
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "dsv4/formats/kbit.h"
-#include "dsv4/formats/weight.h"
 
 namespace dsv4 {
+
+// The scale byte of a block.
+enum class ImageScale : uint8_t {
+  kE4M4,   // k-bit, 32 columns
+  kUe8m0,  // MXFP4, 32 columns
+  kE4M3    // NVFP4, 16 columns
+};
+DSV4_HD constexpr int block_columns(ImageScale scale) {
+  return scale == ImageScale::kE4M3 ? 16 : kKbitBlock;
+}
 
 struct KbitImage {
   static constexpr int kUnitRows = 16, kUnitColumns = 256, kLanes = 32;
   static constexpr int kStepColumns = 64, kSteps = kUnitColumns / kStepColumns;
   static constexpr int kLaneCodes = 32;  // of one lane in one step: 4 groups of 8
-  static constexpr int kScaleBytes = kUnitRows * kUnitColumns / kKbitBlock;
+  // Kernels have an instance for each kind: K = 2 .. 5, MXFP4, NVFP4.
+  static constexpr int kKinds = kMaxKbit - kMinKbit + 3;
 
   int64_t n = 0, k = 0;  // rows (of gate and up together where interleaved), columns
   int bits = 0;
   bool sign_magnitude = false;
+  ImageScale scale = ImageScale::kE4M4;
 
-  DSV4_HD constexpr int64_t unit_bytes() const { return int64_t{16} * kLanes * bits + kScaleBytes; }
+  DSV4_HD constexpr bool is_fp4() const { return scale != ImageScale::kE4M4; }
+  DSV4_HD constexpr int kind() const {
+    return is_fp4() ? kMaxKbit - kMinKbit + static_cast<int>(scale) : bits - kMinKbit;
+  }
+  DSV4_HD constexpr int unit_blocks() const { return kUnitColumns / block_columns(scale); }
+  DSV4_HD constexpr int scale_bytes() const { return kUnitRows * unit_blocks(); }  // of a unit
+  DSV4_HD constexpr int64_t unit_bytes() const {
+    return int64_t{16} * kLanes * bits + scale_bytes();
+  }
   DSV4_HD constexpr int64_t num_strips() const { return ceil_div(n, kUnitRows); }
   DSV4_HD constexpr int64_t units_along_k() const { return ceil_div(k, kUnitColumns); }
   DSV4_HD constexpr int64_t strip_bytes() const { return units_along_k() * unit_bytes(); }
@@ -64,10 +85,14 @@ struct KbitImage {
     return (int64_t{i / 4} * kLanes + lane) * 16 + i % 4 * 4;
   }
   DSV4_HD constexpr int64_t scale_offset(int row, int block) const {
-    return int64_t{16} * kLanes * bits + (row % 8) * 16 + block * 2 + row / 8;
+    return int64_t{16} * kLanes * bits + (row % 8) * 2 * unit_blocks() + block * 2 + row / 8;
   }
 };
 static_assert(KbitImage{64, 256, 4}.bytes() == 64 * 256 / 2 + 64 * 8);  // the flat layout's size
+template <int K, ImageScale kScale = ImageScale::kE4M4>
+inline constexpr int kUnitBytes =
+    static_cast<int>(KbitImage{.bits = K, .scale = kScale}.unit_bytes());
+static_assert(KbitImage{.bits = 4, .scale = ImageScale::kE4M3}.kind() == KbitImage::kKinds - 1);
 
 // The position of code e = 8i + q of lane l, in the unit's 16 rows and the step's 64 columns.
 struct KbitFragment {
@@ -148,20 +173,5 @@ DSV4_HD constexpr uint32_t kbit_signs(const uint32_t* words, int bits, int i, in
 DSV4_HD constexpr uint32_t kbit_byte_signs(const uint32_t* words, int i, int h) {
   return (words[i] << (4 * h)) & 0x80808080u;
 }
-
-// The image of one weight, or of gate and up interleaved (equal shape, bits and codebook; checked).
-// Codebook and scale2 are not part of it: the epilogue of the GEMM applies scale2 to each weight's
-// rows.
-KbitImage kbit_image(const WeightView& weight);
-KbitImage kbit_image(const WeightView& gate, const WeightView& up);
-// Strips are independent: `strip` is the strip-th of image.num_strips(). bytes: [strip_bytes()]
-void pack_kbit_strip(const KbitImage& image, std::span<const WeightView> weights, int64_t strip,
-                     std::span<uint8_t> bytes);
-// The inverse into flat tensors [n, k/32 * K] I32 and [n, k/32] U8, one pair per weight.
-struct KbitTensors {
-  TensorView planes, scale;
-};
-void unpack_kbit_strip(const KbitImage& image, std::span<const uint8_t> bytes, int64_t strip,
-                       std::span<const KbitTensors> weights);
 
 }  // namespace dsv4

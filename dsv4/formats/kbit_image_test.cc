@@ -1,10 +1,11 @@
-#include "dsv4/formats/kbit_image.h"
+#include "dsv4/formats/pack_kbit_image.h"
 
 #include <bit>
 #include <cstring>
 #include <set>
 #include <vector>
 
+#include "dsv4/formats/e2m1.h"
 #include "dsv4/tensor/buffer.h"
 #include "tests/harness/op_check.h"
 
@@ -30,9 +31,26 @@ struct Flat {
       scale.as<uint8_t>()[i] = static_cast<uint8_t>(rng.bits());
     std::copy_n(book.value.data(), book.size(), codebook.as<float>());
   }
-  KbitTensors tensors() const { return {planes, scale}; }
+  ImageTensors tensors() const { return {planes, scale}; }
 
   Buffer planes, scale, codebook;
+  WeightView view;
+};
+
+// Owns a random FP4 weight. Scales are any bytes, NaN included: an image moves them.
+struct Fp4 {
+  Fp4(WeightFormat format, int64_t n, int64_t k, Rng& rng)
+      : pairs(DType::kU8, {n, k / 2}),
+        scale(format == WeightFormat::kMxfp4 ? DType::kE8M0 : DType::kE4M3,
+              {n, k / (format == WeightFormat::kMxfp4 ? kMxfp4Group : kNvfp4Group)}),
+        view{.format = format, .n = n, .k = k, .data = pairs, .scale = scale} {
+    for (const Buffer* bytes : {&pairs, &scale})
+      for (int64_t i = 0; i < bytes->view().numel(); ++i)
+        bytes->as<uint8_t>()[i] = static_cast<uint8_t>(rng.bits());
+  }
+  ImageTensors tensors() const { return {pairs, scale}; }
+
+  Buffer pairs, scale;
   WeightView view;
 };
 
@@ -53,7 +71,7 @@ std::vector<uint8_t> pack(const KbitImage& image, std::span<const WeightView> we
 }
 
 void unpack(const KbitImage& image, std::span<const uint8_t> bytes,
-            std::span<const KbitTensors> weights) {
+            std::span<const ImageTensors> weights) {
   for (int64_t s = 0; s < image.num_strips(); ++s) {
     unpack_kbit_strip(image,
                       bytes.subspan(static_cast<size_t>(s * image.strip_bytes()),
@@ -62,10 +80,14 @@ void unpack(const KbitImage& image, std::span<const uint8_t> bytes,
   }
 }
 
-void expect_same(const Flat& a, const Flat& b) {
-  const auto bytes = [](const Buffer& x) { return static_cast<size_t>(x.view().bytes()); };
-  EXPECT_EQ(std::memcmp(a.planes.view().data, b.planes.view().data, bytes(a.planes)), 0);
-  EXPECT_EQ(std::memcmp(a.scale.view().data, b.scale.view().data, bytes(a.scale)), 0);
+template <class Weight>
+void expect_same(const Weight& a, const Weight& b) {
+  const auto same = [](const TensorView& x, const TensorView& y) {
+    return x.bytes() == y.bytes() &&
+           std::memcmp(x.data, y.data, static_cast<size_t>(x.bytes())) == 0;
+  };
+  EXPECT_TRUE(same(a.tensors().data, b.tensors().data));
+  EXPECT_TRUE(same(a.tensors().scale, b.tensors().scale));
 }
 
 class KbitImageBits : public testing::TestWithParam<int> {};
@@ -79,7 +101,7 @@ TEST_P(KbitImageBits, EveryShapeComesBack) {
         const Flat weight(n, k, book, rng), back(n, k, book, rng);
         const KbitImage image = kbit_image(weight.view);
         EXPECT_EQ(image.sign_magnitude, book.antisymmetric());
-        const KbitTensors out = back.tensors();
+        const ImageTensors out = back.tensors();
         unpack(image, pack(image, {&weight.view, 1}), {&out, 1});
         expect_same(weight, back);
       }
@@ -97,7 +119,7 @@ TEST_P(KbitImageBits, GateAndUpComeBack) {
     const KbitImage image = kbit_image(gate.view, up.view);
     EXPECT_EQ(image.n, 2 * n);
     const WeightView both[] = {gate.view, up.view};
-    const KbitTensors out[] = {gate_back.tensors(), up_back.tensors()};
+    const ImageTensors out[] = {gate_back.tensors(), up_back.tensors()};
     unpack(image, pack(image, both), out);
     expect_same(gate, gate_back);
     expect_same(up, up_back);
@@ -210,6 +232,73 @@ TEST_P(KbitImageBits, FeedsTheTensorCoreFragments) {
 
 INSTANTIATE_TEST_SUITE_P(K, KbitImageBits, testing::Range(kMinKbit, kMaxKbit + 1));
 
+class Fp4Image : public testing::TestWithParam<WeightFormat> {};
+
+TEST_P(Fp4Image, EveryShapeComesBack) {
+  Rng rng(1);
+  for (const int64_t n : {1, 16, 63, 65, 200}) {
+    for (const int64_t k : {32, 96, 256, 544}) {
+      const Fp4 weight(GetParam(), n, k, rng), back(GetParam(), n, k, rng);
+      const ImageTensors out = back.tensors();
+      const KbitImage image = kbit_image(weight.view);
+      unpack(image, pack(image, {&weight.view, 1}), {&out, 1});
+      expect_same(weight, back);
+    }
+  }
+  for (const int64_t n : {8, 40}) {
+    const Fp4 gate(GetParam(), n, 288, rng), up(GetParam(), n, 288, rng);
+    const Fp4 gate_back(GetParam(), n, 288, rng), up_back(GetParam(), n, 288, rng);
+    const WeightView both[] = {gate.view, up.view};
+    const ImageTensors out[] = {gate_back.tensors(), up_back.tensors()};
+    const KbitImage image = kbit_image(gate.view, up.view);
+    unpack(image, pack(image, both), out);
+    expect_same(gate, gate_back);
+    expect_same(up, up_back);
+  }
+}
+
+TEST_P(Fp4Image, NoByteMoreThanTheFile) {
+  Rng rng(1);
+  const Fp4 weight(GetParam(), 192, 1024, rng);
+  EXPECT_EQ(kbit_image(weight.view).bytes(), weight.view.bytes());
+}
+
+// Code and scale of every element, by the map of the header, are the file's: the code is sign and
+// magnitude index of the codebook, the scale a byte of the element's block.
+TEST_P(Fp4Image, HoldsTheCodesAndScalesOfTheFile) {
+  Rng rng(2);
+  const Fp4 weight(GetParam(), 32, 512, rng);
+  const KbitImage image = kbit_image(weight.view);
+  const Codebook book = image_codebook(weight.view);
+  const std::vector<uint8_t> bytes = pack(image, {&weight.view, 1});
+  const int block = block_columns(image.scale);
+  for (int lane = 0; lane < KbitImage::kLanes; ++lane) {
+    for (int64_t at = 0; at < 2 * 512; at += KbitImage::kStepColumns) {
+      const int64_t strip = at / 512, column = at % 512;
+      const uint8_t* unit = bytes.data() + image.unit_offset(strip, column / 256);
+      const int step = static_cast<int>(column % 256) / KbitImage::kStepColumns;
+      uint32_t words[4];
+      for (int i = 0; i < 4; ++i)
+        std::memcpy(&words[i], unit + KbitImage::word_offset(lane, 4 * step + i), 4);
+      uint8_t codes[KbitImage::kLaneCodes];
+      unpack_kbit_lane(words, 4, codes);
+      for (int e = 0; e < KbitImage::kLaneCodes; ++e) {
+        const KbitFragment place = kbit_fragment(lane, e);
+        const int64_t row = 16 * strip + place.row, k = column + place.column;
+        const float want = e2m1_to_f32(
+            e2m1_code(weight.pairs.view().row<uint8_t>(row)[k / 2], static_cast<int>(k % 2)));
+        ASSERT_EQ(std::bit_cast<uint32_t>(book.value[kbit_from_sign_magnitude(codes[e], 4)]),
+                  std::bit_cast<uint32_t>(want));
+        ASSERT_EQ(unit[image.scale_offset(place.row, static_cast<int>(k % 256) / block)],
+                  weight.scale.view().row<uint8_t>(row)[k / block]);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Fp4Image,
+                         testing::Values(WeightFormat::kMxfp4, WeightFormat::kNvfp4));
+
 TEST(KbitImage, ReportsWhatDoesNotFit) {
   Rng rng(1);
   const Flat a(16, 64, nf_codebook(3), rng), b(16, 64, bnf_codebook(3), rng),
@@ -219,6 +308,8 @@ TEST(KbitImage, ReportsWhatDoesNotFit) {
   EXPECT_NE(test::error_of([&] { kbit_image(c.view, c.view); }).find("groups of 8"),
             std::string::npos);
   EXPECT_NE(test::error_of([&] { kbit_image({.format = WeightFormat::kF32}); }), "");
+  const Fp4 narrow(WeightFormat::kNvfp4, 8, 48, rng);
+  EXPECT_NE(test::error_of([&] { kbit_image(narrow.view); }).find("48 columns"), std::string::npos);
   const KbitImage image = kbit_image(a.view);
   std::vector<uint8_t> bytes(static_cast<size_t>(image.strip_bytes() - 1));
   EXPECT_NE(test::error_of([&] {

@@ -10,14 +10,16 @@ namespace {
 
 class TensorLister final : public WeightVisitor {
  public:
-  explicit TensorLister(std::vector<NamedTensor>& list) : list_(list) {}
+  // routed: kMxfp4 or kNvfp4
+  TensorLister(std::vector<NamedTensor>& list, WeightFormat routed)
+      : list_(list), nvfp4_(routed == WeightFormat::kNvfp4) {}
 
   void matrix(WeightView&, const WeightSpec& spec, int64_t n, int64_t k) override {
     switch (spec.stored) {
       case Stored::kFp8:
         return fp8(spec.name, n, k);
       case Stored::kMxfp4:
-        return mxfp4(spec.name, n, k);
+        return fp4(spec.name, n, k);
       default:
         return add(spec.name + ".weight", spec.stored, {n, k});
     }
@@ -53,16 +55,24 @@ class TensorLister final : public WeightVisitor {
                          DType::kE8M0, {ceil_div(n, kFp8BlockSize), ceil_div(k, kFp8BlockSize)})});
   }
 
-  void mxfp4(const std::string& prefix, int64_t n, int64_t k) {
+  void fp4(const std::string& prefix, int64_t n, int64_t k) {
     if (k % kMxfp4Group != 0)
       fail(ErrorCode::kUnsupported, "{}: MXFP4 needs k to be a multiple of {}, k is {}", prefix,
            kMxfp4Group, k);
-    list_.push_back({prefix + ".weight", TensorMeta::contiguous(DType::kI8, {n, k / 2})});
     list_.push_back(
-        {prefix + ".scale", TensorMeta::contiguous(DType::kE8M0, {n, k / kMxfp4Group})});
+        {prefix + ".weight", TensorMeta::contiguous(nvfp4_ ? DType::kU8 : DType::kI8, {n, k / 2})});
+    if (!nvfp4_) {
+      list_.push_back(
+          {prefix + ".scale", TensorMeta::contiguous(DType::kE8M0, {n, k / kMxfp4Group})});
+      return;
+    }
+    list_.push_back(
+        {prefix + ".weight_scale", TensorMeta::contiguous(DType::kE4M3, {n, k / kNvfp4Group})});
+    list_.push_back({prefix + ".weight_scale_2", TensorMeta::contiguous(DType::kF32, {1})});
   }
 
   std::vector<NamedTensor>& list_;
+  const bool nvfp4_;
 };
 
 }  // namespace
@@ -73,9 +83,10 @@ int64_t total_bytes(const std::vector<NamedTensor>& tensors) {
   return bytes;
 }
 
-std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool mtp) {
+std::vector<NamedTensor> official_tensor_list(const ModelConfig& config, bool mtp,
+                                              WeightFormat routed) {
   std::vector<NamedTensor> list;
-  TensorLister writer(list);
+  TensorLister writer(list, routed);
   ModelWeights weights;
   visit_weights(config, weights, writer);
   DrafterWeights drafter;

@@ -37,6 +37,19 @@ TEST(TensorList, TotalsOfTheReleases) {
   }
 }
 
+// NVFP4 has twice the scales, and a number a matrix.
+TEST(TensorList, ExpertsInNvfp4) {
+  const ModelConfig flash = released_config("flash");
+  const auto mxfp4 = by_name(official_tensor_list(flash, false));
+  const auto nvfp4 = by_name(official_tensor_list(flash, false, WeightFormat::kNvfp4));
+  const std::string w1 = "layers.0.ffn.experts.3.w1";
+  EXPECT_EQ(to_string(nvfp4.at(w1 + ".weight_scale")), "[2048, 256] F8_E4M3");
+  EXPECT_TRUE(nvfp4.contains(w1 + ".weight_scale_2"));
+  EXPECT_FALSE(nvfp4.contains(w1 + ".scale"));
+  EXPECT_EQ(nvfp4.at(w1 + ".weight").bytes(), mxfp4.at(w1 + ".weight").bytes());
+  EXPECT_EQ(nvfp4.size() - mxfp4.size(), 43u * 256 * 3);
+}
+
 TEST(TensorList, MtpAddsOnlyTheDrafter) {
   const ModelConfig flash = released_config("flash");
   auto with = by_name(official_tensor_list(flash, true));

@@ -59,7 +59,7 @@ class CallList final : public Observer {
 
 // On a GPU the experts have the layout that its implementations read best; all tensors get a place.
 Model model_of(const StepTableRequest& request, const Context& context) {
-  Model model = synthetic_model(request.release, request.recipe, 0, 1);
+  Model model = synthetic_model(request.release, request.formats, 0, 1);
   if (context.device == nullptr) return model;
   model.choose_layouts(context);
   redirect_tensors(model, place_tensors(model), unmapped_address(0));

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "dsv4/convert/recipe.h"
 #include "dsv4/ops/op.h"
+#include "dsv4/plan/synthetic.h"
 
 namespace dsv4 {
 
@@ -32,9 +32,9 @@ struct StepTable {
 inline constexpr int64_t kMostDecodeTokens = 64;
 
 struct StepTableRequest {
-  std::string release;  // "flash" or "pro"
-  Recipe recipe;        // what its weights are stored as
-  std::string gpu;      // imagined_gpu(); empty: implementations of the host
+  std::string release;       // "flash" or "pro"
+  SyntheticFormats formats;  // what its weights are stored as
+  std::string gpu;           // imagined_gpu(); empty: implementations of the host
   std::vector<int64_t> tokens;
   int64_t context = 4096;  // tokens of a sequence, at least those of the step
   Numerics numerics = Numerics::kOfficial;

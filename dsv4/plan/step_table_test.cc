@@ -22,7 +22,7 @@ std::map<std::string, int64_t> counts_of(const StepTable& table) {
 
 TEST(StepTable, CallsOfTheHost) {
   const std::vector<StepTable> tables = step_tables(
-      {.release = "flash", .recipe = recipe_of_flags("k3-e4m3", ""), .tokens = {2, 100}});
+      {.release = "flash", .formats = recipe_of_flags("k3-e4m3", ""), .tokens = {2, 100}});
   ASSERT_EQ(tables.size(), 2u);
   EXPECT_TRUE(tables[0].decode);
   EXPECT_FALSE(tables[1].decode);
@@ -38,7 +38,7 @@ TEST(StepTable, CallsOfTheHost) {
 // Calls of `parts` stand below it, one step deeper.
 TEST(StepTable, PartsComeBeforeTheirCalls) {
   const StepTable table =
-      step_tables({.release = "flash", .recipe = recipe_of_flags("k3-e4m3", ""), .tokens = {1}})
+      step_tables({.release = "flash", .formats = recipe_of_flags("k3-e4m3", ""), .tokens = {1}})
           .front();
   int depth = 0;
   bool parts = true;
@@ -62,7 +62,7 @@ TEST(StepTable, DryRunAgreesWithTheTraceOfARealStep) {
   for (const auto& kernel : trace.at("by_kernel"))
     launches[kernel.at("kernel")] = kernel.at("launches");
   const auto counts = counts_of(step_tables({.release = "flash",
-                                             .recipe = recipe_of_flags("k3-e4m3", ""),
+                                             .formats = recipe_of_flags("k3-e4m3", ""),
                                              .gpu = "h200",
                                              .tokens = {trace.at("batch")},
                                              .context = trace.at("context")})
@@ -73,16 +73,29 @@ TEST(StepTable, DryRunAgreesWithTheTraceOfARealStep) {
   }
 }
 
+// FP4 experts have the small-M kernels of k-bit ones: decode, and a prompt.
+TEST(StepTable, DryRunOfFp4Experts) {
+  for (const WeightFormat fp4 : {WeightFormat::kMxfp4, WeightFormat::kNvfp4}) {
+    const std::vector<StepTable> tables = step_tables(
+        {.release = "flash", .formats = {{}, fp4}, .gpu = "h200", .tokens = {1, 32, 4096}});
+    EXPECT_EQ(counts_of(tables[0]).at("moe/sm90_fused"), 43);
+    EXPECT_EQ(counts_of(tables[1]).at("moe/sm90_few"), 43);
+    EXPECT_EQ(counts_of(tables[2]).at("experts/sm90_mma"), 43);
+  }
+}
+
 TEST(StepTable, DryRunSaysWhyOthersDoNotTakeACall) {
   const StepTable table = step_tables({.release = "flash",
-                                       .recipe = recipe_of_flags("k3-e4m3", ""),
+                                       .formats = recipe_of_flags("k3-e4m3", ""),
                                        .gpu = "h200",
                                        .tokens = {4096}})
                               .front();
   for (const StepCalls& calls : table.calls) {
     for (const Refusal& refusal : calls.refusals)
       EXPECT_NE(refusal.reason, nullptr) << calls.op << "/" << refusal.impl;
-    if (calls.op == "moe") EXPECT_FALSE(calls.refusals.empty());
+    if (calls.op == "moe") {
+      EXPECT_FALSE(calls.refusals.empty());
+    }
   }
 }
 #else

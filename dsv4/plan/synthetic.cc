@@ -8,6 +8,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/convert/convert_list.h"
 #include "dsv4/convert/recipe_codebooks.h"
+#include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/e4m4.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/formats/kbit.h"
@@ -51,6 +52,11 @@ uint8_t scale_byte(const TensorMeta& weight, std::span<const float> book) {
   if (weight.dtype == DType::kE4M3) return e8m0_near(wanted / kE4M3Deviation);
   if (weight.dtype == DType::kI32) return f32_to_e4m4(wanted / root_mean_square(book));
   return e8m0_near(wanted / kE2M1Deviation);
+}
+
+uint8_t nvfp4_scale_byte(const TensorMeta& weight) {
+  return f32_to_e4m3(1.f / std::sqrt(static_cast<float>(columns(weight))) /
+                     (kE2M1Deviation * kNvfp4Scale2));
 }
 
 // How often the experts of a layer are chosen: rank^-skew, ranks at random.
@@ -141,8 +147,10 @@ std::map<std::string, Codebook> codebooks_of(const ConvertList& list, const Reci
 // What synthetic_rule() leaves to the host, except codebooks.
 void fill_small(const ModelConfig& config, const std::string& name, const TensorView& view,
                 double skew, Rng& rng) {
+  if (ends_with(name, ".weight_scale")) return;  // large: made on the device
   if (ends_with(name, "norm.weight") || ends_with(name, ".scale_2") || ends_with(name, "_scale"))
     return fill_ones(view);
+  if (ends_with(name, ".weight_scale_2")) *view.as<float>() = kNvfp4Scale2;
   if (ends_with(name, "tid2eid")) fill_hash_table(view, config.num_experts, skew, rng);
   if (ends_with(name, "_base")) fill_hyper_base(view, config.hc_mult);
   if (ends_with(name, "gate.bias")) {
@@ -165,10 +173,18 @@ ModelConfig cut_config(ModelConfig config, int64_t layers) {
 
 }  // namespace
 
+std::optional<WeightFormat> released_format(const std::string& text) {
+  for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kNvfp4})
+    if (text == name(format)) return format;
+  return std::nullopt;
+}
+
 SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
                              const TensorMeta* weight, std::span<const float> book) {
   if (ends_with(name, ".scale") && weight != nullptr)
     return {.kind = SyntheticKind::kBytes, .byte = scale_byte(*weight, book)};
+  if (ends_with(name, ".weight_scale") && weight != nullptr)
+    return {.kind = SyntheticKind::kBytes, .byte = nvfp4_scale_byte(*weight)};
   if (ends_with(name, "_fn"))
     return {.kind = SyntheticKind::kNormal,
             .deviation = 0.1f / std::sqrt(static_cast<float>(meta.dim(1)))};
@@ -189,16 +205,17 @@ SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
   return {.kind = SyntheticKind::kNormal, .deviation = deviation};
 }
 
-Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
+Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
                       uint64_t seed, double skew) {
   const ModelConfig config = cut_config(released_config(release), layers);
   const ConvertList list =
-      convert_list(stored_tensors(official_tensor_list(config, false)), recipe, config.o_groups);
+      convert_list(stored_tensors(official_tensor_list(config, false, formats.experts)),
+                   formats.recipe, config.o_groups);
   std::map<std::string, TensorMeta> tensors;
   for (const OutputItem& item : list.items) {
     for (const OutputTensor& tensor : item.tensors) tensors.emplace(tensor.name, tensor.meta);
   }
-  const std::map<std::string, Codebook> books = codebooks_of(list, recipe);
+  const std::map<std::string, Codebook> books = codebooks_of(list, formats.recipe);
   Rng rng(seed);
   return Model::blank("synthetic " + release, config, tensors,
                       [&](const std::string& name, const TensorView& view) {

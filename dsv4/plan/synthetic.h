@@ -13,18 +13,32 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "dsv4/convert/recipe.h"
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
 
-// Config and tensors of "flash" or "pro" as the recipe stores them, codebooks included: k-bit
+// What a synthetic model is stored as: a release whose experts are MXFP4, or NVFP4, and what a
+// recipe makes of it.
+struct SyntheticFormats {
+  Recipe recipe;
+  WeightFormat experts = WeightFormat::kMxfp4;
+
+  SyntheticFormats(Recipe rules = {}, WeightFormat released = WeightFormat::kMxfp4)
+      : recipe(std::move(rules)), experts(released) {}
+};
+// What `--experts` names beside a recipe's formats: "mxfp4" and "nvfp4"; else nothing.
+std::optional<WeightFormat> released_format(const std::string& text);
+
+// Config and tensors of "flash" or "pro" as the formats store them, codebooks included: k-bit
 // kernels differ by codebook, so "k3" measures what `dsv4 quantize --experts k3` writes and
 // "k3-e4m3" another kernel. The first `layers` layers (0: all). Small tensors get their contents
 // here, large ones on the device.
-Model synthetic_model(const std::string& release, const Recipe& recipe, int64_t layers,
+Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
                       uint64_t seed, double skew = 0);
 
 // Makes the large tensors on the device and places the model there. Throws like move_to_device()
@@ -49,10 +63,11 @@ struct SyntheticRule {
   float deviation = 0;
   uint8_t byte = 0;
 };
-inline constexpr float kE4M3Deviation = 56.f;  // the largest code is 8 deviations away
+inline constexpr float kE4M3Deviation = 56.f;   // the largest code is 8 deviations away
+inline constexpr float kNvfp4Scale2 = 0x1p-8f;  // brings block scales to normal numbers of E4M3
 
-// For a tensor of a checkpoint, by its official name. `weight` is the one that a ".scale" belongs
-// to, `book` the values of its codebook if it is a k-bit weight.
+// For a tensor of a checkpoint, by its official name. `weight` is the one that a ".scale" or
+// ".weight_scale" belongs to, `book` the values of its codebook if it is a k-bit weight.
 SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
                              const TensorMeta* weight, std::span<const float> book = {});
 

@@ -10,6 +10,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/formats/codebook.h"
+#include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/e4m4.h"
 #include "dsv4/formats/ue8m0.h"
 
@@ -29,6 +30,9 @@ TEST(SyntheticRule, ScalesGiveUnitActivations) {
   const double of_fp4 = 2.93 * ue8m0_to_f32(synthetic_rule("a.scale", scale, &fp4).byte);
   EXPECT_LE(std::abs(std::log2(of_fp8 / wanted)), 0.51);
   EXPECT_LE(std::abs(std::log2(of_fp4 / wanted)), 0.51);
+  const double of_nvfp4 = 2.93 * static_cast<double>(kNvfp4Scale2) *
+                          e4m3_to_f32(synthetic_rule("a.weight_scale", scale, &fp4).byte);
+  EXPECT_NEAR(of_nvfp4 / wanted, 1, 0.07);  // a scale has three bits after the point
   for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
     const TensorMeta planes = meta(DType::kI32, {256, 128, bits});
     for (const Codebook& book : {e4m3_codebook(bits), bnf_codebook(bits), nf_codebook(bits)}) {
@@ -62,6 +66,19 @@ TEST(SyntheticModel, HasTheLayersAndFormatsAskedFor) {
   EXPECT_EQ(layer.moe.routed[255].w1.bits, 3);
   EXPECT_EQ(layer.moe.routed[255].w1.scale2, 1.f);
   EXPECT_EQ(layer.attn.wq_b.format, WeightFormat::kFp8Block);
+}
+
+TEST(SyntheticModel, HasExpertsAsTheyAreReleased) {
+  for (const WeightFormat fp4 : {WeightFormat::kMxfp4, WeightFormat::kNvfp4}) {
+    EXPECT_EQ(released_format(name(fp4)), fp4);
+    const Model model = synthetic_model("flash", {{}, fp4}, 3, 1);
+    EXPECT_TRUE(model.weights().unused.empty());
+    const WeightView& w = model.weights().layers[2].moe.routed[255].w2;
+    EXPECT_EQ(w.format, fp4);
+    EXPECT_EQ(w.scale2, fp4 == WeightFormat::kNvfp4 ? kNvfp4Scale2 : 1.f);
+  }
+  EXPECT_FALSE(released_format("k4"));
+  EXPECT_FALSE(released_format("bf16"));
 }
 
 // Kernels differ by codebook: a benchmark of a format measures what `dsv4 quantize` writes for it.

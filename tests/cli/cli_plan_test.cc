@@ -34,6 +34,17 @@ TEST_F(CliPlan, SyntheticFlash) {
   EXPECT_NEAR(plan.at("formats").at("k3").at("bits_per_weight"), 3.25, 0.001);
 }
 
+// Experts as others publish them; of a folder the option names what `quantize` writes.
+TEST_F(CliPlan, SyntheticFp4) {
+  const Json official = json_of("plan --synthetic flash");
+  EXPECT_EQ(json_of("plan --synthetic flash --experts mxfp4"), official);
+  EXPECT_NEAR(official.at("formats").at("mxfp4").at("bits_per_weight"), 4.25, 0.001);
+  const Json nvfp4 = json_of("plan --synthetic flash --experts nvfp4");
+  EXPECT_NEAR(nvfp4.at("formats").at("nvfp4").at("bits_per_weight"), 4.5, 0.001);
+  EXPECT_FALSE(nvfp4.at("formats").contains("mxfp4"));
+  expect_error("plan demo --experts nvfp4", "\"nvfp4\": want keep, bf16, fp8");
+}
+
 TEST_F(CliPlan, OptionsReachThePlan) {
   const Json official = json_of("plan --synthetic flash --gpus 2xh100");
   EXPECT_EQ(official.at("fits"), false);

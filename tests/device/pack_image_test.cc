@@ -2,6 +2,7 @@
 // that is placed for official numerics are the images of its files.
 
 #include "dsv4/ops/kbit/pack_image.h"
+#include "dsv4/formats/pack_kbit_image.h"
 
 #include <gtest/gtest.h>
 
@@ -65,12 +66,16 @@ std::vector<uint8_t> pack_on_gpu(const KbitImage& image, std::span<const WeightV
 
 TEST_F(PackImage, HasTheBytesOfTheCpu) {
   Rng rng(1);
-  for (const int bits : {2, 3, 4, 5}) {
+  for (const test::StoredAs& stored : {test::StoredAs{WeightFormat::kKbit, 2},
+                                       {WeightFormat::kKbit, 3},
+                                       {WeightFormat::kKbit, 4},
+                                       {WeightFormat::kKbit, 5},
+                                       {WeightFormat::kMxfp4},
+                                       {WeightFormat::kNvfp4}}) {
     for (const int64_t n : {8, 40, 64}) {
       for (const int64_t k : {32, 288, 512, 7168}) {
-        SCOPED_TRACE(fmt::format("K={} n={} k={}", bits, n, k));
+        SCOPED_TRACE(fmt::format("{} n={} k={}", name(stored), n, k));
         test::Arena arena;
-        const test::StoredAs stored{WeightFormat::kKbit, bits};
         std::vector<WeightView> both{test::random_weight(arena, rng, stored, n, k),
                                      test::random_weight(arena, rng, stored, n, k)};
         both[1].codebook = both[0].codebook;
@@ -90,10 +95,10 @@ std::vector<uint8_t> download(const Device* device, const ConstTensorView& view)
 }
 
 // The same synthetic layer twice: as files, whose experts the CPU packs, and as images.
-TEST_F(PackImage, SyntheticExpertsAreTheImagesOfTheirFiles) {
+void check_synthetic(const SyntheticFormats& formats) {
   const std::shared_ptr<Device> device(test::gpu(), [](Device*) {});
   const auto model_for = [&](Numerics numerics) {
-    Model model = synthetic_model("flash", recipe_of_flags("k3", ""), 1, 1);
+    Model model = synthetic_model("flash", formats, 1, 1);
     make_on_device(model, device, 3, 0, {.numerics = numerics});
     return model;
   };
@@ -110,9 +115,15 @@ TEST_F(PackImage, SyntheticExpertsAreTheImagesOfTheirFiles) {
   std::set<uint8_t> scales;
   const auto& image = images.gate_up;
   for (int64_t u = 0; u < image.num_strips() * image.units_along_k(); ++u)
-    for (int64_t i = 0; i < KbitImage::kScaleBytes; ++i)
+    for (int64_t i = 0; i < image.scale_bytes(); ++i)
       scales.insert(up[static_cast<size_t>((u + 1) * image.unit_bytes() - 1 - i)]);
   EXPECT_EQ(scales.size(), 1u) << "synthetic scales are one byte";
+}
+
+TEST_F(PackImage, SyntheticExpertsAreTheImagesOfTheirFiles) {
+  check_synthetic(recipe_of_flags("k3", ""));
+  check_synthetic({{}, WeightFormat::kMxfp4});
+  check_synthetic({{}, WeightFormat::kNvfp4});
 }
 
 }  // namespace

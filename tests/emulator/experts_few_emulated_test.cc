@@ -9,6 +9,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/ops/gemm/sm90/experts/list_pairs.cuh"
+#include "dsv4/ops/kbit/import_mxfp4.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
 #include "dsv4/ops/parts/experts/image_call.h"
 #include "dsv4/ops/parts/experts/images_case_test.h"
@@ -44,21 +45,25 @@ struct F16 {
 };
 
 // kColumns: of gate and up, at most
-template <int K, int kColumns = gemm::experts_e4m3::kMaxColumns>
+template <int K, int kColumns = gemm::experts_e4m3::kMaxColumns,
+          ImageScale kScale = ImageScale::kE4M4>
 struct E4M3 {
   static constexpr gemm::experts::Reader kReader = gemm::experts_e4m3::kReader;
   static constexpr int kThreads = gemm::experts_e4m3::kThreads;
   template <bool kGateUp>
   static constexpr int kMost = kGateUp ? kColumns : gemm::experts_e4m3::kMaxColumns;
   template <bool kGateUp>
-  using Shared = gemm::experts_e4m3::SharedOf<K, kMost<kGateUp>>;
+  using Shared = gemm::experts_e4m3::SharedOf<K, kScale, kMost<kGateUp>>;
   template <bool kGateUp>
   static void run(const Params& p) {
-    experts_kernel::sm90_few_e4m3::few_kernel<K, kGateUp, kMost<kGateUp>>(p);
+    experts_kernel::sm90_few_e4m3::few_kernel<K, kScale, kGateUp, kMost<kGateUp>>(p);
   }
 };
 template <int K>
 using Wide = E4M3<K, gemm::experts_e4m3::kWideColumns>;
+template <WeightFormat kFormat, int kColumns = gemm::experts_e4m3::kMaxColumns>
+using Fp4 =
+    E4M3<4, kColumns, kFormat == WeightFormat::kMxfp4 ? ImageScale::kUe8m0 : ImageScale::kE4M3>;
 
 template <class Kernels, bool kGateUp>
 emulator::Kernel kernel(const Params& p, const Run& how) {
@@ -101,8 +106,8 @@ void run_emulated(const ExpertsArgs& args, const Run& how) {
 }
 
 template <class Kernels>
-void check_kernels(const ImagesShape& shape, int bits) {
-  ImagesCase c(shape, bits, bits);
+void check_kernels(const ImagesShape& shape, const test::ImageSource& source) {
+  ImagesCase c(shape, source, source);
   const std::vector<double> want = experts_oracle({}, c.file_args);
   emulator::check_runs(
       c.arena, static_cast<int>(std::size(kRuns)),
@@ -197,6 +202,138 @@ TEST(ExpertsFewEmulated, BitsOfWideExpertsDoNotDependOnTheBatch) {
 TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
   const ImagesCase c({.t = 5, .k = 2, .e = 3, .d = 1312, .inner = 96}, 3, 3);
   EXPECT_TRUE(result_of<Wide<3>>(c, 5, kRuns[1]) == result_of<E4M3<3>>(c, 5, kRuns[1]));
+}
+
+constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};
+template <int kColumns = gemm::experts_e4m3::kMaxColumns>
+void check_fp4(const ImagesShape& shape) {
+  SCOPED_TRACE(text(4, shape));
+  check_kernels<Fp4<kFp4[0], kColumns>>(shape, kFp4[0]);
+  check_kernels<Fp4<kFp4[1], kColumns>>(shape, kFp4[1]);
+}
+
+TEST(ExpertsFewEmulated, Fp4) {
+  check_fp4({.t = 3, .k = 2, .e = 4, .d = 288, .inner = 96});
+  check_fp4({.t = 9, .k = 3, .e = 4, .d = 544, .inner = 352});
+  check_fp4({.t = 1, .k = 6, .e = 9, .d = 1312, .inner = 64});
+  check_fp4({.t = 2, .k = 2, .e = 3, .d = 4096, .inner = 64});
+}
+
+// NVFP4 has at most 4 pairs in an entry. 33 pairs are listed by a kernel.
+TEST(ExpertsFewEmulated, TokensOfOneFp4Expert) {
+  for (const int64_t t : {2, 3, 4, 5, 8, 9, 17, 33})
+    check_fp4({.t = t, .k = 1, .e = 5, .d = 160, .inner = 96, .only = 3});
+}
+
+TEST(ExpertsFewEmulated, WideFp4Experts) {
+  constexpr int kWide = gemm::experts_e4m3::kWideColumns;
+  check_fp4<kWide>({.t = 2, .k = 2, .e = 3, .d = 7168, .inner = 64});
+  check_fp4<kWide>({.t = 5, .k = 1, .e = 2, .d = 5216, .inner = 96, .only = 1});
+}
+
+TEST(ExpertsFewEmulated, BitsOfFp4DoNotDependOnTheBatch) {
+  const ImagesShape shape{.t = 9, .k = 1, .e = 2, .d = 544, .inner = 96, .only = 1};
+  expect_same_bits<Fp4<kFp4[0]>>(ImagesCase(shape, kFp4[0], kFp4[0]), {1, 2, 3, 4, 5, 8});
+  expect_same_bits<Fp4<kFp4[1]>>(ImagesCase(shape, kFp4[1], kFp4[1]), {1, 2, 3, 4, 5, 8});
+}
+
+// Gate and up of K = 3, down in NVFP4.
+struct Nvfp4BesideKbit : Fp4<WeightFormat::kNvfp4> {
+  template <bool kGateUp>
+  using Of = std::conditional_t<kGateUp, E4M3<3>, Fp4<WeightFormat::kNvfp4>>;
+  template <bool kGateUp>
+  using Shared = typename Of<kGateUp>::template Shared<kGateUp>;
+  template <bool kGateUp>
+  static void run(const Params& p) {
+    Of<kGateUp>::template run<kGateUp>(p);
+  }
+};
+
+// Both products have entries of at most 4 pairs then.
+TEST(ExpertsFewEmulated, Fp4BesideKbit) {
+  for (const int64_t t : {7, 33}) {
+    ImagesCase c({.t = t, .k = 1, .e = 2, .d = 160, .inner = 96, .only = 0}, 3, kFp4[1]);
+    std::fill_n(c.args.acc.as<float>(), c.args.acc.numel(), 0.f);
+    const std::vector<double> want = experts_oracle({}, c.file_args);
+    result_of<Nvfp4BesideKbit>(c, t, kRuns[1]);
+    EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 5e-6}), "");
+  }
+}
+
+// The k-bit weight that `dsv4 quantize --experts k4` makes of an MXFP4 weight.
+WeightView imported(test::Arena& arena, const WeightView& w) {
+  const TensorView planes = arena.input(DType::kI32, {w.n, w.k / kKbitBlock * 4});
+  const TensorView scale = arena.input(DType::kU8, {w.n, w.k / kKbitBlock});
+  const TensorView codebook = arena.input(DType::kF32, {16});
+  const ImportMxfp4Result result = import_mxfp4({.weight = w, .planes = planes, .scales = scale});
+  EXPECT_TRUE(result.fits());
+  std::ranges::copy(e2m1_codebook().values(), codebook.as<float>());
+  return {.format = WeightFormat::kKbit,
+          .n = w.n,
+          .k = w.k,
+          .data = planes,
+          .scale = scale,
+          .scale2 = result.tensor_scale,
+          .bits = 4,
+          .codebook = codebook};
+}
+
+template <int kColumns>
+void expect_bits_of_the_import(const ImagesShape& shape) {
+  ImagesCase c(shape, WeightFormat::kMxfp4, WeightFormat::kMxfp4);
+  const auto t = c.args.x.dim(0);
+  const std::vector<float> fp4 = result_of<Fp4<WeightFormat::kMxfp4, kColumns>>(c, t, kRuns[1]);
+  for (ExpertWeights& expert : c.file)
+    for (WeightView* w : {&expert.w1, &expert.w3, &expert.w2}) *w = imported(c.arena, *w);
+  c.args.stack = test::pack_images(c.arena, c.file);
+  EXPECT_TRUE((fp4 == result_of<E4M3<4, kColumns>>(c, t, kRuns[1])));
+}
+
+TEST(ExpertsFewEmulated, Mxfp4HasTheBitsOfItsImport) {
+  expect_bits_of_the_import<gemm::experts_e4m3::kMaxColumns>(
+      {.t = 9, .k = 3, .e = 4, .d = 544, .inner = 352});
+  expect_bits_of_the_import<gemm::experts_e4m3::kWideColumns>(
+      {.t = 3, .k = 2, .e = 3, .d = 5216, .inner = 96});
+}
+
+// A scale is a power of two, whatever its byte is: a row of down with byte b has 2^(b - 127) times
+// the bits that it has with 127. Results below the smallest normal number may be a step of 2^-133
+// off, as they are rounded to fewer bits. Router weights of 2^-12 keep the sums of large bytes
+// finite, those of 1 the results of small ones above 2^-133.
+TEST(ExpertsFewEmulated, EveryScaleByteOfMxfp4) {
+  for (const bool large : {false, true}) {
+    ImagesCase c({.t = 3, .k = 1, .e = 1, .d = 256, .inner = 288}, WeightFormat::kMxfp4,
+                 WeightFormat::kMxfp4);
+    for (int64_t i = 0; i < 3; ++i)
+      const_cast<float*>(c.args.weights.as<float>())[i] = large ? 0x1p-12f : 1.f;
+    const auto result_with = [&](const auto& byte_of_row) {
+      const ConstTensorView& scale = c.file[0].w2.scale;
+      for (int64_t row = 0; row < 256; ++row) {
+        auto* bytes = const_cast<uint8_t*>(scale.row<uint8_t>(row));
+        const uint8_t byte = byte_of_row(row);
+        // One NaN alone: sums of several infinite blocks would be NaN, too.
+        std::fill_n(bytes, scale.dim(1), byte == 255 ? uint8_t{127} : byte);
+        bytes[0] = byte;
+      }
+      c.args.stack = test::pack_images(c.arena, c.file);
+      return result_of<Fp4<WeightFormat::kMxfp4>>(c, 3, kRuns[1]);
+    };
+    const std::vector<float> ones = result_with([](int64_t) { return uint8_t{127}; });
+    const std::vector<float> got =
+        result_with([](int64_t row) { return static_cast<uint8_t>(row); });
+    for (size_t i = 0; i < got.size(); ++i) {
+      const int byte = static_cast<int>(i % 256);
+      if (large != (byte > 127)) continue;
+      if (byte == 255) {
+        EXPECT_TRUE(std::isnan(got[i]));
+        continue;
+      }
+      const double want = std::ldexp(static_cast<double>(ones[i]), byte - 127);
+      ASSERT_TRUE(std::isfinite(want) && std::abs(want) > 0x1p-132) << byte;
+      EXPECT_NEAR(static_cast<double>(got[i]), want, std::abs(want) < 0x1p-126 ? 0x1p-133 : 0)
+          << byte;
+    }
+  }
 }
 
 // What decides between the two implementations.

@@ -33,9 +33,10 @@ struct Case : test::MoeCase {
   MoeArgs file_args;
   TensorView hidden;
 
-  Case(const Scene& s, int bits, int down_bits) : MoeCase(s.moe) {
+  Case(const Scene& s, const test::ImageSource& up, const test::ImageSource& down)
+      : MoeCase(s.moe) {
     Rng rng(static_cast<uint64_t>(s.inner + s.moe.e));
-    file = test::experts_with_images(arena, rng, s.moe.e, s.moe.d, s.inner, bits, down_bits);
+    file = test::experts_with_images(arena, rng, s.moe.e, s.moe.d, s.inner, up, down);
     args.acc = arena.output(DType::kF32, {s.moe.t, s.moe.d});
     file_args = args;
     file_args.routed = file;
@@ -52,29 +53,38 @@ emulator::Launch launch_of(int ctas, size_t shared, int threads) {
   return {.grid = ctas, .block = threads, .shared = shared, .pdl = true, .resident = 2};
 }
 
-template <int K>
+// The instances of a kind of image.
+template <int K_, ImageScale kScale_ = ImageScale::kE4M4>
+struct Kind {
+  static constexpr int K = K_;
+  static constexpr ImageScale kScale = kScale_;
+  using Shared = fused::Shared<K, kScale>;
+};
+
+template <class T>
 emulator::Kernel gate_up(const Case& c, const fused::Intermediates& between, int num_sms) {
-  emulator::Kernel kernel{launch_of(num_sms, sizeof(fused::Shared<K>), fused::kThreads), {}};
+  emulator::Kernel kernel{launch_of(num_sms, sizeof(typename T::Shared), fused::kThreads), {}};
   fused::with_shared_config(fused::format_of_shared(c.args, between.inputs), [&](auto config) {
     kernel.body = [p = fused::make_gate_up_params(c.args, between, num_sms, test::emulated_map)] {
-      fused::gate_up_kernel<K, decltype(config)>(p);
+      fused::gate_up_kernel<T::K, T::kScale, decltype(config)>(p);
     };
   });
   return kernel;
 }
 
-template <int K>
+template <class T>
 emulator::Kernel down(const Case& c, const fused::Intermediates& between) {
   const fused::DownParams p = fused::make_down_params(c.args, between);
   return {launch_of(static_cast<int>(ceil_div(p.routed.rows, fused::kDownRows)),
-                    sizeof(fused::Shared<K>), fused::kThreads),
+                    sizeof(typename T::Shared), fused::kThreads),
           [p, two = c.args.x.dim(0) == 2] {
-            two ? fused::down_kernel<K, 2>(p) : fused::down_kernel<K, 1>(p);
+            two ? fused::down_kernel<T::K, T::kScale, 2>(p)
+                : fused::down_kernel<T::K, T::kScale, 1>(p);
           }};
 }
 
 // Twice in a stream, so that the second call overwrites what the first one reads.
-template <int K, int kDownK>
+template <class Up, class Down>
 void run_fused(const Case& c, const Scene& s, int seed) {
   Scratch scratch;
   const fused::Intermediates between = c.temporaries(scratch);
@@ -82,15 +92,15 @@ void run_fused(const Case& c, const Scene& s, int seed) {
   std::vector<emulator::Kernel> kernels{emulator::touching({c.args.x, c.args.ids})};
   for (int call = 0; call < 2; ++call) {
     kernels.push_back(test::moe_inputs(c, between.inputs, s.moe.num_sms));
-    kernels.push_back(gate_up<K>(c, between, s.moe.num_sms));
-    kernels.push_back(down<kDownK>(c, between));
+    kernels.push_back(gate_up<Up>(c, between, s.moe.num_sms));
+    kernels.push_back(down<Down>(c, between));
   }
   kernels.push_back(emulator::touching({c.args.acc}));
   emulator::launch_stream(kernels, static_cast<uint64_t>(seed));
 }
 
 // The five launches of sm90_few, the last one on the host.
-template <int K, int kDownK>
+template <class Up, class Down>
 std::vector<float> bits_of_few(const Case& c, int num_sms) {
   using namespace experts_kernel::sm90_few_e4m3;
   Scratch scratch;
@@ -98,13 +108,14 @@ std::vector<float> bits_of_few(const Case& c, int num_sms) {
   const ExpertsArgs routed = fused::routed_args(c.args, between);
   const experts_kernel::Call call = experts_kernel::make_call(routed, num_sms, kReader, scratch);
   const auto products = [&](size_t shared) { return launch_of(num_sms, shared, kThreads); };
-  emulator::launch_stream({test::moe_inputs(c, between.inputs, num_sms),
-                           test::moe_down(c, between.inputs, num_sms),
-                           {products(sizeof(SharedOf<K, kMaxColumns>)),
-                            [&] { few_kernel<K, true, kMaxColumns>(call.gate_up); }},
-                           {products(sizeof(SharedOf<kDownK, kMaxColumns>)),
-                            [&] { few_kernel<kDownK, false, kMaxColumns>(call.down); }}},
-                          0);
+  emulator::launch_stream(
+      {test::moe_inputs(c, between.inputs, num_sms),
+       test::moe_down(c, between.inputs, num_sms),
+       {products(sizeof(SharedOf<Up::K, Up::kScale, kMaxColumns>)),
+        [&] { few_kernel<Up::K, Up::kScale, true, kMaxColumns>(call.gate_up); }},
+       {products(sizeof(SharedOf<Down::K, Down::kScale, kMaxColumns>)),
+        [&] { few_kernel<Down::K, Down::kScale, false, kMaxColumns>(call.down); }}},
+      0);
   const int64_t t = c.args.x.dim(0), d = c.args.x.dim(1), k = c.args.experts_per_token;
   std::vector<float> acc(static_cast<size_t>(t * d));
   for (int64_t token = 0; token < t; ++token) {
@@ -120,21 +131,27 @@ std::vector<float> bits_of_few(const Case& c, int num_sms) {
   return acc;
 }
 
-template <int K, int kDownK = K>
-void check(const Scene& s) {
-  SCOPED_TRACE(fmt::format("K {} t {} d {} inner {} {} e {} k {} {}", K, s.moe.t, s.moe.d, s.inner,
-                           s.moe.inner, s.moe.e, s.moe.k, name(s.moe.stored)));
-  Case c(s, K, kDownK);
+template <class Up, class Down>
+void check_kinds(const Scene& s, const test::ImageSource& up, const test::ImageSource& down) {
+  SCOPED_TRACE(fmt::format("{} {} t {} d {} inner {} {} e {} k {} {}", name(up), name(down),
+                           s.moe.t, s.moe.d, s.inner, s.moe.inner, s.moe.e, s.moe.k,
+                           name(s.moe.stored)));
+  Case c(s, up, down);
   const std::vector<double> want = moe_oracle({}, c.file_args);
-  const std::vector<float> few = bits_of_few<K, kDownK>(c, s.moe.num_sms);
+  const std::vector<float> few = bits_of_few<Up, Down>(c, s.moe.num_sms);
   emulator::check_runs(
-      c.arena, s.runs, [&](int seed) { run_fused<K, kDownK>(c, s, seed); },
+      c.arena, s.runs, [&](int seed) { run_fused<Up, Down>(c, s, seed); },
       [&] {
         // As in moe_test.cc.
         EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 2e-5}), "");
         EXPECT_TRUE(std::equal(few.begin(), few.end(), c.args.acc.as<float>()))
             << "other bits than sm90_few";
       });
+}
+
+template <int K, int kDownK = K>
+void check(const Scene& s) {
+  check_kinds<Kind<K>, Kind<kDownK>>(s, K, kDownK);
 }
 
 // 1, 2 and 4 shares of the shared expert's rows; 8 and 12 experts a lane.
@@ -179,6 +196,26 @@ TEST(MoeFusedEmulated, SharedExpertOfBitPlanes) {
   check<3>({{.t = 2, .d = 256, .inner = 512, .e = 70, .k = 3, .num_sms = 12, .stored = k5}, 96});
   check<2>({{.t = 2, .d = 512, .inner = 1792, .e = 9, .k = 2, .num_sms = 17, .stored = k4}, 32});
   check<4>({{.t = 1, .d = 256, .inner = 1024, .e = 9, .k = 2, .num_sms = 8, .stored = k5}, 32});
+}
+
+// One and two tokens; an expert twice in a row of the table; items that fill the room; a format
+// each for gate and up and for down.
+TEST(MoeFusedEmulated, Fp4) {
+  using Mx = Kind<4, ImageScale::kUe8m0>;
+  using Nv = Kind<4, ImageScale::kE4M3>;
+  constexpr WeightFormat kMx = WeightFormat::kMxfp4, kNv = WeightFormat::kNvfp4;
+  const Scene one{{.t = 1, .d = 128, .inner = 128, .e = 6, .k = 2, .num_sms = 5}, 64};
+  const Scene two{{.t = 2, .d = 384, .inner = 256, .e = 70, .k = 3, .num_sms = 12}, 96};
+  const Scene twice{
+      {.t = 2, .d = 128, .inner = 128, .e = 6, .k = 6, .num_sms = 4, .choice = Choice::kHash32},
+      64};
+  const Scene many{{.t = 2, .d = 128, .inner = 128, .e = 9, .k = 2, .num_sms = 5}, 3104};
+  for (const Scene& s : {one, two, twice, many}) {
+    check_kinds<Mx, Mx>(s, kMx, kMx);
+    check_kinds<Nv, Nv>(s, kNv, kNv);
+  }
+  check_kinds<Nv, Kind<3>>(two, kNv, 3);
+  check_kinds<Kind<2>, Mx>(two, 2, kMx);
 }
 
 TEST(MoeFusedEmulated, WideRows) {

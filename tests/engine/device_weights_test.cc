@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -16,7 +17,9 @@ namespace dsv4 {
 namespace {
 
 Model small_synthetic(const char* experts, const char* release = "flash") {
-  return synthetic_model(release, recipe_of_flags(experts, ""), 3, 1);
+  const auto released = released_format(experts);
+  return synthetic_model(
+      release, released ? SyntheticFormats({}, *released) : recipe_of_flags(experts, ""), 3, 1);
 }
 
 // ops/parts/experts requires equal strides: every tensor of expert e is e strides after expert 0's.
@@ -40,9 +43,10 @@ TEST(DeviceWeights, ExpertsHaveEqualStrides) {
 #if DSV4_CUDA
 // A model for official numerics on Hopper: images take the place of the experts' matrices, and
 // weights need no more memory than as files, but for the factors that were numbers before.
-TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
+void check_images(const char* format) {
+  SCOPED_TRACE(format);
   const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9});
-  Model files = small_synthetic("k3"), model = small_synthetic("k3");
+  Model files = small_synthetic(format), model = small_synthetic(format);
   const int64_t file_bytes = placed_bytes(place_tensors(files));
   EXPECT_TRUE(files.choose_layouts({.numerics = Numerics::kExact, .device = hopper.get()}).empty());
   const std::vector<PackedExperts> packed = model.choose_layouts({.device = hopper.get()});
@@ -57,7 +61,10 @@ TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
   ASSERT_EQ(jobs.size(), 3u * 256);
   std::vector<std::byte> block(1);  // never read: only addresses matter
   redirect_tensors(model, places, block.data());
+  const bool nvfp4 = files.weights().layers[0].moe.routed[0].w1.format == WeightFormat::kNvfp4;
   for (size_t l = 0; l < 3; ++l) {
+    const auto* scale2 = packed[l].images.scale2.as<float>();
+    EXPECT_EQ(std::count(scale2, scale2 + 256 * 3, nvfp4 ? kNvfp4Scale2 : 1.f), 256 * 3);
     const ExpertImages& images = model.weights().layers[l].moe.images;
     for (const size_t e : {0, 1, 255}) {
       const ImageJob& job = jobs[l * 256 + e];
@@ -67,8 +74,13 @@ TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
       EXPECT_EQ(block.data() + job.down_offset, images.down_bytes.data + i * images.down.bytes());
       EXPECT_EQ(job.stored.w3.data.data, packed[l].stored[e].w3.data.data);
       EXPECT_EQ(job.stored_bytes(), placed_bytes(staged_tensors(job)));
+      EXPECT_EQ(job.stored_bytes(), job.gate_up.bytes() + job.down.bytes());
     }
   }
+}
+
+TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
+  for (const char* format : {"k3", "mxfp4", "nvfp4"}) check_images(format);
 }
 
 // V4-Pro's experts have 7,168 columns: images where the codebook is e4m3, of 2 to 4 bits.
@@ -84,6 +96,8 @@ TEST(DeviceWeights, WideExpertsAreImages) {
   const ExpertImages& images = pro.weights().layers[2].moe.images;
   EXPECT_EQ(images.gate_up.units_along_k(), 28);
   EXPECT_EQ(images.down.units_along_k(), 12);
+  for (const char* fp4 : {"mxfp4", "nvfp4"})
+    EXPECT_EQ(small_synthetic(fp4, "pro").choose_layouts(context).size(), 3u) << fp4;
 }
 #endif
 

@@ -12,10 +12,14 @@ using namespace kbit_packing;
 void pack_kbit_image(cudaStream_t stream, const KbitImage& image, std::span<const FlatKbit> weights,
                      std::byte* bytes) {
   const Source source{weights.front(), weights.back(), static_cast<int>(weights.size())};
-  const auto kernel = image.bits == 2   ? pack_kernel<2>
-                      : image.bits == 3 ? pack_kernel<3>
-                      : image.bits == 4 ? pack_kernel<4>
-                                        : pack_kernel<5>;
+  constexpr decltype(&pack_kernel<2>) kKernels[KbitImage::kKinds] = {
+      pack_kernel<2>,
+      pack_kernel<3>,
+      pack_kernel<4>,
+      pack_kernel<5>,
+      pack_kernel<4, ImageScale::kUe8m0>,
+      pack_kernel<4, ImageScale::kE4M3>};
+  const auto kernel = kKernels[image.kind()];
   const int64_t units = image.num_strips() * image.units_along_k();
   if (units == 0) return;
   kernel<<<static_cast<unsigned>(ceil_div(units, kWarps)), kWarps * kWarp, 0, stream>>>(

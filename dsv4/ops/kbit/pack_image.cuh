@@ -1,5 +1,5 @@
 // The kernel of pack_image.h. A warp makes a unit of 16 rows x 256 columns, each lane the words
-// that it reads again later. The four lanes of a row read the same planes.
+// that it reads again later. The four lanes of a row read the same planes, or words of FP4 pairs.
 
 #pragma once
 
@@ -25,16 +25,15 @@ struct FlatRow {
     // With two weights, groups of 8 rows alternate.
     const int which = source.count == 1 ? 0 : static_cast<int>(row % 16 / 8);
     const int64_t at = source.count == 1 ? row : row / 16 * 8 + row % 8;
-    const int64_t blocks = image.k / kKbitBlock;
     const FlatKbit from = which == 0 ? source.first : source.second;
-    planes = from.planes + at * blocks * image.bits;
-    scale = from.scale + at * blocks;
+    planes = from.planes + at * (image.k / kKbitBlock) * image.bits;
+    scale = from.scale + at * (image.k / block_columns(image.scale));
   }
 };
 
-// The words of a step of a lane, whose first block is `first_block`: those of pack_kbit_lane(), one
-// bit after the other. rows: g and g + 8
-template <int K>
+// The words of a step of a lane, whose first 32 columns are block `first_block`: those of
+// pack_kbit_lane(), one bit after the other. rows: g and g + 8
+template <int K, bool kFp4>
 __device__ void pack_step(const KbitImage& image, const FlatRow (&rows)[2], int64_t first_block,
                           int t, uint32_t (&words)[K]) {
 #pragma unroll
@@ -52,8 +51,14 @@ __device__ void pack_step(const KbitImage& image, const FlatRow (&rows)[2], int6
       for (int i = 0; i < 8; ++i) {
         const int e = b * 16 + i / 4 * 8 + 4 * h + i % 4;
         const int column = kbit_fragment(t, e).column - 32 * b;
-        uint8_t code = kbit_code(planes, K, column);
-        if (image.sign_magnitude) code = kbit_to_sign_magnitude(code, K);
+        uint8_t code;
+        if constexpr (kFp4) {
+          // Eight columns a word; which word does not depend on the lane.
+          code = planes[kbit_fragment(0, e).column / 8 - 4 * b] >> (column % 8 * 4) & 15u;
+        } else {
+          code = kbit_code(planes, K, column);
+          if (image.sign_magnitude) code = kbit_to_sign_magnitude(code, K);
+        }
 #pragma unroll
         for (int bit = 0; bit < K; ++bit) {
           const KbitPlace at = kbit_place(K, e, bit);
@@ -64,7 +69,25 @@ __device__ void pack_step(const KbitImage& image, const FlatRow (&rows)[2], int6
   }
 }
 
-template <int K>
+// The scales of the blocks of a quarter of a unit, rows g and g + 8 of each: by lane t of a row.
+template <ImageScale kScale>
+__device__ void pack_scales(const KbitImage& image, const FlatRow (&rows)[2], int64_t chunk, int g,
+                            int t, std::byte* unit) {
+  constexpr int kBlocks = KbitImage::kUnitColumns / block_columns(kScale), kOwn = kBlocks / 4;
+#pragma unroll
+  for (int first = kOwn * t; first < kOwn * (t + 1); first += 2) {
+    uint32_t scales = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t block = chunk * kBlocks + first + i / 2;
+      if (rows[i % 2].scale != nullptr && block < image.k / block_columns(kScale))
+        scales |= uint32_t{rows[i % 2].scale[block]} << (8 * i);
+    }
+    *reinterpret_cast<uint32_t*>(unit + image.scale_offset(g, first)) = scales;
+  }
+}
+
+template <int K, ImageScale kScale = ImageScale::kE4M4>
 __global__ void pack_kernel(KbitImage image, Source source, std::byte* bytes) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   const int64_t units = image.num_strips() * image.units_along_k();
@@ -78,19 +101,12 @@ __global__ void pack_kernel(KbitImage image, Source source, std::byte* bytes) {
 #pragma unroll 1
   for (int j = 0; j < KbitImage::kSteps; ++j) {
     uint32_t words[K];
-    pack_step<K>(image, rows, first_block + 2 * j, t, words);
+    pack_step<K, kScale != ImageScale::kE4M4>(image, rows, first_block + 2 * j, t, words);
 #pragma unroll
     for (int i = 0; i < K; ++i)
       *reinterpret_cast<uint32_t*>(to + KbitImage::word_offset(lane, j * K + i)) = words[i];
   }
-  uint32_t scales = 0;  // of blocks 2t and 2t + 1, rows g and g + 8 of each
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int64_t block = first_block + 2 * t + i / 2;
-    if (rows[i % 2].scale != nullptr && block < image.k / kKbitBlock)
-      scales |= uint32_t{rows[i % 2].scale[block]} << (8 * i);
-  }
-  *reinterpret_cast<uint32_t*>(to + image.scale_offset(g, 2 * t)) = scales;
+  pack_scales<kScale>(image, rows, chunk, g, t, to);
 }
 
 }  // namespace dsv4::kbit_packing

@@ -5,8 +5,9 @@
 #include "dsv4/ops/gemm/sm90_image/image_mma.h"
 
 #include "dsv4/device/ptx/stmatrix.cuh"
+#include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/e4m4.h"
-#include "dsv4/formats/kbit_image.h"
+#include "dsv4/formats/ue8m0.h"
 #include "dsv4/ops/gemm/cuda/mma.cuh"
 
 namespace dsv4::gemm::sm90_image {
@@ -39,8 +40,14 @@ __device__ void fill_table(const Codebook& codebook, float* table) {
   }
 }
 
+template <ImageScale kScale>
+__device__ float scale_of(uint8_t byte) {
+  if constexpr (kScale == ImageScale::kUe8m0) return ue8m0_to_f32(byte);
+  return kScale == ImageScale::kE4M3 ? e4m3_to_f32(byte) : e4m4_to_f32(byte);
+}
+
 // Loads and decodes a warp's share of each step: 16 rows of one slice.
-template <int K, int kTile>
+template <int K, ImageScale kScale, int kTile>
 class ImageLoader {
  public:
   __device__ ImageLoader(const std::byte* image, const KbitImage& shape, int first_row)
@@ -58,12 +65,11 @@ class ImageLoader {
   __device__ void load(int step) {
     const int at = step * MmaShape<kTile>::kSlices + slice_;
     const int chunk = at / kUnitSteps, j = at % kUnitSteps;
-    scales_ = 0;
+    scales_ = {};
 #pragma unroll
     for (int i = 0; i < K; ++i) words_[i] = 0;
     if (chunk >= chunks_) return;
-    constexpr int kUnitBytes = 512 * K + KbitImage::kScaleBytes;
-    const std::byte* unit = image_ + int64_t{chunk} * kUnitBytes;
+    const std::byte* unit = image_ + int64_t{chunk} * kUnitBytes<K, kScale>;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const auto word = [&](int i) { return unit + KbitImage::word_offset(lane, i); };
     if constexpr (K == 4) {
@@ -77,7 +83,8 @@ class ImageLoader {
 #pragma unroll
       for (int i = 0; i < K; ++i) words_[i] = load_as<uint32_t>(word(K * j + i));
     }
-    scales_ = load_as<uint32_t>(unit + 512 * K + lane / 4 * 16 + 4 * j);
+    const std::byte* scales = unit + 512 * K + lane / 4 * kRowScales;
+    scales_ = load_as<Scales>(scales + kRowScales / kUnitSteps * j);
   }
 
   __device__ void store(std::byte* operand, const float* table) const {
@@ -96,8 +103,7 @@ class ImageLoader {
 #pragma unroll
       for (int b = 0; b < 4; ++b) {
         uint32_t& pair = pairs[kbit_register(b)];
-        const float scale =
-            e4m4_to_f32(static_cast<uint8_t>(scales_ >> (16 * (i / 2) + 8 * (b / 2))));
+        const float scale = this->scale(16 * i / block_columns(kScale), b / 2);
         pair = ptx::pack_bf16x2(value(2 * b) * scale, value(2 * b + 1) * scale);
         if constexpr (K >= 4) pair ^= kbit_signs(words_, K, i, b);
       }
@@ -106,10 +112,26 @@ class ImageLoader {
   }
 
  private:
+  // Bytes that rows g and g + 8 of a unit have; a step has a quarter, two or four blocks.
+  static constexpr int kRowScales = 2 * KbitImage::kUnitColumns / block_columns(kScale);
+  using Scales = std::conditional_t<kRowScales == 32, uint2, uint32_t>;
+
+  // The scale of a block of the step, row g + 8h.
+  __device__ float scale(int block, int h) const {
+    uint32_t two_blocks;
+    if constexpr (kRowScales == 32) {
+      two_blocks = block < 2 ? scales_.x : scales_.y;
+    } else {
+      two_blocks = scales_;
+    }
+    return scale_of<kScale>(static_cast<uint8_t>(two_blocks >> (16 * (block % 2) + 8 * h)));
+  }
+
   const std::byte* image_;  // this warp's strip
   const int chunks_;
   int strip_, slice_;
-  uint32_t words_[K], scales_;
+  uint32_t words_[K];
+  Scales scales_;
 };
 
 template <int kTile>
@@ -141,7 +163,7 @@ __device__ void store_image_sums(const ImageProblem& image, const Tile& tile, in
 }
 
 // grid: tiles, then groups of kN rows of the image
-template <int K, int kTile>
+template <int K, ImageScale kScale, int kTile>
 __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
     image_mma_kernel(const __grid_constant__ ImageProblem image) {
   ptx::pdl_start();
@@ -153,8 +175,9 @@ __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
   if (tile.rows == 0) return;
   fill_table<K>(image.codebook, table);
   const int first_row = static_cast<int>(blockIdx.y) * Shape::kN;
-  ImageLoader<K, kTile> weights(image.images + tile.matrix * image.image_bytes,
-                                {.n = ImageRows(p).count(), .k = p.k, .bits = K}, first_row);
+  const KbitImage shape{.n = ImageRows(p).count(), .k = p.k, .bits = K, .scale = kScale};
+  ImageLoader<K, kScale, kTile> weights(image.images + tile.matrix * image.image_bytes, shape,
+                                        first_row);
   const ActivationLoader<kTile> activations(p, tile);
   const WarpPlace<kTile> place;
   Sums<kTile> sums = {};
@@ -162,11 +185,11 @@ __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
   if (place.slice == 0) store_image_sums<kTile>(image, tile, first_row, place, sums);
 }
 
-template <int K, int kTile>
+template <int K, ImageScale kScale, int kTile>
 void launch_image(Device& device, const ImageProblem& image) {
   const Problem& p = image.problem;
   constexpr int kN = MmaShape<kTile>::kN;
-  launch(device, "quant_gemm_image_mma", image_mma_kernel<K, kTile>,
+  launch(device, "quant_gemm_image_mma", image_mma_kernel<K, kScale, kTile>,
          {.grid = tile_slots(p),
           .block = kMmaThreads,
           .grid_y = (p.n * p.projections + kN - 1) / kN,
@@ -174,31 +197,29 @@ void launch_image(Device& device, const ImageProblem& image) {
          image);
 }
 
-template <int K>
+template <int K, ImageScale kScale = ImageScale::kE4M4>
 void launch_image_tile(Device& device, const ImageProblem& image) {
   switch (image.problem.tile_m) {
     case 32:
-      return launch_image<K, 32>(device, image);
+      return launch_image<K, kScale, 32>(device, image);
     case 64:
-      return launch_image<K, 64>(device, image);
+      return launch_image<K, kScale, 64>(device, image);
     default:
-      return launch_image<K, 128>(device, image);
+      return launch_image<K, kScale, 128>(device, image);
   }
 }
 
 }  // namespace
 
 void run_image_mma(Device& device, const ImageProblem& image) {
-  switch (image.codebook.bits) {
-    case 2:
-      return launch_image_tile<2>(device, image);
-    case 3:
-      return launch_image_tile<3>(device, image);
-    case 4:
-      return launch_image_tile<4>(device, image);
-    default:
-      return launch_image_tile<5>(device, image);
-  }
+  constexpr void (*kLaunches[KbitImage::kKinds])(Device&, const ImageProblem&) = {
+      launch_image_tile<2>,
+      launch_image_tile<3>,
+      launch_image_tile<4>,
+      launch_image_tile<5>,
+      launch_image_tile<4, ImageScale::kUe8m0>,
+      launch_image_tile<4, ImageScale::kE4M3>};
+  kLaunches[KbitImage{.bits = image.codebook.bits, .scale = image.scale}.kind()](device, image);
 }
 
 }  // namespace dsv4::gemm::sm90_image

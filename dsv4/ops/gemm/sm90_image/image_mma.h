@@ -1,4 +1,4 @@
-// The tensor core kernels of mma.cuh for k-bit weights in their kernel image
+// The tensor core kernels of mma.cuh for k-bit and FP4 weights in their kernel image
 // (formats/kbit_image.h).
 //
 // The image has one matrix for all projections of a problem: the rows of gate and up alternate in
@@ -7,6 +7,7 @@
 #pragma once
 
 #include "dsv4/formats/codebook.h"
+#include "dsv4/formats/kbit_image.h"
 #include "dsv4/ops/gemm/cuda/problem.h"
 
 namespace dsv4::gemm::sm90_image {
@@ -17,6 +18,7 @@ struct ImageProblem {
   const std::byte* images = nullptr;  // [matrices]
   int64_t image_bytes = 0;            // from one matrix to the next
   Codebook codebook;                  // of all matrices, antisymmetric
+  ImageScale scale = ImageScale::kE4M4;
   // scale2[m * scale2_stride + p] belongs to projection p of matrix m.
   const float* scale2 = nullptr;
   int64_t scale2_stride = 0;

@@ -1,5 +1,6 @@
-// Codes of a k-bit image (formats/kbit_image.h) whose codebook is on the e4m3 grid, as A fragments
-// of wgmma m64n8k32: a byte permute finds four codes.
+// Codes of an image (formats/kbit_image.h) whose codebook is on the e4m3 grid, as A fragments of
+// wgmma m64n8k32: a byte permute finds four codes. FP4 weights are codes of K = 4 with another kind
+// of scale.
 
 #pragma once
 
@@ -12,7 +13,7 @@
 
 namespace dsv4::gemm {
 
-// The codes of four columns a register for a block b of 32 of the words of 64 columns. The upper
+// The codes of four columns a register for the 32 columns b of the words of 64 columns. The upper
 // four nibbles move down through the FMA pipe, since byte permutes and masks keep the ALU busy. As
 // f16 they are finite, since bit 11 is 0.
 template <int K>
@@ -30,14 +31,43 @@ __device__ inline void decode_block(const KbitTable& table, const uint32_t* word
   }
 }
 
+// The exponent of an f32, from a byte that was shifted to bit 23. Byte 0 is the subnormal 2^-127;
+// 255, which would be infinite, becomes NaN.
+__device__ inline float ue8m0_scale(uint32_t shifted) {
+  const float scale = __uint_as_float(max(shifted & 0x7f800000u, 0x400000u));
+  return fmaf(scale, 0.f, scale);
+}
+
+// The scales of a block of rows g and g + 8; of E4M4 a sixteenth. bytes: in the lower half
+template <ImageScale kScale>
+__device__ inline float2 image_scales(uint32_t bytes) {
+  if constexpr (kScale == ImageScale::kUe8m0) {
+    return {ue8m0_scale(bytes << 23), ue8m0_scale(bytes << 15)};
+  } else if constexpr (kScale == ImageScale::kE4M3) {
+    return __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bytes), __NV_E4M3)));
+  } else {
+    const uint32_t halves = ptx::prmt(bytes, 0, 0x4140) << 6;
+    return __half22float2(reinterpret_cast<const __half2&>(halves));
+  }
+}
+
 // What a lane has of a unit: its codes, and the scales of rows g and g + 8 for the blocks to which
 // its columns of the product belong (x/pair_columns.cuh), in entries of up to kWidth pairs.
-template <int K, int kWidth>
+template <int K, ImageScale kScale, int kWidth_>
 struct KbitImageE4m3 {
   using Operand = __nv_fp8_e4m3;
-  static constexpr int kSlabBytes = kUnitBytes<K>, kSlabColumns = kUnitColumns;
+  static constexpr int kSlabBytes = kUnitBytes<K, kScale>, kSlabColumns = kUnitColumns;
+  static constexpr int kWidth = kWidth_, kBlock = block_columns(kScale);
+  static constexpr int kSets = gemm::kSets<kWidth, kBlock>;
+  static_assert(kWidth <= most_pairs(kScale));
+  // Products that add to the accumulators of a set.
+  static constexpr int kSetProducts = kGroupProducts / kSets;
+  // Sums of a lane: of each set of a group, rows g and g + 8 of columns 2t and 2t + 1.
+  using Sums = float[kSets][4];
+
   uint32_t words[4 * K];
-  uint32_t scales[kHalves][kSets<kWidth>];  // two bytes each
+  uint32_t scales[kHalves][kSets];  // two bytes each
 
   __device__ explicit KbitImageE4m3(const unsigned char* unit) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -48,12 +78,13 @@ struct KbitImageE4m3 {
       words[4 * i] = four.x, words[4 * i + 1] = four.y;
       words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
     }
-    const auto* row = reinterpret_cast<const uint16_t*>(unit + 512 * K + lane / 4 * 16);
+    const auto* row =
+        reinterpret_cast<const uint16_t*>(unit + 512 * K) + lane / 4 * (kUnitColumns / kBlock);
     if constexpr (kWidth < 8) {
       const int block = lane % 4 * 2 / kWidth;
 #pragma unroll
-      for (int i = 0; i < kHalves * kSets<kWidth>; ++i)
-        scales[i / kSets<kWidth>][i % kSets<kWidth>] = row[block + i * kSetBlocks<kWidth>];
+      for (int i = 0; i < kHalves * kSets; ++i)
+        scales[i / kSets][i % kSets] = row[block + i * kSetBlocks<kWidth>];
     } else {
       const uint4 all = *reinterpret_cast<const uint4*>(row);
       const uint32_t two[4] = {all.x, all.y, all.z, all.w};
@@ -61,14 +92,13 @@ struct KbitImageE4m3 {
       for (int i = 0; i < 8; ++i) scales[i / 4][i % 4] = two[i / 2] >> (16 * (i % 2));
     }
   }
-  // The fragment of a block of 32 columns.
-  __device__ void decode(const KbitTable& table, int block, uint32_t (&a)[4]) const {
-    decode_block<K>(table, words + block / 2 * K, block % 2, a);
+  // The fragment of 32 columns.
+  __device__ void decode(const KbitTable& table, int product, uint32_t (&a)[4]) const {
+    decode_block<K>(table, words + product / 2 * K, product % 2, a);
   }
-  // The scales of a set of blocks of rows g and g + 8, divided by 16, which Params::factor has.
+  // The scales of a set of blocks of rows g and g + 8, over what Params::factor has.
   __device__ float2 scale(int half, int set) const {
-    const uint32_t bytes = ptx::prmt(scales[half][set], 0, 0x4140) << 6;
-    return __half22float2(reinterpret_cast<const __half2&>(bytes));
+    return image_scales<kScale>(scales[half][set]);
   }
 };
 

@@ -18,8 +18,6 @@ namespace dsv4::gemm {
 
 // A unit of a kernel image (formats/kbit_image.h).
 inline constexpr int kUnitColumns = 256, kUnitRows = 16;
-template <int K>
-inline constexpr int kUnitBytes = 512 * K + 128;
 
 // Byte b of word w belongs to index 4 w + b: sign and magnitude (K <= 3), or magnitude (K >= 4).
 struct KbitTable {

@@ -54,7 +54,7 @@ __device__ void load_activations(const Params& p, const Entry& entry, int group,
   const int thread = static_cast<int>(threadIdx.x) % (kGroupWarps * kWarp);
   const int pair = thread / kPieces, piece = thread % kPieces;
   const int half = piece / 8, column16 = piece % 8;  // of the chunk's two groups of 128
-  const int to = row_of(width_of(entry.pairs), pair, column16 / 2);
+  const int to = row_of(width_of(entry.pairs), pair, column16 * 16 / block_columns(S::kScale));
   const bf16* row = p.x;
   if (pair < entry.pairs)
     row += int64_t{kGateUp ? entry.token[pair] : entry.first_pair + pair} * p.x_stride;

@@ -12,6 +12,7 @@
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
+#include "dsv4/formats/pack_kbit_image.h"
 
 namespace dsv4 {
 namespace {
@@ -32,7 +33,17 @@ ExpertWeights next_expert(bench::WeightPool& pool, const Shape& s, WeightFormat 
           .w2 = pool.next(format, s.d, s.inner, bits)};
 }
 
-// bits: of kernel images; 0: experts as stored, in MXFP4.
+// Kernel images of the routed experts; without a codebook they are as stored, in MXFP4.
+struct Images {
+  Codebook book;
+  ImageScale scale = ImageScale::kE4M4;
+
+  static Images of(WeightFormat fp4) {
+    return {image_codebook({.format = fp4}),
+            fp4 == WeightFormat::kMxfp4 ? ImageScale::kUe8m0 : ImageScale::kE4M3};
+  }
+};
+
 struct Case {
   bench::WeightPool pool;
   std::vector<ExpertWeights> routed;
@@ -44,7 +55,7 @@ struct Case {
   int64_t call = 0;
 
   // shared_bits: of a k-bit shared expert; 0: FP8
-  Case(const Shape& s, int bits, int shared_bits, int64_t t)
+  Case(const Shape& s, const Images& kind, int shared_bits, int64_t t)
       : x(DType::kBF16, {kDraws * t, s.d}),
         ids(DType::kI32, {t}),
         bias(DType::kF32, {s.experts}),
@@ -61,8 +72,8 @@ struct Case {
             .route_scale = 1.5f,
             .swiglu_limit = 10.f,
             .acc = acc};
-    if (bits > 0) {
-      args.routed = images.emplace(s.experts, s.inner, s.d, bits, e4m3_codebook(bits)).images;
+    if (kind.book.bits > 0) {
+      args.routed = images.emplace(s.experts, s.inner, s.d, kind.book, kind.scale).images;
     } else {
       for (int64_t e = 0; e < s.experts; ++e)
         routed.push_back(next_expert(pool, s, WeightFormat::kMxfp4));
@@ -78,21 +89,25 @@ struct Case {
   }
 };
 
-void add(const Shape& shape, const char* format, int bits, Arch least, int shared_bits = 0) {
+void add(const Shape& shape, const char* format, const Images& kind, Arch least,
+         int shared_bits = 0) {
   std::set<int64_t> counts{2, 4, 8, 16, 64};
   for (const int64_t t : bench::token_counts()) counts.insert(t);
   for (const int64_t t : counts) {
     bench::register_impls<MoeArgs>(
         fmt::format("moe/{}/{}/t:{}", shape.name, format, t), moe,
-        [=] { return std::make_shared<Case>(shape, bits, shared_bits, t); }, least);
+        [=] { return std::make_shared<Case>(shape, kind, shared_bits, t); }, least);
   }
 }
 
 const bool kRegistered = [] {
-  add(kFlash, "mxfp4", 0, Arch::kCpu);
-  add(kFlash, "k3-image", 3, Arch::kCuda);
-  add(kFlash, "k3-image shared-k5", 3, Arch::kCuda, 5);
-  add(kPro, "k3-image", 3, Arch::kCuda);
+  const Images k3{e4m3_codebook(3)};
+  add(kFlash, "mxfp4", {}, Arch::kCpu);
+  add(kFlash, "k3-image", k3, Arch::kCuda);
+  add(kFlash, "mxfp4-image", Images::of(WeightFormat::kMxfp4), Arch::kCuda);
+  add(kFlash, "nvfp4-image", Images::of(WeightFormat::kNvfp4), Arch::kCuda);
+  add(kFlash, "k3-image shared-k5", k3, Arch::kCuda, 5);
+  add(kPro, "k3-image", k3, Arch::kCuda);
   return true;
 }();
 

@@ -154,25 +154,25 @@ TEST(Moe, FewTokensOfFlashWidth) {
 }
 
 // Routed experts in kernel images, which only devices read. Returns args with those of the file.
-MoeArgs fill_images(Case& c, const Shape& shape, int bits, int down_bits,
+MoeArgs fill_images(Case& c, const Shape& shape, const test::ImageSource& up,
+                    const test::ImageSource& down,
                     const StoredAs& shared = {WeightFormat::kFp8Block}) {
   fill_case(c, {shape.t, shape.d, shape.e, shape.k, shape.inner, shape.hash},
             {WeightFormat::kMxfp4}, shared, DType::kBF16);
   Rng rng(static_cast<uint64_t>(shape.e));
-  c.routed =
-      test::experts_with_images(c.arena, rng, shape.e, shape.d, shape.inner, bits, down_bits);
+  c.routed = test::experts_with_images(c.arena, rng, shape.e, shape.d, shape.inner, up, down);
   MoeArgs file = c.args;
   file.routed = c.routed;
   c.args.routed = test::pack_images(c.arena, c.routed);
   return file;
 }
 
-void check_images(const Shape& shape, int bits, int down_bits,
+void check_images(const Shape& shape, const test::ImageSource& up, const test::ImageSource& down,
                   const StoredAs& shared = {WeightFormat::kFp8Block}) {
   Case c;
-  const MoeArgs file = fill_images(c, shape, bits, down_bits, shared);
-  check_case(fmt::format("moe images K={} t={} d={} e={} k={} {}", bits, shape.t, shape.d, shape.e,
-                         shape.k, name(shared)),
+  const MoeArgs file = fill_images(c, shape, up, down, shared);
+  check_case(fmt::format("moe images {} t={} d={} e={} k={} {}", name(up), shape.t, shape.d,
+                         shape.e, shape.k, name(shared)),
              {}, c, moe_oracle({}, file));
 }
 
@@ -184,6 +184,19 @@ TEST(Moe, Images) {
   check_images({2, 256, 384, 8, 192}, 4, 2);
   for (const int64_t t : {1, 2}) check_images({t, 256, 6, 6, 64, true}, 3, 3);
   check_images({2, 128, 9, 6, 320}, 3, 3);
+}
+
+constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};
+
+TEST(Moe, Fp4Images) {
+  if (test::gpu_capability().major != 9) GTEST_SKIP() << "kernel images are read on Hopper";
+  for (const WeightFormat fp4 : kFp4) {
+    for (const int64_t t : {1, 2, 3}) check_images({t, 384, 20, 6, 64}, fp4, fp4);
+    for (const int64_t t : {1, 2}) check_images({t, 256, 6, 6, 64, true}, fp4, fp4);
+    check_images({2, 256, 384, 8, 192}, fp4, 2);
+    check_images({1, 512, 20, 6, 128}, fp4, fp4, kKbit5);
+    for (const int64_t t : {1, 2}) check_images({t, 4096, 5, 4, 1024}, fp4, fp4);
+  }
 }
 
 TEST(Moe, ImagesBesideBitPlanes) {
@@ -207,6 +220,11 @@ TEST(Moe, DryRunOfFused) {
     Case c;
     fill_images(c, {t, 384, 20, 6, 64}, 3, 3);
     EXPECT_EQ(choose(moe, context, c.args).name, t == 1 ? "sm90_fused" : "sm90_few") << t;
+    for (const WeightFormat fp4 : kFp4) {
+      Case stored;
+      fill_images(stored, {t, 384, 20, 6, 64}, fp4, fp4);
+      EXPECT_EQ(choose(moe, context, stored.args).name, t == 1 ? "sm90_fused" : "sm90_few") << t;
+    }
     Case planes;
     fill_images(planes, {t, 512, 20, 6, 128}, 3, 3, kKbit5);
     EXPECT_EQ(choose(moe, context, planes.args).name, t == 1 ? "sm90_fused" : "sm90_few") << t;
@@ -215,9 +233,9 @@ TEST(Moe, DryRunOfFused) {
 #endif
 
 // A token has the same bits in a step of one or two tokens and in a larger one.
-void check_bits_of_fused(int64_t t, const StoredAs& shared) {
+void check_bits_of_fused(int64_t t, const StoredAs& shared, const test::ImageSource& routed = 3) {
   Case c;
-  fill_images(c, {t, 4096, 12, 6, 1024}, 3, 3, shared);
+  fill_images(c, {t, 4096, 12, 6, 1024}, routed, routed, shared);
   const auto bits_of = [&](std::string_view impl) {
     c.arena.prepare();
     moe({.force_impl = impl, .device = test::gpu()}, c.args);
@@ -233,6 +251,7 @@ TEST(Moe, FusedHasTheBitsOfFew) {
   for (const int64_t t : {1, 2}) {
     check_bits_of_fused(t, {WeightFormat::kFp8Block});
     check_bits_of_fused(t, kKbit5);
+    for (const WeightFormat fp4 : kFp4) check_bits_of_fused(t, {WeightFormat::kFp8Block}, fp4);
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dsv4/formats/pack_kbit_image.h"
+
 namespace dsv4 {
 namespace {
 
@@ -9,12 +11,6 @@ bool same_codebook(const WeightView& a, const WeightView& b) {
   return a.codebook.data == b.codebook.data ||
          std::equal(a.codebook.as<float>(), a.codebook.as<float>() + a.codebook.numel(),
                     b.codebook.as<float>());
-}
-
-Codebook codebook_of(const WeightView& w) {
-  Codebook book{.bits = w.bits};
-  std::copy_n(w.codebook.as<float>(), book.size(), book.value.begin());
-  return book;
 }
 
 bool alike(const WeightView& a, const WeightView& b) {
@@ -25,12 +21,16 @@ bool alike(const WeightView& a, const WeightView& b) {
 const char* no_images(std::span<const ExpertWeights> experts) {
   if (experts.empty()) return "no experts";
   const ExpertWeights& first = experts.front();
-  for (const WeightView* w : {&first.w1, &first.w3, &first.w2})
-    if (w->format != WeightFormat::kKbit) return "weights are not k-bit";
+  for (const WeightView* w : {&first.w1, &first.w3, &first.w2}) {
+    if (w->format != WeightFormat::kKbit && w->format != WeightFormat::kMxfp4 &&
+        w->format != WeightFormat::kNvfp4)
+      return "weights are neither k-bit nor FP4";
+    if (w->k % kKbitBlock != 0) return "columns are not groups of 32";
+  }
   if (first.w1.n % 8 != 0) return "rows of gate and up are not groups of 8";
   for (const ExpertWeights& e : experts) {
     if (!alike(e.w1, first.w1) || !alike(e.w3, first.w1) || !alike(e.w2, first.w2))
-      return "experts, or gate and up, differ in bits or codebook";
+      return "experts, or gate and up, differ in format, bits or codebook";
   }
   return nullptr;
 }
@@ -53,8 +53,8 @@ ExpertImages expert_images(std::span<const ExpertWeights> experts, const char** 
     return ConstTensorView(TensorMeta::contiguous(DType::kU8, {e, image.bytes()}), nullptr);
   };
   images.gate_up_bytes = bytes(images.gate_up), images.down_bytes = bytes(images.down);
-  images.gate_up_codebook = codebook_of(experts.front().w1);
-  images.down_codebook = codebook_of(experts.front().w2);
+  images.gate_up_codebook = image_codebook(experts.front().w1);
+  images.down_codebook = image_codebook(experts.front().w2);
   return images;
 }
 

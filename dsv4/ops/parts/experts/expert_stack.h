@@ -15,7 +15,7 @@ using gemm::experts::kMaxExperts;  // of a stack that kernels take
 
 enum class WeightLayout : uint8_t {
   kFile,   // every matrix as formats/weight.h says, wherever it is
-  kImage,  // k-bit weights as kernel images, one allocation for all experts
+  kImage,  // k-bit and FP4 weights as kernel images, one allocation for all experts
 };
 
 struct ExpertWeights {
@@ -23,8 +23,8 @@ struct ExpertWeights {
   WeightView w2;      // [d, i] down
 };
 
-// Kernel images (formats/kbit_image.h) of e experts of one K and codebook for gate and up, and one
-// for down. Codebooks are antisymmetric.
+// Kernel images (formats/kbit_image.h) of e experts of one format, K and codebook for gate and up,
+// and one for down. Codebooks are antisymmetric; those of FP4 are the e2m1 numbers.
 struct ExpertImages {
   KbitImage gate_up, down;  // of one expert: [2 i, d], [d, i]
   Codebook gate_up_codebook, down_codebook;

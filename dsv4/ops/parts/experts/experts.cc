@@ -13,15 +13,15 @@ DSV4_IMPL(ExpertsArgs, cublaslt_fp8)
 // Kernel images of k-bit weights under kOfficial: products for up to 8 tokens of an expert at a
 // time, weights rounded to f16.
 DSV4_IMPL(ExpertsArgs, sm90_few)
-// Kernel images with codebooks of at most 4 bits on the e4m3 grid: weights are exact.
+// Kernel images of FP4, or with codebooks of at most 4 bits on the e4m3 grid: weights are exact.
 DSV4_IMPL(ExpertsArgs, sm90_few_e4m3)
 // The kernels of sm90_few_e4m3 for rows of up to 7,168 columns; they lie in its folder.
 DSV4_IMPL(ExpertsArgs, sm90_wide)
-// Kernel images of k-bit weights under kOfficial: products for up to 128 tokens of an expert at a
-// time, weights with their scales rounded to f16.
+// Kernel images under kOfficial: products for up to 128 tokens of an expert at a time, k-bit weights
+// with their scales rounded to f16.
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
-// Kernel images of k-bit weights under kOfficial, weights rounded to bf16: a matrix is decoded once
-// for up to 128 tokens.
+// Kernel images under kOfficial, weights rounded to bf16: a matrix is decoded once for up to 128
+// tokens.
 DSV4_IMPL(ExpertsArgs, sm90_mma)
 // Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
 // no bf16 numbers are rounded to bf16.

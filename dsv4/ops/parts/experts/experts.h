@@ -45,7 +45,7 @@ WeightLayout best_layout(const Context& context, std::span<const ExpertWeights> 
 // In CUDA builds. Whether this context can use the implementations for kernel images, whatever the
 // experts are.
 bool reads_images(const Context& context);
-bool sm90_few_takes(const ExpertImages& images);   // its shapes
+bool sm90_few_takes(const ExpertImages& images);   // its formats and shapes
 bool sm90_wide_takes(const ExpertImages& images);  // its shapes and codebooks
 // nullptr: the implementation sm90_few_e4m3 takes the call; else why not.
 const char* reject_experts_e4m3(const Context& context, const ExpertsArgs& args);

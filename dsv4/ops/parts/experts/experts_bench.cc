@@ -9,6 +9,7 @@
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
 #include "dsv4/base/error.h"
+#include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
 
 namespace dsv4 {
@@ -53,21 +54,21 @@ struct Case {
 struct ImageCase : Case {
   bench::RandomImages random;
 
-  ImageCase(const Shape& s, Codebook book, int64_t t)
-      : Case(s, WeightFormat::kKbit, book.bits, t),
-        random(kExperts, s.inner, s.d, book.bits, book) {
+  ImageCase(const Shape& s, Codebook book, ImageScale scale, int64_t t)
+      : Case(s, WeightFormat::kKbit, book.bits, t), random(kExperts, s.inner, s.d, book, scale) {
     args.stack = random.images;
   }
 };
 
 // 1,024 tokens give an expert as many pairs as 4,096 do among the 256 experts of V4-Flash.
-void add_images(const Shape& shape, const std::string& name, const Codebook& book) {
+void add_images(const Shape& shape, const std::string& name, const Codebook& book,
+                ImageScale scale = ImageScale::kE4M4) {
   std::set<int64_t> counts{64, 128, 256, 1024};
   for (const int64_t t : bench::token_counts()) counts.insert(t);
   for (const int64_t t : counts) {
     bench::register_impls<ExpertsArgs>(
         fmt::format("experts/{}{}-image/t:{}", shape.prefix, name, t), experts,
-        [=] { return std::make_shared<ImageCase>(shape, book, t); }, Arch::kCuda);
+        [=] { return std::make_shared<ImageCase>(shape, book, scale, t); }, Arch::kCuda);
   }
 }
 
@@ -97,6 +98,11 @@ const bool kRegistered = [] {
       add_images(shape, fmt::format("k{}-e4m3", bits), e4m3_codebook(bits));
   }
   add_images(kFlash, "k4-e2m1", e2m1_codebook());
+  for (const Shape& shape : {kFlash, kPro}) {
+    add_images(shape, "mxfp4", image_codebook({.format = WeightFormat::kMxfp4}),
+               ImageScale::kUe8m0);
+    add_images(shape, "nvfp4", image_codebook({.format = WeightFormat::kNvfp4}), ImageScale::kE4M3);
+  }
   return true;
 }();
 

@@ -269,6 +269,35 @@ TEST(Experts, ImagesAgreeWithOracle) {
   check_images(pro, "images of V4-Pro's width");
 }
 
+constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};
+
+// Entries of 1 to 9 pairs, which NVFP4 divides by 4; a k-bit product beside an FP4 one.
+TEST(Experts, Fp4ImagesAgreeWithOracle) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
+  for (const WeightFormat fp4 : kFp4) {
+    for (const test::ImagesShape& s :
+         {test::ImagesShape{.t = 0, .k = 2, .e = 3, .d = 64, .inner = 32},
+          {.t = 1, .k = 6, .e = 40, .d = 256, .inner = 128},
+          {.t = 7, .k = 3, .e = 9, .d = 288, .inner = 544},
+          {.t = 33, .k = 6, .e = 256, .d = 96, .inner = 64},
+          {.t = 130, .k = 2, .e = 2, .d = 608, .inner = 96},
+          {.t = 3, .k = 2, .e = 4, .d = 4096, .inner = 2048},
+          {.t = 3, .k = 2, .e = 4, .d = 7168, .inner = 3072}}) {
+      test::ImagesCase c(s, fp4, fp4);
+      check_images(c,
+                   fmt::format("images {} t={} e={} d={} i={}", name(fp4), s.t, s.e, s.d, s.inner));
+    }
+    for (const int64_t t : {2, 3, 4, 5, 8, 9, 17}) {
+      test::ImagesCase one({.t = t, .k = 1, .e = 5, .d = 160, .inner = 96, .only = 3}, fp4, fp4);
+      check_images(one, fmt::format("{} tokens at one {} expert", t, name(fp4)));
+    }
+    test::ImagesCase prompt({.t = 720, .k = 6, .e = 40, .d = 64, .inner = 32}, fp4, fp4);
+    check_images(prompt, "prompt");
+    test::ImagesCase beside({.t = 9, .k = 3, .e = 4, .d = 288, .inner = 96}, fp4, 3);
+    check_images(beside, "beside k3");
+  }
+}
+
 TEST(Experts, ImagesWithAnAddend) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
   test::ImagesCase c({.t = 9, .k = 3, .e = 5, .d = 288, .inner = 96}, 3, 3);
@@ -326,6 +355,30 @@ TEST(Experts, DryRunOfWideExperts) {
   EXPECT_EQ(best_layout(context, narrow.file), WeightLayout::kImage);
   EXPECT_EQ(choose(experts, context, narrow.args).name, "sm90_few_e4m3");
 }
+
+// FP4 experts are images on Hopper under official numerics, and files elsewhere.
+TEST(Experts, DryRunOfFp4Experts) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9});
+  const std::unique_ptr<Device> other = Device::dry_run({.name = "A", .major = 8});
+  const Context context{.device = hopper.get()};
+  for (const WeightFormat fp4 : kFp4) {
+    const test::ImagesCase c({.t = 70, .k = 1, .e = 2, .d = 4352, .inner = 32}, fp4, fp4);
+    EXPECT_EQ(best_layout(context, c.file), WeightLayout::kImage);
+    EXPECT_EQ(best_layout({.device = other.get()}, c.file), WeightLayout::kFile);
+    EXPECT_EQ(best_layout({.numerics = Numerics::kExact, .device = hopper.get()}, c.file),
+              WeightLayout::kFile);
+    EXPECT_EQ(choose(experts, context, one_token(c.args, 0)).name, "sm90_wide");
+    EXPECT_EQ(choose(experts, context, c.args).name, "sm90_mma") << "many pairs for each expert";
+    const test::ImagesCase beside({.t = 1, .k = 1, .e = 2, .d = 64, .inner = 32}, fp4, 3);
+    EXPECT_EQ(best_layout(context, beside.file), WeightLayout::kImage);
+    const Codebook off_grid = nf_codebook(3);
+    std::copy(off_grid.values().begin(), off_grid.values().end(),
+              const_cast<float*>(beside.file[0].w2.codebook.as<float>()));
+    EXPECT_EQ(best_layout(context, beside.file), WeightLayout::kFile) << "codebook of down";
+    const test::ImagesCase flash({.t = 1, .k = 1, .e = 2, .d = 64, .inner = 32}, fp4, fp4);
+    EXPECT_EQ(choose(experts, context, flash.args).name, "sm90_few_e4m3");
+  }
+}
 #endif
 
 TEST(Experts, ImagesNeedAntisymmetricCodebooksOfOneK) {
@@ -348,13 +401,13 @@ TEST(Experts, ImagesNeedAntisymmetricCodebooksOfOneK) {
     return std::string(why);
   };
   set(c.table[0].w3, bnf_codebook(3));
-  EXPECT_NE(reason().find("differ in bits or codebook"), std::string::npos);
+  EXPECT_NE(reason().find("differ in format, bits or codebook"), std::string::npos);
   set(c.table[0].w3, nf_codebook(3));
   set(c.table[0].w2, user_codebook(std::vector<float>{-1, 0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(reason(), "codebooks are not antisymmetric");
   Rng rng(3);
   c.table[1].w2 = test::random_weight(c.arena, rng, {WeightFormat::kBF16}, 64, 64);
-  EXPECT_NE(reason().find("differ in bits"), std::string::npos);
+  EXPECT_NE(reason().find("differ in format"), std::string::npos);
 }
 
 // Scalars computed by hand: d = inner = 1, w1 = w2 = w3 = 1.

@@ -2,10 +2,13 @@
 
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/ops/gemm/sm90/experts/params.h"
+#include "dsv4/ops/gemm/x/pair_columns.cuh"
 #include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/scratch.h"
 
@@ -14,13 +17,21 @@ namespace dsv4::experts_kernel {
 using gemm::experts::Choices, gemm::experts::Entry, gemm::experts::PairLists, gemm::experts::Params;
 using gemm::experts::Reader, gemm::experts::Start;
 
+// An entry has at most 1 << entry_bits pairs: one list serves both products.
+inline int entry_bits(const ExpertImages& images) {
+  const int most =
+      std::min(gemm::most_pairs(images.gate_up.scale), gemm::most_pairs(images.down.scale));
+  return std::countr_zero(static_cast<unsigned>(most));
+}
+
 inline Choices choices_of(const ExpertsArgs& args) {
   return {.experts = args.experts.as<int32_t>(),
           .weights = args.weights.as<float>(),
           .expert_stride = args.experts.row_stride(),
           .weight_stride = args.weights.row_stride(),
           .pairs = static_cast<int>(args.x.dim(0) * slots(args)),
-          .slots = static_cast<int>(slots(args))};
+          .slots = static_cast<int>(slots(args)),
+          .entry_bits = entry_bits(args.stack.images())};
 }
 
 struct Call {
@@ -37,7 +48,8 @@ inline Params product(const KbitImage& image, const ConstTensorView& bytes,
   const int strips = static_cast<int>(image.num_strips());
   const int at_once = reader.stage_strips(chunks);
   const gemm::KbitTable table = reader.table(codebook);
-  constexpr float kScaleFactor = 16;  // block_scales() gives a sixteenth
+  // Decoders give a sixteenth of an E4M4 scale.
+  const float scale_factor = image.scale == ImageScale::kE4M4 ? 16 : 1;
   return {.images = bytes.data,
           .image_bytes = image.bytes(),
           .strips = strips,
@@ -46,7 +58,7 @@ inline Params product(const KbitImage& image, const ConstTensorView& bytes,
           .stages = (strips + at_once - 1) / at_once,
           .table = table,
           .columns = static_cast<int>(image.k),
-          .factor = kScaleFactor * table.unit};
+          .factor = scale_factor * table.unit};
 }
 
 // The two products, without lists. hidden: [pairs, i]; the caller sets where down stores.
@@ -80,7 +92,8 @@ inline Call make_call(const ExpertsArgs& args, int ctas, const Reader& reader, S
   call.lists.weight = scratch.take(DType::kF32, {pairs}).as<float>();
   call.lists.pair_of = ints(pairs);
   call.lists.entries = reinterpret_cast<Entry*>(
-      records(gemm::experts::max_entries(pairs, args.stack.size()), sizeof(Entry)));
+      records(gemm::experts::max_entries(pairs, args.stack.size(), entry_bits(args.stack.images())),
+              sizeof(Entry)));
   for (Start*& starts : call.lists.starts)
     starts = reinterpret_cast<Start*>(records(ctas, sizeof(Start)));
   call.lists.ctas = ctas;

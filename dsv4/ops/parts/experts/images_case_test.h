@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/parts/experts/experts_case.h"
 #include "tests/harness/op_check.h"
 #include "tests/harness/weights.h"
@@ -51,21 +52,29 @@ inline ExpertImages pack_images(Arena& arena, const std::vector<ExpertWeights>& 
   return images;
 }
 
-// Random experts that have images, exact in all implementations. bits: of gate and up, of down
+// What an image is made of: k-bit planes, from a number of bits, or FP4.
+struct ImageSource : StoredAs {
+  ImageSource(int k_bits) : StoredAs{WeightFormat::kKbit, k_bits} {}
+  ImageSource(WeightFormat fp4) : StoredAs{fp4} {}
+};
+
+// Random experts that have images, exact in all implementations. up: of gate and up
 inline std::vector<ExpertWeights> experts_with_images(Arena& arena, Rng& rng, int64_t e, int64_t d,
-                                                      int64_t inner, int bits, int down_bits) {
-  const auto stack = [&](int k_bits, int64_t n, int64_t k) {
-    const StoredAs stored{WeightFormat::kKbit, k_bits};
+                                                      int64_t inner, const ImageSource& up,
+                                                      const ImageSource& down) {
+  const auto stack = [&](const ImageSource& stored, int64_t n, int64_t k) {
     const auto weights = random_stack(arena, rng, stored, e, n, k);
-    const Codebook antisymmetric = rng.below(2) == 0 ? nf_codebook(k_bits) : bnf_codebook(k_bits);
+    if (stored.format != WeightFormat::kKbit) return weights;
+    const Codebook antisymmetric =
+        rng.below(2) == 0 ? nf_codebook(stored.bits) : bnf_codebook(stored.bits);
     auto* values = const_cast<float*>(weights[0].codebook.as<float>());
     std::copy(antisymmetric.values().begin(), antisymmetric.values().end(), values);
     coarsen(weights[0].codebook);
     return weights;
   };
-  const auto w1 = stack(bits, inner, d);
-  auto w3 = stack(bits, inner, d);
-  const auto w2 = stack(down_bits, d, inner);
+  const auto w1 = stack(up, inner, d);
+  auto w3 = stack(up, inner, d);
+  const auto w2 = stack(down, d, inner);
   std::vector<ExpertWeights> file;
   for (size_t i = 0; i < w1.size(); ++i) {
     w3[i].codebook = w1[i].codebook;
@@ -79,10 +88,10 @@ struct ImagesCase {
   std::vector<ExpertWeights> file;
   ExpertsArgs file_args, args;  // equal but for the layout of the stack
 
-  // bits: of gate and up, of down
-  ImagesCase(const ImagesShape& s, int bits, int down_bits) {
-    Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner + bits));
-    file = experts_with_images(arena, rng, s.e, s.d, s.inner, bits, down_bits);
+  // up: of gate and up
+  ImagesCase(const ImagesShape& s, const ImageSource& up, const ImageSource& down) {
+    Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner + up.bits));
+    file = experts_with_images(arena, rng, s.e, s.d, s.inner, up, down);
     file_args = random_experts(arena, rng, {.t = s.t, .k = s.k, .d = s.d, .only = s.only}, file);
     args = file_args;
     args.stack = pack_images(arena, file);

@@ -1,7 +1,7 @@
 // The pairs of a call in order of expert, and their entries: what the kernels of this folder walk.
 //
 // A pair is one slot of a token. Pairs are ordered by expert, then token, then slot; an entry is at
-// most kPairs neighboring pairs of one expert.
+// most kPairs neighboring pairs of one expert, or fewer where Choices::entry_bits says so.
 
 #pragma once
 
@@ -35,6 +35,7 @@ struct Choices {
   const float* weights;    // [t, k]
   int64_t expert_stride, weight_stride;
   int pairs, slots;  // t * k, k
+  int entry_bits;    // an entry has at most 1 << entry_bits pairs
 
   DSV4_HD int expert(int pair) const {
     return experts[pair / slots * expert_stride + pair % slots];
@@ -55,8 +56,8 @@ struct PairLists {
 };
 
 // Entries have one pair at least, and all entries of an expert but one are full.
-inline int64_t max_entries(int64_t pairs, int64_t experts) {
-  const int64_t partial = pairs < experts ? pairs : experts, all = partial + pairs / kPairs;
+inline int64_t max_entries(int64_t pairs, int64_t experts, int entry_bits) {
+  const int64_t partial = pairs < experts ? pairs : experts, all = partial + (pairs >> entry_bits);
   return all < pairs ? all : pairs;
 }
 

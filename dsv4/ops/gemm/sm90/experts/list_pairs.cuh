@@ -20,8 +20,10 @@ struct ListShared : RoundCounts {
 };
 
 // Lists the entries. mine: pairs of this thread's expert. Returns the first of them.
-__device__ inline int list_entries(int mine, ListShared& shared, const PairLists& out) {
-  const int e = static_cast<int>(threadIdx.x), entries = (mine + kPairs - 1) / kPairs;
+__device__ inline int list_entries(int mine, int entry_bits, ListShared& shared,
+                                   const PairLists& out) {
+  const int e = static_cast<int>(threadIdx.x), most = 1 << entry_bits;
+  const int entries = (mine + most - 1) >> entry_bits;
   const int pairs_through = warp_sum_through(mine), entries_through = warp_sum_through(entries);
   if (e % kWarp == kWarp - 1) {
     shared.warp_pairs[e / kWarp] = pairs_through;
@@ -33,8 +35,8 @@ __device__ inline int list_entries(int mine, ListShared& shared, const PairLists
   const int first_entry = entry_sums.before + entries_through - entries;
   for (int i = 0; i < entries; ++i) {
     const auto fill = [&](Entry& entry) {
-      entry.expert = e, entry.first_pair = first + i * kPairs;
-      entry.pairs = min(kPairs, mine - i * kPairs);
+      entry.expert = e, entry.first_pair = first + i * most;
+      entry.pairs = min(most, mine - i * most);
     };
     fill(out.entries[first_entry + i]);
     if (first_entry + i < kStagedEntries) fill(shared.staged[first_entry + i]);
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kListThreads)
     count_round(in, first, shared);
     mine += sum_counts<false>(in, first, shared);
   }
-  int at = list_entries(mine, shared, out);
+  int at = list_entries(mine, in.entry_bits, shared, out);
   for (int first = 0; first < in.pairs; first += kListThreads) {
     const OwnPair own = count_round(in, first, shared);
     const int in_round = sum_counts<true>(in, first, shared);
@@ -80,10 +82,10 @@ __global__ void __launch_bounds__(kListThreads)
     const int to =
         shared.first[own.expert] + shared.counts[threadIdx.x / kWarp][own.expert] + own.before();
     const int of_expert = to - shared.first_pair[own.expert];
-    const int entry = shared.first_entry[own.expert] + of_expert / kPairs;
-    const int token = own.index / in.slots;
-    out.entries[entry].token[of_expert % kPairs] = token;
-    if (entry < kStagedEntries) shared.staged[entry].token[of_expert % kPairs] = token;
+    const int entry = shared.first_entry[own.expert] + (of_expert >> in.entry_bits);
+    const int token = own.index / in.slots, in_entry = of_expert & ((1 << in.entry_bits) - 1);
+    out.entries[entry].token[in_entry] = token;
+    if (entry < kStagedEntries) shared.staged[entry].token[in_entry] = token;
     out.weight[to] = in.weight(own.index);
     out.pair_of[own.index] = to;
   }

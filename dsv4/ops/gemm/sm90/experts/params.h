@@ -1,4 +1,4 @@
-// Products of lists of token-expert pairs with kernel images of k-bit weights: sizes and
+// Products of lists of token-expert pairs with kernel images of k-bit or FP4 weights: sizes and
 // parameters.
 
 #pragma once
@@ -38,7 +38,7 @@ struct Params {
   int32_t* pair_of;      // of calls with choices, see PairLists: gate and up store it
 
   const float* scale2;       // [e, 3]: of w1, w3, w2
-  float factor;              // what all sums lack: the table's unit, and 16 (block_scales())
+  float factor;              // what all sums lack: the table's unit, and that of scales
   const float* pair_weight;  // [pairs], gate and up
   float limit;               // of SwiGLU
   bf16* out;                 // gate and up: h [pairs, i]; down: y [pairs, d]

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dsv4/device/sm90/ring.cuh"
+#include "dsv4/formats/kbit_image.h"
 #include "dsv4/ops/gemm/sm90/experts/work.cuh"
 
 namespace dsv4::gemm::experts_e4m3 {
@@ -51,10 +52,11 @@ inline constexpr gemm::experts::Reader kReader{make_e4m3_table, [](int) { return
                                                kOwnPairs};
 
 // Own: what a kernel keeps beside the buffers, at most kOwnBytes with barriers and scales of x.
-template <int K_, int kTiles_, class Own = OwnList, int kOwnBytes = 4096>
+template <int K_, ImageScale kScale_, int kTiles_, class Own = OwnList, int kOwnBytes = 4096>
 struct Shared {
-  static constexpr int K = K_, kTiles = kTiles_;
-  static constexpr int kStageBytes = kStrips * kGroups * kUnitBytes<K>;
+  static constexpr int K = K_, kTiles = kTiles_, kUnit = kUnitBytes<K_, kScale_>;
+  static constexpr ImageScale kScale = kScale_;
+  static constexpr int kStageBytes = kStrips * kGroups * kUnit;
   static constexpr int kStages =
       (sm90::kMaxSmem - kTiles * static_cast<int>(sizeof(ActivationTile)) -
        kBuffers * static_cast<int>(sizeof(Partials)) - kOwnBytes) /
@@ -70,8 +72,8 @@ struct Shared {
 };
 
 // The shared memory of the kernels for rows of at most kColumns.
-template <int K, int kColumns>
-using SharedOf = Shared<K, kColumns / kQ8Group>;
+template <int K, ImageScale kScale, int kColumns>
+using SharedOf = Shared<K, kScale, kColumns / kQ8Group>;
 
 // The place of an item's step in the ring. S: a Shared, here and below.
 template <class S>

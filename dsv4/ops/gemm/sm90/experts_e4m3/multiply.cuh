@@ -9,14 +9,14 @@
 
 namespace dsv4::gemm::experts_e4m3 {
 
-// x_scale: of a group, [8]
-template <int K, int kWidth>
-__device__ inline void promote(Sums<kWidth>& part, const KbitImageE4m3<K, kWidth>& unit, int half,
-                               const float (&x_scale)[kPairs], Sums<kWidth>& sums) {
-  const float2 factor =
-      *reinterpret_cast<const float2*>(x_scale + static_cast<int>(threadIdx.x) % 4 * 2 % kWidth);
+// x_scale: of a group, [8]. Unit: a KbitImageE4m3, here and below
+template <class Unit>
+__device__ inline void promote(typename Unit::Sums& part, const Unit& unit, int half,
+                               const float (&x_scale)[kPairs], typename Unit::Sums& sums) {
+  const float2 factor = *reinterpret_cast<const float2*>(x_scale + static_cast<int>(threadIdx.x) %
+                                                                       4 * 2 % Unit::kWidth);
 #pragma unroll
-  for (int set = 0; set < kSets<kWidth>; ++set) {
+  for (int set = 0; set < Unit::kSets; ++set) {
     ptx::wgmma_fence_operand(part[set]);
     const float2 scale = unit.scale(half, set);
 #pragma unroll
@@ -28,54 +28,54 @@ __device__ inline void promote(Sums<kWidth>& part, const KbitImageE4m3<K, kWidth
   }
 }
 
-// Adds 16 rows x 8 columns: sums over 256 columns of x, weights without the table's unit, 16 and
+// Adds 16 rows x 8 columns: sums over 256 columns of x, weights without what Params::factor has and
 // scale2.
 // tiles: descriptor of the first of two; x_scale: [2, 8]
-template <int K, int kWidth>
-__device__ inline void add_unit(const KbitTable& table, const KbitImageE4m3<K, kWidth>& unit,
-                                uint64_t tiles, const float (*x_scale)[kPairs],
-                                Sums<kWidth>& sums) {
-  constexpr int kAtOnce = kWidth == 8 ? 1 : kHalves;  // halves; registers limit it
+template <class Unit>
+__device__ inline void add_unit(const KbitTable& table, const Unit& unit, uint64_t tiles,
+                                const float (*x_scale)[kPairs], typename Unit::Sums& sums) {
+  constexpr int kAtOnce = Unit::kSets == 4 ? 1 : kHalves;  // halves; registers limit it
 #pragma unroll
   for (int first = 0; first < kHalves; first += kAtOnce) {
-    uint32_t a[kAtOnce * kGroupBlocks][4];
-    Sums<kWidth> part[kAtOnce];
+    uint32_t a[kAtOnce * kGroupProducts][4];
+    typename Unit::Sums part[kAtOnce];
 #pragma unroll
-    for (int b = 0; b < kAtOnce * kGroupBlocks; ++b)
-      unit.decode(table, first * kGroupBlocks + b, a[b]);
+    for (int b = 0; b < kAtOnce * kGroupProducts; ++b)
+      unit.decode(table, first * kGroupProducts + b, a[b]);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int b = 0; b < kAtOnce * kGroupBlocks; ++b) {
-      const int half = b / kGroupBlocks, in_group = b % kGroupBlocks;
+    for (int b = 0; b < kAtOnce * kGroupProducts; ++b) {
+      const int half = b / kGroupProducts, in_group = b % kGroupProducts;
       const uint64_t tile =
           ptx::advance_desc(tiles, static_cast<uint32_t>((first + half) * sizeof(ActivationTile)) +
-                                       in_group * kKbitBlock);
-      ptx::Wgmma<__nv_fp8_e4m3, kPairs>::run(part[half][in_group / kSetBlocks<kWidth>], a[b], tile,
-                                             in_group % kSetBlocks<kWidth>);
+                                       in_group * kProductColumns);
+      ptx::Wgmma<__nv_fp8_e4m3, kPairs>::run(part[half][in_group / Unit::kSetProducts], a[b], tile,
+                                             in_group % Unit::kSetProducts);
     }
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
 #pragma unroll
     for (int half = 0; half < kAtOnce; ++half)
-      promote<K, kWidth>(part[half], unit, first + half, x_scale[first + half], sums);
+      promote(part[half], unit, first + half, x_scale[first + half], sums);
   }
 }
 
-// The blocks of each group of 128 were summed apart, by their place b in it: (0 + 1) + (2 + 3).
+// The blocks of each group of 128 were summed apart, by their place b in it: (0 + 1) + (2 + 3), of
+// 8 blocks that + ((4 + 5) + (6 + 7)).
 // Result: rows g and g + 8 of pairs 2t and 2t + 1.
-template <int kWidth>
-__device__ inline float4 add_blocks(const Sums<kWidth>& sums) {
+template <class Unit>
+__device__ inline float4 add_blocks(const typename Unit::Sums& sums) {
   const auto other = [](float x, int lanes) { return x + __shfl_xor_sync(~0u, x, lanes); };
+  const auto of_set = [&](float x) {
+    if constexpr (Unit::kWidth == 2) return other(other(x, 1), 2);
+    return Unit::kWidth == 4 ? other(x, 2) : x;
+  };
   float all[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if constexpr (kWidth == 8) {
-      all[i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
-    } else if constexpr (kWidth == 4) {
-      all[i] = other(sums[0][i], 2) + other(sums[1][i], 2);
-    } else {
-      all[i] = other(other(sums[0][i], 1), 2);
-    }
+    all[i] = of_set(sums[0][i]);
+    if constexpr (Unit::kSets > 1) all[i] += of_set(sums[1][i]);
+    if constexpr (Unit::kSets > 2) all[i] += of_set(sums[2][i]) + of_set(sums[3][i]);
   }
   return {all[0], all[1], all[2], all[3]};
 }
@@ -85,24 +85,22 @@ __device__ inline float4 add_blocks(const Sums<kWidth>& sums) {
 template <int kWidth, class S>
 __device__ inline float4 multiply_item(const Params& p, uint64_t x, const float (*x_scale)[kPairs],
                                        int group, RingPlace<S>& ring, S& shared) {
-  constexpr int K = S::K;
+  using Unit = KbitImageE4m3<S::K, S::kScale, kWidth>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int strip = static_cast<int>(threadIdx.x) / kWarp % kGroupWarps;
-  Sums<kWidth> sums = {};
+  typename Unit::Sums sums = {};
   for (int chunk = group; chunk < p.chunks + group; chunk += kGroups, ring.next()) {
     shared.full[ring.stage].wait(ring.phase);
     // A warp past the last strip or chunk reads bytes of other stages.
-    const KbitImageE4m3<K, kWidth> unit(shared.stages[ring.stage] +
-                                        (strip * kGroups + group) * kUnitBytes<K>);
+    const Unit unit(shared.stages[ring.stage] + (strip * kGroups + group) * S::kUnit);
     __syncwarp();
     if (lane == 0) shared.empty[ring.stage].arrive();
     if (chunk >= p.chunks) continue;
-    add_unit<K, kWidth>(
-        p.table, unit,
-        ptx::advance_desc(x, static_cast<uint32_t>(chunk * 2 * sizeof(ActivationTile))),
-        x_scale + 2 * chunk, sums);
+    add_unit(p.table, unit,
+             ptx::advance_desc(x, static_cast<uint32_t>(chunk * 2 * sizeof(ActivationTile))),
+             x_scale + 2 * chunk, sums);
   }
-  return add_blocks<kWidth>(sums);
+  return add_blocks<Unit>(sums);
 }
 
 // Hands the sums of a math warp to the epilogue. use: of the buffers, from 0
@@ -132,10 +130,10 @@ __device__ void multiply(const Params& p, const Range& range, S& shared) {
     float4 sums;
     if (width == 2) {
       sums = multiply_item<2>(p, x, shared.x_scale, group, ring, shared);
-    } else if (width == 4) {
+    } else if (width == 4 || most_pairs(S::kScale) == 4) {
       sums = multiply_item<4>(p, x, shared.x_scale, group, ring, shared);
     } else {
-      sums = multiply_item<8>(p, x, shared.x_scale, group, ring, shared);
+      sums = multiply_item<most_pairs(S::kScale)>(p, x, shared.x_scale, group, ring, shared);
     }
     hand_over(sums, work.done, shared);
   }

@@ -11,7 +11,7 @@ namespace dsv4::gemm::experts_e4m3 {
 // ring: where the first stage goes
 template <class S>
 __device__ void produce(const Params& p, const Range& range, S& shared, RingPlace<S> ring = {}) {
-  constexpr int kUnit = kUnitBytes<S::K>;
+  constexpr int kUnit = S::kUnit;
   const int steps = steps_of(p), strip_bytes = p.chunks * kUnit;
   for (Work work(range); work.more(); work.next(p)) {
     const int strips = strips_of(p, work.stage);

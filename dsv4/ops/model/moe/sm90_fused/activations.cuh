@@ -57,7 +57,7 @@ class Rows {
     const uint8_t scale = q8_scale(largest);
     const int column16 = piece % 8,
               tile = at.item * item_tiles + 2 * at.chunk + piece % kPieces / 8;
-    const int to = gemm::row_of(kWidth, at.pair, column16 / 2);
+    const int to = gemm::row_of(kWidth, at.pair, column16 * 16 / block_columns(S::kScale));
     *reinterpret_cast<uint4*>(shared.x[tile].codes[to] + 16 * (column16 ^ to)) =
         x.codes(inverse_scale(scale));
     if (column16 == 0) shared.x_scale[tile][at.pair] = ue8m0_to_f32(scale);

@@ -9,11 +9,11 @@
 
 namespace dsv4::moe_kernel::sm90_fused {
 
-// The kernels, one K in each file that instance.cu becomes. shared: the format of the shared
-// expert's w2.
-template <int K>
+// The kernels, one kind of image in each file that instance.cu becomes. shared: the format of the
+// shared expert's w2.
+template <int K, ImageScale kScale>
 void launch_gate_up(Device& device, gemm::Format shared, const GateUpParams& p);
-template <int K>
+template <int K, ImageScale kScale>
 void launch_down(Device& device, int tokens, const DownParams& p);
 
 // Temporaries of a call: those of sm90_few, without what its router stores, and the hidden values

@@ -50,11 +50,12 @@ struct Routes {
 inline constexpr int kXTiles = e4m3::kMaxColumns / e4m3::kQ8Group, kHiddenTiles = 16;
 inline constexpr int kTiles = kXTiles + kHiddenTiles;
 
-template <int K>
-using Shared = e4m3::Shared<K, kTiles, Routes, 7 << 10>;
-template <int K>
-inline constexpr bool kFits = sizeof(Shared<K>) <= sm90::kMaxSmem;
+template <int K, ImageScale kScale = ImageScale::kE4M4>
+using Shared = e4m3::Shared<K, kScale, kTiles, Routes, 7 << 10>;
+template <int K, ImageScale kScale = ImageScale::kE4M4>
+inline constexpr bool kFits = sizeof(Shared<K, kScale>) <= sm90::kMaxSmem;
 static_assert(kFits<2> && kFits<3> && kFits<4> && Shared<3>::kStages == 6);
+static_assert(kFits<4, ImageScale::kUe8m0> && kFits<4, ImageScale::kE4M3>);
 
 // w2 of the shared expert: a CTA has 32 rows, half of what wgmma multiplies, so that almost all
 // CTAs have the same work. Warpgroup r has the columns of rank r of a small-M product.

@@ -37,7 +37,7 @@ __device__ inline int items_of(const Routes& routes) {
 // One lane.
 template <class S>
 __device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
-  constexpr int kUnit = gemm::kUnitBytes<S::K>;
+  constexpr int kUnit = S::kUnit;
   const int steps = e4m3::steps_of(p), strip_bytes = p.chunks * kUnit;
   const int first_strip = static_cast<int>(blockIdx.x) * kItemStrips;
   const int strips = min(kItemStrips, p.strips - first_strip);
@@ -151,10 +151,10 @@ __device__ void sum_entries(const DownParams& p, S& shared) {
   if (stores) p.acc[token * p.acc_stride + row] = sum + shared_y;
 }
 
-template <int K, int kTokens>
+template <int K, ImageScale kScale, int kTokens>
 __global__ void __launch_bounds__(kThreads, 1) down_kernel(const __grid_constant__ DownParams p) {
   ptx::griddepcontrol_launch_dependents();
-  auto& shared = *reinterpret_cast<Shared<K>*>(ptx::dynamic_smem());
+  auto& shared = *reinterpret_cast<Shared<K, kScale>*>(ptx::dynamic_smem());
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   clear(shared);
   e4m3::init_barriers(shared);

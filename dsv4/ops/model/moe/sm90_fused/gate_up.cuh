@@ -72,12 +72,13 @@ __device__ void gate_up_math(const GateUpParams& p, const SharedTile<S, C>& tile
 }
 
 // C: the Config of w2 of the shared expert.
-template <int K, class C>
+template <int K, ImageScale kScale, class C>
 __global__ void __launch_bounds__(kThreads, 1)
     gate_up_kernel(const __grid_constant__ GateUpParams p) {
-  auto& shared = *reinterpret_cast<Shared<K>*>(ptx::dynamic_smem());
+  using S = Shared<K, kScale>;
+  auto& shared = *reinterpret_cast<S*>(ptx::dynamic_smem());
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const SharedTile<Shared<K>, C> tile(p);
+  const SharedTile<S, C> tile(p);
   clear(shared);
   if (threadIdx.x == 0)
     shared.own.expected = gemm::experts::Range(p.routed, shared.own.entries, p.tokens * p.router.k);

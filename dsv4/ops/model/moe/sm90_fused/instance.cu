@@ -1,5 +1,6 @@
-// The two kernels of one K.
-// Instances: 2 | 3 | 4
+// The two kernels of one kind of image.
+// Instances: 2, ImageScale::kE4M4 | 3, ImageScale::kE4M4 | 4, ImageScale::kE4M4
+// Instances: 4, ImageScale::kUe8m0 | 4, ImageScale::kE4M3
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/model/moe/sm90_fused/down.cuh"
@@ -7,23 +8,23 @@
 
 namespace dsv4::moe_kernel::sm90_fused {
 
-template <int K>
+template <int K, ImageScale kScale>
 LaunchShape launch_shape(int64_t ctas) {
-  return {.grid = ctas, .block = kThreads, .shared = sizeof(Shared<K>), .pdl = true};
+  return {.grid = ctas, .block = kThreads, .shared = sizeof(Shared<K, kScale>), .pdl = true};
 }
 
-template <int K>
+template <int K, ImageScale kScale>
 void launch_gate_up(Device& device, gemm::Format shared, const GateUpParams& p) {
   with_shared_config(shared, [&](auto config) {
-    launch(device, "moe_gate_up", gate_up_kernel<K, decltype(config)>,
-           launch_shape<K>(device.info().num_sms), p);
+    launch(device, "moe_gate_up", gate_up_kernel<K, kScale, decltype(config)>,
+           launch_shape<K, kScale>(device.info().num_sms), p);
   });
 }
 
-template <int K>
+template <int K, ImageScale kScale>
 void launch_down(Device& device, int tokens, const DownParams& p) {
-  launch(device, "moe_sums", tokens == 1 ? down_kernel<K, 1> : down_kernel<K, 2>,
-         launch_shape<K>(ceil_div(p.routed.rows, kDownRows)), p);
+  launch(device, "moe_sums", tokens == 1 ? down_kernel<K, kScale, 1> : down_kernel<K, kScale, 2>,
+         launch_shape<K, kScale>(ceil_div(p.routed.rows, kDownRows)), p);
 }
 
 template void launch_gate_up<DSV4_INSTANCE>(Device& device, gemm::Format shared,

@@ -7,11 +7,17 @@
 namespace dsv4::moe_kernel::sm90_fused {
 namespace {
 
-// By K - kMinKbit: codebooks on the e4m3 grid have at most 4 bits.
-constexpr void (*kGateUp[])(Device&, gemm::Format, const GateUpParams&) = {
-    launch_gate_up<2>, launch_gate_up<3>, launch_gate_up<4>};
-constexpr void (*kDown[])(Device&, int, const DownParams&) = {launch_down<2>, launch_down<3>,
-                                                              launch_down<4>};
+using Scale = ImageScale;
+
+// By KbitImage::kind(): codebooks on the e4m3 grid have at most 4 bits.
+constexpr void (*kGateUp[KbitImage::kKinds])(Device&, gemm::Format, const GateUpParams&) = {
+    launch_gate_up<2, Scale::kE4M4>,  launch_gate_up<3, Scale::kE4M4>,
+    launch_gate_up<4, Scale::kE4M4>,  nullptr,
+    launch_gate_up<4, Scale::kUe8m0>, launch_gate_up<4, Scale::kE4M3>};
+constexpr void (*kDown[KbitImage::kKinds])(Device&, int, const DownParams&) = {
+    launch_down<2, Scale::kE4M4>,  launch_down<3, Scale::kE4M4>,
+    launch_down<4, Scale::kE4M4>,  nullptr,
+    launch_down<4, Scale::kUe8m0>, launch_down<4, Scale::kE4M3>};
 
 }  // namespace
 
@@ -47,11 +53,11 @@ void run(const Context& given, const MoeArgs& args) {
   sm90_few::run_inputs(context, args, temporaries.inputs);
   if (device.is_dry_run()) return;
   const ExpertImages& images = args.routed.images();
-  kGateUp[images.gate_up.bits - kMinKbit](
+  kGateUp[images.gate_up.kind()](
       device, format_of_shared(args, temporaries.inputs),
       make_gate_up_params(args, temporaries, device.info().num_sms, make_tma_map));
-  kDown[images.down.bits - kMinKbit](device, static_cast<int>(args.x.dim(0)),
-                                     make_down_params(args, temporaries));
+  kDown[images.down.kind()](device, static_cast<int>(args.x.dim(0)),
+                            make_down_params(args, temporaries));
 }
 
 }  // namespace dsv4::moe_kernel::sm90_fused

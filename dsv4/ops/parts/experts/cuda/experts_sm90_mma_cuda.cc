@@ -31,6 +31,7 @@ void take_image(ImageProblem& to, const KbitImage& image, const ConstTensorView&
   to.images = bytes.data;
   to.image_bytes = image.bytes();
   to.codebook = codebook;
+  to.scale = image.scale;
   to.scale2 = scale2;
   to.scale2_stride = 3;
 }

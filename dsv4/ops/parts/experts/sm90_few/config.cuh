@@ -10,7 +10,7 @@
 namespace dsv4::experts_kernel::sm90_few {
 
 using namespace gemm::experts;
-using gemm::KbitTable, gemm::kUnitBytes, gemm::kUnitColumns, gemm::kUnitRows, gemm::TwoCodeTable;
+using gemm::KbitTable, gemm::kUnitColumns, gemm::kUnitRows, gemm::TwoCodeTable;
 
 inline constexpr int kEpilogueWarps = 3;
 inline constexpr int kProducerWarp = kMathWarps + kEpilogueWarps;

@@ -15,8 +15,9 @@ bool reads_images(const Context& context) {
 }
 
 bool sm90_few_takes(const ExpertImages& images) {
-  return std::max(images.gate_up.units_along_k(), images.down.units_along_k()) <=
-         gemm::experts::kMathWarps;
+  return !images.gate_up.is_fp4() && !images.down.is_fp4() &&
+         std::max(images.gate_up.units_along_k(), images.down.units_along_k()) <=
+             gemm::experts::kMathWarps;
 }
 
 }  // namespace dsv4
@@ -54,8 +55,8 @@ void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels&
   if (call.needs_list())
     launch(device, "experts_list", list_pairs_kernel, {.block = kListThreads, .pdl = true},
            choices_of(args), call.lists);
-  kernels.gate_up[images.gate_up.bits - kMinKbit](device, call.gate_up);
-  kernels.down[images.down.bits - kMinKbit](device, call.down);
+  kernels.gate_up[static_cast<size_t>(images.gate_up.kind())](device, call.gate_up);
+  kernels.down[static_cast<size_t>(images.down.kind())](device, call.down);
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.pair_of,
                            .slots = slots(args),
@@ -66,7 +67,7 @@ void run_kernels(const Context& context, const ExpertsArgs& args, const Kernels&
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
   if (const char* const reason = reject_call(context, args)) return reason;
-  return sm90_few_takes(args.stack.images()) ? nullptr : kTooWide;
+  return sm90_few_takes(args.stack.images()) ? nullptr : "FP4, or rows of more than 4096 columns";
 }
 
 void run(const Context& context, const ExpertsArgs& args) {

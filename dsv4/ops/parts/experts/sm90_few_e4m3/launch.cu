@@ -22,22 +22,31 @@ const char* reject_call(const Context& context, const ExpertsArgs& args) {
   return nullptr;
 }
 
+// kGateUp, kColumns: of an instance, by KbitImage::kind(); there is none of K = 5
+template <bool kGateUp, int kColumns>
+constexpr sm90_few::Launches kLaunches{launch_product<2, ImageScale::kE4M4, kGateUp, kColumns>,
+                                       launch_product<3, ImageScale::kE4M4, kGateUp, kColumns>,
+                                       launch_product<4, ImageScale::kE4M4, kGateUp, kColumns>,
+                                       nullptr,
+                                       launch_product<4, ImageScale::kUe8m0, kGateUp, kColumns>,
+                                       launch_product<4, ImageScale::kE4M3, kGateUp, kColumns>};
+
 template <int kColumns>
 void run_kernels(const Context& context, const ExpertsArgs& args) {
-  sm90_few::run_kernels(
-      context, args,
-      {.reader = kReader,
-       .gate_up = {launch_product<2, true, kColumns>, launch_product<3, true, kColumns>,
-                   launch_product<4, true, kColumns>},
-       .down = {launch_product<2, false, kMaxColumns>, launch_product<3, false, kMaxColumns>,
-                launch_product<4, false, kMaxColumns>}});
+  sm90_few::run_kernels(context, args,
+                        {.reader = kReader,
+                         .gate_up = kLaunches<true, kColumns>,
+                         .down = kLaunches<false, kMaxColumns>});
 }
 
 }  // namespace
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
   if (const char* const reason = reject_call(context, args)) return reason;
-  return sm90_few_takes(args.stack.images()) ? nullptr : sm90_few::kTooWide;
+  const ExpertImages& images = args.stack.images();
+  return std::max(images.gate_up.k, images.down.k) <= kMaxColumns
+             ? nullptr
+             : "rows of more than 4096 columns";
 }
 
 void run(const Context& context, const ExpertsArgs& args) {

@@ -9,7 +9,7 @@ namespace dsv4::experts_kernel::sm90_few_e4m3 {
 
 using namespace gemm::experts_e4m3;
 
-template <int K, bool kGateUp, int kColumns>
+template <int K, ImageScale kScale, bool kGateUp, int kColumns>
 void launch_product(Device& device, const Params& p);
 
 }  // namespace dsv4::experts_kernel::sm90_few_e4m3

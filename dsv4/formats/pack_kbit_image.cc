@@ -1,14 +1,15 @@
-#include "dsv4/formats/kbit_image.h"
+#include "dsv4/formats/pack_kbit_image.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "dsv4/base/error.h"
+#include "dsv4/formats/e2m1.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int kUnitBlocks = KbitImage::kUnitColumns / kKbitBlock;
+constexpr int kMaxUnitBlocks = KbitImage::kUnitColumns / block_columns(ImageScale::kE4M3);
 
 // The source of row `row` of the image: the same row of the only weight, or a row of gate or up,
 // which alternate in groups of 8.
@@ -24,16 +25,31 @@ SourceRow source_row(int64_t row, size_t num_weights) {
 // The codes and scales of one unit, with rows and columns in natural order and zeros as padding.
 struct Unit {
   uint8_t codes[KbitImage::kUnitRows][KbitImage::kUnitColumns] = {};
-  uint8_t scales[KbitImage::kUnitRows][kUnitBlocks] = {};
+  uint8_t scales[KbitImage::kUnitRows][kMaxUnitBlocks] = {};
+};
+
+// The part of a unit, from `column` on, that exists.
+struct UnitColumns {
+  int64_t first_block, blocks, columns;
+
+  UnitColumns(const KbitImage& image, int64_t column)
+      : columns(std::min<int64_t>(KbitImage::kUnitColumns, image.k - column)) {
+    const int block = block_columns(image.scale);
+    first_block = column / block, blocks = columns / block;
+  }
 };
 
 void load_row(const KbitImage& image, const WeightView& w, int64_t row, int64_t column,
               uint8_t* codes, uint8_t* scales) {
-  const int64_t first = column / kKbitBlock;
-  const int64_t blocks = std::min<int64_t>(kUnitBlocks, image.k / kKbitBlock - first);
-  std::copy_n(w.scale.row<uint8_t>(row) + first, blocks, scales);
-  const uint32_t* planes = w.data.row<uint32_t>(row) + first * image.bits;
-  for (int64_t b = 0; b < blocks; ++b, planes += image.bits) {
+  const UnitColumns part(image, column);
+  std::copy_n(w.scale.row<uint8_t>(row) + part.first_block, part.blocks, scales);
+  if (image.is_fp4()) {
+    const uint8_t* pairs = w.data.row<uint8_t>(row) + column / 2;
+    for (int i = 0; i < part.columns; ++i) codes[i] = e2m1_code(pairs[i / 2], i);
+    return;
+  }
+  const uint32_t* planes = w.data.row<uint32_t>(row) + part.first_block * image.bits;
+  for (int64_t b = 0; b < part.blocks; ++b, planes += image.bits) {
     for (int i = 0; i < kKbitBlock; ++i) {
       const uint8_t code = kbit_code(planes, image.bits, i);
       codes[b * kKbitBlock + i] =
@@ -42,13 +58,17 @@ void load_row(const KbitImage& image, const WeightView& w, int64_t row, int64_t 
   }
 }
 
-void store_row(const KbitImage& image, const KbitTensors& w, int64_t row, int64_t column,
+void store_row(const KbitImage& image, const ImageTensors& w, int64_t row, int64_t column,
                const uint8_t* codes, const uint8_t* scales) {
-  const int64_t first = column / kKbitBlock;
-  const int64_t blocks = std::min<int64_t>(kUnitBlocks, image.k / kKbitBlock - first);
-  std::copy_n(scales, blocks, w.scale.row<uint8_t>(row) + first);
-  uint32_t* planes = w.planes.row<uint32_t>(row) + first * image.bits;
-  for (int64_t b = 0; b < blocks; ++b, planes += image.bits) {
+  const UnitColumns part(image, column);
+  std::copy_n(scales, part.blocks, w.scale.row<uint8_t>(row) + part.first_block);
+  if (image.is_fp4()) {
+    uint8_t* pairs = w.data.row<uint8_t>(row) + column / 2;
+    for (int i = 0; i < part.columns; i += 2) pairs[i / 2] = e2m1_pair(codes[i], codes[i + 1]);
+    return;
+  }
+  uint32_t* planes = w.data.row<uint32_t>(row) + part.first_block * image.bits;
+  for (int64_t b = 0; b < part.blocks; ++b, planes += image.bits) {
     uint8_t block[kKbitBlock];
     for (int i = 0; i < kKbitBlock; ++i) {
       const uint8_t code = codes[b * kKbitBlock + i];
@@ -73,7 +93,8 @@ void write_unit(const KbitImage& image, const Unit& unit, uint8_t* bytes) {
     }
   }
   for (int row = 0; row < KbitImage::kUnitRows; ++row) {
-    for (int b = 0; b < kUnitBlocks; ++b) bytes[image.scale_offset(row, b)] = unit.scales[row][b];
+    for (int b = 0; b < image.unit_blocks(); ++b)
+      bytes[image.scale_offset(row, b)] = unit.scales[row][b];
   }
 }
 
@@ -92,7 +113,8 @@ void read_unit(const KbitImage& image, const uint8_t* bytes, Unit& unit) {
     }
   }
   for (int row = 0; row < KbitImage::kUnitRows; ++row) {
-    for (int b = 0; b < kUnitBlocks; ++b) unit.scales[row][b] = bytes[image.scale_offset(row, b)];
+    for (int b = 0; b < image.unit_blocks(); ++b)
+      unit.scales[row][b] = bytes[image.scale_offset(row, b)];
   }
 }
 
@@ -114,21 +136,39 @@ void check_strip(const KbitImage& image, size_t num_weights, int64_t strip, size
              image.strip_bytes(), bytes);
 }
 
-Codebook codebook_of(const WeightView& weight) {
+KbitImage fp4_image(const WeightView& weight) {
+  DSV4_CHECK(weight.k % kKbitBlock == 0, "an image of {} columns, want a multiple of {}", weight.k,
+             kKbitBlock);
+  const bool mxfp4 = weight.format == WeightFormat::kMxfp4;
+  return {.n = weight.n,
+          .k = weight.k,
+          .bits = 4,
+          .sign_magnitude = true,
+          .scale = mxfp4 ? ImageScale::kUe8m0 : ImageScale::kE4M3};
+}
+
+}  // namespace
+
+Codebook image_codebook(const WeightView& weight) {
+  if (weight.format != WeightFormat::kKbit) {
+    Codebook book = e2m1_codebook();
+    for (float& value : book.value) value *= 8;
+    return book;
+  }
   Codebook book{.bits = weight.bits};
   std::copy_n(weight.codebook.as<float>(), book.size(), book.value.begin());
   return book;
 }
 
-}  // namespace
-
 KbitImage kbit_image(const WeightView& weight) {
   check("weight", weight);
+  if (weight.format == WeightFormat::kMxfp4 || weight.format == WeightFormat::kNvfp4)
+    return fp4_image(weight);
   DSV4_CHECK(weight.format == WeightFormat::kKbit, "an image of {} weights", name(weight.format));
   return {.n = weight.n,
           .k = weight.k,
           .bits = weight.bits,
-          .sign_magnitude = codebook_of(weight).antisymmetric()};
+          .sign_magnitude = image_codebook(weight).antisymmetric()};
 }
 
 KbitImage kbit_image(const WeightView& gate, const WeightView& up) {
@@ -136,7 +176,7 @@ KbitImage kbit_image(const WeightView& gate, const WeightView& up) {
   check("up", up);
   DSV4_CHECK(
       up.format == gate.format && up.n == gate.n && up.k == gate.k && up.bits == gate.bits &&
-          codebook_of(up).value == codebook_of(gate).value,
+          image_codebook(up).value == image_codebook(gate).value,
       "gate [{}, {}] of {} bits and up [{}, {}] of {} bits differ in shape, bits or codebook",
       gate.n, gate.k, gate.bits, up.n, up.k, up.bits);
   DSV4_CHECK(gate.n % 8 == 0, "{} rows are not groups of 8", gate.n);
@@ -158,7 +198,7 @@ void pack_kbit_strip(const KbitImage& image, std::span<const WeightView> weights
 }
 
 void unpack_kbit_strip(const KbitImage& image, std::span<const uint8_t> bytes, int64_t strip,
-                       std::span<const KbitTensors> weights) {
+                       std::span<const ImageTensors> weights) {
   check_strip(image, weights.size(), strip, bytes.size());
   for_each_unit(image, strip, [&](int64_t offset, int64_t row, int64_t column) {
     Unit unit;
