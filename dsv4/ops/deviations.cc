@@ -7,6 +7,7 @@ constexpr std::string_view kFinerP = "P rounded to f16, not bf16, against a maxi
 constexpr std::string_view kRunningMax = "P rounded against the running maximum, not the row's";
 constexpr std::string_view kRoundedWeights = "weights of more than 8 significant bits -> bf16";
 constexpr std::string_view kF16Codebook = "codebook values -> f16";
+constexpr std::string_view kF16Weights = "k-bit weights with their scales -> f16";
 constexpr std::string_view kShortSums = "FP8 tensor cores add 128 products with about 14 bits";
 
 constexpr std::string_view kShortBlocks = "FP8 tensor cores add 32 products with about 14 bits";
@@ -19,7 +20,7 @@ constexpr Deviation kDeviations[] = {
     {"moe", "sm90_fused", kShortBlocks},      {"linear", "cublaslt_fp8", kShortSums},
     {"experts", "cublaslt_fp8", kShortSums},  {"experts", "sm90_few_e4m3", kShortBlocks},
     {"experts", "sm90_wide", kShortBlocks},   {"experts", "sm90_few", kF16Codebook},
-    {"experts", "sm90_mma", kRoundedWeights}, {"linear", "cuda_mma", kRoundedWeights},
+    {"experts", "sm90_grouped", kF16Weights}, {"linear", "cuda_mma", kRoundedWeights},
     {"experts", "cuda_mma", kRoundedWeights},
 };
 

@@ -73,14 +73,14 @@ TEST(StepTable, DryRunAgreesWithTheTraceOfARealStep) {
   }
 }
 
-// FP4 experts have the small-M kernels of k-bit ones: decode, and a prompt.
+// FP4 experts have the kernels of k-bit ones: decode, and a prompt.
 TEST(StepTable, DryRunOfFp4Experts) {
   for (const WeightFormat fp4 : {WeightFormat::kMxfp4, WeightFormat::kNvfp4}) {
     const std::vector<StepTable> tables = step_tables(
         {.release = "flash", .formats = {{}, fp4}, .gpu = "h200", .tokens = {1, 32, 4096}});
     EXPECT_EQ(counts_of(tables[0]).at("moe/sm90_fused"), 43);
     EXPECT_EQ(counts_of(tables[1]).at("moe/sm90_few"), 43);
-    EXPECT_EQ(counts_of(tables[2]).at("experts/sm90_mma"), 43);
+    EXPECT_EQ(counts_of(tables[2]).at("experts/sm90_grouped"), 43);
   }
 }
 

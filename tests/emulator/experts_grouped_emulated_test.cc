@@ -51,43 +51,68 @@ void combine(const ExpertsArgs& args, const sm90_grouped::Call& call) {
 }
 
 template <int K>
+using Kbit = gemm::KbitImageScaled<K>;
+using Mxfp4 = gemm::KbitImageScaled<4, ImageScale::kUe8m0>;
+using Nvfp4 = gemm::KbitImageScaled<4, ImageScale::kE4M3>;
+
+// Up: of gate and up.
+template <class Up, class Down>
 void run_emulated(const ExpertsArgs& args, const Run& how) {
-  using Weights = gemm::KbitImageScaled<K>;
   Scratch scratch;
   const sm90_grouped::Call call = sm90_grouped::make_call(args, scratch);
   const emulator::Launch list{
       .grid = call.lists.ctas, .block = sm90_grouped::kListThreads, .pdl = true};
-  emulator::launch_stream(
-      {{list, [&] { sm90_grouped::count_kernel(call.choices, call.lists); }},
-       {list, [&] { sm90_grouped::place_kernel(call.choices, call.lists); }},
-       {{.grid = static_cast<int>(args.x.dim(0)), .block = sm90_grouped::kRowThreads, .pdl = true},
-        [&] { sm90_grouped::rows_kernel(call.rows); }},
-       products<Weights>(call.products, how)},
-      how.seed);
+  std::vector<emulator::Kernel> kernels{
+      {list, [&] { sm90_grouped::count_kernel(call.choices, call.lists); }},
+      {list, [&] { sm90_grouped::place_kernel(call.choices, call.lists); }},
+      {{.grid = static_cast<int>(args.x.dim(0)), .block = sm90_grouped::kRowThreads, .pdl = true},
+       [&] { sm90_grouped::rows_kernel(call.rows); }}};
+  grouped::Params p = call.products;
+  p.has_down = std::is_same_v<Up, Down>;
+  kernels.push_back(products<Up>(p, how));
+  if (!p.has_down) {
+    p.has_gate_up = false, p.has_down = true;
+    kernels.push_back(products<Down>(p, how));
+  }
+  emulator::launch_stream(kernels, how.seed);
   combine(args, call);
 }
 
-template <int K>
-void check(const ImagesShape& s) {
-  SCOPED_TRACE(fmt::format("K={} t={} k={} e={} d={} i={}", K, s.t, s.k, s.e, s.d, s.inner));
-  ImagesCase c(s, K, K);
+template <class Up, class Down = Up>
+void check(const ImagesShape& s, const test::ImageSource& up, const test::ImageSource& down) {
+  SCOPED_TRACE(fmt::format("K={} t={} k={} e={} d={} i={}", up.bits, s.t, s.k, s.e, s.d, s.inner));
+  ImagesCase c(s, up, down);
   const std::vector<double> want = experts_oracle({}, c.file_args);
   emulator::check_runs(
       c.arena, static_cast<int>(std::size(kRuns)),
-      [&](int i) { run_emulated<K>(c.args, kRuns[i]); },
+      [&](int i) { run_emulated<Up, Down>(c.args, kRuns[i]); },
       [&] { EXPECT_EQ(test::compare(c.args.acc, want, {.rel = 0.02, .cosine = 5e-6}), ""); });
+}
+template <int K>
+void check(const ImagesShape& s) {
+  check<Kbit<K>>(s, K, K);
 }
 
 // acc, which was zero, after the first `tokens` tokens.
-template <int K>
+template <class Weights>
 std::vector<float> result_of(const ImagesCase& c, int64_t tokens, const Run& how) {
   ExpertsArgs args = c.args;
   const TensorView acc = c.args.acc.slice(0, 0, tokens);
   args.x = args.x.slice(0, 0, tokens), args.acc = acc;
   args.experts = args.experts.slice(0, 0, tokens), args.weights = args.weights.slice(0, 0, tokens);
   std::fill_n(acc.as<float>(), acc.numel(), 0.f);
-  run_emulated<K>(args, how);
+  run_emulated<Weights, Weights>(args, how);
   return {acc.as<float>(), acc.as<float>() + acc.numel()};
+}
+
+template <class Weights>
+void expect_same_bits(const test::ImageSource& source) {
+  const ImagesCase c({.t = 150, .k = 1, .e = 2, .d = 288, .inner = 96, .only = 1}, source, source);
+  const std::vector<float> together = result_of<Weights>(c, 150, kRuns[1]);
+  for (const int64_t tokens : {1, 2, 17, 100}) {
+    const std::vector<float> few = result_of<Weights>(c, tokens, kRuns[0]);
+    EXPECT_TRUE(std::equal(few.begin(), few.end(), together.begin())) << tokens;
+  }
 }
 
 TEST(ExpertsGroupedEmulated, EveryK) {
@@ -113,13 +138,26 @@ TEST(ExpertsGroupedEmulated, SeveralRowTiles) {
   check<3>({.t = 7, .k = 2, .e = 3, .d = 800, .inner = 288});
 }
 
-TEST(ExpertsGroupedEmulated, BitsDoNotDependOnTheBatch) {
-  const ImagesCase c({.t = 150, .k = 1, .e = 2, .d = 288, .inner = 96, .only = 1}, 3, 3);
-  const std::vector<float> together = result_of<3>(c, 150, kRuns[1]);
-  for (const int64_t tokens : {1, 2, 17, 100}) {
-    const std::vector<float> few = result_of<3>(c, tokens, kRuns[0]);
-    EXPECT_TRUE(std::equal(few.begin(), few.end(), together.begin())) << tokens;
+TEST(ExpertsGroupedEmulated, Fp4) {
+  const ImagesShape shapes[] = {{.t = 9, .k = 3, .e = 4, .d = 544, .inner = 352},
+                                {.t = 140, .k = 1, .e = 2, .d = 96, .inner = 64, .only = 1}};
+  for (const ImagesShape& s : shapes) {
+    check<Mxfp4>(s, WeightFormat::kMxfp4, WeightFormat::kMxfp4);
+    check<Nvfp4>(s, WeightFormat::kNvfp4, WeightFormat::kNvfp4);
   }
+}
+
+// The two products are two launches, and h' is in the type of down's operands.
+TEST(ExpertsGroupedEmulated, DifferentImages) {
+  const ImagesShape s{.t = 7, .k = 2, .e = 3, .d = 288, .inner = 160};
+  check<Kbit<3>, Kbit<4>>(s, 3, 4);
+  check<Kbit<3>, Nvfp4>(s, 3, WeightFormat::kNvfp4);
+  check<Mxfp4, Kbit<2>>(s, WeightFormat::kMxfp4, 2);
+}
+
+TEST(ExpertsGroupedEmulated, BitsDoNotDependOnTheBatch) {
+  expect_same_bits<Kbit<3>>(3);
+  expect_same_bits<Mxfp4>(WeightFormat::kMxfp4);
 }
 
 }  // namespace

@@ -1,4 +1,7 @@
 // Counters in global memory by which CTAs that run at the same time tell each other what is done.
+// A CTA that waits needs the others to run or to have run, so a kernel with such a counter has at
+// most as many CTAs as the device runs together, and waits only for work that comes earlier in an
+// order that all of them follow.
 
 #pragma once
 

@@ -14,7 +14,6 @@
 //   cpu/jobs.h       a list of products in one parallel region
 //   cuda/problem.h   one problem for the CUDA kernels: GEMV (f32 arithmetic, batch invariant) and
 //                    tensor cores (bf16 operands), for tiles of at most 16 rows (small M) and more
-//   sm90_image/      the tensor core kernels on kernel images of k-bit weights
 //   weights/         one decoder a stored format for the CUDA kernels, and one for the CPU
 //
 // A new stored format touches four files: its decoder in weights/decode.cuh and a line in

@@ -1,12 +1,14 @@
-// Codes of a k-bit image (formats/kbit_image.h) times the scales of their blocks, as A fragments of
-// wgmma m64nNk16 in f16: for sums over all of K in one accumulator, where no f32 addition can apply
-// a scale.
+// Codes of an image (formats/kbit_image.h) times the scales of their blocks, as A fragments of
+// wgmma m64nNk16: for sums over all of K in one accumulator, where no f32 addition can apply a
+// scale.
 //
-//   weight / unit = f16(codebook / unit) * (scale / 16)         rounded to f16 once more
+//   k-bit   f16(codebook / unit) * (scale / 16), rounded to f16. The largest value of the codebook
+//           lies in [128, 256) units. Codebooks on the e4m3 grid have 4 significant bits and scales
+//           have 5, so their products are exact; others are off by at most 2^-10.4
+//   FP4     bf16(codebook) * bf16(scale): 2 significant bits times 1 (MXFP4) or 4 (NVFP4) and the
+//           exponents of f32, so exact
 //
-// The largest value of the codebook lies in [128, 256) units. Codebooks on the e4m3 grid have 4
-// significant bits and scales have 5, so their products are exact; others are off by at most
-// 2^-10.4. Sixteen magnitudes (K = 5) are two tables of eight and a byte permute that selects.
+// Sixteen magnitudes (K = 5) are two tables of eight and a byte permute that selects.
 
 #pragma once
 
@@ -14,18 +16,23 @@
 #include "dsv4/device/ptx/packed.cuh"
 #include "dsv4/device/ptx/prmt.cuh"
 #include "dsv4/formats/kbit_image.h"
+#include "dsv4/ops/gemm/weights/image_scales.cuh"
 #include "dsv4/ops/gemm/weights/kbit_image_table.h"
 
 namespace dsv4::gemm {
 
 // Exponent of the largest value in units, which keeps products with the smallest scale normal.
 inline constexpr int kScaledTop = 7;
-inline KbitTable make_scaled_table(const Codebook& book) {
-  return make_f16_table(book, kScaledTop);
+inline KbitTable make_scaled_table(const Codebook& book, ImageScale scale) {
+  return scale == ImageScale::kE4M4 ? make_f16_table(book, kScaledTop) : make_bf16_table(book);
+}
+// What sums lack beside the table's unit.
+inline float scaled_factor(ImageScale scale) {
+  return scale == ImageScale::kE4M4 ? 16.f : 1.f;
 }
 
-// A copy of the table for each lane, in shared memory. ptxas keeps what it knows to be equal for all
-// lanes in uniform registers, and copies it before every permute.
+// A copy of the table for each lane, in shared memory. ptxas keeps what it knows to be equal for
+// all lanes in uniform registers, and copies it before every permute.
 struct TableCopies {
   uint32_t low[4][kWarp], high[4][kWarp];
 };
@@ -36,10 +43,12 @@ __device__ inline void fill_table_copies(const KbitTable& table, TableCopies& co
 }
 
 // What a lane holds of a unit: the words of the current step, loaded when it first needs them.
-template <int K>
+template <int K, ImageScale kScale = ImageScale::kE4M4>
 class KbitImageScaled {
  public:
-  static constexpr int kSlabBytes = kUnitBytes<K>;
+  static constexpr bool kFp4 = kScale != ImageScale::kE4M4;
+  static constexpr int kSlabBytes = kUnitBytes<K, kScale>;
+  using Operand = std::conditional_t<kFp4, bf16, f16>;
 
   // The codebook in registers of the thread.
   struct Table {
@@ -64,7 +73,10 @@ class KbitImageScaled {
       words_[4 * v] = four.x, words_[4 * v + 1] = four.y;
       words_[4 * v + 2] = four.z, words_[4 * v + 3] = four.w;
     }
-    scales_ = reinterpret_cast<const uint32_t*>(unit + 512 * K + lane / 4 * 16)[step];
+    const unsigned char* const scales =
+        unit + 512 * K + (lane / 4 * KbitImage::kSteps + step) * kStepScales * 4;
+#pragma unroll
+    for (int i = 0; i < kStepScales; ++i) scales_[i] = reinterpret_cast<const uint32_t*>(scales)[i];
   }
 
   // Fragments of the four groups of 16 columns of the step.
@@ -73,6 +85,8 @@ class KbitImageScaled {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t nibbles = kbit_nibbles(words, K, i);
+      Pair scale[2];
+      scales_of(i, scale);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         uint32_t lows, highs;
@@ -83,18 +97,33 @@ class KbitImageScaled {
           first ^= kbit_signs(words, K, i, 2 * h);
           second ^= kbit_signs(words, K, i, 2 * h + 1);
         }
-        const __half2 scale = scale_of(i / 2, h);
-        a[i][h] = ptx::as_bits(__hmul2(ptx::as_half2(first), scale));
-        a[i][h + 2] = ptx::as_bits(__hmul2(ptx::as_half2(second), scale));
+        a[i][h] = times(first, scale[h]);
+        a[i][h + 2] = times(second, scale[h]);
       }
     }
   }
 
  private:
-  // The scale of the rows of half h in block `block` of the step, over 16, twice.
-  __device__ __half2 scale_of(int block, int h) const {
-    const uint32_t byte = 2 * block + h;  // zero extended twice: 0 b 0 b
-    return ptx::as_half2(ptx::prmt(scales_, 0, byte << 8 | byte | 0x4040) << 6);
+  using Pair = std::conditional_t<kFp4, __nv_bfloat162, __half2>;
+  // Words with the scales of a step.
+  static constexpr int kStepScales = 2 * KbitImage::kStepColumns / block_columns(kScale) / 2 / 2;
+
+  static __device__ uint32_t times(uint32_t pair, Pair scale) {
+    return ptx::as_bits(__hmul2(reinterpret_cast<const Pair&>(pair), scale));
+  }
+
+  // The scales of rows g and g + 8 in group i of 16 columns, each twice; k-bit ones over 16.
+  __device__ void scales_of(int i, Pair (&scale)[2]) const {
+    const int block = 16 * i / block_columns(kScale);  // of the step
+    const uint32_t word = scales_[block / 2], first = block % 2 * 2;
+    if constexpr (kFp4) {
+      const float2 two = image_scales<kScale>(ptx::prmt(word, 0, 0x4410 + 0x11 * first));
+      scale[0] = __float2bfloat162_rn(two.x), scale[1] = __float2bfloat162_rn(two.y);
+    } else {
+#pragma unroll
+      for (uint32_t h = 0; h < 2; ++h)  // bytes: scale, 0, scale, 0
+        scale[h] = ptx::as_half2(ptx::prmt(word, 0, 0x4040 + 0x101 * (first + h)) << 6);
+    }
   }
 
   // Bytes j of both results belong to nibble j of `nibbles`, whose upper half is ignored.
@@ -113,7 +142,7 @@ class KbitImageScaled {
     }
   }
 
-  uint32_t words_[4 * K], scales_;
+  uint32_t words_[4 * K], scales_[kStepScales];
 };
 
 }  // namespace dsv4::gemm

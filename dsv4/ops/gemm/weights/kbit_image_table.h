@@ -1,8 +1,9 @@
 // The codebook of an antisymmetric k-bit weight by bytes: what the byte permutes of
-// kbit_image_f16.cuh and kbit_image_e4m3.cuh select from. Two tables:
+// kbit_image_{f16,e4m3,scaled}.cuh select from. Three tables:
 //
 //   f16    values are divided by a power of two that brings the largest into [2^top, 2^(top + 1)),
 //          and rounded: a relative error of at most 2^-11, or 2^-25 of the largest value (top = 0)
+//   bf16   e2m1 values, exactly
 //   e4m3   values that are e4m3 numbers times one power of two, exactly
 
 #pragma once
@@ -25,16 +26,26 @@ struct KbitTable {
   float unit = 1;  // the power of two
 };
 
-inline KbitTable make_f16_table(const Codebook& book, int top_exponent) {
+// encode: f32 to 16 bits.
+template <class Encode>
+KbitTable make_table_of_two_bytes(const Codebook& book, float unit, const Encode& encode) {
   const int top = book.size() / 2;
-  KbitTable table{.unit = std::ldexp(1.f, std::ilogb(book.largest()) - top_exponent)};
+  KbitTable table{.unit = unit};
   for (int index = 0; index < (book.bits <= 3 ? 2 * top : top); ++index) {
-    const float magnitude = book.value[static_cast<size_t>(top + index % top)] / table.unit;
-    const uint32_t bits = f32_to_f16(index >= top ? -magnitude : magnitude);
+    const float magnitude = book.value[static_cast<size_t>(top + index % top)] / unit;
+    const uint32_t bits = encode(index >= top ? -magnitude : magnitude);
     table.low[index / 4] |= (bits & 0xffu) << (8 * (index % 4));
     table.high[index / 4] |= (bits >> 8) << (8 * (index % 4));
   }
   return table;
+}
+
+inline KbitTable make_f16_table(const Codebook& book, int top_exponent) {
+  return make_table_of_two_bytes(book, std::ldexp(1.f, std::ilogb(book.largest()) - top_exponent),
+                                 f32_to_f16);
+}
+inline KbitTable make_bf16_table(const Codebook& book) {
+  return make_table_of_two_bytes(book, 1, f32_to_bf16);
 }
 
 inline KbitTable make_f16_table(const Codebook& book) {

@@ -8,16 +8,16 @@ namespace dsv4::hc_boundary_kernel {
 
 // Up to 64 tokens of 4 bf16 streams on Hopper; with --deterministic any number.
 DSV4_IMPL(HcBoundaryArgs, sm90_few)
-DSV4_IMPL(HcBoundaryArgs, parts)
 // More than 32 tokens of 4 bf16 streams under kOfficial, on Hopper: products with fn by tensor
-// cores. Not measured in a whole step yet, so it runs only where a context names it.
+// cores.
 DSV4_IMPL(HcBoundaryArgs, sm90_many)
+DSV4_IMPL(HcBoundaryArgs, parts)
 
 constexpr Impl<HcBoundaryArgs> kTable[] = {
 #if DSV4_CUDA
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run},
-    {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, parts::run},
     {"sm90_many", Arch::kSm90, true, sm90_many::reject, sm90_many::run},
+    {"parts", Arch::kCuda, true, accept_all<HcBoundaryArgs>, parts::run},
 #endif
     {"parts", Arch::kCpu, true, accept_all<HcBoundaryArgs>, parts::run},
 };

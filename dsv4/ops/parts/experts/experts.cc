@@ -17,12 +17,9 @@ DSV4_IMPL(ExpertsArgs, sm90_few)
 DSV4_IMPL(ExpertsArgs, sm90_few_e4m3)
 // The kernels of sm90_few_e4m3 for rows of up to 7,168 columns; they lie in its folder.
 DSV4_IMPL(ExpertsArgs, sm90_wide)
-// Kernel images under kOfficial: products for up to 128 tokens of an expert at a time, k-bit weights
-// with their scales rounded to f16.
+// Kernel images under kOfficial: products for up to 128 tokens of an expert at a time. FP4 weights
+// are exact, k-bit ones are rounded to f16 with their scales.
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
-// Kernel images under kOfficial, weights rounded to bf16: a matrix is decoded once for up to 128
-// tokens.
-DSV4_IMPL(ExpertsArgs, sm90_mma)
 // Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
 // no bf16 numbers are rounded to bf16.
 DSV4_IMPL(ExpertsArgs, cuda_mma)
@@ -45,7 +42,6 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
     {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
     {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
-    {"sm90_mma", Arch::kSm90, false, sm90_mma::reject, sm90_mma::run, 0x1p-9},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif

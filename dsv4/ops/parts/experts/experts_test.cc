@@ -368,7 +368,8 @@ TEST(Experts, DryRunOfFp4Experts) {
     EXPECT_EQ(best_layout({.numerics = Numerics::kExact, .device = hopper.get()}, c.file),
               WeightLayout::kFile);
     EXPECT_EQ(choose(experts, context, one_token(c.args, 0)).name, "sm90_wide");
-    EXPECT_EQ(choose(experts, context, c.args).name, "sm90_mma") << "many pairs for each expert";
+    EXPECT_EQ(choose(experts, context, c.args).name, "sm90_grouped")
+        << "many pairs for each expert";
     const test::ImagesCase beside({.t = 1, .k = 1, .e = 2, .d = 64, .inner = 32}, fp4, 3);
     EXPECT_EQ(best_layout(context, beside.file), WeightLayout::kImage);
     const Codebook off_grid = nf_codebook(3);

@@ -1,16 +1,12 @@
 // Sizes, parameters and shared memory of the grouped kernel (kernel.cuh).
 //
-// Tiles     a tile is the pairs of one expert, at most kMostColumns of them,
-// that a CTA multiplies
-//           with kTileRows rows of the image at a time. Its number of columns
-//           is rounded up to 16
-// Slots     tiles have consecutive slots, as many as columns; a pair has one
-// slot Rows of x of a tile lie in the order in which wgmma reads them: blocks
-// of 64 values of K, in each
-//           a row of 128 bytes for every column of the tile, with the 128-byte
-//           swizzle by the number of the column (device/ptx/smem_desc.cuh). K
-//           is padded to 256 values with zeros. What the columns without a pair
-//           hold does not matter
+// Tiles     a tile is the pairs of one expert, at most kMostColumns of them, that a CTA multiplies
+//           with kTileRows rows of the image at a time. Its number of columns is rounded up to 16
+// Slots     tiles have consecutive slots, as many as columns; a pair has one slot
+// Rows      of x of a tile lie in the order in which wgmma reads them: blocks of 64 values of K, in
+//           each a row of 128 bytes for every column of the tile, with the 128-byte swizzle by the
+//           number of the column (device/ptx/smem_desc.cuh). K is padded to 256 values with zeros.
+//           What the columns without a pair hold does not matter
 
 #pragma once
 
@@ -48,8 +44,7 @@ struct alignas(16) Tile {
 DSV4_HD constexpr int64_t row_bytes(int chunks) {
   return int64_t{chunks} * kSteps * kBlockBytes;
 }
-// From the first slot of a tile: 16 bytes of K, vector `v` of 8 values, of
-// column `column`.
+// From the first slot of a tile: 16 bytes of K, vector `v` of 8 values, of column `column`.
 DSV4_HD constexpr int64_t vector_at(int columns, int column, int v) {
   return (int64_t{v / 8} * columns + column) * kBlockBytes + (v % 8 ^ column % 8) * 16;
 }
@@ -72,12 +67,12 @@ struct Params {
   bool has_gate_up, has_down;  // what this launch computes
   const Tile* tiles;           // in order of their classes
   const int32_t* class_ends;   // [kClasses] tiles up to the end of each class
-  int32_t* done;               // [tiles] items of gate and up whose h' is stored; 0 before
-                               // the launch
+  int32_t* done;               // [tiles] items of gate and up whose h' is stored; begins at 0
   const float* scale2;         // [e, 3]: of w1, w3, w2
 
   const float* pair_weight;  // [slots]
   float limit;               // of SwiGLU
+  bool hidden_is_bf16;       // h' = h; otherwise it is f16:
   int hidden_exponent;       // h' = h * 2^hidden_exponent / pow2ceil(weight)
   std::byte* hidden;         // [slots] rows of h', which are down's x
   bf16* y;                   // [slots, y_stride]
@@ -102,8 +97,8 @@ struct Item {
   __device__ int64_t slot_bytes(int chunks) const { return tile.first_slot * row_bytes(chunks); }
 };
 
-// The items of a CTA: blockIdx.x, blockIdx.x + gridDim.x, .. of all in order of product, class, tile
-// and row tile. The largest come first.
+// The items of a CTA: blockIdx.x, blockIdx.x + gridDim.x, .. of all in order of product, class,
+// tile and row tile. The largest come first.
 class Walk {
  public:
   // Calls body(item) for those of a class.

@@ -1,13 +1,12 @@
-// The main loop of the grouped kernel: sums of 256 image rows x kN columns of a
-// tile over K.
+// The main loop of the grouped kernel: sums of 256 image rows x kN columns of a tile over K, and
+// what the consumers do with them: a fragment has neighboring columns of one row, and the epilogue
+// wants neighboring rows of one column, so a transposing stmatrix stages them.
 //
-// Warp w of consumer warpgroup j multiplies the strips 8 j + w and 8 j + 4 + w
-// of the item: two blocks of 64 rows for the warpgroup. While the tensor cores
-// work on a step (64 values of K) of one block, the warps decode the next step
-// of the other.
+// Warp w of consumer warpgroup j multiplies the strips 8 j + w and 8 j + 4 + w of the item: two
+// blocks of 64 rows for the warpgroup. While the tensor cores work on a step (64 values of K) of
+// one block, the warps decode the next step of the other.
 //
-// Registers at kN = 128: 128 sums, 32 of A (two blocks), 8 to 12 codes, scales,
-// table, addresses.
+// Registers at kN = 128: 128 sums, 32 of A (two blocks), 8 to 12 codes, scales, table, addresses.
 
 #pragma once
 
@@ -21,8 +20,8 @@ namespace dsv4::gemm::grouped {
 
 inline constexpr int kBlocks = 2;  // of 64 rows, for each warpgroup
 
-// Sums of rows g and g + 8 of a strip in block b: sums[b][4 n + i] is row g + i
-// / 2 * 8, column 8 n + 2 (lane % 4) + i % 2.
+// Sums of rows g and g + 8 of a strip in block b: sums[b][4 n + i] is row g + i / 2 * 8, column
+// 8 n + 2 (lane % 4) + i % 2.
 template <int kN>
 using Sums = float[kBlocks][kN / 2];
 
@@ -36,8 +35,7 @@ __device__ inline void arrive_once(ptx::Mbarrier& barrier) {
   if (threadIdx.x % kWarp == 0) barrier.arrive();
 }
 
-// Where a consumer is in the two rings. Stage j of x always has step j of a
-// unit.
+// Where a consumer is in the two rings. Stage j of x always has step j of a unit.
 struct Place {
   sm90::RingCursor codes;
   int x_phase = 0;
@@ -64,8 +62,7 @@ __device__ void multiply(int chunks, const typename Weights::Table& table, Share
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         unit[b].load(shared.codes[stage] + strip_of(b) * Weights::kSlabBytes, j);
-        ptx::wgmma_wait_group<1>();  // the products of the step before of this
-                                     // block are done
+        ptx::wgmma_wait_group<1>();  // this block's products of the step before are done
         if (b == 1 && (j > 0 || chunk > 0))
           arrive_once(shared.x_empty[(j + kSteps - 1) % kSteps]);  // of both blocks, then
         unit[b].decode(table, j, a[b]);
@@ -73,7 +70,7 @@ __device__ void multiply(int chunks, const typename Weights::Table& table, Share
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          ptx::Wgmma<f16, kN>::run(
+          ptx::Wgmma<typename Weights::Operand, kN>::run(
               sums[b], a[b][i],
               ptx::advance_desc(x, static_cast<uint32_t>(j * kMostColumns * kBlockBytes + 32 * i)),
               1);
@@ -91,7 +88,7 @@ __device__ void multiply(int chunks, const typename Weights::Table& table, Share
   for (int b = 0; b < kBlocks; ++b) ptx::wgmma_fence_operand(sums[b]);
 }
 
-// Sums times factors, in bf16; low, high: of rows g and g + 8 of all strips.
+// Stages sums times factors, in bf16; low, high: the factors of rows g and g + 8 of all strips.
 template <int kN, class Weights>
 __device__ void stage(float low, float high, const Sums<kN>& sums, Shared<Weights>& shared,
                       Place& at) {

@@ -24,8 +24,9 @@ __device__ inline int weight_exponent(float weight) {
 }
 
 // gate, up -> h = weight * swiglu(gate, up), in bf16 -> Q8 over groups of 128 rows of the weight,
-// which are those of an item -> h' = code * scale * 2^hidden_exponent / pow2ceil(weight), in f16.
-// Codes times scales are exact unless h' is below 2^-14 (subnormal).
+// which are those of an item -> h' = code * scale in bf16, which is exact, or
+// code * scale * 2^hidden_exponent / pow2ceil(weight) in f16, exact unless h' is below 2^-14
+// (subnormal).
 //
 // Lane 2 s + i has rows 4 i .. 4 i + 3 of strip s: of gate, which is the first vector of the strip,
 // and of up.
@@ -58,16 +59,18 @@ __device__ void store_hidden(const Params& p, const Item& item, const Shared<Wei
     }
     const uint8_t scale = q8_scale(warp_max(largest));
     const float inverse = inverse_scale(scale);
-    const int power = scale + 127 + p.hidden_exponent - weight_exponent(weight);
-    const __half2 factor =
-        __float2half2_rn(__uint_as_float(static_cast<uint32_t>(max(power, 0)) << 23));
+    const int power = p.hidden_is_bf16
+                          ? scale
+                          : max(scale + 127 + p.hidden_exponent - weight_exponent(weight), 0);
+    const float factor = __uint_as_float(static_cast<uint32_t>(power) << 23);
     uint32_t words[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const auto codes = __nv_cvt_float2_to_fp8x2(
           make_float2(h[2 * i] * inverse, h[2 * i + 1] * inverse), __NV_SATFINITE, __NV_E4M3);
-      const __half2_raw exact = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
-      words[i] = ptx::as_bits(__hmul2(__half2(exact), factor));
+      const float2 value = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+      const float low = value.x * factor, high = value.y * factor;
+      words[i] = p.hidden_is_bf16 ? ptx::pack_bf16x2(low, high) : ptx::pack_f16x2(low, high);
     }
     *reinterpret_cast<uint2*>(
         to + vector_at(item.tile.columns, column, item.first_strip + strip)) = {words[0], words[1]};

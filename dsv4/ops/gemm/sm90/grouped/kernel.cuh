@@ -1,33 +1,28 @@
-// Products of many token-expert pairs with kernel images of k-bit weights, on
-// Hopper.
+// Products of many token-expert pairs with kernel images, on Hopper: gate and up with SwiGLU and
+// Q8, and down, in one launch.
 //
-// Problem    out^T [256 image rows, pairs of one expert] = W x'^T, both in f16,
-// sums in f32 Bound      the tensor cores from about 64 pairs an expert on
-// (2,048 / N weights a clock and SM);
-//            below, decoding (30 weights a clock), then the bytes of the
-//            weights
-// Tiles      an item is 256 rows x 16 .. 128 columns and all of K, in steps
-// of 64. Gate and up's
-//            items come first, then down's. A CTA takes the items blockIdx.x,
-//            blockIdx.x + gridDim.x, ..; the row tiles of a tile are neighbors,
-//            so that CTAs that run together read its rows of x from L2. All
-//            CTAs have to run at the same time: an item of down waits for those
-//            of gate and up of its tile
+// Problem    out^T [256 image rows, pairs of one expert] = W x'^T in f16 (k-bit weights) or bf16
+//            (FP4), sums in f32
+// Bound      the tensor cores from about 64 pairs an expert on (2,048 / N weights a clock and
+//            SM), decoding below (30 weights a clock), then the bytes of the weights
+// Tiles      an item is 256 rows x 16 .. 128 columns and all of K, in steps of 64. The items of
+//            gate and up come first, then those of down. The row tiles of a tile are neighbors, so
+//            that CTAs that run together read its rows of x from L2. An item of down waits for
+//            those of gate and up of its tile, so all CTAs have to run together: one an SM
 // Roles      warps 0 - 7: consumers, two warpgroups of two blocks of 64 rows | warps 8 - 11:
 //            epilogue, while the consumers compute the next item | warp 12: codes | warp 13: x
 // Barriers   code_full[s]    1 + bytes  producer | consumers
 //            code_empty[s]   8          consumer warps, when the unit is in registers | producer
 //            x_full[j]       1 + bytes  producer | consumers
-//            x_empty[j]      8          consumer warps, after the products of both blocks | producer
+//            x_empty[j]      8          consumer warps, after products of both blocks | producer
 //            staging_full    8          consumer warps | epilogue
 //            staging_empty   4          epilogue warps | consumers
 //            named 1         128        epilogue, before it counts an item as done
-// Registers  208 of consumers, 56 of the epilogue, 40 of producers
+// Registers  208 of consumers, 56 of the epilogue, 40 of producers, no spills
 // Smem       x 64 KB, staging 64 KB, codes 2 to 4 stages of 18 to 43 KB
 //
-// Order of additions, for every tile and grid: k ascending, groups of 16 by the
-// tensor core into one accumulator. A column does not see the others, so a pair
-// has the same bits in any batch.
+// Order of additions, for every tile and grid: k ascending, groups of 16 by the tensor core into
+// one accumulator. A column does not see the others, so a pair has the same bits in any batch.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// The warps of the grouped kernel that copy: one lane brings codes, one lane of
-// another warp rows of x. Both walk the items of the CTA by themselves.
+// The warps of the grouped kernel that copy: one lane brings codes, one lane of another warp rows
+// of x. Both walk the items of the CTA by themselves.
 
 #pragma once
 
@@ -34,10 +34,10 @@ __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
   });
 }
 
-// A stage is a block of K of all columns of the tile, which is one run of
-// bytes. Rows of h' are complete when all items of gate and up of the tile are
-// done. They come before it in the order of items, and all CTAs run together,
-// so they are done or under way.
+// A stage is a block of K of all columns of the tile, which is one run of bytes. The factors of the
+// columns come with the first one. Rows of h' are complete when all items of gate and up of the
+// tile are done. They come before it in the order of items, and all CTAs run together, so they are
+// done or under way.
 template <class Weights>
 __device__ void copy_x(const Params& p, Shared<Weights>& shared) {
   sm90::RingCursor at;

@@ -22,6 +22,10 @@ bool sm90_few_takes(const ExpertImages& images) {
 
 }  // namespace dsv4
 
+namespace dsv4::experts_kernel {
+DSV4_IMPL(ExpertsArgs, sm90_grouped)
+}
+
 namespace dsv4::experts_kernel::sm90_few {
 namespace {
 
@@ -40,7 +44,8 @@ const char* reject_call(const Context& context, const ExpertsArgs& args) {
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)
     return "x is not bf16 in aligned pairs";
   const bool free_choice = context.force_impl.empty() && !context.need_batch_invariant;
-  if (free_choice && args.x.dim(0) * slots(args) > kMostPairs * args.stack.size())
+  const bool many = args.x.dim(0) * slots(args) > kMostPairs * args.stack.size();
+  if (free_choice && many && sm90_grouped::reject(context, args) == nullptr)
     return "many pairs for each expert";
   return nullptr;
 }

@@ -21,23 +21,23 @@ struct Call {
   TensorView y;  // [slots, d] bf16
 };
 
-// h of a clamped SwiGLU is at most limit^2 * weight, and h' has to be below 65504; Q8 may round up
-// by a sixteenth.
+// In f16. h of a clamped SwiGLU is at most limit^2 * weight, and h' has to be below 65504; Q8 may
+// round up by a sixteenth.
 inline int hidden_exponent(float limit) {
+  if (!(limit > 0)) return 0;
   return static_cast<int>(std::floor(std::log2(61000.0 / (double{limit} * limit))));
 }
 
 inline grouped::Product make_product(const KbitImage& image, const ConstTensorView& bytes,
                                      const Codebook& codebook, int64_t row_tiles) {
-  constexpr float kScaleFactor = 16;  // decoded weights have a sixteenth of their scale
-  const gemm::KbitTable table = gemm::make_scaled_table(codebook);
+  const gemm::KbitTable table = gemm::make_scaled_table(codebook, image.scale);
   return {.images = bytes.data,
           .image_bytes = image.bytes(),
           .strips = static_cast<int>(image.num_strips()),
           .chunks = static_cast<int>(image.units_along_k()),
           .row_tiles = static_cast<int>(row_tiles),
           .table = table,
-          .factor = kScaleFactor * table.unit};
+          .factor = gemm::scaled_factor(image.scale) * table.unit};
 }
 
 // Takes temporaries from `scratch`. The rows of y of a tile take the place of its rows of x', which
@@ -84,6 +84,8 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
                .tiles = call.lists.tiles,
                .slot_of = call.lists.slot_of,
                .tile_of = call.lists.tile_of,
+               .is_bf16 = images.gate_up.is_fp4(),
+               .hidden_is_bf16 = images.down.is_fp4(),
                .hidden_exponent = exponent,
                .rows = rows.data,
                .factor = factor,
@@ -102,7 +104,8 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
                    .done = call.lists.done,
                    .scale2 = images.scale2.as<float>(),
                    .pair_weight = weight,
-                   .limit = args.swiglu_limit,
+                   .limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF,
+                   .hidden_is_bf16 = images.down.is_fp4(),
                    .hidden_exponent = exponent,
                    .hidden = hidden.data,
                    .y = call.y.as<bf16>(),

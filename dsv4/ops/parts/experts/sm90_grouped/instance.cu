@@ -1,5 +1,5 @@
-// One kernel for each K.
-// Instances: 2 | 3 | 4 | 5
+// One kernel for each kind of image.
+// Instances: 2, kE4M4 | 3, kE4M4 | 4, kE4M4 | 5, kE4M4 | 4, kUe8m0 | 4, kE4M3
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/kernel.cuh"
@@ -8,9 +8,11 @@
 
 namespace dsv4::experts_kernel::sm90_grouped {
 
-template <int K>
+using enum ImageScale;
+
+template <int K, ImageScale kScale>
 void launch_products(Device& device, const grouped::Params& p) {
-  using Weights = gemm::KbitImageScaled<K>;
+  using Weights = gemm::KbitImageScaled<K, kScale>;
   launch(device, "experts_products", grouped::grouped_kernel<Weights>,
          {.grid = device.info().num_sms,
           .block = grouped::kThreads,

@@ -13,9 +13,6 @@ namespace {
 // The largest limit of SwiGLU: h' has to have room in f16.
 constexpr float kMostLimit = 64;
 
-constexpr void (*kProducts[])(Device& device, const grouped::Params& p) = {
-    launch_products<2>, launch_products<3>, launch_products<4>, launch_products<5>};
-
 }  // namespace
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
@@ -29,8 +26,9 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   const int64_t d = args.x.dim(1);
   if (d % 8 != 0) return "columns of x are no multiple of 8";
   if (d > kRowThreads * kVector * kRowVectors) return "rows of more than 8192 columns";
-  if (!(args.swiglu_limit > 0 && args.swiglu_limit <= kMostLimit))
-    return "no clamp of SwiGLU, or one above 64";
+  const bool bounded = args.swiglu_limit > 0 && args.swiglu_limit <= kMostLimit;
+  if (!bounded && !args.stack.images().down.is_fp4())
+    return "k-bit weights, and no clamp of SwiGLU or one above 64";
   return nullptr;
 }
 
@@ -47,13 +45,13 @@ void run(const Context& context, const ExpertsArgs& args) {
          {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
   launch(device, "experts_rows", rows_kernel,
          {.grid = args.x.dim(0), .block = kRowThreads, .pdl = true}, call.rows);
-  const int up_bits = images.gate_up.bits, down_bits = images.down.bits;
+  const int up = images.gate_up.kind(), down = images.down.kind();
   grouped::Params products = call.products;
-  products.has_down = up_bits == down_bits;
-  kProducts[up_bits - kMinKbit](device, products);
+  products.has_down = up == down;
+  kProducts[up](device, products);
   if (!products.has_down) {
     products.has_gate_up = false, products.has_down = true;
-    kProducts[down_bits - kMinKbit](device, products);
+    kProducts[down](device, products);
   }
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.slot_of,

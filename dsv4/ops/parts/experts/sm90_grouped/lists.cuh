@@ -1,11 +1,9 @@
-// The tiles of a call and the slots of its pairs
-// (gemm/sm90/grouped/config.cuh), in two launches of one CTA for 1,024 pairs:
+// The tiles of a call and the slots of its pairs (gemm/sm90/grouped/config.cuh), in two launches of
+// one CTA for 1,024 pairs:
 //
 //   count   how many pairs of the CTA each expert has
-//   place   every CTA adds the counts of all CTAs, divides the pairs of each
-//   expert into tiles of
-//           almost equal size, and gives its own pairs their slots; the first
-//           CTA stores the tiles
+//   place   every CTA adds the counts of all CTAs, divides the pairs of each expert into tiles of
+//           almost equal size, and gives its own pairs their slots; the first CTA stores the tiles
 //
 // Slots are in order of expert, then token, then slot of the token.
 
@@ -73,8 +71,8 @@ struct PlaceShared {
   int first_tile[kMaxExperts], first_slot[kMaxExperts];
 };
 
-// The first tile of this thread's expert, where those of all larger classes and of lower experts of its
-// class come first. The first CTA stores the ends of the classes.
+// The first tile of this thread's expert, where those of all larger classes and of lower experts of
+// its class come first. The first CTA stores the ends of the classes.
 __device__ inline int first_tile_of(const Split& split, const Lists& out, PlaceShared& shared) {
   const int e = static_cast<int>(threadIdx.x);
   int first = 0, before = 0;

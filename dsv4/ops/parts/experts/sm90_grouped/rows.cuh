@@ -1,13 +1,12 @@
-// Rows of x for the grouped kernel: Q8 of a token, as f16 numbers in the layout
-// of its tiles, once for each of its pairs.
+// Rows of x for the grouped kernel: Q8 of a token, in the layout of its tiles, once for each of its
+// pairs. Columns past the end are zeros.
 //
-//   x' = code * 2^(kTop + s_group - s_row)      s_row: the largest exponent
-//   among the row's groups
+//   bf16   x' = code * 2^s_group, exact
+//   f16    x' = code * 2^(kTop + s_group - s_row)    s_row: the largest exponent among the groups
 //
-// Exact while a group is within 2^21 of the row's largest: a code has 4
-// significant bits and 18 binades, f16 has 11 and 40 with subnormals. Smaller
-// groups are off by at most 2^-40 of the row's largest value. Columns past the
-// end are zeros.
+// In f16 it is exact while a group is within 2^21 of the row's largest: a code has 4 significant
+// bits and 18 binades, f16 has 11 and 40 with subnormals. Smaller groups are off by at most 2^-40
+// of the row's largest value.
 
 #pragma once
 
@@ -37,8 +36,10 @@ struct RowsParams {
   int columns, chunks, slots;  // d, ceil(d / 256), k
   const Tile* tiles;
   const int32_t *slot_of, *tile_of;  // [t, k]
-  int hidden_exponent;               // gemm::grouped::Params
-  std::byte* rows;                   // [slots] rows of x'
+  bool is_bf16;                      // x', not f16
+  bool hidden_is_bf16;               // gemm::grouped::Params
+  int hidden_exponent;
+  std::byte* rows;  // [slots] rows of x'
   // [slots] what sums of gate and up lack, what sums of down lack, the router's
   // weight
   float *factor, *hidden_factor, *weight;
@@ -76,17 +77,17 @@ struct CodedVector {
     }
   }
 
-  // x' of a row with this largest exponent.
-  __device__ uint4 values(int largest) const {
-    const int power = 127 + kTop + exponent - largest;
-    const __half2 factor =
-        __float2half2_rn(__uint_as_float(static_cast<uint32_t>(max(power, 0)) << 23));
+  // x' for f16, of a row with this largest exponent, or for bf16.
+  __device__ uint4 values(int largest, bool is_bf16) const {
+    const int power = is_bf16 ? exponent : max(127 + kTop + exponent - largest, 0);
+    const float factor = __uint_as_float(static_cast<uint32_t>(power) << 23);
     uint32_t words[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const auto code = static_cast<__nv_fp8x2_storage_t>(codes[i / 2] >> (16 * (i % 2)));
-      const __half2_raw exact = __nv_cvt_fp8x2_to_halfraw2(code, __NV_E4M3);
-      words[i] = ptx::as_bits(__hmul2(__half2(exact), factor));
+      const float2 value = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(code, __NV_E4M3)));
+      const float low = value.x * factor, high = value.y * factor;
+      words[i] = is_bf16 ? ptx::pack_bf16x2(low, high) : ptx::pack_f16x2(low, high);
     }
     return {words[0], words[1], words[2], words[3]};
   }
@@ -129,13 +130,17 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
       if (v >= vectors) break;
       *reinterpret_cast<uint4*>(rows +
                                 gemm::grouped::vector_at(tile.columns, slot - tile.first_slot, v)) =
-          coded[i].values(largest);
+          coded[i].values(largest, p.is_bf16);
     }
     if (thread == 0) {
       const float weight = p.weights[t * p.weight_stride + k];
-      const int exponent = gemm::grouped::weight_exponent(weight) - p.hidden_exponent;
-      p.factor[slot] = __uint_as_float(static_cast<uint32_t>(largest - kTop) << 23);
-      p.hidden_factor[slot] = __uint_as_float(static_cast<uint32_t>(exponent) << 23);
+      const auto power = [](int exponent) {
+        return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
+      };
+      p.factor[slot] = p.is_bf16 ? 1.f : power(largest - kTop);
+      p.hidden_factor[slot] =
+          p.hidden_is_bf16 ? 1.f
+                           : power(gemm::grouped::weight_exponent(weight) - p.hidden_exponent);
       p.weight[slot] = weight;
     }
   }
