@@ -47,6 +47,16 @@ class CheckPtxasTest(unittest.TestCase):
                          ["line 2 of the list allows 'dsv4::good', which needs no stack any more: remove the line"])
         self.assertEqual(self.said(bad + "dsv4::elsewhere | 8 | 0 | an object of a fuller build"), [])
 
+    def test_serialized_products_are_a_complaint(self):
+        report = ("ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+                  "insufficient register resources for the function '_ZN4dsv44goodEv'\n" + REPORT)
+        good, bad = check_ptxas.read_report(report)
+        self.assertEqual((good.serialized, bad.serialized), ("insufficient register resources (C7512)", ""))
+        self.assertEqual(check_ptxas.complaints([good], []),
+                         ["sm_90a _ZN4dsv44goodEv: ptxas waits for each wgmma: insufficient register resources (C7512)"])
+        good.name = "dsv4::micro::good()"
+        self.assertEqual(check_ptxas.complaints([good], []), [])
+
     def test_an_allowance_needs_a_reason(self):
         for line in ("dsv4::bad | 48 | 24", "dsv4::bad | 48 | 24 | "):
             with self.assertRaisesRegex(ValueError, "line 1: want 'EXPRESSION"):
