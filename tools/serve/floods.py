@@ -5,6 +5,8 @@ Ends with "N passed, N failed".
 
     tools/serve/floods.py BINARY [--seconds 10]
 
+grammars two clients with ever new ambiguous grammars, each of which is refused once it costs too much; and four whose
+         grammar stays within the limits, compared with four plain ones
 texts    six clients that send the longest texts that /v1/dsv4/tokenize takes
 large    four clients that send bodies of 12 MiB, most of which is a field without effect
 choices  one client that wants 16 choices of each of 8 prompts; beside it the stream is one of the sequences of a
@@ -46,8 +48,9 @@ async def answer_to(server, request):
 
 
 async def repeat(server, request, answers):
+    """`request`: bytes, or what makes them anew each time."""
     while True:
-        answers.append((await answer_to(server, request))[9:12].decode())
+        answers.append((await answer_to(server, request() if callable(request) else request))[9:12].decode())
 
 
 def chat(words, **more):
@@ -79,6 +82,22 @@ async def beside(server, clients, request, seconds):
     return tokens / seconds, max(times), {status: answers.count(status) for status in sorted(set(answers))}
 
 
+def constrained(grammar, **more):
+    return chat("Hi", structured_outputs={"grammar": grammar}, **more)
+
+
+def ambiguous_grammars():
+    """Grammars that read a text in a number of ways that grows exponentially; no two alike, so that none is cached."""
+    numbers = iter(range(10 ** 9))
+    return lambda: constrained('root ::= s\ns ::= . s s s s | . s s s | . s s | . s | . | "J_' + str(next(numbers)) + '"')
+
+
+def repetitive_grammars():
+    numbers = iter(range(10 ** 9))
+    return lambda: constrained("root ::= x x x x x x x x x x x x\nx ::= [a-z ] x x | [a-z ] x | [a-z ] | \"Q" +
+                               str(next(numbers)) + '"', ignore_eos=True, max_tokens=300)
+
+
 async def flood(server, name, clients, request, plain_clients, seconds, plain_request=None):
     before = server.resident()
     plain_request = plain_request or chat("A story of a farm", max_tokens=20)
@@ -99,6 +118,9 @@ async def main(options):
     large = chat("Hi", max_tokens=1, metadata={"a": "x" * (12 << 20)})
     choices = post("/v1/completions", {"prompt": ["Once"] * 8, "n": 16, "max_tokens": 60, "ignore_eos": True})
     echo = post("/v1/completions", {"prompt": "a b " * 4000, "max_tokens": 1, "echo": True, "logprobs": 5})
+    await flood(server, "grammars", 2, ambiguous_grammars(), 2, options.seconds)
+    long_chat = chat("A story of a farm", max_tokens=300, ignore_eos=True)
+    await flood(server, "long grammars", 4, repetitive_grammars(), 4, options.seconds, long_chat)
     await flood(server, "texts", 6, text, 6, options.seconds)
     await flood(server, "large", 4, large, 4, options.seconds)
     await flood(server, "choices", 1, choices, 15, options.seconds)
