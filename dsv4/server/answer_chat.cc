@@ -29,8 +29,8 @@ Json top_json(const TokenLogprob& token) {
   return top;
 }
 
-// Logprobs of a choice of a chat: of the reasoning, where there is one, beside those of the content.
-// The published schema wants both of its lists, null where there is nothing.
+// Logprobs of a choice of a chat: those of the reasoning, where there is one, stand beside those of
+// the content. The published schema wants both of its lists, null where there is nothing.
 void append_logprobs(Json& logprobs, const std::vector<TokenLogprob>& tokens, bool reasoning) {
   if (logprobs.empty()) logprobs = {{"content", nullptr}, {"refusal", nullptr}};
   Json& list = logprobs[reasoning ? "reasoning_content" : "content"];

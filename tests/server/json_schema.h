@@ -1,7 +1,8 @@
-// A checker of JSON against the few keywords of JSON Schema that tests/server/api_schemas.json uses: type, const, enum,
-// required, properties, additionalProperties (a schema), items, minimum, anyOf, allOf and $ref to its $defs. Another
-// keyword is a failure of its own, so that none is skipped silently. The grammars of dsv4/grammar/ cannot be used here:
-// they fix the order of keys.
+// A checker of JSON against the few keywords of JSON Schema that tests/server/api_schemas.json
+// uses: type, const, enum, required, properties, additionalProperties (a schema), items,
+// minimum, anyOf, allOf and $ref to its $defs. Another keyword is a failure of its own, so that
+// none is skipped silently. The grammars of dsv4/grammar/ cannot be used here: they fix the
+// order of keys.
 
 #pragma once
 

@@ -1,5 +1,6 @@
-// Every shape of answers, events and errors that the server sends is valid under the published schemas of the vendors'
-// APIs, whose facts are in api_schemas.json. What the fields mean is checked elsewhere: service_test, service_forms_test.
+// Every shape of answers, events and errors that the server sends is valid under the published
+// schemas of the vendors' APIs, whose facts are in api_schemas.json. What the fields mean is
+// checked elsewhere: service_test, service_forms_test.
 
 #include <set>
 
@@ -32,7 +33,7 @@ void expect_valid(const json& value, const char* definition) {
   EXPECT_EQ(schemas().wrong(value, definition), "") << definition << ": " << value.dump(1);
 }
 
-// Asks for the body whole and as a stream; the streamed events.
+// Sends the body, then the same with `stream`. Returns the streamed events.
 std::vector<json> expect_valid_answers(ScriptedServer& server, const RouteSchemas& route,
                                        json body) {
   SCOPED_TRACE(route.path + body.dump());
