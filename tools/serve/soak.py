@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A long mixed load on `dsv4 serve` with the bundled model, and what must stay flat under it. Ends with "N passed, N failed".
 
-    tools/serve/soak.py BINARY [--seconds 10800] [--clients 12] [--patience 1]
+    tools/serve/soak.py BINARY [--seconds 10800] [--clients 20] [--patience 1]
 
 Clients ask for whole answers, streams, answers under schemas, and leave at random places; conversations share prefixes, the
 cache holds less than runs at once, so that requests are preempted and prefixes go to host memory and to the disk; requests
@@ -26,8 +26,8 @@ import load
 from load import check
 from server import Server
 
-OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "6", "--cache-tokens", "2048", "--prefix-checkpoints", "4",
-           "--checkpoint-interval", "256", "--ram-cache", "0.01", "--disk-cache-gb", "0.05", "--max-queue", "64")
+OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "16", "--cache-tokens", "2048", "--prefix-checkpoints", "4",
+           "--checkpoint-interval", "256", "--ram-cache", "0.01", "--disk-cache-gb", "0.05", "--max-queue", "64", "--threads", "1")
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
           "required": ["name", "age"], "additionalProperties": False}
 QUESTIONS, MEMORY_SHARE, MEMORY_LEAST = 40, 0.02, 4 << 20
@@ -46,7 +46,7 @@ def question(number):
     for turn in range(rng.randrange(3)):
         turns += [{"role": "assistant", "content": text(1000 + number % 10 * 10 + turn, 10)},
                   {"role": "user", "content": text(100 * number + turn, rng.randrange(1, 40))}]
-    body = {"messages": turns, "max_tokens": rng.randrange(1, 80), "seed": number, "temperature": rng.choice([0, 0.8])}
+    body = {"messages": turns, "max_tokens": rng.randrange(1, 160), "seed": number, "temperature": rng.choice([0, 0.8])}
     if number % 5 == 4:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
     return body
@@ -224,6 +224,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
     parser.add_argument("--seconds", type=float, default=3 * 3600)
-    parser.add_argument("--clients", type=int, default=12)
+    parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--patience", type=float, default=1)
     sys.exit(main(parser.parse_args()))
