@@ -28,6 +28,7 @@ from server import Server
 LEAST_SHARE = 0.6
 MOST_CHAT_SECONDS = 2.0
 MOST_MEMORY = 64 << 20  # more than before the flood
+KEPT_GRAMMARS = 256 << 20  # compiled ones are kept up to so much (docs/serving.md)
 
 
 def post(path, body):
@@ -98,7 +99,13 @@ def repetitive_grammars():
                                str(next(numbers)) + '"', ignore_eos=True, max_tokens=300)
 
 
-async def flood(server, name, clients, request, plain_clients, seconds, plain_request=None):
+def long_prompts():
+    """As long as those of the echo, and never found in the prefix cache."""
+    numbers = iter(range(10 ** 9))
+    return lambda: post("/v1/completions", {"prompt": "b a " * 4000, "max_tokens": 1, "cache_salt": f"salt {next(numbers)}"})
+
+
+async def flood(server, name, clients, request, plain_clients, seconds, plain_request=None, most_memory=MOST_MEMORY):
     before = server.resident()
     plain_request = plain_request or chat("A story of a farm", max_tokens=20)
     plain, _, _ = await beside(server, plain_clients, plain_request, seconds)
@@ -108,7 +115,7 @@ async def flood(server, name, clients, request, plain_clients, seconds, plain_re
           f"{rate:.1f} tokens a second, {plain:.1f} beside {plain_clients} plain ones; answers {statuses}")
     check(f"{name}: a short chat", slowest <= MOST_CHAT_SECONDS, f"{slowest:.2f} s at most")
     after, mib = server.resident(), 1 << 20
-    check(f"{name}: memory", after - before <= MOST_MEMORY, f"{before / mib:.0f} MiB before, {after / mib:.0f} MiB after")
+    check(f"{name}: memory", after - before <= most_memory, f"{before / mib:.0f} MiB before, {after / mib:.0f} MiB after")
 
 
 async def main(options):
@@ -118,14 +125,13 @@ async def main(options):
     large = chat("Hi", max_tokens=1, metadata={"a": "x" * (12 << 20)})
     choices = post("/v1/completions", {"prompt": ["Once"] * 8, "n": 16, "max_tokens": 60, "ignore_eos": True})
     echo = post("/v1/completions", {"prompt": "a b " * 4000, "max_tokens": 1, "echo": True, "logprobs": 5})
-    await flood(server, "grammars", 2, ambiguous_grammars(), 2, options.seconds)
+    await flood(server, "grammars", 2, ambiguous_grammars(), 2, options.seconds, most_memory=KEPT_GRAMMARS)
     long_chat = chat("A story of a farm", max_tokens=300, ignore_eos=True)
-    await flood(server, "long grammars", 4, repetitive_grammars(), 4, options.seconds, long_chat)
+    await flood(server, "long grammars", 4, repetitive_grammars(), 4, options.seconds, long_chat, KEPT_GRAMMARS)
     await flood(server, "texts", 6, text, 6, options.seconds)
     await flood(server, "large", 4, large, 4, options.seconds)
     await flood(server, "choices", 1, choices, 15, options.seconds)
-    long = post("/v1/completions", {"prompt": "b a " * 4000, "max_tokens": 1, "cache_salt": "none"})
-    await flood(server, "echo", 1, echo, 1, options.seconds, long)
+    await flood(server, "echo", 1, echo, 1, options.seconds, long_prompts())
     check("SIGTERM", server.stop() == 0, "status 0")
     print(f"{load.passed} passed, {len(load.failures)} failed")
     return 1 if load.failures else 0
