@@ -28,7 +28,7 @@ from server import Server
 LEAST_SHARE = 0.6
 MOST_CHAT_SECONDS = 2.0
 MOST_MEMORY = 64 << 20  # more than before the flood
-KEPT_GRAMMARS = 256 << 20  # compiled ones are kept up to so much (docs/serving.md)
+KEPT_GRAMMARS = 256 << 20  # compiled ones are kept up to so much
 
 
 def post(path, body):

@@ -9,7 +9,8 @@ are refused, caches are dropped, and files of the disk tier are damaged, cut and
 every answer must be the one that the request got alone, and what a client read before it left the beginning of that.
 
 Resident memory in the last quarter is compared with that in the second, in a run of ten minutes or more: caches still fill
-before. File descriptors and threads of the idle server are compared with those before the load. Under a sanitizer (tools/load_sanitized.sh) --patience gives requests more time."""
+before. File descriptors and threads of the idle server are compared with those before the load. Under a sanitizer
+(tools/load_sanitized.sh) --patience gives requests more time."""
 
 import argparse
 import asyncio
