@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cwchar>
 
+#include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 
 namespace dsv4::apps {
@@ -17,6 +18,12 @@ constexpr int kHistory = 1000;
 constexpr const char* kPasteOn = "\033[?2004h";
 constexpr const char* kPasteOff = "\033[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\033[201~";
+
+// A terminal without a type, or of the type without control sequences, would show them as text.
+bool marks_pastes() {
+  const std::string type = env("TERM");
+  return !type.empty() && type != "dumb";
+}
 
 unsigned char insert_newline(EditLine* editor, int) {
   return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR;
@@ -83,13 +90,14 @@ LineEditor::~LineEditor() = default;
 
 LineEditor::End LineEditor::read(const std::string& prompt, std::string& text) {
   impl_->prompt = prompt;
-  std::fputs(kPasteOn, stdout);
+  const bool pastes = marks_pastes();
+  if (pastes) std::fputs(kPasteOn, stdout);
   std::fflush(stdout);
   int count = 0;
   errno = 0;
   const char* line = el_gets(impl_->editor, &count);
   const bool interrupted = line == nullptr && errno == EINTR;
-  std::fputs(kPasteOff, stdout);
+  if (pastes) std::fputs(kPasteOff, stdout);
   std::fflush(stdout);
   if (line == nullptr || count <= 0) {
     el_set(impl_->editor, EL_PREP_TERM, 0);

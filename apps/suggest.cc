@@ -45,9 +45,9 @@ constexpr Habit kHabits[] = {
     {"--alias", "did you mean --served-model-name?"},
     {"-np", "did you mean --max-batch?"},
     {"--parallel", "did you mean --max-batch?"},
-    {"-c", "did you mean --cache-tokens?"},
-    {"--ctx-size", "did you mean --cache-tokens?"},
-    {"--max-model-len", "did you mean --cache-tokens?"},
+    {"-c", "did you mean --context?"},
+    {"--ctx-size", "did you mean --context?"},
+    {"--max-model-len", "did you mean --context?"},
 };
 
 // A habit's hint counts only where the command has the option that it names.

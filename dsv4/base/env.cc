@@ -27,6 +27,7 @@ constexpr EnvVar kTable[] = {
      "threads of the CPU implementations; --threads comes before it (read by OpenMP)"},
     {"OMP_WAIT_POLICY", "as GOMP_SPINCOUNT",
      "active: waiting threads spin for minutes; passive: they sleep at once (read by OpenMP)"},
+    {"TERM", "no control sequences", "the kind of terminal that `dsv4 chat` writes to"},
 };
 
 }  // namespace

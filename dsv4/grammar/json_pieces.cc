@@ -94,22 +94,37 @@ NodeId JsonPieces::other_key(NodeId from, const std::vector<std::string>& keys) 
     }
     at->is_key = true;
   }
-  // Once a character differs from every key, anything may follow.
-  const NodeId free = builder_.node(), end = builder_.node();
+  // Once a character differs from every key, anything may follow. Most keys are ASCII, so the other
+  // characters that a place may read are one set of bytes and nodes that all places share.
+  constexpr char32_t kLastAscii = 0x7f;
+  const CodePoints beyond_ascii(kLastAscii + 1, 0x10ffff);
+  const NodeId free = builder_.node(), end = builder_.node(), beyond = builder_.node();
   builder_.empty_edge(add_utf8(builder_, free, plain()), free);
   builder_.empty_edge(builder_.literal(free, "\""), end);
+  builder_.empty_edge(add_utf8(builder_, beyond, beyond_ascii), free);
   std::vector<std::pair<const Branch*, NodeId>> todo = {{&root, builder_.literal(from, "\"")}};
   while (!todo.empty()) {
     const auto [branch, node] = todo.back();
     todo.pop_back();
     if (!branch->is_key) builder_.empty_edge(builder_.literal(node, "\""), end);
-    CodePoints others = plain();
+    SymbolSet ascii = byte_range(0x20, kLastAscii);
+    ascii.reset('"').reset('\\');
+    CodePoints taken;
     for (const auto& [c, next] : branch->next) {
-      const CodePoints one(c, c);
-      others = others.without(one);
-      if (plain().contains(c)) todo.emplace_back(next.get(), add_utf8(builder_, node, one));
+      if (c <= kLastAscii && !ascii[c]) continue;  // no key has it without an escape
+      if (c <= kLastAscii) {
+        ascii.reset(c);
+      } else {
+        taken.add(c, c);
+      }
+      todo.emplace_back(next.get(), add_utf8(builder_, node, CodePoints(c, c)));
     }
-    builder_.empty_edge(add_utf8(builder_, node, others), free);
+    builder_.symbol_edge(node, ascii, free);
+    if (taken.empty()) {
+      builder_.empty_edge(node, beyond);
+    } else {
+      builder_.empty_edge(add_utf8(builder_, node, beyond_ascii.without(taken)), free);
+    }
   }
   return end;
 }

@@ -168,6 +168,18 @@ const Case kCases[] = {
          "part.json", "$defs": {"p": {"type": "boolean"}}}}})",
      {"true"},
      {"1"}},
+    // An id inside an unknown keyword is none.
+    {R"({"$ref": "part.json", "x-one": {"$id": "part.json", "type": "null"}, "$defs": {"a": {"$id":
+        "part.json", "type": "boolean"}}})",
+     {"true"},
+     {"null"}},
+    // Up to draft 7, an id beside a reference does not count.
+    {R"({"$schema": "http://json-schema.org/draft-07/schema#", "$id": "http://x.org/base/",
+         "definitions": {"a": {"$id": "http://x.org/a.json", "type": "string"},
+                         "b": {"$id": "a.json", "type": "number"}},
+         "allOf": [{"$id": "http://x.org/", "$ref": "a.json"}]})",
+     {"1"},
+     {"\"a\""}},
     {R"({"$ref": "#here", "$defs": {"a": {"$anchor": "here", "type": "null"}}})", {"null"}, {"1"}},
 };
 

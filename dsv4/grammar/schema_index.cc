@@ -71,13 +71,34 @@ SchemaIndex::SchemaIndex(const JsonValue& root) : root_(root) {
   };
   id_key_ = names({"draft-03", "draft-04"}) ? "id" : "$id";
   ref_stands_alone_ = names({"draft-03", "draft-04", "draft-06", "draft-07"});
-  visit(root, root, "");
+  // An id inside an unknown keyword is none, as long as a schema has it.
+  visit(root, root, "", Place::kSchema, Place::kSchema);
+  visit(root, root, "", Place::kSchema, Place::kOther);
 }
 
-void SchemaIndex::visit(const JsonValue& value, const JsonValue& parent, const std::string& above) {
+SchemaIndex::Place SchemaIndex::place_of(Place parent, const std::string& key) {
+  const auto is_one = [&](std::initializer_list<std::string_view> keys) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
+  if (parent == Place::kSchemas) return Place::kSchema;
+  if (parent == Place::kOther) return Place::kOther;
+  if (is_one({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas",
+              "dependencies"}))
+    return Place::kSchemas;
+  const bool schema =
+      is_one({"items", "additionalItems", "prefixItems", "contains", "unevaluatedItems",
+              "additionalProperties", "propertyNames", "unevaluatedProperties", "not", "if", "then",
+              "else", "allOf", "anyOf", "oneOf", "contentSchema", "extends"});
+  return schema ? Place::kSchema : Place::kOther;
+}
+
+void SchemaIndex::visit(const JsonValue& value, const JsonValue& parent, const std::string& above,
+                        Place place, Place ids_in) {
   const JsonValue* resource = &parent;
   std::string base = above;
-  if (value.is_object()) {
+  const bool has_ids = place == Place::kSchema || ids_in == Place::kOther;
+  // Up to draft 7, an id beside a reference does not count either.
+  if (has_ids && value.is_object() && !(ref_stands_alone_ && value.find("$ref") != nullptr)) {
     const std::string id = text_of(value, id_key_);
     const size_t hash = std::min(id.find('#'), id.size());
     if (hash > 0) {
@@ -85,16 +106,16 @@ void SchemaIndex::visit(const JsonValue& value, const JsonValue& parent, const s
       base = joined(above, id.substr(0, hash));
       by_uri_.emplace(base, &value);
     }
-    if (hash + 1 < id.size()) anchors_[{resource, id.substr(hash + 1)}] = &value;
+    if (hash + 1 < id.size()) anchors_.try_emplace({resource, id.substr(hash + 1)}, &value);
     const std::string anchor = text_of(value, "$anchor");
-    if (!anchor.empty()) anchors_[{resource, anchor}] = &value;
+    if (!anchor.empty()) anchors_.try_emplace({resource, anchor}, &value);
   }
   if (resource == &value || &value == &root_) bases_[resource] = base;
   if (resource != &root_) resources_[&value] = resource;
-  for (const JsonValue& item : value.items) visit(item, *resource, base);
+  for (const JsonValue& item : value.items) visit(item, *resource, base, place, ids_in);
   for (const auto& [key, member] : value.members) {
     const bool data = key == "enum" || key == "const" || key == "default" || key == "examples";
-    if (!data) visit(member, *resource, base);
+    if (!data) visit(member, *resource, base, place_of(place, key), ids_in);
   }
 }
 

@@ -27,7 +27,14 @@ class SchemaIndex {
   bool ref_stands_alone() const { return ref_stands_alone_; }
 
  private:
-  void visit(const JsonValue& value, const JsonValue& resource, const std::string& base);
+  // What a value of the document is: a schema, an object or list of schemas, or neither, where a
+  // pointer may lead nevertheless.
+  enum class Place { kSchema, kSchemas, kOther };
+  static Place place_of(Place parent, const std::string& key);
+
+  // `ids_in`: ids of schemas alone are read, or of everything.
+  void visit(const JsonValue& value, const JsonValue& resource, const std::string& base,
+             Place place, Place ids_in);
   const JsonValue* follow(const JsonValue& resource, const std::string& fragment) const;
 
   const JsonValue& root_;

@@ -194,23 +194,22 @@ bool TextDfa::contains(std::string_view text) {
   return accepts(state);
 }
 
-void TextWriter::character(NodeId from, const CodePoints& set, NodeId to) {
+TextWriter::Spelled TextWriter::spelled(const CodePoints& set) {
   const bool raw = text_ == RegexText::kRaw;
-  SymbolSet plain;
+  Spelled out;
   CodePoints rest;
   for (const CodePoints::Range& range : set.ranges()) {
     const char32_t most = std::min<char32_t>(range.last, 0x7f);
     for (char32_t c = range.first; c <= most; ++c) {
       if (raw || (c >= 0x20 && c != '"' && c != '\\')) {
-        plain.set(c);
+        out.plain.set(c);
       } else {
         rest.add(c, c);
       }
     }
     if (range.last > 0x7f) rest.add(std::max<char32_t>(range.first, 0x80), range.last);
   }
-  if (plain.any()) builder_.symbol_edge(from, plain, to);
-  if (rest.empty()) return;
+  if (rest.empty()) return out;
   // What takes many nodes is one rule for all places that read it.
   std::vector<std::pair<char32_t, char32_t>> key;
   for (const CodePoints::Range& range : rest.ranges()) key.emplace_back(range.first, range.last);
@@ -220,7 +219,42 @@ void TextWriter::character(NodeId from, const CodePoints& set, NodeId to) {
     const NodeId begin = builder_.begin(rule->second);
     builder_.end(raw ? add_utf8(builder_, begin, rest) : add_json_character(builder_, begin, rest));
   }
-  builder_.empty_edge(builder_.call(from, rule->second), to);
+  out.rest = rule->second;
+  return out;
+}
+
+void TextWriter::read(NodeId from, const Spelled& set, NodeId to) {
+  if (set.plain.any()) builder_.symbol_edge(from, set.plain, to);
+  if (set.rest) builder_.empty_edge(builder_.call(from, *set.rest), to);
+}
+
+// The pieces of all characters that the parts read alike.
+std::vector<TextWriter::Step> TextWriter::steps(const std::vector<TextPart>& parts,
+                                                const std::vector<TextDfa::State>& states) {
+  std::vector<std::vector<CodePoints::Range>> sets = {any_character().ranges()};
+  std::vector<std::pair<size_t, TextDfa::State>> readers_of = {{parts.size(), 0}};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (states[i] == TextDfa::kDead) continue;
+    for (const TextDfa::Step& step : parts[i].texts->steps(states[i])) {
+      sets.push_back(step.set.ranges());
+      readers_of.emplace_back(i, step.target);
+    }
+  }
+  std::map<std::vector<TextDfa::State>, CodePoints> next;
+  for_pieces(sets, [&](char32_t begin, char32_t end, const std::vector<size_t>& readers) {
+    if (readers.front() != 0) return;  // surrogates
+    std::vector<TextDfa::State> to(parts.size(), TextDfa::kDead);
+    for (const size_t reader : readers) {
+      const auto& [part, target] = readers_of[reader];
+      if (part < parts.size()) to[part] = target;
+    }
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (to[i] == TextDfa::kDead && parts[i].wanted.value_or(false)) return;
+    next[std::move(to)].add(begin, end);
+  });
+  std::vector<Step> steps;
+  for (const auto& [to, set] : next) steps.push_back({to, spelled(set)});
+  return steps;
 }
 
 std::map<std::vector<bool>, NodeId> TextWriter::add(NodeId from, const std::vector<TextPart>& parts,
@@ -234,6 +268,9 @@ std::map<std::vector<bool>, NodeId> TextWriter::add(NodeId from, const std::vect
   std::map<Place, NodeId> nodes;
   std::vector<std::pair<Place, NodeId>> todo;
   std::map<std::vector<bool>, NodeId> ends;
+  // What follows depends on the length only where a text may end: a pattern beside a length has
+  // each of its states many times.
+  std::map<std::vector<TextDfa::State>, std::vector<Step>> known_steps;
   const auto node_of = [&](const Place& place) {
     const auto [known, is_new] = nodes.try_emplace(place);
     if (is_new) {
@@ -268,30 +305,10 @@ std::map<std::vector<bool>, NodeId> TextWriter::add(NodeId from, const std::vect
       builder_.empty_edge(node, end->second);
     }
     if (max && place.length == *max) continue;
-    // The pieces that all parts read alike.
-    std::vector<std::vector<CodePoints::Range>> sets = {any_character().ranges()};
-    std::vector<std::pair<size_t, TextDfa::State>> readers_of = {{parts.size(), 0}};
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (place.states[i] == TextDfa::kDead) continue;
-      for (const TextDfa::Step& step : parts[i].texts->steps(place.states[i])) {
-        sets.push_back(step.set.ranges());
-        readers_of.emplace_back(i, step.target);
-      }
-    }
-    std::map<std::vector<TextDfa::State>, CodePoints> next;
-    for_pieces(sets, [&](char32_t begin, char32_t end, const std::vector<size_t>& readers) {
-      if (readers.front() != 0) return;  // surrogates
-      std::vector<TextDfa::State> states(parts.size(), TextDfa::kDead);
-      for (const size_t reader : readers) {
-        const auto& [part, target] = readers_of[reader];
-        if (part < parts.size()) states[part] = target;
-      }
-      for (size_t i = 0; i < parts.size(); ++i)
-        if (states[i] == TextDfa::kDead && parts[i].wanted.value_or(false)) return;
-      next[std::move(states)].add(begin, end);
-    });
-    for (auto& [states, set] : next)
-      character(node, set, node_of({states, std::min(place.length + 1, most)}));
+    const auto [known, is_new] = known_steps.try_emplace(place.states);
+    if (is_new) known->second = steps(parts, place.states);
+    for (const Step& step : known->second)
+      read(node, step.set, node_of({step.states, std::min(place.length + 1, most)}));
   }
   return ends;
 }
@@ -330,7 +347,7 @@ NodeId TextWriter::add(NodeId from, const TextNfa& nfa) {
       for (const auto to : edges.at_begin) builder_.empty_edge(at, node_of(to, 1, ended));
     if (ended == 1) continue;
     for (const TextNfa::Edge& edge : edges.reads)
-      character(at, edge.set, node_of(edge.target, 0, 0));
+      read(at, spelled(edge.set), node_of(edge.target, 0, 0));
   }
   return end;
 }

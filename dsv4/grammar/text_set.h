@@ -123,7 +123,20 @@ class TextWriter {
   NodeId add(NodeId from, const TextNfa& nfa);
 
  private:
-  void character(NodeId from, const CodePoints& set, NodeId to);
+  // How a set of characters is read: its bytes that stand for themselves, and a rule for the rest.
+  struct Spelled {
+    SymbolSet plain;
+    std::optional<RuleId> rest;
+  };
+  // What the parts read next: characters that lead all of them to the same states.
+  struct Step {
+    std::vector<TextDfa::State> states;  // [part]
+    Spelled set;
+  };
+  Spelled spelled(const CodePoints& set);
+  void read(NodeId from, const Spelled& set, NodeId to);
+  std::vector<Step> steps(const std::vector<TextPart>& parts,
+                          const std::vector<TextDfa::State>& states);
 
   AutomatonBuilder& builder_;
   const RegexText text_;

@@ -29,7 +29,11 @@ Json top_json(const TokenLogprob& token) {
   return top;
 }
 
-void append_logprobs(Json& list, const std::vector<TokenLogprob>& tokens) {
+// Logprobs of a choice of a chat: those of the reasoning, where there is one, stand beside those of
+// the content. The published schema wants both of its lists, null where there is nothing.
+void append_logprobs(Json& logprobs, const std::vector<TokenLogprob>& tokens, bool reasoning) {
+  if (logprobs.empty()) logprobs = {{"content", nullptr}, {"refusal", nullptr}};
+  Json& list = logprobs[reasoning ? "reasoning_content" : "content"];
   for (const TokenLogprob& token : tokens) list.push_back(logprob_json(token));
 }
 
@@ -88,8 +92,7 @@ class ChatStream : public AnswerWriter {
   OutputSink& sink(size_t choice) override { return choices_[choice]; }
 
   void logprobs(size_t choice, std::vector<TokenLogprob> tokens, bool reasoning) override {
-    Json& pending = choices_[choice].logprobs;
-    append_logprobs(pending[reasoning ? "reasoning_content" : "content"], tokens);
+    append_logprobs(choices_[choice].logprobs, tokens, reasoning);
   }
 
   void begin() override {
@@ -164,7 +167,7 @@ class ChatWhole : public AnswerWriter {
 
   OutputSink& sink(size_t choice) override { return choices_[choice].message; }
   void logprobs(size_t choice, std::vector<TokenLogprob> tokens, bool reasoning) override {
-    append_logprobs(choices_[choice].logprobs[reasoning ? "reasoning_content" : "content"], tokens);
+    append_logprobs(choices_[choice].logprobs, tokens, reasoning);
   }
   void finish(size_t choice, const ChoiceEnd& end) override { choices_[choice].end = end; }
   void fail(const ApiError&) override {}
@@ -174,6 +177,8 @@ class ChatWhole : public AnswerWriter {
     for (size_t k = 0; k < choices_.size(); ++k) {
       const Choice& choice = choices_[k];
       Json message = message_json(choice.message);
+      message["refusal"] = nullptr;  // a model that declines says so in its content
+      message["annotations"] = Json::array();
       if (context_.reasoning_alias && message.contains("reasoning_content"))
         message["reasoning"] = message["reasoning_content"];
       Json json = {{"index", k}, {"message", std::move(message)}};

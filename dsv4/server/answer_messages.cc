@@ -31,9 +31,8 @@ class Messages : public AnswerWriter, public OutputSink {
   void begin() override {
     Json message = head();
     message["content"] = Json::array();
-    message["stop_reason"] = nullptr;
-    message["stop_sequence"] = nullptr;
-    message["usage"] = usage();
+    message.update(stop(/*reason=*/nullptr));
+    message["usage"] = usage_of_message();
     emit({{"type", "message_start"}, {"message", std::move(message)}});
     emit({{"type", "ping"}});
   }
@@ -46,7 +45,8 @@ class Messages : public AnswerWriter, public OutputSink {
     delta({{"type", "thinking_delta"}, {"thinking", text}});
   }
   void on_content(std::string_view text) override {
-    if (block_ != Block::kText) open(Block::kText, {{"type", "text"}, {"text", ""}});
+    if (block_ != Block::kText)
+      open(Block::kText, {{"type", "text"}, {"text", ""}, {"citations", nullptr}});
     text_ += text;
     delta({{"type", "text_delta"}, {"text", text}});
   }
@@ -54,7 +54,8 @@ class Messages : public AnswerWriter, public OutputSink {
     open(Block::kTool, {{"type", "tool_use"},
                         {"id", random_id("toolu_")},
                         {"name", name},
-                        {"input", Json::object()}});
+                        {"input", Json::object()},
+                        {"caller", {{"type", "direct"}}}});
   }
   void on_arguments(std::string_view json) override {
     text_ += json;
@@ -68,17 +69,15 @@ class Messages : public AnswerWriter, public OutputSink {
   }
 
   void end() override {
-    Json stop = {{"stop_reason", stop_reason()}, {"stop_sequence", nullptr}};
-    if (end_.stop_string) stop["stop_sequence"] = *end_.stop_string;
     if (context_.settings.stream) {
-      emit({{"type", "message_delta"}, {"delta", std::move(stop)}, {"usage", usage()}});
+      emit({{"type", "message_delta"}, {"delta", stop(stop_reason())}, {"usage", usage()}});
       emit({{"type", "message_stop"}});
       return;
     }
     Json message = head();
     message["content"] = std::move(content_);
-    message.update(stop);
-    message["usage"] = usage();
+    message.update(stop(stop_reason()));
+    message["usage"] = usage_of_message();
     out_ = text_of(message);
   }
 
@@ -99,7 +98,24 @@ class Messages : public AnswerWriter, public OutputSink {
     return {{"input_tokens", usage.prompt - usage.cached},
             {"cache_creation_input_tokens", 0},
             {"cache_read_input_tokens", usage.cached},
-            {"output_tokens", usage.completion}};
+            {"output_tokens", usage.completion},
+            {"output_tokens_details", {{"thinking_tokens", usage.reasoning}}},
+            {"server_tool_use", nullptr}};
+  }
+  // A message's usage has more than that of a delta.
+  Json usage_of_message() const {
+    Json json = usage();
+    json["cache_creation"] = {{"ephemeral_5m_input_tokens", 0}, {"ephemeral_1h_input_tokens", 0}};
+    json["service_tier"] = "standard";
+    json["inference_geo"] = nullptr;
+    return json;
+  }
+  // How a message ended. Fields that the published schema requires are null where there is nothing.
+  Json stop(const Json& reason) const {
+    return {{"stop_reason", reason},
+            {"stop_sequence", end_.stop_string ? Json(*end_.stop_string) : Json()},
+            {"stop_details", nullptr},
+            {"container", nullptr}};
   }
   const char* stop_reason() const {
     if (end_.stop_string) return "stop_sequence";

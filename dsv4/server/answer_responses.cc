@@ -1,6 +1,7 @@
 // /v1/responses: items reasoning, message, function_call and custom_tool_call, with numbered
 // events.
 
+#include <ctime>
 #include <utility>
 
 #include "dsv4/chat/chat_message.h"
@@ -24,6 +25,20 @@ Json json_of(const JsonValue& value) {
   Json::object_t::Container& members = object.get_ref<Json::object_t&>();
   for (const auto& [key, member] : value.members) members.emplace_back(key, json_of(member));
   return object;
+}
+
+// A copy of a JSON object of the request with the fields that the published schema requires.
+Json with_fields(Json object, std::initializer_list<const char*> fields) {
+  for (const char* field : fields) {
+    if (object.is_object() && !object.contains(field)) object[field] = nullptr;
+  }
+  return object;
+}
+
+// One of the codes that the published schema lists.
+const char* code_of(const ApiError& error) {
+  if (error.status == 429) return "rate_limit_exceeded";
+  return error.status < 500 ? "invalid_prompt" : "server_error";
 }
 
 class Responses : public AnswerWriter, public OutputSink {
@@ -113,8 +128,9 @@ class Responses : public AnswerWriter, public OutputSink {
 
   void fail(const ApiError& error) override {
     Json response = snapshot("failed");
-    response["error"] = {{"code", error.code.empty() ? "server_error" : error.code},
-                         {"message", error.message}};
+    response["error"] = {{"code", code_of(error)},
+                         {"message", error.message},
+                         {"type", error.code.empty() ? error_type(error.status) : error.code}};
     emit("response.failed", {{"response", std::move(response)}});
   }
   std::string take() override { return std::exchange(out_, {}); }
@@ -202,48 +218,80 @@ class Responses : public AnswerWriter, public OutputSink {
   Json usage() const {
     const Usage& usage = *context_.usage;
     return {{"input_tokens", usage.prompt},
-            {"input_tokens_details", {{"cached_tokens", usage.cached}}},
+            {"input_tokens_details", {{"cached_tokens", usage.cached}, {"cache_write_tokens", 0}}},
             {"output_tokens", usage.completion},
             {"output_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
             {"total_tokens", usage.prompt + usage.completion}};
   }
 
-  // A field of the request, or what applies without it.
+  // A field of the request, or what applies without it or where it is null.
   Json asked(const char* key, Json otherwise) const {
     const JsonValue* value = context_.body.find(key);
-    return value == nullptr ? std::move(otherwise) : json_of(*value);
+    return value == nullptr || value->is_null() ? std::move(otherwise) : json_of(*value);
   }
 
+  Json asked_tools() const {
+    Json tools = asked("tools", Json::array());
+    for (Json& tool : tools) {
+      if (tool.value("type", "") == "function")
+        tool = with_fields(std::move(tool), {"description", "parameters", "strict"});
+    }
+    return tools;
+  }
+
+  Json asked_text() const {
+    Json text = asked("text", Json::object());
+    if (!text.contains("format") || text["format"].is_null()) text["format"] = {{"type", "text"}};
+    Json& format = text["format"];
+    if (format.value("type", "") == "json_schema") {
+      format = with_fields(std::move(format), {"name", "description"});
+      if (format["name"].is_null()) format["name"] = "answer";
+      if (!format.contains("strict") || format["strict"].is_null()) format["strict"] = false;
+    }
+    return text;
+  }
+
+  Json incomplete_details(const std::string& status) const {
+    if (status != "incomplete") return nullptr;
+    return {{"reason", "max_output_tokens"}};
+  }
+
+  // The response as it stands. Fields that the published schema requires are null where there is
+  // nothing, also those that have no effect here.
   Json snapshot(const std::string& status) const {
-    const bool in_progress = status == "in_progress";
-    Json response = {{"id", id_},
-                     {"object", "response"},
-                     {"created_at", context_.created},
-                     {"status", status},
-                     {"background", false},
-                     {"error", nullptr},
-                     {"incomplete_details", nullptr},
-                     {"instructions", asked("instructions", nullptr)},
-                     {"max_output_tokens", asked("max_output_tokens", nullptr)},
-                     {"max_tool_calls", asked("max_tool_calls", nullptr)},
-                     {"model", context_.model},
-                     {"output", output_},
-                     {"parallel_tool_calls", asked("parallel_tool_calls", true)},
-                     {"previous_response_id", nullptr},
-                     {"reasoning", asked("reasoning", {{"effort", nullptr}, {"summary", nullptr}})},
-                     {"store", false},
-                     {"temperature", context_.settings.sampling.temperature},
-                     {"text", asked("text", {{"format", {{"type", "text"}}}})},
-                     {"tool_choice", asked("tool_choice", "auto")},
-                     {"tools", asked("tools", Json::array())},
-                     {"top_logprobs", context_.settings.sampling.top_logprobs},
-                     {"top_p", context_.settings.sampling.top_p},
-                     {"truncation", "disabled"},
-                     {"usage", in_progress ? Json() : usage()},
-                     {"user", nullptr},
-                     {"metadata", asked("metadata", Json::object())}};
-    if (status == "incomplete") response["incomplete_details"] = {{"reason", "max_output_tokens"}};
-    return response;
+    const SamplingParams& sampling = context_.settings.sampling;
+    return {{"id", id_},
+            {"object", "response"},
+            {"created_at", context_.created},
+            {"completed_at", status == "completed" ? Json(std::time(nullptr)) : Json()},
+            {"status", status},
+            {"background", false},
+            {"error", nullptr},
+            {"incomplete_details", incomplete_details(status)},
+            {"instructions", asked("instructions", nullptr)},
+            {"max_output_tokens", asked("max_output_tokens", nullptr)},
+            {"max_tool_calls", asked("max_tool_calls", nullptr)},
+            {"model", context_.model},
+            {"output", output_},
+            {"parallel_tool_calls", asked("parallel_tool_calls", true)},
+            {"previous_response_id", nullptr},
+            {"prompt_cache_key", asked("prompt_cache_key", nullptr)},
+            {"reasoning", with_fields(asked("reasoning", Json::object()), {"effort", "summary"})},
+            {"safety_identifier", asked("safety_identifier", nullptr)},
+            {"service_tier", "default"},
+            {"store", false},
+            {"temperature", sampling.temperature},
+            {"text", asked_text()},
+            {"tool_choice", asked("tool_choice", "auto")},
+            {"tools", asked_tools()},
+            {"top_logprobs", sampling.top_logprobs},
+            {"top_p", sampling.top_p},
+            {"presence_penalty", sampling.presence_penalty},
+            {"frequency_penalty", sampling.frequency_penalty},
+            {"truncation", "disabled"},
+            {"usage", status == "in_progress" ? Json() : usage()},
+            {"user", nullptr},
+            {"metadata", asked("metadata", Json::object())}};
   }
 
   const AnswerContext context_;

@@ -63,8 +63,9 @@ constexpr KnownFields kFields[] = {
     {kMessages, "system[]", "type text", "cache_control citations"},
     {kMessages, "messages[]", "role content", ""},
     {kMessages, "messages[].content[]",
-     "type text thinking signature data id name input tool_use_id content is_error source title",
-     "cache_control citations caller context"},
+     "type text thinking signature data id name input tool_use_id content is_error source title "
+     "caller",
+     "cache_control citations context"},
     {kMessages, "messages[].content[].source", "type data", "media_type"},
     {kMessages, "messages[].content[].content[]", "type text", "cache_control citations"},
     {kMessages, "output_config", "effort format", "task_budget"},

@@ -15,6 +15,7 @@
 namespace dsv4 {
 namespace {
 
+// The form of OpenAI's API and of Anthropic's in one object.
 Json model_json(const std::string& id, const ServedModel& model) {
   return {{"id", id},
           {"object", "model"},
@@ -23,6 +24,12 @@ Json model_json(const std::string& id, const ServedModel& model) {
           {"owned_by", "dsv4"},
           {"type", "model"},
           {"display_name", id},
+          {"capabilities", nullptr},
+          {"lifecycle", "active"},
+          {"deprecated_at", nullptr},
+          {"line", nullptr},
+          {"max_input_tokens", model.limits.context},
+          {"max_tokens", model.limits.context},
           {"context_length", model.limits.context},
           {"max_model_len", model.limits.context}};
 }

@@ -41,10 +41,10 @@ def check(name, holds, detail=""):
 class Terminal:
     """A program on a pseudo terminal."""
 
-    def __init__(self, *command):
+    def __init__(self, *command, type="xterm"):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="xterm", LC_ALL="C.UTF-8")
+            os.environ.update(TERM=type, LC_ALL="C.UTF-8")
             os.execv(command[0], command)
         self.seen = ""
 
@@ -80,6 +80,18 @@ class Terminal:
         except OSError:
             pass
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def plain_terminals(binary, script):
+    """Terminals that would show a control sequence as text."""
+    for kind in ("dumb", ""):
+        terminal = Terminal(binary, "chat", "demo", "--engine", f"script:{script}", type=kind)
+        before = terminal.wait_for_prompt()
+        terminal.type("Hi\r")
+        answered = terminal.wait_for("Hello there.")
+        check(f"no sequence for TERM={kind!r}", "\x1b[?2004" not in before + answered, before + answered)
+        terminal.type("\x04")
+        terminal.status()
 
 
 def keys(binary, script):
@@ -250,6 +262,7 @@ def main():
     give_up_after(300)
     with tempfile.TemporaryDirectory() as folder:
         script = write_script(folder, SCRIPT)
+        plain_terminals(binary, script)
         keys(binary, script)
         remote(binary, script)
     other_servers(binary)

@@ -143,7 +143,7 @@ TEST_F(CliChat, WrongCommandLines) {
   expect_error("inspect prompt", "needs a model folder");
   expect_error("inspect completion nowhere", "no model folder nowhere");
   expect_error("inspect ops demo", "takes no second word");
-  expect_error("inspect prompt " + path(""), "tokenizer.json");
+  expect_error("inspect prompt " + path(""), "config.json is missing");
 }
 
 }  // namespace

@@ -138,6 +138,10 @@ TEST_F(Cli, TyposAreAnsweredWithAName) {
                "or demo: did you mean demo?");
   expect_error("serve demo --api-key x",
                "no option --api-key: give DSV4_API_KEY or --api-key-file");
+  for (const char* option : {"-c", "--ctx-size", "--max-model-len"}) {
+    expect_error(fmt::format("serve demo {} 100", option),
+                 fmt::format("no option {}: did you mean --context?", option));
+  }
   expect_error("serve demo --parallel 4", "no option --parallel: did you mean --max-batch?");
   expect_error("serve -m demo", "no option -m: the model is an argument without an option");
   expect_error("serve demo --host lcoalhost",

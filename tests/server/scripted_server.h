@@ -29,6 +29,7 @@ struct ScriptOptions {
   int32_t padding_ids = 0;  // of the model, which the tokenizer does not have
   ToolGrammar tool_grammar = ToolGrammar::kStrict;
   bool tool_coerce = false, processed_logprobs = false;
+  bool thinking = false;  // where a request does not say
   std::function<std::unique_ptr<EnginePort>(const EngineLimits&)> engine;  // instead of a script's
 };
 
@@ -87,6 +88,7 @@ class ScriptedServer {
       } else {
         loaded.engine = script_engine(script, "script", model->tokenizer, limits);
       }
+      model->chat.default_thinking = options.thinking;
       model->limits = limits;
       model->tool_grammar = options.tool_grammar;
       model->tool_coerce = options.tool_coerce;

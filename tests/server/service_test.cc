@@ -41,8 +41,10 @@ TEST(Service, AnswersAChat) {
   const json body = answer.json();
   EXPECT_EQ(body["object"], "chat.completion");
   EXPECT_EQ(body["model"], "demo");
-  EXPECT_EQ(body["choices"][0]["message"],
-            json({{"role", "assistant"}, {"content", "Hello there."}}));
+  EXPECT_EQ(body["choices"][0]["message"], json({{"role", "assistant"},
+                                                 {"content", "Hello there."},
+                                                 {"refusal", nullptr},
+                                                 {"annotations", json::array()}}));
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
   const json usage = body["usage"];
   EXPECT_EQ(usage["total_tokens"],
@@ -244,7 +246,8 @@ TEST(Service, MessagesHaveTheirEventOrder) {
   ASSERT_EQ(whole["content"].size(), 3u) << whole;
   EXPECT_EQ(whole["content"][0]["type"], "thinking");
   EXPECT_TRUE(whole["content"][0]["signature"].get<std::string>().starts_with("dsv4."));
-  EXPECT_EQ(whole["content"][1], json({{"type", "text"}, {"text", "I call."}}));
+  EXPECT_EQ(whole["content"][1],
+            json({{"type", "text"}, {"text", "I call."}, {"citations", nullptr}}));
   EXPECT_EQ(whole["content"][2]["input"], json({{"city", "Oslo"}, {"days", 2}}));
   EXPECT_EQ(whole["stop_reason"], "tool_use");
   EXPECT_GT(whole["usage"]["input_tokens"], 0);

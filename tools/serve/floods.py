@@ -5,6 +5,8 @@ Ends with "N passed, N failed".
 
     tools/serve/floods.py BINARY [--seconds 10]
 
+grammars two clients with ever new ambiguous grammars, each of which is refused once it costs too much; and four whose
+         grammar stays within the limits, compared with four plain ones
 texts    six clients that send the longest texts that /v1/dsv4/tokenize takes
 large    four clients that send bodies of 12 MiB, most of which is a field without effect
 choices  one client that wants 16 choices of each of 8 prompts; beside it the stream is one of the sequences of a
@@ -26,6 +28,7 @@ from server import Server
 LEAST_SHARE = 0.6
 MOST_CHAT_SECONDS = 2.0
 MOST_MEMORY = 64 << 20  # more than before the flood
+KEPT_GRAMMARS = 256 << 20  # compiled ones are kept up to so much
 
 
 def post(path, body):
@@ -46,8 +49,9 @@ async def answer_to(server, request):
 
 
 async def repeat(server, request, answers):
+    """`request`: bytes, or what makes them anew each time."""
     while True:
-        answers.append((await answer_to(server, request))[9:12].decode())
+        answers.append((await answer_to(server, request() if callable(request) else request))[9:12].decode())
 
 
 def chat(words, **more):
@@ -79,7 +83,29 @@ async def beside(server, clients, request, seconds):
     return tokens / seconds, max(times), {status: answers.count(status) for status in sorted(set(answers))}
 
 
-async def flood(server, name, clients, request, plain_clients, seconds, plain_request=None):
+def constrained(grammar, **more):
+    return chat("Hi", structured_outputs={"grammar": grammar}, **more)
+
+
+def ambiguous_grammars():
+    """Grammars that read a text in a number of ways that grows exponentially; no two alike, so that none is cached."""
+    numbers = iter(range(10 ** 9))
+    return lambda: constrained('root ::= s\ns ::= . s s s s | . s s s | . s s | . s | . | "J_' + str(next(numbers)) + '"')
+
+
+def repetitive_grammars():
+    numbers = iter(range(10 ** 9))
+    return lambda: constrained("root ::= x x x x x x x x x x x x\nx ::= [a-z ] x x | [a-z ] x | [a-z ] | \"Q" +
+                               str(next(numbers)) + '"', ignore_eos=True, max_tokens=300)
+
+
+def long_prompts():
+    """As long as those of the echo, and never found in the prefix cache."""
+    numbers = iter(range(10 ** 9))
+    return lambda: post("/v1/completions", {"prompt": "b a " * 4000, "max_tokens": 1, "cache_salt": f"salt {next(numbers)}"})
+
+
+async def flood(server, name, clients, request, plain_clients, seconds, plain_request=None, most_memory=MOST_MEMORY):
     before = server.resident()
     plain_request = plain_request or chat("A story of a farm", max_tokens=20)
     plain, _, _ = await beside(server, plain_clients, plain_request, seconds)
@@ -89,7 +115,7 @@ async def flood(server, name, clients, request, plain_clients, seconds, plain_re
           f"{rate:.1f} tokens a second, {plain:.1f} beside {plain_clients} plain ones; answers {statuses}")
     check(f"{name}: a short chat", slowest <= MOST_CHAT_SECONDS, f"{slowest:.2f} s at most")
     after, mib = server.resident(), 1 << 20
-    check(f"{name}: memory", after - before <= MOST_MEMORY, f"{before / mib:.0f} MiB before, {after / mib:.0f} MiB after")
+    check(f"{name}: memory", after - before <= most_memory, f"{before / mib:.0f} MiB before, {after / mib:.0f} MiB after")
 
 
 async def main(options):
@@ -99,11 +125,13 @@ async def main(options):
     large = chat("Hi", max_tokens=1, metadata={"a": "x" * (12 << 20)})
     choices = post("/v1/completions", {"prompt": ["Once"] * 8, "n": 16, "max_tokens": 60, "ignore_eos": True})
     echo = post("/v1/completions", {"prompt": "a b " * 4000, "max_tokens": 1, "echo": True, "logprobs": 5})
+    await flood(server, "grammars", 2, ambiguous_grammars(), 2, options.seconds, most_memory=KEPT_GRAMMARS)
+    long_chat = chat("A story of a farm", max_tokens=300, ignore_eos=True)
+    await flood(server, "long grammars", 4, repetitive_grammars(), 4, options.seconds, long_chat, KEPT_GRAMMARS)
     await flood(server, "texts", 6, text, 6, options.seconds)
     await flood(server, "large", 4, large, 4, options.seconds)
     await flood(server, "choices", 1, choices, 15, options.seconds)
-    long = post("/v1/completions", {"prompt": "b a " * 4000, "max_tokens": 1, "cache_salt": "none"})
-    await flood(server, "echo", 1, echo, 1, options.seconds, long)
+    await flood(server, "echo", 1, echo, 1, options.seconds, long_prompts())
     check("SIGTERM", server.stop() == 0, "status 0")
     print(f"{load.passed} passed, {len(load.failures)} failed")
     return 1 if load.failures else 0

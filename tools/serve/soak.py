@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""A long mixed load on `dsv4 serve` with the bundled model, and what must stay flat under it. Ends with "N passed, N failed".
+
+    tools/serve/soak.py BINARY [--seconds 10800] [--clients 20] [--patience 1]
+
+Clients ask for whole answers, streams, answers under schemas, and leave at random places; conversations share prefixes, the
+cache holds less than runs at once, so that requests are preempted and prefixes go to host memory and to the disk; requests
+are refused, caches are dropped, and files of the disk tier are damaged, cut and deleted. The server is deterministic, so
+every answer must be the one that the request got alone, and what a client read before it left the beginning of that.
+
+Resident memory in the last quarter is compared with that in the second, in a run of ten minutes or more: caches still fill
+before. File descriptors and threads of the idle server are compared with those before the load. Under a sanitizer
+(tools/load_sanitized.sh) --patience gives requests more time."""
+
+import argparse
+import asyncio
+import json
+import os
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+import time
+
+import load
+from load import check
+from server import Server
+
+OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "16", "--cache-tokens", "2048", "--prefix-checkpoints", "4",
+           "--checkpoint-interval", "256", "--ram-cache", "0.01", "--disk-cache-gb", "0.05", "--max-queue", "64", "--threads", "1")
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+          "required": ["name", "age"], "additionalProperties": False}
+QUESTIONS, MEMORY_SHARE, MEMORY_LEAST, FILLING_SECONDS = 40, 0.02, 4 << 20, 600
+timeout = 120
+
+
+def question(number):
+    """A body whose conversation has a beginning that others have too."""
+    rng = random.Random(number)
+    words = ["mill", "river", "farm", "kite", "village", "boy", "girl", "sea", "morning", "old", "red"]
+
+    def text(seed, sentences):
+        one = random.Random(seed)
+        return " ".join(f"The {one.choice(words)} and the {one.choice(words)}." for _ in range(sentences))
+    turns = [{"role": "user", "content": text(number % 5, 20)}]
+    for turn in range(rng.randrange(3)):
+        turns += [{"role": "assistant", "content": text(1000 + number % 10 * 10 + turn, 10)},
+                  {"role": "user", "content": text(100 * number + turn, rng.randrange(1, 40))}]
+    body = {"messages": turns, "max_tokens": rng.randrange(1, 160), "seed": number, "temperature": rng.choice([0, 0.8])}
+    if number % 4 == 0:  # long answers, which make others wait or lose their pages
+        body |= {"max_tokens": 500, "ignore_eos": True}
+    elif number % 5 == 4:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    return body
+
+
+def request(path, body):
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+async def exchange(server, path, body, most=None):
+    """The status and the bytes of an answer; with `most` the client leaves after so many."""
+    async def read():
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            writer.write(request(path, body))
+            data = b""
+            while most is None or len(data) < most:
+                piece = await reader.read(1 << 16 if most is None else most - len(data))
+                if not piece:
+                    break
+                data += piece
+            return data
+        finally:
+            writer.transport.abort()
+    data = await asyncio.wait_for(read(), timeout)
+    return data[9:12].decode(), data.partition(b"\r\n\r\n")[2]
+
+
+def text_of_stream(data):
+    """The content of the whole events of a stream that may be cut."""
+    text = ""
+    for line in data.decode(errors="ignore").splitlines():
+        if not line.startswith("data: {"):
+            continue
+        try:
+            event = json.loads(line[len("data: "):])
+        except json.JSONDecodeError:
+            break
+        for choice in event.get("choices", []):
+            text += choice["delta"].get("content") or ""
+    return text
+
+
+async def chat(server, body, most=None):
+    """The status and the text of an answer, streamed where `most` or the body says so."""
+    path = "/v1/chat/completions"
+    if most is None and not body.get("stream"):
+        status, data = await exchange(server, path, body)
+        return status, json.loads(data)["choices"][0]["message"]["content"] if status == "200" else ""
+    status, data = await exchange(server, path, body | {"stream": True}, most)
+    return status, text_of_stream(data)
+
+
+class Load:
+    def __init__(self, server, folder, alone):
+        self.server, self.folder, self.alone = server, folder, alone
+        self.counts, self.wrong, self.rng = {}, [], random.Random(1)
+
+    def count(self, kind):
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    async def one(self):
+        rng, number = self.rng, self.rng.randrange(QUESTIONS)
+        body, kind = question(number), self.rng.random()
+        if rng.random() < 0.3:
+            body["priority"] = rng.randrange(-2, 3)
+        if kind < 0.3:
+            most = rng.randrange(200, 6000)
+            status, text = await chat(self.server, body, most)
+            self.count("left")
+            if status == "200" and not self.alone[number].startswith(text):
+                self.wrong.append((number, text, self.alone[number]))
+        elif kind < 0.9:
+            status, text = await chat(self.server, body | {"stream": kind < 0.6})
+            self.count(status)
+            if status == "200" and text != self.alone[number]:
+                self.wrong.append((number, text, self.alone[number]))
+        elif kind < 0.95:
+            status, _ = await exchange(self.server, "/v1/chat/completions", {"messages": 3})
+            self.count(f"bad {status}")
+        else:
+            status, _ = await exchange(self.server, "/v1/dsv4/tokenize", {"prompt": "the mill " * rng.randrange(1, 500)})
+            self.count(f"tokenize {status}")
+
+    async def client(self, end):
+        while time.monotonic() < end:
+            try:
+                await self.one()
+            except (ConnectionError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
+                self.wrong.append((type(error).__name__, str(error), ""))
+
+    async def faults(self, end):
+        """Damages, cuts and deletes files of the disk tier, and drops what is stored."""
+        rng = random.Random(2)
+        while time.monotonic() < end:
+            await asyncio.sleep(1 + 4 * rng.random())
+            units = [path for path in pathlib.Path(self.folder).rglob("*") if path.is_file() and path.stat().st_size > 4096]
+            if rng.random() < 0.1:
+                await exchange(self.server, "/v1/dsv4/cache/drop", {})
+                self.count("dropped caches")
+            elif units:
+                self.damage(rng, rng.choice(units))
+
+    def damage(self, rng, path):
+        try:
+            how = rng.randrange(3)
+            if how == 0:
+                path.unlink()
+            elif how == 1:
+                os.truncate(path, rng.randrange(path.stat().st_size))
+            else:
+                with open(path, "r+b") as file:
+                    file.seek(rng.randrange(path.stat().st_size))
+                    file.write(b"\x55")
+            self.count("damaged files")
+        except FileNotFoundError:
+            pass  # the server gave it up meanwhile
+
+
+def descriptors(server):
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+async def watch(server, end, seconds, samples):
+    while time.monotonic() < end:
+        samples.append((server.resident(), descriptors(server), server.threads()))
+        await asyncio.sleep(seconds / 120)
+
+
+async def idle_figures(server):
+    """Descriptors and threads once nothing runs and no client is connected."""
+    await load.wait_idle(server, "the load")
+    await asyncio.sleep(8)  # memory goes back when the server is idle
+    return descriptors(server), server.threads()
+
+
+async def soak(server, folder, options):
+    alone = [(await chat(server, question(number)))[1] for number in range(QUESTIONS)]
+    before = await idle_figures(server)
+    end, samples = time.monotonic() + options.seconds, []
+    run = Load(server, folder, alone)
+    await asyncio.gather(*(run.client(end) for _ in range(options.clients)), run.faults(end),
+                         watch(server, end, options.seconds, samples))
+    check("answers are those of requests alone", not run.wrong and run.counts.get("200", 0) > 0,
+          f"{run.counts}, wrong: {run.wrong[:3]}")
+    quarter = len(samples) // 4
+    early = statistics.median(one[0] for one in samples[quarter:2 * quarter])
+    late = statistics.median(one[0] for one in samples[-quarter:])
+    mib = 1 << 20
+    fills = options.seconds < FILLING_SECONDS
+    check("memory is flat", fills or late - early <= max(MEMORY_SHARE * early, MEMORY_LEAST),
+          f"{early / mib:.1f} MiB in the second quarter, {late / mib:.1f} in the last, {max(one[0] for one in samples) / mib:.1f} "
+          f"at most; at most {max(one[1] for one in samples)} descriptors, {max(one[2] for one in samples)} threads")
+    after = await idle_figures(server)
+    check("descriptors and threads", after == before, f"{before} before, {after} after")
+    for name in ("dsv4_preemptions_total", 'dsv4_prompt_tokens_cached_total{tier="ram"}',
+                 'dsv4_prompt_tokens_cached_total{tier="disk"}'):
+        value = await load.metric(server, name)
+        check(f"{name} was reached", value > 0, f"{value:.0f}")
+
+
+def main(options):
+    global timeout
+    timeout *= options.patience
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(options.binary, *OPTIONS, "--disk-cache", folder)
+        asyncio.run(soak(server, folder, options))
+        check("SIGTERM", server.stop() == 0, "status 0")
+    print(f"{load.passed} passed, {len(load.failures)} failed")
+    return 1 if load.failures else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("binary")
+    parser.add_argument("--seconds", type=float, default=3 * 3600)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--patience", type=float, default=1)
+    sys.exit(main(parser.parse_args()))
