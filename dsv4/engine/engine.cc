@@ -164,10 +164,15 @@ Schedule Engine::plan_step() {
   // Requests after these cannot run in this step: there are no more slots.
   const size_t slots = static_cast<size_t>(options_.max_sequences);
   std::vector<ScheduledRequest> requests;
+  std::vector<Speculation::Proposal> decoding;
   for (Request& request : requests_) {
     if (requests.size() == slots || prefixes_.loading(request)) break;
     const RequestPrefixes::Plan plan = prefixes_.plan(request);
-    const int64_t drafts = request.decoding() ? speculation_.want(request) : 0;
+    int64_t drafts = 0;
+    if (request.decoding()) {
+      drafts = speculation_.want(request);
+      decoding.push_back({.request = &request, .most = drafts});
+    }
     requests.push_back({.tokens = request.length(),
                         .cached = plan.cached,
                         .answer_left = request.params.max_new_tokens - request.generated,
@@ -175,6 +180,8 @@ Schedule Engine::plan_step() {
                         .drafts = drafts,
                         .stop_at = plan.stop_at});
   }
+  const int64_t most = speculation_.choose(decoding);
+  for (ScheduledRequest& request : requests) request.drafts = std::min(request.drafts, most);
   const PageTables& tables = executor_.cache();
   std::vector<SeqId> running;  // in order
   for (const Request& request : requests_) {
@@ -323,6 +330,7 @@ void Engine::run_batch(std::vector<Event>& events) {
     if (!chunk.round) chunk.request->cached += chunk.count;
   prefixes_.after_step(/*waited=*/!batch.rows.empty());
   const bool prefill = batch.prefill_tokens > 0;
+  if (!prefill) speculation_.observe(num_tokens, spent.count());
   stats_.prefill_tokens += batch.prefill_tokens;
   (prefill ? stats_.prefill_seconds : stats_.decode_seconds) += spent.count();
   const int64_t drawn = deliver(batch, std::move(tokens), events);
@@ -361,6 +369,12 @@ void Engine::check_invariants() const {
     DSV4_CHECK(tables.length(request.seq) == request.cached,
                "request {} has computed {} tokens, and its pages hold {}",
                static_cast<uint64_t>(request.id), request.cached, tables.length(request.seq));
+    for (size_t g = 0; g < tables.groups().size(); ++g) {
+      const auto held = std::ssize(tables.pages(request.seq, static_cast<int>(g)));
+      DSV4_CHECK(held == table_pages(tables.groups()[g], request.cached),
+                 "request {} of {} tokens has a table of {} pages in group {}",
+                 static_cast<uint64_t>(request.id), request.cached, held, g);
+    }
   }
   DSV4_CHECK(num_running_ <= requests_.size(), "{} of {} requests run", num_running_,
              requests_.size());

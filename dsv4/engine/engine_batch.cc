@@ -61,6 +61,11 @@ void Engine::choose_drafts(const Schedule& plan, const Batch& batch) {
     proposals.push_back({.request = &request, .most = drafts});
   }
   speculation_.propose(proposals);
+  for (const Speculation::Proposal& one : proposals) {
+    if (one.most == 0 || !one.request->round.drafts.empty()) continue;
+    executor_.cache().truncate(one.request->seq, one.request->cached);
+    prefixes_.reserve(*one.request, 1);
+  }
 }
 
 void Engine::add_work(Batch& batch, Batch::Chunk& chunk) {
@@ -154,16 +159,17 @@ int64_t Engine::deliver_round(Request& request, std::span<Sampled> tokens,
   if (round) events.push_back({.sink = request.sink, .id = request.id, .has_drafts = true});
   const size_t most = std::clamp<size_t>(request.round.accepted_rows, 1, tokens.size());
   size_t row = 0;
+  int32_t last = -1;
   for (bool goes_on = true; goes_on; ++row) {
     if (round) commit_one(request);
-    const int32_t token = tokens[row].id;
+    last = tokens[row].id;
     events.push_back(accept(request, std::move(tokens[row])));
     events.back().later = row > 0;
-    goes_on = !events.back().finished && row + 1 < most && token == drafts[row].token;
+    goes_on = !events.back().finished && row + 1 < most && last == drafts[row].token;
   }
+  const DraftCounts counts = speculation_.count(request, static_cast<int64_t>(row), last);
   if (round) {
-    events[first].drafts =
-        speculation_.count(request, static_cast<int64_t>(row) - 1, static_cast<int64_t>(row));
+    events[first].drafts = counts;
     request.stats.drafts += events[first].drafts;
     executor_.cache().truncate(request.seq, request.cached);  // pages that were reserved go back
   }

@@ -94,12 +94,12 @@ int64_t Speculation::want(RequestState& request) {
   const int64_t most = most_drafts(request);
   if (!on() || !request.params.speculate || most < 1) return 0;
   DraftState& state = request.draft_state;
+  if (state.rates.empty())
+    for (const HoldRate& all : rates_) state.rates.emplace_back(all.rate());
   if (state.lookup == nullptr) state.lookup = std::make_unique<Lookup>(request.params.prediction);
   state.lookup->begin(request.tokens,
                       request.tokens.size() - static_cast<size_t>(request.generated));
   if (request.params.constraint != nullptr) request.begin_rows();
-  std::array<int64_t, kNumDraftSources> left = state.length;
-  if (options_.draft_tokens > 0) left.fill(most);
   const bool constrained = !request.round.rows.empty();
   while (std::ssize(request.round.drafts) < most) {
     std::optional<int32_t> forced;
@@ -112,19 +112,33 @@ int64_t Speculation::want(RequestState& request) {
     const DraftSource source = forced             ? DraftSource::kGrammar
                                : guess->predicted ? DraftSource::kPrediction
                                                   : DraftSource::kLookup;
-    if (!forced && left[index_of(source)]-- == 0) break;
     const int32_t draft = forced ? *forced : guess->token;
     if (!add(request, draft, source)) break;
     state.lookup->take(draft);
   }
   stats_.draft_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   if (!request.round.drafts.empty()) return std::ssize(request.round.drafts);
-  return options_.drafter == nullptr ? 0 : std::min(most, left[index_of(DraftSource::kDrafter)]);
+  return options_.drafter == nullptr ? 0 : most;
+}
+
+int64_t Speculation::choose(std::span<const Proposal> decoding) {
+  if (options_.draft_tokens > 0) return options_.draft_tokens;
+  std::vector<DraftPolicy::Chances> chances;
+  for (const Proposal& one : decoding) {
+    DraftPolicy::Chances& of_request = chances.emplace_back();
+    const std::vector<Round::Draft>& drafts = one.request->round.drafts;
+    for (size_t i = 0; std::ssize(of_request) < one.most; ++i) {
+      const DraftSource source = i < drafts.size() ? drafts[i].source : DraftSource::kDrafter;
+      of_request.push_back(one.request->draft_state.rates[index_of(source)].rate());
+    }
+  }
+  return stats_.chosen = policy_.choose(chances);
 }
 
 void Speculation::limit(RequestState& request, int64_t most) {
   Round& round = request.round;
   if (std::ssize(round.drafts) <= most) return;
+  round.left_out = round.drafts[static_cast<size_t>(most)];
   round.drafts.resize(static_cast<size_t>(most));
   if (!round.rows.empty()) round.rows.resize(static_cast<size_t>(most) + 1);
 }
@@ -150,28 +164,31 @@ void Speculation::propose(std::span<const Proposal> proposals) {
   stats_.draft_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-DraftCounts Speculation::count(RequestState& request, int64_t accepted, int64_t tokens) {
+void Speculation::judge(RequestState& request, DraftSource source, bool held) {
+  rates_[index_of(source)].observe(held);
+  request.draft_state.rates[index_of(source)].observe(held);
+}
+
+DraftCounts Speculation::count(RequestState& request, int64_t tokens, int32_t last) {
   DraftCounts counts;
-  std::array<bool, kNumDraftSources> failed{};
-  const std::vector<Round::Draft>& drafts = request.round.drafts;
-  for (int64_t i = 0; i < std::ssize(drafts); ++i) {
-    const size_t source = index_of(drafts[static_cast<size_t>(i)].source);
-    ++counts.drafted[source];
-    counts.accepted[source] += i < accepted ? 1 : 0;
-    failed[source] |= i == accepted;
+  const Round& round = request.round;
+  const int64_t accepted = tokens - 1;
+  for (int64_t i = 0; i < std::ssize(round.drafts); ++i) {
+    const DraftSource source = round.drafts[static_cast<size_t>(i)].source;
+    ++counts.drafted[index_of(source)];
     ++stats_.drafted_at[static_cast<size_t>(i)];
-    stats_.accepted_at[static_cast<size_t>(i)] += i < accepted ? 1 : 0;
+    if (i <= accepted) judge(request, source, i < accepted);
+    if (i >= accepted) continue;
+    ++counts.accepted[index_of(source)];
+    ++stats_.accepted_at[static_cast<size_t>(i)];
   }
-  for (size_t s = 0; s < kNumDraftSources; ++s) {
-    int64_t& length = request.draft_state.length[s];
-    if (counts.drafted[s] == 0) continue;
-    length =
-        failed[s] ? std::max<int64_t>(1, counts.accepted[s]) : std::min(kMaxDrafts, 2 * length);
-  }
+  if (round.left_out && accepted == std::ssize(round.drafts))
+    judge(request, round.left_out->source, round.left_out->token == last);
+  if (round.drafts.empty()) return counts;
   stats_.counts += counts;
   ++stats_.rounds;
   stats_.tokens += tokens;
-  ++stats_.round_tokens[static_cast<size_t>(tokens) - 1];
+  ++stats_.round_tokens[static_cast<size_t>(accepted)];
   return counts;
 }
 

@@ -18,9 +18,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "dsv4/engine/draft_policy.h"
 #include "dsv4/engine/lookup.h"
 #include "dsv4/engine/token_constraint.h"
 
@@ -51,6 +53,7 @@ struct SpeculationStats {
   int64_t rounds = 0;                                  // of requests, with at least one draft
   int64_t tokens = 0;                                  // that they gave
   double draft_seconds = 0;                            // spent on choosing drafts
+  int64_t chosen = 0;  // drafts of each request at most, in the latest step that could have some
 };
 
 // A request that wants drafts.
@@ -81,8 +84,9 @@ struct Round {
     std::vector<uint32_t> mask;  // [ceil(V / 32)]; empty: not made yet, or every token is allowed
   };
   std::vector<Draft> drafts;
-  std::vector<Row> rows;            // 1 + drafts; empty in a request without a constraint
-  std::vector<int32_t> ids;         // the newest token and the drafts, for the step
+  std::optional<Draft> left_out;  // after them: the step has no place for it, but it is judged too
+  std::vector<Row> rows;          // 1 + drafts; empty in a request without a constraint
+  std::vector<int32_t> ids;       // the newest token and the drafts, for the step
   size_t accepted_rows = SIZE_MAX;  // at most; fewer than there are where the constraint has failed
   int64_t masks = 0;                // that the constraint has made
 };
@@ -90,7 +94,7 @@ struct Round {
 // What speculation keeps of a request between steps.
 struct DraftState {
   std::unique_ptr<Lookup> lookup;
-  std::array<int64_t, kNumDraftSources> length{1, 4, 1, 1};  // [source] drafts of the next round
+  std::vector<HoldRate> rates;  // [source]
 };
 
 class Speculation {
@@ -107,24 +111,33 @@ class Speculation {
   // Chooses the drafts that the host knows, and says how many more tokens than one the request
   // wants to compute in the next step. The request decodes.
   int64_t want(RequestState& request);
-  // The step has room for so many of them.
-  static void limit(RequestState& request, int64_t most);
+  // The drafts of each request that pay, of requests that want so many.
   struct Proposal {
     RequestState* request;
     int64_t most;
   };
+  int64_t choose(std::span<const Proposal> decoding);
+  // The step has room for so many of them.
+  static void limit(RequestState& request, int64_t most);
   // The drafter's guesses, for requests that have no other drafts.
   void propose(std::span<const Proposal> proposals);
-  // The round gave so many tokens; its first `accepted` drafts held.
-  DraftCounts count(RequestState& request, int64_t accepted, int64_t tokens);
+  // The round gave so many tokens, of which `last` is the last; its first drafts held, up to that.
+  DraftCounts count(RequestState& request, int64_t tokens, int32_t last);
+  // A step without prompts took so long.
+  void observe(int64_t tokens, double seconds) { policy_.observe(tokens, seconds); }
   const SpeculationStats& stats() const { return stats_; }
 
  private:
   bool add(RequestState& request, int32_t draft, DraftSource source) const;
   int64_t most_drafts(const RequestState& request) const;
+  void judge(RequestState& request, DraftSource source, bool held);
 
   const Options options_;
   const size_t words_;  // of a mask
+  // [source] of all requests: where those of a new one begin.
+  std::array<HoldRate, kNumDraftSources> rates_{HoldRate(1), HoldRate(0.8), HoldRate(0.5),
+                                                HoldRate(0.8)};
+  DraftPolicy policy_;
   SpeculationStats stats_;
 };
 

@@ -64,6 +64,8 @@ constexpr Metric kTable[] = {
     {"dsv4_engine_decode_tokens_total", Kind::kCounter, "Tokens of answers in the other steps", ""},
     {"dsv4_engine_prefill_seconds_total", Kind::kCounter, "Time of steps with prompts", ""},
     {"dsv4_engine_decode_seconds_total", Kind::kCounter, "Time of the other steps", ""},
+    {"dsv4_spec_k", Kind::kGauge,
+     "Drafts of a request at most, in the latest step that could have some", ""},
     {"dsv4_spec_rounds_total", Kind::kCounter, "Times that a request had drafts in a step",
      "vllm:spec_decode_num_drafts_total"},
     {"dsv4_spec_tokens_total", Kind::kCounter, "Tokens that these gave", ""},

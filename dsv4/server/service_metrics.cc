@@ -59,6 +59,7 @@ void Service::set_speculation_metrics(const SpeculationStats& stats) {
   const auto set = [&](const char* name, int64_t value, const std::string& labels = {}) {
     metrics_.set(name, static_cast<double>(value), labels);
   };
+  set("dsv4_spec_k", stats.chosen);
   set("dsv4_spec_rounds_total", stats.rounds);
   set("dsv4_spec_tokens_total", stats.tokens);
   for (size_t s = 0; s < kNumDraftSources; ++s) {
