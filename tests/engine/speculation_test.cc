@@ -318,6 +318,48 @@ TEST_P(SpeculationTest, AnswersAreThoseWithout) {
   EXPECT_GT(preemptions, 0);
 }
 
+// A round may go over a multiple of 128 tokens, where a checkpoint is made, with every number of
+// drafts before and after it, of which some hold. A request that goes on with the answer begins
+// with that checkpoint.
+TEST_P(SpeculationTest, CheckpointsOfAnswersLieBetweenAcceptedTokens) {
+  int64_t hits = 0;
+  for (int64_t k = 1; k <= kMaxDrafts; ++k) {
+    for (int64_t before = 1; before <= 8; ++before) {
+      const Asked first{
+          .prompt = test::random_ids(125 - before, vocab(), static_cast<uint64_t>(k)),
+          .params = {.sampling = {.temperature = 0.8f, .seed = 5}, .max_new_tokens = 24}};
+      Sink plain_sink;
+      const std::vector<Answer> plain = run({first}, options(kContext), nullptr, {}, plain_sink);
+      EngineOptions on = options(kContext);
+      on.prefix_checkpoints = 4;
+      on.speculate = Speculate::kLookup;
+      on.draft_tokens = k;
+      const auto script = std::make_shared<Script>(0.2, vocab());
+      on.drafter = script;
+      Engine engine(model_, on);
+      Sink sink;
+      const auto finish = [&](const Asked& asked, const std::vector<int32_t>& answer) {
+        const RequestId id = engine.submit(asked.prompt, asked.params, sink);
+        script->answers[id] = {asked.prompt.size(), answer};
+        while (engine.step()) engine.check_invariants();
+        return sink.answers[id];
+      };
+      EXPECT_TRUE(same(finish(first, ids_of(plain[0])), plain[0])) << k << " drafts, " << before;
+      Asked second = first;
+      for (const Sampled& token : plain[0].tokens) second.prompt.push_back(token.id);
+      second.prompt.push_back(3);
+      Sink alone_sink;
+      const std::vector<Answer> alone = run({second}, options(kContext), nullptr, {}, alone_sink);
+      const int64_t hits_before = sink.hits;
+      EXPECT_TRUE(same(finish(second, ids_of(alone[0])), alone[0])) << k << " drafts, " << before;
+      EXPECT_EQ(sink.hits - hits_before, 128) << k << " drafts, " << before;
+      hits += sink.hits;
+    }
+    if (k == 2 && GetParam().tokens < 20000) return;  // the others take long
+  }
+  EXPECT_EQ(hits, 128 * 7 * 8);
+}
+
 // An answer that is foretold takes an eighth of the steps, and one that is foretold wrongly no more
 // than without.
 TEST_P(SpeculationTest, APredictionSparesSteps) {
