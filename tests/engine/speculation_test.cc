@@ -315,7 +315,29 @@ TEST_P(SpeculationTest, AnswersAreThoseWithout) {
   EXPECT_GT(forced, 0);
   EXPECT_GT(drafts.drafted[static_cast<size_t>(DraftSource::kLookup)], 0);
   EXPECT_GT(hits, 0);
-  EXPECT_GT(preemptions, 0);
+}
+
+// Two requests fit the cache at first, and outgrow it.
+TEST_P(SpeculationTest, PreemptedAnswersAreThoseWithout) {
+  std::vector<Asked> asked;
+  for (uint64_t i = 0; i < 3; ++i)
+    asked.push_back(
+        {.prompt = test::random_ids(100, vocab(), i),
+         .params = {.sampling = {.temperature = 0.9f, .seed = i}, .max_new_tokens = 480}});
+  Sink plain_sink;
+  const std::vector<Answer> plain = run(asked, options(kContext), nullptr, {}, plain_sink);
+  EngineOptions on = options(kContext);
+  on.max_sequences = 3;
+  on.cache_tokens = kContext;
+  on.prefix_checkpoints = 2;
+  on.speculate = Speculate::kLookup;
+  on.draft_tokens = 3;
+  const auto script = std::make_shared<Script>(0.3, vocab());
+  on.drafter = script;
+  Sink sink;
+  const std::vector<Answer> answers = run(asked, on, script.get(), plain, sink);
+  for (size_t i = 0; i < asked.size(); ++i) EXPECT_TRUE(same(answers[i], plain[i])) << i;
+  EXPECT_GT(stats_.preemptions, 0);
 }
 
 // A round may go over a multiple of 128 tokens, where a checkpoint is made, with every number of
