@@ -48,6 +48,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                        .checkpoint_interval = options.checkpoint_interval,
                        .tiers = tiers_of(options),
                        .max_scored_tokens = options.max_scored_tokens};
+  apply_speculation(options.speculate, *model, engine);
   if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
@@ -94,6 +95,7 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
   command.add_option("--disk-cache-gb", options.disk_cache_gb, "bytes of that folder at most")
       ->check(number_in(0, 1e9))
       ->option_text("GB (64)");
+  add_speculate_options(command, options.speculate);
   command.add_option("--thinking", options.thinking, "where a request does not say")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/speculate_options.h"
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/served_model.h"
 
@@ -29,6 +30,7 @@ struct ChatModelOptions {
   double ram_cache_gb = 0, disk_cache_gb = 64;
   std::string disk_cache;
   std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
+  SpeculateOptions speculate;
   bool deterministic = false;
   std::vector<ImplChoice> choices;
   Numerics numerics = Numerics::kOfficial;

@@ -16,6 +16,7 @@
 #include "apps/run_answers.h"
 #include "apps/run_prompts.h"
 #include "apps/sampling_options.h"
+#include "apps/speculate_options.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
@@ -42,6 +43,7 @@ struct RunOptions {
   std::optional<int64_t> context;
   int parallel = kDefaultParallel;
   std::string prompt_cache;  // file; empty: none
+  SpeculateOptions speculate;
   bool chat = false;
   bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
   std::vector<ImplChoice> choices;
@@ -91,6 +93,7 @@ double seconds(Clock::time_point from, Clock::time_point to) {
 struct Timings {
   int64_t prompt_tokens, cached_tokens, generated_tokens;
   double first_token_seconds, prefill_rate, decode_rate;
+  std::string speculation;  // empty: none
 };
 
 Timings timings_of(const EngineStats& stats, const Answers& answers, Clock::time_point begin) {
@@ -102,7 +105,8 @@ Timings timings_of(const EngineStats& stats, const Answers& answers, Clock::time
           .generated_tokens = answers.tokens(),
           .first_token_seconds = answers.tokens() > 0 ? seconds(begin, answers.first_token()) : 0.0,
           .prefill_rate = rate(stats.prefill_tokens, stats.prefill_seconds),
-          .decode_rate = rate(stats.decode_tokens, stats.decode_seconds)};
+          .decode_rate = rate(stats.decode_tokens, stats.decode_seconds),
+          .speculation = speculation_text(stats.speculation)};
 }
 
 // One line, on stderr like everything that is not the answer.
@@ -131,9 +135,9 @@ void print_stats(const RunOptions& options, const Timings& t, const Answers& ans
   }
   fmt::print(stderr,
              "dsv4: {}; {} prompt tokens at {:.0f} tokens/s, first token after {:.2f} s, {} "
-             "generated at {:.0f} tokens/s\n",
+             "generated at {:.0f} tokens/s{}{}\n",
              end, t.prompt_tokens, t.prefill_rate, t.first_token_seconds, t.generated_tokens,
-             t.decode_rate);
+             t.decode_rate, t.speculation.empty() ? "" : "; ", t.speculation);
 }
 
 struct Submission {
@@ -227,6 +231,7 @@ void run(const RunOptions& options) {
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   EngineOptions how = engine_options(options, all);
+  apply_speculation(options.speculate, model, how);
   add_prompt_cache(options, folder, model, all.size(), how);
   place_model(model, std::move(device), cache_bytes(model, how), step_context(how));
   Engine engine(model, how);
@@ -354,6 +359,7 @@ void add_run(CLI::App& app, Action& action) {
   add_output_options(*command, *options);
   add_numerics(*command, options->numerics);
   add_deterministic(*command, options->deterministic);
+  add_speculate_options(*command, options->speculate);
   add_choices(*command, options->choices);
   add_device(*command, options->device);
   add_threads(*command);

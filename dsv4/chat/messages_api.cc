@@ -62,8 +62,8 @@ Translated MessagesTranslator::run() {
   read_effort();
   out_.copy(body_.at("max_tokens"), "max_tokens");
   out_.copy(body_.at("stop_sequences"), "stop");
-  for (const char* key :
-       {"temperature", "top_p", "top_k", "stream", "cache_salt", "priority", "deadline_ms"})
+  for (const char* key : {"temperature", "top_p", "top_k", "stream", "cache_salt", "priority",
+                          "deadline_ms", "speculate"})
     out_.copy(body_.at(key), key);
   return std::move(out_);
 }

@@ -95,9 +95,9 @@ Translated ResponsesTranslator::run() {
   if (truncation != "auto" && truncation != "disabled")
     refuse("truncation", "want auto or disabled");
   out_.copy(body_.at("max_output_tokens"), "max_completion_tokens");
-  for (const char* key :
-       {"temperature", "top_p", "stream", "parallel_tool_calls", "max_tool_calls", "seed", "user",
-        "safety_identifier", "prompt_cache_key", "cache_salt", "priority", "deadline_ms"})
+  for (const char* key : {"temperature", "top_p", "stream", "parallel_tool_calls", "max_tool_calls",
+                          "seed", "user", "safety_identifier", "prompt_cache_key", "cache_salt",
+                          "priority", "deadline_ms", "speculate"})
     out_.copy(body_.at(key), key);
   if (body_.at("store").boolean(false)) out_.ignored.push_back("store");
   return std::move(out_);

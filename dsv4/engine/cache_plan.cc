@@ -110,7 +110,8 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
   };
   const auto add_state = [&](const LayerSpec& spec, int64_t width) {
     StateLayout state = state_layout(spec, width);
-    state.spare = static_cast<int>(std::max(limits.max_rollback, checkpoint_rows(state)));
+    state.spare = static_cast<int>(
+        std::max({limits.max_rollback, limits.max_drafts, checkpoint_rows(state)}));
     plan.states.push_back(state);
     return static_cast<int>(plan.states.size()) - 1;
   };

@@ -29,7 +29,8 @@ struct CacheLimits {
   int64_t max_batch_tokens = 0;  // per step, over all sequences
   int64_t max_logits_rows = 0;   // per step; 0: one a sequence
   int64_t cache_tokens = 0;      // of all sequences together; 0: max_tokens for each of them
-  int64_t max_rollback = 0;      // tokens that a sequence can be taken back (speculation)
+  int64_t max_rollback = 0;      // tokens that a sequence can be taken back
+  int64_t max_drafts = 0;        // tokens of a step that may not be committed (speculation)
   int checkpoints = 0;           // of prefixes that later sequences continue (prefix_cache.h)
 
   int64_t logits_rows() const { return max_logits_rows > 0 ? max_logits_rows : max_sequences; }

@@ -26,7 +26,11 @@ Engine::Engine(const Model& model, const EngineOptions& options)
       executor_(model, context(), cache_limits(options)),
       prefixes_(executor_.cache(), executor_.prefixes(),
                 {.checkpoint_interval = options.checkpoint_interval,
-                 .longest_load = options.longest_load}) {
+                 .longest_load = options.longest_load}),
+      speculation_({.on = options.speculate != Speculate::kOff,
+                    .draft_tokens = options.draft_tokens,
+                    .drafter = options.drafter,
+                    .vocab = static_cast<int32_t>(model.config().vocab_size)}) {
   if (options.tiers.ram_bytes == 0) return;
   const Digest fingerprint =
       cache_fingerprint(options.model_identity, model, context(), executor_.cache_plan());
@@ -62,6 +66,7 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
   if (params.score_prompt && options_.max_scored_tokens == 0)
     fail(ErrorCode::kUnsupported,
          "this engine scores no prompts (EngineOptions::max_scored_tokens)");
+  check_token_ids(params.prediction, model_.config().vocab_size);
   check_sampling(params.sampling, params.logit_bias, model_.config().vocab_size);
   const auto id = static_cast<RequestId>(next_id_++);
   requests_.push_back({.id = id,
@@ -75,6 +80,7 @@ RequestId Engine::submit(std::span<const int32_t> prompt, const GenerateParams& 
 }
 
 void Engine::cancel(RequestId id) {
+  cancelled_.push_back(id);
   for (Request& request : requests_) request.cancelled |= request.id == id;
 }
 
@@ -158,15 +164,24 @@ Schedule Engine::plan_step() {
   // Requests after these cannot run in this step: there are no more slots.
   const size_t slots = static_cast<size_t>(options_.max_sequences);
   std::vector<ScheduledRequest> requests;
+  std::vector<Speculation::Proposal> decoding;
   for (Request& request : requests_) {
     if (requests.size() == slots || prefixes_.loading(request)) break;
     const RequestPrefixes::Plan plan = prefixes_.plan(request);
+    int64_t drafts = 0;
+    if (request.decoding()) {
+      drafts = speculation_.want(request);
+      decoding.push_back({.request = &request, .most = drafts});
+    }
     requests.push_back({.tokens = request.length(),
                         .cached = plan.cached,
                         .answer_left = request.params.max_new_tokens - request.generated,
                         .decoding = request.decoding(),
+                        .drafts = drafts,
                         .stop_at = plan.stop_at});
   }
+  const int64_t most = speculation_.choose(decoding);
+  for (ScheduledRequest& request : requests) request.drafts = std::min(request.drafts, most);
   const PageTables& tables = executor_.cache();
   std::vector<SeqId> running;  // in order
   for (const Request& request : requests_) {
@@ -218,39 +233,6 @@ void Engine::begin(Request& request, std::vector<Event>& events) {
   request.stats.disk_tokens = attached.disk;
 }
 
-Engine::Batch Engine::make_batch(const Schedule& plan) {
-  std::vector<Request*> running;
-  for (Request& request : requests_) {
-    if (running.size() == num_running_) break;
-    running.push_back(&request);
-  }
-  Batch batch;
-  int64_t spare_rows = max_scored_tokens(plan, running);  // besides one for each request
-  for (const Schedule::Chunk& chunk : plan.chunks) {
-    Request& request = *running[chunk.request];
-    const std::span<const int32_t> rest =
-        std::span<const int32_t>(request.tokens).subspan(static_cast<size_t>(request.cached));
-    int64_t count = chunk.count;
-    const bool scoring = request.scoring();
-    if (scoring) count = std::min(count, 1 + spare_rows);
-    const bool last = count == static_cast<int64_t>(rest.size());
-    batch.work.push_back({request.seq, rest.first(static_cast<size_t>(count)),
-                          scoring ? Work::Logits::kAll
-                          : last  ? Work::Logits::kLast
-                                  : Work::Logits::kNone,
-                          prefixes_.checkpoint_after(request, count)});
-    batch.chunks.push_back({&request, count});
-    if (scoring) {
-      spare_rows -= count - 1;
-      for (int64_t i = 1; i <= count - last; ++i)
-        batch.rows.push_back({&request, request.cached + i});
-    }
-    if (last) batch.rows.push_back({&request, 0});
-    if (!request.decoding()) batch.prefill_tokens += count;
-  }
-  return batch;
-}
-
 void Engine::finish(const Request& request, Finish why, Event& event) {
   event.sink = request.sink;
   event.id = request.id;
@@ -263,47 +245,6 @@ void Engine::finish(const Request& request, Finish why, Event& event) {
   event.stats.prompt_tokens = request.length();
 }
 
-Engine::Event Engine::accept(Request& request, Sampled token) {
-  Event event{.sink = request.sink, .id = request.id, .finished = true, .why = Finish::kStop};
-  const std::vector<int32_t>& stop = request.params.stop;
-  const bool stopped = std::find(stop.begin(), stop.end(), token.id) != stop.end();
-  if (!stopped && !request.blocked) request.advance(token.id);
-  if (request.blocked) event.why = Finish::kConstraintFailed;
-  if (stopped || request.blocked || request.state == TokenConstraint::kEnded) return event;
-  request.tokens.push_back(token.id);
-  request.terms.add(token.id);
-  if (++request.generated == 1)
-    request.stats.prefill_seconds = seconds_between(request.first_run, Clock::now());
-  event.has_token = true;
-  event.token = std::move(token);
-  event.finished = request.generated == request.params.max_new_tokens;
-  event.why = Finish::kLength;
-  return event;
-}
-
-std::vector<Sampled> Engine::sample(const Batch& batch) {
-  if (batch.rows.empty()) return {};
-  // Masks are made here, while a device still computes the logits.
-  SampleLists lists(model_.config().vocab_size);
-  for (const auto& [request, scores] : batch.rows) {
-    if (scores > 0) {
-      // The one token that the mask leaves is chosen, and its log-probability is of all logits.
-      lists.add({.temperature = 0, .top_logprobs = request->params.sampling.top_logprobs}, 0);
-      std::ranges::fill(lists.mask(), 0);
-      const auto token = static_cast<size_t>(request->tokens[static_cast<size_t>(scores)]);
-      lists.mask()[token / 32] |= uint32_t{1} << (token % 32);
-      continue;
-    }
-    lists.add(request->params.sampling, static_cast<uint64_t>(request->generated),
-              request->terms.list());
-    const auto begin = Clock::now();
-    if (!request->restrict(lists)) continue;
-    ++stats_.masks;
-    stats_.mask_seconds += seconds_between(begin, Clock::now());
-  }
-  return executor_.sample(lists.rows());
-}
-
 std::vector<Sampled> Engine::compute(const Batch& batch) {
   try {
     executor_.start(batch.work, [&](size_t i) {
@@ -314,7 +255,8 @@ std::vector<Sampled> Engine::compute(const Batch& batch) {
   } catch (const NotFinite&) {
     if (check_ != nullptr) throw;  // it already says where
     for (const Batch::Chunk& chunk : batch.chunks) {
-      const auto count = static_cast<size_t>(chunk.request->cached + chunk.count);
+      const auto count = static_cast<size_t>(
+          std::min(chunk.request->cached + chunk.count, chunk.request->length()));
       const auto place =
           find_non_finite(model_, context(), std::span(chunk.request->tokens).first(count));
       if (place) throw NotFinite(*place);
@@ -323,25 +265,22 @@ std::vector<Sampled> Engine::compute(const Batch& batch) {
   }
 }
 
-void Engine::deliver(const Batch& batch, std::vector<Sampled> tokens, std::vector<Event>& events) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    Request& request = *batch.rows[i].request;
-    if (const int64_t scores = batch.rows[i].scores; scores > 0) {
-      if (scores <= request.scored) continue;  // computed again after a preemption
-      request.scored = scores;
-      events.push_back({.sink = request.sink,
-                        .id = request.id,
-                        .has_token = true,
-                        .of_prompt = true,
-                        .token = std::move(tokens[i])});
-      continue;
+// A sink that cancels a request gets no token of it that a plain step would have computed later.
+void Engine::send(const std::vector<Event>& events) {
+  cancelled_.clear();
+  for (const Event& event : events) {
+    const bool cancelled =
+        event.later && std::ranges::find(cancelled_, event.id) != cancelled_.end();
+    if (event.starts) event.sink->on_start(event.id, event.cached_tokens);
+    if (event.has_drafts) event.sink->on_drafts(event.id, event.drafts);
+    if (event.has_token && event.of_prompt) {
+      event.sink->on_prompt_token(event.id, event.token);
+    } else if (event.has_token && !cancelled) {
+      event.sink->on_token(event.id, event.token);
     }
-    events.push_back(accept(request, std::move(tokens[i])));
-    if (!events.back().finished) continue;
-    finish(request, events.back().why, events.back());
-    const auto at = std::find_if(requests_.begin(), requests_.end(),
-                                 [&](const Request& other) { return &other == &request; });
-    remove(at, static_cast<size_t>(std::distance(requests_.begin(), at)));
+    if (!event.finished) continue;
+    event.sink->on_stats(event.id, event.stats);
+    event.sink->on_finish(event.id, cancelled ? Finish::kCancelled : event.why);
   }
 }
 
@@ -363,16 +302,7 @@ bool Engine::step() {
     }
   }
   prefixes_.finish_saves(/*wait=*/requests_.empty());
-  for (const Event& event : events) {
-    if (event.starts) event.sink->on_start(event.id, event.cached_tokens);
-    if (event.has_token && event.of_prompt) {
-      event.sink->on_prompt_token(event.id, event.token);
-    } else if (event.has_token) {
-      event.sink->on_token(event.id, event.token);
-    }
-    if (event.finished) event.sink->on_stats(event.id, event.stats);
-    if (event.finished) event.sink->on_finish(event.id, event.why);
-  }
+  send(events);
   return busy || !requests_.empty();
 }
 
@@ -380,7 +310,6 @@ void Engine::run_batch(std::vector<Event>& events) {
   const Schedule plan = plan_step();
   set_running(plan.num_running, events);
   const Batch batch = make_batch(plan);
-  for (const Batch::Chunk& chunk : batch.chunks) prefixes_.reserve(*chunk.request, chunk.count);
   const auto begin = Clock::now();
   broken_ = true;  // until the step has run: one that stops half-way leaves caches half-written
   std::vector<Sampled> tokens = compute(batch);
@@ -397,13 +326,15 @@ void Engine::run_batch(std::vector<Event>& events) {
   } else if (!batch.rows.empty()) {
     step_time_.observe(num_tokens, spent.count());
   }
-  for (const Batch::Chunk& chunk : batch.chunks) chunk.request->cached += chunk.count;
+  for (const Batch::Chunk& chunk : batch.chunks)
+    if (!chunk.round) chunk.request->cached += chunk.count;
   prefixes_.after_step(/*waited=*/!batch.rows.empty());
   const bool prefill = batch.prefill_tokens > 0;
+  if (!prefill) speculation_.observe(num_tokens, spent.count());
   stats_.prefill_tokens += batch.prefill_tokens;
-  if (!prefill) stats_.decode_tokens += static_cast<int64_t>(batch.work.size());
   (prefill ? stats_.prefill_seconds : stats_.decode_seconds) += spent.count();
-  deliver(batch, std::move(tokens), events);
+  const int64_t drawn = deliver(batch, std::move(tokens), events);
+  if (!prefill) stats_.decode_tokens += drawn;
 }
 
 void Engine::drop_prefixes(PrefixTier last) {
@@ -438,6 +369,12 @@ void Engine::check_invariants() const {
     DSV4_CHECK(tables.length(request.seq) == request.cached,
                "request {} has computed {} tokens, and its pages hold {}",
                static_cast<uint64_t>(request.id), request.cached, tables.length(request.seq));
+    for (size_t g = 0; g < tables.groups().size(); ++g) {
+      const auto held = std::ssize(tables.pages(request.seq, static_cast<int>(g)));
+      DSV4_CHECK(held == table_pages(tables.groups()[g], request.cached),
+                 "request {} of {} tokens has a table of {} pages in group {}",
+                 static_cast<uint64_t>(request.id), request.cached, held, g);
+    }
   }
   DSV4_CHECK(num_running_ <= requests_.size(), "{} of {} requests run", num_running_,
              requests_.size());

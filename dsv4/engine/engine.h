@@ -71,7 +71,8 @@ class Engine {
   struct Batch {
     struct Chunk {
       Request* request;
-      int64_t count;
+      int64_t count;       // of its tokens; in a round, its newest one and the drafts
+      bool round = false;  // whose tokens are committed as they are accepted
     };
     std::vector<Work> work;
     std::vector<Chunk> chunks;   // of the work, in its order
@@ -79,6 +80,7 @@ class Engine {
     struct Row {                 // of logits
       Request* request;
       int64_t scores;  // the token of the prompt that the row predicts; 0: a new token is drawn
+      size_t in_round = 0;  // of a new token: the drafts before it in this step
     };
     std::vector<Row> rows;
   };
@@ -91,6 +93,9 @@ class Engine {
     bool has_token = false;
     bool of_prompt = false;  // the token
     Sampled token;
+    bool later = false;  // not the first of its round
+    bool has_drafts = false;
+    DraftCounts drafts;
     bool finished = false;
     Finish why{};
     RequestStats stats;  // of a finished one
@@ -109,6 +114,10 @@ class Engine {
   void set_running(size_t num_running, std::vector<Event>& events);
   void begin(Request& request, std::vector<Event>& events);
   Batch make_batch(const Schedule& plan);
+  // Cuts the drafts of the planned requests to what there is room for, and lets the drafter propose
+  // its own.
+  void choose_drafts(const Schedule& plan, const Batch& batch);
+  void add_work(Batch& batch, Batch::Chunk& chunk);
   // index: its place in the order of arrival
   std::list<Request>::iterator remove(std::list<Request>::iterator at, size_t index);
   void run_batch(std::vector<Event>& events);
@@ -117,8 +126,13 @@ class Engine {
   static void finish(const Request& request, Finish why, Event& event);
   std::vector<Sampled> sample(const Batch& batch);
   Context context() const;
-  // Gives each request its token and removes finished requests.
-  void deliver(const Batch& batch, std::vector<Sampled> tokens, std::vector<Event>& events);
+  // Gives each request its tokens and removes finished requests. Both return the rows whose tokens
+  // were drawn for an answer.
+  int64_t deliver(const Batch& batch, std::vector<Sampled> tokens, std::vector<Event>& events);
+  // One row, or those of a round up to the first that is not accepted.
+  int64_t deliver_round(Request& request, std::span<Sampled> tokens, std::vector<Event>& events);
+  void commit_one(Request& request);
+  void send(const std::vector<Event>& events);
   // Appends the token to the request and returns what its sink receives.
   static Event accept(Request& request, Sampled token);
 
@@ -132,6 +146,8 @@ class Engine {
   uint64_t next_id_ = 1;
   bool broken_ = false;
   StepTime step_time_;
+  Speculation speculation_;
+  std::vector<RequestId> cancelled_;  // by sinks, since the events of this step are sent
   EngineStats stats_;
 };
 

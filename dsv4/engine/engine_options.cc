@@ -1,5 +1,7 @@
 #include "dsv4/engine/engine_options.h"
 
+#include <algorithm>
+
 #include "dsv4/base/error.h"
 #include "dsv4/engine/fingerprint.h"
 #include "dsv4/engine/prefix_cache.h"
@@ -25,16 +27,23 @@ const EngineOptions& checked_options(const Model& model, const EngineOptions& op
              "a folder for prefixes, with {} bytes of host memory and the identity '{}'",
              options.tiers.ram_bytes, options.model_identity);
   DSV4_CHECK(options.max_scored_tokens >= 0, "max_scored_tokens={}", options.max_scored_tokens);
+  DSV4_CHECK(options.draft_tokens >= 0 && options.draft_tokens <= kMaxDrafts,
+             "draft_tokens={}, want 0 to {}", options.draft_tokens, kMaxDrafts);
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }
 
 CacheLimits cache_limits(const EngineOptions& options) {
+  const int64_t drafts = options.speculate == Speculate::kOff ? 0
+                         : options.draft_tokens > 0           ? options.draft_tokens
+                                                              : kMaxDrafts;
+  const int64_t decoded = std::min(options.max_sequences * (1 + drafts), options.max_batch_tokens);
   return {.max_tokens = options.max_tokens,
           .max_sequences = options.max_sequences,
           .max_batch_tokens = options.max_batch_tokens,
-          .max_logits_rows = options.max_sequences + options.max_scored_tokens,
+          .max_logits_rows = decoded + options.max_scored_tokens,
           .cache_tokens = options.cache_tokens,
+          .max_drafts = drafts,
           .checkpoints = options.prefix_checkpoints};
 }
 

@@ -4,15 +4,20 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "dsv4/cache/unit_store.h"
 #include "dsv4/engine/cache_plan.h"
 #include "dsv4/engine/scheduler.h"
+#include "dsv4/engine/speculation.h"
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
+
+// Where drafts come from. kLookup: text that repeats text, and what a grammar forces.
+enum class Speculate : uint8_t { kOff, kLookup };
 
 struct EngineOptions {
   Numerics numerics = Numerics::kOfficial;
@@ -41,7 +46,11 @@ struct EngineOptions {
   // Tokens of prompts that a step can score (GenerateParams::score_prompt), a row of logits each;
   // 0: none, and requests that want it are refused.
   int64_t max_scored_tokens = 0;
-  bool check_numbers = false;  // look at the output of every op (check_numbers.h)
+  // Several tokens of an answer in a step, where they can be guessed (speculation.h).
+  Speculate speculate = Speculate::kOff;
+  int64_t draft_tokens = 0;          // of each round, 1 to kMaxDrafts; 0: as many as pay
+  std::shared_ptr<Drafter> drafter;  // beside lookup, for tests; null: the model's, if wanted
+  bool check_numbers = false;        // look at the output of every op (check_numbers.h)
 };
 
 // The context of its steps, without device and observer; it reads `options` as long as it is used.

@@ -21,6 +21,7 @@ EngineStats Engine::stats() const {
   stats.state_slots = options_.max_sequences;
   stats.state_slots_used = tables.num_open();
   if (const PrefixCache* prefixes = executor_.prefixes()) stats.checkpoints = prefixes->size();
+  stats.speculation = speculation_.stats();
   stats.checkpoint_limit = options_.prefix_checkpoints;
   if (const UnitStore* units = executor_.units()) stats.units = units->stats();
   return stats;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsv4/cache/unit_store.h"
+#include "dsv4/engine/speculation.h"
 
 namespace dsv4 {
 
@@ -31,6 +32,7 @@ struct EngineStats {
   int64_t checkpoints = 0;  // in the cache, now
   int64_t checkpoint_limit = 0;
   UnitStoreStats units;
+  SpeculationStats speculation;
 };
 
 }  // namespace dsv4

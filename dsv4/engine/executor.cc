@@ -62,6 +62,7 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
   runner_->forward(batch, cache_.layers(), logits_);
   for (size_t i = 0; i < work.size(); ++i) {
     const Work& item = work[i];
+    if (item.drafted) continue;
     if (item.checkpoint > 0) {
       tables.commit(item.seq, item.checkpoint);
       on_checkpoint(i);

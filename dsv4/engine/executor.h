@@ -22,6 +22,8 @@ struct Work {
   // start() calls back when the sequence has so many of `ids`, fewer than a checkpoint_step()
   // before its end; 0: not.
   int64_t checkpoint = 0;
+  // The caller commits the tokens that it keeps, then truncates the sequence to its length.
+  bool drafted = false;
 };
 
 class Executor {
@@ -41,11 +43,11 @@ class Executor {
   const CachePlan& cache_plan() const { return cache_.plan(); }
   const Scratch& scratch() const { return runner_->scratch(); }
 
-  // Computes the tokens and appends them to the caches; on a device the computation may still run
-  // when this returns. Throws kResource when the cache has no room for all of them: then no token
-  // was computed, and sequences keep the pages that were reserved for them. A sequence may appear
-  // once. on_checkpoint(i) of work[i].checkpoint may store the sequence as it is then
-  // (PrefixCache::store).
+  // Computes the tokens and appends them to the caches, except those of drafted work. On a device
+  // the computation may still run when this returns. Throws kResource when the cache has no room
+  // for all of them: then no token was computed, and sequences keep the pages that were reserved
+  // for them. A sequence may appear once. on_checkpoint(i) of work[i].checkpoint may store the
+  // sequence as it is then (PrefixCache::store).
   using OnCheckpoint = std::function<void(size_t)>;
   void start(std::span<const Work> work, const OnCheckpoint& on_checkpoint = {});
   // One token for each row of logits of the last start(), in the order of its work. Throws

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsv4/engine/sample_lists.h"
+#include "dsv4/engine/speculation.h"
 #include "dsv4/engine/token_constraint.h"
 #include "dsv4/engine/token_terms.h"
 
@@ -32,6 +33,9 @@ struct GenerateParams {
   // The sink gets the log-probability of every token of the prompt but the first. No stored prefix
   // is used, since the logits are needed.
   bool score_prompt = false;
+  // The answer as the caller expects it, for drafts (speculation.h): it changes no token.
+  std::vector<int32_t> prediction;
+  bool speculate = true;  // where the engine does
 };
 
 // kStop: also where the constraint has ended. kConstraintFailed: the constraint cannot say what may
@@ -49,6 +53,7 @@ struct RequestStats {
   // Tokens of the prompt that the cache had when it first ran, and how many of them units brought.
   int64_t cached_tokens = 0, ram_tokens = 0, disk_tokens = 0;
   int preemptions = 0;
+  DraftCounts drafts;
 };
 
 // Called at the end of step(), on the thread that called step(), when the engine's state is
@@ -62,6 +67,8 @@ class TokenSink {
   virtual void on_stats(RequestId, const RequestStats&) {}  // just before on_finish()
   // Once, before the first token: how many tokens of the prompt were in the cache already.
   virtual void on_start(RequestId, int64_t /*cached_tokens*/) {}
+  // What became of the drafts of a step, before the tokens that it gave.
+  virtual void on_drafts(RequestId, const DraftCounts&) {}
   // With GenerateParams::score_prompt, before the first token: of the prompt's tokens, in order.
   virtual void on_prompt_token(RequestId, const Sampled& /*token*/) {}
 };

@@ -52,17 +52,58 @@ void RequestState::advance(int32_t token) {
   }
 }
 
-bool RequestState::restrict(SampleLists& lists) {
-  bool masked = false;
+void RequestState::begin_rows() {
   try {
-    masked = params.constraint != nullptr && params.constraint->restricts(state);
-    if (masked) params.constraint->mask(state, lists.mask());
+    round.rows = {{.state = state, .restricted = params.constraint->restricts(state)}};
   } catch (const Error&) {
-    blocked = true;  // the token that is sampled now is dropped
-    std::ranges::fill(lists.mask(), ~uint32_t{0});
+    round.rows.clear();  // the step reports it
   }
-  if (generated < params.min_new_tokens) forbid(params.stop, lists.mask());
-  return masked;
+}
+
+bool RequestState::add_row(int32_t draft) {
+  try {
+    const TokenConstraint::State next = params.constraint->advance(round.rows.back().state, draft);
+    if (next == TokenConstraint::kEnded) return false;
+    round.rows.push_back({.state = next, .restricted = params.constraint->restricts(next)});
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+bool RequestState::make_mask(size_t row, size_t words) {
+  Round::Row& made = round.rows[row];
+  if (!made.restricted || !made.mask.empty()) return true;
+  made.mask.resize(words);
+  ++round.masks;
+  try {
+    row == 0 ? params.constraint->mask(made.state, made.mask)
+             : params.constraint->mask_ahead(made.state, made.mask);
+    return true;
+  } catch (const Error&) {
+    made.mask.clear();
+    return false;
+  }
+}
+
+void RequestState::restrict(SampleLists& lists, size_t row) {
+  if (params.constraint != nullptr) {
+    if (round.rows.empty()) begin_rows();
+    const bool restricted = row < round.rows.size() && round.rows[row].restricted;
+    if (restricted && make_mask(row, lists.mask().size())) {
+      std::ranges::copy(round.rows[row].mask, lists.mask().begin());
+    } else if (restricted || row >= round.rows.size()) {
+      fail_row(row);
+    }
+  }
+  if (generated + static_cast<int64_t>(row) < params.min_new_tokens)
+    forbid(params.stop, lists.mask());
+}
+
+// What is sampled in this row is dropped.
+void RequestState::fail_row(size_t row) {
+  if (row == 0) blocked = true;
+  round.accepted_rows = std::min(round.accepted_rows, row);
 }
 
 }  // namespace dsv4

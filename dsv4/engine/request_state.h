@@ -26,6 +26,8 @@ struct RequestState {
   RequestPrefixes::State prefix;
   std::chrono::steady_clock::time_point submitted, first_run;
   RequestStats stats;
+  DraftState draft_state;
+  Round round;  // of the step that is planned or runs
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   bool runs() const { return seq != SeqId{}; }
@@ -34,8 +36,15 @@ struct RequestState {
   bool before(const RequestState& other) const;  // in the order of the scheduler
 
   void advance(int32_t token);  // of the constraint
-  // Masks the last row, from which the next token comes; true where the constraint has made it.
-  bool restrict(SampleLists& lists);
+  // Masks the last row of `lists`, which is this row of the round.
+  void restrict(SampleLists& lists, size_t row);
+
+  // These follow the constraint through the rows of a round (Round::rows). The first row is the
+  // next token's; a further one comes after a draft. False where the constraint fails or ends.
+  void begin_rows();
+  bool add_row(int32_t draft);
+  bool make_mask(size_t row, size_t words);
+  void fail_row(size_t row);
 };
 
 }  // namespace dsv4

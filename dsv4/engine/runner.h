@@ -34,7 +34,7 @@ class Runner {
   virtual void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                        const TensorView& logits) = 0;
   // Samples one token per row and waits for it. Throws kInvalidArgument when a row has no finite
-  // logit. logits: [b, V] f32; rows: b of them, at most limits.max_sequences on a device
+  // logit. logits: [b, V] f32; rows: b of them, at most limits.logits_rows() on a device
   virtual std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) = 0;
   // Host memory that copy() reaches at full speed: page-locked where memory() is a device's.
   virtual Memory& staging() = 0;

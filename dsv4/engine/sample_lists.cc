@@ -88,8 +88,8 @@ SampleRows SampleLists::rows() const {
   return rows;
 }
 
-SampleLayout::SampleLayout(int64_t sampled_rows, int64_t vocab, int64_t terms_of_row)
-    : rows(sampled_rows), terms(sampled_rows * terms_of_row) {
+SampleLayout::SampleLayout(int64_t sampled_rows, int64_t vocab, int64_t all_terms)
+    : rows(sampled_rows), terms(all_terms) {
   int64_t end = 0;
   const auto take = [&end](int64_t taken) {
     const int64_t at = end;

@@ -69,7 +69,7 @@ class SampleLists {
 // Offsets in bytes, each a multiple of 64. They do not depend on how many rows and terms a step
 // has, so that a captured launch stays valid.
 struct SampleLayout {
-  SampleLayout(int64_t rows, int64_t vocab, int64_t terms_of_row);
+  SampleLayout(int64_t rows, int64_t vocab, int64_t terms);
 
   int64_t rows, terms;  // that there is room for
   // Written by the host.

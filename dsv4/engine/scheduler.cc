@@ -32,6 +32,7 @@ class Planner {
 
   Schedule run() {
     decode();
+    add_drafts();
     if (!plan_.chunks.empty() && limits_.max_prompt_tokens > 0)
       budget_ = std::min(budget_, limits_.max_prompt_tokens);
     prefill();
@@ -94,7 +95,7 @@ class Planner {
     for (size_t g = 0; g < num_groups(); ++g) free_[g] -= missing(g, i, count);
     budget_ -= count;
     granted_[i] = count;
-    plan_.chunks.push_back({i, count});
+    plan_.chunks.push_back({.request = i, .count = count});
   }
 
   void preempt_last() {
@@ -111,6 +112,15 @@ class Planner {
       // Requests that have their token stand before i, so no preempted request has a chunk.
       while (!next_token_fits(i) && plan_.num_running > std::max<size_t>(i, 1)) preempt_last();
       if (i < plan_.num_running && next_token_fits(i)) grant(i, 1);
+    }
+  }
+
+  void add_drafts() {
+    int64_t left = budget_ / 2;
+    for (Schedule::Chunk& chunk : plan_.chunks) {
+      chunk.drafts = std::min(request(chunk.request).drafts, left);
+      left -= chunk.drafts;
+      budget_ -= chunk.drafts;
     }
   }
 

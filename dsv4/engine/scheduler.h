@@ -2,10 +2,12 @@
 //
 //   1. Every decoding request gets its next token, in order. When pages run out, the last running
 //      request is preempted: pages that only it has go back, and it waits.
-//   2. What is left of the token budget goes to prompts, in order, in chunks as long as budget and
+//   2. Drafts of requests that decode get at most half of what is left of the token budget. Pages
+//      are not kept for them: they are computed where pages are left.
+//   3. What is left of the token budget goes to prompts, in order, in chunks as long as budget and
 //      pages allow. Beside requests that decode, prompts get at most max_prompt_tokens. Short
 //      prompts after a long one, those that wait included, pass it with up to an eighth of that.
-//   3. Waiting requests are admitted in order, as long as a slot and budget are left and
+//   4. Waiting requests are admitted in order, as long as a slot and budget are left and
 //      the pages suffice for what all running requests and the new one are expected to need: their
 //      tokens and the next `lookahead` tokens of their answers. A request that would run alone is
 //      always admitted.
@@ -38,6 +40,7 @@ struct ScheduledRequest {
   // Everything but the newest token of its answer is cached. Otherwise it is computing its prompt,
   // or after a preemption all its tokens again, in chunks.
   bool decoding = false;
+  int64_t drafts = 0;   // tokens after its next one that it wants to compute in the same step
   int64_t stop_at = 0;  // a chunk that begins before this token ends there at the latest; 0: none
 };
 
@@ -66,7 +69,8 @@ struct SchedulerLimits {
 struct Schedule {
   struct Chunk {
     size_t request = 0;
-    int64_t count = 0;  // of its next tokens
+    int64_t count = 0;   // of its next tokens
+    int64_t drafts = 0;  // and so many drafts after them
   };
   std::vector<Chunk> chunks;  // decoding requests first
   // The first so many requests run in this step; those that ran before and do not now are

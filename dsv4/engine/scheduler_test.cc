@@ -227,6 +227,34 @@ TEST(Scheduler, PromptsAreShortBesideRequestsThatDecode) {
   EXPECT_EQ(plan.chunks[2].count, 2);
 }
 
+// Half of what is left at most, in order, and nothing where nothing is left.
+TEST(Scheduler, DraftsLeaveHalfOfTheBudgetToPrompts) {
+  const std::vector<CacheGroup> groups = groups_for(4, 4 * 512, 128);
+  const std::vector<int64_t> free_pages = {1000, 1000, 1000};
+  const ScheduledRequest decodes = {
+      .tokens = 20, .cached = 19, .answer_left = 50, .decoding = true, .drafts = 7};
+  const std::vector<ScheduledRequest> requests = {
+      decodes, decodes, {.tokens = 100, .answer_left = 9}};
+  const auto plan_of = [&](int64_t budget) {
+    return schedule({.requests = requests,
+                     .num_running = 3,
+                     .groups = groups,
+                     .free_pages = std::span(free_pages).first(groups.size())},
+                    {.max_batch_tokens = budget, .max_sequences = 4});
+  };
+  const auto granted = [&](int64_t budget) {
+    std::vector<int64_t> list;
+    for (const Schedule::Chunk& chunk : plan_of(budget).chunks) {
+      list.push_back(chunk.count);
+      list.push_back(chunk.drafts);
+    }
+    return list;
+  };
+  EXPECT_EQ(granted(128), (std::vector<int64_t>{1, 7, 1, 7, 100, 0}));
+  EXPECT_EQ(granted(22), (std::vector<int64_t>{1, 7, 1, 3, 10, 0}));
+  EXPECT_EQ(granted(2), (std::vector<int64_t>{1, 0, 1, 0}));
+}
+
 TEST(Scheduler, ShortPromptsPassALongOneWithAnEighthOfTheBudget) {
   Simulation simulation(groups_for(4, 4 * 512, 80),
                         {.max_batch_tokens = 80, .max_sequences = 4, .long_prompt = 20});

@@ -26,6 +26,9 @@ class TokenConstraint {
   // Sets bit t % 32 of word t / 32 where token t may follow, and clears the others. At least one is
   // set. out: [ceil(V / 32)]
   virtual void mask(State state, std::span<uint32_t> out) = 0;
+  // Makes the mask of a place that the answer may never reach. Where a constraint limits the work
+  // of an answer, this is not counted.
+  virtual void mask_ahead(State state, std::span<uint32_t> out) { mask(state, out); }
 };
 
 }  // namespace dsv4

@@ -40,6 +40,8 @@ class TokenTerms {
   void add(int32_t token);  // to the answer
   // In ascending id, each id once.
   std::span<const TokenTerm> list() const { return terms_; }
+  // How many there may be after so many more tokens.
+  int64_t size_after(int64_t tokens) const { return std::ssize(terms_) + (counts_ ? tokens : 0); }
 
  private:
   TokenTerm& term(int32_t token);

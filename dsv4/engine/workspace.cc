@@ -116,8 +116,8 @@ std::vector<StepExtents> largest_steps(std::span<const CacheGroupSpec> groups, i
 }  // namespace
 
 SampleLayout sample_layout(const ModelConfig& config, const CacheLimits& limits) {
-  return {limits.max_sequences, config.vocab_size,
-          max_token_terms(config.vocab_size, limits.max_tokens)};
+  return {limits.logits_rows(), config.vocab_size,
+          limits.max_sequences * max_token_terms(config.vocab_size, limits.max_tokens)};
 }
 
 Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
@@ -138,7 +138,7 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     plan.step = std::max(plan.step, taken.lists + taken.activations);
   }
   if (!host) plan.step = plan.lists + plan.activations;
-  sample_nothing(dry.context(), limits.max_sequences, config.vocab_size);
+  sample_nothing(dry.context(), limits.logits_rows(), config.vocab_size);
   plan.sampling = sample_layout(config, limits).bytes;
   plan.kernels = dry.kernel_bytes(threads);
   return plan;

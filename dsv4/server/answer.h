@@ -22,6 +22,8 @@ namespace dsv4 {
 // Tokens, markers and the end of the sentence included.
 struct Usage {
   int64_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
+  // Tokens of the client's prediction that were tried as drafts.
+  int64_t accepted_prediction = 0, rejected_prediction = 0;
 };
 
 struct ChoiceEnd {

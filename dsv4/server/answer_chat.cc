@@ -15,7 +15,10 @@ Json usage_json(const Usage& usage) {
           {"completion_tokens", usage.completion},
           {"total_tokens", usage.prompt + usage.completion},
           {"prompt_tokens_details", {{"cached_tokens", usage.cached}}},
-          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning}}},
+          {"completion_tokens_details",
+           {{"reasoning_tokens", usage.reasoning},
+            {"accepted_prediction_tokens", usage.accepted_prediction},
+            {"rejected_prediction_tokens", usage.rejected_prediction}}},
           {"prompt_cache_hit_tokens", usage.cached},
           {"prompt_cache_miss_tokens", usage.prompt - usage.cached}};
 }

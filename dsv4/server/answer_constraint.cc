@@ -225,6 +225,11 @@ void AnswerConstraint::mask(State state, std::span<uint32_t> out) {
   forbid(options_.dsml);
 }
 
+void AnswerConstraint::mask_ahead(State state, std::span<uint32_t> out) {
+  if (base(state) < kGrammar) return mask(state, out);
+  masks_->mask(static_cast<TokenMasks::State>(state - kGrammar), out);
+}
+
 std::shared_ptr<TokenConstraint> format_constraint(const ServedModel& model,
                                                    const ResponseFormat& format) {
   if (format.kind == ResponseFormat::Kind::kText) return nullptr;

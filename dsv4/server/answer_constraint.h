@@ -62,6 +62,7 @@ class AnswerConstraint : public TokenConstraint {
     return base(state) >= kGrammar || options_.forced || at_budget(state);
   }
   void mask(State state, std::span<uint32_t> out) override;
+  void mask_ahead(State state, std::span<uint32_t> out) override;
 
  private:
   // States before the grammar; those of the grammar follow. kLess: the text ends in "<", so that a

@@ -16,6 +16,10 @@ void EngineThread::Job::on_prompt_token(RequestId, const Sampled& token) {
   events->push_back({.job = id, .kind = EngineEvent::Kind::kPromptToken, .token = token});
 }
 
+void EngineThread::Job::on_drafts(RequestId, const DraftCounts& drafts) {
+  events->push_back({.job = id, .kind = EngineEvent::Kind::kDrafts, .drafts = drafts});
+}
+
 void EngineThread::Job::on_token(RequestId, const Sampled& token) {
   events->push_back({.job = id, .kind = EngineEvent::Kind::kToken, .token = token});
 }

@@ -23,10 +23,11 @@ namespace dsv4 {
 enum class JobId : uint64_t {};
 
 struct EngineEvent {
-  enum class Kind { kStarted, kPromptToken, kToken, kFinished, kFailed };
+  enum class Kind { kStarted, kPromptToken, kDrafts, kToken, kFinished, kFailed };
   JobId job{};
   Kind kind = Kind::kToken;
   Sampled token;                  // kToken, kPromptToken
+  DraftCounts drafts;             // kDrafts: of the step whose tokens follow
   Finish finish = Finish::kStop;  // kFinished
   int64_t cached_tokens = 0;      // kStarted: of the prompt, that a stored prefix spares
 };
@@ -71,6 +72,7 @@ class EngineThread {
   struct Job : TokenSink {
     void on_start(RequestId id, int64_t cached_tokens) override;
     void on_prompt_token(RequestId id, const Sampled& token) override;
+    void on_drafts(RequestId id, const DraftCounts& drafts) override;
     void on_token(RequestId id, const Sampled& token) override;
     void on_finish(RequestId id, Finish why) override;
 

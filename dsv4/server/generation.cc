@@ -45,7 +45,9 @@ GenerateParams Generation::job_params(size_t choice) const {
                         .constraint = prepared_.constraint,
                         .salt = prepared_.settings.salt,
                         .forks = forks_of(job_prompt(choice), model_->markers),
-                        .score_prompt = prepared_.settings.echo && prepared_.settings.logprobs};
+                        .score_prompt = prepared_.settings.echo && prepared_.settings.logprobs,
+                        .prediction = prepared_.prediction,
+                        .speculate = prepared_.settings.speculate};
   if (!prepared_.settings.ignore_eos)
     params.stop.insert(params.stop.end(), model_->limits.eos.begin(), model_->limits.eos.end());
   params.sampling.seed += choice % static_cast<size_t>(prepared_.settings.n);
@@ -86,6 +88,9 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
     case EngineEvent::Kind::kPromptToken:
       choices_[choice]->on_prompt_token(event.token);
       break;
+    case EngineEvent::Kind::kDrafts:
+      if (!choices_[choice]->ended()) count_prediction(event.drafts);
+      break;
     case EngineEvent::Kind::kToken: {
       const auto now = Clock::now();
       if (report_.first_token_seconds < 0) {
@@ -113,6 +118,12 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
       fail({.status = 500, .code = "engine_error", .message = "the engine failed"});
       break;
   }
+}
+
+void Generation::count_prediction(const DraftCounts& drafts) {
+  constexpr auto kSource = static_cast<size_t>(DraftSource::kPrediction);
+  usage_.accepted_prediction += drafts.accepted[kSource];
+  usage_.rejected_prediction += drafts.drafted[kSource] - drafts.accepted[kSource];
 }
 
 void Generation::flush() {

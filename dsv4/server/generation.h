@@ -67,6 +67,7 @@ class Generation {
   std::vector<double> take_intervals() { return std::exchange(intervals_, {}); }
 
  private:
+  void count_prediction(const DraftCounts& drafts);
   void end_if_complete();
   void close_report(int status, const std::string& finish);
 

@@ -29,13 +29,16 @@ constexpr KnownFields kFields[] = {
      "repetition_penalty seed n stop stop_token_ids ignore_eos min_tokens "
      "include_stop_str_in_output logit_bias stream stream_options logprobs response_format "
      "guided_json guided_regex guided_choice guided_grammar structured_outputs cache_salt user "
-     "safety_identifier prompt_cache_key priority deadline_ms",
+     "safety_identifier prompt_cache_key priority deadline_ms speculate",
      "metadata store service_tier prompt_cache_retention"},
     {kChat, "",
      "messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls "
      "max_tool_calls functions function_call thinking reasoning_effort drop_thinking "
-     "chat_template_kwargs continue_final_message",
-     "verbosity prediction web_search_options"},
+     "chat_template_kwargs continue_final_message "
+     "prediction",
+     "verbosity web_search_options"},
+    {kChat, "prediction", "type content", ""},
+    {kChat, "prediction.content[]", "type text", ""},
     {kCompletions, "", "prompt suffix echo parse_special best_of", ""},
     {kChat | kCompletions, "stream_options", "include_usage continuous_usage_stats",
      "include_obfuscation"},
@@ -57,7 +60,8 @@ constexpr KnownFields kFields[] = {
 
     {kMessages, "",
      "model messages max_tokens system stop_sequences temperature top_p top_k thinking "
-     "output_config output_format tools tool_choice stream cache_salt priority deadline_ms",
+     "output_config output_format tools tool_choice stream cache_salt priority deadline_ms "
+     "speculate",
      "metadata service_tier container context_management betas cache_control inference_geo"},
     {kMessages, "thinking", "type budget_tokens", "display"},
     {kMessages, "system[]", "type text", "cache_control citations"},
@@ -80,7 +84,7 @@ constexpr KnownFields kFields[] = {
      "model input instructions max_output_tokens reasoning text tools tool_choice include stream "
      "parallel_tool_calls max_tool_calls top_logprobs temperature top_p store truncation metadata "
      "previous_response_id conversation background prompt user safety_identifier "
-     "prompt_cache_key seed cache_salt priority deadline_ms",
+     "prompt_cache_key seed cache_salt priority deadline_ms speculate",
      "service_tier prompt_cache_retention stream_options context_management client_metadata"},
     {kResponses, "reasoning", "effort", "summary generate_summary"},
     {kResponses, "text", "format", "verbosity"},

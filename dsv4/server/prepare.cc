@@ -155,6 +155,10 @@ void prepare_body(const JsonValue& body, const Translated& request, const Served
   const JsonValue& chat = chat_form(out.api, body, request);
   out.settings = read_settings(Field(&chat, ""), completions ? Api::kCompletions : Api::kChat,
                                model.sampling, model.text_ids());
+  if (!out.settings.prediction.empty()) {
+    require_room(out.settings.prediction.size(), model, "prediction");
+    model.text.encode(out.settings.prediction, out.prediction);
+  }
   if (!owner.empty()) out.settings.salt = owner + '\n' + out.settings.salt;
   out.parser.stops = out.settings.stops;
   if (completions) {

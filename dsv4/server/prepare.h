@@ -20,6 +20,7 @@ struct Prepared {
   std::vector<std::vector<int32_t>> prompts;  // ids; settings.n choices of each
   ParserOptions parser;
   Settings settings;
+  std::vector<int32_t> prediction;              // ids of settings.prediction
   std::shared_ptr<TokenConstraint> constraint;  // of every choice; null: none
   int64_t max_tokens = 0;                       // of a choice
   bool fills_context = false;                   // max_tokens is all that the context has left

@@ -395,8 +395,10 @@ void Service::on_event(const EngineEvent& event, const Job& job) {
 
 void Service::flush(Generation& generation) {
   generation.flush();
-  for (const double seconds : generation.take_intervals())
-    metrics_.observe("dsv4_itl_seconds", seconds);
+  const std::vector<double> intervals = generation.take_intervals();
+  for (const double seconds : intervals) metrics_.observe("dsv4_itl_seconds", seconds);
+  // The tokens after the first come from the same step.
+  if (!intervals.empty()) metrics_.observe("dsv4_batch_interval_seconds", intervals.front());
 }
 
 // The client has left.

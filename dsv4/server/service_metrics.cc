@@ -55,6 +55,27 @@ void Service::set_cache_metrics(const EngineStats& stats) {
   one("dsv4_cache_recomputed_total", units.recomputed);
 }
 
+void Service::set_speculation_metrics(const SpeculationStats& stats) {
+  const auto set = [&](const char* name, int64_t value, const std::string& labels = {}) {
+    metrics_.set(name, static_cast<double>(value), labels);
+  };
+  set("dsv4_spec_k", stats.chosen);
+  set("dsv4_spec_rounds_total", stats.rounds);
+  set("dsv4_spec_tokens_total", stats.tokens);
+  for (size_t s = 0; s < kNumDraftSources; ++s) {
+    const std::string source =
+        fmt::format("source=\"{}\"", dsv4::name(static_cast<DraftSource>(s)));
+    set("dsv4_spec_drafted_total", stats.counts.drafted[s], source);
+    set("dsv4_spec_accepted_total", stats.counts.accepted[s], source);
+  }
+  for (size_t i = 0; i < stats.accepted_at.size(); ++i)
+    set("dsv4_spec_accepted_position_total", stats.accepted_at[i],
+        fmt::format("position=\"{}\"", i + 1));
+  for (size_t n = 0; n < stats.round_tokens.size(); ++n)
+    set("dsv4_spec_round_tokens_total", stats.round_tokens[n], fmt::format("tokens=\"{}\"", n + 1));
+  metrics_.set("dsv4_spec_draft_seconds_total", stats.draft_seconds);
+}
+
 Service::Response Service::metrics(const RoutedRequest&) {
   const EngineThread::State state = engine_->state();
   const HttpCounters& http = http_->counters();
@@ -79,6 +100,7 @@ Service::Response Service::metrics(const RoutedRequest&) {
   set("dsv4_prefix_hits_total", state.stats.cached_tokens);
   set_cache_metrics(stats);
   set_memory_metrics(state);
+  set_speculation_metrics(stats.speculation);
   set("dsv4_engine_steps_total", state.stats.steps);
   set("dsv4_engine_prefill_tokens_total", state.stats.prefill_tokens);
   set("dsv4_engine_decode_tokens_total", state.stats.decode_tokens);

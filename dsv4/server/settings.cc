@@ -140,6 +140,22 @@ void read_logprobs(const Field& body, Api api, Settings& out) {
   out.sampling.top_logprobs = static_cast<int>(top.value_or(0));
 }
 
+// {"type": "content", "content": "text" or a list of text parts}
+std::string read_prediction(const Field& prediction) {
+  if (!prediction.present()) return {};
+  if (prediction.at("type").string() != "content")
+    unsupported("prediction.type", "must be content");
+  const Field content = prediction.at("content");
+  if (content.present() && content.json().is_string()) return content.string();
+  std::string text;
+  for (size_t i = 0; i < content.list(); ++i) {
+    if (content.at(i).at("type").string() != "text")
+      unsupported("prediction.content", "has text parts only");
+    text += content.at(i).at("text").string();
+  }
+  return text;
+}
+
 }  // namespace
 
 Settings read_settings(const Field& body, Api api, const SamplingParams& sampling,
@@ -152,6 +168,8 @@ Settings read_settings(const Field& body, Api api, const SamplingParams& samplin
   read_streaming(body, settings);
   read_logprobs(body, api, settings);
   settings.sampling.processed_logprobs &= settings.logprobs;  // nothing for those not sent
+  settings.speculate = body.at("speculate").boolean(true);
+  if (api == Api::kChat) settings.prediction = read_prediction(body.at("prediction"));
   settings.salt = body.at("cache_salt").string_or("");
   for (const char* key : {"user", "safety_identifier", "prompt_cache_key"}) {
     const std::string text = body.at(key).string_or("");

@@ -32,6 +32,8 @@ struct Settings {
   bool logprobs = false, echo = false;
   int64_t deadline_ms = 0;  // 0: none
   int priority = 0;         // -2 .. 2
+  bool speculate = true;    // where the engine does
+  std::string prediction;   // the answer as the client expects it; empty: it does not say
   std::string salt;         // of the replay map and the prefix cache
   std::string user;         // user, safety_identifier or prompt_cache_key; the log has a hash of it
 };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "dsv4/base/rng.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/tiny_model.h"
 #include "tests/model/golden_files.h"
@@ -63,6 +64,116 @@ TEST_P(Rollback, ToTheStart) {
     EXPECT_TRUE(test::same_bits(executor.run({&all, 1}), want)) << first;
     executor.cache().truncate(seq, 0);
   }
+}
+
+// ---- Late commits: steps whose tokens are committed when it is known which of them are kept.
+
+// What later steps may read of a sequence: the entries of the window's tokens, those that are
+// closed, with indexer keys, and the newest rows of the compressors.
+std::vector<std::byte> visible_bytes(const Executor& executor, SeqId seq) {
+  std::vector<std::byte> bytes;
+  const auto add = [&](const std::byte* from, int64_t n) {
+    bytes.insert(bytes.end(), from, from + n);
+  };
+  const PageTables& tables = executor.cache();
+  const int64_t length = tables.length(seq);
+  const CachePlan& plan = executor.cache_plan();
+  size_t pool = 0, state = 0;
+  const auto add_pool = [&](const TensorView& pages) {
+    const CachePlan::Pool& layout = plan.pools[pool++];
+    const CacheGroup& group = plan.groups[static_cast<size_t>(layout.group)];
+    const int64_t end = length / group.tokens_per_entry;
+    for (int64_t e = std::max<int64_t>(0, group.keep_tokens > 0 ? end - group.keep_tokens + 1 : 0);
+         e < end; ++e) {
+      const int32_t page =
+          tables.pages(seq, layout.group)[static_cast<size_t>(e / group.page_entries)];
+      const std::byte* begin = pages.data + page * (pages.bytes() / pages.dim(0));
+      const int64_t at = e % group.page_entries;
+      add(begin + at * layout.entry_bytes, layout.entry_bytes);
+      add(begin + group.page_entries * layout.entry_bytes + at * layout.scale_bytes,
+          layout.scale_bytes);
+    }
+  };
+  const auto add_state = [&](const StatePool& rings) {
+    const StateLayout& layout = plan.states[state++];
+    const auto* ring = rings.slots.row<float>(tables.slot(seq));
+    const int64_t first = std::max<int64_t>(
+        0, length / layout.ratio * layout.ratio - (layout.overlap ? layout.ratio : 0));
+    for (int plane = 0; plane < 2; ++plane)
+      for (int64_t t = first; t < length; ++t)
+        add(reinterpret_cast<const std::byte*>(ring + plane * layout.plane() +
+                                               layout.row_of(t) * layout.columns()),
+            layout.columns() * static_cast<int64_t>(sizeof(float)));
+  };
+  for (const LayerCache& layer : executor.layers()) {
+    add_pool(layer.window.pages);
+    if (!layer.entries.empty()) add_pool(layer.entries.pages);
+    if (!layer.keys.empty()) add_pool(layer.keys.pages);
+    if (!layer.entries.empty()) add_state(layer.state);
+    if (!layer.keys.empty()) add_state(layer.index_state);
+  }
+  return bytes;
+}
+
+// Three sequences with unequal numbers of drafts, of which any number holds, over the boundaries of
+// blocks and pages. From time to time each is compared with a sequence that was given the kept
+// tokens in one chunk.
+TEST_P(Rollback, LateCommitsLeaveWhatFreshSequencesHave) {
+  constexpr int64_t kDrafts = 7, kLength = 500;
+  const int64_t vocab = model_.config().vocab_size;
+  Executor executor(model_, Context{.numerics = GetParam()},
+                    {.max_tokens = kLength + 16,
+                     .max_sequences = 3,
+                     .max_batch_tokens = 3 * (1 + kDrafts),
+                     .max_logits_rows = 3 * (1 + kDrafts),
+                     .max_drafts = kDrafts});
+  Rng rng(5);
+  std::vector<SeqId> seqs;
+  std::vector<std::vector<int32_t>> kept;
+  for (int64_t s = 0; s < 3; ++s) {
+    seqs.push_back(executor.cache().open());
+    kept.push_back(random_ids(kLength + 16, vocab, 20 + static_cast<uint64_t>(s)));
+  }
+  std::vector<int64_t> length(3, 0);
+  int compared = 0;
+  for (int64_t step = 1; *std::ranges::min_element(length) < kLength; ++step) {
+    std::vector<std::vector<int32_t>> ids(3);
+    std::vector<Work> work;
+    std::vector<size_t> running;
+    for (size_t s = 0; s < 3; ++s) {
+      if (length[s] >= kLength) continue;
+      const int64_t accepted = rng.below(kDrafts + 1),
+                    drafts = accepted + rng.below(kDrafts + 1 - accepted);
+      const auto at = kept[s].begin() + length[s];
+      ids[s].assign(at, at + 1 + accepted);
+      for (int64_t i = accepted; i < drafts; ++i)
+        ids[s].push_back(static_cast<int32_t>(rng.below(vocab)));
+      work.push_back(
+          {.seq = seqs[s], .ids = ids[s], .logits = Work::Logits::kAll, .drafted = true});
+      running.push_back(s);
+      length[s] += 1 + accepted;
+    }
+    executor.run(work);
+    for (const size_t s : running) {
+      const int64_t before = executor.cache().length(seqs[s]);
+      executor.cache().commit(seqs[s], length[s] - before);
+      executor.cache().truncate(seqs[s], length[s]);
+    }
+    executor.cache().check_invariants();
+    if (step % 9 != 0) continue;
+    for (size_t s = 0; s < 3; ++s) {
+      Executor fresh(model_, Context{.numerics = GetParam()},
+                     {.max_tokens = kLength + 16, .max_batch_tokens = kLength + 16});
+      const SeqId seq = fresh.cache().open();
+      const Work all{seq, std::span<const int32_t>(kept[s]).first(static_cast<size_t>(length[s])),
+                     Work::Logits::kLast};
+      fresh.run({&all, 1});
+      ASSERT_TRUE(visible_bytes(executor, seqs[s]) == visible_bytes(fresh, seq))
+          << "sequence " << s << " of " << length[s] << " tokens, step " << step;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Rollback, testing::Values(Numerics::kOfficial, Numerics::kExact),

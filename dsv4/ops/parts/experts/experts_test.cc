@@ -233,13 +233,13 @@ TEST(Experts, SharedExpertOfAPrompt) {
   }
 }
 
-void check_images(test::ImagesCase& c, const std::string& name) {
+void check_images(test::ImagesCase& c, const std::string& name, double cosine = 5e-6) {
   test::OpCase<ExpertsArgs> test{.name = name,
                                  .args = c.args,
                                  .outputs = {{"acc",
                                               c.args.acc,
                                               experts_oracle({}, c.file_args),
-                                              {.rel = 0.02, .cosine = 5e-6}}},
+                                              {.rel = 0.02, .cosine = cosine}}},
                                  .one_token = one_token,
                                  .num_tokens = c.args.x.dim(0)};
   test.strided = [](ExpertsArgs& a, test::StridedCopy& copy) {
@@ -272,6 +272,10 @@ TEST(Experts, ImagesAgreeWithOracle) {
 constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};
 
 // Entries of 1 to 9 pairs, which NVFP4 divides by 4; a k-bit product beside an FP4 one.
+//
+// A single token has few Q8 codes of h at the smallest shapes, 768 where i = 128. One of them that is
+// a step off, since FP8 tensor cores keep 13 bits of a sum (SharedExpertOfAPrompt), adds up to 1e-5
+// to the cosine there; sm90_grouped, whose sums are f32, stays below 5e-6.
 TEST(Experts, Fp4ImagesAgreeWithOracle) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
   for (const WeightFormat fp4 : kFp4) {
@@ -285,7 +289,8 @@ TEST(Experts, Fp4ImagesAgreeWithOracle) {
           {.t = 3, .k = 2, .e = 4, .d = 7168, .inner = 3072}}) {
       test::ImagesCase c(s, fp4, fp4);
       check_images(c,
-                   fmt::format("images {} t={} e={} d={} i={}", name(fp4), s.t, s.e, s.d, s.inner));
+                   fmt::format("images {} t={} e={} d={} i={}", name(fp4), s.t, s.e, s.d, s.inner),
+                   s.t == 1 ? 2e-5 : 5e-6);
     }
     for (const int64_t t : {2, 3, 4, 5, 8, 9, 17}) {
       test::ImagesCase one({.t = t, .k = 1, .e = 5, .d = 160, .inner = 96, .only = 3}, fp4, fp4);

@@ -76,6 +76,8 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
   const int exponent = hidden_exponent(args.swiglu_limit);
   call.rows = {.x = args.x.as<bf16>(),
                .x_stride = args.x.row_stride(),
+               .x_is_aligned = args.x.row_stride() % kVector == 0 &&
+                               reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0,
                .weights = args.weights.as<float>(),
                .weight_stride = args.weights.row_stride(),
                .columns = static_cast<int>(d),

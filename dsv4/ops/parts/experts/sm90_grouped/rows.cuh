@@ -31,6 +31,7 @@ inline constexpr int kGroupThreads = 128 / kVector;
 struct RowsParams {
   const bf16* x;  // [t, d]
   int64_t x_stride;
+  bool x_is_aligned;     // rows begin on 16 bytes
   const float* weights;  // [t, k]
   int64_t weight_stride;
   int columns, chunks, slots;  // d, ceil(d / 256), k
@@ -93,6 +94,20 @@ struct CodedVector {
   }
 };
 
+// Vector `v` of a row; zeros past its end.
+__device__ inline uint4 load_vector(const RowsParams& p, const bf16* row, int v) {
+  const int first = v * kVector;
+  if (p.x_is_aligned && first + kVector <= p.columns)
+    return *reinterpret_cast<const uint4*>(row + first);
+  uint32_t words[kVector / 2] = {};
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    if (first + i < p.columns)
+      words[i / 2] |= uint32_t{__bfloat16_as_ushort(row[first + i])} << (16 * (i % 2));
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
 // grid: tokens
 __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant__ RowsParams p) {
   ptx::pdl_start();
@@ -100,16 +115,13 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
   const int64_t t = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
   const int vectors = p.chunks * gemm::kUnitColumns / kVector;
-  const uint4 zero{0, 0, 0, 0};
   CodedVector coded[kRowVectors];
   int largest = 0;
 #pragma unroll
   for (int i = 0; i < kRowVectors; ++i) {
     const int v = i * kRowThreads + thread;
     if (i * kRowThreads >= vectors) break;
-    coded[i] = CodedVector(v * kVector < p.columns
-                               ? *reinterpret_cast<const uint4*>(p.x + t * p.x_stride + v * kVector)
-                               : zero);
+    coded[i] = CodedVector(load_vector(p, p.x + t * p.x_stride, v));
     if (v * kVector < p.columns) largest = max(largest, coded[i].exponent);
   }
 #pragma unroll

@@ -1,0 +1,195 @@
+#include "dsv4/engine/speculation.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <numeric>
+#include <optional>
+
+#include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
+#include "dsv4/engine/request_state.h"
+
+namespace dsv4 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+size_t index_of(DraftSource source) {
+  return static_cast<size_t>(source);
+}
+
+// The only token that a mask allows.
+std::optional<int32_t> only_token(std::span<const uint32_t> mask) {
+  std::optional<int32_t> only;
+  for (size_t word = 0; word < mask.size(); ++word) {
+    if (mask[word] == 0) continue;
+    if (only || !std::has_single_bit(mask[word])) return {};
+    only = static_cast<int32_t>(32 * word) + std::countr_zero(mask[word]);
+  }
+  return only;
+}
+
+bool allows(std::span<const uint32_t> mask, int32_t token) {
+  return mask.empty() || (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+}
+
+}  // namespace
+
+const char* name(DraftSource source) {
+  switch (source) {
+    case DraftSource::kGrammar:
+      return "grammar";
+    case DraftSource::kPrediction:
+      return "prediction";
+    case DraftSource::kLookup:
+      return "lookup";
+    case DraftSource::kDrafter:
+      return "drafter";
+  }
+  return "unknown";
+}
+
+int64_t DraftCounts::all_drafted() const {
+  return std::accumulate(drafted.begin(), drafted.end(), int64_t{0});
+}
+
+int64_t DraftCounts::all_accepted() const {
+  return std::accumulate(accepted.begin(), accepted.end(), int64_t{0});
+}
+
+DraftCounts& DraftCounts::operator+=(const DraftCounts& other) {
+  for (size_t s = 0; s < kNumDraftSources; ++s) {
+    drafted[s] += other.drafted[s];
+    accepted[s] += other.accepted[s];
+  }
+  return *this;
+}
+
+Speculation::Speculation(Options options)
+    : options_(std::move(options)), words_(static_cast<size_t>(ceil_div(options_.vocab, 32))) {
+}
+
+// The answer gets one token more than drafts are accepted.
+int64_t Speculation::most_drafts(const RequestState& request) const {
+  const int64_t most = options_.draft_tokens > 0 ? options_.draft_tokens : kMaxDrafts;
+  return std::min(most, request.params.max_new_tokens - request.generated - 1);
+}
+
+// Appends a draft, unless it could only be rejected or would end the answer.
+bool Speculation::add(RequestState& request, int32_t draft, DraftSource source) const {
+  Round& round = request.round;
+  if (std::ranges::find(request.params.stop, draft) != request.params.stop.end()) return false;
+  if (request.params.constraint != nullptr) {
+    if (!request.make_mask(round.rows.size() - 1, words_)) return false;
+    if (!allows(round.rows.back().mask, draft) || !request.add_row(draft)) return false;
+  }
+  round.drafts.push_back({draft, source});
+  return true;
+}
+
+int64_t Speculation::want(RequestState& request) {
+  const auto begin = Clock::now();
+  request.round = {};
+  const int64_t most = most_drafts(request);
+  if (!on() || !request.params.speculate || most < 1) return 0;
+  DraftState& state = request.draft_state;
+  if (state.rates.empty())
+    for (const HoldRate& all : rates_) state.rates.emplace_back(all.rate());
+  if (state.lookup == nullptr) state.lookup = std::make_unique<Lookup>(request.params.prediction);
+  state.lookup->begin(request.tokens,
+                      request.tokens.size() - static_cast<size_t>(request.generated));
+  if (request.params.constraint != nullptr) request.begin_rows();
+  const bool constrained = !request.round.rows.empty();
+  while (std::ssize(request.round.drafts) < most) {
+    std::optional<int32_t> forced;
+    if (constrained) {
+      if (!request.make_mask(request.round.rows.size() - 1, words_)) break;
+      forced = only_token(request.round.rows.back().mask);
+    }
+    const std::optional<Lookup::Guess> guess = state.lookup->next();
+    if (!forced && !guess) break;
+    const DraftSource source = forced             ? DraftSource::kGrammar
+                               : guess->predicted ? DraftSource::kPrediction
+                                                  : DraftSource::kLookup;
+    const int32_t draft = forced ? *forced : guess->token;
+    if (!add(request, draft, source)) break;
+    state.lookup->take(draft);
+  }
+  stats_.draft_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  if (!request.round.drafts.empty()) return std::ssize(request.round.drafts);
+  return options_.drafter == nullptr ? 0 : most;
+}
+
+int64_t Speculation::choose(std::span<const Proposal> decoding) {
+  if (options_.draft_tokens > 0) return options_.draft_tokens;
+  std::vector<DraftPolicy::Chances> chances;
+  for (const Proposal& one : decoding) {
+    DraftPolicy::Chances& of_request = chances.emplace_back();
+    const std::vector<Round::Draft>& drafts = one.request->round.drafts;
+    for (size_t i = 0; std::ssize(of_request) < one.most; ++i) {
+      const DraftSource source = i < drafts.size() ? drafts[i].source : DraftSource::kDrafter;
+      of_request.push_back(one.request->draft_state.rates[index_of(source)].rate());
+    }
+  }
+  return stats_.chosen = policy_.choose(chances);
+}
+
+void Speculation::limit(RequestState& request, int64_t most) {
+  Round& round = request.round;
+  if (std::ssize(round.drafts) <= most) return;
+  round.left_out = round.drafts[static_cast<size_t>(most)];
+  round.drafts.resize(static_cast<size_t>(most));
+  if (!round.rows.empty()) round.rows.resize(static_cast<size_t>(most) + 1);
+}
+
+void Speculation::propose(std::span<const Proposal> proposals) {
+  if (options_.drafter == nullptr) return;
+  const auto begin = Clock::now();
+  std::vector<DraftWant> wants;
+  std::vector<RequestState*> requests;
+  for (const Proposal& one : proposals) {
+    if (!one.request->round.drafts.empty() || one.most < 1) continue;
+    wants.push_back({.request = one.request, .tokens = one.request->tokens, .most = one.most});
+    requests.push_back(one.request);
+  }
+  if (wants.empty()) return;
+  options_.drafter->propose(wants);
+  for (size_t i = 0; i < wants.size(); ++i) {
+    DSV4_CHECK(std::ssize(wants[i].drafts) <= wants[i].most, "{} drafts, {} were wanted",
+               wants[i].drafts.size(), wants[i].most);
+    for (const int32_t draft : wants[i].drafts)
+      if (!add(*requests[i], draft, DraftSource::kDrafter)) break;
+  }
+  stats_.draft_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Speculation::judge(RequestState& request, DraftSource source, bool held) {
+  rates_[index_of(source)].observe(held);
+  request.draft_state.rates[index_of(source)].observe(held);
+}
+
+DraftCounts Speculation::count(RequestState& request, int64_t tokens, int32_t last) {
+  DraftCounts counts;
+  const Round& round = request.round;
+  const int64_t accepted = tokens - 1;
+  for (int64_t i = 0; i < std::ssize(round.drafts); ++i) {
+    const DraftSource source = round.drafts[static_cast<size_t>(i)].source;
+    ++counts.drafted[index_of(source)];
+    ++stats_.drafted_at[static_cast<size_t>(i)];
+    if (i <= accepted) judge(request, source, i < accepted);
+    if (i >= accepted) continue;
+    ++counts.accepted[index_of(source)];
+    ++stats_.accepted_at[static_cast<size_t>(i)];
+  }
+  if (round.left_out && accepted == std::ssize(round.drafts))
+    judge(request, round.left_out->source, round.left_out->token == last);
+  if (round.drafts.empty()) return counts;
+  stats_.counts += counts;
+  ++stats_.rounds;
+  stats_.tokens += tokens;
+  ++stats_.round_tokens[static_cast<size_t>(accepted)];
+  return counts;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,144 @@
+// Speculation: a step computes several tokens of an answer at once, where it can guess them
+// (docs/speculation.md). Drafts only guess; the sampler decides.
+//
+//   round of a request   newest token y, drafts d1 .. dk
+//   step                 [y, d1, .., dk] go through the network together
+//   row i = 0 .. k       is sampled as the plain step would sample it: the request's parameters,
+//                        the mask and the terms after d1 .. di, the counter generated + i
+//   accepted             row 0, and row i while d1 .. di equal what rows 0 .. i - 1 gave
+//
+// By induction every accepted row has the context, and so the token, of the plain step: the answer
+// depends on no draft. Engine commits a row's token to the caches when it accepts the row.
+//
+// Here: which drafts a request gets in a step, and what became of them. The order of sources:
+// tokens that a grammar forces, the caller's prediction, the model's drafter, lookup.
+
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dsv4/engine/draft_policy.h"
+#include "dsv4/engine/lookup.h"
+#include "dsv4/engine/token_constraint.h"
+
+namespace dsv4 {
+
+struct RequestState;
+
+inline constexpr int64_t kMaxDrafts = 7;  // of a request in a step
+
+enum class DraftSource : uint8_t { kGrammar, kPrediction, kLookup, kDrafter };
+inline constexpr size_t kNumDraftSources = 4;
+const char* name(DraftSource source);
+
+// What became of drafts.
+struct DraftCounts {
+  std::array<int64_t, kNumDraftSources> drafted{}, accepted{};  // [source]
+
+  int64_t all_drafted() const;
+  int64_t all_accepted() const;
+  DraftCounts& operator+=(const DraftCounts& other);
+};
+
+struct SpeculationStats {
+  DraftCounts counts;
+  // [i]: rounds that had a draft i + 1, and in which it held.
+  std::array<int64_t, kMaxDrafts> drafted_at{}, accepted_at{};
+  std::array<int64_t, kMaxDrafts + 1> round_tokens{};  // [n]: rounds that gave n + 1 tokens
+  int64_t rounds = 0;                                  // of requests, with at least one draft
+  int64_t tokens = 0;                                  // that they gave
+  double draft_seconds = 0;                            // spent on choosing drafts
+  int64_t chosen = 0;  // drafts of each request at most, in the latest step that could have some
+};
+
+// A request that wants drafts.
+struct DraftWant {
+  const RequestState* request = nullptr;
+  std::span<const int32_t> tokens;  // of the request, the newest last
+  int64_t most = 0;
+  std::vector<int32_t> drafts;  // the answer: at most so many
+};
+
+// A model that guesses, or a script of a test.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  virtual void propose(std::span<DraftWant> wants) = 0;
+};
+
+// The drafts of a request in one step. A round without drafts is a plain step.
+struct Round {
+  struct Draft {
+    int32_t token = -1;
+    DraftSource source{};
+  };
+  // A row of logits has a place in the constraint, and a mask once it is known.
+  struct Row {
+    TokenConstraint::State state = 0;
+    bool restricted = false;
+    std::vector<uint32_t> mask;  // [ceil(V / 32)]; empty: not made yet, or every token is allowed
+  };
+  std::vector<Draft> drafts;
+  std::optional<Draft> left_out;  // after them: the step has no place for it, but it is judged too
+  std::vector<Row> rows;          // 1 + drafts; empty in a request without a constraint
+  std::vector<int32_t> ids;       // the newest token and the drafts, for the step
+  size_t accepted_rows = SIZE_MAX;  // at most; fewer than there are where the constraint has failed
+  int64_t masks = 0;                // that the constraint has made
+};
+
+// What speculation keeps of a request between steps.
+struct DraftState {
+  std::unique_ptr<Lookup> lookup;
+  std::vector<HoldRate> rates;  // [source]
+};
+
+class Speculation {
+ public:
+  struct Options {
+    bool on = false;
+    int64_t draft_tokens = 0;          // of every round; 0: chosen
+    std::shared_ptr<Drafter> drafter;  // null: none
+    int32_t vocab = 0;
+  };
+  explicit Speculation(Options options);
+
+  bool on() const { return options_.on; }
+  // Chooses the drafts that the host knows, and says how many more tokens than one the request
+  // wants to compute in the next step. The request decodes.
+  int64_t want(RequestState& request);
+  // The drafts of each request that pay, of requests that want so many.
+  struct Proposal {
+    RequestState* request;
+    int64_t most;
+  };
+  int64_t choose(std::span<const Proposal> decoding);
+  // The step has room for so many of them.
+  static void limit(RequestState& request, int64_t most);
+  // The drafter's guesses, for requests that have no other drafts.
+  void propose(std::span<const Proposal> proposals);
+  // The round gave so many tokens, of which `last` is the last; its first drafts held, up to that.
+  DraftCounts count(RequestState& request, int64_t tokens, int32_t last);
+  // A step without prompts took so long.
+  void observe(int64_t tokens, double seconds) { policy_.observe(tokens, seconds); }
+  const SpeculationStats& stats() const { return stats_; }
+
+ private:
+  bool add(RequestState& request, int32_t draft, DraftSource source) const;
+  int64_t most_drafts(const RequestState& request) const;
+  void judge(RequestState& request, DraftSource source, bool held);
+
+  const Options options_;
+  const size_t words_;  // of a mask
+  // [source] of all requests: where those of a new one begin.
+  std::array<HoldRate, kNumDraftSources> rates_{HoldRate(1), HoldRate(0.8), HoldRate(0.5),
+                                                HoldRate(0.8)};
+  DraftPolicy policy_;
+  SpeculationStats stats_;
+};
+
+}  // namespace dsv4
