@@ -60,6 +60,8 @@ def speeds_of(name, report):
     if name.startswith("ops"):
         return dict(op_speeds(report))
     kinds = {"peer_sparse_mla": sparse_mla_speeds, "peer_xattn": xattn_speeds}
+    if name.startswith(("micro_", "peer_")) and name not in kinds:
+        return {}  # micro-benchmarks decide designs, and a peer alone has no speed of ours
     return dict(kinds.get(name, step_speeds)(report))
 
 

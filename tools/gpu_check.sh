@@ -145,6 +145,9 @@ for step in "${steps[@]}"; do
       bench decode_deterministic decode "${flash[@]}" --deterministic --batch 1,8,32 --context 4096
       bench decode_dense_k5 decode "${flash[@]}" --dense k5-e4m3 --batch 1,8 --context 4096
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
+      bench prefill_8192 prefill "${flash[@]}" --tokens 8192,65536 --chunk 8192
+      bench decode_mxfp4 decode --synthetic flash --experts mxfp4 --layers 24 --batch 1,8,32,64 --context 4096
+      bench prefill_mxfp4 prefill --synthetic flash --experts mxfp4 --layers 24 --tokens 8192 --ops
       bench cache_flash cache "${flash[@]}"
       bench decode_pro decode --synthetic pro --experts k2-e4m3 --layers 6 --batch 1,8,32 --context 4096
       "$bin/dsv4_bench_cuda" -o "$out/ops.json" >"$out/ops.log" 2>&1

@@ -98,7 +98,7 @@ TEST(SampleLayout, HasRoomForTheLargestStep) {
   const int64_t rows = 5, vocab = 1000, terms = max_token_terms(vocab, 64);
   EXPECT_EQ(terms, 1000);
   EXPECT_EQ(max_token_terms(129280, 4096), 4096 + kMaxLogitBiases);
-  const SampleLayout at(rows, vocab, terms);
+  const SampleLayout at(rows, vocab, rows * terms);
   const auto size = [](size_t bytes) { return static_cast<int64_t>(bytes); };
   EXPECT_GE(at.steps_at - at.params_at, rows * size(sizeof(SamplingParams)));
   EXPECT_GE(at.begin_at - at.steps_at, rows * 8);

@@ -112,7 +112,8 @@ class CutUnits final : public WeightVisitor {
 
  private:
   void add(const WeightSpec& spec, int64_t rows) {
-    if (spec.cut.unit > 0) units_[spec.name] = rows / spec.cut.unit;
+    // A weight with less than a unit of rows is not cut.
+    if (spec.cut.unit > 0 && rows >= spec.cut.unit) units_[spec.name] = rows / spec.cut.unit;
   }
   std::map<std::string, int64_t> units_;
 };

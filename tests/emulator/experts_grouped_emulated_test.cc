@@ -52,8 +52,21 @@ void combine(const ExpertsArgs& args, const sm90_grouped::Call& call) {
 
 template <int K>
 using Kbit = gemm::KbitImageScaled<K>;
+template <int K>
+using OnGrid = gemm::KbitImageScaled<K, ImageScale::kE4M4, gemm::ScaledTable::kE4m3>;
 using Mxfp4 = gemm::KbitImageScaled<4, ImageScale::kUe8m0>;
 using Nvfp4 = gemm::KbitImageScaled<4, ImageScale::kE4M3>;
+
+// The table that the kernel of these weights reads. Codebooks of the cases are on the e4m3 grid, so
+// the kernels for others would not be chosen for them.
+template <class Weights>
+void take_table(grouped::Product& product, const Codebook& book, ImageScale scale) {
+  product.table = Weights::kFp4 ? gemm::make_bf16_table(book)
+                  : Weights::kTableKind == gemm::ScaledTable::kE4m3
+                      ? gemm::make_e4m3_table(book)
+                      : gemm::make_f16_table(book, gemm::kScaledTop);
+  product.factor = gemm::scaled_factor(scale) * product.table.unit;
+}
 
 // Up: of gate and up.
 template <class Up, class Down>
@@ -68,6 +81,9 @@ void run_emulated(const ExpertsArgs& args, const Run& how) {
       {{.grid = static_cast<int>(args.x.dim(0)), .block = sm90_grouped::kRowThreads, .pdl = true},
        [&] { sm90_grouped::rows_kernel(call.rows); }}};
   grouped::Params p = call.products;
+  const ExpertImages& images = args.stack.images();
+  take_table<Up>(p.gate_up, images.gate_up_codebook, images.gate_up.scale);
+  take_table<Down>(p.down, images.down_codebook, images.down.scale);
   p.has_down = std::is_same_v<Up, Down>;
   kernels.push_back(products<Up>(p, how));
   if (!p.has_down) {
@@ -122,6 +138,18 @@ TEST(ExpertsGroupedEmulated, EveryK) {
   check<5>({.t = 5, .k = 2, .e = 3, .d = 96, .inner = 160});
 }
 
+TEST(ExpertsGroupedEmulated, CodebooksOnTheE4m3Grid) {
+  check<OnGrid<2>>({.t = 3, .k = 2, .e = 4, .d = 288, .inner = 96}, 2, 2);
+  check<OnGrid<3>>({.t = 9, .k = 3, .e = 4, .d = 544, .inner = 352}, 3, 3);
+  check<OnGrid<4>>({.t = 1, .k = 6, .e = 9, .d = 256, .inner = 64}, 4, 4);
+  const ImagesCase c({.t = 2, .k = 1, .e = 2, .d = 64, .inner = 32}, 3, 3);
+  const ExpertImages& images = c.args.stack.images();
+  using gemm::scaled_table, gemm::ScaledTable;
+  EXPECT_EQ(scaled_table(images.down_codebook, ImageScale::kE4M4), ScaledTable::kE4m3);
+  EXPECT_EQ(scaled_table(bnf_codebook(3), ImageScale::kE4M4), ScaledTable::kTwoBytes);
+  EXPECT_EQ(scaled_table(e2m1_codebook(), ImageScale::kUe8m0), ScaledTable::kTwoBytes);
+}
+
 // Tiles of every number of columns, and two to three tiles of an expert.
 TEST(ExpertsGroupedEmulated, TilesOfEverySize) {
   for (const int64_t t : {1, 16, 17, 40, 64, 70, 90, 100, 113, 128, 129, 200, 257})
@@ -157,6 +185,7 @@ TEST(ExpertsGroupedEmulated, DifferentImages) {
 
 TEST(ExpertsGroupedEmulated, BitsDoNotDependOnTheBatch) {
   expect_same_bits<Kbit<3>>(3);
+  expect_same_bits<OnGrid<3>>(3);
   expect_same_bits<Mxfp4>(WeightFormat::kMxfp4);
 }
 

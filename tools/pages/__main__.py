@@ -15,10 +15,11 @@ import architecture
 import common
 import fuzz
 import performance
+import prefill
 import quality
 import xattention
 
-PAGES = {module.__name__: module for module in (performance, quality, xattention, fuzz, architecture)}
+PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture)}
 
 
 def main():

@@ -39,7 +39,7 @@ class Shared(unittest.TestCase):
     def test_unknown_page(self):
         ran = subprocess.run([sys.executable, Path(__file__).parent, "--check", "nothing"], capture_output=True, text=True)
         self.assertEqual(ran.returncode, 2)
-        self.assertIn("no page nothing: one of performance, quality, xattention, fuzz", ran.stderr)
+        self.assertIn("no page nothing: one of performance, prefill, quality, xattention, fuzz", ran.stderr)
 
 
 class Fuzz(unittest.TestCase):

@@ -274,8 +274,8 @@ constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};
 // Entries of 1 to 9 pairs, which NVFP4 divides by 4; a k-bit product beside an FP4 one.
 //
 // A single token has few Q8 codes of h at the smallest shapes, 768 where i = 128. One of them that
-// is a step off, since FP8 tensor cores keep 13 bits of a sum (SharedExpertOfAPrompt), adds up to 1e-5
-// to the cosine there; sm90_grouped, whose sums are f32, stays below 5e-6.
+// is a step off, since FP8 tensor cores keep 13 bits of a sum (SharedExpertOfAPrompt), adds up to
+// 1e-5 to the cosine there; sm90_grouped, whose sums are f32, stays below 5e-6.
 TEST(Experts, Fp4ImagesAgreeWithOracle) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
   for (const WeightFormat fp4 : kFp4) {

@@ -1,5 +1,7 @@
-// One kernel for each kind of image.
-// Instances: 2, kE4M4 | 3, kE4M4 | 4, kE4M4 | 5, kE4M4 | 4, kUe8m0 | 4, kE4M3
+// One kernel for each kind of image, and for k-bit codebooks on the e4m3 grid.
+// Instances: 2, kE4M4, kTwoBytes | 3, kE4M4, kTwoBytes | 4, kE4M4, kTwoBytes | 5, kE4M4, kTwoBytes
+// Instances: 4, kUe8m0, kTwoBytes | 4, kE4M3, kTwoBytes
+// Instances: 2, kE4M4, kE4m3 | 3, kE4M4, kE4m3 | 4, kE4M4, kE4m3
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/kernel.cuh"
@@ -8,11 +10,9 @@
 
 namespace dsv4::experts_kernel::sm90_grouped {
 
-using enum ImageScale;
-
-template <int K, ImageScale kScale>
+template <int K, ImageScale kScale, gemm::ScaledTable kTable>
 void launch_products(Device& device, const grouped::Params& p) {
-  using Weights = gemm::KbitImageScaled<K, kScale>;
+  using Weights = gemm::KbitImageScaled<K, kScale, kTable>;
   launch(device, "experts_products", grouped::grouped_kernel<Weights>,
          {.grid = device.info().num_sms,
           .block = grouped::kThreads,

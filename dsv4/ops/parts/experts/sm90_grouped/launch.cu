@@ -13,6 +13,23 @@ namespace {
 // The largest limit of SwiGLU: h' has to have room in f16.
 constexpr float kMostLimit = 64;
 
+using Launch = void (*)(Device& device, const grouped::Params& p);
+// By KbitImage::kind().
+constexpr Launch kProducts[] = {
+    launch_products<2, kE4M4, kTwoBytes>,  launch_products<3, kE4M4, kTwoBytes>,
+    launch_products<4, kE4M4, kTwoBytes>,  launch_products<5, kE4M4, kTwoBytes>,
+    launch_products<4, kUe8m0, kTwoBytes>, launch_products<4, kE4M3, kTwoBytes>};
+static_assert(std::size(kProducts) == KbitImage::kKinds);
+// Codebooks on the e4m3 grid, by K - 2.
+constexpr Launch kE4m3Products[] = {launch_products<2, kE4M4, kE4m3>,
+                                    launch_products<3, kE4M4, kE4m3>,
+                                    launch_products<4, kE4M4, kE4m3>};
+
+Launch launch_of(const KbitImage& image, const Codebook& book) {
+  return gemm::scaled_table(book, image.scale) == kE4m3 ? kE4m3Products[image.bits - kMinKbit]
+                                                        : kProducts[image.kind()];
+}
+
 }  // namespace
 
 const char* reject(const Context& context, const ExpertsArgs& args) {
@@ -41,13 +58,14 @@ void run(const Context& context, const ExpertsArgs& args) {
          {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
   launch(device, "experts_rows", rows_kernel,
          {.grid = args.x.dim(0), .block = kRowThreads, .pdl = true}, call.rows);
-  const int up = images.gate_up.kind(), down = images.down.kind();
+  const Launch up = launch_of(images.gate_up, images.gate_up_codebook);
+  const Launch down = launch_of(images.down, images.down_codebook);
   grouped::Params products = call.products;
   products.has_down = up == down;
-  kProducts[up](device, products);
+  up(device, products);
   if (!products.has_down) {
     products.has_gate_up = false, products.has_down = true;
-    kProducts[down](device, products);
+    down(device, products);
   }
   experts_combine(device, {.y = call.y,
                            .pair_of = call.lists.slot_of,

@@ -10,17 +10,18 @@
 namespace dsv4::experts_kernel::sm90_grouped {
 
 namespace grouped = gemm::grouped;
+using enum ImageScale;
+using enum gemm::ScaledTable;
 
 // Launches the products that the parameters name, both or one, on all SMs: the kernel needs its
 // CTAs to run together.
-template <int K, ImageScale kScale>
+//
+// K, kScale   of the image
+// kTable      how its codebook is found (weights/kbit_image_scaled.cuh)
+//
+// Only launch.cu names all of them. A table of them here would compile every kernel in every file
+// that has the definition.
+template <int K, ImageScale kScale, gemm::ScaledTable kTable>
 void launch_products(Device& device, const grouped::Params& p);
-
-// By KbitImage::kind().
-inline constexpr void (*kProducts[])(Device& device, const grouped::Params& p) = {
-    launch_products<2, ImageScale::kE4M4>,  launch_products<3, ImageScale::kE4M4>,
-    launch_products<4, ImageScale::kE4M4>,  launch_products<5, ImageScale::kE4M4>,
-    launch_products<4, ImageScale::kUe8m0>, launch_products<4, ImageScale::kE4M3>};
-static_assert(std::size(kProducts) == KbitImage::kKinds);
 
 }  // namespace dsv4::experts_kernel::sm90_grouped
