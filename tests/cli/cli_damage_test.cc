@@ -165,7 +165,8 @@ TEST_F(CliDamage, LinksThatLeadNowhereAreErrors) {
 TEST_F(CliDamage, AStrangePromptCacheIsAnError) {
   const std::string run = "run demo -n 1 -p Once --prompt-cache ";
   std::filesystem::create_symlink("loop", path("loop"));
-  expect_error(run + path("loop"), path("loop") + " is not a whole unit of the prefix cache: a link");
+  expect_error(run + path("loop"),
+               path("loop") + " is not a whole unit of the prefix cache: a link");
   expect_error(run + std::string(300, 'x'), "xxx: File name too long");
   shell("mkfifo " + path("pipe"));
   expect_error(run + path("pipe"), "not a regular file", "timeout 60");
