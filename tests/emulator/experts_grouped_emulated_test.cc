@@ -1,5 +1,9 @@
 // Implementation sm90_grouped of experts.h on the emulator: lists, rows, gate and up, down, as a
 // stream of kernels.
+//
+// Faults that were put back and found: no wait for the tile's h'; its counter before the stores; a
+// stage of x released a step early; codes released before they are read; staging that is not waited
+// for, by either side; one buffer of factors.
 
 #include <gtest/gtest.h>
 
