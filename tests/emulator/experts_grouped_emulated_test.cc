@@ -154,6 +154,17 @@ TEST(ExpertsGroupedEmulated, CodebooksOnTheE4m3Grid) {
   EXPECT_EQ(scaled_table(e2m1_codebook(), ImageScale::kUe8m0), ScaledTable::kTwoBytes);
 }
 
+// 897 pairs are 8 tiles of 128 columns, 127 more than pairs.
+TEST(ExpertsGroupedEmulated, ThereIsRoomForTheTilesOfAnyNumberOfPairs) {
+  for (int pairs = 0; pairs <= 5000; ++pairs) {
+    const sm90_grouped::Split split(pairs);
+    EXPECT_GE(split.tiles * split.pairs, pairs);
+    EXPECT_LE(split.columns, grouped::kMostColumns);
+    EXPECT_LE(split.tiles, sm90_grouped::max_tiles(pairs, 1)) << pairs;
+    EXPECT_LE(split.tiles * split.columns, sm90_grouped::max_slots(pairs, 1)) << pairs;
+  }
+}
+
 // Tiles of every number of columns, and two to three tiles of an expert.
 TEST(ExpertsGroupedEmulated, TilesOfEverySize) {
   for (const int64_t t : {1, 16, 17, 40, 64, 70, 90, 100, 113, 128, 129, 200, 257})

@@ -48,8 +48,10 @@ struct Split {
 inline int64_t max_tiles(int64_t pairs, int64_t experts) {
   return std::min(pairs, experts) + pairs / gemm::grouped::kMostColumns;
 }
+// A tile has at most one pair less than the first of its expert, and then up to kColumnStep - 1
+// columns without a pair.
 inline int64_t max_slots(int64_t pairs, int64_t experts) {
-  return pairs + max_tiles(pairs, experts) * (gemm::grouped::kColumnStep - 1);
+  return pairs + max_tiles(pairs, experts) * gemm::grouped::kColumnStep;
 }
 
 __global__ void __launch_bounds__(kListThreads)
