@@ -50,8 +50,8 @@ __device__ inline void sinkhorn(Matrix& b, int iters, float eps) {
   }
 }
 
-__device__ inline void store_comb(const Params& p, int token, const float* mix, float rho) {
-  Matrix b;
+// comb of a token. mix: [kMixes], before the factor rho.
+__device__ inline void compute_comb(const Params& p, const float* mix, float rho, Matrix& b) {
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
 #pragma unroll
@@ -61,6 +61,11 @@ __device__ inline void store_comb(const Params& p, int token, const float* mix, 
     }
   }
   sinkhorn(b, p.sinkhorn_iters, p.hc_eps);
+}
+
+__device__ inline void store_comb(const Params& p, int token, const float* mix, float rho) {
+  Matrix b;
+  compute_comb(p, mix, rho, b);
   float* const comb = p.comb + token * p.comb_stride;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll

@@ -62,15 +62,7 @@ __device__ inline void store_gates(const ManyParams& p, int token, const float (
         2.f * sigmoid(sums[i] * rho * call.scale[1] + call.base[i]);
   }
   Matrix b;
-#pragma unroll
-  for (int j = 0; j < kStreams; ++j) {
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) {
-      const int i = 2 * kStreams + kStreams * j + k;
-      b[j][k] = sums[i] * rho * call.scale[2] + call.base[i];
-    }
-  }
-  sinkhorn(b, call.sinkhorn_iters, call.hc_eps);
+  compute_comb(call, sums, rho, b);
   float* const comb = call.comb + token * call.comb_stride;
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
