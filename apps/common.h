@@ -58,7 +58,7 @@ CLI::Validator number_in(double low, double high);
 CLI::Validator integer_in(int64_t low, int64_t high);
 // An IP address or localhost; [::1] is ::1.
 CLI::Validator listen_address();
-// The same from 0 to 2^64 - 1, which CLI11 would reduce modulo 2^64.
+// A whole number in [0, 2^64 - 1]; CLI11 would reduce a larger one modulo 2^64.
 CLI::Validator seed_number();
 
 // "1,2,3", "@file" or "@-", which is standard input (white space or commas). Throws kBadInput
@@ -67,7 +67,7 @@ std::vector<int32_t> parse_ids(const std::string& text);
 
 // The recipe of --experts, --dense and --recipe, each may be empty; rules of the file come last.
 Recipe read_recipe(const std::string& experts, const std::string& dense, const std::string& file);
-// The same for a synthetic model, whose experts may also be "mxfp4" or "nvfp4".
+// As read_recipe(), for a synthetic model: its experts may also be "mxfp4" or "nvfp4".
 SyntheticFormats read_formats(const std::string& experts, const std::string& dense,
                               const std::string& file);
 
