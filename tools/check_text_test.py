@@ -114,7 +114,7 @@ class CheckTree(unittest.TestCase):
         subprocess.run(["git", "init", "-q", self.root], check=True)
         for name in ("dsv4/a.cc", "docs/a.md"):
             (self.root / name).parent.mkdir()
-            (self.root / name).write_text("// included nowhere\n" + "// x\n" * 30)
+            (self.root / name).write_text("// nobody\n" + "// x\n" * 30)
 
     def test_every_tracked_file(self):
         self.assertEqual([problem.split(":")[0] for problem in check_text.check(self.root)], ["docs/a.md", "dsv4/a.cc"])
