@@ -4,9 +4,9 @@
 //                by the last tokens of the answer where the answer leaves it
 //   lookup       the prompt and the answer so far: what followed the last tokens before
 //
-// The search is for the last 4 tokens, then the last 3, and in a prediction also the last 2; shorter
-// matches are rarely right. If there are several matches, the latest one is used. A wrong guess
-// costs time and changes no token.
+// The search is for the last 4 tokens, then the last 3, and in a prediction also the last 2;
+// shorter matches are rarely right. If there are several matches, the latest one is used. A wrong
+// guess costs time and changes no token.
 
 #pragma once
 
