@@ -12,6 +12,7 @@ import pty
 import re
 import resource
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -67,19 +68,23 @@ class Terminal:
         return before
 
     def wait_for_prompt(self):
-        """Until the editor reads keys; before, the terminal itself would take Ctrl-J for Enter."""
+        """Until the editor reads keys. Before that the terminal itself would take Ctrl-J for Enter, and the editor would
+        find a zero byte where Ctrl-D was typed."""
         before = self.wait_for("> ")
         while termios.tcgetattr(self.fd)[3] & termios.ICANON:
             time.sleep(0.01)
         return before
 
-    def status(self):
+    def status(self, seconds=30):
+        """The exit status of a program that was told to leave; one that does not leave fails here, with what it showed."""
+        shown, end = b"", time.monotonic() + seconds
         try:
-            while os.read(self.fd, 1 << 16):
-                pass
-        except OSError:
-            pass
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            while select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]:
+                shown += os.read(self.fd, 1 << 16)
+            os.kill(self.pid, signal.SIGKILL)
+            raise AssertionError(f"no end after {seconds} s, the terminal shows {shown!r}")
+        except OSError:  # the program has ended
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 def plain_terminals(binary, script):
@@ -90,8 +95,9 @@ def plain_terminals(binary, script):
         terminal.type("Hi\r")
         answered = terminal.wait_for("Hello there.")
         check(f"no sequence for TERM={kind!r}", "\x1b[?2004" not in before + answered, before + answered)
+        terminal.wait_for_prompt()
         terminal.type("\x04")
-        terminal.status()
+        check(f"Ctrl-D leaves with TERM={kind!r}", terminal.status() == 0)
 
 
 def keys(binary, script):
