@@ -76,7 +76,7 @@ class Terminal:
         return before
 
     def status(self, seconds=30):
-        """The exit status of a program that was told to leave; one that does not leave fails here, with what it showed."""
+        """The exit status of a program that is about to leave; one that stays fails here, with what it showed."""
         shown, end = b"", time.monotonic() + seconds
         try:
             while select.select([self.fd], [], [], max(0, end - time.monotonic()))[0]:
