@@ -1,6 +1,7 @@
 """`dsv4 serve` as a child process, for the scripts in this folder."""
 
 import atexit
+import collections
 import json
 import os
 import pathlib
@@ -26,6 +27,7 @@ class Server:
                                         text=True, env=os.environ | (environment or {}), **how)
         atexit.register(self.process.kill)  # where the script fails
         self.port, lines = None, []
+        self.last_lines = collections.deque(maxlen=20)
         for line in self.process.stderr:
             lines.append(line)
             entry = json.loads(line) if line.startswith("{") else {"event": ""}
@@ -38,8 +40,13 @@ class Server:
         threading.Thread(target=self.drain_log, daemon=True).start()  # or a full pipe stops the server
 
     def drain_log(self):
-        for _ in self.process.stderr:
-            pass
+        for line in self.process.stderr:
+            self.last_lines.append(line)
+
+    def end(self):
+        """How the server ended, or None while it runs: its exit status (negative: a signal) and its last lines."""
+        status = self.process.poll()
+        return None if status is None else f"status {status}, {''.join(self.last_lines)[-2000:]!r}"
 
     def resident(self):
         """Bytes of physical memory."""

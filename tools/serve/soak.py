@@ -14,6 +14,7 @@ before. File descriptors and threads of the idle server are compared with those 
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
@@ -137,7 +138,7 @@ class Load:
             self.count(f"tokenize {status}")
 
     async def client(self, end):
-        while time.monotonic() < end:
+        while time.monotonic() < end and self.server.end() is None:
             try:
                 await self.one()
             except (ConnectionError, asyncio.TimeoutError, asyncio.IncompleteReadError) as error:
@@ -146,12 +147,13 @@ class Load:
     async def faults(self, end):
         """Damages, cuts and deletes files of the disk tier, and drops what is stored."""
         rng = random.Random(2)
-        while time.monotonic() < end:
+        while time.monotonic() < end and self.server.end() is None:
             await asyncio.sleep(1 + 4 * rng.random())
             units = [path for path in pathlib.Path(self.folder).rglob("*") if path.is_file() and path.stat().st_size > 4096]
             if rng.random() < 0.1:
-                await exchange(self.server, "/v1/dsv4/cache/drop", {})
-                self.count("dropped caches")
+                with contextlib.suppress(ConnectionError):  # soak() says how a server ended
+                    await exchange(self.server, "/v1/dsv4/cache/drop", {})
+                    self.count("dropped caches")
             elif units:
                 self.damage(rng, rng.choice(units))
 
@@ -176,7 +178,7 @@ def descriptors(server):
 
 
 async def watch(server, end, seconds, samples):
-    while time.monotonic() < end:
+    while time.monotonic() < end and server.end() is None:
         samples.append((server.resident(), descriptors(server), server.threads()))
         await asyncio.sleep(seconds / 120)
 
@@ -195,6 +197,9 @@ async def soak(server, folder, options):
     run = Load(server, folder, alone)
     await asyncio.gather(*(run.client(end) for _ in range(options.clients)), run.faults(end),
                          watch(server, end, options.seconds, samples))
+    check("the server lives", server.end() is None, server.end() or f"{options.seconds:.0f} s")
+    if server.end() is not None:
+        return
     check("answers are those of requests alone", not run.wrong and run.counts.get("200", 0) > 0,
           f"{run.counts}, wrong: {run.wrong[:3]}")
     quarter = len(samples) // 4
