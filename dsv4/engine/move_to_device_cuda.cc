@@ -242,6 +242,7 @@ void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProg
          jobs_of(copies, image_jobs, block.view().data), staging)
       .run(progress, bytes);
   redirect_tensors(model, places, block.view().data);
+  find_expert_exponents(model, *device);
   model.place(std::move(device), std::move(block));
 }
 

@@ -5,6 +5,33 @@
 #include "dsv4/ops/kbit/pack_image.h"
 
 namespace dsv4 {
+namespace {
+
+constexpr int32_t kNan = 255;  // an exponent byte
+
+// [e, weights] of an image whose experts have so many weights; k-bit images have none.
+std::vector<ExponentRange> ranges_of(Device& device, const KbitImage& image,
+                                     const ConstTensorView& bytes, int weights) {
+  const int64_t experts = bytes.dim(0), numbers = experts * weights * 2;
+  std::vector<ExponentRange> ranges(static_cast<size_t>(experts * weights));
+  if (image.scale != ImageScale::kUe8m0) return ranges;
+  static_assert(sizeof(ExponentRange) == 2 * sizeof(int32_t));
+  const Buffer found(DType::kI32, {numbers}, device.memory());
+  find_exponents(device.stream(), image, weights == 2, bytes.data, experts,
+                 reinterpret_cast<ExponentRange*>(found.view().data));
+  device.wait();
+  device.memory().download(reinterpret_cast<std::byte*>(ranges.data()), found.view().data,
+                           found.view().bytes());
+  return ranges;
+}
+
+bool fits(const std::vector<ExponentRange>& ranges) {
+  return std::all_of(ranges.begin(), ranges.end(), [](const ExponentRange& range) {
+    return range.span() <= kFoldedSpan && range.largest != kNan;
+  });
+}
+
+}  // namespace
 
 int64_t largest_expert(std::span<const ImageJob> jobs) {
   int64_t largest = 0;
@@ -22,6 +49,25 @@ void pack_expert(cudaStream_t stream, const ImageJob& job, const std::byte* stag
   const FlatKbit gate_up[] = {flat(0), flat(1)}, down = flat(2);
   pack_kbit_image(stream, job.gate_up, gate_up, block + job.gate_up_offset);
   pack_kbit_image(stream, job.down, {&down, 1}, block + job.down_offset);
+}
+
+void find_expert_exponents(Model& model, Device& device) {
+  model.for_each_images([&](ExpertImages& images) {
+    if (images.exponents.empty()) return;
+    const auto gate_up = ranges_of(device, images.gate_up, images.gate_up_bytes, 2),
+               down = ranges_of(device, images.down, images.down_bytes, 1);
+    if (!fits(gate_up) || !fits(down)) {
+      images.exponents = {};
+      return;
+    }
+    std::vector<int32_t> largest;
+    for (size_t e = 0; e < down.size(); ++e)
+      for (const ExponentRange& range : {gate_up[2 * e], gate_up[2 * e + 1], down[e]})
+        largest.push_back(range.largest);
+    device.memory().upload(const_cast<std::byte*>(images.exponents.data),
+                           reinterpret_cast<const std::byte*>(largest.data()),
+                           images.exponents.bytes());
+  });
 }
 
 }  // namespace dsv4

@@ -51,6 +51,10 @@ DSV4_HD constexpr int block_columns(ImageScale scale) {
   return scale == ImageScale::kE4M3 ? 16 : kKbitBlock;
 }
 
+// An exponent byte of MXFP4 folds into e4m3 operands without rounding where it is at most so far
+// below the largest of its weight: e4m3 has 15 exponents of normal numbers, and e2m1 takes four.
+inline constexpr int kFoldedSpan = 11;
+
 struct KbitImage {
   static constexpr int kUnitRows = 16, kUnitColumns = 256, kLanes = 32;
   static constexpr int kStepColumns = 64, kSteps = kUnitColumns / kStepColumns;

@@ -59,6 +59,9 @@ class ModelShard {
     return dsv4::choose_layouts(context, weights_);
   }
 
+  // Visits the images of the layers whose experts have that layout.
+  void for_each_images(const std::function<void(ExpertImages&)>& visit);
+
   // Visits every tensor that forward() reads, in the order in which it reads them. `visit` may
   // point the view to other memory: a model is moved to a device by copying each tensor and
   // changing its view.

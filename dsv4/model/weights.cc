@@ -195,6 +195,10 @@ std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& 
     for (const ExpertWeights& expert : block.routed)
       for (const WeightView* w : {&expert.w1, &expert.w3, &expert.w2}) *factor++ = w->scale2;
     block.images.scale2 = scale2;
+    // Zeros until the images are there (engine/pack_experts.h).
+    if (may_fold(block.images))
+      block.images.exponents =
+          weights.widened.emplace_back(Buffer(DType::kI32, {std::ssize(block.routed), 3}));
     block.images.gate_up_bytes.data = block.routed.front().w1.data.data;
     block.images.down_bytes.data = block.routed.front().w2.data.data;
     packed.push_back({.stored = block.routed, .images = block.images});
@@ -215,6 +219,7 @@ void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
     if (images.empty()) continue;
     for (ConstTensorView* view : {&images.gate_up_bytes, &images.down_bytes, &images.scale2})
       visit(*view);
+    if (!images.exponents.empty()) visit(images.exponents);
   }
 }
 

@@ -21,7 +21,7 @@ constexpr Deviation kDeviations[] = {
     {"experts", "cublaslt_fp8", kShortSums},  {"experts", "sm90_few_e4m3", kShortBlocks},
     {"experts", "sm90_wide", kShortBlocks},   {"experts", "sm90_few", kF16Codebook},
     {"experts", "sm90_grouped", kF16Weights}, {"linear", "cuda_mma", kRoundedWeights},
-    {"experts", "cuda_mma", kRoundedWeights},
+    {"experts", "cuda_mma", kRoundedWeights}, {"experts", "sm90_grouped_e4m3", kShortSums},
 };
 
 }  // namespace

@@ -198,6 +198,7 @@ void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
   }
   device->wait();
   redirect_tensors(model, places, block.view().data);
+  find_expert_exponents(model, *device);
   model.place(std::move(device), std::move(block));
 }
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <set>
 #include <vector>
@@ -118,6 +119,12 @@ void check_synthetic(const SyntheticFormats& formats) {
     for (int64_t i = 0; i < image.scale_bytes(); ++i)
       scales.insert(up[static_cast<size_t>((u + 1) * image.unit_bytes() - 1 - i)]);
   EXPECT_EQ(scales.size(), 1u) << "synthetic scales are one byte";
+  EXPECT_EQ(may_fold(images), !images.exponents.empty());
+  if (images.exponents.empty()) return;
+  const std::vector<uint8_t> exponents = download(device.get(), images.exponents);
+  std::vector<int32_t> largest(exponents.size() / sizeof(int32_t));
+  std::memcpy(largest.data(), exponents.data(), exponents.size());
+  EXPECT_EQ(largest, std::vector<int32_t>(256 * 3, *scales.begin()));
 }
 
 TEST_F(PackImage, SyntheticExpertsAreTheImagesOfTheirFiles) {

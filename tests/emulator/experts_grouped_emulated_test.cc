@@ -3,7 +3,10 @@
 //
 // Faults that were put back and found: no wait for the tile's h'; its counter before the stores; a
 // stage of x released a step early; codes released before they are read; staging that is not waited
-// for, by either side; one buffer of factors.
+// for, by either side; one buffer of factors. In e4m3 also: x released before its factors are read,
+// codes before they are read; staging full after one pass, or not waited for; the exponent of gate
+// for up; factors of another step; codes of h' or of x without their exchange; a zero that an
+// exponent changes; y in the place of other tiles' x.
 
 #include <gtest/gtest.h>
 
@@ -60,23 +63,27 @@ template <int K>
 using OnGrid = gemm::KbitImageScaled<K, ImageScale::kE4M4, gemm::ScaledTable::kE4m3>;
 using Mxfp4 = gemm::KbitImageScaled<4, ImageScale::kUe8m0>;
 using Nvfp4 = gemm::KbitImageScaled<4, ImageScale::kE4M3>;
+using Folded = gemm::KbitImageFolded;
 
 // The table that the kernel of these weights reads. Codebooks of the cases are on the e4m3 grid, so
 // the kernels for others would not be chosen for them.
 template <class Weights>
 void take_table(grouped::Product& product, const Codebook& book, ImageScale scale) {
-  product.table = Weights::kFp4 ? gemm::make_bf16_table(book)
-                  : Weights::kTableKind == gemm::ScaledTable::kE4m3
-                      ? gemm::make_e4m3_table(book)
-                      : gemm::make_f16_table(book, gemm::kScaledTop);
-  product.factor = gemm::scaled_factor(scale) * product.table.unit;
+  if constexpr (!std::is_same_v<Weights, Folded>) {
+    product.table = Weights::kFp4 ? gemm::make_bf16_table(book)
+                    : Weights::kTableKind == gemm::ScaledTable::kE4m3
+                        ? gemm::make_e4m3_table(book)
+                        : gemm::make_f16_table(book, gemm::kScaledTop);
+    product.factor = gemm::scaled_factor(scale) * product.table.unit;
+  }
 }
 
 // Up: of gate and up.
 template <class Up, class Down>
 void run_emulated(const ExpertsArgs& args, const Run& how) {
   Scratch scratch;
-  const sm90_grouped::Call call = sm90_grouped::make_call(args, scratch);
+  constexpr bool kFolded = std::is_same_v<Up, Folded> || std::is_same_v<Down, Folded>;
+  const sm90_grouped::Call call = sm90_grouped::make_call(args, kFolded, scratch);
   const emulator::Launch list{
       .grid = call.lists.ctas, .block = sm90_grouped::kListThreads, .pdl = true};
   std::vector<emulator::Kernel> kernels{
@@ -127,7 +134,7 @@ std::vector<float> result_of(const ImagesCase& c, int64_t tokens, const Run& how
 
 template <class Weights>
 void expect_same_bits(const test::ImageSource& source) {
-  const ImagesCase c({.t = 150, .k = 1, .e = 2, .d = 288, .inner = 96, .only = 1}, source, source);
+  const ImagesCase c({.t = 150, .k = 1, .e = 2, .d = 288, .inner = 288, .only = 1}, source, source);
   const std::vector<float> together = result_of<Weights>(c, 150, kRuns[1]);
   for (const int64_t tokens : {1, 2, 17, 100}) {
     const std::vector<float> few = result_of<Weights>(c, tokens, kRuns[0]);
@@ -190,18 +197,38 @@ TEST(ExpertsGroupedEmulated, Fp4) {
   }
 }
 
+// Exponents of one number, and of all that e4m3 operands hold.
+TEST(ExpertsGroupedEmulated, Mxfp4WithFoldedScales) {
+  const ImagesShape shapes[] = {
+      {.t = 9, .k = 3, .e = 4, .d = 416, .inner = 352, .exponents = 1},
+      {.t = 140, .k = 1, .e = 2, .d = 288, .inner = 512, .only = 1, .exponents = 12},
+      {.t = 40, .k = 1, .e = 2, .d = 800, .inner = 288, .only = 0, .exponents = 12},
+      {.t = 5, .k = 2, .e = 3, .d = 512, .inner = 1024, .exponents = 7}};
+  for (const ImagesShape& s : shapes) check<Folded>(s, WeightFormat::kMxfp4, WeightFormat::kMxfp4);
+}
+
+TEST(ExpertsGroupedEmulated, FoldedTilesOfEverySize) {
+  for (const int64_t t : {1, 16, 17, 40, 64, 70, 90, 100, 113, 128, 129, 257})
+    check<Folded>({.t = t, .k = 1, .e = 3, .d = 288, .inner = 288, .only = 1, .exponents = 12},
+                  WeightFormat::kMxfp4, WeightFormat::kMxfp4);
+}
+
 // The two products are two launches, and h' is in the type of down's operands.
 TEST(ExpertsGroupedEmulated, DifferentImages) {
   const ImagesShape s{.t = 7, .k = 2, .e = 3, .d = 288, .inner = 160};
   check<Kbit<3>, Kbit<4>>(s, 3, 4);
   check<Kbit<3>, Nvfp4>(s, 3, WeightFormat::kNvfp4);
   check<Mxfp4, Kbit<2>>(s, WeightFormat::kMxfp4, 2);
+  const ImagesShape even{.t = 7, .k = 2, .e = 3, .d = 288, .inner = 288};
+  check<Kbit<3>, Folded>(even, 3, WeightFormat::kMxfp4);
+  check<Folded, Nvfp4>(even, WeightFormat::kMxfp4, WeightFormat::kNvfp4);
 }
 
 TEST(ExpertsGroupedEmulated, BitsDoNotDependOnTheBatch) {
   expect_same_bits<Kbit<3>>(3);
   expect_same_bits<OnGrid<3>>(3);
   expect_same_bits<Mxfp4>(WeightFormat::kMxfp4);
+  expect_same_bits<Folded>(WeightFormat::kMxfp4);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/formats/pack_kbit_image.h"
+#include "dsv4/ops/kbit/image_exponents.cuh"
 #include "dsv4/ops/kbit/pack_image.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/harness/weights.h"
@@ -69,6 +70,54 @@ TEST(PackImageEmulated, HasTheBytesOfTheCpu) {
 TEST(PackImageEmulated, Fp4HasTheBytesOfTheCpu) {
   check<4, ImageScale::kUe8m0>({WeightFormat::kMxfp4});
   check<4, ImageScale::kE4M3>({WeightFormat::kNvfp4});
+}
+
+// Exponents of blocks with weights, and none of zeros or of padding.
+TEST(PackImageEmulated, FindsTheRangeOfExponents) {
+  Rng rng(7);
+  for (const int64_t k : {32, 288, 512}) {
+    test::Arena arena;
+    std::vector<uint8_t> images;
+    std::vector<int32_t> want;  // of gate, of up for each expert: largest, 256 - least
+    constexpr int64_t kExperts = 3;
+    KbitImage image;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      std::vector<WeightView> both;
+      for (int which = 0; which < 2; ++which) {
+        both.push_back(test::random_weight(arena, rng, {WeightFormat::kMxfp4}, 40, k));
+        auto* codes = const_cast<uint8_t*>(both.back().data.as<uint8_t>());
+        auto* scale = const_cast<uint8_t*>(both.back().scale.as<uint8_t>());
+        int32_t largest = 0, least = 256;
+        for (int64_t block = 0; block < 40 * k / 32; ++block) {
+          std::fill_n(codes + block * 16, 16, static_cast<uint8_t>(0x80));
+          scale[block] = static_cast<uint8_t>(rng.below(256));
+          if (rng.below(3) != 0) continue;
+          codes[block * 16 + static_cast<int64_t>(rng.below(16))] = rng.below(2) == 0 ? 0x01 : 0x70;
+          largest = std::max<int32_t>(largest, scale[block]);
+          least = std::min<int32_t>(least, scale[block]);
+        }
+        want.push_back(largest), want.push_back(256 - least);
+      }
+      image = kbit_image(both[0], both[1]);
+      const std::vector<uint8_t> bytes = by_cpu(image, both);
+      images.insert(images.end(), bytes.begin(), bytes.end());
+    }
+    std::vector<ExponentRange> found(2 * kExperts);
+    const int64_t units = image.num_strips() * image.units_along_k();
+    emulator::launch({.grid = {static_cast<int>(ceil_div(units, kbit_packing::kRangeWarps)),
+                               static_cast<int>(kExperts)},
+                      .block = kbit_packing::kRangeWarps * kWarp},
+                     [&] {
+                       kbit_packing::exponents_kernel(
+                           image, true, reinterpret_cast<const std::byte*>(images.data()),
+                           found.data());
+                     });
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].largest, want[2 * i]) << k << ' ' << i;
+      EXPECT_EQ(found[i].below_256, want[2 * i + 1]) << k << ' ' << i;
+      EXPECT_EQ(found[i].span(), std::max(want[2 * i] + want[2 * i + 1] - 256, 0));
+    }
+  }
 }
 
 }  // namespace

@@ -43,6 +43,14 @@ __device__ void wgmma_fence_operand(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Keeps the compiler from writing the registers of a fragment after this point. It would move the
+// end of a computation between products, and ptxas would then wait for them (C7519, C7520).
+template <int kCount>
+__device__ void wgmma_fence_operand(uint32_t (&a)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i])::"memory");
+}
+
 template <class T, int kN, int kTransposeB = 0>
 struct Wgmma;
 

@@ -1,10 +1,14 @@
 // Packs k-bit and FP4 weights into their kernel image (formats/kbit_image.h) on the GPU: the bytes
-// of pack_kbit_strip(), all strips in one launch.
+// of pack_kbit_strip(), all strips in one launch. And the range of the block exponents of MXFP4
+// images: whether e4m3 operands hold their weights (gemm/weights/kbit_image_folded.cuh).
 
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "dsv4/formats/kbit_image.h"
@@ -21,5 +25,20 @@ struct FlatKbit {
 // weights: one, or gate and up. bytes: [image.bytes()], 4-byte aligned. Enqueues on `stream`.
 void pack_kbit_image(cudaStream_t stream, const KbitImage& image, std::span<const FlatKbit> weights,
                      std::byte* bytes);
+
+// The range over the blocks of a weight that have a value other than zero. Zeros: there is none.
+struct ExponentRange {
+  int32_t largest = 0;    // exponent byte
+  int32_t below_256 = 0;  // 256 less the smallest exponent byte
+
+  int span() const { return std::max(largest + below_256 - 256, 0); }
+};
+
+// images:  [e, image.bytes()] MXFP4, in device memory
+// ranges:  [e, 2] of gate and up, whose groups of eight rows alternate, or [e, 1]; in device
+//          memory, zeros before
+// Enqueues on `stream`.
+void find_exponents(cudaStream_t stream, const KbitImage& image, bool gate_and_up,
+                    const std::byte* images, int64_t experts, ExponentRange* ranges);
 
 }  // namespace dsv4

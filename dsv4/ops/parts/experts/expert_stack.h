@@ -30,9 +30,18 @@ struct ExpertImages {
   Codebook gate_up_codebook, down_codebook;
   ConstTensorView gate_up_bytes, down_bytes;  // [e, image.bytes()] U8
   ConstTensorView scale2;                     // [e, 3] F32: of w1, w3 and w2
+  // [e, 3] I32, MXFP4: the largest exponent byte among the blocks of w1, w3 and w2 that are not
+  // zeros. Empty where one has a block more than 11 below it, or of NaN: e4m3 operands
+  // (gemm/weights/kbit_image_folded.cuh) would not be exact.
+  ConstTensorView exponents;
 
   bool empty() const { return gate_up.bits == 0; }
 };
+
+// Whether scales of images can be folded into e4m3 operands if their range allows it.
+inline bool may_fold(const ExpertImages& images) {
+  return images.gate_up.scale == ImageScale::kUe8m0 || images.down.scale == ImageScale::kUe8m0;
+}
 
 class ExpertStack {
  public:

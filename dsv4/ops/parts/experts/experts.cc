@@ -20,6 +20,8 @@ DSV4_IMPL(ExpertsArgs, sm90_wide)
 // Kernel images under kOfficial: products for up to 128 tokens of an expert at a time. FP4 weights
 // are exact, k-bit ones are rounded to f16 with their scales.
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
+// MXFP4 weights whose exponents span at most 12, as e4m3 operands; otherwise sm90_grouped.
+DSV4_IMPL(ExpertsArgs, sm90_grouped_e4m3)
 // Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
 // no bf16 numbers are rounded to bf16.
 DSV4_IMPL(ExpertsArgs, cuda_mma)
@@ -42,6 +44,8 @@ constexpr Impl<ExpertsArgs> kExperts[] = {
     {"sm90_few", Arch::kSm90, true, sm90_few::reject, sm90_few::run, 0x1p-11},
     {"sm90_wide", Arch::kSm90, true, sm90_wide::reject, sm90_wide::run, 0x1p-13},
     {"sm90_grouped", Arch::kSm90, true, sm90_grouped::reject, sm90_grouped::run, 0x1p-10},
+    {"sm90_grouped_e4m3", Arch::kSm90, true, sm90_grouped_e4m3::reject, sm90_grouped_e4m3::run,
+     0x1p-10},
     {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
     {"cuda", Arch::kCuda, true, cuda::reject, cuda::run},
 #endif
@@ -88,6 +92,7 @@ void check_images(const ExpertImages& images, int64_t d) {
   expect("gate_up_bytes", images.gate_up_bytes, {DType::kU8}, {e, up.bytes()});
   expect("down_bytes", images.down_bytes, {DType::kU8}, {e, down.bytes()});
   expect("scale2", images.scale2, {DType::kF32}, {e, 3});
+  if (!images.exponents.empty()) expect("exponents", images.exponents, {DType::kI32}, {e, 3});
 }
 
 void check(const ExpertsArgs& args) {

@@ -303,6 +303,19 @@ TEST(Experts, Fp4ImagesAgreeWithOracle) {
   }
 }
 
+// Exponents of MXFP4 that e4m3 operands hold, in an even number of units; and a prompt of them.
+TEST(Experts, Mxfp4ImagesOfSpreadExponents) {
+  if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
+  for (const test::ImagesShape& s :
+       {test::ImagesShape{.t = 3, .k = 2, .e = 4, .d = 512, .inner = 288, .exponents = 12},
+        {.t = 300, .k = 2, .e = 8, .d = 1024, .inner = 512, .exponents = 12},
+        {.t = 257, .k = 1, .e = 3, .d = 2048, .inner = 512, .only = 1, .exponents = 12},
+        {.t = 700, .k = 6, .e = 40, .d = 512, .inner = 512, .exponents = 5}}) {
+    test::ImagesCase c(s, WeightFormat::kMxfp4, WeightFormat::kMxfp4);
+    check_images(c, fmt::format("{} exponents t={} d={}", s.exponents, s.t, s.d), 2e-5);
+  }
+}
+
 TEST(Experts, ImagesWithAnAddend) {
   if (test::gpu() == nullptr) GTEST_SKIP() << "kernel images are read on a GPU";
   test::ImagesCase c({.t = 9, .k = 3, .e = 5, .d = 288, .inner = 96}, 3, 3);

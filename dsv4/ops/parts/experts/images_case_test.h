@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -15,7 +16,38 @@ namespace dsv4::test {
 struct ImagesShape {
   int64_t t, k, e, d, inner;
   int64_t only = -1;  // the expert of all pairs; -1: random ones
+  // MXFP4: exponents of a weight span so many numbers, and some blocks are zeros; 0: as in files of
+  // random_weight().
+  int exponents = 0;
 };
+
+// Random exponents for an MXFP4 weight, and blocks of zeros with any exponent.
+inline void spread_exponents(const WeightView& w, Rng& rng, int exponents) {
+  constexpr int64_t kBytes = kMxfp4Group / 2;
+  auto* codes = const_cast<uint8_t*>(w.data.as<uint8_t>());
+  auto* scale = const_cast<uint8_t*>(w.scale.as<uint8_t>());
+  const auto least = 110 + static_cast<int>(rng.below(8));
+  for (int64_t block = 0; block < w.n * w.k / kMxfp4Group; ++block) {
+    const bool zeros = rng.below(16) == 0;
+    if (zeros) std::fill_n(codes + block * kBytes, kBytes, static_cast<uint8_t>(rng.below(2) * 8));
+    scale[block] = static_cast<uint8_t>(
+        zeros ? static_cast<int>(rng.below(255))
+              : least + static_cast<int>(rng.below(static_cast<uint64_t>(exponents))));
+  }
+}
+
+// The largest exponent of the blocks of an MXFP4 weight that are not zeros; else 0.
+inline int32_t largest_exponent(const WeightView& w) {
+  constexpr int64_t kBytes = kMxfp4Group / 2;
+  int32_t largest = 0;
+  if (w.format != WeightFormat::kMxfp4) return largest;
+  for (int64_t block = 0; block < w.n * w.k / kMxfp4Group; ++block) {
+    const auto* codes = w.data.as<uint8_t>() + block * kBytes;
+    if (std::any_of(codes, codes + kBytes, [](uint8_t two) { return (two & 0x77) != 0; }))
+      largest = std::max<int32_t>(largest, w.scale.as<uint8_t>()[block]);
+  }
+  return largest;
+}
 
 // Rounds values to three significant bits: times a scale of five bits they are bf16 numbers, and
 // implementations that round weights are exact.
@@ -33,6 +65,7 @@ inline ExpertImages pack_images(Arena& arena, const std::vector<ExpertWeights>& 
   ExpertImages images = expert_images(file);
   const auto e = std::ssize(file);
   const TensorView scale2 = arena.input(DType::kF32, {e, 3});
+  const TensorView exponents = arena.input(DType::kI32, {e, 3});
   const TensorView up = arena.input(DType::kU8, {e, images.gate_up.bytes()});
   const TensorView down = arena.input(DType::kU8, {e, images.down.bytes()});
   const auto pack = [](const KbitImage& image, std::span<const WeightView> weights, uint8_t* to) {
@@ -47,8 +80,12 @@ inline ExpertImages pack_images(Arena& arena, const std::vector<ExpertWeights>& 
     pack(images.down, {&expert.w2, 1}, down.row<uint8_t>(i));
     float* factors = scale2.row<float>(i);
     factors[0] = expert.w1.scale2, factors[1] = expert.w3.scale2, factors[2] = expert.w2.scale2;
+    auto* largest = exponents.row<int32_t>(i);
+    largest[0] = largest_exponent(expert.w1), largest[1] = largest_exponent(expert.w3);
+    largest[2] = largest_exponent(expert.w2);
   }
   images.gate_up_bytes = up, images.down_bytes = down, images.scale2 = scale2;
+  if (may_fold(images)) images.exponents = exponents;
   return images;
 }
 
@@ -92,6 +129,10 @@ struct ImagesCase {
   ImagesCase(const ImagesShape& s, const ImageSource& up, const ImageSource& down) {
     Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner + up.bits));
     file = experts_with_images(arena, rng, s.e, s.d, s.inner, up, down);
+    for (const ExpertWeights& expert : file)
+      for (const WeightView* w : {&expert.w1, &expert.w3, &expert.w2})
+        if (s.exponents > 0 && w->format == WeightFormat::kMxfp4)
+          spread_exponents(*w, rng, s.exponents);
     file_args = random_experts(arena, rng, {.t = s.t, .k = s.k, .d = s.d, .only = s.only}, file);
     args = file_args;
     args.stack = pack_images(arena, file);

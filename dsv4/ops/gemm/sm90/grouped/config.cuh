@@ -3,9 +3,10 @@
 // Tiles     a tile is the pairs of one expert, at most kMostColumns of them, that a CTA multiplies
 //           with kTileRows rows of the image at a time. Its number of columns is rounded up to 16
 // Slots     tiles have consecutive slots, as many as columns; a pair has one slot
-// Rows      of x of a tile lie in the order in which wgmma reads them: blocks of 64 values of K, in
-//           each a row of 128 bytes for every column of the tile, with the 128-byte swizzle by the
-//           number of the column (device/ptx/smem_desc.cuh). K is padded to 256 values with zeros.
+// Rows      of x of a tile lie in the order in which wgmma reads them: steps of 64 values of K in
+//           16 bits, or of 128 in e4m3. A step has a row of 128 bytes for every column of the tile,
+//           with the 128-byte swizzle by the number of the column (device/ptx/smem_desc.cuh); in
+//           e4m3 an f32 factor for every column follows. K is padded to 256 values with zeros.
 //           What the columns without a pair hold does not matter
 
 #pragma once
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "dsv4/device/math.cuh"
 #include "dsv4/device/ptx/mbarrier.cuh"
@@ -25,9 +27,23 @@ namespace dsv4::gemm::grouped {
 inline constexpr int kTileRows = 256, kTileStrips = kTileRows / kUnitRows;
 inline constexpr int kMostColumns = 128, kColumnStep = 16;
 inline constexpr int kClasses = kMostColumns / kColumnStep;  // tiles of 128, 112, .. columns
-inline constexpr int kBlockColumns = 64,
-                     kBlockBytes = 128;                      // of K, and of a row
-inline constexpr int kSteps = kUnitColumns / kBlockColumns;  // blocks of a unit
+
+// The operands of the tensor cores, and how rows of x' lie.
+//   kF16, kBf16   one sum over all of K; 256 rows of the image at a time
+//   kE4m3         codes of Q8. In 16 columns those of a lane's register lie next to each other:
+//                 position 4t + 2c + p has column 2t + 8c + p. Sums are promoted to f32 every 128
+//                 columns, times the factor of the group; 128 rows of the image at a time, in two
+//                 passes
+enum class XForm : uint8_t { kF16, kBf16, kE4m3 };
+inline constexpr int kSwizzledBytes = 128;  // of a column in a step
+DSV4_HD constexpr int steps_of_unit(XForm form) {
+  return form == XForm::kE4m3 ? 2 : 4;
+}
+// The number of units of a row in e4m3 is a multiple of this.
+inline constexpr int kUnitsAtOnce = 2;
+DSV4_HD constexpr int column_bytes(XForm form) {  // in a step
+  return kSwizzledBytes + (form == XForm::kE4m3 ? 4 : 0);
+}
 
 inline constexpr int kConsumerWarps = 8, kEpilogueWarps = 4;
 inline constexpr int kFirstEpilogueWarp = kConsumerWarps;
@@ -40,26 +56,34 @@ struct alignas(16) Tile {
   int32_t expert, first_slot, pairs, columns;
 };
 
-// Bytes of K of a slot's row.
-DSV4_HD constexpr int64_t row_bytes(int chunks) {
-  return int64_t{chunks} * kSteps * kBlockBytes;
+// Bytes of a slot.
+DSV4_HD constexpr int64_t row_bytes(XForm form, int chunks) {
+  return int64_t{chunks} * steps_of_unit(form) * column_bytes(form);
 }
-// From the first slot of a tile: 16 bytes of K, vector `v` of 8 values, of column `column`.
-DSV4_HD constexpr int64_t vector_at(int columns, int column, int v) {
-  return (int64_t{v / 8} * columns + column) * kBlockBytes + (v % 8 ^ column % 8) * 16;
+// From the first slot of a tile of `columns`: vector `v` of 16 bytes of K of column `column`.
+DSV4_HD constexpr int64_t vector_at(XForm form, int columns, int column, int v) {
+  return int64_t{v / 8} * columns * column_bytes(form) + column * kSwizzledBytes +
+         (v % 8 ^ column % 8) * 16;
+}
+// Its factor in a step of e4m3.
+DSV4_HD constexpr int64_t factor_at(int columns, int column, int step) {
+  return int64_t{step} * columns * column_bytes(XForm::kE4m3) + columns * kSwizzledBytes +
+         column * 4;
 }
 
 // Gate and up, or down. Pointers are to device memory.
 struct Product {
-  const std::byte* images;  // [e] kernel images
-  int64_t image_bytes;      // from one expert to the next
-  int strips, chunks;       // of an image: rows / 16, columns / 256
-  int row_tiles;            // tiles of kTileRows rows
-  KbitTable table;          // the codebook
-  float factor;             // what all sums lack: the table's unit, and 16 for the scales
-  const std::byte* x;       // [slots] rows of x, see above
-  const float* factors;     // [slots] what a column's sums lack
-  int rows;                 // of one weight: of gate, or of down
+  const std::byte* images;   // [e] kernel images
+  int64_t image_bytes;       // from one expert to the next
+  int strips, chunks;        // of an image: rows / 16, columns / 256
+  int row_tiles;             // tiles of kTileRows rows
+  KbitTable table;           // the codebook
+  float factor;              // what all sums lack: the table's unit, and 16 for the scales
+  const std::byte* x;        // [slots] rows of x, see above
+  int64_t slot_bytes;        // from one slot to the next, at least row_bytes()
+  const float* factors;      // [slots] what a column's sums lack
+  const int32_t* exponents;  // [e, 3] e4m3: the largest exponent byte of w1, w3, w2
+  int rows;                  // of one weight: of gate, or of down
 };
 
 struct Params {
@@ -72,7 +96,7 @@ struct Params {
 
   const float* pair_weight;  // [slots]
   float limit;               // of SwiGLU
-  bool hidden_is_bf16;       // h' = h; otherwise it is f16:
+  XForm hidden_form;         // h' = h in bf16, codes and factors in e4m3, and in f16
   int hidden_exponent;       // h' = h * 2^hidden_exponent / pow2ceil(weight)
   std::byte* hidden;         // [slots] rows of h', which are down's x
   bf16* y;                   // [slots, y_stride]
@@ -94,7 +118,6 @@ struct Item {
     first_strip = index % product.row_tiles * kTileStrips;
     strips = max(0, min(kTileStrips, product.strips - first_strip));
   }
-  __device__ int64_t slot_bytes(int chunks) const { return tile.first_slot * row_bytes(chunks); }
 };
 
 // The items of a CTA: blockIdx.x, blockIdx.x + gridDim.x, .. of all in order of product, class,
@@ -121,7 +144,15 @@ class Walk {
   int at_ = static_cast<int>(blockIdx.x);  // from the first item of the class
 };
 
-inline constexpr int kXStages = kSteps;
+template <class Weights>
+inline constexpr XForm kXForm = std::is_same_v<typename Weights::Operand, f16>    ? XForm::kF16
+                                : std::is_same_v<typename Weights::Operand, bf16> ? XForm::kBf16
+                                                                                  : XForm::kE4m3;
+// The rows of an item are computed in so many passes over K.
+template <class Weights>
+inline constexpr int kPasses = kXForm<Weights> == XForm::kE4m3 ? 2 : 1;
+
+inline constexpr int kXStages = 4;
 inline constexpr int kStagedBytes = kTileRows * 2;  // of a column
 
 // Vector `v` of 8 image rows of a column, in bf16.
@@ -131,14 +162,16 @@ DSV4_HD constexpr int staged_at(int column, int v) {
 
 template <class Weights>
 struct Shared {
-  static constexpr int kStageBytes = kTileStrips * Weights::kSlabBytes;
-  static constexpr int kOtherBytes =
-      kMostColumns * (kXStages * kBlockBytes + kStagedBytes + 2 * 4) +
-      2 * static_cast<int>(sizeof(TableCopies)) + 1024;
+  static constexpr int kPassStrips = kTileStrips / kPasses<Weights>;
+  static constexpr int kStageBytes = kPassStrips * Weights::kSlabBytes;
+  static constexpr int kXBytes =
+      (kMostColumns * column_bytes(kXForm<Weights>) + 1023) / 1024 * 1024;
+  static constexpr int kOtherBytes = kXStages * kXBytes + kMostColumns * (kStagedBytes + 2 * 4) +
+                                     2 * static_cast<int>(sizeof(TableCopies)) + 1024;
   static constexpr int kCodeStages = std::min(4, (sm90::kMaxSmem - kOtherBytes) / kStageBytes);
   static_assert(kCodeStages >= 2);
 
-  alignas(1024) unsigned char x[kXStages][kMostColumns * kBlockBytes];
+  alignas(1024) unsigned char x[kXStages][kXBytes];
   // Sums of an item times their factors, on their way to the epilogue.
   alignas(128) unsigned char staging[kMostColumns * kStagedBytes];
   alignas(128) unsigned char codes[kCodeStages][kStageBytes];

@@ -1,6 +1,7 @@
-// The main loop of the grouped kernel: sums of 256 image rows x kN columns of a tile over K, and
-// what the consumers do with them: a fragment has neighboring columns of one row, and the epilogue
-// wants neighboring rows of one column, so a transposing stmatrix stages them.
+// The main loop of the grouped kernel with operands of 16 bits: sums of 256 image rows x kN columns
+// of a tile over K, and what the consumers do with them: a fragment has neighboring columns of one
+// row, and the epilogue wants neighboring rows of one column, so a transposing stmatrix stages
+// them.
 //
 // Warp w of consumer warpgroup j multiplies the strips 8 j + w and 8 j + 4 + w of the item: two
 // blocks of 64 rows for the warpgroup. While the tensor cores work on a step (64 values of K) of
@@ -35,16 +36,17 @@ __device__ inline void arrive_once(ptx::Mbarrier& barrier) {
   if (threadIdx.x % kWarp == 0) barrier.arrive();
 }
 
-// Where a consumer is in the two rings. Stage j of x always has step j of a unit.
+// Where a consumer is in the two rings. In 16 bits stage j of x always has step j of a unit.
 struct Place {
-  sm90::RingCursor codes;
-  int x_phase = 0;
+  sm90::RingCursor codes, x;
   int items = 0;  // done
 };
 
 template <int kN, class Weights>
 __device__ void multiply(int chunks, const typename Weights::Table& table, Shared<Weights>& shared,
                          Place& at, Sums<kN>& sums) {
+  constexpr int kSteps = steps_of_unit(kXForm<Weights>);
+  static_assert(kSteps == kXStages);
   const uint64_t x = ptx::make_smem_desc_128B(ptx::smem_address(shared.x));
   uint32_t a[kBlocks][4][4];
   Weights unit[kBlocks];
@@ -66,13 +68,13 @@ __device__ void multiply(int chunks, const typename Weights::Table& table, Share
         if (b == 1 && (j > 0 || chunk > 0))
           arrive_once(shared.x_empty[(j + kSteps - 1) % kSteps]);  // of both blocks, then
         unit[b].decode(table, j, a[b]);
-        if (b == 0) shared.x_full[j].wait(at.x_phase);
+        if (b == 0) shared.x_full[j].wait(at.x.phase);
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           ptx::Wgmma<typename Weights::Operand, kN>::run(
               sums[b], a[b][i],
-              ptx::advance_desc(x, static_cast<uint32_t>(j * kMostColumns * kBlockBytes + 32 * i)),
+              ptx::advance_desc(x, static_cast<uint32_t>(j * Shared<Weights>::kXBytes + 32 * i)),
               1);
         ptx::wgmma_commit_group();
       }
@@ -80,7 +82,7 @@ __device__ void multiply(int chunks, const typename Weights::Table& table, Share
     __syncwarp();  // all lanes have read the codes
     arrive_once(shared.code_empty[stage]);
     at.codes.next(Shared<Weights>::kCodeStages);
-    at.x_phase ^= 1;
+    at.x.phase ^= 1;
   }
   ptx::wgmma_wait_group<0>();
   arrive_once(shared.x_empty[kSteps - 1]);

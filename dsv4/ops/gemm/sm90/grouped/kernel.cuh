@@ -1,16 +1,18 @@
 // Products of many token-expert pairs with kernel images, on Hopper: gate and up with SwiGLU and
 // Q8, and down, in one launch.
 //
-// Problem    out^T [256 image rows, pairs of one expert] = W x'^T in f16 (k-bit weights) or bf16
-//            (FP4), sums in f32
+// Problem    out^T [256 image rows, pairs of one expert] = W x'^T in f16 (k-bit weights), bf16
+//            (FP4) or e4m3 (MXFP4 whose exponents have a narrow range), sums in f32
 // Bound      the tensor cores from about 64 pairs an expert on (2,048 / N weights a clock and
 //            SM), decoding below (30 weights a clock), then the bytes of the weights
-// Tiles      an item is 256 rows x 16 .. 128 columns and all of K, in steps of 64. The items of
-//            gate and up come first, then those of down. The row tiles of a tile are neighbors, so
-//            that CTAs that run together read its rows of x from L2. An item of down waits for
-//            those of gate and up of its tile, so all CTAs have to run together: one an SM
-// Roles      warps 0 - 7: consumers, two warpgroups of two blocks of 64 rows | warps 8 - 11:
-//            epilogue, while the consumers compute the next item | warp 12: codes | warp 13: x
+// Tiles      an item is 256 rows x 16 .. 128 columns and all of K, in steps of 64; in e4m3 128 rows
+//            after the other 128, in steps of 128. The items of gate and up come first, then those
+//            of down. The row tiles of a tile are neighbors, so that CTAs that run together read
+//            its rows of x from L2. An item of down waits for those of gate and up of its tile, so
+//            all CTAs have to run together: one an SM
+// Roles      warps 0 - 7: consumers, two warpgroups of two blocks of 64 rows (in e4m3 of one) |
+//            warps 8 - 11: epilogue, while the consumers compute the next item | warp 12: codes |
+//            warp 13: x
 // Barriers   code_full[s]    1 + bytes  producer | consumers
 //            code_empty[s]   8          consumer warps, when the unit is in registers | producer
 //            x_full[j]       1 + bytes  producer | consumers
@@ -22,7 +24,8 @@
 // Smem       x 64 KB, staging 64 KB, codes 2 to 4 stages of 18 to 43 KB
 //
 // Order of additions, for every tile and grid: k ascending, groups of 16 by the tensor core into
-// one accumulator. A column does not see the others, so a pair has the same bits in any batch.
+// one accumulator; in e4m3 groups of 32 into one of 128, which is added in f32. A column does not
+// see the others, so a pair has the same bits in any batch.
 
 #pragma once
 
@@ -31,6 +34,8 @@
 #include "dsv4/ops/gemm/sm90/grouped/consumer.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/epilogue.cuh"
 #include "dsv4/ops/gemm/sm90/grouped/producer.cuh"
+#include "dsv4/ops/gemm/sm90/grouped/promoted.cuh"
+#include "dsv4/ops/gemm/weights/kbit_image_folded.cuh"
 
 namespace dsv4::gemm::grouped {
 
@@ -51,7 +56,8 @@ __device__ void initialize(const Params& p, Shared<Weights>& shared) {
 }
 
 template <int kN, class Weights>
-__device__ void compute(const Params& p, const Item& item, Shared<Weights>& shared, Place& at) {
+__device__ void compute_sums(const Params& p, const Item& item, Shared<Weights>& shared,
+                             Place& at) {
   const Product& product = item.down ? p.down : p.gate_up;
   Sums<kN> sums;
   multiply<kN>(product.chunks, typename Weights::Table(shared.tables[item.down ? 1 : 0]), shared,
@@ -59,6 +65,33 @@ __device__ void compute(const Params& p, const Item& item, Shared<Weights>& shar
   const float* const scale2 = p.scale2 + item.tile.expert * 3;
   stage<kN>(product.factor * scale2[item.down ? 2 : 0], product.factor * scale2[item.down ? 2 : 1],
             sums, shared, at);
+}
+
+template <int kN, class Weights>
+__device__ void compute_promoted(const Params& p, const Item& item, Shared<Weights>& shared,
+                                 Place& at) {
+  const Product& product = item.down ? p.down : p.gate_up;
+  const int expert = item.tile.expert * 3, first = item.down ? 2 : 0, second = item.down ? 2 : 1;
+  const int largest = product.exponents[expert + first],
+            largest_of_second = product.exponents[expert + second];
+  const float low = folded_factor(largest) * p.scale2[expert + first],
+              high = folded_factor(largest_of_second) * p.scale2[expert + second];
+  const typename Weights::Table table(largest, largest_of_second);
+#pragma unroll 1
+  for (int pass = 0; pass < kPasses<Weights>; ++pass) {
+    float sums[kN / 2];
+    multiply_promoted<kN>(product.chunks, table, shared, at, sums);
+    stage_pass<kN>(pass, low, high, sums, shared, at);
+  }
+}
+
+template <int kN, class Weights>
+__device__ void compute(const Params& p, const Item& item, Shared<Weights>& shared, Place& at) {
+  if constexpr (kXForm<Weights> == XForm::kE4m3) {
+    compute_promoted<kN>(p, item, shared, at);
+  } else {
+    compute_sums<kN>(p, item, shared, at);
+  }
 }
 
 // The items of a product, class by class. Each product and class has a loop of its own: where they

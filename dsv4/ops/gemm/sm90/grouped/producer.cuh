@@ -10,7 +10,7 @@
 
 namespace dsv4::gemm::grouped {
 
-// A stage is a unit of each strip of the item.
+// A stage is a unit of each strip of the pass.
 template <class Weights>
 __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
   constexpr int kBytes = Weights::kSlabBytes;
@@ -18,26 +18,29 @@ __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
   Walk().visit_all(p, [&](const Item& item) {
     const Product& product = item.down ? p.down : p.gate_up;
     const int64_t strip_bytes = int64_t{product.chunks} * kBytes;
-    const std::byte* from =
-        product.images + item.tile.expert * product.image_bytes + item.first_strip * strip_bytes;
-    for (int chunk = 0; chunk < product.chunks; ++chunk, from += kBytes) {
-      ptx::Mbarrier& full = shared.code_full[at.stage];
-      shared.code_empty[at.stage].wait(at.phase ^ 1);
-      full.expect_tx(static_cast<uint32_t>(item.strips * kBytes));
-      full.arrive();
-      const uint32_t to = ptx::smem_address(shared.codes[at.stage]);
-      for (int strip = 0; strip < item.strips; ++strip)
-        ptx::cp_async_bulk_evict_first(to + static_cast<uint32_t>(strip * kBytes),
-                                       from + strip * strip_bytes, kBytes, full);
-      at.next(Shared<Weights>::kCodeStages);
+    for (int first = 0; first < kTileStrips; first += Shared<Weights>::kPassStrips) {
+      const int strips = max(0, min(Shared<Weights>::kPassStrips, item.strips - first));
+      const std::byte* from = product.images + item.tile.expert * product.image_bytes +
+                              (item.first_strip + first) * strip_bytes;
+      for (int chunk = 0; chunk < product.chunks; ++chunk, from += kBytes) {
+        ptx::Mbarrier& full = shared.code_full[at.stage];
+        shared.code_empty[at.stage].wait(at.phase ^ 1);
+        full.expect_tx(static_cast<uint32_t>(strips * kBytes));
+        full.arrive();
+        const uint32_t to = ptx::smem_address(shared.codes[at.stage]);
+        for (int strip = 0; strip < strips; ++strip)
+          ptx::cp_async_bulk_evict_first(to + static_cast<uint32_t>(strip * kBytes),
+                                         from + strip * strip_bytes, kBytes, full);
+        at.next(Shared<Weights>::kCodeStages);
+      }
     }
   });
 }
 
-// A stage is a block of K of all columns of the tile, which is one run of bytes. The factors of the
-// columns come with the first one. Rows of h' are complete when all items of gate and up of the
-// tile are done. They come before it in the order of items, and all CTAs run together, so they are
-// done or under way.
+// A stage is a step of K of all columns of the tile, which is one run of bytes. The factors of the
+// columns come with the first one of the item. Rows of h' are complete when all items of gate and
+// up of the tile are done. They come before it in the order of items, and all CTAs run together, so
+// they are done or under way.
 template <class Weights>
 __device__ void copy_x(const Params& p, Shared<Weights>& shared) {
   sm90::RingCursor at;
@@ -48,19 +51,24 @@ __device__ void copy_x(const Params& p, Shared<Weights>& shared) {
       ptx::wait_at_least(p.done + item.tile_index, p.gate_up.row_tiles);
       ptx::fence_proxy_async_global();
     }
-    const auto bytes = static_cast<uint32_t>(item.tile.columns * kBlockBytes);
-    const std::byte* from = product.x + item.slot_bytes(product.chunks);
-    for (int block = 0; block < product.chunks * kSteps; ++block, from += bytes) {
-      ptx::Mbarrier& full = shared.x_full[at.stage];
-      shared.x_empty[at.stage].wait(at.phase ^ 1);
-      const auto factors = static_cast<uint32_t>(block == 0 ? item.tile.columns * 4 : 0);
-      full.expect_tx(bytes + factors);
-      full.arrive();
-      ptx::cp_async_bulk(ptx::smem_address(shared.x[at.stage]), from, bytes, full);
-      if (block == 0)
-        ptx::cp_async_bulk(ptx::smem_address(shared.factors[parity]),
-                           product.factors + item.tile.first_slot, factors, full);
-      at.next(kXStages);
+    const auto bytes = static_cast<uint32_t>(item.tile.columns * column_bytes(kXForm<Weights>));
+    const std::byte* const rows = product.x + item.tile.first_slot * product.slot_bytes;
+    const int steps = product.chunks * steps_of_unit(kXForm<Weights>);
+    for (int pass = 0; pass < kPasses<Weights>; ++pass) {
+      const std::byte* from = rows;
+      for (int step = 0; step < steps; ++step, from += bytes) {
+        const bool first = pass == 0 && step == 0;
+        ptx::Mbarrier& full = shared.x_full[at.stage];
+        shared.x_empty[at.stage].wait(at.phase ^ 1);
+        const auto factors = static_cast<uint32_t>(first ? item.tile.columns * 4 : 0);
+        full.expect_tx(bytes + factors);
+        full.arrive();
+        ptx::cp_async_bulk(ptx::smem_address(shared.x[at.stage]), from, bytes, full);
+        if (first)
+          ptx::cp_async_bulk(ptx::smem_address(shared.factors[parity]),
+                             product.factors + item.tile.first_slot, factors, full);
+        at.next(kXStages);
+      }
     }
     parity ^= 1;
   });

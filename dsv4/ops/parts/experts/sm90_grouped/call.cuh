@@ -40,9 +40,16 @@ inline grouped::Product make_product(const KbitImage& image, const ConstTensorVi
           .factor = gemm::scaled_factor(image.scale) * table.unit};
 }
 
+// The operands of a product with these weights; folded: in e4m3 where the weights allow it.
+inline grouped::XForm form_of(const KbitImage& image, bool folded) {
+  if (!image.is_fp4()) return grouped::XForm::kF16;
+  return folded && image.scale == ImageScale::kUe8m0 ? grouped::XForm::kE4m3
+                                                     : grouped::XForm::kBf16;
+}
+
 // Takes temporaries from `scratch`. The rows of y of a tile take the place of its rows of x', which
 // nothing reads when its h' is complete.
-inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
+inline Call make_call(const ExpertsArgs& args, bool folded, Scratch& scratch) {
   const ExpertImages& images = args.stack.images();
   const int64_t t = args.x.dim(0), d = args.x.dim(1), k = slots(args), pairs = t * k;
   const int64_t experts = args.stack.size(), all = max_slots(pairs, experts);
@@ -66,9 +73,13 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
       make_product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, 2 * down_chunks);
   grouped::Product down = make_product(images.down, images.down_bytes, images.down_codebook,
                                        ceil_div(images.down.num_strips(), grouped::kTileStrips));
-  const TensorView rows = bytes(all * grouped::row_bytes(gate_up.chunks));
-  const TensorView hidden = bytes(all * grouped::row_bytes(down.chunks));
+  const grouped::XForm form = form_of(images.gate_up, folded),
+                       hidden_form = form_of(images.down, folded);
   const int64_t y_stride = gate_up.chunks * int64_t{gemm::kUnitColumns};
+  gate_up.slot_bytes = y_stride * int64_t{sizeof(bf16)};  // of x' and then of y
+  down.slot_bytes = grouped::row_bytes(hidden_form, down.chunks);
+  const TensorView rows = bytes(all * gate_up.slot_bytes);
+  const TensorView hidden = bytes(all * down.slot_bytes);
   call.y =
       TensorView(TensorMeta::contiguous(DType::kBF16, {all, y_stride}), rows.data).slice(1, 0, d);
   float *const factor = floats(all), *const hidden_factor = floats(all),
@@ -86,13 +97,16 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
                .tiles = call.lists.tiles,
                .slot_of = call.lists.slot_of,
                .tile_of = call.lists.tile_of,
-               .is_bf16 = images.gate_up.is_fp4(),
-               .hidden_is_bf16 = images.down.is_fp4(),
+               .form = form,
+               .hidden_form = hidden_form,
                .hidden_exponent = exponent,
                .rows = rows.data,
+               .slot_bytes = gate_up.slot_bytes,
                .factor = factor,
                .hidden_factor = hidden_factor,
                .weight = weight};
+  const auto* const exponents = images.exponents.empty() ? nullptr : images.exponents.as<int32_t>();
+  gate_up.exponents = down.exponents = exponents;
   gate_up.x = rows.data, gate_up.factors = factor;
   gate_up.rows = static_cast<int>(args.stack.inner());
   down.x = hidden.data, down.factors = hidden_factor;
@@ -107,7 +121,7 @@ inline Call make_call(const ExpertsArgs& args, Scratch& scratch) {
                    .scale2 = images.scale2.as<float>(),
                    .pair_weight = weight,
                    .limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF,
-                   .hidden_is_bf16 = images.down.is_fp4(),
+                   .hidden_form = hidden_form,
                    .hidden_exponent = exponent,
                    .hidden = hidden.data,
                    .y = call.y.as<bf16>(),

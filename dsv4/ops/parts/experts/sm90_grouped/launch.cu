@@ -1,5 +1,6 @@
-// The implementation sm90_grouped of experts.h: lists, Q8 rows in the order of the tiles, gate and
-// up with SwiGLU and Q8, down, combine.
+// The implementations sm90_grouped and sm90_grouped_e4m3 of experts.h: lists, Q8 rows in the order
+// of the tiles, gate and up with SwiGLU and Q8, down, combine. The second has e4m3 operands where
+// weights are MXFP4, and is chosen by name only until a card has timed it.
 
 #include "dsv4/ops/parts/experts/sm90_grouped/launch.cuh"
 
@@ -25,9 +26,40 @@ constexpr Launch kE4m3Products[] = {launch_products<2, kE4M4, kE4m3>,
                                     launch_products<3, kE4M4, kE4m3>,
                                     launch_products<4, kE4M4, kE4m3>};
 
-Launch launch_of(const KbitImage& image, const Codebook& book) {
+Launch launch_of(const KbitImage& image, const Codebook& book, bool folded) {
+  if (form_of(image, folded) == grouped::XForm::kE4m3) return launch_products<4, kUe8m0, kE4m3>;
   return gemm::scaled_table(book, image.scale) == kE4m3 ? kE4m3Products[image.bits - kMinKbit]
                                                         : kProducts[image.kind()];
+}
+
+void run_with(const Context& context, const ExpertsArgs& args, bool folded) {
+  if (args.x.dim(0) == 0) return;
+  Device& device = *context.device;
+  Scratch& scratch = device.workspace();
+  const Scratch::Scope scope(scratch);
+  const Call call = make_call(args, folded, scratch);
+  const ExpertImages& images = args.stack.images();
+  launch(device, "experts_count", count_kernel,
+         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
+  launch(device, "experts_place", place_kernel,
+         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
+  launch(device, "experts_rows", rows_kernel,
+         {.grid = args.x.dim(0), .block = kRowThreads, .pdl = true}, call.rows);
+  const Launch up = launch_of(images.gate_up, images.gate_up_codebook, folded);
+  const Launch down = launch_of(images.down, images.down_codebook, folded);
+  grouped::Params products = call.products;
+  products.has_down = up == down;
+  up(device, products);
+  if (!products.has_down) {
+    products.has_gate_up = false, products.has_down = true;
+    down(device, products);
+  }
+  experts_combine(device, {.y = call.y,
+                           .pair_of = call.lists.slot_of,
+                           .slots = slots(args),
+                           .add = args.add,
+                           .addend = args.addend,
+                           .acc = args.acc});
 }
 
 }  // namespace
@@ -46,33 +78,27 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
-  if (args.x.dim(0) == 0) return;
-  Device& device = *context.device;
-  Scratch& scratch = device.workspace();
-  const Scratch::Scope scope(scratch);
-  const Call call = make_call(args, scratch);
-  const ExpertImages& images = args.stack.images();
-  launch(device, "experts_count", count_kernel,
-         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
-  launch(device, "experts_place", place_kernel,
-         {.grid = call.lists.ctas, .block = kListThreads, .pdl = true}, call.choices, call.lists);
-  launch(device, "experts_rows", rows_kernel,
-         {.grid = args.x.dim(0), .block = kRowThreads, .pdl = true}, call.rows);
-  const Launch up = launch_of(images.gate_up, images.gate_up_codebook);
-  const Launch down = launch_of(images.down, images.down_codebook);
-  grouped::Params products = call.products;
-  products.has_down = up == down;
-  up(device, products);
-  if (!products.has_down) {
-    products.has_gate_up = false, products.has_down = true;
-    down(device, products);
-  }
-  experts_combine(device, {.y = call.y,
-                           .pair_of = call.lists.slot_of,
-                           .slots = slots(args),
-                           .add = args.add,
-                           .addend = args.addend,
-                           .acc = args.acc});
+  run_with(context, args, false);
 }
 
 }  // namespace dsv4::experts_kernel::sm90_grouped
+
+namespace dsv4::experts_kernel::sm90_grouped_e4m3 {
+
+const char* reject(const Context& context, const ExpertsArgs& args) {
+  if (const char* reason = sm90_grouped::reject(context, args)) return reason;
+  const ExpertImages& images = args.stack.images();
+  if (!may_fold(images)) return "for MXFP4";
+  if (images.exponents.empty()) return "exponents of a matrix span more than 12";
+  for (const KbitImage* image : {&images.gate_up, &images.down})
+    if (image->scale == ImageScale::kUe8m0 &&
+        image->units_along_k() % gemm::grouped::kUnitsAtOnce != 0)
+      return "an odd number of 256 columns";
+  return nullptr;
+}
+
+void run(const Context& context, const ExpertsArgs& args) {
+  sm90_grouped::run_with(context, args, true);
+}
+
+}  // namespace dsv4::experts_kernel::sm90_grouped_e4m3

@@ -17,7 +17,8 @@ using enum gemm::ScaledTable;
 // CTAs to run together.
 //
 // K, kScale   of the image
-// kTable      how its codebook is found (weights/kbit_image_scaled.cuh)
+// kTable      how its codebook is found (weights/kbit_image_scaled.cuh); with kUe8m0, kE4m3 stands
+//             for e4m3 operands (weights/kbit_image_folded.cuh)
 //
 // Only launch.cu names all of them. A table of them here would compile every kernel in every file
 // that has the definition.

@@ -2,6 +2,7 @@
 // pairs. Columns past the end are zeros.
 //
 //   bf16   x' = code * 2^s_group, exact
+//   e4m3   x' = code, and 2^s_group is a factor of the column in the step of the group
 //   f16    x' = code * 2^(kTop + s_group - s_row)    s_row: the largest exponent among the groups
 //
 // In f16 it is exact while a group is within 2^21 of the row's largest: a code has 4 significant
@@ -14,12 +15,13 @@
 
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/device/ptx/prmt.cuh"
 #include "dsv4/formats/quant_group.h"
 #include "dsv4/ops/gemm/sm90/grouped/epilogue.cuh"
 
 namespace dsv4::experts_kernel::sm90_grouped {
 
-using gemm::grouped::Tile;
+using gemm::grouped::Tile, gemm::grouped::XForm;
 
 // Largest exponent of x' over its code: 448 * 2^7 is below 65504.
 inline constexpr int kTop = 7;
@@ -37,10 +39,10 @@ struct RowsParams {
   int columns, chunks, slots;  // d, ceil(d / 256), k
   const Tile* tiles;
   const int32_t *slot_of, *tile_of;  // [t, k]
-  bool is_bf16;                      // x', not f16
-  bool hidden_is_bf16;               // gemm::grouped::Params
+  XForm form, hidden_form;           // of x', of h' (gemm::grouped::Params)
   int hidden_exponent;
-  std::byte* rows;  // [slots] rows of x'
+  std::byte* rows;     // [slots] rows of x'
+  int64_t slot_bytes;  // from one to the next
   // [slots] what sums of gate and up lack, what sums of down lack, the router's
   // weight
   float *factor, *hidden_factor, *weight;
@@ -94,6 +96,22 @@ struct CodedVector {
   }
 };
 
+// Stores vectors `v` of eight values and, once for each group, its factor. rows: of the tile
+__device__ inline void store_codes(const CodedVector& coded, int columns, int column, int v,
+                                   std::byte* rows) {
+  // Two lanes have 16 columns. They exchange pairs of codes, and each stores half of the vector.
+  const int second = v % 2;
+  const uint32_t other = __shfl_xor_sync(~0u, coded.codes[1 - second], 1);
+  const uint32_t mine = coded.codes[second];
+  const uint32_t first_half = second == 0 ? mine : other, second_half = second == 0 ? other : mine;
+  *reinterpret_cast<uint2*>(rows + gemm::grouped::vector_at(XForm::kE4m3, columns, column, v / 2) +
+                            second * 8) = {ptx::prmt(first_half, second_half, 0x5410),
+                                           ptx::prmt(first_half, second_half, 0x7632)};
+  if (v % kGroupThreads == 0)
+    *reinterpret_cast<float*>(rows + gemm::grouped::factor_at(columns, column, v / kGroupThreads)) =
+        __uint_as_float(static_cast<uint32_t>(coded.exponent) << 23);
+}
+
 // Vector `v` of a row; zeros past its end.
 __device__ inline uint4 load_vector(const RowsParams& p, const bf16* row, int v) {
   const int first = v * kVector;
@@ -135,24 +153,30 @@ __global__ void __launch_bounds__(kRowThreads) rows_kernel(const __grid_constant
   for (int k = 0; k < p.slots; ++k) {
     const int slot = p.slot_of[t * p.slots + k];
     const Tile tile = p.tiles[p.tile_of[t * p.slots + k]];
-    std::byte* const rows = p.rows + tile.first_slot * gemm::grouped::row_bytes(p.chunks);
+    std::byte* const rows = p.rows + tile.first_slot * p.slot_bytes;
 #pragma unroll
     for (int i = 0; i < kRowVectors; ++i) {
       const int v = i * kRowThreads + thread;
       if (v >= vectors) break;
-      *reinterpret_cast<uint4*>(rows +
-                                gemm::grouped::vector_at(tile.columns, slot - tile.first_slot, v)) =
-          coded[i].values(largest, p.is_bf16);
+      const int column = slot - tile.first_slot;
+      if (p.form == XForm::kE4m3) {
+        store_codes(coded[i], tile.columns, column, v, rows);
+      } else {
+        *reinterpret_cast<uint4*>(rows +
+                                  gemm::grouped::vector_at(p.form, tile.columns, column, v)) =
+            coded[i].values(largest, p.form == XForm::kBf16);
+      }
     }
     if (thread == 0) {
       const float weight = p.weights[t * p.weight_stride + k];
       const auto power = [](int exponent) {
         return __uint_as_float(static_cast<uint32_t>(exponent) << 23);
       };
-      p.factor[slot] = p.is_bf16 ? 1.f : power(largest - kTop);
+      p.factor[slot] = p.form == XForm::kF16 ? power(largest - kTop) : 1.f;
       p.hidden_factor[slot] =
-          p.hidden_is_bf16 ? 1.f
-                           : power(gemm::grouped::weight_exponent(weight) - p.hidden_exponent);
+          p.hidden_form == XForm::kF16
+              ? power(gemm::grouped::weight_exponent(weight) - p.hidden_exponent)
+              : 1.f;
       p.weight[slot] = weight;
     }
   }

@@ -22,8 +22,8 @@ template <int kGroups>
 void wgmma_wait_group() {
   emulator::wgmma_wait(kGroups);
 }
-template <int kCount>
-void wgmma_fence_operand(float (&)[kCount]) {
+template <class T, int kCount>
+void wgmma_fence_operand(T (&)[kCount]) {
 }
 
 template <class T, int kN, int kTransposeB = 0>
