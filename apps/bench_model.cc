@@ -114,7 +114,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
   if (options.synthetic.empty()) {
-    model_.emplace(Model::load(find_model(options.model)));
+    model_.emplace(Model::load(find_model(options.model), num_ranks(options.device)));
     codebooks_ = codebooks_of(*model_);
     place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches),
                 context());

@@ -15,6 +15,7 @@
 #include "dsv4/model/model.h"
 #include "dsv4/model/released.h"
 #include "dsv4/plan/plan.h"
+#include "dsv4/plan/rank_plan.h"
 
 namespace dsv4::apps {
 namespace {
@@ -110,8 +111,21 @@ Json kv_parts(const KvRate& rate) {
   return parts;
 }
 
+Json ranks_json(const std::vector<RankPlan>& ranks) {
+  Json list = Json::array();
+  for (const RankPlan& rank : ranks) {
+    list.push_back({{"rank", rank.id.rank},
+                    {"weights_bytes", rank.weights_bytes},
+                    {"own_bytes", rank.own_bytes},
+                    {"cache_bytes", rank.cache_bytes},
+                    {"scratch_bytes", rank.scratch_bytes},
+                    {"received_bytes_per_token", rank.received_bytes_per_token}});
+  }
+  return list;
+}
+
 void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
-                     const std::vector<MachineFit>& fits) {
+                     const std::vector<MachineFit>& fits, const std::vector<RankPlan>& ranks) {
   const PlanRequest& request = plan.request;
   const Fit& requested = fits[0].fit;
   Json machines = Json::array();
@@ -146,6 +160,7 @@ void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPla
       {"fits", requested.fits},
       {"max_context_tokens", requested.max_context},
       {"max_sequences", requested.max_sequences},
+      {"ranks", ranks_json(ranks)},
       {"machines", machines}};
   fmt::print("{}\n", dump(report));
 }
@@ -186,6 +201,17 @@ void print_memory(const MemoryPlan& plan) {
       size_text(plan.workspace.total()), request.batch_tokens, size_text(plan.workspace.step),
       size_text(plan.workspace.logits), size_text(plan.workspace.sampling),
       size_text(plan.workspace.kernels));
+}
+
+void print_ranks(const std::vector<RankPlan>& ranks) {
+  fmt::print("\n{:<8} {:>10} {:>10} {:>10} {:>10}  {}\n", "rank", "weights", "its own", "cache",
+             "scratch", "received per token");
+  for (const RankPlan& rank : ranks) {
+    fmt::print("{:<8} {:>10} {:>10} {:>10} {:>10}  {}\n", rank.id.rank,
+               size_text(rank.weights_bytes), size_text(rank.own_bytes),
+               size_text(rank.cache_bytes), size_text(rank.scratch_bytes),
+               size_text(rank.received_bytes_per_token));
+  }
 }
 
 // "6.0 GiB per GPU, 1.0 GiB of host memory"
@@ -233,10 +259,14 @@ void plan_model(const PlanOptions& options) {
                    .batch_tokens = options.batch_tokens,
                    .threads = num_threads()});
   const std::vector<MachineFit> fits = fits_of(options, plan);
-  if (options.json) return print_plan_json(source, recipe, plan, fits);
+  std::vector<RankPlan> ranks;
+  if (const int devices = fits[0].machine.devices; devices > 1)
+    ranks = plan_ranks(source.config, list, plan.request, devices);
+  if (options.json) return print_plan_json(source, recipe, plan, fits, ranks);
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
   print_weights(plan.weights);
   print_memory(plan);
+  if (!ranks.empty()) print_ranks(ranks);
   print_machines(fits);
 }
 

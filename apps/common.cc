@@ -174,14 +174,22 @@ void add_check_numbers(CLI::App& command, bool& check) {
 }
 
 void add_device(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "device to run on")
-      ->option_text("cpu|cuda[:N]")
-      ->capture_default_str();
+  CLI::Option* one = command.add_option("--device", device, "device to run on")
+                         ->option_text("cpu|cuda[:N]")
+                         ->capture_default_str();
+  const auto set = [&device](const std::string& gpus) { device = devices_of_gpus(gpus); };
+  command
+      .add_option_function<std::string>(
+          "--gpus", set,
+          "divide the model over ranks: a number of GPUs, all, or a list; cpu,cpu: ranks on the "
+          "CPU, for tests")
+      ->option_text("N|all|LIST")
+      ->excludes(one);
 }
 
 Model load_model(const std::string& folder, const std::string& device, const Context& steps) {
   std::shared_ptr<Device> place = open_device(device);
-  Model model = Model::load(folder);
+  Model model = Model::load(folder, num_ranks(device));
   place_model(model, std::move(place), 0, steps);
   return model;
 }

@@ -139,7 +139,7 @@ void eval_needle(const NeedleOptions& options) {
   const NeedleTemplate form = load_template(options, folder, source);
   const Tokenizer tokenizer = load_tokenizer(folder);
   std::shared_ptr<Device> device = open_device(options.device);
-  Model model = Model::load(folder);
+  Model model = Model::load(folder, num_ranks(options.device));
   check_vocabulary(tokenizer, model);
   check_distances(options, model);
   const std::vector<Question> questions =

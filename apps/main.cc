@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <new>
 #include <string>
@@ -15,6 +16,7 @@
 #include "apps/version.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
+#include "dsv4/comm/rank_team.h"
 
 namespace {
 
@@ -119,6 +121,18 @@ int parse(CLI::App& app, int argc, char** argv) {
 
 }  // namespace
 
+namespace {
+
+// A rank that did not come back (comm/rank_team.h) may use what destructors of static objects would
+// take away from it.
+int leave(int status) {
+  if (!dsv4::any_rank_lost()) return status;
+  std::fflush(nullptr);
+  std::_Exit(status);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   try {
     dsv4::apps::install_signal_handlers();
@@ -140,13 +154,13 @@ int main(int argc, char** argv) {
     dsv4::apps::add_completion(app, action);
     if (const int status = parse(app, argc, argv); status != 0 || !action) return status;
     action();
-    return flush_output();
+    return leave(flush_output());
   } catch (const dsv4::apps::ExitStatus& exit) {
-    return exit.status;
+    return leave(exit.status);
   } catch (const std::bad_alloc&) {
     print_error("out of memory");
   } catch (const std::exception& error) {
     print_error(error.what());
   }
-  return kExitError;
+  return leave(kExitError);
 }

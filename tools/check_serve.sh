@@ -52,6 +52,7 @@ if [ $# -eq 0 ]; then
     DSV4_SCHEMA_SUITE=$suite/tests "build/$preset/bin/schema_suite_test" || status=1
   fi
   $python tools/serve/check_proxies.py "$binary" || status=1
+  $python tools/serve/check_replicas.py "$binary" || status=1
   page=0
   $python tools/serve/check_page.py "$binary" || page=$?
   if [ $page -eq 77 ]; then

@@ -4,7 +4,7 @@
 #   tools/setup.sh          packages for building and running
 #   tools/setup.sh check    also packages for ./check (tools/check_python.sh installs three Python packages itself)
 #   tools/setup.sh clang    also packages for ./check --sanitize, --fuzz and --tidy
-#   tools/setup.sh serve    also Chromium, nginx and Caddy, for ./check --serve (350 MB)
+#   tools/setup.sh serve    also Chromium, nginx, Caddy and HAProxy, for ./check --serve (350 MB)
 
 set -euo pipefail
 
@@ -13,7 +13,7 @@ build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-d
 check=(libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
-serve=(chromium fonts-dejavu-core curl nginx-light caddy)
+serve=(chromium fonts-dejavu-core curl nginx-light caddy haproxy)
 
 case "${1:-build}" in
   build) want=("${build[@]}") ;;
@@ -39,7 +39,7 @@ else
 fi
 echo "setup: installing ${missing[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
-# nginx and Caddy are programs that a test starts, not services of this machine.
+# nginx, Caddy and HAProxy are programs that a test starts, not services of this machine.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
   printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
@@ -48,7 +48,7 @@ if [ ! -e "$policy" ]; then
 fi
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-for service in nginx caddy; do
+for service in nginx caddy haproxy; do
   [[ " ${missing[*]} " == *" $service"* ]] && command -v systemctl >/dev/null &&
     "${as_root[@]}" systemctl disable "$service" >/dev/null 2>&1
 done

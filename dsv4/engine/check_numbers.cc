@@ -12,6 +12,7 @@
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
 #include "dsv4/ops/parts/compressor/compressor.h"
 #include "dsv4/ops/parts/experts/experts.h"
+#include "dsv4/ops/parts/experts/halves.h"
 #include "dsv4/ops/parts/indexer/indexer.h"
 #include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/ops/parts/mhc/mhc.h"
@@ -111,6 +112,12 @@ Traced trace(const ExpertsArgs& a) {
       a.stack.is_image() ? a.stack.images().gate_up_bytes.data : a.stack.file()[0].w1.data.data};
 }
 
+Traced trace(const ExpertsHiddenArgs& a) {
+  return {{a.hidden}, a.stack.file()[0].w1.data.data};
+}
+Traced trace(const ExpertsOutputArgs& a) {
+  return {{a.acc}, a.stack.file()[0].w2.data.data};
+}
 Traced trace(const MoeArgs& a) {
   return {{a.acc}, a.gate.data.data};
 }
@@ -166,9 +173,10 @@ void CheckNumbers::observe(const OpCall& call) {
   const Device* const device = call.context().device;
   if (device != nullptr && device->is_dry_run()) return call.run();  // its tensors have no memory
 #endif
-  const Traced traced = trace_one_of(call, embed, rms_norm, head_norm, rope, quantize_q8,
-                                     fake_quant, hadamard, linear, hc_pre, hc_post, hc_head,
-                                     compressor, index_scores, sparse_mla, router, experts, moe);
+  const Traced traced =
+      trace_one_of(call, embed, rms_norm, head_norm, rope, quantize_q8, fake_quant, hadamard,
+                   linear, hc_pre, hc_post, hc_head, compressor, index_scores, sparse_mla, router,
+                   experts, experts_hidden, experts_output, moe);
   const auto named = names_.find(traced.weight);
   const bool own = traced.weight != nullptr && named != names_.end();
   if (own) latest_ = named->second;

@@ -10,9 +10,14 @@
 
 namespace dsv4 {
 
-// "cpu" (null), "cuda" or "cuda:1". Throws kBadInput for other names and kUnsupported when this
-// build, this machine or this GPU cannot do it.
+// "cpu" (null), "cuda" or "cuda:1", or one for each rank of a model, with commas. Throws kBadInput
+// for other names and kUnsupported when this build, this machine or this GPU cannot do it: ranks
+// run on the CPU alone, "cpu,cpu".
 std::shared_ptr<Device> open_device(const std::string& name);
+// How many names there are.
+int num_ranks(const std::string& device);
+// The names for --gpus: a number of GPUs, "all", or a list of their numbers or of "cpu".
+std::string devices_of_gpus(const std::string& gpus);
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 

@@ -23,7 +23,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
     : model_(model),
       options_(checked_options(model, options)),
       check_(options.check_numbers ? std::make_unique<CheckNumbers>(model) : nullptr),
-      executor_(model, context(), cache_limits(options)),
+      executor_(model, context(), cache_limits(options), options.ranks),
       prefixes_(executor_.cache(), executor_.prefixes(),
                 {.checkpoint_interval = options.checkpoint_interval,
                  .longest_load = options.longest_load}),

@@ -10,6 +10,7 @@
 
 #include "dsv4/cache/unit_store.h"
 #include "dsv4/engine/cache_plan.h"
+#include "dsv4/engine/runner.h"
 #include "dsv4/engine/scheduler.h"
 #include "dsv4/engine/speculation.h"
 #include "dsv4/model/model.h"
@@ -50,6 +51,7 @@ struct EngineOptions {
   Speculate speculate = Speculate::kOff;
   int64_t draft_tokens = 0;          // of each round, 1 to kMaxDrafts; 0: as many as pay
   std::shared_ptr<Drafter> drafter;  // beside lookup, for tests; null: the model's, if wanted
+  RankOptions ranks;                 // of a model that has several
   bool check_numbers = false;        // look at the output of every op (check_numbers.h)
 };
 

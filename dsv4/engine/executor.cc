@@ -15,13 +15,14 @@ Context placed(Context context, const Model& model) {
 
 }  // namespace
 
-Executor::Executor(const Model& model, const Context& context, const CacheLimits& limits)
+Executor::Executor(const Model& model, const Context& context, const CacheLimits& limits,
+                   const RankOptions& ranks)
     : model_(model),
-      runner_(make_runner(model, placed(context, model), limits)),
+      runner_(make_runner(model, placed(context, model), limits, ranks)),
       cache_(model.config(), context.numerics, limits, runner_->memory()) {
   if (limits.checkpoints > 0) prefixes_ = std::make_unique<PrefixCache>(cache_, *runner_);
-  logits_ =
-      Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size}, runner_->memory());
+  logits_ = Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size},
+                   runner_->logits_memory());
 }
 
 ForwardBatch Executor::make_batch(std::span<const Work> work) const {
@@ -58,7 +59,7 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
   const ForwardBatch batch = make_batch(work);
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
   if (logits_.view().dim(0) < rows)
-    logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->memory());
+    logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->logits_memory());
   runner_->forward(batch, cache_.layers(), logits_);
   for (size_t i = 0; i < work.size(); ++i) {
     const Work& item = work[i];
@@ -74,21 +75,21 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
 
 std::vector<Sampled> Executor::sample(const SampleRows& rows) {
   DSV4_CHECK(rows.count() == rows_, "{} parameters for {} rows of logits", rows.count(), rows_);
-  if (&runner_->memory() == &host_memory()) require_finite_logits(logits());
+  if (runner_->on_host()) require_finite_logits(logits());
   std::vector<Sampled> tokens = runner_->sample(logits(), rows);
   process_logprobs(rows, tokens);
   return tokens;
 }
 
 void Executor::process_logprobs(const SampleRows& rows, std::vector<Sampled>& tokens) {
-  const bool on_host = &runner_->memory() == &host_memory();
+  const bool on_host = runner_->on_host();
   Buffer copy;
   for (int64_t r = 0; r < rows.count(); ++r) {
     if (!rows.params[static_cast<size_t>(r)].processed_logprobs) continue;
     ConstTensorView row = logits().slice(0, r, r + 1);
     if (!on_host) {
       if (copy.empty()) copy = Buffer(DType::kF32, {1, row.dim(1)});
-      runner_->memory().download(copy.view().data, row.data, row.bytes());
+      runner_->logits_memory().download(copy.view().data, row.data, row.bytes());
       row = copy;
     }
     tokens[static_cast<size_t>(r)] =
@@ -98,14 +99,14 @@ void Executor::process_logprobs(const SampleRows& rows, std::vector<Sampled>& to
 
 ConstTensorView Executor::run(std::span<const Work> work) {
   start(work);
-  if (&runner_->memory() == &host_memory()) {
+  if (runner_->on_host()) {
     require_finite_logits(logits());
     return logits();
   }
   const ConstTensorView there = logits();
   if (host_logits_.empty() || host_logits_.view().dim(0) < rows_)
     host_logits_ = Buffer(DType::kF32, {rows_, there.dim(1)});
-  runner_->memory().download(host_logits_.view().data, there.data, there.bytes());
+  runner_->logits_memory().download(host_logits_.view().data, there.data, there.bytes());
   const ConstTensorView rows = host_logits_.view().slice(0, 0, rows_);
   require_finite_logits(rows);
   return rows;

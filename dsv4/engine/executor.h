@@ -28,13 +28,15 @@ struct Work {
 
 class Executor {
  public:
-  // Runs on the device that holds the model. Allocates the cache and the workspace for these limits
-  // (cache_plan.h, workspace.h).
-  Executor(const Model& model, const Context& context, const CacheLimits& limits);
+  // Runs on the device that holds the model, or on all of its ranks. Allocates the cache and the
+  // workspace for these limits (cache_plan.h, workspace.h).
+  Executor(const Model& model, const Context& context, const CacheLimits& limits,
+           const RankOptions& ranks = {});
 
   PageTables& cache() { return cache_.tables(); }
   const PageTables& cache() const { return cache_.tables(); }
   std::span<const LayerCache> layers() const { return cache_.layers(); }
+  Runner& runner() { return *runner_; }
   const CacheLimits& limits() const { return cache_.limits(); }
   PrefixCache* prefixes() { return prefixes_.get(); }  // null: limits().checkpoints is 0
   const PrefixCache* prefixes() const { return prefixes_.get(); }

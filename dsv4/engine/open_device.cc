@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <charconv>
+#include <optional>
+#include <vector>
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
@@ -22,10 +25,80 @@ int cuda_ordinal(const std::string& name) {
   return error == std::errc() && stop == end ? ordinal : -1;
 }
 
+std::optional<int> whole_number(std::string_view text) {
+  int number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
+  return number;
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> names(1);
+  for (const char c : list) {
+    if (c == ',') {
+      names.emplace_back();
+    } else {
+      names.back() += c;
+    }
+  }
+  return names;
+}
+
+constexpr int kMaxRanks = 64;
+
+[[noreturn]] void refuse_gpus(const std::string& what) {
+  fail(ErrorCode::kUnsupported,
+       "{}: this version runs on one GPU (--device cuda:N); a model over several is computed on "
+       "the CPU alone (--gpus cpu,cpu), and `dsv4 plan --gpus 2xh200` says what would fit",
+       what);
+}
+
+// All of them are "cpu".
+void check_ranks(const std::vector<std::string>& names) {
+  if (std::ranges::any_of(names, [](const std::string& name) { return cuda_ordinal(name) >= 0; }))
+    refuse_gpus(fmt::format("a model over {} devices with a GPU", names.size()));
+  for (const std::string& name : names) {
+    if (name != "cpu")
+      fail(ErrorCode::kBadInput, "no device '{}' in a list of {}", quotable(name), names.size());
+  }
+  if (std::ssize(names) > kMaxRanks)
+    fail(ErrorCode::kBadInput, "{} ranks, want at most {}", names.size(), kMaxRanks);
+}
+
 }  // namespace
+
+int num_ranks(const std::string& device) {
+  return static_cast<int>(split(device).size());
+}
+
+std::string devices_of_gpus(const std::string& gpus) {
+  const auto bad = [&]() {
+    fail(ErrorCode::kBadInput,
+         "--gpus '{}': want a number of GPUs, all, a list of GPUs such as 0,2, or cpu,cpu",
+         quotable(gpus));
+  };
+  if (gpus == "all") refuse_gpus("--gpus all");
+  if (const auto number = whole_number(gpus)) {
+    if (*number == 0) bad();
+    if (*number > 1) refuse_gpus("--gpus " + gpus);
+    return "cuda:0";
+  }
+  std::string devices;
+  for (const std::string& name : split(gpus)) {
+    if (name != "cpu" && !whole_number(name)) bad();
+    devices += devices.empty() ? "" : ",";
+    devices += name == "cpu" ? name : "cuda:" + name;
+  }
+  return devices;
+}
 
 std::shared_ptr<Device> open_device(const std::string& name) {
   if (name == "cpu") return nullptr;
+  if (const std::vector<std::string> names = split(name); names.size() > 1) {
+    check_ranks(names);
+    return nullptr;
+  }
   const int ordinal = cuda_ordinal(name);
   if (ordinal < 0)
     fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", quotable(name));

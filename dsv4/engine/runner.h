@@ -5,6 +5,8 @@
 
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -27,7 +29,9 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  virtual Memory& memory() = 0;  // for caches and logits
+  virtual Memory& memory() = 0;                         // for caches
+  virtual Memory& logits_memory() { return memory(); }  // for logits
+  virtual bool on_host() const { return false; }        // both are host memory
   virtual const Scratch& scratch() const = 0;
   // Runs the batch; on a device it only starts it. logits: [batch.logits_rows.size() or more, V]
   // f32
@@ -50,10 +54,21 @@ class Runner {
   virtual void observe(Observer* observer) = 0;
 };
 
-// On context.device, or on the host when there is none.
+// How the ranks of a model that has several run (ModelShard::others).
+struct RankOptions {
+  // How long a rank is waited for that the others have to wait for.
+  std::chrono::milliseconds limit{10000};
+  // Called by every rank before each of its steps; for tests.
+  std::function<void(ShardId, int64_t step)> before_step;
+};
+
+// On context.device, or on the host when there is none. Throws kUnsupported for several ranks on a
+// device.
 std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,
-                                    const CacheLimits& limits);
+                                    const CacheLimits& limits, const RankOptions& ranks = {});
 std::unique_ptr<Runner> make_device_runner(const Model& model, const Context& context,
                                            const CacheLimits& limits);  // CUDA builds
+std::unique_ptr<Runner> make_ranks_runner(const Model& model, const Context& context,
+                                          const CacheLimits& limits, const RankOptions& ranks);
 
 }  // namespace dsv4

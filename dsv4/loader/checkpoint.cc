@@ -170,18 +170,28 @@ ConstTensorView Checkpoint::tensor(const std::string& name, std::initializer_lis
 }
 
 std::string Checkpoint::damage(const std::string& name) const {
+  ConstTensorView view = find(name).view;
+  if (view.dtype == DType::kU8 && is_e8m0_scale(name)) view.dtype = DType::kE8M0;
+  return damage(name, view);
+}
+
+std::string Checkpoint::damage(const std::string& name, const ConstTensorView& rows) const {
   const StoredTensor& stored = find(name);
   if (blank_ || !has_data_) return "";
-  ConstTensorView view = stored.view;
-  if (view.dtype == DType::kU8 && is_e8m0_scale(name)) view.dtype = DType::kE8M0;
-  const auto at = first_non_finite(view);
-  return at ? fmt::format("{}: value {} is {} ({}): the file is damaged", quotable(name), *at,
-                          value_at(view, *at), stored.file)
-            : "";
+  const auto at = first_non_finite(rows);
+  if (!at) return "";
+  const int64_t before = (rows.data - stored.view.data) / item_bytes(rows.dtype);
+  return fmt::format("{}: value {} is {} ({}): the file is damaged", quotable(name), before + *at,
+                     value_at(rows, *at), stored.file);
 }
 
 void Checkpoint::check_finite(const std::string& name) const {
   const std::string text = damage(name);
+  if (!text.empty()) fail(ErrorCode::kBadInput, text);
+}
+
+void Checkpoint::check_finite(const std::string& name, const ConstTensorView& rows) const {
+  const std::string text = damage(name, rows);
   if (!text.empty()) fail(ErrorCode::kBadInput, text);
 }
 

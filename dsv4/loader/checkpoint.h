@@ -77,8 +77,11 @@ class Checkpoint {
   // tensor of this name holds NaN or infinity. Reads all of it. Tensors without a file (blank())
   // are not checked.
   void check_finite(const std::string& name) const;
-  // The same as text, empty when every value is a number.
+  // The same for some rows of it, of which nothing else is read.
+  void check_finite(const std::string& name, const ConstTensorView& rows) const;
+  // As text, empty when every value is a number.
   std::string damage(const std::string& name) const;
+  std::string damage(const std::string& name, const ConstTensorView& rows) const;
 
   // Names that were requested from neither tensor() nor weight(), sorted.
   std::vector<std::string> unused() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/attention_out/attention_out.h"
 #include "dsv4/ops/model/index_select/index_select.h"
 #include "dsv4/ops/model/sparse_mla/sparse_mla.h"
@@ -85,7 +86,8 @@ void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& we
   const int64_t t = step.num_tokens;
   const ConstTensorView freqs = spec.kind == LayerKind::kSwa ? tables.raw : tables.compressed;
   const Scratch::Scope scope(step.scratch);
-  const TensorView q = step.activation({t, m.num_heads, m.head_dim});
+  const int64_t heads = weights.sink.dim(0);  // of this rank
+  const TensorView q = step.activation({t, heads, m.head_dim});
 
   // With no more entries than the indexer may pick, it picks all of them whatever their scores;
   // none are visible before the first block closes.
@@ -110,19 +112,21 @@ void run_attention(Step& step, const LayerSpec& spec, const AttentionWeights& we
   if (select) compressed.indices = chosen, compressed.early = false;
   if (compressed.indices.rank > 0) compressed.indices = compressed.indices.unsqueeze(1);
 
-  const TensorView o = step.activation({t, m.num_heads, m.head_dim});
-  sparse_mla(
-      step.context,
-      {.q = q.unsqueeze(1),  // a request per token
-       // The step's lists are on the device before its first kernel.
-       .window = {.pool = cache.window,
-                  .indices = step.window().all_rows.unsqueeze(1),
-                  .early = true},
-       .compressed = compressed,
-       .sink = weights.sink,
-       .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),
-       .inverse_rope = {.positions = step.positions.unsqueeze(1), .freqs = freqs, .early = true},
-       .out = o.unsqueeze(1)});
+  const TensorView o = step.activation({t, heads, m.head_dim});
+  if (heads > 0)
+    sparse_mla(
+        step.context,
+        {.q = q.unsqueeze(1),  // a request per token
+         // The step's lists are on the device before its first kernel.
+         .window = {.pool = cache.window,
+                    .indices = step.window().all_rows.unsqueeze(1),
+                    .early = true},
+         .compressed = compressed,
+         .sink = weights.sink,
+         .scale = 1.f / std::sqrt(static_cast<float>(m.head_dim)),
+         .inverse_rope = {.positions = step.positions.unsqueeze(1), .freqs = freqs, .early = true},
+         .out = o.unsqueeze(1)});
+  if (step.ranks != nullptr) return attention_out_of_ranks(step, weights, o, y);
   attention_out(step.context,
                 {.o = o, .wo_a = weights.wo_a, .wo_b = weights.wo_b, .groups = m.o_groups, .y = y});
 }

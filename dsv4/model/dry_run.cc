@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dsv4/base/bits.h"
+#include "dsv4/comm/communicator.h"
 
 namespace dsv4 {
 
@@ -34,12 +35,14 @@ StepExtents decode_step(std::span<const CacheGroupSpec> groups, int64_t tokens, 
 }
 
 StepScratch dry_run(const Model& model, const Context& given, const StepExtents& extents,
-                    std::span<const LayerCache> caches) {
+                    std::span<const LayerCache> caches, Communicator* ranks) {
   Scratch lists = Scratch::counting(), scratch = Scratch::counting();
   Context context = given;
   context.workspace = &scratch;
   Step step = make_step(context, model.config(), model.cache_groups(), {}, extents,
                         StepLists(lists), scratch);
+  Single alone(model.id());
+  if (!model.id().whole()) step.ranks = ranks != nullptr ? ranks : &alone;
   const TensorMeta logits =
       TensorMeta::contiguous(DType::kF32, {extents.logits_rows, model.config().vocab_size});
   model.forward(step, caches, {logits, unmapped_address(0)});

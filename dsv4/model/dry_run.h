@@ -38,7 +38,8 @@ struct StepScratch {
 // those made of other calls (ImplInfo::parts), or context.device is a dry run (Device::dry_run),
 // which launches nothing and counts its workspace.
 // caches: one per layer, in any memory (unmapped_memory()); they are not accessed
+// ranks: of a rank of several, sees its exchanges; null: they move nothing
 StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,
-                    std::span<const LayerCache> caches);
+                    std::span<const LayerCache> caches, Communicator* ranks = nullptr);
 
 }  // namespace dsv4

@@ -4,6 +4,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/model/moe.h"
+#include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/embed/embed.h"
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/parts/linear/linear.h"
@@ -19,8 +20,26 @@ ModelShard::ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id)
       rope_(make_rope_tables(config(), weights_.widened)) {
 }
 
-ModelShard ModelShard::load(const std::string& folder) {
-  return ModelShard(ModelSpec::load(folder));
+ModelShard ModelShard::load(const std::string& folder, int world) {
+  return of_ranks(ModelSpec::load(folder), world);
+}
+
+ModelShard ModelShard::of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world) {
+  ModelShard first(spec, {0, world});
+  std::vector<std::shared_ptr<const ModelShard>> others;
+  for (int rank = 1; rank < world; ++rank)
+    others.push_back(std::make_shared<const ModelShard>(spec, ShardId{rank, world}));
+  first.lead(std::move(others));
+  return first;
+}
+
+void ModelShard::lead(std::vector<std::shared_ptr<const ModelShard>> others) {
+  for (size_t i = 0; i < others.size(); ++i)
+    DSV4_CHECK(others[i]->id() == (ShardId{static_cast<int>(i) + 1, id_.world}),
+               "rank {} of {} in place {}", others[i]->id().rank, others[i]->id().world, i + 1);
+  DSV4_CHECK(id_.rank == 0 && std::ssize(others) == id_.world - 1, "rank {} of {} with {} others",
+             id_.rank, id_.world, others.size());
+  others_ = std::move(others);
 }
 
 ModelShard ModelShard::blank(const std::string& what, const ModelConfig& config,
@@ -101,17 +120,21 @@ class HyperStreams {
 
 void ModelShard::forward(Step& step, std::span<const LayerCache> caches,
                          const TensorView& logits) const {
-  if (!id_.whole())
-    fail(ErrorCode::kUnsupported, "rank {} of {}: a forward step over several ranks is not built",
-         id_.rank, id_.world);
+  DSV4_CHECK(step.ranks == nullptr ? id_.whole() : step.ranks->id() == id_,
+             "a step of rank {} of {} without a communicator of its own", id_.rank, id_.world);
   if (step.official()) check_official_numerics(config());
   DSV4_CHECK(caches.size() == schedule().size(), "{} caches for {} layers", caches.size(),
              schedule().size());
   const Scratch::Scope scope(step.scratch);
   HyperStreams hyper(step);
-  embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
+  if (step.ranks == nullptr) {
+    embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
+  } else {
+    embed_of_ranks(step, weights_.embed, hyper.streams());
+  }
   for (size_t l = 0; l < schedule().size(); ++l) {
     const LayerWeights& layer = weights_.layers[l];
+    step.layer = static_cast<int64_t>(l);
     const HcBoundaryArgs before_attention = hyper.boundary(layer.hc_attn, layer.attn_norm);
     run_attention(step, schedule()[l], layer.attn, rope_, caches[l], before_attention,
                   hyper.output(step.act));
@@ -160,6 +183,7 @@ void ModelShard::run_head(Step& step, const TensorView& streams, const TensorVie
                          .hc_eps = m.hc_eps,
                          .out = h});
   rms_norm(step.context, {.x = h, .weight = weights_.norm, .out = h, .eps = m.norm_eps});
+  if (step.ranks != nullptr) return head_of_ranks(step, weights_.head, h, logits.slice(0, 0, n));
   linear(step.context, {.x = h, .weight = weights_.head, .out = logits.slice(0, 0, n)});
 }
 

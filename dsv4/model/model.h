@@ -24,18 +24,25 @@ class ModelShard {
   // which are checked.
   explicit ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id = {});
 
-  // A world of one: from a folder with config.json and safetensors,
-  static ModelShard load(const std::string& folder);
-  // without files (Checkpoint::blank),
+  // From a folder with config.json and safetensors: rank 0, with the others of its world.
+  static ModelShard load(const std::string& folder, int world = 1);
+  static ModelShard of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world);
+  // A world of one:
+  // without files (Checkpoint::blank)
   static ModelShard blank(const std::string& what, const ModelConfig& config,
                           const std::map<std::string, TensorMeta>& tensors,
                           const Checkpoint::Fill& fill);
-  // or without memory (Checkpoint::shapes), for dry runs.
+  // or memory (Checkpoint::shapes), for dry runs.
   static ModelShard shapes(const std::string& what, const ModelConfig& config,
                            const std::map<std::string, TensorMeta>& tensors);
 
   const ModelSpec& spec() const { return *spec_; }
+  const std::shared_ptr<const ModelSpec>& shared_spec() const { return spec_; }
   ShardId id() const { return id_; }
+  // Ranks 1, 2, .. of a world whose ranks are all in this process, on rank 0; else empty.
+  std::span<const std::shared_ptr<const ModelShard>> others() const { return others_; }
+  // Gives rank 0 these others.
+  void lead(std::vector<std::shared_ptr<const ModelShard>> others);
   const ModelConfig& config() const { return spec_->config(); }
   const std::vector<LayerSpec>& schedule() const { return spec_->schedule(); }
   const std::vector<CacheGroupSpec>& cache_groups() const { return spec_->cache_groups(); }
@@ -44,8 +51,9 @@ class ModelShard {
 
   // Runs every token of the step through the network, appending to the caches (one per layer).
   // All tensors must be in the memory of step.context's device. logits: [n, V] f32, of which the
-  // first rows are written, one for each of step.logits_rows. Throws kUnsupported for a rank of
-  // several, whose activations no other rank completes yet.
+  // first rows are written, one for each of step.logits_rows. A rank of several exchanges values
+  // with the others through step.ranks, and all of them run the same step; logits are those of rank
+  // 0, on other ranks `logits` is not used.
   void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits) const;
 
   // The device that holds the tensors that forward() reads; null: the host.
@@ -76,6 +84,7 @@ class ModelShard {
   ShardId id_;
   ModelWeights weights_;
   RopeTables rope_;
+  std::vector<std::shared_ptr<const ModelShard>> others_;
 };
 
 // A whole model on one device.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dsv4/base/error.h"
+#include "dsv4/comm/communicator.h"
 #include "dsv4/model/dry_run.h"
 #include "dsv4/model/model.h"
 #include "dsv4/model/released.h"
@@ -67,10 +68,30 @@ TEST(ModelShard, BytesOfARank) {
   }
 }
 
-TEST(ModelShard, ARankOfSeveralDoesNotRun) {
+// Without the others a rank has no complete values: a step needs a communicator of this very rank.
+TEST(ModelShard, ARankOfSeveralWantsItsCommunicator) {
   const ModelShard shard(flash_spec(), {1, 2});
-  EXPECT_THROW(dry_run(shard, {}, decode_step(shard.cache_groups(), 1, 1), {}), Error);
+  Scratch scratch = Scratch::counting();
+  const StepExtents extents = decode_step(shard.cache_groups(), 1, 1);
+  Step step =
+      make_step({}, shard.config(), shard.cache_groups(), {}, extents, StepLists(scratch), scratch);
+  EXPECT_THROW(shard.forward(step, {}, {}), Error);
+  Single other({0, 2});
+  step.ranks = &other;
+  EXPECT_THROW(shard.forward(step, {}, {}), Error);
   EXPECT_THROW(ModelShard(flash_spec(), {2, 2}), Error);
+}
+
+TEST(ModelShard, RankZeroLeadsAllOthersOfItsWorld) {
+  const auto spec = flash_spec();
+  EXPECT_TRUE(ModelShard::of_ranks(spec, 1).others().empty());
+  const ModelShard three = ModelShard::of_ranks(spec, 3);
+  EXPECT_EQ(three.id(), (ShardId{0, 3}));
+  ASSERT_EQ(three.others().size(), 2u);
+  EXPECT_EQ(three.others()[1]->id(), (ShardId{2, 3}));
+  ModelShard first(spec, {0, 3});
+  EXPECT_THROW(first.lead({three.others()[0]}), Error) << "rank 2 is missing";
+  EXPECT_THROW(first.lead({three.others()[1], three.others()[0]}), Error) << "out of order";
 }
 
 }  // namespace

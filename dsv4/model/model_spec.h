@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "dsv4/comm/shard_id.h"
 #include "dsv4/loader/checkpoint.h"
 #include "dsv4/model/config.h"
 #include "dsv4/model/schedule.h"
@@ -31,16 +32,6 @@ class ModelSpec {
   std::vector<LayerSpec> schedule_;
   std::vector<CacheGroupSpec> cache_groups_;
   Checkpoint checkpoint_;
-};
-
-// One of the shards that hold a model together (docs/spec/several-gpus.md 2.1). Of a dimension of U
-// units, rank r of N owns the units [floor(r U / N), floor((r + 1) U / N)).
-struct ShardId {
-  int rank = 0, world = 1;
-
-  bool whole() const { return world == 1; }
-  int64_t first_unit(int64_t units) const { return units * rank / world; }
-  int64_t end_unit(int64_t units) const { return units * (rank + 1) / world; }
 };
 
 }  // namespace dsv4

@@ -1,11 +1,13 @@
 #include "dsv4/model/moe.h"
 
+#include "dsv4/model/ranks.h"
 #include "dsv4/ops/model/moe/moe.h"
 
 namespace dsv4 {
 
 void run_moe(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
              const TensorView& acc) {
+  if (step.ranks != nullptr) return moe_of_ranks(step, weights, boundary, acc);
   const ModelConfig& m = step.config;
   moe(step.context, {.x = boundary.x,
                      .boundary = boundary,

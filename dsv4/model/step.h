@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "dsv4/comm/communicator.h"
 #include "dsv4/model/batch.h"
 #include "dsv4/model/schedule.h"
 #include "dsv4/model/step_lists.h"
@@ -62,6 +63,9 @@ struct Step {
   ConstTensorView state_slots;     // [runs] I32
   ConstTensorView logits_rows;     // [n] I32: tokens whose logits are wanted
   std::vector<EntryLists> groups;  // [cache group]
+  // How a rank of several exchanges values with the others (ranks.h). Null: it is alone.
+  Communicator* ranks = nullptr;
+  int64_t layer = -1;  // that is computed at present, for errors of exchanges
 
   const EntryLists& window() const { return groups[kWindowGroup]; }
   bool official() const { return context.numerics == Numerics::kOfficial; }

@@ -6,8 +6,6 @@ namespace dsv4 {
 namespace {
 
 constexpr Cut kWhole{};
-// Multiples of an FP8 scale block, which keep the resulting activation columns in whole Q8 groups.
-constexpr Cut kByBlock{kFp8BlockSize};
 
 class WeightTable {
  public:

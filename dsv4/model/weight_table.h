@@ -47,6 +47,8 @@ enum class Stored : uint8_t { kFp8, kMxfp4, kBF16, kF32, kI64 };
 struct Cut {
   int64_t unit = 0;
 };
+// Multiples of an FP8 scale block, which keep the resulting activation columns in whole Q8 groups.
+inline constexpr Cut kByBlock{kFp8BlockSize};
 
 struct WeightSpec {
   std::string name;  // official, without ".weight"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/formats/float16.h"
 #include "dsv4/model/weight_table.h"
@@ -34,37 +33,38 @@ class Loader final : public WeightVisitor {
         widened_(widened) {}
 
   void matrix(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k) override {
-    weight = own_rows(whole(spec, n, k), spec.cut);
+    weight = own_rows(spec, checkpoint_.weight(spec.name, n, k));
+    check_numbers(spec, weight);
   }
 
   void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k,
                int64_t groups) override {
-    weight = whole(spec, n, k);
+    weight = checkpoint_.weight(spec.name, n, k);
     const int64_t rows = n / groups;
     if (weight.format == WeightFormat::kFp8Block && groups > 1 && rows % kFp8BlockSize != 0) {
       fail(ErrorCode::kUnsupported,
            "{}: groups of {} rows are not a multiple of the FP8 block size {}", spec.name, rows,
            kFp8BlockSize);
     }
-    weight = own_rows(weight, spec.cut);
+    weight = own_rows(spec, weight);
+    check_numbers(spec, weight);
   }
 
   void floats(ConstTensorView& view, const WeightSpec& spec,
               std::initializer_list<int64_t> shape) override {
-    view = own_rows(stored_floats(spec.name + ".weight", shape), spec.cut);
+    view = own_floats(spec, spec.name + ".weight", shape);
   }
 
   void f32(ConstTensorView& view, const WeightSpec& spec,
            std::initializer_list<int64_t> shape) override {
-    const ConstTensorView stored = stored_floats(spec.name, shape);
+    const ConstTensorView stored = own_floats(spec, spec.name, shape);
     if (stored.dtype == DType::kF32) {
       view = stored;
     } else if (checkpoint_.has_data()) {
-      view = widen(stored, shape);
+      view = widen(stored);
     } else {
-      view = {TensorMeta::contiguous(DType::kF32, shape), stored.data};
+      view = {TensorMeta::contiguous(DType::kF32, sizes(stored)), stored.data};
     }
-    view = own_rows(view, spec.cut);
   }
 
   // Checked here, once: a bad id would otherwise abort generation later.
@@ -82,54 +82,56 @@ class Loader final : public WeightVisitor {
   }
 
  private:
-  struct Rows {
-    int64_t begin, end;
-  };
-  Rows rows_of_rank(int64_t n, const Cut& cut) const {
-    const int64_t units = ceil_div(n, cut.unit);
-    return {std::min(n, id_.first_unit(units) * cut.unit),
-            std::min(n, id_.end_unit(units) * cut.unit)};
+  static std::span<const int64_t> sizes(const TensorMeta& meta) {
+    return {meta.shape.data(), static_cast<size_t>(meta.rank)};
   }
-  WeightView own_rows(const WeightView& weight, const Cut& cut) const {
-    if (cut.unit == 0 || id_.whole()) return weight;
-    const Rows rows = rows_of_rank(weight.n, cut);
-    return weight.rows(rows.begin, rows.end);
-  }
-  ConstTensorView own_rows(const ConstTensorView& view, const Cut& cut) const {
-    if (cut.unit == 0 || id_.whole()) return view;
-    const Rows rows = rows_of_rank(view.dim(0), cut);
-    return view.slice(0, rows.begin, rows.end);
+
+  WeightView own_rows(const WeightSpec& spec, const WeightView& weight) const {
+    if (spec.cut.unit == 0 || id_.whole()) return weight;
+    if (weight.format == WeightFormat::kFp8Block && spec.cut.unit % kFp8BlockSize != 0) {
+      fail(ErrorCode::kUnsupported,
+           "{}: ranks divide it by {} rows, which are not a multiple of the FP8 block size {}",
+           spec.name, spec.cut.unit, kFp8BlockSize);
+    }
+    const auto [begin, end] = id_.rows(weight.n, spec.cut.unit);
+    return weight.rows(begin, end);
   }
 
   // NaN in a matrix that only selects (router, indexer) would never reach the logits, so values are
-  // checked here. Of a model of many gigabytes, the codes and the experts' scales are left to
-  // `inspect --verify`: reading them would take minutes.
-  WeightView whole(const WeightSpec& spec, int64_t n, int64_t k) const {
-    const WeightView weight = checkpoint_.weight(spec.name, n, k);
+  // checked here, those of the rank's rows. Of a model of many gigabytes, the codes and the
+  // experts' scales are left to `inspect --verify`: reading them would take minutes.
+  void check_numbers(const WeightSpec& spec, const WeightView& weight) const {
     const bool plain = weight.scale.empty();
     const bool selects = spec.part == WeightPart::kRouter || spec.part == WeightPart::kIndexer ||
                          spec.part == WeightPart::kCompressor;
-    if (small_ || (plain && selects)) checkpoint_.check_finite(spec.name + ".weight");
+    if (small_ || (plain && selects)) checkpoint_.check_finite(spec.name + ".weight", weight.data);
     if (!plain && (small_ || spec.part != WeightPart::kExperts))
       checkpoint_.check_finite(
-          spec.name + (weight.format == WeightFormat::kNvfp4 ? ".weight_scale" : ".scale"));
-    return weight;
+          spec.name + (weight.format == WeightFormat::kNvfp4 ? ".weight_scale" : ".scale"),
+          weight.scale);
   }
 
-  ConstTensorView stored_floats(const std::string& tensor, std::initializer_list<int64_t> shape) {
-    const ConstTensorView view =
+  ConstTensorView own_floats(const WeightSpec& spec, const std::string& tensor,
+                             std::initializer_list<int64_t> shape) {
+    const ConstTensorView all =
         checkpoint_.tensor(tensor, {DType::kF32, DType::kBF16, DType::kF16}, shape);
-    if (small_ || view.bytes() <= kVectorBytes) checkpoint_.check_finite(tensor);
+    ConstTensorView view = all;
+    if (spec.cut.unit > 0 && !id_.whole()) {
+      const auto [begin, end] = id_.rows(all.dim(0), spec.cut.unit);
+      view = all.slice(0, begin, end);
+    }
+    if (small_ || all.bytes() <= kVectorBytes) checkpoint_.check_finite(tensor, view);
     return view;
   }
 
-  ConstTensorView widen(const ConstTensorView& stored, std::initializer_list<int64_t> shape) {
-    const Buffer& copy = widened_.emplace_back(DType::kF32, shape);
+  ConstTensorView widen(const ConstTensorView& stored) {
+    const Buffer& copy =
+        widened_.emplace_back(DType::kF32, std::initializer_list<int64_t>{stored.numel()});
     for (int64_t i = 0; i < stored.numel(); ++i) {
       const uint16_t code = stored.as<uint16_t>()[i];
       copy.as<float>()[i] = stored.dtype == DType::kBF16 ? bf16_to_f32(code) : f16_to_f32(code);
     }
-    return copy;
+    return {TensorMeta::contiguous(DType::kF32, sizes(stored)), copy.view().data};
   }
 
   const Checkpoint& checkpoint_;

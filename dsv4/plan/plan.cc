@@ -188,6 +188,10 @@ int64_t MemoryPlan::rank_weights(int devices) const {
   return bytes;
 }
 
+CacheLimits cache_limits(const PlanRequest& request) {
+  return limits_of(request, request.context, request.sequences);
+}
+
 MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
                        const PlanRequest& request) {
   DSV4_CHECK(request.context >= 1 && request.sequences >= 1 && request.batch_tokens >= 1,
@@ -197,7 +201,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
     fail(ErrorCode::kBadInput, "a context of {} tokens exceeds the model's {} positions",
          request.context, config.max_positions);
   if (request.numerics == Numerics::kOfficial) check_official_numerics(config);
-  const CacheLimits limits = limits_of(request, request.context, request.sequences);
+  const CacheLimits limits = cache_limits(request);
   const std::shared_ptr<const Model> shapes = shapes_of(config, weights);
   return {
       .config = config,

@@ -31,6 +31,9 @@ struct PlanRequest {
   int threads = 1;             // of the CPU rows
 };
 
+// The limits of an engine that serves it.
+CacheLimits cache_limits(const PlanRequest& request);
+
 struct MemoryPlan {
   // Weights of the largest of so many ranks.
   int64_t rank_weights(int devices) const;

@@ -1,4 +1,5 @@
 #include "dsv4/ops/parts/experts/experts_case.h"
+#include "dsv4/ops/parts/experts/halves_case.h"
 
 #include <algorithm>
 #include <cmath>
@@ -40,8 +41,8 @@ Vector multiply(const WeightView& w, const Vector& x, bool official) {
   return y;
 }
 
-Vector feed_forward(const ExpertWeights& expert, const Vector& x, double weight, double limit,
-                    bool official) {
+Vector hidden_of(const ExpertWeights& expert, const Vector& x, double weight, double limit,
+                 bool official) {
   const Vector g = multiply(expert.w1, x, official), u = multiply(expert.w3, x, official);
   Vector h;
   for (size_t i = 0; i < g.size(); ++i) {
@@ -49,29 +50,71 @@ Vector feed_forward(const ExpertWeights& expert, const Vector& x, double weight,
     const double v = weight * (gate / (1 + std::exp(-gate)) * up);
     h.push_back(official ? oracle::bf16(v) : v);
   }
-  return multiply(expert.w2, h, official);
+  return h;
+}
+
+double limit_of(float swiglu_limit) {
+  return swiglu_limit > 0 ? static_cast<double>(swiglu_limit) : HUGE_VAL;
+}
+
+// Slot j of token t: the only expert with weight 1, where there are no ids.
+size_t expert_of(const ConstTensorView& experts, int64_t t, int64_t j) {
+  return experts.empty() ? size_t{0} : static_cast<size_t>(experts.row<int32_t>(t)[j]);
+}
+double weight_of(const ConstTensorView& weights, int64_t t, int64_t j) {
+  return weights.empty() ? 1.0 : static_cast<double>(weights.row<float>(t)[j]);
 }
 
 }  // namespace
 
 std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& args) {
   const bool official = context.numerics == Numerics::kOfficial;
-  const double limit = args.swiglu_limit > 0 ? static_cast<double>(args.swiglu_limit) : HUGE_VAL;
+  const double limit = limit_of(args.swiglu_limit);
   std::vector<double> out;
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     const Vector x = oracle::row(args.x, t);
     Vector acc = oracle::row(args.acc, t);
     if (!args.add) acc.assign(acc.size(), 0.0);
-    const bool shared = args.experts.empty();
     for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order is irrelevant
-      const auto e = shared ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(t)[j]);
-      const double weight = shared ? 1.0 : static_cast<double>(args.weights.row<float>(t)[j]);
-      const Vector y = feed_forward(args.stack.file()[e], x, weight, limit, official);
+      const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, t, j)];
+      const Vector h = hidden_of(expert, x, weight_of(args.weights, t, j), limit, official);
+      const Vector y = multiply(expert.w2, h, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }
     if (!args.addend.empty()) {
       const Vector addend = oracle::row(args.addend, t);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += addend[i];
+    }
+    out.insert(out.end(), acc.begin(), acc.end());
+  }
+  return out;
+}
+
+std::vector<double> experts_hidden_oracle(const Context& context, const ExpertsHiddenArgs& args) {
+  const bool official = context.numerics == Numerics::kOfficial;
+  const int64_t t = args.x.dim(0), k = t == 0 ? 0 : args.hidden.dim(0) / t;
+  std::vector<double> out;
+  for (int64_t i = 0; i < t * k; ++i) {
+    const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, i / k, i % k)];
+    const Vector h =
+        hidden_of(expert, oracle::row(args.x, i / k), weight_of(args.weights, i / k, i % k),
+                  limit_of(args.swiglu_limit), official);
+    out.insert(out.end(), h.begin(), h.end());
+  }
+  return out;
+}
+
+std::vector<double> experts_output_oracle(const Context& context, const ExpertsOutputArgs& args) {
+  const bool official = context.numerics == Numerics::kOfficial;
+  const int64_t t = args.acc.dim(0), k = t == 0 ? 0 : args.hidden.dim(0) / t;
+  std::vector<double> out;
+  for (int64_t i = 0; i < t; ++i) {
+    Vector acc = oracle::row(args.acc, i);
+    if (!args.add) acc.assign(acc.size(), 0.0);
+    for (int64_t j = 0; j < k; ++j) {
+      const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, i, j)];
+      const Vector y = multiply(expert.w2, oracle::row(args.hidden, i * k + j), official);
+      for (size_t c = 0; c < acc.size(); ++c) acc[c] += y[c];
     }
     out.insert(out.end(), acc.begin(), acc.end());
   }

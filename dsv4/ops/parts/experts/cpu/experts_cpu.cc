@@ -3,9 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <array>
-#include <limits>
-#include <numeric>
 #include <vector>
 
 #include "dsv4/base/bits.h"
@@ -15,7 +12,7 @@
 #include "dsv4/cpu/rows.h"
 #include "dsv4/cpu/vec.h"
 #include "dsv4/ops/gemm/cpu/jobs.h"
-#include "dsv4/ops/parts/experts/cpu/swiglu.h"
+#include "dsv4/ops/parts/experts/cpu/pairs.h"
 #include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/buffer.h"
 
@@ -26,53 +23,13 @@ namespace {
 // and experts in waves that end once they contain this many pairs.
 constexpr int64_t kChunkTokens = 1024;
 constexpr int64_t kWavePairs = 512;
-// Columns of acc that one thread sums at a time.
-constexpr int64_t kCombineColumns = 256;
-
-// The token-expert pairs of a chunk in order of expert, then token, then slot: the position among
-// the token's experts.
-struct Plan {
-  std::vector<int64_t> first;  // [e + 1]: pairs of expert i are [first[i], first[i + 1])
-  std::vector<int32_t> token;  // [pairs]
-  std::vector<float> weight;   // [pairs]
-};
-
-Plan make_plan(const ExpertsArgs& args) {
-  const int64_t t = args.x.dim(0), k = slots(args);
-  Plan plan{.first = std::vector<int64_t>(static_cast<size_t>(args.stack.size()) + 1)};
-  if (args.experts.empty()) {
-    plan.first[1] = t;
-    plan.token.resize(static_cast<size_t>(t));
-    std::iota(plan.token.begin(), plan.token.end(), 0);
-    plan.weight.assign(static_cast<size_t>(t), 1.f);
-    return plan;
-  }
-  for (int64_t i = 0; i < t; ++i) {
-    for (int64_t j = 0; j < k; ++j) {
-      ++plan.first[static_cast<size_t>(args.experts.row<int32_t>(i)[j]) + 1];
-    }
-  }
-  for (size_t e = 1; e < plan.first.size(); ++e) plan.first[e] += plan.first[e - 1];
-  std::vector<int64_t> next = plan.first;
-  plan.token.resize(static_cast<size_t>(t * k));
-  plan.weight.resize(static_cast<size_t>(t * k));
-  for (int64_t i = 0; i < t; ++i) {
-    for (int64_t j = 0; j < k; ++j) {
-      const auto e = static_cast<size_t>(args.experts.row<int32_t>(i)[j]);
-      const auto pair = static_cast<size_t>(next[e]++);
-      plan.token[pair] = static_cast<int32_t>(i);
-      plan.weight[pair] = args.weights.row<float>(i)[j];
-    }
-  }
-  return plan;
-}
 
 // One chunk of tokens.
 class Chunk {
  public:
   Chunk(const Context& context, const ExpertsArgs& args)
       : args_(args),
-        plan_(make_plan(args)),
+        plan_(make_pairs(args.experts, args.x.dim(0), args.stack.size())),
         official_(context.numerics == Numerics::kOfficial),
         middle_(official_ ? DType::kBF16 : DType::kF32),
         d_(args.x.dim(1)),
@@ -103,14 +60,7 @@ class Chunk {
       return expert.w1.quantized_activations() || expert.w3.quantized_activations();
     };
     if (std::none_of(args_.stack.file().begin(), args_.stack.file().end(), quantized)) return;
-    const int64_t t = args_.x.dim(0);
-    quantized_x_ = Buffer(DType::kF32, {t, d_});
-#pragma omp parallel for if (dsv4::cpu::worth_sharing(10 * t * d_))
-    for (int64_t i = 0; i < t; ++i) {
-      float* row = quantized_x_.as<float>() + i * d_;
-      dsv4::cpu::load(args_.x, i * args_.x.row_stride(), d_, row);
-      dsv4::cpu::fake_q8_row(row, d_, kActivationGroup, row);
-    }
+    quantized_x_ = quantized_rows(args_.x);
   }
 
   ConstTensorView x_for(const WeightView& w) const {
@@ -150,71 +100,29 @@ class Chunk {
     gemm::cpu::run_gemms(first);
     activate(base, gate, up, quantize_hidden, hidden);
     gemm::cpu::run_gemms(second);
-    combine(base, y);
+    add_in_order(plan_, base, y, args_.acc);
   }
 
+  // hidden is what down multiplies: Q8 of h where its expert wants that.
   void activate(int64_t base, const TensorView& gate, const TensorView& up,
                 const std::vector<bool>& quantize, const TensorView& hidden) const {
-    const float limit =
-        args_.swiglu_limit > 0 ? args_.swiglu_limit : std::numeric_limits<float>::infinity();
-    const auto padded = static_cast<size_t>(align_up(inner_, kSwigluPad));
-#pragma omp parallel if (dsv4::cpu::worth_sharing(30 * gate.numel()))
-    {
-      std::vector<float> g(padded), u(padded);
-      std::vector<uint16_t> rounded(padded);
-#pragma omp for
-      for (int64_t p = 0; p < gate.dim(0); ++p) {
-        dsv4::cpu::load(gate, p * inner_, inner_, g.data());
-        dsv4::cpu::load(up, p * inner_, inner_, u.data());
-        swiglu(g.data(), u.data(), plan_.weight[static_cast<size_t>(base + p)], limit, g.data(),
-               inner_);
-        if (official_) {
-          dsv4::cpu::narrow_bf16(g.data(), rounded.data(), inner_);
-          dsv4::cpu::widen_bf16(rounded.data(), g.data(), inner_);
-        }
-        if (quantize[static_cast<size_t>(p)]) {
-          dsv4::cpu::fake_q8_row(g.data(), inner_, kActivationGroup, g.data());
-        }
-        dsv4::cpu::store(hidden, p * inner_, inner_, g.data());
-      }
-    }
-  }
-
-  // Pairs are in ascending order of expert, and every thread adds its columns in that order.
-  void combine(int64_t base, const TensorView& y) const {
-#pragma omp parallel for if (dsv4::cpu::worth_sharing(2 * y.numel()))
-    for (int64_t c = 0; c < d_; c += kCombineColumns) {
-      std::array<float, kCombineColumns> row;
-      const int64_t count = std::min(kCombineColumns, d_ - c);
-      for (int64_t p = 0; p < y.dim(0); ++p) {
-        dsv4::cpu::load(y, p * d_ + c, count, row.data());
-        dsv4::cpu::axpy(1.f, row.data(),
-                        args_.acc.row<float>(plan_.token[static_cast<size_t>(base + p)]) + c,
-                        count);
-      }
-    }
+    const auto weight = [&](int64_t p) {
+      return weight_of(args_.weights, plan_.row[static_cast<size_t>(base + p)]);
+    };
+    const auto store = [&](int64_t p, float* h) {
+      if (quantize[static_cast<size_t>(p)]) dsv4::cpu::fake_q8_row(h, inner_, kActivationGroup, h);
+      dsv4::cpu::store(hidden, p * inner_, inner_, h);
+    };
+    Swiglu{gate, up, weight, args_.swiglu_limit, official_, store}.run();
   }
 
   const ExpertsArgs& args_;
-  const Plan plan_;
+  const Pairs plan_;
   const bool official_;
   const DType middle_;  // of gate, up and the outputs of down
   const int64_t d_, inner_;
   Buffer quantized_x_;  // [t, d] f32
 };
-
-// Called before anything is written.
-void check_ids(const ExpertsArgs& args) {
-  if (args.experts.empty()) return;
-  const auto num_experts = static_cast<int32_t>(args.stack.size());
-  for (int64_t t = 0; t < args.experts.dim(0); ++t) {
-    for (int64_t j = 0; j < args.experts.dim(1); ++j) {
-      const int32_t id = args.experts.row<int32_t>(t)[j];
-      DSV4_CHECK(id >= 0 && id < num_experts, "experts[{}, {}] is {}, there are {} experts", t, j,
-                 id, num_experts);
-    }
-  }
-}
 
 void add_addend(const ExpertsArgs& args) {
   if (args.addend.empty()) return;
@@ -249,11 +157,9 @@ const char* reject(const Context&, const ExpertsArgs& args) {
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
-  check_ids(args);
+  check_ids(args.experts, args.stack.size());
   const int64_t t = args.x.dim(0);
-  if (!args.add) {
-    for (int64_t i = 0; i < t; ++i) std::fill_n(args.acc.row<float>(i), args.acc.dim(1), 0.f);
-  }
+  if (!args.add) fill_zero(args.acc);
   if (args.stack.empty()) return add_addend(args);
   for (int64_t begin = 0; begin < t; begin += kChunkTokens) {
     const int64_t end = std::min(t, begin + kChunkTokens);

@@ -1,0 +1,76 @@
+// One rank's end of the exchanges of a step (docs/adr/0030-ranks-exchange-values.md).
+//
+// A communicator moves finished values and adds nothing: what an exchange gives every rank is, bit
+// for bit, what the owners computed. All ranks make the same calls in the same order. A call
+// returns when the values are there, and throws Error on every rank of the group when one rank
+// failed or does not come.
+//
+//   single    one rank whose peers are not there: nothing moves
+//   threads   a thread per rank, host memory
+//
+// The tensors are those of the calling rank, in the memory in which its ops compute.
+
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsv4/comm/shard_id.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+// Names an exchange in errors: "gather h, layer 17". All ranks must be at the same one.
+struct Place {
+  const char* what;
+  int64_t layer = -1;  // -1: outside of layers
+  bool operator==(const Place&) const;
+};
+std::string to_string(const Place& place);
+
+// Where the columns of each rank end: rank r has [ends[r - 1], ends[r]).
+using ColumnEnds = std::vector<int64_t>;
+// The ends for n columns cut in units of `unit` columns, each of them standing for `factor` ones.
+ColumnEnds column_ends(int world, int64_t n, int64_t unit, int64_t factor = 1);
+
+// A tensor of which every rank computes some columns.
+struct Gathered {
+  TensorView all;  // [rows, n]; the calling rank has written its own columns; rows may be strided
+  const ColumnEnds& ends;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual ShardId id() const = 0;
+
+  // Every rank gets all columns of each tensor.
+  virtual void gather(std::span<const Gathered> tensors, const Place& place) = 0;
+  // Rank 0 gets all columns in `all`, [rows, n]. `part`: the columns of the calling rank, on rank 0
+  // those of `all`; there alone `all` is read.
+  virtual void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
+                       const Place& place) = 0;
+  // Every rank gets all rows: row i of `all`, [rows, n], is written by rank owners[i].
+  virtual void gather_rows(const TensorView& all, std::span<const int32_t> owners,
+                           const Place& place) = 0;
+};
+
+// A rank whose peers are not there. The only rank of a world of one has all values already; with
+// that of several a dry run makes the calls of its step.
+class Single final : public Communicator {
+ public:
+  explicit Single(ShardId id = {}) : id_(id) {}
+  ShardId id() const override { return id_; }
+  void gather(std::span<const Gathered> tensors, const Place& place) override;
+  void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
+               const Place& place) override;
+  void gather_rows(const TensorView& all, std::span<const int32_t> owners,
+                   const Place& place) override;
+
+ private:
+  ShardId id_;
+};
+
+}  // namespace dsv4

@@ -1,0 +1,63 @@
+#include "dsv4/engine/host_runner.h"
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+#include "dsv4/engine/workspace.h"
+
+namespace dsv4 {
+
+HostRunner::HostRunner(const Model& model, const Context& context, const CacheLimits& limits)
+    : model_(model), context_(context) {
+  context_.workspace = &scratch_;
+  scratch_.reserve(plan_workspace(model, context, limits, 0).step);
+}
+
+void HostRunner::copy(std::span<const CopyPiece> pieces) {
+  for (const CopyPiece& piece : pieces) std::copy_n(piece.from, piece.bytes, piece.to);
+}
+
+std::unique_ptr<Transfer> HostRunner::start_copy(std::span<const CopyPiece> pieces) {
+  copy(pieces);
+  return std::make_unique<FinishedTransfer>();
+}
+
+void HostRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
+                         const TensorView& logits) {
+  const Scratch::Scope scope(scratch_);
+  const std::vector<CacheGroupSpec>& groups = model_.cache_groups();
+  Step step = make_step(context_, model_.config(), groups, batch, step_extents(groups, batch),
+                        StepLists(scratch_), scratch_);
+  step.ranks = ranks_;
+  model_.forward(step, caches, logits);
+}
+
+std::vector<Sampled> HostRunner::sample(const ConstTensorView& logits, const SampleRows& rows) {
+  const int64_t n = rows.count(), top = rows.most_top_logprobs();
+  const Buffer ids(DType::kI32, {n}), logprobs(DType::kF32, {n});
+  const Buffer top_ids(DType::kI32, {n, top}), top_logprobs(DType::kF32, {n, top});
+  SampleArgs args{.logits = logits,
+                  .params = rows.params,
+                  .steps = rows.steps,
+                  .ids = ids,
+                  .logprobs = logprobs,
+                  .terms = rows.terms,
+                  .term_begin = rows.term_begin};
+  args.mask = rows.mask_view(reinterpret_cast<const std::byte*>(rows.mask.data()));
+  if (top > 0) args.top_ids = top_ids, args.top_logprobs = top_logprobs;
+  dsv4::sample(context_, args);
+  return sampled_of(rows, ids.as<int32_t>(), logprobs.as<float>(), top_ids.as<int32_t>(),
+                    top_logprobs.as<float>());
+}
+
+std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,
+                                    const CacheLimits& limits, const RankOptions& ranks) {
+  if (!model.others().empty()) return make_ranks_runner(model, context, limits, ranks);
+#if DSV4_CUDA
+  if (context.device != nullptr) return make_device_runner(model, context, limits);
+#endif
+  DSV4_CHECK(context.device == nullptr, "this build runs on the {} only", "host");
+  return std::make_unique<HostRunner>(model, context, limits);
+}
+
+}  // namespace dsv4

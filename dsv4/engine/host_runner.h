@@ -1,0 +1,43 @@
+// Steps in host memory: of a whole model, or of one of its ranks.
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dsv4/engine/runner.h"
+
+namespace dsv4 {
+
+// A copy that has ended when it is started.
+class FinishedTransfer final : public Transfer {
+ public:
+  bool done() override { return true; }
+  void wait() override {}
+};
+
+class HostRunner final : public Runner {
+ public:
+  HostRunner(const Model& model, const Context& context, const CacheLimits& limits);
+
+  Memory& memory() override { return host_memory(); }
+  bool on_host() const override { return true; }
+  const Scratch& scratch() const override { return scratch_; }
+  // How a rank of several reaches the others, in the next steps.
+  void join(Communicator* ranks) { ranks_ = ranks; }
+  void observe(Observer* observer) override { context_.observer = observer; }
+  Memory& staging() override { return host_memory(); }
+  void copy(std::span<const CopyPiece> pieces) override;
+  std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
+  void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
+               const TensorView& logits) override;
+  std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
+
+ private:
+  const Model& model_;
+  Context context_;
+  Scratch scratch_;
+  Communicator* ranks_ = nullptr;
+};
+
+}  // namespace dsv4

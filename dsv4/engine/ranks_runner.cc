@@ -1,0 +1,129 @@
+// Steps of a model whose ranks are threads of this process (docs/adr/0030): every step runs
+// on all of them, each with its own weights, temporaries and caches; sampling runs on rank 0.
+//
+// The engine sees one runner. What it copies in the cache is copied on every rank; what it copies
+// out of the cache comes from rank 0, since all ranks have the same.
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+#include "dsv4/comm/rank_team.h"
+#include "dsv4/engine/host_runner.h"
+#include "dsv4/engine/rank_memories.h"
+#include "dsv4/engine/step_plan.h"
+
+namespace dsv4 {
+namespace {
+
+// The caches of another rank.
+template <class View>
+void move_view(View& view, const RankMemories& memories, int rank) {
+  if (!view.empty()) view.data = memories.at(rank, view.data);
+}
+
+std::vector<LayerCache> caches_of(std::span<const LayerCache> caches, const RankMemories& memories,
+                                  int rank) {
+  std::vector<LayerCache> moved(caches.begin(), caches.end());
+  for (LayerCache& layer : moved) {
+    move_view(layer.window.pages, memories, rank);
+    move_view(layer.entries.pages, memories, rank);
+    move_view(layer.keys.pages, memories, rank);
+    move_view(layer.state.slots, memories, rank);
+    move_view(layer.index_state.slots, memories, rank);
+  }
+  return moved;
+}
+
+// What the thread of a rank uses. Owned by its task too, so that it outlives a runner that gave up
+// the rank.
+struct Ranks {
+  std::vector<std::shared_ptr<const ModelShard>> shards;  // of ranks 1, 2, ..
+  std::vector<std::unique_ptr<HostRunner>> runners;       // [world]
+  int threads = 1;                                        // of each rank
+  std::function<void(ShardId, int64_t)> before_step;
+};
+
+class RanksRunner final : public Runner {
+ public:
+  RanksRunner(const Model& model, const Context& context, const CacheLimits& limits,
+              const RankOptions& options)
+      : ranks_(std::make_shared<Ranks>()),
+        team_(model.id().world, options.limit),
+        caches_(model.id().world, [this] { return team_.lost(); }),
+        logits_(1, [this] { return team_.lost(); }) {
+    ranks_->shards.assign(model.others().begin(), model.others().end());
+    ranks_->runners.push_back(std::make_unique<HostRunner>(model, context, limits));
+    Context plain = context;
+    plain.observer = nullptr;  // sees the calls of rank 0
+    for (const auto& shard : ranks_->shards)
+      ranks_->runners.push_back(std::make_unique<HostRunner>(*shard, plain, limits));
+    ranks_->threads = std::max(1, omp_get_max_threads() / model.id().world);
+    ranks_->before_step = options.before_step;
+  }
+
+  Memory& memory() override { return caches_; }
+  Memory& logits_memory() override { return logits_; }
+  bool on_host() const override { return true; }
+  const Scratch& scratch() const override { return first().scratch(); }
+  Memory& staging() override { return host_memory(); }
+  void observe(Observer* observer) override { first().observe(observer); }
+
+  void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
+               const TensorView& logits) override {
+    const auto plan = std::make_shared<const StepPlan>(steps_++, batch);
+    auto of_rank = std::make_shared<std::vector<std::vector<LayerCache>>>();
+    for (int rank = 0; rank < team_.world(); ++rank)
+      of_rank->push_back(caches_of(caches, caches_, rank));
+    team_.run([ranks = ranks_, plan, of_rank, logits](Communicator& self) {
+      const auto rank = static_cast<size_t>(self.id().rank);
+      omp_set_num_threads(ranks->threads);
+      if (ranks->before_step) ranks->before_step(self.id(), plan->step());
+      ranks->runners[rank]->join(&self);
+      ranks->runners[rank]->forward(plan->batch(), (*of_rank)[rank], logits);
+    });
+  }
+
+  std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
+    return first().sample(logits, rows);
+  }
+
+  void copy(std::span<const CopyPiece> pieces) override {
+    for (int rank = 0; rank < team_.world(); ++rank) {
+      for (const CopyPiece& piece : pieces) {
+        std::byte* const to = caches_.at(rank, piece.to);
+        if (to == nullptr && rank > 0) continue;  // out of the cache: from rank 0
+        const std::byte* const from = caches_.at(rank, piece.from);
+        std::copy_n(from != nullptr ? from : piece.from, piece.bytes,
+                    to != nullptr ? to : piece.to);
+      }
+    }
+  }
+  std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override {
+    copy(pieces);
+    return std::make_unique<FinishedTransfer>();
+  }
+
+ private:
+  HostRunner& first() const { return *ranks_->runners.front(); }
+
+  std::shared_ptr<Ranks> ranks_;
+  RankTeam team_;
+  RankMemories caches_, logits_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Runner> make_ranks_runner(const Model& model, const Context& context,
+                                          const CacheLimits& limits, const RankOptions& ranks) {
+  if (context.device != nullptr)
+    fail(ErrorCode::kUnsupported,
+         "{} ranks on a CUDA device: steps over several GPUs are not built; use one GPU, or ranks "
+         "on the CPU (--gpus cpu,cpu)",
+         model.id().world);
+  return std::make_unique<RanksRunner>(model, context, limits, ranks);
+}
+
+}  // namespace dsv4

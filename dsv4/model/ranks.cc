@@ -1,0 +1,165 @@
+#include "dsv4/model/ranks.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "dsv4/model/weight_table.h"
+#include "dsv4/ops/model/embed/embed.h"
+#include "dsv4/ops/parts/experts/halves.h"
+#include "dsv4/ops/parts/linear/projection.h"
+#include "dsv4/ops/parts/router/router.h"
+
+namespace dsv4 {
+namespace {
+
+TensorView columns_of(const TensorView& all, const ShardId& id, const ColumnEnds& ends) {
+  const auto rank = static_cast<size_t>(id.rank);
+  return all.slice(1, rank == 0 ? 0 : ends[rank - 1], ends[rank]);
+}
+
+// Ends of the columns that stand for rows of a weight, cut by blocks.
+ColumnEnds ends_of_blocks(const Step& step, int64_t n) {
+  return column_ends(step.ranks->id().world, n, kByBlock.unit);
+}
+
+void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, const Place& place) {
+  const Gathered one[] = {{all, ends}};
+  step.ranks->gather(one, place);
+}
+
+// What the ids of a step are to one rank: rows of its part of the table. Ids of others read its
+// first row, which the exchange replaces.
+struct OwnIds {
+  TensorView rows;              // [T] I32
+  std::vector<int32_t> owners;  // [T]: ranks
+};
+
+OwnIds own_ids(const Step& step) {
+  const ShardId id = step.ranks->id();
+  OwnIds own{.rows = step.scratch.take(DType::kI32, {step.num_tokens}),
+             .owners = std::vector<int32_t>(static_cast<size_t>(step.num_tokens))};
+  if (step.scratch.is_counting()) return own;  // ids have no memory
+  const ColumnEnds ends = ends_of_blocks(step, step.config.vocab_size);
+  const int64_t begin = id.rows(step.config.vocab_size, kByBlock.unit).begin;
+  for (int64_t i = 0; i < step.num_tokens; ++i) {
+    const int32_t token = step.ids.as<int32_t>()[i];
+    const auto owner = std::upper_bound(ends.begin(), ends.end(), token) - ends.begin();
+    own.owners[static_cast<size_t>(i)] = static_cast<int32_t>(owner);
+    own.rows.as<int32_t>()[i] = owner == id.rank ? token - static_cast<int32_t>(begin) : 0;
+  }
+  return own;
+}
+
+// 0, 1, .. T - 1: the rows of a tensor of this step.
+TensorView own_rows(const Step& step) {
+  const TensorView rows = step.scratch.take(DType::kI32, {step.num_tokens});
+  for (int64_t i = 0; i < step.num_tokens && !step.scratch.is_counting(); ++i)
+    rows.as<int32_t>()[i] = static_cast<int32_t>(i);
+  return rows;
+}
+
+// Routing of one step: the experts of every token and their weights.
+struct Routed {
+  TensorView experts, weights;  // [T, k] I32, f32
+};
+
+Routed route(const Step& step, const MoeWeights& w, const ConstTensorView& x) {
+  const ModelConfig& m = step.config;
+  const int64_t t = step.num_tokens, k = m.experts_per_token;
+  const TensorView logits = step.scratch.take(DType::kF32, {t, m.num_experts});
+  const Routed routed{.experts = step.scratch.take(DType::kI32, {t, k}),
+                      .weights = step.scratch.take(DType::kF32, {t, k})};
+  linear(step.context, {.x = x, .weight = w.gate, .out = logits});
+  router(step.context, {.logits = logits,
+                        .bias = w.bias,
+                        .tid2eid = w.tid2eid,
+                        .ids = step.ids,
+                        .route_scale = m.route_scale,
+                        .normalize = m.normalize_weights,
+                        .experts = routed.experts,
+                        .weights = routed.weights});
+  return routed;
+}
+
+}  // namespace
+
+void embed_of_ranks(const Step& step, const ConstTensorView& table, const TensorView& streams) {
+  const Scratch::Scope scope(step.scratch);
+  const int64_t t = step.num_tokens, d = step.config.hidden_size;
+  const OwnIds own = own_ids(step);
+  const TensorView rows = step.scratch.take(streams.dtype, {t, d});
+  if (table.dim(0) > 0)
+    embed(step.context, {.ids = own.rows, .table = table, .out = rows.unsqueeze(1)});
+  step.ranks->gather_rows(rows, own.owners, {"embedding"});
+  // An embedding lookup copies a row into every stream.
+  embed(step.context, {.ids = own_rows(step), .table = rows, .out = streams});
+}
+
+void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
+                            const ConstTensorView& o, const TensorView& y) {
+  const Scratch::Scope scope(step.scratch);
+  const ModelConfig& m = step.config;
+  const ShardId id = step.ranks->id();
+  const int64_t t = step.num_tokens;
+  const TensorView u = step.scratch.take(step.act, {t, m.o_groups * m.o_lora_rank});
+  const ColumnEnds groups = column_ends(id.world, m.o_groups, 1, m.o_lora_rank);
+  if (weights.wo_a.n > 0) {
+    linear(step.context, {.x = o.reshape({t, o.dim(1) * o.dim(2)}),
+                          .weight = weights.wo_a,
+                          .out = columns_of(u, id, groups),
+                          .groups = weights.wo_a.n / m.o_lora_rank});
+  }
+  gather(step, u, groups, {"gather u", step.layer});
+  const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
+  if (weights.wo_b.n > 0)
+    Projection(step.context, u).into(weights.wo_b, columns_of(y, id, columns));
+  gather(step, y, columns, {"gather y of attention", step.layer});
+}
+
+void moe_of_ranks(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& boundary,
+                  const TensorView& acc) {
+  const Scratch::Scope scope(step.scratch);
+  const ModelConfig& m = step.config;
+  const ShardId id = step.ranks->id();
+  const int64_t t = step.num_tokens, k = m.experts_per_token;
+  const int64_t inner = m.expert_dim, shared_inner = m.expert_dim * m.shared_experts;
+  hc_boundary(step.context, boundary);
+  const Routed routed = route(step, weights, boundary.x);
+  const TensorView h = step.scratch.take(step.act, {t * k, inner});
+  const TensorView shared_h = step.scratch.take(step.act, {t, shared_inner});
+  const ColumnEnds ends = ends_of_blocks(step, inner);
+  const ColumnEnds shared_ends = ends_of_blocks(step, shared_inner);
+  experts_hidden(step.context, {.x = boundary.x,
+                                .stack = weights.routed,
+                                .experts = routed.experts,
+                                .weights = routed.weights,
+                                .swiglu_limit = m.swiglu_limit,
+                                .hidden = columns_of(h, id, ends)});
+  experts_hidden(step.context, {.x = boundary.x,
+                                .stack = weights.shared,
+                                .swiglu_limit = m.swiglu_limit,
+                                .hidden = columns_of(shared_h, id, shared_ends)});
+  const Gathered hidden[] = {{h, ends}, {shared_h, shared_ends}};
+  step.ranks->gather(hidden, {"gather h", step.layer});
+  const ColumnEnds columns = ends_of_blocks(step, m.hidden_size);
+  const TensorView own = columns_of(acc, id, columns);
+  experts_output(
+      step.context,
+      {.hidden = h, .stack = weights.routed, .experts = routed.experts, .acc = own, .add = false});
+  // The shared expert processes every token with weight 1.
+  experts_output(step.context, {.hidden = shared_h, .stack = weights.shared, .acc = own});
+  gather(step, acc, columns, {"gather y of experts", step.layer});
+}
+
+void head_of_ranks(const Step& step, const WeightView& head, const ConstTensorView& h,
+                   const TensorView& logits) {
+  const ShardId id = step.ranks->id();
+  const ColumnEnds ends = ends_of_blocks(step, step.config.vocab_size);
+  const bool root = id.rank == 0;
+  const TensorView own =
+      root ? columns_of(logits, id, ends) : step.scratch.take(DType::kF32, {h.dim(0), head.n});
+  if (head.n > 0) linear(step.context, {.x = h, .weight = head, .out = own});
+  step.ranks->to_root(own, logits, ends, {"logits"});
+}
+
+}  // namespace dsv4

@@ -1,0 +1,169 @@
+// The implementations cpu of halves.h, over all pairs of a chunk of tokens at once.
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+#include "dsv4/cpu/quant.h"
+#include "dsv4/cpu/rows.h"
+#include "dsv4/ops/gemm/cpu/jobs.h"
+#include "dsv4/ops/parts/experts/cpu/pairs.h"
+#include "dsv4/ops/parts/experts/halves.h"
+
+namespace dsv4::experts_kernel {
+namespace {
+
+// The memory of a call grows with the pairs in flight.
+constexpr int64_t kChunkTokens = 256;
+
+int64_t pairs_in_flight(const ConstTensorView& experts, int64_t t) {
+  return std::min(t, kChunkTokens) * (experts.empty() ? 1 : experts.dim(1));
+}
+
+bool official(const Context& context) {
+  return context.numerics == Numerics::kOfficial;
+}
+
+// The rows [begin, end) of the pairs of expert e, out of one for all pairs.
+TensorView of_expert(const TensorView& all, const Pairs& pairs, size_t e) {
+  return all.slice(0, pairs.first[e], pairs.first[e + 1]);
+}
+
+// Calls use(e) for every expert with pairs.
+template <class Use>
+void for_each_chosen(const Pairs& pairs, const Use& use) {
+  for (size_t e = 0; e + 1 < pairs.first.size(); ++e)
+    if (pairs.first[e + 1] > pairs.first[e]) use(e);
+}
+
+void hidden_of(const Context& context, const ExpertsHiddenArgs& args) {
+  const Pairs pairs = make_pairs(args.experts, args.x.dim(0), args.stack.size());
+  const auto count = std::ssize(pairs.token);
+  const int64_t inner = args.hidden.dim(1);
+  const DType middle = activation_dtype(context);
+  const Buffer gate(middle, {count, inner}), up(middle, {count, inner});
+  Buffer quantized;  // [t, d] f32, made for the first product that takes it
+  const auto x_for = [&](const WeightView& w) -> ConstTensorView {
+    if (!official(context) || !w.quantized_activations()) return args.x;
+    if (quantized.empty()) quantized = quantized_rows(args.x);
+    return quantized;
+  };
+  std::vector<gemm::cpu::GemmJob> jobs;
+  for_each_chosen(pairs, [&](size_t e) {
+    const ExpertWeights& expert = args.stack.file()[e];
+    const int32_t* tokens = pairs.token.data() + pairs.first[e];
+    for (const auto& [weight, out] : {std::pair(&expert.w1, &gate), std::pair(&expert.w3, &up)}) {
+      jobs.push_back({.x = x_for(*weight),
+                      .weight = *weight,
+                      .out = of_expert(*out, pairs, e),
+                      .gather = tokens});
+    }
+  });
+  gemm::cpu::run_gemms(jobs);
+  const auto row = [&](int64_t p) { return pairs.row[static_cast<size_t>(p)]; };
+  const auto weight = [&](int64_t p) { return weight_of(args.weights, row(p)); };
+  const auto store = [&](int64_t p, float* h) {
+    dsv4::cpu::store(args.hidden, row(p) * args.hidden.row_stride(), inner, h);
+  };
+  Swiglu{gate, up, weight, args.swiglu_limit, official(context), store}.run();
+}
+
+void output_of(const Context& context, const ExpertsOutputArgs& args) {
+  const Pairs pairs = make_pairs(args.experts, args.acc.dim(0), args.stack.size());
+  const Buffer y(activation_dtype(context), {std::ssize(pairs.token), args.acc.dim(1)});
+  Buffer quantized;
+  std::vector<gemm::cpu::GemmJob> jobs;
+  for_each_chosen(pairs, [&](size_t e) {
+    const WeightView& weight = args.stack.file()[e].w2;
+    const bool q8 = official(context) && weight.quantized_activations();
+    if (q8 && quantized.empty()) quantized = quantized_rows(args.hidden);
+    jobs.push_back({.x = q8 ? ConstTensorView(quantized) : args.hidden,
+                    .weight = weight,
+                    .out = of_expert(y, pairs, e),
+                    .gather = pairs.row.data() + pairs.first[e]});
+  });
+  gemm::cpu::run_gemms(jobs);
+  add_in_order(pairs, 0, y, args.acc);
+}
+
+const char* reject_images(const ExpertStack& stack) {
+  return stack.is_image() ? "kernel images of experts" : nullptr;
+}
+
+// The ids of a chunk of tokens.
+ConstTensorView ids_of(const ConstTensorView& view, int64_t begin, int64_t end) {
+  return view.empty() ? view : view.slice(0, begin, end);
+}
+
+template <class Chunk>
+void for_each_chunk(int64_t t, const Chunk& chunk) {
+  for (int64_t begin = 0; begin < t; begin += kChunkTokens)
+    chunk(begin, std::min(t, begin + kChunkTokens));
+}
+
+}  // namespace
+}  // namespace dsv4::experts_kernel
+
+namespace dsv4::experts_hidden_kernel::cpu {
+
+using namespace experts_kernel;  // NOLINT: the two halves share them
+
+HostBytes host_bytes(const ExpertsHiddenArgs& args) {
+  const int64_t d = args.x.dim(1), pairs = pairs_in_flight(args.experts, args.x.dim(0));
+  HostBytes bytes = gemm::cpu::gemm_bytes(2 * pairs, d);
+  const int64_t x = std::min(args.x.dim(0), kChunkTokens) * d;
+  bytes.shared +=
+      (x + 2 * pairs * args.hidden.dim(1)) * static_cast<int64_t>(sizeof(float)) + 32 * pairs;
+  return bytes;
+}
+
+const char* reject(const Context&, const ExpertsHiddenArgs& args) {
+  return reject_images(args.stack);
+}
+
+void run(const Context& context, const ExpertsHiddenArgs& args) {
+  check_ids(args.experts, args.stack.size());
+  if (args.hidden.numel() == 0) return;
+  const int64_t t = args.x.dim(0), k = args.hidden.dim(0) / t;
+  for_each_chunk(t, [&](int64_t begin, int64_t end) {
+    ExpertsHiddenArgs part = args;
+    part.x = args.x.slice(0, begin, end);
+    part.experts = ids_of(args.experts, begin, end);
+    part.weights = ids_of(args.weights, begin, end);
+    part.hidden = args.hidden.slice(0, begin * k, end * k);
+    hidden_of(context, part);
+  });
+}
+
+}  // namespace dsv4::experts_hidden_kernel::cpu
+
+namespace dsv4::experts_output_kernel::cpu {
+
+using namespace experts_kernel;  // NOLINT: the two halves share them
+
+HostBytes host_bytes(const ExpertsOutputArgs& args) {
+  const int64_t inner = args.hidden.dim(1), pairs = pairs_in_flight(args.experts, args.acc.dim(0));
+  HostBytes bytes = gemm::cpu::gemm_bytes(pairs, inner);
+  bytes.shared +=
+      pairs * (inner + args.acc.dim(1)) * static_cast<int64_t>(sizeof(float)) + 32 * pairs;
+  return bytes;
+}
+
+const char* reject(const Context&, const ExpertsOutputArgs& args) {
+  return reject_images(args.stack);
+}
+
+void run(const Context& context, const ExpertsOutputArgs& args) {
+  check_ids(args.experts, args.stack.size());
+  if (args.acc.numel() == 0) return;
+  if (!args.add) fill_zero(args.acc);
+  const int64_t t = args.acc.dim(0), k = args.hidden.dim(0) / t;
+  for_each_chunk(t, [&](int64_t begin, int64_t end) {
+    ExpertsOutputArgs part = args;
+    part.hidden = args.hidden.slice(0, begin * k, end * k);
+    part.experts = ids_of(args.experts, begin, end);
+    part.acc = args.acc.slice(0, begin, end);
+    output_of(context, part);
+  });
+}
+
+}  // namespace dsv4::experts_output_kernel::cpu

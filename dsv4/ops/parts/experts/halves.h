@@ -1,0 +1,40 @@
+// The two halves of experts.h, for ranks that each have some rows of every expert and exchange what
+// stands between them (docs/spec/several-gpus.md 2.3).
+//
+//   experts_hidden   h = weight * (silu(w1 x) * w3 x), clamped      one row for each token and slot
+//   experts_output   acc[t] += w2 h, experts in ascending order of their ids
+//
+// Formulas and rounding points are those of experts.h: the halves, one after the other, give its
+// bits, whatever rows of w1, w3 and w2 a call has. h is not quantized when it is exchanged; the
+// second half passes it through Q8 where mode and format want that.
+
+#pragma once
+
+#include "dsv4/ops/op.h"
+#include "dsv4/ops/parts/experts/expert_stack.h"
+#include "dsv4/tensor/tensor.h"
+
+namespace dsv4 {
+
+struct ExpertsHiddenArgs {
+  ConstTensorView x;  // [t, d] f32|bf16
+  ExpertStack stack;  // e experts of equal shape, of which w1 and w3 are read: [i, d]
+  // Both empty: every token goes to the only expert of the stack, with weight 1.
+  ConstTensorView experts;   // [t, k] I32 in [0, e), distinct or not
+  ConstTensorView weights;   // [t, k] f32
+  float swiglu_limit = 0.f;  // 0: no clamp
+  TensorView hidden;         // [t * k, i] f32|bf16, the token's slots side by side
+};
+
+struct ExpertsOutputArgs {
+  ConstTensorView hidden;   // [t * k, I] f32|bf16
+  ExpertStack stack;        // of which w2 is read: [n, I]
+  ConstTensorView experts;  // as above
+  TensorView acc;           // [t, n] f32
+  bool add = true;          // false: acc is overwritten
+};
+
+extern const Op<ExpertsHiddenArgs> experts_hidden;
+extern const Op<ExpertsOutputArgs> experts_output;
+
+}  // namespace dsv4

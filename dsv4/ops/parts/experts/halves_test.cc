@@ -1,0 +1,189 @@
+#include "dsv4/ops/parts/experts/halves.h"
+
+#include "dsv4/base/error.h"
+#include "dsv4/comm/shard_id.h"
+#include "dsv4/ops/parts/experts/halves_case.h"
+#include "dsv4/ops/parts/experts/images_case_test.h"
+#include "tests/harness/op_check.h"
+#include "tests/harness/weights.h"
+
+namespace dsv4 {
+namespace {
+
+using test::Arena;
+
+struct Shape {
+  int64_t t, k, e, d, inner;
+  bool ids = true;  // false: a shared expert
+};
+
+struct Case {
+  Arena arena;
+  std::vector<ExpertWeights> table;
+  ExpertsArgs args;
+
+  Case(const Shape& s, const test::StoredAs& stored, DType x, bool coarse) {
+    Rng rng(static_cast<uint64_t>(s.t * 7919 + s.d + s.inner));
+    const auto w1 = test::random_stack(arena, rng, stored, s.e, s.inner, s.d);
+    const auto w3 = test::random_stack(arena, rng, stored, s.e, s.inner, s.d);
+    const auto w2 = test::random_stack(arena, rng, stored, s.e, s.d, s.inner);
+    for (size_t i = 0; i < w1.size(); ++i) table.push_back({.w1 = w1[i], .w3 = w3[i], .w2 = w2[i]});
+    args = test::random_experts(arena, rng, {.t = s.t, .k = s.k, .d = s.d, .x = x}, table);
+    if (!s.ids) args.experts = {}, args.weights = {};
+    for (const ExpertWeights& expert : table) {
+      for (const WeightView& w : {expert.w1, expert.w3, expert.w2})
+        if (coarse && w.format == WeightFormat::kKbit) test::coarsen(w.codebook);
+    }
+  }
+};
+
+void check_hidden(const Shape& shape, const test::StoredAs& stored, DType x, Numerics numerics,
+                  const test::Tolerance& tolerance) {
+  const Context context{.numerics = numerics};
+  Case c(shape, stored, x, numerics == Numerics::kOfficial);
+  const ExpertsHiddenArgs args = test::first_half(c.arena, context, c.args);
+  const int64_t k = shape.ids ? shape.k : 1;
+  const auto one_token = [k](const ExpertsHiddenArgs& a, int64_t i) {
+    ExpertsHiddenArgs one = a;
+    one.x = a.x.slice(0, i, i + 1);
+    if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
+    if (!a.weights.empty()) one.weights = a.weights.slice(0, i, i + 1);
+    one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
+    return one;
+  };
+  test::OpCase<ExpertsHiddenArgs> test{
+      .name =
+          fmt::format("hidden {} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner),
+      .args = args,
+      .outputs = {{"hidden", args.hidden, experts_hidden_oracle(context, args), tolerance}},
+      .one_token = one_token,
+      .num_tokens = shape.t};
+  test.strided = [](ExpertsHiddenArgs& a, test::StridedCopy& copy) {
+    copy(a.x), copy(a.experts), copy(a.weights), copy(a.hidden);
+  };
+  check_op(experts_hidden.impls, context, c.arena, test);
+}
+
+void check_output(const Shape& shape, const test::StoredAs& stored, Numerics numerics, bool add,
+                  const test::Tolerance& tolerance) {
+  const Context context{.numerics = numerics};
+  Case c(shape, stored, DType::kBF16, numerics == Numerics::kOfficial);
+  c.args.add = add;
+  const int64_t k = shape.ids ? shape.k : 1;
+  const TensorView hidden = c.arena.input(activation_dtype(context), {shape.t * k, shape.inner});
+  Rng rng(12);
+  test::fill_normal(hidden, rng);
+  const ExpertsOutputArgs args = test::second_half(hidden, c.args);
+  const auto one_token = [k](const ExpertsOutputArgs& a, int64_t i) {
+    ExpertsOutputArgs one = a;
+    one.hidden = a.hidden.slice(0, i * k, (i + 1) * k);
+    if (!a.experts.empty()) one.experts = a.experts.slice(0, i, i + 1);
+    one.acc = a.acc.slice(0, i, i + 1);
+    return one;
+  };
+  test::OpCase<ExpertsOutputArgs> test{
+      .name =
+          fmt::format("output {} {} t={} i={}", name(stored), name(numerics), shape.t, shape.inner),
+      .args = args,
+      .outputs = {{"acc", args.acc, experts_output_oracle(context, args), tolerance}},
+      .one_token = one_token,
+      .num_tokens = shape.t};
+  test.strided = [](ExpertsOutputArgs& a, test::StridedCopy& copy) {
+    copy(a.hidden), copy(a.experts), copy(a.acc);
+  };
+  check_op(experts_output.impls, context, c.arena, test);
+}
+
+constexpr Shape kShapes[] = {{0, 2, 3, 64, 32},
+                             {1, 6, 8, 96, 160},
+                             {9, 3, 4, 288, 64},
+                             {5, 1, 1, 96, 160, false},
+                             {300, 2, 3, 64, 32}};  // more than one chunk
+
+// Tolerances as in experts_test.cc, for one product of the two.
+TEST(ExpertsHalves, AgreeWithOracle) {
+  const test::Tolerance exact{.ulps = 4, .rel = 4e-6}, official{.rel = 0.02, .cosine = 5e-6};
+  for (const test::StoredAs& stored : test::kAllStored) {
+    for (const Shape& s : kShapes) {
+      if (s.t > 9 && stored.format != WeightFormat::kMxfp4) continue;
+      check_hidden(s, stored, DType::kF32, Numerics::kExact, exact);
+      check_hidden(s, stored, DType::kBF16, Numerics::kOfficial, official);
+      check_output(s, stored, Numerics::kExact, true, exact);
+      check_output(s, stored, Numerics::kOfficial, false, official);
+    }
+  }
+}
+
+// What N ranks compute, each with its rows, side by side: the bits of experts, routed and shared.
+TEST(ExpertsHalves, SlicesGiveTheBitsOfExperts) {
+  for (const test::StoredAs& stored : test::kAllStored) {
+    for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+      for (const Shape& shape : {Shape{7, 3, 4, 384, 256}, Shape{4, 1, 1, 256, 512, false}}) {
+        const Context context{.numerics = numerics};
+        Case c(shape, stored, DType::kBF16, false);
+        const auto run_whole = [&] {
+          Buffer acc(DType::kF32, {shape.t, shape.d});
+          ExpertsArgs args = c.args;
+          args.acc = acc;
+          experts(context, args);
+          return acc;
+        };
+        const Buffer want = run_whole();
+        for (const int world : {1, 2, 3, 5}) {
+          const int64_t k = shape.ids ? shape.k : 1;
+          const Buffer hidden(activation_dtype(context), {shape.t * k, shape.inner});
+          const Buffer acc(DType::kF32, {shape.t, shape.d});
+          const auto for_each_rank = [&](const auto& use) {
+            for (int rank = 0; rank < world; ++rank) {
+              const auto inner = ShardId{rank, world}.rows(shape.inner, kFp8BlockSize),
+                         out = ShardId{rank, world}.rows(shape.d, kFp8BlockSize);
+              std::vector<ExpertWeights> own;
+              for (const ExpertWeights& e : c.table)
+                own.push_back({e.w1.rows(inner.begin, inner.end), e.w3.rows(inner.begin, inner.end),
+                               e.w2.rows(out.begin, out.end)});
+              use(own, inner, out);
+            }
+          };
+          for_each_rank([&](const auto& own, const auto& inner, const auto&) {
+            experts_hidden(context, {.x = c.args.x,
+                                     .stack = own,
+                                     .experts = c.args.experts,
+                                     .weights = c.args.weights,
+                                     .swiglu_limit = c.args.swiglu_limit,
+                                     .hidden = hidden.view().slice(1, inner.begin, inner.end)});
+          });
+          for_each_rank([&](const auto& own, const auto&, const auto& out) {
+            experts_output(context, {.hidden = hidden,
+                                     .stack = own,
+                                     .experts = c.args.experts,
+                                     .acc = acc.view().slice(1, out.begin, out.end)});
+          });
+          EXPECT_EQ(std::memcmp(acc.view().data, want.view().data,
+                                static_cast<size_t>(want.view().bytes())),
+                    0)
+              << name(stored) << " " << name(numerics) << " " << world << " ranks";
+        }
+      }
+    }
+  }
+}
+
+TEST(ExpertsHalves, BadArgumentsAreErrors) {
+  Case c({2, 2, 3, 64, 32}, {WeightFormat::kMxfp4}, DType::kBF16, false);
+  ExpertsHiddenArgs hidden = test::first_half(c.arena, {}, c.args);
+  ExpertsOutputArgs output = test::second_half(hidden.hidden, c.args);
+  const Buffer ids(DType::kI32, {2, 2});
+  ids.as<int32_t>()[3] = 3;
+  hidden.experts = output.experts = ids;
+  EXPECT_THROW(experts_hidden({}, hidden), Error) << "an id outside of the stack";
+  EXPECT_THROW(experts_output({}, output), Error);
+  hidden = test::first_half(c.arena, {}, c.args);
+  hidden.hidden = hidden.hidden.slice(0, 0, 3);
+  EXPECT_THROW(experts_hidden({}, hidden), Error) << "rows for three of four pairs";
+  output.experts = c.args.experts;
+  output.acc = output.acc.slice(1, 0, 63);
+  EXPECT_THROW(experts_output({}, output), Error) << "fewer columns than rows of w2";
+}
+
+}  // namespace
+}  // namespace dsv4

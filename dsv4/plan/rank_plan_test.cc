@@ -1,0 +1,81 @@
+// The plan of ranks against what ranks take: the demo model, loaded and run on so many ranks.
+
+#include "dsv4/plan/rank_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "dsv4/convert/stored_tensors.h"
+#include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/executor.h"
+#include "dsv4/engine/rank_memories.h"
+#include "dsv4/model/released.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr const char* kDemo = "models/demo";  // tests run in the repository root
+
+ConvertList list_of(const Model& model) {
+  StoredTensors tensors = stored_tensors(model.checkpoint());
+  drop_drafter(tensors);
+  return convert_list(tensors, {}, model.config().o_groups);
+}
+
+TEST(RankPlan, IsWhatRanksOfTheDemoTake) {
+  const Model one = Model::load(kDemo);
+  const ConvertList list = list_of(one);
+  for (const Numerics numerics : {Numerics::kOfficial, Numerics::kExact}) {
+    const PlanRequest request{
+        .numerics = numerics, .context = 300, .sequences = 2, .batch_tokens = 64};
+    for (const int world : {2, 3, 5}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {}", world, name(numerics)));
+      const std::vector<RankPlan> plans = plan_ranks(one.config(), list, request, world);
+      ASSERT_EQ(std::ssize(plans), world);
+      const Model model = Model::load(kDemo, world);
+      Executor executor(model, {.numerics = numerics}, cache_limits(request));
+      const auto& memories = dynamic_cast<const RankMemories&>(executor.runner().memory());
+      EXPECT_EQ(executor.scratch().reserved_bytes(), plans[0].scratch_bytes);
+      for (const RankPlan& plan : plans) {
+        ModelShard shard(model.shared_spec(), plan.id);
+        EXPECT_EQ(placed_bytes(place_tensors(shard)), plan.weights_bytes) << plan.id.rank;
+        EXPECT_EQ(memories.bytes(), plan.cache_bytes);
+      }
+    }
+  }
+}
+
+// Shares add up: what ranks have for themselves, and once what all of them have, is the model.
+TEST(RankPlan, SharesAndCopiesAreTheModel) {
+  const ModelConfig config = released_config("flash");
+  const ConvertList list =
+      convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
+  const RankPlan whole = plan_ranks(config, list, {.context = 4096}, 1).front();
+  for (const int world : {2, 3}) {
+    int64_t own = 0, copies = -1;
+    for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096}, world)) {
+      own += rank.own_bytes;
+      // Tensors begin at multiples of 256 bytes; the largest of the model are not far from them.
+      const int64_t shared = rank.weights_bytes - rank.own_bytes;
+      if (copies >= 0) {
+        EXPECT_NEAR(static_cast<double>(shared), static_cast<double>(copies), 1e6);
+      }
+      copies = shared;
+    }
+    EXPECT_NEAR(static_cast<double>(own + copies), static_cast<double>(whole.weights_bytes), 1e6);
+  }
+}
+
+// docs/spec/several-gpus.md 2.3 has 39,088 bytes for a token and layer of Flash with codes for u
+// and h; in the dtype of activations they are twice as many without their scales. A rank receives
+// what the others own, and once for a token a row of the embedding.
+TEST(RankPlan, BytesThatARankReceives) {
+  const ModelConfig config = released_config("flash");
+  const ConvertList list =
+      convert_list(stored_tensors(official_tensor_list(config, false)), {}, config.o_groups);
+  const int64_t u = 8192 * 2, y = 4096 * 2, h = 7 * 2048 * 2, sum = 4096 * 4, embedding = 4096 * 2;
+  for (const RankPlan& rank : plan_ranks(config, list, {.context = 4096}, 4))
+    EXPECT_EQ(rank.received_bytes_per_token, 43 * (u + y + h + sum) * 3 / 4 + embedding);
+}
+
+}  // namespace
+}  // namespace dsv4

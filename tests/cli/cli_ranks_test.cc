@@ -1,0 +1,66 @@
+// --gpus: a model divided over ranks on the CPU says what it says on one, and what is not built is
+// refused with one line.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/cli.h"
+
+namespace dsv4 {
+namespace {
+
+class CliRanks : public test::Cli {
+ protected:
+  // One line, so nothing of a failed start is left behind.
+  void expect_refused(const std::string& gpus, const std::string& text) const {
+    expect_error("run demo -p a -n 1 --gpus " + gpus, text);
+    expect_error("eval ppl demo --ids 1,2,3 --gpus " + gpus, text);
+  }
+};
+
+TEST_F(CliRanks, AnswersAreThoseOfOneRank) {
+  const std::string run = "run demo -p 'Once upon a time' -n 40 --seed 7 --speculate off ";
+  const test::CliResult one = dsv4(run);
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  ASSERT_GT(one.out.size(), 50u);
+  for (const char* ranks : {"cpu,cpu", "cpu,cpu,cpu"})
+    EXPECT_EQ(dsv4(run + "--gpus " + ranks).out, one.out) << ranks;
+  EXPECT_EQ(dsv4(run + "--device cpu,cpu").out, one.out);
+  const auto nll = [&](const std::string& ranks) {
+    std::string ids = "5";
+    for (int id = 6; id < 150; ++id) ids += fmt::format(",{}", id);
+    const test::CliResult result = dsv4("eval ppl demo --json --ids " + ids + ranks);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out).at("nll").get<double>();
+  };
+  EXPECT_EQ(nll(" --gpus cpu,cpu"), nll(""));
+}
+
+TEST_F(CliRanks, GpusThatAreNotBuiltAreRefused) {
+  expect_refused("2", "--gpus 2: this version runs on one GPU");
+  expect_refused("all", "--gpus all: this version runs on one GPU");
+  expect_refused("0,1", "a model over 2 devices with a GPU: this version runs on one GPU");
+  expect_refused("cpu,0", "a model over 2 devices with a GPU");
+  expect_refused("0x2", "--gpus '0x2': want a number of GPUs, all, a list");
+  expect_refused("cpu,", "--gpus 'cpu,': want a number of GPUs");
+  expect_refused("0", "--gpus '0': want a number of GPUs");
+  expect_error("run demo -p a --device cpu,gpu", "no device 'gpu' in a list of 2");
+}
+
+TEST_F(CliRanks, PlanShowsEveryRank) {
+  const test::CliResult result = dsv4("plan demo --gpus 4xh200 --context 1000 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plan = nlohmann::json::parse(result.out);
+  ASSERT_EQ(plan.at("ranks").size(), 4u);
+  for (const auto& rank : plan.at("ranks")) {
+    EXPECT_LT(rank.at("weights_bytes"), plan.at("weights_bytes"));
+    EXPECT_EQ(rank.at("cache_bytes"), plan.at("cache_bytes"));
+    EXPECT_GT(rank.at("received_bytes_per_token"), 0);
+  }
+  // Two groups of heads and two blocks of an expert's rows: rank 0 of four owns none of them.
+  EXPECT_LT(plan.at("ranks")[0].at("own_bytes"), plan.at("ranks")[1].at("own_bytes"));
+  EXPECT_NE(dsv4("plan demo --gpus 4xh200 --context 1000").out.find("received per token"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,238 @@
+// An engine over several ranks answers as one on one rank, to the bit of every log-probability:
+// batches, prompts in chunks, prefixes that come back from the cache, from host memory and from a
+// disk that another number of ranks wrote, speculation. And what becomes of it when a rank throws
+// or stalls.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "dsv4/engine/engine.h"
+#include "tests/harness/errors.h"
+#include "tests/harness/temp_folder.h"
+#include "tests/model/golden_files.h"
+
+namespace dsv4 {
+namespace {
+
+using test::random_ids;
+
+struct Answers : TokenSink {
+  void on_start(RequestId id, int64_t stored) override { cached[id] = stored; }
+  void on_token(RequestId id, const Sampled& token) override {
+    tokens[id].push_back(token.id);
+    logprobs[id].push_back(token.logprob);
+  }
+  void on_finish(RequestId, Finish) override {}
+
+  std::map<RequestId, int64_t> cached;
+  std::map<RequestId, std::vector<int32_t>> tokens;
+  std::map<RequestId, std::vector<float>> logprobs;
+  bool operator==(const Answers& other) const {
+    return tokens == other.tokens && logprobs == other.logprobs && cached == other.cached;
+  }
+};
+
+std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+GenerateParams sampled(int64_t n, uint64_t seed) {
+  return {.sampling = {.temperature = seed % 3 == 0 ? 0.f : 0.9f, .top_p = 0.95f, .seed = seed},
+          .max_new_tokens = n};
+}
+
+void finish(Engine& engine) {
+  while (engine.step()) {
+  }
+  engine.check_invariants();
+}
+
+class EngineRanks : public testing::TestWithParam<int> {
+ protected:
+  static Model ranks(int world) { return Model::load("models/demo", world); }
+  static int64_t vocab() { return 1536; }
+};
+
+// Six requests share three slots and small steps; a third of the prompts are scored.
+Answers run_batch(const Model& model) {
+  Engine engine(
+      model,
+      {.max_tokens = 300, .max_sequences = 3, .max_batch_tokens = 48, .max_scored_tokens = 8});
+  Answers sink;
+  for (uint64_t i = 0; i < 6; ++i) {
+    GenerateParams params = sampled(5 + static_cast<int64_t>(i * 7 % 20), i);
+    params.score_prompt = i % 3 == 1;
+    engine.submit(random_ids(1 + static_cast<int64_t>(i * 37 % 151), 1536, i), params, sink);
+  }
+  finish(engine);
+  return sink;
+}
+
+TEST_P(EngineRanks, AnswerABatchAsOneRank) {
+  static const Answers want = run_batch(ranks(1));
+  ASSERT_EQ(want.tokens.size(), 6u);
+  EXPECT_TRUE(run_batch(ranks(GetParam())) == want);
+}
+
+// A conversation of three turns; between them another one takes its place in the cache, so it comes
+// back from host memory. Then a restart with another number of ranks finds both on the disk.
+struct Conversation {
+  Answers sink;
+  int64_t ram_tokens = 0, disk_tokens = 0;
+};
+
+EngineOptions with_disk(const test::TempFolder& folder) {
+  EngineOptions options{.max_tokens = 900, .max_batch_tokens = 300, .prefix_checkpoints = 1};
+  options.checkpoint_interval = 128;
+  options.model_identity = "demo";
+  options.tiers.ram_bytes = 64 << 20;
+  options.tiers.folder = folder.file("cache");
+  options.longest_load = std::chrono::seconds(60);  // a slow machine is no miss here
+  return options;
+}
+
+Conversation converse(const Model& first, const Model& second, const test::TempFolder& folder) {
+  Conversation result;
+  const std::vector<int32_t> a = random_ids(400, 1536, 1), b = random_ids(300, 1536, 2);
+  const auto ask = [&](Engine& engine, const std::vector<int32_t>& prompt, uint64_t seed) {
+    engine.submit(prompt, sampled(6, seed), result.sink);
+    finish(engine);
+  };
+  {
+    Engine engine(first, with_disk(folder));
+    ask(engine, a, 1);
+    ask(engine, join(a, random_ids(30, 1536, 3)), 2);  // from the cache itself
+    ask(engine, b, 3);
+    ask(engine, join(a, random_ids(60, 1536, 4)), 4);  // from host memory
+    result.ram_tokens = engine.stats().ram_tokens;
+    engine.flush_prefixes();
+  }
+  Engine engine(second, with_disk(folder));
+  Answers after;
+  engine.submit(join(a, random_ids(90, 1536, 5)), sampled(6, 5), after);
+  finish(engine);
+  result.disk_tokens = engine.stats().disk_tokens;
+  for (auto& [id, tokens] : after.tokens) {  // ids begin again
+    const auto later = static_cast<RequestId>(static_cast<uint64_t>(id) + 100);
+    result.sink.tokens[later] = tokens;
+    result.sink.logprobs[later] = after.logprobs[id];
+    result.sink.cached[later] = after.cached[id];
+  }
+  return result;
+}
+
+TEST_P(EngineRanks, PrefixesComeBackOnEveryRank) {
+  static const Model one = ranks(1);
+  static const Conversation want = [] {
+    const test::TempFolder folder;
+    return converse(one, one, folder);
+  }();
+  EXPECT_EQ(want.ram_tokens, 384);
+  EXPECT_EQ(want.disk_tokens, 384);
+  const Model many = ranks(GetParam());
+  for (const bool disk_of_one : {false, true}) {
+    const test::TempFolder folder;
+    const Conversation got =
+        disk_of_one ? converse(one, many, folder) : converse(many, one, folder);
+    EXPECT_TRUE(got.sink == want.sink)
+        << "the disk is written by " << (disk_of_one ? 1 : GetParam());
+    EXPECT_EQ(got.ram_tokens, want.ram_tokens);
+    EXPECT_EQ(got.disk_tokens, want.disk_tokens);
+  }
+}
+
+// Drafts are looked up in a text that the client predicts, here the answer with some wrong tokens.
+struct Drafted {
+  Answers sink;
+  int64_t drafted = 0, accepted = 0;
+};
+Drafted predicted(const Model& model, std::vector<int32_t> prediction) {
+  const bool speculate = !prediction.empty();
+  Engine engine(model, {.max_tokens = 200,
+                        .speculate = speculate ? Speculate::kLookup : Speculate::kOff,
+                        .draft_tokens = speculate ? 3 : 0});
+  for (size_t i = 7; i < prediction.size(); i += 13) prediction[i] = 5;
+  GenerateParams params = sampled(50, 1);
+  params.prediction = std::move(prediction);
+  Drafted drafted;
+  engine.submit(random_ids(40, 1536, 8), params, drafted.sink);
+  finish(engine);
+  drafted.drafted = engine.stats().speculation.counts.all_drafted();
+  drafted.accepted = engine.stats().speculation.counts.all_accepted();
+  return drafted;
+}
+
+TEST_P(EngineRanks, SpeculationChangesNoToken) {
+  static const Drafted want = predicted(ranks(1), {});
+  const std::vector<int32_t>& answer = want.sink.tokens.begin()->second;
+  ASSERT_EQ(answer.size(), 50u);
+  const Drafted got = predicted(ranks(GetParam()), answer);
+  EXPECT_TRUE(got.sink == want.sink);
+  EXPECT_GT(got.accepted, 10);
+  EXPECT_GT(got.drafted, got.accepted) << "wrong ones are taken back";
+}
+
+#ifdef DSV4_SANITIZED
+INSTANTIATE_TEST_SUITE_P(World, EngineRanks, testing::Values(3));
+#else
+INSTANTIATE_TEST_SUITE_P(World, EngineRanks, testing::Values(2, 3, 4));
+#endif
+
+// Runs until the engine throws: its sentence, and how long the step took.
+struct Failure {
+  std::string text, later;  // of the step that failed, and of the one after it
+  double seconds = 0;
+};
+
+Failure run_with_fault(int world, std::chrono::milliseconds limit,
+                       const std::function<void(ShardId, int64_t)>& fault) {
+  const Model model = Model::load("models/demo", world);
+  EngineOptions options{.max_tokens = 200};
+  options.ranks = {.limit = limit, .before_step = fault};
+  Engine engine(model, options);
+  Answers sink;
+  engine.submit(random_ids(60, 1536, 1), sampled(50, 1), sink);
+  Failure failure;
+  for (bool goes_on = true; goes_on && failure.text.empty();) {
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      goes_on = engine.step();
+    } catch (const Error& error) {
+      failure.text = error.what();
+    }
+    failure.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  failure.later = test::error_of(ErrorCode::kUnsupported, [&] { engine.step(); });
+  EXPECT_FALSE(sink.tokens.empty()) << "steps before the fault gave tokens";
+  return failure;
+}
+
+TEST(EngineRanksFault, ARankThatThrows) {
+  const Failure failure = run_with_fault(3, std::chrono::seconds(20), [](ShardId id, int64_t step) {
+    if (id.rank == 1 && step == 5) fail(ErrorCode::kResource, "no memory left");
+  });
+  EXPECT_EQ(failure.text, "rank 1: no memory left");
+  EXPECT_LT(failure.seconds, 1);
+  EXPECT_NE(failure.later.find("start a new engine"), std::string::npos);
+}
+
+TEST(EngineRanksFault, ARankThatStalls) {
+  for (const int rank : {0, 2}) {
+    const Failure failure =
+        run_with_fault(3, std::chrono::milliseconds(200), [rank](ShardId id, int64_t step) {
+          if (id.rank == rank && step == 5)
+            std::this_thread::sleep_for(std::chrono::hours(1));  // until the test ends
+        });
+    EXPECT_EQ(failure.text, fmt::format("no answer from rank {} for 0.2 s (embedding)", rank));
+    EXPECT_LT(failure.seconds, 1);
+    EXPECT_NE(failure.later.find("start a new engine"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4

@@ -1,0 +1,310 @@
+// A step over several ranks gives the bits of one rank: logits, and the caches of every rank. Ranks
+// are threads; their number need not divide anything, so some own no head or no expert row.
+
+#include <gtest/gtest.h>
+#include <omp.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "dsv4/engine/executor.h"
+#include "dsv4/engine/rank_memories.h"
+#include "tests/harness/errors.h"
+#include "tests/harness/random_model.h"
+#include "tests/harness/tiny_model.h"
+#include "tests/model/golden_files.h"
+
+namespace dsv4 {
+namespace {
+
+using test::random_ids;
+using Bytes = std::vector<std::byte>;
+
+// V4-Pro's kinds of layers in small dims, chosen so that ranks get unequal shares of everything.
+ModelConfig small_pro() {
+  auto json = nlohmann::json::parse(released_config_json("pro"));
+  json.update(nlohmann::json::parse(R"({
+    "hidden_size": 384, "num_hidden_layers": 4, "compress_ratios": [128, 4, 0, 4, 0],
+    "num_hash_layers": 1, "vocab_size": 700, "num_attention_heads": 10, "head_dim": 128,
+    "q_lora_rank": 128, "o_groups": 5, "o_lora_rank": 128, "sliding_window": 48,
+    "index_n_heads": 2, "index_head_dim": 64, "index_topk": 32, "n_routed_experts": 5,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 640, "n_shared_experts": 1})"));
+  return parse_config(json.dump(), "small pro config");
+}
+
+std::shared_ptr<const ModelSpec> spec_of(const std::string& name) {
+  if (name == "random flash") return test::random_model(test::tiny_config(), 3).shared_spec();
+  if (name == "random pro") return test::random_model(small_pro(), 4).shared_spec();
+  return ModelSpec::load(name);
+}
+
+// What a run leaves behind.
+struct Trace {
+  Bytes logits;               // of every token
+  std::vector<Bytes> caches;  // [world]: all pools and states
+};
+
+void append(Bytes& bytes, const std::byte* data, int64_t count) {
+  bytes.insert(bytes.end(), data, data + count);
+}
+
+std::vector<Bytes> caches_of(Executor& executor) {
+  const auto* memories = dynamic_cast<const RankMemories*>(&executor.runner().memory());
+  std::vector<Bytes> caches(memories == nullptr ? 1 : static_cast<size_t>(memories->world()));
+  for (const LayerCache& layer : executor.layers()) {
+    for (const TensorView* view : {&layer.window.pages, &layer.entries.pages, &layer.keys.pages,
+                                   &layer.state.slots, &layer.index_state.slots}) {
+      if (view->empty()) continue;
+      for (size_t rank = 0; rank < caches.size(); ++rank) {
+        const std::byte* data =
+            memories == nullptr ? view->data : memories->at(static_cast<int>(rank), view->data);
+        append(caches[rank], data, view->bytes());
+      }
+    }
+  }
+  return caches;
+}
+
+// One sequence in chunks.
+Trace run_chunks(const Model& model, Numerics numerics, int64_t tokens, int64_t chunk) {
+  const std::vector<int32_t> ids = random_ids(tokens, model.config().vocab_size, 1);
+  Executor executor(model, {.numerics = numerics},
+                    {.max_tokens = tokens, .max_batch_tokens = chunk, .max_logits_rows = chunk});
+  const SeqId seq = executor.cache().open();
+  Trace trace;
+  for (int64_t first = 0; first < tokens; first += chunk) {
+    const auto count = static_cast<size_t>(std::min(chunk, tokens - first));
+    const Work work{seq, std::span(ids).subspan(static_cast<size_t>(first), count),
+                    Work::Logits::kAll};
+    const ConstTensorView logits = executor.run({&work, 1});
+    append(trace.logits, logits.data, logits.bytes());
+  }
+  trace.caches = caches_of(executor);
+  return trace;
+}
+
+// Three sequences that advance together by random amounts, with logits of some of the tokens.
+Trace run_batch(const Model& model, Numerics numerics) {
+  const int64_t vocab = model.config().vocab_size;
+  const std::vector<std::vector<int32_t>> ids = {
+      random_ids(170, vocab, 2), random_ids(290, vocab, 3), random_ids(33, vocab, 4)};
+  Executor executor(model, {.numerics = numerics},
+                    {.max_tokens = 300, .max_sequences = 3, .max_batch_tokens = 200});
+  std::vector<SeqId> seqs;
+  for (size_t i = 0; i < ids.size(); ++i) seqs.push_back(executor.cache().open());
+  Rng rng(5);
+  std::vector<size_t> done(ids.size(), 0);
+  Trace trace;
+  for (bool goes_on = true; goes_on;) {
+    std::vector<Work> work;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const size_t left = ids[i].size() - done[i];
+      if (left == 0) continue;
+      const auto count =
+          std::min<size_t>(left, rng.below(2) == 0 ? 1 : static_cast<size_t>(1 + rng.below(60)));
+      const auto logits = static_cast<Work::Logits>(rng.below(3));
+      work.push_back({seqs[i], std::span(ids[i]).subspan(done[i], count), logits});
+      done[i] += count;
+    }
+    goes_on = !work.empty();
+    if (!goes_on) break;
+    const ConstTensorView logits = executor.run(work);
+    append(trace.logits, logits.data, logits.bytes());
+  }
+  trace.caches = caches_of(executor);
+  return trace;
+}
+
+void expect_same(const Trace& got, const Trace& want, const std::string& what) {
+  EXPECT_TRUE(got.logits == want.logits) << what << ": logits";
+  for (size_t rank = 0; rank < got.caches.size(); ++rank)
+    EXPECT_TRUE(got.caches[rank] == want.caches.front()) << what << ": caches of rank " << rank;
+}
+
+struct Case {
+  const char* model;
+  Numerics numerics;
+};
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  std::string text = std::string(info.param.model) + "_" + name(info.param.numerics);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '/' || c == ' '; }, '_');
+  return text;
+}
+
+class Ranks : public testing::TestWithParam<Case> {
+ protected:
+  std::shared_ptr<const ModelSpec> spec_ = spec_of(GetParam().model);
+};
+
+#ifdef DSV4_SANITIZED
+constexpr int kWorlds[] = {3};  // steps take ten times as long
+#else
+constexpr int kWorlds[] = {2, 3, 4, 5};
+#endif
+
+TEST_P(Ranks, GiveTheBitsOfOneRank) {
+  const Numerics numerics = GetParam().numerics;
+  const auto run_all = [&](int world, const auto& use) {
+    const Model model = ModelShard::of_ranks(spec_, world);
+    use("whole", run_chunks(model, numerics, 300, 300));
+    use("batch", run_batch(model, numerics));
+    if (world <= 3) use("in sevens", run_chunks(model, numerics, 280, 7));
+    if (world != 3) use("token by token", run_chunks(model, numerics, 40, 1));
+  };
+  std::map<std::string, Trace> want;
+  run_all(1, [&](const char* what, Trace trace) { want[what] = std::move(trace); });
+  ASSERT_GT(want["whole"].logits.size(), 0u);
+  for (const int world : kWorlds) {
+    run_all(world, [&](const char* what, const Trace& got) {
+      expect_same(got, want[what], fmt::format("{} ranks, {}", world, what));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Ranks,
+                         testing::Values(Case{"models/demo", Numerics::kOfficial},
+                                         Case{"models/demo", Numerics::kExact},
+                                         Case{"random flash", Numerics::kOfficial},
+                                         Case{"random pro", Numerics::kOfficial},
+                                         Case{"random pro", Numerics::kExact},
+                                         Case{"tests/golden/hf/mixed", Numerics::kExact},
+                                         Case{"tests/golden/hf/pro", Numerics::kExact}),
+                         case_name);
+
+// Bits do not depend on the threads of each rank either.
+TEST(RanksRun, DoNotDependOnThreads) {
+  const auto spec = ModelSpec::load("models/demo");
+  const Model one = ModelShard::of_ranks(spec, 1), three = ModelShard::of_ranks(spec, 3);
+  const Trace want = run_chunks(one, Numerics::kOfficial, 150, 150);
+  const int before = omp_get_max_threads();
+  for (const int threads : {3, 6}) {
+    omp_set_num_threads(threads);
+    expect_same(run_chunks(three, Numerics::kOfficial, 150, 150), want, "threads");
+  }
+  omp_set_num_threads(before);
+}
+
+// The pages of a file that no row of a rank reaches are taken away before the rank's model is
+// loaded from them: reading one would end the program.
+class PagesOfOthers {
+ public:
+  PagesOfOthers(const Checkpoint& checkpoint, const std::vector<ConstTensorView>& own) {
+    page_ = sysconf(_SC_PAGESIZE);
+    std::map<uintptr_t, uintptr_t> keep;  // begin -> end, whole pages
+    for (const ConstTensorView& view : own) {
+      const auto begin = reinterpret_cast<uintptr_t>(view.data);
+      if (view.bytes() > 0) add(keep, begin, begin + static_cast<uintptr_t>(view.bytes()));
+    }
+    for (const auto& [name, tensor] : checkpoint.tensors()) {
+      const auto begin = reinterpret_cast<uintptr_t>(tensor.view.data);
+      take(keep, begin, begin + static_cast<uintptr_t>(tensor.view.bytes()));
+    }
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  uintptr_t down(uintptr_t at) const { return at / page_ * page_; }
+  uintptr_t up(uintptr_t at) const { return down(at + page_ - 1); }
+  void add(std::map<uintptr_t, uintptr_t>& keep, uintptr_t begin, uintptr_t end) const {
+    for (uintptr_t page = down(begin); page < up(end); page += page_) keep[page] = page + page_;
+  }
+  void take(const std::map<uintptr_t, uintptr_t>& keep, uintptr_t begin, uintptr_t end) {
+    for (uintptr_t page = up(begin); page + page_ <= end; page += page_) {
+      if (keep.count(page) != 0) continue;
+      if (mprotect(reinterpret_cast<void*>(page), page_, PROT_NONE) == 0)
+        taken_ += static_cast<int64_t>(page_);
+    }
+  }
+
+  uintptr_t page_ = 0;
+  int64_t taken_ = 0;
+};
+
+std::vector<ConstTensorView> tensors_of(ModelShard& shard) {
+  std::vector<ConstTensorView> views;
+  shard.for_each_tensor([&](const ConstTensorView& view) { views.push_back(view); });
+  return views;
+}
+
+TEST(RanksLoad, ARankReadsItsOwnBytesAlone) {
+  for (const int world : {2, 3}) {
+    std::vector<std::shared_ptr<const ModelShard>> shards;
+    for (int rank = 0; rank < world; ++rank) {
+      const auto spec = ModelSpec::load("models/demo");  // a mapping of its own
+      ModelShard first(spec, {rank, world});
+      const std::vector<ConstTensorView> own = tensors_of(first);
+      int64_t all = 0, bytes = 0;
+      for (const auto& [name, tensor] : spec->checkpoint().tensors()) all += tensor.view.bytes();
+      for (const ConstTensorView& view : own) bytes += view.bytes();
+      const PagesOfOthers others(spec->checkpoint(), own);
+      // The others keep a page at most at each edge of their rows.
+      EXPECT_GT(others.taken(), (all - bytes) * 4 / 5) << rank << " of " << world;
+      EXPECT_LT(bytes, all * 7 / 10);
+      shards.push_back(std::make_shared<const ModelShard>(spec, ShardId{rank, world}));
+    }
+    // And steps read no more than loading does.
+    const Model one = Model::load("models/demo");
+    const Trace want = run_chunks(one, Numerics::kOfficial, 150, 150);
+    Model leader(shards.front()->shared_spec(), {0, world});
+    leader.lead({shards.begin() + 1, shards.end()});
+    expect_same(run_chunks(leader, Numerics::kOfficial, 150, 150), want, "with own pages alone");
+  }
+}
+
+// A fault of one rank ends the step with one line, and steps after it too.
+std::string fault(int world, std::chrono::milliseconds limit,
+                  const std::function<void(ShardId, int64_t)>& before_step) {
+  const Model model = Model::load("models/demo", world);
+  const std::vector<int32_t> ids = random_ids(40, model.config().vocab_size, 1);
+  Executor executor(model, {}, {.max_tokens = 40, .max_batch_tokens = 8},
+                    {.limit = limit, .before_step = before_step});
+  const SeqId seq = executor.cache().open();
+  std::chrono::steady_clock::time_point begin;
+  std::string text;
+  for (size_t first = 0; first < ids.size() && text.empty(); first += 8) {
+    begin = std::chrono::steady_clock::now();
+    try {
+      const Work work{seq, std::span(ids).subspan(first, 8), Work::Logits::kLast};
+      executor.run({&work, 1});
+    } catch (const Error& error) {
+      text = error.what();
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_EQ(text.find('\n'), text.npos);
+  return text;
+}
+
+TEST(RanksFault, ARankThatThrowsEndsAll) {
+  EXPECT_EQ(fault(3, std::chrono::seconds(20),
+                  [](ShardId id, int64_t step) {
+                    if (id.rank == 2 && step == 3) fail(ErrorCode::kResource, "no memory left");
+                  }),
+            "rank 2: no memory left");
+}
+
+TEST(RanksFault, ARankThatStallsEndsAll) {
+  EXPECT_EQ(fault(4, std::chrono::milliseconds(200),
+                  [](ShardId id, int64_t step) {
+                    if (id.rank == 1 && step == 2) {
+                      std::this_thread::sleep_for(std::chrono::hours(1));  // until the test ends
+                    }
+                  }),
+            "no answer from rank 1 for 0.2 s (embedding)");
+}
+
+TEST(RanksLoad, AFormatThatCannotBeDividedIsNamed) {
+  auto json = nlohmann::json::parse(test::tiny_config_json());
+  json["num_attention_heads"] = 4, json["head_dim"] = 64, json["o_groups"] = 4;
+  json["o_lora_rank"] = 128;
+  const auto spec = test::random_model(parse_config(json.dump(), "narrow groups"), 1).shared_spec();
+  const std::string text =
+      test::error_of(ErrorCode::kUnsupported, [&] { ModelShard::of_ranks(spec, 2); });
+  EXPECT_NE(text.find("attn.wq_b: ranks divide it by 64 rows"), text.npos) << text;
+}
+
+}  // namespace
+}  // namespace dsv4
