@@ -125,7 +125,7 @@ void HttpFetch::give_up(const std::string& what, const HubAnswer& answer, int tr
        what, reason(answer), many, advice(answer.status));
 }
 
-// 1, 2, 4, ... seconds, or as long as the server wants.
+// Twice as long as before, or as long as the server wants.
 double HttpFetch::wait_before(int failed, const HubAnswer& answer, const std::string& what) const {
   const std::string header = answer.header("retry-after");
   double wanted = retry_after_s(header);
@@ -136,7 +136,7 @@ double HttpFetch::wait_before(int failed, const HubAnswer& answer, const std::st
   if (wanted > kLongestWait)
     fail(ErrorCode::kIo, "cannot fetch {}: {}, and wants {:.0f} seconds of pause", what,
          reason(answer), wanted);
-  return std::max(wanted, static_cast<double>(1 << std::min(failed - 1, 6)));
+  return std::max(wanted, policy_.first_wait_s * (1 << std::min(failed - 1, 6)));
 }
 
 // `at` grows with what attempt() receives.

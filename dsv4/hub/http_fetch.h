@@ -18,6 +18,7 @@ struct HubPolicy {
   std::string token;
   int tries = 5;  // in a row that bring less than 1 MiB each
   int timeout_s = 30;
+  double first_wait_s = 1;  // before the second try; twice as long before each further one
 };
 
 // Ends what several threads fetch.
