@@ -255,6 +255,13 @@ class Using(PullTest):
         self.expect_error(self.run_dsv4("inspect", "some/Model"), "is not complete", "lacks safetensors files",
                           "`dsv4 pull some/Model` fetches the rest")
         self.expect_pulled(hub)
+        shutil.rmtree(self.repo)
+        index = {"weight_map": {"a": WEIGHTS, "b": "second.safetensors"}}
+        hub = self.hub(model_files() | {"model.safetensors.index.json": json.dumps(index).encode(),
+                                        "second.safetensors": b""})
+        self.expect_pulled(hub)
+        (self.snapshot / "second.safetensors").unlink()
+        self.expect_error(self.run_dsv4("inspect", "some/Model"), "lacks 1 of 2 shards", "`dsv4 pull some/Model`")
 
     def test_local_paths_win(self):
         hub = self.hub(model_files())
