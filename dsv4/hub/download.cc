@@ -71,7 +71,7 @@ class Download {
   Job next_job(Lock& lock);
   bool take_piece(Job* job);
   std::shared_ptr<Active> open_file();
-  void fetch_piece(HttpFetch& fetch, const Job& job);
+  void fetch_piece(Lock& lock, HttpFetch& fetch, const Job& job);
   void hash_pieces(Lock& lock, const std::shared_ptr<Active>& active);
   void finish(Lock& lock, const std::shared_ptr<Active>& active);
   void report(Lock& lock);
@@ -154,14 +154,11 @@ Download::Job Download::next_job(Lock& lock) {
   }
 }
 
-void Download::fetch_piece(HttpFetch& fetch, const Job& job) {
+void Download::fetch_piece(Lock& lock, HttpFetch& fetch, const Job& job) {
   Active& active = *job.active;
   PartFile& part = active.part;
-  RemoteFile remote;
-  {
-    const std::lock_guard lock(mutex_);
-    remote = active.remote;
-  }
+  RemoteFile remote = active.remote;
+  lock.unlock();
   const int64_t begin = part.begin(job.piece), at = begin + part.received(job.piece);
   int64_t received = at;
   fetch.read_range(remote, active.file.path, begin, at, part.end(job.piece),
@@ -171,7 +168,7 @@ void Download::fetch_piece(HttpFetch& fetch, const Job& job) {
                      done_ += end - received;
                      received = end;
                    });
-  const std::lock_guard lock(mutex_);
+  lock.lock();
   active.remote = remote;
   active.state[static_cast<size_t>(job.piece)] = Active::State::kComplete;
 }
@@ -238,10 +235,8 @@ void Download::work() {
       Lock lock(mutex_);
       const Job job = next_job(lock);
       if (job.active == nullptr) break;
-      lock.unlock();
-      if (job.piece >= 0) fetch_piece(fetch, job);
-      lock.lock();
-      hash_pieces(lock, job.active);
+      if (job.piece >= 0) fetch_piece(lock, fetch, job);
+      hash_pieces(lock, job.active);  // with the lock under which its pieces became complete
     }
   } catch (const FetchStopped&) {
   } catch (...) {
