@@ -62,7 +62,7 @@ bool has_recipe(const BenchOptions& options) {
 }  // namespace
 
 void add_bench_options(CLI::App& command, BenchOptions& options) {
-  command.add_option("model", options.model, "model folder, or demo");
+  command.add_option("model", options.model, "model folder, ORG/NAME, or demo");
   command
       .add_option("--synthetic", options.synthetic,
                   "a full-size model with random weights, made on the device")

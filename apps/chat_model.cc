@@ -61,7 +61,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
 }  // namespace
 
 void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
-  command.add_option("MODEL", options.model, "model folder, or demo")->required();
+  command.add_option("MODEL", options.model, "model folder, ORG/NAME, or demo")->required();
   add_device(command, options.device);
   add_threads(command);
   add_numerics(command, options.numerics);

@@ -300,7 +300,7 @@ void add_chat(CLI::App& app, Action& action) {
       "         dsv4 chat --url http://127.0.0.1:8000");
   add_chat_model_options(*command, options->model);
   CLI::Option* model = command->get_option("MODEL")->required(false);
-  model->description("model folder, or demo; with --url the server's name of a model");
+  model->description("model folder, ORG/NAME, or demo; with --url the server's name of a model");
   CLI::Option* url =
       command->add_option("--url", options->url,
                           "talk with this server, through OpenAI's API, instead of a model here");

@@ -65,7 +65,7 @@ void add_eval(CLI::App& app, Action& action) {
   logits->footer(
       "Example: dsv4 eval logits demo --ids 0,17,42 -o logits.safetensors --numerics exact");
   auto options = std::make_shared<LogitsOptions>();
-  logits->add_option("model", options->model, "model folder, or demo")->required();
+  logits->add_option("model", options->model, "model folder, ORG/NAME, or demo")->required();
   logits->add_option("--ids", options->ids, "token ids: 1,2,3, @file or @-")->required();
   logits->add_option("-o,--out", options->out, "safetensors file to write")->required();
   logits->add_option("--chunk", options->chunk, "tokens per step")

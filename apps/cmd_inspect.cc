@@ -49,7 +49,8 @@ void inspect_ops(bool json) {
 void inspect_env(bool json) {
   Json list = Json::array();
   for (const EnvVar& variable : env_table()) {
-    const std::string value = env(variable.name);
+    std::string value = env(variable.name);
+    if (variable.secret && !value.empty()) value = "(set)";
     if (json) {
       list.push_back({{"name", variable.name},
                       {"value", value},
@@ -99,8 +100,9 @@ void add_inspect(CLI::App& app, Action& action) {
     InspectStepOptions step;
   };
   auto options = std::make_shared<Options>();
-  command->add_option("what", options->what,
-                      "model folder, demo, ops, env or device; prompt or completion of a model");
+  command->add_option(
+      "what", options->what,
+      "model folder, ORG/NAME, demo, ops, env or device; prompt or completion of a model");
   command->add_option("model", options->chat.model,
                       "of prompt and completion: a folder with tokenizer.json, or demo");
   command->add_flag("--json", options->json, "print one JSON object");

@@ -8,10 +8,12 @@
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/hub_models.h"
 #include "apps/json_report.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/convert/stored_tensors.h"
+#include "dsv4/hub/hub_model.h"
 #include "dsv4/model/model.h"
 #include "dsv4/model/released.h"
 #include "dsv4/plan/plan.h"
@@ -40,6 +42,22 @@ struct Source {
   StoredTensors tensors;
 };
 
+// Config and headers of a model at the hub, which is not fetched.
+Model read_hub_headers(const HubName& name) {
+  const HubPolicy policy = hub_policy();
+  print_notice(fmt::format("note: {} is not in the cache: its headers are read from {}",
+                           name.text(), policy.endpoint));
+  HubModel model(name, policy, print_notice);
+  const ModelConfig config =
+      parse_config(read_hub_config(model, name.text()), name.text() + "/config.json");
+  return Model(std::make_shared<const ModelSpec>(config, open_hub_checkpoint(model, name.text())));
+}
+
+Model model_of(const std::string& model) {
+  const std::optional<HubName> name = hub_name_to_fetch(model);
+  return name ? read_hub_headers(*name) : Model::load(find_model(model));
+}
+
 // A checkpoint is validated as for a run, except that its weights are not read.
 Source source_of(const PlanOptions& options, WeightFormat released) {
   if (options.model.empty() == options.synthetic.empty())
@@ -50,7 +68,7 @@ Source source_of(const PlanOptions& options, WeightFormat released) {
             .config = config,
             .tensors = stored_tensors(official_tensor_list(config, options.mtp, released))};
   }
-  const Model model = Model::load(find_model(options.model));
+  const Model model = model_of(options.model);
   StoredTensors tensors = stored_tensors(model.checkpoint());
   if (!options.mtp) drop_drafter(tensors);
   return {.title = model.checkpoint().folder(),
@@ -281,7 +299,7 @@ void add_plan(CLI::App& app, Action& action) {
       "Several GPUs share the large weights; each has the rest and the whole cache. docs/memory.md "
       "has the formulas.");
   auto options = std::make_shared<PlanOptions>();
-  command->add_option("model", options->model, "model folder, or demo");
+  command->add_option("model", options->model, "model folder, ORG/NAME, or demo");
   command->add_option("--synthetic", options->synthetic, "an official release instead of a folder")
       ->check(CLI::IsMember({"flash", "pro"}))
       ->option_text("flash|pro");

@@ -194,7 +194,7 @@ void add_quantize(CLI::App& app, Action& action) {
       "Example: dsv4 quantize DeepSeek-V4-Flash -o flash-k3 --experts k3\n"
       "         dsv4 quantize demo -o demo-k2 --experts k2 --dense k4");
   auto options = std::make_shared<Options>();
-  command->add_option("model", options->model, "model folder, or demo")->required();
+  command->add_option("model", options->model, "model folder, ORG/NAME, or demo")->required();
   command->add_option("-o,--out", options->out, "folder to create")->required();
   command->add_option("--experts", options->experts, "format of the routed experts")
       ->option_text("k2..k5[-nf|-bnf|-e4m3|-@FILE]|fp8|bf16|keep");

@@ -351,7 +351,7 @@ void add_run(CLI::App& app, Action& action) {
       "Example: dsv4 run demo -p 'Long ago,' -n 80 --seed 7\n"
       "         echo 'Long ago,' | dsv4 run demo --stop '\n'");
   auto options = std::make_shared<RunOptions>();
-  command->add_option("model", options->model, "model folder, or demo")->required();
+  command->add_option("model", options->model, "model folder, ORG/NAME, or demo")->required();
   add_prompt_options(*command, *options);
   add_draw_options(*command, *options);
   add_end_options(*command, *options);

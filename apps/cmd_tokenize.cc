@@ -60,7 +60,7 @@ void add_tokenize(CLI::App& app, Action& action) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = app.add_subcommand("tokenize", "Text to token ids");
   command->footer("Example: echo 'Once upon a time' | dsv4 tokenize demo");
-  command->add_option("model", options->model, "model folder, or demo")->required();
+  command->add_option("model", options->model, "model folder, ORG/NAME, or demo")->required();
   CLI::Option* text = command->add_option_function<std::string>(
       "-p,--prompt", [options](const std::string& given) { options->text = given; }, "text");
   command->add_option("-f,--file", options->file, "file with the text (default: standard input)")
@@ -70,7 +70,7 @@ void add_tokenize(CLI::App& app, Action& action) {
 
   CLI::App* back = app.add_subcommand("detokenize", "Token ids to text");
   back->footer("Example: dsv4 detokenize demo --ids 0,17,42");
-  back->add_option("model", options->model, "model folder, or demo")->required();
+  back->add_option("model", options->model, "model folder, ORG/NAME, or demo")->required();
   back->add_option("--ids", options->ids, "1,2,3, @file or @- (default: standard input)");
   back->add_flag("--skip-special", options->skip_special, "leave out special tokens");
   back->add_flag("--json", options->json, "print a JSON object");

@@ -25,7 +25,8 @@ void add_inspect(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 void add_plan(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
-void add_tokenize(CLI::App& app, Action& action);    // tokenize and detokenize
+void add_tokenize(CLI::App& app, Action& action);  // tokenize and detokenize
+void add_pull(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);  // of all commands added before
 void add_serve(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);

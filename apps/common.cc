@@ -13,6 +13,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "apps/hub_models.h"
 #include "apps/suggest.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
@@ -44,52 +45,6 @@ std::vector<fs::path> model_folders() {
   return folders;
 }
 
-// "deepseek-ai/DeepSeek-V4-Flash": the name of a model on Hugging Face's hub, not of a path.
-bool is_hub_name(const std::string& model) {
-  const size_t slash = model.find('/');
-  const auto good = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
-  };
-  const auto word = [&](const std::string& text) {
-    return !text.empty() && text[0] != '.' && std::ranges::all_of(text, good);
-  };
-  return slash != model.npos && word(model.substr(0, slash)) && word(model.substr(slash + 1));
-}
-
-// As huggingface_hub finds it.
-fs::path hub_folder() {
-  if (const std::string hub = env("HF_HUB_CACHE"); !hub.empty()) return hub;
-  if (const std::string home = env("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  const std::string home = env("HOME");
-  return home.empty() ? fs::path() : fs::path(home) / ".cache/huggingface/hub";
-}
-
-// The folder that `hf download ORG/NAME` made, of the revision main; empty when there is none.
-std::string hub_snapshot(const std::string& model) {
-  if (!is_hub_name(model) || hub_folder().empty()) return "";
-  std::string folder = "models--" + model;
-  folder.replace(folder.find('/'), 1, "--");
-  const fs::path at = hub_folder() / folder;
-  if (!is_present((at / "refs/main").string())) return "";
-  std::string commit = read_text_file((at / "refs/main").string(), 100);
-  commit.erase(commit.find_last_not_of(" \n\r") + 1);
-  std::error_code error;
-  const fs::path snapshot = at / "snapshots" / commit;
-  const bool plain = std::ranges::all_of(
-      commit, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; });
-  return plain && fs::is_directory(snapshot, error) ? snapshot.string() : "";
-}
-
-std::string how_to_get(const std::string& model) {
-  if (is_hub_name(model))
-    return fmt::format(
-        "want a model folder, or demo. `hf download {} --local-dir {}` fetches it (PyPI: "
-        "huggingface_hub); without --local-dir this name finds it in {}",
-        model, model.substr(model.find('/') + 1), hub_folder().string());
-  return fmt::format("want a model folder (config.json, safetensors), or demo{}",
-                     did_you_mean(model, {"demo"}));
-}
-
 }  // namespace
 
 std::string find_model(const std::string& model) {
@@ -103,12 +58,10 @@ std::string find_model(const std::string& model) {
     if (fs::exists(model, error))
       fail(ErrorCode::kBadInput,
            "not a folder: {}: want a model folder (config.json, safetensors), or demo", model);
-    if (const std::string snapshot = hub_snapshot(model); !snapshot.empty()) {
-      std::fprintf(stderr, "dsv4: note: %s is in the cache of Hugging Face: %s\n",
-                   printable(model, kMaxQuote).c_str(), printable(snapshot, kMaxPath).c_str());
-      return snapshot;
-    }
-    fail(ErrorCode::kBadInput, "no model folder {}: {}", model, how_to_get(model));
+    if (const auto name = parse_hub_name(model)) return find_in_hub_cache(*name);
+    fail(ErrorCode::kBadInput,
+         "no model folder {}: want a model folder (config.json, safetensors), ORG/NAME, or demo{}",
+         model, did_you_mean(model, {"demo"}));
   }
   std::string looked;
   for (const fs::path& folder : model_folders()) {

@@ -31,7 +31,8 @@ namespace dsv4::apps {
 constexpr size_t kMaxPath = 4096;  // bytes of a path in a message
 
 // A folder stands for itself; `demo` is the bundled model: in $DSV4_MODELS, beside the build tree,
-// or in the installation. Throws kBadInput listing the folders that were searched.
+// or in the installation; ORG/NAME[@REVISION] is a model in the cache of Hugging Face. Throws
+// kBadInput listing the folders that were searched, or with the command that fetches the model.
 std::string find_model(const std::string& model);
 
 // --numerics official|exact

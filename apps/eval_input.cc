@@ -25,7 +25,7 @@ void add_eval_mode(CLI::App& command, EvalMode& mode) {
 }
 
 void add_eval_options(CLI::App& command, EvalOptions& options) {
-  command.add_option("model", options.model, "model folder, or demo")->required();
+  command.add_option("model", options.model, "model folder, ORG/NAME, or demo")->required();
   CLI::Option* file =
       command.add_option("-f,--file", options.file, "text to read, - for standard input");
   command.add_option("--ids", options.ids, "token ids to read: 1,2,3, @file or @-")->excludes(file);

@@ -171,7 +171,7 @@ void add_eval_needle(CLI::App& eval, Action& action) {
   CLI::App* command = eval.add_subcommand("needle", "Recall of a fact by distance");
   command->footer("Example: dsv4 eval needle demo --distances 1000,3000 --prompts 100");
   auto options = std::make_shared<NeedleOptions>();
-  command->add_option("model", options->model, "model folder, or demo")->required();
+  command->add_option("model", options->model, "model folder, ORG/NAME, or demo")->required();
   command->add_option("--distances", options->distances, "tokens between a fact and its answer")
       ->delimiter(',')
       ->check(integer_in(1, 1 << 30))

@@ -151,6 +151,7 @@ int main(int argc, char** argv) {
     dsv4::apps::add_serve(app, action);
     dsv4::apps::add_chat(app, action);
     dsv4::apps::add_tokenize(app, action);
+    dsv4::apps::add_pull(app, action);
     dsv4::apps::add_completion(app, action);
     if (const int status = parse(app, argc, argv); status != 0 || !action) return status;
     action();

@@ -27,7 +27,7 @@ function(dsv4_test name)
   # ThreadSanitizer finds nothing in layers without threads, nor in the programs of the command line, whose threads
   # are those of the layers: ./check says so.
   set(threaded ${TEST_LIBS})
-  list(FILTER threaded INCLUDE REGEX "^dsv4_(cpu|ops|capi|comm|cache|model|convert|engine|plan|server|quality)$")
+  list(FILTER threaded INCLUDE REGEX "^dsv4_(cpu|ops|capi|comm|hub|cache|model|convert|engine|plan|server|quality)$")
   if(DSV4_SANITIZE STREQUAL "thread" AND (NOT threaded OR name MATCHES "^cli|_replay$"))
     return()
   endif()

@@ -32,12 +32,26 @@ void check_tensors(const SafetensorsIndex& index, size_t file_bytes) {
   fuzz::require(covered < static_cast<int64_t>(file_bytes));
 }
 
+// A header without its data describes the same tensors.
+void check_header(const SafetensorsIndex& index, std::string_view text) {
+  const auto bytes = static_cast<size_t>(safetensors_header_bytes(text));
+  fuzz::require(bytes > 0 && bytes <= text.size());
+  const SafetensorsIndex alone =
+      parse_safetensors_header(text.substr(0, bytes), static_cast<int64_t>(text.size()), "input");
+  fuzz::require(alone.tensors.size() == index.tensors.size() && alone.metadata == index.metadata);
+  for (const auto& [name, view] : alone.tensors)
+    fuzz::require(to_string(view) == to_string(index.tensors.at(name)));
+}
+
 }  // namespace
 }  // namespace dsv4
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
-  dsv4::fuzz::allow_bad_input(
-      [&] { dsv4::check_tensors(dsv4::parse_safetensors(bytes, "input"), size); });
+  dsv4::fuzz::allow_bad_input([&] {
+    const dsv4::SafetensorsIndex index = dsv4::parse_safetensors(bytes, "input");
+    dsv4::check_tensors(index, size);
+    dsv4::check_header(index, dsv4::fuzz::text(data, size));
+  });
   return 0;
 }

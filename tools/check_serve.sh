@@ -2,7 +2,8 @@
 # Real clients against a real server: tools/check_serve.sh [PRESET] [CLIENT ...]. Makes environments in build/venvs with
 # the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor and
 # pydantic-ai, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, answers under random schemas
-# and tools, the JSON-Schema-Test-Suite, and the web page in Debian's Chromium. With CLIENT only these clients. Exit status 77: the packages are not to be had.
+# and tools, the JSON-Schema-Test-Suite, huggingface_hub on the cache of `dsv4 pull`, and the web page in Debian's
+# Chromium. With CLIENT only these clients. Exit status 77: the packages are not to be had.
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,11 +35,13 @@ environment langchain langchain-openai langchain-anthropic
 environment instructor instructor
 environment pydantic_ai 'pydantic-ai-slim[openai]'
 environment schema jsonschema
+environment hub huggingface_hub
 python=$venvs/new/bin/python status=0
 $python tools/serve/check_clients.py "$binary" "$venvs" "$@" || status=1
 if [ $# -eq 0 ]; then
   $python tools/serve/check_docs.py "$binary" "$venvs" || status=1
   "$venvs/schema/bin/python" tools/serve/random_formats.py "$binary" || status=1
+  "$venvs/hub/bin/python" tests/hub/huggingface_test.py "$binary" || status=1
   # The source package of jsonschema has the public suite of schemas.
   suite=$venvs/schema/suite
   if [ ! -d "$suite/tests" ] && mkdir -p "$suite" &&

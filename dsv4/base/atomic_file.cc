@@ -15,7 +15,7 @@
 namespace dsv4 {
 namespace {
 
-// The rename itself is durable only once its folder has been flushed to the disk.
+// False with errno.
 bool flush_folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder =
@@ -109,6 +109,11 @@ void AtomicFile::commit() {
   release_slot(temporary_);
   temporary_.clear();
   if (!flush_folder_of(path_)) fail_with_errno();
+}
+
+void flush_folder(const std::string& path) {
+  if (!flush_folder_of(path))
+    fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
 }
 
 void write_file(const std::string& path, std::string_view text) {

@@ -9,8 +9,10 @@ namespace dsv4 {
 namespace {
 
 constexpr EnvVar kTable[] = {
+    {"ALL_PROXY", "none",
+     "proxy for `dsv4 pull` where no other is set; also in lower case (read by libcurl)"},
     {"DSV4_API_KEY", "no key",
-     "key that clients of `dsv4 serve` must send, and that `dsv4 chat --url` sends"},
+     "key that clients of `dsv4 serve` must send, and that `dsv4 chat --url` sends", true},
     {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",
      "folder that holds the bundled models (demo)"},
     {"DSV4_NO_EARLY", "kernels start before the previous one has ended, where the GPU can",
@@ -19,15 +21,27 @@ constexpr EnvVar kTable[] = {
      "seconds between lines of progress where standard error is no terminal; 0: every update"},
     {"GOMP_SPINCOUNT", "about ten microseconds",
      "rounds that a waiting thread spins before it sleeps (read by GCC's OpenMP)"},
-    {"HF_HOME", "~/.cache/huggingface",
-     "folder of Hugging Face, whose hub/ may hold a model that is named ORG/NAME"},
-    {"HF_HUB_CACHE", "HF_HOME/hub", "the hub's cache itself"},
-    {"HOME", "no cache of Hugging Face", "where HF_HOME is by default"},
+    {"HF_ENDPOINT", "https://huggingface.co", "address of the hub, or of a mirror"},
+    {"HF_HOME", "huggingface/ in XDG_CACHE_HOME",
+     "folder of Hugging Face, whose hub/ holds the models that are named ORG/NAME"},
+    {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE, or HF_HOME/hub", "the hub's cache itself"},
+    {"HF_HUB_OFFLINE", "the network is used", "1, true, yes or on: nothing is fetched"},
+    {"HF_TOKEN", "the file HF_TOKEN_PATH", "token for models that are not public", true},
+    {"HF_TOKEN_PATH", "HF_HOME/token", "file that holds the token"},
+    {"HOME", "no cache of Hugging Face", "where XDG_CACHE_HOME is by default"},
+    {"HTTPS_PROXY", "ALL_PROXY", "proxy for https; also in lower case (read by libcurl)"},
+    {"HUGGINGFACE_HUB_CACHE", "HF_HOME/hub", "older name of HF_HUB_CACHE"},
+    {"NO_PROXY", "no hosts",
+     "hosts that are reached without a proxy; also in lower case (read by libcurl)"},
     {"OMP_NUM_THREADS", "the CPUs of the affinity mask, at most the quota of the control group",
      "threads of the CPU implementations; --threads comes before it (read by OpenMP)"},
     {"OMP_WAIT_POLICY", "as GOMP_SPINCOUNT",
      "active: waiting threads spin for minutes; passive: they sleep at once (read by OpenMP)"},
+    {"SSL_CERT_FILE", "the system's certificates",
+     "certificates of the authorities that `dsv4 pull` trusts"},
     {"TERM", "no control sequences", "the kind of terminal that `dsv4 chat` writes to"},
+    {"XDG_CACHE_HOME", "~/.cache", "folder of caches, where HF_HOME is by default"},
+    {"http_proxy", "ALL_PROXY", "proxy for http (read by libcurl)"},
 };
 
 }  // namespace

@@ -12,6 +12,7 @@ struct EnvVar {
   const char* name;
   const char* fallback;  // in words, what applies when it is unset
   const char* help;
+  bool secret = false;  // reports say that it is set, and not what it is
 };
 
 std::span<const EnvVar> env_table();

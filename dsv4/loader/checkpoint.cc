@@ -56,12 +56,26 @@ bool fits(const ConstTensorView& view, std::initializer_list<DType> dtypes,
          std::equal(shape.begin(), shape.end(), view.shape.begin(), view.shape.begin() + view.rank);
 }
 
+// Throws where a tensor is not in the file that the index names.
+void check_listed(
+    const std::map<std::string, std::string>& weight_map,
+    const std::map<std::string_view, const std::map<std::string, ConstTensorView>*>& by_path,
+    const std::string& folder, const std::string& index_path) {
+  for (const auto& [name, file] : weight_map) {
+    const std::string path = folder + "/" + file;
+    const auto at = by_path.find(path);
+    if (at == by_path.end() || at->second->count(name) == 0)
+      fail(ErrorCode::kBadInput, "{} is not in {}, where {} says it is", quotable(name),
+           quotable(path), file_name(index_path));
+  }
+}
+
 }  // namespace
 
 Checkpoint Checkpoint::open(const std::string& folder) {
   Checkpoint checkpoint;
   checkpoint.folder_ = folder;
-  const std::string index = folder + "/model.safetensors.index.json";
+  const std::string index = folder + "/" + kShardIndexFile;
   const std::string single = folder + "/model.safetensors";
   if (is_present(index)) {
     checkpoint.add_shards(index);
@@ -122,30 +136,48 @@ void Checkpoint::add_shards(const std::string& index_path) {
          shards.size(), folder_, quotable(missing[0]), missing.size() > 1 ? ", ..." : "");
   for (const std::string& file : shards) add_file(folder_ + "/" + file, weight_map);
 
-  std::map<std::string_view, const SafetensorsFile*> by_name;
-  for (const SafetensorsFile& file : files_) by_name[std::string_view(file.path())] = &file;
-  for (const auto& [name, file] : weight_map) {
-    const std::string path = folder_ + "/" + file;
-    if (by_name.at(path)->tensors().count(name) == 0)
-      fail(ErrorCode::kBadInput, "{} is not in {}, where {} says it is", quotable(name),
-           quotable(path), file_name(index_path));
-  }
+  std::map<std::string_view, const Tensors*> by_path;
+  for (const SafetensorsFile& file : files_) by_path[file.path()] = &file.tensors();
+  check_listed(weight_map, by_path, folder_, index_path);
 }
 
-void Checkpoint::add_file(const std::string& path,
-                          const std::map<std::string, std::string>& weight_map) {
+void Checkpoint::add_file(const std::string& path, const WeightMap& weight_map) {
   const SafetensorsFile& file = files_.emplace_back(path);
-  for (const auto& [stored, view] : file.tensors()) {
+  add_tensors(file.path(), file.tensors(), weight_map);
+}
+
+void Checkpoint::add_tensors(std::string_view path, const Tensors& tensors,
+                             const WeightMap& weight_map) {
+  for (const auto& [stored, view] : tensors) {
     const auto listed = weight_map.find(stored);
     if (listed != weight_map.end() && folder_ + "/" + listed->second != path) continue;
     for (OfficialTensor& tensor : official_tensors(stored, view)) {
-      const auto [at, fresh] = tensors_.emplace(
-          std::move(tensor.name), StoredTensor{tensor.view, file.path(), tensor.half});
+      const auto [at, fresh] =
+          tensors_.emplace(std::move(tensor.name), StoredTensor{tensor.view, path, tensor.half});
       if (!fresh)
         fail(ErrorCode::kBadInput, "{} occurs twice: in {} and, as {}, in {}", quotable(at->first),
              at->second.file, quotable(stored), path);
     }
   }
+}
+
+Checkpoint Checkpoint::headers(const std::string& what, const std::string& index,
+                               const std::vector<FileHeader>& files) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = what;
+  checkpoint.has_data_ = false;
+  const std::string index_path = what + "/" + kShardIndexFile;
+  const WeightMap weight_map = index.empty() ? WeightMap() : parse_shard_index(index, index_path);
+  std::deque<SafetensorsIndex> parsed;
+  std::map<std::string_view, const Tensors*> by_path;
+  for (const FileHeader& file : files) {
+    const std::string& path = checkpoint.paths_.emplace_back(what + "/" + file.name);
+    parsed.push_back(parse_safetensors_header(file.begin, file.bytes, path));
+    by_path[path] = &parsed.back().tensors;
+    checkpoint.add_tensors(path, parsed.back().tensors, weight_map);
+  }
+  check_listed(weight_map, by_path, what, index_path);
+  return checkpoint;
 }
 
 const StoredTensor& Checkpoint::find(const std::string& name) const {

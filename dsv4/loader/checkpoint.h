@@ -48,6 +48,16 @@ class Checkpoint {
   static Checkpoint shapes(const std::string& what,
                            const std::map<std::string, TensorMeta>& tensors);
 
+  // Tensors of files whose headers alone are there (parse_safetensors_header), such as those of a
+  // hub. index: the text of model.safetensors.index.json, or empty. has_data() is false.
+  struct FileHeader {
+    std::string name;   // in the folder
+    std::string begin;  // of the file, with its header
+    int64_t bytes = 0;  // of the file
+  };
+  static Checkpoint headers(const std::string& what, const std::string& index,
+                            const std::vector<FileHeader>& files);
+
   bool has_data() const { return has_data_; }
   const std::string& folder() const { return folder_; }
   std::string config_path() const { return folder_ + "/config.json"; }
@@ -102,7 +112,11 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  void add_file(const std::string& path, const std::map<std::string, std::string>& weight_map);
+  using WeightMap = std::map<std::string, std::string>;
+  using Tensors = std::map<std::string, ConstTensorView>;
+  void add_file(const std::string& path, const WeightMap& weight_map);
+  // path: lives as long as the checkpoint
+  void add_tensors(std::string_view path, const Tensors& tensors, const WeightMap& weight_map);
   void add_shards(const std::string& index_path);
   const StoredTensor& find(const std::string& name) const;
   const StoredTensor& find(const std::string& name, std::initializer_list<DType> dtypes,
@@ -119,6 +133,7 @@ class Checkpoint {
   bool has_data_ = true;
   std::optional<ZeroPages> blank_;
   std::deque<SafetensorsFile> files_;  // a deque: views and paths point into it
+  std::deque<std::string> paths_;      // of files without data
   std::map<std::string, StoredTensor> tensors_;
   mutable std::set<std::string> requested_;
 };

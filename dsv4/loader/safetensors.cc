@@ -7,6 +7,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/loader/safetensors_header.h"
+#include "dsv4/tensor/memory.h"
 
 namespace dsv4 {
 namespace {
@@ -58,50 +59,69 @@ void check_cover(std::vector<HeaderEntry>* entries, uint64_t data_bytes, const s
          data_bytes);
 }
 
-// The JSON text; throws when the length before it is impossible.
-std::string_view header_text(std::span<const std::byte> bytes, const std::string& what) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+// The JSON text at the begin of a file of `file_bytes`; throws when the length before it is
+// impossible.
+std::string_view header_text(std::string_view text, uint64_t file_bytes, const std::string& what) {
   if (text.rfind("version https://git", 0) == 0)
     fail(ErrorCode::kBadInput, "{} is a Git LFS pointer, not the file itself: run git lfs pull",
          what);
-  if (bytes.size() < kLengthBytes)
+  if (text.size() < kLengthBytes)
     fail(ErrorCode::kBadInput, "{}: {} bytes are too few for a safetensors file", what,
-         bytes.size());
+         text.size());
   uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), sizeof length);
+  std::memcpy(&length, text.data(), sizeof length);
   if (length > kMaxSafetensorsHeader)
     fail(ErrorCode::kBadInput, "{}: header of {} bytes exceeds the limit of {} (not safetensors?)",
          what, length, kMaxSafetensorsHeader);
-  if (length > bytes.size() - kLengthBytes)
+  if (length > std::min<uint64_t>(text.size(), file_bytes) - kLengthBytes)
     fail(ErrorCode::kBadInput,
          "{}: header of {} bytes in a file of {} bytes (incomplete download?)", what, length,
-         bytes.size());
+         std::min<uint64_t>(text.size(), file_bytes));
   const std::string_view header = text.substr(kLengthBytes, static_cast<size_t>(length));
   if (header.empty() || header[0] != '{')
     fail(ErrorCode::kBadInput, "{}: the header does not start with '{{'", what);
   return header;
 }
 
-}  // namespace
-
-SafetensorsIndex parse_safetensors(std::span<const std::byte> bytes, const std::string& what) {
-  const std::string_view header = header_text(bytes, what);
-  const std::span<const std::byte> data = bytes.subspan(kLengthBytes + header.size());
+// `base`: where the file would begin in memory.
+SafetensorsIndex parse(std::string_view begin, uint64_t file_bytes, const std::byte* base,
+                       const std::string& what) {
+  const std::string_view header = header_text(begin, file_bytes, what);
+  const std::byte* data = base + kLengthBytes + header.size();
+  const uint64_t data_bytes = file_bytes - kLengthBytes - header.size();
   HeaderReader reader(what);
   reader.parse(header);
-  for (const HeaderEntry& entry : reader.entries) check_entry(entry, data.size(), what);
-  check_cover(&reader.entries, data.size(), what);
+  for (const HeaderEntry& entry : reader.entries) check_entry(entry, data_bytes, what);
+  check_cover(&reader.entries, data_bytes, what);
 
   SafetensorsIndex index;
   index.metadata = std::move(reader.metadata);
   for (HeaderEntry& entry : reader.entries) {
     const std::span shape(entry.shape.data(), static_cast<size_t>(entry.rank));
-    const ConstTensorView view(TensorMeta::contiguous(entry.dtype, shape),
-                               data.data() + entry.offsets[0]);
+    const ConstTensorView view(TensorMeta::contiguous(entry.dtype, shape), data + entry.offsets[0]);
     const auto [at, fresh] = index.tensors.emplace(std::move(entry.name), view);
     if (!fresh) fail(ErrorCode::kBadInput, "{}: {} occurs twice", what, quotable(at->first));
   }
   return index;
+}
+
+}  // namespace
+
+SafetensorsIndex parse_safetensors(std::span<const std::byte> bytes, const std::string& what) {
+  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, bytes.size(),
+               bytes.data(), what);
+}
+
+SafetensorsIndex parse_safetensors_header(std::string_view begin, int64_t file_bytes,
+                                          const std::string& what) {
+  return parse(begin, static_cast<uint64_t>(file_bytes), unmapped_address(0), what);
+}
+
+int64_t safetensors_header_bytes(std::string_view begin) {
+  uint64_t length = 0;
+  if (begin.size() < kLengthBytes) return 0;
+  std::memcpy(&length, begin.data(), sizeof length);
+  return length > kMaxSafetensorsHeader ? 0 : static_cast<int64_t>(kLengthBytes + length);
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)

@@ -14,6 +14,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,13 @@ struct SafetensorsIndex {
 // `bytes` is a whole file; `what` names it in errors (kBadInput). Views may be misaligned for their
 // dtype; SafetensorsFile copies those.
 SafetensorsIndex parse_safetensors(std::span<const std::byte> bytes, const std::string& what);
+
+// Parses a file of `file_bytes` of which only the begin is there, with the whole header. The views
+// have addresses, but no memory.
+SafetensorsIndex parse_safetensors_header(std::string_view begin, int64_t file_bytes,
+                                          const std::string& what);
+// Bytes of the length and the JSON of a file that begins like this; 0: it is no safetensors file.
+int64_t safetensors_header_bytes(std::string_view begin);
 
 class SafetensorsFile {
  public:

@@ -164,10 +164,10 @@ TEST_F(Cli, AnEmptyFolderLacksAConfig) {
 // The name of a model on the hub is found in the cache of Hugging Face, or the error says how to
 // get there.
 TEST_F(Cli, NamesOfTheHub) {
-  const std::string home = "env -u HF_HUB_CACHE -u HF_HOME HOME=" + path("home");
+  const std::string home =
+      "env -u HF_HUB_CACHE -u HF_HOME -u XDG_CACHE_HOME HF_HUB_OFFLINE=1 HOME=" + path("home");
   expect_error("run deepseek-ai/DeepSeek-V4-Flash -p a",
-               "`hf download deepseek-ai/DeepSeek-V4-Flash --local-dir DeepSeek-V4-Flash` fetches",
-               home);
+               "`dsv4 pull deepseek-ai/DeepSeek-V4-Flash` fetches it", home);
   const std::string repo = path("home/.cache/huggingface/hub/models--some--Model");
   std::filesystem::create_directories(repo + "/refs");
   std::filesystem::create_directories(repo + "/snapshots");

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NOT_LINKED = {"ca-certificates"}  # for `dsv4 chat --url https://...`
+NOT_LINKED = {"ca-certificates", "libcurl4"}  # for `dsv4 chat --url https://...`, `dsv4 pull`
 failures = 0
 
 
