@@ -40,13 +40,27 @@ Vector multiply(const WeightView& w, const Vector& x, bool official) {
   return y;
 }
 
-Vector feed_forward(const ExpertWeights& expert, const Vector& x, double weight, double limit,
-                    bool official) {
+double activate(GateActivation activation, double v) {
+  switch (activation) {
+    case GateActivation::kSilu:
+      return v / (1 + std::exp(-v));
+    case GateActivation::kGelu:
+      return v * std::erfc(-v / std::sqrt(2.0)) / 2;
+    case GateActivation::kGeluTanh:
+      break;
+  }
+  // 1 + tanh(z) = 2 / (1 + e^-2z)
+  return v / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+}
+
+Vector feed_forward(const ExpertWeights& expert, const Vector& x, double weight,
+                    const ExpertsArgs& args, bool official) {
+  const double limit = args.swiglu_limit > 0 ? static_cast<double>(args.swiglu_limit) : HUGE_VAL;
   const Vector g = multiply(expert.w1, x, official), u = multiply(expert.w3, x, official);
   Vector h;
   for (size_t i = 0; i < g.size(); ++i) {
     const double gate = std::min(g[i], limit), up = std::clamp(u[i], -limit, limit);
-    const double v = weight * (gate / (1 + std::exp(-gate)) * up);
+    const double v = weight * (activate(args.activation, gate) * up);
     h.push_back(official ? oracle::bf16(v) : v);
   }
   return multiply(expert.w2, h, official);
@@ -56,7 +70,6 @@ Vector feed_forward(const ExpertWeights& expert, const Vector& x, double weight,
 
 std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& args) {
   const bool official = context.numerics == Numerics::kOfficial;
-  const double limit = args.swiglu_limit > 0 ? static_cast<double>(args.swiglu_limit) : HUGE_VAL;
   std::vector<double> out;
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     const Vector x = oracle::row(args.x, t);
@@ -66,7 +79,7 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
     for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order is irrelevant
       const auto e = shared ? size_t{0} : static_cast<size_t>(args.experts.row<int32_t>(t)[j]);
       const double weight = shared ? 1.0 : static_cast<double>(args.weights.row<float>(t)[j]);
-      const Vector y = feed_forward(args.stack.file()[e], x, weight, limit, official);
+      const Vector y = feed_forward(args.stack.file()[e], x, weight, args, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }
     if (!args.addend.empty()) {

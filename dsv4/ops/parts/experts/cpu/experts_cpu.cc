@@ -166,8 +166,8 @@ class Chunk {
       for (int64_t p = 0; p < gate.dim(0); ++p) {
         dsv4::cpu::load(gate, p * inner_, inner_, g.data());
         dsv4::cpu::load(up, p * inner_, inner_, u.data());
-        swiglu(g.data(), u.data(), plan_.weight[static_cast<size_t>(base + p)], limit, g.data(),
-               inner_);
+        gated(args_.activation, g.data(), u.data(), plan_.weight[static_cast<size_t>(base + p)],
+              limit, g.data(), inner_);
         if (official_) {
           dsv4::cpu::narrow_bf16(g.data(), rounded.data(), inner_);
           dsv4::cpu::widen_bf16(rounded.data(), g.data(), inner_);
