@@ -26,14 +26,14 @@
 extern "C" {
 #endif
 
-// format                data                   scale                          value
-// DSV4_WEIGHT_FLOAT     [n, k] F32|BF16|F16    -                              data
-// DSV4_WEIGHT_FP8       [n, k] E4M3            [n/128, k/128] E8M0|F32,       data * scale
-//                                              rounded up
-// DSV4_WEIGHT_MXFP4     [n, k/2] U8            [n, k/32] E8M0                 e2m1 * scale
-// DSV4_WEIGHT_NVFP4     [n, k/2] U8            [n, k/16] E4M3                 e2m1 * scale * scale2
-// DSV4_WEIGHT_KBIT      [n, k/32 * bits] I32   [n, k/32] U8 (E4M4)            codebook[code] * scale
-//                                                                             * scale2
+// format              data                  scale                       value
+// DSV4_WEIGHT_FLOAT   [n, k] F32|BF16|F16   -                           data
+// DSV4_WEIGHT_FP8     [n, k] E4M3           [n/128, k/128] E8M0|F32,    data * scale
+//                                           rounded up
+// DSV4_WEIGHT_MXFP4   [n, k/2] U8           [n, k/32] E8M0              e2m1 * scale
+// DSV4_WEIGHT_NVFP4   [n, k/2] U8           [n, k/16] E4M3              e2m1 * scale * scale2
+// DSV4_WEIGHT_KBIT    [n, k/32 * bits] I32  [n, k/32] U8 (E4M4)         codebook[code] * scale
+//                                                                       * scale2
 //
 // U8 and I8 stand for E4M3 and E8M0 too. The low nibble of an FP4 byte is the even k.
 typedef enum dsv4_weight_format {
