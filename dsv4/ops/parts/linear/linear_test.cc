@@ -294,8 +294,9 @@ TEST(LinearCheck, ReportsErrors) {
             std::string::npos);
   args = random_args(arena, rng, {WeightFormat::kMxfp4}, {2, 8, 64}, {.x = DType::kF16});
   args.quantize_x = true;
-  EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("x: [2, 64] F16 is not quantized"),
-            std::string::npos);
+  EXPECT_NE(
+      test::error_of([&] { linear(Context{}, args); }).find("x: [2, 64] F16 is not quantized"),
+      std::string::npos);
   args = random_args(arena, rng, {WeightFormat::kBF16}, {2, 8, 64}, {.groups = 2});
   args.groups = 3;
   EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("weight: 16 rows in 3 groups"),
