@@ -6,7 +6,8 @@
 # Its objects are position independent: whole layers up to device, and of ops the folders in DSV4_LIBRARY_OPS, since the
 # linker takes only what the C functions reach.
 
-set(DSV4_LIBRARY_OPS model/sparse_mla xattn/attention xattn/scores xattn/select xattn/prefill)
+set(DSV4_LIBRARY_OPS model/sparse_mla xattn/attention xattn/scores xattn/select xattn/prefill
+    gemm kbit parts/quant parts/dequantize parts/linear parts/expert_linear parts/experts)
 
 set(archives)
 foreach(layer ops device cpu formats tensor base)

@@ -2,8 +2,11 @@
 # Builds the Python package beside libdsv4_kernels.so and runs its tests; those that need torch and a GPU report that
 # they were skipped.
 #
-#   tools/check_python.sh [LIBRARY] [BUILD]     defaults: build/cuda/lib/libdsv4_kernels.so build/python; the library
+#   tools/check_python.sh [--torch] [LIBRARY] [BUILD]     defaults: build/cuda/lib/libdsv4_kernels.so build/python; the library
 #                                                of preset cpu does for all tests but those on a GPU
+#
+# --torch: in build/venv-torch, with the packages of python/tests/requirements-torch.txt (torch for CPU tensors,
+# transformers; PyPI's torch for Linux comes with CUDA's libraries, 7 GB on disk), so that the tests with torch tensors run.
 #
 # python3 runs the tests if it has nanobind, numpy and pytest. Otherwise these are installed, in the versions of
 # python/tests/requirements.txt, into build/venv-python, which also has the packages of python3 (torch); python3 itself
@@ -11,14 +14,17 @@
 
 set -euo pipefail
 cd "$(dirname "$0")/.."
+torch=0
+[ "${1:-}" = --torch ] && { torch=1; shift; }
 library=$(realpath -m "${1:-build/cuda/lib/libdsv4_kernels.so}")
 build=$(realpath -m "${2:-build/python}")
 wanted=python/tests/requirements.txt venv=build/venv-python
+[ $torch -eq 1 ] && wanted=python/tests/requirements-torch.txt venv=build/venv-torch
 
 # The copy of the list is written last: without it the venv is incomplete or has other versions.
 make_venv() {
   cmp -s "$wanted" "$venv/requirements.txt" && "$venv/bin/python" -c '' 2>/dev/null && return
-  local log=build/venv-python.log
+  local log=$venv.log
   mkdir -p build
   if ! python3 -m venv --clear --system-site-packages "$venv" >"$log" 2>&1; then
     cat "$log"
@@ -37,7 +43,7 @@ make_venv() {
 }
 
 python=$(command -v python3) || { echo "no python3: tools/setup.sh check installs it"; exit 77; }
-if ! "$python" -c 'import nanobind, numpy, pytest' 2>/dev/null; then
+if [ $torch -eq 1 ] || ! "$python" -c 'import nanobind, numpy, pytest' 2>/dev/null; then
   make_venv
   python=$venv/bin/python
 fi

@@ -1,10 +1,14 @@
-"""Attention kernels of dsv4: sparse MLA of DeepSeek-V3.2 and V4, and block-sparse prefill of ordinary models.
+"""Kernels of dsv4: sparse MLA of DeepSeek-V3.2 and V4, block-sparse prefill of ordinary models, and products of weights
+of 2 to 5 bits.
 
     flash_mla_with_kvcache, flash_mla_sparse_fwd, get_mla_metadata   FlashMLA's interface
     sparse_mla                                                       all features of that op
     xattn_estimate, xattn_prefill (Xattention_prefill)               XAttention's interface
     block_sparse_attn_func                                           Block-Sparse-Attention's interface
     thresholds_of                                                    thresholds that the calibration wrote
+    quantize_kbit, dequantize_kbit, repack_kbit, kbit_linear, ..     bitsandbytes' k-bit functions (kbit.py)
+    kbit_moe, KbitWeight, quantize_weight, create_codebook           mixtures of experts; weights as objects
+    KbitLinear, KbitMoE, quantize_model                              torch modules; importing them imports torch
 
 Takes torch tensors (or any DLPack arrays), returns torch tensors, runs on torch's current stream. The library itself is
 libdsv4_kernels.so beside this file; docs/kernels has a page for each.
@@ -12,10 +16,25 @@ libdsv4_kernels.so beside this file; docs/kernels has a page for each.
 
 from ._core import __version__
 from .flash_mla import FlashMLASchedMeta, flash_mla_sparse_fwd, flash_mla_with_kvcache, get_mla_metadata
+from .kbit import (create_normal_float_codebook, dequantize_kbit, kbit_expert_linear, kbit_gemm_prod, kbit_grouped_gemm,
+                   kbit_linear, kbit_linear_workspace, kbit_moe, kbit_scalar_gemv, quantize_kbit, repack_kbit)
+from .kbit_weight import KbitWeight, create_codebook, quantize_weight, stack_of
 from .sparse_mla import sparse_mla
 from .xattn import Xattention_prefill, block_lists_of, block_mask_of, block_sparse_attn_func, xattn_estimate, xattn_prefill
 from .xattn_thresholds import thresholds_of
 
-__all__ = ["FlashMLASchedMeta", "Xattention_prefill", "block_lists_of", "block_mask_of", "block_sparse_attn_func",
-           "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata", "sparse_mla", "thresholds_of",
-           "xattn_estimate", "xattn_prefill", "__version__"]
+_MODULES = ("KbitLinear", "KbitMoE", "quantize_model")
+
+__all__ = ["FlashMLASchedMeta", "KbitWeight", "Xattention_prefill", "block_lists_of", "block_mask_of",
+           "block_sparse_attn_func", "create_codebook", "create_normal_float_codebook", "dequantize_kbit",
+           "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata", "kbit_expert_linear", "kbit_gemm_prod",
+           "kbit_grouped_gemm", "kbit_linear", "kbit_linear_workspace", "kbit_moe", "kbit_scalar_gemv",
+           "quantize_kbit", "quantize_weight", "repack_kbit", "sparse_mla", "stack_of", "thresholds_of",
+           "xattn_estimate", "xattn_prefill", *_MODULES, "__version__"]
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        from . import modules
+        return getattr(modules, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,8 @@
 
 import sys
 
+from . import _core
+
 
 class _Torch:
     def __init__(self, q):
@@ -12,7 +14,10 @@ class _Torch:
         return self.q.new_empty(shape)
 
     def empty(self, shape, dtype):
-        return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=self.q.device)
+        return self.torch.empty(shape, dtype=self._dtype(dtype), device=self.q.device)
+
+    def _dtype(self, dtype):
+        return getattr(self.torch, dtype) if isinstance(dtype, str) else dtype
 
     def full(self, shape, value, dtype):
         return self.torch.full(shape, value, dtype=getattr(self.torch, dtype), device=self.q.device)
@@ -31,6 +36,22 @@ class _Torch:
 
     def packed(self, array):
         return array.contiguous()
+
+    def stack(self, arrays):
+        return self.torch.stack(arrays)
+
+    def is_dtype(self, array, name):
+        return array.dtype == getattr(self.torch, name)
+
+    def compiling(self):
+        return self.torch.compiler.is_compiling()
+
+    def kernels(self):
+        """_core, or inside torch.compile the operators that stand for it in a graph."""
+        if self.compiling():
+            from . import torch_ops
+            return torch_ops
+        return _core
 
     def stream(self):
         return self.torch.cuda.current_stream(self.q.device).cuda_stream if self.q.is_cuda else 0
@@ -66,9 +87,36 @@ class _NumPy:
     def packed(self, array):
         return self.library.ascontiguousarray(array)
 
+    def stack(self, arrays):
+        return self.library.stack(arrays)
+
+    def is_dtype(self, array, name):
+        return str(array.dtype) == name
+
+    def compiling(self):
+        return False
+
+    def kernels(self):
+        return _core
+
     def stream(self):
         cuda = getattr(self.library, "cuda", None)
         return 0 if cuda is None else cuda.get_current_stream().ptr
+
+
+def how(library, implementation=None, numerics="official", workspace=None):
+    """The last two arguments of _core's functions: (exact, implementation, stream), and what gives them workspace."""
+    if numerics not in ("official", "exact"):
+        raise ValueError(f"numerics={numerics!r}: want 'official' or 'exact'")
+
+    def allocate(size):
+        if workspace is None:
+            return library.empty((size,), "uint8")
+        if workspace.shape[0] < size:
+            raise ValueError(f"workspace: want {size} bytes, got {workspace.shape[0]}")
+        return workspace
+
+    return (numerics == "exact", implementation, library.stream()), allocate
 
 
 def _from_dlpack(q):
@@ -78,9 +126,10 @@ def _from_dlpack(q):
 
 
 def library_of(q):
-    if hasattr(q, "data_ptr"):  # a torch.Tensor, or a subclass of it
+    home = type(q).__module__.partition(".")[0]
+    if home == "torch" or hasattr(q, "data_ptr"):  # or a subclass from elsewhere; hasattr cannot be compiled
         return _Torch(q)
-    if type(q).__module__.partition(".")[0] in ("numpy", "cupy"):
+    if home in ("numpy", "cupy"):
         return _NumPy(q)
     if hasattr(q, "__dlpack__"):
         return _from_dlpack(q)

@@ -1,6 +1,5 @@
 """The library's attention as one function; FlashMLA's functions are special cases of it."""
 
-from . import _core
 from ._arrays import library_of
 
 _NUMERICS = {"official": False, "exact": True}
@@ -52,7 +51,7 @@ def attend(q, first, scale, *, d_v, extra, sink, numerics, batch_invariant, want
         raise ValueError("extra_k_cache without extra_indices_in_kvcache")
     out, lse = library.like((b, s_q, h, d_v)), library.empty((b, h, s_q), "float32")
     max_logits = library.empty((b, h, s_q), "float32") if want_max_logits else None
-    _core.sparse_mla(q, first, extra, sink, scale, out, lse, max_logits, normalized, _NUMERICS[numerics],
-                     batch_invariant, implementation, library.stream(),
-                     lambda size: library.empty((size,), "uint8"))
+    library.kernels().sparse_mla(q, first, extra, sink, scale, out, lse, max_logits, normalized, _NUMERICS[numerics],
+                                 batch_invariant, implementation, library.stream(),
+                                 lambda size: library.empty((size,), "uint8"))
     return out, lse, max_logits

@@ -4,7 +4,7 @@ mit-han-lab/x-attention (xattn_estimate, Xattention_prefill) and mit-han-lab/Blo
 raises an error. Nothing is compiled at run time, and no call but block_sparse_attn_func waits for the GPU.
 """
 
-from . import _core
+from ._arrays import how as _how
 from ._arrays import library_of
 
 BLOCK = 128
@@ -50,12 +50,6 @@ class _Batch:
         return self.library.packed(self.library.array(threshold, "float32"))
 
 
-def _how(library, implementation=None, numerics="official"):
-    if numerics not in ("official", "exact"):
-        raise ValueError(f"numerics={numerics!r}: want 'official' or 'exact'")
-    return (numerics == "exact", implementation, library.stream()), lambda size: library.empty((size,), "uint8")
-
-
 def block_mask_of(counts, indices):
     """The lists of xattn_select as a bool mask [.., q_blocks, k_blocks]."""
     library, columns = library_of(indices), indices.shape[-1]
@@ -81,10 +75,11 @@ def _estimate(batch, q, k, stride, norm, thresholds, implementation, *, top_k=0,
     library, how = batch.library, _how(batch.library)
     shape = (batch.b, batch.heads, max(batch.q_blocks, 1), max(batch.k_blocks, 1))
     sums = library.empty(shape, "float32")
-    _core.xattn_scores(batch.lengths, q, k, stride, batch.d**-0.5 / norm, sums, *_how(library, implementation))
+    library.kernels().xattn_scores(batch.lengths, q, k, stride, batch.d**-0.5 / norm, sums,
+                                   *_how(library, implementation))
     counts, indices = library.empty(shape[:3], "int32"), library.empty(shape, "int32")
     limits = (top_k, min_blocks, max_blocks, 1, 0, dense_tail)
-    _core.xattn_select(batch.lengths, sums, thresholds, None, limits, counts, indices, *how)
+    library.kernels().xattn_select(batch.lengths, sums, thresholds, None, limits, counts, indices, *how)
     return sums, counts, indices
 
 
@@ -141,8 +136,9 @@ def xattn_prefill(query_states, key_states, value_states, stride, norm=1, thresh
     lse = library.empty((batch.heads, rows), "float32") if return_lse else None
     scale = batch.d**-0.5 if softmax_scale is None else softmax_scale
     sizes = (max(batch.queries, 1), max(batch.keys, 1), stride, int(dense), min_length, dense_tail)
-    _core.xattn_prefill(batch.lengths, batch.rows(query_states), batch.rows(key_states), batch.rows(value_states), sizes,
-                        batch.thresholds(threshold), None, scale, norm, out, lse, *_how(library, implementation))
+    states = (batch.rows(query_states), batch.rows(key_states), batch.rows(value_states))
+    library.kernels().xattn_prefill(batch.lengths, *states, sizes, batch.thresholds(threshold), None, scale, norm, out,
+                                    lse, *_how(library, implementation))
     out = out.reshape(batch.b, batch.queries, batch.heads, value_states.shape[3]).swapaxes(1, 2)
     return (out, lse) if return_lse else out
 
@@ -215,6 +211,6 @@ def block_sparse_attn_func(q, k, v, cu_seqlens_q, cu_seqlens_k, head_mask_type, 
     out = library.like((q.shape[0], heads, v.shape[2]))
     lse = library.empty((heads, q.shape[0]), "float32") if return_attn_probs else None
     scale = q.shape[2]**-0.5 if softmax_scale is None else softmax_scale
-    _core.block_sparse_attention((cu_seqlens_q, cu_seqlens_k, None, is_causal, BLOCK), q, k, v, lists,
-                                 max(shape[2], 1), scale, out, lse, *_how(library, implementation))
+    library.kernels().block_sparse_attention((cu_seqlens_q, cu_seqlens_k, None, is_causal, BLOCK), q, k, v, lists,
+                                             max(shape[2], 1), scale, out, lse, *_how(library, implementation))
     return (out, lse, None) if return_attn_probs else out

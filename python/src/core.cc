@@ -1,52 +1,13 @@
 // dsv4_kernels._core: arrays to the structs of the C headers, statuses to exceptions. The Python
 // modules choose defaults, outputs and streams (sparse_mla.py); the library checks arguments.
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
-#include <optional>
-
+#include "call.h"
 #include "dsv4_sparse_mla.h"
 #include "dsv4_xattn.h"
 #include "tensor.h"
 
 namespace dsv4::python {
 namespace {
-
-namespace nb = nanobind;
-
-void check_status(int status) {
-  if (status == DSV4_OK) return;
-  const char* line = dsv4_last_error();
-  if (status == DSV4_INVALID_ARGUMENT || status == DSV4_UNSUPPORTED) throw nb::value_error(line);
-  PyErr_SetString(status == DSV4_OUT_OF_ROOM ? PyExc_MemoryError : PyExc_RuntimeError, line);
-  throw nb::python_error();
-}
-
-// Queries the workspace size, gets memory from allocate(bytes), which returns a [bytes] uint8 array
-// that stays valid for the stream, and calls without the GIL.
-template <class Params>
-void call_op(int (*run)(const Params*, const dsv4_call*),
-             int (*workspace_bytes)(const Params*, const dsv4_call*, size_t*), const Params& params,
-             dsv4_call call, const nb::callable& allocate) {
-  call.size = sizeof call;
-  size_t bytes = 0;
-  check_status(workspace_bytes(&params, &call, &bytes));
-  nb::object block = nb::none();
-  if (bytes > 0) {
-    block = allocate(bytes);
-    const dsv4_tensor workspace = tensor_of("workspace", block);
-    call.workspace = workspace.data;
-    call.workspace_bytes = static_cast<size_t>(workspace.shape[0]);
-  }
-  int status = DSV4_OK;
-  {
-    const nb::gil_scoped_release release;
-    status = run(&params, &call);
-  }
-  check_status(status);
-}
 
 struct Names {
   const char *cache, *indices, *lengths;
@@ -81,24 +42,6 @@ void sparse_mla(nb::handle q, nb::handle window, nb::handle compressed, nb::hand
                           .exact = exact,
                           .batch_invariant = batch_invariant};
   call_op(dsv4_sparse_mla, dsv4_sparse_mla_workspace_bytes, params, call, allocate);
-}
-
-// How a call runs: where its implementation is chosen, and what it may allocate.
-struct How {
-  bool exact;
-  std::optional<std::string> implementation;
-  uintptr_t stream;
-
-  dsv4_call call() const {
-    return {.stream = reinterpret_cast<void*>(stream),
-            .implementation = implementation ? implementation->c_str() : nullptr,
-            .exact = exact};
-  }
-};
-How how_of(nb::handle how) {
-  return {nb::cast<bool>(nb::object(how[0])),
-          nb::cast<std::optional<std::string>>(nb::object(how[1])),
-          nb::cast<uintptr_t>(nb::object(how[2]))};
 }
 
 // batch: (cu_q, cu_kv, page_table or None, causal, block)
@@ -217,6 +160,7 @@ NB_MODULE(_core, module) {
              nb::arg("v"), nb::arg("sizes"), nb::arg("tau"), nb::arg("prompt_lengths").none(),
              nb::arg("scale"), nb::arg("norm"), nb::arg("out"), nb::arg("lse").none(),
              nb::arg("how"), nb::arg("allocate"));
+  bind_kbit(module);
   module.attr("__version__") = dsv4_version();
 }
 

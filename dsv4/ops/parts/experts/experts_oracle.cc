@@ -41,13 +41,26 @@ Vector multiply(const WeightView& w, const Vector& x, bool official) {
   return y;
 }
 
-Vector hidden_of(const ExpertWeights& expert, const Vector& x, double weight, double limit,
-                 bool official) {
+double activate(GateActivation activation, double v) {
+  switch (activation) {
+    case GateActivation::kSilu:
+      return v / (1 + std::exp(-v));
+    case GateActivation::kGelu:
+      return v * std::erfc(-v / std::sqrt(2.0)) / 2;
+    case GateActivation::kGeluTanh:
+      break;
+  }
+  // 1 + tanh(z) = 2 / (1 + e^-2z)
+  return v / (1 + std::exp(-2 * std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+}
+
+Vector hidden_of(const ExpertWeights& expert, const Vector& x, double weight,
+                 GateActivation activation, double limit, bool official) {
   const Vector g = multiply(expert.w1, x, official), u = multiply(expert.w3, x, official);
   Vector h;
   for (size_t i = 0; i < g.size(); ++i) {
     const double gate = std::min(g[i], limit), up = std::clamp(u[i], -limit, limit);
-    const double v = weight * (gate / (1 + std::exp(-gate)) * up);
+    const double v = weight * (activate(activation, gate) * up);
     h.push_back(official ? oracle::bf16(v) : v);
   }
   return h;
@@ -77,7 +90,8 @@ std::vector<double> experts_oracle(const Context& context, const ExpertsArgs& ar
     if (!args.add) acc.assign(acc.size(), 0.0);
     for (int64_t j = 0; j < slots(args); ++j) {  // fp64: the order is irrelevant
       const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, t, j)];
-      const Vector h = hidden_of(expert, x, weight_of(args.weights, t, j), limit, official);
+      const Vector h =
+          hidden_of(expert, x, weight_of(args.weights, t, j), args.activation, limit, official);
       const Vector y = multiply(expert.w2, h, official);
       for (size_t i = 0; i < acc.size(); ++i) acc[i] += y[i];
     }
@@ -98,7 +112,7 @@ std::vector<double> experts_hidden_oracle(const Context& context, const ExpertsH
     const ExpertWeights& expert = args.stack.file()[expert_of(args.experts, i / k, i % k)];
     const Vector h =
         hidden_of(expert, oracle::row(args.x, i / k), weight_of(args.weights, i / k, i % k),
-                  limit_of(args.swiglu_limit), official);
+                  GateActivation::kSilu, limit_of(args.swiglu_limit), official);
     out.insert(out.end(), h.begin(), h.end());
   }
   return out;

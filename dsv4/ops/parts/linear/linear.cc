@@ -73,18 +73,19 @@ void check(const LinearArgs& args) {
              "weight: {} rows a group cut {}-row scale blocks", args.weight.n / groups,
              kFp8BlockSize);
   Dim t("t"), n("n", args.weight.n), k("k", groups * args.weight.k);
-  expect("x", args.x, {DType::kF32, DType::kBF16, DType::kE4M3}, {t, k});
+  expect("x", args.x, {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3}, {t, k});
   if (args.x.dtype == DType::kE4M3) {
     expect("x_scale", args.x_scale, {DType::kE8M0},
            {t, groups * ceil_div(args.weight.k, kActivationGroup)});
   }
   if (args.quantize_x) {
     DSV4_CHECK(args.x.dtype != DType::kE4M3, "x: {} cannot be quantized again", to_string(args.x));
+    DSV4_CHECK(args.x.dtype != DType::kF16, "x: {} is not quantized", to_string(args.x));
     DSV4_CHECK(groups == 1 || args.weight.k % kActivationGroup == 0,
                "x: groups of {} columns cut {}-column scale groups", args.weight.k,
                kActivationGroup);
   }
-  expect("out", args.out, {DType::kF32, DType::kBF16}, {t, n});
+  expect("out", args.out, {DType::kF32, DType::kBF16, DType::kF16}, {t, n});
 }
 
 Cost cost(const LinearArgs& args) {

@@ -22,10 +22,10 @@
 namespace dsv4 {
 
 struct LinearArgs {
-  ConstTensorView x;        // [t, groups * k] f32|bf16|E4M3; rows may be strided
+  ConstTensorView x;        // [t, groups * k] f32|bf16|f16|E4M3; rows may be strided
   ConstTensorView x_scale;  // [t, groups * ceil(k / 128)] E8M0, only with E4M3
   WeightView weight;  // [groups * n, k]; for FP8 blocks, n is a multiple of 128 or groups is 1
-  TensorView out;     // [t, groups * n] f32|bf16; rows may be strided
+  TensorView out;     // [t, groups * n] f32|bf16|f16; rows may be strided
   int64_t groups = 1;
   bool quantize_x = false;  // of f32|bf16 x; with groups, k is a multiple of 128
 };
@@ -35,6 +35,12 @@ extern const Op<LinearArgs> linear;
 // Why implementations that take x as it is refuse a call; null: they do not.
 inline const char* reject_quantize(const LinearArgs& args) {
   return args.quantize_x ? "x has to be quantized first" : nullptr;
+}
+
+// Why implementations without f16 refuse a call; null: they do not.
+inline const char* reject_f16(const LinearArgs& args) {
+  const bool f16 = args.x.dtype == DType::kF16 || args.out.dtype == DType::kF16;
+  return f16 ? "x or out is f16" : nullptr;
 }
 
 }  // namespace dsv4

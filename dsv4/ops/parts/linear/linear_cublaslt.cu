@@ -44,6 +44,7 @@ LtShape shape_of(const LinearArgs& args) {
 const char* reject_shape(const Context& context, const LinearArgs& args) {
   const int64_t unit = kLtAlignment / item_bytes(args.x.dtype);
   if (context.numerics == Numerics::kExact) return "sums of tensor cores are not exact f32";
+  if (const char* why = reject_f16(args)) return why;
   if (const char* why = reject_quantize(args)) return why;
   if (args.x.dim(0) < kMinTokens) return "for 16 tokens or more";
   if (args.weight.n == 0 || args.weight.k == 0) return "for weights that are not empty";

@@ -43,6 +43,7 @@ Problem problem_of(const LinearArgs& args) {
 namespace cuda {
 
 const char* reject(const Context&, const LinearArgs& args) {
+  if (const char* why = reject_f16(args)) return why;
   return reject_quantize(args);
 }
 
@@ -58,6 +59,7 @@ namespace cuda_mma {
 
 const char* reject(const Context& context, const LinearArgs& args) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
+  if (const char* why = reject_f16(args)) return why;
   if (const char* why = reject_quantize(args)) return why;
   constexpr int64_t kFewTokens = 4;  // the GEMV kernels are as fast
   if (args.x.dim(0) <= kFewTokens && context.force_impl.empty()) return "few tokens";

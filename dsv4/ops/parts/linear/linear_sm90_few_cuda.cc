@@ -31,6 +31,7 @@ gemm::Product product_of(const LinearArgs& args) {
 namespace sm90_few {
 
 const char* reject(const Context& context, const LinearArgs& args) {
+  if (const char* why = reject_f16(args)) return why;
   // Where the bits of a token must not depend on the batch, larger batches take the same kernel.
   if (args.x.dim(0) > gemm::kMaxTokens && !context.need_batch_invariant)
     return "for up to 32 tokens";
@@ -52,6 +53,7 @@ void run(const Context& context, const LinearArgs& args) {
 namespace sm90_few_kbit {
 
 const char* reject(const Context& context, const LinearArgs& args) {
+  if (const char* why = reject_f16(args)) return why;
   if (args.x.dim(0) > gemm::kKbitTokens && !context.need_batch_invariant)
     return "for up to 8 tokens";
   if (args.quantize_x && args.x.dim(0) > gemm::kQuantizeTokens) return "many tokens to quantize";

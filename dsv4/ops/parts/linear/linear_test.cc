@@ -64,8 +64,8 @@ TEST(Linear, AgreesWithOracleOnAnyShape) {
 
 TEST(Linear, AgreesWithOracleOnAnyDtype) {
   for (const test::StoredAs& stored : test::kAllStored) {
-    for (const DType x : {DType::kF32, DType::kBF16, DType::kE4M3}) {
-      for (const DType out : {DType::kF32, DType::kBF16}) {
+    for (const DType x : {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3}) {
+      for (const DType out : {DType::kF32, DType::kBF16, DType::kF16}) {
         check_linear(stored, {4, 20, 352}, {.x = x, .out = out});
       }
     }
@@ -280,7 +280,7 @@ TEST(LinearCheck, ReportsErrors) {
   LinearArgs args = random_args(arena, rng, {WeightFormat::kMxfp4}, {2, 8, 64}, {});
   args.out = arena.output(DType::kF32, {2, 9});
   EXPECT_EQ(test::error_of([&] { linear(Context{}, args); }),
-            "out: want [t=2, n=8] F32|BF16, got [2, 9] F32");
+            "out: want [t=2, n=8] F32|BF16|F16, got [2, 9] F32");
   args = random_args(arena, rng, {WeightFormat::kF32}, {2, 8, 64}, {.x = DType::kE4M3});
   args.x_scale = args.x_scale.slice(0, 0, 1);
   EXPECT_EQ(test::error_of([&] { linear(Context{}, args); }),
@@ -292,6 +292,11 @@ TEST(LinearCheck, ReportsErrors) {
   args = random_args(arena, rng, {WeightFormat::kFp8Block}, {2, 64, 64}, {.groups = 2});
   EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("64 rows a group cut"),
             std::string::npos);
+  args = random_args(arena, rng, {WeightFormat::kMxfp4}, {2, 8, 64}, {.x = DType::kF16});
+  args.quantize_x = true;
+  EXPECT_NE(
+      test::error_of([&] { linear(Context{}, args); }).find("x: [2, 64] F16 is not quantized"),
+      std::string::npos);
   args = random_args(arena, rng, {WeightFormat::kBF16}, {2, 8, 64}, {.groups = 2});
   args.groups = 3;
   EXPECT_NE(test::error_of([&] { linear(Context{}, args); }).find("weight: 16 rows in 3 groups"),

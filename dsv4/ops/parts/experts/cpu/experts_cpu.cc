@@ -113,7 +113,7 @@ class Chunk {
       if (quantize[static_cast<size_t>(p)]) dsv4::cpu::fake_q8_row(h, inner_, kActivationGroup, h);
       dsv4::cpu::store(hidden, p * inner_, inner_, h);
     };
-    Swiglu{gate, up, weight, args_.swiglu_limit, official_, store}.run();
+    GatedPairs{gate, up, weight, args_.activation, args_.swiglu_limit, official_, store}.run();
   }
 
   const ExpertsArgs& args_;

@@ -64,7 +64,8 @@ void hidden_of(const Context& context, const ExpertsHiddenArgs& args) {
   const auto store = [&](int64_t p, float* h) {
     dsv4::cpu::store(args.hidden, row(p) * args.hidden.row_stride(), inner, h);
   };
-  Swiglu{gate, up, weight, args.swiglu_limit, official(context), store}.run();
+  GatedPairs{gate, up, weight, GateActivation::kSilu, args.swiglu_limit, official(context), store}
+      .run();
 }
 
 void output_of(const Context& context, const ExpertsOutputArgs& args) {

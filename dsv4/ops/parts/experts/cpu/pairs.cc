@@ -79,7 +79,7 @@ Buffer quantized_rows(const ConstTensorView& x) {
   return quantized;
 }
 
-void Swiglu::run() const {
+void GatedPairs::run() const {
   const int64_t inner = gate.dim(1);
   const float most = limit > 0 ? limit : std::numeric_limits<float>::infinity();
   const auto padded = static_cast<size_t>(align_up(inner, kSwigluPad));
@@ -91,7 +91,7 @@ void Swiglu::run() const {
     for (int64_t p = 0; p < gate.dim(0); ++p) {
       dsv4::cpu::load(gate, p * inner, inner, g.data());
       dsv4::cpu::load(up, p * inner, inner, u.data());
-      swiglu(g.data(), u.data(), weight(p), most, g.data(), inner);
+      gated(activation, g.data(), u.data(), weight(p), most, g.data(), inner);
       if (official) {
         dsv4::cpu::narrow_bf16(g.data(), rounded.data(), inner);
         dsv4::cpu::widen_bf16(rounded.data(), g.data(), inner);

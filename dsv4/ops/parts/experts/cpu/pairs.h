@@ -30,10 +30,11 @@ float weight_of(const ConstTensorView& weights, int32_t row);
 // Q8 of x, decoded: [t, d] f32.
 Buffer quantized_rows(const ConstTensorView& x);
 
-// h = weight * (silu(g) * u), clamped, rounded to bf16 under kOfficial.
-struct Swiglu {
+// h = weight * (activation(g) * u), clamped, rounded to bf16 under kOfficial.
+struct GatedPairs {
   TensorView gate, up;                   // [pairs, i] f32|bf16, contiguous
   std::function<float(int64_t)> weight;  // of a pair
+  GateActivation activation = GateActivation::kSilu;
   float limit = 0;                       // 0: none
   bool official = false;
   // Receives a pair and its h, [i] f32, which it may change; several threads call it.

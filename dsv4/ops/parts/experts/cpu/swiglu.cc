@@ -1,5 +1,8 @@
 #include "dsv4/ops/parts/experts/cpu/swiglu.h"
 
+#include <cmath>
+#include <numbers>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dsv4/ops/parts/experts/cpu/swiglu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -37,8 +40,31 @@ namespace dsv4 {
 
 HWY_EXPORT(Swiglu);
 
+namespace {
+
+double gelu(double v) {
+  return v * 0.5 * (1 + std::erf(v / std::numbers::sqrt2));
+}
+double gelu_tanh(double v) {
+  static const double factor = std::sqrt(2 / std::numbers::pi);
+  return v * 0.5 * (1 + std::tanh(factor * (v + 0.044715 * v * v * v)));
+}
+
+}  // namespace
+
 void swiglu(const float* g, const float* u, float weight, float limit, float* h, int64_t n) {
   HWY_DYNAMIC_DISPATCH(Swiglu)(g, u, weight, limit, h, n);
+}
+
+void gated(GateActivation activation, const float* g, const float* u, float weight, float limit,
+           float* h, int64_t n) {
+  if (activation == GateActivation::kSilu) return swiglu(g, u, weight, limit, h, n);
+  const auto a = activation == GateActivation::kGelu ? gelu : gelu_tanh;
+  for (int64_t i = 0; i < n; ++i) {
+    const float gate = g[i] > limit ? limit : g[i];
+    const float up = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
+    h[i] = weight * (static_cast<float>(a(static_cast<double>(gate))) * up);
+  }
 }
 
 }  // namespace dsv4

@@ -177,6 +177,7 @@ const char* reject(const Context&, const ExpertsArgs& args) {
   if (args.stack.empty()) return "no experts";
   if (args.stack.is_image()) return "kernel images of experts";
   if (args.stack.size() > kMaxExperts) return "more than 384 experts";
+  if (const char* reason = reject_other_models(args)) return reason;
   for (const Member member : {&ExpertWeights::w1, &ExpertWeights::w3, &ExpertWeights::w2}) {
     if (const char* reason = reject_weights(args.stack.file(), member)) return reason;
   }

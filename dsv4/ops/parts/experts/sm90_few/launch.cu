@@ -40,6 +40,7 @@ const char* reject_call(const Context& context, const ExpertsArgs& args) {
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
   if (args.stack.size() > kMaxExperts) return "more than 384 experts";
+  if (const char* const reason = reject_other_models(args)) return reason;
   if (args.x.dtype != DType::kBF16 || args.x.row_stride() % 2 != 0 ||
       reinterpret_cast<uintptr_t>(args.x.data) % 4 != 0)
     return "x is not bf16 in aligned pairs";

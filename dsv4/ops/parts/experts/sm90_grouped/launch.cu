@@ -69,6 +69,7 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   if (!reads_images(context)) return "for official numerics on Hopper";
   if (args.experts.empty()) return "for routed experts";
   if (args.stack.size() > kMaxExperts) return "more than 384 experts";
+  if (const char* reason = reject_other_models(args)) return reason;
   if (args.x.dtype != DType::kBF16) return "x is not bf16";
   if (args.x.dim(1) > kRowThreads * kVector * kRowVectors) return "rows of more than 8192 columns";
   const bool bounded = args.swiglu_limit > 0 && args.swiglu_limit <= kMostLimit;

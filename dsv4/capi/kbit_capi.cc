@@ -1,0 +1,183 @@
+// dsv4_kbit.h: the products. Its structs to the arguments of ops linear, expert_linear and experts.
+
+#include "dsv4/base/error.h"
+#include "dsv4/capi/call.h"
+#include "dsv4/capi/kbit_weights.h"
+#include "dsv4/ops/parts/dequantize/dequantize.h"
+#include "dsv4/ops/parts/expert_linear/expert_linear.h"
+#include "dsv4/ops/parts/experts/experts.h"
+#include "dsv4/ops/parts/linear/linear.h"
+#include "dsv4_kbit.h"
+
+namespace dsv4::capi {
+namespace {
+
+constexpr std::initializer_list<DType> kFloats = {DType::kF32, DType::kBF16, DType::kF16};
+
+TensorView required(Tensors& tensors, const char* name, const dsv4_tensor& tensor,
+                    std::initializer_list<DType> dtypes, std::initializer_list<DimArg> shape) {
+  DSV4_CHECK(!absent(tensor), "{} is absent", name);
+  return tensors.view_of(name, tensor, dtypes, shape);
+}
+
+// Each of the three below holds what one call needs until it has run.
+struct LinearCall {
+  Tensors tensors;
+  KbitWeights weights;
+  LinearArgs args;
+
+  LinearCall(const dsv4_kbit_linear_params& p, bool shapes_only) : weights(tensors, shapes_only) {
+    Dim m("m"), k("k", p.weight.k), n("n", p.weight.n);
+    args.x = required(tensors, "x", p.x, kFloats, {m, k});
+    args.weight = weights.rows("weight", p.weight);
+    args.out = required(tensors, "out", p.out, kFloats, {m, n});
+  }
+  BoundOp bind() const {
+    return {
+        .workspace_bytes = [this](const Context& c) { return workspace_bytes(linear, c, args); },
+        .run = [this](const Context& c) { linear(c, args); }};
+  }
+};
+
+struct ExpertLinearCall {
+  Tensors tensors;
+  KbitWeights weights;
+  std::vector<WeightView> views;
+  ExpertLinearArgs args;
+
+  ExpertLinearCall(const dsv4_kbit_expert_linear_params& p, bool shapes_only)
+      : weights(tensors, shapes_only) {
+    Dim rows("rows"), k("k"), n("n");
+    args.x = required(tensors, "x", p.x, kFloats, {rows, k});
+    require_host(tensors, "kbit_expert_linear");
+    views = weights.rows("weights", p.weights, p.num_experts);
+    args.weights = views;
+    args.offsets = required(tensors, "offsets", p.offsets, {DType::kI32}, {p.num_experts + 1});
+    args.out = required(tensors, "out", p.out, kFloats, {rows, n});
+  }
+  BoundOp bind() const {
+    return {.workspace_bytes =
+                [this](const Context& c) { return workspace_bytes(expert_linear, c, args); },
+            .run = [this](const Context& c) { expert_linear(c, args); }};
+  }
+};
+
+GateActivation activation_of(int32_t activation) {
+  DSV4_CHECK(activation >= DSV4_SILU && activation <= DSV4_GELU_TANH,
+             "activation={}: want one of dsv4_activation", activation);
+  return activation == DSV4_SILU   ? GateActivation::kSilu
+         : activation == DSV4_GELU ? GateActivation::kGelu
+                                   : GateActivation::kGeluTanh;
+}
+
+struct MoeCall {
+  Tensors tensors;
+  KbitWeights weights;
+  std::vector<ExpertWeights> stack;
+  ExpertsArgs args;
+  TensorView out;
+  Buffer sum;  // f32, where out is not
+
+  MoeCall(const dsv4_kbit_moe_params& p, bool shapes_only) : weights(tensors, shapes_only) {
+    Dim t("t"), d("d"), top_k("top_k");
+    args.x = required(tensors, "x", p.x, kFloats, {t, d});
+    const auto gate = weights.rows("gate", p.gate, p.num_experts);
+    const auto up = weights.rows("up", p.up, p.num_experts);
+    const auto down = weights.rows("down", p.down, p.num_experts);
+    for (size_t e = 0; e < gate.size(); ++e) stack.push_back({gate[e], up[e], down[e]});
+    args.stack = stack;
+    args.experts = required(tensors, "experts", p.experts, {DType::kI32}, {t, top_k});
+    args.weights = required(tensors, "expert_weights", p.expert_weights, {DType::kF32}, {t, top_k});
+    DSV4_CHECK(p.limit >= 0, "limit={}: want 0 for none, or more", p.limit);
+    args.swiglu_limit = p.limit, args.activation = activation_of(p.activation), args.add = false;
+    out = required(tensors, "out", p.out, kFloats, {t, d});
+    args.acc = out;
+    if (out.dtype == DType::kF32) return;
+    require_host(tensors, "an f16 or bf16 output of kbit_moe");
+    if (shapes_only) {
+      args.acc = {TensorMeta::contiguous(DType::kF32, {out.dim(0), out.dim(1)}), out.data};
+    } else {
+      sum = Buffer(DType::kF32, {out.dim(0), out.dim(1)});
+      args.acc = sum;
+    }
+  }
+  // f32 between the products, whatever dsv4_call::exact says: official numerics are DeepSeek-V4's.
+  BoundOp bind() const {
+    const auto exact = [](Context c) {
+      c.numerics = Numerics::kExact;
+      return c;
+    };
+    return {.workspace_bytes =
+                [=, this](const Context& c) { return workspace_bytes(experts, exact(c), args); },
+            .run =
+                [=, this](const Context& c) {
+                  experts(exact(c), args);
+                  if (!sum.empty()) round_sum(c);
+                }};
+  }
+
+ private:
+  void round_sum(const Context& context) const {
+    const WeightView values{.n = out.dim(0), .k = out.dim(1), .data = sum};
+    dequantize(context, {.weight = values, .out = out});
+  }
+};
+
+void check_layout(const char* function, const dsv4_weight& weight, int32_t layout) {
+  DSV4_CHECK(weight.format == DSV4_WEIGHT_KBIT && weight.layout == layout,
+             "{}: want a k-bit weight {}, got format={}, layout={}; kbit_linear takes any",
+             function, layout == DSV4_TILED ? "in tiles" : "in rows", weight.format, weight.layout);
+}
+
+}  // namespace
+}  // namespace dsv4::capi
+
+using namespace dsv4::capi;  // NOLINT: what follows is dsv4's, under C names
+
+int dsv4_kbit_linear(const dsv4_kbit_linear_params* params, const dsv4_call* call) {
+  return run_call<LinearCall>(params, call);
+}
+int dsv4_kbit_linear_workspace_bytes(const dsv4_kbit_linear_params* params, const dsv4_call* call,
+                                     size_t* bytes) {
+  return ask_workspace<LinearCall>(params, call, bytes);
+}
+
+int dsv4_kbit_gemm_prod(const dsv4_kbit_linear_params* params, const dsv4_call* call) {
+  const int status = guarded(
+      [&] { check_layout("kbit_gemm_prod", checked("params", params).weight, DSV4_TILED); });
+  return status != DSV4_OK ? status : dsv4_kbit_linear(params, call);
+}
+
+int dsv4_kbit_scalar_gemv(const dsv4_kbit_linear_params* params, const dsv4_call* call) {
+  const int status = guarded([&] {
+    check_layout("kbit_scalar_gemv", checked("params", params).weight, DSV4_ROWS);
+    DSV4_CHECK(params->x.shape[0] <= 4, "kbit_scalar_gemv: x has {} rows, want 1 to 4",
+               params->x.shape[0]);
+  });
+  return status != DSV4_OK ? status : dsv4_kbit_linear(params, call);
+}
+
+int dsv4_kbit_expert_linear(const dsv4_kbit_expert_linear_params* params, const dsv4_call* call) {
+  return run_call<ExpertLinearCall>(params, call);
+}
+int dsv4_kbit_expert_linear_workspace_bytes(const dsv4_kbit_expert_linear_params* params,
+                                            const dsv4_call* call, size_t* bytes) {
+  return ask_workspace<ExpertLinearCall>(params, call, bytes);
+}
+
+int dsv4_kbit_grouped_gemm(const dsv4_kbit_expert_linear_params* params, const dsv4_call* call) {
+  const int status = guarded([&] {
+    const auto& p = checked("params", params);
+    for (int64_t e = 0; p.weights != nullptr && e < p.num_experts; ++e)
+      check_layout("kbit_grouped_gemm", p.weights[e], DSV4_TILED);
+  });
+  return status != DSV4_OK ? status : dsv4_kbit_expert_linear(params, call);
+}
+
+int dsv4_kbit_moe(const dsv4_kbit_moe_params* params, const dsv4_call* call) {
+  return run_call<MoeCall>(params, call);
+}
+int dsv4_kbit_moe_workspace_bytes(const dsv4_kbit_moe_params* params, const dsv4_call* call,
+                                  size_t* bytes) {
+  return ask_workspace<MoeCall>(params, call, bytes);
+}

@@ -1,0 +1,197 @@
+#include "dsv4/capi/kbit_weights.h"
+
+#include "dsv4/base/bits.h"
+#include "dsv4/base/error.h"
+#include "dsv4/formats/kbit.h"
+#include "dsv4/formats/pack_kbit_image.h"
+#include "dsv4/ops/kbit/repack_kbit.h"
+
+namespace dsv4::capi {
+namespace {
+
+WeightFormat format_of(const char* name, const dsv4_weight& weight) {
+  switch (weight.format) {
+    case DSV4_WEIGHT_FLOAT:
+      return weight.data.dtype == DSV4_F32    ? WeightFormat::kF32
+             : weight.data.dtype == DSV4_BF16 ? WeightFormat::kBF16
+                                              : WeightFormat::kF16;
+    case DSV4_WEIGHT_FP8:
+      return WeightFormat::kFp8Block;
+    case DSV4_WEIGHT_MXFP4:
+      return WeightFormat::kMxfp4;
+    case DSV4_WEIGHT_NVFP4:
+      return WeightFormat::kNvfp4;
+    case DSV4_WEIGHT_KBIT:
+      return WeightFormat::kKbit;
+    default:
+      fail(ErrorCode::kInvalidArgument, "{}.format={}: want one of dsv4_weight_format", name,
+           weight.format);
+  }
+}
+
+// Libraries without FP8 types pass bytes.
+dsv4_tensor retyped(dsv4_tensor tensor, dsv4_dtype dtype) {
+  if (tensor.dtype == DSV4_U8 || tensor.dtype == DSV4_I8) tensor.dtype = dtype;
+  return tensor;
+}
+
+bool is_fp4(WeightFormat format) {
+  return format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4;
+}
+
+struct RowShapes {
+  DType data, scale;
+  int64_t data_columns, scale_columns;
+};
+RowShapes row_shapes(const WeightView& w) {
+  if (w.format == WeightFormat::kKbit)
+    return {DType::kI32, DType::kU8, w.k / kKbitBlock * w.bits, w.k / kKbitBlock};
+  const bool mx = w.format == WeightFormat::kMxfp4;
+  return {DType::kU8, mx ? DType::kE8M0 : DType::kE4M3, w.k / 2,
+          w.k / (mx ? kMxfp4Group : kNvfp4Group)};
+}
+
+// A shape whose data stands for what is not there and must not be read.
+TensorView shape_only(DType dtype, int64_t rows, int64_t columns, const TensorView& stored) {
+  return {TensorMeta::contiguous(dtype, {rows, columns}), stored.data};
+}
+
+void check_layout(const char* name, const WeightView& w, int32_t layout) {
+  DSV4_CHECK(layout >= DSV4_ROWS && layout <= DSV4_IMAGE,
+             "{}.layout={}: want one of dsv4_weight_layout", name, layout);
+  if (layout == DSV4_ROWS) return;
+  const bool kbit = w.format == WeightFormat::kKbit;
+  DSV4_CHECK(kbit || (layout == DSV4_IMAGE && is_fp4(w.format)), "{}: {} weights have no layout {}",
+             name, dsv4::name(w.format), layout == DSV4_TILED ? "tiled" : "image");
+  const int64_t group = w.format == WeightFormat::kNvfp4 ? kNvfp4Group : kKbitBlock;
+  DSV4_CHECK(w.k % group == 0, "{}: k={} is not a multiple of {}", name, w.k, group);
+}
+
+}  // namespace
+
+StoredWeight stored_weight(const char* name, const dsv4_weight& weight, Tensors& tensors) {
+  StoredWeight out{.layout = weight.layout};
+  WeightView& w = out.rows;
+  w.format = format_of(name, weight);
+  w.n = weight.n, w.k = weight.k;
+  DSV4_CHECK(w.n >= 0 && w.k >= 0, "{}: [{}, {}]", name, w.n, w.k);
+  w.scale2 = weight.scale2 == 0 ? 1.f : weight.scale2;
+  w.e4m3_codebook = weight.e4m3_codebook != 0;
+  if (w.format == WeightFormat::kKbit) {
+    w.bits = weight.bits;
+    DSV4_CHECK(is_kbit(w.bits), "{}.bits={}: want 2 to 5", name, w.bits);
+    w.codebook =
+        tensors.view_of("codebook", weight.codebook, {DType::kF32}, {int64_t{1} << w.bits});
+    DSV4_CHECK(!absent(weight.codebook), "{}: codebook is absent", name);
+  }
+  check_layout(name, w, weight.layout);
+  DSV4_CHECK(!absent(weight.data), "{}: data is absent", name);
+  Dim a("a"), b("b"), c("c");
+  if (weight.layout == DSV4_IMAGE) {
+    out.data = tensors.view_of("data", weight.data, {DType::kU8}, {a});
+  } else if (weight.layout == DSV4_TILED) {
+    const int64_t tiles = ceil_div(w.k, int64_t{KbitTiles::kTileK});
+    out.data =
+        tensors.view_of("data", weight.data, {DType::kI32}, {tiles, w.n, int64_t{2} * w.bits});
+    out.scale = tensors.view_of("scale", weight.scale, {DType::kU8}, {tiles, w.n, 2});
+  } else {
+    const bool fp8 = w.format == WeightFormat::kFp8Block;
+    out.data = tensors.view_of(
+        "data", fp8 ? retyped(weight.data, DSV4_E4M3) : weight.data,
+        {DType::kF32, DType::kBF16, DType::kF16, DType::kE4M3, DType::kU8, DType::kI8, DType::kI32},
+        {a, b});
+    Dim rows("rows"), columns("columns");
+    const dsv4_dtype scale = w.format == WeightFormat::kNvfp4 ? DSV4_E4M3 : DSV4_E8M0;
+    const bool bytes = w.format == WeightFormat::kKbit;
+    out.scale =
+        tensors.view_of("scale", bytes ? weight.scale : retyped(weight.scale, scale),
+                        {DType::kE8M0, DType::kE4M3, DType::kU8, DType::kF32}, {rows, columns});
+  }
+  return out;
+}
+
+void rows_from_layout(const StoredWeight& stored, const TensorView& data, const TensorView& scale) {
+  if (stored.layout == DSV4_TILED) {
+    return repack_kbit(Context{}, {.direction = Repack::kToFlat,
+                                   .bits = stored.rows.bits,
+                                   .planes_in = stored.data,
+                                   .scales_in = stored.scale,
+                                   .planes_out = data,
+                                   .scales_out = scale});
+  }
+  WeightView rows = stored.rows;
+  rows.data = data, rows.scale = scale;
+  const KbitImage image = kbit_image(rows);
+  DSV4_CHECK(stored.data.numel() == image.bytes() && stored.data.is_contiguous(),
+             "an image of {} bytes: want {} without gaps", stored.data.numel(), image.bytes());
+  const ImageTensors tensors{data, scale};
+  const int64_t strip = image.strip_bytes();
+  for (int64_t s = 0; s < image.num_strips(); ++s) {
+    const auto* bytes = stored.data.as<uint8_t>() + s * strip;
+    unpack_kbit_strip(image, {bytes, static_cast<size_t>(strip)}, s, {&tensors, 1});
+  }
+}
+
+void layout_from_rows(const WeightView& rows, const StoredWeight& to) {
+  if (to.layout == DSV4_TILED) {
+    return repack_kbit(Context{}, {.bits = rows.bits,
+                                   .planes_in = rows.data,
+                                   .scales_in = rows.scale,
+                                   .planes_out = to.data,
+                                   .scales_out = to.scale});
+  }
+  const KbitImage image = kbit_image(rows);
+  DSV4_CHECK(to.data.numel() == image.bytes() && to.data.is_contiguous(),
+             "an image of {} bytes: want {} without gaps", to.data.numel(), image.bytes());
+  const int64_t strip = image.strip_bytes();
+  for (int64_t s = 0; s < image.num_strips(); ++s) {
+    pack_kbit_strip(image, {&rows, 1}, s,
+                    {to.data.as<uint8_t>() + s * strip, static_cast<size_t>(strip)});
+  }
+}
+
+void require_host(const Tensors& tensors, const char* what) {
+  if (tensors.device() == DSV4_HOST) return;
+  fail(ErrorCode::kUnsupported,
+       "{} of tensors on a GPU is not built: docs/kernels/kbit.md lists what is", what);
+}
+
+WeightView KbitWeights::rows(const char* name, const dsv4_weight& weight) {
+  const StoredWeight stored = stored_weight(name, weight, tensors_);
+  WeightView w = stored.rows;
+  if (stored.layout == DSV4_ROWS) {
+    w.data = stored.data, w.scale = stored.scale;
+  } else {
+    if (tensors_.device() != DSV4_HOST) {
+      fail(ErrorCode::kUnsupported,
+           "{}: on a GPU products read rows; tiled weights and images are not built there "
+           "(docs/kernels/kbit.md)",
+           name);
+    }
+    const RowShapes shapes = row_shapes(w);
+    if (shapes_only_) {
+      w.data = shape_only(shapes.data, w.n, shapes.data_columns, stored.data);
+      w.scale = shape_only(shapes.scale, w.n, shapes.scale_columns, stored.data);
+    } else {
+      const auto& [data, scale] =
+          made_.emplace_back(Buffer(shapes.data, {w.n, shapes.data_columns}),
+                             Buffer(shapes.scale, {w.n, shapes.scale_columns}));
+      rows_from_layout(stored, data, scale);
+      w.data = data, w.scale = scale;
+    }
+  }
+  check(name, w);
+  return w;
+}
+
+std::vector<WeightView> KbitWeights::rows(const char* name, const dsv4_weight* weights,
+                                          int64_t count) {
+  DSV4_CHECK(count >= 0 && (count == 0 || weights != nullptr), "{}: {} weights at {}", name, count,
+             static_cast<const void*>(weights));
+  std::vector<WeightView> views;
+  views.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) views.push_back(rows(name, weights[i]));
+  return views;
+}
+
+}  // namespace dsv4::capi

@@ -1,0 +1,53 @@
+#include "dsv4/ops/parts/expert_linear/expert_linear.h"
+
+#include "dsv4/base/error.h"
+
+namespace dsv4::expert_linear_kernel {
+
+DSV4_IMPL(ExpertLinearArgs, cpu)
+
+namespace cpu {
+HostBytes host_bytes(const ExpertLinearArgs& args);
+}
+
+constexpr Impl<ExpertLinearArgs> kExpertLinear[] = {
+    {"cpu", Arch::kCpu, true, accept_all<ExpertLinearArgs>, cpu::run, 0, cpu::host_bytes},
+};
+
+}  // namespace dsv4::expert_linear_kernel
+
+namespace dsv4 {
+namespace {
+
+void check(const ExpertLinearArgs& args) {
+  const std::initializer_list<DType> floats = {DType::kF32, DType::kBF16, DType::kF16};
+  Dim rows("rows"), k("k"), n("n");
+  expect("x", args.x, floats, {rows, k});
+  expect("out", args.out, floats, {rows, n});
+  expect("offsets", args.offsets, {DType::kI32}, {std::ssize(args.weights) + 1});
+  for (size_t e = 0; e < args.weights.size(); ++e) {
+    const WeightView& w = args.weights[e];
+    check("weight", w);
+    DSV4_CHECK(w.n == *n && w.k == *k, "weight of expert {}: want [{}, {}], got [{}, {}]", e, *n,
+               *k, w.n, w.k);
+  }
+}
+
+// Every weight counts, because the offsets may be on a device.
+Cost cost(const ExpertLinearArgs& args) {
+  double weight_bytes = 0;
+  for (const WeightView& w : args.weights) weight_bytes += static_cast<double>(w.bytes());
+  const auto rows = static_cast<double>(args.x.dim(0));
+  return {.bytes = weight_bytes +
+                   static_cast<double>(args.x.bytes() + args.offsets.bytes() + args.out.bytes()),
+          .flops = 2.0 * rows * static_cast<double>(args.x.dim(1)) *
+                   static_cast<double>(args.out.dim(1)),
+          .weight_bytes = weight_bytes};
+}
+
+}  // namespace
+
+constinit const Op<ExpertLinearArgs> expert_linear{
+    "expert_linear", expert_linear_kernel::kExpertLinear, check, cost};
+
+}  // namespace dsv4

@@ -1,0 +1,206 @@
+"""Products of 2 to 5 bit weights under the names, the order and the meaning of bitsandbytes' k-bit functions
+(docs/spec/lowbit.md 1.3), and kbit_moe.
+
+A packed weight is int32 codes with uint8 scales (absmax). Its shape says its layout:
+
+    [N, K_dim/32 * k]               rows: what files have; no call has to convert it
+    [ceil(K_dim/64), N, 2 k]        tiled, what repack_kbit() makes; N a multiple of 128
+    one axis                        what the function takes under its name: rows in dequantize_kbit, repack_kbit and
+                                    kbit_scalar_gemv, else tiled. More elements than needed may follow.
+
+Stacked experts have one axis more in front. uint8 codes are a kernel image (docs/kernels/kbit_image.md), scales included.
+CPU tensors of every kind are taken; for CUDA tensors docs/kernels/kbit.md says what is.
+
+`out` gets the result and is returned. `workspace` is uint8 memory on the GPU for calls that take any
+(kbit_linear_workspace says how much); the host takes none. k_chunks and max_M do nothing: the work is divided inside.
+"""
+
+import math
+
+from . import _core
+from ._arrays import how, library_of
+from .kbit_weight import BLOCK, KbitWeight, create_codebook
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+
+
+def create_normal_float_codebook(k, device=None):
+    """[2^k] f32: quantiles of a Gaussian. On `device` a torch tensor, without one a NumPy array."""
+    values = create_codebook("nf", k)
+    if device is None:
+        return values
+    import torch
+    return torch.as_tensor(values, device=device)
+
+
+def quantize_kbit(A, k=4, codebook=None, absmax_format="e4m4"):
+    """(packed, absmax, codebook) of A's elements in order, in blocks of 32: int32 and uint8 with one axis, one block of
+    zeros longer than needed. The codebook is create_normal_float_codebook(k) unless one is given. To the bit what the
+    reference gives; quantize_weight() searches better scales."""
+    if absmax_format != "e4m4":
+        raise ValueError(f"absmax_format={absmax_format!r}: only 'e4m4' is implemented")
+    library = library_of(A)
+    codebook = library.array(create_codebook("nf", k) if codebook is None else codebook, "float32")
+    flat = library.packed(A).reshape(1, -1)
+    blocks = -(-flat.shape[1] // BLOCK)
+    packed, absmax = library.full(((blocks + 1) * k,), 0, "int32"), library.full((blocks + 1,), 0, "uint8")
+    _core.quantize_kbit(flat, codebook, k, False, None, 1.0, packed[:blocks * k].reshape(1, -1),
+                        absmax[:blocks].reshape(1, -1), *how(library))
+    return packed, absmax, codebook
+
+
+def dequantize_kbit(packed, absmax, codebook, k, n, dtype="float16", out=None):
+    """The values of ceil(n / 32) blocks, with one axis. f32 scales are taken too."""
+    library, blocks = library_of(packed), -(-n // BLOCK)
+    data, scales = packed.reshape(1, -1)[:, :blocks * k], absmax.reshape(1, -1)[:, :blocks]
+    if out is None:
+        out = library.empty((blocks * BLOCK,), dtype)
+    exact = library.is_dtype(absmax, "float32")
+    unit = library.full((1, blocks), 0xb0, "uint8") if exact else scales  # 1 as E4M4
+    values = library.empty((1, blocks * BLOCK), "float32") if exact else out.reshape(1, -1)
+    weight = KbitWeight("kbit", 1, blocks * BLOCK, data, unit, library.array(codebook, "float32"), k)
+    _core.dequantize_kbit(weight.fields(), values, *how(library))
+    if exact:
+        out[...] = (values.reshape(-1, BLOCK) * scales.reshape(-1, 1)).reshape(-1)
+    return out
+
+
+def repack_kbit(packed_flat, absmax_flat, K_dim, N, k):
+    """(packed, absmax) of a weight [N, K_dim] in tiles, with one axis each."""
+    weight = _weight(packed_flat, absmax_flat, None, k, K_dim, N, "rows")
+    weight.codebook = create_codebook("nf", k, packed_flat)  # codes move whatever they stand for
+    tiled = weight.repacked("tiled")
+    return tiled.data.reshape(-1), tiled.scale.reshape(-1)
+
+
+def _weight(packed, absmax, codebook, k, K_dim, N, flat, scale2=1.0, e4m3=False, experts=None):
+    """A KbitWeight, or a stack of `experts`; flat: the layout of arrays of one axis."""
+    library, stack, axes = library_of(packed), () if experts is None else (experts,), len(packed.shape)
+    blocks, tiles = -(-K_dim // BLOCK), -(-K_dim // (2 * BLOCK))
+    shapes = {"rows": ((N, blocks * k), (N, blocks)), "tiled": ((tiles, N, 2 * k), (tiles, N, 2))}
+    if library.is_dtype(packed, "uint8"):
+        layout = "image"
+        packed, absmax = (packed if experts is None else packed.reshape(experts, -1)), None
+    else:
+        inner = axes - len(stack)
+        layout = flat if axes == 1 else {2: "rows", 3: "tiled"}.get(inner)
+        if layout is None:
+            raise ValueError(f"packed: want one axis, rows or tiles, got {list(packed.shape)}")
+        shape, scales = (stack + part for part in shapes[layout])
+        if axes == 1:
+            for name, array, want in (("packed", packed, shape), ("absmax", absmax, scales)):
+                if array.shape[0] < math.prod(want):
+                    raise ValueError(f"{name}: want {math.prod(want)} elements of {list(want)}, got {array.shape[0]}")
+            packed = packed[:math.prod(shape)].reshape(shape)
+            absmax = absmax[:math.prod(scales)].reshape(scales)
+    if experts is not None and not isinstance(scale2, list):
+        scale2 = [scale2] * experts
+    codebook = None if codebook is None else library.array(codebook, "float32")
+    return KbitWeight("kbit", N, K_dim, packed, absmax, codebook, k, scale2, layout, e4m3)
+
+
+def _multiply(name, A, weight, out, workspace=None, numerics="official", implementation=None):
+    library = library_of(A)
+    if library.compiling():
+        if name != "linear":
+            raise NotImplementedError(f"kbit_{name} in a compiled graph: use kbit_linear")
+        from . import torch_ops
+        result = torch_ops.linear(A, weight)
+        return result if out is None else out.copy_(result)
+    rows = A.reshape(-1, A.shape[-1])
+    if out is None:
+        out = library.like((*A.shape[:-1], weight.n))
+    _core.kbit_linear(name, rows, weight.fields(), out.reshape(-1, weight.n),
+                      *how(library, implementation, numerics, workspace))
+    return out
+
+
+def kbit_linear(A, B_packed, B_absmax, codebook, k, K_dim, N, out=None, workspace=None, *, scale2=1.0, e4m3=False,
+                numerics="official", implementation=None):
+    """[.., N] of A's dtype (or out's): A [.., K_dim] times the weight [N, K_dim]; any number of rows.
+
+    scale2  a factor of the whole weight
+    e4m3    the codebook is create_codebook("e4m3", k): a GPU has kernels that know it
+    """
+    weight = _weight(B_packed, B_absmax, codebook, k, K_dim, N, "tiled", scale2, e4m3)
+    return _multiply("linear", A, weight, out, workspace, numerics, implementation)
+
+
+def kbit_linear_workspace(M, K_dim, N, dtype, device):
+    """uint8 memory that is enough for kbit_linear of these sizes and any k. Empty for a CPU."""
+    import torch
+    empty = lambda shape, kind: torch.empty(shape, dtype=kind, device=device)
+    x, out, codebook = empty((M, K_dim), dtype), empty((M, N), dtype), empty((32,), torch.float32)
+    bytes = 0
+    for k in (2, 3, 4, 5):
+        data, scale = empty((N, K_dim // BLOCK * k), torch.int32), empty((N, K_dim // BLOCK), torch.uint8)
+        weight = _weight(data, scale, codebook[:2**k], k, K_dim, N, "rows")
+        bytes = max(bytes, _core.kbit_linear_workspace(x, weight.fields(), out, how(library_of(x))[0]))
+    return empty((bytes,), torch.uint8)
+
+
+def kbit_gemm_prod(A, B_packed, B_absmax, codebook, K_dim, N, k, k_chunks=1, *, out=None, workspace=None):
+    """kbit_linear of a tiled weight."""
+    weight = _weight(B_packed, B_absmax, codebook, k, K_dim, N, "tiled")
+    return _multiply("gemm_prod", A, weight, out, workspace)
+
+
+def kbit_scalar_gemv(A, B_packed, B_absmax, codebook, K_dim, N, k, *, out=None, workspace=None):
+    """kbit_linear of a weight in rows, for up to 4 rows of A."""
+    weight = _weight(B_packed, B_absmax, codebook, k, K_dim, N, "rows")
+    return _multiply("scalar_gemv", A, weight, out, workspace)
+
+
+def _multiply_experts(name, A, weights, offsets, N, out, workspace=None):
+    library = library_of(A)
+    out = library.like((A.shape[0], N)) if out is None else out
+    fields = [w.fields() for w in weights] if isinstance(weights, list) else weights.fields()
+    _core.kbit_expert_linear(name, A, fields, offsets, out, *how(library, workspace=workspace))
+    return out
+
+
+def kbit_expert_linear(A_concat, B_packed_all, B_absmax_all, codebook, expert_offsets, k, K_dim, N, num_experts, max_M,
+                       out=None, workspace=None, *, scale2=1.0):
+    """[rows, N]: rows expert_offsets[e] to expert_offsets[e + 1] of A_concat times the weight of expert e.
+
+    expert_offsets  [num_experts + 1] int32, ascending from 0 to the rows of A_concat; experts may have no rows
+    B_packed_all    as in kbit_linear with an axis for the experts, or a list of KbitWeight that may differ in format
+                    and k; the arguments that describe a stack are then not read
+    """
+    weights = B_packed_all
+    if not isinstance(weights, list):
+        weights = _weight(B_packed_all, B_absmax_all, codebook, k, K_dim, N, "tiled", scale2, experts=num_experts)
+    return _multiply_experts("expert_linear", A_concat, weights, expert_offsets, N, out, workspace)
+
+
+def kbit_grouped_gemm(A_concat, B_packed_all, B_absmax_all, codebook, expert_offsets, K_dim, N, k, num_experts, max_M, *,
+                      out=None, workspace=None):
+    """kbit_expert_linear of tiled weights."""
+    weights = _weight(B_packed_all, B_absmax_all, codebook, k, K_dim, N, "tiled", experts=num_experts)
+    return _multiply_experts("grouped_gemm", A_concat, weights, expert_offsets, N, out, workspace)
+
+
+def kbit_moe(x, gate, up, down, experts, expert_weights, *, activation="silu", limit=None, out=None, workspace=None):
+    """[t, d]: sum_j expert_weights[t, j] * down_e(a(gate_e x) * up_e x) with e = experts[t, j], in ascending order of e.
+
+    x               [t, d] f32, bf16 or f16
+    gate, up, down  KbitWeight stacks of [i, d], [i, d] and [d, i], or lists of KbitWeight; formats may differ
+    experts         [t, top_k] int32; expert_weights [t, top_k] f32
+    activation      "silu", "gelu" or "gelu_tanh"
+    limit           clamps the gate from above and up on both sides; None: no clamp
+
+    Everything in between is f32.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation={activation!r}: want one of {ACTIVATIONS}")
+    library = library_of(x)
+    stacks = (gate, up, down)
+    if library.compiling():
+        from . import torch_ops
+        result = torch_ops.moe(x, stacks, experts, expert_weights, activation, limit)
+        return result if out is None else out.copy_(result)
+    out = library.like(x.shape) if out is None else out
+    fields = [[w.fields() for w in s] if isinstance(s, list) else s.fields() for s in stacks]
+    _core.kbit_moe(x, *fields, experts, expert_weights, ACTIVATIONS.index(activation), limit or 0.0, out,
+                   *how(library, workspace=workspace))
+    return out

@@ -1,0 +1,106 @@
+"""KbitLinear and KbitMoE: torch modules with weights of few bits, and quantize_model(), which puts them in the place of
+those of a transformers model. For inference: no gradients.
+"""
+
+import torch
+from torch import nn
+
+from . import torch_ops
+from .kbit_weight import KbitWeight, quantize_weight
+
+ACTIVATIONS = {"SiLU": "silu", "SiLUActivation": "silu", "GELU": "gelu", "GELUActivation": "gelu",
+               "GELUTanh": "gelu_tanh", "PytorchGELUTanh": "gelu_tanh"}
+
+
+class _Weight(nn.Module):
+    """A KbitWeight whose tensors are buffers, so that they move and are saved with the module."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.template = {name: getattr(weight, name) for name in ("format", "n", "k", "bits", "scale2", "layout", "e4m3")}
+        for name in ("data", "scale", "codebook"):
+            self.register_buffer(name, getattr(weight, name))
+
+    def weight(self):
+        return KbitWeight(data=self.data, scale=self.scale, codebook=self.codebook, **self.template)
+
+    def _apply(self, function, recurse=True):
+        """Codebooks stay f32 where .half() or .to(dtype) converts the model."""
+        book = self.codebook
+        super()._apply(function, recurse)
+        if book is not None and self.codebook.dtype != torch.float32:
+            self.codebook = book.to(self.codebook.device)
+        return self
+
+
+class KbitLinear(nn.Module):
+    """nn.Linear with a KbitWeight."""
+
+    def __init__(self, weight, bias=None):
+        super().__init__()
+        self.kbit = _Weight(weight)
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self.in_features, self.out_features = weight.k, weight.n
+
+    @classmethod
+    def from_linear(cls, linear, format="k4-e4m3", **options):
+        return cls(quantize_weight(linear.weight.detach(), format, **options), linear.bias)
+
+    def forward(self, x):
+        out = torch_ops.linear(x, self.kbit.weight())
+        return out if self.bias is None else out + self.bias
+
+    def extra_repr(self):
+        return f"{self.in_features} -> {self.out_features}, {self.kbit.template['bits']} bits"
+
+
+class KbitMoE(nn.Module):
+    """The experts of a layer: forward(hidden_states [t, d], top_k_index [t, k], top_k_weights [t, k]) -> [t, d]."""
+
+    def __init__(self, gate, up, down, activation="silu", limit=None):
+        super().__init__()
+        self.gate, self.up, self.down = _Weight(gate), _Weight(up), _Weight(down)
+        self.activation, self.limit = activation, limit
+
+    @classmethod
+    def from_experts(cls, experts, format="k3-e4m3", **options):
+        """Of a module with gate_up_proj [e, 2 i, d], down_proj [e, d, i] and act_fn, as transformers' have."""
+        name = type(experts.act_fn).__name__
+        if name not in ACTIVATIONS:
+            raise ValueError(f"experts with the activation {name}: want one of {sorted(ACTIVATIONS)}")
+        gate, up = experts.gate_up_proj.detach().chunk(2, dim=1)
+        parts = [quantize_weight(part, format, **options) for part in (gate, up, experts.down_proj.detach())]
+        return cls(*parts, activation=ACTIVATIONS[name])
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        stacks = (self.gate.weight(), self.up.weight(), self.down.weight())
+        return torch_ops.moe(hidden_states, stacks, top_k_index.to(torch.int32), top_k_weights.float(), self.activation,
+                             self.limit)
+
+
+def _is_experts(module):
+    return (getattr(getattr(module, "gate_up_proj", None), "ndim", 0) == 3
+            and getattr(getattr(module, "down_proj", None), "ndim", 0) == 3 and hasattr(module, "act_fn"))
+
+
+def quantize_model(model, linear="k4-e4m3", experts="k3-e4m3", skip=("lm_head",), **options):
+    """Replaces every nn.Linear and every stack of experts of `model`, in place, and returns the names it replaced.
+
+    linear, experts  formats of quantize_weight(); None: these stay as they are
+    skip             modules whose names end so stay; also those whose columns are not a multiple of 32
+    options          of quantize_weight()
+    """
+    replaced = []
+    for name, module in list(model.named_modules()):
+        if name.endswith(tuple(skip)):
+            continue
+        new = None
+        if linear is not None and isinstance(module, nn.Linear) and module.in_features % 32 == 0:
+            new = KbitLinear.from_linear(module, linear, **options)
+        elif experts is not None and _is_experts(module):
+            new = KbitMoE.from_experts(module, experts, **options)
+        if new is not None:
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, new)
+            replaced.append(name)
+    return replaced
