@@ -165,7 +165,7 @@ DSV4_HD Decision decide(const Lanes& lanes, const LayerPlaces& layer, const int3
         ++decision.at_home;
         continue;
       }
-      lanes.sync();
+      // All lanes have read the state: their least scores have met in lowest().
       if (lanes.rank() == 0) {
         if (layer.expert_in[place] != kEmpty) layer.place_of[layer.expert_in[place]] = kHome;
         layer.put(expert, place);
