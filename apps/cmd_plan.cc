@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/json_report.h"
+#include "apps/plan_experts.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/convert/stored_tensors.h"
@@ -30,6 +31,7 @@ struct PlanOptions {
   int64_t batch_tokens = 512;
   std::optional<double> reserve_gib;
   Numerics numerics = Numerics::kOfficial;
+  PlanExpertsOptions in_host_memory;
   bool mtp = false, json = false;
 };
 
@@ -75,6 +77,7 @@ std::vector<MachineFit> fits_of(const PlanOptions& options, const MemoryPlan& pl
   }
   std::vector<MachineFit> fits;
   for (Machine& machine : machines) {
+    cap_gpu_memory(options.in_host_memory, machine);
     if (options.reserve_gib)
       machine.reserve_bytes =
           static_cast<int64_t>(std::min(*options.reserve_gib * static_cast<double>(kGiB),
@@ -111,12 +114,12 @@ Json kv_parts(const KvRate& rate) {
 }
 
 void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
-                     const std::vector<MachineFit>& fits) {
+                     const std::vector<MachineFit>& fits, const std::optional<ExpertFit>& experts) {
   const PlanRequest& request = plan.request;
   const Fit& requested = fits[0].fit;
   Json machines = Json::array();
   for (const MachineFit& item : fits) machines.push_back(fit_json(item));
-  const Json report = {
+  Json report = {
       {"model", source.title},
       {"recipe", recipe.text},
       {"numerics", name(request.numerics)},
@@ -147,6 +150,7 @@ void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPla
       {"max_context_tokens", requested.max_context},
       {"max_sequences", requested.max_sequences},
       {"machines", machines}};
+  if (experts) report["experts_in_host_memory"] = expert_fit_json(*experts);
   fmt::print("{}\n", dump(report));
 }
 
@@ -233,11 +237,15 @@ void plan_model(const PlanOptions& options) {
                    .batch_tokens = options.batch_tokens,
                    .threads = num_threads()});
   const std::vector<MachineFit> fits = fits_of(options, plan);
-  if (options.json) return print_plan_json(source, recipe, plan, fits);
+  std::optional<ExpertFit> experts;
+  if (options.in_host_memory.wanted())
+    experts = expert_fit(options.in_host_memory, plan, fits[0].machine);
+  if (options.json) return print_plan_json(source, recipe, plan, fits, experts);
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
   print_weights(plan.weights);
   print_memory(plan);
   print_machines(fits);
+  if (experts) print_expert_fit(*experts);
 }
 
 }  // namespace
@@ -274,6 +282,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--reserve", options->reserve_gib, "GiB to leave free on each device")
       ->check(number_in(0, 1 << 20));
+  add_plan_experts(*command, options->in_host_memory);
   command->add_flag("--mtp", options->mtp, "include the drafter, which is not loaded yet");
   add_numerics(*command, options->numerics);
   add_threads(*command);
