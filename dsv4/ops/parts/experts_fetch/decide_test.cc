@@ -237,6 +237,26 @@ TEST(Decide, AdmitsByScore) {
   EXPECT_LT(steps, 100);
 }
 
+// Hits of a stream that tools/expert_trace_test.py replays, too: the tool has the same policy.
+TEST(Decide, HasTheHitsOfTheTool) {
+  std::vector<int> hits;
+  for (const int slots : {3, 8, 20}) {
+    OwnedPlaces owned({.experts = 40, .fixed = 0, .slots = slots, .transient = 0});
+    uint64_t state = 1;
+    hits.push_back(0);
+    for (int step = 0; step < 3000; ++step) {
+      std::vector<int32_t> ids;
+      for (int i = 0; i < 4; ++i) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const auto value = static_cast<int32_t>(state >> 40);
+        ids.push_back(value % 3 == 0 ? value % 40 : value % 7);
+      }
+      hits.back() += run(owned.layer, ids).hits;
+    }
+  }
+  EXPECT_EQ(hits, (std::vector<int>{3211, 7504, 8717}));
+}
+
 // Half of a count is gone after 177 steps.
 TEST(Decide, ForgetsUses) {
   OwnedPlaces owned({.experts = 2, .fixed = 0, .slots = 1, .transient = 0});
