@@ -32,7 +32,8 @@ UnitStoreOptions tiers_of(const ChatModelOptions& options) {
 }
 
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
-                                        const ServedModel& text) {
+                                        const ServedModel& text,
+                                        std::shared_ptr<ExpertTrace>& trace) {
   std::shared_ptr<Device> device = open_device(options.device);
   auto model = std::make_shared<Model>(Model::load(folder, num_ranks(options.device)));
   check_vocabulary(*text.tokenizer, *model);
@@ -54,6 +55,8 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
   engine.max_batch_tokens = std::max<int64_t>(
       options.max_batch_tokens.value_or(device == nullptr ? 512 : 2048), options.max_batch);
+  trace = open_trace(options.experts_trace, options.device, model->config());
+  engine.expert_trace = trace;
   place_model(*model, std::move(device), cache_bytes(*model, engine), step_context(engine));
   return model_engine(std::move(model), engine);
 }
@@ -119,6 +122,8 @@ ChatModel load_chat_model(const ChatModelOptions& options) {
   text.created = std::time(nullptr);
   constexpr std::string_view kScript = "script:";
   if (options.engine.starts_with(kScript)) {
+    if (!options.experts_trace.empty())
+      fail(ErrorCode::kBadInput, "--experts-trace: --engine script chooses no experts");
     const std::string file = options.engine.substr(kScript.size());
     const EngineLimits limits{.vocab_size = text.tokenizer->vocab_size(),
                               .context = options.context.value_or(kChatContext),
@@ -127,7 +132,7 @@ ChatModel load_chat_model(const ChatModelOptions& options) {
     model.engine = script_engine(read_text_file(file), file, text.tokenizer, limits);
   } else {
     if (!options.engine.empty()) fail(ErrorCode::kBadInput, "--engine: want script:FILE");
-    model.engine = load_engine(options, folder, text);
+    model.engine = load_engine(options, folder, text, model.trace);
   }
   text.limits = model.engine->limits();
   return model;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/speculate_options.h"
+#include "dsv4/engine/expert_trace.h"
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/served_model.h"
 
@@ -28,7 +29,7 @@ struct ChatModelOptions {
   int64_t max_itl_ms = 100;
   int64_t max_scored_tokens = 0;  // of prompts, per step
   double ram_cache_gb = 0, disk_cache_gb = 64;
-  std::string disk_cache;
+  std::string disk_cache, experts_trace;
   std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
   SpeculateOptions speculate;
   bool deterministic = false;
@@ -38,7 +39,8 @@ struct ChatModelOptions {
 
 struct ChatModel {
   std::unique_ptr<EnginePort> engine;
-  std::shared_ptr<ServedModel> text;  // its limits are the engine's
+  std::shared_ptr<ServedModel> text;   // its limits are the engine's
+  std::shared_ptr<ExpertTrace> trace;  // null: none is written
 };
 
 void add_chat_model_options(CLI::App& command, ChatModelOptions& options);

@@ -10,6 +10,7 @@
 #include "apps/common.h"
 #include "apps/hub_models.h"
 #include "apps/json_report.h"
+#include "apps/plan_experts.h"
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/convert/stored_tensors.h"
@@ -33,6 +34,7 @@ struct PlanOptions {
   int64_t batch_tokens = 512;
   std::optional<double> reserve_gib;
   Numerics numerics = Numerics::kOfficial;
+  PlanExpertsOptions in_host_memory;
   bool mtp = false, json = false;
 };
 
@@ -94,6 +96,7 @@ std::vector<MachineFit> fits_of(const PlanOptions& options, const MemoryPlan& pl
   }
   std::vector<MachineFit> fits;
   for (Machine& machine : machines) {
+    cap_gpu_memory(options.in_host_memory, machine);
     if (options.reserve_gib)
       machine.reserve_bytes =
           static_cast<int64_t>(std::min(*options.reserve_gib * static_cast<double>(kGiB),
@@ -143,12 +146,13 @@ Json ranks_json(const std::vector<RankPlan>& ranks) {
 }
 
 void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPlan& plan,
-                     const std::vector<MachineFit>& fits, const std::vector<RankPlan>& ranks) {
+                     const std::vector<MachineFit>& fits, const std::vector<RankPlan>& ranks,
+                     const std::optional<ExpertFit>& experts) {
   const PlanRequest& request = plan.request;
   const Fit& requested = fits[0].fit;
   Json machines = Json::array();
   for (const MachineFit& item : fits) machines.push_back(fit_json(item));
-  const Json report = {
+  Json report = {
       {"model", source.title},
       {"recipe", recipe.text},
       {"numerics", name(request.numerics)},
@@ -180,6 +184,7 @@ void print_plan_json(const Source& source, const Recipe& recipe, const MemoryPla
       {"max_sequences", requested.max_sequences},
       {"ranks", ranks_json(ranks)},
       {"machines", machines}};
+  if (experts) report["experts_in_host_memory"] = expert_fit_json(*experts);
   fmt::print("{}\n", dump(report));
 }
 
@@ -280,12 +285,16 @@ void plan_model(const PlanOptions& options) {
   std::vector<RankPlan> ranks;
   if (const int devices = fits[0].machine.devices; devices > 1)
     ranks = plan_ranks(source.config, list, plan.request, devices);
-  if (options.json) return print_plan_json(source, recipe, plan, fits, ranks);
+  std::optional<ExpertFit> experts;
+  if (options.in_host_memory.wanted())
+    experts = expert_fit(options.in_host_memory, plan, fits[0].machine);
+  if (options.json) return print_plan_json(source, recipe, plan, fits, ranks, experts);
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
   print_weights(plan.weights);
   print_memory(plan);
   if (!ranks.empty()) print_ranks(ranks);
   print_machines(fits);
+  if (experts) print_expert_fit(*experts);
 }
 
 }  // namespace
@@ -322,6 +331,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--reserve", options->reserve_gib, "GiB to leave free on each device")
       ->check(number_in(0, 1 << 20));
+  add_plan_experts(*command, options->in_host_memory);
   command->add_flag("--mtp", options->mtp, "include the drafter, which is not loaded yet");
   add_numerics(*command, options->numerics);
   add_threads(*command);

@@ -43,6 +43,7 @@ struct RunOptions {
   std::optional<int64_t> context;
   int parallel = kDefaultParallel;
   std::string prompt_cache;  // file; empty: none
+  std::string experts_trace;
   SpeculateOptions speculate;
   bool chat = false;
   bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
@@ -233,6 +234,7 @@ void run(const RunOptions& options) {
   EngineOptions how = engine_options(options, all);
   apply_speculation(options.speculate, model, how);
   add_prompt_cache(options, folder, model, all.size(), how);
+  how.expert_trace = open_trace(options.experts_trace, options.device, model.config());
   place_model(model, std::move(device), cache_bytes(model, how), step_context(how));
   Engine engine(model, how);
   if (!options.prompt_cache.empty() && is_present(options.prompt_cache))
@@ -256,6 +258,7 @@ void run(const RunOptions& options) {
   const std::vector<int32_t>& answer = answers.all().front().ids;
   text.insert(text.end(), answer.begin(), answer.end());
   if (!options.prompt_cache.empty()) engine.save_prefix(options.prompt_cache, text);
+  if (how.expert_trace != nullptr) how.expert_trace->finish();
   print_stats(options, timings_of(engine.stats(), answers, begin), answers);
 }
 
@@ -364,6 +367,8 @@ void add_run(CLI::App& app, Action& action) {
   add_device(*command, options->device);
   add_threads(*command);
   add_check_numbers(*command, options->check_numbers);
+  add_experts_trace(*command, options->experts_trace);
+  command->get_option("--experts-trace")->excludes("--check-numbers");
   command->callback([options, &action] { action = [options] { run(*options); }; });
 }
 

@@ -41,9 +41,15 @@ struct ServeOptions {
   bool quiet = false, no_alias = false;
 };
 
-Service::Loaded load(const ServeOptions& options, std::shared_ptr<ServedModel>& served) {
+// What stays when the engine is gone.
+struct Kept {
+  std::shared_ptr<ServedModel> model;
+  std::shared_ptr<ExpertTrace> trace;
+};
+
+Service::Loaded load(const ServeOptions& options, Kept& kept) {
   ChatModel model = load_chat_model(options.model);
-  served = model.text;
+  kept = {.model = model.text, .trace = model.trace};
   if (!options.names.empty()) model.text->names = options.names;
   model.text->any_name = options.any_model;
   model.text->chat.lenient_tools = options.lenient_tools;
@@ -121,14 +127,14 @@ void serve(ServeOptions options) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may leave
   const HttpServerOptions& http = options.service.http;
   want_descriptors(http.max_connections + (http.admin_port ? http.max_admin_connections : 0));
-  std::shared_ptr<ServedModel> served;
+  Kept kept;
   int status = 0;
   {
     // The engine's thread loads and computes.
-    Service service(options.service, [&options, &served, threads = num_threads()] {
+    Service service(options.service, [&options, &kept, threads = num_threads()] {
       use_threads(threads);
-      Service::Loaded loaded = load(options, served);
-      if (!options.model.disk_cache.empty()) load_replay(options, *served);
+      Service::Loaded loaded = load(options, kept);
+      if (!options.model.disk_cache.empty()) load_replay(options, *kept.model);
       return loaded;
     });
     if (!options.quiet) {
@@ -139,7 +145,8 @@ void serve(ServeOptions options) {
     status = service.run();
     install_signal_handlers();  // a further signal ends the wait for the engine's last step
   }
-  if (served != nullptr && !options.model.disk_cache.empty()) save_replay(options, *served);
+  if (kept.model != nullptr && !options.model.disk_cache.empty()) save_replay(options, *kept.model);
+  if (kept.trace != nullptr) kept.trace->finish();
   if (status != 0) throw ExitStatus{status};
 }
 
@@ -318,6 +325,7 @@ void add_serve(CLI::App& app, Action& action) {
   add_chat_model_options(*command, options->model);
   add_request_options(*command, *options);
   add_server_options(*command, *options);
+  add_experts_trace(*command, options->model.experts_trace);
   command->callback([options, &action] { action = [options] { serve(*options); }; });
 }
 

@@ -14,7 +14,11 @@
 namespace dsv4::apps {
 namespace {
 
-void eval_perplexity(const EvalOptions& options) {
+struct PerplexityOptions : EvalOptions {
+  std::string experts_trace;
+};
+
+void eval_perplexity(const PerplexityOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   const Model model = load_model(find_model(options.model), options.device, step_context(options));
   const EvalText text = read_eval_text(options, model);
@@ -24,9 +28,12 @@ void eval_perplexity(const EvalOptions& options) {
 
   const EvalContext context(options, model);
   ModelLogits logits(model, *context, how, options.chunk);
+  const auto trace = open_trace(options.experts_trace, options.device, model.config());
+  if (trace != nullptr) logits.trace_experts(trace.get());
   PerplexityMeter meter(options.model);
   read_pieces(windows, how.bos, options.chunk,
               [&](const Piece& piece) { meter.add(logits.next(piece), piece); });
+  if (trace != nullptr) trace->finish();
   const Perplexity result = meter.result();
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
 
@@ -59,8 +66,10 @@ void eval_perplexity(const EvalOptions& options) {
 void add_eval_perplexity(CLI::App& eval, Action& action) {
   CLI::App* command = eval.add_subcommand("ppl", "Perplexity of a text");
   command->footer("Example: dsv4 eval ppl demo -f tests/golden/demo/heldout.txt");
-  auto options = std::make_shared<EvalOptions>();
+  auto options = std::make_shared<PerplexityOptions>();
   add_eval_options(*command, *options);
+  add_experts_trace(*command, options->experts_trace);
+  command->get_option("--experts-trace")->excludes("--check-numbers");
   command->callback([options, &action] { action = [options] { eval_perplexity(*options); }; });
 }
 

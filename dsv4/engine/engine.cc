@@ -31,6 +31,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                     .draft_tokens = options.draft_tokens,
                     .drafter = options.drafter,
                     .vocab = static_cast<int32_t>(model.config().vocab_size)}) {
+  if (options.expert_trace != nullptr) executor_.trace_experts(options.expert_trace.get());
   if (options.tiers.ram_bytes == 0) return;
   const Digest fingerprint =
       cache_fingerprint(options.model_identity, model, context(), executor_.cache_plan());

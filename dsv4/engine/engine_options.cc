@@ -29,6 +29,8 @@ const EngineOptions& checked_options(const Model& model, const EngineOptions& op
   DSV4_CHECK(options.max_scored_tokens >= 0, "max_scored_tokens={}", options.max_scored_tokens);
   DSV4_CHECK(options.draft_tokens >= 0 && options.draft_tokens <= kMaxDrafts,
              "draft_tokens={}, want 0 to {}", options.draft_tokens, kMaxDrafts);
+  DSV4_CHECK(options.expert_trace == nullptr || !options.check_numbers,
+             "{} observers of a step: a trace of experts and a check of numbers", 2);
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }

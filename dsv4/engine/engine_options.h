@@ -10,6 +10,7 @@
 
 #include "dsv4/cache/unit_store.h"
 #include "dsv4/engine/cache_plan.h"
+#include "dsv4/engine/expert_trace.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/scheduler.h"
 #include "dsv4/engine/speculation.h"
@@ -53,6 +54,8 @@ struct EngineOptions {
   std::shared_ptr<Drafter> drafter;  // beside lookup, for tests; null: the model's, if wanted
   RankOptions ranks;                 // of a model that has several
   bool check_numbers = false;        // look at the output of every op (check_numbers.h)
+  // Writes down the experts of every token, on the host and without check_numbers; null: not.
+  std::shared_ptr<ExpertTrace> expert_trace;
 };
 
 // The context of its steps, without device and observer; it reads `options` as long as it is used.

@@ -13,6 +13,14 @@ Context placed(Context context, const Model& model) {
   return context;
 }
 
+// [tokens]
+std::vector<int64_t> sequences_of(std::span<const Work> work) {
+  std::vector<int64_t> sequences;
+  for (const Work& item : work)
+    sequences.insert(sequences.end(), item.ids.size(), static_cast<int64_t>(item.seq));
+  return sequences;
+}
+
 }  // namespace
 
 Executor::Executor(const Model& model, const Context& context, const CacheLimits& limits,
@@ -60,6 +68,7 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
   if (logits_.view().dim(0) < rows)
     logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->logits_memory());
+  if (trace_ != nullptr) trace_->begin_step(sequences_of(work));
   runner_->forward(batch, cache_.layers(), logits_);
   for (size_t i = 0; i < work.size(); ++i) {
     const Work& item = work[i];
@@ -71,6 +80,13 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
     tables.commit(item.seq, static_cast<int64_t>(item.ids.size()) - item.checkpoint);
   }
   rows_ = rows;
+}
+
+void Executor::trace_experts(ExpertTrace* trace) {
+  if (trace != nullptr && model_.device() != nullptr)
+    fail(ErrorCode::kUnsupported, "experts are traced on the CPU: leave out --device {}", "cuda");
+  trace_ = trace;
+  runner_->observe(trace);
 }
 
 std::vector<Sampled> Executor::sample(const SampleRows& rows) {

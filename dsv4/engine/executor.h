@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/engine/expert_trace.h"
 #include "dsv4/engine/model_cache.h"
 #include "dsv4/engine/prefix_cache.h"
 #include "dsv4/engine/runner.h"
@@ -57,6 +58,8 @@ class Executor {
   std::vector<Sampled> sample(const SampleRows& rows);
   void wait() { runner_->wait(); }
   void observe(Observer* observer) { runner_->observe(observer); }  // runner.h
+  // Observes the following steps, on the host; null: no longer.
+  void trace_experts(ExpertTrace* trace);
 
   // start(), and the logits of the wanted tokens on the host: [rows, V] f32, valid until the next
   // call. Throws NotFinite when one of them is not a number.
@@ -75,6 +78,7 @@ class Executor {
   Buffer logits_;       // [>= rows, V] f32, in the runner's memory
   Buffer host_logits_;  // a copy, where that memory is not the host's
   int64_t rows_ = 0;    // of the last start()
+  ExpertTrace* trace_ = nullptr;
 };
 
 }  // namespace dsv4

@@ -30,6 +30,10 @@ ModelLogits::ModelLogits(const Model& model, const Context& context, const Windo
       executor_(model, context, limits(model, options, chunk)) {
 }
 
+void ModelLogits::trace_experts(ExpertTrace* trace) {
+  executor_.trace_experts(trace);
+}
+
 ConstTensorView ModelLogits::next(const Piece& piece) {
   if (piece.fresh) {
     if (seq_) executor_.cache().close(*seq_);

@@ -27,6 +27,7 @@ class ModelLogits : public LogitsSource {
               int64_t chunk);
   int64_t vocab() const override { return vocab_; }
   ConstTensorView next(const Piece& piece) override;
+  void trace_experts(ExpertTrace* trace);  // Executor::trace_experts
 
  private:
   const Model& model_;

@@ -55,6 +55,26 @@ TEST_F(CliRun, OtherCommandsReadStandardInputToo) {
   EXPECT_EQ(by_ids.at("nll"), file.at("nll"));
 }
 
+// What the files hold is in expert_trace_test.
+TEST_F(CliRun, TracesExperts) {
+  write("text", "Mira was a girl from a farm.");
+  const std::string replay = "python3 tools/expert_trace.py replay --json --warm 1 ";
+  const auto steps = [&](const std::string& file) {
+    return json::parse(shell(replay + path(file)).out).at("steps").get<int>();
+  };
+  const Result plain = dsv4(greedy_ + "-p 'Once upon a time'");
+  const Result traced = dsv4(greedy_ + "-p 'Once upon a time' --experts-trace " + path("run"));
+  EXPECT_EQ(traced.out, plain.out);
+  EXPECT_GT(steps("run"), 3);
+  const std::string eval = "eval ppl demo -f " + path("text") + " --chunk 4 --experts-trace ";
+  EXPECT_EQ(dsv4(eval + path("eval")).exit_code, 0);
+  EXPECT_GT(steps("eval"), 1);
+  expect_error(eval + path("eval"), "exists: give another file for the trace of experts");
+  expect_error("run demo -p a --experts-trace /no/x", "cannot write /no/x: No such file");
+  expect_error("run demo -p a --check-numbers --experts-trace " + path("b"), "--check-numbers");
+  EXPECT_FALSE(std::filesystem::exists(path("b")));
+}
+
 TEST_F(CliRun, TokenizeAndBack) {
   const std::string text = "Once upon a time <｜User｜> \xff bytes\n";
   const Result ids = with_input(text, "tokenize demo");

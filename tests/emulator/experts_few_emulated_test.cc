@@ -17,6 +17,7 @@
 #include "dsv4/ops/parts/experts/sm90_few_e4m3/kernel.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
+#include "tests/emulator/touching.h"
 
 namespace dsv4 {
 namespace {
@@ -101,6 +102,7 @@ void run_emulated(const ExpertsArgs& args, const Run& how) {
            gemm::experts::list_pairs_kernel(experts_kernel::choices_of(args), lists);
          }});
   }
+  kernels.insert(kernels.begin(), emulator::touching(test::placed(args.stack.images())));
   emulator::launch_stream(kernels, how.seed);
   combine(args, call);
 }
@@ -202,6 +204,27 @@ TEST(ExpertsFewEmulated, BitsOfWideExpertsDoNotDependOnTheBatch) {
 TEST(ExpertsFewEmulated, WideInstancesHaveTheBitsOfTheOthers) {
   const ImagesCase c({.t = 5, .k = 2, .e = 3, .d = 1312, .inner = 96}, 3, 3);
   EXPECT_TRUE(result_of<Wide<3>>(c, 5, kRuns[1]) == result_of<E4M3<3>>(c, 5, kRuns[1]));
+}
+
+// Each expert in memory of its own, which a kernel before wrote: the same bits.
+template <class Kernels>
+void expect_same_bits_anywhere(const ImagesShape& shape, const test::ImageSource& source) {
+  SCOPED_TRACE(text(source.bits, shape));
+  ImagesCase c(shape, source, source);
+  const std::vector<float> together = result_of<Kernels>(c, shape.t, kRuns[1]);
+  c.args.stack = test::scattered(c.arena, c.args.stack.images());
+  for (const Run& how : kRuns)
+    EXPECT_TRUE(result_of<Kernels>(c, shape.t, how) == together) << "run " << how.seed;
+}
+
+// Several entries, strips and stages; 33 pairs are listed by a kernel.
+TEST(ExpertsFewEmulated, ReadsExpertsThroughATable) {
+  const ImagesShape few{.t = 3, .k = 2, .e = 5, .d = 288, .inner = 96};
+  expect_same_bits_anywhere<F16<3>>(few, 3);
+  expect_same_bits_anywhere<E4M3<3>>(few, 3);
+  expect_same_bits_anywhere<E4M3<3>>({.t = 11, .k = 3, .e = 4, .d = 160, .inner = 96}, 3);
+  expect_same_bits_anywhere<Fp4<WeightFormat::kMxfp4>>(few, WeightFormat::kMxfp4);
+  expect_same_bits_anywhere<Wide<2>>({.t = 1, .k = 2, .e = 3, .d = 5216, .inner = 32}, 2);
 }
 
 constexpr WeightFormat kFp4[] = {WeightFormat::kMxfp4, WeightFormat::kNvfp4};

@@ -20,6 +20,7 @@
 #include "dsv4/ops/parts/experts/sm90_grouped/call.cuh"
 #include "tests/emulator/launch.h"
 #include "tests/emulator/runs.h"
+#include "tests/emulator/touching.h"
 
 namespace dsv4 {
 namespace {
@@ -101,6 +102,7 @@ void run_emulated(const ExpertsArgs& args, const Run& how) {
     p.has_gate_up = false, p.has_down = true;
     kernels.push_back(products<Down>(p, how));
   }
+  kernels.insert(kernels.begin(), emulator::touching(test::placed(images)));
   emulator::launch_stream(kernels, how.seed);
   combine(args, call);
 }
@@ -140,6 +142,23 @@ void expect_same_bits(const test::ImageSource& source) {
     const std::vector<float> few = result_of<Weights>(c, tokens, kRuns[0]);
     EXPECT_TRUE(std::equal(few.begin(), few.end(), together.begin())) << tokens;
   }
+}
+
+// Each expert in memory of its own, which a kernel before wrote: the same bits.
+template <class Weights>
+void expect_same_bits_anywhere(const ImagesShape& shape, const test::ImageSource& source) {
+  ImagesCase c(shape, source, source);
+  const std::vector<float> together = result_of<Weights>(c, shape.t, kRuns[1]);
+  c.args.stack = test::scattered(c.arena, c.args.stack.images());
+  for (const Run& how : kRuns)
+    EXPECT_TRUE(result_of<Weights>(c, shape.t, how) == together) << "run " << how.seed;
+}
+
+TEST(ExpertsGroupedEmulated, ReadsExpertsThroughATable) {
+  const ImagesShape shape{.t = 20, .k = 2, .e = 4, .d = 288, .inner = 160};
+  expect_same_bits_anywhere<Kbit<3>>(shape, 3);
+  expect_same_bits_anywhere<OnGrid<3>>(shape, 3);
+  expect_same_bits_anywhere<Mxfp4>(shape, WeightFormat::kMxfp4);
 }
 
 TEST(ExpertsGroupedEmulated, EveryK) {

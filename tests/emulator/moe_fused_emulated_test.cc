@@ -92,6 +92,7 @@ void run_fused(const Case& c, const Scene& s, int seed) {
   std::vector<emulator::Kernel> kernels{emulator::touching({c.args.x, c.args.ids})};
   for (int call = 0; call < 2; ++call) {
     kernels.push_back(test::moe_inputs(c, between.inputs, s.moe.num_sms));
+    kernels.push_back(emulator::touching(test::placed(c.args.routed.images())));
     kernels.push_back(gate_up<Up>(c, between, s.moe.num_sms));
     kernels.push_back(down<Down>(c, between));
   }
@@ -152,6 +153,34 @@ void check_kinds(const Scene& s, const test::ImageSource& up, const test::ImageS
 template <int K, int kDownK = K>
 void check(const Scene& s) {
   check_kinds<Kind<K>, Kind<kDownK>>(s, K, kDownK);
+}
+
+// Each expert in memory of its own, which a kernel before gate_up wrote: the bits of sm90_few when
+// it reads the experts of one block.
+template <class Up, class Down>
+void check_anywhere(const Scene& s, const test::ImageSource& up, const test::ImageSource& down) {
+  SCOPED_TRACE(fmt::format("t {} e {} k {}", s.moe.t, s.moe.e, s.moe.k));
+  Case c(s, up, down);
+  const std::vector<float> few = bits_of_few<Up, Down>(c, s.moe.num_sms);
+  c.args.routed = test::scattered(c.arena, c.args.routed.images());
+  EXPECT_TRUE((bits_of_few<Up, Down>(c, s.moe.num_sms) == few)) << "sm90_few";
+  emulator::check_runs(
+      c.arena, s.runs, [&](int seed) { run_fused<Up, Down>(c, s, seed); },
+      [&] {
+        EXPECT_TRUE(std::equal(few.begin(), few.end(), c.args.acc.as<float>())) << "sm90_fused";
+      });
+}
+
+// An even and an odd number of entries, one token and two, gate and up of another format.
+TEST(MoeFusedEmulated, ReadsExpertsThroughATable) {
+  using Mx = Kind<4, ImageScale::kUe8m0>;
+  const Scene one{{.t = 1, .d = 128, .inner = 128, .e = 9, .k = 3, .num_sms = 5}, 64};
+  const Scene two{{.t = 2, .d = 128, .inner = 128, .e = 9, .k = 3, .num_sms = 5}, 96, 2};
+  for (const Scene& s : {one, two}) {
+    check_anywhere<Kind<3>, Kind<3>>(s, 3, 3);
+    check_anywhere<Mx, Mx>(s, WeightFormat::kMxfp4, WeightFormat::kMxfp4);
+  }
+  check_anywhere<Kind<2>, Mx>(two, 2, WeightFormat::kMxfp4);
 }
 
 // 1, 2 and 4 shares of the shared expert's rows; 8 and 12 experts a lane.

@@ -11,6 +11,7 @@
 
 namespace dsv4 {
 
+using gemm::experts::ImagePlaces;
 using gemm::experts::kMaxExperts;  // of a stack that kernels take
 
 enum class WeightLayout : uint8_t {
@@ -34,8 +35,23 @@ struct ExpertImages {
   // zeros. Empty where one has a block more than 11 below it, or of NaN: e4m3 operands
   // (gemm/weights/kbit_image_folded.cuh) would not be exact.
   ConstTensorView exponents;
+  // [e] I64: an address for each expert, where the kernels find its gate_up image and its down
+  // image right behind it, in memory that the device reads. Then the two views of bytes have
+  // shapes only. Empty: the images are those of the views.
+  ConstTensorView places{};
 
   bool empty() const { return gate_up.bits == 0; }
+  bool has_places() const { return !places.empty(); }
+  ImagePlaces gate_up_places() const { return places_of(gate_up_bytes, 0); }
+  ImagePlaces down_places() const { return places_of(down_bytes, gate_up.bytes()); }
+
+ private:
+  ImagePlaces places_of(const ConstTensorView& bytes, int64_t offset) const {
+    return {.first = bytes.data,
+            .distance = bytes.dim(1),
+            .table = has_places() ? places.as<int64_t>() : nullptr,
+            .offset = offset};
+  }
 };
 
 // Whether scales of images can be folded into e4m3 operands if their range allows it.

@@ -93,6 +93,7 @@ void check_images(const ExpertImages& images, int64_t d) {
   expect("down_bytes", images.down_bytes, {DType::kU8}, {e, down.bytes()});
   expect("scale2", images.scale2, {DType::kF32}, {e, 3});
   if (!images.exponents.empty()) expect("exponents", images.exponents, {DType::kI32}, {e, 3});
+  if (images.has_places()) expect("places", images.places, {DType::kI64}, {e});
 }
 
 void check(const ExpertsArgs& args) {

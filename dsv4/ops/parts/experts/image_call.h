@@ -42,16 +42,15 @@ struct Call {
   bool needs_list() const { return gate_up.choices.pairs == 0; }  // before gate_up
 };
 
-inline Params product(const KbitImage& image, const ConstTensorView& bytes,
-                      const Codebook& codebook, const Reader& reader) {
+inline Params product(const KbitImage& image, const ImagePlaces& places, const Codebook& codebook,
+                      const Reader& reader) {
   const int chunks = static_cast<int>(image.units_along_k());
   const int strips = static_cast<int>(image.num_strips());
   const int at_once = reader.stage_strips(chunks);
   const gemm::KbitTable table = reader.table(codebook);
   // Decoders give a sixteenth of an E4M4 scale.
   const float scale_factor = image.scale == ImageScale::kE4M4 ? 16 : 1;
-  return {.images = bytes.data,
-          .image_bytes = image.bytes(),
+  return {.images = places,
           .strips = strips,
           .chunks = chunks,
           .stage_strips = at_once,
@@ -64,7 +63,7 @@ inline Params product(const KbitImage& image, const ConstTensorView& bytes,
 // The two products, without lists. hidden: [pairs, i]; the caller sets where down stores.
 inline Params gate_up_of(const ExpertsArgs& args, const Reader& reader, const TensorView& hidden) {
   const ExpertImages& images = args.stack.images();
-  Params p = product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, reader);
+  Params p = product(images.gate_up, images.gate_up_places(), images.gate_up_codebook, reader);
   p.scale2 = images.scale2.as<float>();
   p.x = args.x.as<bf16>(), p.x_stride = args.x.row_stride();
   p.limit = args.swiglu_limit > 0 ? args.swiglu_limit : HUGE_VALF;
@@ -74,7 +73,7 @@ inline Params gate_up_of(const ExpertsArgs& args, const Reader& reader, const Te
 }
 inline Params down_of(const ExpertsArgs& args, const Reader& reader, const TensorView& hidden) {
   const ExpertImages& images = args.stack.images();
-  Params p = product(images.down, images.down_bytes, images.down_codebook, reader);
+  Params p = product(images.down, images.down_places(), images.down_codebook, reader);
   p.scale2 = images.scale2.as<float>();
   p.x = hidden.as<bf16>(), p.x_stride = hidden.row_stride();
   p.rows = static_cast<int>(args.x.dim(1));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "dsv4/formats/pack_kbit_image.h"
@@ -87,6 +89,41 @@ inline ExpertImages pack_images(Arena& arena, const std::vector<ExpertWeights>& 
   images.gate_up_bytes = up, images.down_bytes = down, images.scale2 = scale2;
   if (may_fold(images)) images.exponents = exponents;
   return images;
+}
+
+// Copies the images of each expert to an allocation of its own, these in random order. The views of
+// all bytes lose their memory.
+inline ExpertImages scattered(Arena& arena, const ExpertImages& images) {
+  const int64_t e = images.gate_up_bytes.dim(0);
+  const int64_t up = images.gate_up.bytes(), down = images.down.bytes();
+  std::vector<int64_t> order(static_cast<size_t>(e));
+  std::iota(order.begin(), order.end(), 0);
+  Rng rng(static_cast<uint64_t>(e + up));
+  for (size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
+  const TensorView places = arena.input(DType::kI64, {e});
+  arena.keep_order(places);
+  for (const int64_t i : order) {
+    const TensorView own = arena.input(DType::kU8, {up + down});
+    std::copy_n(images.gate_up_bytes.row<uint8_t>(i), up, own.as<uint8_t>());
+    std::copy_n(images.down_bytes.row<uint8_t>(i), down, own.as<uint8_t>() + up);
+    places.as<int64_t>()[i] = reinterpret_cast<int64_t>(own.data);
+  }
+  ExpertImages scattered = images;
+  scattered.gate_up_bytes.data = nullptr, scattered.down_bytes.data = nullptr;
+  scattered.places = places;
+  return scattered;
+}
+
+// What a kernel that brings experts to their places writes.
+inline std::vector<ConstTensorView> placed(const ExpertImages& images) {
+  if (!images.has_places()) return {};
+  std::vector<ConstTensorView> views{images.places};
+  const int64_t bytes = images.gate_up.bytes() + images.down.bytes();
+  for (int64_t i = 0; i < images.places.dim(0); ++i)
+    views.emplace_back(TensorMeta::contiguous(DType::kU8, {bytes}),
+                       reinterpret_cast<const std::byte*>(images.places.as<int64_t>()[i]));
+  return views;
 }
 
 // What an image is made of: k-bit planes, from a number of bits, or FP4.

@@ -1,10 +1,12 @@
 // The pairs of a call in order of expert, and their entries: what the kernels of this folder walk.
+// And where the images of an expert are.
 //
 // A pair is one slot of a token. Pairs are ordered by expert, then token, then slot; an entry is at
 // most kPairs neighboring pairs of one expert, or fewer where Choices::entry_bits says so.
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "dsv4/base/bits.h"
@@ -13,6 +15,20 @@ namespace dsv4::gemm::experts {
 
 inline constexpr int kPairs = 8;  // the columns of one mma
 inline constexpr int kMaxExperts = 384;
+
+// The kernel images of a layer's experts are at equal distances in one block, or wherever a table
+// says, in memory of the device or in host memory that it reads.
+struct ImagePlaces {
+  const std::byte* first;  // that of expert 0
+  int64_t distance;        // from one to the next
+  const int64_t* table;    // [e] instead, if not null: the address of an expert's images
+  int64_t offset;          // of this image from there
+
+  DSV4_HD const std::byte* of(int expert) const {
+    return table != nullptr ? reinterpret_cast<const std::byte*>(table[expert]) + offset
+                            : first + expert * distance;
+  }
+};
 
 struct alignas(16) Entry {
   int32_t expert, first_pair, pairs, unused;

@@ -21,12 +21,11 @@ inline constexpr int kMathRegisters = 104, kOtherRegisters = 64;
 // One of the two products. A stage is the work of all math warps at a time: `stage_strips` strips
 // of 16 rows of an image, one unit for each warp.
 struct Params {
-  const std::byte* images;  // [e] kernel images
-  int64_t image_bytes;      // from one expert to the next
-  int strips, chunks;       // of an image: rows / 16, columns / 256
-  int stage_strips;         // kMathWarps / chunks
-  int stages;               // ceil(strips / stage_strips)
-  KbitTable table;          // the codebook
+  ImagePlaces images;
+  int strips, chunks;  // of an image: rows / 16, columns / 256
+  int stage_strips;    // kMathWarps / chunks
+  int stages;          // ceil(strips / stage_strips)
+  KbitTable table;     // the codebook
 
   const bf16* x;  // gate and up: rows are tokens; down: rows are pairs
   int64_t x_stride;

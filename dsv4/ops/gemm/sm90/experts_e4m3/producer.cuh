@@ -16,7 +16,7 @@ __device__ void produce(const Params& p, const Range& range, S& shared, RingPlac
   for (Work work(range); work.more(); work.next(p)) {
     const int strips = strips_of(p, work.stage);
     const std::byte* item =
-        p.images + work.entry->expert * p.image_bytes + int64_t{work.stage} * kStrips * strip_bytes;
+        p.images.of(work.entry->expert) + int64_t{work.stage} * kStrips * strip_bytes;
     for (int step = 0; step < steps; ++step, ring.next()) {
       const int run = min(kGroups, p.chunks - step * kGroups) * kUnit;
       shared.empty[ring.stage].wait(ring.phase ^ 1);

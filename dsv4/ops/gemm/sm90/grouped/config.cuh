@@ -20,6 +20,7 @@
 #include "dsv4/device/ptx/mbarrier.cuh"
 #include "dsv4/device/sm90/limits.h"
 #include "dsv4/device/sm90/ring.cuh"
+#include "dsv4/ops/gemm/sm90/experts/entries.h"
 #include "dsv4/ops/gemm/weights/kbit_image_scaled.cuh"
 
 namespace dsv4::gemm::grouped {
@@ -73,8 +74,7 @@ DSV4_HD constexpr int64_t factor_at(int columns, int column, int step) {
 
 // Gate and up, or down. Pointers are to device memory.
 struct Product {
-  const std::byte* images;   // [e] kernel images
-  int64_t image_bytes;       // from one expert to the next
+  experts::ImagePlaces images;
   int strips, chunks;        // of an image: rows / 16, columns / 256
   int row_tiles;             // tiles of kTileRows rows
   KbitTable table;           // the codebook

@@ -18,10 +18,10 @@ __device__ void copy_codes(const Params& p, Shared<Weights>& shared) {
   Walk().visit_all(p, [&](const Item& item) {
     const Product& product = item.down ? p.down : p.gate_up;
     const int64_t strip_bytes = int64_t{product.chunks} * kBytes;
+    const std::byte* const image = product.images.of(item.tile.expert);
     for (int first = 0; first < kTileStrips; first += Shared<Weights>::kPassStrips) {
       const int strips = max(0, min(Shared<Weights>::kPassStrips, item.strips - first));
-      const std::byte* from = product.images + item.tile.expert * product.image_bytes +
-                              (item.first_strip + first) * strip_bytes;
+      const std::byte* from = image + (item.first_strip + first) * strip_bytes;
       for (int chunk = 0; chunk < product.chunks; ++chunk, from += kBytes) {
         ptx::Mbarrier& full = shared.code_full[at.stage];
         shared.code_empty[at.stage].wait(at.phase ^ 1);

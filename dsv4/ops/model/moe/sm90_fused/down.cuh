@@ -28,6 +28,7 @@
 namespace dsv4::moe_kernel::sm90_fused {
 
 inline constexpr int kItemEntries = 2, kItemStrips = e4m3::kStrips / kItemEntries;
+static_assert(kItemEntries == 2);                                // copy_strips
 inline constexpr int kDownRows = kItemStrips * gemm::kUnitRows;  // of a CTA
 
 __device__ inline int items_of(const Routes& routes) {
@@ -44,6 +45,8 @@ __device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
   e4m3::RingPlace<S> ring;
   for (int entry = 0; entry < shared.own.count; entry += kItemEntries) {
     const int entries = min(kItemEntries, shared.own.count - entry);
+    const std::byte* const first = p.images.of(shared.own.entries[entry].expert);
+    const std::byte* const last = p.images.of(shared.own.entries[entry + entries - 1].expert);
     for (int step = 0; step < steps; ++step, ring.next()) {
       const int run = min(e4m3::kGroups, p.chunks - step * e4m3::kGroups) * kUnit;
       shared.empty[ring.stage].wait(ring.phase ^ 1);
@@ -51,9 +54,9 @@ __device__ void copy_strips(const gemm::experts::Params& p, S& shared) {
       for (int i = 0; i < entries * kItemStrips; ++i) {
         const int strip = i % kItemStrips;
         if (strip >= strips) continue;
-        const std::byte* from =
-            p.images + shared.own.entries[entry + i / kItemStrips].expert * p.image_bytes +
-            int64_t{first_strip + strip} * strip_bytes + step * e4m3::kGroups * kUnit;
+        const std::byte* from = (i < kItemStrips ? first : last) +
+                                int64_t{first_strip + strip} * strip_bytes +
+                                step * e4m3::kGroups * kUnit;
         ptx::cp_async_bulk_evict_first(
             ptx::smem_address(shared.stages[ring.stage] + i * e4m3::kGroups * kUnit), from, run,
             shared.full[ring.stage]);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4::experts_kernel {

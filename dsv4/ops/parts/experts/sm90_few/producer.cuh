@@ -16,8 +16,7 @@ __device__ void produce(const Params& p, Shared<K>& shared) {
     shared.empty[stage].wait((work.done / kStages + 1) % 2);
     const int first = work.stage * p.stage_strips;
     const int bytes = strips_of(p, work.stage) * strip_bytes;
-    const std::byte* from =
-        p.images + work.entry->expert * p.image_bytes + int64_t{first} * strip_bytes;
+    const std::byte* from = p.images.of(work.entry->expert) + int64_t{first} * strip_bytes;
     shared.full[stage].expect_tx(bytes);
     ptx::cp_async_bulk_evict_first(ptx::smem_address(shared.stages[stage]), from, bytes,
                                    shared.full[stage]);

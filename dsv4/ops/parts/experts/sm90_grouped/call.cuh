@@ -28,11 +28,10 @@ inline int hidden_exponent(float limit) {
   return static_cast<int>(std::floor(std::log2(61000.0 / (double{limit} * limit))));
 }
 
-inline grouped::Product make_product(const KbitImage& image, const ConstTensorView& bytes,
+inline grouped::Product make_product(const KbitImage& image, const ImagePlaces& places,
                                      const Codebook& codebook, int64_t row_tiles) {
   const gemm::KbitTable table = gemm::make_scaled_table(codebook, image.scale);
-  return {.images = bytes.data,
-          .image_bytes = image.bytes(),
+  return {.images = places,
           .strips = static_cast<int>(image.num_strips()),
           .chunks = static_cast<int>(image.units_along_k()),
           .row_tiles = static_cast<int>(row_tiles),
@@ -69,9 +68,9 @@ inline Call make_call(const ExpertsArgs& args, bool folded, Scratch& scratch) {
                 .tile_of = ints(pairs)};
   // Gate and up have an item for each 128 columns of h', whose padding is zeros.
   const int64_t down_chunks = images.down.units_along_k();
-  grouped::Product gate_up =
-      make_product(images.gate_up, images.gate_up_bytes, images.gate_up_codebook, 2 * down_chunks);
-  grouped::Product down = make_product(images.down, images.down_bytes, images.down_codebook,
+  grouped::Product gate_up = make_product(images.gate_up, images.gate_up_places(),
+                                          images.gate_up_codebook, 2 * down_chunks);
+  grouped::Product down = make_product(images.down, images.down_places(), images.down_codebook,
                                        ceil_div(images.down.num_strips(), grouped::kTileStrips));
   const grouped::XForm form = form_of(images.gate_up, folded),
                        hidden_form = form_of(images.down, folded);

@@ -1,0 +1,34 @@
+// The part of `dsv4 plan` about experts in host memory: its options and what it prints.
+
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "dsv4/plan/expert_plan.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace dsv4::apps {
+
+struct PlanExpertsOptions {
+  std::string experts_memory;               // "", "auto" or a size
+  std::optional<int64_t> gpu, host_memory;  // bytes; none: the machine's
+  bool wanted() const { return !experts_memory.empty(); }
+};
+
+void add_plan_experts(CLI::App& command, PlanExpertsOptions& options);
+
+// Lowers the memory of a machine's GPUs to --gpu-memory.
+void cap_gpu_memory(const PlanExpertsOptions& options, Machine& machine);
+
+// Call it for options that want one.
+ExpertFit expert_fit(const PlanExpertsOptions& options, const MemoryPlan& plan,
+                     const Machine& machine);
+nlohmann::ordered_json expert_fit_json(const ExpertFit& fit);
+void print_expert_fit(const ExpertFit& fit);
+
+}  // namespace dsv4::apps

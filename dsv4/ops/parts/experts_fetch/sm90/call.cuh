@@ -1,0 +1,42 @@
+// From the arguments of a call to the parameters of its kernels, without launching them.
+
+#pragma once
+
+#include "dsv4/ops/parts/experts_fetch/experts_fetch.h"
+#include "dsv4/ops/parts/experts_fetch/sm90/config.cuh"
+#include "dsv4/tensor/scratch.h"
+
+namespace dsv4::experts_fetch_kernel::sm90 {
+
+struct Call {
+  DecideParams decide;
+  CopyParams copy;
+};
+
+// Takes temporaries from `scratch`.
+inline Call make_call(const ExpertsFetchArgs& args, Scratch& scratch) {
+  const LayerPlaces layer = layer_of(args);
+  auto* const moves = reinterpret_cast<Move*>(scratch.take(DType::kI32, {layer.experts, 2}).data);
+  auto* const count = scratch.take(DType::kI32, {1}).as<int32_t>();
+  const PlaceMemory memory{.memory = args.memory.data,
+                           .transient = args.transient.data,
+                           .distance = args.memory.row_stride(),
+                           .transient_distance = args.transient.row_stride(),
+                           .kept = static_cast<int>(args.memory.dim(0))};
+  return {.decide = {.layer = layer,
+                     .ids = args.experts.as<int32_t>(),
+                     .choices = static_cast<int>(args.experts.numel()),
+                     .homes = args.homes.as<int64_t>(),
+                     .places = args.places.as<int64_t>(),
+                     .memory = memory,
+                     .counters = args.counters.as<int64_t>(),
+                     .moves = moves,
+                     .count = count},
+          .copy = {.homes = args.homes.as<int64_t>(),
+                   .memory = memory,
+                   .bytes = args.memory.dim(1),
+                   .moves = moves,
+                   .count = count}};
+}
+
+}  // namespace dsv4::experts_fetch_kernel::sm90

@@ -1,0 +1,117 @@
+#include "dsv4/plan/expert_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "dsv4/base/error.h"
+#include "dsv4/model/released.h"
+#include "tests/harness/errors.h"
+
+namespace dsv4 {
+namespace {
+
+// Each is made once: the lists are long. "": as released.
+const MemoryPlan& plan_of(const std::string& release, const std::string& experts) {
+  static std::map<std::pair<std::string, std::string>, MemoryPlan> made;
+  const auto key = std::pair(release, experts);
+  if (const auto at = made.find(key); at != made.end()) return at->second;
+  const ModelConfig config = released_config(release);
+  const ConvertList list = convert_list(stored_tensors(official_tensor_list(config, false)),
+                                        recipe_of_flags(experts, ""), config.o_groups);
+  return made.emplace(key, plan_memory(config, list, {.context = 131072})).first->second;
+}
+
+Machine gpu(double gib, double reserve) {
+  Machine machine = parse_machine("1xh200");
+  machine.device_bytes = static_cast<int64_t>(gib * static_cast<double>(kGiB));
+  machine.reserve_bytes = static_cast<int64_t>(reserve * static_cast<double>(kGiB));
+  return machine;
+}
+
+constexpr int64_t kHuge = int64_t{1} << 50;
+
+// Shares that were calculated for the design, by hand, to three digits.
+TEST(ExpertPlan, SharesOfTheDesign) {
+  struct Row {
+    const char *release, *experts;
+    double gib, reserve, share;
+  };
+  const Row rows[] = {{"flash", "k3", 139, 6, 1},
+                      {"flash", "", 139, 6, 0.905},
+                      {"flash", "k5", 139, 6, 0.733},
+                      {"pro", "k2", 139, 6, 0.259},
+                      {"pro", "k3", 139, 6, 0.179},
+                      {"pro", "", 139, 6, 0.137},
+                      {"flash", "k3", 78, 6, 0.601},
+                      {"flash", "", 78, 6, 0.460},
+                      {"flash", "k5", 78, 6, 0.372},
+                      {"flash", "k3", 44.5, 2.5, 0.315},
+                      {"flash", "", 44.5, 2.5, 0.241},
+                      // With the embedding on the GPU, which the design leaves in host memory here:
+                      // 1 GiB of 104.8 and 137.1 less than 0.134 and 0.102.
+                      {"flash", "k3", 23.5, 1.5, 0.1246},
+                      {"flash", "", 23.5, 1.5, 0.0945}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(fmt::format("{} {} {} GiB", row.release, row.experts, row.gib));
+    const ExpertFit fit = fit_experts(plan_of(row.release, row.experts), gpu(row.gib, row.reserve),
+                                      {.host_bytes = kHuge});
+    EXPECT_NEAR(fit.share(), row.share, 0.0016);
+    EXPECT_EQ(fit.fixed, row.share == 1 ? fit.experts : 0);
+  }
+}
+
+// One expert more would not fit.
+TEST(ExpertPlan, TakesAllTheRoom) {
+  for (const char* experts : {"k3", ""}) {
+    const ExpertFit fit =
+        fit_experts(plan_of("flash", experts), parse_machine("1xh100"), {.host_bytes = kHuge});
+    EXPECT_EQ(fit.experts, 43 * 256);
+    EXPECT_LE(fit.gpu_bytes(), fit.room_bytes);
+    EXPECT_GT(fit.gpu_bytes() + fit.expert_bytes, fit.room_bytes);
+    // Three matrices of 2048 x 4096 weights in 3.25 or 4.25 bits, and a few numbers beside them.
+    const double bits = *experts != '\0' ? 3.25 : 4.25;
+    EXPECT_NEAR(static_cast<double>(fit.expert_bytes), 3 * 2048 * 4096 * bits / 8, 300);
+    EXPECT_EQ(fit.token_bytes, 43 * 6 * fit.expert_bytes);
+    EXPECT_NEAR(fit.link_bytes(), static_cast<double>(fit.token_bytes) * (1 - fit.share()), 1);
+    EXPECT_EQ(fit.host_bytes(), fit.experts * fit.expert_bytes);
+  }
+}
+
+// What host memory lacks has to stay on the GPU; where both lack it, the plan says so.
+TEST(ExpertPlan, FixesWhatHostMemoryDoesNotHold) {
+  const MemoryPlan& plan = plan_of("flash", "");
+  const Machine h200 = parse_machine("1xh200");
+  const ExpertFit fit = fit_experts(plan, h200, {.host_bytes = 124 * kGiB});
+  EXPECT_GT(fit.fixed, 0);
+  EXPECT_LE(fit.host_bytes(), 124 * kGiB);
+  EXPECT_GT(fit.host_bytes() + fit.expert_bytes, 124 * kGiB);
+  EXPECT_EQ(fit_experts(plan, h200, {.host_bytes = 14 * kGiB}).share(), fit.share());
+  EXPECT_TRUE(
+      test::says(test::error_of(ErrorCode::kBadInput,
+                                [&] { fit_experts(plan, h200, {.host_bytes = 12 * kGiB}); }),
+                 "12.0 GiB of host memory hold 963 of 11008 experts, and 1xh200 holds"));
+}
+
+TEST(ExpertPlan, TakesWhatIsGiven) {
+  const MemoryPlan& plan = plan_of("flash", "k3");
+  const ExpertFit fit =
+      fit_experts(plan, parse_machine("1xh200"), {.gpu_bytes = 20 * kGiB, .host_bytes = kHuge});
+  EXPECT_EQ(fit.resident, 20 * kGiB / fit.expert_bytes);
+  EXPECT_EQ(
+      fit_experts(plan, parse_machine("1xh200"), {.gpu_bytes = 1, .host_bytes = kHuge}).share(), 0);
+  const auto error = [&](const Machine& machine, const ExpertRequest& request) {
+    return test::error_of(ErrorCode::kBadInput, [&] { fit_experts(plan, machine, request); });
+  };
+  EXPECT_TRUE(test::says(error(parse_machine("1xh100"), {.gpu_bytes = 70 * kGiB}),
+                         "of experts, 70.0 GiB are wanted"));
+  EXPECT_TRUE(
+      test::says(error(gpu(12, 6), {.host_bytes = kHuge}),
+                 "has room for 6.0 GiB: dense weights, the cache and 16 experts in transit"));
+  EXPECT_EQ(error(parse_machine("2xh100"), {}),
+            "experts in host memory are planned for one GPU, not for 2xh100");
+}
+
+}  // namespace
+}  // namespace dsv4
