@@ -9,6 +9,7 @@ option(DSV4_UNITY "Compile several sources at a time: less time in all, more aft
 option(DSV4_TESTS "Build tests and benchmarks" ON)
 option(DSV4_FUZZ "Build libFuzzer targets (clang)" OFF)
 option(DSV4_CUDA "Build the CUDA implementations and the GPU engine (nvcc)" OFF)
+option(DSV4_PACKAGES "Man pages, C libraries and Debian packages of a release (tools/release.sh)" OFF)
 set(DSV4_SANITIZE "" CACHE STRING "Sanitizers of this build: address,undefined or thread")
 
 if(NOT CMAKE_BUILD_TYPE)

@@ -33,7 +33,8 @@ set_property(SOURCE ${op_sources} APPEND PROPERTY COMPILE_OPTIONS
 dsv4_sources(capi capi_sources)
 list(FILTER capi_sources EXCLUDE REGEX "_test\\.cc$")
 add_library(dsv4_kernels SHARED ${capi_sources})
-target_include_directories(dsv4_kernels PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR})
+target_include_directories(dsv4_kernels PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
+                           PRIVATE ${CMAKE_SOURCE_DIR})
 target_compile_definitions(dsv4_kernels PRIVATE DSV4_VERSION="${PROJECT_VERSION}")
 # As files: their own dependencies name the static libgomp.
 foreach(archive ${archives})
@@ -47,7 +48,8 @@ target_link_options(dsv4_kernels PRIVATE -Wl,--version-script=${version_script} 
 set_target_properties(dsv4_kernels PROPERTIES LINK_DEPENDS "${version_script};${files}"
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 # cmake --install build/cuda --component kernels --prefix DIR
-if(DSV4_CUDA)
-  install(TARGETS dsv4_kernels LIBRARY DESTINATION lib COMPONENT kernels)
+if(DSV4_CUDA OR DSV4_PACKAGES)
+  set_target_properties(dsv4_kernels PROPERTIES EXPORT_NAME kernels)
+  install(TARGETS dsv4_kernels EXPORT dsv4 LIBRARY DESTINATION lib COMPONENT kernels INCLUDES DESTINATION include)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ DESTINATION include COMPONENT kernels)
 endif()

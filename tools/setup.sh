@@ -4,23 +4,26 @@
 #   tools/setup.sh          packages for building and running
 #   tools/setup.sh check    also packages for ./check (tools/check_python.sh installs three Python packages itself)
 #   tools/setup.sh clang    also packages for ./check --sanitize, --fuzz and --tidy
+#   tools/setup.sh release  also what makes and checks packages, for tools/release.sh and ./check --release
 #   tools/setup.sh serve    also Chromium, nginx, Caddy and HAProxy, for ./check --serve (350 MB)
 
 set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libssl-dev libboost1.81-dev libxxhash-dev libedit-dev libcurl4-openssl-dev ccache \
   esbuild node-markdown-it node-dompurify node-highlight.js libjs-katex)  # the last line: the chat page (docs/adr/0026)
-check=(libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
+check=(help2man libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
+release=(dpkg-dev file lintian mmdebstrap gpg umoci bubblewrap curl)
 serve=(chromium fonts-dejavu-core curl nginx-light caddy haproxy)
 
 case "${1:-build}" in
   build) want=("${build[@]}") ;;
   check) want=("${build[@]}" "${check[@]}") ;;
   clang) want=("${build[@]}" "${check[@]}" "${clang[@]}") ;;
+  release) want=("${build[@]}" "${check[@]}" "${release[@]}") ;;
   serve) want=("${build[@]}" "${check[@]}" "${serve[@]}") ;;
-  *) echo "usage: tools/setup.sh [build|check|clang|serve]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [build|check|clang|release|serve]" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/Dockerfile and docs/dsv4.service against what they install and start, without Docker. Usage: image_test.py BINARY
+"""docs/Dockerfile and docs/dsv4.service with packaging/dsv4.default against what they install and start, without Docker. Usage: image_test.py BINARY
 
 Build stage: the packages are tools/setup.sh's own list, and the options of its cmake line exist. Run stage: every shared
 library of the program comes from a listed package or what that depends on, and every listed package is needed. Both:
@@ -80,9 +80,12 @@ def check_command(name, words, help_text):
 
 
 def check_unit(binary, help_text):
-    unit = (ROOT / "docs/dsv4.service").read_text()
+    unit, defaults = (ROOT / "docs/dsv4.service").read_text(), (ROOT / "packaging/dsv4.default").read_text()
     command = re.search(r"^ExecStart=(.*)$", unit, re.M).group(1)
-    check_command("the unit", command.split(), help_text)
+    options = re.findall(r"^(?:#   )?DSV4_OPTIONS=(.*)$", defaults, re.M)
+    check("the unit runs what its defaults name", command.split()[-3:] == ["serve", "$DSV4_MODEL", "$DSV4_OPTIONS"] and
+          len(options) == 2 and re.search(r"^DSV4_MODEL=demo$", defaults, re.M), command)
+    check_command("the unit's defaults", " ".join(options).split(), help_text)
     drain = int(re.search(r"--drain-s \((\d+)\)", unit).group(1))
     check("systemd waits longer than the server drains", int(re.search(r"TimeoutStopSec=(\d+)", unit).group(1)) > drain)
     if shutil.which("systemd-analyze") is None:

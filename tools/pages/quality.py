@@ -44,7 +44,8 @@ def section(result):
     head = ["experts", "scales", "bits", "MiB", "SQNR dB", "ppl", "ppl ratio", "mean KLD", "99 % KLD", "top-1 %",
             *(f"recall {r['distance']}" for r in first["recall"])]
     lines = [f"Model `{result['model']}`, `{result['text']}`, {first['tokens']} tokens, {result['prompts']} recall prompts per "
-             f"distance; {result['date']}, commit {result['commit']}:", "", "```", result["command"], "```", "",
+             f"distance; {result['date']}, commit {result['commit']}:", "", "<!-- not run: minutes -->", "```bash",
+             result["command"], "```", "",
              *table(" | ".join(head), *map(line_of, result["rows"])), "",
              f"The official model in official numerics against itself in exact ones: mean KLD {rounding['kld']['mean']:.6f} ± "
              f"{rounding['kld']['mean_error']:.6f}, 99 % KLD {rounding['kld']['p99']:.4f}, top-1 {100 * rounding['top1']:.2f} %."]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the code of docs/clients/*.md against `dsv4 serve demo`: blocks marked python in the environment of their page
-(tools/check_serve.sh), blocks marked bash in a shell, both with what the page exports.
+"""Runs the Python of docs/clients/*.md against `dsv4 serve demo`: blocks marked python, in the environment of their page
+(tools/check_serve.sh), with what the page exports. Shell commands are those of tools/check_doc_commands.py.
 Usage: check_docs.py BINARY VENV_FOLDER. Ends with "N passed, N failed"."""
 
 import os
@@ -12,8 +12,8 @@ import sys
 from server import Server
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs/clients"
-PAGES = {"openai.md": "new", "anthropic.md": "new", "langchain.md": "langchain", "curl.md": None}
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = {"openai.md": "new", "anthropic.md": "new", "langchain.md": "langchain"}
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXPORT = re.compile(r"^export (\w+)=(\S*)", re.MULTILINE)
 
 
@@ -23,13 +23,10 @@ def run_page(page, environment, venvs, server):
     text = (DOCS / page).read_text().replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
     text = text.replace("localhost:8000", f"localhost:{server.port}")
     variables = os.environ | dict(EXPORT.findall(text))
-    blocks = [(kind, code) for kind, code in BLOCK.findall(text) if kind in ("python", "bash")]
-    for number, (kind, code) in enumerate(blocks, 1):
-        if kind == "python":
-            command = [venvs / environment / "bin/python", "-c", code]
-        else:  # curl without --fail answers 0 to an error of the server
-            command = ["bash", "-euo", "pipefail", "-c", code.replace("curl -s", "curl --fail-with-body -s")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
+    blocks = BLOCK.findall(text)
+    for number, code in enumerate(blocks, 1):
+        done = subprocess.run([venvs / environment / "bin/python", "-c", code], capture_output=True, text=True, timeout=300,
+                              env=variables)
         good = done.returncode == 0 and done.stdout.strip()
         failed += not good
         print(f"{'ok    ' if good else 'FAILED'} {page}, block {number}" +
