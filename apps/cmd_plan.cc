@@ -45,19 +45,20 @@ struct Source {
 };
 
 // Config and headers of a model at the hub, which is not fetched.
-Model read_hub_headers(const HubName& name) {
+Model read_hub_headers(const HubName& name, DrafterKind wanted) {
   const HubPolicy policy = hub_policy();
   print_notice(fmt::format("note: {} is not in the cache: its headers are read from {}",
                            name.text(), policy.endpoint));
   HubModel model(name, policy, print_notice);
   const ModelConfig config =
       parse_config(read_hub_config(model, name.text()), name.text() + "/config.json");
-  return Model(std::make_shared<const ModelSpec>(config, open_hub_checkpoint(model, name.text())));
+  return Model(std::make_shared<const ModelSpec>(config, open_hub_checkpoint(model, name.text())),
+               {}, wanted);
 }
 
-Model model_of(const std::string& model) {
+Model model_of(const std::string& model, DrafterKind wanted) {
   const std::optional<HubName> name = hub_name_to_fetch(model);
-  return name ? read_hub_headers(*name) : Model::load(find_model(model));
+  return name ? read_hub_headers(*name, wanted) : Model::load(find_model(model), wanted);
 }
 
 // A checkpoint is validated as for a run, except that its weights are not read.
@@ -70,7 +71,7 @@ Source source_of(const PlanOptions& options, WeightFormat released) {
             .config = config,
             .tensors = stored_tensors(official_tensor_list(config, options.mtp, released))};
   }
-  const Model model = model_of(options.model);
+  const Model model = model_of(options.model, options.mtp ? DrafterKind::kMtp : DrafterKind::kNone);
   StoredTensors tensors = stored_tensors(model.checkpoint());
   if (!options.mtp) drop_drafter(tensors);
   return {.title = model.checkpoint().folder(),
@@ -280,7 +281,8 @@ void plan_model(const PlanOptions& options) {
                    .context = options.context.value_or(std::min(kDefaultPlanContext, positions)),
                    .sequences = options.sequences,
                    .batch_tokens = options.batch_tokens,
-                   .threads = num_threads()});
+                   .threads = num_threads(),
+                   .drafter = options.mtp});
   const std::vector<MachineFit> fits = fits_of(options, plan);
   std::vector<RankPlan> ranks;
   if (const int devices = fits[0].machine.devices; devices > 1)
@@ -332,7 +334,7 @@ void add_plan(CLI::App& app, Action& action) {
   command->add_option("--reserve", options->reserve_gib, "GiB to leave free on each device")
       ->check(number_in(0, 1 << 20));
   add_plan_experts(*command, options->in_host_memory);
-  command->add_flag("--mtp", options->mtp, "include the drafter, which is not loaded yet");
+  command->add_flag("--mtp", options->mtp, "include the drafter, as --speculate mtp runs it");
   add_numerics(*command, options->numerics);
   add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");

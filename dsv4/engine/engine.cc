@@ -6,6 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/fingerprint.h"
+#include "dsv4/engine/mtp_drafter.h"
 #include "dsv4/model/batch.h"
 
 namespace dsv4 {
@@ -15,6 +16,11 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+std::shared_ptr<Drafter> drafter_of(const EngineOptions& options, Executor& executor) {
+  if (options.speculate != Speculate::kMtp) return options.drafter;
+  return std::make_shared<MtpDrafter>(executor);
 }
 
 }  // namespace
@@ -29,7 +35,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                  .longest_load = options.longest_load}),
       speculation_({.on = options.speculate != Speculate::kOff,
                     .draft_tokens = options.draft_tokens,
-                    .drafter = options.drafter,
+                    .drafter = drafter_of(options, executor_),
                     .vocab = static_cast<int32_t>(model.config().vocab_size)}) {
   if (options.expert_trace != nullptr) executor_.trace_experts(options.expert_trace.get());
   if (options.tiers.ram_bytes == 0) return;
@@ -310,8 +316,8 @@ bool Engine::step() {
 void Engine::run_batch(std::vector<Event>& events) {
   const Schedule plan = plan_step();
   set_running(plan.num_running, events);
+  const auto begin = Clock::now();  // drafts are part of what a step takes
   const Batch batch = make_batch(plan);
-  const auto begin = Clock::now();
   broken_ = true;  // until the step has run: one that stops half-way leaves caches half-written
   std::vector<Sampled> tokens = compute(batch);
   broken_ = false;

@@ -31,6 +31,13 @@ const EngineOptions& checked_options(const Model& model, const EngineOptions& op
              "draft_tokens={}, want 0 to {}", options.draft_tokens, kMaxDrafts);
   DSV4_CHECK(options.expert_trace == nullptr || !options.check_numbers,
              "{} observers of a step: a trace of experts and a check of numbers", 2);
+  if (options.speculate == Speculate::kMtp) {
+    DSV4_CHECK(model.weights().drafter.has_value(), "drafts by the {} of a model without",
+               "MTP block");
+    if (model.device() != nullptr)
+      fail(ErrorCode::kUnsupported,
+           "the MTP block runs on the CPU only; on a GPU, speculate by lookup");
+  }
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }
@@ -46,7 +53,8 @@ CacheLimits cache_limits(const EngineOptions& options) {
           .max_logits_rows = decoded + options.max_scored_tokens,
           .cache_tokens = options.cache_tokens,
           .max_drafts = drafts,
-          .checkpoints = options.prefix_checkpoints};
+          .checkpoints = options.prefix_checkpoints,
+          .drafter = options.speculate == Speculate::kMtp};
 }
 
 Context step_context(const EngineOptions& options) {
@@ -59,7 +67,7 @@ int64_t cache_bytes(const Model& model, const EngineOptions& options) {
   const CacheLimits limits = cache_limits(options);
   const Numerics numerics = checked_options(model, options).numerics;
   const CachePlan plan = plan_cache(model.config(), numerics, limits).plan;
-  return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan.states);
+  return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan);
 }
 
 }  // namespace dsv4

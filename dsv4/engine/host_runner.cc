@@ -23,13 +23,25 @@ std::unique_ptr<Transfer> HostRunner::start_copy(std::span<const CopyPiece> piec
 }
 
 void HostRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-                         const TensorView& logits) {
+                         const TensorView& logits, const DrafterStreams& drafter) {
   const Scratch::Scope scope(scratch_);
   const std::vector<CacheGroupSpec>& groups = model_.cache_groups();
-  Step step = make_step(context_, model_.config(), groups, batch, step_extents(groups, batch),
-                        StepLists(scratch_), scratch_);
+  StepExtents extents = step_extents(groups, batch);
+  extents.enters = drafter.streams.rank > 0;
+  Step step =
+      make_step(context_, model_.config(), groups, batch, extents, StepLists(scratch_), scratch_);
   step.ranks = ranks_;
-  model_.forward(step, caches, logits);
+  model_.forward(step, caches, logits, drafter);
+}
+
+void HostRunner::draft(const ForwardBatch& batch, const LayerCache& cache,
+                       const ConstTensorView& before, const TensorView& streams,
+                       const TensorView& logits) {
+  const Scratch::Scope scope(scratch_);
+  const CacheGroupSpec& window = model_.cache_groups()[kWindowGroup];
+  Step step = make_draft_step(context_, model_.config(), window, batch,
+                              step_extents({&window, 1}, batch), StepLists(scratch_), scratch_);
+  model_.draft(step, cache, before, streams, logits);
 }
 
 std::vector<Sampled> HostRunner::sample(const ConstTensorView& logits, const SampleRows& rows) {

@@ -30,7 +30,9 @@ class HostRunner final : public Runner {
   void copy(std::span<const CopyPiece> pieces) override;
   std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-               const TensorView& logits) override;
+               const TensorView& logits, const DrafterStreams& drafter) override;
+  void draft(const ForwardBatch& batch, const LayerCache& cache, const ConstTensorView& before,
+             const TensorView& streams, const TensorView& logits) override;
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
 
  private:

@@ -71,7 +71,8 @@ class RanksRunner final : public Runner {
   void observe(Observer* observer) override { first().observe(observer); }
 
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-               const TensorView& logits) override {
+               const TensorView& logits, const DrafterStreams& drafter) override {
+    DSV4_CHECK(drafter.streams.rank == 0, "{} ranks enter no tokens for a drafter", team_.world());
     const auto plan = std::make_shared<const StepPlan>(steps_++, batch);
     auto of_rank = std::make_shared<std::vector<std::vector<LayerCache>>>();
     for (int rank = 0; rank < team_.world(); ++rank)
@@ -81,8 +82,13 @@ class RanksRunner final : public Runner {
       omp_set_num_threads(ranks->threads);
       if (ranks->before_step) ranks->before_step(self.id(), plan->step());
       ranks->runners[rank]->join(&self);
-      ranks->runners[rank]->forward(plan->batch(), (*of_rank)[rank], logits);
+      ranks->runners[rank]->forward(plan->batch(), (*of_rank)[rank], logits, {});
     });
+  }
+
+  void draft(const ForwardBatch&, const LayerCache&, const ConstTensorView&, const TensorView&,
+             const TensorView&) override {
+    fail(ErrorCode::kUnsupported, "the MTP block does not run on {} ranks yet", team_.world());
   }
 
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {

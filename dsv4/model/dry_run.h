@@ -41,5 +41,8 @@ struct StepScratch {
 // ranks: of a rank of several, sees its exchanges; null: they move nothing
 StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,
                     std::span<const LayerCache> caches, Communicator* ranks = nullptr);
+// A pass of the drafter over so many tokens, one of each sequence, that computes nothing either.
+StepScratch dry_run_draft(const Model& model, const Context& context, int64_t tokens,
+                          const LayerCache& cache);
 
 }  // namespace dsv4

@@ -22,19 +22,22 @@ class ModelShard {
  public:
   // Maps the weights of the rank; reads only the vectors that are widened and the hash tables,
   // which are checked.
-  explicit ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id = {});
+  explicit ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id = {},
+                      DrafterKind wanted = DrafterKind::kNone);
 
-  // From a folder with config.json and safetensors: rank 0, with the others of its world.
-  static ModelShard load(const std::string& folder, int world = 1);
+  // A world of one: from a folder with config.json and safetensors,
+  static ModelShard load(const std::string& folder, DrafterKind wanted = DrafterKind::kNone);
+  // or rank 0 with the others of its world.
+  static ModelShard load(const std::string& folder, int world);
   static ModelShard of_ranks(const std::shared_ptr<const ModelSpec>& spec, int world);
-  // A world of one:
-  // without files (Checkpoint::blank)
+  // A world of one without files (Checkpoint::blank)
   static ModelShard blank(const std::string& what, const ModelConfig& config,
                           const std::map<std::string, TensorMeta>& tensors,
-                          const Checkpoint::Fill& fill);
+                          const Checkpoint::Fill& fill, DrafterKind wanted = DrafterKind::kNone);
   // or memory (Checkpoint::shapes), for dry runs.
   static ModelShard shapes(const std::string& what, const ModelConfig& config,
-                           const std::map<std::string, TensorMeta>& tensors);
+                           const std::map<std::string, TensorMeta>& tensors,
+                           DrafterKind wanted = DrafterKind::kNone);
 
   const ModelSpec& spec() const { return *spec_; }
   const std::shared_ptr<const ModelSpec>& shared_spec() const { return spec_; }
@@ -49,12 +52,19 @@ class ModelShard {
   const ModelWeights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return spec_->checkpoint(); }
 
-  // Runs every token of the step through the network, appending to the caches (one per layer).
-  // All tensors must be in the memory of step.context's device. logits: [n, V] f32, of which the
-  // first rows are written, one for each of step.logits_rows. A rank of several exchanges values
-  // with the others through step.ranks, and all of them run the same step; logits are those of rank
-  // 0, on other ranks `logits` is not used.
-  void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits) const;
+  // Runs every token of the step through the network, appending to the caches (one per layer, and
+  // the drafter's where the step enters its tokens). All tensors must be in the memory of
+  // step.context's device. logits: [n, V] f32, of which the first rows are written, one for each of
+  // step.logits_rows. A rank of several exchanges values with the others through step.ranks, and
+  // all of them run the same step; logits are those of rank 0, on other ranks `logits` is not used.
+  // Ranks enter no tokens for a drafter.
+  void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits,
+               const DrafterStreams& drafter = {}) const;
+  // Guesses: one pass of the drafter's block over a step of make_draft_step() (drafter.h), which
+  // also enters its tokens. before: X of the token before each one [T, m, D]; streams: the block's
+  // own [T, m, D], which a further guess takes; logits: [T, V] f32.
+  void draft(Step& step, const LayerCache& cache, const ConstTensorView& before,
+             const TensorView& streams, const TensorView& logits) const;
 
   // The device that holds the tensors that forward() reads; null: the host.
   Device* device() const { return device_.get(); }
@@ -77,6 +87,9 @@ class ModelShard {
 
  private:
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
+  // logits [n, V] of streams [n, m, D]
+  void run_logits(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
+                  const ConstTensorView& norm, const TensorView& logits) const;
 
   std::shared_ptr<Device> device_;  // outlives device_memory_
   Buffer device_memory_;
