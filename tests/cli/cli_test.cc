@@ -135,7 +135,7 @@ TEST_F(Cli, TyposAreAnsweredWithAName) {
   expect_error("-v", "no option -v: did you mean --version?");
   expect_error("run dmeo",
                "no model folder dmeo: want a model folder (config.json, safetensors), "
-               "or demo: did you mean demo?");
+               "ORG/NAME, or demo: did you mean demo?");
   expect_error("serve demo --api-key x",
                "no option --api-key: give DSV4_API_KEY or --api-key-file");
   for (const char* option : {"-c", "--ctx-size", "--max-model-len"}) {
