@@ -105,7 +105,7 @@ bool quantize_row(const QuantizeFp4Args& args, int64_t row, int group_size) {
 
 float nvfp4_tensor_scale(float largest_magnitude) {
   const float scale = largest_magnitude / (kE2M1Max * kE4M3Max);
-  return std::isnormal(scale) ? scale : 1.f;
+  return std::isnormal(scale) ? std::exp2(std::ceil(std::log2(scale))) : 1.f;
 }
 
 void quantize_fp4(const QuantizeFp4Args& args) {

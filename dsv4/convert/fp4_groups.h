@@ -1,7 +1,10 @@
 // Quantizes a float matrix to FP4: e2m1 codes, one scale per group of columns.
 //
 //   MXFP4   groups of 32, scale 2^(b - 127)
-//   NVFP4   groups of 16, scale e4m3(b) * scale2        scale2 = max |x| / (6 * 448) of the weight
+//   NVFP4   groups of 16, scale e4m3(b) * scale2
+//
+// scale2 is max |x| / (6 * 448) of the weight, rounded up to a power of two: values of MXFP4 then
+// stay what they are.
 //
 // searched: the scale of a group is the one of least sum_i importance_i (value_i - x_i)^2 among the
 // candidates (fp4_groups.cc); of equal errors the smaller. Otherwise the one that the formats'
