@@ -197,7 +197,7 @@ void add_quantize(CLI::App& app, Action& action) {
   command->add_option("model", options->model, "model folder, or demo")->required();
   command->add_option("-o,--out", options->out, "folder to create")->required();
   command->add_option("--experts", options->experts, "format of the routed experts")
-      ->option_text("k2..k5[-nf|-bnf|-e4m3|-@FILE]|fp8|bf16|keep");
+      ->option_text("k2..k5[-nf|-bnf|-e4m3|-@FILE]|mxfp4|nvfp4|fp8|bf16|keep");
   command->add_option("--dense", options->dense,
                       "format of attention projections, indexer and shared experts");
   command->add_option("--recipe", options->recipe,

@@ -3,8 +3,13 @@
 //
 //   f32, bf16, f16   P.weight [n, k]
 //   fp8              P.weight [n, k] F8_E4M3, P.scale [ceil(n/128), ceil(k/128)] F8_E8M0
+//   mxfp4            P.weight [n, k/2] U8, P.scale [n, k/32] F8_E8M0
+//   nvfp4            P.weight [n, k/2] U8, P.weight_scale [n, k/16] F8_E4M3,
+//                    P.weight_scale_2 [] F32
 //   k-bit            P.weight [n, k/32, K] I32, P.scale [n, k/32] U8, P.codebook [2^K] F32,
 //                    P.scale_2 [] F32
+//
+// Files have the two FP4 formats under compressed-tensors' names (file_tensor).
 //
 // Nothing is dropped silently: a weight whose rule cannot be applied is kept as it is, with the
 // reason.
@@ -48,6 +53,11 @@ struct OutputItem {
     return source == WeightFormat::kMxfp4 && target.book == Target::Book::kE2m1;
   }
 };
+
+// How a file stores a tensor of an item. FP4 targets have the names and shapes of
+// compressed-tensors' formats mxfp4-pack-quantized and nvfp4-pack-quantized: P.weight_packed,
+// P.weight_scale (of MXFP4 U8), P.weight_global_scale [1] = 1 / P.weight_scale_2.
+OutputTensor file_tensor(const OutputItem& item, const OutputTensor& tensor);
 
 struct ConvertList {
   std::vector<OutputItem> items;  // names in natural order: layers.2 before layers.10

@@ -102,12 +102,25 @@ TEST(ConvertList, EveryTarget) {
   EXPECT_EQ(item(list, "layers.10.ffn.experts.0.w1").source_bytes, 6 * 32 + 6 * 4 + 8);
 }
 
+TEST(ConvertList, PlainFormatsGetTheCodebookOfTheFastestKernels) {
+  for (const char* format : {"k2", "k3", "k4", "k5"}) {
+    const ConvertList list = convert(fmt::format("experts {}\nattn {}", format, format));
+    const auto book = [&](const char* name) {
+      return to_string(item(list, name).target).substr(3);
+    };
+    const std::string experts = format[1] == '4' ? "e2m1" : format[1] == '5' ? "bnf" : "e4m3";
+    EXPECT_EQ(book("layers.2.ffn.experts.0.w1"), experts) << format << " of MXFP4";
+    EXPECT_EQ(book("layers.10.ffn.experts.0.w1"), experts) << format << " of NVFP4";
+    EXPECT_EQ(book("layers.0.attn.wq_a"), "e4m3") << format;
+  }
+}
+
 TEST(ConvertList, PlainK4IsLosslessOnMxfp4Only) {
   const ConvertList list = convert("experts k4\nattn k4");
   EXPECT_EQ(to_string(item(list, "layers.2.ffn.experts.0.w1").target), "k4-e2m1");
   EXPECT_TRUE(item(list, "layers.2.ffn.experts.0.w1").lossless_import());
-  EXPECT_EQ(to_string(item(list, "layers.10.ffn.experts.0.w1").target), "k4-bnf");
-  EXPECT_EQ(to_string(item(list, "layers.0.attn.wq_a").target), "k4-bnf");
+  EXPECT_EQ(to_string(item(list, "layers.10.ffn.experts.0.w1").target), "k4-e2m1");
+  EXPECT_FALSE(item(list, "layers.10.ffn.experts.0.w1").lossless_import());
   const ConvertList named = convert("experts k4-bnf\nattn k4-e2m1");
   EXPECT_EQ(to_string(item(named, "layers.2.ffn.experts.0.w1").target), "k4-bnf");
   EXPECT_FALSE(item(named, "layers.2.ffn.experts.0.w1").lossless_import());

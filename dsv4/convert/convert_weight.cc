@@ -4,6 +4,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/convert/fp4_groups.h"
 #include "dsv4/convert/fp8_blocks.h"
 #include "dsv4/formats/kbit.h"
 #include "dsv4/ops/kbit/import_mxfp4.h"
@@ -75,14 +76,14 @@ ConstTensorView WeightConverter::floats(const WeightView& source, Rows rows) {
   return x;
 }
 
-float WeightConverter::tensor_scale(const WeightView& source) {
-  float largest = 0;
+float WeightConverter::largest(const WeightView& source) {
+  float most = 0;
   const int64_t step = rows_per_piece(source.k);
   for (int64_t row = 0; row < source.n; row += step) {
     const Rows rows{row, std::min(row + step, source.n)};
-    largest = std::max(largest, largest_magnitude(floats(source, rows)));
+    most = std::max(most, largest_magnitude(floats(source, rows)));
   }
-  return choose_tensor_scale(largest);
+  return most;
 }
 
 WeightView WeightConverter::kbit(const OutputItem& item, const ConstTensorView& x,
@@ -109,6 +110,29 @@ WeightView WeightConverter::kbit(const OutputItem& item, const ConstTensorView& 
                        reinterpret_cast<const std::byte*>(choice.codebook.value.data())}};
 }
 
+WeightView WeightConverter::fp4(const OutputItem& item, const ConstTensorView& x,
+                                const ConvertChoice& choice, float tensor_scale) {
+  const bool mx = item.target.kind == Target::Kind::kMxfp4;
+  const int64_t n = x.dim(0), group = mx ? kMxfp4Group : kNvfp4Group;
+  const TensorView pairs = scratch(&codes_, DType::kU8, {n, item.k / 2});
+  const TensorView scales =
+      scratch(&scales_, mx ? DType::kE8M0 : DType::kE4M3, {n, item.k / group});
+  const WeightFormat format = mx ? WeightFormat::kMxfp4 : WeightFormat::kNvfp4;
+  quantize_fp4({.format = format,
+                .x = x,
+                .importance = choice.importance,
+                .searched = choice.scales == ScaleChoice::kSearched,
+                .scale2 = tensor_scale,
+                .pairs = pairs,
+                .scales = scales});
+  return {.format = format,
+          .n = n,
+          .k = item.k,
+          .data = pairs,
+          .scale = scales,
+          .scale2 = tensor_scale};
+}
+
 WeightView WeightConverter::fp8(const ConstTensorView& x) {
   const int64_t n = x.dim(0), k = x.dim(1);
   const TensorView codes = scratch(&codes_, DType::kE4M3, {n, k});
@@ -127,7 +151,10 @@ WeightView WeightConverter::bf16(const ConstTensorView& x) {
 WeightError WeightConverter::quantize(const WeightView& source, const OutputItem& item,
                                       const ConvertChoice& choice, const PieceSink& sink) {
   const bool is_kbit = item.target.kind == Target::Kind::kKbit;
-  const float scale2 = is_kbit ? tensor_scale(source) : 1.f;
+  const bool is_nvfp4 = item.target.kind == Target::Kind::kNvfp4;
+  const float scale2 = is_kbit    ? choose_tensor_scale(largest(source))
+                       : is_nvfp4 ? nvfp4_tensor_scale(largest(source))
+                                  : 1.f;
   const int64_t step = rows_per_piece(source.k);
   WeightError error;
   int64_t data_bytes = 0, scale_bytes = 0;
@@ -135,6 +162,7 @@ WeightError WeightConverter::quantize(const WeightView& source, const OutputItem
     const Rows rows{row, std::min(row + step, source.n)};
     const ConstTensorView x = floats(source, rows);
     const WeightView y = is_kbit                                  ? kbit(item, x, choice, scale2)
+                         : is_fp4(item.target)                    ? fp4(item, x, choice, scale2)
                          : item.target.kind == Target::Kind::kFp8 ? fp8(x)
                                                                   : bf16(x);
     const TensorView seen = scratch(&y_, DType::kF32, {y.n, y.k});
@@ -146,9 +174,11 @@ WeightError WeightConverter::quantize(const WeightView& source, const OutputItem
     scale_bytes += y.scale.empty() ? 0 : y.scale.bytes();
     sink.consumed(item.source_bytes * rows.end / source.n - item.source_bytes * row / source.n);
   }
-  if (choice.scales == ScaleChoice::kSearched && is_kbit) error.correct_gain();
+  if (choice.scales == ScaleChoice::kSearched && (is_kbit || is_nvfp4)) error.correct_gain();
   const auto gained = static_cast<float>(static_cast<double>(scale2) * error.gain);
   if (is_kbit) write_tables(choice.codebook, gained, sink);
+  const float global = 1 / gained;  // as files have it (file_tensor)
+  if (is_nvfp4) sink.write(2, 0, std::as_bytes(std::span(&global, 1)));
   return error;
 }
 

@@ -50,10 +50,12 @@ class WeightConverter {
   };
   int64_t rows_per_piece(int64_t k) const;
   ConstTensorView floats(const WeightView& source, Rows rows);
-  float tensor_scale(const WeightView& source);
+  float largest(const WeightView& source);
   // Rows x [n, k] f32 in the target's format; the views are valid until the next piece.
   WeightView kbit(const OutputItem& item, const ConstTensorView& x, const ConvertChoice& choice,
                   float tensor_scale);
+  WeightView fp4(const OutputItem& item, const ConstTensorView& x, const ConvertChoice& choice,
+                 float tensor_scale);
   WeightView fp8(const ConstTensorView& x);
   WeightView bf16(const ConstTensorView& x);
   WeightError quantize(const WeightView& source, const OutputItem& item,

@@ -14,9 +14,9 @@
 
 namespace dsv4 {
 
-// Compares an imatrix with a list. Throws kBadInput for a vector of a k-bit target whose dtype or
-// length does not match its weight, or that holds a value that is negative or not finite. `what`
-// names the file.
+// Compares an imatrix with a list. Throws kBadInput for a vector of a k-bit or FP4 target whose
+// dtype or length does not match its weight, or that holds a value that is negative or not finite.
+// `what` names the file.
 struct ImatrixUse {
   int64_t used = 0, missing = 0;
   std::vector<std::string> unknown;  // names that match no weight of the checkpoint

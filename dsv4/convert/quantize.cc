@@ -88,7 +88,7 @@ class Quantizer {
     }
     write_shard_index(folder.model(), shards_);
     write_file(folder.file("config.json"),
-               converted_config(read_text_file(checkpoint_.config_path()), options_.recipe,
+               converted_config(read_text_file(checkpoint_.config_path()), options_.recipe, list_,
                                 checkpoint_.config_path()));
     result_.side_files = copy_side_files(options_.source, folder.model());
     finish_ledger();
@@ -197,7 +197,7 @@ class Quantizer {
     std::vector<std::pair<std::string, TensorMeta>> tensors;
     for (const OutputItem& item : items) {
       for (const OutputTensor& tensor : item.tensors)
-        tensors.emplace_back(tensor.name, tensor.meta);
+        tensors.emplace_back(file_tensor(item, tensor).name, file_tensor(item, tensor).meta);
     }
     const SafetensorsLayout layout = layout_safetensors(tensors, {{"format", "pt"}});
     AtomicFile file(path);
@@ -239,8 +239,11 @@ class Quantizer {
 
   ConvertChoice choice(const OutputItem& item) const {
     ConvertChoice choice{.scales = options_.scales};
-    if (item.target.kind != Target::Kind::kKbit) return choice;
-    choice.codebook = codebook_of(item.target, codebooks_);
+    if (item.target.kind == Target::Kind::kKbit) {
+      choice.codebook = codebook_of(item.target, codebooks_);
+    } else if (!is_fp4(item.target)) {
+      return choice;
+    }
     if (imatrix_ == nullptr) return choice;
     const auto at = imatrix_->tensors().find(item.name);
     if (at != imatrix_->tensors().end()) choice.importance = at->second;

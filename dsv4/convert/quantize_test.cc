@@ -107,10 +107,13 @@ TEST_F(Quantize, EveryStoredFormatToEveryTarget) {
     double least_db;  // for Gaussian weights
   };
   // docs/spec/lowbit.md 7.1: 9.8, 15.9, 22.2 and 28.4 dB; 42000 weights give 0.1 dB of precision.
+  // MXFP4 and NVFP4 with plain scales have 18.9 and 20.4 dB there.
   // fp8 rounds to 4 significant bits (31 dB), bf16 to 8 (55 dB).
-  const Case cases[] = {{"k2", WeightFormat::kKbit, 9.5},      {"k3", WeightFormat::kKbit, 15.5},
-                        {"k4-bnf", WeightFormat::kKbit, 21.8}, {"k5", WeightFormat::kKbit, 27.9},
-                        {"fp8", WeightFormat::kFp8Block, 30},  {"bf16", WeightFormat::kBF16, 50}};
+  const Case cases[] = {
+      {"k2", WeightFormat::kKbit, 9.5},      {"k3", WeightFormat::kKbit, 15.5},
+      {"k4-bnf", WeightFormat::kKbit, 21.8}, {"k5-bnf", WeightFormat::kKbit, 27.9},
+      {"mxfp4", WeightFormat::kMxfp4, 18.8}, {"nvfp4", WeightFormat::kNvfp4, 20.3},
+      {"fp8", WeightFormat::kFp8Block, 30},  {"bf16", WeightFormat::kBF16, 50}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.format);
     const std::string recipe = fmt::format("experts {}\nattn {}\n", c.format, c.format);

@@ -16,7 +16,7 @@ constexpr int kMaxLayer = 9999;
 constexpr std::string_view kBlanks = " \t\r,";
 
 constexpr std::string_view kFormats =
-    "keep, bf16, fp8, or k2 to k5 with or without a codebook -nf, -bnf, -e2m1 (k4), "
+    "keep, bf16, fp8, mxfp4, nvfp4, or k2 to k5 with or without a codebook -nf, -bnf, -e2m1 (k4), "
     "-e4m3 or -@FILE";
 
 struct Alias {
@@ -153,6 +153,8 @@ Target parse_target(std::string_view word, const std::string& where) {
   if (word == "keep") return {.kind = Target::Kind::kKeep};
   if (word == "bf16") return {.kind = Target::Kind::kBF16};
   if (word == "fp8") return {.kind = Target::Kind::kFp8};
+  if (word == "mxfp4") return {.kind = Target::Kind::kMxfp4};
+  if (word == "nvfp4") return {.kind = Target::Kind::kNvfp4};
   if (word.substr(0, 1) == "k") return parse_kbit(word, where);
   bad_word(where, word, std::string(kFormats));
 }
@@ -183,6 +185,10 @@ std::string to_string(const Target& target) {
       return "bf16";
     case Target::Kind::kFp8:
       return "fp8";
+    case Target::Kind::kMxfp4:
+      return "mxfp4";
+    case Target::Kind::kNvfp4:
+      return "nvfp4";
     case Target::Kind::kKbit:
       break;
   }

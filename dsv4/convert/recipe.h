@@ -13,10 +13,10 @@
 // PATTERN  dense, or a part, optionally with one of its leaves: experts, shared_experts, attn,
 //          indexer, compressor, gate, mtp, head, embed
 // LAYERS   numbers and ranges, separated by commas; `mtp` is the drafter. Default: everywhere
-// FORMAT   keep | bf16 | fp8 | k2..k5 with an optional codebook: -nf, -bnf (the default),
-//          -e2m1 (k4), -e4m3, -@FILE (2^K numbers). fp8 is E4M3 with UE8M0 scales of
-//          128 x 128 blocks.
-//          On an MXFP4 weight plain k4 means k4-e2m1, the lossless import.
+// FORMAT   keep | bf16 | fp8 | mxfp4 | nvfp4 | k2..k5 with an optional codebook: -nf, -bnf,
+//          -e2m1 (k4), -e4m3, -@FILE (2^K numbers). Without one a weight gets that of the fastest
+//          kernels: -e4m3, but experts -bnf at k5, and MXFP4 and NVFP4 weights -e2m1 at k4, which
+//          for MXFP4 is the lossless import. fp8 is E4M3 with UE8M0 scales of 128 x 128 blocks.
 //
 // Parsing reads no files and limits its memory; errors are kBadInput with file, line and word.
 
@@ -35,7 +35,7 @@
 namespace dsv4 {
 
 struct Target {
-  enum class Kind : uint8_t { kKeep, kBF16, kFp8, kKbit };
+  enum class Kind : uint8_t { kKeep, kBF16, kFp8, kMxfp4, kNvfp4, kKbit };
   enum class Book : uint8_t { kDefault, kNf, kBnf, kE2m1, kE4m3, kFile };
 
   Kind kind = Kind::kKeep;
@@ -45,6 +45,10 @@ struct Target {
 
   bool operator==(const Target&) const = default;
 };
+
+inline bool is_fp4(const Target& target) {
+  return target.kind == Target::Kind::kMxfp4 || target.kind == Target::Kind::kNvfp4;
+}
 
 std::string to_string(const Target& target);  // in recipe syntax
 

@@ -23,15 +23,15 @@ Codebook codebook_of(const Target& target, const UserCodebooks& files) {
       return nf_codebook(target.bits);
     case Target::Book::kE2m1:
       return e2m1_codebook();
-    case Target::Book::kE4m3:
-      return e4m3_codebook(target.bits);
     case Target::Book::kFile:
       return files.at(target.file);
     case Target::Book::kBnf:
+      return bnf_codebook(target.bits);
+    case Target::Book::kE4m3:
     case Target::Book::kDefault:
       break;
   }
-  return bnf_codebook(target.bits);
+  return e4m3_codebook(target.bits);
 }
 
 std::string codebook_name(std::span<const float> values) {

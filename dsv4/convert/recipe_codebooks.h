@@ -20,7 +20,7 @@ using UserCodebooks = std::map<std::string, Codebook>;  // by the file's name in
 UserCodebooks read_codebooks(const Recipe& recipe);
 
 // The codebook of a k-bit target. convert_list() has replaced Book::kDefault by the book that its
-// weight gets; a default that is left is bnf.
+// weight gets; a default that is left is e4m3.
 Codebook codebook_of(const Target& target, const UserCodebooks& files);
 
 // The suffix of a format that has these values, "nf", "bnf", "e2m1" or "e4m3"; otherwise "own".

@@ -96,8 +96,8 @@ TEST(Recipe, DenseMatchesOfficialFp8Weights) {
 }
 
 TEST(Recipe, FormatsRoundTrip) {
-  for (const char* format : {"keep", "bf16", "fp8", "k2", "k3-nf", "k4-bnf", "k4-e2m1", "k3-e4m3",
-                             "k5-e4m3", "k5-@a/b"}) {
+  for (const char* format : {"keep", "bf16", "fp8", "mxfp4", "nvfp4", "k2", "k3-nf", "k4-bnf",
+                             "k4-e2m1", "k3-e4m3", "k5-e4m3", "k5-@a/b"}) {
     const Recipe recipe = parse_recipe(fmt::format("experts {}", format), "r.txt");
     EXPECT_EQ(target_of(recipe, "layers.0.ffn.experts.0.w1"), format);
   }
@@ -105,7 +105,8 @@ TEST(Recipe, FormatsRoundTrip) {
 
 TEST(Recipe, ErrorsNameLineWordAndAllowedValues) {
   EXPECT_EQ(bad("\nexperts k6"),
-            "r.txt:2: \"k6\": want keep, bf16, fp8, or k2 to k5 with or without a codebook -nf, "
+            "r.txt:2: \"k6\": want keep, bf16, fp8, mxfp4, nvfp4, or k2 to k5 with or without a "
+            "codebook -nf, "
             "-bnf, -e2m1 (k4), -e4m3 or -@FILE");
   EXPECT_EQ(bad("expert k3"),
             "r.txt:1: \"expert\": want dense, experts, shared_experts, attn, indexer, compressor, "

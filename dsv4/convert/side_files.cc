@@ -7,6 +7,7 @@
 #include "dsv4/base/error.h"
 #include "dsv4/convert/ledger.h"
 #include "dsv4/formats/kbit.h"
+#include "dsv4/formats/weight.h"
 
 namespace dsv4 {
 namespace {
@@ -40,10 +41,59 @@ bool is_side_file(const fs::directory_entry& entry) {
          std::count(std::begin(kWeightFiles), std::end(kWeightFiles), extension) == 0;
 }
 
+bool is_float(WeightFormat format) {
+  return format == WeightFormat::kF32 || format == WeightFormat::kBF16 ||
+         format == WeightFormat::kF16;
+}
+
+// The FP4 format of all weights that are not floats; kKeep when there is none, or more than that.
+Target::Kind only_fp4(const ConvertList& list) {
+  Target::Kind kind = Target::Kind::kKeep;
+  for (const OutputItem& item : list.items) {
+    if (!item.is_weight) continue;
+    if (item.target.kind == Target::Kind::kBF16) continue;
+    if (!item.converted() && is_float(item.source)) continue;
+    if (!is_fp4(item.target)) return Target::Kind::kKeep;
+    if (kind != Target::Kind::kKeep && kind != item.target.kind) return Target::Kind::kKeep;
+    kind = item.target.kind;
+  }
+  return kind;
+}
+
+// The keys and values that compressed-tensors has for its schemes MXFP4A16 and NVFP4A16.
+OrderedJson compressed_tensors_config(const ConvertList& list, bool mx) {
+  const char* format = mx ? "mxfp4-pack-quantized" : "nvfp4-pack-quantized";
+  const char* scale = mx ? "torch.uint8" : "torch.float8_e4m3fn";
+  OrderedJson ignore = OrderedJson::array();
+  for (const OutputItem& item : list.items)
+    if (item.is_weight && !is_fp4(item.target)) ignore.push_back(item.name);
+  const OrderedJson weights = {{"num_bits", 4},
+                               {"type", "float"},
+                               {"symmetric", true},
+                               {"group_size", mx ? kMxfp4Group : kNvfp4Group},
+                               {"strategy", mx ? "group" : "tensor_group"},
+                               {"dynamic", false},
+                               {"scale_dtype", scale},
+                               {"zp_dtype", scale}};
+  OrderedJson group;
+  group["targets"] = OrderedJson::array({"Linear"});
+  group["format"] = format;
+  group["weights"] = weights;
+  group["input_activations"] = nullptr;
+  group["output_activations"] = nullptr;
+  OrderedJson config;
+  config["quant_method"] = "compressed-tensors";
+  config["format"] = format;
+  config["quantization_status"] = "compressed";
+  config["config_groups"]["group_0"] = group;
+  config["ignore"] = ignore;
+  return config;
+}
+
 }  // namespace
 
 std::string converted_config(const std::string& source_config, const Recipe& recipe,
-                             const std::string& what) {
+                             const ConvertList& list, const std::string& what) {
   OrderedJson config;
   try {
     config = OrderedJson::parse(source_config);
@@ -53,11 +103,16 @@ std::string converted_config(const std::string& source_config, const Recipe& rec
   if (!config.is_object()) fail(ErrorCode::kBadInput, "{}: not an object", what);
   const OrderedJson source =
       config.contains("quantization_config") ? config["quantization_config"] : OrderedJson();
-  config["quantization_config"] = {{"quant_method", "kbit"},
-                                   {"block_size", kKbitBlock},
-                                   {"scale_format", "e4m4"},
-                                   {"recipe", recipe.text},
-                                   {"source", source}};
+  const Target::Kind fp4 = only_fp4(list);
+  if (fp4 != Target::Kind::kKeep) {
+    config["quantization_config"] = compressed_tensors_config(list, fp4 == Target::Kind::kMxfp4);
+  } else {
+    config["quantization_config"] = {{"quant_method", "kbit"},
+                                     {"block_size", kKbitBlock},
+                                     {"scale_format", "e4m4"},
+                                     {"recipe", recipe.text},
+                                     {"source", source}};
+  }
   return config.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 

@@ -189,6 +189,7 @@ void Checkpoint::check_finite(const std::string& name) const {
 // byte is a number.
 bool Checkpoint::is_e8m0_scale(const std::string& name) const {
   constexpr std::string_view kEnd = ".scale";
+  if (name.ends_with(".weight_scale")) return true;  // of MXFP4 in compressed-tensors' names
   if (!name.ends_with(kEnd)) return false;
   const auto weight = tensors_.find(name.substr(0, name.size() - kEnd.size()) + ".weight");
   return weight != tensors_.end() && weight->second.view.dtype != DType::kI32;

@@ -65,7 +65,9 @@ class Checkpoint {
   //   F32, BF16, F16   plain
   //   F8_E4M3          kFp8Block with .scale F8_E8M0 or F32
   //   I8, U8           kNvfp4 where .weight_scale exists, with .weight_scale_2 F32 scalar;
-  //                    otherwise kMxfp4 with .scale F8_E8M0
+  //                    otherwise kMxfp4 with .scale F8_E8M0. compressed-tensors' names are read
+  //                    too: .weight_packed, .weight_scale U8 of MXFP4, .weight_global_scale, whose
+  //                    inverse is .weight_scale_2
   //   I32              kKbit: planes [n, k/32, K], with .scale U8 [n, k/32], .codebook F32 [2^K]
   //                    and, where present, .scale_2 F32 scalar
   //

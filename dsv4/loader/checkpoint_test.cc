@@ -149,7 +149,8 @@ TEST(Checkpoint, StoredDtypeDecidesTheFormat) {
       {"base", WeightFormat::kFp8Block, 7, 128}, {"inv", WeightFormat::kFp8Block, 128, 128},
       {"bytes", WeightFormat::kFp8Block, 1, 1},  {"mx", WeightFormat::kMxfp4, 5, 64},
       {"mxu", WeightFormat::kMxfp4, 5, 64},      {"nv", WeightFormat::kNvfp4, 5, 48},
-      {"nv1", WeightFormat::kNvfp4, 5, 48},
+      {"nv1", WeightFormat::kNvfp4, 5, 48},      {"cmx", WeightFormat::kMxfp4, 5, 64},
+      {"cnv", WeightFormat::kNvfp4, 5, 48},
   };
   const TempFolder folder;
   Shard()
@@ -177,6 +178,12 @@ TEST(Checkpoint, StoredDtypeDecidesTheFormat) {
       .add("nv1.weight_scale", DType::kE4M3, {5, 3})
       .add("nv1.weight_scale_2", DType::kF32, {1})
       .set(0.25f)
+      .add("cmx.weight_packed", DType::kU8, {5, 32})  // compressed-tensors
+      .add("cmx.weight_scale", DType::kU8, {5, 2})
+      .add("cnv.weight_packed", DType::kU8, {5, 24})
+      .add("cnv.weight_scale", DType::kE4M3, {5, 3})
+      .add("cnv.weight_global_scale", DType::kF32, {1})
+      .set(4.f)
       .write(folder.file("model.safetensors"));
   const Checkpoint checkpoint = Checkpoint::open(folder.path());
   for (const FormatCase& want : kCases) {

@@ -53,7 +53,9 @@ WeightView Checkpoint::fp8_weight(const std::string& prefix, WeightView weight) 
 }
 
 WeightView Checkpoint::fp4_weight(const std::string& prefix, WeightView weight) const {
-  const bool nvfp4 = has(prefix + ".weight_scale");
+  const std::string scale = prefix + ".weight_scale", global = prefix + ".weight_global_scale";
+  const bool mx_named = has(scale) && find(scale).view.dtype == DType::kU8;
+  const bool nvfp4 = has(scale) && !mx_named;
   const int64_t group = nvfp4 ? kNvfp4Group : kMxfp4Group;
   weight.format = nvfp4 ? WeightFormat::kNvfp4 : WeightFormat::kMxfp4;
   const StoredTensor& stored =
@@ -62,11 +64,18 @@ WeightView Checkpoint::fp4_weight(const std::string& prefix, WeightView weight) 
     fail(ErrorCode::kBadInput, "{}.weight: {} needs k to be a multiple of {}, k is {} ({})", prefix,
          name(weight.format), group, weight.k, stored.file);
   if (!nvfp4) {
-    weight.scale =
-        e8m0_scale(prefix + ".scale", {DType::kE8M0, DType::kU8}, {weight.n, weight.k / group});
+    weight.scale = e8m0_scale(mx_named ? scale : prefix + ".scale", {DType::kE8M0, DType::kU8},
+                              {weight.n, weight.k / group});
     return weight;
   }
-  weight.scale = tensor(prefix + ".weight_scale", {DType::kE4M3}, {weight.n, weight.k / group});
+  weight.scale = tensor(scale, {DType::kE4M3}, {weight.n, weight.k / group});
+  if (has(global)) {
+    weight.scale2 = 1 / scalar(global);
+    if (!(weight.scale2 > 0) || !std::isfinite(weight.scale2))
+      fail(ErrorCode::kBadInput, "{}: its inverse is {}: want a positive number ({})", global,
+           weight.scale2, stored.file);
+    return weight;
+  }
   weight.scale2 = scalar(prefix + ".weight_scale_2");
   check_finite(prefix + ".weight_scale_2");
   requested_.insert(prefix + ".input_scale");

@@ -67,6 +67,7 @@ constexpr Rule kRules[] = {
     {".down_proj.", ".w2."},
     // Leaves.
     {".weight_scale_inv.", ".scale."},
+    {".weight_packed.", ".weight."},  // compressed-tensors
 };
 
 std::string_view without_prefix(std::string_view text, std::string_view prefix) {

@@ -110,9 +110,10 @@ class Loader final : public WeightVisitor {
     const bool selects = spec.part == WeightPart::kRouter || spec.part == WeightPart::kIndexer ||
                          spec.part == WeightPart::kCompressor;
     if (small_ || (plain && selects)) checkpoint_.check_finite(spec.name + ".weight");
-    if (!plain && (small_ || spec.part != WeightPart::kExperts))
-      checkpoint_.check_finite(
-          spec.name + (weight.format == WeightFormat::kNvfp4 ? ".weight_scale" : ".scale"));
+    if (!plain && (small_ || spec.part != WeightPart::kExperts)) {
+      const std::string scale = spec.name + ".weight_scale";  // of NVFP4; of MXFP4 in some folders
+      checkpoint_.check_finite(checkpoint_.has(scale) ? scale : spec.name + ".scale");
+    }
     return weight;
   }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -82,6 +83,24 @@ TEST(StepTable, DryRunOfFp4Experts) {
     EXPECT_EQ(counts_of(tables[1]).at("moe/sm90_few"), 43);
     EXPECT_EQ(counts_of(tables[2]).at("experts/sm90_grouped"), 43);
   }
+}
+
+// The quantizer's command in README.md gives weights that the kernels of its table of speeds take.
+TEST(StepTable, DryRunOfTheReadmesCommand) {
+  std::ifstream file("README.md");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string command = "quantize demo -o demo-k3 --experts ";
+  const size_t at = text.find(command);
+  ASSERT_NE(at, std::string::npos);
+  const size_t format = at + command.size();
+  const std::string experts = text.substr(format, text.find_first_of(" \n", format) - format);
+  const std::vector<StepTable> tables = step_tables({.release = "flash",
+                                                     .formats = recipe_of_flags(experts, ""),
+                                                     .gpu = "h200",
+                                                     .tokens = {1, 32, 4096}});
+  EXPECT_EQ(counts_of(tables[0]).at("moe/sm90_fused"), 43) << experts;
+  EXPECT_EQ(counts_of(tables[1]).at("moe/sm90_few"), 43) << experts;
+  EXPECT_EQ(counts_of(tables[2]).at("experts/sm90_grouped"), 43) << experts;
 }
 
 TEST(StepTable, DryRunSaysWhyOthersDoNotTakeACall) {

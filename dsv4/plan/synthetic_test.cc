@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -90,13 +92,29 @@ TEST(SyntheticModel, HasTheCodebooksThatTheRecipeNames) {
         of_dense ? layer.attn.wq_b.codebook : layer.moe.routed[7].w2.codebook;
     return codebook_name({book.as<float>(), static_cast<size_t>(book.numel())});
   };
-  EXPECT_EQ(book_of("k3", "", false), "bnf");
+  EXPECT_EQ(book_of("k3", "", false), "e4m3");
   EXPECT_EQ(book_of("k3-bnf", "", false), "bnf");
   EXPECT_EQ(book_of("k3-e4m3", "", false), "e4m3");
   EXPECT_EQ(book_of("k2-nf", "", false), "nf");
   EXPECT_EQ(book_of("k4", "", false), "e2m1") << "the lossless import of MXFP4";
-  EXPECT_EQ(book_of("k3", "k5", true), "bnf");
+  EXPECT_EQ(book_of("k3", "k5", true), "e4m3");
+  EXPECT_EQ(book_of("k5", "", false), "bnf");
   EXPECT_EQ(book_of("k3", "k5-e4m3", true), "e4m3");
+}
+
+// The quantizer's command in README.md: its codebook is the one of the fastest kernels.
+TEST(SyntheticModel, TheReadmesCommandHasTheFastCodebook) {
+  std::ifstream file("README.md");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string command = "quantize demo -o demo-k3 --experts ";
+  const size_t at = text.find(command);
+  ASSERT_NE(at, std::string::npos);
+  const size_t format = at + command.size();
+  const std::string experts = text.substr(format, text.find_first_of(" \n", format) - format);
+  const Model model = synthetic_model("flash", recipe_of_flags(experts, ""), 1, 1);
+  const WeightView& w2 = model.weights().layers[0].moe.routed[7].w2;
+  EXPECT_TRUE(is_e4m3_codebook({w2.codebook.as<float>(), static_cast<size_t>(w2.codebook.numel())}))
+      << experts;
 }
 
 TEST(SyntheticModel, HashLayersRouteToDistinctExperts) {

@@ -26,6 +26,9 @@ std::string format_of(const OutputItem& item) {
       return name(WeightFormat::kBF16);
     case Target::Kind::kFp8:
       return "fp8";
+    case Target::Kind::kMxfp4:
+    case Target::Kind::kNvfp4:
+      return to_string(item.target);
     case Target::Kind::kKbit:
       return fmt::format("k{}", item.target.bits);
     case Target::Kind::kKeep:

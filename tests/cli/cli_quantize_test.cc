@@ -52,8 +52,8 @@ TEST_F(CliQuantize, RecipeAndReport) {
   EXPECT_GT(report.at("shards"), 4);
   EXPECT_EQ(report.at("idle_rules"), nlohmann::json::array({path("recipe.txt") + ":4"}));
   EXPECT_EQ(report.at("totals").at("experts").at("exact"), 0);
-  EXPECT_GT(report.at("codebooks").at("k3-bnf"), 0);
-  EXPECT_EQ(report.at("codebooks").at("k5-bnf"), 1);
+  EXPECT_GT(report.at("codebooks").at("k3-e4m3"), 0);
+  EXPECT_EQ(report.at("codebooks").at("k5-e4m3"), 1);
   EXPECT_TRUE(fs::exists(path("out/model.safetensors.index.json")));
   const auto info = dsv4("inspect " + path("out") + " --json");
   EXPECT_EQ(info.exit_code, 0) << info.err;
@@ -87,7 +87,7 @@ TEST_F(CliQuantize, ReportsNameTheCodebook) {
     EXPECT_NE(dsv4("inspect " + out).out.find("codebooks  " + format), std::string::npos);
     EXPECT_EQ(json("bench decode --steps 1 --context 8 " + out), json("inspect " + out));
   }
-  EXPECT_TRUE(json("plan demo --experts k3").contains("k3-bnf"));
+  EXPECT_TRUE(json("plan demo --experts k3").contains("k3-e4m3"));
   EXPECT_TRUE(json("plan demo --experts k4").contains("k4-e2m1"));
   EXPECT_TRUE(json("inspect demo").empty());
 }
@@ -96,7 +96,8 @@ TEST_F(CliQuantize, UsageErrors) {
   const std::string to = " -o " + path("out");
   expect_error("quantize demo --experts k3", "--out");
   expect_error("quantize demo" + to, "nothing to do: give --experts k3");
-  expect_error("quantize demo --experts k7" + to, "--experts: \"k7\": want keep, bf16, fp8, or k2");
+  expect_error("quantize demo --experts k7" + to,
+               "--experts: \"k7\": want keep, bf16, fp8, mxfp4, nvfp4, or k2");
   expect_error("quantize demo --dense k3-e2m1" + to, "--dense: \"k3-e2m1\"");
   expect_error("quantize demo --experts k3 --scales best" + to, "--scales");
   expect_error("quantize demo --experts k3 --shard-size 0" + to, "--shard-size");

@@ -203,8 +203,8 @@ def gpu_summary(gpus):
                      f"{r['tokens_per_second']:.0f}", f"{percent(r['share_of_matrix_roof'])} of bf16") for r in prefill["results"][:1]]
     if not rows:
         return []
-    return ["V4-Flash with random weights, 3-bit experts with the e4m3 codebook (`--experts k3-e4m3`; plain `k3` has another one and slower "
-            "kernels: `docs/quantize.md`), FP8 dense, `tools/gpu_check.sh`:", "",
+    return ["V4-Flash with random weights, 3-bit experts with the e4m3 codebook (`--experts k3`, which means `k3-e4m3`), FP8 dense, "
+            "`tools/gpu_check.sh`:", "",
             *table("GPU | layers | what | tokens/s | share of the measured peak", *rows)]
 
 
