@@ -59,6 +59,7 @@ Json describe(const Model& model, const WeightSummary& weights,
           {"formats", amounts_json(weights.formats)},
           {"codebooks", codebooks_of(model)},
           {"parts", amounts_json(weights.parts)},
+          {"drafter", model.weights().drafter ? Json("mtp") : Json()},
           {"unknown_config_keys", c.unknown},
           {"skipped_drafter_tensors", model.weights().skipped},
           {"unused_tensors", model.weights().unused},
@@ -73,6 +74,9 @@ void print_architecture(const Model& model) {
              c.head_dim, c.vocab_size);
   fmt::print("experts    {}, {} per token, {} shared\n", c.num_experts, c.experts_per_token,
              c.shared_experts);
+  if (model.weights().drafter)
+    fmt::print("drafter    one MTP block (--speculate mtp): window attention, {} experts\n",
+               c.num_experts);
   fmt::print("attention  window {}, indexer top {}, up to {} positions\n", c.window, c.index_topk,
              c.max_positions);
 }
@@ -133,10 +137,17 @@ Verified verify_numbers(const Checkpoint& checkpoint) {
   return result;
 }
 
+// With the drafter, if it can be loaded.
+Model load_all(const std::string& folder) {
+  std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder);
+  const bool mtp = no_mtp(spec->checkpoint(), spec->config()).empty();
+  return Model(std::move(spec), {}, mtp ? DrafterKind::kMtp : DrafterKind::kNone);
+}
+
 }  // namespace
 
 void inspect_model(const std::string& name_or_folder, bool json, bool verify) {
-  const Model model = Model::load(find_model(name_or_folder));
+  const Model model = load_all(find_model(name_or_folder));
   const WeightSummary weights = summarize(convert_list(stored_tensors(model.checkpoint()), {}));
   const std::string& folder = model.checkpoint().folder();
   const std::optional<Ledger> ledger = read_ledger(folder);
@@ -164,8 +175,7 @@ void inspect_model(const std::string& name_or_folder, bool json, bool verify) {
       fmt::print("codebooks  {}\n", books);
     print_table("by part", weights.parts);
     if (ledger) print_ledger(*ledger);
-    print_names("skipped", model.weights().skipped,
-                "drafter tensors (speculation is not built in)");
+    print_names("skipped", model.weights().skipped, "drafter tensors, which are not used");
     print_names("unused", model.weights().unused, "tensors that are not needed");
     print_names("unknown", model.config().unknown, "config keys");
     if (verified) {

@@ -194,6 +194,19 @@ bool Checkpoint::is_e8m0_scale(const std::string& name) const {
   return weight != tensors_.end() && weight->second.view.dtype != DType::kI32;
 }
 
+void Checkpoint::rename_prefix(const std::string& from, const std::string& to) {
+  std::vector<std::string> names;
+  for (auto at = tensors_.lower_bound(from); at != tensors_.end() && at->first.starts_with(from);)
+    names.push_back((at++)->first);
+  for (const std::string& name : names) {
+    const std::string renamed = to + name.substr(from.size());
+    if (has(renamed)) continue;
+    auto node = tensors_.extract(name);
+    node.key() = renamed;
+    tensors_.insert(std::move(node));
+  }
+}
+
 std::vector<std::string> Checkpoint::unused() const {
   std::vector<std::string> names;
   for (const auto& [name, stored] : tensors_) {

@@ -53,6 +53,8 @@ class Checkpoint {
   std::string config_path() const { return folder_ + "/config.json"; }
 
   bool has(const std::string& name) const { return tensors_.count(name) != 0; }
+  // Names that begin with `from` begin with `to` instead, unless there is such a name already.
+  void rename_prefix(const std::string& from, const std::string& to);
 
   // Throws kBadInput: "layers.0.attn.attn_sink is missing from FOLDER",
   // "layers.0.attn.attn_sink: want [64] F32, got [32] F32 (FILE)".

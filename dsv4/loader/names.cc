@@ -22,6 +22,9 @@ constexpr Rule kRules[] = {
     {".hc_head.hc_fn.", ".hc_head_fn."},
     {".hc_head.hc_base.", ".hc_head_base."},
     {".hc_head.hc_scale.", ".hc_head_scale."},
+    // The head of a drafter that is spelled as one layer more.
+    {".shared_head.norm.", ".norm."},
+    {".shared_head.head.", ".head."},
     // Block.
     {".self_attn.", ".attn."},
     {".mlp.", ".ffn."},

@@ -337,6 +337,8 @@ ModelConfig parse_config(std::string_view json, const std::string& file) {
              "pad_token_id", "output_router_logits", "router_aux_loss_coef",
              "router_jitter_noise"});
   in.unread(config.unknown);
+  config.dspark = std::ranges::any_of(
+      config.unknown, [](const std::string& key) { return key.starts_with("dspark_"); });
   return config;
 }
 

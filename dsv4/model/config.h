@@ -49,7 +49,8 @@ struct ModelConfig {
   double compress_rope_theta = 0;  // layers with compression
   YarnParams yarn;                 // of the compressed layers
   int64_t max_positions = 0;
-  int64_t mtp_layers = 0;  // drafter blocks in the config; recognized, not run
+  int64_t mtp_layers = 0;  // drafter blocks in the config
+  bool dspark = false;     // they are DSpark's (docs/spec/dsv4.md 9.2), not MTP's
   int32_t bos = -1;        // -1: none
   std::vector<int32_t> eos;
 

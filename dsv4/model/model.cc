@@ -12,27 +12,30 @@
 
 namespace dsv4 {
 
-ModelShard::ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id)
+ModelShard::ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id, DrafterKind wanted)
     : spec_(std::move(spec)),
       id_(id),
-      weights_(load_weights(checkpoint(), config(), id)),
+      weights_(load_weights(checkpoint(), config(), id, wanted)),
       rope_(make_rope_tables(config(), weights_.widened)) {
 }
 
-ModelShard ModelShard::load(const std::string& folder) {
-  return ModelShard(ModelSpec::load(folder));
+ModelShard ModelShard::load(const std::string& folder, DrafterKind wanted) {
+  return ModelShard(ModelSpec::load(folder), {}, wanted);
 }
 
 ModelShard ModelShard::blank(const std::string& what, const ModelConfig& config,
                              const std::map<std::string, TensorMeta>& tensors,
-                             const Checkpoint::Fill& fill) {
+                             const Checkpoint::Fill& fill, DrafterKind wanted) {
   return ModelShard(
-      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill)));
+      std::make_shared<const ModelSpec>(config, Checkpoint::blank(what, tensors, fill)), {},
+      wanted);
 }
 
 ModelShard ModelShard::shapes(const std::string& what, const ModelConfig& config,
-                              const std::map<std::string, TensorMeta>& tensors) {
-  return ModelShard(std::make_shared<const ModelSpec>(config, Checkpoint::shapes(what, tensors)));
+                              const std::map<std::string, TensorMeta>& tensors,
+                              DrafterKind wanted) {
+  return ModelShard(std::make_shared<const ModelSpec>(config, Checkpoint::shapes(what, tensors)),
+                    {}, wanted);
 }
 
 namespace {

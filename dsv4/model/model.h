@@ -22,17 +22,20 @@ class ModelShard {
  public:
   // Maps the weights of the rank; reads only the vectors that are widened and the hash tables,
   // which are checked.
-  explicit ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id = {});
+  explicit ModelShard(std::shared_ptr<const ModelSpec> spec, ShardId id = {},
+                      DrafterKind wanted = DrafterKind::kNone);
 
   // A world of one: from a folder with config.json and safetensors,
-  static ModelShard load(const std::string& folder);
+  static ModelShard load(const std::string& folder, DrafterKind wanted = DrafterKind::kNone);
   // without files (Checkpoint::blank),
   static ModelShard blank(const std::string& what, const ModelConfig& config,
                           const std::map<std::string, TensorMeta>& tensors,
-                          const Checkpoint::Fill& fill);
+                          const Checkpoint::Fill& fill,
+                          DrafterKind wanted = DrafterKind::kNone);
   // or without memory (Checkpoint::shapes), for dry runs.
   static ModelShard shapes(const std::string& what, const ModelConfig& config,
-                           const std::map<std::string, TensorMeta>& tensors);
+                           const std::map<std::string, TensorMeta>& tensors,
+                           DrafterKind wanted = DrafterKind::kNone);
 
   const ModelSpec& spec() const { return *spec_; }
   ShardId id() const { return id_; }

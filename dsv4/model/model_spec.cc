@@ -7,6 +7,10 @@ ModelSpec::ModelSpec(ModelConfig config, Checkpoint checkpoint)
       schedule_(layer_schedule(config_)),
       cache_groups_(dsv4::cache_groups(config_)),
       checkpoint_(std::move(checkpoint)) {
+  // The drafter's other spelling: one layer more.
+  const std::string one_more = fmt::format("layers.{}.", config_.num_layers);
+  if (config_.mtp_layers == 1 && checkpoint_.has(one_more + "e_proj.weight"))
+    checkpoint_.rename_prefix(one_more, "mtp.0.");
 }
 
 std::shared_ptr<const ModelSpec> ModelSpec::load(const std::string& folder) {

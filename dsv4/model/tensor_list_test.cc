@@ -7,6 +7,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/model/model.h"
 #include "dsv4/model/released.h"
 #include "dsv4/model/weights.h"
 #include "tests/harness/errors.h"
@@ -112,6 +113,72 @@ TEST(TensorList, MatchesTheLoader) {
   EXPECT_EQ(weights.skipped.size(), drafter);
   EXPECT_EQ(weights.layers[1].moe.routed[2].w1.format, WeightFormat::kMxfp4);
   EXPECT_EQ(weights.layers[1].attn.wq_a.format, WeightFormat::kFp8Block);
+  EXPECT_FALSE(weights.drafter.has_value());
+
+  const Checkpoint again = Checkpoint::open(folder.path());
+  const ModelWeights all = load_weights(again, config, {}, DrafterKind::kMtp);
+  EXPECT_TRUE(all.skipped.empty()) << all.skipped.front();
+  ASSERT_TRUE(all.drafter.has_value());
+  EXPECT_EQ(all.drafter->h_proj.format, WeightFormat::kFp8Block);
+  EXPECT_EQ(all.drafter->layer.moe.routed[2].w2.format, WeightFormat::kMxfp4);
+  EXPECT_EQ(all.drafter->layer.moe.bias.dim(0), 3);
+  EXPECT_TRUE(all.drafter->layer.moe.tid2eid.empty()) << "learned routing";
+}
+
+// The names of modules under mtp.0, and the block as one layer more.
+TEST(TensorList, TheDrafterHasOtherSpellings) {
+  struct Spelling {
+    const char *from, *to;
+  };
+  const std::vector<Spelling> modules = {{"mtp.0.", "model.mtp.0."},
+                                         {".attn.", ".self_attn."},
+                                         {".wq_a.", ".q_a_proj."},
+                                         {".wkv.", ".kv_proj."},
+                                         {".attn_norm.", ".input_layernorm."},
+                                         {".ffn.", ".mlp."},
+                                         {".shared_experts.w1.", ".shared_experts.gate_proj."}};
+  std::vector<Spelling> layer = modules;
+  layer[0].to = "model.layers.4.";
+  layer.push_back({".4.norm.", ".4.shared_head.norm."});
+  const ModelConfig config = test::tiny_config();
+  for (const std::vector<Spelling>& spellings : {modules, layer}) {
+    std::vector<NamedTensor> list = official_tensor_list(config, true);
+    for (NamedTensor& tensor : list) {
+      if (!tensor.name.starts_with("mtp.0.")) continue;
+      for (const Spelling& one : spellings) {
+        const size_t at = tensor.name.find(one.from);
+        if (at != std::string::npos) tensor.name.replace(at, std::string(one.from).size(), one.to);
+      }
+    }
+    const test::TempFolder folder;
+    test::write_zero_model(folder, list);
+    const Model model = Model::load(folder.path(), DrafterKind::kMtp);
+    EXPECT_TRUE(model.weights().unused.empty()) << model.weights().unused.front();
+    EXPECT_TRUE(model.weights().skipped.empty()) << model.weights().skipped.front();
+    EXPECT_FALSE(model.weights().drafter->norm.empty());
+    EXPECT_FALSE(Model::load(folder.path()).weights().skipped.empty());
+  }
+}
+
+TEST(TensorList, RefusesDraftersThatItDoesNotRun) {
+  const auto why = [](const std::string& changes, bool with_block) {
+    auto json = nlohmann::json::parse(test::tiny_config_json());
+    json.update(nlohmann::json::parse(changes));
+    const ModelConfig config = parse_config(json.dump(), "config");
+    std::map<std::string, TensorMeta> tensors;
+    for (const NamedTensor& tensor : official_tensor_list(test::tiny_config(), with_block))
+      tensors.emplace(tensor.name, tensor.meta);
+    return no_mtp(Checkpoint::shapes("a folder", tensors), config);
+  };
+  EXPECT_EQ(why("{}", true), "");
+  EXPECT_EQ(why("{}", false),
+            "a folder has no MTP block (num_nextn_predict_layers is 1, mtp.0.e_proj.weight is "
+            "missing)");
+  EXPECT_EQ(why(R"({"num_nextn_predict_layers": 0})", true),
+            "a folder has no MTP block (num_nextn_predict_layers is 0, mtp.0.e_proj.weight is "
+            "there)");
+  EXPECT_TRUE(test::says(why(R"({"num_nextn_predict_layers": 3})", true), "3 MTP blocks"));
+  EXPECT_TRUE(test::says(why(R"({"dspark_block_size": 5})", true), "DSpark"));
 }
 
 // The converse: with any one of them missing (here renamed) it reports an error.

@@ -20,6 +20,7 @@ class WeightTable {
     v_.floats(w.embed, {"embed", WeightPart::kEmbed, {}, Stored::kBF16, kByBlock}, {v, d});
     for (size_t l = 0; l < schedule.size(); ++l)
       layer(w.layers[l], fmt::format("layers.{}.", l), schedule[l]);
+    if (w.drafter) drafter(*w.drafter, 0);
     hyper(w.hc_head, "hc_head", c_.hc_mult, 1);
     norm(w.norm, "norm", WeightPart::kNorms, d);
     v_.matrix(w.head, {"head", WeightPart::kHead, {}, Stored::kBF16, kByBlock}, v, d);

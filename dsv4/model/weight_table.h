@@ -76,17 +76,11 @@ class WeightVisitor {
                           std::initializer_list<int64_t> shape) = 0;
 };
 
-// Resizes the layers and experts of `weights` to those of the config.
+// Resizes the layers and experts of `weights` to those of the config. A drafter that is present
+// comes before the head's weights, in the order of a round's reads.
 void visit_weights(const ModelConfig& config, ModelWeights& weights, WeightVisitor& visitor);
 
-// Drafter block mtp.N of the first releases (docs/spec/dsv4.md 9.1): a SWA layer with its own
-// projections and head. Listed and converted, not yet run.
-struct DrafterWeights {
-  LayerWeights layer;
-  WeightView e_proj, h_proj;           // [D, D]
-  ConstTensorView enorm, hnorm, norm;  // [D]
-  HyperWeights hc_head;
-};
+// The weights of block mtp.N.
 void visit_drafter(const ModelConfig& config, int64_t block, DrafterWeights& weights,
                    WeightVisitor& visitor);
 

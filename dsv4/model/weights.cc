@@ -169,11 +169,43 @@ class Walk final : public WeightVisitor {
   const std::function<void(ConstTensorView&)>& visit_;
 };
 
+void require_mtp(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const std::string why = no_mtp(checkpoint, config);
+  if (!why.empty()) fail(ErrorCode::kBadInput, "{}", why);
+}
+
+// The layers of the model, then the drafter's.
+std::vector<LayerWeights*> all_layers(ModelWeights& weights) {
+  std::vector<LayerWeights*> layers;
+  for (LayerWeights& layer : weights.layers) layers.push_back(&layer);
+  if (weights.drafter) layers.push_back(&weights.drafter->layer);
+  return layers;
+}
+
 }  // namespace
 
-ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id) {
+std::string no_mtp(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (config.dspark)
+    return fmt::format("{} has a DSpark drafter, which this program does not run",
+                       checkpoint.folder());
+  if (config.mtp_layers > 1)
+    return fmt::format("{} has {} MTP blocks; this program runs one", checkpoint.folder(),
+                       config.mtp_layers);
+  if (config.mtp_layers == 1 && checkpoint.has("mtp.0.e_proj.weight")) return {};
+  return fmt::format(
+      "{} has no MTP block (num_nextn_predict_layers is {}, mtp.0.e_proj.weight is {})",
+      checkpoint.folder(), config.mtp_layers,
+      checkpoint.has("mtp.0.e_proj.weight") ? "there" : "missing");
+}
+
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id,
+                          DrafterKind wanted) {
   DSV4_CHECK(0 <= id.rank && id.rank < id.world, "rank {} of {}", id.rank, id.world);
   ModelWeights weights;
+  if (wanted == DrafterKind::kMtp) {
+    require_mtp(checkpoint, config);
+    weights.drafter.emplace();
+  }
   Loader loader(checkpoint, config, id, weights.widened);
   visit_weights(config, weights, loader);
   for (const std::string& tensor : checkpoint.unused()) {
@@ -184,8 +216,8 @@ ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& confi
 
 std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& weights) {
   std::vector<PackedExperts> packed;
-  for (LayerWeights& layer : weights.layers) {
-    MoeWeights& block = layer.moe;
+  for (LayerWeights* layer : all_layers(weights)) {
+    MoeWeights& block = layer->moe;
     if (!block.images.empty() || best_layout(context, block.routed) == WeightLayout::kFile)
       continue;
     block.images = expert_images(block.routed);
@@ -214,8 +246,8 @@ void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit) {
   Walk walk(visit);
   visit_weights(config, weights, walk);
-  for (LayerWeights& layer : weights.layers) {
-    ExpertImages& images = layer.moe.images;
+  for (LayerWeights* layer : all_layers(weights)) {
+    ExpertImages& images = layer->moe.images;
     if (images.empty()) continue;
     for (ConstTensorView* view : {&images.gate_up_bytes, &images.down_bytes, &images.scale2})
       visit(*view);

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,14 +43,24 @@ struct LayerWeights {
   MoeWeights moe;
 };
 
+// Drafter block mtp.0 of the first releases (docs/spec/dsv4.md 9.1): a SWA layer with its own
+// projections and head. Embedding table and head matrix are the model's.
+struct DrafterWeights {
+  LayerWeights layer;
+  WeightView e_proj, h_proj;           // [D, D]
+  ConstTensorView enorm, hnorm, norm;  // [D]
+  HyperWeights hc_head;
+};
+
 struct ModelWeights {
   ConstTensorView embed;  // [V, D]
   WeightView head;        // [V, D]
   ConstTensorView norm;   // [D]
   HyperWeights hc_head;
   std::vector<LayerWeights> layers;
-  std::vector<std::string> skipped;  // drafter tensors (mtp.*), recognized but not loaded
-  std::vector<std::string> unused;   // tensors that no weight of the model uses
+  std::optional<DrafterWeights> drafter;  // where it was wanted
+  std::vector<std::string> skipped;       // drafter tensors (mtp.*), recognized but not loaded
+  std::vector<std::string> unused;        // tensors that no weight of the model uses
   std::deque<Buffer> widened;  // memory of RoPE tables, views widened to f32, tables of scale2
 };
 
@@ -66,8 +77,12 @@ std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& 
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit);
 
-// The rows that the rank owns of every weight. Throws kBadInput naming a tensor that is missing or
-// whose shape does not match the config.
-ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id = {});
+// Why the checkpoint has no MTP block that can be loaded, in a sentence; empty: it has one.
+std::string no_mtp(const Checkpoint& checkpoint, const ModelConfig& config);
+
+// The rows that the rank owns of every weight; those of the drafter where it is wanted. Throws
+// kBadInput naming a tensor that is missing or whose shape does not match the config.
+ModelWeights load_weights(const Checkpoint& checkpoint, const ModelConfig& config, ShardId id = {},
+                          DrafterKind wanted = DrafterKind::kNone);
 
 }  // namespace dsv4
