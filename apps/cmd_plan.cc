@@ -49,7 +49,8 @@ Source source_of(const PlanOptions& options, WeightFormat released) {
             .config = config,
             .tensors = stored_tensors(official_tensor_list(config, options.mtp, released))};
   }
-  const Model model = Model::load(find_model(options.model));
+  const Model model =
+      Model::load(find_model(options.model), options.mtp ? DrafterKind::kMtp : DrafterKind::kNone);
   StoredTensors tensors = stored_tensors(model.checkpoint());
   if (!options.mtp) drop_drafter(tensors);
   return {.title = model.checkpoint().folder(),
@@ -231,7 +232,8 @@ void plan_model(const PlanOptions& options) {
                    .context = options.context.value_or(std::min(kDefaultPlanContext, positions)),
                    .sequences = options.sequences,
                    .batch_tokens = options.batch_tokens,
-                   .threads = num_threads()});
+                   .threads = num_threads(),
+                   .drafter = options.mtp});
   const std::vector<MachineFit> fits = fits_of(options, plan);
   if (options.json) return print_plan_json(source, recipe, plan, fits);
   fmt::print("{}{}\n", source.title, recipe.rules.empty() ? "" : ", converted by the recipe");
@@ -274,7 +276,7 @@ void add_plan(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--reserve", options->reserve_gib, "GiB to leave free on each device")
       ->check(number_in(0, 1 << 20));
-  command->add_flag("--mtp", options->mtp, "include the drafter, which is not loaded yet");
+  command->add_flag("--mtp", options->mtp, "include the drafter, as --speculate mtp runs it");
   add_numerics(*command, options->numerics);
   add_threads(*command);
   command->add_flag("--json", options->json, "print one JSON object");

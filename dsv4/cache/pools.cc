@@ -10,6 +10,7 @@ int64_t CachePlan::bytes() const {
   }
   for (const StateLayout& state : states)
     total += max_sequences * state.floats() * static_cast<int64_t>(sizeof(float));
+  total += max_sequences * streams_bytes;
   return total;
 }
 
@@ -21,6 +22,8 @@ CachePools::CachePools(const CachePlan& plan, Memory& memory) {
   }
   for (const StateLayout& state : plan.states)
     states_.emplace_back(DType::kF32, Shape{plan.max_sequences, state.floats()}, memory);
+  if (plan.streams_bytes > 0)
+    streams_ = Buffer(DType::kU8, Shape{plan.max_sequences, plan.streams_bytes}, memory);
 }
 
 }  // namespace dsv4

@@ -3,6 +3,7 @@
 //
 //   pool    one tensor [num_pages, page_items] of a group: one layer's rows
 //   state   one tensor [max_sequences, floats]: one compressor's newest tokens, a slot per sequence
+//   streams one tensor [max_sequences, bytes], with a drafter: those of the sequence's newest token
 
 #pragma once
 
@@ -27,6 +28,7 @@ struct CachePlan {
   std::vector<Pool> pools;
   std::vector<StateLayout> states;
   int max_sequences = 1;
+  int64_t streams_bytes = 0;  // of a sequence; 0: no drafter
 
   int64_t bytes() const;  // of everything that CachePools will own
 };
@@ -37,10 +39,12 @@ class CachePools {
 
   const TensorView& pool(int index) const { return pools_[static_cast<size_t>(index)].view(); }
   const TensorView& state(int index) const { return states_[static_cast<size_t>(index)].view(); }
+  const TensorView& streams() const { return streams_.view(); }
 
  private:
   std::vector<Buffer> pools_;   // [num_pages, page_items] each
   std::vector<Buffer> states_;  // [max_sequences, floats] f32 each
+  Buffer streams_;              // [max_sequences, streams_bytes] U8
 };
 
 }  // namespace dsv4

@@ -63,6 +63,11 @@ int64_t key_bytes(const ModelConfig& c, Numerics numerics) {
 
 }  // namespace
 
+int64_t stream_bytes(const ModelConfig& c, Numerics numerics) {
+  const DType act = numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32;
+  return c.hc_mult * c.hidden_size * item_bytes(act);
+}
+
 KvLayout entry_layout(const ModelConfig& c) {
   return {.nope = static_cast<int>(c.head_dim - c.rope_dim), .rope = static_cast<int>(c.rope_dim)};
 }
@@ -129,6 +134,11 @@ CacheLayout plan_cache(const ModelConfig& config, Numerics numerics, const Cache
     }
     layout.layers.push_back(layer);
   }
+  if (limits.drafter) {
+    layout.layers.push_back({.window = add_pool(entry_pool(config, numerics, kWindowGroup,
+                                                           page_entries(kWindowGroup)))});
+    plan.streams_bytes = stream_bytes(config, numerics);
+  }
   return layout;
 }
 
@@ -149,8 +159,9 @@ KvRate kv_rate(const ModelConfig& config, Numerics numerics) {
   return rate;
 }
 
-SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics) {
-  const CachePlan plan = plan_cache(config, numerics, {.max_tokens = config.max_positions}).plan;
+SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics, bool drafter) {
+  const CacheLimits limits{.max_tokens = config.max_positions, .drafter = drafter};
+  const CachePlan plan = plan_cache(config, numerics, limits).plan;
   const CacheGroupSpec window = cache_groups(config)[kWindowGroup];
   SequenceBytes bytes;
   for (const CachePlan::Pool& pool : plan.pools) {
@@ -158,11 +169,14 @@ SequenceBytes sequence_bytes(const ModelConfig& config, Numerics numerics) {
       bytes.window += sliding_pages(window, 0) * pool.page_items * item_bytes(pool.dtype);
   }
   for (const StateLayout& state : plan.states) bytes.states += state.floats() * kFloatBytes;
+  bytes.states += plan.streams_bytes;
   return bytes;
 }
 
-int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics) {
+int64_t checkpoint_bytes(const ModelConfig& config, Numerics numerics, bool drafter) {
   int64_t bytes = 0;
+  if (drafter)
+    bytes += config.window * entry_bytes(config, numerics) + stream_bytes(config, numerics);
   for (const LayerSpec& spec : layer_schedule(config)) {
     bytes += config.window * entry_bytes(config, numerics);
     if (spec.kind == LayerKind::kCsa)

@@ -153,6 +153,9 @@ CheckNumbers::CheckNumbers(const Model& model) {
   Names visitor(names_);
   // The visitor reads; visit_weights() resizes nothing in a model that is loaded.
   visit_weights(model.config(), const_cast<ModelWeights&>(model.weights()), visitor);
+  const auto& drafter = model.weights().drafter;
+  if (drafter && !drafter->layer.moe.images.empty())
+    names_.emplace(drafter->layer.moe.images.gate_up_bytes.data, "mtp.0.ffn.experts");
   for (size_t l = 0; l < model.weights().layers.size(); ++l) {
     const ExpertImages& images = model.weights().layers[l].moe.images;
     if (!images.empty())

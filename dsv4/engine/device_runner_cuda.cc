@@ -86,7 +86,11 @@ class DeviceRunner : public Runner {
   Memory& memory() override { return device_.memory(); }
   const Scratch& scratch() const override { return scratch_; }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-               const TensorView& logits) override;
+               const TensorView& logits, const DrafterStreams& drafter) override;
+  void draft(const ForwardBatch&, const LayerCache&, const ConstTensorView&, const TensorView&,
+             const TensorView&) override {
+    fail(ErrorCode::kUnsupported, "the MTP block does not run on a GPU yet");
+  }
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
   Memory& staging() override { return device_.pinned(); }
   void copy(std::span<const CopyPiece> pieces) override;
@@ -163,7 +167,8 @@ std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& ba
 }
 
 void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-                           const TensorView& logits) {
+                           const TensorView& logits, const DrafterStreams& drafter) {
+  DSV4_CHECK(drafter.streams.rank == 0, "a step on a device enters no tokens for a {}", "drafter");
   lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
   const Scratch::Scope scope(list_scratch_);
   const std::byte* const lists = list_scratch_.taken().data;

@@ -141,9 +141,8 @@ std::vector<Sampled> Engine::sample(const Batch& batch) {
 }
 
 void Engine::commit_one(Request& request) {
-  PageTables& tables = executor_.cache();
   const bool checkpoint = prefixes_.checkpoint_after(request, 1) > 0;
-  tables.commit(request.seq, 1);
+  executor_.commit_one(request.seq);
   if (checkpoint) prefixes_.store(request, request.cached + 1);
   ++request.cached;
 }

@@ -57,7 +57,7 @@ int64_t cache_bytes(const Model& model, const EngineOptions& options) {
   const CacheLimits limits = cache_limits(options);
   const Numerics numerics = checked_options(model, options).numerics;
   const CachePlan plan = plan_cache(model.config(), numerics, limits).plan;
-  return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan.states);
+  return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan);
 }
 
 }  // namespace dsv4

@@ -22,6 +22,14 @@ Executor::Executor(const Model& model, const Context& context, const CacheLimits
   if (limits.checkpoints > 0) prefixes_ = std::make_unique<PrefixCache>(cache_, *runner_);
   logits_ =
       Buffer(DType::kF32, {limits.logits_rows(), model.config().vocab_size}, runner_->memory());
+  if (!limits.drafter) return;
+  const TensorView kept = cache_.streams();
+  const int64_t most = limits.max_sequences;
+  streams_ = Buffer(kept.dtype, {limits.max_batch_tokens + most, kept.dim(1), kept.dim(2)},
+                    runner_->memory());
+  for (Buffer& chain : chain_)
+    chain = Buffer(kept.dtype, {most, kept.dim(1), kept.dim(2)}, runner_->memory());
+  draft_logits_ = Buffer(DType::kF32, {most, model.config().vocab_size}, runner_->memory());
 }
 
 ForwardBatch Executor::make_batch(std::span<const Work> work) const {
@@ -59,17 +67,65 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
   if (logits_.view().dim(0) < rows)
     logits_ = Buffer(DType::kF32, {rows, model_.config().vocab_size}, runner_->memory());
-  runner_->forward(batch, cache_.layers(), logits_);
-  for (size_t i = 0; i < work.size(); ++i) {
-    const Work& item = work[i];
-    if (item.drafted) continue;
-    if (item.checkpoint > 0) {
-      tables.commit(item.seq, item.checkpoint);
-      on_checkpoint(i);
-    }
-    tables.commit(item.seq, static_cast<int64_t>(item.ids.size()) - item.checkpoint);
-  }
+  DrafterStreams drafter;
+  if (cache_.limits().drafter) drafter = {.streams = streams_, .pending = cache_.streams()};
+  runner_->forward(batch, cache_.layers(), logits_, drafter);
+  drafted_.clear();
+  for (size_t i = 0; i < work.size(); ++i) commit(work[i], batch.runs[i].first, on_checkpoint, i);
   rows_ = rows;
+}
+
+void Executor::commit(const Work& work, int64_t first, const OnCheckpoint& on_checkpoint,
+                      size_t index) {
+  const auto count = static_cast<int64_t>(work.ids.size());
+  if (work.drafted) {
+    drafted_[work.seq] = first;
+    return;
+  }
+  PageTables& tables = cache_.tables();
+  if (work.checkpoint > 0) {
+    tables.commit(work.seq, work.checkpoint);
+    keep_streams(work.seq, first + work.checkpoint - 1);
+    on_checkpoint(index);
+  }
+  tables.commit(work.seq, count - work.checkpoint);
+  keep_streams(work.seq, first + count - 1);
+}
+
+void Executor::commit_one(SeqId seq) {
+  const auto drafted = drafted_.find(seq);
+  DSV4_CHECK(drafted != drafted_.end(), "sequence {:#x} has no drafts", static_cast<uint64_t>(seq));
+  cache_.tables().commit(seq, 1);
+  keep_streams(seq, drafted->second++);
+}
+
+// The next token of the sequence is entered from them.
+void Executor::keep_streams(SeqId seq, int64_t row) {
+  if (!cache_.limits().drafter) return;
+  const TensorView kept = cache_.streams();
+  const int64_t bytes = cache_.plan().streams_bytes;
+  const CopyPiece piece{kept.data + cache_.tables().slot(seq) * bytes,
+                        streams_.view().data + row * bytes, bytes};
+  runner_->copy({&piece, 1});
+}
+
+ConstTensorView Executor::draft(std::span<const DraftRow> rows) {
+  ForwardBatch batch;
+  for (const DraftRow& row : rows) {
+    const auto first = static_cast<int64_t>(batch.ids.size());
+    batch.runs.push_back(cache_.run(row.seq, first, 1));
+    SequenceRun& run = batch.runs.back();
+    batch.before.push_back(row.place == 0 ? run.slot : row.from);
+    run.position += row.place;
+    batch.ids.push_back(row.id);
+  }
+  std::swap(chain_[0], chain_[1]);
+  const auto count = static_cast<int64_t>(rows.size());
+  const TensorView logits = draft_logits_.view().slice(0, 0, count);
+  const ConstTensorView before = rows[0].place == 0 ? cache_.streams() : chain_[1].view();
+  runner_->draft(batch, cache_.layers().back(), before, chain_[0].view().slice(0, 0, count),
+                 logits);
+  return logits;
 }
 
 std::vector<Sampled> Executor::sample(const SampleRows& rows) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -50,6 +51,23 @@ class Executor {
   // sequence as it is then (PrefixCache::store).
   using OnCheckpoint = std::function<void(size_t)>;
   void start(std::span<const Work> work, const OnCheckpoint& on_checkpoint = {});
+  // Commits the next token of the last start()'s drafted work of this sequence.
+  void commit_one(SeqId seq);
+
+  // With limits().drafter: one pass of the drafter, a row for each sequence, whose logits guess the
+  // token after `id`. All rows have one `place`, and their room has been reserved.
+  struct DraftRow {
+    SeqId seq{};
+    int32_t id = 0;
+    int64_t place = 0;  // of `id` after the committed tokens
+    int32_t from = 0;   // place > 0: its row in the call before
+  };
+  // [rows, V] f32, on the host, valid until the next call
+  ConstTensorView draft(std::span<const DraftRow> rows);
+  std::vector<Sampled> sample_drafts(const SampleRows& rows) {
+    return runner_->sample(draft_logits_.view().slice(0, 0, rows.count()), rows);
+  }
+
   // One token for each row of logits of the last start(), in the order of its work. Throws
   // NotFinite when a logit is not a number.
   std::vector<Sampled> sample(const SampleRows& rows);
@@ -64,6 +82,8 @@ class Executor {
   // Replaces the log-probabilities of the rows that want those of the draw.
   void process_logprobs(const SampleRows& rows, std::vector<Sampled>& tokens);
   ForwardBatch make_batch(std::span<const Work> work) const;
+  void commit(const Work& work, int64_t first, const OnCheckpoint& on_checkpoint, size_t index);
+  void keep_streams(SeqId seq, int64_t row);
   ConstTensorView logits() const { return logits_.view().slice(0, 0, rows_); }
 
   const Model& model_;
@@ -73,6 +93,10 @@ class Executor {
   Buffer logits_;       // [>= rows, V] f32, in the runner's memory
   Buffer host_logits_;  // a copy, where that memory is not the host's
   int64_t rows_ = 0;    // of the last start()
+  // With a drafter: X of the tokens of the last start(), [>= T + runs, m, D]; of the drafts of the
+  // last draft() and of the one before, [max_sequences, m, D]; and their logits.
+  Buffer streams_, chain_[2], draft_logits_;
+  std::map<SeqId, int64_t> drafted_;  // of the last start(): the next token's row in streams_
 };
 
 }  // namespace dsv4

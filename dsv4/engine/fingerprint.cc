@@ -80,6 +80,7 @@ Digest cache_fingerprint(const std::string& identity, const Model& model, const 
     text += fmt::format("\npool {} {}", pool.group, pool.page_items * item_bytes(pool.dtype));
   for (const StateLayout& state : plan.states)
     text += fmt::format("\nstate {} {} {}", state.ratio, state.width, state.overlap);
+  if (plan.streams_bytes > 0) text += fmt::format("\ndrafter mtp, streams {}", plan.streams_bytes);
   for (const ImplChoice& choice : context.choices)
     text += fmt::format("\nchoice {}={}", choice.op, choice.impl);
   for_each_op([&](const auto& op) {

@@ -11,6 +11,15 @@ ModelCache::ModelCache(const ModelConfig& config, Numerics numerics, const Cache
   const std::vector<LayerSpec> schedule = layer_schedule(config);
   for (size_t l = 0; l < schedule.size(); ++l)
     layers_.push_back(view(config, schedule[l], layout_.layers[l]));
+  if (!limits.drafter) return;
+  layers_.push_back(view(config, LayerSpec{}, layout_.layers.back()));
+  const DType act = numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32;
+  streams_ =
+      TensorMeta::contiguous(act, {limits.max_sequences, config.hc_mult, config.hidden_size});
+}
+
+TensorView ModelCache::streams() const {
+  return streams_.rank == 0 ? TensorView() : TensorView(streams_, pools_.streams().data);
 }
 
 LayerCache ModelCache::view(const ModelConfig& config, const LayerSpec& spec,

@@ -19,7 +19,10 @@ class ModelCache {
 
   PageTables& tables() { return tables_; }
   const PageTables& tables() const { return tables_; }
-  std::span<const LayerCache> layers() const { return layers_; }
+  std::span<const LayerCache> layers() const { return layers_; }  // the drafter's last
+  // [max_sequences, m, D] in the dtype of activations: streams of each sequence's newest token, by
+  // its slot; rank 0: no drafter
+  TensorView streams() const;
   const CacheLimits& limits() const { return limits_; }
   const CachePlan& plan() const { return layout_.plan; }
   const CachePools& pools() const { return pools_; }
@@ -31,6 +34,7 @@ class ModelCache {
                   const CacheLayout::Layer& index) const;
 
   CacheLimits limits_;
+  TensorMeta streams_;
   CacheLayout layout_;
   PageTables tables_;
   CachePools pools_;

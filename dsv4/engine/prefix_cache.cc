@@ -11,9 +11,9 @@ constexpr int64_t kStateBytes = sizeof(float);
 
 }  // namespace
 
-int64_t prefix_state_bytes(std::span<const StateLayout> states) {
-  int64_t bytes = 0;
-  for (const StateLayout& state : states)
+int64_t prefix_state_bytes(const CachePlan& plan) {
+  int64_t bytes = plan.streams_bytes;
+  for (const StateLayout& state : plan.states)
     if (state.overlap) bytes += 2 * int64_t{state.ratio} * state.columns() * kStateBytes;
   return bytes;
 }
@@ -23,9 +23,9 @@ PrefixCache::PrefixCache(ModelCache& cache, Runner& runner)
       runner_(runner),
       index_(checkpoint_step(cache.tables().groups())),
       checkpoints_(static_cast<size_t>(cache.limits().checkpoints)),
-      states_(DType::kU8, {cache.limits().checkpoints, prefix_state_bytes(cache.plan().states)},
+      states_(DType::kU8, {cache.limits().checkpoints, prefix_state_bytes(cache.plan())},
               runner.memory()),
-      bytes_(cache, runner, step(), prefix_state_bytes(cache.plan().states)) {
+      bytes_(cache, runner, step(), prefix_state_bytes(cache.plan())) {
   for (size_t place = checkpoints_.size(); place-- > 0;) free_.push_back(static_cast<int>(place));
 }
 
@@ -50,6 +50,9 @@ std::vector<PrefixCache::Rows> PrefixCache::rows_of(int64_t slot, int64_t tokens
       }
     }
   }
+  if (const int64_t bytes = cache_.plan().streams_bytes; bytes > 0)
+    all.push_back(
+        {.data = cache_.pools().streams().data + slot * bytes, .kept = kept, .bytes = bytes});
   return all;
 }
 

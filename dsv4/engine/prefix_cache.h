@@ -3,7 +3,8 @@
 // written, and a copy of what the compressors still need.
 //
 //   checkpoint at P   the pages of the first P tokens (page_tables.h), and of each compressor with
-//                     overlap the rows of tokens P - r .. P - 1: at P every open block is empty
+//                     overlap the rows of tokens P - r .. P - 1: at P every open block is empty;
+//                     with a drafter the streams of token P - 1, from which token P is entered
 //
 // P is a multiple of step() (checkpoint_step() of cache_plan.h, 128 for the releases). There are
 // limits().checkpoints of them; a new one takes the place of the least recently used. Their pages
@@ -80,7 +81,7 @@ class PrefixCache {
     PagePrefix pages;
     uint64_t last_use = 0;
   };
-  // Rows of consecutive tokens in a compressor's ring, of one plane.
+  // Rows of consecutive tokens in a compressor's ring, of one plane; or a token's streams.
   struct Rows {
     std::byte* data = nullptr;  // of the sequence's slot
     int64_t kept = 0;           // offset in a checkpoint
@@ -116,7 +117,7 @@ class PrefixCache {
   std::optional<Save> save_;  // the one that goes on
 };
 
-// Bytes that a checkpoint keeps of the compressors' states.
-int64_t prefix_state_bytes(std::span<const StateLayout> states);
+// Bytes that a checkpoint keeps beside its pages.
+int64_t prefix_state_bytes(const CachePlan& plan);
 
 }  // namespace dsv4

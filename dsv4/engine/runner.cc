@@ -35,12 +35,22 @@ class HostRunner : public Runner {
     return std::make_unique<FinishedTransfer>();
   }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-               const TensorView& logits) override {
+               const TensorView& logits, const DrafterStreams& drafter) override {
     const Scratch::Scope scope(scratch_);
     const std::vector<CacheGroupSpec>& groups = model_.cache_groups();
-    Step step = make_step(context_, model_.config(), groups, batch, step_extents(groups, batch),
-                          StepLists(scratch_), scratch_);
-    model_.forward(step, caches, logits);
+    StepExtents extents = step_extents(groups, batch);
+    extents.enters = drafter.streams.rank > 0;
+    Step step =
+        make_step(context_, model_.config(), groups, batch, extents, StepLists(scratch_), scratch_);
+    model_.forward(step, caches, logits, drafter);
+  }
+  void draft(const ForwardBatch& batch, const LayerCache& cache, const ConstTensorView& before,
+             const TensorView& streams, const TensorView& logits) override {
+    const Scratch::Scope scope(scratch_);
+    const CacheGroupSpec& window = model_.cache_groups()[kWindowGroup];
+    Step step = make_draft_step(context_, model_.config(), window, batch,
+                                step_extents({&window, 1}, batch), StepLists(scratch_), scratch_);
+    model_.draft(step, cache, before, streams, logits);
   }
 
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {

@@ -30,9 +30,13 @@ class Runner {
   virtual Memory& memory() = 0;  // for caches and logits
   virtual const Scratch& scratch() const = 0;
   // Runs the batch; on a device it only starts it. logits: [batch.logits_rows.size() or more, V]
-  // f32
+  // f32. With the cache of a drafter, the tokens are entered (model/drafter.h).
   virtual void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-                       const TensorView& logits) = 0;
+                       const TensorView& logits, const DrafterStreams& drafter) = 0;
+  // A pass of the model's drafter (ModelShard::draft), on the host only.
+  virtual void draft(const ForwardBatch& batch, const LayerCache& cache,
+                     const ConstTensorView& before, const TensorView& streams,
+                     const TensorView& logits) = 0;
   // Samples one token per row and waits for it. Throws kInvalidArgument when a row has no finite
   // logit. logits: [b, V] f32; rows: b of them, at most limits.logits_rows() on a device
   virtual std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) = 0;

@@ -127,15 +127,25 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
   const bool host = context.device == nullptr;
   const DryContext dry(context);
   // Sizes of pools do not matter to a step: one page of each is enough.
-  const ModelCache cache(config, context.numerics, {.max_tokens = 1, .max_batch_tokens = 1},
+  const ModelCache cache(config, context.numerics,
+                         {.max_tokens = 1, .max_batch_tokens = 1, .drafter = limits.drafter},
                          unmapped_memory());
   Workspace plan{.logits = limits.logits_rows() * config.vocab_size *
                            static_cast<int64_t>(sizeof(float))};
-  for (const StepExtents& step : largest_steps(groups, config.index_topk, limits, !host)) {
-    const StepScratch taken = dry_run(model, dry.context(), step, cache.layers());
+  const auto count = [&plan](const StepScratch& taken) {
     plan.lists = std::max(plan.lists, taken.lists);
     plan.activations = std::max(plan.activations, taken.activations);
     plan.step = std::max(plan.step, taken.lists + taken.activations);
+  };
+  for (StepExtents step : largest_steps(groups, config.index_topk, limits, !host)) {
+    step.enters = limits.drafter;
+    count(dry_run(model, dry.context(), step, cache.layers()));
+  }
+  if (limits.drafter) {
+    count(dry_run_draft(model, dry.context(), limits.max_sequences, cache.layers().back()));
+    plan.drafter = (limits.max_batch_tokens + 3 * limits.max_sequences) *
+                       stream_bytes(config, context.numerics) +
+                   limits.max_sequences * config.vocab_size * static_cast<int64_t>(sizeof(float));
   }
   if (!host) plan.step = plan.lists + plan.activations;
   sample_nothing(dry.context(), limits.logits_rows(), config.vocab_size);

@@ -27,6 +27,7 @@ struct ForwardBatch {
   std::vector<int32_t> ids;          // [T], each in [0, V)
   std::vector<SequenceRun> runs;     // cover ids in order, without gaps
   std::vector<int32_t> logits_rows;  // indices into ids whose logits are wanted, in output order
+  std::vector<int32_t> before;       // [T] of a draft alone: rows of the streams that are given
 };
 
 // Throws kBadInput "token id 97 at position 1 is outside [0, 97)". For ids from outside, before
@@ -45,6 +46,14 @@ struct LayerCache {
   IndexPool keys;         // CSA: same page table as entries
   StatePool state;        // CSA, HCA
   StatePool index_state;  // CSA
+};
+
+// The drafter's part of a step that enters its tokens (drafter.h).
+struct DrafterStreams {
+  // [>= T + runs, m, D]: X of each token of the step; what follows is temporary
+  TensorView streams;
+  // [slots, m, D]: X of the newest token of each sequence before the step, by its state slot
+  ConstTensorView pending;
 };
 
 }  // namespace dsv4

@@ -33,6 +33,16 @@ StepExtents decode_step(std::span<const CacheGroupSpec> groups, int64_t tokens, 
       groups, {.tokens = tokens, .sequences = tokens, .context = context, .logits_rows = tokens});
 }
 
+namespace {
+
+// [rows, m, D] without memory
+TensorView unmapped_streams(const Step& step, int64_t rows) {
+  return {TensorMeta::contiguous(step.act, {rows, step.config.hc_mult, step.config.hidden_size}),
+          unmapped_address(0)};
+}
+
+}  // namespace
+
 StepScratch dry_run(const Model& model, const Context& given, const StepExtents& extents,
                     std::span<const LayerCache> caches) {
   Scratch lists = Scratch::counting(), scratch = Scratch::counting();
@@ -42,7 +52,29 @@ StepScratch dry_run(const Model& model, const Context& given, const StepExtents&
                         StepLists(lists), scratch);
   const TensorMeta logits =
       TensorMeta::contiguous(DType::kF32, {extents.logits_rows, model.config().vocab_size});
-  model.forward(step, caches, {logits, unmapped_address(0)});
+  DrafterStreams drafter;
+  if (extents.enters) {
+    drafter.streams = unmapped_streams(step, extents.tokens + extents.runs);
+    drafter.pending = unmapped_streams(step, extents.runs);
+  }
+  model.forward(step, caches, {logits, unmapped_address(0)}, drafter);
+  return {.lists = lists.peak_bytes(), .activations = scratch.peak_bytes()};
+}
+
+StepScratch dry_run_draft(const Model& model, const Context& given, int64_t tokens,
+                          const LayerCache& cache) {
+  Scratch lists = Scratch::counting(), scratch = Scratch::counting();
+  Context context = given;
+  context.workspace = &scratch;
+  const std::span<const CacheGroupSpec> window =
+      std::span(model.cache_groups()).subspan(kWindowGroup, 1);
+  const StepExtents extents = decode_step(window, tokens, model.config().max_positions);
+  Step step =
+      make_draft_step(context, model.config(), window[0], {}, extents, StepLists(lists), scratch);
+  const TensorView streams = unmapped_streams(step, tokens);
+  const TensorMeta logits =
+      TensorMeta::contiguous(DType::kF32, {tokens, model.config().vocab_size});
+  model.draft(step, cache, streams, streams, {logits, unmapped_address(0)});
   return {.lists = lists.peak_bytes(), .activations = scratch.peak_bytes()};
 }
 

@@ -40,5 +40,8 @@ struct StepScratch {
 // caches: one per layer, in any memory (unmapped_memory()); they are not accessed
 StepScratch dry_run(const Model& model, const Context& context, const StepExtents& extents,
                     std::span<const LayerCache> caches);
+// A pass of the drafter over so many tokens, one of each sequence, that computes nothing either.
+StepScratch dry_run_draft(const Model& model, const Context& context, int64_t tokens,
+                          const LayerCache& cache);
 
 }  // namespace dsv4

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "dsv4/base/error.h"
+#include "dsv4/model/hyper_streams.h"
 #include "dsv4/model/moe.h"
 #include "dsv4/ops/model/embed/embed.h"
-#include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/parts/linear/linear.h"
 #include "dsv4/ops/parts/mhc/mhc.h"
 #include "dsv4/ops/parts/norm/norm.h"
@@ -38,80 +38,18 @@ ModelShard ModelShard::shapes(const std::string& what, const ModelConfig& config
                     {}, wanted);
 }
 
-namespace {
-
-// The residual streams, and what passes between them and the blocks of the network.
-class HyperStreams {
- public:
-  explicit HyperStreams(Step& step)
-      : step_(step),
-        streams_(step.activation({step.num_tokens, step.config.hc_mult, step.config.hidden_size})),
-        x_(step.activation({step.num_tokens, step.config.hidden_size})),
-        sum_(step.scratch.take(DType::kF32, {step.num_tokens, step.config.hidden_size})) {
-    const int64_t t = step.num_tokens, m = step.config.hc_mult;
-    for (Gates& gates : gates_) {
-      gates = {.post = step.scratch.take(DType::kF32, {t, m}),
-               .comb = step.scratch.take(DType::kF32, {t, m, m})};
-    }
-  }
-
-  const TensorView& streams() const { return streams_; }
-  // Where the next block writes: attention in the dtype of activations, the experts their f32 sum.
-  // Both use the same bytes, one after the other.
-  TensorView output(DType dtype) {
-    y_ = {TensorMeta::contiguous(dtype, {sum_.dim(0), sum_.dim(1)}), sum_.data};
-    return y_;
-  }
-
-  // From what the block before wrote, if there is one, to the input of the next block.
-  HcBoundaryArgs boundary(const HyperWeights& hc, const ConstTensorView& norm) {
-    const ModelConfig& m = step_.config;
-    std::swap(gates_[0], gates_[1]);
-    return {.y = y_,
-            .y_post = gates_[1].post,
-            .y_comb = gates_[1].comb,
-            .hc = hc,
-            .norm = norm,
-            .norm_eps = m.norm_eps,
-            .hc_eps = m.hc_eps,
-            .sinkhorn_iters = m.sinkhorn_iters,
-            .streams = streams_,
-            .x = x_,
-            .post = gates_[0].post,
-            .comb = gates_[0].comb};
-  }
-
-  // The same for the last block, which no other follows.
-  void finish() {
-    hc_post(step_.context,
-            {.y = y_, .post = gates_[0].post, .comb = gates_[0].comb, .streams = streams_});
-  }
-
- private:
-  struct Gates {
-    TensorView post, comb;  // [T, m], [T, m, m] f32
-  };
-
-  Step& step_;
-  TensorView streams_;  // [T, m, D]
-  TensorView x_;        // [T, D]
-  TensorView sum_;      // [T, D] f32
-  TensorView y_;        // [T, D] in sum_, of the block before; rank 0: none
-  Gates gates_[2];      // of the latest boundary; of the one before
-};
-
-}  // namespace
-
-void ModelShard::forward(Step& step, std::span<const LayerCache> caches,
-                         const TensorView& logits) const {
+void ModelShard::forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits,
+                         const DrafterStreams& drafter) const {
   if (!id_.whole())
     fail(ErrorCode::kUnsupported, "rank {} of {}: a forward step over several ranks is not built",
          id_.rank, id_.world);
   if (step.official()) check_official_numerics(config());
-  DSV4_CHECK(caches.size() == schedule().size(), "{} caches for {} layers", caches.size(),
-             schedule().size());
+  const bool enters = !step.drafter.positions.empty();
+  DSV4_CHECK(caches.size() == schedule().size() + (enters ? 1 : 0), "{} caches for {} layers{}",
+             caches.size(), schedule().size(), enters ? " and a drafter" : "");
   const Scratch::Scope scope(step.scratch);
-  HyperStreams hyper(step);
+  HyperStreams hyper = enters ? HyperStreams(step, drafter.streams.slice(0, 0, step.num_tokens))
+                              : HyperStreams(step);
   embed(step.context, {.ids = step.ids, .table = weights_.embed, .out = hyper.streams()});
   for (size_t l = 0; l < schedule().size(); ++l) {
     const LayerWeights& layer = weights_.layers[l];
@@ -122,6 +60,11 @@ void ModelShard::forward(Step& step, std::span<const LayerCache> caches,
     run_moe(step, layer.moe, before_moe, hyper.output(DType::kF32));
   }
   hyper.finish();
+  if (enters) {
+    DSV4_CHECK(weights_.drafter.has_value(), "a step enters tokens for the {} of a model without",
+               "drafter");
+    enter_rows(step, *weights_.drafter, weights_.embed, rope_, caches.back(), drafter);
+  }
   run_head(step, hyper.streams(), logits);
 }
 
@@ -152,18 +95,22 @@ void ModelShard::run_head(Step& step, const TensorView& streams, const TensorVie
   embed(step.context, {.ids = step.logits_rows,
                        .table = streams.reshape({step.num_tokens, width}),
                        .out = chosen.reshape({n, 1, width})});
+  run_logits(step, chosen, weights_.hc_head, weights_.norm, logits.slice(0, 0, n));
+}
 
-  const HyperWeights& hc = weights_.hc_head;
-  const TensorView h = step.activation({n, m.hidden_size});
-  hc_head(step.context, {.streams = chosen,
+void ModelShard::run_logits(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
+                            const ConstTensorView& norm, const TensorView& logits) const {
+  const ModelConfig& m = config();
+  const TensorView h = step.activation({streams.dim(0), m.hidden_size});
+  hc_head(step.context, {.streams = streams,
                          .fn = hc.fn,
                          .base = hc.base,
                          .scale = hc.scale,
                          .norm_eps = m.norm_eps,
                          .hc_eps = m.hc_eps,
                          .out = h});
-  rms_norm(step.context, {.x = h, .weight = weights_.norm, .out = h, .eps = m.norm_eps});
-  linear(step.context, {.x = h, .weight = weights_.head, .out = logits.slice(0, 0, n)});
+  rms_norm(step.context, {.x = h, .weight = norm, .out = h, .eps = m.norm_eps});
+  linear(step.context, {.x = h, .weight = weights_.head, .out = logits});
 }
 
 }  // namespace dsv4

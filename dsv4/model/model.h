@@ -30,8 +30,7 @@ class ModelShard {
   // without files (Checkpoint::blank),
   static ModelShard blank(const std::string& what, const ModelConfig& config,
                           const std::map<std::string, TensorMeta>& tensors,
-                          const Checkpoint::Fill& fill,
-                          DrafterKind wanted = DrafterKind::kNone);
+                          const Checkpoint::Fill& fill, DrafterKind wanted = DrafterKind::kNone);
   // or without memory (Checkpoint::shapes), for dry runs.
   static ModelShard shapes(const std::string& what, const ModelConfig& config,
                            const std::map<std::string, TensorMeta>& tensors,
@@ -45,11 +44,18 @@ class ModelShard {
   const ModelWeights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return spec_->checkpoint(); }
 
-  // Runs every token of the step through the network, appending to the caches (one per layer).
-  // All tensors must be in the memory of step.context's device. logits: [n, V] f32, of which the
-  // first rows are written, one for each of step.logits_rows. Throws kUnsupported for a rank of
-  // several, whose activations no other rank completes yet.
-  void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits) const;
+  // Runs every token of the step through the network, appending to the caches (one per layer, and
+  // the drafter's where the step enters its tokens). All tensors must be in the memory of
+  // step.context's device. logits: [n, V] f32, of which the first rows are written, one for each of
+  // step.logits_rows. Throws kUnsupported for a rank of several, whose activations no other rank
+  // completes yet.
+  void forward(Step& step, std::span<const LayerCache> caches, const TensorView& logits,
+               const DrafterStreams& drafter = {}) const;
+  // Guesses: one pass of the drafter's block over a step of make_draft_step() (drafter.h), which
+  // also enters its tokens. before: X of the token before each one [T, m, D]; streams: the block's
+  // own [T, m, D], which a further guess takes; logits: [T, V] f32.
+  void draft(Step& step, const LayerCache& cache, const ConstTensorView& before,
+             const TensorView& streams, const TensorView& logits) const;
 
   // The device that holds the tensors that forward() reads; null: the host.
   Device* device() const { return device_.get(); }
@@ -72,6 +78,9 @@ class ModelShard {
 
  private:
   void run_head(Step& step, const TensorView& streams, const TensorView& logits) const;
+  // logits [n, V] of streams [n, m, D]
+  void run_logits(Step& step, const ConstTensorView& streams, const HyperWeights& hc,
+                  const ConstTensorView& norm, const TensorView& logits) const;
 
   std::shared_ptr<Device> device_;  // outlives device_memory_
   Buffer device_memory_;

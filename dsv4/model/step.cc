@@ -1,6 +1,7 @@
 #include "dsv4/model/step.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
@@ -17,6 +18,13 @@ int32_t row_of(std::span<const int32_t> pages, int64_t e, int page_entries) {
          static_cast<int32_t>(e % page_entries);
 }
 
+void check_ids(const ForwardBatch& batch, const ModelConfig& config) {
+  for (const int32_t id : batch.ids) {
+    DSV4_CHECK(id >= 0 && id < config.vocab_size, "token id {} outside [0, {})", id,
+               config.vocab_size);
+  }
+}
+
 void check_batch(const ForwardBatch& batch, const ModelConfig& config, size_t num_groups) {
   int64_t next = 0;
   for (const SequenceRun& run : batch.runs) {
@@ -28,10 +36,7 @@ void check_batch(const ForwardBatch& batch, const ModelConfig& config, size_t nu
   }
   DSV4_CHECK(next == static_cast<int64_t>(batch.ids.size()), "runs cover {} of {} tokens", next,
              batch.ids.size());
-  for (const int32_t id : batch.ids) {
-    DSV4_CHECK(id >= 0 && id < config.vocab_size, "token id {} outside [0, {})", id,
-               config.vocab_size);
-  }
+  check_ids(batch, config);
 }
 
 // First entry that a query at `position` still sees, and the one after the last.
@@ -60,10 +65,17 @@ StepExtents::Group group_extents(const ForwardBatch& batch, const CacheGroupSpec
 class ListWriter {
  public:
   ListWriter(Step& step, std::span<const CacheGroupSpec> groups, const ForwardBatch& batch,
-             const StepExtents& extents, StepLists lists)
-      : step_(step), groups_(groups), batch_(batch), extents_(extents), lists_(lists) {}
+             const StepExtents& extents, StepLists lists, int64_t first_place = 0)
+      : step_(step),
+        groups_(groups),
+        batch_(batch),
+        extents_(extents),
+        lists_(lists),
+        first_place_(first_place) {}
 
   void tokens();
+  void entered();  // lists of the drafter, for tokens that the model computes
+  void drafts();   // and for those that guess
   EntryLists window();
   EntryLists entries(size_t group);
 
@@ -104,6 +116,9 @@ class ListWriter {
     }
     return lists_.read(view);
   }
+  ConstTensorView constants(std::initializer_list<int64_t> shape,
+                            const std::function<float(int64_t)>& value);
+  void additions();
   ConstTensorView closed_rows(size_t group);
   ConstTensorView closed_positions(size_t group);
   ConstTensorView pages(size_t group);
@@ -114,6 +129,9 @@ class ListWriter {
   const ForwardBatch& batch_;
   const StepExtents& extents_;
   StepLists lists_;
+  // Where the first row of a window is. The drafter's rows lie at the places of their tokens, of
+  // which that at 0 has none, and stand for the position before.
+  const int64_t first_place_;
 };
 
 void ListWriter::tokens() {
@@ -128,11 +146,52 @@ void ListWriter::tokens() {
   step_.state_slots = list(extents_.runs, runs, -1, [&](int64_t i) { return run(i).slot; });
   step_.cu_tokens = list(extents_.runs + 1, runs, static_cast<int32_t>(total),
                          [&](int64_t i) { return run(i).first; });
-  step_.positions = token_list(0, [](const SequenceRun& r, int64_t i) { return r.position + i; });
+  step_.positions =
+      token_list(0, [&](const SequenceRun& r, int64_t i) { return r.position + i - first_place_; });
   step_.sequence =
       token_list(0, [&](const SequenceRun& r, int64_t) { return &r - batch_.runs.data(); });
   step_.logits_rows = list(extents_.logits_rows, static_cast<int64_t>(batch_.logits_rows.size()), 0,
                            [&](int64_t i) { return batch_.logits_rows[static_cast<size_t>(i)]; });
+}
+
+ConstTensorView ListWriter::constants(std::initializer_list<int64_t> shape,
+                                      const std::function<float(int64_t)>& value) {
+  const TensorView view = lists_.take(DType::kF32, shape);
+  for (int64_t i = 0; !lists_.counting() && i < view.numel(); ++i) view.as<float>()[i] = value(i);
+  return lists_.read(view);
+}
+
+// With these, hc_post adds the same to every stream.
+void ListWriter::additions() {
+  const int64_t m = step_.config.hc_mult;
+  step_.drafter.ones = constants({extents_.tokens, m}, [](int64_t) { return 1.f; });
+  step_.drafter.identity = constants(
+      {extents_.tokens, m, m}, [m](int64_t i) { return i % (m * m) % (m + 1) == 0 ? 1.f : 0.f; });
+}
+
+void ListWriter::entered() {
+  const CacheGroupSpec& group = groups_[kWindowGroup];
+  DrafterLists& lists = step_.drafter;
+  lists.before = token_list(0, [&](const SequenceRun& run, int64_t i) {
+    if (i > 0) return run.first + i - 1;
+    // There is none before position 0, whose row is not stored.
+    return run.position == 0 ? run.first : extents_.tokens + (&run - batch_.runs.data());
+  });
+  lists.positions = token_list(0, [](const SequenceRun& run, int64_t i) {
+    return std::max<int64_t>(0, run.position + i - 1);
+  });
+  lists.rows = token_list(kNoRow, [&](const SequenceRun& run, int64_t i) {
+    const int64_t place = run.position + i;
+    return place == 0 ? kNoRow : row_of(run.pages[kWindowGroup], place, group.page_entries);
+  });
+  additions();
+}
+
+void ListWriter::drafts() {
+  step_.drafter.before = token_list(0, [&](const SequenceRun& run, int64_t i) {
+    return batch_.before[static_cast<size_t>(run.first + i)];
+  });
+  additions();
 }
 
 ConstTensorView ListWriter::closed_rows(size_t g) {
@@ -171,7 +230,8 @@ ConstTensorView ListWriter::all_rows(size_t g) {
   return row_lists(extents_.groups[g].visible,
                    [&](const SequenceRun& run, int64_t position, int32_t* list) {
                      const int64_t end = end_visible(group, position);
-                     for (int64_t e = first_visible(group, position); e < end; ++e)
+                     const int64_t first = std::max(first_place_, first_visible(group, position));
+                     for (int64_t e = first; e < end; ++e)
                        *list++ = row_of(run.pages[g], e, group.page_entries);
                    });
 }
@@ -217,13 +277,35 @@ Step make_step(const Context& context, const ModelConfig& config,
   Step step{.context = context,
             .config = config,
             .scratch = scratch,
-            .act = context.numerics == Numerics::kOfficial ? DType::kBF16 : DType::kF32,
+            .act = activation_dtype(context),
             .num_tokens = extents.tokens};
   ListWriter writer(step, groups, batch, extents, lists);
   writer.tokens();
   step.groups.push_back(writer.window());
   for (size_t g = kWindowGroup + 1; g < groups.size(); ++g)
     step.groups.push_back(writer.entries(g));
+  if (extents.enters) writer.entered();
+  return step;
+}
+
+Step make_draft_step(const Context& context, const ModelConfig& config,
+                     const CacheGroupSpec& window, const ForwardBatch& batch,
+                     const StepExtents& extents, StepLists lists, Scratch& scratch) {
+  DSV4_CHECK(batch.before.size() == batch.ids.size(), "{} tokens after {} rows of streams",
+             batch.ids.size(), batch.before.size());
+  for (const SequenceRun& run : batch.runs)
+    DSV4_CHECK(run.position >= 1 && run.count == 1, "a draft of {} tokens at position {}",
+               run.count, run.position);
+  check_ids(batch, config);
+  Step step{.context = context,
+            .config = config,
+            .scratch = scratch,
+            .act = activation_dtype(context),
+            .num_tokens = extents.tokens};
+  ListWriter writer(step, {&window, 1}, batch, extents, lists, /*first_place=*/1);
+  writer.tokens();
+  writer.drafts();
+  step.groups.push_back(writer.window());
   return step;
 }
 

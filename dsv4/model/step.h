@@ -27,6 +27,7 @@ struct StepExtents {
     auto operator<=>(const Group&) const = default;
   };
   int64_t tokens = 0, runs = 0, logits_rows = 0;
+  bool enters = false;        // the drafter's rows of the tokens are entered
   std::vector<Group> groups;  // [cache group]
   auto operator<=>(const StepExtents&) const = default;
 };
@@ -47,6 +48,17 @@ struct EntryLists {
   int64_t max_visible = 0;
 };
 
+// What the drafter's rows of a step need (drafter.h).
+struct DrafterLists {
+  // [T] I32: the row of the token before, among the streams of the step's tokens and then those of
+  // the runs' newest earlier tokens; in a draft, among those that are given
+  ConstTensorView before;
+  ConstTensorView positions;  // [T] I32: of the token before; a draft has Step::positions instead
+  ConstTensorView rows;       // [T] I32 cache rows; -1 at position 0; a draft has window() instead
+  ConstTensorView ones;       // [T, m] f32
+  ConstTensorView identity;   // [T, m, m] f32
+};
+
 struct Step {
   const Context& context;
   const ModelConfig& config;
@@ -62,6 +74,7 @@ struct Step {
   ConstTensorView state_slots;     // [runs] I32
   ConstTensorView logits_rows;     // [n] I32: tokens whose logits are wanted
   std::vector<EntryLists> groups;  // [cache group]
+  DrafterLists drafter;            // empty where the step has nothing to do with one
 
   const EntryLists& window() const { return groups[kWindowGroup]; }
   bool official() const { return context.numerics == Numerics::kOfficial; }
@@ -76,5 +89,11 @@ StepExtents step_extents(std::span<const CacheGroupSpec> groups, const ForwardBa
 Step make_step(const Context& context, const ModelConfig& config,
                std::span<const CacheGroupSpec> groups, const ForwardBatch& batch,
                const StepExtents& extents, StepLists lists, Scratch& scratch);
+
+// A step of the drafter: tokens that guess, one of each sequence, at batch.before of the streams
+// that are given. Its lists are those of the drafter's rows, of the window group alone.
+Step make_draft_step(const Context& context, const ModelConfig& config,
+                     const CacheGroupSpec& window, const ForwardBatch& batch,
+                     const StepExtents& extents, StepLists lists, Scratch& scratch);
 
 }  // namespace dsv4

@@ -9,6 +9,7 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/speculation.h"
 #include "dsv4/model/schedule.h"
 #include "dsv4/model/weight_table.h"
 #if DSV4_CUDA
@@ -21,9 +22,14 @@ namespace {
 constexpr int64_t kMaxSequences = int64_t{1} << 20;
 
 CacheLimits limits_of(const PlanRequest& request, int64_t context, int64_t sequences) {
+  const int64_t drafts = request.drafter ? kMaxDrafts : 0;
+  const int64_t batch = std::max(request.batch_tokens, sequences);
   return {.max_tokens = context,
           .max_sequences = static_cast<int>(sequences),
-          .max_batch_tokens = std::max(request.batch_tokens, sequences)};
+          .max_batch_tokens = batch,
+          .max_logits_rows = std::min(sequences * (1 + drafts), batch),
+          .max_drafts = drafts,
+          .drafter = request.drafter};
 }
 
 // The largest n in [0, most] that fits; what does not fit is followed by nothing that does.
@@ -156,7 +162,8 @@ std::string signature(const ModelConfig& config, size_t layer, const Tensors& te
 
 // The model without memory, with one layer of every kind: layers follow one another in the same
 // scratch, so equal ones take no more than one does.
-std::shared_ptr<const Model> shapes_of(const ModelConfig& config, const ConvertList& weights) {
+std::shared_ptr<const Model> shapes_of(const ModelConfig& config, const ConvertList& weights,
+                                       DrafterKind drafter) {
   TensorsByLayer all = by_layer(weights);
   Tensors tensors = std::move(all.others);
   ModelConfig kept = config;
@@ -172,7 +179,7 @@ std::shared_ptr<const Model> shapes_of(const ModelConfig& config, const ConvertL
     kept.hash_layers.push_back(config.hash_layers[l]);
   }
   kept.num_layers = static_cast<int64_t>(kept.kinds.size());
-  Model model = Model::shapes("the list of tensors", kept, tensors);
+  Model model = Model::shapes("the list of tensors", kept, tensors, drafter);
   // As on a device: kernels want the experts of a layer at equal distances.
   redirect_tensors(model, place_tensors(model), unmapped_address(0));
   return std::make_shared<const Model>(std::move(model));
@@ -198,7 +205,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
          request.context, config.max_positions);
   if (request.numerics == Numerics::kOfficial) check_official_numerics(config);
   const CacheLimits limits = limits_of(request, request.context, request.sequences);
-  const std::shared_ptr<const Model> shapes = shapes_of(config, weights);
+  const std::shared_ptr<const Model> shapes =
+      shapes_of(config, weights, request.drafter ? DrafterKind::kMtp : DrafterKind::kNone);
   return {
       .config = config,
       .shapes = shapes,
@@ -206,10 +214,10 @@ MemoryPlan plan_memory(const ModelConfig& config, const ConvertList& weights,
       .weights = summarize(weights),
       .cut_bytes = CutUnits(config).bytes_of(weights),
       .kv_rate = kv_rate(config, request.numerics),
-      .sequence = sequence_bytes(config, request.numerics),
+      .sequence = sequence_bytes(config, request.numerics, request.drafter),
       .cache_bytes = plan_cache(config, request.numerics, limits).plan.bytes(),
       .workspace = plan_workspace(*shapes, {.numerics = request.numerics}, limits, request.threads),
-      .checkpoint_bytes = checkpoint_bytes(config, request.numerics)};
+      .checkpoint_bytes = checkpoint_bytes(config, request.numerics, request.drafter)};
 }
 
 Fit fit(const MemoryPlan& plan, const Machine& machine) {

@@ -29,6 +29,7 @@ struct PlanRequest {
   int sequences = 1;
   int64_t batch_tokens = 512;  // of one step; at least one a sequence
   int threads = 1;             // of the CPU rows
+  bool drafter = false;        // the MTP block runs too, and its tensors are among the weights
 };
 
 struct MemoryPlan {

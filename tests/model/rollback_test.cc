@@ -17,7 +17,7 @@ constexpr int64_t kTokens = 290, kRollback = 3;
 
 class Rollback : public testing::TestWithParam<Numerics> {
  protected:
-  Rollback() : model_(test::random_model(test::tiny_config(), 9)) {}
+  Rollback() : model_(test::random_model(test::tiny_config(), 9, DrafterKind::kMtp)) {}
   Model model_;
 };
 
@@ -69,7 +69,8 @@ TEST_P(Rollback, ToTheStart) {
 // ---- Late commits: steps whose tokens are committed when it is known which of them are kept.
 
 // What later steps may read of a sequence: the entries of the window's tokens, those that are
-// closed, with indexer keys, and the newest rows of the compressors.
+// closed, with indexer keys, and the newest rows of the compressors; the drafter's rows, of which
+// token 0 has none.
 std::vector<std::byte> visible_bytes(const Executor& executor, SeqId seq) {
   std::vector<std::byte> bytes;
   const auto add = [&](const std::byte* from, int64_t n) {
@@ -79,11 +80,12 @@ std::vector<std::byte> visible_bytes(const Executor& executor, SeqId seq) {
   const int64_t length = tables.length(seq);
   const CachePlan& plan = executor.cache_plan();
   size_t pool = 0, state = 0;
-  const auto add_pool = [&](const TensorView& pages) {
+  const auto add_pool = [&](const TensorView& pages, int64_t first = 0) {
     const CachePlan::Pool& layout = plan.pools[pool++];
     const CacheGroup& group = plan.groups[static_cast<size_t>(layout.group)];
     const int64_t end = length / group.tokens_per_entry;
-    for (int64_t e = std::max<int64_t>(0, group.keep_tokens > 0 ? end - group.keep_tokens + 1 : 0);
+    for (int64_t e =
+             std::max<int64_t>(first, group.keep_tokens > 0 ? end - group.keep_tokens + 1 : 0);
          e < end; ++e) {
       const int32_t page =
           tables.pages(seq, layout.group)[static_cast<size_t>(e / group.page_entries)];
@@ -106,7 +108,8 @@ std::vector<std::byte> visible_bytes(const Executor& executor, SeqId seq) {
             layout.columns() * static_cast<int64_t>(sizeof(float)));
   };
   for (const LayerCache& layer : executor.layers()) {
-    add_pool(layer.window.pages);
+    const bool drafters = &layer == &executor.layers().back();
+    add_pool(layer.window.pages, drafters ? 1 : 0);
     if (!layer.entries.empty()) add_pool(layer.entries.pages);
     if (!layer.keys.empty()) add_pool(layer.keys.pages);
     if (!layer.entries.empty()) add_state(layer.state);
@@ -126,7 +129,8 @@ TEST_P(Rollback, LateCommitsLeaveWhatFreshSequencesHave) {
                      .max_sequences = 3,
                      .max_batch_tokens = 3 * (1 + kDrafts),
                      .max_logits_rows = 3 * (1 + kDrafts),
-                     .max_drafts = kDrafts});
+                     .max_drafts = kDrafts,
+                     .drafter = true});
   Rng rng(5);
   std::vector<SeqId> seqs;
   std::vector<std::vector<int32_t>> kept;
@@ -156,14 +160,15 @@ TEST_P(Rollback, LateCommitsLeaveWhatFreshSequencesHave) {
     executor.run(work);
     for (const size_t s : running) {
       const int64_t before = executor.cache().length(seqs[s]);
-      executor.cache().commit(seqs[s], length[s] - before);
+      for (int64_t i = before; i < length[s]; ++i) executor.commit_one(seqs[s]);
       executor.cache().truncate(seqs[s], length[s]);
     }
     executor.cache().check_invariants();
     if (step % 9 != 0) continue;
     for (size_t s = 0; s < 3; ++s) {
-      Executor fresh(model_, Context{.numerics = GetParam()},
-                     {.max_tokens = kLength + 16, .max_batch_tokens = kLength + 16});
+      Executor fresh(
+          model_, Context{.numerics = GetParam()},
+          {.max_tokens = kLength + 16, .max_batch_tokens = kLength + 16, .drafter = true});
       const SeqId seq = fresh.cache().open();
       const Work all{seq, std::span<const int32_t>(kept[s]).first(static_cast<size_t>(length[s])),
                      Work::Logits::kLast};

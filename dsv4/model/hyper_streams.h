@@ -1,0 +1,77 @@
+// The residual streams of a step, and what passes between them and the blocks of the network
+// (docs/spec/dsv4.md 8).
+
+#pragma once
+
+#include <utility>
+
+#include "dsv4/model/step.h"
+#include "dsv4/ops/model/hc_boundary/hc_boundary.h"
+#include "dsv4/ops/parts/mhc/mhc.h"
+
+namespace dsv4 {
+
+class HyperStreams {
+ public:
+  explicit HyperStreams(Step& step)
+      : HyperStreams(step, step.activation(
+                               {step.num_tokens, step.config.hc_mult, step.config.hidden_size})) {}
+  // In the caller's memory, [T, m, D] in the dtype of activations.
+  HyperStreams(Step& step, const TensorView& streams)
+      : step_(step),
+        streams_(streams),
+        x_(step.activation({step.num_tokens, step.config.hidden_size})),
+        sum_(step.scratch.take(DType::kF32, {step.num_tokens, step.config.hidden_size})) {
+    const int64_t t = step.num_tokens, m = step.config.hc_mult;
+    for (Gates& gates : gates_) {
+      gates = {.post = step.scratch.take(DType::kF32, {t, m}),
+               .comb = step.scratch.take(DType::kF32, {t, m, m})};
+    }
+  }
+
+  const TensorView& streams() const { return streams_; }
+  // Where the next block writes: attention in the dtype of activations, the experts their f32 sum.
+  // Both use the same bytes, one after the other.
+  TensorView output(DType dtype) {
+    y_ = {TensorMeta::contiguous(dtype, {sum_.dim(0), sum_.dim(1)}), sum_.data};
+    return y_;
+  }
+
+  // From what the block before wrote, if there is one, to the input of the next block.
+  HcBoundaryArgs boundary(const HyperWeights& hc, const ConstTensorView& norm) {
+    const ModelConfig& m = step_.config;
+    std::swap(gates_[0], gates_[1]);
+    return {.y = y_,
+            .y_post = gates_[1].post,
+            .y_comb = gates_[1].comb,
+            .hc = hc,
+            .norm = norm,
+            .norm_eps = m.norm_eps,
+            .hc_eps = m.hc_eps,
+            .sinkhorn_iters = m.sinkhorn_iters,
+            .streams = streams_,
+            .x = x_,
+            .post = gates_[0].post,
+            .comb = gates_[0].comb};
+  }
+
+  // Takes the output of the last block, which no other follows.
+  void finish() {
+    hc_post(step_.context,
+            {.y = y_, .post = gates_[0].post, .comb = gates_[0].comb, .streams = streams_});
+  }
+
+ private:
+  struct Gates {
+    TensorView post, comb;  // [T, m], [T, m, m] f32
+  };
+
+  Step& step_;
+  TensorView streams_;  // [T, m, D]
+  TensorView x_;        // [T, D]
+  TensorView sum_;      // [T, D] f32
+  TensorView y_;        // [T, D] in sum_, of the block before; rank 0: none
+  Gates gates_[2];      // of the latest boundary; of the one before
+};
+
+}  // namespace dsv4

@@ -1,0 +1,159 @@
+// The MTP block against its fp64 oracle, on the streams that the model really has; and what is kept
+// of a sequence for it, after chunks, drafts that did not hold, and other sequences.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "dsv4/engine/executor.h"
+#include "tests/harness/random_model.h"
+#include "tests/harness/tiny_model.h"
+#include "tests/model/golden_files.h"
+#include "tests/model/mtp_oracle.h"
+
+namespace dsv4 {
+namespace {
+
+using test::MtpOracle;
+using test::random_ids;
+
+ModelConfig config_with(const char* changes) {
+  auto json = nlohmann::json::parse(test::tiny_config_json());
+  json.update(nlohmann::json::parse(changes));
+  return parse_config(json.dump(), "test config");
+}
+
+// One sequence, the model's steps and the drafter's passes, without an engine.
+class Sequence {
+ public:
+  explicit Sequence(const Model& model)
+      : model_(model),
+        context_{.numerics = Numerics::kExact, .workspace = &scratch_},
+        cache_(model.config(), Numerics::kExact,
+               {.max_tokens = 400, .max_batch_tokens = 128, .drafter = true}, host_memory()),
+        seq_(cache_.tables().open()) {}
+
+  // Computes the tokens; their streams.
+  std::vector<MtpOracle::Vector> run(std::span<const int32_t> ids) {
+    const auto count = std::ssize(ids);
+    EXPECT_TRUE(cache_.tables().reserve(seq_, count));
+    ForwardBatch batch;
+    batch.runs.push_back(cache_.run(seq_, 0, count));
+    batch.ids.assign(ids.begin(), ids.end());
+    StepExtents extents = step_extents(model_.cache_groups(), batch);
+    extents.enters = true;
+    const ModelConfig& c = model_.config();
+    const Buffer streams(DType::kF32, {count + 1, c.hc_mult, c.hidden_size});
+    const Buffer logits(DType::kF32, {1, c.vocab_size});
+    const Scratch::Scope scope(scratch_);
+    Step step = make_step(context_, c, model_.cache_groups(), batch, extents, StepLists(scratch_),
+                          scratch_);
+    model_.forward(step, cache_.layers(), logits,
+                   {.streams = streams, .pending = cache_.streams()});
+    cache_.tables().commit(seq_, count);
+    std::copy_n(streams.view().row<float>((count - 1) * c.hc_mult), c.hc_mult * c.hidden_size,
+                cache_.streams().as<float>());
+    std::vector<MtpOracle::Vector> rows;
+    for (int64_t t = 0; t < count; ++t) rows.push_back(streams_of(streams, t));
+    return rows;
+  }
+
+  // Logits, and the streams of the pass, which the next one takes.
+  struct Draft {
+    MtpOracle::Vector logits;
+    Buffer streams;
+  };
+  Draft draft(int32_t token, int64_t place, const ConstTensorView& before) {
+    EXPECT_TRUE(cache_.tables().reserve(seq_, 1 + place));
+    const ModelConfig& c = model_.config();
+    ForwardBatch batch{.ids = {token}, .before = {0}};
+    batch.runs.push_back(cache_.run(seq_, 0, 1));
+    batch.runs[0].position += place;
+    const CacheGroupSpec& window = model_.cache_groups()[kWindowGroup];
+    Draft made{.streams = Buffer(DType::kF32, {1, c.hc_mult, c.hidden_size})};
+    const Buffer logits(DType::kF32, {1, c.vocab_size});
+    const Scratch::Scope scope(scratch_);
+    Step step = make_draft_step(context_, c, window, batch, step_extents({&window, 1}, batch),
+                                StepLists(scratch_), scratch_);
+    model_.draft(step, cache_.layers().back(), before, made.streams, logits);
+    made.logits = oracle::row(logits, 0);
+    return made;
+  }
+  ConstTensorView newest() const { return cache_.streams(); }
+
+ private:
+  MtpOracle::Vector streams_of(const ConstTensorView& streams, int64_t t) const {
+    const int64_t n = streams.dim(1) * streams.dim(2);
+    MtpOracle::Vector x;
+    for (int64_t i = 0; i < n; ++i) x.push_back(oracle::value(streams, t * n + i));
+    return x;
+  }
+
+  const Model& model_;
+  Scratch scratch_;
+  Context context_;
+  ModelCache cache_;
+  SeqId seq_;
+};
+
+// f32 against fp64: a few roundings for each of some hundred products; logits are near 1.
+void expect_near(const MtpOracle::Vector& got, const MtpOracle::Vector& want, int64_t length) {
+  ASSERT_EQ(got.size(), want.size());
+  double most = 0, largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    most = std::max(most, std::abs(got[i] - want[i]));
+    largest = std::max(largest, std::abs(want[i]));
+  }
+  EXPECT_LT(most, 2e-5 * largest) << "after " << length << " tokens";
+  EXPECT_GT(largest, 0.1);
+}
+
+class Block : public testing::TestWithParam<const char*> {};
+
+// Chains of three guesses after texts around the window's length, of 1, 2 and many tokens.
+TEST_P(Block, AgreesWithItsOracle) {
+  const ModelConfig config = config_with(GetParam());
+  const Model model = test::random_model(config, 11, DrafterKind::kMtp);
+  const MtpOracle oracle(model);
+  const int64_t w = config.window;
+  Rng rng(4);
+  for (const int64_t length : {int64_t{1}, int64_t{2}, w - 1, w, w + 1, 2 * w + 3}) {
+    const std::vector<int32_t> ids =
+        random_ids(length + 3, config.vocab_size, static_cast<uint64_t>(length));
+    Sequence sequence(model);
+    std::vector<MtpOracle::Vector> streams;
+    for (int64_t at = 0; at < length;) {
+      const int64_t count = std::min(length - at, 1 + rng.below(40));
+      for (MtpOracle::Vector& x : sequence.run(
+               std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(count))))
+        streams.push_back(std::move(x));
+      at += count;
+    }
+    std::vector<MtpOracle::Vector> keys;  // [t]: of the token at t + 1
+    for (size_t t = 0; t + 1 < streams.size(); ++t)
+      keys.push_back(oracle.key(oracle.start(streams[t], ids[t + 1]), static_cast<int64_t>(t)));
+    MtpOracle::Vector before = streams.back();
+    Sequence::Draft made;
+    for (int64_t place = 0; place < 3; ++place) {
+      const int64_t position = length - 1 + place;
+      const int32_t token = ids[static_cast<size_t>(length + place)];
+      const MtpOracle::Vector x0 = oracle.start(before, token);
+      keys.push_back(oracle.key(x0, position));
+      if (std::ssize(keys) > w) keys.erase(keys.begin(), keys.end() - w);
+      before = oracle.block(x0, position, keys);
+      made = sequence.draft(token, place, place == 0 ? sequence.newest() : made.streams.view());
+      expect_near(made.logits, oracle.logits(before), length);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Block,
+    testing::Values("{}", R"({"hc_mult": 2, "sliding_window": 5, "num_attention_heads": 6,
+                              "o_groups": 3, "head_dim": 96, "n_routed_experts": 5,
+                              "num_experts_per_tok": 3, "vocab_size": 37})",
+                    R"({"hc_mult": 1, "sliding_window": 33, "n_shared_experts": 1,
+                        "q_lora_rank": 96, "routed_scaling_factor": 1.0})"));
+
+}  // namespace
+}  // namespace dsv4
