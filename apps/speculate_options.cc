@@ -11,8 +11,9 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
   command
       .add_option(
           "--speculate", options.source,
-          "compute several tokens of an answer in a step where text that repeats text, or a "
-          "grammar, lets them be guessed; no token changes")
+          "compute several tokens of an answer in a step where they can be guessed, by the model's "
+          "own drafter (mtp), from text that repeats text and from grammars (lookup); no token "
+          "changes")
       ->check(CLI::IsMember({"auto", "mtp", "dspark", "lookup", "off"}))
       ->option_text("auto|mtp|dspark|lookup|off (off)");
   command.add_option("--draft-tokens", options.draft_tokens, "tokens guessed at a time, 1 to 7")
@@ -20,14 +21,37 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
       ->option_text("auto|1..7 (auto)");
 }
 
+namespace {
+
+// Why it cannot be run; empty: it can.
+std::string no_drafter(const ModelSpec& spec, const std::string& device) {
+  std::string why = no_mtp(spec.checkpoint(), spec.config());
+  if (why.empty() && device != "cpu") why = "the MTP block runs on the CPU only";
+  return why;
+}
+
+}  // namespace
+
+Model load_model(const SpeculateOptions& options, const std::string& folder,
+                 const std::string& device) {
+  if (options.source == "dspark")
+    fail(
+        ErrorCode::kUnsupported,
+        "--speculate dspark: this program does not run such drafters yet; want mtp, lookup or off");
+  if (options.source != "mtp" && options.source != "auto") return Model::load(folder);
+  std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder);
+  const std::string why = no_drafter(*spec, device);
+  if (why.empty()) return Model(std::move(spec), {}, DrafterKind::kMtp);
+  if (options.source == "mtp")
+    fail(ErrorCode::kUnsupported, "--speculate mtp: {}; want lookup or off", why);
+  fmt::print(stderr, "speculation by lookup alone: {}\n", why);
+  return Model(std::move(spec));
+}
+
 void apply_speculation(const SpeculateOptions& options, const Model& model, EngineOptions& engine) {
-  if (options.source == "mtp" || options.source == "dspark") {
-    fail(ErrorCode::kUnsupported,
-         "--speculate {}: this program does not run such drafters yet; want lookup or off",
-         options.source);
-  }
-  static_cast<void>(model);
-  engine.speculate = options.source == "off" ? Speculate::kOff : Speculate::kLookup;
+  engine.speculate = options.source == "off"               ? Speculate::kOff
+                     : model.weights().drafter.has_value() ? Speculate::kMtp
+                                                           : Speculate::kLookup;
   if (options.draft_tokens != "auto") engine.draft_tokens = options.draft_tokens[0] - '0';
 }
 

@@ -6,6 +6,7 @@
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/fingerprint.h"
+#include "dsv4/engine/mtp_drafter.h"
 #include "dsv4/model/batch.h"
 
 namespace dsv4 {
@@ -15,6 +16,11 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
+}
+
+std::shared_ptr<Drafter> drafter_of(const EngineOptions& options, Executor& executor) {
+  if (options.speculate != Speculate::kMtp) return options.drafter;
+  return std::make_shared<MtpDrafter>(executor);
 }
 
 }  // namespace
@@ -29,7 +35,7 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                  .longest_load = options.longest_load}),
       speculation_({.on = options.speculate != Speculate::kOff,
                     .draft_tokens = options.draft_tokens,
-                    .drafter = options.drafter,
+                    .drafter = drafter_of(options, executor_),
                     .vocab = static_cast<int32_t>(model.config().vocab_size)}) {
   if (options.tiers.ram_bytes == 0) return;
   const Digest fingerprint =

@@ -29,6 +29,13 @@ const EngineOptions& checked_options(const Model& model, const EngineOptions& op
   DSV4_CHECK(options.max_scored_tokens >= 0, "max_scored_tokens={}", options.max_scored_tokens);
   DSV4_CHECK(options.draft_tokens >= 0 && options.draft_tokens <= kMaxDrafts,
              "draft_tokens={}, want 0 to {}", options.draft_tokens, kMaxDrafts);
+  if (options.speculate == Speculate::kMtp) {
+    DSV4_CHECK(model.weights().drafter.has_value(), "drafts by the {} of a model without",
+               "MTP block");
+    if (model.device() != nullptr)
+      fail(ErrorCode::kUnsupported,
+           "the MTP block runs on the CPU only; on a GPU, speculate by lookup");
+  }
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }
@@ -44,7 +51,8 @@ CacheLimits cache_limits(const EngineOptions& options) {
           .max_logits_rows = decoded + options.max_scored_tokens,
           .cache_tokens = options.cache_tokens,
           .max_drafts = drafts,
-          .checkpoints = options.prefix_checkpoints};
+          .checkpoints = options.prefix_checkpoints,
+          .drafter = options.speculate == Speculate::kMtp};
 }
 
 Context step_context(const EngineOptions& options) {

@@ -16,8 +16,9 @@
 
 namespace dsv4 {
 
-// Where drafts come from. kLookup: text that repeats text, and what a grammar forces.
-enum class Speculate : uint8_t { kOff, kLookup };
+// Where drafts come from. kLookup: text that repeats text, and what a grammar forces. kMtp adds the
+// model's own block (model/drafter.h), which the model must have loaded.
+enum class Speculate : uint8_t { kOff, kLookup, kMtp };
 
 struct EngineOptions {
   Numerics numerics = Numerics::kOfficial;
@@ -49,7 +50,7 @@ struct EngineOptions {
   // Several tokens of an answer in a step, where they can be guessed (speculation.h).
   Speculate speculate = Speculate::kOff;
   int64_t draft_tokens = 0;          // of each round, 1 to kMaxDrafts; 0: as many as pay
-  std::shared_ptr<Drafter> drafter;  // beside lookup, for tests; null: the model's, if wanted
+  std::shared_ptr<Drafter> drafter;  // beside lookup, for tests; null: the model's with kMtp
   bool check_numbers = false;        // look at the output of every op (check_numbers.h)
 };
 

@@ -88,6 +88,12 @@ bool Speculation::add(RequestState& request, int32_t draft, DraftSource source) 
   return true;
 }
 
+// Than the drafter, if there is one.
+bool Speculation::lookup_is_better(const DraftState& state) const {
+  const auto rate = [&](DraftSource source) { return state.rates[index_of(source)].rate(); };
+  return options_.drafter == nullptr || rate(DraftSource::kLookup) > rate(DraftSource::kDrafter);
+}
+
 int64_t Speculation::want(RequestState& request) {
   const auto begin = Clock::now();
   request.round = {};
@@ -107,7 +113,8 @@ int64_t Speculation::want(RequestState& request) {
       if (!request.make_mask(request.round.rows.size() - 1, words_)) break;
       forced = only_token(request.round.rows.back().mask);
     }
-    const std::optional<Lookup::Guess> guess = state.lookup->next();
+    std::optional<Lookup::Guess> guess = state.lookup->next();
+    if (guess && !guess->predicted && !lookup_is_better(state)) guess.reset();
     if (!forced && !guess) break;
     const DraftSource source = forced             ? DraftSource::kGrammar
                                : guess->predicted ? DraftSource::kPrediction
@@ -158,6 +165,7 @@ void Speculation::propose(std::span<const Proposal> proposals) {
   for (size_t i = 0; i < wants.size(); ++i) {
     DSV4_CHECK(std::ssize(wants[i].drafts) <= wants[i].most, "{} drafts, {} were wanted",
                wants[i].drafts.size(), wants[i].most);
+    stats_.failed += wants[i].failed ? 1 : 0;
     for (const int32_t draft : wants[i].drafts)
       if (!add(*requests[i], draft, DraftSource::kDrafter)) break;
   }

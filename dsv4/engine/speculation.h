@@ -11,7 +11,8 @@
 // depends on no draft. Engine commits a row's token to the caches when it accepts the row.
 //
 // Here: which drafts a request gets in a step, and what became of them. The order of sources:
-// tokens that a grammar forces, the caller's prediction, the model's drafter, lookup.
+// tokens that a grammar forces, the caller's prediction, lookup where its drafts hold more often
+// than the drafter's, the model's drafter.
 
 #pragma once
 
@@ -53,6 +54,7 @@ struct SpeculationStats {
   int64_t rounds = 0;                                  // of requests, with at least one draft
   int64_t tokens = 0;                                  // that they gave
   double draft_seconds = 0;                            // spent on choosing drafts
+  int64_t failed = 0;  // times that the drafter computed something that is not a number
   int64_t chosen = 0;  // drafts of each request at most, in the latest step that could have some
 };
 
@@ -62,6 +64,7 @@ struct DraftWant {
   std::span<const int32_t> tokens;  // of the request, the newest last
   int64_t most = 0;
   std::vector<int32_t> drafts;  // the answer: at most so many
+  bool failed = false;          // it computed something that is not a number
 };
 
 // A model that guesses, or a script of a test.
@@ -130,6 +133,7 @@ class Speculation {
  private:
   bool add(RequestState& request, int32_t draft, DraftSource source) const;
   int64_t most_drafts(const RequestState& request) const;
+  bool lookup_is_better(const DraftState& state) const;
   void judge(RequestState& request, DraftSource source, bool held);
 
   const Options options_;

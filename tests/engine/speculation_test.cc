@@ -16,6 +16,7 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/engine.h"
 #include "dsv4/engine/request_state.h"
+#include "tests/harness/demo_with_drafter.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/temp_folder.h"
 #include "tests/harness/tiny_model.h"
@@ -162,9 +163,19 @@ struct Case {
 
 class SpeculationTest : public testing::TestWithParam<Case> {
  protected:
+  // With a drafter where it has one.
   static Model load(const std::string& name) {
-    return name == "random" ? test::random_model(test::tiny_config(), 6)
-                            : Model::load(name == "demo" ? "models/demo" : "tests/golden/hf/mixed");
+    if (name == "random") return test::random_model(test::tiny_config(), 6, DrafterKind::kMtp);
+    if (name == "demo") {
+      const test::TempFolder folder;
+      test::write_demo_with_drafter(folder);
+      return Model::load(folder.path(), DrafterKind::kMtp);
+    }
+    return Model::load("tests/golden/hf/mixed");
+  }
+  Speculate random_source(Rng& rng) const {
+    const bool mtp = model_.weights().drafter.has_value() && rng.below(2) == 0;
+    return mtp ? Speculate::kMtp : Speculate::kLookup;
   }
   int32_t vocab() const { return static_cast<int32_t>(model_.config().vocab_size); }
 
@@ -280,10 +291,11 @@ TEST_P(SpeculationTest, AnswersAreThoseWithout) {
     for (int i = 0; i < 3; ++i) {
       const test::TempFolder folder;
       EngineOptions wild = random_options(rng, folder);
-      wild.speculate = Speculate::kLookup;
+      wild.speculate = random_source(rng);
       wild.draft_tokens = rng.below(8);
       const double damage = kDamages[rng.below(4)];
-      const auto script = rng.below(4) == 0 ? nullptr : std::make_shared<Script>(damage, vocab());
+      const bool scripted = wild.speculate == Speculate::kLookup && rng.below(4) > 0;
+      const auto script = scripted ? std::make_shared<Script>(damage, vocab()) : nullptr;
       wild.drafter = script;
       Sink sink;
       const std::vector<Answer> answers = run(asked, wild, script.get(), plain, sink);
@@ -330,14 +342,19 @@ TEST_P(SpeculationTest, PreemptedAnswersAreThoseWithout) {
   on.max_sequences = 3;
   on.cache_tokens = kContext;
   on.prefix_checkpoints = 2;
-  on.speculate = Speculate::kLookup;
   on.draft_tokens = 3;
-  const auto script = std::make_shared<Script>(0.3, vocab());
-  on.drafter = script;
-  Sink sink;
-  const std::vector<Answer> answers = run(asked, on, script.get(), plain, sink);
-  for (size_t i = 0; i < asked.size(); ++i) EXPECT_TRUE(same(answers[i], plain[i])) << i;
-  EXPECT_GT(stats_.preemptions, 0);
+  for (const bool mtp : {false, true}) {
+    if (mtp && !model_.weights().drafter.has_value()) continue;
+    on.speculate = mtp ? Speculate::kMtp : Speculate::kLookup;
+    const auto script = mtp ? nullptr : std::make_shared<Script>(0.3, vocab());
+    on.drafter = script;
+    Sink sink;
+    const std::vector<Answer> answers = run(asked, on, script.get(), plain, sink);
+    for (size_t i = 0; i < asked.size(); ++i)
+      EXPECT_TRUE(same(answers[i], plain[i])) << i << (mtp ? " with mtp" : "");
+    EXPECT_GT(stats_.preemptions, 0);
+    EXPECT_GT(sink.drafts.drafted[static_cast<size_t>(DraftSource::kDrafter)], 0);
+  }
 }
 
 // A round may go over a multiple of 128 tokens, where a checkpoint is made, with every number of

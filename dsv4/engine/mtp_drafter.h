@@ -1,0 +1,33 @@
+// Drafts by the model's MTP block (model/drafter.h): a chain of passes, each of which guesses the
+// token after the one before it.
+//
+//   d1 from the streams of the newest cached token and the newest token y
+//   di from the block's own streams and d(i-1)
+//
+// A draft is drawn as the sampler will draw the token that it stands for: with the request's
+// parameters, its random number (of that token's place in the answer), and its penalties after the
+// drafts before. The block's logits resemble the model's, so the same random number mostly falls on
+// the same token; an argmax would be wrong wherever the model hesitates. The first draft keeps to
+// the mask of the request's constraint where that is made already.
+//
+// A pass that computes something that is not a number ends the chains of its round.
+
+#pragma once
+
+#include "dsv4/engine/executor.h"
+#include "dsv4/engine/speculation.h"
+
+namespace dsv4 {
+
+class MtpDrafter final : public Drafter {
+ public:
+  // The executor has limits().drafter and outlives this object. The pages of a request's newest
+  // token and of its drafts must have been reserved.
+  explicit MtpDrafter(Executor& executor) : executor_(executor) {}
+  void propose(std::span<DraftWant> wants) override;
+
+ private:
+  Executor& executor_;
+};
+
+}  // namespace dsv4
