@@ -315,8 +315,8 @@ bool Engine::step() {
 void Engine::run_batch(std::vector<Event>& events) {
   const Schedule plan = plan_step();
   set_running(plan.num_running, events);
+  const auto begin = Clock::now();  // drafts are part of what a step takes
   const Batch batch = make_batch(plan);
-  const auto begin = Clock::now();
   broken_ = true;  // until the step has run: one that stops half-way leaves caches half-written
   std::vector<Sampled> tokens = compute(batch);
   broken_ = false;
