@@ -300,7 +300,7 @@ TEST(ServiceOllama, FormatsHold) {
       {"additionalProperties", false}};
   json body = messages("Tom is tall and 9.");
   body.update(
-      {{"stream", false}, {"format", schema}, {"options", {{"num_predict", 60}, {"seed", 3}}}});
+      {{"stream", false}, {"format", schema}, {"options", {{"num_predict", 400}, {"seed", 3}}}});
   const json answer = model.post("/api/chat", body).json();
   ASSERT_EQ(answer["done_reason"], "stop") << answer;
   const json content = json::parse(answer["message"]["content"].get<std::string>());
