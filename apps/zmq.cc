@@ -19,6 +19,15 @@ void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(symbol);
 }
 
+// The library takes a port modulo 65536.
+bool has_valid_port(const std::string& endpoint) {
+  if (!endpoint.starts_with("tcp://")) return true;  // which the library judges
+  const std::string port = endpoint.substr(endpoint.rfind(':') + 1);
+  const bool digits =
+      !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == port.npos;
+  return port == "*" || (digits && std::stoi(port) <= 65535);
+}
+
 ZmqLibrary load_library() {
   void* const library = dlopen("libzmq.so.5", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -60,11 +69,12 @@ ZmqSocket::ZmqSocket(const ZmqContext& context, int type, const std::string& end
   const auto set = [&](int name, const auto& value) {
     return socket_ != nullptr && library_.setsockopt(socket_, name, &value, sizeof value) == 0;
   };
-  const bool ready = set(ZMQ_LINGER, 0) && set(ZMQ_SNDHWM, kMostWaiting) &&
+  const bool valid = has_valid_port(endpoint);
+  const bool ready = valid && set(ZMQ_LINGER, 0) && set(ZMQ_SNDHWM, kMostWaiting) &&
                      set(ZMQ_MAXMSGSIZE, kMostBytes) && set(ZMQ_IPV6, 1) &&
                      library_.bind(socket_, endpoint.c_str()) == 0;
   if (ready) return;
-  const std::string why = library_.strerror(library_.error());
+  const std::string why = valid ? library_.strerror(library_.error()) : "no such port";
   if (socket_ != nullptr) library_.close(socket_);
   fail(ErrorCode::kIo, "{} {}: {} (want an endpoint to listen at, as tcp://127.0.0.1:5557)", option,
        quotable(endpoint), why);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "apps/kv_events.h"
 #include "dsv4/base/rng.h"
@@ -79,6 +80,7 @@ int live(const std::vector<std::string>& arguments) {
   std::set<int> checkpoints;
   for (int number = 0; publisher.counts().events < wanted; ++number) {
     one_change(rng, model, index, units, checkpoints, number);
+    std::this_thread::sleep_for(std::chrono::microseconds(500));  // or all would be few batches
     if (number % 200 == 199) {  // as the server's route that drops the cache
       for (const int checkpoint : std::exchange(checkpoints, {})) index.erase(checkpoint);
       units.drop_all();
