@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/speculate_options.h"
+#include "dsv4/cache/block_events.h"
 #include "dsv4/engine/expert_trace.h"
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/served_model.h"
@@ -20,7 +21,7 @@ class App;
 namespace dsv4::apps {
 
 struct ChatModelOptions {
-  std::string model, device = "cpu", engine;
+  std::string model, device = "auto", engine;
   std::string effort_profile = "auto", thinking = "auto";
   std::optional<int64_t> context, cache_tokens, max_batch_tokens;
   int max_batch = 1;
@@ -31,6 +32,7 @@ struct ChatModelOptions {
   double ram_cache_gb = 0, disk_cache_gb = 64;
   std::string disk_cache, experts_trace;
   std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
+  BlockEvents block_events;                                     // EngineOptions
   SpeculateOptions speculate;
   bool deterministic = false;
   std::vector<ImplChoice> choices;

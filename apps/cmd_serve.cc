@@ -11,8 +11,11 @@
 #include "apps/chat_model.h"
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/habits.h"
+#include "apps/kv_events.h"
 #include "apps/signals.h"
 #include "apps/threads.h"
+#include "apps/trace_export.h"
 #include "apps/version.h"
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/env.h"
@@ -20,6 +23,7 @@
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/chat/replay_file.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
 
@@ -39,6 +43,8 @@ struct ServeOptions {
   int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64, max_queue_ms = 0;
   int64_t max_bodies_mib = 256;
   bool quiet = false, no_alias = false;
+  std::string api_key;
+  KvEventOptions kv_events;
 };
 
 // What stays when the engine is gone.
@@ -102,9 +108,51 @@ void save_replay(const ServeOptions& options, const ServedModel& model) {
   });
 }
 
+// Null where no endpoint is given.
+std::unique_ptr<KvEventPublisher> publish_kv_events(ServeOptions& options) {
+  if (options.kv_events.endpoint.empty()) {
+    if (!options.kv_events.replay_endpoint.empty() || !options.kv_events.topic.empty())
+      fail(ErrorCode::kBadInput,
+           "--kv-events-replay and --kv-events-topic are of events: give --kv-events");
+    return nullptr;
+  }
+  if (options.model.prefix_checkpoints == 0)
+    fail(ErrorCode::kBadInput,
+         "--kv-events are of stored prefixes, and --prefix-checkpoints 0 stores none");
+  auto publisher = std::make_unique<KvEventPublisher>(options.kv_events);
+  options.model.block_events = [to = publisher.get()](BlockEvent event) {
+    to->add(std::move(event));
+  };
+  log_line("kv_events",
+           {{"endpoint", publisher->endpoint()}, {"replay", publisher->replay_endpoint()}});
+  return publisher;
+}
+
+void set_kv_event_metrics(const KvEventPublisher& publisher, Metrics& metrics) {
+  const KvEventPublisher::Counts counts = publisher.counts();
+  const auto set = [&](const char* name, int64_t value) {
+    metrics.set(name, static_cast<double>(value));
+  };
+  set("dsv4_kv_events_total", counts.events);
+  set("dsv4_kv_event_batches_total", counts.batches);
+  set("dsv4_kv_events_lost_total", counts.lost);
+  set("dsv4_kv_event_replays_total", counts.replays);
+}
+
+// Null where the environment names no collector.
+std::unique_ptr<TraceExporter> export_traces(ServeOptions& options) {
+  const TraceOptions wanted = trace_options(env, options.service.version);
+  if (wanted.endpoint.empty()) return nullptr;
+  auto exporter = std::make_unique<TraceExporter>(wanted, options.service.version);
+  options.service.on_trace = [to = exporter.get()](RequestTrace trace) {
+    to->add(std::move(trace));
+  };
+  return exporter;
+}
+
 void serve(ServeOptions options) {
   tokenizer_file(find_model(options.model.model));  // throws before a port is taken
-  options.service.api_key = env("DSV4_API_KEY");
+  options.service.api_keys = {{"environment", env("DSV4_API_KEY")}, {"option", options.api_key}};
   options.service.version = version_text();
   options.service.drain = std::chrono::seconds(options.drain_seconds);
   options.service.max_wait = std::chrono::milliseconds(options.max_queue_ms);
@@ -127,6 +175,15 @@ void serve(ServeOptions options) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may leave
   const HttpServerOptions& http = options.service.http;
   want_descriptors(http.max_connections + (http.admin_port ? http.max_admin_connections : 0));
+  // Both outlive the service, which hands over what they send.
+  const std::unique_ptr<KvEventPublisher> kv_events = publish_kv_events(options);
+  const std::unique_ptr<TraceExporter> traces = export_traces(options);
+  options.service.more_metrics = [&](Metrics& metrics) {
+    if (kv_events != nullptr) set_kv_event_metrics(*kv_events, metrics);
+    if (traces == nullptr) return;
+    metrics.set("dsv4_trace_spans_total", static_cast<double>(traces->exported()));
+    metrics.set("dsv4_trace_spans_dropped_total", static_cast<double>(traces->dropped()));
+  };
   Kept kept;
   int status = 0;
   {
@@ -139,6 +196,8 @@ void serve(ServeOptions options) {
     });
     if (!options.quiet) {
       Json line = {{"host", options.service.http.host}, {"port", service.port()}};
+      if (options.model.engine.empty())
+        line["device"] = options.model.device == "auto" ? default_device() : options.model.device;
       if (service.admin_port() != 0) line["admin_port"] = service.admin_port();
       log_line("listening", line);
     }
@@ -251,6 +310,8 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_option(
       "--api-key-file", service.api_key_file,
       "one name:key[:admin] or name:sha256:HEX[:admin] a line; read again on SIGHUP");
+  command.add_option("--api-key", options.api_key,
+                     "one key; users of this machine see it, so rather DSV4_API_KEY or a file");
   command
       .add_option("--allowed-host", service.allowed_hosts,
                   "names beside local ones that requests may call a server without keys: "
@@ -311,6 +372,23 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_flag("--log-content", service.log_content, "log prompts and answers, too");
   command.add_flag("--quiet", options.quiet, "no log lines for requests");
   command.add_flag("--no-metrics-alias", options.no_alias, "no metrics under vLLM's names");
+  command.add_flag("--open-metrics", service.open_metrics,
+                   "/metrics also at --port where there is an --admin-port, and without a key");
+  command.add_flag("--open-render", service.open_render,
+                   "rendered prompts (/v1/chat/completions/render) without a key, for a router");
+  command
+      .add_option("--kv-events", options.kv_events.endpoint,
+                  "where routers hear of stored prefixes (ZeroMQ), as tcp://*:5557: who hears them "
+                  "reads prompts, so only on a network of one's own")
+      ->option_text("ENDPOINT");
+  command
+      .add_option("--kv-events-replay", options.kv_events.replay_endpoint,
+                  "where they ask for events that they missed, as tcp://*:5558")
+      ->option_text("ENDPOINT");
+  command
+      .add_option("--kv-events-topic", options.kv_events.topic,
+                  "their topic, as kv@POD@MODEL for llm-d")
+      ->option_text("TEXT");
 }
 
 }  // namespace
@@ -326,6 +404,8 @@ void add_serve(CLI::App& app, Action& action) {
   add_request_options(*command, *options);
   add_server_options(*command, *options);
   add_experts_trace(*command, options->model.experts_trace);
+  command->footer(command->get_footer() +
+                  "\n\nOptions by the names of other servers: " + other_names(*command));
   command->callback([options, &action] { action = [options] { serve(*options); }; });
 }
 

@@ -137,16 +137,16 @@ void add_experts_trace(CLI::App& command, std::string& file) {
 std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::string& device,
                                         const ModelConfig& config) {
   if (file.empty()) return nullptr;
-  if (device != "cpu")
+  if (!is_cpu(device))
     fail(ErrorCode::kUnsupported,
          "--experts-trace is written by steps on the CPU: leave out --device {}", device);
   return std::make_shared<ExpertTrace>(file, config);
 }
 
 void add_device(CLI::App& command, std::string& device) {
-  CLI::Option* one = command.add_option("--device", device, "device to run on")
-                         ->option_text("cpu|cuda[:N]")
-                         ->capture_default_str();
+  CLI::Option* one =
+      command.add_option("--device", device, "device to run on; auto: a GPU where there is one")
+          ->option_text("auto|cpu|cuda[:N] (auto)");
   const auto set = [&device](const std::string& gpus) { device = devices_of_gpus(gpus); };
   command
       .add_option_function<std::string>(

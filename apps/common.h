@@ -50,7 +50,7 @@ void add_experts_trace(CLI::App& command, std::string& file);
 // Null: no file is wanted. Throws kUnsupported for steps on a device.
 std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::string& device,
                                         const ModelConfig& config);
-// --device cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_device() takes it
+// --device auto|cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_device() takes it
 void add_device(CLI::App& command, std::string& device);
 // The model of a folder, to run on `device`. A device that cannot be used is rejected before
 // anything is read. steps: as move_to_device().

@@ -27,7 +27,7 @@ namespace {
 // Why it cannot be run; empty: it can.
 std::string no_drafter(const ModelSpec& spec, const std::string& device) {
   std::string why = no_mtp(spec.checkpoint(), spec.config());
-  if (why.empty() && device != "cpu") why = "the MTP block runs on the CPU only, undivided";
+  if (why.empty() && !is_cpu(device)) why = "the MTP block runs on the CPU only, undivided";
   return why;
 }
 

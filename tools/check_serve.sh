@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real clients against a real server: tools/check_serve.sh [PRESET] [CLIENT ...]. Makes environments in build/venvs with
-# the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor and
-# pydantic-ai, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, answers under random schemas
+# the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor,
+# pydantic-ai and ollama, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, answers under random schemas
 # and tools, the JSON-Schema-Test-Suite, huggingface_hub on the cache of `dsv4 pull`, and the web page in Debian's
 # Chromium. With CLIENT only these clients. Exit status 77: the packages are not to be had.
 
@@ -27,6 +27,11 @@ environment() {  # NAME PACKAGE...
   fi
 }
 
+# Programs that are large, or of one author: what needs them is left out where they are not to be had.
+optional_environment() {  # NAME PACKAGE...
+  (environment "$@") || true
+}
+
 [ -x "$binary" ] || { echo "check_serve: no $binary: build preset $preset first" >&2; exit 1; }
 environment new openai anthropic
 environment old openai==1.40.0 anthropic==0.40.0 'httpx<0.28'
@@ -34,8 +39,13 @@ environment litellm litellm mcp
 environment langchain langchain-openai langchain-anthropic
 environment instructor instructor
 environment pydantic_ai 'pydantic-ai-slim[openai]'
+environment ollama ollama
 environment schema jsonschema
 environment hub huggingface_hub
+environment kv pyzmq msgspec msgpack pyyaml
+environment otlp opentelemetry-proto
+optional_environment comply llm-comply
+optional_environment aiperf aiperf
 python=$venvs/new/bin/python status=0
 $python tools/serve/check_clients.py "$binary" "$venvs" "$@" || status=1
 if [ $# -eq 0 ]; then
@@ -56,6 +66,10 @@ if [ $# -eq 0 ]; then
   fi
   $python tools/serve/check_proxies.py "$binary" || status=1
   $python tools/serve/check_replicas.py "$binary" || status=1
+  $python tools/serve/check_peers.py "$binary" "$venvs" || status=1
+  "$venvs/kv/bin/python" tools/serve/check_kv_events.py "$binary" "build/$preset/bin/kv_events_life" || status=1
+  "$venvs/kv/bin/python" tools/serve/check_deploy.py "$binary" || status=1
+  "$venvs/otlp/bin/python" tools/serve/check_traces.py "$binary" || status=1
   page=0
   $python tools/serve/check_page.py "$binary" || page=$?
   if [ $page -eq 77 ]; then

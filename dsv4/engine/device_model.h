@@ -5,19 +5,28 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
 
-// "cpu" (null), "cuda" or "cuda:1", or one for each rank of a model, with commas. Throws kBadInput
-// for other names and kUnsupported when this build, this machine or this GPU cannot do it: ranks
-// run on the CPU alone, "cpu,cpu".
+// "cpu" (null), "cuda" or "cuda:1", or one for each rank of a model, with commas; "auto" is
+// default_device(). Throws kBadInput for other names and kUnsupported when this build, this machine
+// or this GPU cannot do it: ranks run on the CPU alone, "cpu,cpu".
 std::shared_ptr<Device> open_device(const std::string& name);
 // How many names there are.
 int num_ranks(const std::string& device);
 // The names for --gpus: a number of GPUs, "all", or a list of their numbers or of "cpu".
 std::string devices_of_gpus(const std::string& gpus);
+
+// The first GPU that this build can use, "cuda" or "cuda:1"; otherwise "cpu", also where a driver
+// is too old. The answer is the first call's.
+const std::string& default_device();
+// Whether the name is that of the CPU, undivided; "auto" may be.
+bool is_cpu(const std::string& device);
+// usable: of each GPU of a machine, in the order of their numbers.
+std::string default_device(const std::vector<bool>& usable);
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 

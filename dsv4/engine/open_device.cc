@@ -66,6 +66,19 @@ void check_ranks(const std::vector<std::string>& names) {
     fail(ErrorCode::kBadInput, "{} ranks, want at most {}", names.size(), kMaxRanks);
 }
 
+// Says of each GPU whether it is new enough.
+std::vector<bool> usable_gpus() {
+  std::vector<bool> usable;
+#if DSV4_CUDA
+  try {
+    for (const DeviceInfo& info : list_devices())
+      usable.push_back(info.major * 10 + info.minor >= kMinMajor * 10 + kMinMinor);
+  } catch (const Error&) {  // `--device cuda` says what is wrong
+  }
+#endif
+  return usable;
+}
+
 }  // namespace
 
 int num_ranks(const std::string& device) {
@@ -93,7 +106,23 @@ std::string devices_of_gpus(const std::string& gpus) {
   return devices;
 }
 
+std::string default_device(const std::vector<bool>& usable) {
+  const auto first = std::find(usable.begin(), usable.end(), true);
+  if (first == usable.end()) return "cpu";
+  return first == usable.begin() ? "cuda" : fmt::format("cuda:{}", first - usable.begin());
+}
+
+const std::string& default_device() {
+  static const std::string device = default_device(usable_gpus());
+  return device;
+}
+
+bool is_cpu(const std::string& device) {
+  return (device == "auto" ? default_device() : device) == "cpu";
+}
+
 std::shared_ptr<Device> open_device(const std::string& name) {
+  if (name == "auto") return open_device(default_device());
   if (name == "cpu") return nullptr;
   if (const std::vector<std::string> names = split(name); names.size() > 1) {
     check_ranks(names);
@@ -101,7 +130,7 @@ std::shared_ptr<Device> open_device(const std::string& name) {
   }
   const int ordinal = cuda_ordinal(name);
   if (ordinal < 0)
-    fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", quotable(name));
+    fail(ErrorCode::kBadInput, "no device '{}': want auto, cpu, cuda or cuda:N", quotable(name));
 #if DSV4_CUDA
   return std::make_shared<Device>(ordinal);
 #else

@@ -1,4 +1,4 @@
-// AnswerWriter: one API's form of an answer, whole or as server-sent events
+// AnswerWriter: one API's form of an answer, whole or as a stream of events
 // (docs/spec/serving.md 2.5, 3.3). The parser of each choice reports into sink(choice).
 //
 //   begin, then sinks and finish() for each choice, end, with take() wherever output may leave
@@ -24,6 +24,13 @@ struct Usage {
   int64_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
   // Tokens of the client's prediction that were tried as drafts.
   int64_t accepted_prediction = 0, rejected_prediction = 0;
+};
+
+// Of a request, in seconds.
+struct Times {
+  double queue = 0;         // until the engine took it
+  double first_token = -1;  // since it came; negative: there is none yet
+  double total = 0;         // since it came, once it is over
 };
 
 struct ChoiceEnd {
@@ -56,6 +63,8 @@ class AnswerWriter {
   virtual OutputSink& sink(size_t choice) = 0;
   // Of the tokens whose text the next call of a sink has.
   virtual void logprobs(size_t, std::vector<TokenLogprob>, bool /*reasoning*/) {}
+  // A token of the answer, before what its text becomes.
+  virtual void token(size_t /*choice*/, int32_t /*id*/) {}
   virtual void begin() {}
   // Before the first token of the answer, when logprobs() has had those of the prompt: echo
   // together with logprobs.
@@ -63,7 +72,10 @@ class AnswerWriter {
   virtual void finish(size_t choice, const ChoiceEnd& end) = 0;
   virtual void end() = 0;
   virtual void fail(const ApiError& error) = 0;  // inside a stream
-  // Server-sent events since the last call; of an answer that is whole, its body after end().
+  // The content type of a stream, and what it has while nothing comes.
+  virtual const char* stream_type() const { return "text/event-stream; charset=utf-8"; }
+  virtual std::string keep_alive() const { return ": keep-alive\n\n"; }
+  // Events since the last call; of an answer that is whole, its body after end().
   virtual std::string take() = 0;
 };
 
@@ -74,8 +86,10 @@ struct AnswerContext {
   std::string request_id;
   size_t choices = 1;
   Settings settings;
-  const Usage* usage = nullptr;           // kept up to date by the generation
-  std::vector<std::string> prompt_texts;  // completions with echo: of each prompt
+  const Usage* usage = nullptr;  // kept up to date by the generation, as are the times
+  const Times* times = nullptr;
+  std::vector<std::string> prompt_texts;         // completions with echo: of each prompt
+  std::vector<std::vector<int32_t>> prompt_ids;  // of each prompt, with settings.return_ids
   bool reasoning_alias = false;
   // Responses only.
   JsonValue body;
@@ -87,12 +101,13 @@ std::unique_ptr<AnswerWriter> chat_writer(AnswerContext context);
 std::unique_ptr<AnswerWriter> completion_writer(AnswerContext context);
 std::unique_ptr<AnswerWriter> messages_writer(AnswerContext context);
 std::unique_ptr<AnswerWriter> responses_writer(AnswerContext context);
+std::unique_ptr<AnswerWriter> ollama_writer(AnswerContext context, bool is_chat);
 
 // "invalid_request_error" and the like; `api` decides the names.
 std::string error_type(int status);
 // The status that a client gets: Messages has its own for overload.
 int status_of(Api api, const ApiError& error);
-// The body of an error. Messages has its own form.
+// The body of an error. Messages and Ollama have their own forms.
 std::string error_body(Api api, const ApiError& error, const std::string& request_id);
 
 }  // namespace dsv4

@@ -19,15 +19,23 @@ std::vector<int64_t> forks_of(const std::vector<int32_t>& prompt, const MarkerId
 }  // namespace
 
 Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
-                       std::shared_ptr<Exchange> exchange, std::string key, std::string client_id)
-    : prepared_(std::move(prepared)), model_(std::move(model)), exchange_(std::move(exchange)) {
+                       std::shared_ptr<Exchange> exchange, Origin origin)
+    : prepared_(std::move(prepared)),
+      model_(std::move(model)),
+      exchange_(std::move(exchange)),
+      shown_id_(prepared_.answer.request_id) {
   for (const auto& prompt : prepared_.prompts) usage_.prompt += static_cast<int64_t>(prompt.size());
   prepared_.answer.usage = &usage_;
+  prepared_.answer.times = &report_.times;
   report_ = {.api = prepared_.api,
-             .request_id = prepared_.answer.request_id,
-             .key = std::move(key),
+             .request_id = std::move(origin.request_id),
+             .key = std::move(origin.key),
              .user = prepared_.settings.user,
-             .client_id = std::move(client_id),
+             .client_id = std::move(origin.client_id),
+             .path = std::move(origin.path),
+             .model = prepared_.answer.model,
+             .caller = std::move(origin.caller),
+             .begin = std::chrono::system_clock::now(),
              .stream = prepared_.settings.stream};
   const size_t count = prepared_.answer.choices;
   writer_ = make_writer(prepared_.api, std::move(prepared_.answer));
@@ -68,7 +76,7 @@ void Generation::begin(HttpHeaders headers) {
   if (!prepared_.settings.stream) return;
   HttpResponse head{.status = 200,
                     .headers = headers_,
-                    .content_type = "text/event-stream; charset=utf-8",
+                    .content_type = writer_->stream_type(),
                     .body = writer_->take()};
   head.headers.emplace_back("Cache-Control", "no-store");
   head.headers.emplace_back("X-Accel-Buffering", "no");
@@ -80,7 +88,7 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
   if (over_) return;
   switch (event.kind) {
     case EngineEvent::Kind::kStarted:
-      if (!started_) report_.queue_seconds = seconds_since_begin();
+      if (!started_) report_.times.queue = seconds_since_begin();
       started_ = true;
       if (choice % static_cast<size_t>(prepared_.settings.n) == 0)  // once a prompt
         usage_.cached += event.cached_tokens;
@@ -93,8 +101,8 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
       break;
     case EngineEvent::Kind::kToken: {
       const auto now = Clock::now();
-      if (report_.first_token_seconds < 0) {
-        report_.first_token_seconds = seconds_since_begin();
+      if (report_.times.first_token < 0) {
+        report_.times.first_token = seconds_since_begin();
       } else if (choices_.size() == 1) {
         intervals_.push_back(std::chrono::duration<double>(now - last_token_).count());
       }
@@ -140,6 +148,7 @@ void Generation::end_if_complete() {
   for (const auto& choice : choices_) {
     if (!choice->ended()) return;
   }
+  report_.times.total = seconds_since_begin();
   writer_->end();
   if (prepared_.settings.stream) {
     exchange_->write(writer_->take());
@@ -163,7 +172,7 @@ void Generation::on_tick(Clock::time_point now, std::chrono::milliseconds keep_a
     return finish_early();
   }
   if (prepared_.settings.stream && now - last_write_ > keep_alive) {
-    exchange_->write(": keep-alive\n\n");
+    if (const std::string piece = writer_->keep_alive(); !piece.empty()) exchange_->write(piece);
     last_write_ = now;
   }
 }
@@ -181,9 +190,8 @@ void Generation::fail(const ApiError& error) {
     exchange_->write(writer_->take());
     exchange_->end_stream();
   } else {
-    HttpResponse response{.status = status,
-                          .headers = headers_,
-                          .body = error_body(prepared_.api, error, report_.request_id)};
+    HttpResponse response{
+        .status = status, .headers = headers_, .body = error_body(prepared_.api, error, shown_id_)};
     if (error.retry_after > 0)
       response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
     exchange_->respond(std::move(response));
@@ -200,7 +208,7 @@ void Generation::close_report(int status, const std::string& finish) {
   report_.status = status;
   report_.finish = finish;
   report_.usage = usage_;
-  report_.total_seconds = seconds_since_begin();
+  report_.times.total = seconds_since_begin();
   for (const auto& choice : choices_) {
     const ParseCounts& counts = choice->counts();
     report_.parsed.calls += counts.calls;

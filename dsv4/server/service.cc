@@ -13,6 +13,7 @@
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/server/known_fields.h"
+#include "dsv4/server/request_headers.h"
 #include "dsv4/server/seal.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/shares.h"
@@ -24,22 +25,10 @@ constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server 
 constexpr std::chrono::seconds kLastWrites{2};
 constexpr size_t kBodyWorkers = 2, kTextWorkers = 1;
 
-// What is wrong with how the body is written; empty: nothing.
-std::string wrong_encoding(const HttpRequest& head) {
-  const std::string type = lower_case(head.header("content-type"));
-  if (!type.empty() && type.find("json") == type.npos) return "want Content-Type: application/json";
-  constexpr std::string_view kCharset = "charset=";
-  if (const size_t at = type.find(kCharset); at != type.npos) {
-    std::string charset = type.substr(at + kCharset.size());
-    charset.resize(std::min(charset.find(';'), charset.size()));
-    std::erase_if(charset, [](char c) { return c == '"' || c == ' '; });
-    if (charset != "utf-8" && charset != "utf8" && charset != "us-ascii")
-      return fmt::format("bodies are UTF-8, not '{}'", short_text(charset));
-  }
-  const std::string encoding = lower_case(head.header("content-encoding"));
-  if (encoding.empty() || encoding == "identity") return "";
-  return fmt::format("Content-Encoding '{}' is not read: send the body as it is",
-                     short_text(encoding));
+// The client's name of the request, or a new one.
+std::string name_of(const HttpRequest& head) {
+  const std::string id = client_request_id(head);
+  return id.empty() ? random_id("req_") : id;
 }
 
 ApiError wrong_origin(const HttpRequest& head) {
@@ -114,7 +103,8 @@ void Service::read_keys() {
     if (const std::string open = open_to_others(options_.api_key_file); !open.empty())
       log_line("key_file", {{"file", options_.api_key_file}, {"warning", open}});
   }
-  if (!options_.api_key.empty()) keys.add("environment", options_.api_key);
+  for (const auto& [name, key] : options_.api_keys)
+    if (!key.empty()) keys.add(name, key);
   keys_ = std::move(keys);
 }
 
@@ -126,10 +116,15 @@ const ApiKey* Service::key_of(const HttpRequest& head) const {
   return key.empty() ? nullptr : keys_.find(key);
 }
 
+bool Service::is_open(const Route& route) const {
+  return (options_.open_metrics && route.path == "/metrics") ||
+         (options_.open_render && route.path.ends_with("completions/render"));
+}
+
 bool Service::authorized(const HttpRequest& head, const Route& route) const {
   // Who reaches the operators' port may read what is for every key.
   const bool operators = head.admin && route.needs.key == Route::Key::kAny;
-  return route.needs.key == Route::Key::kNone || operators || keys_.empty() ||
+  return route.needs.key == Route::Key::kNone || operators || is_open(route) || keys_.empty() ||
          key_of(head) != nullptr;
 }
 
@@ -169,8 +164,8 @@ std::optional<HttpResponse> Service::check(const HttpRequest& head) {
   if (preflights ? !listed : !hosts_.origin_allowed(head))
     return error_response(head, Api::kChat, wrong_origin(head));
   const auto found = find_route(routes(), head.path);
-  const bool served =
-      found && (!options_.http.admin_port || found->route->served_at(/*admin_port=*/head.admin));
+  const bool served = found && (!options_.http.admin_port || is_open(*found->route) ||
+                                found->route->served_at(/*admin_port=*/head.admin));
   if (!served) {
     return error_response(head, api_of_path(head.path),
                           {404, "route_not_found", "", "no such route: " + one_line(head.path), 0});
@@ -202,7 +197,7 @@ HttpResponse Service::answer(const HttpRequest& head, HttpResponse response) con
   const bool has_id =
       std::any_of(response.headers.begin(), response.headers.end(),
                   [](const auto& header) { return header.first == "x-request-id"; });
-  if (!has_id) response.headers.emplace_back("x-request-id", random_id("req_"));
+  if (!has_id) response.headers.emplace_back("x-request-id", name_of(head));
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
   if (!options_.cors_origins.empty()) response.headers.emplace_back("Vary", "Origin");
   const HostRule::Origin origin = hosts_.origin_of(head);
@@ -216,7 +211,7 @@ HttpResponse Service::answer(const HttpRequest& head, HttpResponse response) con
 
 HttpResponse Service::error_response(const HttpRequest& head, Api api,
                                      const ApiError& error) const {
-  const std::string id = random_id("req_");
+  const std::string id = name_of(head);
   HttpResponse response{.status = status_of(api, error),
                         .headers = {{"x-request-id", id}},
                         .body = error_body(api, error, id)};
@@ -260,6 +255,8 @@ Service::Response Service::generate(const RoutedRequest& request) {
   on_worker(*bodies_, exchange, api, work, [this, exchange, api, gone, prepared, error] {
     if (*gone) return;
     exchange->request().drop_body();
+    if (!*error && !prepared->ready.empty())
+      return exchange->respond(answer(exchange->request(), {.body = std::move(prepared->ready)}));
     try {
       if (!*error) return admit(exchange, prepared);
       refuse(exchange, api, **error);
@@ -324,9 +321,11 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   if (info.priority > 0 && key != nullptr && !key->admin) {
     return refuse(exchange, api, {403, "", "priority", "priority: above 0 is for admin keys", 0});
   }
-  prepared->answer.request_id = id;
+  const std::string client_id = client_request_id(exchange->request());
+  prepared->answer.request_id = client_id.empty() ? id : client_id;
   prepared->answer.created = std::time(nullptr);
-  HttpResponse head = answer(exchange->request(), {.headers = {{"x-request-id", id}}});
+  HttpResponse head =
+      answer(exchange->request(), {.headers = {{"x-request-id", prepared->answer.request_id}}});
   if (!prepared->settings.has_seed) {
     head.headers.emplace_back("x-dsv4-seed", std::to_string(prepared->settings.sampling.seed));
   }
@@ -334,8 +333,12 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   if (!prepared->ignored.empty())
     head.headers.emplace_back("x-dsv4-warning", warning_of(prepared->ignored));
   auto generation = std::make_shared<Generation>(
-      std::move(*prepared), model_, exchange, key_name,
-      short_text(std::string(exchange->request().header("x-request-id"))));
+      std::move(*prepared), model_, exchange,
+      Generation::Origin{.request_id = id,
+                         .client_id = client_id,
+                         .key = key_name,
+                         .path = exchange->request().path,
+                         .caller = parse_traceparent(exchange->request().header("traceparent"))});
   generations_[id] = generation;
   exchange->on_gone = [this, id] { client_disconnected(id); };
   guarded(generation, [&] {

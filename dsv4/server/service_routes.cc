@@ -3,10 +3,12 @@
 #include <fmt/chrono.h>
 
 #include "dsv4/base/error.h"
+#include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/encoder_level.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/server/json_text.h"
 #include "dsv4/server/numbers.h"
+#include "dsv4/server/ollama_info.h"
 #include "dsv4/server/page.h"
 #include "dsv4/server/prepare.h"
 #include "dsv4/server/service.h"
@@ -83,6 +85,41 @@ std::string rendered(const std::string& text, const ServedModel& model,
                       {"stage", name(prompt.stage)}});
 }
 
+// The prompts of a request as it would run, in the form of vLLM's renderer.
+Json rendered_requests(Api api, const std::string& text, const ServedModel& model,
+                       const std::string& seal_key) {
+  const Prepared request = prepare(api, text, model, seal_key);
+  const SamplingParams& sampling = request.settings.sampling;
+  Json params = {{"n", request.settings.n},
+                 {"max_tokens", request.max_tokens},
+                 {"temperature", sampling.temperature},
+                 {"top_p", sampling.top_p},
+                 {"top_k", sampling.top_k},
+                 {"min_p", sampling.min_p},
+                 {"stop", request.settings.stops}};
+  if (request.settings.has_seed) params["seed"] = sampling.seed;
+  Json list = Json::array();
+  for (const std::vector<int32_t>& ids : request.prompts) {
+    list.push_back({{"request_id", random_id(api == Api::kChat ? "chatcmpl-" : "cmpl-")},
+                    {"model", request.answer.model},
+                    {"prompt", utf8_lossy(model.tokenizer->decode(ids))},
+                    {"token_ids", ids},
+                    {"sampling_params", params},
+                    {"stream", request.settings.stream}});
+  }
+  return list;
+}
+
+std::string rendered_chat(const std::string& text, const ServedModel& model,
+                          const std::string& seal_key) {
+  return text_of(rendered_requests(Api::kChat, text, model, seal_key)[0]);
+}
+
+std::string rendered_completion(const std::string& text, const ServedModel& model,
+                                const std::string& seal_key) {
+  return text_of(rendered_requests(Api::kCompletions, text, model, seal_key));
+}
+
 std::string counted(const std::string& text, const ServedModel& model,
                     const std::string& seal_key) {
   const JsonValue body = parse_json(text, "the body");
@@ -119,6 +156,9 @@ std::span<const Route> Service::routes() {
   static constexpr Route kRoutes[] = {
       {"POST", "/chat/completions", &Service::generate, kClient, Api::kChat},
       {"POST", "/completions", &Service::generate, kClient, Api::kCompletions},
+      {"POST", "/chat/completions/render", &Service::answer_from_body<rendered_chat>, kClient},
+      {"POST", "/completions/render", &Service::answer_from_body<rendered_completion>, kClient,
+       Api::kCompletions},
       {"POST", "/responses", &Service::generate, kClient, Api::kResponses},
       {"POST", "/messages", &Service::generate, kClient, Api::kMessages},
       {"POST", "/messages/count_tokens", &Service::answer_from_body<counted>, kClient,
@@ -141,6 +181,13 @@ std::span<const Route> Service::routes() {
       {"GET", "/ready", &Service::ready, kProbe},
       {"GET", "/version", &Service::version, kBuild},
       {"GET", "/metrics", &Service::metrics, kScrape},
+      {"POST", "/api/chat", &Service::generate, kClient, Api::kOllamaChat},
+      {"POST", "/api/generate", &Service::generate, kClient, Api::kOllamaGenerate},
+      {"GET", "/api/tags", &Service::ollama_models, kClient, Api::kOllamaChat},
+      {"GET", "/api/ps", &Service::ollama_processes, kClient, Api::kOllamaChat},
+      {"POST", "/api/show", &Service::answer_from_body<ollama_show>, kClient, Api::kOllamaChat},
+      {"GET", "/api/version", &Service::ollama_version, kBuild, Api::kOllamaChat},
+      {"", "/api/{}", &Service::not_here, {}, Api::kOllamaChat},  // pull, delete, embed, ...
       {"GET", "/", &Service::page, kPage},
       {"GET", "/page/{}", &Service::page, kPage},
   };
@@ -190,6 +237,28 @@ Service::Response Service::page(const RoutedRequest& request) {
   if (auto response = page_response(name, request.exchange->request())) return response;
   throw RequestError("not_found", "", fmt::format("the page has no file '{}'", one_line(name)),
                      404);
+}
+
+Service::Response Service::ollama_models(const RoutedRequest&) {
+  return json_response(ollama_tags(*model_));
+}
+
+Service::Response Service::ollama_processes(const RoutedRequest&) {
+  return json_response(ollama_running(*model_));
+}
+
+Service::Response Service::ollama_version(const RoutedRequest&) {
+  return json_response({{"version", kOllamaVersion}, {"dsv4", options_.version}});
+}
+
+Service::Response Service::not_here(const RoutedRequest& request) {
+  throw RequestError(
+      "not_implemented", "",
+      fmt::format("/api/{} is not there: this server has one model, which it neither pulls, "
+                  "changes nor deletes, and no embeddings; there are /api/chat, generate, tags, "
+                  "show, ps and version",
+                  one_line(request.argument)),
+      501);
 }
 
 Service::Response Service::drop_cache(const RoutedRequest&) {
@@ -279,6 +348,7 @@ Service::Response Service::requests(const RoutedRequest&) {
   Json list = Json::array();
   for (const auto& [id, generation] : generations_) {
     list.push_back({{"id", id},
+                    {"client_request_id", generation->report().client_id},
                     {"api", name(generation->report().api)},
                     {"key", generation->report().key},
                     {"started", generation->started()}});

@@ -1,4 +1,4 @@
-// How a request wants its answer: sampling, limits, streaming (docs/spec/serving.md 3.2). The four
+// How a request wants its answer: sampling, limits, streaming (docs/spec/serving.md 3.2). All
 // APIs arrive here as a chat or a completions body.
 //
 // What the engine cannot do is refused by name, never dropped.
@@ -15,8 +15,12 @@
 
 namespace dsv4 {
 
-enum class Api { kChat, kCompletions, kMessages, kResponses };
+enum class Api { kChat, kCompletions, kMessages, kResponses, kOllamaChat, kOllamaGenerate };
+constexpr int kNumApis = 6;
 const char* name(Api api);
+constexpr bool is_ollama(Api api) {
+  return api == Api::kOllamaChat || api == Api::kOllamaGenerate;
+}
 
 struct Settings {
   SamplingParams sampling;
@@ -30,6 +34,7 @@ struct Settings {
   bool ignore_eos = false, include_stop = false;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false, echo = false;
+  bool return_ids = false;  // of the prompt and of the answer
   int64_t deadline_ms = 0;  // 0: none
   int priority = 0;         // -2 .. 2
   bool speculate = true;    // where the engine does
