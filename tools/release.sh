@@ -4,7 +4,7 @@
 #   tools/release.sh OUT                 wheels, Debian packages, tarball, image, changes, SBOM, SHA256SUMS
 #   tools/release.sh OUT --cuda BUILD    also dsv4-cuda, and a second program in the wheel; these and the C library are those
 #                                        of BUILD, a build of preset cuda
-#   tools/release.sh OUT --twice         all of it twice, without a compiler cache between, and compares the bytes
+#   tools/release.sh OUT --twice         all of it twice, in two folders, and compares the bytes
 #   tools/release.sh OUT --no-image      without the image, which needs root and Debian's archive
 #
 # The build is in build/release. Dates in files are that of the commit (SOURCE_DATE_EPOCH).
@@ -46,11 +46,13 @@ make_venv() {
   cp tools/release/requirements.txt build/venv-release/
 }
 
-compile() { # compile FOLDER: the paths of sources in messages are those inside the repository
+# The paths of sources in messages are those inside the repository. Without ccache, whose setting base_dir would rewrite them
+# before the compiler can map them.
+compile() { # compile FOLDER
   cmake --preset cpu -B "$1" -DDSV4_TESTS=OFF -DDSV4_UNITY=ON -DDSV4_PACKAGES=ON \
     -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD/$1/= -ffile-prefix-map=$PWD/=" \
     -DCMAKE_EXE_LINKER_FLAGS="-Wl,-z,relro,-z,now" -DCMAKE_SHARED_LINKER_FLAGS="-Wl,-z,relro,-z,now"
-  cmake --build "$1"
+  CCACHE_DISABLE=1 cmake --build "$1"
 }
 
 # The program and the C library, stripped, below a folder; with --cuda also its program, and its C library in place of ours.
@@ -112,9 +114,9 @@ make_venv
 release build/release "$out"
 if [ $twice -eq 1 ]; then
   # Another folder, and nothing of the first build.
-  say "once more, without a compiler cache"
+  say "once more"
   rm -rf build/release-again
-  CCACHE_DISABLE=1 release build/release-again build/release-again.out
+  release build/release-again build/release-again.out
   if ! diff "$out/SHA256SUMS" build/release-again.out/SHA256SUMS; then
     say "two builds of one commit differ in the files above"
     exit 1
