@@ -22,7 +22,10 @@ class NoModel : public Runner {
   Memory& memory() override { return host_memory(); }
   Memory& staging() override { return host_memory(); }
   const Scratch& scratch() const override { return scratch_; }
-  void forward(const ForwardBatch&, std::span<const LayerCache>, const TensorView&) override {}
+  void forward(const ForwardBatch&, std::span<const LayerCache>, const TensorView&,
+               const DrafterStreams&) override {}
+  void draft(const ForwardBatch&, const LayerCache&, const ConstTensorView&, const TensorView&,
+             const TensorView&) override {}
   std::vector<Sampled> sample(const ConstTensorView&, const SampleRows&) override { return {}; }
   void copy(std::span<const CopyPiece> pieces) override {
     for (const CopyPiece& piece : pieces) std::copy_n(piece.from, piece.bytes, piece.to);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "dsv4/base/error.h"
+#include "dsv4/model/drafter.h"
 #include "dsv4/model/hyper_streams.h"
 #include "dsv4/model/moe.h"
 #include "dsv4/model/ranks.h"

@@ -1,5 +1,7 @@
 #include "dsv4/model/model_spec.h"
 
+#include "dsv4/base/error.h"
+
 namespace dsv4 {
 
 ModelSpec::ModelSpec(ModelConfig config, Checkpoint checkpoint)

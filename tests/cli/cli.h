@@ -27,7 +27,7 @@ class Cli : public testing::Test {
   Cli() {
     folder_ =
         std::filesystem::temp_directory_path() /
-        fmt::format("dsv4_cli_{}", testing::UnitTest::GetInstance()->random_seed() + getpid());
+        fmt::format("dsv4_cli_{}_{}", testing::UnitTest::GetInstance()->random_seed(), getpid());
     std::filesystem::create_directories(folder_);
     setenv("DSV4_PROGRESS_S", "1000000", 1);  // errors are compared, however slow the machine is
   }

@@ -42,7 +42,7 @@ TEST_F(CliPlan, SyntheticFp4) {
   const Json nvfp4 = json_of("plan --synthetic flash --experts nvfp4");
   EXPECT_NEAR(nvfp4.at("formats").at("nvfp4").at("bits_per_weight"), 4.5, 0.001);
   EXPECT_FALSE(nvfp4.at("formats").contains("mxfp4"));
-  expect_error("plan demo --experts nvfp4", "\"nvfp4\": want keep, bf16, fp8");
+  expect_error("plan demo --experts nvfp3", "\"nvfp3\": want keep, bf16, fp8, mxfp4, nvfp4");
 }
 
 TEST_F(CliPlan, OptionsReachThePlan) {

@@ -22,7 +22,8 @@ std::unique_ptr<EnginePort> demo_engine(const EngineLimits& limits, Speculate sp
                               .max_batch_tokens = 256,
                               .prefix_checkpoints = 4,
                               .max_scored_tokens = 16,
-                              .speculate = speculate});
+                              .speculate = speculate,
+                              .draft_tokens = 4});  // whatever the steps of a busy machine take
 }
 
 test::ScriptOptions options(Speculate speculate) {

@@ -5,6 +5,7 @@
 
 #include "bench/op_bench.h"
 #include "bench/weight_pool.h"
+#include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/ops/parts/experts/halves_case.h"
 

@@ -36,7 +36,7 @@ struct GatedPairs {
   TensorView gate, up;                   // [pairs, i] f32|bf16, contiguous
   std::function<float(int64_t)> weight;  // of a pair
   GateActivation activation = GateActivation::kSilu;
-  float limit = 0;                       // 0: none
+  float limit = 0;  // 0: none
   bool official = false;
   // Receives a pair and its h, [i] f32, which it may change; several threads call it.
   std::function<void(int64_t, float*)> store;
