@@ -13,13 +13,14 @@ import sys
 
 import architecture
 import common
+import experts_plan
 import fuzz
 import performance
 import prefill
 import quality
 import xattention
 
-PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture)}
+PAGES = {module.__name__: module for module in (performance, prefill, quality, xattention, fuzz, architecture, experts_plan)}
 
 
 def main():
