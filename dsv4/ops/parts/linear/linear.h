@@ -39,8 +39,8 @@ inline const char* reject_quantize(const LinearArgs& args) {
 
 // Why implementations without f16 refuse a call; null: they do not.
 inline const char* reject_f16(const LinearArgs& args) {
-  const bool f16 = args.x.dtype == DType::kF16 || args.out.dtype == DType::kF16;
-  return f16 ? "x or out is f16" : nullptr;
+  const bool has_f16 = args.x.dtype == DType::kF16 || args.out.dtype == DType::kF16;
+  return has_f16 ? "x or out is f16" : nullptr;
 }
 
 }  // namespace dsv4
