@@ -20,6 +20,7 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/json_report.h"
+#include "apps/quantiles.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/base/thread.h"
@@ -170,19 +171,6 @@ LoadResult run_request(const LoadOptions& options, const LoadTarget& target, uin
   }
   result.total = elapsed(begin, Clock::now());
   return result;
-}
-
-double quantile(std::vector<double>& sorted, double q) {
-  if (sorted.empty()) return 0;
-  const auto index = static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5);
-  return sorted[index];
-}
-
-Json spread(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {{"p50", quantile(values, 0.5)},
-          {"p90", quantile(values, 0.9)},
-          {"p99", quantile(values, 0.99)}};
 }
 
 std::vector<LoadResult> run_load(const LoadOptions& options, const LoadTarget& target) {

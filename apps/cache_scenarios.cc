@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench_model.h"
+#include "apps/quantiles.h"
 #include "dsv4/base/error.h"
 
 namespace dsv4::apps {
@@ -18,12 +19,6 @@ constexpr int64_t kSlack = 256;  // tokens of pages beside what a scenario count
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
-}
-
-double quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
 // Requests with the time of each of their tokens.
@@ -289,14 +284,6 @@ class ClosedLoop {
   std::vector<std::optional<RequestId>> current_;
   int64_t started_ = 0;
 };
-
-Json spread(const std::vector<double>& values) {
-  return {{"p50", quantile(values, 0.5)},
-          {"p90", quantile(values, 0.9)},
-          {"p99", quantile(values, 0.99)},
-          {"max", quantile(values, 1)},
-          {"count", values.size()}};
-}
 
 }  // namespace
 
