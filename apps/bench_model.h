@@ -22,7 +22,7 @@ class App;
 namespace dsv4::apps {
 
 struct BenchOptions {
-  std::string model, synthetic, experts, dense, recipe, routing, device = "cpu";
+  std::string model, synthetic, experts, dense, recipe, routing, device = "auto";
   int64_t layers = 0;
   uint64_t seed = 1;
   Numerics numerics = Numerics::kOfficial;

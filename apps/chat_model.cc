@@ -53,7 +53,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
   engine.cache_tokens =
       options.cache_tokens.value_or(context * std::min<int64_t>(options.max_batch, 2));
   engine.max_batch_tokens = std::max<int64_t>(
-      options.max_batch_tokens.value_or(options.device == "cpu" ? 512 : 2048), options.max_batch);
+      options.max_batch_tokens.value_or(device == nullptr ? 512 : 2048), options.max_batch);
   place_model(*model, std::move(device), cache_bytes(*model, engine), step_context(engine));
   return model_engine(std::move(model), engine);
 }

@@ -19,7 +19,7 @@ class App;
 namespace dsv4::apps {
 
 struct ChatModelOptions {
-  std::string model, device = "cpu", engine;
+  std::string model, device = "auto", engine;
   std::string effort_profile = "auto", thinking = "auto";
   std::optional<int64_t> context, cache_tokens, max_batch_tokens;
   int max_batch = 1;

@@ -36,7 +36,7 @@ constexpr int64_t kDefaultNewTokens = 512;
 constexpr int kDefaultParallel = 8;
 
 struct RunOptions {
-  std::string model, device = "cpu", stats = "text";
+  std::string model, device = "auto", stats = "text";
   PromptSources prompts;
   AnswerOptions answers;
   int64_t max_new_tokens = kDefaultNewTokens;  // -1: until the model or the context ends it

@@ -174,9 +174,8 @@ void add_check_numbers(CLI::App& command, bool& check) {
 }
 
 void add_device(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "device to run on")
-      ->option_text("cpu|cuda[:N]")
-      ->capture_default_str();
+  command.add_option("--device", device, "device to run on; auto: a GPU where there is one")
+      ->option_text("auto|cpu|cuda[:N] (auto)");
 }
 
 Model load_model(const std::string& folder, const std::string& device, const Context& steps) {

@@ -42,7 +42,7 @@ void add_deterministic(CLI::App& command, bool& deterministic);
 void add_choices(CLI::App& command, std::vector<ImplChoice>& choices);
 // --check-numbers
 void add_check_numbers(CLI::App& command, bool& check);
-// --device cpu|cuda[:N]
+// --device auto|cpu|cuda[:N]
 void add_device(CLI::App& command, std::string& device);
 // The model of a folder, to run on `device`. A device that cannot be used is rejected before
 // anything is read. steps: as move_to_device().

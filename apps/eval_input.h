@@ -21,7 +21,7 @@ namespace dsv4::apps {
 
 // How the model runs in an evaluation.
 struct EvalMode {
-  std::string device = "cpu";
+  std::string device = "auto";
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, check_numbers = false;
   std::vector<ImplChoice> choices;

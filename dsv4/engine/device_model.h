@@ -5,14 +5,21 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "dsv4/model/model.h"
 
 namespace dsv4 {
 
-// "cpu" (null), "cuda" or "cuda:1". Throws kBadInput for other names and kUnsupported when this
-// build, this machine or this GPU cannot do it.
+// "cpu" (null), "cuda" or "cuda:1"; "auto" is default_device(). Throws kBadInput for other names
+// and kUnsupported when this build, this machine or this GPU cannot do it.
 std::shared_ptr<Device> open_device(const std::string& name);
+
+// The first GPU that this build can use, "cuda" or "cuda:1"; otherwise "cpu", also where a driver
+// is too old. The answer is the first call's.
+const std::string& default_device();
+// usable: of each GPU of a machine, in the order of their numbers.
+std::string default_device(const std::vector<bool>& usable);
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 

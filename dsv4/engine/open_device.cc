@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 
 #include "dsv4/base/error.h"
@@ -22,13 +23,38 @@ int cuda_ordinal(const std::string& name) {
   return error == std::errc() && stop == end ? ordinal : -1;
 }
 
+// Says of each GPU whether it is new enough.
+std::vector<bool> usable_gpus() {
+  std::vector<bool> usable;
+#if DSV4_CUDA
+  try {
+    for (const DeviceInfo& info : list_devices())
+      usable.push_back(info.major * 10 + info.minor >= kMinMajor * 10 + kMinMinor);
+  } catch (const Error&) {  // `--device cuda` says what is wrong
+  }
+#endif
+  return usable;
+}
+
 }  // namespace
 
+std::string default_device(const std::vector<bool>& usable) {
+  const auto first = std::find(usable.begin(), usable.end(), true);
+  if (first == usable.end()) return "cpu";
+  return first == usable.begin() ? "cuda" : fmt::format("cuda:{}", first - usable.begin());
+}
+
+const std::string& default_device() {
+  static const std::string device = default_device(usable_gpus());
+  return device;
+}
+
 std::shared_ptr<Device> open_device(const std::string& name) {
+  if (name == "auto") return open_device(default_device());
   if (name == "cpu") return nullptr;
   const int ordinal = cuda_ordinal(name);
   if (ordinal < 0)
-    fail(ErrorCode::kBadInput, "no device '{}': want cpu, cuda or cuda:N", quotable(name));
+    fail(ErrorCode::kBadInput, "no device '{}': want auto, cpu, cuda or cuda:N", quotable(name));
 #if DSV4_CUDA
   return std::make_shared<Device>(ordinal);
 #else

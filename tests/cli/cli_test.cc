@@ -229,7 +229,7 @@ TEST_F(Cli, UsageErrors) {
   expect_error("run demo -p a --impl moe=fast", "'moe=fast' is not in the op table; there is moe=");
   expect_error("bench decode demo --impl moe", "'moe' is not in the op table");
   expect_error("eval ppl demo --impl x=y", "'x=y' is not in the op table; `dsv4 inspect ops`");
-  expect_error("run demo -p a --device gpu", "no device 'gpu': want cpu, cuda or cuda:N");
+  expect_error("run demo -p a --device gpu", "no device 'gpu': want auto, cpu, cuda or cuda:N");
   expect_error("run demo -p a --device cuda:x", "no device 'cuda:x'");
   const std::string words = std::string(5000, 'x');
   const Result device = dsv4("run demo -p a --device " + words);
