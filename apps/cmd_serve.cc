@@ -11,6 +11,7 @@
 #include "apps/chat_model.h"
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/habits.h"
 #include "apps/signals.h"
 #include "apps/threads.h"
 #include "apps/version.h"
@@ -20,6 +21,7 @@
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/chat/replay_file.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
 
@@ -39,6 +41,7 @@ struct ServeOptions {
   int64_t drain_seconds = 60, watchdog_seconds = 30, max_body_mib = 64, max_queue_ms = 0;
   int64_t max_bodies_mib = 256;
   bool quiet = false, no_alias = false;
+  std::string api_key;
 };
 
 Service::Loaded load(const ServeOptions& options, std::shared_ptr<ServedModel>& served) {
@@ -98,7 +101,7 @@ void save_replay(const ServeOptions& options, const ServedModel& model) {
 
 void serve(ServeOptions options) {
   tokenizer_file(find_model(options.model.model));  // throws before a port is taken
-  options.service.api_key = env("DSV4_API_KEY");
+  options.service.api_keys = {{"environment", env("DSV4_API_KEY")}, {"option", options.api_key}};
   options.service.version = version_text();
   options.service.drain = std::chrono::seconds(options.drain_seconds);
   options.service.max_wait = std::chrono::milliseconds(options.max_queue_ms);
@@ -133,6 +136,8 @@ void serve(ServeOptions options) {
     });
     if (!options.quiet) {
       Json line = {{"host", options.service.http.host}, {"port", service.port()}};
+      if (options.model.engine.empty())
+        line["device"] = options.model.device == "auto" ? default_device() : options.model.device;
       if (service.admin_port() != 0) line["admin_port"] = service.admin_port();
       log_line("listening", line);
     }
@@ -244,6 +249,8 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_option(
       "--api-key-file", service.api_key_file,
       "one name:key[:admin] or name:sha256:HEX[:admin] a line; read again on SIGHUP");
+  command.add_option("--api-key", options.api_key,
+                     "one key; users of this machine see it, so rather DSV4_API_KEY or a file");
   command
       .add_option("--allowed-host", service.allowed_hosts,
                   "names beside local ones that requests may call a server without keys: "
@@ -318,6 +325,8 @@ void add_serve(CLI::App& app, Action& action) {
   add_chat_model_options(*command, options->model);
   add_request_options(*command, *options);
   add_server_options(*command, *options);
+  command->footer(command->get_footer() +
+                  "\n\nOptions by the names of other servers: " + other_names(*command));
   command->callback([options, &action] { action = [options] { serve(*options); }; });
 }
 

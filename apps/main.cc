@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/habits.h"
 #include "apps/signals.h"
 #include "apps/suggest.h"
 #include "apps/threads.h"
@@ -39,21 +40,24 @@ std::string full_name(const CLI::App* app) {
                                       : full_name(app->get_parent()) + " " + app->get_name();
 }
 
-// The command that the leading words name, and the first word after it that names none.
+// The command that the leading words name, the first word after it that names none, and where its
+// arguments begin.
 struct Named {
   CLI::App* command;
   std::string unknown;
+  size_t arguments;
 };
-Named named_command(CLI::App& app, int argc, char** argv) {
+Named named_command(CLI::App& app, const std::vector<std::string>& words) {
   CLI::App* command = &app;
-  for (int i = 1; i < argc; ++i) {
+  size_t i = 1;
+  for (; i < words.size(); ++i) {
     if (command->get_require_subcommand_min() == 0) break;  // its words are arguments
     const auto below = command->get_subcommands(
-        [&](CLI::App* each) { return !each->get_name().empty() && each->get_name() == argv[i]; });
-    if (below.empty()) return {command, argv[i][0] == '-' ? "" : argv[i]};
+        [&](CLI::App* each) { return !each->get_name().empty() && each->get_name() == words[i]; });
+    if (below.empty()) return {command, words[i].starts_with('-') ? "" : words[i], i};
     command = below.front();
   }
-  return {command, ""};
+  return {command, "", i};
 }
 
 int usage_error(const Named& named, const std::string& what) {
@@ -78,14 +82,12 @@ int flush_output() {
 
 int parse(CLI::App& app, int argc, char** argv) {
   // "dsv4 help eval ppl" is "dsv4 eval ppl --help".
-  std::vector<char*> words(argv, argv + argc);
-  std::string help = "--help";
-  if (argc > 1 && std::string_view(argv[1]) == "help") {
+  std::vector<std::string> words(argv, argv + argc);
+  if (argc > 1 && words[1] == "help") {
     words.erase(words.begin() + 1);
-    words.push_back(help.data());
+    words.push_back("--help");
   }
-  const auto count = static_cast<int>(words.size());
-  const Named named = named_command(app, count, words.data());
+  const Named named = named_command(app, words);
   if (!named.unknown.empty()) {
     const std::vector<std::string> names = dsv4::apps::command_names(*named.command);
     const std::string meant = dsv4::apps::nearest(named.unknown, names);
@@ -96,7 +98,8 @@ int parse(CLI::App& app, int argc, char** argv) {
                     CLI::detail::join(names, ", ")));
   }
   try {
-    app.parse(count, words.data());
+    words = dsv4::apps::with_own_names(std::move(words), named.arguments, *named.command);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend() - 1));  // in reverse order
   } catch (const CLI::ExtrasError&) {
     return unexpected(named);
   } catch (const CLI::RequiredError& error) {

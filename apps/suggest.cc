@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "apps/habits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
 
@@ -32,36 +33,6 @@ size_t distance(std::string_view a, std::string_view b) {
 
 std::string_view without_dashes(std::string_view word) {
   return word.substr(std::min(word.find_first_not_of('-'), word.size()));
-}
-
-// Options of other programs for the same purpose.
-struct Habit {
-  std::string_view option, hint;
-};
-constexpr Habit kHabits[] = {
-    {"-m", "the model is an argument without an option"},
-    {"--model", "the model is an argument without an option"},
-    {"--api-key", "give DSV4_API_KEY or --api-key-file"},
-    {"--alias", "did you mean --served-model-name?"},
-    {"-np", "did you mean --max-batch?"},
-    {"--parallel", "did you mean --max-batch?"},
-    {"-c", "did you mean --context?"},
-    {"--ctx-size", "did you mean --context?"},
-    {"--max-model-len", "did you mean --context?"},
-};
-
-// A habit's hint counts only where the command has the option that it names.
-std::string hint(std::string_view word, const std::vector<std::string>& names) {
-  for (const auto& [option, text] : kHabits) {
-    const size_t name = text.find("--");
-    const bool known =
-        name == text.npos ||
-        std::ranges::any_of(names, [&, tail = text.substr(name)](const std::string& each) {
-          return tail.starts_with(each);
-        });
-    if (word == option && known) return fmt::format(": {}", text);
-  }
-  return did_you_mean(word, names);
 }
 
 }  // namespace
@@ -113,8 +84,10 @@ std::string unexpected_words(const CLI::App& command, const std::vector<std::str
   if (option == words.end())
     return fmt::format("nothing takes the argument '{}'", printable(words.front(), kMaxQuote));
   const std::string_view word = std::string_view(*option).substr(0, option->find('='));
+  if (const std::string_view own = own_name(word, command); !own.empty())
+    return fmt::format("{} stands for {} and wants a value", word, own);
   return fmt::format("no option {}{}", printable(word, kMaxQuote),
-                     hint(word, option_names(command)));
+                     did_you_mean(word, option_names(command)));
 }
 
 }  // namespace dsv4::apps

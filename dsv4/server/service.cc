@@ -114,7 +114,8 @@ void Service::read_keys() {
     if (const std::string open = open_to_others(options_.api_key_file); !open.empty())
       log_line("key_file", {{"file", options_.api_key_file}, {"warning", open}});
   }
-  if (!options_.api_key.empty()) keys.add("environment", options_.api_key);
+  for (const auto& [name, key] : options_.api_keys)
+    if (!key.empty()) keys.add(name, key);
   keys_ = std::move(keys);
 }
 

@@ -27,7 +27,8 @@ namespace dsv4 {
 
 struct ServiceOptions {
   HttpServerOptions http;
-  std::string api_key_file, api_key;                     // empty: none
+  std::string api_key_file;                              // empty: none
+  std::map<std::string, std::string> api_keys;           // more keys by their names; empty: none
   std::vector<std::string> allowed_hosts, cors_origins;  // host_rule.h
   size_t max_queue = 256;
   int64_t max_queue_tokens = 4 << 20;

@@ -136,14 +136,7 @@ TEST_F(Cli, TyposAreAnsweredWithAName) {
   expect_error("run dmeo",
                "no model folder dmeo: want a model folder (config.json, safetensors), "
                "or demo: did you mean demo?");
-  expect_error("serve demo --api-key x",
-               "no option --api-key: give DSV4_API_KEY or --api-key-file");
-  for (const char* option : {"-c", "--ctx-size", "--max-model-len"}) {
-    expect_error(fmt::format("serve demo {} 100", option),
-                 fmt::format("no option {}: did you mean --context?", option));
-  }
-  expect_error("serve demo --parallel 4", "no option --parallel: did you mean --max-batch?");
-  expect_error("serve -m demo", "no option -m: the model is an argument without an option");
+  expect_error("serve demo --api-key x", "the API key has fewer than 8 bytes");
   expect_error("serve demo --host lcoalhost",
                "'lcoalhost' is not an IP address or localhost: did you mean localhost?");
   expect_error("serve demo --host '[::1' --port 0", "'[::1' is not an IP address or localhost");
@@ -194,6 +187,34 @@ TEST_F(Cli, ProgressInALogIsLines) {
   EXPECT_EQ(lines.err.find('\r'), std::string::npos);
   EXPECT_NE(lines.err.find("100%"), std::string::npos) << lines.err;
   EXPECT_EQ(dsv4(command).err, "");
+}
+
+// Every name reaches the option that it stands for: its value is refused in that option's words.
+TEST_F(Cli, ServeTakesTheNamesOfOtherServers) {
+  for (const char* option : {"-c", "--ctx-size", "--max-model-len", "--context"}) {
+    for (const char* sign : {" ", "="}) {
+      if (option[1] != '-' && *sign == '=') continue;
+      expect_error(fmt::format("serve demo {}{}15", option, sign),
+                   "--context: '15' is not a whole");
+    }
+  }
+  for (const char* option : {"-np", "--parallel", "--max-batch"})
+    expect_error(fmt::format("serve demo {} 0", option), "--max-batch: '0' is not a whole");
+  for (const char* words : {"-m /nowhere", "--model /nowhere", "--model=/nowhere",
+                            "--alias a b -m /nowhere", "--alias=a -m /nowhere --port 0"})
+    expect_error(fmt::format("serve {}", words), "no model folder /nowhere");
+  expect_error("chat -m /nowhere -c 64", "no model folder /nowhere");
+  expect_error("serve -m demo again", "nothing takes the argument 'again'");
+  expect_error("serve demo -m", "-m stands for MODEL and wants a value (see dsv4 serve --help)");
+  expect_error("run demo --alias x", "no option --alias");
+  // What stands after -- is no option.
+  expect_error("serve -- -m", "no model folder -m");
+  // All of them in one place.
+  const std::string help = dsv4("serve --help").out;
+  const std::string line = help.substr(std::min(help.find("names of other servers"), help.size()));
+  for (const char* name :
+       {"-m", "--model", "-c", "--ctx-size", "--max-model-len", "--alias", "-np", "--parallel"})
+    EXPECT_NE(line.find(name), line.npos) << name;
 }
 
 TEST_F(Cli, HelpThatCannotBeWrittenIsAnError) {

@@ -60,7 +60,7 @@ TEST(ServiceAdmin, OperatorsMayHaveTheirOwnPort) {
 // Keys are asked for at this port, too.
 TEST(ServiceAdmin, TheAdminPortWantsKeys) {
   ScriptOptions options;
-  options.service.api_key = "a-secret";
+  options.service.api_keys = {{"test", "a-secret"}};
   options.service.http.admin_port = 0;
   ScriptedServer locked(kServiceScript, options);
   const uint16_t admin = locked.service().admin_port();

@@ -122,7 +122,7 @@ TEST(ServiceForms, SmallRoutesOfTheApis) {
 
 TEST(ServiceForms, WhatTheServerIsNeedsAKeyWhereThereAreKeys) {
   ScriptOptions options;
-  options.service.api_key = "a-secret-key";
+  options.service.api_keys = {{"test", "a-secret-key"}};
   ScriptedServer keyed(kServiceScript, options);
   for (const char* path : {"/version", "/metrics"}) {
     EXPECT_EQ(ask(server().port(), "GET", path).status, 200) << path;

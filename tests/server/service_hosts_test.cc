@@ -27,7 +27,7 @@ Answer call(uint16_t port, const std::string& host, std::string_view headers = "
 
 ScriptOptions with_key() {
   ScriptOptions options;
-  options.service.api_key = "a-secret-key";
+  options.service.api_keys = {{"test", "a-secret-key"}};
   return options;
 }
 
