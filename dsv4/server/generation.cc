@@ -19,15 +19,22 @@ std::vector<int64_t> forks_of(const std::vector<int32_t>& prompt, const MarkerId
 }  // namespace
 
 Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
-                       std::shared_ptr<Exchange> exchange, std::string key, std::string client_id)
-    : prepared_(std::move(prepared)), model_(std::move(model)), exchange_(std::move(exchange)) {
+                       std::shared_ptr<Exchange> exchange, Origin origin)
+    : prepared_(std::move(prepared)),
+      model_(std::move(model)),
+      exchange_(std::move(exchange)),
+      shown_id_(prepared_.answer.request_id) {
   for (const auto& prompt : prepared_.prompts) usage_.prompt += static_cast<int64_t>(prompt.size());
   prepared_.answer.usage = &usage_;
   report_ = {.api = prepared_.api,
-             .request_id = prepared_.answer.request_id,
-             .key = std::move(key),
+             .request_id = std::move(origin.request_id),
+             .key = std::move(origin.key),
              .user = prepared_.settings.user,
-             .client_id = std::move(client_id),
+             .client_id = std::move(origin.client_id),
+             .path = std::move(origin.path),
+             .model = prepared_.answer.model,
+             .caller = std::move(origin.caller),
+             .begin = std::chrono::system_clock::now(),
              .stream = prepared_.settings.stream};
   const size_t count = prepared_.answer.choices;
   writer_ = make_writer(prepared_.api, std::move(prepared_.answer));
@@ -181,9 +188,8 @@ void Generation::fail(const ApiError& error) {
     exchange_->write(writer_->take());
     exchange_->end_stream();
   } else {
-    HttpResponse response{.status = status,
-                          .headers = headers_,
-                          .body = error_body(prepared_.api, error, report_.request_id)};
+    HttpResponse response{
+        .status = status, .headers = headers_, .body = error_body(prepared_.api, error, shown_id_)};
     if (error.retry_after > 0)
       response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
     exchange_->respond(std::move(response));

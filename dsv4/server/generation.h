@@ -10,6 +10,7 @@
 #include "dsv4/server/choice.h"
 #include "dsv4/server/engine_thread.h"
 #include "dsv4/server/http.h"
+#include "dsv4/server/request_headers.h"
 
 namespace dsv4 {
 
@@ -17,12 +18,22 @@ class Generation {
  public:
   using Clock = std::chrono::steady_clock;
 
+  struct Origin {
+    std::string request_id;  // the server's, which no other request has
+    std::string client_id;   // that the client gave the request; empty: none
+    std::string key;         // name of the API key
+    std::string path;        // of the route
+    std::optional<TraceContext> caller;
+  };
   // What the server's log and metrics get when it is over.
   struct Report {
     Api api = Api::kChat;
     std::string request_id, key, finish;
     std::string user;       // that the client named
     std::string client_id;  // that the client gave the request; empty: none
+    std::string path, model;
+    std::optional<TraceContext> caller;
+    std::chrono::system_clock::time_point begin;
     int status = 200;
     bool stream = false;
     Usage usage;
@@ -31,7 +42,7 @@ class Generation {
   };
 
   Generation(Prepared prepared, std::shared_ptr<const ServedModel> model,
-             std::shared_ptr<Exchange> exchange, std::string key, std::string client_id);
+             std::shared_ptr<Exchange> exchange, Origin origin);
 
   // The parameters of choice k's job.
   GenerateParams job_params(size_t choice) const;
@@ -78,6 +89,7 @@ class Generation {
   std::unique_ptr<AnswerWriter> writer_;
   std::vector<std::unique_ptr<Choice>> choices_;
   std::vector<JobId> jobs_;
+  const std::string shown_id_;  // the client's request id, or the server's
   HttpHeaders headers_;
   bool started_ = false, over_ = false;
   Clock::time_point begin_ = Clock::now(), last_write_ = begin_, last_token_;

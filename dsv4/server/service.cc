@@ -13,6 +13,7 @@
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/server/known_fields.h"
+#include "dsv4/server/request_headers.h"
 #include "dsv4/server/seal.h"
 #include "dsv4/server/server_log.h"
 #include "dsv4/server/shares.h"
@@ -24,22 +25,10 @@ constexpr int kExitBroken = 70;  // EX_SOFTWARE: a supervisor starts the server 
 constexpr std::chrono::seconds kLastWrites{2};
 constexpr size_t kBodyWorkers = 2, kTextWorkers = 1;
 
-// What is wrong with how the body is written; empty: nothing.
-std::string wrong_encoding(const HttpRequest& head) {
-  const std::string type = lower_case(head.header("content-type"));
-  if (!type.empty() && type.find("json") == type.npos) return "want Content-Type: application/json";
-  constexpr std::string_view kCharset = "charset=";
-  if (const size_t at = type.find(kCharset); at != type.npos) {
-    std::string charset = type.substr(at + kCharset.size());
-    charset.resize(std::min(charset.find(';'), charset.size()));
-    std::erase_if(charset, [](char c) { return c == '"' || c == ' '; });
-    if (charset != "utf-8" && charset != "utf8" && charset != "us-ascii")
-      return fmt::format("bodies are UTF-8, not '{}'", short_text(charset));
-  }
-  const std::string encoding = lower_case(head.header("content-encoding"));
-  if (encoding.empty() || encoding == "identity") return "";
-  return fmt::format("Content-Encoding '{}' is not read: send the body as it is",
-                     short_text(encoding));
+// The client's name of the request, or a new one.
+std::string name_of(const HttpRequest& head) {
+  const std::string id = client_request_id(head);
+  return id.empty() ? random_id("req_") : id;
 }
 
 ApiError wrong_origin(const HttpRequest& head) {
@@ -203,7 +192,7 @@ HttpResponse Service::answer(const HttpRequest& head, HttpResponse response) con
   const bool has_id =
       std::any_of(response.headers.begin(), response.headers.end(),
                   [](const auto& header) { return header.first == "x-request-id"; });
-  if (!has_id) response.headers.emplace_back("x-request-id", random_id("req_"));
+  if (!has_id) response.headers.emplace_back("x-request-id", name_of(head));
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
   if (!options_.cors_origins.empty()) response.headers.emplace_back("Vary", "Origin");
   const HostRule::Origin origin = hosts_.origin_of(head);
@@ -217,7 +206,7 @@ HttpResponse Service::answer(const HttpRequest& head, HttpResponse response) con
 
 HttpResponse Service::error_response(const HttpRequest& head, Api api,
                                      const ApiError& error) const {
-  const std::string id = random_id("req_");
+  const std::string id = name_of(head);
   HttpResponse response{.status = status_of(api, error),
                         .headers = {{"x-request-id", id}},
                         .body = error_body(api, error, id)};
@@ -325,9 +314,11 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   if (info.priority > 0 && key != nullptr && !key->admin) {
     return refuse(exchange, api, {403, "", "priority", "priority: above 0 is for admin keys", 0});
   }
-  prepared->answer.request_id = id;
+  const std::string client_id = client_request_id(exchange->request());
+  prepared->answer.request_id = client_id.empty() ? id : client_id;
   prepared->answer.created = std::time(nullptr);
-  HttpResponse head = answer(exchange->request(), {.headers = {{"x-request-id", id}}});
+  HttpResponse head =
+      answer(exchange->request(), {.headers = {{"x-request-id", prepared->answer.request_id}}});
   if (!prepared->settings.has_seed) {
     head.headers.emplace_back("x-dsv4-seed", std::to_string(prepared->settings.sampling.seed));
   }
@@ -335,8 +326,12 @@ void Service::admit(std::shared_ptr<Exchange> exchange, std::shared_ptr<Prepared
   if (!prepared->ignored.empty())
     head.headers.emplace_back("x-dsv4-warning", warning_of(prepared->ignored));
   auto generation = std::make_shared<Generation>(
-      std::move(*prepared), model_, exchange, key_name,
-      short_text(std::string(exchange->request().header("x-request-id"))));
+      std::move(*prepared), model_, exchange,
+      Generation::Origin{.request_id = id,
+                         .client_id = client_id,
+                         .key = key_name,
+                         .path = exchange->request().path,
+                         .caller = parse_traceparent(exchange->request().header("traceparent"))});
   generations_[id] = generation;
   exchange->on_gone = [this, id] { client_disconnected(id); };
   guarded(generation, [&] {

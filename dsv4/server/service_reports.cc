@@ -94,6 +94,7 @@ void Service::remove(const std::shared_ptr<Generation>& generation) {
                {"ttft_s", report.first_token_seconds},
                {"total_s", report.total_seconds}};
   if (!report.client_id.empty()) line["client_request_id"] = report.client_id;
+  if (report.caller) line["trace_id"] = report.caller->trace_id;
   if (options_.log_content) add_content(*generation, line);
   log_line("request", line);
 }

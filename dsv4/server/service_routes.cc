@@ -279,6 +279,7 @@ Service::Response Service::requests(const RoutedRequest&) {
   Json list = Json::array();
   for (const auto& [id, generation] : generations_) {
     list.push_back({{"id", id},
+                    {"client_request_id", generation->report().client_id},
                     {"api", name(generation->report().api)},
                     {"key", generation->report().key},
                     {"started", generation->started()}});

@@ -85,6 +85,29 @@ TEST(ServiceLife, RefusesByNameWhatIsNotThere) {
   }
 }
 
+// In the answer, in the body of an error, and for two requests at a time that share a name.
+TEST(ServiceLife, AClientNamesItsRequest) {
+  const std::string_view name = "X-Request-Id: trace/0af7-1\r\n";
+  const auto id_of = [](const Answer& answer) { return answer.headers.at("x-request-id"); };
+  EXPECT_EQ(id_of(server().post("/v1/chat/completions", chat_body("Hi"), name)), "trace/0af7-1");
+  EXPECT_EQ(id_of(ask(server().port(), "GET", "/v1/models", "", name)), "trace/0af7-1");
+  const Answer refused = server().post("/v1/messages", {{"messages", 3}, {"max_tokens", 1}}, name);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(id_of(refused), "trace/0af7-1");
+  EXPECT_EQ(refused.json()["request_id"], "trace/0af7-1");
+  for (const char* bad : {"X-Request-Id: a b\r\n", "X-Request-Id:\r\n", "X-Request-Id: \"a\"\r\n"})
+    EXPECT_TRUE(
+        id_of(server().post("/v1/chat/completions", chat_body("Hi"), bad)).starts_with("req_"));
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      EXPECT_EQ(id_of(server().post("/v1/chat/completions", chat_body("Hi"), name)),
+                "trace/0af7-1");
+    });
+  }
+  for (std::thread& client : clients) client.join();
+}
+
 TEST(ServiceLife, WarnsOfFieldsWithoutEffect) {
   json body = chat_body("Hi");
   body["store"] = true;
