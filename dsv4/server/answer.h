@@ -26,6 +26,13 @@ struct Usage {
   int64_t accepted_prediction = 0, rejected_prediction = 0;
 };
 
+// Of a request, in seconds.
+struct Times {
+  double queue = 0;         // until the engine took it
+  double first_token = -1;  // since it came; negative: there is none yet
+  double total = 0;         // since it came, once it is over
+};
+
 struct ChoiceEnd {
   FinishReason reason = FinishReason::kStop;
   std::optional<std::string> stop_string;
@@ -74,8 +81,10 @@ struct AnswerContext {
   std::string request_id;
   size_t choices = 1;
   Settings settings;
-  const Usage* usage = nullptr;           // kept up to date by the generation
-  std::vector<std::string> prompt_texts;  // completions with echo: of each prompt
+  const Usage* usage = nullptr;  // kept up to date by the generation, as are the times
+  const Times* times = nullptr;
+  std::vector<std::string> prompt_texts;         // completions with echo: of each prompt
+  std::vector<std::vector<int32_t>> prompt_ids;  // of each prompt, with settings.return_ids
   bool reasoning_alias = false;
   // Responses only.
   JsonValue body;

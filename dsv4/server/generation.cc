@@ -26,6 +26,7 @@ Generation::Generation(Prepared prepared, std::shared_ptr<const ServedModel> mod
       shown_id_(prepared_.answer.request_id) {
   for (const auto& prompt : prepared_.prompts) usage_.prompt += static_cast<int64_t>(prompt.size());
   prepared_.answer.usage = &usage_;
+  prepared_.answer.times = &report_.times;
   report_ = {.api = prepared_.api,
              .request_id = std::move(origin.request_id),
              .key = std::move(origin.key),
@@ -87,7 +88,7 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
   if (over_) return;
   switch (event.kind) {
     case EngineEvent::Kind::kStarted:
-      if (!started_) report_.queue_seconds = seconds_since_begin();
+      if (!started_) report_.times.queue = seconds_since_begin();
       started_ = true;
       if (choice % static_cast<size_t>(prepared_.settings.n) == 0)  // once a prompt
         usage_.cached += event.cached_tokens;
@@ -100,8 +101,8 @@ void Generation::on_event(size_t choice, const EngineEvent& event) {
       break;
     case EngineEvent::Kind::kToken: {
       const auto now = Clock::now();
-      if (report_.first_token_seconds < 0) {
-        report_.first_token_seconds = seconds_since_begin();
+      if (report_.times.first_token < 0) {
+        report_.times.first_token = seconds_since_begin();
       } else if (choices_.size() == 1) {
         intervals_.push_back(std::chrono::duration<double>(now - last_token_).count());
       }
@@ -147,6 +148,7 @@ void Generation::end_if_complete() {
   for (const auto& choice : choices_) {
     if (!choice->ended()) return;
   }
+  report_.times.total = seconds_since_begin();
   writer_->end();
   if (prepared_.settings.stream) {
     exchange_->write(writer_->take());
@@ -206,7 +208,7 @@ void Generation::close_report(int status, const std::string& finish) {
   report_.status = status;
   report_.finish = finish;
   report_.usage = usage_;
-  report_.total_seconds = seconds_since_begin();
+  report_.times.total = seconds_since_begin();
   for (const auto& choice : choices_) {
     const ParseCounts& counts = choice->counts();
     report_.parsed.calls += counts.calls;

@@ -37,7 +37,7 @@ class Generation {
     int status = 200;
     bool stream = false;
     Usage usage;
-    double queue_seconds = 0, first_token_seconds = -1, total_seconds = 0;
+    Times times;
     ParseCounts parsed;
   };
 

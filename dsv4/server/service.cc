@@ -116,10 +116,15 @@ const ApiKey* Service::key_of(const HttpRequest& head) const {
   return key.empty() ? nullptr : keys_.find(key);
 }
 
+bool Service::is_open(const Route& route) const {
+  return (options_.open_metrics && route.path == "/metrics") ||
+         (options_.open_render && route.path.ends_with("completions/render"));
+}
+
 bool Service::authorized(const HttpRequest& head, const Route& route) const {
   // Who reaches the operators' port may read what is for every key.
   const bool operators = head.admin && route.needs.key == Route::Key::kAny;
-  return route.needs.key == Route::Key::kNone || operators || keys_.empty() ||
+  return route.needs.key == Route::Key::kNone || operators || is_open(route) || keys_.empty() ||
          key_of(head) != nullptr;
 }
 
@@ -159,8 +164,8 @@ std::optional<HttpResponse> Service::check(const HttpRequest& head) {
   if (preflights ? !listed : !hosts_.origin_allowed(head))
     return error_response(head, Api::kChat, wrong_origin(head));
   const auto found = find_route(routes(), head.path);
-  const bool served =
-      found && (!options_.http.admin_port || found->route->served_at(/*admin_port=*/head.admin));
+  const bool served = found && (!options_.http.admin_port || is_open(*found->route) ||
+                                found->route->served_at(/*admin_port=*/head.admin));
   if (!served) {
     return error_response(head, api_of_path(head.path),
                           {404, "route_not_found", "", "no such route: " + one_line(head.path), 0});

@@ -20,6 +20,7 @@
 #include "dsv4/server/json_text.h"
 #include "dsv4/server/memory_return.h"
 #include "dsv4/server/metrics.h"
+#include "dsv4/server/request_trace.h"
 #include "dsv4/server/routes.h"
 #include "dsv4/server/work_queue.h"
 
@@ -39,6 +40,11 @@ struct ServiceOptions {
   std::chrono::milliseconds keep_alive{10'000};  // a stream that is silent so long gets a comment
   bool isolate_keys = false;  // requests of different keys share no stored prefix
   bool metrics_alias = true;
+  bool open_metrics = false;  // /metrics also at the port of the clients, and without a key
+  bool open_render = false;   // rendered prompts without a key
+  OnTrace on_trace;           // of every request that was accepted; null: no traces
+  // Adds what others count, when /metrics is asked; null: nothing.
+  std::function<void(Metrics&)> more_metrics;
   bool log_requests = true;
   bool log_content = false;  // also prompts and answers
   bool handle_signals = true;
@@ -83,6 +89,7 @@ class Service : public HttpHandler {
   };
 
   // Before a body is read.
+  bool is_open(const Route& route) const;
   std::optional<ApiError> refusal(const HttpRequest& head, const Route& route) const;
   bool authorized(const HttpRequest& head, const Route& route) const;
   const ApiKey* key_of(const HttpRequest& head) const;
@@ -135,6 +142,7 @@ class Service : public HttpHandler {
   void flush(Generation& generation);
   void remove(const std::shared_ptr<Generation>& generation);
   void add_content(const Generation& generation, Json& line) const;
+  void trace(const Generation& generation) const;
   void client_disconnected(const std::string& request_id);
 
   void on_tick();

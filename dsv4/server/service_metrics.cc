@@ -121,6 +121,7 @@ Service::Response Service::metrics(const RoutedRequest&) {
     set("dsv4_replay_turns", model_->replay.turns());
     set("dsv4_replay_bytes", model_->replay.bytes());
   }
+  if (options_.more_metrics) options_.more_metrics(metrics_);
   return HttpResponse{
       .content_type = "text/plain; version=0.0.4; charset=utf-8",
       .body = metrics_.text(options_.metrics_alias, model_ ? model_->names.front() : "")};

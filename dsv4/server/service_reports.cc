@@ -62,12 +62,12 @@ void Service::remove(const std::shared_ptr<Generation>& generation) {
                            report.status));
   metrics_.add("dsv4_prompt_tokens_total", static_cast<double>(report.usage.prompt));
   metrics_.add("dsv4_generated_tokens_total", static_cast<double>(report.usage.completion));
-  metrics_.observe("dsv4_e2e_seconds", report.total_seconds);
-  metrics_.observe("dsv4_queue_seconds", report.queue_seconds);
-  if (report.first_token_seconds >= 0)
-    metrics_.observe("dsv4_ttft_seconds", report.first_token_seconds);
-  if (report.first_token_seconds >= 0)
-    metrics_.observe("dsv4_prefill_seconds", report.first_token_seconds - report.queue_seconds);
+  metrics_.observe("dsv4_e2e_seconds", report.times.total);
+  metrics_.observe("dsv4_queue_seconds", report.times.queue);
+  if (report.times.first_token >= 0)
+    metrics_.observe("dsv4_ttft_seconds", report.times.first_token);
+  if (report.times.first_token >= 0)
+    metrics_.observe("dsv4_prefill_seconds", report.times.first_token - report.times.queue);
   const ParseCounts& parsed = report.parsed;
   const auto count = [&](const char* kind, int64_t calls) {
     if (calls > 0)
@@ -78,7 +78,8 @@ void Service::remove(const std::shared_ptr<Generation>& generation) {
   count("repaired", parsed.repaired);
   count("truncated", parsed.truncated);
   count("unknown_tool", parsed.unknown);
-  waits_.push_back(report.queue_seconds);
+  trace(*generation);
+  waits_.push_back(report.times.queue);
   if (waits_.size() > kWaits) waits_.pop_front();
   if (!options_.log_requests) return;
   Json line = {{"id", report.request_id},
@@ -90,13 +91,30 @@ void Service::remove(const std::shared_ptr<Generation>& generation) {
                {"stream", report.stream},
                {"prompt_tokens", report.usage.prompt},
                {"completion_tokens", report.usage.completion},
-               {"queue_s", report.queue_seconds},
-               {"ttft_s", report.first_token_seconds},
-               {"total_s", report.total_seconds}};
+               {"queue_s", report.times.queue},
+               {"ttft_s", report.times.first_token},
+               {"total_s", report.times.total}};
   if (!report.client_id.empty()) line["client_request_id"] = report.client_id;
   if (report.caller) line["trace_id"] = report.caller->trace_id;
   if (options_.log_content) add_content(*generation, line);
   log_line("request", line);
+}
+
+void Service::trace(const Generation& generation) const {
+  if (!options_.on_trace) return;
+  const Generation::Report& report = generation.report();
+  options_.on_trace({.begin = report.begin,
+                     .times = report.times,
+                     .parent = report.caller,
+                     .api = report.api,
+                     .path = report.path,
+                     .model = report.model,
+                     .request_id = report.request_id,
+                     .client_id = report.client_id,
+                     .finish = report.finish,
+                     .status = report.status,
+                     .stream = report.stream,
+                     .usage = report.usage});
 }
 
 void Service::add_content(const Generation& generation, Json& line) const {
