@@ -71,11 +71,25 @@ std::vector<int32_t> tokens_of(std::string_view output) {
   return tokens;
 }
 
+// Ollama's body for the same.
+Json ollama_request_of(Api api, bool tools, bool thinking, bool more) {
+  Json body = {{"think", thinking}};
+  if (more) body.update({{"options", {{"stop", {"ab"}}}}, {"logprobs", true}});
+  if (api == Api::kOllamaGenerate) {
+    body["prompt"] = "x";
+    return body;
+  }
+  body["messages"] = Json::array({{{"role", "user"}, {"content", "x"}}});
+  if (tools) body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  return body;
+}
+
 // A request for a stream with what the bits want.
 Json request_of(Api api, uint8_t bits) {
   const bool tools = bits & 4, thinking = bits & 8, more = bits & 16;
   const Json schema = {{"type", "object"}, {"properties", {{"a", {{"type", "string"}}}}}};
   const Json user = Json::array({{{"role", "user"}, {"content", "x"}}});
+  if (is_ollama(api)) return ollama_request_of(api, tools, thinking, more);
   Json body = {{"stream", true}, {"seed", 1}};
   if (api == Api::kCompletions) {
     body["prompt"] = "x";
@@ -165,6 +179,7 @@ class EventChecker {
 
   // Whole events, since a piece is flushed to the client as it is.
   void take(std::string piece) {
+    if (is_ollama(api_)) return take_lines(piece);
     while (!piece.empty()) {
       const size_t end = piece.find("\n\n");
       fuzz::require(end != piece.npos);
@@ -179,6 +194,20 @@ class EventChecker {
   }
 
  private:
+  // Objects, a line each.
+  void take_lines(const std::string& piece) {
+    fuzz::require(piece.empty() || piece.ends_with('\n'));
+    for (size_t begin = 0; begin < piece.size();) {
+      const size_t end = piece.find('\n', begin);
+      const Json line = Json::parse(piece.substr(begin, end - begin), nullptr, false);
+      fuzz::require(line.is_object() && !ended_);
+      fuzz::require(line.contains("error") ||
+                    line.contains(api_ == Api::kOllamaChat ? "message" : "response"));
+      ended_ = line.contains("error") || line["done"].get<bool>();
+      begin = end + 1;
+    }
+  }
+
   void event(std::string block) {
     fuzz::require(!ended_);
     std::string name;
@@ -238,7 +267,9 @@ void write_stream(Api api, uint8_t bits, uint8_t ending, std::string_view output
   const Prepared& prepared = prepared_request(api, bits);
   Usage usage;
   AnswerContext context = prepared.answer;
+  const Times times;
   context.usage = &usage;
+  context.times = &times;
   const size_t count = context.choices;
   const auto writer = make_writer(api, std::move(context));
   EventChecker checker(api);
@@ -269,7 +300,8 @@ void write_stream(Api api, uint8_t bits, uint8_t ending, std::string_view output
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  dsv4::write_stream(static_cast<dsv4::Api>(data[0] % 4), data[0], data[1],
+  const int api = (data[0] & 32) != 0 ? 4 + data[0] % 2 : data[0] % 4;
+  dsv4::write_stream(static_cast<dsv4::Api>(api), data[0], data[1],
                      dsv4::fuzz::text(data + 2, size - 2));
   return 0;
 }

@@ -24,7 +24,9 @@ const ServedModel& model() {
 void answer(Prepared prepared) {
   Usage usage;
   AnswerContext context = prepared.answer;
+  const Times times;
   context.usage = &usage;
+  context.times = &times;
   const size_t choices = context.choices;
   const auto writer = make_writer(prepared.api, std::move(context));
   writer->begin();
@@ -47,10 +49,11 @@ void answer(Prepared prepared) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   using namespace dsv4;
-  const auto api = static_cast<Api>(data[0] % 4);
+  const auto api = static_cast<Api>(data[0] % kNumApis);
   fuzz::allow_bad_input([&] {
     const std::string key(32, 'k');
     Prepared prepared = prepare(api, std::string(fuzz::text(data + 1, size - 1)), model(), key);
+    if (!prepared.ready.empty()) return fuzz::require(Json::accept(prepared.ready));
     fuzz::require(!prepared.prompts.empty());
     for (const auto& prompt : prepared.prompts) {
       fuzz::require(!prompt.empty());

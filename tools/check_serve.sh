@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real clients against a real server: tools/check_serve.sh [PRESET] [CLIENT ...]. Makes environments in build/venvs with
-# the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor and
-# pydantic-ai, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, answers under random schemas
+# the newest and an old release of `openai` and `anthropic`, and one each with LiteLLM, LangChain, instructor,
+# pydantic-ai and ollama, all from PyPI; then runs tools/serve/client_*.py, the code of docs/clients, answers under random schemas
 # and tools, the JSON-Schema-Test-Suite, and the web page in Debian's Chromium. With CLIENT only these clients. Exit status 77: the packages are not to be had.
 
 set -euo pipefail
@@ -33,6 +33,7 @@ environment litellm litellm mcp
 environment langchain langchain-openai langchain-anthropic
 environment instructor instructor
 environment pydantic_ai 'pydantic-ai-slim[openai]'
+environment ollama ollama
 environment schema jsonschema
 python=$venvs/new/bin/python status=0
 $python tools/serve/check_clients.py "$binary" "$venvs" "$@" || status=1

@@ -20,6 +20,7 @@ struct Translated {
   std::unordered_map<std::string, std::string> field_paths;  // chat's name -> the client's
   std::vector<std::string> ignored;                          // fields and values without effect
   std::unordered_set<std::string> custom_tools;              // that take plain text (Responses)
+  bool completion = false;  // `chat` is the body of a completion (Ollama's raw prompts)
 
   // Copies a field of the client's body, if it is there, to the chat body's field `to`.
   void copy(const Field& field, const char* to);

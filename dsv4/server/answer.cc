@@ -51,6 +51,7 @@ std::string error_body(Api api, const ApiError& error, const std::string& reques
                         {"error", {{"type", type}, {"message", error.message}}},
                         {"request_id", request_id}});
   }
+  if (is_ollama(api)) return text_of(Json{{"error", error.message}});
   const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
   return text_of(Json{{"error",
                        {{"message", error.message},

@@ -1,4 +1,4 @@
-// AnswerWriter: one API's form of an answer, whole or as server-sent events
+// AnswerWriter: one API's form of an answer, whole or as a stream of events
 // (docs/spec/serving.md 2.5, 3.3). The parser of each choice reports into sink(choice).
 //
 //   begin, then sinks and finish() for each choice, end, with take() wherever output may leave
@@ -70,7 +70,10 @@ class AnswerWriter {
   virtual void finish(size_t choice, const ChoiceEnd& end) = 0;
   virtual void end() = 0;
   virtual void fail(const ApiError& error) = 0;  // inside a stream
-  // Server-sent events since the last call; of an answer that is whole, its body after end().
+  // The content type of a stream, and what it has while nothing comes.
+  virtual const char* stream_type() const { return "text/event-stream; charset=utf-8"; }
+  virtual std::string keep_alive() const { return ": keep-alive\n\n"; }
+  // Events since the last call; of an answer that is whole, its body after end().
   virtual std::string take() = 0;
 };
 
@@ -96,12 +99,13 @@ std::unique_ptr<AnswerWriter> chat_writer(AnswerContext context);
 std::unique_ptr<AnswerWriter> completion_writer(AnswerContext context);
 std::unique_ptr<AnswerWriter> messages_writer(AnswerContext context);
 std::unique_ptr<AnswerWriter> responses_writer(AnswerContext context);
+std::unique_ptr<AnswerWriter> ollama_writer(AnswerContext context, bool is_chat);
 
 // "invalid_request_error" and the like; `api` decides the names.
 std::string error_type(int status);
 // The status that a client gets: Messages has its own for overload.
 int status_of(Api api, const ApiError& error);
-// The body of an error. Messages has its own form.
+// The body of an error. Messages and Ollama have their own forms.
 std::string error_body(Api api, const ApiError& error, const std::string& request_id);
 
 }  // namespace dsv4

@@ -76,7 +76,7 @@ void Generation::begin(HttpHeaders headers) {
   if (!prepared_.settings.stream) return;
   HttpResponse head{.status = 200,
                     .headers = headers_,
-                    .content_type = "text/event-stream; charset=utf-8",
+                    .content_type = writer_->stream_type(),
                     .body = writer_->take()};
   head.headers.emplace_back("Cache-Control", "no-store");
   head.headers.emplace_back("X-Accel-Buffering", "no");
@@ -172,7 +172,7 @@ void Generation::on_tick(Clock::time_point now, std::chrono::milliseconds keep_a
     return finish_early();
   }
   if (prepared_.settings.stream && now - last_write_ > keep_alive) {
-    exchange_->write(": keep-alive\n\n");
+    if (const std::string piece = writer_->keep_alive(); !piece.empty()) exchange_->write(piece);
     last_write_ = now;
   }
 }

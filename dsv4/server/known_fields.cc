@@ -13,7 +13,9 @@ constexpr unsigned bit(Api api) {
   return 1u << static_cast<unsigned>(api);
 }
 constexpr unsigned kChat = bit(Api::kChat), kCompletions = bit(Api::kCompletions),
-                   kMessages = bit(Api::kMessages), kResponses = bit(Api::kResponses);
+                   kMessages = bit(Api::kMessages), kResponses = bit(Api::kResponses),
+                   kOllamaChat = bit(Api::kOllamaChat), kOllamaGenerate = bit(Api::kOllamaGenerate),
+                   kOllama = kOllamaChat | kOllamaGenerate;
 
 // Fields of one object of these APIs, by words. `place`: "" is the body, "tools[].function" an
 // object of each item of a list; it may have several entries. `ignored`: fields that the API has
@@ -90,6 +92,22 @@ constexpr KnownFields kFields[] = {
     {kResponses, "text", "format", "verbosity"},
     {kResponses, "text.format", "type schema strict pattern", "name description"},
     {kResponses, "tool_choice", "type name mode tools", ""},
+
+    {kOllama, "", "model format options stream think logprobs top_logprobs",
+     "keep_alive truncate shift"},
+    {kOllamaChat, "", "messages tools", ""},
+    {kOllamaGenerate, "", "prompt suffix system raw images template context", ""},
+    {kOllama, "options",
+     "temperature top_p top_k min_p seed stop presence_penalty frequency_penalty repeat_penalty "
+     "num_predict",
+     "num_ctx num_keep num_batch num_gpu main_gpu num_thread use_mmap use_mlock low_vram numa "
+     "repeat_last_n typical_p tfs_z mirostat mirostat_eta mirostat_tau penalize_newline"},
+    {kOllamaChat, "messages[]", "role content images tool_calls tool_name name thinking",
+     "tool_call_id"},
+    {kOllamaChat, "messages[].tool_calls[]", "function", "id type"},
+    {kOllamaChat, "messages[].tool_calls[].function", "name arguments", "index"},
+    {kOllamaChat, "tools[]", "type function", ""},
+    {kOllamaChat, "tools[].function", "name description parameters strict", ""},
 };
 
 // Wherever they stand in a body, and whatever the API: they would change what the answer may be.

@@ -4,12 +4,14 @@
 
 #include "dsv4/chat/encoder_level.h"
 #include "dsv4/chat/messages_api.h"
+#include "dsv4/chat/ollama_api.h"
 #include "dsv4/chat/render.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/chat/responses_api.h"
 #include "dsv4/server/answer_constraint.h"
 #include "dsv4/server/known_fields.h"
 #include "dsv4/server/numbers.h"
+#include "dsv4/server/ollama_info.h"
 #include "dsv4/server/seal.h"
 
 namespace dsv4 {
@@ -24,11 +26,13 @@ Translated translated(Api api, const JsonValue& body, const std::string& seal_ke
     return chat_of_responses(body,
                              [&](const std::string& text) { return unsealed(seal_key, text); });
   }
+  if (api == Api::kOllamaChat) return chat_of_ollama_chat(body);
+  if (api == Api::kOllamaGenerate) return chat_of_ollama_generate(body);
   return {};
 }
 
 const JsonValue& chat_form(Api api, const JsonValue& body, const Translated& request) {
-  return api == Api::kMessages || api == Api::kResponses ? request.chat : body;
+  return api == Api::kChat || api == Api::kCompletions ? body : request.chat;
 }
 
 void read_declared(const std::vector<ToolDefinition>& tools, bool coerce, ParserOptions& parser) {
@@ -42,7 +46,7 @@ void read_declared(const std::vector<ToolDefinition>& tools, bool coerce, Parser
 }
 
 std::string prompt_field(Api api) {
-  return api == Api::kCompletions ? "prompt" : "messages";
+  return api == Api::kCompletions || api == Api::kOllamaGenerate ? "prompt" : "messages";
 }
 
 // A prompt of ids that the client gives.
@@ -110,6 +114,13 @@ void read_completion_prompts(const JsonValue& body, const ServedModel& model, Pr
   out.parser.continues = true;
 }
 
+// As many tokens as the context has room for, but not more than `most`.
+void use_room(const ServedModel& model, int64_t most, Prepared& out) {
+  const int64_t room = model.limits.context - static_cast<int64_t>(out.prompts[0].size());
+  out.fills_context = room < most;
+  out.max_tokens = std::min(room, most);
+}
+
 void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
   const Conversation conversation = read_chat_request(body, model.chat);
   const Prompt prompt = render(conversation, &model.replay, out.settings.salt);
@@ -127,12 +138,8 @@ void read_chat(const JsonValue& body, const ServedModel& model, Prepared& out) {
     out.settings.sampling.top_p =
         static_cast<float>(default_top_p(conversation.thinking, out.parser.tools));
   }
-  if (!out.settings.max_tokens) {
-    const int64_t room = model.limits.context - static_cast<int64_t>(out.prompts[0].size());
-    const int64_t most = default_max_tokens(conversation.thinking, conversation.effort);
-    out.fills_context = room < most;
-    out.max_tokens = std::min(room, most);
-  }
+  if (!out.settings.max_tokens)
+    use_room(model, default_max_tokens(conversation.thinking, conversation.effort), out);
 }
 
 void check_context(const ServedModel& model, Prepared& out) {
@@ -151,7 +158,7 @@ void check_context(const ServedModel& model, Prepared& out) {
 
 void prepare_body(const JsonValue& body, const Translated& request, const ServedModel& model,
                   const std::string& owner, Prepared& out) {
-  const bool completions = out.api == Api::kCompletions;
+  const bool completions = out.api == Api::kCompletions || request.completion;
   const JsonValue& chat = chat_form(out.api, body, request);
   out.settings = read_settings(Field(&chat, ""), completions ? Api::kCompletions : Api::kChat,
                                model.sampling, model.text_ids());
@@ -162,7 +169,12 @@ void prepare_body(const JsonValue& body, const Translated& request, const Served
   if (!owner.empty()) out.settings.salt = owner + '\n' + out.settings.salt;
   out.parser.stops = out.settings.stops;
   if (completions) {
-    read_completion_prompts(body, model, out);
+    read_completion_prompts(chat, model, out);
+    // Ollama's completions have no limit of their own.
+    if (request.completion && chat.find("max_tokens") == nullptr) {
+      out.settings.max_tokens.reset();
+      use_room(model, model.limits.context, out);
+    }
   } else {
     read_chat(chat, model, out);
   }
@@ -184,8 +196,12 @@ Prepared prepare(Api api, const std::string& text, const ServedModel& model,
   JsonValue body = parse_json(text, "the body");
   Field(&body, "").object();
   Prepared out{.api = api};
-  out.answer.model = model_name(body, model);
+  out.answer.model = model_name(body, model, api);
   out.ignored = ignored_fields(body, api, model.strict_fields);
+  if (const std::string reason = is_ollama(api) ? ollama_load_reason(body) : ""; !reason.empty()) {
+    out.ready = ollama_loaded(out.answer.model, reason, api == Api::kOllamaChat);
+    return out;
+  }
   Translated request = translated(api, body, seal_key);
   try {
     prepare_body(body, request, model, owner, out);
@@ -221,10 +237,15 @@ std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedMode
   }
 }
 
-std::string model_name(const JsonValue& body, const ServedModel& model) {
+std::string model_name(const JsonValue& body, const ServedModel& model, Api api) {
   const std::string name = Field(&body, "").at("model").string_or(model.names.front());
-  const bool known = std::find(model.names.begin(), model.names.end(), name) != model.names.end();
-  if (known || model.any_name) return name;
+  const auto known = [&](std::string_view one) {
+    return std::find(model.names.begin(), model.names.end(), one) != model.names.end();
+  };
+  constexpr std::string_view kLatest = ":latest";
+  const bool tagged = is_ollama(api) && name.ends_with(kLatest) &&
+                      known(std::string_view(name).substr(0, name.size() - kLatest.size()));
+  if (known(name) || tagged || model.any_name) return name;
   throw RequestError(
       "model_not_found", "model",
       fmt::format("model: no model '{}' here; this server has '{}'", name, model.names.front()),
@@ -241,6 +262,9 @@ std::unique_ptr<AnswerWriter> make_writer(Api api, AnswerContext context) {
       return messages_writer(std::move(context));
     case Api::kResponses:
       return responses_writer(std::move(context));
+    case Api::kOllamaChat:
+    case Api::kOllamaGenerate:
+      return ollama_writer(std::move(context), api == Api::kOllamaChat);
   }
   return nullptr;
 }

@@ -27,7 +27,8 @@ struct Prepared {
   bool is_chat = false;                         // the output is parsed, else it is text
   bool continues = false;                       // an answer that the client began
   std::vector<std::string> ignored;             // for the header x-dsv4-warning
-  AnswerContext answer;                         // without what the generation adds
+  std::string ready;  // the body of the answer where it needs no engine; then nothing else is set
+  AnswerContext answer;  // without what the generation adds
 };
 
 // RequestError, also where the prompt does not fit the context. `seal_key`: of seal.h. `owner`:
@@ -39,12 +40,13 @@ Prepared prepare(Api api, const std::string& body, const ServedModel& model,
 // not keep a worker busy. `param`: the field that has it.
 void require_room(size_t bytes, const ServedModel& model, const std::string& param);
 
-// The prompt of a chat, Messages or Responses body.
+// The prompt of a body that is a chat, in any API.
 std::vector<int32_t> prompt_ids(Api api, const JsonValue& body, const ServedModel& model,
                                 const std::string& seal_key, Prompt* prompt = nullptr);
 
 // The model that the body names; RequestError 404 where this server has none of that name.
-std::string model_name(const JsonValue& body, const ServedModel& model);
+// Ollama's clients write NAME:latest for a NAME without a tag.
+std::string model_name(const JsonValue& body, const ServedModel& model, Api api = Api::kChat);
 
 std::unique_ptr<AnswerWriter> make_writer(Api api, AnswerContext context);
 

@@ -21,7 +21,8 @@ std::optional<std::string> argument_of(std::string_view pattern, std::string_vie
 }  // namespace
 
 bool Route::takes(std::string_view request_method) const {
-  return request_method == method || (request_method == "HEAD" && method == "GET");
+  return method.empty() || request_method == method ||
+         (request_method == "HEAD" && method == "GET");
 }
 
 bool Route::served_at(bool admin_port) const {
@@ -30,6 +31,7 @@ bool Route::served_at(bool admin_port) const {
 
 Api api_of_path(std::string_view path) {
   if (path.starts_with("/v1/")) path.remove_prefix(3);
+  if (path.starts_with("/api/")) return Api::kOllamaChat;
   return path == "/messages" || path.starts_with("/messages/") ? Api::kMessages : Api::kChat;
 }
 

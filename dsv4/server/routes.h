@@ -37,14 +37,16 @@ struct Route {
     bool model = false;  // 503 while it is loaded
   };
 
-  std::string_view method;  // GET or POST
+  std::string_view method;  // GET or POST; empty: any
   std::string_view path;    // without /v1; {} stands for one argument that is not empty
   Handler handler = nullptr;
   Needs needs;
   Api api = Api::kChat;  // whose error bodies it answers with
 
   bool takes(std::string_view request_method) const;  // HEAD too, where it takes GET
-  std::string_view allow() const { return method == "GET" ? "GET, HEAD" : method; }
+  std::string_view allow() const {
+    return method.empty() ? "GET, POST, DELETE" : method == "GET" ? "GET, HEAD" : method;
+  }
   bool served_at(bool admin_port) const;
 };
 

@@ -255,6 +255,8 @@ Service::Response Service::generate(const RoutedRequest& request) {
   on_worker(*bodies_, exchange, api, work, [this, exchange, api, gone, prepared, error] {
     if (*gone) return;
     exchange->request().drop_body();
+    if (!*error && !prepared->ready.empty())
+      return exchange->respond(answer(exchange->request(), {.body = std::move(prepared->ready)}));
     try {
       if (!*error) return admit(exchange, prepared);
       refuse(exchange, api, **error);

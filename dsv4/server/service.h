@@ -113,6 +113,10 @@ class Service : public HttpHandler {
   Response version(const RoutedRequest& request);
   Response metrics(const RoutedRequest& request);
   Response page(const RoutedRequest& request);
+  Response ollama_models(const RoutedRequest& request);
+  Response ollama_processes(const RoutedRequest& request);
+  Response ollama_version(const RoutedRequest& request);
+  Response not_here(const RoutedRequest& request);
 
   std::string unready_reason() const;
   bool overloaded() const;

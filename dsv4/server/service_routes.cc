@@ -7,6 +7,7 @@
 #include "dsv4/chat/request_error.h"
 #include "dsv4/server/json_text.h"
 #include "dsv4/server/numbers.h"
+#include "dsv4/server/ollama_info.h"
 #include "dsv4/server/page.h"
 #include "dsv4/server/prepare.h"
 #include "dsv4/server/service.h"
@@ -141,6 +142,13 @@ std::span<const Route> Service::routes() {
       {"GET", "/ready", &Service::ready, kProbe},
       {"GET", "/version", &Service::version, kBuild},
       {"GET", "/metrics", &Service::metrics, kScrape},
+      {"POST", "/api/chat", &Service::generate, kClient, Api::kOllamaChat},
+      {"POST", "/api/generate", &Service::generate, kClient, Api::kOllamaGenerate},
+      {"GET", "/api/tags", &Service::ollama_models, kClient, Api::kOllamaChat},
+      {"GET", "/api/ps", &Service::ollama_processes, kClient, Api::kOllamaChat},
+      {"POST", "/api/show", &Service::answer_from_body<ollama_show>, kClient, Api::kOllamaChat},
+      {"GET", "/api/version", &Service::ollama_version, kBuild, Api::kOllamaChat},
+      {"", "/api/{}", &Service::not_here, {}, Api::kOllamaChat},  // pull, delete, embed, ...
       {"GET", "/", &Service::page, kPage},
       {"GET", "/page/{}", &Service::page, kPage},
   };
@@ -190,6 +198,28 @@ Service::Response Service::page(const RoutedRequest& request) {
   if (auto response = page_response(name, request.exchange->request())) return response;
   throw RequestError("not_found", "", fmt::format("the page has no file '{}'", one_line(name)),
                      404);
+}
+
+Service::Response Service::ollama_models(const RoutedRequest&) {
+  return json_response(ollama_tags(*model_));
+}
+
+Service::Response Service::ollama_processes(const RoutedRequest&) {
+  return json_response(ollama_running(*model_));
+}
+
+Service::Response Service::ollama_version(const RoutedRequest&) {
+  return json_response({{"version", kOllamaVersion}, {"dsv4", options_.version}});
+}
+
+Service::Response Service::not_here(const RoutedRequest& request) {
+  throw RequestError(
+      "not_implemented", "",
+      fmt::format("/api/{} is not there: this server has one model, which it neither pulls, "
+                  "changes nor deletes, and no embeddings; there are /api/chat, generate, tags, "
+                  "show, ps and version",
+                  one_line(request.argument)),
+      501);
 }
 
 Service::Response Service::drop_cache(const RoutedRequest&) {

@@ -20,6 +20,10 @@ const char* name(Api api) {
       return "messages";
     case Api::kResponses:
       return "responses";
+    case Api::kOllamaChat:
+      return "ollama_chat";
+    case Api::kOllamaGenerate:
+      return "ollama_generate";
   }
   return "?";
 }

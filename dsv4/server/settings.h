@@ -1,4 +1,4 @@
-// How a request wants its answer: sampling, limits, streaming (docs/spec/serving.md 3.2). The four
+// How a request wants its answer: sampling, limits, streaming (docs/spec/serving.md 3.2). All
 // APIs arrive here as a chat or a completions body.
 //
 // What the engine cannot do is refused by name, never dropped.
@@ -15,8 +15,12 @@
 
 namespace dsv4 {
 
-enum class Api { kChat, kCompletions, kMessages, kResponses };
+enum class Api { kChat, kCompletions, kMessages, kResponses, kOllamaChat, kOllamaGenerate };
+constexpr int kNumApis = 6;
 const char* name(Api api);
+constexpr bool is_ollama(Api api) {
+  return api == Api::kOllamaChat || api == Api::kOllamaGenerate;
+}
 
 struct Settings {
   SamplingParams sampling;

@@ -13,8 +13,8 @@ from server import Server, write_script
 HERE = pathlib.Path(__file__).parent
 # Environment (tools/check_serve.sh) and script.
 CLIENTS = [("new", "openai"), ("old", "openai"), ("new", "anthropic"), ("old", "anthropic"), ("litellm", "litellm"),
-           ("langchain", "langchain"), ("instructor", "instructor"), ("pydantic_ai", "pydantic_ai"), ("new", "agents"),
-           ("new", "types")]
+           ("langchain", "langchain"), ("instructor", "instructor"), ("pydantic_ai", "pydantic_ai"), ("ollama", "ollama"),
+           ("new", "agents"), ("new", "types")]
 SCENARIOS = ["plain", "stream", "tools", "thinking", "error", "cancel", "20 in parallel", "format"]
 
 
