@@ -63,6 +63,8 @@ class AnswerWriter {
   virtual OutputSink& sink(size_t choice) = 0;
   // Of the tokens whose text the next call of a sink has.
   virtual void logprobs(size_t, std::vector<TokenLogprob>, bool /*reasoning*/) {}
+  // A token of the answer, before what its text becomes.
+  virtual void token(size_t /*choice*/, int32_t /*id*/) {}
   virtual void begin() {}
   // Before the first token of the answer, when logprobs() has had those of the prompt: echo
   // together with logprobs.

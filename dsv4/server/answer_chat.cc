@@ -49,6 +49,25 @@ void add_stop_reason(Json& choice, const ChoiceEnd& end) {
   if (end.deadline) choice["stop_reason"] = "deadline";
 }
 
+// Ids of the tokens of each choice, for those who want them.
+class AnswerIds {
+ public:
+  explicit AnswerIds(const AnswerContext& context)
+      : wanted_(context.settings.return_ids), ids_(context.choices) {}
+
+  void add(size_t choice, int32_t id) {
+    if (wanted_) ids_[choice].push_back(id);
+  }
+  // Those since the last call.
+  void take(size_t choice, Json& json) {
+    if (wanted_) json["token_ids"] = std::exchange(ids_[choice], {});
+  }
+
+ private:
+  const bool wanted_;
+  std::vector<std::vector<int32_t>> ids_;
+};
+
 // What chunks of both APIs share.
 class ChunkWriter {
  public:
@@ -67,10 +86,14 @@ class ChunkWriter {
   void add_done() { out_ += "data: [DONE]\n\n"; }
   void add_error(const std::string& body) { out_ += "data: " + body + "\n\n"; }
   std::string take() { return std::exchange(out_, {}); }
+  // A field of the next chunk alone.
+  void add_field(const std::string& name, const Json& value) {
+    field_ += fmt::format(",\"{}\":{}", name, text_of(value));
+  }
 
  private:
   void add_raw(const std::string& choices, bool with_usage) {
-    out_ += "data: " + head_ + ",\"choices\":" + choices;
+    out_ += "data: " + head_ + std::exchange(field_, {}) + ",\"choices\":" + choices;
     if (with_usage) {
       out_ += ",\"usage\":" + text_of(usage_json(*usage_));
     } else if (settings_.include_usage) {
@@ -81,14 +104,15 @@ class ChunkWriter {
 
   const Settings& settings_;
   const Usage* usage_;
-  std::string head_, out_;
+  std::string head_, field_, out_;
 };
 
 class ChatStream : public AnswerWriter {
  public:
   explicit ChatStream(AnswerContext context)
       : context_(std::move(context)),
-        chunks_(context_, random_id("chatcmpl-"), "chat.completion.chunk") {
+        chunks_(context_, random_id("chatcmpl-"), "chat.completion.chunk"),
+        ids_(context_) {
     for (size_t k = 0; k < context_.choices; ++k) choices_.emplace_back(*this, k);
   }
 
@@ -98,7 +122,11 @@ class ChatStream : public AnswerWriter {
     append_logprobs(choices_[choice].logprobs, tokens, reasoning);
   }
 
+  void token(size_t choice, int32_t id) override { ids_.add(choice, id); }
+
   void begin() override {
+    if (context_.settings.return_ids)
+      chunks_.add_field("prompt_token_ids", context_.prompt_ids.front());
     for (size_t k = 0; k < choices_.size(); ++k)
       add_delta(k, {{"role", "assistant"}, {"content", ""}});
   }
@@ -106,6 +134,7 @@ class ChatStream : public AnswerWriter {
   void finish(size_t choice, const ChoiceEnd& end) override {
     Json json = {{"index", choice}, {"delta", Json::object()}, {"finish_reason", finish_word(end)}};
     add_stop_reason(json, end);
+    ids_.take(choice, json);
     chunks_.add(json);
   }
 
@@ -155,20 +184,23 @@ class ChatStream : public AnswerWriter {
     Json& logprobs = choices_[choice].logprobs;
     if (!logprobs.empty()) json["logprobs"] = std::exchange(logprobs, Json::object());
     json["finish_reason"] = nullptr;
+    ids_.take(choice, json);
     chunks_.add(json);
   }
 
   const AnswerContext context_;
   ChunkWriter chunks_;
+  AnswerIds ids_;
   std::vector<ChoiceSink> choices_;
 };
 
 class ChatWhole : public AnswerWriter {
  public:
   explicit ChatWhole(AnswerContext context)
-      : context_(std::move(context)), choices_(context_.choices) {}
+      : context_(std::move(context)), ids_(context_), choices_(context_.choices) {}
 
   OutputSink& sink(size_t choice) override { return choices_[choice].message; }
+  void token(size_t choice, int32_t id) override { ids_.add(choice, id); }
   void logprobs(size_t choice, std::vector<TokenLogprob> tokens, bool reasoning) override {
     append_logprobs(choices_[choice].logprobs, tokens, reasoning);
   }
@@ -188,14 +220,14 @@ class ChatWhole : public AnswerWriter {
       json["logprobs"] = choice.logprobs.empty() ? Json() : choice.logprobs;
       json["finish_reason"] = finish_word(choice.end);
       add_stop_reason(json, choice.end);
+      ids_.take(k, json);
       choices.push_back(std::move(json));
     }
-    body_ = text_of(Json{{"id", random_id("chatcmpl-")},
-                         {"object", "chat.completion"},
-                         {"created", context_.created},
-                         {"model", context_.model},
-                         {"choices", std::move(choices)},
-                         {"usage", usage_json(*context_.usage)}});
+    Json body = {{"id", random_id("chatcmpl-")},  {"object", "chat.completion"},
+                 {"created", context_.created},   {"model", context_.model},
+                 {"choices", std::move(choices)}, {"usage", usage_json(*context_.usage)}};
+    if (context_.settings.return_ids) body["prompt_token_ids"] = context_.prompt_ids.front();
+    body_ = text_of(body);
   }
   std::string take() override { return std::exchange(body_, {}); }
 
@@ -206,6 +238,7 @@ class ChatWhole : public AnswerWriter {
     ChoiceEnd end;
   };
   const AnswerContext context_;
+  AnswerIds ids_;
   std::vector<Choice> choices_;
   std::string body_;
 };
@@ -216,7 +249,8 @@ class Completion : public AnswerWriter {
   explicit Completion(AnswerContext context)
       : context_(std::move(context)),
         id_(random_id("cmpl-")),
-        chunks_(context_, id_, "text_completion") {
+        chunks_(context_, id_, "text_completion"),
+        ids_(context_) {
     for (size_t k = 0; k < context_.choices; ++k) choices_.emplace_back(*this, k);
   }
 
@@ -238,6 +272,8 @@ class Completion : public AnswerWriter {
       one.offset += token.shown ? token.bytes.size() : 0;
     }
   }
+
+  void token(size_t choice, int32_t id) override { ids_.add(choice, id); }
 
   void begin() override {
     if (!context_.settings.echo || context_.settings.logprobs) return;
@@ -293,6 +329,7 @@ class Completion : public AnswerWriter {
     std::string text;
     Json logprobs = Json::object();
     size_t offset = 0;
+    bool prompt_sent = false;  // the ids of the prompt
     ChoiceEnd end;
 
    private:
@@ -301,7 +338,10 @@ class Completion : public AnswerWriter {
   };
 
   const std::string& text_of_prompt(size_t choice) const {
-    return context_.prompt_texts[choice / (choices_.size() / context_.prompt_texts.size())];
+    return context_.prompt_texts[prompt_of(choice, context_.prompt_texts.size())];
+  }
+  size_t prompt_of(size_t choice, size_t prompts) const {
+    return choice / (choices_.size() / prompts);
   }
 
   Json choice_json(size_t choice, std::string text, Json finish) {
@@ -310,12 +350,16 @@ class Completion : public AnswerWriter {
     json["logprobs"] = one.logprobs.empty() ? Json() : std::exchange(one.logprobs, Json::object());
     json["finish_reason"] = finish;
     if (!finish.is_null()) add_stop_reason(json, one.end);
+    ids_.take(choice, json);
+    if (context_.settings.return_ids && !std::exchange(one.prompt_sent, true))
+      json["prompt_token_ids"] = context_.prompt_ids[prompt_of(choice, context_.prompt_ids.size())];
     return json;
   }
 
   const AnswerContext context_;
   const std::string id_;
   ChunkWriter chunks_;
+  AnswerIds ids_;
   std::vector<Choice> choices_;
   std::string body_;
 };

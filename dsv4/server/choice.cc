@@ -36,6 +36,7 @@ void Choice::on_token(const Sampled& sampled) {
   release_prompt();
   const int32_t token = sampled.id;
   ++usage_.completion;
+  writer_.token(index_, token);
   const auto marker = model_.markers.marker(token);
   if (marker == Marker::kThinkEnd) reasoning_ = false;
   if (reasoning_) ++usage_.reasoning;

@@ -31,7 +31,7 @@ constexpr KnownFields kFields[] = {
      "repetition_penalty seed n stop stop_token_ids ignore_eos min_tokens "
      "include_stop_str_in_output logit_bias stream stream_options logprobs response_format "
      "guided_json guided_regex guided_choice guided_grammar structured_outputs cache_salt user "
-     "safety_identifier prompt_cache_key priority deadline_ms speculate",
+     "safety_identifier prompt_cache_key priority deadline_ms speculate return_token_ids",
      "metadata store service_tier prompt_cache_retention"},
     {kChat, "",
      "messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls "

@@ -212,6 +212,7 @@ Prepared prepare(Api api, const std::string& text, const ServedModel& model,
   out.answer.reasoning_alias = model.reasoning_alias;
   out.answer.choices = out.prompts.size() * static_cast<size_t>(out.settings.n);
   out.answer.settings = out.settings;
+  if (out.settings.return_ids) out.answer.prompt_ids = out.prompts;
   out.answer.seal_key = seal_key;
   if (api == Api::kResponses) {
     request.chat = {};

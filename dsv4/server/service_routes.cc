@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 
 #include "dsv4/base/error.h"
+#include "dsv4/chat/chat_message.h"
 #include "dsv4/chat/encoder_level.h"
 #include "dsv4/chat/request_error.h"
 #include "dsv4/server/json_text.h"
@@ -84,6 +85,41 @@ std::string rendered(const std::string& text, const ServedModel& model,
                       {"stage", name(prompt.stage)}});
 }
 
+// The prompts of a request as it would run, in the form of vLLM's renderer.
+Json rendered_requests(Api api, const std::string& text, const ServedModel& model,
+                       const std::string& seal_key) {
+  const Prepared request = prepare(api, text, model, seal_key);
+  const SamplingParams& sampling = request.settings.sampling;
+  Json params = {{"n", request.settings.n},
+                 {"max_tokens", request.max_tokens},
+                 {"temperature", sampling.temperature},
+                 {"top_p", sampling.top_p},
+                 {"top_k", sampling.top_k},
+                 {"min_p", sampling.min_p},
+                 {"stop", request.settings.stops}};
+  if (request.settings.has_seed) params["seed"] = sampling.seed;
+  Json list = Json::array();
+  for (const std::vector<int32_t>& ids : request.prompts) {
+    list.push_back({{"request_id", random_id(api == Api::kChat ? "chatcmpl-" : "cmpl-")},
+                    {"model", request.answer.model},
+                    {"prompt", utf8_lossy(model.tokenizer->decode(ids))},
+                    {"token_ids", ids},
+                    {"sampling_params", params},
+                    {"stream", request.settings.stream}});
+  }
+  return list;
+}
+
+std::string rendered_chat(const std::string& text, const ServedModel& model,
+                          const std::string& seal_key) {
+  return text_of(rendered_requests(Api::kChat, text, model, seal_key)[0]);
+}
+
+std::string rendered_completion(const std::string& text, const ServedModel& model,
+                                const std::string& seal_key) {
+  return text_of(rendered_requests(Api::kCompletions, text, model, seal_key));
+}
+
 std::string counted(const std::string& text, const ServedModel& model,
                     const std::string& seal_key) {
   const JsonValue body = parse_json(text, "the body");
@@ -120,6 +156,9 @@ std::span<const Route> Service::routes() {
   static constexpr Route kRoutes[] = {
       {"POST", "/chat/completions", &Service::generate, kClient, Api::kChat},
       {"POST", "/completions", &Service::generate, kClient, Api::kCompletions},
+      {"POST", "/chat/completions/render", &Service::answer_from_body<rendered_chat>, kClient},
+      {"POST", "/completions/render", &Service::answer_from_body<rendered_completion>, kClient,
+       Api::kCompletions},
       {"POST", "/responses", &Service::generate, kClient, Api::kResponses},
       {"POST", "/messages", &Service::generate, kClient, Api::kMessages},
       {"POST", "/messages/count_tokens", &Service::answer_from_body<counted>, kClient,

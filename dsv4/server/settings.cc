@@ -172,6 +172,7 @@ Settings read_settings(const Field& body, Api api, const SamplingParams& samplin
   read_streaming(body, settings);
   read_logprobs(body, api, settings);
   settings.sampling.processed_logprobs &= settings.logprobs;  // nothing for those not sent
+  settings.return_ids = body.at("return_token_ids").boolean(false);
   settings.speculate = body.at("speculate").boolean(true);
   if (api == Api::kChat) settings.prediction = read_prediction(body.at("prediction"));
   settings.salt = body.at("cache_salt").string_or("");

@@ -34,6 +34,7 @@ struct Settings {
   bool ignore_eos = false, include_stop = false;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool logprobs = false, echo = false;
+  bool return_ids = false;  // of the prompt and of the answer
   int64_t deadline_ms = 0;  // 0: none
   int priority = 0;         // -2 .. 2
   bool speculate = true;    // where the engine does
