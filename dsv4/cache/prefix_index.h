@@ -18,13 +18,21 @@
 #include <unordered_map>
 #include <vector>
 
+#include "dsv4/cache/block_events.h"
+
 namespace dsv4 {
 
 class PrefixIndex {
  public:
   explicit PrefixIndex(int64_t step);  // tokens, at least 1
 
+  // From now on, publishes every step that leads to a checkpoint, with the keys of this
+  // fingerprint. The index must be empty.
+  void publish(BlockEvents events, const Digest& fingerprint);
+
   int64_t step() const { return step_; }
+  // The blocks of texts without a salt that lead to a checkpoint, computed anew from their ids.
+  std::vector<uint64_t> blocks(const Digest& fingerprint) const;
   size_t num_nodes() const { return nodes_.size() - free_.size(); }
 
   struct Match {
@@ -47,13 +55,17 @@ class PrefixIndex {
     int32_t children = 0;
     std::vector<int32_t> ids;
     std::string salt;  // of a root
+    PrefixKey key;     // of a text without a salt, where it is published
   };
   std::optional<int32_t> child(int32_t parent, std::span<const int32_t> ids) const;
   std::optional<int32_t> root(std::string_view salt) const;
   int32_t add(Node node, size_t hash);
   void remove_unused(int32_t node);
+  void publish_stored(std::span<const int32_t> nodes);
 
   int64_t step_;
+  BlockLedger ledger_;
+  Digest fingerprint_{};
   std::vector<Node> nodes_;
   std::vector<int32_t> free_;
   std::unordered_multimap<size_t, int32_t> by_hash_;  // hash of parent and ids, or of a salt

@@ -32,6 +32,8 @@ UnitStore::UnitStore(const UnitStoreOptions& options, const UnitLayout& layout,
     fail(ErrorCode::kBadInput,
          "{} bytes of host memory for the prefix cache do not hold one checkpoint of {} bytes",
          options.ram_bytes, least * arena_.slot_bytes());
+  for (const CacheTier tier : {CacheTier::kRam, CacheTier::kDisk})
+    ledgers_[static_cast<size_t>(tier)] = BlockLedger(tier, layout.step, options.block_events);
   if (options.folder.empty()) return;
   folder_ = std::make_unique<UnitFolder>(options.folder, fingerprint);
   index_folder();
@@ -146,6 +148,7 @@ void UnitStore::put_in_ram(Entry& entry, std::vector<int32_t> slots) {
 
 void UnitStore::take_from_ram(Entry& entry) {
   if (entry.slots.empty()) return;
+  publish_removed(entry, CacheTier::kRam);
   arena_.give(entry.slots);
   entry.slots.clear();
   --stats_.ram_units;
@@ -156,11 +159,13 @@ void UnitStore::set_on_disk(Entry& entry, int64_t bytes) {
   entry.file_bytes = bytes;
   ++stats_.disk_units;
   stats_.disk_bytes += bytes;
+  publish_stored(entry, CacheTier::kDisk);
 }
 
 void UnitStore::remove_from_disk(Entry& entry) {
   if (!entry.on_disk) return;
   entry.on_disk = false;
+  publish_removed(entry, CacheTier::kDisk);
   --stats_.disk_units;
   stats_.disk_bytes -= entry.file_bytes;
   removals_.push_back(entry.header.key);
@@ -181,6 +186,7 @@ void UnitStore::forget(const EntryPtr& entry) {
   units_.erase(entry->header.key);
   if (entry->parent != nullptr) --entry->parent->children;
   entry->dead = true;
+  publish_removed(*entry, CacheTier::kRam);
   std::erase(writes_, entry);
   remove_from_disk(*entry);
   release_if_dead(*entry);
@@ -311,6 +317,7 @@ bool UnitStore::finish_save(Saving saving) {
     return false;
   }
   add(entry);
+  publish_stored(*entry, CacheTier::kRam);
   ++stats_.saved;
   if (folder_ != nullptr) writes_.push_back(entry);
   changed_.notify_all();
@@ -364,12 +371,14 @@ void UnitStore::import_text(const std::string& path) {
   }
   entry->ids = std::move(pieces.ids);
   add(entry);
+  publish_stored(*entry, CacheTier::kRam);
 }
 
 void UnitStore::drop_all() {
   const Lock lock(mutex_);
   for (const auto& [key, entry] : units_) {
     entry->dead = true;
+    publish_removed(*entry, CacheTier::kRam);
     remove_from_disk(*entry);
     release_if_dead(*entry);
   }

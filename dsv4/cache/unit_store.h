@@ -16,6 +16,7 @@
 
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -27,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "dsv4/cache/block_events.h"
 #include "dsv4/cache/slot_arena.h"
 #include "dsv4/cache/unit_folder.h"
 
@@ -43,6 +45,7 @@ struct UnitStoreOptions {
   // The disk begins to fail, with this error, or works again (empty): once each, however many
   // pauses lie between. Called on a thread of the store; must not call the store.
   std::function<void(const std::string& error)> on_disk_state;
+  BlockEvents block_events;  // of both tiers; null: none
 };
 
 struct UnitStoreStats {
@@ -141,6 +144,8 @@ class UnitStore {
   // Bytes a second of reads so far; 0: none yet.
   double read_rate() const;
   void check_invariants() const;
+  // The blocks that the units of texts without a salt have in a tier, computed anew from their ids.
+  std::vector<uint64_t> blocks(CacheTier tier) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -152,7 +157,8 @@ class UnitStore {
     std::shared_ptr<Entry> parent;
     int pins = 0, children = 0;
     bool on_disk = false, writing = false;
-    bool dead = false;  // forgotten; its slots go back with the last pin
+    bool dead = false;                             // forgotten; its slots go back with the last pin
+    std::array<bool, kNumCacheTiers> published{};  // its blocks, as stored in this tier
     Io read = Io::kNone;
     int64_t file_bytes = 0;
     uint64_t last_use = 0;
@@ -183,6 +189,9 @@ class UnitStore {
   void release_if_dead(Entry& entry);
   void set_on_disk(Entry& entry, int64_t bytes);
   void remove_from_disk(Entry& entry);
+  std::vector<uint64_t> blocks_of(const Entry& entry) const;
+  void publish_stored(Entry& entry, CacheTier tier);
+  void publish_removed(Entry& entry, CacheTier tier);
   std::optional<std::vector<int32_t>> take_slots(int64_t count);
   EntryPtr oldest_in_ram(bool written) const;
   Lease::State state_of(Lease& lease) const;
@@ -208,6 +217,7 @@ class UnitStore {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<PrefixKey, EntryPtr> units_;
+  std::array<BlockLedger, kNumCacheTiers> ledgers_;
   std::deque<EntryPtr> reads_, writes_;
   std::vector<PrefixKey> removals_;  // of files
   uint64_t num_uses_ = 0;

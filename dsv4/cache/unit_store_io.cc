@@ -113,6 +113,8 @@ void UnitStore::read_one(Lock& lock) {
     read_rate_ = read_rate_ == 0 ? rate : 0.75 * read_rate_ + 0.25 * rate;
     ++stats_.read;
     disk_works();
+    publish_stored(*entry, CacheTier::kRam);
+    if (entry->on_disk) publish_stored(*entry, CacheTier::kDisk);
     release_if_dead(*entry);
     return changed_.notify_all();
   }

@@ -31,10 +31,17 @@ Engine::Engine(const Model& model, const EngineOptions& options)
                     .draft_tokens = options.draft_tokens,
                     .drafter = options.drafter,
                     .vocab = static_cast<int32_t>(model.config().vocab_size)}) {
-  if (options.tiers.ram_bytes == 0) return;
+  PrefixCache* const prefixes = executor_.prefixes();
+  if (prefixes == nullptr) return;
+  const bool tiers = options.tiers.ram_bytes > 0;
   const Digest fingerprint =
-      cache_fingerprint(options.model_identity, model, context(), executor_.cache_plan());
-  executor_.prefixes()->open_tiers(options.tiers, fingerprint);
+      tiers ? cache_fingerprint(options.model_identity, model, context(), executor_.cache_plan())
+            : Digest{};
+  if (options.block_events) prefixes->publish(options.block_events, fingerprint);
+  if (!tiers) return;
+  UnitStoreOptions units = options.tiers;
+  units.block_events = options.block_events;
+  prefixes->open_tiers(units, fingerprint);
 }
 
 Context Engine::context() const {
@@ -340,6 +347,8 @@ void Engine::run_batch(std::vector<Event>& events) {
 void Engine::drop_prefixes(PrefixTier last) {
   for (Request& request : requests_) prefixes_.forget_units(request);
   prefixes_.drop(last);
+  if (last == PrefixTier::kDisk && options_.block_events)
+    options_.block_events({.kind = BlockEvent::Kind::kCleared});
 }
 
 void Engine::flush_prefixes() {

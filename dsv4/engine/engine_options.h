@@ -40,6 +40,8 @@ struct EngineOptions {
   // Checkpoints are also kept in host memory, of so many bytes, and in a folder
   // (cache/unit_store.h). 0 bytes: only in the cache itself. Wants prefix_checkpoints > 0.
   UnitStoreOptions tiers;
+  // Gets what becomes stored in a tier, and what no longer is (cache/block_events.h); may be null.
+  BlockEvents block_events;
   std::string model_identity;  // fingerprint.h; of the model's files, for units that are kept
   // How long a request that would begin with units on the disk waits for them.
   std::chrono::milliseconds longest_load{2000};

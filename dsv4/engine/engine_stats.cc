@@ -18,6 +18,9 @@ EngineStats Engine::stats() const {
                             .stored = stored,
                             .free = free});
   }
+  stats.cache_tokens = options_.cache_tokens > 0 ? options_.cache_tokens
+                                                 : options_.max_tokens * options_.max_sequences;
+  stats.block_tokens = checkpoint_step(tables.groups());
   stats.state_slots = options_.max_sequences;
   stats.state_slots_used = tables.num_open();
   if (const PrefixCache* prefixes = executor_.prefixes()) stats.checkpoints = prefixes->size();

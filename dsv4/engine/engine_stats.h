@@ -18,6 +18,8 @@ struct EngineStats {
   double prefill_seconds = 0, decode_seconds = 0;  // of steps with, and without, prompt tokens
   int64_t steps = 0;
   int64_t preemptions = 0;
+  int64_t cache_tokens = 0;           // that the cache was made for
+  int64_t block_tokens = 0;           // checkpoints lie at multiples of so many
   int64_t pages = 0, pages_used = 0;  // of the cache, now; used: by running requests
   // Pages of one rate of entries (cache/page_tables.h); stored: only prefixes hold them.
   struct PageGroup {

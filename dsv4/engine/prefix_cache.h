@@ -38,6 +38,10 @@ class PrefixCache {
   ~PrefixCache() { finish_saves(/*wait=*/true); }
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
+  // From now on, publishes every step of a text that is stored in the cache itself.
+  void publish(BlockEvents events, const Digest& fingerprint) {
+    index_.publish(std::move(events), fingerprint);
+  }
   // Units of this fingerprint; throws what UnitStore does.
   void open_tiers(const UnitStoreOptions& options, const Digest& fingerprint);
   UnitStore* units() { return units_.get(); }  // null: no tiers

@@ -34,6 +34,13 @@ void Service::set_memory_metrics(const EngineThread::State& state) {
 }
 
 void Service::set_cache_metrics(const EngineStats& stats) {
+  if (stats.block_tokens > 0) {
+    metrics_.set("dsv4_cache_config_info", 1,
+                 fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\",kv_cache_size_tokens=\"{}\","
+                             "enable_prefix_caching=\"{}\"",
+                             stats.block_tokens, stats.cache_tokens / stats.block_tokens,
+                             stats.cache_tokens, stats.checkpoint_limit > 0 ? "True" : "False"));
+  }
   const auto set = [&](const char* name, int64_t engine, int64_t ram, int64_t disk) {
     if (engine >= 0) metrics_.set(name, static_cast<double>(engine), "tier=\"engine\"");
     metrics_.set(name, static_cast<double>(ram), "tier=\"ram\"");

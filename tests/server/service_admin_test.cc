@@ -7,6 +7,39 @@
 namespace dsv4::test {
 namespace {
 
+// Pickers of clusters read metrics and render prompts where the requests go, and have no key.
+TEST(ServiceAdmin, MetricsAndRenderedPromptsMayBeOpen) {
+  const std::string body = chat_body("Hi").dump();
+  const char *render = "/v1/chat/completions/render", *completions = "/v1/completions/render";
+  for (const bool open : {false, true}) {
+    ScriptOptions options;
+    options.service.http.admin_port = 0;
+    options.service.api_keys = {{"test", "a-secret"}};
+    options.service.open_metrics = options.service.open_render = open;
+    ScriptedServer split(kServiceScript, options);
+    const uint16_t port = split.port();
+    EXPECT_EQ(ask(port, "GET", "/metrics").status, open ? 200 : 404);
+    EXPECT_EQ(ask(port, "POST", render, body).status, open ? 200 : 401);
+    EXPECT_EQ(ask(port, "POST", completions, R"({"prompt": "Hi"})").status, open ? 200 : 401);
+    // Nothing else is.
+    EXPECT_EQ(ask(port, "POST", "/v1/chat/completions", body).status, 401);
+    EXPECT_EQ(ask(port, "POST", "/v1/dsv4/render", body).status, 401);
+    EXPECT_EQ(ask(port, "GET", "/v1/dsv4/requests").status, 404);
+    EXPECT_EQ(ask(port, "GET", "/v1/models").status, 401);
+    EXPECT_EQ(ask(split.service().admin_port(), "GET", "/metrics").status, 200);
+  }
+}
+
+TEST(ServiceAdmin, TheSizeOfTheCacheIsAMetric) {
+  ScriptedServer model("");
+  const std::string metrics = ask(model.port(), "GET", "/metrics").body;
+  const std::string labels =
+      "block_size=\"128\",num_gpu_blocks=\"128\",kv_cache_size_tokens=\"16384\","
+      "enable_prefix_caching=\"True\"} 1\n";  // four sequences of 4096 tokens
+  EXPECT_NE(metrics.find("\ndsv4_cache_config_info{" + labels), metrics.npos);
+  EXPECT_NE(metrics.find("\nvllm:cache_config_info{model_name=\"demo\"," + labels), metrics.npos);
+}
+
 TEST(ServiceAdmin, OperatorsMayHaveTheirOwnPort) {
   ScriptOptions options;
   options.service.http.admin_port = 0;
