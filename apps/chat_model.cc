@@ -47,6 +47,7 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                        .prefix_checkpoints = options.prefix_checkpoints,
                        .checkpoint_interval = options.checkpoint_interval,
                        .tiers = tiers_of(options),
+                       .block_events = options.block_events,
                        .max_scored_tokens = options.max_scored_tokens};
   apply_speculation(options.speculate, *model, engine);
   if (!engine.tiers.folder.empty()) engine.model_identity = model_identity(folder);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/speculate_options.h"
+#include "dsv4/cache/block_events.h"
 #include "dsv4/server/engine_port.h"
 #include "dsv4/server/served_model.h"
 
@@ -30,6 +31,7 @@ struct ChatModelOptions {
   double ram_cache_gb = 0, disk_cache_gb = 64;
   std::string disk_cache;
   std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
+  BlockEvents block_events;                                     // EngineOptions
   SpeculateOptions speculate;
   bool deterministic = false;
   std::vector<ImplChoice> choices;

@@ -12,8 +12,10 @@
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/habits.h"
+#include "apps/kv_events.h"
 #include "apps/signals.h"
 #include "apps/threads.h"
+#include "apps/trace_export.h"
 #include "apps/version.h"
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/env.h"
@@ -42,6 +44,7 @@ struct ServeOptions {
   int64_t max_bodies_mib = 256;
   bool quiet = false, no_alias = false;
   std::string api_key;
+  KvEventOptions kv_events;
 };
 
 Service::Loaded load(const ServeOptions& options, std::shared_ptr<ServedModel>& served) {
@@ -99,6 +102,48 @@ void save_replay(const ServeOptions& options, const ServedModel& model) {
   });
 }
 
+// Null where no endpoint is given.
+std::unique_ptr<KvEventPublisher> publish_kv_events(ServeOptions& options) {
+  if (options.kv_events.endpoint.empty()) {
+    if (!options.kv_events.replay_endpoint.empty() || !options.kv_events.topic.empty())
+      fail(ErrorCode::kBadInput,
+           "--kv-events-replay and --kv-events-topic are of events: give --kv-events");
+    return nullptr;
+  }
+  if (options.model.prefix_checkpoints == 0)
+    fail(ErrorCode::kBadInput,
+         "--kv-events are of stored prefixes, and --prefix-checkpoints 0 stores none");
+  auto publisher = std::make_unique<KvEventPublisher>(options.kv_events);
+  options.model.block_events = [to = publisher.get()](BlockEvent event) {
+    to->add(std::move(event));
+  };
+  log_line("kv_events",
+           {{"endpoint", publisher->endpoint()}, {"replay", publisher->replay_endpoint()}});
+  return publisher;
+}
+
+void set_kv_event_metrics(const KvEventPublisher& publisher, Metrics& metrics) {
+  const KvEventPublisher::Counts counts = publisher.counts();
+  const auto set = [&](const char* name, int64_t value) {
+    metrics.set(name, static_cast<double>(value));
+  };
+  set("dsv4_kv_events_total", counts.events);
+  set("dsv4_kv_event_batches_total", counts.batches);
+  set("dsv4_kv_events_lost_total", counts.lost);
+  set("dsv4_kv_event_replays_total", counts.replays);
+}
+
+// Null where the environment names no collector.
+std::unique_ptr<TraceExporter> export_traces(ServeOptions& options) {
+  const TraceOptions wanted = trace_options(env, options.service.version);
+  if (wanted.endpoint.empty()) return nullptr;
+  auto exporter = std::make_unique<TraceExporter>(wanted, options.service.version);
+  options.service.on_trace = [to = exporter.get()](RequestTrace trace) {
+    to->add(std::move(trace));
+  };
+  return exporter;
+}
+
 void serve(ServeOptions options) {
   tokenizer_file(find_model(options.model.model));  // throws before a port is taken
   options.service.api_keys = {{"environment", env("DSV4_API_KEY")}, {"option", options.api_key}};
@@ -124,6 +169,15 @@ void serve(ServeOptions options) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may leave
   const HttpServerOptions& http = options.service.http;
   want_descriptors(http.max_connections + (http.admin_port ? http.max_admin_connections : 0));
+  // Both outlive the service, which hands over what they send.
+  const std::unique_ptr<KvEventPublisher> kv_events = publish_kv_events(options);
+  const std::unique_ptr<TraceExporter> traces = export_traces(options);
+  options.service.more_metrics = [&](Metrics& metrics) {
+    if (kv_events != nullptr) set_kv_event_metrics(*kv_events, metrics);
+    if (traces == nullptr) return;
+    metrics.set("dsv4_trace_spans_total", static_cast<double>(traces->exported()));
+    metrics.set("dsv4_trace_spans_dropped_total", static_cast<double>(traces->dropped()));
+  };
   std::shared_ptr<ServedModel> served;
   int status = 0;
   {
@@ -311,6 +365,23 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
   command.add_flag("--log-content", service.log_content, "log prompts and answers, too");
   command.add_flag("--quiet", options.quiet, "no log lines for requests");
   command.add_flag("--no-metrics-alias", options.no_alias, "no metrics under vLLM's names");
+  command.add_flag("--open-metrics", service.open_metrics,
+                   "/metrics also at --port where there is an --admin-port, and without a key");
+  command.add_flag("--open-render", service.open_render,
+                   "rendered prompts (/v1/chat/completions/render) without a key, for a router");
+  command
+      .add_option("--kv-events", options.kv_events.endpoint,
+                  "where routers hear of stored prefixes (ZeroMQ), as tcp://*:5557: who hears them "
+                  "reads prompts, so only on a network of one's own")
+      ->option_text("ENDPOINT");
+  command
+      .add_option("--kv-events-replay", options.kv_events.replay_endpoint,
+                  "where they ask for events that they missed, as tcp://*:5558")
+      ->option_text("ENDPOINT");
+  command
+      .add_option("--kv-events-topic", options.kv_events.topic,
+                  "their topic, as kv@POD@MODEL for llm-d")
+      ->option_text("TEXT");
 }
 
 }  // namespace

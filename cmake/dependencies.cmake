@@ -53,6 +53,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
+find_path(ZMQ_INCLUDE zmq.h REQUIRED)
 if(DSV4_TESTS)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)
@@ -68,6 +69,9 @@ add_library(dsv4_pcre2 INTERFACE)
 add_library(dsv4_editline INTERFACE)
 add_library(dsv4_xxhash INTERFACE)  # its functions are inline: no library
 target_include_directories(dsv4_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE})
+add_library(dsv4_zmq INTERFACE)  # loaded when it is wanted (apps/zmq.h): no library
+target_include_directories(dsv4_zmq SYSTEM INTERFACE ${ZMQ_INCLUDE})
+target_link_libraries(dsv4_zmq INTERFACE ${CMAKE_DL_LIBS})
 add_library(dsv4_boost INTERFACE)
 target_link_libraries(dsv4_boost INTERFACE Boost::headers)
 # Only HTTP needs Asio, and this part of it not at all.

@@ -8,7 +8,7 @@
 
 set -euo pipefail
 
-build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libssl-dev libboost1.81-dev libxxhash-dev libedit-dev ccache \
+build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libssl-dev libboost1.81-dev libxxhash-dev libedit-dev libzmq3-dev ccache \
   esbuild node-markdown-it node-dompurify node-highlight.js libjs-katex)  # the last line: the chat page (docs/adr/0026)
 check=(libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)

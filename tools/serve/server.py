@@ -26,11 +26,12 @@ class Server:
         self.process = subprocess.Popen([binary, "serve", model, "--port", "0", *options], stderr=subprocess.PIPE,
                                         text=True, env=os.environ | (environment or {}), **how)
         atexit.register(self.process.kill)  # where the script fails
-        self.port, lines = None, []
+        self.port, lines, self.log = None, [], []  # log: its entries until it was ready
         self.last_lines = collections.deque(maxlen=20)
         for line in self.process.stderr:
             lines.append(line)
             entry = json.loads(line) if line.startswith("{") else {"event": ""}
+            self.log.append(entry)
             self.port = entry.get("port", self.port)
             if entry["event"] == "ready":
                 break
