@@ -26,6 +26,11 @@ environment() {  # NAME PACKAGE...
   fi
 }
 
+# Programs that are large, or of one author: what needs them is left out where they are not to be had.
+optional_environment() {  # NAME PACKAGE...
+  (environment "$@") || true
+}
+
 [ -x "$binary" ] || { echo "check_serve: no $binary: build preset $preset first" >&2; exit 1; }
 environment new openai anthropic
 environment old openai==1.40.0 anthropic==0.40.0 'httpx<0.28'
@@ -35,6 +40,10 @@ environment instructor instructor
 environment pydantic_ai 'pydantic-ai-slim[openai]'
 environment ollama ollama
 environment schema jsonschema
+environment kv pyzmq msgspec msgpack pyyaml
+environment otlp opentelemetry-proto
+optional_environment comply llm-comply
+optional_environment aiperf aiperf
 python=$venvs/new/bin/python status=0
 $python tools/serve/check_clients.py "$binary" "$venvs" "$@" || status=1
 if [ $# -eq 0 ]; then
@@ -53,6 +62,10 @@ if [ $# -eq 0 ]; then
     DSV4_SCHEMA_SUITE=$suite/tests "build/$preset/bin/schema_suite_test" || status=1
   fi
   $python tools/serve/check_proxies.py "$binary" || status=1
+  $python tools/serve/check_peers.py "$binary" "$venvs" || status=1
+  "$venvs/kv/bin/python" tools/serve/check_kv_events.py "$binary" "build/$preset/bin/kv_events_life" || status=1
+  "$venvs/kv/bin/python" tools/serve/check_deploy.py "$binary" || status=1
+  "$venvs/otlp/bin/python" tools/serve/check_traces.py "$binary" || status=1
   page=0
   $python tools/serve/check_page.py "$binary" || page=$?
   if [ $page -eq 77 ]; then
