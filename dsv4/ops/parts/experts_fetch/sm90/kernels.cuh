@@ -36,7 +36,8 @@ struct WarpLanes {
   }
 };
 
-__global__ void __launch_bounds__(kWarp, 1) decide_kernel(const __grid_constant__ DecideParams p) {
+static __global__ void __launch_bounds__(kWarp, 1)
+    decide_kernel(const __grid_constant__ DecideParams p) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const LayerPlaces& layer = p.layer;
@@ -98,7 +99,8 @@ __device__ inline void store_strips(const Strips& strips, Shared& shared) {
   });
 }
 
-__global__ void __launch_bounds__(kThreads, 1) copy_kernel(const __grid_constant__ CopyParams p) {
+static __global__ void __launch_bounds__(kThreads, 1)
+    copy_kernel(const __grid_constant__ CopyParams p) {
   ptx::griddepcontrol_launch_dependents();
   auto& shared = *reinterpret_cast<Shared*>(ptx::dynamic_smem());
   if (threadIdx.x == 0) {
