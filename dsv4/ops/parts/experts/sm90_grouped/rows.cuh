@@ -101,8 +101,9 @@ __device__ inline void store_codes(const CodedVector& coded, int columns, int co
                                    std::byte* rows) {
   // Two lanes have 16 columns. They exchange pairs of codes, and each stores half of the vector.
   const int second = v % 2;
-  const uint32_t other = __shfl_xor_sync(~0u, coded.codes[1 - second], 1);
-  const uint32_t mine = coded.codes[second];
+  const uint32_t given = second == 0 ? coded.codes[1] : coded.codes[0];
+  const uint32_t mine = second == 0 ? coded.codes[0] : coded.codes[1];
+  const uint32_t other = __shfl_xor_sync(~0u, given, 1);
   const uint32_t first_half = second == 0 ? mine : other, second_half = second == 0 ? other : mine;
   *reinterpret_cast<uint2*>(rows + gemm::grouped::vector_at(XForm::kE4m3, columns, column, v / 2) +
                             second * 8) = {ptx::prmt(first_half, second_half, 0x5410),
