@@ -35,6 +35,13 @@ TEST_F(CliRanks, AnswersAreThoseOfOneRank) {
   EXPECT_EQ(nll(" --gpus cpu,cpu"), nll(""));
 }
 
+TEST_F(CliRanks, BenchmarksRun) {
+  for (const char* what : {"decode demo --context 64 --steps 3", "prefill demo --tokens 64"}) {
+    const test::CliResult result = dsv4(fmt::format("bench {} --gpus cpu,cpu --json", what));
+    EXPECT_EQ(result.exit_code, 0) << what << result.err;
+  }
+}
+
 TEST_F(CliRanks, GpusThatAreNotBuiltAreRefused) {
   expect_refused("2", "--gpus 2: this version runs on one GPU");
   expect_refused("all", "--gpus all: this version runs on one GPU");

@@ -1,6 +1,7 @@
 #include "dsv4/ops/parts/experts/halves.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "dsv4/base/error.h"
 
@@ -82,25 +83,55 @@ double chosen_bytes(const ExpertStack& stack, const ConstTensorView& experts, co
   return bytes;
 }
 
-Cost cost_hidden(const ExpertsHiddenArgs& args) {
-  const double weights = chosen_bytes(args.stack, args.experts, [](const ExpertWeights& expert) {
-    return expert.w1.bytes() + expert.w3.bytes();
-  });
+// What is expected of t tokens that choose k experts each at random.
+template <class Of>
+double expected_bytes(const ExpertStack& stack, const ConstTensorView& experts, int64_t t,
+                      const Of& of) {
+  double all = 0;
+  for (const ExpertWeights& expert : stack.file()) all += static_cast<double>(of(expert));
+  const auto chosen = static_cast<double>(slots_of(experts));
+  const double missed =
+      std::pow(1 - chosen / static_cast<double>(stack.size()), static_cast<double>(t));
+  return (1 - missed) * all;
+}
+
+int64_t first_bytes(const ExpertWeights& expert) {
+  return expert.w1.bytes() + expert.w3.bytes();
+}
+int64_t second_bytes(const ExpertWeights& expert) {
+  return expert.w2.bytes();
+}
+
+Cost cost_with(const ExpertsHiddenArgs& args, double weights) {
   return {.bytes = weights + static_cast<double>(args.x.bytes() + args.hidden.bytes()),
           .flops = 4.0 * static_cast<double>(args.hidden.numel() * args.x.dim(1)),
           .weight_bytes = weights};
 }
 
-Cost cost_output(const ExpertsOutputArgs& args) {
-  const double weights = chosen_bytes(
-      args.stack, args.experts, [](const ExpertWeights& expert) { return expert.w2.bytes(); });
+Cost cost_with(const ExpertsOutputArgs& args, double weights) {
   const int64_t moved = args.hidden.bytes() + (args.add ? 2 : 1) * args.acc.bytes();
   return {.bytes = weights + static_cast<double>(moved),
           .flops = 2.0 * static_cast<double>(args.hidden.numel() * args.acc.dim(1)),
           .weight_bytes = weights};
 }
 
+Cost cost_hidden(const ExpertsHiddenArgs& args) {
+  return cost_with(args, chosen_bytes(args.stack, args.experts, first_bytes));
+}
+
+Cost cost_output(const ExpertsOutputArgs& args) {
+  return cost_with(args, chosen_bytes(args.stack, args.experts, second_bytes));
+}
+
 }  // namespace
+
+Cost expected_cost(const ExpertsHiddenArgs& args) {
+  return cost_with(args, expected_bytes(args.stack, args.experts, args.x.dim(0), first_bytes));
+}
+
+Cost expected_cost(const ExpertsOutputArgs& args) {
+  return cost_with(args, expected_bytes(args.stack, args.experts, args.acc.dim(0), second_bytes));
+}
 
 constinit const Op<ExpertsHiddenArgs> experts_hidden{
     "experts_hidden", experts_hidden_kernel::kTable, check_hidden, cost_hidden};

@@ -37,4 +37,9 @@ struct ExpertsOutputArgs {
 extern const Op<ExpertsHiddenArgs> experts_hidden;
 extern const Op<ExpertsOutputArgs> experts_output;
 
+// Their costs read the ids. In a dry run these have no memory: the costs that are expected if each
+// token chooses k distinct experts and all choices are equally likely.
+Cost expected_cost(const ExpertsHiddenArgs& args);
+Cost expected_cost(const ExpertsOutputArgs& args);
+
 }  // namespace dsv4
