@@ -91,7 +91,7 @@ TEST(DeviceWeights, WideExpertsAreImages) {
   const Context context{.device = hopper.get()};
   Model pro = small_synthetic("k2-e4m3", "pro");
   const int64_t file_bytes = placed_bytes(place_tensors(pro));
-  for (const char* other : {"k2", "k5-e4m3"})
+  for (const char* other : {"k2-bnf", "k5-e4m3"})
     EXPECT_TRUE(small_synthetic(other, "pro").choose_layouts(context).empty()) << other;
   EXPECT_EQ(pro.choose_layouts(context).size(), 3u);
   EXPECT_LE(placed_bytes(place_tensors(pro)), file_bytes + 3 * 384 * 3 * 4);

@@ -22,8 +22,11 @@ template <int kGroups>
 void wgmma_wait_group() {
   emulator::wgmma_wait(kGroups);
 }
-template <class T, int kCount>
-void wgmma_fence_operand(T (&)[kCount]) {
+template <int kCount>
+void wgmma_fence_operand(float (&)[kCount]) {
+}
+template <int kCount>
+void wgmma_fence_operand(uint32_t (&)[kCount]) {
 }
 
 template <class T, int kN, int kTransposeB = 0>
