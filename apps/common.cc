@@ -139,7 +139,8 @@ std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::stri
   if (file.empty()) return nullptr;
   if (!is_cpu(device))
     fail(ErrorCode::kUnsupported,
-         "--experts-trace is written by steps on the CPU: leave out --device {}", device);
+         "--experts-trace is written by steps on the CPU, of a whole model: give --device {}",
+         "cpu");
   return std::make_shared<ExpertTrace>(file, config);
 }
 

@@ -86,8 +86,9 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
 }
 
 void Executor::trace_experts(ExpertTrace* trace) {
-  if (trace != nullptr && model_.device() != nullptr)
-    fail(ErrorCode::kUnsupported, "experts are traced on the CPU: leave out --device {}", "cuda");
+  if (trace != nullptr && (model_.device() != nullptr || !model_.others().empty()))
+    fail(ErrorCode::kUnsupported,
+         "experts are traced on the CPU, of a whole model: give --device {}", "cpu");
   trace_ = trace;
   runner_->observe(trace);
 }

@@ -40,7 +40,8 @@ void ExpertTrace::begin_step(std::vector<int64_t> sequences) {
 void ExpertTrace::observe(const OpCall& call) {
   call.run();
   const ExpertsArgs* args = call.args_of(experts);
-  if (args == nullptr || args->experts.empty()) return;
+  // What comes after the step's layers is a pass of a drafter.
+  if (args == nullptr || args->experts.empty() || seen_ == layers_) return;
   const int64_t tokens = args->experts.dim(0), k = args->experts.dim(1);
   DSV4_CHECK(tokens == std::ssize(sequences_), "choices of {} tokens in a step of {}", tokens,
              sequences_.size());

@@ -10,7 +10,8 @@
 //     U16 [layers, tokens, k]  the choices
 //
 // A step that fails half-way is not in it. Tokens that are computed again, after a preemption or
-// as drafts that were not kept, are in it as often as they were computed.
+// as drafts that were not kept, are in it as often as they were computed. The experts of a
+// drafter's own block are not in it.
 
 #pragma once
 

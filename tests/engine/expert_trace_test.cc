@@ -14,6 +14,7 @@
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/engine.h"
+#include "tests/harness/demo_with_drafter.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/temp_folder.h"
 
@@ -153,6 +154,41 @@ TEST_F(ExpertTraceTest, IsTheSameForAnyChunks) {
   const auto want = sorted(traced(prompts, 200));
   EXPECT_EQ(sorted(traced(prompts, 7)), want);
   EXPECT_EQ(sorted(traced(prompts, 3)), want);
+}
+
+// Drafts that are verified are tokens of the step; the block that guesses them has no part in it.
+TEST_F(ExpertTraceTest, LeavesOutTheDrafter) {
+  const test::TempFolder with_block;
+  test::write_demo_with_drafter(with_block);
+  const Model drafting = Model::load(with_block.path(), DrafterKind::kMtp);
+  const std::string path = folder.file("drafts");
+  const auto trace = std::make_shared<ExpertTrace>(path, drafting.config());
+  Engine engine(drafting, {.deterministic = true,
+                           .max_tokens = 200,
+                           .max_batch_tokens = 64,
+                           .speculate = Speculate::kMtp,
+                           .draft_tokens = 3,
+                           .expert_trace = trace});
+  const std::vector<int32_t> prompt = random_prompt(40, 7);
+  Answer sink;
+  engine.submit(prompt, {.sampling = {.temperature = 0}, .max_new_tokens = 8}, sink);
+  while (engine.step()) {
+  }
+  trace->finish();
+  const Trace read = read_trace(path);
+  EXPECT_EQ(read.layers, drafting.config().num_layers);
+  ASSERT_EQ(read.of.size(), 1u);
+  EXPECT_GT(read.of.begin()->second.size(), prompt.size() + sink.ids.size() - 1) << "no drafts";
+  for (const Token& token : read.of.begin()->second) EXPECT_EQ(token.chosen.size(), read.layers);
+}
+
+TEST_F(ExpertTraceTest, IsRefusedOnSeveralRanks) {
+  const Model divided = Model::load("models/demo", 2);
+  const auto trace = std::make_shared<ExpertTrace>(folder.file("ranks"), divided.config());
+  EXPECT_TRUE(test::says(
+      test::error_of(ErrorCode::kUnsupported,
+                     [&] { Engine(divided, {.max_tokens = 64, .expert_trace = trace}); }),
+      "of a whole model"));
 }
 
 // Steps go on, and the end says it.
