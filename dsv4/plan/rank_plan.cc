@@ -22,9 +22,8 @@ class CountReceived final : public Communicator {
   explicit CountReceived(ShardId id) : id_(id) {}
   ShardId id() const override { return id_; }
   void gather(std::span<const Gathered> tensors, const Place&) override {
-    const auto rank = static_cast<size_t>(id_.rank);
     for (const auto& [all, ends] : tensors) {
-      const int64_t own = ends[rank] - (rank == 0 ? 0 : ends[rank - 1]);
+      const int64_t own = ends[static_cast<size_t>(id_.rank)] - first_column(ends, id_.rank);
       bytes_ += all.dim(0) * (all.dim(1) - own) * item_bytes(all.dtype);
     }
   }
@@ -68,6 +67,9 @@ int64_t tensor_bytes(const std::vector<TensorPlace>& places) {
 std::vector<RankPlan> plan_ranks(const ModelConfig& config, const ConvertList& weights,
                                  const PlanRequest& request, int world) {
   DSV4_CHECK(world >= 1, "{} ranks", world);
+  if (request.drafter)
+    fail(ErrorCode::kUnsupported, "{}: the MTP block runs on one GPU or the CPU, not divided",
+         "--mtp");
   const auto spec = spec_of(config, weights);
   const CacheLimits limits = cache_limits(request);
   const int64_t cache = plan_cache(config, request.numerics, limits).plan.bytes();

@@ -50,6 +50,7 @@ TEST_F(CliPlan, OptionsReachThePlan) {
   EXPECT_EQ(official.at("fits"), false);
   EXPECT_EQ(official.at("max_context_tokens"), 0);
   EXPECT_EQ(json_of("plan --synthetic flash --gpus 2xh100 --reserve 4").at("fits"), true);
+  expect_error("plan --synthetic flash --mtp --gpus 2xh200", "--mtp: the MTP block runs on one");
   const Json mtp = json_of("plan --synthetic flash --mtp");
   EXPECT_EQ(mtp.at("weights_bytes"), 159609485896);
   EXPECT_EQ(mtp.at("tensors"), 69187);
