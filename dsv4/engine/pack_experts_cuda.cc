@@ -7,8 +7,6 @@
 namespace dsv4 {
 namespace {
 
-constexpr int32_t kNan = 255;  // an exponent byte
-
 // [e, weights] of an image whose experts have so many weights; k-bit images have none.
 std::vector<ExponentRange> ranges_of(Device& device, const KbitImage& image,
                                      const ConstTensorView& bytes, int weights) {
@@ -23,12 +21,6 @@ std::vector<ExponentRange> ranges_of(Device& device, const KbitImage& image,
   device.memory().download(reinterpret_cast<std::byte*>(ranges.data()), found.view().data,
                            found.view().bytes());
   return ranges;
-}
-
-bool fits(const std::vector<ExponentRange>& ranges) {
-  return std::all_of(ranges.begin(), ranges.end(), [](const ExponentRange& range) {
-    return range.span() <= kFoldedSpan && range.largest != kNan;
-  });
 }
 
 }  // namespace
@@ -56,14 +48,11 @@ void find_expert_exponents(Model& model, Device& device) {
     if (images.exponents.empty()) return;
     const auto gate_up = ranges_of(device, images.gate_up, images.gate_up_bytes, 2),
                down = ranges_of(device, images.down, images.down_bytes, 1);
-    if (!fits(gate_up) || !fits(down)) {
+    const std::vector<int32_t> largest = folded_exponents(gate_up, down);
+    if (largest.empty()) {
       images.exponents = {};
       return;
     }
-    std::vector<int32_t> largest;
-    for (size_t e = 0; e < down.size(); ++e)
-      for (const ExponentRange& range : {gate_up[2 * e], gate_up[2 * e + 1], down[e]})
-        largest.push_back(range.largest);
     device.memory().upload(const_cast<std::byte*>(images.exponents.data),
                            reinterpret_cast<const std::byte*>(largest.data()),
                            images.exponents.bytes());

@@ -101,11 +101,6 @@ void ModelShard::place(std::shared_ptr<Device> device, Buffer memory) {
   device_memory_ = std::move(memory);
 }
 
-void ModelShard::for_each_images(const std::function<void(ExpertImages&)>& visit) {
-  for (LayerWeights& layer : weights_.layers)
-    if (!layer.moe.images.empty()) visit(layer.moe.images);
-}
-
 void ModelShard::for_each_tensor(const std::function<void(ConstTensorView&)>& visit) {
   visit(rope_.raw);
   visit(rope_.compressed);

@@ -78,7 +78,9 @@ class ModelShard {
   }
 
   // Visits the images of the layers whose experts have that layout.
-  void for_each_images(const std::function<void(ExpertImages&)>& visit);
+  void for_each_images(const std::function<void(ExpertImages&)>& visit) {
+    dsv4::for_each_images(weights_, visit);
+  }
 
   // Visits every tensor that forward() reads, in the order in which it reads them. `visit` may
   // point the view to other memory: a model is moved to a device by copying each tensor and
@@ -100,7 +102,7 @@ class ModelShard {
   std::vector<std::shared_ptr<const ModelShard>> others_;
 };
 
-// A whole model on one device.
+// What the engine runs: a whole model, or rank 0, which leads the others of its world.
 using Model = ModelShard;
 
 }  // namespace dsv4

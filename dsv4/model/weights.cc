@@ -244,17 +244,20 @@ std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& 
   return packed;
 }
 
+void for_each_images(ModelWeights& weights, const std::function<void(ExpertImages&)>& visit) {
+  for (LayerWeights* layer : all_layers(weights))
+    if (!layer->moe.images.empty()) visit(layer->moe.images);
+}
+
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit) {
   Walk walk(visit);
   visit_weights(config, weights, walk);
-  for (LayerWeights* layer : all_layers(weights)) {
-    ExpertImages& images = layer->moe.images;
-    if (images.empty()) continue;
+  for_each_images(weights, [&](ExpertImages& images) {
     for (ConstTensorView* view : {&images.gate_up_bytes, &images.down_bytes, &images.scale2})
       visit(*view);
     if (!images.exponents.empty()) visit(images.exponents);
-  }
+  });
 }
 
 }  // namespace dsv4

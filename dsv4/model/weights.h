@@ -72,6 +72,8 @@ struct PackedExperts {
 };
 // Changes the experts whose best layout (ops/parts/experts/experts.h) are images.
 std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& weights);
+// The images of all layers that have them, the drafter's included.
+void for_each_images(ModelWeights& weights, const std::function<void(ExpertImages&)>& visit);
 
 // Visits every tensor that is present, in the order in which a forward step reads them.
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,

@@ -159,6 +159,8 @@ TEST(ExpertsGroupedEmulated, ReadsExpertsThroughATable) {
   expect_same_bits_anywhere<Kbit<3>>(shape, 3);
   expect_same_bits_anywhere<OnGrid<3>>(shape, 3);
   expect_same_bits_anywhere<Mxfp4>(shape, WeightFormat::kMxfp4);
+  expect_same_bits_anywhere<Folded>({.t = 20, .k = 2, .e = 4, .d = 288, .inner = 288},
+                                    WeightFormat::kMxfp4);
 }
 
 TEST(ExpertsGroupedEmulated, EveryK) {

@@ -120,5 +120,22 @@ TEST(PackImageEmulated, FindsTheRangeOfExponents) {
   }
 }
 
+// Exponents from `least` to `largest`.
+ExponentRange range(int32_t least, int32_t largest) {
+  return {.largest = largest, .below_256 = 256 - least};
+}
+
+TEST(PackImageEmulated, FoldsExponentsThatE4m3Holds) {
+  const std::vector<ExponentRange> gate_up{range(100, 111), range(7, 9), {}, range(120, 120)},
+      down{range(0, 11), range(243, 254)};
+  EXPECT_EQ(folded_exponents(gate_up, down), (std::vector<int32_t>{111, 9, 11, 0, 120, 254}));
+  for (const ExponentRange& bad : {range(100, 112), range(250, 255)}) {
+    std::vector<ExponentRange> up = gate_up, last = down;
+    up[1] = bad, last[1] = bad;
+    EXPECT_TRUE(folded_exponents(up, down).empty());
+    EXPECT_TRUE(folded_exponents(gate_up, last).empty());
+  }
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "dsv4/formats/kbit_image.h"
 
@@ -40,5 +41,20 @@ struct ExponentRange {
 // Enqueues on `stream`.
 void find_exponents(cudaStream_t stream, const KbitImage& image, bool gate_and_up,
                     const std::byte* images, int64_t experts, ExponentRange* ranges);
+
+// What exponents are folded against: [e, 3], the largest of w1, w3 and w2. Empty where a weight has
+// a block more than kFoldedSpan below it, or of NaN. gate_up: [e, 2]; down: [e]
+inline std::vector<int32_t> folded_exponents(std::span<const ExponentRange> gate_up,
+                                             std::span<const ExponentRange> down) {
+  constexpr int32_t kNan = 255;  // an exponent byte
+  std::vector<int32_t> largest;
+  for (size_t e = 0; e < down.size(); ++e) {
+    for (const ExponentRange& range : {gate_up[2 * e], gate_up[2 * e + 1], down[e]}) {
+      if (range.span() > kFoldedSpan || range.largest == kNan) return {};
+      largest.push_back(range.largest);
+    }
+  }
+  return largest;
+}
 
 }  // namespace dsv4

@@ -20,7 +20,8 @@ DSV4_IMPL(ExpertsArgs, sm90_wide)
 // Kernel images under kOfficial: products for up to 128 tokens of an expert at a time. FP4 weights
 // are exact, k-bit ones are rounded to f16 with their scales.
 DSV4_IMPL(ExpertsArgs, sm90_grouped)
-// MXFP4 weights whose exponents span at most 12, as e4m3 operands; otherwise sm90_grouped.
+// MXFP4 weights as e4m3 operands, where no exponent is more than kFoldedSpan below the largest;
+// otherwise sm90_grouped.
 DSV4_IMPL(ExpertsArgs, sm90_grouped_e4m3)
 // Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
 // no bf16 numbers are rounded to bf16.

@@ -90,7 +90,8 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   if (const char* reason = sm90_grouped::reject(context, args)) return reason;
   const ExpertImages& images = args.stack.images();
   if (!may_fold(images)) return "for MXFP4";
-  if (images.exponents.empty()) return "exponents of a matrix span more than 12";
+  if (images.exponents.empty())
+    return "a block of a matrix is more than 11 below its largest exponent, or NaN";
   for (const KbitImage* image : {&images.gate_up, &images.down})
     if (image->scale == ImageScale::kUe8m0 &&
         image->units_along_k() % gemm::grouped::kUnitsAtOnce != 0)
