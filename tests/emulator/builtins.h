@@ -172,7 +172,8 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     value = std::max(value, __shfl_xor_sync(mask, value, step));
   return value;
 }
-inline unsigned __reduce_min_sync(unsigned mask, unsigned value) {
+template <class T>
+T __reduce_min_sync(unsigned mask, T value) {
   for (int step = 16; step > 0; step /= 2)
     value = std::min(value, __shfl_xor_sync(mask, value, step));
   return value;

@@ -70,7 +70,7 @@ struct Decision {
   int32_t impossible = 0;  // 1: some ids are not those of experts, and were left out
 };
 
-// One thread that decides alone. A warp has the same functions (sm90/lanes.cuh).
+// One thread that decides alone. A warp has the same functions (sm90/kernels.cuh).
 struct OneLane {
   static constexpr int kCount = 1;
   static int rank() { return 0; }

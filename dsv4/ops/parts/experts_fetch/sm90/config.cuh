@@ -12,7 +12,8 @@
 namespace dsv4::experts_fetch_kernel::sm90 {
 
 // Measured without experts beside it (docs/experts-in-host-memory.md): two CTAs with strips of
-// 26,624 bytes and four stages read host memory as fast as the link allows.
+// 26,624 bytes and four stages read host memory as fast as the link allows. There are four here,
+// because they also store what they read with ordinary instructions, which was not measured.
 inline constexpr int kStripBytes = 26624, kStages = 4;
 inline constexpr int kCtas = 4;
 inline constexpr int kStoreWarps = 8;

@@ -29,11 +29,7 @@ struct WarpLanes {
   __device__ static int rank() { return static_cast<int>(threadIdx.x); }
   __device__ static void sync() { __syncwarp(); }
   __device__ static uint32_t ballot(bool yes) { return __ballot_sync(~0u, yes); }
-  __device__ static int32_t lowest(int32_t value) {
-    constexpr uint32_t kSign = 1u << 31;  // of numbers below 0, which come first
-    return static_cast<int32_t>(__reduce_min_sync(~0u, static_cast<uint32_t>(value) ^ kSign) ^
-                                kSign);
-  }
+  __device__ static int32_t lowest(int32_t value) { return __reduce_min_sync(~0u, value); }
 };
 
 static __global__ void __launch_bounds__(kWarp, 1)
