@@ -34,6 +34,9 @@ std::string to_string(const Place& place);
 using ColumnEnds = std::vector<int64_t>;
 // The ends for n columns cut in units of `unit` columns, each of them standing for `factor` ones.
 ColumnEnds column_ends(int world, int64_t n, int64_t unit, int64_t factor = 1);
+inline int64_t first_column(const ColumnEnds& ends, int rank) {
+  return rank == 0 ? 0 : ends[static_cast<size_t>(rank) - 1];
+}
 
 // A tensor of which every rank computes some columns.
 struct Gathered {

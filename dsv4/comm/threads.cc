@@ -7,10 +7,6 @@
 namespace dsv4 {
 namespace {
 
-int64_t begin_of(const ColumnEnds& ends, int rank) {
-  return rank == 0 ? 0 : ends[static_cast<size_t>(rank) - 1];
-}
-
 // The tensors have equal dtypes and shapes.
 void copy_rows(const TensorView& to, const TensorView& from) {
   const auto bytes = static_cast<size_t>(to.dim(1) * item_bytes(to.dtype));
@@ -34,7 +30,7 @@ class ThreadRanks::Rank final : public Communicator {
     exchange(std::move(shown), [&](int other, const std::vector<TensorView>& theirs) {
       for (size_t i = 0; i < tensors.size(); ++i) {
         const ColumnEnds& ends = tensors[i].ends;
-        const int64_t begin = begin_of(ends, other), end = ends[static_cast<size_t>(other)];
+        const int64_t begin = first_column(ends, other), end = ends[static_cast<size_t>(other)];
         copy_rows(tensors[i].all.slice(1, begin, end), theirs[i].slice(1, begin, end));
       }
     });
@@ -42,14 +38,14 @@ class ThreadRanks::Rank final : public Communicator {
 
   void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
                const Place& place) override {
-    exchange({.place = place, .tensors = {part}},
-             [&](int other, const std::vector<TensorView>& theirs) {
-               if (id_.rank != 0) return;
-               const int64_t begin = begin_of(ends, other), end = ends[static_cast<size_t>(other)];
-               DSV4_CHECK(theirs[0].dim(1) == end - begin, "{}: {} columns of rank {}, want {}",
-                          to_string(place), theirs[0].dim(1), other, end - begin);
-               copy_rows(all.slice(1, begin, end), theirs[0]);
-             });
+    exchange(
+        {.place = place, .tensors = {part}}, [&](int other, const std::vector<TensorView>& theirs) {
+          if (id_.rank != 0) return;
+          const int64_t begin = first_column(ends, other), end = ends[static_cast<size_t>(other)];
+          DSV4_CHECK(theirs[0].dim(1) == end - begin, "{}: {} columns of rank {}, want {}",
+                     to_string(place), theirs[0].dim(1), other, end - begin);
+          copy_rows(all.slice(1, begin, end), theirs[0]);
+        });
   }
 
   void gather_rows(const TensorView& all, std::span<const int32_t> owners,

@@ -27,7 +27,7 @@ struct ForwardBatch {
   std::vector<int32_t> ids;          // [T], each in [0, V)
   std::vector<SequenceRun> runs;     // cover ids in order, without gaps
   std::vector<int32_t> logits_rows;  // indices into ids whose logits are wanted, in output order
-  std::vector<int32_t> before;       // [T] of a draft alone: rows of the streams that are given
+  std::vector<int32_t> before;  // [T] only in a draft: the row of each token in the given streams
 };
 
 // Throws kBadInput "token id 97 at position 1 is outside [0, 97)". For ids from outside, before

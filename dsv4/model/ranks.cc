@@ -13,8 +13,7 @@ namespace dsv4 {
 namespace {
 
 TensorView columns_of(const TensorView& all, const ShardId& id, const ColumnEnds& ends) {
-  const auto rank = static_cast<size_t>(id.rank);
-  return all.slice(1, rank == 0 ? 0 : ends[rank - 1], ends[rank]);
+  return all.slice(1, first_column(ends, id.rank), ends[static_cast<size_t>(id.rank)]);
 }
 
 // Ends of the columns that stand for rows of a weight, cut by blocks.
@@ -51,7 +50,7 @@ OwnIds own_ids(const Step& step) {
 }
 
 // 0, 1, .. T - 1: the rows of a tensor of this step.
-TensorView own_rows(const Step& step) {
+TensorView all_rows(const Step& step) {
   const TensorView rows = step.scratch.take(DType::kI32, {step.num_tokens});
   for (int64_t i = 0; i < step.num_tokens && !step.scratch.is_counting(); ++i)
     rows.as<int32_t>()[i] = static_cast<int32_t>(i);
@@ -92,7 +91,7 @@ void embed_of_ranks(const Step& step, const ConstTensorView& table, const Tensor
     embed(step.context, {.ids = own.rows, .table = table, .out = rows.unsqueeze(1)});
   step.ranks->gather_rows(rows, own.owners, {"embedding"});
   // An embedding lookup copies a row into every stream.
-  embed(step.context, {.ids = own_rows(step), .table = rows, .out = streams});
+  embed(step.context, {.ids = all_rows(step), .table = rows, .out = streams});
 }
 
 void attention_out_of_ranks(const Step& step, const AttentionWeights& weights,
