@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "apps/suggest.h"
+#include "dsv4/base/ascii.h"
 
 namespace dsv4::apps {
 namespace {
@@ -36,7 +37,7 @@ bool has_option(const CLI::App& command, std::string_view name) {
 bool has(const CLI::App& command, std::string_view own) {
   if (own != kModel) return has_option(command, own);
   return std::ranges::any_of(command.get_options(), [&](const CLI::Option* option) {
-    return option->get_positional() && option->get_name(/*positional=*/true) == kModel;
+    return option->get_positional() && lower_case(option->get_name(/*positional=*/true)) == "model";
   });
 }
 

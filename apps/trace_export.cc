@@ -7,8 +7,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/hex.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/base/thread.h"
 #include "dsv4/server/http.h"
@@ -41,18 +41,13 @@ std::vector<std::pair<std::string, std::string>> pairs_of(const char* name,
   std::vector<std::pair<std::string, std::string>> pairs;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    std::string item = text.substr(begin, end - begin);
+    const std::string_view item = trimmed(std::string_view(text).substr(begin, end - begin));
     begin = end + 1;
-    const auto trim = [](std::string word) {
-      const size_t first = word.find_first_not_of(" \t");
-      if (first == word.npos) return std::string();
-      return word.substr(first, word.find_last_not_of(" \t") - first + 1);
-    };
-    if (trim(item).empty()) continue;
+    if (item.empty()) continue;
     const size_t equals = item.find('=');
-    const std::string key = trim(item.substr(0, equals));
+    const std::string key(trimmed(item.substr(0, equals)));
     const auto value =
-        equals == item.npos ? std::nullopt : percent_decoded(trim(item.substr(equals + 1)));
+        equals == item.npos ? std::nullopt : percent_decoded(trimmed(item.substr(equals + 1)));
     const auto visible = [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; };
     if (key.empty() || !value || !std::ranges::all_of(key, visible) ||
         !std::ranges::all_of(*value, visible))
@@ -204,7 +199,7 @@ TraceOptions trace_options(const Variable& variable, const std::string& version)
   }
   parse_http_url(options.endpoint);  // throws
   if (const std::string protocol = either(variable, "PROTOCOL");
-      !protocol.empty() && protocol != "http/json" && protocol != "http/protobuf")
+      !protocol.empty() && protocol != "http/json")
     fail(ErrorCode::kBadInput,
          "OTEL_EXPORTER_OTLP_PROTOCOL: '{}': this program speaks OTLP over HTTP (port 4318), whose "
          "collectors take JSON: want http/json",

@@ -16,7 +16,7 @@ namespace dsv4 {
 namespace {
 
 // False with errno.
-bool flush_folder_of(const std::string& path) {
+bool folder_is_flushed(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder =
       slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
@@ -108,11 +108,11 @@ void AtomicFile::commit() {
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
   release_slot(temporary_);
   temporary_.clear();
-  if (!flush_folder_of(path_)) fail_with_errno();
+  if (!folder_is_flushed(path_)) fail_with_errno();
 }
 
-void flush_folder(const std::string& path) {
-  if (!flush_folder_of(path))
+void flush_folder_of(const std::string& path) {
+  if (!folder_is_flushed(path))
     fail(ErrorCode::kIo, "cannot write {}: {}", path, std::strerror(errno));
 }
 

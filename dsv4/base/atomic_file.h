@@ -35,8 +35,9 @@ class AtomicFile {
 // handler that ends the program.
 void remove_temporary_files() noexcept;
 
-// A rename is durable only once the folder of its target has been flushed to the disk. Throws kIo.
-void flush_folder(const std::string& path);
+// Flushes the folder that holds the file at `path`: only then is a rename to it durable. Throws
+// kIo.
+void flush_folder_of(const std::string& path);
 
 // Writes a whole small file, all of it or nothing.
 void write_file(const std::string& path, std::string_view text);

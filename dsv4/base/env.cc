@@ -10,7 +10,7 @@ namespace {
 
 constexpr EnvVar kTable[] = {
     {"ALL_PROXY", "none",
-     "proxy for `dsv4 pull` where no other is set; also in lower case (read by libcurl)"},
+     "proxy for `dsv4 pull` where no other is set; also in lower case (read by libcurl)", true},
     {"DSV4_API_KEY", "no key",
      "key that clients of `dsv4 serve` must send, and that `dsv4 chat --url` sends", true},
     {"DSV4_MODELS", "models/ beside the build tree, or share/dsv4/models/ of the installation",
@@ -29,7 +29,7 @@ constexpr EnvVar kTable[] = {
     {"HF_TOKEN", "the file HF_TOKEN_PATH", "token for models that are not public", true},
     {"HF_TOKEN_PATH", "HF_HOME/token", "file that holds the token"},
     {"HOME", "no cache of Hugging Face", "where XDG_CACHE_HOME is by default"},
-    {"HTTPS_PROXY", "ALL_PROXY", "proxy for https; also in lower case (read by libcurl)"},
+    {"HTTPS_PROXY", "ALL_PROXY", "proxy for https; also in lower case (read by libcurl)", true},
     {"HUGGINGFACE_HUB_CACHE", "HF_HOME/hub", "older name of HF_HUB_CACHE"},
     {"NO_PROXY", "no hosts",
      "hosts that are reached without a proxy; also in lower case (read by libcurl)"},
@@ -42,12 +42,12 @@ constexpr EnvVar kTable[] = {
     {"OTEL_BSP_SCHEDULE_DELAY", "5000", "milliseconds between exports"},
     {"OTEL_EXPORTER_OTLP_ENDPOINT", "no traces",
      "collector of OpenTelemetry that gets the traces of `dsv4 serve`: http://HOST:4318"},
-    {"OTEL_EXPORTER_OTLP_HEADERS", "none", "headers for it: key=value,key=value"},
+    {"OTEL_EXPORTER_OTLP_HEADERS", "none", "headers for it: key=value,key=value", true},
     {"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "http/json, the only one here"},
     {"OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "milliseconds that an export may take"},
     {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT/v1/traces",
      "the whole URL, path included"},
-    {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS", "instead of them"},
+    {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS", "instead of them", true},
     {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL", "instead of it"},
     {"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT", "instead of it"},
     {"OTEL_RESOURCE_ATTRIBUTES", "none", "attributes of the server in traces: key=value,..."},
@@ -61,7 +61,7 @@ constexpr EnvVar kTable[] = {
      "certificates of the authorities that `dsv4 pull` trusts"},
     {"TERM", "no control sequences", "the kind of terminal that `dsv4 chat` writes to"},
     {"XDG_CACHE_HOME", "~/.cache", "folder of caches, where HF_HOME is by default"},
-    {"http_proxy", "ALL_PROXY", "proxy for http (read by libcurl)"},
+    {"http_proxy", "ALL_PROXY", "proxy for http (read by libcurl)", true},
 };
 
 }  // namespace

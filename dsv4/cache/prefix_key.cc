@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/hex.h"
 
 namespace dsv4 {
 namespace {

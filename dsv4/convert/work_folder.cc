@@ -14,9 +14,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/atomic_file.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/hex.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/loader/shallow_json.h"
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/hex.h"
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/engine/cache_plan.h"
 #include "op_list.h"

@@ -2,8 +2,8 @@
 
 #include <openssl/evp.h>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/hex.h"
 
 namespace dsv4 {
 namespace {

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <memory>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
@@ -20,11 +21,6 @@ constexpr size_t kMaxHeaders = 200;  // of one answer; libcurl limits their byte
 constexpr long kSlowest = 1024;      // bytes per second
 constexpr long kConnectSeconds = 30;
 constexpr long kBufferBytes = 512 << 10;
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
 
 // OpenSSL writes to sockets without MSG_NOSIGNAL. A connection that the server closed must not end
 // the program.
@@ -68,11 +64,11 @@ struct Authority {
 
 Authority authority_of(const std::string& url) {
   const size_t mark = url.find("://");
-  Authority parts{.scheme = lower(url.substr(0, std::min(mark, url.size())))};
+  Authority parts{.scheme = lower_case(url.substr(0, std::min(mark, url.size())))};
   if (mark == url.npos || (parts.scheme != "http" && parts.scheme != "https"))
     fail(ErrorCode::kBadInput, "'{}' is not an address of http or https", quotable(url));
   const size_t begin = mark + 3, end = std::min(url.find_first_of("/?#", begin), url.size());
-  const std::string authority = lower(url.substr(begin, end - begin));
+  const std::string authority = lower_case(url.substr(begin, end - begin));
   const size_t bracket = authority.find(']');
   const size_t colon = authority.find(':', bracket == authority.npos ? 0 : bracket);
   parts.host = authority.substr(0, colon);
@@ -130,7 +126,7 @@ size_t HttpExchange::take_header(char* data, size_t, size_t size, void* receiver
   std::string_view value = line.substr(colon + 1);
   value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
   value = value.substr(0, value.find_last_not_of(" \t\r\n") + 1);
-  answer.headers[lower(std::string(line.substr(0, colon)))] = value;
+  answer.headers[lower_case(line.substr(0, colon))] = value;
   return size;
 }
 

@@ -34,7 +34,7 @@ struct HubAnswer {
   bool permanent = false;                      // trying again cannot help (a bad certificate)
   std::map<std::string, std::string> headers;  // names in lower case
   std::string redirect;                        // absolute address of a 3xx
-  std::string text;                            // the begin of the body of anything but success
+  std::string text;                            // the beginning of the body of anything but success
 
   std::string header(const std::string& name) const;
 };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/quote.h"
 #include "dsv4/hub/hub_name.h"
@@ -23,7 +24,7 @@ constexpr int64_t kMaxFileSize = int64_t{1} << 46;  // 64 TiB; 65536 of them sti
 constexpr size_t kSha1Digits = 40, kSha256Digits = 64;
 
 bool is_hex(std::string_view text, size_t digits) {
-  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == text.npos;
+  return text.size() == digits && is_lower_hex(text);
 }
 
 // A text field of an object; empty where there is none.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dsv4/base/ascii.h"
+
 namespace dsv4 {
 namespace {
 
@@ -50,7 +52,7 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
 }
 
 bool is_commit(std::string_view text) {
-  return text.size() == 40 && text.find_first_not_of("0123456789abcdef") == text.npos;
+  return text.size() == 40 && is_lower_hex(text);
 }
 
 bool is_relative_path(std::string_view path) {

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <string_view>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/env.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
@@ -21,11 +22,6 @@ std::string hub_home() {
     return caches + "/huggingface";
   const std::string home = env("HOME");
   return home.empty() ? "" : home + "/.cache/huggingface";
-}
-
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
 }
 
 std::string token_file() {
@@ -45,8 +41,7 @@ std::string hub_cache_folder() {
 }
 
 bool hub_is_offline() {
-  std::string value = env("HF_HUB_OFFLINE");
-  for (char& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string value = lower_case(env("HF_HUB_OFFLINE"));
   constexpr std::array<std::string_view, 4> kYes = {"1", "true", "yes", "on"};
   return std::ranges::find(kYes, value) != kYes.end();
 }
@@ -58,7 +53,7 @@ std::string hub_endpoint() {
 }
 
 std::string hub_token() {
-  std::string token = trimmed(env("HF_TOKEN")), from = "HF_TOKEN";
+  std::string token(trimmed(env("HF_TOKEN"))), from = "HF_TOKEN";
   if (token.empty()) {
     from = token_file();
     if (from.empty() || !is_present(from)) return "";

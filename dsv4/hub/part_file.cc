@@ -149,7 +149,7 @@ void PartFile::commit(const std::string& target) {
   DSV4_CHECK(total_received() == size_, "{} of {} bytes of {}", total_received(), size_, path_);
   if (ftruncate(fd_, size_) != 0 || fsync(fd_) != 0) fail_with_errno("write");
   if (std::rename(path_.c_str(), target.c_str()) != 0) fail_with_errno("rename");
-  flush_folder(target);
+  flush_folder_of(target);
 }
 
 int64_t PartFile::allocated(const std::string& path) {

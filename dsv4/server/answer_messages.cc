@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "dsv4/base/hex.h"
+#include "dsv4/base/ascii.h"
 #include "dsv4/chat/chat_message.h"
 #include "dsv4/server/answer.h"
 #include "dsv4/server/json_text.h"

@@ -2,14 +2,6 @@
 
 namespace dsv4 {
 
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c | 0x20);
-  }
-  return out;
-}
-
 bool BodyShare::grow_to(size_t bytes) {
   if (bytes <= bytes_) return true;
   const size_t more = bytes - bytes_;

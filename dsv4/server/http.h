@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "dsv4/base/ascii.h"
+
 namespace dsv4 {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -103,9 +105,6 @@ class HttpThreads {
 
 // "Bad Request"
 std::string_view reason_phrase(int status);
-
-// ASCII letters only.
-std::string lower_case(std::string_view text);
 
 // "%2F" and the like decoded; nothing where an escape is malformed.
 std::optional<std::string> percent_decoded(std::string_view text);

@@ -4,19 +4,16 @@
 
 #include <ctime>
 
-#include "dsv4/base/hex.h"
+#include "dsv4/base/ascii.h"
 #include "dsv4/chat/fields.h"
 #include "dsv4/chat/sha256.h"
 #include "dsv4/server/prepare.h"
+#include "dsv4/server/server_log.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr const char* kArchitecture = "deepseek4";
-
-std::string time_text(int64_t seconds) {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(seconds)));
-}
 
 Json details() {
   return {{"parent_model", ""},      {"format", "safetensors"},
@@ -39,7 +36,7 @@ Json ollama_tags(const ServedModel& model) {
   Json list = Json::array();
   for (const std::string& name : model.names) {
     Json entry = model_entry(name);
-    entry["modified_at"] = time_text(model.created);
+    entry["modified_at"] = utc_text(model.created);
     list.push_back(std::move(entry));
   }
   return {{"models", std::move(list)}};
@@ -50,7 +47,7 @@ Json ollama_running(const ServedModel& model) {
   Json list = Json::array();
   for (const std::string& name : model.names) {
     Json entry = model_entry(name);
-    entry["expires_at"] = time_text(std::time(nullptr) + kYear);
+    entry["expires_at"] = utc_text(std::time(nullptr) + kYear);
     entry["size_vram"] = 0;
     entry["context_length"] = model.limits.context;
     list.push_back(std::move(entry));
@@ -69,7 +66,7 @@ std::string ollama_show(const std::string& text, const ServedModel& model, const
                       {"parameters", ""},
                       {"template", ""},
                       {"license", ""},
-                      {"modified_at", time_text(model.created)},
+                      {"modified_at", utc_text(model.created)},
                       {"details", details()},
                       {"model_info",
                        {{"general.architecture", kArchitecture},
@@ -79,7 +76,7 @@ std::string ollama_show(const std::string& text, const ServedModel& model, const
 }
 
 std::string ollama_loaded(const std::string& model, const std::string& reason, bool is_chat) {
-  Json line = {{"model", model}, {"created_at", time_text(std::time(nullptr))}};
+  Json line = {{"model", model}, {"created_at", utc_text(std::time(nullptr))}};
   if (is_chat) {
     line["message"] = {{"role", "assistant"}, {"content", ""}};
   } else {

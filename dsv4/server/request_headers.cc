@@ -2,16 +2,12 @@
 
 #include <algorithm>
 
+#include "dsv4/base/ascii.h"
 #include "dsv4/base/error.h"
 #include "dsv4/server/server_log.h"
 
 namespace dsv4 {
 namespace {
-
-bool is_hex(std::string_view text) {
-  return std::ranges::all_of(
-      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
 
 bool is_zero(std::string_view text) {
   return text.find_first_not_of('0') == text.npos;
@@ -38,7 +34,8 @@ std::optional<TraceContext> parse_traceparent(std::string_view header) {
   const std::string_view version = header.substr(0, 2), trace = header.substr(3, 32),
                          span = header.substr(36, 16), flags = header.substr(53, 2);
   const bool dashes = header[2] == '-' && header[35] == '-' && header[52] == '-';
-  if (!dashes || !is_hex(version) || !is_hex(trace) || !is_hex(span) || !is_hex(flags))
+  if (!dashes || !is_lower_hex(version) || !is_lower_hex(trace) || !is_lower_hex(span) ||
+      !is_lower_hex(flags))
     return std::nullopt;
   // A later version may add fields.
   const bool whole = header.size() == kSize || (version != "00" && header[kSize] == '-');

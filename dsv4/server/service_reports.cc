@@ -1,6 +1,6 @@
 // What the log and the metrics get of a request when it is over.
 
-#include "dsv4/base/hex.h"
+#include "dsv4/base/ascii.h"
 #include "dsv4/chat/sha256.h"
 #include "dsv4/server/known_fields.h"
 #include "dsv4/server/server_log.h"
@@ -113,7 +113,6 @@ void Service::trace(const Generation& generation) const {
                      .client_id = report.client_id,
                      .finish = report.finish,
                      .status = report.status,
-                     .stream = report.stream,
                      .usage = report.usage});
 }
 

@@ -107,7 +107,8 @@ class Secrets(PullTest):
             shutil.rmtree(self.repo)
 
     def test_reports_do_not_show_it(self):
-        shown = self.run_dsv4("inspect", "env", HF_TOKEN="hf_secret", DSV4_API_KEY="sk-secret")
+        shown = self.run_dsv4("inspect", "env", HF_TOKEN="hf_secret", DSV4_API_KEY="sk-secret",
+                              OTEL_EXPORTER_OTLP_HEADERS="authorization=secret", HTTPS_PROXY="http://me:secret@proxy")
         self.assertIn("HF_TOKEN=(set)", shown.stdout)
         self.assertNotIn("secret", shown.stdout)
 
