@@ -26,7 +26,7 @@ struct Usage {
   int64_t accepted_prediction = 0, rejected_prediction = 0;
 };
 
-// Of a request, in seconds.
+// How long the parts of a request took, in seconds.
 struct Times {
   double queue = 0;         // until the engine took it
   double first_token = -1;  // since it came; negative: there is none yet

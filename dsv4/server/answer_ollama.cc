@@ -68,14 +68,15 @@ class OllamaAnswer : public AnswerWriter, public OutputSink {
     }
     const Usage& usage = *context_.usage;
     const Times& times = *context_.times;
+    const double first = times.first_token < 0 ? times.total : times.first_token;  // none came
     last["done"] = true;
     last["done_reason"] = end_.reason == FinishReason::kLength ? "length" : "stop";
     last["total_duration"] = nanoseconds(times.total);
     last["load_duration"] = 0;
     last["prompt_eval_count"] = usage.prompt;
-    last["prompt_eval_duration"] = nanoseconds(times.first_token - times.queue);
+    last["prompt_eval_duration"] = nanoseconds(first - times.queue);
     last["eval_count"] = usage.completion;
-    last["eval_duration"] = nanoseconds(times.total - times.first_token);
+    last["eval_duration"] = nanoseconds(times.total - first);
     emit(last);
   }
   void fail(const ApiError& error) override {

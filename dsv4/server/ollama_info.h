@@ -10,13 +10,13 @@
 
 namespace dsv4 {
 
-// The release of Ollama whose API this is: clients ask for a least one before they use tools or
-// thinking.
+// The release of Ollama whose API this is: clients require a minimum version before they
+// use tools or thinking.
 inline constexpr const char* kOllamaVersion = "0.12.6";
 
 // GET /api/tags: a model under each name.
 Json ollama_tags(const ServedModel& model);
-// GET /api/ps: the same, as loaded.
+// GET /api/ps: every name of the model, as loaded.
 Json ollama_running(const ServedModel& model);
 // POST /api/show; RequestError 404 where the body names another model.
 std::string ollama_show(const std::string& body, const ServedModel& model,

@@ -20,7 +20,6 @@ struct RequestTrace {
   Api api = Api::kChat;
   std::string path, model, request_id, client_id, finish;
   int status = 200;
-  bool stream = false;
   Usage usage;
 };
 

@@ -62,4 +62,8 @@ std::string short_text(const std::string& text) {
   return out.substr(0, valid_utf8_prefix(out));
 }
 
+std::string utc_text(int64_t seconds) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(seconds)));
+}
+
 }  // namespace dsv4

@@ -24,4 +24,7 @@ int64_t log_lines_lost();
 // Valid UTF-8 of at most 64 bytes without control bytes.
 std::string short_text(const std::string& text);
 
+// Seconds since 1970 as APIs write a time: "2026-11-24T17:35:38Z".
+std::string utc_text(int64_t seconds);
+
 }  // namespace dsv4

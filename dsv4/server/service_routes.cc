@@ -11,6 +11,7 @@
 #include "dsv4/server/ollama_info.h"
 #include "dsv4/server/page.h"
 #include "dsv4/server/prepare.h"
+#include "dsv4/server/server_log.h"
 #include "dsv4/server/service.h"
 #include "dsv4/text/utf8.h"
 
@@ -22,7 +23,7 @@ Json model_json(const std::string& id, const ServedModel& model) {
   return {{"id", id},
           {"object", "model"},
           {"created", model.created},
-          {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(model.created))},
+          {"created_at", utc_text(model.created)},
           {"owned_by", "dsv4"},
           {"type", "model"},
           {"display_name", id},

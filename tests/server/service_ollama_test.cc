@@ -20,6 +20,7 @@ const char* const kScript =
 {"match": "weather", "output": "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Oslo</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>"}
 {"match": "ponder", "output": "Hm.</think>\n\nDone."}
 {"match": "forever", "output": "tick ", "repeat": 300}
+{"match": "silence", "output": ""}
 {"output": "Hello there."}
 )";
 
@@ -74,14 +75,21 @@ TEST(ServiceOllama, ChatsStreamWhereNothingIsSaid) {
   EXPECT_GT(last["eval_duration"], 0);
 }
 
+// No token comes, so the answer itself takes no time.
+TEST(ServiceOllama, AnAnswerWithoutATokenHasItsTimes) {
+  const json last = lines_of(server().post("/api/chat", messages("silence"))).back();
+  EXPECT_EQ(last["eval_duration"], 0);
+  EXPECT_GE(last["prompt_eval_duration"], 0);
+  EXPECT_LE(last["prompt_eval_duration"], last["total_duration"]);
+}
+
 TEST(ServiceOllama, OrAnswerAsAWhole) {
   json body = messages("Hi");
   body["stream"] = false;
   body["keep_alive"] = "5m";
   const Answer answer = server().post("/api/chat", body);
   EXPECT_EQ(answer.headers.at("content-type"), "application/json");
-  EXPECT_FALSE(answer.headers.contains("x-dsv4-warning") &&
-               answer.headers.at("x-dsv4-warning").find("stream") != std::string::npos);
+  EXPECT_EQ(answer.headers.at("x-dsv4-warning"), "keep_alive");  // the one field without a meaning
   EXPECT_EQ(answer.json()["message"], json({{"role", "assistant"}, {"content", "Hello there."}}));
   EXPECT_EQ(answer.json()["done"], true);
   body["model"] = "demo:latest";  // as its clients write a name without a tag
