@@ -35,7 +35,8 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
                                         const ServedModel& text,
                                         std::shared_ptr<ExpertTrace>& trace) {
   std::shared_ptr<Device> device = open_device(options.device);
-  auto model = std::make_shared<Model>(load_model(options.speculate, folder, options.device));
+  auto model =
+      std::make_shared<Model>(load_with_drafter(options.speculate, folder, options.device));
   check_vocabulary(*text.tokenizer, *model);
   const int64_t context =
       std::min<int64_t>(options.context.value_or(kChatContext), model->config().max_positions);

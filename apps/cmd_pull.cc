@@ -21,7 +21,8 @@ namespace {
 struct PullOptions {
   std::string model;
   bool all = false, offline = false;
-  int connections = 8, tries = 5, timeout_s = 30;
+  int connections = HubDownload().connections, tries = HubPolicy().tries,
+      timeout_s = HubPolicy().timeout_s;
 };
 
 int64_t total_size(const std::vector<HubFile>& files) {

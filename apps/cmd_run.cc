@@ -228,7 +228,7 @@ void run(const RunOptions& options) {
   const std::string folder = find_model(options.model);
   const Tokenizer tokenizer = load_tokenizer(folder);
   std::shared_ptr<Device> device = open_device(options.device);
-  Model model = load_model(options.speculate, folder, options.device);
+  Model model = load_with_drafter(options.speculate, folder, options.device);
   check_vocabulary(tokenizer, model);
   std::vector<Submission> all = submissions_of(options, folder, tokenizer, model.config());
   EngineOptions how = engine_options(options, all);

@@ -112,13 +112,12 @@ void save_replay(const ServeOptions& options, const ServedModel& model) {
 std::unique_ptr<KvEventPublisher> publish_kv_events(ServeOptions& options) {
   if (options.kv_events.endpoint.empty()) {
     if (!options.kv_events.replay_endpoint.empty() || !options.kv_events.topic.empty())
-      fail(ErrorCode::kBadInput,
-           "--kv-events-replay and --kv-events-topic are of events: give --kv-events");
+      fail(ErrorCode::kBadInput, "--kv-events-replay and --kv-events-topic need --kv-events");
     return nullptr;
   }
   if (options.model.prefix_checkpoints == 0)
     fail(ErrorCode::kBadInput,
-         "--kv-events are of stored prefixes, and --prefix-checkpoints 0 stores none");
+         "--kv-events needs stored prefixes: --prefix-checkpoints 0 stores none");
   auto publisher = std::make_unique<KvEventPublisher>(options.kv_events);
   options.model.block_events = [to = publisher.get()](BlockEvent event) {
     to->add(std::move(event));
@@ -378,16 +377,17 @@ void add_server_options(CLI::App& command, ServeOptions& options) {
                    "rendered prompts (/v1/chat/completions/render) without a key, for a router");
   command
       .add_option("--kv-events", options.kv_events.endpoint,
-                  "where routers hear of stored prefixes (ZeroMQ), as tcp://*:5557: who hears them "
-                  "reads prompts, so only on a network of one's own")
+                  "ZeroMQ endpoint at which routers hear which prefixes are stored, such as "
+                  "tcp://*:5557. Its events hold prompts: private networks only")
       ->option_text("ENDPOINT");
   command
       .add_option("--kv-events-replay", options.kv_events.replay_endpoint,
-                  "where they ask for events that they missed, as tcp://*:5558")
+                  "ZeroMQ endpoint at which routers ask again for events that they missed, such as "
+                  "tcp://*:5558")
       ->option_text("ENDPOINT");
   command
       .add_option("--kv-events-topic", options.kv_events.topic,
-                  "their topic, as kv@POD@MODEL for llm-d")
+                  "topic of the KV events; llm-d wants kv@POD_IP:PORT@MODEL")
       ->option_text("TEXT");
 }
 

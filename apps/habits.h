@@ -1,5 +1,5 @@
 // Options by the names that other servers and programs have for them: -m, --ctx-size and the like.
-// A command that has the option itself takes them all.
+// They work in every command that has the option they stand for.
 
 #pragma once
 

@@ -122,10 +122,6 @@ int parse(CLI::App& app, int argc, char** argv) {
   return 0;
 }
 
-}  // namespace
-
-namespace {
-
 // A rank that did not come back (comm/rank_team.h) may use what destructors of static objects would
 // take away from it.
 int leave(int status) {

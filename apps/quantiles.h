@@ -1,4 +1,4 @@
-// How the reports of benchmarks sum up many times.
+// Quantiles of measured times, for the reports of benchmarks.
 
 #pragma once
 

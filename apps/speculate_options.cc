@@ -2,11 +2,23 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/hub_models.h"
 #include "dsv4/base/error.h"
 #include "dsv4/engine/device_model.h"
 #include "dsv4/model/model.h"
 
 namespace dsv4::apps {
+namespace {
+
+// Why it cannot be run; empty: it can.
+std::string no_drafter(const ModelSpec& spec, const std::string& device) {
+  std::string why = no_mtp(spec.checkpoint(), spec.config());
+  if (why.empty() && !is_cpu(device))
+    why = "the MTP block runs on the CPU only, of a whole model: give --device cpu";
+  return why;
+}
+
+}  // namespace
 
 void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
   command
@@ -22,19 +34,8 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options) {
       ->option_text("auto|1..7 (auto)");
 }
 
-namespace {
-
-// Why it cannot be run; empty: it can.
-std::string no_drafter(const ModelSpec& spec, const std::string& device) {
-  std::string why = no_mtp(spec.checkpoint(), spec.config());
-  if (why.empty() && !is_cpu(device)) why = "the MTP block runs on the CPU only, undivided";
-  return why;
-}
-
-}  // namespace
-
-Model load_model(const SpeculateOptions& options, const std::string& folder,
-                 const std::string& device) {
+Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
+                        const std::string& device) {
   if (options.source == "dspark")
     fail(
         ErrorCode::kUnsupported,
@@ -46,7 +47,7 @@ Model load_model(const SpeculateOptions& options, const std::string& folder,
   if (why.empty()) return Model(std::move(spec), {}, DrafterKind::kMtp);
   if (options.source == "mtp")
     fail(ErrorCode::kUnsupported, "--speculate mtp: {}; want lookup or off", why);
-  fmt::print(stderr, "speculation by lookup alone: {}\n", why);
+  print_notice(fmt::format("note: speculation by lookup alone: {}", why));
   return Model::of_ranks(spec, world);
 }
 

@@ -20,8 +20,8 @@ void add_speculate_options(CLI::App& command, SpeculateOptions& options);
 
 // Loads the model for this device with the drafter that is wanted. Throws for drafters that this
 // program, the device or the model does not have; `auto` says on stderr that it does without.
-Model load_model(const SpeculateOptions& options, const std::string& folder,
-                 const std::string& device);
+Model load_with_drafter(const SpeculateOptions& options, const std::string& folder,
+                        const std::string& device);
 void apply_speculation(const SpeculateOptions& options, const Model& model, EngineOptions& engine);
 
 // "2.31 tokens a round of 410, drafts 0.79 / 0.61"; empty: there was no round.

@@ -88,7 +88,7 @@ bool Speculation::add(RequestState& request, int32_t draft, DraftSource source) 
   return true;
 }
 
-// Than the drafter, if there is one.
+// Whether lookup's drafts hold more often than the drafter's; true without a drafter.
 bool Speculation::lookup_is_better(const DraftState& state) const {
   const auto rate = [&](DraftSource source) { return state.rates[index_of(source)].rate(); };
   return options_.drafter == nullptr || rate(DraftSource::kLookup) > rate(DraftSource::kDrafter);

@@ -91,9 +91,9 @@ class Checkpoint {
   // tensor of this name holds NaN or infinity. Reads all of it. Tensors without a file (blank())
   // are not checked.
   void check_finite(const std::string& name) const;
-  // The same for some rows of it, of which nothing else is read.
+  // Checks only these rows of the tensor, and reads only them.
   void check_finite(const std::string& name, const ConstTensorView& rows) const;
-  // As text, empty when every value is a number.
+  // The text of that error; empty when every value is a number.
   std::string damage(const std::string& name) const;
   std::string damage(const std::string& name, const ConstTensorView& rows) const;
 

@@ -59,7 +59,7 @@ void check_cover(std::vector<HeaderEntry>* entries, uint64_t data_bytes, const s
          data_bytes);
 }
 
-// The JSON text at the begin of a file of `file_bytes`; throws when the length before it is
+// The JSON text at the beginning of a file of `file_bytes`; throws when the length before it is
 // impossible.
 std::string_view header_text(std::string_view text, uint64_t file_bytes, const std::string& what) {
   if (text.rfind("version https://git", 0) == 0)

@@ -37,8 +37,8 @@ struct SafetensorsIndex {
 // dtype; SafetensorsFile copies those.
 SafetensorsIndex parse_safetensors(std::span<const std::byte> bytes, const std::string& what);
 
-// Parses a file of `file_bytes` of which only the begin is there, with the whole header. The views
-// have addresses, but no memory.
+// Parses a file of `file_bytes` of which only the beginning is there, with the whole header. The
+// views have addresses, but no memory.
 SafetensorsIndex parse_safetensors_header(std::string_view begin, int64_t file_bytes,
                                           const std::string& what);
 // Bytes of the length and the JSON of a file that begins like this; 0: it is no safetensors file.

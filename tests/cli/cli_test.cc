@@ -204,6 +204,7 @@ TEST_F(Cli, ServeTakesTheNamesOfOtherServers) {
                             "--alias a b -m /nowhere", "--alias=a -m /nowhere --port 0"})
     expect_error(fmt::format("serve {}", words), "no model folder /nowhere");
   expect_error("chat -m /nowhere -c 64", "no model folder /nowhere");
+  expect_error("run -m /nowhere -p a", "no model folder /nowhere");
   expect_error("serve -m demo again", "nothing takes the argument 'again'");
   expect_error("serve demo -m", "-m stands for MODEL and wants a value (see dsv4 serve --help)");
   expect_error("run demo --alias x", "no option --alias");
