@@ -1,9 +1,10 @@
 #include "dsv4/plan/step_table.h"
+#include "dsv4/base/mapped_file.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <iterator>
+
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -87,13 +88,9 @@ TEST(StepTable, DryRunOfFp4Experts) {
 
 // The quantizer's command in README.md gives weights that the kernels of its table of speeds take.
 TEST(StepTable, DryRunOfTheReadmesCommand) {
-  std::ifstream file("README.md");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  const std::string command = "quantize demo -o demo-k3 --experts ";
-  const size_t at = text.find(command);
-  ASSERT_NE(at, std::string::npos);
-  const size_t format = at + command.size();
-  const std::string experts = text.substr(format, text.find_first_of(" \n", format) - format);
+  const std::string experts =
+      test::word_after(read_text_file("README.md"), "quantize demo -o demo-k3 --experts ");
+  ASSERT_FALSE(experts.empty());
   const std::vector<StepTable> tables = step_tables({.release = "flash",
                                                      .formats = recipe_of_flags(experts, ""),
                                                      .gpu = "h200",

@@ -4,17 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/mapped_file.h"
 #include "dsv4/convert/recipe_codebooks.h"
 #include "dsv4/formats/codebook.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/e4m4.h"
 #include "dsv4/formats/ue8m0.h"
+#include "tests/harness/errors.h"
 
 namespace dsv4 {
 namespace {
@@ -104,13 +104,9 @@ TEST(SyntheticModel, HasTheCodebooksThatTheRecipeNames) {
 
 // The quantizer's command in README.md: its codebook is the one of the fastest kernels.
 TEST(SyntheticModel, TheReadmesCommandHasTheFastCodebook) {
-  std::ifstream file("README.md");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  const std::string command = "quantize demo -o demo-k3 --experts ";
-  const size_t at = text.find(command);
-  ASSERT_NE(at, std::string::npos);
-  const size_t format = at + command.size();
-  const std::string experts = text.substr(format, text.find_first_of(" \n", format) - format);
+  const std::string experts =
+      test::word_after(read_text_file("README.md"), "quantize demo -o demo-k3 --experts ");
+  ASSERT_FALSE(experts.empty());
   const Model model = synthetic_model("flash", recipe_of_flags(experts, ""), 1, 1);
   const WeightView& w2 = model.weights().layers[0].moe.routed[7].w2;
   EXPECT_TRUE(is_e4m3_codebook({w2.codebook.as<float>(), static_cast<size_t>(w2.codebook.numel())}))

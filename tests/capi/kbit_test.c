@@ -6,21 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int failures = 0;
-
-#define CHECK(condition)                                             \
-  do {                                                               \
-    if (!(condition)) {                                              \
-      printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                    \
-    }                                                                \
-  } while (0)
-
-static void says(int status, int want, const char* part) {
-  if (status == want && strstr(dsv4_last_error(), part) != NULL) return;
-  printf("status %d (want %d), '%s' does not hold '%s'\n", status, want, dsv4_last_error(), part);
-  ++failures;
-}
+#include "tests/capi/capi_check.h"
 
 static dsv4_tensor host(const void* data, dsv4_dtype dtype, int32_t rank, int64_t a, int64_t b,
                         int64_t c) {
@@ -210,6 +196,5 @@ int main(void) {
   test_layouts();
   test_experts();
   test_moe();
-  if (failures == 0) puts("ok");
-  return failures != 0;
+  return finish();
 }

@@ -9,24 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static int failures = 0;
-
-#define CHECK(condition)                                             \
-  do {                                                               \
-    if (!(condition)) {                                              \
-      printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                    \
-    }                                                                \
-  } while (0)
+#include "tests/capi/capi_check.h"
 
 static int near(float got, double want) {
   return fabs((double)got - want) <= 1e-6 * (1 + fabs(want));
-}
-
-static void says(int status, int want, const char* part) {
-  if (status == want && strstr(dsv4_last_error(), part) != NULL) return;
-  printf("status %d (want %d), '%s' does not hold '%s'\n", status, want, dsv4_last_error(), part);
-  ++failures;
 }
 
 // One query of one head over two unit vectors: z = (1, 2), so the output is the probabilities.
@@ -367,6 +353,5 @@ int main(void) {
   test_workspace_and_schedule();
   test_lines_are_per_thread();
   CHECK(strlen(dsv4_version()) >= 5);
-  if (failures > 0) printf("%d failures\n", failures);
-  return failures > 0;
+  return finish();
 }

@@ -6,21 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int failures = 0;
-
-#define CHECK(condition)                                             \
-  do {                                                               \
-    if (!(condition)) {                                              \
-      printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                    \
-    }                                                                \
-  } while (0)
-
-static void says(int status, int want, const char* part) {
-  if (status == want && strstr(dsv4_last_error(), part) != NULL) return;
-  printf("status %d (want %d), '%s' does not hold '%s'\n", status, want, dsv4_last_error(), part);
-  ++failures;
-}
+#include "tests/capi/capi_check.h"
 
 static int near(float got, double want) {
   return fabs((double)got - want) <= 1e-5 * (1 + fabs(want));
@@ -205,6 +191,5 @@ int main(void) {
   test_stages();
   test_dense();
   test_refusals();
-  if (failures == 0) printf("capi_xattn_test: passed\n");
-  return failures != 0;
+  return finish();
 }
