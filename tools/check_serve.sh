@@ -27,7 +27,7 @@ environment() {  # NAME PACKAGE...
   fi
 }
 
-# Programs that are large, or of one author: what needs them is left out where they are not to be had.
+# Large packages, or packages of a single author: where one cannot be had, its checks are skipped.
 optional_environment() {  # NAME PACKAGE...
   (environment "$@") || true
 }

@@ -27,8 +27,7 @@ import sys
 import tempfile
 import time
 
-import load
-from load import check
+from tally import check, finish
 from server import Server
 
 OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "2", "--prefix-checkpoints", "2", "--threads", "1",
@@ -252,8 +251,7 @@ def main():
                  "overload": lambda: overload(binary, 4 if short else 600)}
     for name in options.campaign or campaigns:
         campaigns[name]()
-    print(f"{load.passed} passed, {len(load.failures)} failed")
-    return 1 if load.failures else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def check_references(kustomization, everything):
 
 def check_options(binary, words):
     """As they are, but for the model, the addresses and the folder of this machine."""
-    here = {"--host": "127.0.0.1", "--admin-port": "0", "--kv-events": "tcp://127.0.0.1:*",
+    here = {"--device": "cpu", "--host": "127.0.0.1", "--admin-port": "0", "--kv-events": "tcp://127.0.0.1:*",
             "--kv-events-replay": "tcp://127.0.0.1:*"}
     options = []
     for word in words[2:]:

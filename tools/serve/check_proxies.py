@@ -19,6 +19,7 @@ import tempfile
 import time
 
 from server import Server, give_up_after, write_script
+from tally import check, finish, free_port
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 SITE, KEY = "chat.example.com", "a-secret-key"
@@ -31,16 +32,6 @@ NGINX_DEFAULTS = """server {
 }
 """
 
-failures, passed = [], 0
-
-
-def check(what, fine, found=""):
-    global passed
-    passed += bool(fine)
-    if not fine:
-        failures.append(what)
-    print(f"{'ok' if fine else 'FAIL'} {what}{'' if fine else f': {found}'}", flush=True)
-
 
 def documented(language):
     """The block of this language in the documentation."""
@@ -48,12 +39,6 @@ def documented(language):
     if len(found) != 1:
         sys.exit(f"{len(found)} blocks of {language} in {DOCS}: want one")
     return found[0]
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def nginx_command(folder, block, port, upstream):
@@ -197,8 +182,7 @@ def main():
                     check(f"{name}: a name that is not allowed", ask(proxy.port, "GET", "/v1/models").status == 403)
         for server in (keyed, plain_keyed, named, unnamed):
             check("SIGTERM", server.stop() == 0)
-    print(f"{passed} passed, {len(failures)} failed")
-    return 1 if failures else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -19,28 +19,13 @@ import threading
 import time
 
 from server import Server, give_up_after
+from tally import check, finish, free_port
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "deploy"
 OPTIONS = ["--max-batch", "8", "--context", "2048", "--cache-tokens", "65536", "--prefix-checkpoints", "256",
            "--checkpoint-interval", "128"]
 CLIENTS, CONVERSATIONS, TURNS = 8, 24, 4
 LEAST_AFFINITY = 0.95
-
-failures, passed = [], 0
-
-
-def check(what, fine, found=""):
-    global passed
-    passed += bool(fine)
-    if not fine:
-        failures.append(what)
-    print(f"{'ok' if fine else 'FAIL'} {what}{'' if fine else f': {found}'}", flush=True)
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def with_addresses(text, listen, port, servers):
@@ -234,8 +219,7 @@ def main():
             survives_a_kill(program, proxy, conversations)
         for server in servers:
             server.process.kill()
-    print(f"{passed} passed, {len(failures)} failed")
-    return 1 if failures else 0
+    return finish()
 
 
 if __name__ == "__main__":

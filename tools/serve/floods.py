@@ -22,7 +22,7 @@ import sys
 import time
 
 import load
-from load import check
+from tally import check, finish
 from server import Server
 
 LEAST_SHARE = 0.6
@@ -133,8 +133,7 @@ async def main(options):
     await flood(server, "choices", 1, choices, 15, options.seconds)
     await flood(server, "echo", 1, echo, 1, options.seconds, long_prompts())
     check("SIGTERM", server.stop() == 0, "status 0")
-    print(f"{load.passed} passed, {len(load.failures)} failed")
-    return 1 if load.failures else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ Campaign 3 (clients that leave) is load.py's, 1, 2, 5 and 8 are cache_faults.py'
 
 import argparse
 import asyncio
-import json
-import os
 import pathlib
 import random
 import signal
@@ -28,7 +26,8 @@ import tempfile
 import time
 
 import load
-from load import check, request_bytes
+from load import request_bytes
+from tally import check, finish
 from server import Server, write_script
 
 TICKS = 100  # of a whole answer; a tick is two tokens
@@ -265,8 +264,7 @@ async def main(options):
             await faults(options.binary, script, 3 if short else 100)
         if "storm" in wanted:
             await storm(options.binary, script, folder, 3 if short else 120)
-    print(f"{load.passed} passed, {len(load.failures)} failed")
-    return 1 if load.failures else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import tempfile
 import time
 
 from server import Server, write_script
+from tally import check, finish
 
 SCRIPT = [{"match": "forever", "output": "tick ", "repeat": 100000, "step_ms": 50},
           {"match": "fast", "output": "tick ", "repeat": 100000},
@@ -27,16 +28,6 @@ SCRIPT = [{"match": "forever", "output": "tick ", "repeat": 100000, "step_ms": 5
           {"output": "Hello there."}]
 TOKEN = b'"delta":{"content":"'  # of an event with a token
 HEALTH_SECONDS = 0.1
-failures, passed = [], 0
-
-
-def check(name, holds, detail):
-    global passed
-    print(f"{'ok    ' if holds else 'FAILED'} {name}: {detail}", flush=True)
-    if holds:
-        passed += 1
-    else:
-        failures.append(name)
 
 
 def request_bytes(text, stream=True, **fields):
@@ -233,8 +224,7 @@ async def main(options):
     server = Server(options.binary, "--max-batch", "8", "--context", "2048", "--max-queue", "500")
     await disconnects(server, 2000 // (40 if options.short else 1), 20, "A story of a farm")
     check("SIGTERM", server.stop() == 0, "status 0")
-    print(f"{passed} passed, {len(failures)} failed")
-    return 1 if failures else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import tempfile
 import time
 
 import load
-from load import check
+from tally import check, finish
 from server import Server
 
 OPTIONS = ("--deterministic", "--context", "2048", "--max-batch", "16", "--cache-tokens", "2048", "--prefix-checkpoints", "4",
@@ -225,8 +225,7 @@ def main(options):
         server = Server(options.binary, *OPTIONS, "--disk-cache", folder)
         asyncio.run(soak(server, folder, options))
         check("SIGTERM", server.stop() == 0, "status 0")
-    print(f"{load.passed} passed, {len(load.failures)} failed")
-    return 1 if load.failures else 0
+    return finish()
 
 
 if __name__ == "__main__":
