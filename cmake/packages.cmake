@@ -38,9 +38,9 @@ function(dsv4_debian_package name description)
 endfunction()
 set(recommends)
 if(TARGET dsv4_curl)
-  set(recommends libcurl4)  # loaded when something is fetched, so that dpkg-shlibdeps does not see it
+  set(recommends "libcurl4, libzmq5")  # loaded when something is fetched, so that dpkg-shlibdeps does not see it
 endif()
 set(synopsis "inference engine for DeepSeek-V4")
 dsv4_debian_package(dsv4 "${synopsis}, on the CPU" program service)
 dsv4_debian_package(dsv4-cuda "${synopsis}, on the CPU and one NVIDIA GPU" program service)
-dsv4_debian_package(libdsv4-dev "attention kernels of dsv4 as a C library" kernels)
+dsv4_debian_package(libdsv4-dev "kernels of dsv4 as a C library" kernels)

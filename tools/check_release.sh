@@ -70,7 +70,7 @@ C
 cat >"$scratch/CMakeLists.txt" <<'C'
 cmake_minimum_required(VERSION 3.25)
 project(consumer C)
-find_package(dsv4 0.2 REQUIRED)
+find_package(dsv4 REQUIRED)
 add_executable(consumer main.c)
 target_link_libraries(consumer PRIVATE dsv4::kernels)
 C

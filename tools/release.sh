@@ -42,7 +42,8 @@ make_venv() {
   cmp -s tools/release/requirements.txt build/venv-release/requirements.txt && return
   say "installing the tools for wheels from PyPI"
   python3 -m venv --clear build/venv-release
-  "$python" -m pip install --quiet --disable-pip-version-check -r tools/release/requirements.txt
+  "$python" -m pip install --quiet --disable-pip-version-check -r tools/release/requirements.txt ||
+    { say "PyPI cannot be reached"; exit 77; }
   cp tools/release/requirements.txt build/venv-release/
 }
 
@@ -84,6 +85,10 @@ kernels_wheel() { # kernels_wheel BUILD OUT
 release() { # release BUILD OUT
   local build=$1 out=$2 package
   mkdir -p "$out" "$build"
+  if find "$out" -mindepth 1 -maxdepth 1 ! -name '*dsv4*' ! -name SHA256SUMS ! -name CHANGELOG.md | grep -q .; then
+    say "$out holds files that no release has: name an empty folder"
+    exit 1
+  fi
   find "$out" -mindepth 1 -maxdepth 1 -type f -delete
   say "compiling, log in $build.log"
   compile "$build" >"$build.log" 2>&1 || { tail -n 30 "$build.log" >&2; exit 1; }

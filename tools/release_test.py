@@ -106,7 +106,7 @@ class ManPages(Scratch):
 class Sbom(Scratch):
     def document(self):
         self.write("out/dsv4.whl", "a wheel")
-        libraries = [line.split()[-1] for line in output("ldconfig", "-p").splitlines() if "x86-64" in line]
+        libraries = [line.split()[-1] for line in output("/sbin/ldconfig", "-p").splitlines() if "x86-64" in line]
         real = next(pathlib.Path(one).resolve() for one in libraries if pathlib.Path(one).name == "libssl.so.3")
         self.write(f"tree/lib/dsv4/{real.name.replace('.so', '-1a2b3c4d.so', 1)}")
         return sbom.document(self.scratch / "out", "0123abcd", self.scratch / "tree")

@@ -11,11 +11,11 @@ set -euo pipefail
 
 build=(g++ cmake ninja-build pkg-config libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libpcre2-dev libssl-dev libboost1.81-dev libxxhash-dev libedit-dev libcurl4-openssl-dev libzmq3-dev ccache \
   esbuild node-markdown-it node-dompurify node-highlight.js libjs-katex)  # the last line: the chat page (docs/adr/0026)
-check=(help2man libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
+check=(curl help2man libgtest-dev libbenchmark-dev clang-format-14 python3 python3-dev python3-venv git)
 clang=(clang-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev)
 
-release=(dpkg-dev file lintian mmdebstrap gpg umoci bubblewrap curl)
-serve=(chromium fonts-dejavu-core curl nginx-light caddy haproxy)
+release=(dpkg-dev file lintian mmdebstrap gpg umoci bubblewrap)
+serve=(chromium fonts-dejavu-core nginx-light caddy haproxy)
 
 case "${1:-build}" in
   build) want=("${build[@]}") ;;

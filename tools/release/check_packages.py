@@ -62,7 +62,8 @@ class Root:
     def files(self):
         found = subprocess.run(["find", ".", "-xdev", "-not", "-name", "__pycache__", "-not", "-name", "*.pyc"],
                                cwd=self.folder, capture_output=True, text=True, check=True).stdout.splitlines()
-        return {path for path in found if not path.startswith(NOT_OURS) and path not in BACKUPS}
+        ours = [path for path in found if not any(path == one or path.startswith(one + "/") for one in NOT_OURS)]
+        return {path for path in ours if path not in BACKUPS}
 
 
 def free_port():

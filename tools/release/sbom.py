@@ -36,7 +36,7 @@ def debian_version(package):
 def package_of_library(path):
     """libssl-1a2b3c4d.so.3, as auditwheel names it, or libssl.so.3: the Debian package that has this library."""
     name = re.sub(r"-[0-9a-f]{8}(?=\.so)", "", path.name)
-    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     # auditwheel takes the full version of a link's target: libssl.so.3 may have become libssl.so.3.0.1.
     names = [line.split()[-1] for line in listed.splitlines() if "x86-64" in line]
     found = [one for one in names if pathlib.Path(one).name == name or pathlib.Path(one).resolve().name == name]
