@@ -64,7 +64,7 @@ class KbitMoE(nn.Module):
 
     @classmethod
     def from_experts(cls, experts, format="k3-e4m3", **options):
-        """Of a module with gate_up_proj [e, 2 i, d], down_proj [e, d, i] and act_fn, as transformers' have."""
+        """From a module with gate_up_proj [e, 2 i, d], down_proj [e, d, i] and act_fn, as transformers' have."""
         name = type(experts.act_fn).__name__
         if name not in ACTIVATIONS:
             raise ValueError(f"experts with the activation {name}: want one of {sorted(ACTIVATIONS)}")
