@@ -54,7 +54,10 @@ class Server {
     char bytes[4096];
     while (head.find("\r\n\r\n") == head.npos) {
       const ssize_t got = recv(client, bytes, sizeof bytes, 0);
-      if (got <= 0) break;
+      if (got <= 0) {  // the client stopped before it had asked for anything
+        close(client);
+        return;
+      }
       head.append(bytes, static_cast<size_t>(got));
     }
     const size_t begin = head.find('/') + 1;
