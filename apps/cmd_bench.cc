@@ -207,7 +207,7 @@ Json prefill_row(BenchModel& bench, const PrefillOptions& options, int64_t token
   add_shares(prefill_cost(model, options.numerics, tokens, limits.max_batch_tokens), time,
              bench.roofs(), row);
   row["memory"] = bench.memory(limits);
-  // Of the first chunk.
+  // Measured on the first chunk.
   row["ops"] = bench.ops(executor, [&] { timed(limits.max_batch_tokens); });
   row["kernels"] = bench.kernels([&] { timed(limits.max_batch_tokens); });
   return row;

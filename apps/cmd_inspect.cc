@@ -68,7 +68,7 @@ void inspect_env(bool json) {
   }
 }
 
-// Of `inspect prompt`.
+// Options of `inspect prompt`.
 void add_chat_options(CLI::App& command, InspectChatOptions& options) {
   command.add_option("--effort-profile", options.effort_profile, "texts of reasoning efforts")
       ->check(CLI::IsMember({"auto", "official", "preview"}))

@@ -43,7 +43,7 @@ unsigned char insert_paste(EditLine* editor, int) {
 
 struct LineEditor::Impl {
   Impl() {
-    // Of characters only: numbers keep their form.
+    // Only the locale of characters is set: numbers keep their form.
     const char* locale = std::setlocale(LC_CTYPE, "");
     if (locale == nullptr || MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
     editor = el_init("dsv4", stdin, stdout, stderr);

@@ -25,7 +25,7 @@ constexpr int kExitError = 1, kExitUsage = 2;
 constexpr size_t kMaxErrorLine = 600;
 
 // Errors quote names and keys of files: one line without control characters, whatever they hold.
-// Of a long one the middle is left out: what failed comes first, and why comes last.
+// The middle of a long one is left out: what failed comes first, and why comes last.
 void print_error(const std::string& message) {
   std::string line = dsv4::printable(message, 4 * message.size());
   if (line.size() > kMaxErrorLine) {

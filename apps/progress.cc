@@ -56,7 +56,7 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-// Of the terminal that stderr is; 80 where it does not say.
+// Width of the terminal that stderr is; 80 where it does not say.
 size_t terminal_columns() {
   winsize size{};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

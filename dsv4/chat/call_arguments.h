@@ -37,7 +37,7 @@ class CallArguments {
   // Gives what is pending to the sink.
   void flush();
 
-  // Of this call, what is held included.
+  // Bytes of this call's arguments, what is held included.
   size_t bytes() const { return sent_ + out_.size() + value_.size() + body_.size(); }
 
  private:
@@ -63,7 +63,7 @@ class CallArguments {
   size_t sent_ = 0;
 };
 
-// Of JSON: space, tab, newline, carriage return.
+// Trims JSON's white space: space, tab, newline, carriage return.
 std::string_view trim_json(std::string_view text);
 
 }  // namespace dsv4

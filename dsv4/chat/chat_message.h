@@ -58,7 +58,7 @@ class ChatDeltas : public OutputSink {
   void on_arguments(std::string_view json) override;
   void on_call_end() override {}
 
-  // Those since the last take().
+  // Returns the deltas since the last take().
   std::vector<nlohmann::ordered_json> take() { return std::exchange(deltas_, {}); }
 
  private:

@@ -20,7 +20,7 @@ JsonTypes type_of_name(std::string_view name) {
   return JsonTypes::kNone;
 }
 
-// Of a value: 5.0 is an integer, too.
+// Types that a value has: 5.0 is an integer, too.
 JsonTypes types_of(const JsonValue& value) {
   switch (value.kind) {
     case Kind::kNull:
@@ -46,7 +46,7 @@ bool fits(const JsonValue& value, JsonTypes types) {
   return has(types, types_of(value));
 }
 
-// Of all members together; none where one of them says nothing.
+// Types of all members together; none where one of them says nothing.
 template <class TypesOf>
 JsonTypes union_of(const std::vector<JsonValue>& members, const TypesOf& types_of_member) {
   JsonTypes all = JsonTypes::kNone;

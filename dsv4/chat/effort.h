@@ -25,8 +25,8 @@ std::optional<Effort> effort_of(std::string_view word);
 // Empty for no text.
 std::string_view effort_text(EffortProfile profile, Effort effort);
 
-// Of a model folder: `encoder` is its encoding/encoding_dsv4.py, `config` its config.json; either
-// may be missing.
+// Profile of a model folder: `encoder` is its encoding/encoding_dsv4.py, `config` its config.json;
+// either may be missing.
 EffortProfile detect_effort_profile(const std::optional<std::string>& encoder,
                                     const std::optional<JsonValue>& config);
 

@@ -92,7 +92,7 @@ std::vector<EncoderMessage> merged(const Field& list) {
     const bool joins =
         !out.empty() && out.back().role == Role::kUser && (result || !out.back().task);
     if (!joins) {
-      // Of a user message nothing else counts.
+      // Nothing else of a user message counts.
       out.push_back({.task = result ? std::nullopt : message.task,
                      .without_eos = !result && message.without_eos});
     }

@@ -23,7 +23,7 @@ std::string quotable(std::string_view text) {
   return out;
 }
 
-// Of equal keys the last value stands at the place of the first.
+// Where keys are equal, the last value stands at the place of the first.
 void keep_last(std::vector<JsonValue::Member>& members) {
   std::unordered_map<std::string_view, size_t> first;
   std::vector<size_t> target(members.size());

@@ -49,7 +49,7 @@ enum class OutputEnd {
 enum class FinishReason { kStop, kLength, kToolCalls, kError };
 const char* name(FinishReason reason);
 
-// Of one output; for the server's counters.
+// Counts of one output, for the server's counters.
 struct ParseCounts {
   int64_t calls = 0;      // that were completed
   int64_t repaired = 0;   // of these, with an end or a value that the model did not write

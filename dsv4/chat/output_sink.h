@@ -14,7 +14,7 @@ class OutputSink {
   virtual void on_reasoning(std::string_view text) = 0;
   virtual void on_content(std::string_view text) = 0;
   virtual void on_call(const std::string& name) = 0;
-  // Of the latest call: pieces of one JSON object.
+  // `json` is a piece of the latest call's arguments, one JSON object.
   virtual void on_arguments(std::string_view json) = 0;
   // The latest call is complete. Calls that the output was cut in never are.
   virtual void on_call_end() = 0;

@@ -190,7 +190,7 @@ TEST(Render, ClientTextNeverBecomesAMarker) {
   test::check_client_text(5, 1000);
 }
 
-// The same in other words: markers spelled by the client change nothing in the structure.
+// Markers spelled by the client change nothing in the structure, whatever the words are.
 TEST(Render, SpelledMarkersLeaveTheStructureAlone) {
   Rng rng(6);
   for (int i = 0; i < 1000; ++i) {

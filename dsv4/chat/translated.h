@@ -31,7 +31,7 @@ struct Translated {
 // {"role": ROLE, "content": TEXT}
 JsonValue text_message(std::string role, std::string text);
 
-// The same error in the client's words.
+// `error` in the client's words.
 RequestError client_error(const RequestError& error, const Translated& request);
 
 }  // namespace dsv4

@@ -68,7 +68,7 @@ struct ConvertList {
 // `o_groups` is the config's: the groups of wo_a must be a multiple of the fp8 block size.
 ConvertList convert_list(const StoredTensors& stored, const Recipe& recipe, int64_t o_groups = 1);
 
-// The same item without conversion: the tensors of the source. For a lossless import whose scales
+// `item` without conversion: the tensors of the source. For a lossless import whose scales
 // turn out not to fit.
 OutputItem kept_item(const StoredTensors& stored, const OutputItem& item, std::string why);
 

@@ -54,7 +54,7 @@ void with_float_type(DType dtype, const Body& body) {
   }
 }
 
-// The same for tensors that may also be F16.
+// As above, for tensors that may also be F16.
 template <class Body>
 void with_stored_type(DType dtype, const Body& body) {
   if (dtype == DType::kF16) {

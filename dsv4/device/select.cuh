@@ -118,7 +118,7 @@ __device__ void select_digit(const Source& source, int n, int k, uint32_t bound,
   __syncthreads();
 }
 
-// The same answer in every thread. Afterwards shared.total is the number of keys that can be
+// Every thread gets the same answer. Afterwards shared.total is the number of keys that can be
 // chosen. k > 0.
 template <class Source>
 __device__ Selection select_largest(const Source& source, int n, int k, SelectShared& shared) {

@@ -20,7 +20,7 @@
 
 namespace dsv4 {
 
-// Of a sequence in a captured step.
+// Most tokens of a sequence in a captured step.
 inline constexpr int64_t kMaxRunTokens = 8;
 
 class CapturedSteps {

@@ -12,7 +12,7 @@ struct DeviceMemory {
   int64_t total_bytes = 0, free_bytes = 0;
 };
 
-// Of the host (null), and in builds without CUDA: zeros.
+// Memory of a device; zeros for the host (null) and in builds without CUDA.
 DeviceMemory device_memory(const Device* device);
 
 }  // namespace dsv4

@@ -119,7 +119,7 @@ std::list<Engine::Request>::iterator Engine::remove(std::list<Request>::iterator
   return requests_.erase(at);
 }
 
-// Those that run keep standing before the others.
+// Requests that run keep standing before the others.
 void Engine::sort_requests() {
   auto waiting = requests_.begin();
   std::advance(waiting, num_running_);
@@ -144,7 +144,7 @@ void Engine::look_up_units() {
   }
 }
 
-// Of the requests that wait.
+// Moves waiting requests that are wanted to the end.
 void Engine::move_last(const std::function<bool(const Request&)>& wanted) {
   auto at = requests_.begin();
   std::advance(at, num_running_);

@@ -17,8 +17,8 @@ namespace dsv4 {
 // another model, unless the times are copied too.
 std::string model_identity(const std::string& folder);
 
-// Of everything that decides the bits: the model, the numerics, the layout, the implementations of
-// this build and the processor that runs them.
+// Digest of everything that decides the bits: the model, the numerics, the layout, the
+// implementations of this build and the processor that runs them.
 Digest cache_fingerprint(const std::string& identity, const Model& model, const Context& context,
                          const CachePlan& plan);
 

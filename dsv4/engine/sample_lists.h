@@ -52,7 +52,7 @@ class SampleLists {
   explicit SampleLists(int64_t vocab);
 
   void add(const SamplingParams& params, uint64_t step, std::span<const TokenTerm> terms = {});
-  // Of the row that was added last; every token is allowed at first.
+  // Mask of the row that was added last; every token is allowed at first.
   std::span<uint32_t> mask();
   // Valid until the next call of add().
   SampleRows rows() const;

@@ -33,7 +33,7 @@ namespace dsv4 {
 
 struct ScheduledRequest {
   int64_t tokens = 0;  // known: the prompt and the answer so far
-  // Of them in the cache. While it waits: of the stored prefix with which it would begin, whose
+  // Tokens in the cache. While it waits: tokens of the stored prefix with which it would begin. Its
   // pages count among the free ones unless running requests share them.
   int64_t cached = 0;
   int64_t answer_left = 0;  // tokens that the answer may still get

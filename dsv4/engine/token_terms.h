@@ -19,8 +19,8 @@ struct LogitBias {
   float bias = 0;  // added to the logit
 };
 
-// Of one request. Together with a term for each token of a sequence, this bounds the terms of a
-// row.
+// Most biases of one request. Together with a term for each token of a sequence, this bounds the
+// terms of a row.
 inline constexpr int64_t kMaxLogitBiases = 1024;
 
 // The most terms that a row can have.

@@ -25,8 +25,8 @@ int64_t UnitBytes::entries_of_step(const CacheGroup& group) const {
   return layout_.step / group.tokens_per_entry;
 }
 
-// Of a long text that ends on a step. A text that is shorter than keep_tokens has fewer, and the
-// end of its checkpoint is unused.
+// Pages kept of a long text that ends on a step. A text that is shorter than keep_tokens has fewer,
+// and the end of its checkpoint is unused.
 int64_t UnitBytes::kept_pages(const CacheGroup& group) const {
   const int64_t far = (group.keep_tokens / layout_.step + 1) * layout_.step;
   return held_pages(group, far);

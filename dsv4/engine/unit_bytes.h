@@ -44,7 +44,7 @@ class UnitBytes {
   // `count` entries of a page from `first` on, and their scales.
   void append_entries(Pieces& pieces, size_t pool, int32_t page, int64_t first,
                       int64_t count) const;
-  // Of the tokens from `first` on, and at the end.
+  // Blocks of the tokens from `first` on, and the checkpoint at their end.
   Pieces blocks(const PagePrefix& pages, int64_t first) const;
   Pieces checkpoint(const PagePrefix& pages, std::byte* states) const;
   static void pair(const Pieces& to, const Pieces& from, std::vector<CopyPiece>& copies);

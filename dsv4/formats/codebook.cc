@@ -24,9 +24,9 @@ constexpr float kBnf4[] = {.0499f, .1509f, .2551f, .3652f, .4846f, .6179f, .7739
 constexpr float kBnf5[] = {.0239f, .0718f, .1201f, .1692f, .2193f, .2707f, .3239f, .3791f,
                            .4369f, .4977f, .5625f, .6321f, .7078f, .7913f, .8850f, .9920f};
 
-// Of 4 significant bits each. SQNR of Gaussian blocks with searched scales, and that of bnf: 9.80
-// (9.80), 15.87 (15.90), 22.14 (22.23), 27.31 dB (28.40). Experts that were trained as FP4 are
-// nearer with an end of 1 (docs/quality.md).
+// Values of 4 significant bits each. SQNR of Gaussian blocks with searched scales (bnf in
+// parentheses): 9.80 (9.80), 15.87 (15.90), 22.14 (22.23), 27.31 dB (28.40). Experts that were
+// trained as FP4 are nearer with an end of 1 (docs/quality.md).
 constexpr float kE4m3Of2[] = {13 / 64.f, 11 / 16.f};
 constexpr float kE4m3Of3[] = {13 / 128.f, 5 / 16.f, 9 / 16.f, 1.f};
 constexpr float kE4m3Of4[] = {11 / 256.f, 1 / 8.f,  7 / 32.f, 5 / 16.f,

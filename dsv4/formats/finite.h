@@ -14,7 +14,7 @@ namespace dsv4 {
 // number. E4M3 and E8M0 have NaN codes; integers, U8 and Bool are always numbers. Any strides.
 std::optional<int64_t> first_non_finite(const ConstTensorView& view);
 
-// The same for NaN and +infinity only: scores of invisible entries are -infinity.
+// Finds NaN and +infinity only: scores of invisible entries are -infinity.
 std::optional<int64_t> first_bad_score(const ConstTensorView& scores);
 
 // "nan", "inf", "-inf" or the number at a row-major index. Float dtypes, E4M3 and E8M0.

@@ -10,7 +10,7 @@ constexpr StateLayout kCsa{4, 512, true}, kCsaKeys{4, 128, true}, kHca{128, 512,
 // docs/spec/dsv4.md 12.6: fp32 compressor state of a Flash sequence, 21 CSA layers with their
 // indexers (d_c 128) and 20 HCA layers.
 static_assert(4 * (21 * (kCsa.floats() + kCsaKeys.floats()) + 20 * kHca.floats()) == 12'206'080);
-// The same for a Pro sequence: 30 CSA, 31 HCA.
+// A Pro sequence has 30 CSA and 31 HCA layers.
 static_assert(4 * (30 * (kCsa.floats() + kCsaKeys.floats()) + 31 * kHca.floats()) == 18'710'528);
 
 TEST(StateLayout, TokensLieInARing) {

@@ -19,7 +19,7 @@ namespace dsv4 {
 // Throws kBadInput, which names the line and what is wrong.
 Automaton ebnf_grammar(std::string_view text);
 
-// Of a request's field `param`: RequestError `unsupported_grammar`.
+// Grammar of a request's field `param`; throws RequestError `unsupported_grammar`.
 Automaton ebnf_format_grammar(std::string_view text, const std::string& param);
 
 }  // namespace dsv4

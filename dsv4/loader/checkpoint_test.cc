@@ -465,7 +465,7 @@ TEST(ShardIndex, RejectsMalformedText) {
   }
 }
 
-// The same weights under official and under transformers' names (tests/golden/hf/README.md).
+// Weights under official and under transformers' names are equal (tests/golden/hf/README.md).
 TEST(Checkpoint, BothNameStylesGiveTheSameTensors) {
   const Checkpoint official = Checkpoint::open("tests/golden/hf/mixed");
   const Checkpoint module = Checkpoint::open("tests/golden/hf/mixed_hf");

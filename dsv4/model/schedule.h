@@ -49,7 +49,7 @@ inline constexpr int kWindowGroup = 0;
 
 std::vector<CacheGroupSpec> cache_groups(const ModelConfig& config);
 
-// Of a compressor with entries of `width` in a layer with compression.
+// Layout of a compressor with entries of `width` in a layer with compression.
 StateLayout state_layout(const LayerSpec& layer, int64_t width);
 
 // On one line, each count before what it repeats: "2 x SWA+hash, CSA+hash, 20 x (HCA, CSA)".

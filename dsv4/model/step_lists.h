@@ -22,7 +22,7 @@ class StepLists {
     return scratch_.take(dtype, shape);
   }
   bool counting() const { return scratch_.is_counting(); }  // lists have no memory
-  // The same tensor at the address that ops read.
+  // `written` at the address that ops read.
   ConstTensorView read(const TensorView& written) const { return {written, written.data + shift_}; }
 
  private:

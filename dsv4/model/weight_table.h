@@ -64,7 +64,7 @@ class WeightVisitor {
   virtual ~WeightVisitor() = default;
   // A matrix [n, k] that ops read in whatever format it is stored.
   virtual void matrix(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k) = 0;
-  // The same for wo_a, whose rows form `groups` groups that scale blocks must not straddle.
+  // As matrix(), for wo_a, whose rows form `groups` groups that scale blocks must not straddle.
   virtual void grouped(WeightView& weight, const WeightSpec& spec, int64_t n, int64_t k,
                        int64_t groups) = 0;
   // A tensor whose name ends in ".weight", which ops read in any float dtype (embed, norms).

@@ -171,7 +171,7 @@ class OpCall {
   virtual Cost cost() const = 0;
   virtual int64_t workspace() const = 0;  // bytes of a device's workspace
   virtual HostBytes host_bytes() const = 0;
-  // Of the implementations that the table prefers to impl() and that work in the context's memory.
+  // Why the implementations that the table prefers to impl() refused, if they can read the memory.
   virtual std::vector<Refusal> refusals() const = 0;
   virtual void run() const = 0;
 
@@ -270,7 +270,7 @@ int64_t workspace_bytes(const Impl<Args>& impl, const Context& context, const Ar
   return dry_run_bytes(context, run, &call);
 }
 
-// The same for the implementation that a call would choose.
+// Workspace of the implementation that a call would choose.
 template <class Args>
 int64_t workspace_bytes(const Op<Args>& op, const Context& context,
                         const std::type_identity_t<Args>& args) {

@@ -122,7 +122,7 @@ TEST(SyntheticModel, HashLayersRouteToDistinctExperts) {
   }
 }
 
-// Of 256 experts with shares 1/rank, the first has 16 % and is among the six of most tokens.
+// With 256 experts of shares 1/rank, the first has 16 % and is among the six of most tokens.
 TEST(SyntheticModel, ExpertsMayBeUnequallyPopular) {
   const auto largest_share = [](double skew) {
     const Model model = synthetic_model("flash", {}, 4, 1, skew);

@@ -54,14 +54,14 @@ struct ApiError {
   int64_t retry_after = 0;  // seconds; 0: no header
 };
 
-// Of an exception: bad input is reported in its own words, everything else as "internal error".
+// Error of an exception: bad input in its own words, everything else as "internal error".
 ApiError api_error(const std::exception& exception);
 
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
   virtual OutputSink& sink(size_t choice) = 0;
-  // Of the tokens whose text the next call of a sink has.
+  // Log-probabilities of the tokens whose text the next call of a sink has.
   virtual void logprobs(size_t, std::vector<TokenLogprob>, bool /*reasoning*/) {}
   // A token of the answer, before what its text becomes.
   virtual void token(size_t /*choice*/, int32_t /*id*/) {}

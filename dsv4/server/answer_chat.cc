@@ -23,8 +23,8 @@ Json usage_json(const Usage& usage) {
           {"prompt_cache_miss_tokens", usage.prompt - usage.cached}};
 }
 
-// Of /v1/completions: the likeliest tokens by their text, of which the first counts where several
-// have the same, and the chosen one.
+// top_logprobs of /v1/completions: the likeliest tokens by their text, and the chosen one. Where
+// several tokens have the same text, the first counts.
 Json top_json(const TokenLogprob& token) {
   Json top = Json::object();
   for (const TokenLogprob& one : token.top) top.emplace(token_text(one.bytes), one.logprob);
@@ -58,7 +58,7 @@ class AnswerIds {
   void add(size_t choice, int32_t id) {
     if (wanted_) ids_[choice].push_back(id);
   }
-  // Those since the last call.
+  // Adds the ids since the last call.
   void take(size_t choice, Json& json) {
     if (wanted_) json["token_ids"] = std::exchange(ids_[choice], {});
   }

@@ -129,7 +129,7 @@ AnswerConstraint::Options constraint_options(const ServedModel& model) {
           .eos = model.limits.eos};
 }
 
-// Of an answer that only a budget of thinking constrains.
+// Options of an answer that only a budget of thinking constrains.
 AnswerConstraint::Options thinking_options(const ServedModel& model,
                                            const Conversation& conversation) {
   return {.forced = false,

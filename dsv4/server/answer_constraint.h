@@ -96,7 +96,7 @@ class AnswerConstraint : public TokenConstraint {
 std::shared_ptr<TokenConstraint> answer_constraint(const ServedModel& model,
                                                    const Conversation& conversation,
                                                    OutputStage stage, bool single_call);
-// Of an answer that is text only.
+// Constraint of an answer that is text only.
 std::shared_ptr<TokenConstraint> format_constraint(const ServedModel& model,
                                                    const ResponseFormat& format);
 

@@ -17,7 +17,7 @@ class Choice : private OutputSink {
   Choice(size_t index, const Prepared& prepared, const ServedModel& model, AnswerWriter& writer,
          Usage& usage);
 
-  // Of the prompt, in order, before the first token: echo together with logprobs.
+  // A token of the prompt, in order, before the first of the answer: echo together with logprobs.
   void on_prompt_token(const Sampled& sampled);
   // Either may end the choice.
   void on_token(const Sampled& sampled);

@@ -235,7 +235,7 @@ bool Connection::begin_body(const std::string& head) {
   return true;
 }
 
-// Of a request that comes through a trusted proxy, the client is the last address of
+// Where a request comes through a trusted proxy, the client is the last address of
 // X-Forwarded-For that is no trusted proxy: those before it are what the client claims.
 bool Connection::count_client() {
   if (!proxy_) return true;

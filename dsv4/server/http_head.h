@@ -31,10 +31,10 @@ std::optional<RequestTarget> split_target(std::string_view target);
 // The bytes of the head with its blank line; 0 where it is not complete. `bytes` starts with it.
 size_t head_size(std::string_view bytes);
 
-// Of a head that is not complete yet: whether more bytes could still make it acceptable.
+// Error of a head that is not complete yet and that no more bytes could make acceptable.
 std::optional<HeadError> check_partial_head(std::string_view bytes, const HeadLimits& limits);
 
-// Of a whole head, its blank line included.
+// Error of a whole head, its blank line included.
 std::optional<HeadError> check_head(std::string_view head, const HeadLimits& limits);
 
 }  // namespace dsv4

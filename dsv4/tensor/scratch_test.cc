@@ -52,7 +52,7 @@ TEST(Scratch, GrowingNeedsDoNotAccumulateChunks) {
   EXPECT_EQ(kept.data[999], std::byte{3});
 }
 
-// The same takes on a counting and on an allocating Scratch: a reservation of the peak is enough
+// Equal takes on a counting and on an allocating Scratch: a reservation of the peak is enough
 // without a second chunk, and a smaller one is not.
 TEST(Scratch, CountingReportsTheNeedOfARealOne) {
   const auto walk = [](Scratch& scratch) {

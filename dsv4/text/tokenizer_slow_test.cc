@@ -18,7 +18,7 @@ using test::goldens;
 
 constexpr char32_t kBlock = 0x400;
 
-// The same text as block_text() in tools/goldens/make_tokenizer_goldens.py.
+// The text of block_text() in tools/goldens/make_tokenizer_goldens.py.
 std::string block_text(char32_t block) {
   std::string text;
   for (char32_t c = block * kBlock; c < (block + 1) * kBlock; ++c) {

@@ -79,7 +79,7 @@ inline std::string spelled_out(const Prompt& prompt) {
   return out;
 }
 
-// The same with {TOOLS} and {/TOOLS} for what stands around the schemas of tools.
+// `prompt` with {TOOLS} and {/TOOLS} for what stands around the schemas of tools.
 inline std::string notation(const Prompt& prompt) {
   static const std::string head = [] {
     Prompt tools;

@@ -95,7 +95,7 @@ std::vector<uint8_t> download(const Device* device, const ConstTensorView& view)
   return bytes;
 }
 
-// The same synthetic layer twice: as files, whose experts the CPU packs, and as images.
+// One synthetic layer twice: as files, whose experts the CPU packs, and as images.
 void check_synthetic(const SyntheticFormats& formats) {
   const std::shared_ptr<Device> device(test::gpu(), [](Device*) {});
   const auto model_for = [&](Numerics numerics) {

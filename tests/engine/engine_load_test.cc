@@ -62,7 +62,7 @@ double resident_mb() {
 class EngineLoad : public test::StoredPrefixes {
  protected:
   // One of a few dozen requests, whose answers alone are known after the first time.
-  // Those with a long answer outgrow what is set aside for them, so that some are preempted.
+  // Requests with a long answer outgrow what is set aside for them, so that some are preempted.
   Asked random_request(Rng& rng, int64_t long_answer) const {
     const int64_t family = rng.below(4), kind = rng.below(3) == 0 ? 0 : rng.below(8);
     const std::vector<int32_t> shared = random_ids(900, 70 + static_cast<uint64_t>(family));

@@ -29,7 +29,7 @@ struct Answer {
   }
 };
 
-// The same bits.
+// Both answers have equal bits.
 void expect_equal(const Answer& a, const Answer& b) {
   ASSERT_EQ(a.ids(), b.ids());
   EXPECT_EQ(a.finish, b.finish);

@@ -22,7 +22,7 @@ namespace dsv4::test {
 
 // Null: no CUDA build, or no GPU. Made at the first call; lives to the end of the program.
 Device* gpu();
-// Of that GPU; 0.0: there is none.
+// Compute capability of that GPU; 0.0: there is none.
 struct ComputeCapability {
   int major = 0, minor = 0;
 };

@@ -56,7 +56,7 @@ struct OpCase {
   std::string name;
   Args args;
   std::vector<OpOutput> outputs;
-  // The same call narrowed to token i, writing to the same place; null: the op has no token axis.
+  // A call narrowed to token i, writing to the same place; null: the op has no token axis.
   std::function<Args(const Args&, int64_t)> one_token;
   int64_t num_tokens = 0;
   // Names the views that the contract allows any strides of, but for the last axis; null: none.

@@ -181,7 +181,7 @@ TEST(CheckOp, NoticesThatNothingRan) {
 }
 
 #if DSV4_CUDA
-// The same on a GPU, by what launches kernels of double_kernels.cu.
+// Implementations for a GPU, which launch kernels of double_kernels.cu.
 DoubleTensors tensors_of(const DoubleArgs& args) {
   return {.x = args.x.as<float>(),
           .out = args.out.as<float>(),

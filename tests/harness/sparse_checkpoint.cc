@@ -12,7 +12,7 @@
 namespace dsv4::test {
 namespace {
 
-// Of the published indices (docs/spec/dsv4.md 10.1); here they come out about equal.
+// Shards of the published indices (docs/spec/dsv4.md 10.1); here they come out about equal.
 int64_t num_shards(const std::string& release) {
   return release == "flash" ? 46 : 64;
 }

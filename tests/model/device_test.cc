@@ -58,7 +58,7 @@ TEST_F(OnGpu, ExactDemoLogitsMatchTheCpu) {
 
 class HfGoldenOnGpu : public OnGpu, public testing::WithParamInterface<const char*> {};
 
-// The same goldens and the same limit as on the CPU (hf_golden_test.cc).
+// Goldens and limit are those of the CPU (hf_golden_test.cc).
 TEST_P(HfGoldenOnGpu, LogitsAgree) {
   const std::string folder = test::kGoldenFolder + "hf/" + GetParam();
   const Model model = on_gpu(folder);

@@ -32,8 +32,8 @@ namespace {
 
 constexpr const char* kDemo = "models/demo";
 constexpr int64_t kTokens = 500;
-// Of the logits, in standard deviations. One rounding point that is left out at every position was
-// measured as 2.4e-2 to 6.3e-2 (docs/numerics.md).
+// Error of the logits, in standard deviations. One rounding point that is left out at every
+// position was measured as 2.4e-2 to 6.3e-2 (docs/numerics.md).
 constexpr double kLargestRms = 6e-2;
 
 // `layer` of the demo as the only one.

@@ -31,7 +31,7 @@ Ids greedy(const Model& model, const Ids& prompt, int64_t n) {
   return answer.ids;
 }
 
-// Of each distance: a hundred prompts of 3000 tokens take three minutes, and find no more.
+// Prompts of each distance: a hundred prompts of 3000 tokens take three minutes, and find no more.
 constexpr int kMostPrompts = 30;
 
 class Recall : public testing::TestWithParam<int> {};

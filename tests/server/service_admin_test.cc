@@ -125,7 +125,7 @@ TEST(ServiceAdmin, AStalledStepIsNotReady) {
   EXPECT_EQ(ready().status, 200);
 }
 
-// Of the bundled model's cache: above zero while a request runs, read when it is asked for.
+// Usage of the bundled model's cache is above zero while a request runs, read when it is asked for.
 TEST(ServiceAdmin, TheUsageOfPagesIsMeasured) {
   ScriptedServer model("");
   json body = chat_body("Tell me a story.");

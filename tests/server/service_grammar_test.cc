@@ -175,7 +175,7 @@ TEST(ServiceGrammar, JsonObjectRegexAndChoice) {
   EXPECT_EQ(completion["text"].get<std::string>().size(), 5u) << completion;
 }
 
-// The same seed, alone and with three others, whole and streamed.
+// One seed, alone and with three others, whole and streamed.
 TEST(ServiceGrammar, AnswersDoNotDependOnOtherRequests) {
   const auto answer = [](uint64_t seed) {
     const Format& format = formats()[seed % formats().size()];

@@ -207,7 +207,7 @@ std::string text_of(const Answer& answer, bool stream) {
   return text;
 }
 
-// Of the bundled model: one step computes several requests, and each gets the answer that it gets
+// One step of the bundled model computes several requests, and each gets the answer that it gets
 // alone.
 TEST(ServiceLife, TwentyInParallel) {
   ScriptedServer model("", {.context = 512, .max_sequences = 8});

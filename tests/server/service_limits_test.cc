@@ -31,7 +31,7 @@ Answer receive(Socket& socket) {
   return test::parse_answer(bytes);
 }
 
-// Of the addresses of this process, which the server is part of; touched or not.
+// Bytes of the addresses of this process, which the server is part of; touched or not.
 size_t virtual_bytes() {
   size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

@@ -20,7 +20,7 @@ __device__ inline void cp_async_bulk(uint32_t to, const void* from, uint32_t byt
       "l"(from), "r"(bytes), "r"(smem_address(&barrier))
       : "memory");
 }
-// The same with an evict-first L2 policy, for bytes that are read once.
+// As above, with an evict-first L2 policy, for bytes that are read once.
 __device__ inline void cp_async_bulk_evict_first(uint32_t to, const void* from, uint32_t bytes,
                                                  Mbarrier& barrier) {
   asm volatile(

@@ -30,7 +30,7 @@ __device__ inline uint32_t clusterid_x() {
 __device__ inline void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
-// The same, and publishes all earlier writes of this thread to the threads that wait.
+// Arrives and publishes all earlier writes of this thread to the threads that wait.
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }

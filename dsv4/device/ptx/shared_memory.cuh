@@ -16,7 +16,7 @@ __device__ inline unsigned char* dynamic_smem() {
 __device__ inline uint32_t smem_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
-// The same address without the rank: bytes from the start of the CTA's shared memory.
+// `address` without the rank: bytes from the start of the CTA's shared memory.
 __device__ inline uint32_t smem_offset(uint32_t address) {
   return address & ((1u << 24) - 1);
 }

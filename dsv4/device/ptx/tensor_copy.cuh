@@ -36,7 +36,7 @@ __device__ inline void cp_async_bulk_tensor_2d(uint32_t to, const CUtensorMap* m
       "l"(map), "r"(smem_address(&barrier)), "r"(x), "r"(y)
       : "memory");
 }
-// The same with an evict-first L2 policy, for bytes that are read once.
+// As above, with an evict-first L2 policy, for bytes that are read once.
 __device__ inline void cp_async_bulk_tensor_2d_evict_first(uint32_t to, const CUtensorMap* map,
                                                            Mbarrier& barrier, int32_t x,
                                                            int32_t y) {
@@ -66,7 +66,7 @@ __device__ inline void cp_async_bulk_tensor_4d(uint32_t to, const CUtensorMap* m
       : "memory");
 }
 
-// The same box for all CTAs of the cluster whose bit is set in `ctas`: to the same offset of their
+// Copies one box to all CTAs of the cluster whose bit is set in `ctas`: to the same offset of their
 // shared memory, counted at the barrier at the same offset. All of them must have passed a
 // cluster_wait().
 __device__ inline void cp_async_bulk_tensor_1d_multicast(uint32_t to, const CUtensorMap* map,
@@ -150,7 +150,7 @@ template <int kGroups>
 __device__ void cp_async_bulk_wait_group() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kGroups) : "memory");
 }
-// The same, but completed means here that shared memory has been read: it may be overwritten, and
+// As above, but completed means here that shared memory has been read: it may be overwritten, and
 // the CTA may exit.
 template <int kGroups>
 __device__ void cp_async_bulk_wait_group_read() {

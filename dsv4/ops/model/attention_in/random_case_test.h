@@ -70,7 +70,7 @@ class AttentionInCase {
       view.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
     return view;
   }
-  // Of the sequences: in another order they would not fit the tokens.
+  // Values of the sequences, which in another order would not fit the tokens.
   TensorView ordered(const Ints& values) {
     const TensorView view = ints(values);
     arena.keep_order(view);

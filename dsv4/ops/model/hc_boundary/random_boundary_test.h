@@ -9,7 +9,7 @@
 
 namespace dsv4::test {
 
-// Of 4 streams. x, post and comb are outputs, the streams are updated. first: no block before.
+// A call of 4 streams; x, post and comb are outputs, the streams are updated. first: no block yet.
 inline HcBoundaryArgs random_boundary(Arena& arena, Rng& rng, int64_t t, int64_t d, DType dtype,
                                       bool first = false) {
   constexpr int64_t m = 4, mixes = m * (2 + m);

@@ -71,7 +71,7 @@ class ExpertStack {
   bool is_image() const { return layout_ == WeightLayout::kImage; }
   bool empty() const { return size() == 0; }
   int64_t size() const { return is_image() ? images_.gate_up_bytes.dim(0) : std::ssize(file_); }
-  // Of a stack that is not empty.
+  // Inner columns of a stack that is not empty.
   int64_t inner() const { return is_image() ? images_.gate_up.n / 2 : file_.front().w1.n; }
   int64_t expert_bytes(int64_t e) const {  // stored bytes of weights
     if (is_image()) return images_.gate_up.bytes() + images_.down.bytes();
