@@ -27,7 +27,7 @@ void Single::gather(std::span<const Gathered>, const Place&) {
 void Single::to_root(const TensorView&, const TensorView&, const ColumnEnds&, const Place&) {
 }
 
-void Single::gather_rows(const TensorView&, std::span<const int32_t>, const Place&) {
+void Single::gather_rows(const TensorView&, const ConstTensorView&, const Place&) {
 }
 
 }  // namespace dsv4

@@ -1,12 +1,13 @@
 // One rank's end of the exchanges of a step (docs/adr/0030-ranks-exchange-values.md).
 //
 // A communicator moves finished values and adds nothing: what an exchange gives every rank is, bit
-// for bit, what the owners computed. All ranks make the same calls in the same order. A call
-// returns when the values are there, and throws Error on every rank of the group when one rank
-// failed or does not come.
+// for bit, what the owners computed. All ranks make the same calls in the same order. On the host a
+// call returns when the values are there, and throws Error on every rank of the group when one rank
+// failed or does not come. On a GPU it is enqueued, and the group is checked after a wait.
 //
 //   single    one rank whose peers are not there: nothing moves
 //   threads   a thread per rank, host memory
+//   device    GPUs of this process, or ranks that share one; a kernel per exchange
 //
 // The tensors are those of the calling rank, in the memory in which its ops compute.
 
@@ -55,8 +56,8 @@ class Communicator {
   // those of `all`; there alone `all` is read.
   virtual void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
                        const Place& place) = 0;
-  // Every rank gets all rows: row i of `all`, [rows, n], is written by rank owners[i].
-  virtual void gather_rows(const TensorView& all, std::span<const int32_t> owners,
+  // Every rank gets all rows: row i of `all`, [rows, n], is written by rank owners[i], [rows] I32.
+  virtual void gather_rows(const TensorView& all, const ConstTensorView& owners,
                            const Place& place) = 0;
 };
 
@@ -69,7 +70,7 @@ class Single final : public Communicator {
   void gather(std::span<const Gathered> tensors, const Place& place) override;
   void to_root(const TensorView& part, const TensorView& all, const ColumnEnds& ends,
                const Place& place) override;
-  void gather_rows(const TensorView& all, std::span<const int32_t> owners,
+  void gather_rows(const TensorView& all, const ConstTensorView& owners,
                    const Place& place) override;
 
  private:

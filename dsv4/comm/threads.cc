@@ -48,12 +48,12 @@ class ThreadRanks::Rank final : public Communicator {
         });
   }
 
-  void gather_rows(const TensorView& all, std::span<const int32_t> owners,
+  void gather_rows(const TensorView& all, const ConstTensorView& owners,
                    const Place& place) override {
     exchange({.place = place, .tensors = {all}},
              [&](int other, const std::vector<TensorView>& theirs) {
                for (int64_t i = 0; i < all.dim(0); ++i) {
-                 if (owners[static_cast<size_t>(i)] == other)
+                 if (owners.as<int32_t>()[i] == other)
                    copy_rows(all.slice(0, i, i + 1), theirs[0].slice(0, i, i + 1));
                }
              });

@@ -129,17 +129,18 @@ TEST(ThreadRanks, RootGetsTheColumnsAndOthersNothing) {
 TEST(ThreadRanks, RowsComeFromTheirOwners) {
   for (const int world : {1, 2, 5, 8}) {
     const std::vector<int32_t> owners = {0, 0, 1, 0, 4, 1, 7, 2, 2};
-    std::vector<int32_t> of_world;
-    for (const int32_t owner : owners) of_world.push_back(owner % world);
+    const Buffer of_world(DType::kI32, {std::ssize(owners)});
+    for (int64_t i = 0; i < std::ssize(owners); ++i)
+      of_world.as<int32_t>()[i] = owners[static_cast<size_t>(i)] % world;
     ThreadRanks group(world, kLong);
     const auto errors = on_ranks(group, [&](Communicator& ranks) {
-      const auto rows = std::ssize(of_world);
+      const auto rows = std::ssize(owners);
       Matrix all(rows, 7);
       for (int64_t i = 0; i < rows; ++i) {
-        if (of_world[static_cast<size_t>(i)] != ranks.id().rank) continue;
+        if (of_world.as<int32_t>()[i] != ranks.id().rank) continue;
         for (int64_t c = 0; c < 7; ++c) all.at(i, c) = value(0, i, c);
       }
-      ranks.gather_rows(all.view(), of_world, {"embedding"});
+      ranks.gather_rows(all.view(), of_world.view(), {"embedding"});
       for (int64_t i = 0; i < rows; ++i)
         for (int64_t c = 0; c < 7; ++c) ASSERT_EQ(all.at(i, c), value(0, i, c));
     });

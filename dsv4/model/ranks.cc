@@ -1,7 +1,6 @@
 #include "dsv4/model/ranks.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "dsv4/model/weight_table.h"
 #include "dsv4/ops/model/embed/embed.h"
@@ -29,21 +28,21 @@ void gather(const Step& step, const TensorView& all, const ColumnEnds& ends, con
 // What the ids of a step are to one rank: rows of its part of the table. Ids of others read its
 // first row, which the exchange replaces.
 struct OwnIds {
-  TensorView rows;              // [T] I32
-  std::vector<int32_t> owners;  // [T]: ranks
+  TensorView rows;    // [T] I32
+  TensorView owners;  // [T] I32: ranks
 };
 
 OwnIds own_ids(const Step& step) {
   const ShardId id = step.ranks->id();
   OwnIds own{.rows = step.scratch.take(DType::kI32, {step.num_tokens}),
-             .owners = std::vector<int32_t>(static_cast<size_t>(step.num_tokens))};
+             .owners = step.scratch.take(DType::kI32, {step.num_tokens})};
   if (step.scratch.is_counting()) return own;  // ids have no memory
   const ColumnEnds ends = ends_of_blocks(step, step.config.vocab_size);
   const int64_t begin = id.rows(step.config.vocab_size, kByBlock.unit).begin;
   for (int64_t i = 0; i < step.num_tokens; ++i) {
     const int32_t token = step.ids.as<int32_t>()[i];
     const auto owner = std::upper_bound(ends.begin(), ends.end(), token) - ends.begin();
-    own.owners[static_cast<size_t>(i)] = static_cast<int32_t>(owner);
+    own.owners.as<int32_t>()[i] = static_cast<int32_t>(owner);
     own.rows.as<int32_t>()[i] = owner == id.rank ? token - static_cast<int32_t>(begin) : 0;
   }
   return own;

@@ -28,7 +28,7 @@ class CountReceived final : public Communicator {
     }
   }
   void to_root(const TensorView&, const TensorView&, const ColumnEnds&, const Place&) override {}
-  void gather_rows(const TensorView& all, std::span<const int32_t>, const Place&) override {
+  void gather_rows(const TensorView& all, const ConstTensorView&, const Place&) override {
     bytes_ += all.bytes();  // of a token that another rank owns
   }
   int64_t bytes() const { return bytes_; }

@@ -37,6 +37,8 @@ void wait_for_prerequisites();
 // Counters in global memory, between CTAs that run at the same time.
 void counter_add(int32_t* counter, int32_t value);
 void counter_wait(const int32_t* counter, int32_t least);
+void flag_raise(int64_t* flag, int64_t value);
+void flag_wait(const int64_t* flag, int64_t least);
 
 // mbarriers; `barrier` is where the kernel has its 8 bytes.
 void mbarrier_init(void* barrier, uint32_t arrivals);

@@ -178,12 +178,25 @@ void counter_add(int32_t* counter, int32_t value) {
   *counter += value;
   machine().wake(counter);
 }
-void counter_wait(const int32_t* counter, int32_t least) {
+template <class T>
+void wait_until_at_least(const T* counter, T least) {
   const Instruction instruction;
   machine().pause();
   while (*counter < least)
     machine().wait(
         {.kind = Wait::kCounter, .where = counter, .parity = static_cast<uint32_t>(least)});
+}
+void counter_wait(const int32_t* counter, int32_t least) {
+  wait_until_at_least(counter, least);
+}
+void flag_raise(int64_t* flag, int64_t value) {
+  const Instruction instruction;
+  machine().pause();
+  *flag = value;
+  machine().wake(flag);
+}
+void flag_wait(const int64_t* flag, int64_t least) {
+  wait_until_at_least(flag, least);
 }
 
 // Until the kernel directly before is complete. If a thread of that one waited, too, then so are

@@ -23,4 +23,15 @@ inline void wait_at_least(const int32_t* counter, int32_t least) {
   emulator::counter_wait(counter, least);
 }
 
+
+// Between devices. A flag that never comes is an error of the emulator, so `stop` and the time have
+// no effect.
+inline void raise_flag(int64_t* flag, int64_t value) {
+  emulator::flag_raise(flag, value);
+}
+inline bool wait_for_flag(const int64_t* flag, int64_t least, const int64_t*, int64_t) {
+  emulator::flag_wait(flag, least);
+  return true;
+}
+
 }  // namespace dsv4::ptx

@@ -1,0 +1,203 @@
+// Exchanges of ranks that are GPUs, or streams of one GPU: what each rank ends with, eager and in
+// graphs that are replayed with other values; a rank that does not come, and an end from outside.
+
+#include "dsv4/comm/device_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/comm/threads.h"
+#include "dsv4/device/device.h"
+#include "dsv4/device/graph.h"
+#include "dsv4/tensor/buffer.h"
+#include "tests/harness/gpu.h"
+
+namespace dsv4 {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int64_t kWindow = 1 << 16;
+constexpr milliseconds kLong{10000};
+
+// A device for each rank; they share GPUs where there are fewer.
+class DeviceRanksTest : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+    const auto gpus = static_cast<int>(list_devices().size());
+    for (int r = 0; r < world(); ++r) owned_.push_back(std::make_unique<Device>(r % gpus));
+  }
+  int world() const { return GetParam(); }
+  std::vector<Device*> devices() const {
+    std::vector<Device*> all;
+    for (const auto& device : owned_) all.push_back(device.get());
+    return all;
+  }
+  void wait() const {
+    for (const auto& device : owned_) device->wait();
+  }
+
+  std::vector<std::unique_ptr<Device>> owned_;
+};
+
+int32_t value(int64_t step, int64_t row, int64_t column) {
+  return static_cast<int32_t>(step * 1000003 + row * 4099 + column);
+}
+
+// [rows, n] I32 of every rank, of which each has written what it owns.
+struct Tensors {
+  Tensors(const std::vector<Device*>& devices, int64_t rows, int64_t n) : devices_(devices) {
+    for (Device* device : devices)
+      of_rank.emplace_back(DType::kI32, std::initializer_list<int64_t>{rows, n}, device->memory());
+  }
+  template <class Owns>
+  void write(int64_t step, const Owns& owns) {
+    for (size_t r = 0; r < of_rank.size(); ++r) {
+      const TensorView& view = of_rank[r].view();
+      std::vector<int32_t> own(static_cast<size_t>(view.numel()), -1);
+      for (int64_t i = 0; i < view.numel(); ++i) {
+        const int64_t row = i / view.dim(1), column = i % view.dim(1);
+        if (owns(static_cast<int>(r), row, column))
+          own[static_cast<size_t>(i)] = value(step, row, column);
+      }
+      devices_[r]->memory().upload(view.data, reinterpret_cast<const std::byte*>(own.data()),
+                                   view.bytes());
+    }
+  }
+  // How many elements of a rank are not those of the step.
+  int64_t wrong(size_t r, int64_t step) const {
+    const TensorView& view = of_rank[r].view();
+    std::vector<int32_t> got(static_cast<size_t>(view.numel()));
+    devices_[r]->memory().download(reinterpret_cast<std::byte*>(got.data()), view.data,
+                                   view.bytes());
+    int64_t count = 0;
+    for (int64_t i = 0; i < view.numel(); ++i)
+      count += got[static_cast<size_t>(i)] != value(step, i / view.dim(1), i % view.dim(1));
+    return count;
+  }
+
+  std::vector<Buffer> of_rank;
+
+ private:
+  std::vector<Device*> devices_;
+};
+
+TEST_P(DeviceRanksTest, GatherGivesEveryRankEveryColumn) {
+  DeviceRanks group(devices(), kWindow, kLong);
+  Rng rng(static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()));
+  for (int64_t step = 0; step < 40; ++step) {
+    // Some are larger than a window, and some have no rows.
+    const int64_t rows = rng.below(4) == 0 ? rng.below(300) : rng.below(4);
+    const int64_t n = 1 + rng.below(2000), unit = rng.below(2) == 0 ? 1 : 128;
+    const ColumnEnds ends = column_ends(world(), n, unit);
+    Tensors all(devices(), rows, n);
+    all.write(step, [&](int r, int64_t, int64_t column) {
+      return column >= first_column(ends, r) && column < ends[static_cast<size_t>(r)];
+    });
+    for (int r = 0; r < world(); ++r) {
+      const Gathered one[] = {{all.of_rank[static_cast<size_t>(r)].view(), ends}};
+      group.rank(r).gather(one, {"columns", step});
+    }
+    wait();
+    ASSERT_NO_THROW(group.check());
+    for (size_t r = 0; r < all.of_rank.size(); ++r)
+      ASSERT_EQ(all.wrong(r, step), 0) << "rank " << r << ", [" << rows << ", " << n << "]";
+  }
+}
+
+TEST_P(DeviceRanksTest, RootGetsTheColumnsAndRowsComeFromTheirOwners) {
+  DeviceRanks group(devices(), kWindow, kLong);
+  const int64_t rows = 9, n = 331;
+  const ColumnEnds ends = column_ends(world(), n, 7);
+  std::vector<int32_t> of_row;
+  for (int64_t i = 0; i < rows; ++i) of_row.push_back(static_cast<int32_t>(i * i % world()));
+  for (int64_t step = 0; step < 20; ++step) {
+    Tensors columns(devices(), rows, n), whole(devices(), rows, n);
+    columns.write(step, [&](int r, int64_t, int64_t column) {
+      return column >= first_column(ends, r) && column < ends[static_cast<size_t>(r)];
+    });
+    whole.write(step,
+                [&](int r, int64_t row, int64_t) { return of_row[static_cast<size_t>(row)] == r; });
+    std::vector<Buffer> owners;
+    for (int r = 0; r < world(); ++r) {
+      const auto at = static_cast<size_t>(r);
+      owners.emplace_back(DType::kI32, std::initializer_list<int64_t>{rows}, owned_[at]->memory());
+      owned_[at]->memory().upload(owners.back().view().data,
+                                  reinterpret_cast<const std::byte*>(of_row.data()), rows * 4);
+      const TensorView& all = columns.of_rank[at].view();
+      group.rank(r).to_root(all.slice(1, first_column(ends, r), ends[at]), all, ends, {"logits"});
+      group.rank(r).gather_rows(whole.of_rank[at].view(), owners.back().view(), {"embedding"});
+    }
+    wait();
+    ASSERT_NO_THROW(group.check());
+    EXPECT_EQ(columns.wrong(0, step), 0);
+    for (size_t r = 0; r < owners.size(); ++r) EXPECT_EQ(whole.wrong(r, step), 0) << "rank " << r;
+    if (world() > 1) {
+      EXPECT_GT(columns.wrong(1, step), 0) << "rank 1 got what is the root's";
+    }
+  }
+}
+
+TEST_P(DeviceRanksTest, GraphsAreReplayedWithOtherValues) {
+  DeviceRanks group(devices(), kWindow, kLong);
+  const int64_t rows = 3, n = 700;
+  const ColumnEnds ends = column_ends(world(), n, 4);
+  Tensors all(devices(), rows, n);
+  std::vector<Graph> graphs;
+  for (int r = 0; r < world(); ++r) {
+    const auto at = static_cast<size_t>(r);
+    graphs.push_back(Graph::capture(*owned_[at], [&] {
+      for (int64_t layer = 0; layer < 20; ++layer) {
+        const Gathered one[] = {{all.of_rank[at].view(), ends}};
+        group.rank(r).gather(one, {"columns", layer});
+      }
+    }));
+  }
+  for (int64_t step = 0; step < 200; ++step) {
+    all.write(step, [&](int r, int64_t, int64_t column) {
+      return column >= first_column(ends, r) && column < ends[static_cast<size_t>(r)];
+    });
+    for (size_t r = 0; r < graphs.size(); ++r) graphs[r].launch(*owned_[r]);
+    wait();
+    ASSERT_NO_THROW(group.check());
+    for (size_t r = 0; r < graphs.size(); ++r) ASSERT_EQ(all.wrong(r, step), 0) << "rank " << r;
+  }
+}
+
+TEST_P(DeviceRanksTest, ARankThatDoesNotComeIsNamed) {
+  if (world() == 1) GTEST_SKIP() << "one rank";
+  DeviceRanks group(devices(), kWindow, milliseconds(200));
+  Tensors all(devices(), 1, 64);
+  const ColumnEnds ends = column_ends(world(), 64, 1);
+  const Gathered one[] = {{all.of_rank[0].view(), ends}};
+  group.rank(0).gather(one, {"gather u", 17});
+  wait();
+  try {
+    group.check();
+    FAIL() << "no error";
+  } catch (const RanksStopped& error) {
+    EXPECT_NE(std::string(error.what()).find("for 0.2 s (gather u, layer 17)"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_P(DeviceRanksTest, AbortEndsExchangesThatWait) {
+  if (world() == 1) GTEST_SKIP() << "one rank";
+  DeviceRanks group(devices(), kWindow, kLong);
+  Tensors all(devices(), 1, 64);
+  const ColumnEnds ends = column_ends(world(), 64, 1);
+  const Gathered one[] = {{all.of_rank[0].view(), ends}};
+  const auto begin = std::chrono::steady_clock::now();
+  group.rank(0).gather(one, {"gather u", 17});
+  group.abort();
+  wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
+  EXPECT_THROW(group.check(), RanksStopped);
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, DeviceRanksTest, testing::Values(1, 2, 3, 4),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace dsv4

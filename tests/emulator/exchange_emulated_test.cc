@@ -1,0 +1,160 @@
+// comm/exchange.cuh on the emulator: ranks side by side in one launch, several exchanges after one
+// another, and a barrier of the rank's CTAs where the next kernel of its stream would begin.
+
+#include <gtest/gtest.h>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/comm/communicator.h"
+#include "dsv4/comm/exchange.cuh"
+#include "dsv4/device/ptx/global_flag.cuh"
+#include "tests/emulator/launch.h"
+
+namespace dsv4 {
+namespace {
+
+using exchange::ExchangedTensor;
+using exchange::ExchangeParams;
+
+constexpr int kCtas = 3, kThreads = 32;
+constexpr int64_t kBufferBytes = 4096;
+constexpr uint16_t kUnwritten = 0xffff;
+
+enum class Kind { kGather, kToRoot, kRows };
+
+// The value of an element of an exchange, known to the test alone.
+uint16_t value(int64_t exchange, int64_t row, int64_t column) {
+  return static_cast<uint16_t>(exchange * 5003 + row * 211 + column * 3);
+}
+
+// One exchange: [rows, columns] of every rank, in rows of columns + 2.
+struct Case {
+  Kind kind;
+  int64_t rows, columns;
+  ColumnEnds ends;
+  std::vector<int32_t> owners;                 // [rows]
+  std::vector<std::vector<uint16_t>> of_rank;  // [world][rows, columns + 2]
+
+  bool owns(int rank, int64_t row, int64_t column) const {
+    if (kind == Kind::kRows) return owners[static_cast<size_t>(row)] == rank;
+    return column >= first_column(ends, rank) && column < ends[static_cast<size_t>(rank)];
+  }
+  uint16_t* at(int rank, int64_t row) {
+    return of_rank[static_cast<size_t>(rank)].data() + row * (columns + 2) + 1;
+  }
+};
+
+Case random_case(Rng& rng, int world, int64_t number) {
+  Case c{.kind = static_cast<Kind>(rng.below(3)),
+         .rows = rng.below(5),
+         .columns = 1 + rng.below(70),
+         .ends = {},
+         .owners = {},
+         .of_rank = {}};
+  c.ends = column_ends(world, c.columns, 1 + rng.below(20));
+  for (int64_t i = 0; i < c.rows; ++i) c.owners.push_back(static_cast<int32_t>(rng.below(world)));
+  for (int r = 0; r < world; ++r) {
+    c.of_rank.emplace_back(static_cast<size_t>(c.rows * (c.columns + 2)), kUnwritten);
+    for (int64_t i = 0; i < c.rows; ++i)
+      for (int64_t j = 0; j < c.columns; ++j)
+        if (c.owns(r, i, j)) c.at(r, i)[j] = value(number, i, j);
+  }
+  return c;
+}
+
+// Memory of all ranks.
+struct Group {
+  explicit Group(int world)
+      : windows(static_cast<size_t>(world), std::vector<unsigned char>(2 * kBufferBytes)),
+        flags(static_cast<size_t>(world), std::vector<int64_t>(static_cast<size_t>(world * kCtas))),
+        done(static_cast<size_t>(world), std::vector<int64_t>(kCtas)) {}
+  int world() const { return static_cast<int>(windows.size()); }
+
+  ExchangeParams params(Case& c, int rank) {
+    ExchangeParams p{};
+    p.rank = rank, p.world = world(), p.num_tensors = c.rows > 0 ? 1 : 0;
+    p.receivers = c.kind == Kind::kToRoot ? 1 : ~0u;
+    p.buffer_bytes = kBufferBytes;
+    p.done = done[static_cast<size_t>(rank)].data();
+    p.stop = &stop, p.fault = &fault;
+    for (int r = 0; r < world(); ++r) {
+      p.windows[r] = windows[static_cast<size_t>(r)].data();
+      p.flags[r] = flags[static_cast<size_t>(r)].data();
+    }
+    ExchangedTensor& t = p.tensors[0];
+    const bool rows = c.kind == Kind::kRows;
+    t.from_stride = t.to_stride = c.columns + 2;
+    t.rows = static_cast<int32_t>(c.rows), t.columns = static_cast<int32_t>(c.columns);
+    for (int r = 0; r < world(); ++r) {
+      t.begin[r] = rows ? 0 : static_cast<int32_t>(first_column(c.ends, r));
+      t.count[r] =
+          rows ? t.columns : static_cast<int32_t>(c.ends[static_cast<size_t>(r)]) - t.begin[r];
+    }
+    t.owners = rows ? c.owners.data() : nullptr;
+    t.from = c.at(rank, 0) + t.begin[rank];
+    t.to = p.receivers >> rank & 1 ? c.at(rank, 0) : nullptr;
+    return p;
+  }
+
+  std::vector<std::vector<unsigned char>> windows;
+  std::vector<std::vector<int64_t>> flags, done;
+  int64_t stop = 0;
+  exchange::Fault fault{};
+};
+
+// All exchanges on all ranks. steps: [exchange][rank]
+void run(const std::vector<std::vector<ExchangeParams>>& steps, int world, uint64_t seed) {
+  std::vector<int32_t> ended(static_cast<size_t>(world), 0);
+  const emulator::Launch launch{
+      .grid = world * kCtas, .block = kThreads, .seed = seed, .resident = world * kCtas};
+  emulator::launch(launch, [&] {
+    const int rank = static_cast<int>(blockIdx.x) / kCtas,
+              cta = static_cast<int>(blockIdx.x) % kCtas;
+    for (size_t e = 0; e < steps.size(); ++e) {
+      exchange::exchange<uint16_t>(steps[e][static_cast<size_t>(rank)], cta, kCtas);
+      // The next kernel begins when this one has ended.
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        ptx::add_release(&ended[static_cast<size_t>(rank)], 1);
+        ptx::wait_at_least(&ended[static_cast<size_t>(rank)], static_cast<int32_t>(e + 1) * kCtas);
+      }
+      __syncthreads();
+    }
+  });
+}
+
+void check(int world, int exchanges, uint64_t seed) {
+  SCOPED_TRACE(testing::Message() << world << " ranks, seed " << seed);
+  Rng rng(seed);
+  Group group(world);
+  std::vector<Case> cases;
+  for (int e = 0; e < exchanges; ++e) cases.push_back(random_case(rng, world, e));
+  std::vector<std::vector<ExchangeParams>> steps(cases.size());
+  for (size_t e = 0; e < cases.size(); ++e)
+    for (int r = 0; r < world; ++r) steps[e].push_back(group.params(cases[e], r));
+  ASSERT_NO_THROW(run(steps, world, seed));
+  for (int e = 0; e < exchanges; ++e) {
+    Case& c = cases[static_cast<size_t>(e)];
+    for (int r = 0; r < world; ++r) {
+      const bool gets = c.kind != Kind::kToRoot || r == 0;
+      for (int64_t i = 0; i < c.rows; ++i) {
+        for (int64_t j = 0; j < c.columns; ++j) {
+          const uint16_t want = gets || c.owns(r, i, j) ? value(e, i, j) : kUnwritten;
+          ASSERT_EQ(c.at(r, i)[j], want)
+              << "exchange " << e << " rank " << r << ", " << i << " " << j;
+        }
+        ASSERT_EQ(c.at(r, i)[-1], kUnwritten) << "outside of the tensor";
+        ASSERT_EQ(c.at(r, i)[c.columns], kUnwritten) << "outside of the tensor";
+      }
+    }
+  }
+}
+
+TEST(ExchangeEmulated, EveryRankGetsWhatTheOthersOwn) {
+  for (const int world : {1, 2, 3, 5}) {
+    for (uint64_t seed = 0; seed < 12; ++seed)
+      check(world, 6, 100 * static_cast<uint64_t>(world) + seed);
+  }
+}
+
+}  // namespace
+}  // namespace dsv4
