@@ -62,6 +62,14 @@ std::optional<StepExtents> CapturedSteps::padded(const StepExtents& exact,
   return padded;
 }
 
+StepExtents CapturedSteps::draft(int64_t exact_runs) const {
+  const int64_t runs = std::min<int64_t>(captured_size(exact_runs), limits_.max_sequences);
+  return {.tokens = runs,
+          .runs = runs,
+          .groups = {{.closed = runs,
+                      .visible = std::min(groups_[kWindowGroup].keep_tokens, limits_.max_tokens)}}};
+}
+
 // Entries grow with the context, but a group with an indexer lists all of them only while it would
 // choose all: its longest lists are those of the most entries that it may choose.
 std::vector<StepExtents> CapturedSteps::largest() const {
