@@ -29,7 +29,7 @@ Model demo_with_block(bool on_gpu) {
   return model;
 }
 
-// The sequences of one executor, which all get what one call says.
+// The sequences of one executor.
 class Drafting {
  public:
   Drafting(const Model& model, const Context& context, int sequences)
@@ -46,7 +46,7 @@ class Drafting {
   int64_t length(size_t i) const { return executor_.cache().length(seqs_[i]); }
   void feed(size_t i, std::span<const int32_t> ids) {
     const Work work{seqs_[i], ids};
-    executor_.run({&work, 1});
+    executor_.start({&work, 1});
   }
   // newest, most: of the first sequences
   std::vector<std::vector<int32_t>> draft(std::span<const int32_t> newest,
@@ -131,7 +131,7 @@ TEST_F(DraftsOnGpu, LogitsOfTheBlockAreThoseOfTheCpu) {
   EXPECT_LE(off, 1e-3);
 }
 
-// Three to five rows of unequal numbers of guesses, so that passes have rows that are done and rows
+// One to seven rows of unequal numbers of guesses, so that passes have rows that are done and rows
 // of padding; temperatures, cuts, terms and masks in some of them. From its second round on a size
 // is captured. With official numerics one rounding may change a draw, so exact ones are compared.
 TEST_F(DraftsOnGpu, DrawsAreThoseOfTheCpu) {
