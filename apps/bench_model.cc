@@ -114,7 +114,11 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   roofs_ = probe_->measure_roofs();
   phase("measure_roofs");
   if (options.synthetic.empty()) {
-    model_.emplace(Model::load(find_model(options.model), num_ranks(options.device)));
+    const int world = num_ranks(options.device);
+    const std::string folder = find_model(options.model);
+    if (options.drafter != DrafterKind::kNone && world > 1)
+      fail(ErrorCode::kUnsupported, "the MTP block runs on a whole model only: give one device");
+    model_.emplace(world > 1 ? Model::load(folder, world) : Model::load(folder, options.drafter));
     codebooks_ = codebooks_of(*model_);
     place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches),
                 context());
@@ -123,7 +127,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   }
   const SyntheticFormats formats = read_formats(options.experts, options.dense, options.recipe);
   model_.emplace(synthetic_model(options.synthetic, formats, options.layers, options.seed,
-                                 parse_routing(options.routing)));
+                                 parse_routing(options.routing), options.drafter));
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA
@@ -225,17 +229,18 @@ std::vector<int32_t> random_tokens(const Model& model, int64_t n, uint64_t seed)
   return ids;
 }
 
-std::vector<int64_t> parse_numbers(const char* what, const std::string& text, int64_t high) {
+std::vector<int64_t> parse_numbers(const char* what, const std::string& text, int64_t high,
+                                   int64_t low) {
   std::vector<int64_t> numbers;
   const char* at = text.data();
   const char* const end = at + text.size();
   while (true) {
     int64_t number = 0;
     const auto [stop, error] = std::from_chars(at, end, number);
-    const bool good = error == std::errc() && number >= 1 && number <= high;
+    const bool good = error == std::errc() && number >= low && number <= high;
     if (!good || (stop != end && *stop != ','))
-      fail(ErrorCode::kBadInput, "{} {}: want numbers from 1 to {} separated by commas", what,
-           quotable(text), high);
+      fail(ErrorCode::kBadInput, "{} {}: want numbers from {} to {} separated by commas", what,
+           quotable(text), low, high);
     numbers.push_back(number);
     if (stop == end) return numbers;
     at = stop + 1;

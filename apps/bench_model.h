@@ -27,6 +27,7 @@ struct BenchOptions {
   uint64_t seed = 1;
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, ops = false, json = false;
+  DrafterKind drafter = DrafterKind::kNone;  // that the model is made with
   std::vector<ImplChoice> choices;
 };
 
@@ -101,7 +102,8 @@ class BenchModel {
 // Random token ids of the model.
 std::vector<int32_t> random_tokens(const Model& model, int64_t n, uint64_t seed);
 
-// "8" or "1,8,32", each from 1 to `high`
-std::vector<int64_t> parse_numbers(const char* what, const std::string& text, int64_t high);
+// "8" or "1,8,32", each from `low` to `high`
+std::vector<int64_t> parse_numbers(const char* what, const std::string& text, int64_t high,
+                                   int64_t low = 1);
 
 }  // namespace dsv4::apps

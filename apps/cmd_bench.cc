@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "apps/bench_model.h"
+#include "apps/bench_rounds.h"
 #include "apps/commands.h"
 #include "apps/common.h"
 #include "apps/json_report.h"
@@ -28,6 +29,7 @@ struct DecodeOptions : BenchOptions {
   std::string batch = "1", context = "4096";
   int64_t steps = 32;
   std::string trace;
+  RoundOptions rounds;
 };
 struct PrefillOptions : BenchOptions {
   std::string tokens = "8192";
@@ -125,10 +127,15 @@ std::string digest_of(const ConstTensorView& logits) {
   return text.substr(0, 16);
 }
 
-CacheLimits limits_of(const DecodeOptions& options, int64_t batch, int64_t context) {
-  return {.max_tokens = context + kWarmSteps + options.steps + 2,
+CacheLimits limits_of(const DecodeOptions& options, const RoundKind& kind, int64_t batch,
+                      int64_t context) {
+  const int64_t tokens = 1 + kind.drafts;  // of a sequence in a step
+  return {.max_tokens = context + (kWarmSteps + options.steps + 2) * tokens,
           .max_sequences = static_cast<int>(batch),
-          .max_batch_tokens = std::max<int64_t>(batch, 64)};
+          .max_batch_tokens = std::max<int64_t>(batch * tokens, 64),
+          .max_logits_rows = kind.drafts > 0 ? batch * tokens : 0,
+          .max_drafts = kind.drafts,
+          .drafter = kind.mtp};
 }
 CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
   return {.max_tokens = tokens,
@@ -136,9 +143,54 @@ CacheLimits limits_of(const PrefillOptions& options, int64_t tokens) {
           .max_batch_tokens = std::min(options.chunk, tokens)};
 }
 
+Json round_row(BenchModel& bench, const DecodeOptions& options, const RoundKind& kind,
+               int64_t batch, int64_t context) {
+  const Model& model = bench.model();
+  const CacheLimits limits = limits_of(options, kind, batch, context);
+  Executor executor(model, bench.context(), limits);
+#if DSV4_CUDA
+  if (model.device() != nullptr) fill_caches(*model.device(), executor.layers(), options.seed);
+#endif
+  Rounds rounds(executor, kind, open_sequences(executor, batch, context),
+                random_tokens(model, batch, options.seed), options.seed);
+  const auto begin = Clock::now();
+  for (int i = 0; i < kWarmSteps; ++i) rounds.step();
+  const double warm = seconds_between(begin, Clock::now());
+  const int64_t before = rounds.tokens();
+  std::vector<double> times, drafts;
+  for (int64_t i = 0; i < options.steps; ++i) {
+    const auto from = Clock::now();
+    rounds.step();
+    times.push_back(seconds_between(from, Clock::now()));
+    drafts.push_back(rounds.draft_seconds());
+  }
+  const double time = median(times);
+  const double given =
+      static_cast<double>(rounds.tokens() - before) / static_cast<double>(batch * options.steps);
+  Json row = {{"batch", batch},
+              {"context", context},
+              {"draft_tokens", kind.drafts},
+              {"drafts_from", kind.mtp ? "mtp" : "lookup"},
+              {"accept", kind.chances},
+              {"ms_per_round", 1e3 * time},
+              {"draft_ms", 1e3 * median(drafts)},
+              {"tokens_per_round", given},
+              {"expected_tokens_per_round", kind.expected_tokens()},
+              {"tokens_per_second", static_cast<double>(batch) * kind.expected_tokens() / time},
+              {"warm_up_seconds", warm}};
+  row["memory"] = bench.memory(limits);
+  if (!options.trace.empty())
+    row["trace"] = bench.trace(
+        options.trace, {{"batch", batch}, {"context", context}, {"draft_tokens", kind.drafts}},
+        [&] { rounds.step(); });
+  row["ops"] = bench.ops(executor, [&] { rounds.step(); });
+  row["kernels"] = bench.kernels([&] { rounds.step(); });
+  return row;
+}
+
 Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, int64_t context) {
   const Model& model = bench.model();
-  const CacheLimits limits = limits_of(options, batch, context);
+  const CacheLimits limits = limits_of(options, {}, batch, context);
   Executor executor(model, bench.context(), limits);
 #if DSV4_CUDA
   if (model.device() != nullptr) fill_caches(*model.device(), executor.layers(), options.seed);
@@ -233,7 +285,15 @@ void print_text(const Json& report) {
     fmt::print("  {:<14} {:7.2f} s\n", phase, time.get<double>());
   for (const Json& row : report["results"]) {
     const bool decode = row.contains("batch");
-    if (decode) {
+    if (row.contains("ms_per_round")) {
+      fmt::print(
+          "batch {:>3}, context {:>7}: {} drafts by {}: {:8.2f} ms per round ({:.2f} of drafts), "
+          "{:.2f} tokens a round, {:8.1f} tokens/s",
+          row["batch"].get<int64_t>(), row["context"].get<int64_t>(),
+          row["draft_tokens"].get<int64_t>(), row["drafts_from"].get<std::string>(),
+          row["ms_per_round"].get<double>(), row["draft_ms"].get<double>(),
+          row["expected_tokens_per_round"].get<double>(), row["tokens_per_second"].get<double>());
+    } else if (decode) {
       fmt::print("batch {:>3}, context {:>7}: {:8.2f} ms per step, {:8.1f} tokens/s",
                  row["batch"].get<int64_t>(), row["context"].get<int64_t>(),
                  row["ms_per_step"].get<double>(), row["tokens_per_second"].get<double>());
@@ -279,19 +339,25 @@ void check_positions(const Model& model, const std::vector<CacheLimits>& caches)
   }
 }
 
-void bench_decode(const DecodeOptions& options) {
+void bench_decode(DecodeOptions options) {
+  const std::vector<RoundKind> kinds = round_kinds(options.rounds);
+  if (std::ranges::any_of(kinds, &RoundKind::mtp)) options.drafter = DrafterKind::kMtp;
   const std::vector<int64_t> batches = parse_numbers("--batch", options.batch, kMaxSequences),
                              contexts = parse_numbers("--context", options.context, kMaxTokens);
   std::vector<CacheLimits> caches;
   for (const int64_t context : contexts) {
-    for (const int64_t batch : batches) caches.push_back(limits_of(options, batch, context));
+    for (const int64_t batch : batches)
+      for (const RoundKind& kind : kinds)
+        caches.push_back(limits_of(options, kind, batch, context));
   }
   BenchModel bench(options, caches);
   check_positions(bench.model(), caches);
   Json results = Json::array();
   for (const int64_t context : contexts) {
     for (const int64_t batch : batches)
-      results.push_back(decode_row(bench, options, batch, context));
+      for (const RoundKind& kind : kinds)
+        results.push_back(kind.drafts == 0 ? decode_row(bench, options, batch, context)
+                                           : round_row(bench, options, kind, batch, context));
   }
   report(options, bench.header(), std::move(results));
 }
@@ -317,6 +383,8 @@ void add_bench(CLI::App& app, Action& action) {
   decode->footer(
       "Example: dsv4 bench decode --synthetic flash --experts k3-e4m3 --device cuda --batch "
       "1,8,32 --context 4096,65536 --json\n"
+      "Speculation: dsv4 bench decode --synthetic flash --experts k3-e4m3 --device cuda "
+      "--speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46 --steps 128\n"
       "Contexts are not prefilled: cache entries are random (on the CPU: zero).");
   auto d = std::make_shared<DecodeOptions>();
   add_bench_options(*decode, *d);
@@ -325,6 +393,7 @@ void add_bench(CLI::App& app, Action& action) {
   decode->add_option("--steps", d->steps, "number of steps; the median is reported")
       ->check(integer_in(1, 1 << 20))
       ->capture_default_str();
+  add_round_options(*decode, d->rounds);
   decode->add_option("--trace", d->trace,
                      "file for a trace of one step of the last combination (device, CUPTI)");
   decode->callback([d, &action] { action = [d] { bench_decode(*d); }; });

@@ -34,12 +34,15 @@ Json table_json(const StepTable& table) {
                     {"calls", calls.calls},
                     {"refusals", refusals}});
   }
-  return {{"tokens", table.tokens}, {"kind", table.decode ? "decode" : "prefill"}, {"calls", list}};
+  const char* kind = table.draft ? "draft" : table.decode ? "decode" : "prefill";
+  return {{"tokens", table.tokens}, {"kind", kind}, {"calls", list}};
 }
 
 void print_table(const StepTable& table) {
   fmt::print("{} tokens: {}\n", table.tokens,
-             table.decode ? "one of each sequence" : "a chunk of one prompt");
+             table.draft    ? "a pass of the MTP block"
+             : table.decode ? "one of each sequence"
+                            : "a chunk of one prompt");
   for (const StepCalls& calls : table.calls) {
     const std::string op = fmt::format("{:>{}}{}", "", 2 * calls.depth, calls.op);
     fmt::print("{:>6}  {:<26}  {:<20}  {}\n", calls.calls, op, calls.impl, reasons_text(calls));
@@ -73,6 +76,8 @@ void add_step_options(CLI::App& command, InspectStepOptions& options) {
                   "--step: the GPU, which need not be there (default: the host)")
       ->check(CLI::IsMember({"h100", "h200"}))
       ->option_text("h100|h200");
+  command.add_flag("--mtp", options.mtp,
+                   "--step: with the MTP block, and the calls of a pass of it");
   add_deterministic(command, options.deterministic);
   add_numerics(command, options.numerics);
 }
@@ -85,7 +90,8 @@ void inspect_step(const InspectStepOptions& options, bool json) {
                    .tokens = parse_numbers("--tokens", options.tokens, kMostTokens),
                    .context = options.context,
                    .numerics = options.numerics,
-                   .batch_invariant = options.deterministic});
+                   .batch_invariant = options.deterministic,
+                   .drafter = options.mtp});
   if (!json) {
     for (const StepTable& table : tables) print_table(table);
     return;

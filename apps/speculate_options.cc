@@ -10,12 +10,15 @@
 namespace dsv4::apps {
 namespace {
 
-// Why it cannot be run; empty: it can.
-std::string no_drafter(const ModelSpec& spec, const std::string& device) {
-  std::string why = no_mtp(spec.checkpoint(), spec.config());
-  if (why.empty() && !is_cpu(device))
-    why = "the MTP block runs on the CPU only, of a whole model: give --device cpu";
-  return why;
+// Why it is not run; empty: it is.
+std::string no_drafter(const ModelSpec& spec, const SpeculateOptions& options,
+                       const std::string& device) {
+  const std::string why = no_mtp(spec.checkpoint(), spec.config());
+  if (!why.empty()) return why;
+  if (num_ranks(device) > 1) return "the MTP block runs on a whole model only: give one device";
+  if (options.source == "auto" && !is_cpu(device))
+    return "the MTP block has not been run on a GPU yet: give --speculate mtp to do so";
+  return {};
 }
 
 }  // namespace
@@ -43,7 +46,7 @@ Model load_with_drafter(const SpeculateOptions& options, const std::string& fold
   std::shared_ptr<const ModelSpec> spec = ModelSpec::load(folder);
   const int world = num_ranks(device);
   if (options.source != "mtp" && options.source != "auto") return Model::of_ranks(spec, world);
-  const std::string why = no_drafter(*spec, device);
+  const std::string why = no_drafter(*spec, options, device);
   if (why.empty()) return Model(std::move(spec), {}, DrafterKind::kMtp);
   if (options.source == "mtp")
     fail(ErrorCode::kUnsupported, "--speculate mtp: {}; want lookup or off", why);

@@ -111,7 +111,7 @@ bench() { # bench NAME ARGUMENTS ...
 for step in "${steps[@]}"; do
   case "$step" in
     ops) mapfile -t programs < <(op_programs); run_all ops "" "${programs[@]}" ;;
-    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer,engine_prefix_gpu}_test ;;
+    model) run_all model "" "$bin"/{harness_op_check,graph,tma_map,device,sticky_error,capi_device,one_layer,engine_prefix_gpu,speculation_gpu}_test ;;
     python)
       tools/check_python.sh "$bin/../lib/libdsv4_kernels.so" "$out/python" >"$out/python.log" 2>&1
       count_or_skip python $? "$out/python.log"
@@ -143,6 +143,8 @@ for step in "${steps[@]}"; do
       bench decode_batches decode "${flash[@]}" --batch 1,2,4,8,16,32,64 --context 4096
       bench decode_traced decode "${flash[@]}" --batch 1 --context 4096 --trace "$out/decode_trace.json"
       bench decode_deterministic decode "${flash[@]}" --deterministic --batch 1,8,32 --context 4096
+      bench rounds_lookup decode "${flash[@]}" --draft-tokens 0,1,2,3,7 --accept 0.9 --steps 128
+      bench rounds_mtp decode "${flash[@]}" --speculate mtp --draft-tokens 0,1,2,3 --accept 0.79,0.61,0.46 --batch 1,8 --steps 128
       bench decode_dense_k5 decode "${flash[@]}" --dense k5-e4m3 --batch 1,8 --context 4096
       bench prefill_flash prefill "${flash[@]}" --tokens 8192,65536 --ops
       bench prefill_8192 prefill "${flash[@]}" --tokens 8192,65536 --chunk 8192

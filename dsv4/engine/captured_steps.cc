@@ -16,17 +16,33 @@ int64_t pow2_at_least(int64_t n) {
 
 }  // namespace
 
-StepExtents::Group CapturedSteps::padded(const CacheGroupSpec& group, int64_t visible, int64_t runs,
-                                         int64_t run_tokens) const {
-  if (group.keep_tokens > 0)
-    return {.closed = runs * run_tokens,
-            .visible = std::min(group.keep_tokens, limits_.max_tokens)};
-  const int64_t least = group.has_index ? index_topk_ : kLeastVisible;
-  const int64_t most = std::max<int64_t>(1, limits_.max_tokens / group.ratio);
-  const int64_t entries = std::min(most, pow2_at_least(std::max(visible, least)));
-  return {.closed = runs * ceil_div(run_tokens, group.ratio),
-          .visible = entries,
-          .pages = ceil_div(entries, group.page_entries)};
+int64_t captured_size(int64_t n) {
+  const int64_t power = pow2_at_least(n);
+  return power >= 4 && n <= power / 4 * 3 ? power / 4 * 3 : power;
+}
+
+// visible: entries that a query sees, of each group
+StepExtents CapturedSteps::extents(int64_t runs, int64_t tokens,
+                                   std::span<const int64_t> visible) const {
+  StepExtents all{.tokens = tokens, .runs = runs, .logits_rows = tokens};
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const CacheGroupSpec& group = groups_[g];
+    // A run of c tokens closes at most ceil(c / r) entries.
+    const int64_t closed = std::min(runs * ceil_div(kMaxRunTokens, int64_t{group.ratio}),
+                                    runs + (tokens - runs) / group.ratio);
+    if (group.keep_tokens > 0) {
+      all.groups.push_back(
+          {.closed = closed, .visible = std::min(group.keep_tokens, limits_.max_tokens)});
+      continue;
+    }
+    const int64_t least = group.has_index ? index_topk_ : kLeastVisible;
+    const int64_t most = std::max<int64_t>(1, limits_.max_tokens / group.ratio);
+    const int64_t entries = std::min(most, pow2_at_least(std::max(visible[g], least)));
+    all.groups.push_back({.closed = closed,
+                          .visible = entries,
+                          .pages = ceil_div(entries, int64_t{group.page_entries})});
+  }
+  return all;
 }
 
 int64_t CapturedSteps::most_tokens() const {
@@ -36,13 +52,22 @@ int64_t CapturedSteps::most_tokens() const {
 std::optional<StepExtents> CapturedSteps::padded(const StepExtents& exact,
                                                  int64_t run_tokens) const {
   if (exact.logits_rows != exact.tokens || run_tokens > kMaxRunTokens) return {};
-  const int64_t runs = std::min<int64_t>(pow2_at_least(exact.runs), limits_.max_sequences);
-  const int64_t tokens = runs * run_tokens;
+  const int64_t runs = std::min<int64_t>(captured_size(exact.runs), limits_.max_sequences);
+  const int64_t tokens = runs * ceil_div(exact.tokens, runs);
   if (tokens > most_tokens()) return {};
-  StepExtents extents{.tokens = tokens, .runs = runs, .logits_rows = tokens};
-  for (size_t g = 0; g < groups_.size(); ++g)
-    extents.groups.push_back(padded(groups_[g], exact.groups[g].visible, runs, run_tokens));
-  return extents;
+  std::vector<int64_t> visible;
+  for (const StepExtents::Group& group : exact.groups) visible.push_back(group.visible);
+  StepExtents padded = extents(runs, tokens, visible);
+  padded.enters = exact.enters;
+  return padded;
+}
+
+StepExtents CapturedSteps::draft(int64_t exact_runs) const {
+  const int64_t runs = std::min<int64_t>(captured_size(exact_runs), limits_.max_sequences);
+  return {.tokens = runs,
+          .runs = runs,
+          .groups = {{.closed = runs,
+                      .visible = std::min(groups_[kWindowGroup].keep_tokens, limits_.max_tokens)}}};
 }
 
 // Entries grow with the context, but a group with an indexer lists all of them only while it would
@@ -58,11 +83,9 @@ std::vector<StepExtents> CapturedSteps::largest() const {
     for (int64_t run_tokens = 1; run_tokens <= kMaxRunTokens; ++run_tokens) {
       const int64_t runs = std::min<int64_t>(limits_.max_sequences, most_tokens() / run_tokens);
       if (runs == 0) break;
-      StepExtents extents{
-          .tokens = runs * run_tokens, .runs = runs, .logits_rows = runs * run_tokens};
-      for (const CacheGroupSpec& group : groups_)
-        extents.groups.push_back(padded(group, context / group.ratio, runs, run_tokens));
-      steps.push_back(std::move(extents));
+      std::vector<int64_t> visible;
+      for (const CacheGroupSpec& group : groups_) visible.push_back(context / group.ratio);
+      steps.push_back(extents(runs, runs * run_tokens, visible));
     }
   }
   return steps;

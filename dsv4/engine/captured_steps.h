@@ -1,10 +1,16 @@
 // The sizes of steps that a device captures as graphs: decode steps, padded so that few graphs
 // serve all of them.
 //
-//   sequences   a power of two, or as many as there may be
-//   tokens      the same number in each sequence: one, or one and the drafts to verify
+//   sequences   1, 2, 3, 4, 6, 8, 12, 16, 24, .. (powers of two and 3/2 of them), or as many as
+//               there may be
+//   tokens      a multiple of the sequences, up to kMaxRunTokens of each: one, or one and the
+//               drafts to verify, on average over the sequences
 //   entries     a power of two of visible ones in each cache group, or as many as a sequence has
 //               at most
+//
+// A row of padding costs as much as a row of a sequence: it goes through the router and reads
+// experts. So few are added: none to a step of one of these numbers of sequences that all have
+// equally many tokens.
 //
 // The runner pads steps to these sizes, and the plan of the workspace takes the largest of them.
 
@@ -23,6 +29,9 @@ namespace dsv4 {
 // Most tokens of a sequence in a captured step.
 inline constexpr int64_t kMaxRunTokens = 8;
 
+// The least number of sequences, of those above, that is not below n.
+int64_t captured_size(int64_t n);
+
 class CapturedSteps {
  public:
   CapturedSteps(std::span<const CacheGroupSpec> groups, int64_t index_topk,
@@ -32,12 +41,13 @@ class CapturedSteps {
   // What a step of these extents is padded to; nothing if such a step is not captured.
   // run_tokens: of its longest run
   std::optional<StepExtents> padded(const StepExtents& exact, int64_t run_tokens) const;
+  // What a pass of the drafter over so many sequences is padded to.
+  StepExtents draft(int64_t runs) const;
   // None of padded() has longer lists, or wants more memory, than the largest of these.
   std::vector<StepExtents> largest() const;
 
  private:
-  StepExtents::Group padded(const CacheGroupSpec& group, int64_t visible, int64_t runs,
-                            int64_t run_tokens) const;
+  StepExtents extents(int64_t runs, int64_t tokens, std::span<const int64_t> visible) const;
   int64_t most_tokens() const;
 
   std::span<const CacheGroupSpec> groups_;

@@ -7,45 +7,29 @@
 //             as it gets), the second is captured, and all further ones are one graph launch
 //   prefill   kernel by kernel; the host enqueues ahead of the device
 //   sample    on the device; the only wait of a step is for the sampled ids
+//   drafts    passes of the drafter, each of which takes the ids that the one before has drawn: one
+//             graph and one wait for all drafts of a round
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
-#include "dsv4/base/not_finite.h"
 #include "dsv4/device/copy_pieces.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
 #include "dsv4/device/event.h"
 #include "dsv4/device/graph.h"
 #include "dsv4/engine/captured_steps.h"
+#include "dsv4/engine/device_sampler.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/workspace.h"
 
 namespace dsv4 {
 namespace {
-
-// Page-locked memory and its mirror on the device, of equal size.
-struct Mirrored {
-  Buffer host, device;
-
-  Mirrored(Device& where, int64_t bytes)
-      : host(DType::kU8, {bytes}, where.pinned()), device(DType::kU8, {bytes}, where.memory()) {}
-
-  void copy_to_device(int64_t begin, int64_t end, cudaStream_t stream) {
-    cuda_check(cudaMemcpyAsync(device.view().data + begin, host.view().data + begin,
-                               static_cast<size_t>(end - begin), cudaMemcpyHostToDevice, stream),
-               "copy of the sampling parameters");
-  }
-  void copy_to_host(int64_t begin, int64_t end, cudaStream_t stream) {
-    cuda_check(cudaMemcpyAsync(host.view().data + begin, device.view().data + begin,
-                               static_cast<size_t>(end - begin), cudaMemcpyDeviceToHost, stream),
-               "copy of the chosen tokens");
-  }
-};
 
 // Pieces in page-locked memory, where the kernel that copies reads them.
 struct PieceList {
@@ -87,11 +71,10 @@ class DeviceRunner : public Runner {
   const Scratch& scratch() const override { return scratch_; }
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override;
-  void draft(const ForwardBatch&, const LayerCache&, const ConstTensorView&, const TensorView&,
-             const TensorView&) override {
-    fail(ErrorCode::kUnsupported, "the MTP block does not run on a GPU yet");
+  std::vector<std::vector<int32_t>> draft(const DraftChain& chain) override;
+  std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override {
+    return sampler_.sample(context_, logits, rows);
   }
-  std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
   Memory& staging() override { return device_.pinned(); }
   void copy(std::span<const CopyPiece> pieces) override;
   std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
@@ -99,19 +82,34 @@ class DeviceRunner : public Runner {
   void observe(Observer* observer) override { context_.observer = observer; }
 
  private:
-  // A decode step of one size: run once, then captured. The graph's addresses are valid as long as
-  // `workspace`, the bytes of all scratch, and `logits` are the same as at capture.
+  // A decode step, or the drafts of a round, of one size: run once, then captured. The graph's
+  // addresses are valid as long as `workspace`, the bytes of all scratch, and `logits` are the same
+  // as at capture.
   struct Captured {
+    bool run = false;
     std::optional<Graph> graph;
     int64_t workspace = 0;
     const std::byte* logits = nullptr;
   };
+  // What the graph of a round's drafts depends on. terms, mask: some row has them
+  struct DraftSize {
+    int64_t rows = 0;
+    size_t passes = 0;
+    bool terms = false, mask = false;
+    auto operator<=>(const DraftSize&) const = default;
+  };
 
+  // An observer waits for every op, which a capture does not allow.
+  bool captures() const { return device_.times() == nullptr && context_.observer == nullptr; }
   std::optional<StepExtents> captured_extents(const ForwardBatch& batch, const StepExtents& exact,
                                               const TensorView& logits) const;
-  void run_captured(const StepExtents& extents, const TensorView& logits,
+  void run_captured(Captured& captured, const TensorView& logits,
                     const std::function<void()>& enqueue);
-  void send_lists(const SampleRows& rows);
+  // Lists that are written into list_scratch_, from where it begins, and read from the mirror.
+  StepLists step_lists(const std::byte* begin) {
+    return {list_scratch_, list_mirror_.view().data - begin};
+  }
+  void send_step_lists();
   int64_t scratch_bytes() const {
     return scratch_.reserved_bytes() + device_.workspace().reserved_bytes();
   }
@@ -125,9 +123,9 @@ class DeviceRunner : public Runner {
   const Workspace workspace_;
   Buffer list_mirror_;
   Event lists_copied_;
-  const SampleLayout layout_;
-  Mirrored sampling_;  // by layout_
+  DeviceSampler sampler_;
   std::map<StepExtents, Captured> captured_;
+  std::map<DraftSize, Captured> captured_drafts_;
   PieceList pieces_;                                     // of the last copy()
   std::vector<std::unique_ptr<PieceList>> piece_lists_;  // that no transfer uses now
   CopyStream copy_stream_;
@@ -142,8 +140,7 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       list_scratch_(device_.pinned()),
       workspace_(plan_workspace(model, context, limits, 0)),
       list_mirror_(DType::kU8, {workspace_.lists}, device_.memory()),
-      layout_(sample_layout(model.config(), limits)),
-      sampling_(device_, layout_.bytes),
+      sampler_(device_, sample_layout(model.config(), limits)),
       copy_stream_(device_) {
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
@@ -157,8 +154,7 @@ DeviceRunner::~DeviceRunner() {
 std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& batch,
                                                           const StepExtents& exact,
                                                           const TensorView& logits) const {
-  // An observer waits for every op, which a capture does not allow.
-  if (device_.times() != nullptr || context_.observer != nullptr) return {};
+  if (!captures()) return {};
   int64_t run_tokens = 0;
   for (const SequenceRun& run : batch.runs) run_tokens = std::max(run_tokens, run.count);
   std::optional<StepExtents> extents = captured_steps_.padded(exact, run_tokens);
@@ -166,32 +162,60 @@ std::optional<StepExtents> DeviceRunner::captured_extents(const ForwardBatch& ba
   return extents;
 }
 
-void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
-                           const TensorView& logits, const DrafterStreams& drafter) {
-  DSV4_CHECK(drafter.streams.rank == 0, "a step on a device enters no tokens for a {}", "drafter");
-  lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
-  const Scratch::Scope scope(list_scratch_);
-  const std::byte* const lists = list_scratch_.taken().data;
-  const StepExtents exact = step_extents(model_.cache_groups(), batch);
-  const std::optional<StepExtents> captured = captured_extents(batch, exact, logits);
-  Step step =
-      make_step(context_, model_.config(), model_.cache_groups(), batch, captured.value_or(exact),
-                StepLists(list_scratch_, list_mirror_.view().data - lists), scratch_);
+void DeviceRunner::send_step_lists() {
   const TensorView written = list_scratch_.taken();
   cuda_check(
       cudaMemcpyAsync(list_mirror_.view().data, written.data, static_cast<size_t>(written.bytes()),
                       cudaMemcpyHostToDevice, device_.stream()),
       "copy of the step's lists");
   lists_copied_.record(device_.stream());
-  const auto enqueue = [&] { model_.forward(step, caches, logits); };
-  captured ? run_captured(*captured, logits, enqueue) : enqueue();
 }
 
-void DeviceRunner::run_captured(const StepExtents& extents, const TensorView& logits,
+void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
+                           const TensorView& logits, const DrafterStreams& drafter) {
+  lists_copied_.wait();  // the last step's lists have left the memory that this one's go to
+  const Scratch::Scope scope(list_scratch_);
+  StepExtents exact = step_extents(model_.cache_groups(), batch);
+  exact.enters = drafter.streams.rank > 0;
+  const std::optional<StepExtents> captured = captured_extents(batch, exact, logits);
+  Step step = make_step(context_, model_.config(), model_.cache_groups(), batch,
+                        captured.value_or(exact), step_lists(list_scratch_.taken().data), scratch_);
+  send_step_lists();
+  const auto enqueue = [&] { model_.forward(step, caches, logits, drafter); };
+  captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue();
+}
+
+std::vector<std::vector<int32_t>> DeviceRunner::draft(const DraftChain& chain) {
+  lists_copied_.wait();
+  const Scratch::Scope scope(list_scratch_);
+  const std::byte* const lists = list_scratch_.taken().data;
+  const size_t passes = chain.passes.size();
+  const StepExtents extents = captured_steps_.draft(std::ssize(chain.passes[0].runs));
+  const int64_t rows = extents.runs;
+  std::vector<Step> steps;
+  for (size_t pass = 0; pass < passes; ++pass) {
+    steps.push_back(make_draft_step(context_, model_.config(), model_.cache_groups()[kWindowGroup],
+                                    chain.passes[pass], extents, step_lists(lists), scratch_));
+    if (pass > 0) steps.back().ids = sampler_.drafts(pass - 1, rows);
+  }
+  send_step_lists();
+  sampler_.send(chain, rows);
+  const auto enqueue = [&] {
+    for (size_t pass = 0; pass < passes; ++pass) {
+      model_.draft(steps[pass], chain.cache, chain.before(pass), chain.after(pass, rows),
+                   chain.logits.slice(0, 0, rows));
+      sampler_.draw(context_, chain, pass, rows);
+    }
+  };
+  const DraftSize size{rows, passes, !chain.sampling.term_begin.empty(),
+                       !chain.sampling.mask.empty()};
+  captures() ? run_captured(captured_drafts_[size], chain.logits, enqueue) : enqueue();
+  return sampler_.take(chain, rows);
+}
+
+void DeviceRunner::run_captured(Captured& captured, const TensorView& logits,
                                 const std::function<void()>& enqueue) {
-  const auto [at, fresh] = captured_.try_emplace(extents);
-  Captured& captured = at->second;
-  if (fresh) return enqueue();
+  if (!std::exchange(captured.run, true)) return enqueue();
   if (!captured.graph) {
     captured.graph = Graph::capture(device_, enqueue);
   } else if (captured.workspace != scratch_bytes() || captured.logits != logits.data) {
@@ -219,68 +243,6 @@ std::unique_ptr<Transfer> DeviceRunner::start_copy(std::span<const CopyPiece> pi
   copy_stream_.copy(list->fill(pieces, device_.pinned()), static_cast<int64_t>(pieces.size()),
                     list->read);
   return std::make_unique<DeviceTransfer>(std::move(list), piece_lists_);
-}
-
-// Copies the parts of the lists that these rows have, and nothing else.
-void DeviceRunner::send_lists(const SampleRows& rows) {
-  std::byte* const host = sampling_.host.view().data;
-  const auto put = [&](const auto& list, int64_t at) {
-    const auto bytes = static_cast<int64_t>(list.size_bytes());
-    std::memcpy(host + at, list.data(), static_cast<size_t>(bytes));
-    return at + bytes;
-  };
-  put(rows.params, layout_.params_at);
-  int64_t end = put(rows.steps, layout_.steps_at);
-  if (!rows.term_begin.empty()) {
-    put(rows.term_begin, layout_.begin_at);
-    end = put(rows.terms, layout_.terms_at);
-  }
-  sampling_.copy_to_device(0, end, device_.stream());
-  if (!rows.mask.empty())
-    sampling_.copy_to_device(layout_.mask_at, put(rows.mask, layout_.mask_at), device_.stream());
-}
-
-std::vector<Sampled> DeviceRunner::sample(const ConstTensorView& logits, const SampleRows& rows) {
-  const int64_t n = rows.count(), top = rows.most_top_logprobs();
-  const auto num_terms = static_cast<int64_t>(rows.terms.size());
-  DSV4_CHECK(n <= layout_.rows && num_terms <= layout_.terms, "{} rows, {} terms, room for {}, {}",
-             n, num_terms, layout_.rows, layout_.terms);
-  send_lists(rows);
-  std::byte* const there = sampling_.device.view().data;
-  const auto list = [&](DType dtype, int64_t at, std::initializer_list<int64_t> shape) {
-    return TensorView(TensorMeta::contiguous(dtype, shape), there + at);
-  };
-  const auto count = static_cast<size_t>(n);
-  SampleArgs args{
-      .logits = logits,
-      .params = {reinterpret_cast<const SamplingParams*>(there + layout_.params_at), count},
-      .steps = {reinterpret_cast<const uint64_t*>(there + layout_.steps_at), count},
-      .ids = list(DType::kI32, layout_.ids_at, {n}),
-      .logprobs = list(DType::kF32, layout_.logprobs_at, {n}),
-      .mask = rows.mask_view(there + layout_.mask_at)};
-  if (!rows.term_begin.empty()) {
-    args.terms = {reinterpret_cast<const TokenTerm*>(there + layout_.terms_at), rows.terms.size()};
-    args.term_begin = {reinterpret_cast<const int32_t*>(there + layout_.begin_at), count + 1};
-  }
-  if (top > 0) {
-    args.top_ids = list(DType::kI32, layout_.top_ids_at, {n, top});
-    args.top_logprobs = list(DType::kF32, layout_.top_logprobs_at, {n, top});
-  }
-  dsv4::sample(context_, args);
-  const int64_t end = top > 0 ? layout_.bytes : layout_.logprobs_at + 4 * n;
-  sampling_.copy_to_host(layout_.ids_at, end, device_.stream());
-  device_.wait();
-  const std::byte* const host = sampling_.host.view().data;
-  std::vector<Sampled> tokens =
-      sampled_of(rows, reinterpret_cast<const int32_t*>(host + layout_.ids_at),
-                 reinterpret_cast<const float*>(host + layout_.logprobs_at),
-                 reinterpret_cast<const int32_t*>(host + layout_.top_ids_at),
-                 reinterpret_cast<const float*>(host + layout_.top_logprobs_at));
-  for (size_t i = 0; i < count; ++i) {
-    if (tokens[i].id < 0)
-      throw NotFinite(fmt::format("the logits of row {} are not numbers to choose from", i));
-  }
-  return tokens;
 }
 
 }  // namespace

@@ -143,7 +143,10 @@ std::vector<Sampled> Engine::sample(const Batch& batch) {
 void Engine::commit_one(Request& request) {
   const bool checkpoint = prefixes_.checkpoint_after(request, 1) > 0;
   executor_.commit_one(request.seq);
-  if (checkpoint) prefixes_.store(request, request.cached + 1);
+  if (checkpoint) {
+    executor_.keep_streams();
+    prefixes_.store(request, request.cached + 1);
+  }
   ++request.cached;
 }
 
@@ -203,6 +206,7 @@ int64_t Engine::deliver(const Batch& batch, std::vector<Sampled> tokens,
                       .of_prompt = true,
                       .token = std::move(token)});
   }
+  executor_.keep_streams();
   return drawn;
 }
 

@@ -31,13 +31,8 @@ const EngineOptions& checked_options(const Model& model, const EngineOptions& op
              "draft_tokens={}, want 0 to {}", options.draft_tokens, kMaxDrafts);
   DSV4_CHECK(options.expert_trace == nullptr || !options.check_numbers,
              "{} observers of a step: a trace of experts and a check of numbers", 2);
-  if (options.speculate == Speculate::kMtp) {
-    DSV4_CHECK(model.weights().drafter.has_value(), "drafts by the {} of a model without",
-               "MTP block");
-    if (model.device() != nullptr)
-      fail(ErrorCode::kUnsupported,
-           "the MTP block runs on the CPU only; on a GPU, speculate by lookup");
-  }
+  DSV4_CHECK(options.speculate != Speculate::kMtp || model.weights().drafter.has_value(),
+             "drafts by the {} of a model without", "MTP block");
   if (options.numerics == Numerics::kOfficial) check_official_numerics(model.config());
   return options;
 }

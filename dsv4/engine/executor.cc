@@ -1,6 +1,7 @@
 #include "dsv4/engine/executor.h"
 
 #include <set>
+#include <utility>
 
 #include "dsv4/base/error.h"
 #include "dsv4/engine/check_numbers.h"
@@ -60,6 +61,7 @@ ForwardBatch Executor::make_batch(std::span<const Work> work) const {
 void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoint) {
   rows_ = 0;
   if (work.empty()) return;
+  keep_streams();  // they lie where this step writes
   PageTables& tables = cache_.tables();
   std::set<SeqId> seen;
   for (const Work& item : work) {
@@ -82,6 +84,7 @@ void Executor::start(std::span<const Work> work, const OnCheckpoint& on_checkpoi
   runner_->forward(batch, cache_.layers(), logits_, drafter);
   drafted_.clear();
   for (size_t i = 0; i < work.size(); ++i) commit(work[i], batch.runs[i].first, on_checkpoint, i);
+  keep_streams();
   rows_ = rows;
 }
 
@@ -103,47 +106,64 @@ void Executor::commit(const Work& work, int64_t first, const OnCheckpoint& on_ch
   PageTables& tables = cache_.tables();
   if (work.checkpoint > 0) {
     tables.commit(work.seq, work.checkpoint);
-    keep_streams(work.seq, first + work.checkpoint - 1);
+    keep_later(work.seq, first + work.checkpoint - 1);
+    keep_streams();
     on_checkpoint(index);
   }
   tables.commit(work.seq, count - work.checkpoint);
-  keep_streams(work.seq, first + count - 1);
+  keep_later(work.seq, first + count - 1);
 }
 
 void Executor::commit_one(SeqId seq) {
   const auto drafted = drafted_.find(seq);
   DSV4_CHECK(drafted != drafted_.end(), "sequence {:#x} has no drafts", static_cast<uint64_t>(seq));
   cache_.tables().commit(seq, 1);
-  keep_streams(seq, drafted->second++);
+  keep_later(seq, drafted->second++);
 }
 
 // The next token of the sequence is entered from them.
-void Executor::keep_streams(SeqId seq, int64_t row) {
-  if (!cache_.limits().drafter) return;
-  const TensorView kept = cache_.streams();
-  const int64_t bytes = cache_.plan().streams_bytes;
-  const CopyPiece piece{kept.data + cache_.tables().slot(seq) * bytes,
-                        streams_.view().data + row * bytes, bytes};
-  runner_->copy({&piece, 1});
+void Executor::keep_later(SeqId seq, int64_t row) {
+  if (cache_.limits().drafter) kept_[cache_.tables().slot(seq)] = row;
 }
 
-ConstTensorView Executor::draft(std::span<const DraftRow> rows) {
-  ForwardBatch batch;
-  for (const DraftRow& row : rows) {
-    const auto first = static_cast<int64_t>(batch.ids.size());
-    batch.runs.push_back(cache_.run(row.seq, first, 1));
-    SequenceRun& run = batch.runs.back();
-    batch.before.push_back(row.place == 0 ? run.slot : row.from);
-    run.position += row.place;
-    batch.ids.push_back(row.id);
+void Executor::keep_streams() {
+  std::vector<CopyPiece> pieces;
+  const TensorView to = cache_.streams();
+  const int64_t bytes = cache_.plan().streams_bytes;
+  for (const auto& [slot, row] : kept_)
+    pieces.push_back({to.data + slot * bytes, streams_.view().data + row * bytes, bytes});
+  if (!pieces.empty()) runner_->copy(pieces);
+  kept_.clear();
+}
+
+std::vector<std::vector<int32_t>> Executor::draft(std::span<const DraftRow> rows,
+                                                  const SampleRows& sampling) {
+  keep_streams();
+  DraftChain chain{.cache = cache_.layers().back(),
+                   .pending = cache_.streams(),
+                   .streams = {chain_[0], chain_[1]},
+                   .logits = draft_logits_,
+                   .sampling = sampling};
+  for (int64_t pass = 0; pass < rows.front().most; ++pass) {
+    ForwardBatch& batch = chain.passes.emplace_back();
+    for (const DraftRow& row : rows) {
+      const auto index = static_cast<int32_t>(batch.ids.size());
+      DSV4_CHECK(index == 0 || row.most <= rows[static_cast<size_t>(index) - 1].most,
+                 "row {} has {} guesses, more than the one before", index, row.most);
+      if (row.most <= pass) break;
+      batch.runs.push_back(cache_.run(row.seq, index, 1));
+      SequenceRun& run = batch.runs.back();
+      batch.before.push_back(pass == 0 ? run.slot : index);
+      run.position += pass;
+      batch.ids.push_back(pass == 0 ? row.id : 0);
+    }
   }
-  std::swap(chain_[0], chain_[1]);
-  const auto count = static_cast<int64_t>(rows.size());
-  const TensorView logits = draft_logits_.view().slice(0, 0, count);
-  const ConstTensorView before = rows[0].place == 0 ? cache_.streams() : chain_[1].view();
-  runner_->draft(batch, cache_.layers().back(), before, chain_[0].view().slice(0, 0, count),
-                 logits);
-  return logits;
+  const std::vector<std::vector<int32_t>> ids = runner_->draft(chain);
+  std::vector<std::vector<int32_t>> guesses(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (size_t pass = 0; std::cmp_less(pass, rows[i].most) && ids[pass][i] >= 0; ++pass)
+      guesses[i].push_back(ids[pass][i]);
+  return guesses;
 }
 
 std::vector<Sampled> Executor::sample(const SampleRows& rows) {

@@ -40,6 +40,7 @@ class Executor {
   std::span<const LayerCache> layers() const { return cache_.layers(); }
   Runner& runner() { return *runner_; }
   const CacheLimits& limits() const { return cache_.limits(); }
+  int64_t vocab() const { return model_.config().vocab_size; }
   PrefixCache* prefixes() { return prefixes_.get(); }  // null: limits().checkpoints is 0
   const PrefixCache* prefixes() const { return prefixes_.get(); }
   UnitStore* units() { return prefixes_ ? prefixes_->units() : nullptr; }  // null: no tiers
@@ -56,20 +57,23 @@ class Executor {
   void start(std::span<const Work> work, const OnCheckpoint& on_checkpoint = {});
   // Commits the next token of the last start()'s drafted work of this sequence.
   void commit_one(SeqId seq);
+  // With limits().drafter: copies the streams of the newest committed tokens to where the cache
+  // keeps them. To be called after commit_one(), before a prefix is stored or a sequence is closed.
+  void keep_streams();
 
-  // With limits().drafter: one pass of the drafter, a row for each sequence, whose logits guess the
-  // token after `id`. All rows have one `place`, and their room has been reserved.
+  // With limits().drafter: what the drafter guesses after the newest token of each sequence. Room
+  // for that token and the guesses has been reserved; rows with more guesses come first.
   struct DraftRow {
     SeqId seq{};
-    int32_t id = 0;
-    int64_t place = 0;  // of `id` after the committed tokens
-    int32_t from = 0;   // place > 0: its row in the call before
+    int32_t id = 0;    // the newest token, which is not committed
+    int64_t most = 0;  // guesses, at least 1
   };
-  // [rows, V] f32, on the host, valid until the next call
-  ConstTensorView draft(std::span<const DraftRow> rows);
-  std::vector<Sampled> sample_drafts(const SampleRows& rows) {
-    return runner_->sample(draft_logits_.view().slice(0, 0, rows.count()), rows);
-  }
+  // sampling: of the rows' first guesses; a further one has the next random number, the same terms
+  // and no mask. A row has fewer guesses where the drafter computes something that is not a number.
+  std::vector<std::vector<int32_t>> draft(std::span<const DraftRow> rows,
+                                          const SampleRows& sampling);
+  // [max_sequences, V] f32, in the runner's memory: those of its last pass.
+  ConstTensorView draft_logits() const { return draft_logits_; }
 
   // One token for each row of logits of the last start(), in the order of its work. Throws
   // NotFinite when a logit is not a number.
@@ -88,7 +92,7 @@ class Executor {
   void process_logprobs(const SampleRows& rows, std::vector<Sampled>& tokens);
   ForwardBatch make_batch(std::span<const Work> work) const;
   void commit(const Work& work, int64_t first, const OnCheckpoint& on_checkpoint, size_t index);
-  void keep_streams(SeqId seq, int64_t row);
+  void keep_later(SeqId seq, int64_t row);
   ConstTensorView logits() const { return logits_.view().slice(0, 0, rows_); }
 
   const Model& model_;
@@ -103,6 +107,8 @@ class Executor {
   // last draft() and of the one before, [max_sequences, m, D]; and their logits.
   Buffer streams_, chain_[2], draft_logits_;
   std::map<SeqId, int64_t> drafted_;  // of the last start(): the next token's row in streams_
+  std::map<int64_t, int64_t>
+      kept_;  // by state slot, the row in streams_ that keep_streams() copies
 };
 
 }  // namespace dsv4

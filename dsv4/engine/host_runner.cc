@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/not_finite.h"
+#include "dsv4/engine/check_numbers.h"
 #include "dsv4/engine/workspace.h"
 
 namespace dsv4 {
@@ -34,14 +36,32 @@ void HostRunner::forward(const ForwardBatch& batch, std::span<const LayerCache> 
   model_.forward(step, caches, logits, drafter);
 }
 
-void HostRunner::draft(const ForwardBatch& batch, const LayerCache& cache,
-                       const ConstTensorView& before, const TensorView& streams,
-                       const TensorView& logits) {
+void HostRunner::run_pass(const DraftChain& chain, size_t pass, const ForwardBatch& batch,
+                          const TensorView& logits) {
   const Scratch::Scope scope(scratch_);
   const CacheGroupSpec& window = model_.cache_groups()[kWindowGroup];
   Step step = make_draft_step(context_, model_.config(), window, batch,
                               step_extents({&window, 1}, batch), StepLists(scratch_), scratch_);
-  model_.draft(step, cache, before, streams, logits);
+  model_.draft(step, chain.cache, chain.before(pass), chain.after(pass, logits.dim(0)), logits);
+}
+
+std::vector<std::vector<int32_t>> HostRunner::draft(const DraftChain& chain) {
+  std::vector<std::vector<int32_t>> ids;
+  for (const ForwardBatch& batch : chain.passes) ids.emplace_back(batch.ids.size(), -1);
+  try {
+    for (size_t pass = 0; pass < ids.size(); ++pass) {
+      ForwardBatch batch = chain.passes[pass];
+      if (pass > 0) std::copy_n(ids[pass - 1].begin(), batch.ids.size(), batch.ids.begin());
+      const TensorView logits = chain.logits.slice(0, 0, std::ssize(batch.ids));
+      run_pass(chain, pass, batch, logits);
+      require_finite_logits(logits);
+      std::vector<uint64_t> steps;
+      const std::vector<Sampled> drawn = sample(logits, chain.rows(pass, steps));
+      for (size_t i = 0; i < drawn.size(); ++i) ids[pass][i] = drawn[i].id;
+    }
+  } catch (const NotFinite&) {  // an op met it, of whichever sequence
+  }
+  return ids;
 }
 
 std::vector<Sampled> HostRunner::sample(const ConstTensorView& logits, const SampleRows& rows) {
@@ -60,6 +80,16 @@ std::vector<Sampled> HostRunner::sample(const ConstTensorView& logits, const Sam
   dsv4::sample(context_, args);
   return sampled_of(rows, ids.as<int32_t>(), logprobs.as<float>(), top_ids.as<int32_t>(),
                     top_logprobs.as<float>());
+}
+
+SampleRows DraftChain::rows(size_t pass, std::vector<uint64_t>& steps) const {
+  const size_t n = passes[pass].ids.size();
+  steps.assign(sampling.steps.begin(), sampling.steps.begin() + static_cast<std::ptrdiff_t>(n));
+  for (uint64_t& step : steps) step += pass;
+  SampleRows rows{.params = sampling.params.first(n), .steps = steps, .terms = sampling.terms};
+  if (!sampling.term_begin.empty()) rows.term_begin = sampling.term_begin.first(n + 1);
+  if (pass == 0) rows.mask = sampling.mask;
+  return rows;
 }
 
 std::unique_ptr<Runner> make_runner(const Model& model, const Context& context,

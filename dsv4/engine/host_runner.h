@@ -31,11 +31,14 @@ class HostRunner final : public Runner {
   std::unique_ptr<Transfer> start_copy(std::span<const CopyPiece> pieces) override;
   void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                const TensorView& logits, const DrafterStreams& drafter) override;
-  void draft(const ForwardBatch& batch, const LayerCache& cache, const ConstTensorView& before,
-             const TensorView& streams, const TensorView& logits) override;
+  std::vector<std::vector<int32_t>> draft(const DraftChain& chain) override;
   std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) override;
 
  private:
+  // The logits of one pass.
+  void run_pass(const DraftChain& chain, size_t pass, const ForwardBatch& batch,
+                const TensorView& logits);
+
   const Model& model_;
   Context context_;
   Scratch scratch_;

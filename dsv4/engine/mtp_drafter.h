@@ -5,12 +5,14 @@
 //   di from the block's own streams and d(i-1)
 //
 // A draft is drawn as the sampler will draw the token that it stands for: with the request's
-// parameters, its random number (of that token's place in the answer), and its penalties after the
-// drafts before. The block's logits resemble the model's, so the same random number mostly falls on
-// the same token; an argmax would be wrong wherever the model hesitates. The first draft keeps to
-// the mask of the request's constraint where that is made already.
+// parameters, its random number (of that token's place in the answer), and its penalties, as they
+// are before the round: on a device the drafts of a round are drawn before the host knows the first
+// of them. The block's logits resemble the model's, so the same random number mostly falls on the
+// same token; an argmax would be wrong wherever the model hesitates. The first draft keeps to the
+// mask of the request's constraint where that is made already.
 //
-// A pass that computes something that is not a number ends the chains of its round.
+// A pass that computes something that is not a number ends a chain: on the host all of them, on a
+// device the one whose row it is.
 
 #pragma once
 

@@ -86,8 +86,7 @@ class RanksRunner final : public Runner {
     });
   }
 
-  void draft(const ForwardBatch&, const LayerCache&, const ConstTensorView&, const TensorView&,
-             const TensorView&) override {
+  std::vector<std::vector<int32_t>> draft(const DraftChain&) override {
     fail(ErrorCode::kUnsupported, "the MTP block does not run on {} ranks yet", team_.world());
   }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "dsv4/engine/cache_plan.h"
 #include "dsv4/engine/sample_lists.h"
@@ -25,6 +26,28 @@ class Transfer {
   virtual void wait() = 0;
 };
 
+// The guesses of the model's drafter for several sequences (model/drafter.h), in passes: pass i
+// guesses token i of every sequence that wants so many. Sequences that want more come first.
+struct DraftChain {
+  // A token of each sequence: the newest one in the first pass, in the others a 0 that stands for
+  // the guess of the pass before. `before` are the slots in the first pass, then the rows.
+  std::vector<ForwardBatch> passes;
+  LayerCache cache;
+  ConstTensorView pending;  // [slots, m, D] X of the newest cached tokens
+  // [max_sequences, m, D]: of a pass and of the one before; temporary
+  TensorView streams[2];
+  TensorView logits;    // [max_sequences, V] f32; temporary
+  SampleRows sampling;  // of the first pass; pass i has the random numbers steps + i and no mask
+
+  // The streams that a pass takes, and where it writes its own.
+  ConstTensorView before(size_t pass) const {
+    return pass == 0 ? pending : ConstTensorView(streams[(pass - 1) % 2]);
+  }
+  TensorView after(size_t pass, int64_t rows) const { return streams[pass % 2].slice(0, 0, rows); }
+  // The sampler's rows of a pass; `steps` has its random numbers.
+  SampleRows rows(size_t pass, std::vector<uint64_t>& steps) const;
+};
+
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -37,10 +60,9 @@ class Runner {
   // f32. With the cache of a drafter, the tokens are entered (model/drafter.h).
   virtual void forward(const ForwardBatch& batch, std::span<const LayerCache> caches,
                        const TensorView& logits, const DrafterStreams& drafter) = 0;
-  // A pass of the model's drafter (ModelShard::draft), on the host only.
-  virtual void draft(const ForwardBatch& batch, const LayerCache& cache,
-                     const ConstTensorView& before, const TensorView& streams,
-                     const TensorView& logits) = 0;
+  // The ids of each pass, and waits for them. -1, and whatever in later passes, where the drafter
+  // has computed something that is not a number.
+  virtual std::vector<std::vector<int32_t>> draft(const DraftChain& chain) = 0;
   // Samples one token per row and waits for it. Throws kInvalidArgument when a row has no finite
   // logit. logits: [b, V] f32; rows: b of them, at most limits.logits_rows() on a device
   virtual std::vector<Sampled> sample(const ConstTensorView& logits, const SampleRows& rows) = 0;

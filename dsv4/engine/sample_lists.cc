@@ -88,8 +88,9 @@ SampleRows SampleLists::rows() const {
   return rows;
 }
 
-SampleLayout::SampleLayout(int64_t sampled_rows, int64_t vocab, int64_t all_terms)
-    : rows(sampled_rows), terms(all_terms) {
+SampleLayout::SampleLayout(int64_t sampled_rows, int64_t vocab, int64_t all_terms,
+                           int64_t all_drafts)
+    : rows(sampled_rows), terms(all_terms), drafts(all_drafts) {
   int64_t end = 0;
   const auto take = [&end](int64_t taken) {
     const int64_t at = end;
@@ -102,6 +103,8 @@ SampleLayout::SampleLayout(int64_t sampled_rows, int64_t vocab, int64_t all_term
   begin_at = take((rows + 1) * size(sizeof(int32_t)));
   terms_at = take(terms * size(sizeof(TokenTerm)));
   mask_at = take(rows * ceil_div(vocab, 32) * size(sizeof(uint32_t)));
+  draft_steps_at = take(drafts * size(sizeof(uint64_t)));
+  drafts_at = take(drafts * size(sizeof(int32_t)));
   ids_at = take(rows * size(sizeof(int32_t)));
   logprobs_at = take(rows * size(sizeof(float)));
   top_ids_at = take(rows * kMaxTopLogprobs * size(sizeof(int32_t)));

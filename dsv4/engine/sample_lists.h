@@ -69,13 +69,13 @@ class SampleLists {
 // Offsets in bytes, each a multiple of 64. They do not depend on how many rows and terms a step
 // has, so that a captured launch stays valid.
 struct SampleLayout {
-  SampleLayout(int64_t rows, int64_t vocab, int64_t terms);
+  SampleLayout(int64_t rows, int64_t vocab, int64_t terms, int64_t drafts = 0);
 
-  int64_t rows, terms;  // that there is room for
-  // Written by the host.
-  int64_t params_at, steps_at, begin_at, terms_at, mask_at;
+  int64_t rows, terms, drafts;  // that there is room for
+  // Written by the host. draft_steps: as steps, of the drafts that a drafter guesses in a row
+  int64_t params_at, steps_at, begin_at, terms_at, mask_at, draft_steps_at;
   // Written by the device.
-  int64_t ids_at, logprobs_at, top_ids_at, top_logprobs_at;
+  int64_t drafts_at, ids_at, logprobs_at, top_ids_at, top_logprobs_at;
   int64_t bytes;
 };
 

@@ -117,7 +117,8 @@ std::vector<StepExtents> largest_steps(std::span<const CacheGroupSpec> groups, i
 
 SampleLayout sample_layout(const ModelConfig& config, const CacheLimits& limits) {
   return {limits.logits_rows(), config.vocab_size,
-          limits.max_sequences * max_token_terms(config.vocab_size, limits.max_tokens)};
+          limits.max_sequences * max_token_terms(config.vocab_size, limits.max_tokens),
+          limits.drafter ? limits.max_sequences * limits.max_drafts : 0};
 }
 
 Workspace plan_workspace(const Model& model, const Context& context, const CacheLimits& limits,
@@ -142,7 +143,11 @@ Workspace plan_workspace(const Model& model, const Context& context, const Cache
     count(dry_run(model, dry.context(), step, cache.layers()));
   }
   if (limits.drafter) {
-    count(dry_run_draft(model, dry.context(), limits.max_sequences, cache.layers().back()));
+    StepScratch draft =
+        dry_run_draft(model, dry.context(), limits.max_sequences, cache.layers().back());
+    // A device gets the lists of all passes at once.
+    if (!host) draft.lists *= std::max<int64_t>(1, limits.max_drafts);
+    count(draft);
     plan.drafter = (limits.max_batch_tokens + 3 * limits.max_sequences) *
                        stream_bytes(config, context.numerics) +
                    limits.max_sequences * config.vocab_size * static_cast<int64_t>(sizeof(float));

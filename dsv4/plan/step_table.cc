@@ -59,7 +59,8 @@ class CallList final : public Observer {
 
 // On a GPU the experts have the layout that its implementations read best; all tensors get a place.
 Model model_of(const StepTableRequest& request, const Context& context) {
-  Model model = synthetic_model(request.release, request.formats, 0, 1);
+  Model model = synthetic_model(request.release, request.formats, 0, 1, 0,
+                                request.drafter ? DrafterKind::kMtp : DrafterKind::kNone);
   if (context.device == nullptr) return model;
   model.choose_layouts(context);
   redirect_tensors(model, place_tensors(model), unmapped_address(0));
@@ -67,12 +68,15 @@ Model model_of(const StepTableRequest& request, const Context& context) {
 }
 
 StepExtents extents_of(const Model& model, const StepTableRequest& request, int64_t tokens) {
-  if (tokens <= kMostDecodeTokens)
-    return decode_step(model.cache_groups(), tokens, request.context);
-  return largest_step(model.cache_groups(), {.tokens = tokens,
-                                             .sequences = 1,
-                                             .context = std::max(tokens, request.context),
-                                             .logits_rows = 1});
+  StepExtents extents =
+      tokens <= kMostDecodeTokens
+          ? decode_step(model.cache_groups(), tokens, request.context)
+          : largest_step(model.cache_groups(), {.tokens = tokens,
+                                                .sequences = 1,
+                                                .context = std::max(tokens, request.context),
+                                                .logits_rows = 1});
+  extents.enters = request.drafter;
+  return extents;
 }
 
 }  // namespace
@@ -88,7 +92,8 @@ std::vector<StepTable> step_tables(const StepTableRequest& request) {
          "this program has no implementations for a GPU: use the one of the cuda preset");
 #endif
   const Model model = model_of(request, context);
-  const ModelCache cache(model.config(), request.numerics, {.max_tokens = 1, .max_batch_tokens = 1},
+  const ModelCache cache(model.config(), request.numerics,
+                         {.max_tokens = 1, .max_batch_tokens = 1, .drafter = request.drafter},
                          unmapped_memory());
   std::vector<StepTable> tables;
   for (const int64_t tokens : request.tokens) {
@@ -97,6 +102,9 @@ std::vector<StepTable> step_tables(const StepTableRequest& request) {
     dry_run(model, context, extents_of(model, request, tokens), cache.layers());
     tables.push_back(
         {.tokens = tokens, .decode = tokens <= kMostDecodeTokens, .calls = list.take()});
+    if (!request.drafter || !tables.back().decode) continue;
+    dry_run_draft(model, context, tokens, cache.layers().back());
+    tables.push_back({.tokens = tokens, .decode = true, .draft = true, .calls = list.take()});
   }
   return tables;
 }

@@ -37,6 +37,27 @@ TEST(StepTable, CallsOfTheHost) {
   }
 }
 
+// A step that enters its tokens has the block's projections and one row of its window more, and a
+// pass of the block is one layer without a compressor.
+TEST(StepTable, CallsOfTheMtpBlock) {
+  StepTableRequest request{
+      .release = "flash", .formats = recipe_of_flags("k3-e4m3", ""), .tokens = {2}};
+  const auto plain = counts_of(step_tables(request).front());
+  request.drafter = true;
+  const std::vector<StepTable> tables = step_tables(request);
+  ASSERT_EQ(tables.size(), 2u);
+  EXPECT_FALSE(tables[0].draft);
+  EXPECT_TRUE(tables[1].draft);
+  auto step = counts_of(tables[0]);
+  auto draft = counts_of(tables[1]);
+  EXPECT_EQ(step.at("kv_insert/cpu"), plain.at("kv_insert/cpu") + 1);
+  EXPECT_EQ(step.at("sparse_mla/cpu"), plain.at("sparse_mla/cpu"));
+  EXPECT_EQ(step.at("experts/cpu"), plain.at("experts/cpu"));
+  EXPECT_EQ(draft.at("sparse_mla/cpu"), 1);
+  EXPECT_EQ(draft.at("experts/cpu"), 2) << "routed and shared";
+  EXPECT_EQ(draft.count("index_select/parts"), 0u);
+}
+
 // Calls of `parts` stand below it, one step deeper.
 TEST(StepTable, PartsComeBeforeTheirCalls) {
   const StepTable table =
@@ -83,6 +104,42 @@ TEST(StepTable, DryRunOfFp4Experts) {
     EXPECT_EQ(counts_of(tables[0]).at("moe/sm90_fused"), 43);
     EXPECT_EQ(counts_of(tables[1]).at("moe/sm90_few"), 43);
     EXPECT_EQ(counts_of(tables[2]).at("experts/sm90_grouped"), 43);
+  }
+}
+
+// A pass of the MTP block runs on the kernels of a window-only layer, and entering its tokens takes
+// none of the kernels of the model away.
+TEST(StepTable, DryRunOfTheMtpBlock) {
+  for (const bool deterministic : {false, true}) {
+    StepTableRequest request{.release = "flash",
+                             .formats = recipe_of_flags("k3-e4m3", ""),
+                             .gpu = "h200",
+                             .tokens = {1, 3, 8, 32},
+                             .batch_invariant = deterministic};
+    const std::vector<StepTable> plain = step_tables(request);
+    request.drafter = true;
+    const std::vector<StepTable> tables = step_tables(request);
+    ASSERT_EQ(tables.size(), 2 * plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{} tokens, deterministic {}", plain[i].tokens, deterministic));
+      const auto model = counts_of(plain[i]);
+      auto step = counts_of(tables[2 * i]), draft = counts_of(tables[2 * i + 1]);
+      for (const char* op : {"attention_in", "sparse_mla", "moe", "attention_out"}) {
+        for (const auto& [name, calls] : model) {
+          if (!name.starts_with(std::string(op) + "/")) continue;
+          EXPECT_EQ(step[name], calls) << name;
+        }
+        int64_t of_layer = 0, known = 0;
+        for (const auto& [name, calls] : draft) {
+          if (!name.starts_with(std::string(op) + "/")) continue;
+          of_layer += calls;
+          known += model.contains(name) ? calls : 0;
+          EXPECT_FALSE(name.ends_with("/cpu")) << name;
+        }
+        EXPECT_EQ(of_layer, 1) << op;
+        EXPECT_EQ(known, 1) << op << ": a kernel that no layer of the model has";
+      }
+    }
   }
 }
 

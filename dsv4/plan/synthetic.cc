@@ -206,25 +206,27 @@ SyntheticRule synthetic_rule(const std::string& name, const TensorMeta& meta,
 }
 
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
-                      uint64_t seed, double skew) {
+                      uint64_t seed, double skew, DrafterKind wanted) {
   const ModelConfig config = cut_config(released_config(release), layers);
-  const ConvertList list =
-      convert_list(stored_tensors(official_tensor_list(config, false, formats.experts)),
-                   formats.recipe, config.o_groups);
+  const ConvertList list = convert_list(
+      stored_tensors(official_tensor_list(config, wanted == DrafterKind::kMtp, formats.experts)),
+      formats.recipe, config.o_groups);
   std::map<std::string, TensorMeta> tensors;
   for (const OutputItem& item : list.items) {
     for (const OutputTensor& tensor : item.tensors) tensors.emplace(tensor.name, tensor.meta);
   }
   const std::map<std::string, Codebook> books = codebooks_of(list, formats.recipe);
-  Rng rng(seed);
-  return Model::blank("synthetic " + release, config, tensors,
-                      [&](const std::string& name, const TensorView& view) {
-                        if (const auto book = books.find(name); book != books.end()) {
-                          std::ranges::copy(book->second.values(), view.as<float>());
-                        } else {
-                          fill_small(config, name, view, skew, rng);
-                        }
-                      });
+  Rng rng(seed), drafter(seed + 1);
+  return Model::blank(
+      "synthetic " + release, config, tensors,
+      [&](const std::string& name, const TensorView& view) {
+        if (const auto book = books.find(name); book != books.end()) {
+          std::ranges::copy(book->second.values(), view.as<float>());
+        } else {
+          fill_small(config, name, view, skew, name.starts_with("mtp.") ? drafter : rng);
+        }
+      },
+      wanted);
 }
 
 }  // namespace dsv4

@@ -37,9 +37,10 @@ std::optional<WeightFormat> released_format(const std::string& text);
 // Config and tensors of "flash" or "pro" as the formats store them, codebooks included: k-bit
 // kernels differ by codebook, so "k3" measures what `dsv4 quantize --experts k3` writes and
 // "k3-e4m3" another kernel. The first `layers` layers (0: all). Small tensors get their contents
-// here, large ones on the device.
+// here, large ones on the device. wanted: with the block mtp.0, whose weights are as random; it
+// changes no other tensor.
 Model synthetic_model(const std::string& release, const SyntheticFormats& formats, int64_t layers,
-                      uint64_t seed, double skew = 0);
+                      uint64_t seed, double skew = 0, DrafterKind wanted = DrafterKind::kNone);
 
 // Makes the large tensors on the device and places the model there. Throws like move_to_device()
 // where it and a cache of so many bytes do not fit; steps as there. CUDA builds.

@@ -13,6 +13,7 @@
 #include "dsv4/formats/codebook.h"
 #include "dsv4/formats/e4m3.h"
 #include "dsv4/formats/e4m4.h"
+#include "dsv4/formats/float16.h"
 #include "dsv4/formats/ue8m0.h"
 #include "tests/harness/errors.h"
 
@@ -68,6 +69,28 @@ TEST(SyntheticModel, HasTheLayersAndFormatsAskedFor) {
   EXPECT_EQ(layer.moe.routed[255].w1.bits, 3);
   EXPECT_EQ(layer.moe.routed[255].w1.scale2, 1.f);
   EXPECT_EQ(layer.attn.wq_b.format, WeightFormat::kFp8Block);
+}
+
+// The block has formats of its own in a recipe, and leaves the model as it is.
+TEST(SyntheticModel, HasTheBlockThatIsWanted) {
+  const Model without = synthetic_model("flash", recipe_of_flags("k3", ""), 2, 1);
+  const Model with =
+      synthetic_model("flash", recipe_of_flags("k3", ""), 2, 1, 0, DrafterKind::kMtp);
+  EXPECT_FALSE(without.weights().drafter.has_value());
+  ASSERT_TRUE(with.weights().drafter.has_value());
+  EXPECT_TRUE(with.weights().unused.empty() && with.weights().skipped.empty());
+  const DrafterWeights& block = *with.weights().drafter;
+  EXPECT_EQ(block.e_proj.format, WeightFormat::kFp8Block);
+  EXPECT_EQ(block.layer.moe.routed[255].w1.bits, 3);
+  EXPECT_EQ(block.enorm.numel(), 4096);
+  EXPECT_EQ(bf16_to_f32(block.hnorm.as<uint16_t>()[4095]), 1.f);
+  EXPECT_NE(block.layer.moe.bias.as<float>()[0], 0.f);
+  EXPECT_EQ(block.layer.hc_attn.base.as<float>()[8], 4.f) << "the first of the diagonal";
+  for (size_t l = 0; l < 2; ++l) {
+    const ConstTensorView &a = without.weights().layers[l].moe.tid2eid,
+                          &b = with.weights().layers[l].moe.tid2eid;
+    EXPECT_TRUE(std::equal(a.as<int64_t>(), a.as<int64_t>() + a.numel(), b.as<int64_t>())) << l;
+  }
 }
 
 TEST(SyntheticModel, HasExpertsAsTheyAreReleased) {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/cli.h"
+#include "tests/harness/demo_with_drafter.h"
 
 namespace dsv4 {
 namespace {
@@ -31,6 +32,65 @@ TEST_F(CliBench, BenchDecodeReportsEveryCombination) {
                two = report["results"][1]["weight_bytes"];
   EXPECT_GT(two, one);
   EXPECT_LT(two, 2 * one);
+}
+
+// Drafts hold by chance, so what a round gives is known; a list with 0 has the plain steps too.
+TEST_F(CliBench, BenchDecodeMeasuresRounds) {
+  const CliResult result = dsv4(
+      "bench decode demo --batch 1,2 --context 64 --steps 3 --draft-tokens 0,2,3 --accept 0.5,1 "
+      "--json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json report = Json::parse(result.out);
+  ASSERT_EQ(report.at("results").size(), 6u);
+  for (const Json& row : report.at("results")) {
+    if (!row.contains("draft_tokens")) {
+      EXPECT_GT(row.at("ms_per_step").get<double>(), 0);
+      EXPECT_EQ(row.at("logits_sha256").get<std::string>().size(), 16u);
+      continue;
+    }
+    const double batch = row.at("batch"), drafts = row.at("draft_tokens"),
+                 time = row.at("ms_per_round"), expected = row.at("expected_tokens_per_round");
+    EXPECT_EQ(expected, 1 + 0.5 * drafts);
+    EXPECT_GE(row.at("tokens_per_round").get<double>(), 1);
+    EXPECT_LE(row.at("tokens_per_round").get<double>(), 1 + drafts);
+    EXPECT_NEAR(row.at("tokens_per_second").get<double>() * time / (1000 * batch * expected), 1,
+                1e-6);
+    EXPECT_LT(row.at("draft_ms").get<double>(), time);
+  }
+}
+
+// A step without rounds has the same bits whether rounds are measured beside it or not.
+TEST_F(CliBench, RoundsLeavePlainStepsAsTheyAre) {
+  const auto digest = [&](const std::string& more) {
+    const CliResult result =
+        dsv4("bench decode demo --context 64 --steps 2 --deterministic --json" + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return Json::parse(result.out).at("results").at(0).at("logits_sha256").get<std::string>();
+  };
+  EXPECT_EQ(digest(""), digest(" --draft-tokens 0,7 --accept 0.9"));
+}
+
+TEST_F(CliBench, RoundsByABlock) {
+  const test::TempFolder folder;
+  test::write_demo_with_drafter(folder);
+  const CliResult result = dsv4("bench decode " + folder.path() +
+                                " --context 64 --steps 2 --speculate mtp --draft-tokens 3 "
+                                "--accept 0 --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json row = Json::parse(result.out).at("results").at(0);
+  EXPECT_EQ(row.at("drafts_from"), "mtp");
+  EXPECT_EQ(row.at("tokens_per_round"), 1);
+  EXPECT_GT(row.at("draft_ms").get<double>(), 0.02 * row.at("ms_per_round").get<double>());
+}
+
+TEST_F(CliBench, RefusesRoundsThatSayTooLittle) {
+  expect_error("bench decode demo --draft-tokens 2", "add --accept");
+  expect_error("bench decode demo --accept 0.5", "require --draft-tokens");
+  expect_error("bench decode demo --speculate mtp", "require --draft-tokens");
+  expect_error("bench decode demo --draft-tokens 8 --accept 1", "want numbers from 0 to 7");
+  expect_error("bench decode demo --draft-tokens 2 --accept 1.5", "want numbers from 0 to 1");
+  expect_error("bench decode demo --draft-tokens 2 --accept 0.5,", "want numbers from 0 to 1");
+  expect_error("bench decode demo --draft-tokens 1 --accept 1 --speculate dspark", "--speculate");
 }
 
 TEST_F(CliBench, TakesChoicesOfImplementations) {

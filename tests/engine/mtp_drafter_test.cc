@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/engine.h"
@@ -216,6 +217,39 @@ TEST_P(MtpDrafts, HoldAsOftenAfterEveryTier) {
   fmt::print("{} of {} drafts held\n", alone.stats.drafts.all_accepted(),
              alone.stats.drafts.all_drafted());
   EXPECT_GT(alone.stats.drafts.all_accepted(), 0);
+}
+
+// An answer that ends inside a round leaves nothing to the next sequence in its slot: one that
+// begins with a stored prefix, whose last streams reach its first drafts. The window is short, so
+// that the drafts depend on them.
+TEST(Mtp, AnEndInsideARoundLeavesNothingBehind) {
+  auto json = nlohmann::json::parse(test::tiny_config_json());
+  json["sliding_window"] = 3;
+  const ModelConfig config = parse_config(json.dump(), "test config");
+  const Model model = test::random_model(config, 6, DrafterKind::kMtp);
+  const EngineOptions options{.max_tokens = kContext,
+                              .prefix_checkpoints = 4,
+                              .speculate = Speculate::kMtp,
+                              .draft_tokens = 4};
+  const std::vector<int32_t> text = random_ids(kStep + 1, config.vocab_size, 9);
+  const auto ask = [&](Engine& engine, uint64_t seed, std::vector<int32_t> stop) {
+    Sink sink;
+    const SamplingParams sampling{.temperature = 1, .seed = seed};
+    engine.submit(text, {.sampling = sampling, .max_new_tokens = 16, .stop = std::move(stop)},
+                  sink);
+    while (engine.step()) engine.check_invariants();
+    return sink;
+  };
+  Engine engine(model, options);
+  ask(engine, 0, {});
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const Sink before = ask(engine, seed, {});
+    ASSERT_EQ(before.hits, kStep);
+    ask(engine, seed, {before.tokens[5], before.tokens[6]});
+    const Sink after = ask(engine, seed, {});
+    EXPECT_EQ(after.tokens, before.tokens);
+    EXPECT_EQ(after.stats.drafts.accepted, before.stats.drafts.accepted) << seed;
+  }
 }
 
 // A drafter that computes no numbers proposes nothing, and answers are those without.

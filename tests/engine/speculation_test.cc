@@ -2,7 +2,7 @@
 // damaged or wrong, give the tokens, the log-probabilities and the finish that they have without.
 //
 // DSV4_SPECULATION_TOKENS=100000 compares so many tokens for each model; DSV4_SPECULATION_SEED=N
-// has other requests and engines.
+// has other requests and engines. speculation_gpu_test runs it on a GPU.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,6 +21,10 @@
 #include "tests/harness/temp_folder.h"
 #include "tests/harness/tiny_model.h"
 #include "tests/model/golden_files.h"
+#if DSV4_TESTS_ON_GPU
+#include "dsv4/engine/device_model.h"
+#include "tests/harness/gpu.h"
+#endif
 
 namespace dsv4 {
 namespace {
@@ -163,6 +167,19 @@ struct Case {
 
 class SpeculationTest : public testing::TestWithParam<Case> {
  protected:
+#if DSV4_TESTS_ON_GPU
+  void SetUp() override {
+    if (test::gpu() == nullptr) GTEST_SKIP() << "no GPU";
+  }
+#endif
+  static Model placed(const std::string& name) {
+    Model model = load(name);
+#if DSV4_TESTS_ON_GPU
+    if (test::gpu() != nullptr)
+      move_to_device(model, {test::gpu(), [](Device*) {}}, [](int64_t, int64_t) {});
+#endif
+    return model;
+  }
   // With a drafter where it has one.
   static Model load(const std::string& name) {
     if (name == "random") return test::random_model(test::tiny_config(), 6, DrafterKind::kMtp);
@@ -177,7 +194,9 @@ class SpeculationTest : public testing::TestWithParam<Case> {
     const bool mtp = model_.weights().drafter.has_value() && rng.below(2) == 0;
     return mtp ? Speculate::kMtp : Speculate::kLookup;
   }
-  int32_t vocab() const { return static_cast<int32_t>(model_.config().vocab_size); }
+  int32_t vocab() const {
+    return static_cast<int32_t>(model_.config().vocab_size);
+  }
 
   // Half of the prompts begin with a shared text, and some repeat themselves, as lookup wants it.
   Asked random_request(Rng& rng) {
@@ -272,7 +291,7 @@ class SpeculationTest : public testing::TestWithParam<Case> {
   }
 
   static constexpr int64_t kContext = 1000;
-  const Model model_ = load(GetParam().model);
+  const Model model_ = placed(GetParam().model);
   EngineStats stats_;
 };
 

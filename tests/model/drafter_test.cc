@@ -26,8 +26,10 @@ ModelConfig config_with(const char* changes) {
 // One sequence, the model's steps and the drafter's passes, without an engine.
 class Sequence {
  public:
-  explicit Sequence(const Model& model)
+  // pad: steps and passes are larger than what they compute, as those that a device captures
+  explicit Sequence(const Model& model, bool pad = false)
       : model_(model),
+        pad_(pad),
         context_{.numerics = Numerics::kExact, .workspace = &scratch_},
         cache_(model.config(), Numerics::kExact,
                {.max_tokens = 400, .max_batch_tokens = 128, .drafter = true}, host_memory()),
@@ -42,9 +44,10 @@ class Sequence {
     batch.ids.assign(ids.begin(), ids.end());
     StepExtents extents = step_extents(model_.cache_groups(), batch);
     extents.enters = true;
+    if (pad_) enlarge(extents);
     const ModelConfig& c = model_.config();
-    const Buffer streams(DType::kF32, {count + 1, c.hc_mult, c.hidden_size});
-    const Buffer logits(DType::kF32, {1, c.vocab_size});
+    const Buffer streams(DType::kF32, {extents.tokens + extents.runs, c.hc_mult, c.hidden_size});
+    const Buffer logits(DType::kF32, {std::max<int64_t>(1, extents.logits_rows), c.vocab_size});
     const Scratch::Scope scope(scratch_);
     Step step = make_step(context_, c, model_.cache_groups(), batch, extents, StepLists(scratch_),
                           scratch_);
@@ -70,11 +73,14 @@ class Sequence {
     batch.runs.push_back(cache_.run(seq_, 0, 1));
     batch.runs[0].position += place;
     const CacheGroupSpec& window = model_.cache_groups()[kWindowGroup];
-    Draft made{.streams = Buffer(DType::kF32, {1, c.hc_mult, c.hidden_size})};
-    const Buffer logits(DType::kF32, {1, c.vocab_size});
+    StepExtents extents = step_extents({&window, 1}, batch);
+    if (pad_) enlarge(extents);
+    Draft made{.streams = Buffer(DType::kF32, {extents.tokens, c.hc_mult, c.hidden_size})};
+    const Buffer logits(DType::kF32, {extents.tokens, c.vocab_size});
     const Scratch::Scope scope(scratch_);
-    Step step = make_draft_step(context_, c, window, batch, step_extents({&window, 1}, batch),
-                                StepLists(scratch_), scratch_);
+    Step step = make_draft_step(context_, c, window, batch, extents, StepLists(scratch_), scratch_);
+    // A row whose guess before was not a number has this id.
+    if (pad_) const_cast<int32_t*>(step.ids.as<int32_t>())[1] = -1;
     model_.draft(step, cache_.layers().back(), before, made.streams, logits);
     made.logits = oracle::row(logits, 0);
     return made;
@@ -82,6 +88,16 @@ class Sequence {
   ConstTensorView newest() const { return cache_.streams(); }
 
  private:
+  void enlarge(StepExtents& extents) const {
+    extents.tokens += 3, extents.runs += 2;
+    for (StepExtents::Group& group : extents.groups) {
+      group.closed += 4;
+      group.visible += 5;
+      group.pages += 3;
+    }
+    extents.groups[kWindowGroup].closed = extents.tokens;
+    extents.groups[kWindowGroup].visible = model_.config().window;
+  }
   MtpOracle::Vector streams_of(const ConstTensorView& streams, int64_t t) const {
     const int64_t n = streams.dim(1) * streams.dim(2);
     MtpOracle::Vector x;
@@ -90,6 +106,7 @@ class Sequence {
   }
 
   const Model& model_;
+  const bool pad_;
   Scratch scratch_;
   Context context_;
   ModelCache cache_;
@@ -144,6 +161,61 @@ TEST_P(Block, AgreesWithItsOracle) {
       made = sequence.draft(token, place, place == 0 ? sequence.newest() : made.streams.view());
       expect_near(made.logits, oracle.logits(before), length);
     }
+  }
+}
+
+// Tokens, runs and entries of padding change no bit of what the block guesses and enters.
+TEST_P(Block, PaddedStepsGiveTheSameBits) {
+  const ModelConfig config = config_with(GetParam());
+  const Model model = test::random_model(config, 11, DrafterKind::kMtp);
+  const int64_t length = 2 * config.window + 3;
+  const std::vector<int32_t> ids = random_ids(length + 3, config.vocab_size, 3);
+  Sequence exact(model), padded(model, true);
+  for (int64_t at = 0; at < length;) {
+    const int64_t count = std::min<int64_t>(length - at, at == 0 ? config.window : 3);
+    const auto part = std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(count));
+    EXPECT_EQ(exact.run(part), padded.run(part)) << at;
+    at += count;
+    Sequence::Draft a, b;
+    for (int64_t place = 0; place < 3; ++place) {
+      const int32_t token = ids[static_cast<size_t>(at + place)];
+      a = exact.draft(token, place, place == 0 ? exact.newest() : a.streams.view());
+      b = padded.draft(token, place, place == 0 ? padded.newest() : b.streams.view());
+      EXPECT_EQ(a.logits, b.logits) << at << " tokens, pass " << place;
+    }
+  }
+}
+
+// The passes that an executor chains have the logits of single passes, in which each takes the
+// streams and the guess of the one before; guess i is drawn with random number 10 + i.
+TEST_P(Block, AChainIsWhatSinglePassesGive) {
+  constexpr int64_t kMost = 6;
+  const ModelConfig config = config_with(GetParam());
+  const Model model = test::random_model(config, 11, DrafterKind::kMtp);
+  const std::vector<int32_t> ids = random_ids(61, config.vocab_size, 8);
+  const auto text = std::span(ids).first(60);
+  Executor executor(model, {.numerics = Numerics::kExact},
+                    {.max_tokens = 400, .max_batch_tokens = 128, .max_drafts = 7, .drafter = true});
+  const SeqId seq = executor.cache().open();
+  const Work work{seq, text};
+  executor.run({&work, 1});
+  ASSERT_TRUE(executor.cache().reserve(seq, 1 + kMost));
+  Sequence single(model);
+  single.run(text);
+  Sequence::Draft made;
+  const SamplingParams params{.temperature = 1.5f, .seed = 4};
+  std::vector<int32_t> guesses = {ids[60]};
+  for (int64_t pass = 0; pass < kMost; ++pass) {
+    made = single.draft(guesses.back(), pass, pass == 0 ? single.newest() : made.streams.view());
+    SampleLists first(config.vocab_size), own(config.vocab_size);
+    first.add(params, 10);
+    own.add(params, 10 + static_cast<uint64_t>(pass));
+    const Executor::DraftRow row{seq, ids[60], pass + 1};
+    const std::vector<int32_t> chain = executor.draft({&row, 1}, first.rows())[0];
+    const ConstTensorView logits = executor.draft_logits();
+    EXPECT_EQ(oracle::row(logits, 0), made.logits) << "pass " << pass;
+    guesses.push_back(executor.runner().sample(logits, own.rows())[0].id);
+    ASSERT_EQ(chain, std::vector<int32_t>(guesses.begin() + 1, guesses.end())) << "pass " << pass;
   }
 }
 

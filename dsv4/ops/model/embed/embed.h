@@ -1,6 +1,6 @@
 // Token embedding, copied into every hyper-connection stream (docs/spec/dsv4.md 3).
 //
-//   out[t, m, :] = table[ids[t], :]
+//   out[t, m, :] = table[ids[t], :], or 0 where ids[t] = -1
 
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace dsv4 {
 
 struct EmbedArgs {
-  ConstTensorView ids;    // [t] I32, each in [0, v); checked
+  ConstTensorView ids;    // [t] I32, each in [-1, v); checked in host memory
   ConstTensorView table;  // [v, d] f32|bf16|f16
   TensorView out;         // [t, m, d] f32|bf16
 };

@@ -30,7 +30,7 @@ EmbedArgs random_embed(Memory& memory, Random& random, const EmbedShape& shape) 
   } else {
     fill_normal(table, random);
   }
-  fill_ints(ids, random, 0, shape.vocabulary);
+  fill_ints(ids, random, -1, shape.vocabulary);
   return {.ids = ids, .table = table, .out = memory.output(shape.out, {shape.t, shape.m, shape.d})};
 }
 

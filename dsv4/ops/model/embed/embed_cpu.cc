@@ -1,5 +1,6 @@
 #include "dsv4/ops/model/embed/embed.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "dsv4/base/error.h"
@@ -13,7 +14,7 @@ void run(const Context&, const EmbedArgs& args) {
   const int64_t vocabulary = args.table.dim(0);
   const int32_t* ids = args.ids.as<int32_t>();
   for (int64_t t = 0; t < tokens; ++t) {  // checked before anything is written
-    DSV4_CHECK(ids[t] >= 0 && ids[t] < vocabulary, "ids[{}] is {}, the table has {} rows", t,
+    DSV4_CHECK(ids[t] >= -1 && ids[t] < vocabulary, "ids[{}] is {}, the table has {} rows", t,
                ids[t], vocabulary);
   }
 #pragma omp parallel if (dsv4::cpu::worth_sharing(2 * args.out.numel()))
@@ -21,7 +22,11 @@ void run(const Context&, const EmbedArgs& args) {
     std::vector<float> row(static_cast<size_t>(d));
 #pragma omp for
     for (int64_t t = 0; t < tokens; ++t) {
-      dsv4::cpu::load(args.table, ids[t] * args.table.row_stride(), d, row.data());
+      if (ids[t] < 0) {
+        std::ranges::fill(row, 0.f);
+      } else {
+        dsv4::cpu::load(args.table, ids[t] * args.table.row_stride(), d, row.data());
+      }
       for (int64_t m = 0; m < streams; ++m) {
         dsv4::cpu::store(args.out, t * args.out.stride[0] + m * args.out.stride[1], d, row.data());
       }

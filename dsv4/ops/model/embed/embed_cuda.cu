@@ -21,7 +21,12 @@ __global__ void embed_kernel(const int32_t* ids, const In* table, int64_t table_
       (static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x)) * kRun;
   if (column >= d) return;
   float x[kRun];
-  load<kRun>(table + ids[blockIdx.x] * table_stride + column, x);
+  const int32_t id = ids[blockIdx.x];
+  if (id >= 0) {
+    load<kRun>(table + id * table_stride + column, x);
+  } else {
+    for (float& one : x) one = 0.f;
+  }
   out += blockIdx.x * token_stride + column;
   for (int m = 0; m < streams; ++m) store<kRun>(out + m * stream_stride, x);
 }

@@ -7,7 +7,10 @@ namespace dsv4 {
 std::vector<double> embed_oracle(const EmbedArgs& args) {
   std::vector<double> out;
   for (int64_t t = 0; t < args.ids.dim(0); ++t) {
-    const auto row = oracle::row(args.table, static_cast<int64_t>(oracle::value(args.ids, t)));
+    const auto id = static_cast<int64_t>(oracle::value(args.ids, t));
+    const std::vector<double> row =
+        id < 0 ? std::vector<double>(static_cast<size_t>(args.table.dim(1)))
+               : oracle::row(args.table, id);
     for (int64_t m = 0; m < args.out.dim(1); ++m) out.insert(out.end(), row.begin(), row.end());
   }
   return out;

@@ -1,0 +1,52 @@
+// The sampler of a device runner: its lists and what it draws lie in one block of device memory and
+// a page-locked copy of it (SampleLayout), at addresses that never change, so that a captured graph
+// draws too. CUDA builds.
+
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+#include "dsv4/engine/runner.h"
+#include "dsv4/tensor/buffer.h"
+
+namespace dsv4 {
+
+class DeviceSampler {
+ public:
+  DeviceSampler(Device& device, const SampleLayout& layout);
+
+  // Runner::sample
+  std::vector<Sampled> sample(const Context& context, const ConstTensorView& logits,
+                              const SampleRows& rows);
+
+  // The drafts of a chain, each pass padded to `rows` rows: sends its lists,
+  void send(const DraftChain& chain, int64_t rows);
+  // draws the drafts of a pass, [rows] I32 at drafts(pass, rows),
+  void draw(const Context& context, const DraftChain& chain, size_t pass, int64_t rows);
+  TensorView drafts(size_t pass, int64_t rows) const;
+  // and waits for all of them.
+  std::vector<std::vector<int32_t>> take(const DraftChain& chain, int64_t rows);
+
+ private:
+  // Copies the parts of the lists that these rows have, and nothing else.
+  void send(const SampleRows& rows);
+  // Arguments without `steps` and `ids`, from lists that have been sent. terms: some row has them
+  SampleArgs args(const ConstTensorView& logits, bool terms, const ConstTensorView& mask) const;
+  void copy_to_device(int64_t begin, int64_t end);
+  void copy_to_host(int64_t begin, int64_t end);
+  TensorView there(DType dtype, int64_t at, std::initializer_list<int64_t> shape) const {
+    return {TensorMeta::contiguous(dtype, shape), device_block_.view().data + at};
+  }
+  template <class T>
+  T* here(int64_t at) const {
+    return reinterpret_cast<T*>(host_block_.view().data + at);
+  }
+
+  Device& device_;
+  const SampleLayout layout_;
+  const Buffer host_block_, device_block_;
+};
+
+}  // namespace dsv4
