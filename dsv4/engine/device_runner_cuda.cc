@@ -6,6 +6,8 @@
 //             the first of a size runs kernel by kernel (which also makes every workspace as large
 //             as it gets), the second is captured, and all further ones are one graph launch
 //   prefill   kernel by kernel; the host enqueues ahead of the device
+//   experts   where some are in host memory: steps of prompts stream whole layers
+//             (expert_waves.h), all others fetch what they chose, in kernels of the step
 //   sample    on the device; the only wait of a step is for the sampled ids
 
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include "dsv4/device/event.h"
 #include "dsv4/device/graph.h"
 #include "dsv4/engine/captured_steps.h"
+#include "dsv4/engine/expert_waves.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/workspace.h"
 
@@ -109,6 +112,7 @@ class DeviceRunner : public Runner {
 
   std::optional<StepExtents> captured_extents(const ForwardBatch& batch, const StepExtents& exact,
                                               const TensorView& logits) const;
+  void choose_experts(Step& step, bool captured);
   void run_captured(const StepExtents& extents, const TensorView& logits,
                     const std::function<void()>& enqueue);
   void send_lists(const SampleRows& rows);
@@ -131,6 +135,7 @@ class DeviceRunner : public Runner {
   PieceList pieces_;                                     // of the last copy()
   std::vector<std::unique_ptr<PieceList>> piece_lists_;  // that no transfer uses now
   CopyStream copy_stream_;
+  std::unique_ptr<StoreWaves> waves_;  // null: all experts are on the device
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits)
@@ -147,6 +152,7 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       copy_stream_(device_) {
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
+  if (model.expert_store() != nullptr) waves_ = make_store_waves(device_, *model.expert_store());
 }
 
 DeviceRunner::~DeviceRunner() {
@@ -183,8 +189,17 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
                       cudaMemcpyHostToDevice, device_.stream()),
       "copy of the step's lists");
   lists_copied_.record(device_.stream());
+  choose_experts(step, captured.has_value());
   const auto enqueue = [&] { model_.forward(step, caches, logits); };
   captured ? run_captured(*captured, logits, enqueue) : enqueue();
+}
+
+// A captured step makes its decisions on the device: the graph is the same for all of them.
+void DeviceRunner::choose_experts(Step& step, bool captured) {
+  if (waves_ == nullptr) return;
+  if (captured || step.num_tokens <= kMostFetchedTokens) return waves_->places_changed();
+  waves_->begin_step();
+  step.waves = waves_.get();
 }
 
 void DeviceRunner::run_captured(const StepExtents& extents, const TensorView& logits,
