@@ -3,9 +3,9 @@
 //
 //   {"experts": E, "layers": [[uses of each expert], ...]}
 //
-// Layers and experts stand in the order of their numbers; a trace of some hundred tokens is enough to
-// find the popular ones. The numbers decide which experts begin in GPU memory and nothing else: no file changes a bit of
-// an answer, and steps replace the experts by those that they choose.
+// Layers and experts stand in the order of their numbers; a trace of some hundred tokens is enough
+// to find the popular ones. The numbers decide which experts begin in GPU memory and nothing else:
+// no file changes a bit of an answer, and steps replace the experts by those that they choose.
 
 #pragma once
 
