@@ -1,7 +1,7 @@
 // The waves of expert_waves.h on a device: one more stream, and for each half of the transient
 // places an event when it is full and one when it has been read.
 
-#include <cstring>
+#include <algorithm>
 
 #include "dsv4/device/copy_pieces.h"
 #include "dsv4/device/device.h"
