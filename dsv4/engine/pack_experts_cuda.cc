@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dsv4/device/device.h"
 #include "dsv4/ops/kbit/pack_image.h"
 
 namespace dsv4 {
