@@ -54,6 +54,17 @@ double parse_routing(const std::string& text) {
   fail(ErrorCode::kBadInput, "--routing {}: want uniform, or zipf:S with S from 0 to 10", text);
 }
 
+// No step wants more of anything.
+CacheLimits largest_limits(const std::vector<CacheLimits>& caches) {
+  CacheLimits most;
+  for (const CacheLimits& limits : caches) {
+    most.max_tokens = std::max(most.max_tokens, limits.max_tokens);
+    most.max_sequences = std::max(most.max_sequences, limits.max_sequences);
+    most.max_batch_tokens = std::max(most.max_batch_tokens, limits.max_batch_tokens);
+  }
+  return most;
+}
+
 bool has_recipe(const BenchOptions& options) {
   return !options.experts.empty() || !options.dense.empty() || !options.recipe.empty() ||
          !options.routing.empty() || options.layers != 0;
@@ -84,6 +95,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
       ->capture_default_str();
   add_deterministic(command, options.deterministic);
   add_choices(command, options.choices);
+  add_expert_options(command, options.outside);
   command.add_flag("--ops", options.ops, "also time every op, and on a device every kernel");
   command.add_flag("--json", options.json, "print one JSON object");
   add_numerics(command, options.numerics);
@@ -105,6 +117,7 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     phases_[name] = seconds_since(begin);
     begin = Clock::now();
   };
+  check_expert_options(options.outside, options.device);
   std::shared_ptr<Device> device = open_device(options.device);
   if (!options.synthetic.empty() && device == nullptr)
     fail(ErrorCode::kUnsupported, "--synthetic generates its weights on a GPU: add --device cuda");
@@ -121,7 +134,8 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
     model_.emplace(world > 1 ? Model::load(folder, world) : Model::load(folder, options.drafter));
     codebooks_ = codebooks_of(*model_);
     place_model(*model_, std::move(device), largest_cache(*model_, options.numerics, caches),
-                context());
+                context(),
+                expert_memory(options.outside, model_->config(), largest_limits(caches)));
     phase("load_weights");
     return;
   }
@@ -131,8 +145,11 @@ BenchModel::BenchModel(const BenchOptions& options, const std::vector<CacheLimit
   codebooks_ = codebooks_of(*model_);
   phase("list_tensors");
 #if DSV4_CUDA
+  const std::optional<ExpertMemory> outside =
+      expert_memory(options.outside, model_->config(), largest_limits(caches));
   make_on_device(*model_, std::move(device), options.seed,
-                 largest_cache(*model_, options.numerics, caches), context());
+                 largest_cache(*model_, options.numerics, caches), context(),
+                 outside ? &*outside : nullptr);
 #endif
   phase("make_weights");
 }
@@ -168,8 +185,13 @@ Json BenchModel::memory(const CacheLimits& limits) const {
       plan_workspace(*model_, {.numerics = options_.numerics, .device = model_->device()}, limits,
                      0)
           .total();
-  const int64_t planned = weights + cache + work, taken = free_before_ - probe_->free_bytes();
+  const ExpertStore* const store = model_->expert_store();
+  const int64_t places = store == nullptr ? 0 : store->places().gpu_bytes();
+  const int64_t planned = weights + places + cache + work,
+                taken = free_before_ - probe_->free_bytes();
   return {{"weights_bytes", weights},
+          {"expert_places_bytes", places},
+          {"host_experts_bytes", store == nullptr ? 0 : store->places().host_bytes()},
           {"cache_bytes", cache},
           {"workspace_bytes", work},
           {"planned_bytes", planned},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/expert_count.h"
+#include "apps/expert_options.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/plan/op_profile.h"
 #include "dsv4/plan/probe.h"
@@ -29,6 +30,7 @@ struct BenchOptions {
   bool deterministic = false, ops = false, json = false;
   DrafterKind drafter = DrafterKind::kNone;  // that the model is made with
   std::vector<ImplChoice> choices;
+  ExpertOptions outside;  // experts that stay in host memory
 };
 
 void add_bench_options(CLI::App& command, BenchOptions& options);

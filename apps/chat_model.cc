@@ -34,6 +34,7 @@ UnitStoreOptions tiers_of(const ChatModelOptions& options) {
 std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const std::string& folder,
                                         const ServedModel& text,
                                         std::shared_ptr<ExpertTrace>& trace) {
+  check_expert_options(options.experts, options.device);
   std::shared_ptr<Device> device = open_device(options.device);
   auto model =
       std::make_shared<Model>(load_with_drafter(options.speculate, folder, options.device));
@@ -59,7 +60,9 @@ std::unique_ptr<EnginePort> load_engine(const ChatModelOptions& options, const s
       options.max_batch_tokens.value_or(device == nullptr ? 512 : 2048), options.max_batch);
   trace = open_trace(options.experts_trace, options.device, model->config());
   engine.expert_trace = trace;
-  place_model(*model, std::move(device), cache_bytes(*model, engine), step_context(engine));
+  place_model(*model, std::move(device), cache_bytes(*model, engine), step_context(engine),
+              expert_memory(options.experts, model->config(), cache_limits(engine),
+                            engine.tiers.ram_bytes));
   return model_engine(std::move(model), engine);
 }
 
@@ -73,6 +76,7 @@ void add_chat_model_options(CLI::App& command, ChatModelOptions& options) {
   command.add_flag("--deterministic", options.deterministic,
                    "the same tokens whatever else runs in the batch");
   add_choices(command, options.choices);
+  add_expert_options(command, options.experts);
   command
       .add_option("--context", options.context,
                   "most tokens of prompt and answer; default: 32768, or what the model has")
@@ -126,6 +130,7 @@ ChatModel load_chat_model(const ChatModelOptions& options) {
   if (options.engine.starts_with(kScript)) {
     if (!options.experts_trace.empty())
       fail(ErrorCode::kBadInput, "--experts-trace: --engine script chooses no experts");
+    if (options.experts.wanted()) refuse_expert_memory("--engine script has no experts");
     const std::string file = options.engine.substr(kScript.size());
     const EngineLimits limits{.vocab_size = text.tokenizer->vocab_size(),
                               .context = options.context.value_or(kChatContext),

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/expert_options.h"
 #include "apps/speculate_options.h"
 #include "dsv4/cache/block_events.h"
 #include "dsv4/engine/expert_trace.h"
@@ -31,6 +32,7 @@ struct ChatModelOptions {
   int64_t max_scored_tokens = 0;  // of prompts, per step
   double ram_cache_gb = 0, disk_cache_gb = 64;
   std::string disk_cache, experts_trace;
+  ExpertOptions experts;
   std::function<void(const std::string& error)> on_disk_state;  // UnitStoreOptions
   BlockEvents block_events;                                     // EngineOptions
   SpeculateOptions speculate;

@@ -200,6 +200,7 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
   const auto begin = Clock::now();
   for (int i = 0; i < kWarmSteps; ++i) decoding.step();
   const double warm = seconds_between(begin, Clock::now());
+  const ExpertCounts before = expert_counts(model);
   std::vector<double> steps;
   for (int64_t i = 0; i < options.steps; ++i) {
     const auto from = Clock::now();
@@ -212,6 +213,12 @@ Json decode_row(BenchModel& bench, const DecodeOptions& options, int64_t batch, 
               {"ms_per_step", 1e3 * time},
               {"tokens_per_second", static_cast<double>(batch) / time},
               {"warm_up_seconds", warm}};
+  if (Json outside = expert_report(model, before); !outside.is_null()) {
+    const double link = outside["link_bytes"].get<double>() / static_cast<double>(options.steps);
+    outside["link_bytes_per_step"] = link;
+    outside["link_bytes_per_s"] = link / time;  // over whole steps, of which copies are a part
+    row["experts_in_host_memory"] = std::move(outside);
+  }
   add_shares(decode_cost(model, options.numerics, batch, context), time, bench.roofs(), row);
   add_experts(bench.count_experts(executor, [&] { decoding.step(); }), bench.roofs(), row);
   row["memory"] = bench.memory(limits);
@@ -309,6 +316,12 @@ void print_text(const Json& report) {
     fmt::print("\n");
     if (row.contains("distinct_experts"))
       fmt::print("    {:.1f} experts read a layer\n", row["distinct_experts"].get<double>());
+    if (row.contains("experts_in_host_memory")) {
+      const Json& outside = row["experts_in_host_memory"];
+      fmt::print("    {:.1f} % of chosen experts in GPU memory, {} of a step over the link\n",
+                 100 * outside["hit_rate"].get<double>(),
+                 size_text(static_cast<int64_t>(outside["link_bytes_per_step"].get<double>())));
+    }
     if (row.contains("trace"))
       fmt::print("    traced: {:.1f} us, {:.1f} us without a kernel, {:.1f} us of overlap\n",
                  row["trace"]["wall_us"].get<double>(), row["trace"]["idle_us"].get<double>(),

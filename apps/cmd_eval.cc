@@ -32,7 +32,7 @@ void eval_logits(const LogitsOptions& options) {
   if (!std::filesystem::is_directory(folder, none))
     fail(ErrorCode::kIo, "cannot write {}: no folder {}", options.out, folder.string());
   const std::vector<int32_t> ids = parse_ids(options.ids);
-  const Model model = load_model(find_model(options.model), options.device, step_context(options));
+  const Model model = load_eval_model(options, options.model, std::ssize(ids), options.chunk);
   const auto total = static_cast<int64_t>(ids.size()), vocab = model.config().vocab_size;
   const Buffer logits(DType::kF32, {total, vocab}), stored_ids(DType::kI32, {total});
   std::copy(ids.begin(), ids.end(), stored_ids.as<int32_t>());

@@ -34,7 +34,7 @@ struct PlanOptions {
   int64_t batch_tokens = 512;
   std::optional<double> reserve_gib;
   Numerics numerics = Numerics::kOfficial;
-  PlanExpertsOptions in_host_memory;
+  ExpertOptions in_host_memory;
   bool mtp = false, json = false;
 };
 

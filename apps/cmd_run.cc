@@ -12,6 +12,7 @@
 
 #include "apps/commands.h"
 #include "apps/common.h"
+#include "apps/expert_options.h"
 #include "apps/generation.h"
 #include "apps/run_answers.h"
 #include "apps/run_prompts.h"
@@ -44,6 +45,7 @@ struct RunOptions {
   int parallel = kDefaultParallel;
   std::string prompt_cache;  // file; empty: none
   std::string experts_trace;
+  ExpertOptions experts;
   SpeculateOptions speculate;
   bool chat = false;
   bool deterministic = false, ignore_eos = false, check_numbers = false, quiet = false;
@@ -111,20 +113,23 @@ Timings timings_of(const EngineStats& stats, const Answers& answers, Clock::time
 }
 
 // One line, on stderr like everything that is not the answer.
-void print_stats(const RunOptions& options, const Timings& t, const Answers& answers) {
+void print_stats(const RunOptions& options, const Timings& t, const Answers& answers,
+                 const Model& model) {
   if (options.stats == "none" || options.quiet) return;
   const Answer& first = answers.all().front();
   const bool one = answers.all().size() == 1;
   if (options.stats == "json") {
-    const nlohmann::json report = {{"prompt_tokens", t.prompt_tokens},
-                                   {"cached_tokens", t.cached_tokens},
-                                   {"generated_tokens", t.generated_tokens},
-                                   {"first_token_seconds", t.first_token_seconds},
-                                   {"prefill_tokens_per_second", t.prefill_rate},
-                                   {"decode_tokens_per_second", t.decode_rate},
-                                   {"prompts", answers.all().size()},
-                                   {"finish", first.why},
-                                   {"seed", first.seed}};
+    nlohmann::json report = {{"prompt_tokens", t.prompt_tokens},
+                             {"cached_tokens", t.cached_tokens},
+                             {"generated_tokens", t.generated_tokens},
+                             {"first_token_seconds", t.first_token_seconds},
+                             {"prefill_tokens_per_second", t.prefill_rate},
+                             {"decode_tokens_per_second", t.decode_rate},
+                             {"prompts", answers.all().size()},
+                             {"finish", first.why},
+                             {"seed", first.seed}};
+    if (nlohmann::json experts = expert_report(model); !experts.is_null())
+      report["experts_in_host_memory"] = std::move(experts);
     fmt::print(stderr, "{}\n", report.dump());
     return;
   }
@@ -134,11 +139,13 @@ void print_stats(const RunOptions& options, const Timings& t, const Answers& ans
   } else if (one) {
     end = first.why == "stop" ? "ended by the model" : "ended by a stop text";
   }
+  const std::string experts = expert_text(model);
   fmt::print(stderr,
              "dsv4: {}; {} prompt tokens at {:.0f} tokens/s, first token after {:.2f} s, {} "
-             "generated at {:.0f} tokens/s{}{}\n",
+             "generated at {:.0f} tokens/s{}{}{}{}\n",
              end, t.prompt_tokens, t.prefill_rate, t.first_token_seconds, t.generated_tokens,
-             t.decode_rate, t.speculation.empty() ? "" : "; ", t.speculation);
+             t.decode_rate, t.speculation.empty() ? "" : "; ", t.speculation,
+             experts.empty() ? "" : "; ", experts);
 }
 
 struct Submission {
@@ -227,6 +234,7 @@ void run(const RunOptions& options) {
   const auto begin = Clock::now();
   const std::string folder = find_model(options.model);
   const Tokenizer tokenizer = load_tokenizer(folder);
+  check_expert_options(options.experts, options.device);
   std::shared_ptr<Device> device = open_device(options.device);
   Model model = load_with_drafter(options.speculate, folder, options.device);
   check_vocabulary(tokenizer, model);
@@ -235,7 +243,9 @@ void run(const RunOptions& options) {
   apply_speculation(options.speculate, model, how);
   add_prompt_cache(options, folder, model, all.size(), how);
   how.expert_trace = open_trace(options.experts_trace, options.device, model.config());
-  place_model(model, std::move(device), cache_bytes(model, how), step_context(how));
+  place_model(
+      model, std::move(device), cache_bytes(model, how), step_context(how),
+      expert_memory(options.experts, model.config(), cache_limits(how), how.tiers.ram_bytes));
   Engine engine(model, how);
   if (!options.prompt_cache.empty() && is_present(options.prompt_cache))
     engine.load_prefix(options.prompt_cache);
@@ -259,7 +269,7 @@ void run(const RunOptions& options) {
   text.insert(text.end(), answer.begin(), answer.end());
   if (!options.prompt_cache.empty()) engine.save_prefix(options.prompt_cache, text);
   if (how.expert_trace != nullptr) how.expert_trace->finish();
-  print_stats(options, timings_of(engine.stats(), answers, begin), answers);
+  print_stats(options, timings_of(engine.stats(), answers, begin), answers, model);
 }
 
 void add_prompt_options(CLI::App& command, RunOptions& options) {
@@ -367,6 +377,7 @@ void add_run(CLI::App& app, Action& action) {
   add_device(*command, options->device);
   add_threads(*command);
   add_check_numbers(*command, options->check_numbers);
+  add_expert_options(*command, options->experts);
   add_experts_trace(*command, options->experts_trace);
   command->get_option("--experts-trace")->excludes("--check-numbers");
   command->callback([options, &action] { action = [options] { run(*options); }; });

@@ -158,22 +158,15 @@ void add_device(CLI::App& command, std::string& device) {
       ->excludes(one);
 }
 
-Model load_model(const std::string& folder, const std::string& device, const Context& steps) {
-  std::shared_ptr<Device> place = open_device(device);
-  Model model = Model::load(folder, num_ranks(device));
-  place_model(model, std::move(place), 0, steps);
-  return model;
-}
-
 void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
-                 const Context& steps) {
+                 const Context& steps, const std::optional<ExpertMemory>& outside) {
   if (device == nullptr) return;
   Progress progress("loading weights", 0, "B");
   const auto show = [&](int64_t done, int64_t total) {
     progress.set_total(total);
     progress.update(done);
   };
-  move_to_device(model, std::move(device), show, cache_bytes, steps);
+  move_to_device(model, std::move(device), show, cache_bytes, steps, outside ? &*outside : nullptr);
   progress.finish();
 }
 

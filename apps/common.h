@@ -11,6 +11,7 @@
 
 #include "apps/progress.h"
 #include "dsv4/convert/recipe.h"
+#include "dsv4/engine/expert_memory.h"
 #include "dsv4/ops/op.h"
 #include "dsv4/plan/synthetic.h"
 
@@ -52,13 +53,11 @@ std::shared_ptr<ExpertTrace> open_trace(const std::string& file, const std::stri
                                         const ModelConfig& config);
 // --device auto|cpu|cuda[:N], and --gpus N|all|LIST; `device` as open_device() takes it
 void add_device(CLI::App& command, std::string& device);
-// The model of a folder, to run on `device`. A device that cannot be used is rejected before
-// anything is read. steps: as move_to_device().
-Model load_model(const std::string& folder, const std::string& device, const Context& steps);
 // Copies the weights to the device, with a progress bar. Throws before copying when they and a
-// cache of `cache_bytes` do not fit in GPU memory. Null: the model stays on the host.
+// cache of `cache_bytes` do not fit in GPU memory. Null: the model stays on the host. outside: as
+// move_to_device()
 void place_model(Model& model, std::shared_ptr<Device> device, int64_t cache_bytes,
-                 const Context& steps);
+                 const Context& steps, const std::optional<ExpertMemory>& outside = {});
 
 // A finite number in [low, high]; CLI::Range accepts NaN.
 CLI::Validator number_in(double low, double high);

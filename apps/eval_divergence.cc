@@ -85,7 +85,7 @@ void check_tokenizer(const EvalText& text, const EvalOptions& options, const Mod
 EvalInput open_model(const DivergenceOptions& options, const Model& model) {
   EvalInput input;
   input.reference_model.emplace(
-      load_model(find_model(options.reference), options.device, step_context(options)));
+      load_eval_model(options, options.reference, eval_context(options), options.chunk));
   const Model& reference = *input.reference_model;
   check_vocab(options, model, reference.config().vocab_size);
   input.text = read_eval_text(options, model);
@@ -198,7 +198,7 @@ void save_reference(const DivergenceOptions& options, const Model& model) {
 
 void eval_divergence(const DivergenceOptions& options) {
   if (options.record) check_ledger_can_be_extended(find_model(options.model));
-  const Model model = load_model(find_model(options.model), options.device, step_context(options));
+  const Model model = load_eval_model(options, options.model, eval_context(options), options.chunk);
   options.save_reference.empty() ? compare(options, model) : save_reference(options, model);
 }
 

@@ -6,6 +6,7 @@
 #include "apps/threads.h"
 #include "dsv4/base/error.h"
 #include "dsv4/base/mapped_file.h"
+#include "dsv4/engine/device_model.h"
 #include "dsv4/model/batch.h"
 
 namespace dsv4::apps {
@@ -22,6 +23,21 @@ void add_eval_mode(CLI::App& command, EvalMode& mode) {
   add_device(command, mode.device);
   add_threads(command);
   add_check_numbers(command, mode.check_numbers);
+  add_expert_options(command, mode.experts);
+}
+
+Model load_eval_model(const EvalMode& mode, const std::string& name, int64_t context,
+                      int64_t chunk) {
+  const std::string folder = find_model(name);
+  check_expert_options(mode.experts, mode.device);
+  std::shared_ptr<Device> device = open_device(mode.device);
+  Model model = Model::load(folder, num_ranks(mode.device));
+  const int64_t tokens = std::min(context, model.config().max_positions),
+                step = std::min(chunk, tokens);
+  const CacheLimits limits{.max_tokens = tokens, .max_batch_tokens = step, .max_logits_rows = step};
+  place_model(model, std::move(device), 0, step_context(mode),
+              expert_memory(mode.experts, model.config(), limits));
+  return model;
 }
 
 void add_eval_options(CLI::App& command, EvalOptions& options) {
@@ -44,6 +60,10 @@ void add_eval_options(CLI::App& command, EvalOptions& options) {
       ->capture_default_str();
   add_eval_mode(command, options);
   command.add_flag("--json", options.json, "print a report on stdout");
+}
+
+int64_t eval_context(const EvalOptions& options) {
+  return options.context.value_or(kDefaultContext);
 }
 
 Context step_context(const EvalMode& mode) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/common.h"
+#include "apps/expert_options.h"
 #include "dsv4/engine/check_numbers.h"
 #include "dsv4/model/model.h"
 #include "dsv4/quality/windows.h"
@@ -25,10 +26,15 @@ struct EvalMode {
   Numerics numerics = Numerics::kOfficial;
   bool deterministic = false, check_numbers = false;
   std::vector<ImplChoice> choices;
+  ExpertOptions experts;
 };
 // Without device and observer; it reads `mode` as long as it is used.
 Context step_context(const EvalMode& mode);
 void add_eval_mode(CLI::App& command, EvalMode& mode);
+// The model, on its device, for steps of so many tokens of sequences of so many. A device that
+// cannot be used is rejected before anything is read.
+Model load_eval_model(const EvalMode& mode, const std::string& model, int64_t context,
+                      int64_t chunk);
 
 struct EvalOptions : EvalMode {
   std::string model, file, ids;
@@ -49,6 +55,7 @@ class EvalContext {
 };
 
 void add_eval_options(CLI::App& command, EvalOptions& options);
+int64_t eval_context(const EvalOptions& options);  // tokens of a window, if the model has as many
 
 // A text as tokens: from -f (with the tokenizer of the model's folder) or from --ids unchanged.
 struct EvalText {

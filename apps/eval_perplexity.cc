@@ -20,7 +20,7 @@ struct PerplexityOptions : EvalOptions {
 
 void eval_perplexity(const PerplexityOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  const Model model = load_model(find_model(options.model), options.device, step_context(options));
+  const Model model = load_eval_model(options, options.model, eval_context(options), options.chunk);
   const EvalText text = read_eval_text(options, model);
   const Model* const models[] = {&model};
   const WindowOptions how = window_options(options, models);

@@ -3,9 +3,8 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
 
+#include "apps/expert_options.h"
 #include "dsv4/plan/expert_plan.h"
 
 namespace CLI {
@@ -14,20 +13,13 @@ class App;
 
 namespace dsv4::apps {
 
-struct PlanExpertsOptions {
-  std::string experts_memory;               // "", "auto" or a size
-  std::optional<int64_t> gpu, host_memory;  // bytes; none: the machine's
-  bool wanted() const { return !experts_memory.empty(); }
-};
-
-void add_plan_experts(CLI::App& command, PlanExpertsOptions& options);
+void add_plan_experts(CLI::App& command, ExpertOptions& options);
 
 // Lowers the memory of a machine's GPUs to --gpu-memory.
-void cap_gpu_memory(const PlanExpertsOptions& options, Machine& machine);
+void cap_gpu_memory(const ExpertOptions& options, Machine& machine);
 
 // Call it for options that want one.
-ExpertFit expert_fit(const PlanExpertsOptions& options, const MemoryPlan& plan,
-                     const Machine& machine);
+ExpertFit expert_fit(const ExpertOptions& options, const MemoryPlan& plan, const Machine& machine);
 nlohmann::ordered_json expert_fit_json(const ExpertFit& fit);
 void print_expert_fit(const ExpertFit& fit);
 

@@ -17,7 +17,7 @@ replay     the share of a step's experts that are in their slots already (h), ov
            --batch T    T tokens of different sequences make a step, as a server would decode them: the steps of the file
                         are split into tokens first. Default: the steps as they are in the file
            --warm N     steps that fill the slots and are not counted (default: a tenth)
-           --counts OUT writes {"experts": E, "layers": [[uses of each expert]]}, which dsv4 does not read yet
+           --counts OUT writes {"experts": E, "layers": [[uses of each expert]]}, for dsv4 --experts-counts
 synthetic  a trace whose tokens choose K different experts by popularity 1 / rank^S, each layer in an order of its own;
            with --repeats R a token takes each expert of the token before it, in its sequence, with probability R
 table      the table of the design, section 2.3: zipf:0.88 in one layer of 256 experts, 6 chosen

@@ -23,7 +23,7 @@ def plan(binary, release, experts, memory, reserve):
     command = [binary, "plan", "--synthetic", release, "--experts", experts, "--gpus", "1xh200", "--gpu-memory", memory + "G",
                "--reserve", reserve, "--experts-memory", "auto", "--host-memory", "4T", "--json"]
     result = subprocess.run(command, capture_output=True, text=True)
-    if "has room for" in result.stderr:
+    if "has room for" in result.stderr or "too few for experts" in result.stderr:
         return None
     if result.returncode != 0:
         sys.exit(result.stderr)

@@ -1,9 +1,13 @@
 #include "dsv4/device/memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "dsv4/base/error.h"
+#include "dsv4/base/host_memory_limits.h"
 #include "dsv4/device/error.h"
 
 namespace dsv4 {
@@ -69,6 +73,60 @@ void PinnedMemory::upload(std::byte* to, const std::byte* from, int64_t bytes) {
 
 void PinnedMemory::download(std::byte* to, const std::byte* from, int64_t bytes) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+namespace {
+
+// Pages of zeros; large ones where the system has them, since each is locked by itself.
+std::byte* map_pages(size_t bytes) {
+  void* const data =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED)
+    fail(ErrorCode::kResource, "cannot map {:.2f} GiB of host memory: {}",
+         gib(static_cast<int64_t>(bytes)), std::strerror(errno));
+  madvise(data, bytes, MADV_HUGEPAGE);  // a wish: small pages serve, too
+  return static_cast<std::byte*>(data);
+}
+
+}  // namespace
+
+std::byte* MappedMemory::allocate(int64_t bytes) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  std::byte* const data = map_pages(size);
+  const cudaError_t status =
+      cudaHostRegister(data, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
+  void* there = nullptr;
+  if (status == cudaSuccess && cudaHostGetDevicePointer(&there, data, 0) == cudaSuccess &&
+      there == data) {
+    const std::lock_guard lock(mutex_);
+    sizes_[data] = bytes;
+    locked_ += bytes;
+    return data;
+  }
+  cudaGetLastError();  // this error is ours, and it is over
+  if (status == cudaSuccess) cudaHostUnregister(data);
+  munmap(data, size);
+  if (status == cudaSuccess)
+    fail(ErrorCode::kUnsupported,
+         "{:.2f} GiB of host memory have another address for the GPU than for the CPU: experts in "
+         "host memory need one for both",
+         gib(bytes));
+  const std::lock_guard lock(mutex_);
+  fail(ErrorCode::kResource,
+       "cannot page-lock {:.2f} GiB of host memory after {:.2f} GiB ({}): {}; raise the limit "
+       "(ulimit -l unlimited, docker run --ulimit memlock=-1, the memory of the pod) or give less "
+       "to experts (--host-memory)",
+       gib(bytes), gib(locked_), cudaGetErrorString(status), host_memory_limits().text());
+}
+
+void MappedMemory::release(std::byte* data) noexcept {
+  if (data == nullptr) return;
+  cudaHostUnregister(data);
+  const std::lock_guard lock(mutex_);
+  const auto at = sizes_.find(data);
+  munmap(data, static_cast<size_t>(std::max<int64_t>(at->second, 1)));
+  locked_ -= at->second;
+  sizes_.erase(at);
 }
 
 }  // namespace dsv4

@@ -4,6 +4,9 @@
 
 #include <cuda_runtime.h>
 
+#include <map>
+#include <mutex>
+
 #include "dsv4/tensor/memory.h"
 
 namespace dsv4 {
@@ -29,6 +32,21 @@ class PinnedMemory : public Memory {
   void release(std::byte* data) noexcept override;
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override;
   void download(std::byte* to, const std::byte* from, int64_t bytes) override;
+};
+
+// Page-locked host memory of gigabytes that kernels read at the host's addresses, from any device.
+// Pages are zeros that the system gives when they are locked; several threads may allocate at a
+// time. Throws kResource, naming what is locked so far and the limits of the system, when it locks
+// no more.
+class MappedMemory : public PinnedMemory {
+ public:
+  std::byte* allocate(int64_t bytes) override;
+  void release(std::byte* data) noexcept override;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::byte*, int64_t> sizes_;
+  int64_t locked_ = 0;
 };
 
 }  // namespace dsv4

@@ -11,6 +11,8 @@
 
 namespace dsv4 {
 
+struct ExpertMemory;  // expert_memory.h
+
 // "cpu" (null), "cuda" or "cuda:1", or one for each rank of a model, with commas; "auto" is
 // default_device(). Throws kBadInput for other names and kUnsupported when this build, this machine
 // or this GPU cannot do it: ranks run on the CPU alone, "cpu,cpu".
@@ -38,7 +40,10 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 // steps: numerics and choices of the steps that the model will run. A model that is placed for
 // kExact runs with both; one that is placed for kOfficial may have experts as kernel images, which
 // kExact cannot read.
+// outside: experts that the GPU does not hold within these sizes stay in host memory; null: all go
+// to the GPU.
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
-                    int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact});
+                    int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact},
+                    const ExpertMemory* outside = nullptr);
 
 }  // namespace dsv4

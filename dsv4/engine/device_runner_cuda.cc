@@ -6,6 +6,8 @@
 //             the first of a size runs kernel by kernel (which also makes every workspace as large
 //             as it gets), the second is captured, and all further ones are one graph launch
 //   prefill   kernel by kernel; the host enqueues ahead of the device
+//   experts   where some are in host memory: steps of prompts stream whole layers
+//             (expert_waves.h), all others fetch what they chose, in kernels of the step
 //   sample    on the device; the only wait of a step is for the sampled ids
 //   drafts    passes of the drafter, each of which takes the ids that the one before has drawn: one
 //             graph and one wait for all drafts of a round
@@ -25,6 +27,7 @@
 #include "dsv4/device/graph.h"
 #include "dsv4/engine/captured_steps.h"
 #include "dsv4/engine/device_sampler.h"
+#include "dsv4/engine/expert_waves.h"
 #include "dsv4/engine/runner.h"
 #include "dsv4/engine/workspace.h"
 
@@ -103,6 +106,7 @@ class DeviceRunner : public Runner {
   bool captures() const { return device_.times() == nullptr && context_.observer == nullptr; }
   std::optional<StepExtents> captured_extents(const ForwardBatch& batch, const StepExtents& exact,
                                               const TensorView& logits) const;
+  void choose_experts(Step& step, bool captured);
   void run_captured(Captured& captured, const TensorView& logits,
                     const std::function<void()>& enqueue);
   // Lists that are written into list_scratch_, from where it begins, and read from the mirror.
@@ -129,6 +133,7 @@ class DeviceRunner : public Runner {
   PieceList pieces_;                                     // of the last copy()
   std::vector<std::unique_ptr<PieceList>> piece_lists_;  // that no transfer uses now
   CopyStream copy_stream_;
+  std::unique_ptr<StoreWaves> waves_;  // null: all experts are on the device
 };
 
 DeviceRunner::DeviceRunner(const Model& model, const Context& context, const CacheLimits& limits)
@@ -144,6 +149,7 @@ DeviceRunner::DeviceRunner(const Model& model, const Context& context, const Cac
       copy_stream_(device_) {
   list_scratch_.reserve(list_mirror_.view().numel());
   scratch_.reserve(workspace_.activations);
+  if (model.expert_store() != nullptr) waves_ = make_store_waves(device_, *model.expert_store());
 }
 
 DeviceRunner::~DeviceRunner() {
@@ -181,8 +187,17 @@ void DeviceRunner::forward(const ForwardBatch& batch, std::span<const LayerCache
   Step step = make_step(context_, model_.config(), model_.cache_groups(), batch,
                         captured.value_or(exact), step_lists(list_scratch_.taken().data), scratch_);
   send_step_lists();
+  choose_experts(step, captured.has_value());
   const auto enqueue = [&] { model_.forward(step, caches, logits, drafter); };
   captured ? run_captured(captured_[*captured], logits, enqueue) : enqueue();
+}
+
+// A captured step makes its decisions on the device: the graph is the same for all of them.
+void DeviceRunner::choose_experts(Step& step, bool captured) {
+  if (waves_ == nullptr) return;
+  if (captured || step.num_tokens <= kMostFetchedTokens) return waves_->places_changed();
+  waves_->begin_step();
+  step.waves = waves_.get();
 }
 
 std::vector<std::vector<int32_t>> DeviceRunner::draft(const DraftChain& chain) {

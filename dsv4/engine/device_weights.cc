@@ -5,6 +5,7 @@
 
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
+#include "dsv4/engine/expert_store.h"
 
 namespace dsv4 {
 namespace {
@@ -75,6 +76,16 @@ std::vector<ImageJob> take_image_jobs(const std::vector<PackedExperts>& packed,
     }
   }
   return jobs;
+}
+
+void send_to_store(const ExpertStore& store, std::vector<ImageJob>& jobs) {
+  const int64_t of_layer = store.places().experts;
+  DSV4_CHECK(std::ssize(jobs) == store.places().all(), "{} images for a store of {}", jobs.size(),
+             store.places().all());
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const auto index = static_cast<int64_t>(i), layer = index / of_layer, e = index % of_layer;
+    jobs[i].stored_at = {store.home(layer, e), store.first_place(layer, e), index};
+  }
 }
 
 void check_room(int64_t weight_bytes, int64_t cache_bytes, int64_t free_bytes,

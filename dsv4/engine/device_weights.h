@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,21 @@ struct ImageJob {
   ExpertWeights stored;
   KbitImage gate_up, down;
   int64_t gate_up_offset, down_offset;
+  // Instead of that, with an expert store: both images, one behind the other, go to either or both
+  // of its home and its first place.
+  struct Stored {
+    std::byte *home = nullptr, *place = nullptr;
+    int64_t index = 0;  // of the expert among those of all layers
+  };
+  std::optional<Stored> stored_at{};
 
   int64_t stored_bytes() const;  // with each tensor aligned
 };
 // Splits off the places of images, which are not copied. One job for each expert.
 std::vector<ImageJob> take_image_jobs(const std::vector<PackedExperts>& packed,
                                       std::vector<TensorPlace>& places);
+// Sends the images of all jobs to the store instead.
+void send_to_store(const ExpertStore& store, std::vector<ImageJob>& jobs);
 // Where a job's tensors lie while they are packed: w1, w3, w2, data and scale of each; offsets from
 // the start of the staging memory.
 std::vector<TensorPlace> staged_tensors(const ImageJob& job);

@@ -59,9 +59,12 @@ Context step_context(const EngineOptions& options) {
 }
 
 int64_t cache_bytes(const Model& model, const EngineOptions& options) {
-  const CacheLimits limits = cache_limits(options);
   const Numerics numerics = checked_options(model, options).numerics;
-  const CachePlan plan = plan_cache(model.config(), numerics, limits).plan;
+  return cache_bytes(model.config(), numerics, cache_limits(options));
+}
+
+int64_t cache_bytes(const ModelConfig& config, Numerics numerics, const CacheLimits& limits) {
+  const CachePlan plan = plan_cache(config, numerics, limits).plan;
   return plan.bytes() + limits.checkpoints * prefix_state_bytes(plan);
 }
 

@@ -67,6 +67,7 @@ Context step_context(const EngineOptions& options);
 // Bytes of the cache that an engine with these options allocates. Throws what its constructor
 // throws for options that do not fit the model.
 int64_t cache_bytes(const Model& model, const EngineOptions& options);
+int64_t cache_bytes(const ModelConfig& config, Numerics numerics, const CacheLimits& limits);
 
 // Throws unless they agree with each other and with the model.
 const EngineOptions& checked_options(const Model& model, const EngineOptions& options);

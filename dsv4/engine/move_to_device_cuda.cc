@@ -11,8 +11,10 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/device/device.h"
 #include "dsv4/device/error.h"
@@ -98,11 +100,13 @@ struct Job {
 // One stream of copies.
 class Lane {
  public:
-  // staging: device memory for the tensors of an expert
-  Lane(Device& device, std::byte* block, std::byte* staging)
+  // staging: device memory for the tensors of an expert, and behind them for its images if they go
+  // to `stored`
+  Lane(Device& device, std::byte* block, std::byte* staging, const StoredImages* stored)
       : buffers_(DType::kU8, {kBuffers, kPieceBytes}, device.pinned()),
         block_(block),
-        staging_(staging) {
+        staging_(staging),
+        stored_(stored) {
     cuda_check(cudaSetDevice(device.info().ordinal), "cudaSetDevice");
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   }
@@ -130,13 +134,22 @@ class Lane {
     for (const TensorPlace& place : staged_tensors(*job.expert))
       cut(place.from.data, staging_ + place.offset, place.from.bytes(), pieces);
     for (const Piece& piece : pieces) send(piece, reader);
-    pack_expert(stream_, *job.expert, staging_, block_);
+    if (job.expert->stored_at) {
+      stored_->pack(stream_, *job.expert, staging_, staging_ + packed_offset(*job.expert));
+    } else {
+      pack_expert(stream_, *job.expert, staging_, block_);
+    }
   }
   void finish() { cuda_check(cudaStreamSynchronize(stream_), "copy of weights"); }
 
  private:
   Buffer buffers_;
+  static int64_t packed_offset(const ImageJob& job) {
+    return align_up(job.stored_bytes(), kPlaceAlign);
+  }
+
   std::byte *const block_, *const staging_;
+  const StoredImages* const stored_;
   cudaStream_t stream_ = nullptr;
   Event sent_[kBuffers];
   int next_ = 0;
@@ -146,10 +159,11 @@ class Lane {
 class Upload {
  public:
   Upload(const Checkpoint& checkpoint, Device& device, std::byte* block, std::vector<Job> jobs,
-         int64_t staging_bytes)
+         int64_t staging_bytes, const StoredImages* stored)
       : checkpoint_(checkpoint),
         device_(device),
         block_(block),
+        stored_(stored),
         jobs_(std::move(jobs)),
         threads_(std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, kMaxThreads)),
         staging_(staging_bytes == 0
@@ -179,7 +193,7 @@ class Upload {
     ++active_;
     ++running_;
     try {
-      Lane lane(device_, block_, staging(thread));
+      Lane lane(device_, block_, staging(thread), stored_);
       Reader reader(checkpoint_);
       for (size_t i = next_++; i < jobs_.size() && !stop_; i = next_++) {
         lane.run(jobs_[i], reader);
@@ -197,6 +211,7 @@ class Upload {
   const Checkpoint& checkpoint_;
   Device& device_;
   std::byte* const block_;
+  const StoredImages* const stored_;  // null: all images stay in the block
   const std::vector<Job> jobs_;
   const int64_t threads_;
   const Buffer staging_;  // [threads, bytes of an expert's tensors], while experts are packed
@@ -227,21 +242,30 @@ Buffer allocate_weights(Device& device, int64_t bytes, int64_t cache_bytes) {
 }
 
 void move_to_device(Model& model, std::shared_ptr<Device> device, const LoadProgress& progress,
-                    int64_t cache_bytes, Context steps) {
+                    int64_t cache_bytes, Context steps, const ExpertMemory* outside) {
   steps.device = device.get();
   const std::vector<PackedExperts> packed = model.choose_layouts(steps);
-  const std::vector<TensorPlace> places = place_tensors(model);
-  std::vector<TensorPlace> copies = places;
-  const std::vector<ImageJob> image_jobs = take_image_jobs(packed, copies);
-  const int64_t bytes = placed_bytes(places), staging = largest_expert(image_jobs);
+  std::vector<TensorPlace> places = place_tensors(model), copies = places;
+  std::vector<ImageJob> image_jobs = take_image_jobs(packed, copies);
+  std::optional<StoredImages> stored;
+  int64_t bytes = placed_bytes(places), staging = largest_expert(image_jobs);
+  if (outside != nullptr) {
+    if (const auto store = make_expert_store(model, *device, packed, *outside, steps)) {
+      send_to_store(*store, image_jobs);
+      stored.emplace(model, *store, *device);
+      places = copies = place_tensors(model);
+      staging = align_up(staging, kPlaceAlign) + stored->packed_bytes();
+    }
+  }
   // The staging memory is free again before the cache is allocated.
-  Buffer block =
-      allocate_weights(*device, bytes, std::max(cache_bytes, int64_t{kMaxThreads} * staging));
+  Buffer block = allocate_weights(*device, placed_bytes(places),
+                                  std::max(cache_bytes, int64_t{kMaxThreads} * staging));
   device->wait();  // the block is zeroed on the device's stream, the copies come on others
   Upload(model.checkpoint(), *device, block.view().data,
-         jobs_of(copies, image_jobs, block.view().data), staging)
+         jobs_of(copies, image_jobs, block.view().data), staging, stored ? &*stored : nullptr)
       .run(progress, bytes);
   redirect_tensors(model, places, block.view().data);
+  if (stored) stored->set_exponents(model, *device);
   find_expert_exponents(model, *device);
   model.place(std::move(device), std::move(block));
 }

@@ -149,7 +149,8 @@ DeviceMemory device_memory([[maybe_unused]] const Device* device) {
 }
 
 #if !DSV4_CUDA
-void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&, int64_t, Context) {
+void move_to_device(Model& model, std::shared_ptr<Device>, const LoadProgress&, int64_t, Context,
+                    const ExpertMemory*) {
   fail(ErrorCode::kUnsupported, "{} cannot move: this program was built without CUDA",
        model.checkpoint().folder());
 }

@@ -5,11 +5,15 @@
 
 #include <cuda_runtime.h>
 
+#include <memory>
 #include <span>
 
 #include "dsv4/engine/device_weights.h"
 
 namespace dsv4 {
+
+struct ExpertMemory;
+struct ExponentRange;
 
 // Staging memory that every job fits into.
 int64_t largest_expert(std::span<const ImageJob> jobs);
@@ -19,8 +23,38 @@ int64_t largest_expert(std::span<const ImageJob> jobs);
 void pack_expert(cudaStream_t stream, const ImageJob& job, const std::byte* staging,
                  std::byte* block);
 
+// Images that go to an expert store are packed into memory of a thread's own first, and the ranges
+// of their exponents are found there.
+class StoredImages {
+ public:
+  StoredImages(const Model& model, const ExpertStore& store, Device& device);
+
+  // Packs the expert in `staging` into `packed` [packed_bytes()] and copies it to where the job
+  // says. Enqueues on `stream`.
+  void pack(cudaStream_t stream, const ImageJob& job, const std::byte* staging,
+            std::byte* packed) const;
+  int64_t packed_bytes() const { return packed_bytes_; }
+  // When all are done: find_expert_exponents() for them.
+  void set_exponents(Model& model, Device& device) const;
+
+ private:
+  int64_t packed_bytes_;
+  Buffer ranges_;  // [experts of all layers, 3] ExponentRange of w1, w3 and w2, on the device
+};
+
+// Makes the store and points the model at it. Null: all experts fit beside the rest of the model.
+// packed: what choose_layouts() changed. Throws kUnsupported when a layer has no images, and what
+// plan_expert_memory() and the memories throw.
+std::shared_ptr<ExpertStore> make_expert_store(Model& model, Device& device,
+                                               const std::vector<PackedExperts>& packed,
+                                               const ExpertMemory& memory, const Context& steps);
+
+// Sets the exponents of a layer from the ranges [e, 2] and [e] of its images, or leaves it without.
+void set_exponents_of(ExpertImages& images, std::span<const ExponentRange> gate_up,
+                      std::span<const ExponentRange> down, Device& device);
+
 // Fills ExpertImages::exponents of each layer, whose images are complete, and empties the view of
-// layers with a weight whose range is too large. Returns when it is done.
+// layers with a weight whose range is too large. Not of those in a store. Returns when it is done.
 void find_expert_exponents(Model& model, Device& device);
 
 }  // namespace dsv4

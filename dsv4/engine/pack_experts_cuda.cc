@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dsv4/device/device.h"
 #include "dsv4/ops/kbit/pack_image.h"
 
 namespace dsv4 {
@@ -43,19 +44,24 @@ void pack_expert(cudaStream_t stream, const ImageJob& job, const std::byte* stag
   pack_kbit_image(stream, job.down, {&down, 1}, block + job.down_offset);
 }
 
+void set_exponents_of(ExpertImages& images, std::span<const ExponentRange> gate_up,
+                      std::span<const ExponentRange> down, Device& device) {
+  const std::vector<int32_t> largest = folded_exponents(gate_up, down);
+  if (largest.empty()) {
+    images.exponents = {};
+    return;
+  }
+  device.memory().upload(const_cast<std::byte*>(images.exponents.data),
+                         reinterpret_cast<const std::byte*>(largest.data()),
+                         images.exponents.bytes());
+}
+
 void find_expert_exponents(Model& model, Device& device) {
   model.for_each_images([&](ExpertImages& images) {
-    if (images.exponents.empty()) return;
+    if (images.exponents.empty() || images.has_places()) return;
     const auto gate_up = ranges_of(device, images.gate_up, images.gate_up_bytes, 2),
                down = ranges_of(device, images.down, images.down_bytes, 1);
-    const std::vector<int32_t> largest = folded_exponents(gate_up, down);
-    if (largest.empty()) {
-      images.exponents = {};
-      return;
-    }
-    device.memory().upload(const_cast<std::byte*>(images.exponents.data),
-                           reinterpret_cast<const std::byte*>(largest.data()),
-                           images.exponents.bytes());
+    set_exponents_of(images, gate_up, down, device);
   });
 }
 

@@ -101,6 +101,19 @@ void ModelShard::place(std::shared_ptr<Device> device, Buffer memory) {
   device_memory_ = std::move(memory);
 }
 
+void ModelShard::fetch_experts(const std::vector<ExpertsFetchArgs>& fetch,
+                               std::shared_ptr<ExpertStore> owner) {
+  DSV4_CHECK(fetch.size() == weights_.layers.size(), "experts of {} layers for {}", fetch.size(),
+             weights_.layers.size());
+  for (size_t l = 0; l < fetch.size(); ++l) {
+    MoeWeights& block = weights_.layers[l].moe;
+    DSV4_CHECK(!block.images.empty(), "the experts of layer {} are no images", l);
+    block.images.places = fetch[l].places;
+    block.fetch = fetch[l];
+  }
+  expert_store_ = std::move(owner);
+}
+
 void ModelShard::for_each_tensor(const std::function<void(ConstTensorView&)>& visit) {
   visit(rope_.raw);
   visit(rope_.compressed);

@@ -17,6 +17,8 @@
 
 namespace dsv4 {
 
+class ExpertStore;  // engine/expert_store.h: memory that views of a model point into
+
 // The weights that one rank of several owns. A rank of a world of one owns them all.
 class ModelShard {
  public:
@@ -71,6 +73,12 @@ class ModelShard {
   // Call after for_each_tensor() has pointed all tensors into `memory`, which the model then owns.
   void place(std::shared_ptr<Device> device, Buffer memory);
 
+  // From now on steps read the experts through fetch[layer].places and bring those that they chose
+  // there. All of them are images. owner: of that memory; it lives as long as the model.
+  void fetch_experts(const std::vector<ExpertsFetchArgs>& fetch,
+                     std::shared_ptr<ExpertStore> owner);
+  ExpertStore* expert_store() const { return expert_store_.get(); }  // null: nothing is fetched
+
   // Before the model is placed: changes experts to the layout that the ops read best in this
   // context. Whoever places the model makes the images of those that it returns.
   std::vector<PackedExperts> choose_layouts(const Context& context) {
@@ -100,6 +108,7 @@ class ModelShard {
   ModelWeights weights_;
   RopeTables rope_;
   std::vector<std::shared_ptr<const ModelShard>> others_;
+  std::shared_ptr<ExpertStore> expert_store_;
 };
 
 // What the engine runs: a whole model, or rank 0, which leads the others of its world.

@@ -9,19 +9,27 @@ void run_moe(const Step& step, const MoeWeights& weights, const HcBoundaryArgs& 
              const TensorView& acc) {
   if (step.ranks != nullptr) return moe_of_ranks(step, weights, boundary, acc);
   const ModelConfig& m = step.config;
-  moe(step.context, {.x = boundary.x,
-                     .boundary = boundary,
-                     .ids = step.ids,
-                     .gate = weights.gate,
-                     .bias = weights.bias,
-                     .tid2eid = weights.tid2eid,
-                     .routed = weights.stack(),
-                     .shared = weights.shared,
-                     .experts_per_token = m.experts_per_token,
-                     .route_scale = m.route_scale,
-                     .normalize = m.normalize_weights,
-                     .swiglu_limit = m.swiglu_limit,
-                     .acc = acc});
+  MoeArgs args{.x = boundary.x,
+               .boundary = boundary,
+               .ids = step.ids,
+               .gate = weights.gate,
+               .bias = weights.bias,
+               .tid2eid = weights.tid2eid,
+               .routed = weights.stack(),
+               .shared = weights.shared,
+               .experts_per_token = m.experts_per_token,
+               .route_scale = m.route_scale,
+               .normalize = m.normalize_weights,
+               .swiglu_limit = m.swiglu_limit,
+               .acc = acc,
+               .fetch = weights.fetch.homes.empty() ? nullptr : &weights.fetch};
+  if (step.waves == nullptr) return moe(step.context, args);
+  ExpertImages images = weights.images;
+  images.places = step.waves->begin_layer(step.layer);
+  args.routed = images;
+  args.fetch = nullptr;
+  moe(step.context, args);
+  step.waves->end_layer(step.layer);
 }
 
 }  // namespace dsv4

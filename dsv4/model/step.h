@@ -60,6 +60,17 @@ struct DrafterLists {
   ConstTensorView identity;   // [T, m, m] f32
 };
 
+// The experts of a model that has some of them in host memory, streamed past a step of many tokens
+// instead of fetched by it: which ones are chosen does not matter, nearly all are.
+class ExpertWaves {
+ public:
+  virtual ~ExpertWaves() = default;
+  // [e] I64: where the layer's experts are for what is enqueued next, up to end_layer(). Layers
+  // come in order.
+  virtual ConstTensorView begin_layer(int64_t layer) = 0;
+  virtual void end_layer(int64_t layer) = 0;
+};
+
 struct Step {
   const Context& context;
   const ModelConfig& config;
@@ -78,7 +89,9 @@ struct Step {
   DrafterLists drafter;            // empty where the step has nothing to do with one
   // How a rank of several exchanges values with the others (ranks.h). Null: it is alone.
   Communicator* ranks = nullptr;
-  int64_t layer = -1;  // that is computed at present, for errors of exchanges
+  int64_t layer = -1;  // that is computed at present, for errors of exchanges and for waves
+  // Null: the step brings the experts that it chose itself, where the model's are fetched.
+  ExpertWaves* waves = nullptr;
 
   const EntryLists& window() const { return groups[kWindowGroup]; }
   bool official() const { return context.numerics == Numerics::kOfficial; }

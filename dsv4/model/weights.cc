@@ -254,8 +254,8 @@ void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
   Walk walk(visit);
   visit_weights(config, weights, walk);
   for_each_images(weights, [&](ExpertImages& images) {
-    for (ConstTensorView* view : {&images.gate_up_bytes, &images.down_bytes, &images.scale2})
-      visit(*view);
+    if (!images.has_places()) visit(images.gate_up_bytes), visit(images.down_bytes);
+    visit(images.scale2);
     if (!images.exponents.empty()) visit(images.exponents);
   });
 }

@@ -15,6 +15,7 @@
 #include "dsv4/ops/model/attention_in/attention_in.h"
 #include "dsv4/ops/model/hc_boundary/hc_boundary.h"
 #include "dsv4/ops/parts/experts/experts.h"
+#include "dsv4/ops/parts/experts_fetch/experts_fetch.h"
 #include "dsv4/tensor/buffer.h"
 
 namespace dsv4 {
@@ -31,6 +32,9 @@ struct MoeWeights {
   std::vector<ExpertWeights> routed;  // [E]
   // Instead of `routed`, which then has shapes only (ModelShard::choose_layouts).
   ExpertImages images;
+  // Where images.places is given: what brings the experts that a step chose there. The step adds
+  // its choices.
+  ExpertsFetchArgs fetch;
   std::vector<ExpertWeights> shared;  // one entry of width shared_experts * I
 
   ExpertStack stack() const { return images.empty() ? ExpertStack(routed) : ExpertStack(images); }
@@ -75,7 +79,8 @@ std::vector<PackedExperts> choose_layouts(const Context& context, ModelWeights& 
 // The images of all layers that have them, the drafter's included.
 void for_each_images(ModelWeights& weights, const std::function<void(ExpertImages&)>& visit);
 
-// Visits every tensor that is present, in the order in which a forward step reads them.
+// Visits every tensor that is present, in the order in which a forward step reads them; of images
+// with places only their factors.
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
                      const std::function<void(ConstTensorView&)>& visit);
 

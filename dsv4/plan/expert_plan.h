@@ -1,13 +1,13 @@
 // The memory plan of a model whose routed experts do not all fit in a GPU: how many it holds, and
 // what host memory has to hold (docs/experts-in-host-memory.md).
 //
-//   room for experts = room of the GPU - dense weights - cache - 16 places of experts in transit
-//   resident         = experts that this room holds, or --experts-memory
-//   host memory      = a copy of every expert, less those that never leave the GPU (fixed). None is
-//                      fixed where host memory holds them all, and all of them where the GPU does
+//   room for experts = room of the GPU - dense weights - cache
+//   places           = those of engine/expert_places.h in this room, or in --experts-memory
+//   resident         = experts in fixed places and slots; transient places hold none for long
+//   host memory      = a copy of every expert that is not fixed
 //
 // Experts count with their stored bytes, on average where layers differ; kernel images of the
-// released models take the same. A plan: no step fetches experts yet.
+// released models take the same.
 
 #pragma once
 
@@ -17,8 +17,6 @@
 
 namespace dsv4 {
 
-inline constexpr int64_t kExpertsInTransit = 16;
-
 struct ExpertRequest {
   std::optional<int64_t> gpu_bytes;  // for experts; none: all that there is room for
   int64_t host_bytes = 0;            // of host memory, for experts
@@ -27,8 +25,9 @@ struct ExpertRequest {
 struct ExpertFit {
   int64_t experts = 0, expert_bytes = 0;  // of all layers; of one expert
   int64_t resident = 0, fixed = 0;        // experts
-  int64_t room_bytes = 0;                 // of the GPU, for experts
-  int64_t gpu_bytes() const { return resident * expert_bytes; }
+  int64_t transient = 0;                  // places
+  int64_t room_bytes = 0;                 // of the GPU, for places
+  int64_t gpu_bytes() const { return (resident + transient) * expert_bytes; }
   int64_t host_bytes() const { return (experts - fixed) * expert_bytes; }
   double share() const { return static_cast<double>(resident) / static_cast<double>(experts); }
   int64_t token_bytes = 0;  // of the experts that a token chooses in all layers

@@ -32,27 +32,26 @@ Machine gpu(double gib, double reserve) {
 
 constexpr int64_t kHuge = int64_t{1} << 50;
 
-// Shares that were calculated for the design, by hand, to three digits.
+// Shares by hand: X experts fit beside the rest of the model, of which L layers of E have s places
+// each and 2 (E - s) more are in transit, or 2 X / 32 if that is less. The comments are X / (L E),
+// the shares of the design with its 16 experts in transit.
 TEST(ExpertPlan, SharesOfTheDesign) {
   struct Row {
     const char *release, *experts;
     double gib, reserve, share;
   };
-  const Row rows[] = {{"flash", "k3", 139, 6, 1},
-                      {"flash", "", 139, 6, 0.905},
-                      {"flash", "k5", 139, 6, 0.733},
-                      {"pro", "k2", 139, 6, 0.259},
-                      {"pro", "k3", 139, 6, 0.179},
-                      {"pro", "", 139, 6, 0.137},
-                      {"flash", "k3", 78, 6, 0.601},
-                      {"flash", "", 78, 6, 0.460},
-                      {"flash", "k5", 78, 6, 0.372},
-                      {"flash", "k3", 44.5, 2.5, 0.315},
-                      {"flash", "", 44.5, 2.5, 0.241},
-                      // With the embedding on the GPU, which the design leaves in host memory here:
-                      // 1 GiB of 104.8 and 137.1 less than 0.134 and 0.102.
-                      {"flash", "k3", 23.5, 1.5, 0.1246},
-                      {"flash", "", 23.5, 1.5, 0.0945}};
+  const Row rows[] = {{"flash", "k3", 139, 6, 1},         {"flash", "", 139, 6, 0.902},  // 0.907
+                      {"flash", "k5", 139, 6, 0.7216},                                   // 0.735
+                      {"pro", "k2", 139, 6, 0.2436},                                     // 0.260
+                      {"pro", "k3", 139, 6, 0.169},                                      // 0.180
+                      {"pro", "", 139, 6, 0.1291},                                       // 0.138
+                      {"flash", "k3", 78, 6, 0.5835},                                    // 0.603
+                      {"flash", "", 78, 6, 0.4353},                                      // 0.462
+                      {"flash", "k5", 78, 6, 0.3504},                                    // 0.374
+                      {"flash", "k3", 44.5, 2.5, 0.2971},                                // 0.317
+                      {"flash", "", 44.5, 2.5, 0.2277},                                  // 0.243
+                      {"flash", "k3", 23.5, 1.5, 0.1182},                                // 0.126
+                      {"flash", "", 23.5, 1.5, 0.0899}};                                 // 0.096
   for (const Row& row : rows) {
     SCOPED_TRACE(fmt::format("{} {} {} GiB", row.release, row.experts, row.gib));
     const ExpertFit fit = fit_experts(plan_of(row.release, row.experts), gpu(row.gib, row.reserve),
@@ -70,6 +69,7 @@ TEST(ExpertPlan, TakesAllTheRoom) {
     EXPECT_EQ(fit.experts, 43 * 256);
     EXPECT_LE(fit.gpu_bytes(), fit.room_bytes);
     EXPECT_GT(fit.gpu_bytes() + fit.expert_bytes, fit.room_bytes);
+    EXPECT_GT(fit.transient, 0);
     // Three matrices of 2048 x 4096 weights in 3.25 or 4.25 bits, and a few numbers beside them.
     const double bits = *experts != '\0' ? 3.25 : 4.25;
     EXPECT_NEAR(static_cast<double>(fit.expert_bytes), 3 * 2048 * 4096 * bits / 8, 300);
@@ -89,28 +89,27 @@ TEST(ExpertPlan, FixesWhatHostMemoryDoesNotHold) {
   EXPECT_GT(fit.host_bytes() + fit.expert_bytes, 124 * kGiB);
   EXPECT_EQ(fit_experts(plan, h200, {.host_bytes = 14 * kGiB}).share(), fit.share());
   EXPECT_TRUE(
-      test::says(test::error_of(ErrorCode::kBadInput,
+      test::says(test::error_of(ErrorCode::kResource,
                                 [&] { fit_experts(plan, h200, {.host_bytes = 12 * kGiB}); }),
-                 "12.0 GiB of host memory hold 963 of 11008 experts, and 1xh200 holds"));
+                 "12.00 GiB of host memory hold 963 of 11008 experts, and the GPU holds"));
 }
 
 TEST(ExpertPlan, TakesWhatIsGiven) {
   const MemoryPlan& plan = plan_of("flash", "k3");
   const ExpertFit fit =
       fit_experts(plan, parse_machine("1xh200"), {.gpu_bytes = 20 * kGiB, .host_bytes = kHuge});
-  EXPECT_EQ(fit.resident, 20 * kGiB / fit.expert_bytes);
-  EXPECT_EQ(
-      fit_experts(plan, parse_machine("1xh200"), {.gpu_bytes = 1, .host_bytes = kHuge}).share(), 0);
+  EXPECT_LE(fit.gpu_bytes(), 20 * kGiB);
+  EXPECT_GT(fit.gpu_bytes() + fit.expert_bytes, 20 * kGiB);
   const auto error = [&](const Machine& machine, const ExpertRequest& request) {
-    return test::error_of(ErrorCode::kBadInput, [&] { fit_experts(plan, machine, request); });
+    return test::error_of(ErrorCode::kResource, [&] { fit_experts(plan, machine, request); });
   };
   EXPECT_TRUE(test::says(error(parse_machine("1xh100"), {.gpu_bytes = 70 * kGiB}),
-                         "of experts, 70.0 GiB are wanted"));
-  EXPECT_TRUE(
-      test::says(error(gpu(12, 6), {.host_bytes = kHuge}),
-                 "has room for 6.0 GiB: dense weights, the cache and 16 experts in transit"));
-  EXPECT_EQ(error(parse_machine("2xh100"), {}),
-            "experts in host memory are planned for one GPU, not for 2xh100");
+                         "of experts, 70.00 GiB are wanted"));
+  EXPECT_TRUE(test::says(error(gpu(12, 6), {.host_bytes = kHuge}),
+                         "has room for 6.00 GiB: dense weights and the cache take"));
+  EXPECT_EQ(
+      test::error_of(ErrorCode::kBadInput, [&] { fit_experts(plan, parse_machine("2xh100"), {}); }),
+      "experts in host memory are planned for one GPU, not for 2xh100");
 }
 
 }  // namespace

@@ -22,6 +22,8 @@
 
 namespace dsv4 {
 
+struct ExpertMemory;  // engine/expert_memory.h
+
 // What a synthetic model is stored as: a release whose experts are MXFP4, or NVFP4, and what a
 // recipe makes of it.
 struct SyntheticFormats {
@@ -45,7 +47,8 @@ Model synthetic_model(const std::string& release, const SyntheticFormats& format
 // Makes the large tensors on the device and places the model there. Throws like move_to_device()
 // where it and a cache of so many bytes do not fit; steps as there. CUDA builds.
 void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
-                    int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact});
+                    int64_t cache_bytes = 0, Context steps = {.numerics = Numerics::kExact},
+                    const ExpertMemory* outside = nullptr);
 
 // Fills every row of the caches with what a forward pass could have written: a context of any
 // length for decode benchmarks, without the prefill. CUDA builds.

@@ -165,15 +165,22 @@ void fill_pool(Device& device, const Pool& pool, int width, uint64_t seed) {
 }  // namespace
 
 void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
-                    int64_t cache_bytes, Context steps) {
+                    int64_t cache_bytes, Context steps, const ExpertMemory* outside) {
   steps.device = device.get();
   const std::vector<PackedExperts> packed = model.choose_layouts(steps);
-  const std::vector<TensorPlace> places = place_tensors(model);
-  std::vector<TensorPlace> plain = places;
-  const std::vector<ImageJob> image_jobs = take_image_jobs(packed, plain);
+  std::vector<TensorPlace> places = place_tensors(model), plain = places;
+  std::vector<ImageJob> image_jobs = take_image_jobs(packed, plain);
+  std::shared_ptr<ExpertStore> store;
+  std::optional<StoredImages> stored;
+  if (outside != nullptr) store = make_expert_store(model, *device, packed, *outside, steps);
+  if (store != nullptr) {
+    send_to_store(*store, image_jobs);
+    stored.emplace(model, *store, *device);
+    places = place_tensors(model);
+  }
   std::map<const std::byte*, Named> names;
-  for (const auto& [name, stored] : model.checkpoint().tensors())
-    names.emplace(stored.view.data, Named{name, stored.view});
+  for (const auto& [name, tensor] : model.checkpoint().tensors())
+    names.emplace(tensor.view.data, Named{name, tensor.view});
   const int64_t staging_bytes = largest_expert(image_jobs);
   Buffer block =
       allocate_weights(*device, placed_bytes(places), std::max(cache_bytes, staging_bytes));
@@ -187,17 +194,28 @@ void make_on_device(Model& model, std::shared_ptr<Device> device, uint64_t seed,
       fill(*device, rule, place.from, to, mix64(seed + tensor_seed));
     }
   };
+  // The seed of a tensor is its offset where all experts are on the device, so a store changes no
+  // contents.
+  std::map<const std::byte*, int64_t> offsets;
+  for (const TensorPlace& place : places) offsets.emplace(place.from.data, place.offset);
   for (const TensorPlace& place : plain)
-    make(place, block.view().data + place.offset, static_cast<uint64_t>(place.offset));
+    make(place, block.view().data + offsets.at(place.from.data),
+         static_cast<uint64_t>(place.offset));
   const Buffer staging(DType::kU8, {std::max<int64_t>(staging_bytes, 1)}, device->memory());
+  const Buffer images(DType::kU8, {stored ? stored->packed_bytes() : 1}, device->memory());
   for (const ImageJob& expert : image_jobs) {
     for (const TensorPlace& place : staged_tensors(expert))
       make(place, staging.view().data + place.offset,
            static_cast<uint64_t>(expert.gate_up_offset + place.offset));
-    pack_expert(device->stream(), expert, staging.view().data, block.view().data);
+    if (stored) {
+      stored->pack(device->stream(), expert, staging.view().data, images.view().data);
+    } else {
+      pack_expert(device->stream(), expert, staging.view().data, block.view().data);
+    }
   }
   device->wait();
   redirect_tensors(model, places, block.view().data);
+  if (stored) stored->set_exponents(model, *device);
   find_expert_exponents(model, *device);
   model.place(std::move(device), std::move(block));
 }

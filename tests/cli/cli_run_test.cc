@@ -41,6 +41,12 @@ TEST_F(CliRun, ReadsStandardInput) {
 
 TEST_F(CliRun, NoPromptIsAnError) {
   expect_error("run demo", "no prompt: give -p TEXT, -f FILE or a pipe");
+  for (const char* command : {"run demo -p a", "eval ppl demo --ids 1,2,3", "bench decode demo",
+                              "bench prefill demo", "eval needle demo"})
+    expect_error(std::string(command) + " --device cpu --experts-memory auto",
+                 "on the CPU all experts are in host memory");
+  expect_error("run demo -p a --experts-memory 5", "want a size such as 60G or 512M");
+  expect_error("run demo -p a --experts-counts f", "--experts-memory");
   expect_error("run demo -p a -f b", "-f");
   EXPECT_EQ(dsv4(greedy_ + "-p ''").exit_code, 0) << "an empty prompt that was asked for";
 }

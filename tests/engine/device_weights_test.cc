@@ -1,4 +1,5 @@
 #include "dsv4/engine/device_weights.h"
+#include "dsv4/engine/expert_store.h"
 
 #include <gtest/gtest.h>
 
@@ -83,6 +84,54 @@ void check_images(const char* format) {
 
 TEST(DeviceWeights, ImagesTakeThePlaceOfExperts) {
   for (const char* format : {"k3", "mxfp4", "nvfp4"}) check_images(format);
+}
+
+// Images go to the store, experts begin where it says, and neither bytes nor seeds of what stays
+// change: the other tensors are those of a model without a store, in the same order.
+TEST(DeviceWeights, ImagesGoToAStore) {
+  const std::unique_ptr<Device> hopper = Device::dry_run({.name = "H", .major = 9});
+  Model model = small_synthetic("mxfp4"), whole = small_synthetic("mxfp4");
+  const std::vector<PackedExperts> packed = model.choose_layouts({.device = hopper.get()});
+  whole.choose_layouts({.device = hopper.get()});
+  std::vector<TensorPlace> copies = place_tensors(model);
+  std::vector<ImageJob> jobs = take_image_jobs(packed, copies);
+  const int64_t bytes = packed[0].images.gate_up.bytes() + packed[0].images.down.bytes();
+  const ExpertPlaces places =
+      plan_places({bytes, bytes, bytes}, 256, 100 * bytes, int64_t{1} << 40);
+  EXPECT_EQ(places.place_bytes[0], bytes) << "images are multiples of 256 bytes";
+  // Neither memory is touched: the store only hands out addresses.
+  class Reserved final : public Memory {
+   public:
+    std::byte* allocate(int64_t size) override { return host_memory().allocate(size); }
+    void release(std::byte* data) noexcept override { host_memory().release(data); }
+    void upload(std::byte* to, const std::byte* from, int64_t size) override {
+      host_memory().upload(to, from, size);
+    }
+    void download(std::byte*, const std::byte*, int64_t) override {}
+  } memory;
+  const auto store = std::make_shared<ExpertStore>(places, memory, memory);
+  std::vector<ExpertsFetchArgs> fetch;
+  for (int64_t l = 0; l < 3; ++l) fetch.push_back(store->layer(l));
+  model.fetch_experts(fetch, store);
+  send_to_store(*store, jobs);
+  EXPECT_EQ(model.expert_store(), store.get());
+  std::set<std::byte*> homes;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const auto layer = static_cast<int64_t>(i) / 256, e = static_cast<int64_t>(i) % 256;
+    ASSERT_TRUE(jobs[i].stored_at.has_value());
+    EXPECT_EQ(jobs[i].stored_at->home, store->home(layer, e));
+    EXPECT_EQ(jobs[i].stored_at->place, store->first_place(layer, e));
+    EXPECT_EQ(jobs[i].stored_at->index, static_cast<int64_t>(i));
+    homes.insert(jobs[i].stored_at->home);
+  }
+  EXPECT_EQ(homes.size(), jobs.size());
+  // What is left to place: all but the images.
+  const std::vector<TensorPlace> left = place_tensors(model);
+  std::vector<TensorPlace> all = place_tensors(whole);
+  ASSERT_EQ(left.size(), all.size() - 6);
+  ASSERT_EQ(left.size(), copies.size());
+  for (size_t i = 0; i < left.size(); ++i) EXPECT_EQ(left[i].from.data, copies[i].from.data);
+  EXPECT_EQ(placed_bytes(all) - placed_bytes(left), 3 * 256 * bytes);
 }
 
 // V4-Pro's experts have 7,168 columns: images where the codebook is e4m3, of 2 to 4 bits.

@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "dsv4/base/error.h"
+#include "dsv4/ops/parts/experts_fetch/experts_fetch.h"
 
 namespace dsv4::moe_kernel {
 
 // One token of a call that sm90_few takes, whose routed experts are read by experts
 // `sm90_few_e4m3`: three launches for the whole block, with the bits of sm90_few. Two tokens, where
-// sm90_few is as fast, only when forced.
+// sm90_few is as fast, only when forced. Not where experts are fetched: its products route
+// themselves.
 DSV4_IMPL(MoeArgs, sm90_fused)
 // Up to 64 tokens under kOfficial, a shared expert in FP8 and a gate in BF16, on Hopper: two
 // launches of gemm/sm90 before the routed experts. Up to 8 tokens with a shared expert in k4-e4m3
@@ -41,6 +43,9 @@ void check(const MoeArgs& args) {
   DSV4_CHECK(args.gate.k == *d, "gate: {} columns for x of {}", args.gate.k, *d);
   const auto e = args.routed.size();
   DSV4_CHECK(args.gate.n == e, "gate: {} rows for {} experts", args.gate.n, e);
+  if (args.fetch != nullptr)
+    DSV4_CHECK(args.fetch->homes.dim(0) == e, "homes of {} of {} experts", args.fetch->homes.dim(0),
+               e);
   DSV4_CHECK(args.shared.size() == 1, "{} shared experts, want one", args.shared.size());
   DSV4_CHECK(args.experts_per_token >= 1 && args.experts_per_token <= e, "top-{} of {} experts",
              args.experts_per_token, e);
@@ -74,6 +79,14 @@ Cost cost(const MoeArgs& args) {
 }
 
 }  // namespace
+
+void fetch_chosen(const Context& context, const ExpertsFetchArgs* fetch,
+                  const ConstTensorView& chosen) {
+  if (fetch == nullptr) return;
+  ExpertsFetchArgs args = *fetch;
+  args.experts = chosen;
+  experts_fetch(context, args);
+}
 
 Cost expected_cost(const MoeArgs& args) {
   return cost_with(args, expected_weight_bytes(args.routed, args.x.dim(0), args.experts_per_token));

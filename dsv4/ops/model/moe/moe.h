@@ -16,6 +16,8 @@
 
 namespace dsv4 {
 
+struct ExpertsFetchArgs;  // ops/parts/experts_fetch/experts_fetch.h
+
 struct MoeArgs {
   ConstTensorView x;        // [t, D] f32|bf16
   HcBoundaryArgs boundary;  // if given, it is computed first, and x is its x; acc may have the
@@ -31,7 +33,14 @@ struct MoeArgs {
   bool normalize = true;  // norm_topk_prob
   float swiglu_limit = 0.f;
   TensorView acc;  // [t, D] f32
+  // Where routed has places (ExpertImages::places): brings the chosen experts there before they are
+  // read. Its `experts` are the call's. Null: nothing is brought.
+  const ExpertsFetchArgs* fetch = nullptr;
 };
+
+// For implementations, between the router and the experts. chosen: [t, k] I32
+void fetch_chosen(const Context& context, const ExpertsFetchArgs* fetch,
+                  const ConstTensorView& chosen);
 
 extern const Op<MoeArgs> moe;
 

@@ -26,6 +26,7 @@ void run(const Context& context, const MoeArgs& args) {
                    .normalize = args.normalize,
                    .experts = chosen,
                    .weights = share});
+  fetch_chosen(context, args.fetch, chosen);
   experts(context, {.x = args.x,
                     .stack = args.routed,
                     .experts = chosen,

@@ -118,6 +118,7 @@ void run(const Context& given, const MoeArgs& args) {
   router.check(router_args(args, temporaries));
   run_inputs(context, args, temporaries);
   run_down(context, args, temporaries);
+  fetch_chosen(context, args.fetch, temporaries.chosen);
   experts(context, {.x = args.x,
                     .stack = args.routed,
                     .experts = temporaries.chosen,

@@ -1,0 +1,67 @@
+#include "dsv4/base/host_memory_limits.h"
+
+#include <fmt/core.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kNone = HostMemoryLimits::kNoLimit;
+
+// The number after `key` in a file of lines "key number"; kNone: there is none.
+int64_t field(const std::string& file, const std::string& key) {
+  std::ifstream in(file);
+  std::string word;
+  while (in >> word) {
+    int64_t value = 0;
+    if (word == key && in >> value) return value;
+    in.ignore(1 << 16, '\n');
+  }
+  return kNone;
+}
+
+// A file that holds one number, or the word "max".
+int64_t number(const std::string& file) {
+  int64_t value = 0;
+  return std::ifstream(file) >> value ? value : kNone;
+}
+
+std::string size(int64_t bytes) {
+  const bool large = bytes >= int64_t{1} << 30;
+  return bytes == kNone
+             ? "unlimited"
+             : fmt::format("{:.1f} {}", static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20),
+                           large ? "GiB" : "MiB");
+}
+
+}  // namespace
+
+std::string HostMemoryLimits::text() const {
+  return fmt::format("ulimit -l is {}, memory.max of the cgroup is {}", size(locked_bytes),
+                     size(cgroup_bytes));
+}
+
+HostMemoryLimits host_memory_limits(const std::string& root) {
+  HostMemoryLimits limits;
+  if (const int64_t kib = field(root + "/proc/meminfo", "MemAvailable:"); kib != kNone)
+    limits.available_bytes = kib << 10;
+  const std::string group = root + "/sys/fs/cgroup/";
+  limits.cgroup_bytes = number(group + "memory.max");
+  if (limits.cgroup_bytes != kNone) {
+    const int64_t used = number(group + "memory.current"),
+                  cached = field(group + "memory.stat", "inactive_file");
+    // The system drops pages of files that nothing used lately.
+    const int64_t held = used == kNone ? 0 : used - (cached == kNone ? 0 : cached);
+    limits.available_bytes =
+        std::min(limits.available_bytes, std::max<int64_t>(limits.cgroup_bytes - held, 0));
+  }
+  rlimit locked{};
+  if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY)
+    limits.locked_bytes = static_cast<int64_t>(locked.rlim_cur);
+  return limits;
+}
+
+}  // namespace dsv4

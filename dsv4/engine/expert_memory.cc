@@ -1,0 +1,50 @@
+#include "dsv4/engine/expert_memory.h"
+
+#include <algorithm>
+
+#include "dsv4/base/error.h"
+
+namespace dsv4 {
+namespace {
+
+int64_t gpu_bytes(const ExpertMemory& memory, const DenseBytes& dense, int64_t free_bytes) {
+  const int64_t room = std::min(free_bytes, memory.cap_bytes.value_or(free_bytes)) - dense.sum();
+  const int64_t most = std::max<int64_t>(0, memory.gpu_bytes ? room : room - kSpareBytes);
+  const int64_t wanted = memory.gpu_bytes.value_or(most);
+  if (wanted == 0 || wanted > most)
+    fail(ErrorCode::kResource,
+         "{} for experts: of {} of GPU memory, dense weights take {}, the cache {} and the "
+         "workspace {}, which leaves {} (shorter context, smaller batches or a smaller "
+         "--experts-memory)",
+         memory.gpu_bytes ? gib_text(wanted) : "no room",
+         gib_text(std::min(free_bytes, memory.cap_bytes.value_or(free_bytes))),
+         gib_text(dense.weights), gib_text(dense.cache), gib_text(dense.workspace), gib_text(most));
+  return wanted;
+}
+
+int64_t host_bytes(const ExpertMemory& memory, int64_t available_bytes) {
+  const int64_t most =
+      std::max<int64_t>(0, available_bytes - memory.other_host_bytes - kHostSpareBytes);
+  if (memory.host_bytes.value_or(0) > most)
+    fail(ErrorCode::kResource,
+         "{} of host memory for experts (--host-memory): {} are available, {} of them for other "
+         "caches and {} to be left alone",
+         gib_text(*memory.host_bytes), gib_text(available_bytes), gib_text(memory.other_host_bytes),
+         gib_text(kHostSpareBytes));
+  return memory.host_bytes.value_or(most);
+}
+
+}  // namespace
+
+ExpertPlaces plan_expert_memory(const ExpertMemory& memory, const DenseBytes& dense,
+                                std::vector<int64_t> image_bytes, int64_t experts,
+                                int64_t free_bytes, int64_t available_bytes) {
+  return plan_places(std::move(image_bytes), experts, gpu_bytes(memory, dense, free_bytes),
+                     host_bytes(memory, available_bytes));
+}
+
+void refuse_expert_memory(const std::string& why) {
+  fail(ErrorCode::kUnsupported, "--experts-memory: {}", why);
+}
+
+}  // namespace dsv4

@@ -1,0 +1,46 @@
+// What a model may take of both memories when its routed experts do not all go to the device, and
+// what comes of it (docs/experts-in-host-memory.md).
+//
+//   room for experts = what is free, or the cap - dense weights - cache - workspace - kSpareBytes
+//   host memory      = what is available - what else the program takes there - kHostSpareBytes
+//
+// Explicit sizes are refused where these numbers are smaller.
+
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "dsv4/engine/cache_plan.h"
+#include "dsv4/engine/expert_store.h"
+
+namespace dsv4 {
+
+// For captured graphs, libraries and gaps between allocations; and for everything else that runs.
+inline constexpr int64_t kSpareBytes = int64_t{1} << 30, kHostSpareBytes = int64_t{1} << 30;
+
+struct ExpertMemory {
+  std::optional<int64_t> gpu_bytes;   // for experts; none: all that there is room for
+  std::optional<int64_t> cap_bytes;   // of the GPU, for everything; none: what is free
+  std::optional<int64_t> host_bytes;  // for experts; none: what is available
+  int64_t other_host_bytes = 0;       // that this program takes later
+  CacheLimits limits;                 // of the engine that will run
+  ExpertOrder order;                  // which experts begin in GPU memory
+};
+
+// Bytes of the device, beside experts.
+struct DenseBytes {
+  int64_t weights = 0, cache = 0, workspace = 0;
+  int64_t sum() const { return weights + cache + workspace; }
+};
+
+// Throws kResource, naming the sizes in one line, when one of the memories is too small.
+// free_bytes: of the device; available_bytes: of the host
+ExpertPlaces plan_expert_memory(const ExpertMemory& memory, const DenseBytes& dense,
+                                std::vector<int64_t> image_bytes, int64_t experts,
+                                int64_t free_bytes, int64_t available_bytes);
+
+// For a model on the CPU: throws kUnsupported.
+[[noreturn]] void refuse_expert_memory(const std::string& why);
+
+}  // namespace dsv4

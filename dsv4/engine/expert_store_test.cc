@@ -1,0 +1,194 @@
+#include "dsv4/engine/expert_store.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "dsv4/base/rng.h"
+#include "dsv4/ops/parts/experts_fetch/choices_test.h"
+#include "tests/harness/errors.h"
+
+namespace dsv4 {
+namespace {
+
+// Host memory that knows what is allocated, and whose n-th allocation fails.
+class CountedMemory final : public Memory {
+ public:
+  explicit CountedMemory(int fails_at = -1) : left_(fails_at) {}
+  std::byte* allocate(int64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (left_-- == 0) fail(ErrorCode::kResource, "no {} bytes more", bytes);
+    std::byte* const data = host_memory().allocate(bytes);
+    live_[data] = bytes;
+    most_ = std::max(most_, bytes), sum_ += bytes;
+    return data;
+  }
+  void release(std::byte* data) noexcept override {
+    const std::lock_guard lock(mutex_);
+    sum_ -= live_[data];
+    live_.erase(data);
+    host_memory().release(data);
+  }
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    host_memory().upload(to, from, bytes);
+  }
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    host_memory().download(to, from, bytes);
+  }
+  int64_t bytes() const { return sum_; }
+  int64_t most() const { return most_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::byte*, int64_t> live_;
+  int64_t sum_ = 0, most_ = 0;
+  int left_;
+};
+
+constexpr int64_t kExperts = 40;
+
+ExpertPlaces some_places(int64_t homes = 1 << 20) {
+  return plan_places({700, 256, 1000}, kExperts, 60 * 1024, homes * 256);
+}
+
+ExpertOrder random_order(Rng& rng, int64_t layers) {
+  ExpertOrder order(static_cast<size_t>(layers));
+  for (auto& layer : order) {
+    for (int32_t e = 0; e < kExperts; ++e) layer.push_back(e);
+    for (size_t i = layer.size(); i > 1; --i)
+      std::swap(layer[i - 1], layer[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
+  }
+  return order;
+}
+
+// A store whose experts have random bytes, filled as a loader does it.
+struct Filled {
+  CountedMemory locked, device;
+  ExpertStore store;
+  std::vector<std::vector<std::byte>> images;  // [layers * e]
+
+  Filled(const ExpertPlaces& places, const ExpertOrder& order)
+      : store(places, locked, device, order, 4096) {
+    Rng rng(3);
+    for (int64_t l = 0; l < places.layers(); ++l) {
+      for (int64_t e = 0; e < kExperts; ++e) {
+        auto& image =
+            images.emplace_back(static_cast<size_t>(places.place_bytes[static_cast<size_t>(l)]));
+        for (std::byte& byte : image) byte = static_cast<std::byte>(rng.below(256));
+        for (std::byte* to : {store.home(l, e), store.first_place(l, e)})
+          if (to != nullptr) std::memcpy(to, image.data(), image.size());
+      }
+    }
+  }
+
+  // The first expert whose bytes are not at its address; -1: none.
+  int64_t broken(int64_t layer) const {
+    const ExpertsFetchArgs args = store.layer(layer);
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const auto& image = images[static_cast<size_t>(layer * kExperts + e)];
+      const auto* at = reinterpret_cast<const std::byte*>(args.places.as<int64_t>()[e]);
+      if (std::memcmp(at, image.data(), image.size()) != 0) return e;
+    }
+    return -1;
+  }
+};
+
+// Layers of different sizes, which share the transient places, over many steps.
+void check_steps(const ExpertPlaces& places) {
+  Rng rng(11);
+  const ExpertOrder order = random_order(rng, places.layers());
+  const Filled filled(places, order);
+  const ExpertStore& store = filled.store;
+  std::vector<test::Choices> choices;
+  for (int64_t l = 0; l < places.layers(); ++l) choices.emplace_back(rng, kExperts, 0.9, 0.2);
+  for (int64_t l = 0; l < places.layers(); ++l) ASSERT_EQ(filled.broken(l), -1) << "at the start";
+  int64_t chosen = 0;
+  for (int step = 0; step < 300; ++step) {
+    for (int64_t l = 0; l < places.layers(); ++l) {
+      const int tokens = 1 + static_cast<int>(rng.below(5));
+      std::vector<int32_t> ids = choices[static_cast<size_t>(l)].step(tokens, 3);
+      chosen += std::ssize(std::set<int32_t>(ids.begin(), ids.end()));
+      ExpertsFetchArgs args = store.layer(l);
+      args.experts = {TensorMeta::contiguous(DType::kI32, {tokens, 3}),
+                      reinterpret_cast<const std::byte*>(ids.data())};
+      experts_fetch({}, args);
+      ASSERT_EQ(filled.broken(l), -1) << "layer " << l << " step " << step;
+      for (int64_t i = 0; i < places.fixed[static_cast<size_t>(l)]; ++i) {
+        const int32_t e = order[static_cast<size_t>(l)][static_cast<size_t>(i)];
+        ASSERT_EQ(args.places.as<int64_t>()[e], reinterpret_cast<int64_t>(store.kept_place(l, i)));
+      }
+    }
+  }
+  const ExpertCounts counts = store.read_counts();
+  EXPECT_EQ(counts.hits + counts.moves + counts.read_at_home, chosen);
+  EXPECT_EQ(counts.impossible, 0);
+  std::vector<int32_t> place_of(static_cast<size_t>(places.all()));
+  store.read_places(place_of);
+  for (int64_t l = 0; l < places.layers(); ++l) {
+    const auto* at = store.layer(l).place_of.as<int32_t>();
+    EXPECT_TRUE(std::equal(at, at + kExperts, place_of.begin() + l * kExperts));
+  }
+}
+
+TEST(ExpertStore, EveryAddressHoldsItsExpert) {
+  check_steps(some_places());
+}
+TEST(ExpertStore, FixedExpertsStay) {
+  const ExpertPlaces places = some_places(250);
+  ASSERT_GT(places.fixed[0], 0);
+  check_steps(places);
+}
+
+// The first experts of an order begin on the device, and no others.
+TEST(ExpertStore, BeginsAsOrdered) {
+  Rng rng(5);
+  const ExpertPlaces places = some_places(250);
+  const ExpertOrder order = random_order(rng, places.layers());
+  const Filled filled(places, order);
+  for (int64_t l = 0; l < places.layers(); ++l) {
+    for (int64_t i = 0; i < kExperts; ++i) {
+      const int32_t e = order[static_cast<size_t>(l)][static_cast<size_t>(i)];
+      const std::byte* const kept = i < places.kept(l) ? filled.store.kept_place(l, i) : nullptr;
+      EXPECT_EQ(filled.store.first_place(l, e), kept);
+      EXPECT_EQ(filled.store.home(l, e) == nullptr, i < places.fixed[static_cast<size_t>(l)]);
+    }
+  }
+}
+
+// Bytes of the plan, and no more than the state beside them.
+TEST(ExpertStore, TakesWhatThePlanSays) {
+  const ExpertPlaces places = some_places(250);
+  const Filled filled(places, {});
+  EXPECT_EQ(filled.locked.bytes(), places.host_bytes());
+  EXPECT_LE(filled.locked.most(), 4096);
+  const int64_t state = places.layers() * (kExperts * (8 + 8 + 8 + 4) +
+                                           (places.kept(0) + places.transient()) * 4 + 4 + 4 * 8);
+  EXPECT_EQ(filled.device.bytes(), places.gpu_bytes() + state);
+}
+
+TEST(ExpertStore, GivesBackWhatItLockedBeforeAFailure) {
+  for (const int at : {0, 1, 7}) {
+    CountedMemory locked(at), device;
+    EXPECT_TRUE(
+        test::says(test::error_of(ErrorCode::kResource,
+                                  [&] { ExpertStore(some_places(), locked, device, {}, 4096); }),
+                   "bytes more"));
+    EXPECT_EQ(locked.bytes(), 0);
+    EXPECT_EQ(device.bytes(), 0);
+  }
+}
+
+TEST(ExpertStore, RefusesAnOrderThatIsNone) {
+  CountedMemory locked, device;
+  ExpertOrder twice(3);
+  twice[1].assign(kExperts, 4);
+  EXPECT_THROW(ExpertStore(some_places(), locked, device, twice), Error);
+}
+
+}  // namespace
+}  // namespace dsv4

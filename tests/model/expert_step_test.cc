@@ -1,0 +1,85 @@
+// Which calls a step on Hopper makes with experts in host memory, and without: dry runs, which need
+// no GPU.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "dsv4/device/device.h"
+#include "dsv4/engine/expert_store.h"
+#include "dsv4/engine/model_cache.h"
+#include "dsv4/model/dry_run.h"
+#include "dsv4/plan/synthetic.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kLayers = 4;
+
+// Memory that is handed out and never touched, but for the tables of a store.
+class Reserved final : public Memory {
+ public:
+  std::byte* allocate(int64_t bytes) override { return host_memory().allocate(bytes); }
+  void release(std::byte* data) noexcept override { host_memory().release(data); }
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    host_memory().upload(to, from, bytes);
+  }
+  void download(std::byte*, const std::byte*, int64_t) override {}
+};
+
+class Calls final : public Observer {
+ public:
+  void observe(const OpCall& call) override {
+    if (call.op() == "moe" || call.op() == "experts_fetch" || call.op() == "experts")
+      names.push_back(std::string(call.op()) + "=" + std::string(call.impl().name));
+    call.run();
+  }
+  std::vector<std::string> names;
+};
+
+std::vector<std::string> calls_of(const Model& model, Device& hopper, int64_t tokens) {
+  Calls calls;
+  const Context context{.device = &hopper, .observer = &calls};
+  const ModelCache cache(model.config(), context.numerics, {.max_tokens = 1, .max_batch_tokens = 1},
+                         unmapped_memory());
+  dry_run(model, context, decode_step(model.cache_groups(), tokens, 300), cache.layers());
+  return calls.names;
+}
+
+std::vector<std::string> every_layer(const std::vector<std::string>& of_layer) {
+  std::vector<std::string> all;
+  for (int64_t l = 0; l < kLayers; ++l) all.insert(all.end(), of_layer.begin(), of_layer.end());
+  return all;
+}
+
+// Layers 0 to 2 route by token ids, the last one by its gate.
+TEST(ExpertStep, FetchesBetweenRouterAndExperts) {
+  const std::unique_ptr<Device> hopper =
+      Device::dry_run({.name = "H", .major = 9, .num_sms = 132, .max_smem_per_block = 227 << 10});
+  Model model = synthetic_model("flash", SyntheticFormats({}, WeightFormat::kMxfp4), kLayers, 1);
+  const std::vector<PackedExperts> packed = model.choose_layouts({.device = hopper.get()});
+  ASSERT_EQ(std::ssize(packed), kLayers);
+  // All resident, before there is a store: the step of today.
+  EXPECT_EQ(calls_of(model, *hopper, 1), every_layer({"moe=sm90_fused"}));
+  const std::vector<std::string> eight = every_layer({"moe=sm90_few", "experts=sm90_few_e4m3"});
+  EXPECT_EQ(calls_of(model, *hopper, 8), eight);
+
+  const int64_t bytes = packed[0].images.gate_up.bytes() + packed[0].images.down.bytes();
+  const ExpertPlaces places =
+      plan_places(std::vector<int64_t>(kLayers, bytes), 256, 200 * bytes, int64_t{1} << 40);
+  Reserved memory;
+  const auto store = std::make_shared<ExpertStore>(places, memory, memory);
+  std::vector<ExpertsFetchArgs> fetch;
+  for (int64_t l = 0; l < kLayers; ++l) fetch.push_back(store->layer(l));
+  model.fetch_experts(fetch, store);
+  const std::vector<std::string> fetched =
+      every_layer({"moe=sm90_few", "experts_fetch=sm90", "experts=sm90_few_e4m3"});
+  EXPECT_EQ(calls_of(model, *hopper, 1), fetched);
+  EXPECT_EQ(calls_of(model, *hopper, 8), fetched);
+  const std::vector<std::string> many = calls_of(model, *hopper, 100);
+  EXPECT_EQ(std::count(many.begin(), many.end(), "experts_fetch=sm90"), kLayers);
+}
+
+}  // namespace
+}  // namespace dsv4
