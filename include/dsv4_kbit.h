@@ -49,7 +49,7 @@ typedef enum dsv4_weight_format {
 //             scale [ceil(k/64), n, 2] U8
 // DSV4_IMAGE  k-bit and FP4: data [dsv4_kbit_image_bytes()] U8, scales included; no scale
 //
-// On the host, products convert the last two to rows in every call.
+// Products convert the last two to rows in every call; on a GPU the rows lie in the workspace.
 typedef enum dsv4_weight_layout {
   DSV4_ROWS = 0,
   DSV4_TILED = 1,
@@ -74,9 +74,13 @@ DSV4_API int dsv4_kbit_codebook(const char* name, int32_t bits, float* codebook)
 DSV4_API int dsv4_create_normal_float_codebook(int32_t bits, float* codebook);  // "nf"
 // Bytes of the image of a weight whose data and scale are not read; the codebook is.
 DSV4_API int dsv4_kbit_image_bytes(const dsv4_weight* weight, int64_t* bytes);
-// 1, or the power of two by which quantize_kbit has to divide x so that scales fit E4M4.
+// 1, or the power of two by which quantize_kbit has to divide x so that scales fit E4M4. On a GPU
+// it waits for the whole device.
 DSV4_API int dsv4_kbit_tensor_scale(const dsv4_tensor* x, float* scale);
 
+// On a GPU the call waits for its stream, which cannot be captured: it reads the codebook before
+// the kernel and reports a refused value after it.
+//
 // A block is 32 columns; the last one of a row is filled up with zeros. Values beyond +-31 times
 // the tensor scale are refused, with the scale to use.
 typedef struct dsv4_quantize_kbit_params {
@@ -169,7 +173,7 @@ typedef struct dsv4_kbit_moe_params {
   dsv4_tensor expert_weights;  // [t, top_k] F32
   int32_t activation;          // dsv4_activation
   float limit;                 // 0: none
-  dsv4_tensor out;             // [t, d] F32|BF16|F16; on a GPU F32
+  dsv4_tensor out;             // [t, d] F32|BF16|F16
 } dsv4_kbit_moe_params;
 
 DSV4_API int dsv4_kbit_moe(const dsv4_kbit_moe_params* params, const dsv4_call* call);

@@ -1,5 +1,6 @@
 // dsv4_kbit.h: the products. Its structs to the arguments of ops linear, expert_linear and experts.
 
+#include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/capi/call.h"
 #include "dsv4/capi/kbit_weights.h"
@@ -26,16 +27,24 @@ struct LinearCall {
   KbitWeights weights;
   LinearArgs args;
 
-  LinearCall(const dsv4_kbit_linear_params& p, bool shapes_only) : weights(tensors, shapes_only) {
+  explicit LinearCall(const dsv4_kbit_linear_params& p) : weights(tensors) {
     Dim m("m"), k("k", p.weight.k), n("n", p.weight.n);
     args.x = required(tensors, "x", p.x, kFloats, {m, k});
     args.weight = weights.rows("weight", p.weight);
     args.out = required(tensors, "out", p.out, kFloats, {m, n});
   }
   BoundOp bind() const {
-    return {
-        .workspace_bytes = [this](const Context& c) { return workspace_bytes(linear, c, args); },
-        .run = [this](const Context& c) { linear(c, args); }};
+    return {.workspace_bytes =
+                [this](const Context& c) {
+                  return weights.workspace_bytes(c) + workspace_bytes(linear, c, args);
+                },
+            .run =
+                [this](const Context& c) {
+                  const MadeRows made(weights, c);
+                  LinearArgs call = args;
+                  call.weight = made(args.weight);
+                  linear(c, call);
+                }};
   }
 };
 
@@ -45,11 +54,9 @@ struct ExpertLinearCall {
   std::vector<WeightView> views;
   ExpertLinearArgs args;
 
-  ExpertLinearCall(const dsv4_kbit_expert_linear_params& p, bool shapes_only)
-      : weights(tensors, shapes_only) {
+  explicit ExpertLinearCall(const dsv4_kbit_expert_linear_params& p) : weights(tensors) {
     Dim rows("rows"), k("k"), n("n");
     args.x = required(tensors, "x", p.x, kFloats, {rows, k});
-    require_host(tensors, "kbit_expert_linear");
     views = weights.rows("weights", p.weights, p.num_experts);
     args.weights = views;
     args.offsets = required(tensors, "offsets", p.offsets, {DType::kI32}, {p.num_experts + 1});
@@ -57,8 +64,18 @@ struct ExpertLinearCall {
   }
   BoundOp bind() const {
     return {.workspace_bytes =
-                [this](const Context& c) { return workspace_bytes(expert_linear, c, args); },
-            .run = [this](const Context& c) { expert_linear(c, args); }};
+                [this](const Context& c) {
+                  return weights.workspace_bytes(c) + workspace_bytes(expert_linear, c, args);
+                },
+            .run =
+                [this](const Context& c) {
+                  const MadeRows made(weights, c);
+                  std::vector<WeightView> rows;
+                  for (const WeightView& w : views) rows.push_back(made(w));
+                  ExpertLinearArgs call = args;
+                  call.weights = rows;
+                  expert_linear(c, call);
+                }};
   }
 };
 
@@ -76,9 +93,8 @@ struct MoeCall {
   std::vector<ExpertWeights> stack;
   ExpertsArgs args;
   TensorView out;
-  Buffer sum;  // f32, where out is not
 
-  MoeCall(const dsv4_kbit_moe_params& p, bool shapes_only) : weights(tensors, shapes_only) {
+  explicit MoeCall(const dsv4_kbit_moe_params& p) : weights(tensors) {
     Dim t("t"), d("d"), top_k("top_k");
     args.x = required(tensors, "x", p.x, kFloats, {t, d});
     const auto gate = weights.rows("gate", p.gate, p.num_experts);
@@ -91,33 +107,46 @@ struct MoeCall {
     DSV4_CHECK(p.limit >= 0, "limit={}: want 0 for none, or more", p.limit);
     args.swiglu_limit = p.limit, args.activation = activation_of(p.activation), args.add = false;
     out = required(tensors, "out", p.out, kFloats, {t, d});
-    args.acc = out;
-    if (out.dtype == DType::kF32) return;
-    require_host(tensors, "an f16 or bf16 output of kbit_moe");
-    if (shapes_only) {
-      args.acc = {TensorMeta::contiguous(DType::kF32, {out.dim(0), out.dim(1)}), out.data};
-    } else {
-      sum = Buffer(DType::kF32, {out.dim(0), out.dim(1)});
-      args.acc = sum;
-    }
+    args.acc = {TensorMeta::contiguous(DType::kF32, {out.dim(0), out.dim(1)}), out.data};
+    if (out.dtype == DType::kF32) args.acc = out;
   }
   // f32 between the products, whatever dsv4_call::exact says: official numerics are DeepSeek-V4's.
   BoundOp bind() const {
-    const auto exact = [](Context c) {
-      c.numerics = Numerics::kExact;
-      return c;
-    };
     return {.workspace_bytes =
-                [=, this](const Context& c) { return workspace_bytes(experts, exact(c), args); },
-            .run =
-                [=, this](const Context& c) {
-                  experts(exact(c), args);
-                  if (!sum.empty()) round_sum(c);
-                }};
+                [this](const Context& c) {
+                  return weights.workspace_bytes(c) + sum_bytes(c) +
+                         workspace_bytes(experts, exact(c), args);
+                },
+            .run = [this](const Context& c) { run(exact(c)); }};
   }
 
  private:
-  void round_sum(const Context& context) const {
+  static Context exact(Context c) {
+    c.numerics = Numerics::kExact;
+    return c;
+  }
+  // An output that is not f32 needs an f32 sum; this is what Scratch takes for it.
+  int64_t sum_bytes(const Context& context) const {
+    const bool none = out.dtype == DType::kF32 || context.device == nullptr;
+    return none ? 0 : align_up(out.numel() * int64_t{sizeof(float)}, 256);
+  }
+  void run(const Context& context) const {
+    const MadeRows made(weights, context);
+    std::vector<ExpertWeights> rows;
+    for (const ExpertWeights& e : stack) rows.push_back({made(e.w1), made(e.w3), made(e.w2)});
+    ExpertsArgs call = args;
+    call.stack = rows;
+    if (out.dtype == DType::kF32) return experts(context, call);
+    if (context.device == nullptr) {
+      const Buffer sum(DType::kF32, {out.dim(0), out.dim(1)});
+      return run_and_round(context, call, sum);
+    }
+    const Scratch::Scope scope(workspace(context));
+    run_and_round(context, call, workspace(context).take(DType::kF32, {out.dim(0), out.dim(1)}));
+  }
+  void run_and_round(const Context& context, ExpertsArgs& call, const TensorView& sum) const {
+    call.acc = sum;
+    experts(context, call);
     const WeightView values{.n = out.dim(0), .k = out.dim(1), .data = sum};
     dequantize(context, {.weight = values, .out = out});
   }

@@ -1,11 +1,13 @@
 // dsv4_kbit.h: codebooks, and what makes or converts weights.
 
 #include <algorithm>
-#include <cstring>
+#include <limits>
+#include <vector>
 
 #include "dsv4/base/error.h"
 #include "dsv4/capi/call.h"
 #include "dsv4/capi/kbit_weights.h"
+#include "dsv4/capi/read_tensor.h"
 #include "dsv4/formats/codebook.h"
 #include "dsv4/formats/pack_kbit_image.h"
 #include "dsv4/ops/kbit/quantize_kbit.h"
@@ -28,26 +30,21 @@ Codebook codebook_named(const char* name, int32_t bits) {
   return e2m1_codebook();
 }
 
-BoundOp on_host(std::function<void()> run) {
-  return {.workspace_bytes = [](const Context&) { return int64_t{0}; },
-          .run = [run = std::move(run)](const Context&) { run(); }};
-}
-
+// On a GPU the call waits: the codebook is an argument of the kernel, and blocks that cannot be
+// written are reported.
 struct QuantizeCall {
   Tensors tensors;
   QuantizeKbitArgs args;
+  ConstTensorView codebook;
 
-  explicit QuantizeCall(const dsv4_quantize_kbit_params& p, bool /*shapes_only*/) {
+  explicit QuantizeCall(const dsv4_quantize_kbit_params& p) {
     DSV4_CHECK(is_kbit(p.bits), "bits={}: want 2 to 5", p.bits);
     Dim n("n"), k("k"), blocks("ceil(k/32)"), words("ceil(k/32) * bits");
     for (const auto& [name, tensor] :
          {std::pair{"x", &p.x}, {"codebook", &p.codebook}, {"data", &p.data}, {"scale", &p.scale}})
       DSV4_CHECK(!absent(*tensor), "{} is absent", name);
     args.x = tensors.view_of("x", p.x, kFloats, {n, k});
-    require_host(tensors, "quantize_kbit");
-    const ConstTensorView values =
-        tensors.view_of("codebook", p.codebook, {DType::kF32}, {int64_t{1} << p.bits});
-    args.codebook = user_codebook({values.as<float>(), static_cast<size_t>(values.numel())});
+    codebook = tensors.view_of("codebook", p.codebook, {DType::kF32}, {int64_t{1} << p.bits});
     args.choice = p.search != 0 ? ScaleChoice::kSearched : ScaleChoice::kReference;
     args.importance = tensors.view_of("importance", p.importance, {DType::kF32}, {k});
     if (p.tensor_scale != 0) args.tensor_scale = p.tensor_scale;
@@ -55,9 +52,33 @@ struct QuantizeCall {
     args.scales = tensors.view_of("scale", p.scale, {DType::kU8}, {n, blocks});
   }
   BoundOp bind() const {
-    return {.workspace_bytes =
-                [this](const Context& c) { return workspace_bytes(quantize_kbit, c, args); },
-            .run = [this](const Context& c) { quantize_kbit(c, args); }};
+    return {.workspace_bytes = [](const Context& c) { return c.device == nullptr ? 0 : kWord; },
+            .run = [this](const Context& c) { run(c); }};
+  }
+
+ private:
+  static constexpr int64_t kWord = 256;  // what Scratch takes for one number
+
+  void run(const Context& context) const {
+    QuantizeKbitArgs call = args;
+    std::vector<float> values(static_cast<size_t>(codebook.numel()));
+    read_tensor(context, codebook, values.data());
+    call.codebook = user_codebook(values);
+    if (context.device == nullptr) return quantize_kbit(context, call);
+    Scratch& scratch = workspace(context);
+    const Scratch::Scope scope(scratch);
+    constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
+    int32_t first_bad = kNone;
+    call.first_bad = scratch.take(DType::kI32, {1});
+    write_tensor(context, call.first_bad, &first_bad);
+    quantize_kbit(context, call);
+    read_tensor(context, call.first_bad, &first_bad);
+    if (first_bad == kNone) return;
+    const int64_t blocks = args.scales.dim(1);
+    fail(ErrorCode::kBadInput,
+         "row {}, block {}: a value is not finite, or beyond the E4M4 range with tensor_scale {}; "
+         "kbit_tensor_scale says which tensor_scale to use",
+         first_bad / blocks, first_bad % blocks, args.tensor_scale);
   }
 };
 
@@ -66,8 +87,7 @@ struct DequantizeCall {
   KbitWeights weights;
   DequantizeArgs args;
 
-  DequantizeCall(const dsv4_dequantize_kbit_params& p, bool shapes_only)
-      : weights(tensors, shapes_only) {
+  explicit DequantizeCall(const dsv4_dequantize_kbit_params& p) : weights(tensors) {
     Dim n("n", p.weight.n), k("k", p.weight.k);
     DSV4_CHECK(!absent(p.out), "out is absent");
     args.out = tensors.view_of("out", p.out, kFloats, {n, k});
@@ -75,44 +95,53 @@ struct DequantizeCall {
   }
   BoundOp bind() const {
     return {.workspace_bytes =
-                [this](const Context& c) { return workspace_bytes(dequantize, c, args); },
-            .run = [this](const Context& c) { dequantize(c, args); }};
+                [this](const Context& c) {
+                  return weights.workspace_bytes(c) + workspace_bytes(dequantize, c, args);
+                },
+            .run =
+                [this](const Context& c) {
+                  const MadeRows made(weights, c);
+                  dequantize(c, {.weight = made(args.weight), .out = args.out});
+                }};
   }
 };
-
-void copy_rows(const WeightView& from, const TensorView& data, const TensorView& scale) {
-  for (int64_t i = 0; i < from.n; ++i) {
-    const auto copy = [i](const ConstTensorView& in, const TensorView& out) {
-      const int64_t item = item_bytes(in.dtype);
-      std::memcpy(out.data + i * out.row_stride() * item, in.data + i * in.row_stride() * item,
-                  static_cast<size_t>(in.dim(1) * item));
-    };
-    copy(from.data, data), copy(from.scale, scale);
-  }
-}
 
 struct RepackCall {
   Tensors tensors;
   KbitWeights weights;
-  WeightView rows;
-  StoredWeight to;
+  StoredWeight from, to;
+  WeightView between;  // rows, where neither side has them
 
-  RepackCall(const dsv4_repack_kbit_params& p, bool shapes_only) : weights(tensors, shapes_only) {
+  explicit RepackCall(const dsv4_repack_kbit_params& p) : weights(tensors) {
     DSV4_CHECK(p.from.layout != p.to.layout, "from and to are both in layout {}", p.to.layout);
-    rows = weights.rows("from", p.from);
+    from = stored_weight("from", p.from, tensors);
     dsv4_weight wanted = p.from;
     wanted.layout = p.to.layout, wanted.data = p.to.data, wanted.scale = p.to.scale;
     to = stored_weight("to", wanted, tensors);
-    require_host(tensors, "repack_kbit");
-    if (to.layout != DSV4_ROWS) return;
-    WeightView written = to.rows;
-    written.data = to.data, written.scale = to.scale;
-    check("to", written);
+    if (from.layout == DSV4_ROWS) {
+      check("from", with_tensors(from));
+    } else if (to.layout == DSV4_ROWS) {
+      check("to", with_tensors(to));
+    } else {
+      between = weights.rows("from", p.from);
+    }
   }
   BoundOp bind() const {
-    return on_host([this] {
-      to.layout == DSV4_ROWS ? copy_rows(rows, to.data, to.scale) : layout_from_rows(rows, to);
-    });
+    return {.workspace_bytes = [this](const Context& c) { return weights.workspace_bytes(c); },
+            .run = [this](const Context& c) { run(c); }};
+  }
+
+ private:
+  static WeightView with_tensors(const StoredWeight& rows) {
+    WeightView w = rows.rows;
+    w.data = rows.data, w.scale = rows.scale;
+    return w;
+  }
+  void run(const Context& context) const {
+    if (from.layout == DSV4_ROWS) return layout_from_rows(context, with_tensors(from), to);
+    if (to.layout == DSV4_ROWS) return rows_from_layout(context, from, with_tensors(to));
+    const MadeRows made(weights, context);
+    layout_from_rows(context, made(between), to);
   }
 };
 
@@ -155,8 +184,7 @@ int dsv4_kbit_tensor_scale(const dsv4_tensor* x, float* scale) {
     Tensors tensors;
     dsv4::Dim n("n"), k("k");
     const dsv4::TensorView view = tensors.view_of("x", *x, kFloats, {n, k});
-    require_host(tensors, "kbit_tensor_scale");
-    *scale = dsv4::choose_tensor_scale(dsv4::largest_magnitude(view));
+    *scale = dsv4::choose_tensor_scale(largest_magnitude_at(tensors.device(), view));
   });
 }
 

@@ -3,8 +3,9 @@
 #include "dsv4/base/bits.h"
 #include "dsv4/base/error.h"
 #include "dsv4/formats/kbit.h"
-#include "dsv4/formats/pack_kbit_image.h"
+#include "dsv4/ops/kbit/repack_image.h"
 #include "dsv4/ops/kbit/repack_kbit.h"
+#include "dsv4/tensor/memory.h"
 
 namespace dsv4::capi {
 namespace {
@@ -39,6 +40,10 @@ bool is_fp4(WeightFormat format) {
   return format == WeightFormat::kMxfp4 || format == WeightFormat::kNvfp4;
 }
 
+TensorView writable(const ConstTensorView& view) {
+  return {view, const_cast<std::byte*>(view.data)};
+}
+
 struct RowShapes {
   DType data, scale;
   int64_t data_columns, scale_columns;
@@ -51,10 +56,7 @@ RowShapes row_shapes(const WeightView& w) {
           w.k / (mx ? kMxfp4Group : kNvfp4Group)};
 }
 
-// A shape whose data stands for what is not there and must not be read.
-TensorView shape_only(DType dtype, int64_t rows, int64_t columns, const TensorView& stored) {
-  return {TensorMeta::contiguous(dtype, {rows, columns}), stored.data};
-}
+constexpr int64_t kAlignment = 256;  // of the rows that are made
 
 void check_layout(const char* name, const WeightView& w, int32_t layout) {
   DSV4_CHECK(layout >= DSV4_ROWS && layout <= DSV4_IMAGE,
@@ -110,50 +112,37 @@ StoredWeight stored_weight(const char* name, const dsv4_weight& weight, Tensors&
   return out;
 }
 
-void rows_from_layout(const StoredWeight& stored, const TensorView& data, const TensorView& scale) {
+void rows_from_layout(const Context& context, const StoredWeight& stored, const WeightView& rows) {
+  const TensorView data = writable(rows.data), scale = writable(rows.scale);
   if (stored.layout == DSV4_TILED) {
-    return repack_kbit(Context{}, {.direction = Repack::kToFlat,
-                                   .bits = stored.rows.bits,
-                                   .planes_in = stored.data,
-                                   .scales_in = stored.scale,
-                                   .planes_out = data,
-                                   .scales_out = scale});
+    return repack_kbit(context, {.direction = Repack::kToFlat,
+                                 .bits = rows.bits,
+                                 .planes_in = stored.data,
+                                 .scales_in = stored.scale,
+                                 .planes_out = data,
+                                 .scales_out = scale});
   }
-  WeightView rows = stored.rows;
-  rows.data = data, rows.scale = scale;
-  const KbitImage image = kbit_image(rows);
-  DSV4_CHECK(stored.data.numel() == image.bytes() && stored.data.is_contiguous(),
-             "an image of {} bytes: want {} without gaps", stored.data.numel(), image.bytes());
-  const ImageTensors tensors{data, scale};
-  const int64_t strip = image.strip_bytes();
-  for (int64_t s = 0; s < image.num_strips(); ++s) {
-    const auto* bytes = stored.data.as<uint8_t>() + s * strip;
-    unpack_kbit_strip(image, {bytes, static_cast<size_t>(strip)}, s, {&tensors, 1});
-  }
+  repack_image(
+      context,
+      {.to_image = false, .weight = rows, .data = data, .scale = scale, .image = stored.data});
 }
 
-void layout_from_rows(const WeightView& rows, const StoredWeight& to) {
+void layout_from_rows(const Context& context, const WeightView& rows, const StoredWeight& to) {
   if (to.layout == DSV4_TILED) {
-    return repack_kbit(Context{}, {.bits = rows.bits,
-                                   .planes_in = rows.data,
-                                   .scales_in = rows.scale,
-                                   .planes_out = to.data,
-                                   .scales_out = to.scale});
+    return repack_kbit(context, {.bits = rows.bits,
+                                 .planes_in = rows.data,
+                                 .scales_in = rows.scale,
+                                 .planes_out = to.data,
+                                 .scales_out = to.scale});
   }
-  const KbitImage image = kbit_image(rows);
-  DSV4_CHECK(to.data.numel() == image.bytes() && to.data.is_contiguous(),
-             "an image of {} bytes: want {} without gaps", to.data.numel(), image.bytes());
-  const int64_t strip = image.strip_bytes();
-  for (int64_t s = 0; s < image.num_strips(); ++s) {
-    pack_kbit_strip(image, {&rows, 1}, s,
-                    {to.data.as<uint8_t>() + s * strip, static_cast<size_t>(strip)});
-  }
+  repack_image(context, {.weight = rows, .image_out = to.data});
 }
 
-void require_host(const Tensors& tensors, const char* what) {
-  if (tensors.device() == DSV4_HOST) return;
-  fail(ErrorCode::kUnsupported,
-       "{} of tensors on a GPU is not built: docs/kernels/kbit.md lists what is", what);
+TensorView KbitWeights::reserve(DType dtype, int64_t rows, int64_t columns) {
+  const TensorView view{TensorMeta::contiguous(dtype, {rows, columns}),
+                        unmapped_address(made_bytes_)};
+  made_bytes_ = align_up(made_bytes_ + view.bytes(), kAlignment);
+  return view;
 }
 
 WeightView KbitWeights::rows(const char* name, const dsv4_weight& weight) {
@@ -162,23 +151,10 @@ WeightView KbitWeights::rows(const char* name, const dsv4_weight& weight) {
   if (stored.layout == DSV4_ROWS) {
     w.data = stored.data, w.scale = stored.scale;
   } else {
-    if (tensors_.device() != DSV4_HOST) {
-      fail(ErrorCode::kUnsupported,
-           "{}: on a GPU products read rows; tiled weights and images are not built there "
-           "(docs/kernels/kbit.md)",
-           name);
-    }
     const RowShapes shapes = row_shapes(w);
-    if (shapes_only_) {
-      w.data = shape_only(shapes.data, w.n, shapes.data_columns, stored.data);
-      w.scale = shape_only(shapes.scale, w.n, shapes.scale_columns, stored.data);
-    } else {
-      const auto& [data, scale] =
-          made_.emplace_back(Buffer(shapes.data, {w.n, shapes.data_columns}),
-                             Buffer(shapes.scale, {w.n, shapes.scale_columns}));
-      rows_from_layout(stored, data, scale);
-      w.data = data, w.scale = scale;
-    }
+    w.data = reserve(shapes.data, w.n, shapes.data_columns);
+    w.scale = reserve(shapes.scale, w.n, shapes.scale_columns);
+    made_.push_back({stored, w});
   }
   check(name, w);
   return w;
@@ -192,6 +168,36 @@ std::vector<WeightView> KbitWeights::rows(const char* name, const dsv4_weight* w
   views.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) views.push_back(rows(name, weights[i]));
   return views;
+}
+
+MadeRows::MadeRows(const KbitWeights& weights, const Context& context)
+    : bytes_(weights.made_bytes_) {
+  if (bytes_ == 0) return;
+  if (context.device == nullptr) {
+    host_ = Buffer(DType::kU8, {bytes_});
+    memory_ = host_.view().data;
+  } else {
+    Scratch& scratch = workspace(context);
+    scope_.emplace(scratch);
+    memory_ = scratch.take(DType::kU8, {bytes_}).data;
+  }
+  for (const KbitWeights::Made& made : weights.made_)
+    rows_from_layout(context, made.stored, (*this)(made.rows));
+}
+
+WeightView MadeRows::operator()(const WeightView& rows) const {
+  WeightView w = rows;
+  w.data = placed(w.data), w.scale = placed(w.scale);
+  return w;
+}
+
+ConstTensorView MadeRows::placed(const ConstTensorView& view) const {
+  const auto first = reinterpret_cast<uintptr_t>(unmapped_address(0));
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(view.data) - first;
+  if (offset >= static_cast<uintptr_t>(bytes_)) return view;
+  ConstTensorView made = view;
+  made.data = memory_ + offset;
+  return made;
 }
 
 }  // namespace dsv4::capi

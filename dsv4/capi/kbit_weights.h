@@ -2,35 +2,18 @@
 
 #pragma once
 
-#include <deque>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "dsv4/capi/call.h"
 #include "dsv4/capi/tensors.h"
 #include "dsv4/formats/weight.h"
+#include "dsv4/ops/op.h"
 #include "dsv4/tensor/buffer.h"
+#include "dsv4/tensor/scratch.h"
 #include "dsv4_kbit.h"
 
 namespace dsv4::capi {
-
-// The weights of one call; it owns the rows that it makes of tiled weights and of images.
-class KbitWeights {
- public:
-  // shapes_only: for questions about workspace. Nothing is converted, and the data of rows that
-  // would have been made must not be read.
-  KbitWeights(Tensors& tensors, bool shapes_only) : tensors_(tensors), shapes_only_(shapes_only) {}
-
-  // Throws with the value when a field contradicts dsv4_kbit.h, and kUnsupported for weights on a
-  // device that are not rows.
-  WeightView rows(const char* name, const dsv4_weight& weight);
-  std::vector<WeightView> rows(const char* name, const dsv4_weight* weights, int64_t count);
-
- private:
-  Tensors& tensors_;
-  bool shapes_only_;
-  std::deque<std::pair<Buffer, Buffer>> made_;  // data and scale of rows
-};
 
 // The tensors of a weight in its own layout, checked, and its view as rows without data and scale.
 struct StoredWeight {
@@ -40,27 +23,68 @@ struct StoredWeight {
 };
 StoredWeight stored_weight(const char* name, const dsv4_weight& weight, Tensors& tensors);
 
-// Throws kUnsupported unless the tensors are on the host.
-void require_host(const Tensors& tensors, const char* what);
+// The weights of one call as rows. Rows of tiled weights and of images are made when the call runs
+// (MadeRows); until then their views have shapes, and addresses without memory whose distances are
+// those of the memory that they will get.
+class KbitWeights {
+ public:
+  explicit KbitWeights(Tensors& tensors) : tensors_(tensors) {}
 
-// A call of a C function. Call(params, shapes_only) has the members `tensors` and bind().
+  // Throws with the value when a field contradicts dsv4_kbit.h.
+  WeightView rows(const char* name, const dsv4_weight& weight);
+  std::vector<WeightView> rows(const char* name, const dsv4_weight* weights, int64_t count);
+  // What the made rows take: 0 on the host.
+  int64_t workspace_bytes(const Context& context) const {
+    return context.device == nullptr ? 0 : made_bytes_;
+  }
+
+ private:
+  friend class MadeRows;
+  struct Made {
+    StoredWeight stored;
+    WeightView rows;
+  };
+  TensorView reserve(DType dtype, int64_t rows, int64_t columns);
+
+  Tensors& tensors_;
+  std::vector<Made> made_;
+  int64_t made_bytes_ = 0;
+};
+
+// Makes the rows: on the host in memory of its own, on a GPU in the workspace, where they live as
+// long as this object.
+class MadeRows {
+ public:
+  MadeRows(const KbitWeights& weights, const Context& context);
+  WeightView operator()(const WeightView& rows) const;
+
+ private:
+  ConstTensorView placed(const ConstTensorView& view) const;
+
+  int64_t bytes_;
+  std::optional<Scratch::Scope> scope_;
+  Buffer host_;
+  std::byte* memory_ = nullptr;
+};
+
+// A call of a C function. Call(params) has the members `tensors` and bind().
 template <class Call, class Params>
 int run_call(const Params* params, const dsv4_call* call) {
   return guarded([&] {
-    const Call bound(checked("params", params), false);
+    const Call bound(checked("params", params));
     run(call, bound.tensors.device(), bound.bind());
   });
 }
 template <class Call, class Params>
 int ask_workspace(const Params* params, const dsv4_call* call, size_t* bytes) {
   return guarded([&] {
-    const Call bound(checked("params", params), true);
+    const Call bound(checked("params", params));
     write_workspace_bytes(call, bound.tensors.device(), bound.bind(), bytes);
   });
 }
 
-// On the host. Data and scale of the rows are contiguous where `stored` is not rows itself.
-void rows_from_layout(const StoredWeight& stored, const TensorView& data, const TensorView& scale);
-void layout_from_rows(const WeightView& rows, const StoredWeight& to);
+// Data and scale of the rows are contiguous where `stored` is not rows itself.
+void rows_from_layout(const Context& context, const StoredWeight& stored, const WeightView& rows);
+void layout_from_rows(const Context& context, const WeightView& rows, const StoredWeight& to);
 
 }  // namespace dsv4::capi

@@ -70,6 +70,8 @@ cudaDataType_t type_of(DType dtype) {
       return CUDA_R_32F;
     case DType::kBF16:
       return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
     case DType::kE4M3:
       return CUDA_R_8F_E4M3;
     default:

@@ -2,9 +2,10 @@
 //
 //   out[t, n] = sum_k x[t, k] * weight[n, k]
 //
-// BF16 operands, or E4M3 operands with f32 scales of blocks: one per 128 columns of a row of x, one
-// per 128 x 128 block of the weight; then t is a multiple of 4. An algorithm is asked for once per
-// shape and kept for the life of the program. Not batch invariant: the algorithm depends on t.
+// BF16 or F16 operands, or E4M3 operands with f32 scales of blocks: one per 128 columns of a row
+// of x, one per 128 x 128 block of the weight; then t is a multiple of 4. An algorithm is asked for
+// once per shape and kept for the life of the program. Not batch invariant: the algorithm depends
+// on t.
 
 #pragma once
 
@@ -21,8 +22,8 @@ inline constexpr int kLtScaleBlock = 128;
 struct LtShape {
   int64_t t = 0, n = 0, k = 0;
   int64_t x_stride = 0, weight_stride = 0, out_stride = 0;  // from row to row, in elements
-  DType operands = DType::kBF16;                            // BF16, or E4M3 with scales
-  DType out = DType::kF32;                                  // F32|BF16
+  DType operands = DType::kBF16;                            // BF16, F16, or E4M3 with scales
+  DType out = DType::kF32;                                  // F32|BF16, of F16 operands F32|F16
 
   auto operator<=>(const LtShape&) const = default;
 };

@@ -160,15 +160,18 @@ Codebook image_codebook(const WeightView& weight) {
   return book;
 }
 
-KbitImage kbit_image(const WeightView& weight) {
+KbitImage image_shape(const WeightView& weight) {
   check("weight", weight);
   if (weight.format == WeightFormat::kMxfp4 || weight.format == WeightFormat::kNvfp4)
     return fp4_image(weight);
   DSV4_CHECK(weight.format == WeightFormat::kKbit, "an image of {} weights", name(weight.format));
-  return {.n = weight.n,
-          .k = weight.k,
-          .bits = weight.bits,
-          .sign_magnitude = image_codebook(weight).antisymmetric()};
+  return {.n = weight.n, .k = weight.k, .bits = weight.bits};
+}
+
+KbitImage kbit_image(const WeightView& weight) {
+  KbitImage image = image_shape(weight);
+  if (!image.is_fp4()) image.sign_magnitude = image_codebook(weight).antisymmetric();
+  return image;
 }
 
 KbitImage kbit_image(const WeightView& gate, const WeightView& up) {

@@ -9,7 +9,7 @@ A packed weight is int32 codes with uint8 scales (absmax). Its shape says its la
                                     kbit_scalar_gemv, else tiled. More elements than needed may follow.
 
 Stacked experts have one axis more in front. uint8 codes are a kernel image (docs/kernels/kbit_image.md), scales included.
-CPU tensors of every kind are taken; for CUDA tensors docs/kernels/kbit.md says what is.
+CPU and CUDA tensors of every kind are taken; docs/kernels/kbit.md says which code multiplies them.
 
 `out` gets the result and is returned. `workspace` is uint8 memory on the GPU for calls that take any
 (kbit_linear_workspace says how much); the host takes none. k_chunks and max_M do nothing: the work is divided inside.
@@ -127,14 +127,14 @@ def kbit_linear(A, B_packed, B_absmax, codebook, k, K_dim, N, out=None, workspac
 
 
 def kbit_linear_workspace(M, K_dim, N, dtype, device):
-    """uint8 memory that is enough for kbit_linear of these sizes and any k. Empty for a CPU."""
+    """uint8 memory that is enough for kbit_linear of these sizes, any k and any layout. Empty for a CPU."""
     import torch
     empty = lambda shape, kind: torch.empty(shape, dtype=kind, device=device)
     x, out, codebook = empty((M, K_dim), dtype), empty((M, N), dtype), empty((32,), torch.float32)
-    bytes = 0
-    for k in (2, 3, 4, 5):
-        data, scale = empty((N, K_dim // BLOCK * k), torch.int32), empty((N, K_dim // BLOCK), torch.uint8)
-        weight = _weight(data, scale, codebook[:2**k], k, K_dim, N, "rows")
+    bytes, tiles = 0, -(-K_dim // (2 * BLOCK))
+    for k in (2, 3, 4, 5):  # tiles are converted to rows; rows need less
+        data, scale = empty((tiles, N, 2 * k), torch.int32), empty((tiles, N, 2), torch.uint8)
+        weight = _weight(data, scale, codebook[:2**k], k, K_dim, N, "tiled")
         bytes = max(bytes, _core.kbit_linear_workspace(x, weight.fields(), out, how(library_of(x))[0]))
     return empty((bytes,), torch.uint8)
 

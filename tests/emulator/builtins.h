@@ -60,6 +60,9 @@ inline float __fsub_rn(float a, float b) {
 inline float __fmul_rn(float a, float b) {
   return a * b;
 }
+inline float __fdiv_rn(float a, float b) {
+  return a / b;
+}
 inline float __fmaf_rn(float a, float b, float c) {
   return std::fma(a, b, c);
 }
@@ -110,6 +113,12 @@ inline int atomicAdd(int* at, int value) {
   dsv4::emulator::pause();
   const int before = *at;
   *at = before + value;
+  return before;
+}
+inline int atomicMin(int* at, int value) {
+  dsv4::emulator::pause();
+  const int before = *at;
+  *at = std::min(before, value);
   return before;
 }
 inline int atomicMax(int* at, int value) {

@@ -87,8 +87,9 @@ __device__ void pack_scales(const KbitImage& image, const FlatRow (&rows)[2], in
   }
 }
 
-template <int K, ImageScale kScale = ImageScale::kE4M4>
-__global__ void pack_kernel(KbitImage image, Source source, std::byte* bytes) {
+// This warp's unit of the image.
+template <int K, ImageScale kScale>
+__device__ inline void pack_unit(const KbitImage& image, const Source& source, std::byte* bytes) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   const int64_t units = image.num_strips() * image.units_along_k();
   const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -107,6 +108,11 @@ __global__ void pack_kernel(KbitImage image, Source source, std::byte* bytes) {
       *reinterpret_cast<uint32_t*>(to + KbitImage::word_offset(lane, j * K + i)) = words[i];
   }
   pack_scales<kScale>(image, rows, chunk, g, t, to);
+}
+
+template <int K, ImageScale kScale = ImageScale::kE4M4>
+__global__ void pack_kernel(KbitImage image, Source source, std::byte* bytes) {
+  pack_unit<K, kScale>(image, source, bytes);
 }
 
 }  // namespace dsv4::kbit_packing

@@ -8,8 +8,13 @@
 namespace dsv4::quantize_kbit_kernel {
 
 DSV4_IMPL(QuantizeKbitArgs, cpu)
+// The bits of cpu.
+DSV4_IMPL(QuantizeKbitArgs, cuda)
 
 constexpr Impl<QuantizeKbitArgs> kQuantizeKbit[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<QuantizeKbitArgs>, cuda::run},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<QuantizeKbitArgs>, cpu::run},
 };
 
@@ -27,6 +32,7 @@ void check(const QuantizeKbitArgs& args) {
   const int64_t blocks = ceil_div(*k, kKbitBlock);
   expect("planes", args.planes, {DType::kI32}, {n, blocks * bits});
   expect("scales", args.scales, {DType::kU8}, {n, blocks});
+  if (!args.first_bad.empty()) expect("first_bad", args.first_bad, {DType::kI32}, {1});
   if (!args.importance.empty()) {
     expect("importance", args.importance, {DType::kF32}, {k});
     DSV4_CHECK(args.choice == ScaleChoice::kSearched, "importance needs searched scales");

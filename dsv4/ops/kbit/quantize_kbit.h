@@ -41,17 +41,23 @@ struct QuantizeKbitArgs {
   float tensor_scale = 1.f;      // the weight's scale2: a power of two, see choose_tensor_scale
   TensorView planes;             // [n, ceil(k/32) * K] I32
   TensorView scales;             // [n, ceil(k/32)] U8, E4M4
+  // On a GPU, where no value can be refused: [1] I32, lowered to the number (row * blocks + block)
+  // of the first block that is not finite or beyond the range, and is not written. May be absent.
+  TensorView first_bad{};
 };
 
-// Throws kBadInput with row, block and value when x or importance contains a NaN or an infinity,
-// importance a negative number, or when a block's largest |x| / tensor_scale exceeds kE4M4Max
-// (kSearched: times the nearer end of a codebook that ends below 1; the message says which
+// On the host, throws kBadInput with row, block and value when x or importance contains a NaN or
+// an infinity, importance a negative number, or when a block's largest |x| / tensor_scale exceeds
+// kE4M4Max (kSearched: times the nearer end of a codebook that ends below 1; the message says which
 // tensor_scale to use). The contents of planes and scales are then undefined.
 extern const Op<QuantizeKbitArgs> quantize_kbit;
 
 // The largest magnitude of a tensor, 0 when it is empty. Throws kBadInput at a NaN or an infinity.
 // x: [n, k] f32|bf16|f16
 float largest_magnitude(const ConstTensorView& x);
+
+// In CUDA builds: enqueues the same; `bits` in device memory gets those of the f32.
+void largest_magnitude_on(Device& device, const ConstTensorView& x, int32_t* bits);
 
 // The tensor_scale for a tensor with this largest magnitude: 1 if it is in [2^-4, 16], otherwise
 // the power of two that brings it into (8, 16]. Above 16, a codebook that ends below 1 would need

@@ -6,8 +6,12 @@
 namespace dsv4::repack_kbit_kernel {
 
 DSV4_IMPL(RepackKbitArgs, cpu)
+DSV4_IMPL(RepackKbitArgs, cuda)
 
 constexpr Impl<RepackKbitArgs> kRepackKbit[] = {
+#if DSV4_CUDA
+    {"cuda", Arch::kCuda, true, accept_all<RepackKbitArgs>, cuda::run},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<RepackKbitArgs>, cpu::run},
 };
 

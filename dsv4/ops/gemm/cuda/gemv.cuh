@@ -17,6 +17,8 @@
 
 #include "dsv4/device/launch.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/ops/gemm/cuda/kernels.h"
 #include "dsv4/ops/gemm/cuda/tile.cuh"
 
 namespace dsv4::gemm::cuda {
@@ -150,7 +152,7 @@ __global__ void __launch_bounds__(kWarps<kTile>* kWarp, kCtasPerSm<kTile>)
   ptx::pdl_start();
   using Stage = Staged<Decode, X, kTile>;
   constexpr int kThreads = kWarps<kTile> * kWarp, kRows = cuda::kRows<Decode, kTile>;
-  extern __shared__ uint4 staged_x[];
+  auto* const staged_x = reinterpret_cast<uint4*>(ptx::dynamic_smem());
   __shared__ float table[Decode::kTable + 1], sums[2][kThreads];
   const Tile tile = this_tile(p);
   if (tile.rows == 0) return;
@@ -228,10 +230,10 @@ void launch_gemv(Device& device, const Problem& p) {
          p, split, passes);
 }
 
-// f32 activations come from kExact, where speed matters less: two tile sizes.
+// f32 activations come from kExact, where speed matters less: two tile sizes. f16 shares them.
 template <class Decode>
 void gemv(Device& device, const Problem& p) {
-  if (p.x_dtype == DType::kF32) {
+  if (is_staged_as_f32(p)) {
     return p.tile_m == 1 ? launch_gemv<Decode, float, 1>(device, p)
                          : launch_gemv<Decode, float, 4>(device, p);
   }

@@ -16,18 +16,27 @@ struct DecodeNvfp4;
 template <int K>
 struct DecodeKbit;
 
+// Whether the GEMV kernels keep x as f32; otherwise as bf16, which holds E4M3 with its scales too.
+inline bool is_staged_as_f32(const Problem& p) {
+  return p.x_dtype == DType::kF32 || p.x_dtype == DType::kF16;
+}
+
 // The six kernels of a decoder: x as float or bf16, tiles of 1 to 8 rows.
 template <class Decode>
 void gemv(Device& device, const Problem& problem);
 // Any format, shape and alignment; slow.
 void gemv_any(Device& device, const Problem& problem);
 
-// Tensor cores; no kernels for F32 and F16, which reject_mma() refuses. Tiles of 8 or 16 rows take
-// x in bf16 or E4M3, larger ones in bf16.
+// Tensor cores; no kernels for what reject_mma() refuses. Operands are f16 where x is, else bf16.
+// Tiles of 8 or 16 rows take x in bf16, f16 or E4M3, larger ones in bf16 or f16.
 template <class Decode>
 void small_m(Device& device, const Problem& problem);
 template <class Decode>
 void mma(Device& device, const Problem& problem);
+
+// Tiles of 8 or 16 rows of K-bit weights, by pairs.
+template <int K>
+void small_m_pairs(Device& device, const Problem& problem);
 
 template <class Decode>
 struct Decoder {};

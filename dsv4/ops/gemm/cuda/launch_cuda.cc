@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "dsv4/formats/codebook.h"
 #include "dsv4/ops/gemm/cuda/kernels.h"
 
 namespace dsv4::gemm::cuda {
@@ -11,8 +12,14 @@ namespace {
 // An upper bound of what a CTA of the GEMV kernels needs: x padded by a half, and fixed arrays.
 int64_t gemv_shared_bytes(const Problem& p, int tile) {
   constexpr int64_t kFixed = 8 << 10;
-  const int64_t x = int64_t{tile} * p.k * (p.x_dtype == DType::kF32 ? 4 : 2);
+  const int64_t x = int64_t{tile} * p.k * (is_staged_as_f32(p) ? 4 : 2);
   return kFixed + (tile == 2 ? x + x / 2 : x + x / 4);
+}
+
+// Whether values of this format are in the range of f16.
+bool fits_f16(WeightFormat format) {
+  return format == WeightFormat::kKbit || format == WeightFormat::kNvfp4 ||
+         format == WeightFormat::kF16;
 }
 
 // The entries of p.weight that are in use.
@@ -52,13 +59,13 @@ int gemv_tile(const Device& device, const Problem& p, int64_t matrices) {
   // When rows choose among many matrices at random, an average of a quarter row leaves most
   // matrices with one row at most, and so on.
   const double most = matrices == 1 ? each : 4 * each;
-  int tile = p.x_dtype == DType::kF32 ? (most <= 1 ? 1 : 4)
-             : most <= 1              ? 1
-             : most <= 2              ? 2
-             : most <= 4              ? 4
-                                      : 8;
+  int tile = is_staged_as_f32(p) ? (most <= 1 ? 1 : 4)
+             : most <= 1         ? 1
+             : most <= 2         ? 2
+             : most <= 4         ? 4
+                                 : 8;
   while (tile > 1 && gemv_shared_bytes(p, tile) > device.info().max_smem_per_block) tile /= 2;
-  if (p.x_dtype == DType::kF32 && tile == 2) tile = 1;
+  if (is_staged_as_f32(p) && tile == 2) tile = 1;
   return tile;
 }
 
@@ -86,12 +93,15 @@ const char* reject_mma(const Problem& p) {
   if (!in_whole_units(p)) return "columns or addresses of the weight are odd";
   if (p.x_dtype == DType::kF32) return "f32 activations";
   const auto even = [](int64_t bytes) { return bytes % 16 == 0; };
-  if (p.x_dtype == DType::kBF16 && !(even(reinterpret_cast<intptr_t>(p.x)) &&
-                                     even(p.x_stride * 2) && even(p.x_projection_stride * 2)))
+  const bool is_f16 = p.x_dtype == DType::kF16;
+  if ((p.x_dtype == DType::kBF16 || is_f16) &&
+      !(even(reinterpret_cast<intptr_t>(p.x)) && even(p.x_stride * 2) &&
+        even(p.x_projection_stride * 2)))
     return "rows of x are not 16-byte aligned";
   for (const StridedWeight& w : weights(p)) {
-    if (w.format == WeightFormat::kF32 || w.format == WeightFormat::kF16)
-      return "f32 and f16 weights";
+    if (w.format == WeightFormat::kF32) return "f32 weights";
+    if (is_f16 && !fits_f16(w.format)) return "weights that f16 may not hold";
+    if (!is_f16 && w.format == WeightFormat::kF16) return "f16 weights";
   }
   return nullptr;
 }
@@ -101,6 +111,34 @@ void run_mma(Device& device, const Problem& p) {
   with_decoder(p.weight[0], [&]<class Decode>(Decoder<Decode>) {
     p.tile_m <= kSmallM ? small_m<Decode>(device, p) : mma<Decode>(device, p);
   });
+}
+
+namespace {
+
+// Rows of x that shared memory holds beside the table of pairs and at most 20 KB: 16, 8 or 0.
+int pairs_tile(const Device& device, const Problem& p) {
+  const int64_t table = p.weight[0].bits == 5 ? 64 << 10 : p.weight[0].bits == 4 ? 32 << 10 : 0;
+  const int64_t limit = device.info().max_smem_per_block - (20 << 10) - table;
+  const auto bytes = [&](int rows) { return int64_t{rows} * (p.k * 2 + 32 * 32); };
+  return p.m > 8 && bytes(16) <= limit ? 16 : bytes(8) <= limit ? 8 : 0;
+}
+
+}  // namespace
+
+const char* reject_pairs(const Device& device, const Problem& p) {
+  if (p.weight[0].format != WeightFormat::kKbit) return "for k-bit weights";
+  if (p.x_dtype != DType::kBF16 && p.x_dtype != DType::kF16) return "for bf16 and f16 activations";
+  if (const char* why = reject_mma(p)) return why;
+  return pairs_tile(device, p) == 0 ? "rows of x are too long" : nullptr;
+}
+
+void run_pairs(Device& device, const Problem& problem) {
+  if (problem.n == 0) return;
+  Problem p = problem;
+  p.tile_m = pairs_tile(device, p);
+  constexpr decltype(&small_m_pairs<2>) kRun[] = {small_m_pairs<2>, small_m_pairs<3>,
+                                                  small_m_pairs<4>, small_m_pairs<5>};
+  kRun[p.weight[0].bits - kMinKbit](device, p);
 }
 
 }  // namespace dsv4::gemm::cuda

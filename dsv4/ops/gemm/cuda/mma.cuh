@@ -1,4 +1,4 @@
-// The tensor core kernels of problem.h: weights decoded to bf16 in shared memory, f32 sums.
+// The tensor core kernels of problem.h: weights decoded to bf16 or f16 in shared memory, f32 sums.
 //
 // A CTA computes out[kTile rows, kN rows of the weight]. Each step covers kSlices slices of 64
 // columns: a thread decodes 32 columns of one weight row of one slice, and copies four 16-byte
@@ -17,7 +17,8 @@
 // Exact operands: an e4m3 code times a power of two has 4 significant bits, e2m1 times a power of
 // two 2, e2m1 times e4m3 6, and bf16 is exact by itself. All of these are bf16 numbers, and
 // products of two bf16 numbers are exact in f32. k-bit values, and fp8 codes with f32 scales, are
-// rounded to bf16: a relative error of at most 2^-9.
+// rounded to bf16: a relative error of at most 2^-9. Operands are f16 where x is (operand.cuh):
+// NVFP4 and F16 weights are exact, k-bit values are rounded to f16.
 
 #pragma once
 
@@ -27,8 +28,8 @@
 #include "dsv4/device/ptx/cp_async.cuh"
 #include "dsv4/device/ptx/griddep.cuh"
 #include "dsv4/device/ptx/ldmatrix.cuh"
-#include "dsv4/device/ptx/mma.cuh"
-#include "dsv4/device/ptx/packed.cuh"
+#include "dsv4/device/ptx/shared_memory.cuh"
+#include "dsv4/ops/gemm/cuda/operand.cuh"
 #include "dsv4/ops/gemm/cuda/tile.cuh"
 
 namespace dsv4::gemm::cuda {
@@ -54,7 +55,7 @@ __device__ inline int chunk_at(int slice, int row, int chunk) {
 }
 
 // Loads and decodes a thread's share of each step: 32 columns of one row of the weight.
-template <class Decode, int kTile>
+template <class Decode, class X, int kTile>
 class WeightLoader {
  public:
   __device__ WeightLoader(const Problem& p, const Matrix& matrix, int first_n)
@@ -88,13 +89,8 @@ class WeightLoader {
         Decode::piece(codes, piece, table, w);
         if constexpr (Decode::kScaled > 0)
           for (float& value : w) value *= Decode::scale(codes, piece);
-        uint4 chunk;
-        chunk.x = ptx::as_bits(__floats2bfloat162_rn(w[0], w[1]));
-        chunk.y = ptx::as_bits(__floats2bfloat162_rn(w[2], w[3]));
-        chunk.z = ptx::as_bits(__floats2bfloat162_rn(w[4], w[5]));
-        chunk.w = ptx::as_bits(__floats2bfloat162_rn(w[6], w[7]));
         const int at = chunk_at<MmaShape<kTile>::kN>(slice_, row_, half_ * 4 + u * kPieces + piece);
-        *reinterpret_cast<uint4*>(operand + at) = chunk;
+        *reinterpret_cast<uint4*>(operand + at) = operand_quad<X>(w);
       }
     }
   }
@@ -168,7 +164,7 @@ struct WarpPlace {
   }
 };
 
-template <int kTile>
+template <class X, int kTile>
 __device__ inline void multiply_step(const std::byte* x, const std::byte* w,
                                      const WarpPlace<kTile>& place, Sums<kTile>& sums) {
   using Shape = MmaShape<kTile>;
@@ -189,8 +185,8 @@ __device__ inline void multiply_step(const std::byte* x, const std::byte* w,
       ptx::ldmatrix_x4(b, w + chunk_at<Shape::kN>(place.slice, row, chunk));
 #pragma unroll
       for (int m = 0; m < Shape::kMmaM; ++m) {
-        ptx::mma_m16n8k16_bf16(sums[m][n], a[m], b[0], b[1]);
-        ptx::mma_m16n8k16_bf16(sums[m][n + 1], a[m], b[2], b[3]);
+        multiply_operands<X>(sums[m][n], a[m], b[0], b[1]);
+        multiply_operands<X>(sums[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }
@@ -221,7 +217,7 @@ __device__ inline void add_slices(Sums<kTile>& sums, int slice, float* shared) {
 // The sums of a CTA's tile, of all slices in the warps of slice 0. Both operands of the next step
 // arrive while the warps multiply this one. table: the codebook, which the CTA has begun to fill;
 // operands: shared memory for x, w, x, w
-template <int kTile, class Weights>
+template <class X, int kTile, class Weights>
 __device__ inline void sum_tile(int k, Weights& weights, const ActivationLoader<kTile>& activations,
                                 const float* table, uint4* operands, const WarpPlace<kTile>& place,
                                 Sums<kTile>& sums) {
@@ -243,7 +239,7 @@ __device__ inline void sum_tile(int k, Weights& weights, const ActivationLoader<
       weights.load(step + 1);
       activations.load(step + 1, x(step + 1));
     }
-    multiply_step<kTile>(x(step), w(step), place, sums);
+    multiply_step<X, kTile>(x(step), w(step), place, sums);
     if (more) {
       weights.store(w(step + 1), table);
       ptx::cp_async_wait_all();
@@ -274,30 +270,30 @@ __device__ inline void store_sums(const Problem& p, const Tile& tile, int first_
 }
 
 // grid: tiles, then groups of kN rows of the weight, then projections
-template <class Decode, int kTile>
+template <class Decode, class X, int kTile>
 __global__ void __launch_bounds__(kMmaThreads, kTile == 32 ? 3 : 2)
     mma_kernel(const __grid_constant__ Problem p) {
   ptx::pdl_start();
   using Shape = MmaShape<kTile>;
-  extern __shared__ uint4 operands[];  // x, w, x, w
+  auto* const operands = reinterpret_cast<uint4*>(ptx::dynamic_smem());  // x, w, x, w
   __shared__ float table[Decode::kTable + 1];
   const Tile tile = this_tile(p);
   if (tile.rows == 0) return;
   const Matrix matrix = matrix_of(p, tile);
   for (int i = threadIdx.x; i < Decode::kTable; i += kMmaThreads) table[i] = matrix.codebook[i];
   const int first_n = static_cast<int>(blockIdx.y) * Shape::kN;
-  WeightLoader<Decode, kTile> weights(p, matrix, first_n);
+  WeightLoader<Decode, X, kTile> weights(p, matrix, first_n);
   const ActivationLoader<kTile> activations(p, tile);
   const WarpPlace<kTile> place;
   Sums<kTile> sums = {};
-  sum_tile(p.k, weights, activations, table, operands, place, sums);
+  sum_tile<X>(p.k, weights, activations, table, operands, place, sums);
   if (place.slice == 0) store_sums<kTile>(p, tile, first_n, matrix.scale2, place, sums);
 }
 
-template <class Decode, int kTile>
+template <class Decode, class X, int kTile>
 void launch_mma(Device& device, const Problem& p) {
   constexpr int kN = MmaShape<kTile>::kN;
-  launch(device, "quant_gemm_mma", mma_kernel<Decode, kTile>,
+  launch(device, "quant_gemm_mma", mma_kernel<Decode, X, kTile>,
          {.grid = tile_slots(p),
           .block = kMmaThreads,
           .grid_y = (p.n + kN - 1) / kN,
@@ -308,16 +304,16 @@ void launch_mma(Device& device, const Problem& p) {
 
 template <class Decode>
 void mma(Device& device, const Problem& p) {
-  if constexpr (Decode::kIsBf16) {
+  with_operand<Decode>(p, [&]<class X>(OperandType<X>) {
     switch (p.tile_m) {
       case 32:
-        return launch_mma<Decode, 32>(device, p);
+        return launch_mma<Decode, X, 32>(device, p);
       case 64:
-        return launch_mma<Decode, 64>(device, p);
+        return launch_mma<Decode, X, 64>(device, p);
       default:
-        return launch_mma<Decode, 128>(device, p);
+        return launch_mma<Decode, X, 128>(device, p);
     }
-  }
+  });
 }
 
 }  // namespace dsv4::gemm::cuda

@@ -11,7 +11,7 @@
 //   experts     token-expert pairs, by expert    listed on the device   gate and up; down is alone
 //
 // Two sets of kernels: GEMV (gemv.cuh; f32 arithmetic, batch invariant) and tensor cores (mma.cuh
-// and small_m.cuh; weights as bf16). Callers check shapes and dtypes.
+// and small_m.cuh; weights as bf16, or as f16 where x is f16). Callers check shapes and dtypes.
 
 #pragma once
 
@@ -25,6 +25,14 @@ namespace dsv4::gemm::cuda {
 // `rows` rows of out from `first_row` on, all multiplied with the matrices of index `matrix`.
 struct RowTile {
   int32_t matrix, first_row, rows;
+};
+
+// Where a matrix is that has no fixed distance from others.
+struct MatrixPlace {
+  const std::byte *data, *scale;
+  const float* codebook;
+  int64_t row_bytes, scale_row_bytes;
+  float scale2;
 };
 
 // Matrices of equal shape and format at equal distances in memory: the experts of a layer, or the
@@ -41,11 +49,14 @@ struct StridedWeight {
   int64_t codebook_stride = 0;     // floats from one matrix's codebook to the next
   float scale2 = 1.f;              // of every matrix, unless scale2s is given
   const float* scale2s = nullptr;  // [matrices], in device memory
+  // [matrices], in device memory: what holds instead of all of the above but format, bits and
+  // scale_is_f32. Null: the distances hold.
+  const MatrixPlace* places = nullptr;
 };
 StridedWeight single_matrix(const WeightView& weight);
 
 struct Problem {
-  // x: rows of f32, bf16, or E4M3 with one E8M0 scale per 128 columns
+  // x: rows of f32, bf16, f16, or E4M3 with one E8M0 scale per 128 columns
   const std::byte* x = nullptr;
   DType x_dtype = DType::kF32;
   int64_t x_stride = 0,
@@ -55,7 +66,7 @@ struct Problem {
   const int32_t* gather = nullptr;  // [m] row of x for each row of out; null: row i of x for row i
 
   std::byte* out = nullptr;
-  bool out_is_bf16 = false;
+  DType out_dtype = DType::kF32;  // or BF16, F16
   int64_t out_stride = 0;
 
   int n = 0, k = 0;  // of one matrix
@@ -84,17 +95,28 @@ bool in_whole_units(const Problem& problem);
 int gemv_tile(const Device& device, const Problem& problem, int64_t matrices);
 void run_gemv(Device& device, const Problem& problem);
 
-// Tiles of at most this many rows take x in any dtype but f32; larger tiles need bf16.
+// Tiles of at most this many rows take x in any dtype but f32; larger tiles need bf16 or f16.
 inline constexpr int kSmallM = 16;
 int mma_tile(const Device& device, const Problem& problem, int64_t matrices);
-// Returns nullptr, or why the tensor core kernels cannot take this problem. x is bf16 or will be
-// widened.
+// Returns nullptr, or why the tensor core kernels cannot take this problem. x is bf16, f16, or will
+// be widened.
 const char* reject_mma(const Problem& problem);
-// The largest relative error of a weight there: 0 where its values are bf16 numbers, as those of
-// BF16, MXFP4, NVFP4 and FP8 with UE8M0 scales are. Others are rounded to bf16.
-inline double mma_rounding(const WeightView& w) {
+// The largest relative error of a weight there: 0 where its values are numbers of the operands'
+// type, as those of BF16, MXFP4, NVFP4 and FP8 with UE8M0 scales are of bf16. Others are rounded:
+// to bf16, or to f16 with f16 activations. In f16 values below 2^-14 have fewer bits; the error is
+// then 2^-25, at most 2^-11 of the smallest scale.
+inline double mma_rounding(const WeightView& w, DType x = DType::kBF16) {
   const bool f32_scales = !w.scale.empty() && w.scale.dtype == DType::kF32;
-  return w.format == WeightFormat::kKbit || f32_scales ? 0x1p-9 : 0;
+  if (w.format != WeightFormat::kKbit && !f32_scales) return 0;
+  return x == DType::kF16 ? 0x1p-11 : 0x1p-9;
+}
+// The small-M kernels with a decoder of pairs (weights/kbit_pairs.cuh): k-bit weights, x in bf16 or
+// f16. Returns nullptr, or why they cannot take this problem.
+const char* reject_pairs(const Device& device, const Problem& problem);
+void run_pairs(Device& device, const Problem& problem);
+// Their operands are rounded twice.
+inline double pairs_rounding(DType x) {
+  return x == DType::kF16 ? 0x1p-10 : 0x1p-8;
 }
 // Replaces x by a bf16 copy: exact for E4M3 with power-of-two scales. The copy is taken from the
 // workspace and lives as long as the caller's scope.

@@ -30,6 +30,16 @@ __device__ inline Tile this_tile(const Problem& p) {
 
 __device__ inline Matrix matrix_of(const Problem& p, const Tile& tile) {
   const StridedWeight& w = p.weight[p.projection_is_matrix ? 0 : tile.projection];
+  if (w.places != nullptr) {
+    const MatrixPlace place = w.places[tile.matrix];
+    return {.data = place.data,
+            .scale = place.scale,
+            .row_bytes = place.row_bytes,
+            .scale_row_bytes = place.scale_row_bytes,
+            .scale_is_f32 = w.scale_is_f32,
+            .scale2 = place.scale2,
+            .codebook = place.codebook};
+  }
   return {.data = w.data + tile.matrix * w.matrix_bytes,
           .scale = w.scale + tile.matrix * w.scale_matrix_bytes,
           .row_bytes = w.row_bytes,
@@ -57,6 +67,7 @@ __device__ inline float load_x(const Problem& p, int64_t row, int projection, in
   const int64_t i = x_offset(p, row, projection, column);
   if (p.x_dtype == DType::kF32) return load_as<float>(p.x + i * 4);
   if (p.x_dtype == DType::kBF16) return bf16_to_f32(load_as<uint16_t>(p.x + i * 2));
+  if (p.x_dtype == DType::kF16) return f16_to_f32(load_as<uint16_t>(p.x + i * 2));
   return e4m3_to_f32(load_as<uint8_t>(p.x + i)) * x_scale_at(p, row, projection, column);
 }
 
@@ -65,13 +76,15 @@ __device__ inline float load_x(const Problem& p, int64_t row, int projection, in
 __device__ inline void load_x8(const Problem& p, int64_t row, int projection, int column,
                                float (&v)[8]) {
   const int64_t i = x_offset(p, row, projection, column);
-  const std::byte* at = p.x + i * (p.x_dtype == DType::kF32    ? 4
-                                   : p.x_dtype == DType::kBF16 ? 2
-                                                               : 1);
+  const bool is_half = p.x_dtype == DType::kBF16 || p.x_dtype == DType::kF16;
+  const std::byte* at = p.x + i * (p.x_dtype == DType::kF32 ? 4 : is_half ? 2 : 1);
   const auto address = reinterpret_cast<uintptr_t>(at);
   if (p.x_dtype == DType::kBF16 && address % 16 == 0) {
     const auto words = load_as<uint4>(at);
     for (int j = 0; j < 4; ++j) widen_bf16x2(word_of(words, j), v + 2 * j);
+  } else if (p.x_dtype == DType::kF16 && address % 16 == 0) {
+    const auto words = load_as<uint4>(at);
+    for (int j = 0; j < 4; ++j) widen_f16x2(word_of(words, j), v + 2 * j);
   } else if (p.x_dtype == DType::kF32 && address % 16 == 0) {
     *reinterpret_cast<float4*>(v) = load_as<float4>(at);
     *reinterpret_cast<float4*>(v + 4) = load_as<float4>(at + 16);
@@ -90,8 +103,10 @@ __device__ inline void load_x8(const Problem& p, int64_t row, int projection, in
 __device__ inline void store_out(const Problem& p, const Tile& tile, int m, int n, float value) {
   const int64_t i =
       (tile.first_row + m) * p.out_stride + static_cast<int64_t>(tile.projection) * p.n + n;
-  if (p.out_is_bf16) {
+  if (p.out_dtype == DType::kBF16) {
     reinterpret_cast<bf16*>(p.out)[i] = __float2bfloat16_rn(value);
+  } else if (p.out_dtype == DType::kF16) {
+    reinterpret_cast<f16*>(p.out)[i] = __float2half_rn(value);
   } else {
     reinterpret_cast<float*>(p.out)[i] = value;
   }

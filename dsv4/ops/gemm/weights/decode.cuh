@@ -5,8 +5,8 @@
 //   Codes    the same, prepared for piece()
 //   piece    decodes 8 columns to f32, without their scale
 //   scale    the scale of a piece; kScaled neighboring pieces share one (0: the format has none)
-//   kIsBf16  whether the tensor core kernels take the format: its values are bf16 numbers, or may
-//            be rounded to bf16
+//   kIsBf16  whether the tensor core kernels take the format with bf16 operands: its values are
+//            bf16 numbers, or may be rounded to bf16; kIsF16 with f16 operands
 //
 // The kernels scale sums rather than weights: one multiplication per 16 or 32 columns.
 //
@@ -81,7 +81,7 @@ struct F32Unit {
 };
 struct DecodeF32 : Direct<F32Unit> {
   static constexpr int kColumns = 8, kAlign = 16;
-  static constexpr bool kIsBf16 = false;
+  static constexpr bool kIsBf16 = false, kIsF16 = false;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
     const std::byte* at = w.data + row * w.row_bytes + unit * 32;
     return {{load_as<float4>(at), load_as<float4>(at + 16)}};
@@ -100,7 +100,7 @@ struct Unit16 {
 template <bool kBF16>
 struct DecodeHalf : Direct<Unit16> {
   static constexpr int kColumns = 8, kAlign = 16;
-  static constexpr bool kIsBf16 = kBF16;
+  static constexpr bool kIsBf16 = kBF16, kIsF16 = !kBF16;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
     return {load_as<uint4>(w.data + row * w.row_bytes + unit * 16)};
   }
@@ -124,7 +124,7 @@ struct ScaledCodes {
 };
 struct DecodeFp8 {
   static constexpr int kColumns = 16, kAlign = 16, kTable = 0, kScaled = 2;
-  static constexpr bool kIsBf16 = true;
+  static constexpr bool kIsBf16 = true, kIsF16 = false;
   using Loaded = ScaledUnit;
   using Codes = ScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
@@ -166,7 +166,7 @@ __device__ inline uint32_t word_of(const uint4& words, int i) {
 
 struct DecodeMxfp4 {
   static constexpr int kColumns = 32, kAlign = 16, kTable = 0, kScaled = 4;
-  static constexpr bool kIsBf16 = true;
+  static constexpr bool kIsBf16 = true, kIsF16 = false;
   using Loaded = ScaledUnit;
   using Codes = ScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
@@ -188,7 +188,7 @@ struct TwiceScaledCodes {
 };
 struct DecodeNvfp4 {
   static constexpr int kColumns = 32, kAlign = 16, kTable = 0, kScaled = 2;
-  static constexpr bool kIsBf16 = true;
+  static constexpr bool kIsBf16 = true, kIsF16 = true;
   using Loaded = ScaledUnit;
   using Codes = TwiceScaledCodes;
   static __device__ Loaded load(const Matrix& w, int64_t row, int64_t unit) {
@@ -224,11 +224,32 @@ __device__ inline uint32_t select_bits(uint32_t mask, uint32_t yes, uint32_t no)
   return (mask & yes) | (~mask & no);
 }
 
+// Gathers the planes' bits 0 to 3 into fields of doubling width: nibble q of nibbles[m] is of
+// column 4 q + m.
+template <int K>
+__device__ inline void gather_nibbles(const uint32_t (&plane)[K], uint32_t (&nibbles)[4]) {
+  // Bits 0 and 1 of the even and the odd columns; then bits 2 and 3.
+  const uint32_t even = select_bits(0x55555555u, plane[0], plane[1] << 1);
+  const uint32_t odd = select_bits(0x55555555u, plane[0] >> 1, plane[1]);
+  uint32_t high_even = 0, high_odd = 0;
+  if constexpr (K > 3) {
+    high_even = select_bits(0x55555555u, plane[2], plane[3] << 1);
+    high_odd = select_bits(0x55555555u, plane[2] >> 1, plane[3]);
+  } else if constexpr (K == 3) {
+    high_even = plane[2] & 0x55555555u;
+    high_odd = (plane[2] >> 1) & 0x55555555u;
+  }
+  nibbles[0] = select_bits(0x33333333u, even, high_even << 2);
+  nibbles[1] = select_bits(0x33333333u, odd, high_odd << 2);
+  nibbles[2] = select_bits(0x33333333u, even >> 2, high_even);
+  nibbles[3] = select_bits(0x33333333u, odd >> 2, high_odd);
+}
+
 template <int K>
 struct DecodeKbit {
   static constexpr int kColumns = kKbitBlock, kAlign = K % 2 == 0 ? 4 * K : 4, kTable = 1 << K,
                        kScaled = 4;
-  static constexpr bool kIsBf16 = true;
+  static constexpr bool kIsBf16 = true, kIsF16 = true;
   using Loaded = KbitUnit<K>;
   using Codes = KbitCodes;
 
@@ -248,24 +269,9 @@ struct DecodeKbit {
     return u;
   }
 
-  // Gathers the planes' bits into fields of doubling width: 2 bits, 4 bits, then bytes.
   static __device__ Codes codes(const Loaded& u, const Matrix&) {
-    // Bits 0 and 1 of the even and the odd columns; then bits 2 and 3.
-    const uint32_t even = select_bits(0x55555555u, u.plane[0], u.plane[1] << 1);
-    const uint32_t odd = select_bits(0x55555555u, u.plane[0] >> 1, u.plane[1]);
-    uint32_t high_even = 0, high_odd = 0;
-    if constexpr (K > 3) {
-      high_even = select_bits(0x55555555u, u.plane[2], u.plane[3] << 1);
-      high_odd = select_bits(0x55555555u, u.plane[2] >> 1, u.plane[3]);
-    } else if constexpr (K == 3) {
-      high_even = u.plane[2] & 0x55555555u;
-      high_odd = (u.plane[2] >> 1) & 0x55555555u;
-    }
-    // nibble[m]: column 4 q + m in nibble q.
-    const uint32_t nibble[4] = {select_bits(0x33333333u, even, high_even << 2),
-                                select_bits(0x33333333u, odd, high_odd << 2),
-                                select_bits(0x33333333u, even >> 2, high_even),
-                                select_bits(0x33333333u, odd >> 2, high_odd)};
+    uint32_t nibble[4];
+    gather_nibbles<K>(u.plane, nibble);
     Codes c;
     for (int m = 0; m < 4; ++m) {
       c.word[m] = (nibble[m] << 2) & 0x3c3c3c3cu;

@@ -4,13 +4,25 @@
 
 namespace dsv4::expert_linear_kernel {
 
+// Tensor cores under kOfficial. Weights whose values are no numbers of the operands' type (bf16, or
+// f16 where x is) are rounded to it.
+DSV4_IMPL(ExpertLinearArgs, cuda_mma)
+// f32 arithmetic for any format, shape and alignment.
+DSV4_IMPL(ExpertLinearArgs, cuda)
 DSV4_IMPL(ExpertLinearArgs, cpu)
 
+namespace cuda_mma {
+double rounding(const ExpertLinearArgs& args);
+}
 namespace cpu {
 HostBytes host_bytes(const ExpertLinearArgs& args);
 }
 
 constexpr Impl<ExpertLinearArgs> kExpertLinear[] = {
+#if DSV4_CUDA
+    {"cuda_mma", Arch::kCuda, false, cuda_mma::reject, cuda_mma::run, cuda_mma::rounding},
+    {"cuda", Arch::kCuda, true, accept_all<ExpertLinearArgs>, cuda::run},
+#endif
     {"cpu", Arch::kCpu, true, accept_all<ExpertLinearArgs>, cpu::run, 0, cpu::host_bytes},
 };
 

@@ -19,8 +19,9 @@ namespace dsv4 {
 struct ExpertLinearArgs {
   ConstTensorView x;                    // [rows, k] f32|bf16|f16; rows may be strided
   std::span<const WeightView> weights;  // e weights [n, k]
-  ConstTensorView offsets;              // [e + 1] I32, ascending from 0 to rows
-  TensorView out;                       // [rows, n] f32|bf16|f16; rows may be strided
+  // [e + 1] I32, ascending from 0 to rows. On a GPU they are not checked.
+  ConstTensorView offsets;
+  TensorView out;  // [rows, n] f32|bf16|f16; rows may be strided
 };
 
 extern const Op<ExpertLinearArgs> expert_linear;

@@ -26,8 +26,8 @@ DSV4_IMPL(ExpertsArgs, sm90_grouped_e4m3)
 // Tensor cores under kOfficial, when experts have more than a few tokens. Weights whose values are
 // no bf16 numbers are rounded to bf16.
 DSV4_IMPL(ExpertsArgs, cuda_mma)
-// f32 arithmetic. The experts must lie at equal distances in memory and have equal formats, and
-// gate and up must have one format; the reason says which of these does not hold.
+// f32 arithmetic, any activation. Experts at equal distances in memory, with one format for gate
+// and up and one for down, take a launch for each product; others one or more for each format.
 DSV4_IMPL(ExpertsArgs, cuda)
 DSV4_IMPL(ExpertsArgs, cpu)
 

@@ -22,6 +22,7 @@ struct Stored {
   WeightFormat format;
   int bits = 0;
   bool q8 = false, to_q8 = false;
+  DType dtype = DType::kBF16;  // of x and out, unless q8
 };
 
 struct Case {
@@ -35,8 +36,8 @@ struct Case {
     Rng rng(1);
     args = test::random_linear(arena, rng,
                                {.t = size.t,
-                                .x = how.q8 ? DType::kE4M3 : DType::kBF16,
-                                .out = DType::kBF16,
+                                .x = how.q8 ? DType::kE4M3 : how.dtype,
+                                .out = how.dtype,
                                 .groups = size.groups,
                                 .quantize_x = how.to_q8},
                                next_weight());
@@ -72,6 +73,25 @@ constexpr Stored kFlash[] = {{"fp8_block q8", WeightFormat::kFp8Block, 0, true},
                              {"bf16", WeightFormat::kBF16}};
 constexpr Stored kFlashBf16 = kFlash[3];
 
+// The products of dsv4_kbit.h (docs/kernels/kbit.md): k-bit weights in rows, bf16 and f16. More
+// rows are in bench/peer_kbit.py.
+void add_kbit() {
+  constexpr const char* kNames[][2] = {{"kbit2 bf16", "kbit2 f16"},
+                                       {"kbit3 bf16", "kbit3 f16"},
+                                       {"kbit4 bf16", "kbit4 f16"},
+                                       {"kbit5 bf16", "kbit5 f16"}};
+  for (int bits = 2; bits <= 5; ++bits) {
+    for (const auto& [n, k] : {std::pair{8192, 8192}, {14336, 4096}, {5120, 2048}}) {
+      for (const int64_t t : {1, 2, 4, 8, 16, 32, 64, 256}) {
+        if (t > 64 && !bench::full_size()) continue;
+        const auto* names = kNames[bits - 2];
+        add({names[0], WeightFormat::kKbit, bits}, {t, n, k});
+        add({names[1], WeightFormat::kKbit, bits, false, false, DType::kF16}, {t, n, k});
+      }
+    }
+  }
+}
+
 const bool kRegistered = [] {
   for (const Stored& stored : kAll) {  // a token, a small batch, a prompt
     for (const int64_t t : {1, 2, 4, 16}) add(stored, {t, 16384, 16384});
@@ -95,6 +115,7 @@ const bool kRegistered = [] {
     add(kFlashBf16, {t, 256, 4096});                                                  // router
   }
   for (const int64_t t : {1, 32}) add(kFlashBf16, {t, 129280, 4096});  // logits
+  add_kbit();
   return true;
 }();
 

@@ -1,7 +1,7 @@
-// The implementations cublaslt, cublaslt_fp8 and cublaslt_dequantized of linear.h: one cuBLASLt
-// matmul per group. cuBLASLt takes f32 scales, so a kernel writes them to the workspace in the
-// layout that it requires; with bf16 activations it takes no FP8 weight, so the weight is written
-// there as bf16.
+// The implementations cublaslt, cublaslt_fp8, cublaslt_dequantized and cublaslt_any of linear.h:
+// one cuBLASLt matmul per group. cuBLASLt takes f32 scales, so a kernel writes them to the
+// workspace in the layout that it requires; with bf16 and f16 activations it takes no FP8 and no
+// k-bit weight, so the weight is written there in their type.
 
 #include "dsv4/base/bits.h"
 #include "dsv4/device/cublas_lt.h"
@@ -44,7 +44,6 @@ LtShape shape_of(const LinearArgs& args) {
 const char* reject_shape(const Context& context, const LinearArgs& args) {
   const int64_t unit = kLtAlignment / item_bytes(args.x.dtype);
   if (context.numerics == Numerics::kExact) return "sums of tensor cores are not exact f32";
-  if (const char* why = reject_f16(args)) return why;
   if (const char* why = reject_quantize(args)) return why;
   if (args.x.dim(0) < kMinTokens) return "for 16 tokens or more";
   if (args.weight.n == 0 || args.weight.k == 0) return "for weights that are not empty";
@@ -61,15 +60,28 @@ LtPointers pointers_of(const LinearArgs& args, const LtShape& shape, int64_t gro
           .out = args.out.data + group * shape.n * item_bytes(args.out.dtype)};
 }
 
-// The call with the weight as bf16 at `values`.
-LinearArgs with_bf16_weight(const LinearArgs& args, std::byte* values) {
+// The call with the weight in `dtype`, BF16 or F16, at `values`.
+LinearArgs with_float_weight(const LinearArgs& args, DType dtype, std::byte* values) {
   LinearArgs widened = args;
   const WeightView& w = args.weight;
-  widened.weight = {.format = WeightFormat::kBF16,
+  widened.weight = {.format = dtype == DType::kBF16 ? WeightFormat::kBF16 : WeightFormat::kF16,
                     .n = w.n,
                     .k = w.k,
-                    .data = TensorView(TensorMeta::contiguous(DType::kBF16, {w.n, w.k}), values)};
+                    .data = TensorView(TensorMeta::contiguous(dtype, {w.n, w.k}), values)};
   return widened;
+}
+
+// Writes the weight to the workspace in the dtype of x, and multiplies.
+void run_dequantized(const Context& context, const LinearArgs& args) {
+  Scratch& workspace = context.device->workspace();
+  const Scratch::Scope scope(workspace);
+  const TensorView values = workspace.take(args.x.dtype, {args.weight.n, args.weight.k});
+  impl_of(dequantize, "cuda").run(context, {.weight = args.weight, .out = values});
+  const LinearArgs widened = with_float_weight(args, args.x.dtype, values.data);
+  const LtShape shape = shape_of(widened);
+  const LaunchMark mark(*context.device, "linear_cublaslt");
+  for (int64_t g = 0; g < num_groups(widened); ++g)
+    lt_matmul(*context.device, shape, pointers_of(widened, shape, g));
 }
 
 // Scales as stored, [rows, blocks] E8M0 or F32.
@@ -111,6 +123,7 @@ namespace cublaslt {
 const char* reject(const Context& context, const LinearArgs& args) {
   if (args.weight.format != WeightFormat::kBF16 || args.x.dtype != DType::kBF16)
     return "for bf16 activations and weights";
+  if (const char* why = reject_f16(args)) return why;
   return reject_shape(context, args);
 }
 
@@ -130,18 +143,36 @@ const char* reject(const Context& context, const LinearArgs& args) {
       args.x.dtype != DType::kBF16)
     return "for bf16 activations and fp8 weights with UE8M0 scales";
   if (args.x.dim(0) < kDequantizeTokens) return "for 256 tokens or more";
-  return reject_shape(context, with_bf16_weight(args, nullptr));
+  if (const char* why = reject_f16(args)) return why;
+  return reject_shape(context, with_float_weight(args, DType::kBF16, nullptr));
 }
 
 void run(const Context& context, const LinearArgs& args) {
-  Scratch& workspace = context.device->workspace();
-  const Scratch::Scope scope(workspace);
-  const TensorView values = workspace.take(DType::kBF16, {args.weight.n, args.weight.k});
-  impl_of(dequantize, "cuda").run(context, {.weight = args.weight, .out = values});
-  cublaslt::run(context, with_bf16_weight(args, values.data));
+  run_dequantized(context, args);
 }
 
 }  // namespace cublaslt_dequantized
+
+namespace cublaslt_any {
+
+const char* reject(const Context& context, const LinearArgs& args) {
+  const DType x = args.x.dtype;
+  if (x != DType::kBF16 && x != DType::kF16) return "for bf16 and f16 activations";
+  if (args.weight.format != WeightFormat::kKbit) return "for k-bit weights";
+  if (args.out.dtype != x && args.out.dtype != DType::kF32) return "out is not of the type of x";
+  if (args.x.dim(0) < kDequantizeTokens) return "for 256 tokens or more";
+  return reject_shape(context, with_float_weight(args, x, nullptr));
+}
+
+double rounding(const LinearArgs& args) {
+  return args.x.dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+}
+
+void run(const Context& context, const LinearArgs& args) {
+  run_dequantized(context, args);
+}
+
+}  // namespace cublaslt_any
 
 namespace cublaslt_fp8 {
 

@@ -12,7 +12,7 @@ namespace {
 
 using test::Arena;
 
-const test::TestedElsewhere kElsewhere{"parts", "sm90_few_kbit"};
+const test::TestedElsewhere kElsewhere{"parts", "sm90_few_kbit", "cuda_pairs"};
 
 struct Shape {
   int64_t t, n, k;
@@ -42,6 +42,21 @@ TEST(LinearCublasLt, AgreesWithOracle) {
 TEST(LinearCublasLt, DequantizedWeightsAgreeWithOracle) {
   for (const DType out : {DType::kF32, DType::kBF16})
     check_linear(WeightFormat::kFp8Block, DType::kBF16, out, DType::kE8M0, {260, 256, 384});
+}
+
+// k-bit weights of any codebook, in the type of the activations.
+TEST(LinearCublasLt, DequantizedKbitWeightsAgreeWithOracle) {
+  for (int bits = kMinKbit; bits <= kMaxKbit; ++bits) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      Arena arena;
+      Rng rng(static_cast<uint64_t>(bits));
+      const WeightView weight =
+          test::random_weight(arena, rng, {WeightFormat::kKbit, bits}, 256, 384);
+      const LinearArgs args =
+          test::random_linear(arena, rng, {.t = 260, .x = dtype, .out = dtype}, weight);
+      test::check_linear(arena, args, fmt::format("k{} x {}", bits, name(dtype)));
+    }
+  }
 }
 
 // wo_a reads columns of wider rows.

@@ -1,5 +1,5 @@
-// The implementations cuda and cuda_mma of linear.h: one problem for the portable CUDA kernels of
-// gemm/, whose projections are the groups.
+// The implementations cuda, cuda_mma and cuda_pairs of linear.h: one problem for the portable CUDA
+// kernels of gemm/, whose projections are the groups.
 
 #include "dsv4/ops/gemm/cuda/problem.h"
 #include "dsv4/ops/parts/linear/linear.h"
@@ -17,7 +17,7 @@ Problem problem_of(const LinearArgs& args) {
             .x_stride = args.x.row_stride(),
             .x_projection_stride = w.k,
             .out = args.out.data,
-            .out_is_bf16 = args.out.dtype == DType::kBF16,
+            .out_dtype = args.out.dtype,
             .out_stride = args.out.row_stride(),
             .n = static_cast<int>(n),
             .k = static_cast<int>(w.k),
@@ -43,7 +43,6 @@ Problem problem_of(const LinearArgs& args) {
 namespace cuda {
 
 const char* reject(const Context&, const LinearArgs& args) {
-  if (const char* why = reject_f16(args)) return why;
   return reject_quantize(args);
 }
 
@@ -59,7 +58,6 @@ namespace cuda_mma {
 
 const char* reject(const Context& context, const LinearArgs& args) {
   if (context.numerics == Numerics::kExact) return "exact numerics";
-  if (const char* why = reject_f16(args)) return why;
   if (const char* why = reject_quantize(args)) return why;
   constexpr int64_t kFewTokens = 4;  // the GEMV kernels are as fast
   if (args.x.dim(0) <= kFewTokens && context.force_impl.empty()) return "few tokens";
@@ -67,7 +65,7 @@ const char* reject(const Context& context, const LinearArgs& args) {
 }
 
 double rounding(const LinearArgs& args) {
-  return gemm::cuda::mma_rounding(args.weight);
+  return gemm::cuda::mma_rounding(args.weight, args.x.dtype);
 }
 
 void run(const Context& context, const LinearArgs& args) {
@@ -80,5 +78,26 @@ void run(const Context& context, const LinearArgs& args) {
 }
 
 }  // namespace cuda_mma
+
+namespace cuda_pairs {
+
+constexpr int64_t kMaxRows = 64;
+
+const char* reject(const Context& context, const LinearArgs& args) {
+  if (context.numerics == Numerics::kExact) return "exact numerics";
+  if (const char* why = reject_quantize(args)) return why;
+  if (args.x.dim(0) > kMaxRows) return "for up to 64 rows";
+  return gemm::cuda::reject_pairs(*context.device, problem_of(args));
+}
+
+double rounding(const LinearArgs& args) {
+  return gemm::cuda::pairs_rounding(args.x.dtype);
+}
+
+void run(const Context& context, const LinearArgs& args) {
+  gemm::cuda::run_pairs(*context.device, problem_of(args));
+}
+
+}  // namespace cuda_pairs
 
 }  // namespace dsv4::linear_kernel

@@ -13,7 +13,8 @@ namespace {
 
 using test::Arena;
 
-const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized"};
+const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized",
+                                       "cublaslt_any"};
 
 enum class X { kBf16, kCodes, kQuantized };
 

@@ -14,8 +14,8 @@ using test::Arena;
 using test::tokens;
 
 // Shapes of whole scale blocks are in linear_cublaslt_test.cc.
-const test::TestedElsewhere kElsewhere{"cublaslt", "cublaslt_fp8", "cublaslt_dequantized", "parts",
-                                       "sm90_few_kbit"};
+const test::TestedElsewhere kElsewhere{"cublaslt",     "cublaslt_fp8", "cublaslt_dequantized",
+                                       "cublaslt_any", "parts",        "sm90_few_kbit"};
 
 struct Shape {
   int64_t t, n, k;
@@ -86,6 +86,7 @@ TEST(Linear, AgreesWithOracleOnAlignedShapes) {
                            {130, 72, 320}}) {
       check_linear(stored, s, {.x = DType::kE4M3, .out = DType::kBF16});
       check_linear(stored, s, {.x = DType::kBF16});
+      check_linear(stored, s, {.x = DType::kF16, .out = DType::kF16});
       if (s.t <= 9) check_linear(stored, s, {});
     }
   }
@@ -99,6 +100,7 @@ TEST(Linear, EveryTensorCoreTile) {
                                        {WeightFormat::kKbit, 3}}) {
     for (const int64_t t : {6, 20, 50, 90}) {
       check_linear(stored, {t, 36, 160}, {.x = DType::kE4M3, .out = DType::kBF16});
+      if (stored.bits > 0) check_linear(stored, {t, 36, 160}, {.x = DType::kF16});
     }
   }
 }

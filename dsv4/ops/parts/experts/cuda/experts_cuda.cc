@@ -1,9 +1,11 @@
 // The implementations cuda and cuda_mma of experts.h: plan, Q8 of x, gate and up, SwiGLU, down,
-// combine; one launch each.
+// combine; one launch each. cuda also takes experts that are no strided weights: gate, up and down
+// are then products of gemm/cuda/grouped.h.
 
 #include <algorithm>
+#include <vector>
 
-#include "dsv4/ops/gemm/cuda/problem.h"
+#include "dsv4/ops/gemm/cuda/grouped.h"
 #include "dsv4/ops/parts/experts/cuda/plan.h"
 #include "dsv4/ops/parts/experts/cuda/steps.h"
 #include "dsv4/ops/parts/experts/experts.h"
@@ -11,6 +13,7 @@
 namespace dsv4::experts_kernel {
 namespace {
 
+using gemm::cuda::Kernels;
 using gemm::cuda::Problem;
 using gemm::cuda::StridedWeight;
 using Member = WeightView ExpertWeights::*;
@@ -54,7 +57,17 @@ StridedWeight strided_weight(std::span<const ExpertWeights> table, Member member
   return weight;
 }
 
-enum class Kernels { kGemv, kMma };
+// Returns nullptr, or why gate, up and down of the experts are not three strided weights.
+const char* reject_strided(const ExpertsArgs& args) {
+  if (args.stack.size() > kMaxExperts) return "more than 384 experts";
+  for (const Member member : {&ExpertWeights::w1, &ExpertWeights::w3, &ExpertWeights::w2}) {
+    if (const char* reason = reject_weights(args.stack.file(), member)) return reason;
+  }
+  const WeightView &gate = args.stack.file()[0].w1, &up = args.stack.file()[0].w3;
+  if (gate.format != up.format || gate.bits != up.bits || gate.scale.dtype != up.scale.dtype)
+    return "gate and up differ in format";
+  return nullptr;
+}
 
 // One call: the GEMMs and the steps around them.
 class Call {
@@ -77,20 +90,34 @@ class Call {
     const TensorView y = scratch.take(middle_, {pairs_, d_});
     const ConstTensorView x = activations();
     Problem up = problem(x, gate_up, inner_, 2), down = problem(hidden, y, d_, 1);
-    const int tile = choose_tile(up, down);
+    const bool strided = reject_strided(args_) == nullptr;
+    const int tile = strided ? choose_tile(up, down) : 1;
     up.tile_m = down.tile_m = tile;
     if (!args_.experts.empty()) plan_ = make_expert_plan(device_, args_, tile, scale2s());
     up.gather = plan_.token;
-    up.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w1, plan_.scale2_w1);
-    up.weight[1] = strided_weight(args_.stack.file(), &ExpertWeights::w3, plan_.scale2_w3);
-    down.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w2, plan_.scale2_w2);
-    multiply(up);
-    experts_swiglu(device_, {.gate_up = gate_up,
-                             .weight = plan_.weight,
-                             .limit = args_.swiglu_limit,
-                             .quantize = quantized(&ExpertWeights::w2),
-                             .hidden = hidden});
-    multiply(down);
+    const auto swiglu = [&] {
+      experts_swiglu(device_, {.gate_up = gate_up,
+                               .weight = plan_.weight,
+                               .limit = args_.swiglu_limit,
+                               .quantize = quantized(&ExpertWeights::w2),
+                               .hidden = hidden,
+                               .activation = args_.activation});
+    };
+    if (strided) {
+      up.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w1, plan_.scale2_w1);
+      up.weight[1] = strided_weight(args_.stack.file(), &ExpertWeights::w3, plan_.scale2_w3);
+      down.weight[0] = strided_weight(args_.stack.file(), &ExpertWeights::w2, plan_.scale2_w2);
+      multiply(up);
+      swiglu();
+      multiply(down);
+    } else {
+      const TensorView gate = gate_up.slice(1, 0, inner_),
+                       rest = gate_up.slice(1, inner_, 2 * inner_);
+      multiply_listed(problem(x, gate, inner_, 1), plan_.token, &ExpertWeights::w1);
+      multiply_listed(problem(x, rest, inner_, 1), plan_.token, &ExpertWeights::w3);
+      swiglu();
+      multiply_listed(down, nullptr, &ExpertWeights::w2);
+    }
     experts_combine(device_, {.y = y,
                               .pair_of = plan_.pair_of,
                               .slots = slots(args_),
@@ -117,7 +144,7 @@ class Call {
             .x_dtype = x.dtype,
             .x_stride = x.row_stride(),
             .out = out.data,
-            .out_is_bf16 = out.dtype == DType::kBF16,
+            .out_dtype = out.dtype,
             .out_stride = out.row_stride(),
             .n = static_cast<int>(n),
             .k = static_cast<int>(x.dim(1)),
@@ -139,12 +166,24 @@ class Call {
 
   Scale2s scale2s() const {
     Scale2s all;
-    for (size_t e = 0; e < args_.stack.file().size(); ++e) {
+    for (size_t e = 0; e < std::min<size_t>(args_.stack.file().size(), kMaxExperts); ++e) {
       all.w1[e] = args_.stack.file()[e].w1.scale2;
       all.w3[e] = args_.stack.file()[e].w3.scale2;
       all.w2[e] = args_.stack.file()[e].w2.scale2;
     }
     return all;
+  }
+
+  // Without a plan there is one expert, and all rows are its.
+  void multiply_listed(Problem p, const int32_t* gather, Member member) const {
+    p.gather = gather;
+    std::vector<WeightView> weights;
+    for (const ExpertWeights& expert : args_.stack.file()) weights.push_back(expert.*member);
+    if (plan_.first != nullptr)
+      return run_grouped(device_, p, weights, plan_.first, Kernels::kGemv);
+    p.weight[0] = gemm::cuda::single_matrix(weights[0]);
+    p.tile_m = gemv_tile(device_, p, 1);
+    run_gemv(device_, p);
   }
 
   void multiply(Problem& p) const {
@@ -176,15 +215,7 @@ namespace cuda {
 const char* reject(const Context&, const ExpertsArgs& args) {
   if (args.stack.empty()) return "no experts";
   if (args.stack.is_image()) return "kernel images of experts";
-  if (args.stack.size() > kMaxExperts) return "more than 384 experts";
-  if (const char* reason = reject_other_models(args)) return reason;
-  for (const Member member : {&ExpertWeights::w1, &ExpertWeights::w3, &ExpertWeights::w2}) {
-    if (const char* reason = reject_weights(args.stack.file(), member)) return reason;
-  }
-  const WeightView &gate = args.stack.file()[0].w1, &up = args.stack.file()[0].w3;
-  if (gate.format != up.format || gate.bits != up.bits || gate.scale.dtype != up.scale.dtype)
-    return "gate and up differ in format";
-  return nullptr;
+  return args.stack.size() > kMaxPlanned ? "more than 1024 experts" : nullptr;
 }
 
 void run(const Context& context, const ExpertsArgs& args) {
@@ -224,8 +255,9 @@ const char* reject(const Context& context, const ExpertsArgs& args) {
   // Where most experts have one pair, the GEMV kernels are as fast.
   const bool few = args.x.dim(0) <= 1 || 2 * args.x.dim(0) * slots(args) <= args.stack.size();
   if (few && context.force_impl.empty()) return "few tokens for each expert";
+  if (const char* reason = reject_other_models(args)) return reason;
   // This walks all experts: last but one, so that a call walks them once on its way down the table.
-  if (const char* reason = cuda::reject(context, args)) return reason;
+  if (const char* reason = reject_strided(args)) return reason;
   return reject_products(args);
 }
 

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
                  const __grid_constant__ Scale2s scale2s) {
   ptx::pdl_start();
   __shared__ int32_t warp_tiles[kWarps];
-  if (blockIdx.x == 0 && threadIdx.x < num_experts) {
+  if (blockIdx.x == 0 && threadIdx.x < min(num_experts, kMaxExperts)) {
     plan.scale2_w1[threadIdx.x] = scale2s.w1[threadIdx.x];
     plan.scale2_w3[threadIdx.x] = scale2s.w3[threadIdx.x];
     plan.scale2_w2[threadIdx.x] = scale2s.w2[threadIdx.x];

@@ -29,7 +29,10 @@ struct ExpertPlan {
   int64_t max_tiles = 0;
 };
 
-// The plan is taken from the workspace and lives as long as the caller's scope.
+inline constexpr int64_t kMaxPlanned = 1024;  // experts
+
+// The plan is taken from the workspace and lives as long as the caller's scope. scale2s: of the
+// first min(e, kMaxExperts) experts
 ExpertPlan make_expert_plan(Device& device, const ExpertsArgs& args, int tile_m,
                             const Scale2s& scale2s);
 

@@ -53,9 +53,13 @@ __global__ void quantize_kernel(const X* x, int64_t x_stride, bf16* out, int d) 
     if (first + i * kWarp < d) out[row * d + first + i * kWarp] = from_float<bf16>(v[i]);
 }
 
-template <class X>
+template <class X, GateActivation kActivation>
 __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, int inner,
                               float limit, bool quantize) {
+  const auto gated = [](float gate, float up, float factor, float most) {
+    if constexpr (kActivation == GateActivation::kSilu) return swiglu(gate, up, factor, most);
+    return gelu_gated(kActivation == GateActivation::kGeluTanh, gate, up, factor, most);
+  };
   ptx::pdl_start();
   const auto [pair, first] = this_group();
   const X *gate = gate_up + pair * 2 * inner, *up = gate + inner;
@@ -64,7 +68,7 @@ __global__ void swiglu_kernel(const X* gate_up, const float* weight, X* hidden, 
   for (int i = 0; i < kLaneColumns; ++i) {
     const int c = first + i * kWarp;
     if (c < inner)  // rounded to the dtype of hidden
-      v[i] = to_float(from_float<X>(swiglu(to_float(gate[c]), to_float(up[c]), factor, limit)));
+      v[i] = to_float(from_float<X>(gated(to_float(gate[c]), to_float(up[c]), factor, limit)));
   }
   if (quantize) quantize_group(v);
   for (int i = 0; i < kLaneColumns; ++i) {
@@ -146,7 +150,7 @@ void launch_combine(Device& device, const CombineStep& step) {
 }  // namespace
 
 void experts_quantize(Device& device, const ConstTensorView& x, const TensorView& out) {
-  with_float_type(x.dtype, [&](auto element) {
+  with_stored_type(x.dtype, [&](auto element) {
     using X = decltype(element);
     launch(device, "experts_quantize", quantize_kernel<X>,
            {.grid = x.dim(0), .block = kThreads, .grid_y = group_blocks(x.dim(1)), .pdl = true},
@@ -158,8 +162,12 @@ void experts_swiglu(Device& device, const SwigluStep& step) {
   const int64_t inner = step.hidden.dim(1);
   with_float_type(step.hidden.dtype, [&](auto element) {
     using X = decltype(element);
+    const auto kernel =
+        step.activation == GateActivation::kSilu   ? swiglu_kernel<X, GateActivation::kSilu>
+        : step.activation == GateActivation::kGelu ? swiglu_kernel<X, GateActivation::kGelu>
+                                                   : swiglu_kernel<X, GateActivation::kGeluTanh>;
     launch(
-        device, "experts_swiglu", swiglu_kernel<X>,
+        device, "experts_swiglu", kernel,
         {.grid = step.hidden.dim(0), .block = kThreads, .grid_y = group_blocks(inner), .pdl = true},
         step.gate_up.as<X>(), step.weight, step.hidden.as<X>(), inner,
         step.limit > 0 ? step.limit : HUGE_VALF, step.quantize);

@@ -4,12 +4,13 @@
 #pragma once
 
 #include "dsv4/device/device.h"
+#include "dsv4/ops/parts/experts/experts.h"
 #include "dsv4/tensor/tensor.h"
 
 namespace dsv4 {
 
-// x: [rows, d] f32|bf16 -> out: [rows, d] bf16, after Q8 over groups of 128. The store is exact,
-// because a code times a power of two is a bf16 number.
+// x: [rows, d] f32|bf16|f16 -> out: [rows, d] bf16, after Q8 over groups of 128. The store is
+// exact, because a code times a power of two is a bf16 number.
 void experts_quantize(Device& device, const ConstTensorView& x, const TensorView& out);
 
 struct SwigluStep {
@@ -18,6 +19,7 @@ struct SwigluStep {
   float limit = 0;                // 0: no clamp
   bool quantize = false;          // Q8 over groups of 128, after the rounding to hidden's dtype
   TensorView hidden;              // [pairs, i] f32|bf16
+  GateActivation activation = GateActivation::kSilu;
 };
 void experts_swiglu(Device& device, const SwigluStep& step);
 

@@ -1,0 +1,173 @@
+"""The k-bit functions on CUDA tensors against the same functions on the CPU (to the bit where nothing is summed) and
+against float64: every K, codebook, layout and format, ragged shapes, experts with 0, 1 and many rows, graphs."""
+
+import numpy
+import pytest
+from test_kbit import ROUTINGS, any_weight, codebook_of, moe_case, random_of
+
+torch = pytest.importorskip("torch", reason="no torch: the GPU tests were skipped")
+if not torch.cuda.is_available():
+    pytest.skip("no GPU: the GPU tests were skipped", allow_module_level=True)
+
+import dsv4_kernels  # noqa: E402
+from dsv4_kernels import KbitWeight, quantize_weight  # noqa: E402
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+STEP = {torch.float32: 0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def gpu(value):
+    if isinstance(value, KbitWeight):
+        fields = {f: gpu(getattr(value, f)) for f in ("data", "scale", "codebook")}
+        return KbitWeight(value.format, value.n, value.k, fields["data"], fields["scale"], fields["codebook"],
+                          value.bits, value.scale2, value.layout, value.e4m3)
+    return None if value is None else torch.as_tensor(value).cuda()
+
+
+def equal(got, want):
+    return torch.equal(got.cpu(), torch.as_tensor(want))
+
+
+def close(out, x, values, operand=None):
+    """x [m, k] on the GPU, values float64 [n, k]. Operands of tensor cores are rounded to the type of x, some twice."""
+    w, x = gpu(values).double(), x.double()
+    want, size = x @ w.T, x.abs() @ w.abs().T
+    bound = 2.0**-20 * size + 1.01 * STEP[out.dtype] * want.abs() + 2.0**-24
+    if operand is not None:
+        bound = bound + (2.0**-8 if operand == torch.bfloat16 else 2.0**-10 if operand == torch.float16 else 0) * size
+    return bool(((out.double() - want).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 5])
+@pytest.mark.parametrize("book", ["nf", "bnf", "e4m3", "user"])
+def test_conversions_have_the_bits_of_the_cpu(k, book):
+    rng, codebook = random_of("gpu", k, book), codebook_of(book, k)
+    for n, k_in in ((128, 64), (256, 96), (128, 1056)):
+        w = rng.standard_normal((n, k_in)).astype(numpy.float32)
+        importance = rng.uniform(0, 1, k_in).astype(numpy.float32)
+        for options in ({}, {"search": False}, {"importance": importance}):
+            want = quantize_weight(w, f"k{k}", codebook=codebook, **options)
+            moved = {name: gpu(v) if name == "importance" else v for name, v in options.items()}
+            got = quantize_weight(gpu(w), f"k{k}", codebook=gpu(codebook), **moved)
+            assert got.scale2 == want.scale2 and equal(got.data, want.data) and equal(got.scale, want.scale)
+        for dtype in ("float32", "float16"):
+            assert equal(got.dequantize(dtype), want.dequantize(dtype))
+        for layout in ("tiled", "image"):
+            there, host = got.repacked(layout), want.repacked(layout)
+            assert equal(there.data, host.data) and (layout == "image" or equal(there.scale, host.scale))
+            back = there.repacked("rows")
+            assert equal(back.data, want.data) and equal(back.scale, want.scale)
+            assert equal(there.dequantize(), want.dequantize())
+        assert equal(got.repacked("tiled").repacked("image").data, want.repacked("image").data)
+    packed = dsv4_kernels.quantize_kbit(gpu(w).reshape(-1)[:77], k)
+    host = dsv4_kernels.quantize_kbit(w.reshape(-1)[:77], k)
+    assert all(equal(a, b) for a, b in zip(packed, host))
+    assert equal(dsv4_kernels.dequantize_kbit(*packed, k, 77), dsv4_kernels.dequantize_kbit(*host, k, 77))
+
+
+def test_quantize_names_what_it_refuses():
+    x = torch.ones(4, 64, device="cuda")
+    x[2, 40] = 50
+    with pytest.raises(ValueError, match="row 0, block 5"):  # flattened
+        dsv4_kernels.quantize_kbit(x, 3)
+    x[2, 40] = float("nan")
+    with pytest.raises(ValueError, match="NaN or an infinity"):
+        quantize_weight(x, "k3")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("k", [2, 3, 4, 5])
+def test_linear(k, dtype):
+    rng = random_of("gpu linear", k)
+    for n, k_in, rows in ((128, 64, 5), (1, 32, 1), (7, 160, 3), (513, 96, 2), (33, 2080, 130), (2048, 2048, 16),
+                          (256, 1056, 300)):
+        weight, values = any_weight(rng, f"k{k}-bnf", n, k_in)
+        weight = gpu(weight)
+        x = torch.as_tensor(rng.standard_normal((rows, k_in))).cuda().to(dtype)
+        call = (weight.codebook, k, k_in, n)
+        out = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, *call, scale2=weight.scale2)
+        assert out.dtype == dtype and close(out, x, values, dtype)
+        exact = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, *call, scale2=weight.scale2, numerics="exact")
+        assert close(exact, x, values)
+        layouts = ["image"] if n % 128 else ["image", "tiled"]
+        for other in (weight.repacked(layout) for layout in layouts):
+            assert torch.equal(dsv4_kernels.kbit_linear(x, other.data, other.scale, *call, scale2=weight.scale2), out)
+        for name in ("cuda_pairs", "cublaslt_any"):
+            if dtype == torch.float32 or (name == "cuda_pairs") != (rows <= 64) or n == 33:
+                continue
+            try:
+                named = dsv4_kernels.kbit_linear(x, weight.data, weight.scale, *call, scale2=weight.scale2,
+                                                 implementation=name)
+            except ValueError:  # n or k are odd
+                assert n % 8 or name == "cublaslt_any"
+                continue
+            assert close(named, x, values, dtype)
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "nvfp4", "fp8"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear_of_other_formats(format, dtype):
+    from dsv4_kernels.kbit import _multiply
+    rng = random_of("gpu", format)
+    for n, k, rows in ((5, 64, 1), (130, 160, 9), (200, 1056, 70)):
+        weight, values = any_weight(rng, format, n, k)
+        weight, x = gpu(weight), torch.as_tensor(rng.standard_normal((rows, k))).cuda().to(dtype)
+        assert close(_multiply("linear", x, weight, None), x, values, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_experts(dtype):
+    rng, (n, k_in) = random_of("gpu experts"), (128, 160)
+    formats = ("k2-bnf", "k5-nf", "mxfp4", "k3-bnf", "k2-bnf")
+    for mixed in (False, True):
+        weights, values = zip(*(any_weight(rng, f if mixed else "k3-bnf", n, k_in) for f in formats))
+        weights = [gpu(w) for w in weights]
+        for counts in ROUTINGS:
+            offsets = numpy.concatenate([[0], numpy.cumsum(counts)]).astype(numpy.int32)
+            x = torch.as_tensor(rng.standard_normal((offsets[-1], k_in))).cuda().to(dtype)
+            out = dsv4_kernels.kbit_expert_linear(x, weights, None, None, gpu(offsets), None, k_in, n, 5, None)
+            for e in range(5):
+                rows = slice(offsets[e], offsets[e + 1])
+                assert close(out[rows], x[rows], values[e], dtype)
+            if not mixed:
+                tiles = [w.repacked("tiled") for w in weights]
+                same = dsv4_kernels.kbit_expert_linear(x, tiles, None, None, gpu(offsets), None, k_in, n, 5, None)
+                assert torch.equal(same, out)
+
+
+@pytest.mark.parametrize("name, limit", [("silu", None), ("silu", .5), ("gelu", None), ("gelu_tanh", .3)])
+@pytest.mark.parametrize("t, top_k, experts", [(1, 1, 1), (1, 10, 33), (9, 2, 4), (70, 6, 8), (4, 10, 512)])
+def test_moe(name, limit, t, top_k, experts):
+    rng = random_of("gpu moe", name, t, experts)
+    stacks, x, ids, weights = moe_case(rng, experts, 96, 64, t, top_k)
+    want = dsv4_kernels.kbit_moe(x, *stacks, ids, weights, activation=name, limit=limit)
+    moved, rest = [gpu(s) for s in stacks], dict(activation=name, limit=limit)
+    call = lambda **more: dsv4_kernels.kbit_moe(gpu(x), *moved, gpu(ids), gpu(weights), **rest, **more)
+    out = call()
+    assert numpy.abs(out.cpu().numpy() - want).max() <= 2e-5 * numpy.abs(want).max()
+    lists = [[s.expert(i) for i in range(experts)][::1] for s in moved]
+    lists[0] = [KbitWeight(**{**w.__dict__, "data": w.data.clone()}) for w in lists[0]]  # anywhere in memory
+    other = dsv4_kernels.kbit_moe(gpu(x), *lists, gpu(ids), gpu(weights), **rest)
+    assert numpy.abs(other.cpu().numpy() - want).max() <= 2e-5 * numpy.abs(want).max()
+    for dtype in (torch.float16, torch.bfloat16):
+        half = torch.empty(x.shape, dtype=dtype, device="cuda")
+        assert torch.equal(call(out=half), out.to(dtype))
+
+
+def test_bits_repeat_and_graphs_replay():
+    rng = random_of("gpu bits")
+    weight, _ = any_weight(rng, "k3", 512, 2048)
+    weight, x = gpu(weight), torch.randn(7, 2048, device="cuda", dtype=torch.float16)
+    tiles, out = weight.repacked("tiled"), torch.empty(7, 512, device="cuda", dtype=torch.float16)
+    workspace = dsv4_kernels.kbit_linear_workspace(7, 2048, 512, x.dtype, "cuda")
+    call = lambda: dsv4_kernels.kbit_linear(x, tiles.data, tiles.scale, tiles.codebook, 3, 2048, 512, out, workspace,
+                                            scale2=weight.scale2)
+    first = call().clone()
+    assert all(torch.equal(call(), first) for _ in range(100))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    captured = out.clone()
+    assert not torch.equal(captured, first) and torch.equal(captured, call())
