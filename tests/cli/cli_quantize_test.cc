@@ -115,6 +115,34 @@ TEST_F(CliQuantize, UsageErrors) {
   EXPECT_FALSE(fs::exists(partial()));
 }
 
+// What `eval imatrix` writes has an entry for every expert that quantize searches; a text of one
+// word leaves experts out.
+TEST_F(CliQuantize, ReadsWhatEvalImatrixWrites) {
+  write("text", read("tests/golden/demo/heldout.txt").substr(0, 3000));
+  const auto collect = [&](const std::string& arguments) {
+    return dsv4("eval imatrix demo --json -o " + path("imatrix") + " " + arguments);
+  };
+  const auto made = collect("-f " + path("text"));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto report = nlohmann::json::parse(made.out);
+  EXPECT_GT(report.at("tokens"), 500);
+  EXPECT_EQ(report.at("unused_experts"), 0);
+  const auto quantized = dsv4("quantize demo --json --experts k2 --imatrix " + path("imatrix") +
+                              " -o " + path("with"));
+  ASSERT_EQ(quantized.exit_code, 0) << quantized.err;
+  const auto use = nlohmann::json::parse(quantized.out);
+  EXPECT_EQ(use.at("imatrix_used"), 5 * 8 * 3);
+  EXPECT_EQ(use.at("imatrix_missing"), 0);
+  EXPECT_EQ(use.at("imatrix_unknown"), 0);
+  ASSERT_EQ(dsv4("quantize demo --experts k2 -o " + path("without")).exit_code, 0);
+  EXPECT_NE(read(path("with/model.safetensors")), read(path("without/model.safetensors")));
+
+  EXPECT_GT(nlohmann::json::parse(collect("--ids 0,17").out).at("unused_experts"), 0);
+  expect_error("eval imatrix demo -o " + path("x"), "no input: give a text");
+  expect_error("eval imatrix demo --ids 0,17 -o " + path("none/x"), "no folder");
+  expect_error("eval imatrix demo --ids 0,17", "--out is required");
+}
+
 TEST_F(CliQuantize, RejectsImpossibleOutput) {
   fs::create_directories(path("taken"));
   expect_error("quantize demo --experts k3 -o " + path("taken"), "already exists");
