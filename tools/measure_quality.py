@@ -12,6 +12,7 @@ the machine, except for its SIMD width, which affects sums. The MTP block is lef
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ class Measure:
         self.source.mkdir()
         for file in Path("models/demo").iterdir():
             if file.is_file() and file.name not in ("mtp.safetensors", "model.safetensors.index.json"):
-                (self.source / file.name).symlink_to(file.resolve())
+                shutil.copy(file, self.source)
 
     def dsv4(self, *arguments):
         run = subprocess.run([self.binary, *arguments, "--json"], stdout=subprocess.PIPE, text=True)
