@@ -77,6 +77,7 @@ void add_eval(CLI::App& app, Action& action) {
   add_eval_perplexity(*eval, action);
   add_eval_divergence(*eval, action);
   add_eval_needle(*eval, action);
+  add_eval_imatrix(*eval, action);
 }
 
 }  // namespace dsv4::apps

@@ -203,7 +203,7 @@ void add_quantize(CLI::App& app, Action& action) {
   command->add_option("--recipe", options->recipe,
                       "file of rules, applied after those of the flags");
   command->add_option("--imatrix", options->imatrix,
-                      "safetensors with the importance of columns, F32 [k] per weight");
+                      "importance of columns: a file of eval imatrix or of llama.cpp (GGUF, .dat)");
   command->add_option("--scales", options->scales, "search: least error; reference: absmax")
       ->check(CLI::IsMember({"search", "reference"}))
       ->option_text("search|reference")

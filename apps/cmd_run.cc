@@ -97,6 +97,7 @@ struct Timings {
   int64_t prompt_tokens, cached_tokens, generated_tokens;
   double first_token_seconds, prefill_rate, decode_rate;
   std::string speculation;  // empty: none
+  DraftCounts drafts;
 };
 
 Timings timings_of(const EngineStats& stats, const Answers& answers, Clock::time_point begin) {
@@ -109,7 +110,18 @@ Timings timings_of(const EngineStats& stats, const Answers& answers, Clock::time
           .first_token_seconds = answers.tokens() > 0 ? seconds(begin, answers.first_token()) : 0.0,
           .prefill_rate = rate(stats.prefill_tokens, stats.prefill_seconds),
           .decode_rate = rate(stats.decode_tokens, stats.decode_seconds),
-          .speculation = speculation_text(stats.speculation)};
+          .speculation = speculation_text(stats.speculation),
+          .drafts = stats.speculation.counts};
+}
+
+// {"lookup": {"drafted": 40, "accepted": 31}}, the sources that had drafts
+nlohmann::json drafts_json(const DraftCounts& counts) {
+  nlohmann::json report = nlohmann::json::object();
+  for (size_t i = 0; i < counts.drafted.size(); ++i)
+    if (counts.drafted[i] > 0)
+      report[name(static_cast<DraftSource>(i))] = {{"drafted", counts.drafted[i]},
+                                                   {"accepted", counts.accepted[i]}};
+  return report;
 }
 
 // One line, on stderr like everything that is not the answer.
@@ -120,6 +132,7 @@ void print_stats(const RunOptions& options, const Timings& t, const Answers& ans
   const bool one = answers.all().size() == 1;
   if (options.stats == "json") {
     nlohmann::json report = {{"prompt_tokens", t.prompt_tokens},
+                             {"drafts", drafts_json(t.drafts)},
                              {"cached_tokens", t.cached_tokens},
                              {"generated_tokens", t.generated_tokens},
                              {"first_token_seconds", t.first_token_seconds},

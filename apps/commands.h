@@ -39,5 +39,6 @@ void add_bench_cache(CLI::App& bench, Action& action);
 void add_eval_perplexity(CLI::App& eval, Action& action);
 void add_eval_divergence(CLI::App& eval, Action& action);
 void add_eval_needle(CLI::App& eval, Action& action);
+void add_eval_imatrix(CLI::App& eval, Action& action);
 
 }  // namespace dsv4::apps

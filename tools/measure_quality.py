@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Quantizes the demo model in every way of the table and measures the loss; tools/pages makes the page.
 
-    tools/measure_quality.py --out bench/results/quality_demo.json [--build build/cpu] [--prompts 100]
+    tools/measure_quality.py --out bench/results/quality_demo.json [--build build/cpu] [--prompts 100] [--only imatrix]
 
 Each row is one `dsv4 quantize`, one `dsv4 eval kld` against the official model's logits on the held-out text, and one
 `dsv4 eval needle`. Logits are compared in exact numerics, where only the weights differ; recall is in official
 numerics, the mode in normal use. About two minutes per row on 2 idle cores, 0.3 GB of temporary files. Numbers do not depend on
-the machine, except for its SIMD width, which affects sums.
+the machine, except for its SIMD width, which affects sums. The MTP block is left out of the folders: it changes no logit.
+--only measures the rows with these scales, which then say so, and keeps the others of the file.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,10 +24,14 @@ import quality  # noqa: E402
 
 TEXT = "tests/golden/demo/heldout.txt"
 DISTANCES = (1000, 3000)
-# (experts, dense, scales). The rows with nf use the other codebook.
+# (experts, dense, scales). The rows with nf use the other codebook. Rows with scales "imatrix" search with an imatrix
+# of text that the model writes itself, at temperature 1 from these beginnings.
+CALIBRATION = ("Long ago,", "Remember: the secret word of Mira is lantern.", "<｜User｜>Tell me a story about a ship.<｜Assistant｜></think>")
+CALIBRATION_TOKENS = 3000
 ROWS = [("keep", "keep", "search"), ("k4-e2m1", "keep", "search"),
         *((experts, "keep", scales) for experts in ("k5-bnf", "k4-bnf", "k3-bnf", "k2-bnf") for scales in ("reference", "search")),
         *((experts, "keep", "search") for experts in ("k5-nf", "k4-nf", "k3-nf", "k2-nf", "k4-e4m3", "k3-e4m3", "k2-e4m3")),
+        *((experts, "keep", "imatrix") for experts in ("k3-e4m3", "k2-e4m3")),
         *(("keep", dense, "search") for dense in ("k5-bnf", "k4-bnf", "k5-e4m3", "k4-e4m3"))]
 
 
@@ -33,6 +39,11 @@ class Measure:
     def __init__(self, binary, folder, prompts):
         self.binary, self.folder, self.prompts = binary, folder, prompts
         self.reference = str(folder / "reference.logits")
+        self.source = folder / "demo"
+        self.source.mkdir()
+        for file in Path("models/demo").iterdir():
+            if file.is_file() and file.name not in ("mtp.safetensors", "model.safetensors.index.json"):
+                shutil.copy(file, self.source)
 
     def dsv4(self, *arguments):
         run = subprocess.run([self.binary, *arguments, "--json"], stdout=subprocess.PIPE, text=True)
@@ -52,7 +63,8 @@ class Measure:
 
     def row(self, experts, dense, scales):
         out = self.folder / "model"
-        self.dsv4("quantize", "demo", "-o", str(out), "--experts", experts, "--dense", dense, "--scales", scales)
+        how = ("--imatrix", self.imatrix()) if scales == "imatrix" else ("--scales", scales)
+        self.dsv4("quantize", str(self.source), "-o", str(out), "--experts", experts, "--dense", dense, *how)
         ledger = json.loads((out / "quantization_ledger.json").read_text())
         # [name, format, elements, bytes, SQNR or null, largest error]
         changed = [w for w in ledger["weights"] if w[1].startswith("k")]
@@ -67,27 +79,53 @@ class Measure:
         subprocess.run(["rm", "-r", str(out)], check=True)
         return row
 
-    def all(self):
+    def imatrix(self):
+        """Made once."""
+        path, text = self.folder / "demo.imatrix", self.folder / "calibration.txt"
+        if not path.exists():
+            command = [self.binary, "run", "demo", "-n", str(CALIBRATION_TOKENS), "--ignore-eos", "--seed", "1", "--quiet"]
+            written = [begin + subprocess.run([*command, "-p", begin], check=True, capture_output=True, text=True).stdout
+                       for begin in CALIBRATION]
+            text.write_text("\n".join(written))
+            self.dsv4("eval", "imatrix", "demo", "-f", str(text), "-o", str(path))
+        return str(path)
+
+    def all(self, only, before):
+        """All rows; with `only`, those with other scales as they were before."""
         self.dsv4("eval", "kld", "demo", "-f", TEXT, "--save-reference", self.reference, "--numerics", "exact")
         rows = []
         for row in ROWS:
             begin = time.perf_counter()
-            rows.append(self.row(*row))
+            if only not in (None, row[2]):
+                rows += [old for old in before if (old["experts"], old["dense"], old["scales"]) == row]
+                continue
+            rows.append({**self.row(*row), **({"measured": today()} if only else {})})
             print(f"{' '.join(row)}: KLD {rows[-1]['kld']['mean']:.3g}, {time.perf_counter() - begin:.0f} s", file=sys.stderr)
-        return {"official_numerics": self.divergence("demo", "official"), "rows": rows}
+        return rows
+
+
+def today():
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    return {"date": time.strftime("%Y-%m-%d"), "commit": commit}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build/cpu")
     parser.add_argument("--prompts", type=int, default=100, help="recall prompts per distance")
+    parser.add_argument("--only", help="scales of the rows to measure")
     parser.add_argument("--out", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        measured = Measure(str(Path(args.build) / "bin/dsv4"), Path(temporary), args.prompts).all()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True)
-    result = {"model": "demo", "text": TEXT, "date": time.strftime("%Y-%m-%d"), "commit": commit.stdout.strip(),
-              "command": f"tools/measure_quality.py --out {args.out} --prompts {args.prompts}", "prompts": args.prompts, **measured}
+        measure = Measure(str(Path(args.build) / "bin/dsv4"), Path(temporary), args.prompts)
+        if args.only:
+            result = json.loads(Path(args.out).read_text())
+            result["rows"] = measure.all(args.only, result["rows"])
+        else:
+            rows = measure.all(None, [])
+            result = {"model": "demo", "text": TEXT, **today(),
+                      "command": f"tools/measure_quality.py --out {args.out} --prompts {args.prompts}", "prompts": args.prompts,
+                      "official_numerics": measure.divergence("demo", "official"), "rows": rows}
     Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
     for line in quality.broken_claims(result):
         print(f"claim not confirmed: {line}", file=sys.stderr)

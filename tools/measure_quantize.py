@@ -103,7 +103,7 @@ def write_config(folder, layers):
     config = json.loads((Path(__file__).parent.parent / "models" / "demo" / "config.json").read_text())
     config.update(hidden_size=D, moe_intermediate_size=I, n_routed_experts=EXPERTS, num_experts_per_tok=6,
                   num_attention_heads=HEADS, head_dim=HEAD_DIM, q_lora_rank=Q_LORA, o_groups=GROUPS,
-                  o_lora_rank=O_LORA, num_hidden_layers=layers, compress_ratios=[0] * layers, num_hash_layers=0,
+                  o_lora_rank=O_LORA, num_hidden_layers=layers, compress_ratios=[0] * layers, num_nextn_predict_layers=0, num_hash_layers=0,
                   vocab_size=VOCAB, index_n_heads=64, index_topk=512)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What --speculate lookup gains with the bundled model on the CPU: the table of docs/speculation.md.
+"""What --speculate lookup and mtp gain with the bundled model on the CPU: the tables of docs/speculation.md.
 
     tools/measure_speculation.py build/cpu/bin/dsv4
 
-Runs without and with it alternate, and the fastest of each counts, because other programs only slow a
-run down. The answers must be equal. Every run has one thread.
+Runs without and with them alternate, and the fastest of each counts, because other programs only slow a
+run down. The answers must be equal. Every run has one thread. The second table has the share of the MTP
+block's first drafts that held, in answers to PROMPTS with one draft a round.
 """
 
 import json
@@ -16,6 +17,14 @@ import time
 import urllib.request
 
 RUNS = 12
+MODES = ("off", "lookup", "mtp")
+PROMPTS = [
+    "Long ago, in a village by the sea,",
+    "Once there was a boy named Tom who",
+    "Remember: the secret word of Mira is lantern.",
+    "<｜User｜>Tell me a story about Mira and a lantern.<｜Assistant｜></think>",
+    "<｜User｜>Tell me a story about a ship.<｜Assistant｜></think>",
+]
 KEYS = ["number_of_" + what for what in ("apples", "oranges", "children", "ships")]
 SCHEMA = {
     "type": "object",
@@ -27,10 +36,11 @@ ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
 
 
 def run(binary, mode, args):
-    """Tokens per second of the answer's steps, and the answer."""
+    """Tokens per second of the answer's steps, the answer, and what became of its drafts."""
     command = [binary, "run", "demo", "-t", "1", "--deterministic", "--stats", "json", "--speculate", mode]
     result = subprocess.run(command + args, capture_output=True, text=True, env=ENVIRONMENT, check=True)
-    return json.loads(result.stderr.splitlines()[-1])["decode_tokens_per_second"], result.stdout
+    stats = json.loads(result.stderr.splitlines()[-1])
+    return stats["decode_tokens_per_second"], result.stdout, stats["drafts"]
 
 
 class Server:
@@ -51,7 +61,7 @@ class Server:
         sys.exit("the server has ended")
 
     def ask(self, body):
-        """Tokens per second of the whole request, and the answer."""
+        """As run(), of the whole request; the drafts are not known."""
         begin = time.monotonic()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/chat/completions",
@@ -61,17 +71,33 @@ class Server:
         with urllib.request.urlopen(request) as answer:
             got = json.loads(answer.read())
         rate = got["usage"]["completion_tokens"] / (time.monotonic() - begin)
-        return rate, got["choices"][0]["message"]["content"]
+        return rate, got["choices"][0]["message"]["content"], {}
 
 
-def compare(name, plain, fast):
-    rates = {"off": 0.0, "lookup": 0.0}
+def compare(name, ask):
+    """A row of the table; ask(mode) is run() or a request."""
+    rates = dict.fromkeys(MODES, 0.0)
     for _ in range(RUNS):
-        (off, want), (on, got) = plain(), fast()
-        if want != got:
-            sys.exit(f"{name}: other answers with --speculate lookup")
-        rates = {"off": max(rates["off"], off), "lookup": max(rates["lookup"], on)}
-    print(f"| {name} | {rates['off']:.0f} | {rates['lookup']:.0f} | {rates['lookup'] / rates['off']:.2f} |")
+        answers = set()
+        for mode in MODES:
+            rate, answer, _ = ask(mode)
+            rates[mode] = max(rates[mode], rate)
+            answers.add(answer)
+        if len(answers) != 1:
+            sys.exit(f"{name}: other answers with --speculate")
+    off = rates["off"]
+    cells = [f"{rates[mode]:.0f} | {rates[mode] / off:.2f}" for mode in MODES[1:]]
+    print(f"| {name} | {off:.0f} | {' | '.join(cells)} |", flush=True)
+
+
+def acceptance(binary, temperature):
+    """A row of the second table: first drafts of the block and those that held, over all prompts."""
+    drafted = accepted = 0
+    for seed, prompt in enumerate(PROMPTS):
+        args = ["-p", prompt, "-n", "400", "--temp", str(temperature), "--seed", str(seed), "--draft-tokens", "1"]
+        drafts = run(binary, "mtp", args)[2].get("drafter", {"drafted": 0, "accepted": 0})
+        drafted, accepted = drafted + drafts["drafted"], accepted + drafts["accepted"]
+    print(f"| {temperature} | {drafted} | {accepted} | {accepted / drafted:.2f} |", flush=True)
 
 
 def main():
@@ -79,27 +105,30 @@ def main():
     begin = "Long ago, in a village by the sea,"
     story = run(binary, "off", ["-p", begin, "-n", "150", "--seed", "3"])[1].strip()
     again = "\n\n".join([story] * 3 + [story[: len(story) // 8]])
-    print("| answer | off, tokens/s | lookup | gain |\n|---|---|---|---|")
+    print("| answer | off, tokens/s | lookup | gain | mtp | gain |\n|---|---|---|---|---|---|")
     for name, args in {
         "a story, temperature 1": ["-p", begin, "-n", "600", "--ignore-eos", "--seed", "2"],
         "a story, temperature 0": ["-p", begin, "-n", "600", "--ignore-eos", "--temp", "0"],
         "after a text that stands there three times": ["-p", again, "-n", "150", "--ignore-eos", "--temp", "0"],
     }.items():
-        compare(name, lambda args=args: run(binary, "off", args), lambda args=args: run(binary, "lookup", args))
-    off, lookup = Server(binary, "off"), Server(binary, "lookup")
+        compare(name, lambda mode, args=args: run(binary, mode, args))
+    servers = {mode: Server(binary, mode) for mode in MODES}
     try:
         message = {"role": "user", "content": "Tell me a story about a ship."}
         chat = {"messages": [message], "max_tokens": 120, "temperature": 0}
         form = {"type": "json_schema", "json_schema": {"name": "counts", "schema": SCHEMA}}
-        prediction = {"type": "content", "content": off.ask(chat)[1]}
+        prediction = {"type": "content", "content": servers["off"].ask(chat)[1]}
         for name, body in {
             "JSON of four integers under a schema": {**chat, "response_format": form},
             "an answer that `prediction` has": {**chat, "prediction": prediction},
         }.items():
-            compare(name, lambda body=body: off.ask(body), lambda body=body: lookup.ask(body))
+            compare(name, lambda mode, body=body: servers[mode].ask(body))
     finally:
-        off.process.terminate()
-        lookup.process.terminate()
+        for server in servers.values():
+            server.process.terminate()
+    print("\n| temperature | first drafts | held | share |\n|---|---|---|---|")
+    for temperature in (0, 1):
+        acceptance(binary, temperature)
 
 
 if __name__ == "__main__":

@@ -119,12 +119,12 @@ class Quantizer {
   }
 
   void open_imatrix() {
-    imatrix_ = std::make_unique<SafetensorsFile>(options_.imatrix);
-    ImatrixUse use = check_imatrix(imatrix_->tensors(), list_, options_.imatrix);
+    imatrix_ = std::make_unique<Imatrix>(options_.imatrix, list_);
+    ImatrixUse use = check_imatrix(imatrix_->vectors(), list_, options_.imatrix);
     if (use.used == 0)
       fail(ErrorCode::kBadInput,
            "{}: none of its {} entries is for one of the {} weights whose scales are searched{}",
-           options_.imatrix, imatrix_->tensors().size(), use.missing,
+           options_.imatrix, imatrix_->vectors().size(), use.missing,
            use.unknown.empty() ? ""
                                : fmt::format(": {} is no weight of this checkpoint",
                                              quotable(use.unknown.front())));
@@ -245,8 +245,8 @@ class Quantizer {
       return choice;
     }
     if (imatrix_ == nullptr) return choice;
-    const auto at = imatrix_->tensors().find(item.name);
-    if (at != imatrix_->tensors().end()) choice.importance = at->second;
+    const auto at = imatrix_->vectors().find(item.name);
+    if (at != imatrix_->vectors().end()) choice.importance = at->second;
     return choice;
   }
 
@@ -298,7 +298,7 @@ class Quantizer {
   ConvertList list_;
   std::vector<ShardPlan> shards_;
   UserCodebooks codebooks_;
-  std::unique_ptr<SafetensorsFile> imatrix_;
+  std::unique_ptr<Imatrix> imatrix_;
   WeightConverter converter_;
   QuantizeResult result_;
   QuantizeProgress now_;

@@ -92,7 +92,8 @@ TEST_F(CliPlan, DemoFitsHere) {
   EXPECT_EQ(plan.at("machine"), "cpu");
   EXPECT_EQ(plan.at("fits"), true);
   EXPECT_EQ(plan.at("max_context_tokens"), 65536);
-  EXPECT_EQ(plan.at("weights_bytes"), json_of("inspect demo").at("weights_bytes"));
+  EXPECT_EQ(json_of("plan demo --mtp").at("weights_bytes"),
+            json_of("inspect demo").at("weights_bytes"));
 }
 
 TEST_F(CliPlan, FitsOnOneScreen) {
@@ -147,8 +148,8 @@ TEST_F(CliPlan, InspectShowsTheLedger) {
   EXPECT_NEAR(info.at("formats").at("k3").at("bits_per_weight"), 3.25, 0.02);
   EXPECT_NE(dsv4("inspect " + path("k3")).out.find("ledger"), std::string::npos);
   // The plan of the recipe equals the converted result.
-  EXPECT_EQ(json_of("plan demo --experts k3").at("weights_bytes"), info.at("weights_bytes"));
-  EXPECT_EQ(json_of("plan " + path("k3")).at("weights_bytes"), info.at("weights_bytes"));
+  EXPECT_EQ(json_of("plan demo --experts k3 --mtp").at("weights_bytes"), info.at("weights_bytes"));
+  EXPECT_EQ(json_of("plan " + path("k3") + " --mtp").at("weights_bytes"), info.at("weights_bytes"));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST_F(CliQuantize, DemoGeneratesStoriesAtEveryWidth) {
     ASSERT_EQ(made.exit_code, 0) << made.err;
     EXPECT_NE(made.out.find("experts"), std::string::npos);
     // Sizes have the unit that their value needs: the demo is not "0.0 GiB".
-    EXPECT_NE(made.out.find(" MiB from 15.2 MiB in "), std::string::npos) << made.out;
+    EXPECT_NE(made.out.find(" MiB from 17.2 MiB in "), std::string::npos) << made.out;
     const auto story = dsv4(fmt::format("run {} -n 24 --temp 0 -p 'Once upon a time'", out));
     EXPECT_EQ(story.exit_code, 0) << story.err;
     EXPECT_GT(story.out.size(), 30u);
@@ -81,7 +81,7 @@ TEST_F(CliQuantize, ReportsNameTheCodebook) {
     const auto made = dsv4("quantize demo --scales reference --experts " + format + " -o " + out);
     ASSERT_EQ(made.exit_code, 0) << made.err;
     EXPECT_NE(made.out.find("codebooks: " + format), std::string::npos) << made.out;
-    EXPECT_EQ(json("inspect " + out), json("plan demo --experts " + format)) << format;
+    EXPECT_EQ(json("inspect " + out), json("plan demo --mtp --experts " + format)) << format;
     EXPECT_EQ(json("inspect " + out).size(), 1u);
     EXPECT_TRUE(json("inspect " + out).contains(format));
     EXPECT_NE(dsv4("inspect " + out).out.find("codebooks  " + format), std::string::npos);
@@ -113,6 +113,34 @@ TEST_F(CliQuantize, UsageErrors) {
                "--scales search");
   EXPECT_FALSE(fs::exists(path("out")));
   EXPECT_FALSE(fs::exists(partial()));
+}
+
+// What `eval imatrix` writes has an entry for every expert that quantize searches; a text of one
+// word leaves experts out.
+TEST_F(CliQuantize, ReadsWhatEvalImatrixWrites) {
+  write("text", read("tests/golden/demo/heldout.txt").substr(0, 3000));
+  const auto collect = [&](const std::string& arguments) {
+    return dsv4("eval imatrix demo --json -o " + path("imatrix") + " " + arguments);
+  };
+  const auto made = collect("-f " + path("text"));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto report = nlohmann::json::parse(made.out);
+  EXPECT_GT(report.at("tokens"), 500);
+  EXPECT_EQ(report.at("unused_experts"), 0);
+  const auto quantized = dsv4("quantize demo --json --experts k2 --imatrix " + path("imatrix") +
+                              " -o " + path("with"));
+  ASSERT_EQ(quantized.exit_code, 0) << quantized.err;
+  const auto use = nlohmann::json::parse(quantized.out);
+  EXPECT_EQ(use.at("imatrix_used"), 5 * 8 * 3);
+  EXPECT_EQ(use.at("imatrix_missing"), 8 * 3) << "the experts of the MTP block";
+  EXPECT_EQ(use.at("imatrix_unknown"), 0);
+  ASSERT_EQ(dsv4("quantize demo --experts k2 -o " + path("without")).exit_code, 0);
+  EXPECT_NE(read(path("with/model.safetensors")), read(path("without/model.safetensors")));
+
+  EXPECT_GT(nlohmann::json::parse(collect("--ids 0,17").out).at("unused_experts"), 0);
+  expect_error("eval imatrix demo -o " + path("x"), "no input: give a text");
+  expect_error("eval imatrix demo --ids 0,17 -o " + path("none/x"), "no folder");
+  expect_error("eval imatrix demo --ids 0,17", "--out is required");
 }
 
 TEST_F(CliQuantize, RejectsImpossibleOutput) {

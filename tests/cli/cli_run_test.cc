@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/cli.h"
-#include "tests/harness/demo_with_drafter.h"
 
 namespace dsv4 {
 namespace {
@@ -244,31 +243,37 @@ TEST_F(CliRun, BadNumberOfThreadsInTheEnvironment) {
             std::string::npos);
 }
 
-// A second run of a longer text computes only what the file does not hold, and says the same.
-// The bundled model has no MTP block; a copy of it gets one of random numbers.
-TEST_F(CliRun, SpeculationIsRefusedOrChangesNothing) {
-  expect_error("run demo -p Hello --speculate mtp",
-               "models/demo has no MTP block (num_nextn_predict_layers is 0");
+TEST_F(CliRun, SpeculationIsRefusedWithoutABlock) {
+  const std::string without = path("without");
+  std::filesystem::create_directory(without);
+  for (const auto& entry : std::filesystem::directory_iterator("models/demo"))
+    if (entry.is_regular_file())
+      std::filesystem::copy(entry.path(), without + "/" + entry.path().filename().string());
+  patch_config(without, "\"num_nextn_predict_layers\": 1", "\"num_nextn_predict_layers\": 0");
+  expect_error("run " + without + " -p Hello --speculate mtp",
+               "without has no MTP block (num_nextn_predict_layers is 0");
   expect_error("run demo -p Hello --speculate dspark", "want mtp, lookup or off");
-  const Result without = dsv4("run demo -p Hello -n 3 --speculate auto");
-  EXPECT_NE(without.err.find("speculation by lookup alone: "), std::string::npos) << without.err;
+  const Result lookup = dsv4("run " + without + " -p Hello -n 3 --speculate auto");
+  EXPECT_NE(lookup.err.find("speculation by lookup alone: "), std::string::npos) << lookup.err;
+}
 
-  const test::TempFolder folder;
-  test::write_demo_with_drafter(folder);
-  const std::string run = "run " + folder.path() + " -p 'Long ago,' -n 40 --seed 3 --deterministic";
+TEST_F(CliRun, SpeculationChangesNothing) {
+  const std::string run = "run demo -p 'Long ago,' -n 60 --seed 3 --deterministic --stats json";
   const std::string want = dsv4(run).out;
   for (const char* source : {"mtp", "auto", "mtp --draft-tokens 3"}) {
     const Result result = dsv4(run + " --speculate " + source);
     EXPECT_EQ(result.out, want) << source;
     EXPECT_EQ(result.err.find("lookup alone"), std::string::npos) << result.err;
+    EXPECT_GT(json::parse(result.err).at("drafts").at("drafter").at("accepted"), 0) << source;
   }
-  EXPECT_NE(dsv4("inspect " + folder.path()).out.find("one MTP block"), std::string::npos);
-  const json plan = json::parse(dsv4("plan " + folder.path() + " --json").out),
-             mtp = json::parse(dsv4("plan " + folder.path() + " --mtp --json").out);
+  EXPECT_NE(dsv4("inspect demo").out.find("one MTP block"), std::string::npos);
+  const json plan = json::parse(dsv4("plan demo --json").out),
+             mtp = json::parse(dsv4("plan demo --mtp --json").out);
   for (const char* key : {"weights_bytes", "cache_bytes", "bytes_per_sequence", "workspace_bytes"})
     EXPECT_LT(plan.at(key).get<int64_t>(), mtp.at(key).get<int64_t>()) << key;
 }
 
+// A second run of a longer text computes only what the file does not hold, and says the same.
 TEST_F(CliRun, PromptCacheKeepsAConversation) {
   std::string text = "Tell me of the farm again.";
   for (int i = 0; i < 40; ++i) text += " The mill stood by the river, and the boy had a red kite.";

@@ -234,7 +234,8 @@ TEST_F(Cli, UsageErrors) {
   const std::string cut = std::string(kMaxQuote, 'x') + "...'";
   expect_error(std::string(3000, 'x'), "no command '" + cut);
   expect_error("run demo -n " + std::string(3000, 'x'), "'" + cut);
-  expect_error("eval x demo", "no command 'x': want logits, ppl, kld, needle (see dsv4 eval");
+  expect_error("eval x demo",
+               "no command 'x': want logits, ppl, kld, needle, imatrix (see dsv4 eval");
   expect_error("eval", "give a command: logits, ppl");
   expect_error("run demo -n 0",
                "'0' is not a whole number from 1 to 1073741824, or -1 for no limit");

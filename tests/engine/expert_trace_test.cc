@@ -14,7 +14,6 @@
 #include "dsv4/base/mapped_file.h"
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/engine.h"
-#include "tests/harness/demo_with_drafter.h"
 #include "tests/harness/errors.h"
 #include "tests/harness/temp_folder.h"
 
@@ -158,9 +157,7 @@ TEST_F(ExpertTraceTest, IsTheSameForAnyChunks) {
 
 // Drafts that are verified are tokens of the step; the block that guesses them has no part in it.
 TEST_F(ExpertTraceTest, LeavesOutTheDrafter) {
-  const test::TempFolder with_block;
-  test::write_demo_with_drafter(with_block);
-  const Model drafting = Model::load(with_block.path(), DrafterKind::kMtp);
+  const Model drafting = Model::load("models/demo", DrafterKind::kMtp);
   const std::string path = folder.file("drafts");
   const auto trace = std::make_shared<ExpertTrace>(path, drafting.config());
   Engine engine(drafting, {.deterministic = true,

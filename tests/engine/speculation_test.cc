@@ -16,7 +16,6 @@
 #include "dsv4/base/rng.h"
 #include "dsv4/engine/engine.h"
 #include "dsv4/engine/request_state.h"
-#include "tests/harness/demo_with_drafter.h"
 #include "tests/harness/random_model.h"
 #include "tests/harness/temp_folder.h"
 #include "tests/harness/tiny_model.h"
@@ -183,11 +182,7 @@ class SpeculationTest : public testing::TestWithParam<Case> {
   // With a drafter where it has one.
   static Model load(const std::string& name) {
     if (name == "random") return test::random_model(test::tiny_config(), 6, DrafterKind::kMtp);
-    if (name == "demo") {
-      const test::TempFolder folder;
-      test::write_demo_with_drafter(folder);
-      return Model::load(folder.path(), DrafterKind::kMtp);
-    }
+    if (name == "demo") return Model::load("models/demo", DrafterKind::kMtp);
     return Model::load("tests/golden/hf/mixed");
   }
   Speculate random_source(Rng& rng) const {

@@ -24,6 +24,9 @@ def broken_claims(result):
     for name in ladder:
         if not experts[name, "search"]["kld"]["mean"] < experts[name, "reference"]["kld"]["mean"]:
             yield f"searched scales are nearer than reference scales at {name}"
+    with_imatrix = experts.get(("k2-e4m3", "imatrix"))
+    if with_imatrix and not with_imatrix["kld"]["mean"] < experts["k2-e4m3", "search"]["kld"]["mean"]:
+        yield "an imatrix is nearer than none at k2-e4m3"
 
 
 def broken():
@@ -39,6 +42,11 @@ def line_of(r):
                f"{kld['p99']:.4f}", f"{100 * r['top1']:.2f}", *(percent(recall["right"] / recall["total"]) for recall in r["recall"]))
 
 
+def measured_later(result):
+    rows = sorted({(r["scales"], r["measured"]["date"], r["measured"]["commit"]) for r in result["rows"] if "measured" in r})
+    return [line for scales, date, commit in rows for line in (f"Rows with {scales}: {date}, commit {commit}.", "")]
+
+
 def section(result):
     first, rounding = result["rows"][0], result["official_numerics"]
     head = ["experts", "scales", "bits", "MiB", "SQNR dB", "ppl", "ppl ratio", "mean KLD", "99 % KLD", "top-1 %",
@@ -47,6 +55,7 @@ def section(result):
              f"distance; {result['date']}, commit {result['commit']}:", "", "<!-- not run: minutes -->", "```bash",
              result["command"], "```", "",
              *table(" | ".join(head), *map(line_of, result["rows"])), "",
+             *measured_later(result),
              f"The official model in official numerics against itself in exact ones: mean KLD {rounding['kld']['mean']:.6f} ± "
              f"{rounding['kld']['mean_error']:.6f}, 99 % KLD {rounding['kld']['p99']:.4f}, top-1 {100 * rounding['top1']:.2f} %."]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Official checkpoint format: names, dtypes and packing of model.safetensors, both directions."""
+"""Official checkpoint format: names, dtypes and packing of the files of a model, both directions."""
 
 import json
 import re
@@ -6,14 +6,16 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from attention import Weight
 from config import Config
 from model import Model
+from mtp import Mtp
 from numerics import e2m1, e4m3, fp4_scale, fp8_scale
 
 MAGNITUDES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+MAIN_FILE, MTP_FILE, MTP = "model.safetensors", "mtp.safetensors", "mtp.0."
 F32_PARTS = ("hc_", "ape", "attn_sink", "gate.bias")
 
 
@@ -46,11 +48,11 @@ def unpack_fp4(byte: Tensor, scale: Tensor) -> Tensor:
     return value * scale.float().repeat_interleave(32, -1)
 
 
-def tensors(model: Model) -> dict[str, Tensor]:
-    """All tensors of model.safetensors, under the official names."""
+def tensors(module: nn.Module) -> dict[str, Tensor]:
+    """All tensors of the module in the stored formats, under their names in it."""
     out: dict[str, Tensor] = {}
-    fp8 = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, Weight) and m.fp8}
-    for name, value in model.state_dict().items():
+    fp8 = {f"{n}.weight" for n, m in module.named_modules() if isinstance(m, Weight) and m.fp8}
+    for name, value in module.state_dict().items():
         value = value.detach().cpu()
         expert = re.fullmatch(r"(.*\.experts)\.(w[123])", name)
         if expert:
@@ -66,19 +68,32 @@ def tensors(model: Model) -> dict[str, Tensor]:
     return {name: value.contiguous() for name, value in out.items()}
 
 
-def save(model: Model, config: dict, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    path = folder / "model.safetensors"
-    save_file(tensors(model), path, metadata={"format": "pt"})
+def write(stored: dict[str, Tensor], path: Path) -> None:
+    save_file(stored, path, metadata={"format": "pt"})
     path.chmod(0o644)  # safetensors creates it readable by the owner only
 
 
-def load(folder: Path) -> Model:
-    """Model with the stored values, dequantized to fp32."""
-    stored = load_file(folder / "model.safetensors")
-    model = Model(Config.load(folder))
-    state = model.state_dict()
+def save(model: Model, config: dict, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write(tensors(model), folder / MAIN_FILE)
+
+
+def save_mtp(block: Mtp, folder: Path) -> None:
+    """Writes the block into a file of its own, and the index that names both files."""
+    write({MTP + name: value for name, value in tensors(block).items()}, folder / MTP_FILE)
+    weight_map, size = {}, 0
+    for file in (MAIN_FILE, MTP_FILE):
+        stored = load_file(folder / file)
+        weight_map |= dict.fromkeys(stored, file)
+        size += sum(value.nbytes for value in stored.values())
+    index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
+
+
+@torch.no_grad()
+def restore(module: nn.Module, stored: dict[str, Tensor]) -> None:
+    """Copies the stored values, dequantized to fp32, into the module."""
 
     def value(name: str) -> Tensor:
         w = stored[name]
@@ -87,11 +102,23 @@ def load(folder: Path) -> Model:
             return w if w.dtype == torch.int64 else w.float()
         return unpack_fp4(w, scale) if w.dtype == torch.int8 else unpack_fp8(w, scale)
 
-    for name, target in state.items():
+    for name, target in module.state_dict().items():
         expert = re.fullmatch(r"(.*\.experts)\.(w[123])", name)
         if expert:
             parts = [value(f"{expert[1]}.{e}.{expert[2]}.weight") for e in range(len(target))]
             target.copy_(torch.stack(parts))
         else:
             target.copy_(value(name))
+
+
+def load(folder: Path) -> Model:
+    model = Model(Config.load(folder))
+    restore(model, load_file(folder / MAIN_FILE))
     return model.eval()
+
+
+def load_mtp(folder: Path) -> Mtp:
+    block = Mtp(Config.load(folder))
+    stored = load_file(folder / MTP_FILE)
+    restore(block, {name.removeprefix(MTP): value for name, value in stored.items()})
+    return block.eval()

@@ -11,7 +11,7 @@ DEMO = {
     "attention_dropout": 0.0,
     "bos_token_id": 0,
     "eos_token_id": 1,
-    "compress_ratios": [0, 4, 128, 4, 128],
+    "compress_ratios": [0, 4, 128, 4, 128, 0],  # the last one is that of the MTP block
     "compress_rope_theta": 160000,
     "expert_dtype": "fp4",
     "hc_eps": 1e-6,
@@ -34,7 +34,7 @@ DEMO = {
     "num_hash_layers": 1,
     "num_hidden_layers": 5,
     "num_key_value_heads": 1,
-    "num_nextn_predict_layers": 0,
+    "num_nextn_predict_layers": 1,
     "o_groups": 2,
     "o_lora_rank": 128,
     "q_lora_rank": 128,
