@@ -43,7 +43,7 @@ int64_t routed_in(const ImatrixCollector& collector) {
 void eval_imatrix(const ImatrixOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   check_out(options.out);
-  const Model model = load_model(find_model(options.model), options.device, step_context(options));
+  const Model model = load_eval_model(options, options.model, eval_context(options), options.chunk);
   ImatrixCollector collector(model);
   const EvalText text = read_eval_text(options, model);
   const Model* const models[] = {&model};

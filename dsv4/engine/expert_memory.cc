@@ -37,9 +37,9 @@ int64_t host_bytes(const ExpertMemory& memory, int64_t available_bytes) {
 }  // namespace
 
 ExpertPlaces plan_expert_memory(const ExpertMemory& memory, const DenseBytes& dense,
-                                std::vector<int64_t> image_bytes, int64_t experts,
+                                std::vector<int64_t> image_bytes, int64_t num_experts,
                                 int64_t free_bytes, int64_t available_bytes) {
-  return plan_places(std::move(image_bytes), experts, gpu_bytes(memory, dense, free_bytes),
+  return plan_places(std::move(image_bytes), num_experts, gpu_bytes(memory, dense, free_bytes),
                      host_bytes(memory, available_bytes));
 }
 

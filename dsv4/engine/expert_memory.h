@@ -37,7 +37,7 @@ struct DenseBytes {
 // Throws kResource, naming the sizes in one line, when one of the memories is too small.
 // free_bytes: of the device; available_bytes: of the host
 ExpertPlaces plan_expert_memory(const ExpertMemory& memory, const DenseBytes& dense,
-                                std::vector<int64_t> image_bytes, int64_t experts,
+                                std::vector<int64_t> image_bytes, int64_t num_experts,
                                 int64_t free_bytes, int64_t available_bytes);
 
 // For a model on the CPU: throws kUnsupported.

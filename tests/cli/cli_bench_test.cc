@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/cli.h"
-#include "tests/harness/demo_with_drafter.h"
 
 namespace dsv4 {
 namespace {
@@ -71,11 +70,9 @@ TEST_F(CliBench, RoundsLeavePlainStepsAsTheyAre) {
 }
 
 TEST_F(CliBench, RoundsByABlock) {
-  const test::TempFolder folder;
-  test::write_demo_with_drafter(folder);
-  const CliResult result = dsv4("bench decode " + folder.path() +
-                                " --context 64 --steps 2 --speculate mtp --draft-tokens 3 "
-                                "--accept 0 --json");
+  const CliResult result = dsv4(
+      "bench decode demo --context 64 --steps 2 --speculate mtp --draft-tokens 3 --accept 0 "
+      "--json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json row = Json::parse(result.out).at("results").at(0);
   EXPECT_EQ(row.at("drafts_from"), "mtp");

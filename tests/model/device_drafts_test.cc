@@ -10,7 +10,6 @@
 #include "dsv4/engine/device_model.h"
 #include "dsv4/engine/executor.h"
 #include "dsv4/engine/speculation.h"
-#include "tests/harness/demo_with_drafter.h"
 #include "tests/harness/gpu.h"
 #include "tests/model/golden_files.h"
 
@@ -21,10 +20,8 @@ using test::random_ids;
 
 constexpr int64_t kContext = 500;
 
-Model demo_with_block(bool on_gpu) {
-  const test::TempFolder folder;
-  test::write_demo_with_drafter(folder);
-  Model model = Model::load(folder.path(), DrafterKind::kMtp);
+Model demo_on(bool on_gpu) {
+  Model model = Model::load("models/demo", DrafterKind::kMtp);
   if (on_gpu) move_to_device(model, {test::gpu(), [](Device*) {}}, [](int64_t, int64_t) {});
   return model;
 }
@@ -103,7 +100,7 @@ double largest_difference(const Buffer& a, const Buffer& b) {
 // The numerics are exact and the limit is that of the model's logits (device_test.cc): one
 // sequence, all lengths around the window's, every number of passes, rounds of which a part holds.
 TEST_F(DraftsOnGpu, LogitsOfTheBlockAreThoseOfTheCpu) {
-  const Model cpu = demo_with_block(false), gpu = demo_with_block(true);
+  const Model cpu = demo_on(false), gpu = demo_on(true);
   const Context exact{.numerics = Numerics::kExact};
   Drafting a(cpu, exact, 1), b(gpu, exact, 1);
   const std::vector<int32_t> text = random_ids(kContext, cpu.config().vocab_size, 1);
@@ -136,7 +133,7 @@ TEST_F(DraftsOnGpu, LogitsOfTheBlockAreThoseOfTheCpu) {
 // is captured. With official numerics one rounding may change a draw, so exact ones are compared.
 TEST_F(DraftsOnGpu, DrawsAreThoseOfTheCpu) {
   constexpr int kSequences = 7;
-  const Model cpu = demo_with_block(false), gpu = demo_with_block(true);
+  const Model cpu = demo_on(false), gpu = demo_on(true);
   const int64_t vocab = cpu.config().vocab_size;
   const Context exact{.numerics = Numerics::kExact};
   Drafting a(cpu, exact, kSequences), b(gpu, exact, kSequences);
@@ -186,7 +183,7 @@ TEST_F(DraftsOnGpu, DrawsAreThoseOfTheCpu) {
 
 // With equal bits asked for, guesses depend on neither the rows beside them nor on captures.
 TEST_F(DraftsOnGpu, AreThoseOfAFreshSequenceWhenDeterministic) {
-  const Model gpu = demo_with_block(true);
+  const Model gpu = demo_on(true);
   const int64_t vocab = gpu.config().vocab_size;
   const Context context{.need_batch_invariant = true};
   Drafting together(gpu, context, 3);
