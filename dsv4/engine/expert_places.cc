@@ -57,24 +57,24 @@ int64_t ExpertPlaces::host_bytes() const {
   return sum;
 }
 
-ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t experts, int64_t gpu_bytes,
+ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t num_experts, int64_t gpu_bytes,
                          int64_t host_bytes) {
-  DSV4_CHECK(!image_bytes.empty() && experts > 0, "{} layers of {} experts", image_bytes.size(),
-             experts);
-  ExpertPlaces places{.experts = experts, .place_bytes = std::move(image_bytes)};
+  DSV4_CHECK(!image_bytes.empty() && num_experts > 0, "{} layers of {} experts", image_bytes.size(),
+             num_experts);
+  ExpertPlaces places{.experts = num_experts, .place_bytes = std::move(image_bytes)};
   for (int64_t& bytes : places.place_bytes) bytes = align_up(bytes, kPlaceAlign);
   const size_t layers = places.place_bytes.size();
   const int64_t layer_bytes =
       std::accumulate(places.place_bytes.begin(), places.place_bytes.end(), int64_t{0});
   places.fixed.assign(layers, 0);
-  if (experts * layer_bytes <= gpu_bytes) {
-    places.fixed.assign(layers, experts), places.slots.assign(layers, 0);
+  if (num_experts * layer_bytes <= gpu_bytes) {
+    places.fixed.assign(layers, num_experts), places.slots.assign(layers, 0);
     return places;
   }
   const int64_t largest = places.transient_bytes();
   const int64_t most_half = std::max(kLeastHalf, gpu_bytes / largest / kTransientShare);
-  const auto half = [&](int64_t kept) { return std::min(experts - kept, most_half); };
-  int64_t kept = experts - 1;
+  const auto half = [&](int64_t kept) { return std::min(num_experts - kept, most_half); };
+  int64_t kept = num_experts - 1;
   while (kept > 0 && kept * layer_bytes + 2 * half(kept) * largest > gpu_bytes) --kept;
   if (kept == 0)
     fail(ErrorCode::kResource,
@@ -82,10 +82,10 @@ ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t experts, int6
          "take {} (shorter context, smaller batches or fewer bits per expert leave more)",
          gib_text(gpu_bytes), layers, 2 * half(1), gib_text(layer_bytes + 2 * half(1) * largest));
   places.half = half(kept);
-  places.slots = share_out(places, kept, experts, gpu_bytes - places.transient() * largest);
+  places.slots = share_out(places, kept, num_experts, gpu_bytes - places.transient() * largest);
   const std::vector<int64_t> copied = copies(places, layer_bytes, host_bytes);
   for (size_t l = 0; l < layers; ++l) {
-    const int64_t fixed = experts - copied[l];
+    const int64_t fixed = num_experts - copied[l];
     if (fixed > places.slots[l])
       fail(ErrorCode::kResource,
            "{} of host memory hold {} of {} experts, and the GPU holds {} of {}: fewer bits "

@@ -47,7 +47,7 @@ std::string gib_text(int64_t bytes);  // "13.37 GiB"
 // gpu_bytes: for places of all kinds; host_bytes: for copies. Throws kResource, naming both sizes,
 // when the GPU does not hold a place in every layer beside the transient ones, and when an expert
 // fits neither memory.
-ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t experts, int64_t gpu_bytes,
+ExpertPlaces plan_places(std::vector<int64_t> image_bytes, int64_t num_experts, int64_t gpu_bytes,
                          int64_t host_bytes);
 
 }  // namespace dsv4
