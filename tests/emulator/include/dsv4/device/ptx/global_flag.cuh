@@ -23,7 +23,6 @@ inline void wait_at_least(const int32_t* counter, int32_t least) {
   emulator::counter_wait(counter, least);
 }
 
-
 // Between devices. A flag that never comes is an error of the emulator, so `stop` and the time have
 // no effect.
 inline void raise_flag(int64_t* flag, int64_t value) {
